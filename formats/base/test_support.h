@@ -73,6 +73,23 @@ static inline void test_write(const char *path, const void *data, size_t size)
 
 static inline void test_write_text(const char *path, const char *text) { test_write(path, text, strlen(text)); }
 
+/* JSON in tests has ' for ", which needs no backslash: makes it JSON, in place. */
+static inline char *test_quote(char *text)
+{
+    for (char *at = text; (at = strchr(at, '\''));) *at = '"';
+    return text;
+}
+
+/* The same in a buffer that is reused after one more call */
+static inline const char *test_json(const char *text)
+{
+    static char buffers[2][4096];
+    static int next;
+    char *buffer = buffers[next++ % 2];
+    assert_true(strlen(text) < sizeof buffers[0]);
+    return test_quote(strcpy(buffer, text));
+}
+
 static inline int test_count_entries(const char *folder)
 {
     int count = 0;

@@ -24,6 +24,11 @@ static int remove_folder(void **state)
     return 0;
 }
 
+static void write_json(const char *name, const char *text)
+{
+    test_write_text(test_path(folder, name), test_json(text));
+}
+
 static bool open_at(const char *path, bool config_only)
 {
     return checkpoint_open(&checkpoint, path, config_only, test_read_config, &status);
@@ -46,7 +51,7 @@ static void write_shard(const char *path, const char *const *names, size_t count
 /* Puts into the folder config.json, two shards with tensors a, c and b, and no index. */
 static void fill_folder(void)
 {
-    test_write_text(test_path(folder, "config.json"), config_text);
+    write_json("config.json", config_text);
     write_shard(test_path(folder, "s1.safetensors"), (const char *const[]){"c", "a"}, 2, 10);
     write_shard(test_path(folder, "s2.safetensors"), (const char *const[]){"b"}, 1, 20);
 }
@@ -62,7 +67,7 @@ static void expect_refused(const char *path, enum status_code code, const char *
 
 TEST(test_single)
 {
-    test_write_text(test_path(folder, "config.json"), config_text);
+    write_json("config.json", config_text);
     write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w", "v"}, 2, 5);
     write_shard(test_path(folder, "other.safetensors"), (const char *const[]){"x"}, 1, 7);
     test_expect_success(open_at(folder, false), &status);
@@ -79,8 +84,8 @@ TEST(test_single)
     assert_null(checkpoint_find(&checkpoint, "w"));
 
     /* A file is named directly; generation_config.json and tokenizer.json are found in its folder. */
-    test_write_text(test_path(folder, "generation_config.json"), "{\"eos_token_id\": [3, 4]}");
-    test_write_text(test_path(folder, "tokenizer.json"), "{}");
+    write_json("generation_config.json", "{'eos_token_id': [3, 4]}");
+    write_json("tokenizer.json", "{}");
     test_expect_success(open_at(test_path(folder, "other.safetensors"), false), &status);
     assert_string_equal(checkpoint.directory, folder);
     assert_string_equal(checkpoint.tokenizer_path, test_path(folder, "tokenizer.json"));
@@ -91,7 +96,7 @@ TEST(test_single)
 
 TEST(test_only_file)
 {
-    test_write_text(test_path(folder, "config.json"), config_text);
+    write_json("config.json", config_text);
     expect_refused(folder, STATUS_NOT_FOUND, "no weights|model.safetensors.index.json");
     write_shard(test_path(folder, "tiny.safetensors"), (const char *const[]){"w"}, 1, 5);
     write_shard(test_path(folder, ".hidden.safetensors"), (const char *const[]){"w"}, 1, 5);
@@ -106,7 +111,7 @@ TEST(test_only_file)
 TEST(test_relative_path)
 {
     char before[4096];
-    test_write_text(test_path(folder, "config.json"), config_text);
+    write_json("config.json", config_text);
     write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w"}, 1, 5);
     assert_non_null(getcwd(before, sizeof before));
     assert_int_equal(chdir(folder), 0);
@@ -120,7 +125,7 @@ TEST(test_relative_path)
 
 TEST(test_config_only)
 {
-    test_write_text(test_path(folder, "config.json"), config_text);
+    write_json("config.json", config_text);
     static const char *const names[] = {"", "model.safetensors", "model.safetensors.index.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         test_expect_success(open_at(test_path(folder, names[i]), true), &status);
@@ -145,12 +150,12 @@ TEST(test_bad_paths)
                    "model.gguf' (GGUF)|only .safetensors files are read");
     test_write_text(test_path(folder, "model.onnx"), "ONNX");
     expect_refused(test_path(folder, "model.onnx"), STATUS_BAD_INPUT, "model.onnx'|expected a folder, a .safetensors");
-    test_write_text(test_path(folder, "config.json"), "{\"model_type\": \"gpt2\"}");
+    write_json("config.json", "{'model_type': 'gpt2'}");
     expect_refused(folder, STATUS_BAD_INPUT, "config.json|'gpt2' is not supported");
-    test_write_text(test_path(folder, "config.json"), config_text);
-    test_write_text(test_path(folder, "generation_config.json"), "{\"num_beams\": 2}");
+    write_json("config.json", config_text);
+    write_json("generation_config.json", "{'num_beams': 2}");
     expect_refused(folder, STATUS_BAD_INPUT, "generation_config.json|'num_beams'");
-    test_write_text(test_path(folder, "generation_config.json"), "{}");
+    write_json("generation_config.json", "{}");
     test_write_text(test_path(folder, "model.safetensors"), "short");
     expect_refused(folder, STATUS_BAD_INPUT, "model.safetensors|not a safetensors file");
     write_shard(test_path(folder, "model.safetensors"), NULL, 0, 0);
@@ -160,15 +165,14 @@ TEST(test_bad_paths)
 TEST(test_sharded)
 {
     fill_folder();
-    static const char *const metadata[] = {"", "\"metadata\": {\"total_size\": 3, \"total_parameters\": 3},",
-                                           "\"metadata\": {\"total_size\": 3.0},", "\"metadata\": {},"};
+    static const char *const metadata[] = {"", "'metadata': {'total_size': 3, 'total_parameters': 3},",
+                                           "'metadata': {'total_size': 3.0},", "'metadata': {},"};
     for (size_t i = 0; i < sizeof metadata / sizeof *metadata; i++) {
         char text[256];
-        snprintf(
-            text, sizeof text,
-            "{%s\"weight_map\": {\"a\": \"s1.safetensors\", \"b\": \"s2.safetensors\", \"c\": \"s1.safetensors\"}}",
-            metadata[i]);
-        test_write_text(test_path(folder, index_name), text);
+        snprintf(text, sizeof text,
+                 "{%s'weight_map': {'a': 's1.safetensors', 'b': 's2.safetensors', 'c': 's1.safetensors'}}",
+                 metadata[i]);
+        write_json(index_name, text);
         test_expect_success(open_at(i % 2 ? test_path(folder, index_name) : folder, false), &status);
         assert_int_equal(checkpoint.shard_count, 2);
         assert_int_equal(checkpoint.tensor_count, 3);
@@ -190,48 +194,44 @@ TEST(test_bad_index)
         {STATUS_BAD_INPUT, "", "not valid JSON"},
         {STATUS_BAD_INPUT, "[]", "object|array"},
         {STATUS_BAD_INPUT, "{}", "weight_map|missing"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": []}", "weight_map|array"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {}}", "weight_map|an empty one"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": 1}}", "'a'|file name|integer"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"s1.safetensors\"}, \"shards\": 2}", "'shards'|not understood"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"s1.safetensors\", \"a\": \"s2.safetensors\"}}", "duplicate"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"../s1.safetensors\"}}", "'a'|same folder|../s1"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"/etc/s1.safetensors\"}}", "same folder|/etc"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"sub/s1.safetensors\"}}", "same folder"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"..\"}}", "same folder|'..'"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \".safetensors\"}}", "same folder"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"s1.bin\"}}", "same folder|'s1.bin'"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"\"}}", "same folder|''"},
-        {STATUS_BAD_INPUT, "{\"metadata\": 3, \"weight_map\": {\"a\": \"s1.safetensors\"}}", "metadata|object|integer"},
-        {STATUS_BAD_INPUT, "{\"metadata\": {\"total_size\": -1}, \"weight_map\": {\"a\": \"s1.safetensors\"}}",
+        {STATUS_BAD_INPUT, "{'weight_map': []}", "weight_map|array"},
+        {STATUS_BAD_INPUT, "{'weight_map': {}}", "weight_map|an empty one"},
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': 1}}", "'a'|file name|integer"},
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': 's1.safetensors'}, 'shards': 2}", "'shards'|not understood"},
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': 's1.safetensors', 'a': 's2.safetensors'}}", "duplicate"},
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': '../s1.safetensors'}}", "'a'|same folder|../s1"},
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': '/etc/s1.safetensors'}}", "same folder|/etc"},
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': 'sub/s1.safetensors'}}", "same folder"},
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': '..'}}", "same folder|'..'"},
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': '.safetensors'}}", "same folder"},
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': 's1.bin'}}", "same folder|'s1.bin'"},
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': ''}}", "same folder|''"},
+        {STATUS_BAD_INPUT, "{'metadata': 3, 'weight_map': {'a': 's1.safetensors'}}", "metadata|object|integer"},
+        {STATUS_BAD_INPUT, "{'metadata': {'total_size': -1}, 'weight_map': {'a': 's1.safetensors'}}",
          "total_size|found -1"},
-        {STATUS_BAD_INPUT, "{\"metadata\": {\"total_size\": 1.5}, \"weight_map\": {\"a\": \"s1.safetensors\"}}",
+        {STATUS_BAD_INPUT, "{'metadata': {'total_size': 1.5}, 'weight_map': {'a': 's1.safetensors'}}",
          "total_size|found 1.5"},
-        {STATUS_BAD_INPUT, "{\"metadata\": {\"total_size\": \"3\"}, \"weight_map\": {\"a\": \"s1.safetensors\"}}",
+        {STATUS_BAD_INPUT, "{'metadata': {'total_size': '3'}, 'weight_map': {'a': 's1.safetensors'}}",
          "total_size|\"3\""},
-        {STATUS_NOT_FOUND, "{\"weight_map\": {\"a\": \"s1.safetensors\", \"b\": \"s9.safetensors\"}}",
+        {STATUS_NOT_FOUND, "{'weight_map': {'a': 's1.safetensors', 'b': 's9.safetensors'}}",
          "names 2 shards|number 2 is missing|s9.safetensors"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"s1.safetensors\"}}",
-         "'c'|lies in 's1.safetensors'|nothing about it"},
-        {STATUS_BAD_INPUT,
-         "{\"weight_map\": {\"a\": \"s1.safetensors\", \"c\": \"s2.safetensors\", \"b\": \"s2.safetensors\"}}",
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': 's1.safetensors'}}", "'c'|lies in 's1.safetensors'|nothing about it"},
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': 's1.safetensors', 'c': 's2.safetensors', 'b': 's2.safetensors'}}",
          "'c'|lies in 's1.safetensors'|weight_map says s2.safetensors"},
-        {STATUS_BAD_INPUT,
-         "{\"weight_map\": {\"a\": \"s1.safetensors\", \"c\": \"s1.safetensors\", \"d\": \"s1.safetensors\"}}",
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': 's1.safetensors', 'c': 's1.safetensors', 'd': 's1.safetensors'}}",
          "'d'|'s1.safetensors'|lacks it"},
         {STATUS_BAD_INPUT,
-         "{\"metadata\": {\"total_size\": 4}, \"weight_map\": {\"a\": \"s1.safetensors\", \"c\": \"s1.safetensors\"}}",
+         "{'metadata': {'total_size': 4}, 'weight_map': {'a': 's1.safetensors', 'c': 's1.safetensors'}}",
          "total_size|expected 2|found 4"},
-        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"bad.safetensors\"}}", "bad.safetensors|not a safetensors file"},
-        {STATUS_BAD_INPUT,
-         "{\"weight_map\": {\"a\": \"s1.safetensors\", \"c\": \"s1.safetensors\", \"b\": \"twin.safetensors\"}}",
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': 'bad.safetensors'}}", "bad.safetensors|not a safetensors file"},
+        {STATUS_BAD_INPUT, "{'weight_map': {'a': 's1.safetensors', 'c': 's1.safetensors', 'b': 'twin.safetensors'}}",
          "'a'|more than one shard"},
     };
     fill_folder();
     test_write_text(test_path(folder, "bad.safetensors"), "bad");
     write_shard(test_path(folder, "twin.safetensors"), (const char *const[]){"b", "a"}, 2, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        test_write_text(test_path(folder, index_name), cases[i].text);
+        write_json(index_name, cases[i].text);
         expect_refused(folder, cases[i].code, cases[i].words);
     }
 }
@@ -239,9 +239,9 @@ TEST(test_bad_index)
 TEST(test_index_alone)
 {
     struct checkpoint_index index;
-    static const char text[] = "{\"metadata\": {\"total_size\": 9007199254740991}, \"weight_map\": {\"b\":"
-                               " \"2.safetensors\", \"a\": \"1.safetensors\", \"c\": \"2.safetensors\"}}";
-    test_expect_success(checkpoint_index_parse(&index, text, sizeof text - 1, "i", &status), &status);
+    static const char text[] = "{'metadata': {'total_size': 9007199254740991}, 'weight_map': {'b':"
+                               " '2.safetensors', 'a': '1.safetensors', 'c': '2.safetensors'}}";
+    test_expect_success(checkpoint_index_parse(&index, test_json(text), sizeof text - 1, "i", &status), &status);
     assert_int_equal(index.shard_count, 2);
     assert_string_equal(index.shards[0], "1.safetensors");
     assert_string_equal(index.shards[1], "2.safetensors");

@@ -16,7 +16,7 @@ static const char *with(const char *fields)
     static char text[1024];
     int length = snprintf(text, sizeof text, "{" TEST_CONFIG "%s%s}", *fields ? ", " : "", fields);
     assert_true(length > 0 && (size_t)length < sizeof text);
-    return text;
+    return test_quote(text);
 }
 
 static void expect_refused(const char *fields, enum status_code code, const char *words)
@@ -42,16 +42,17 @@ TEST(test_documents)
         const char *text, *words;
     } cases[] = {
         {"[]", "config.json|object|array"},
-        {"{\"model_type\":", "not valid JSON"},
-        {"{\"a\": 1, \"a\": 1}", "duplicate"},
+        {"{'model_type':", "not valid JSON"},
+        {"{'a': 1, 'a': 1}", "duplicate"},
         {"{}", "'model_type'|nothing"},
-        {"{\"model_type\": 3}", "'model_type'|found 3"},
-        {"{\"model_type\": \"other\", \"anything\": 1}", "model_type 'other' is not supported"},
+        {"{'model_type': 3}", "'model_type'|found 3"},
+        {"{'model_type': 'other', 'anything': 1}", "model_type 'other' is not supported"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct status status = {0};
         struct model_config config;
-        test_expect_failure(parse(&config, cases[i].text, &status), &status, STATUS_BAD_INPUT, cases[i].words);
+        test_expect_failure(parse(&config, test_json(cases[i].text), &status), &status, STATUS_BAD_INPUT,
+                            cases[i].words);
     }
 }
 
@@ -65,7 +66,7 @@ TEST(test_defaults)
     assert_false(config.do_sample);
     assert_true(config.temperature == 1.0 && config.top_p == 1.0 && config.repetition_penalty == 1.0);
     assert_int_equal(config.top_k, 0);
-    config = accepted("\"bos_token_id\": 3, \"eos_token_id\": [4, 5, 4], \"pad_token_id\": 512");
+    config = accepted("'bos_token_id': 3, 'eos_token_id': [4, 5, 4], 'pad_token_id': 512");
     assert_int_equal(config.bos_token, 3);
     assert_int_equal(config.pad_token, 512);
     assert_int_equal(config.eos_count, 2);
@@ -79,52 +80,52 @@ TEST(test_limits)
     static const struct {
         const char *fields, *words;
     } cases[] = {
-        {"\"hidden_size\": 0", "hidden_size is 0|1 to 262144"},
-        {"\"hidden_size\": 262145", "hidden_size is 262145"},
-        {"\"intermediate_size\": 1048577", "intermediate_size"},
-        {"\"layers\": 1025", "layers is 1025|1 to 1024"},
-        {"\"heads\": 4097", "heads is 4097"},
-        {"\"kv_heads\": 0", "kv_heads is 0|1 to 4"},
-        {"\"kv_heads\": 8", "kv_heads is 8|1 to 4"},
-        {"\"kv_heads\": 3", "no multiple of kv_heads"},
-        {"\"head_dim\": 1026", "head_dim is 1026"},
-        {"\"head_dim\": 15", "head_dim is odd"},
-        {"\"heads\": 4096, \"head_dim\": 1024", "heads * head_dim is 4194304|1 to 262144"},
-        {"\"max_position\": 1073741825", "max_position"},
+        {"'hidden_size': 0", "hidden_size is 0|1 to 262144"},
+        {"'hidden_size': 262145", "hidden_size is 262145"},
+        {"'intermediate_size': 1048577", "intermediate_size"},
+        {"'layers': 1025", "layers is 1025|1 to 1024"},
+        {"'heads': 4097", "heads is 4097"},
+        {"'kv_heads': 0", "kv_heads is 0|1 to 4"},
+        {"'kv_heads': 8", "kv_heads is 8|1 to 4"},
+        {"'kv_heads': 3", "no multiple of kv_heads"},
+        {"'head_dim': 1026", "head_dim is 1026"},
+        {"'head_dim': 15", "head_dim is odd"},
+        {"'heads': 4096, 'head_dim': 1024", "heads * head_dim is 4194304|1 to 262144"},
+        {"'max_position': 1073741825", "max_position"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect_refused(cases[i].fields, STATUS_INTERNAL, cases[i].words);
-    accepted("\"layers\": 1024, \"heads\": 256, \"kv_heads\": 256, \"head_dim\": 1024, \"hidden_size\": 262144, "
-             "\"max_position\": 1073741824");
+    accepted("'layers': 1024, 'heads': 256, 'kv_heads': 256, 'head_dim': 1024, 'hidden_size': 262144, "
+             "'max_position': 1073741824");
 }
 
 TEST(test_dtypes)
 {
-    assert_int_equal(accepted("\"torch_dtype\": \"float16\"").dtype, DTYPE_F16);
-    assert_int_equal(accepted("\"dtype\": \"torch.float32\"").dtype, DTYPE_F32);
-    assert_int_equal(accepted("\"dtype\": \"bfloat16\", \"torch_dtype\": \"bfloat16\"").dtype, DTYPE_BF16);
-    expect_refused("\"dtype\": \"float64\"", STATUS_BAD_INPUT, "'dtype'|bfloat16|found 'float64'");
-    expect_refused("\"torch_dtype\": \"int8\"", STATUS_BAD_INPUT, "'torch_dtype'|found 'int8'");
-    expect_refused("\"dtype\": \"float16\", \"torch_dtype\": \"bfloat16\"", STATUS_BAD_INPUT, "disagree|F16|BF16");
+    assert_int_equal(accepted("'torch_dtype': 'float16'").dtype, DTYPE_F16);
+    assert_int_equal(accepted("'dtype': 'torch.float32'").dtype, DTYPE_F32);
+    assert_int_equal(accepted("'dtype': 'bfloat16', 'torch_dtype': 'bfloat16'").dtype, DTYPE_BF16);
+    expect_refused("'dtype': 'float64'", STATUS_BAD_INPUT, "'dtype'|bfloat16|found 'float64'");
+    expect_refused("'torch_dtype': 'int8'", STATUS_BAD_INPUT, "'torch_dtype'|found 'int8'");
+    expect_refused("'dtype': 'float16', 'torch_dtype': 'bfloat16'", STATUS_BAD_INPUT, "disagree|F16|BF16");
 }
 
 TEST(test_plain_fields)
 {
-    accepted("\"_name_or_path\": \"x\", \"is_llama_config\": true, \"rope_interleaved\": false, \"use_mrope\": false,"
-             " \"output_attentions\": false, \"id2label\": {\"0\": \"a\"}, \"pruned_heads\": {}, \"unknown\": null,"
-             " \"max_length\": 4096, \"quantization_config\": null");
+    accepted("'_name_or_path': 'x', 'is_llama_config': true, 'rope_interleaved': false, 'use_mrope': false,"
+             " 'output_attentions': false, 'id2label': {'0': 'a'}, 'pruned_heads': {}, 'unknown': null,"
+             " 'max_length': 4096, 'quantization_config': null");
     static const struct {
         const char *fields, *words;
     } cases[] = {
-        {"\"rope_interleaved\": true", "'rope_interleaved'|expected false|found true"},
-        {"\"is_encoder_decoder\": true", "'is_encoder_decoder'|expected false"},
-        {"\"pruned_heads\": {\"0\": [1]}", "'pruned_heads'|empty|an object with 1 keys"},
-        {"\"quantization_config\": {\"quant_method\": \"gptq\"}", "'quantization_config'|unquantized|'gptq'"},
-        {"\"quantization_config\": 4", "'quantization_config'|'?'"},
-        {"\"compression_config\": {}", "'compression_config'|null"},
-        {"\"logit_softcapping\": 30.0", "'logit_softcapping'|not understood|refused|found 30"},
-        {"\"attention_bias\": false", "'attention_bias'|not understood"}, /* a family's key */
-        {"\"num_beams\": 4", "'num_beams'|expected 1|found 4"},
+        {"'rope_interleaved': true", "'rope_interleaved'|expected false|found true"},
+        {"'is_encoder_decoder': true", "'is_encoder_decoder'|expected false"},
+        {"'pruned_heads': {'0': [1]}", "'pruned_heads'|empty|an object with 1 keys"},
+        {"'quantization_config': {'quant_method': 'gptq'}", "'quantization_config'|unquantized|'gptq'"},
+        {"'quantization_config': 4", "'quantization_config'|'?'"},
+        {"'compression_config': {}", "'compression_config'|null"},
+        {"'logit_softcapping': 30.0", "'logit_softcapping'|not understood|refused|found 30"},
+        {"'attention_bias': false", "'attention_bias'|not understood"}, /* a family's key */
+        {"'num_beams': 4", "'num_beams'|expected 1|found 4"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect_refused(cases[i].fields, STATUS_BAD_INPUT, cases[i].words);

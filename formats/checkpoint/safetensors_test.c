@@ -28,7 +28,7 @@ static void make_image(const char *header, size_t header_bytes, size_t data_byte
     image = (struct image){malloc(8 + header_bytes + data_bytes), 8 + header_bytes + data_bytes};
     assert_non_null(image.bytes);
     for (int i = 0; i < 8; i++) image.bytes[i] = (uint8_t)((uint64_t)header_bytes >> (8 * i));
-    memcpy(image.bytes + 8, header, header_bytes);
+    for (size_t i = 0; i < header_bytes; i++) image.bytes[8 + i] = header[i] == '\'' ? '"' : (uint8_t)header[i];
     for (size_t i = 0; i < data_bytes; i++) image.bytes[8 + header_bytes + i] = (uint8_t)i;
 }
 
@@ -47,12 +47,11 @@ static void expect_refused(const char *header, size_t data_bytes, const char *wo
 
 TEST(test_good)
 {
-    static const char header[] =
-        "{\"__metadata__\": {\"format\": \"pt\", \"note\": \"x\"},"
-        " \"b\": {\"dtype\": \"BF16\", \"shape\": [2, 3], \"data_offsets\": [4, 16]},"
-        " \"a\": {\"dtype\": \"F32\", \"shape\": [], \"data_offsets\": [0, 4]},"
-        " \"z\": {\"dtype\": \"I64\", \"shape\": [5, 0], \"data_offsets\": [16, 16]},"
-        " \"c\": {\"dtype\": \"U8\", \"shape\": [1,1,1,1,1,1,1,3], \"data_offsets\": [16, 19]}}  \n";
+    static const char header[] = "{'__metadata__': {'format': 'pt', 'note': 'x'},"
+                                 " 'b': {'dtype': 'BF16', 'shape': [2, 3], 'data_offsets': [4, 16]},"
+                                 " 'a': {'dtype': 'F32', 'shape': [], 'data_offsets': [0, 4]},"
+                                 " 'z': {'dtype': 'I64', 'shape': [5, 0], 'data_offsets': [16, 16]},"
+                                 " 'c': {'dtype': 'U8', 'shape': [1,1,1,1,1,1,1,3], 'data_offsets': [16, 19]}}  \n";
     test_expect_success(parse(header, sizeof header - 1, 19), &status);
     assert_int_equal(file.tensor_count, 4);
     assert_string_equal(file.format, "pt");
@@ -81,7 +80,7 @@ TEST(test_every_dtype)
     for (int dtype = DTYPE_NONE + 1; dtype < DTYPE_COUNT; dtype++) {
         char header[128];
         size_t bytes = 3 * dtype_bytes((enum dtype)dtype);
-        snprintf(header, sizeof header, "{\"t\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[0,%zu]}}",
+        snprintf(header, sizeof header, "{'t':{'dtype':'%s','shape':[3],'data_offsets':[0,%zu]}}",
                  dtype_name((enum dtype)dtype), bytes);
         test_expect_success(parse(header, strlen(header), bytes), &status);
         assert_int_equal(file.tensors[0].dtype, dtype);
@@ -124,15 +123,15 @@ TEST(test_header_text)
     expect_refused("    ", 0, "begin with '{'");
     expect_refused("\n{}", 0, "begin with '{'");
     expect_refused("[]", 0, "begin with '{'");
-    expect_refused("{\"a\": }", 0, "not valid JSON");
+    expect_refused("{'a': }", 0, "not valid JSON");
     expect_refused("{} {}", 0, "not valid JSON");
-    expect_refused("{\"a\xff\": 1}", 0, "not valid JSON");
-    expect_refused("{\"t\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
-                   "\"t\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+    expect_refused("{'a\xff': 1}", 0, "not valid JSON");
+    expect_refused("{'t':{'dtype':'U8','shape':[1],'data_offsets':[0,1]},"
+                   "'t':{'dtype':'U8','shape':[1],'data_offsets':[0,1]}}",
                    1, "duplicate");
-    expect_refused("{\"t\":{\"dtype\":\"U8\",\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "duplicate");
-    expect_refused("{\"__metadata__\": 3}", 0, "__metadata__|expected an object|integer");
-    expect_refused("{\"__metadata__\": {\"a\": 1}}", 0, "__metadata__|'a'|expected a string|integer");
+    expect_refused("{'t':{'dtype':'U8','dtype':'I8','shape':[1],'data_offsets':[0,1]}}", 1, "duplicate");
+    expect_refused("{'__metadata__': 3}", 0, "__metadata__|expected an object|integer");
+    expect_refused("{'__metadata__': {'a': 1}}", 0, "__metadata__|'a'|expected a string|integer");
 }
 
 TEST(test_entries)
@@ -142,41 +141,41 @@ TEST(test_entries)
         const char *words;
     } cases[] = {
         {"3", "expected an object|integer"},
-        {"{\"shape\":[1],\"data_offsets\":[0,4]}", "'dtype'|found nothing"},
-        {"{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}", "'dtype'|a string|found 7"},
-        {"{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}", "dtype|BF16|found 'F64'"},
-        {"{\"dtype\":\"BOOL\",\"shape\":[1],\"data_offsets\":[0,1]}", "dtype|found 'BOOL'"},
-        {"{\"dtype\":\"F32\",\"data_offsets\":[0,4]}", "shape|expected an array|missing"},
-        {"{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}", "shape|expected an array|integer"},
-        {"{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}", "shape[0]|0 or more|found -1"},
-        {"{\"dtype\":\"F32\",\"shape\":[1, 1.0],\"data_offsets\":[0,4]}", "shape[1]|integer|found 1"},
-        {"{\"dtype\":\"F32\",\"shape\":[1, \"1\"],\"data_offsets\":[0,4]}", "shape[1]|integer|\"1\""},
-        {"{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,4],\"data_offsets\":[0,4]}", "at most 8 dimensions|found 9"},
-        {"{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,4]}", "overflows"},
-        {"{\"dtype\":\"I64\",\"shape\":[4611686018427387904],\"data_offsets\":[0,4]}", "overflows"},
-        {"{\"dtype\":\"F32\",\"shape\":[1]}", "data_offsets|two integers|nothing"},
-        {"{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":4}", "data_offsets|two integers"},
-        {"{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4]}", "data_offsets|two integers"},
-        {"{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}", "data_offsets|two integers"},
-        {"{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4.0]}", "data_offsets|two integers"},
-        {"{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,0]}", "data_offsets|two integers"},
-        {"{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}", "begin <= end|[4, 0]"},
-        {"{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}", "at most 4|truncated|found 8"},
-        {"{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,9223372036854775807]}", "truncated"},
-        {"{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}", "need 8 bytes|give 4"},
-        {"{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,4]}", "need 2 bytes|give 4"},
-        {"{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"strides\":[1]}", "'strides'|not understood"},
+        {"{'shape':[1],'data_offsets':[0,4]}", "'dtype'|found nothing"},
+        {"{'dtype':7,'shape':[1],'data_offsets':[0,4]}", "'dtype'|a string|found 7"},
+        {"{'dtype':'F64','shape':[1],'data_offsets':[0,8]}", "dtype|BF16|found 'F64'"},
+        {"{'dtype':'BOOL','shape':[1],'data_offsets':[0,1]}", "dtype|found 'BOOL'"},
+        {"{'dtype':'F32','data_offsets':[0,4]}", "shape|expected an array|missing"},
+        {"{'dtype':'F32','shape':1,'data_offsets':[0,4]}", "shape|expected an array|integer"},
+        {"{'dtype':'F32','shape':[-1],'data_offsets':[0,4]}", "shape[0]|0 or more|found -1"},
+        {"{'dtype':'F32','shape':[1, 1.0],'data_offsets':[0,4]}", "shape[1]|integer|found 1"},
+        {"{'dtype':'F32','shape':[1, '1'],'data_offsets':[0,4]}", "shape[1]|integer|\"1\""},
+        {"{'dtype':'U8','shape':[1,1,1,1,1,1,1,1,4],'data_offsets':[0,4]}", "at most 8 dimensions|found 9"},
+        {"{'dtype':'U8','shape':[4294967296,4294967296],'data_offsets':[0,4]}", "overflows"},
+        {"{'dtype':'I64','shape':[4611686018427387904],'data_offsets':[0,4]}", "overflows"},
+        {"{'dtype':'F32','shape':[1]}", "data_offsets|two integers|nothing"},
+        {"{'dtype':'F32','shape':[1],'data_offsets':4}", "data_offsets|two integers"},
+        {"{'dtype':'F32','shape':[1],'data_offsets':[4]}", "data_offsets|two integers"},
+        {"{'dtype':'F32','shape':[1],'data_offsets':[0,4,4]}", "data_offsets|two integers"},
+        {"{'dtype':'F32','shape':[1],'data_offsets':[0,4.0]}", "data_offsets|two integers"},
+        {"{'dtype':'F32','shape':[1],'data_offsets':[-4,0]}", "data_offsets|two integers"},
+        {"{'dtype':'F32','shape':[1],'data_offsets':[4,0]}", "begin <= end|[4, 0]"},
+        {"{'dtype':'F32','shape':[2],'data_offsets':[0,8]}", "at most 4|truncated|found 8"},
+        {"{'dtype':'F32','shape':[2],'data_offsets':[0,9223372036854775807]}", "truncated"},
+        {"{'dtype':'F32','shape':[2],'data_offsets':[0,4]}", "need 8 bytes|give 4"},
+        {"{'dtype':'F16','shape':[1],'data_offsets':[0,4]}", "need 2 bytes|give 4"},
+        {"{'dtype':'F32','shape':[1],'data_offsets':[0,4],'strides':[1]}", "'strides'|not understood"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char header[256];
-        snprintf(header, sizeof header, "{\"some.tensor\":%s}", cases[i].entry);
+        snprintf(header, sizeof header, "{'some.tensor':%s}", cases[i].entry);
         expect_refused(header, 4, cases[i].words);
         expect_refused(header, 4, "some.tensor");
     }
 }
 
 #define ENTRY(name, begin, end, bytes) \
-    "\"" name "\":{\"dtype\":\"U8\",\"shape\":[" bytes "],\"data_offsets\":[" begin "," end "]}"
+    "'" name "':{'dtype':'U8','shape':[" bytes "],'data_offsets':[" begin "," end "]}"
 
 TEST(test_coverage)
 {
@@ -208,7 +207,7 @@ TEST(test_truncations)
 
 TEST(test_hostile_name)
 {
-    make_image("{\"\\u001b[31m\\n\": 1}", 20, 0);
+    make_image("{'\\u001b[31m\\n': 1}", 20, 0);
     image.bytes[0] = 19;
     test_expect_failure(safetensors_parse(&file, image.bytes, 8 + 19, "m", &status), &status, STATUS_BAD_INPUT, "[31m");
     assert_null(strchr(status.message, '\x1b'));
@@ -224,8 +223,8 @@ TEST(test_many)
     header[0] = '{';
     for (int i = 0; i < COUNT; i++)
         used += (size_t)snprintf(header + used, capacity - used,
-                                 "%s\"layers.%d.w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
-                                 i ? "," : "", (i * 7919) % COUNT, i, i + 1);
+                                 "%s'layers.%d.w':{'dtype':'U8','shape':[1],'data_offsets':[%d,%d]}", i ? "," : "",
+                                 (i * 7919) % COUNT, i, i + 1);
     header[used++] = '}';
     test_expect_success(parse(header, used, COUNT), &status);
     assert_int_equal(file.tensor_count, COUNT);

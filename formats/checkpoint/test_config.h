@@ -6,7 +6,7 @@
 #include "formats/checkpoint/model_config.h"
 
 /* Fields that a config.json needs at least. */
-#define TEST_CONFIG "\"model_type\": \"test\", \"vocab_size\": 512"
+#define TEST_CONFIG "'model_type': 'test', 'vocab_size': 512"
 
 /* Reads hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, vocab_size and max_position, each with a
  * default but the last, without limits; the rotary embedding; bos 1 and eos 2. */

@@ -29,16 +29,16 @@ TEST(text_is_canonical)
     char *text = format();
     assert_string_equal(
         text,
-        "{\"builder_version\":\"0.1.0-test\","
-        "\"kv_cache\":{\"dtype\":\"F32\",\"page_bytes\":256,\"page_tokens\":4,\"pages_per_slot\":3},"
-        "\"limits\":{\"max_context\":10,\"slots\":2},"
-        "\"memory\":{\"arena_bytes\":32768,\"state_bytes\":256,\"step_bytes\":512,\"weights_bytes\":2304},"
-        "\"model\":{\"head_dim\":8,\"heads\":2,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":1,\"layers\":1,"
-        "\"name\":\"test \xc3\xa9ngine\",\"parameters\":528,\"type\":\"llama\",\"vocab_size\":16,"
-        "\"weight_dtype\":\"F32\"},"
-        "\"sampling\":{\"repetition_penalty\":1.0,\"temperature\":0.7,\"top_k\":40,\"top_p\":0.95},"
-        "\"target\":{\"kind\":\"cpu\",\"name\":\"a processor\"},"
-        "\"tokens\":{\"bos\":1,\"chat_format\":\"chatml\",\"eos\":[2,3],\"tokenizer\":true}}");
+        test_json("{'builder_version':'0.1.0-test',"
+                  "'kv_cache':{'dtype':'F32','page_bytes':256,'page_tokens':4,'pages_per_slot':3},"
+                  "'limits':{'max_context':10,'slots':2},"
+                  "'memory':{'arena_bytes':32768,'state_bytes':256,'step_bytes':512,'weights_bytes':2304},"
+                  "'model':{'head_dim':8,'heads':2,'hidden_size':16,'intermediate_size':16,'kv_heads':1,'layers':1,"
+                  "'name':'test \xc3\xa9ngine','parameters':528,'type':'llama','vocab_size':16,"
+                  "'weight_dtype':'F32'},"
+                  "'sampling':{'repetition_penalty':1.0,'temperature':0.7,'top_k':40,'top_p':0.95},"
+                  "'target':{'kind':'cpu','name':'a processor'},"
+                  "'tokens':{'bos':1,'chat_format':'chatml','eos':[2,3],'tokenizer':true}}"));
     free(text);
 }
 
@@ -71,155 +71,155 @@ struct text_edit {
 };
 
 static const struct text_edit processor_edits[] = {
-    {"{\"builder_version\"", "[{\"builder_version\"", "not valid JSON"},
-    {"\"layers\":1", "\"layers\":0", "layers"},
-    {"\"layers\":1", "\"layers\":-1", "layers"},
-    {"\"layers\":1", "\"layers\":1.0", "layers"},
-    {"\"layers\":1", "\"layers\":\"1\"", "layers"},
-    {"\"layers\":1", "\"layers\":5000", "layers"},
-    {"\"layers\":1", "\"layers\":2", "page_bytes: expected 512 (from the other fields), found 256"},
-    {"\"layers\":1,", "", "layers"},
-    {"\"layers\":1", "\"layers\":1,\"layers\":1", "duplicate"},
-    {"\"layers\":1", "\"layers\":1,\"depth\":1", "manifest: model: field 'depth' is not understood"},
-    {"\"heads\":2", "\"heads\":3", NULL},
-    {"\"heads\":2", "\"heads\":0", "heads"},
-    {"\"kv_heads\":1", "\"kv_heads\":3", "not a multiple"},
-    {"\"head_dim\":8", "\"head_dim\":65537", "head_dim"},
-    {"\"max_context\":10", "\"max_context\":13", "pages_per_slot: expected 4 (from the other fields), found 3"},
-    {"\"max_context\":10", "\"max_context\":12", NULL},
-    {"\"slots\":2", "\"rope_original\":4096,\"slots\":2", NULL},
-    {"\"slots\":2", "\"rope_original\":0,\"slots\":2", "rope_original"},
-    {"\"slots\":2", "\"rope_original\":2000000000,\"slots\":2", "rope_original"},
-    {"\"slots\":2", "\"slots\":99999999999", "slots"},
-    {"\"page_bytes\":256", "\"page_bytes\":128", "page_bytes: expected 256"},
-    {"\"page_tokens\":4", "\"page_tokens\":0", "page_tokens"},
-    {"\"dtype\":\"F32\"", "\"dtype\":\"F31\"", "unknown element type 'F31'"},
-    {"\"dtype\":\"F32\"", "\"dtype\":\"I8\"", "kv_cache: dtype: I8 is not an encoding"},
-    {"\"dtype\":\"F32\"", "\"dtype\":\"F16\"", "page_bytes: expected 128"},
-    {"\"state_bytes\":256", "\"state_bytes\":0", "state_bytes': expected an integer from 1"},
-    {"\"weights_bytes\":2304", "\"weights_bytes\":0", "weights_bytes"},
-    {"\"weights_bytes\":2304", "\"weights_bytes\":9223372036854775807", "weights_bytes"},
-    {"\"weights_bytes\":2304", "\"weights_bytes\":18446744073709551616", "JSON"},
-    {"\"bos\":1", "\"bos\":16", "tokens: bos: expected 0 to 15, found 16"},
-    {"\"bos\":1,", "", NULL},
-    {"\"bos\":1", "\"bos\":-1", "bos"},
-    {"\"eos\":[2,3]", "\"eos\":[2,16]", "tokens: eos: expected 0 to 15, found 16"},
-    {"\"eos\":[2,3]", "\"eos\":[]", NULL},
-    {"\"eos\":[2,3]", "\"eos\":3", "eos: expected an array"},
-    {"\"eos\":[2,3]", "\"eos\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "eos: expected an array of at most 16"},
-    {"\"eos\":[2,3]", "\"eos\":[null]", "eos: element 0 is not a token id"},
-    {"\"chat_format\":\"chatml\"", "\"chat_format\":\"chat\"", "chat_format: unknown value"},
-    {"\"chat_format\":\"chatml\"", "\"chat_format\":\"none\"", NULL},
-    {"\"tokenizer\":true", "\"tokenizer\":1", "tokenizer"},
-    {"\"temperature\":0.7", "\"temperature\":-0.7", "temperature: expected 0 to"},
-    {"\"temperature\":0.7", "\"temperature\":0", NULL},
-    {"\"temperature\":0.7", "\"temperature\":1e999", "JSON"},
-    {"\"top_p\":0.95", "\"top_p\":0", "top_p"},
-    {"\"top_p\":0.95", "\"top_p\":1.01", "top_p"},
-    {"\"repetition_penalty\":1.0", "\"repetition_penalty\":0.0", "repetition_penalty"},
-    {"\"top_k\":40", "\"top_k\":3000000000", "top_k"},
-    {"\"kind\":\"cpu\"", "\"kind\":\"tpu\"", "kind: expected \"cpu\" or \"cuda\", found \"tpu\""},
-    {"\"kind\":\"cpu\"", "\"kind\":\"cuda\"", "manifest: target: field 'capability': expected an integer"},
-    {"\"kind\":\"cpu\"", "\"kind\":\"cpu\",\"capability\":0", "target: field 'capability' is not understood"},
-    {"\"kind\":\"cpu\"", "\"kind\":\"cpu\",\"capability\":90", "target: field 'capability' is not understood"},
-    {"\"type\":\"llama\"", "\"type\":\"\"", "type: expected 1 to 31 bytes"},
-    {"\"type\":\"llama\"", "\"type\":\"a name that is longer than the array\"", "type: expected at most 31"},
-    {"\"type\":\"llama\"", "\"type\":\"a\\u001bb\"", "control character"},
-    {"\"type\":\"llama\"", "\"type\":\"a\\u009bb\"", "control character"},
-    {"\"type\":\"llama\"", "\"type\":\"a\\u202eb\"", "control character"},
-    {"\"type\":\"llama\"", "\"type\":\"a\\u0000b\"", "JSON"},
-    {"\"target\":{", "\"target\":[{}],\"x\":{", "target: expected an object, found array"},
-    {"\"builder_version\":", "\"future\":1,\"builder_version\":", "field 'future' is not understood"},
-    {"\"builder_version\":", "\"extra\":{\"future\":[1]},\"builder_version\":", NULL},
-    {"\"builder_version\":", "\"extra\":1,\"builder_version\":", "extra: expected an object"},
-    {"\"sampling\":", "\"parallel\":{},\"sampling\":", "manifest: parallel: field 'ranks': expected"},
-    {"\"sampling\":", "\"parallel\":{\"comm_bytes\":0,\"ranks\":1},\"sampling\":", "manifest: parallel: field 'ranks'"},
-    {"\"sampling\":", "\"parallel\":{\"comm_bytes\":1024,\"ranks\":2},\"sampling\":",
+    {"{'builder_version'", "[{'builder_version'", "not valid JSON"},
+    {"'layers':1", "'layers':0", "layers"},
+    {"'layers':1", "'layers':-1", "layers"},
+    {"'layers':1", "'layers':1.0", "layers"},
+    {"'layers':1", "'layers':'1'", "layers"},
+    {"'layers':1", "'layers':5000", "layers"},
+    {"'layers':1", "'layers':2", "page_bytes: expected 512 (from the other fields), found 256"},
+    {"'layers':1,", "", "layers"},
+    {"'layers':1", "'layers':1,'layers':1", "duplicate"},
+    {"'layers':1", "'layers':1,'depth':1", "manifest: model: field 'depth' is not understood"},
+    {"'heads':2", "'heads':3", NULL},
+    {"'heads':2", "'heads':0", "heads"},
+    {"'kv_heads':1", "'kv_heads':3", "not a multiple"},
+    {"'head_dim':8", "'head_dim':65537", "head_dim"},
+    {"'max_context':10", "'max_context':13", "pages_per_slot: expected 4 (from the other fields), found 3"},
+    {"'max_context':10", "'max_context':12", NULL},
+    {"'slots':2", "'rope_original':4096,'slots':2", NULL},
+    {"'slots':2", "'rope_original':0,'slots':2", "rope_original"},
+    {"'slots':2", "'rope_original':2000000000,'slots':2", "rope_original"},
+    {"'slots':2", "'slots':99999999999", "slots"},
+    {"'page_bytes':256", "'page_bytes':128", "page_bytes: expected 256"},
+    {"'page_tokens':4", "'page_tokens':0", "page_tokens"},
+    {"'dtype':'F32'", "'dtype':'F31'", "unknown element type 'F31'"},
+    {"'dtype':'F32'", "'dtype':'I8'", "kv_cache: dtype: I8 is not an encoding"},
+    {"'dtype':'F32'", "'dtype':'F16'", "page_bytes: expected 128"},
+    {"'state_bytes':256", "'state_bytes':0", "state_bytes': expected an integer from 1"},
+    {"'weights_bytes':2304", "'weights_bytes':0", "weights_bytes"},
+    {"'weights_bytes':2304", "'weights_bytes':9223372036854775807", "weights_bytes"},
+    {"'weights_bytes':2304", "'weights_bytes':18446744073709551616", "JSON"},
+    {"'bos':1", "'bos':16", "tokens: bos: expected 0 to 15, found 16"},
+    {"'bos':1,", "", NULL},
+    {"'bos':1", "'bos':-1", "bos"},
+    {"'eos':[2,3]", "'eos':[2,16]", "tokens: eos: expected 0 to 15, found 16"},
+    {"'eos':[2,3]", "'eos':[]", NULL},
+    {"'eos':[2,3]", "'eos':3", "eos: expected an array"},
+    {"'eos':[2,3]", "'eos':[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "eos: expected an array of at most 16"},
+    {"'eos':[2,3]", "'eos':[null]", "eos: element 0 is not a token id"},
+    {"'chat_format':'chatml'", "'chat_format':'chat'", "chat_format: unknown value"},
+    {"'chat_format':'chatml'", "'chat_format':'none'", NULL},
+    {"'tokenizer':true", "'tokenizer':1", "tokenizer"},
+    {"'temperature':0.7", "'temperature':-0.7", "temperature: expected 0 to"},
+    {"'temperature':0.7", "'temperature':0", NULL},
+    {"'temperature':0.7", "'temperature':1e999", "JSON"},
+    {"'top_p':0.95", "'top_p':0", "top_p"},
+    {"'top_p':0.95", "'top_p':1.01", "top_p"},
+    {"'repetition_penalty':1.0", "'repetition_penalty':0.0", "repetition_penalty"},
+    {"'top_k':40", "'top_k':3000000000", "top_k"},
+    {"'kind':'cpu'", "'kind':'tpu'", "kind: expected \"cpu\" or \"cuda\", found \"tpu\""},
+    {"'kind':'cpu'", "'kind':'cuda'", "manifest: target: field 'capability': expected an integer"},
+    {"'kind':'cpu'", "'kind':'cpu','capability':0", "target: field 'capability' is not understood"},
+    {"'kind':'cpu'", "'kind':'cpu','capability':90", "target: field 'capability' is not understood"},
+    {"'type':'llama'", "'type':''", "type: expected 1 to 31 bytes"},
+    {"'type':'llama'", "'type':'a name that is longer than the array'", "type: expected at most 31"},
+    {"'type':'llama'", "'type':'a\\u001bb'", "control character"},
+    {"'type':'llama'", "'type':'a\\u009bb'", "control character"},
+    {"'type':'llama'", "'type':'a\\u202eb'", "control character"},
+    {"'type':'llama'", "'type':'a\\u0000b'", "JSON"},
+    {"'target':{", "'target':[{}],'x':{", "target: expected an object, found array"},
+    {"'builder_version':", "'future':1,'builder_version':", "field 'future' is not understood"},
+    {"'builder_version':", "'extra':{'future':[1]},'builder_version':", NULL},
+    {"'builder_version':", "'extra':1,'builder_version':", "extra: expected an object"},
+    {"'sampling':", "'parallel':{},'sampling':", "manifest: parallel: field 'ranks': expected"},
+    {"'sampling':", "'parallel':{'comm_bytes':0,'ranks':1},'sampling':", "manifest: parallel: field 'ranks'"},
+    {"'sampling':", "'parallel':{'comm_bytes':1024,'ranks':2},'sampling':",
      "weights_bytes: 2304 are not 2 regions of a multiple of 4096 bytes"},
 };
 
-#define PARALLEL "\"parallel\":{\"comm_bytes\":1024,\"ranks\":2}"
-#define SHAPE    "\"heads\":2,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":1"
+#define PARALLEL "'parallel':{'comm_bytes':1024,'ranks':2}"
+#define SHAPE    "'heads':2,'hidden_size':16,'intermediate_size':16,'kv_heads':1"
 
 /* Replacements in a manifest of two ranks. */
 static const struct text_edit parallel_edits[] = {
     {PARALLEL ",", "", NULL}, /* an engine of one rank */
-    {PARALLEL, "\"parallel\":[1024,2]", "manifest: parallel: expected an object, found array"},
-    {PARALLEL, "\"parallel\":null", NULL}, /* likewise: absent, as everywhere */
-    {PARALLEL, "\"parallel\":2", "manifest: parallel: expected an object, found integer"},
-    {PARALLEL, "\"parallel\":{}", "manifest: parallel: field '"},
+    {PARALLEL, "'parallel':[1024,2]", "manifest: parallel: expected an object, found array"},
+    {PARALLEL, "'parallel':null", NULL}, /* likewise: absent, as everywhere */
+    {PARALLEL, "'parallel':2", "manifest: parallel: expected an object, found integer"},
+    {PARALLEL, "'parallel':{}", "manifest: parallel: field '"},
     {PARALLEL, PARALLEL "," PARALLEL, "duplicate"},
-    {"\"ranks\":2", "\"ranks\":2,\"ranks\":2", "duplicate"},
-    {"\"ranks\":2", "\"ranks\":2,\"rank\":0", "manifest: parallel: field 'rank' is not understood"},
-    {"\"ranks\":2", "\"ranks\":-2", "manifest: parallel: field 'ranks'"},
-    {"\"ranks\":2", "\"ranks\":0", "manifest: parallel: field 'ranks': expected an integer from 2 to 16, found 0"},
-    {"\"ranks\":2", "\"ranks\":1", "manifest: parallel: field 'ranks': expected an integer from 2 to 16, found 1"},
-    {"\"ranks\":2", "\"ranks\":17", "manifest: parallel: field 'ranks': expected an integer from 2 to 16, found 17"},
-    {"\"ranks\":2", "\"ranks\":4294967298", "manifest: parallel: field 'ranks'"},
-    {"\"ranks\":2", "\"ranks\":2.0", "manifest: parallel: field 'ranks'"},
-    {"\"ranks\":2", "\"ranks\":\"2\"", "manifest: parallel: field 'ranks'"},
-    {",\"ranks\":2", "", "manifest: parallel: field 'ranks'"},
-    {"\"comm_bytes\":1024,", "", "manifest: parallel: field 'comm_bytes'"},
-    {"\"comm_bytes\":1024", "\"comm_bytes\":191",
+    {"'ranks':2", "'ranks':2,'ranks':2", "duplicate"},
+    {"'ranks':2", "'ranks':2,'rank':0", "manifest: parallel: field 'rank' is not understood"},
+    {"'ranks':2", "'ranks':-2", "manifest: parallel: field 'ranks'"},
+    {"'ranks':2", "'ranks':0", "manifest: parallel: field 'ranks': expected an integer from 2 to 16, found 0"},
+    {"'ranks':2", "'ranks':1", "manifest: parallel: field 'ranks': expected an integer from 2 to 16, found 1"},
+    {"'ranks':2", "'ranks':17", "manifest: parallel: field 'ranks': expected an integer from 2 to 16, found 17"},
+    {"'ranks':2", "'ranks':4294967298", "manifest: parallel: field 'ranks'"},
+    {"'ranks':2", "'ranks':2.0", "manifest: parallel: field 'ranks'"},
+    {"'ranks':2", "'ranks':'2'", "manifest: parallel: field 'ranks'"},
+    {",'ranks':2", "", "manifest: parallel: field 'ranks'"},
+    {"'comm_bytes':1024,", "", "manifest: parallel: field 'comm_bytes'"},
+    {"'comm_bytes':1024", "'comm_bytes':191",
      "manifest: parallel: field 'comm_bytes': expected an integer from 192 to"},
-    {"\"comm_bytes\":1024", "\"comm_bytes\":0",
-     "manifest: parallel: field 'comm_bytes': expected an integer from 192 to"},
-    {"\"comm_bytes\":1024", "\"comm_bytes\":-1024", "manifest: parallel: field 'comm_bytes'"},
-    {"\"comm_bytes\":1024", "\"comm_bytes\":9223372036854775807", "manifest: parallel: field 'comm_bytes'"},
-    {"\"comm_bytes\":1024", "\"comm_bytes\":192", NULL},
-    {"\"ranks\":2", "\"ranks\":3",
+    {"'comm_bytes':1024", "'comm_bytes':0", "manifest: parallel: field 'comm_bytes': expected an integer from 192 to"},
+    {"'comm_bytes':1024", "'comm_bytes':-1024", "manifest: parallel: field 'comm_bytes'"},
+    {"'comm_bytes':1024", "'comm_bytes':9223372036854775807", "manifest: parallel: field 'comm_bytes'"},
+    {"'comm_bytes':1024", "'comm_bytes':192", NULL},
+    {"'ranks':2", "'ranks':3",
      "manifest: parallel: ranks: 3 ranks cannot share 2 heads, 1 kv_heads and an intermediate_size of 16"},
-    {"\"ranks\":2", "\"ranks\":4", "4 ranks cannot share 2 heads"},
-    {"\"ranks\":2", "\"ranks\":16", "16 ranks cannot share 2 heads"},
-    {"\"heads\":2", "\"heads\":4", NULL},
-    {"\"heads\":2", "\"heads\":3", "2 ranks cannot share 3 heads"},
-    {"\"heads\":2", "\"heads\":1", "2 ranks cannot share 1 heads"},
-    {"\"intermediate_size\":16", "\"intermediate_size\":18", NULL},
-    {"\"intermediate_size\":16", "\"intermediate_size\":17", "an intermediate_size of 17"},
-    {"\"intermediate_size\":16", "\"intermediate_size\":1", "an intermediate_size of 1"},
-    {"\"kv_heads\":1", "\"kv_heads\":2", NULL}, /* one head on each rank, as before */
-    {SHAPE, "\"heads\":4,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":4",
+    {"'ranks':2", "'ranks':4", "4 ranks cannot share 2 heads"},
+    {"'ranks':2", "'ranks':16", "16 ranks cannot share 2 heads"},
+    {"'heads':2", "'heads':4", NULL},
+    {"'heads':2", "'heads':3", "2 ranks cannot share 3 heads"},
+    {"'heads':2", "'heads':1", "2 ranks cannot share 1 heads"},
+    {"'intermediate_size':16", "'intermediate_size':18", NULL},
+    {"'intermediate_size':16", "'intermediate_size':17", "an intermediate_size of 17"},
+    {"'intermediate_size':16", "'intermediate_size':1", "an intermediate_size of 1"},
+    {"'kv_heads':1", "'kv_heads':2", NULL}, /* one head on each rank, as before */
+    {SHAPE, "'heads':4,'hidden_size':16,'intermediate_size':16,'kv_heads':4",
      "page_bytes: expected 512 (from the other fields), found 256"},
-    {SHAPE, "\"heads\":6,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":3",
+    {SHAPE, "'heads':6,'hidden_size':16,'intermediate_size':16,'kv_heads':3",
      "2 ranks cannot share 6 heads, 3 kv_heads"},
-    {SHAPE, "\"heads\":9,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":3", "2 ranks cannot share 9 heads"},
-    {"\"page_bytes\":256", "\"page_bytes\":128", "page_bytes: expected 256"},
-    {"\"weights_bytes\":8192", "\"weights_bytes\":16384", NULL},
-    {"\"weights_bytes\":8192", "\"weights_bytes\":4096",
+    {SHAPE, "'heads':9,'hidden_size':16,'intermediate_size':16,'kv_heads':3", "2 ranks cannot share 9 heads"},
+    {"'page_bytes':256", "'page_bytes':128", "page_bytes: expected 256"},
+    {"'weights_bytes':8192", "'weights_bytes':16384", NULL},
+    {"'weights_bytes':8192", "'weights_bytes':4096",
      "manifest: memory: weights_bytes: 4096 are not 2 regions of a multiple of 4096 bytes"},
-    {"\"weights_bytes\":8192", "\"weights_bytes\":12288", "12288 are not 2 regions of a multiple"},
-    {"\"weights_bytes\":8192", "\"weights_bytes\":8193", "8193 are not 2 regions"},
-    {"\"weights_bytes\":8192", "\"weights_bytes\":8320", "8320 are not 2 regions"},
-    {"\"weights_bytes\":8192", "\"weights_bytes\":1", "1 are not 2 regions"},
+    {"'weights_bytes':8192", "'weights_bytes':12288", "12288 are not 2 regions of a multiple"},
+    {"'weights_bytes':8192", "'weights_bytes':8193", "8193 are not 2 regions"},
+    {"'weights_bytes':8192", "'weights_bytes':8320", "8320 are not 2 regions"},
+    {"'weights_bytes':8192", "'weights_bytes':1", "1 are not 2 regions"},
 };
 
 /* Replacements in a manifest for a device of compute capability 9.0. */
 static const struct text_edit device_edits[] = {
-    {"\"capability\":90", "\"capability\":50", NULL},
-    {"\"capability\":90", "\"capability\":120", NULL},
-    {"\"capability\":90", "\"capability\":999", NULL},
-    {"\"capability\":90,", "", "target: field 'capability': expected an integer"},
-    {"\"capability\":90", "\"capability\":0", "target: capability: expected 50 to 999, found 0"},
-    {"\"capability\":90", "\"capability\":49", "target: capability: expected 50 to 999, found 49"},
-    {"\"capability\":90", "\"capability\":1000", "target: capability: expected 50 to 999, found 1000"},
-    {"\"capability\":90", "\"capability\":9000000000", "capability"},
-    {"\"capability\":90", "\"capability\":-90", "capability"},
-    {"\"capability\":90", "\"capability\":9.0", "capability"},
-    {"\"capability\":90", "\"capability\":\"9.0\"", "capability"},
-    {"\"capability\":90", "\"capability\":90,\"sms\":132", "target: field 'sms' is not understood"},
-    {"\"kind\":\"cuda\"", "\"kind\":\"cpu\"", "target: field 'capability' is not understood"},
-    {"\"kind\":\"cuda\"", "\"kind\":\"hip\"", "kind: expected \"cpu\" or \"cuda\", found \"hip\""},
-    {"\"kind\":\"cuda\",", "", "kind"},
+    {"'capability':90", "'capability':50", NULL},
+    {"'capability':90", "'capability':120", NULL},
+    {"'capability':90", "'capability':999", NULL},
+    {"'capability':90,", "", "target: field 'capability': expected an integer"},
+    {"'capability':90", "'capability':0", "target: capability: expected 50 to 999, found 0"},
+    {"'capability':90", "'capability':49", "target: capability: expected 50 to 999, found 49"},
+    {"'capability':90", "'capability':1000", "target: capability: expected 50 to 999, found 1000"},
+    {"'capability':90", "'capability':9000000000", "capability"},
+    {"'capability':90", "'capability':-90", "capability"},
+    {"'capability':90", "'capability':9.0", "capability"},
+    {"'capability':90", "'capability':'9.0'", "capability"},
+    {"'capability':90", "'capability':90,'sms':132", "target: field 'sms' is not understood"},
+    {"'kind':'cuda'", "'kind':'cpu'", "target: field 'capability' is not understood"},
+    {"'kind':'cuda'", "'kind':'hip'", "kind: expected \"cpu\" or \"cuda\", found \"hip\""},
+    {"'kind':'cuda',", "", "kind"},
 };
 
 static void judge_edits(const struct text_edit *edits, size_t count)
 {
     char *text = format();
     for (size_t i = 0; i < count; i++) {
-        const char *at = strstr(text, edits[i].from);
+        const char *at = strstr(text, test_json(edits[i].from));
         assert_non_null(at);
         char *edited = NULL;
-        int size = asprintf(&edited, "%.*s%s%s", (int)(at - text), text, edits[i].to, at + strlen(edits[i].from));
+        int size =
+            asprintf(&edited, "%.*s%s%s", (int)(at - text), text, test_json(edits[i].to), at + strlen(edits[i].from));
         assert_true(size > 0);
         struct manifest parsed;
         bool good = manifest_parse(&parsed, edited, (size_t)size, &status);
@@ -255,7 +255,7 @@ TEST(devices_state_their_capability)
     become_a_device();
     manifest->target_capability = 103;
     char *text = format();
-    assert_non_null(strstr(text, "\"target\":{\"capability\":103,\"kind\":\"cuda\",\"name\":\"a GPU\"}"));
+    assert_non_null(strstr(text, test_json("'target':{'capability':103,'kind':'cuda','name':'a GPU'}")));
     const struct manifest back = parse(text); /* which covers the other fields */
     assert_int_equal(back.target, TARGET_CUDA);
     assert_int_equal(back.target_capability, 103);
@@ -279,11 +279,11 @@ TEST(ranks_are_a_group_of_their_own)
 
     become_parallel();
     char *two = format();
-    assert_non_null(strstr(two, "\"weight_dtype\":\"F32\"}," PARALLEL ",\"sampling\":{"));
+    assert_non_null(strstr(two, test_json("'weight_dtype':'F32'}," PARALLEL ",'sampling':{")));
     /* No other field depends on ranks. */
     char *expected = NULL;
-    const char *weights = strstr(one, "2304"), *sampling = strstr(one, "\"sampling\"");
-    assert_true(asprintf(&expected, "%.*s8192%.*s" PARALLEL ",%s", (int)(weights - one), one,
+    const char *weights = strstr(one, "2304"), *sampling = strstr(one, test_json("'sampling'"));
+    assert_true(asprintf(&expected, test_json("%.*s8192%.*s" PARALLEL ",%s"), (int)(weights - one), one,
                          (int)(sampling - weights - 4), weights + 4, sampling) > 0);
     assert_string_equal(two, expected);
     back = parse(two);

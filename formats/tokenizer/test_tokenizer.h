@@ -9,28 +9,28 @@
 #include "formats/tokenizer/tokenizer.h"
 #include "formats/tokenizer/tokenizer_text.h"
 
-#define ADDED(id, content, single_word, lstrip, rstrip, normalized, special)                           \
-    "{\"id\":" #id ",\"content\":\"" content "\",\"single_word\":" #single_word ",\"lstrip\":" #lstrip \
-    ",\"rstrip\":" #rstrip ",\"normalized\":" #normalized ",\"special\":" #special "}"
+#define ADDED(id, content, single_word, lstrip, rstrip, normalized, special)                                      \
+    "{'id':" #id ",'content':'" content "','single_word':" #single_word ",'lstrip':" #lstrip ",'rstrip':" #rstrip \
+    ",'normalized':" #normalized ",'special':" #special "}"
 #define SPECIAL(id, content) ADDED(id, content, false, false, false, false, true)
-#define GPT2_SPLIT           "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true}"
-#define BYTES_ALONE          "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}"
-#define BYTE_DECODER         "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true}"
-#define LLAMA_OPTIONS        "\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,"
-#define LLAMA_NORMALIZER                                                                  \
-    "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"▁\"}," \
-    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"▁\"}]}"
-#define LLAMA_DECODER                                                                                                 \
-    "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"▁\"},\"content\":\" \"}," \
-    "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}"
-#define TEMPLATE                                                                                          \
-    "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},"     \
-    "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":\"</s>\",\"type_id\":0}}],"    \
-    "\"pair\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}]," \
-    "\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[1],\"tokens\":[\"<s>\"]},"                      \
-    "\"</s>\":{\"id\":\"</s>\",\"ids\":[2],\"tokens\":[\"</s>\"]}}}"
+#define GPT2_SPLIT           "{'type':'ByteLevel','add_prefix_space':false,'trim_offsets':true}"
+#define BYTES_ALONE          "{'type':'ByteLevel','add_prefix_space':false,'trim_offsets':true,'use_regex':false}"
+#define BYTE_DECODER         "{'type':'ByteLevel','add_prefix_space':true,'trim_offsets':true}"
+#define LLAMA_OPTIONS        "'unk_token':'<unk>','fuse_unk':true,'byte_fallback':true,"
+#define LLAMA_NORMALIZER                                                    \
+    "{'type':'Sequence','normalizers':[{'type':'Prepend','prepend':'▁'}," \
+    "{'type':'Replace','pattern':{'String':' '},'content':'▁'}]}"
+#define LLAMA_DECODER                                                                             \
+    "{'type':'Sequence','decoders':[{'type':'Replace','pattern':{'String':'▁'},'content':' '}," \
+    "{'type':'ByteFallback'},{'type':'Fuse'},{'type':'Strip','content':' ','start':1,'stop':0}]}"
+#define TEMPLATE                                                                        \
+    "{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'<s>','type_id':0}}," \
+    "{'Sequence':{'id':'A','type_id':0}},{'SpecialToken':{'id':'</s>','type_id':0}}],"  \
+    "'pair':[{'Sequence':{'id':'A','type_id':0}},{'Sequence':{'id':'B','type_id':1}}]," \
+    "'special_tokens':{'<s>':{'id':'<s>','ids':[1],'tokens':['<s>']},"                  \
+    "'</s>':{'id':'</s>','ids':[2],'tokens':['</s>']}}}"
 
-/* Every part is JSON; NULL omits it ("null", an empty list, no options). */
+/* Every part is JSON with ' for "; NULL omits it ("null", an empty list, no options). */
 struct fixture {
     /* vocabulary: <unk> <s> </s> <0x00>..<0xFF> and letters; else the byte alphabet and a few more */
     bool sentencepiece;
@@ -55,12 +55,12 @@ static inline char *fixture_vocabulary(bool sentencepiece)
     int id = 0;
     fprintf(out, "{");
     if (sentencepiece) {
-        fprintf(out, "\"<unk>\":%d,\"<s>\":%d,\"</s>\":%d", 0, 1, 2);
-        for (id = 3; id < 259; id++) fprintf(out, ",\"<0x%02X>\":%d", id - 3, id);
-        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) fprintf(out, ",\"%s\":%d", pieces[i], id++);
+        fprintf(out, "'<unk>':%d,'<s>':%d,'</s>':%d", 0, 1, 2);
+        for (id = 3; id < 259; id++) fprintf(out, ",'<0x%02X>':%d", id - 3, id);
+        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) fprintf(out, ",'%s':%d", pieces[i], id++);
     } else {
-        for (id = 0; id < 256; id++) fprintf(out, "%s\"\\u%04x\":%d", id ? "," : "", alphabet[id], id);
-        for (size_t i = 0; i < sizeof words / sizeof *words; i++) fprintf(out, ",\"%s\":%d", words[i], id++);
+        for (id = 0; id < 256; id++) fprintf(out, "%s'\\u%04x':%d", id ? "," : "", alphabet[id], id);
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++) fprintf(out, ",'%s':%d", words[i], id++);
     }
     fprintf(out, "}");
     assert_int_equal(fclose(out), 0);
@@ -70,16 +70,16 @@ static inline char *fixture_vocabulary(bool sentencepiece)
 /* The text of the file; the caller frees it. */
 static inline char *fixture_json(const struct fixture *fixture)
 {
-    static const char piece_merges[] = "[\"▁ ▁\",\"h e\",\"l l\",\"he ll\",\"hell o\",\"▁ hello\",\"▁ a\",\"▁ t\","
-                                       "\"▁t he\",\"a b\",\"▁a b\"]";
-    static const char word_merges[] = "[[\"h\",\"e\"],[\"l\",\"l\"],[\"he\",\"ll\"],[\"hell\",\"o\"],[\"Ġ\",\"hello\"],"
-                                      "[\"Ġ\",\"Ġ\"],[\"a\",\"b\"],[\"Ã\",\"©\"],[\"1\",\"2\"]]";
+    static const char piece_merges[] = "['▁ ▁','h e','l l','he ll','hell o','▁ hello','▁ a','▁ t',"
+                                       "'▁t he','a b','▁a b']";
+    static const char word_merges[] = "[['h','e'],['l','l'],['he','ll'],['hell','o'],['Ġ','hello'],"
+                                      "['Ġ','Ġ'],['a','b'],['Ã','©'],['1','2']]";
     char *text = NULL, *vocabulary = fixture_vocabulary(fixture->sentencepiece);
 #define PART(part) fixture->part ? fixture->part : "null"
     assert_true(asprintf(&text,
-                         "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,%s\"added_tokens\":[%s],"
-                         "\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,\"decoder\":%s,"
-                         "\"model\":{\"type\":\"BPE\",%s\"vocab\":%s,\"merges\":%s}}",
+                         "{'version':'1.0','truncation':null,'padding':null,%s'added_tokens':[%s],"
+                         "'normalizer':%s,'pre_tokenizer':%s,'post_processor':%s,'decoder':%s,"
+                         "'model':{'type':'BPE',%s'vocab':%s,'merges':%s}}",
                          fixture->top ? fixture->top : "", fixture->added ? fixture->added : "", PART(normalizer),
                          PART(pre_tokenizer), PART(post_processor), PART(decoder),
                          fixture->options ? fixture->options : "", fixture->vocab ? fixture->vocab : vocabulary,
@@ -88,7 +88,7 @@ static inline char *fixture_json(const struct fixture *fixture)
                                                   : word_merges) > 0);
 #undef PART
     free(vocabulary);
-    return text;
+    return test_quote(text);
 }
 
 /* An imported and opened fixture. */

@@ -26,23 +26,21 @@ static void use(const struct tokenizer *tokenizer)
 }
 
 static const struct fixture small[] = {
-    {.vocab = "{\"<unk>\":0,\"▁\":1,\"a\":2,\"b\":3,\"ab\":4,\"▁ab\":5,\"<0x0A>\":6,\"h\":7,\"é\":9}",
-     .merges = "[\"a b\",\"▁ ab\"]",
+    {.vocab = "{'<unk>':0,'▁':1,'a':2,'b':3,'ab':4,'▁ab':5,'<0x0A>':6,'h':7,'é':9}",
+     .merges = "['a b','▁ ab']",
      .options = LLAMA_OPTIONS,
      .normalizer = LLAMA_NORMALIZER,
-     .pre_tokenizer = "{\"type\":\"Metaspace\",\"replacement\":\"▁\",\"prepend_scheme\":\"always\",\"split\":true}",
+     .pre_tokenizer = "{'type':'Metaspace','replacement':'▁','prepend_scheme':'always','split':true}",
      .decoder = LLAMA_DECODER,
      .added = ADDED(0, "<unk>", true, true, true, true, true)},
-    {.vocab = "{\"a\":0,\"b\":1,\"ab\":2,\"Ġ\":3,\"h\":4,\"l\":5,\"Ã\":6,\"©\":7,\"1\":8}",
-     .merges = "[\"a b\"]",
-     .normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}",
+    {.vocab = "{'a':0,'b':1,'ab':2,'Ġ':3,'h':4,'l':5,'Ã':6,'©':7,'1':8}",
+     .merges = "['a b']",
+     .normalizer = "{'type':'Sequence','normalizers':[{'type':'NFC'},{'type':'Lowercase'}]}",
      .pre_tokenizer =
-         "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a+| ?\\\\p{L}\"},"
-         "\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"Digits\",\"individual_digits\":true}," BYTES_ALONE
-         "]}",
-     .post_processor =
-         "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},"
-         "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"x\":{\"id\":\"x\",\"ids\":[9],\"tokens\":[\"x\"]}}}",
+         "{'type':'Sequence','pretokenizers':[{'type':'Split','pattern':{'Regex':'a+| ?\\\\p{L}'},"
+         "'behavior':'Isolated','invert':false},{'type':'Digits','individual_digits':true}," BYTES_ALONE "]}",
+     .post_processor = "{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'x'}},"
+                       "{'Sequence':{'id':'A'}}],'special_tokens':{'x':{'id':'x','ids':[9],'tokens':['x']}}}",
      .decoder = BYTE_DECODER,
      .added = SPECIAL(9, "<x>")},
 };

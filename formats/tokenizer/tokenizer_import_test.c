@@ -18,91 +18,90 @@ static void expect_refused(const struct fixture *fixture, const char *words)
 
 TEST(test_normalizer)
 {
-    REFUSED("normalizer|BertNormalizer|supported", .normalizer = "{\"type\":\"BertNormalizer\"}");
-    REFUSED("'StripAccents'", .normalizer = "{\"type\":\"StripAccents\"}");
-    REFUSED("'Precompiled'", .normalizer = "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"\"}");
-    REFUSED("'Nmt'", .normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Nmt\"}]}");
+    REFUSED("normalizer|BertNormalizer|supported", .normalizer = "{'type':'BertNormalizer'}");
+    REFUSED("'StripAccents'", .normalizer = "{'type':'StripAccents'}");
+    REFUSED("'Precompiled'", .normalizer = "{'type':'Precompiled','precompiled_charsmap':''}");
+    REFUSED("'Nmt'", .normalizer = "{'type':'Sequence','normalizers':[{'type':'Nmt'}]}");
     REFUSED("field 'type'", .normalizer = "{}");
-    REFUSED("expected an object|string", .normalizer = "\"NFC\"");
-    REFUSED("field 'form'|not understood", .normalizer = "{\"type\":\"NFC\",\"form\":1}");
-    REFUSED("'normalizers'|array", .normalizer = "{\"type\":\"Sequence\"}");
-    REFUSED("'prepend'", .normalizer = "{\"type\":\"Prepend\"}");
-    REFUSED("'pattern'", .normalizer = "{\"type\":\"Replace\",\"content\":\"a\"}");
-    REFUSED("'pattern'", .normalizer = "{\"type\":\"Replace\",\"pattern\":{\"Glob\":\"a\"},\"content\":\"a\"}");
-    REFUSED("'content'", .normalizer = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"}}");
-    REFUSED("empty pattern", .normalizer = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"a\"}");
-    REFUSED("pattern '(a'|unfinished group",
-            .normalizer = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(a\"},\"content\":\"\"}");
-    REFUSED("strip_right", .normalizer = "{\"type\":\"Strip\",\"strip_left\":true}");
+    REFUSED("expected an object|string", .normalizer = "'NFC'");
+    REFUSED("field 'form'|not understood", .normalizer = "{'type':'NFC','form':1}");
+    REFUSED("'normalizers'|array", .normalizer = "{'type':'Sequence'}");
+    REFUSED("'prepend'", .normalizer = "{'type':'Prepend'}");
+    REFUSED("'pattern'", .normalizer = "{'type':'Replace','content':'a'}");
+    REFUSED("'pattern'", .normalizer = "{'type':'Replace','pattern':{'Glob':'a'},'content':'a'}");
+    REFUSED("'content'", .normalizer = "{'type':'Replace','pattern':{'String':'a'}}");
+    REFUSED("empty pattern", .normalizer = "{'type':'Replace','pattern':{'String':''},'content':'a'}");
+    REFUSED("pattern '(a'|unfinished group", .normalizer = "{'type':'Replace','pattern':{'Regex':'(a'},'content':''}");
+    REFUSED("strip_right", .normalizer = "{'type':'Strip','strip_left':true}");
     char nested[800] = "", *at = nested;
-    for (int i = 0; i < 12; i++) at += sprintf(at, "{\"type\":\"Sequence\",\"normalizers\":[");
-    at += sprintf(at, "{\"type\":\"NFC\"}");
+    for (int i = 0; i < 12; i++) at += sprintf(at, "{'type':'Sequence','normalizers':[");
+    at += sprintf(at, "{'type':'NFC'}");
     for (int i = 0; i < 12; i++) at += sprintf(at, "]}");
     REFUSED("nested too deep", .normalizer = nested);
-    char many[1200] = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}";
-    for (int i = 0; i < 32; i++) strcat(many, ",{\"type\":\"NFC\"}");
+    char many[1200] = "{'type':'Sequence','normalizers':[{'type':'NFC'}";
+    for (int i = 0; i < 32; i++) strcat(many, ",{'type':'NFC'}");
     strcat(many, "]}");
     REFUSED("more than 32 steps", .normalizer = many);
 }
 
-#define METASPACE(more) "{\"type\":\"Metaspace\"," more "}"
-#define SPLIT(more)     "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"}," more "}"
+#define METASPACE(more) "{'type':'Metaspace'," more "}"
+#define SPLIT(more)     "{'type':'Split','pattern':{'String':'a'}," more "}"
 
 TEST(test_pre_tokenizer)
 {
-    REFUSED("pre_tokenizer|'Whitespace'|supported", .pre_tokenizer = "{\"type\":\"Whitespace\"}");
-    REFUSED("'BertPreTokenizer'", .pre_tokenizer = "{\"type\":\"BertPreTokenizer\"}");
-    REFUSED("'add_prefix_space'", .pre_tokenizer = "{\"type\":\"ByteLevel\",\"trim_offsets\":true}");
+    REFUSED("pre_tokenizer|'Whitespace'|supported", .pre_tokenizer = "{'type':'Whitespace'}");
+    REFUSED("'BertPreTokenizer'", .pre_tokenizer = "{'type':'BertPreTokenizer'}");
+    REFUSED("'add_prefix_space'", .pre_tokenizer = "{'type':'ByteLevel','trim_offsets':true}");
     REFUSED("second ByteLevel",
-            .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[" GPT2_SPLIT "," BYTES_ALONE "]}");
-    REFUSED("'behavior'", .pre_tokenizer = SPLIT("\"invert\":false"));
-    REFUSED("'invert'", .pre_tokenizer = SPLIT("\"behavior\":\"Isolated\""));
-    REFUSED("'Sideways'", .pre_tokenizer = SPLIT("\"behavior\":\"Sideways\",\"invert\":false"));
-    REFUSED("'individual_digits'", .pre_tokenizer = "{\"type\":\"Digits\"}");
-    REFUSED("'replacement'", .pre_tokenizer = METASPACE("\"split\":true"));
-    REFUSED("one character|'ab'", .pre_tokenizer = METASPACE("\"replacement\":\"ab\""));
-    REFUSED("one character", .pre_tokenizer = METASPACE("\"replacement\":\"\""));
-    REFUSED("'sometimes'", .pre_tokenizer = METASPACE("\"replacement\":\"_\",\"prepend_scheme\":\"sometimes\""));
-    REFUSED("contradicts", .pre_tokenizer = METASPACE("\"replacement\":\"_\",\"add_prefix_space\":false"));
-    REFUSED("'first' after a normalizer", .normalizer = "{\"type\":\"NFC\"}",
-            .pre_tokenizer = METASPACE("\"replacement\":\"_\",\"prepend_scheme\":\"first\""));
+            .pre_tokenizer = "{'type':'Sequence','pretokenizers':[" GPT2_SPLIT "," BYTES_ALONE "]}");
+    REFUSED("'behavior'", .pre_tokenizer = SPLIT("'invert':false"));
+    REFUSED("'invert'", .pre_tokenizer = SPLIT("'behavior':'Isolated'"));
+    REFUSED("'Sideways'", .pre_tokenizer = SPLIT("'behavior':'Sideways','invert':false"));
+    REFUSED("'individual_digits'", .pre_tokenizer = "{'type':'Digits'}");
+    REFUSED("'replacement'", .pre_tokenizer = METASPACE("'split':true"));
+    REFUSED("one character|'ab'", .pre_tokenizer = METASPACE("'replacement':'ab'"));
+    REFUSED("one character", .pre_tokenizer = METASPACE("'replacement':''"));
+    REFUSED("'sometimes'", .pre_tokenizer = METASPACE("'replacement':'_','prepend_scheme':'sometimes'"));
+    REFUSED("contradicts", .pre_tokenizer = METASPACE("'replacement':'_','add_prefix_space':false"));
+    REFUSED("'first' after a normalizer", .normalizer = "{'type':'NFC'}",
+            .pre_tokenizer = METASPACE("'replacement':'_','prepend_scheme':'first'"));
     REFUSED("'first' after another step",
-            .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[" METASPACE(
-                "\"replacement\":\"_\"") "," METASPACE("\"replacement\":\"_\",\"prepend_scheme\":\"first\"") "]}");
-    REFUSED("\\h|not supported", .pre_tokenizer = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},"
-                                                  "\"behavior\":\"Isolated\",\"invert\":false}");
+            .pre_tokenizer = "{'type':'Sequence','pretokenizers':[" METASPACE("'replacement':'_'") "," METASPACE(
+                "'replacement':'_','prepend_scheme':'first'") "]}");
+    REFUSED("\\h|not supported",
+            .pre_tokenizer = "{'type':'Split','pattern':{'Regex':'\\\\h'},'behavior':'Isolated','invert':false}");
 }
 
 TEST(test_post_processor)
 {
-    REFUSED("post_processor|'RobertaProcessing'|supported", .post_processor = "{\"type\":\"RobertaProcessing\"}");
+    REFUSED("post_processor|'RobertaProcessing'|supported", .post_processor = "{'type':'RobertaProcessing'}");
     REFUSED("second TemplateProcessing", .sentencepiece = true,
-            .post_processor = "{\"type\":\"Sequence\",\"processors\":[" TEMPLATE "," TEMPLATE "]}");
-#define SINGLE(single, tokens) "{\"type\":\"TemplateProcessing\",\"single\":" single ",\"special_tokens\":" tokens "}"
-#define A                      "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+            .post_processor = "{'type':'Sequence','processors':[" TEMPLATE "," TEMPLATE "]}");
+#define SINGLE(single, tokens) "{'type':'TemplateProcessing','single':" single ",'special_tokens':" tokens "}"
+#define A                      "{'Sequence':{'id':'A','type_id':0}}"
     REFUSED("'single'", .post_processor = SINGLE("null", "{}"));
     REFUSED("Sequence A 0 times", .post_processor = SINGLE("[]", "{}"));
     REFUSED("Sequence A 2 times", .post_processor = SINGLE("[" A "," A "]", "{}"));
-    REFUSED("other than A", .post_processor = SINGLE("[{\"Sequence\":{\"id\":\"B\"}}]", "{}"));
-    REFUSED("piece 0", .post_processor = SINGLE("[\"$A\"]", "{}"));
-    REFUSED("'x' has no ids", .post_processor = SINGLE("[{\"SpecialToken\":{\"id\":\"x\"}}]", "{}"));
-    REFUSED("no token id", .post_processor = SINGLE("[{\"SpecialToken\":{\"id\":\"x\"}}]", "{\"x\":{\"ids\":[-1]}}"));
+    REFUSED("other than A", .post_processor = SINGLE("[{'Sequence':{'id':'B'}}]", "{}"));
+    REFUSED("piece 0", .post_processor = SINGLE("['$A']", "{}"));
+    REFUSED("'x' has no ids", .post_processor = SINGLE("[{'SpecialToken':{'id':'x'}}]", "{}"));
+    REFUSED("no token id", .post_processor = SINGLE("[{'SpecialToken':{'id':'x'}}]", "{'x':{'ids':[-1]}}"));
     REFUSED("id 999 does not exist",
-            .post_processor = SINGLE("[{\"SpecialToken\":{\"id\":\"x\"}}," A "]", "{\"x\":{\"ids\":[999]}}"));
-    REFUSED("without an id", .post_processor = SINGLE("[{\"SpecialToken\":{}}]", "{}"));
+            .post_processor = SINGLE("[{'SpecialToken':{'id':'x'}}," A "]", "{'x':{'ids':[999]}}"));
+    REFUSED("without an id", .post_processor = SINGLE("[{'SpecialToken':{}}]", "{}"));
 }
 
-#define DECODERS(...) "{\"type\":\"Sequence\",\"decoders\":[" __VA_ARGS__ "]}"
-#define FUSE          "{\"type\":\"Fuse\"}"
-#define FALLBACK      "{\"type\":\"ByteFallback\"}"
-#define STRIP         "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}"
-#define REPLACE       "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"b\"}"
-#define META_DECODER  "{\"type\":\"Metaspace\",\"replacement\":\"_\"}"
+#define DECODERS(...) "{'type':'Sequence','decoders':[" __VA_ARGS__ "]}"
+#define FUSE          "{'type':'Fuse'}"
+#define FALLBACK      "{'type':'ByteFallback'}"
+#define STRIP         "{'type':'Strip','content':' ','start':1,'stop':0}"
+#define REPLACE       "{'type':'Replace','pattern':{'String':'a'},'content':'b'}"
+#define META_DECODER  "{'type':'Metaspace','replacement':'_'}"
 
 TEST(test_decoder)
 {
-    REFUSED("decoder|'WordPiece'|supported", .decoder = "{\"type\":\"WordPiece\"}");
-    REFUSED("'CTC'", .decoder = DECODERS("{\"type\":\"CTC\"}"));
+    REFUSED("decoder|'WordPiece'|supported", .decoder = "{'type':'WordPiece'}");
+    REFUSED("'CTC'", .decoder = DECODERS("{'type':'CTC'}"));
     REFUSED("'Replace' at this place", .decoder = DECODERS(FUSE "," REPLACE));
     REFUSED("'Replace' at this place", .decoder = DECODERS(FALLBACK "," REPLACE));
     REFUSED("'Strip' at this place", .decoder = DECODERS(FALLBACK "," STRIP));
@@ -112,82 +111,78 @@ TEST(test_decoder)
     REFUSED("'ByteLevel' at this place", .decoder = DECODERS(META_DECODER "," BYTE_DECODER));
     REFUSED("'Metaspace' at this place", .decoder = DECODERS(FALLBACK "," META_DECODER));
     REFUSED("ASCII replacement", .decoder = DECODERS(META_DECODER "," FALLBACK));
-    REFUSED("'decoders'", .decoder = "{\"type\":\"Sequence\"}");
-    REFUSED("'pattern'", .decoder = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"\"}");
-    REFUSED("one character", .decoder = "{\"type\":\"Strip\",\"content\":\"ab\",\"start\":0,\"stop\":0}");
-    REFUSED("'stop'", .decoder = "{\"type\":\"Strip\",\"content\":\"a\",\"start\":0,\"stop\":65}");
-    REFUSED("'sometimes'",
-            .decoder = "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"sometimes\"}");
-    REFUSED("not understood", .decoder = "{\"type\":\"Fuse\",\"x\":1}");
+    REFUSED("'decoders'", .decoder = "{'type':'Sequence'}");
+    REFUSED("'pattern'", .decoder = "{'type':'Replace','pattern':{'String':''},'content':''}");
+    REFUSED("one character", .decoder = "{'type':'Strip','content':'ab','start':0,'stop':0}");
+    REFUSED("'stop'", .decoder = "{'type':'Strip','content':'a','start':0,'stop':65}");
+    REFUSED("'sometimes'", .decoder = "{'type':'Metaspace','replacement':'_','prepend_scheme':'sometimes'}");
+    REFUSED("not understood", .decoder = "{'type':'Fuse','x':1}");
     char *large = NULL, content[4001];
     memset(content, 'c', 4000);
     content[4000] = '\0';
-    assert_true(
-        asprintf(&large,
-                 "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},"
-                 "\"content\":\"%s\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\"c\"},\"content\":\"%s\"}]}",
-                 content, content) > 0);
+    assert_true(asprintf(&large,
+                         "{'type':'Sequence','decoders':[{'type':'Replace','pattern':{'String':'a'},"
+                         "'content':'%s'},{'type':'Replace','pattern':{'String':'c'},'content':'%s'}]}",
+                         content, content) > 0);
     REFUSED("more than 65536 bytes of one token", .decoder = large);
     free(large);
-    REFUSED("unfinished group", .decoder = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}");
+    REFUSED("unfinished group", .decoder = "{'type':'Replace','pattern':{'Regex':'('},'content':''}");
 }
 
 TEST(test_model)
 {
-    REFUSED("'dropout'", .options = "\"dropout\":0.1,");
-    REFUSED("'continuing_subword_prefix'|##", .options = "\"continuing_subword_prefix\":\"##\",");
-    REFUSED("'end_of_word_suffix'|</w>", .options = "\"end_of_word_suffix\":\"</w>\",");
-    REFUSED("'fuse_unk'", .options = "\"fuse_unk\":1,");
-    REFUSED("'max_input_chars'|not understood", .options = "\"max_input_chars\":100,");
+    REFUSED("'dropout'", .options = "'dropout':0.1,");
+    REFUSED("'continuing_subword_prefix'|##", .options = "'continuing_subword_prefix':'##',");
+    REFUSED("'end_of_word_suffix'|</w>", .options = "'end_of_word_suffix':'</w>',");
+    REFUSED("'fuse_unk'", .options = "'fuse_unk':1,");
+    REFUSED("'max_input_chars'|not understood", .options = "'max_input_chars':100,");
     REFUSED("'vocab'", .vocab = "null");
     REFUSED("'vocab'|array", .vocab = "[]");
     REFUSED("'vocab'|empty", .vocab = "{}");
-    REFUSED("'a'|id from 0", .vocab = "{\"a\":-1}");
-    REFUSED("'a'|id from 0", .vocab = "{\"a\":16777216}");
-    REFUSED("'a'|id from 0", .vocab = "{\"a\":\"1\"}");
-    REFUSED("id 0 is given to both 'a' and 'b'", .vocab = "{\"a\":0,\"b\":0}");
-    REFUSED("too many holes", .vocab = "{\"a\":1000000}");
+    REFUSED("'a'|id from 0", .vocab = "{'a':-1}");
+    REFUSED("'a'|id from 0", .vocab = "{'a':16777216}");
+    REFUSED("'a'|id from 0", .vocab = "{'a':'1'}");
+    REFUSED("id 0 is given to both 'a' and 'b'", .vocab = "{'a':0,'b':0}");
+    REFUSED("too many holes", .vocab = "{'a':1000000}");
     REFUSED("'merges'", .merges = "null");
-    REFUSED("merge 0", .merges = "[\"ab\"]");
-    REFUSED("merge 0", .merges = "[\"a b c\"]");
+    REFUSED("merge 0", .merges = "['ab']");
+    REFUSED("merge 0", .merges = "['a b c']");
     REFUSED("merge 0", .merges = "[1]");
-    REFUSED("merge 0", .merges = "[[\"a\"]]");
-    REFUSED("merge 0", .merges = "[[\"a\",1]]");
-    REFUSED("merge 1 is of another kind", .merges = "[\"h e\",[\"l\",\"l\"]]");
-    REFUSED("merge 0|'zz' is not in the vocabulary", .merges = "[\"zz e\"]");
-    REFUSED("merge 0|'zz' is not in the vocabulary", .merges = "[\"e zz\"]");
-    REFUSED("merge 0|'ez' is not in the vocabulary", .merges = "[\"e z\"]");
+    REFUSED("merge 0", .merges = "[['a']]");
+    REFUSED("merge 0", .merges = "[['a',1]]");
+    REFUSED("merge 1 is of another kind", .merges = "['h e',['l','l']]");
+    REFUSED("merge 0|'zz' is not in the vocabulary", .merges = "['zz e']");
+    REFUSED("merge 0|'zz' is not in the vocabulary", .merges = "['e zz']");
+    REFUSED("merge 0|'ez' is not in the vocabulary", .merges = "['e z']");
     char *vocab = malloc(70000);
     memset(vocab, 'a', 70000);
-    memcpy(vocab, "{\"", 2);
-    strcpy(vocab + 65536 + 3, "\":0}");
+    memcpy(vocab, "{'", 2);
+    strcpy(vocab + 65536 + 3, "':0}");
     REFUSED("longer than 65536", .vocab = vocab);
     free(vocab);
 }
 
 TEST(test_added)
 {
-    REFUSED("added_tokens|'content'", .added = "{\"id\":1}");
-    REFUSED("'special'", .added =
-                             "{\"id\":265,\"content\":\"x\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
-                             "\"normalized\":false}");
+    REFUSED("added_tokens|'content'", .added = "{'id':1}");
+    REFUSED("'special'",
+            .added = "{'id':265,'content':'x','single_word':false,'lstrip':false,'rstrip':false,'normalized':false}");
     REFUSED("'<x>' has id 270|gives it 265", .added = SPECIAL(270, "<x>"));
     REFUSED("'hello' has id 265|gives it 259", .added = SPECIAL(265, "hello"));
     REFUSED("'<x>' is added twice",
             .added = SPECIAL(265, "<x>") "," ADDED(265, "<x>", false, false, false, false, false));
-    REFUSED("id 1 is given to both 'b' and '<x>'", .vocab = "{\"b\":1}", .merges = "[]", .added = SPECIAL(1, "<x>"));
-    REFUSED("same after normalization", .normalizer = "{\"type\":\"Lowercase\"}",
+    REFUSED("id 1 is given to both 'b' and '<x>'", .vocab = "{'b':1}", .merges = "[]", .added = SPECIAL(1, "<x>"));
+    REFUSED("same after normalization", .normalizer = "{'type':'Lowercase'}",
             .added = ADDED(265, "<X>", false, false, false, true, true) "," ADDED(266, "<x>", false, false, false, true,
                                                                                   true));
-    REFUSED("0 bytes after normalization",
-            .normalizer = "{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true}",
+    REFUSED("0 bytes after normalization", .normalizer = "{'type':'Strip','strip_left':true,'strip_right':true}",
             .added = ADDED(265, "  ", false, false, false, true, true));
     char *added, *name = malloc(1100);
     memset(name, 'x', 1099);
     name[1099] = '\0';
     assert_true(asprintf(&added,
-                         "{\"id\":265,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
-                         "\"normalized\":false,\"special\":true}",
+                         "{'id':265,'content':'%s','single_word':false,'lstrip':false,'rstrip':false,"
+                         "'normalized':false,'special':true}",
                          name) > 0);
     REFUSED("longer than 1024", .added = added);
     free(added);
@@ -199,17 +194,17 @@ TEST(test_top_level)
     static const char *const files[][2] = {
         {"", "not valid JSON"},
         {"[]", "expected an object"},
-        {"{\"version\":\"2.0\"}", "version '2.0'"},
-        {"{\"version\":\"1.0\"}", "model|expected an object"},
-        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":{\"a\":0},\"merges\":[]}}", "'Unigram'|supported: BPE"},
-        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}", "duplicate"},
-        {"{\"surprise\":1,\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}", "'surprise'|not understood"},
-        {"{\"added_tokens\":{},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}", "added_tokens|object"},
+        {"{'version':'2.0'}", "version '2.0'"},
+        {"{'version':'1.0'}", "model|expected an object"},
+        {"{'model':{'type':'Unigram','vocab':{'a':0},'merges':[]}}", "'Unigram'|supported: BPE"},
+        {"{'model':{'type':'BPE','vocab':{'a':0,'a':1},'merges':[]}}", "duplicate"},
+        {"{'surprise':1,'model':{'vocab':{'a':0},'merges':[]}}", "'surprise'|not understood"},
+        {"{'added_tokens':{},'model':{'vocab':{'a':0},'merges':[]}}", "added_tokens|object"},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         uint8_t *image;
         size_t size;
-        bool good = tokenizer_import(files[i][0], strlen(files[i][0]), "x.json", &image, &size, &status);
+        bool good = tokenizer_import(test_json(files[i][0]), strlen(files[i][0]), "x.json", &image, &size, &status);
         test_expect_failure(good, &status, STATUS_BAD_INPUT, files[i][1]);
         assert_null(image);
     }
@@ -219,15 +214,14 @@ TEST(test_top_level)
 TEST(test_accepted)
 {
     static const char *const files[] = {
-        "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
-        "{\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"#version: 0.2\",\"a b\"]}}",
-        "{\"truncation\":{\"max_length\":4},\"padding\":{\"strategy\":\"BatchLongest\"},"
-        "\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
-        "{\"added_tokens\":[" ADDED(0, "", false, false, false, false,
-                                    false) "],\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
+        "{'model':{'vocab':{'a':0},'merges':[]}}",
+        "{'model':{'vocab':{'a':0,'b':1,'ab':2},'merges':['#version: 0.2','a b']}}",
+        "{'truncation':{'max_length':4},'padding':{'strategy':'BatchLongest'},"
+        "'model':{'vocab':{'a':0},'merges':[]}}",
+        "{'added_tokens':[" ADDED(0, "", false, false, false, false, false) "],'model':{'vocab':{'a':0},'merges':[]}}",
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        open_json(files[i], strlen(files[i]));
+        open_json(test_json(files[i]), strlen(files[i]));
         check_case(files[i], "aaaaaa", 6, true, (const int32_t[6]){0}, 6, false);
     }
 }
