@@ -9,6 +9,7 @@
 enum { SLOTS = 3, PAGES_PER_SLOT = 5, VOCAB = 37, DECODE_ROWS = 3, PREFILL_ROWS = 7, STEP_BYTES = 4096, POISON = 0x5a };
 enum { DECODE, PREFILL, PLANS };
 enum call { CALL_CREATE, CALL_CONNECT, CALL_SUBMIT, CALL_WAIT, CALL_TRACE, CALLS };
+static const char *const call_names[CALLS] = {"create", "connect", "submit", "wait", "trace"};
 
 /* A rank with its own spaces and a record of its calls. Calls come from threads of the backend, in which cmocka cannot
  * assert; defects are noted in `fault`. */
@@ -50,7 +51,6 @@ static bool any_stop(uint32_t ranks)
 /* Result of a call of this rank; a blocked call gives up after some seconds, which is a defect. */
 static bool goes_well(struct fake *fake, enum call call, struct status *status)
 {
-    static const char *const names[CALLS] = {"create", "connect", "submit", "wait", "trace"};
     uint32_t rank = fake->rank;
     if (fakes.blocks[call] >> rank & 1) {
         for (int i = 0; !any_stop(PLAN_MAX_RANKS); i++) {
@@ -66,7 +66,7 @@ static bool goes_well(struct fake *fake, enum call call, struct status *status)
     if (!(fakes.fails[call] >> rank & 1)) return true;
     /* The others are in their own calls by now. */
     if (call == CALL_SUBMIT || call == CALL_TRACE) usleep(20000);
-    return status_fail(status, STATUS_NOT_FOUND, "%s: device %u is gone", names[call], rank);
+    return status_fail(status, STATUS_NOT_FOUND, "%s: device %u is gone", call_names[call], rank);
 }
 
 static struct backend *create(struct eng_engine *engine, const struct backend_options *options, struct status *status)
@@ -210,6 +210,7 @@ static struct plan plans[PLANS] = {
     [PREFILL] = {.header = {.kind = PLAN_PREFILL, .rows = PREFILL_ROWS, .out_rows = 1, .launch_count = 3}},
 };
 static struct eng_engine engine;
+static struct status reported; /* by the calls of the case */
 static const struct backend_options options = {.threads = 6, .kv_tokens = 99, .host_bytes = 12345};
 
 static int begin(void **state)
@@ -218,6 +219,7 @@ static int begin(void **state)
     settling_type.settle = settle;
     sharing_type.shares_memory = true;
     memset(&fakes, 0, sizeof fakes);
+    status_clear(&reported);
     for (int r = 0; r < PLAN_MAX_RANKS; r++)
         for (int i = 0; i < DECODE_ROWS; i++) fakes.tokens[r][i] = 5 + i;
     engine = (struct eng_engine){
@@ -248,6 +250,13 @@ static int end(void **state)
     if (left) print_error("%d ranks were not destroyed\n", left);
     if (fakes.fault) print_error("%s\n", fakes.fault);
     return left || fakes.fault ? -1 : 0;
+}
+
+/* Ends a case and begins another in the same test. */
+static void next_case(void)
+{
+    assert_int_equal(end(NULL), 0);
+    begin(NULL);
 }
 
 static struct backend *make_of(const struct backend_type *type, uint64_t ranks)
@@ -286,13 +295,34 @@ static void state_bytes(struct plan_field fields[STATE_FIELD_COUNT], uint64_t *t
     assert_true(*total <= STEP_BYTES);
 }
 
+static void submit_filled(struct backend *backend, size_t plan, int32_t valid)
+{
+    fill_step(backend, plan, valid);
+    check_submit(backend, plan, INPUTS_FROM_HOST);
+}
+
+static struct backend *make_and_submit(void)
+{
+    struct backend *backend = make(3);
+    submit_filled(backend, DECODE, 3);
+    return backend;
+}
+
+/* The call failed because it failed on this rank. */
+static void expect_gone(int call, int rank)
+{
+    char expected[80];
+    snprintf(expected, sizeof expected, "rank %d: %s: device %d is gone", rank, call_names[call], rank);
+    assert_string_equal(reported.message, expected);
+    assert_int_equal(reported.code, STATUS_NOT_FOUND);
+}
+
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 TEST(every_rank_is_made_and_connected)
 {
     static const uint64_t counts[] = {2, 3, 8, PLAN_MAX_RANKS};
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-        begin(NULL);
         uint64_t count = counts[c];
         struct backend *backend = make(count);
         assert_int_equal(atomic_load(&fakes.created), count);
@@ -326,38 +356,30 @@ TEST(every_rank_is_made_and_connected)
         backend_ranks_destroy(backend);
         assert_int_equal(atomic_load(&fakes.destroyed), count);
         assert_false(any_stop(PLAN_MAX_RANKS)); /* no rank waits */
-        assert_int_equal(end(NULL), 0);
-        memset(&fakes, 0, sizeof fakes);
+        next_case();
     }
 }
 
 TEST(a_rank_that_cannot_be_made_is_named)
 {
     for (unsigned failing = 1; failing < 1u << 3; failing++) {
-        begin(NULL);
-        struct status status = {0};
         fakes.fails[CALL_CREATE] = failing;
-        assert_null(backend_ranks_create(&several, &rank_type, &engine, &options, &status));
+        assert_null(backend_ranks_create(&several, &rank_type, &engine, &options, &reported));
         int first = __builtin_ctz(failing);
-        char expected[80];
-        snprintf(expected, sizeof expected, "rank %d: create: device %d is gone", first, first);
-        assert_string_equal(status.message, expected);
-        assert_int_equal(status.code, STATUS_NOT_FOUND);
+        expect_gone(CALL_CREATE, first);
         for (int r = 0; r < 3; r++) {
             assert_int_equal(fakes.ranks[r]->destroys, !(failing >> r & 1));
             assert_int_equal(fakes.ranks[r]->connects, 0);
         }
-        assert_int_equal(end(NULL), 0);
-        memset(&fakes, 0, sizeof fakes);
+        next_case();
     }
 }
 
 TEST(a_rank_that_cannot_be_connected_is_named)
 {
-    struct status status = {0};
     fakes.fails[CALL_CONNECT] = 1u << 2;
-    assert_null(backend_ranks_create(&several, &rank_type, &engine, &options, &status));
-    assert_string_equal(status.message, "rank 2: connect: device 2 is gone");
+    assert_null(backend_ranks_create(&several, &rank_type, &engine, &options, &reported));
+    expect_gone(CALL_CONNECT, 2);
     assert_int_equal(atomic_load(&fakes.destroyed), 3);
 }
 
@@ -365,14 +387,12 @@ TEST(a_rank_that_cannot_be_connected_is_named)
 
 TEST(inputs_reach_all_ranks)
 {
-    struct status status = {0};
     struct backend *backend = make(3);
     for (int round = 0; round < 20; round++) {
         size_t plan = round % 2 ? PREFILL : DECODE;
         const struct plan_field *fields = plans[plan].step;
         for (int r = 0; r < 3; r++) memset(fakes.ranks[r]->common.step, POISON + r, STEP_BYTES);
-        fill_step(backend, plan, 1);
-        check_submit(backend, plan, INPUTS_FROM_HOST);
+        submit_filled(backend, plan, 1);
         uint64_t inputs = fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes;
         for (int r = 0; r < 3; r++) {
             assert_int_equal(fakes.ranks[r]->last_plan, plan);
@@ -382,7 +402,7 @@ TEST(inputs_reach_all_ranks)
             for (uint64_t i = fields[STEP_NEXT_TOKENS].offset; i < STEP_BYTES; i++)
                 assert_int_equal(fakes.ranks[r]->common.step[i], POISON + r);
         }
-        const int32_t *drawn = backend_ranks_wait(backend, &status);
+        const int32_t *drawn = backend_ranks_wait(backend, &reported);
         assert_non_null(drawn);
         assert_int_equal(drawn[0], 5);
     }
@@ -393,7 +413,6 @@ TEST(inputs_reach_all_ranks)
 /* Exactly the announced rows of the state are copied: others may hold results of the rank's replays. */
 TEST(changed_rows_reach_all_ranks)
 {
-    struct status status = {0};
     struct plan_field fields[STATE_FIELD_COUNT];
     const uint64_t row_bytes[STATE_FIELD_COUNT] = {PAGES_PER_SLOT * sizeof(int32_t), sizeof(struct sampler_state),
                                                    (VOCAB + 7) / 8};
@@ -415,8 +434,7 @@ TEST(changed_rows_reach_all_ranks)
             backend_ranks_state_changed(backend, slot, what);
         }
         for (int r = 0; r < 3; r++) assert_memory_equal(fakes.ranks[r]->changed, announced, sizeof announced);
-        fill_step(backend, DECODE, 0);
-        check_submit(backend, DECODE, INPUTS_FROM_HOST);
+        submit_filled(backend, DECODE, 0);
         for (int r = 1; r < 3; r++) {
             const uint8_t *theirs = fakes.ranks[r]->common.state;
             uint8_t expected[STEP_BYTES];
@@ -428,7 +446,7 @@ TEST(changed_rows_reach_all_ranks)
                 }
             assert_memory_equal(theirs, expected, sizeof expected);
         }
-        assert_non_null(backend_ranks_wait(backend, &status));
+        assert_non_null(backend_ranks_wait(backend, &reported));
     }
     backend_ranks_destroy(backend);
 }
@@ -436,10 +454,7 @@ TEST(changed_rows_reach_all_ranks)
 /* Queued ahead: every rank continues from its own last replay, and nothing is copied. */
 TEST(replays_are_queued_ahead)
 {
-    struct status status = {0};
-    struct backend *backend = make(3);
-    fill_step(backend, DECODE, 3);
-    check_submit(backend, DECODE, INPUTS_FROM_HOST);
+    struct backend *backend = make_and_submit();
     for (int round = 0; round < 9; round++) {
         for (int r = 1; r < 3; r++) {
             memset(fakes.ranks[r]->common.step, POISON + r, STEP_BYTES);
@@ -456,15 +471,14 @@ TEST(replays_are_queued_ahead)
                 assert_int_equal(fakes.ranks[r]->common.state[i], POISON + r);
             }
         }
-        const int32_t *drawn = backend_ranks_wait(backend, &status); /* of the replay before */
+        const int32_t *drawn = backend_ranks_wait(backend, &reported); /* of the replay before */
         assert_non_null(drawn);
         for (int i = 0; i < 3; i++) assert_int_equal(drawn[i], round == 0 ? 5 + i : 10 * round + i);
     }
-    const int32_t *drawn = backend_ranks_wait(backend, &status);
+    const int32_t *drawn = backend_ranks_wait(backend, &reported);
     assert_non_null(drawn);
     assert_int_equal(drawn[0], 90);
-    fill_step(backend, DECODE, 3);
-    check_submit(backend, DECODE, INPUTS_FROM_HOST);
+    submit_filled(backend, DECODE, 3);
     struct plan_field fields[STATE_FIELD_COUNT];
     uint64_t total;
     state_bytes(fields, &total);
@@ -472,7 +486,7 @@ TEST(replays_are_queued_ahead)
         assert_memory_equal(fakes.ranks[r]->common.state + fields[STATE_SAMPLERS].offset + sizeof(struct sampler_state),
                             backend->state + fields[STATE_SAMPLERS].offset + sizeof(struct sampler_state),
                             sizeof(struct sampler_state));
-    assert_non_null(backend_ranks_wait(backend, &status));
+    assert_non_null(backend_ranks_wait(backend, &reported));
     backend_ranks_destroy(backend);
     assert_false(any_stop(3));
 }
@@ -482,13 +496,10 @@ TEST(ranks_that_part_are_an_error)
     for (int rank = 1; rank < 3; rank++)
         for (int valid = 0; valid <= DECODE_ROWS; valid++)
             for (int row = 0; row < DECODE_ROWS; row++) {
-                begin(NULL);
-                struct status status = {0};
                 struct backend *backend = make(3);
                 fakes.tokens[rank][row] = 20 + row;
-                fill_step(backend, DECODE, valid);
-                check_submit(backend, DECODE, INPUTS_FROM_HOST);
-                const int32_t *drawn = backend_ranks_wait(backend, &status);
+                submit_filled(backend, DECODE, valid);
+                const int32_t *drawn = backend_ranks_wait(backend, &reported);
                 if (row < valid) {
                     char expected[120];
                     snprintf(expected, sizeof expected,
@@ -496,30 +507,27 @@ TEST(ranks_that_part_are_an_error)
                              "results",
                              rank, row, 5 + row, 20 + row);
                     assert_null(drawn);
-                    assert_string_equal(status.message, expected);
-                    assert_int_equal(status.code, STATUS_INTERNAL);
+                    assert_string_equal(reported.message, expected);
+                    assert_int_equal(reported.code, STATUS_INTERNAL);
                 } else {
                     assert_non_null(drawn); /* the row is not valid */
                 }
                 backend_ranks_destroy(backend);
-                assert_int_equal(end(NULL), 0);
-                memset(&fakes, 0, sizeof fakes);
+                next_case();
             }
 }
 
 /* Each of two replays in flight has its own number of rows. */
 TEST(rows_belong_to_their_replay)
 {
-    struct status status = {0};
     struct backend *backend = make(2);
     for (int round = 0; round < 4; round++) {
         int32_t valid = 1 + round % 3;
         fakes.tokens[1][2] = valid == 3 ? fakes.tokens[0][2] : 36; /* differs in a row that is not valid */
-        fill_step(backend, DECODE, valid);
-        check_submit(backend, DECODE, INPUTS_FROM_HOST);
+        submit_filled(backend, DECODE, valid);
         check_submit(backend, DECODE, INPUTS_OF_LAST_REPLAY);
-        assert_non_null(backend_ranks_wait(backend, &status));
-        assert_non_null(backend_ranks_wait(backend, &status));
+        assert_non_null(backend_ranks_wait(backend, &reported));
+        assert_non_null(backend_ranks_wait(backend, &reported));
     }
     backend_ranks_destroy(backend);
 }
@@ -527,67 +535,39 @@ TEST(rows_belong_to_their_replay)
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 /* Any rank fails by itself while any others wait for it: the failed rank is named, the others are stopped. */
-TEST(a_failed_submit_is_named_and_stops_the_others)
+TEST(a_failed_call_is_named_and_stops_the_others)
 {
     for (int failing = 0; failing < 3; failing++)
-        for (unsigned blocked = 0; blocked < 1u << 3; blocked++) {
-            if (blocked >> failing & 1) continue;
-            begin(NULL);
-            struct status status = {0};
-            struct backend *backend = make(3);
-            fill_step(backend, DECODE, 3);
-            fakes.fails[CALL_SUBMIT] = 1u << failing;
-            fakes.blocks[CALL_SUBMIT] = blocked;
-            assert_false(backend_ranks_submit(backend, DECODE, INPUTS_FROM_HOST, &status));
-            char expected[80];
-            snprintf(expected, sizeof expected, "rank %d: submit: device %d is gone", failing, failing);
-            assert_string_equal(status.message, expected);
-            assert_int_equal(status.code, STATUS_NOT_FOUND);
-            assert_true(atomic_load(&fakes.stops[failing]) > 0);
-            backend_ranks_destroy(backend);
-            assert_int_equal(atomic_load(&fakes.destroyed), 3);
-            assert_int_equal(end(NULL), 0);
-            memset(&fakes, 0, sizeof fakes);
-        }
-}
-
-TEST(a_failed_wait_is_named_and_stops_the_others)
-{
-    for (int failing = 0; failing < 3; failing++)
-        for (unsigned blocked = 0; blocked < 1u << 3; blocked++) {
-            /* Ranks are waited for in order: a rank before the failed one would report its own time-out. */
-            if (blocked & ((2u << failing) - 1)) continue;
-            begin(NULL);
-            struct status status = {0};
-            struct backend *backend = make(3);
-            fill_step(backend, DECODE, 3);
-            check_submit(backend, DECODE, INPUTS_FROM_HOST);
-            fakes.fails[CALL_WAIT] = 1u << failing;
-            fakes.blocks[CALL_WAIT] = blocked;
-            assert_null(backend_ranks_wait(backend, &status));
-            char expected[80];
-            snprintf(expected, sizeof expected, "rank %d: wait: device %d is gone", failing, failing);
-            assert_string_equal(status.message, expected);
-            assert_int_equal(status.code, STATUS_NOT_FOUND);
-            assert_true(atomic_load(&fakes.stops[failing]) > 0);
-            backend_ranks_destroy(backend);
-            assert_int_equal(end(NULL), 0);
-            memset(&fakes, 0, sizeof fakes);
-        }
+        for (unsigned blocked = 0; blocked < 1u << 3; blocked++)
+            for (int call = CALL_SUBMIT; call <= CALL_WAIT; call++) {
+                /* Ranks are waited for in order: a rank before the failed one would report its own time-out. */
+                if (blocked & (call == CALL_WAIT ? (2u << failing) - 1 : 1u << failing)) continue;
+                struct backend *backend = make(3);
+                fill_step(backend, DECODE, 3);
+                if (call == CALL_WAIT) check_submit(backend, DECODE, INPUTS_FROM_HOST);
+                fakes.fails[call] = 1u << failing;
+                fakes.blocks[call] = blocked;
+                if (call == CALL_WAIT)
+                    assert_null(backend_ranks_wait(backend, &reported));
+                else
+                    assert_false(backend_ranks_submit(backend, DECODE, INPUTS_FROM_HOST, &reported));
+                expect_gone(call, failing);
+                assert_true(atomic_load(&fakes.stops[failing]) > 0);
+                backend_ranks_destroy(backend);
+                assert_int_equal(atomic_load(&fakes.destroyed), 3);
+                next_case();
+            }
 }
 
 /* Rank 0 stopped because of another rank: its message is not reported. */
 TEST(who_only_stopped_is_not_blamed)
 {
-    struct status status = {0};
-    struct backend *backend = make(3);
-    fill_step(backend, DECODE, 3);
-    check_submit(backend, DECODE, INPUTS_FROM_HOST);
+    struct backend *backend = make_and_submit();
     atomic_store(&fakes.stops[2], 1); /* set by the rank itself, on its device */
     fakes.blocks[CALL_WAIT] = 3;
     fakes.fails[CALL_WAIT] = 4;
-    assert_null(backend_ranks_wait(backend, &status));
-    assert_string_equal(status.message, "rank 2: wait: device 2 is gone");
+    assert_null(backend_ranks_wait(backend, &reported));
+    expect_gone(CALL_WAIT, 2);
     for (int r = 0; r < 3; r++) assert_int_equal(fakes.ranks[r]->waits, 1);
     backend_ranks_destroy(backend);
 }
@@ -596,20 +576,14 @@ TEST(who_only_stopped_is_not_blamed)
 TEST(a_failure_comes_before_tokens_that_differ)
 {
     for (int failing = 0; failing < 3; failing++) {
-        begin(NULL);
-        struct status status = {0};
         struct backend *backend = make(3);
         for (int i = 0; i < DECODE_ROWS; i++) fakes.tokens[failing == 2 ? 1 : 2][i] = 30;
-        fill_step(backend, DECODE, 3);
-        check_submit(backend, DECODE, INPUTS_FROM_HOST);
+        submit_filled(backend, DECODE, 3);
         fakes.fails[CALL_WAIT] = 1u << failing;
-        assert_null(backend_ranks_wait(backend, &status));
-        char expected[80];
-        snprintf(expected, sizeof expected, "rank %d: wait: device %d is gone", failing, failing);
-        assert_string_equal(status.message, expected);
+        assert_null(backend_ranks_wait(backend, &reported));
+        expect_gone(CALL_WAIT, failing);
         backend_ranks_destroy(backend);
-        assert_int_equal(end(NULL), 0);
-        memset(&fakes, 0, sizeof fakes);
+        next_case();
     }
 }
 
@@ -618,12 +592,9 @@ TEST(a_failure_comes_before_tokens_that_differ)
 TEST(replays_in_flight_end_before_the_first_is_destroyed)
 {
     for (int in_flight = 1; in_flight <= BACKEND_MOST_IN_FLIGHT; in_flight++) {
-        begin(NULL);
-        struct status status = {0};
         struct backend *backend = make_of(&settling_type, 3);
-        fill_step(backend, DECODE, 3);
-        check_submit(backend, DECODE, INPUTS_FROM_HOST);
-        assert_non_null(backend_ranks_wait(backend, &status));
+        submit_filled(backend, DECODE, 3);
+        assert_non_null(backend_ranks_wait(backend, &reported));
         for (int i = 0; i < in_flight; i++) check_submit(backend, DECODE, i ? INPUTS_OF_LAST_REPLAY : INPUTS_FROM_HOST);
         backend_ranks_destroy(backend);
         for (int r = 0; r < 3; r++) {
@@ -631,8 +602,7 @@ TEST(replays_in_flight_end_before_the_first_is_destroyed)
             assert_int_equal(fakes.ranks[r]->stops_at_destroy, 0);
             assert_int_equal(fakes.ranks[r]->settled_at_destroy, 3);
         }
-        assert_int_equal(end(NULL), 0);
-        memset(&fakes, 0, sizeof fakes);
+        next_case();
     }
 }
 
@@ -641,7 +611,6 @@ TEST(replays_in_flight_end_before_the_first_is_destroyed)
 TEST(all_settle_before_the_first_is_destroyed)
 {
     for (unsigned hangs = 0; hangs < 8; hangs++) {
-        begin(NULL);
         fakes.hangs = hangs;
         backend_ranks_destroy(make_of(&settling_type, 3));
         assert_int_equal(atomic_load(&fakes.settled), hangs ? 6 : 3);
@@ -652,8 +621,7 @@ TEST(all_settle_before_the_first_is_destroyed)
             assert_int_equal(fakes.ranks[r]->settled_at_destroy, hangs ? 0 : 3);
             if (hangs) destroy(&fakes.ranks[r]->common); /* releases memory of the test */
         }
-        assert_int_equal(end(NULL), 0);
-        memset(&fakes, 0, sizeof fakes);
+        next_case();
     }
 }
 
@@ -665,13 +633,10 @@ TEST(ranks_in_one_memory_follow_the_first)
     for (int r = 1; r < 3; r++) assert_int_equal(fakes.ranks[r]->options.pages, 100);
     backend_ranks_destroy(backend);
     assert_int_equal(atomic_load(&fakes.destroyed), 3);
-    assert_int_equal(end(NULL), 0);
-    begin(NULL);
+    next_case();
     fakes.fails[CALL_CREATE] = 1;
-    struct status status = {0};
-    assert_null(backend_ranks_create(&several, &sharing_type, &engine, &options, &status));
-    assert_int_equal(status.code, STATUS_NOT_FOUND);
-    assert_string_equal(status.message, "rank 0: create: device 0 is gone");
+    assert_null(backend_ranks_create(&several, &sharing_type, &engine, &options, &reported));
+    expect_gone(CALL_CREATE, 0);
     assert_null(fakes.ranks[1]);
 }
 
@@ -679,14 +644,12 @@ TEST(ranks_in_one_memory_follow_the_first)
 
 TEST(draws_reach_all_and_logits_come_from_the_first)
 {
-    struct status status = {0};
     struct backend *backend = make(3);
-    fill_step(backend, DECODE, 2);
-    check_submit(backend, DECODE, INPUTS_FROM_HOST);
-    assert_non_null(backend_ranks_wait(backend, &status));
+    submit_filled(backend, DECODE, 2);
+    assert_non_null(backend_ranks_wait(backend, &reported));
     backend_ranks_drew(backend, 2, 31);
     for (int r = 0; r < 3; r++) assert_int_equal(fakes.ranks[r]->drew[2], 31);
-    const float *found = backend_ranks_logits(backend, 1, 2, &status);
+    const float *found = backend_ranks_logits(backend, 1, 2, &reported);
     assert_non_null(found);
     assert_true(*found == 12);
     backend_ranks_destroy(backend);
@@ -702,8 +665,6 @@ TEST(all_ranks_run_a_trace_and_the_first_tells)
         int launches;
     } cases[] = {{&rank_type, DECODE, 2}, {&with_source, PREFILL, 4}};
     for (size_t i = 0; i < 2; i++) {
-        begin(NULL);
-        struct status status = {0};
         struct backend *backend = make_of(cases[i].type, 3);
         const struct plan *replayed = backend_ranks_source(backend, cases[i].plan);
         assert_ptr_equal(replayed, i ? &other_source : &plans[DECODE]);
@@ -711,7 +672,7 @@ TEST(all_ranks_run_a_trace_and_the_first_tells)
         for (int round = 1; round <= 3; round++) {
             for (int l = 0; l < 5; l++) launch_us[l] = -1;
             fill_step(backend, cases[i].plan, 1);
-            assert_true(backend_ranks_trace(backend, cases[i].plan, &replay_us, launch_us, &status));
+            assert_true(backend_ranks_trace(backend, cases[i].plan, &replay_us, launch_us, &reported));
             assert_true(replay_us == 100);
             for (int l = 0; l < 5; l++) assert_true(launch_us[l] == (l < cases[i].launches ? l : -1));
             for (int r = 0; r < 3; r++) {
@@ -721,12 +682,11 @@ TEST(all_ranks_run_a_trace_and_the_first_tells)
         }
         fakes.fails[CALL_TRACE] = 2;
         fakes.blocks[CALL_TRACE] = 5;
-        assert_false(backend_ranks_trace(backend, cases[i].plan, &replay_us, launch_us, &status));
-        assert_string_equal(status.message, "rank 1: trace: device 1 is gone");
+        assert_false(backend_ranks_trace(backend, cases[i].plan, &replay_us, launch_us, &reported));
+        expect_gone(CALL_TRACE, 1);
         assert_true(atomic_load(&fakes.stops[1]) > 0);
         backend_ranks_destroy(backend);
-        assert_int_equal(end(NULL), 0);
-        memset(&fakes, 0, sizeof fakes);
+        next_case();
     }
 }
 
