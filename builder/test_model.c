@@ -181,13 +181,16 @@ static uint64_t element_count(const struct test_tensor *tensor)
 static void write_tensor(struct file_output *output, const struct test_tensor *tensor)
 {
     struct status status = {0};
-    for (uint64_t i = 0; i < element_count(tensor); i++) {
+    const uint64_t count = element_count(tensor), bytes = dtype_bytes(tensor->dtype);
+    uint8_t *data = malloc(count * bytes);
+    assert_non_null(data);
+    for (uint64_t i = 0; i < count; i++) {
         float value = test_tensor_value(tensor, i);
         uint16_t half = half_bits(tensor->dtype, value);
-        bool wide = tensor->dtype == DTYPE_F32;
-        test_expect_success(file_output_write(output, wide ? (void *)&value : (void *)&half, wide ? 4 : 2, &status),
-                            &status);
+        memcpy(data + i * bytes, tensor->dtype == DTYPE_F32 ? (const void *)&value : (const void *)&half, bytes);
     }
+    test_expect_success(file_output_write(output, data, count * bytes, &status), &status);
+    free(data);
 }
 
 void test_model_write(const struct test_model *model, const char *folder)
