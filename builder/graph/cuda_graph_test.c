@@ -297,15 +297,16 @@ TEST(the_fused_matmul_stands_where_the_addition_stood)
         struct graph graph;
         begin(&graph, PLAN_DECODE, false);
         int x = node(&graph, OP_EMBED, -1, -1, "x"), product = node(&graph, OP_MATMUL, x, -1, "product");
-        int late = node(&graph, OP_RMS_NORM, x, -1, "late");
+        int late = node(&graph, OP_RMS_NORM, x, -1, "summand");
         int sum = node(&graph, OP_ADD, side ? late : product, side ? product : late, "sum");
         node(&graph, OP_RMS_NORM, sum, -1, "after");
         graph.nodes[1].params[MATMUL_SCALE_BITS] = float_to_bits(0.25f);
         run(&graph, &pass_fuse_residual_matmul);
-        test_graph_expect(&graph, "%x[T,8] = embed(table=@w.x[8,8 row-major])\n"
-                                  "%late[T,8] = rms_norm(x=%x, weight=@w.late[8 row-major]) eps_bits=0.5\n"
-                                  "%sum[T,8] = matmul(x=%x, w=@w.product[8,8 matrix], residual=%late) scale_bits=0.25\n"
-                                  "%after[T,8] = rms_norm(x=%sum, weight=@w.after[8 row-major]) eps_bits=0.5\n");
+        test_graph_expect(&graph,
+                          "%x[T,8] = embed(table=@w.x[8,8 row-major])\n"
+                          "%summand[T,8] = rms_norm(x=%x, weight=@w.summand[8 row-major]) eps_bits=0.5\n"
+                          "%sum[T,8] = matmul(x=%x, w=@w.product[8,8 matrix], residual=%summand) scale_bits=0.25\n"
+                          "%after[T,8] = rms_norm(x=%sum, weight=@w.after[8 row-major]) eps_bits=0.5\n");
         graph_free(&graph);
     }
 }
@@ -329,7 +330,7 @@ TEST(a_sum_takes_residual_and_norm)
         int part = node(&graph, OP_EMBED, -1, -1, "part"), stream = node(&graph, OP_ALL_REDUCE, part, -1, "stream");
         int product = node(&graph, OP_MATMUL, stream, -1, "product");
         int sum = node(&graph, OP_ALL_REDUCE, product, -1, "sum");
-        int late = node(&graph, OP_RMS_NORM, stream, -1, "late"), end = sum;
+        int late = node(&graph, OP_RMS_NORM, stream, -1, "summand"), end = sum;
         if (has_add) end = node(&graph, OP_ADD, left ? late : sum, left ? sum : late, "added");
         if (has_norm) node(&graph, OP_MATMUL, node(&graph, OP_RMS_NORM, end, -1, "normed"), -1, "last");
         node(&graph, OP_MATMUL, end, -1, "reader");
@@ -338,11 +339,11 @@ TEST(a_sum_takes_residual_and_norm)
         const char *name = has_add ? "added" : "sum";
         snprintf(expected, sizeof expected,
                  "%%part[T,8] = embed(table=@w.part[8,8 row-major])\n"
-                 "%%stream[T,8], %%late[T,8] = all_reduce(x=%%part, norm=@w.late[8 row-major]) eps_bits=0.5\n"
+                 "%%stream[T,8], %%summand[T,8] = all_reduce(x=%%part, norm=@w.summand[8 row-major]) eps_bits=0.5\n"
                  "%%product[T,8] = matmul(x=%%stream, w=@w.product[8,8 matrix])\n"
                  "%%%s[T,8]%s = all_reduce(x=%%product%s%s)%s\n%s"
                  "%%reader[T,8] = matmul(x=%%%s, w=@w.reader[8,8 matrix])\n",
-                 name, has_norm ? ", %normed[T,8]" : "", has_add ? ", residual=%late" : "",
+                 name, has_norm ? ", %normed[T,8]" : "", has_add ? ", residual=%summand" : "",
                  has_norm ? ", norm=@w.normed[8 row-major]" : "", has_norm ? " eps_bits=0.5" : "",
                  has_norm ? "%last[T,8] = matmul(x=%normed, w=@w.last[8,8 matrix])\n" : "", name);
         test_graph_expect(&graph, expected);
