@@ -40,16 +40,13 @@ static int compare_names(const void *left, const void *right)
 }
 
 /* Reads "shape" and computes the byte size that it requires. */
-static bool parse_shape(struct tensor_view *tensor, const json_t *shape, uint64_t *bytes, const char *name,
-                        struct status *status)
+static bool parse_shape(struct tensor_view *tensor, const json_t *shape, uint64_t *bytes, struct status *status)
 {
     if (!json_is_array(shape))
-        return status_fail(status, STATUS_BAD_INPUT, "%s: tensor '%s': shape: expected an array, found %s", name,
-                           tensor->name, json_type_name(shape));
+        return status_fail(status, STATUS_BAD_INPUT, "shape: expected an array, found %s", json_type_name(shape));
     size_t rank = json_array_size(shape);
     if (rank > TENSOR_MAX_RANK)
-        return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: tensor '%s': shape: expected at most %d dimensions, found %zu", name, tensor->name,
+        return status_fail(status, STATUS_BAD_INPUT, "shape: expected at most %d dimensions, found %zu",
                            TENSOR_MAX_RANK, rank);
     tensor->rank = (int)rank;
     for (size_t i = 0; i < rank; i++) {
@@ -57,81 +54,65 @@ static bool parse_shape(struct tensor_view *tensor, const json_t *shape, uint64_
         if (!json_is_integer(dimension) || json_integer_value(dimension) < 0) {
             char found[80];
             json_value_text(dimension, found, sizeof found);
-            return status_fail(status, STATUS_BAD_INPUT,
-                               "%s: tensor '%s': shape[%zu]: expected an integer of 0 or more, found %s", name,
-                               tensor->name, i, found);
+            return status_fail(status, STATUS_BAD_INPUT, "shape[%zu]: expected an integer of 0 or more, found %s", i,
+                               found);
         }
         tensor->shape[i] = (uint64_t)json_integer_value(dimension);
     }
     uint64_t elements;
     if (!checked_product(tensor->shape, rank, &elements) || !checked_mul(elements, dtype_bytes(tensor->dtype), bytes))
-        return status_fail(status, STATUS_BAD_INPUT, "%s: tensor '%s': the product of its shape overflows 64 bits",
-                           name, tensor->name);
+        return status_fail(status, STATUS_BAD_INPUT, "the product of its shape overflows 64 bits");
     return true;
 }
 
 /* Reads "data_offsets" and checks it against the data area and the size required by dtype and shape. */
 static bool parse_offsets(const struct tensor_view *tensor, const json_t *offsets, uint64_t data_bytes,
-                          struct extent *extent, const char *name, struct status *status)
+                          struct extent *extent, struct status *status)
 {
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
         json_integer_value(begin) < 0 || json_integer_value(end) < 0)
-        return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: tensor '%s': data_offsets: expected two integers of 0 or more, found %s", name,
-                           tensor->name, offsets ? "something else" : "nothing");
+        return status_fail(status, STATUS_BAD_INPUT, "data_offsets: expected two integers of 0 or more, found %s",
+                           offsets ? "something else" : "nothing");
     *extent = (struct extent){(uint64_t)json_integer_value(begin), (uint64_t)json_integer_value(end), tensor->name};
     if (extent->begin > extent->end)
         return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: tensor '%s': data_offsets: expected begin <= end, found [%" PRIu64 ", %" PRIu64 "]",
-                           name, tensor->name, extent->begin, extent->end);
+                           "data_offsets: expected begin <= end, found [%" PRIu64 ", %" PRIu64 "]", extent->begin,
+                           extent->end);
     if (extent->end > data_bytes)
         return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: tensor '%s': data_offsets: expected an end of at most %" PRIu64
+                           "data_offsets: expected an end of at most %" PRIu64
                            " (the data in the file; is it truncated?), found %" PRIu64,
-                           name, tensor->name, data_bytes, extent->end);
+                           data_bytes, extent->end);
     if (extent->end - extent->begin != tensor->bytes)
         return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: tensor '%s': dtype and shape need %" PRIu64 " bytes, data_offsets give %" PRIu64, name,
-                           tensor->name, tensor->bytes, extent->end - extent->begin);
+                           "dtype and shape need %" PRIu64 " bytes, data_offsets give %" PRIu64, tensor->bytes,
+                           extent->end - extent->begin);
     return true;
 }
 
 /* Reads one entry of the header. Requires: tensor->name is set. */
 static bool parse_tensor(struct tensor_view *tensor, json_t *entry, const uint8_t *data, uint64_t data_bytes,
-                         struct extent *extent, const char *name, struct status *status)
+                         struct extent *extent, struct status *status)
 {
     struct json_reader reader;
     const char *dtype = NULL;
-    bool done = false;
-    if (!json_reader_open(&reader, entry, "header entry", status) ||
-        !json_reader_string(&reader, "dtype", true, &dtype, status)) {
-        status_prefix(status, "%s: tensor '%.160s'", name, tensor->name);
-        goto done;
-    }
-    tensor->dtype = dtype_from_name(dtype);
-    if (tensor->dtype == DTYPE_NONE) {
-        status_fail(status, STATUS_BAD_INPUT,
-                    "%s: tensor '%s': dtype: expected F32, F16, BF16, F8_E4M3, F8_E5M2, I8, U8, I32 or I64, found '%s'",
-                    name, tensor->name, dtype);
-        goto done;
-    }
-    if (!parse_shape(tensor, json_reader_get(&reader, "shape"), &tensor->bytes, name, status)) goto done;
-    if (!parse_offsets(tensor, json_reader_get(&reader, "data_offsets"), data_bytes, extent, name, status)) goto done;
-    if (!json_reader_all_consumed(&reader, status)) {
-        status_prefix(status, "%s: tensor '%.160s'", name, tensor->name);
-        goto done;
-    }
-    tensor->data = data + extent->begin;
-    done = true;
-done:
+    bool done = json_reader_open(&reader, entry, "header entry", status) &&
+                json_reader_string(&reader, "dtype", true, &dtype, status);
+    if (done) tensor->dtype = dtype_from_name(dtype);
+    if (done && tensor->dtype == DTYPE_NONE)
+        done = status_fail(status, STATUS_BAD_INPUT,
+                           "dtype: expected F32, F16, BF16, F8_E4M3, F8_E5M2, I8, U8, I32 or I64, found '%s'", dtype);
+    done = done && parse_shape(tensor, json_reader_get(&reader, "shape"), &tensor->bytes, status) &&
+           parse_offsets(tensor, json_reader_get(&reader, "data_offsets"), data_bytes, extent, status) &&
+           json_reader_all_consumed(&reader, status);
+    if (done) tensor->data = data + extent->begin;
     json_reader_close(&reader);
     return done;
 }
 
 /* Checks that the data area is covered exactly once, from its first byte to its last. Sorts `extents`. */
-static bool check_coverage(struct extent *extents, size_t count, uint64_t data_bytes, const char *name,
-                           struct status *status)
+static bool check_coverage(struct extent *extents, size_t count, uint64_t data_bytes, struct status *status)
 {
     uint64_t covered = 0;
     const char *previous = NULL;
@@ -139,71 +120,67 @@ static bool check_coverage(struct extent *extents, size_t count, uint64_t data_b
     for (size_t i = 0; i < count; i++) {
         if (extents[i].begin < covered)
             return status_fail(status, STATUS_BAD_INPUT,
-                               "%s: tensors '%.140s' and '%.140s' overlap: the second begins at %" PRIu64
+                               "tensors '%.140s' and '%.140s' overlap: the second begins at %" PRIu64
                                ", the first ends at %" PRIu64,
-                               name, previous, extents[i].name, extents[i].begin, covered);
+                               previous, extents[i].name, extents[i].begin, covered);
         if (extents[i].begin > covered)
             return status_fail(status, STATUS_BAD_INPUT,
-                               "%s: gap of %" PRIu64 " bytes before tensor '%s': expected it to begin at %" PRIu64
+                               "gap of %" PRIu64 " bytes before tensor '%s': expected it to begin at %" PRIu64
                                ", found %" PRIu64,
-                               name, extents[i].begin - covered, extents[i].name, covered, extents[i].begin);
+                               extents[i].begin - covered, extents[i].name, covered, extents[i].begin);
         covered = extents[i].end;
         previous = extents[i].name;
     }
     if (covered != data_bytes)
         return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: %" PRIu64 " trailing bytes after the last tensor: expected %" PRIu64
+                           "%" PRIu64 " trailing bytes after the last tensor: expected %" PRIu64
                            " bytes of data, found %" PRIu64,
-                           name, data_bytes - covered, covered, data_bytes);
+                           data_bytes - covered, covered, data_bytes);
     return true;
 }
 
 /* __metadata__: only strings, of which "format" is kept. */
-static bool parse_metadata(struct safetensors *file, json_t *metadata, const char *name, struct status *status)
+static bool parse_metadata(struct safetensors *file, json_t *metadata, struct status *status)
 {
     const char *key;
     json_t *value;
     if (!json_is_object(metadata))
-        return status_fail(status, STATUS_BAD_INPUT, "%s: %s: expected an object, found %s", name, metadata_key,
+        return status_fail(status, STATUS_BAD_INPUT, "%s: expected an object, found %s", metadata_key,
                            json_type_name(metadata));
     json_object_foreach (metadata, key, value)
         if (!json_is_string(value))
-            return status_fail(status, STATUS_BAD_INPUT, "%s: %s: field '%s': expected a string, found %s", name,
-                               metadata_key, key, json_type_name(value));
+            return status_fail(status, STATUS_BAD_INPUT, "%s: field '%s': expected a string, found %s", metadata_key,
+                               key, json_type_name(value));
     const char *format = json_string_value(json_object_get(metadata, "format"));
-    if (format && !(file->format = strdup(format)))
-        return status_fail(status, STATUS_MACHINE, "%s: out of memory", name);
+    if (format && !(file->format = strdup(format))) return status_fail(status, STATUS_MACHINE, "out of memory");
     return true;
 }
 
 /* Finds the JSON text of the header in the file and checks everything before it. */
-static bool locate_header(const uint8_t *data, uint64_t size, uint64_t *header_bytes, const char *name,
-                          struct status *status)
+static bool locate_header(const uint8_t *data, uint64_t size, uint64_t *header_bytes, struct status *status)
 {
     if (size < LENGTH_BYTES)
         return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: not a safetensors file: expected at least %d bytes, found %" PRIu64, name, LENGTH_BYTES,
-                           size);
+                           "not a safetensors file: expected at least %d bytes, found %" PRIu64, LENGTH_BYTES, size);
     *header_bytes = load_u64_le(data);
     if (*header_bytes > SAFETENSORS_MAX_HEADER_BYTES)
         return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: not a safetensors file: expected a header length of at most %d, found %" PRIu64, name,
+                           "not a safetensors file: expected a header length of at most %d, found %" PRIu64,
                            SAFETENSORS_MAX_HEADER_BYTES, *header_bytes);
     if (*header_bytes > size - LENGTH_BYTES)
         return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: truncated: the header has %" PRIu64 " bytes, the file %" PRIu64 " after its length",
-                           name, *header_bytes, size - LENGTH_BYTES);
+                           "truncated: the header has %" PRIu64 " bytes, the file %" PRIu64 " after its length",
+                           *header_bytes, size - LENGTH_BYTES);
     const uint8_t *text = data + LENGTH_BYTES;
     uint64_t spaces = 0;
     while (spaces < *header_bytes && text[spaces] == ' ') spaces++;
     if (spaces == *header_bytes || text[spaces] != '{')
-        return status_fail(status, STATUS_BAD_INPUT, "%s: not a safetensors file: the header must begin with '{'",
-                           name);
+        return status_fail(status, STATUS_BAD_INPUT, "not a safetensors file: the header must begin with '{'");
     return true;
 }
 
 /* Copies all tensor names into one block and sets tensors[i].name, in header order. */
-static bool store_names(struct safetensors *file, json_t *header, const char *name, struct status *status)
+static bool store_names(struct safetensors *file, json_t *header, struct status *status)
 {
     const char *key;
     json_t *value;
@@ -212,7 +189,7 @@ static bool store_names(struct safetensors *file, json_t *header, const char *na
         if (strcmp(key, metadata_key) != 0) bytes += strlen(key) + 1;
     file->names = malloc(bytes);
     file->tensors = calloc(json_object_size(header) + 1, sizeof *file->tensors);
-    if (!file->names || !file->tensors) return status_fail(status, STATUS_MACHINE, "%s: out of memory", name);
+    if (!file->names || !file->tensors) return status_fail(status, STATUS_MACHINE, "out of memory");
     char *next = file->names;
     json_object_foreach (header, key, value) {
         if (strcmp(key, metadata_key) == 0) continue;
@@ -224,42 +201,45 @@ static bool store_names(struct safetensors *file, json_t *header, const char *na
     return true;
 }
 
+static bool parse(struct safetensors *file, json_t *header, const uint8_t *data, uint64_t data_bytes,
+                  struct status *status)
+{
+    const char *key;
+    json_t *value;
+    size_t index = 0;
+    if (!store_names(file, header, status)) return false;
+    struct extent *extents = calloc(file->tensor_count + 1, sizeof *extents);
+    bool ok = extents || status_fail(status, STATUS_MACHINE, "out of memory");
+    json_object_foreach (header, key, value) {
+        if (!ok) break;
+        if (strcmp(key, metadata_key) == 0)
+            ok = parse_metadata(file, value, status);
+        else
+            ok = parse_tensor(&file->tensors[index], value, data, data_bytes, &extents[index], status) ||
+                 status_prefix(status, "tensor '%.160s'", key);
+        index += strcmp(key, metadata_key) != 0;
+    }
+    ok = ok && check_coverage(extents, file->tensor_count, data_bytes, status);
+    free(extents);
+    return ok;
+}
+
 bool safetensors_parse(struct safetensors *file, const void *data, uint64_t size, const char *name,
                        struct status *status)
 {
-    bool done = false;
     uint64_t header_bytes = 0;
-    json_t *header = NULL, *value;
-    struct extent *extents = NULL;
-    const char *key;
-    size_t index = 0;
     *file = (struct safetensors){0};
-    if (!locate_header(data, size, &header_bytes, name, status)) goto done;
-    header = json_parse((const char *)data + LENGTH_BYTES, (size_t)header_bytes, name, status);
-    if (!header || !store_names(file, header, name, status)) goto done;
-    extents = calloc(file->tensor_count + 1, sizeof *extents);
-    if (!extents) {
-        status_fail(status, STATUS_MACHINE, "%s: out of memory", name);
-        goto done;
-    }
+    if (!locate_header(data, size, &header_bytes, status)) return status_prefix(status, "%s", name);
+    json_t *header = json_parse((const char *)data + LENGTH_BYTES, (size_t)header_bytes, name, status);
+    if (!header) return false;
     const uint8_t *tensor_data = (const uint8_t *)data + LENGTH_BYTES + header_bytes;
-    uint64_t data_bytes = size - LENGTH_BYTES - header_bytes;
-    json_object_foreach (header, key, value) {
-        if (strcmp(key, metadata_key) == 0) {
-            if (!parse_metadata(file, value, name, status)) goto done;
-            continue;
-        }
-        if (!parse_tensor(&file->tensors[index], value, tensor_data, data_bytes, &extents[index], name, status))
-            goto done;
-        index++;
-    }
-    if (!check_coverage(extents, file->tensor_count, data_bytes, name, status)) goto done;
-    if (file->tensor_count) qsort(file->tensors, file->tensor_count, sizeof *file->tensors, compare_names);
-    done = true;
-done:
-    free(extents);
+    bool done = parse(file, header, tensor_data, size - LENGTH_BYTES - header_bytes, status) ||
+                status_prefix(status, "%s", name);
     json_decref(header);
-    if (!done) safetensors_free(file);
+    if (!done)
+        safetensors_free(file);
+    else if (file->tensor_count)
+        qsort(file->tensors, file->tensor_count, sizeof *file->tensors, compare_names);
     return done;
 }
 

@@ -184,22 +184,20 @@ bool plan_read_fields(const struct plan_field_entry *entries, uint32_t entry_cou
     return status_fail(status, STATUS_CORRUPT, "the %s space has %u of its %u fields", name, found, wanted);
 }
 
-static bool verify_header(const struct plan_header *header, const struct plan_space_sizes *sizes, const char *name,
-                          struct status *status)
+static bool verify_header(const struct plan_header *header, const struct plan_space_sizes *sizes, struct status *status)
 {
     if (header->kind != PLAN_DECODE && header->kind != PLAN_PREFILL)
-        return status_fail(status, STATUS_CORRUPT, "%s: kind: expected %d (decode) or %d (prefill), found %" PRIu32,
-                           name, PLAN_DECODE, PLAN_PREFILL, header->kind);
+        return status_fail(status, STATUS_CORRUPT, "kind: expected %d (decode) or %d (prefill), found %" PRIu32,
+                           PLAN_DECODE, PLAN_PREFILL, header->kind);
     if (header->rows < 1 || header->rows > INT32_MAX)
-        return status_fail(status, STATUS_CORRUPT, "%s: rows: expected 1 to %d, found %" PRIu32, name, INT32_MAX,
-                           header->rows);
+        return status_fail(status, STATUS_CORRUPT, "rows: expected 1 to %d, found %" PRIu32, INT32_MAX, header->rows);
     uint32_t out_rows = header->kind == PLAN_DECODE ? header->rows : 1;
     if (header->out_rows != out_rows)
-        return status_fail(status, STATUS_CORRUPT, "%s: out_rows: expected %" PRIu32 ", found %" PRIu32, name, out_rows,
+        return status_fail(status, STATUS_CORRUPT, "out_rows: expected %" PRIu32 ", found %" PRIu32, out_rows,
                            header->out_rows);
     if (header->launch_count < 1 || header->launch_count > PLAN_MAX_LAUNCHES)
-        return status_fail(status, STATUS_CORRUPT, "%s: launch count: expected 1 to %d, found %" PRIu32, name,
-                           PLAN_MAX_LAUNCHES, header->launch_count);
+        return status_fail(status, STATUS_CORRUPT, "launch count: expected 1 to %d, found %" PRIu32, PLAN_MAX_LAUNCHES,
+                           header->launch_count);
     /* Arrays longer than all launches together can use are a defect of the writer. */
     const struct {
         const char *what;
@@ -213,14 +211,14 @@ static bool verify_header(const struct plan_header *header, const struct plan_sp
     };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         if (arrays[i].count > arrays[i].owners * arrays[i].each)
-            return status_fail(status, STATUS_CORRUPT, "%s: %s count: %" PRIu32 " is too many for %" PRIu32 " %s", name,
+            return status_fail(status, STATUS_CORRUPT, "%s count: %" PRIu32 " is too many for %" PRIu32 " %s",
                                arrays[i].what, arrays[i].count, arrays[i].owners, arrays[i].of);
     if (header->use > PLAN_USE_APART)
-        return status_fail(status, STATUS_CORRUPT, "%s: use: expected 0 or 1, found %" PRIu32, name, header->use);
+        return status_fail(status, STATUS_CORRUPT, "use: expected 0 or 1, found %" PRIu32, header->use);
     const uint64_t needed[SPACE_COUNT] = {[SPACE_ARENA] = header->arena_bytes, [SPACE_STEP] = header->step_bytes};
     for (unsigned space = 0; space < SPACE_COUNT; space++)
         if (needed[space] > sizes->bytes[space])
-            return status_fail(status, STATUS_CORRUPT, "%s: needs %" PRIu64 " %s bytes, the engine has %" PRIu64, name,
+            return status_fail(status, STATUS_CORRUPT, "needs %" PRIu64 " %s bytes, the engine has %" PRIu64,
                                needed[space], plan_space_name(space), sizes->bytes[space]);
     return true;
 }
@@ -323,7 +321,7 @@ static bool verify_launch(const struct plan *plan, uint32_t index, const struct 
 
 bool plan_verify(const struct plan *plan, const struct plan_space_sizes *sizes, const char *name, struct status *status)
 {
-    if (!verify_header(&plan->header, sizes, name, status)) return false;
+    if (!verify_header(&plan->header, sizes, status)) return status_prefix(status, "%s", name);
     for (uint32_t i = 0; i < plan->header.launch_count; i++)
         if (!verify_launch(plan, i, sizes, status))
             return status_prefix(status, "%s: launch %" PRIu32 " (%s)", name, i, plan_op_name(plan->launches[i].op));

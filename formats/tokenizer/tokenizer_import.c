@@ -24,7 +24,7 @@ bool tokenizer_import_pool(struct tokenizer_import *import, const char *text, si
                            uint32_t *bytes)
 {
     if (size > INT32_MAX || import->pool.size > INT32_MAX - size)
-        return tokenizer_import_fail(import, "%s: more than 2 GiB of text", import->name);
+        return tokenizer_import_fail(import, "more than 2 GiB of text");
     *offset = (uint32_t)import->pool.size;
     *bytes = (uint32_t)size;
     return tokenizer_text_append(&import->pool, text, size, import->status);
@@ -32,7 +32,7 @@ bool tokenizer_import_pool(struct tokenizer_import *import, const char *text, si
 
 static bool out_of_memory(const struct tokenizer_import *import)
 {
-    return status_fail(import->status, STATUS_MACHINE, "%s: out of memory", import->name);
+    return status_fail(import->status, STATUS_MACHINE, "out of memory");
 }
 
 /* Inserts entries 0 .. count - 1 into a table with a power of two of slots, at most half full; doubles it until every
@@ -65,7 +65,7 @@ static uint32_t *build_slots(const struct tokenizer_import *import, uint32_t cou
         }
         free(slots);
     }
-    tokenizer_import_fail(import, "%s: too many tokens or merges of one hash value", import->name);
+    tokenizer_import_fail(import, "too many tokens or merges of one hash value");
     return NULL;
 }
 
@@ -158,10 +158,7 @@ bool tokenizer_import_assemble(const struct tokenizer_import *import, uint8_t **
 static bool normalize_added(struct tokenizer_import *import)
 {
     struct image_token lone = {.flags = TOKEN_PRESENT};
-    struct tokenizer_import draft = {.name = import->name,
-                                     .status = import->status,
-                                     .pool = import->pool,
-                                     .tokens = &lone};
+    struct tokenizer_import draft = {.status = import->status, .pool = import->pool, .tokens = &lone};
     uint8_t *image = NULL;
     size_t image_size = 0, text_size = 0;
     struct tokenizer *tokenizer = NULL;
@@ -188,8 +185,8 @@ static bool normalize_added(struct tokenizer_import *import)
         if (!tokenizer_normalize(&scratch, added->content, added->content_size, &text, &size)) goto done;
         if (size == 0 || size > TOKENIZER_ADDED_BYTES_LIMIT) {
             tokenizer_import_fail(import,
-                                  "%s: added token '%.80s' has %zu bytes after normalization (1 to %d are supported)",
-                                  import->name, added->content, size, TOKENIZER_ADDED_BYTES_LIMIT);
+                                  "added token '%.80s' has %zu bytes after normalization (1 to %d are supported)",
+                                  added->content, size, TOKENIZER_ADDED_BYTES_LIMIT);
             goto done;
         }
         if (size == added->content_size && memcmp(text, added->content, size) == 0) continue;
@@ -257,15 +254,15 @@ static bool sort_added(struct tokenizer_import *import)
     qsort(sortables, import->added_count, sizeof *sortables, compare_added);
     for (size_t i = 0; i < import->added_count; i++) {
         if (i > 0 && compare_added(&sortables[i - 1], &sortables[i]) == 0) {
-            tokenizer_import_fail(import, "%s: added tokens %u and %u are the same after normalization", import->name,
+            tokenizer_import_fail(import, "added tokens %u and %u are the same after normalization",
                                   sortables[i - 1].added.id, sortables[i].added.id);
             goto done;
         }
         import->image_added[i] = sortables[i].added;
         total += sortables[i].added.pattern_bytes;
         if (total > TOKENIZER_ADDED_TOTAL_LIMIT) {
-            tokenizer_import_fail(import, "%s: added tokens of more than %d bytes together are not supported",
-                                  import->name, TOKENIZER_ADDED_TOTAL_LIMIT);
+            tokenizer_import_fail(import, "added tokens of more than %d bytes together are not supported",
+                                  TOKENIZER_ADDED_TOTAL_LIMIT);
             goto done;
         }
     }
@@ -282,7 +279,7 @@ static bool check_template(const struct tokenizer_import *import)
             i < import->header.prefix_count ? i : TOKENIZER_TEMPLATE_LIMIT + i - import->header.prefix_count;
         uint32_t id = import->template_ids[place];
         if (id >= import->header.token_count || !(import->tokens[id].flags & TOKEN_PRESENT))
-            return tokenizer_import_fail(import, "%s: post_processor: token id %u does not exist", import->name, id);
+            return tokenizer_import_fail(import, "post_processor: token id %u does not exist", id);
     }
     return true;
 }
@@ -292,8 +289,7 @@ static bool read_file(struct tokenizer_import *import, struct json_reader *reade
     const char *version = "1.0";
     if (!json_reader_string(reader, "version", false, &version, import->status)) return false;
     if (strcmp(version, "1.0") != 0)
-        return tokenizer_import_fail(import, "%s: version '%.40s' is not supported (supported: 1.0)", import->name,
-                                     version);
+        return tokenizer_import_fail(import, "version '%.40s' is not supported (supported: 1.0)", version);
     (void)json_reader_get(reader, "truncation"); /* not applied: see tokenizer.h */
     (void)json_reader_get(reader, "padding");
     return tokenizer_import_normalizer(import, json_reader_get(reader, "normalizer")) &&
@@ -346,7 +342,7 @@ static void import_free(struct tokenizer_import *import)
 bool tokenizer_import(const char *json, size_t size, const char *name, uint8_t **image, size_t *image_size,
                       struct status *status)
 {
-    struct tokenizer_import import = {.name = name, .status = status};
+    struct tokenizer_import import = {.status = status};
     struct json_reader reader = {0};
     struct tokenizer *tokenizer = NULL;
     bool good = false;
@@ -366,8 +362,10 @@ done:
         free(*image);
         *image = NULL;
         *image_size = 0;
-        /* messages of the pattern compiler and the normalizer do not name the file */
-        if (status && strncmp(status->message, name, strlen(name)) != 0) status_prefix(status, "%s", name);
+        /* messages about the file as JSON name it already */
+        const size_t length = strlen(name);
+        if (status && (strncmp(status->message, name, length) != 0 || status->message[length] != ':'))
+            status_prefix(status, "%s", name);
     }
     tokenizer_close(tokenizer);
     json_reader_close(&reader);

@@ -25,7 +25,6 @@ struct added_token {
 };
 
 struct tokenizer_import {
-    const char *name; /* of the file, for messages */
     struct status *status;
     struct image_header header;
     struct text_buffer pool, decoded;

@@ -20,7 +20,7 @@ enum decoder_stage { STAGE_TOKENS, STAGE_METASPACE, STAGE_BYTES, STAGE_TEXT, STA
 struct decoder_import {
     struct tokenizer_import *import;
     enum decoder_stage stage;
-    char path[256];
+    const char *path;
 };
 
 static bool out_of_order(struct decoder_import *decoder, const char *type)
@@ -156,8 +156,7 @@ done:
 
 bool tokenizer_import_decoder(struct tokenizer_import *import, json_t *part)
 {
-    struct decoder_import decoder = {.import = import};
-    snprintf(decoder.path, sizeof decoder.path, "%.200s: decoder", import->name);
+    struct decoder_import decoder = {.import = import, .path = "decoder"};
     if (part) return import_decoder(&decoder, part, 0);
     import->header.decoder_flags = DECODER_JOIN_SPACE; /* as Hugging Face without a decoder */
     return true;
@@ -292,7 +291,7 @@ static bool decode_token(struct decoding *decoding, struct image_token *token, c
     }
     token->decoded_bytes = (uint32_t)(import->decoded.size - token->decoded_offset);
     return import->decoded.size <= INT32_MAX ||
-           tokenizer_import_fail(import, "%s: the vocabulary decodes to more than 2 GiB", import->name);
+           tokenizer_import_fail(import, "the vocabulary decodes to more than 2 GiB");
 }
 
 bool tokenizer_import_decoded(struct tokenizer_import *import)
@@ -300,7 +299,7 @@ bool tokenizer_import_decoded(struct tokenizer_import *import)
     struct decoding decoding;
     const struct added_token **renamed = calloc(import->header.token_count, sizeof *renamed); /* [id] */
     bool good = decoding_open(&decoding, import);
-    if (!renamed) good = status_fail(import->status, STATUS_MACHINE, "%s: out of memory", import->name);
+    if (!renamed) good = status_fail(import->status, STATUS_MACHINE, "out of memory");
     /* Hugging Face 0.23 decodes an added token from its normalized form, as if the model had produced it */
     for (size_t i = 0; good && i < import->added_count; i++)
         if (import->added[i].normalized) renamed[import->added[i].id] = &import->added[i];

@@ -7,7 +7,7 @@
 
 static bool out_of_memory(struct tokenizer_import *import)
 {
-    return status_fail(import->status, STATUS_MACHINE, "%s: out of memory", import->name);
+    return status_fail(import->status, STATUS_MACHINE, "out of memory");
 }
 
 /* Converts token -> id into a table of texts by id. A hostile file must not get a table of 2^24 entries with one token:
@@ -19,20 +19,18 @@ static bool read_vocabulary(struct tokenizer_import *import, json_t *vocabulary)
     json_t *id;
     size_t count = json_object_size(vocabulary);
     if (!json_is_object(vocabulary) || count == 0)
-        return tokenizer_import_fail(import, "%s: model: field 'vocab': expected an object with tokens, found %s",
-                                     import->name,
+        return tokenizer_import_fail(import, "model: field 'vocab': expected an object with tokens, found %s",
                                      json_is_object(vocabulary) ? "an empty one" : json_type_name(vocabulary));
     json_object_foreach (vocabulary, text, id) {
         json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
         if (value < 0 || value >= TOKENIZER_TOKEN_LIMIT)
-            return tokenizer_import_fail(import, "%s: token '%.80s': expected an id from 0 to %d", import->name, text,
+            return tokenizer_import_fail(import, "token '%.80s': expected an id from 0 to %d", text,
                                          TOKENIZER_TOKEN_LIMIT - 1);
         if (value > highest) highest = value;
     }
     if ((uint64_t)highest > 2 * (uint64_t)count + 65536)
-        return tokenizer_import_fail(import,
-                                     "%s: the highest id is %lld for a vocabulary of %zu tokens: too many holes",
-                                     import->name, (long long)highest, count);
+        return tokenizer_import_fail(import, "the highest id is %lld for a vocabulary of %zu tokens: too many holes",
+                                     (long long)highest, count);
     import->vocabulary = vocabulary;
     import->vocabulary_count = count;
     import->vocabulary_ids = import->header.token_count = (uint32_t)highest + 1;
@@ -41,10 +39,10 @@ static bool read_vocabulary(struct tokenizer_import *import, json_t *vocabulary)
     json_object_foreach (vocabulary, text, id) {
         const char **place = &import->texts[json_integer_value(id)];
         if (*place)
-            return tokenizer_import_fail(import, "%s: id %lld is given to both '%.80s' and '%.80s'", import->name,
+            return tokenizer_import_fail(import, "id %lld is given to both '%.80s' and '%.80s'",
                                          (long long)json_integer_value(id), *place, text);
         if (strlen(text) > TOKENIZER_TEXT_LIMIT)
-            return tokenizer_import_fail(import, "%s: token %lld is longer than %d bytes", import->name,
+            return tokenizer_import_fail(import, "token %lld is longer than %d bytes",
                                          (long long)json_integer_value(id), TOKENIZER_TEXT_LIMIT);
         *place = text;
     }
@@ -90,8 +88,8 @@ static bool read_merges(struct tokenizer_import *import, json_t *merges)
     size_t index;
     json_t *merge;
     if (!json_is_array(merges) || json_array_size(merges) > TOKENIZER_MERGE_LIMIT)
-        return tokenizer_import_fail(import, "%s: model: field 'merges': expected an array of at most %d, found %s",
-                                     import->name, TOKENIZER_MERGE_LIMIT, json_type_name(merges));
+        return tokenizer_import_fail(import, "model: field 'merges': expected an array of at most %d, found %s",
+                                     TOKENIZER_MERGE_LIMIT, json_type_name(merges));
     import->merges = calloc(json_array_size(merges) + 1, sizeof *import->merges);
     buffer = malloc(2 * TOKENIZER_TEXT_LIMIT + 2);
     joined = malloc(2 * TOKENIZER_TEXT_LIMIT + 2);
@@ -102,14 +100,13 @@ static bool read_merges(struct tokenizer_import *import, json_t *merges)
     json_array_foreach (merges, index, merge) {
         const char *left, *right;
         if (json_typeof(merge) != json_typeof(json_array_get(merges, 0))) {
-            tokenizer_import_fail(import, "%s: merge %zu is of another kind than the first one", import->name, index);
+            tokenizer_import_fail(import, "merge %zu is of another kind than the first one", index);
             goto done;
         }
         /* first line of an old merges.txt, which some converters kept */
         if (json_is_string(merge) && strncmp(json_string_value(merge), "#version", 8) == 0) continue;
         if (!merge_parts(merge, buffer, &left, &right)) {
-            tokenizer_import_fail(import, "%s: merge %zu: expected \"left right\" or [\"left\", \"right\"]",
-                                  import->name, index);
+            tokenizer_import_fail(import, "merge %zu: expected \"left right\" or [\"left\", \"right\"]", index);
             goto done;
         }
         int64_t ids[3] = {find_token(import, left), find_token(import, right), -1};
@@ -119,7 +116,7 @@ static bool read_merges(struct tokenizer_import *import, json_t *merges)
             ids[2] = find_token(import, joined);
         }
         if (ids[0] < 0 || ids[1] < 0 || ids[2] < 0) {
-            tokenizer_import_fail(import, "%s: merge %zu: '%.80s' is not in the vocabulary", import->name, index,
+            tokenizer_import_fail(import, "merge %zu: '%.80s' is not in the vocabulary", index,
                                   ids[0] < 0   ? left
                                   : ids[1] < 0 ? right
                                                : joined);
@@ -186,11 +183,9 @@ static bool read_options(struct tokenizer_import *import, struct json_reader *re
 
 bool tokenizer_import_model(struct tokenizer_import *import, json_t *model)
 {
-    char path[256];
     struct json_reader reader = {0};
     bool good = false;
-    snprintf(path, sizeof path, "%.200s: model", import->name);
-    if (!json_reader_open(&reader, model, path, import->status)) goto done;
+    if (!json_reader_open(&reader, model, "model", import->status)) goto done;
     json_t *merges = json_reader_get(&reader, "merges");
     json_t *vocabulary = json_reader_get(&reader, "vocab");
     good = check_type(import, &reader, vocabulary) && read_vocabulary(import, vocabulary) &&
@@ -222,7 +217,7 @@ static bool read_added(struct tokenizer_import *import, json_t *object, const ch
                    (strip_right ? ADDED_STRIP_RIGHT : 0u);
     added->content_size = strlen(added->content);
     if (added->content_size <= TOKENIZER_ADDED_BYTES_LIMIT) return true;
-    return tokenizer_import_fail(import, "%s: added token %u is longer than %d bytes", import->name, added->id,
+    return tokenizer_import_fail(import, "added token %u is longer than %d bytes", added->id,
                                  TOKENIZER_ADDED_BYTES_LIMIT);
 }
 
@@ -241,12 +236,11 @@ static bool place_vocabulary(struct tokenizer_import *import)
  * vocabulary, and only warns if the file has another one. Here the file must agree. */
 bool tokenizer_import_added(struct tokenizer_import *import, json_t *list)
 {
-    char path[256];
+    static const char path[] = "added_tokens";
     size_t index, kept = 0, count = json_array_size(list);
     uint32_t next = (uint32_t)import->vocabulary_count, highest = import->header.token_count - 1;
     json_t *object, *ids = json_object(); /* content -> id, of model and added tokens */
     bool good = false;
-    snprintf(path, sizeof path, "%.200s: added_tokens", import->name);
     import->added = calloc(count + 1, sizeof *import->added);
     if (!import->added || !ids) {
         out_of_memory(import);

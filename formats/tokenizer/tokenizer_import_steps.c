@@ -162,9 +162,7 @@ done:
 
 bool tokenizer_import_normalizer(struct tokenizer_import *import, json_t *part)
 {
-    char path[256];
-    snprintf(path, sizeof path, "%.200s: normalizer", import->name);
-    return !part || normalizer(import, part, path, 0);
+    return !part || normalizer(import, part, "normalizer", 0);
 }
 
 static bool import_byte_level(struct tokenizer_import *import, struct json_reader *reader, const char *path)
@@ -270,9 +268,7 @@ done:
 
 bool tokenizer_import_pre_tokenizer(struct tokenizer_import *import, json_t *part)
 {
-    char path[256];
-    snprintf(path, sizeof path, "%.200s: pre_tokenizer", import->name);
-    return !part || pre_tokenizer(import, part, path, 0);
+    return !part || pre_tokenizer(import, part, "pre_tokenizer", 0);
 }
 
 /* {"id": name, "ids": [...], "tokens": [...]}: only the ids are used. */
@@ -355,7 +351,5 @@ done:
 
 bool tokenizer_import_post_processor(struct tokenizer_import *import, json_t *part)
 {
-    char path[256];
-    snprintf(path, sizeof path, "%.200s: post_processor", import->name);
-    return !part || post_processor(import, part, path, 0);
+    return !part || post_processor(import, part, "post_processor", 0);
 }

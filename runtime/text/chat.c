@@ -7,9 +7,9 @@
  *
  * Text between special tokens is encoded piece by piece. A piece is a content with the format's text around it, so that its
  * ids are those of the whole text. The format's own text has no markers, so the piece can be encoded as plain text. */
-#include <stdlib.h>
 #include <string.h>
 
+#include "formats/tokenizer/tokenizer_text.h"
 #include "runtime/load/load.h"
 
 enum { FORMAT_MARKERS = 3, MOST_MARKERS = FORMAT_MARKERS + 1 + MANIFEST_MAX_EOS };
@@ -33,35 +33,14 @@ struct chat {
     struct status *status;
 };
 
-static bool grow(void **memory, size_t *capacity, size_t needed, size_t element, struct status *status)
-{
-    if (needed <= *capacity) return true;
-    size_t larger = needed < 256 ? 512 : needed * 2;
-    void *moved = realloc(*memory, larger * element);
-    if (!moved) return status_fail(status, STATUS_MACHINE, "out of memory");
-    *memory = moved;
-    *capacity = larger;
-    return true;
-}
-
 static bool add_token(struct chat *chat, int32_t token)
 {
-    struct token_buffer *tokens = &chat->tokens;
-    void *ids = tokens->ids;
-    if (!grow(&ids, &tokens->capacity, tokens->count + 1, sizeof *tokens->ids, chat->status)) return false;
-    tokens->ids = ids;
-    tokens->ids[tokens->count++] = token;
-    return true;
+    return tokenizer_token_append(&chat->tokens, token, chat->status);
 }
 
 static bool add_bytes(struct chat *chat, const char *bytes, size_t size)
 {
-    void *text = chat->text.text;
-    if (!grow(&text, &chat->text.capacity, chat->text.size + size, 1, chat->status)) return false;
-    chat->text.text = text;
-    memcpy(chat->text.text + chat->text.size, bytes, size);
-    chat->text.size += size;
-    return true;
+    return tokenizer_text_append(&chat->text, bytes, size, chat->status);
 }
 
 static bool add_text(struct chat *chat, const char *text) { return add_bytes(chat, text, strlen(text)); }
