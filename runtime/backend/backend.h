@@ -74,7 +74,7 @@ struct backend_type {
     void (*destroy)(struct backend *backend); /* waits for replays in flight */
 
     /* Announces rows of the slot's state, bits of enum backend_state, that were changed on the host. The next submit
-     * with inputs from the host copies them. */
+     * with inputs from the host copies them. NULL: replays use the host's state itself. */
     void (*state_changed)(struct backend *backend, int32_t slot, unsigned what);
     /* Several processes: adds further data that must be the same in all of them; it is compared with the next inputs
      * from the host. NULL: one process. */
@@ -85,7 +85,7 @@ struct backend_type {
      * on failure. */
     const int32_t *(*wait)(struct backend *backend, struct status *status);
     /* Accepts the token that the replay waited for last drew for the slot. A draw that is not accepted must be undone
-     * with state_changed(SAMPLER | SEEN). */
+     * with state_changed(SAMPLER | SEEN). NULL as state_changed. */
     void (*drew)(struct backend *backend, int32_t slot, int32_t token);
     /* Returns the logits [count, vocab_size] of out rows [row, row + count) of the replay waited for last, borrowed
      * until the next submit; NULL on failure. Requires: nothing is in flight. */

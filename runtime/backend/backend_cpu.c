@@ -211,13 +211,6 @@ fail:
     return NULL;
 }
 
-static void state_changed(struct backend *backend, int32_t slot, unsigned what)
-{
-    (void)backend;
-    (void)slot;
-    (void)what;
-}
-
 /* Whether all ranks arrived at every collective. */
 static bool check_met(struct cpu_backend *cpu, struct status *status)
 {
@@ -241,13 +234,6 @@ static const int32_t *wait_for(struct backend *backend, struct status *status)
 {
     (void)status;
     return cpu_of(backend)->last->next_tokens;
-}
-
-static void drew(struct backend *backend, int32_t slot, int32_t token)
-{
-    (void)backend;
-    (void)slot;
-    (void)token;
 }
 
 static const float *logits(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
@@ -284,10 +270,8 @@ const struct backend_type backend_cpu = {
     .host_logits = true,
     .create = create,
     .destroy = destroy,
-    .state_changed = state_changed,
     .submit = submit,
     .wait = wait_for,
-    .drew = drew,
     .logits = logits,
     .trace = trace,
     .connect = connect_ranks,

@@ -297,7 +297,7 @@ void backend_ranks_state_changed(struct backend *backend, int32_t slot, unsigned
     if (all->engine->process_group && (what & BACKEND_SAMPLER)) digest_sampler(all, slot);
     for (uint32_t r = 0; r < all->count; r++) {
         if (r > 0) state_shadow_changed(&all->ranks[r].shadow, slot, what);
-        all->rank_type->state_changed(all->ranks[r].backend, slot, what);
+        if (all->rank_type->state_changed) all->rank_type->state_changed(all->ranks[r].backend, slot, what);
     }
 }
 
@@ -359,7 +359,8 @@ const int32_t *backend_ranks_wait(struct backend *backend, struct status *status
 void backend_ranks_drew(struct backend *backend, int32_t slot, int32_t token)
 {
     struct ranks_backend *all = ranks_of(backend);
-    for (uint32_t r = 0; r < all->count; r++) all->rank_type->drew(all->ranks[r].backend, slot, token);
+    for (uint32_t r = 0; all->rank_type->drew && r < all->count; r++)
+        all->rank_type->drew(all->ranks[r].backend, slot, token);
 }
 
 const float *backend_ranks_logits(struct backend *backend, uint32_t row, uint32_t count, struct status *status)

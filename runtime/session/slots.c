@@ -8,7 +8,8 @@
 
 static void state_changed(struct eng_session *session, int32_t slot, unsigned what)
 {
-    session->backend->type->state_changed(session->backend, slot, what);
+    const struct backend_type *type = session->backend->type;
+    if (type->state_changed) type->state_changed(session->backend, slot, what);
 }
 
 int32_t slots_take(struct eng_session *session, enum slot_use use)
@@ -185,7 +186,8 @@ struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t sl
 /* A row without a token has not changed sampler and SEEN. */
 static void note_drawn(struct eng_session *session, int32_t slot, int32_t drawn)
 {
-    if (drawn != PLAN_NO_TOKEN) session->backend->type->drew(session->backend, slot, drawn);
+    const struct backend_type *type = session->backend->type;
+    if (type->drew && drawn != PLAN_NO_TOKEN) type->drew(session->backend, slot, drawn);
 }
 
 bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
