@@ -89,7 +89,6 @@ static int matmul(struct graph *graph, int x, uint32_t layer, struct projection 
     const uint64_t width = epilogue != ACTIVATION_NONE ? rows / 2 : rows;
     int y = graph_value(graph, ROWS_TOKENS, width, "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
-    if (!node) return -1;
     graph->weights[by.weight].depth = graph->values[x].width; /* which may be padded */
     node->operands[MATMUL_X] = x;
     node->operands[MATMUL_W] = by.weight;
@@ -105,7 +104,6 @@ static int rms_norm(struct graph *graph, int x, uint32_t layer, int weight, cons
     const struct model_config *config = graph->config;
     int y = graph_value(graph, ROWS_TOKENS, config->hidden_size, layer == GRAPH_NO_LAYER ? "%s" : "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_RMS_NORM, layer);
-    if (!node) return -1;
     node->operands[RMS_NORM_X] = x;
     node->operands[RMS_NORM_WEIGHT] = weight;
     node->operands[RMS_NORM_OUT] = y;
@@ -125,7 +123,6 @@ static int add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer
 {
     int y = graph_value(graph, ROWS_TOKENS, width, "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_ADD, layer);
-    if (!node) return -1;
     node->operands[ADD_A] = a;
     node->operands[ADD_B] = b;
     node->operands[ADD_OUT] = y;
@@ -162,28 +159,23 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     }
     int rotated = graph_value(graph, ROWS_TOKENS, q_width, "rotated%u", layer);
     struct graph_node *rope = graph_append(graph, OP_ROPE_APPEND, layer);
-    if (rope) {
-        rope->operands[ROPE_APPEND_QKV] = qkv;
-        rope->operands[ROPE_APPEND_TABLE] = table;
-        rope->operands[ROPE_APPEND_NORM_Q] = norm_q;
-        rope->operands[ROPE_APPEND_NORM_K] = norm_k;
-        rope->operands[ROPE_APPEND_Q] = rotated;
-        set_heads(config, rope->params);
-        if (config->rope.rotary_dim != head_dim)
-            rope->params[ROPE_APPEND_ROTARY_DIM] = (int64_t)config->rope.rotary_dim;
-        if (traits->qk_norm) rope->params[ROPE_APPEND_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
-        if (traits->qk_norm == QK_NORM_WIDTH) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
-    }
+    rope->operands[ROPE_APPEND_QKV] = qkv;
+    rope->operands[ROPE_APPEND_TABLE] = table;
+    rope->operands[ROPE_APPEND_NORM_Q] = norm_q;
+    rope->operands[ROPE_APPEND_NORM_K] = norm_k;
+    rope->operands[ROPE_APPEND_Q] = rotated;
+    set_heads(config, rope->params);
+    if (config->rope.rotary_dim != head_dim) rope->params[ROPE_APPEND_ROTARY_DIM] = (int64_t)config->rope.rotary_dim;
+    if (traits->qk_norm) rope->params[ROPE_APPEND_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
+    if (traits->qk_norm == QK_NORM_WIDTH) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
     int mixed = graph_value(graph, ROWS_TOKENS, q_width, "attention%u", layer);
     struct graph_node *attention = graph_append(graph, OP_ATTENTION, layer);
-    if (attention) {
-        attention->operands[ATTENTION_Q] = rotated;
-        attention->operands[ATTENTION_OUT] = mixed;
-        set_heads(config, attention->params);
-        attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)config->attention_scale);
-        attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
-        attention->params[ATTENTION_WINDOW] = (int64_t)config->layer[layer].window;
-    }
+    attention->operands[ATTENTION_Q] = rotated;
+    attention->operands[ATTENTION_OUT] = mixed;
+    set_heads(config, attention->params);
+    attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)config->attention_scale);
+    attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
+    attention->params[ATTENTION_WINDOW] = (int64_t)config->layer[layer].window;
     const struct part output = {"self_attn.o_proj", hidden, SHARD_COLUMNS, 0, 0};
     const struct projection o = projection(graph, layer, &output, q_width, config->output_bias);
     return matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
@@ -219,12 +211,10 @@ static int rope_table(struct graph *graph, struct status *status)
         int weight = graph_constant(graph, inv_freq, sets * (rotary_dim / 2), "rope.inv_freq");
         table = graph_value(graph, ROWS_TOKENS, rotary_dim, "rope");
         struct graph_node *node = graph_append(graph, OP_ROPE_TABLE, GRAPH_NO_LAYER);
-        if (node) {
-            node->operands[ROPE_TABLE_INV_FREQ] = weight;
-            node->operands[ROPE_TABLE_OUT] = table;
-            node->params[ROPE_TABLE_SCALING_BITS] = float_to_bits(scaling);
-            node->params[ROPE_TABLE_SWITCHES] = sets > 1;
-        }
+        node->operands[ROPE_TABLE_INV_FREQ] = weight;
+        node->operands[ROPE_TABLE_OUT] = table;
+        node->params[ROPE_TABLE_SCALING_BITS] = float_to_bits(scaling);
+        node->params[ROPE_TABLE_SWITCHES] = sets > 1;
     }
     free(inv_freq);
     return table;
@@ -242,11 +232,9 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     graph_shard(graph, embedding, SHARD_VOCABULARY);
     int x = graph_value(graph, ROWS_TOKENS, hidden, "embedded");
     struct graph_node *embed = graph_append(graph, OP_EMBED, GRAPH_NO_LAYER);
-    if (embed) {
-        embed->operands[EMBED_TABLE] = embedding;
-        embed->operands[EMBED_OUT] = x;
-        embed->params[EMBED_SCALE_BITS] = float_to_bits((float)config->embedding_scale);
-    }
+    embed->operands[EMBED_TABLE] = embedding;
+    embed->operands[EMBED_OUT] = x;
+    embed->params[EMBED_SCALE_BITS] = float_to_bits((float)config->embedding_scale);
     int table = rope_table(graph, status);
     if (table < 0 && !graph->out_of_memory) return false;
 
@@ -270,24 +258,18 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     graph_shard(graph, head, SHARD_VOCABULARY);
     int selected = graph_value(graph, ROWS_OUT, hidden, "selected");
     struct graph_node *select = graph_append(graph, OP_SELECT_ROWS, GRAPH_NO_LAYER);
-    if (select) {
-        select->operands[SELECT_ROWS_X] = x;
-        select->operands[SELECT_ROWS_OUT] = selected;
-    }
+    select->operands[SELECT_ROWS_X] = x;
+    select->operands[SELECT_ROWS_OUT] = selected;
     int logits = graph_value(graph, ROWS_OUT, vocab, "logits");
     struct graph_node *lm_head = graph_append(graph, OP_MATMUL, GRAPH_NO_LAYER);
-    if (lm_head) {
-        lm_head->operands[MATMUL_X] = selected;
-        lm_head->operands[MATMUL_W] = head;
-        lm_head->operands[MATMUL_OUT] = logits;
-        lm_head->params[MATMUL_SCALE_BITS] = float_to_bits((float)config->logits_scale);
-    }
+    lm_head->operands[MATMUL_X] = selected;
+    lm_head->operands[MATMUL_W] = head;
+    lm_head->operands[MATMUL_OUT] = logits;
+    lm_head->params[MATMUL_SCALE_BITS] = float_to_bits((float)config->logits_scale);
     struct graph_node *sample = graph_append(graph, OP_SAMPLE, GRAPH_NO_LAYER);
-    if (sample) {
-        sample->operands[SAMPLE_LOGITS] = logits;
-        /* On a GPU, decode steps can be queued before the tokens of the step before are known. */
-        sample->params[SAMPLE_FEEDBACK] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
-    }
+    sample->operands[SAMPLE_LOGITS] = logits;
+    /* On a GPU, decode steps can be queued before the tokens of the step before are known. */
+    sample->params[SAMPLE_FEEDBACK] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
     if (graph->out_of_memory) return status_fail(status, STATUS_MACHINE, "out of memory while importing the model");
     graph->values[logits].place = VALUE_LOGITS;
     return true;

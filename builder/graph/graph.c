@@ -246,7 +246,8 @@ struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op,
 
 struct graph_node *graph_append(struct graph *graph, enum plan_op op, uint32_t layer)
 {
-    return graph_insert(graph, graph->node_count, op, layer);
+    struct graph_node *node = graph_insert(graph, graph->node_count, op, layer);
+    return node ? node : &graph->lost;
 }
 
 uint64_t graph_interleave(const struct graph *graph) { return graph->target == TARGET_CPU ? PANEL_ROWS : 8; }

@@ -75,7 +75,8 @@ struct graph {
     int value_count, value_capacity;
     struct graph_weight *weights; /* both kinds of one model create the same weights in the same order */
     int weight_count, weight_capacity;
-    bool out_of_memory; /* sticky: checked once after import and after each pass */
+    bool out_of_memory;     /* sticky: checked once after import and after each pass */
+    struct graph_node lost; /* what graph_append returns then, to be written and never read */
 };
 
 enum { GRAPH_SMALL_BATCH = 8 };
@@ -106,7 +107,7 @@ bool graph_weight_interleave(struct graph *graph, int to, int from, uint64_t gro
 /* Rows on each rank, as they follow from the sources. */
 uint64_t graph_weight_rows(const struct graph_weight *weight);
 int graph_constant(struct graph *graph, const float *values, uint64_t count, const char *name);
-/* Appends a node without operands, its parameters the schema's defaults; NULL after an allocation failure. */
+/* Appends a node without operands, its parameters the schema's defaults; &graph->lost after an allocation failure. */
 struct graph_node *graph_append(struct graph *graph, enum plan_op op, uint32_t layer);
 /* Makes room for a node before position `index` (ids of values do not change). */
 struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op, uint32_t layer);
