@@ -18,7 +18,7 @@ static bool is_written(const struct test_launch *launch, int operand)
     return launch->host[operand] && op_operand_access(&launch->op->operands[operand]) & ACCESS_WRITE;
 }
 
-static enum dtype dtype_of(const struct test_launch *launch, int operand)
+enum dtype test_launch_dtype(const struct test_launch *launch, int operand)
 {
     const struct op_operand *schema = &launch->op->operands[operand];
     return schema->dtype ? (enum dtype)launch->params[schema->dtype] : (enum dtype)schema->fixed;
@@ -85,24 +85,25 @@ void test_launch_alias(struct test_launch *launch, int operand, int written)
 
 size_t test_launch_count(const struct test_launch *launch, int operand)
 {
-    return launch->device[operand].bytes / dtype_bytes(dtype_of(launch, operand));
+    return launch->device[operand].bytes / dtype_bytes(test_launch_dtype(launch, operand));
 }
 
 void test_launch_fill(struct test_launch *launch, int operand, struct test_random *random, float low, float high)
 {
-    test_fill(random, launch->host[operand], test_launch_count(launch, operand), dtype_of(launch, operand), low, high);
+    test_fill(random, launch->host[operand], test_launch_count(launch, operand), test_launch_dtype(launch, operand),
+              low, high);
 }
 
 void test_launch_encode(struct test_launch *launch, int operand, const float *from)
 {
-    test_encode(from, launch->host[operand], test_launch_count(launch, operand), dtype_of(launch, operand));
+    test_encode(from, launch->host[operand], test_launch_count(launch, operand), test_launch_dtype(launch, operand));
 }
 
 static float *decoded(struct test_launch *launch, int operand, const void *from)
 {
     const size_t count = test_launch_count(launch, operand);
     float *values = test_take(&launch->memory, count * sizeof *values);
-    test_decode(from, values, count, dtype_of(launch, operand));
+    test_decode(from, values, count, test_launch_dtype(launch, operand));
     return values;
 }
 

@@ -31,6 +31,7 @@ void test_launch_set_valid(struct test_launch *launch, int64_t valid);
 void test_launch_resize(struct test_launch *launch, int operand, size_t bytes, size_t offset);
 /* `operand` gets the memory of `written`, as the schema's `replaces` allows; its content is what `operand` has on the host. */
 void test_launch_alias(struct test_launch *launch, int operand, int written);
+enum dtype test_launch_dtype(const struct test_launch *launch, int operand);
 size_t test_launch_count(const struct test_launch *launch, int operand); /* elements of its dtype */
 /* Fills the operand with elements of its dtype: random ones, or those of `from`, rounded. */
 void test_launch_fill(struct test_launch *launch, int operand, struct test_random *random, float low, float high);

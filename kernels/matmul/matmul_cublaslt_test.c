@@ -69,15 +69,15 @@ static int check(const struct cublaslt *library, const struct matmul_device_prob
 TEST(computes_the_contract)
 {
     static const struct matmul_device_problem problems[] = {
-        {.rows = 1, .n = 512, .k = 256, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16},
-        {.rows = 7, .n = 1000, .k = 1096, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32},
-        {.rows = 16, .n = 4104, .k = 176, .dtype = DTYPE_F16, .out_dtype = DTYPE_F16, .valid = 9},
-        {.rows = 33, .n = 344, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .bias = DTYPE_BF16},
-        {.rows = 64, .n = 512, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true},
-        {.rows = 257, .n = 704, .k = 1024, .dtype = DTYPE_F16, .out_dtype = DTYPE_F32, .residual = true, .valid = 200},
-        {.rows = 512, .n = 768, .k = 4096, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16},
-        {.rows = 16, .n = 512, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .scale = 0.22f},
-        {.rows = 64, .n = 512, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .scale = 0.22f, .residual = true},
+        {.rows = 1, .n = 512, .k = 256, .dtype = BF16, .out_dtype = BF16},
+        {.rows = 7, .n = 1000, .k = 1096, .dtype = BF16, .out_dtype = F32},
+        {.rows = 16, .n = 4104, .k = 176, .dtype = F16, .out_dtype = F16, .valid = 9},
+        {.rows = 33, .n = 344, .k = 512, .dtype = BF16, .out_dtype = BF16, .bias = BF16},
+        {.rows = 64, .n = 512, .k = 512, .dtype = BF16, .out_dtype = F32, .residual = true},
+        {.rows = 257, .n = 704, .k = 1024, .dtype = F16, .out_dtype = F32, .residual = true, .valid = 200},
+        {.rows = 512, .n = 768, .k = 4096, .dtype = BF16, .out_dtype = BF16},
+        {.rows = 16, .n = 512, .k = 512, .dtype = BF16, .out_dtype = BF16, .scale = 0.22f},
+        {.rows = 64, .n = 512, .k = 512, .dtype = BF16, .out_dtype = F32, .scale = 0.22f, .residual = true},
     };
     enum { FAVOURITES = 8, SAMPLES = 400 };
     const struct cublaslt *library = open_library();
@@ -89,7 +89,7 @@ TEST(computes_the_contract)
 TEST(all_of_its_space)
 {
     static const struct matmul_device_problem problem =
-        {.rows = 32, .n = 512, .k = 1024, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true};
+        {.rows = 32, .n = 512, .k = 1024, .dtype = BF16, .out_dtype = F32, .residual = true};
     enum { SHARE = 96, SAMPLES = 100 };
     const struct cublaslt *library = open_library();
     if (!library) skip();
@@ -101,8 +101,8 @@ TEST(refuses_wrong_calls)
     static const struct matmul_device_problem problem = {.rows = 16,
                                                          .n = 512,
                                                          .k = 512,
-                                                         .dtype = DTYPE_BF16,
-                                                         .out_dtype = DTYPE_BF16};
+                                                         .dtype = BF16,
+                                                         .out_dtype = BF16};
     int64_t params[PLAN_MAX_PARAMS], tactic[1][PLAN_MAX_PARAMS];
     struct engine_call call = {.library = LIBRARY_CUBLASLT};
     struct status status;
@@ -134,7 +134,7 @@ TEST(refuses_wrong_calls)
 TEST(refuses_a_bias_with_a_scale)
 {
     const struct matmul_device_problem problem =
-        {.rows = 4, .n = 64, .k = 64, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .bias = DTYPE_BF16, .scale = 0.22f};
+        {.rows = 4, .n = 64, .k = 64, .dtype = BF16, .out_dtype = BF16, .bias = BF16, .scale = 0.22f};
     int64_t params[PLAN_MAX_PARAMS];
     struct device_geometry geometry;
     matmul_device_problem_params(&problem, params);

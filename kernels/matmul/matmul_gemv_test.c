@@ -2,67 +2,26 @@
 /* matmul_gemv against a double loop over the same rounded inputs. */
 #include <math.h>
 
-#include "kernels/cuda/test_launch.h"
-#include "kernels/matmul/matmul_device.h"
-
-struct problem {
-    int64_t rows, n, k;
-    enum dtype dtype, out_dtype;
-    int epilogue;
-    enum dtype bias, norm; /* DTYPE_NONE: without */
-    bool residual;
-};
+#include "kernels/matmul/test_matmul_device.h"
 
 static const float epsilon = 1e-5f;
 
-static void problem_params(const struct problem *problem, int64_t params[PLAN_MAX_PARAMS])
+/* Some problems have a scale. */
+static void problem_params(const struct matmul_device_problem *problem, int64_t params[PLAN_MAX_PARAMS])
 {
-    memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
-    params[MATMUL_ROWS] = problem->rows;
-    params[MATMUL_N] = problem->n;
-    params[MATMUL_K] = problem->k;
-    params[MATMUL_DTYPE] = problem->dtype;
-    params[MATMUL_OUT_DTYPE] = problem->out_dtype;
-    params[MATMUL_EPILOGUE] = problem->epilogue;
-    params[MATMUL_HAS_BIAS] = problem->bias != DTYPE_NONE;
-    params[MATMUL_BIAS_DTYPE] = problem->bias ? problem->bias : DTYPE_F32;
-    params[MATMUL_HAS_RESIDUAL] = problem->residual;
-    params[MATMUL_HAS_NORM] = problem->norm != DTYPE_NONE;
-    params[MATMUL_NORM_DTYPE] = problem->norm ? problem->norm : DTYPE_F32;
-    params[MATMUL_SCALE_BITS] = test_float_bits(problem->n % 4 == 1 ? 0.22f : 1); /* of some problems */
-    params[MATMUL_INPUT_DTYPE] = problem->norm ? DTYPE_F32 : problem->dtype;
-    params[MATMUL_EPS_BITS] = problem->norm ? test_float_bits(epsilon) : 0;
-    test_complete_params(&op_matmul, params);
+    struct matmul_device_problem scaled = *problem;
+    if (problem->n % 4 == 1) scaled.scale = 0.22f;
+    matmul_device_problem_params(&scaled, params);
 }
 
-static enum dtype operand_dtype(const struct problem *problem, const int64_t *params, int operand)
-{
-    if (operand == MATMUL_X) return problem->norm ? DTYPE_F32 : problem->dtype;
-    if (operand == MATMUL_W) return problem->dtype;
-    if (operand == MATMUL_OUT) return problem->out_dtype;
-    if (operand == matmul_device_bias_operand(params)) return problem->bias;
-    if (operand == matmul_device_norm_operand(params)) return problem->norm;
-    return DTYPE_F32;
-}
-
-/* One problem: its operands on the host, as the device sees them, and on the device; the expected result. */
+/* One problem: its operands, as the device sees them, on the host and on the device; the expected result. */
 struct example {
-    struct problem problem;
-    int64_t params[PLAN_MAX_PARAMS];
-    int operands;
-    float *host[MATMUL_DEVICE_MOST_OPERANDS];
-    struct test_device_buffer device[MATMUL_DEVICE_MOST_OPERANDS];
+    struct matmul_device_problem problem;
+    struct test_launch launch;
+    const float *host[MATMUL_OPERANDS];
     size_t outputs;
     double *expected, *tolerance;
 };
-
-static float round_to(float value, enum dtype dtype)
-{
-    uint8_t bytes[4];
-    test_encode(&value, bytes, 1, dtype);
-    test_decode(bytes, &value, 1, dtype);
-    return value;
-}
 
 /* Half a unit in the last place, relative. */
 static double roundoff(enum dtype dtype)
@@ -78,9 +37,8 @@ static void expect_column(const struct example *example, const float *x, double 
                           double *value, double *tolerance)
 {
     const int64_t k = example->problem.k;
-    const float *w = example->host[MATMUL_W] + column * k;
-    const int bias = matmul_device_bias_operand(example->params),
-              residual = matmul_device_residual_operand(example->params);
+    const float *w = example->host[MATMUL_W] + column * k, *bias = example->host[MATMUL_BIAS];
+    const float *residual = example->host[MATMUL_RESIDUAL];
     double sum = 0, magnitude = 0;
     for (int64_t i = 0; i < k; i++) {
         const double term = (double)x[i] * (double)w[i];
@@ -89,36 +47,36 @@ static void expect_column(const struct example *example, const float *x, double 
     }
     *value = sum * factor;
     *tolerance = 4 * sqrt((double)k / 16 + 16) * 0x1p-23 * magnitude * factor + 1e-30;
-    const double scale = (double)op_float_param(example->params, MATMUL_SCALE_BITS);
-    if (bias >= 0) *value += (double)example->host[bias][column];
+    const double scale = (double)op_float_param(example->launch.params, MATMUL_SCALE_BITS);
+    if (bias) *value += (double)bias[column];
     *value *= scale;
     *tolerance = *tolerance * scale + 0x1p-23 * fabs(*value);
-    if (residual >= 0) *value += (double)example->host[residual][row * example->problem.n + column];
+    if (residual) *value += (double)residual[row * example->problem.n + column];
     *tolerance += 0x1p-22 * fabs(*value);
 }
 
 static void expect(struct example *example)
 {
-    const struct problem *problem = &example->problem;
-    const bool gated = problem->epilogue != ACTIVATION_NONE;
+    const struct matmul_device_problem *problem = &example->problem;
+    const bool gated = problem->activation != ACTIVATION_NONE;
     const int64_t columns = gated ? problem->n / 2 : problem->n;
-    const int norm = matmul_device_norm_operand(example->params);
-    float *x = malloc((size_t)problem->k * sizeof *x);
-    assert_non_null(x);
+    const float *norm = example->host[MATMUL_NORM];
+    float *x = test_take(&example->launch.memory, (size_t)problem->k * sizeof *x);
     for (int64_t row = 0; row < problem->rows; row++) {
         double squares = 0, factor = 1;
         for (int64_t i = 0; i < problem->k; i++) {
             x[i] = example->host[MATMUL_X][row * problem->k + i];
             squares += (double)x[i] * (double)x[i];
-            if (norm >= 0) x[i] = round_to(x[i] * example->host[norm][i], problem->dtype);
+            if (norm) x[i] *= norm[i];
         }
-        if (norm >= 0) factor = 1 / sqrt(squares / (double)problem->k + (double)epsilon);
+        if (norm) test_round(x, (size_t)problem->k, problem->dtype);
+        if (norm) factor = 1 / sqrt(squares / (double)problem->k + (double)epsilon);
         for (int64_t j = 0; j < columns; j++) {
             double value, tolerance, up, up_tolerance;
             expect_column(example, x, factor, row, gated ? j / 8 * 16 + j % 8 : j, &value, &tolerance);
             if (gated) { /* the slope of an activation is below 1.2; 2^-20 for the device's exp and division */
                 expect_column(example, x, factor, row, j / 8 * 16 + 8 + j % 8, &up, &up_tolerance);
-                const double activated = activate_exactly((enum activation)problem->epilogue, value);
+                const double activated = activate_exactly(problem->activation, value);
                 tolerance = 1.2 * tolerance * (fabs(up) + up_tolerance) + fabs(activated) * up_tolerance;
                 value = activated * up;
                 tolerance += 0x1p-20 * fabs(value);
@@ -127,91 +85,54 @@ static void expect(struct example *example)
             example->tolerance[row * columns + j] = tolerance + 1.01 * roundoff(problem->out_dtype) * fabs(value);
         }
     }
-    free(x);
 }
 
-static void example_open(struct example *example, const struct problem *problem)
+static void example_open(struct example *example, const struct matmul_device_problem *problem)
 {
     struct test_random random = {.state = 88172645463325252u + (uint64_t)(problem->n * 31 + problem->k)};
+    struct test_launch *launch = &example->launch;
+    int64_t params[PLAN_MAX_PARAMS];
     *example = (struct example){.problem = *problem};
-    problem_params(problem, example->params);
-    assert_null(matmul_device_illegal(example->params));
-    example->operands = matmul_device_operand_count(example->params);
-    for (int i = 0; i < example->operands; i++) {
-        const size_t bytes = matmul_device_operand_bytes(example->params, i);
-        example->device[i] = test_device_buffer_new(bytes);
-        if (i == MATMUL_COUNTS) {
-            const int32_t counts[2] = {(int32_t)problem->rows, (int32_t)problem->rows};
-            test_device_write(&example->device[i], counts, sizeof counts);
-            continue;
-        }
-        const enum dtype dtype = operand_dtype(problem, example->params, i);
-        const size_t count = bytes / dtype_bytes(dtype);
-        void *encoded = malloc(bytes);
-        example->host[i] = malloc(count * sizeof(float));
-        assert_true(encoded && example->host[i]);
-        for (size_t j = 0; j < count; j++) example->host[i][j] = test_random_float(&random, -1, 1);
-        test_encode(example->host[i], encoded, count, dtype);
-        test_decode(encoded, example->host[i], count, dtype);
-        if (i != MATMUL_OUT) test_device_write(&example->device[i], encoded, bytes);
-        free(encoded);
+    problem_params(problem, params);
+    assert_null(matmul_device_illegal(params));
+    test_launch_open_operands(launch, &op_matmul, params, problem->rows);
+    for (int i = MATMUL_X; i < MATMUL_OPERANDS; i++) {
+        if (!launch->host[i]) continue;
+        test_launch_fill(launch, i, &random, -1, 1);
+        if (i != MATMUL_OUT) example->host[i] = test_launch_decode(launch, i);
     }
-    example->outputs = matmul_device_operand_bytes(example->params, MATMUL_OUT) / dtype_bytes(problem->out_dtype);
-    example->expected = malloc(example->outputs * sizeof(double));
-    example->tolerance = malloc(example->outputs * sizeof(double));
-    assert_true(example->expected && example->tolerance);
+    example->outputs = test_launch_count(launch, MATMUL_OUT);
+    example->expected = test_take(&launch->memory, example->outputs * sizeof(double));
+    example->tolerance = test_take(&launch->memory, example->outputs * sizeof(double));
     expect(example);
-}
-
-static void example_close(struct example *example)
-{
-    for (int i = 0; i < example->operands; i++) {
-        test_device_buffer_free(&example->device[i]);
-        free(example->host[i]);
-    }
-    free(example->expected);
-    free(example->tolerance);
 }
 
 /* Runs it and compares; with a residual twice, the second time in place. Then once more: the same bits. */
 static void example_run(struct example *example, const int64_t *params)
 {
-    struct test_kernel kernel;
-    const enum dtype dtype = example->problem.out_dtype;
-    const size_t bytes = example->outputs * dtype_bytes(dtype);
-    const int residual = matmul_device_residual_operand(params);
-    void *encoded = malloc(bytes), *first = malloc(bytes);
-    float *found = malloc(example->outputs * sizeof *found);
-    cu_deviceptr operands[MATMUL_DEVICE_MOST_OPERANDS];
-    assert_true(encoded && first && found);
-    test_kernel_open(&kernel, &device_matmul_gemv, params);
-    if (kernel.local_bytes) fail_msg("%d bytes of local memory", kernel.local_bytes);
-    for (int run = 0; run < 2; run++) {
-        for (int i = 0; i < example->operands; i++) operands[i] = example->device[i].data;
-        test_device_buffer_poison(&example->device[MATMUL_OUT]);
-        if (run && residual >= 0) {
-            test_device_write(&example->device[MATMUL_OUT], example->host[residual], bytes);
-            operands[residual] = operands[MATMUL_OUT];
-        }
-        test_kernel_run(&kernel, operands, example->operands, 0);
-        test_device_read(&example->device[MATMUL_OUT], encoded, bytes);
-        if (run) test_assert_same_bits(encoded, first, bytes, "second run");
-        memcpy(first, encoded, bytes);
+    struct test_launch *launch = &example->launch;
+    const char *what = test_describe(&device_matmul_gemv, params);
+    const size_t bytes = launch->device[MATMUL_OUT].bytes;
+    uint8_t *found = launch->found[MATMUL_OUT];
+    struct test_memory memory = {.count = 0};
+    void *first = test_take(&memory, bytes);
+    test_kernel_open(&launch->kernel, &device_matmul_gemv, params);
+    if (launch->kernel.local_bytes) fail_msg("%s: %d bytes of local memory", what, launch->kernel.local_bytes);
+    memset(launch->host[MATMUL_OUT], 0xff, bytes);
+    launch->addresses[MATMUL_RESIDUAL] = launch->device[MATMUL_RESIDUAL].data;
+    test_launch_run(launch);
+    memcpy(first, found, bytes);
+    if (launch->host[MATMUL_RESIDUAL]) test_launch_alias(launch, MATMUL_RESIDUAL, MATMUL_OUT);
+    test_launch_run(launch);
+    test_assert_same_bits(found, first, bytes, "second run");
+    for (size_t i = 0; i < example->outputs; i++) {
+        const double value = (double)op_element(found, (int64_t)i, example->problem.out_dtype);
+        if (!(fabs(value - example->expected[i]) <= example->tolerance[i]))
+            fail_msg("%s: output %zu: expected %.9g, found %.9g, tolerance %.3g", what, i, example->expected[i], value,
+                     example->tolerance[i]);
     }
-    for (int i = 0; i < example->operands; i++) test_device_assert_intact(&example->device[i], "operand");
-    test_decode(encoded, found, example->outputs, dtype);
-    for (size_t i = 0; i < example->outputs; i++)
-        if (!(fabs((double)found[i] - example->expected[i]) <= example->tolerance[i])) {
-            fprintf(stderr, "params:");
-            for (int j = 0; j < MATMUL_GEMV_PARAMS; j++)
-                fprintf(stderr, " %s=%lld", device_param_name(&device_matmul_gemv, j), (long long)params[j]);
-            fail_msg("\noutput %zu: expected %.9g, found %.9g, tolerance %.3g", i, example->expected[i],
-                     (double)found[i], example->tolerance[i]);
-        }
-    test_kernel_close(&kernel);
-    free(encoded);
-    free(first);
-    free(found);
+    test_kernel_close(&launch->kernel);
+    test_release(&memory);
 }
 
 /* Under racecheck, which follows every access to shared memory, an example is cut down to what TOOL_PROCESSORS
@@ -236,7 +157,7 @@ static int few_processors(const int64_t *params)
 }
 
 /* Stages of the ring that the busiest thread block fills. */
-static int64_t stages_filled(const struct problem *problem, const int64_t *params, int multiprocessors)
+static int64_t stages_filled(const struct matmul_device_problem *problem, const int64_t *params, int multiprocessors)
 {
     const int64_t split_k = params[MATMUL_GEMV_SPLIT_K], tile = 8 * params[MATMUL_GEMV_GROUPS],
                   chunk = params[MATMUL_GEMV_CHUNK];
@@ -247,12 +168,12 @@ static int64_t stages_filled(const struct problem *problem, const int64_t *param
 }
 
 /* The problem with `turns` tiles for each cluster of a GPU of few_processors and one more; few: the params of that. */
-static struct problem cut_tiles(const struct problem *problem, const int64_t *params, int64_t turns,
-                                int64_t few[PLAN_MAX_PARAMS])
+static struct matmul_device_problem cut_tiles(const struct matmul_device_problem *problem, const int64_t *params,
+                                              int64_t turns, int64_t few[PLAN_MAX_PARAMS])
 {
     const int64_t split_k = params[MATMUL_GEMV_SPLIT_K], tile = 8 * params[MATMUL_GEMV_GROUPS];
     const int64_t tiles = turns * few_processors(params) * params[MATMUL_GEMV_CTAS_PER_SM] / split_k + 1;
-    struct problem small = *problem;
+    struct matmul_device_problem small = *problem;
     if (small.n > (tiles + 1) * tile) small.n = tiles * tile + small.n % tile;
     problem_params(&small, few);
     memcpy(few + MATMUL_FIRST_TUNABLE, params + MATMUL_FIRST_TUNABLE,
@@ -265,15 +186,15 @@ static struct problem cut_tiles(const struct problem *problem, const int64_t *pa
 static int64_t cut_half(int64_t k) { return k / 64 * 32 + k % 32; }
 
 /* As many turns as the ring has room for; if it has none for two, with less of K. */
-static struct problem cut_cluster(const struct problem *problem, const int64_t *params, const struct device_facts *gpu,
-                                  int64_t few[PLAN_MAX_PARAMS])
+static struct matmul_device_problem cut_cluster(const struct matmul_device_problem *problem, const int64_t *params,
+                                                const struct device_facts *gpu, int64_t few[PLAN_MAX_PARAMS])
 {
     const int64_t split_k = params[MATMUL_GEMV_SPLIT_K];
     /* A chunk and a short one in each part. */
     const int64_t most_k = split_k * (params[MATMUL_GEMV_CHUNK] + 64) - 64 + problem->k % 32;
     struct device_facts few_gpu = *gpu;
     struct device_geometry geometry;
-    struct problem start = *problem, small;
+    struct matmul_device_problem start = *problem, small;
     few_gpu.multiprocessors = few_processors(params);
     if (start.k > most_k) start.k = most_k;
     for (;; start.k = cut_half(start.k))
@@ -283,10 +204,10 @@ static struct problem cut_cluster(const struct problem *problem, const int64_t *
         }
 }
 
-static struct problem cut_down(const struct problem *problem, const int64_t *params, const struct device_facts *gpu,
-                               int64_t few[PLAN_MAX_PARAMS])
+static struct matmul_device_problem cut_down(const struct matmul_device_problem *problem, const int64_t *params,
+                                             const struct device_facts *gpu, int64_t few[PLAN_MAX_PARAMS])
 {
-    struct problem small = *problem;
+    struct matmul_device_problem small = *problem;
     if (params[MATMUL_GEMV_SPLIT_K] > 1) return cut_cluster(problem, params, gpu, few);
     int64_t wanted = stages_filled(problem, params, gpu->multiprocessors), turns = TOOL_TURNS;
     if (wanted > 2 * params[MATMUL_GEMV_STAGES] + 1) wanted = 2 * params[MATMUL_GEMV_STAGES] + 1;
@@ -296,21 +217,21 @@ static struct problem cut_down(const struct problem *problem, const int64_t *par
     return cut_tiles(&small, params, turns, few);
 }
 
-static void run_cut_down(const struct problem *problem, const int64_t *params)
+static void run_cut_down(const struct matmul_device_problem *problem, const int64_t *params)
 {
     struct device_facts *facts = &test_device()->device.facts;
     const int processors = facts->multiprocessors;
     int64_t few[PLAN_MAX_PARAMS];
     struct example example;
-    const struct problem small = cut_down(problem, params, facts, few);
+    const struct matmul_device_problem small = cut_down(problem, params, facts, few);
     example_open(&example, &small);
     facts->multiprocessors = few_processors(params);
     example_run(&example, few);
     facts->multiprocessors = processors;
-    example_close(&example);
+    test_launch_close(&example.launch);
 }
 
-static void run_tactics(const struct problem *problem, int64_t (*params)[PLAN_MAX_PARAMS], int count)
+static void run_tactics(const struct matmul_device_problem *problem, int64_t (*params)[PLAN_MAX_PARAMS], int count)
 {
     struct example example;
     if (is_under_racecheck()) {
@@ -319,13 +240,13 @@ static void run_tactics(const struct problem *problem, int64_t (*params)[PLAN_MA
     }
     example_open(&example, problem);
     for (int i = 0; i < count; i++) example_run(&example, params[i]);
-    example_close(&example);
+    test_launch_close(&example.launch);
 }
 
 enum { MOST_CANDIDATES = 64 };
 
 /* The first `count` candidates, or all of them. */
-static void run_candidates(const struct problem *problem, int count)
+static void run_candidates(const struct matmul_device_problem *problem, int count)
 {
     int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
     problem_params(problem, params);
@@ -334,29 +255,33 @@ static void run_candidates(const struct problem *problem, int count)
     run_tactics(problem, candidates, found < count ? found : count);
 }
 
-#define NONE DTYPE_NONE
-#define F32  DTYPE_F32
-#define F16  DTYPE_F16
-#define BF16 DTYPE_BF16
-
-static const struct problem shapes[] = {
-    {1, 1, 8, BF16, F32, 0, NONE, NONE, false},       {1, 17, 8, F16, F16, 0, F16, F32, false},
-    {8, 64, 64, BF16, BF16, 0, F32, F16, false},      {3, 17, 176, BF16, F32, 0, BF16, BF16, true},
-    {1, 352, 176, BF16, BF16, 1, NONE, BF16, false},  {5, 2 * 352, 176, F16, F16, 1, BF16, F32, false},
-    {8, 2 * 352, 168, F16, F32, 1, F32, NONE, false}, {2, 33, 24, BF16, F32, 0, F16, NONE, true},
-    {4, 200, 1000, F16, F32, 0, F32, F16, true},      {8, 272, 14336, F16, F32, 0, NONE, F32, true},
-    {8, 100, 28672, BF16, F32, 0, NONE, BF16, false}, {7, 96, 65536, BF16, BF16, 1, NONE, BF16, false},
-    {8, 40, 65536, BF16, F32, 0, F32, NONE, true},
+/* rows, n, k, dtype, out_dtype, activation, bias, norm, residual */
+static const struct matmul_device_problem shapes[] = {
+    {1, 1, 8, BF16, F32, 0, NONE, NONE, .residual = false},
+    {1, 17, 8, F16, F16, 0, F16, F32, .residual = false},
+    {8, 64, 64, BF16, BF16, 0, F32, F16, .residual = false},
+    {3, 17, 176, BF16, F32, 0, BF16, BF16, .residual = true},
+    {1, 352, 176, BF16, BF16, 1, NONE, BF16, .residual = false},
+    {5, 2 * 352, 176, F16, F16, 1, BF16, F32, .residual = false},
+    {8, 2 * 352, 168, F16, F32, 1, F32, NONE, .residual = false},
+    {2, 33, 24, BF16, F32, 0, F16, NONE, .residual = true},
+    {4, 200, 1000, F16, F32, 0, F32, F16, .residual = true},
+    {8, 272, 14336, F16, F32, 0, NONE, F32, .residual = true},
+    {8, 100, 28672, BF16, F32, 0, NONE, BF16, .residual = false},
+    {7, 96, 65536, BF16, BF16, 1, NONE, BF16, .residual = false},
+    {8, 40, 65536, BF16, F32, 0, F32, NONE, .residual = true},
 };
 /* Shapes of models with 1 to 8 billion parameters. */
-static const struct problem model_shapes[] = {
-    {1, 3072, 2048, BF16, BF16, 0, NONE, BF16, false}, {1, 2048, 2048, BF16, F32, 0, NONE, NONE, true},
-    {6, 2048, 2048, F16, F32, 0, F32, NONE, true},     {1, 4096, 4096, BF16, F32, 0, BF16, BF16, true},
-    {8, 4096, 14336, BF16, F32, 0, NONE, NONE, true},
+static const struct matmul_device_problem model_shapes[] = {
+    {1, 3072, 2048, BF16, BF16, 0, NONE, BF16, .residual = false},
+    {1, 2048, 2048, BF16, F32, 0, NONE, NONE, .residual = true},
+    {6, 2048, 2048, F16, F32, 0, F32, NONE, .residual = true},
+    {1, 4096, 4096, BF16, F32, 0, BF16, BF16, .residual = true},
+    {8, 4096, 14336, BF16, F32, 0, NONE, NONE, .residual = true},
 };
-static const struct problem vocabulary = {1, 128256, 2048, BF16, F32, 0, NONE, BF16, false};
-static const struct problem plain = {3, 1043, 2056, BF16, F32, 0, F32, BF16, true};
-static const struct problem gated = {8, 2 * 1000, 1536, F16, F16, 1, F16, F16, false};
+static const struct matmul_device_problem vocabulary = {1, 128256, 2048, BF16, F32, 0, NONE, BF16, .residual = false};
+static const struct matmul_device_problem plain = {3, 1043, 2056, BF16, F32, 0, F32, BF16, .residual = true};
+static const struct matmul_device_problem gated = {8, 2 * 1000, 1536, F16, F16, 1, F16, F16, .residual = false};
 
 /* Corners of the tunables that no candidate takes, and what they are tried on. */
 static const int64_t odd_tunables[][MATMUL_GEMV_PARAMS - MATMUL_FIRST_TUNABLE] = {
@@ -364,13 +289,13 @@ static const int64_t odd_tunables[][MATMUL_GEMV_PARAMS - MATMUL_FIRST_TUNABLE] =
     {16, 2, 512, 3, 2, 1, 0, 1}, {8, 2, 256, 5, 2, 2, 1, 2}, {4, 2, 1024, 2, 4, 1, 1, 1},
     {6, 2, 576, 7, 2, 3, 0, 2},  {8, 3, 256, 1, 2, 1, 1, 0}, {4, 2, 128, 2, 4, 4, 0, 0},
 };
-static const struct problem odd_problems[] = {
-    {5, 1043, 2056, BF16, F32, 0, F32, BF16, true},
-    {4, 2 * 1000, 1544, F16, F16, 1, F16, NONE, false},
+static const struct matmul_device_problem odd_problems[] = {
+    {5, 1043, 2056, BF16, F32, 0, F32, BF16, .residual = true},
+    {4, 2 * 1000, 1544, F16, F16, 1, F16, NONE, .residual = false},
 };
 enum { ODD_TUNABLES = sizeof odd_tunables / sizeof *odd_tunables };
 
-static void odd_params(const struct problem *problem, int i, int64_t params[PLAN_MAX_PARAMS])
+static void odd_params(const struct matmul_device_problem *problem, int i, int64_t params[PLAN_MAX_PARAMS])
 {
     problem_params(problem, params);
     memcpy(params + MATMUL_FIRST_TUNABLE, odd_tunables[i], sizeof odd_tunables[i]);
@@ -380,9 +305,9 @@ TEST(test_shapes)
 {
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        struct problem problem = shapes[i];
+        struct matmul_device_problem problem = shapes[i];
         do run_candidates(&problem, 1);
-        while (problem.epilogue != ACTIVATION_NONE && ++problem.epilogue < ACTIVATION_COUNT);
+        while (problem.activation != ACTIVATION_NONE && ++problem.activation < ACTIVATION_COUNT);
     }
 }
 
@@ -402,8 +327,8 @@ TEST(test_every_row_count)
 {
     TEST_NEEDS_DEVICE();
     for (int64_t rows = 1; rows <= MATMUL_GEMV_MOST_ROWS; rows++) {
-        const struct problem problems[] = {{rows, 515, 776, BF16, F32, 0, BF16, BF16, true},
-                                           {rows, 528, 512, F16, F16, 1, NONE, NONE, false}};
+        const struct matmul_device_problem problems[] = {{rows, 515, 776, BF16, F32, 0, BF16, BF16, .residual = true},
+                                                         {rows, 528, 512, F16, F16, 1, NONE, NONE, .residual = false}};
         for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) run_candidates(&problems[i], 1);
     }
 }
@@ -454,7 +379,9 @@ TEST(test_every_problem_has_a_candidate)
         for (int64_t rows = 1; rows <= 8; rows++)
             for (size_t i = 0; i < sizeof ks / sizeof *ks; i++)
                 for (size_t j = 0; j < sizeof ns / sizeof *ns; j++) {
-                    const struct problem problem = {rows, ns[j], ks[i], BF16, F32, (int)(rows % 2), F32, BF16, false};
+                    const struct matmul_device_problem problem = {rows, ns[j], ks[i],
+                                                                  BF16, F32,   (enum activation)(rows % 2),
+                                                                  F32,  BF16,  .residual = false};
                     problem_params(&problem, params);
                     const int count = matmul_gemv_candidates(params, facts[f], candidates, MOST_CANDIDATES);
                     assert_in_range(count, 1, 32);
@@ -471,14 +398,14 @@ TEST(test_every_problem_has_a_candidate)
 }
 
 /* What racecheck sees: the same tunables and tails, and the ring goes round or not, on few thread blocks. */
-static void assert_cut_down(const struct problem *problem, const int64_t *params)
+static void assert_cut_down(const struct matmul_device_problem *problem, const int64_t *params)
 {
     const int64_t tile = 8 * params[MATMUL_GEMV_GROUPS], stages = params[MATMUL_GEMV_STAGES];
     int64_t few[PLAN_MAX_PARAMS];
     struct device_geometry whole, part;
     struct device_facts few_facts = h200;
     few_facts.multiprocessors = few_processors(params);
-    const struct problem small = cut_down(problem, params, &h200, few);
+    const struct matmul_device_problem small = cut_down(problem, params, &h200, few);
     assert_null(device_matmul_gemv.launch(params, &h200, &whole));
     const char *illegal = device_matmul_gemv.launch(few, &few_facts, &part);
     if (illegal) fail_msg("%s", illegal);
@@ -509,7 +436,7 @@ TEST(test_what_racecheck_sees)
         assert_int_equal(matmul_gemv_candidates(params, &h200, candidates, 1), 1);
         assert_cut_down(&model_shapes[i], candidates[0]);
     }
-    const struct problem *const all[] = {&vocabulary, &plain, &gated};
+    const struct matmul_device_problem *const all[] = {&vocabulary, &plain, &gated};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         problem_params(all[i], params);
         const int count = matmul_gemv_candidates(params, &h200, candidates, MOST_CANDIDATES);
@@ -525,7 +452,7 @@ TEST(test_what_racecheck_sees)
 TEST(test_hostile)
 {
     static const int64_t values[] = {INT64_MIN, INT32_MIN, -1, 0, 1, 2, 3, 7, 8, 9, 1 << 20, INT32_MAX, INT64_MAX};
-    const struct problem problem = {8, 4096, 4096, BF16, F32, 0, F32, BF16, true};
+    const struct matmul_device_problem problem = {8, 4096, 4096, BF16, F32, 0, F32, BF16, .residual = true};
     int64_t params[PLAN_MAX_PARAMS], candidate[1][PLAN_MAX_PARAMS];
     struct device_geometry geometry;
     problem_params(&problem, params);

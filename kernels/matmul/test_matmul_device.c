@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-#include "kernels/op/op.h"
-
 void matmul_device_problem_params(const struct matmul_device_problem *problem, int64_t params[PLAN_MAX_PARAMS])
 {
     memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
@@ -15,23 +13,16 @@ void matmul_device_problem_params(const struct matmul_device_problem *problem, i
     params[MATMUL_DTYPE] = problem->dtype;
     params[MATMUL_OUT_DTYPE] = problem->out_dtype;
     params[MATMUL_EPILOGUE] = problem->activation;
-    params[MATMUL_HAS_BIAS] = problem->bias != DTYPE_NONE;
-    params[MATMUL_BIAS_DTYPE] = problem->bias != DTYPE_NONE ? problem->bias : DTYPE_F32;
+    params[MATMUL_HAS_BIAS] = problem->bias != NONE;
+    params[MATMUL_BIAS_DTYPE] = problem->bias ? problem->bias : F32;
     params[MATMUL_HAS_RESIDUAL] = problem->residual;
-    params[MATMUL_NORM_DTYPE] = DTYPE_F32;
-    params[MATMUL_INPUT_DTYPE] = problem->dtype;
+    params[MATMUL_HAS_NORM] = problem->norm != NONE;
+    params[MATMUL_NORM_DTYPE] = problem->norm ? problem->norm : F32;
+    params[MATMUL_EPS_BITS] = problem->norm ? test_float_bits(1e-5f) : 0;
+    params[MATMUL_INPUT_DTYPE] = problem->norm ? F32 : problem->dtype;
     params[MATMUL_SCALE_BITS] = test_float_bits(problem->scale);
     test_complete_params(&op_matmul, params);
 }
-
-/* Host copies of the operands. */
-struct operands {
-    void *data[MATMUL_DEVICE_MOST_OPERANDS];
-    struct test_device_buffer device[MATMUL_DEVICE_MOST_OPERANDS];
-    cu_deviceptr addresses[MATMUL_DEVICE_MOST_OPERANDS];
-    int count, bias, residual;
-    int64_t rows;
-};
 
 /* A sum, and a bound of the device's error.
  *
@@ -42,12 +33,12 @@ struct bounded {
     double value, error;
 };
 
-static struct bounded dot(const int64_t *params, const struct operands *operands, int64_t row, int64_t n)
+static struct bounded dot(const struct test_launch *launch, int64_t row, int64_t n)
 {
-    const int64_t k_count = params[MATMUL_K];
+    const int64_t *params = launch->params, k_count = params[MATMUL_K];
     const enum dtype dtype = (enum dtype)params[MATMUL_DTYPE];
-    const uint16_t *x = (const uint16_t *)operands->data[MATMUL_X] + row * k_count;
-    const uint16_t *w = (const uint16_t *)operands->data[MATMUL_W] + n * k_count;
+    const uint16_t *x = (const uint16_t *)launch->host[MATMUL_X] + row * k_count;
+    const uint16_t *w = (const uint16_t *)launch->host[MATMUL_W] + n * k_count;
     double sum = 0, squares = 0;
     for (int64_t k = 0; k < k_count; k++) {
         const double product = (double)op_element(x, k, dtype) * (double)op_element(w, k, dtype);
@@ -55,32 +46,33 @@ static struct bounded dot(const int64_t *params, const struct operands *operands
         squares += product * product;
     }
     double bias = 0;
-    if (operands->bias >= 0)
-        bias = op_element(operands->data[operands->bias], n, (enum dtype)params[MATMUL_BIAS_DTYPE]);
+    if (launch->host[MATMUL_BIAS])
+        bias = op_element(launch->host[MATMUL_BIAS], n, (enum dtype)params[MATMUL_BIAS_DTYPE]);
     const double largest = 6 * sqrt(squares) + fabs(bias);
     return (struct bounded){sum + bias, ((double)k_count / 16 + 16) * 0x1p-22 * largest};
 }
 
 /* Element (row, column) of out, and a bound of the error: of the sum, of the activation (at most 1.2 times the gate's error, and
  * 2^-16 for the exponential), of rounding to out's dtype. */
-static struct bounded expected(const int64_t *params, const struct operands *operands, int64_t row, int64_t column)
+static struct bounded expected(const struct test_launch *launch, int64_t row, int64_t column)
 {
+    const int64_t *params = launch->params;
     struct bounded result;
     if (matmul_is_gated(params)) {
         const int64_t n = column / 8 * 16 + column % 8;
-        const struct bounded gate = dot(params, operands, row, n), up = dot(params, operands, row, n + 8);
+        const struct bounded gate = dot(launch, row, n), up = dot(launch, row, n + 8);
         const double gated = activate_exactly((enum activation)params[MATMUL_EPILOGUE], gate.value);
         result.value = gated * up.value;
         result.error =
             1.2 * gate.error * (fabs(up.value) + up.error) + fabs(gated) * up.error + fabs(result.value) * 0x1p-16;
     } else {
         const double scale = (double)op_float_param(params, MATMUL_SCALE_BITS);
-        result = dot(params, operands, row, column);
+        result = dot(launch, row, column);
         result.value *= scale;
         result.error = result.error * scale + fabs(result.value) * 0x1p-23;
-        if (operands->residual >= 0) {
+        if (launch->host[MATMUL_RESIDUAL]) {
             const int64_t index = row * params[MATMUL_N] + column;
-            result.value += (double)((const float *)operands->data[operands->residual])[index];
+            result.value += (double)((const float *)launch->host[MATMUL_RESIDUAL])[index];
             result.error += fabs(result.value) * 0x1p-23;
         }
     }
@@ -89,69 +81,28 @@ static struct bounded expected(const int64_t *params, const struct operands *ope
     return result;
 }
 
-static enum dtype operand_dtype(const int64_t *params, const struct operands *operands, int operand)
-{
-    if (operand == operands->bias) return (enum dtype)params[MATMUL_BIAS_DTYPE];
-    if (operand == operands->residual) return DTYPE_F32;
-    return (enum dtype)params[MATMUL_DTYPE];
-}
-
-static void open_operands(struct operands *operands, const int64_t *params, int valid)
+static void open_operands(struct test_launch *launch, const int64_t *params, int valid)
 {
     struct test_random random = {.state = 12345};
-    const int64_t rows = params[MATMUL_ROWS], k = params[MATMUL_K];
-    *operands = (struct operands){.count = matmul_device_operand_count(params),
-                                  .bias = matmul_device_bias_operand(params),
-                                  .residual = matmul_device_residual_operand(params)};
-    operands->rows = valid < 0 ? 0 : valid == 0 || valid > rows ? rows : valid;
-    for (int i = 0; i < operands->count; i++) {
-        const uint64_t bytes = matmul_device_operand_bytes(params, i);
-        operands->data[i] = malloc(bytes);
-        assert_non_null(operands->data[i]);
-        memset(operands->data[i], 0xff, bytes);
-        if (i == MATMUL_COUNTS) {
-            int32_t *counts = operands->data[i];
-            counts[params[MATMUL_COUNT_INDEX]] = (int32_t)operands->rows;
-            counts[!params[MATMUL_COUNT_INDEX]] = INT32_MAX;
-        } else if (i != MATMUL_OUT) {
-            const enum dtype dtype = operand_dtype(params, operands, i);
-            uint64_t count = bytes / dtype_bytes(dtype);
-            if (i == MATMUL_X || i == operands->residual) count = count / (uint64_t)rows * (uint64_t)operands->rows;
-            /* Sums of about 1. */
-            const float most = i == MATMUL_W ? 3 / sqrtf((float)k) : 1;
-            test_fill(&random, operands->data[i], count, dtype, -most, most);
-        }
-        if (i == operands->residual) {
-            operands->addresses[i] = operands->addresses[MATMUL_OUT];
-            continue;
-        }
-        operands->device[i] = test_device_buffer_new(bytes);
-        operands->addresses[i] = operands->device[i].data;
-        if (i != MATMUL_OUT) test_device_write(&operands->device[i], operands->data[i], bytes);
+    const int64_t rows = params[MATMUL_ROWS];
+    test_launch_open_operands(launch, &op_matmul, params, valid < 0 ? 0 : valid == 0 || valid > rows ? rows : valid);
+    for (int i = MATMUL_X; i < MATMUL_WORKSPACE; i++) {
+        if (!launch->host[i] || i == MATMUL_OUT) continue;
+        size_t count = test_launch_count(launch, i);
+        if (i == MATMUL_X || i == MATMUL_RESIDUAL) count = count / (size_t)rows * (size_t)launch->valid;
+        /* Sums of about 1. */
+        const float most = i == MATMUL_W ? 3 / sqrtf((float)params[MATMUL_K]) : 1;
+        test_fill(&random, launch->host[i], count, test_launch_dtype(launch, i), -most, most);
     }
+    if (launch->host[MATMUL_RESIDUAL]) test_launch_alias(launch, MATMUL_RESIDUAL, MATMUL_OUT);
 }
 
-static void close_operands(struct operands *operands)
+static void check_element(const struct test_launch *launch, int64_t columns, int64_t row, int64_t column,
+                          const char *what)
 {
-    for (int i = 0; i < operands->count; i++) {
-        free(operands->data[i]);
-        test_device_buffer_free(&operands->device[i]);
-    }
-}
-
-static void describe(char *text, size_t size, const struct device_kernel *kernel, const int64_t *params)
-{
-    int used = snprintf(text, size, "%s", kernel->name);
-    for (int i = 0; i < device_param_count(kernel) && used > 0 && (size_t)used < size; i++)
-        used +=
-            snprintf(text + used, size - (size_t)used, " %s=%lld", device_param_name(kernel, i), (long long)params[i]);
-}
-
-static void check_element(const int64_t *params, const struct operands *operands, const void *out, int64_t columns,
-                          int64_t row, int64_t column, const char *what)
-{
-    const struct bounded want = expected(params, operands, row, column);
-    const double found = op_element(out, row * columns + column, (enum dtype)params[MATMUL_OUT_DTYPE]);
+    const struct bounded want = expected(launch, row, column);
+    const double found = (double)op_element(launch->found[MATMUL_OUT], row * columns + column,
+                                            (enum dtype)launch->params[MATMUL_OUT_DTYPE]);
     if (!(fabs(found - want.value) <= want.error))
         fail_msg("%s: out[%lld, %lld]: expected %.9g within %.3g, found %.9g", what, (long long)row, (long long)column,
                  want.value, want.error, found);
@@ -160,40 +111,33 @@ static void check_element(const int64_t *params, const struct operands *operands
 void matmul_device_check_run(const char *what, const int64_t *params, int valid, int samples, matmul_device_run *run,
                              void *context)
 {
-    struct operands operands;
-    void *found[2];
-    const int64_t n = params[MATMUL_N];
-    const int64_t columns = matmul_is_gated(params) ? n / 2 : n;
-    open_operands(&operands, params, valid);
-    struct test_device_buffer *out = &operands.device[MATMUL_OUT];
+    struct test_launch launch;
+    cu_deviceptr operands[PLAN_MAX_OPERANDS];
+    open_operands(&launch, params, valid);
+    const int count = test_launch_list(&launch, operands);
+    const size_t out_bytes = launch.device[MATMUL_OUT].bytes, row_bytes = out_bytes / (size_t)params[MATMUL_ROWS];
+    void *first = test_take(&launch.memory, out_bytes);
     for (int i = 0; i < 2; i++) {
-        found[i] = malloc(out->bytes);
-        assert_non_null(found[i]);
-        test_device_buffer_poison(out);
-        if (operands.residual >= 0) test_device_write(out, operands.data[operands.residual], out->bytes);
-        run(context, operands.addresses, operands.count);
-        for (int o = 0; o < operands.count; o++)
-            if (o != operands.residual) test_device_assert_intact(&operands.device[o], what);
-        test_device_read(out, found[i], out->bytes);
+        test_launch_write(&launch);
+        run(context, operands, count);
+        test_launch_read(&launch);
+        if (i == 0) memcpy(first, launch.found[MATMUL_OUT], out_bytes);
     }
-    const size_t row_bytes = out->bytes / (size_t)params[MATMUL_ROWS];
-    test_assert_same_bits(found[0], found[1], row_bytes * (size_t)operands.rows, what);
-    if (samples && operands.rows > 0) {
+    test_assert_same_bits(launch.found[MATMUL_OUT], first, row_bytes * (size_t)launch.valid, what);
+    const int64_t rows = launch.valid, columns = matmul_is_gated(params) ? params[MATMUL_N] / 2 : params[MATMUL_N];
+    if (samples && rows > 0) {
         struct test_random random = {.state = 99};
         for (int64_t corner = 0; corner < 4; corner++)
-            check_element(params, &operands, found[0], columns, corner / 2 * (operands.rows - 1),
-                          corner % 2 * (columns - 1), what);
-        for (int i = 0; i < samples; i++)
-            check_element(params, &operands, found[0], columns, test_random_range(&random, 0, operands.rows - 1),
-                          test_random_range(&random, 0, columns - 1), what);
+            check_element(&launch, columns, corner / 2 * (rows - 1), corner % 2 * (columns - 1), what);
+        for (int i = 0; i < samples; i++) {
+            const int64_t row = test_random_range(&random, 0, rows - 1);
+            check_element(&launch, columns, row, test_random_range(&random, 0, columns - 1), what);
+        }
     } else {
-        for (int64_t row = 0; row < operands.rows; row++)
-            for (int64_t column = 0; column < columns; column++)
-                check_element(params, &operands, found[0], columns, row, column, what);
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t column = 0; column < columns; column++) check_element(&launch, columns, row, column, what);
     }
-    free(found[0]);
-    free(found[1]);
-    close_operands(&operands);
+    test_launch_close(&launch);
 }
 
 static void run_kernel(void *context, const cu_deviceptr *operands, int count)
@@ -201,33 +145,96 @@ static void run_kernel(void *context, const cu_deviceptr *operands, int count)
     test_kernel_run(context, operands, count, 0);
 }
 
-void matmul_device_check(const struct device_kernel *kernel, const int64_t *params, int valid, int samples)
+static void check_params(const struct device_kernel *kernel, const int64_t *params, int valid, int samples)
 {
-    char what[1024];
     struct test_kernel test;
-    describe(what, sizeof what, kernel, params);
+    const char *what = test_describe(kernel, params);
     test_kernel_open(&test, kernel, params);
     if (test.local_bytes) fail_msg("%s: %d bytes of local memory", what, test.local_bytes);
     matmul_device_check_run(what, params, valid, samples, run_kernel, &test);
     test_kernel_close(&test);
 }
 
-void matmul_device_check_hostile(const struct device_kernel *kernel, const int64_t *params,
-                                 const struct device_facts *gpu)
+static void fill_params(const struct device_kernel *kernel, const struct matmul_device_problem *problem,
+                        const struct matmul_device_tunables *tunables, int64_t params[PLAN_MAX_PARAMS])
 {
-    static const int64_t values[] = {INT64_MIN,  -(INT64_C(1) << 32),
-                                     -1,         0,
-                                     1,          2,
-                                     3,          7,
-                                     8,          9,
-                                     16,         64,
-                                     65,         128,
-                                     256,        512,
-                                     1 << 20,    1 << 24,
-                                     INT32_MAX,  INT64_C(1) << 31,
-                                     100,        192,
-                                     65536,      65535,
-                                     UINT32_MAX, INT64_MAX};
+    matmul_device_problem_params(problem, params);
+    memcpy(params + MATMUL_FIRST_TUNABLE, tunables->value, (size_t)kernel->own_count * sizeof *params);
+}
+
+void matmul_device_check(const struct device_kernel *kernel, const struct matmul_device_problem *problem,
+                         struct matmul_device_tunables tunables, int samples)
+{
+    int64_t params[PLAN_MAX_PARAMS];
+    fill_params(kernel, problem, &tunables, params);
+    check_params(kernel, params, problem->valid, samples);
+}
+
+void matmul_device_check_cases(const struct device_kernel *kernel, const struct matmul_device_case *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) matmul_device_check(kernel, &cases[i].problem, cases[i].tunables, 0);
+}
+
+void matmul_device_check_epilogues(const struct device_kernel *kernel, const struct matmul_device_case *cases,
+                                   size_t count)
+{
+    for (const struct matmul_device_case *test = cases; test < cases + count; test++) {
+        struct matmul_device_problem problem = test->problem;
+        const int samples = problem.k > 1024 ? 10000 : 0;
+        matmul_device_check(kernel, &problem, test->tunables, samples);
+        while (problem.activation != ACTIVATION_NONE && ++problem.activation < ACTIVATION_COUNT)
+            matmul_device_check(kernel, &problem, test->tunables, samples);
+        if (problem.activation != ACTIVATION_NONE) continue;
+        problem.scale = 0.22f;
+        matmul_device_check(kernel, &problem, test->tunables, samples);
+    }
+}
+
+void matmul_device_check_candidates(const struct device_kernel *kernel, const struct device_facts *gpu, int least,
+                                    struct matmul_device_problem first)
+{
+    const struct matmul_device_problem problems[] = {
+        first,
+        {.rows = 16, .n = 1040, .k = 1032, .dtype = BF16, .out_dtype = F32, .residual = true},
+        {.rows = 64, .n = 2064, .k = 512, .dtype = BF16, .out_dtype = BF16, .activation = SILU},
+        {.rows = 500, .n = 3080, .k = 264, .dtype = F16, .out_dtype = F16, .bias = F16},
+    };
+    int64_t params[PLAN_MAX_PARAMS];
+    static int64_t found[64][PLAN_MAX_PARAMS];
+    struct device_geometry geometry;
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
+        matmul_device_problem_params(&problems[i], params);
+        const int count = kernel->candidates(params, gpu, found, 64);
+        assert_in_range(count, least, 32);
+        for (int j = 0; j < count; j++) {
+            assert_null(kernel->launch(found[j], gpu, &geometry));
+            assert_memory_equal(found[j], params, MATMUL_FIRST_TUNABLE * sizeof *params);
+            for (int other = 0; other < j; other++) assert_memory_not_equal(found[j], found[other], sizeof found[j]);
+        }
+        assert_int_equal(kernel->candidates(params, gpu, found, 3), 3);
+        if (!test_device()) continue;
+        const int here = kernel->candidates(params, &test_device()->device.facts, found, 64);
+        for (int j = 0; j < here; j++) check_params(kernel, found[j], 0, 5000);
+    }
+}
+
+static void check_hostile(const struct device_kernel *kernel, const int64_t *params, const struct device_facts *gpu)
+{
+    static const int64_t values[] = {
+        INT64_MIN,  -(INT64_C(1) << 32),
+        -1,         0,
+        1,          2,
+        3,          7,
+        8,          9,
+        16,         64,
+        65,         100,
+        128,        192,
+        256,        512,
+        65535,      65536,
+        1 << 20,    1 << 24,
+        INT32_MAX,  INT64_C(1) << 31,
+        UINT32_MAX, INT64_MAX,
+    };
     struct device_geometry geometry;
     assert_null(kernel->launch(params, gpu, &geometry));
     for (int i = 0; i < device_param_count(kernel); i++)
@@ -248,4 +255,26 @@ void matmul_device_check_hostile(const struct device_kernel *kernel, const int64
             kernel->cost(changed, 0, &bytes, &flops);
             assert_true(bytes > 0 && flops > 0);
         }
+}
+
+void matmul_device_check_refusals(const struct device_kernel *kernel, const struct device_facts *gpu, int older,
+                                  const struct matmul_device_tunables tunables[2])
+{
+    const struct matmul_device_problem problem =
+        {.rows = 64, .n = 4096, .k = 4096, .dtype = BF16, .out_dtype = F32, .residual = true};
+    int64_t params[PLAN_MAX_PARAMS], found[1][PLAN_MAX_PARAMS];
+    struct device_geometry geometry;
+    struct device_facts older_gpu = *gpu;
+    for (int i = 0; i < 2; i++) {
+        fill_params(kernel, &problem, &tunables[i], params);
+        check_hostile(kernel, params, gpu);
+    }
+    params[MATMUL_HAS_NORM] = 1;
+    assert_non_null(kernel->launch(params, gpu, &geometry));
+    assert_int_equal(kernel->candidates(params, gpu, found, 1), 0);
+    params[MATMUL_HAS_NORM] = params[MATMUL_ROWS] = 0;
+    assert_int_equal(kernel->candidates(params, gpu, found, 1), 0);
+    params[MATMUL_ROWS] = problem.rows;
+    older_gpu.capability = older;
+    assert_non_null(kernel->launch(params, &older_gpu, &geometry));
 }

@@ -1,35 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the device matmuls share: one launch on random data against sums in double. */
+/* What the tests of the device matmuls share: one launch on random data against sums in double, and what every kernel
+ * must do with its tunables. */
 #ifndef KERNELS_MATMUL_TEST_MATMUL_DEVICE_H
 #define KERNELS_MATMUL_TEST_MATMUL_DEVICE_H
 
-#include "kernels/cuda/test_device.h"
+#include "kernels/cuda/test_launch.h"
 #include "kernels/matmul/matmul_device.h"
 
-/* The parameters of a problem without HAS_NORM, tunables zero. */
+/* For tables of problems. */
+#define NONE DTYPE_NONE
+#define F32  DTYPE_F32
+#define F16  DTYPE_F16
+#define BF16 DTYPE_BF16
+#define SILU ACTIVATION_SILU
+
+/* The parameters of a problem, tunables zero. */
 struct matmul_device_problem {
     int64_t rows, n, k;
     enum dtype dtype, out_dtype;
     enum activation activation; /* NONE: not gated */
-    enum dtype bias;            /* DTYPE_NONE: without */
-    float scale;                /* 0: 1 */
+    enum dtype bias, norm;      /* DTYPE_NONE: without */
     bool residual;              /* in place: out is the residual's memory */
+    float scale;                /* 0: 1 */
     int valid;                  /* rows; 0: all, -1: none */
 };
 void matmul_device_problem_params(const struct matmul_device_problem *problem, int64_t params[PLAN_MAX_PARAMS]);
 
-/* Runs the kernel with these params twice on the same random operands: both runs give the same bits, no canary is
- * touched, outputs of valid rows are right (all of them, or `samples` random ones and the corners if samples > 0), and
- * the kernel does not spill. Rows of x and of the residual that are not valid hold NaN. */
-void matmul_device_check(const struct device_kernel *kernel, const int64_t *params, int valid, int samples);
+enum { MATMUL_DEVICE_MOST_TUNABLES = 16 };
+struct matmul_device_tunables {
+    int64_t value[MATMUL_DEVICE_MOST_TUNABLES];
+};
+struct matmul_device_case {
+    struct matmul_device_problem problem;
+    struct matmul_device_tunables tunables;
+};
+
+/* Runs the kernel twice on the same random operands: both runs give the same bits, no canary is touched, outputs of valid
+ * rows are right (all of them, or `samples` random ones and the corners if samples > 0), and the kernel does not spill.
+ * Rows of x and of the residual that are not valid hold NaN. Requires: no norm. */
+void matmul_device_check(const struct device_kernel *kernel, const struct matmul_device_problem *problem,
+                         struct matmul_device_tunables tunables, int samples);
+void matmul_device_check_cases(const struct device_kernel *kernel, const struct matmul_device_case *cases,
+                               size_t count);
+/* Each also with a scale, or with every activation. */
+void matmul_device_check_epilogues(const struct device_kernel *kernel, const struct matmul_device_case *cases,
+                                   size_t count);
 
 /* The same of anything that computes the contract: `run` with the addresses of the operands. */
 typedef void matmul_device_run(void *context, const cu_deviceptr *operands, int count);
 void matmul_device_check_run(const char *what, const int64_t *params, int valid, int samples, matmul_device_run *run,
                              void *context);
 
-/* Extreme values of each parameter must be refused or give a geometry that makes sense. */
-void matmul_device_check_hostile(const struct device_kernel *kernel, const int64_t *params,
-                                 const struct device_facts *gpu);
+/* The candidates for `first` and problems of more rows on `gpu` are legal, differ, and are `least` to 32; those for this
+ * machine's GPU compute what they should. */
+void matmul_device_check_candidates(const struct device_kernel *kernel, const struct device_facts *gpu, int least,
+                                    struct matmul_device_problem first);
+
+/* Extreme values of each parameter, beside each of these tunables, must be refused or give a geometry that makes sense; a
+ * norm and the `older` GPU are refused. */
+void matmul_device_check_refusals(const struct device_kernel *kernel, const struct device_facts *gpu, int older,
+                                  const struct matmul_device_tunables tunables[2]);
 
 #endif
