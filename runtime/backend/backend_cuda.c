@@ -116,22 +116,17 @@ static bool plan_sizes(const struct cuda_backend *cuda, const struct engine *fil
                               "free memory, or ask for fewer sequences", status);
 }
 
+/* Cleared, too. */
 static bool allocate_space(struct cuda_backend *cuda, enum plan_space space, uint64_t bytes, struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
+    cu_deviceptr *base = &cuda->memory.base[space];
     cuda->memory.bytes[space] = bytes;
     if (!bytes) return true;
-    return cuda_ok(driver, driver->MemAlloc(&cuda->memory.base[space], bytes), status,
-                   "%" PRIu64 " bytes of GPU memory for the %s space", bytes, plan_space_name(space));
-}
-
-static bool clear_space(const struct cuda_backend *cuda, enum plan_space space, struct status *status)
-{
-    const struct cuda_driver *driver = &cuda->device.driver;
-    if (!cuda->memory.bytes[space]) return true;
-    return cuda_ok(driver,
-                   driver->MemsetD8Async(cuda->memory.base[space], 0, cuda->memory.bytes[space], cuda->device.stream),
-                   status, "clearing the %s space", plan_space_name(space));
+    return cuda_ok(driver, driver->MemAlloc(base, bytes), status, "%" PRIu64 " bytes of GPU memory for the %s space",
+                   bytes, plan_space_name(space)) &&
+           cuda_ok(driver, driver->MemsetD8Async(*base, 0, bytes, cuda->device.stream), status, "clearing the %s space",
+                   plan_space_name(space));
 }
 
 static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *sizes, struct status *status)
@@ -183,9 +178,7 @@ static bool allocate(struct cuda_backend *cuda, const struct cuda_sizes *sizes, 
            allocate_space(cuda, SPACE_ARENA, sizes->device.arena, status) &&
            allocate_space(cuda, SPACE_STEP, sizes->device.step, status) &&
            allocate_space(cuda, SPACE_STATE, sizes->device.state, status) &&
-           allocate_space(cuda, SPACE_KV, sizes->device.kv, status) && clear_space(cuda, SPACE_ARENA, status) &&
-           clear_space(cuda, SPACE_STEP, status) && clear_space(cuda, SPACE_STATE, status) &&
-           clear_space(cuda, SPACE_KV, status) && allocate_host(cuda, sizes, status);
+           allocate_space(cuda, SPACE_KV, sizes->device.kv, status) && allocate_host(cuda, sizes, status);
 }
 
 static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan *plan, struct status *status)

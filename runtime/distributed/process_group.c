@@ -128,12 +128,6 @@ static void send_all(struct process_group *group)
 
 /* ---- in ---- */
 
-static void close_peer(struct peer *peer)
-{
-    close(peer->descriptor);
-    peer->descriptor = -1;
-}
-
 static void take_note(struct process_group *group, uint32_t process, uint64_t step, uint64_t digest)
 {
     struct notes *notes = &group->notes[process];
@@ -208,7 +202,7 @@ static void handle(struct process_group *group, struct peer *peer)
         if (index < group->processes) take_note(group, index, in->number, in->value);
         if (in->type == FRAME_BEAT) break;
         peer->has_left = true;
-        close_peer(peer);
+        process_group_close_peer(peer);
     }
 }
 
@@ -219,7 +213,7 @@ static void lose(struct process_group *group, struct peer *peer, int error)
         process_group_admit_send_away(group, peer, "closed the connection without a hello");
         return;
     }
-    close_peer(peer);
+    process_group_close_peer(peer);
     if (group->is_leaving) return;
     if (group->process && !group->is_admitted) {
         group->unanswered++; /* process 0 may have had no free place: meet() connects again */
@@ -285,7 +279,7 @@ static void receive(struct process_group *group, struct peer *peer, int64_t now)
         if (peer->in_bytes == sizeof *in && !peer->is_known && !process_group_admit_expects(group, peer)) return;
         if (peer->in_bytes == sizeof *in && peer->is_known && !is_expected(group, peer)) {
             fail_unexpected(group, peer);
-            close_peer(peer);
+            process_group_close_peer(peer);
             return;
         }
         if (peer->in_bytes < sizeof *in || peer->in_bytes < sizeof *in + in->bytes) continue;
@@ -498,7 +492,7 @@ static void meet(struct process_group *group, const char *address)
     group->listener = -1;
     for (uint32_t i = 0; i < MOST_PEERS; i++) {
         struct peer *peer = &group->peers[i];
-        if (peer->descriptor >= 0 && !peer->is_known && !peer->is_refused) close_peer(peer);
+        if (peer->descriptor >= 0 && !peer->is_known && !peer->is_refused) process_group_close_peer(peer);
     }
     pthread_mutex_unlock(&group->lock);
 }
@@ -607,7 +601,7 @@ void process_group_leave(struct process_group **leaving)
     else
         run_monitor(group);
     for (uint32_t i = 0; i < MOST_PEERS; i++)
-        if (group->peers[i].descriptor >= 0) close_peer(&group->peers[i]);
+        if (group->peers[i].descriptor >= 0) process_group_close_peer(&group->peers[i]);
     if (group->listener >= 0) close(group->listener);
     close(group->waker);
     pthread_mutex_destroy(&group->lock);

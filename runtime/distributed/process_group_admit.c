@@ -14,15 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 enum { DETAIL_BYTES = 32 };
-
-static void close_stranger(struct peer *stranger)
-{
-    close(stranger->descriptor);
-    stranger->descriptor = -1;
-}
 
 /* ---- refusals, for the message of a time-out ---- */
 
@@ -38,7 +31,7 @@ static void note_refusal(struct process_group *group, const struct peer *strange
 void process_group_admit_send_away(struct process_group *group, struct peer *stranger, const char *why)
 {
     if (!stranger->is_refused) note_refusal(group, stranger, stranger->is_asked, why, "");
-    close_stranger(stranger);
+    process_group_close_peer(stranger);
 }
 
 void process_group_admit_describe(const struct process_group *group, char *text, size_t bytes)

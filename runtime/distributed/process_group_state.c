@@ -4,11 +4,18 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 void process_group_add_due(struct process_group *group, enum frame_type type)
 {
     for (uint32_t i = 0; i < MOST_PEERS; i++)
         if (group->peers[i].is_known) group->peers[i].due |= 1u << type;
+}
+
+void process_group_close_peer(struct peer *peer)
+{
+    close(peer->descriptor);
+    peer->descriptor = -1;
 }
 
 void process_group_set_failed(struct process_group *group, enum status_code code, const char *format, ...)

@@ -118,7 +118,9 @@ struct process_group {
 
 static inline bool process_group_has_token(const struct process_group *group) { return group->token[0] != '\0'; }
 
-/* Requires, for both functions: the lock is held. */
+/* Requires, for these functions: the lock is held. */
+
+void process_group_close_peer(struct peer *peer);
 
 /* Makes the group fail, unless it has already, and sends the failure to all known peers. */
 __attribute__((format(printf, 3, 4))) void process_group_set_failed(struct process_group *group, enum status_code code,
