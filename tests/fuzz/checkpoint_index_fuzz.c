@@ -3,15 +3,9 @@
  * their folder. */
 #include "formats/checkpoint/checkpoint_index.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
-
-static void require(bool condition)
-{
-    if (!condition) abort();
-}
 
 /* Nodes of a JSON tree: a byte of text may be one. */
 const struct fuzz_cost fuzz_cost = {.base_ms = 100, .us_per_byte = 20, .base_bytes = 256 << 10, .bytes_per_byte = 256};

@@ -5,15 +5,9 @@
 #include "formats/checkpoint/model_config.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
-
-static void require(bool condition)
-{
-    if (!condition) abort();
-}
 
 static void check_tokens(const struct model_config *config)
 {

@@ -27,14 +27,6 @@ static void write_file(const char *folder, const char *name, const char *text)
         stop(status.message);
 }
 
-static void write_engine(const char *folder, const char *name, const struct test_engine *sample, bool compress)
-{
-    char path[4096];
-    struct status status = {0};
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (!test_engine_write(sample, path, compress, &status)) stop(status.message);
-}
-
 /* Fewer plans: the other sections are a larger part. */
 static void leave_out_a_plan(struct test_engine *sample)
 {
@@ -45,49 +37,56 @@ static void leave_out_a_plan(struct test_engine *sample)
     sample->manifest.step_bytes = sample->plans[1].header.step_bytes;
 }
 
-static void write_engines(const char *folder, struct test_engine *sample)
+/* In the order of writing. Compressed sections in engine_fixed would only try zlib. */
+static void write_engines(const char *folder)
 {
-    write_engine(folder, "engine/good_plain", sample, false);
-    write_engine(folder, "engine/good_compressed", sample, true);
-    /* Compressed sections would only try zlib. */
-    write_engine(folder, "engine_fixed/good_plain", sample, false);
-    leave_out_a_plan(sample);
-    write_engine(folder, "engine_fixed/good_two_plans", sample, false);
+    static const struct {
+        bool (*make)(struct test_engine *engine, struct status *status);
+        const char *name;
+        bool compress, two_plans;
+    } engines[] = {
+        {test_engine_make, "engine/good_plain", false, false},
+        {test_engine_make, "engine/good_compressed", true, false},
+        {test_engine_make, "engine_fixed/good_plain", false, false},
+        {test_engine_make, "engine_fixed/good_two_plans", false, true},
+        {test_engine_make_device, "engine/good_cuda_plain", false, false},
+        {test_engine_make_device, "engine/good_cuda_compressed", true, false},
+        {test_engine_make_device, "engine_fixed/good_cuda_plain", false, false},
+        {test_engine_make_device, "engine_fixed/good_cuda_two_plans", false, true},
+        {test_engine_make_library, "engine/good_library_plain", false, false},
+        {test_engine_make_library, "engine_fixed/good_library_two_plans", false, true},
+    };
+    static struct test_engine sample;
+    for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
+        char path[4096];
+        struct status status = {0};
+        snprintf(path, sizeof path, "%s/%s", folder, engines[i].name);
+        if (!engines[i].make(&sample, &status)) stop(status.message);
+        if (engines[i].two_plans) leave_out_a_plan(&sample);
+        if (!test_engine_write(&sample, path, engines[i].compress, &status)) stop(status.message);
+    }
 }
 
-static void write_device_engines(const char *folder, struct test_engine *sample)
-{
-    write_engine(folder, "engine/good_cuda_plain", sample, false);
-    write_engine(folder, "engine/good_cuda_compressed", sample, true);
-    write_engine(folder, "engine_fixed/good_cuda_plain", sample, false);
-    leave_out_a_plan(sample);
-    write_engine(folder, "engine_fixed/good_cuda_two_plans", sample, false);
-}
-
-static void write_library_engines(const char *folder, struct test_engine *sample)
-{
-    write_engine(folder, "engine/good_library_plain", sample, false);
-    leave_out_a_plan(sample);
-    write_engine(folder, "engine_fixed/good_library_two_plans", sample, false);
-}
-
-/* Engines of another kind than those of write_manifests. */
-static void write_manifest(const char *folder, const char *name, const struct test_engine *sample)
+/* free() it */
+static char *manifest_of(const struct test_engine *sample)
 {
     char *text = NULL;
     size_t size;
     struct status status = {0};
     if (!manifest_format(&sample->manifest, &text, &size, &status)) stop(status.message);
+    return text;
+}
+
+static void write_manifest(const char *folder, const char *name, const struct test_engine *sample)
+{
+    char *text = manifest_of(sample);
     write_file(folder, name, text);
     free(text);
 }
 
 static void write_manifests(const char *folder, struct test_engine *sample)
 {
-    char *text = NULL, *copy = NULL;
-    size_t size;
-    struct status status = {0};
-    if (!manifest_format(&sample->manifest, &text, &size, &status)) stop(status.message);
+    char *text = manifest_of(sample), *copy = NULL;
     write_file(folder, "manifest/good_small", text);
     /* The same with optional parts left out or added. */
     if (asprintf(&copy, "{\"extra\":{\"note\":[1,2.5,null]},%s", text + 1) < 0) stop("out of memory");
@@ -98,9 +97,9 @@ static void write_manifests(const char *folder, struct test_engine *sample)
     sample->manifest.chat_format = CHAT_NONE;
     sample->manifest.temperature = 1.0 / 3;
     free(text);
-    if (!manifest_format(&sample->manifest, &text, &size, &status)) stop(status.message);
+    text = manifest_of(sample);
     write_file(folder, "manifest/good_other", text);
-    text[size / 2] = '\0';
+    text[strlen(text) / 2] = '\0';
     write_file(folder, "manifest/bad_cut", text);
     free(text);
     free(copy);
@@ -143,14 +142,12 @@ int main(int argc, char **argv)
     struct status status = {0};
     if (argc != 2) stop("usage: engine_corpus FOLDER");
     if (!test_engine_make(&sample, &status)) stop(status.message);
+    write_engines(argv[1]);
     write_caches(argv[1], &sample);
-    write_engines(argv[1], &sample);
+    leave_out_a_plan(&sample);
     write_manifests(argv[1], &sample);
     if (!test_engine_make_device(&sample, &status)) stop(status.message);
     write_manifest(argv[1], "manifest/good_cuda", &sample);
-    write_device_engines(argv[1], &sample);
-    if (!test_engine_make_library(&sample, &status)) stop(status.message);
-    write_library_engines(argv[1], &sample);
     /* Broken engines of several ranks: formats/engine/engine_exchange_test.c and runtime/backend/backend_ranks_test.c. */
     if (!test_engine_make_ranks(&sample, &status)) stop(status.message);
     write_manifest(argv[1], "manifest/good_ranks", &sample);

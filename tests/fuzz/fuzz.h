@@ -3,8 +3,10 @@
 // and libFuzzer (--config=fuzz). cost.c stands between a driver and the target and judges what each input costs.
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 // Required. Returns 0; a defect shows as a crash, a sanitizer report or a cost above the limit.
 int fuzz_try(const uint8_t *data, size_t size);
@@ -27,3 +29,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 // Optional. Called once before the first input.
 __attribute__((weak)) int LLVMFuzzerInitialize(int *argc, char ***argv);
+
+// What must hold for every input.
+static inline void require(bool condition)
+{
+    if (!condition) abort();
+}

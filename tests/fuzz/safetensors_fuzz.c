@@ -2,15 +2,9 @@
 /* The safetensors reader: any bytes are either refused with a message or give tensors that lie inside the file. */
 #include "formats/checkpoint/safetensors.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
-
-static void require(bool condition)
-{
-    if (!condition) abort();
-}
 
 static void check_tensor(const struct tensor_view *tensor, const uint8_t *data, size_t size)
 {

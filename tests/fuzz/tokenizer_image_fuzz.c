@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A tokenizer's image: any bytes are either refused with a message or can be used for encoding and decoding. */
 #include "formats/tokenizer/tokenizer_image.h"
-#include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/tokenizer_use.h"
 
 /* Without these fields hardly a mutation that changes the size would get past the header. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.json: any bytes are either refused with a message or make an image that opens, encodes and decodes. */
-#include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/tokenizer_use.h"
 
 /* One input of some encodes a long text, which tokenizer_use.h gives 9 s. */

@@ -11,11 +11,7 @@
 #include "formats/base/hash.h"
 #include "formats/tokenizer/tokenizer.h"
 #include "formats/tokenizer/tokenizer_text.h"
-
-static inline void require(bool condition)
-{
-    if (!condition) abort();
-}
+#include "tests/fuzz/fuzz.h"
 
 /* A stream's text is valid UTF-8 push by push, and equals the batch unless a byte run was ill-formed. */
 static inline void use_decoder(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special)
