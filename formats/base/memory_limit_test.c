@@ -21,8 +21,7 @@ static int remove_root(void **state)
 
 static void write_file(const char *path, const char *text)
 {
-    char whole[512];
-    snprintf(whole, sizeof whole, "%s/%s", root, path);
+    const char *whole = test_text("%s/%s", root, path);
     for (char *slash = strchr(whole + strlen(root) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         mkdir(whole, 0700);
@@ -92,9 +91,8 @@ TEST(test_message)
     struct status status;
     status_clear(&status);
     assert_true(memory_limit_check("scratch", 1, 1, "free memory", &status));
-    assert_false(memory_limit_check("scratch", UINT64_MAX - 1, 1, "free memory", &status));
-    assert_int_equal(status.code, STATUS_MACHINE);
-    assert_non_null(strstr(status.message, "scratch: 18446744073709551614 bytes needed"));
+    test_expect_failure(memory_limit_check("scratch", UINT64_MAX - 1, 1, "free memory", &status), &status,
+                        STATUS_MACHINE, "scratch: 18446744073709551614 bytes needed");
     assert_non_null(strstr(status.message, "free memory"));
 }
 

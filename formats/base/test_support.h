@@ -53,15 +53,21 @@ static inline void test_folder_remove(char *path)
     free(path);
 }
 
-/* folder/name in a buffer that is reused after four more calls */
-static inline const char *test_path(const char *folder, const char *name)
+/* A formatted text in a buffer that is reused after three more calls. */
+__attribute__((format(printf, 1, 2))) static inline const char *test_text(const char *format, ...)
 {
     static char buffers[4][512];
     static int next;
     char *buffer = buffers[next++ % 4];
-    snprintf(buffer, sizeof buffers[0], "%s/%s", folder, name);
+    va_list arguments;
+    va_start(arguments, format);
+    assert_in_range(vsnprintf(buffer, sizeof buffers[0], format, arguments), 0, sizeof buffers[0] - 1);
+    va_end(arguments);
     return buffer;
 }
+
+/* folder/name, likewise */
+static inline const char *test_path(const char *folder, const char *name) { return test_text("%s/%s", folder, name); }
 
 static inline void test_write(const char *path, const void *data, size_t size)
 {

@@ -168,10 +168,9 @@ TEST(test_sharded)
     static const char *const metadata[] = {"", "'metadata': {'total_size': 3, 'total_parameters': 3},",
                                            "'metadata': {'total_size': 3.0},", "'metadata': {},"};
     for (size_t i = 0; i < sizeof metadata / sizeof *metadata; i++) {
-        char text[256];
-        snprintf(text, sizeof text,
-                 "{%s'weight_map': {'a': 's1.safetensors', 'b': 's2.safetensors', 'c': 's1.safetensors'}}",
-                 metadata[i]);
+        const char *text =
+            test_text("{%s'weight_map': {'a': 's1.safetensors', 'b': 's2.safetensors', 'c': 's1.safetensors'}}",
+                      metadata[i]);
         write_json(index_name, text);
         test_expect_success(open_at(i % 2 ? test_path(folder, index_name) : folder, false), &status);
         assert_int_equal(checkpoint.shard_count, 2);

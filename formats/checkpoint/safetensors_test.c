@@ -78,10 +78,9 @@ TEST(test_good)
 TEST(test_every_dtype)
 {
     for (int dtype = DTYPE_NONE + 1; dtype < DTYPE_COUNT; dtype++) {
-        char header[128];
         size_t bytes = 3 * dtype_bytes((enum dtype)dtype);
-        snprintf(header, sizeof header, "{'t':{'dtype':'%s','shape':[3],'data_offsets':[0,%zu]}}",
-                 dtype_name((enum dtype)dtype), bytes);
+        const char *header =
+            test_text("{'t':{'dtype':'%s','shape':[3],'data_offsets':[0,%zu]}}", dtype_name((enum dtype)dtype), bytes);
         test_expect_success(parse(header, strlen(header), bytes), &status);
         assert_int_equal(file.tensors[0].dtype, dtype);
         assert_int_equal(file.tensors[0].bytes, bytes);
@@ -167,8 +166,7 @@ TEST(test_entries)
         {"{'dtype':'F32','shape':[1],'data_offsets':[0,4],'strides':[1]}", "'strides'|not understood"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char header[256];
-        snprintf(header, sizeof header, "{'some.tensor':%s}", cases[i].entry);
+        const char *header = test_text("{'some.tensor':%s}", cases[i].entry);
         expect_refused(header, 4, cases[i].words);
         expect_refused(header, 4, "some.tensor");
     }
@@ -229,8 +227,7 @@ TEST(test_many)
     test_expect_success(parse(header, used, COUNT), &status);
     assert_int_equal(file.tensor_count, COUNT);
     for (int i = 0; i < COUNT; i += 997) {
-        char name[40];
-        snprintf(name, sizeof name, "layers.%d.w", (i * 7919) % COUNT);
+        const char *name = test_text("layers.%d.w", (i * 7919) % COUNT);
         assert_non_null(safetensors_find(&file, name));
         assert_int_equal(*(const uint8_t *)safetensors_find(&file, name)->data, i & 0xff);
     }

@@ -24,8 +24,7 @@ TEST(test_names)
     };
     assert_int_equal(sizeof cases / sizeof *cases, DTYPE_COUNT - 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char prefixed[40];
-        snprintf(prefixed, sizeof prefixed, "torch.%s", cases[i].torch_name);
+        const char *prefixed = test_text("torch.%s", cases[i].torch_name);
         assert_int_equal(dtype_bytes(cases[i].dtype), cases[i].bytes);
         assert_string_equal(dtype_name(cases[i].dtype), cases[i].name);
         assert_int_equal(dtype_from_name(cases[i].name), cases[i].dtype);

@@ -148,10 +148,8 @@ TEST(buffers_count_across_library_collectives)
         expect_good(&library);
         const int second = (int)(strchr(plans[i], 'g') - plans[i]);
         struct plan_operand *buffer = &library.operands[2 * second + 1];
-        char expected[160];
-        snprintf(expected, sizeof expected,
-                 "section 'library plans': plan 0: launch %d: its buffer overlaps that of the collective before it",
-                 second);
+        const char *expected = test_text(
+            "section 'library plans': plan 0: launch %d: its buffer overlaps that of the collective before it", second);
         buffer->offset = HEADER_BYTES; /* buffer of the first one */
         expect_bad(&library, expected);
         buffer->offset = HEADER_BYTES + BLOCK;
@@ -220,13 +218,12 @@ TEST(apart_all_collectives_are_calls)
     } cases[] = {{"R", -1}, {"aRaG", -1}, {"RRRRRRRG", -1}, {"r", 0}, {"Rg", 1}, {"RaGgr", 3}, {"aaaRr", 4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct small_plan library;
-        char expected[160];
         make(&library, cases[i].launches);
         library.plan.header.use = PLAN_USE_APART;
-        snprintf(expected, sizeof expected,
-                 "section 'library plans': plan 0: launch %d: a collective in the COMM space, which ranks in different "
-                 "processes do not share",
-                 cases[i].refused);
+        const char *expected = test_text(
+            "section 'library plans': plan 0: launch %d: a collective in the COMM space, which ranks in different "
+            "processes do not share",
+            cases[i].refused);
         if (cases[i].refused < 0)
             expect_good(&library);
         else
@@ -252,10 +249,9 @@ TEST(plans_of_our_own_are_for_all)
 {
     for (uint32_t use = 1; use <= 2; use++) {
         struct small_plan own;
-        char expected[80];
         make(&own, "a");
         own.plan.header.use = use;
-        snprintf(expected, sizeof expected, "section 'plans': plan 0: use: expected 0, found %u", use);
+        const char *expected = test_text("section 'plans': plan 0: use: expected 0, found %u", use);
         for (uint64_t ranks = 1; ranks <= 2; ranks++) {
             assert_false(verify(&own, NULL, ranks));
             assert_int_equal(status.code, STATUS_CORRUPT);
@@ -285,11 +281,10 @@ TEST(libraries_go_with_the_number_of_ranks)
                                         .calls = calls,
                                         .call_count = 2};
             const bool good = l > 2 || (library == LIBRARY_NCCL) == (r > 1);
-            char expected[120];
             assert_int_equal(engine_verify_exchange(&bare, &status), good);
             if (good) continue;
-            snprintf(expected, sizeof expected, "section 'library calls': call 1: %s in an engine of %d ranks",
-                     plan_library_name(library), ranks[r] ? (int)ranks[r] : 1);
+            const char *expected = test_text("section 'library calls': call 1: %s in an engine of %d ranks",
+                                             plan_library_name(library), ranks[r] ? (int)ranks[r] : 1);
             assert_string_equal(status.message, expected);
             assert_int_equal(status.code, STATUS_CORRUPT);
         }
@@ -301,13 +296,12 @@ TEST(files_of_one_rank_call_no_nccl)
     size_t size;
     for (int call = 0; call < 2; call++) {
         uint32_t library = LIBRARY_NCCL;
-        char expected[120];
         assert_int_equal(make_sample(NULL), 0);
         uint8_t *entry = sample.calls_section + sizeof(struct engine_calls_header) +
                          (size_t)call * sizeof(struct engine_call_entry) + offsetof(struct engine_call_entry, library);
         memcpy(entry, &library, sizeof library);
-        snprintf(expected, sizeof expected,
-                 "collectives: section 'library calls': call %d: NCCL in an engine of 1 ranks", call);
+        const char *expected =
+            test_text("collectives: section 'library calls': call %d: NCCL in an engine of 1 ranks", call);
         expect_sample_refused(expected);
         library = LIBRARY_COUNT;
         memcpy(entry, &library, sizeof library);

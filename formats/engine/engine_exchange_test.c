@@ -141,12 +141,11 @@ TEST(missing_operands_are_refused)
             assert_int_equal(make_sample(NULL), 0);
             struct plan_launch *launch = collective(plan, 1);
             operand_of(plan, launch, operand)->space = SPACE_ARENA;
-            char expected[160];
-            snprintf(expected, sizeof expected,
-                     "collectives: section 'plans': plan %zu: launch %d: %d headers and %d buffers of the COMM space, "
-                     "expected one of "
-                     "each",
-                     plan, (int)(launch - sample.storage[plan].launches), operand == BUFFER, operand == HEADER);
+            const char *expected = test_text(
+                "collectives: section 'plans': plan %zu: launch %d: %d headers and %d buffers of the COMM space, "
+                "expected one of "
+                "each",
+                plan, (int)(launch - sample.storage[plan].launches), operand == BUFFER, operand == HEADER);
             expect_sample_refused(expected);
         }
     assert_int_equal(make_sample(NULL), 0);
@@ -192,9 +191,7 @@ TEST(neighbours_must_not_overlap)
         assert_int_equal(make_sample(NULL), 0);
         move(buffer_of(0, 1), SECOND, BLOCK);
         move(buffer_of(0, cases[i].changed), cases[i].offset, cases[i].bytes);
-        char expected[160];
-        snprintf(
-            expected, sizeof expected,
+        const char *expected = test_text(
             "collectives: section 'plans': plan 0: launch %d: its buffer overlaps that of the collective before it",
             (int)(collective(0, cases[i].named) - sample.storage[0].launches));
         expect_sample_refused(expected);

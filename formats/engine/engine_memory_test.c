@@ -127,9 +127,8 @@ TEST(a_limit_holds_for_all_together)
     expect_cheap_refusal(STATUS_MACHINE, "section 'tactics': needs 41943040 bytes of memory|may take 3|has taken|"
                                          "raise the limit (max_host_bytes)");
     /* With a higher limit the file is read and its error reported. */
-    assert_false(open_within(2 * (uint64_t)BOMB_BYTES));
-    assert_int_equal(status.code, STATUS_CORRUPT);
-    assert_non_null(strstr(status.message, "section 'tactics': line 0 is not a tuning record"));
+    test_expect_failure(open_within(2 * (uint64_t)BOMB_BYTES), &status, STATUS_CORRUPT,
+                        "section 'tactics': line 0 is not a tuning record");
 }
 
 /* Below some limit no open succeeds, from it on all do. */
@@ -149,8 +148,7 @@ TEST(the_caller_sets_the_limit)
             assert_int_equal(opened, 0);
             refused++;
             assert_int_equal(status.code, STATUS_MACHINE);
-            char limit_text[40];
-            snprintf(limit_text, sizeof limit_text, "may take %llu in all", (unsigned long long)limit);
+            const char *limit_text = test_text("may take %llu in all", (unsigned long long)limit);
             assert_non_null(strstr(status.message, "section '"));
             assert_non_null(strstr(status.message, limit_text));
         }

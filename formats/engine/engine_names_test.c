@@ -44,9 +44,8 @@ TEST(the_file_names_its_ops)
     for (uint32_t n = 0; n < plan->header.launch_count; n++) {
         const struct plan_launch *launch = &plan->launches[n];
         const bool is_head = launch->op == OP_MATMUL;
-        char expected[16];
         int64_t value = 0;
-        snprintf(expected, sizeof expected, "tun%u", launch->op);
+        const char *expected = test_text("tun%u", launch->op);
         assert_string_equal(engine_op_name(&engine, launch->op), expected);
         assert_string_equal(engine_kernel_name(&engine, launch), is_head ? "matmul_head" : "rows");
         if (!is_head) assert_string_equal(engine_operand_name(&engine, launch, 0), "zahlen");

@@ -97,13 +97,12 @@ TEST(regions_of_several_chunks)
     const struct engine_section_entry *section = test_engine_entry(bytes, size, SECTION_WEIGHTS);
     for (uint64_t wrong = 0; wrong < CHUNKS; wrong++) {
         uint64_t offset, length;
-        char words[80];
         weight_chunk_range(RANKS * REGION, RANKS, wrong, &offset, &length);
         bytes[section->offset + offset + length - 1] ^= 1;
         assert_true(engine_open_memory(&engine, bytes, size, "test", &status));
         for (uint64_t chunk = 0; chunk < CHUNKS; chunk++)
             assert_int_equal(engine_verify_weights(&engine, chunk, 1, &status), chunk != wrong);
-        snprintf(words, sizeof words, "chunk %d of 4 (%d bytes at %d)", (int)wrong, (int)length, (int)offset);
+        const char *words = test_text("chunk %d of 4 (%d bytes at %d)", (int)wrong, (int)length, (int)offset);
         if (!strstr(status.message, words)) fail_msg("expected '%s', found '%s'", words, status.message);
         engine_close(&engine);
         bytes[section->offset + offset + length - 1] ^= 1;

@@ -221,11 +221,10 @@ static inline void expect_every_bit_counts(unsigned type, bool (*may_be)(const u
                                            const char *about)
 {
     size_t size;
-    char name[64];
     uint8_t *bytes = written(false, &size);
     const struct engine_section_entry *entry = test_engine_entry(bytes, size, type);
     uint8_t *section = bytes + entry->offset;
-    snprintf(name, sizeof name, "section '%s': ", engine_section_name(type));
+    const char *name = test_text("section '%s': ", engine_section_name(type));
     for (size_t bit = 0; bit < 8 * entry->stored_bytes; bit++) {
         section[bit / 8] ^= (uint8_t)(1u << bit % 8);
         engine_fix_checksums(bytes, size);
@@ -242,15 +241,14 @@ static inline void expect_every_bit_counts(unsigned type, bool (*may_be)(const u
 static inline void expect_one_length(unsigned type, const void *section, size_t section_bytes, size_t header_bytes)
 {
     size_t size;
-    char name[64];
     uint8_t *without = written(false, &size), *longer = calloc(1, section_bytes + 128);
     assert_non_null(longer);
     memcpy(longer, section, section_bytes);
     for (size_t length = 1; length <= section_bytes + 128; length++) {
         size_t whole = size;
         uint8_t *bytes = test_engine_with_section(without, &whole, type, longer, length);
-        snprintf(name, sizeof name, "section '%s': %s", engine_section_name(type),
-                 length < header_bytes ? "too short for its header" : "");
+        const char *name = test_text("section '%s': %s", engine_section_name(type),
+                                     length < header_bytes ? "too short for its header" : "");
         if (length == section_bytes)
             expect_accepted(bytes, whole);
         else

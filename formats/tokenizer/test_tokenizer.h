@@ -126,8 +126,7 @@ static inline void open_json(const char *json, size_t size)
 /* A file of the shared folder, which may be compressed; free() it. */
 static inline char *read_gzip(const char *folder, const char *name, size_t *size)
 {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s/%s", test_shared(), folder, name);
+    const char *path = test_text("%s/%s/%s", test_shared(), folder, name);
     gzFile file = gzopen(path, "rb");
     const size_t limit = 32 << 20;
     char *text = malloc(limit);

@@ -5,7 +5,7 @@
 #include "formats/base/file.h"
 #include "formats/base/hash.h"
 #include "formats/tuning/tuning_record.h"
-#include "formats/base/test_program.h"
+#include "formats/base/test_support.h"
 
 static char folder[] = "/tmp/tuning_record_test.XXXXXX";
 static char path[64];
@@ -173,9 +173,8 @@ TEST(sixteen_values_are_the_most)
     size_t edited_size;
     line[size - 1] = '\0';
     char *edited = edited_line(line + 17, "[\"value_15\",175]", "[\"more\",1],[\"value_15\",175]", &edited_size);
-    assert_false(tuning_record_parse(&back, edited, edited_size, &status));
-    assert_int_equal(status.code, STATUS_BAD_INPUT);
-    assert_non_null(strstr(status.message, "values: expected an array of few"));
+    test_expect_failure(tuning_record_parse(&back, edited, edited_size, &status), &status, STATUS_BAD_INPUT,
+                        "values: expected an array of few");
     assert_true(tuning_cache_open(&cache, NULL, &status));
     assert_true(tuning_cache_parse(&cache, line, size - 1, &status));
     assert_true(tuning_cache_parse(&cache, edited, edited_size, &status));
@@ -280,8 +279,7 @@ TEST(the_last_record_of_a_key_wins)
 {
     open_cache(0, 0);
     for (int i = 0; i < 200; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "key %d", i * 37 % 200);
+        const char *key = test_text("key %d", i * 37 % 200);
         add(key, i);
     }
     add("key 7", 1000);
@@ -363,8 +361,7 @@ TEST(processes_may_append_to_one_file)
         if (children[process] > 0) continue;
         bool good = tuning_cache_open(&cache, path, NULL);
         for (int i = 0; good && i < RECORDS; i++) {
-            char key[48];
-            snprintf(key, sizeof key, "process %d record %d", process, i);
+            const char *key = test_text("process %d record %d", process, i);
             struct tuning_record record = example(key, i);
             good = tuning_cache_add(&cache, &record, NULL);
         }
@@ -395,9 +392,7 @@ TEST(missing_folders_are_made)
     snprintf(deep, sizeof deep, "%s/one/two/three/cache", folder);
     assert_true(tuning_cache_open(&cache, deep, NULL));
     struct tuning_record record = example("key", 1);
-    assert_false(tuning_cache_add(&cache, &record, &status));
-    assert_int_equal(status.code, STATUS_NOT_FOUND);
-    assert_non_null(strstr(status.message, "one/two/three/cache"));
+    test_expect_failure(tuning_cache_add(&cache, &record, &status), &status, STATUS_NOT_FOUND, "one/two/three/cache");
     tuning_cache_close(&cache);
     assert_int_not_equal(access(middle, F_OK), 0);
 }
