@@ -153,6 +153,8 @@ static inline void open_fixture(const struct fixture *fixture)
     free(json);
 }
 
+#define OPEN(...) open_fixture(&(const struct fixture){__VA_ARGS__})
+
 static inline void encode(const char *text, size_t size, bool add_special)
 {
     test_expect_success(tokenizer_encode(opened.tokenizer, text, size, add_special, &encoded, &status), &status);

@@ -65,21 +65,15 @@ TEST(test_word_of_the_model)
 {
     static const struct plain_case plain = {"<s>", "0 1 2"};
     static const char vocab[] = "{'<':0,'s':1,'>':2,'<s>':3}";
-    open_fixture(&(struct fixture){.vocab = vocab,
-                                   .merges = "[]",
-                                   .options = "'ignore_merges':true,",
-                                   .added = SPECIAL(3, "<s>")});
+    OPEN(.vocab = vocab, .merges = "[]", .options = "'ignore_merges':true,", .added = SPECIAL(3, "<s>"));
     check_plain(&plain, NULL, 0);
 }
 
 /* The template's own tokens remain. */
 TEST(test_template)
 {
-    open_fixture(&(struct fixture){.sentencepiece = true,
-                                   .options = LLAMA_OPTIONS,
-                                   .normalizer = LLAMA_NORMALIZER,
-                                   .post_processor = TEMPLATE,
-                                   .added = SPECIAL(1, "<s>")});
+    OPEN(.sentencepiece = true, .options = LLAMA_OPTIONS, .normalizer = LLAMA_NORMALIZER, .post_processor = TEMPLATE,
+         .added = SPECIAL(1, "<s>"));
     test_expect_success(tokenizer_encode_plain(opened.tokenizer, "a<s>", 4, true, NULL, 0, &encoded, &status), &status);
     assert_int_equal(encoded.ids[0], 1);
     assert_int_equal(encoded.ids[encoded.count - 1], 2);

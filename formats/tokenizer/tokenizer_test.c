@@ -42,8 +42,7 @@ TEST(test_vocabulary)
 /* An id without a token decodes to nothing; one outside the vocabulary is an error. */
 TEST(test_holes)
 {
-    const struct fixture fixture = {.vocab = "{'a':0,'b':5}", .merges = "[]", .decoder = "{'type':'Fuse'}"};
-    open_fixture(&fixture);
+    OPEN(.vocab = "{'a':0,'b':5}", .merges = "[]", .decoder = "{'type':'Fuse'}");
     const char *raw;
     size_t size;
     assert_int_equal(tokenizer_vocab_size(opened.tokenizer), 6);
@@ -270,16 +269,14 @@ TEST(test_merge_orders)
 /* The last of repeated merges counts, as in Hugging Face. */
 TEST(test_repeated_merges)
 {
-    const struct fixture fixture = {.vocab = "{'a':0,'b':1,'ab':2,'ba':3}", .merges = "['a b','b a','a b']"};
-    open_fixture(&fixture);
+    OPEN(.vocab = "{'a':0,'b':1,'ab':2,'ba':3}", .merges = "['a b','b a','a b']");
     check_case("repeated", "aba", 3, false, (const int32_t[]){0, 3}, 2, false);
 }
 
 /* A text that needs the unknown token while the vocabulary lacks it is refused; any other text encodes. */
 TEST(test_missing_unknown)
 {
-    const struct fixture fixture = {.vocab = "{'a':0}", .merges = "[]", .options = "'unk_token':'<unk>',"};
-    open_fixture(&fixture);
+    OPEN(.vocab = "{'a':0}", .merges = "[]", .options = "'unk_token':'<unk>',");
     check_case("known", "aa", 2, false, (const int32_t[]){0, 0}, 2, false);
     test_expect_failure(tokenizer_encode(opened.tokenizer, "ax", 2, false, &encoded, &status), &status,
                         STATUS_BAD_INPUT, "U+0078|unknown token");
@@ -295,8 +292,7 @@ TEST(test_growth)
         fprintf(out, "%s{'type':'Replace','pattern':{'Regex':'a'},'content':'aaaaaaaaaaaaaaaa'}", i ? "," : "");
     assert_int_equal(fclose(out), 0);
     assert_true(asprintf(&normalizer, "{'type':'Sequence','normalizers':[%s]}", steps) > 0);
-    const struct fixture fixture = {.normalizer = normalizer};
-    open_fixture(&fixture);
+    OPEN(.normalizer = normalizer);
     test_expect_failure(tokenizer_encode(opened.tokenizer, "aaaa", 4, false, &encoded, &status), &status,
                         STATUS_BAD_INPUT, "grow");
     free(normalizer);
@@ -306,10 +302,7 @@ TEST(test_growth)
 /* A long run of combining marks, quadratic for a simple sort, is sorted by class. */
 TEST(test_many_marks)
 {
-    const struct fixture fixture = {.normalizer = "{'type':'NFD'}",
-                                    .pre_tokenizer = BYTES_ALONE,
-                                    .decoder = BYTE_DECODER};
-    open_fixture(&fixture);
+    OPEN(.normalizer = "{'type':'NFD'}", .pre_tokenizer = BYTES_ALONE, .decoder = BYTE_DECODER);
     size_t pairs = 100000;
     char *marks = malloc(1 + 4 * pairs);
     marks[0] = 'a';

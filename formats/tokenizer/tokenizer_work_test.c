@@ -170,7 +170,7 @@ TEST(test_added_tokens_of_one_prefix)
                      "\"special\":false}");
     }
     assert_int_equal(fclose(out), 0);
-    open_fixture(&(struct fixture){.added = added, .pre_tokenizer = BYTES_ALONE});
+    OPEN(.added = added, .pre_tokenizer = BYTES_ALONE);
     memset(text, 'a', LONG_TEXT);
     double start = thread_seconds();
     encode(text, LONG_TEXT, false);
@@ -193,11 +193,11 @@ TEST(test_text_that_grows)
     char *text = malloc(LONG_TEXT), two[300];
     assert_non_null(text);
     memset(text, 'a', LONG_TEXT);
-    open_fixture(&(struct fixture){.normalizer = step, .pre_tokenizer = BYTES_ALONE});
+    OPEN(.normalizer = step, .pre_tokenizer = BYTES_ALONE);
     encode(text, LONG_TEXT, false);
     assert_int_equal(encoded.count, 8 * LONG_TEXT);
     snprintf(two, sizeof two, "{\"type\":\"Sequence\",\"normalizers\":[%s,%s]}", step, step);
-    open_fixture(&(struct fixture){.normalizer = two, .pre_tokenizer = BYTES_ALONE});
+    OPEN(.normalizer = two, .pre_tokenizer = BYTES_ALONE);
     test_expect_failure(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &encoded, &status), &status,
                         STATUS_BAD_INPUT, "make the text grow");
     free(text);
