@@ -14,22 +14,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "formats/base/test_support.h"
+#include "formats/base/test_folder.h"
 
 static struct status status;
-static char *folder; /* of the current test */
-
-static int make_folder(void **state)
-{
-    folder = test_folder();
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    test_folder_remove(folder);
-    return 0;
-}
 
 /* Exit codes of children, which run tests that would affect this process. */
 enum { CHILD_GOOD = 0, CHILD_BAD = 1, CHILD_CANNOT = 77 };
@@ -65,11 +52,11 @@ static void expect_content(const char *path, const char *expected, size_t size)
 TEST(test_map)
 {
     struct file_map map;
-    test_write_text(test_path(folder, "full"), "some bytes");
-    test_write_text(test_path(folder, "empty"), "");
-    assert_int_equal(mkfifo(test_path(folder, "fifo"), 0600), 0);
+    test_write_text(in_folder("full"), "some bytes");
+    test_write_text(in_folder("empty"), "");
+    assert_int_equal(mkfifo(in_folder("fifo"), 0600), 0);
 
-    test_expect_success(file_map_open(&map, test_path(folder, "full"), &status), &status);
+    test_expect_success(file_map_open(&map, in_folder("full"), &status), &status);
     assert_int_equal(map.size, 10);
     assert_memory_equal(map.data, "some bytes", 10);
     char copy[11] = {0};
@@ -80,22 +67,22 @@ TEST(test_map)
     test_expect_success(file_map_read(&map, 10, copy, 0, &status), &status);
     test_expect_failure(file_map_read(&map, 5, copy, 6, &status), &status, STATUS_USAGE, "5 + 6|10");
     test_expect_failure(file_map_read(&map, UINT64_MAX, copy, 2, &status), &status, STATUS_USAGE, "of a file of 10");
-    assert_int_equal(truncate(test_path(folder, "full"), 7), 0);
+    assert_int_equal(truncate(in_folder("full"), 7), 0);
     test_expect_success(file_map_read(&map, 4, copy, 3, &status), &status);
     test_expect_failure(file_map_read(&map, 4, copy, 4, &status), &status, STATUS_CORRUPT,
                         "ends before byte 7|had 10 bytes");
     file_map_close(&map);
     assert_null(map.data);
-    test_expect_success(file_map_open(&map, test_path(folder, "empty"), &status), &status);
+    test_expect_success(file_map_open(&map, in_folder("empty"), &status), &status);
     assert_int_equal(map.size, 0);
     assert_null(map.data);
     file_map_close(&map);
     file_map_close(&map);
 
-    test_expect_failure(file_map_open(&map, test_path(folder, "absent"), &status), &status, STATUS_NOT_FOUND,
+    test_expect_failure(file_map_open(&map, in_folder("absent"), &status), &status, STATUS_NOT_FOUND,
                         "absent|No such file");
     test_expect_failure(file_map_open(&map, folder, &status), &status, STATUS_BAD_INPUT, "regular file|a directory");
-    test_expect_failure(file_map_open(&map, test_path(folder, "fifo"), &status), &status, STATUS_BAD_INPUT,
+    test_expect_failure(file_map_open(&map, in_folder("fifo"), &status), &status, STATUS_BAD_INPUT,
                         "fifo|regular file|special file");
 }
 
@@ -103,15 +90,15 @@ TEST(test_read)
 {
     char *text;
     size_t size;
-    test_write(test_path(folder, "f"), "a\0b", 3);
-    test_expect_success(file_read(test_path(folder, "f"), 3, &text, &size, &status), &status);
+    test_write(in_folder("f"), "a\0b", 3);
+    test_expect_success(file_read(in_folder("f"), 3, &text, &size, &status), &status);
     assert_int_equal(size, 3);
     assert_memory_equal(text, "a\0b\0", 4);
     free(text);
-    test_expect_failure(file_read(test_path(folder, "f"), 2, &text, &size, &status), &status, STATUS_BAD_INPUT,
+    test_expect_failure(file_read(in_folder("f"), 2, &text, &size, &status), &status, STATUS_BAD_INPUT,
                         "too large|at most 2|found 3");
     assert_null(text);
-    test_expect_failure(file_read(test_path(folder, "g"), 2, &text, &size, &status), &status, STATUS_NOT_FOUND, "/g'");
+    test_expect_failure(file_read(in_folder("g"), 2, &text, &size, &status), &status, STATUS_NOT_FOUND, "/g'");
     test_expect_failure(file_read("", 2, &text, &size, &status), &status, STATUS_NOT_FOUND, "''");
 }
 
@@ -131,7 +118,7 @@ static bool write_sample(const char *path)
 TEST(test_output)
 {
     struct stat information;
-    const char *path = test_path(folder, "out");
+    const char *path = in_folder("out");
     mode_t mask = umask(022);
     test_expect_success(write_sample(path), &status);
     umask(mask);
@@ -154,13 +141,13 @@ TEST(test_output)
 TEST(test_pad_large)
 {
     struct file_output output;
-    test_expect_success(file_output_open(&output, test_path(folder, "out"), &status), &status);
+    test_expect_success(file_output_open(&output, in_folder("out"), &status), &status);
     assert_true(file_output_write(&output, "x", 1, &status));
     test_expect_success(file_output_pad(&output, 1 << 15, &status), &status);
     assert_int_equal(output.position, 1 << 15);
     test_expect_success(file_output_commit(&output, &status), &status);
     struct file_map map;
-    test_expect_success(file_map_open(&map, test_path(folder, "out"), &status), &status);
+    test_expect_success(file_map_open(&map, in_folder("out"), &status), &status);
     assert_int_equal(map.size, 1 << 15);
     for (size_t i = 1; i < map.size; i++) assert_int_equal(map.data[i], 0);
     file_map_close(&map);
@@ -169,7 +156,7 @@ TEST(test_pad_large)
 TEST(test_output_misuse)
 {
     struct file_output output;
-    test_expect_success(file_output_open(&output, test_path(folder, "out"), &status), &status);
+    test_expect_success(file_output_open(&output, in_folder("out"), &status), &status);
     assert_true(file_output_write(&output, "abc", 3, &status));
     test_expect_failure(file_output_patch(&output, 2, "xy", 2, &status), &status, STATUS_INTERNAL,
                         "patch|2 bytes at 2");
@@ -186,7 +173,7 @@ TEST(test_output_misuse)
 TEST(test_abandon)
 {
     struct file_output output;
-    const char *path = test_path(folder, "out");
+    const char *path = in_folder("out");
     test_expect_success(file_output_open(&output, path, &status), &status);
     assert_true(file_output_write(&output, "new", 3, &status));
     file_output_abandon(&output);
@@ -204,11 +191,11 @@ TEST(test_abandon)
 TEST(test_refused_targets)
 {
     struct file_output output;
-    assert_int_equal(mkdir(test_path(folder, "sub"), 0755), 0);
-    assert_int_equal(mkfifo(test_path(folder, "fifo"), 0600), 0);
-    assert_int_equal(symlink("nowhere", test_path(folder, "dangling")), 0);
-    assert_int_equal(symlink("sub", test_path(folder, "to-sub")), 0);
-    test_write_text(test_path(folder, "plain"), "x");
+    assert_int_equal(mkdir(in_folder("sub"), 0755), 0);
+    assert_int_equal(mkfifo(in_folder("fifo"), 0600), 0);
+    assert_int_equal(symlink("nowhere", in_folder("dangling")), 0);
+    assert_int_equal(symlink("sub", in_folder("to-sub")), 0);
+    test_write_text(in_folder("plain"), "x");
     static const struct {
         const char *name;
         enum status_code code;
@@ -223,14 +210,14 @@ TEST(test_refused_targets)
         {"plain/out", STATUS_BAD_INPUT, "plain/out'|Not a directory"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        test_expect_failure(file_output_open(&output, test_path(folder, cases[i].name), &status), &status,
-                            cases[i].code, cases[i].words);
+        test_expect_failure(file_output_open(&output, in_folder(cases[i].name), &status), &status, cases[i].code,
+                            cases[i].words);
     test_expect_failure(file_output_open(&output, "", &status), &status, STATUS_BAD_INPUT, "''");
     test_expect_failure(file_output_open(&output, "/dev/null", &status), &status, STATUS_BAD_INPUT, "special file");
     assert_int_equal(test_count_entries(folder), 5);
 
     /* The target became a folder while the output was written: nothing remains. */
-    const char *late = test_path(folder, "late");
+    const char *late = in_folder("late");
     test_expect_success(file_output_open(&output, late, &status), &status);
     assert_int_equal(mkdir(late, 0755), 0);
     test_expect_failure(file_output_commit(&output, &status), &status, STATUS_MACHINE, "late'|Is a directory");
@@ -240,13 +227,13 @@ TEST(test_refused_targets)
 TEST(test_symbolic_link)
 {
     struct stat information;
-    assert_int_equal(mkdir(test_path(folder, "disk"), 0755), 0);
-    test_write_text(test_path(folder, "disk/real"), "old");
-    assert_int_equal(symlink("disk/real", test_path(folder, "link")), 0);
-    test_expect_success(write_sample(test_path(folder, "link")), &status);
-    assert_int_equal(lstat(test_path(folder, "link"), &information), 0);
+    assert_int_equal(mkdir(in_folder("disk"), 0755), 0);
+    test_write_text(in_folder("disk/real"), "old");
+    assert_int_equal(symlink("disk/real", in_folder("link")), 0);
+    test_expect_success(write_sample(in_folder("link")), &status);
+    assert_int_equal(lstat(in_folder("link"), &information), 0);
     assert_true(S_ISLNK(information.st_mode));
-    expect_content(test_path(folder, "disk/real"), "HELLO\0\0\0world", 13);
+    expect_content(in_folder("disk/real"), "HELLO\0\0\0world", 13);
 }
 
 TEST(test_long_name)
@@ -254,16 +241,16 @@ TEST(test_long_name)
     char name[256];
     memset(name, 'n', 255);
     name[255] = '\0';
-    test_write_text(test_path(folder, name), "old");
-    test_expect_success(write_sample(test_path(folder, name)), &status);
-    expect_content(test_path(folder, name), "HELLO\0\0\0world", 13);
+    test_write_text(in_folder(name), "old");
+    test_expect_success(write_sample(in_folder(name)), &status);
+    expect_content(in_folder(name), "HELLO\0\0\0world", 13);
     assert_int_equal(test_count_entries(folder), 1);
 }
 
 static int die_while_writing(void)
 {
     struct file_output output;
-    if (!file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
+    if (!file_output_open(&output, in_folder("out"), &status)) return CHILD_BAD;
     if (output.temporary) return CHILD_CANNOT; /* this file system has no unnamed files */
     if (!file_output_write(&output, "half", 4, &status)) return CHILD_BAD;
     raise(SIGKILL);
@@ -272,10 +259,10 @@ static int die_while_writing(void)
 
 TEST(test_killed)
 {
-    test_write_text(test_path(folder, "out"), "old");
+    test_write_text(in_folder("out"), "old");
     int result = in_child(die_while_writing);
     if (!WIFSIGNALED(result) || WTERMSIG(result) != SIGKILL) expect_child_good(result);
-    expect_content(test_path(folder, "out"), "old", 3);
+    expect_content(in_folder("out"), "old", 3);
     assert_int_equal(test_count_entries(folder), 1);
 }
 
@@ -299,18 +286,18 @@ static int write_with_named_temporary(void)
 {
     struct file_output output;
     if (!forbid_unnamed_files()) return CHILD_CANNOT;
-    if (!file_output_open(&output, test_path(folder, "out"), &status) || !output.temporary) return CHILD_BAD;
+    if (!file_output_open(&output, in_folder("out"), &status) || !output.temporary) return CHILD_BAD;
     if (!file_output_write(&output, "half", 4, &status) || test_count_entries(folder) != 1) return CHILD_BAD;
     file_output_abandon(&output);
     if (test_count_entries(folder) != 0) return CHILD_BAD;
-    if (!write_sample(test_path(folder, "out"))) return CHILD_BAD;
+    if (!write_sample(in_folder("out"))) return CHILD_BAD;
     return test_count_entries(folder) == 1 ? CHILD_GOOD : CHILD_BAD;
 }
 
 TEST(test_named_temporary)
 {
     expect_child_good(in_child(write_with_named_temporary));
-    expect_content(test_path(folder, "out"), "HELLO\0\0\0world", 13);
+    expect_content(in_folder("out"), "HELLO\0\0\0world", 13);
 }
 
 static bool message_has(enum status_code code, const char *word)
@@ -324,7 +311,7 @@ static int write_as_nobody(void)
 {
     struct file_output output;
     if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) return CHILD_CANNOT;
-    if (file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
+    if (file_output_open(&output, in_folder("out"), &status)) return CHILD_BAD;
     return message_has(STATUS_MACHINE, "Permission denied") ? CHILD_GOOD : CHILD_BAD;
 }
 
@@ -348,7 +335,7 @@ static int write_to_full_disk(void)
     struct file_output output;
     static const char block[4096];
     if (!mount_tiny(0)) return CHILD_CANNOT;
-    if (!file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
+    if (!file_output_open(&output, in_folder("out"), &status)) return CHILD_BAD;
     int blocks = 0;
     while (blocks < 100 && file_output_write(&output, block, sizeof block, &status)) blocks++;
     if (blocks == 100 || !message_has(STATUS_MACHINE, "No space left")) return CHILD_BAD;
@@ -356,14 +343,14 @@ static int write_to_full_disk(void)
     file_output_abandon(&output);
     if (test_count_entries(folder) != 0) return CHILD_BAD;
     status_clear(&status); /* the space is free again */
-    return write_sample(test_path(folder, "out")) ? CHILD_GOOD : CHILD_BAD;
+    return write_sample(in_folder("out")) ? CHILD_GOOD : CHILD_BAD;
 }
 
 static int write_to_read_only_disk(void)
 {
     struct file_output output;
     if (!mount_tiny(MS_RDONLY)) return CHILD_CANNOT;
-    if (file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
+    if (file_output_open(&output, in_folder("out"), &status)) return CHILD_BAD;
     return message_has(STATUS_MACHINE, "Read-only file system") ? CHILD_GOOD : CHILD_BAD;
 }
 
@@ -374,7 +361,7 @@ static int write_beyond_size_limit(void)
     struct rlimit limit = {.rlim_cur = 6000, .rlim_max = 6000};
     signal(SIGXFSZ, SIG_IGN);
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return CHILD_CANNOT;
-    if (!file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
+    if (!file_output_open(&output, in_folder("out"), &status)) return CHILD_BAD;
     if (!file_output_write(&output, block, sizeof block, &status)) return CHILD_BAD;
     if (file_output_write(&output, block, sizeof block, &status)) return CHILD_BAD; /* a short write, then the error */
     file_output_abandon(&output);
@@ -393,7 +380,7 @@ TEST(test_map_release)
     enum { BYTES = 100000 };
     struct file_map map;
     struct file_output output;
-    const char *path = test_path(folder, "released");
+    const char *path = in_folder("released");
     uint8_t *bytes = malloc(BYTES);
     assert_non_null(bytes);
     for (size_t i = 0; i < BYTES; i++) bytes[i] = (uint8_t)(i * 31 >> 3);

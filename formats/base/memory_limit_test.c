@@ -1,28 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The smallest of all limits applies, for all kinds of control groups; uses artificial proc and sys folders. */
-#include "formats/base/test_support.h"
+#include "formats/base/test_folder.h"
 #include "formats/base/memory_limit.h"
 
 #include <sys/stat.h>
 
-static char *root;
-
-static int make_root(void **state)
-{
-    root = test_folder();
-    return root ? 0 : -1;
-}
-
-static int remove_root(void **state)
-{
-    test_folder_remove(root);
-    return 0;
-}
-
 static void write_file(const char *path, const char *text)
 {
-    const char *whole = test_text("%s/%s", root, path);
-    for (char *slash = strchr(whole + strlen(root) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+    char whole[512];
+    snprintf(whole, sizeof whole, "%s/%s", folder, path);
+    for (char *slash = strchr(whole + strlen(folder) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         mkdir(whole, 0700);
         *slash = '/';
@@ -36,7 +23,7 @@ static void write_file(const char *path, const char *text)
 static uint64_t available(void)
 {
     struct memory_limit limit;
-    memory_limit_available(root, &limit);
+    memory_limit_available(folder, &limit);
     return limit.bytes;
 }
 
@@ -96,4 +83,4 @@ TEST(test_message)
     assert_non_null(strstr(status.message, "free memory"));
 }
 
-int main(void) { return test_run_with(NULL, make_root, remove_root, NULL); }
+int main(void) { return test_run_with(NULL, make_folder, remove_folder, NULL); }

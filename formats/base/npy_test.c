@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/base/npy.h"
 
-#include "formats/base/test_support.h"
+#include "formats/base/test_folder.h"
+
+static struct status status;
 
 TEST(test_file)
 {
-    struct status status = {0};
     struct npy_writer writer;
     struct file_map map;
-    char *folder = test_folder();
-    const char *path = test_path(folder, "x.npy");
+    const char *path = in_folder("x.npy");
     const float rows[2][3] = {{1.0f, -2.5f, 3.0f}, {4.0f, 5.0f, 6.0f}};
     test_expect_success(npy_open(&writer, path, 3, &status), &status);
     for (int i = 0; i < 2; i++) test_expect_success(npy_row(&writer, rows[i], &status), &status);
@@ -27,42 +27,33 @@ TEST(test_file)
     assert_int_equal(map.data[127], '\n');
     assert_memory_equal(map.data + 128, rows, sizeof rows);
     file_map_close(&map);
-    test_folder_remove(folder);
 }
 
 TEST(test_no_rows)
 {
-    struct status status = {0};
     struct npy_writer writer;
     struct file_map map;
-    char *folder = test_folder();
-    test_expect_success(npy_open(&writer, test_path(folder, "x.npy"), UINT64_MAX / 4, &status), &status);
+    test_expect_success(npy_open(&writer, in_folder("x.npy"), UINT64_MAX / 4, &status), &status);
     test_expect_success(npy_close(&writer, &status), &status);
-    test_expect_success(file_map_open(&map, test_path(folder, "x.npy"), &status), &status);
+    test_expect_success(file_map_open(&map, in_folder("x.npy"), &status), &status);
     assert_int_equal(map.size, 128);
     assert_non_null(memmem(map.data, 128, "(0, 4611686018427387903)", 24));
     assert_int_equal(map.data[127], '\n');
     file_map_close(&map);
-    test_folder_remove(folder);
 }
 
 TEST(test_failures)
 {
-    struct status status = {0};
     struct npy_writer writer;
-    char *folder = test_folder();
-    test_expect_failure(npy_open(&writer, test_path(folder, "a/x.npy"), 3, &status), &status, STATUS_NOT_FOUND,
-                        "x.npy");
+    test_expect_failure(npy_open(&writer, in_folder("a/x.npy"), 3, &status), &status, STATUS_NOT_FOUND, "x.npy");
     npy_abandon(&writer);
-    test_expect_failure(npy_open(&writer, test_path(folder, "x.npy"), 0, &status), &status, STATUS_INTERNAL,
-                        "0 columns");
+    test_expect_failure(npy_open(&writer, in_folder("x.npy"), 0, &status), &status, STATUS_INTERNAL, "0 columns");
     npy_abandon(&writer);
-    test_expect_failure(npy_open(&writer, test_path(folder, "x.npy"), UINT64_MAX, &status), &status, STATUS_INTERNAL,
+    test_expect_failure(npy_open(&writer, in_folder("x.npy"), UINT64_MAX, &status), &status, STATUS_INTERNAL,
                         "columns");
-    test_expect_success(npy_open(&writer, test_path(folder, "x.npy"), 1, &status), &status);
+    test_expect_success(npy_open(&writer, in_folder("x.npy"), 1, &status), &status);
     npy_abandon(&writer);
     assert_int_equal(test_count_entries(folder), 0);
-    test_folder_remove(folder);
 }
 
-int main(void) { return test_run(); }
+int main(void) { return test_run_with(NULL, make_folder, remove_folder, NULL); }

@@ -4,30 +4,14 @@
 #include <sys/stat.h>
 
 #include "formats/checkpoint/checkpoint_index.h"
-#include "formats/base/test_support.h"
+#include "formats/base/test_folder.h"
 #include "formats/checkpoint/test_config.h"
 
 static const char config_text[] = "{" TEST_CONFIG "}";
 static struct status status;
 static struct checkpoint checkpoint;
-static char *folder; /* of the current test */
 
-static int make_folder(void **state)
-{
-    folder = test_folder();
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    test_folder_remove(folder);
-    return 0;
-}
-
-static void write_json(const char *name, const char *text)
-{
-    test_write_text(test_path(folder, name), test_json(text));
-}
+static void write_json(const char *name, const char *text) { test_write_text(in_folder(name), test_json(text)); }
 
 static bool open_at(const char *path, bool config_only)
 {
@@ -52,8 +36,8 @@ static void write_shard(const char *path, const char *const *names, size_t count
 static void fill_folder(void)
 {
     write_json("config.json", config_text);
-    write_shard(test_path(folder, "s1.safetensors"), (const char *const[]){"c", "a"}, 2, 10);
-    write_shard(test_path(folder, "s2.safetensors"), (const char *const[]){"b"}, 1, 20);
+    write_shard(in_folder("s1.safetensors"), (const char *const[]){"c", "a"}, 2, 10);
+    write_shard(in_folder("s2.safetensors"), (const char *const[]){"b"}, 1, 20);
 }
 
 static const char index_name[] = "model.safetensors.index.json";
@@ -68,8 +52,8 @@ static void expect_refused(const char *path, enum status_code code, const char *
 TEST(test_single)
 {
     write_json("config.json", config_text);
-    write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w", "v"}, 2, 5);
-    write_shard(test_path(folder, "other.safetensors"), (const char *const[]){"x"}, 1, 7);
+    write_shard(in_folder("model.safetensors"), (const char *const[]){"w", "v"}, 2, 5);
+    write_shard(in_folder("other.safetensors"), (const char *const[]){"x"}, 1, 7);
     test_expect_success(open_at(folder, false), &status);
     assert_string_equal(checkpoint.directory, folder);
     assert_null(checkpoint.tokenizer_path);
@@ -86,9 +70,9 @@ TEST(test_single)
     /* A file is named directly; generation_config.json and tokenizer.json are found in its folder. */
     write_json("generation_config.json", "{'eos_token_id': [3, 4]}");
     write_json("tokenizer.json", "{}");
-    test_expect_success(open_at(test_path(folder, "other.safetensors"), false), &status);
+    test_expect_success(open_at(in_folder("other.safetensors"), false), &status);
     assert_string_equal(checkpoint.directory, folder);
-    assert_string_equal(checkpoint.tokenizer_path, test_path(folder, "tokenizer.json"));
+    assert_string_equal(checkpoint.tokenizer_path, in_folder("tokenizer.json"));
     assert_int_equal(checkpoint.config.eos_count, 2);
     assert_non_null(checkpoint_find(&checkpoint, "x"));
     checkpoint_close(&checkpoint);
@@ -98,12 +82,12 @@ TEST(test_only_file)
 {
     write_json("config.json", config_text);
     expect_refused(folder, STATUS_NOT_FOUND, "no weights|model.safetensors.index.json");
-    write_shard(test_path(folder, "tiny.safetensors"), (const char *const[]){"w"}, 1, 5);
-    write_shard(test_path(folder, ".hidden.safetensors"), (const char *const[]){"w"}, 1, 5);
+    write_shard(in_folder("tiny.safetensors"), (const char *const[]){"w"}, 1, 5);
+    write_shard(in_folder(".hidden.safetensors"), (const char *const[]){"w"}, 1, 5);
     test_expect_success(open_at(folder, false), &status);
     assert_non_null(checkpoint_find(&checkpoint, "w"));
     checkpoint_close(&checkpoint);
-    write_shard(test_path(folder, "tiny2.safetensors"), (const char *const[]){"w"}, 1, 5);
+    write_shard(in_folder("tiny2.safetensors"), (const char *const[]){"w"}, 1, 5);
     expect_refused(folder, STATUS_BAD_INPUT,
                    "2 .safetensors files|'tiny.safetensors'|'tiny2.safetensors'|name the file");
 }
@@ -112,7 +96,7 @@ TEST(test_relative_path)
 {
     char before[4096];
     write_json("config.json", config_text);
-    write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w"}, 1, 5);
+    write_shard(in_folder("model.safetensors"), (const char *const[]){"w"}, 1, 5);
     assert_non_null(getcwd(before, sizeof before));
     assert_int_equal(chdir(folder), 0);
     test_expect_success(open_at("model.safetensors", false), &status);
@@ -128,7 +112,7 @@ TEST(test_config_only)
     write_json("config.json", config_text);
     static const char *const names[] = {"", "model.safetensors", "model.safetensors.index.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        test_expect_success(open_at(test_path(folder, names[i]), true), &status);
+        test_expect_success(open_at(in_folder(names[i]), true), &status);
         assert_int_equal(checkpoint.config.hidden_size, 64);
         assert_int_equal(checkpoint.tensor_count, 0);
         assert_int_equal(checkpoint.shard_count, 0);
@@ -138,27 +122,26 @@ TEST(test_config_only)
 
 TEST(test_bad_paths)
 {
-    expect_refused(test_path(folder, "absent"), STATUS_NOT_FOUND, "absent'|No such file");
-    expect_refused(test_path(folder, "absent.safetensors"), STATUS_NOT_FOUND, "absent.safetensors'");
-    test_expect_failure(open_at(test_path(folder, "absent"), true), &status, STATUS_NOT_FOUND, "absent'");
+    expect_refused(in_folder("absent"), STATUS_NOT_FOUND, "absent'|No such file");
+    expect_refused(in_folder("absent.safetensors"), STATUS_NOT_FOUND, "absent.safetensors'");
+    test_expect_failure(open_at(in_folder("absent"), true), &status, STATUS_NOT_FOUND, "absent'");
     expect_refused("", STATUS_NOT_FOUND, "''");
     expect_refused(folder, STATUS_NOT_FOUND, "no config.json");
-    write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w"}, 1, 5);
+    write_shard(in_folder("model.safetensors"), (const char *const[]){"w"}, 1, 5);
     expect_refused(folder, STATUS_NOT_FOUND, "no config.json|beside the weights");
-    test_write_text(test_path(folder, "model.gguf"), "GGUF");
-    expect_refused(test_path(folder, "model.gguf"), STATUS_BAD_INPUT,
-                   "model.gguf' (GGUF)|only .safetensors files are read");
-    test_write_text(test_path(folder, "model.onnx"), "ONNX");
-    expect_refused(test_path(folder, "model.onnx"), STATUS_BAD_INPUT, "model.onnx'|expected a folder, a .safetensors");
+    test_write_text(in_folder("model.gguf"), "GGUF");
+    expect_refused(in_folder("model.gguf"), STATUS_BAD_INPUT, "model.gguf' (GGUF)|only .safetensors files are read");
+    test_write_text(in_folder("model.onnx"), "ONNX");
+    expect_refused(in_folder("model.onnx"), STATUS_BAD_INPUT, "model.onnx'|expected a folder, a .safetensors");
     write_json("config.json", "{'model_type': 'gpt2'}");
     expect_refused(folder, STATUS_BAD_INPUT, "config.json|'gpt2' is not supported");
     write_json("config.json", config_text);
     write_json("generation_config.json", "{'num_beams': 2}");
     expect_refused(folder, STATUS_BAD_INPUT, "generation_config.json|'num_beams'");
     write_json("generation_config.json", "{}");
-    test_write_text(test_path(folder, "model.safetensors"), "short");
+    test_write_text(in_folder("model.safetensors"), "short");
     expect_refused(folder, STATUS_BAD_INPUT, "model.safetensors|not a safetensors file");
-    write_shard(test_path(folder, "model.safetensors"), NULL, 0, 0);
+    write_shard(in_folder("model.safetensors"), NULL, 0, 0);
     expect_refused(folder, STATUS_BAD_INPUT, "model.safetensors|no tensors");
 }
 
@@ -172,7 +155,7 @@ TEST(test_sharded)
             test_text("{%s'weight_map': {'a': 's1.safetensors', 'b': 's2.safetensors', 'c': 's1.safetensors'}}",
                       metadata[i]);
         write_json(index_name, text);
-        test_expect_success(open_at(i % 2 ? test_path(folder, index_name) : folder, false), &status);
+        test_expect_success(open_at(i % 2 ? in_folder(index_name) : folder, false), &status);
         assert_int_equal(checkpoint.shard_count, 2);
         assert_int_equal(checkpoint.tensor_count, 3);
         assert_int_equal(checkpoint.tensor_bytes, 3);
@@ -227,8 +210,8 @@ TEST(test_bad_index)
          "'a'|more than one shard"},
     };
     fill_folder();
-    test_write_text(test_path(folder, "bad.safetensors"), "bad");
-    write_shard(test_path(folder, "twin.safetensors"), (const char *const[]){"b", "a"}, 2, 0);
+    test_write_text(in_folder("bad.safetensors"), "bad");
+    write_shard(in_folder("twin.safetensors"), (const char *const[]){"b", "a"}, 2, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_json(index_name, cases[i].text);
         expect_refused(folder, cases[i].code, cases[i].words);

@@ -66,14 +66,14 @@ TEST(the_writer_bounds_the_kernels)
     struct engine_writer *writer = engine_writer_begin(path, &status);
     assert_false(engine_writer_kernels(writer, kernels, 0, &status));
     assert_int_equal(status.code, STATUS_INTERNAL);
-    assert_false(engine_writer_kernels(writer, kernels, ENGINE_MAX_KERNELS + 1, &status));
-    assert_non_null(strstr(status.message, "65537 kernels, expected 1 to 65536"));
+    test_expect_failure(engine_writer_kernels(writer, kernels, ENGINE_MAX_KERNELS + 1, &status), &status,
+                        STATUS_INTERNAL, "65537 kernels, expected 1 to 65536");
     kernels[1].cubin_bytes = UINT64_MAX - 100;
     test_expect_failure(engine_writer_kernels(writer, kernels, 2, &status), &status, STATUS_BAD_INPUT,
                         "the kernels are too large");
     kernels[0].cubin_bytes = kernels[1].cubin_bytes = UINT64_C(1) << 63;
-    assert_false(engine_writer_kernels(writer, kernels, 2, &status));
-    assert_non_null(strstr(status.message, "the kernels are too large"));
+    test_expect_failure(engine_writer_kernels(writer, kernels, 2, &status), &status, STATUS_BAD_INPUT,
+                        "the kernels are too large");
     engine_writer_abandon(writer);
 }
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads an engine's weights as a loader for a device does: copies from the file or from memory. */
 #include "formats/engine/test_engine.h"
-#include "formats/base/test_support.h"
+#include "formats/base/test_folder.h"
+
+static struct status status;
 
 static struct test_engine sample;
 
 /* Writes the sample into a fresh folder; returns its path. */
-static const char *write_sample(const char *folder)
+static const char *write_sample(void)
 {
-    struct status status = {0};
-    const char *path = test_path(folder, "a.eng");
+    const char *path = in_folder("a.eng");
     test_expect_success(test_engine_make(&sample, &status), &status);
     test_expect_success(test_engine_write(&sample, path, false, &status), &status);
     return path;
@@ -17,7 +18,6 @@ static const char *write_sample(const char *folder)
 
 static void check_copies(const struct engine *engine)
 {
-    struct status status = {0};
     uint8_t copy[TEST_ENGINE_WEIGHTS];
     memset(copy, 0xa5, sizeof copy);
     assert_true(engine_read_weights(engine, 0, copy, TEST_ENGINE_WEIGHTS, &status));
@@ -37,11 +37,9 @@ static void check_copies(const struct engine *engine)
 
 TEST(copies_are_the_weights)
 {
-    struct status status = {0};
     struct engine engine;
     size_t size = 0;
-    char *folder = test_folder();
-    const char *path = write_sample(folder);
+    const char *path = write_sample();
     uint8_t *bytes = test_engine_read(path, &size);
     assert_true(engine_open(&engine, path, &status));
     check_copies(&engine);
@@ -50,17 +48,14 @@ TEST(copies_are_the_weights)
     check_copies(&engine);
     engine_close(&engine);
     free(bytes);
-    test_folder_remove(folder);
 }
 
 /* A read of the mapping would end the process. */
 TEST(a_file_that_became_shorter_is_refused)
 {
-    struct status status = {0};
     struct engine engine;
     uint8_t copy[TEST_ENGINE_WEIGHTS];
-    char *folder = test_folder();
-    const char *path = write_sample(folder);
+    const char *path = write_sample();
     assert_true(engine_open(&engine, path, &status));
     const off_t weights = engine.weights - engine.bytes;
     assert_int_equal(truncate(path, weights + 64), 0);
@@ -69,7 +64,6 @@ TEST(a_file_that_became_shorter_is_refused)
     test_expect_failure(engine_read_weights(&engine, 0, copy, 65, &status), &status, STATUS_CORRUPT,
                         "section 'weights': the file ends before byte");
     engine_close(&engine);
-    test_folder_remove(folder);
 }
 
-int main(void) { return test_run(); }
+int main(void) { return test_run_with(NULL, make_folder, remove_folder, NULL); }
