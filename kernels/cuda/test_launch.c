@@ -146,7 +146,7 @@ void test_launch_run(struct test_launch *launch)
     cu_deviceptr operands[PLAN_MAX_OPERANDS];
     const int count = test_launch_list(launch, operands);
     test_launch_write(launch);
-    test_kernel_run(&launch->kernel, operands, count, 0);
+    test_kernel_run(&launch->kernel, operands, count, launch->space_rows);
     test_launch_read(launch);
 }
 

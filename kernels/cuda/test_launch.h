@@ -16,6 +16,7 @@ struct test_launch {
     void *found[PLAN_MAX_OPERANDS]; /* of operands that the launch writes: after it */
     struct test_device_buffer device[PLAN_MAX_OPERANDS];
     cu_deviceptr addresses[PLAN_MAX_OPERANDS];
+    uint64_t space_rows;       /* of test_kernel_run */
     struct test_memory memory; /* of the host, until the launch is closed: for the test, too */
 };
 /* COUNTS say `valid`. Fails if the kernel spills registers. */

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/attention/test_attention.h"
+
+#include <math.h>
+
+struct pages attention_setup_pages(const struct attention_setup *setup, void *pool)
+{
+    const int64_t *params = setup->launch.params;
+    const struct attention_shape *shape = &setup->shape;
+    return pages_of((uint8_t *)pool + setup->kv_offset, setup->launch.host[ATTENTION_PAGE_TABLE],
+                    params[ATTENTION_PAGES_PER_SLOT], setup->page_tokens, params[ATTENTION_PAGE_BYTES], shape->kv_heads,
+                    shape->head_dim * (int64_t)dtype_bytes(shape->kv_dtype));
+}
+
+static void fill_token(const struct attention_setup *setup, struct test_random *random, int64_t slot, int64_t position)
+{
+    const struct attention_shape *shape = &setup->shape;
+    const struct pages pages = attention_setup_pages(setup, setup->launch.host[ATTENTION_KV]);
+    for (int64_t g = 0; g < shape->kv_heads; g++) {
+        uint8_t *key = pages_key(&pages, slot, position, g);
+        if (!test_is_poison(key, 4)) continue; /* filled for an earlier row */
+        test_fill(random, key, (size_t)shape->head_dim, shape->kv_dtype, -1, 1);
+        test_fill(random, key + pages.values, (size_t)shape->head_dim, shape->kv_dtype, -1, 1);
+    }
+}
+
+static void place_rows(const struct attention_setup *setup, struct test_random *random)
+{
+    const struct attention_shape *shape = &setup->shape;
+    const int64_t pages_per_slot = setup->launch.params[ATTENTION_PAGES_PER_SLOT];
+    int32_t *slots = setup->launch.host[ATTENTION_SLOTS], *positions = setup->launch.host[ATTENTION_POSITIONS];
+    int32_t *table = setup->launch.host[ATTENTION_PAGE_TABLE];
+    int64_t longest[ATTENTION_TEST_SLOTS] = {0}; /* tokens */
+    int64_t slot = ATTENTION_TEST_SLOT;
+    for (int64_t r = 0; r < shape->rows; r++) {
+        if (shape->scattered && test_random_range(random, 0, 2) == 0)
+            slot = test_random_range(random, 0, ATTENTION_TEST_SLOTS - 1);
+        int64_t position = shape->scattered ? test_random_range(random, 0, shape->start + 7) : shape->start + r;
+        slots[r] = r < shape->valid ? (int32_t)slot : INT32_MAX;
+        positions[r] = r < shape->valid ? (int32_t)position : INT32_MIN;
+        if (r >= shape->valid) continue;
+        for (int64_t t = longest[slot]; t <= position; t++) fill_token(setup, random, slot, t);
+        if (position >= longest[slot]) longest[slot] = position + 1;
+    }
+    for (int64_t s = 0; s < ATTENTION_TEST_SLOTS; s++)
+        for (int64_t p = (longest[s] + setup->page_tokens - 1) / setup->page_tokens; p < pages_per_slot; p++)
+            table[s * pages_per_slot + p] = p % 2 ? INT32_MAX : -9;
+}
+
+static void expect_rows(struct attention_setup *setup, struct test_random *random)
+{
+    const struct attention_shape *shape = &setup->shape;
+    const int64_t width = setup->heads * shape->head_dim, valid = shape->valid;
+    const int64_t count = valid < MOST_CHECKED_ROWS ? valid : MOST_CHECKED_ROWS;
+    const float *decoded = test_launch_decode(&setup->launch, ATTENTION_Q);
+    float *q = test_take(&setup->launch.memory, (size_t)(count * width) * sizeof *q);
+    int32_t slots[MOST_CHECKED_ROWS], positions[MOST_CHECKED_ROWS], counts[2] = {(int32_t)count, (int32_t)count};
+    for (int64_t i = 0; i < count; i++) {
+        int64_t row = i;
+        if (count < valid && i >= 4) row = i < 12 ? valid - 1 - (i - 4) : test_random_range(random, 0, valid - 1);
+        memcpy(q + i * width, decoded + row * width, (size_t)width * sizeof *q);
+        slots[i] = ((int32_t *)setup->launch.host[ATTENTION_SLOTS])[row];
+        positions[i] = ((int32_t *)setup->launch.host[ATTENTION_POSITIONS])[row];
+        setup->rows[i] = row;
+    }
+    int64_t params[ATTENTION_PARAMS];
+    memcpy(params, setup->launch.params, sizeof params);
+    params[ATTENTION_ROWS] = setup->row_count = count;
+    setup->expected = test_take(&setup->launch.memory, (size_t)(count * width) * sizeof(float));
+    const struct op_call call = {
+        .params = params,
+        .operands = {counts, q, slots, positions, setup->launch.host[ATTENTION_PAGE_TABLE],
+                     (uint8_t *)setup->launch.host[ATTENTION_KV] + setup->kv_offset, setup->expected, NULL},
+    };
+    op_attention.reference(&call);
+}
+
+void attention_setup_open(struct attention_setup *setup, struct test_random *random,
+                          const struct attention_shape *shape)
+{
+    *setup = (struct attention_setup){.shape = *shape,
+                                      .heads = shape->kv_heads * shape->group,
+                                      .page_tokens = shape->page_tokens ? shape->page_tokens : 64};
+    const int64_t block =
+        2 * shape->kv_heads * setup->page_tokens * shape->head_dim * (int64_t)dtype_bytes(shape->kv_dtype);
+    const int64_t unit = 64 * shape->head_dim, context = shape->start + shape->rows;
+    const int64_t pages_per_slot = (context + setup->page_tokens - 1) / setup->page_tokens + 2;
+    setup->kv_offset = (block + unit - 1) / unit * unit;
+    const int64_t params[ATTENTION_PARAMS] = {
+        [ATTENTION_ROWS] = shape->rows,
+        [ATTENTION_COUNT_INDEX] = shape->count_index,
+        [ATTENTION_HEADS] = setup->heads,
+        [ATTENTION_KV_HEADS] = shape->kv_heads,
+        [ATTENTION_HEAD_DIM] = shape->head_dim,
+        [ATTENTION_PAGE_TOKENS] = setup->page_tokens,
+        [ATTENTION_PAGES_PER_SLOT] = pages_per_slot,
+        [ATTENTION_PAGE_BYTES] = 3 * setup->kv_offset, /* three layers, of which this is the second */
+        [ATTENTION_SLOT_COUNT] = ATTENTION_TEST_SLOTS,
+        [ATTENTION_KV_DTYPE] = shape->kv_dtype,
+        [ATTENTION_X_DTYPE] = shape->x_dtype,
+        [ATTENTION_WINDOW] = shape->window,
+        /* Sharper than in models: a few tokens have most of the weight. */
+        [ATTENTION_SCALE_BITS] = test_float_bits(3 / sqrtf((float)shape->head_dim)),
+        [ATTENTION_SCATTERED] = shape->scattered,
+    };
+    struct test_launch *launch = &setup->launch;
+    test_launch_open_operands(launch, &op_attention, params, shape->valid);
+    const int64_t pages = ATTENTION_TEST_SLOTS * pages_per_slot, pool_bytes = pages * params[ATTENTION_PAGE_BYTES];
+    test_launch_resize(launch, ATTENTION_KV, (size_t)pool_bytes, (size_t)setup->kv_offset);
+    launch->space_rows =
+        (uint64_t)((pool_bytes - setup->kv_offset) / (shape->head_dim * (int64_t)dtype_bytes(shape->kv_dtype)));
+    int32_t *table = launch->host[ATTENTION_PAGE_TABLE];
+    for (int64_t i = 0; i < pages; i++) table[i] = (int32_t)i;
+    test_shuffle(random, table, (size_t)pages);
+    place_rows(setup, random);
+    const int64_t filled = shape->nan_rows ? shape->valid : shape->rows;
+    test_fill(random, launch->host[ATTENTION_Q], (size_t)(filled * setup->heads * shape->head_dim), shape->x_dtype, -1,
+              1);
+    if (shape->in_place) test_launch_alias(launch, ATTENTION_Q, ATTENTION_OUT);
+    expect_rows(setup, random);
+}
+
+void attention_setup_check(struct attention_setup *setup, double tolerance, const char *what)
+{
+    const size_t width = (size_t)(setup->heads * setup->shape.head_dim), element = dtype_bytes(setup->shape.x_dtype);
+    struct test_memory memory = {.count = 0};
+    float *found = test_take(&memory, width * sizeof *found);
+    for (int64_t i = 0; i < setup->row_count; i++) {
+        char row[512];
+        snprintf(row, sizeof row, "%s: %d rows from %d, row %d", what, (int)setup->shape.valid, (int)setup->shape.start,
+                 (int)setup->rows[i]);
+        test_decode((uint8_t *)setup->launch.found[ATTENTION_OUT] + (size_t)setup->rows[i] * width * element, found,
+                    width, setup->shape.x_dtype);
+        test_assert_close(found, setup->expected + i * (int64_t)width, width, tolerance, 0x1p-9, row);
+    }
+    test_release(&memory);
+}
