@@ -2,9 +2,6 @@
 #include "kernels/add/add.h"
 #include "kernels/op/test_support.h"
 
-static const struct plan_geometry geometry =
-    {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 10};
-
 TEST(adds)
 {
     struct test_random random = {1};
@@ -16,7 +13,7 @@ TEST(adds)
         TEST_FOR_EACH_ISA(isa)
         {
             struct test_case test;
-            test_case_open(&test, &op_add, params, &geometry, (int32_t)valid);
+            test_case_open(&test, &op_add, params, &test_geometry, (int32_t)valid);
             size_t count = (size_t)(valid * width), all = (size_t)(rows * width);
             float *a = test.call.operands[ADD_A], *b = test.call.operands[ADD_B];
             test_fill(&random, a, count, DTYPE_F32, -2, 2);
@@ -38,7 +35,7 @@ TEST(reference_adds)
 {
     const int64_t params[ADD_PARAMS] = {2, 1, 3};
     struct test_case test;
-    test_case_open(&test, &op_add, params, &geometry, 1);
+    test_case_open(&test, &op_add, params, &test_geometry, 1);
     const float a[3] = {1, 2, 3}, b[3] = {10, 20, 30}, sum[3] = {11, 22, 33};
     memcpy(test.call.operands[ADD_A], a, sizeof a);
     memcpy(test.call.operands[ADD_B], b, sizeof b);
@@ -50,8 +47,8 @@ TEST(reference_adds)
 TEST(hostile_params_are_refused)
 {
     const int64_t params[ADD_PARAMS] = {4, 0, 64};
-    test_hostile_params(&op_add, params, &geometry);
-    test_refuses(&op_add, params, &geometry, TEST_CHANGES({ADD_WIDTH, 0}, {ADD_WIDTH, (int64_t)INT32_MAX + 1}));
+    test_hostile_params(&op_add, params, &test_geometry);
+    test_refuses(&op_add, params, &test_geometry, TEST_CHANGES({ADD_WIDTH, 0}, {ADD_WIDTH, (int64_t)INT32_MAX + 1}));
 }
 
 int main(void) { return test_run(); }

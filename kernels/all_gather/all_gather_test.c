@@ -28,13 +28,8 @@ static void group_open(struct group *group, int count, int64_t rows, int64_t wid
                        uint64_t timeout_ns, struct test_random *random)
 {
     *group = (struct group){.rows = rows, .width = width, .out_width = out_width, .absent = -1};
-    group->geometry = (struct plan_geometry){.slots = 1,
-                                             .max_context = 8,
-                                             .page_tokens = 8,
-                                             .pages_per_slot = 1,
-                                             .page_bytes = 64,
-                                             .vocab_size = 10,
-                                             .ranks = (uint64_t)count};
+    group->geometry = test_geometry;
+    group->geometry.ranks = (uint64_t)count;
     const int64_t params[ALL_GATHER_PARAMS] = {rows, 1, width, out_width, count};
     uint64_t buffer_bytes;
     assert_true(all_gather_buffer_bytes((uint64_t)rows, (uint64_t)width, 1, &buffer_bytes));

@@ -41,12 +41,8 @@ TEST(gathers)
                     const float scale = h % 2 ? 12.5f : 1;
                     const int64_t params[EMBED_PARAMS] = {rows,      0, hidden, hidden, vocab,
                                                           dtypes[d], 0, 0,      layout, test_float_bits(scale)};
-                    const struct plan_geometry geometry = {.slots = 1,
-                                                           .max_context = 8,
-                                                           .page_tokens = 8,
-                                                           .pages_per_slot = 1,
-                                                           .page_bytes = 64,
-                                                           .vocab_size = (uint64_t)vocab};
+                    struct plan_geometry geometry = test_geometry;
+                    geometry.vocab_size = (uint64_t)vocab;
                     struct test_case test;
                     test_case_open(&test, &op_embed, params, &geometry, (int32_t)valid);
                     assert_int_equal(test.operand_count, EMBED_HEADER);
@@ -89,13 +85,9 @@ TEST(ranks_share_the_vocabulary)
         int count = counts[i % 4];
         int64_t vocab = vocabs[i / 4 % 3], layout = i / 12 ? LAYOUT_PANEL16 : LAYOUT_ROW_MAJOR, valid = ROWS - i % 3;
         enum dtype dtype = dtypes[i % 3];
-        const struct plan_geometry geometry = {.slots = 1,
-                                               .max_context = 8,
-                                               .page_tokens = 8,
-                                               .pages_per_slot = 1,
-                                               .page_bytes = 64,
-                                               .vocab_size = (uint64_t)vocab,
-                                               .ranks = (uint64_t)count};
+        struct plan_geometry geometry = test_geometry;
+        geometry.vocab_size = (uint64_t)vocab;
+        geometry.ranks = (uint64_t)count;
         int64_t each = (int64_t)plan_rank_vocab(&geometry);
         const int64_t params[EMBED_PARAMS] = {ROWS, 0, HIDDEN, HIDDEN, each, dtype, 1, 0, layout};
         struct test_ranks ranks;
@@ -144,12 +136,8 @@ TEST(tokens_that_do_not_exist_are_zero)
         for (int64_t layout = LAYOUT_ROW_MAJOR; layout <= LAYOUT_PANEL16; layout++)
             for (int run = 0; run <= TEST_TEAMS; run++) {
                 const int64_t params[EMBED_PARAMS] = {ROWS, 0, HIDDEN, HIDDEN, VOCAB, dtypes[d], 0, 0, layout};
-                const struct plan_geometry geometry = {.slots = 1,
-                                                       .max_context = 8,
-                                                       .page_tokens = 8,
-                                                       .pages_per_slot = 1,
-                                                       .page_bytes = 64,
-                                                       .vocab_size = VOCAB};
+                struct plan_geometry geometry = test_geometry;
+                geometry.vocab_size = VOCAB;
                 struct test_case test;
                 test_case_open(&test, &op_embed, params, &geometry, ROWS);
                 for (int64_t t = 0; t < VOCAB; t++)

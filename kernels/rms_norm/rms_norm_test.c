@@ -2,8 +2,6 @@
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/op/test_support.h"
 
-static const struct plan_geometry geometry =
-    {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 10};
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
 enum alias { ALIAS_NONE, ALIAS_OUT_X, ALIAS_SUM_RESIDUAL, ALIAS_SUM_X, ALIAS_BOTH, ALIAS_COUNT };
@@ -33,7 +31,7 @@ static void check_shape(struct test_random *random, int64_t rows, int64_t valid,
 {
     const int64_t params[RMS_NORM_PARAMS] = {rows, 0, width, dtype, test_float_bits(1e-5f), 0, has_residual};
     struct test_case test;
-    test_case_open(&test, &op_rms_norm, params, &geometry, (int32_t)valid);
+    test_case_open(&test, &op_rms_norm, params, &test_geometry, (int32_t)valid);
     size_t count = (size_t)(valid * width), all = (size_t)(rows * width), bytes = count * sizeof(float);
     struct data data = {malloc(all * 4), malloc(all * 4), malloc(all * 4), malloc(all * 4)};
     test_fill(random, data.x, all, DTYPE_F32, -3, 3);
@@ -100,7 +98,7 @@ TEST(zeros_give_zeros)
     TEST_FOR_EACH_ISA(isa)
     {
         struct test_case test;
-        test_case_open(&test, &op_rms_norm, params, &geometry, 1);
+        test_case_open(&test, &op_rms_norm, params, &test_geometry, 1);
         memset(test.call.operands[RMS_NORM_X], 0, 160);
         memset(test.call.operands[RMS_NORM_WEIGHT], 0, 160);
         test_run_op(&op_rms_norm, isa, &test.call, 1);
@@ -113,8 +111,8 @@ TEST(zeros_give_zeros)
 TEST(hostile_params_are_refused)
 {
     const int64_t params[RMS_NORM_PARAMS] = {4, 0, 64, DTYPE_BF16, test_float_bits(1e-5f), 0, 1};
-    test_hostile_params(&op_rms_norm, params, &geometry);
-    test_refuses(&op_rms_norm, params, &geometry,
+    test_hostile_params(&op_rms_norm, params, &test_geometry);
+    test_refuses(&op_rms_norm, params, &test_geometry,
                  TEST_CHANGES({RMS_NORM_HIDDEN, 0}, {RMS_NORM_WEIGHT_DTYPE, DTYPE_F8_E4M3},
                               {RMS_NORM_EPS_BITS, test_float_bits(-1e-5f)}, {RMS_NORM_EPS_BITS, INT64_MIN},
                               {RMS_NORM_HAS_RESIDUAL, 2}));

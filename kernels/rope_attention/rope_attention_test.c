@@ -17,51 +17,16 @@ struct shape {
     int64_t rotary_dim; /* 0: head_dim */
 };
 
-/* Operands on the host, as the device sees them, and what it should make of them. */
+/* A launch, and what the device should make of it. */
 struct setup {
     struct shape shape;
     int64_t params[PLAN_MAX_PARAMS];
-    int64_t qkv_count, out_count, pool_bytes, layer_offset;
-    int32_t counts[2];
-    int32_t *slots, *positions, *page_table;
-    float *qkv, *table, *q, *expected; /* rounded to X_DTYPE where the device's are */
-    float norms[2][OP_MAX_HEAD_DIM];
-    uint8_t *pool, *expected_pool;
+    int64_t layer_offset;
+    struct test_launch launch;
     struct pages pages;
-    uint16_t *found;
-    struct test_device_buffer buffers[ROPE_ATTENTION_OPERANDS];
-    cu_deviceptr operands[ROPE_ATTENTION_OPERANDS];
-    int operand_count;
+    float *expected;
+    uint8_t *expected_pool;
 };
-
-static int64_t rotary_dim_of(const struct shape *shape)
-{
-    return shape->rotary_dim ? shape->rotary_dim : shape->head_dim;
-}
-
-static void *must(void *memory)
-{
-    assert_non_null(memory);
-    return memory;
-}
-
-static void round_through(float *values, int64_t count, enum dtype dtype)
-{
-    uint16_t bits;
-    if (dtype == DTYPE_F32) return;
-    for (int64_t i = 0; i < count; i++) {
-        test_encode(values + i, &bits, 1, dtype);
-        test_decode(&bits, values + i, 1, dtype);
-    }
-}
-
-static float *random_floats(struct test_random *random, int64_t count, enum dtype dtype)
-{
-    float *values = must(malloc((size_t)count * sizeof(float)));
-    test_fill(random, values, (size_t)count, DTYPE_F32, -1, 1);
-    round_through(values, count, dtype);
-    return values;
-}
 
 static void set_params(struct setup *setup)
 {
@@ -95,17 +60,16 @@ static void set_params(struct setup *setup)
     memcpy(setup->params, params, sizeof params);
 }
 
-/* A pool in which the tokens before positions[r] exist and all else is NaN. */
-static void fill_pool(struct setup *setup, struct test_random *random)
+/* In the pool the tokens before positions[r] exist, and all else is NaN. */
+static void fill_pool(struct setup *setup, struct test_random *random, const int32_t *slots, const int32_t *positions)
 {
     const struct shape *shape = &setup->shape;
-    memset(setup->pool, 0xff, (size_t)setup->pool_bytes);
     for (int64_t r = 0; r < shape->valid; r++) {
-        int64_t last = setup->positions[r], first = 0;
+        int64_t last = positions[r], first = 0;
         if (shape->window && last >= shape->window) first = last - shape->window + 1;
         for (int64_t t = first; t < last; t++)
             for (int64_t g = 0; g < shape->kv_heads; g++) {
-                uint8_t *key = pages_key(&setup->pages, setup->slots[r], t, g);
+                uint8_t *key = pages_key(&setup->pages, slots[r], t, g);
                 test_fill(random, key, (size_t)shape->head_dim, shape->kv_dtype, -1, 1);
                 test_fill(random, key + setup->pages.values, (size_t)shape->head_dim, shape->kv_dtype, -1, 1);
             }
@@ -115,206 +79,135 @@ static void fill_pool(struct setup *setup, struct test_random *random)
 static void setup_open(struct setup *setup, struct test_random *random, const struct shape *shape,
                        const int32_t *positions)
 {
+    struct test_launch *launch = &setup->launch;
     memset(setup, 0, sizeof *setup);
     setup->shape = *shape;
-    const int64_t heads = shape->kv_heads * shape->group, per_slot = (shape->context - 1) / shape->page_tokens + 1;
-    const int64_t block = 4 * shape->kv_heads * shape->page_tokens * shape->head_dim,
-                  page_count = shape->slots * per_slot;
+    const int64_t per_slot = (shape->context - 1) / shape->page_tokens + 1, page_count = shape->slots * per_slot;
+    const int64_t block = 4 * shape->kv_heads * shape->page_tokens * shape->head_dim;
     setup->layer_offset = (block + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
     set_params(setup);
-    setup->qkv_count = shape->rows * (heads + 2 * shape->kv_heads) * shape->head_dim;
-    setup->out_count = shape->rows * heads * shape->head_dim;
-    setup->counts[0] = (int32_t)shape->valid;
-    setup->counts[1] = INT32_MAX;
-    setup->slots = must(malloc((size_t)shape->rows * sizeof(int32_t)));
-    setup->positions = must(malloc((size_t)shape->rows * sizeof(int32_t)));
+    const int64_t page_bytes = setup->params[ROPE_ATTENTION_PAGE_BYTES];
+    test_launch_open_operands(launch, &op_rope_attention, setup->params, shape->valid);
+    test_launch_resize(launch, ROPE_ATTENTION_KV, (size_t)(page_count * page_bytes), (size_t)setup->layer_offset);
+    test_launch_resize(launch, ROPE_ATTENTION_WORKSPACE, rope_attention_workspace_bytes(setup->params), 0);
+    memset(launch->host[ROPE_ATTENTION_WORKSPACE], 0, launch->device[ROPE_ATTENTION_WORKSPACE].bytes);
+    int32_t *slots = launch->host[ROPE_ATTENTION_SLOTS], *places = launch->host[ROPE_ATTENTION_POSITIONS];
+    int32_t *table = launch->host[ROPE_ATTENTION_PAGE_TABLE];
     for (int64_t r = 0; r < shape->rows; r++) { /* beyond the valid rows: nothing that could be an index */
-        setup->slots[r] = r < shape->valid ? (int32_t)((r * 5 + 2) % shape->slots) : INT32_MIN;
-        setup->positions[r] = r < shape->valid ? positions[r] : INT32_MAX;
+        slots[r] = r < shape->valid ? (int32_t)((r * 5 + 2) % shape->slots) : INT32_MIN;
+        places[r] = r < shape->valid ? positions[r] : INT32_MAX;
     }
-    setup->page_table = must(malloc((size_t)page_count * sizeof(int32_t)));
-    for (int64_t i = 0; i < page_count; i++) setup->page_table[i] = (int32_t)i;
-    for (int64_t i = page_count - 1; i > 0; i--) {
-        int64_t j = test_random_range(random, 0, i);
-        int32_t page = setup->page_table[i];
-        setup->page_table[i] = setup->page_table[j];
-        setup->page_table[j] = page;
+    for (int64_t i = 0; i < page_count; i++) table[i] = (int32_t)i;
+    test_shuffle(random, table, (size_t)page_count);
+    test_launch_fill(launch, ROPE_ATTENTION_QKV, random, -1, 1);
+    test_launch_fill(launch, ROPE_ATTENTION_TABLE, random, -1, 1);
+    for (int n = ROPE_ATTENTION_NORM_Q; n <= ROPE_ATTENTION_NORM_K; n++) {
+        float norm[OP_MAX_HEAD_DIM];
+        test_fill(random, norm, (size_t)shape->head_dim, DTYPE_F32, 0.5f, 1.5f);
+        if (shape->has_norm) test_launch_encode(launch, n, norm);
     }
-    setup->qkv = random_floats(random, setup->qkv_count, shape->x_dtype);
-    setup->table = random_floats(random, shape->rows * rotary_dim_of(shape), DTYPE_F32);
-    setup->q = must(malloc((size_t)setup->out_count * sizeof(float)));
-    setup->expected = must(malloc((size_t)setup->out_count * sizeof(float)));
-    setup->found = must(malloc((size_t)setup->out_count * sizeof(uint16_t)));
-    for (int n = 0; n < 2; n++) {
-        test_fill(random, setup->norms[n], (size_t)shape->head_dim, DTYPE_F32, 0.5f, 1.5f);
-        round_through(setup->norms[n], shape->head_dim, shape->norm_dtype);
-    }
-    setup->pool_bytes = page_count * setup->params[ROPE_ATTENTION_PAGE_BYTES];
-    setup->pool = must(malloc((size_t)setup->pool_bytes));
-    setup->expected_pool = must(malloc((size_t)setup->pool_bytes));
-    setup->pages = pages_of(setup->pool + setup->layer_offset, setup->page_table, per_slot, shape->page_tokens,
-                            setup->params[ROPE_ATTENTION_PAGE_BYTES], shape->kv_heads, shape->head_dim * 2);
-    fill_pool(setup, random);
+    setup->pages = pages_of((uint8_t *)launch->host[ROPE_ATTENTION_KV] + setup->layer_offset, table, per_slot,
+                            shape->page_tokens, page_bytes, shape->kv_heads, shape->head_dim * 2);
+    fill_pool(setup, random, slots, places);
 }
 
-static void device_operand(struct setup *setup, const void *from, int64_t bytes)
-{
-    int i = setup->operand_count++;
-    setup->buffers[i] = test_device_buffer_new((size_t)bytes);
-    setup->operands[i] = setup->buffers[i].data;
-    if (from) test_device_write(&setup->buffers[i], from, (size_t)bytes);
-}
-
-static void device_floats(struct setup *setup, const float *from, int64_t count, enum dtype dtype)
-{
-    void *encoded = must(malloc((size_t)count * dtype_bytes(dtype)));
-    test_encode(from, encoded, (size_t)count, dtype);
-    device_operand(setup, encoded, count * (int64_t)dtype_bytes(dtype));
-    free(encoded);
-}
-
-static void setup_device(struct setup *setup)
-{
-    const struct shape *shape = &setup->shape;
-    int64_t workspace = (int64_t)rope_attention_workspace_bytes(setup->params);
-    void *zeros = must(calloc(1, (size_t)workspace));
-    device_operand(setup, setup->counts, sizeof setup->counts);
-    device_floats(setup, setup->qkv, setup->qkv_count, shape->x_dtype);
-    device_floats(setup, setup->table, shape->rows * rotary_dim_of(shape), DTYPE_F32);
-    device_operand(setup, setup->slots, shape->rows * 4);
-    device_operand(setup, setup->positions, shape->rows * 4);
-    device_operand(setup, setup->page_table, shape->slots * setup->params[ROPE_ATTENTION_PAGES_PER_SLOT] * 4);
-    device_operand(setup, setup->pool, setup->pool_bytes);
-    setup->operands[ROPE_ATTENTION_KV] += (cu_deviceptr)setup->layer_offset;
-    device_operand(setup, NULL, setup->out_count * 2);
-    device_operand(setup, zeros, workspace);
-    for (int n = 0; n < 2 && shape->has_norm; n++)
-        device_floats(setup, setup->norms[n], shape->head_dim, shape->norm_dtype);
-    free(zeros);
-}
-
-static void setup_close(struct setup *setup)
-{
-    for (int i = 0; i < setup->operand_count; i++) {
-        test_device_assert_intact(&setup->buffers[i], "operand");
-        test_device_buffer_free(&setup->buffers[i]);
-    }
-    void *owned[] = {setup->slots, setup->positions, setup->page_table, setup->qkv,           setup->table,
-                     setup->q,     setup->expected,  setup->pool,       setup->expected_pool, setup->found};
-    for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) free(owned[i]);
-}
-
+/* rope_append on a copy of the pool, then attention. */
 static void run_reference(struct setup *setup)
 {
     const int64_t *p = setup->params;
-    const int64_t append_params[ROPE_APPEND_PARAMS] = {
-        [ROPE_APPEND_ROWS] = p[ROPE_ATTENTION_ROWS],
-        [ROPE_APPEND_HEADS] = p[ROPE_ATTENTION_HEADS],
-        [ROPE_APPEND_KV_HEADS] = p[ROPE_ATTENTION_KV_HEADS],
-        [ROPE_APPEND_HEAD_DIM] = p[ROPE_ATTENTION_HEAD_DIM],
-        [ROPE_APPEND_PAGE_TOKENS] = p[ROPE_ATTENTION_PAGE_TOKENS],
-        [ROPE_APPEND_PAGES_PER_SLOT] = p[ROPE_ATTENTION_PAGES_PER_SLOT],
-        [ROPE_APPEND_PAGE_BYTES] = p[ROPE_ATTENTION_PAGE_BYTES],
-        [ROPE_APPEND_SLOT_COUNT] = p[ROPE_ATTENTION_SLOT_COUNT],
-        [ROPE_APPEND_KV_DTYPE] = p[ROPE_ATTENTION_KV_DTYPE],
-        [ROPE_APPEND_HAS_NORM] = p[ROPE_ATTENTION_HAS_NORM],
-        [ROPE_APPEND_NORM_DTYPE] = DTYPE_F32,
-        [ROPE_APPEND_EPS_BITS] = p[ROPE_ATTENTION_EPS_BITS],
-        [ROPE_APPEND_ROTARY_DIM] = p[ROPE_ATTENTION_ROTARY_DIM],
+    struct test_launch *launch = &setup->launch;
+    const size_t q_bytes = test_launch_count(launch, ROPE_ATTENTION_OUT) * sizeof(float);
+    const size_t pool_bytes = launch->device[ROPE_ATTENTION_KV].bytes;
+    float *q = test_take(&launch->memory, q_bytes);
+    setup->expected = test_take(&launch->memory, q_bytes);
+    setup->expected_pool = memcpy(test_take(&launch->memory, pool_bytes), launch->host[ROPE_ATTENTION_KV], pool_bytes);
+    void *const *host = launch->host, *kv = setup->expected_pool + setup->layer_offset;
+    int64_t append_params[ROPE_APPEND_PARAMS], attention_params[ATTENTION_PARAMS];
+    memcpy(append_params, p, PAGED_PARAMS * sizeof *p);
+    append_params[ROPE_APPEND_HAS_NORM] = p[ROPE_ATTENTION_HAS_NORM];
+    append_params[ROPE_APPEND_NORM_DTYPE] = p[ROPE_ATTENTION_NORM_DTYPE];
+    append_params[ROPE_APPEND_EPS_BITS] = p[ROPE_ATTENTION_EPS_BITS];
+    append_params[ROPE_APPEND_ROTARY_DIM] = p[ROPE_ATTENTION_ROTARY_DIM];
+    append_params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_HEAD;
+    const struct op_call append = {
+        .params = append_params,
+        .operands = {host[ROPE_ATTENTION_COUNTS], test_launch_decode(launch, ROPE_ATTENTION_QKV),
+                     host[ROPE_ATTENTION_TABLE], host[ROPE_ATTENTION_SLOTS], host[ROPE_ATTENTION_POSITIONS],
+                     host[ROPE_ATTENTION_PAGE_TABLE], kv, q, host[ROPE_ATTENTION_NORM_Q], host[ROPE_ATTENTION_NORM_K]},
     };
-    const struct op_call append = {.params = append_params,
-                                   .operands = {setup->counts, setup->qkv, setup->table, setup->slots, setup->positions,
-                                                setup->page_table, setup->pages.first, setup->q, setup->norms[0],
-                                                setup->norms[1]}};
     rope_append_reference(&append);
-    round_through(setup->q, setup->shape.valid * p[ROPE_ATTENTION_HEADS] * p[ROPE_ATTENTION_HEAD_DIM],
-                  setup->shape.kv_dtype); /* as the contract says */
-    memcpy(setup->expected_pool, setup->pool, (size_t)setup->pool_bytes);
-    const int64_t attention_params[ATTENTION_PARAMS] = {
-        [ATTENTION_ROWS] = p[ROPE_ATTENTION_ROWS],
-        [ATTENTION_HEADS] = p[ROPE_ATTENTION_HEADS],
-        [ATTENTION_KV_HEADS] = p[ROPE_ATTENTION_KV_HEADS],
-        [ATTENTION_HEAD_DIM] = p[ROPE_ATTENTION_HEAD_DIM],
-        [ATTENTION_PAGE_TOKENS] = p[ROPE_ATTENTION_PAGE_TOKENS],
-        [ATTENTION_PAGES_PER_SLOT] = p[ROPE_ATTENTION_PAGES_PER_SLOT],
-        [ATTENTION_PAGE_BYTES] = p[ROPE_ATTENTION_PAGE_BYTES],
-        [ATTENTION_SLOT_COUNT] = p[ROPE_ATTENTION_SLOT_COUNT],
-        [ATTENTION_KV_DTYPE] = p[ROPE_ATTENTION_KV_DTYPE],
-        [ATTENTION_WINDOW] = p[ROPE_ATTENTION_WINDOW],
-        [ATTENTION_SCALE_BITS] = p[ROPE_ATTENTION_SCALE_BITS],
+    test_round(q, (size_t)(launch->valid * p[ROPE_ATTENTION_HEADS] * p[ROPE_ATTENTION_HEAD_DIM]),
+               setup->shape.kv_dtype); /* as the contract says */
+    memcpy(attention_params, p, PAGED_PARAMS * sizeof *p);
+    attention_params[ATTENTION_WINDOW] = p[ROPE_ATTENTION_WINDOW];
+    attention_params[ATTENTION_SCALE_BITS] = p[ROPE_ATTENTION_SCALE_BITS];
+    attention_params[ATTENTION_SCATTERED] = 1;
+    const struct op_call attention = {
+        .params = attention_params,
+        .operands = {host[ROPE_ATTENTION_COUNTS], q, host[ROPE_ATTENTION_SLOTS], host[ROPE_ATTENTION_POSITIONS],
+                     host[ROPE_ATTENTION_PAGE_TABLE], kv, setup->expected, NULL},
     };
-    const struct op_call attention = {.params = attention_params,
-                                      .operands = {setup->counts, setup->q, setup->slots, setup->positions,
-                                                   setup->page_table, setup->pages.first, setup->expected, NULL}};
     attention_reference(&attention);
 }
 
 /* Appended k may differ by one rounding from the reference, which computes in double; all other bytes not at all. */
-static void compare_pools(struct setup *setup, const uint8_t *found)
+static void compare_pools(const struct setup *setup)
 {
     const enum dtype dtype = setup->shape.kv_dtype;
     const double unit = dtype == DTYPE_F16 ? 0x1p-10 : 0x1p-7;
-    for (int64_t i = 0; i < setup->pool_bytes; i += 2) {
+    const uint8_t *found = setup->launch.found[ROPE_ATTENTION_KV];
+    for (size_t i = 0; i < setup->launch.device[ROPE_ATTENTION_KV].bytes; i += 2) {
         if (memcmp(found + i, setup->expected_pool + i, 2) == 0) continue;
-        float a, b;
-        test_decode(found + i, &a, 1, dtype);
-        test_decode(setup->expected_pool + i, &b, 1, dtype);
-        double limit = fmax(unit * fabs((double)b), 1e-6);
-        if (!(fabs((double)a - (double)b) <= limit))
-            fail_msg("pool byte %lld: expected %g, found %g", (long long)i, (double)b, (double)a);
+        const double a = (double)op_element(found + i, 0, dtype),
+                     b = (double)op_element(setup->expected_pool + i, 0, dtype);
+        if (!(fabs(a - b) <= fmax(unit * fabs(b), 1e-6))) fail_msg("pool byte %zu: expected %g, found %g", i, b, a);
     }
 }
 
-static void compare_out(struct setup *setup, const char *what)
+static void compare_out(const struct setup *setup, const char *what)
 {
     const struct shape *shape = &setup->shape;
     const int64_t width = shape->kv_heads * shape->group * shape->head_dim;
+    const void *out = setup->launch.found[ROPE_ATTENTION_OUT];
     /* The weights and the result are rounded once each; an element of q may be rounded to another neighbour. */
     const double relative = shape->kv_dtype == DTYPE_F16 && shape->x_dtype == DTYPE_F16 ? 0.002 : 0.01;
-    float *found = must(malloc((size_t)width * sizeof(float)));
     for (int64_t r = 0; r < shape->valid; r++) {
         const float *expected = setup->expected + r * width;
         double largest = 0;
-        test_decode(setup->found + r * width, found, (size_t)width, shape->x_dtype);
         for (int64_t i = 0; i < width; i++) largest = fmax(largest, fabs((double)expected[i]));
-        for (int64_t i = 0; i < width; i++)
-            if (!(fabs((double)found[i] - (double)expected[i]) <= relative * largest))
+        for (int64_t i = 0; i < width; i++) {
+            const double found = (double)op_element(out, r * width + i, shape->x_dtype);
+            if (!(fabs(found - (double)expected[i]) <= relative * largest))
                 fail_msg("%s: row %lld at position %d, element %lld: expected %g, found %g (largest %g)", what,
-                         (long long)r, (int)setup->positions[r], (long long)i, (double)expected[i], (double)found[i],
-                         largest);
+                         (long long)r, ((int32_t *)setup->launch.host[ROPE_ATTENTION_POSITIONS])[r], (long long)i,
+                         (double)expected[i], found, largest);
+        }
     }
-    free(found);
 }
 
 /* Two launches in a row, on the same pool and workspace: the reference's result, twice the same bits. */
 static void check_setup(struct setup *setup, const char *what)
 {
-    struct test_kernel kernel;
-    const size_t out_bytes = (size_t)setup->out_count * 2;
-    uint16_t *first = must(malloc(out_bytes));
-    uint8_t *pool = must(malloc((size_t)setup->pool_bytes));
-    const size_t workspace_bytes = rope_attention_workspace_bytes(setup->params);
-    uint8_t *workspace = must(malloc(workspace_bytes));
-    setup_device(setup);
+    struct test_launch *launch = &setup->launch;
+    cu_deviceptr operands[PLAN_MAX_OPERANDS];
+    const int count = test_launch_list(launch, operands);
+    const size_t out_bytes = launch->device[ROPE_ATTENTION_OUT].bytes;
+    void *first = test_take(&launch->memory, out_bytes);
+    const uint8_t *workspace = launch->found[ROPE_ATTENTION_WORKSPACE];
     run_reference(setup);
-    test_kernel_open(&kernel, &device_rope_attention, setup->params);
-    assert_int_equal(kernel.local_bytes, 0);
+    test_kernel_open(&launch->kernel, &device_rope_attention, setup->params);
+    assert_int_equal(launch->kernel.local_bytes, 0);
+    test_launch_write(launch);
     for (int run = 0; run < 2; run++) {
-        test_device_buffer_poison(&setup->buffers[ROPE_ATTENTION_OUT]);
-        test_kernel_run(&kernel, setup->operands, setup->operand_count, 0);
-        test_device_read(&setup->buffers[ROPE_ATTENTION_OUT], setup->found, out_bytes);
-        test_device_read(&setup->buffers[ROPE_ATTENTION_KV], pool, (size_t)setup->pool_bytes);
-        test_device_read(&setup->buffers[ROPE_ATTENTION_WORKSPACE], workspace, workspace_bytes);
-        for (size_t i = 0; i < workspace_bytes; i++) assert_int_equal(workspace[i], 0);
-        compare_pools(setup, pool);
+        test_device_buffer_poison(&launch->device[ROPE_ATTENTION_OUT]);
+        test_kernel_run(&launch->kernel, operands, count, 0);
+        test_launch_read(launch);
+        for (size_t i = 0; i < launch->device[ROPE_ATTENTION_WORKSPACE].bytes; i++) assert_int_equal(workspace[i], 0);
+        compare_pools(setup);
         compare_out(setup, what);
-        if (run == 0) memcpy(first, setup->found, out_bytes);
-        test_assert_same_bits(setup->found, first, out_bytes, what);
+        if (run == 0) memcpy(first, launch->found[ROPE_ATTENTION_OUT], out_bytes);
+        test_assert_same_bits(launch->found[ROPE_ATTENTION_OUT], first, out_bytes, what);
     }
-    test_kernel_close(&kernel);
-    free(first);
-    free(pool);
-    free(workspace);
 }
 
 static void check_shape(struct test_random *random, const struct shape *shape, const int32_t *positions,
@@ -323,7 +216,7 @@ static void check_shape(struct test_random *random, const struct shape *shape, c
     struct setup setup;
     setup_open(&setup, random, shape, positions);
     check_setup(&setup, what);
-    setup_close(&setup);
+    test_launch_close(&setup.launch);
 }
 
 static bool has_bulk(void) { return test_device()->device.facts.capability >= 90; }
@@ -502,17 +395,20 @@ TEST(large_scores)
     shape.kv_dtype = shape.x_dtype = DTYPE_F16;
     struct setup setup;
     setup_open(&setup, &random, &shape, positions);
+    const int32_t *slots = setup.launch.host[ROPE_ATTENTION_SLOTS];
     for (int64_t r = 0; r < shape.valid; r++) /* an aligned key decides every head of its group alike */
         for (int64_t g = 0; g < shape.kv_heads; g++) {
-            uint16_t *key = (uint16_t *)(void *)pages_key(&setup.pages, setup.slots[r], positions[r] / 2, g);
+            uint16_t *key = (uint16_t *)(void *)pages_key(&setup.pages, slots[r], positions[r] / 2, g);
             for (int64_t d = 0; d < shape.head_dim; d++) key[d] = f16_from_float(8);
         }
-    for (int64_t i = 0; i < setup.qkv_count; i++) setup.qkv[i] = fabsf(setup.qkv[i]) + 0.25f;
+    float *qkv = test_launch_decode(&setup.launch, ROPE_ATTENTION_QKV),
+          *table = setup.launch.host[ROPE_ATTENTION_TABLE];
+    for (size_t i = 0; i < test_launch_count(&setup.launch, ROPE_ATTENTION_QKV); i++) qkv[i] = fabsf(qkv[i]) + 0.25f;
+    test_launch_encode(&setup.launch, ROPE_ATTENTION_QKV, qkv);
     for (int64_t i = 0; i < shape.rows * shape.head_dim; i++)
-        setup.table[i] = i % shape.head_dim < shape.head_dim / 2 ? 1 : 0;
-    round_through(setup.qkv, setup.qkv_count, shape.x_dtype);
+        table[i] = i % shape.head_dim < shape.head_dim / 2 ? 1 : 0;
     check_setup(&setup, "large scores");
-    setup_close(&setup);
+    test_launch_close(&setup.launch);
 }
 
 /* All that the tuner may choose from: alone, split, and the largest context of the slot. */

@@ -21,12 +21,9 @@ static const struct sampler_state plain = {.temperature = 1, .top_p = 1, .repeti
 /* As many slots and token rows as out rows; out row r draws for slot rows - 1 - r through token row r. */
 static void setup_open(struct setup *setup, int64_t rows, int64_t vocab)
 {
-    struct plan_geometry geometry = {.slots = (uint64_t)rows,
-                                     .max_context = 8,
-                                     .page_tokens = 8,
-                                     .pages_per_slot = 1,
-                                     .page_bytes = 64,
-                                     .vocab_size = (uint64_t)vocab};
+    struct plan_geometry geometry = test_geometry;
+    geometry.slots = (uint64_t)rows;
+    geometry.vocab_size = (uint64_t)vocab;
     const int64_t params[SAMPLE_PARAMS] = {rows, 1, vocab, rows, rows};
     struct test_case *test = &setup->test;
     test_case_open(test, &op_sample, params, &geometry, (int32_t)rows);

@@ -2,9 +2,6 @@
 #include "kernels/select_rows/select_rows.h"
 #include "kernels/op/test_support.h"
 
-static const struct plan_geometry geometry =
-    {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 10};
-
 TEST(selects)
 {
     struct test_random random = {3};
@@ -15,7 +12,7 @@ TEST(selects)
         const int64_t params[SELECT_ROWS_PARAMS] = {rows, 1, width, in_rows};
         for (int reference = 0; reference < 2; reference++) {
             struct test_case test;
-            test_case_open(&test, &op_select_rows, params, &geometry, (int32_t)valid);
+            test_case_open(&test, &op_select_rows, params, &test_geometry, (int32_t)valid);
             float *x = test.call.operands[SELECT_ROWS_X], *out = test.call.operands[SELECT_ROWS_OUT];
             int32_t *index = test.call.operands[SELECT_ROWS_INDEX];
             test_fill(&random, x, (size_t)(in_rows * width), DTYPE_F32, -1, 1);
@@ -37,7 +34,7 @@ TEST(rows_outside_x_are_not_read)
 {
     const int64_t params[SELECT_ROWS_PARAMS] = {3, 1, 5, 2};
     struct test_case test;
-    test_case_open(&test, &op_select_rows, params, &geometry, 3);
+    test_case_open(&test, &op_select_rows, params, &test_geometry, 3);
     const int32_t index[3] = {-1, 2, 1};
     const float ones[5] = {1, 1, 1, 1, 1}, zeros[5] = {0};
     memcpy((float *)test.call.operands[SELECT_ROWS_X] + 5, ones, sizeof ones);
@@ -53,8 +50,8 @@ TEST(rows_outside_x_are_not_read)
 TEST(hostile_params_are_refused)
 {
     const int64_t params[SELECT_ROWS_PARAMS] = {4, 1, 64, 8};
-    test_hostile_params(&op_select_rows, params, &geometry);
-    test_refuses(&op_select_rows, params, &geometry,
+    test_hostile_params(&op_select_rows, params, &test_geometry);
+    test_refuses(&op_select_rows, params, &test_geometry,
                  TEST_CHANGES({SELECT_ROWS_COUNT_INDEX, 0}, {SELECT_ROWS_WIDTH, 0}, {SELECT_ROWS_IN_ROWS, 0},
                               {SELECT_ROWS_IN_ROWS, INT64_MAX}));
 }
