@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/lower/operands.h"
 
-#include "builder/lower/residual_rows.h"
+#include "kernels/all_reduce/all_reduce_device.h"
 
 bool operands_begin(struct operand_writer *writer, const struct graph *graph, const struct lowering *lowering,
                     const struct memory_plan *memory, uint32_t rows, struct status *status)
@@ -14,6 +14,45 @@ bool operands_begin(struct operand_writer *writer, const struct graph *graph, co
         return true;
     return status_fail(status, STATUS_BAD_INPUT, "a step of %u rows does not fit into 64-bit sizes", rows);
 }
+
+/* ---- the residual stream on GPUs ----
+ *
+ * In plans of many rows each rank keeps the residual stream of the rows that it owns: the owner of a row adds to its stream
+ * and computes its norm, and the other ranks receive the normed row alone. This holds for a sum only where all later
+ * readers of its stream are sums that do the same; for any other reader every rank gets every row. */
+
+static bool works_on_own_rows(const struct graph *graph, const struct graph_node *node, uint64_t rows,
+                              uint64_t out_rows)
+{
+    if (node->op != OP_ALL_REDUCE || node->operands[ALL_REDUCE_NORMED] < 0) return false;
+    const struct graph_value *x = &graph->values[node->operands[ALL_REDUCE_X]];
+    return all_reduce_device_is_large(x->rows == ROWS_TOKENS ? rows : out_rows, x->width, graph->ranks, x->dtype);
+}
+
+static bool own_rows_suffice(const struct graph *graph, int value, uint64_t rows, uint64_t out_rows)
+{
+    for (int n = 0; n < graph->node_count; n++) {
+        const struct graph_node *reader = &graph->nodes[n];
+        for (int i = 0; !reader->removed && i < PLAN_MAX_OPERANDS; i++)
+            if (graph_reads(reader, i) && reader->operands[i] == value &&
+                (i != ALL_REDUCE_RESIDUAL || !works_on_own_rows(graph, reader, rows, out_rows)))
+                return false;
+    }
+    return true;
+}
+
+/* For the all_reduce `node`: HAS_RESIDUAL and HAS_NORM become ALL_REDUCE_OWN_ROWS if a rank keeps only its own rows.
+ * `params`: those of the schema otherwise. */
+static void residual_rows(const struct graph *graph, const struct graph_node *node, uint64_t rows, uint64_t out_rows,
+                          int64_t *params)
+{
+    if (!works_on_own_rows(graph, node, rows, out_rows)) return;
+    if (params[ALL_REDUCE_HAS_RESIDUAL]) params[ALL_REDUCE_HAS_RESIDUAL] = ALL_REDUCE_OWN_ROWS;
+    if (own_rows_suffice(graph, node->operands[ALL_REDUCE_OUT], rows, out_rows))
+        params[ALL_REDUCE_HAS_NORM] = ALL_REDUCE_OWN_ROWS;
+}
+
+/* ---- parameters and operands ---- */
 
 void lower_params(const struct graph *graph, const struct lowering *lowering, uint64_t rows, uint64_t out_rows,
                   const struct graph_node *node, int64_t *params)
