@@ -5,7 +5,8 @@
 #include "runtime/eng.h"
 
 /* process, processes, local_process, processes of the machine */
-static const char *const names[3][4] = {
+enum launcher { TORCHRUN, OPEN_MPI, MPICH, LAUNCHERS };
+static const char *const names[LAUNCHERS][4] = {
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
@@ -90,27 +91,72 @@ static void expect_refusal(const char *words)
 
 /* ---- launchers ---- */
 
-TEST(torchrun_is_read)
+static void launch(enum launcher by, const char *const values[4], const char *address, const char *port)
 {
-    torchrun("10.0.0.1", "29500", VALUES("5", "8", "1", "4"));
-    expect_place(5, 8, 1, "10.0.0.1:29501");
-    torchrun("node-7.cluster", "29500", VALUES("0", "65535", "0", NULL)); /* whose number here is not needed */
-    expect_place(0, 65535, 0, "node-7.cluster:29501");
+    clear(NULL);
+    set_names(names[by], values);
+    if (address) setenv("MASTER_ADDR", address, 1);
+    if (port) setenv("MASTER_PORT", port, 1);
 }
 
-TEST(open_mpi_is_read)
+TEST(places_are_read)
 {
-    open_mpi(VALUES("3", "4", "3", "4"));
-    expect_place(3, 4, 3, "127.0.0.1:29401");
-    setenv("MASTER_PORT", "5000", 1);
-    expect_place(3, 4, 3, "127.0.0.1:5001");
-    open_mpi(VALUES("3", "4", "1", "2"));
-    setenv("MASTER_ADDR", "host", 1);
-    expect_place(3, 4, 1, "host:5001");
-    unsetenv("MASTER_PORT");
-    expect_place(3, 4, 1, "host:29401");
-    open_mpi(VALUES("3", "4", "1", NULL));
-    expect_place(3, 4, 1, "host:29401");
+    static const struct {
+        enum launcher by;
+        const char *values[4], *address, *port;
+        uint32_t process, processes, local_process, local_processes;
+        const char *expected;
+    } cases[] = {
+        {TORCHRUN, {"5", "8", "1", "4"}, "10.0.0.1", "29500", 5, 8, 1, 4, "10.0.0.1:29501"},
+        {TORCHRUN, {"0", "65535", "0", NULL}, "node-7.cluster", "29500", 0, 65535, 0, 0, "node-7.cluster:29501"},
+        {TORCHRUN, {"1", "2", "1", "2"}, "host", "65534", 1, 2, 1, 2, "host:65535"},
+        {TORCHRUN, {"1", "2", "1", "2"}, "host", "0", 1, 2, 1, 2, "host:1"},
+        {TORCHRUN, {"1", "2", "1", "2"}, "::1", "29500", 1, 2, 1, 2, "[::1]:29501"},
+        {TORCHRUN, {"1", "2", "1", "2"}, "fe80::1%eth0", "29500", 1, 2, 1, 2, "[fe80::1%eth0]:29501"},
+        {OPEN_MPI, {"3", "4", "3", "4"}, NULL, NULL, 3, 4, 3, 4, "127.0.0.1:29401"},
+        {OPEN_MPI, {"3", "4", "3", "4"}, NULL, "5000", 3, 4, 3, 4, "127.0.0.1:5001"},
+        {OPEN_MPI, {"3", "4", "1", "2"}, "host", "5000", 3, 4, 1, 2, "host:5001"},
+        {OPEN_MPI, {"3", "4", "1", "2"}, "host", NULL, 3, 4, 1, 2, "host:29401"},
+        {OPEN_MPI, {"3", "4", "1", NULL}, "host", NULL, 3, 4, 1, 0, "host:29401"},
+        {MPICH, {"1", "2", "1", "2"}, NULL, NULL, 1, 2, 1, 2, "127.0.0.1:29401"},
+        {MPICH, {"1", "2", "0", "1"}, "host", NULL, 1, 2, 0, 1, "host:29401"},
+        /* One process needs no address. */
+        {OPEN_MPI, {"0", "1", "0", NULL}, NULL, NULL, 0, 1, 0, 0, ""},
+        {TORCHRUN, {"0", "1", "0", "1"}, NULL, NULL, 0, 1, 0, 1, ""},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        launch(cases[c].by, cases[c].values, cases[c].address, cases[c].port);
+        print_message("case %zu\n", c);
+        expect_place(cases[c].process, cases[c].processes, cases[c].local_process, cases[c].expected);
+        assert_int_equal(read_options().local_processes, cases[c].local_processes);
+    }
+}
+
+TEST(incomplete_places_are_refused)
+{
+    static const char no_address[] = "Open MPI: expected the host of process 0 in MASTER_ADDR|found nothing|mpirun -x "
+                                     "MASTER_ADDR=HOST|or give an address";
+    static const struct {
+        enum launcher by;
+        const char *values[4], *address, *port, *words;
+    } cases[] = {
+        {TORCHRUN, {"0", "2", NULL, "2"}, "host", "1", "LOCAL_RANK: expected a number from 0 to 65535, found nothing"},
+        {TORCHRUN, {"0", "2", "0", "2"}, "host", NULL, "MASTER_PORT: expected a number from 0 to 65534, found nothing"},
+        {TORCHRUN, {"3", "4", "1", "4"}, NULL, "1", "MASTER_ADDR"},
+        {TORCHRUN, {"0", "8", "0", "x"}, "host", "1", "LOCAL_WORLD_SIZE: expected a number from 0 to 65535, found 'x'"},
+        {OPEN_MPI, {"0", "2", NULL, "2"}, NULL, NULL, "OMPI_COMM_WORLD_LOCAL_RANK: expected a number"},
+        {OPEN_MPI, {"0", "2", "0", NULL}, NULL, NULL, "OMPI_COMM_WORLD_LOCAL_SIZE: expected a number|found nothing"},
+        {MPICH, {"0", "2", NULL, "2"}, NULL, NULL, "MPI_LOCALRANKID: expected a number"},
+        /* Several machines need an address. */
+        {OPEN_MPI, {"3", "4", "1", "2"}, NULL, NULL, no_address},
+        {MPICH, {"3", "4", "1", "2"}, NULL, NULL, "MPICH: expected the host of process 0 in MASTER_ADDR"},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char words[256];
+        snprintf(words, sizeof words, "environment: |%s", cases[c].words);
+        launch(cases[c].by, cases[c].values, cases[c].address, cases[c].port);
+        expect_refusal(words);
+    }
 }
 
 /* Two jobs on one machine, of which neither knows. */
@@ -135,15 +181,6 @@ TEST(jobs_have_ports_of_their_own)
     assert_true(others >= 195);
     setenv("MASTER_PORT", "5000", 1);
     expect_place(0, 4, 0, "127.0.0.1:5001");
-}
-
-TEST(mpich_is_read)
-{
-    mpich(VALUES("1", "2", "1", "2"));
-    expect_place(1, 2, 1, "127.0.0.1:29401");
-    mpich(VALUES("1", "2", "0", "1"));
-    setenv("MASTER_ADDR", "host", 1);
-    expect_place(1, 2, 0, "host:29401");
 }
 
 /* torchrun may run below mpirun, one for each machine: the innermost counts. */
@@ -182,12 +219,9 @@ TEST(wrong_numbers_are_refused)
     static const char *const wrong[] = {"",    "-1", "+1",  " 1",    "1 ",         "1.0",
                                         "0x1", "1e", "one", "65536", "4294967296", "18446744073709551616"};
     static const char *const right[4] = {"1", "2", "1", "2"};
-    for (int launcher = 0; launcher < 3; launcher++) {
-        clear(NULL);
-        if (launcher == 0) torchrun("host", "1000", right);
-        if (launcher == 1) open_mpi(right);
-        if (launcher == 2) mpich(right);
-        for (int n = 0; n < (launcher == 0 ? 3 : 4); n++) {
+    for (int launcher = 0; launcher < LAUNCHERS; launcher++) {
+        launch((enum launcher)launcher, right, "host", launcher == TORCHRUN ? "1000" : NULL);
+        for (int n = 0; n < (launcher == TORCHRUN ? 3 : 4); n++) {
             const char *name = names[launcher][n];
             for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
                 char words[160];
@@ -200,23 +234,6 @@ TEST(wrong_numbers_are_refused)
             read_options();
         }
     }
-}
-
-TEST(missing_numbers_are_refused)
-{
-    torchrun("host", "1000", VALUES("0", "2", NULL, "2"));
-    expect_refusal("environment: LOCAL_RANK: expected a number from 0 to 65535, found nothing");
-    torchrun("host", "1000", VALUES("0", "2", "0", "2"));
-    unsetenv("MASTER_PORT");
-    expect_refusal("environment: MASTER_PORT: expected a number from 0 to 65534, found nothing");
-    clear(NULL);
-    open_mpi(VALUES("0", "2", NULL, "2"));
-    expect_refusal("environment: OMPI_COMM_WORLD_LOCAL_RANK: expected a number");
-    open_mpi(VALUES("0", "2", "0", NULL));
-    expect_refusal("environment: OMPI_COMM_WORLD_LOCAL_SIZE: expected a number from 0 to 65535, found nothing");
-    clear(NULL);
-    mpich(VALUES("0", "2", NULL, "2"));
-    expect_refusal("environment: MPI_LOCALRANKID: expected a number");
 }
 
 /* A text of any length is told in part. */
@@ -237,10 +254,6 @@ TEST(long_texts_are_refused)
 TEST(ports_have_a_limit)
 {
     const char *const values[4] = {"1", "2", "1", "2"};
-    torchrun("host", "65534", values);
-    expect_place(1, 2, 1, "host:65535");
-    torchrun("host", "0", values);
-    expect_place(1, 2, 1, "host:1");
     static const char *const wrong[] = {"65535", "65536", "-1", "", "http", "80a"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         torchrun("host", wrong[i], values);
@@ -251,30 +264,6 @@ TEST(ports_have_a_limit)
         expect_refusal("environment: MASTER_PORT: expected a number from 0 to 65534, found '");
         clear(NULL);
     }
-}
-
-TEST(addresses_of_ipv6_stand_in_brackets)
-{
-    const char *const values[4] = {"1", "2", "1", "2"};
-    torchrun("::1", "29500", values);
-    expect_place(1, 2, 1, "[::1]:29501");
-    torchrun("fe80::1%eth0", "29500", values);
-    expect_place(1, 2, 1, "[fe80::1%eth0]:29501");
-}
-
-TEST(several_machines_need_an_address)
-{
-    open_mpi(VALUES("3", "4", "1", "2"));
-    expect_refusal(
-        "environment: Open MPI: expected the host of process 0 in MASTER_ADDR|MASTER_ADDR|host of process 0|found "
-        "nothing|mpirun -x MASTER_ADDR=HOST|or give an address");
-    clear(NULL);
-    mpich(VALUES("3", "4", "1", "2"));
-    expect_refusal("environment: MPICH: expected the host of process 0 in MASTER_ADDR|MASTER_ADDR");
-    clear(NULL);
-    torchrun("host", "1", VALUES("3", "4", "1", "4"));
-    unsetenv("MASTER_ADDR");
-    expect_refusal("MASTER_ADDR");
 }
 
 /* The longest host that fits beside a port of five digits, and the brackets. */
@@ -315,34 +304,6 @@ TEST(a_given_address_stays)
     assert_int_equal(eng_open_options_from_launcher(&options, &error), ENG_OK);
     assert_string_equal(options.address, "elsewhere:7");
     assert_int_equal(options.processes, 2);
-}
-
-TEST(one_process_needs_no_address)
-{
-    open_mpi(VALUES("0", "1", "0", NULL));
-    expect_place(0, 1, 0, "");
-    torchrun("host", "29500", VALUES("0", "1", "0", "1"));
-    unsetenv("MASTER_ADDR");
-    unsetenv("MASTER_PORT");
-    expect_place(0, 1, 0, "");
-}
-
-/* ---- how many are here ---- */
-
-TEST(the_machine_s_processes_are_counted)
-{
-    torchrun("host", "1", VALUES("0", "8", "0", "4"));
-    assert_int_equal(read_options().local_processes, 4);
-    torchrun("host", "1", VALUES("0", "8", "0", NULL));
-    assert_int_equal(read_options().local_processes, 0);
-    torchrun("host", "1", VALUES("0", "8", "0", "four"));
-    expect_refusal("environment: LOCAL_WORLD_SIZE: expected a number from 0 to 65535, found 'four'");
-    clear(NULL);
-    open_mpi(VALUES("1", "2", "1", "2"));
-    assert_int_equal(read_options().local_processes, 2);
-    clear(NULL);
-    mpich(VALUES("1", "2", "1", "2"));
-    assert_int_equal(read_options().local_processes, 2);
 }
 
 /* ---- tokens ---- */
