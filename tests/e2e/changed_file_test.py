@@ -7,7 +7,7 @@ import os
 import subprocess
 import unittest
 
-from harness import ENGBENCH, ENGINFO, ENGRUN, fables_engine, run, scratch
+from harness import ENGBENCH, ENGINFO, ENGRUN, fables_engine, run, scratch, succeed
 
 
 FOLDER = scratch()
@@ -60,8 +60,7 @@ class Damaged(unittest.TestCase):
 class PrivateWeights(unittest.TestCase):
     def test_the_file_may_be_overwritten_meanwhile(self):
         flags = ["-p", "Once upon a time", "-n", "400", "--ignore-eos", "--print-tokens", "--threads", "1"]
-        expected = run([ENGRUN, fables_engine(), *flags])
-        self.assertEqual(expected.rc, 0, expected.stderr)
+        expected = succeed([ENGRUN, fables_engine(), *flags])
         path = copy_of_engine("overwritten.eng")
         process = subprocess.Popen([ENGRUN, path, "--private-weights", *flags], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
@@ -74,8 +73,7 @@ class PrivateWeights(unittest.TestCase):
         self.assertEqual((first + rest).decode(), expected.stdout)
 
     def test_engbench_takes_it(self):
-        result = run([ENGBENCH, fables_engine(), "--private-weights", "-p", "8", "-n", "2", "-r", "1", "--json"])
-        self.assertEqual(result.rc, 0, result.stderr)
+        result = succeed([ENGBENCH, fables_engine(), "--private-weights", "-p", "8", "-n", "2", "-r", "1", "--json"])
         json.loads(result.stdout)
 
 

@@ -7,28 +7,14 @@ import os
 import pty
 import re
 import select
-import shutil
 import signal
 import unittest
 
-from harness import ENGRUN, FABLES, build_engine, run, scratch
+from harness import ENGRUN, build_engine, chat_engine, chat_model, run, scratch, succeed
 
 INTERRUPTED = 128 + signal.SIGINT
 SYSTEM = "Be brief."
 FOLDER = scratch()
-
-
-def chat_model(end="<|im_end|>"):
-    """The shipped model with its two special tokens renamed, so that it counts as a chat model."""
-    model = os.path.join(FOLDER.name, "model-%d" % len(os.listdir(FOLDER.name)))
-    shutil.copytree(FABLES, model)
-    path = os.path.join(model, "tokenizer.json")
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    os.chmod(path, 0o600)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text.replace("<|begin|>", "<|im_start|>").replace("<|end|>", end))
-    return model
 
 
 class Terminal:
@@ -75,7 +61,7 @@ class Terminal:
 class Interruption(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.engine = build_engine(chat_model())
+        cls.engine = chat_engine()
 
     def begin(self, *flags):
         terminal = Terminal([ENGRUN, self.engine, "--chat", "--ignore-eos", "--isa", "portable", "--threads", "1", *flags])
@@ -128,7 +114,7 @@ class Context(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.engine = build_engine(chat_model(), "--max-context", "64")
+        cls.engine = build_engine(chat_model(FOLDER.name), "--max-context", "64")
 
     def ids(self, text):
         return json.loads(run([ENGRUN, self.engine, "--tokenize"], input=json.dumps(text)).stdout)
@@ -138,9 +124,8 @@ class Context(unittest.TestCase):
 
     def test_slides(self):
         questions = ["One.", "Two.", "Three.", "Four.", "Five.", "Six."]
-        chat = run([ENGRUN, self.engine, "--chat", "--system", SYSTEM, "-n", "6", "--print-tokens"],
-                   input="".join(question + "\n" for question in questions))
-        self.assertEqual(chat.rc, 0, chat.stderr)
+        chat = succeed([ENGRUN, self.engine, "--chat", "--system", SYSTEM, "-n", "6", "--print-tokens"],
+                       input="".join(question + "\n" for question in questions))
         answers = [[int(word) for word in line.split()] for line in chat.stdout.splitlines()]
         self.assertEqual(len(answers), len(questions))
         notes = re.findall(r"engrun: note: the context of 64 tokens is full: .* (\d+) turns?", chat.stderr)
@@ -164,8 +149,7 @@ class Context(unittest.TestCase):
         self.assertEqual(found, 1, notes)
 
     def test_answers_that_fill_the_context(self):
-        chat = run([ENGRUN, self.engine, "--chat", "--ignore-eos", "--print-tokens"], input="One.\nTwo.\nThree.\n")
-        self.assertEqual(chat.rc, 0, chat.stderr)
+        chat = succeed([ENGRUN, self.engine, "--chat", "--ignore-eos", "--print-tokens"], input="One.\nTwo.\nThree.\n")
         self.assertEqual(len(chat.stdout.splitlines()), 3)
         self.assertEqual(chat.stderr.count("the context of 64 tokens is full"), 2, chat.stderr)
         for line in chat.stdout.splitlines():
@@ -196,7 +180,7 @@ class Escapes(unittest.TestCase):
     """Control characters of generated text do not reach a terminal; a pipe gets the text unchanged."""
 
     def test_generated_text(self):
-        engine = build_engine(chat_model(end="\\u001b[2J"))
+        engine = build_engine(chat_model(FOLDER.name, end="\\u001b[2J"))
         command = [ENGRUN, engine, "-p", "Once upon a time", "-n", "400", "--ignore-eos", "--keep-special"]
         self.assertIn("\x1b[2J", run(command).stdout)
         terminal = Terminal(command)

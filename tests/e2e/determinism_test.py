@@ -10,7 +10,7 @@ import signal
 import time
 import unittest
 
-from harness import ENGBUILD, ENGINFO, FABLES, SANITIZED, needs_shared, run, scratch, shared, start, tally
+from harness import ENGBUILD, ENGINFO, FABLES, SANITIZED, contents, needs_shared, scratch, shared, start, succeed, tally
 
 SMALL = ["--max-batch", "1", "--batch-sizes", "1", "--prefill-chunks", "16"]
 KILLS_WHILE_TUNING = 4 if SANITIZED else 12
@@ -19,11 +19,6 @@ KILLS_WHEN_TUNED = 12 if SANITIZED else 24
 
 def build_command(output, cache, *options, model=FABLES):
     return [ENGBUILD, "--model", model, "--target", "cpu", "-o", output, "--tuning-cache", cache, *options]
-
-
-def contents(path):
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def records(path):
@@ -47,13 +42,11 @@ class BuildTest(unittest.TestCase):
 
     def build(self, output, cache, *options, model=FABLES):
         """The report of a build that must succeed."""
-        result = run(build_command(output, cache, "--json", *options, model=model))
-        self.assertEqual(result.rc, 0, result.stderr)
+        result = succeed(build_command(output, cache, "--json", *options, model=model))
         return json.loads(result.stdout)
 
     def check_whole(self, path):
-        result = run([ENGINFO, path, "--verify"])
-        self.assertEqual(result.rc, 0, result.stderr)
+        result = succeed([ENGINFO, path, "--verify"])
 
 
 class SameBytes(BuildTest):

@@ -5,7 +5,7 @@ import json
 import os
 import unittest
 
-from harness import _BUILT as BUILT
+from harness import BUILT
 from harness import ENGBUILD, FABLES, run, scratch
 
 BAD_INPUT, USAGE, MACHINE = 1, 2, 3

@@ -10,7 +10,7 @@ import random
 import tempfile
 import unittest
 
-from harness import ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, run, scratch, tally
+from harness import ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, contents, run, scratch, succeed, tally, write
 from harness import _BUILT as BUILT
 
 DRIVER = os.path.join(BUILT, "tests", "fake_cuda", "whole")
@@ -23,16 +23,6 @@ WITH_LIBRARY = {"LD_LIBRARY_PATH": DRIVER + ":" + COMPILER + ":" + LIBRARIES,
 CUBLASLT, CUDNN = ("libcublasLt.so.13", "libcublasLt.so.12"), ("libcudnn.so.9",)
 SMALL = ["--max-batch", "4", "--batch-sizes", "1,4", "--prefill-chunks", "16", "--quiet"]
 LEAN = SMALL + ["--lean"]
-
-
-def contents(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def write(path, data):
-    with open(path, "wb") as file:
-        file.write(data)
 
 
 class CudaBuild(unittest.TestCase):
@@ -52,15 +42,13 @@ class CudaBuild(unittest.TestCase):
         return result
 
     def info(self, output):
-        result = run([ENGINFO, self.path(output), "--json", "--verify"])
-        self.assertEqual(result.rc, 0, result.stderr)
+        result = succeed([ENGINFO, self.path(output), "--json", "--verify"])
         return json.loads(result.stdout)
 
     def test_a_gpu_is_the_default_target(self):
         self.build("m.eng", "--tune", "off")
         self.assertIn("cuda", json.dumps(self.info("m.eng")))
-        done = run([ENGRUN, self.path("m.eng"), "--selftest"], env=FAKE)
-        self.assertEqual(done.rc, 0, done.stderr)
+        done = succeed([ENGRUN, self.path("m.eng"), "--selftest"], env=FAKE)
         self.assertIn("selftest passed", done.stdout)
         self.build("c.eng", "--tune", "off", "--target", "cpu")
         self.assertNotEqual(contents(self.path("m.eng"))[:1 << 16], contents(self.path("c.eng"))[:1 << 16])
@@ -142,8 +130,7 @@ class CudaBuild(unittest.TestCase):
         ]
         for env, words in cases:
             with self.subTest(env=env):
-                other = run(self.generate("m.eng"), env={**WITH_LIBRARY, **env})
-                self.assertEqual(other.rc, 0, other.stderr)
+                other = succeed(self.generate("m.eng"), env={**WITH_LIBRARY, **env})
                 self.assertEqual(other.stdout, whole.stdout)
                 self.assertIn("note: the engine's own kernels are used: ", other.stderr)
                 self.assertNotIn("left over", other.stderr)
@@ -261,8 +248,7 @@ class CudaBuild(unittest.TestCase):
         command = [ENGBUILD, "--model", FABLES, "--target", "cuda", "-o", output, "--tune", level, "--tuning-cache",
                    "none", *(SMALL if libraries else LEAN)]
         env = {**(WITH_LIBRARY if libraries else FAKE), "FAKE_CUDA_LEAK_FILE": leaks}
-        whole = run(command, env=env)
-        self.assertEqual(whole.rc, 0, whole.stderr)
+        whole = succeed(command, env=env)
         os.unlink(output)
         counts = self.left_over(leaks)
         self.assertEqual(counts["misuse"], "0")

@@ -5,7 +5,7 @@ import json
 import os
 import unittest
 
-from harness import ENGINFO, FABLES, build_engine, fables_engine, run, scratch
+from harness import ENGINFO, FABLES, build_engine, fables_engine, run, scratch, succeed
 
 
 class Info(unittest.TestCase):
@@ -16,8 +16,7 @@ class Info(unittest.TestCase):
 
     def test_json_says_what_was_built(self):
         engine = build_engine(FABLES, "--max-batch", "3", "--max-context", "200", "--prefill-chunks", "8,32")
-        result = run([ENGINFO, engine, "--json"])
-        self.assertEqual(result.rc, 0, result.stderr)
+        result = succeed([ENGINFO, engine, "--json"])
         info = json.loads(result.stdout)
         self.assertEqual(info["file_bytes"], os.path.getsize(engine))
         self.assertEqual([plan["rows"] for plan in info["plans"] if plan["kind"] == "prefill"], [8, 32])

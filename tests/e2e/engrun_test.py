@@ -5,33 +5,15 @@ cli_errors_test.py; numbers: reference_test.py."""
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
 import unittest
 
-from harness import ENGINFO, ENGRUN, FABLES, build_engine, fables_engine, read_npy, run, scratch, start
+from harness import ENGINFO, ENGRUN, chat_engine, fables_engine, read_npy, run, scratch, start, succeed
 
 PROMPT = "Once upon a time"
 INTERRUPTED = 128 + signal.SIGINT
-
-
-def chatml_engine():
-    """The shipped model with its two special tokens renamed, so that it counts as a chat model. Its answers are
-    meaningless; this test checks the sequence of turns."""
-    if not hasattr(chatml_engine, "path"):
-        chatml_engine.folder = scratch()
-        model = os.path.join(chatml_engine.folder.name, "chatml")
-        shutil.copytree(FABLES, model)
-        path = os.path.join(model, "tokenizer.json")
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        os.chmod(path, 0o600)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text.replace("<|begin|>", "<|im_start|>").replace("<|end|>", "<|im_end|>"))
-        chatml_engine.path = build_engine(model)
-    return chatml_engine.path
 
 
 class Streaming(unittest.TestCase):
@@ -114,8 +96,7 @@ class Interruption(unittest.TestCase):
 
 class Sampling(unittest.TestCase):
     def ids(self, *flags):
-        result = run([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "30", "--ignore-eos", "--print-tokens", *flags])
-        self.assertEqual(result.rc, 0, result.stderr)
+        result = succeed([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "30", "--ignore-eos", "--print-tokens", *flags])
         return result.stdout
 
     def test_seeds(self):
@@ -145,28 +126,25 @@ class Chat(unittest.TestCase):
 
     def test_turns(self):
         """Every line is a turn; the first answer equals that of the question asked by itself."""
-        flags = [ENGRUN, chatml_engine(), "--chat", "-n", "10"]
-        alone = run(flags + ["-p", "Tell me a tale."])
-        self.assertEqual(alone.rc, 0, alone.stderr)
-        both = run(flags, input="Tell me a tale.\n\nAnd another.\n")
-        self.assertEqual(both.rc, 0, both.stderr)
+        flags = [ENGRUN, chat_engine(), "--chat", "-n", "10"]
+        alone = succeed(flags + ["-p", "Tell me a tale."])
+        both = succeed(flags, input="Tell me a tale.\n\nAnd another.\n")
         self.assertTrue(both.stdout.startswith(alone.stdout))
         self.assertGreater(len(both.stdout), len(alone.stdout))
 
     def test_prompt_is_the_format(self):
         """--chat -p TEXT continues exactly the ids of the rendered text."""
         rendered = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
-        ids = json.loads(run([ENGRUN, chatml_engine(), "--tokenize"], input=json.dumps(rendered)).stdout)
+        ids = json.loads(run([ENGRUN, chat_engine(), "--tokenize"], input=json.dumps(rendered)).stdout)
         flags = ["-n", "12", "--print-tokens"]
-        chat = run([ENGRUN, chatml_engine(), "--chat", "--system", "Be brief.", "-p", "Hello", *flags])
-        plain = run([ENGRUN, chatml_engine(), "--tokens", ",".join(map(str, ids)), *flags])
+        chat = run([ENGRUN, chat_engine(), "--chat", "--system", "Be brief.", "-p", "Hello", *flags])
+        plain = run([ENGRUN, chat_engine(), "--tokens", ",".join(map(str, ids)), *flags])
         self.assertEqual((chat.rc, chat.stdout), (0, plain.stdout))
 
 
 class Selftest(unittest.TestCase):
     def test_passes(self):
-        result = run([ENGRUN, fables_engine(), "--selftest"])
-        self.assertEqual(result.rc, 0, result.stderr)
+        result = succeed([ENGRUN, fables_engine(), "--selftest"])
         self.assertIn("selftest passed", result.stdout)
 
     def test_names_every_plan_of_the_file(self):

@@ -25,6 +25,7 @@ import functools
 import json
 import os
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -120,6 +121,22 @@ def run(command, input=None, timeout=300, env=None, cwd=None, text=True, max_fil
     return Result(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"), seconds)
 
 
+def succeed(command, **kwargs):
+    """run() of a program that must end with exit code 0."""
+    result = run(command, **kwargs)
+    if result.rc != 0:
+        raise AssertionError("exit %d: %s\n%s" % (result.rc, " ".join(map(os.fspath, command)), result.stderr))
+    return result
+
+
+def output(command, **kwargs):
+    return succeed(command, **kwargs).stdout
+
+
+def output_json(command, **kwargs):
+    return json.loads(output(command, **kwargs))
+
+
 def start(command, **kwargs):
     """A running program (subprocess.Popen) with piped output, for tests that kill it."""
     return subprocess.Popen([os.fspath(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -143,15 +160,50 @@ def build_engine(model, *options):
     name = "engine-%d.eng" % build_engine.cache_info().misses
     path = os.path.join(_process_scratch().name, name)
     defaults = [] if "--tune" in options else ["--tune", "off"]
-    result = run([ENGBUILD, "--model", model, "--target", "cpu", "-o", path, *defaults, *options], timeout=900)
-    if result.rc != 0:
-        raise AssertionError("engbuild %s: exit %d\n%s" % (model, result.rc, result.stderr))
+    succeed([ENGBUILD, "--model", model, "--target", "cpu", "-o", path, *defaults, *options], timeout=900)
     return path
 
 
 def fables_engine():
     """An engine of the shipped model with default limits."""
     return build_engine(FABLES)
+
+
+def changed_model(folder, tokenizer=None, generation=None):
+    """A copy of the shipped checkpoint: `tokenizer` changes the text of tokenizer.json, `generation` holds fields of
+    generation_config.json."""
+    model = os.path.join(tempfile.mkdtemp(dir=folder), "fables")
+    shutil.copytree(FABLES, model)
+    for name in os.listdir(model):
+        os.chmod(os.path.join(model, name), 0o644)
+    if tokenizer:
+        path = os.path.join(model, "tokenizer.json")
+        write(path, tokenizer(contents(path).decode()).encode())
+    if generation:
+        fields = {**read_json(model, "generation_config.json"), **generation}
+        write(os.path.join(model, "generation_config.json"), json.dumps(fields).encode())
+    return model
+
+
+def chat_model(folder, end="<|im_end|>"):
+    """The shipped model with its two special tokens renamed, so that it counts as a chat model. Its answers mean
+    nothing."""
+    return changed_model(folder, lambda text: text.replace("<|begin|>", "<|im_start|>").replace("<|end|>", end))
+
+
+@functools.lru_cache(maxsize=None)
+def chat_engine():
+    return build_engine(chat_model(_process_scratch().name))
+
+
+def contents(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def write(path, data):
+    with open(path, "wb") as file:
+        file.write(data)
 
 
 def tally(what, count):
@@ -200,8 +252,7 @@ def parse_npy(data):
 
 
 def read_npy(path):
-    with open(path, "rb") as file:
-        return parse_npy(file.read())
+    return parse_npy(contents(path))
 
 
 def read_npz(path):
@@ -241,11 +292,10 @@ class ReferenceTest(unittest.TestCase):
 
     def generate(self, engine, tokens, count, *flags):
         """Greedy ids after the given ones."""
-        result = run([ENGRUN, engine, "--tokens", ",".join(map(str, tokens)), "-n", str(count), "--print-tokens",
-                      *flags])
-        self.assertEqual(result.rc, 0, result.stderr)
-        self.assertEqual(result.stdout.count("\n"), 1, "all ids on one line: %r" % result.stdout)
-        return [int(word) for word in result.stdout.split()]
+        printed = output([ENGRUN, engine, "--tokens", ",".join(map(str, tokens)), "-n", str(count), "--print-tokens",
+                          *flags])
+        self.assertEqual(printed.count("\n"), 1, "all ids on one line: %r" % printed)
+        return [int(word) for word in printed.split()]
 
     def logits(self, engine, tokens, count=1, *flags):
         """(ids, rows of logits from which they were drawn)."""
@@ -282,3 +332,48 @@ class ReferenceTest(unittest.TestCase):
             ties += 1
             done = step + 1
         return ties
+
+
+class FablesReference:
+    """Tests of an engine of the shipped model against the recorded outputs, for classes that also inherit ReferenceTest
+    and have setUpClass() set `cases`, from reference.json, and `engine`; `label` begins what tally() prints."""
+
+    label = "fables"
+    threads = ("1", "2", "5")  # also more than there are processors
+
+    def test_tokens(self):
+        ties = sum(self.check_greedy(self.engine, case["ids"], case["greedy"], case["gaps"]) for case in self.cases)
+        tally("%s: tokens (%d ties)" % (self.label, ties), sum(len(case["greedy"]) for case in self.cases))
+
+    def test_whole_story(self):
+        """From the prompt to the end token; -n 0 sets no other limit."""
+        case = self.cases[0]
+        self.assertGreater(len(case["story"]), 100)
+        self.assertGreater(min(case["story_gaps"]), TIE_GAP)
+        self.assertEqual(self.generate(self.engine, case["ids"], 0), case["story"])
+
+    def test_logits(self):
+        with_logits = [case for case in self.cases if "logits" in case]
+        for case in with_logits:
+            with self.subTest(case["prompt"]):
+                _, (row,) = self.logits(self.engine, case["ids"])
+                self.check_logits(row, case["logits"], LOGIT_TOLERANCE, case["prompt"])
+        tally("%s: rows of logits" % self.label, len(with_logits))
+
+    def test_threads(self):
+        """The same tokens from any number of threads."""
+        case = self.cases[-1]
+        for threads in self.threads:
+            with self.subTest(threads=threads):
+                self.check_greedy(self.engine, case["ids"], case["greedy"], case["gaps"], "--threads", threads)
+
+    def test_instruction_sets(self):
+        case = self.cases[-1]
+        tried = 0
+        for name in INSTRUCTION_SETS:
+            with self.subTest(name):
+                if not runs_here(self.engine, name):
+                    continue
+                tried += 1
+                self.check_greedy(self.engine, case["ids"], case["greedy"], case["gaps"], "--isa", name)
+        tally("%s: instruction sets" % self.label, tried)

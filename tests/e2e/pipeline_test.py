@@ -10,8 +10,9 @@ import shutil
 import signal
 import unittest
 
-from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, build_engine, fables_engine, needs_shared,
-                     read_json, read_npy, run, scratch, shared, start, tally)
+from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, build_engine, changed_model, fables_engine,
+                     needs_shared, output, output_json, read_json, read_npy, run, scratch, shared, start, succeed,
+                     tally)
 
 PROMPT = "Once upon a time"
 SEEDS = 4 if SANITIZED else 8
@@ -19,39 +20,12 @@ STORY_TOKENS = 308  # tokens from that prompt, including the end token
 
 
 class PipelineTest(unittest.TestCase):
-    def output(self, command, **kwargs):
-        result = run(command, **kwargs)
-        self.assertEqual(result.rc, 0, result.stderr)
-        return result.stdout
-
-    def json(self, command, **kwargs):
-        return json.loads(self.output(command, **kwargs))
-
     def say(self, *flags, engine=None, count=40, **kwargs):
         """Generated text."""
-        return self.output([ENGRUN, engine or fables_engine(), "-n", str(count), *flags], **kwargs)
+        return output([ENGRUN, engine or fables_engine(), "-n", str(count), *flags], **kwargs)
 
     def tokens(self, *flags, engine=None, count=40):
         return [int(word) for word in self.say("--print-tokens", *flags, engine=engine, count=count).split()]
-
-
-def changed_model(folder, tokenizer=None, generation=None):
-    """A copy of the shipped checkpoint: `tokenizer` changes the text of tokenizer.json, `generation` holds fields of
-    generation_config.json."""
-    model = os.path.join(folder, "fables")
-    shutil.copytree(FABLES, model)
-    for name in os.listdir(model):
-        os.chmod(os.path.join(model, name), 0o644)
-    if tokenizer:
-        with open(os.path.join(model, "tokenizer.json"), encoding="utf-8") as file:
-            text = tokenizer(file.read())
-        with open(os.path.join(model, "tokenizer.json"), "w", encoding="utf-8") as file:
-            file.write(text)
-    if generation:
-        fields = {**read_json(model, "generation_config.json"), **generation}
-        with open(os.path.join(model, "generation_config.json"), "w", encoding="utf-8") as file:
-            json.dump(fields, file)
-    return model
 
 
 class Build(PipelineTest):
@@ -62,8 +36,7 @@ class Build(PipelineTest):
             path = os.path.join(folder, "m.eng")
             small = ["--max-batch", "1", "--prefill-chunks", "16"] if SANITIZED else []
             command = [ENGBUILD, "--model", FABLES, "-o", path, *small]
-            first = run(command, env=environment)
-            self.assertEqual(first.rc, 0, first.stderr)
+            first = succeed(command, env=environment)
             for word in ("fables", "llama", "decode", "prefill", path):
                 self.assertIn(word, first.stdout)
             for stage in ("pack", "tune", "golden", "write"):
@@ -71,14 +44,13 @@ class Build(PipelineTest):
             self.assertNotIn("\r", first.stderr)
             self.assertTrue(os.path.exists(os.path.join(folder, "cache", "engbuild", "tuning.records")))
             self.assertTrue(self.say("-p", PROMPT, engine=path).startswith(", there was a little fox named Mira."))
-            again = run(command, env=environment)
-            self.assertEqual(again.rc, 0, again.stderr)
+            again = succeed(command, env=environment)
             self.assertIn("(0 measured", again.stdout)
             self.assertEqual(sorted(os.listdir(folder)), ["cache", "m.eng"])
 
     def test_default_output(self):
         with scratch() as folder:
-            self.output([ENGBUILD, "--model", FABLES, "--tune", "off"], cwd=folder)
+            output([ENGBUILD, "--model", FABLES, "--tune", "off"], cwd=folder)
             self.assertEqual(os.listdir(folder), ["model.eng"])
 
     def test_quiet(self):
@@ -93,9 +65,9 @@ class Build(PipelineTest):
             with open(target, "w", encoding="utf-8") as file:
                 file.write("old")
             os.symlink("real.eng", link)
-            self.output([ENGBUILD, "--model", FABLES, "--tune", "off", "-o", link])
+            output([ENGBUILD, "--model", FABLES, "--tune", "off", "-o", link])
             self.assertTrue(os.path.islink(link))
-            self.output([ENGINFO, target, "--verify"])
+            output([ENGINFO, target, "--verify"])
             self.assertEqual(sorted(os.listdir(folder)), ["link.eng", "real.eng"])
 
     def test_dry_run_tells_the_memory(self):
@@ -103,9 +75,9 @@ class Build(PipelineTest):
         for options in ([], ["--dtype", "f32"], ["--kv-dtype", "bf16", "--max-context", "100"], ["--max-batch", "3"],
                         ["--batch-sizes", "2,5", "--prefill-chunks", "7,33"]):
             with self.subTest(options=options), scratch() as folder:
-                report = self.json([ENGBUILD, "--model", FABLES, "--dry-run", "--json", *options], cwd=folder)
+                report = output_json([ENGBUILD, "--model", FABLES, "--dry-run", "--json", *options], cwd=folder)
                 self.assertEqual(os.listdir(folder), [], "a dry run writes nothing")
-                info = self.json([ENGINFO, build_engine(FABLES, *options), "--json"])
+                info = output_json([ENGINFO, build_engine(FABLES, *options), "--json"])
                 manifest, memory = info["manifest"], report["memory"]
                 for name in ("weights_bytes", "arena_bytes", "step_bytes", "state_bytes"):
                     self.assertEqual(memory[name], manifest["memory"][name], name)
@@ -124,28 +96,28 @@ class Build(PipelineTest):
     def test_build_report(self):
         with scratch() as folder:
             path = os.path.join(folder, "m.eng")
-            report = self.json([ENGBUILD, "--model", FABLES, "--tune", "off", "--json", "-o", path])
+            report = output_json([ENGBUILD, "--model", FABLES, "--tune", "off", "--json", "-o", path])
             self.assertEqual(report["output"], path)
             self.assertEqual(report["file_bytes"], os.path.getsize(path))
             self.assertEqual(report["tactics_measured"], 0)
-            dry = self.json([ENGBUILD, "--model", FABLES, "--dry-run", "--json"])
+            dry = output_json([ENGBUILD, "--model", FABLES, "--dry-run", "--json"])
             self.assertEqual(dry["memory"], report["memory"])
 
     def test_dry_run_without_weights(self):
         """config.json is sufficient for a dry run."""
         with scratch() as folder:
             shutil.copy(os.path.join(FABLES, "config.json"), folder)
-            planned = self.json([ENGBUILD, "--model", folder, "--dry-run", "--json"])
-            whole = self.json([ENGBUILD, "--model", FABLES, "--dry-run", "--json"])
+            planned = output_json([ENGBUILD, "--model", folder, "--dry-run", "--json"])
+            whole = output_json([ENGBUILD, "--model", FABLES, "--dry-run", "--json"])
             self.assertEqual(planned["memory"], whole["memory"])
             self.assertEqual(os.listdir(folder), ["config.json"])
 
     @needs_shared("configs", "Llama-3.2-1B-Instruct")
     def test_dry_run_of_a_large_model(self):
-        report = self.json([ENGBUILD, "--model", shared("configs", "Llama-3.2-1B-Instruct"), "--dry-run", "--json"])
+        report = output_json([ENGBUILD, "--model", shared("configs", "Llama-3.2-1B-Instruct"), "--dry-run", "--json"])
         self.assertEqual(report["parameters"], 1235814400)
         self.assertGreater(report["memory"]["weights_bytes"], 2 * 1235814400)
-        text = self.output([ENGBUILD, "--model", shared("configs", "Llama-3.2-1B-Instruct"), "--dry-run"])
+        text = output([ENGBUILD, "--model", shared("configs", "Llama-3.2-1B-Instruct"), "--dry-run"])
         self.assertIn("nothing was written", text)
 
     def test_graph_after_every_pass(self):
@@ -156,8 +128,7 @@ class Build(PipelineTest):
         graphs = []
         for name in names:
             with self.subTest(name):
-                result = run([ENGBUILD, "--model", FABLES, "--dry-run", "--dump-after", name, "--quiet"])
-                self.assertEqual(result.rc, 0, result.stderr)
+                result = succeed([ENGBUILD, "--model", FABLES, "--dry-run", "--dump-after", name, "--quiet"])
                 graphs.append(result.stdout)
                 self.assertGreater(result.stdout.count("\n"), 50)
                 for op in ("embed", "matmul", "attention", "sample"):
@@ -171,7 +142,7 @@ class Build(PipelineTest):
         tally("passes", len(names))
 
     def test_candidates(self):
-        text = self.output([ENGBUILD, "--model", FABLES, "--list-candidates", "--max-batch", "1", "--quiet"])
+        text = output([ENGBUILD, "--model", FABLES, "--list-candidates", "--max-batch", "1", "--quiet"])
         self.assertIn(" legal", text)
         self.assertGreater(text.count("\n"), 20)
 
@@ -232,7 +203,7 @@ class Speak(PipelineTest):
     def test_count(self):
         for count in (1, 2, 17):
             self.assertEqual(len(self.tokens("-p", PROMPT, count=count)), count)
-        self.assertEqual(len(self.output([ENGRUN, fables_engine(), "-p", PROMPT, "--print-tokens"]).split()), 128)
+        self.assertEqual(len(output([ENGRUN, fables_engine(), "-p", PROMPT, "--print-tokens"]).split()), 128)
 
     def test_seed(self):
         def draw(*flags):
@@ -291,7 +262,7 @@ class Speak(PipelineTest):
             model = changed_model(folder, generation={"do_sample": True, "temperature": 0.9, "top_k": 20, "top_p": 0.8,
                                                       "repetition_penalty": 1.1})
             engine = build_engine(model)
-            sampling = self.json([ENGINFO, engine, "--json"])["manifest"]["sampling"]
+            sampling = output_json([ENGINFO, engine, "--json"])["manifest"]["sampling"]
             for name, value in (("temperature", 0.9), ("top_k", 20), ("top_p", 0.8), ("repetition_penalty", 1.1)):
                 self.assertAlmostEqual(sampling[name], value, places=6)
             flags = ["-p", PROMPT, "--seed", "4"]
@@ -321,26 +292,26 @@ class Chat(PipelineTest):
             model = changed_model(folder, tokenizer=lambda text: text.replace("<|begin|>", "<|im_start|>").replace(
                 "<|end|>", "<|im_end|>"))
             engine = build_engine(model)
-            self.assertEqual(self.json([ENGINFO, engine, "--json"])["manifest"]["tokens"]["chat_format"], "chatml")
+            self.assertEqual(output_json([ENGINFO, engine, "--json"])["manifest"]["tokens"]["chat_format"], "chatml")
             chat = [ENGRUN, engine, "--chat", "-n", "20"]
-            one = self.output([*chat, "-p", "Tell me of a fox."])
+            one = output([*chat, "-p", "Tell me of a fox."])
             self.assertTrue(one.strip())
             self.assertNotIn("<|im_", one)
-            self.assertEqual(self.output([*chat], input="Tell me of a fox.\n"), one)
-            two = self.output([*chat], input="Tell me of a fox.\n\nAnd of a hen?\n")
+            self.assertEqual(output([*chat], input="Tell me of a fox.\n"), one)
+            two = output([*chat], input="Tell me of a fox.\n\nAnd of a hen?\n")
             self.assertTrue(two.startswith(one))
             self.assertGreater(len(two), len(one))
-            self.assertNotEqual(self.output([*chat, "--system", "Be brief.", "-p", "Tell me of a fox."]), one)
-            self.assertEqual(self.output([*chat], input=""), "")
+            self.assertNotEqual(output([*chat, "--system", "Be brief.", "-p", "Tell me of a fox."]), one)
+            self.assertEqual(output([*chat], input=""), "")
             # One message is rendered as the format specifies.
             text = "<|im_start|>user\nTell me of a fox.<|im_end|>\n<|im_start|>assistant\n"
-            ids = json.loads(self.output([ENGRUN, engine, "--tokenize"], input=json.dumps(text) + "\n"))
+            ids = json.loads(output([ENGRUN, engine, "--tokenize"], input=json.dumps(text) + "\n"))
             self.assertEqual(self.say("--tokens", ",".join(map(str, ids)), engine=engine, count=20), one)
 
 
 class Inspect(PipelineTest):
     def test_selftest(self):
-        text = self.output([ENGRUN, fables_engine(), "--selftest"])
+        text = output([ENGRUN, fables_engine(), "--selftest"])
         tokens, error, tolerance = re.search(r"passed: \d+ plans, (\d+) tokens.*error ([0-9.e+-]+), tolerance ([0-9.e+-]+)",
                                              text).groups()
         self.assertGreater(int(tokens), 0)
@@ -348,7 +319,7 @@ class Inspect(PipelineTest):
         for options in (["--dtype", "f32"], ["--kv-dtype", "bf16"], ["--kv-dtype", "fp16"], ["--max-context", "16"],
                         ["--max-batch", "1", "--prefill-chunks", "1"]):
             with self.subTest(options=options):
-                self.output([ENGRUN, build_engine(FABLES, *options), "--selftest"])
+                output([ENGRUN, build_engine(FABLES, *options), "--selftest"])
         for name in ("portable", "avx2", "avx512", "avx512bf16"):
             with self.subTest(name):
                 self.assertIn(run([ENGRUN, fables_engine(), "--selftest", "--isa", name]).rc, (0, 3))
@@ -359,7 +330,7 @@ class Inspect(PipelineTest):
             data = bytearray(file.read())
         with open(os.path.join(FABLES, "model.safetensors"), "rb") as file:
             sample = file.read()[-4096:-4064]  # stored unchanged: the norms at the end, or an embedding row
-        info = self.json([ENGINFO, fables_engine(), "--json"])
+        info = output_json([ENGINFO, fables_engine(), "--json"])
         weights_end = len(data) - 4096
         position = data.find(sample)
         if position < 0:
@@ -378,17 +349,17 @@ class Inspect(PipelineTest):
 
     def test_info(self):
         engine = fables_engine()
-        text = self.output([ENGINFO, engine])
+        text = output([ENGINFO, engine])
         for word in ("fables", "llama", "BF16", "1024 tokens", "vocabulary 1536"):
             self.assertIn(word, text)
-        self.assertIn("verified", self.output([ENGINFO, engine, "--verify"]))
-        info = self.json([ENGINFO, engine, "--json"])
+        self.assertIn("verified", output([ENGINFO, engine, "--verify"]))
+        info = output_json([ENGINFO, engine, "--json"])
         self.assertNotIn("verified", info)
         self.assertEqual(info["file_bytes"], os.path.getsize(engine))
         self.assertEqual(info["manifest"]["model"]["parameters"], 1710144)
         self.assertEqual(info["manifest"]["limits"], {"slots": 8, "max_context": 1024})
         self.assertEqual(info["manifest"]["tokens"], {"tokenizer": True, "chat_format": "none", "bos": 0, "eos": [1]})
-        both = self.json([ENGINFO, engine, "--json", "--verify", "--tactics"])
+        both = output_json([ENGINFO, engine, "--json", "--verify", "--tactics"])
         self.assertIn("verified", both)
         self.assertGreater(len(both["tactics"]), 0)
         for plan in info["plans"]:
@@ -396,9 +367,9 @@ class Inspect(PipelineTest):
 
     def test_records(self):
         engine = build_engine(FABLES, "--tune", "quick", "--max-batch", "1", "--prefill-chunks", "16")
-        lines = self.output([ENGINFO, engine, "--records"]).splitlines()
+        lines = output([ENGINFO, engine, "--records"]).splitlines()
         records = [json.loads(line.split(" ", 1)[1]) for line in lines]
-        shown = self.json([ENGINFO, engine, "--records", "--json"])["records"]  # to 9 digits
+        shown = output_json([ENGINFO, engine, "--records", "--json"])["records"]  # to 9 digits
         self.assertEqual([(record["key"], record["values"]) for record in records],
                          [(record["key"], record["values"]) for record in shown])
         for line, record in zip(lines, records):
@@ -418,7 +389,7 @@ class Bench(PipelineTest):
     ROWS = [("pp32", 1), ("tg8", 1), ("tg8", 2), ("first token", 1)]
 
     def test_json(self):
-        report = self.json([ENGBENCH, fables_engine(), *self.FLAGS, "-r", "2", "--json"])
+        report = output_json([ENGBENCH, fables_engine(), *self.FLAGS, "-r", "2", "--json"])
         self.assertGreater(report["read_bandwidth"]["best_gb_per_second"], 0.1)
         self.assertGreaterEqual(report["threads"], 1)
         self.assertEqual([(row["test"], row["batch"]) for row in report["results"]], self.ROWS)
@@ -434,8 +405,8 @@ class Bench(PipelineTest):
     def test_figures_agree(self):
         """One repetition: rate and time describe the same measurement."""
         engine = fables_engine()
-        results = self.json([ENGBENCH, engine, *self.FLAGS, "-r", "1", "--json"])["results"]
-        plans = self.json([ENGINFO, engine, "--json"])["plans"]
+        results = output_json([ENGBENCH, engine, *self.FLAGS, "-r", "1", "--json"])["results"]
+        plans = output_json([ENGINFO, engine, "--json"])["plans"]
         for row, tokens in zip(results, (32, 1, 2)):
             self.assertAlmostEqual(row["mean"] * row["ms_per_step"] / 1000 / tokens, 1, places=6)
             self.assertEqual(row["spread"], 0)
@@ -446,17 +417,17 @@ class Bench(PipelineTest):
 
     def test_csv_and_md(self):
         command = [ENGBENCH, fables_engine(), *self.FLAGS, "-r", "2"]
-        table = list(csv.DictReader(io.StringIO(self.output([*command, "--csv"]))))
+        table = list(csv.DictReader(io.StringIO(output([*command, "--csv"]))))
         self.assertEqual([(row["test"], int(row["batch"])) for row in table], self.ROWS)
         for row in table:
             self.assertGreater(float(row["mean"]), 0)
-        text = self.output([*command, "--md"])
+        text = output([*command, "--md"])
         lines = [line for line in text.splitlines() if line.startswith("|")]
         self.assertEqual(len(lines), 2 + len(self.ROWS))
         self.assertEqual(len({line.count("|") for line in lines}), 1)
 
     def test_context_and_zero(self):
-        report = self.json([ENGBENCH, fables_engine(), "-p", "0", "-n", "4", "-c", "100", "-r", "1", "--json"])
+        report = output_json([ENGBENCH, fables_engine(), "-p", "0", "-n", "4", "-c", "100", "-r", "1", "--json"])
         self.assertEqual([(row["test"], row["context"]) for row in report["results"]],
                          [("tg4", 100), ("first token", 0)])
 

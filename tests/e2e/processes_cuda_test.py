@@ -12,7 +12,7 @@ import subprocess
 import time
 import unittest
 
-from harness import ENGBENCH, ENGBUILD, ENGRUN, FABLES, SANITIZED, run, scratch, tally
+from harness import ENGBENCH, ENGBUILD, ENGRUN, FABLES, SANITIZED, run, scratch, succeed, tally
 from harness import _BUILT as BUILT
 
 FOLDERS = {name: os.path.join(BUILT, "tests", "fake_cuda", name) for name in
@@ -98,8 +98,7 @@ class Processes(unittest.TestCase):
         return self.finish(self.start(launcher, [command] * RANKS, envs))
 
     def test_the_first_one_prints(self):
-        alone = run([ENGRUN, self.engine, *TOKENS], env=FAKE)
-        self.assertEqual(alone.rc, 0, alone.stderr)
+        alone = succeed([ENGRUN, self.engine, *TOKENS], env=FAKE)
         for launcher in (torchrun, mpirun):
             with self.subTest(launcher=launcher.__name__):
                 ended = self.both(*TOKENS, launcher=launcher)
@@ -118,8 +117,7 @@ class Processes(unittest.TestCase):
         alone = run([ENGRUN, self.engine, *TOKENS], env=FAKE)
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(RANKS), ENGRUN, self.engine, "--launched"]
         env = {**FAKE, "MASTER_PORT": str(free_port() - 1)}
-        together = run([*command, *TOKENS], env=env)
-        self.assertEqual(together.rc, 0, together.stderr)
+        together = succeed([*command, *TOKENS], env=env)
         self.assertEqual(together.stdout, alone.stdout)
         refused = run([*command, *TOKENS, "--temperature", "-1"], env=env)
         self.assertNotEqual(refused.rc, 0)

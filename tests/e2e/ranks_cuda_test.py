@@ -9,7 +9,8 @@ import sys
 import time
 import unittest
 
-from harness import ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, LIBENG, MAKE_CHECKPOINT, SANITIZED, run, scratch, tally
+from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, LIBENG, MAKE_CHECKPOINT, SANITIZED, run, scratch,
+                     succeed, tally)
 from harness import _BUILT as BUILT
 
 FOLDERS = [os.path.join(BUILT, "tests", "fake_cuda", name) for name in ("whole", "compiler")]
@@ -65,14 +66,12 @@ class CudaRanks(unittest.TestCase):
         os.mkdir(self.path("shape"))
         with open(self.path("shape/config.json"), "w", encoding="utf-8") as file:
             json.dump(WIDE, file)
-        made = run([MAKE_CHECKPOINT, "--config", self.path("shape"), "-o", self.path("wide")])
-        self.assertEqual(made.rc, 0, made.stderr)
+        made = succeed([MAKE_CHECKPOINT, "--config", self.path("shape"), "-o", self.path("wide")])
         for gpus in (2, 4):
             with self.subTest(gpus=gpus):
-                built = run([ENGBUILD, "--model", self.path("wide"), "--target", "cuda", "--gpus", str(gpus), "-o",
-                             self.path("w.eng"), "--tune", "off", "--lean", "--tuning-cache", "none", "--quiet",
-                             "--max-batch", "2", "--batch-sizes", "2", "--prefill-chunks", "16,2048"], env=FAKE)
-                self.assertEqual(built.rc, 0, built.stderr)
+                built = succeed([ENGBUILD, "--model", self.path("wide"), "--target", "cuda", "--gpus", str(gpus), "-o",
+                                 self.path("w.eng"), "--tune", "off", "--lean", "--tuning-cache", "none", "--quiet",
+                                 "--max-batch", "2", "--batch-sizes", "2", "--prefill-chunks", "16,2048"], env=FAKE)
                 tactics = run([ENGINFO, self.path("w.eng"), "--tactics"], env=FAKE).stdout
                 self.assertIn("all_reduce_two_shot", tactics)
                 self.assertIn("halves=2", tactics)
@@ -90,8 +89,7 @@ class CudaRanks(unittest.TestCase):
                         self.assertIn("3 GPUs", self.build("m.eng", "--tune", level, gpus=3, rc=1).stderr)
                         continue
                     self.build("m.eng", "--tune", level, gpus=gpus)
-                    done = run([ENGRUN, self.path("m.eng"), "--selftest"], env=FAKE)
-                    self.assertEqual(done.rc, 0, done.stderr)
+                    done = succeed([ENGRUN, self.path("m.eng"), "--selftest"], env=FAKE)
                     self.assertEqual(self.generate("m.eng").stdout.split(), ["0"] * 6)
                     os.unlink(self.path("m.eng"))
 
@@ -116,14 +114,12 @@ class CudaRanks(unittest.TestCase):
         self.assertNotIn("parallel", json.dumps(one))
         self.assertEqual(two["memory"]["page_bytes"] * RANKS, one["memory"]["page_bytes"])
         self.assertLess(two["memory"]["weights_bytes"], one["memory"]["weights_bytes"] + (1 << 16))
-        tactics = run([ENGINFO, self.path("m.eng"), "--tactics"])
-        self.assertEqual(tactics.rc, 0, tactics.stderr)
+        tactics = succeed([ENGINFO, self.path("m.eng"), "--tactics"])
 
     def test_bench(self):
         self.build("m.eng", "--tune", "off")
-        done = run([ENGBENCH, self.path("m.eng"), "-p", "16", "-n", "4", "-b", "1,4", "-c", "16", "-r", "2", "--json"],
-                   env=FAKE)
-        self.assertEqual(done.rc, 0, done.stderr)
+        done = succeed([ENGBENCH, self.path("m.eng"), "-p", "16", "-n", "4", "-b", "1,4", "-c", "16", "-r", "2", "--json"],
+                       env=FAKE)
         json.loads(done.stdout)
 
     def test_refusals(self):
@@ -160,16 +156,14 @@ class CudaRanks(unittest.TestCase):
             self.assertEqual("exchange through the host's memory" in built.stderr, not options, built.stderr)
             for engine in ("m.eng", "d.eng"):
                 with self.subTest(env=env, engine=engine):
-                    done = run([ENGRUN, self.path(engine), "--tokens", "1,2,3", "-n", "6", "--ignore-eos",
-                                "--print-tokens", *options], env={**FAKE, **env, "FAKE_CUDA_LEAK_FILE": leaks})
-                    self.assertEqual(done.rc, 0, done.stderr)
+                    done = succeed([ENGRUN, self.path(engine), "--tokens", "1,2,3", "-n", "6", "--ignore-eos",
+                                    "--print-tokens", *options], env={**FAKE, **env, "FAKE_CUDA_LEAK_FILE": leaks})
                     self.assertEqual(done.stdout.split(), ["0"] * 6)
                     for word in ["note: the GPUs exchange data through host memory", *words]:
                         self.assertIn(word, done.stderr)
                     self.assert_nothing_left(leaks)
-        bench = run([ENGBENCH, self.path("m.eng"), "-p", "0", "-n", "2", "-c", "16", "-r", "2", "--no-peer-access"],
-                    env=FAKE)
-        self.assertEqual(bench.rc, 0, bench.stderr)
+        bench = succeed([ENGBENCH, self.path("m.eng"), "-p", "0", "-n", "2", "-c", "16", "-r", "2", "--no-peer-access"],
+                        env=FAKE)
         self.assertIn("through host memory", bench.stderr)
         # Races run on one GPU; only whole plans show the effect of the link.
         self.assertGreater(measured[0], measured[1])
@@ -182,8 +176,7 @@ class CudaRanks(unittest.TestCase):
             with self.subTest(devices=devices):
                 for program in ([ENGRUN, self.path("m.eng"), "--tokens", "1", "-n", "2", "--ignore-eos"],
                                 [ENGBENCH, self.path("m.eng"), "-p", "0", "-n", "2", "-c", "16", "-r", "2"]):
-                    done = run([*program, "--device", devices], env=FAKE)
-                    self.assertEqual(done.rc, 0, done.stderr)
+                    done = succeed([*program, "--device", devices], env=FAKE)
         cases = [("3", 3, ["2 GPUs", "GPU 4"]), ("0,0", 2, ["GPU 0", "twice"]), ("0,1,2", 2, ["the 2 GPUs", "3"]),
                  ("0,x", 2, ["--device", "x"]), (",".join("0" * 17), 2, ["--device", "16", "17"])]
         for devices, rc, words in cases:
@@ -196,8 +189,7 @@ class CudaRanks(unittest.TestCase):
     @unittest.skipIf(SANITIZED, "the library wants its sanitizer in the program")
     def test_one_session_at_a_time(self):
         self.build("m.eng", "--tune", "off")
-        done = run([sys.executable, "-c", SESSIONS, LIBENG, self.path("m.eng")], env=FAKE)
-        self.assertEqual(done.rc, 0, done.stderr)
+        done = succeed([sys.executable, "-c", SESSIONS, LIBENG, self.path("m.eng")], env=FAKE)
         self.assertEqual(done.stdout.count("expected no other session"), 2, done.stdout)
 
     @unittest.skipIf(SANITIZED, "what a GPU that hangs may still touch is never freed")

@@ -8,9 +8,9 @@ import os
 import random
 import unittest
 
-from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, INSTRUCTION_SETS, LOGIT_TOLERANCE, MAKE_CHECKPOINT,
-                     SANITIZED, TIE_GAP, ReferenceTest, build_engine, needs_shared, read_json, read_npy, read_npz, rows,
-                     run, runs_here, scratch, shared, tally)
+from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, LOGIT_TOLERANCE, MAKE_CHECKPOINT, SANITIZED,
+                     FablesReference, ReferenceTest, build_engine, contents, needs_shared, output, output_json,
+                     read_json, read_npz, rows, run, scratch, shared, tally)
 
 REGION_ALIGNMENT = 4096  # alignment of each rank's weights
 # Partial sums are added in another order than on one rank: tolerance for the arithmetic's own error in float32. Matrix
@@ -35,11 +35,6 @@ def gpus(ranks):
     return ["--gpus", str(ranks)]
 
 
-def contents(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
 @functools.lru_cache(maxsize=None)
 def recorded(name):
     """(prompt, logits at its last positions, greedy ids, gaps) of each case, as transformers recorded them."""
@@ -49,14 +44,6 @@ def recorded(name):
 
 
 class RanksTest(ReferenceTest):
-    def output(self, command, **kwargs):
-        result = run(command, **kwargs)
-        self.assertEqual(result.rc, 0, result.stderr)
-        return result.stdout
-
-    def json(self, command, **kwargs):
-        return json.loads(self.output(command, **kwargs))
-
     def check_same_logits(self, one, several, prompt, count, what):
         """The same tokens, and logits that differ by rounding only. Returns the largest difference."""
         ids, expected = self.logits(one, prompt, count, *PLAIN)
@@ -73,31 +60,17 @@ class RanksTest(ReferenceTest):
         return largest
 
 
-class Fables(RanksTest):
+class Fables(FablesReference, RanksTest):
     """The shipped model: 6 heads, 2 KV heads."""
+
+    label = "fables on 2 ranks"
+    threads = ("1", "2", "3", "8")  # fewer than ranks, as many, more, more than there are processors
 
     @classmethod
     def setUpClass(cls):
         cls.cases = read_json(FABLES, "reference.json")["cases"]
         cls.one = build_engine(FABLES)
         cls.engine = build_engine(FABLES, *gpus(2))
-
-    def test_tokens(self):
-        ties = sum(self.check_greedy(self.engine, case["ids"], case["greedy"], case["gaps"]) for case in self.cases)
-        tally("fables on 2 ranks: tokens (%d ties)" % ties, sum(len(case["greedy"]) for case in self.cases))
-
-    def test_whole_story(self):
-        case = self.cases[0]
-        self.assertGreater(min(case["story_gaps"]), TIE_GAP)
-        self.assertEqual(self.generate(self.engine, case["ids"], 0), case["story"])
-
-    def test_logits(self):
-        with_logits = [case for case in self.cases if "logits" in case]
-        for case in with_logits:
-            with self.subTest(case["prompt"]):
-                _, (row,) = self.logits(self.engine, case["ids"])
-                self.check_logits(row, case["logits"], LOGIT_TOLERANCE, case["prompt"])
-        tally("fables on 2 ranks: rows of logits", len(with_logits))
 
     def test_logits_are_those_of_one_rank(self):
         largest = max(self.check_same_logits(self.one, self.engine, case["ids"], 16, case["prompt"])
@@ -114,24 +87,6 @@ class Fables(RanksTest):
                 with self.subTest(options=options, length=length):
                     prompt = (words * 10)[:length]
                     self.check_same_logits(self.one, engine, prompt, 3, "%d tokens" % length)
-
-    def test_threads(self):
-        """Fewer threads than ranks, as many, more, and more than there are processors."""
-        case = self.cases[-1]
-        for threads in ("1", "2", "3", "8"):
-            with self.subTest(threads=threads):
-                self.check_greedy(self.engine, case["ids"], case["greedy"], case["gaps"], "--threads", threads)
-
-    def test_instruction_sets(self):
-        case = self.cases[-1]
-        tried = 0
-        for name in INSTRUCTION_SETS:
-            with self.subTest(name):
-                if not runs_here(self.engine, name):
-                    continue
-                tried += 1
-                self.check_greedy(self.engine, case["ids"], case["greedy"], case["gaps"], "--isa", name)
-        tally("fables on 2 ranks: instruction sets", tried)
 
     def test_options(self):
         case = self.cases[0]
@@ -158,7 +113,7 @@ class Fables(RanksTest):
             logits = []
             for i in range(6):
                 path = os.path.join(folder, "%d.npy" % i)
-                self.output([ENGRUN, self.engine, "--tokens", prompt, "-n", "24", "--ignore-eos", "--logits", path])
+                output([ENGRUN, self.engine, "--tokens", prompt, "-n", "24", "--ignore-eos", "--logits", path])
                 logits.append(contents(path))
             self.assertEqual(len(set(logits)), 1)
 
@@ -169,24 +124,24 @@ class Fables(RanksTest):
         for seed in seeds:
             flags = ["-p", "Once upon a time", "-n", "40", "--ignore-eos", "--print-tokens", "--temperature", "1.1",
                      "--top-k", "50", "--top-p", "0.97", "--repetition-penalty", "1.2", "--seed", str(seed), *PLAIN]
-            expected = self.output([ENGRUN, self.one, *flags])
-            self.assertEqual(self.output([ENGRUN, self.engine, *flags]), expected, "seed %d" % seed)
+            expected = output([ENGRUN, self.one, *flags])
+            self.assertEqual(output([ENGRUN, self.engine, *flags]), expected, "seed %d" % seed)
             answers.add(expected)
         self.assertEqual(len(answers), len(seeds))
 
     def test_text_and_chat(self):
         for flags in (["-p", "Once upon a time"], ["-p", "The fox", "--timing"], ["-p", "A", "-n", "1"]):
-            expected = self.output([ENGRUN, self.one, "-n", "30", *flags])
-            self.assertEqual(self.output([ENGRUN, self.engine, "-n", "30", *flags]), expected)
+            expected = output([ENGRUN, self.one, "-n", "30", *flags])
+            self.assertEqual(output([ENGRUN, self.engine, "-n", "30", *flags]), expected)
 
     def test_selftest(self):
         for threads in ("1", "2", "5"):
-            self.output([ENGRUN, self.engine, "--selftest", "--threads", threads])
+            output([ENGRUN, self.engine, "--selftest", "--threads", threads])
 
     def test_batches(self):
         """Several sequences at once (their tokens: tests/ranks_test.c)."""
-        report = self.json([ENGBENCH, self.engine, "-p", "16,40", "-n", "4", "-b", "1,3,8", "-c", "32", "-r", "2",
-                            "--json"])
+        report = output_json([ENGBENCH, self.engine, "-p", "16,40", "-n", "4", "-b", "1,3,8", "-c", "32", "-r", "2",
+                              "--json"])
         self.assertEqual([(row["test"], row["batch"]) for row in report["results"]],
                          [("pp16", 1), ("pp40", 1), ("tg4", 1), ("tg4", 3), ("tg4", 8), ("first token", 1)])
         for row in report["results"]:
@@ -195,7 +150,7 @@ class Fables(RanksTest):
     def test_trace(self):
         with scratch() as folder:
             path = os.path.join(folder, "trace.json")
-            self.output([ENGBENCH, self.engine, "--trace", path, "-p", "16", "-b", "1"])
+            output([ENGBENCH, self.engine, "--trace", path, "-p", "16", "-b", "1"])
             names = [event.get("name", "") for event in read_json(path)]
         self.assertEqual(sum("all_reduce" in name for name in names), 2 * (1 + 2 * 5))
         self.assertEqual(sum("all_gather" in name for name in names), 2)
@@ -213,7 +168,7 @@ class Stories(RanksTest):
                 with self.subTest(model, ranks=ranks):
                     engine = build_engine(shared("models", model), *gpus(ranks))
                     self.assertEqual(self.generate(engine, [1], 100), ids[1:])
-                    self.output([ENGRUN, engine, "--selftest"])
+                    output([ENGRUN, engine, "--selftest"])
 
     @needs_shared("models", "stories260K")
     def test_logits(self):
@@ -271,8 +226,8 @@ class Architectures(RanksTest):
     def test_selftest(self):
         for name, ranks, engine in self.engines():
             with self.subTest(name, ranks=ranks):
-                self.output([ENGRUN, engine, "--selftest"])
-                self.output([ENGINFO, engine, "--verify"])
+                output([ENGRUN, engine, "--selftest"])
+                output([ENGINFO, engine, "--verify"])
 
 
 @unittest.skipUnless(os.path.exists(MAKE_CHECKPOINT), "needs make_checkpoint")
@@ -306,7 +261,7 @@ class Shapes(RanksTest):
         os.mkdir(shape_folder)
         with open(os.path.join(shape_folder, "config.json"), "w", encoding="utf-8") as file:
             json.dump(config, file)
-        self.output([MAKE_CHECKPOINT, "--config", shape_folder, "-o", model, "--dtype", "f32"])
+        output([MAKE_CHECKPOINT, "--config", shape_folder, "-o", model, "--dtype", "f32"])
         return model
 
     def test_any_shape(self):
@@ -320,8 +275,8 @@ class Shapes(RanksTest):
                 prompts = [[t % vocab for t in range(first, first + 23)] for first in range(0, min(vocab, 115), 23)]
                 for prompt in prompts:
                     self.check_same_logits(one, several, prompt, 6, str(shape))
-                self.output([ENGRUN, several, "--selftest"])
-                self.output([ENGINFO, several, "--verify"])
+                output([ENGRUN, several, "--selftest"])
+                output([ENGINFO, several, "--verify"])
         tally("shapes", len(self.SHAPES))
 
     def test_any_dtype(self):
@@ -347,8 +302,8 @@ class Shapes(RanksTest):
 
 class Files(RanksTest):
     def build(self, path, *options, model=FABLES):
-        return self.output([ENGBUILD, "--model", model, "--target", "cpu", "--quiet", "-o", path,
-                            *([] if "--tune" in options else ["--tune", "off"]), *options])
+        return output([ENGBUILD, "--model", model, "--target", "cpu", "--quiet", "-o", path,
+                       *([] if "--tune" in options else ["--tune", "off"]), *options])
 
     def test_one_rank_is_the_default(self):
         with scratch() as folder:
@@ -356,7 +311,7 @@ class Files(RanksTest):
             self.build(one, "--gpus", "1", "--tuning-cache", "none")
             self.build(default, "--tuning-cache", "none")
             self.assertEqual(contents(one), contents(default))
-            self.assertNotIn("parallel", self.json([ENGINFO, one, "--json"])["manifest"])
+            self.assertNotIn("parallel", output_json([ENGINFO, one, "--json"])["manifest"])
 
     def test_same_bytes(self):
         with scratch() as folder:
@@ -365,14 +320,14 @@ class Files(RanksTest):
                 self.build(path, *gpus(2), "--threads", threads, "--tuning-cache", "none")
             self.assertEqual(contents(paths[0]), contents(paths[2]))
             # Default tunables depend on the threads; packed weights and results do not.
-            manifests = [self.json([ENGINFO, path, "--json"])["manifest"] for path in paths]
+            manifests = [output_json([ENGINFO, path, "--json"])["manifest"] for path in paths]
             self.assertEqual(manifests[0], manifests[1])
 
     def test_enginfo(self):
         for ranks in FABLES_RANKS:
             engine = build_engine(FABLES, *gpus(ranks))
-            manifest = self.json([ENGINFO, engine, "--json"])["manifest"]
-            one = self.json([ENGINFO, build_engine(FABLES), "--json"])["manifest"]
+            manifest = output_json([ENGINFO, engine, "--json"])["manifest"]
+            one = output_json([ENGINFO, build_engine(FABLES), "--json"])["manifest"]
             self.assertEqual(manifest["parallel"]["ranks"], ranks)
             self.assertGreater(manifest["parallel"]["comm_bytes"], 256 * 192 * 4)  # rows of the largest chunk
             weights = manifest["memory"]["weights_bytes"]
@@ -381,23 +336,23 @@ class Files(RanksTest):
             self.assertLess(weights, one["memory"]["weights_bytes"] * 1.3)
             self.assertEqual(manifest["kv_cache"]["page_bytes"], one["kv_cache"]["page_bytes"] // ranks)
             self.assertEqual(manifest["model"], one["model"], "the model is the whole one's")
-            self.output([ENGINFO, engine])
-            self.output([ENGINFO, engine, "--verify"])
-            self.assertIn("all_reduce", self.output([ENGINFO, engine, "--tactics"]))
+            output([ENGINFO, engine])
+            output([ENGINFO, engine, "--verify"])
+            self.assertIn("all_reduce", output([ENGINFO, engine, "--tactics"]))
 
     @needs_shared("models", "hf-tiny")
     def test_shared_kv_heads(self):
         """4 ranks with 2 KV heads: a page has one head on each."""
-        pages = [self.json([ENGINFO, build_engine(tiny("llama3"), *gpus(ranks)), "--json"])["manifest"]["kv_cache"]
+        pages = [output_json([ENGINFO, build_engine(tiny("llama3"), *gpus(ranks)), "--json"])["manifest"]["kv_cache"]
                  ["page_bytes"] for ranks in (1, 2, 4)]
         self.assertEqual(pages, [pages[0], pages[0] // 2, pages[0] // 2])
 
     def test_dry_run(self):
         with scratch() as folder:
-            report = self.json([ENGBUILD, "--model", FABLES, "--target", "cpu", "--dry-run", "--json", *gpus(2)],
-                               cwd=folder)
+            report = output_json([ENGBUILD, "--model", FABLES, "--target", "cpu", "--dry-run", "--json", *gpus(2)],
+                                 cwd=folder)
             self.assertEqual(os.listdir(folder), [])
-        info = self.json([ENGINFO, build_engine(FABLES, *gpus(2)), "--json"])
+        info = output_json([ENGINFO, build_engine(FABLES, *gpus(2)), "--json"])
         for name in ("arena_bytes", "step_bytes", "state_bytes"):
             self.assertEqual(report["memory"][name], info["manifest"]["memory"][name], name)
         # The figures are those of each rank.
@@ -410,13 +365,13 @@ class Files(RanksTest):
 
     def test_dump(self):
         command = [ENGBUILD, "--model", FABLES, "--target", "cpu", "--dry-run", "--quiet", "--dump-after", "shard"]
-        text = self.output(command + gpus(2))
+        text = output(command + gpus(2))
         self.assertIn("; 2 ranks\n", text)
         self.assertIn("%embedded[T,192] = all_reduce(x=%embedded.part)\n", text)
         self.assertIn("%qkv4[T,160] = matmul(", text)
         self.assertIn(" = all_gather(", text)
         self.assertEqual(text.count("all_reduce"), 2 * (1 + 2 * 5))  # decode and prefill
-        text = self.output(command)
+        text = output(command)
         self.assertNotIn("ranks", text)
         self.assertNotIn("all_", text)
 
@@ -425,8 +380,8 @@ class Files(RanksTest):
         with scratch() as folder:
             cache, path = os.path.join(folder, "records"), os.path.join(folder, "m.eng")
             small = ["--max-batch", "1", "--prefill-chunks", "16", "--tune", "quick", "--tuning-cache", cache]
-            measured = [self.json([ENGBUILD, "--model", FABLES, "--target", "cpu", "--quiet", "--json", "-o", path, *small,
-                                   *gpus(ranks)])["tactics_measured"] for ranks in (2, 2, 1, 1, 2)]
+            measured = [output_json([ENGBUILD, "--model", FABLES, "--target", "cpu", "--quiet", "--json", "-o", path, *small,
+                                     *gpus(ranks)])["tactics_measured"] for ranks in (2, 2, 1, 1, 2)]
             self.assertGreater(measured[0], 0)
             self.assertGreater(measured[2], 0)
             self.assertEqual([measured[i] for i in (1, 3, 4)], [0, 0, 0])
@@ -436,7 +391,7 @@ class Files(RanksTest):
     def test_damage_in_any_region_is_noticed(self):
         engine = build_engine(FABLES, *gpus(2))
         good = bytearray(contents(engine))
-        region = self.json([ENGINFO, engine, "--json"])["manifest"]["memory"]["weights_bytes"] // 2
+        region = output_json([ENGINFO, engine, "--json"])["manifest"]["memory"]["weights_bytes"] // 2
         generator = random.Random(5)
         weights = 4096  # the first section; its offset is aligned, nothing lies before it
         with scratch() as folder:
@@ -453,7 +408,7 @@ class Files(RanksTest):
                     self.assertIn("chunk %d" % rank, result.stderr)
             with open(path, "wb") as file:
                 file.write(good)
-            self.output([ENGINFO, path, "--verify"])
+            output([ENGINFO, path, "--verify"])
 
     def test_refusals(self):
         cases = [(FABLES, 3, "3 GPUs cannot share 320 rows of the MLP equally (config.json: intermediate_size)"),

@@ -6,7 +6,7 @@ import pty
 import subprocess
 import unittest
 
-from harness import ENGRUN, environment, fables_engine, run
+from harness import ENGRUN, environment, fables_engine, run, succeed
 
 PROMPT = "Once upon a time"
 
@@ -34,8 +34,7 @@ def on_terminal(*arguments):
 class Terminal(unittest.TestCase):
     def test_prompt_stands_before_its_continuation(self):
         arguments = ("-p", PROMPT, "-n", "20")
-        piped = run([ENGRUN, fables_engine(), *arguments])
-        self.assertEqual(piped.rc, 0, piped.stderr)
+        piped = succeed([ENGRUN, fables_engine(), *arguments])
         self.assertNotIn(PROMPT, piped.stdout)
         self.assertEqual(on_terminal(*arguments), (0, PROMPT + piped.stdout))
 

@@ -9,7 +9,8 @@ import shutil
 import struct
 import unittest
 
-from harness import ENGRUN, FABLES, build_engine, fables_engine, needs_shared, read_json, run, scratch, shared, tally
+from harness import (ENGRUN, FABLES, build_engine, fables_engine, needs_shared, read_json, run, scratch, shared,
+                     succeed, tally)
 
 TOKENIZERS = ["gpt2", "llama2", "llama3", "qwen2.5"]
 
@@ -56,8 +57,7 @@ def write_zero_checkpoint(folder, vocab_size):
 class TokenizerTest(unittest.TestCase):
     def convert(self, path, direction, values, *flags):
         lines = "".join(json.dumps(value) + "\n" for value in values)
-        result = run([ENGRUN, path, direction, *flags], input=lines)
-        self.assertEqual(result.rc, 0, result.stderr)
+        result = succeed([ENGRUN, path, direction, *flags], input=lines)
         self.assertEqual(result.stderr, "")
         found = [json.loads(line) for line in result.stdout.split("\n")[:-1]]
         self.assertEqual(len(found), len(values), "a line for each line")
