@@ -3,6 +3,8 @@
 
 #include "formats/base/test_support.h"
 
+static struct status status;
+
 TEST(test_parse_refuses)
 {
     static const struct {
@@ -24,7 +26,6 @@ TEST(test_parse_refuses)
         {"3", 1, "not valid JSON"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct status status = {0};
         json_t *value = json_parse(cases[i].text, cases[i].size, "f.json", &status);
         test_expect_failure(value != NULL, &status, STATUS_BAD_INPUT, cases[i].words);
     }
@@ -34,7 +35,6 @@ TEST(test_deep_nesting)
 {
     enum { DEPTH = 1000000 };
     char *text = malloc(DEPTH);
-    struct status status = {0};
     assert_non_null(text);
     memset(text, '[', DEPTH);
     test_expect_failure(json_parse(text, DEPTH, "deep", &status) != NULL, &status, STATUS_BAD_INPUT, "deep|depth");
@@ -45,7 +45,6 @@ TEST(test_reader)
 {
     static const char text[] = "{\"n\": 5, \"big\": 9223372036854775807, \"neg\": -1, \"real\": 1.5, \"yes\": true,"
                                " \"text\": \"abc\", \"list\": [1, 2], \"none\": null, \"extra\": {}}";
-    struct status status = {0};
     struct json_reader reader;
     uint64_t number = 77;
     double real = 7.5;
@@ -95,7 +94,6 @@ TEST(test_reader)
 
 TEST(test_open_needs_object)
 {
-    struct status status = {0};
     struct json_reader reader;
     json_t *array = json_array();
     test_expect_failure(json_reader_open(&reader, array, "x", &status), &status, STATUS_BAD_INPUT,

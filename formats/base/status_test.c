@@ -7,8 +7,8 @@ TEST(test_fail_and_clear)
 {
     struct status status = {0};
     assert_int_equal(status_exit_code(&status), 0);
-    assert_false(status_fail(&status, STATUS_BAD_INPUT, "field '%s': expected %d, found %d", "x", 1, 2));
-    assert_int_equal(status.code, STATUS_BAD_INPUT);
+    test_expect_failure(status_fail(&status, STATUS_BAD_INPUT, "field '%s': expected %d, found %d", "x", 1, 2), &status,
+                        STATUS_BAD_INPUT, "");
     assert_string_equal(status.message, "field 'x': expected 1, found 2");
     assert_false(status_prefix(&status, "file %s", "a.json"));
     assert_string_equal(status.message, "file a.json: field 'x': expected 1, found 2");

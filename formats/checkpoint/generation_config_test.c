@@ -2,6 +2,8 @@
 #include "formats/checkpoint/model_config.h"
 #include "formats/base/test_support.h"
 
+static struct status status;
+
 /* A config with vocab_size 512, bos 1 and eos 2, as read from config.json. */
 static struct model_config base(void)
 {
@@ -17,7 +19,6 @@ static struct model_config base(void)
 
 static struct model_config accepted(const char *text)
 {
-    struct status status = {0};
     struct model_config config = base();
     test_expect_success(generation_config_parse(&config, test_json(text), strlen(text), "generation_config.json",
                                                 &status),
@@ -113,7 +114,6 @@ TEST(test_refused)
         {"{'do_sample': true, 'typical_p': 0.9}", "'typical_p'|expected 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct status status = {0};
         struct model_config config = base();
         bool done =
             generation_config_parse(&config, test_json(cases[i].text), strlen(cases[i].text), "g.json", &status);

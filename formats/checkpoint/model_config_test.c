@@ -5,10 +5,12 @@
 #include "formats/base/test_support.h"
 #include "formats/checkpoint/test_config.h"
 
-static bool parse(struct model_config *config, const char *text, struct status *status)
+static struct status status;
+
+static bool parse(struct model_config *config, const char *text)
 {
-    status_clear(status);
-    return model_config_parse(config, text, strlen(text), "config.json", test_read_config, status);
+    status_clear(&status);
+    return model_config_parse(config, text, strlen(text), "config.json", test_read_config, &status);
 }
 
 static const char *with(const char *fields)
@@ -21,17 +23,15 @@ static const char *with(const char *fields)
 
 static void expect_refused(const char *fields, enum status_code code, const char *words)
 {
-    struct status status = {0};
     struct model_config config;
-    test_expect_failure(parse(&config, with(fields), &status), &status, code, words);
+    test_expect_failure(parse(&config, with(fields)), &status, code, words);
     test_expect_message(&status, "config.json: ");
 }
 
 static struct model_config accepted(const char *fields)
 {
-    struct status status = {0};
     struct model_config config;
-    bool done = parse(&config, with(fields), &status);
+    bool done = parse(&config, with(fields));
     if (!done) fail_msg("%s: refused: %s", fields, status.message);
     return config;
 }
@@ -49,10 +49,8 @@ TEST(test_documents)
         {"{'model_type': 'other', 'anything': 1}", "model_type 'other' is not supported"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct status status = {0};
         struct model_config config;
-        test_expect_failure(parse(&config, test_json(cases[i].text), &status), &status, STATUS_BAD_INPUT,
-                            cases[i].words);
+        test_expect_failure(parse(&config, test_json(cases[i].text)), &status, STATUS_BAD_INPUT, cases[i].words);
     }
 }
 

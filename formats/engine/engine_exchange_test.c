@@ -322,8 +322,7 @@ TEST(one_rank_has_no_collectives)
             struct plan plan = make_small(&small, 1);
             if (!with_operands) small.launches[0].operand_count = 0;
             struct engine bare = {.manifest.geometry.ranks = ranks, .plans = &plan, .plan_count = 1};
-            assert_false(engine_verify_exchange(&bare, &status));
-            assert_int_equal(status.code, STATUS_CORRUPT);
+            test_expect_failure(engine_verify_exchange(&bare, &status), &status, STATUS_CORRUPT, "");
             assert_string_equal(status.message, "section 'plans': plan 0: launch 0: a collective of one rank");
         }
     /* In a file such an operand is outside its space, which has size 0. */

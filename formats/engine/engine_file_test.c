@@ -170,11 +170,9 @@ TEST(other_files_are_named)
     static _Alignas(64) uint8_t text[256] = "{\"tokenizer\": \"not an engine\"}";
     expect_refused(text, 31, "header: not an engine file: expected it to begin with \"\\x89ENG\", found \"{\"tokeni\"");
     expect_refused(text, 0, "header: the file is empty");
-    assert_false(engine_open(&engine, path, &status));
-    assert_int_equal(status.code, STATUS_NOT_FOUND);
+    test_expect_failure(engine_open(&engine, path, &status), &status, STATUS_NOT_FOUND, "");
     assert_non_null(strstr(status.message, path));
-    assert_false(engine_open_memory(&engine, text + 1, 31, "test", &status));
-    assert_int_equal(status.code, STATUS_USAGE);
+    test_expect_failure(engine_open_memory(&engine, text + 1, 31, "test", &status), &status, STATUS_USAGE, "");
 }
 
 /* ---- structure: one value changed, all checksums right again ----------------------------------------------------- */
@@ -385,8 +383,7 @@ TEST(later_minor_versions_are_read)
 TEST(files_of_1_0_are_refused)
 {
     static const char file[] = "formats/testdata/engine_1_0";
-    assert_false(engine_open(&engine, file, &status));
-    assert_int_equal(status.code, STATUS_VERSION);
+    test_expect_failure(engine_open(&engine, file, &status), &status, STATUS_VERSION, "");
     assert_string_equal(
         status.message,
         "formats/testdata/engine_1_0: engine format 1.0 (written by engbuild 0.1.0-test) is too old for "
@@ -474,8 +471,7 @@ TEST(weights_do_not_depend_on_the_pieces)
     assert_true(engine_verify_weights(&engine, 0, 9, &status));
     assert_true(engine_verify_weights(&engine, 8, 1, &status));
     assert_true(engine_verify_weights(&engine, 9, 0, &status));
-    assert_false(engine_verify_weights(&engine, 8, 2, &status));
-    assert_int_equal(status.code, STATUS_USAGE);
+    test_expect_failure(engine_verify_weights(&engine, 8, 2, &status), &status, STATUS_USAGE, "");
     assert_false(engine_verify_weights(&engine, 1, UINT64_MAX, &status));
     engine_close(&engine);
 
@@ -513,10 +509,10 @@ TEST(misuse_is_an_internal_error)
     assert_false(engine_writer_weights_put(writer, 0, sample.weights, 100, &status)); /* twice */
     assert_true(engine_writer_weights_end(writer, &status));
     assert_false(engine_writer_section(writer, SECTION_WEIGHTS, "x", 1, false, &status));
-    assert_false(engine_writer_section(writer, SECTION_WEIGHT_HASHES, "x", 1, false, &status));
-    assert_int_equal(status.code, STATUS_INTERNAL);
-    assert_false(engine_writer_section(writer, SECTION_MANIFEST, "{}", 2, false, &status));
-    assert_int_equal(status.code, STATUS_BAD_INPUT);
+    test_expect_failure(engine_writer_section(writer, SECTION_WEIGHT_HASHES, "x", 1, false, &status), &status,
+                        STATUS_INTERNAL, "");
+    test_expect_failure(engine_writer_section(writer, SECTION_MANIFEST, "{}", 2, false, &status), &status,
+                        STATUS_BAD_INPUT, "");
     assert_false(engine_writer_commit(writer, &status)); /* no manifest */
     assert_int_not_equal(access(path, F_OK), 0);
     engine_writer_abandon(NULL);

@@ -9,6 +9,8 @@
 #include "formats/base/test_support.h"
 #include "formats/tuning/tuning_record.h"
 
+static struct status status;
+
 enum { MOST_SECONDS = 30 };
 
 static void expect_in_time(clock_t start, const char *what, size_t done, size_t all)
@@ -68,7 +70,6 @@ TEST(one_table_named_by_many_sections)
                               .sh_size = SYMBOLS * sizeof(Elf64_Sym),
                               .sh_link = NAMES,
                               .sh_entsize = sizeof(Elf64_Sym)};
-    struct status status = {0};
     sections[FIRST_TABLE] = table;
     test_expect_success(cubin_verify(bytes, size, &status), &status);
     for (int i = FIRST_TABLE; i < SECTIONS; i++) sections[i] = table;
@@ -87,7 +88,6 @@ static void fill_key(struct tuning_record *record, uint32_t i)
 TEST(a_large_tuning_cache)
 {
     enum { RECORDS = 80000 };
-    struct status status = {0};
     struct tuning_cache cache;
     struct tuning_record record = {.median_us = 1, .level = "quick", .candidates = 1};
     test_expect_success(tuning_cache_open(&cache, NULL, &status), &status);

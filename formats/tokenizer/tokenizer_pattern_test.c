@@ -4,6 +4,8 @@
 #include "formats/tokenizer/tokenizer_pattern.h"
 #include "formats/tokenizer/tokenizer_text.h"
 
+static struct status status;
+
 /* Matches marked in the text: "a[bc]d". */
 struct marking {
     const char *text;
@@ -20,7 +22,6 @@ static bool mark_segment(void *context, size_t start, size_t end, bool matched)
 
 static void check_marks(struct tokenizer_pattern *pattern, const char *text, const char *expected, const char *name)
 {
-    struct status status = {0};
     struct tokenizer_matcher matcher;
     struct marking marking = {.text = text};
     test_expect_success(tokenizer_matcher_open(&matcher, strlen(text), &status), &status);
@@ -91,7 +92,6 @@ TEST(test_meaning)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         for (int just_in_time = 0; just_in_time < 2;
              just_in_time++) { /* the interpreter must agree with the compiler */
-            struct status status = {0};
             struct tokenizer_pattern *pattern =
                 tokenizer_pattern_regex(cases[i].regex, strlen(cases[i].regex), just_in_time, &status);
             if (!pattern) fail_msg("%s: %s", cases[i].regex, status.message);
@@ -103,7 +103,6 @@ TEST(test_meaning)
 
 TEST(test_string)
 {
-    struct status status = {0};
     struct tokenizer_pattern *pattern = tokenizer_pattern_string("aa", 2, &status);
     assert_non_null(pattern);
     check_marks(pattern, "aaab.aa", "[aa]ab.[aa]", "string");
@@ -196,7 +195,6 @@ TEST(test_refusals)
         {"\xFF", "not valid UTF-8"},
     };
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
-        struct status status = {0};
         struct tokenizer_pattern *pattern =
             tokenizer_pattern_regex(patterns[i][0], strlen(patterns[i][0]), true, &status);
         if (pattern) fail_msg("accepted: %s", patterns[i][0]);
@@ -204,7 +202,6 @@ TEST(test_refusals)
             fail_msg("%s: message: %s", patterns[i][0], status.message);
     }
     char deep[400], *at = deep;
-    struct status status = {0};
     for (int i = 0; i < 100; i++) *at++ = '(';
     assert_null(tokenizer_pattern_regex(deep, 100, true, &status));
     test_expect_message(&status, "nested this deep");
@@ -234,7 +231,6 @@ TEST(test_hostile_pattern)
     memset(text, 'a', 2000);
     memcpy(text + 2000, "cb", 2); /* prevents an early answer from a missing required letter */
     for (size_t i = 0; i < 2 * sizeof patterns / sizeof *patterns; i++) {
-        struct status status = {0};
         struct tokenizer_matcher matcher;
         size_t matches = 0;
         struct tokenizer_pattern *pattern =
@@ -256,7 +252,6 @@ TEST(test_long_runs)
     char *text = malloc(size);
     static const char fillers[] = {' ', 'a', '1', '\n', '-'};
     for (size_t i = 0; i < 2 * sizeof fillers; i++) {
-        struct status status = {0};
         struct tokenizer_matcher matcher;
         size_t matches = 0;
         memset(text, fillers[i / 2], size);
