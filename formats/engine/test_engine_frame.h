@@ -121,6 +121,13 @@ static inline void expect_refused(const uint8_t *bytes, size_t size, const char 
                         expected);
 }
 
+/* The same with right checksums. */
+static inline void expect_refused_repaired(uint8_t *bytes, size_t size, const char *expected)
+{
+    engine_fix_checksums(bytes, size);
+    expect_refused(bytes, size, expected);
+}
+
 /* The sample, with its sections plain and compressed. */
 static inline void expect_sample_refused(const char *expected)
 {
