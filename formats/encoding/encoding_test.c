@@ -177,20 +177,20 @@ TEST(every_code_of_the_small_floats)
 /* Halfway between two neighbours goes to the even code, anything beside it to the nearer one. */
 TEST(small_floats_round_to_nearest_even)
 {
-    for (unsigned code = 0; code < 0x7e; code++) {
-        const float middle = (float)((e4m3_value(code) + e4m3_value(code + 1)) / 2);
-        assert_int_equal(e4m3_from_float(middle), code & 1 ? code + 1 : code);
-        assert_int_equal(e4m3_from_float(nextafterf(middle, 0)), code);
-        assert_int_equal(e4m3_from_float(nextafterf(middle, INFINITY)), code + 1);
-        assert_int_equal(e4m3_from_float(-middle), (code & 1 ? code + 1 : code) | 0x80);
-    }
-    for (unsigned code = 0; code < 7; code++) {
-        const float middle = (float)((e2m1_value(code) + e2m1_value(code + 1)) / 2);
-        assert_int_equal(e2m1_from_float(middle), code & 1 ? code + 1 : code);
-        assert_int_equal(e2m1_from_float(nextafterf(middle, 0)), code);
-        assert_int_equal(e2m1_from_float(nextafterf(middle, INFINITY)), code + 1);
-        assert_int_equal(e2m1_from_float(-middle), (code & 1 ? code + 1 : code) | 0x8);
-    }
+    static const struct {
+        double (*value)(unsigned code);
+        uint8_t (*from_float)(float value);
+        unsigned largest, sign;
+    } formats[] = {{e4m3_value, e4m3_from_float, 0x7e, 0x80}, {e2m1_value, e2m1_from_float, 7, 8}};
+    for (size_t f = 0; f < 2; f++)
+        for (unsigned code = 0; code < formats[f].largest; code++) {
+            const float middle = (float)((formats[f].value(code) + formats[f].value(code + 1)) / 2);
+            const unsigned even = code & 1 ? code + 1 : code;
+            assert_int_equal(formats[f].from_float(middle), even);
+            assert_int_equal(formats[f].from_float(nextafterf(middle, 0)), code);
+            assert_int_equal(formats[f].from_float(nextafterf(middle, INFINITY)), code + 1);
+            assert_int_equal(formats[f].from_float(-middle), even | formats[f].sign);
+        }
     static const float large[] = {464.0f, 479.9f, 480.0f, 1e30f, 0x1.fffffep127f, INFINITY};
     for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
         assert_int_equal(e4m3_from_float(large[i]), 0x7e);

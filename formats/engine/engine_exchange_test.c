@@ -261,23 +261,6 @@ TEST(regions_bound_operands_and_tensors)
     EXPECT_EDITS(tensors, NULL);
 }
 
-TEST(damaged_regions_are_noticed)
-{
-    size_t size;
-    uint8_t *bytes = written(false, &size);
-    const struct engine_section_entry *weights = test_engine_entry(bytes, size, SECTION_WEIGHTS);
-    for (uint64_t rank = 0; rank < TEST_ENGINE_RANKS; rank++) {
-        uint8_t *byte = bytes + weights->offset + rank * TEST_ENGINE_REGION + TEST_ENGINE_WEIGHTS / 2;
-        *byte ^= 1;
-        assert_true(engine_open_memory(&engine, bytes, size, "test", &status));
-        for (uint64_t chunk = 0; chunk < TEST_ENGINE_RANKS; chunk++)
-            assert_int_equal(engine_verify_weights(&engine, chunk, 1, &status), chunk != rank);
-        engine_close(&engine);
-        *byte ^= 1;
-    }
-    free(bytes);
-}
-
 /* ---- the check by itself: what no file can hold, and any arrangement of buffers ---------------------------------- */
 
 enum { MOST_COLLECTIVES = 4, MOST_PLANS = 3 };

@@ -54,15 +54,21 @@ TEST(test_holes)
                         STATUS_BAD_INPUT, "token id -1");
 }
 
+/* The texts of the batch and of the stream. */
+static void check_texts(const int32_t *ids, size_t count, bool skip_special, const char *batch, const char *streamed)
+{
+    decode(ids, count, skip_special);
+    assert_string_equal(decoded.text, batch);
+    char *stream = stream_all(opened.tokenizer, ids, count, skip_special);
+    assert_string_equal(stream, streamed);
+    free(stream);
+}
+
 static void check_skipped(const char *ids_text, const char *expected)
 {
     int32_t ids[64];
     size_t count = parse_ids(ids_text, ids, 64);
-    decode(ids, count, true);
-    assert_string_equal(decoded.text, expected);
-    char *streamed = stream_all(opened.tokenizer, ids, count, true);
-    assert_string_equal(streamed, expected);
-    free(streamed);
+    check_texts(ids, count, true, expected, expected);
 }
 
 TEST(test_skip_special)
@@ -133,22 +139,13 @@ TEST(test_stream_byte_level)
 /* <0xNN> is id NN + 3. */
 #define BYTE(value) ((value) + 3)
 
-static void check_run(const int32_t *ids, size_t count, const char *batch, const char *streamed)
-{
-    decode(ids, count, false);
-    assert_string_equal(decoded.text, batch);
-    char *stream = stream_all(opened.tokenizer, ids, count, false);
-    assert_string_equal(stream, streamed);
-    free(stream);
-}
-
 /* Runs of byte tokens: valid ones are equal in both; for an ill-formed one the stream keeps the characters before the
  * fault, the exception stated in tokenizer.h. */
 TEST(test_byte_runs)
 {
     open_fixture(&llama);
 #define RUN(batch, streamed, ...) \
-    check_run((const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / 4, batch, streamed)
+    check_texts((const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / 4, false, batch, streamed)
     RUN("éa", "éa", BYTE(0xC3), BYTE(0xA9), 260);
     RUN("日本", "日本", BYTE(0xE6), BYTE(0x97), BYTE(0xA5), BYTE(0xE6), BYTE(0x9C), BYTE(0xAC));
     RUN("\uFFFD\uFFFDa", "\uFFFD\uFFFDa", BYTE(0xE6), BYTE(0x97), 260);
@@ -166,7 +163,7 @@ TEST(test_byte_runs)
     char expected[9001];
     for (size_t i = 0; i < 3000; i++) ids[i] = BYTE(0x80);
     for (size_t i = 0; i < 3000; i++) memcpy(expected + 3 * i, "\uFFFD", 4);
-    check_run(ids, 3000, expected, expected);
+    check_texts(ids, 3000, false, expected, expected);
 }
 
 /* Strip at the end of the text: characters are held back until more text follows. */
