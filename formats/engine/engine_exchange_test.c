@@ -143,8 +143,7 @@ TEST(missing_operands_are_refused)
             operand_of(plan, launch, operand)->space = SPACE_ARENA;
             const char *expected = test_text(
                 "collectives: section 'plans': plan %zu: launch %d: %d headers and %d buffers of the COMM space, "
-                "expected one of "
-                "each",
+                "expected one of each",
                 plan, (int)(launch - sample.storage[plan].launches), operand == BUFFER, operand == HEADER);
             expect_sample_refused(expected);
         }

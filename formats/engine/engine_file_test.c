@@ -321,8 +321,8 @@ TEST(sections_must_agree)
     sample.manifest.weights_bytes += 64;
     expect_refused_and_renew("section 'manifest': weights_bytes: expected 2304 as the weight section has, found 2368");
     sample.manifest.step_bytes += 64;
-    expect_refused_and_renew("section 'plans': the plans need 32768 arena and 512 step bytes, the manifest says 32768 "
-                             "and 576");
+    expect_refused_and_renew(
+        "section 'plans': the plans need 32768 arena and 512 step bytes, the manifest says 32768 and 576");
     sample.manifest.arena_bytes += 64;
     expect_refused_and_renew("section 'plans': the plans need 32768 arena");
     sample.tensors[1].name = "norm";

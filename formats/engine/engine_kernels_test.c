@@ -155,15 +155,9 @@ static const struct edit edits[] = {
     /* A size that is wrong within the padding shows as padding that is not zero, or as an unexpected offset of the next
      * entry. */
     KERNEL(0, bytes, 199, "section 'kernels': kernel 1: padding is not zero"),
-    KERNEL(0, bytes, 257,
-           "section 'kernels': kernel 1: cubin: 64 bytes at 384, "
-           "expected at least 1 at 448"),
-    KERNEL(2, bytes, 64,
-           "section 'kernels': expected 512 bytes for its kernels, "
-           "found 640"),
-    KERNEL(2, bytes, 128,
-           "section 'kernels': expected 576 bytes for its kernels, "
-           "found 640"),
+    KERNEL(0, bytes, 257, "section 'kernels': kernel 1: cubin: 64 bytes at 384, expected at least 1 at 448"),
+    KERNEL(2, bytes, 64, "section 'kernels': expected 512 bytes for its kernels, found 640"),
+    KERNEL(2, bytes, 128, "section 'kernels': expected 576 bytes for its kernels, found 640"),
     SECTION_AT(126, 1, "kernel 0: padding is not zero"),
     SECTION_AT(127, 0x80, "kernel 0: padding is not zero"),
     SECTION_AT(328, 1, "kernel 1: padding is not zero"),
@@ -399,8 +393,7 @@ TEST(the_section_goes_with_the_target)
     assert_true(test_engine_make(&processor, &status));
     sample.manifest = processor.manifest;
     expect_sample_refused(
-        "section 'manifest': target 'cpu': section 'kernels' is present, but only device targets have "
-        "one");
+        "section 'manifest': target 'cpu': section 'kernels' is present, but only device targets have one");
 }
 
 TEST(processors_have_no_device_fields)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Patterns: equivalence of the translation, refused syntax, and the end of hostile patterns. */
-#include "formats/base/test_support.h"
-#include "formats/tokenizer/tokenizer_pattern.h"
+#include "formats/tokenizer/test_pattern.h"
 #include "formats/tokenizer/tokenizer_text.h"
 
 static struct status status;
@@ -215,14 +214,6 @@ TEST(test_refusals)
     free(large);
 }
 
-static bool accept_segment(void *context, size_t start, size_t end, bool matched)
-{
-    size_t *matches = context;
-    (void)start, (void)end;
-    *matches += matched;
-    return true;
-}
-
 /* Exponential backtracking ends with a message, compiled and interpreted. */
 TEST(test_hostile_pattern)
 {
@@ -231,17 +222,10 @@ TEST(test_hostile_pattern)
     memset(text, 'a', 2000);
     memcpy(text + 2000, "cb", 2); /* prevents an early answer from a missing required letter */
     for (size_t i = 0; i < 2 * sizeof patterns / sizeof *patterns; i++) {
-        struct tokenizer_matcher matcher;
-        size_t matches = 0;
-        struct tokenizer_pattern *pattern =
-            tokenizer_pattern_regex(patterns[i / 2], strlen(patterns[i / 2]), i % 2, &status);
-        assert_non_null(pattern);
-        test_expect_success(tokenizer_matcher_open(&matcher, sizeof text, &status), &status);
-        test_expect_failure(tokenizer_pattern_segments(pattern, &matcher, text, sizeof text, accept_segment, &matches,
-                                                       &status),
-                            &status, STATUS_BAD_INPUT, "too much");
-        tokenizer_matcher_close(&matcher);
-        tokenizer_pattern_free(pattern);
+        size_t matches;
+        uint64_t work;
+        test_expect_failure(count_matches(patterns[i / 2], i % 2, text, sizeof text, &matches, &work, &status), &status,
+                            STATUS_BAD_INPUT, "too much");
     }
 }
 
@@ -252,17 +236,11 @@ TEST(test_long_runs)
     char *text = malloc(size);
     static const char fillers[] = {' ', 'a', '1', '\n', '-'};
     for (size_t i = 0; i < 2 * sizeof fillers; i++) {
-        struct tokenizer_matcher matcher;
-        size_t matches = 0;
+        size_t matches;
+        uint64_t work;
         memset(text, fillers[i / 2], size);
-        struct tokenizer_pattern *pattern = tokenizer_pattern_regex(LLAMA3, strlen(LLAMA3), i % 2, &status);
-        test_expect_success(tokenizer_matcher_open(&matcher, size, &status), &status);
-        test_expect_success(tokenizer_pattern_segments(pattern, &matcher, text, size, accept_segment, &matches,
-                                                       &status),
-                            &status);
+        test_expect_success(count_matches(LLAMA3, i % 2, text, size, &matches, &work, &status), &status);
         assert_int_equal(matches, fillers[i / 2] == '1' ? (size + 2) / 3 : 1);
-        tokenizer_matcher_close(&matcher);
-        tokenizer_pattern_free(pattern);
     }
     free(text);
 }

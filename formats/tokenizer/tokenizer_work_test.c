@@ -3,8 +3,8 @@
  * tokenizers stay far below the bound. */
 #include <time.h>
 
+#include "formats/tokenizer/test_pattern.h"
 #include "formats/tokenizer/test_tokenizer.h"
-#include "formats/tokenizer/tokenizer_pattern.h"
 
 enum { LONG_TEXT = 100 * 1000 };
 
@@ -34,12 +34,6 @@ TEST(test_refused)
     }
 }
 
-static bool accept_segment(void *context, size_t start, size_t end, bool matched)
-{
-    (void)context, (void)start, (void)end, (void)matched;
-    return true;
-}
-
 /* Each of these scans the rest of the text from every position. */
 TEST(test_quadratic_patterns_end)
 {
@@ -66,19 +60,15 @@ TEST(test_quadratic_patterns_end)
     assert_int_equal(fclose(out), 0);
     memset(text, 'a', LONG_TEXT);
     for (size_t i = 0; i < 2 * (count + 1); i++) {
-        struct tokenizer_matcher matcher;
+        size_t matches;
+        uint64_t work;
         const char *regex = i / 2 < count ? patterns[i / 2] : hundred;
-        struct tokenizer_pattern *pattern = tokenizer_pattern_regex(regex, strlen(regex), i % 2 != 0, &status);
-        if (!pattern) fail_msg("%s", status.message);
-        test_expect_success(tokenizer_matcher_open(&matcher, LONG_TEXT, &status), &status);
         double start = thread_seconds();
-        bool good = tokenizer_pattern_segments(pattern, &matcher, text, LONG_TEXT, accept_segment, NULL, &status);
+        bool good = count_matches(regex, i % 2, text, LONG_TEXT, &matches, &work, &status);
         double seconds = thread_seconds() - start;
         print_message("%-40.40s %s: %.2f s\n", regex, i % 2 ? "compiled" : "interpreted", seconds);
         test_expect_failure(good, &status, STATUS_BAD_INPUT, "too much work");
         if (i / 2 < count) assert_non_null(strstr(status.message, regex));
-        tokenizer_matcher_close(&matcher);
-        tokenizer_pattern_free(pattern);
     }
     free(hundred);
     free(text);
@@ -133,21 +123,13 @@ TEST(test_published)
         size_t size = 0, unit = strlen(units[u]);
         for (; size + unit <= SIZE; size += unit) memcpy(text + size, units[u], unit);
         for (size_t i = 0; i < 2 * sizeof published / sizeof *published; i++) {
-            struct tokenizer_matcher matcher;
-            struct tokenizer_pattern *pattern =
-                tokenizer_pattern_regex(published[i / 2], strlen(published[i / 2]), i % 2 != 0, &status);
-            if (!pattern) fail_msg("%s", status.message);
-            test_expect_success(tokenizer_matcher_open(&matcher, size, &status), &status);
-            uint64_t budget = matcher.budget;
-            test_expect_success(tokenizer_pattern_segments(pattern, &matcher, text, size, accept_segment, NULL,
-                                                           &status),
-                                &status);
-            double per_byte = (double)(budget - matcher.budget) / (double)size;
+            size_t matches;
+            uint64_t work;
+            test_expect_success(count_matches(published[i / 2], i % 2, text, size, &matches, &work, &status), &status);
+            double per_byte = (double)work / (double)size;
             if (per_byte > most) most = per_byte;
             if (per_byte > MOST_PER_BYTE)
                 fail_msg("%s: %.1f units of work for a byte of '%s'", published[i / 2], per_byte, units[u]);
-            tokenizer_matcher_close(&matcher);
-            tokenizer_pattern_free(pattern);
         }
     }
     print_message("at most %.1f units of work for a byte\n", most);
