@@ -5,7 +5,7 @@
 #include "formats/base/test_program.h"
 
 #include "formats/base/test_support.h"
-#include "kernels/rms_norm/rms_norm_device.h"
+#include "kernels/rms_norm/rms_norm.h"
 #include "tuner/cuda/tune.h"
 
 enum { PROBLEMS = 3 * TUNING_MAX_VALUES, HIDDEN = 4096, PAGE_BYTES = 4096 };
@@ -52,7 +52,7 @@ static void make_plan(struct device_plan *plan)
                                   [RMS_NORM_OUT_DTYPE] = DTYPE_F32,
                                   [RMS_NORM_COPY_DTYPE] = DTYPE_BF16,
                                   [RMS_NORM_DEVICE_THREADS] = 128}},
-            .operand_count = RMS_NORM_DEVICE_LEAST_OPERANDS,
+            .operand_count = RMS_NORM_OUT + 1,
             .operands = {{.space = SPACE_STEP, .access = ACCESS_READ, .bytes = 2 * sizeof(int32_t)},
                          {.space = SPACE_ARENA, .access = ACCESS_READ, .bytes = bytes},
                          {.space = SPACE_WEIGHTS, .access = ACCESS_READ, .bytes = bytes},

@@ -5,18 +5,18 @@
 #include "formats/base/test_program.h"
 #include "builder/test_device_model.h"
 #include "builder/weights/weights.h"
-#include "kernels/all_gather/all_gather_device.h"
-#include "kernels/all_reduce/all_reduce_device.h"
+#include "kernels/all_gather/all_gather.h"
+#include "kernels/all_reduce/all_reduce.h"
 #include "kernels/attention/attention_device.h"
-#include "kernels/embed/embed_device.h"
+#include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul_device.h"
 #include "kernels/op/op.h"
-#include "kernels/rms_norm/rms_norm_device.h"
-#include "kernels/rope_append/rope_append_device.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_attention/rope_attention.h"
-#include "kernels/rope_table/rope_table_device.h"
-#include "kernels/sample/sample_device.h"
-#include "kernels/select_rows/select_rows_device.h"
+#include "kernels/rope_table/rope_table.h"
+#include "kernels/sample/sample.h"
+#include "kernels/select_rows/select_rows.h"
 
 enum { GRANULE = PLAN_ALIGNMENT };
 
@@ -162,21 +162,19 @@ static void check_params(const struct test_device_model *model, const struct gra
         if (graph->ranks > 1) assert_int_equal(vocab, (model->config.vocab_size + graph->ranks - 1) / graph->ranks);
     } else if (node->op == OP_ALL_REDUCE) {
         bool norm = node->operands[ALL_REDUCE_NORM] >= 0;
-        assert_int_equal(params[ALL_REDUCE_DEVICE_RANKS], graph->ranks);
-        assert_int_equal(params[ALL_REDUCE_DEVICE_WIDTH], model->config.hidden_size);
-        assert_int_equal(params[ALL_REDUCE_DEVICE_X_DTYPE], graph->values[node->operands[ALL_REDUCE_X]].dtype);
-        assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] != 0,
+        assert_int_equal(params[ALL_REDUCE_RANKS], graph->ranks);
+        assert_int_equal(params[ALL_REDUCE_WIDTH], model->config.hidden_size);
+        assert_int_equal(params[ALL_REDUCE_X_DTYPE], graph->values[node->operands[ALL_REDUCE_X]].dtype);
+        assert_int_equal(params[ALL_REDUCE_HAS_RESIDUAL] != 0,
                          node->operands[ALL_REDUCE_RESIDUAL] >= 0); /* which rows: below */
-        assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_NORM] != 0, norm);
-        assert_int_equal(params[ALL_REDUCE_DEVICE_EPS_BITS],
-                         norm ? float_to_bits((float)model->config.rms_norm_eps) : 0);
+        assert_int_equal(params[ALL_REDUCE_HAS_NORM] != 0, norm);
+        assert_int_equal(params[ALL_REDUCE_EPS_BITS], norm ? float_to_bits((float)model->config.rms_norm_eps) : 0);
         assert_int_equal(graph->values[node->operands[ALL_REDUCE_OUT]].dtype, DTYPE_F32);
         if (norm)
-            assert_int_equal(params[ALL_REDUCE_DEVICE_OUT_DTYPE],
-                             graph->values[node->operands[ALL_REDUCE_NORMED]].dtype);
+            assert_int_equal(params[ALL_REDUCE_OUT_DTYPE], graph->values[node->operands[ALL_REDUCE_NORMED]].dtype);
     } else if (node->op == OP_ALL_GATHER) {
-        assert_int_equal(params[ALL_GATHER_DEVICE_RANKS], graph->ranks);
-        assert_int_equal(params[ALL_GATHER_DEVICE_OUT_WIDTH], model->config.vocab_size);
+        assert_int_equal(params[ALL_GATHER_RANKS], graph->ranks);
+        assert_int_equal(params[ALL_GATHER_OUT_WIDTH], model->config.vocab_size);
         assert_int_equal(graph->values[node->operands[ALL_GATHER_X]].dtype, DTYPE_F32);
     } else if (node->op == OP_ATTENTION) { /* a decode step's rows belong to different sequences */
         assert_int_equal(params[ATTENTION_SCATTERED], graph->kind == PLAN_DECODE);
@@ -187,9 +185,9 @@ static void check_params(const struct test_device_model *model, const struct gra
         assert_int_equal(params[ROPE_ATTENTION_SCALE_BITS], node->params[ROPE_ATTENTION_SCALE_BITS]);
         assert_int_equal(params[ROPE_ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
     } else if (node->op == OP_ATTENTION) {
-        assert_int_equal(params[ATTENTION_DEVICE_WINDOW], node->params[ATTENTION_WINDOW]);
-        assert_int_equal(params[ATTENTION_DEVICE_SCALE_BITS], node->params[ATTENTION_SCALE_BITS]);
-        assert_int_equal(params[ATTENTION_DEVICE_PAGE_BYTES], model->lowering.geometry.page_bytes);
+        assert_int_equal(params[ATTENTION_WINDOW], node->params[ATTENTION_WINDOW]);
+        assert_int_equal(params[ATTENTION_SCALE_BITS], node->params[ATTENTION_SCALE_BITS]);
+        assert_int_equal(params[ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
     }
 }
 
@@ -285,8 +283,8 @@ static void check_exchange(const struct test_device_model *model, const struct d
     for (uint32_t l = 0; l < plan->count; l++) {
         const struct device_launch *launch = &plan->launches[l];
         if (!plan_op_is_collective(launch->op)) continue;
-        assert_int_equal((int)ALL_GATHER_DEVICE_BUFFER, (int)ALL_REDUCE_DEVICE_BUFFER);
-        const struct plan_operand *buffer = &launch->operands[ALL_REDUCE_DEVICE_BUFFER];
+        assert_int_equal((int)ALL_GATHER_BUFFER, (int)ALL_REDUCE_BUFFER);
+        const struct plan_operand *buffer = &launch->operands[ALL_REDUCE_BUFFER];
         assert_true(buffer->offset >= sizeof(struct comm_header));
         assert_true(buffer->offset + buffer->bytes <= comm_bytes);
         assert_int_equal(buffer->offset % PLAN_ALIGNMENT, 0);
@@ -311,20 +309,19 @@ static void check_shared_rows(const struct test_device_model *model, const struc
             if (!overlap(&launch->operands[o], shared) || !(launch->operands[o].access & ACCESS_READ)) continue;
             assert_int_equal(launch->op, OP_ALL_REDUCE);
             assert_int_equal(o, op_operand_position(&op_all_reduce, TARGET_CUDA, p, ALL_REDUCE_RESIDUAL));
-            assert_int_equal(p[ALL_REDUCE_DEVICE_HAS_RESIDUAL], ALL_REDUCE_OWN_ROWS);
+            assert_int_equal(p[ALL_REDUCE_HAS_RESIDUAL], ALL_REDUCE_OWN_ROWS);
         }
         for (uint32_t o = 0; shared && o < launch->operand_count; o++)
             if (overlap(&launch->operands[o], shared) && launch->operands[o].access & ACCESS_WRITE) shared = NULL;
         if (launch->op != OP_ALL_REDUCE) continue;
-        bool own_residual = p[ALL_REDUCE_DEVICE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS;
-        bool own_norm = p[ALL_REDUCE_DEVICE_HAS_NORM] == ALL_REDUCE_OWN_ROWS;
-        bool is_large =
-            all_reduce_device_is_large((uint64_t)p[ALL_REDUCE_DEVICE_ROWS], (uint64_t)p[ALL_REDUCE_DEVICE_WIDTH],
-                                       model->ranks, (enum dtype)p[ALL_REDUCE_DEVICE_X_DTYPE]);
+        bool own_residual = p[ALL_REDUCE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS;
+        bool own_norm = p[ALL_REDUCE_HAS_NORM] == ALL_REDUCE_OWN_ROWS;
+        bool is_large = all_reduce_device_is_large((uint64_t)p[ALL_REDUCE_ROWS], (uint64_t)p[ALL_REDUCE_WIDTH],
+                                                   model->ranks, (enum dtype)p[ALL_REDUCE_X_DTYPE]);
         assert_false((own_residual || own_norm) && !is_large);
-        if (is_large) assert_int_not_equal(p[ALL_REDUCE_DEVICE_HAS_RESIDUAL], ALL_REDUCE_EVERY_ROW);
-        if (own_norm) shared = &launch->operands[ALL_REDUCE_DEVICE_OUT];
-        of_tokens += p[ALL_REDUCE_DEVICE_ROWS] == plan->header.rows;
+        if (is_large) assert_int_not_equal(p[ALL_REDUCE_HAS_RESIDUAL], ALL_REDUCE_EVERY_ROW);
+        if (own_norm) shared = &launch->operands[ALL_REDUCE_OUT];
+        of_tokens += p[ALL_REDUCE_ROWS] == plan->header.rows;
         large += is_large, own_residuals += own_residual, own_norms += own_norm;
     }
     if (!large || large != of_tokens) return;

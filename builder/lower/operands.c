@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/lower/operands.h"
 
-#include "kernels/all_reduce/all_reduce_device.h"
+#include "kernels/all_reduce/all_reduce.h"
 
 bool operands_begin(struct operand_writer *writer, const struct graph *graph, const struct lowering *lowering,
                     const struct memory_plan *memory, uint32_t rows, struct status *status)

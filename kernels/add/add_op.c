@@ -45,10 +45,7 @@ static const struct op_operand operand_schema[ADD_OPERANDS] = {
 const struct op_descriptor op_add = {
     .id = OP_ADD,
     .name = "add",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = ADD_PARAMS,
-    .operand_count = ADD_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .cost = cost,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* all_gather: every rank sends its columns to every other rank, which places them next to its own (contract:
- * all_gather_device.h). A thread takes the same columns from all ranks. The buffer: [RANKS] parts of [ROWS, WIDTH]. */
+ * all_gather.h). A thread takes the same columns from all ranks. The buffer: [RANKS] parts of [ROWS, WIDTH]. */
 #ifndef KERNELS_ALL_GATHER_ALL_GATHER_CUH
 #define KERNELS_ALL_GATHER_ALL_GATHER_CUH
 

@@ -2,7 +2,8 @@
 /* all_gather: the columns of all ranks side by side, out[r, k * WIDTH + c] = x of rank k [r, c], for the columns below
  * OUT_WIDTH: the last ranks' columns beyond it are padding. Every rank gets all of out.
  *
- * Processors: a rank copies x to its buffer, meets the others (rendezvous.h) and reads theirs. */
+ * Processors: a rank copies x to its buffer, meets the others (rendezvous.h) and reads theirs.
+ * GPUs: bit for bit but for one NaN (comm.cuh, which says how ranks exchange, too). */
 #ifndef KERNELS_ALL_GATHER_ALL_GATHER_H
 #define KERNELS_ALL_GATHER_ALL_GATHER_H
 
@@ -25,7 +26,14 @@ enum all_gather_param {
     ALL_GATHER_PARAMS
 };
 
+/* GPUs: tunables of the kernel. */
+enum all_gather_device_param {
+    ALL_GATHER_DEVICE_THREADS = ALL_GATHER_PARAMS, /* of a block, a multiple of 32 up to 1024 */
+    ALL_GATHER_DEVICE_PARAMS
+};
+
 extern const struct op_descriptor op_all_gather;
+extern const struct device_kernel device_all_gather;
 
 /* The operands of a library's call, which has no part in the COMM space. */
 enum all_gather_call_operand {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/all_gather/all_gather_device.h"
+#include "kernels/all_gather/all_gather.h"
+
+#include "kernels/cuda/kernel.h"
 
 #include <string.h>
 
 #include "formats/base/checked.h"
-#include "kernels/op/op.h"
 
 enum { WARP = 32, MAX_THREADS = 1024, VECTOR = 4 };
 
@@ -40,12 +41,6 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     const uint64_t columns = (uint64_t)params[ALL_GATHER_WIDTH] + (uint64_t)params[ALL_GATHER_OUT_WIDTH];
     *bytes = (uint64_t)params[ALL_GATHER_ROWS] * columns * sizeof(float);
     *flops = 0;
-}
-
-bool all_gather_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, uint64_t *bytes)
-{
-    const uint64_t factors[] = {rows, width, ranks, sizeof(float)};
-    return checked_product(factors, 4, bytes);
 }
 
 const struct device_kernel device_all_gather = {

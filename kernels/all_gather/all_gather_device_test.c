@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* all_gather on GPUs: bit for bit, but that a word of COMM_EMPTY becomes another NaN. */
-#include "kernels/all_gather/all_gather_device.h"
+#include "kernels/all_gather/all_gather.h"
 
 #include "kernels/cuda/test_comm.h"
 #include "kernels/cuda/test_launch.h"
@@ -68,8 +68,8 @@ static size_t exchange_bytes(const struct trial *trial)
 {
     const int64_t *p = trial->params;
     uint64_t bytes;
-    assert_true(all_gather_device_buffer_bytes((uint64_t)p[ALL_GATHER_ROWS], (uint64_t)p[ALL_GATHER_WIDTH],
-                                               (uint64_t)p[ALL_GATHER_RANKS], &bytes));
+    assert_true(all_gather_buffer_bytes((uint64_t)p[ALL_GATHER_ROWS], (uint64_t)p[ALL_GATHER_WIDTH],
+                                        (uint64_t)p[ALL_GATHER_RANKS], &bytes));
     return (size_t)bytes;
 }
 
@@ -235,9 +235,9 @@ TEST(hostile_params_are_refused)
                                      {ALL_GATHER_DEVICE_THREADS, 1056}));
     assert_in_range(device_all_gather.candidates(params, &facts, candidates, MOST_CANDIDATES), 1, MOST_CANDIDATES);
     assert_int_equal(device_all_gather.candidates(params, &facts, candidates, 1), 1);
-    assert_true(all_gather_device_buffer_bytes(3, 5, 2, &bytes));
+    assert_true(all_gather_buffer_bytes(3, 5, 2, &bytes));
     assert_int_equal(bytes, 3 * 5 * 2 * 4);
-    assert_false(all_gather_device_buffer_bytes(UINT64_C(1) << 32, UINT64_C(1) << 30, 2, &bytes));
+    assert_false(all_gather_buffer_bytes(UINT64_C(1) << 32, UINT64_C(1) << 30, 2, &bytes));
 }
 
 int main(void) { return test_run(); }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* all_gather by NCCL: the contract of all_gather_device.h in two launches, without the COMM space. The library call
+/* all_gather by NCCL: the contract of all_gather.h in two launches, without the COMM space. The library call
  * concatenates the ranks' data, all ROWS rows; then the kernel all_gather_place puts rows side by side. */
 #ifndef KERNELS_ALL_GATHER_ALL_GATHER_NCCL_H
 #define KERNELS_ALL_GATHER_ALL_GATHER_NCCL_H
 
 #include "formats/engine/engine_file.h"
-#include "kernels/all_gather/all_gather_device.h"
+#include "kernels/all_gather/all_gather.h"
 #include "kernels/all_gather_place/all_gather_place.h"
+#include "kernels/cuda/kernel.h"
 #include "kernels/cuda/vendor/nccl.h"
 
 /* The library call: params[0..ALL_GATHER_DEVICE_THREADS) of the contract, operands of enum all_gather_call_operand. */

@@ -9,21 +9,21 @@ static const int64_t good[ALL_GATHER_DEVICE_PARAMS] = {4, 1, 63, 250, 4, 96};
 
 /* Values that neither the call nor the kernel takes. */
 static const struct test_change illegal[] = {
-    {ALL_GATHER_DEVICE_ROWS, 0},
-    {ALL_GATHER_DEVICE_ROWS, -1},
-    {ALL_GATHER_DEVICE_ROWS, OP_MAX_ROWS + 1},
-    {ALL_GATHER_DEVICE_COUNT_INDEX, -1},
-    {ALL_GATHER_DEVICE_COUNT_INDEX, 2},
-    {ALL_GATHER_DEVICE_WIDTH, 0},
-    {ALL_GATHER_DEVICE_WIDTH, 62}, /* 248 columns in all */
-    {ALL_GATHER_DEVICE_WIDTH, INT64_C(1) << 31},
-    {ALL_GATHER_DEVICE_WIDTH, INT64_MAX},
-    {ALL_GATHER_DEVICE_OUT_WIDTH, 0},
-    {ALL_GATHER_DEVICE_OUT_WIDTH, 253},
-    {ALL_GATHER_DEVICE_OUT_WIDTH, INT64_MIN},
-    {ALL_GATHER_DEVICE_RANKS, 1},
-    {ALL_GATHER_DEVICE_RANKS, 3},
-    {ALL_GATHER_DEVICE_RANKS, PLAN_MAX_RANKS + 1},
+    {ALL_GATHER_ROWS, 0},
+    {ALL_GATHER_ROWS, -1},
+    {ALL_GATHER_ROWS, OP_MAX_ROWS + 1},
+    {ALL_GATHER_COUNT_INDEX, -1},
+    {ALL_GATHER_COUNT_INDEX, 2},
+    {ALL_GATHER_WIDTH, 0},
+    {ALL_GATHER_WIDTH, 62}, /* 248 columns in all */
+    {ALL_GATHER_WIDTH, INT64_C(1) << 31},
+    {ALL_GATHER_WIDTH, INT64_MAX},
+    {ALL_GATHER_OUT_WIDTH, 0},
+    {ALL_GATHER_OUT_WIDTH, 253},
+    {ALL_GATHER_OUT_WIDTH, INT64_MIN},
+    {ALL_GATHER_RANKS, 1},
+    {ALL_GATHER_RANKS, 3},
+    {ALL_GATHER_RANKS, PLAN_MAX_RANKS + 1},
 };
 enum { ILLEGAL = sizeof illegal / sizeof *illegal };
 
@@ -45,7 +45,7 @@ TEST(hostile_calls_are_refused)
     }
     copy(params);
     params[ALL_GATHER_DEVICE_THREADS] = -1; /* not its own */
-    params[ALL_GATHER_DEVICE_ROWS] = OP_MAX_ROWS;
+    params[ALL_GATHER_ROWS] = OP_MAX_ROWS;
     assert_true(test_call_accepts(&device_all_gather_nccl, params));
 }
 
@@ -55,8 +55,7 @@ TEST(hostile_launches_are_refused)
     test_launch_refuses(&device_all_gather_place, good, illegal, ILLEGAL);
     test_launch_refuses(&device_all_gather_place, good,
                         TEST_CHANGES({ALL_GATHER_DEVICE_THREADS, 0}, {ALL_GATHER_DEVICE_THREADS, 48},
-                                     {ALL_GATHER_DEVICE_THREADS, 1056},
-                                     {ALL_GATHER_DEVICE_ROWS, MOST_PLACED_ROWS + 1}));
+                                     {ALL_GATHER_DEVICE_THREADS, 1056}, {ALL_GATHER_ROWS, MOST_PLACED_ROWS + 1}));
 }
 
 /* The grid has every cell of out, and no block that has none. */
@@ -68,8 +67,8 @@ TEST(a_launch_has_all_cells)
         int64_t params[ALL_GATHER_DEVICE_PARAMS];
         struct device_geometry geometry;
         copy(params);
-        params[ALL_GATHER_DEVICE_OUT_WIDTH] = out_widths[n % 5];
-        params[ALL_GATHER_DEVICE_ROWS] = rows[n / 5];
+        params[ALL_GATHER_OUT_WIDTH] = out_widths[n % 5];
+        params[ALL_GATHER_ROWS] = rows[n / 5];
         assert_true(test_launch_accepts(&device_all_gather_place, params, 80));
         assert_null(device_all_gather_place.launch(params, &facts, &geometry));
         assert_int_equal(geometry.grid[0], (out_widths[n % 5] + 95) / 96);
@@ -87,9 +86,9 @@ TEST(bytes_are_those_of_the_operand)
     params[ALL_GATHER_DEVICE_THREADS] = INT64_MIN; /* not read */
     assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_X), 4 * 63 * 4);
     assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_GATHERED), 4 * 4 * 63 * 4);
-    params[ALL_GATHER_DEVICE_ROWS] = OP_MAX_ROWS; /* more than 32 bits have */
-    params[ALL_GATHER_DEVICE_WIDTH] = 1 << 20;
-    params[ALL_GATHER_DEVICE_RANKS] = PLAN_MAX_RANKS;
+    params[ALL_GATHER_ROWS] = OP_MAX_ROWS; /* more than 32 bits have */
+    params[ALL_GATHER_WIDTH] = 1 << 20;
+    params[ALL_GATHER_RANKS] = PLAN_MAX_RANKS;
     assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_X), UINT64_C(1) << (20 + 20 + 2));
     assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_GATHERED), UINT64_C(1) << (20 + 20 + 4 + 2));
     for (int i = 0; i < ILLEGAL; i++) {

@@ -113,20 +113,14 @@ static const struct op_operand call_operands[ALL_GATHER_CALL_OPERANDS] = {
 static const struct op_descriptor call_schema = {
     .id = OP_ALL_GATHER,
     .name = "all_gather",
-    .params = param_schema,
-    .operands = call_operands,
-    .param_count = ALL_GATHER_PARAMS,
-    .operand_count = ALL_GATHER_CALL_OPERANDS,
+    OP_SCHEMA(param_schema, call_operands),
     .illegal = illegal,
 };
 
 const struct op_descriptor op_all_gather = {
     .id = OP_ALL_GATHER,
     .name = "all_gather",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = ALL_GATHER_PARAMS,
-    .operand_count = ALL_GATHER_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
     .call = &call_schema,
     .cost = cost,

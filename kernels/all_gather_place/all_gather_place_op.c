@@ -30,9 +30,6 @@ static const struct op_operand operand_schema[ALL_GATHER_PLACE_OPERANDS] = {
 const struct op_descriptor op_all_gather_place = {
     .id = OP_ALL_GATHER_PLACE,
     .name = "all_gather_place",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = ALL_GATHER_PLACE_PARAMS,
-    .operand_count = ALL_GATHER_PLACE_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
 };

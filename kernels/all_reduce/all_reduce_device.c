@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/all_reduce/all_reduce_device.h"
+#include "kernels/all_reduce/all_reduce.h"
+
+#include "kernels/cuda/kernel.h"
 
 #include <string.h>
 
 #include "formats/base/checked.h"
 #include "kernels/all_reduce/all_reduce_layout.cuh"
-#include "kernels/op/op.h"
 
 enum {
     MAX_WIDTH = 1 << 24,

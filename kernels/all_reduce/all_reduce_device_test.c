@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce on GPUs. The sum is formed in float32 in rising order of the ranks, so its bits are known; the norm is
  * compared with float64. What needs no GPU: all_reduce_launch_test.c. */
-#include "kernels/all_reduce/all_reduce_device.h"
+#include "kernels/all_reduce/all_reduce.h"
 
 #include <time.h>
 

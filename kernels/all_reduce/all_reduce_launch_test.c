@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host's side of all_reduce on GPUs: which launches are legal, which are tried, how large buffers are. */
-#include "kernels/all_reduce/all_reduce_device.h"
+#include "kernels/all_reduce/all_reduce.h"
 #include "kernels/cuda/test_launch.h"
 
 enum { MOST_CANDIDATES = 64 };
@@ -11,15 +11,15 @@ static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 static void fill_params(int64_t *params, int64_t rows, int64_t width, int64_t ranks, enum dtype dtype)
 {
     const int64_t filled[ALL_REDUCE_DEVICE_PARAMS] = {
-        [ALL_REDUCE_DEVICE_ROWS] = rows,
-        [ALL_REDUCE_DEVICE_WIDTH] = width,
-        [ALL_REDUCE_DEVICE_RANKS] = ranks,
-        [ALL_REDUCE_DEVICE_X_DTYPE] = dtype,
-        [ALL_REDUCE_DEVICE_HAS_RESIDUAL] = 1,
-        [ALL_REDUCE_DEVICE_HAS_NORM] = 1,
-        [ALL_REDUCE_DEVICE_NORM_DTYPE] = DTYPE_BF16,
-        [ALL_REDUCE_DEVICE_EPS_BITS] = test_float_bits(1e-5f),
-        [ALL_REDUCE_DEVICE_OUT_DTYPE] = DTYPE_BF16,
+        [ALL_REDUCE_ROWS] = rows,
+        [ALL_REDUCE_WIDTH] = width,
+        [ALL_REDUCE_RANKS] = ranks,
+        [ALL_REDUCE_X_DTYPE] = dtype,
+        [ALL_REDUCE_HAS_RESIDUAL] = 1,
+        [ALL_REDUCE_HAS_NORM] = 1,
+        [ALL_REDUCE_NORM_DTYPE] = DTYPE_BF16,
+        [ALL_REDUCE_EPS_BITS] = test_float_bits(1e-5f),
+        [ALL_REDUCE_OUT_DTYPE] = DTYPE_BF16,
         [ALL_REDUCE_DEVICE_THREADS] = 256,
         [ALL_REDUCE_DEVICE_BLOCKS] = 2,
         [ALL_REDUCE_DEVICE_HALVES] = 2,
@@ -34,21 +34,19 @@ TEST(hostile_params_are_refused)
     for (int k = 0; k < 2; k++) {
         test_hostile_launches(kernels[k], params);
         test_launch_refuses(kernels[k], params,
-                            TEST_CHANGES({ALL_REDUCE_DEVICE_ROWS, 0}, {ALL_REDUCE_DEVICE_COUNT_INDEX, 2},
-                                         {ALL_REDUCE_DEVICE_WIDTH, 0}, {ALL_REDUCE_DEVICE_WIDTH, 2044},
-                                         {ALL_REDUCE_DEVICE_WIDTH, 1 << 20}, {ALL_REDUCE_DEVICE_RANKS, 1},
-                                         {ALL_REDUCE_DEVICE_RANKS, PLAN_MAX_RANKS + 1},
-                                         {ALL_REDUCE_DEVICE_X_DTYPE, DTYPE_I8}, {ALL_REDUCE_DEVICE_HAS_RESIDUAL, 3},
-                                         {ALL_REDUCE_DEVICE_HAS_NORM, -1}, {ALL_REDUCE_DEVICE_NORM_DTYPE, DTYPE_I8},
-                                         {ALL_REDUCE_DEVICE_EPS_BITS, test_float_bits(-1)},
-                                         {ALL_REDUCE_DEVICE_OUT_DTYPE, DTYPE_U8}, {ALL_REDUCE_DEVICE_THREADS, 48},
+                            TEST_CHANGES({ALL_REDUCE_ROWS, 0}, {ALL_REDUCE_COUNT_INDEX, 2}, {ALL_REDUCE_WIDTH, 0},
+                                         {ALL_REDUCE_WIDTH, 2044}, {ALL_REDUCE_WIDTH, 1 << 20}, {ALL_REDUCE_RANKS, 1},
+                                         {ALL_REDUCE_RANKS, PLAN_MAX_RANKS + 1}, {ALL_REDUCE_X_DTYPE, DTYPE_I8},
+                                         {ALL_REDUCE_HAS_RESIDUAL, 3}, {ALL_REDUCE_HAS_NORM, -1},
+                                         {ALL_REDUCE_NORM_DTYPE, DTYPE_I8}, {ALL_REDUCE_EPS_BITS, test_float_bits(-1)},
+                                         {ALL_REDUCE_OUT_DTYPE, DTYPE_U8}, {ALL_REDUCE_DEVICE_THREADS, 48},
                                          {ALL_REDUCE_DEVICE_THREADS, 1056}, {ALL_REDUCE_DEVICE_BLOCKS, 0}));
     }
     /* Blocks that do not all run at once would wait for each other for ever. */
     test_launch_refuses(&device_all_reduce_two_shot, params, TEST_CHANGES({ALL_REDUCE_DEVICE_BLOCKS, 132 * 4 / 2 + 1}));
     params[ALL_REDUCE_DEVICE_BLOCKS] = 132 * 4 / 2;
     assert_true(test_launch_accepts(&device_all_reduce_two_shot, params, 90));
-    params[ALL_REDUCE_DEVICE_RANKS] = 5; /* more registers, fewer blocks */
+    params[ALL_REDUCE_RANKS] = 5; /* more registers, fewer blocks */
     assert_false(test_launch_accepts(&device_all_reduce_two_shot, params, 90));
     params[ALL_REDUCE_DEVICE_BLOCKS] = 132 * 2 / 2;
     assert_true(test_launch_accepts(&device_all_reduce_two_shot, params, 90));
@@ -58,12 +56,12 @@ TEST(hostile_params_are_refused)
     test_launch_refuses(&device_all_reduce_two_shot, params,
                         TEST_CHANGES({ALL_REDUCE_DEVICE_BLOCKS, 132 * 2 + 1}, {ALL_REDUCE_DEVICE_HALVES, 0},
                                      {ALL_REDUCE_DEVICE_HALVES, 3}));
-    params[ALL_REDUCE_DEVICE_RANKS] = 4, params[ALL_REDUCE_DEVICE_BLOCKS] = params[ALL_REDUCE_DEVICE_HALVES] = 2;
+    params[ALL_REDUCE_RANKS] = 4, params[ALL_REDUCE_DEVICE_BLOCKS] = params[ALL_REDUCE_DEVICE_HALVES] = 2;
     /* Rows have owners in two shots alone. */
     test_launch_refuses(&device_all_reduce_one_shot, params,
-                        TEST_CHANGES({ALL_REDUCE_DEVICE_HAS_RESIDUAL, ALL_REDUCE_OWN_ROWS},
-                                     {ALL_REDUCE_DEVICE_HAS_NORM, ALL_REDUCE_OWN_ROWS}, {ALL_REDUCE_DEVICE_BLOCKS, 3},
-                                     {ALL_REDUCE_DEVICE_BLOCKS, 16}, {ALL_REDUCE_DEVICE_ROWS, 4096}));
+                        TEST_CHANGES({ALL_REDUCE_HAS_RESIDUAL, ALL_REDUCE_OWN_ROWS},
+                                     {ALL_REDUCE_HAS_NORM, ALL_REDUCE_OWN_ROWS}, {ALL_REDUCE_DEVICE_BLOCKS, 3},
+                                     {ALL_REDUCE_DEVICE_BLOCKS, 16}, {ALL_REDUCE_ROWS, 4096}));
     assert_true(test_launch_accepts(&device_all_reduce_one_shot, params, 90));
     assert_false(test_launch_accepts(&device_all_reduce_one_shot, params, 80)); /* has no clusters */
 }

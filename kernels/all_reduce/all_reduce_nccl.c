@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/all_reduce/all_reduce_nccl.h"
 
-#include "kernels/all_gather/all_gather_device.h"
+#include "kernels/all_gather/all_gather.h"
 #include "kernels/cuda/vendor/nccl_call.h"
 
 static uint64_t row_bytes(const int64_t *params)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* all_reduce by NCCL: the contract of all_reduce_device.h in two launches, without the COMM space, for ranks that cannot
+/* all_reduce by NCCL: the contract of all_reduce.h in two launches, without the COMM space, for ranks that cannot
  * reach each other's memory or are in different processes.
  *
  * For few rows the library call gathers the data of all ranks (all_gather_nccl.h, X as 32-bit words), and the kernel
@@ -10,8 +10,9 @@
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_NCCL_H
 
 #include "formats/engine/engine_file.h"
-#include "kernels/all_reduce/all_reduce_device.h"
+#include "kernels/all_reduce/all_reduce.h"
 #include "kernels/all_reduce_finish/all_reduce_finish.h"
+#include "kernels/cuda/kernel.h"
 #include "kernels/cuda/vendor/nccl.h"
 
 /* The library call: params[0..ALL_REDUCE_DEVICE_THREADS) of the contract, operands of enum all_reduce_call_operand. */

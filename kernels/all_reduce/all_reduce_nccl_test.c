@@ -9,41 +9,41 @@ enum { MOST_ROW_BYTES = 65536 }; /* that 1024 threads hold in registers */
 
 static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 static const int64_t good[ALL_REDUCE_DEVICE_PARAMS] = {
-    [ALL_REDUCE_DEVICE_ROWS] = 4,
-    [ALL_REDUCE_DEVICE_COUNT_INDEX] = 1,
-    [ALL_REDUCE_DEVICE_WIDTH] = 2048,
-    [ALL_REDUCE_DEVICE_RANKS] = 4,
-    [ALL_REDUCE_DEVICE_X_DTYPE] = DTYPE_BF16,
-    [ALL_REDUCE_DEVICE_NORM_DTYPE] = DTYPE_F32,
-    [ALL_REDUCE_DEVICE_OUT_DTYPE] = DTYPE_F16,
+    [ALL_REDUCE_ROWS] = 4,
+    [ALL_REDUCE_COUNT_INDEX] = 1,
+    [ALL_REDUCE_WIDTH] = 2048,
+    [ALL_REDUCE_RANKS] = 4,
+    [ALL_REDUCE_X_DTYPE] = DTYPE_BF16,
+    [ALL_REDUCE_NORM_DTYPE] = DTYPE_F32,
+    [ALL_REDUCE_OUT_DTYPE] = DTYPE_F16,
     [ALL_REDUCE_DEVICE_THREADS] = 256,
     [ALL_REDUCE_FINISH_PARTS] = 1,
 };
 
 /* Values that no launch of either kind takes. */
 static const struct test_change illegal[] = {
-    {ALL_REDUCE_DEVICE_ROWS, 0},
-    {ALL_REDUCE_DEVICE_ROWS, -1},
-    {ALL_REDUCE_DEVICE_ROWS, OP_MAX_ROWS + 1},
-    {ALL_REDUCE_DEVICE_ROWS, INT64_MIN},
-    {ALL_REDUCE_DEVICE_COUNT_INDEX, 2},
-    {ALL_REDUCE_DEVICE_COUNT_INDEX, -1},
-    {ALL_REDUCE_DEVICE_WIDTH, 0},
-    {ALL_REDUCE_DEVICE_WIDTH, -8},
-    {ALL_REDUCE_DEVICE_WIDTH, 4},
-    {ALL_REDUCE_DEVICE_WIDTH, 2044},
-    {ALL_REDUCE_DEVICE_WIDTH, (1 << 24) + 8},
-    {ALL_REDUCE_DEVICE_WIDTH, INT64_MAX - 7},
-    {ALL_REDUCE_DEVICE_RANKS, 1},
-    {ALL_REDUCE_DEVICE_RANKS, PLAN_MAX_RANKS + 1},
-    {ALL_REDUCE_DEVICE_X_DTYPE, DTYPE_I8},
-    {ALL_REDUCE_DEVICE_X_DTYPE, INT64_MAX},
-    {ALL_REDUCE_DEVICE_HAS_RESIDUAL, 3},
-    {ALL_REDUCE_DEVICE_HAS_NORM, -1},
-    {ALL_REDUCE_DEVICE_NORM_DTYPE, DTYPE_I8},
-    {ALL_REDUCE_DEVICE_EPS_BITS, -1},
-    {ALL_REDUCE_DEVICE_EPS_BITS, 0x7f800000}, /* infinity */
-    {ALL_REDUCE_DEVICE_OUT_DTYPE, DTYPE_U8},
+    {ALL_REDUCE_ROWS, 0},
+    {ALL_REDUCE_ROWS, -1},
+    {ALL_REDUCE_ROWS, OP_MAX_ROWS + 1},
+    {ALL_REDUCE_ROWS, INT64_MIN},
+    {ALL_REDUCE_COUNT_INDEX, 2},
+    {ALL_REDUCE_COUNT_INDEX, -1},
+    {ALL_REDUCE_WIDTH, 0},
+    {ALL_REDUCE_WIDTH, -8},
+    {ALL_REDUCE_WIDTH, 4},
+    {ALL_REDUCE_WIDTH, 2044},
+    {ALL_REDUCE_WIDTH, (1 << 24) + 8},
+    {ALL_REDUCE_WIDTH, INT64_MAX - 7},
+    {ALL_REDUCE_RANKS, 1},
+    {ALL_REDUCE_RANKS, PLAN_MAX_RANKS + 1},
+    {ALL_REDUCE_X_DTYPE, DTYPE_I8},
+    {ALL_REDUCE_X_DTYPE, INT64_MAX},
+    {ALL_REDUCE_HAS_RESIDUAL, 3},
+    {ALL_REDUCE_HAS_NORM, -1},
+    {ALL_REDUCE_NORM_DTYPE, DTYPE_I8},
+    {ALL_REDUCE_EPS_BITS, -1},
+    {ALL_REDUCE_EPS_BITS, 0x7f800000}, /* infinity */
+    {ALL_REDUCE_OUT_DTYPE, DTYPE_U8},
 };
 enum { ILLEGAL = sizeof illegal / sizeof *illegal };
 
@@ -59,10 +59,10 @@ TEST(hostile_calls_are_refused)
     assert_int_equal(bytes, 2 * 4 * 2048 * 2); /* reads x, writes the sum */
     assert_int_equal(flops, 4 * 2048 * 4);
     /* NCCL forms sums, without residual and norm. */
-    params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = 1;
+    params[ALL_REDUCE_HAS_RESIDUAL] = 1;
     assert_false(test_call_accepts(&device_all_reduce_nccl, params));
     copy(params);
-    params[ALL_REDUCE_DEVICE_HAS_NORM] = 1;
+    params[ALL_REDUCE_HAS_NORM] = 1;
     assert_false(test_call_accepts(&device_all_reduce_nccl, params));
     for (int i = 0; i < ILLEGAL; i++) {
         copy(params);
@@ -78,12 +78,12 @@ TEST(hostile_launches_are_refused)
 {
     int64_t params[ALL_REDUCE_DEVICE_PARAMS];
     copy(params);
-    params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = params[ALL_REDUCE_DEVICE_HAS_NORM] = 1;
+    params[ALL_REDUCE_HAS_RESIDUAL] = params[ALL_REDUCE_HAS_NORM] = 1;
     test_hostile_launches(&device_all_reduce_finish, params);
     test_launch_refuses(&device_all_reduce_finish, params, illegal, ILLEGAL);
     test_launch_refuses(&device_all_reduce_finish, params,
-                        TEST_CHANGES({ALL_REDUCE_DEVICE_HAS_RESIDUAL, ALL_REDUCE_OWN_ROWS},
-                                     {ALL_REDUCE_DEVICE_HAS_NORM, ALL_REDUCE_OWN_ROWS}, {ALL_REDUCE_DEVICE_THREADS, 0},
+                        TEST_CHANGES({ALL_REDUCE_HAS_RESIDUAL, ALL_REDUCE_OWN_ROWS},
+                                     {ALL_REDUCE_HAS_NORM, ALL_REDUCE_OWN_ROWS}, {ALL_REDUCE_DEVICE_THREADS, 0},
                                      {ALL_REDUCE_DEVICE_THREADS, 48}, {ALL_REDUCE_DEVICE_THREADS, 1056},
                                      {ALL_REDUCE_FINISH_PARTS, 0}, {ALL_REDUCE_FINISH_PARTS, 3}));
     params[ALL_REDUCE_FINISH_PARTS] = 4; /* all terms */
@@ -93,11 +93,10 @@ TEST(hostile_launches_are_refused)
     params[ALL_REDUCE_DEVICE_THREADS] = 64;
     assert_true(test_launch_accepts(&device_all_reduce_finish, params, 80)); /* 4 vectors each */
     test_launch_refuses(&device_all_reduce_finish, params,
-                        TEST_CHANGES({ALL_REDUCE_DEVICE_THREADS, 32}, {ALL_REDUCE_DEVICE_WIDTH, 2056},
-                                     {ALL_REDUCE_DEVICE_X_DTYPE, DTYPE_F32}));
+                        TEST_CHANGES({ALL_REDUCE_DEVICE_THREADS, 32}, {ALL_REDUCE_WIDTH, 2056},
+                                     {ALL_REDUCE_X_DTYPE, DTYPE_F32}));
     params[ALL_REDUCE_DEVICE_THREADS] = 1024;
-    test_launch_refuses(&device_all_reduce_finish, params,
-                        TEST_CHANGES({ALL_REDUCE_DEVICE_WIDTH, MOST_ROW_BYTES / 2 + 8}));
+    test_launch_refuses(&device_all_reduce_finish, params, TEST_CHANGES({ALL_REDUCE_WIDTH, MOST_ROW_BYTES / 2 + 8}));
 }
 
 /* A block for each row. */
@@ -109,7 +108,7 @@ TEST(a_launch_has_all_rows)
         int64_t params[ALL_REDUCE_DEVICE_PARAMS];
         struct device_geometry geometry;
         copy(params);
-        params[ALL_REDUCE_DEVICE_ROWS] = rows[r];
+        params[ALL_REDUCE_ROWS] = rows[r];
         assert_null(device_all_reduce_finish.launch(params, &facts, &geometry));
         assert_int_equal(geometry.grid[0], rows[r]);
         assert_int_equal(geometry.grid[1] * geometry.grid[2], 1);
@@ -126,8 +125,8 @@ TEST(costs_count_what_is_there)
         int64_t params[ALL_REDUCE_DEVICE_PARAMS];
         uint64_t bytes, flops;
         copy(params);
-        params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = n % 2;
-        params[ALL_REDUCE_DEVICE_HAS_NORM] = n / 2;
+        params[ALL_REDUCE_HAS_RESIDUAL] = n % 2;
+        params[ALL_REDUCE_HAS_NORM] = n / 2;
         device_all_reduce_finish.cost(params, 1, &bytes, &flops);
         assert_int_equal(bytes, cells * (2u + 4u + (n % 2 ? 4u : 0u) + (n / 2 ? 2u : 0u)));
         assert_true(flops >= cells);
@@ -147,8 +146,8 @@ TEST(gathering_takes_all_bytes)
             int64_t params[ALL_REDUCE_DEVICE_PARAMS], gather[PLAN_MAX_PARAMS] = {0};
             struct device_geometry geometry;
             copy(params);
-            params[ALL_REDUCE_DEVICE_X_DTYPE] = dtypes[d];
-            params[ALL_REDUCE_DEVICE_WIDTH] = width;
+            params[ALL_REDUCE_X_DTYPE] = dtypes[d];
+            params[ALL_REDUCE_WIDTH] = width;
             all_reduce_gather_params(params, gather);
             assert_null(device_all_gather_nccl.launch(gather, &facts, &geometry));
             assert_int_equal(all_gather_nccl_bytes(gather, ALL_GATHER_CALL_X), all_reduce_nccl_bytes(params));
@@ -162,12 +161,12 @@ TEST(bytes_are_those_of_the_sum)
     int64_t params[ALL_REDUCE_DEVICE_PARAMS];
     copy(params);
     assert_int_equal(all_reduce_nccl_bytes(params), 4 * 2048 * 2);
-    params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = params[ALL_REDUCE_DEVICE_HAS_NORM] = 1; /* of the kernel after it */
-    params[ALL_REDUCE_DEVICE_X_DTYPE] = DTYPE_F32;
+    params[ALL_REDUCE_HAS_RESIDUAL] = params[ALL_REDUCE_HAS_NORM] = 1; /* of the kernel after it */
+    params[ALL_REDUCE_X_DTYPE] = DTYPE_F32;
     params[ALL_REDUCE_DEVICE_THREADS] = INT64_MIN; /* not read */
     assert_int_equal(all_reduce_nccl_bytes(params), 4 * 2048 * 4);
-    params[ALL_REDUCE_DEVICE_ROWS] = OP_MAX_ROWS;
-    params[ALL_REDUCE_DEVICE_WIDTH] = 1 << 24;
+    params[ALL_REDUCE_ROWS] = OP_MAX_ROWS;
+    params[ALL_REDUCE_WIDTH] = 1 << 24;
     assert_int_equal(all_reduce_nccl_bytes(params), UINT64_C(1) << (20 + 24 + 2));
     for (int i = 0; i < ILLEGAL; i++) {
         copy(params);
@@ -184,16 +183,16 @@ TEST(threads_make_legal_launches)
         for (int64_t width = 8; width * element <= MOST_ROW_BYTES; width += 8) {
             int64_t params[ALL_REDUCE_DEVICE_PARAMS];
             copy(params);
-            params[ALL_REDUCE_DEVICE_X_DTYPE] = dtypes[d];
-            params[ALL_REDUCE_DEVICE_WIDTH] = width;
+            params[ALL_REDUCE_X_DTYPE] = dtypes[d];
+            params[ALL_REDUCE_WIDTH] = width;
             params[ALL_REDUCE_DEVICE_THREADS] = -1;
-            params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = width % 3 ? 0 : ALL_REDUCE_OWN_ROWS;
-            params[ALL_REDUCE_DEVICE_HAS_NORM] = width % 5 ? 0 : ALL_REDUCE_OWN_ROWS;
+            params[ALL_REDUCE_HAS_RESIDUAL] = width % 3 ? 0 : ALL_REDUCE_OWN_ROWS;
+            params[ALL_REDUCE_HAS_NORM] = width % 5 ? 0 : ALL_REDUCE_OWN_ROWS;
             all_reduce_finish_params(params, good[ALL_REDUCE_FINISH_PARTS]);
-            assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL], width % 3 ? 0 : ALL_REDUCE_EVERY_ROW);
-            assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_NORM], width % 5 ? 0 : ALL_REDUCE_EVERY_ROW);
-            params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = good[ALL_REDUCE_DEVICE_HAS_RESIDUAL];
-            params[ALL_REDUCE_DEVICE_HAS_NORM] = good[ALL_REDUCE_DEVICE_HAS_NORM];
+            assert_int_equal(params[ALL_REDUCE_HAS_RESIDUAL], width % 3 ? 0 : ALL_REDUCE_EVERY_ROW);
+            assert_int_equal(params[ALL_REDUCE_HAS_NORM], width % 5 ? 0 : ALL_REDUCE_EVERY_ROW);
+            params[ALL_REDUCE_HAS_RESIDUAL] = good[ALL_REDUCE_HAS_RESIDUAL];
+            params[ALL_REDUCE_HAS_NORM] = good[ALL_REDUCE_HAS_NORM];
             if (!test_launch_accepts(&device_all_reduce_finish, params, 80))
                 fail_msg("%d of %s: %d threads", (int)width, dtype_name(dtypes[d]),
                          (int)params[ALL_REDUCE_DEVICE_THREADS]);
@@ -201,8 +200,8 @@ TEST(threads_make_legal_launches)
             assert_true(threads == 64 || threads / 2 < vectors);
             assert_true(threads == 1024 || threads >= vectors);
             params[ALL_REDUCE_DEVICE_THREADS] = good[ALL_REDUCE_DEVICE_THREADS];
-            params[ALL_REDUCE_DEVICE_WIDTH] = good[ALL_REDUCE_DEVICE_WIDTH];
-            params[ALL_REDUCE_DEVICE_X_DTYPE] = good[ALL_REDUCE_DEVICE_X_DTYPE];
+            params[ALL_REDUCE_WIDTH] = good[ALL_REDUCE_WIDTH];
+            params[ALL_REDUCE_X_DTYPE] = good[ALL_REDUCE_X_DTYPE];
             assert_memory_equal(params, good, sizeof good); /* the problem is as it was */
         }
     }

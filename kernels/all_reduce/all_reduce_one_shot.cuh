@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce, each rank sending all it has to every other: one trip over the link, for few rows (contract:
- * all_reduce_device.h). CLUSTER thread blocks share a row, so that its stores leave from as many multiprocessors; each
+ * all_reduce.h). CLUSTER thread blocks share a row, so that its stores leave from as many multiprocessors; each
  * thread keeps its part of the row in registers from the load of x to the norm. */
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_ONE_SHOT_CUH
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_ONE_SHOT_CUH

@@ -156,20 +156,14 @@ static const char *call_illegal(const int64_t *params)
 static const struct op_descriptor call_schema = {
     .id = OP_ALL_REDUCE,
     .name = "all_reduce",
-    .params = param_schema,
-    .operands = call_operands,
-    .param_count = ALL_REDUCE_PARAMS,
-    .operand_count = ALL_REDUCE_CALL_OPERANDS,
+    OP_SCHEMA(param_schema, call_operands),
     .illegal = call_illegal,
 };
 
 const struct op_descriptor op_all_reduce = {
     .id = OP_ALL_REDUCE,
     .name = "all_reduce",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = ALL_REDUCE_PARAMS,
-    .operand_count = ALL_REDUCE_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .call = &call_schema,
     .cpu_illegal = cpu_illegal,
     .cost = cost,

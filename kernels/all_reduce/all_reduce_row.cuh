@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Residual and norm of a row of all_reduce whose sum one thread block has in registers. Contract:
- * all_reduce_device.h. */
+ * all_reduce.h. */
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_ROW_CUH
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_ROW_CUH
 

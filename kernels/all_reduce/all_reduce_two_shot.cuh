@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce in two trips: every row has an owner, which receives it from all ranks, adds it up and sends the result
- * to all (contract: all_reduce_device.h). Each rank sends (RANKS - 1) / RANKS of its data twice: suited to many
+ * to all (contract: all_reduce.h). Each rank sends (RANKS - 1) / RANKS of its data twice: suited to many
  * rows.
  *
  * The second trip carries:

@@ -47,9 +47,6 @@ static const struct op_operand operand_schema[ALL_REDUCE_FINISH_OPERANDS] = {
 const struct op_descriptor op_all_reduce_finish = {
     .id = OP_ALL_REDUCE_FINISH,
     .name = "all_reduce_finish",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = ALL_REDUCE_FINISH_PARAMS,
-    .operand_count = ALL_REDUCE_FINISH_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
 };

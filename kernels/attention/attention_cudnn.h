@@ -10,7 +10,7 @@
 #define KERNELS_ATTENTION_ATTENTION_CUDNN_H
 
 #include "kernels/attention/attention_device.h"
-#include "kernels/attention_cudnn_inputs/attention_cudnn_inputs_device.h"
+#include "kernels/attention_cudnn_inputs/attention_cudnn_inputs.h"
 #include "kernels/cuda/vendor/cudnn.h"
 
 /* The library call's operands: those of enum attention_device_operand, then the workspace. COUNTS, SLOTS, POSITIONS and

@@ -150,7 +150,7 @@ TEST(equals_reference)
     cudnn_close(&cudnn);
 }
 
-static const int64_t problem[ATTENTION_DEVICE_FIRST_TUNABLE] = {
+static const int64_t problem[ATTENTION_PARAMS] = {
     2048, 0, 32, 8, 128, 64, 128, 1 << 23, 8, DTYPE_BF16, DTYPE_BF16, 0, 0x3db504f3,
 };
 
@@ -165,9 +165,9 @@ TEST(hostile_params)
     assert_true(attention_cudnn_workspace(problem, 256, &bytes));
     assert_int_equal(bytes, ATTENTION_CUDNN_PAGES_AT + 128 * 4 + 2 * 2048 * 32 * 4 + 256);
     assert_false(attention_cudnn_workspace(problem, UINT64_MAX, &bytes));
-    for (int i = 0; i < ATTENTION_DEVICE_FIRST_TUNABLE; i++)
+    for (int i = 0; i < ATTENTION_PARAMS; i++)
         for (size_t e = 0; e < sizeof extremes / sizeof extremes[0]; e++) {
-            int64_t params[ATTENTION_DEVICE_FIRST_TUNABLE];
+            int64_t params[ATTENTION_PARAMS];
             memcpy(params, problem, sizeof params);
             params[i] = extremes[e];
             const bool illegal = attention_cudnn_illegal(params) != NULL;

@@ -80,8 +80,8 @@ static const char *generic_launch(const int64_t *params, const struct device_fac
     return NULL;
 }
 
-int attention_generic_candidates(const int64_t *params, const struct device_facts *gpu,
-                                 int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
+static int generic_candidates(const int64_t *params, const struct device_facts *gpu,
+                              int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
     static const int64_t many[][3] = {{4, 1, 64}, {4, 1, 32}, {2, 2, 64}, {1, 4, 64}, {1, 2, 32}, {1, 1, 16}};
     static const int64_t few[][3] = {{1, 4, 64}, {2, 2, 64}, {4, 1, 64}, {4, 1, 32}, {1, 2, 32}, {1, 1, 16}};
@@ -103,7 +103,7 @@ const struct device_kernel device_attention_generic = {
     .problem = &op_attention,
     DEVICE_OWN_NAMES(ATTENTION_GENERIC_PARAMS - ATTENTION_PARAMS, "WARPS_Q", "SPLIT", "KEY_TILE"),
     .launch = generic_launch,
-    .candidates = attention_generic_candidates,
+    .candidates = generic_candidates,
     .cost = cost,
 };
 
@@ -176,8 +176,8 @@ static bool prefill_tensor_map(const int64_t *params, int operand, struct plan_t
     return true;
 }
 
-int attention_prefill_candidates(const int64_t *params, const struct device_facts *gpu,
-                                 int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
+static int prefill_candidates(const int64_t *params, const struct device_facts *gpu,
+                              int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
     /* TILE_Q, KEY_TILE, STAGES, PING_PONG, SPLIT, BLOCKS_PER_SM */
     static const int64_t wide[][6] = {{128, 128, 2, 1, 1, 1}, {128, 64, 2, 1, 1, 1}, {64, 128, 2, 0, 1, 1},
@@ -212,7 +212,7 @@ const struct device_kernel device_attention_prefill = {
     DEVICE_OWN_NAMES(ATTENTION_PREFILL_PARAMS - ATTENTION_PARAMS, "TILE_Q", "KEY_TILE", "STAGES", "PING_PONG", "SPLIT",
                      "BLOCKS_PER_SM"),
     .launch = prefill_launch,
-    .candidates = attention_prefill_candidates,
+    .candidates = prefill_candidates,
     .tensor_map = prefill_tensor_map,
     .cost = cost,
 };

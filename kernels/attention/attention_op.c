@@ -35,8 +35,6 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     *flops = 4 * rows * heads * context * head_dim;
 }
 
-static void run_portable(const struct op_call *call, struct team_member *member) { attention_vector_run(call, member); }
-
 static bool workspace_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                             uint64_t *bytes)
 {
@@ -66,19 +64,9 @@ static const struct op_operand operand_schema[ATTENTION_OPERANDS] = {
 const struct op_descriptor op_attention = {
     .id = OP_ATTENTION,
     .name = "attention",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = ATTENTION_PARAMS,
-    .operand_count = ATTENTION_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .illegal = op_paged_illegal,
     .cost = cost,
     .reference = attention_reference,
-    .run =
-        {
-            [CPU_PORTABLE] = run_portable,
-#if defined(__x86_64__)
-            [CPU_AVX2] = attention_run_avx2,
-            [CPU_AVX512] = attention_run_avx512,
-#endif
-        },
+    OP_VECTOR_RUN(attention),
 };

@@ -115,7 +115,7 @@ TEST(hostile_params)
     const struct device_facts gpu = test_facts(90);
     static const int64_t extremes[] = {INT64_MIN, INT32_MIN,        -1,       0, 1, 3, 1 << 20,
                                        INT32_MAX, (int64_t)1 << 40, INT64_MAX};
-    static const int64_t problem[ATTENTION_DEVICE_FIRST_TUNABLE] = {
+    static const int64_t problem[ATTENTION_PARAMS] = {
         2048, 0, 32, 8, 128, 64, 128, 1 << 23, 8, DTYPE_BF16, DTYPE_BF16, 0, 0x3db504f3,
     };
     const struct device_kernel *kernels[] = {&device_attention_generic, &device_attention_prefill};
@@ -145,14 +145,14 @@ TEST(hostile_params)
         params[ATTENTION_SCATTERED] = 1;
         assert_int_equal(kernels[k]->launch(params, &gpu, &geometry) != NULL, kernels[k] == &device_attention_prefill);
         test_launch_refuses(kernels[k], list[0],
-                            TEST_CHANGES({ATTENTION_DEVICE_ROWS, 0}, {ATTENTION_DEVICE_COUNT_INDEX, 2},
-                                         {ATTENTION_DEVICE_HEADS, 31}, {ATTENTION_DEVICE_KV_HEADS, 0},
-                                         {ATTENTION_DEVICE_HEAD_DIM, 127}, {ATTENTION_DEVICE_HEAD_DIM, 258},
-                                         {ATTENTION_DEVICE_PAGE_TOKENS, 0}, {ATTENTION_DEVICE_PAGE_BYTES, 8},
-                                         {ATTENTION_DEVICE_PAGES_PER_SLOT, 0}, {ATTENTION_DEVICE_SLOT_COUNT, 0},
-                                         {ATTENTION_DEVICE_KV_DTYPE, 0}, {ATTENTION_DEVICE_X_DTYPE, 4},
-                                         {ATTENTION_DEVICE_WINDOW, -1}, {ATTENTION_DEVICE_SCALE_BITS, 0},
-                                         {ATTENTION_DEVICE_FIRST_TUNABLE, 0}, {ATTENTION_DEVICE_FIRST_TUNABLE + 1, 8}));
+                            TEST_CHANGES({ATTENTION_ROWS, 0}, {ATTENTION_COUNT_INDEX, 2},
+                                         {ATTENTION_HEADS, 31}, {ATTENTION_KV_HEADS, 0},
+                                         {ATTENTION_HEAD_DIM, 127}, {ATTENTION_HEAD_DIM, 258},
+                                         {ATTENTION_PAGE_TOKENS, 0}, {ATTENTION_PAGE_BYTES, 8},
+                                         {ATTENTION_PAGES_PER_SLOT, 0}, {ATTENTION_SLOT_COUNT, 0},
+                                         {ATTENTION_KV_DTYPE, 0}, {ATTENTION_X_DTYPE, 4},
+                                         {ATTENTION_WINDOW, -1}, {ATTENTION_SCALE_BITS, 0},
+                                         {ATTENTION_PARAMS, 0}, {ATTENTION_PARAMS + 1, 8}));
     }
 }
 

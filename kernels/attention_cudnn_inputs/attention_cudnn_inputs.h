@@ -30,5 +30,8 @@ enum attention_cudnn_inputs_param {
 };
 
 extern const struct op_descriptor op_attention_cudnn_inputs;
+extern const struct device_kernel device_attention_cudnn_inputs;
+/* params[ATTENTION_CUDNN_INPUTS_PARAMS] of the launch before a call for a problem of attention. */
+void attention_cudnn_inputs_params(const int64_t *attention_params, int64_t *params);
 
 #endif

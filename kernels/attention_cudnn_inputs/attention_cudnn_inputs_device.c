@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/attention_cudnn_inputs/attention_cudnn_inputs_device.h"
+#include "kernels/attention_cudnn_inputs/attention_cudnn_inputs.h"
+
+#include "kernels/cuda/kernel.h"
 
 #include "kernels/attention/attention_device.h"
 #include "kernels/cuda/include/layout.cuh"

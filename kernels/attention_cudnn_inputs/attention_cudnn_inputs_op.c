@@ -69,9 +69,6 @@ static const struct op_operand operand_schema[ATTENTION_CUDNN_INPUTS_OPERANDS] =
 const struct op_descriptor op_attention_cudnn_inputs = {
     .id = OP_ATTENTION_CUDNN_INPUTS,
     .name = "attention_cudnn_inputs",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = ATTENTION_CUDNN_INPUTS_PARAMS,
-    .operand_count = ATTENTION_CUDNN_INPUTS_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
 };

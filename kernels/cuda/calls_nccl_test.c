@@ -32,18 +32,14 @@ struct setup {
 static void set_up(struct setup *setup, enum plan_op op, enum dtype dtype, uint32_t ranks)
 {
     const int64_t reduce[PLAN_MAX_PARAMS] = {
-        [ALL_REDUCE_DEVICE_ROWS] = ROWS,
-        [ALL_REDUCE_DEVICE_WIDTH] = WIDTH,
-        [ALL_REDUCE_DEVICE_RANKS] = ranks,
-        [ALL_REDUCE_DEVICE_X_DTYPE] = dtype,
-        [ALL_REDUCE_DEVICE_NORM_DTYPE] = DTYPE_F32,
-        [ALL_REDUCE_DEVICE_OUT_DTYPE] = DTYPE_F32,
+        [ALL_REDUCE_ROWS] = ROWS,     [ALL_REDUCE_WIDTH] = WIDTH,          [ALL_REDUCE_RANKS] = ranks,
+        [ALL_REDUCE_X_DTYPE] = dtype, [ALL_REDUCE_NORM_DTYPE] = DTYPE_F32, [ALL_REDUCE_OUT_DTYPE] = DTYPE_F32,
     };
     const int64_t gather[PLAN_MAX_PARAMS] = {
-        [ALL_GATHER_DEVICE_ROWS] = ROWS,
-        [ALL_GATHER_DEVICE_WIDTH] = WIDTH,
-        [ALL_GATHER_DEVICE_OUT_WIDTH] = WIDTH + 5, /* few enough for one rank less */
-        [ALL_GATHER_DEVICE_RANKS] = ranks,
+        [ALL_GATHER_ROWS] = ROWS,
+        [ALL_GATHER_WIDTH] = WIDTH,
+        [ALL_GATHER_OUT_WIDTH] = WIDTH + 5, /* few enough for one rank less */
+        [ALL_GATHER_RANKS] = ranks,
     };
     const bool sums = op == OP_ALL_REDUCE;
     const uint64_t bytes = CELLS * dtype_bytes(sums ? dtype : DTYPE_F32);
@@ -205,7 +201,7 @@ TEST(refuses_wrong_problems)
     static const int64_t rows[] = {INT64_MIN, -1, 0, ROWS + 1, INT64_MAX};
     static const int64_t ranks[] = {INT64_MIN, -1, 0, 1, RANKS - 1, RANKS + 1, PLAN_MAX_RANKS + 1, INT64_MAX};
     for (int o = 0; o < 2; o++) {
-        const int ranks_at = o == 0 ? ALL_REDUCE_DEVICE_RANKS : ALL_GATHER_DEVICE_RANKS;
+        const int ranks_at = o == 0 ? ALL_REDUCE_RANKS : ALL_GATHER_RANKS;
         struct setup setup;
         WITH(launch.param_count--);
         WITH(launch.param_count = 0);
@@ -229,10 +225,10 @@ TEST(refuses_what_nccl_leaves_out)
 {
     const int o = 0;
     struct setup setup;
-    WITH(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL].value = 1);
-    WITH(params[ALL_REDUCE_DEVICE_HAS_NORM].value = 1);
-    WITH(params[ALL_REDUCE_DEVICE_X_DTYPE].value = DTYPE_I8);
-    WITH(params[ALL_REDUCE_DEVICE_X_DTYPE].value = DTYPE_F32); /* twice the bytes */
+    WITH(params[ALL_REDUCE_HAS_RESIDUAL].value = 1);
+    WITH(params[ALL_REDUCE_HAS_NORM].value = 1);
+    WITH(params[ALL_REDUCE_X_DTYPE].value = DTYPE_I8);
+    WITH(params[ALL_REDUCE_X_DTYPE].value = DTYPE_F32); /* twice the bytes */
 }
 
 TEST(refuses_wrong_calls)
@@ -336,7 +332,7 @@ static bool replay(struct test_nccl_rank *self)
     gather.operands[RESULT].offset = sum.operands[X].offset = GATHERED;
     sum.operands[RESULT].offset = SUM;
     sum.operands[X].bytes = sum.operands[RESULT].bytes = bytes;
-    sum.params[ALL_REDUCE_DEVICE_ROWS].value = self->ranks * ROWS;
+    sum.params[ALL_REDUCE_ROWS].value = self->ranks * ROWS;
     const struct engine_call entries[] = {gather.entry, sum.entry};
     struct plan_launch launches[] = {gather.launch, sum.launch};
     struct plan_operand operands[2 * OPERANDS];

@@ -18,7 +18,7 @@ enum { MODULES = 6 }; /* FAKE_CUDA_LIBRARY of tests/fake_cuda/fake_cuda.h */
 
 static struct test_fake_cuda fake;
 
-static const int64_t problem[ATTENTION_DEVICE_FIRST_TUNABLE] = {
+static const int64_t problem[ATTENTION_PARAMS] = {
     64, 0, 8, 2, 64, 16, 32, 1 << 17, 4, DTYPE_BF16, DTYPE_BF16, 0, 0x3e000000,
 };
 
@@ -71,8 +71,8 @@ static int set_up(void **state)
     for (int i = 0; i < ATTENTION_CUDNN_OPERANDS; i++) {
         setup->operands[i] =
             (struct plan_operand){.space = SPACE_ARENA,
-                                  .access = i == ATTENTION_DEVICE_OUT || i == ATTENTION_CUDNN_WORKSPACE ? ACCESS_WRITE
-                                                                                                        : ACCESS_READ,
+                                  .access =
+                                      i == ATTENTION_OUT || i == ATTENTION_CUDNN_WORKSPACE ? ACCESS_WRITE : ACCESS_READ,
                                   .bytes = attention_cudnn_operand_bytes(problem, &setup->entries[0], i)};
         setup->addresses[i] = (cu_deviceptr)(0x10000 * (i + 1));
     }
@@ -249,7 +249,7 @@ TEST(refuses_wrong_launches)
         assert_int_equal(check(setup, &calls), STATUS_CORRUPT);
         setup->operands[i].bytes++;
     }
-    static const int written[] = {ATTENTION_DEVICE_OUT, ATTENTION_CUDNN_WORKSPACE};
+    static const int written[] = {ATTENTION_OUT, ATTENTION_CUDNN_WORKSPACE};
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
         struct plan_operand *operand = &setup->operands[written[i]];
         const struct plan_operand right = *operand;
@@ -312,7 +312,7 @@ TEST(refuses_wrong_memory)
     struct setup *setup = *state;
     struct status status;
     struct cuda_calls calls = open_calls(setup, 1);
-    const uint64_t page_bytes = (uint64_t)problem[ATTENTION_DEVICE_PAGE_BYTES];
+    const uint64_t page_bytes = (uint64_t)problem[ATTENTION_PAGE_BYTES];
     assert_int_equal(run(setup, &calls, ATTENTION_CUDNN_MOST_PAGES * page_bytes, &status), STATUS_OK);
     assert_int_equal(run(setup, &calls, (ATTENTION_CUDNN_MOST_PAGES + 1) * page_bytes, &status), STATUS_MACHINE);
     setup->addresses[ATTENTION_CUDNN_WORKSPACE] += 64;

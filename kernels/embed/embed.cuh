@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embed (contract: embed_device.h). One thread block per row and chunk of columns. */
+/* embed (contract: embed.h). One thread block per row and chunk of columns. */
 #ifndef KERNELS_EMBED_EMBED_CUH
 #define KERNELS_EMBED_EMBED_CUH
 

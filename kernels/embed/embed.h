@@ -3,7 +3,9 @@
  *
  * The table may be row-major or, when it doubles as the LM head (tied embeddings), in the matmul's panel layout. Where
  * several ranks share the vocabulary (plan_rank_vocab), rank k has the tokens from k * VOCAB on, and rows of tokens that
- * other ranks have are zero: an all_reduce makes the sum. Rows of tokens that no rank has are zero, too. */
+ * other ranks have are zero: an all_reduce makes the sum. Rows of tokens that no rank has are zero, too.
+ * GPUs: the table is row-major; PLAN_NO_TOKEN, which a step finds if it was queued after one that drew nothing, gives
+ * zeros, too. */
 #ifndef KERNELS_EMBED_EMBED_H
 #define KERNELS_EMBED_EMBED_H
 
@@ -32,6 +34,7 @@ enum embed_param {
 };
 
 extern const struct op_descriptor op_embed;
+extern const struct device_kernel device_embed;
 op_cost embed_cost;
 
 #endif

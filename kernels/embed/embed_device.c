@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/embed/embed_device.h"
+#include "kernels/embed/embed.h"
 
-#include "kernels/op/op.h"
+#include "kernels/cuda/kernel.h"
+
 #include "kernels/cuda/include/layout.cuh"
 
 enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, VECTOR = 8, MAX_PITCH = 1 << 24 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/embed/embed_device.h"
+#include "kernels/embed/embed.h"
 #include "kernels/cuda/test_launch.h"
 
 enum { SHARED_BY = 3 }; /* ranks, where they share the vocabulary */

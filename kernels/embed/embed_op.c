@@ -164,10 +164,7 @@ static const struct op_operand operand_schema[EMBED_OPERANDS] = {
 const struct op_descriptor op_embed = {
     .id = OP_EMBED,
     .name = "embed",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = EMBED_PARAMS,
-    .operand_count = EMBED_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
     .misfit = misfit,
     .cost = embed_cost,

@@ -108,20 +108,6 @@ static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_ma
     return true;
 }
 
-const struct device_kernel device_matmul_gemv = {
-    .name = "matmul_gemv",
-    .source = "kernels/matmul/matmul_gemv.cu",
-    .op = OP_MATMUL,
-    .least_capability = 80,
-    .problem = &op_matmul,
-    DEVICE_OWN_NAMES(MATMUL_GEMV_PARAMS - MATMUL_FIRST_TUNABLE, "WARPS", "STAGES", "CHUNK", "SPLIT_K", "GROUPS",
-                     "CTAS_PER_SM", "X_SHARED", "COPY"),
-    .launch = launch,
-    .candidates = matmul_gemv_candidates,
-    .tensor_map = tensor_map,
-    .cost = matmul_device_cost,
-};
-
 /* Candidates */
 
 struct shape {
@@ -179,7 +165,7 @@ static void add_candidate(struct candidates *candidates, const int64_t *problem,
                                              candidates->params, candidates->count, candidates->capacity);
 }
 
-int matmul_gemv_candidates(const int64_t *params, const struct device_facts *gpu,
+static int find_candidates(const int64_t *params, const struct device_facts *gpu,
                            int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
     const bool bulk = gpu->capability >= 90;
@@ -204,3 +190,17 @@ int matmul_gemv_candidates(const int64_t *params, const struct device_facts *gpu
             for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], split_k, x_shared, 0);
     return candidates.count;
 }
+
+const struct device_kernel device_matmul_gemv = {
+    .name = "matmul_gemv",
+    .source = "kernels/matmul/matmul_gemv.cu",
+    .op = OP_MATMUL,
+    .least_capability = 80,
+    .problem = &op_matmul,
+    DEVICE_OWN_NAMES(MATMUL_GEMV_PARAMS - MATMUL_FIRST_TUNABLE, "WARPS", "STAGES", "CHUNK", "SPLIT_K", "GROUPS",
+                     "CTAS_PER_SM", "X_SHARED", "COPY"),
+    .launch = launch,
+    .candidates = find_candidates,
+    .tensor_map = tensor_map,
+    .cost = matmul_device_cost,
+};

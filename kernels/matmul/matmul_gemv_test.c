@@ -250,7 +250,7 @@ static void run_candidates(const struct matmul_device_problem *problem, int coun
 {
     int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
     problem_params(problem, params);
-    const int found = matmul_gemv_candidates(params, &test_device()->device.facts, candidates, MOST_CANDIDATES);
+    const int found = device_matmul_gemv.candidates(params, &test_device()->device.facts, candidates, MOST_CANDIDATES);
     assert_true(found > 0);
     run_tactics(problem, candidates, found < count ? found : count);
 }
@@ -383,7 +383,7 @@ TEST(test_every_problem_has_a_candidate)
                                                                   BF16, F32,   (enum activation)(rows % 2),
                                                                   F32,  BF16,  .residual = false};
                     problem_params(&problem, params);
-                    const int count = matmul_gemv_candidates(params, facts[f], candidates, MOST_CANDIDATES);
+                    const int count = device_matmul_gemv.candidates(params, facts[f], candidates, MOST_CANDIDATES);
                     assert_in_range(count, 1, 32);
                     for (int c = 0; c < count; c++) {
                         const char *illegal = device_matmul_gemv.launch(candidates[c], facts[f], &geometry);
@@ -393,7 +393,7 @@ TEST(test_every_problem_has_a_candidate)
                                     facts[f]->shared_per_sm);
                         assert_memory_equal(candidates[c], params, MATMUL_FIRST_TUNABLE * sizeof *params);
                     }
-                    assert_int_equal(matmul_gemv_candidates(params, facts[f], candidates, 1), 1);
+                    assert_int_equal(device_matmul_gemv.candidates(params, facts[f], candidates, 1), 1);
                 }
 }
 
@@ -428,18 +428,18 @@ TEST(test_what_racecheck_sees)
     int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         problem_params(&shapes[i], params);
-        assert_int_equal(matmul_gemv_candidates(params, &h200, candidates, 1), 1);
+        assert_int_equal(device_matmul_gemv.candidates(params, &h200, candidates, 1), 1);
         assert_cut_down(&shapes[i], candidates[0]);
     }
     for (size_t i = 0; i < sizeof model_shapes / sizeof *model_shapes; i++) {
         problem_params(&model_shapes[i], params);
-        assert_int_equal(matmul_gemv_candidates(params, &h200, candidates, 1), 1);
+        assert_int_equal(device_matmul_gemv.candidates(params, &h200, candidates, 1), 1);
         assert_cut_down(&model_shapes[i], candidates[0]);
     }
     const struct matmul_device_problem *const all[] = {&vocabulary, &plain, &gated};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         problem_params(all[i], params);
-        const int count = matmul_gemv_candidates(params, &h200, candidates, MOST_CANDIDATES);
+        const int count = device_matmul_gemv.candidates(params, &h200, candidates, MOST_CANDIDATES);
         for (int c = 0; c < count; c++) assert_cut_down(all[i], candidates[c]);
     }
     for (size_t p = 0; p < sizeof odd_problems / sizeof *odd_problems; p++)
@@ -456,7 +456,7 @@ TEST(test_hostile)
     int64_t params[PLAN_MAX_PARAMS], candidate[1][PLAN_MAX_PARAMS];
     struct device_geometry geometry;
     problem_params(&problem, params);
-    assert_int_equal(matmul_gemv_candidates(params, &h200, candidate, 1), 1);
+    assert_int_equal(device_matmul_gemv.candidates(params, &h200, candidate, 1), 1);
     for (int i = 0; i < MATMUL_GEMV_PARAMS; i++)
         for (size_t j = 0; j < sizeof values / sizeof *values; j++)
             for (int i2 = 0; i2 < MATMUL_GEMV_PARAMS; i2++)

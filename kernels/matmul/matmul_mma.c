@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/matmul/matmul_mma.h"
+#include "kernels/matmul/matmul_device.h"
 
 #include <string.h>
 
@@ -84,8 +84,8 @@ static double estimate_clocks(const int64_t *params, const struct device_facts *
     return (work > memory ? work : memory) + BLOCK_CLOCKS * uneven / resident;
 }
 
-int matmul_mma_candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
-                          int capacity)
+static int candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
+                      int capacity)
 {
     /* TILE_N, TILE_M, TILE_K, WARPS_N, WARPS_M, WARPS_K */
     static const int64_t shapes[][6] = {{16, 8, 128, 1, 1, 4},   {32, 8, 128, 2, 1, 4},   {64, 8, 128, 4, 1, 2},
@@ -128,6 +128,6 @@ const struct device_kernel device_matmul_mma = {
     DEVICE_OWN_NAMES(MATMUL_MMA_PARAMS - MATMUL_FIRST_TUNABLE, "TILE_N", "TILE_M", "TILE_K", "STAGES", "WARPS_N",
                      "WARPS_M", "WARPS_K"),
     .launch = launch,
-    .candidates = matmul_mma_candidates,
+    .candidates = candidates,
     .cost = matmul_device_cost,
 };

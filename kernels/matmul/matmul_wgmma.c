@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/matmul/matmul_wgmma.h"
+#include "kernels/matmul/matmul_device.h"
 
 #include <string.h>
 
@@ -208,8 +208,8 @@ static void rank_choices(struct matmul_ranking *ranking, int64_t *p, const struc
                 }
 }
 
-int matmul_wgmma_candidates(const int64_t *params, const struct device_facts *gpu,
-                            int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
+static int candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
+                      int capacity)
 {
     static const struct {
         int64_t tile_n, warpgroups;
@@ -252,5 +252,5 @@ const struct device_kernel device_matmul_wgmma = {
     .launch = launch,
     .tensor_map = tensor_map,
     .cost = matmul_device_cost,
-    .candidates = matmul_wgmma_candidates,
+    .candidates = candidates,
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of matmul_wgmma on the GPU: tails in every dimension, epilogues, counts, every candidate, repeatable bits. */
 #include "kernels/matmul/test_matmul_device.h"
-#include "kernels/matmul/matmul_wgmma.h"
+#include "kernels/matmul/matmul_device.h"
 
 /* An H200, for what needs no GPU. */
 static const struct device_facts h200 = {.capability = 90,

@@ -56,6 +56,8 @@ struct op_descriptor {
     op_run *run[CPU_ISA_COUNT];
 };
 
+struct device_kernel; /* kernels/cuda/kernel.h: headers of ops name those of their op */
+
 const struct op_descriptor *op_find(unsigned id); /* NULL for an unknown op */
 /* The schema of a launch: that of its op, or of the op's library call. NULL for an unknown op. */
 const struct op_descriptor *op_of_launch(const struct plan_launch *launch);
@@ -131,6 +133,17 @@ static inline const char *op_cpu_param_name(const struct op_descriptor *op, int 
 {
     return index < op->param_count ? op->params[index].name : op->tunables[index - op->param_count];
 }
+
+/* Members of a descriptor: its schema, and the CPU code of an op that is written over vectors (kernels/cpu/vector_*.h). */
+#define OP_SCHEMA(params_, operands_)                                                                        \
+    .params = (params_), .param_count = (int)(sizeof(params_) / sizeof *(params_)), .operands = (operands_), \
+    .operand_count = (int)(sizeof(operands_) / sizeof *(operands_))
+#if defined(__x86_64__)
+#define OP_VECTOR_RUN(op) \
+    .run = {[CPU_PORTABLE] = op##_vector_run, [CPU_AVX2] = op##_run_avx2, [CPU_AVX512] = op##_run_avx512}
+#else
+#define OP_VECTOR_RUN(op) .run = {[CPU_PORTABLE] = op##_vector_run}
+#endif
 
 /* Parameters 0 and 1 of every op: the most rows of the plan, and which of STEP_COUNTS says how many are valid. */
 enum { OP_PARAM_ROWS = 0, OP_PARAM_COUNT_INDEX = 1 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rms_norm: one thread block per row (contract: rms_norm_device.h). A thread's share of the row stays in registers
+/* rms_norm: one thread block per row (contract: rms_norm.h). A thread's share of the row stays in registers
  * between the sum of squares and the scaling, unless the row is too long for that; then it is read again. */
 #ifndef KERNELS_RMS_NORM_RMS_NORM_CUH
 #define KERNELS_RMS_NORM_RMS_NORM_CUH

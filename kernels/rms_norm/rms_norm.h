@@ -3,7 +3,11 @@
  * (also written to `sum`, which may be the same memory as x or residual). With HAS_ADD_TO: out = add_to + y. With HAS_COPY
  * `copy` is the same as out in another dtype. Root mean square layer normalisation,
  * Zhang and Sennrich 2019. Float32 throughout; the sum of squares is formed in a fixed order that does not depend on
- * the number of rows or threads. */
+ * the number of rows or threads.
+ *
+ * GPUs: rounded once to OUT_DTYPE: relative error 1e-6 before that rounding. The order of the sum depends on HIDDEN and
+ * THREADS alone, so a row's result does not depend on the other rows. Operands begin at multiples of 16 bytes; `out` may
+ * be `x` or `add_to` when OUT_DTYPE is F32. */
 #ifndef KERNELS_RMS_NORM_RMS_NORM_H
 #define KERNELS_RMS_NORM_RMS_NORM_H
 
@@ -34,7 +38,19 @@ enum rms_norm_param {
     RMS_NORM_PARAMS
 };
 
+/* GPUs: no residual before the norm; the operands of a launch are those up to OUT, then ADD_TO and COPY. */
+enum {
+    RMS_NORM_DEVICE_COPY = RMS_NORM_OUT + 2,
+    RMS_NORM_DEVICE_OPERANDS,
+    RMS_NORM_DEVICE_LEAST_OPERANDS = RMS_NORM_OUT + 1,
+};
+enum rms_norm_device_param {
+    RMS_NORM_DEVICE_THREADS = RMS_NORM_PARAMS, /* tunable: a multiple of 32 in 32..1024, one block per row */
+    RMS_NORM_DEVICE_PARAMS
+};
+
 extern const struct op_descriptor op_rms_norm;
+extern const struct device_kernel device_rms_norm;
 op_cost rms_norm_cost;
 void rms_norm_reference(const struct op_call *call);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/rms_norm/rms_norm_device.h"
+#include "kernels/rms_norm/rms_norm.h"
 
-#include "kernels/op/op.h"
+#include "kernels/cuda/kernel.h"
+
 
 enum { MAX_HIDDEN = 1 << 24, WARP = 32, MAX_THREADS = 1024 };
 
@@ -19,8 +20,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     return NULL;
 }
 
-int rms_norm_device_candidates(const int64_t *params, const struct device_facts *gpu,
-                               int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
+static int candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
+                      int capacity)
 {
     /* Few rows: as many loads in flight as one row has vectors. Many rows: small blocks, several on a multiprocessor. */
     static const int64_t few[] = {1024, 512, 256, 128, 64}, many[] = {512, 256, 128, 1024, 64};
@@ -42,6 +43,6 @@ const struct device_kernel device_rms_norm = {
     .problem = &op_rms_norm,
     DEVICE_OWN_NAMES(RMS_NORM_DEVICE_PARAMS - RMS_NORM_PARAMS, "THREADS"),
     .launch = launch,
-    .candidates = rms_norm_device_candidates,
+    .candidates = candidates,
     .cost = rms_norm_cost,
 };

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/rms_norm/rms_norm_device.h"
 
 #include "kernels/cuda/test_launch.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -77,8 +76,8 @@ TEST(hostile_params_are_refused)
                                      {RMS_NORM_DEVICE_THREADS, 1056}, {RMS_NORM_OUT_DTYPE, DTYPE_U8}));
     const struct device_facts facts = test_facts(90);
     int64_t candidates[8][PLAN_MAX_PARAMS];
-    assert_in_range(rms_norm_device_candidates(params, &facts, candidates, 8), 1, 8);
-    assert_int_equal(rms_norm_device_candidates(params, &facts, candidates, 1), 1);
+    assert_in_range(device_rms_norm.candidates(params, &facts, candidates, 8), 1, 8);
+    assert_int_equal(device_rms_norm.candidates(params, &facts, candidates, 1), 1);
 }
 
 int main(void) { return test_run(); }

@@ -27,8 +27,6 @@ static const char *cpu_illegal(const int64_t *params)
     return params[RMS_NORM_HAS_ADD_TO] || params[RMS_NORM_HAS_COPY] ? "CPU code has neither add_to nor copy" : NULL;
 }
 
-static void run_portable(const struct op_call *call, struct team_member *member) { rms_norm_vector_run(call, member); }
-
 static const struct op_param param_schema[RMS_NORM_PARAMS] = {
     OP_ROWS_PARAMS,
     [RMS_NORM_HIDDEN] = {"hidden", 3, PARAM_INTEGER, PARAM_OF_WIDTH, RMS_NORM_X, .least = 1, .most = OP_MAX_WIDTH},
@@ -63,20 +61,10 @@ static const struct op_operand operand_schema[RMS_NORM_OPERANDS] = {
 const struct op_descriptor op_rms_norm = {
     .id = OP_RMS_NORM,
     .name = "rms_norm",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = RMS_NORM_PARAMS,
-    .operand_count = RMS_NORM_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
     .cost = rms_norm_cost,
     .cpu_illegal = cpu_illegal,
     .reference = rms_norm_reference,
-    .run =
-        {
-            [CPU_PORTABLE] = run_portable,
-#if defined(__x86_64__)
-            [CPU_AVX2] = rms_norm_run_avx2,
-            [CPU_AVX512] = rms_norm_run_avx512,
-#endif
-        },
+    OP_VECTOR_RUN(rms_norm),
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rope_append: rotates the heads of q and k and files k and v into their pages (contract: rope_append_device.h).
+/* rope_append: rotates the heads of q and k and files k and v into their pages (contract: rope_append.h).
  *
  * A head of a row is the work of a group of lanes, a power of two. A head is pairs of elements: those that are rotated
  * together, then those of the rest, its first half with its second; a lane holds both elements of VECTOR neighbouring

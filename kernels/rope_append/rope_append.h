@@ -12,7 +12,11 @@
  * R is ROTARY_DIM, or HEAD_DIM where ROTARY_DIM is 0.
  *
  * The row's token goes to page page_table[slot, position / PAGE_TOKENS], entry position % PAGE_TOKENS. Inside a page,
- * a layer's block begins at the KV operand's offset: K as KV_DTYPE [KV_HEADS, PAGE_TOKENS, HEAD_DIM], then V. */
+ * a layer's block begins at the KV operand's offset: K as KV_DTYPE [KV_HEADS, PAGE_TOKENS, HEAD_DIM], then V.
+ *
+ * GPUs: for prefill; X_DTYPE and KV_DTYPE of 16 bits. Float32 inside, relative error 1e-6 of the larger of a rotated pair
+ * before the rounding to X_DTYPE (q) or KV_DTYPE (k); v is exact. Every operand begins at a multiple of 16 bytes. Slots,
+ * positions and page table entries of valid rows are the submitter's duty. */
 #ifndef KERNELS_ROPE_APPEND_ROPE_APPEND_H
 #define KERNELS_ROPE_APPEND_ROPE_APPEND_H
 
@@ -55,6 +59,7 @@ enum rope_append_param {
 enum rope_append_norm_scope { ROPE_APPEND_NORM_HEAD, ROPE_APPEND_NORM_WIDTH, ROPE_APPEND_NORM_SCOPES };
 
 extern const struct op_descriptor op_rope_append;
+extern const struct device_kernel device_rope_append;
 op_cost rope_append_cost;
 void rope_append_reference(const struct op_call *call);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/rope_append/rope_append_device.h"
+#include "kernels/rope_append/rope_append.h"
 
-#include "kernels/op/op.h"
+#include "kernels/cuda/kernel.h"
+
 #include "kernels/rope_append/rope_append_layout.cuh"
 
 enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, MAX_PAGE_TOKENS = 65536 };

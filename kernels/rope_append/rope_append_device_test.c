@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/rope_append/rope_append_device.h"
 
 #include "kernels/cuda/test_launch.h"
 #include "kernels/rope_append/rope_append.h"

@@ -19,11 +19,6 @@ void rope_append_cost(const int64_t *params, uint64_t context, uint64_t *bytes, 
     *flops = rows * (heads + kv_heads) * head_dim * each;
 }
 
-static void run_portable(const struct op_call *call, struct team_member *member)
-{
-    rope_append_vector_run(call, member);
-}
-
 static const char *illegal(const int64_t *params)
 {
     if (params[ROPE_APPEND_NORM_SCOPE] && !params[ROPE_APPEND_HAS_NORM]) return "norm_scope is 1 without a norm";
@@ -70,19 +65,9 @@ static const struct op_operand operand_schema[ROPE_APPEND_OPERANDS] = {
 const struct op_descriptor op_rope_append = {
     .id = OP_ROPE_APPEND,
     .name = "rope_append",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = ROPE_APPEND_PARAMS,
-    .operand_count = ROPE_APPEND_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
     .cost = rope_append_cost,
     .reference = rope_append_reference,
-    .run =
-        {
-            [CPU_PORTABLE] = run_portable,
-#if defined(__x86_64__)
-            [CPU_AVX2] = rope_append_run_avx2,
-            [CPU_AVX512] = rope_append_run_avx512,
-#endif
-        },
+    OP_VECTOR_RUN(rope_append),
 };

@@ -72,9 +72,4 @@ extern const struct device_kernel device_rope_attention;
 /* Bytes for parameters that `launch` accepts. */
 uint64_t rope_attention_workspace_bytes(const int64_t *params);
 
-/* Fills up to `capacity` sets of parameters, which differ from `params` in the tunables: those worth measuring on this
- * GPU, best guess first. Returns their number; 0: the shape itself is illegal. */
-int rope_attention_candidates(const int64_t *params, const struct device_facts *gpu,
-                              int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity);
-
 #endif

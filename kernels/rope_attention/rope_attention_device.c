@@ -193,8 +193,8 @@ static void fit_ring(int64_t *set, const struct device_facts *gpu, int64_t bytes
 /* Measured on an H200 (32 query heads, 8 kv heads) in whole steps, between the matrices of a layer: one block for every
  * multiprocessor is best; more than 8 warps leave too few registers for the previous and the next launch. The copy
  * engine is faster with rows of 256 bytes, threads with shorter ones. */
-int rope_attention_candidates(const int64_t *params, const struct device_facts *gpu,
-                              int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
+static int candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
+                      int capacity)
 {
     static const struct {
         int64_t warps, stage_bytes, ring_kib, alone_tiles;
@@ -234,6 +234,6 @@ const struct device_kernel device_rope_attention = {
     DEVICE_OWN_NAMES(ROPE_ATTENTION_PARAMS - ROPE_ATTENTION_PROBLEM_PARAMS, "SPLITS", "WARPS", "TILE_TOKENS",
                      "HEAD_TILES", "STAGES", "BULK", "ALONE_TILES"),
     .launch = launch,
-    .candidates = rope_attention_candidates,
+    .candidates = candidates,
     .cost = cost,
 };

@@ -46,9 +46,6 @@ static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
 const struct op_descriptor op_rope_attention = {
     .id = OP_ROPE_ATTENTION,
     .name = "rope_attention",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = ROPE_ATTENTION_PROBLEM_PARAMS,
-    .operand_count = ROPE_ATTENTION_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
 };

@@ -426,7 +426,7 @@ TEST(every_candidate)
         shape.kv_dtype = shape.x_dtype = DTYPE_BF16;
         setup.shape = shape;
         set_params(&setup);
-        int count = rope_attention_candidates(setup.params, &test_device()->device.facts, found, CAPACITY);
+        int count = device_rope_attention.candidates(setup.params, &test_device()->device.facts, found, CAPACITY);
         assert_in_range(count, 1, CAPACITY);
         for (int c = 0; c < count; c++) {
             shape.splits = found[c][ROPE_ATTENTION_SPLITS];
@@ -464,7 +464,7 @@ TEST(hostile_params)
                 assert_true(geometry.grid[1] == 1 && geometry.grid[2] == 1 && geometry.block[0] <= 512);
                 assert_true(geometry.shared_bytes <= (uint32_t)hopper.shared_per_block);
                 assert_true(rope_attention_workspace_bytes(params) >= 64);
-                rope_attention_candidates(params, &hopper, NULL, 0);
+                device_rope_attention.candidates(params, &hopper, NULL, 0);
             }
     test_launch_refuses(&device_rope_attention, setup.params,
                         TEST_CHANGES({ROPE_ATTENTION_ROWS, 65536}, {ROPE_ATTENTION_HEADS, 7},
@@ -496,7 +496,7 @@ TEST(candidates_are_legal)
         setup.shape.rows = i / 25 % 2 ? 1 : 32;
         setup.shape.page_tokens = i % 3 ? 64 : 16;
         set_params(&setup);
-        int count = rope_attention_candidates(setup.params, &gpu, found, CAPACITY);
+        int count = device_rope_attention.candidates(setup.params, &gpu, found, CAPACITY);
         assert_in_range(count, 1, CAPACITY);
         for (int c = 0; c < count; c++) {
             assert_null(device_rope_attention.launch(found[c], &gpu, &geometry));

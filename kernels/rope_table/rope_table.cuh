@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rope_table: cosines and sines of position * inv_freq, times SCALING (contract: rope_table_device.h). One thread per
+/* rope_table: cosines and sines of position * inv_freq, times SCALING (contract: rope_table.h). One thread per
  * angle.
  *
  * The angle is the float32 product. Its reduction to [-pi/4, pi/4] is one step of Cody and Waite in double, pi/2 in two

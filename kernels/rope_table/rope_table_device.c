@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/rope_table/rope_table_device.h"
+#include "kernels/rope_table/rope_table.h"
 
-#include "kernels/op/op.h"
+#include "kernels/cuda/kernel.h"
+
 #include "kernels/cuda/include/layout.cuh"
 
 enum { THREADS = LAYOUT_ROPE_TABLE_THREADS };

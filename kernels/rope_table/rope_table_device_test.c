@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/rope_table/rope_table_device.h"
 
 #include <math.h>
 

@@ -94,10 +94,7 @@ static const struct op_operand operand_schema[ROPE_TABLE_OPERANDS] = {
 const struct op_descriptor op_rope_table = {
     .id = OP_ROPE_TABLE,
     .name = "rope_table",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = ROPE_TABLE_PARAMS,
-    .operand_count = ROPE_TABLE_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
     .misfit = misfit,
     .cost = rope_table_cost,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sample: draws the next token of every out row (contract: sample_device.h, semantics: sample.h).
+/* sample: draws the next token of every out row (contract: sample.h, semantics: sample.h).
  *
  * A cluster of CLUSTER thread blocks processes a row; each block has a slice of the vocabulary. The first pass turns
  * values into keys (integers that order as the values do), finds the largest, or that one is not finite, and, unless

@@ -14,7 +14,15 @@
  * sampler; `draw` and SEEN stay as they are. -infinity among finite logits is allowed.
  *
  * Probabilities are exp((logit - largest logit) / temperature) as integers in units of 2^-30, so their sums are exact in
- * any order; a token more than 22 temperatures below the largest is never drawn. */
+ * any order; a token more than 22 temperatures below the largest is never drawn.
+ *
+ * GPUs: tokens, sampler states and SEEN afterwards equal those of the CPU's vector code with fused multiply-adds (AVX2,
+ * AVX-512): the same operations on floats, integer sums. They may differ from sample_reference, which sums in double,
+ * where a random number falls on a boundary. With FEEDBACK the drawn token, PLAN_NO_TOKEN too, becomes the token row's
+ * next input, so that a decode step can be replayed without the host: tokens[out_rows[o]] = next_tokens[o],
+ * positions[out_rows[o]] += 1. Two valid out rows must not have the same token row or slot. Out rows whose token row or
+ * slot does not exist draw token 0 and change nothing else. Slots of valid rows and logits are read; out_rows beyond the
+ * valid ones is read, too, but not followed. */
 #ifndef KERNELS_SAMPLE_SAMPLE_H
 #define KERNELS_SAMPLE_SAMPLE_H
 
@@ -43,7 +51,16 @@ enum sample_param {
     SAMPLE_PARAMS
 };
 
+/* GPUs: operands of a launch without and with FEEDBACK; tunables. */
+enum { SAMPLE_DEVICE_OPERANDS = SAMPLE_NEXT_TOKENS + 1, SAMPLE_DEVICE_OPERANDS_FEEDBACK = SAMPLE_POSITIONS + 1 };
+enum sample_device_param {
+    SAMPLE_DEVICE_CLUSTER = SAMPLE_PARAMS, /* thread blocks of a row: 1, 2, 4, 8 (portable); 1 before 9.0 */
+    SAMPLE_DEVICE_THREADS, /* of a block: a multiple of 32 in 128..512 (128 tokens are ranked at once; registers) */
+    SAMPLE_DEVICE_PARAMS
+};
+
 extern const struct op_descriptor op_sample;
+extern const struct device_kernel device_sample;
 op_cost sample_cost;
 void sample_reference(const struct op_call *call);
 

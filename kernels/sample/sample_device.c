@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/sample/sample_device.h"
+#include "kernels/sample/sample.h"
 
-#include "kernels/op/op.h"
+#include "kernels/cuda/kernel.h"
+
 #include "kernels/sample/sample_layout.cuh"
 
 enum {
@@ -30,8 +31,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     return NULL;
 }
 
-int sample_device_candidates(const int64_t *params, const struct device_facts *gpu,
-                             int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
+static int candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
+                      int capacity)
 {
     enum { LEAST_SLICE = 1024 };
     /* CLUSTER, THREADS */
@@ -55,7 +56,7 @@ const struct device_kernel device_sample = {
     .problem = &op_sample,
     DEVICE_OWN_NAMES(SAMPLE_DEVICE_PARAMS - SAMPLE_PARAMS, "CLUSTER", "THREADS"),
     .launch = launch,
-    .candidates = sample_device_candidates,
+    .candidates = candidates,
     .untuned = true,
     .cost = sample_cost,
 };

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/sample/sample_device.h"
 
 #include <math.h>
 
@@ -365,10 +364,10 @@ TEST(hostile_params_are_refused)
     assert_false(test_launch_accepts(&device_sample, params, 80)); /* no clusters */
     const struct device_facts hopper = test_facts(90), ampere = test_facts(80);
     int64_t candidates[8][PLAN_MAX_PARAMS];
-    int count = sample_device_candidates(params, &hopper, candidates, 8);
+    int count = device_sample.candidates(params, &hopper, candidates, 8);
     assert_in_range(count, 4, 8);
     for (int i = 0; i < count; i++) assert_true(test_launch_accepts(&device_sample, candidates[i], 90));
-    count = sample_device_candidates(params, &ampere, candidates, 8);
+    count = device_sample.candidates(params, &ampere, candidates, 8);
     assert_in_range(count, 1, 8);
     for (int i = 0; i < count; i++) assert_int_equal(candidates[i][SAMPLE_DEVICE_CLUSTER], 1);
 }

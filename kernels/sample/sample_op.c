@@ -18,8 +18,6 @@ void sample_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     *flops = rows * vocab;
 }
 
-static void run_portable(const struct op_call *call, struct team_member *member) { sample_vector_run(call, member); }
-
 static uint64_t seen_width(const int64_t *params) { return ((uint64_t)params[SAMPLE_VOCAB] + 7) / 8; }
 
 static bool workspace_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
@@ -66,19 +64,9 @@ static const char *cpu_illegal(const int64_t *params)
 const struct op_descriptor op_sample = {
     .id = OP_SAMPLE,
     .name = "sample",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = SAMPLE_PARAMS,
-    .operand_count = SAMPLE_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .cpu_illegal = cpu_illegal,
     .cost = sample_cost,
     .reference = sample_reference,
-    .run =
-        {
-            [CPU_PORTABLE] = run_portable,
-#if defined(__x86_64__)
-            [CPU_AVX2] = sample_run_avx2,
-            [CPU_AVX512] = sample_run_avx512,
-#endif
-        },
+    OP_VECTOR_RUN(sample),
 };

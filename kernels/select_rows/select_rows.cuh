@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* select_rows: out[o, :] = x[index[o], :] (contract: select_rows_device.h). A thread copies 16 bytes where rows keep
+/* select_rows: out[o, :] = x[index[o], :] (contract: select_rows.h). A thread copies 16 bytes where rows keep
  * that alignment, else one 32-bit word. */
 #ifndef KERNELS_SELECT_ROWS_SELECT_ROWS_CUH
 #define KERNELS_SELECT_ROWS_SELECT_ROWS_CUH

@@ -22,6 +22,7 @@ enum select_rows_param {
 };
 
 extern const struct op_descriptor op_select_rows;
+extern const struct device_kernel device_select_rows;
 op_cost select_rows_cost;
 
 #endif

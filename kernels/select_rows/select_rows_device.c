@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/select_rows/select_rows_device.h"
+#include "kernels/select_rows/select_rows.h"
 
-#include "kernels/op/op.h"
+#include "kernels/cuda/kernel.h"
+
 #include "kernels/cuda/include/layout.cuh"
 
 enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, VECTOR = 4, MAX_WIDTH = 1 << 24 };

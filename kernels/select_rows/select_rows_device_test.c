@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/select_rows/select_rows_device.h"
 
 #include "kernels/cuda/test_launch.h"
 #include "kernels/select_rows/select_rows.h"

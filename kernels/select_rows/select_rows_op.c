@@ -54,10 +54,7 @@ static const struct op_operand operand_schema[SELECT_ROWS_OPERANDS] = {
 const struct op_descriptor op_select_rows = {
     .id = OP_SELECT_ROWS,
     .name = "select_rows",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = SELECT_ROWS_PARAMS,
-    .operand_count = SELECT_ROWS_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .cost = select_rows_cost,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* swiglu: out[r, j] = act(gate[r, j]) * up[r, j], gate and up in groups of 8 columns by turns (contract:
- * swiglu_device.h). A thread does one group. */
+ * swiglu.h). A thread does one group. */
 #ifndef KERNELS_SWIGLU_SWIGLU_CUH
 #define KERNELS_SWIGLU_SWIGLU_CUH
 

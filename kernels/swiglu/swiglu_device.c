@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/swiglu/swiglu_device.h"
+#include "kernels/swiglu/swiglu.h"
 
-#include "kernels/op/op.h"
+#include "kernels/cuda/kernel.h"
+
 #include "kernels/cuda/include/layout.cuh"
 
 enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, GROUP = 8, MAX_WIDTH = 1 << 24, FLOPS_PER_ELEMENT = 6 };

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/swiglu/swiglu_device.h"
 
 #include <math.h>
 

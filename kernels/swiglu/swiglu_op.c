@@ -25,9 +25,6 @@ static const struct op_operand operand_schema[SWIGLU_OPERANDS] = {
 const struct op_descriptor op_swiglu = {
     .id = OP_SWIGLU,
     .name = "swiglu",
-    .params = param_schema,
-    .operands = operand_schema,
-    .param_count = SWIGLU_PARAMS,
-    .operand_count = SWIGLU_OPERANDS,
+    OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
 };

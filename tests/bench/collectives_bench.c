@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #include "formats/encoding/dtype.h"
-#include "kernels/all_reduce/all_reduce_device.h"
+#include "kernels/all_reduce/all_reduce.h"
 #include "kernels/cuda/comm.h"
 #include "kernels/cuda/nvrtc.h"
 
@@ -296,15 +296,15 @@ static void add_variants(struct bench *bench, int message)
     const bool large = all_reduce_device_is_large((uint64_t)rows, (uint64_t)width, (uint64_t)bench->gpus, DTYPE_BF16);
     const int64_t whose = bench->only_sums ? ALL_REDUCE_NO_ROWS : large ? ALL_REDUCE_OWN_ROWS : ALL_REDUCE_EVERY_ROW;
     const int64_t params[PLAN_MAX_PARAMS] = {
-        [ALL_REDUCE_DEVICE_ROWS] = rows,
-        [ALL_REDUCE_DEVICE_WIDTH] = width,
-        [ALL_REDUCE_DEVICE_RANKS] = bench->gpus,
-        [ALL_REDUCE_DEVICE_X_DTYPE] = DTYPE_BF16,
-        [ALL_REDUCE_DEVICE_HAS_RESIDUAL] = whose,
-        [ALL_REDUCE_DEVICE_HAS_NORM] = whose,
-        [ALL_REDUCE_DEVICE_NORM_DTYPE] = DTYPE_BF16,
-        [ALL_REDUCE_DEVICE_EPS_BITS] = (int64_t)float_to_bits(1e-5f),
-        [ALL_REDUCE_DEVICE_OUT_DTYPE] = DTYPE_BF16,
+        [ALL_REDUCE_ROWS] = rows,
+        [ALL_REDUCE_WIDTH] = width,
+        [ALL_REDUCE_RANKS] = bench->gpus,
+        [ALL_REDUCE_X_DTYPE] = DTYPE_BF16,
+        [ALL_REDUCE_HAS_RESIDUAL] = whose,
+        [ALL_REDUCE_HAS_NORM] = whose,
+        [ALL_REDUCE_NORM_DTYPE] = DTYPE_BF16,
+        [ALL_REDUCE_EPS_BITS] = (int64_t)float_to_bits(1e-5f),
+        [ALL_REDUCE_OUT_DTYPE] = DTYPE_BF16,
     };
     if (!all_reduce_device_buffer_bytes((uint64_t)rows, (uint64_t)width, (uint64_t)bench->gpus, DTYPE_BF16, DTYPE_BF16,
                                         &bytes))
@@ -370,15 +370,15 @@ static cu_graph_exec make_graph(struct bench *bench, struct rank *rank, int laun
     check(rank, driver->KernelGetFunction(&function, kernel), "loading a kernel");
     check(rank, driver->GraphCreate(&graph, 0), "making a graph");
     for (int i = 0; i < launches; i++) {
-        cu_deviceptr operands[ALL_REDUCE_DEVICE_OPERANDS] =
+        cu_deviceptr operands[ALL_REDUCE_OPERANDS] =
             {rank->counts, rank->x,
              rank->comm,   rank->comm + HEADER_BYTES + (uint64_t)(i % BUFFERS) * bench->buffer_bytes,
              rank->out,    rank->out,
              rank->weight, rank->normed};
-        void *pointers[ALL_REDUCE_DEVICE_OPERANDS];
+        void *pointers[ALL_REDUCE_OPERANDS];
         struct cu_graph_node_params params = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
         cu_graph_node node = NULL;
-        for (int p = 0; p < ALL_REDUCE_DEVICE_OPERANDS; p++) pointers[p] = &operands[p];
+        for (int p = 0; p < ALL_REDUCE_OPERANDS; p++) pointers[p] = &operands[p];
         params.kernel.function = function;
         params.kernel.params = pointers;
         params.kernel.shared_bytes = geometry->shared_bytes;
@@ -409,7 +409,7 @@ static void check_fault(const struct bench *bench, int r)
 static void check_norm(const struct bench *bench, const struct rank *rank)
 {
     const int64_t *params = bench->variant->params;
-    const int64_t rows = params[ALL_REDUCE_DEVICE_ROWS], width = params[ALL_REDUCE_DEVICE_WIDTH];
+    const int64_t rows = params[ALL_REDUCE_ROWS], width = params[ALL_REDUCE_WIDTH];
     uint16_t *normed = must_allocate(bench->bytes);
     check(rank, rank->device.driver.MemcpyDtoHAsync(normed, rank->normed, bench->bytes, rank->device.stream),
           "reading norms");
@@ -435,9 +435,9 @@ static void prepare_ours(struct bench *bench, int r)
     struct rank *rank = &bench->ranks[r];
     const struct cuda_driver *driver = &rank->device.driver;
     const int64_t *of_kernel = bench->variant->params;
-    const int32_t rows = (int32_t)of_kernel[ALL_REDUCE_DEVICE_ROWS], counts[2] = {rows, rows};
-    const size_t elements = bench->bytes / 2, width = (size_t)of_kernel[ALL_REDUCE_DEVICE_WIDTH];
-    const bool own_rows = of_kernel[ALL_REDUCE_DEVICE_HAS_NORM] == ALL_REDUCE_OWN_ROWS;
+    const int32_t rows = (int32_t)of_kernel[ALL_REDUCE_ROWS], counts[2] = {rows, rows};
+    const size_t elements = bench->bytes / 2, width = (size_t)of_kernel[ALL_REDUCE_WIDTH];
+    const bool own_rows = of_kernel[ALL_REDUCE_HAS_NORM] == ALL_REDUCE_OWN_ROWS;
     const bool rounded = bench->variant->kernel == &device_all_reduce_two_shot && !own_rows;
     float *out = must_allocate(4 * elements);
     check(rank, driver->MemcpyHtoDAsync(rank->counts, counts, sizeof counts, rank->device.stream), "writing counts");

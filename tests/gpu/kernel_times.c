@@ -3,20 +3,20 @@
  * its first candidates. Operand sets rotate, so that weights come from memory as in an engine. */
 #include <inttypes.h>
 
-#include "kernels/all_reduce/all_reduce_device.h"
+#include "kernels/all_reduce/all_reduce.h"
 #include "kernels/attention/attention_device.h"
 #include "kernels/cuda/comm.h"
 #include "kernels/cuda/registry.h"
 #include "kernels/cuda/test_device.h"
-#include "kernels/embed/embed_device.h"
+#include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul_device.h"
-#include "kernels/rms_norm/rms_norm_device.h"
-#include "kernels/rope_append/rope_append_device.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_attention/rope_attention.h"
-#include "kernels/rope_table/rope_table_device.h"
-#include "kernels/sample/sample_device.h"
-#include "kernels/select_rows/select_rows_device.h"
-#include "kernels/swiglu/swiglu_device.h"
+#include "kernels/rope_table/rope_table.h"
+#include "kernels/sample/sample.h"
+#include "kernels/select_rows/select_rows.h"
+#include "kernels/swiglu/swiglu.h"
 #include "tests/gpu/check.h"
 
 enum {
@@ -114,7 +114,7 @@ static void add_matmul(const struct shape *shape, int64_t rows, const char *what
     assert_null(matmul_device_illegal(params));
     counts(problem);
     for (int i = 1; i < matmul_device_operand_count(params); i++) {
-        bool is_float = (i == MATMUL_X && norm) || i == matmul_device_residual_operand(params);
+        bool is_float = (i == MATMUL_X && norm) || i == matmul_device_operand(params, MATMUL_RESIDUAL);
         operand(problem, is_float ? FLOAT : BF16, (int64_t)matmul_device_operand_bytes(params, i));
     }
 }
@@ -179,18 +179,18 @@ static void add_prefill_attention(const struct shape *shape, int64_t rows)
     int64_t page_bytes, block;
     struct problem *problem = add(OP_ATTENTION, shape, rows, "attention, prompt");
     paged(problem, shape, 1, rows, (uint64_t)(4 * rows * shape->kv_heads * shape->head_dim), &page_bytes, &block);
-    const int64_t params[ATTENTION_DEVICE_FIRST_TUNABLE] = {
-        [ATTENTION_DEVICE_ROWS] = rows,
-        [ATTENTION_DEVICE_HEADS] = shape->heads,
-        [ATTENTION_DEVICE_KV_HEADS] = shape->kv_heads,
-        [ATTENTION_DEVICE_HEAD_DIM] = shape->head_dim,
-        [ATTENTION_DEVICE_PAGE_TOKENS] = PAGE_TOKENS,
-        [ATTENTION_DEVICE_PAGES_PER_SLOT] = (rows + PAGE_TOKENS - 1) / PAGE_TOKENS,
-        [ATTENTION_DEVICE_PAGE_BYTES] = page_bytes,
-        [ATTENTION_DEVICE_SLOT_COUNT] = 1,
-        [ATTENTION_DEVICE_KV_DTYPE] = DTYPE_BF16,
-        [ATTENTION_DEVICE_X_DTYPE] = DTYPE_BF16,
-        [ATTENTION_DEVICE_SCALE_BITS] = test_float_bits(0.1f),
+    const int64_t params[ATTENTION_PARAMS] = {
+        [ATTENTION_ROWS] = rows,
+        [ATTENTION_HEADS] = shape->heads,
+        [ATTENTION_KV_HEADS] = shape->kv_heads,
+        [ATTENTION_HEAD_DIM] = shape->head_dim,
+        [ATTENTION_PAGE_TOKENS] = PAGE_TOKENS,
+        [ATTENTION_PAGES_PER_SLOT] = (rows + PAGE_TOKENS - 1) / PAGE_TOKENS,
+        [ATTENTION_PAGE_BYTES] = page_bytes,
+        [ATTENTION_SLOT_COUNT] = 1,
+        [ATTENTION_KV_DTYPE] = DTYPE_BF16,
+        [ATTENTION_X_DTYPE] = DTYPE_BF16,
+        [ATTENTION_SCALE_BITS] = test_float_bits(0.1f),
     };
     memcpy(problem->params, params, sizeof params);
     problem->context = (uint64_t)rows / 2; /* a row sees half of them on average */
@@ -282,16 +282,16 @@ static void add_all_reduce(const struct shape *shape, int64_t rows, int64_t rank
     uint64_t buffer_bytes;
     snprintf(what, sizeof what, "sum of %d ranks, norm, no link", (int)ranks);
     struct problem *problem = add(OP_ALL_REDUCE, shape, rows, what);
-    problem->params[ALL_REDUCE_DEVICE_WIDTH] = shape->hidden;
-    problem->params[ALL_REDUCE_DEVICE_RANKS] = ranks;
-    problem->params[ALL_REDUCE_DEVICE_X_DTYPE] = DTYPE_BF16;
+    problem->params[ALL_REDUCE_WIDTH] = shape->hidden;
+    problem->params[ALL_REDUCE_RANKS] = ranks;
+    problem->params[ALL_REDUCE_X_DTYPE] = DTYPE_BF16;
     const bool large = all_reduce_device_is_large((uint64_t)rows, (uint64_t)shape->hidden, (uint64_t)ranks, DTYPE_BF16);
     const int64_t whose = large ? ALL_REDUCE_OWN_ROWS : ALL_REDUCE_EVERY_ROW; /* as in an engine */
-    problem->params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = whose;
-    problem->params[ALL_REDUCE_DEVICE_HAS_NORM] = whose;
-    problem->params[ALL_REDUCE_DEVICE_NORM_DTYPE] = DTYPE_BF16;
-    problem->params[ALL_REDUCE_DEVICE_EPS_BITS] = test_float_bits(1e-5f);
-    problem->params[ALL_REDUCE_DEVICE_OUT_DTYPE] = DTYPE_BF16;
+    problem->params[ALL_REDUCE_HAS_RESIDUAL] = whose;
+    problem->params[ALL_REDUCE_HAS_NORM] = whose;
+    problem->params[ALL_REDUCE_NORM_DTYPE] = DTYPE_BF16;
+    problem->params[ALL_REDUCE_EPS_BITS] = test_float_bits(1e-5f);
+    problem->params[ALL_REDUCE_OUT_DTYPE] = DTYPE_BF16;
     assert_true(all_reduce_device_buffer_bytes((uint64_t)rows, (uint64_t)shape->hidden, (uint64_t)ranks, DTYPE_BF16,
                                                DTYPE_BF16, &buffer_bytes));
     counts(problem);
@@ -307,8 +307,8 @@ static void add_all_reduce(const struct shape *shape, int64_t rows, int64_t rank
 static void add_rope_table(const struct shape *shape, int64_t rows)
 {
     struct problem *problem = add(OP_ROPE_TABLE, shape, rows, "rope table");
-    problem->params[ROPE_TABLE_DEVICE_HEAD_DIM] = shape->head_dim;
-    problem->params[ROPE_TABLE_DEVICE_SCALING_BITS] = test_float_bits(1);
+    problem->params[ROPE_TABLE_HEAD_DIM] = shape->head_dim;
+    problem->params[ROPE_TABLE_SCALING_BITS] = test_float_bits(1);
     counts(problem);
     common(problem, COUNT_UP, rows * 4, 0);
     common(problem, FLOAT, shape->head_dim * 2, 0);

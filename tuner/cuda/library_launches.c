@@ -5,7 +5,7 @@
 
 #include "kernels/attention/attention_cudnn_build.h"
 #include "kernels/matmul/matmul_cublaslt.h"
-#include "kernels/swiglu/swiglu_device.h"
+#include "kernels/swiglu/swiglu.h"
 
 enum { SPACE_ALIGNMENT = 256 };
 
