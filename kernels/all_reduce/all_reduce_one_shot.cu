@@ -26,24 +26,10 @@ struct all_reduce_one_shot_params {
 typedef all_reduce_one_shot_body<all_reduce_one_shot_params> all_reduce_one_shot_kernel;
 
 extern "C" __global__ void __launch_bounds__(all_reduce_one_shot_params::THREADS, 1)
-    all_reduce_one_shot(const int *__restrict__ counts, const uint4 *x, comm_header *header, u8 *buffer, float *out
-#if PARAM_HAS_RESIDUAL
-                        ,
-                        const float *residual
-#endif
-
-#if PARAM_HAS_NORM
-                        ,
-                        const void *__restrict__ weight, void *__restrict__ normed
-#endif
-    )
+    all_reduce_one_shot(const int *__restrict__ counts, const uint4 *x, comm_header *header, u8 *buffer,
+                        float *out OPTIONAL(PARAM_HAS_RESIDUAL, const float *residual)
+                            OPTIONAL(PARAM_HAS_NORM, const void *__restrict__ weight, void *__restrict__ normed))
 {
-#if !PARAM_HAS_RESIDUAL
-    const float *residual = nullptr;
-#endif
-#if !PARAM_HAS_NORM
-    const void *weight = nullptr;
-    void *normed = nullptr;
-#endif
-    all_reduce_one_shot_kernel::run(counts, x, header, buffer, out, residual, weight, normed);
+    all_reduce_one_shot_kernel::run(counts, x, header, buffer, out, IF_PRESENT(PARAM_HAS_RESIDUAL, residual),
+                                    IF_PRESENT(PARAM_HAS_NORM, weight), IF_PRESENT(PARAM_HAS_NORM, normed));
 }

@@ -26,24 +26,10 @@ struct all_reduce_finish_params {
 typedef all_reduce_finish_body<all_reduce_finish_params> all_reduce_finish_kernel;
 
 extern "C" __global__ void __launch_bounds__(all_reduce_finish_params::THREADS)
-    all_reduce_finish(const int *__restrict__ counts, const uint4 *parts, float *out
-#if PARAM_HAS_RESIDUAL
-                      ,
-                      const float *residual
-#endif
-
-#if PARAM_HAS_NORM
-                      ,
-                      const void *__restrict__ weight, void *__restrict__ normed
-#endif
-    )
+    all_reduce_finish(const int *__restrict__ counts, const uint4 *parts,
+                      float *out OPTIONAL(PARAM_HAS_RESIDUAL, const float *residual)
+                          OPTIONAL(PARAM_HAS_NORM, const void *__restrict__ weight, void *__restrict__ normed))
 {
-#if !PARAM_HAS_RESIDUAL
-    const float *residual = nullptr;
-#endif
-#if !PARAM_HAS_NORM
-    const void *weight = nullptr;
-    void *normed = nullptr;
-#endif
-    all_reduce_finish_kernel::run(counts, parts, out, residual, weight, normed);
+    all_reduce_finish_kernel::run(counts, parts, out, IF_PRESENT(PARAM_HAS_RESIDUAL, residual),
+                                  IF_PRESENT(PARAM_HAS_NORM, weight), IF_PRESENT(PARAM_HAS_NORM, normed));
 }

@@ -23,15 +23,7 @@ typedef embed_body<embed_params> embed_kernel;
 
 extern "C" __global__ void __launch_bounds__(embed_kernel::THREADS)
     embed(const int *__restrict__ counts, const int *__restrict__ tokens, const void *__restrict__ table,
-          void *__restrict__ out
-#if PARAM_SHARDED
-          ,
-          const comm_header *__restrict__ header
-#endif
-    )
+          void *__restrict__ out OPTIONAL(PARAM_SHARDED, const comm_header *__restrict__ header))
 {
-#if !PARAM_SHARDED
-    const comm_header *header = nullptr;
-#endif
-    embed_kernel::run(counts, tokens, table, out, header);
+    embed_kernel::run(counts, tokens, table, out, IF_PRESENT(PARAM_SHARDED, header));
 }

@@ -43,30 +43,10 @@ typedef matmul_gemv_body<matmul_gemv_params> matmul_gemv_kernel;
 
 extern "C" __global__ void __launch_bounds__(matmul_gemv_kernel::THREADS, matmul_gemv_kernel::BLOCKS)
     matmul_gemv(const int *counts, const void *x, const __grid_constant__ matmul_gemv_kernel::weights_operand weights,
-                void *out
-#if PARAM_HAS_BIAS
-                ,
-                const void *bias
-#endif
-#if PARAM_HAS_RESIDUAL
-                ,
-                const float *residual
-#endif
-#if PARAM_HAS_NORM
-                ,
-                const void *norm
-#endif
-    )
+                void *out OPTIONAL(PARAM_HAS_BIAS, const void *bias) OPTIONAL(PARAM_HAS_RESIDUAL, const float *residual)
+                    OPTIONAL(PARAM_HAS_NORM, const void *norm))
 {
-#if !PARAM_HAS_BIAS
-    const void *bias = nullptr;
-#endif
-#if !PARAM_HAS_RESIDUAL
-    const float *residual = nullptr;
-#endif
-#if !PARAM_HAS_NORM
-    const void *norm = nullptr;
-#endif
     extern __shared__ __align__(1024) u8 matmul_gemv_memory[];
-    matmul_gemv_kernel::run(matmul_gemv_memory, counts, x, weights, out, bias, residual, norm);
+    matmul_gemv_kernel::run(matmul_gemv_memory, counts, x, weights, out, IF_PRESENT(PARAM_HAS_BIAS, bias),
+                            IF_PRESENT(PARAM_HAS_RESIDUAL, residual), IF_PRESENT(PARAM_HAS_NORM, norm));
 }

@@ -35,24 +35,10 @@ struct matmul_mma_params {
 typedef matmul_mma_body<matmul_mma_params> matmul_mma_kernel;
 
 extern "C" __global__ void __launch_bounds__(matmul_mma_kernel::THREADS)
-    matmul_mma(const int *counts, const u16 *x, const u16 *w, void *out
-#if PARAM_HAS_BIAS
-               ,
-               const void *bias
-#endif
-
-#if PARAM_HAS_RESIDUAL
-               ,
-               const float *residual
-#endif
-    )
+    matmul_mma(const int *counts, const u16 *x, const u16 *w,
+               void *out OPTIONAL(PARAM_HAS_BIAS, const void *bias) OPTIONAL(PARAM_HAS_RESIDUAL, const float *residual))
 {
-#if !PARAM_HAS_BIAS
-    const void *bias = nullptr;
-#endif
-#if !PARAM_HAS_RESIDUAL
-    const float *residual = nullptr;
-#endif
     extern __shared__ __align__(128) u8 matmul_mma_memory[];
-    matmul_mma_kernel::run(matmul_mma_memory, counts, x, w, out, bias, residual);
+    matmul_mma_kernel::run(matmul_mma_memory, counts, x, w, out, IF_PRESENT(PARAM_HAS_BIAS, bias),
+                           IF_PRESENT(PARAM_HAS_RESIDUAL, residual));
 }

@@ -24,23 +24,9 @@ struct rms_norm_params {
 typedef rms_norm_body<rms_norm_params> rms_norm_kernel;
 
 extern "C" __global__ void __launch_bounds__(rms_norm_params::THREADS)
-    rms_norm(const int *__restrict__ counts, const float *x, const void *__restrict__ weight, void *out
-#if PARAM_HAS_ADD_TO
-             ,
-             const float *add_to
-#endif
-
-#if PARAM_HAS_COPY
-             ,
-             void *copy
-#endif
-    )
+    rms_norm(const int *__restrict__ counts, const float *x, const void *__restrict__ weight,
+             void *out OPTIONAL(PARAM_HAS_ADD_TO, const float *add_to) OPTIONAL(PARAM_HAS_COPY, void *copy))
 {
-#if !PARAM_HAS_ADD_TO
-    const float *add_to = nullptr;
-#endif
-#if !PARAM_HAS_COPY
-    void *copy = nullptr;
-#endif
-    rms_norm_kernel::run(counts, x, weight, out, add_to, copy);
+    rms_norm_kernel::run(counts, x, weight, out, IF_PRESENT(PARAM_HAS_ADD_TO, add_to),
+                         IF_PRESENT(PARAM_HAS_COPY, copy));
 }

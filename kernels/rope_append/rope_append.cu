@@ -31,16 +31,10 @@ typedef rope_append_body<rope_append_params> rope_append_kernel;
 extern "C" __global__ void __launch_bounds__(rope_append_kernel::THREADS)
     rope_append(const int *__restrict__ counts, const u16 *__restrict__ qkv, const float *__restrict__ table,
                 const int *__restrict__ slots, const int *__restrict__ positions, const int *__restrict__ page_table,
-                u8 *__restrict__ kv, u16 *__restrict__ q
-#if PARAM_HAS_NORM
-                ,
-                const void *__restrict__ norm_q, const void *__restrict__ norm_k
-#endif
-    )
+                u8 *__restrict__ kv,
+                u16 *__restrict__ q OPTIONAL(PARAM_HAS_NORM, const void *__restrict__ norm_q,
+                                             const void *__restrict__ norm_k))
 {
-#if !PARAM_HAS_NORM
-    const void *norm_q = nullptr;
-    const void *norm_k = nullptr;
-#endif
-    rope_append_kernel::run(counts, qkv, table, slots, positions, page_table, kv, q, norm_q, norm_k);
+    rope_append_kernel::run(counts, qkv, table, slots, positions, page_table, kv, q, IF_PRESENT(PARAM_HAS_NORM, norm_q),
+                            IF_PRESENT(PARAM_HAS_NORM, norm_k));
 }

@@ -38,18 +38,10 @@ typedef rope_attention_body<rope_attention_params> rope_attention_kernel;
 
 extern "C" __global__ void __launch_bounds__(rope_attention_kernel::THREADS, 1)
     rope_attention(const i32 *counts, const u16 *qkv, const float *table, const i32 *slots, const i32 *positions,
-                   const i32 *page_table, u16 *kv, u16 *out, void *workspace
-#if PARAM_HAS_NORM
-                   ,
-                   const void *norm_q, const void *norm_k
-#endif
-    )
+                   const i32 *page_table, u16 *kv, u16 *out,
+                   void *workspace OPTIONAL(PARAM_HAS_NORM, const void *norm_q, const void *norm_k))
 {
-#if !PARAM_HAS_NORM
-    const void *norm_q = nullptr;
-    const void *norm_k = nullptr;
-#endif
     extern __shared__ __align__(16) u8 rope_attention_memory[];
     rope_attention_kernel::run(rope_attention_memory, counts, qkv, table, slots, positions, page_table, kv, out,
-                               workspace, norm_q, norm_k);
+                               workspace, IF_PRESENT(PARAM_HAS_NORM, norm_q), IF_PRESENT(PARAM_HAS_NORM, norm_k));
 }

@@ -19,16 +19,9 @@ typedef rope_table_body<rope_table_params> rope_table_kernel;
 
 extern "C" __global__ void __launch_bounds__(rope_table_kernel::THREADS)
     rope_table(const int *__restrict__ counts, const int *__restrict__ positions, const float *__restrict__ inv_freq,
-               float *__restrict__ out
-#if PARAM_SWITCHES
-               ,
-               const int *__restrict__ slots, const int *__restrict__ rope_set
-#endif
-    )
+               float *__restrict__ out OPTIONAL(PARAM_SWITCHES, const int *__restrict__ slots,
+                                                const int *__restrict__ rope_set))
 {
-#if !PARAM_SWITCHES
-    const int *slots = nullptr;
-    const int *rope_set = nullptr;
-#endif
-    rope_table_kernel::run(counts, positions, inv_freq, out, slots, rope_set);
+    rope_table_kernel::run(counts, positions, inv_freq, out, IF_PRESENT(PARAM_SWITCHES, slots),
+                           IF_PRESENT(PARAM_SWITCHES, rope_set));
 }

@@ -22,16 +22,9 @@ typedef sample_body<sample_params> sample_kernel;
 
 extern "C" __global__ void __launch_bounds__(sample_params::THREADS, 1)
     sample(const int *__restrict__ counts, const float *__restrict__ logits, const int *__restrict__ out_rows,
-           const int *__restrict__ slots, sampler_state *samplers, u8 *seen, int *next_tokens
-#if PARAM_FEEDBACK
-           ,
-           int *tokens, int *positions
-#endif
-    )
+           const int *__restrict__ slots, sampler_state *samplers, u8 *seen,
+           int *next_tokens OPTIONAL(PARAM_FEEDBACK, int *tokens, int *positions))
 {
-#if !PARAM_FEEDBACK
-    int *tokens = nullptr;
-    int *positions = nullptr;
-#endif
-    sample_kernel::run(counts, logits, out_rows, slots, samplers, seen, next_tokens, tokens, positions);
+    sample_kernel::run(counts, logits, out_rows, slots, samplers, seen, next_tokens, IF_PRESENT(PARAM_FEEDBACK, tokens),
+                       IF_PRESENT(PARAM_FEEDBACK, positions));
 }

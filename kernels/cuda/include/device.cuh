@@ -5,12 +5,25 @@
  * run() is called by all threads of a block, from any kernel with the block size, the cluster and the shared memory
  * that the body requires. NAME.cu gives the entry: a struct of the parameters and a call of run(). The compiler is
  * given the parameters as the macro KERNEL_PARAMS, a sequence of PARAM(NAME)=value; and each also as PARAM_NAME, for
- * #if alone (optional operands). */
+ * optional operands alone. */
 #ifndef KERNELS_CUDA_INCLUDE_DEVICE_CUH
 #define KERNELS_CUDA_INCLUDE_DEVICE_CUH
 
 /* Begins a member of the struct of parameters, which is an int where its value is one. */
 #define PARAM(name) static constexpr auto name
+
+/* Operands that a launch lacks where a parameter is 0 (`has`: its PARAM_NAME, at most 2): their declarations at the end of
+ * the entry's list, and the value passed on for one of them. */
+#define OPTIONAL(has, ...)    OPTIONAL_IF(has, __VA_ARGS__)
+#define OPTIONAL_IF(has, ...) OPTIONAL_##has(__VA_ARGS__)
+#define OPTIONAL_0(...)
+#define OPTIONAL_1(...)             , __VA_ARGS__
+#define OPTIONAL_2(...)             , __VA_ARGS__
+#define IF_PRESENT(has, operand)    IF_PRESENT_IF(has, operand)
+#define IF_PRESENT_IF(has, operand) IF_PRESENT_##has(operand)
+#define IF_PRESENT_0(operand)       nullptr
+#define IF_PRESENT_1(operand)       operand
+#define IF_PRESENT_2(operand)       operand
 
 typedef unsigned char u8;
 typedef unsigned short u16;
