@@ -45,9 +45,7 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
 
 const struct device_kernel device_all_gather = {
     .name = "all_gather",
-    .source = "kernels/all_gather/all_gather.cu",
     .op = OP_ALL_GATHER,
-    .least_capability = 80,
     .problem = &op_all_gather,
     DEVICE_OWN_NAMES(ALL_GATHER_DEVICE_PARAMS - ALL_GATHER_PARAMS, "THREADS"),
     .launch = launch,

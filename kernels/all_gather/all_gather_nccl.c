@@ -62,7 +62,6 @@ const struct device_kernel device_all_gather_nccl = {
     .name = "nccl_all_gather",
     .op = OP_ALL_GATHER,
     .library = LIBRARY_NCCL,
-    .least_capability = 80,
     .problem = &op_all_gather,
     .launch = launch_call,
     .cost = cost_of_call,
@@ -71,9 +70,7 @@ const struct device_kernel device_all_gather_nccl = {
 
 const struct device_kernel device_all_gather_place = {
     .name = "all_gather_place",
-    .source = "kernels/all_gather_place/all_gather_place.cu",
     .op = OP_ALL_GATHER_PLACE,
-    .least_capability = 80,
     .problem = &op_all_gather_place,
     .launch = launch_place,
     .cost = cost_of_place,

@@ -161,9 +161,7 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
 
 const struct device_kernel device_all_reduce_one_shot = {
     .name = "all_reduce_one_shot",
-    .source = "kernels/all_reduce/all_reduce_one_shot.cu",
     .op = OP_ALL_REDUCE,
-    .least_capability = 80,
     .problem = &op_all_reduce,
     DEVICE_OWN_NAMES(ALL_REDUCE_ONE_SHOT_PARAMS - ALL_REDUCE_PARAMS, "THREADS", "CLUSTER"),
     .launch = launch_one_shot,
@@ -173,9 +171,7 @@ const struct device_kernel device_all_reduce_one_shot = {
 
 const struct device_kernel device_all_reduce_two_shot = {
     .name = "all_reduce_two_shot",
-    .source = "kernels/all_reduce/all_reduce_two_shot.cu",
     .op = OP_ALL_REDUCE,
-    .least_capability = 80,
     .problem = &op_all_reduce,
     DEVICE_OWN_NAMES(ALL_REDUCE_DEVICE_PARAMS - ALL_REDUCE_PARAMS, "THREADS", "BLOCKS", "HALVES"),
     .coresident = true,

@@ -98,7 +98,6 @@ const struct device_kernel device_all_reduce_nccl = {
     .name = "nccl_all_reduce",
     .op = OP_ALL_REDUCE,
     .library = LIBRARY_NCCL,
-    .least_capability = 80,
     .problem = &op_all_reduce,
     .launch = launch_call,
     .cost = cost_of_call,
@@ -107,9 +106,7 @@ const struct device_kernel device_all_reduce_nccl = {
 
 const struct device_kernel device_all_reduce_finish = {
     .name = "all_reduce_finish",
-    .source = "kernels/all_reduce_finish/all_reduce_finish.cu",
     .op = OP_ALL_REDUCE_FINISH,
-    .least_capability = 80,
     .problem = &op_all_reduce_finish,
     .launch = launch_finish,
     .cost = cost_of_finish,

@@ -13,7 +13,7 @@
 #include "kernels/attention_cudnn_inputs/attention_cudnn_inputs.h"
 #include "kernels/cuda/vendor/cudnn.h"
 
-/* The library call's operands: those of enum attention_device_operand, then the workspace. COUNTS, SLOTS, POSITIONS and
+/* The library call's operands: those of enum attention_operand, then the workspace. COUNTS, SLOTS, POSITIONS and
  * PAGE_TABLE are not read. */
 enum { ATTENTION_CUDNN_WORKSPACE = ATTENTION_DEVICE_OPERANDS, ATTENTION_CUDNN_OPERANDS };
 

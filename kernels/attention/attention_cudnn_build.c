@@ -341,11 +341,9 @@ struct search {
 static int get_list(const struct cudnn *cudnn, cudnn_descriptor from, enum cudnn_attribute attribute,
                     enum cudnn_descriptor_type type, cudnn_descriptor *list, int capacity)
 {
-    struct status ignored;
     int64_t got = 0;
     int count = 0;
-    status_clear(&ignored);
-    while (count < capacity && cudnn_new(cudnn, type, &list[count], &ignored)) count++;
+    while (count < capacity && cudnn_new(cudnn, type, &list[count], NULL)) count++;
     if (count && cudnn->GetAttribute(from, (int)attribute, CUDNN_OF_DESCRIPTOR, count, &got, list)) got = 0;
     while (count > got) cudnn_destroy(cudnn, list[--count]);
     return count;
@@ -427,17 +425,15 @@ static void try_config(struct search *search, cudnn_descriptor config, const str
 {
     const struct cudnn *cudnn = search->cudnn;
     struct attention_cudnn_blob blob = {0};
-    struct status ignored;
-    status_clear(&ignored);
     name_choice(choice, blob.name, sizeof blob.name);
     for (int i = 0; i < search->count; i++)
         if (strcmp(search->blobs[i].name, blob.name) == 0) return;
     if (search->count == search->capacity) return;
     cudnn_descriptor plan = NULL;
-    if (cudnn_new(cudnn, CUDNN_DESCRIPTOR_PLAN, &plan, &ignored) &&
-        cudnn_set(cudnn, plan, CUDNN_PLAN_HANDLE, CUDNN_OF_HANDLE, 1, &cudnn->handle, &ignored) &&
-        cudnn_set(cudnn, plan, CUDNN_PLAN_ENGINE_CONFIG, CUDNN_OF_DESCRIPTOR, 1, &config, &ignored) &&
-        cudnn_finalize(cudnn, plan, "a plan of attention", &ignored) && make_blob(search, plan, &blob))
+    if (cudnn_new(cudnn, CUDNN_DESCRIPTOR_PLAN, &plan, NULL) &&
+        cudnn_set(cudnn, plan, CUDNN_PLAN_HANDLE, CUDNN_OF_HANDLE, 1, &cudnn->handle, NULL) &&
+        cudnn_set(cudnn, plan, CUDNN_PLAN_ENGINE_CONFIG, CUDNN_OF_DESCRIPTOR, 1, &config, NULL) &&
+        cudnn_finalize(cudnn, plan, "a plan of attention", NULL) && make_blob(search, plan, &blob))
         search->blobs[search->count++] = blob;
     cudnn_destroy(cudnn, plan);
 }
@@ -447,12 +443,10 @@ static void try_heuristic(struct search *search, enum cudnn_heuristic mode)
     const struct cudnn *cudnn = search->cudnn;
     const int value = (int)mode;
     cudnn_descriptor heuristic = NULL, configs[MOST_CONFIGS];
-    struct status ignored;
-    status_clear(&ignored);
-    if (cudnn_new(cudnn, CUDNN_DESCRIPTOR_HEURISTIC, &heuristic, &ignored) &&
-        cudnn_set(cudnn, heuristic, CUDNN_HEURISTIC_GRAPH, CUDNN_OF_DESCRIPTOR, 1, &search->graph->whole, &ignored) &&
-        cudnn_set(cudnn, heuristic, CUDNN_HEURISTIC_MODE, CUDNN_OF_HEURISTIC_MODE, 1, &value, &ignored) &&
-        cudnn_finalize(cudnn, heuristic, "a heuristic", &ignored)) {
+    if (cudnn_new(cudnn, CUDNN_DESCRIPTOR_HEURISTIC, &heuristic, NULL) &&
+        cudnn_set(cudnn, heuristic, CUDNN_HEURISTIC_GRAPH, CUDNN_OF_DESCRIPTOR, 1, &search->graph->whole, NULL) &&
+        cudnn_set(cudnn, heuristic, CUDNN_HEURISTIC_MODE, CUDNN_OF_HEURISTIC_MODE, 1, &value, NULL) &&
+        cudnn_finalize(cudnn, heuristic, "a heuristic", NULL)) {
         int count =
             get_list(cudnn, heuristic, CUDNN_HEURISTIC_RESULTS, CUDNN_DESCRIPTOR_ENGINE_CONFIG, configs, MOST_CONFIGS);
         for (int i = 0; i < count && search->count < search->capacity; i++) {
@@ -470,17 +464,15 @@ static void try_choice(struct search *search, cudnn_descriptor engine, const str
 {
     const struct cudnn *cudnn = search->cudnn;
     cudnn_descriptor config = NULL, knob = NULL;
-    struct status ignored;
-    status_clear(&ignored);
-    bool ok = cudnn_new(cudnn, CUDNN_DESCRIPTOR_ENGINE_CONFIG, &config, &ignored) &&
-              cudnn_set(cudnn, config, CUDNN_ENGINE_CONFIG_ENGINE, CUDNN_OF_DESCRIPTOR, 1, &engine, &ignored);
+    bool ok = cudnn_new(cudnn, CUDNN_DESCRIPTOR_ENGINE_CONFIG, &config, NULL) &&
+              cudnn_set(cudnn, config, CUDNN_ENGINE_CONFIG_ENGINE, CUDNN_OF_DESCRIPTOR, 1, &engine, NULL);
     if (choice->count)
-        ok = ok && cudnn_new(cudnn, CUDNN_DESCRIPTOR_KNOB_CHOICE, &knob, &ignored) &&
-             cudnn_set(cudnn, knob, CUDNN_KNOB_CHOICE_TYPE, CUDNN_OF_KNOB, 1, &choice->knobs[0].type, &ignored) &&
-             cudnn_set(cudnn, knob, CUDNN_KNOB_CHOICE_VALUE, CUDNN_OF_INT64, 1, &choice->knobs[0].value, &ignored) &&
-             cudnn_finalize(cudnn, knob, "a knob", &ignored) &&
-             cudnn_set(cudnn, config, CUDNN_ENGINE_CONFIG_KNOB_CHOICES, CUDNN_OF_DESCRIPTOR, 1, &knob, &ignored);
-    if (ok && cudnn_finalize(cudnn, config, "a configuration", &ignored)) try_config(search, config, choice);
+        ok = ok && cudnn_new(cudnn, CUDNN_DESCRIPTOR_KNOB_CHOICE, &knob, NULL) &&
+             cudnn_set(cudnn, knob, CUDNN_KNOB_CHOICE_TYPE, CUDNN_OF_KNOB, 1, &choice->knobs[0].type, NULL) &&
+             cudnn_set(cudnn, knob, CUDNN_KNOB_CHOICE_VALUE, CUDNN_OF_INT64, 1, &choice->knobs[0].value, NULL) &&
+             cudnn_finalize(cudnn, knob, "a knob", NULL) &&
+             cudnn_set(cudnn, config, CUDNN_ENGINE_CONFIG_KNOB_CHOICES, CUDNN_OF_DESCRIPTOR, 1, &knob, NULL);
+    if (ok && cudnn_finalize(cudnn, config, "a configuration", NULL)) try_config(search, config, choice);
     cudnn_destroy(cudnn, knob);
     cudnn_destroy(cudnn, config);
 }
@@ -489,12 +481,10 @@ static void try_engine(struct search *search, int64_t index)
 {
     const struct cudnn *cudnn = search->cudnn;
     cudnn_descriptor engine = NULL, knobs[MOST_KNOBS];
-    struct status ignored;
-    status_clear(&ignored);
-    if (cudnn_new(cudnn, CUDNN_DESCRIPTOR_ENGINE, &engine, &ignored) &&
-        cudnn_set(cudnn, engine, CUDNN_ENGINE_GRAPH, CUDNN_OF_DESCRIPTOR, 1, &search->graph->whole, &ignored) &&
-        cudnn_set(cudnn, engine, CUDNN_ENGINE_INDEX, CUDNN_OF_INT64, 1, &index, &ignored) &&
-        cudnn_finalize(cudnn, engine, "an engine", &ignored)) {
+    if (cudnn_new(cudnn, CUDNN_DESCRIPTOR_ENGINE, &engine, NULL) &&
+        cudnn_set(cudnn, engine, CUDNN_ENGINE_GRAPH, CUDNN_OF_DESCRIPTOR, 1, &search->graph->whole, NULL) &&
+        cudnn_set(cudnn, engine, CUDNN_ENGINE_INDEX, CUDNN_OF_INT64, 1, &index, NULL) &&
+        cudnn_finalize(cudnn, engine, "an engine", NULL)) {
         const struct choice plain = {.engine = index};
         int count = get_list(cudnn, engine, CUDNN_ENGINE_KNOB_INFO, CUDNN_DESCRIPTOR_KNOB_INFO, knobs, MOST_KNOBS);
         for (int i = 0; i < count; i++) {

@@ -13,7 +13,7 @@ struct attention_cudnn_calls; /* opaque */
 struct attention_cudnn_calls *attention_cudnn_calls_new(const struct cudnn *cudnn, struct status *status);
 void attention_cudnn_calls_free(struct attention_cudnn_calls *calls); /* NULL: nothing */
 
-/* Least size of an operand of the call, enum attention_device_operand or ATTENTION_CUDNN_WORKSPACE, for legal params;
+/* Least size of an operand of the call, enum attention_operand or ATTENTION_CUDNN_WORKSPACE, for legal params;
  * UINT64_MAX: the call's data state no size. */
 uint64_t attention_cudnn_operand_bytes(const int64_t *params, const struct engine_call *call, int operand);
 

@@ -40,7 +40,6 @@ const struct device_kernel device_attention_cudnn = {
     .name = "attention_cudnn",
     .op = OP_ATTENTION,
     .library = LIBRARY_CUDNN,
-    .least_capability = 80,
     .problem = &op_attention,
     DEVICE_OWN_NAMES(ATTENTION_CUDNN_TACTIC_PARAMS - ATTENTION_PARAMS, "VERSION", "PLAN", "HASH0", "HASH1",
                      "WORKSPACE"),

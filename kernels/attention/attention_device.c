@@ -97,9 +97,7 @@ static int generic_candidates(const int64_t *params, const struct device_facts *
 
 const struct device_kernel device_attention_generic = {
     .name = "attention_generic",
-    .source = "kernels/attention/attention_generic.cu",
     .op = OP_ATTENTION,
-    .least_capability = 80,
     .problem = &op_attention,
     DEVICE_OWN_NAMES(ATTENTION_GENERIC_PARAMS - ATTENTION_PARAMS, "WARPS_Q", "SPLIT", "KEY_TILE"),
     .launch = generic_launch,
@@ -204,7 +202,6 @@ static int prefill_candidates(const int64_t *params, const struct device_facts *
 
 const struct device_kernel device_attention_prefill = {
     .name = "attention_prefill",
-    .source = "kernels/attention/attention_prefill.cu",
     .op = OP_ATTENTION,
     .least_capability = 90,
     .most_capability = 90,

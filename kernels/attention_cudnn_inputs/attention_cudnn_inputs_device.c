@@ -45,9 +45,7 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
 
 const struct device_kernel device_attention_cudnn_inputs = {
     .name = "attention_cudnn_inputs",
-    .source = "kernels/attention_cudnn_inputs/attention_cudnn_inputs.cu",
     .op = OP_ATTENTION_CUDNN_INPUTS,
-    .least_capability = 80,
     .problem = &op_attention_cudnn_inputs,
     .launch = launch,
     .cost = cost,

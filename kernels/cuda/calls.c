@@ -73,10 +73,8 @@ bool cuda_calls_borrow(struct cuda_calls *calls, const struct cublaslt *cublaslt
 
 void cuda_calls_close(struct cuda_calls *calls, const struct device *device)
 {
-    struct status ignored;
-    status_clear(&ignored);
     if (calls->cublaslt.library || calls->cudnn.library) {
-        bool entered = device_enter(device, &ignored);
+        bool entered = device_enter(device, NULL);
         attention_cudnn_calls_free(calls->attention);
         if (!calls->borrows) {
             cudnn_close(&calls->cudnn);

@@ -111,10 +111,8 @@ done:
 
 void cuda_kernels_free(struct cuda_kernels *kernels, const struct device *device)
 {
-    struct status ignored;
-    status_clear(&ignored);
     /* Given back even where the context cannot be entered: a lost device must not cost memory as well. */
-    bool entered = kernels->kernels && device_enter(device, &ignored);
+    bool entered = kernels->kernels && device_enter(device, NULL);
     for (size_t i = 0; i < kernels->count; i++)
         if (kernels->kernels[i].library) device->driver.LibraryUnload(kernels->kernels[i].library);
     if (entered) device_leave(device);
@@ -407,10 +405,8 @@ done:
 
 void cuda_plan_free(struct cuda_plan *bound, const struct device *device)
 {
-    struct status ignored;
-    status_clear(&ignored);
     if (bound->exec) {
-        bool entered = device_enter(device, &ignored);
+        bool entered = device_enter(device, NULL);
         device->driver.GraphExecDestroy(bound->exec);
         if (entered) device_leave(device);
     }

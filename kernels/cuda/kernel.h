@@ -22,10 +22,10 @@ struct device_geometry {
 
 struct device_kernel {
     const char *name;   /* entry, and the file's name without ".cu" */
-    const char *source; /* from the root of the tree: "kernels/rms_norm/rms_norm.cu" */
+    const char *source; /* from the root of the tree; NULL: "kernels/OP/NAME.cu" */
     enum plan_op op;
     enum plan_library library;           /* 0: code of ours; else the launch is a call, and there is no source */
-    int least_capability;                /* 80, 90, ... */
+    int least_capability;                /* 90, ...; 0: 80 */
     int most_capability;                 /* 90 for code that uses wgmma; 0: no limit */
     const struct op_descriptor *problem; /* whose parameters its first ones are; NULL: none are */
     const char *const *own_names;        /* [own_count]: of its own parameters after them: tunables, which change */

@@ -366,8 +366,14 @@ done:
     return done;
 }
 
-static const struct device_source *find_source(const struct nvrtc *nvrtc, const char *path)
+/* NULL if it is not part of this program. */
+static const struct device_source *find_source(const struct nvrtc *nvrtc, const struct device_kernel *kernel,
+                                               char path[PATH_MAX])
 {
+    if (kernel->source)
+        snprintf(path, PATH_MAX, "%s", kernel->source);
+    else
+        snprintf(path, PATH_MAX, "kernels/%s/%s.cu", plan_op_name(kernel->op), kernel->name);
     for (size_t i = 0; i < nvrtc->source_count; i++)
         if (strcmp(nvrtc->sources[i].path, path) == 0) return &nvrtc->sources[i];
     return NULL;
@@ -415,14 +421,14 @@ static bool make_options(struct options *options, const struct device_kernel *ke
 bool nvrtc_compile(struct nvrtc *nvrtc, const struct device_kernel *kernel, const int64_t *params, int capability,
                    void **cubin, size_t *size, struct status *status)
 {
-    char key[KEY_CHARACTERS + 1];
+    char key[KEY_CHARACTERS + 1], path[PATH_MAX];
     struct options options;
     *cubin = NULL;
     *size = 0;
-    const struct device_source *source = find_source(nvrtc, kernel->source);
+    const struct device_source *source = find_source(nvrtc, kernel, path);
     if (!source)
         return status_fail(status, STATUS_INTERNAL, "%s: its source '%s' is not part of this program", kernel->name,
-                           kernel->source);
+                           path);
     if (!make_options(&options, kernel, params, capability, status)) return false;
     bool cached = nvrtc->cache && make_key(nvrtc, source, &options, key);
     if (cached && read_entry(nvrtc, key, cubin, size)) return true;

@@ -60,8 +60,8 @@ const struct device_kernel *device_kernel_find(const char *name)
 
 bool device_kernel_runs_on(const struct device_kernel *kernel, const struct device_facts *gpu)
 {
-    return gpu->capability >= kernel->least_capability &&
-           (kernel->most_capability == 0 || gpu->capability <= kernel->most_capability);
+    const int least = kernel->least_capability ? kernel->least_capability : 80;
+    return gpu->capability >= least && (kernel->most_capability == 0 || gpu->capability <= kernel->most_capability);
 }
 
 bool device_tactic_same_tunables(const struct device_tactic *a, const struct device_tactic *b)

@@ -24,9 +24,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 
 const struct device_kernel device_embed = {
     .name = "embed",
-    .source = "kernels/embed/embed.cu",
     .op = OP_EMBED,
-    .least_capability = 80,
     .problem = &op_embed,
     .launch = launch,
     .cost = embed_cost,

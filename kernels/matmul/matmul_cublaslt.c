@@ -37,7 +37,6 @@ const struct device_kernel device_matmul_cublaslt = {
     .name = "cublaslt",
     .op = OP_MATMUL,
     .library = LIBRARY_CUBLASLT,
-    .least_capability = 80,
     .problem = &op_matmul,
     DEVICE_OWN_NAMES(MATMUL_CUBLASLT_PARAMS - MATMUL_FIRST_TUNABLE, "VERSION", "WORKSPACE", "ALGORITHM0", "ALGORITHM1",
                      "ALGORITHM2", "ALGORITHM3", "ALGORITHM4", "ALGORITHM5", "ALGORITHM6", "ALGORITHM7"),
@@ -157,7 +156,7 @@ bool matmul_cublaslt_run(const struct cublaslt *library, const int64_t *params, 
     struct matmul_cublaslt_problem problem;
     if (!read_data(params, call, &data, status) || !matmul_cublaslt_describe(&problem, library, params, status))
         return false;
-    int bias = matmul_device_bias_operand(params), residual = matmul_device_residual_operand(params);
+    int bias = matmul_device_operand(params, MATMUL_BIAS), residual = matmul_device_operand(params, MATMUL_RESIDUAL);
     int workspace = matmul_device_operand_count(params);
     const void *bias_pointer = bias >= 0 ? device_pointer(operands[bias]) : NULL;
     cu_deviceptr out = operands[MATMUL_OUT], c = residual >= 0 ? operands[residual] : out;

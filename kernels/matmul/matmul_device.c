@@ -6,19 +6,9 @@
 #include "formats/encoding/dtype.h"
 #include "kernels/op/op.h"
 
-int matmul_device_bias_operand(const int64_t *params)
+int matmul_device_operand(const int64_t *params, enum matmul_operand operand)
 {
-    return op_operand_position(&op_matmul, TARGET_CUDA, params, MATMUL_BIAS);
-}
-
-int matmul_device_residual_operand(const int64_t *params)
-{
-    return op_operand_position(&op_matmul, TARGET_CUDA, params, MATMUL_RESIDUAL);
-}
-
-int matmul_device_norm_operand(const int64_t *params)
-{
-    return op_operand_position(&op_matmul, TARGET_CUDA, params, MATMUL_NORM);
+    return op_operand_position(&op_matmul, TARGET_CUDA, params, (int)operand);
 }
 
 int matmul_device_operand_count(const int64_t *params) { return op_operands_present(&op_matmul, TARGET_CUDA, params); }

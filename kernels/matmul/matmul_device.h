@@ -23,9 +23,8 @@ enum { MATMUL_DEVICE_OPERANDS = MATMUL_OUT + 1, MATMUL_DEVICE_MOST_OPERANDS = MA
 /* Limits of all device matmuls, so that every index fits 64 bits and every tile count 32. */
 enum { MATMUL_DEVICE_MOST_N = 1 << 24, MATMUL_DEVICE_MOST_K = 1 << 24 };
 
-int matmul_device_bias_operand(const int64_t *params);     /* operand index, -1 if none */
-int matmul_device_residual_operand(const int64_t *params); /* operand index, -1 if none */
-int matmul_device_norm_operand(const int64_t *params);     /* operand index, -1 if none */
+/* The operand's place in a launch; -1: absent. */
+int matmul_device_operand(const int64_t *params, enum matmul_operand operand);
 int matmul_device_operand_count(const int64_t *params);
 uint64_t matmul_device_operand_bytes(const int64_t *params, int operand); /* of legal params; 0: no such operand */
 

@@ -193,9 +193,7 @@ static int find_candidates(const int64_t *params, const struct device_facts *gpu
 
 const struct device_kernel device_matmul_gemv = {
     .name = "matmul_gemv",
-    .source = "kernels/matmul/matmul_gemv.cu",
     .op = OP_MATMUL,
-    .least_capability = 80,
     .problem = &op_matmul,
     DEVICE_OWN_NAMES(MATMUL_GEMV_PARAMS - MATMUL_FIRST_TUNABLE, "WARPS", "STAGES", "CHUNK", "SPLIT_K", "GROUPS",
                      "CTAS_PER_SM", "X_SHARED", "COPY"),

@@ -120,10 +120,7 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
 
 const struct device_kernel device_matmul_mma = {
     .name = "matmul_mma",
-    .source = "kernels/matmul/matmul_mma.cu",
     .op = OP_MATMUL,
-    .least_capability = 80,
-    .most_capability = 0,
     .problem = &op_matmul,
     DEVICE_OWN_NAMES(MATMUL_MMA_PARAMS - MATMUL_FIRST_TUNABLE, "TILE_N", "TILE_M", "TILE_K", "STAGES", "WARPS_N",
                      "WARPS_M", "WARPS_K"),

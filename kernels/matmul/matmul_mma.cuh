@@ -11,7 +11,7 @@
  * Rows in shared memory are TILE_K elements long, in chunks of 16 bytes; chunk c of row r stands at c ^ (r % 8)
  * (TILE_K 32: c ^ (r / 2 % 4)), so that ldmatrix, which reads 8 rows at once, meets all banks.
  *
- * Errors: as a float32 sum in any order; 16-bit outputs are rounded once. Legal tunables: matmul_mma.h. */
+ * Errors: as a float32 sum in any order; 16-bit outputs are rounded once. Legal tunables: matmul_device.h. */
 #ifndef KERNELS_MATMUL_MATMUL_MMA_CUH
 #define KERNELS_MATMUL_MATMUL_MMA_CUH
 

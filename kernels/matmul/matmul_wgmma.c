@@ -242,7 +242,6 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
 
 const struct device_kernel device_matmul_wgmma = {
     .name = "matmul_wgmma",
-    .source = "kernels/matmul/matmul_wgmma.cu",
     .op = OP_MATMUL,
     .least_capability = 90,
     .most_capability = 90,

@@ -19,6 +19,13 @@ enum op_paged_param {
     PAGED_PARAMS
 };
 
+/* Members of an op's enum of parameters: its names for them. Its own follow from PAGED_PARAMS on. */
+#define PAGED_NAMES(op)                                                                                   \
+    op##_ROWS = OP_PARAM_ROWS, op##_COUNT_INDEX = OP_PARAM_COUNT_INDEX, op##_HEADS = PAGED_HEADS,         \
+    op##_KV_HEADS = PAGED_KV_HEADS, op##_HEAD_DIM = PAGED_HEAD_DIM, op##_PAGE_TOKENS = PAGED_PAGE_TOKENS, \
+    op##_PAGES_PER_SLOT = PAGED_PAGES_PER_SLOT, op##_PAGE_BYTES = PAGED_PAGE_BYTES,                       \
+    op##_SLOT_COUNT = PAGED_SLOT_COUNT, op##_KV_DTYPE = PAGED_KV_DTYPE, op##_X_DTYPE = PAGED_X_DTYPE
+
 #define PAGED_FIELD(member) offsetof(struct plan_geometry, member)
 /* `x`: the operand whose dtype is X_DTYPE. */
 #define OP_PAGED_PARAMS(x)                                                                                             \

@@ -37,9 +37,7 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
 
 const struct device_kernel device_rms_norm = {
     .name = "rms_norm",
-    .source = "kernels/rms_norm/rms_norm.cu",
     .op = OP_RMS_NORM,
-    .least_capability = 80,
     .problem = &op_rms_norm,
     DEVICE_OWN_NAMES(RMS_NORM_DEVICE_PARAMS - RMS_NORM_PARAMS, "THREADS"),
     .launch = launch,

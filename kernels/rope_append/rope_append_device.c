@@ -38,9 +38,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 
 const struct device_kernel device_rope_append = {
     .name = "rope_append",
-    .source = "kernels/rope_append/rope_append.cu",
     .op = OP_ROPE_APPEND,
-    .least_capability = 80,
     .problem = &op_rope_append,
     .launch = launch,
     .cost = rope_append_cost,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "kernels/op/op.h"
+#include "kernels/cuda/include/layout.cuh"
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/rope_attention/rope_attention_layout.cuh"
 
@@ -15,8 +15,6 @@ static bool in_range(const int64_t *params, int index, int64_t low, int64_t high
 
 static bool is_half(int64_t dtype) { return dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /* How the query heads of a kv head are divided among blocks, and the size of one block's result. */
 struct division {
     int64_t group, head_blocks, block_heads, dims, quads;
@@ -27,9 +25,9 @@ static struct division divide(const int64_t *params)
     struct division d;
     int64_t most = 8 * params[ROPE_ATTENTION_HEAD_TILES];
     d.group = params[ROPE_ATTENTION_HEADS] / params[ROPE_ATTENTION_KV_HEADS];
-    d.head_blocks = divide_up(d.group, most);
+    d.head_blocks = layout_divide_up(d.group, most);
     d.block_heads = d.group < most ? d.group : most;
-    d.dims = divide_up(params[ROPE_ATTENTION_HEAD_DIM], 8) * 8;
+    d.dims = layout_divide_up(params[ROPE_ATTENTION_HEAD_DIM], 8) * 8;
     d.quads = d.block_heads * d.dims / 4;
     return d;
 }
@@ -63,7 +61,7 @@ static int64_t half_shared(const struct device_facts *gpu)
  * to each multiprocessor while all of this launch's are there. */
 static int64_t least_shared(const struct device_facts *gpu)
 {
-    const int64_t least = divide_up(gpu->shared_per_sm / 3 - RESERVED_SHARED_BYTES + 1, 128) * 128;
+    const int64_t least = layout_divide_up(gpu->shared_per_sm / 3 - RESERVED_SHARED_BYTES + 1, 128) * 128;
     return least > 0 && least < half_shared(gpu) ? least : 0;
 }
 
@@ -72,7 +70,7 @@ static int64_t registers_of(const int64_t *params)
 {
     enum { REST = 86 };
     int64_t heads = params[ROPE_ATTENTION_HEAD_TILES], tiles = params[ROPE_ATTENTION_TILE_TOKENS] / 16;
-    return heads * (divide_up(params[ROPE_ATTENTION_HEAD_DIM], 64) * 16 + tiles * 8) + REST;
+    return heads * (layout_divide_up(params[ROPE_ATTENTION_HEAD_DIM], 64) * 16 + tiles * 8) + REST;
 }
 
 /* Blocks that may have work. */
@@ -102,7 +100,7 @@ static const char *check_shape(const int64_t *params)
 static bool registers_fit(const int64_t *params)
 {
     enum { MOST = 232 };
-    int64_t warps = divide_up(params[ROPE_ATTENTION_WARPS], 4) * 4;
+    int64_t warps = layout_divide_up(params[ROPE_ATTENTION_WARPS], 4) * 4;
     return registers_of(params) <= MOST && registers_of(params) * 32 * warps <= 65536;
 }
 
@@ -227,9 +225,7 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
 
 const struct device_kernel device_rope_attention = {
     .name = "rope_attention",
-    .source = "kernels/rope_attention/rope_attention.cu",
     .op = OP_ROPE_ATTENTION,
-    .least_capability = 80,
     .problem = &op_rope_attention,
     DEVICE_OWN_NAMES(ROPE_ATTENTION_PARAMS - ROPE_ATTENTION_PROBLEM_PARAMS, "SPLITS", "WARPS", "TILE_TOKENS",
                      "HEAD_TILES", "STAGES", "BULK", "ALONE_TILES"),

@@ -20,9 +20,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 
 const struct device_kernel device_rope_table = {
     .name = "rope_table",
-    .source = "kernels/rope_table/rope_table.cu",
     .op = OP_ROPE_TABLE,
-    .least_capability = 80,
     .problem = &op_rope_table,
     .launch = launch,
     .cost = rope_table_cost,

@@ -50,9 +50,7 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
 
 const struct device_kernel device_sample = {
     .name = "sample",
-    .source = "kernels/sample/sample.cu",
     .op = OP_SAMPLE,
-    .least_capability = 80,
     .problem = &op_sample,
     DEVICE_OWN_NAMES(SAMPLE_DEVICE_PARAMS - SAMPLE_PARAMS, "CLUSTER", "THREADS"),
     .launch = launch,

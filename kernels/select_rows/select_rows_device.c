@@ -26,9 +26,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 
 const struct device_kernel device_select_rows = {
     .name = "select_rows",
-    .source = "kernels/select_rows/select_rows.cu",
     .op = OP_SELECT_ROWS,
-    .least_capability = 80,
     .problem = &op_select_rows,
     .launch = launch,
     .cost = select_rows_cost,

@@ -32,9 +32,7 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
 
 const struct device_kernel device_swiglu = {
     .name = "swiglu",
-    .source = "kernels/swiglu/swiglu.cu",
     .op = OP_SWIGLU,
-    .least_capability = 80,
     .problem = &op_swiglu,
     .launch = launch,
     .cost = cost,

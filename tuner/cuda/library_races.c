@@ -60,14 +60,12 @@ static bool is_taken(const struct gpus *gpus, const struct device_tactic *tactic
 {
     struct device_geometry geometry;
     struct engine_call call = {.library = LIBRARY_CUBLASLT};
-    struct status refused;
-    status_clear(&refused);
     if (tactic->params[MATMUL_CUBLASLT_VERSION] != (int64_t)gpus->cublaslt.version ||
         tactic->kernel->launch(tactic->params, NULL, &geometry))
         return false;
     if (!tactic->kernel->call(tactic->params, NULL, 0, &call)) return false;
-    bool entered = device_enter(&gpus->devices[0], &refused);
-    bool taken = entered && matmul_cublaslt_check(&gpus->cublaslt, tactic->params, &call, &refused);
+    bool entered = device_enter(&gpus->devices[0], NULL);
+    bool taken = entered && matmul_cublaslt_check(&gpus->cublaslt, tactic->params, &call, NULL);
     if (entered) device_leave(&gpus->devices[0]);
     free((void *)call.data);
     return taken;
