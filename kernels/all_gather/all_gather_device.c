@@ -3,10 +3,6 @@
 
 #include "kernels/cuda/kernel.h"
 
-#include <string.h>
-
-#include "formats/base/checked.h"
-
 enum { WARP = 32, MAX_THREADS = 1024, VECTOR = 4 };
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)

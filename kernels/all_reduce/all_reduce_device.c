@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/all_reduce/all_reduce.h"
 
-#include "kernels/cuda/kernel.h"
-
-#include <string.h>
-
-#include "formats/base/checked.h"
 #include "kernels/all_reduce/all_reduce_layout.cuh"
+#include "kernels/cuda/kernel.h"
 
 enum {
     MAX_WIDTH = 1 << 24,

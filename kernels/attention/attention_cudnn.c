@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/base/checked.h"
 #include "kernels/attention/attention_cudnn_layout.cuh"
 
 enum {

@@ -145,14 +145,12 @@ TEST(hostile_params)
         params[ATTENTION_SCATTERED] = 1;
         assert_int_equal(kernels[k]->launch(params, &gpu, &geometry) != NULL, kernels[k] == &device_attention_prefill);
         test_launch_refuses(kernels[k], list[0],
-                            TEST_CHANGES({ATTENTION_ROWS, 0}, {ATTENTION_COUNT_INDEX, 2},
-                                         {ATTENTION_HEADS, 31}, {ATTENTION_KV_HEADS, 0},
-                                         {ATTENTION_HEAD_DIM, 127}, {ATTENTION_HEAD_DIM, 258},
+                            TEST_CHANGES({ATTENTION_ROWS, 0}, {ATTENTION_COUNT_INDEX, 2}, {ATTENTION_HEADS, 31},
+                                         {ATTENTION_KV_HEADS, 0}, {ATTENTION_HEAD_DIM, 127}, {ATTENTION_HEAD_DIM, 258},
                                          {ATTENTION_PAGE_TOKENS, 0}, {ATTENTION_PAGE_BYTES, 8},
                                          {ATTENTION_PAGES_PER_SLOT, 0}, {ATTENTION_SLOT_COUNT, 0},
-                                         {ATTENTION_KV_DTYPE, 0}, {ATTENTION_X_DTYPE, 4},
-                                         {ATTENTION_WINDOW, -1}, {ATTENTION_SCALE_BITS, 0},
-                                         {ATTENTION_PARAMS, 0}, {ATTENTION_PARAMS + 1, 8}));
+                                         {ATTENTION_KV_DTYPE, 0}, {ATTENTION_X_DTYPE, 4}, {ATTENTION_WINDOW, -1},
+                                         {ATTENTION_SCALE_BITS, 0}, {ATTENTION_PARAMS, 0}, {ATTENTION_PARAMS + 1, 8}));
     }
 }
 

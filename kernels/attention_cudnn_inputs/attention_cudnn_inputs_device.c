@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/attention_cudnn_inputs/attention_cudnn_inputs.h"
 
-#include "kernels/cuda/kernel.h"
-
 #include "kernels/attention/attention_device.h"
 #include "kernels/cuda/include/layout.cuh"
+#include "kernels/cuda/kernel.h"
 
 void attention_cudnn_inputs_params(const int64_t *attention_params, int64_t *params)
 {

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/base/checked.h"
 #include "formats/engine/cubin.h"
 
 /* ---- kernels ---- */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/embed/embed.h"
 
-#include "kernels/cuda/kernel.h"
-
 #include "kernels/cuda/include/layout.cuh"
+#include "kernels/cuda/kernel.h"
 
 enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, VECTOR = 8, MAX_PITCH = 1 << 24 };
 

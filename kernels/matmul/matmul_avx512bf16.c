@@ -9,7 +9,6 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#include <string.h>
 
 /* Each float x as hi + lo: hi is x rounded to bf16, lo the rest rounded to bf16. */
 MATMUL_INLINE void split(__m512 x, __m256i *hi, __m256i *lo)

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The oracle of matmul: one output at a time, sums in double. */
-#include <math.h>
-#include <string.h>
 
 #include "kernels/matmul/matmul.h"
 

@@ -38,12 +38,7 @@ enum rms_norm_param {
     RMS_NORM_PARAMS
 };
 
-/* GPUs: no residual before the norm; the operands of a launch are those up to OUT, then ADD_TO and COPY. */
-enum {
-    RMS_NORM_DEVICE_COPY = RMS_NORM_OUT + 2,
-    RMS_NORM_DEVICE_OPERANDS,
-    RMS_NORM_DEVICE_LEAST_OPERANDS = RMS_NORM_OUT + 1,
-};
+/* GPUs: no residual before the norm. */
 enum rms_norm_device_param {
     RMS_NORM_DEVICE_THREADS = RMS_NORM_PARAMS, /* tunable: a multiple of 32 in 32..1024, one block per row */
     RMS_NORM_DEVICE_PARAMS

@@ -3,7 +3,6 @@
 
 #include "kernels/cuda/kernel.h"
 
-
 enum { MAX_HIDDEN = 1 << 24, WARP = 32, MAX_THREADS = 1024 };
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)

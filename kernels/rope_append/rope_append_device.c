@@ -2,7 +2,6 @@
 #include "kernels/rope_append/rope_append.h"
 
 #include "kernels/cuda/kernel.h"
-
 #include "kernels/rope_append/rope_append_layout.cuh"
 
 enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, MAX_PAGE_TOKENS = 65536 };

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/rope_table/rope_table.h"
 
-#include "kernels/cuda/kernel.h"
-
 #include "kernels/cuda/include/layout.cuh"
+#include "kernels/cuda/kernel.h"
 
 enum { THREADS = LAYOUT_ROPE_TABLE_THREADS };
 

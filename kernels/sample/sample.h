@@ -51,8 +51,7 @@ enum sample_param {
     SAMPLE_PARAMS
 };
 
-/* GPUs: operands of a launch without and with FEEDBACK; tunables. */
-enum { SAMPLE_DEVICE_OPERANDS = SAMPLE_NEXT_TOKENS + 1, SAMPLE_DEVICE_OPERANDS_FEEDBACK = SAMPLE_POSITIONS + 1 };
+/* GPUs: tunables. */
 enum sample_device_param {
     SAMPLE_DEVICE_CLUSTER = SAMPLE_PARAMS, /* thread blocks of a row: 1, 2, 4, 8 (portable); 1 before 9.0 */
     SAMPLE_DEVICE_THREADS, /* of a block: a multiple of 32 in 128..512 (128 tokens are ranked at once; registers) */

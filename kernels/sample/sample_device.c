@@ -2,7 +2,6 @@
 #include "kernels/sample/sample.h"
 
 #include "kernels/cuda/kernel.h"
-
 #include "kernels/sample/sample_layout.cuh"
 
 enum {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/select_rows/select_rows.h"
 
-#include "kernels/cuda/kernel.h"
-
 #include "kernels/cuda/include/layout.cuh"
+#include "kernels/cuda/kernel.h"
 
 enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, VECTOR = 4, MAX_WIDTH = 1 << 24 };
 

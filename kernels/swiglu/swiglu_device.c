@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/swiglu/swiglu.h"
 
-#include "kernels/cuda/kernel.h"
-
 #include "kernels/cuda/include/layout.cuh"
+#include "kernels/cuda/kernel.h"
 
 enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, GROUP = 8, MAX_WIDTH = 1 << 24, FLOPS_PER_ELEMENT = 6 };
 

@@ -3,7 +3,6 @@
 
 #include <dlfcn.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "kernels/cuda/symbols.h"

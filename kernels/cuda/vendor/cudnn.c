@@ -2,9 +2,7 @@
 #include "kernels/cuda/vendor/cudnn.h"
 
 #include <dlfcn.h>
-#include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "kernels/cuda/symbols.h"
 
