@@ -257,18 +257,10 @@ struct told {
 static struct eng_sequence *begin(struct eng_session *session, size_t index)
 {
     const struct talk *talk = &talks[index];
-    struct eng_sampling sampling;
+    const struct eng_sampling sampling = fables_sampling(talk->sampled, 7 + index);
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
-    eng_sampling_init(&sampling);
     eng_sequence_options_init(&options);
-    if (talk->sampled) {
-        sampling.temperature = 0.8f;
-        sampling.top_k = 40;
-        sampling.top_p = 0.95f;
-        sampling.repetition_penalty = 1.3f;
-        sampling.seed = 7 + index;
-    }
     options.sampling = &sampling;
     options.max_new_tokens = talk->answer;
     options.context_tokens = 150;

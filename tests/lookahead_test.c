@@ -68,18 +68,10 @@ static struct eng_session *plain_session(struct eng_engine *engine)
 
 static struct eng_sequence *create(struct eng_session *session, const struct script *script)
 {
-    struct eng_sampling sampling;
+    const struct eng_sampling sampling = fables_sampling(script->sampled, script->seed);
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
-    eng_sampling_init(&sampling);
     eng_sequence_options_init(&options);
-    if (script->sampled) {
-        sampling.temperature = 0.8f;
-        sampling.top_k = 40;
-        sampling.top_p = 0.95f;
-        sampling.repetition_penalty = 1.3f;
-        sampling.seed = script->seed;
-    }
     options.sampling = &sampling;
     options.max_new_tokens = script->max_new_tokens;
     options.stop_tokens = &script->stop_token;

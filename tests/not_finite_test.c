@@ -76,18 +76,10 @@ static struct eng_session *open_session(enum runner runner, uint64_t kv_tokens)
 
 static struct eng_sequence *create(struct eng_session *session, bool sampled, uint32_t flags)
 {
-    struct eng_sampling sampling;
+    const struct eng_sampling sampling = fables_sampling(sampled, 77);
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
-    eng_sampling_init(&sampling);
     eng_sequence_options_init(&options);
-    if (sampled) {
-        sampling.temperature = 0.8f;
-        sampling.top_k = 40;
-        sampling.top_p = 0.95f;
-        sampling.repetition_penalty = 1.2f;
-        sampling.seed = 77;
-    }
     options.sampling = &sampling;
     options.max_new_tokens = ANSWER;
     options.flags = flags | ENG_SEQUENCE_IGNORE_EOS;

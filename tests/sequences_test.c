@@ -12,15 +12,8 @@ static const size_t prompt_lengths[SEQUENCES] = {1, 7, 8, 9, 64, 65, 130, LONGES
 
 static void make_options(size_t index, struct eng_sampling *sampling, struct eng_sequence_options *options)
 {
-    eng_sampling_init(sampling);
+    *sampling = fables_sampling(index % 2, 1000 + index);
     eng_sequence_options_init(options);
-    if (index % 2) {
-        sampling->temperature = 0.9f;
-        sampling->top_p = 0.95f;
-        sampling->top_k = 50;
-        sampling->repetition_penalty = 1.1f;
-        sampling->seed = 1000 + index;
-    }
     options->sampling = sampling;
     options->max_new_tokens = ANSWER;
     options->flags = ENG_SEQUENCE_IGNORE_EOS;

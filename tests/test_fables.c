@@ -94,6 +94,19 @@ struct eng_session *fables_session(struct eng_engine *engine, const struct eng_s
     return session;
 }
 
+struct eng_sampling fables_sampling(bool sampled, uint64_t seed)
+{
+    struct eng_sampling sampling;
+    eng_sampling_init(&sampling);
+    if (!sampled) return sampling;
+    sampling.temperature = 0.8f;
+    sampling.top_k = 40;
+    sampling.top_p = 0.95f;
+    sampling.repetition_penalty = 1.3f;
+    sampling.seed = seed;
+    return sampling;
+}
+
 void fables_finish(struct eng_session *session)
 {
     uint32_t unfinished = 1;

@@ -41,6 +41,8 @@ void expect_ok(enum eng_status status, const struct eng_error *reported, const c
 /* An open engine and a session on it; options may be NULL. */
 struct eng_engine *fables_open(void);
 struct eng_session *fables_session(struct eng_engine *engine, const struct eng_session_options *options);
+/* Greedy; or sampled, with everything that changes a draw. */
+struct eng_sampling fables_sampling(bool sampled, uint64_t seed);
 /* Steps until all sequences are done. */
 void fables_finish(struct eng_session *session);
 

@@ -73,13 +73,24 @@ static void load_ranks(struct model *model, int index, enum plan_kind kind, uint
 
 static void load(struct model *model, int index, enum plan_kind kind) { load_ranks(model, index, kind, 1); }
 
-static void optimise(struct model *model)
+/* After all passes, with weights placed. */
+static void load_optimised(struct model *model, int index, enum plan_kind kind, uint32_t ranks)
 {
     struct status status = {0};
-    if (!run_passes(&model->graph, NULL, NULL, &status)) fail_msg("%s", status.message);
     uint64_t bytes;
+    load_ranks(model, index, kind, ranks);
+    if (!run_passes(&model->graph, NULL, NULL, &status)) fail_msg("%s", status.message);
     assume_weights(&model->graph, ENCODING_BF16);
     assert_true(plan_weights(&model->graph, &bytes, &status));
+}
+
+/* Every launch of the plan is verified. */
+static void lower(struct model *model, uint32_t rows, struct plan *plan)
+{
+    struct status status = {0};
+    if (!lower_plan(&model->graph, &model->lowering, rows, plan, &status)) fail_msg("%s", status.message);
+    for (uint32_t n = 0; n < plan->header.launch_count; n++)
+        if (!op_verify(plan, n, TARGET_CPU, &model->lowering.geometry, "plan", &status)) fail_msg("%s", status.message);
 }
 
 static int count_ops(const struct graph *graph, enum plan_op op)
@@ -107,8 +118,7 @@ TEST(passes_fuse)
     for (int c = 0; c < CONFIGS; c++)
         for (int kind = PLAN_DECODE; kind <= PLAN_PREFILL; kind++) {
             struct model model;
-            load(&model, c, (enum plan_kind)kind);
-            optimise(&model);
+            load_optimised(&model, c, (enum plan_kind)kind, 1);
             const struct graph *graph = &model.graph;
             assert_int_equal(count_ops(graph, OP_MATMUL), 3 * 4 + 1);
             assert_int_equal(count_ops(graph, OP_ADD), 0);
@@ -231,8 +241,7 @@ TEST(memory_is_never_shared_while_alive)
                 struct model model;
                 struct memory_plan memory;
                 struct status status = {0};
-                load_ranks(&model, c / 3, (enum plan_kind)kind, 1u << c % 3);
-                optimise(&model);
+                load_optimised(&model, c / 3, (enum plan_kind)kind, 1u << c % 3);
                 uint64_t out_rows = kind == PLAN_DECODE ? rows : 1;
                 assert_true(lower_exchange_bytes(&model.graph, &model.lowering, rows, out_rows,
                                                  &model.lowering.exchange_bytes, &status));
@@ -287,12 +296,11 @@ TEST(plans_verify_and_are_ordered)
                 struct model model;
                 struct plan plan;
                 struct status status = {0};
-                load_ranks(&model, c / 3, (enum plan_kind)kind, 1u << c % 3);
-                optimise(&model);
+                load_optimised(&model, c / 3, (enum plan_kind)kind, 1u << c % 3);
                 uint64_t out_rows = kind == PLAN_DECODE ? rows : 1;
                 assert_true(lower_exchange_bytes(&model.graph, &model.lowering, rows, out_rows,
                                                  &model.lowering.exchange_bytes, &status));
-                if (!lower_plan(&model.graph, &model.lowering, rows, &plan, &status)) fail_msg("%s", status.message);
+                lower(&model, rows, &plan);
                 struct plan_space_sizes sizes = {0};
                 struct plan_geometry *geometry = &model.lowering.geometry;
                 sizes.bytes[SPACE_STEP] = plan.header.step_bytes;
@@ -305,8 +313,6 @@ TEST(plans_verify_and_are_ordered)
                 sizes.bytes[SPACE_ARENA] = plan.header.arena_bytes;
                 sizes.bytes[SPACE_KV] = geometry->page_bytes;
                 if (!plan_verify(&plan, &sizes, "plan", &status)) fail_msg("%s", status.message);
-                for (uint32_t n = 0; n < plan.header.launch_count; n++)
-                    if (!op_verify(&plan, n, TARGET_CPU, geometry, "plan", &status)) fail_msg("%s", status.message);
                 check_dependencies(&plan);
                 plan_free(&plan);
                 graph_free(&model.graph);
@@ -426,8 +432,7 @@ TEST(collectives_survive_the_passes)
         for (int kind = PLAN_DECODE; kind <= PLAN_PREFILL; kind++)
             for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
                 struct model model;
-                load_ranks(&model, c, (enum plan_kind)kind, ranks);
-                optimise(&model);
+                load_optimised(&model, c, (enum plan_kind)kind, ranks);
                 const struct graph *graph = &model.graph;
                 assert_int_equal(count_ops(graph, OP_ALL_REDUCE), 1 + 2 * LAYERS);
                 assert_int_equal(count_ops(graph, OP_ALL_GATHER), 1);
@@ -473,11 +478,10 @@ TEST(launches_state_a_ranks_share)
     struct model model;
     struct plan plan;
     struct status status = {0};
-    load_ranks(&model, 2, PLAN_DECODE, 4);
-    optimise(&model);
+    load_optimised(&model, 2, PLAN_DECODE, 4);
     assert_true(lower_exchange_bytes(&model.graph, &model.lowering, 3, 3, &model.lowering.exchange_bytes, &status));
     assert_int_equal(model.lowering.exchange_bytes, 3 * HIDDEN * sizeof(float));
-    if (!lower_plan(&model.graph, &model.lowering, 3, &plan, &status)) fail_msg("%s", status.message);
+    lower(&model, 3, &plan);
     int found = 0;
     for (uint32_t n = 0; n < plan.header.launch_count; n++) {
         const struct plan_launch *launch = &plan.launches[n];
@@ -562,8 +566,7 @@ TEST(collectives_take_turns)
         struct status status = {0};
         uint64_t exchange = 0, comm_bytes;
         for (int k = 0; k < 2; k++) {
-            load_ranks(&models[k], k, PLAN_DECODE + (enum plan_kind)k, 2);
-            optimise(&models[k]);
+            load_optimised(&models[k], k, PLAN_DECODE + (enum plan_kind)k, 2);
             if (odd & 1 << k) add_collective(&models[k].graph);
             if (!graph_check(&models[k].graph, "test", &status)) fail_msg("%s", status.message);
             uint64_t bytes;
@@ -575,13 +578,9 @@ TEST(collectives_take_turns)
             struct plan plan;
             model->lowering.exchange_bytes = exchange;
             assert_true(lower_comm_bytes(&model->lowering, &comm_bytes));
-            if (!lower_plan(&model->graph, &model->lowering, sizes[p % SIZES], &plan, &status))
-                fail_msg("%s", status.message);
+            lower(model, sizes[p % SIZES], &plan);
             note_turns(&plan, comm_bytes, &turns[p]);
             assert_int_equal(turns[p].count, 2 + 2 * LAYERS + (odd >> p / SIZES & 1));
-            for (uint32_t n = 0; n < plan.header.launch_count; n++)
-                if (!op_verify(&plan, n, TARGET_CPU, &model->lowering.geometry, "plan", &status))
-                    fail_msg("%s", status.message);
             check_dependencies(&plan);
             plan_free(&plan);
         }
@@ -598,8 +597,7 @@ TEST(one_rank_exchanges_nothing)
 {
     struct model model;
     struct status status = {0};
-    load(&model, 0, PLAN_DECODE);
-    optimise(&model);
+    load_optimised(&model, 0, PLAN_DECODE, 1);
     uint64_t bytes = 1;
     assert_true(lower_exchange_bytes(&model.graph, &model.lowering, 16, 16, &bytes, &status));
     assert_int_equal(bytes, 0);
@@ -614,8 +612,7 @@ TEST(absurd_exchanges_are_refused)
     struct model model;
     struct status status = {0};
     uint64_t bytes;
-    load_ranks(&model, 0, PLAN_DECODE, 2);
-    optimise(&model);
+    load_optimised(&model, 0, PLAN_DECODE, 2);
     static const uint64_t rows[] = {UINT64_C(1) << 56, (UINT64_C(1) << 56) + 1, UINT64_MAX};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         status_clear(&status);
@@ -635,8 +632,7 @@ TEST(absurd_sizes_are_refused)
     struct model model;
     struct plan plan;
     struct status status = {0};
-    load(&model, 0, PLAN_DECODE);
-    optimise(&model);
+    load_optimised(&model, 0, PLAN_DECODE, 1);
     model.lowering.geometry.vocab_size = UINT64_C(1) << 60;
     assert_false(lower_plan(&model.graph, &model.lowering, 1 << 20, &plan, &status));
     assert_int_equal(status.code, STATUS_BAD_INPUT);
