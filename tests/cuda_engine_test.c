@@ -21,19 +21,9 @@ static int set_up(void **state)
     return lowered_engine_build(state);
 }
 
-static void set(const char *name, uint64_t value)
-{
-    char text[24];
-    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
-    setenv(name, text, 1);
-    fake.reset();
-}
-
 static int begin(void **state)
 {
-    unsetenv("FAKE_CUDA_CAPABILITY");
-    unsetenv("FAKE_CUDA_FAIL_CALL");
-    fake.reset();
+    test_fake_cuda_begin(&fake);
     return 0;
 }
 
@@ -311,7 +301,7 @@ TEST(each_call_failing)
     shut_device(&loaded);
     for (uint64_t call = before + 1; call <= calls; call++) {
         struct status status = {0};
-        set("FAKE_CUDA_FAIL_CALL", call);
+        test_fake_cuda_set(&fake, "FAKE_CUDA_FAIL_CALL", call);
         open_device(&loaded);
         assert_int_equal(fake.calls(), before);
         int64_t alive = fake.live(-1);
@@ -496,12 +486,12 @@ TEST(engines_for_other_gpus_run_there)
         bool ok = try_everything(&loaded, &status);
         test_expect_failure(ok, &status, STATUS_VERSION, "its code is for another GPU|9.0");
         unload(&loaded);
-        set("FAKE_CUDA_CAPABILITY", (uint64_t)test_gpus[gpus[g]].capability);
+        test_fake_cuda_set(&fake, "FAKE_CUDA_CAPABILITY", (uint64_t)test_gpus[gpus[g]].capability);
         load_file(&loaded, test_path(folder, "other.eng"));
         test_expect_success(try_everything(&loaded, &status), &status);
         unload(&loaded);
         assert_int_equal(fake.misuse(), 0);
-        set("FAKE_CUDA_CAPABILITY", 90);
+        test_fake_cuda_set(&fake, "FAKE_CUDA_CAPABILITY", 90);
         test_folder_remove(folder);
     }
 }

@@ -39,21 +39,9 @@ static int remove_all(void **state)
     return fables_remove(state);
 }
 
-static const char *const settings[] = {"FAKE_CUDA_DEVICES", "FAKE_CUDA_CAPABILITY", "FAKE_CUDA_MEMORY",
-                                       "FAKE_CUDA_FAIL_CALL"};
-
-static void set(const char *name, uint64_t value)
-{
-    char text[24];
-    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
-    setenv(name, text, 1);
-    fake.reset();
-}
-
 static int begin(void **state)
 {
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) unsetenv(settings[i]);
-    fake.reset();
+    test_fake_cuda_begin(&fake);
     return 0;
 }
 
@@ -217,7 +205,7 @@ TEST(test_the_only_user)
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     for (uint32_t only = 0; only < 2; only++) {
         struct eng_engine *engine = NULL;
-        set("FAKE_CUDA_DEVICES", 4);
+        test_fake_cuda_set(&fake, "FAKE_CUDA_DEVICES", 4);
         eng_open_options_init(&options);
         options.device = 2;
         options.only_cuda_user = only;
@@ -245,7 +233,7 @@ TEST(test_the_only_user)
         eng_close(&engine);
     }
     assert_memory_equal(&answers[0], &answers[1], sizeof answers[0]);
-    set("FAKE_CUDA_DEVICES", 4);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_DEVICES", 4);
     options.device = 9;
     refused(&options, ENG_MACHINE,
             (const char *[]){"GPU 9, if there is one of that number", "nvidia-smi lists a GPU", "CUDA_VISIBLE_DEVICES",
@@ -254,7 +242,7 @@ TEST(test_the_only_user)
 
 TEST(test_refusals)
 {
-    set("FAKE_CUDA_DEVICES", 0);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_DEVICES", 0);
     refused(NULL, ENG_MACHINE, (const char *[]){"NVIDIA driver", "nvidia-smi", NULL});
     /* Engines for the CPU accept the option. */
     begin(NULL);
@@ -262,10 +250,10 @@ TEST(test_refusals)
     eng_open_options_init(&options);
     options.device = 3;
     refused(&options, ENG_MACHINE, (const char *[]){"GPU 3", NULL});
-    set("FAKE_CUDA_CAPABILITY", 80);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_CAPABILITY", 80);
     refused(NULL, ENG_MACHINE, (const char *[]){"expected a GPU of compute capability 9.0", "8.0", "engbuild", NULL});
     begin(NULL);
-    set("FAKE_CUDA_MEMORY", 1 << 20);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_MEMORY", 1 << 20);
     refused(NULL, ENG_MACHINE, (const char *[]){"expected", "bytes free", "weights", "KV pages", "found", NULL});
 }
 
@@ -276,7 +264,7 @@ TEST(test_pool_that_does_not_fit)
     struct eng_session *session;
     eng_session_options_init(&options);
     eng_session_facts_init(&facts);
-    set("FAKE_CUDA_MEMORY", 48 << 20);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_MEMORY", 48 << 20);
     struct eng_engine *engine = open_engine();
     session = fables_session(engine, NULL); /* what fits */
     CHECK(eng_session_get_facts(session, &facts, &error));
@@ -319,7 +307,7 @@ TEST(test_damage)
     refused_with_damage(weights_end - 100, "section 'weights'");
     refused_with_damage(size - 1, "section 'golden'");
     /* The GPU is opened at the same time: of two failures the file's is reported. */
-    set("FAKE_CUDA_DEVICES", 0);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_DEVICES", 0);
     refused_with_damage(size - 1, "section 'golden'");
 }
 
@@ -333,7 +321,7 @@ TEST(test_each_call_failing)
     for (uint64_t call = 1;; call += step) {
         struct eng_engine *engine = NULL;
         struct eng_session *session = NULL;
-        set("FAKE_CUDA_FAIL_CALL", call);
+        test_fake_cuda_set(&fake, "FAKE_CUDA_FAIL_CALL", call);
         error.message[0] = '\0';
         enum eng_status status = eng_open(path, &open_options, &engine, &error);
         if (!status) status = eng_session_create(engine, NULL, &session, &error);

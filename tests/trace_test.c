@@ -47,8 +47,7 @@ static int remove_all(void **state)
 
 static int begin(void **state)
 {
-    unsetenv("FAKE_CUDA_FAIL_CALL");
-    fake.reset();
+    test_fake_cuda_begin(&fake);
     return 0;
 }
 
@@ -202,17 +201,11 @@ TEST(test_each_call_failing)
 {
     uint64_t before = 0, failures = 0;
     for (uint64_t call = 0; call <= 40; call++) {
-        char text[24];
         struct status status;
         struct trace trace;
         uint32_t slot;
         int32_t token = 5;
-        snprintf(text, sizeof text, "%llu", (unsigned long long)(before + call));
-        if (call)
-            setenv("FAKE_CUDA_FAIL_CALL", text, 1);
-        else
-            unsetenv("FAKE_CUDA_FAIL_CALL");
-        fake.reset();
+        test_fake_cuda_set(&fake, "FAKE_CUDA_FAIL_CALL", call ? before + call : 0); /* 0: none fails */
         struct eng_session *session = open_session(device_path);
         CHECK(eng_slot_acquire(session, &slot, &error));
         if (!call) before = fake.calls();

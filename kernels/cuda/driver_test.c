@@ -22,22 +22,10 @@ static int find_fake(void **state)
     return 0;
 }
 
-static const char *const settings[] = {"FAKE_CUDA_DEVICES", "FAKE_CUDA_CAPABILITY", "FAKE_CUDA_MEMORY",
-                                       "FAKE_CUDA_DRIVER_VERSION", "FAKE_CUDA_FAIL_CALL"};
-
-static void set(const char *name, unsigned value)
-{
-    char text[16];
-    snprintf(text, sizeof text, "%u", value);
-    setenv(name, text, 1);
-    fake.reset();
-}
-
 static int begin(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) unsetenv(settings[i]);
-    fake.reset();
+    test_fake_cuda_begin(&fake);
     return 0;
 }
 
@@ -71,9 +59,9 @@ TEST(test_facts)
 {
     struct device device;
     struct status status = {0};
-    set("FAKE_CUDA_DEVICES", 3);
-    set("FAKE_CUDA_MEMORY", 123456789);
-    set("FAKE_CUDA_CAPABILITY", 103);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_DEVICES", 3);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_MEMORY", 123456789);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_CAPABILITY", 103);
     if (!device_open(&device, 2, &status)) fail_msg("%s", status.message);
     assert_string_equal(device.facts.name, "Fake GPU");
     assert_int_equal(strncmp(device.facts.uuid, "GPU-20212223-2425-2627-2829-2a2b2c2d2e2f",
@@ -120,15 +108,15 @@ TEST(test_context_is_current_inside_only)
 
 TEST(test_refusals)
 {
-    set("FAKE_CUDA_DRIVER_VERSION", 12030);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_DRIVER_VERSION", 12030);
     expect_refused(0, "NVIDIA driver: expected one for CUDA 12.4 or later, found one for CUDA 12.3; update the driver");
-    set("FAKE_CUDA_DRIVER_VERSION", 11080);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_DRIVER_VERSION", 11080);
     expect_refused(0, "found one for CUDA 11.8");
-    set("FAKE_CUDA_DRIVER_VERSION", 12040);
-    set("FAKE_CUDA_DEVICES", 0);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_DRIVER_VERSION", 12040);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_DEVICES", 0);
     expect_refused(0, "expected cuInit to succeed, found: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected); "
                       "check that nvidia-smi lists a GPU");
-    set("FAKE_CUDA_DEVICES", 2);
+    test_fake_cuda_set(&fake, "FAKE_CUDA_DEVICES", 2);
     expect_refused(2, "GPU 2: expected a number below 2");
     expect_refused(-1, "GPU -1: expected a number below 2");
     expect_refused(INT_MAX, "choose another, or check CUDA_VISIBLE_DEVICES");
@@ -142,7 +130,7 @@ TEST(test_each_call_failing)
         struct device device;
         struct status status = {0};
         uint64_t bytes = 0;
-        set("FAKE_CUDA_FAIL_CALL", call);
+        test_fake_cuda_set(&fake, "FAKE_CUDA_FAIL_CALL", call);
         bool opened = device_open(&device, 0, &status);
         if (opened && !device_free_memory(&device, &bytes, &status)) opened = false;
         if (!opened) {

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 #include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 struct test_fake_cuda {
     void (*reset)(void);
@@ -42,6 +44,24 @@ static inline struct test_fake_cuda test_fake_cuda_find(void)
         memcpy(functions[i].function, &address, sizeof address);
     }
     return fake;
+}
+
+/* A setting of fake_cuda.h, in effect at once. */
+static inline void test_fake_cuda_set(const struct test_fake_cuda *fake, const char *name, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    setenv(name, text, 1);
+    fake->reset();
+}
+
+/* Every number that a test may have set has its default again. */
+static inline void test_fake_cuda_begin(const struct test_fake_cuda *fake)
+{
+    static const char *const names[] = {"FAKE_CUDA_DEVICES", "FAKE_CUDA_CAPABILITY", "FAKE_CUDA_MEMORY",
+                                        "FAKE_CUDA_DRIVER_VERSION", "FAKE_CUDA_FAIL_CALL"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+    fake->reset();
 }
 
 #endif

@@ -134,10 +134,7 @@ static void each_call_failing(void **state)
     device_close(&device);
     for (uint64_t call = 0; call <= made; call++) { /* 0: none fails */
         struct status status = {0};
-        char text[16];
-        snprintf(text, sizeof text, "%d", (int)(call ? opening + call : 0));
-        setenv("FAKE_CUDA_FAIL_CALL", text, 1);
-        fake.reset();
+        test_fake_cuda_set(&fake, "FAKE_CUDA_FAIL_CALL", call ? opening + call : 0);
         test_expect_success(device_open(&device, 0, &status), &status);
         cu_deviceptr memory = allocate(WEIGHTS);
         opening = fake.calls();
@@ -155,8 +152,7 @@ static void each_call_failing(void **state)
     }
     assert_true(kept <= 1);
     assert_true(failed > 4 * CHUNKS); /* at least a copy and an event for each MiB */
-    unsetenv("FAKE_CUDA_FAIL_CALL");
-    fake.reset();
+    test_fake_cuda_begin(&fake);
 }
 
 int main(int argc, char **argv)
