@@ -45,35 +45,35 @@ static void make(struct small_plan *small, const char *launches)
     }
 }
 
+static struct small_plan own, library; /* of the current test */
+
 /* An engine with a plan and a library plan that replaces it. */
-static bool verify(const struct small_plan *plan, const struct small_plan *library, uint64_t ranks)
+static bool verify(const struct small_plan *plan, const struct small_plan *twin, uint64_t ranks)
 {
     const struct engine_call call = {.library = LIBRARY_NCCL, .version = 1};
-    struct plan copy = plan->plan, library_copy = library ? library->plan : plan->plan;
+    struct plan copy = plan->plan, library_copy = twin ? twin->plan : plan->plan;
     const struct engine bare = {.manifest.geometry.ranks = ranks,
                                 .plans = &copy,
                                 .plan_count = 1,
                                 .calls = (struct engine_call *)&call,
-                                .call_count = library && ranks > 1,
-                                .library_plans = library ? &library_copy : NULL};
+                                .call_count = twin && ranks > 1,
+                                .library_plans = twin ? &library_copy : NULL};
     status_clear(&status);
     bool ok = engine_verify_exchange(&bare, &status);
     assert_int_equal(ok, status.code == STATUS_OK);
     return ok;
 }
 
-static void expect_good(const struct small_plan *library)
+static void expect_good(void)
 {
-    struct small_plan own;
     make(&own, "rg");
-    if (!verify(&own, library, 2)) fail_msg("%s", status.message);
+    if (!verify(&own, &library, 2)) fail_msg("%s", status.message);
 }
 
-static void expect_bad(const struct small_plan *library, const char *expected)
+static void expect_bad(const char *expected)
 {
-    struct small_plan own;
     make(&own, "rg");
-    test_expect_failure(verify(&own, library, 2), &status, STATUS_CORRUPT, expected);
+    test_expect_failure(verify(&own, &library, 2), &status, STATUS_CORRUPT, expected);
 }
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
@@ -82,9 +82,8 @@ TEST(library_collectives_have_no_buffer)
 {
     static const char *const good[] = {"R", "G", "aRaRaG", "rRg", "RrGgG", "arRag"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        struct small_plan library;
         make(&library, good[i]);
-        expect_good(&library);
+        expect_good();
     }
 }
 
@@ -94,7 +93,6 @@ TEST(operands_in_the_comm_space_are_refused)
     static const struct plan_operand buffer = {.space = SPACE_COMM, .offset = HEADER_BYTES + 512, .bytes = BLOCK};
     for (int n = 0; n < 2 * 2; n++) { /* either operand of both ops */
         const int launch = n / 2 ? 3 : 1;
-        struct small_plan library;
         struct plan_operand *operands = &library.operands[2 * launch];
         char expected[160];
         make(&library, "rRaGg");
@@ -102,31 +100,29 @@ TEST(operands_in_the_comm_space_are_refused)
         snprintf(expected, sizeof expected,
                  "section 'library plans': plan 0: launch %d: a library call with the header of the COMM space",
                  launch);
-        expect_bad(&library, expected);
+        expect_bad(expected);
         operands[1 - n % 2] = buffer; /* as for a collective of our own */
-        expect_bad(&library, expected);
+        expect_bad(expected);
         operands[n % 2] = (struct plan_operand){.space = SPACE_ARENA};
         snprintf(expected, sizeof expected,
                  "section 'library plans': plan 0: launch %d: 0 headers and 1 buffers of the COMM space, expected at "
                  "most a header",
                  launch);
-        expect_bad(&library, expected);
+        expect_bad(expected);
         operands[1 - n % 2].offset = 64;
-        expect_bad(&library, "expected the header of the COMM space or a buffer after it, found 64 bytes at offset 64");
+        expect_bad("expected the header of the COMM space or a buffer after it, found 64 bytes at offset 64");
     }
     /* Any other op may read the header, as our kernel or a library call. */
-    struct small_plan library;
     make(&library, "Ra");
     library.operands[2] = header;
-    expect_good(&library);
+    expect_good();
     library.launches[1].attributes = LAUNCH_LIBRARY;
-    expect_good(&library);
+    expect_good();
 }
 
 TEST(one_rank_has_no_collectives)
 {
     for (uint64_t ranks = 0; ranks <= 1; ranks++) {
-        struct small_plan own, library;
         make(&own, "a");
         make(&library, "aR");
         assert_false(verify(&own, &library, ranks));
@@ -141,18 +137,17 @@ TEST(buffers_count_across_library_collectives)
 {
     static const char *const plans[] = {"rRg", "RrGg", "raRGagR"};
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
-        struct small_plan library;
         make(&library, plans[i]);
-        expect_good(&library);
+        expect_good();
         const int second = (int)(strchr(plans[i], 'g') - plans[i]);
         struct plan_operand *buffer = &library.operands[2 * second + 1];
         const char *expected = test_text(
             "section 'library plans': plan 0: launch %d: its buffer overlaps that of the collective before it", second);
         buffer->offset = HEADER_BYTES; /* buffer of the first one */
-        expect_bad(&library, expected);
+        expect_bad(expected);
         buffer->offset = HEADER_BYTES + BLOCK;
         library.operands[2 * (strchr(plans[i], 'r') - plans[i]) + 1].bytes++;
-        expect_bad(&library, expected);
+        expect_bad(expected);
     }
 }
 
@@ -160,15 +155,14 @@ TEST(buffers_count_across_library_collectives)
 TEST(ends_of_plans_count)
 {
     static const char message[] = "overlaps that of a plan's first one (to byte ";
-    struct small_plan library;
     make(&library, "RgG"); /* begins where it ends */
-    expect_bad(&library, message);
+    expect_bad(message);
     make(&library, "RrgG");
-    expect_good(&library);
+    expect_good();
     library.operands[3].offset = HEADER_BYTES + BLOCK, library.operands[5].offset = HEADER_BYTES;
-    expect_bad(&library, message); /* ends where the own plan begins */
+    expect_bad(message); /* ends where the own plan begins */
     library.operands[5].offset = HEADER_BYTES + 3 * BLOCK;
-    expect_bad(&library, message); /* begins where the own plan ends */
+    expect_bad(message); /* begins where the own plan ends */
 }
 
 /* Random plans: library calls in between do not change whether they are accepted. */
@@ -181,15 +175,15 @@ TEST(library_collectives_change_nothing)
         struct small_plan plans[2][2];
         for (int p = 0; p < 2; p++) {
             uint64_t places[MOST_LAUNCHES];
-            int own = 0, all = 0, count = (int)test_random(&random) % 5;
-            while (own < count || (all < MOST_LAUNCHES && test_random(&random) % 2)) {
-                const bool library = own == count || (MOST_LAUNCHES - all > count - own && test_random(&random) % 2);
-                with[all++] = library ? 'G' : 'r';
-                if (library) continue;
-                without[own] = 'r';
-                places[own++] = test_random(&random) % 6;
+            int ours = 0, all = 0, count = (int)test_random(&random) % 5;
+            while (ours < count || (all < MOST_LAUNCHES && test_random(&random) % 2)) {
+                const bool call = ours == count || (MOST_LAUNCHES - all > count - ours && test_random(&random) % 2);
+                with[all++] = call ? 'G' : 'r';
+                if (call) continue;
+                without[ours] = 'r';
+                places[ours++] = test_random(&random) % 6;
             }
-            with[all] = without[own] = '\0';
+            with[all] = without[ours] = '\0';
             make(&plans[0][p], without);
             make(&plans[1][p], with);
             for (int i = 0, n = 0; i < all; i++) {
@@ -215,7 +209,6 @@ TEST(apart_all_collectives_are_calls)
         int refused; /* the launch that the message names; -1: none */
     } cases[] = {{"R", -1}, {"aRaG", -1}, {"RRRRRRRG", -1}, {"r", 0}, {"Rg", 1}, {"RaGgr", 3}, {"aaaRr", 4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct small_plan library;
         make(&library, cases[i].launches);
         library.plan.header.use = PLAN_USE_APART;
         const char *expected = test_text(
@@ -223,15 +216,14 @@ TEST(apart_all_collectives_are_calls)
             "processes do not share",
             cases[i].refused);
         if (cases[i].refused < 0)
-            expect_good(&library);
+            expect_good();
         else
-            expect_bad(&library, expected);
+            expect_bad(expected);
     }
 }
 
 TEST(one_rank_is_never_apart)
 {
-    struct small_plan own, library;
     make(&own, "a");
     make(&library, "a");
     assert_true(verify(&own, &library, 1));
@@ -246,7 +238,6 @@ TEST(one_rank_is_never_apart)
 TEST(plans_of_our_own_are_for_all)
 {
     for (uint32_t use = 1; use <= 2; use++) {
-        struct small_plan own;
         make(&own, "a");
         own.plan.header.use = use;
         const char *expected = test_text("section 'plans': plan 0: use: expected 0, found %u", use);
@@ -266,47 +257,42 @@ TEST(libraries_go_with_the_number_of_ranks)
 {
     static const int libraries[] = {LIBRARY_CUBLASLT, LIBRARY_CUDNN, LIBRARY_NCCL, LIBRARY_COUNT, INT32_MAX};
     static const uint64_t ranks[] = {0, 1, 2, PLAN_MAX_RANKS};
-    struct small_plan own;
     make(&own, "a");
     for (int l = 0; l < 5; l++)
         for (int r = 0; r < 4; r++) {
-            const enum plan_library library = (enum plan_library)libraries[l];
+            const enum plan_library which = (enum plan_library)libraries[l];
             /* A later, unknown library is allowed in any engine. */
-            struct engine_call calls[] = {{.library = (enum plan_library)LIBRARY_COUNT}, {.library = library}};
+            struct engine_call calls[] = {{.library = (enum plan_library)LIBRARY_COUNT}, {.library = which}};
             const struct engine bare = {.manifest.geometry.ranks = ranks[r],
                                         .plans = &own.plan,
                                         .plan_count = 1,
                                         .calls = calls,
                                         .call_count = 2};
-            const bool good = l > 2 || (library == LIBRARY_NCCL) == (r > 1);
+            const bool good = l > 2 || (which == LIBRARY_NCCL) == (r > 1);
             assert_int_equal(engine_verify_exchange(&bare, &status), good);
             if (good) continue;
             const char *expected = test_text("section 'library calls': call 1: %s in an engine of %d ranks",
-                                             plan_library_name(library), ranks[r] ? (int)ranks[r] : 1);
+                                             plan_library_name(which), ranks[r] ? (int)ranks[r] : 1);
             assert_string_equal(status.message, expected);
             assert_int_equal(status.code, STATUS_CORRUPT);
         }
 }
 
+static void *calls_section(int number) { return sample.calls_section; }
+
 /* The same for a file with one rank. */
 TEST(files_of_one_rank_call_no_nccl)
 {
-    size_t size;
-    for (int call = 0; call < 2; call++) {
-        uint32_t library = LIBRARY_NCCL;
-        assert_int_equal(make_sample(NULL), 0);
-        uint8_t *entry = sample.calls_section + sizeof(struct engine_calls_header) +
-                         (size_t)call * sizeof(struct engine_call_entry) + offsetof(struct engine_call_entry, library);
-        memcpy(entry, &library, sizeof library);
-        const char *expected =
-            test_text("collectives: section 'library calls': call %d: NCCL in an engine of 1 ranks", call);
-        expect_sample_refused(expected);
-        library = LIBRARY_COUNT;
-        memcpy(entry, &library, sizeof library);
-        uint8_t *bytes = written(false, &size);
-        expect_accepted(bytes, size);
-        free(bytes);
-    }
+#define LIBRARY_OF(call, value, expected)                                                            \
+    FIELD(IN_SAMPLE, sizeof(struct engine_calls_header) + (call) * sizeof(struct engine_call_entry), \
+          engine_call_entry, library, value, expected)
+    static const struct edit edits[] = {
+        LIBRARY_OF(0, LIBRARY_NCCL, "collectives: section 'library calls': call 0: NCCL in an engine of 1 ranks"),
+        LIBRARY_OF(1, LIBRARY_NCCL, "collectives: section 'library calls': call 1: NCCL in an engine of 1 ranks"),
+        LIBRARY_OF(0, LIBRARY_COUNT, NULL),
+        LIBRARY_OF(1, LIBRARY_COUNT, NULL),
+    };
+    EXPECT_EDITS(edits, calls_section);
 }
 
 int main(void) { return test_run_with(setup, make_sample, remove_file, remove_folder); }
