@@ -8,24 +8,6 @@ static struct plan *const library_plans = &sample.plans[TEST_ENGINE_LIBRARY_PLAN
 
 /* ---- round trip -------------------------------------------------------------------------------------------------- */
 
-struct number {
-    size_t offset, bytes;
-    uint64_t value;
-};
-
-static void expect_numbers(const uint8_t *section, const struct number *numbers, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint64_t found = 0;
-        memcpy(&found, section + numbers[i].offset, numbers[i].bytes);
-        if (found != numbers[i].value)
-            fail_msg("at %zu: expected %llu, found %llu", numbers[i].offset, (unsigned long long)numbers[i].value,
-                     (unsigned long long)found);
-    }
-}
-
-#define EXPECT_NUMBERS(section, numbers) expect_numbers(section, numbers, sizeof(numbers) / sizeof(numbers)[0])
-
 /* Numbers of the sample's sections, each at its offset. */
 TEST(the_sections_have_the_documented_form)
 {

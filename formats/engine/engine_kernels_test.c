@@ -9,20 +9,13 @@
 /* Numbers of the sample's section, each at its offset. */
 TEST(the_section_has_the_documented_form)
 {
-    static const struct {
-        size_t offset, bytes;
-        uint64_t value;
-    } fields[] = {
+    static const struct number fields[] = {
         {0, 4, 3},   {4, 4, 22},                                                      /* kernels, bytes of names */
         {8, 4, 0},   {12, 4, 4},  {16, 4, 4}, {20, 4, 0}, {24, 8, 128}, {32, 8, 200}, /* rows */
         {40, 4, 5},  {44, 4, 4},  {48, 4, 8}, {52, 4, 0}, {56, 8, 384}, {64, 8, 64},  /* rows */
         {72, 4, 10}, {76, 4, 11}, {80, 4, 5}, {84, 4, 0}, {88, 8, 448}, {96, 8, 129}, /* matmul_head */
     };
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        uint64_t found = 0;
-        memcpy(&found, sample.kernels_section + fields[i].offset, fields[i].bytes);
-        assert_int_equal(found, fields[i].value);
-    }
+    EXPECT_NUMBERS(sample.kernels_section, fields);
     static const char names[24] = "rows\0rows\0matmul_head\0\0"; /* and zeros to 128 */
     assert_memory_equal(sample.kernels_section + 104, names, sizeof names);
 }

@@ -223,6 +223,25 @@ static inline void expect_edits(const struct edit *edits, size_t count, part_of_
 
 #define EXPECT_EDITS(edits, find) expect_edits(edits, sizeof(edits) / sizeof *(edits), find)
 
+/* A number of a section, at its offset. */
+struct number {
+    size_t offset, bytes;
+    uint64_t value;
+};
+
+static inline void expect_numbers(const uint8_t *section, const struct number *numbers, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t found = 0;
+        memcpy(&found, section + numbers[i].offset, numbers[i].bytes);
+        if (found != numbers[i].value)
+            fail_msg("at %zu: expected %llu, found %llu", numbers[i].offset, (unsigned long long)numbers[i].value,
+                     (unsigned long long)found);
+    }
+}
+
+#define EXPECT_NUMBERS(section, numbers) expect_numbers(section, numbers, sizeof(numbers) / sizeof(numbers)[0])
+
 /* ---- a section with all checksums right -------------------------------------------------------------------------- */
 
 /* Flips every bit of a section of the sample. `may_be`: whether the section is valid with this byte changed; `about`:
