@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include "kernels/cpu/rendezvous.h"
 
@@ -285,6 +286,102 @@ void test_ranks_run(int count, void (*function)(void *argument, int rank), void 
         assert_int_equal(pthread_create(&threads[rank].thread, NULL, rank_main, &threads[rank]), 0);
     }
     for (int rank = 0; rank < count; rank++) assert_int_equal(pthread_join(threads[rank].thread, NULL), 0);
+}
+
+void test_group_open(struct test_group *group, const struct op_descriptor *op, const int64_t *params, int count,
+                     int64_t width, uint64_t timeout_ns, struct test_random *random)
+{
+    *group = (struct test_group){.op = op, .rows = params[OP_PARAM_ROWS], .width = width, .absent = -1};
+    group->geometry = test_geometry;
+    group->geometry.ranks = (uint64_t)count;
+    const size_t buffer_bytes = (size_t)(group->rows * width) * sizeof(float);
+    test_ranks_open(&group->ranks, count, buffer_bytes, timeout_ns);
+    for (int round = 0; round < TEST_GROUP_ROUNDS; round++) {
+        group->valid[round] = test_random_range(random, round == 0, group->rows);
+        for (int rank = 0; rank < count; rank++) {
+            struct test_case *test = &group->cases[rank][round];
+            test_case_open(test, op, params, &group->geometry, (int32_t)group->valid[round]);
+            for (int i = 0; i < test->operand_count; i++) {
+                const int operand = test->demands[i].operand;
+                if (op->operands[operand].role == ROLE_HEADER) {
+                    assert_int_equal(test->demands[i].bytes, sizeof(struct comm_header));
+                    test->call.operands[operand] = test_ranks_header(&group->ranks, rank);
+                } else if (op->operands[operand].role == ROLE_EXCHANGE) {
+                    assert_int_equal(test->demands[i].bytes, buffer_bytes);
+                    test->call.operands[operand] = test_ranks_buffer(&group->ranks, rank, round % 2);
+                }
+            }
+        }
+    }
+}
+
+void test_group_close(struct test_group *group)
+{
+    for (int rank = 0; rank < group->ranks.count; rank++) {
+        for (int round = 0; round < TEST_GROUP_ROUNDS; round++) test_case_close(&group->cases[rank][round]);
+        team_destroy(group->teams[rank]);
+    }
+    test_ranks_close(&group->ranks);
+}
+
+static void run_group_rank(void *argument, int rank)
+{
+    struct test_group *group = argument;
+    if (rank == group->absent) return;
+    for (int round = 0; round < TEST_GROUP_ROUNDS; round++) {
+        if (round % group->ranks.count == rank) usleep(200); /* each is the last one now and then */
+        const struct op_call *call = &group->cases[rank][round].call;
+        if (group->teams[rank])
+            test_run_on(group->teams[rank], group->op, call);
+        else
+            group->op->reference(call);
+    }
+}
+
+void test_group_run(struct test_group *group, int members, bool mixed)
+{
+    for (int rank = 0; members && rank < group->ranks.count; rank++) {
+        group->teams[rank] = team_create(mixed ? 1 + (members + rank) % 3 : members, NULL);
+        assert_non_null(group->teams[rank]);
+    }
+    test_ranks_run(group->ranks.count, run_group_rank, group);
+}
+
+void test_group_assert_buffers(const struct test_group *group)
+{
+    for (int which = 0; which < 2; which++) {
+        int64_t most = 0;
+        for (int round = which; round < TEST_GROUP_ROUNDS; round += 2)
+            if (group->valid[round] > most) most = group->valid[round];
+        const size_t used = (size_t)(most * group->width) * sizeof(float);
+        for (int rank = 0; rank < group->ranks.count; rank++)
+            assert_true(test_is_poison((uint8_t *)test_ranks_buffer(&group->ranks, rank, which) + used,
+                                       group->ranks.buffer_bytes - used));
+    }
+}
+
+void test_group_assert_stopped(const struct test_group *group, int out)
+{
+    for (int rank = 0; rank < group->ranks.count; rank++) {
+        assert_true(test_ranks_header(&group->ranks, rank)->stop != 0);
+        for (int round = 0; round < TEST_GROUP_ROUNDS; round++) {
+            const struct test_buffer *buffer = &group->cases[rank][round].buffers[out];
+            assert_true(test_is_poison(buffer->data, buffer->bytes));
+        }
+    }
+}
+
+void test_refuses_other_ranks(const struct op_descriptor *op, const int64_t *params,
+                              const struct plan_geometry *geometry, int ranks_param)
+{
+    for (int64_t ranks = 0; ranks <= PLAN_MAX_RANKS + 1; ranks++)
+        if (ranks != 4) test_refuses(op, params, geometry, TEST_CHANGES({ranks_param, ranks}));
+    test_refuses(op, params, geometry, TEST_CHANGES({ranks_param, 4 + ((int64_t)1 << 32)}));
+    struct plan_geometry odd = *geometry;
+    for (odd.ranks = 0; odd.ranks < 2; odd.ranks++)
+        for (int64_t ranks = 0; ranks < 5; ranks++) test_refuses(op, params, &odd, TEST_CHANGES({ranks_param, ranks}));
+    odd.ranks = PLAN_MAX_RANKS + 1;
+    test_refuses(op, params, &odd, TEST_CHANGES({ranks_param, PLAN_MAX_RANKS + 1}));
 }
 
 void test_assert_close(const float *found, const float *expected, size_t count, double absolute, double relative,

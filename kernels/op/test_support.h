@@ -110,6 +110,31 @@ void test_ranks_run(int count, void (*function)(void *argument, int rank), void 
 /* As test_run_op, by one rank of several: on a team that exists. */
 void test_run_on(struct team *team, const struct op_descriptor *op, const struct op_call *call);
 
+/* Ranks that run a collective on F32 rows of `width`: rounds follow each other without a pause, with the two buffers in turn. */
+enum { TEST_GROUP_ROUNDS = 5 };
+struct test_group {
+    const struct op_descriptor *op;
+    struct test_ranks ranks;
+    struct plan_geometry geometry;
+    int64_t rows, width, valid[TEST_GROUP_ROUNDS];
+    struct test_case cases[PLAN_MAX_RANKS][TEST_GROUP_ROUNDS];
+    struct team *teams[PLAN_MAX_RANKS]; /* NULL: the reference */
+    int absent;                         /* the rank that does not come; -1: none */
+};
+/* Opens the cases, the buffers and header of which are those of the ranks; buffers have a place for each row of x. */
+void test_group_open(struct test_group *group, const struct op_descriptor *op, const int64_t *params, int count,
+                     int64_t width, uint64_t timeout_ns, struct test_random *random);
+void test_group_close(struct test_group *group);
+/* Teams of so many members for the next run, or with `mixed` of one to three; 0: the reference. */
+void test_group_run(struct test_group *group, int members, bool mixed);
+/* Rows of the buffers after the valid ones are as they were. */
+void test_group_assert_buffers(const struct test_group *group);
+/* After a run without the absent rank: all ranks have stopped, and outputs are as they were. */
+void test_group_assert_stopped(const struct test_group *group, int out);
+/* Numbers of ranks other than the geometry's (4), and in engines that have no collective, are refused. */
+void test_refuses_other_ranks(const struct op_descriptor *op, const int64_t *params,
+                              const struct plan_geometry *geometry, int ranks_param);
+
 static inline int64_t test_float_bits(float value) { return (int64_t)float_to_bits(value); }
 
 /* Instruction sets of this machine, and teams from one thread to more than it has processors. */
