@@ -55,11 +55,7 @@ TEST(gathers)
                     tokens[0] = (int32_t)vocab - 1;
                     float *out = test.call.operands[EMBED_OUT];
                     for (int run = 0; run <= TEST_TEAMS; run++) {
-                        test_buffer_poison(&test.buffers[EMBED_OUT]);
-                        if (run == TEST_TEAMS)
-                            op_embed.reference(&test.call);
-                        else
-                            test_run_op(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
+                        test_case_run(&test, EMBED_OUT, run);
                         for (int64_t r = 0; r < valid; r++)
                             for (int64_t k = 0; k < hidden; k++)
                                 if (out[r * hidden + k] != get(dtypes[d], value_of(tokens[r], k)) * scale)
@@ -109,11 +105,7 @@ TEST(ranks_share_the_vocabulary)
             memcpy(test.call.operands[EMBED_TOKENS], wanted, (size_t)valid * sizeof wanted[0]);
             float *out = test.call.operands[EMBED_OUT];
             for (int run = 0; run <= TEST_TEAMS; run++) {
-                test_buffer_poison(&test.buffers[EMBED_OUT]);
-                if (run == TEST_TEAMS)
-                    op_embed.reference(&test.call);
-                else
-                    test_run_op(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
+                test_case_run(&test, EMBED_OUT, run);
                 for (int64_t r = 0; r < valid; r++)
                     for (int64_t k = 0; k < HIDDEN; k++)
                         if (out[r * HIDDEN + k] != (wanted[r] / each == rank ? get(dtype, value_of(wanted[r], k)) : 0))
@@ -145,10 +137,7 @@ TEST(tokens_that_do_not_exist_are_zero)
                         put(test.call.operands[EMBED_TABLE], layout, dtypes[d], HIDDEN, t, k, value_of(t, k));
                 memcpy(test.call.operands[EMBED_TOKENS], tokens, sizeof tokens);
                 const float *out = test.call.operands[EMBED_OUT];
-                if (run == TEST_TEAMS)
-                    op_embed.reference(&test.call);
-                else
-                    test_run_op(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
+                test_case_run(&test, EMBED_OUT, run);
                 for (int r = 0; r < ROWS; r++)
                     for (int64_t k = 0; k < HIDDEN; k++) {
                         const bool exists = tokens[r] >= 0 && tokens[r] < VOCAB;

@@ -7,63 +7,17 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/op/test_support.h"
 
-enum { CANARY_BYTES = 256, CANARY = 0xa5, THREADS = 3 };
+enum { THREADS = 3 };
 
 static struct team *team, *single; /* THREADS members, 1 member */
+static struct test_random numbers = {1};
 
-/* A small generator of its own, so that failures repeat. */
-static uint64_t random_state = 1;
-
-static uint32_t random_bits(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33);
-}
-
-static int64_t random_below(int64_t limit) { return (int64_t)(random_bits() % (uint64_t)limit); }
-
-static float random_float(void) { return (float)((int32_t)random_bits() - (1 << 30)) * 0x1p-30f; }
-
-/* A heap block between canaries; the sanitizers see what the canaries do not. */
-static void *guarded_alloc(size_t bytes)
-{
-    size_t total = (bytes + 63) / 64 * 64 + 2 * CANARY_BYTES;
-    unsigned char *block = aligned_alloc(64, total);
-    assert_non_null(block);
-    memset(block, CANARY, total);
-    return block + CANARY_BYTES;
-}
-
-static void guarded_free(void *data, size_t bytes)
-{
-    unsigned char *begin = data;
-    for (size_t i = 1; i <= CANARY_BYTES; i++) assert_int_equal(begin[-(ptrdiff_t)i], CANARY);
-    for (size_t i = 0; i < CANARY_BYTES; i++) assert_int_equal(begin[bytes + i], CANARY);
-    free(begin - CANARY_BYTES);
-}
-
-static void store_element(void *data, enum dtype dtype, uint64_t index, float value)
-{
-    if (dtype == DTYPE_F32)
-        ((float *)data)[index] = value;
-    else if (dtype == DTYPE_BF16)
-        ((uint16_t *)data)[index] = bf16_from_float(value);
-    else
-        ((uint16_t *)data)[index] = f16_from_float(value);
-}
-
-/* One launch with its own memory. */
-struct launch {
-    int64_t params[MATMUL_PARAMS];
-    struct op_call call;
-    struct op_demand operands[PLAN_MAX_OPERANDS];
-    int operand_count;
-};
+static int64_t random_below(int64_t limit) { return test_random_range(&numbers, 0, limit - 1); }
 
 static const struct plan_geometry geometry =
     {.slots = 8, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 4096, .vocab_size = 512};
 
-static void launch_create(struct launch *launch, int64_t rows, int64_t n, int64_t k, enum dtype dtype,
+static void launch_create(struct test_case *launch, int64_t rows, int64_t n, int64_t k, enum dtype dtype,
                           enum activation activation, enum dtype bias_dtype, bool residual)
 {
     const int64_t params[MATMUL_PARAMS] = {
@@ -79,40 +33,20 @@ static void launch_create(struct launch *launch, int64_t rows, int64_t n, int64_
         [MATMUL_ROWS_PER_TILE] = 1,
         [MATMUL_PANELS_PER_TASK] = 2,
     };
-    *launch = (struct launch){.operand_count = 0};
-    memcpy(launch->params, params, sizeof params);
-    test_complete_params(&op_matmul, launch->params);
-    launch->call.params = launch->params;
-    struct status status;
-    status_clear(&status);
-    if (!op_demands(&op_matmul, TARGET_CPU, launch->params, &geometry, launch->operands, &launch->operand_count,
-                    &status))
-        fail_msg("%s", status.message);
-    for (int i = 0; i < launch->operand_count; i++)
-        launch->call.operands[launch->operands[i].operand] = guarded_alloc(launch->operands[i].bytes);
-
-    memset(launch->call.operands[MATMUL_W], 0, launch->operands[MATMUL_W].bytes);
-    uint64_t depth = panel_depth((uint64_t)k, dtype);
+    test_case_open(launch, &op_matmul, params, &geometry, (int32_t)rows);
+    void *const *operands = launch->call.operands;
+    uint8_t *weights = operands[MATMUL_W];
+    const uint64_t depth = panel_depth((uint64_t)k, dtype), element = dtype_bytes(dtype);
+    memset(weights, 0, launch->buffers[MATMUL_W].bytes);
     for (uint64_t i = 0; i < (uint64_t)n; i++)
         for (uint64_t j = 0; j < (uint64_t)k; j++)
-            store_element(launch->call.operands[MATMUL_W], dtype, panel_index(i, j, depth, dtype), random_float());
-    for (int64_t i = 0; i < rows * k; i++) ((float *)launch->call.operands[MATMUL_X])[i] = random_float();
-    if (bias_dtype != DTYPE_NONE)
-        for (int64_t i = 0; i < n; i++)
-            store_element(launch->call.operands[MATMUL_BIAS], bias_dtype, (uint64_t)i, random_float());
-    if (residual)
-        for (int64_t i = 0; i < rows * n; i++) ((float *)launch->call.operands[MATMUL_RESIDUAL])[i] = random_float();
-    ((int32_t *)launch->call.operands[MATMUL_COUNTS])[0] = (int32_t)rows;
-    ((int32_t *)launch->call.operands[MATMUL_COUNTS])[1] = -1;
+            test_fill(&numbers, weights + panel_index(i, j, depth, dtype) * element, 1, dtype, -1, 1);
+    test_fill(&numbers, operands[MATMUL_X], (size_t)(rows * k), DTYPE_F32, -1, 1);
+    if (bias_dtype != DTYPE_NONE) test_fill(&numbers, operands[MATMUL_BIAS], (size_t)n, bias_dtype, -1, 1);
+    if (residual) test_fill(&numbers, operands[MATMUL_RESIDUAL], (size_t)(rows * n), DTYPE_F32, -1, 1);
 }
 
-static void launch_destroy(struct launch *launch)
-{
-    for (int i = 0; i < launch->operand_count; i++)
-        guarded_free(launch->call.operands[launch->operands[i].operand], launch->operands[i].bytes);
-}
-
-static void set_valid_rows(struct launch *launch, int64_t rows)
+static void set_valid_rows(struct test_case *launch, int64_t rows)
 {
     ((int32_t *)launch->call.operands[MATMUL_COUNTS])[0] = (int32_t)rows;
 }
@@ -129,21 +63,21 @@ static void run_member(void *argument, struct team_member *member)
 }
 
 /* Everything that the launch should write is NaN before, so that a hole shows. */
-static void launch_run(struct launch *launch, enum cpu_isa isa, struct team *with)
+static void launch_run(struct test_case *launch, enum cpu_isa isa, struct team *with)
 {
-    memset(launch->call.operands[MATMUL_OUT], 0xff, launch->operands[MATMUL_OUT].bytes);
-    memset(launch->call.operands[MATMUL_WORKSPACE], 0xff, launch->operands[launch->operand_count - 1].bytes);
+    test_buffer_poison(&launch->buffers[MATMUL_OUT]);
+    test_buffer_poison(&launch->buffers[MATMUL_WORKSPACE]);
     struct run run = {op_runner(&op_matmul, isa), &launch->call};
     team_run(with, run_member, &run);
 }
 
-static int64_t out_columns(const struct launch *launch)
+static int64_t out_columns(const struct test_case *launch)
 {
     return matmul_is_gated(launch->params) ? launch->params[MATMUL_N] / 2 : launch->params[MATMUL_N];
 }
 
 /* Tunables that are legal for some instruction set. */
-static void randomize_tunables(struct launch *launch)
+static void randomize_tunables(struct test_case *launch)
 {
     static const int64_t panels[] = {1, 2, 3, 4, 6, 8}, rows[] = {1, 2, 3, 4, 6, 8, 12};
     static const int64_t depths[] = {0, 64, 128, 192, 640}, blocks[] = {0, 0, 13, 24, 100};
@@ -158,7 +92,7 @@ static void randomize_tunables(struct launch *launch)
 }
 
 /* Largest |out| error relative to `scale`, which bounds the sum of magnitudes of the products. */
-static void compare(const struct launch *launch, const float *expected, enum cpu_isa isa, int64_t valid_rows)
+static void compare(const struct test_case *launch, const float *expected, enum cpu_isa isa, int64_t valid_rows)
 {
     const int64_t *params = launch->params;
     int64_t columns = out_columns(launch), k_count = params[MATMUL_K];
@@ -182,9 +116,7 @@ static void compare(const struct launch *launch, const float *expected, enum cpu
                     uint64_t index = panel_index((uint64_t)(n + half * PANEL_ROWS), (uint64_t)k, depth,
                                                  (enum dtype)params[MATMUL_DTYPE]);
                     const void *w = launch->call.operands[MATMUL_W];
-                    float weight = params[MATMUL_DTYPE] == DTYPE_F32    ? ((const float *)w)[index]
-                                   : params[MATMUL_DTYPE] == DTYPE_BF16 ? bf16_to_float(((const uint16_t *)w)[index])
-                                                                        : f16_to_float(((const uint16_t *)w)[index]);
+                    const float weight = op_element(w, (int64_t)index, (enum dtype)params[MATMUL_DTYPE]);
                     sum += fabs((double)x[row * k_count + k] * (double)weight);
                 }
                 scale = half == 0 ? sum : scale * sum; /* |d silu(g) u| <= 1.1 |dg| |u| + |g| |du| */
@@ -214,18 +146,20 @@ TEST(test_pack)
             for (int i = 0; i < PANEL_ROWS; i++) {
                 rows[i] = malloc(k * element + 1);
                 assert_non_null(rows[i]);
-                for (size_t j = 0; j < k * element + 1; j++) rows[i][j] = (unsigned char)random_bits();
+                for (size_t j = 0; j < k * element + 1; j++) rows[i][j] = (unsigned char)test_random_bits(&numbers);
                 pointers[i] = (i + (int)d) % 7 == 3 ? NULL : rows[i] + 1;
             }
-            unsigned char *out = guarded_alloc(bytes), *expected = calloc(bytes, 1);
+            struct test_buffer out = test_buffer_new(bytes);
+            unsigned char *expected = calloc(bytes, 1);
             assert_non_null(expected);
-            panel_pack(pointers, k, dtypes[t], out);
+            panel_pack(pointers, k, dtypes[t], out.data);
             for (uint64_t i = 0; i < PANEL_ROWS; i++)
                 for (uint64_t j = 0; j < k && pointers[i]; j++)
                     memcpy(expected + panel_index(i, j, depth, dtypes[t]) * element,
                            (const unsigned char *)pointers[i] + j * element, element);
-            assert_memory_equal(out, expected, bytes);
-            guarded_free(out, bytes);
+            assert_memory_equal(out.data, expected, bytes);
+            test_buffer_assert_intact(&out, "panels");
+            test_buffer_free(&out);
             free(expected);
             for (int i = 0; i < PANEL_ROWS; i++) free(rows[i]);
         }
@@ -236,12 +170,12 @@ TEST(test_pack)
 static void check_problem(int64_t rows, int64_t n, int64_t k, enum dtype dtype, enum activation activation,
                           enum dtype bias_dtype, bool residual)
 {
-    struct launch launch;
+    struct test_case launch;
     launch_create(&launch, rows, n, k, dtype, activation, bias_dtype, residual);
     if (activation == ACTIVATION_NONE && random_below(2)) launch.params[MATMUL_SCALE_BITS] = test_float_bits(0.22f);
     int64_t valid_rows = random_below(4) == 0 ? random_below(rows + 1) : rows;
     set_valid_rows(&launch, valid_rows);
-    size_t out_bytes = launch.operands[MATMUL_OUT].bytes;
+    size_t out_bytes = launch.buffers[MATMUL_OUT].bytes;
     float *out = launch.call.operands[MATMUL_OUT];
     float *expected = malloc(out_bytes), *first = malloc(out_bytes);
     assert_non_null(expected);
@@ -263,7 +197,7 @@ static void check_problem(int64_t rows, int64_t n, int64_t k, enum dtype dtype, 
     }
     free(expected);
     free(first);
-    launch_destroy(&launch);
+    test_case_close(&launch);
 }
 
 TEST(test_shapes)
@@ -301,10 +235,10 @@ TEST(test_row_alone)
 {
     enum { ROWS = 61, N = 80, K = 203 };
     for (int t = 0; t < 3; t++) {
-        struct launch batch, alone;
+        struct test_case batch, alone;
         launch_create(&batch, ROWS, N, K, dtypes[t], ACTIVATION_NONE, DTYPE_F32, false);
         launch_create(&alone, 1, N, K, dtypes[t], ACTIVATION_NONE, DTYPE_F32, false);
-        memcpy(alone.call.operands[MATMUL_W], batch.call.operands[MATMUL_W], batch.operands[MATMUL_W].bytes);
+        memcpy(alone.call.operands[MATMUL_W], batch.call.operands[MATMUL_W], batch.buffers[MATMUL_W].bytes);
         memcpy(alone.call.operands[MATMUL_BIAS], batch.call.operands[MATMUL_BIAS], N * sizeof(float));
         for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
             if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
@@ -319,8 +253,8 @@ TEST(test_row_alone)
                                     (const float *)batch.call.operands[MATMUL_OUT] + row * N, N * sizeof(float));
             }
         }
-        launch_destroy(&batch);
-        launch_destroy(&alone);
+        test_case_close(&batch);
+        test_case_close(&alone);
     }
 }
 
@@ -328,9 +262,9 @@ TEST(test_row_alone)
 TEST(test_residual_in_place)
 {
     enum { ROWS = 9, N = 53, K = 130 };
-    struct launch launch;
+    struct test_case launch;
     launch_create(&launch, ROWS, N, K, DTYPE_BF16, ACTIVATION_NONE, DTYPE_NONE, true);
-    size_t bytes = launch.operands[MATMUL_OUT].bytes;
+    size_t bytes = launch.buffers[MATMUL_OUT].bytes;
     float *expected = malloc(bytes), *residual = launch.call.operands[MATMUL_RESIDUAL];
     float *out = launch.call.operands[MATMUL_OUT];
     assert_non_null(expected);
@@ -347,14 +281,14 @@ TEST(test_residual_in_place)
         assert_memory_equal(out, expected, bytes);
     }
     free(expected);
-    launch_destroy(&launch);
+    test_case_close(&launch);
 }
 
 /* Infinity and NaN in one activation reach that row and no other; the largest numbers stay what they are. */
 TEST(test_special_values)
 {
     enum { ROWS = 7, N = 32, K = 40 };
-    struct launch launch;
+    struct test_case launch;
     launch_create(&launch, ROWS, N, K, DTYPE_BF16, ACTIVATION_NONE, DTYPE_NONE, false);
     float *x = launch.call.operands[MATMUL_X];
     const float *out = launch.call.operands[MATMUL_OUT];
@@ -385,14 +319,14 @@ TEST(test_special_values)
             }
         }
     }
-    launch_destroy(&launch);
+    test_case_close(&launch);
 }
 
 /* silu over the whole range of gates, each within a few units in the last place. */
 TEST(test_silu)
 {
     enum { ROWS = 400, N = 32, K = 2 };
-    struct launch launch;
+    struct test_case launch;
     launch_create(&launch, ROWS, N, K, DTYPE_F32, ACTIVATION_SILU, DTYPE_NONE, false);
     float *x = launch.call.operands[MATMUL_X], *weights = launch.call.operands[MATMUL_W];
     const float *out = launch.call.operands[MATMUL_OUT];
@@ -413,7 +347,7 @@ TEST(test_silu)
                 assert_true(fabs((double)out[row * 16 + column] - expected) <= 4e-7 * fabs(expected) + 1e-36);
         }
     }
-    launch_destroy(&launch);
+    test_case_close(&launch);
 }
 
 struct hostile {

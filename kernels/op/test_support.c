@@ -23,7 +23,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
 #endif
 
-enum { CANARY_BYTES = 64, CANARY = 0xa5, POISON = 0xff };
+enum { CANARY_BYTES = 256, CANARY = 0xa5, POISON = 0xff };
 
 const int test_teams[TEST_TEAMS] = {1, 2, 5};
 const struct plan_geometry test_geometry =
@@ -207,6 +207,15 @@ void test_run_op(const struct op_descriptor *op, enum cpu_isa isa, const struct 
     struct run_job job = {.run = op_runner(op, isa), .call = call};
     team_run(team, run_member, &job);
     team_destroy(team);
+}
+
+void test_case_run(struct test_case *test, int out, int run)
+{
+    test_buffer_poison(&test->buffers[out]);
+    if (run == TEST_TEAMS)
+        test->op->reference(&test->call);
+    else
+        test_run_op(test->op, cpu_isa_best(), &test->call, test_teams[run]);
 }
 
 void test_run_on(struct team *team, const struct op_descriptor *op, const struct op_call *call)

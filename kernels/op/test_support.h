@@ -64,6 +64,9 @@ void test_case_close(struct test_case *test);
 /* Puts the schema's default in the place of every dtype that is DTYPE_NONE. */
 void test_complete_params(const struct op_descriptor *op, int64_t *params);
 
+/* Poisons `out`, then runs on a team of test_teams[run] members; run TEST_TEAMS: the reference. */
+void test_case_run(struct test_case *test, int out, int run);
+
 /* Replaces an operand's memory by a larger one (the KV pool); the call points `offset` bytes into it. */
 void test_case_replace(struct test_case *test, int operand, size_t bytes, size_t offset);
 

@@ -23,11 +23,7 @@ TEST(tables_are_right)
             float *inv_freq = test.call.operands[ROPE_TABLE_INV_FREQ], *out = test.call.operands[ROPE_TABLE_OUT];
             for (int64_t i = 0; i < half; i++) inv_freq[i] = (float)pow(500000.0, -2.0 * (double)i / (double)head_dim);
             for (int run = 0; run <= TEST_TEAMS; run++) {
-                test_buffer_poison(&test.buffers[ROPE_TABLE_OUT]);
-                if (run == TEST_TEAMS)
-                    op_rope_table.reference(&test.call);
-                else
-                    test_run_op(&op_rope_table, cpu_isa_best(), &test.call, test_teams[run]);
+                test_case_run(&test, ROPE_TABLE_OUT, run);
                 for (int64_t r = 0; r < valid; r++) {
                     for (int64_t i = 0; i < half; i++) {
                         float angle = (float)positions[r] * inv_freq[i];
@@ -64,11 +60,7 @@ TEST(slots_pick_their_set)
         slots[r] = (int32_t)(r * 2 % 3);
     }
     for (int run = 0; run <= TEST_TEAMS; run++) {
-        test_buffer_poison(&test.buffers[ROPE_TABLE_OUT]);
-        if (run == TEST_TEAMS)
-            op_rope_table.reference(&test.call);
-        else
-            test_run_op(&op_rope_table, cpu_isa_best(), &test.call, test_teams[run]);
+        test_case_run(&test, ROPE_TABLE_OUT, run);
         for (int64_t r = 0; r < valid; r++)
             for (int64_t i = 0; i < half; i++) {
                 float angle = (float)positions[r] * inv_freq[slots[r] == 1 ? half + i : i];
