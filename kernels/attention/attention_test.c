@@ -55,12 +55,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     test_case_replace(test, ATTENTION_KV, pages * (size_t)geometry.page_bytes, aligned);
     int32_t *table = test->call.operands[ATTENTION_PAGE_TABLE];
     for (size_t i = 0; i < pages; i++) table[i] = (int32_t)i;
-    for (size_t i = pages - 1; i > 0; i--) {
-        size_t j = (size_t)test_random_range(random, 0, (int64_t)i);
-        int32_t page = table[i];
-        table[i] = table[j];
-        table[j] = page;
-    }
+    test_shuffle(random, table, pages);
     setup->row_floats = (size_t)(heads * shape->head_dim);
     test_fill(random, test->call.operands[ATTENTION_Q], (size_t)shape->rows * setup->row_floats, DTYPE_F32, -1, 1);
     setup->pages =

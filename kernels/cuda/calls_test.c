@@ -322,13 +322,6 @@ TEST(refuses_wrong_memory)
     cuda_calls_close(&calls, &setup->device);
 }
 
-static int find_fake(void **state)
-{
-    (void)state;
-    fake = test_fake_cuda_find();
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -338,5 +331,6 @@ int main(int argc, char **argv)
     if ((!folders || !strstr(folders, driver_folder)) && !test_with_libraries(library_folder, argv, &result))
         return result;
     if (!test_with_libraries(driver_folder, argv, &result)) return result;
-    return test_run_with(find_fake, set_up, tear_down, NULL);
+    fake = test_fake_cuda_find();
+    return test_run_with(NULL, set_up, tear_down, NULL);
 }

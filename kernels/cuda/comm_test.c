@@ -13,13 +13,6 @@ enum { MOST_MEMBERS = 16, GPUS = 3 };
 
 static struct test_fake_cuda fake;
 
-static int find_fake(void **state)
-{
-    (void)state;
-    fake = test_fake_cuda_find();
-    return 0;
-}
-
 static int begin(void **state)
 {
     (void)state;
@@ -319,5 +312,6 @@ int main(int argc, char **argv)
     int result;
     (void)argc;
     if (!test_with_libraries("tests/fake_cuda/whole", argv, &result)) return result;
-    return test_run_with(find_fake, begin, end, NULL);
+    fake = test_fake_cuda_find();
+    return test_run_with(NULL, begin, end, NULL);
 }

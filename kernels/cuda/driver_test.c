@@ -15,13 +15,6 @@ static const char fake_folder[] = "tests/fake_cuda/whole", incomplete_folder[] =
 
 static struct test_fake_cuda fake;
 
-static int find_fake(void **state)
-{
-    (void)state;
-    fake = test_fake_cuda_find();
-    return 0;
-}
-
 static int begin(void **state)
 {
     (void)state;
@@ -241,5 +234,6 @@ int main(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "--open") == 0) return open_and_tell();
     int result;
     if (!test_with_libraries(fake_folder, argv, &result)) return result;
-    return test_run_with(find_fake, begin, end, NULL);
+    fake = test_fake_cuda_find();
+    return test_run_with(NULL, begin, end, NULL);
 }

@@ -51,24 +51,12 @@ static void set_valid_rows(struct test_case *launch, int64_t rows)
     ((int32_t *)launch->call.operands[MATMUL_COUNTS])[0] = (int32_t)rows;
 }
 
-struct run {
-    op_run *function;
-    const struct op_call *call;
-};
-
-static void run_member(void *argument, struct team_member *member)
-{
-    const struct run *run = argument;
-    run->function(run->call, member);
-}
-
 /* Everything that the launch should write is NaN before, so that a hole shows. */
 static void launch_run(struct test_case *launch, enum cpu_isa isa, struct team *with)
 {
     test_buffer_poison(&launch->buffers[MATMUL_OUT]);
     test_buffer_poison(&launch->buffers[MATMUL_WORKSPACE]);
-    struct run run = {op_runner(&op_matmul, isa), &launch->call};
-    team_run(with, run_member, &run);
+    test_run_on(with, &op_matmul, isa, &launch->call);
 }
 
 static int64_t out_columns(const struct test_case *launch)
@@ -275,8 +263,7 @@ TEST(test_residual_in_place)
         randomize_tunables(&launch);
         memcpy(out, residual, bytes);
         launch.call.operands[MATMUL_RESIDUAL] = out;
-        struct run run = {op_runner(&op_matmul, (enum cpu_isa)isa), &launch.call};
-        team_run(team, run_member, &run);
+        test_run_on(team, &op_matmul, (enum cpu_isa)isa, &launch.call);
         launch.call.operands[MATMUL_RESIDUAL] = residual;
         assert_memory_equal(out, expected, bytes);
     }

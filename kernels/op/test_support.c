@@ -204,8 +204,7 @@ void test_run_op(const struct op_descriptor *op, enum cpu_isa isa, const struct 
     struct status status = {0};
     struct team *team = team_create(members, &status);
     if (!team) fail_msg("%s", status.message);
-    struct run_job job = {.run = op_runner(op, isa), .call = call};
-    team_run(team, run_member, &job);
+    test_run_on(team, op, isa, call);
     team_destroy(team);
 }
 
@@ -218,9 +217,9 @@ void test_case_run(struct test_case *test, int out, int run)
         test_run_op(test->op, cpu_isa_best(), &test->call, test_teams[run]);
 }
 
-void test_run_on(struct team *team, const struct op_descriptor *op, const struct op_call *call)
+void test_run_on(struct team *team, const struct op_descriptor *op, enum cpu_isa isa, const struct op_call *call)
 {
-    struct run_job job = {.run = op_runner(op, cpu_isa_best()), .call = call};
+    struct run_job job = {.run = op_runner(op, isa), .call = call};
     team_run(team, run_member, &job);
 }
 
@@ -341,7 +340,7 @@ static void run_group_rank(void *argument, int rank)
         if (round % group->ranks.count == rank) usleep(200); /* each is the last one now and then */
         const struct op_call *call = &group->cases[rank][round].call;
         if (group->teams[rank])
-            test_run_on(group->teams[rank], group->op, call);
+            test_run_on(group->teams[rank], group->op, cpu_isa_best(), call);
         else
             group->op->reference(call);
     }

@@ -111,7 +111,7 @@ void test_ranks_close(struct test_ranks *ranks);
 void test_ranks_run(int count, void (*function)(void *argument, int rank), void *argument);
 
 /* As test_run_op, by one rank of several: on a team that exists. */
-void test_run_on(struct team *team, const struct op_descriptor *op, const struct op_call *call);
+void test_run_on(struct team *team, const struct op_descriptor *op, enum cpu_isa isa, const struct op_call *call);
 
 /* Ranks that run a collective on F32 rows of `width`: rounds follow each other without a pause, with the two buffers in turn. */
 enum { TEST_GROUP_ROUNDS = 5 };
