@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "kernels/add/add.h"
-
 const struct pass *const passes[] = {
     &pass_shard,                                     /* several ranks */
     &pass_last_position,   &pass_fuse_residual_norm, /* CPU */
@@ -25,34 +23,6 @@ bool run_passes(struct graph *graph, const char *dump_after, FILE *dump, struct 
         if (dumped) graph_dump(graph, dump);
     }
     return true;
-}
-
-bool pass_visit(struct graph *graph, enum plan_op op, pass_visitor *visit, struct status *status)
-{
-    struct graph_index index;
-    if (!graph_index_open(&index, graph, status)) return false;
-    for (int n = 0; n < graph->node_count; n++)
-        if (!graph->nodes[n].removed && graph->nodes[n].op == op) visit(graph, &index, n);
-    graph_index_close(&index);
-    return true;
-}
-
-void pass_take_addition(struct graph *graph, struct graph_index *index, int add, const struct pass_adder *adder)
-{
-    struct graph_node *node = &graph->nodes[add];
-    for (int side = ADD_B; side >= ADD_A; side--) {
-        const int value = node->operands[side], residual = node->operands[ADD_A + ADD_B - side];
-        const int sum = node->operands[ADD_OUT], producer = index->producer[value];
-        if (producer < 0 || index->uses[value] != 1 || graph->nodes[producer].op != adder->op) continue;
-        if (adder->fits && !adder->fits(&graph->nodes[producer])) continue;
-        /* At the place of the addition both inputs exist. */
-        *node = graph->nodes[producer];
-        node->operands[adder->residual] = residual;
-        node->operands[adder->out] = sum;
-        graph->nodes[producer].removed = true;
-        index->producer[sum] = add;
-        return;
-    }
 }
 
 bool pass_name_known(const char *name, struct status *status)
