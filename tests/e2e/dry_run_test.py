@@ -5,11 +5,11 @@ import json
 import os
 import unittest
 
-from harness import BUILT
-from harness import ENGBUILD, FABLES, run, scratch
+from harness import BUILT, ENGBUILD, FABLES, run, scratch
 
 BAD_INPUT, USAGE, MACHINE = 1, 2, 3
-FAKE = {"FAKE_CUDA_MEMORY": str(150 << 30), "LD_LIBRARY_PATH": ":".join(os.path.join(BUILT, "tests", "fake_cuda", part) for part in ("whole", "compiler"))}
+FAKE = {"FAKE_CUDA_MEMORY": str(150 << 30),
+        "LD_LIBRARY_PATH": ":".join(os.path.join(BUILT, "tests", "fake_cuda", part) for part in ("whole", "compiler"))}
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
           "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,

@@ -10,8 +10,7 @@ import random
 import tempfile
 import unittest
 
-from harness import ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, contents, run, scratch, succeed, tally, write
-from harness import _BUILT as BUILT
+from harness import BUILT, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, contents, run, scratch, succeed, tally, write
 
 DRIVER = os.path.join(BUILT, "tests", "fake_cuda", "whole")
 COMPILER = os.path.join(BUILT, "tests", "fake_cuda", "compiler")

@@ -46,15 +46,15 @@ def _find_roots():
     return root, os.path.join(root, "bazel-bin")
 
 
-_SOURCES, _BUILT = _find_roots()
+_SOURCES, BUILT = _find_roots()
 
-ENGBUILD = os.path.join(_BUILT, "builder", "engbuild")
-ENGRUN = os.path.join(_BUILT, "runtime", "engrun")
-ENGBENCH = os.path.join(_BUILT, "runtime", "engbench")
-ENGINFO = os.path.join(_BUILT, "runtime", "enginfo")
-LIBENG = os.path.join(_BUILT, "runtime", "libeng.so")
-MAKE_CHECKPOINT = os.path.join(_BUILT, "tests", "make_checkpoint")
-LIBFAULTS = os.path.join(_BUILT, "tests", "libfaults.so")
+ENGBUILD = os.path.join(BUILT, "builder", "engbuild")
+ENGRUN = os.path.join(BUILT, "runtime", "engrun")
+ENGBENCH = os.path.join(BUILT, "runtime", "engbench")
+ENGINFO = os.path.join(BUILT, "runtime", "enginfo")
+LIBENG = os.path.join(BUILT, "runtime", "libeng.so")
+MAKE_CHECKPOINT = os.path.join(BUILT, "tests", "make_checkpoint")
+LIBFAULTS = os.path.join(BUILT, "tests", "libfaults.so")
 ENG_H = os.path.join(_SOURCES, "runtime", "eng.h")
 
 # The shipped model.

@@ -12,8 +12,7 @@ import subprocess
 import time
 import unittest
 
-from harness import ENGBENCH, ENGBUILD, ENGRUN, FABLES, SANITIZED, run, scratch, succeed, tally
-from harness import _BUILT as BUILT
+from harness import BUILT, ENGBENCH, ENGBUILD, ENGRUN, FABLES, SANITIZED, run, scratch, succeed, tally
 
 FOLDERS = {name: os.path.join(BUILT, "tests", "fake_cuda", name) for name in
            ("whole", "compiler", "libraries", "incomplete")}

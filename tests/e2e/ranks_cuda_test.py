@@ -9,9 +9,8 @@ import sys
 import time
 import unittest
 
-from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, LIBENG, MAKE_CHECKPOINT, SANITIZED, run, scratch,
+from harness import (BUILT, ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, LIBENG, MAKE_CHECKPOINT, SANITIZED, run, scratch,
                      succeed, tally)
-from harness import _BUILT as BUILT
 
 FOLDERS = [os.path.join(BUILT, "tests", "fake_cuda", name) for name in ("whole", "compiler")]
 FAKE = {"LD_LIBRARY_PATH": ":".join(FOLDERS), "FAKE_CUDA_DEVICES": "4"}
