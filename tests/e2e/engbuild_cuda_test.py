@@ -211,6 +211,21 @@ class CudaBuild(unittest.TestCase):
         self.assertIn("norm=@model.layers.0.input_layernorm.weight", dumped)
         self.assertFalse(os.path.exists(self.path("d.eng")))
 
+    def test_a_plan_with_other_logits(self):
+        """The last kernel of the comparison spoils what it touches: the build and the selftest name the plan."""
+        leaks = self.path("leaks")
+        self.build("m.eng", "--tune", "off", env={"FAKE_CUDA_LEAK_FILE": leaks})
+        spoilt = {"FAKE_CUDA_SPOIL_KERNEL": self.left_over(leaks)["kernels"]}
+        self.assertRegex(self.build("bad.eng", "--tune", "off", env=spoilt, rc=4).stderr,
+                         r"decode plan of 4 rows: row \d+ .*: logit 0: expected 0, found 1e\+09, tolerance ")
+        self.assertFalse(os.path.exists(self.path("bad.eng")))
+        command = [ENGRUN, self.path("m.eng"), "--selftest"]
+        succeed(command, env={**FAKE, "FAKE_CUDA_LEAK_FILE": leaks})
+        spoilt = {"FAKE_CUDA_SPOIL_KERNEL": self.left_over(leaks)["kernels"]}
+        result = run(command, env={**FAKE, **spoilt})
+        self.assertEqual(result.rc, 4, result.stderr)
+        self.assertRegex(result.stderr, r"selftest: decode plan of 4 rows: row 0 drew token \d+, expected -1 to ")
+
     def test_refusals(self):
         cases = [
             ({"FAKE_CUDA_DEVICES": "0"}, ["--target", "cuda"], 3, ["GPU"]),

@@ -21,6 +21,7 @@
  *                               Questions for the text of an error are not counted
  *   FAKE_CUDA_RESIDENT=N        threads that run on a multiprocessor at once, default 2048
  *   FAKE_CUDA_SLOW=PREFIX,...   every kernel whose name begins so takes a millisecond, as events have it
+ *   FAKE_CUDA_SPOIL_KERNEL=N    kernel number N (from 1) leaves 1e9 at the begin of each of its operands
  *   FAKE_CUDA_SLOW_EXIT=N       seconds that the driver takes when its process ends
  *   FAKE_CUDA_LEAK_FILE=PATH    at exit: one line "KIND COUNT" for each kind of live object; then "misuse N",
  *                               "calls N", "kernels N"

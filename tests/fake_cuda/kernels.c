@@ -259,9 +259,20 @@ static cu_result check_launch(const struct kernel *kernel, const unsigned grid[3
     return shared_bytes > kernel->shared_most ? CU_ERROR_INVALID_VALUE : CU_SUCCESS;
 }
 
+static void spoil(const struct kernel *kernel, void *const *arguments)
+{
+    static const float wrong = 1e9f;
+    for (int i = 0; i < kernel->parameter_count; i++) {
+        uint64_t address;
+        if (kernel->parameter_bytes[i] != sizeof address) continue;
+        memcpy(&address, arguments[i], sizeof address);
+        if (fake_find_memory(address, sizeof wrong)) memcpy((void *)(uintptr_t)address, &wrong, sizeof wrong);
+    }
+}
+
 static void run(const struct kernel *kernel, const unsigned grid[3], const unsigned block[3], void *const *arguments)
 {
-    fake_kernel_ran(kernel->name);
+    const bool is_spoilt = fake_kernel_ran(kernel->name);
     for (int i = 0; i < behaviour_count; i++) {
         const struct behaviour *behaviour = &behaviours[i];
         const bool waits = behaviour->waits;
@@ -270,6 +281,7 @@ static void run(const struct kernel *kernel, const unsigned grid[3], const unsig
         behaviour->run(kernel->name, arguments, grid, block, behaviour->context);
         if (waits) fake_lock();
     }
+    if (is_spoilt) spoil(kernel, arguments);
 }
 
 static void run_node(const struct cu_graph_node_opaque *node)

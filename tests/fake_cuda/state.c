@@ -43,6 +43,7 @@ static void read_settings(void)
         .driver_version = (int)setting("FAKE_CUDA_DRIVER_VERSION", 13000),
         .memory_bytes = setting("FAKE_CUDA_MEMORY", UINT64_C(1) << 30),
         .fail_call = setting("FAKE_CUDA_FAIL_CALL", 0),
+        .spoil_kernel = setting("FAKE_CUDA_SPOIL_KERNEL", 0),
         .resident_threads = (int)setting("FAKE_CUDA_RESIDENT", 2048),
         .slow = getenv("FAKE_CUDA_SLOW"),
     };
@@ -121,10 +122,11 @@ static bool has_prefix(const char *name, const char *prefixes)
     return false;
 }
 
-void fake_kernel_ran(const char *entry)
+bool fake_kernel_ran(const char *entry)
 {
     kernels++;
     if (has_prefix(entry, fake_settings.slow)) slow_kernels++;
+    return kernels == fake_settings.spoil_kernel;
 }
 
 double fake_slow_milliseconds(void) { return (double)slow_kernels; }

@@ -39,7 +39,7 @@ enum {
 
 struct fake_settings {
     int devices, capability, driver_version;
-    uint64_t memory_bytes, fail_call;
+    uint64_t memory_bytes, fail_call, spoil_kernel;
     int resident_threads;
     const char *slow; /* NULL: none */
 };
@@ -90,7 +90,7 @@ cu_result fake_leave(cu_result result);
 void fake_lock(void); /* the lock alone: what waits for other threads gives it back meanwhile */
 void fake_unlock(void);
 cu_result fake_misuse(cu_result result); /* counts */
-void fake_kernel_ran(const char *entry); /* counts */
+bool fake_kernel_ran(const char *entry); /* counts; true: it is to be spoilt */
 double fake_slow_milliseconds(void);     /* that slow kernels took, in all */
 bool fake_initialized(void);
 struct cu_context_opaque *fake_current(void); /* of this thread; NULL: none */
