@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "builder/arch/family.h"
+#include "kernels/op/activation.h"
 
 static bool read_heads(struct model_config *config, struct json_reader *reader, const struct config_defaults *defaults,
                        struct status *status)
@@ -77,6 +78,7 @@ bool config_sizes(struct model_config *config, struct json_reader *reader, const
     if (!read_heads(config, reader, defaults, status)) return false;
     config->embedding_scale = config->residual_scale = config->logits_scale = 1.0;
     config->attention_scale = 1.0 / sqrt((double)config->head_dim);
+    config->activation = ACTIVATION_SILU;
     return true;
 }
 
@@ -202,12 +204,26 @@ bool config_own_code(const struct model_config *config, struct json_reader *read
                                 reader->path, found, config->model_type);
 }
 
-static bool read_activation(struct json_reader *reader, struct status *status)
+/* Names that transformers gives to activations that gated products have here. */
+static bool read_activation(struct model_config *config, struct json_reader *reader, struct status *status)
 {
-    const char *activation = "silu";
-    if (!json_reader_string(reader, "hidden_act", false, &activation, status)) return false;
-    return strcmp(activation, "silu") == 0 || strcmp(activation, "swish") == 0 ||
-           json_reader_fail(reader, "hidden_act", "\"silu\"", json_object_get(reader->object, "hidden_act"), status);
+    static const struct {
+        const char *name;
+        enum activation activation;
+    } known[] = {
+        {"silu", ACTIVATION_SILU},
+        {"swish", ACTIVATION_SILU},
+        {"gelu_new", ACTIVATION_GELU_TANH},
+        {"gelu_pytorch_tanh", ACTIVATION_GELU_TANH},
+    };
+    const char *name = "silu";
+    if (!json_reader_string(reader, "hidden_act", false, &name, status)) return false;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        config->activation = known[i].activation;
+        if (strcmp(name, known[i].name) == 0) return true;
+    }
+    return json_reader_fail(reader, "hidden_act", "\"silu\", \"swish\", \"gelu_new\" or \"gelu_pytorch_tanh\"",
+                            json_object_get(reader->object, "hidden_act"), status);
 }
 
 bool config_read_unclaimed(struct model_config *config, struct json_reader *reader, struct status *status)
@@ -221,5 +237,5 @@ bool config_read_unclaimed(struct model_config *config, struct json_reader *read
         has_window |= json_reader_is_unread(reader, windows[i]);
     if (has_window && !config_window(config, reader, CONFIG_WINDOW_NEVER, 0, status)) return false;
     if (json_reader_is_unread(reader, "auto_map") && !config_own_code(config, reader, NULL, 0, status)) return false;
-    return !json_reader_is_unread(reader, "hidden_act") || read_activation(reader, status);
+    return !json_reader_is_unread(reader, "hidden_act") || read_activation(config, reader, status);
 }

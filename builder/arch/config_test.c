@@ -5,6 +5,7 @@
 
 #include "formats/base/file.h"
 #include "formats/base/test_support.h"
+#include "kernels/op/activation.h"
 
 /* The required fields of every config. */
 #define SIZES                                                                                                \
@@ -312,11 +313,16 @@ TEST(test_windows)
 
 TEST(test_other_keys)
 {
-    accepted("llama", "\"hidden_act\": \"swish\", \"auto_map\": null, \"layer_types\": null");
+    struct model_config config = accepted("llama", "\"auto_map\": null, \"layer_types\": null");
+    assert_int_equal(config.activation, ACTIVATION_SILU);
+    config = accepted("llama", "\"hidden_act\": \"swish\"");
+    assert_int_equal(config.activation, ACTIVATION_SILU);
+    config = accepted("llama", "\"hidden_act\": \"gelu_pytorch_tanh\"");
+    assert_int_equal(config.activation, ACTIVATION_GELU_TANH);
     static const struct {
         const char *fields, *words;
     } cases[] = {
-        {"\"hidden_act\": \"gelu\"", "'hidden_act'|\"silu\"|\"gelu\""},
+        {"\"hidden_act\": \"gelu\"", "'hidden_act'|\"silu\"|\"gelu_new\"|\"gelu\""},
         {"\"auto_map\": {\"AutoModelForCausalLM\": \"m.M\"}", "'auto_map'|code of its own|remove"},
         {"\"auto_map\": {\"AutoConfig\": \"configuration_phi3.Phi3Config\"}", "'auto_map'|code of its own"},
         {"\"logit_softcapping\": 30.0", "'logit_softcapping'|not understood|refused|found 30"},

@@ -188,7 +188,7 @@ static int gated_mlp(struct graph *graph, const struct decoder_traits *traits, i
     struct part parts[] = {{"mlp.gate_proj", inner, SHARD_ROWS, 0, 0}, {"mlp.up_proj", inner, SHARD_ROWS, 0, 0}};
     const struct projection gate = joined(graph, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
                                           graph_interleave(graph), "mlp.gate_up_proj");
-    int activated = matmul(graph, x, layer, gate, ACTIVATION_SILU, 1.0, "activated");
+    int activated = matmul(graph, x, layer, gate, (enum activation)config->activation, 1.0, "activated");
     const struct part output = {"mlp.down_proj", hidden, SHARD_COLUMNS, 0, 0};
     const struct projection down = projection(graph, layer, &output, inner, config->mlp_bias);
     return matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");

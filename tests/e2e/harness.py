@@ -169,9 +169,9 @@ def fables_engine():
     return build_engine(FABLES)
 
 
-def changed_model(folder, tokenizer=None, generation=None):
+def changed_model(folder, tokenizer=None, generation=None, config=None):
     """A copy of the shipped checkpoint: `tokenizer` changes the text of tokenizer.json, `generation` holds fields of
-    generation_config.json."""
+    generation_config.json, `config` of config.json."""
     model = os.path.join(tempfile.mkdtemp(dir=folder), "fables")
     shutil.copytree(FABLES, model)
     for name in os.listdir(model):
@@ -179,9 +179,9 @@ def changed_model(folder, tokenizer=None, generation=None):
     if tokenizer:
         path = os.path.join(model, "tokenizer.json")
         write(path, tokenizer(contents(path).decode()).encode())
-    if generation:
-        fields = {**read_json(model, "generation_config.json"), **generation}
-        write(os.path.join(model, "generation_config.json"), json.dumps(fields).encode())
+    for name, changed in (("generation_config.json", generation), ("config.json", config)):
+        if changed:
+            write(os.path.join(model, name), json.dumps({**read_json(model, name), **changed}).encode())
     return model
 
 

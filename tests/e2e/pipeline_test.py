@@ -272,6 +272,18 @@ class Speak(PipelineTest):
             self.assertEqual(self.tokens(*flags, "--recommended", "--temperature", "2", engine=engine),
                              self.tokens(*flags, *given, "--temperature", "2"))
 
+    def test_another_activation(self):
+        """The build compares its plans with the plain reference, which has the activation from the plan."""
+        with scratch() as folder:
+            model = changed_model(folder, config={"hidden_act": "gelu_pytorch_tanh"})
+            dump = run([ENGBUILD, "--model", model, "--target", "cpu", "--dry-run", "--dump-after", "import"])
+            self.assertIn("epilogue=2 ", dump.stdout)  # ACTIVATION_GELU_TANH
+            self.assertNotIn("epilogue=1 ", dump.stdout)
+            text = [run([ENGRUN, engine, "-p", "Once upon a time", "-n", "100", "--ignore-eos", "--quiet"])
+                    for engine in (fables_engine(), build_engine(model))]
+            self.assertEqual([result.rc for result in text], [0, 0])
+            self.assertNotEqual(text[0].stdout, text[1].stdout)
+
     def test_timing(self):
         result = run([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "5", "--timing"])
         self.assertEqual(result.stdout, self.say("-p", PROMPT, count=5))
