@@ -286,11 +286,11 @@ class CudaBuild(unittest.TestCase):
         tally("failing calls, --tune " + level, len(chosen))
 
     def test_every_failing_call_ends_the_build(self):
-        self.sweep("off", 12 if SANITIZED else 200, 5)
+        self.sweep("off", 12 if SANITIZED else 120, 5)
 
     def test_failing_calls_while_tuning(self):
-        self.sweep("quick", 4 if SANITIZED else 15, 0)
-        self.sweep("quick", 4 if SANITIZED else 15, 0, libraries=True)
+        self.sweep("quick", 2 if SANITIZED else 15, 0)
+        self.sweep("quick", 2 if SANITIZED else 15, 0, libraries=True)
 
 
 if __name__ == "__main__":
