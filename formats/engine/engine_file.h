@@ -135,8 +135,6 @@ void engine_close(struct engine *engine);
 const char *engine_op_name(const struct engine *engine, unsigned op);
 /* Name of the launch's kernel or library call; CPU: of its op. */
 const char *engine_kernel_name(const struct engine *engine, const struct plan_launch *launch);
-/* NULL: the file has no name for it. */
-const char *engine_operand_name(const struct engine *engine, const struct plan_launch *launch, unsigned operand);
 /* Value of the launch's parameter of that name, ignoring case. False: the parameter is absent, or the file has no such
  * name. */
 bool engine_param(const struct engine *engine, const struct plan *plan, const struct plan_launch *launch,

@@ -162,11 +162,6 @@ static const json_t *launch_table(const struct engine *engine, const struct plan
     return table ? table : op_table(engine, launch->op);
 }
 
-const char *engine_operand_name(const struct engine *engine, const struct plan_launch *launch, unsigned operand)
-{
-    return json_string_value(json_array_get(json_object_get(launch_table(engine, launch), "operands"), operand));
-}
-
 bool engine_param(const struct engine *engine, const struct plan *plan, const struct plan_launch *launch,
                   const char *name, int64_t *value)
 {
