@@ -116,7 +116,7 @@ static const char *part_at(const uint8_t *bytes, size_t position, char *name, si
 
 TEST(every_bit_flip_is_refused)
 {
-    const unsigned step = getenv("ENG_SANITIZED") ? 8 : 1; /* one bit of each byte where all take a minute */
+    const size_t step = getenv("ENG_SANITIZED") ? 8 : 1; /* one bit of each byte where all take a minute */
     for (int compress = 0; compress < 2; compress++) {
         size_t size, refused = 0;
         uint8_t *bytes = written(compress, &size);
@@ -124,11 +124,11 @@ TEST(every_bit_flip_is_refused)
         for (size_t position = 0; position < size; position++) {
             char name[64];
             const char *part = part_at(bytes, position, name, sizeof name);
-            for (unsigned bit = position % step; bit < 8; bit += step, refused++) {
+            for (size_t bit = position % step; bit < 8; bit += step, refused++) {
                 bytes[position] ^= (uint8_t)(1u << bit);
-                if (accepts(bytes, size)) fail_msg("bit %u of byte %zu flipped: accepted", bit, position);
+                if (accepts(bytes, size)) fail_msg("bit %zu of byte %zu flipped: accepted", bit, position);
                 if (!strstr(status.message, part))
-                    fail_msg("bit %u of byte %zu: expected '%s', found '%s'", bit, position, part, status.message);
+                    fail_msg("bit %zu of byte %zu: expected '%s', found '%s'", bit, position, part, status.message);
                 bytes[position] ^= (uint8_t)(1u << bit);
             }
         }
