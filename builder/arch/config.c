@@ -219,8 +219,9 @@ static bool read_activation(struct model_config *config, struct json_reader *rea
     const char *name = "silu";
     if (!json_reader_string(reader, "hidden_act", false, &name, status)) return false;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcmp(name, known[i].name) != 0) continue;
         config->activation = known[i].activation;
-        if (strcmp(name, known[i].name) == 0) return true;
+        return true;
     }
     return json_reader_fail(reader, "hidden_act", "\"silu\", \"swish\", \"gelu_new\" or \"gelu_pytorch_tanh\"",
                             json_object_get(reader->object, "hidden_act"), status);

@@ -76,7 +76,7 @@ bool file_output_commit(struct file_output *output, struct status *status);
 /* Discards the output; does nothing after commit. */
 void file_output_abandon(struct file_output *output);
 
-/* Whether a name ends with the suffix, and is longer than it or equal to it. */
+/* Whether a name ends with the suffix. */
 bool file_has_suffix(const char *name, const char *suffix);
 
 #endif

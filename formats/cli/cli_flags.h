@@ -20,8 +20,8 @@ struct cli_flag {
     const char **text;
     uint64_t *number; /* from least to most */
     double *real;     /* likewise */
-    const char
-        *above_zero;       /* of a real: 0 is refused, too; the message says that "a number <above_zero>" is expected */
+    /* With `real`: 0 is refused, too, and the message says that a number and this text are expected. */
+    const char *above_zero;
     struct cli_list *list; /* numbers from least to most */
     int *choice;           /* of `choices`; without a value: `most` */
     const struct cli_choice *choices;
