@@ -4,9 +4,16 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
-enum { MAPPING_GRANULARITY = 2 << 20, ALIGNMENT = 4096, POISON = 0xff, POISONED_MOST = 1 << 20 };
+enum {
+    MAPPING_GRANULARITY = 2 << 20,
+    ALIGNMENT = 4096,
+    POISON = 0xff,
+    POISONED_MOST = 1 << 20,
+    GIVEN_BACK_LEAST = 1 << 20
+};
 
 struct cu_event_opaque {
     struct fake_object object;
@@ -360,13 +367,30 @@ cu_result cuMemcpyDtoDAsync_v2(cu_deviceptr to, cu_deviceptr from, size_t bytes,
     LEAVE(CU_SUCCESS);
 }
 
+/* Whole pages of large memory are given back to the system, which gives zeros when they are read: most of an arena is
+ * never touched. */
+static void clear(char *data, size_t bytes)
+{
+    char *first = data + (ALIGNMENT - (uintptr_t)data % ALIGNMENT) % ALIGNMENT;
+    const size_t head = (size_t)(first - data), pages = bytes > head ? (bytes - head) / ALIGNMENT * ALIGNMENT : 0;
+    if (pages < GIVEN_BACK_LEAST || madvise(first, pages, MADV_DONTNEED) != 0) {
+        memset(data, 0, bytes);
+        return;
+    }
+    memset(data, 0, head);
+    memset(first + pages, 0, bytes - head - pages);
+}
+
 cu_result cuMemsetD8Async(cu_deviceptr to, unsigned char value, size_t bytes, cu_stream stream)
 {
     ENTER;
     REQUIRE_STREAM(stream);
     REQUIRE_MEMORY(to, bytes);
     fake_catch_up(stream, stream->queued);
-    memset(host(to), value, bytes);
+    if (value)
+        memset(host(to), value, bytes);
+    else
+        clear(host(to), bytes);
     LEAVE(CU_SUCCESS);
 }
 
