@@ -2,7 +2,6 @@
 /* make_checkpoint: a checkpoint of random weights in the shape described by a config.json, for measurements at full
  * size. The architecture's import defines the tensors. The same seed gives the same bytes. */
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -12,14 +11,17 @@
 #include <sys/stat.h>
 
 #include "builder/arch/arch.h"
+#include "builder/build.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/cli/cli_flags.h"
 #include "kernels/cpu/team.h"
 
 static const char usage[] =
-    "usage: make_checkpoint --config FOLDER -o FOLDER [--dtype bf16|fp16|f32] [--seed N]\n"
+    "usage: make_checkpoint --config FOLDER -o FOLDER [options]\n"
     "\n"
-    "Writes config.json and model.safetensors with random weights: matrices uniform with standard\n"
-    "deviation 1/sqrt(columns), so that activations keep their size, norm weights around 1.\n";
+    "Writes config.json and model.safetensors with random weights: matrices uniform with standard deviation\n"
+    "1/sqrt(columns), so that activations keep their size, norm weights around 1.\n"
+    "\n";
 
 enum { CHUNK_ELEMENTS = 1 << 20 };
 
@@ -185,44 +187,33 @@ done:
 
 int main(int argc, char **argv)
 {
-    static const struct option flags[] = {{"config", required_argument, NULL, 'c'},
-                                          {"output", required_argument, NULL, 'o'},
-                                          {"dtype", required_argument, NULL, 'd'},
-                                          {"seed", required_argument, NULL, 's'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct cli_choice dtypes[] = {{"bf16", DTYPE_BF16},
+                                               {"fp16", DTYPE_F16},
+                                               {"f32", DTYPE_F32},
+                                               {.name = NULL}};
     const char *config = NULL, *folder = NULL;
-    enum dtype dtype = DTYPE_BF16;
+    int dtype = DTYPE_BF16;
     uint64_t seed = 1;
+    bool finished = false;
     struct status status = {0};
-    for (int flag; (flag = getopt_long(argc, argv, "o:", flags, NULL)) != -1;) {
-        char *end = "";
-        if (flag == 'c')
-            config = optarg;
-        else if (flag == 'o')
-            folder = optarg;
-        else if (flag == 's')
-            seed = strtoull(optarg, &end, 10);
-        else if (flag == 'd')
-            dtype = strcmp(optarg, "bf16") == 0   ? DTYPE_BF16
-                    : strcmp(optarg, "fp16") == 0 ? DTYPE_F16
-                    : strcmp(optarg, "f32") == 0  ? DTYPE_F32
-                                                  : DTYPE_NONE;
-        else {
-            fputs(usage, flag == 'h' ? stdout : stderr);
-            return flag == 'h' ? 0 : 2;
-        }
-        if (dtype == DTYPE_NONE || *end) {
-            fprintf(stderr, "make_checkpoint: expected --dtype bf16, fp16 or f32 and --seed NUMBER, found '%s'\n",
-                    optarg);
-            return 2;
-        }
+    const struct cli_flag flags[] = {
+        {"config", 0, "FOLDER", .text = &config, .help = "the folder whose config.json gives the shape"},
+        {"output", 'o', "FOLDER", .text = &folder, .help = "the checkpoint; made if it does not exist"},
+        {"dtype", 0, "TYPE", .choice = &dtype, .choices = dtypes,
+         .help = "of the weights: bf16 (default), fp16 or f32"},
+        {"seed", 0, "N", .number = &seed, .most = UINT64_MAX, .help = "the same seed gives the same bytes (1)"},
+        {.name = NULL},
+    };
+    const struct cli_command command = {usage, {flags}, "\n" CLI_EXIT_CODES "\n", BUILDER_VERSION};
+    cli_begin("make_checkpoint");
+    int code = cli_read_flags(&command, argc, argv, &finished);
+    if (!code && !finished) {
+        if (!config || !folder || optind < argc)
+            code = cli_usage("expected --config FOLDER and -o FOLDER, found %s", !config         ? "no --config"
+                                                                                 : optind < argc ? argv[optind]
+                                                                                                 : "no -o");
+        else if (!make(config, folder, (enum dtype)dtype, seed, &status))
+            code = cli_fail_status(&status);
     }
-    if (!config || !folder || optind < argc) {
-        fputs(usage, stderr);
-        return 2;
-    }
-    if (make(config, folder, dtype, seed, &status)) return 0;
-    fprintf(stderr, "make_checkpoint: %s\n", status.message);
-    return status_exit_code(&status);
+    return cli_end(code);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers and lists from the command line: the accepted forms; everything else is refused. */
 
-#include "formats/cli/cli_args.h"
+#include "formats/cli/cli_flags.h"
 #include "formats/base/test_program.h"
 
 TEST(test_numbers)
@@ -51,6 +51,29 @@ TEST(test_choices)
     static const char *const bad[] = {"", "cud", "cuda ", "CPU"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_false(cli_read_choice("--target", bad[i], choices, &value));
+}
+
+/* Every flag of a table is known to the parser, or the program ends with a message: no flag is lost. */
+TEST(test_as_many_flags_as_there_is_place_for)
+{
+    enum { PLACES = 64, COMMON = 2 };
+    static char names[PLACES][8];
+    for (int count = PLACES - COMMON; count <= PLACES; count++) {
+        struct cli_flag flags[PLACES + 1] = {{.name = NULL}};
+        const struct cli_command command = {"", {flags}, "", "0"};
+        bool set[PLACES] = {false}, finished = false;
+        for (int i = 0; i < count; i++) {
+            snprintf(names[i], sizeof names[i], "f%d", i);
+            flags[i] = (struct cli_flag){.name = names[i], .set = &set[i], .help = "x"};
+        }
+        char last[16];
+        snprintf(last, sizeof last, "--f%d", count - 1);
+        char *arguments[] = {"program", last, NULL};
+        optind = 1;
+        const int code = cli_read_flags(&command, 2, arguments, &finished);
+        assert_int_equal(code, count == PLACES - COMMON ? CLI_DONE : CLI_INTERNAL);
+        assert_int_equal(set[count - 1], code == CLI_DONE);
+    }
 }
 
 int main(void) { return test_run(); }

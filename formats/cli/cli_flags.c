@@ -15,10 +15,12 @@ struct reading {
     char letters[2 * MOST_FLAGS + 2];
 };
 
-static void add_table(struct reading *reading, const struct cli_flag *flag)
+/* False: the program has more flags than there is place for. */
+static bool add_table(struct reading *reading, const struct cli_flag *flag)
 {
     size_t at = strlen(reading->letters);
-    for (; flag && (flag->name || flag->help) && reading->count < MOST_FLAGS; flag++) {
+    for (; flag && (flag->name || flag->help); flag++) {
+        if (reading->count == MOST_FLAGS) return false;
         const int type = flag->value ? required_argument : no_argument, value = FIRST_VALUE + reading->count;
         reading->flags[reading->count++] = flag;
         if (!flag->name) continue;
@@ -26,6 +28,7 @@ static void add_table(struct reading *reading, const struct cli_flag *flag)
         if (flag->letter) reading->letters[at++] = flag->letter;
         if (flag->letter && flag->value) reading->letters[at++] = ':';
     }
+    return true;
 }
 
 /* Prints the flags: names on the left, what they do on the right. */
@@ -87,8 +90,13 @@ int cli_read_flags(const struct cli_command *command, int argc, char **argv, boo
                                       {"version", .set = &version, .help = ""},
                                       {.name = NULL}};
     struct reading reading = {.letters = ":"};
-    for (int i = 0; i < CLI_MOST_TABLES; i++) add_table(&reading, command->tables[i]);
-    add_table(&reading, common);
+    bool fits = true;
+    for (int i = 0; i < CLI_MOST_TABLES; i++) fits = fits && add_table(&reading, command->tables[i]);
+    if (!fits || !add_table(&reading, common)) {
+        struct status status = {0};
+        status_fail(&status, STATUS_INTERNAL, "a program has at most %d flags", MOST_FLAGS);
+        return cli_fail_status(&status);
+    }
     opterr = 0;
     int found;
     while ((found = getopt_long(argc, argv, reading.letters, reading.options, NULL)) != -1) {

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <getopt.h>
 #include <jansson.h>
 #include <limits.h>
 #include <signal.h>
@@ -19,6 +18,7 @@
 #include <unistd.h>
 
 #include "builder/arch/arch.h"
+#include "formats/cli/cli_flags.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/nvrtc.h"
 #include "runtime/eng.h"
@@ -26,24 +26,15 @@
 
 extern char **environ;
 
-static const char help[] =
+static const char usage[] =
     "usage: gpu-tests [options]\n"
     "\n"
     "Checks on this machine's GPU all that runs on it: every kernel against its reference, then whole engines against\n"
     "engines for the CPU. Needs NVIDIA's driver and the NVRTC library of CUDA 12 or 13 (in the library path, "
     "$CUDA_HOME\n"
     "or /usr/local/cuda).\n"
-    "\n"
-    "  --models DIR    engines of the checkpoints in DIR, too (folders with a config.json)\n"
-    "  --time          after the checks, if none failed: times of every kernel at the shapes of Llama 3\n"
-    "  --sanitize      the checks once more under compute-sanitizer: racecheck, memcheck, synccheck, initcheck, in\n"
-    "                  minutes with --jobs 16; where a tool would take many, with fewer or smaller sizes that go the\n"
-    "                  same ways through the code, and of the engines one, of few plans, with few tokens\n"
-    "  --only TEXT     only what has TEXT in its name; with --time only lines that have it\n"
-    "  --jobs N        checks at once (default: 4)\n"
-    "  --list          print the names, run nothing\n"
-    "  --run NAME      one check in this process, its output as it comes\n"
-    "  --version, --help\n"
+    "\n";
+static const char notes[] =
     "\n"
     "Compiled kernels are kept for the next run in the folder that ENG_TEST_CUBINS names, if it is set.\n"
     "A check under compute-sanitizer finds the tool's name in " CHECK_TOOL "; set beside --run it\n"
@@ -71,7 +62,7 @@ struct check {
 static struct {
     bool list, time, sanitize;
     const char *only, *models, *run;
-    int jobs;
+    uint64_t jobs;
 } options = {.jobs = 4};
 
 static char self[CHECK_PATH], programs[CHECK_PATH], scratch[CHECK_PATH], sanitizer[CHECK_PATH];
@@ -395,10 +386,11 @@ static void run_all(struct tally *tally)
 {
     static struct job jobs[MOST_JOBS];
     const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
+    const int most = (int)options.jobs;
     size_t next = 0;
     int running = 0;
     while ((next < check_count || running) && !interrupted) {
-        for (int i = 0; i < options.jobs; i++) {
+        for (int i = 0; i < most; i++) {
             struct job *job = &jobs[i];
             if (job->check && poll_job(job, tally)) running--;
             if (job->check || next == check_count) continue;
@@ -415,7 +407,7 @@ static void run_all(struct tally *tally)
         nanosleep(&pause, NULL);
     }
     if (!interrupted) return;
-    kill_all(jobs, options.jobs);
+    kill_all(jobs, most);
     exit(128 + (int)interrupted);
 }
 
@@ -462,41 +454,38 @@ static int run_one(const char *name)
     return EXIT_USAGE;
 }
 
-static void read_options(int argc, char **argv)
+static int read_options(int argc, char **argv, bool *finished)
 {
-    enum { HELP = 1, VERSION, LIST, TIME, SANITIZE, ONLY, MODELS, RUN, JOBS };
-    static const struct option known[] = {
-        {"help", no_argument, NULL, HELP},           {"version", no_argument, NULL, VERSION},
-        {"list", no_argument, NULL, LIST},           {"time", no_argument, NULL, TIME},
-        {"sanitize", no_argument, NULL, SANITIZE},   {"only", required_argument, NULL, ONLY},
-        {"models", required_argument, NULL, MODELS}, {"run", required_argument, NULL, RUN},
-        {"jobs", required_argument, NULL, JOBS},     {NULL, 0, NULL, 0},
+    static const struct cli_flag flags[] = {
+        {"models", 0, "DIR", .text = &options.models,
+         .help = "engines of the checkpoints in DIR, too (folders with a config.json)"},
+        {"time", .set = &options.time,
+         .help = "after the checks, if none failed: times of every kernel at the shapes of Llama 3"},
+        {"sanitize", .set = &options.sanitize,
+         .help = "the checks once more under compute-sanitizer: racecheck, memcheck, synccheck, initcheck, in minutes "
+                 "with --jobs 16; where a tool would take many, with fewer or smaller sizes that go the same ways "
+                 "through the code, and of the engines one, of few plans, with few tokens"},
+        {"only", 0, "TEXT", .text = &options.only,
+         .help = "only what has TEXT in its name; with --time only lines that have it"},
+        {"jobs", 0, "N", .number = &options.jobs, .least = 1, .most = MOST_JOBS, .help = "checks at once (4)"},
+        {"list", .set = &options.list, .help = "print the names, run nothing"},
+        {"run", 0, "NAME", .text = &options.run, .help = "one check in this process, its output as it comes"},
+        {.name = NULL},
     };
-    for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
-        switch (option) {
-        case HELP: fputs(help, stdout); exit(0);
-        case VERSION: printf("gpu-tests %s\n", eng_version()); exit(0);
-        case LIST: options.list = true; break;
-        case TIME: options.time = true; break;
-        case SANITIZE: options.sanitize = true; break;
-        case ONLY: options.only = optarg; break;
-        case MODELS: options.models = optarg; break;
-        case RUN: options.run = optarg; break;
-        case JOBS:
-            options.jobs = atoi(optarg);
-            if (options.jobs < 1 || options.jobs > MOST_JOBS) die(EXIT_USAGE, "--jobs: expected 1 to 64");
-            break;
-        default: die(EXIT_USAGE, "see gpu-tests --help");
-        }
-    }
-    if (optind < argc) die(EXIT_USAGE, "expected options only; see gpu-tests --help");
+    const struct cli_command command = {usage, {flags}, notes, eng_version()};
+    const int code = cli_read_flags(&command, argc, argv, finished);
+    if (!code && !*finished && optind < argc) return cli_usage("expected flags alone, found '%s'", argv[optind]);
+    return code;
 }
 
 int main(int argc, char **argv)
 {
     struct tally tally = {0};
     const struct sigaction action = {.sa_handler = note_interrupt};
-    read_options(argc, argv);
+    bool finished = false;
+    cli_begin("gpu-tests");
+    const int code = read_options(argc, argv, &finished);
+    if (code || finished) return code;
     find_programs();
     add_all();
     if (options.run) {

@@ -4,29 +4,9 @@
 #include "kernels/op/test_support.h"
 #include "tests/gpu/check.h"
 
-#define KERNEL_TESTS(X)            \
-    X(attention_cudnn_test)        \
-    X(all_reduce_device_test)      \
-    X(attention_prefill_test)      \
-    X(matmul_cublaslt_test)        \
-    X(matmul_gemv_test)            \
-    X(matmul_mma_test)             \
-    X(matmul_wgmma_test)           \
-    X(rope_attention_test)         \
-    X(sample_device_test)          \
-    X(all_reduce_nccl_device_test) \
-    X(all_gather_device_test)      \
-    X(all_gather_nccl_device_test) \
-    X(embed_device_test)           \
-    X(rms_norm_device_test)        \
-    X(rope_append_device_test)     \
-    X(rope_table_device_test)      \
-    X(select_rows_device_test)     \
-    X(swiglu_device_test)
-
-#define DECLARE(file) int file##_main(void);
-KERNEL_TESTS(DECLARE)
-#undef DECLARE
+#define KERNEL_TEST(file) int file##_main(void);
+#include "tests/gpu/kernel_tests.h"
+#undef KERNEL_TEST
 int kernel_checks_group(const char *group, const struct CMUnitTest *tests, size_t count, CMFixtureFunction set_up,
                         CMFixtureFunction tear_down);
 
@@ -71,9 +51,9 @@ static const struct {
     const char *file;
     int (*main)(void);
 } files[] = {
-#define ENTRY(file) {#file, file##_main},
-    KERNEL_TESTS(ENTRY)
-#undef ENTRY
+#define KERNEL_TEST(file) {#file, file##_main},
+#include "tests/gpu/kernel_tests.h"
+#undef KERNEL_TEST
 };
 
 void kernel_checks_visit(void (*visit)(const char *name, void *context), void *context)
