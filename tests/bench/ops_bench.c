@@ -21,6 +21,7 @@
 
 #include "formats/engine/engine_file.h"
 #include "kernels/matmul/matmul.h"
+#include "tests/bench/op_case.h"
 
 enum {
     HIDDEN = 2048,
@@ -36,17 +37,11 @@ enum {
     VARIANTS = 64, /* calls that take turns */
     MAX_ROUNDS = 1000,
     MAX_CANDIDATES = 64,
-    MOST_SETTINGS = 4,
 };
 #define POOL_BYTES     ((size_t)640 << 20) /* far more than the caches */
 #define KV_LAYER_BYTES ((uint64_t)2 * KV_HEADS * PAGE_TOKENS * HEAD_DIM * sizeof(float))
 
-/* A parameter of the node, weight or value; all others follow from these, the geometry and the defaults. */
-struct setting {
-    const char *name;
-    int64_t value;
-};
-static const struct setting model[] = {
+static const struct op_setting model[] = {
     {"hidden", HIDDEN},
     {"pitch", HIDDEN},
     {"width", HIDDEN},
@@ -60,18 +55,10 @@ static const struct setting model[] = {
     {"layout", LAYOUT_ROW_MAJOR},
     {"eps_bits", 0x3727c5ac},
     {"scaling_bits", OP_FLOAT_ONE_BITS},
+    {.name = NULL},
 };
 
-struct bench_case {
-    enum plan_op op;
-    const char *what;
-    int rows, context; /* of the last row; 0: the op reads none */
-    bool one_slot;     /* the rows are one sequence's */
-    struct setting settings[MOST_SETTINGS];
-    struct sampler_state sampler;
-};
-
-static const struct op_descriptor *op_of(const struct bench_case *c) { return op_find(c->op); }
+static const struct op_descriptor *op_of(const struct op_case *c) { return op_find(c->op); }
 
 struct options {
     int threads, rounds;
@@ -229,46 +216,8 @@ static unsigned char *kv_pages(struct bench *bench)
 
 /* ---- operands, as the schema says ---- */
 
-/* Like a language model's: most tokens near a normal distribution (deviation 2.5, as a sum of uniform numbers), a few
- * dozen that stand out. Inputs of other ops may be the same. */
-static void fill_input(float *values, size_t count)
-{
-    uint64_t state = 1;
-    for (size_t i = 0; i < count; i++) {
-        for (int j = 0; j < 8; j++) {
-            state = state * 6364136223846793005u + 1442695040888963407u;
-            values[i] += ((float)(state >> 40) * 0x1p-24f - 0.5f) * 3.06f;
-        }
-        if (i % 2500 == 17) values[i] += 15.0f;
-    }
-}
-
-/* `count` rows of a field of the step, one after the other. */
-static void fill_step(const struct bench_case *c, enum step_field field, int32_t *values, int count)
-{
-    const int first = c->one_slot ? c->context - c->rows : c->context - 1;
-    for (int i = 0; i < count; i++) switch (field) {
-        case STEP_COUNTS: values[i] = c->rows; break;
-        case STEP_TOKENS: values[i] = (int32_t)((uint32_t)i * 2654435761u % VOCAB); break;
-        case STEP_SLOTS: values[i] = c->one_slot ? 0 : i % c->rows % SLOTS; break;
-        case STEP_POSITIONS: values[i] = first < 0 ? 0 : c->one_slot ? first + i : first; break;
-        case STEP_OUT_ROWS: values[i] = i; break;
-        default: break;
-        }
-}
-
-static void fill_state(const struct bench_case *c, const struct plan_geometry *geometry, enum state_field field,
-                       void *values)
-{
-    const uint64_t slots = geometry->slots, pages = geometry->pages_per_slot;
-    if (field == STATE_PAGE_TABLE)
-        for (uint64_t i = 0; i < slots * pages; i++) ((int32_t *)values)[i] = (int32_t)(i % pages * slots + i / pages);
-    if (field == STATE_SAMPLERS)
-        for (uint64_t i = 0; i < slots; i++) ((struct sampler_state *)values)[i] = c->sampler;
-}
-
 /* Calls that take turns: with weights and blocks of KV of their own, and different tokens. */
-static void make_calls(struct bench *bench, const struct bench_case *c, const int64_t *params,
+static void make_calls(struct bench *bench, const struct op_case *c, const int64_t *params,
                        struct op_call calls[VARIANTS])
 {
     struct op_demand demands[PLAN_MAX_OPERANDS] = {{0}};
@@ -284,11 +233,11 @@ static void make_calls(struct bench *bench, const struct bench_case *c, const in
         unsigned char *memory = NULL;
         if (operand->role != ROLE_WEIGHT && operand->role != ROLE_KV)
             memory = allocate(tokens ? VARIANTS * bytes : bytes);
-        if (operand->role == ROLE_INPUT) fill_input((float *)(void *)memory, bytes / sizeof(float));
+        if (operand->role == ROLE_INPUT) op_case_logits((float *)(void *)memory, bytes / sizeof(float));
         if (operand->role == ROLE_STEP)
-            fill_step(c, (enum step_field)operand->field, (int32_t *)(void *)memory,
-                      (int)(bytes / sizeof(int32_t)) * (tokens ? VARIANTS : 1));
-        if (operand->role == ROLE_STATE) fill_state(c, &bench->geometry, (enum state_field)operand->field, memory);
+            op_case_step(c, &bench->geometry, (enum step_field)operand->field, (int32_t *)(void *)memory,
+                         bytes / sizeof(int32_t) * (tokens ? VARIANTS : 1));
+        if (operand->role == ROLE_STATE) op_case_state(c, &bench->geometry, (enum state_field)operand->field, memory);
         for (int v = 0; v < VARIANTS; v++)
             calls[v].operands[at] = operand->role == ROLE_WEIGHT ? next_weights(bench, bytes)
                                     : operand->role == ROLE_KV
@@ -304,21 +253,9 @@ static void free_calls(const struct op_descriptor *op, const struct op_call *cal
         if (op->operands[i].role != ROLE_WEIGHT && op->operands[i].role != ROLE_KV) free(call->operands[i]);
 }
 
-static void make_params(const struct bench *bench, const struct bench_case *c, int64_t *params)
+static void make_params(const struct bench *bench, const struct op_case *c, int64_t *params)
 {
-    for (int i = 0; i < op_of(c)->param_count; i++) {
-        const struct op_param *param = &op_of(c)->params[i];
-        params[i] = param->fallback;
-        if (param->source == PARAM_OF_ENGINE)
-            memcpy(&params[i], (const char *)&bench->geometry + param->field, sizeof params[i]);
-        else if (param->source == PARAM_OF_ROWS || param->source == PARAM_OF_STEP)
-            params[i] = c->rows;
-        else
-            for (size_t s = 0; s < sizeof model / sizeof *model; s++)
-                if (strcmp(model[s].name, param->name) == 0) params[i] = model[s].value;
-        for (int s = 0; s < MOST_SETTINGS && c->settings[s].name; s++)
-            if (strcmp(c->settings[s].name, param->name) == 0) params[i] = c->settings[s].value;
-    }
+    op_case_params(c, model, &bench->geometry, params);
     if (op_of(c)->default_tunables)
         op_of(c)->default_tunables(params, bench->options.isa, team_size(bench->team), params + op_of(c)->param_count);
 }
@@ -351,7 +288,7 @@ static void next_batch(struct bench *bench, struct timed *timed)
 }
 
 /* Attention: at the rows' contexts; the KV of one sequence is read once for all of its rows. */
-static void costs(const struct bench_case *c, const int64_t *params, double *bytes, double *flops)
+static void costs(const struct op_case *c, const int64_t *params, double *bytes, double *flops)
 {
     uint64_t whole_bytes, whole_flops;
     op_of(c)->cost(params, (uint64_t)c->context, &whole_bytes, &whole_flops);
@@ -363,7 +300,7 @@ static void costs(const struct bench_case *c, const int64_t *params, double *byt
     *flops = 4.0 * tokens * HEADS * HEAD_DIM;
 }
 
-static void measure(struct bench *bench, const struct bench_case *c, const int64_t *params)
+static void measure(struct bench *bench, const struct op_case *c, const int64_t *params)
 {
     static double op_us[MAX_ROUNDS], probe_us[MAX_ROUNDS], share[MAX_ROUNDS];
     const int rounds = bench->options.rounds;
@@ -400,7 +337,7 @@ static void measure(struct bench *bench, const struct bench_case *c, const int64
     free_calls(op_of(c), &calls[0]);
 }
 
-static void run_case(struct bench *bench, const struct bench_case *c)
+static void run_case(struct bench *bench, const struct op_case *c)
 {
     int64_t params[PLAN_MAX_PARAMS] = {0};
     make_params(bench, c, params);
@@ -414,10 +351,10 @@ static void run_matmul(struct bench *bench, int rows, int64_t n, int64_t k)
     const struct options *options = &bench->options;
     char what[64];
     snprintf(what, sizeof what, "%" PRId64 " x %" PRId64 " %s", n, k, dtype_name(options->dtype));
-    const struct bench_case c = {.op = OP_MATMUL,
-                                 .what = what,
-                                 .rows = rows,
-                                 .settings = {{"n", n}, {"k", k}, {"dtype", options->dtype}}};
+    const struct op_case c = {.op = OP_MATMUL,
+                              .what = what,
+                              .rows = rows,
+                              .settings = {{"n", n}, {"k", k}, {"dtype", options->dtype}}};
     int64_t params[PLAN_MAX_PARAMS] = {0}, candidates[MAX_CANDIDATES][MATMUL_TUNABLES];
     int count = 1;
     make_params(bench, &c, params);
@@ -490,7 +427,7 @@ static bool wanted(char **names, const char *op)
 static void run_all(struct bench *bench, char **names)
 {
     static const int row_counts[] = {1, 8, PREFILL};
-    static const struct bench_case by_rows[] = {
+    static const struct op_case by_rows[] = {
         {.op = OP_EMBED, .what = "BF16 row-major", .settings = {{"layout", LAYOUT_ROW_MAJOR}}},
         {.op = OP_EMBED, .what = "BF16 panels", .settings = {{"layout", LAYOUT_PANEL16}}},
         {.op = OP_ROPE_TABLE, .what = ""},
@@ -516,7 +453,7 @@ static void run_all(struct bench *bench, char **names)
     };
     for (int i = 0; i < 3; i++)
         for (size_t b = 0; b < sizeof by_rows / sizeof *by_rows; b++) {
-            struct bench_case c = by_rows[b];
+            struct op_case c = by_rows[b];
             c.rows = row_counts[i];
             c.one_slot = c.rows == PREFILL;
             if (c.one_slot && c.context) c.context += c.rows - 1; /* the first row at the same position */
@@ -525,21 +462,21 @@ static void run_all(struct bench *bench, char **names)
     for (size_t a = 0; wanted(names, "attention") && a < sizeof attentions / sizeof *attentions; a++) {
         char what[32];
         snprintf(what, sizeof what, "context %d", attentions[a].context);
-        run_case(bench, &(struct bench_case){.op = OP_ATTENTION,
-                                             .what = what,
-                                             .rows = attentions[a].rows,
-                                             .context = attentions[a].context,
-                                             .one_slot = attentions[a].rows == PREFILL,
-                                             .settings = {{"scale_bits", (int64_t)float_to_bits(0.125f)}}});
+        run_case(bench, &(struct op_case){.op = OP_ATTENTION,
+                                          .what = what,
+                                          .rows = attentions[a].rows,
+                                          .context = attentions[a].context,
+                                          .one_slot = attentions[a].rows == PREFILL,
+                                          .settings = {{"scale_bits", (int64_t)float_to_bits(0.125f)}}});
     }
     for (size_t s = 0; wanted(names, "sample") && s < sizeof samples / sizeof *samples; s++)
-        run_case(bench, &(struct bench_case){.op = OP_SAMPLE,
-                                             .what = samples[s].what,
-                                             .rows = samples[s].rows,
-                                             .sampler = {.temperature = samples[s].temperature,
-                                                         .top_p = samples[s].top_p,
-                                                         .top_k = samples[s].top_k,
-                                                         .repetition_penalty = samples[s].penalty}});
+        run_case(bench, &(struct op_case){.op = OP_SAMPLE,
+                                          .what = samples[s].what,
+                                          .rows = samples[s].rows,
+                                          .sampler = {.temperature = samples[s].temperature,
+                                                      .top_p = samples[s].top_p,
+                                                      .top_k = samples[s].top_k,
+                                                      .repetition_penalty = samples[s].penalty}});
     if (wanted(names, "matmul")) run_matmuls(bench);
 }
 
