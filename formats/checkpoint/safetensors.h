@@ -11,6 +11,8 @@
 
 enum { TENSOR_MAX_RANK = 8, SAFETENSORS_MAX_HEADER_BYTES = 100000000 };
 
+struct quantised;
+
 struct tensor_view {
     const char *name; /* borrowed from the container */
     enum dtype dtype;
@@ -18,6 +20,7 @@ struct tensor_view {
     uint64_t shape[TENSOR_MAX_RANK]; /* row-major */
     const void *data;                /* borrowed from the mapping; may be unaligned for its dtype */
     uint64_t bytes;
+    const struct quantised *quantised; /* quantised.h: the elements are decoded, and there is no data; NULL: plain */
 };
 
 struct safetensors {
