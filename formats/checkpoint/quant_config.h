@@ -5,6 +5,8 @@
 #define FORMATS_CHECKPOINT_QUANT_CONFIG_H
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "formats/base/status.h"
 

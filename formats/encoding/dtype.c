@@ -14,6 +14,8 @@ static const struct {
     [DTYPE_U8] = {"U8", "uint8", 1},
     [DTYPE_I32] = {"I32", "int32", 4},
     [DTYPE_I64] = {"I64", "int64", 8},
+    [DTYPE_I16] = {"I16", "int16", 2},
+    [DTYPE_F8_E8M0] = {"F8_E8M0", "float8_e8m0fnu", 1},
 };
 
 static bool known(enum dtype dtype) { return (int)dtype > DTYPE_NONE && dtype < DTYPE_COUNT; }

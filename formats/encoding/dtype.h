@@ -20,6 +20,8 @@ enum dtype {
     DTYPE_U8 = 7,
     DTYPE_I32 = 8,
     DTYPE_I64 = 9,
+    DTYPE_I16 = 10,
+    DTYPE_F8_E8M0 = 11, /* 2^(byte - 127) */
     DTYPE_COUNT
 };
 

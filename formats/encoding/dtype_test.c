@@ -21,6 +21,8 @@ TEST(test_names)
         {DTYPE_U8, 1, "U8", "uint8"},
         {DTYPE_I32, 4, "I32", "int32"},
         {DTYPE_I64, 8, "I64", "int64"},
+        {DTYPE_I16, 2, "I16", "int16"},
+        {DTYPE_F8_E8M0, 1, "F8_E8M0", "float8_e8m0fnu"},
     };
     assert_int_equal(sizeof cases / sizeof *cases, DTYPE_COUNT - 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -15,7 +15,7 @@
 #include "formats/encoding/dtype.h"
 
 /* Values are written into engine files: never reused. 1 to 3 are those of enum dtype, so that what a kernel reads as an
- * element type is one number; the other element types (4 to 9) are no encodings. */
+ * element type is one number; the other element types (4 to 11) are no encodings. */
 enum encoding_id {
     ENCODING_NONE = 0,
     ENCODING_F32 = DTYPE_F32,
@@ -105,6 +105,7 @@ bool encoding_from_float(enum encoding_id id, uint64_t rows, uint64_t columns, c
 float e4m3_to_float(uint8_t code);
 uint8_t e4m3_from_float(float value);
 float e2m1_to_float(uint8_t code);
+float e8m0_to_float(uint8_t code); /* 2^(code - 127); 255: NaN */
 uint8_t e2m1_from_float(float value);
 
 #endif

@@ -59,7 +59,7 @@ uint8_t e2m1_from_float(float value)
     return (uint8_t)(small_from_float(&e2m1, fabsf(value)) | (signbit(value) ? 0x8 : 0));
 }
 
-static float e8m0_to_float(uint8_t code) { return code == 255 ? NAN : ldexpf(1.0f, code - 127); }
+float e8m0_to_float(uint8_t code) { return code == 255 ? NAN : ldexpf(1.0f, code - 127); }
 
 /* ---- planes ---- */
 

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "formats/checkpoint/quantised.h"
+#include "formats/encoding/encoding.h"
+
+static uint32_t word_at(const uint8_t *data, uint64_t index)
+{
+    uint32_t word;
+    memcpy(&word, data + 4 * index, sizeof word);
+    return word;
+}
+
+/* Bits [bit, bit + bits) of a stream of bytes; at most 8. Reads no byte beyond the last bit's. */
+static uint32_t stream_at(const uint8_t *data, uint64_t bit, uint32_t bits)
+{
+    const uint64_t first = bit / 8, last = (bit + bits - 1) / 8;
+    uint32_t value = data[first];
+    if (last > first) value |= (uint32_t)data[last] << 8;
+    return value >> (bit % 8) & ((1u << bits) - 1);
+}
+
+/* Four rows are interleaved in blocks of 64 columns; in each half of a block, column j is at place (j % 8) * 4 + j / 8. */
+static uint32_t awq_fast_at(const struct quantised_plane *plane, uint64_t r, uint64_t c)
+{
+    const uint64_t half = c % 64 / 32, place = half * 32 + (c % 8) * 4 + c % 32 / 8;
+    const uint64_t element = r % 4 * 64 + place; /* of the 256 of a block: 64 words of 16 bits */
+    const uint8_t *word = plane->data + r / 4 * plane->pitch + (c / 64 * 64 + element / 4) * 2;
+    return stream_at(word, element % 4 * 4, 4);
+}
+
+/* Column c is a stream through the words [.., c]. */
+static uint32_t column_stream_at(const struct quantised_plane *plane, uint64_t r, uint64_t c)
+{
+    const uint64_t bit = r * plane->bits, row = bit / 32;
+    const uint32_t shift = (uint32_t)(bit % 32), mask = (1u << plane->bits) - 1;
+    uint64_t value = word_at(plane->data, row * plane->pitch + c);
+    if (shift + plane->bits > 32) value |= (uint64_t)word_at(plane->data, (row + 1) * plane->pitch + c) << 32;
+    return (uint32_t)(value >> shift) & mask;
+}
+
+static uint32_t code_at(const struct quantised_plane *plane, uint64_t row, uint64_t column)
+{
+    static const uint8_t awq[8] = {0, 4, 1, 5, 2, 6, 3, 7}; /* the place of each element of a word */
+    const uint64_t r = plane->transposed ? column : row, c = plane->transposed ? row : column;
+    const uint32_t bits = plane->bits, mask = (1u << bits) - 1;
+    const uint64_t line = r * plane->pitch;
+    switch (plane->order) {
+    case ORDER_ROWS:
+        if (!plane->word_add) return stream_at(plane->data + line, c * bits, bits);
+        return (word_at(plane->data + line, c * bits / 32) + plane->word_add) >> (c * bits % 32) & mask;
+    case ORDER_ROWS_HIGH: {
+        const uint64_t element = line + c;
+        return (uint32_t)plane->data[element / 2] >> (element % 2 ? 0 : 4) & 15;
+    }
+    case ORDER_WORDS: return word_at(plane->data + line, c / (32 / bits)) >> (c % (32 / bits) * bits) & mask;
+    case ORDER_COLUMNS: return column_stream_at(plane, r, c);
+    case ORDER_AWQ: return word_at(plane->data + line, c / 8) >> (4 * awq[c % 8]) & 15;
+    case ORDER_AWQ_FAST: return awq_fast_at(plane, r, c);
+    }
+    return 0;
+}
+
+static float float_at(const uint8_t *data, uint64_t index)
+{
+    float value;
+    memcpy(&value, data + index * sizeof value, sizeof value);
+    return value;
+}
+
+static float half_at(const uint8_t *data, uint64_t index, bool bf16)
+{
+    uint16_t half;
+    memcpy(&half, data + index * sizeof half, sizeof half);
+    return bf16 ? bf16_to_float(half) : f16_to_float(half);
+}
+
+float quantised_scale(const struct quantised *matrix, uint64_t index)
+{
+    const uint8_t *data = matrix->scale.data;
+    switch (matrix->scale.type) {
+    case QUANTISED_F32: return float_at(data, index);
+    case QUANTISED_F16: return half_at(data, index, false);
+    case QUANTISED_BF16: return half_at(data, index, true);
+    case QUANTISED_E4M3_SCALE: return e4m3_to_float(data[index]);
+    case QUANTISED_E8M0: return e8m0_to_float(data[index]);
+    case QUANTISED_NESTED:
+        return float_at(matrix->scale.nested_table, data[index]) *
+                   float_at(matrix->scale.nested, index / matrix->scale.nested_block) +
+               matrix->scale.offset;
+    }
+    return NAN;
+}
+
+static uint64_t group_of(const struct quantised *matrix, uint64_t column)
+{
+    return matrix->groups ? word_at(matrix->groups, column) : column / matrix->scale.block_columns;
+}
+
+static uint64_t scale_index(const struct quantised *matrix, uint64_t row, uint64_t column, uint64_t group)
+{
+    const uint64_t pitch = matrix->scale.pitch, block_row = row / matrix->scale.block_rows;
+    if (matrix->scale.flat) return (row * matrix->columns + column) / matrix->scale.block_columns;
+    return matrix->scale.transposed ? group * pitch + block_row : block_row * pitch + group;
+}
+
+uint32_t quantised_zero(const struct quantised *matrix, uint64_t row, uint64_t group)
+{
+    return (code_at(&matrix->zeros, row, group) + matrix->zero_add) & ((1u << matrix->zeros.bits) - 1);
+}
+
+static float number(const struct quantised *matrix, uint32_t code, uint32_t zero)
+{
+    switch (matrix->code) {
+    case QUANTISED_UNSIGNED: return (float)((int32_t)code - (int32_t)zero);
+    case QUANTISED_INT8: return (float)((int8_t)code - (int8_t)zero);
+    case QUANTISED_E4M3: return e4m3_to_float((uint8_t)code);
+    case QUANTISED_E2M1: return e2m1_to_float((uint8_t)code);
+    case QUANTISED_TABLE: return float_at(matrix->table, code);
+    }
+    return NAN;
+}
+
+void quantised_read(const struct quantised *matrix, uint64_t row, uint64_t first_column, uint64_t count, float *values)
+{
+    uint64_t known = UINT64_MAX; /* the index whose scale, zero and addend these are */
+    float scale = 0, added = 0;
+    uint32_t zero = matrix->zero;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t column = first_column + i, group = group_of(matrix, column);
+        const uint64_t index = scale_index(matrix, row, column, group);
+        if (index != known) {
+            known = index;
+            scale = quantised_scale(matrix, index) * matrix->global;
+            if (matrix->zeros.data) zero = quantised_zero(matrix, row, group);
+            if (matrix->added) added = half_at(matrix->added, index, false);
+        }
+        values[i] = number(matrix, code_at(&matrix->codes, row, column), zero) * scale + added;
+    }
+}
