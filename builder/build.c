@@ -463,6 +463,9 @@ bool build_engine(const struct build_options *options, struct status *status)
         .tactics = &build->tactics,
         .tokenizer_tokens = build->tokenizer_tokens,
         .no_tokenizer = build->no_tokenizer[0] ? build->no_tokenizer : NULL,
+        .quantised = build->checkpoint.config.quantisation.method != QUANT_NONE
+                         ? build->checkpoint.config.quantisation.name
+                         : NULL,
         .output = options->dry_run ? NULL : options->output,
         .file_bytes = build->file_bytes,
         .seconds = (clock_us() - start) * 1e-6,

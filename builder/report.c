@@ -77,6 +77,9 @@ void report_print(const struct build_report *report, FILE *out)
     const struct plan_geometry *g = &m->geometry;
     fprintf(out, "model      %s (%s), %.2f M parameters, weights %s, KV cache %s\n", m->model_name, m->model_type,
             (double)m->parameters * 1e-6, dtype_name(m->weight_dtype), dtype_name(m->kv_dtype));
+    if (report->quantised)
+        fprintf(out, "           quantised weights (%s) are dequantised, activations are not quantised\n",
+                report->quantised);
     if (m->target == TARGET_CUDA)
         fprintf(out, "target     %s: %s, compute capability %" PRIu64 ".%" PRIu64 "%s\n", engine_target_name(m->target),
                 m->target_name, m->target_capability / 10, m->target_capability % 10,

@@ -149,10 +149,19 @@ static bool check_tensor(const struct weight_source *source, const struct tensor
     }
     if (!readable(tensor->dtype))
         return status_fail(status, STATUS_BAD_INPUT,
-                           "checkpoint: tensor '%s': expected dtype F32, F16 or BF16, found %s (quantised checkpoints "
-                           "are not supported)",
-                           source->tensor, dtype_name(tensor->dtype));
+                           "checkpoint: tensor '%s': expected dtype F32, F16 or BF16, found %s", source->tensor,
+                           dtype_name(tensor->dtype));
     return true;
+}
+
+/* AutoGPTQ stored zeros for layers without a bias. */
+static bool is_zero_bias(const struct graph *graph, const struct tensor_view *tensor)
+{
+    if (graph->config->quantisation.method != QUANT_GPTQ || !file_has_suffix(tensor->name, ".bias")) return false;
+    const uint8_t *data = tensor->data;
+    uint64_t i = 0;
+    while (i < tensor->bytes && data[i] == 0) i++;
+    return data && i == tensor->bytes;
 }
 
 /* Tensors that some writers store although they carry no information. */
@@ -160,10 +169,11 @@ static bool redundant(const struct graph *graph, const struct checkpoint *checkp
                       struct status *status)
 {
     if (file_has_suffix(tensor->name, ".rotary_emb.inv_freq")) return true; /* computed from config.json */
+    if (is_zero_bias(graph, tensor)) return true;
     if (strcmp(tensor->name, "lm_head.weight") == 0 && graph->config->tie_word_embeddings) {
         const struct tensor_view *embedding = checkpoint_find(checkpoint, "model.embed_tokens.weight");
-        if (embedding && embedding->dtype == tensor->dtype && embedding->bytes == tensor->bytes &&
-            memcmp(embedding->data, tensor->data, tensor->bytes) == 0)
+        if (embedding && embedding->data && tensor->data && embedding->dtype == tensor->dtype &&
+            embedding->bytes == tensor->bytes && memcmp(embedding->data, tensor->data, tensor->bytes) == 0)
             return true;
         return status_fail(status, STATUS_BAD_INPUT,
                            "checkpoint: tensor 'lm_head.weight' differs from 'model.embed_tokens.weight' although "

@@ -155,8 +155,8 @@ static const void *encoded_row(const struct weight_share *share, uint64_t row, u
     const struct rank_source *from = source_of_row(share, &row);
     if (!from) return NULL;
     const uint64_t columns = columns_of(weight), element = element_bytes(weight);
-    const bool as_it_is =
-        source_is_exact(from->source) && !from->source->transposed && (int)from->tensor->dtype == (int)weight->encoding;
+    const bool as_it_is = source_is_exact(from->source) && !from->source->transposed && !from->tensor->quantised &&
+                          (int)from->tensor->dtype == (int)weight->encoding;
     if (as_it_is && share->depth == columns) return row_in_tensor(scratch, from, row, columns);
     uint8_t *converted = scratch->converted + slot * share->depth * element;
     memset(converted + columns * element, 0, (share->depth - columns) * element);
@@ -352,7 +352,10 @@ static void release(const struct weight_share *share)
 {
     for (int i = 0; i < share->weight->source_count; i++) {
         const struct tensor_view *tensor = share->sources[i].tensor;
-        if (tensor) file_map_release(tensor->data, tensor->bytes);
+        if (tensor && tensor->quantised)
+            file_map_release(tensor->quantised->codes.data, tensor->quantised->code_bytes);
+        else if (tensor)
+            file_map_release(tensor->data, tensor->bytes);
     }
 }
 

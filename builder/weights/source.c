@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "formats/base/checked.h"
+#include "formats/checkpoint/quantised.h"
 
 static int shape_rank(const struct weight_source *source)
 {
@@ -126,6 +127,11 @@ float source_tensor_element(const struct tensor_view *tensor, uint64_t index)
     uint16_t half;
     float value;
     const uint8_t *data = tensor->data;
+    if (tensor->quantised) {
+        const uint64_t columns = tensor->quantised->columns;
+        quantised_read(tensor->quantised, index / columns, index % columns, 1, &value);
+        return value;
+    }
     if (tensor->dtype == DTYPE_F32) {
         memcpy(&value, data + index * sizeof value, sizeof value);
         return value;
@@ -137,7 +143,12 @@ float source_tensor_element(const struct tensor_view *tensor, uint64_t index)
 /* Every `step`-th element from `first` on. */
 static void read_tensor(const struct tensor_view *tensor, uint64_t first, uint64_t step, uint64_t count, float *values)
 {
-    const uint8_t *data = (const uint8_t *)tensor->data + first * dtype_bytes(tensor->dtype);
+    if (step == 1 && tensor->quantised) {
+        const uint64_t columns = tensor->quantised->columns;
+        quantised_read(tensor->quantised, first / columns, first % columns, count, values);
+        return;
+    }
+    const uint8_t *data = (const uint8_t *)tensor->data + (step == 1 ? first * dtype_bytes(tensor->dtype) : 0);
     if (step == 1 && tensor->dtype == DTYPE_F32) {
         memcpy(values, data, count * sizeof *values);
         return;

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "formats/base/checked.h"
+#include "formats/base/json.h"
 #include "formats/checkpoint/checkpoint_index.h"
 #include "formats/checkpoint/checkpoint_others.h"
 
@@ -114,6 +115,38 @@ static bool resolve_path(struct checkpoint *checkpoint, const char *path, bool c
     return *weights ? true : out_of_memory(status);
 }
 
+/* The files in which older writers put the quantization_config. */
+static bool read_quantisation(struct checkpoint *checkpoint, struct status *status)
+{
+    static const struct {
+        const char *file, *key, *method; /* the key of the object, and its quant_method unless it has one */
+    } files[] = {
+        {"quantize_config.json", NULL, "gptq"},
+        {"quant_config.json", NULL, "awq"},
+        {"hf_quant_config.json", "quantization", "modelopt"},
+    };
+    bool ok = true;
+    for (size_t i = 0; ok && i < sizeof files / sizeof *files; i++) {
+        char *path = join(checkpoint->directory, files[i].file), *text = NULL;
+        size_t size = 0;
+        bool present = false;
+        json_t *document = NULL;
+        ok = path ? file_find(path, &present, status) : out_of_memory(status);
+        if (ok && present && checkpoint->config.quantisation.method == QUANT_NONE) {
+            ok = file_read(path, CONFIG_MAX_BYTES, &text, &size, status) &&
+                 (document = json_parse(text, size, path, status)) != NULL;
+            json_t *object = ok && files[i].key ? json_object_get(document, files[i].key) : document;
+            if (ok && json_is_object(object) && !json_object_get(object, "quant_method"))
+                ok = json_put(object, "quant_method", json_string(files[i].method)) || out_of_memory(status);
+            ok = ok && quant_config_parse(&checkpoint->config.quantisation, object, path, status);
+        }
+        json_decref(document);
+        free(text);
+        free(path);
+    }
+    return ok;
+}
+
 /* Reads config.json and, if present, generation_config.json; finds tokenizer.json. */
 static bool read_configs(struct checkpoint *checkpoint, model_config_reader *read_family, struct status *status)
 {
@@ -134,6 +167,7 @@ static bool read_configs(struct checkpoint *checkpoint, model_config_reader *rea
         goto done;
     }
     if (!model_config_parse(&checkpoint->config, text, size, config, read_family, status)) goto done;
+    if (!read_quantisation(checkpoint, status)) goto done;
     if (!file_find(generation, &present, status)) goto done;
     if (present) {
         if (!file_read(generation, CONFIG_MAX_BYTES, &generation_text, &size, status)) goto done;
@@ -254,6 +288,18 @@ static bool open_single(struct checkpoint *checkpoint, const char *path, struct 
     return add_shard(checkpoint, strdup(path), status) && merge_tensors(checkpoint, status);
 }
 
+/* Puts matrices in the place of the tensors of quantised modules. */
+static bool join_quantised(struct checkpoint *checkpoint, struct status *status)
+{
+    if (!quantised_open(&checkpoint->quantised, &checkpoint->config.quantisation, checkpoint->tensors,
+                        checkpoint->tensor_count, status))
+        return false;
+    free(checkpoint->tensors);
+    checkpoint->tensors = checkpoint->quantised.tensors;
+    checkpoint->tensor_count = checkpoint->quantised.count;
+    return true;
+}
+
 bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool config_only,
                      model_config_reader *read_family, struct status *status)
 {
@@ -265,7 +311,8 @@ bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool confi
     if (!read_configs(checkpoint, read_family, status)) goto done;
     if (!config_only) {
         if (!weights && !(weights = find_weights(checkpoint->directory, status))) goto done;
-        if (!(file_has_suffix(weights, index_suffix) ? open_sharded : open_single)(checkpoint, weights, status))
+        if (!(file_has_suffix(weights, index_suffix) ? open_sharded : open_single)(checkpoint, weights, status) ||
+            !join_quantised(checkpoint, status))
             goto done;
     }
     done = true;
@@ -283,7 +330,8 @@ void checkpoint_close(struct checkpoint *checkpoint)
         free(checkpoint->shards[i].path);
     }
     free(checkpoint->shards);
-    free(checkpoint->tensors);
+    if (checkpoint->tensors != checkpoint->quantised.tensors) free(checkpoint->tensors);
+    quantised_close(&checkpoint->quantised);
     free(checkpoint->tokenizer_path);
     free(checkpoint->other_tokenizer);
     free(checkpoint->directory);

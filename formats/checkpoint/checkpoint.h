@@ -5,7 +5,7 @@
 #define FORMATS_CHECKPOINT_CHECKPOINT_H
 
 #include "formats/checkpoint/model_config.h"
-#include "formats/checkpoint/safetensors.h"
+#include "formats/checkpoint/quantised.h"
 
 struct checkpoint {
     char *directory;      /* owned: folder of config.json and the tokenizer */
@@ -13,10 +13,11 @@ struct checkpoint {
     char *
         other_tokenizer; /* owned: without tokenizer.json, the name of a tokenizer in an unsupported format; NULL: none */
     struct model_config config;  /* config.json merged with generation_config.json */
-    struct tensor_view *tensors; /* owned array over all shards, sorted by name */
+    struct tensor_view *tensors; /* over all shards, sorted by name; owned by `quantised` */
     size_t tensor_count;
-    uint64_t tensor_bytes;           /* sum over all tensors */
-    struct checkpoint_shard *shards; /* owned: mapping and parsed header of each file */
+    uint64_t tensor_bytes;              /* sum over all tensors of the files */
+    struct quantised_tensors quantised; /* owned: the tensors, and those of quantised modules as one */
+    struct checkpoint_shard *shards;    /* owned: mapping and parsed header of each file */
     size_t shard_count;
 };
 

@@ -22,7 +22,6 @@ static const struct field_rule plain_fields[] = {
     {"attn_implementation", FIELD_NO_EFFECT},
     {"chunk_size_feed_forward", FIELD_NO_EFFECT},
     {"classifier_dropout", FIELD_NO_EFFECT},
-    {"compression_config", FIELD_ABSENT},
     {"cross_attention_hidden_size", FIELD_ABSENT},
     {"embd_pdrop", FIELD_NO_EFFECT},
     {"finetuning_task", FIELD_NO_EFFECT},
@@ -62,15 +61,21 @@ static const struct field_rule plain_fields[] = {
     {"use_mrope", FIELD_FALSE},
 };
 
-static bool refuse_quantised(struct json_reader *reader, struct status *status)
+/* compression_config: the name that older compressed-tensors used. */
+static bool parse_quantisation(struct model_config *config, struct json_reader *reader, struct status *status)
 {
-    const json_t *quantization = json_reader_get(reader, "quantization_config");
-    if (!quantization) return true;
-    const char *method = json_string_value(json_object_get(quantization, "quant_method"));
-    return status_fail(status, STATUS_BAD_INPUT,
-                       "%s: field 'quantization_config': expected an unquantized checkpoint, found quant_method "
-                       "'%.80s'",
-                       reader->path, method ? method : "?");
+    static const char *const keys[] = {"quantization_config", "compression_config"};
+    char path[512];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        json_t *found = json_reader_get(reader, keys[i]);
+        if (!found) continue;
+        if (config->quantisation.method != QUANT_NONE)
+            return json_reader_fail(reader, keys[i], "one of quantization_config and compression_config", found,
+                                    status);
+        snprintf(path, sizeof path, "%.400s: %s", reader->path, keys[i]);
+        if (!quant_config_parse(&config->quantisation, found, path, status)) return false;
+    }
+    return true;
 }
 
 static bool parse_dtype(struct model_config *config, struct json_reader *reader, struct status *status)
@@ -136,7 +141,7 @@ bool model_config_parse(struct model_config *config, const char *text, size_t si
     if (!json_reader_string(&reader, "model_type", true, &model_type, status)) goto done;
     snprintf(config->model_type, sizeof config->model_type, "%s", model_type);
     done = read_family(config, &reader, status) && check_limits(config, name, status) &&
-           refuse_quantised(&reader, status) && parse_dtype(config, &reader, status) &&
+           parse_quantisation(config, &reader, status) && parse_dtype(config, &reader, status) &&
            generation_fields_parse(config, &reader, status) &&
            field_rules_check(&reader, plain_fields, sizeof plain_fields / sizeof *plain_fields, status) &&
            json_reader_all_consumed(&reader, status);

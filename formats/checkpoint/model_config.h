@@ -7,7 +7,7 @@
 #ifndef FORMATS_CHECKPOINT_MODEL_CONFIG_H
 #define FORMATS_CHECKPOINT_MODEL_CONFIG_H
 
-#include "formats/base/status.h"
+#include "formats/checkpoint/quant_config.h"
 #include "formats/encoding/dtype.h"
 
 struct json_reader;
@@ -63,6 +63,7 @@ struct model_config {
     struct model_layer layer[MODEL_MAX_LAYERS]; /* [layers] */
     enum dtype dtype;                           /* torch_dtype / dtype, DTYPE_NONE if absent */
     struct rope_config rope;
+    struct quant_config quantisation;
     /* Token ids; -1: none. generation_config.json overrides config.json, which overrides the family's defaults; null
      * means none. */
     int64_t bos_token, pad_token;

@@ -12,7 +12,7 @@
 
 enum { MAX_SIDE = INT32_MAX, MAX_NAME = 512, FP8_BLOCK = 128 };
 
-/* The module at hand, and what is known of all. */
+/* The module at hand, and the state of all. */
 struct reading {
     const struct quant_config *config;
     const struct tensor_view *tensors; /* [count] */
@@ -182,6 +182,10 @@ static bool set_scales(const struct reading *reading, struct quantised *matrix, 
         matrix->scale.block_rows = 1, matrix->scale.block_columns = group, matrix->scale.pitch = tensor->shape[1];
     } else if (has_shape(tensor, rows, 1) || (tensor->rank == 1 && tensor->shape[0] == rows)) {
         matrix->scale.block_rows = 1, matrix->scale.block_columns = columns, matrix->scale.pitch = 1;
+    } else if (!group && !config->block_rows && tensor->rank == 2 && tensor->shape[0] == rows && tensor->shape[1] &&
+               columns % tensor->shape[1] == 0) {
+        matrix->scale.block_rows = 1, matrix->scale.block_columns = columns / tensor->shape[1];
+        matrix->scale.pitch = tensor->shape[1];
     } else if (!group && has_shape(tensor, divide_up(rows, block_rows), divide_up(columns, block_columns))) {
         matrix->scale.block_rows = block_rows, matrix->scale.block_columns = block_columns;
         matrix->scale.pitch = tensor->shape[1];
@@ -691,6 +695,7 @@ static bool add_module(struct reading *reading, const struct tensor_view *tensor
     reading->used[tensor - reading->tensors] = true;
     struct quantised *matrix = &result->matrices[result->matrix_count++];
     if (!container->read(reading, matrix)) return false;
+    matrix->code_bytes = tensor->bytes;
     char *name = result->names + reading->name_bytes;
     memcpy(name, reading->module, length);
     strcpy(name + length, container->weight);
@@ -744,7 +749,14 @@ bool quantised_open(struct quantised_tensors *result, const struct quant_config 
             (container && !add_module(&reading, &tensors[i], container)))
             goto done;
     }
-    ok = add_plain(&reading);
+    if (config->method != QUANT_NONE && !result->matrix_count)
+        status_fail(
+            status, STATUS_BAD_INPUT,
+            "checkpoint: config.json has a quantization_config (quant_method '%s'), but no tensor is quantised; "
+            "remove the field if these are plain weights",
+            config->name);
+    else
+        ok = add_plain(&reading);
 done:
     free(reading.used);
     if (!ok) quantised_close(result);

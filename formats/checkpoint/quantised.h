@@ -47,6 +47,7 @@ struct quantised {
     uint64_t rows, columns;
     enum quantised_code code;
     struct quantised_plane codes, zeros;
+    uint64_t code_bytes;  /* of the tensor that has the codes */
     uint32_t zero;        /* of QUANTISED_UNSIGNED where there is no plane of zeros */
     uint32_t zero_add;    /* to a code of the plane of zeros, modulo 2^bits */
     const uint8_t *table; /* QUANTISED_TABLE: 16 float32 */

@@ -2,12 +2,11 @@
 """Every supported architecture, on tiny random checkpoints, compared with outputs that transformers recorded in
 float32, rotary frequencies included. Every other family in that folder is refused by name."""
 
-import functools
 import os
 import unittest
 
-from harness import (ENGBUILD, LOGIT_TOLERANCE, SANITIZED, ReferenceTest, build_engine, needs_shared, read_json,
-                     read_npz, rows, run, scratch, shared, tally)
+from harness import (ENGBUILD, LOGIT_TOLERANCE, SANITIZED, ReferenceTest, build_engine, needs_shared, recorded_cases,
+                     run, scratch, shared, tally)
 
 SUPPORTED = ["llama3", "llama-tied-sharded", "mistral-window", "qwen2", "qwen3", "granite", "olmo2",
              "phi3", "phi3-longrope", "phi4-mini"]
@@ -26,13 +25,8 @@ def folder_of(name):
     return shared("models", "hf-tiny", name)
 
 
-@functools.lru_cache(maxsize=None)
 def recorded(name):
-    """Cases of (prompt, logits at its last 4 positions, greedy ids, gaps) as transformers recorded them."""
-    logits = read_npz(os.path.join(folder_of(name), "reference_logits.npz"))
-    cases = read_json(folder_of(name), "reference.json")["cases"]
-    return [(case["prompt"], rows(logits["logits_%d" % i]), case["greedy"], case["top1_top2_gap"])
-            for i, case in enumerate(cases)]
+    return recorded_cases(folder_of(name))
 
 
 @needs_shared("models", "hf-tiny")

@@ -164,6 +164,15 @@ def build_engine(model, *options):
     return path
 
 
+@functools.lru_cache(maxsize=None)
+def recorded_cases(folder):
+    """Cases of (prompt, logits at its last 4 positions, greedy ids, gaps) as transformers recorded them for a checkpoint."""
+    logits = read_npz(os.path.join(folder, "reference_logits.npz"))
+    cases = read_json(folder, "reference.json")["cases"]
+    return [(case["prompt"], rows(logits["logits_%d" % i]), case["greedy"], case["top1_top2_gap"])
+            for i, case in enumerate(cases)]
+
+
 def fables_engine():
     """An engine of the shipped model with default limits."""
     return build_engine(FABLES)

@@ -2,7 +2,6 @@
 """Models that several ranks share (engbuild --gpus N), on the CPU: N ranks give the same tokens as one, and as the
 references."""
 
-import functools
 import json
 import os
 import random
@@ -10,7 +9,7 @@ import unittest
 
 from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, LOGIT_TOLERANCE, MAKE_CHECKPOINT, SANITIZED,
                      FablesReference, ReferenceTest, build_engine, contents, needs_shared, output, output_json,
-                     read_json, read_npz, rows, run, scratch, shared, tally)
+                     read_json, recorded_cases, run, scratch, shared, tally)
 
 REGION_ALIGNMENT = 4096  # alignment of each rank's weights
 # Partial sums are added in another order than on one rank: tolerance for the arithmetic's own error in float32. Matrix
@@ -35,12 +34,8 @@ def gpus(ranks):
     return ["--gpus", str(ranks)]
 
 
-@functools.lru_cache(maxsize=None)
 def recorded(name):
-    """(prompt, logits at its last positions, greedy ids, gaps) of each case, as transformers recorded them."""
-    logits = read_npz(os.path.join(tiny(name), "reference_logits.npz"))
-    return [(case["prompt"], rows(logits["logits_%d" % i]), case["greedy"], case["top1_top2_gap"])
-            for i, case in enumerate(read_json(tiny(name), "reference.json")["cases"])]
+    return recorded_cases(tiny(name))
 
 
 class RanksTest(ReferenceTest):

@@ -62,8 +62,8 @@ static enum dtype dtype_of(const struct problem *problem, const struct op_operan
     return operand->dtype ? (enum dtype)problem->params[operand->dtype] : (enum dtype)operand->fixed;
 }
 
-/* Every operand set has its own data, so that it comes from memory as in an engine, except what all launches of a step share
- * and what is larger than the caches anyway. Tokens differ: they choose what is read of the embedding. */
+/* Every operand set has its own data, so that it comes from memory as in an engine, except operands that all launches of a
+ * step share and weights larger than the caches. Tokens differ: they choose the rows of the embedding. */
 static bool rotates(const struct op_operand *operand, uint64_t bytes, uint64_t fill)
 {
     switch ((enum op_role)operand->role) {
