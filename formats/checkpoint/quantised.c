@@ -340,7 +340,8 @@ static uint64_t awq_group(const struct reading *reading, uint64_t columns, uint6
     for (int i = 0; i < reading->config->scheme_count; i++) {
         const uint64_t size = reading->config->schemes[i].group_size ? reading->config->schemes[i].group_size : columns;
         const uint64_t needed = divide_up(columns, size);
-        if (reading->config->schemes[i].bits == 4 && (padded ? groups >= needed : groups == needed)) return size;
+        const bool fits = padded ? groups >= needed && groups % 8 == 0 : groups == needed;
+        if (reading->config->schemes[i].bits == 4 && fits) return size;
     }
     return 0;
 }
@@ -352,7 +353,8 @@ static bool read_awq(struct reading *reading, struct quantised *matrix)
     const struct tensor_view *codes = reading->main, *scales = need(reading, ".scales");
     const struct tensor_view *zeros = find(reading, ".qzeros");
     if (fast && !zeros) zeros = find(reading, ".scaled_zeros");
-    if (!scales || (!zeros && !gemm && !(zeros = need(reading, ".qzeros"))) ||
+    const bool optional = gemm && reading->config->schemes[0].symmetric;
+    if (!scales || (!zeros && !optional && !(zeros = need(reading, ".qzeros"))) ||
         !check_matrix(reading, codes, 1u << (fast ? DTYPE_I16 : DTYPE_I32)) ||
         !check_matrix(reading, scales, 1u << DTYPE_F16 | 1u << DTYPE_BF16))
         return false;
@@ -399,6 +401,22 @@ static bool read_awq(struct reading *reading, struct quantised *matrix)
                 : check_shape(reading, zeros, 1u << DTYPE_I32, rows, divide_up(groups, 8));
 }
 
+/* Groups of compressed-tensors must have such codes; integers of fewer bits may lie in bytes. Other methods have one kind. */
+static bool check_kind(const struct reading *reading, bool is_float, uint32_t bits, bool symmetric)
+{
+    const struct quant_config *config = reading->config;
+    if (config->method != QUANT_COMPRESSED_TENSORS) return true;
+    for (int i = 0; i < config->scheme_count; i++) {
+        const struct quant_scheme *scheme = &config->schemes[i];
+        if (scheme->is_float != is_float) continue;
+        if (is_float ? scheme->bits == bits : scheme->bits <= bits && scheme->symmetric == symmetric) return true;
+    }
+    return fail(reading, reading->main, "codes of a group of quantization_config",
+                is_float    ? "floats of another size"
+                : symmetric ? "integers without zero points"
+                            : "integers with zero points");
+}
+
 /* ---- codes of 8 bits, each element a byte ---- */
 
 static bool read_bytes(struct reading *reading, struct quantised *matrix)
@@ -426,6 +444,7 @@ static bool read_bytes(struct reading *reading, struct quantised *matrix)
     const bool mx = e8m0 && has_shape(scales, matrix->rows, divide_up(matrix->columns, 32));
     if (!set_scales(reading, matrix, scales, is_int ? ANY_FLOAT : ANY_FLOAT | E8M0, mx ? 32 : 0)) return false;
     zeros = is_int ? find(reading, ".weight_zero_point") : NULL;
+    if (!check_kind(reading, !is_int, 8, !zeros)) return false;
     if (!zeros) return true;
     matrix->zeros = (struct quantised_plane){zeros->data, ORDER_ROWS, false, 8, matrix->scale.pitch, 0};
     if (matrix->scale.block_rows != 1 || matrix->scale.pitch != 1)
@@ -440,7 +459,7 @@ static bool read_e2m1(struct reading *reading, struct quantised *matrix)
     const struct tensor_view *codes = reading->main, *scales = need(reading, ".weight_scale");
     const struct tensor_view *divisor = find(reading, ".weight_global_scale"),
                              *factor = find(reading, ".weight_scale_2");
-    if (!scales || !check_matrix(reading, codes, 1u << DTYPE_U8)) return false;
+    if (!scales || !check_matrix(reading, codes, 1u << DTYPE_U8) || !check_kind(reading, true, 4, true)) return false;
     *matrix = (struct quantised){.container = divisor || factor ? "nvfp4" : "mxfp4",
                                  .rows = codes->shape[0],
                                  .columns = codes->shape[1] * 2,
@@ -484,16 +503,20 @@ static bool read_mxfp4_experts(struct reading *reading, struct quantised *matrix
 
 /* ---- compressed-tensors: integers packed into words ---- */
 
-/* The scheme that the words of a row agree with; `dense`: elements follow each other across words. */
-static const struct quant_scheme *packed_scheme(const struct reading *reading, uint64_t columns, uint64_t row_words,
-                                                bool *dense)
+/* The scheme that the words of a row agree with, if possible one that scales and zeros agree with, too; `dense`: elements
+ * follow each other across words. */
+static const struct quant_scheme *packed_scheme(const struct reading *reading, const uint64_t sides[2],
+                                                uint64_t row_words, uint64_t scale_count, bool symmetric, bool *dense)
 {
-    for (int i = 0; i < reading->config->scheme_count; i++) {
-        const struct quant_scheme *scheme = &reading->config->schemes[i];
-        if (scheme->is_float) continue;
-        *dense = row_words == words(columns, scheme->bits);
-        if (*dense || row_words == divide_up(columns, 32 / scheme->bits)) return scheme;
-    }
+    for (int all = 1; all >= 0; all--)
+        for (int i = 0; i < reading->config->scheme_count; i++) {
+            const struct quant_scheme *scheme = &reading->config->schemes[i];
+            const uint64_t groups = scheme->group_size ? divide_up(sides[1], scheme->group_size) : 1;
+            if (scheme->is_float || (all && (scheme->symmetric != symmetric || sides[0] * groups != scale_count)))
+                continue;
+            *dense = row_words == words(sides[1], scheme->bits);
+            if (*dense || row_words == divide_up(sides[1], 32 / scheme->bits)) return scheme;
+        }
     return NULL;
 }
 
@@ -516,7 +539,8 @@ static bool read_packed(struct reading *reading, struct quantised *matrix)
     bool dense;
     if (!scales || !shape || !read_sides(reading, shape, sides) || !check_matrix(reading, codes, 1u << DTYPE_I32))
         return false;
-    const struct quant_scheme *scheme = packed_scheme(reading, sides[1], codes->shape[1], &dense);
+    const struct quant_scheme *scheme =
+        packed_scheme(reading, sides, codes->shape[1], elements(scales), !zeros, &dense);
     char found[160];
     shape_text(codes, found, sizeof found);
     if (!scheme || codes->shape[0] != sides[0])
@@ -529,7 +553,10 @@ static bool read_packed(struct reading *reading, struct quantised *matrix)
                                            codes->shape[1] * 4, 0},
                                  .zero = 1u << (scheme->bits - 1),
                                  .global = 1};
-    if (!set_scales(reading, matrix, scales, ANY_FLOAT, scheme->group_size)) return false;
+    uint64_t group = scheme->group_size; /* 0: as the scales have it */
+    if (!group && scales->rank == 2 && scales->shape[1] > 1 && sides[1] % scales->shape[1] == 0)
+        group = sides[1] / scales->shape[1];
+    if (!set_scales(reading, matrix, scales, ANY_FLOAT, group)) return false;
     if (zeros && scheme->symmetric) return fail(reading, zeros, "no zero points (symmetric is true)", "some");
     if (!zeros && !scheme->symmetric && !need(reading, ".weight_zero_point")) return false;
     if (zeros) {
