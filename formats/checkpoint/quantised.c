@@ -166,8 +166,8 @@ static bool set_scale_type(const struct reading *reading, struct quantised *matr
     return true;
 }
 
-/* One scale, one for every row, or one for every group of columns or block, as the shape says. group: columns of a group, if it
- * is known. */
+/* One scale, one for every row, or one for every group of columns or block, as the shape says. group: columns of a group; 0:
+ * there are none. */
 static bool set_scales(const struct reading *reading, struct quantised *matrix, const struct tensor_view *tensor,
                        unsigned dtypes, uint64_t group)
 {
@@ -182,10 +182,6 @@ static bool set_scales(const struct reading *reading, struct quantised *matrix, 
         matrix->scale.block_rows = 1, matrix->scale.block_columns = group, matrix->scale.pitch = tensor->shape[1];
     } else if (has_shape(tensor, rows, 1) || (tensor->rank == 1 && tensor->shape[0] == rows)) {
         matrix->scale.block_rows = 1, matrix->scale.block_columns = columns, matrix->scale.pitch = 1;
-    } else if (!group && !config->block_rows && tensor->rank == 2 && tensor->shape[0] == rows && tensor->shape[1] &&
-               columns % tensor->shape[1] == 0) {
-        matrix->scale.block_rows = 1, matrix->scale.block_columns = columns / tensor->shape[1];
-        matrix->scale.pitch = tensor->shape[1];
     } else if (!group && has_shape(tensor, divide_up(rows, block_rows), divide_up(columns, block_columns))) {
         matrix->scale.block_rows = block_rows, matrix->scale.block_columns = block_columns;
         matrix->scale.pitch = tensor->shape[1];
@@ -661,21 +657,22 @@ struct container {
     const char *suffix; /* of the tensor that has the codes */
     unsigned dtypes;    /* bits 1 << enum dtype; a tensor of another type is plain */
     unsigned methods;   /* bits 1 << enum quant_method that have such modules */
+    bool is_codes;      /* so that it is an error if a tensor of that name is of another type */
     const char *weight; /* replaces the suffix */
     read_module *read;
 };
 #define METHOD(name) (1u << QUANT_##name)
 static const struct container containers[] = {
-    {".qweight", ~0u, METHOD(GPTQ), ".weight", read_gptq},
-    {".qweight", ~0u, METHOD(AWQ), ".weight", read_awq},
-    {".weight_packed", 1u << DTYPE_I32, METHOD(COMPRESSED_TENSORS), ".weight", read_packed},
-    {".weight_packed", 1u << DTYPE_U8, METHOD(COMPRESSED_TENSORS), ".weight", read_e2m1},
-    {".weight", 1u << DTYPE_U8, METHOD(MODELOPT), ".weight", read_e2m1},
-    {".weight", 1u << DTYPE_U8, METHOD(BITSANDBYTES), ".weight", read_bitsandbytes},
-    {".weight", 1u << DTYPE_I8, METHOD(COMPRESSED_TENSORS) | METHOD(BITSANDBYTES), ".weight", read_bytes},
-    {".weight", 1u << DTYPE_F8_E4M3, METHOD(COMPRESSED_TENSORS) | METHOD(FP8) | METHOD(MODELOPT), ".weight",
+    {".qweight", ~0u, METHOD(GPTQ), true, ".weight", read_gptq},
+    {".qweight", ~0u, METHOD(AWQ), true, ".weight", read_awq},
+    {".weight_packed", 1u << DTYPE_I32, METHOD(COMPRESSED_TENSORS), true, ".weight", read_packed},
+    {".weight_packed", 1u << DTYPE_U8, METHOD(COMPRESSED_TENSORS), true, ".weight", read_e2m1},
+    {".weight", 1u << DTYPE_U8, METHOD(MODELOPT), false, ".weight", read_e2m1},
+    {".weight", 1u << DTYPE_U8, METHOD(BITSANDBYTES), false, ".weight", read_bitsandbytes},
+    {".weight", 1u << DTYPE_I8, METHOD(COMPRESSED_TENSORS) | METHOD(BITSANDBYTES), false, ".weight", read_bytes},
+    {".weight", 1u << DTYPE_F8_E4M3, METHOD(COMPRESSED_TENSORS) | METHOD(FP8) | METHOD(MODELOPT), false, ".weight",
      read_bytes},
-    {"_blocks", 1u << DTYPE_U8, METHOD(MXFP4), "", read_mxfp4_experts},
+    {"_blocks", 1u << DTYPE_U8, METHOD(MXFP4), false, "", read_mxfp4_experts},
 };
 enum { CONTAINERS = sizeof containers / sizeof *containers };
 
@@ -687,9 +684,10 @@ static bool find_container(const struct reading *reading, const struct tensor_vi
     *found = NULL;
     for (int i = 0; i < CONTAINERS; i++) {
         const struct container *container = &containers[i];
-        if (!file_has_suffix(tensor->name, container->suffix) || !(container->dtypes >> tensor->dtype & 1)) continue;
+        const bool has_type = container->dtypes >> tensor->dtype & 1;
+        if (!file_has_suffix(tensor->name, container->suffix) || !(has_type || container->is_codes)) continue;
         looks = true;
-        if (container->methods >> reading->config->method & 1) *found = container;
+        if (has_type && container->methods >> reading->config->method & 1) *found = container;
     }
     if (*found || !looks) return true;
     char what[96];
@@ -777,11 +775,10 @@ bool quantised_open(struct quantised_tensors *result, const struct quant_config 
             goto done;
     }
     if (config->method != QUANT_NONE && !result->matrix_count)
-        status_fail(
-            status, STATUS_BAD_INPUT,
-            "checkpoint: config.json has a quantization_config (quant_method '%s'), but no tensor is quantised; "
-            "remove the field if these are plain weights",
-            config->name);
+        status_fail(status, STATUS_BAD_INPUT,
+                    "checkpoint: the quantization_config names quant_method '%s', but no tensor is quantised; remove "
+                    "it if these are plain weights",
+                    config->name);
     else
         ok = add_plain(&reading);
 done:

@@ -377,7 +377,7 @@ TEST(scales_of_zero)
     }
 }
 
-/* What is done to a module before it is opened */
+/* A change of a module before it is opened. */
 enum damage { DROP, DTYPE, SHORTER, RESHAPE, HUGE_SHAPE, VALUE, TEXT, BITS, GROUP, IS_FLOAT, SYMMETRIC, METHOD, BLOCK };
 
 struct damaged {

@@ -48,7 +48,7 @@ static void put(const struct plane *plane, uint64_t row, uint64_t column, uint32
     if (plane->order == AWQ) at = index / 8 * 32 + nibbles[index % 8] * 4;
     if (plane->order == HIGH_FIRST) at = ((row * plane->columns + column) ^ 1) * 4, line = 0;
     if (plane->order == FAST) {
-        /* Of 64 elements, position c holds column c / 32 * 32 + c % 4 * 8 + c % 32 / 4. */
+        /* Position c of 64 elements holds column c / 32 * 32 + c % 4 * 8 + c % 32 / 4. */
         uint64_t position = 0;
         while (position / 32 * 32 + position % 4 * 8 + position % 32 / 4 != column % 64) position++;
         at = (column / 64 * 256 + row % 4 * 64 + position) * 4, line = row / 4;
