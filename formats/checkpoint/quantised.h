@@ -21,7 +21,7 @@ enum quantised_order {
     ORDER_WORDS,    /* row r is words of 32 bits with as many whole elements as they hold */
     ORDER_COLUMNS,  /* column c is a bit stream through words [.., c], with `pitch` words a row */
     ORDER_AWQ,      /* row r is words of eight 4-bit elements in the order 0, 2, 4, 6, 1, 3, 5, 7 */
-    ORDER_AWQ_FAST, /* four rows and 64 columns by turns: see quantised.c */
+    ORDER_AWQ_FAST, /* four rows and 64 columns by turns: see quantised_read.c */
 };
 struct quantised_plane {
     const uint8_t *data; /* NULL: there is no such plane */

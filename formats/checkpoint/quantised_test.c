@@ -377,7 +377,7 @@ TEST(scales_of_zero)
     }
 }
 
-/* A change of a module before it is opened. */
+/* Changes to the first of two modules before they are opened */
 enum damage { DROP, DTYPE, SHORTER, RESHAPE, HUGE_SHAPE, VALUE, TEXT, BITS, GROUP, IS_FLOAT, SYMMETRIC, METHOD, BLOCK };
 
 struct damaged {
@@ -389,6 +389,7 @@ struct damaged {
 };
 
 static const struct test_quantised gptq_v2 = {TEST_GPTQ, TEST_ACT_ORDER, 32, 96, 32, 4, DTYPE_F16, 0},
+                                   gptq_plain = {TEST_GPTQ, TEST_TRIVIAL, 32, 96, 32, 4, DTYPE_F16, 0},
                                    gptq_v1 = {TEST_GPTQ, TEST_LESS_ONE, 32, 96, 32, 4, DTYPE_F16, 0},
                                    gptq_same = {TEST_GPTQ, TEST_SYMMETRIC, 32, 96, 32, 4, DTYPE_F16, 0},
                                    gptq_float = {TEST_GPTQ, TEST_SYMMETRIC, 32, 96, 0, 4, DTYPE_F32, 0},
@@ -434,6 +435,8 @@ static const struct damaged damages[] = {
     {&gptq_v2, VALUE, "g_idx", 5, UINT32_MAX, NULL},
     {&gptq_v2, VALUE, "g_idx", 5, 3, NULL},
     {&gptq_v2, VALUE, "g_idx", 5, INT32_MAX, NULL},
+    {&gptq_plain, VALUE, "g_idx", 5, 1, NULL},
+    {&gptq_plain, VALUE, "g_idx", 95, 0, NULL},
     {&gptq_v2, VALUE, "scales", 7, 0x7e00, NULL},
     {&gptq_v2, VALUE, "scales", 95, 0xfc00, NULL},
     {&gptq_float, VALUE, "scales", 31, 0x7fc00000, NULL},
@@ -490,7 +493,7 @@ static const struct damaged damages[] = {
     {&packed_same, METHOD, NULL, QUANT_GPTQ, 0, NULL},
     {&int8, DTYPE, "weight_scale", DTYPE_I32, 0, NULL},
     {&int8, SHORTER, "weight_scale", 0, 0, NULL},
-    {&int8, RESHAPE, "weight_scale", 12, 2, NULL},
+    {&int8, RESHAPE, "weight_scale", 12, 3, NULL},
     {&int8, RESHAPE, "weight_scale", 11, 1, NULL},
     {&int8, VALUE, "weight_scale", 11, 0x7fc0, NULL},
     {&int8, IS_FLOAT, NULL, 1, 0, NULL},
@@ -616,6 +619,7 @@ TEST(damage_is_refused)
     for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
         free_checkpoint(NULL);
         test_quantised_add(&checkpoint, FIRST, damages[i].what);
+        test_quantised_add(&checkpoint, SECOND, damages[i].what);
         do_damage(&damages[i]);
         status_clear(&status);
         const bool opened = open_checkpoint();

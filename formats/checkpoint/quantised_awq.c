@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/checkpoint/quantised_module.h"
+
+/* Columns of a group: of a scheme with as many groups as there are scales. */
+static uint64_t awq_group(const struct quantised_reading *reading, uint64_t columns, uint64_t groups, bool padded)
+{
+    for (int i = 0; i < reading->config->scheme_count; i++) {
+        const uint64_t size = reading->config->schemes[i].group_size ? reading->config->schemes[i].group_size : columns;
+        const uint64_t needed = quantised_divide_up(columns, size);
+        const bool fits = padded ? groups >= needed && groups % 8 == 0 : groups == needed;
+        if (reading->config->schemes[i].bits == 4 && fits) return size;
+    }
+    return 0;
+}
+
+bool quantised_read_awq(struct quantised_reading *reading, struct quantised *matrix)
+{
+    const enum quant_order order = reading->config->order;
+    const bool fast = order == QUANT_GEMV_FAST, gemm = order == QUANT_GEMM;
+    const struct tensor_view *codes = reading->main, *scales = quantised_need(reading, ".scales");
+    const struct tensor_view *zeros = quantised_find(reading, ".qzeros");
+    if (fast && !zeros) zeros = quantised_find(reading, ".scaled_zeros");
+    const bool optional = gemm && reading->config->schemes[0].symmetric;
+    if (!scales || (!zeros && !optional && !(zeros = quantised_need(reading, ".qzeros"))) ||
+        !quantised_check_matrix(reading, codes, 1u << (fast ? DTYPE_I16 : DTYPE_I32)) ||
+        !quantised_check_matrix(reading, scales, 1u << DTYPE_F16 | 1u << DTYPE_BF16))
+        return false;
+    const uint64_t a = codes->shape[0], b = codes->shape[1];
+    *matrix = (struct quantised){.container = "AWQ",
+                                 .rows = gemm   ? b * 8
+                                         : fast ? a * 4
+                                                : a,
+                                 .columns = gemm   ? a
+                                            : fast ? b
+                                                   : b * 8,
+                                 .code = QUANTISED_UNSIGNED,
+                                 .codes = {codes->data,
+                                           gemm   ? ORDER_AWQ
+                                           : fast ? ORDER_AWQ_FAST
+                                                  : ORDER_ROWS,
+                                           gemm, 4, b * (fast ? 2 : 4), 0},
+                                 .zero = gemm ? 8 : 0,
+                                 .global = 1};
+    const uint64_t rows = matrix->rows, columns = matrix->columns, groups = scales->shape[gemm || fast ? 0 : 1];
+    const uint64_t size = awq_group(reading, columns, groups, !gemm);
+    if (!size || rows > QUANTISED_MAX_SIDE || columns > QUANTISED_MAX_SIDE || (fast && columns % 64)) {
+        char found[160];
+        quantised_shape_text(codes, found, sizeof found);
+        return quantised_fail(reading, codes, "shapes of qweight and scales that fit group_size", found);
+    }
+    const bool by_group = gemm || fast;
+    if (!quantised_check_shape(reading, scales, 1u << DTYPE_F16 | 1u << DTYPE_BF16, by_group ? groups : rows,
+                               by_group ? rows : groups) ||
+        !quantised_set_scale_type(reading, matrix, scales, QUANTISED_ANY_FLOAT))
+        return false;
+    matrix->scale.transposed = by_group, matrix->scale.pitch = scales->shape[1];
+    matrix->scale.block_rows = 1, matrix->scale.block_columns = size;
+    if (!quantised_check_scales(reading, matrix, scales, quantised_elements(scales))) return false;
+    if (fast) {
+        if (!quantised_check_shape(reading, zeros, 1u << DTYPE_F16, groups, rows)) return false;
+        const struct quantised addends = {.scale = {.type = QUANTISED_F16, .data = zeros->data}};
+        matrix->added = zeros->data;
+        return quantised_check_scales(reading, &addends, zeros, quantised_elements(zeros));
+    }
+    if (!zeros) return true;
+    matrix->zeros = (struct quantised_plane){zeros->data, matrix->codes.order, gemm, 4, zeros->shape[1] * 4, 0};
+    return gemm ? quantised_check_shape(reading, zeros, 1u << DTYPE_I32, groups, b)
+                : quantised_check_shape(reading, zeros, 1u << DTYPE_I32, rows, quantised_divide_up(groups, 8));
+}
