@@ -40,9 +40,10 @@ static uint32_t column_stream_at(const struct quantised_plane *plane, uint64_t r
     return (uint32_t)(value >> shift) & mask;
 }
 
+static const uint8_t awq[8] = {0, 4, 1, 5, 2, 6, 3, 7}; /* the place of each element of a word of AWQ */
+
 static uint32_t code_at(const struct quantised_plane *plane, uint64_t row, uint64_t column)
 {
-    static const uint8_t awq[8] = {0, 4, 1, 5, 2, 6, 3, 7}; /* the place of each element of a word */
     const uint64_t r = plane->transposed ? column : row, c = plane->transposed ? row : column;
     const uint32_t bits = plane->bits, mask = (1u << bits) - 1;
     const uint64_t line = r * plane->pitch;
@@ -110,32 +111,79 @@ uint32_t quantised_zero(const struct quantised *matrix, uint64_t row, uint64_t g
     return (code_at(&matrix->zeros, row, group) + matrix->zero_add) & ((1u << matrix->zeros.bits) - 1);
 }
 
-static float number(const struct quantised *matrix, uint32_t code, uint32_t zero)
+/* Codes of a row; the usual layouts without a decision for each element. */
+static void read_codes(const struct quantised_plane *plane, uint64_t row, uint64_t first_column, uint64_t count,
+                       uint8_t *codes)
+{
+    const uint32_t bits = plane->bits, mask = (1u << bits) - 1;
+    if (plane->order == ORDER_ROWS && !plane->transposed && bits == 8) {
+        memcpy(codes, plane->data + row * plane->pitch + first_column, count);
+    } else if (plane->order == ORDER_ROWS && !plane->transposed && bits == 4) {
+        const uint8_t *line = plane->data + row * plane->pitch;
+        for (uint64_t i = 0; i < count; i++) {
+            const uint64_t column = first_column + i;
+            codes[i] = line[column / 2] >> (column % 2 * 4) & 15;
+        }
+    } else if (plane->order == ORDER_COLUMNS && plane->transposed && 32 % bits == 0) {
+        const uint64_t each = 32 / bits;
+        for (uint64_t i = 0; i < count; i++) {
+            const uint64_t k = first_column + i;
+            codes[i] = (uint8_t)(word_at(plane->data, k / each * plane->pitch + row) >> (k % each * bits) & mask);
+        }
+    } else if (plane->order == ORDER_AWQ && plane->transposed) {
+        const uint32_t shift = 4u * awq[row % 8];
+        const uint8_t *words = plane->data + first_column * plane->pitch + row / 8 * 4;
+        for (uint64_t i = 0; i < count; i++) codes[i] = word_at(words + i * plane->pitch, 0) >> shift & 15;
+    } else {
+        for (uint64_t i = 0; i < count; i++) codes[i] = (uint8_t)code_at(plane, row, first_column + i);
+    }
+}
+
+/* Numbers that codes stand for, before scales. `count` of them have the same zero point. */
+static void numbers(const struct quantised *matrix, const uint8_t *codes, uint32_t zero, uint64_t count, float *values)
 {
     switch (matrix->code) {
-    case QUANTISED_UNSIGNED: return (float)((int32_t)code - (int32_t)zero);
-    case QUANTISED_INT8: return (float)((int8_t)code - (int8_t)zero);
-    case QUANTISED_E4M3: return e4m3_to_float((uint8_t)code);
-    case QUANTISED_E2M1: return e2m1_to_float((uint8_t)code);
-    case QUANTISED_TABLE: return float_at(matrix->table, code);
+    case QUANTISED_UNSIGNED:
+        for (uint64_t i = 0; i < count; i++) values[i] = (float)((int32_t)codes[i] - (int32_t)zero);
+        break;
+    case QUANTISED_INT8:
+        for (uint64_t i = 0; i < count; i++) values[i] = (float)((int8_t)codes[i] - (int8_t)zero);
+        break;
+    case QUANTISED_E4M3:
+        for (uint64_t i = 0; i < count; i++) values[i] = e4m3_to_float(codes[i]);
+        break;
+    case QUANTISED_E2M1:
+        for (uint64_t i = 0; i < count; i++) values[i] = e2m1_to_float(codes[i]);
+        break;
+    case QUANTISED_TABLE:
+        for (uint64_t i = 0; i < count; i++) values[i] = float_at(matrix->table, codes[i]);
+        break;
     }
-    return NAN;
+}
+
+/* Columns from `column` on, at most `most`, that have its scale. */
+static uint64_t run_length(const struct quantised *matrix, uint64_t row, uint64_t column, uint64_t most)
+{
+    const uint64_t size = matrix->scale.block_columns;
+    const uint64_t at = matrix->scale.flat ? row * matrix->columns + column : column;
+    const uint64_t left = matrix->groups ? 1 : size - at % size;
+    return left < most ? left : most;
 }
 
 void quantised_read(const struct quantised *matrix, uint64_t row, uint64_t first_column, uint64_t count, float *values)
 {
-    uint64_t known = UINT64_MAX; /* the index whose scale, zero and addend these are */
-    float scale = 0, added = 0;
-    uint32_t zero = matrix->zero;
-    for (uint64_t i = 0; i < count; i++) {
+    enum { PART = 512 };
+    uint8_t codes[PART];
+    for (uint64_t i = 0, run; i < count; i += run) {
+        if (i % PART == 0)
+            read_codes(&matrix->codes, row, first_column + i, count - i < PART ? count - i : PART, codes);
         const uint64_t column = first_column + i, group = group_of(matrix, column);
-        const uint64_t index = scale_index(matrix, row, column, group);
-        if (index != known) {
-            known = index;
-            scale = quantised_scale(matrix, index) * matrix->global;
-            if (matrix->zeros.data) zero = quantised_zero(matrix, row, group);
-            if (matrix->added) added = half_at(matrix->added, index, false);
-        }
-        values[i] = number(matrix, code_at(&matrix->codes, row, column), zero) * scale + added;
+        const uint64_t index = scale_index(matrix, row, column, group), part_left = PART - i % PART;
+        const uint32_t zero = matrix->zeros.data ? quantised_zero(matrix, row, group) : matrix->zero;
+        const float scale = quantised_scale(matrix, index) * matrix->global;
+        const float added = matrix->added ? half_at(matrix->added, index, false) : 0;
+        run = run_length(matrix, row, column, count - i < part_left ? count - i : part_left);
+        numbers(matrix, codes + i % PART, zero, run, values + i);
+        for (uint64_t j = 0; j < run; j++) values[i + j] = values[i + j] * scale + added;
     }
 }

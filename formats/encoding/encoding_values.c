@@ -16,12 +16,11 @@ struct small_float {
 
 static const struct small_float e4m3 = {7, 3, 0x7e}, e2m1 = {1, 1, 0x7};
 
+/* Exponent and mantissa in the place of a float32's: the number times 2^(bias - 127). Exact, subnormal codes included. */
 static float small_to_float(const struct small_float *format, uint8_t magnitude)
 {
-    const int exponent = magnitude >> format->mantissa_bits, one = 1 << format->mantissa_bits;
-    const int mantissa = magnitude & (one - 1);
-    if (exponent == 0) return ldexpf((float)mantissa, 1 - format->bias - format->mantissa_bits);
-    return ldexpf((float)(one + mantissa), exponent - format->bias - format->mantissa_bits);
+    const uint32_t factor = (uint32_t)(254 - format->bias) << 23; /* 2^(127 - bias) */
+    return float_from_bits((uint32_t)magnitude << (23 - format->mantissa_bits)) * float_from_bits(factor);
 }
 
 static uint8_t small_from_float(const struct small_float *format, float magnitude)
