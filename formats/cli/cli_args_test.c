@@ -57,7 +57,7 @@ TEST(test_choices)
 TEST(test_as_many_flags_as_there_is_place_for)
 {
     enum { PLACES = 64, COMMON = 2 };
-    static char names[PLACES][8];
+    static char names[PLACES][16];
     for (int count = PLACES - COMMON; count <= PLACES; count++) {
         struct cli_flag flags[PLACES + 1] = {{.name = NULL}};
         const struct cli_command command = {"", {flags}, "", "0"};
