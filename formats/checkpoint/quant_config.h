@@ -5,7 +5,6 @@
 #define FORMATS_CHECKPOINT_QUANT_CONFIG_H
 
 #include <jansson.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "formats/base/status.h"
