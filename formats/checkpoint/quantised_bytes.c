@@ -87,7 +87,9 @@ bool quantised_read_e2m1(struct quantised_reading *reading, struct quantised *ma
                                  .codes = {codes->data, ORDER_ROWS, false, 4, codes->shape[1], 0},
                                  .global = 1};
     const uint64_t group = divisor || factor ? 16 : 32;
-    if (divisor && (!read_scalar(reading, divisor, &matrix->global) || !isfinite(1 / matrix->global))) return false;
+    if (divisor && !read_scalar(reading, divisor, &matrix->global)) return false;
+    if (divisor && !isfinite(1 / matrix->global))
+        return quantised_fail(reading, divisor, "a scale that can be divided by", "one that is too small");
     if (divisor) matrix->global = 1 / matrix->global;
     if (factor && !read_scalar(reading, factor, &matrix->global)) return false;
     return quantised_check_shape(reading, scales, group == 16 ? 1u << DTYPE_F8_E4M3 : QUANTISED_ANY_E8M0, matrix->rows,

@@ -63,10 +63,9 @@ bool quantised_read_packed(struct quantised_reading *reading, struct quantised *
     if (!zeros && !scheme->symmetric && !quantised_need(reading, ".weight_zero_point")) return false;
     if (zeros) {
         const uint64_t pitch = matrix->scale.pitch;
-        if (matrix->scale.block_rows != 1 ||
-            !quantised_check_shape(reading, zeros, 1u << DTYPE_I32, quantised_words(matrix->rows, scheme->bits), pitch))
-            return matrix->scale.block_rows == 1 ? false
-                                                 : quantised_fail(reading, zeros, "scales of groups or rows", "others");
+        if (matrix->scale.block_rows != 1) return quantised_fail(reading, zeros, "scales of groups or rows", "others");
+        if (!quantised_check_shape(reading, zeros, 1u << DTYPE_I32, quantised_words(matrix->rows, scheme->bits), pitch))
+            return false;
         matrix->zeros = (struct quantised_plane){zeros->data, ORDER_COLUMNS, false, scheme->bits, pitch, 0};
     }
     return !groups || quantised_set_groups(reading, matrix, groups, matrix->scale.block_columns);
