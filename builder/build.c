@@ -47,7 +47,7 @@ static enum dtype half_dtype(const struct build *build)
 {
     const struct checkpoint *checkpoint = &build->checkpoint;
     enum dtype found = checkpoint->config.dtype;
-    if (build->options->dtype) return build->options->dtype;
+    if (build->options->types.matrices) return (enum dtype)build->options->types.matrices;
     for (size_t t = 0; build->has_weights && t < checkpoint->tensor_count; t++) {
         if (checkpoint->tensors[t].rank != 2) continue;
         found = checkpoint->tensors[t].dtype;
@@ -76,13 +76,13 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
         (cuda && !make_graph(build, &build->small_batch, PLAN_DECODE, true, status)) ||
         !make_graph(build, &build->prefill, PLAN_PREFILL, false, status))
         return false;
-    enum dtype matrices = cuda ? half_dtype(build) : options->dtype;
-    if (build->has_weights) {
-        if (!bind_weights(&build->decode, &build->checkpoint, (enum encoding_id)matrices, status)) return false;
-    } else {
-        enum dtype dtype = matrices ? matrices : build->checkpoint.config.dtype;
-        assume_weights(&build->decode, dtype ? (enum encoding_id)dtype : ENCODING_BF16);
-    }
+    struct weight_types types = options->types;
+    const enum dtype own = build->checkpoint.config.dtype;
+    if (cuda) types.matrices = (enum encoding_id)half_dtype(build);
+    if (build->has_weights
+            ? !bind_weights(&build->decode, &build->checkpoint, &types, status)
+            : !assume_weights(&build->decode, own ? (enum encoding_id)own : ENCODING_BF16, &types, status))
+        return false;
     return plan_weights(&build->decode, weights_bytes, status) &&
            share_weights(&build->prefill, &build->decode, status) &&
            (!cuda || share_weights(&build->small_batch, &build->decode, status));
@@ -193,12 +193,21 @@ static void copy_base_name(const char *path, char *out, size_t size)
     }
 }
 
-static enum dtype matrix_dtype(const struct graph *graph)
+/* The encoding of most elements of matrices. */
+static enum encoding_id matrix_encoding(const struct graph *graph)
 {
-    for (int w = 0; w < graph->weight_count; w++)
-        if (graph->weights[w].used && graph->weights[w].form == WEIGHT_MATRIX)
-            return (enum dtype)graph->weights[w].encoding;
-    return DTYPE_NONE;
+    enum encoding_id most = ENCODING_NONE;
+    double largest = 0; /* elements */
+    for (int w = 0; w < graph->weight_count; w++) {
+        double elements = 0;
+        for (int other = 0; other < graph->weight_count; other++) {
+            const struct graph_weight *weight = &graph->weights[other];
+            if (weight->used && weight->form == WEIGHT_MATRIX && weight->encoding == graph->weights[w].encoding)
+                elements += (double)weight->rows * (double)weight->depth;
+        }
+        if (elements > largest) largest = elements, most = graph->weights[w].encoding;
+    }
+    return most;
 }
 
 static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct status *status)
@@ -222,7 +231,7 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     m->kv_heads = config->kv_heads;
     m->head_dim = config->head_dim;
     m->parameters = count_parameters(&build->decode);
-    m->weight_dtype = matrix_dtype(&build->decode);
+    m->weight_encoding = matrix_encoding(&build->decode);
     m->kv_dtype = build->lowering.kv_dtype;
     m->geometry = build->lowering.geometry;
     m->weights_bytes = weights_bytes;

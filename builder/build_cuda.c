@@ -131,9 +131,12 @@ static bool open_device(struct build *build, struct status *status)
 bool build_cuda_open(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
-    if (options->dtype && options->dtype != DTYPE_BF16 && options->dtype != DTYPE_F16)
+    if (options->types.matrices && options->types.matrices != ENCODING_BF16 && options->types.matrices != ENCODING_F16)
         return status_fail(status, STATUS_USAGE, "--dtype: the cuda target has bf16 and fp16 matrices, found %s",
-                           dtype_name(options->dtype));
+                           encoding_label(options->types.matrices));
+    if (options->types.head || options->types.kept_count)
+        return status_fail(status, STATUS_USAGE,
+                           "--head-dtype and --keep: the cuda target has all matrices in one type");
     if (options->kv_dtype && options->kv_dtype != DTYPE_BF16 && options->kv_dtype != DTYPE_F16)
         return status_fail(status, STATUS_USAGE, "--kv-dtype: the cuda target has bf16 and fp16 KV caches, found %s",
                            dtype_name(options->kv_dtype));

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "builder/weights/weight_types.h"
 #include "formats/engine/manifest.h"
 #include "tuner/records.h"
 
@@ -19,11 +20,11 @@ struct build_options {
     uint32_t prefill_chunks[BUILD_MAX_PLANS]; /* rising; count 0: defaults */
     int batch_size_count, prefill_chunk_count;
     enum engine_target target;
-    uint32_t gpus;       /* ranks that share the model; the CPU target has threads for them */
-    int device;          /* CUDA: ordinal of the GPU to build on */
-    bool no_peer_access; /* CUDA, gpus > 1: they exchange data through host memory even if a direct link exists */
-    enum dtype dtype;    /* matrices; DTYPE_NONE: as in the checkpoint; CUDA: 16-bit only */
-    enum dtype kv_dtype; /* DTYPE_NONE: F32 on the CPU, that of the matrices on a GPU */
+    uint32_t gpus;             /* ranks that share the model; the CPU target has threads for them */
+    int device;                /* CUDA: ordinal of the GPU to build on */
+    bool no_peer_access;       /* CUDA, gpus > 1: they exchange data through host memory even if a direct link exists */
+    struct weight_types types; /* CUDA: 16-bit matrices only */
+    enum dtype kv_dtype;       /* DTYPE_NONE: F32 on the CPU, that of the matrices on a GPU */
     enum tune_level tune;
     const char *tuning_cache; /* NULL: memory only */
     bool lean;                /* CUDA: no tactics of libraries */

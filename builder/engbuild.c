@@ -40,11 +40,13 @@ static bool sort_sizes(const char *flag, const struct cli_list *given, uint32_t 
     return true;
 }
 
-static const struct cli_choice dtypes[] = {{"auto", DTYPE_NONE},
-                                           {"f32", DTYPE_F32},
-                                           {"fp16", DTYPE_F16},
-                                           {"bf16", DTYPE_BF16},
-                                           {NULL, 0}};
+/* int4 and int8: with the default group. */
+static const struct cli_choice dtypes[] = {{"auto", ENCODING_NONE},         {"f32", ENCODING_F32},
+                                           {"fp16", ENCODING_F16},          {"bf16", ENCODING_BF16},
+                                           {"int8", ENCODING_INT8_CHANNEL}, {"int4", ENCODING_INT4_G128},
+                                           {"fp8", ENCODING_E4M3_CHANNEL},  {"mxfp4", ENCODING_MXFP4},
+                                           {"nvfp4", ENCODING_NVFP4},       {NULL, 0}};
+static const struct cli_choice groups[] = {{"32", 32}, {"64", 64}, {"128", 128}, {NULL, 0}};
 static const struct cli_choice kv_dtypes[] = {{"f32", DTYPE_F32}, {"fp16", DTYPE_F16}, {"bf16", DTYPE_BF16}, {NULL, 0}};
 static const struct cli_choice tune_levels[] = {{"off", TUNE_OFF},
                                                 {"quick", TUNE_QUICK},
@@ -55,8 +57,10 @@ static const struct cli_choice targets[] = {{"cpu", TARGET_CPU}, {"cuda", TARGET
 struct command_line {
     struct build_options options;
     struct cli_list batch_sizes, prefill_chunks;
-    int target, dtype, kv_dtype, tune; /* the enums of the options */
-    uint64_t gpus, device, threads;    /* 0: not given */
+    int target, dtype, head_dtype, group, kv_dtype, tune; /* the enums of the options */
+    bool head_given;
+    const char *kept;
+    uint64_t gpus, device, threads; /* 0: not given */
     bool target_given, quiet, finished;
     char *default_cache; /* owned */
 };
@@ -89,8 +93,17 @@ static int read_flags(struct command_line *line, int argc, char **argv)
          .help = "decode plans, e.g. 1,2,4,8 (default: powers of two up to --max-batch)"},
         {"prefill-chunks", 0, "LIST", .list = &line->prefill_chunks, .least = 1, .most = MOST_CHUNK,
          .help = "prefill plans (default: 16,64,256; cuda: 32,128,512,2048)"},
-        {"dtype", 0, "auto|f32|fp16|bf16", .choice = &line->dtype, .choices = dtypes,
-         .help = "matrices in the engine (default: auto, as in the checkpoint; cuda: bf16 or fp16)"},
+        {"dtype", 0, "TYPE", .choice = &line->dtype, .choices = dtypes,
+         .help =
+             "matrices in the engine: auto, f32, fp16, bf16, int8, int4, fp8, mxfp4 or nvfp4 (default: auto, as in the "
+             "checkpoint; cuda: bf16 or fp16)"},
+        {"group", 0, "32|64|128", .choice = &line->group, .choices = groups,
+         .help = "with --dtype int4 or int8: elements of a row that share a scale (default: 128; int8: a row)"},
+        {"head-dtype", 0, "TYPE", .choice = &line->head_dtype, .choices = dtypes, .given = &line->head_given,
+         .help = "the embedding and the LM head (default: int8 with --dtype int4, mxfp4 and nvfp4, else as --dtype)"},
+        {"keep", 0, "PATTERN=TYPE,..", .text = &line->kept,
+         .help =
+             "weights whose tensors' names match a shell pattern get another type: --keep '*.down_proj.weight=int8'"},
         {"kv-dtype", 0, "f32|fp16|bf16", .choice = &line->kv_dtype, .choices = kv_dtypes,
          .help = "KV cache (default: f32; cuda: as the matrices)"},
         {"tune", 0, "off|quick|full", .choice = &line->tune, .choices = tune_levels,
@@ -115,6 +128,67 @@ static int read_flags(struct command_line *line, int argc, char **argv)
     const struct cli_command command = {usage, {flags}, "\n" CLI_EXIT_CODES "\n", version};
     snprintf(version, sizeof version, "%s (engine format %d.%d)", BUILDER_VERSION, ENGINE_MAJOR, ENGINE_MINOR);
     return cli_read_flags(&command, argc, argv, &line->finished);
+}
+
+/* The encoding of a choice with another group; ENCODING_NONE: it has none. */
+static enum encoding_id with_group(enum encoding_id choice, uint32_t group)
+{
+    const struct encoding *chosen = encoding_find(choice);
+    for (size_t i = 0; encoding_at(i); i++) {
+        const struct encoding *each = encoding_at(i);
+        if (each->code == chosen->code && each->scale == SCALE_F16 && !each->zeros && each->block_columns == group)
+            return each->id;
+    }
+    return ENCODING_NONE;
+}
+
+/* "PATTERN=TYPE,PATTERN=TYPE"; prints a message and returns false if it is not valid. */
+static bool read_kept(const char *text, struct weight_types *types)
+{
+    for (const char *end; text && *text; text = *end ? end + 1 : end) {
+        end = strchr(text, ',');
+        if (!end) end = text + strlen(text);
+        const char *equals = memchr(text, '=', (size_t)(end - text));
+        struct weight_kept *kept = &types->kept[types->kept_count];
+        const struct cli_choice *choice = dtypes;
+        while (equals && choice->name &&
+               (strlen(choice->name) != (size_t)(end - equals - 1) ||
+                memcmp(choice->name, equals + 1, strlen(choice->name))))
+            choice++;
+        if (!equals || equals == text || !choice->name || (size_t)(equals - text) >= sizeof kept->pattern) {
+            cli_usage("--keep: expected PATTERN=TYPE with a type of --dtype, found '%.*s'", (int)(end - text), text);
+            return false;
+        }
+        if (types->kept_count == WEIGHT_MOST_KEPT - 1) {
+            cli_usage("--keep: expected at most %d patterns", WEIGHT_MOST_KEPT - 1);
+            return false;
+        }
+        memcpy(kept->pattern, text, (size_t)(equals - text));
+        kept->pattern[equals - text] = '\0';
+        kept->encoding = (enum encoding_id)choice->value;
+        types->kept_count++;
+    }
+    return true;
+}
+
+/* Prints a message and returns false if the flags for types contradict each other. */
+static bool read_types(struct command_line *line)
+{
+    struct weight_types *types = &line->options.types;
+    types->matrices = (enum encoding_id)line->dtype;
+    if (line->group) {
+        if (types->matrices != ENCODING_INT4_G128 && types->matrices != ENCODING_INT8_CHANNEL) {
+            cli_usage("--group: only with --dtype int4 or int8");
+            return false;
+        }
+        types->matrices = with_group(types->matrices, (uint32_t)line->group);
+    }
+    const struct encoding *matrices = encoding_find(types->matrices);
+    if (line->head_given)
+        types->head = (enum encoding_id)line->head_dtype;
+    else if (matrices && matrices->bits == 4)
+        types->head = ENCODING_INT8_CHANNEL;
+    return read_kept(line->kept, types);
 }
 
 /* The target of a build without --target. A GPU that cannot be used is reported, since its owner expects it to be
@@ -186,7 +260,6 @@ static int read_line(struct command_line *line, int argc, char **argv)
         !sort_sizes("--prefill-chunks", &line->prefill_chunks, options->prefill_chunks, &options->prefill_chunk_count))
         return CLI_USAGE;
     if (line->target_given) options->target = (enum engine_target)line->target;
-    options->dtype = (enum dtype)line->dtype;
     options->kv_dtype = (enum dtype)line->kv_dtype;
     options->tune = (enum tune_level)line->tune;
     options->device = (int)line->device;
@@ -197,7 +270,7 @@ static int read_line(struct command_line *line, int argc, char **argv)
         options->tuning_cache = NULL;
     options->progress = line->quiet ? NULL : stderr;
     options->warnings = stderr;
-    return check_line(line);
+    return read_types(line) ? check_line(line) : CLI_USAGE;
 }
 
 int main(int argc, char **argv)

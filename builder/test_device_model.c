@@ -100,9 +100,11 @@ static bool try_ranks(struct test_device_model *model, const char *source, enum 
     for (int g = 0; g < TEST_GRAPHS; g++)
         if (!make_graph(model, (enum test_graph)g, compute_dtype, status)) return false;
     if (model->has_checkpoint)
-        test_expect_success(bind_weights(wide, &model->checkpoint, (enum encoding_id)compute_dtype, status), status);
+        test_expect_success(bind_weights(wide, &model->checkpoint,
+                                         &(struct weight_types){.matrices = (enum encoding_id)compute_dtype}, status),
+                            status);
     else
-        assume_weights(wide, (enum encoding_id)compute_dtype);
+        assume_weights(wide, (enum encoding_id)compute_dtype, NULL, NULL);
     test_expect_success(plan_weights(wide, &model->weights_bytes, status), status);
     for (int g = 0; g < TEST_GRAPHS; g++)
         if (g != TEST_LARGE_BATCH) test_expect_success(share_weights(&model->graphs[g], wide, status), status);

@@ -163,7 +163,7 @@ TEST(the_file_opens)
     test_expect_success(engine_verify_weights(&engine, 0, engine.weight_chunks, &status), &status);
     assert_int_equal(engine.manifest.target, TARGET_CUDA);
     assert_int_equal(engine.manifest.target_capability, 90);
-    assert_int_equal(engine.manifest.weight_dtype, DTYPE_BF16);
+    assert_int_equal(engine.manifest.weight_encoding, ENCODING_BF16);
     assert_int_equal(engine.manifest.kv_dtype, DTYPE_BF16);
     assert_int_equal(engine.manifest.geometry.page_tokens, 64);
     assert_true(engine.manifest.has_tokenizer && engine.tokenizer);

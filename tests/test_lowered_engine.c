@@ -86,7 +86,7 @@ static void write_manifest(struct engine_writer *writer, const struct test_devic
         .kv_heads = config->kv_heads,
         .head_dim = config->head_dim,
         .parameters = count_parameters(&model->graphs[TEST_LARGE_BATCH]),
-        .weight_dtype = model->graphs[TEST_LARGE_BATCH].compute_dtype,
+        .weight_encoding = (enum encoding_id)model->graphs[TEST_LARGE_BATCH].compute_dtype,
         .kv_dtype = model->lowering.kv_dtype,
         .geometry = model->lowering.geometry,
         .weights_bytes = model->weights_bytes,

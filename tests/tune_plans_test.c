@@ -36,7 +36,7 @@ static void open_fixture(struct fixture *f)
     graph_init(&f->prefill, &f->config, PLAN_PREFILL);
     test_expect_success(import_graph(&f->decode, status) && run_passes(&f->decode, NULL, NULL, status), status);
     test_expect_success(import_graph(&f->prefill, status) && run_passes(&f->prefill, NULL, NULL, status), status);
-    assume_weights(&f->decode, ENCODING_BF16);
+    assume_weights(&f->decode, ENCODING_BF16, NULL, NULL);
     test_expect_success(plan_weights(&f->decode, &bytes, status), status);
     test_expect_success(share_weights(&f->prefill, &f->decode, status), status);
     f->weights = aligned_alloc(PLAN_ALIGNMENT, bytes);

@@ -16,7 +16,7 @@ static bool bind(const struct test_model *model, struct status *status)
     test_expect_success(checkpoint_open(&checkpoint, folder, false, arch_read_config, status), status);
     graph_init(&graph, &checkpoint.config, PLAN_DECODE);
     test_expect_success(import_graph(&graph, status) && run_passes(&graph, NULL, NULL, status), status);
-    bool ok = bind_weights(&graph, &checkpoint, ENCODING_NONE, status);
+    bool ok = bind_weights(&graph, &checkpoint, &(struct weight_types){0}, status);
     graph_free(&graph);
     checkpoint_close(&checkpoint);
     test_folder_remove(folder);
@@ -114,8 +114,8 @@ TEST(element_types_must_be_plain)
                 checkpoint.tensors[t].dtype = dtypes[d];
         graph_init(&graph, &checkpoint.config, PLAN_DECODE);
         test_expect_success(import_graph(&graph, &status), &status);
-        test_expect_failure(bind_weights(&graph, &checkpoint, ENCODING_NONE, &status), &status, STATUS_BAD_INPUT,
-                            "model.layers.1.mlp.down_proj.weight|F32, F16 or BF16");
+        test_expect_failure(bind_weights(&graph, &checkpoint, &(struct weight_types){0}, &status), &status,
+                            STATUS_BAD_INPUT, "model.layers.1.mlp.down_proj.weight|F32, F16 or BF16");
         test_expect_message(&status, dtype_name(dtypes[d]));
         graph_free(&graph);
         checkpoint_close(&checkpoint);
@@ -212,7 +212,7 @@ TEST(shared_models)
         assert_int_equal(checkpoint.tensor_count, cases[i].tensors);
         graph_init(&graph, &checkpoint.config, PLAN_DECODE);
         test_expect_success(import_graph(&graph, &status) && run_passes(&graph, NULL, NULL, &status), &status);
-        test_expect_success(bind_weights(&graph, &checkpoint, ENCODING_NONE, &status), &status);
+        test_expect_success(bind_weights(&graph, &checkpoint, &(struct weight_types){0}, &status), &status);
         graph_free(&graph);
         checkpoint_close(&checkpoint);
     }

@@ -256,7 +256,7 @@ bool graph_has_panels(const struct graph *graph) { return graph->target == TARGE
 
 bool graph_weight_has_panels(const struct graph *graph, const struct graph_weight *weight)
 {
-    return graph_has_panels(graph) && weight->form == WEIGHT_MATRIX && encoding_is_plain(weight->encoding);
+    return graph_has_panels(graph) && weight->form == WEIGHT_MATRIX;
 }
 
 bool graph_is_small_batch(const struct graph *graph, int value)

@@ -36,6 +36,7 @@ struct graph_weight {
     bool used; /* set by dead_code: some node reads it */
     /* set by bind_weights and plan_weights */
     enum encoding_id encoding; /* in the engine file */
+    bool keeps_codes;          /* of the quantised tensors that it is of */
     uint64_t offset, bytes;    /* in the weight section */
 };
 
@@ -117,7 +118,7 @@ struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op,
 uint64_t graph_interleave(const struct graph *graph);
 /* Whether matrices for matmul are in PANEL16 layout. */
 bool graph_has_panels(const struct graph *graph);
-/* Whether this weight is in PANEL16 layout: panels hold only elements of plain encodings. */
+/* Whether this weight is in PANEL16 layout. */
 bool graph_weight_has_panels(const struct graph *graph, const struct graph_weight *weight);
 /* Whether the value has at most GRAPH_SMALL_BATCH rows in every plan. */
 bool graph_is_small_batch(const struct graph *graph, int value);

@@ -80,7 +80,7 @@ static void load_optimised(struct model *model, int index, enum plan_kind kind, 
     uint64_t bytes;
     load_ranks(model, index, kind, ranks);
     if (!run_passes(&model->graph, NULL, NULL, &status)) fail_msg("%s", status.message);
-    assume_weights(&model->graph, ENCODING_BF16);
+    assume_weights(&model->graph, ENCODING_BF16, NULL, NULL);
     assert_true(plan_weights(&model->graph, &bytes, &status));
 }
 

@@ -491,7 +491,7 @@ TEST(a_residual_that_is_read_later_stays)
     }
     test_expect_success(pass_activation_dtypes.run(&graph, &status), &status);
     test_expect_success(graph_check(&graph, "the test", &status), &status);
-    assume_weights(&graph, ENCODING_BF16);
+    assume_weights(&graph, ENCODING_BF16, NULL, NULL);
     test_expect_success(plan_weights(&graph, &total, &status), &status);
     model.lowering.scratch_bytes = PLAN_ALIGNMENT;
     for (uint32_t rows = 1; rows <= 64; rows *= 8) {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "builder/weights/coded.h"
 #include "builder/weights/weights.h"
 #include "formats/base/checked.h"
 #include "formats/base/file.h"
@@ -229,6 +231,69 @@ static bool bind_weight(const struct graph_weight *weight, const struct checkpoi
     return true;
 }
 
+/* ---- encodings ---- */
+
+static bool is_kept(const struct graph_weight *weight, const struct weight_kept *kept)
+{
+    bool matches = fnmatch(kept->pattern, weight->name, 0) == 0;
+    for (int i = 0; i < weight->source_count && !matches; i++)
+        matches = weight->sources[i].tensor && fnmatch(kept->pattern, weight->sources[i].tensor, 0) == 0;
+    return matches;
+}
+
+static bool patterns_match(const struct graph *graph, const struct weight_types *types, struct status *status)
+{
+    for (int k = 0; k < types->kept_count; k++) {
+        bool matches = false;
+        for (int w = 0; w < graph->weight_count && !matches; w++)
+            matches = graph->weights[w].columns && is_kept(&graph->weights[w], &types->kept[k]);
+        if (!matches)
+            return status_fail(
+                status, STATUS_BAD_INPUT,
+                "--keep: '%s' matches no matrix of the model; expected a pattern of tensor names such as "
+                "'*.down_proj.weight'",
+                types->kept[k].pattern);
+    }
+    return true;
+}
+
+/* What `types` asks for; ENCODING_NONE: nothing. */
+static enum encoding_id asked_encoding(const struct graph *graph, const struct graph_weight *weight,
+                                       const struct weight_types *types)
+{
+    enum encoding_id asked = types->matrices;
+    if (!weight->columns) return ENCODING_NONE;
+    if (weight->layer == GRAPH_NO_LAYER && types->head != ENCODING_NONE) asked = types->head;
+    for (int k = 0; k < types->kept_count; k++)
+        if (is_kept(weight, &types->kept[k])) {
+            asked = types->kept[k].encoding;
+            break;
+        }
+    return encoding_is_plain(asked) || graph_weight_has_panels(graph, weight) ? asked : ENCODING_NONE;
+}
+
+/* Changes the encoding of the weight's tensors into that which the engine has. */
+static bool choose_encoding(const struct graph *graph, struct graph_weight *weight, const struct checkpoint *checkpoint,
+                            const struct weight_types *types, struct status *status)
+{
+    const enum encoding_id asked = asked_encoding(graph, weight, types);
+    if (asked != ENCODING_NONE) weight->encoding = asked;
+    if (checkpoint && graph_weight_has_panels(graph, weight)) {
+        const enum encoding_id found = coded_encoding(weight, checkpoint, graph->ranks);
+        weight->keeps_codes = found != ENCODING_NONE && (asked == ENCODING_NONE || asked == found);
+        if (weight->keeps_codes) weight->encoding = found;
+    }
+    struct panel_form form;
+    if (graph_weight_has_panels(graph, weight) && !panel_form(weight->encoding, &form))
+        return status_fail(status, STATUS_INTERNAL, "weight '%s': %s has no panels", weight->name,
+                           encoding_name(weight->encoding));
+    if (coded_splits(weight, weight->encoding, graph->ranks)) return true;
+    return status_fail(status, STATUS_BAD_INPUT,
+                       "weight '%s': %" PRIu32 " GPUs would divide a group of %" PRIu32
+                       " columns with one scale; choose a smaller --group",
+                       weight->name, graph->ranks, encoding_find(weight->encoding)->block_columns);
+}
+
 static bool all_consumed(const struct graph *graph, const struct checkpoint *checkpoint,
                          const struct tensor_claims *claims, struct status *status)
 {
@@ -243,10 +308,11 @@ static bool all_consumed(const struct graph *graph, const struct checkpoint *che
     return true;
 }
 
-bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum encoding_id matrices,
+bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, const struct weight_types *types,
                   struct status *status)
 {
     bool ok = false;
+    if (!patterns_match(graph, types, status)) return false;
     struct tensor_claims *claims = calloc(checkpoint->tensor_count + 1, sizeof *claims);
     if (!claims) return status_fail(status, STATUS_MACHINE, "out of memory while binding weights");
     for (int w = 0; w < graph->weight_count; w++) {
@@ -254,7 +320,8 @@ bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum
         enum encoding_id common;
         if (weight->source_count == 0) continue; /* they moved to another weight */
         if (!bind_weight(weight, checkpoint, claims, &common, status)) goto done;
-        weight->encoding = matrices != ENCODING_NONE && weight->columns ? matrices : common;
+        weight->encoding = common;
+        if (!choose_encoding(graph, weight, checkpoint, types, status)) goto done;
     }
     if (!all_consumed(graph, checkpoint, claims, status)) goto done;
     unify_dtypes(graph);
@@ -265,14 +332,18 @@ done:
     return ok;
 }
 
-void assume_weights(struct graph *graph, enum encoding_id encoding)
+bool assume_weights(struct graph *graph, enum encoding_id encoding, const struct weight_types *types,
+                    struct status *status)
 {
+    if (types && !patterns_match(graph, types, status)) return false;
     for (int w = 0; w < graph->weight_count; w++) {
         struct graph_weight *weight = &graph->weights[w];
         bool tensors = false;
         for (int i = 0; i < weight->source_count; i++) tensors |= weight->sources[i].tensor != NULL;
         weight->encoding = tensors ? encoding : ENCODING_F32;
+        if (types && weight->source_count && !choose_encoding(graph, weight, NULL, types, status)) return false;
     }
+    return true;
 }
 
 static bool packed_bytes(const struct graph *graph, const struct graph_weight *weight, uint64_t *bytes)
@@ -280,7 +351,7 @@ static bool packed_bytes(const struct graph *graph, const struct graph_weight *w
     struct encoding_layout layout;
     const uint64_t columns = weight->form == WEIGHT_MATRIX ? weight->depth : weight->columns ? weight->columns : 1;
     if (graph_weight_has_panels(graph, weight))
-        return checked_mul(panel_count(weight->rows), panel_bytes(columns, (enum dtype)weight->encoding), bytes);
+        return checked_mul(panel_count(weight->rows), panel_bytes(columns, weight->encoding), bytes);
     if (!encoding_layout(weight->encoding, weight->rows, columns, &layout)) return false;
     *bytes = layout.bytes;
     return true;
@@ -320,6 +391,7 @@ bool share_weights(struct graph *to, const struct graph *from, struct status *st
             return status_fail(status, STATUS_INTERNAL, "decode and prefill graphs differ in weight '%s'",
                                source->name);
         weight->encoding = source->encoding;
+        weight->keeps_codes = source->keeps_codes;
         weight->offset = source->offset;
         weight->bytes = source->bytes;
     }

@@ -28,7 +28,9 @@ static bool pack(const struct test_model *model, enum engine_target target, enum
     graph.ranks = ranks;
     graph.rank_config = &rank_config;
     test_expect_success(import_graph(&graph, status) && run_passes(&graph, NULL, NULL, status), status);
-    test_expect_success(bind_weights(&graph, &checkpoint, (enum encoding_id)dtype, status), status);
+    test_expect_success(bind_weights(&graph, &checkpoint, &(struct weight_types){.matrices = (enum encoding_id)dtype},
+                                     status),
+                        status);
     test_expect_success(plan_weights(&graph, &total_bytes, status), status);
     struct engine_writer *writer = engine_writer_begin(test_path(folder, "x.eng"), status);
     assert_non_null(writer);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "builder/weights/coded.h"
 #include "builder/weights/shard.h"
 #include "builder/weights/weights.h"
 #include "formats/base/checked.h"
@@ -18,6 +19,7 @@ enum unit {
     UNIT_PANEL, /* PANEL_ROWS rows of a matrix as a panel */
     UNIT_ROW,   /* a row of a matrix, or of vectors: an element */
     UNIT_BLOCK, /* rows that share scales; part of each plane */
+    UNIT_CODED, /* PANEL_ROWS rows of codes with scales as a panel */
 };
 
 /* A source and a rank's share of it. */
@@ -36,7 +38,8 @@ struct weight_share {
     uint64_t depth;             /* elements of a row as the engine has it */
     uint64_t unit_bytes, units; /* UNIT_BLOCK: bytes of a block that is a weight of its own */
     uint64_t unit_rows;
-    _Atomic uint64_t left; /* bytes of it that no thread has read yet */
+    struct panel_form form; /* UNIT_CODED */
+    _Atomic uint64_t left;  /* bytes of it that no thread has read yet */
 };
 
 struct packer {
@@ -48,9 +51,10 @@ struct packer {
 
 /* Buffers of one thread to make a unit. */
 struct scratch {
-    uint8_t *converted; /* UNIT_PANEL, UNIT_ROW: rows in the engine's encoding that need conversion or padding */
-    float *values;      /* UNIT_BLOCK: [unit_rows, depth] */
-    uint8_t *unit;      /* one that does not lie in the part as a whole */
+    uint8_t *converted;     /* UNIT_PANEL, UNIT_ROW: rows in the engine's encoding that need conversion or padding */
+    float *values;          /* UNIT_BLOCK: [unit_rows, depth]; UNIT_CODED: a row */
+    struct coded_row coded; /* UNIT_CODED */
+    uint8_t *unit;          /* one that does not lie in the part as a whole */
     /* A source that has an element that is not finite, or not in its new encoding, and where; NULL: none so far. */
     const struct rank_source *refused;
     uint64_t refused_row, refused_column;
@@ -188,9 +192,42 @@ static void make_block(const struct weight_share *share, uint64_t first_row, uin
     if (from) refuse(scratch, from, row, from->slice.first_column + refused % share->depth);
 }
 
+/* A panel of codes: padding rows and columns are zeros. */
+static void make_coded(const struct weight_share *share, uint64_t unit, struct scratch *scratch, uint8_t *to)
+{
+    const struct graph_weight *weight = share->weight;
+    const uint64_t columns = columns_of(weight);
+    memset(to, 0, share->unit_bytes);
+    for (uint64_t i = 0; i < PANEL_ROWS; i++) {
+        uint64_t row = unit * PANEL_ROWS + i, refused;
+        const struct rank_source *from = source_of_row(share, &row);
+        if (!from) continue;
+        const uint64_t first = from->slice.first_column;
+        memset(scratch->values + columns, 0, (share->depth - columns) * sizeof(float));
+        source_read(from->source, from->tensor, row, first, columns, scratch->values);
+        bool ok;
+        if (weight->keeps_codes) {
+            const uint64_t element = source_element(from->source, row, first);
+            const struct quantised *matrix = from->tensor->quantised;
+            ok = coded_from_quantised(&share->form, matrix, element / matrix->columns, element % matrix->columns,
+                                      columns, scratch->values, &scratch->coded, &refused);
+        } else {
+            ok = coded_from_floats(&share->form, scratch->values, share->depth, &scratch->coded, &refused);
+        }
+        if (ok)
+            panel_pack_coded(&share->form, &scratch->coded, i, weight->keeps_codes ? columns : share->depth, to);
+        else
+            refuse(scratch, from, row, first + refused);
+    }
+}
+
 static void make_unit(const struct weight_share *share, uint64_t unit, struct scratch *scratch, uint8_t *to)
 {
     const struct graph_weight *weight = share->weight;
+    if (share->unit == UNIT_CODED) {
+        make_coded(share, unit, scratch, to);
+        return;
+    }
     if (share->unit == UNIT_PANEL) {
         const void *rows[PANEL_ROWS];
         for (uint64_t i = 0; i < PANEL_ROWS; i++) rows[i] = encoded_row(share, unit * PANEL_ROWS + i, i, scratch);
@@ -252,14 +289,19 @@ static void describe_units(struct weight_share *share, bool panels)
     const struct graph_weight *weight = share->weight;
     const uint64_t block = encoding_find(weight->encoding)->block_rows;
     share->depth = weight->form == WEIGHT_MATRIX ? weight->depth : columns_of(weight);
-    if (!encoding_is_plain(weight->encoding)) {
+    if (!encoding_is_plain(weight->encoding) && panels) {
+        share->unit = UNIT_CODED;
+        share->unit_rows = PANEL_ROWS;
+        share->unit_bytes = panel_bytes(weight->depth, weight->encoding);
+        panel_form(weight->encoding, &share->form);
+    } else if (!encoding_is_plain(weight->encoding)) {
         share->unit = UNIT_BLOCK;
         share->unit_rows = block && block < weight->rows ? block : weight->rows;
         share->unit_bytes = encoding_bytes(weight->encoding, share->unit_rows, share->depth);
     } else if (panels) {
         share->unit = UNIT_PANEL;
         share->unit_rows = PANEL_ROWS;
-        share->unit_bytes = panel_bytes(weight->depth, (enum dtype)weight->encoding);
+        share->unit_bytes = panel_bytes(weight->depth, weight->encoding);
     } else {
         share->unit = UNIT_ROW;
         share->unit_rows = 1;
@@ -335,9 +377,7 @@ static bool fail_refused(const struct scratch *scratch, const struct graph_weigh
     if (isfinite(raw))
         return status_fail(status, STATUS_BAD_INPUT,
                            "checkpoint: tensor '%s': %s is %.9g, beyond the range of %s; choose another --dtype",
-                           tensor->name, place, (double)value,
-                           encoding_is_plain(weight->encoding) ? dtype_name((enum dtype)weight->encoding)
-                                                               : encoding_name(weight->encoding));
+                           tensor->name, place, (double)value, encoding_label(weight->encoding));
     return status_fail(status, STATUS_BAD_INPUT,
                        "checkpoint: tensor '%s': %s is %s, expected finite weights; the file is damaged, or what wrote "
                        "it went wrong: get the checkpoint anew",
@@ -366,11 +406,14 @@ static bool read_share(struct weight_share *share, uint64_t offset, uint64_t siz
     const uint64_t begin = share->offset > offset ? share->offset : offset,
                    end = share->offset + weight->bytes < offset + size ? share->offset + weight->bytes : offset + size;
     const uint64_t rows = share->unit_rows * share->depth;
-    const bool block = share->unit == UNIT_BLOCK;
-    struct scratch scratch = {.converted = malloc(block ? 1 : rows * element_bytes(weight)),
-                              .values = malloc(block ? rows * sizeof(float) : 1),
+    const bool block = share->unit == UNIT_BLOCK, coded = share->unit == UNIT_CODED;
+    struct scratch scratch = {.converted = malloc(block || coded ? 1 : rows * element_bytes(weight)),
+                              .values = malloc(block   ? rows * sizeof(float)
+                                               : coded ? share->depth * sizeof(float)
+                                                       : 1),
                               .unit = malloc(share->unit_bytes)};
-    bool ok = scratch.converted && scratch.values && scratch.unit;
+    bool ok = scratch.converted && scratch.values && scratch.unit &&
+              (!coded || coded_row_open(&scratch.coded, &share->form, share->depth));
     if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
     if (ok)
         (block ? make_planes : make_bytes)(share, begin - share->offset, end - share->offset, &scratch,
@@ -378,6 +421,7 @@ static bool read_share(struct weight_share *share, uint64_t offset, uint64_t siz
     free(scratch.converted);
     free(scratch.values);
     free(scratch.unit);
+    coded_row_close(&scratch.coded);
     if (ok && scratch.refused) ok = fail_refused(&scratch, weight, status);
     if (ok && atomic_fetch_sub(&share->left, end - begin) == end - begin) release(share);
     return ok;

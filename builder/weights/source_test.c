@@ -8,6 +8,7 @@
 #include "builder/passes/pass.h"
 #include "formats/base/test_program.h"
 #include "builder/test_model.h"
+#include "builder/weights/coded.h"
 #include "builder/weights/shard.h"
 #include "kernels/matmul/panel.h"
 
@@ -92,7 +93,8 @@ static float element(const struct fixture *f, size_t tensor, uint64_t index)
 
 static bool bind_and_plan(struct fixture *f, enum encoding_id matrices, struct status *status)
 {
-    return pass_shard.run(&f->graph, status) && bind_weights(&f->graph, &f->checkpoint, matrices, status) &&
+    return pass_shard.run(&f->graph, status) &&
+           bind_weights(&f->graph, &f->checkpoint, &(struct weight_types){.matrices = matrices}, status) &&
            plan_weights(&f->graph, &f->total_bytes, status);
 }
 
@@ -266,6 +268,43 @@ static float shared_element(const struct fixture *f, const struct source_case *c
     return c->expected(f, row, column);
 }
 
+/* Every row has what coded_from_floats makes of its values. */
+static void expect_coded_panels(const struct fixture *f, const struct graph_weight *weight, uint32_t rank,
+                                const float *values, const uint8_t *bytes, const char *name)
+{
+    const uint64_t depth = weight->depth, panel = panel_bytes(depth, weight->encoding);
+    struct panel_form form;
+    struct coded_row row;
+    uint64_t refused;
+    assert_true(panel_form(weight->encoding, &form));
+    assert_int_equal(weight->bytes, panel_count(weight->rows) * panel);
+    assert_true(coded_row_open(&row, &form, depth));
+    uint8_t *expected = malloc(panel);
+    float *wanted = malloc(2 * depth * sizeof *wanted), *found = wanted + depth;
+    for (uint64_t r = 0; r < weight->rows; r++) {
+        memset(expected, 0, panel);
+        assert_true(coded_from_floats(&form, values + r * depth, depth, &row, &refused));
+        panel_pack_coded(&form, &row, r % PANEL_ROWS, depth, expected);
+        panel_read(&form, expected, r % PANEL_ROWS, depth, 0, depth, wanted);
+        panel_read(&form, bytes, r, depth, 0, depth, found);
+        for (uint64_t k = 0; k < depth; k++)
+            if (wanted[k] != found[k])
+                fail_msg("%s in %s: rank %u of %u: element %llu, %llu is %g, expected %g", name,
+                         encoding_name(weight->encoding), rank, f->graph.ranks, (unsigned long long)r,
+                         (unsigned long long)k, (double)found[k], (double)wanted[k]);
+    }
+    free(expected);
+    free(wanted);
+    coded_row_close(&row);
+}
+
+/* Whether matrices of the target can have the encoding. */
+static bool fits_target(enum engine_target target, enum encoding_id encoding)
+{
+    struct panel_form form;
+    return target != TARGET_CPU || panel_form(encoding, &form);
+}
+
 /* Compares a rank's weight with dense values [rows, depth], which are encoded here as a whole. */
 static void expect_weight(const struct fixture *f, const struct graph_weight *weight, uint32_t rank,
                           const float *values, const uint8_t *bytes, const char *name)
@@ -273,6 +312,10 @@ static void expect_weight(const struct fixture *f, const struct graph_weight *we
     const uint64_t rows = weight->rows, depth = weight->depth ? weight->depth : 1;
     const uint8_t *at = bytes + f->total_bytes / f->graph.ranks * rank + weight->offset;
     uint64_t refused;
+    if (graph_weight_has_panels(&f->graph, weight) && !encoding_is_plain(weight->encoding)) {
+        expect_coded_panels(f, weight, rank, values, at, name);
+        return;
+    }
     uint8_t *encoded = malloc(encoding_bytes(weight->encoding, rows, depth));
     assert_true(encoding_from_float(weight->encoding, rows, depth, values, encoded, &refused));
     if (!graph_weight_has_panels(&f->graph, weight)) {
@@ -371,9 +414,12 @@ TEST(every_encoding)
 {
     for (size_t e = 0; encoding_at(e); e++)
         for (size_t c = 0; c < CASES; c++)
-            for (uint32_t ranks = 1; ranks <= 3; ranks += 2)
-                expect_case(&cases[c], ranks, c % 2 ? TARGET_CPU : TARGET_CUDA, c % 3 ? SHARD_ROWS : SHARD_NONE,
-                            dtypes[c % 3], encoding_at(e)->id);
+            for (uint32_t ranks = 1; ranks <= 3; ranks += 2) {
+                const enum engine_target target = c % 2 ? TARGET_CPU : TARGET_CUDA;
+                if (!fits_target(target, encoding_at(e)->id)) continue;
+                expect_case(&cases[c], ranks, target, c % 3 ? SHARD_ROWS : SHARD_NONE, dtypes[c % 3],
+                            encoding_at(e)->id);
+            }
 }
 
 /* q, k and v from one tensor, another and zeros; gate and up from runs and a transposed tensor: side by side and by turns. */
@@ -389,6 +435,7 @@ TEST(several_sources_make_a_weight)
                     struct fixture f;
                     struct status status = {0};
                     uint8_t *bytes;
+                    if (!fits_target((enum engine_target)target, encoding_at(e)->id)) continue;
                     begin(&f, ranks, (enum engine_target)target);
                     const int count = interleaved ? 2 : 3;
                     add_tensor(&f, "t0", DTYPE_BF16, 2, parts[0].source.shape);
@@ -406,7 +453,8 @@ TEST(several_sources_make_a_weight)
                     assert_int_equal(weight->rows, (uint64_t)count * each);
                     if (interleaved) weight->interleave = group, weight->rows = 2 * padded;
                     weight->depth = HIDDEN + 2; /* K is padded */
-                    bool ok = bind_weights(&f.graph, &f.checkpoint, encoding_at(e)->id, &status) &&
+                    bool ok = bind_weights(&f.graph, &f.checkpoint,
+                                           &(struct weight_types){.matrices = encoding_at(e)->id}, &status) &&
                               plan_weights(&f.graph, &f.total_bytes, &status);
                     test_expect_success(ok, &status);
                     test_expect_success(pack(&f, &bytes, &status), &status);
@@ -505,7 +553,7 @@ static bool bind_parts(const struct weight_source *sources, size_t count, struct
     begin(&f, 1, TARGET_CPU);
     add_tensor(&f, "blk.qkv", DTYPE_BF16, rank_of(&sources[0]), sources[0].shape);
     for (size_t i = 0; i < count; i++) graph_weight_from(&f.graph, 0, WEIGHT_ROW_MAJOR, &sources[i], "blk.qkv");
-    bool ok = bind_weights(&f.graph, &f.checkpoint, ENCODING_NONE, status);
+    bool ok = bind_weights(&f.graph, &f.checkpoint, &(struct weight_types){0}, status);
     end(&f);
     return ok;
 }
@@ -579,7 +627,7 @@ TEST(sources_that_contradict_themselves)
         begin(&f, 1, TARGET_CPU);
         add_tensor(&f, "blk.w", DTYPE_F32, 2, shape);
         graph_weight_from(&f.graph, 0, WEIGHT_ROW_MAJOR, &wrong[i].source, "blk.w");
-        bool ok = bind_weights(&f.graph, &f.checkpoint, ENCODING_NONE, &status);
+        bool ok = bind_weights(&f.graph, &f.checkpoint, &(struct weight_types){0}, &status);
         test_expect_failure(ok, &status, STATUS_INTERNAL, wrong[i].words);
         test_expect_message(&status, "blk.w|source 0");
         end(&f);
@@ -591,7 +639,7 @@ TEST(sources_that_contradict_themselves)
     add_tensor(&f, "t0", DTYPE_F32, 2, (const uint64_t[]){30, 5});
     const int id = graph_weight_from(&f.graph, 0, WEIGHT_MATRIX, &(struct weight_source){.shape = {30, 5}}, "t0");
     graph_weight_append(&f.graph, id, &(struct weight_source){.rows = 3, .columns = 4}, "zeros");
-    bool ok = bind_weights(&f.graph, &f.checkpoint, ENCODING_NONE, &status);
+    bool ok = bind_weights(&f.graph, &f.checkpoint, &(struct weight_types){0}, &status);
     test_expect_failure(ok, &status, STATUS_INTERNAL, "source 1 has other columns");
     end(&f);
 }
@@ -613,6 +661,7 @@ TEST(odd_elements_are_named_as_they_lie)
                 struct status status = {0};
                 uint8_t *bytes = NULL;
                 char words[80];
+                if (!fits_target(c % 2 ? TARGET_CPU : TARGET_CUDA, encoding_at(e)->id)) continue;
                 begin(&f, ranks, c % 2 ? TARGET_CPU : TARGET_CUDA);
                 add_tensor(&f, "t0", dtypes[(c + e) % 3], rank_of(&cases[c].source), cases[c].source.shape);
                 const int id = graph_weight_from(&f.graph, 0, WEIGHT_MATRIX, &cases[c].source, "t0");

@@ -4,18 +4,22 @@
 #define BUILDER_WEIGHTS_WEIGHTS_H
 
 #include "builder/graph/graph.h"
+#include "builder/weights/weight_types.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "kernels/cpu/team.h"
 
 /* Checks that every tensor that sources name is there with its shape and a dtype that can be read, and that every element
- * of the checkpoint is in exactly one source, and decides each weight's encoding: `matrices` for matrices, or for
- * ENCODING_NONE that of its tensors, which vectors always keep. Where tensors of different dtypes become one weight, or
- * arithmetic changes their elements, it is F32. */
-bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum encoding_id matrices,
+ * of the checkpoint is in exactly one source, and decides each weight's encoding: what `types` asks for, or that of its
+ * tensors, which vectors always keep. Where tensors of different dtypes become one weight, or arithmetic changes their
+ * elements, it is F32. Codes of quantised tensors stay as they are where kernels can read them. Encodings with scales are
+ * for weights in panels; others stay as in the checkpoint. */
+bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, const struct weight_types *types,
                   struct status *status);
 
-/* Without a checkpoint (dry run on a configuration): every weight that is of tensors gets `encoding`. */
-void assume_weights(struct graph *graph, enum encoding_id encoding);
+/* Without a checkpoint (dry run on a configuration): every weight that is of tensors gets `encoding`, unless `types` (NULL:
+ * nothing) asks for another. */
+bool assume_weights(struct graph *graph, enum encoding_id encoding, const struct weight_types *types,
+                    struct status *status);
 
 /* Fixes offset, in the rank's region, and size of every weight in use. total_bytes: of all ranks' regions, which are
  * alike and follow each other. */

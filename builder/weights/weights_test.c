@@ -65,7 +65,9 @@ static bool pack(struct packed *packed, uint32_t ranks, enum engine_target targe
     test_expect_success(checkpoint_open(&packed->checkpoint, packed->folder, false, arch_read_config, status), status);
     test_expect_success(shard_config(&packed->checkpoint.config, ranks, &packed->rank_config, status), status);
     make_graph(packed, &packed->graph, PLAN_DECODE, target, dtype);
-    test_expect_success(bind_weights(&packed->graph, &packed->checkpoint, (enum encoding_id)dtype, status), status);
+    test_expect_success(bind_weights(&packed->graph, &packed->checkpoint,
+                                     &(struct weight_types){.matrices = (enum encoding_id)dtype}, status),
+                        status);
     test_expect_success(plan_weights(&packed->graph, &packed->total_bytes, status), status);
     packed->region_bytes = packed->total_bytes / ranks;
     for (int w = 0; w < packed->graph.weight_count; w++) {

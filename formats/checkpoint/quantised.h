@@ -89,6 +89,12 @@ void quantised_close(struct quantised_tensors *tensors);
 /* Elements [first_column, first_column + count) of a row as floats: (code - zero) * scale * global, each multiplication rounded
  * once. */
 void quantised_read(const struct quantised *matrix, uint64_t row, uint64_t first_column, uint64_t count, float *values);
+/* What the elements around (row, column) share: an element is (code - zero) * scale * global. `zero`: of unsigned codes. */
+struct quantised_group {
+    float scale;
+    int32_t zero;
+};
+struct quantised_group quantised_group_at(const struct quantised *matrix, uint64_t row, uint64_t column);
 /* Scale number `index`, without `global`; the zero point of a group of a row. */
 float quantised_scale(const struct quantised *matrix, uint64_t index);
 uint32_t quantised_zero(const struct quantised *matrix, uint64_t row, uint64_t group);

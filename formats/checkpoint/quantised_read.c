@@ -111,6 +111,15 @@ uint32_t quantised_zero(const struct quantised *matrix, uint64_t row, uint64_t g
     return (code_at(&matrix->zeros, row, group) + matrix->zero_add) & ((1u << matrix->zeros.bits) - 1);
 }
 
+struct quantised_group quantised_group_at(const struct quantised *matrix, uint64_t row, uint64_t column)
+{
+    const uint64_t group = group_of(matrix, column);
+    return (struct quantised_group){
+        .scale = quantised_scale(matrix, scale_index(matrix, row, column, group)),
+        .zero = (int32_t)(matrix->zeros.data ? quantised_zero(matrix, row, group) : matrix->zero),
+    };
+}
+
 /* Codes of a row; the usual layouts without a decision for each element. */
 static void read_codes(const struct quantised_plane *plane, uint64_t row, uint64_t first_column, uint64_t count,
                        uint8_t *codes)

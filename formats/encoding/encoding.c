@@ -2,6 +2,8 @@
 /* The table of encodings, and sizes that follow from it. */
 #include "formats/encoding/encoding.h"
 
+#include <string.h>
+
 #include "formats/base/checked.h"
 
 #define FLOATS(of, text, width)                                   \
@@ -12,6 +14,11 @@
     {                                                                                               \
         .id = of, .name = text, .code = CODE_UINT4, .bits = 4, .scale = SCALE_F16, .block_rows = 1, \
         .block_columns = group, .zeros = has_zeros                                                  \
+    }
+#define INT8(of, text, group)                                                                      \
+    {                                                                                              \
+        .id = of, .name = text, .code = CODE_INT8, .bits = 8, .scale = SCALE_F16, .block_rows = 1, \
+        .block_columns = group                                                                     \
     }
 
 /* By rising id. */
@@ -60,6 +67,9 @@ static const struct encoding encodings[] = {
      .block_rows = 1,
      .block_columns = 16,
      .global = true},
+    INT8(ENCODING_INT8_G32, "int8_g32", 32),
+    INT8(ENCODING_INT8_G64, "int8_g64", 64),
+    INT8(ENCODING_INT8_G128, "int8_g128", 128),
 };
 
 enum { ENCODING_COUNT = sizeof encodings / sizeof *encodings };
@@ -77,6 +87,20 @@ const char *encoding_name(enum encoding_id id)
 {
     const struct encoding *encoding = encoding_find(id);
     return encoding ? encoding->name : "?";
+}
+
+const char *encoding_label(int64_t id)
+{
+    const struct encoding *encoding = encoding_find(id);
+    if (!encoding) return "?";
+    return encoding->code == CODE_FLOAT ? dtype_name((enum dtype)id) : encoding->name;
+}
+
+enum encoding_id encoding_from_label(const char *label)
+{
+    for (size_t i = 0; i < ENCODING_COUNT; i++)
+        if (strcmp(encoding_label(encodings[i].id), label) == 0) return encodings[i].id;
+    return ENCODING_NONE;
 }
 
 bool encoding_is_plain(enum encoding_id id)

@@ -33,6 +33,9 @@ enum encoding_id {
     ENCODING_E4M3_BLOCK128 = 25,
     ENCODING_MXFP4 = 26,
     ENCODING_NVFP4 = 27,
+    ENCODING_INT8_G32 = 28,
+    ENCODING_INT8_G64 = 29,
+    ENCODING_INT8_G128 = 30,
 };
 
 enum encoding_code {
@@ -65,6 +68,9 @@ struct encoding {
 const struct encoding *encoding_find(int64_t id);
 const struct encoding *encoding_at(size_t index); /* in the order of ids; NULL after the last */
 const char *encoding_name(enum encoding_id id);   /* "?" if unknown */
+/* The name in messages, keys and manifests: that of the element type ("BF16") where the encoding is plain. */
+const char *encoding_label(int64_t id);
+enum encoding_id encoding_from_label(const char *label); /* ENCODING_NONE if unknown */
 /* Codes alone, each a number: f32, f16 and bf16. */
 bool encoding_is_plain(enum encoding_id id);
 

@@ -33,6 +33,9 @@ static const struct expected expectations[] = {
     {ENCODING_E4M3_BLOCK128, 25, "e4m3_block128", 8, 128, 128, 4, false, false},
     {ENCODING_MXFP4, 26, "mxfp4", 4, 1, 32, 1, false, false},
     {ENCODING_NVFP4, 27, "nvfp4", 4, 1, 16, 1, false, true},
+    {ENCODING_INT8_G32, 28, "int8_g32", 8, 1, 32, 2, false, false},
+    {ENCODING_INT8_G64, 29, "int8_g64", 8, 1, 64, 2, false, false},
+    {ENCODING_INT8_G128, 30, "int8_g128", 8, 1, 128, 2, false, false},
 };
 enum { ENCODINGS = sizeof expectations / sizeof *expectations };
 
@@ -87,7 +90,7 @@ TEST(the_table_is_complete)
         if (e->number <= 3) assert_int_equal(e->bits / 8, dtype_bytes((enum dtype)e->number));
     }
     assert_null(encoding_at(ENCODINGS));
-    static const int64_t unknown[] = {0, -1, 4, 5, 6, 7, 8, 9, 15, 28, 1 << 20, INT64_MAX, INT64_MIN};
+    static const int64_t unknown[] = {0, -1, 4, 5, 6, 7, 8, 9, 15, 31, 1 << 20, INT64_MAX, INT64_MIN};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         struct encoding_layout layout;
         assert_null(encoding_find(unknown[i]));
@@ -272,7 +275,10 @@ static double code_value(const struct view *v, unsigned code, int zero)
     case ENCODING_F32: return (double)float_from_bits(code);
     case ENCODING_F16: return (double)f16_to_float((uint16_t)code);
     case ENCODING_BF16: return (double)bf16_to_float((uint16_t)code);
-    case ENCODING_INT8_CHANNEL: return code < 128 ? code : (double)code - 256;
+    case ENCODING_INT8_CHANNEL:
+    case ENCODING_INT8_G32:
+    case ENCODING_INT8_G64:
+    case ENCODING_INT8_G128: return code < 128 ? code : (double)code - 256;
     case ENCODING_E4M3_TENSOR:
     case ENCODING_E4M3_CHANNEL:
     case ENCODING_E4M3_BLOCK128: return e4m3_value(code);
@@ -282,9 +288,14 @@ static double code_value(const struct view *v, unsigned code, int zero)
     }
 }
 
+static bool is_int8(const struct expected *e)
+{
+    return e->id == ENCODING_INT8_CHANNEL || (e->id >= ENCODING_INT8_G32 && e->id <= ENCODING_INT8_G128);
+}
+
 static bool is_number(const struct expected *e, unsigned code)
 {
-    return e->bits != 8 || e->id == ENCODING_INT8_CHANNEL || (code & 0x7f) != 0x7f;
+    return e->bits != 8 || is_int8(e) || (code & 0x7f) != 0x7f;
 }
 
 /* Planes of arbitrary bytes, apart from codes and scales that are not numbers. */
@@ -369,7 +380,7 @@ static double nearest(const struct view *v, double value, double scale, int zero
     const unsigned codes = 1u << v->e->bits;
     double best = INFINITY;
     for (unsigned code = 0; code < codes; code++) {
-        if (!is_number(v->e, code) || (v->e->id == ENCODING_INT8_CHANNEL && code == 128)) continue;
+        if (!is_number(v->e, code) || (is_int8(v->e) && code == 128)) continue;
         best = fmin(best, fabs(code_value(v, code, zero) * scale - value));
     }
     return best;
@@ -396,7 +407,7 @@ static void expect_scale(const struct view *v, const float *values, uint64_t row
         tolerance = 0.0626; /* three bits of mantissa */
         break;
     default:
-        wanted = e->zeros ? (largest - least) / 15 : magnitude / 7;
+        wanted = e->zeros ? (largest - least) / 15 : magnitude / (is_int8(e) ? 127 : 7);
         tolerance = 0.0005; /* ten bits */
         break;
     }

@@ -242,7 +242,6 @@ static const struct edit edits[] = {
     TENSOR(0, dtype, UINT32_MAX, "tensor 0: unknown encoding 4294967295"),
     TENSOR(0, dtype, DTYPE_F8_E4M3, "tensor 0: unknown encoding 4"),
     TENSOR(0, dtype, ENCODING_INT8_CHANNEL, "tensor 0: size: expected 320 bytes for its shape, found 1024"),
-    TENSOR(1, dtype, ENCODING_INT8_CHANNEL, "tensor 1: encoding int8_channel in panels"),
     TENSOR(0, dtype, DTYPE_F16, "tensor 0: size: expected 512 bytes for its shape, found 1024"),
     TENSOR(0, layout, 2, "tensor 0: unknown layout 2"),
     TENSOR(2, layout, LAYOUT_PANEL16, "tensor 2: rank: expected 2, found 1"),

@@ -74,17 +74,17 @@ static bool verify_tensor_shape(const struct engine_tensor_entry *entry, struct 
         if ((i < entry->rank) != (rank_shape[i] != 0))
             return status_fail(status, STATUS_CORRUPT, "dimension %u of %u: unexpected size %" PRIu64, i, entry->rank,
                                rank_shape[i]);
-    if (entry->layout == LAYOUT_PANEL16 && !encoding_is_plain(encoding->id))
-        return status_fail(status, STATUS_CORRUPT, "encoding %s in panels", encoding->name);
     /* All dimensions but the last are rows; a vector has a column. */
     const unsigned last = entry->rank - 1u;
     if (!checked_product(rank_shape, entry->rank > 1 ? last : 1, &rows) ||
         !encoding_layout(encoding->id, rows, entry->rank > 1 ? rank_shape[last] : 1, &encoded))
         return status_fail(status, STATUS_CORRUPT, "the product of its shape overflows");
-    /* A packed layout has padding, whose amount only the kernels know; it never has less than the elements. */
-    if (entry->layout == LAYOUT_ROW_MAJOR ? entry->bytes != encoded.bytes : entry->bytes < encoded.bytes)
+    /* A packed layout has padding, whose amount only the kernels know; it never has less than the codes. */
+    const bool packed = entry->layout == LAYOUT_PANEL16;
+    const uint64_t expected = packed ? encoded.planes[PLANE_CODES].bytes : encoded.bytes;
+    if (packed ? entry->bytes < expected : entry->bytes != expected)
         return status_fail(status, STATUS_CORRUPT, "size: expected %s%" PRIu64 " bytes for its shape, found %" PRIu64,
-                           entry->layout == LAYOUT_ROW_MAJOR ? "" : "at least ", encoded.bytes, entry->bytes);
+                           packed ? "at least " : "", expected, entry->bytes);
     return true;
 }
 

@@ -41,6 +41,7 @@ enum field_kind {
     FIELD_OPTIONAL, /* a uint64_t; 0: the manifest lacks it */
     FIELD_REAL,     /* a double */
     FIELD_DTYPE,    /* an enum dtype */
+    FIELD_ENCODING, /* an enum encoding_id */
 };
 
 static const struct field {
@@ -80,7 +81,7 @@ static const struct field {
     {GROUP_SAMPLING, "temperature", FIELD_REAL, offsetof(struct manifest, temperature), 0.0, 1e6},
     {GROUP_SAMPLING, "top_p", FIELD_REAL, offsetof(struct manifest, top_p), 1e-9, 1.0},
     {GROUP_SAMPLING, "repetition_penalty", FIELD_REAL, offsetof(struct manifest, repetition_penalty), 1e-6, 1e6},
-    {GROUP_MODEL, "weight_dtype", FIELD_DTYPE, offsetof(struct manifest, weight_dtype), 0, 0},
+    {GROUP_MODEL, "weight_dtype", FIELD_ENCODING, offsetof(struct manifest, weight_encoding), 0, 0},
     {GROUP_KV_CACHE, "dtype", FIELD_DTYPE, offsetof(struct manifest, kv_dtype), 0, 0},
 };
 enum { FIELD_COUNT = sizeof fields / sizeof *fields };
@@ -176,6 +177,10 @@ static bool check_field(const struct manifest *manifest, const struct field *fie
         return dtype_bytes(*(const enum dtype *)at) != 0 ||
                status_fail(status, STATUS_BAD_INPUT, "%s: %s: unknown element type %d", group, field->key,
                            (int)*(const enum dtype *)at);
+    case FIELD_ENCODING:
+        return encoding_find(*(const enum encoding_id *)at) ||
+               status_fail(status, STATUS_BAD_INPUT, "%s: %s: unknown encoding %d", group, field->key,
+                           (int)*(const enum encoding_id *)at);
     }
     return false;
 }
@@ -306,6 +311,7 @@ static json_t *format_field(const struct manifest *manifest, const struct field 
     case FIELD_OPTIONAL: return json_integer((json_int_t) * (const uint64_t *)at);
     case FIELD_REAL: return json_real(*(const double *)at);
     case FIELD_DTYPE: return json_string(dtype_name(*(const enum dtype *)at));
+    case FIELD_ENCODING: return json_string(encoding_label(*(const enum encoding_id *)at));
     }
     return NULL;
 }
@@ -381,6 +387,15 @@ static bool parse_dtype(struct json_reader *reader, const char *key, enum dtype 
     return status_fail(status, STATUS_BAD_INPUT, "%s: %s: unknown element type '%.32s'", reader->path, key, text);
 }
 
+static bool parse_encoding(struct json_reader *reader, const char *key, enum encoding_id *out, struct status *status)
+{
+    const char *text = NULL;
+    if (!json_reader_string(reader, key, true, &text, status)) return false;
+    *out = encoding_from_label(text);
+    if (*out != ENCODING_NONE) return true;
+    return status_fail(status, STATUS_BAD_INPUT, "%s: %s: unknown element type '%.32s'", reader->path, key, text);
+}
+
 static bool parse_target(struct json_reader *reader, struct manifest *manifest, struct status *status)
 {
     const char *text = NULL;
@@ -448,6 +463,7 @@ static bool parse_field(struct json_reader *reader, const struct field *field, s
                                (uint64_t)field->maximum, at, status);
     case FIELD_REAL: return json_reader_double(reader, field->key, true, at, status);
     case FIELD_DTYPE: return parse_dtype(reader, field->key, at, status);
+    case FIELD_ENCODING: return parse_encoding(reader, field->key, at, status);
     }
     return false;
 }

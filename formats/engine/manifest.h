@@ -26,7 +26,8 @@ struct manifest {
     uint64_t target_capability;            /* CUDA: compute capability of its code, 10 * major + minor; CPU: 0 */
     /* facts of the model, for display and tools */
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, parameters;
-    enum dtype weight_dtype, kv_dtype;
+    enum encoding_id weight_encoding; /* of most matrices */
+    enum dtype kv_dtype;
     /* limits and geometry */
     struct plan_geometry geometry;
     /* exact memory contract, bytes */

@@ -215,7 +215,9 @@ struct team *team_create(int threads, struct status *status)
         worker->member = member_of(team, i + 1);
         int error = start_worker(worker);
         if (error) {
-            status_fail_errno(status, STATUS_MACHINE, error, "cannot start thread %d of %d", i + 2, threads);
+            status_fail_errno(status, STATUS_MACHINE, error,
+                              "cannot start thread %d of %d (too little memory for its stack, or too many threads)",
+                              i + 2, threads);
             /* Running workers wait at a barrier of the full size: arrive for the missing ones. */
             atomic_fetch_add(&team->arrived, (uint32_t)(threads - 1 - team->started));
             stop_workers(team);

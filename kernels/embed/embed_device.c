@@ -10,7 +10,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 {
     (void)gpu;
     const int64_t rows = params[EMBED_ROWS], hidden = params[EMBED_HIDDEN], pitch = params[EMBED_PITCH];
-    const char *why = op_params_illegal(&op_embed, params);
+    const char *why = op_params_illegal(&op_embed, TARGET_CUDA, params);
     if (why) return why;
     if (pitch > MAX_PITCH) return "parameter pitch is above 2^24";
     if (params[EMBED_LAYOUT] != LAYOUT_ROW_MAJOR) return "parameter layout is not row-major";

@@ -11,30 +11,12 @@ void embed_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64
 {
     (void)context;
     uint64_t rows = (uint64_t)params[EMBED_ROWS], hidden = (uint64_t)params[EMBED_HIDDEN];
-    /* In panels every pair of columns takes a whole cache line. */
-    uint64_t element = dtype_bytes((enum dtype)params[EMBED_TABLE_DTYPE]);
-    if (params[EMBED_LAYOUT] == LAYOUT_PANEL16) element *= PANEL_ROWS;
-    *bytes = rows * (hidden * (element + dtype_bytes((enum dtype)params[EMBED_OUT_DTYPE])) + sizeof(int32_t));
+    /* Every line of a panel has some of the row's columns. */
+    const uint64_t row = params[EMBED_LAYOUT] == LAYOUT_PANEL16
+                             ? panel_bytes(hidden, params[EMBED_TABLE_DTYPE])
+                             : hidden * dtype_bytes((enum dtype)params[EMBED_TABLE_DTYPE]);
+    *bytes = rows * (row + hidden * dtype_bytes((enum dtype)params[EMBED_OUT_DTYPE]) + sizeof(int32_t));
     *flops = 0;
-}
-
-/* Columns [first, last) of a token's row from the panel layout; first is even. */
-static void gather_panel(const void *table, uint64_t token, uint64_t depth, enum dtype dtype, int64_t first,
-                         int64_t last, float *out)
-{
-    if (dtype == DTYPE_BF16) {
-        const uint16_t *pairs = (const uint16_t *)table + panel_index(token, 0, depth, dtype);
-        int64_t k = first;
-        for (; k + 2 <= last; k += 2) {
-            const uint16_t *pair = pairs + k * PANEL_ROWS;
-            out[k] = bf16_to_float(pair[0]);
-            out[k + 1] = bf16_to_float(pair[1]);
-        }
-        if (k < last) out[k] = bf16_to_float(pairs[k * PANEL_ROWS]);
-        return;
-    }
-    uint64_t base = panel_index(token, 0, depth, dtype);
-    for (int64_t k = first; k < last; k++) out[k] = op_element(table, (int64_t)base + k * PANEL_ROWS, dtype);
 }
 
 static void copy_row_major(const void *table, uint64_t token, uint64_t pitch, enum dtype dtype, int64_t first,
@@ -72,6 +54,8 @@ static void run(const struct op_call *call, struct team_member *member)
     uint64_t pitch = (uint64_t)params[EMBED_PITCH];
     const float scale = op_float_param(params, EMBED_SCALE_BITS);
     bool panels = params[EMBED_LAYOUT] == LAYOUT_PANEL16;
+    struct panel_form form;
+    panel_form(params[EMBED_TABLE_DTYPE], &form);
     int64_t segments = (hidden + SEGMENT_COLUMNS - 1) / SEGMENT_COLUMNS;
     /* Panels: a segment touches as many cache lines as it has pairs of columns, enough to share even one row. */
     struct share share = team_share(member, op_valid_rows(call) * segments, panels ? 1 : 8);
@@ -83,7 +67,7 @@ static void run(const struct op_call *call, struct team_member *member)
         if (from < 0)
             memset(out + first, 0, (size_t)(last - first) * sizeof(float));
         else if (panels)
-            gather_panel(table, (uint64_t)from, panel_depth(pitch, dtype), dtype, first, last, out);
+            panel_read(&form, table, (uint64_t)from, pitch, (uint64_t)first, (uint64_t)(last - first), out + first);
         else
             copy_row_major(table, (uint64_t)from, pitch, dtype, first, last, out);
         for (int64_t k = first; scale != 1 && k < last; k++) out[k] *= scale;
@@ -97,17 +81,20 @@ static void reference(const struct op_call *call)
     float *out = call->operands[EMBED_OUT];
     enum dtype dtype = (enum dtype)params[EMBED_TABLE_DTYPE];
     uint64_t hidden = (uint64_t)params[EMBED_HIDDEN], pitch = (uint64_t)params[EMBED_PITCH];
-    uint64_t depth = panel_depth(pitch, dtype);
+    struct panel_form form;
+    panel_form(params[EMBED_TABLE_DTYPE], &form);
     const float scale = op_float_param(params, EMBED_SCALE_BITS);
     int64_t rows = op_valid_rows(call);
     for (int64_t r = 0; r < rows; r++) {
         int64_t row = table_row(call, tokens[r]);
         uint64_t from = (uint64_t)row;
         for (uint64_t k = 0; k < hidden; k++) {
-            uint64_t index =
-                params[EMBED_LAYOUT] == LAYOUT_PANEL16 ? panel_index(from, k, depth, dtype) : from * pitch + k;
-            out[(uint64_t)r * hidden + k] =
-                row < 0 ? 0 : op_element(call->operands[EMBED_TABLE], (int64_t)index, dtype) * scale;
+            float value = 0;
+            if (row >= 0 && params[EMBED_LAYOUT] == LAYOUT_PANEL16)
+                panel_read(&form, call->operands[EMBED_TABLE], from, pitch, k, 1, &value);
+            else if (row >= 0)
+                value = op_element(call->operands[EMBED_TABLE], (int64_t)(from * pitch + k), dtype);
+            out[(uint64_t)r * hidden + k] = value * scale;
         }
     }
 }
@@ -128,15 +115,24 @@ static const char *illegal(const int64_t *params)
     return params[EMBED_PITCH] < params[EMBED_HIDDEN] ? "parameter pitch is less than hidden" : NULL;
 }
 
+static const char *cpu_illegal(const int64_t *params)
+{
+    struct panel_form form;
+    const int64_t encoding = params[EMBED_TABLE_DTYPE];
+    if (params[EMBED_LAYOUT] == LAYOUT_PANEL16 ? panel_form(encoding, &form)
+                                               : encoding_is_plain((enum encoding_id)encoding))
+        return NULL;
+    return op_no_kernel(encoding_find(encoding), "table_dtype");
+}
+
 static bool table_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                         uint64_t *bytes)
 {
     (void)geometry, (void)target;
-    const enum dtype dtype = (enum dtype)params[EMBED_TABLE_DTYPE];
     const uint64_t rows = (uint64_t)params[EMBED_VOCAB], pitch = (uint64_t)params[EMBED_PITCH];
-    const uint64_t plain[] = {rows, pitch, dtype_bytes(dtype)};
+    const uint64_t plain[] = {rows, pitch, dtype_bytes((enum dtype)params[EMBED_TABLE_DTYPE])};
     if (params[EMBED_LAYOUT] == LAYOUT_ROW_MAJOR) return checked_product(plain, 3, bytes);
-    return checked_mul(panel_count(rows), panel_bytes(pitch, dtype), bytes);
+    return checked_mul(panel_count(rows), panel_bytes(pitch, params[EMBED_TABLE_DTYPE]), bytes);
 }
 
 static const struct op_param param_schema[EMBED_PARAMS] = {
@@ -144,7 +140,7 @@ static const struct op_param param_schema[EMBED_PARAMS] = {
     [EMBED_HIDDEN] = {"hidden", 3, PARAM_INTEGER, PARAM_OF_WIDTH, EMBED_TABLE, .least = 1, .most = OP_MAX_WIDTH},
     [EMBED_PITCH] = {"pitch", 4, PARAM_INTEGER, PARAM_OF_PITCH, EMBED_TABLE, .least = 1, .most = OP_MAX_WIDTH},
     [EMBED_VOCAB] = {"vocab", 5, PARAM_INTEGER, PARAM_OF_HEIGHT, EMBED_TABLE, .least = 1, .most = OP_MAX_WIDTH},
-    [EMBED_TABLE_DTYPE] = {"table_dtype", 6, PARAM_DTYPE, PARAM_OF_DTYPE, EMBED_TABLE},
+    [EMBED_TABLE_DTYPE] = {"table_dtype", 6, PARAM_ENCODING, PARAM_OF_DTYPE, EMBED_TABLE},
     [EMBED_SHARDED] = {"sharded", 7, PARAM_INTEGER, PARAM_OF_PRESENT, EMBED_HEADER, .most = 1},
     [EMBED_OUT_DTYPE] = {"out_dtype", 8, PARAM_DTYPE, PARAM_OF_DTYPE, EMBED_OUT, .fallback = DTYPE_F32},
     [EMBED_LAYOUT] = {"layout", 9, PARAM_INTEGER, PARAM_OF_LAYOUT, EMBED_TABLE, .least = LAYOUT_ROW_MAJOR,
@@ -167,6 +163,7 @@ const struct op_descriptor op_embed = {
     OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
     .misfit = misfit,
+    .cpu_illegal = cpu_illegal,
     .cost = embed_cost,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},

@@ -22,11 +22,50 @@ static inline vec vec_bf16_odd(const void *from)
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(from), _mm512_set1_epi32(-65536)));
 }
 
+typedef uint32_t word_vector __attribute__((vector_size(64)));
+typedef int32_t integer_vector __attribute__((vector_size(64)));
+
+/* A permutation looks only at the four lowest bits of each index: a table of codes needs no mask. */
+static inline vec vec_int4(const void *from, const int place)
+{
+    const vec numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const word_vector codes = (word_vector)_mm512_loadu_si512(from) >> MATMUL_NIBBLE_SHIFT(place);
+    return _mm512_permutexvar_ps((__m512i)codes, numbers);
+}
+
+static inline vec vec_e2m1(const void *from, const int place)
+{
+    const vec numbers = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    const word_vector codes = (word_vector)_mm512_loadu_si512(from) >> MATMUL_NIBBLE_SHIFT(place);
+    return _mm512_permutexvar_ps((__m512i)codes, numbers);
+}
+
+static inline vec vec_int8(const void *from, const int place)
+{
+    const word_vector codes = (word_vector)_mm512_loadu_si512(from) << (24 - 8 * place);
+    return _mm512_cvtepi32_ps((__m512i)((integer_vector)codes >> 24));
+}
+
+static inline vec vec_e4m3(const void *from)
+{
+    const __m256i codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(from));
+    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16((short)0xbf80)));
+}
+
+static inline vec vec_e8m0(const void *from)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(from)), 23));
+}
+
 #include "kernels/matmul/matmul_kernels.h"
 
 MATMUL_TILES_24(MATMUL_DEFINE_TILE, BF16)
 MATMUL_TILES_24(MATMUL_DEFINE_TILE, F16)
 MATMUL_TILES_24(MATMUL_DEFINE_TILE, F32)
+MATMUL_TILES_24(MATMUL_DEFINE_CODED, INT4)
+MATMUL_TILES_24(MATMUL_DEFINE_CODED, INT8)
+MATMUL_TILES_24(MATMUL_DEFINE_CODED, E4M3)
+MATMUL_TILES_24(MATMUL_DEFINE_CODED, E2M1)
 
 void matmul_finish_avx512(const struct matmul_finish_call *call) { finish(call); }
 
@@ -34,7 +73,9 @@ static const struct matmul_kernels kernels = {
     .isa = CPU_AVX512,
     .finish = matmul_finish_avx512,
     .tiles = {MATMUL_TILES_24(MATMUL_LIST_TILE, BF16) MATMUL_TILES_24(MATMUL_LIST_TILE, F16)
-                  MATMUL_TILES_24(MATMUL_LIST_TILE, F32)},
+                  MATMUL_TILES_24(MATMUL_LIST_TILE, F32) MATMUL_TILES_24(MATMUL_LIST_TILE, INT4)
+                      MATMUL_TILES_24(MATMUL_LIST_TILE, INT8) MATMUL_TILES_24(MATMUL_LIST_TILE, E4M3)
+                          MATMUL_TILES_24(MATMUL_LIST_TILE, E2M1)},
 };
 
 void matmul_run_avx512(const struct op_call *call, struct team_member *member) { matmul_loop(call, member, &kernels); }

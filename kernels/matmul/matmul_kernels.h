@@ -8,8 +8,13 @@
  *   vec_bf16_even(pointer), vec_bf16_odd(pointer)
  *                                  first and second of each pair of bf16
  *   vec_f16(pointer)               f16 to f32
+ *   vec_int4(pointer, place), vec_e2m1(pointer, place), vec_int8(pointer, place)
+ *                                  numbers of codes (int4: less 8) at a place from 0 on of a line of codes (panel.h), of as
+ *                                  many rows as there are lanes, the first of which has its word at `pointer`
+ *   vec_e4m3(pointer)              numbers of consecutive e4m3 codes, times 2^-8
+ *   vec_e8m0(pointer)              powers of two of consecutive e8m0 codes; 0 for code 0
  *
- * and gets tile_float (tiles with activations in float form) and finish (the epilogue). */
+ * and gets tile_float and tile_coded (tiles with activations in float form) and finish (the epilogue). */
 #ifndef KERNELS_MATMUL_MATMUL_KERNELS_H
 #define KERNELS_MATMUL_MATMUL_KERNELS_H
 
@@ -24,21 +29,25 @@ typedef int32_t vec_mask __attribute__((vector_size(4 * MATMUL_LANES)));
 MATMUL_INLINE vec vec_load(const float *from) { return (vec)(*(const vec_unaligned *)from); }
 MATMUL_INLINE void vec_store(float *to, vec value) { *(vec_unaligned *)to = (vec_unaligned)value; }
 
-/* Vector `part` of a panel at the even or odd k of a pair that begins at `pair`. */
-MATMUL_INLINE vec load_weights(const unsigned char *pair, const int part, const int odd, const enum matmul_weights kind)
+/* Vector `part` of a panel at place `k` of a pair of k, or of a line of codes, that begins at `line`. */
+MATMUL_INLINE vec load_weights(const unsigned char *line, const int part, const int k, const enum matmul_weights kind)
 {
-    if (kind == MATMUL_WEIGHTS_BF16) {
-        const void *from = pair + part * 4 * MATMUL_LANES;
-        return odd ? vec_bf16_odd(from) : vec_bf16_even(from);
+    const unsigned char *words = line + part * 4 * MATMUL_LANES;
+    switch (kind) {
+    case MATMUL_WEIGHTS_BF16: return k ? vec_bf16_odd(words) : vec_bf16_even(words);
+    case MATMUL_WEIGHTS_F16: return vec_f16(line + k * 2 * PANEL_ROWS + part * 2 * MATMUL_LANES);
+    case MATMUL_WEIGHTS_INT4: return vec_int4(words, k);
+    case MATMUL_WEIGHTS_E2M1: return vec_e2m1(words, k);
+    case MATMUL_WEIGHTS_INT8: return vec_int8(words, k);
+    case MATMUL_WEIGHTS_E4M3: return vec_e4m3(line + k * PANEL_ROWS + part * MATMUL_LANES);
+    default: return vec_load((const float *)(const void *)(line + k * 4 * PANEL_ROWS + part * 4 * MATMUL_LANES));
     }
-    if (kind == MATMUL_WEIGHTS_F16) return vec_f16(pair + odd * 2 * PANEL_ROWS + part * 2 * MATMUL_LANES);
-    return vec_load((const float *)(const void *)(pair + odd * 4 * PANEL_ROWS + part * 4 * MATMUL_LANES));
 }
 
 /* Adds the products of one k. The side of the tile with fewer vectors is held in registers, the other one streams. */
 MATMUL_INLINE void add_products(vec sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS * VECTORS_PER_PANEL],
-                                const unsigned char *pair, size_t panel_bytes, const float *x, const int panels,
-                                const int rows, const int odd, const enum matmul_weights kind)
+                                const unsigned char *line, size_t panel_bytes, const float *x, const int panels,
+                                const int rows, const int k, const enum matmul_weights kind)
 {
     if (rows <= panels * VECTORS_PER_PANEL) {
         vec values[MATMUL_MAX_TILE_ROWS];
@@ -46,8 +55,8 @@ MATMUL_INLINE void add_products(vec sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_P
         for (int row = 0; row < rows; row++) values[row] = vec_broadcast(x + row);
         MATMUL_UNROLL
         for (int column = 0; column < panels * VECTORS_PER_PANEL; column++) {
-            vec weights = load_weights(pair + (size_t)(column / VECTORS_PER_PANEL) * panel_bytes,
-                                       column % VECTORS_PER_PANEL, odd, kind);
+            vec weights = load_weights(line + (size_t)(column / VECTORS_PER_PANEL) * panel_bytes,
+                                       column % VECTORS_PER_PANEL, k, kind);
             MATMUL_UNROLL
             for (int row = 0; row < rows; row++)
                 sums[row][column] = vec_multiply_add(weights, values[row], sums[row][column]);
@@ -56,8 +65,8 @@ MATMUL_INLINE void add_products(vec sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_P
         vec weights[MATMUL_MAX_TILE_PANELS * VECTORS_PER_PANEL];
         MATMUL_UNROLL
         for (int column = 0; column < panels * VECTORS_PER_PANEL; column++)
-            weights[column] = load_weights(pair + (size_t)(column / VECTORS_PER_PANEL) * panel_bytes,
-                                           column % VECTORS_PER_PANEL, odd, kind);
+            weights[column] = load_weights(line + (size_t)(column / VECTORS_PER_PANEL) * panel_bytes,
+                                           column % VECTORS_PER_PANEL, k, kind);
         MATMUL_UNROLL
         for (int row = 0; row < rows; row++) {
             vec value = vec_broadcast(x + row);
@@ -102,7 +111,120 @@ MATMUL_INLINE void tile_float(const struct matmul_tile_call *call, const int pan
     }
 }
 
+/* ---- codes with scales ---- */
+
+/* Scales of the rows of vector `part`. */
+MATMUL_INLINE vec load_scales(const struct panel_form *form, const unsigned char *scales, const int part)
+{
+    switch (form->encoding->scale) {
+    case SCALE_F16: return vec_f16(scales + part * 2 * MATMUL_LANES);
+    case SCALE_E4M3: return vec_e4m3(scales + part * MATMUL_LANES);
+    case SCALE_E8M0: return vec_e8m0(scales + part * MATMUL_LANES);
+    default: return vec_load((const float *)(const void *)(scales + part * 4 * MATMUL_LANES));
+    }
+}
+
+/* Sums of the activations of a group, row by row: what its zero point counts. */
+__attribute__((noinline)) static void sum_activations(const float *x, int64_t depth, int rows,
+                                                      float sums[MATMUL_MAX_TILE_ROWS])
+{
+    for (int row = 0; row < rows; row++) {
+        float parts[4] = {0};
+        for (int64_t k = 0; k < depth; k++) parts[k % 4] += x[k * rows + row];
+        sums[row] = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+    }
+}
+
+/* Adds a group's sums of products, times its scales, to those of the call. `head`: of the span, `place`: of the group in it.
+ * One function for all tiles, with sums in memory: it would be most of their code. */
+__attribute__((noinline)) static void add_group(const struct matmul_tile_call *call, const unsigned char *head,
+                                                int place, const float *x_sums, const float *group_sums, int panels,
+                                                int rows)
+{
+    const struct panel_form *form = call->form;
+    for (int panel = 0; panel < panels; panel++, head += call->panel_bytes) {
+        const unsigned char *scales = head + (size_t)place * form->scale_bytes;
+        const unsigned char *zeros = head + form->span_groups * form->scale_bytes;
+        for (int part = 0; part < VECTORS_PER_PANEL; part++) {
+            const vec scale = load_scales(form, scales, part);
+            for (int row = 0; row < rows; row++) {
+                const int at = (row * panels + panel) * PANEL_ROWS + part * MATMUL_LANES;
+                vec sum = vec_load(group_sums + at);
+                if (form->encoding->zeros) sum -= vec_int4(zeros + part * 4 * MATMUL_LANES, place) * x_sums[row];
+                vec_store(call->sums + at, vec_multiply_add(scale, sum, vec_load(call->sums + at)));
+            }
+        }
+    }
+}
+
+MATMUL_INLINE void tile_coded(const struct matmul_tile_call *call, const int panels, const int rows,
+                              const enum matmul_weights kind)
+{
+    const struct panel_form *form = call->form;
+    const size_t panel_bytes = call->panel_bytes, prefetch_step = call->prefetch_step;
+    const unsigned char *weights = call->weights, *prefetch = call->prefetch, *head = weights;
+    const float *x = call->activations;
+    const int line_k = kind == MATMUL_WEIGHTS_INT4 || kind == MATMUL_WEIGHTS_E2M1 ? 8 : 4;
+    const int64_t group = form->group ? form->group : call->depth;
+    float group_sums[MATMUL_MAX_TILE_SUMS];
+    vec sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS * VECTORS_PER_PANEL];
+    int place = 0;
+    for (int64_t left = call->depth; left > 0; left -= group) {
+        const int64_t depth = left < group ? left : group;
+        float x_sums[MATMUL_MAX_TILE_ROWS] = {0};
+        if (form->group && place == 0) {
+            head = weights;
+            weights += form->head_bytes;
+        }
+        if (form->encoding->zeros) sum_activations(x, depth, rows, x_sums);
+        MATMUL_UNROLL
+        for (int row = 0; row < rows; row++) {
+            MATMUL_UNROLL
+            for (int column = 0; column < panels * VECTORS_PER_PANEL; column++)
+                sums[row][column] =
+                    form->group ? (vec){0}
+                                : vec_load(call->sums + (row * panels * VECTORS_PER_PANEL + column) * MATMUL_LANES);
+        }
+        int64_t k = 0;
+        /* With one row the work for a k is so little that the place in the line has to be a constant; with more rows one
+         * piece of code for all places keeps the library small. */
+        for (; rows == 1 && MATMUL_LANES > 4 && k + line_k <= depth; k += line_k) {
+            MATMUL_UNROLL
+            for (int panel = 0; panel < panels; panel++) __builtin_prefetch(prefetch + (size_t)panel * panel_bytes);
+            prefetch += prefetch_step;
+            MATMUL_UNROLL
+            for (int i = 0; i < line_k; i++) add_products(sums, weights, panel_bytes, x + i, panels, rows, i, kind);
+            weights += PANEL_LINE_BYTES;
+            x += line_k;
+        }
+        for (int i = 0; k < depth; k++, x += rows) {
+            add_products(sums, weights, panel_bytes, x, panels, rows, i, kind);
+            if (++i < line_k) continue;
+            i = 0;
+            MATMUL_UNROLL
+            for (int panel = 0; panel < panels; panel++) __builtin_prefetch(prefetch + (size_t)panel * panel_bytes);
+            prefetch += prefetch_step;
+            weights += PANEL_LINE_BYTES;
+        }
+        float *to = form->group ? group_sums : call->sums;
+        MATMUL_UNROLL
+        for (int row = 0; row < rows; row++) {
+            MATMUL_UNROLL
+            for (int column = 0; column < panels * VECTORS_PER_PANEL; column++)
+                vec_store(to + (row * panels * VECTORS_PER_PANEL + column) * MATMUL_LANES, sums[row][column]);
+        }
+        if (!form->group) continue;
+        add_group(call, head, place, x_sums, group_sums, panels, rows);
+        place = place + 1 == (int)form->span_groups ? 0 : place + 1;
+    }
+}
+
 /* One tile function, and its place in the table. */
+#define MATMUL_DEFINE_CODED(PANELS, ROWS, KIND)                                      \
+    static void tile_##KIND##_##PANELS##x##ROWS(const struct matmul_tile_call *call) \
+    {                                                                                \
+        tile_coded(call, PANELS, ROWS, MATMUL_WEIGHTS_##KIND);                       \
+    }
 #define MATMUL_DEFINE_TILE(PANELS, ROWS, KIND)                                       \
     static void tile_##KIND##_##PANELS##x##ROWS(const struct matmul_tile_call *call) \
     {                                                                                \
@@ -224,8 +346,24 @@ static void finish_plain(const struct matmul_finish_call *call)
     }
 }
 
+/* Factors of the rows of W, which encodings of one scale a row and those with a global scale have. */
+static void multiply_row_factors(const struct matmul_finish_call *call)
+{
+    const struct matmul_problem *problem = call->problem;
+    for (int64_t panel = 0; panel < call->panels; panel++) {
+        const float *factors =
+            (const void *)(problem->weights + (size_t)(call->first_panel + panel) * problem->panel_bytes);
+        for (int64_t row = 0; row < call->rows; row++) {
+            float *sums = call->sums + (row * call->panels + panel) * PANEL_ROWS;
+            for (int i = 0; i < PANEL_ROWS; i += MATMUL_LANES)
+                vec_store(sums + i, vec_load(sums + i) * vec_load(factors + i));
+        }
+    }
+}
+
 static void finish(const struct matmul_finish_call *call)
 {
+    if (call->problem->form.factor_bytes) multiply_row_factors(call);
     switch (call->problem->activation) {
 #define FINISH_ACTIVATION(name, value, text)                                                   \
     case ACTIVATION_##name:                                                                    \

@@ -37,28 +37,40 @@ struct blocking {
     int64_t task_panels, total_panels;
 };
 
+static enum matmul_weights weights_kind(int64_t encoding)
+{
+    switch (encoding_find(encoding)->code) {
+    case CODE_FLOAT: break;
+    case CODE_INT8: return MATMUL_WEIGHTS_INT8;
+    case CODE_UINT4: return MATMUL_WEIGHTS_INT4;
+    case CODE_E4M3: return MATMUL_WEIGHTS_E4M3;
+    case CODE_E2M1: return MATMUL_WEIGHTS_E2M1;
+    }
+    return encoding == ENCODING_BF16  ? MATMUL_WEIGHTS_BF16
+           : encoding == ENCODING_F16 ? MATMUL_WEIGHTS_F16
+                                      : MATMUL_WEIGHTS_F32;
+}
+
 static void decode(const struct op_call *call, struct matmul_problem *problem)
 {
     const int64_t *params = call->params;
-    enum dtype dtype = (enum dtype)params[MATMUL_DTYPE];
     *problem = (struct matmul_problem){
         .rows = op_valid_rows(call),
         .n = params[MATMUL_N],
         .k = params[MATMUL_K],
-        .weights_kind = dtype == DTYPE_BF16  ? MATMUL_WEIGHTS_BF16
-                        : dtype == DTYPE_F16 ? MATMUL_WEIGHTS_F16
-                                             : MATMUL_WEIGHTS_F32,
+        .weights_kind = weights_kind(params[MATMUL_DTYPE]),
         .activation = (enum activation)params[MATMUL_EPILOGUE],
         .scale = op_float_param(params, MATMUL_SCALE_BITS),
         .bias_dtype = (enum dtype)params[MATMUL_BIAS_DTYPE],
         .x = call->operands[MATMUL_X],
         .weights = call->operands[MATMUL_W],
-        .panel_bytes = panel_bytes((uint64_t)params[MATMUL_K], dtype),
+        .panel_bytes = panel_bytes((uint64_t)params[MATMUL_K], params[MATMUL_DTYPE]),
         .out = call->operands[MATMUL_OUT],
         .bias = call->operands[MATMUL_BIAS],
         .residual = call->operands[MATMUL_RESIDUAL],
         .workspace = call->operands[MATMUL_WORKSPACE],
     };
+    panel_form(params[MATMUL_DTYPE], &problem->form);
     problem->out_columns = matmul_is_gated(params) ? problem->n / 2 : problem->n;
 }
 
@@ -71,6 +83,10 @@ static void plan_blocking(const int64_t *params, const struct matmul_problem *pr
     blocking->tile_rows = params[MATMUL_ROWS_PER_TILE];
     matmul_clamp_tile(isa, matmul_is_gated(params), &blocking->tile_panels, &blocking->tile_rows);
     blocking->block_depth = params[MATMUL_DEPTH_BLOCK] ? params[MATMUL_DEPTH_BLOCK] : problem->k;
+    if (problem->form.span_k) { /* whole spans */
+        const int64_t span = problem->form.span_k;
+        blocking->block_depth = (blocking->block_depth + span - 1) / span * span;
+    }
     int64_t block_rows = params[MATMUL_ROWS_PER_BLOCK] ? params[MATMUL_ROWS_PER_BLOCK] : problem->rows;
     blocking->block_rows = smaller(block_rows, SUMS_FLOATS / (blocking->tile_panels * PANEL_ROWS));
     blocking->task_panels = params[MATMUL_PANELS_PER_TASK];
@@ -140,18 +156,21 @@ static void run_panels(const struct matmul_problem *problem, const struct blocki
     memset(sums, 0, (size_t)(rows * panels * PANEL_ROWS) * sizeof(float));
     int64_t tiles = 0;
     for (int64_t row = first_row; row < first_row + rows; row += tile_rows_at(problem, blocking, row)) tiles++;
-    size_t k_bytes = PANEL_ROWS * (problem->weights_kind == MATMUL_WEIGHTS_F32 ? sizeof(float) : sizeof(uint16_t));
+    const unsigned char *panel = problem->weights + (size_t)first_panel * problem->panel_bytes;
+    size_t begin = panel_offset(&problem->form, 0), end;
     struct matmul_tile_call tile = {
-        .weights = problem->weights + (size_t)first_panel * problem->panel_bytes,
+        .form = &problem->form,
         .panel_bytes = problem->panel_bytes,
     };
     /* Each of the row tiles prefetches its share of the next block. */
     size_t step = tiles == 1 ? 0 : tiles < LINE_BYTES ? (size_t)((LINE_BYTES + tiles - 1) / tiles) : 1;
     for (int64_t first = 0; first < problem->k; first += tile.depth) {
         tile.depth = smaller(blocking->block_depth, problem->k - first);
-        const unsigned char *next =
-            first + tile.depth < problem->k ? tile.weights + (size_t)tile.depth * k_bytes : next_weights;
-        size_t block_bytes = (size_t)tile.depth * k_bytes, prefetched = 0;
+        const bool last = first + tile.depth == problem->k;
+        end = last ? problem->panel_bytes : panel_offset(&problem->form, (uint64_t)(first + tile.depth));
+        tile.weights = panel + begin;
+        const unsigned char *next = last ? next_weights : panel + end;
+        size_t block_bytes = end - begin, prefetched = 0;
         for (int64_t row = first_row, tile_rows; row < first_row + rows; row += tile_rows) {
             tile_rows = tile_rows_at(problem, blocking, row);
             tile.prefetch_step = next && prefetched < block_bytes ? step : 0;
@@ -161,7 +180,7 @@ static void run_panels(const struct matmul_problem *problem, const struct blocki
             kernels->tiles[problem->weights_kind][panels][tile_rows](&tile);
             prefetched += block_bytes / LINE_BYTES * step;
         }
-        tile.weights += (size_t)tile.depth * k_bytes;
+        begin = end;
     }
     const struct matmul_finish_call finish = {
         .problem = problem,

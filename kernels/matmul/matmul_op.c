@@ -18,10 +18,9 @@ static bool weight_bytes(const int64_t *params, const struct plan_geometry *geom
                          uint64_t *bytes)
 {
     (void)geometry;
-    const enum dtype dtype = (enum dtype)params[MATMUL_DTYPE];
     const uint64_t n = (uint64_t)params[MATMUL_N], k = (uint64_t)params[MATMUL_K];
-    const uint64_t row_major[] = {n, k, dtype_bytes(dtype)};
-    return target == TARGET_CPU ? checked_mul(panel_count(n), panel_bytes(k, dtype), bytes)
+    const uint64_t row_major[] = {n, k, dtype_bytes((enum dtype)params[MATMUL_DTYPE])};
+    return target == TARGET_CPU ? checked_mul(panel_count(n), panel_bytes(k, params[MATMUL_DTYPE]), bytes)
                                 : checked_product(row_major, 3, bytes);
 }
 
@@ -37,7 +36,7 @@ static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
     OP_ROWS_PARAMS,
     [MATMUL_N] = {"n", 3, PARAM_INTEGER, PARAM_OF_HEIGHT, MATMUL_W, .least = 1, .most = OP_MAX_WIDTH},
     [MATMUL_K] = {"k", 4, PARAM_INTEGER, PARAM_OF_PITCH, MATMUL_W, .least = 1, .most = OP_MAX_WIDTH},
-    [MATMUL_DTYPE] = {"dtype", 5, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_W},
+    [MATMUL_DTYPE] = {"dtype", 5, PARAM_ENCODING, PARAM_OF_DTYPE, MATMUL_W},
     [MATMUL_OUT_DTYPE] = {"out_dtype", 6, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_OUT, .fallback = DTYPE_F32},
     [MATMUL_EPILOGUE] = {"epilogue", 7, PARAM_INTEGER, PARAM_OF_NODE, .least = ACTIVATION_NONE,
                          .most = ACTIVATION_COUNT - 1},
@@ -84,7 +83,9 @@ static const char *illegal(const int64_t *params)
 
 static const char *cpu_illegal(const int64_t *params)
 {
+    struct panel_form form;
     if (params[MATMUL_HAS_NORM]) return "CPU code has no norm";
+    if (!panel_form(params[MATMUL_DTYPE], &form)) return op_no_kernel(form.encoding, "dtype");
     if (matmul_is_gated(params) && params[MATMUL_N] % (2 * PANEL_ROWS) != 0)
         return "parameter n is not a multiple of 32 with a gate";
     /* The instruction set with the most registers comes last: its reason names the actual error. */
@@ -100,8 +101,8 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
 {
     (void)context;
     uint64_t rows = (uint64_t)params[MATMUL_ROWS], n = (uint64_t)params[MATMUL_N], k = (uint64_t)params[MATMUL_K];
-    *bytes = panel_count(n) * panel_bytes(k, (enum dtype)params[MATMUL_DTYPE]) +
-             rows * (k + matmul_out_columns(params)) * sizeof(float);
+    *bytes =
+        panel_count(n) * panel_bytes(k, params[MATMUL_DTYPE]) + rows * (k + matmul_out_columns(params)) * sizeof(float);
     if (params[MATMUL_HAS_BIAS]) *bytes += n * dtype_bytes((enum dtype)params[MATMUL_BIAS_DTYPE]);
     if (params[MATMUL_HAS_RESIDUAL]) *bytes += rows * n * sizeof(float);
     *flops = 2 * rows * n * k;

@@ -42,17 +42,62 @@ static inline vec vec_f16(const void *from)
     return (vec)((bits32)((vec)magnitude * scale) | special | sign);
 }
 
+typedef int32_t integer_vector __attribute__((vector_size(16)));
+typedef uint8_t bytes8 __attribute__((vector_size(4)));
+
+static inline bits32 load_bytes(const void *from)
+{
+    bytes8 bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(bytes, bits32);
+}
+
+static inline vec vec_int4(const void *from, const int place)
+{
+    const bits32 codes = load_bits32(from) >> MATMUL_NIBBLE_SHIFT(place) & 15;
+    return (vec)(codes | 0x4b000000u) - (0x1p23f + 8); /* the code in the low bits of 2^23 */
+}
+
+/* Exponent and mantissa in the place of a float's are the number times 2^-126; a subnormal one becomes normal. */
+static inline vec vec_e2m1(const void *from, const int place)
+{
+    const bits32 codes = load_bits32(from) >> MATMUL_NIBBLE_SHIFT(place);
+    const vec magnitudes = (vec)((codes & 7) << 22) * 0x1p126f;
+    return (vec)((bits32)magnitudes | (codes & 8) << 28);
+}
+
+static inline vec vec_int8(const void *from, const int place)
+{
+    return __builtin_convertvector((integer_vector)(load_bits32(from) << (24 - 8 * place)) >> 24, vec);
+}
+
+/* The number times 2^-120, then 2^-8. */
+static inline vec vec_e4m3(const void *from)
+{
+    const bits32 codes = load_bytes(from);
+    const vec magnitudes = (vec)((codes & 0x7f) << 20) * 0x1p112f;
+    return (vec)((bits32)magnitudes | (codes & 0x80) << 24);
+}
+
+static inline vec vec_e8m0(const void *from) { return (vec)(load_bytes(from) << 23); }
+
 #include "kernels/matmul/matmul_kernels.h"
 
 MATMUL_TILES_3(MATMUL_DEFINE_TILE, BF16)
 MATMUL_TILES_3(MATMUL_DEFINE_TILE, F16)
 MATMUL_TILES_3(MATMUL_DEFINE_TILE, F32)
+MATMUL_TILES_3(MATMUL_DEFINE_CODED, INT4)
+MATMUL_TILES_3(MATMUL_DEFINE_CODED, INT8)
+MATMUL_TILES_3(MATMUL_DEFINE_CODED, E4M3)
+MATMUL_TILES_3(MATMUL_DEFINE_CODED, E2M1)
 
 static const struct matmul_kernels kernels = {
     .isa = CPU_PORTABLE,
     .finish = finish,
     .tiles = {MATMUL_TILES_3(MATMUL_LIST_TILE, BF16) MATMUL_TILES_3(MATMUL_LIST_TILE, F16)
-                  MATMUL_TILES_3(MATMUL_LIST_TILE, F32)},
+                  MATMUL_TILES_3(MATMUL_LIST_TILE, F32) MATMUL_TILES_3(MATMUL_LIST_TILE, INT4)
+                      MATMUL_TILES_3(MATMUL_LIST_TILE, INT8) MATMUL_TILES_3(MATMUL_LIST_TILE, E4M3)
+                          MATMUL_TILES_3(MATMUL_LIST_TILE, E2M1)},
 };
 
 void matmul_run_portable(const struct op_call *call, struct team_member *member)

@@ -13,13 +13,19 @@ static double element(const void *data, enum dtype dtype, uint64_t index)
 /* x[row] . W[n] + bias[n] */
 static double dot(const struct op_call *call, int64_t row, int64_t n)
 {
+    enum { PART = 256 };
     const int64_t *params = call->params;
-    enum dtype dtype = (enum dtype)params[MATMUL_DTYPE];
-    uint64_t k_count = (uint64_t)params[MATMUL_K], depth = panel_depth(k_count, dtype);
+    const uint64_t k_count = (uint64_t)params[MATMUL_K];
     const float *x = (const float *)call->operands[MATMUL_X] + row * params[MATMUL_K];
+    float weights[PART];
     double sum = 0;
-    for (uint64_t k = 0; k < k_count; k++)
-        sum += (double)x[k] * element(call->operands[MATMUL_W], dtype, panel_index((uint64_t)n, k, depth, dtype));
+    struct panel_form form;
+    panel_form(params[MATMUL_DTYPE], &form);
+    for (uint64_t first = 0; first < k_count; first += PART) {
+        const uint64_t count = k_count - first < PART ? k_count - first : PART;
+        panel_read(&form, call->operands[MATMUL_W], (uint64_t)n, k_count, first, count, weights);
+        for (uint64_t i = 0; i < count; i++) sum += (double)x[first + i] * (double)weights[i];
+    }
     const void *bias = call->operands[MATMUL_BIAS];
     if (bias) sum += element(bias, (enum dtype)params[MATMUL_BIAS_DTYPE], (uint64_t)n);
     return sum;

@@ -17,14 +17,74 @@ static int64_t random_below(int64_t limit) { return test_random_range(&numbers, 
 static const struct plan_geometry geometry =
     {.slots = 8, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 4096, .vocab_size = 512};
 
-static void launch_create(struct test_case *launch, int64_t rows, int64_t n, int64_t k, enum dtype dtype,
+/* Codes at random, all of which are numbers, with scales that make elements of about 1; and what they stand for:
+ * values[k], which may be NULL. */
+static void random_coded_row(const struct panel_form *form, uint64_t k, struct coded_row *row, float *values)
+{
+    const struct encoding *encoding = form->encoding;
+    const uint64_t group = form->group ? form->group : k;
+    row->factor =
+        form->factor_bytes ? test_random_float(&numbers, 0.5f, 1.5f) / (encoding->bits == 8 ? 200.0f : 1.0f) : 1;
+    for (uint64_t g = 0; g * group < k; g++) {
+        row->zeros[g] = encoding->zeros ? (uint8_t)random_below(16) : 8;
+        const float scale = test_random_float(&numbers, 0.05f, 0.2f);
+        row->scales[g] = encoding->scale == SCALE_F16    ? f16_to_float(f16_from_float(scale))
+                         : encoding->scale == SCALE_E4M3 ? e4m3_to_float(e4m3_from_float(scale))
+                         : encoding->scale == SCALE_E8M0 ? ldexpf(1, (int)random_below(4) - 4)
+                                                         : scale / 100;
+    }
+    for (uint64_t i = 0; i < k; i++) {
+        do row->codes[i] = (uint8_t)random_below(encoding->bits == 4 ? 16 : 256);
+        while (encoding->code == CODE_E4M3 && (row->codes[i] & 0x7f) == 0x7f);
+        float number = 0;
+        switch (encoding->code) {
+        case CODE_FLOAT: break;
+        case CODE_INT8: number = (int8_t)row->codes[i]; break;
+        case CODE_UINT4: number = (float)(row->codes[i] - row->zeros[i / group]); break;
+        case CODE_E4M3: number = e4m3_to_float(row->codes[i]); break;
+        case CODE_E2M1: number = e2m1_to_float(row->codes[i]); break;
+        }
+        if (values) values[i] = number * (form->group ? row->scales[i / group] : 1) * row->factor;
+    }
+}
+
+static void coded_row_open(struct test_memory *memory, uint64_t k, struct coded_row *row)
+{
+    row->codes = test_take(memory, k);
+    row->zeros = test_take(memory, k);
+    row->scales = test_take(memory, k * sizeof(float));
+}
+
+static void fill_weights(uint8_t *weights, uint64_t n, uint64_t k, enum encoding_id encoding)
+{
+    struct panel_form form;
+    struct test_memory memory = {0};
+    struct coded_row row;
+    assert_true(panel_form(encoding, &form));
+    if (!encoding_is_plain(encoding)) {
+        coded_row_open(&memory, k, &row);
+        for (uint64_t i = 0; i < n; i++) {
+            random_coded_row(&form, k, &row, NULL);
+            panel_pack_coded(&form, &row, i % PANEL_ROWS, k, weights + i / PANEL_ROWS * panel_bytes(k, encoding));
+        }
+        test_release(&memory);
+        return;
+    }
+    const enum dtype dtype = (enum dtype)encoding;
+    const uint64_t depth = panel_depth(k, dtype), element = dtype_bytes(dtype);
+    for (uint64_t i = 0; i < n; i++)
+        for (uint64_t j = 0; j < k; j++)
+            test_fill(&numbers, weights + panel_index(i, j, depth, dtype) * element, 1, dtype, -1, 1);
+}
+
+static void launch_create(struct test_case *launch, int64_t rows, int64_t n, int64_t k, enum encoding_id encoding,
                           enum activation activation, enum dtype bias_dtype, bool residual)
 {
     const int64_t params[MATMUL_PARAMS] = {
         [MATMUL_ROWS] = rows,
         [MATMUL_N] = n,
         [MATMUL_K] = k,
-        [MATMUL_DTYPE] = dtype,
+        [MATMUL_DTYPE] = encoding,
         [MATMUL_EPILOGUE] = activation,
         [MATMUL_HAS_BIAS] = bias_dtype != DTYPE_NONE,
         [MATMUL_BIAS_DTYPE] = bias_dtype,
@@ -36,11 +96,8 @@ static void launch_create(struct test_case *launch, int64_t rows, int64_t n, int
     test_case_open(launch, &op_matmul, params, &geometry, (int32_t)rows);
     void *const *operands = launch->call.operands;
     uint8_t *weights = operands[MATMUL_W];
-    const uint64_t depth = panel_depth((uint64_t)k, dtype), element = dtype_bytes(dtype);
     memset(weights, 0, launch->buffers[MATMUL_W].bytes);
-    for (uint64_t i = 0; i < (uint64_t)n; i++)
-        for (uint64_t j = 0; j < (uint64_t)k; j++)
-            test_fill(&numbers, weights + panel_index(i, j, depth, dtype) * element, 1, dtype, -1, 1);
+    fill_weights(weights, (uint64_t)n, (uint64_t)k, encoding);
     test_fill(&numbers, operands[MATMUL_X], (size_t)(rows * k), DTYPE_F32, -1, 1);
     if (bias_dtype != DTYPE_NONE) test_fill(&numbers, operands[MATMUL_BIAS], (size_t)n, bias_dtype, -1, 1);
     if (residual) test_fill(&numbers, operands[MATMUL_RESIDUAL], (size_t)(rows * n), DTYPE_F32, -1, 1);
@@ -84,11 +141,17 @@ static void compare(const struct test_case *launch, const float *expected, enum 
 {
     const int64_t *params = launch->params;
     int64_t columns = out_columns(launch), k_count = params[MATMUL_K];
-    uint64_t depth = panel_depth((uint64_t)k_count, (enum dtype)params[MATMUL_DTYPE]);
+    struct panel_form form;
+    float *weights = malloc((size_t)k_count * sizeof(float));
+    assert_non_null(weights);
+    assert_true(panel_form(params[MATMUL_DTYPE], &form));
     const float *out = launch->call.operands[MATMUL_OUT], *x = launch->call.operands[MATMUL_X];
     bool gated = matmul_is_gated(params);
-    /* The hi/lo split alone costs 2^-16; the chain of k additions some more, with signs at random. */
-    double relative = (isa == CPU_AVX512BF16 && params[MATMUL_DTYPE] == DTYPE_BF16 ? 0x1p-16 : 0) + 2e-6;
+    /* The hi/lo split alone costs 2^-16; the chain of k additions some more, with signs at random. Sums of codes with a zero
+     * point lose what the zero point takes from them. */
+    const bool zeros = encoding_find(params[MATMUL_DTYPE])->zeros;
+    double relative =
+        (zeros ? 4e-6 : 0) + (isa == CPU_AVX512BF16 && params[MATMUL_DTYPE] == DTYPE_BF16 ? 0x1p-16 : 0) + 2e-6;
     for (int64_t row = 0; row < params[MATMUL_ROWS]; row++) {
         for (int64_t column = 0; column < columns; column++) {
             float value = out[row * columns + column];
@@ -100,13 +163,9 @@ static void compare(const struct test_case *launch, const float *expected, enum 
             int64_t n = gated ? column / PANEL_ROWS * 2 * PANEL_ROWS + column % PANEL_ROWS : column;
             for (int half = 0; half <= (gated ? 1 : 0); half++) {
                 double sum = 2; /* bias and residual */
-                for (int64_t k = 0; k < k_count; k++) {
-                    uint64_t index = panel_index((uint64_t)(n + half * PANEL_ROWS), (uint64_t)k, depth,
-                                                 (enum dtype)params[MATMUL_DTYPE]);
-                    const void *w = launch->call.operands[MATMUL_W];
-                    const float weight = op_element(w, (int64_t)index, (enum dtype)params[MATMUL_DTYPE]);
-                    sum += fabs((double)x[row * k_count + k] * (double)weight);
-                }
+                panel_read(&form, launch->call.operands[MATMUL_W], (uint64_t)(n + half * PANEL_ROWS), (uint64_t)k_count,
+                           0, (uint64_t)k_count, weights);
+                for (int64_t k = 0; k < k_count; k++) sum += fabs((double)x[row * k_count + k] * (double)weights[k]);
                 scale = half == 0 ? sum : scale * sum; /* |d silu(g) u| <= 1.1 |dg| |u| + |g| |du| */
             }
             double error = fabs((double)value - (double)expected[row * columns + column]);
@@ -117,6 +176,7 @@ static void compare(const struct test_case *launch, const float *expected, enum 
                          (int)params[MATMUL_ROWS], (int)params[MATMUL_N], (int)k_count, (int)params[MATMUL_DTYPE]);
         }
     }
+    free(weights);
 }
 
 static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
@@ -155,11 +215,11 @@ TEST(test_pack)
 }
 
 /* One problem on every instruction set with several tunables: close to the reference, and equal bits. */
-static void check_problem(int64_t rows, int64_t n, int64_t k, enum dtype dtype, enum activation activation,
+static void check_problem(int64_t rows, int64_t n, int64_t k, enum encoding_id encoding, enum activation activation,
                           enum dtype bias_dtype, bool residual)
 {
     struct test_case launch;
-    launch_create(&launch, rows, n, k, dtype, activation, bias_dtype, residual);
+    launch_create(&launch, rows, n, k, encoding, activation, bias_dtype, residual);
     if (activation == ACTIVATION_NONE && random_below(2)) launch.params[MATMUL_SCALE_BITS] = test_float_bits(0.22f);
     int64_t valid_rows = random_below(4) == 0 ? random_below(rows + 1) : rows;
     set_valid_rows(&launch, valid_rows);
@@ -198,11 +258,11 @@ TEST(test_shapes)
             for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
                 if (rows[r] * widths[w] * depths[d] > 1000000) continue;
                 enum dtype bias_dtype = random_below(2) ? dtypes[random_below(3)] : DTYPE_NONE;
-                check_problem(rows[r], widths[w], depths[d], dtypes[(d + w + r) % 3], ACTIVATION_NONE, bias_dtype,
-                              random_below(2) != 0);
+                check_problem(rows[r], widths[w], depths[d], (enum encoding_id)dtypes[(d + w + r) % 3], ACTIVATION_NONE,
+                              bias_dtype, random_below(2) != 0);
             }
-    check_problem(70, 512, 172, DTYPE_BF16, ACTIVATION_NONE, DTYPE_NONE, false);
-    check_problem(2, 33, 9001, DTYPE_BF16, ACTIVATION_NONE, DTYPE_BF16,
+    check_problem(70, 512, 172, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false);
+    check_problem(2, 33, 9001, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16,
                   true); /* more than a private preparation holds */
 }
 
@@ -213,19 +273,80 @@ TEST(test_gated)
     for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
         for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
             for (int t = 0; t < 3 * (ACTIVATION_COUNT - 1); t++)
-                check_problem(rows[r], 32 * (1 + random_below(7)), depths[d], dtypes[t % 3],
+                check_problem(rows[r], 32 * (1 + random_below(7)), depths[d], (enum encoding_id)dtypes[t % 3],
                               (enum activation)(ACTIVATION_SILU + t / 3),
                               random_below(2) ? dtypes[random_below(3)] : DTYPE_NONE, false);
+}
+
+/* What panels say is what was packed, and padding is zeros. */
+TEST(test_coded_panels)
+{
+    static const uint64_t depths[] = {1, 7, 8, 31, 33, 128, 129, 200, 515, 1100};
+    for (size_t e = 0; encoding_at(e); e++) {
+        struct panel_form form;
+        const enum encoding_id encoding = encoding_at(e)->id;
+        if (encoding_is_plain(encoding) || !panel_form(encoding, &form)) continue;
+        for (size_t d = 0; d < sizeof depths / sizeof *depths; d++) {
+            enum { ROWS = 21 };
+            const uint64_t k = depths[d], panels = panel_count(ROWS) * panel_bytes(k, encoding);
+            struct test_memory memory = {0};
+            struct test_buffer packed = test_buffer_new(panels);
+            float *expected = test_take(&memory, ROWS * k * sizeof(float)),
+                  *found = test_take(&memory, k * sizeof(float));
+            struct coded_row row;
+            coded_row_open(&memory, k, &row);
+            memset(packed.data, 0, panels);
+            for (uint64_t n = 0; n < ROWS; n++) {
+                random_coded_row(&form, k, &row, expected + n * k);
+                panel_pack_coded(&form, &row, n % PANEL_ROWS, k,
+                                 packed.data + n / PANEL_ROWS * panel_bytes(k, encoding));
+            }
+            for (uint64_t n = 0; n < panel_count(ROWS) * PANEL_ROWS; n++) {
+                const uint64_t first = (uint64_t)random_below((int64_t)k); /* a read may begin anywhere */
+                panel_read(&form, packed.data, n, k, first, k - first, found);
+                for (uint64_t i = first; i < k; i++) {
+                    const double wanted = n < ROWS ? (double)expected[n * k + i] : 0;
+                    if (!(fabs((double)found[i - first] - wanted) <= 1e-6 * fabs(wanted)))
+                        fail_msg("%s: [%d, %d] of %d is %g, expected %g", encoding_name(encoding), (int)n, (int)i,
+                                 (int)k, (double)found[i - first], wanted);
+                }
+            }
+            test_buffer_assert_intact(&packed, "panels");
+            test_buffer_free(&packed);
+            test_release(&memory);
+        }
+    }
+}
+
+TEST(test_coded)
+{
+    static const int64_t depths[] = {1, 9, 32, 100, 128, 300, 1030};
+    static const int64_t rows[] = {1, 2, 3, 6, 13, 40};
+    for (size_t e = 0; encoding_at(e); e++) {
+        struct panel_form form;
+        const enum encoding_id encoding = encoding_at(e)->id;
+        if (encoding_is_plain(encoding) || !panel_form(encoding, &form)) continue;
+        for (size_t d = 0; d < sizeof depths / sizeof *depths; d++)
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+                const bool gated = random_below(3) == 0;
+                check_problem(rows[r], gated ? 64 : 1 + random_below(100), depths[d], encoding,
+                              gated ? ACTIVATION_SILU : ACTIVATION_NONE, random_below(2) ? DTYPE_F32 : DTYPE_NONE,
+                              !gated && random_below(2));
+            }
+    }
 }
 
 /* A row alone gives the bits that it gives in a batch, which is large enough for a shared preparation. */
 TEST(test_row_alone)
 {
     enum { ROWS = 61, N = 80, K = 203 };
-    for (int t = 0; t < 3; t++) {
+    for (size_t e = 0; encoding_at(e); e++) {
+        struct panel_form form;
+        const enum encoding_id encoding = encoding_at(e)->id;
         struct test_case batch, alone;
-        launch_create(&batch, ROWS, N, K, dtypes[t], ACTIVATION_NONE, DTYPE_F32, false);
-        launch_create(&alone, 1, N, K, dtypes[t], ACTIVATION_NONE, DTYPE_F32, false);
+        if (!panel_form(encoding, &form)) continue;
+        launch_create(&batch, ROWS, N, K, encoding, ACTIVATION_NONE, DTYPE_F32, false);
+        launch_create(&alone, 1, N, K, encoding, ACTIVATION_NONE, DTYPE_F32, false);
         memcpy(alone.call.operands[MATMUL_W], batch.call.operands[MATMUL_W], batch.buffers[MATMUL_W].bytes);
         memcpy(alone.call.operands[MATMUL_BIAS], batch.call.operands[MATMUL_BIAS], N * sizeof(float));
         for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
@@ -251,7 +372,7 @@ TEST(test_residual_in_place)
 {
     enum { ROWS = 9, N = 53, K = 130 };
     struct test_case launch;
-    launch_create(&launch, ROWS, N, K, DTYPE_BF16, ACTIVATION_NONE, DTYPE_NONE, true);
+    launch_create(&launch, ROWS, N, K, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, true);
     size_t bytes = launch.buffers[MATMUL_OUT].bytes;
     float *expected = malloc(bytes), *residual = launch.call.operands[MATMUL_RESIDUAL];
     float *out = launch.call.operands[MATMUL_OUT];
@@ -276,7 +397,7 @@ TEST(test_special_values)
 {
     enum { ROWS = 7, N = 32, K = 40 };
     struct test_case launch;
-    launch_create(&launch, ROWS, N, K, DTYPE_BF16, ACTIVATION_NONE, DTYPE_NONE, false);
+    launch_create(&launch, ROWS, N, K, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false);
     float *x = launch.call.operands[MATMUL_X];
     const float *out = launch.call.operands[MATMUL_OUT];
     uint16_t *weights = launch.call.operands[MATMUL_W];
@@ -314,7 +435,7 @@ TEST(test_silu)
 {
     enum { ROWS = 400, N = 32, K = 2 };
     struct test_case launch;
-    launch_create(&launch, ROWS, N, K, DTYPE_F32, ACTIVATION_SILU, DTYPE_NONE, false);
+    launch_create(&launch, ROWS, N, K, ENCODING_F32, ACTIVATION_SILU, DTYPE_NONE, false);
     float *x = launch.call.operands[MATMUL_X], *weights = launch.call.operands[MATMUL_W];
     const float *out = launch.call.operands[MATMUL_OUT];
     for (uint64_t n = 0; n < N; n++) {
@@ -372,7 +493,7 @@ TEST(hostile_params)
         {MATMUL_K, (int64_t)1 << 31, "parameter k "},
         {MATMUL_DTYPE, DTYPE_I8, "dtype"},
         {MATMUL_DTYPE, DTYPE_NONE, "dtype"},
-        {MATMUL_DTYPE, ENCODING_INT4_G32, "matmul: there is no kernel for encoding int4_g32 (parameter dtype)"},
+        {MATMUL_DTYPE, ENCODING_E4M3_TENSOR, "matmul: there is no kernel for encoding e4m3_tensor (parameter dtype)"},
         {MATMUL_DTYPE, ((int64_t)1 << 32) + DTYPE_BF16, "dtype"},
         {MATMUL_EPILOGUE, ACTIVATION_COUNT, "epilogue"},
         {MATMUL_HAS_BIAS, 2, "has_bias"},

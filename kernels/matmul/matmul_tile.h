@@ -14,13 +14,23 @@
 
 #include "kernels/matmul/matmul.h"
 
-enum { MATMUL_MAX_TILE_PANELS = 8, MATMUL_MAX_TILE_ROWS = 12 };
+enum { MATMUL_MAX_TILE_PANELS = 8, MATMUL_MAX_TILE_ROWS = 12, MATMUL_MAX_TILE_SUMS = 24 * PANEL_ROWS };
 
 /* Which weights a tile function reads; the index into struct matmul_kernels.tiles. */
-enum matmul_weights { MATMUL_WEIGHTS_BF16, MATMUL_WEIGHTS_F16, MATMUL_WEIGHTS_F32, MATMUL_WEIGHTS_COUNT };
+enum matmul_weights {
+    MATMUL_WEIGHTS_BF16,
+    MATMUL_WEIGHTS_F16,
+    MATMUL_WEIGHTS_F32,
+    MATMUL_WEIGHTS_INT4,
+    MATMUL_WEIGHTS_INT8,
+    MATMUL_WEIGHTS_E4M3,
+    MATMUL_WEIGHTS_E2M1,
+    MATMUL_WEIGHTS_COUNT
+};
 
 struct matmul_tile_call {
-    const unsigned char *weights; /* the first panel at the first k */
+    const struct panel_form *form;
+    const unsigned char *weights; /* the first panel at the first k, which begins a span where there are groups */
     size_t panel_bytes;           /* from one panel to the next */
     const void *activations;      /* of this group of rows, at the first k */
     int64_t depth;                /* how many k; odd only at the end of K */
@@ -36,6 +46,7 @@ struct matmul_problem {
     int64_t rows; /* valid ones */
     int64_t n, k;
     enum matmul_weights weights_kind;
+    struct panel_form form;
     enum activation activation; /* NONE: not gated */
     float scale;
     enum dtype bias_dtype;
@@ -53,7 +64,7 @@ struct matmul_problem {
 /* Turns finished sums into outputs. */
 struct matmul_finish_call {
     const struct matmul_problem *problem;
-    const float *sums; /* [rows][panels * PANEL_ROWS] */
+    float *sums; /* [rows][panels * PANEL_ROWS]; overwritten */
     int64_t first_row, rows;
     int64_t first_panel, panels;
 };
@@ -88,6 +99,9 @@ op_run matmul_run_portable;
 op_run matmul_run_avx2;
 op_run matmul_run_avx512;
 op_run matmul_run_avx512bf16;
+
+/* Bits below a code of 4 bits, at a place of a line of codes (panel.h). */
+#define MATMUL_NIBBLE_SHIFT(place) (4 * ((place) / 2) + 16 * ((place) % 2))
 
 #define MATMUL_INLINE static inline __attribute__((always_inline))
 /* Loops over the sides of a register tile must vanish, otherwise the sums live in memory. Under a sanitizer speed does

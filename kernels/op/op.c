@@ -130,16 +130,19 @@ bool op_is_of_out_rows(const struct op_descriptor *op) { return op->params[OP_PA
 enum { REASON_BYTES = 160 };
 static _Thread_local char reason[REASON_BYTES];
 
-static const char *param_illegal(const struct op_param *param, int64_t value)
+const char *op_no_kernel(const struct encoding *encoding, const char *param)
 {
-    if (param->type == PARAM_DTYPE) {
+    snprintf(reason, sizeof reason, "there is no kernel for encoding %s (parameter %s)", encoding->name, param);
+    return reason;
+}
+
+static const char *param_illegal(const struct op_param *param, enum engine_target target, int64_t value)
+{
+    if (param->type == PARAM_ENCODING && target == TARGET_CPU && encoding_find(value)) return NULL;
+    if (param->type == PARAM_DTYPE || param->type == PARAM_ENCODING) {
         const struct encoding *encoding = encoding_find(value);
         if (value == DTYPE_F32 || value == DTYPE_F16 || value == DTYPE_BF16) return NULL;
-        if (encoding && param->source == PARAM_OF_DTYPE) {
-            snprintf(reason, sizeof reason, "there is no kernel for encoding %s (parameter %s)", encoding->name,
-                     param->name);
-            return reason;
-        }
+        if (encoding && param->source == PARAM_OF_DTYPE) return op_no_kernel(encoding, param->name);
         snprintf(reason, sizeof reason, "parameter %s is %" PRId64 " (%s), expected F32, F16 or BF16", param->name,
                  value, value >= 0 && value < DTYPE_COUNT ? dtype_name((enum dtype)value) : "unknown");
         return reason;
@@ -155,10 +158,10 @@ static const char *param_illegal(const struct op_param *param, int64_t value)
     return reason;
 }
 
-const char *op_params_illegal(const struct op_descriptor *op, const int64_t *params)
+const char *op_params_illegal(const struct op_descriptor *op, enum engine_target target, const int64_t *params)
 {
     for (int i = 0; i < op->param_count; i++) {
-        const char *why = param_illegal(&op->params[i], params[i]);
+        const char *why = param_illegal(&op->params[i], target, params[i]);
         if (why) return why;
     }
     return op->illegal ? op->illegal(params) : NULL;
@@ -212,7 +215,7 @@ static const char *cpu_illegal(const struct op_descriptor *op, const int64_t *pa
 bool op_demands(const struct op_descriptor *op, enum engine_target target, const int64_t *params,
                 const struct plan_geometry *geometry, struct op_demand *demands, int *count, struct status *status)
 {
-    const char *why = op_params_illegal(op, params);
+    const char *why = op_params_illegal(op, target, params);
     if (why) return status_fail(status, STATUS_CORRUPT, "%s: %s", op->name, why);
     if (!check_engine(op, params, geometry, status)) return false;
     why = target == TARGET_CPU ? cpu_illegal(op, params) : NULL;

@@ -20,9 +20,10 @@ enum { OP_NONE = 255 };
 /* ---- parameters ---- */
 
 enum op_param_type {
-    PARAM_INTEGER, /* least to most */
-    PARAM_DTYPE,   /* enum dtype: F32, F16 or BF16 */
-    PARAM_FLOAT,   /* bits of a float32, least to most: rising bits are rising floats from 0 on */
+    PARAM_INTEGER,  /* least to most */
+    PARAM_DTYPE,    /* enum dtype: F32, F16 or BF16 */
+    PARAM_ENCODING, /* enum encoding_id: plain ones, on the CPU all; the op says which it has code for */
+    PARAM_FLOAT,    /* bits of a float32, least to most: rising bits are rising floats from 0 on */
 };
 
 /* Where lowering takes a parameter's value from. */

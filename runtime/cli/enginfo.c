@@ -71,7 +71,8 @@ static void print_summary(const struct engine *file, const struct verification *
     if (plan_ranks(geometry) > 1)
         printf("ranks:      %" PRIu64 " %s that share the model; memory and plans are those of each\n",
                plan_ranks(geometry), manifest->target == TARGET_CUDA ? "GPUs" : "groups of threads");
-    printf("types:      weights %s, KV cache %s\n", dtype_name(manifest->weight_dtype), dtype_name(manifest->kv_dtype));
+    printf("types:      weights %s, KV cache %s\n", encoding_label(manifest->weight_encoding),
+           dtype_name(manifest->kv_dtype));
     printf("memory:     weights %.1f MB%s, scratch %.1f MB, KV cache %.3f MB per %" PRIu64 " tokens (full: %.1f MB)\n",
            megabytes(manifest_rank_weights(manifest)), manifest->target == TARGET_CPU ? " (mapped)" : "",
            megabytes(manifest->arena_bytes + manifest->step_bytes + manifest->state_bytes + manifest->comm_bytes),

@@ -140,7 +140,7 @@ static void add(const struct shape *shape, const struct op_case *c)
         op_case_params(c, model, &problem->geometry, problem->params);
         if (pass == 0) lay_out(problem);
     }
-    const char *why = op_params_illegal(op_find(c->op), problem->params);
+    const char *why = op_params_illegal(op_find(c->op), TARGET_CUDA, problem->params);
     if (why) fail_msg("%s: %s", problem->name, why);
     if (problem->geometry.page_bytes)
         problem->space_rows = problem->geometry.slots * problem->geometry.pages_per_slot *

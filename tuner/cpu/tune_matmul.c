@@ -34,7 +34,7 @@ void matmul_tuning_key(const int64_t *params, const struct machine *machine, cha
              "cpu '%s' isa=%s threads=%d revision=%d matmul rows=%" PRId64 " n=%" PRId64 " k=%" PRId64
              " dtype=%s epilogue=%s bias=%" PRId64 " residual=%" PRId64,
              machine->name, cpu_isa_name(machine->isa), machine->threads, MATMUL_REVISION, params[MATMUL_ROWS],
-             params[MATMUL_N], params[MATMUL_K], dtype_name((enum dtype)params[MATMUL_DTYPE]),
+             params[MATMUL_N], params[MATMUL_K], encoding_label(params[MATMUL_DTYPE]),
              activation_name(params[MATMUL_EPILOGUE]), params[MATMUL_HAS_BIAS], params[MATMUL_HAS_RESIDUAL]);
 }
 
@@ -46,8 +46,8 @@ double matmul_model_us(const int64_t *params, const struct machine *machine)
     int64_t block = params[MATMUL_ROWS_PER_BLOCK] ? params[MATMUL_ROWS_PER_BLOCK] : rows;
     int64_t tile_rows = params[MATMUL_ROWS_PER_TILE] < rows ? params[MATMUL_ROWS_PER_TILE] : rows;
     int64_t tile_panels = params[MATMUL_PANELS_PER_TILE];
-    uint64_t weight_bytes = panel_count((uint64_t)params[MATMUL_N]) *
-                            panel_bytes((uint64_t)params[MATMUL_K], (enum dtype)params[MATMUL_DTYPE]);
+    uint64_t weight_bytes =
+        panel_count((uint64_t)params[MATMUL_N]) * panel_bytes((uint64_t)params[MATMUL_K], params[MATMUL_DTYPE]);
 
     /* The matrix streams once per block of rows. */
     int64_t passes = (rows + block - 1) / block;
@@ -117,7 +117,7 @@ static void choose_weights(struct bench *bench)
     const int64_t *params = bench->params;
     uint64_t first_row = bench->next_slice * (uint64_t)params[MATMUL_N];
     const uint8_t *weights = bench->problem->weights[bench->next_site];
-    uint64_t row_bytes = panel_bytes((uint64_t)params[MATMUL_K], (enum dtype)params[MATMUL_DTYPE]) / PANEL_ROWS;
+    uint64_t row_bytes = panel_bytes((uint64_t)params[MATMUL_K], params[MATMUL_DTYPE]) / PANEL_ROWS;
     bench->call.operands[MATMUL_W] = (void *)(weights + first_row * row_bytes);
     if (params[MATMUL_HAS_BIAS]) {
         const uint8_t *values = bench->problem->biases[bench->next_site];

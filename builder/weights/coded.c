@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Codes of quantised checkpoints, kept as they are. */
+#include "builder/weights/coded.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- which encoding ---- */
+
+static bool scale_fits_f16(float scale)
+{
+    return f16_to_float(f16_from_float(scale)) == scale || fabsf(scale) < 0x1p-14f;
+}
+
+static bool scales_fit_f16(const struct quantised *matrix)
+{
+    for (uint64_t row = 0; row < matrix->rows; row += matrix->scale.block_rows)
+        for (uint64_t column = 0; column < matrix->columns; column += matrix->scale.block_columns)
+            if (!scale_fits_f16(quantised_group_at(matrix, row, column).scale * matrix->global)) return false;
+    return true;
+}
+
+/* The encoding with the largest group that `columns` is a multiple of. */
+static enum encoding_id of_group(const enum encoding_id encodings[3], uint64_t columns)
+{
+    for (int i = 2; i >= 0; i--)
+        if (columns % encoding_find(encodings[i])->block_columns == 0) return encodings[i];
+    return ENCODING_NONE;
+}
+
+static enum encoding_id encoding_of(const struct quantised *matrix)
+{
+    static const enum encoding_id int4[3] = {ENCODING_INT4_G32, ENCODING_INT4_G64, ENCODING_INT4_G128};
+    static const enum encoding_id int4_zeros[3] = {ENCODING_INT4_G32_ZEROS, ENCODING_INT4_G64_ZEROS,
+                                                   ENCODING_INT4_G128_ZEROS};
+    static const enum encoding_id int8[3] = {ENCODING_INT8_G32, ENCODING_INT8_G64, ENCODING_INT8_G128};
+    const bool row_scales = matrix->scale.block_columns >= matrix->columns;
+    const uint64_t group = row_scales ? 128 : matrix->scale.block_columns; /* any group has the row's scale */
+    if (matrix->groups || matrix->added || matrix->scale.flat || matrix->scale.type == QUANTISED_NESTED)
+        return ENCODING_NONE;
+    enum encoding_id found = ENCODING_NONE;
+    const bool zeros = matrix->zeros.data != NULL;
+    const uint32_t bits = matrix->codes.bits;
+    switch (matrix->code) {
+    case QUANTISED_UNSIGNED:
+        if (bits <= 4)
+            found = of_group(zeros ? int4_zeros : int4, group);
+        else if (bits == 8 && !zeros)
+            found = row_scales ? ENCODING_INT8_CHANNEL : of_group(int8, group);
+        if (!zeros && matrix->zero != 1u << (bits - 1)) return ENCODING_NONE;
+        break;
+    case QUANTISED_INT8:
+        if (!zeros) found = row_scales ? ENCODING_INT8_CHANNEL : of_group(int8, group);
+        break;
+    case QUANTISED_E4M3:
+        if (row_scales) return ENCODING_E4M3_CHANNEL;
+        return group % 128 == 0 ? ENCODING_E4M3_BLOCK128 : ENCODING_NONE;
+    case QUANTISED_E2M1:
+        if (matrix->scale.type == QUANTISED_E8M0 && group == 32 && matrix->global == 1.0f) return ENCODING_MXFP4;
+        return matrix->scale.type == QUANTISED_E4M3_SCALE && group == 16 ? ENCODING_NVFP4 : ENCODING_NONE;
+    case QUANTISED_TABLE: break;
+    }
+    if (found == ENCODING_NONE || found == ENCODING_INT8_CHANNEL) return found;
+    return scales_fit_f16(matrix) ? found : ENCODING_NONE;
+}
+
+/* One that holds the codes of both. */
+static enum encoding_id common(enum encoding_id a, enum encoding_id b)
+{
+    const struct encoding *left = encoding_find(a), *right = encoding_find(b);
+    if (a == b) return a;
+    if (!left || !right || left->code != right->code || left->scale != SCALE_F16 || right->scale != SCALE_F16)
+        return ENCODING_NONE;
+    for (size_t i = 0; encoding_at(i); i++) {
+        const struct encoding *each = encoding_at(i);
+        if (each->code == left->code && each->scale == SCALE_F16 && each->zeros == (left->zeros || right->zeros) &&
+            each->block_columns == (left->block_columns < right->block_columns ? left : right)->block_columns)
+            return each->id;
+    }
+    return ENCODING_NONE;
+}
+
+bool coded_splits(const struct graph_weight *weight, enum encoding_id encoding, uint32_t ranks)
+{
+    const uint32_t group = encoding_find(encoding)->block_columns;
+    for (int i = 0; group && i < weight->source_count; i++) {
+        const struct weight_source *source = &weight->sources[i];
+        if (source->first_column % group ||
+            (ranks > 1 && source->rank_columns < source->columns && source->rank_columns % group))
+            return false;
+    }
+    return true;
+}
+
+enum encoding_id coded_encoding(const struct graph_weight *weight, const struct checkpoint *checkpoint, uint32_t ranks)
+{
+    enum encoding_id found = ENCODING_NONE;
+    for (int i = 0; i < weight->source_count; i++) {
+        const struct weight_source *source = &weight->sources[i];
+        const struct tensor_view *tensor = source->tensor ? checkpoint_find(checkpoint, source->tensor) : NULL;
+        if (!tensor || !tensor->quantised || !source_is_exact(source) || source->transposed) return ENCODING_NONE;
+        const enum encoding_id own = encoding_of(tensor->quantised);
+        found = i == 0 ? own : common(found, own);
+        if (found == ENCODING_NONE) return found;
+    }
+    while (found != ENCODING_NONE && !coded_splits(weight, found, ranks)) {
+        /* A smaller group may fit the ranks. */
+        const struct encoding *now = encoding_find(found), *smaller = NULL;
+        for (size_t i = 0; encoding_at(i); i++) {
+            const struct encoding *each = encoding_at(i);
+            if (each->code == now->code && each->scale == now->scale && each->zeros == now->zeros &&
+                each->scale == SCALE_F16 && each->block_columns * 2 == now->block_columns)
+                smaller = each;
+        }
+        found = smaller ? smaller->id : ENCODING_NONE;
+    }
+    return found;
+}
+
+/* ---- rows ---- */
+
+bool coded_row_open(struct coded_row *row, const struct panel_form *form, uint64_t columns)
+{
+    const uint64_t groups = form->group ? columns / form->group + 1 : 1;
+    *row = (struct coded_row){.codes = malloc(columns + 1),
+                              .scales = malloc(groups * sizeof(float)),
+                              .zeros = malloc(groups),
+                              .factor = 1};
+    if (row->codes && row->scales && row->zeros) return true;
+    coded_row_close(row);
+    return false;
+}
+
+void coded_row_close(struct coded_row *row)
+{
+    free(row->codes);
+    free(row->scales);
+    free(row->zeros);
+    *row = (struct coded_row){0};
+}
+
+/* The code of a number (an element without its scale); false where there is none. */
+static bool code_of(const struct encoding *encoding, float number, int zero, uint8_t *code)
+{
+    switch (encoding->code) {
+    case CODE_FLOAT: break;
+    case CODE_INT8:
+        if (!(number >= -128 && number <= 127)) return false;
+        *code = (uint8_t)(int8_t)lrintf(number);
+        return true;
+    case CODE_UINT4: {
+        const float shifted = number + (float)zero;
+        if (!(shifted >= -0.5f && shifted < 15.5f)) return false;
+        *code = (uint8_t)lrintf(shifted);
+        return true;
+    }
+    case CODE_E4M3: *code = e4m3_from_float(number); return true;
+    case CODE_E2M1: *code = e2m1_from_float(number); return true;
+    }
+    return false;
+}
+
+static float number_of(const struct encoding *encoding, uint8_t code, int zero)
+{
+    switch (encoding->code) {
+    case CODE_FLOAT: break;
+    case CODE_INT8: return (float)(int8_t)code;
+    case CODE_UINT4: return (float)(code - zero);
+    case CODE_E4M3: return e4m3_to_float(code);
+    case CODE_E2M1: return e2m1_to_float(code);
+    }
+    return 0;
+}
+
+bool coded_from_quantised(const struct panel_form *form, const struct quantised *matrix, uint64_t row, uint64_t first,
+                          uint64_t count, const float *values, struct coded_row *to, uint64_t *refused)
+{
+    const struct encoding *encoding = form->encoding;
+    const uint64_t step = form->group ? form->group : count;
+    to->factor = 1;
+    for (uint64_t begin = 0; begin < count; begin += step) {
+        const struct quantised_group group = quantised_group_at(matrix, row, first + begin);
+        const uint64_t end = count - begin < step ? count : begin + step;
+        const float scale = group.scale * matrix->global; /* as quantised_read has it */
+        const int zero = encoding->zeros ? group.zero : 8;
+        if (!form->group)
+            to->factor = scale;
+        else if (encoding->global)
+            to->scales[begin / step] = group.scale, to->factor = matrix->global;
+        else
+            to->scales[begin / step] = scale;
+        to->zeros[form->group ? begin / step : 0] = (uint8_t)zero;
+        for (uint64_t i = begin; i < end; i++) {
+            const float number = scale == 0 ? 0 : values[i] / scale;
+            if (isfinite(values[i]) && code_of(encoding, number, zero, &to->codes[i]) &&
+                number_of(encoding, to->codes[i], zero) * scale == values[i])
+                continue;
+            *refused = i;
+            return false;
+        }
+    }
+    return true;
+}

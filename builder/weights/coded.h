@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of weights as codes with scales: those that a quantised checkpoint has, kept as they are, and those that the builder
+ * makes of floats. */
+#ifndef BUILDER_WEIGHTS_CODED_H
+#define BUILDER_WEIGHTS_CODED_H
+
+#include "builder/graph/graph.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/checkpoint/quantised.h"
+#include "kernels/matmul/panel.h"
+
+/* The encoding that holds the codes of all sources of a matrix as the checkpoint has them, on each of `ranks` ranks;
+ * ENCODING_NONE where none does: a source is not of a quantised tensor, or its codes, scales or order of columns are such
+ * as no encoding has. A float16 scale stands for another one only where that is below 2^-14: subnormal. */
+enum encoding_id coded_encoding(const struct graph_weight *weight, const struct checkpoint *checkpoint, uint32_t ranks);
+
+/* Whether ranks can each have whole groups of the encoding. */
+bool coded_splits(const struct graph_weight *weight, enum encoding_id encoding, uint32_t ranks);
+
+/* Buffers for a row of `columns`; false after an allocation failure. */
+bool coded_row_open(struct coded_row *row, const struct panel_form *form, uint64_t columns);
+void coded_row_close(struct coded_row *row);
+
+/* Codes of columns [first, first + count) of a matrix's row in the encoding that coded_encoding found, whose elements have
+ * the values[count] that quantised_read gives. False, with the column in *refused (from 0), where an element is no number
+ * of the encoding. */
+bool coded_from_quantised(const struct panel_form *form, const struct quantised *matrix, uint64_t row, uint64_t first,
+                          uint64_t count, const float *values, struct coded_row *to, uint64_t *refused);
+
+/* Codes nearest to values[count], with scales that make the sum of squared errors of each group small. False, with the
+ * column in *refused, where a value is NaN or infinite or has no finite value in the encoding. */
+bool coded_from_floats(const struct panel_form *form, const float *values, uint64_t count, struct coded_row *to,
+                       uint64_t *refused);
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* In which encodings an engine has its matrices. */
+#ifndef BUILDER_WEIGHTS_WEIGHT_TYPES_H
+#define BUILDER_WEIGHTS_WEIGHT_TYPES_H
+
+#include "formats/encoding/encoding.h"
+
+enum { WEIGHT_MOST_KEPT = 32, WEIGHT_PATTERN_BYTES = 128 };
+
+struct weight_types {
+    enum encoding_id matrices; /* ENCODING_NONE: as in the checkpoint */
+    enum encoding_id head;     /* the embedding and the LM head; ENCODING_NONE: as the others */
+    /* Weights of which a tensor's name matches a pattern of fnmatch; the first that does counts. */
+    struct weight_kept {
+        char pattern[WEIGHT_PATTERN_BYTES];
+        enum encoding_id encoding; /* ENCODING_NONE: as in the checkpoint */
+    } kept[WEIGHT_MOST_KEPT];
+    int kept_count;
+};
+
+#endif
