@@ -182,6 +182,7 @@ static bool read_types(struct command_line *line)
             return false;
         }
         types->matrices = with_group(types->matrices, (uint32_t)line->group);
+        types->fixed_group = true;
     }
     const struct encoding *matrices = encoding_find(types->matrices);
     if (line->head_given)

@@ -287,10 +287,14 @@ static bool choose_encoding(const struct graph *graph, struct graph_weight *weig
     if (graph_weight_has_panels(graph, weight) && !panel_form(weight->encoding, &form))
         return status_fail(status, STATUS_INTERNAL, "weight '%s': %s has no panels", weight->name,
                            encoding_name(weight->encoding));
-    if (coded_splits(weight, weight->encoding, graph->ranks)) return true;
+    const enum encoding_id splits = coded_that_splits(weight, weight->encoding, graph->ranks);
+    if (splits == weight->encoding || (splits != ENCODING_NONE && !types->fixed_group)) {
+        weight->encoding = splits;
+        return true;
+    }
     return status_fail(status, STATUS_BAD_INPUT,
                        "weight '%s': %" PRIu32 " GPUs would divide a group of %" PRIu32
-                       " columns with one scale; choose a smaller --group",
+                       " columns with one scale; choose a smaller --group or another --dtype",
                        weight->name, graph->ranks, encoding_find(weight->encoding)->block_columns);
 }
 

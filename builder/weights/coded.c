@@ -80,7 +80,8 @@ static enum encoding_id common(enum encoding_id a, enum encoding_id b)
     return ENCODING_NONE;
 }
 
-bool coded_splits(const struct graph_weight *weight, enum encoding_id encoding, uint32_t ranks)
+/* Whether ranks can each have whole groups of the encoding. */
+static bool coded_splits(const struct graph_weight *weight, enum encoding_id encoding, uint32_t ranks)
 {
     const uint32_t group = encoding_find(encoding)->block_columns;
     for (int i = 0; group && i < weight->source_count; i++) {
@@ -90,6 +91,21 @@ bool coded_splits(const struct graph_weight *weight, enum encoding_id encoding, 
             return false;
     }
     return true;
+}
+
+enum encoding_id coded_that_splits(const struct graph_weight *weight, enum encoding_id encoding, uint32_t ranks)
+{
+    while (encoding != ENCODING_NONE && !coded_splits(weight, encoding, ranks)) {
+        const struct encoding *now = encoding_find(encoding), *smaller = NULL;
+        for (size_t i = 0; encoding_at(i); i++) {
+            const struct encoding *each = encoding_at(i);
+            if (each->code == now->code && each->scale == now->scale && each->zeros == now->zeros &&
+                each->scale == SCALE_F16 && each->block_columns * 2 == now->block_columns)
+                smaller = each;
+        }
+        encoding = smaller ? smaller->id : ENCODING_NONE;
+    }
+    return encoding;
 }
 
 enum encoding_id coded_encoding(const struct graph_weight *weight, const struct checkpoint *checkpoint, uint32_t ranks)
@@ -103,18 +119,7 @@ enum encoding_id coded_encoding(const struct graph_weight *weight, const struct 
         found = i == 0 ? own : common(found, own);
         if (found == ENCODING_NONE) return found;
     }
-    while (found != ENCODING_NONE && !coded_splits(weight, found, ranks)) {
-        /* A smaller group may fit the ranks. */
-        const struct encoding *now = encoding_find(found), *smaller = NULL;
-        for (size_t i = 0; encoding_at(i); i++) {
-            const struct encoding *each = encoding_at(i);
-            if (each->code == now->code && each->scale == now->scale && each->zeros == now->zeros &&
-                each->scale == SCALE_F16 && each->block_columns * 2 == now->block_columns)
-                smaller = each;
-        }
-        found = smaller ? smaller->id : ENCODING_NONE;
-    }
-    return found;
+    return coded_that_splits(weight, found, ranks);
 }
 
 /* ---- rows ---- */

@@ -14,8 +14,9 @@
  * as no encoding has. A float16 scale stands for another one only where that is below 2^-14: subnormal. */
 enum encoding_id coded_encoding(const struct graph_weight *weight, const struct checkpoint *checkpoint, uint32_t ranks);
 
-/* Whether ranks can each have whole groups of the encoding. */
-bool coded_splits(const struct graph_weight *weight, enum encoding_id encoding, uint32_t ranks);
+/* The encoding, or that of its kind with the largest smaller group, of which every rank has whole groups; ENCODING_NONE:
+ * there is none. */
+enum encoding_id coded_that_splits(const struct graph_weight *weight, enum encoding_id encoding, uint32_t ranks);
 
 /* Buffers for a row of `columns`; false after an allocation failure. */
 bool coded_row_open(struct coded_row *row, const struct panel_form *form, uint64_t columns);

@@ -3,12 +3,15 @@
 #ifndef BUILDER_WEIGHTS_WEIGHT_TYPES_H
 #define BUILDER_WEIGHTS_WEIGHT_TYPES_H
 
+#include <stdbool.h>
+
 #include "formats/encoding/encoding.h"
 
 enum { WEIGHT_MOST_KEPT = 32, WEIGHT_PATTERN_BYTES = 128 };
 
 struct weight_types {
     enum encoding_id matrices; /* ENCODING_NONE: as in the checkpoint */
+    bool fixed_group;          /* no smaller one, where ranks would divide groups */
     enum encoding_id head;     /* the embedding and the LM head; ENCODING_NONE: as the others */
     /* Weights of which a tensor's name matches a pattern of fnmatch; the first that does counts. */
     struct weight_kept {

@@ -54,6 +54,33 @@ static void print_plans(const struct engine *file, uint32_t kind, const char *na
     printf("%s\n", any ? "" : " none");
 }
 
+/* A line for each encoding that matrices have, where there are several. */
+static void print_matrices(const struct engine *file)
+{
+    enum encoding_id only = ENCODING_NONE;
+    bool several = false;
+    for (size_t i = 0; i < file->tensor_count; i++) {
+        const enum encoding_id own = (enum encoding_id)file->tensors[i].dtype;
+        if (file->tensors[i].rank != 2) continue;
+        several = several || (only != ENCODING_NONE && own != only);
+        only = own;
+    }
+    for (size_t e = 0; several && encoding_at(e); e++) {
+        size_t tensors = 0;
+        double elements = 0, bytes = 0;
+        for (size_t i = 0; i < file->tensor_count; i++) {
+            const struct engine_tensor *tensor = &file->tensors[i];
+            if (tensor->rank != 2 || (int)tensor->dtype != (int)encoding_at(e)->id) continue;
+            tensors++;
+            elements += (double)tensor->shape[0] * (double)tensor->shape[1];
+            bytes += (double)tensor->bytes;
+        }
+        if (tensors)
+            printf("            %s: %zu matrices, %.1f M elements, %.1f MB, %.2f bits each\n",
+                   encoding_label(encoding_at(e)->id), tensors, elements * 1e-6, bytes * 1e-6, 8 * bytes / elements);
+    }
+}
+
 static void print_summary(const struct engine *file, const struct verification *verification)
 {
     const struct manifest *manifest = &file->manifest;
@@ -73,6 +100,7 @@ static void print_summary(const struct engine *file, const struct verification *
                plan_ranks(geometry), manifest->target == TARGET_CUDA ? "GPUs" : "groups of threads");
     printf("types:      weights %s, KV cache %s\n", encoding_label(manifest->weight_encoding),
            dtype_name(manifest->kv_dtype));
+    print_matrices(file);
     printf("memory:     weights %.1f MB%s, scratch %.1f MB, KV cache %.3f MB per %" PRIu64 " tokens (full: %.1f MB)\n",
            megabytes(manifest_rank_weights(manifest)), manifest->target == TARGET_CPU ? " (mapped)" : "",
            megabytes(manifest->arena_bytes + manifest->step_bytes + manifest->state_bytes + manifest->comm_bytes),

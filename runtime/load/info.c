@@ -100,6 +100,29 @@ static json_t *load_json(const struct eng_engine *engine)
     return NULL;
 }
 
+/* Matrices by encoding: how many, their elements (padding included) and bytes. */
+static json_t *encodings_json(const struct engine *file)
+{
+    json_t *encodings = json_object();
+    for (size_t e = 0; encodings && encoding_at(e); e++) {
+        json_int_t tensors = 0, elements = 0, bytes = 0;
+        for (size_t i = 0; i < file->tensor_count; i++) {
+            const struct engine_tensor *tensor = &file->tensors[i];
+            if (tensor->rank != 2 || (int)tensor->dtype != (int)encoding_at(e)->id) continue;
+            tensors++;
+            elements += (json_int_t)(tensor->shape[0] * tensor->shape[1]);
+            bytes += (json_int_t)tensor->bytes;
+        }
+        if (tensors &&
+            !json_put(encodings, encoding_label(encoding_at(e)->id),
+                      json_pack("{s:I, s:I, s:I}", "tensors", tensors, "elements", elements, "bytes", bytes))) {
+            json_decref(encodings);
+            return NULL;
+        }
+    }
+    return encodings;
+}
+
 json_t *info_json(const struct engine *file, const char *path)
 {
     json_t *info = json_object();
@@ -118,6 +141,7 @@ json_t *info_json(const struct engine *file, const char *path)
     ok = json_put(info, "golden", golden_json) && ok;
     ok = json_put(info, "file_bytes", json_integer((json_int_t)file->size)) && ok;
     ok = json_put(info, "tensors", json_integer((json_int_t)file->tensor_count)) && ok;
+    ok = json_put(info, "matrices", encodings_json(file)) && ok;
     if (ok) return info;
     json_decref(info);
     return NULL;

@@ -7,12 +7,17 @@ import os
 import shutil
 import unittest
 
-from harness import (ENGBUILD, LOGIT_TOLERANCE, SANITIZED, ReferenceTest, build_engine, needs_shared, read_json,
-                     recorded_cases, run, scratch, shared, tally, write)
+from harness import (ENGBUILD, ENGINFO, ENGRUN, FABLES, LOGIT_TOLERANCE, SANITIZED, ReferenceTest, build_engine,
+                     needs_shared, output, output_json, read_json, recorded_cases, run, scratch, shared, tally, write)
 
 DENSE = ["awq-w4-g32", "ct-fp8-channel", "ct-mxfp4", "ct-nvfp4", "ct-w4a16-g32", "ct-w4a16-g64-asym", "ct-w8a8-int",
          "fp8-block", "fp8-tensor-static", "gptq-w4-g32-sym", "gptq-w4-g64-asym-actorder", "gptq-w8-channel-v2",
          "modelopt-nvfp4"]
+# The encoding of most matrices: codes stay as they are where an encoding has them.
+ENCODINGS = {"awq-w4-g32": "int4_g32_zeros", "ct-fp8-channel": "e4m3_channel", "ct-mxfp4": "mxfp4", "ct-nvfp4": "nvfp4",
+             "ct-w4a16-g32": "int4_g32", "ct-w4a16-g64-asym": "int4_g64_zeros", "ct-w8a8-int": "int8_channel",
+             "fp8-block": "e4m3_channel", "fp8-tensor-static": "e4m3_channel", "gptq-w4-g32-sym": "int4_g32",
+             "gptq-w4-g64-asym-actorder": "F32", "gptq-w8-channel-v2": "int8_channel", "modelopt-nvfp4": "nvfp4"}
 EXPERTS = ["gpt_oss-mxfp4", "moe-awq-w4-g32", "moe-fp8-block"]  # their families are not supported
 RANKS = [[], ["--gpus", "2"]]
 
@@ -47,6 +52,23 @@ class Quantised(ReferenceTest):
                             count += 1
         tally("rows of logits of quantised models", count)
 
+    def test_codes_are_kept(self):
+        for name in DENSE:
+            for ranks in RANKS:
+                with self.subTest(name, ranks=ranks):
+                    manifest = output_json([ENGINFO, build_engine(folder_of(name), *ranks), "--json"])["manifest"]
+                    self.assertEqual(manifest["model"]["weight_dtype"], ENCODINGS[name])
+
+    def test_decoded(self):
+        """Asked for another type, codes are decoded."""
+        for name in DENSE[:3] if SANITIZED else DENSE:
+            engine = build_engine(folder_of(name), "--dtype", "f32")
+            self.assertEqual(list(output_json([ENGINFO, engine, "--json"])["matrices"]), ["F32"])
+            prompt, expected, _, _ = recorded_cases(folder_of(name))[0]
+            with self.subTest(name):
+                _, (found,) = self.logits(engine, prompt)
+                self.check_logits(found, expected[-1], LOGIT_TOLERANCE, name)
+
     def test_configuration_in_a_file_of_its_own(self):
         """Older writers put it beside config.json: the engine is the same, byte for byte."""
         for name, file, key in (("gptq-w4-g32-sym", "quantize_config.json", None), ("awq-w4-g32", "quant_config.json", None),
@@ -73,6 +95,93 @@ class Quantised(ReferenceTest):
                 result = run([ENGBUILD, "--model", folder_of(name), "--target", "cpu", "-o", os.path.join(folder, "m.eng")])
                 self.assertEqual(result.rc, 1, result.stderr)
                 self.assertIn("model_type", result.stderr)
+
+
+class OwnCodes(ReferenceTest):
+    """Encodings that engbuild makes of 16-bit weights (--dtype), on the shipped model."""
+
+    # Flags, the encoding that enginfo names, most bits an element of the engine's weights, and the largest difference of a
+    # logit (they reach 20): about twice that found, so that a group with a wrong scale shows.
+    TYPES = [(["int8"], "int8_channel", 8.5, 0.37), (["int8", "--group", "64"], "int8_g64", 8.7, 0.3),
+             (["int4"], "int4_g128", 6, 3.5), (["int4", "--group", "32"], "int4_g32", 6.5, 2.5),
+             (["fp8"], "e4m3_channel", 8.5, 1.5), (["mxfp4"], "mxfp4", 6.5, 4.5), (["nvfp4"], "nvfp4", 6.5, 2.3)]
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cases = [case for case in read_json(FABLES, "reference.json")["cases"] if "logits" in case]
+
+    def engine(self, flags, *more):
+        return build_engine(FABLES, "--dtype", *flags, *more)
+
+    def test_logits(self):
+        parameters = output_json([ENGINFO, build_engine(FABLES), "--json"])["manifest"]["model"]["parameters"]
+        for flags, name, bits, tolerance in self.TYPES:
+            with self.subTest(name):
+                engine = self.engine(flags)
+                manifest = output_json([ENGINFO, engine, "--json"])["manifest"]
+                self.assertEqual(manifest["model"]["weight_dtype"], name)
+                self.assertLess(manifest["memory"]["weights_bytes"] * 8, parameters * bits)
+                largest = 0
+                for case in self.cases[:2 if SANITIZED else None]:
+                    _, (row,) = self.logits(engine, case["ids"])
+                    self.check_logits(row, case["logits"], tolerance, name)
+                    largest = max(largest, max(abs(a - b) for a, b in zip(row, case["logits"])))
+                self.assertGreater(largest, 1e-3, "nothing is rounded")
+                output([ENGRUN, engine, "--selftest"])
+
+    def test_instruction_sets(self):
+        """The same weights in every instruction set that this processor has."""
+        prompt = self.cases[0]["ids"]
+        for flags, name, _, _ in self.TYPES:
+            _, (expected,) = self.logits(self.engine(flags), prompt, 1, "--isa", "portable")
+            for isa in ("avx2", "avx512", "avx512bf16"):
+                with self.subTest(name, isa=isa):
+                    if run([ENGRUN, self.engine(flags), "--tokens", "1", "-n", "1", "--isa", isa]).rc:
+                        continue
+                    _, (found,) = self.logits(self.engine(flags), prompt, 1, "--isa", isa)
+                    self.check_logits(found, expected, 2e-3, name)
+
+    def test_ranks(self):
+        """Groups of 128 would be divided: they become smaller unless their size was asked for."""
+        prompt = self.cases[0]["ids"]
+        for flags in (["int8"], ["int4", "--group", "32"], ["fp8"], ["mxfp4"]):
+            with self.subTest(flags):
+                _, (expected,) = self.logits(self.engine(flags), prompt, 1, "--isa", "portable")
+                _, (found,) = self.logits(self.engine(flags, "--gpus", "2"), prompt, 1, "--isa", "portable")
+                self.check_logits(found, expected, 1e-3 if flags[0] in ("mxfp4",) or "--group" in flags else 1, str(flags))
+        self.engine(["int4"], "--gpus", "2")
+        with scratch() as folder:
+            result = run([ENGBUILD, "--model", FABLES, "--target", "cpu", "--dtype", "int4", "--group", "128", "--gpus", "2",
+                          "-o", os.path.join(folder, "m.eng")])
+            self.assertEqual(result.rc, 1, result.stderr)
+            self.assertIn("would divide a group of 128 columns", result.stderr)
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_some_weights_keep_another_type(self):
+        def types(*flags):
+            info = output_json([ENGINFO, self.engine(["int4", "--group", "32"], *flags), "--json"])
+            return {name: kind["tensors"] for name, kind in info["matrices"].items()}
+        # Five layers of four matrices, and the embedding, which is the LM head.
+        self.assertEqual(types(), {"int4_g32": 20, "int8_channel": 1})
+        self.assertEqual(types("--head-dtype", "int4"), {"int4_g32": 20, "int4_g128": 1})
+        self.assertEqual(types("--head-dtype", "bf16", "--keep", "*.down_proj.weight=int8,*.layers.0.*=bf16"),
+                         {"int4_g32": 12, "int8_channel": 5, "BF16": 4})
+        self.assertIn("matrices", output([ENGINFO, self.engine(["int4"])]))
+
+    def test_refusals(self):
+        for flags, words, rc in ((["--group", "32"], "--group: only with --dtype int4 or int8", 2),
+                                 (["--dtype", "fp8", "--group", "32"], "--group: only with", 2),
+                                 (["--dtype", "int4", "--group", "48"], "--group", 2),
+                                 (["--dtype", "int4", "--keep", "x"], "--keep: expected PATTERN=TYPE", 2),
+                                 (["--dtype", "int4", "--keep", "=int8"], "--keep: expected PATTERN=TYPE", 2),
+                                 (["--dtype", "int4", "--keep", "*=int5"], "--keep: expected PATTERN=TYPE", 2),
+                                 (["--dtype", "int4", "--keep", ",".join(["*=int8"] * 40)], "--keep: expected at most", 2),
+                                 (["--dtype", "int4", "--keep", "*.nothing=int8"], "matches no matrix", 1)):
+            with self.subTest(flags), scratch() as folder:
+                result = run([ENGBUILD, "--model", FABLES, "--target", "cpu", "-o", os.path.join(folder, "m.eng"), *flags])
+                self.assertEqual(result.rc, rc, result.stderr)
+                self.assertIn(words, result.stderr)
+                self.assertEqual(os.listdir(folder), [])
 
 
 if __name__ == "__main__":
