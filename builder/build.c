@@ -61,7 +61,7 @@ static bool make_graph(struct build *build, struct graph *graph, enum plan_kind 
 {
     graph_init(graph, &build->checkpoint.config, kind);
     graph->target = build->target;
-    graph->compute_dtype = half_dtype(build);
+    graph->compute_dtype = build->target == TARGET_CPU ? build->options->compute : half_dtype(build);
     graph->small_batch = small_batch;
     graph->ranks = build->options->gpus;
     if (graph->ranks > 1) graph->rank_config = &build->rank_config;

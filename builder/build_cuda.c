@@ -134,6 +134,10 @@ bool build_cuda_open(struct build *build, struct status *status)
     if (options->types.matrices && options->types.matrices != ENCODING_BF16 && options->types.matrices != ENCODING_F16)
         return status_fail(status, STATUS_USAGE, "--dtype: the cuda target has bf16 and fp16 matrices, found %s",
                            encoding_label(options->types.matrices));
+    if (options->compute && (enum encoding_id)options->compute != options->types.matrices)
+        return status_fail(status, STATUS_USAGE,
+                           "--compute: products of the cuda target have the type of the matrices (--dtype), found %s",
+                           dtype_name(options->compute));
     if (options->types.head || options->types.kept_count)
         return status_fail(status, STATUS_USAGE,
                            "--head-dtype and --keep: the cuda target has all matrices in one type");

@@ -68,7 +68,8 @@ struct graph {
     uint32_t ranks;                         /* 1, or what pass_shard splits the model into */
     enum plan_kind kind;
     enum engine_target target; /* TARGET_CPU unless the builder says otherwise */
-    enum dtype compute_dtype;  /* CUDA: dtype of matrices and of 16-bit values, F16 or BF16 */
+    enum dtype compute_dtype;  /* CUDA: dtype of matrices and of 16-bit values, F16 or BF16; CPU: BF16: matmuls round
+                                  activations to it */
     bool small_batch;          /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
     struct graph_node *nodes;
     int node_count, node_capacity;

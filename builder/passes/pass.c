@@ -4,9 +4,9 @@
 #include <string.h>
 
 const struct pass *const passes[] = {
-    &pass_shard,                                     /* several ranks */
-    &pass_last_position,   &pass_fuse_residual_norm, /* CPU */
-    &pass_fuse_all_reduce,                           /* devices, down to activation_dtypes */
+    &pass_shard,                                                            /* several ranks */
+    &pass_last_position,   &pass_fuse_residual_norm,   &pass_compute_dtype, /* CPU */
+    &pass_fuse_all_reduce,                                                  /* devices, down to activation_dtypes */
     &pass_fuse_norm_add,   &pass_fuse_residual_matmul, &pass_fuse_norm_matmul, &pass_fuse_rope_attention,
     &pass_matmul_inputs,   &pass_activation_dtypes,    &pass_dead_code,        NULL,
 };

@@ -7,7 +7,7 @@
  * instruction set, each output element is one chain of additions over k = 0, 1, 2, ... that depends neither on rows nor
  * on any tunable nor on the number of threads, so a sequence gives the same bits alone and in a batch. AVX512BF16
  * splits each activation into two bf16 (hi + lo, relative error 2^-17) and adds hi products before lo products of each
- * pair of k; the other instruction sets use the float activation. Infinite and NaN activations stay what they are;
+ * pair of k, unless x is rounded to bf16 anyway; the other instruction sets use the float activation. Infinite and NaN activations stay what they are;
  * AVX512BF16 treats subnormal numbers as zero and makes NaN of an infinite weight times a finite activation.
  *
  * An op call takes about 100 KiB of each member's stack. */
@@ -44,6 +44,7 @@ enum matmul_param {
     MATMUL_NORM_DTYPE,
     MATMUL_EPS_BITS, /* bits of a float32 >= 0 */
     MATMUL_INPUT_DTYPE,
+    MATMUL_COMPUTE_DTYPE, /* CPU: F32, or BF16: x is rounded to bf16 before it is multiplied */
     MATMUL_SCALE_BITS,    /* bits of a float32 above 0; 1 with a gate */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
     /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and

@@ -26,7 +26,7 @@ MATMUL_INLINE void split(__m512 x, __m256i *hi, __m256i *lo)
     *lo = (__m256i)_mm512_cvtneps_pbh(rest);
 }
 
-static void prepare(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
+static void prepare_split(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
 {
     const __m512i interleave = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
     for (int64_t row = 0; row < rows; row++) {
@@ -50,11 +50,34 @@ static void prepare(const float *x, int64_t k, int64_t rows, int64_t first, int6
     }
 }
 
+/* NaN stays NaN and infinity infinity; a finite number beyond the largest bf16 becomes infinite. */
+static void prepare_pairs(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
+{
+    for (int64_t row = 0; row < rows; row++) {
+        const float *from = x + row * k;
+        uint32_t *to = (uint32_t *)out + first / 2 * rows + row;
+        for (int64_t i = first; i < last; i += 16) {
+            const int64_t count = last - i < 16 ? last - i : 16, pairs = (count + 1) / 2;
+            const __m256i both =
+                (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from + i));
+            if (rows == 1) {
+                _mm256_mask_storeu_epi32(to, (__mmask8)((1u << pairs) - 1), both);
+                to += pairs;
+            } else {
+                _Alignas(32) uint32_t units[8];
+                _mm256_store_si256((__m256i *)(void *)units, both);
+                for (int64_t pair = 0; pair < pairs; pair++, to += rows) *to = units[pair];
+            }
+        }
+    }
+}
+
 MATMUL_INLINE __m512bh broadcast_pair(const uint32_t *pair) { return (__m512bh)_mm512_set1_epi32((int)*pair); }
 MATMUL_INLINE __m512bh load_pairs(const unsigned char *weights) { return (__m512bh)_mm512_loadu_si512(weights); }
 
-/* The side of the tile with fewer operands is held in registers, the other one streams. */
-MATMUL_INLINE void tile_split(const struct matmul_tile_call *call, const int panels, const int rows)
+/* The side of the tile with fewer operands is held in registers, the other one streams. `terms`: 2 in split form, 1 in pair
+ * form. */
+MATMUL_INLINE void tile_pairs(const struct matmul_tile_call *call, const int panels, const int rows, const int terms)
 {
     const size_t panel_bytes = call->panel_bytes, prefetch_step = call->prefetch_step;
     const unsigned char *weights = call->weights, *prefetch = call->prefetch;
@@ -70,21 +93,16 @@ MATMUL_INLINE void tile_split(const struct matmul_tile_call *call, const int pan
         MATMUL_UNROLL
         for (int panel = 0; panel < panels; panel++) __builtin_prefetch(prefetch + (size_t)panel * panel_bytes);
         prefetch += prefetch_step;
-        if (2 * rows <= panels) {
-            __m512bh hi[MATMUL_MAX_TILE_ROWS], lo[MATMUL_MAX_TILE_ROWS];
+        if (terms * rows <= panels) {
+            __m512bh values[2 * MATMUL_MAX_TILE_ROWS];
             MATMUL_UNROLL
-            for (int row = 0; row < rows; row++) {
-                hi[row] = broadcast_pair(x + 2 * row);
-                lo[row] = broadcast_pair(x + 2 * row + 1);
-            }
+            for (int i = 0; i < terms * rows; i++) values[i] = broadcast_pair(x + i);
             MATMUL_UNROLL
             for (int panel = 0; panel < panels; panel++) {
                 __m512bh pairs = load_pairs(weights + (size_t)panel * panel_bytes);
                 MATMUL_UNROLL
-                for (int row = 0; row < rows; row++) {
-                    sums[row][panel] = _mm512_dpbf16_ps(sums[row][panel], pairs, hi[row]);
-                    sums[row][panel] = _mm512_dpbf16_ps(sums[row][panel], pairs, lo[row]);
-                }
+                for (int i = 0; i < terms * rows; i++)
+                    sums[i / terms][panel] = _mm512_dpbf16_ps(sums[i / terms][panel], pairs, values[i]);
             }
         } else {
             __m512bh pairs[MATMUL_MAX_TILE_PANELS];
@@ -92,18 +110,15 @@ MATMUL_INLINE void tile_split(const struct matmul_tile_call *call, const int pan
             for (int panel = 0; panel < panels; panel++)
                 pairs[panel] = load_pairs(weights + (size_t)panel * panel_bytes);
             MATMUL_UNROLL
-            for (int row = 0; row < rows; row++) {
-                __m512bh hi = broadcast_pair(x + 2 * row), lo = broadcast_pair(x + 2 * row + 1);
+            for (int i = 0; i < terms * rows; i++) {
+                __m512bh value = broadcast_pair(x + i);
                 MATMUL_UNROLL
                 for (int panel = 0; panel < panels; panel++)
-                    sums[row][panel] = _mm512_dpbf16_ps(sums[row][panel], pairs[panel], hi);
-                MATMUL_UNROLL
-                for (int panel = 0; panel < panels; panel++)
-                    sums[row][panel] = _mm512_dpbf16_ps(sums[row][panel], pairs[panel], lo);
+                    sums[i / terms][panel] = _mm512_dpbf16_ps(sums[i / terms][panel], pairs[panel], value);
             }
         }
         weights += 4 * PANEL_ROWS;
-        x += 2 * rows;
+        x += terms * rows;
     }
     MATMUL_UNROLL
     for (int row = 0; row < rows; row++) {
@@ -113,25 +128,37 @@ MATMUL_INLINE void tile_split(const struct matmul_tile_call *call, const int pan
     }
 }
 
-#define DEFINE_TILE(PANELS, ROWS, KIND) \
-    static void tile_##KIND##_##PANELS##x##ROWS(const struct matmul_tile_call *call) { tile_split(call, PANELS, ROWS); }
-#define LIST_TILE(PANELS, ROWS, KIND) [MATMUL_WEIGHTS_##KIND][PANELS][ROWS] = tile_##KIND##_##PANELS##x##ROWS,
+#define DEFINE_TILE(PANELS, ROWS, NAME, TERMS) \
+    static void NAME##_##PANELS##x##ROWS(const struct matmul_tile_call *call) { tile_pairs(call, PANELS, ROWS, TERMS); }
+#define DEFINE_SPLIT(PANELS, ROWS, KIND) DEFINE_TILE(PANELS, ROWS, split_##KIND, 2)
+#define DEFINE_PAIRS(PANELS, ROWS, KIND) DEFINE_TILE(PANELS, ROWS, pairs_##KIND, 1)
+#define LIST_SPLIT(PANELS, ROWS, KIND)   [MATMUL_WEIGHTS_##KIND][PANELS][ROWS] = split_##KIND##_##PANELS##x##ROWS,
+#define LIST_PAIRS(PANELS, ROWS, KIND)   [MATMUL_WEIGHTS_##KIND][PANELS][ROWS] = pairs_##KIND##_##PANELS##x##ROWS,
 
-MATMUL_TILES_24(DEFINE_TILE, BF16)
+MATMUL_TILES_24(DEFINE_SPLIT, BF16)
+MATMUL_TILES_24(DEFINE_PAIRS, BF16)
 
-static const struct matmul_kernels kernels = {
+static const struct matmul_kernels split_kernels = {
     .isa = CPU_AVX512BF16,
-    .split = true,
-    .prepare = prepare,
+    .pair_units = 2,
+    .prepare = prepare_split,
     .finish = matmul_finish_avx512,
-    .tiles = {MATMUL_TILES_24(LIST_TILE, BF16)},
+    .tiles = {MATMUL_TILES_24(LIST_SPLIT, BF16)},
+};
+
+static const struct matmul_kernels pair_kernels = {
+    .isa = CPU_AVX512BF16,
+    .pair_units = 1,
+    .prepare = prepare_pairs,
+    .finish = matmul_finish_avx512,
+    .tiles = {MATMUL_TILES_24(LIST_PAIRS, BF16)},
 };
 
 void matmul_run_avx512bf16(const struct op_call *call, struct team_member *member)
 {
-    if (call->params[MATMUL_DTYPE] == DTYPE_BF16)
-        matmul_loop(call, member, &kernels);
-    else
+    if (call->params[MATMUL_DTYPE] != DTYPE_BF16)
         matmul_run_avx512(call, member);
+    else
+        matmul_loop(call, member, call->params[MATMUL_COMPUTE_DTYPE] == DTYPE_BF16 ? &pair_kernels : &split_kernels);
 }
 #endif

@@ -32,6 +32,7 @@ const char *matmul_device_illegal(const int64_t *params)
     if (dtype != DTYPE_F16 && dtype != DTYPE_BF16) return "parameter dtype is not F16 or BF16";
     if (params[MATMUL_INPUT_DTYPE] != (params[MATMUL_HAS_NORM] ? DTYPE_F32 : dtype))
         return "parameter input_dtype is not that of w, or F32 with a norm";
+    if (params[MATMUL_COMPUTE_DTYPE] != DTYPE_F32) return "parameter compute_dtype is not F32";
     if (matmul_is_gated(params) && n % 16) return "parameter n is not a multiple of 16 with a gate";
     if (params[MATMUL_HAS_RESIDUAL] && params[MATMUL_OUT_DTYPE] != DTYPE_F32)
         return "a residual with an out_dtype that is not F32";

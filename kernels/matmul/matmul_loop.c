@@ -61,6 +61,7 @@ static void decode(const struct op_call *call, struct matmul_problem *problem)
         .weights_kind = weights_kind(params[MATMUL_DTYPE]),
         .activation = (enum activation)params[MATMUL_EPILOGUE],
         .scale = op_float_param(params, MATMUL_SCALE_BITS),
+        .rounds = params[MATMUL_COMPUTE_DTYPE] == DTYPE_BF16,
         .bias_dtype = (enum dtype)params[MATMUL_BIAS_DTYPE],
         .x = call->operands[MATMUL_X],
         .weights = call->operands[MATMUL_W],
@@ -117,12 +118,22 @@ static void prepare_float(const float *x, int64_t k, int64_t rows, int64_t first
     }
 }
 
+static void prepare_rounded(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
+{
+    float *to = out;
+    for (int64_t row = 0; row < rows; row++) {
+        const float *from = x + row * k;
+        for (int64_t i = first; i < last; i++) to[i * rows + row] = bf16_to_float(bf16_from_float(from[i]));
+    }
+}
+
 static void prepare_group(const struct matmul_problem *problem, const struct matmul_kernels *kernels, int64_t row,
                           int64_t rows, int64_t first, int64_t last, float *activations)
 {
     float *group = activations + row * problem->activation_depth;
-    (kernels->prepare ? kernels->prepare : prepare_float)(problem->x + row * problem->k, problem->k, rows, first, last,
-                                                          group);
+    matmul_prepare *prepare = problem->rounds ? prepare_rounded : prepare_float;
+    (kernels->prepare ? kernels->prepare : prepare)(problem->x + row * problem->k, problem->k, rows, first, last,
+                                                    group);
 }
 
 static void prepare_private(const struct matmul_problem *problem, const struct blocking *blocking,
@@ -175,7 +186,8 @@ static void run_panels(const struct matmul_problem *problem, const struct blocki
             tile_rows = tile_rows_at(problem, blocking, row);
             tile.prefetch_step = next && prefetched < block_bytes ? step : 0;
             tile.prefetch = tile.prefetch_step ? next + prefetched : tile.weights; /* 0: the same line each time */
-            tile.activations = activations + row * problem->activation_depth + first * tile_rows;
+            const int64_t units = kernels->pair_units ? first / 2 * kernels->pair_units : first;
+            tile.activations = activations + row * problem->activation_depth + units * tile_rows;
             tile.sums = sums + (row - first_row) * panels * PANEL_ROWS;
             kernels->tiles[problem->weights_kind][panels][tile_rows](&tile);
             prefetched += block_bytes / LINE_BYTES * step;
@@ -218,14 +230,14 @@ void matmul_loop(const struct op_call *call, struct team_member *member, const s
     struct blocking blocking;
     decode(call, &problem);
     if (problem.rows <= 0) return;
-    problem.activation_depth = kernels->split ? problem.k + problem.k % 2 : problem.k;
+    problem.activation_depth = kernels->pair_units ? (problem.k + 1) / 2 * kernels->pair_units : problem.k;
     plan_blocking(call->params, &problem, kernels->isa, &blocking);
     int64_t threads = call->params[MATMUL_THREADS];
     bool works = threads == 0 || member->index < threads;
 
     const float *activations = problem.x;
     /* Single rows in float form are x itself. */
-    if (kernels->split || (problem.rows > 1 && blocking.tile_rows > 1)) {
+    if (kernels->pair_units || problem.rounds || (problem.rows > 1 && blocking.tile_rows > 1)) {
         if (problem.rows * problem.activation_depth <= PRIVATE_BYTES / (int64_t)sizeof(float)) {
             if (works) prepare_private(&problem, &blocking, kernels, scratch->activations);
             activations = scratch->activations;

@@ -47,6 +47,8 @@ static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
     [MATMUL_NORM_DTYPE] = {"norm_dtype", 12, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_NORM, .fallback = DTYPE_BF16},
     [MATMUL_EPS_BITS] = {"eps_bits", 13, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
     [MATMUL_INPUT_DTYPE] = {"input_dtype", 14, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_X, .fallback = DTYPE_F32},
+    [MATMUL_COMPUTE_DTYPE] = {"compute_dtype", OP_LATER_PARAM_ID + 1, PARAM_DTYPE, PARAM_OF_NODE,
+                              .fallback = DTYPE_F32},
     [MATMUL_SCALE_BITS] = OP_SCALE_PARAM(OP_LATER_PARAM_ID),
 };
 static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
@@ -85,6 +87,7 @@ static const char *cpu_illegal(const int64_t *params)
 {
     struct panel_form form;
     if (params[MATMUL_HAS_NORM]) return "CPU code has no norm";
+    if (params[MATMUL_COMPUTE_DTYPE] == DTYPE_F16) return "parameter compute_dtype is F16";
     if (!panel_form(params[MATMUL_DTYPE], &form)) return op_no_kernel(form.encoding, "dtype");
     if (matmul_is_gated(params) && params[MATMUL_N] % (2 * PANEL_ROWS) != 0)
         return "parameter n is not a multiple of 32 with a gate";

@@ -6,7 +6,8 @@
  * memory. Since f32 stores and loads are exact, cutting K into ranges changes no bit. Activations come in groups of
  * `rows` rows, so that a tile reads them as one stream:
  *   float form: f32[k][rows]
- *   split form: {hi, lo}[k / 2][rows], hi and lo each two bf16 for k and k + 1 (0 beyond K) */
+ *   split form: {hi, lo}[k / 2][rows], hi and lo each two bf16 for k and k + 1 (0 beyond K)
+ *   pair form:  two bf16 [k / 2][rows], for k and k + 1 (0 beyond K) */
 #ifndef KERNELS_MATMUL_MATMUL_TILE_H
 #define KERNELS_MATMUL_MATMUL_TILE_H
 
@@ -51,7 +52,8 @@ struct matmul_problem {
     float scale;
     enum dtype bias_dtype;
     const float *x;
-    int64_t activation_depth; /* K as the activations hold it: they take 4 bytes for each in both forms */
+    int64_t activation_depth; /* units of 4 bytes that the activations of a row take */
+    bool rounds;              /* activations to bf16 */
     const unsigned char *weights;
     size_t panel_bytes;
     float *out;
@@ -69,12 +71,14 @@ struct matmul_finish_call {
     int64_t first_panel, panels;
 };
 
+typedef void matmul_prepare(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out);
+
 struct matmul_kernels {
     enum cpu_isa isa;
-    bool split; /* activations in split form */
+    int pair_units; /* units of 4 bytes for a pair of k: 2 in split form, 1 in pair form; 0: float form */
     /* Writes k in [first, last) of a group of `rows` rows; `first` is even, and `last` too unless it is K. `out` is the
      * group's start. NULL: float form. */
-    void (*prepare)(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out);
+    matmul_prepare *prepare;
     void (*finish)(const struct matmul_finish_call *call);
     matmul_tile *tiles[MATMUL_WEIGHTS_COUNT][MATMUL_MAX_TILE_PANELS + 1][MATMUL_MAX_TILE_ROWS + 1];
 };
