@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce's kernels on the host, every rank with blocks of its own: some rounds in a row, each with the last one's out as input,
- * without a barrier between ranks. Made and run by emulation_test.py, which gives the kernel's parameters (KERNEL_PARAMS of
- * kernels/cuda/include/device.cuh) and
+ * without a barrier between ranks. emulation_test.py includes it in a namespace for each case, after the headers that are named
+ * here, and gives the kernel's parameters (KERNEL_PARAMS of kernels/cuda/include/device.cuh) and
  *
  *   TWO_SHOT   1: all_reduce_two_shot, else all_reduce_one_shot
  *   VALID      rows that are valid

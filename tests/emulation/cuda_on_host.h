@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA C++ on the host, as far as the collectives' kernels use it: a block is a thread, and its threads are contexts that take
- * turns in it (makecontext). They give way where they wait: at barriers, in shuffles, and whenever they look at memory that
+ * turns in it (makecontext starts them, longjmp switches, without system calls). They give way where they wait: at barriers, in shuffles, and whenever they look at memory that
  * another GPU may write. What runs in another order here than on a GPU must not matter; how fast anything is cannot be seen.
  * No clusters, no fp16. */
 #ifndef TESTS_EMULATION_CUDA_ON_HOST_H
 #define TESTS_EMULATION_CUDA_ON_HOST_H
 
 #include <sched.h>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <memory>
 #include <vector>
 
 #define KERNELS_ON_HOST
@@ -50,15 +52,20 @@ static thread_local index_of threadIdx, blockIdx;
 struct meeting {
     int arrived = 0, generation = 0;
 };
+struct place {
+    jmp_buf jump;
+};
 struct block {
     std::vector<ucontext_t> contexts;
-    std::vector<bool> ended;
-    std::vector<std::vector<char>> stacks;
+    std::vector<place> places; /* where those that have begun go on */
+    std::vector<bool> begun, ended;
+    std::unique_ptr<char[]> stacks; /* not filled: few of their pages are touched */
     std::vector<meeting> warps;
     std::vector<float> lanes;
     meeting all;
     ucontext_t caller;
     int threads, current = 0;
+    bool waits = false; /* since the last barrier a thread looked at memory so often that it looked at the clock, too */
     void (*body)();
 };
 static thread_local block *running;
@@ -69,7 +76,11 @@ static void switch_to(int next)
     const int before = own->current;
     own->current = next;
     threadIdx.x = (unsigned)next;
-    swapcontext(&own->contexts[before], &own->contexts[next]);
+    if (!_setjmp(own->places[before].jump)) {
+        if (own->begun[next]) _longjmp(own->places[next].jump, 1);
+        own->begun[next] = true;
+        setcontext(&own->contexts[next]);
+    }
     threadIdx.x = (unsigned)own->current;
 }
 
@@ -79,7 +90,13 @@ static void give_way()
     int next = own->current;
     do next = (next + 1) % own->threads;
     while (own->ended[next] && next != own->current);
-    if (next <= own->current) sched_yield(); /* once around: now other blocks */
+    if (next <= own->current) { /* once around: now other blocks */
+        const struct timespec time = {0, 200000};
+        if (own->waits)
+            nanosleep(&time, nullptr);
+        else
+            sched_yield();
+    }
     if (next != own->current) switch_to(next);
 }
 
@@ -89,6 +106,7 @@ static void meet(meeting &where, int count)
     if (++where.arrived == count) {
         where.arrived = 0;
         where.generation++;
+        running->waits = false;
     }
     while (where.generation == generation) give_way();
 }
@@ -112,18 +130,21 @@ static void run_block(int number, int threads, void (*body)())
     own.body = body;
     own.threads = threads;
     own.contexts.resize(threads);
+    own.places.resize(threads);
+    own.begun.assign(threads, false);
     own.ended.assign(threads, false);
-    own.stacks.assign(threads, std::vector<char>(STACK_BYTES));
+    own.stacks.reset(new char[(size_t)threads * STACK_BYTES]);
     own.warps.resize(threads / 32);
     own.lanes.resize(threads);
     for (int i = 0; i < threads; i++) {
         getcontext(&own.contexts[i]);
-        own.contexts[i].uc_stack.ss_sp = own.stacks[i].data();
+        own.contexts[i].uc_stack.ss_sp = own.stacks.get() + (size_t)i * STACK_BYTES;
         own.contexts[i].uc_stack.ss_size = STACK_BYTES;
         makecontext(&own.contexts[i], run_thread, 0);
     }
     blockIdx.x = (unsigned)number;
     threadIdx.x = 0;
+    own.begun[0] = true;
     swapcontext(&own.caller, &own.contexts[0]);
 }
 
@@ -200,6 +221,7 @@ static uint4 comm_load(const uint4 *from)
 static unsigned long long comm_clock_ns()
 {
     struct timespec time;
+    running->waits = true;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (unsigned long long)time.tv_sec * 1000000000 + (unsigned long long)time.tv_nsec;
 }

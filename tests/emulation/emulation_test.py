@@ -16,6 +16,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
+HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
+           "kernels/all_reduce/all_reduce_two_shot.cuh", "kernels/rope_append/rope_append.cuh"]
+MACROS = ["TWO_SHOT", "VALID", "MISSING", "SPOIL"]  # all else in a case is a parameter of its kernel
 F32, BF16 = 1, 3
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
 SECONDS = 120
@@ -62,46 +65,62 @@ def rotations():
                "HAS_NORM": norm, "ROTARY_DIM": rotary, "NORM_SCOPE": scope}
 
 
+def source_of(cases):
+    """One program of all cases, each in a namespace of its own: the compiler needs half a second for what they share, a twentieth
+    for each case. The program's argument is the index of a case."""
+    lines = ["#include <%s>" % header for header in ("cstdio", "pthread.h")]
+    lines += ['#include "%s"' % header for header in HEADERS]
+    for number, case in enumerate(cases):
+        macros = {"SPOIL": 0, **{name: case[name] for name in MACROS if name in case}}
+        params = {name: value for name, value in case.items() if name not in MACROS}
+        params.update(NORM_DTYPE=BF16, COUNT_INDEX=0, EPS_BITS=0x3727C5AC)  # 1e-5
+        macros["KERNEL_PARAMS"] = "".join("PARAM(%s)=%d;" % param for param in params.items())
+        for name, value in macros.items():
+            lines += ["#undef %s" % name, "#define %s %s" % (name, value)]
+        source = "all_reduce_on_host.cu" if "TWO_SHOT" in case else "rope_append_on_host.cu"
+        lines += ["namespace case_%d {" % number, '#include "tests/emulation/%s"' % source, "}"]
+    mains = ", ".join("case_%d::main" % number for number in range(len(cases)))
+    lines += ["static int (*const cases[])() = {%s};" % mains,
+              "int main(int, char **arguments) { return cases[atoi(arguments[1])](); }", ""]
+    return "\n".join(lines)
+
+
 @unittest.skipUnless(COMPILER, "needs a C++ compiler")
 class Emulation(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
+    def setUp(self):
         folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = folder.name
-        # The header that all programs begin with, compiled once: it is more than a third of the time of each.
-        shutil.copy(os.path.join(HERE, "cuda_on_host.h"), cls.folder)
-        header = os.path.join(cls.folder, "cuda_on_host.h")
-        subprocess.run([*COMPILE, "-x", "c++-header", "-o", header + ".gch", header], check=True)
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
 
-    def problem_of(self, number, case, spoil=0):
-        """None if all is well."""
-        macros = {name: case[name] for name in ("TWO_SHOT", "VALID", "MISSING") if name in case}
-        source = "all_reduce_on_host.cu" if "TWO_SHOT" in case else "rope_append_on_host.cu"
-        params = {name: value for name, value in case.items() if name not in macros}
-        params.update(NORM_DTYPE=BF16, COUNT_INDEX=0, EPS_BITS=0x3727C5AC)  # 1e-5
-        program = os.path.join(self.folder, "%d" % number)
-        command = [*COMPILE, "-include", os.path.join(self.folder, "cuda_on_host.h"), "-x", "c++", "-o", program,
-                   "-DSPOIL=%d" % spoil, *("-D%s=%d" % macro for macro in macros.items()),
-                   "-DKERNEL_PARAMS=" + "".join("PARAM(%s)=%d;" % param for param in params.items()),
-                   os.path.join(HERE, source)]
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-        if made.returncode:
-            return made.stderr
-        try:
-            ran = subprocess.run([program], capture_output=True, text=True, check=False, timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            return "no end"
-        finally:
-            os.unlink(program)
-        return ran.stdout + ran.stderr + "exit code %d" % ran.returncode if ran.returncode else None
+    def problems_of(self, cases, at_once=2):
+        """A text for each case, None if all is well."""
+        program = os.path.join(self.folder, "cases")
+        made = subprocess.run([*COMPILE, "-x", "c++", "-o", program, "-"], input=source_of(cases), capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(made.returncode, 0, made.stderr)
 
-    def check(self, cases):
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            futures = [(case, pool.submit(self.problem_of, number, case)) for number, case in enumerate(cases)]
-            for case, future in futures:
-                with self.subTest(**case):
-                    self.assertIsNone(future.result())
+        def run(number):
+            try:
+                ran = subprocess.run([program, str(number)], capture_output=True, text=True, check=False, timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                return "no end"
+            return ran.stdout + ran.stderr + "exit code %d" % ran.returncode if ran.returncode else None
+
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            return list(pool.map(run, range(len(cases))))
+
+    def check(self, cases, **options):
+        cases = list(cases)
+        problems = self.problems_of(cases, **options)
+        self.assertEqual(len(problems), len(cases))
+        for case, problem in zip(cases, problems):
+            with self.subTest(**case):
+                self.assertIsNone(problem)
+
+    def check_defects(self, cases, words):
+        for case, problem, word in zip(cases, self.problems_of(cases), words, strict=True):
+            with self.subTest(**case):
+                self.assertIn(word, problem)
 
     def test_two_shot(self):
         self.check(two_shots())
@@ -110,22 +129,20 @@ class Emulation(unittest.TestCase):
         self.check(one_shots())
 
     def test_a_missing_rank(self):
-        self.check(missing_ranks())
+        cases = list(missing_ranks())
+        self.check(cases, at_once=len(cases))  # they wait most of the time
 
     def test_rope_append(self):
         self.check(rotations())
 
     def test_defects_of_rope_append_are_seen(self):
-        for spoil, words in ((1, "q row 5"), (2, "v of row 0"), (3, "pages was written")):
-            with self.subTest(spoil=spoil):
-                self.assertIn(words, self.problem_of(spoil, next(rotations()), spoil))
+        case = next(rotations())
+        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["q row 5", "v of row 0", "pages was written"])
 
     def test_defects_are_seen(self):
         case = next(one_shots())
-        for spoil, words in ((1, "left"), (2, "out"), (3, "normed")):
-            with self.subTest(spoil=spoil):
-                self.assertIn(words, self.problem_of(spoil, case, spoil))
-        self.assertIn("blames", self.problem_of(4, {**case, "RANKS": 3, "MISSING": 1}, 4))
+        cases = [{**case, "SPOIL": spoil} for spoil in (1, 2, 3)] + [{**case, "SPOIL": 4, "RANKS": 3, "MISSING": 1}]
+        self.check_defects(cases, ["left", "out", "normed", "blames"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rope_append on the host: KERNEL_PARAMS is the problem, VALID its valid rows. Compares q and every element of the pages
  * with plain code in double; prints what differs and exits with 1. SPOIL: 1 to 3 what a kernel with a defect could leave,
- * for the checks to see; 0 nothing. */
+ * for the checks to see; 0 nothing. emulation_test.py includes it in a namespace for each case, after these headers. */
 #include "tests/emulation/cuda_on_host.h"
 
 #include "kernels/rope_append/rope_append.cuh"
