@@ -14,7 +14,7 @@ struct shape {
     int64_t rotary_dim, norm_scope;
 };
 
-enum { LAYERS = 3, LAYER = 1 /* the launch's layer: the others' memory must stay as it is */ };
+enum { LAYERS = 3, LAYER = 1 /* the launch's layer: the others' memory must stay as it is */, PIECE_BYTES = 1024 };
 
 struct setup {
     struct test_case test;
@@ -80,12 +80,18 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     }
 }
 
-/* KV elements one by one: equal, or close where both were written. */
+/* KV elements: equal, or close where both were written. Most of the pool is as it was, so that pieces are compared first. */
 static void assert_kv_close(const struct setup *setup, const uint8_t *found, const uint8_t *expected)
 {
     size_t element = dtype_bytes(setup->shape.kv_dtype);
     double relative = setup->shape.kv_dtype == DTYPE_F32 ? 1e-6 : setup->shape.kv_dtype == DTYPE_F16 ? 1.1e-3 : 8e-3;
     for (size_t i = 0; i < setup->pool_bytes / element; i++) {
+        const size_t at = i * element;
+        if (at % PIECE_BYTES == 0 && at + PIECE_BYTES <= setup->pool_bytes &&
+            memcmp(found + at, expected + at, PIECE_BYTES) == 0) {
+            i += PIECE_BYTES / element - 1;
+            continue;
+        }
         if (memcmp(found + i * element, expected + i * element, element) == 0) continue;
         assert_false(test_is_poison(found + i * element, element));
         assert_false(test_is_poison(expected + i * element, element));
