@@ -15,12 +15,14 @@ from harness import BUILT, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, content
 DRIVER = os.path.join(BUILT, "tests", "fake_cuda", "whole")
 COMPILER = os.path.join(BUILT, "tests", "fake_cuda", "compiler")
 LIBRARIES = os.path.join(BUILT, "tests", "fake_cuda", "libraries")
-FAKE = {"LD_LIBRARY_PATH": DRIVER + ":" + COMPILER}
+# A GPU with little memory: the tuner fills as much of it as it is given with random numbers.
+FAKE = {"LD_LIBRARY_PATH": DRIVER + ":" + COMPILER, "FAKE_CUDA_MEMORY": "100000000"}
 # Our own matmuls and attentions take a millisecond each, so that the libraries win.
-WITH_LIBRARY = {"LD_LIBRARY_PATH": DRIVER + ":" + COMPILER + ":" + LIBRARIES,
+WITH_LIBRARY = {**FAKE, "LD_LIBRARY_PATH": DRIVER + ":" + COMPILER + ":" + LIBRARIES,
                 "FAKE_CUDA_SLOW": "matmul_,attention_prefill,attention_generic"}
 CUBLASLT, CUDNN = ("libcublasLt.so.13", "libcublasLt.so.12"), ("libcudnn.so.9",)
-SMALL = ["--max-batch", "4", "--batch-sizes", "1,4", "--prefill-chunks", "16", "--quiet"]
+# A short context: the tuner fills the whole KV cache before each race.
+SMALL = ["--max-batch", "4", "--batch-sizes", "1,4", "--prefill-chunks", "16", "--max-context", "128", "--quiet"]
 LEAN = SMALL + ["--lean"]
 
 

@@ -111,7 +111,8 @@ def run(command, input=None, timeout=300, env=None, cwd=None, text=True, max_fil
             timeout=timeout,
             env=environment(env),
             cwd=cwd,
-            preexec_fn=limits,
+            # With a function of its own subprocess forks this process, which takes longer than to start a program.
+            preexec_fn=limits if max_file_bytes is not None or max_memory_bytes is not None else None,
         )
     except subprocess.TimeoutExpired as error:
         raise AssertionError("no end after %g s: %s" % (timeout, " ".join(words))) from error
