@@ -125,6 +125,13 @@ static void a_wrong_chunk_is_named(void **state)
     assert_int_equal(fake.misuse(), 0);
 }
 
+/* The sanitized run takes every STRIDE-th call; a prime, so that it falls on different calls of repeated patterns. */
+#if defined(__SANITIZE_ADDRESS__)
+enum { STRIDE = 5 };
+#else
+enum { STRIDE = 1 };
+#endif
+
 /* Each driver call fails once: the failure is reported or harmless, no thread waits for ever, and nothing leaks. */
 static void each_call_failing(void **state)
 {
@@ -132,7 +139,7 @@ static void each_call_failing(void **state)
     int64_t kept = 0;
     int failed = 0;
     device_close(&device);
-    for (uint64_t call = 0; call <= made; call++) { /* 0: none fails */
+    for (uint64_t call = 0; call <= made; call += call ? STRIDE : 1) { /* 0: none fails */
         struct status status = {0};
         test_fake_cuda_set(&fake, "FAKE_CUDA_FAIL_CALL", call ? opening + call : 0);
         test_expect_success(device_open(&device, 0, &status), &status);
@@ -151,7 +158,7 @@ static void each_call_failing(void **state)
         kept = fake.live(-1);
     }
     assert_true(kept <= 1);
-    assert_true(failed > 4 * CHUNKS); /* at least a copy and an event for each MiB */
+    assert_true(failed > 4 * CHUNKS / STRIDE); /* at least a copy and an event for each MiB */
     test_fake_cuda_begin(&fake);
 }
 
