@@ -221,6 +221,7 @@ static void check_problem(int64_t rows, int64_t n, int64_t k, enum encoding_id e
     struct test_case launch;
     launch_create(&launch, rows, n, k, encoding, activation, bias_dtype, residual);
     if (activation == ACTIVATION_NONE && random_below(2)) launch.params[MATMUL_SCALE_BITS] = test_float_bits(0.22f);
+    if (random_below(4) == 0) launch.params[MATMUL_COMPUTE_DTYPE] = DTYPE_BF16;
     int64_t valid_rows = random_below(4) == 0 ? random_below(rows + 1) : rows;
     set_valid_rows(&launch, valid_rows);
     size_t out_bytes = launch.buffers[MATMUL_OUT].bytes;
@@ -367,6 +368,40 @@ TEST(test_row_alone)
     }
 }
 
+/* Activations are rounded to bf16 in every instruction set: rounding them beforehand changes nothing. */
+TEST(test_rounded_activations)
+{
+    enum { ROWS = 7, N = 50, K = 301 };
+    for (size_t e = 0; encoding_at(e); e++) {
+        struct panel_form form;
+        struct test_case launch;
+        if (!panel_form(encoding_at(e)->id, &form)) continue;
+        launch_create(&launch, ROWS, N, K, encoding_at(e)->id, ACTIVATION_NONE, DTYPE_NONE, false);
+        const size_t bytes = launch.buffers[MATMUL_OUT].bytes;
+        float *x = launch.call.operands[MATMUL_X], *out = launch.call.operands[MATMUL_OUT];
+        float *given = malloc(ROWS * K * sizeof *given), *expected = malloc(bytes);
+        assert_true(given && expected);
+        memcpy(given, x, ROWS * K * sizeof *given);
+        for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+            if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+            memcpy(x, given, ROWS * K * sizeof *given);
+            launch.params[MATMUL_COMPUTE_DTYPE] = DTYPE_F32;
+            launch_run(&launch, (enum cpu_isa)isa, team);
+            memcpy(expected, out, bytes);
+            launch.params[MATMUL_COMPUTE_DTYPE] = DTYPE_BF16;
+            launch_run(&launch, (enum cpu_isa)isa, team);
+            assert_memory_not_equal(out, expected, bytes);
+            memcpy(expected, out, bytes);
+            test_round(x, ROWS * K, DTYPE_BF16);
+            launch_run(&launch, (enum cpu_isa)isa, team);
+            assert_memory_equal(out, expected, bytes);
+        }
+        free(given);
+        free(expected);
+        test_case_close(&launch);
+    }
+}
+
 /* Out may be the residual. */
 TEST(test_residual_in_place)
 {
@@ -475,6 +510,7 @@ TEST(hostile_params)
         [MATMUL_BIAS_DTYPE] = DTYPE_BF16,
         [MATMUL_NORM_DTYPE] = DTYPE_BF16,
         [MATMUL_INPUT_DTYPE] = DTYPE_F32,
+        [MATMUL_COMPUTE_DTYPE] = DTYPE_F32,
         [MATMUL_SCALE_BITS] = OP_FLOAT_ONE_BITS,
         [MATMUL_PANELS_PER_TILE] = 4,
         [MATMUL_ROWS_PER_TILE] = 4,
@@ -500,6 +536,9 @@ TEST(hostile_params)
         {MATMUL_BIAS_DTYPE, DTYPE_NONE, "bias_dtype"},
         {MATMUL_BIAS_DTYPE, DTYPE_I64, "bias_dtype"},
         {MATMUL_HAS_RESIDUAL, -1, "has_residual"},
+        {MATMUL_COMPUTE_DTYPE, DTYPE_F16, "compute_dtype"},
+        {MATMUL_COMPUTE_DTYPE, DTYPE_NONE, "compute_dtype"},
+        {MATMUL_COMPUTE_DTYPE, ENCODING_INT4_G32, "compute_dtype"},
         {MATMUL_SCALE_BITS, 0, "scale_bits"},
         {MATMUL_SCALE_BITS, -1, "scale_bits"},
         {MATMUL_SCALE_BITS, OP_FLOAT_MAX_BITS + 1, "scale_bits"},

@@ -168,6 +168,17 @@ class OwnCodes(ReferenceTest):
                          {"int4_g32": 12, "int8_channel": 5, "BF16": 4})
         self.assertIn("matrices", output([ENGINFO, self.engine(["int4"])]))
 
+    def test_rounded_activations(self):
+        """--compute bf16: less exact than float32, exact enough for the same tokens."""
+        engine = build_engine(FABLES, "--compute", "bf16")
+        largest = 0
+        for case in self.cases:
+            _, (row,) = self.logits(engine, case["ids"])
+            self.check_logits(row, case["logits"], 0.25, "--compute bf16")
+            largest = max(largest, max(abs(a - b) for a, b in zip(row, case["logits"])))
+        self.assertGreater(largest, 1e-3, "nothing is rounded")
+        output([ENGRUN, engine, "--selftest"])
+
     def test_refusals(self):
         for flags, words, rc in ((["--group", "32"], "--group: only with --dtype int4 or int8", 2),
                                  (["--dtype", "fp8", "--group", "32"], "--group: only with", 2),
