@@ -69,6 +69,12 @@ MATMUL_TILES_24(MATMUL_DEFINE_CODED, E2M1)
 
 void matmul_finish_avx512(const struct matmul_finish_call *call) { finish(call); }
 
+void matmul_add_group_avx512(const struct matmul_tile_call *call, const unsigned char *head, int place,
+                             const float *x_sums, const float *group_sums, int panels, int rows)
+{
+    add_group(call, head, place, x_sums, group_sums, panels, rows);
+}
+
 static const struct matmul_kernels kernels = {
     .isa = CPU_AVX512,
     .finish = matmul_finish_avx512,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul for AVX-512 with BF16: weights of type BF16 are multiplied as they are stored, two k at a time, with
- * activations in split form. Other weights take the AVX-512 code.
+ * activations in split or pair form. Codes of 4 bits are multiplied alike: each stands for a number that a bf16 holds, and a
+ * permutation of words looks up 32 of them. Other weights take the AVX-512 code.
  *
  * VDPBF16PS rounds to nearest even and treats subnormal operands and results as zero, whatever the control register
  * says. It needs as many instructions per product as the AVX-512 code has multiplications (hi and lo), but saves the
@@ -128,22 +129,152 @@ MATMUL_INLINE void tile_pairs(const struct matmul_tile_call *call, const int pan
     }
 }
 
-#define DEFINE_TILE(PANELS, ROWS, NAME, TERMS) \
-    static void NAME##_##PANELS##x##ROWS(const struct matmul_tile_call *call) { tile_pairs(call, PANELS, ROWS, TERMS); }
-#define DEFINE_SPLIT(PANELS, ROWS, KIND) DEFINE_TILE(PANELS, ROWS, split_##KIND, 2)
-#define DEFINE_PAIRS(PANELS, ROWS, KIND) DEFINE_TILE(PANELS, ROWS, pairs_##KIND, 1)
-#define LIST_SPLIT(PANELS, ROWS, KIND)   [MATMUL_WEIGHTS_##KIND][PANELS][ROWS] = split_##KIND##_##PANELS##x##ROWS,
-#define LIST_PAIRS(PANELS, ROWS, KIND)   [MATMUL_WEIGHTS_##KIND][PANELS][ROWS] = pairs_##KIND##_##PANELS##x##ROWS,
+/* ---- codes of 4 bits ---- */
 
-MATMUL_TILES_24(DEFINE_SPLIT, BF16)
-MATMUL_TILES_24(DEFINE_PAIRS, BF16)
+/* bf16 of the numbers of codes (int4: less 8), twice: a permutation looks at the five lowest bits of a word, of which the
+ * fifth belongs to the next code. */
+static const uint16_t int4_numbers[32] = {0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
+                                          0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
+                                          0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
+                                          0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};
+static const uint16_t e2m1_numbers[32] = {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+                                          0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0,
+                                          0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+                                          0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
+
+/* Sums of a group's activations for each row, of which a pair of k has `terms` units. */
+__attribute__((noinline)) static void sum_pairs(const uint32_t *x, int64_t pairs, int rows, int terms,
+                                                float sums[MATMUL_MAX_TILE_ROWS])
+{
+    const __m128bh ones = (__m128bh)_mm_set1_epi32(0x3f803f80);
+    for (int row = 0; row < rows; row++) {
+        __m128 parts[4] = {_mm_setzero_ps(), _mm_setzero_ps(), _mm_setzero_ps(), _mm_setzero_ps()};
+        for (int64_t pair = 0; pair < pairs; pair++)
+            for (int term = 0; term < terms; term++) {
+                const uint32_t unit = x[(pair * rows + row) * terms + term];
+                parts[pair % 4] = _mm_dpbf16_ps(parts[pair % 4], ones, (__m128bh)_mm_set1_epi32((int)unit));
+            }
+        sums[row] = _mm_cvtss_f32(_mm_add_ps(_mm_add_ps(parts[0], parts[1]), _mm_add_ps(parts[2], parts[3])));
+    }
+}
+
+/* Adds the products of pair `place` of a line of codes. */
+MATMUL_INLINE void add_nibble_products(__m512 sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS],
+                                       const unsigned char *line, size_t panel_bytes, __m512i numbers,
+                                       const uint32_t *x, const int panels, const int rows, const int terms,
+                                       const int place)
+{
+    const __m128i shift = _mm_cvtsi32_si128(4 * place);
+    if (terms * rows <= panels) {
+        __m512bh values[2 * MATMUL_MAX_TILE_ROWS];
+        MATMUL_UNROLL
+        for (int i = 0; i < terms * rows; i++) values[i] = broadcast_pair(x + i);
+        MATMUL_UNROLL
+        for (int panel = 0; panel < panels; panel++) {
+            const __m512i codes = _mm512_loadu_si512(line + (size_t)panel * panel_bytes);
+            const __m512bh pairs = (__m512bh)_mm512_permutexvar_epi16(_mm512_srl_epi16(codes, shift), numbers);
+            MATMUL_UNROLL
+            for (int i = 0; i < terms * rows; i++)
+                sums[i / terms][panel] = _mm512_dpbf16_ps(sums[i / terms][panel], pairs, values[i]);
+        }
+    } else {
+        __m512bh pairs[MATMUL_MAX_TILE_PANELS];
+        MATMUL_UNROLL
+        for (int panel = 0; panel < panels; panel++) {
+            const __m512i codes = _mm512_loadu_si512(line + (size_t)panel * panel_bytes);
+            pairs[panel] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srl_epi16(codes, shift), numbers);
+        }
+        MATMUL_UNROLL
+        for (int i = 0; i < terms * rows; i++) {
+            const __m512bh value = broadcast_pair(x + i);
+            MATMUL_UNROLL
+            for (int panel = 0; panel < panels; panel++)
+                sums[i / terms][panel] = _mm512_dpbf16_ps(sums[i / terms][panel], pairs[panel], value);
+        }
+    }
+}
+
+MATMUL_INLINE void tile_nibbles(const struct matmul_tile_call *call, const int panels, const int rows, const int terms)
+{
+    enum { LINE_PAIRS = 4 };
+    const struct panel_form *form = call->form;
+    const size_t panel_bytes = call->panel_bytes, prefetch_step = call->prefetch_step;
+    const unsigned char *weights = call->weights, *prefetch = call->prefetch, *head = weights;
+    const uint32_t *x = call->activations;
+    const __m512i numbers = _mm512_loadu_si512(form->encoding->code == CODE_UINT4 ? int4_numbers : e2m1_numbers);
+    float group_sums[MATMUL_MAX_TILE_SUMS];
+    int place = 0;
+    for (int64_t left = call->depth; left > 0; left -= form->group) {
+        const int64_t pairs = ((left < form->group ? left : form->group) + 1) / 2;
+        float x_sums[MATMUL_MAX_TILE_ROWS] = {0};
+        __m512 sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS];
+        if (place == 0) {
+            head = weights;
+            weights += form->head_bytes;
+        }
+        if (form->encoding->zeros) sum_pairs(x, pairs, rows, terms, x_sums);
+        MATMUL_UNROLL
+        for (int row = 0; row < rows; row++) {
+            MATMUL_UNROLL
+            for (int panel = 0; panel < panels; panel++) sums[row][panel] = _mm512_setzero_ps();
+        }
+        int64_t pair = 0;
+        /* With one row the place is a constant; with more rows one piece of code for all places keeps the library small. */
+        for (; rows == 1 && pair + LINE_PAIRS <= pairs; pair += LINE_PAIRS) {
+            MATMUL_UNROLL
+            for (int panel = 0; panel < panels; panel++) __builtin_prefetch(prefetch + (size_t)panel * panel_bytes);
+            prefetch += prefetch_step;
+            MATMUL_UNROLL
+            for (int i = 0; i < LINE_PAIRS; i++)
+                add_nibble_products(sums, weights, panel_bytes, numbers, x + i * terms, panels, rows, terms, i);
+            weights += PANEL_LINE_BYTES;
+            x += LINE_PAIRS * terms;
+        }
+        for (int i = 0; pair < pairs; pair++, x += terms * rows) {
+            add_nibble_products(sums, weights, panel_bytes, numbers, x, panels, rows, terms, i);
+            if (++i < LINE_PAIRS) continue;
+            i = 0;
+            MATMUL_UNROLL
+            for (int panel = 0; panel < panels; panel++) __builtin_prefetch(prefetch + (size_t)panel * panel_bytes);
+            prefetch += prefetch_step;
+            weights += PANEL_LINE_BYTES;
+        }
+        MATMUL_UNROLL
+        for (int row = 0; row < rows; row++) {
+            MATMUL_UNROLL
+            for (int panel = 0; panel < panels; panel++)
+                _mm512_storeu_ps(group_sums + (row * panels + panel) * PANEL_ROWS, sums[row][panel]);
+        }
+        matmul_add_group_avx512(call, head, place, x_sums, group_sums, panels, rows);
+        place = place + 1 == (int)form->span_groups ? 0 : place + 1;
+    }
+}
+
+#define DEFINE_TILE(PANELS, ROWS, NAME, TERMS)                                        \
+    static void NAME##_##PANELS##x##ROWS(const struct matmul_tile_call *call)         \
+    {                                                                                 \
+        tile_pairs(call, PANELS, ROWS, TERMS);                                        \
+    }                                                                                 \
+    static void NAME##_nibbles_##PANELS##x##ROWS(const struct matmul_tile_call *call) \
+    {                                                                                 \
+        tile_nibbles(call, PANELS, ROWS, TERMS);                                      \
+    }
+#define DEFINE_SPLIT(PANELS, ROWS, NAME) DEFINE_TILE(PANELS, ROWS, NAME, 2)
+#define DEFINE_PAIRS(PANELS, ROWS, NAME) DEFINE_TILE(PANELS, ROWS, NAME, 1)
+#define LIST_TILE(PANELS, ROWS, NAME)                                       \
+    [MATMUL_WEIGHTS_BF16][PANELS][ROWS] = NAME##_##PANELS##x##ROWS,         \
+    [MATMUL_WEIGHTS_INT4][PANELS][ROWS] = NAME##_nibbles_##PANELS##x##ROWS, \
+    [MATMUL_WEIGHTS_E2M1][PANELS][ROWS] = NAME##_nibbles_##PANELS##x##ROWS,
+
+MATMUL_TILES_24(DEFINE_SPLIT, split)
+MATMUL_TILES_24(DEFINE_PAIRS, pairs)
 
 static const struct matmul_kernels split_kernels = {
     .isa = CPU_AVX512BF16,
     .pair_units = 2,
     .prepare = prepare_split,
     .finish = matmul_finish_avx512,
-    .tiles = {MATMUL_TILES_24(LIST_SPLIT, BF16)},
+    .tiles = {MATMUL_TILES_24(LIST_TILE, split)},
 };
 
 static const struct matmul_kernels pair_kernels = {
@@ -151,12 +282,13 @@ static const struct matmul_kernels pair_kernels = {
     .pair_units = 1,
     .prepare = prepare_pairs,
     .finish = matmul_finish_avx512,
-    .tiles = {MATMUL_TILES_24(LIST_PAIRS, BF16)},
+    .tiles = {MATMUL_TILES_24(LIST_TILE, pairs)},
 };
 
 void matmul_run_avx512bf16(const struct op_call *call, struct team_member *member)
 {
-    if (call->params[MATMUL_DTYPE] != DTYPE_BF16)
+    const enum encoding_id encoding = (enum encoding_id)call->params[MATMUL_DTYPE];
+    if (encoding != ENCODING_BF16 && encoding_find(encoding)->bits != 4)
         matmul_run_avx512(call, member);
     else
         matmul_loop(call, member, call->params[MATMUL_COMPUTE_DTYPE] == DTYPE_BF16 ? &pair_kernels : &split_kernels);

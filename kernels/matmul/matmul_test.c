@@ -151,7 +151,11 @@ static void compare(const struct test_case *launch, const float *expected, enum 
      * point lose what the zero point takes from them. */
     const bool zeros = encoding_find(params[MATMUL_DTYPE])->zeros;
     double relative =
-        (zeros ? 4e-6 : 0) + (isa == CPU_AVX512BF16 && params[MATMUL_DTYPE] == DTYPE_BF16 ? 0x1p-16 : 0) + 2e-6;
+        (zeros ? 4e-6 : 0) +
+        (isa == CPU_AVX512BF16 && (params[MATMUL_DTYPE] == DTYPE_BF16 || encoding_find(params[MATMUL_DTYPE])->bits == 4)
+             ? 0x1p-16
+             : 0) +
+        2e-6;
     for (int64_t row = 0; row < params[MATMUL_ROWS]; row++) {
         for (int64_t column = 0; column < columns; column++) {
             float value = out[row * columns + column];

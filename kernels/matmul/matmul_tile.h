@@ -96,8 +96,14 @@ int64_t matmul_rows_choice(int64_t most);
 /* Shrinks a register tile until the instruction set holds it, the longer side first. */
 void matmul_clamp_tile(enum cpu_isa isa, bool even, int64_t *panels, int64_t *rows);
 
-/* The epilogue in AVX-512 vectors, for every instruction set that has them. */
+/* A group's sums of products, [rows][panels * PANEL_ROWS], times its scales, are added to the sums of the call. `head`: of the
+ * first panel's span, `place`: of the group in it, x_sums: sums of the group's activations, [rows]. */
+typedef void matmul_add_group(const struct matmul_tile_call *call, const unsigned char *head, int place,
+                              const float *x_sums, const float *group_sums, int panels, int rows);
+
+/* The epilogue and the end of a group in AVX-512 vectors, for every instruction set that has them. */
 void matmul_finish_avx512(const struct matmul_finish_call *call);
+matmul_add_group matmul_add_group_avx512;
 
 op_run matmul_run_portable;
 op_run matmul_run_avx2;
