@@ -78,8 +78,13 @@ void report_print(const struct build_report *report, FILE *out)
     fprintf(out, "model      %s (%s), %.2f M parameters, weights %s, KV cache %s\n", m->model_name, m->model_type,
             (double)m->parameters * 1e-6, encoding_label(m->weight_encoding), dtype_name(m->kv_dtype));
     if (report->quantised)
-        fprintf(out, "           quantised weights (%s) are dequantised, activations are not quantised\n",
-                report->quantised);
+        fprintf(out, "           quantised checkpoint (%s): %s, activations are not quantised\n", report->quantised,
+                encoding_is_plain(m->weight_encoding) ? "weights are dequantised" : "codes are kept");
+    if (m->accuracy.tokens)
+        fprintf(out,
+                "accuracy   %.1f %% of %" PRIu64
+                " tokens are the unquantised model's first choice, too; divergence %.4f nats\n",
+                100 * m->accuracy.top1, m->accuracy.tokens, m->accuracy.kl);
     if (m->target == TARGET_CUDA)
         fprintf(out, "target     %s: %s, compute capability %" PRIu64 ".%" PRIu64 "%s\n", engine_target_name(m->target),
                 m->target_name, m->target_capability / 10, m->target_capability % 10,
@@ -183,6 +188,10 @@ char *report_json(const struct build_report *report, struct status *status)
                                        : json_pack("{s:s, s:I, s:s}", "file", "tokenizer.json", "tokens",
                                                    (json_int_t)report->tokenizer_tokens, "chat_format",
                                                    chat_format_name(m->chat_format)));
+    if (ok && m->accuracy.tokens)
+        ok = json_put(root, "accuracy",
+                      json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)m->accuracy.tokens, "kl", m->accuracy.kl,
+                                "top1", m->accuracy.top1));
     if (ok && report->output)
         ok = json_put(root, "output", json_string_or_null(report->output)) && /* a path need not be UTF-8 */
              json_put(root, "file_bytes", json_integer((json_int_t)report->file_bytes)) &&

@@ -19,7 +19,7 @@ struct build_report {
     const struct tactics *tactics;
     uint32_t tokenizer_tokens; /* 0: the engine has no tokenizer, */
     const char *no_tokenizer;  /* and why */
-    const char *quantised;     /* quant_method of the checkpoint, whose weights were dequantised; NULL: none */
+    const char *quantised;     /* quant_method of the checkpoint, NULL: none */
     const char *output;        /* NULL: nothing was written */
     uint64_t file_bytes;       /* 0: nothing was written */
     double seconds;            /* time until the file was synced to disk */

@@ -54,6 +54,7 @@ static enum encoding_id encoding_of(const struct quantised *matrix)
         break;
     case QUANTISED_E4M3:
         if (row_scales) return ENCODING_E4M3_CHANNEL;
+        if (matrix->scale.type == QUANTISED_E8M0 && group == 32 && matrix->global == 1.0f) return ENCODING_MXFP8;
         return group % 128 == 0 ? ENCODING_E4M3_BLOCK128 : ENCODING_NONE;
     case QUANTISED_E2M1:
         if (matrix->scale.type == QUANTISED_E8M0 && group == 32 && matrix->global == 1.0f) return ENCODING_MXFP4;

@@ -123,6 +123,14 @@ static float nv_scale(const float *values, uint64_t count, float global)
     return better_e2m1(values, count, six * global, four * global) / global;
 }
 
+/* The least power of two by which the largest magnitude becomes a number of e4m3. */
+static float e4m3_power(float largest)
+{
+    if (largest < 0x1p-110f) return 0x1p-118f;
+    const float power = ldexpf(1, ilogbf(largest) - 8);
+    return largest > 448 * power ? 2 * power : power;
+}
+
 /* ---- rows ---- */
 
 static void encode(const struct encoding *encoding, const float *values, uint64_t count, float scale, int zero,
@@ -149,7 +157,9 @@ static float group_scale(const struct encoding *encoding, const float *values, u
     case CODE_UINT4:
         return encoding->zeros ? affine_scale(values, count, zero) : as_f16(symmetric_scale(values, count));
     case CODE_INT8: return as_f16(largest_magnitude(values, count) / 127);
-    case CODE_E4M3: return largest_magnitude(values, count) / 448;
+    case CODE_E4M3:
+        if (encoding->scale == SCALE_E8M0) return e4m3_power(largest_magnitude(values, count));
+        return largest_magnitude(values, count) / 448;
     case CODE_E2M1: return encoding->global ? nv_scale(values, count, global) : mx_scale(values, count);
     }
     return 0;

@@ -70,6 +70,13 @@ static const struct encoding encodings[] = {
     INT8(ENCODING_INT8_G32, "int8_g32", 32),
     INT8(ENCODING_INT8_G64, "int8_g64", 64),
     INT8(ENCODING_INT8_G128, "int8_g128", 128),
+    {.id = ENCODING_MXFP8,
+     .name = "mxfp8",
+     .code = CODE_E4M3,
+     .bits = 8,
+     .scale = SCALE_E8M0,
+     .block_rows = 1,
+     .block_columns = 32},
 };
 
 enum { ENCODING_COUNT = sizeof encodings / sizeof *encodings };

@@ -36,6 +36,7 @@ enum encoding_id {
     ENCODING_INT8_G32 = 28,
     ENCODING_INT8_G64 = 29,
     ENCODING_INT8_G128 = 30,
+    ENCODING_MXFP8 = 31,
 };
 
 enum encoding_code {

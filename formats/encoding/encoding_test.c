@@ -36,6 +36,7 @@ static const struct expected expectations[] = {
     {ENCODING_INT8_G32, 28, "int8_g32", 8, 1, 32, 2, false, false},
     {ENCODING_INT8_G64, 29, "int8_g64", 8, 1, 64, 2, false, false},
     {ENCODING_INT8_G128, 30, "int8_g128", 8, 1, 128, 2, false, false},
+    {ENCODING_MXFP8, 31, "mxfp8", 8, 1, 32, 1, false, false},
 };
 enum { ENCODINGS = sizeof expectations / sizeof *expectations };
 
@@ -90,7 +91,7 @@ TEST(the_table_is_complete)
         if (e->number <= 3) assert_int_equal(e->bits / 8, dtype_bytes((enum dtype)e->number));
     }
     assert_null(encoding_at(ENCODINGS));
-    static const int64_t unknown[] = {0, -1, 4, 5, 6, 7, 8, 9, 15, 31, 1 << 20, INT64_MAX, INT64_MIN};
+    static const int64_t unknown[] = {0, -1, 4, 5, 6, 7, 8, 9, 15, 32, 1 << 20, INT64_MAX, INT64_MIN};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         struct encoding_layout layout;
         assert_null(encoding_find(unknown[i]));
@@ -236,6 +237,8 @@ static struct view view_of(const struct expected *e, uint64_t rows, uint64_t col
     return view;
 }
 
+static bool is_mx(const struct expected *e) { return e->id == ENCODING_MXFP4 || e->id == ENCODING_MXFP8; }
+
 static double scale_at(const struct view *v, uint64_t row, uint64_t column)
 {
     const struct expected *e = v->e;
@@ -248,7 +251,7 @@ static double scale_at(const struct view *v, uint64_t row, uint64_t column)
     if (e->scale_bytes == 4) return float_at(scales, index);
     memcpy(&half, scales + 2 * (e->scale_bytes == 2 ? index : 0), 2);
     if (e->scale_bytes == 2) return (double)f16_to_float(half);
-    return e->id == ENCODING_MXFP4 ? pow(2, scales[index] - 127) : e4m3_value(scales[index]);
+    return is_mx(e) ? pow(2, scales[index] - 127) : e4m3_value(scales[index]);
 }
 
 static double global_at(const struct view *v, uint64_t row)
@@ -281,7 +284,8 @@ static double code_value(const struct view *v, unsigned code, int zero)
     case ENCODING_INT8_G128: return code < 128 ? code : (double)code - 256;
     case ENCODING_E4M3_TENSOR:
     case ENCODING_E4M3_CHANNEL:
-    case ENCODING_E4M3_BLOCK128: return e4m3_value(code);
+    case ENCODING_E4M3_BLOCK128:
+    case ENCODING_MXFP8: return e4m3_value(code);
     case ENCODING_MXFP4:
     case ENCODING_NVFP4: return e2m1_value(code);
     default: return (double)code - zero;
@@ -310,7 +314,7 @@ static void arbitrary_planes(const struct expected *e, uint64_t rows, uint64_t c
         for (uint64_t c = 0; c < sizes[0]; c += e->bits / 8) data[c + e->bits / 8 - 1] &= 0xbf; /* below 2 */
     for (uint64_t b = 0; b < sizes[1]; b++) {
         uint8_t *scale = data + offsets[1] + b;
-        if (e->scale_bytes == 1) *scale = (uint8_t)(e->id == ENCODING_MXFP4 ? 100 + *scale % 50 : *scale % 0x7f);
+        if (e->scale_bytes == 1) *scale = (uint8_t)(is_mx(e) ? 100 + *scale % 50 : *scale % 0x7f);
         if (b % e->scale_bytes == e->scale_bytes - 1 && e->scale_bytes > 1) *scale &= 0x3b;
     }
     for (uint64_t row = 0; row < rows && e->global; row++) {
@@ -401,6 +405,7 @@ static void expect_scale(const struct view *v, const float *values, uint64_t row
     case ENCODING_E4M3_CHANNEL:
     case ENCODING_E4M3_BLOCK128: wanted = magnitude / 448; break;
     case ENCODING_MXFP4: wanted = magnitude > 0 ? pow(2, floor(log2(magnitude)) - 2) : pow(2, -127); break;
+    case ENCODING_MXFP8: wanted = magnitude > 0 ? pow(2, floor(log2(magnitude)) - 8) : pow(2, -127); break;
     case ENCODING_NVFP4:
         assert_true(fabs(global_at(v, row) - row_largest / 2688) <= row_largest * 1e-9);
         wanted = row_largest > 0 ? magnitude / 6 / global_at(v, row) : 0;

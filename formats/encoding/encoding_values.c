@@ -265,7 +265,9 @@ static float wanted_scale(const struct encoding *encoding, const struct block *b
         if (!encoding->zeros) return block_magnitude(block) / int4_largest;
         block_range(block, &least, &largest);
         return largest / 15.0f - least / 15.0f;
-    case CODE_E4M3: return block_magnitude(block) / e4m3_largest;
+    case CODE_E4M3:
+        /* 256 is the power of two of the largest code, 448. */
+        return block_magnitude(block) / (encoding->scale == SCALE_E8M0 ? 256.0f : e4m3_largest);
     case CODE_E2M1:
         /* 4 is the power of two of the largest code, 6: what the MX format asks for. */
         if (encoding->scale == SCALE_E8M0) return block_magnitude(block) / 4.0f;

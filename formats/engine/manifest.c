@@ -358,6 +358,13 @@ bool manifest_format(const struct manifest *manifest, char **text, size_t *size,
         if (good && group == GROUP_TARGET && manifest->target == TARGET_CUDA)
             good = json_put(object, "capability", json_integer((json_int_t)manifest->target_capability));
     }
+    if (good && manifest->accuracy.tokens) {
+        const struct manifest_accuracy *accuracy = &manifest->accuracy;
+        json_t *values = json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)accuracy->tokens, "kl", accuracy->kl,
+                                   "top1", accuracy->top1);
+        json_t *extra = json_object();
+        good = extra && json_put(root, "extra", extra) && json_put(extra, "accuracy", values);
+    }
     if (good) *text = json_format(root, JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(real_precision(manifest)));
     if (!*text) json_fail_build(status, "manifest");
     json_decref(root);
@@ -492,6 +499,22 @@ static bool parse_group(json_t *object, enum group group, struct manifest *manif
     return done;
 }
 
+/* For display: absent in most engines. */
+static bool parse_accuracy(json_t *object, struct manifest_accuracy *accuracy, struct status *status)
+{
+    struct json_reader reader = {0};
+    if (!object) return true;
+    bool done = json_is_object(object) ||
+                status_fail(status, STATUS_BAD_INPUT, "manifest: extra: accuracy: expected an object, found %s",
+                            json_type_name(object));
+    done = done && json_reader_open(&reader, object, "manifest: accuracy", status) &&
+           json_reader_u64(&reader, "tokens", true, 1, INT64_MAX, &accuracy->tokens, status) &&
+           json_reader_double(&reader, "kl", true, &accuracy->kl, status) &&
+           json_reader_double(&reader, "top1", true, &accuracy->top1, status);
+    json_reader_close(&reader);
+    return done;
+}
+
 static bool parse_root(struct json_reader *reader, struct manifest *manifest, struct status *status)
 {
     if (!parse_text(reader, "builder_version", manifest->builder_version, sizeof manifest->builder_version, status))
@@ -505,7 +528,8 @@ static bool parse_root(struct json_reader *reader, struct manifest *manifest, st
     if (extra && !json_is_object(extra))
         return status_fail(status, STATUS_BAD_INPUT, "manifest: extra: expected an object, found %s",
                            json_type_name(extra));
-    return json_reader_all_consumed(reader, status);
+    return parse_accuracy(json_object_get(extra, "accuracy"), &manifest->accuracy, status) &&
+           json_reader_all_consumed(reader, status);
 }
 
 bool manifest_parse(struct manifest *manifest, const char *text, size_t size, struct status *status)

@@ -16,6 +16,13 @@ enum {
 enum engine_target { TARGET_CPU = 1, TARGET_CUDA = 2 };
 enum chat_format { CHAT_NONE, CHAT_CHATML, CHAT_LLAMA3, CHAT_MISTRAL };
 
+/* How far a model of weights with fewer bits is from the one that it was made of, over tokens that that one drew. */
+struct manifest_accuracy {
+    uint64_t tokens; /* 0: not measured */
+    double kl;       /* mean Kullback-Leibler divergence of the next token's distribution, in nats */
+    double top1;     /* part of the tokens for which both find the same one the likeliest */
+};
+
 struct manifest {
     /* who and what */
     char builder_version[32];
@@ -41,6 +48,7 @@ struct manifest {
     double temperature, top_p, repetition_penalty; /* defaults from generation_config; temperature 0: greedy */
     uint64_t top_k;
     bool has_tokenizer;
+    struct manifest_accuracy accuracy; /* of weights that the builder encoded with fewer bits */
 };
 
 /* Canonical JSON text (sorted keys, stable numbers), NUL-terminated, to be freed by the caller. */

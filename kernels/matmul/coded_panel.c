@@ -122,7 +122,7 @@ void panel_pack_coded(const struct panel_form *form, const struct coded_row *row
 {
     const struct encoding *encoding = form->encoding;
     const float factor = row->factor * e4m3_factor(encoding);
-    const bool factor_in_scales = !form->factor_bytes && encoding->scale == SCALE_F32;
+    const bool factor_in_scales = !form->factor_bytes;
     if (form->factor_bytes) memcpy(panel + index * sizeof factor, &factor, sizeof factor);
     for (uint64_t g = 0; form->group && g * form->group < k; g++) {
         uint8_t *head = panel + span_offset(form, g * form->group);

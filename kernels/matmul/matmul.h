@@ -44,8 +44,8 @@ enum matmul_param {
     MATMUL_NORM_DTYPE,
     MATMUL_EPS_BITS, /* bits of a float32 >= 0 */
     MATMUL_INPUT_DTYPE,
-    MATMUL_COMPUTE_DTYPE, /* CPU: F32, or BF16: x is rounded to bf16 before it is multiplied */
     MATMUL_SCALE_BITS,    /* bits of a float32 above 0; 1 with a gate */
+    MATMUL_COMPUTE_DTYPE, /* CPU: F32, or BF16: x is rounded to bf16 before it is multiplied */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
     /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and
      * activations that it multiplies: at most 24 with AVX-512 (of 32 registers), 6 with AVX2 (two registers each, of

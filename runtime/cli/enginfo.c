@@ -101,6 +101,10 @@ static void print_summary(const struct engine *file, const struct verification *
     printf("types:      weights %s, KV cache %s\n", encoding_label(manifest->weight_encoding),
            dtype_name(manifest->kv_dtype));
     print_matrices(file);
+    if (manifest->accuracy.tokens)
+        printf("accuracy:   %.1f %% of %" PRIu64
+               " tokens were the unquantised model's first choice, too; divergence %.4f nats\n",
+               100 * manifest->accuracy.top1, manifest->accuracy.tokens, manifest->accuracy.kl);
     printf("memory:     weights %.1f MB%s, scratch %.1f MB, KV cache %.3f MB per %" PRIu64 " tokens (full: %.1f MB)\n",
            megabytes(manifest_rank_weights(manifest)), manifest->target == TARGET_CPU ? " (mapped)" : "",
            megabytes(manifest->arena_bytes + manifest->step_bytes + manifest->state_bytes + manifest->comm_bytes),

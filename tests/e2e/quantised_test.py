@@ -7,7 +7,7 @@ import os
 import shutil
 import unittest
 
-from harness import (ENGBUILD, ENGINFO, ENGRUN, FABLES, LOGIT_TOLERANCE, SANITIZED, ReferenceTest, build_engine,
+from harness import (ENGBUILD, ENGINFO, ENGRUN, FABLES, LOGIT_TOLERANCE, SANITIZED, SHARED, ReferenceTest, build_engine,
                      needs_shared, output, output_json, read_json, recorded_cases, run, scratch, shared, tally, write)
 
 DENSE = ["awq-w4-g32", "ct-fp8-channel", "ct-mxfp4", "ct-nvfp4", "ct-w4a16-g32", "ct-w4a16-g64-asym", "ct-w8a8-int",
@@ -131,6 +131,36 @@ class OwnCodes(ReferenceTest):
                     largest = max(largest, max(abs(a - b) for a, b in zip(row, case["logits"])))
                 self.assertGreater(largest, 1e-3, "nothing is rounded")
                 output([ENGRUN, engine, "--selftest"])
+
+    def test_accuracy(self):
+        """What the build measures, prints, stores and shows: more bits are nearer to the model that they were made of."""
+        found = {}
+        with scratch() as folder:
+            for flags in (["bf16"], ["int8"], ["int4", "--group", "32"], ["int4", "--head-dtype", "int4"]):
+                path = os.path.join(folder, "m.eng")
+                report = output_json([ENGBUILD, "--model", FABLES, "--target", "cpu", "--tune", "off", "--tuning-cache",
+                                      "none", "--json", "--quiet", "-o", path, "--dtype", *flags])
+                manifest = output_json([ENGINFO, path, "--json"])["manifest"]
+                self.assertEqual(os.listdir(folder), ["m.eng"])
+                if flags == ["bf16"]:
+                    self.assertNotIn("accuracy", report)
+                    self.assertNotIn("extra", manifest)
+                    continue
+                accuracy = report["accuracy"]
+                for name, value in manifest["extra"]["accuracy"].items():
+                    self.assertAlmostEqual(value, accuracy[name], 8)
+                self.assertEqual(accuracy["tokens"], 8 * 256)
+                self.assertIn("%.1f %% of 2048 tokens" % (100 * accuracy["top1"]), output([ENGINFO, path]))
+                found[" ".join(flags)] = accuracy
+        divergences = [accuracy["kl"] for accuracy in found.values()]
+        self.assertEqual(divergences, sorted(divergences))
+        self.assertGreater(divergences[0], 1e-6)
+        self.assertLess(divergences[0], 0.002)
+        self.assertLess(divergences[1], 0.2)
+        self.assertGreater(found["int8"]["top1"], 0.97)
+        # A quantised checkpoint loses nothing.
+        if SHARED:
+            self.assertNotIn("extra", output_json([ENGINFO, build_engine(folder_of("awq-w4-g32")), "--json"])["manifest"])
 
     def test_instruction_sets(self):
         """The same weights in every instruction set that this processor has."""

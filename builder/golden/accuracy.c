@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "builder/golden/accuracy.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "builder/golden/cpu_replay.h"
+
+static const double most_flops = 4e12;
+enum { MOST_TOKENS = 256, UNQUANTISED = 0, QUANTISED = 1, MODELS };
+
+struct measurement {
+    struct cpu_replay replay[MODELS];
+    struct golden_pages pages[MODELS];
+    uint32_t rows, tokens; /* sequences, tokens of each */
+    uint64_t vocab;
+    int32_t *step_tokens, *slots, *positions; /* [rows] */
+    uint64_t random;
+    double kl;
+    uint64_t agreed;
+};
+
+static double random_unit(uint64_t *state)
+{
+    *state ^= *state >> 12; /* xorshift64* */
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return (double)((*state * UINT64_C(2685821657736338717)) >> 11) * 0x1p-53;
+}
+
+/* Pages of a slot follow each other. */
+static bool set_pages(struct golden_pages *pages, const struct manifest *manifest, uint32_t rows, uint32_t tokens)
+{
+    const struct plan_geometry *geometry = &manifest->geometry;
+    const uint64_t each = (tokens + geometry->page_tokens - 1) / geometry->page_tokens;
+    *pages = (struct golden_pages){.slots = geometry->slots,
+                                   .pages_per_slot = geometry->pages_per_slot,
+                                   .page_tokens = geometry->page_tokens,
+                                   .count = each * rows,
+                                   .is_new = true};
+    pages->table = calloc(geometry->slots * geometry->pages_per_slot, sizeof *pages->table);
+    for (uint64_t i = 0; pages->table && i < pages->count; i++)
+        pages->table[i / each * pages->pages_per_slot + i % each] = (int32_t)i;
+    return pages->table != NULL;
+}
+
+/* log of the sum of e^logit, by the largest logit. */
+static double log_sum(const float *logits, uint64_t count, uint64_t *largest)
+{
+    double sum = 0;
+    *largest = 0;
+    for (uint64_t i = 1; i < count; i++)
+        if (logits[i] > logits[*largest]) *largest = i;
+    for (uint64_t i = 0; i < count; i++) sum += exp((double)logits[i] - (double)logits[*largest]);
+    return (double)logits[*largest] + log(sum);
+}
+
+/* Adds a row of both models, and draws the row's next token from the unquantised one. */
+static int32_t compare_row(struct measurement *m, const float *expected, const float *found)
+{
+    uint64_t best, other;
+    const double expected_sum = log_sum(expected, m->vocab, &best), found_sum = log_sum(found, m->vocab, &other);
+    double left = random_unit(&m->random), kl = 0;
+    int32_t drawn = (int32_t)best;
+    for (uint64_t i = 0; i < m->vocab; i++) {
+        const double log_expected = (double)expected[i] - expected_sum, probability = exp(log_expected);
+        kl += probability * (log_expected - ((double)found[i] - found_sum));
+        if (left >= 0 && (left -= probability) < 0) drawn = (int32_t)i;
+    }
+    m->kl += kl > 0 ? kl : 0; /* a rounding error below 0 */
+    m->agreed += best == other;
+    return drawn;
+}
+
+static bool run_tokens(struct measurement *m, struct progress *progress, struct status *status)
+{
+    for (uint32_t t = 0; t < m->tokens; t++) {
+        const float *logits[MODELS];
+        const int32_t *ignored;
+        for (uint32_t row = 0; row < m->rows; row++) m->positions[row] = (int32_t)t;
+        const struct golden_step step = {.count = m->rows,
+                                         .out_rows = m->rows,
+                                         .tokens = m->step_tokens,
+                                         .slots = m->slots,
+                                         .positions = m->positions};
+        for (int model = 0; model < MODELS; model++)
+            if (!cpu_replay_run(&m->replay[model], 0, false, &step, &logits[model], &ignored, status)) return false;
+        for (uint32_t row = 0; row < m->rows; row++)
+            m->step_tokens[row] =
+                compare_row(m, logits[UNQUANTISED] + row * m->vocab, logits[QUANTISED] + row * m->vocab);
+        if (progress) progress_update(progress, t + 1, m->tokens, NULL);
+    }
+    return true;
+}
+
+static bool begin(struct measurement *m, const struct accuracy_model *models[MODELS], struct team *team,
+                  enum cpu_isa isa, struct status *status)
+{
+    const struct manifest *manifest = models[QUANTISED]->manifest;
+    m->step_tokens = calloc(m->rows, sizeof *m->step_tokens);
+    m->slots = calloc(m->rows, sizeof *m->slots);
+    m->positions = calloc(m->rows, sizeof *m->positions);
+    if (!m->step_tokens || !m->slots || !m->positions) return status_fail(status, STATUS_MACHINE, "out of memory");
+    for (uint32_t row = 0; row < m->rows; row++) {
+        m->slots[row] = (int32_t)row;
+        m->step_tokens[row] = manifest->bos_token >= 0 ? (int32_t)manifest->bos_token
+                                                       : (int32_t)(random_unit(&m->random) * (double)m->vocab);
+    }
+    for (int model = 0; model < MODELS; model++) {
+        m->replay[model] = (struct cpu_replay){.manifest = models[model]->manifest,
+                                               .plans = models[model]->plan,
+                                               .plan_count = 1,
+                                               .pages = &m->pages[model],
+                                               .isa = isa};
+        if (!set_pages(&m->pages[model], models[model]->manifest, m->rows, m->tokens))
+            return status_fail(status, STATUS_MACHINE, "out of memory");
+        if (!cpu_replay_open(&m->replay[model], models[model]->weights, team, status)) return false;
+    }
+    return true;
+}
+
+bool measure_accuracy(const struct accuracy_model *unquantised, const struct accuracy_model *quantised,
+                      struct team *team, enum cpu_isa isa, struct progress *progress,
+                      struct manifest_accuracy *accuracy, struct status *status)
+{
+    const struct plan_geometry *geometry = &quantised->manifest->geometry;
+    const struct accuracy_model *models[MODELS] = {unquantised, quantised};
+    const double flops = 2 * golden_flops(quantised->plan) * (double)plan_ranks(geometry);
+    struct measurement m = {.rows = quantised->plan->header.rows,
+                            .tokens = MOST_TOKENS,
+                            .vocab = geometry->vocab_size,
+                            .random = 88172645463325252};
+    if (m.tokens > geometry->max_context) m.tokens = (uint32_t)geometry->max_context;
+    if (flops * m.tokens > most_flops) m.tokens = (uint32_t)(most_flops / flops) + 1;
+    bool ok = begin(&m, models, team, isa, status) && run_tokens(&m, progress, status);
+    for (int model = 0; model < MODELS; model++) {
+        cpu_replay_close(&m.replay[model]);
+        free(m.pages[model].table);
+    }
+    free(m.step_tokens);
+    free(m.slots);
+    free(m.positions);
+    const uint64_t count = (uint64_t)m.rows * m.tokens;
+    if (ok)
+        *accuracy = (struct manifest_accuracy){.tokens = count,
+                                               .kl = m.kl / (double)count,
+                                               .top1 = (double)m.agreed / (double)count};
+    return ok;
+}
