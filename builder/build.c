@@ -9,9 +9,9 @@
 
 #include "builder/build_cuda.h"
 #include "builder/build_tokenizer.h"
+#include "builder/build_unquantised.h"
 #include "builder/lower/names.h"
 #include "builder/lower/plan_memory.h"
-#include "builder/golden/accuracy.h"
 #include "builder/golden/golden_cpu.h"
 #include "builder/arch/arch.h"
 #include "builder/passes/pass.h"
@@ -57,8 +57,8 @@ static enum dtype half_dtype(const struct build *build)
     return found == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
 }
 
-static bool make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool small_batch,
-                       struct status *status)
+bool build_make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool small_batch,
+                      struct status *status)
 {
     graph_init(graph, &build->checkpoint.config, kind);
     graph->target = build->target;
@@ -73,9 +73,9 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
 {
     const struct build_options *options = build->options;
     bool cuda = build->target == TARGET_CUDA;
-    if (!make_graph(build, &build->decode, PLAN_DECODE, false, status) ||
-        (cuda && !make_graph(build, &build->small_batch, PLAN_DECODE, true, status)) ||
-        !make_graph(build, &build->prefill, PLAN_PREFILL, false, status))
+    if (!build_make_graph(build, &build->decode, PLAN_DECODE, false, status) ||
+        (cuda && !build_make_graph(build, &build->small_batch, PLAN_DECODE, true, status)) ||
+        !build_make_graph(build, &build->prefill, PLAN_PREFILL, false, status))
         return false;
     struct weight_types types = options->types;
     const enum dtype own = build->checkpoint.config.dtype;
@@ -293,74 +293,6 @@ static bool write_tensor_table(struct build *build, struct status *status)
     return ok;
 }
 
-/* ---- accuracy ---- */
-
-static bool has_new_codes(const struct graph *graph)
-{
-    for (int w = 0; w < graph->weight_count; w++) {
-        const struct graph_weight *weight = &graph->weights[w];
-        if (weight->used && !weight->keeps_codes && !encoding_is_plain(weight->encoding)) return true;
-    }
-    return false;
-}
-
-/* The decode plan with the most rows up to 8. */
-static const struct plan *plan_to_measure(const struct build *build)
-{
-    const struct plan *best = &build->plans[0];
-    for (size_t p = 0; p < build->plan_count; p++) {
-        const struct plan_header *header = &build->plans[p].header;
-        if (header->kind == PLAN_DECODE && header->rows <= 8 && header->rows > best->header.rows)
-            best = &build->plans[p];
-    }
-    return best;
-}
-
-/* Packs the weights as the checkpoint has them into a file beside the engine, which is removed afterwards. */
-static bool compare_with_checkpoint(struct build *build, const uint8_t *weights, struct graph *graph,
-                                    struct engine_writer *writer, struct status *status)
-{
-    struct manifest manifest = build->manifest;
-    struct plan plan = {0};
-    const uint8_t *own;
-    const struct plan *quantised = plan_to_measure(build);
-    if (!make_graph(build, graph, PLAN_DECODE, false, status) ||
-        !bind_weights(graph, &build->checkpoint, &(struct weight_types){.matrices = ENCODING_NONE}, status) ||
-        !plan_weights(graph, &manifest.weights_bytes, status) ||
-        !pack_weights(graph, &build->checkpoint, writer, manifest.weights_bytes, build->team, NULL, NULL, status) ||
-        !engine_writer_map_weights(writer, &own, status) ||
-        !lower_plan(graph, &build->lowering, quantised->header.rows, &plan, status))
-        return false;
-    manifest.arena_bytes = plan.header.arena_bytes;
-    manifest.step_bytes = plan.header.step_bytes;
-    const bool ok = measure_accuracy(&(struct accuracy_model){&manifest, &plan, own},
-                                     &(struct accuracy_model){&build->manifest, quantised, weights}, build->team,
-                                     build->machine.isa, &build->progress, &build->manifest.accuracy, status);
-    plan_free(&plan);
-    return ok;
-}
-
-/* A machine that cannot hold the weights twice, on its disk and for a while, builds the engine all the same. */
-static bool find_accuracy(struct build *build, const uint8_t *weights, struct status *status)
-{
-    char *path = NULL;
-    struct graph graph = {0};
-    struct engine_writer *writer = NULL;
-    if (build->target != TARGET_CPU || !has_new_codes(&build->decode)) return true;
-    progress_stage(&build->progress, "accuracy");
-    if (asprintf(&path, "%s.unquantised", build->options->output) < 0)
-        return status_fail(status, STATUS_MACHINE, "out of memory");
-    writer = engine_writer_begin(path, status);
-    const bool ok = writer && compare_with_checkpoint(build, weights, &graph, writer, status);
-    if (writer) engine_writer_abandon(writer);
-    graph_free(&graph);
-    free(path);
-    if (ok || status->code != STATUS_MACHINE) return ok;
-    progress_warn(&build->progress, "%s; the accuracy of the weights was not measured", status->message);
-    status_clear(status);
-    return true;
-}
-
 static bool write_small_sections(struct build *build, const uint8_t *weights, struct status *status)
 {
     bool ok = false;
@@ -373,7 +305,7 @@ static bool write_small_sections(struct build *build, const uint8_t *weights, st
             : !compute_golden(&build->manifest, build->plans, build->plan_count, weights, build->team,
                               build->machine.isa, &build->progress, &golden, status))
         goto done;
-    if (!find_accuracy(build, weights, status)) goto done;
+    if (!build_find_accuracy(build, weights, status)) goto done;
     progress_stage(&build->progress, "write");
     if (!manifest_format(&build->manifest, &manifest, &manifest_size, status) ||
         !tactics_format(&build->tactics, &lines, &lines_size, status))
@@ -434,6 +366,7 @@ static bool write_engine(struct build *build, uint64_t weights_bytes, struct sta
     const uint8_t *weights = NULL;
     build->writer = engine_writer_begin(options->output, status);
     if (!build->writer) return false;
+    if (!build_calibrate(build, status)) return false;
     progress_stage(&build->progress, "pack");
     if (!pack_weights(&build->decode, &build->checkpoint, build->writer, weights_bytes, build->team, pack_progressed,
                       &build->progress, status) ||
@@ -471,6 +404,7 @@ static void build_close(struct build *build)
     if (build->writer) engine_writer_abandon(build->writer);
     for (size_t p = 0; p < build->plan_count; p++) plan_free(&build->plans[p]);
     build_cuda_close(build);
+    build_unquantised_close(build);
     tactics_free(&build->tactics);
     free(build->tokenizer);
     if (build->cache_open) tuning_cache_close(&build->cache);

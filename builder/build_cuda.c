@@ -138,6 +138,7 @@ bool build_cuda_open(struct build *build, struct status *status)
         return status_fail(status, STATUS_USAGE,
                            "--compute: products of the cuda target have the type of the matrices (--dtype), found %s",
                            dtype_name(options->compute));
+    if (options->calibrate) return status_fail(status, STATUS_USAGE, "--calibrate: for the cpu target only");
     if (options->types.head || options->types.kept_count)
         return status_fail(status, STATUS_USAGE,
                            "--head-dtype and --keep: the cuda target has all matrices in one type");

@@ -38,6 +38,11 @@ struct build {
     struct engine_writer *writer;
     struct progress progress;
     uint64_t file_bytes;
+    struct unquantised *unquantised; /* build_unquantised.c; NULL: not needed so far */
 };
+
+/* Imports the model and runs the passes. */
+bool build_make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool small_batch,
+                      struct status *status);
 
 #endif

@@ -105,6 +105,14 @@ static int read_flags(struct command_line *line, int argc, char **argv)
         {"keep", 0, "PATTERN=TYPE,..", .text = &line->kept,
          .help =
              "weights whose tensors' names match a shell pattern get another type: --keep '*.down_proj.weight=int8'"},
+        {"calibrate", 0, "self|FILE", .text = &options->calibrate,
+         .help = "with --dtype int4, mxfp4 or nvfp4: round weights so that products of the activations of a text "
+                 "change least; "
+                 "self: text that the model writes"},
+        {"no-accuracy", .set = &options->no_accuracy,
+         .help = "do not compare weights of fewer bits with the checkpoint's, which takes time and, for a while, their "
+                 "size on "
+                 "the disk"},
         {"compute", 0, "f32|bf16", .choice = &line->compute, .choices = compute_dtypes,
          .help = "to what matrix products round activations (default: f32; cuda: as the matrices). bf16 reads prompts "
                  "faster "
@@ -219,6 +227,8 @@ static int check_line(struct command_line *line)
     if (!options->output[0]) return cli_usage("-o: expected a file name, found ''");
     if (file_has_suffix(options->output, ".safetensors") || file_has_suffix(options->output, ".json"))
         return cli_usage("-o: '%s' is named as a part of a checkpoint, which an engine would replace", options->output);
+    if (options->calibrate && !options->calibrate[0])
+        return cli_usage("--calibrate: expected 'self' or a file, found ''");
     if (options->tuning_cache && !options->tuning_cache[0])
         return cli_usage("--tuning-cache: expected a file name or 'none', found ''");
     if (options->max_batch && options->batch_size_count &&

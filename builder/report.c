@@ -192,6 +192,9 @@ char *report_json(const struct build_report *report, struct status *status)
         ok = json_put(root, "accuracy",
                       json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)m->accuracy.tokens, "kl", m->accuracy.kl,
                                 "top1", m->accuracy.top1));
+    if (ok && m->accuracy.calibration_tokens)
+        ok = json_put(json_object_get(root, "accuracy"), "calibration_tokens",
+                      json_integer((json_int_t)m->accuracy.calibration_tokens));
     if (ok && report->output)
         ok = json_put(root, "output", json_string_or_null(report->output)) && /* a path need not be UTF-8 */
              json_put(root, "file_bytes", json_integer((json_int_t)report->file_bytes)) &&

@@ -21,30 +21,6 @@ struct measurement {
     uint64_t agreed;
 };
 
-static double random_unit(uint64_t *state)
-{
-    *state ^= *state >> 12; /* xorshift64* */
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    return (double)((*state * UINT64_C(2685821657736338717)) >> 11) * 0x1p-53;
-}
-
-/* Pages of a slot follow each other. */
-static bool set_pages(struct golden_pages *pages, const struct manifest *manifest, uint32_t rows, uint32_t tokens)
-{
-    const struct plan_geometry *geometry = &manifest->geometry;
-    const uint64_t each = (tokens + geometry->page_tokens - 1) / geometry->page_tokens;
-    *pages = (struct golden_pages){.slots = geometry->slots,
-                                   .pages_per_slot = geometry->pages_per_slot,
-                                   .page_tokens = geometry->page_tokens,
-                                   .count = each * rows,
-                                   .is_new = true};
-    pages->table = calloc(geometry->slots * geometry->pages_per_slot, sizeof *pages->table);
-    for (uint64_t i = 0; pages->table && i < pages->count; i++)
-        pages->table[i / each * pages->pages_per_slot + i % each] = (int32_t)i;
-    return pages->table != NULL;
-}
-
 /* log of the sum of e^logit, by the largest logit. */
 static double log_sum(const float *logits, uint64_t count, uint64_t *largest)
 {
@@ -56,21 +32,17 @@ static double log_sum(const float *logits, uint64_t count, uint64_t *largest)
     return (double)logits[*largest] + log(sum);
 }
 
-/* Adds a row of both models, and draws the row's next token from the unquantised one. */
-static int32_t compare_row(struct measurement *m, const float *expected, const float *found)
+static void compare_row(struct measurement *m, const float *expected, const float *found)
 {
     uint64_t best, other;
     const double expected_sum = log_sum(expected, m->vocab, &best), found_sum = log_sum(found, m->vocab, &other);
-    double left = random_unit(&m->random), kl = 0;
-    int32_t drawn = (int32_t)best;
+    double kl = 0;
     for (uint64_t i = 0; i < m->vocab; i++) {
-        const double log_expected = (double)expected[i] - expected_sum, probability = exp(log_expected);
-        kl += probability * (log_expected - ((double)found[i] - found_sum));
-        if (left >= 0 && (left -= probability) < 0) drawn = (int32_t)i;
+        const double log_expected = (double)expected[i] - expected_sum;
+        kl += exp(log_expected) * (log_expected - ((double)found[i] - found_sum));
     }
     m->kl += kl > 0 ? kl : 0; /* a rounding error below 0 */
     m->agreed += best == other;
-    return drawn;
 }
 
 static bool run_tokens(struct measurement *m, struct progress *progress, struct status *status)
@@ -86,9 +58,11 @@ static bool run_tokens(struct measurement *m, struct progress *progress, struct 
                                          .positions = m->positions};
         for (int model = 0; model < MODELS; model++)
             if (!cpu_replay_run(&m->replay[model], 0, false, &step, &logits[model], &ignored, status)) return false;
-        for (uint32_t row = 0; row < m->rows; row++)
-            m->step_tokens[row] =
-                compare_row(m, logits[UNQUANTISED] + row * m->vocab, logits[QUANTISED] + row * m->vocab);
+        for (uint32_t row = 0; row < m->rows; row++) {
+            const float *expected = logits[UNQUANTISED] + row * m->vocab;
+            compare_row(m, expected, logits[QUANTISED] + row * m->vocab);
+            m->step_tokens[row] = cpu_replay_draw(expected, m->vocab, &m->random);
+        }
         if (progress) progress_update(progress, t + 1, m->tokens, NULL);
     }
     return true;
@@ -104,8 +78,7 @@ static bool begin(struct measurement *m, const struct accuracy_model *models[MOD
     if (!m->step_tokens || !m->slots || !m->positions) return status_fail(status, STATUS_MACHINE, "out of memory");
     for (uint32_t row = 0; row < m->rows; row++) {
         m->slots[row] = (int32_t)row;
-        m->step_tokens[row] = manifest->bos_token >= 0 ? (int32_t)manifest->bos_token
-                                                       : (int32_t)(random_unit(&m->random) * (double)m->vocab);
+        m->step_tokens[row] = cpu_replay_first_token(manifest, row);
     }
     for (int model = 0; model < MODELS; model++) {
         m->replay[model] = (struct cpu_replay){.manifest = models[model]->manifest,
@@ -113,7 +86,7 @@ static bool begin(struct measurement *m, const struct accuracy_model *models[MOD
                                                .plan_count = 1,
                                                .pages = &m->pages[model],
                                                .isa = isa};
-        if (!set_pages(&m->pages[model], models[model]->manifest, m->rows, m->tokens))
+        if (!cpu_replay_pages(&m->pages[model], models[model]->manifest, m->rows, m->tokens))
             return status_fail(status, STATUS_MACHINE, "out of memory");
         if (!cpu_replay_open(&m->replay[model], models[model]->weights, team, status)) return false;
     }

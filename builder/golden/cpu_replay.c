@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/golden/cpu_replay.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -99,7 +100,11 @@ static void fill_step(uint8_t *base, const struct plan_field *fields, const stru
 static void run_rank(struct cpu_replay *run, uint32_t r)
 {
     const struct cpu_plan *bound = &run->rank[r].bound[run->plan];
-    (run->by_reference ? cpu_plan_run_reference : cpu_plan_run)(bound, run->rank[r].team);
+    struct cpu_observed_rank rank = {run, r};
+    if (run->observe)
+        cpu_plan_run_observed(bound, run->rank[r].team, run->observe, &rank);
+    else
+        (run->by_reference ? cpu_plan_run_reference : cpu_plan_run)(bound, run->rank[r].team);
 }
 
 static void run_member(void *argument, struct team_member *member) { run_rank(argument, (uint32_t)member->index); }
@@ -136,4 +141,47 @@ bool cpu_replay_run(struct cpu_replay *run, size_t plan, bool by_reference, cons
 void cpu_replay_scramble(struct cpu_replay *run)
 {
     for (uint32_t r = 0; r < run->ranks; r++) memset(run->rank[r].memory.base[SPACE_KV], PATTERN, run->kv_bytes);
+}
+
+bool cpu_replay_pages(struct golden_pages *pages, const struct manifest *manifest, uint32_t rows, uint32_t tokens)
+{
+    const struct plan_geometry *geometry = &manifest->geometry;
+    const uint64_t each = (tokens + geometry->page_tokens - 1) / geometry->page_tokens;
+    *pages = (struct golden_pages){.slots = geometry->slots,
+                                   .pages_per_slot = geometry->pages_per_slot,
+                                   .page_tokens = geometry->page_tokens,
+                                   .count = each * rows,
+                                   .is_new = true};
+    pages->table = calloc(geometry->slots * geometry->pages_per_slot, sizeof *pages->table);
+    for (uint64_t i = 0; pages->table && i < pages->count; i++)
+        pages->table[i / each * pages->pages_per_slot + i % each] = (int32_t)i;
+    return pages->table != NULL;
+}
+
+int32_t cpu_replay_first_token(const struct manifest *manifest, uint32_t row)
+{
+    if (manifest->bos_token >= 0) return (int32_t)manifest->bos_token;
+    return (int32_t)((row + 1) * UINT64_C(7919) % manifest->geometry.vocab_size);
+}
+
+static double random_unit(uint64_t *state)
+{
+    *state ^= *state >> 12; /* xorshift64* */
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return (double)((*state * UINT64_C(2685821657736338717)) >> 11) * 0x1p-53;
+}
+
+int32_t cpu_replay_draw(const float *logits, uint64_t vocab, uint64_t *random)
+{
+    float largest = logits[0];
+    double sum = 0;
+    for (uint64_t i = 1; i < vocab; i++) largest = fmaxf(largest, logits[i]);
+    for (uint64_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - (double)largest);
+    double left = random_unit(random) * sum;
+    for (uint64_t i = 0; i < vocab; i++) {
+        left -= exp((double)logits[i] - (double)largest);
+        if (left < 0) return (int32_t)i;
+    }
+    return (int32_t)(vocab - 1);
 }

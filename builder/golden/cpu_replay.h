@@ -22,6 +22,8 @@ struct cpu_replay {
     struct golden_pages
         *pages; /* `count` is known when it opens; the table is copied before each replay if it is new */
     enum cpu_isa isa;
+    cpu_plan_observer *observe; /* NULL: none; its context is a struct cpu_observed_rank */
+    void *observer;             /* for it */
 
     struct plan_space_sizes sizes;
     uint64_t kv_bytes;
@@ -30,6 +32,12 @@ struct cpu_replay {
     struct team *launcher; /* several ranks: a member for each */
     size_t plan;           /* being replayed */
     bool by_reference;
+};
+
+/* A rank of a replay, for observers. */
+struct cpu_observed_rank {
+    struct cpu_replay *run;
+    uint32_t rank;
 };
 
 /* `weights` is the packed weight section; `team` runs a single rank, and says how many threads several have together.
@@ -42,5 +50,15 @@ bool cpu_replay_run(struct cpu_replay *run, size_t plan, bool by_reference, cons
 /* Overwrites all KV pages with finite numbers. */
 void cpu_replay_scramble(struct cpu_replay *run);
 void cpu_replay_close(struct cpu_replay *run);
+
+/* Pages for `rows` sequences of `tokens` tokens, in slots 0 and on; false after an allocation failure. The table is the
+ * caller's to free. */
+bool cpu_replay_pages(struct golden_pages *pages, const struct manifest *manifest, uint32_t rows, uint32_t tokens);
+
+/* The first token of the model's own text number `row`. */
+int32_t cpu_replay_first_token(const struct manifest *manifest, uint32_t row);
+
+/* A token drawn from the distribution of the logits (temperature 1); the state is any number but 0. */
+int32_t cpu_replay_draw(const float *logits, uint64_t vocab, uint64_t *random);
 
 #endif

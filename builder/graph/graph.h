@@ -77,8 +77,9 @@ struct graph {
     int value_count, value_capacity;
     struct graph_weight *weights; /* both kinds of one model create the same weights in the same order */
     int weight_count, weight_capacity;
-    bool out_of_memory;     /* sticky: checked once after import and after each pass */
-    struct graph_node lost; /* what graph_append returns then, to be written and never read */
+    const struct calibration *calibration; /* borrowed: of the weights (builder/weights/calibration.h); NULL: none */
+    bool out_of_memory;                    /* sticky: checked once after import and after each pass */
+    struct graph_node lost;                /* what graph_append returns then, to be written and never read */
 };
 
 enum { GRAPH_SMALL_BATCH = 8 };

@@ -166,7 +166,7 @@ static bool code_of(const struct encoding *encoding, float number, int zero, uin
     return false;
 }
 
-static float number_of(const struct encoding *encoding, uint8_t code, int zero)
+float coded_number(const struct encoding *encoding, uint8_t code, int zero)
 {
     switch (encoding->code) {
     case CODE_FLOAT: break;
@@ -199,7 +199,7 @@ bool coded_from_quantised(const struct panel_form *form, const struct quantised 
         for (uint64_t i = begin; i < end; i++) {
             const float number = scale == 0 ? 0 : values[i] / scale;
             if (isfinite(values[i]) && code_of(encoding, number, zero, &to->codes[i]) &&
-                number_of(encoding, to->codes[i], zero) * scale == values[i])
+                coded_number(encoding, to->codes[i], zero) * scale == values[i])
                 continue;
             *refused = i;
             return false;

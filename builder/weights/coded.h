@@ -28,9 +28,13 @@ void coded_row_close(struct coded_row *row);
 bool coded_from_quantised(const struct panel_form *form, const struct quantised *matrix, uint64_t row, uint64_t first,
                           uint64_t count, const float *values, struct coded_row *to, uint64_t *refused);
 
-/* Codes nearest to values[count], with scales that make the sum of squared errors of each group small. False, with the
- * column in *refused, where a value is NaN or infinite or has no finite value in the encoding. */
-bool coded_from_floats(const struct panel_form *form, const float *values, uint64_t count, struct coded_row *to,
-                       uint64_t *refused);
+/* The number of a code, before its scale; `zero` is what int4 subtracts. */
+float coded_number(const struct encoding *encoding, uint8_t code, int zero);
+
+/* Codes nearest to values[count], with scales that make the sum of squared errors of each group small. With the `factors`
+ * of a calibrated weight (calibration.h) the error of an element moves into those after it, and values are overwritten.
+ * False, with the column in *refused, where a value is NaN or infinite or has no finite value in the encoding. */
+bool coded_from_floats(const struct panel_form *form, float *values, uint64_t count, const float *factors,
+                       struct coded_row *to, uint64_t *refused);
 
 #endif

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "builder/weights/calibration.h"
 #include "builder/weights/coded.h"
 #include "builder/weights/shard.h"
 #include "builder/weights/weights.h"
@@ -39,6 +40,7 @@ struct weight_share {
     uint64_t unit_bytes, units; /* UNIT_BLOCK: bytes of a block that is a weight of its own */
     uint64_t unit_rows;
     struct panel_form form; /* UNIT_CODED */
+    const float *factors;   /* UNIT_CODED: of a calibrated weight, else NULL */
     _Atomic uint64_t left;  /* bytes of it that no thread has read yet */
 };
 
@@ -212,7 +214,8 @@ static void make_coded(const struct weight_share *share, uint64_t unit, struct s
             ok = coded_from_quantised(&share->form, matrix, element / matrix->columns, element % matrix->columns,
                                       columns, scratch->values, &scratch->coded, &refused);
         } else {
-            ok = coded_from_floats(&share->form, scratch->values, share->depth, &scratch->coded, &refused);
+            ok = coded_from_floats(&share->form, scratch->values, share->depth, share->factors, &scratch->coded,
+                                   &refused);
         }
         if (ok)
             panel_pack_coded(&share->form, &scratch->coded, i, weight->keeps_codes ? columns : share->depth, to);
@@ -343,6 +346,7 @@ struct packer *packer_open(const struct graph *graph, const struct checkpoint *c
                 };
             }
             describe_units(share, graph_weight_has_panels(graph, weight));
+            if (graph->calibration) share->factors = calibration_factors(graph->calibration, rank, w);
             share->left = weight->bytes;
         }
     return packer;

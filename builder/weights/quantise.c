@@ -3,6 +3,7 @@
  * scale that just holds the largest element is seldom the best one, since it makes all others coarse. */
 #include <math.h>
 
+#include "builder/weights/calibration.h"
 #include "builder/weights/coded.h"
 
 static float largest_magnitude(const float *values, uint64_t count)
@@ -165,8 +166,23 @@ static float group_scale(const struct encoding *encoding, const float *values, u
     return 0;
 }
 
-bool coded_from_floats(const struct panel_form *form, const float *values, uint64_t count, struct coded_row *to,
-                       uint64_t *refused)
+/* Rounds a group, and lets the elements after it in their block make good its errors. */
+static void encode_with_feedback(const struct encoding *encoding, float *values, uint64_t first, uint64_t count,
+                                 uint64_t length, float scale, int zero, const float *factors, uint8_t *codes)
+{
+    for (uint64_t i = first; i < first + length; i++) {
+        const uint64_t block = i / CALIBRATION_BLOCK, place = i % CALIBRATION_BLOCK, left = count - i;
+        const uint64_t rest = CALIBRATION_BLOCK - place < left ? CALIBRATION_BLOCK - place : left;
+        const float *row = factors + (block * CALIBRATION_BLOCK + place) * CALIBRATION_BLOCK + place;
+        float *value = values + i;
+        encode(encoding, value, 1, scale, zero, codes + i);
+        const float error = *value - coded_number(encoding, codes[i], zero) * scale;
+        for (uint64_t k = 1; k < rest; k++) value[k] -= error * row[k];
+    }
+}
+
+bool coded_from_floats(const struct panel_form *form, float *values, uint64_t count, const float *factors,
+                       struct coded_row *to, uint64_t *refused)
 {
     const struct encoding *encoding = form->encoding;
     for (*refused = 0; *refused < count; ++*refused)
@@ -188,7 +204,10 @@ bool coded_from_floats(const struct panel_form *form, const float *values, uint6
         }
         to->scales[g] = scale;
         if (encoding->global) scale *= to->factor;
-        encode(encoding, values + begin, length, scale, to->zeros[g], to->codes + begin);
+        if (factors)
+            encode_with_feedback(encoding, values, begin, count, length, scale, to->zeros[g], factors, to->codes);
+        else
+            encode(encoding, values + begin, length, scale, to->zeros[g], to->codes + begin);
     }
     return true;
 }

@@ -363,7 +363,9 @@ bool manifest_format(const struct manifest *manifest, char **text, size_t *size,
         json_t *values = json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)accuracy->tokens, "kl", accuracy->kl,
                                    "top1", accuracy->top1);
         json_t *extra = json_object();
-        good = extra && json_put(root, "extra", extra) && json_put(extra, "accuracy", values);
+        if (accuracy->calibration_tokens)
+            good = json_put(values, "calibration_tokens", json_integer((json_int_t)accuracy->calibration_tokens));
+        good = good && extra && json_put(root, "extra", extra) && json_put(extra, "accuracy", values);
     }
     if (good) *text = json_format(root, JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(real_precision(manifest)));
     if (!*text) json_fail_build(status, "manifest");
@@ -509,6 +511,7 @@ static bool parse_accuracy(json_t *object, struct manifest_accuracy *accuracy, s
                             json_type_name(object));
     done = done && json_reader_open(&reader, object, "manifest: accuracy", status) &&
            json_reader_u64(&reader, "tokens", true, 1, INT64_MAX, &accuracy->tokens, status) &&
+           json_reader_u64(&reader, "calibration_tokens", false, 1, INT64_MAX, &accuracy->calibration_tokens, status) &&
            json_reader_double(&reader, "kl", true, &accuracy->kl, status) &&
            json_reader_double(&reader, "top1", true, &accuracy->top1, status);
     json_reader_close(&reader);

@@ -18,9 +18,10 @@ enum chat_format { CHAT_NONE, CHAT_CHATML, CHAT_LLAMA3, CHAT_MISTRAL };
 
 /* How far a model of weights with fewer bits is from the one that it was made of, over tokens that that one drew. */
 struct manifest_accuracy {
-    uint64_t tokens; /* 0: not measured */
-    double kl;       /* mean Kullback-Leibler divergence of the next token's distribution, in nats */
-    double top1;     /* part of the tokens for which both find the same one the likeliest */
+    uint64_t tokens;             /* 0: not measured */
+    double kl;                   /* mean Kullback-Leibler divergence of the next token's distribution, in nats */
+    uint64_t calibration_tokens; /* 0: the weights are not calibrated */
+    double top1;                 /* part of the tokens for which both find the same one the likeliest */
 };
 
 struct manifest {

@@ -82,6 +82,8 @@ void cpu_plan_free(struct cpu_plan *bound)
 struct replay {
     const struct cpu_plan *bound;
     double *launch_us; /* NULL: not timed */
+    cpu_plan_observer *observe;
+    void *context; /* of the observer */
 };
 
 static double now_us(void)
@@ -96,6 +98,17 @@ static void replay(void *argument, struct team_member *member)
     const struct replay *job = argument;
     const struct cpu_plan *bound = job->bound;
     for (uint32_t i = 0; i < bound->launch_count; i++) {
+        bound->runners[i](&bound->calls[i], member);
+        team_barrier(member);
+    }
+}
+
+static void replay_observed(void *argument, struct team_member *member)
+{
+    const struct replay *job = argument;
+    const struct cpu_plan *bound = job->bound;
+    for (uint32_t i = 0; i < bound->launch_count; i++) {
+        job->observe(job->context, bound->ops[i], &bound->calls[i], member);
         bound->runners[i](&bound->calls[i], member);
         team_barrier(member);
     }
@@ -151,6 +164,12 @@ void cpu_plan_run_reference(const struct cpu_plan *bound, struct team *team)
 {
     struct replay job = {.bound = bound};
     team_run(team, replay_reference, &job);
+}
+
+void cpu_plan_run_observed(const struct cpu_plan *bound, struct team *team, cpu_plan_observer *observe, void *context)
+{
+    struct replay job = {.bound = bound, .observe = observe, .context = context};
+    team_run(team, replay_observed, &job);
 }
 
 void cpu_plan_run_timed(const struct cpu_plan *bound, struct team *team, double *launch_us)

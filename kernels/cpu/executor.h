@@ -32,6 +32,11 @@ void cpu_plan_run(const struct cpu_plan *bound, struct team *team);
  * thread, is divided among the team by rows of the weight matrix. */
 void cpu_plan_run_reference(const struct cpu_plan *bound, struct team *team);
 
+/* Like cpu_plan_run; every member of the team calls `observe` before its part of each launch, whose inputs are there then. */
+typedef void cpu_plan_observer(void *context, const struct op_descriptor *op, const struct op_call *call,
+                               const struct team_member *member);
+void cpu_plan_run_observed(const struct cpu_plan *bound, struct team *team, cpu_plan_observer *observe, void *context);
+
 /* Like cpu_plan_run; adds the time of launch i to launch_us[i] (for traces). */
 void cpu_plan_run_timed(const struct cpu_plan *bound, struct team *team, double *launch_us);
 
