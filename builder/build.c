@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "builder/build_cuda.h"
+#include "builder/build_graph.h"
 #include "builder/build_tokenizer.h"
 #include "builder/build_unquantised.h"
 #include "builder/lower/names.h"
@@ -42,33 +43,6 @@ static bool open_checkpoint(struct build *build, struct status *status)
     return build->checkpoint_open;
 }
 
-/* Matrices and 16-bit activations of a device have one dtype: as asked, else that of the checkpoint's matrices, bf16 for
- * wider ones. What config.json says counts only where there are no tensors. */
-static enum dtype half_dtype(const struct build *build)
-{
-    const struct checkpoint *checkpoint = &build->checkpoint;
-    enum dtype found = checkpoint->config.dtype;
-    if (build->options->types.matrices) return (enum dtype)build->options->types.matrices;
-    for (size_t t = 0; build->has_weights && t < checkpoint->tensor_count; t++) {
-        if (checkpoint->tensors[t].rank != 2) continue;
-        found = checkpoint->tensors[t].dtype;
-        if (found != DTYPE_F16) break; /* mixed: bf16 holds the range of all */
-    }
-    return found == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
-}
-
-bool build_make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool small_batch,
-                      struct status *status)
-{
-    graph_init(graph, &build->checkpoint.config, kind);
-    graph->target = build->target;
-    graph->compute_dtype = build->target == TARGET_CPU ? build->options->compute : half_dtype(build);
-    graph->small_batch = small_batch;
-    graph->ranks = build->options->gpus;
-    if (graph->ranks > 1) graph->rank_config = &build->rank_config;
-    return import_graph(graph, status) && run_passes(graph, build->options->dump_after, build->options->out, status);
-}
-
 static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct status *status)
 {
     const struct build_options *options = build->options;
@@ -79,7 +53,7 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
         return false;
     struct weight_types types = options->types;
     const enum dtype own = build->checkpoint.config.dtype;
-    if (cuda) types.matrices = (enum encoding_id)half_dtype(build);
+    if (cuda) types.matrices = (enum encoding_id)build_half_dtype(build);
     if (build->has_weights
             ? !bind_weights(&build->decode, &build->checkpoint, &types, status)
             : !assume_weights(&build->decode, own ? (enum encoding_id)own : ENCODING_BF16, &types, status))
@@ -114,7 +88,7 @@ static bool set_geometry(struct build *build, struct status *status)
     bool cuda = build->target == TARGET_CUDA;
     geometry->page_tokens = cuda ? BUILD_PAGE_TOKENS_CUDA : BUILD_PAGE_TOKENS;
     geometry->pages_per_slot = (geometry->max_context + geometry->page_tokens - 1) / geometry->page_tokens;
-    build->lowering.kv_dtype = options->kv_dtype ? options->kv_dtype : cuda ? half_dtype(build) : DTYPE_F32;
+    build->lowering.kv_dtype = options->kv_dtype ? options->kv_dtype : cuda ? build_half_dtype(build) : DTYPE_F32;
     if (!shard_config(config, options->gpus, &build->rank_config, status)) return false;
     uint64_t layer_bytes = kv_layer_bytes(&build->rank_config, geometry->page_tokens, build->lowering.kv_dtype);
     if (!checked_mul(config->layers, layer_bytes, &geometry->page_bytes))

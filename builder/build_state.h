@@ -41,8 +41,4 @@ struct build {
     struct unquantised *unquantised; /* build_unquantised.c; NULL: not needed so far */
 };
 
-/* Imports the model and runs the passes. */
-bool build_make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool small_batch,
-                      struct status *status);
-
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "builder/build_graph.h"
 #include "builder/golden/calibrate.h"
 #include "builder/weights/weights.h"
 #include "formats/base/file.h"

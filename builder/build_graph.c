@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "builder/build_graph.h"
+
+#include "builder/arch/arch.h"
+#include "builder/passes/pass.h"
+
+enum dtype build_half_dtype(const struct build *build)
+{
+    const struct checkpoint *checkpoint = &build->checkpoint;
+    enum dtype found = checkpoint->config.dtype;
+    if (build->options->types.matrices) return (enum dtype)build->options->types.matrices;
+    for (size_t t = 0; build->has_weights && t < checkpoint->tensor_count; t++) {
+        if (checkpoint->tensors[t].rank != 2) continue;
+        found = checkpoint->tensors[t].dtype;
+        if (found != DTYPE_F16) break; /* mixed: bf16 holds the range of all */
+    }
+    return found == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
+}
+
+bool build_make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool small_batch,
+                      struct status *status)
+{
+    graph_init(graph, &build->checkpoint.config, kind);
+    graph->target = build->target;
+    graph->compute_dtype = build->target == TARGET_CPU ? build->options->compute : build_half_dtype(build);
+    graph->small_batch = small_batch;
+    graph->ranks = build->options->gpus;
+    if (graph->ranks > 1) graph->rank_config = &build->rank_config;
+    return import_graph(graph, status) && run_passes(graph, build->options->dump_after, build->options->out, status);
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The graphs of a build. Private to build*.c. */
+#ifndef BUILDER_BUILD_GRAPH_H
+#define BUILDER_BUILD_GRAPH_H
+
+#include "builder/build_state.h"
+
+/* Matrices and 16-bit activations of a device have one dtype: as asked, else that of the checkpoint's matrices, bf16 for
+ * wider ones. What config.json says counts only where there are no tensors. */
+enum dtype build_half_dtype(const struct build *build);
+
+/* Imports the model and runs the passes. */
+bool build_make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool small_batch,
+                      struct status *status);
+
+#endif
