@@ -87,6 +87,7 @@ bool calibrate(const struct accuracy_model *model, const struct graph *graph, co
                            "--calibrate: the text has %" PRIu64 " tokens, expected at least %" PRIu32
                            ", better some thousands",
                            count, rows);
+    calibration->tokens = (uint64_t)rows * length;
     int32_t *tokens = calloc(3 * (size_t)rows, sizeof *tokens), *slots = tokens + rows, *positions = slots + rows;
     bool ok = (tokens && cpu_replay_pages(&pages, model->manifest, rows, length)) ||
               status_fail(status, STATUS_MACHINE, "out of memory while calibrating");
@@ -104,6 +105,5 @@ bool calibrate(const struct accuracy_model *model, const struct graph *graph, co
     cpu_replay_close(&replay);
     free(pages.table);
     free(tokens);
-    calibration->tokens = (uint64_t)rows * length;
     return ok && calibration_finish(calibration, graph, team, status);
 }

@@ -146,7 +146,7 @@ static bool factorise(double *h, uint64_t n)
 
 /* With the columns in reverse order, H = L L^T makes H^-1 = M^T M with M = L^-1, which reversed again is upper triangular:
  * the factor U. */
-static bool make_factors(float *sums, uint64_t n, double *h, double *inverse)
+static bool make_factors(float *sums, uint64_t n, double kept, double *h, double *inverse)
 {
     double mean = 0;
     for (uint64_t i = 0; i < n; i++) mean += (double)sums[i * BLOCK + i] / (double)n;
@@ -154,7 +154,7 @@ static bool make_factors(float *sums, uint64_t n, double *h, double *inverse)
     for (uint64_t i = 0; i < n; i++)
         for (uint64_t j = 0; j <= i; j++) {
             const uint64_t a = n - 1 - i, b = n - 1 - j; /* a <= b */
-            h[i * BLOCK + j] = (double)sums[a * BLOCK + b] + (i == j ? added : 0);
+            h[i * BLOCK + j] = i == j ? (double)sums[a * BLOCK + b] + added : kept * (double)sums[a * BLOCK + b];
         }
     if (!factorise(h, n)) return false;
     for (uint64_t j = 0; j < n; j++) /* column by column of L^-1 */
@@ -173,6 +173,7 @@ static bool make_factors(float *sums, uint64_t n, double *h, double *inverse)
 struct finishing {
     struct calibration *calibration;
     const struct graph *graph;
+    double kept; /* part of the covariances that is believed */
     atomic_bool failed;
 };
 
@@ -190,7 +191,7 @@ static void finish_some(void *argument, struct team_member *member)
                 if (item != ticket) continue;
                 const uint64_t left = depth - block * BLOCK;
                 memset(work, 0, 2 * sizeof *work * BLOCK_FLOATS);
-                if (!make_factors(matrices + block * BLOCK_FLOATS, left < BLOCK ? left : BLOCK, work,
+                if (!make_factors(matrices + block * BLOCK_FLOATS, left < BLOCK ? left : BLOCK, job->kept, work,
                                   work + BLOCK_FLOATS))
                     atomic_store(&job->failed, true);
                 ticket = team_ticket(member);
@@ -202,7 +203,9 @@ static void finish_some(void *argument, struct team_member *member)
 bool calibration_finish(struct calibration *calibration, const struct graph *graph, struct team *team,
                         struct status *status)
 {
-    struct finishing job = {.calibration = calibration, .graph = graph};
+    /* Few tokens show covariances that are none: they are believed the more the more tokens there are for a column. */
+    const double tokens = (double)calibration->tokens;
+    struct finishing job = {.calibration = calibration, .graph = graph, .kept = tokens / (tokens + BLOCK)};
     team_run(team, finish_some, &job);
     return !atomic_load(&job.failed) ||
            status_fail(status, STATUS_MACHINE, "out of memory, or activations that are not finite, while calibrating");

@@ -19,7 +19,7 @@ struct calibration {
     uint64_t bytes;
     int weight_count;
     uint32_t ranks;
-    uint64_t tokens;
+    uint64_t tokens; /* that activations are added of; set before calibration_finish */
 };
 
 /* Room for the matrices of `graph` that have codes of 4 bits, in a file of `folder` that has no name. */

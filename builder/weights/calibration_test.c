@@ -44,6 +44,7 @@ static double product_error(const float *values, const struct panel_form *form, 
 
 static void add_all(struct calibration *calibration, uint64_t columns, int members)
 {
+    calibration->tokens = ROWS;
     for (int index = 0; index < members; index++) {
         const struct team_member member = {.index = index, .count = members};
         for (uint64_t first = 0; first < ROWS; first += 100)
