@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Panels of encodings with scales: their form, packing, and the definition of what they say. */
+#include <math.h>
 #include <string.h>
 
+#include "kernels/matmul/fragment_layout.cuh"
 #include "kernels/matmul/panel.h"
+
+_Static_assert((int)FRAGMENT_ROWS == (int)PANEL_ROWS && (int)FRAGMENT_LARGEST_DTYPE == (int)ENCODING_BF16 &&
+                   (int)FRAGMENT_FACTOR_BYTES == (int)PANEL_LINE_BYTES,
+               "as device code knows them");
+_Static_assert((int)FRAGMENT_INT8 == (int)CODE_INT8 && (int)FRAGMENT_UINT4 == (int)CODE_UINT4 &&
+                   (int)FRAGMENT_E4M3 == (int)CODE_E4M3 && (int)FRAGMENT_E2M1 == (int)CODE_E2M1,
+               "codes");
+_Static_assert((int)FRAGMENT_F32 == (int)SCALE_F32 && (int)FRAGMENT_F16 == (int)SCALE_F16 &&
+                   (int)FRAGMENT_E5M3 == (int)SCALE_E4M3 && (int)FRAGMENT_E8M0 == (int)SCALE_E8M0,
+               "scales");
 
 static uint32_t scale_bytes(enum encoding_scale scale)
 {
@@ -37,6 +49,22 @@ bool panel_form(int64_t id, struct panel_form *form)
     return true;
 }
 
+bool fragment_form(int64_t id, struct panel_form *form)
+{
+    const struct fragment_layout layout = fragment_lay_out(id);
+    *form = (struct panel_form){.encoding = encoding_find(id), .fragments = true};
+    if (!form->encoding || layout.code == 0) return false;
+    form->k_bytes = PANEL_ROWS * (uint32_t)layout.bits / 8;
+    form->line_k = FRAGMENT_STRIP_K;
+    form->factor_bytes = (uint32_t)fragment_factor_bytes(layout);
+    form->group = (uint32_t)layout.group;
+    form->span_groups = (uint32_t)layout.groups;
+    form->span_k = form->group ? FRAGMENT_STRIP_K : 0;
+    form->scale_bytes = layout.groups ? PANEL_ROWS * scale_bytes(form->encoding->scale) : 0;
+    form->head_bytes = (uint32_t)layout.codes_at;
+    return true;
+}
+
 static uint64_t divide_up(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 
 static uint64_t form_bytes(const struct panel_form *form, uint64_t k)
@@ -49,6 +77,12 @@ uint64_t panel_bytes(uint64_t k, int64_t encoding)
 {
     struct panel_form form;
     return panel_form(encoding, &form) ? form_bytes(&form, k) : 0;
+}
+
+uint64_t fragment_bytes(uint64_t k, int64_t encoding)
+{
+    struct panel_form form;
+    return fragment_form(encoding, &form) ? form_bytes(&form, k) : 0;
 }
 
 uint64_t panel_offset(const struct panel_form *form, uint64_t k)
@@ -69,24 +103,111 @@ static uint64_t line_offset(const struct panel_form *form, uint64_t k)
 }
 
 /* How many of an element's factors are e4m3 numbers, each of which counts 2^-8. */
-static float e4m3_factor(const struct encoding *encoding)
+static float e4m3_factor(const struct panel_form *form)
 {
-    return (encoding->code == CODE_E4M3 ? 256.0f : 1.0f) * (encoding->scale == SCALE_E4M3 ? 256.0f : 1.0f);
+    const struct encoding *encoding = form->encoding;
+    return (encoding->code == CODE_E4M3 && !form->fragments ? 256.0f : 1.0f) *
+           (encoding->scale == SCALE_E4M3 ? 256.0f : 1.0f);
 }
+
+/* Where a code is: bits from `shift` on of the byte at `offset` from the beginning of its line (PANEL16) or of the strip's
+ * codes. */
+struct place {
+    uint64_t offset;
+    uint32_t shift;
+};
 
 static uint32_t nibble_shift(uint64_t place) { return (uint32_t)(4 * (place / 2) + 16 * (place % 2)); }
 
-/* A code of 4 bits in a line of codes, or a zero in a line of zeros. */
-static void put_nibble(uint8_t *line, uint64_t row, uint32_t shift, uint8_t code)
+static struct place bits_from(uint64_t offset, uint32_t bit) { return (struct place){offset + bit / 8, bit % 8}; }
+
+/* `k`: in the line. */
+static struct place panel_place(const struct encoding *encoding, uint64_t row, uint64_t k)
 {
-    uint8_t *byte = line + 4 * row + shift / 8;
-    *byte = (uint8_t)(*byte | (code & 15) << (shift % 8));
+    if (encoding->bits == 4) return bits_from(4 * row, nibble_shift(k));
+    return bits_from(encoding->code == CODE_INT8 ? 4 * row + k : row, 0);
 }
 
-static uint8_t nibble_at(const uint8_t *line, uint64_t row, uint32_t shift)
+/* `k`: in the strip. */
+static struct place fragment_place(const struct encoding *encoding, uint64_t row, uint64_t k)
 {
-    return line[4 * row + shift / 8] >> (shift % 8) & 15;
+    const uint64_t lane = row % 8 * 4 + k % 8 / 2, lane_register = k % 16 / 8 * 2 + row / 8, second = k % 2;
+    const uint64_t lane_k = encoding->bits == 4 ? 64 : 32, step = k % lane_k / 16;
+    const uint64_t at = k / lane_k * 512 + lane * 16;
+    if (encoding->bits == 4) return bits_from(at + step * 4, (uint32_t)(4 * lane_register + 16 * second));
+    return bits_from(at + step * 8 + lane_register / 2 * 4 + second * 2 + lane_register % 2, 0);
 }
+
+static struct place code_place(const struct panel_form *form, uint64_t row, uint64_t k)
+{
+    return (form->fragments ? fragment_place : panel_place)(form->encoding, row, k % form->line_k);
+}
+
+/* Of the scale of group `place` of the head, in scales. */
+static uint64_t scale_index(const struct panel_form *form, uint64_t row, uint64_t place)
+{
+    return form->fragments ? (row % 8 * form->span_groups + place) * 2 + row / 8 : place * PANEL_ROWS + row;
+}
+
+static void put_bits(uint8_t *base, struct place place, uint8_t bits)
+{
+    base[place.offset] = (uint8_t)(base[place.offset] | bits << place.shift);
+}
+
+static uint8_t nibble_at(const uint8_t *base, struct place place) { return base[place.offset] >> place.shift & 15; }
+
+/* e2m1 in fragments: where magnitude and sign stand in the word whose register's nibble is `place`. */
+static void e2m1_places(struct place place, struct place *magnitude, struct place *sign)
+{
+    static const uint8_t magnitudes[4] = {6, 3, 0, 9}, signs[4] = {15, 12, 14, 13};
+    const uint64_t word = place.offset / 4 * 4, half = place.offset % 4 / 2;
+    const uint32_t lane_register = (uint32_t)(place.offset % 2 * 2 + place.shift / 4);
+    *magnitude = bits_from(word + half * 2, magnitudes[lane_register]);
+    *sign = bits_from(word + half * 2, signs[lane_register]);
+}
+
+/* A code that is 0 is not written. */
+static void put_code(const struct panel_form *form, uint8_t *base, uint64_t row, uint64_t k, uint8_t code)
+{
+    const struct place place = code_place(form, row, k);
+    if (form->fragments && form->encoding->code == CODE_E2M1) {
+        struct place magnitude, sign;
+        e2m1_places(place, &magnitude, &sign);
+        const uint32_t bits = (uint32_t)(code & 7) << magnitude.shift; /* may reach into the next byte */
+        base[magnitude.offset] = (uint8_t)(base[magnitude.offset] | bits);
+        if (bits >> 8) base[magnitude.offset + 1] = (uint8_t)(base[magnitude.offset + 1] | bits >> 8);
+        put_bits(base, sign, code >> 3 & 1);
+    } else {
+        put_bits(base, place, form->encoding->bits == 4 ? code & 15 : code);
+    }
+}
+
+static uint8_t code_at(const struct panel_form *form, const uint8_t *base, uint64_t row, uint64_t k)
+{
+    const struct place place = code_place(form, row, k);
+    if (form->encoding->bits == 8) return base[place.offset];
+    if (!form->fragments || form->encoding->code != CODE_E2M1) return nibble_at(base, place);
+    struct place magnitude, sign;
+    e2m1_places(place, &magnitude, &sign);
+    const uint32_t two =
+        base[magnitude.offset] | (magnitude.offset % 2 == 0 ? (uint32_t)base[magnitude.offset + 1] << 8 : 0);
+    return (uint8_t)((two >> magnitude.shift & 7) | (base[sign.offset] >> sign.shift & 1) << 3);
+}
+
+/* The zero of group `place` of the head, whose zeros begin at `zeros`. */
+static struct place zero_place(const struct panel_form *form, uint64_t row, uint64_t place)
+{
+    if (form->fragments) return bits_from(scale_index(form, row, place), 0);
+    return bits_from(4 * row, nibble_shift(place));
+}
+
+/* e4m3 scales of fragments: a float32's exponent less 112, and three bits of its mantissa. */
+static uint8_t e5m3_from_float(float value)
+{
+    return value == 0 ? 0 : (uint8_t)((float_to_bits(value) << 1 >> 21) - (112 << 3));
+}
+
+static float e5m3_to_float(uint8_t code) { return float_from_bits(((uint32_t)code + (112 << 3)) << 20); }
 
 static void put_scale(const struct panel_form *form, uint8_t *to, float value)
 {
@@ -98,7 +219,7 @@ static void put_scale(const struct panel_form *form, uint8_t *to, float value)
         memcpy(to, &half, sizeof half);
         break;
     }
-    case SCALE_E4M3: *to = e4m3_from_float(value); break;
+    case SCALE_E4M3: *to = form->fragments ? e5m3_from_float(value) : e4m3_from_float(value); break;
     case SCALE_E8M0: *to = (uint8_t)(float_to_bits(value) >> 23); break;
     }
 }
@@ -111,52 +232,60 @@ static float scale_at(const struct panel_form *form, const uint8_t *from)
     case SCALE_NONE: break;
     case SCALE_F32: memcpy(&value, from, sizeof value); return value;
     case SCALE_F16: memcpy(&half, from, sizeof half); return f16_to_float(half);
-    case SCALE_E4M3: return e4m3_to_float(*from);
+    case SCALE_E4M3: return form->fragments ? e5m3_to_float(*from) : e4m3_to_float(*from);
     case SCALE_E8M0: return float_from_bits((uint32_t)*from << 23); /* code 0: zero, as padding needs it */
     }
     return 1.0f;
+}
+
+/* The codes of k: its line's or its strip's. */
+static uint8_t *codes_of(const struct panel_form *form, uint8_t *panel, uint64_t k)
+{
+    return panel + line_offset(form, k);
 }
 
 void panel_pack_coded(const struct panel_form *form, const struct coded_row *row, uint64_t index, uint64_t k,
                       uint8_t *panel)
 {
     const struct encoding *encoding = form->encoding;
-    const float factor = row->factor * e4m3_factor(encoding);
+    const float factor = row->factor * e4m3_factor(form);
     const bool factor_in_scales = !form->factor_bytes;
+    const uint64_t bytes = form->scale_bytes / PANEL_ROWS;
+    /* Fragments of nvfp4: signs of scales go to the codes, and so does 0. */
+    const bool unsigned_scales = form->fragments && encoding->scale == SCALE_E4M3;
     if (form->factor_bytes) memcpy(panel + index * sizeof factor, &factor, sizeof factor);
     for (uint64_t g = 0; form->group && g * form->group < k; g++) {
         uint8_t *head = panel + span_offset(form, g * form->group);
         const uint64_t place = g % form->span_groups;
-        put_scale(form, head + place * form->scale_bytes + index * (form->scale_bytes / PANEL_ROWS),
-                  factor_in_scales ? row->scales[g] * e4m3_factor(encoding) : row->scales[g]);
+        put_scale(form, head + scale_index(form, index, place) * bytes,
+                  factor_in_scales ? row->scales[g] * e4m3_factor(form) : row->scales[g]);
         if (encoding->zeros)
-            put_nibble(head + form->span_groups * form->scale_bytes, index, nibble_shift(place), row->zeros[g]);
+            put_bits(head + form->span_groups * form->scale_bytes, zero_place(form, index, place), row->zeros[g] & 15);
     }
     for (uint64_t i = 0; i < k; i++) {
-        uint8_t *line = panel + line_offset(form, i);
-        const uint64_t place = i % form->line_k;
-        if (encoding->bits == 4)
-            put_nibble(line, index, nibble_shift(place), row->codes[i]);
-        else if (encoding->code == CODE_INT8)
-            line[4 * index + place] = row->codes[i];
-        else
-            line[index] = row->codes[i];
+        uint8_t code = row->codes[i];
+        if (unsigned_scales) {
+            const float scale = row->scales[i / form->group];
+            code = scale == 0 ? 0 : (uint8_t)(code ^ (signbit(scale) ? 8 : 0));
+        }
+        put_code(form, codes_of(form, panel, i), index, i, code);
     }
-    /* What pads the last line of int4 must be the code of 0. */
+    /* What pads the last line or strip of int4 must be the code of 0. */
     for (uint64_t i = k; encoding->code == CODE_UINT4 && i % form->line_k; i++) {
-        const uint8_t zero = encoding->zeros ? row->zeros[(i - 1) / form->group] : 8;
-        put_nibble(panel + line_offset(form, k - 1), index, nibble_shift(i % form->line_k), zero);
+        const uint64_t group = (form->fragments ? i : k - 1) / form->group;
+        const uint8_t zero = !encoding->zeros ? 8 : group > (k - 1) / form->group ? 0 : row->zeros[group];
+        put_code(form, codes_of(form, panel, k - 1), index, i, zero);
     }
 }
 
-static float code_value(const struct encoding *encoding, const uint8_t *line, uint64_t row, uint64_t place, int zero)
+static float code_value(const struct panel_form *form, uint8_t code, int zero)
 {
-    switch (encoding->code) {
+    switch (form->encoding->code) {
     case CODE_FLOAT: break;
-    case CODE_UINT4: return (float)(nibble_at(line, row, nibble_shift(place)) - zero);
-    case CODE_E2M1: return e2m1_to_float(nibble_at(line, row, nibble_shift(place)));
-    case CODE_INT8: return (float)(int8_t)line[4 * row + place];
-    case CODE_E4M3: return e4m3_to_float(line[row]) * 0x1p-8f;
+    case CODE_UINT4: return (float)(code - zero);
+    case CODE_E2M1: return e2m1_to_float(code);
+    case CODE_INT8: return (float)(int8_t)code;
+    case CODE_E4M3: return e4m3_to_float(code) * (form->fragments ? 1.0f : 0x1p-8f);
     }
     return 0.0f;
 }
@@ -188,11 +317,13 @@ void panel_read(const struct panel_form *form, const void *panels, uint64_t n, u
         if (form->group && (i == 0 || at % form->group == 0)) {
             const uint8_t *head = panel + span_offset(form, at);
             const uint64_t place = at / form->group % form->span_groups;
-            scale = scale_at(form, head + place * form->scale_bytes + row * (form->scale_bytes / PANEL_ROWS));
+            scale = scale_at(form, head + scale_index(form, row, place) * (form->scale_bytes / PANEL_ROWS));
             if (encoding->scale == SCALE_E4M3) scale *= 0x1p-8f;
-            if (encoding->zeros)
-                zero = nibble_at(head + form->span_groups * form->scale_bytes, row, nibble_shift(place));
+            if (encoding->zeros) {
+                const struct place at_zero = zero_place(form, row, place);
+                zero = nibble_at(head + form->span_groups * form->scale_bytes, at_zero);
+            }
         }
-        values[i] = code_value(encoding, panel + line_offset(form, at), row, at % form->line_k, zero) * scale * factor;
+        values[i] = code_value(form, code_at(form, panel + line_offset(form, at), row, at), zero) * scale * factor;
     }
 }

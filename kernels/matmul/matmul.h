@@ -21,7 +21,7 @@
 enum matmul_operand {
     MATMUL_COUNTS,
     MATMUL_X,         /* INPUT_DTYPE[rows, K] */
-    MATMUL_W,         /* DTYPE: CPU panel_count(N) panels, CUDA [N, K] */
+    MATMUL_W,         /* DTYPE: CPU panel_count(N) panels, CUDA [N, K], or panels in FRAGMENT16 layout if coded */
     MATMUL_OUT,       /* OUT_DTYPE[rows, N], gated: [rows, N / 2]; may be RESIDUAL, never X */
     MATMUL_BIAS,      /* HAS_BIAS: BIAS_DTYPE[N], ordered as the rows of W */
     MATMUL_RESIDUAL,  /* HAS_RESIDUAL: f32[rows, N] */
@@ -66,6 +66,12 @@ enum { MATMUL_MAX_TASK_PANELS = 4096 };
 
 /* W holds gate and up rows by turns. */
 static inline bool matmul_is_gated(const int64_t *params) { return params[MATMUL_EPILOGUE] != ACTIVATION_NONE; }
+
+/* The numbers of W have scales. */
+static inline bool matmul_is_coded(const int64_t *params)
+{
+    return !encoding_is_plain((enum encoding_id)params[MATMUL_DTYPE]);
+}
 
 /* With a gate over an intermediate size I that is no multiple of 16, N = 2 * 16 * panel_count(I) and out has
  * N / 2 columns, the last ones zero. */

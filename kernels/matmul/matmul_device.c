@@ -22,6 +22,11 @@ uint64_t matmul_device_operand_bytes(const int64_t *params, int operand)
     return 0;
 }
 
+int64_t matmul_device_element(const int64_t *params)
+{
+    return matmul_is_coded(params) ? DTYPE_BF16 : params[MATMUL_DTYPE];
+}
+
 const char *matmul_device_illegal(const int64_t *params)
 {
     const int64_t n = params[MATMUL_N], k = params[MATMUL_K], dtype = params[MATMUL_DTYPE];
@@ -29,9 +34,11 @@ const char *matmul_device_illegal(const int64_t *params)
     if (why) return why;
     if (n > MATMUL_DEVICE_MOST_N) return "parameter n is above 2^24";
     if (k > MATMUL_DEVICE_MOST_K || k % 8) return "parameter k is not a multiple of 8 up to 2^24";
-    if (dtype != DTYPE_F16 && dtype != DTYPE_BF16) return "parameter dtype is not F16 or BF16";
-    if (params[MATMUL_INPUT_DTYPE] != (params[MATMUL_HAS_NORM] ? DTYPE_F32 : dtype))
-        return "parameter input_dtype is not that of w, or F32 with a norm";
+    struct panel_form form;
+    if (dtype != DTYPE_F16 && dtype != DTYPE_BF16 && !fragment_form(dtype, &form))
+        return "parameter dtype is not F16, BF16 or an encoding with fragments";
+    if (params[MATMUL_INPUT_DTYPE] != (params[MATMUL_HAS_NORM] ? DTYPE_F32 : matmul_device_element(params)))
+        return "parameter input_dtype is not that of w (BF16 if coded), or F32 with a norm";
     if (params[MATMUL_COMPUTE_DTYPE] != DTYPE_F32) return "parameter compute_dtype is not F32";
     if (matmul_is_gated(params) && n % 16) return "parameter n is not a multiple of 16 with a gate";
     if (params[MATMUL_HAS_RESIDUAL] && params[MATMUL_OUT_DTYPE] != DTYPE_F32)

@@ -8,9 +8,10 @@
  * With a gate rows 16i..16i+7 of W are rows 8i..8i+7 of the gate matrix and rows 16i+8..16i+15 are rows
  * 8i..8i+7 of the up matrix, and out has N / 2 columns: out[r, j] = act(g) * u, g and u with their biases.
  *
- * Weights are row-major [N, K], K contiguous; every operand begins at a multiple of 64 bytes. Sums are float32, in an
- * order that is fixed by the parameters: two runs give the same bits. With HAS_NORM, x * norm is rounded to DTYPE and
- * the row's factor multiplies the sum. Rows at and after min(counts[COUNT_INDEX], ROWS): outputs unspecified. */
+ * Weights are row-major [N, K], K contiguous, or coded: panels in FRAGMENT16 layout (panel.h), multiplied as bfloat16, which
+ * holds every code, with scales in float32. Every operand begins at a multiple of 64 bytes. Sums are float32, in an
+ * order that is fixed by the parameters: two runs give the same bits. With HAS_NORM, x * norm is rounded to the element
+ * type that is multiplied and the row's factor multiplies the sum. Rows at and after min(counts[COUNT_INDEX], ROWS): outputs unspecified. */
 #ifndef KERNELS_MATMUL_MATMUL_DEVICE_H
 #define KERNELS_MATMUL_MATMUL_DEVICE_H
 
@@ -27,6 +28,9 @@ enum { MATMUL_DEVICE_MOST_N = 1 << 24, MATMUL_DEVICE_MOST_K = 1 << 24 };
 int matmul_device_operand(const int64_t *params, enum matmul_operand operand);
 int matmul_device_operand_count(const int64_t *params);
 uint64_t matmul_device_operand_bytes(const int64_t *params, int operand); /* of legal params; 0: no such operand */
+
+/* The element type that is multiplied: x has it without a norm. */
+int64_t matmul_device_element(const int64_t *params);
 
 /* Why the shared parameters are illegal, NULL if they are legal. Never trusts a parameter. */
 const char *matmul_device_illegal(const int64_t *params);

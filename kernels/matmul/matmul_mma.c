@@ -34,6 +34,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (illegal) return illegal;
     if (gpu->capability < 80) return "matmul_mma needs compute capability 8.0";
     if (params[MATMUL_HAS_NORM]) return "matmul_mma has no HAS_NORM";
+    if (matmul_is_coded(params)) return "matmul_mma has no coded weights";
     if (!power_of_two_to(warps_n, 8)) return "WARPS_N is not 1, 2, 4 or 8";
     if (!power_of_two_to(warps_m, 4)) return "WARPS_M is not 1, 2 or 4";
     if (!power_of_two_to(warps_k, 8)) return "WARPS_K is not 1, 2, 4 or 8";
@@ -98,7 +99,7 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
     static const int64_t stage_counts[] = {8, 5, 3};
     struct matmul_ranking ranking = {.most = 16};
     int64_t p[PLAN_MAX_PARAMS] = {0};
-    if (matmul_device_illegal(params) || params[MATMUL_HAS_NORM]) return 0;
+    if (matmul_device_illegal(params) || matmul_is_coded(params) || params[MATMUL_HAS_NORM]) return 0;
     memcpy(p, params, MATMUL_FIRST_TUNABLE * sizeof *params);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (size_t j = 0; j < sizeof stage_counts / sizeof stage_counts[0]; j++) {

@@ -19,9 +19,11 @@ static bool weight_bytes(const int64_t *params, const struct plan_geometry *geom
 {
     (void)geometry;
     const uint64_t n = (uint64_t)params[MATMUL_N], k = (uint64_t)params[MATMUL_K];
-    const uint64_t row_major[] = {n, k, dtype_bytes((enum dtype)params[MATMUL_DTYPE])};
-    return target == TARGET_CPU ? checked_mul(panel_count(n), panel_bytes(k, params[MATMUL_DTYPE]), bytes)
-                                : checked_product(row_major, 3, bytes);
+    const int64_t encoding = params[MATMUL_DTYPE];
+    const uint64_t row_major[] = {n, k, dtype_bytes((enum dtype)encoding)};
+    if (target == TARGET_CPU) return checked_mul(panel_count(n), panel_bytes(k, encoding), bytes);
+    if (matmul_is_coded(params)) return checked_mul(panel_count(n), fragment_bytes(k, encoding), bytes);
+    return checked_product(row_major, 3, bytes);
 }
 
 static bool workspace_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,

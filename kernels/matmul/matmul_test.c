@@ -291,16 +291,17 @@ TEST(test_gated)
 }
 
 /* What panels say is what was packed, and padding is zeros. */
-TEST(test_coded_panels)
+static void check_packing(bool (*make_form)(int64_t encoding, struct panel_form *form),
+                          uint64_t (*panel_size)(uint64_t k, int64_t encoding))
 {
     static const uint64_t depths[] = {1, 7, 8, 31, 33, 128, 129, 200, 515, 1100};
     for (size_t e = 0; encoding_at(e); e++) {
         struct panel_form form;
         const enum encoding_id encoding = encoding_at(e)->id;
-        if (encoding_is_plain(encoding) || !panel_form(encoding, &form)) continue;
+        if (encoding_is_plain(encoding) || !make_form(encoding, &form)) continue;
         for (size_t d = 0; d < sizeof depths / sizeof *depths; d++) {
             enum { ROWS = 21 };
-            const uint64_t k = depths[d], panels = panel_count(ROWS) * panel_bytes(k, encoding);
+            const uint64_t k = depths[d], panels = panel_count(ROWS) * panel_size(k, encoding);
             struct test_memory memory = {0};
             struct test_buffer packed = test_buffer_new(panels);
             float *expected = test_take(&memory, ROWS * k * sizeof(float)),
@@ -311,7 +312,7 @@ TEST(test_coded_panels)
             for (uint64_t n = 0; n < ROWS; n++) {
                 random_coded_row(&form, k, &row, expected + n * k);
                 panel_pack_coded(&form, &row, n % PANEL_ROWS, k,
-                                 packed.data + n / PANEL_ROWS * panel_bytes(k, encoding));
+                                 packed.data + n / PANEL_ROWS * panel_size(k, encoding));
             }
             for (uint64_t n = 0; n < panel_count(ROWS) * PANEL_ROWS; n++) {
                 const uint64_t first = (uint64_t)random_below((int64_t)k); /* a read may begin anywhere */
@@ -328,6 +329,28 @@ TEST(test_coded_panels)
             test_release(&memory);
         }
     }
+}
+
+TEST(test_coded_panels) { check_packing(panel_form, panel_bytes); }
+
+TEST(test_fragments)
+{
+    struct panel_form form, panels;
+    check_packing(fragment_form, fragment_bytes);
+    for (size_t e = 0; encoding_at(e); e++) {
+        const struct encoding *encoding = encoding_at(e);
+        const bool has = fragment_form(encoding->id, &form);
+        assert_int_equal(has, !encoding_is_plain(encoding->id) && panel_form(encoding->id, &panels));
+        if (!has) continue;
+        assert_int_equal(form.group, encoding->block_columns);
+        assert_int_equal(form.k_bytes, PANEL_ROWS * encoding->bits / 8);
+        assert_int_equal(form.factor_bytes, panels.factor_bytes);
+        const uint32_t codes = 128 * form.k_bytes, scales = form.span_groups * form.scale_bytes;
+        assert_int_equal(form.head_bytes, scales + (encoding->zeros ? form.span_groups * PANEL_ROWS : 0));
+        assert_int_equal(fragment_bytes(129, encoding->id), form.factor_bytes + 2 * (codes + form.head_bytes));
+    }
+    assert_int_equal(fragment_bytes(128, ENCODING_BF16), 0);
+    assert_int_equal(fragment_bytes(128, 99), 0);
 }
 
 TEST(test_coded)

@@ -19,7 +19,23 @@
  *                e4m3:   16 bytes for each k
  * K is padded to a whole line of codes, with codes for 0. e4m3 numbers, codes and scales, are read as float16: sign, then
  * the other seven bits below a 0, which makes a float16 of 2^-8 times their value. So row factors of such encodings, or
- * where they have none the scales, are stored 2^8 times as large, once for each such factor of a product. */
+ * where they have none the scales, are stored 2^8 times as large, once for each such factor of a product.
+ *
+ * FRAGMENT16, the layout for GPUs, which have it for such encodings alone (constants: fragment_layout.cuh). Panels of 16
+ * rows, too. A panel is a line of row factors, if the encoding has them, and then the K of the matrix in strips of 128 k,
+ * padded with codes for 0. A strip is what one warp multiplies by eight matrix instructions or more (m16n8k16), whose
+ * operand of 16 rows and 16 k lies in registers: lane l has the rows l / 4 and l / 4 + 8 and the k 2 (l % 4),
+ * 2 (l % 4) + 1 and those plus 8, in four registers of two k each: row l / 4, row l / 4 + 8, and both for the k plus 8.
+ *   scales  for each pair of rows r and r + 8, r rising, for each group of the strip: that of r, that of r + 8. Types as
+ *           the encoding has them, but an e4m3 scale is a byte without a sign, which goes to the codes: five bits of
+ *           exponent, less 112 of that of a float32, and three bits of mantissa; if it is 0, the codes of its group are
+ *   zeros   a byte each, in the same order
+ *   codes   16 bytes for each lane, for 64 k with codes of 4 bits and 32 k with codes of 8; then those of the next k
+ *     4 bits: a word of 32 bits for 16 k. The second k of a register has bits 16 above those of the first. int4: register
+ *             i has the bits from 4 i on. e2m1: magnitude from bit 6, 3, 0 and 9 on, sign at bit 15, 12, 14 and 13 for
+ *             register 0, 1, 2, 3
+ *     8 bits: a word for two registers: the first k of both, then the second k of both
+ * Row factors of encodings with e4m3 scales are stored 2^8 times as large: kernels read those scales 2^-8 times as large. */
 #ifndef KERNELS_MATMUL_PANEL_H
 #define KERNELS_MATMUL_PANEL_H
 
@@ -35,6 +51,7 @@ static inline uint64_t panel_count(uint64_t n) { return n / PANEL_ROWS + (n % PA
 /* How panels of an encoding are laid out. */
 struct panel_form {
     const struct encoding *encoding;
+    bool fragments;               /* FRAGMENT16, of which a strip is called span here; else PANEL16 */
     uint32_t k_bytes;             /* of codes, for one k of 16 rows */
     uint32_t line_k;              /* K is padded to a multiple */
     uint32_t factor_bytes;        /* row factors: 0 or a line */
@@ -46,9 +63,12 @@ struct panel_form {
 
 /* False if `encoding` is unknown or has no panels (e4m3_tensor: its scale becomes one for each row). */
 bool panel_form(int64_t encoding, struct panel_form *form);
+/* The same of FRAGMENT16, which plain encodings have not. */
+bool fragment_form(int64_t encoding, struct panel_form *form);
 
 /* Bytes of one panel; 0 without a form. N, K < 2^31 keep it far below 2^64. */
 uint64_t panel_bytes(uint64_t k, int64_t encoding);
+uint64_t fragment_bytes(uint64_t k, int64_t encoding);
 
 /* Where k begins in a panel: its span, if there are groups. Requires: a multiple of span_k, or of line_k without groups. */
 uint64_t panel_offset(const struct panel_form *form, uint64_t k);

@@ -227,6 +227,20 @@ __device__ __forceinline__ void load_shared(u32 (&to)[4], u32 address)
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(address));
 }
+__device__ __forceinline__ void load_shared(u32 (&to)[2], u32 address)
+{
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(address));
+}
+__device__ __forceinline__ void load_shared(u32 (&to)[1], u32 address)
+{
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to[0]) : "r"(address));
+}
+__device__ __forceinline__ u32 load_shared_half(u32 address) /* 16 bits */
+{
+    u16 value;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address));
+    return value;
+}
 __device__ __forceinline__ uint4 load_shared_ordered(u32 address)
 {
     uint4 value;

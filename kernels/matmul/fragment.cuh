@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Coded weights in FRAGMENT16 layout (panel.h) as operands of tensor cores: a warp's 16 rows and 16 k of a strip in shared
+ * memory become the registers of a bfloat16 A operand of mma.m16n8k16 (mma.cuh), and so of wgmma.m64 for each of a
+ * warpgroup's four warps.
+ *
+ * Codes become bfloat16 exactly. Where groups have scales, the product of a group's codes is multiplied by them in float32
+ * (SUM_SCALES); but nvfp4 codes are multiplied before, which is exact, too: 2 and 4 significant bits. Scales of rows are left
+ * to whoever finishes the sums (fragment_factor). */
+#ifndef KERNELS_MATMUL_FRAGMENT_CUH
+#define KERNELS_MATMUL_FRAGMENT_CUH
+
+#include "kernels/cuda/include/element.cuh"
+#include "kernels/cuda/include/ptx.cuh"
+#include "kernels/matmul/fragment_layout.cuh"
+
+/* a * b + c on pairs of bfloat16, rounded once; subnormal numbers count. */
+__device__ __forceinline__ u32 fma_bf16_pair(u32 a, u32 b, u32 c)
+{
+    u32 d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+template <int ENCODING> struct fragment_strip {
+    static constexpr fragment_layout LAYOUT = fragment_lay_out(ENCODING);
+    static_assert(LAYOUT.code != 0, "an encoding with fragments");
+    static constexpr int STEPS = FRAGMENT_STRIP_K / 16;         /* of 16 k */
+    static constexpr int PART_STEPS = LAYOUT.bits == 4 ? 4 : 2; /* whose codes a lane loads at once */
+    static constexpr int PARTS = STEPS / PART_STEPS;
+    static constexpr bool SUM_SCALES = LAYOUT.group != 0 && LAYOUT.scale != FRAGMENT_E5M3;
+    static constexpr int GROUP_STEPS = SUM_SCALES ? LAYOUT.group / 16 : STEPS; /* whose sums have one scale */
+    static constexpr int SCALE_WORDS = LAYOUT.groups ? LAYOUT.pair_scale_bytes / 4 : 1;
+    static constexpr int ZERO_WORDS = LAYOUT.pair_zero_bytes > 4 ? 2 : 1;
+
+    /* Scales and zeros of the rows lane / 4 and lane / 4 + 8. */
+    struct head {
+        u32 scales[SCALE_WORDS], zeros[ZERO_WORDS];
+    };
+
+    static __device__ __forceinline__ head load_head(u32 strip)
+    {
+        const u32 pair = threadIdx.x % 32 / 4;
+        head h = {};
+        if constexpr (LAYOUT.groups) load_shared(h.scales, strip + pair * LAYOUT.pair_scale_bytes);
+        if constexpr (LAYOUT.zeros) {
+            const u32 at = strip + LAYOUT.zeros_at + pair * LAYOUT.pair_zero_bytes;
+            if constexpr (LAYOUT.pair_zero_bytes == 2)
+                h.zeros[0] = load_shared_half(at);
+            else
+                load_shared(h.zeros, at);
+        }
+        return h;
+    }
+
+    /* What the sums of a group are multiplied by: `half` 0 for row lane / 4, 1 for row lane / 4 + 8. Requires
+     * SUM_SCALES. */
+    static __device__ __forceinline__ float scale(const head &h, int group, int half)
+    {
+        const int index = group * 2 + half;
+        if constexpr (LAYOUT.scale == FRAGMENT_F32)
+            return float_of_bits(h.scales[index]);
+        else if constexpr (LAYOUT.scale == FRAGMENT_F16)
+            return float_of_half<DTYPE_F16>((u16)(h.scales[index / 2] >> (index % 2 * 16)));
+        else
+            return float_of_bits((h.scales[index / 4] >> (index % 4 * 8) & 0xff) << 23);
+    }
+
+    /* The codes of PART_STEPS steps. */
+    static __device__ __forceinline__ void load_codes(u32 (&codes)[4], u32 strip, int part)
+    {
+        load_shared(codes, strip + (u32)(LAYOUT.codes_at + part * 512) + threadIdx.x % 32 * 16);
+    }
+
+    /* Byte `byte` of a word in both of its halves, below the lowest byte of `above`. */
+    static __device__ __forceinline__ u32 byte_in_both_halves(u32 word, int byte, u32 above)
+    {
+        return __byte_perm(word, above, 0x4040u | (u32)byte | (u32)byte << 8);
+    }
+
+    /* The operand of step `step` of the strip, from the codes of its part. */
+    static __device__ __forceinline__ void decode(u32 (&a)[4], const u32 (&codes)[4], const head &h, int step)
+    {
+        constexpr u32 ONE = 0x3f803f80, MINUS_ONE = 0xbf80bf80, MINUS_ZERO = 0x80008000, HUNDRED28 = 0x43004300;
+        if constexpr (LAYOUT.code == FRAGMENT_UINT4) {
+            const u32 word = codes[step % 4];
+            const int group = step / GROUP_STEPS;
+            u32 zero[2] = {0xc308c308, 0xc308c308}; /* -(128 + 8) */
+            if constexpr (LAYOUT.zeros)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int index = group * 2 + half;
+                    zero[half] = byte_in_both_halves(h.zeros[index / 4], index % 4, 0xc3);
+                }
+#pragma unroll
+            for (int i = 0; i < 4; i++) a[i] = fma_bf16_pair(word >> 4 * i & 0x000f000f | HUNDRED28, ONE, zero[i % 2]);
+        } else if constexpr (LAYOUT.code == FRAGMENT_INT8) {
+            /* 128 + the lower seven bits, less 128, or 256 where the sign bit is set. */
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const u32 word = codes[step % 2 * 2 + i / 2] >> i % 2 * 8;
+                a[i] = fma_bf16_pair(word & 0x00800080 | HUNDRED28, MINUS_ONE, word & 0x007f007f | HUNDRED28);
+            }
+        } else if constexpr (LAYOUT.code == FRAGMENT_E4M3) {
+            /* As bfloat16 the bits say 2^-120 of the number. */
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const u32 word = codes[step % 2 * 2 + i / 2];
+                const u32 high = i % 2 ? word : word << 8;
+                a[i] = fma_bf16_pair(high >> 4 & 0x07f007f0 | high & 0x80008000, 0x7b807b80, MINUS_ZERO);
+            }
+        } else {
+            /* As bfloat16 the bits say 2^-126 of the number. */
+            const u32 word = codes[step % 4];
+            u32 factor[2] = {0x7e807e80, 0x7e807e80};
+            if constexpr (LAYOUT.scale == FRAGMENT_E5M3)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int index = step * 2 + half; /* 2^118 times the scale */
+                    factor[half] = byte_in_both_halves(h.scales[index / 4], index % 4, 0) * 16 + 0x73007300;
+                }
+            a[0] = fma_bf16_pair(word & 0x81c081c0, factor[0], MINUS_ZERO);
+            a[1] = fma_bf16_pair(word << 3 & 0x81c081c0, factor[1], MINUS_ZERO);
+            a[2] = fma_bf16_pair(word << 6 & 0x01c001c0 | word << 1 & 0x80008000, factor[0], MINUS_ZERO);
+            a[3] = fma_bf16_pair(word >> 3 & 0x01c001c0 | word << 2 & 0x80008000, factor[1], MINUS_ZERO);
+        }
+    }
+};
+
+/* The factor of row `row` of a matrix of K columns, for whoever finishes its sums. */
+template <int ENCODING> __device__ __forceinline__ float fragment_factor(const void *weights, int row, i64 k)
+{
+    constexpr fragment_layout LAYOUT = fragment_lay_out(ENCODING);
+    if constexpr (LAYOUT.factors) {
+        const u8 *panel = (const u8 *)weights + row / FRAGMENT_ROWS * fragment_panel_bytes(LAYOUT, k);
+        return ((const float *)panel)[row % FRAGMENT_ROWS];
+    }
+    return 1;
+}
+
+#endif
