@@ -19,7 +19,7 @@ static bool emit_node(const struct operand_writer *writer, int n, const struct d
     launch->layer = node->layer;
     launch->record = launch->problem = PLAN_NO_TACTIC;
     launch->operand_count = lower_operands(writer, n, params, launch->operands);
-    const char *why = op_params_illegal(op, TARGET_CUDA, params);
+    const char *why = op_params_illegal(op, params);
     if (!why && device_tactics(node->op, params, gpu, &launch->tactic, 1) == 1) return true;
     return status_fail(status, STATUS_BAD_INPUT, "%s of %lld rows: no kernel for this model on '%s': %s", op->name,
                        (long long)params[OP_PARAM_ROWS], gpu->name,

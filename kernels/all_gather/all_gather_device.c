@@ -10,7 +10,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     (void)gpu;
     const int64_t rows = params[ALL_GATHER_ROWS], width = params[ALL_GATHER_WIDTH];
     const int64_t out_width = params[ALL_GATHER_OUT_WIDTH], threads = params[ALL_GATHER_DEVICE_THREADS];
-    const char *why = op_params_illegal(&op_all_gather, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_all_gather, params);
     if (why) return why;
     if (threads < WARP || threads > MAX_THREADS || threads % WARP) return "THREADS is not a multiple of 32 in 32..1024";
     const int64_t vector = width % VECTOR == 0 && out_width % VECTOR == 0 ? VECTOR : 1;

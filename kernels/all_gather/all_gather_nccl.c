@@ -6,7 +6,7 @@
 uint64_t all_gather_nccl_bytes(const int64_t *params, enum all_gather_call_operand operand)
 {
     uint64_t bytes;
-    const bool known = !op_params_illegal(&op_all_gather, TARGET_CUDA, params) &&
+    const bool known = !op_params_illegal(&op_all_gather, params) &&
                        op_operand_bytes(op_all_gather.call, TARGET_CUDA, params, NULL, (int)operand, &bytes);
     return known ? bytes : 0;
 }
@@ -22,7 +22,7 @@ bool all_gather_nccl_run(const struct nccl_rank *rank, const int64_t *params, co
 static const char *launch_call(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {
     (void)gpu;
-    const char *illegal = op_params_illegal(&op_all_gather, TARGET_CUDA, params);
+    const char *illegal = op_params_illegal(&op_all_gather, params);
     if (illegal) return illegal;
     *geometry = (struct device_geometry){{0, 0, 0}, {0, 0, 0}, {0, 0, 0}, 0};
     return NULL;
@@ -41,7 +41,7 @@ static const char *launch_place(const int64_t *params, const struct device_facts
 {
     enum { MOST_GRID_Y = 65535 };
     const int64_t rows = params[ALL_GATHER_ROWS], threads = params[ALL_GATHER_DEVICE_THREADS];
-    const char *illegal = op_params_illegal(&op_all_gather_place, TARGET_CUDA, params);
+    const char *illegal = op_params_illegal(&op_all_gather_place, params);
     (void)gpu;
     if (illegal) return illegal;
     if (rows > MOST_GRID_Y) return "ROWS is more than a grid has";

@@ -21,7 +21,7 @@ static int64_t row_vectors(const int64_t *params)
 const char *all_reduce_device_illegal(const int64_t *params)
 {
     const int64_t width = params[ALL_REDUCE_WIDTH];
-    const char *why = op_params_illegal(&op_all_reduce, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_all_reduce, params);
     if (why) return why;
     return width < 8 || width > MAX_WIDTH || width % 8 ? "WIDTH is not a multiple of 8 in 8..2^24" : NULL;
 }

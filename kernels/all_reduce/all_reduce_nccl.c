@@ -50,7 +50,7 @@ static const char *launch_finish(const int64_t *params, const struct device_fact
     enum { VECTOR_BYTES = 16, MOST_STEPS = 4 };
     (void)gpu;
     const int64_t threads = params[ALL_REDUCE_FINISH_THREADS];
-    const char *illegal = op_params_illegal(&op_all_reduce_finish, TARGET_CUDA, params);
+    const char *illegal = op_params_illegal(&op_all_reduce_finish, params);
     if (!illegal) illegal = all_reduce_device_illegal(params);
     if (illegal) return illegal;
     if ((row_bytes(params) / VECTOR_BYTES + (uint64_t)threads - 1) / (uint64_t)threads > MOST_STEPS)

@@ -17,7 +17,7 @@ static const uint64_t most_workspace_bytes = (uint64_t)1 << 40;
 const char *attention_cudnn_illegal(const int64_t *params)
 {
     const int64_t page_tokens = params[ATTENTION_PAGE_TOKENS], dtype = params[ATTENTION_X_DTYPE];
-    const char *why = op_params_illegal(&op_attention, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_attention, params);
     if (why) return why;
     if (params[ATTENTION_SCATTERED]) return "the rows belong to several sequences";
     if (params[ATTENTION_HEAD_DIM] % 8) return "HEAD_DIM is not a multiple of 8 in 8..256";

@@ -15,7 +15,7 @@ static int64_t element_bytes(int64_t dtype) { return (int64_t)dtype_bytes((enum 
 
 static const char *illegal(const int64_t *params)
 {
-    const char *why = op_params_illegal(&op_attention, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_attention, params);
     if (why) return why;
     if (params[ATTENTION_HEAD_DIM] % 2) return "HEAD_DIM is not even in 2..256";
     if (params[ATTENTION_PAGES_PER_SLOT] > MOST_TOKENS / params[ATTENTION_PAGE_TOKENS])

@@ -23,7 +23,7 @@ void attention_cudnn_inputs_params(const int64_t *attention_params, int64_t *par
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {
     (void)gpu;
-    const char *why = op_params_illegal(&op_attention_cudnn_inputs, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_attention_cudnn_inputs, params);
     if (why) return why;
     *geometry = (struct device_geometry){{(uint32_t)params[ATTENTION_CUDNN_INPUTS_KV_HEADS], 1, 1},
                                          {LAYOUT_ELEMENTWISE_THREADS, 1, 1},

@@ -21,6 +21,40 @@ __device__ __forceinline__ u32 fma_bf16_pair(u32 a, u32 b, u32 c)
     return d;
 }
 
+/* a + b, a - b. */
+__device__ __forceinline__ u32 add_bf16_pair(u32 a, u32 b)
+{
+#if __CUDA_ARCH__ >= 900
+    u32 d;
+    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+#else
+    return fma_bf16_pair(a, 0x3f803f80, b);
+#endif
+}
+__device__ __forceinline__ u32 subtract_bf16_pair(u32 a, u32 b) { return fma_bf16_pair(b, 0xbf80bf80, a); }
+
+/* A constant that the compiler does not know for one. With a product by 1 and a sum of two constants ptxas 13.0 wrote code
+ * that multiplied by the wrong half of a register. */
+__device__ __forceinline__ u32 as_variable(u32 constant)
+{
+#if __CUDA_ARCH__ < 900
+    u32 zero; /* grids have one block along z */
+    asm("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
+    return constant + zero;
+#else
+    return constant;
+#endif
+}
+
+/* a & mask | bits in one instruction, which the compiler does not make of it where both are constants. */
+__device__ __forceinline__ u32 and_or(u32 a, u32 mask, u32 bits)
+{
+    u32 d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
+    return d;
+}
+
 template <int ENCODING> struct fragment_strip {
     static constexpr fragment_layout LAYOUT = fragment_lay_out(ENCODING);
     static_assert(LAYOUT.code != 0, "an encoding with fragments");
@@ -80,11 +114,12 @@ template <int ENCODING> struct fragment_strip {
     /* The operand of step `step` of the strip, from the codes of its part. */
     static __device__ __forceinline__ void decode(u32 (&a)[4], const u32 (&codes)[4], const head &h, int step)
     {
-        constexpr u32 ONE = 0x3f803f80, MINUS_ONE = 0xbf80bf80, MINUS_ZERO = 0x80008000, HUNDRED28 = 0x43004300;
+        constexpr u32 MINUS_ZERO = 0x80008000, HUNDRED28 = 0x43004300;
         if constexpr (LAYOUT.code == FRAGMENT_UINT4) {
             const u32 word = codes[step % 4];
             const int group = step / GROUP_STEPS;
-            u32 zero[2] = {0xc308c308, 0xc308c308}; /* -(128 + 8) */
+            u32 zero[2]; /* -(128 + it) */
+            zero[0] = zero[1] = as_variable(0xc308c308);
             if constexpr (LAYOUT.zeros)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
@@ -92,13 +127,13 @@ template <int ENCODING> struct fragment_strip {
                     zero[half] = byte_in_both_halves(h.zeros[index / 4], index % 4, 0xc3);
                 }
 #pragma unroll
-            for (int i = 0; i < 4; i++) a[i] = fma_bf16_pair(word >> 4 * i & 0x000f000f | HUNDRED28, ONE, zero[i % 2]);
+            for (int i = 0; i < 4; i++) a[i] = add_bf16_pair(and_or(word >> 4 * i, 0x000f000f, HUNDRED28), zero[i % 2]);
         } else if constexpr (LAYOUT.code == FRAGMENT_INT8) {
             /* 128 + the lower seven bits, less 128, or 256 where the sign bit is set. */
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const u32 word = codes[step % 2 * 2 + i / 2] >> i % 2 * 8;
-                a[i] = fma_bf16_pair(word & 0x00800080 | HUNDRED28, MINUS_ONE, word & 0x007f007f | HUNDRED28);
+                a[i] = subtract_bf16_pair(and_or(word, 0x007f007f, HUNDRED28), and_or(word, 0x00800080, HUNDRED28));
             }
         } else if constexpr (LAYOUT.code == FRAGMENT_E4M3) {
             /* As bfloat16 the bits say 2^-120 of the number. */
@@ -106,7 +141,7 @@ template <int ENCODING> struct fragment_strip {
             for (int i = 0; i < 4; i++) {
                 const u32 word = codes[step % 2 * 2 + i / 2];
                 const u32 high = i % 2 ? word : word << 8;
-                a[i] = fma_bf16_pair(high >> 4 & 0x07f007f0 | high & 0x80008000, 0x7b807b80, MINUS_ZERO);
+                a[i] = fma_bf16_pair(and_or(high >> 4, 0x07f007f0, high & 0x80008000), 0x7b807b80, MINUS_ZERO);
             }
         } else {
             /* As bfloat16 the bits say 2^-126 of the number. */
@@ -120,8 +155,8 @@ template <int ENCODING> struct fragment_strip {
                 }
             a[0] = fma_bf16_pair(word & 0x81c081c0, factor[0], MINUS_ZERO);
             a[1] = fma_bf16_pair(word << 3 & 0x81c081c0, factor[1], MINUS_ZERO);
-            a[2] = fma_bf16_pair(word << 6 & 0x01c001c0 | word << 1 & 0x80008000, factor[0], MINUS_ZERO);
-            a[3] = fma_bf16_pair(word >> 3 & 0x01c001c0 | word << 2 & 0x80008000, factor[1], MINUS_ZERO);
+            a[2] = fma_bf16_pair(and_or(word << 6, 0x01c001c0, word << 1 & 0x80008000), factor[0], MINUS_ZERO);
+            a[3] = fma_bf16_pair(and_or(word >> 3, 0x01c001c0, word << 2 & 0x80008000), factor[1], MINUS_ZERO);
         }
     }
 };

@@ -10,6 +10,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     (void)gpu;
     const char *why = matmul_device_illegal(params);
     if (why) return why;
+    if (matmul_is_coded(params)) return "cuBLASLt knows no coded weights";
     if (params[MATMUL_HAS_NORM]) return "cuBLASLt normalises no rows";
     if (matmul_is_gated(params)) return "cuBLASLt has no gated epilogue";
     if (params[MATMUL_HAS_BIAS] && params[MATMUL_SCALE_BITS] != OP_FLOAT_ONE_BITS)

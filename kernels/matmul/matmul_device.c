@@ -30,7 +30,7 @@ int64_t matmul_device_element(const int64_t *params)
 const char *matmul_device_illegal(const int64_t *params)
 {
     const int64_t n = params[MATMUL_N], k = params[MATMUL_K], dtype = params[MATMUL_DTYPE];
-    const char *why = op_params_illegal(&op_matmul, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_matmul, params);
     if (why) return why;
     if (n > MATMUL_DEVICE_MOST_N) return "parameter n is above 2^24";
     if (k > MATMUL_DEVICE_MOST_K || k % 8) return "parameter k is not a multiple of 8 up to 2^24";

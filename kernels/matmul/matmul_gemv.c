@@ -15,18 +15,19 @@ enum {
     RESERVED_SHARED_BYTES = 1024, /* per thread block, by the hardware */
 };
 
-static int64_t shared_bytes(const int64_t *params)
+static struct gemv_layout layout_of(const int64_t *params)
 {
-    const int64_t rows = params[MATMUL_ROWS], warps = params[MATMUL_GEMV_WARPS], groups = params[MATMUL_GEMV_GROUPS],
-                  stages = params[MATMUL_GEMV_STAGES], split_k = params[MATMUL_GEMV_SPLIT_K];
-    const int64_t x = stages * GEMV_STAGE_BYTES(groups, params[MATMUL_GEMV_CHUNK], params[MATMUL_GEMV_COPY]);
-    const int64_t sums = GEMV_SUMS_OFFSET(x, rows, params[MATMUL_K], split_k, params[MATMUL_GEMV_X_SHARED]);
-    const int64_t cluster_sums = GEMV_CLUSTER_SUMS_OFFSET(sums, rows, groups, warps);
-    const int64_t squares = GEMV_SQUARES_OFFSET(cluster_sums, rows, groups, split_k);
-    return GEMV_BARRIERS_OFFSET(squares, rows, warps, split_k) + 8 * GEMV_BARRIERS(stages);
+    return gemv_lay_out(params[MATMUL_DTYPE], params[MATMUL_ROWS], params[MATMUL_K], params[MATMUL_GEMV_WARPS],
+                        params[MATMUL_GEMV_STAGES], params[MATMUL_GEMV_CHUNK], params[MATMUL_GEMV_SPLIT_K],
+                        params[MATMUL_GEMV_GROUPS], params[MATMUL_GEMV_X_SHARED], params[MATMUL_GEMV_COPY]);
 }
 
-static int64_t tiles(const int64_t *params) { return GEMV_CEIL_DIV(params[MATMUL_N], 8 * params[MATMUL_GEMV_GROUPS]); }
+static int64_t shared_bytes(const int64_t *params) { return layout_of(params).bytes; }
+
+static int64_t tiles(const int64_t *params)
+{
+    return layout_divide_up(params[MATMUL_N], 8 * params[MATMUL_GEMV_GROUPS]);
+}
 
 /* Shared memory that a thread block may use so that per_sm of them share a multiprocessor. */
 static int64_t most_shared(const struct device_facts *gpu, int64_t per_sm)
@@ -41,7 +42,7 @@ static int64_t most_shared(const struct device_facts *gpu, int64_t per_sm)
 static int64_t least_shared(const struct device_facts *gpu, int64_t per_sm)
 {
     const int64_t part = gpu->shared_per_sm / (per_sm + 1) - RESERVED_SHARED_BYTES;
-    return part < 0 ? 0 : GEMV_ROUND_UP(part + 1, 128);
+    return part < 0 ? 0 : gemv_round_up(part + 1, 128);
 }
 
 static const char *tunables_illegal(const int64_t *params, const struct device_facts *gpu)
@@ -52,17 +53,22 @@ static const char *tunables_illegal(const int64_t *params, const struct device_f
                   copy = params[MATMUL_GEMV_COPY], k = params[MATMUL_K];
     if (warps < 1 || warps > 16) return "WARPS is not in 1..16";
     if (stages < 2 || stages > 64) return "STAGES is not in 2..64";
+    const bool coded = matmul_is_coded(params);
     if (chunk < 64 || chunk > 4096 || chunk % 64 || chunk % (32 * warps))
         return "CHUNK is not a multiple of 64 and of 32 * WARPS in 64..4096";
+    if (coded && chunk % (FRAGMENT_STRIP_K * warps)) return "CHUNK is not a multiple of 128 * WARPS with coded weights";
     if (split_k < 1 || split_k > 8) return "SPLIT_K is not in 1..8";
     if (split_k > 1 && gpu->capability < 90) return "SPLIT_K above 1 needs clusters: compute capability 9.0";
     if (split_k > gpu->multiprocessors) return "SPLIT_K is above the number of multiprocessors";
-    if ((split_k - 1) * GEMV_PART(k, split_k) >= k) return "SPLIT_K leaves a part of K empty";
+    if ((split_k - 1) * gemv_part(params[MATMUL_DTYPE], k, split_k) >= k) return "SPLIT_K leaves a part of K empty";
     if (groups != 1 && groups != 2 && groups != 4) return "GROUPS is not 1, 2 or 4";
     if (groups == 1 && matmul_is_gated(params)) return "GROUPS 1 separates gate and up rows";
     if (per_sm < 1 || per_sm > 4) return "CTAS_PER_SM is not in 1..4";
     if (params[MATMUL_GEMV_X_SHARED] != 0 && params[MATMUL_GEMV_X_SHARED] != 1) return "X_SHARED is not 0 or 1";
     if (copy < MATMUL_GEMV_COPY_THREADS || copy > MATMUL_GEMV_COPY_BOXES) return "COPY is not 0, 1 or 2";
+    if (coded && groups == 1) return "GROUPS 1 divides a panel of coded weights";
+    if (coded && !params[MATMUL_GEMV_X_SHARED]) return "X_SHARED is 0 with coded weights";
+    if (coded && copy == MATMUL_GEMV_COPY_BOXES) return "COPY is 2 with coded weights";
     if (copy != MATMUL_GEMV_COPY_THREADS && gpu->capability < 90)
         return "COPY above 0 needs bulk copies: compute capability 9.0";
     if (copy == MATMUL_GEMV_COPY_BOXES && (k < BOX_K || params[MATMUL_N] < 8 * groups))
@@ -132,6 +138,22 @@ static const struct shape thread_shapes[] = {
     {MATMUL_GEMV_COPY_THREADS, 8, 256, 2, 8, 1}, {MATMUL_GEMV_COPY_THREADS, 4, 512, 2, 4, 1},
     {MATMUL_GEMV_COPY_THREADS, 4, 256, 2, 4, 1},
 };
+/* Coded weights. */
+static const struct shape coded_shapes[] = {
+    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 12, 1}, {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 8, 1},
+    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 4, 6, 1},  {MATMUL_GEMV_COPY_ROWS, 16, 2048, 2, 6, 1},
+    {MATMUL_GEMV_COPY_ROWS, 16, 2048, 4, 4, 1}, {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 20, 1},
+    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 4, 10, 1}, {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 6, 2},
+    {MATMUL_GEMV_COPY_ROWS, 4, 512, 2, 10, 2},  {MATMUL_GEMV_COPY_ROWS, 4, 512, 4, 8, 2},
+    {MATMUL_GEMV_COPY_ROWS, 4, 512, 2, 16, 1},  {MATMUL_GEMV_COPY_ROWS, 4, 512, 2, 6, 3},
+    {MATMUL_GEMV_COPY_ROWS, 12, 1536, 2, 8, 1}, {MATMUL_GEMV_COPY_ROWS, 8, 2048, 2, 6, 1},
+    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 4, 1},  {MATMUL_GEMV_COPY_ROWS, 2, 256, 2, 8, 4},
+};
+static const struct shape coded_thread_shapes[] = {
+    {MATMUL_GEMV_COPY_THREADS, 8, 1024, 2, 5, 1}, {MATMUL_GEMV_COPY_THREADS, 8, 1024, 4, 3, 1},
+    {MATMUL_GEMV_COPY_THREADS, 4, 512, 2, 6, 1},  {MATMUL_GEMV_COPY_THREADS, 4, 512, 2, 4, 2},
+    {MATMUL_GEMV_COPY_THREADS, 2, 256, 2, 4, 2},
+};
 enum { GOOD_RING_BYTES = 48 << 10, LEAST_RING_BYTES = 24 << 10, MOST_CANDIDATES = 32 };
 
 /* Those found so far. */
@@ -159,19 +181,24 @@ static void add_candidate(struct candidates *candidates, const int64_t *problem,
     while (params[MATMUL_GEMV_STAGES] > 2 && shared_bytes(params) > budget) params[MATMUL_GEMV_STAGES]--;
     const int64_t stages = params[MATMUL_GEMV_STAGES];
     if (shared_bytes(params) > budget) return;
-    if (stages < shape->most_stages && stages * GEMV_STAGE_BYTES(shape->groups, shape->chunk, shape->copy) < least_ring)
-        return;
+    if (stages < shape->most_stages && stages * layout_of(params).stage_bytes < least_ring) return;
     candidates->count = device_add_candidate(&device_matmul_gemv, problem, params + MATMUL_FIRST_TUNABLE, gpu,
                                              candidates->params, candidates->count, candidates->capacity);
+}
+
+#define SHAPES(table) (*shapes = (table), (int)(sizeof(table) / sizeof *(table)))
+static int shapes_for(const int64_t *params, const struct device_facts *gpu, const struct shape **shapes)
+{
+    const bool bulk = gpu->capability >= 90;
+    if (matmul_is_coded(params)) return bulk ? SHAPES(coded_shapes) : SHAPES(coded_thread_shapes);
+    return bulk ? SHAPES(bulk_shapes) : SHAPES(thread_shapes);
 }
 
 static int find_candidates(const int64_t *params, const struct device_facts *gpu,
                            int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
-    const bool bulk = gpu->capability >= 90;
-    const struct shape *shapes = bulk ? bulk_shapes : thread_shapes;
-    const int count =
-        bulk ? (int)(sizeof bulk_shapes / sizeof *bulk_shapes) : (int)(sizeof thread_shapes / sizeof *thread_shapes);
+    const struct shape *shapes;
+    const int count = shapes_for(params, gpu, &shapes);
     struct candidates candidates = {params_out, 0, capacity < MOST_CANDIDATES ? capacity : MOST_CANDIDATES};
     if (matmul_device_illegal(params) || params[MATMUL_ROWS] > MATMUL_GEMV_MOST_ROWS ||
         params[MATMUL_K] > MATMUL_GEMV_MOST_K)
@@ -185,7 +212,7 @@ static int find_candidates(const int64_t *params, const struct device_facts *gpu
         for (int i = 0; i < 2 && i < count; i++)
             add_candidate(&candidates, params, gpu, &shapes[i], split_k, 1, GOOD_RING_BYTES);
     /* Whatever fits. */
-    for (int64_t x_shared = 1; x_shared >= 0; x_shared--)
+    for (int64_t x_shared = 1; x_shared >= (matmul_is_coded(params) ? 1 : 0); x_shared--)
         for (int64_t split_k = 1; split_k <= 8 && !candidates.count; split_k *= 2)
             for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], split_k, x_shared, 0);
     return candidates.count;

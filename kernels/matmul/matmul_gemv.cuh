@@ -9,7 +9,9 @@
  * and leaves its sums in shared memory; one more warp adds the sums of the warps, then of the cluster's blocks,
  * always in the same order, and writes the outputs, while the consumers go on.
  *
- * Fragments are plain 16-byte loads: the order of k within a step does not matter as long as W and x agree, so
+ * Coded weights (fragment.cuh) come as whole strips of 128 k, of which a warp takes one after the other and multiplies
+ * 16 rows of W with 8 rows of x at once. Otherwise
+ * fragments are plain 16-byte loads: the order of k within a step does not matter as long as W and x agree, so
  * thread t of a quad takes 8 k from 8 * t and treats them as the k of two products. */
 #ifndef KERNELS_MATMUL_MATMUL_GEMV_CUH
 #define KERNELS_MATMUL_MATMUL_GEMV_CUH
@@ -18,9 +20,10 @@
 #include "kernels/cuda/include/mma.cuh"
 #include "kernels/cuda/include/reduce.cuh"
 #include "kernels/cuda/include/tma.cuh"
+#include "kernels/matmul/fragment.cuh"
 #include "kernels/matmul/matmul_gemv_layout.cuh"
 
-/* Type of the operand W: rows of 16-bit elements, or with boxes a tensor map. */
+/* Type of the operand W: rows of 16-bit elements or panels, or with boxes a tensor map. */
 template <int COPY> struct gemv_weights {
     typedef const u16 *type;
 };
@@ -32,30 +35,36 @@ template <class P> struct matmul_gemv_body {
     static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
     static_assert(P::ROWS >= 1 && P::ROWS <= 8, "the columns of a product");
     static_assert(P::K % 8 == 0, "rows of W begin at multiples of 16 bytes");
-    static_assert(P::CHUNK % (32 * P::WARPS) == 0 && P::CHUNK % 64 == 0,
-                  "every warp takes as many steps of a stage; pitch");
+    static_assert(P::CHUNK % 64 == 0, "pitch");
     static_assert(P::GROUPS == 4 || P::GROUPS == 2 || (P::GROUPS == 1 && !GATED), "gate and up rows alternate by 8");
     static_assert(P::SPLIT_K >= 1 && P::SPLIT_K <= 8, "clusters that every GPU can hold");
 
+    static constexpr bool CODED = fragment_is_coded(P::DTYPE);
+    static constexpr int ELEMENT = CODED ? DTYPE_BF16 : P::DTYPE; /* that is multiplied */
+    static constexpr gemv_layout LAYOUT = gemv_lay_out(P::DTYPE, P::ROWS, P::K, P::WARPS, P::STAGES, P::CHUNK,
+                                                       P::SPLIT_K, P::GROUPS, P::X_SHARED, P::COPY);
+    static constexpr fragment_layout FRAGMENTS = fragment_lay_out(P::DTYPE);
+    static constexpr int PANELS = CODED ? P::GROUPS / 2 : 1; /* of a tile, if coded */
+    static_assert(!CODED || (P::GROUPS != 1 && P::X_SHARED && P::COPY != GEMV_COPY_BOXES), "coded weights");
+
     static constexpr int TILE = 8 * P::GROUPS; /* rows of W */
-    static constexpr int TILES = GEMV_CEIL_DIV(P::N, TILE);
-    static constexpr int PART = GEMV_PART(P::K, P::SPLIT_K); /* k of a block */
-    static constexpr int CHUNKS = GEMV_CEIL_DIV(PART, P::CHUNK);
-    static constexpr int STEP = 32;                                    /* k that a warp takes at once */
+    static constexpr int TILES = (P::N + TILE - 1) / TILE;
+    static constexpr int PART = (int)LAYOUT.part; /* k of a block */
+    static constexpr int CHUNKS = (PART + P::CHUNK - 1) / P::CHUNK;
+    static constexpr int STEP = CODED ? FRAGMENT_STRIP_K : 32;         /* k that a warp takes at once */
     static constexpr int STEPS_PER_STAGE = P::CHUNK / STEP / P::WARPS; /* of one warp */
+    static_assert(P::CHUNK % (STEP * P::WARPS) == 0, "every warp takes as many steps of a stage");
     static constexpr int STEPS_PER_WARP = CHUNKS * STEPS_PER_STAGE;
     static constexpr bool RAGGED = P::K % STEP != 0; /* the last step has threads without k */
     static constexpr bool BOXES = P::COPY == GEMV_COPY_BOXES;
     static constexpr int BOX = 64; /* k */
     static constexpr int BOX_BYTES = TILE * BOX * 2;
-    static constexpr int WEIGHT_PITCH = BOXES ? BOX * 2 : GEMV_WEIGHT_PITCH(P::CHUNK);
-    static constexpr int STAGE_BYTES = GEMV_STAGE_BYTES(P::GROUPS, P::CHUNK, P::COPY);
-    static constexpr int X_PITCH = GEMV_X_PITCH(P::K, P::SPLIT_K);
-    static constexpr int SUM_PITCH = GEMV_SUM_PITCH(P::GROUPS);
+    static constexpr int WEIGHT_PITCH = (int)LAYOUT.weight_pitch, STAGE_BYTES = (int)LAYOUT.stage_bytes;
+    static constexpr int X_PITCH = (int)LAYOUT.x_pitch, SUM_PITCH = (int)LAYOUT.sum_pitch;
     static constexpr int SUM_FLOATS = P::ROWS * SUM_PITCH;
     static constexpr int OUT_COLUMNS = GATED ? P::N / 2 : P::N;
     static constexpr int TILE_OUT = GATED ? TILE / 2 : TILE;
-    static constexpr int OUT_PER_LANE = GEMV_CEIL_DIV(TILE_OUT * P::ROWS, 32);
+    static constexpr int OUT_PER_LANE = (TILE_OUT * P::ROWS + 31) / 32;
     static constexpr int THREADS = 32 * (P::WARPS + 2);
     /* Room for a second thread block, or for those of the launches before and after; but spills cost more. */
     static constexpr int BLOCKS = P::WARPS > 8 && (P::GROUPS > 2 || P::ROWS > 4) ? 1 : 2;
@@ -69,7 +78,7 @@ template <class P> struct matmul_gemv_body {
     static __device__ __forceinline__ void multiply(float sums[2], u32 x0, u32 x1, u32 w0, u32 w1)
     {
         float d[4] = {sums[0], sums[1], 0, 0};
-        mma<P::DTYPE>(d, x0, 0, x1, 0, w0, w1);
+        mma<ELEMENT>(d, x0, 0, x1, 0, w0, w1);
         sums[0] = d[0], sums[1] = d[1];
     }
 
@@ -106,12 +115,12 @@ template <class P> struct matmul_gemv_body {
         const u32 start = shared_address(base);
         shared_layout s;
         s.ring = start;
-        s.x = s.ring + P::STAGES * STAGE_BYTES;
-        s.sums = GEMV_SUMS_OFFSET(s.x, P::ROWS, P::K, P::SPLIT_K, P::X_SHARED);
-        s.cluster_sums = GEMV_CLUSTER_SUMS_OFFSET(s.sums, P::ROWS, P::GROUPS, P::WARPS);
-        s.squares = GEMV_SQUARES_OFFSET(s.cluster_sums, P::ROWS, P::GROUPS, P::SPLIT_K);
-        s.cluster_squares = s.squares + 4 * P::ROWS * P::WARPS;
-        s.full = GEMV_BARRIERS_OFFSET(s.squares, P::ROWS, P::WARPS, P::SPLIT_K);
+        s.x = start + (u32)LAYOUT.x;
+        s.sums = start + (u32)LAYOUT.sums;
+        s.cluster_sums = start + (u32)LAYOUT.cluster_sums;
+        s.squares = start + (u32)LAYOUT.squares;
+        s.cluster_squares = start + (u32)LAYOUT.cluster_squares;
+        s.full = start + (u32)LAYOUT.barriers;
         s.empty = s.full + 8 * P::STAGES;
         s.sums_full = s.empty + 8 * P::STAGES;
         s.sums_empty = s.sums_full + 16;
@@ -137,7 +146,7 @@ template <class P> struct matmul_gemv_body {
             copy_arrive(full);
         } else {
             /* Boxes count in full where they reach beyond W; the hardware fills in zeros. */
-            const int boxes = GEMV_CEIL_DIV(length, BOX);
+            const int boxes = (length + BOX - 1) / BOX;
             if (lane == 0) barrier_arrive_expect(full, (u32)(BOXES ? boxes * BOX_BYTES : rows * length * 2));
             __syncwarp();
             if constexpr (BOXES) {
@@ -148,6 +157,32 @@ template <class P> struct matmul_gemv_body {
                 bulk_copy_hinted(target + (u32)(lane * WEIGHT_PITCH),
                                  weights + (i64)(first_row + lane) * P::K + first_k, (u32)(length * 2), full, policy);
             }
+        }
+    }
+
+    /* The same of coded weights: the strips of `length` k of each panel. */
+    static __device__ __forceinline__ void copy_coded_stage(const u8 *weights, int first_row, int first_k, int length,
+                                                            u32 target, u32 full, u64 policy)
+    {
+        constexpr i64 PANEL_BYTES = fragment_panel_bytes(FRAGMENTS, P::K);
+        constexpr int PANELS_IN_ALL = (P::N + FRAGMENT_ROWS - 1) / FRAGMENT_ROWS;
+        const int lane = (int)threadIdx.x % 32, first_panel = first_row / FRAGMENT_ROWS;
+        const int panels = min(PANELS, PANELS_IN_ALL - first_panel);
+        const int bytes = (length + FRAGMENT_STRIP_K - 1) / FRAGMENT_STRIP_K * FRAGMENTS.strip_bytes;
+        const u8 *source = weights + first_panel * PANEL_BYTES + fragment_factor_bytes(FRAGMENTS) +
+                           first_k / FRAGMENT_STRIP_K * FRAGMENTS.strip_bytes;
+        if constexpr (P::COPY == GEMV_COPY_THREADS) {
+            for (int panel = 0; panel < panels; panel++)
+                for (int at = lane * 16; at < bytes; at += 32 * 16)
+                    copy_async_hinted(target + (u32)(panel * WEIGHT_PITCH + at), source + panel * PANEL_BYTES + at,
+                                      policy);
+            copy_arrive(full);
+        } else {
+            if (lane == 0) barrier_arrive_expect(full, (u32)(panels * bytes));
+            __syncwarp();
+            if (lane < panels && bytes > 0)
+                bulk_copy_hinted(target + (u32)(lane * WEIGHT_PITCH), source + lane * PANEL_BYTES, (u32)bytes, full,
+                                 policy);
         }
     }
 
@@ -163,8 +198,12 @@ template <class P> struct matmul_gemv_body {
             for (int chunk = 0; chunk < CHUNKS; chunk++) {
                 const int length = max(0, min(P::CHUNK, work.part_k - chunk * P::CHUNK));
                 barrier_wait(shared.empty + 8 * (u32)stage, parity);
-                copy_stage(weights, first_row, work.first_k + chunk * P::CHUNK, min(TILE, P::N - first_row), length,
-                           shared.ring + (u32)(stage * STAGE_BYTES), shared.full + 8 * (u32)stage, policy);
+                const int first_k = work.first_k + chunk * P::CHUNK;
+                const u32 target = shared.ring + (u32)(stage * STAGE_BYTES), full = shared.full + 8 * (u32)stage;
+                if constexpr (CODED)
+                    copy_coded_stage((const u8 *)weights, first_row, first_k, length, target, full, policy);
+                else
+                    copy_stage(weights, first_row, first_k, min(TILE, P::N - first_row), length, target, full, policy);
                 if (++stage == P::STAGES) stage = 0, parity ^= 1;
             }
         }
@@ -212,7 +251,7 @@ template <class P> struct matmul_gemv_body {
                 const float first = float_of_bits(pair[0]), second = float_of_bits(pair[1]);
                 *squares += first * first;
                 *squares += second * second;
-                v.pair[i] = pack_halves<P::DTYPE>(first * norm.value[2 * i], second * norm.value[2 * i + 1]);
+                v.pair[i] = pack_halves<ELEMENT>(first * norm.value[2 * i], second * norm.value[2 * i + 1]);
             }
         }
         return v;
@@ -225,7 +264,7 @@ template <class P> struct matmul_gemv_body {
     {
         constexpr int BATCH = (P::HAS_NORM ? 4 : 8) / (P::WARPS > 8 ? 2 : 1);
         constexpr int BATCH_ROWS = P::ROWS < BATCH ? P::ROWS : BATCH;
-        constexpr int LANE_VECTORS = GEMV_CEIL_DIV(STEPS_PER_WARP * (STEP / 8), 32);
+        constexpr int LANE_VECTORS = (STEPS_PER_WARP * (STEP / 8) + 31) / 32;
         constexpr int VECTORS = LANE_VECTORS < BATCH / BATCH_ROWS ? LANE_VECTORS : BATCH / BATCH_ROWS;
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         float squares[P::ROWS] = {};
@@ -249,6 +288,8 @@ template <class P> struct matmul_gemv_body {
 #pragma unroll
                 for (int i = 0; i < VECTORS * BATCH_ROWS; i++) {
                     const int row = first_row + i % BATCH_ROWS, at = k[i / BATCH_ROWS];
+                    if (CODED && row < P::ROWS && at >= work.part_k && at < PART) /* the last strip's codes of no k */
+                        store_shared(shared.x + (u32)(row * X_PITCH + at * 2), make_uint4(0, 0, 0, 0));
                     if (at >= work.part_k || row >= P::ROWS) continue;
                     const vector values =
                         convert_x(raw[i / BATCH_ROWS][i % BATCH_ROWS], weights[i / BATCH_ROWS], &squares[row]);
@@ -334,6 +375,90 @@ template <class P> struct matmul_gemv_body {
         }
     }
 
+    /* Coded weights: a warp multiplies strips of the tile's panels, 16 rows of W by 8 rows of x. Sums of even and of odd
+     * steps are two chains of instructions; they meet at the end of each group, where its scales multiply them. */
+    static __device__ __forceinline__ void multiply_strips(float (&sums)[PANELS][4], u32 strips, u32 x_at)
+    {
+        typedef fragment_strip<P::DTYPE> strip;
+        typename strip::head heads[PANELS];
+        float parts[PANELS][2][4] = {};
+#pragma unroll
+        for (int panel = 0; panel < PANELS; panel++)
+            heads[panel] = strip::load_head(strips + (u32)(panel * WEIGHT_PITCH));
+#pragma unroll
+        for (int part = 0; part < strip::PARTS; part++) {
+            u32 codes[PANELS][4], x[strip::PART_STEPS / 2][4];
+#pragma unroll
+            for (int panel = 0; panel < PANELS; panel++)
+                strip::load_codes(codes[panel], strips + (u32)(panel * WEIGHT_PITCH), part);
+#pragma unroll
+            for (int i = 0; i < strip::PART_STEPS / 2; i++)
+                load_matrices(x[i], x_at + (u32)((part * strip::PART_STEPS + 2 * i) * 32));
+#pragma unroll
+            for (int i = 0; i < strip::PART_STEPS; i++) {
+                const int step = part * strip::PART_STEPS + i;
+#pragma unroll
+                for (int panel = 0; panel < PANELS; panel++) {
+                    u32 a[4];
+                    strip::decode(a, codes[panel], heads[panel], step);
+                    mma<ELEMENT>(parts[panel][i % 2], a[0], a[1], a[2], a[3], x[i / 2][i % 2 * 2],
+                                 x[i / 2][i % 2 * 2 + 1]);
+                }
+                if ((step + 1) % strip::GROUP_STEPS != 0) continue;
+#pragma unroll
+                for (int panel = 0; panel < PANELS; panel++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        const float sum = parts[panel][0][j] + parts[panel][1][j];
+                        if constexpr (strip::SUM_SCALES)
+                            sums[panel][j] += sum * strip::scale(heads[panel], step / strip::GROUP_STEPS, j / 2);
+                        else
+                            sums[panel][j] += sum;
+                        parts[panel][0][j] = parts[panel][1][j] = 0;
+                    }
+            }
+        }
+    }
+
+    static __device__ __forceinline__ void consume_coded(const void *x, const void *norm, const block_work work,
+                                                         const shared_layout shared)
+    {
+        const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+        stage_x(x, norm, work, shared);
+        /* Of eight rows of x, those beyond ROWS are row 0 again, and what comes of them is dropped. */
+        const int x_row = lane % 8 < P::ROWS ? lane % 8 : 0;
+        const u32 x_at = shared.x + (u32)(x_row * X_PITCH + lane / 8 * 16);
+        int stage = 0;
+        u32 parity = 0;
+        for (int i = 0; i < work.tile_count; i++) {
+            float sums[PANELS][4] = {};
+            for (int chunk = 0; chunk < CHUNKS; chunk++) {
+                barrier_wait(shared.full + 8 * (u32)stage, parity);
+#pragma unroll
+                for (int j = 0; j < STEPS_PER_STAGE; j++) {
+                    const int in_stage = warp + j * P::WARPS, k = chunk * P::CHUNK + in_stage * STEP;
+                    if (k >= work.part_k) break;
+                    multiply_strips(sums, shared.ring + (u32)(stage * STAGE_BYTES + in_stage * FRAGMENTS.strip_bytes),
+                                    x_at + (u32)k * 2);
+                }
+                barrier_arrive(shared.empty + 8 * (u32)stage);
+                if (++stage == P::STAGES) stage = 0, parity ^= 1;
+            }
+            const int buffer = i % 2;
+            barrier_wait(shared.sums_empty + 8 * (u32)buffer, (u32)(i / 2 + 1) % 2);
+            const u32 target = shared.sums + 4 * (u32)((buffer * P::WARPS + warp) * SUM_FLOATS + lane / 4);
+#pragma unroll
+            for (int panel = 0; panel < PANELS; panel++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const int row = lane % 4 * 2 + j % 2; /* of x */
+                    if (row < P::ROWS)
+                        store_shared(target + 4 * (u32)(row * SUM_PITCH + panel * 16 + j / 2 * 8), sums[panel][j]);
+                }
+            barrier_arrive(shared.sums_full + 8 * (u32)buffer);
+        }
+    }
+
     /* Output `index` of a tile: row of x, and the rows of W, in the tile, that it comes from (gate and up with
      * a gate). */
     struct output {
@@ -400,8 +525,9 @@ template <class P> struct matmul_gemv_body {
     }
 
     /* The last warp writes the outputs of every tile. */
-    static __device__ __forceinline__ void finish(void *out, const void *bias, const float *residual,
-                                                  const block_work work, const shared_layout shared)
+    static __device__ __forceinline__ void finish(const weights_operand &weights, void *out, const void *bias,
+                                                  const float *residual, const block_work work,
+                                                  const shared_layout shared)
     {
         constexpr int PARTS = P::SPLIT_K > 1 ? P::SPLIT_K : P::WARPS;
         const int lane = (int)threadIdx.x % 32;
@@ -409,11 +535,17 @@ template <class P> struct matmul_gemv_body {
         for (int i = 0; i < work.tile_count; i++) {
             const int first = (work.tile + i * work.tile_step) * TILE, buffer = i % 2;
             float add[OUT_PER_LANE] = {}, add_second[OUT_PER_LANE] = {};
+            float row_factor[OUT_PER_LANE], second_factor[OUT_PER_LANE]; /* of coded weights */
             if (work.rank == 0) {
 #pragma unroll
                 for (int j = 0; j < OUT_PER_LANE; j++) {
                     const output o = tile_output(lane + 32 * j);
                     if (o.row >= P::ROWS || first + o.first >= P::N) continue;
+                    if constexpr (FRAGMENTS.factors) {
+                        row_factor[j] = fragment_factor<P::DTYPE>(weights, first + o.first, P::K);
+                        if constexpr (GATED)
+                            second_factor[j] = fragment_factor<P::DTYPE>(weights, first + o.second, P::K);
+                    }
                     if constexpr (P::HAS_BIAS)
                         add[j] = scaled<P::SCALE_BITS>(load_element<P::BIAS_DTYPE>(bias, first + o.first));
                     if constexpr (P::HAS_BIAS && GATED)
@@ -437,9 +569,13 @@ template <class P> struct matmul_gemv_body {
                 if (o.row >= P::ROWS || first + o.first >= P::N) continue;
                 const float factor =
                     scaled<P::SCALE_BITS>(P::HAS_NORM ? load_shared_float(squares + 4 * (u32)o.row) : 1.0f);
-                float value = ordered_sum<PARTS>(source, o.row, o.first) * factor + add[j];
+                float sum = ordered_sum<PARTS>(source, o.row, o.first);
+                if constexpr (FRAGMENTS.factors) sum *= row_factor[j];
+                float value = sum * factor + add[j];
                 if constexpr (GATED) {
-                    const float up = ordered_sum<PARTS>(source, o.row, o.second) * factor + add_second[j];
+                    float up = ordered_sum<PARTS>(source, o.row, o.second);
+                    if constexpr (FRAGMENTS.factors) up *= second_factor[j];
+                    up = up * factor + add_second[j];
                     value = gated_product<P::EPILOGUE, false>(value, up);
                 }
                 const int column = (GATED ? first / 2 : first) + o.column;
@@ -510,10 +646,13 @@ template <class P> struct matmul_gemv_body {
             if (warp < P::WARPS) {
                 prefetch_constants(bias, norm, work);
                 device_wait();
-                consume(x, norm, work, shared);
+                if constexpr (CODED)
+                    consume_coded(x, norm, work, shared);
+                else
+                    consume(x, norm, work, shared);
             } else {
                 device_wait();
-                finish(out, bias, residual, work, shared);
+                finish(weights, out, bias, residual, work, shared);
             }
         }
         if constexpr (P::SPLIT_K > 1)

@@ -1,41 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_gemv: how a thread block's shared memory is laid out, as macros that the kernel and its host file share. All
- * sizes are bytes unless they say otherwise; the arguments are the kernel's parameters. */
+/* matmul_gemv: how K is divided and how a thread block's shared memory is laid out, for the kernel and for its host file.
+ * All sizes are bytes unless they say otherwise. */
 #ifndef KERNELS_MATMUL_MATMUL_GEMV_LAYOUT_CUH
 #define KERNELS_MATMUL_MATMUL_GEMV_LAYOUT_CUH
 
+#include "kernels/matmul/fragment_layout.cuh"
+
 /* COPY: how weights come into shared memory. */
 #define GEMV_COPY_THREADS 0 /* 16 bytes per thread: any GPU */
-#define GEMV_COPY_ROWS    1 /* a bulk copy per row: from 2 KiB (CHUNK 1024) on as fast as the memory */
-#define GEMV_COPY_BOXES   2 /* a tensor map, boxes of 64 k x all rows of the tile */
+#define GEMV_COPY_ROWS    1 /* a bulk copy per row: from 2 KiB (CHUNK 1024) on as fast as the memory; coded: per panel */
+#define GEMV_COPY_BOXES   2 /* a tensor map, boxes of 64 k x all rows of the tile; not coded */
 
-#define GEMV_CEIL_DIV(a, b) (((a) + (b)-1) / (b))
-#define GEMV_ROUND_UP(a, b) (GEMV_CEIL_DIV(a, b) * (b))
+LAYOUT_FUNCTION layout_size gemv_round_up(layout_size a, layout_size b) { return layout_divide_up(a, b) * b; }
 
-/* k that one thread block of a cluster takes; the last one's part may be smaller. Whole boxes and 128-byte lines. */
-#define GEMV_PART(K, SPLIT_K) GEMV_ROUND_UP(GEMV_CEIL_DIV(K, SPLIT_K), 64)
+/* k that one thread block of a cluster takes; the last one's part may be smaller. Whole boxes and 128-byte lines, or whole
+ * strips. */
+LAYOUT_FUNCTION layout_size gemv_part(layout_size encoding, layout_size k, layout_size split_k)
+{
+    return gemv_round_up(layout_divide_up(k, split_k), fragment_is_coded(encoding) ? FRAGMENT_STRIP_K : 64);
+}
 
-/* A quarter of a warp reads 64 bytes of two rows at once. Boxes have rows of 128 bytes, in which the hardware swaps
- * pieces; other rows lie 64 bytes more than a multiple of 128 apart. Either way the two rows are in different banks. */
-#define GEMV_WEIGHT_PITCH(CHUNK) ((CHUNK)*2 + 64)
-#define GEMV_STAGE_BYTES(GROUPS, CHUNK, COPY) \
-    (8 * (GROUPS) * ((COPY) == GEMV_COPY_BOXES ? (CHUNK)*2 : GEMV_WEIGHT_PITCH(CHUNK)))
-#define GEMV_X_PITCH(K, SPLIT_K) (GEMV_PART(K, SPLIT_K) * 2 + 64)
+/* In this order: ring of weights, x, sums of the warps (two tiles), sums of the cluster's blocks (two tiles), squares of the
+ * warps and of the blocks, mbarriers. */
+struct gemv_layout {
+    layout_size part;         /* k */
+    layout_size weight_pitch; /* rows of W that are not coded; of a panel's strips in a stage otherwise */
+    layout_size stage_bytes, x_pitch;
+    layout_size sum_pitch; /* floats: partial sums of one warp, [ROWS][8 * GROUPS] */
+    layout_size sum_bytes;
+    layout_size x, sums, cluster_sums, squares, cluster_squares, barriers; /* offsets */
+    layout_size bytes;
+};
 
-/* Partial sums of one warp, [ROWS][8 * GROUPS] floats; the padding spreads what a warp stores over all banks. */
-#define GEMV_SUM_PITCH(GROUPS)       (8 * (GROUPS) + 4) /* floats */
-#define GEMV_SUM_BYTES(ROWS, GROUPS) (4 * (ROWS)*GEMV_SUM_PITCH(GROUPS))
-
-/* In this order: ring of weights, x, sums of the warps (two tiles), sums of the cluster's blocks (two tiles), squares
- * of the warps and of the blocks, mbarriers. Each macro takes the offset before it. */
-#define GEMV_SUMS_OFFSET(X_OFFSET, ROWS, K, SPLIT_K, X_SHARED) \
-    ((X_OFFSET) + (X_SHARED) * (ROWS)*GEMV_X_PITCH(K, SPLIT_K))
-#define GEMV_CLUSTER_SUMS_OFFSET(SUMS_OFFSET, ROWS, GROUPS, WARPS) \
-    ((SUMS_OFFSET) + 2 * (WARPS)*GEMV_SUM_BYTES(ROWS, GROUPS))
-#define GEMV_SQUARES_OFFSET(CLUSTER_SUMS_OFFSET, ROWS, GROUPS, SPLIT_K) \
-    ((CLUSTER_SUMS_OFFSET) + ((SPLIT_K) > 1 ? 2 * (SPLIT_K)*GEMV_SUM_BYTES(ROWS, GROUPS) : 0))
-#define GEMV_BARRIERS_OFFSET(SQUARES_OFFSET, ROWS, WARPS, SPLIT_K) \
-    GEMV_ROUND_UP((SQUARES_OFFSET) + 4 * (ROWS) * ((WARPS) + (SPLIT_K)), 8)
-#define GEMV_BARRIERS(STAGES) (2 * (STAGES) + 8)
+LAYOUT_FUNCTION struct gemv_layout gemv_lay_out(layout_size encoding, layout_size rows, layout_size k,
+                                                layout_size warps, layout_size stages, layout_size chunk,
+                                                layout_size split_k, layout_size groups, layout_size x_shared,
+                                                layout_size copy)
+{
+    struct gemv_layout l = {0};
+    l.part = gemv_part(encoding, k, split_k);
+    if (fragment_is_coded(encoding)) {
+        l.weight_pitch = chunk / FRAGMENT_STRIP_K * fragment_lay_out(encoding).strip_bytes;
+        l.stage_bytes = groups / 2 * l.weight_pitch;
+        l.x_pitch = l.part * 2 + 16; /* eight rows that a warp reads 16 bytes of at once are in different banks */
+    } else {
+        /* A quarter of a warp reads 64 bytes of two rows at once. Boxes have rows of 128 bytes, in which the hardware swaps
+         * pieces; other rows lie 64 bytes more than a multiple of 128 apart. Either way the two rows are in different
+         * banks. */
+        l.weight_pitch = copy == GEMV_COPY_BOXES ? 128 : chunk * 2 + 64;
+        l.stage_bytes = 8 * groups * (copy == GEMV_COPY_BOXES ? chunk * 2 : l.weight_pitch);
+        l.x_pitch = l.part * 2 + 64;
+    }
+    l.sum_pitch = 8 * groups + 4; /* spreads what a warp stores over all banks */
+    l.sum_bytes = 4 * rows * l.sum_pitch;
+    l.x = stages * l.stage_bytes;
+    l.sums = l.x + x_shared * rows * l.x_pitch;
+    l.cluster_sums = l.sums + 2 * warps * l.sum_bytes;
+    l.squares = l.cluster_sums + (split_k > 1 ? 2 * split_k * l.sum_bytes : 0);
+    l.cluster_squares = l.squares + 4 * rows * warps;
+    l.barriers = gemv_round_up(l.cluster_squares + 4 * rows * split_k, 8);
+    l.bytes = l.barriers + 8 * (2 * stages + 8);
+    return l;
+}
 
 #endif

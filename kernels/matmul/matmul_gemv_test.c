@@ -69,7 +69,7 @@ static void expect(struct example *example)
             squares += (double)x[i] * (double)x[i];
             if (norm) x[i] *= norm[i];
         }
-        if (norm) test_round(x, (size_t)problem->k, problem->dtype);
+        if (norm) test_round(x, (size_t)problem->k, (enum dtype)matmul_device_element(example->launch.params));
         if (norm) factor = 1 / sqrt(squares / (double)problem->k + (double)epsilon);
         for (int64_t j = 0; j < columns; j++) {
             double value, tolerance, up, up_tolerance;
@@ -98,6 +98,10 @@ static void example_open(struct example *example, const struct matmul_device_pro
     test_launch_open_operands(launch, &op_matmul, params, problem->rows);
     for (int i = MATMUL_X; i < MATMUL_OPERANDS; i++) {
         if (!launch->host[i]) continue;
+        if (i == MATMUL_W && matmul_is_coded(params)) {
+            example->host[i] = matmul_device_fill_coded(launch, &random);
+            continue;
+        }
         test_launch_fill(launch, i, &random, -1, 1);
         if (i != MATMUL_OUT) example->host[i] = test_launch_decode(launch, i);
     }
@@ -234,7 +238,7 @@ static void run_cut_down(const struct matmul_device_problem *problem, const int6
 static void run_tactics(const struct matmul_device_problem *problem, int64_t (*params)[PLAN_MAX_PARAMS], int count)
 {
     struct example example;
-    if (is_under_racecheck()) {
+    if (is_under_racecheck() && encoding_is_plain((enum encoding_id)problem->dtype)) {
         for (int i = 0; i < count; i++) run_cut_down(problem, params[i]);
         return;
     }
@@ -355,6 +359,84 @@ TEST(test_odd_tunables)
     }
 }
 
+/* Problems with this encoding of W. */
+static const struct matmul_device_problem coded_problems[] = {
+    {1, 1, 8, 0, F32, 0, NONE, NONE, .residual = false},     {8, 64, 128, 0, BF16, 0, F32, F16, .residual = false},
+    {3, 17, 176, 0, F32, 0, BF16, BF16, .residual = true},   {1, 352, 1000, 0, BF16, 1, NONE, BF16, .residual = false},
+    {8, 336, 2048, 0, F32, 1, F32, NONE, .residual = false}, {5, 1041, 4096, 0, F32, 0, NONE, BF16, .residual = true},
+    {2, 272, 14336, 0, F32, 0, F32, NONE, .residual = true},
+};
+static const struct matmul_device_problem coded_every = {3, 1043, 2056, 0, F32, 0, F32, BF16, .residual = true};
+static const struct matmul_device_problem coded_gated = {8, 2 * 1000, 1536, 0, BF16, 1, F16, F16, .residual = false};
+static const struct matmul_device_problem coded_deep = {8, 40, 65536, 0, F32, 0, F32, NONE, .residual = true};
+/* Corners of the tunables that no candidate takes. */
+static const int64_t coded_tunables[][MATMUL_GEMV_PARAMS - MATMUL_FIRST_TUNABLE] = {
+    {1, 2, 128, 1, 2, 4, 1, 1},  {3, 3, 384, 1, 4, 2, 1, 1}, {2, 32, 256, 1, 2, 1, 1, 1}, {16, 2, 4096, 1, 2, 1, 1, 1},
+    {8, 2, 1024, 5, 2, 1, 1, 1}, {4, 3, 512, 2, 4, 1, 1, 0}, {6, 2, 768, 3, 2, 2, 1, 1},  {8, 3, 1024, 1, 2, 1, 1, 0},
+};
+enum { CODED_TUNABLES = sizeof coded_tunables / sizeof *coded_tunables };
+
+static struct matmul_device_problem with_encoding(struct matmul_device_problem problem, enum encoding_id encoding)
+{
+    problem.dtype = (enum dtype)encoding;
+    return problem;
+}
+
+/* The encodings that matrices may have on GPUs, in turn. */
+static bool next_coded(size_t *index, enum encoding_id *encoding)
+{
+    struct panel_form form;
+    for (; encoding_at(*index); (*index)++)
+        if (fragment_form(encoding_at(*index)->id, &form)) {
+            *encoding = encoding_at((*index)++)->id;
+            return true;
+        }
+    return false;
+}
+
+TEST(test_coded)
+{
+    TEST_NEEDS_DEVICE();
+    enum encoding_id encoding;
+    for (size_t e = 0; next_coded(&e, &encoding);)
+        for (size_t i = 0; i < sizeof coded_problems / sizeof *coded_problems; i++) {
+            const struct matmul_device_problem problem = with_encoding(coded_problems[i], encoding);
+            run_candidates(&problem, 1);
+        }
+}
+
+TEST(test_every_coded_candidate)
+{
+    TEST_NEEDS_DEVICE();
+    static const enum encoding_id encodings[] = {ENCODING_INT4_G128, ENCODING_NVFP4, ENCODING_INT8_CHANNEL};
+    for (size_t e = 0; e < sizeof encodings / sizeof *encodings; e++) {
+        const struct matmul_device_problem every = with_encoding(coded_every, encodings[e]),
+                                           gate = with_encoding(coded_gated, encodings[e]),
+                                           deep = with_encoding(coded_deep, encodings[e]);
+        run_candidates(&every, MOST_CANDIDATES);
+        run_candidates(&gate, MOST_CANDIDATES);
+        run_candidates(&deep, 1);
+    }
+}
+
+TEST(test_odd_coded_tunables)
+{
+    TEST_NEEDS_DEVICE();
+    static const enum encoding_id encodings[] = {ENCODING_INT4_G32_ZEROS, ENCODING_E4M3_BLOCK128};
+    int64_t params[CODED_TUNABLES][PLAN_MAX_PARAMS];
+    for (size_t e = 0; e < sizeof encodings / sizeof *encodings; e++) {
+        const struct matmul_device_problem problem = with_encoding(coded_every, encodings[e]);
+        for (int i = 0; i < CODED_TUNABLES; i++) {
+            problem_params(&problem, params[i]);
+            memcpy(params[i] + MATMUL_FIRST_TUNABLE, coded_tunables[i], sizeof coded_tunables[i]);
+            if (test_device()->device.facts.capability >= 90) continue;
+            params[i][MATMUL_GEMV_SPLIT_K] = 1;
+            params[i][MATMUL_GEMV_COPY] = MATMUL_GEMV_COPY_THREADS;
+        }
+        run_tactics(&problem, params, CODED_TUNABLES);
+    }
+}
+
 static const struct device_facts h200 = {
     .capability = 90,
     .multiprocessors = 132,
@@ -395,6 +477,47 @@ TEST(test_every_problem_has_a_candidate)
                     }
                     assert_int_equal(device_matmul_gemv.candidates(params, facts[f], candidates, 1), 1);
                 }
+}
+
+/* Matrices of models, coded, with every number of rows; what a GPU without clusters has no room for, matmul_mma takes. */
+TEST(test_coded_problems_have_candidates)
+{
+    static const int64_t ks[] = {8, 64, 176, 2048, 4096, 14336, 28672, 65536};
+    const struct device_facts *facts[] = {&h200, &a10};
+    int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
+    struct device_geometry geometry;
+    enum encoding_id encoding;
+    for (size_t e = 0; next_coded(&e, &encoding);)
+        for (size_t f = 0; f < 2; f++)
+            for (int64_t rows = 1; rows <= 8; rows++)
+                for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
+                    const struct matmul_device_problem problem = {rows,
+                                                                  4096,
+                                                                  ks[i],
+                                                                  (enum dtype)encoding,
+                                                                  F32,
+                                                                  (enum activation)(rows % 2),
+                                                                  F32,
+                                                                  BF16,
+                                                                  .residual = false};
+                    problem_params(&problem, params);
+                    const int count = device_matmul_gemv.candidates(params, facts[f], candidates, MOST_CANDIDATES);
+                    if (!count && (f == 0 || rows * ks[i] <= 32768))
+                        fail_msg("%s: %d rows of %d: no candidate: %s", encoding_name(encoding), (int)rows, (int)ks[i],
+                                 matmul_device_illegal(params));
+                    for (int c = 0; c < count; c++) {
+                        const char *illegal = device_matmul_gemv.launch(candidates[c], facts[f], &geometry);
+                        if (illegal) fail_msg("%s", illegal);
+                    }
+                }
+    const struct matmul_device_problem problem = with_encoding(coded_every, ENCODING_INT4_G128);
+    problem_params(&problem, params);
+    assert_int_equal(device_matmul_gemv.candidates(params, &h200, candidates, 1), 1);
+    test_launch_refuses(&device_matmul_gemv, candidates[0],
+                        TEST_CHANGES({MATMUL_DTYPE, ENCODING_E4M3_TENSOR}, {MATMUL_DTYPE, 99},
+                                     {MATMUL_INPUT_DTYPE, DTYPE_BF16}, {MATMUL_GEMV_GROUPS, 1},
+                                     {MATMUL_GEMV_X_SHARED, 0}, {MATMUL_GEMV_COPY, 2}, {MATMUL_GEMV_CHUNK, 64},
+                                     {MATMUL_GEMV_CHUNK, 1088}, {MATMUL_K, 2052}));
 }
 
 /* What racecheck sees: the same tunables and tails, and the ring goes round or not, on few thread blocks. */

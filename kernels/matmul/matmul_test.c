@@ -5,7 +5,7 @@
 
 #include "formats/encoding/encoding.h"
 #include "kernels/matmul/matmul.h"
-#include "kernels/op/test_support.h"
+#include "kernels/matmul/test_coded.h"
 
 enum { THREADS = 3 };
 
@@ -24,44 +24,6 @@ static int64_t random_below(int64_t limit) { return test_random_range(&numbers, 
 static const struct plan_geometry geometry =
     {.slots = 8, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 4096, .vocab_size = 512};
 
-/* Codes at random, all of which are numbers, with scales that make elements of about 1; and what they stand for:
- * values[k], which may be NULL. */
-static void random_coded_row(const struct panel_form *form, uint64_t k, struct coded_row *row, float *values)
-{
-    const struct encoding *encoding = form->encoding;
-    const uint64_t group = form->group ? form->group : k;
-    row->factor =
-        form->factor_bytes ? test_random_float(&numbers, 0.5f, 1.5f) / (encoding->bits == 8 ? 200.0f : 1.0f) : 1;
-    for (uint64_t g = 0; g * group < k; g++) {
-        row->zeros[g] = encoding->zeros ? (uint8_t)random_below(16) : 8;
-        const float scale = test_random_float(&numbers, 0.05f, 0.2f);
-        row->scales[g] = encoding->scale == SCALE_F16    ? f16_to_float(f16_from_float(scale))
-                         : encoding->scale == SCALE_E4M3 ? e4m3_to_float(e4m3_from_float(scale))
-                         : encoding->scale == SCALE_E8M0 ? ldexpf(1, (int)random_below(4) - 4)
-                                                         : scale / 100;
-    }
-    for (uint64_t i = 0; i < k; i++) {
-        do row->codes[i] = (uint8_t)random_below(encoding->bits == 4 ? 16 : 256);
-        while (encoding->code == CODE_E4M3 && (row->codes[i] & 0x7f) == 0x7f);
-        float number = 0;
-        switch (encoding->code) {
-        case CODE_FLOAT: break;
-        case CODE_INT8: number = (int8_t)row->codes[i]; break;
-        case CODE_UINT4: number = (float)(row->codes[i] - row->zeros[i / group]); break;
-        case CODE_E4M3: number = e4m3_to_float(row->codes[i]); break;
-        case CODE_E2M1: number = e2m1_to_float(row->codes[i]); break;
-        }
-        if (values) values[i] = number * (form->group ? row->scales[i / group] : 1) * row->factor;
-    }
-}
-
-static void coded_row_open(struct test_memory *memory, uint64_t k, struct coded_row *row)
-{
-    row->codes = test_take(memory, k);
-    row->zeros = test_take(memory, k);
-    row->scales = test_take(memory, k * sizeof(float));
-}
-
 static void fill_weights(uint8_t *weights, uint64_t n, uint64_t k, enum encoding_id encoding)
 {
     struct panel_form form;
@@ -69,9 +31,9 @@ static void fill_weights(uint8_t *weights, uint64_t n, uint64_t k, enum encoding
     struct coded_row row;
     assert_true(panel_form(encoding, &form));
     if (!encoding_is_plain(encoding)) {
-        coded_row_open(&memory, k, &row);
+        test_coded_row_open(&memory, k, &row);
         for (uint64_t i = 0; i < n; i++) {
-            random_coded_row(&form, k, &row, NULL);
+            test_coded_row(&numbers, &form, k, &row, NULL);
             panel_pack_coded(&form, &row, i % PANEL_ROWS, k, weights + i / PANEL_ROWS * panel_bytes(k, encoding));
         }
         test_release(&memory);
@@ -307,10 +269,10 @@ static void check_packing(bool (*make_form)(int64_t encoding, struct panel_form 
             float *expected = test_take(&memory, ROWS * k * sizeof(float)),
                   *found = test_take(&memory, k * sizeof(float));
             struct coded_row row;
-            coded_row_open(&memory, k, &row);
+            test_coded_row_open(&memory, k, &row);
             memset(packed.data, 0, panels);
             for (uint64_t n = 0; n < ROWS; n++) {
-                random_coded_row(&form, k, &row, expected + n * k);
+                test_coded_row(&numbers, &form, k, &row, expected + n * k);
                 panel_pack_coded(&form, &row, n % PANEL_ROWS, k,
                                  packed.data + n / PANEL_ROWS * panel_size(k, encoding));
             }

@@ -3,6 +3,11 @@
 
 #include <math.h>
 
+#include "kernels/matmul/test_coded.h"
+
+/* What the coded weights of the launch under test stand for; NULL: they are not coded. */
+static const float *coded_values;
+
 void matmul_device_problem_params(const struct matmul_device_problem *problem, int64_t params[PLAN_MAX_PARAMS])
 {
     memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
@@ -19,7 +24,7 @@ void matmul_device_problem_params(const struct matmul_device_problem *problem, i
     params[MATMUL_HAS_NORM] = problem->norm != NONE;
     params[MATMUL_NORM_DTYPE] = problem->norm ? problem->norm : F32;
     params[MATMUL_EPS_BITS] = problem->norm ? test_float_bits(1e-5f) : 0;
-    params[MATMUL_INPUT_DTYPE] = problem->norm ? F32 : problem->dtype;
+    params[MATMUL_INPUT_DTYPE] = problem->norm ? F32 : (enum dtype)matmul_device_element(params);
     params[MATMUL_SCALE_BITS] = test_float_bits(problem->scale);
     test_complete_params(&op_matmul, params);
 }
@@ -36,12 +41,13 @@ struct bounded {
 static struct bounded dot(const struct test_launch *launch, int64_t row, int64_t n)
 {
     const int64_t *params = launch->params, k_count = params[MATMUL_K];
-    const enum dtype dtype = (enum dtype)params[MATMUL_DTYPE];
+    const enum dtype dtype = (enum dtype)matmul_device_element(params);
     const uint16_t *x = (const uint16_t *)launch->host[MATMUL_X] + row * k_count;
-    const uint16_t *w = (const uint16_t *)launch->host[MATMUL_W] + n * k_count;
+    const uint16_t *w = (const uint16_t *)launch->host[MATMUL_W] + (coded_values ? 0 : n * k_count);
     double sum = 0, squares = 0;
     for (int64_t k = 0; k < k_count; k++) {
-        const double product = (double)op_element(x, k, dtype) * (double)op_element(w, k, dtype);
+        const double weight = coded_values ? (double)coded_values[n * k_count + k] : (double)op_element(w, k, dtype);
+        const double product = (double)op_element(x, k, dtype) * weight;
         sum += product;
         squares += product * product;
     }
@@ -81,13 +87,29 @@ static struct bounded expected(const struct test_launch *launch, int64_t row, in
     return result;
 }
 
+float *matmul_device_fill_coded(struct test_launch *launch, struct test_random *random)
+{
+    const int64_t encoding = launch->params[MATMUL_DTYPE];
+    const uint64_t n = (uint64_t)launch->params[MATMUL_N], k = (uint64_t)launch->params[MATMUL_K];
+    struct panel_form form;
+    float *values = test_take(&launch->memory, n * k * sizeof *values);
+    assert_true(fragment_form(encoding, &form));
+    test_coded_matrix(random, &form, fragment_bytes(k, encoding), n, k, launch->host[MATMUL_W], values);
+    return values;
+}
+
 static void open_operands(struct test_launch *launch, const int64_t *params, int valid)
 {
+    coded_values = NULL;
     struct test_random random = {.state = 12345};
     const int64_t rows = params[MATMUL_ROWS];
     test_launch_open_operands(launch, &op_matmul, params, valid < 0 ? 0 : valid == 0 || valid > rows ? rows : valid);
     for (int i = MATMUL_X; i < MATMUL_WORKSPACE; i++) {
         if (!launch->host[i] || i == MATMUL_OUT) continue;
+        if (i == MATMUL_W && matmul_is_coded(params)) {
+            coded_values = matmul_device_fill_coded(launch, &random);
+            continue;
+        }
         size_t count = test_launch_count(launch, i);
         if (i == MATMUL_X || i == MATMUL_RESIDUAL) count = count / (size_t)rows * (size_t)launch->valid;
         /* Sums of about 1. */

@@ -17,7 +17,8 @@
 /* The parameters of a problem, tunables zero. */
 struct matmul_device_problem {
     int64_t rows, n, k;
-    enum dtype dtype, out_dtype;
+    enum dtype dtype; /* of W; an encoding, too */
+    enum dtype out_dtype;
     enum activation activation; /* NONE: not gated */
     enum dtype bias, norm;      /* DTYPE_NONE: without */
     bool residual;              /* in place: out is the residual's memory */
@@ -45,6 +46,9 @@ void matmul_device_check_cases(const struct device_kernel *kernel, const struct 
 /* Each also with a scale, or with every activation. */
 void matmul_device_check_epilogues(const struct device_kernel *kernel, const struct matmul_device_case *cases,
                                    size_t count);
+
+/* Random codes as the launch's W, and the values that they stand for, in memory of the launch. Requires: W is coded. */
+float *matmul_device_fill_coded(struct test_launch *launch, struct test_random *random);
 
 /* The same of anything that computes the contract: `run` with the addresses of the operands. */
 typedef void matmul_device_run(void *context, const cu_deviceptr *operands, int count);

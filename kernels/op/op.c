@@ -136,9 +136,9 @@ const char *op_no_kernel(const struct encoding *encoding, const char *param)
     return reason;
 }
 
-static const char *param_illegal(const struct op_param *param, enum engine_target target, int64_t value)
+static const char *param_illegal(const struct op_param *param, int64_t value)
 {
-    if (param->type == PARAM_ENCODING && target == TARGET_CPU && encoding_find(value)) return NULL;
+    if (param->type == PARAM_ENCODING && encoding_find(value)) return NULL;
     if (param->type == PARAM_DTYPE || param->type == PARAM_ENCODING) {
         const struct encoding *encoding = encoding_find(value);
         if (value == DTYPE_F32 || value == DTYPE_F16 || value == DTYPE_BF16) return NULL;
@@ -158,10 +158,10 @@ static const char *param_illegal(const struct op_param *param, enum engine_targe
     return reason;
 }
 
-const char *op_params_illegal(const struct op_descriptor *op, enum engine_target target, const int64_t *params)
+const char *op_params_illegal(const struct op_descriptor *op, const int64_t *params)
 {
     for (int i = 0; i < op->param_count; i++) {
-        const char *why = param_illegal(&op->params[i], target, params[i]);
+        const char *why = param_illegal(&op->params[i], params[i]);
         if (why) return why;
     }
     return op->illegal ? op->illegal(params) : NULL;
@@ -215,7 +215,7 @@ static const char *cpu_illegal(const struct op_descriptor *op, const int64_t *pa
 bool op_demands(const struct op_descriptor *op, enum engine_target target, const int64_t *params,
                 const struct plan_geometry *geometry, struct op_demand *demands, int *count, struct status *status)
 {
-    const char *why = op_params_illegal(op, target, params);
+    const char *why = op_params_illegal(op, params);
     if (why) return status_fail(status, STATUS_CORRUPT, "%s: %s", op->name, why);
     if (!check_engine(op, params, geometry, status)) return false;
     why = target == TARGET_CPU ? cpu_illegal(op, params) : NULL;

@@ -85,7 +85,7 @@ bool op_demands(const struct op_descriptor *op, enum engine_target target, const
 
 /* Why the parameters of the schema are illegal, NULL if they are legal: ranges, types and op->illegal. The text lies in
  * memory of the calling thread until its next call. Never trusts a parameter. */
-const char *op_params_illegal(const struct op_descriptor *op, enum engine_target target, const int64_t *params);
+const char *op_params_illegal(const struct op_descriptor *op, const int64_t *params);
 /* The reason that there is no code for the encoding that parameter `param` has; in the same memory. */
 const char *op_no_kernel(const struct encoding *encoding, const char *param);
 

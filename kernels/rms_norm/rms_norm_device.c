@@ -10,7 +10,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     (void)gpu;
     const int64_t rows = params[RMS_NORM_ROWS], hidden = params[RMS_NORM_HIDDEN];
     const int64_t threads = params[RMS_NORM_DEVICE_THREADS];
-    const char *why = op_params_illegal(&op_rms_norm, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_rms_norm, params);
     if (why) return why;
     if (hidden > MAX_HIDDEN) return "parameter hidden is above 2^24";
     if (params[RMS_NORM_HAS_RESIDUAL]) return "parameter has_residual is not 0";

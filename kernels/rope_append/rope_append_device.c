@@ -10,7 +10,7 @@ static bool is_half(int64_t dtype) { return dtype == DTYPE_F16 || dtype == DTYPE
 
 static const char *illegal(const int64_t *params)
 {
-    const char *why = op_params_illegal(&op_rope_append, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_rope_append, params);
     if (why) return why;
     if (params[ROPE_APPEND_PAGE_TOKENS] > MAX_PAGE_TOKENS) return "PAGE_TOKENS is not in 1..65536";
     if (params[ROPE_APPEND_PAGE_BYTES] > INT32_MAX) return "PAGE_BYTES is above 2^31-1";

@@ -82,7 +82,7 @@ static int64_t work_blocks(const int64_t *params, const struct division *d)
 
 static const char *check_shape(const int64_t *params)
 {
-    const char *why = op_params_illegal(&op_rope_attention, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_rope_attention, params);
     if (why) return why;
     if (params[ROPE_ATTENTION_ROWS] > 65535) return "ROWS must be 1 to 65535";
     if (!in_range(params, ROPE_ATTENTION_PAGE_TOKENS, 16, 4096)) return "PAGE_TOKENS must be 16 to 4096";

@@ -9,7 +9,7 @@ enum { THREADS = LAYOUT_ROPE_TABLE_THREADS };
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {
     (void)gpu;
-    const char *why = op_params_illegal(&op_rope_table, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_rope_table, params);
     if (why) return why;
     const int64_t rows = params[ROPE_TABLE_ROWS], head_dim = params[ROPE_TABLE_HEAD_DIM];
     const uint32_t blocks = (uint32_t)((rows * (head_dim / 2) + THREADS - 1) / THREADS);

@@ -13,7 +13,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 {
     const int64_t rows = params[SAMPLE_ROWS], vocab = params[SAMPLE_VOCAB];
     const int64_t cluster = params[SAMPLE_DEVICE_CLUSTER], threads = params[SAMPLE_DEVICE_THREADS];
-    const char *why = op_params_illegal(&op_sample, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_sample, params);
     if (why) return why;
     if (vocab > MAX_VOCAB) return "parameter vocab is above 2^24";
     if (cluster < 1 || cluster > MAX_CLUSTER || (cluster & (cluster - 1))) return "CLUSTER is not 1, 2, 4 or 8";

@@ -11,7 +11,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     (void)gpu;
     const int64_t rows = params[SELECT_ROWS_ROWS], width = params[SELECT_ROWS_WIDTH];
     const int64_t dtype = params[SELECT_ROWS_X_DTYPE];
-    const char *why = op_params_illegal(&op_select_rows, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_select_rows, params);
     if (why) return why;
     if (width > MAX_WIDTH) return "parameter width is above 2^24";
     if (dtype != DTYPE_F32 && width % 2) return "parameter width is odd with a 16-bit x_dtype";

@@ -11,7 +11,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     (void)gpu;
     const int64_t rows = params[SWIGLU_ROWS], width = params[SWIGLU_WIDTH];
     const int64_t dtype = params[SWIGLU_X_DTYPE];
-    const char *why = op_params_illegal(&op_swiglu, TARGET_CUDA, params);
+    const char *why = op_params_illegal(&op_swiglu, params);
     if (why) return why;
     if (width > MAX_WIDTH) return "parameter width is above 2^24";
     if (dtype != DTYPE_F16 && dtype != DTYPE_BF16) return "parameter x_dtype is not F16 or BF16";

@@ -9,12 +9,13 @@
 #include "kernels/cuda/registry.h"
 #include "kernels/cuda/test_device.h"
 #include "kernels/matmul/matmul_device.h"
+#include "kernels/matmul/test_coded.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "tests/bench/op_case.h"
 #include "tests/gpu/check.h"
 
 enum {
-    MOST_PROBLEMS = 128,
+    MOST_PROBLEMS = 256,
     MOST_CANDIDATES = 64,
     TIMED_CANDIDATES = 8, /* of a kernel; the first are the most promising */
     MOST_TIMINGS = 4096,
@@ -140,7 +141,7 @@ static void add(const struct shape *shape, const struct op_case *c)
         op_case_params(c, model, &problem->geometry, problem->params);
         if (pass == 0) lay_out(problem);
     }
-    const char *why = op_params_illegal(op_find(c->op), TARGET_CUDA, problem->params);
+    const char *why = op_params_illegal(op_find(c->op), problem->params);
     if (why) fail_msg("%s: %s", problem->name, why);
     if (problem->geometry.page_bytes)
         problem->space_rows = problem->geometry.slots * problem->geometry.pages_per_slot *
@@ -160,6 +161,26 @@ static void add_matmul(const struct shape *shape, int rows, const char *what, in
                                               {"has_residual", residual},
                                               {"has_norm", norm},
                                               {"input_dtype", norm ? DTYPE_F32 : DTYPE_BF16}}});
+}
+
+/* The same with coded weights. */
+static void add_coded(const char *model, int rows, enum encoding_id encoding, const char *what, int64_t n, int64_t k,
+                      enum dtype out_dtype, bool swiglu, bool residual, bool norm)
+{
+    const struct shape shape = {.name = model, .hidden = k, .heads = 1, .kv_heads = 1, .head_dim = 128};
+    char name[48];
+    snprintf(name, sizeof name, "%s, %s", what, encoding_name(encoding));
+    add(&shape, &(struct op_case){.op = OP_MATMUL,
+                                  .what = name,
+                                  .rows = rows,
+                                  .settings = {{"n", n},
+                                               {"k", k},
+                                               {"dtype", encoding},
+                                               {"out_dtype", out_dtype},
+                                               {"epilogue", swiglu ? ACTIVATION_SILU : ACTIVATION_NONE},
+                                               {"has_residual", residual},
+                                               {"has_norm", norm},
+                                               {"input_dtype", norm ? DTYPE_F32 : DTYPE_BF16}}});
 }
 
 /* `rows` sequences decode at `context`. */
@@ -185,6 +206,38 @@ static void add_all_reduce(const struct shape *shape, int rows, int ranks)
                                  .what = what,
                                  .rows = rows,
                                  .settings = {{"ranks", ranks}, {"has_residual", whose}, {"has_norm", whose}}});
+}
+
+static void add_coded_shape(const struct shape *shape)
+{
+    static const int batches[] = {1, 16, 64, 2048};
+    static const enum encoding_id encodings[] = {ENCODING_INT4_G128, ENCODING_INT8_CHANNEL, ENCODING_E4M3_CHANNEL,
+                                                 ENCODING_NVFP4};
+    const int64_t q = shape->heads * shape->head_dim, qkv = q + 2 * shape->kv_heads * shape->head_dim;
+    for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
+        for (size_t e = 0; e < sizeof encodings / sizeof *encodings; e++) {
+            const int rows = batches[i];
+            const enum encoding_id id = encodings[e];
+            const bool norm = rows <= MATMUL_GEMV_MOST_ROWS;
+            add_coded(shape->name, rows, id, "qkv", qkv, shape->hidden, DTYPE_BF16, false, false, norm);
+            add_coded(shape->name, rows, id, "attention out", shape->hidden, q, DTYPE_F32, false, true, false);
+            add_coded(shape->name, rows, id, "gate, up, swiglu", 2 * shape->intermediate, shape->hidden, DTYPE_BF16,
+                      true, false, norm);
+            add_coded(shape->name, rows, id, "down", shape->hidden, shape->intermediate, DTYPE_F32, false, true, false);
+            if (id == ENCODING_INT8_CHANNEL && rows <= 64)
+                add_coded(shape->name, rows, id, "head", shape->vocab, shape->hidden, DTYPE_F32, false, false, norm);
+        }
+}
+
+/* Those of which figures of other kernels are public. */
+static void add_public_shapes(void)
+{
+    static const int64_t sizes[][2] = {{8192, 8192}, {16384, 8192}, {20480, 7168}, {81920, 8192}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%d x %d", (int)sizes[i][1], (int)sizes[i][0]);
+        add_coded("public", 1, ENCODING_INT4_G128, name, sizes[i][0], sizes[i][1], DTYPE_BF16, false, false, false);
+    }
 }
 
 static void add_shape(const struct shape *shape)
@@ -238,6 +291,31 @@ static void add_shape(const struct shape *shape)
 
 /* Operands */
 
+/* Coded weights: a few panels of random codes, repeated. */
+static void fill_panels(uint8_t *block, const struct problem *problem, uint64_t bytes)
+{
+    enum { PANELS = 2 };
+    struct test_random random = {78};
+    struct test_memory memory = {0};
+    struct panel_form form;
+    const int64_t encoding = problem->params[MATMUL_DTYPE];
+    const uint64_t k = (uint64_t)problem->params[MATMUL_K], panel = fragment_bytes(k, encoding);
+    assert_true(fragment_form(encoding, &form));
+    uint8_t *panels = test_take(&memory, PANELS * panel);
+    float *values = test_take(&memory, PANELS * PANEL_ROWS * k * sizeof *values);
+    test_coded_matrix(&random, &form, panel, PANELS * PANEL_ROWS, k, panels, values);
+    for (uint64_t at = 0; at < bytes; at += PANELS * panel)
+        memcpy(block + at, panels, bytes - at < PANELS * panel ? bytes - at : PANELS * panel);
+    test_release(&memory);
+}
+
+/* Where a block may end, to be followed by its beginning: at the end of an element or of a panel. */
+static uint64_t unit_bytes(const struct problem *problem, const struct operand *operand)
+{
+    const bool coded = operand->dtype && !encoding_is_plain((enum encoding_id)operand->dtype);
+    return coded ? fragment_bytes((uint64_t)problem->params[MATMUL_K], operand->dtype) : 64;
+}
+
 /* Elements of a dtype are random. */
 static void fill_host(uint8_t *block, const struct problem *problem, const struct operand *operand, uint64_t bytes)
 {
@@ -255,6 +333,8 @@ static void fill_host(uint8_t *block, const struct problem *problem, const struc
         op_case_logits((float *)(void *)block, bytes / sizeof(float));
     else if (schema->role == ROLE_KV)
         test_fill(&random, block, bytes / 2, DTYPE_BF16, -1, 1);
+    else if (operand->dtype && !encoding_is_plain((enum encoding_id)operand->dtype))
+        fill_panels(block, problem, bytes);
     else if (operand->dtype)
         test_fill(&random, block, bytes / dtype_bytes(operand->dtype), operand->dtype, -1, 1);
 }
@@ -273,7 +353,8 @@ static struct test_device_buffer upload(const struct problem *problem, const str
     const bool tokens = operand->schema->role == ROLE_STEP, kv = operand->schema->role == ROLE_KV;
     const uint64_t bytes = operand->stride && !kv ? operand->stride * (uint64_t)problem->copies : operand->bytes;
     const uint64_t set = operand->stride && !kv && !tokens ? operand->stride : bytes;
-    const uint64_t period = set < BLOCK_BYTES ? set : BLOCK_BYTES;
+    const uint64_t unit = unit_bytes(problem, operand);
+    const uint64_t period = set < BLOCK_BYTES ? set : BLOCK_BYTES / unit * unit;
     struct test_device_buffer buffer = test_device_buffer_new(bytes ? bytes : 1);
     fill_host(block, problem, operand, period);
     for (uint64_t at = 0; at < bytes; at += period) {
@@ -360,7 +441,11 @@ static void times(void **state)
     assert_non_null(test_device());
     problems = calloc(MOST_PROBLEMS, sizeof *problems);
     assert_non_null(problems);
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) add_shape(&shapes[i]);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        add_shape(&shapes[i]);
+        add_coded_shape(&shapes[i]);
+    }
+    add_public_shapes();
     for (int i = 0; i < problem_count; i++)
         if (!wanted || strstr(problems[i].name, wanted)) add_timings(&problems[i]);
     printf("compiling %d candidates\n", timings.count);
