@@ -21,31 +21,8 @@ __device__ __forceinline__ u32 fma_bf16_pair(u32 a, u32 b, u32 c)
     return d;
 }
 
-/* a + b, a - b. */
-__device__ __forceinline__ u32 add_bf16_pair(u32 a, u32 b)
-{
-#if __CUDA_ARCH__ >= 900
-    u32 d;
-    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-    return d;
-#else
-    return fma_bf16_pair(a, 0x3f803f80, b);
-#endif
-}
+__device__ __forceinline__ u32 add_bf16_pair(u32 a, u32 b) { return fma_bf16_pair(a, 0x3f803f80, b); }
 __device__ __forceinline__ u32 subtract_bf16_pair(u32 a, u32 b) { return fma_bf16_pair(b, 0xbf80bf80, a); }
-
-/* A constant that the compiler does not know for one. With a product by 1 and a sum of two constants ptxas 13.0 wrote code
- * that multiplied by the wrong half of a register. */
-__device__ __forceinline__ u32 as_variable(u32 constant)
-{
-#if __CUDA_ARCH__ < 900
-    u32 zero; /* grids have one block along z */
-    asm("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
-    return constant + zero;
-#else
-    return constant;
-#endif
-}
 
 /* a & mask | bits in one instruction, which the compiler does not make of it where both are constants. */
 __device__ __forceinline__ u32 and_or(u32 a, u32 mask, u32 bits)
@@ -118,14 +95,15 @@ template <int ENCODING> struct fragment_strip {
         if constexpr (LAYOUT.code == FRAGMENT_UINT4) {
             const u32 word = codes[step % 4];
             const int group = step / GROUP_STEPS;
-            u32 zero[2]; /* -(128 + it) */
-            zero[0] = zero[1] = as_variable(0xc308c308);
-            if constexpr (LAYOUT.zeros)
+            u32 zero[2] = {0xc308c308, 0xc308c308}; /* -(128 + 8) */
+            /* Braces: without them, nvcc 13.0 drops the next loop together with the discarded one. */
+            if constexpr (LAYOUT.zeros) {
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     const int index = group * 2 + half;
                     zero[half] = byte_in_both_halves(h.zeros[index / 4], index % 4, 0xc3);
                 }
+            }
 #pragma unroll
             for (int i = 0; i < 4; i++) a[i] = add_bf16_pair(and_or(word >> 4 * i, 0x000f000f, HUNDRED28), zero[i % 2]);
         } else if constexpr (LAYOUT.code == FRAGMENT_INT8) {
@@ -147,12 +125,13 @@ template <int ENCODING> struct fragment_strip {
             /* As bfloat16 the bits say 2^-126 of the number. */
             const u32 word = codes[step % 4];
             u32 factor[2] = {0x7e807e80, 0x7e807e80};
-            if constexpr (LAYOUT.scale == FRAGMENT_E5M3)
+            if constexpr (LAYOUT.scale == FRAGMENT_E5M3) {
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     const int index = step * 2 + half; /* 2^118 times the scale */
                     factor[half] = byte_in_both_halves(h.scales[index / 4], index % 4, 0) * 16 + 0x73007300;
                 }
+            }
             a[0] = fma_bf16_pair(word & 0x81c081c0, factor[0], MINUS_ZERO);
             a[1] = fma_bf16_pair(word << 3 & 0x81c081c0, factor[1], MINUS_ZERO);
             a[2] = fma_bf16_pair(and_or(word << 6, 0x01c001c0, word << 1 & 0x80008000), factor[0], MINUS_ZERO);

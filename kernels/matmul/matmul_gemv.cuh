@@ -381,42 +381,39 @@ template <class P> struct matmul_gemv_body {
     {
         typedef fragment_strip<P::DTYPE> strip;
         typename strip::head heads[PANELS];
+        u32 codes[PANELS][strip::PARTS][4], x[strip::STEPS / 2][4];
         float parts[PANELS][2][4] = {};
+        /* All loads first: what follows waits for them once. */
 #pragma unroll
-        for (int panel = 0; panel < PANELS; panel++)
-            heads[panel] = strip::load_head(strips + (u32)(panel * WEIGHT_PITCH));
+        for (int panel = 0; panel < PANELS; panel++) {
+            const u32 of_panel = strips + (u32)(panel * WEIGHT_PITCH);
 #pragma unroll
-        for (int part = 0; part < strip::PARTS; part++) {
-            u32 codes[PANELS][4], x[strip::PART_STEPS / 2][4];
+            for (int part = 0; part < strip::PARTS; part++) strip::load_codes(codes[panel][part], of_panel, part);
+            heads[panel] = strip::load_head(of_panel);
+        }
+#pragma unroll
+        for (int i = 0; i < strip::STEPS / 2; i++) load_matrices(x[i], x_at + (u32)(i * 64));
+#pragma unroll
+        for (int step = 0; step < strip::STEPS; step++) {
+#pragma unroll
+            for (int panel = 0; panel < PANELS; panel++) {
+                u32 a[4];
+                strip::decode(a, codes[panel][step / strip::PART_STEPS], heads[panel], step);
+                mma<ELEMENT>(parts[panel][step % 2], a[0], a[1], a[2], a[3], x[step / 2][step % 2 * 2],
+                             x[step / 2][step % 2 * 2 + 1]);
+            }
+            if ((step + 1) % strip::GROUP_STEPS != 0) continue;
 #pragma unroll
             for (int panel = 0; panel < PANELS; panel++)
-                strip::load_codes(codes[panel], strips + (u32)(panel * WEIGHT_PITCH), part);
 #pragma unroll
-            for (int i = 0; i < strip::PART_STEPS / 2; i++)
-                load_matrices(x[i], x_at + (u32)((part * strip::PART_STEPS + 2 * i) * 32));
-#pragma unroll
-            for (int i = 0; i < strip::PART_STEPS; i++) {
-                const int step = part * strip::PART_STEPS + i;
-#pragma unroll
-                for (int panel = 0; panel < PANELS; panel++) {
-                    u32 a[4];
-                    strip::decode(a, codes[panel], heads[panel], step);
-                    mma<ELEMENT>(parts[panel][i % 2], a[0], a[1], a[2], a[3], x[i / 2][i % 2 * 2],
-                                 x[i / 2][i % 2 * 2 + 1]);
+                for (int j = 0; j < 4; j++) {
+                    const float sum = parts[panel][0][j] + parts[panel][1][j];
+                    if constexpr (strip::SUM_SCALES)
+                        sums[panel][j] += sum * strip::scale(heads[panel], step / strip::GROUP_STEPS, j / 2);
+                    else
+                        sums[panel][j] += sum;
+                    parts[panel][0][j] = parts[panel][1][j] = 0;
                 }
-                if ((step + 1) % strip::GROUP_STEPS != 0) continue;
-#pragma unroll
-                for (int panel = 0; panel < PANELS; panel++)
-#pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        const float sum = parts[panel][0][j] + parts[panel][1][j];
-                        if constexpr (strip::SUM_SCALES)
-                            sums[panel][j] += sum * strip::scale(heads[panel], step / strip::GROUP_STEPS, j / 2);
-                        else
-                            sums[panel][j] += sum;
-                        parts[panel][0][j] = parts[panel][1][j] = 0;
-                    }
-            }
         }
     }
 
