@@ -110,22 +110,21 @@ static float e4m3_factor(const struct panel_form *form)
            (encoding->scale == SCALE_E4M3 ? 256.0f : 1.0f);
 }
 
-/* Where a code is: bits from `shift` on of the byte at `offset` from the beginning of its line (PANEL16) or of the strip's
- * codes. */
+/* Where a code is: bits from `bit` on of the 32-bit word, rotating, at `offset` from the beginning of its line (PANEL16) or
+ * of the strip's codes. Codes of 8 bits stand at bit 0, 8, 16 and 24. */
 struct place {
     uint64_t offset;
-    uint32_t shift;
+    uint32_t bit;
 };
 
-static uint32_t nibble_shift(uint64_t place) { return (uint32_t)(4 * (place / 2) + 16 * (place % 2)); }
-
-static struct place bits_from(uint64_t offset, uint32_t bit) { return (struct place){offset + bit / 8, bit % 8}; }
+static uint32_t nibble_bit(uint64_t place) { return (uint32_t)(4 * (place / 2) + 16 * (place % 2)); }
 
 /* `k`: in the line. */
 static struct place panel_place(const struct encoding *encoding, uint64_t row, uint64_t k)
 {
-    if (encoding->bits == 4) return bits_from(4 * row, nibble_shift(k));
-    return bits_from(encoding->code == CODE_INT8 ? 4 * row + k : row, 0);
+    if (encoding->bits == 4) return (struct place){4 * row, nibble_bit(k)};
+    if (encoding->code == CODE_INT8) return (struct place){4 * row, (uint32_t)(8 * k)};
+    return (struct place){row / 4 * 4, (uint32_t)(row % 4 * 8)};
 }
 
 /* `k`: in the strip. */
@@ -134,13 +133,16 @@ static struct place fragment_place(const struct encoding *encoding, uint64_t row
     const uint64_t lane = row % 8 * 4 + k % 8 / 2, lane_register = k % 16 / 8 * 2 + row / 8, second = k % 2;
     const uint64_t lane_k = encoding->bits == 4 ? 64 : 32, step = k % lane_k / 16;
     const uint64_t at = k / lane_k * 512 + lane * 16;
-    if (encoding->bits == 4) return bits_from(at + step * 4, (uint32_t)(4 * lane_register + 16 * second));
-    return bits_from(at + step * 8 + lane_register / 2 * 4 + second * 2 + lane_register % 2, 0);
+    if (encoding->bits == 4) return (struct place){at + step * 4, (uint32_t)(4 * lane_register + 16 * second)};
+    return (struct place){at + step * 8 + lane_register / 2 * 4, (uint32_t)(16 * second + 8 * (lane_register % 2))};
 }
 
 static struct place code_place(const struct panel_form *form, uint64_t row, uint64_t k)
 {
-    return (form->fragments ? fragment_place : panel_place)(form->encoding, row, k % form->line_k);
+    if (!form->fragments) return panel_place(form->encoding, row, k % form->line_k);
+    struct place place = fragment_place(form->encoding, row, k % form->line_k);
+    if (form->encoding->code == CODE_UINT4) place.bit = (place.bit + 3) % 32;
+    return place;
 }
 
 /* Of the scale of group `place` of the head, in scales. */
@@ -149,33 +151,42 @@ static uint64_t scale_index(const struct panel_form *form, uint64_t row, uint64_
     return form->fragments ? (row % 8 * form->span_groups + place) * 2 + row / 8 : place * PANEL_ROWS + row;
 }
 
-static void put_bits(uint8_t *base, struct place place, uint8_t bits)
+static uint32_t word_at(const uint8_t *from)
 {
-    base[place.offset] = (uint8_t)(base[place.offset] | bits << place.shift);
+    uint32_t word;
+    memcpy(&word, from, sizeof word);
+    return word;
 }
 
-static uint8_t nibble_at(const uint8_t *base, struct place place) { return base[place.offset] >> place.shift & 15; }
+static void put_bits(uint8_t *base, struct place place, uint32_t bits)
+{
+    const uint32_t word =
+        word_at(base + place.offset) | bits << place.bit | (uint32_t)((uint64_t)bits >> (32 - place.bit));
+    memcpy(base + place.offset, &word, sizeof word);
+}
 
-/* e2m1 in fragments: where magnitude and sign stand in the word whose register's nibble is `place`. */
+static uint32_t bits_at(const uint8_t *base, struct place place, uint32_t mask)
+{
+    const uint32_t word = word_at(base + place.offset);
+    return (word >> place.bit | (uint32_t)((uint64_t)word << (32 - place.bit))) & mask;
+}
+
+/* e2m1 in fragments: magnitude and sign of the register whose nibble is `place`. */
 static void e2m1_places(struct place place, struct place *magnitude, struct place *sign)
 {
     static const uint8_t magnitudes[4] = {6, 3, 0, 9}, signs[4] = {15, 12, 14, 13};
-    const uint64_t word = place.offset / 4 * 4, half = place.offset % 4 / 2;
-    const uint32_t lane_register = (uint32_t)(place.offset % 2 * 2 + place.shift / 4);
-    *magnitude = bits_from(word + half * 2, magnitudes[lane_register]);
-    *sign = bits_from(word + half * 2, signs[lane_register]);
+    const uint32_t half = place.bit / 16 * 16, lane_register = place.bit % 16 / 4;
+    *magnitude = (struct place){place.offset, half + magnitudes[lane_register]};
+    *sign = (struct place){place.offset, half + signs[lane_register]};
 }
 
-/* A code that is 0 is not written. */
 static void put_code(const struct panel_form *form, uint8_t *base, uint64_t row, uint64_t k, uint8_t code)
 {
     const struct place place = code_place(form, row, k);
     if (form->fragments && form->encoding->code == CODE_E2M1) {
         struct place magnitude, sign;
         e2m1_places(place, &magnitude, &sign);
-        const uint32_t bits = (uint32_t)(code & 7) << magnitude.shift; /* may reach into the next byte */
-        base[magnitude.offset] = (uint8_t)(base[magnitude.offset] | bits);
-        if (bits >> 8) base[magnitude.offset + 1] = (uint8_t)(base[magnitude.offset + 1] | bits >> 8);
+        put_bits(base, magnitude, code & 7);
         put_bits(base, sign, code >> 3 & 1);
     } else {
         put_bits(base, place, form->encoding->bits == 4 ? code & 15 : code);
@@ -185,20 +196,19 @@ static void put_code(const struct panel_form *form, uint8_t *base, uint64_t row,
 static uint8_t code_at(const struct panel_form *form, const uint8_t *base, uint64_t row, uint64_t k)
 {
     const struct place place = code_place(form, row, k);
-    if (form->encoding->bits == 8) return base[place.offset];
-    if (!form->fragments || form->encoding->code != CODE_E2M1) return nibble_at(base, place);
+    if (form->encoding->bits == 8) return (uint8_t)bits_at(base, place, 255);
+    if (!form->fragments || form->encoding->code != CODE_E2M1) return (uint8_t)bits_at(base, place, 15);
     struct place magnitude, sign;
     e2m1_places(place, &magnitude, &sign);
-    const uint32_t two =
-        base[magnitude.offset] | (magnitude.offset % 2 == 0 ? (uint32_t)base[magnitude.offset + 1] << 8 : 0);
-    return (uint8_t)((two >> magnitude.shift & 7) | (base[sign.offset] >> sign.shift & 1) << 3);
+    return (uint8_t)(bits_at(base, magnitude, 7) | bits_at(base, sign, 1) << 3);
 }
 
-/* The zero of group `place` of the head, whose zeros begin at `zeros`. */
+/* The zero of group `place` of the head, in the zeros. */
 static struct place zero_place(const struct panel_form *form, uint64_t row, uint64_t place)
 {
-    if (form->fragments) return bits_from(scale_index(form, row, place), 0);
-    return bits_from(4 * row, nibble_shift(place));
+    if (!form->fragments) return (struct place){4 * row, nibble_bit(place)};
+    const uint64_t index = scale_index(form, row, place);
+    return (struct place){index / 4 * 4, (uint32_t)(index % 4 * 8)};
 }
 
 /* e4m3 scales of fragments: a float32's exponent less 112, and three bits of its mantissa. */
@@ -321,7 +331,7 @@ void panel_read(const struct panel_form *form, const void *panels, uint64_t n, u
             if (encoding->scale == SCALE_E4M3) scale *= 0x1p-8f;
             if (encoding->zeros) {
                 const struct place at_zero = zero_place(form, row, place);
-                zero = nibble_at(head + form->span_groups * form->scale_bytes, at_zero);
+                zero = (int)bits_at(head + form->span_groups * form->scale_bytes, at_zero, 15);
             }
         }
         values[i] = code_value(form, code_at(form, panel + line_offset(form, at), row, at), zero) * scale * factor;

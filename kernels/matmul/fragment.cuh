@@ -88,24 +88,44 @@ template <int ENCODING> struct fragment_strip {
         return __byte_perm(word, above, 0x4040u | (u32)byte | (u32)byte << 8);
     }
 
+    /* int4: 16 more than the codes, zeros not subtracted. */
+    static __device__ __forceinline__ void decode_above(u32 (&a)[4], const u32 (&codes)[4], int step)
+    {
+        static_assert(LAYOUT.code == FRAGMENT_UINT4, "int4");
+        const u32 word = codes[step % 4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const u32 turned = i == 0 ? word : i < 3 ? word >> 4 * i : __funnelshift_r(word, word, 12);
+            a[i] = and_or(turned, 0x00780078, 0x41804180);
+        }
+    }
+
+    /* What decode_above leaves for the sums of a group: this many times the sum of its x. */
+    static __device__ __forceinline__ float zero_above(const head &h, int group, int half)
+    {
+        if constexpr (!LAYOUT.zeros) return -24;
+        const int index = group * 2 + half;
+        return float_of_bits((h.zeros[index / 4] >> (index % 4 * 8) & 15) << 19 | 0xc1800000);
+    }
+
     /* The operand of step `step` of the strip, from the codes of its part. */
     static __device__ __forceinline__ void decode(u32 (&a)[4], const u32 (&codes)[4], const head &h, int step)
     {
         constexpr u32 MINUS_ZERO = 0x80008000, HUNDRED28 = 0x43004300;
         if constexpr (LAYOUT.code == FRAGMENT_UINT4) {
-            const u32 word = codes[step % 4];
             const int group = step / GROUP_STEPS;
-            u32 zero[2] = {0xc308c308, 0xc308c308}; /* -(128 + 8) */
+            u32 zero[2] = {0xc1c0c1c0, 0xc1c0c1c0}; /* -(16 + 8) */
             /* Braces: without them, nvcc 13.0 drops the next loop together with the discarded one. */
             if constexpr (LAYOUT.zeros) {
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    const int index = group * 2 + half;
-                    zero[half] = byte_in_both_halves(h.zeros[index / 4], index % 4, 0xc3);
+                    const int index = group * 2 + half; /* a byte of the zeros: 16 and so many eighths of it */
+                    zero[half] = byte_in_both_halves(h.zeros[index / 4], index % 4, 0) * 8 + 0xc180c180;
                 }
             }
+            decode_above(a, codes, step);
 #pragma unroll
-            for (int i = 0; i < 4; i++) a[i] = add_bf16_pair(and_or(word >> 4 * i, 0x000f000f, HUNDRED28), zero[i % 2]);
+            for (int i = 0; i < 4; i++) a[i] = add_bf16_pair(a[i], zero[i % 2]);
         } else if constexpr (LAYOUT.code == FRAGMENT_INT8) {
             /* 128 + the lower seven bits, less 128, or 256 where the sign bit is set. */
 #pragma unroll

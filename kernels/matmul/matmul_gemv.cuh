@@ -45,6 +45,8 @@ template <class P> struct matmul_gemv_body {
                                                        P::SPLIT_K, P::GROUPS, P::X_SHARED, P::COPY);
     static constexpr fragment_layout FRAGMENTS = fragment_lay_out(P::DTYPE);
     static constexpr int PANELS = CODED ? P::GROUPS / 2 : 1; /* of a tile, if coded */
+    /* Zeros of int4 are subtracted from the sums of a group, times the sum of its x, not from each code. */
+    static constexpr bool ZEROS = FRAGMENTS.code == FRAGMENT_UINT4;
     static_assert(!CODED || (P::GROUPS != 1 && P::X_SHARED && P::COPY != GEMV_COPY_BOXES), "coded weights");
 
     static constexpr int TILE = 8 * P::GROUPS; /* rows of W */
@@ -67,7 +69,7 @@ template <class P> struct matmul_gemv_body {
     static constexpr int OUT_PER_LANE = (TILE_OUT * P::ROWS + 31) / 32;
     static constexpr int THREADS = 32 * (P::WARPS + 2);
     /* Room for a second thread block, or for those of the launches before and after; but spills cost more. */
-    static constexpr int BLOCKS = P::WARPS > 8 && (P::GROUPS > 2 || P::ROWS > 4) ? 1 : 2;
+    static constexpr int BLOCKS = P::WARPS > 8 && (CODED || P::GROUPS > 2 || P::ROWS > 4) ? 1 : 2;
 
     struct vector { /* 8 elements of 16 bits */
         u32 pair[4];
@@ -104,7 +106,7 @@ template <class P> struct matmul_gemv_body {
 
     /* Shared memory, as addresses. */
     struct shared_layout {
-        u32 ring, x, sums, cluster_sums, squares, cluster_squares;
+        u32 ring, x, x_sums, sums, cluster_sums, squares, cluster_squares;
         u32 full, empty;                 /* [STAGES] */
         u32 sums_full, sums_empty;       /* [2] */
         u32 cluster_full, cluster_empty; /* [2]: of rank 0; of every rank */
@@ -116,6 +118,7 @@ template <class P> struct matmul_gemv_body {
         shared_layout s;
         s.ring = start;
         s.x = start + (u32)LAYOUT.x;
+        s.x_sums = start + (u32)LAYOUT.x_sums;
         s.sums = start + (u32)LAYOUT.sums;
         s.cluster_sums = start + (u32)LAYOUT.cluster_sums;
         s.squares = start + (u32)LAYOUT.squares;
@@ -257,6 +260,20 @@ template <class P> struct matmul_gemv_body {
         return v;
     }
 
+    /* The sum of a group's x as they are multiplied, by the lanes that have it; all lanes of a warp at once. */
+    static __device__ __forceinline__ void store_x_sum(const vector values, int row, int k, const shared_layout shared)
+    {
+        constexpr int LANES = FRAGMENTS.group / 8;
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sum += float_of_half<ELEMENT>((u16)values.pair[i]) + float_of_half<ELEMENT>((u16)(values.pair[i] >> 16));
+#pragma unroll
+        for (int lanes = 1; lanes < LANES; lanes *= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+        if (row < P::ROWS && k < PART && k % FRAGMENTS.group == 0)
+            store_shared(shared.x_sums + (u32)(k / FRAGMENTS.group * GEMV_X_SUM_BYTES + row * 4), sum);
+    }
+
     /* A consumer warp stages the part of x that it needs itself, so that it waits for no other warp. Loads go out in
      * batches of VECTORS x BATCH_ROWS, as many as there are registers for: each takes a round trip to the L2 cache. */
     static __device__ __forceinline__ void stage_x(const void *x, const void *norm, const block_work work,
@@ -268,7 +285,8 @@ template <class P> struct matmul_gemv_body {
         constexpr int VECTORS = LANE_VECTORS < BATCH / BATCH_ROWS ? LANE_VECTORS : BATCH / BATCH_ROWS;
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         float squares[P::ROWS] = {};
-        for (int first = lane; first < STEPS_PER_WARP * (STEP / 8); first += 32 * VECTORS) {
+        /* Vectors beyond the last have k beyond K. */
+        for (int first = lane; first - lane < STEPS_PER_WARP * (STEP / 8); first += 32 * VECTORS) {
             int k[VECTORS];
             norm_weights weights[VECTORS];
 #pragma unroll
@@ -288,11 +306,12 @@ template <class P> struct matmul_gemv_body {
 #pragma unroll
                 for (int i = 0; i < VECTORS * BATCH_ROWS; i++) {
                     const int row = first_row + i % BATCH_ROWS, at = k[i / BATCH_ROWS];
-                    if (CODED && row < P::ROWS && at >= work.part_k && at < PART) /* the last strip's codes of no k */
-                        store_shared(shared.x + (u32)(row * X_PITCH + at * 2), make_uint4(0, 0, 0, 0));
-                    if (at >= work.part_k || row >= P::ROWS) continue;
-                    const vector values =
-                        convert_x(raw[i / BATCH_ROWS][i % BATCH_ROWS], weights[i / BATCH_ROWS], &squares[row]);
+                    vector values = {};
+                    if (at < work.part_k && row < P::ROWS)
+                        values = convert_x(raw[i / BATCH_ROWS][i % BATCH_ROWS], weights[i / BATCH_ROWS], &squares[row]);
+                    if constexpr (ZEROS) store_x_sum(values, row, at, shared);
+                    /* Coded: zeros beyond K, where a strip has codes, too. */
+                    if (at >= (CODED ? PART : work.part_k) || row >= P::ROWS) continue;
                     if constexpr (P::X_SHARED)
                         store_shared(shared.x + (u32)(row * X_PITCH + at * 2),
                                      make_uint4(values.pair[0], values.pair[1], values.pair[2], values.pair[3]));
@@ -377,7 +396,7 @@ template <class P> struct matmul_gemv_body {
 
     /* Coded weights: a warp multiplies strips of the tile's panels, 16 rows of W by 8 rows of x. Sums of even and of odd
      * steps are two chains of instructions; they meet at the end of each group, where its scales multiply them. */
-    static __device__ __forceinline__ void multiply_strips(float (&sums)[PANELS][4], u32 strips, u32 x_at)
+    static __device__ __forceinline__ void multiply_strips(float (&sums)[PANELS][4], u32 strips, u32 x_at, u32 x_sums)
     {
         typedef fragment_strip<P::DTYPE> strip;
         typename strip::head heads[PANELS];
@@ -395,10 +414,25 @@ template <class P> struct matmul_gemv_body {
         for (int i = 0; i < strip::STEPS / 2; i++) load_matrices(x[i], x_at + (u32)(i * 64));
 #pragma unroll
         for (int step = 0; step < strip::STEPS; step++) {
+            if constexpr (ZEROS) {
+                if (step % strip::GROUP_STEPS == 0) {
+                    u32 of_x[2]; /* of two rows */
+                    load_shared(of_x, x_sums + (u32)(step / strip::GROUP_STEPS * GEMV_X_SUM_BYTES));
+#pragma unroll
+                    for (int panel = 0; panel < PANELS; panel++)
+#pragma unroll
+                        for (int j = 0; j < 4; j++)
+                            parts[panel][0][j] = strip::zero_above(heads[panel], step / strip::GROUP_STEPS, j / 2) *
+                                                 float_of_bits(of_x[j % 2]);
+                }
+            }
 #pragma unroll
             for (int panel = 0; panel < PANELS; panel++) {
                 u32 a[4];
-                strip::decode(a, codes[panel][step / strip::PART_STEPS], heads[panel], step);
+                if constexpr (ZEROS)
+                    strip::decode_above(a, codes[panel][step / strip::PART_STEPS], step);
+                else
+                    strip::decode(a, codes[panel][step / strip::PART_STEPS], heads[panel], step);
                 mma<ELEMENT>(parts[panel][step % 2], a[0], a[1], a[2], a[3], x[step / 2][step % 2 * 2],
                              x[step / 2][step % 2 * 2 + 1]);
             }
@@ -425,6 +459,7 @@ template <class P> struct matmul_gemv_body {
         /* Of eight rows of x, those beyond ROWS are row 0 again, and what comes of them is dropped. */
         const int x_row = lane % 8 < P::ROWS ? lane % 8 : 0;
         const u32 x_at = shared.x + (u32)(x_row * X_PITCH + lane / 8 * 16);
+        const u32 x_sums = shared.x_sums + (u32)(lane % 4 * 8); /* rows of the product that the lane has */
         int stage = 0;
         u32 parity = 0;
         for (int i = 0; i < work.tile_count; i++) {
@@ -436,7 +471,8 @@ template <class P> struct matmul_gemv_body {
                     const int in_stage = warp + j * P::WARPS, k = chunk * P::CHUNK + in_stage * STEP;
                     if (k >= work.part_k) break;
                     multiply_strips(sums, shared.ring + (u32)(stage * STAGE_BYTES + in_stage * FRAGMENTS.strip_bytes),
-                                    x_at + (u32)k * 2);
+                                    x_at + (u32)k * 2,
+                                    x_sums + (u32)(ZEROS ? k / FRAGMENTS.group * GEMV_X_SUM_BYTES : 0));
                 }
                 barrier_arrive(shared.empty + 8 * (u32)stage);
                 if (++stage == P::STAGES) stage = 0, parity ^= 1;

@@ -32,8 +32,8 @@
  *   zeros   a byte each, in the same order
  *   codes   16 bytes for each lane, for 64 k with codes of 4 bits and 32 k with codes of 8; then those of the next k
  *     4 bits: a word of 32 bits for 16 k. The second k of a register has bits 16 above those of the first. int4: register
- *             i has the bits from 4 i on. e2m1: magnitude from bit 6, 3, 0 and 9 on, sign at bit 15, 12, 14 and 13 for
- *             register 0, 1, 2, 3
+ *             i has the bits from 4 i + 3 on; those of the last code go on at bit 0. e2m1: magnitude from bit 6, 3, 0
+ *             and 9 on, sign at bit 15, 12, 14 and 13 for register 0, 1, 2, 3
  *     8 bits: a word for two registers: the first k of both, then the second k of both
  * Row factors of encodings with e4m3 scales are stored 2^8 times as large: kernels read those scales 2^-8 times as large. */
 #ifndef KERNELS_MATMUL_PANEL_H
