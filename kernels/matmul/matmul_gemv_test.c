@@ -260,6 +260,10 @@ static void run_candidates(const struct matmul_device_problem *problem, int coun
     problem_params(problem, params);
     const int found = device_matmul_gemv.candidates(params, &test_device()->device.facts, candidates, MOST_CANDIDATES);
     assert_true(found > 0);
+    static struct test_variants variants;
+    variants.count = 0;
+    for (int i = 0; i < found && i < count; i++) test_variants_add(&variants, &device_matmul_gemv, candidates[i]);
+    test_variants_compile(&variants);
     run_tactics(problem, candidates, found < count ? found : count);
 }
 
@@ -386,23 +390,11 @@ static struct matmul_device_problem with_encoding(struct matmul_device_problem p
     return problem;
 }
 
-/* The encodings that matrices may have on GPUs, in turn. */
-static bool next_coded(size_t *index, enum encoding_id *encoding)
-{
-    struct panel_form form;
-    for (; encoding_at(*index); (*index)++)
-        if (fragment_form(encoding_at(*index)->id, &form)) {
-            *encoding = encoding_at((*index)++)->id;
-            return true;
-        }
-    return false;
-}
-
 TEST(test_coded)
 {
     TEST_NEEDS_DEVICE();
     enum encoding_id encoding;
-    for (size_t e = 0; next_coded(&e, &encoding);)
+    for (size_t e = 0; matmul_device_next_coded(&e, &encoding);)
         for (size_t i = 0; i < sizeof coded_problems / sizeof *coded_problems; i++) {
             const struct matmul_device_problem problem = with_encoding(coded_problems[i], encoding);
             run_candidates(&problem, 1);
@@ -491,7 +483,7 @@ TEST(test_coded_problems_have_candidates)
     int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
     struct device_geometry geometry;
     enum encoding_id encoding;
-    for (size_t e = 0; next_coded(&e, &encoding);)
+    for (size_t e = 0; matmul_device_next_coded(&e, &encoding);)
         for (size_t f = 0; f < 2; f++)
             for (int64_t rows = 1; rows <= 8; rows++)
                 for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {

@@ -19,14 +19,22 @@ static bool in_range(int64_t value, int64_t low, int64_t high) { return value >=
 
 static struct matmul_wgmma_layout layout_of(const int64_t *params)
 {
-    return matmul_wgmma_lay_out(params[MATMUL_WGMMA_TILE_N], params[MATMUL_WGMMA_TILE_M], params[MATMUL_WGMMA_TILE_K],
-                                params[MATMUL_WGMMA_WARPGROUPS], params[MATMUL_WGMMA_STAGES],
-                                (int64_t)dtype_bytes((enum dtype)params[MATMUL_OUT_DTYPE]), matmul_is_gated(params));
+    return matmul_wgmma_lay_out(params[MATMUL_DTYPE], params[MATMUL_WGMMA_TILE_N], params[MATMUL_WGMMA_TILE_M],
+                                params[MATMUL_WGMMA_TILE_K], params[MATMUL_WGMMA_WARPGROUPS],
+                                params[MATMUL_WGMMA_STAGES], (int64_t)dtype_bytes((enum dtype)params[MATMUL_OUT_DTYPE]),
+                                matmul_is_gated(params));
 }
 
 static int64_t sums_per_thread(const int64_t *params)
 {
-    return matmul_wgmma_sums(params[MATMUL_WGMMA_TILE_N], params[MATMUL_WGMMA_TILE_M], params[MATMUL_WGMMA_WARPGROUPS]);
+    return matmul_wgmma_sums(params[MATMUL_DTYPE], params[MATMUL_WGMMA_TILE_N], params[MATMUL_WGMMA_TILE_M],
+                             params[MATMUL_WGMMA_WARPGROUPS]);
+}
+
+static int64_t most_sums(const int64_t *params)
+{
+    const int64_t most = params[MATMUL_WGMMA_WARPGROUPS] == 3 ? 96 : 128;
+    return matmul_is_coded(params) ? most + 32 : most;
 }
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
@@ -40,14 +48,14 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (illegal) return illegal;
     if (gpu->capability != 90) return "matmul_wgmma is for compute capability 9.0";
     if (params[MATMUL_HAS_NORM]) return "matmul_wgmma has no HAS_NORM";
-    if (matmul_is_coded(params)) return "matmul_wgmma has no coded weights";
     if (!in_range(warpgroups, 1, 3)) return "WARPGROUPS is not in 1..3";
     if ((tile_n != 64 * warpgroups && tile_n != 128 * warpgroups) || tile_n > 256)
         return "TILE_N is not 64 or 128 times WARPGROUPS, at most 256";
     if (!one_of(tile_m, tile_m_values, sizeof tile_m_values / sizeof tile_m_values[0]))
         return "TILE_M is not 8, 16, 24, 32, 48, 64, 96, 128, 160, 192 or 256";
-    if (sums_per_thread(params) > (warpgroups == 3 ? 96 : 128)) return "a tile does not fit the registers";
-    if (tile_k != 64 && tile_k != 128) return "TILE_K is not 64 or 128";
+    if (sums_per_thread(params) > most_sums(params)) return "a tile does not fit the registers";
+    if (tile_k != 128 && tile_k != (matmul_is_coded(params) ? 256 : 64))
+        return "TILE_K is not 128 or 64, with coded weights 128 or 256";
     if (!in_range(params[MATMUL_WGMMA_STAGES], 2, MATMUL_WGMMA_MOST_STAGES)) return "STAGES is not in 2..24";
     if (!in_range(split_k, 1, MATMUL_WGMMA_MOST_SPLIT)) return "SPLIT_K is not in 1..8";
     if (multicast != 1 && multicast != 2) return "MULTICAST is not 1 or 2";
@@ -83,10 +91,10 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 
 static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_map *map)
 {
-    if (operand != MATMUL_X && operand != MATMUL_W) return false;
     const bool is_x = operand == MATMUL_X;
+    if (!is_x && (operand != MATMUL_W || matmul_is_coded(params))) return false;
     *map = (struct plan_tensor_map){
-        .dtype = params[MATMUL_DTYPE],
+        .dtype = matmul_device_element(params),
         .columns = params[MATMUL_K],
         .rows = is_x ? params[MATMUL_ROWS] : params[MATMUL_N],
         .pitch = params[MATMUL_K] * 2,
@@ -195,7 +203,8 @@ static void rank_choices(struct matmul_ranking *ranking, int64_t *p, const struc
                 for (int persistent = 0; persistent < 2; persistent++) {
                     const bool long_stages =
                         p[MATMUL_WGMMA_TILE_M] <= 32 && p[MATMUL_WGMMA_TILE_N] <= 128 && resident < 3;
-                    p[MATMUL_WGMMA_TILE_K] = long_stages ? 128 : 64; /* stages of at least 8 KiB and many of them */
+                    /* Stages of at least 8 KiB and many of them. */
+                    p[MATMUL_WGMMA_TILE_K] = (long_stages ? 128 : 64) * (matmul_is_coded(p) ? 2 : 1);
                     p[MATMUL_WGMMA_SPLIT_K] = split;
                     p[MATMUL_WGMMA_MULTICAST] = multicast;
                     p[MATMUL_WGMMA_PERSISTENT] = 0;
@@ -219,9 +228,7 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
     struct matmul_ranking ranking = {.most = sizeof ranking.list / sizeof *ranking.list};
     int64_t p[PLAN_MAX_PARAMS] = {0};
     const int64_t rows = params[MATMUL_ROWS];
-    if (matmul_device_illegal(params) || matmul_is_coded(params) || params[MATMUL_HAS_NORM] ||
-        rows < MATMUL_WGMMA_LEAST_ROWS)
-        return 0;
+    if (matmul_device_illegal(params) || params[MATMUL_HAS_NORM] || rows < MATMUL_WGMMA_LEAST_ROWS) return 0;
     memcpy(p, params, MATMUL_FIRST_TUNABLE * sizeof *p);
     p[MATMUL_WGMMA_PREFETCH] = 1;
     for (size_t shape = 0; shape < sizeof shapes / sizeof shapes[0]; shape++)

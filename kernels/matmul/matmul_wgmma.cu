@@ -42,13 +42,14 @@ extern "C" __global__ void
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 __launch_bounds__(matmul_wgmma_kernel::THREADS, matmul_wgmma_kernel::LEAST_BLOCKS)
 #endif
-    matmul_wgmma(const int *counts, const __grid_constant__ tensor_map x_map, const __grid_constant__ tensor_map w_map,
+    matmul_wgmma(const int *counts, const __grid_constant__ tensor_map x_map,
+                 const __grid_constant__ matmul_wgmma_kernel::weights_operand weights,
                  void *out OPTIONAL(PARAM_HAS_BIAS, const void *bias)
                      OPTIONAL(PARAM_HAS_RESIDUAL, const float *residual))
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) u8 matmul_wgmma_memory[];
-    matmul_wgmma_kernel::run(matmul_wgmma_memory, counts, x_map, w_map, out, IF_PRESENT(PARAM_HAS_BIAS, bias),
+    matmul_wgmma_kernel::run(matmul_wgmma_memory, counts, x_map, weights, out, IF_PRESENT(PARAM_HAS_BIAS, bias),
                              IF_PRESENT(PARAM_HAS_RESIDUAL, residual));
 #endif
 }

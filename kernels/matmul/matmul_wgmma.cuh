@@ -11,7 +11,10 @@
  * MULTICAST blocks of a cluster take neighbouring tiles of W for the same rows of x and each loads its part of the x
  * tile for all. Errors: as a float32 sum in any order; 16-bit outputs are rounded once.
  *
- * Operands: counts, x and W (tensor maps: boxes of 64 k and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle),
+ * Coded weights (fragment.cuh) come as strips of 128 k by plain copies, and a warp's panel of 16 rows becomes wgmma's first
+ * operand in registers.
+ *
+ * Operands: counts, x and W (tensor maps, but not a coded W: boxes of 64 k and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle),
  * out, bias, residual. Legal tunables and the shared memory they need: matmul_wgmma.c. */
 #ifndef KERNELS_MATMUL_MATMUL_WGMMA_CUH
 #define KERNELS_MATMUL_MATMUL_WGMMA_CUH
@@ -20,9 +23,22 @@
 #include "kernels/cuda/include/mma.cuh"
 #include "kernels/cuda/include/tma.cuh"
 #include "kernels/cuda/include/wgmma.cuh"
+#include "kernels/matmul/fragment.cuh"
 #include "kernels/matmul/matmul_wgmma_layout.cuh"
 
+/* Type of the operand W: a tensor map, or panels of codes. */
+template <bool CODED> struct wgmma_weights {
+    typedef tensor_map type;
+};
+template <> struct wgmma_weights<true> {
+    typedef const u8 *type;
+};
+
 template <class P> struct matmul_wgmma_body {
+    static constexpr bool CODED = fragment_is_coded(P::DTYPE);
+    static constexpr fragment_layout FRAGMENTS = fragment_lay_out(P::DTYPE);
+    static constexpr int STRIPS = P::TILE_K / FRAGMENT_STRIP_K; /* of a panel in a stage, if coded */
+    typedef typename wgmma_weights<CODED>::type weights_operand;
     static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
     static constexpr int OUT_COLUMNS = GATED ? P::N / 2 : P::N;
     static constexpr int BOX_K = 64; /* 128 bytes, the width of the swizzle */
@@ -30,7 +46,7 @@ template <class P> struct matmul_wgmma_body {
     static constexpr int PARTS =
         P::TILE_N / (64 * P::WARPGROUPS);        /* tiles of 64 rows of W that a warpgroup multiplies */
     static constexpr int BLOCKS = P::TILE_M / 8; /* of 8 rows of x: 4 sums in each thread */
-    static constexpr int SUMS = (int)matmul_wgmma_sums(P::TILE_N, P::TILE_M, P::WARPGROUPS);
+    static constexpr int SUMS = (int)matmul_wgmma_sums(P::DTYPE, P::TILE_N, P::TILE_M, P::WARPGROUPS);
     static constexpr int LEAST_BLOCKS = matmul_wgmma_is_small(SUMS, P::WARPGROUPS) ? 2 : 1;
     /* Registers: of 512 in each lane of a quarter of a multiprocessor, 168 * 3 become 232 * 2 + 40, 128 * 4 become 152
      * * 3 + 56. */
@@ -44,7 +60,7 @@ template <class P> struct matmul_wgmma_body {
 
     static constexpr int OUT_BYTES = P::OUT_DTYPE == DTYPE_F32 ? 4 : 2;
     static constexpr matmul_wgmma_layout LAYOUT =
-        matmul_wgmma_lay_out(P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS, P::STAGES, OUT_BYTES, GATED);
+        matmul_wgmma_lay_out(P::DTYPE, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS, P::STAGES, OUT_BYTES, GATED);
     static constexpr int W_BYTES = (int)LAYOUT.w_bytes, STAGE_BYTES = (int)LAYOUT.stage_bytes;
     static constexpr int X_BYTES = STAGE_BYTES - W_BYTES;
     static constexpr int STAGED_COLUMNS = (int)LAYOUT.staged_columns, STAGED_PITCH = (int)LAYOUT.staged_pitch;
@@ -52,7 +68,7 @@ template <class P> struct matmul_wgmma_body {
     static constexpr int STAGING = (int)LAYOUT.staging, BARRIERS = (int)LAYOUT.barriers; /* full, empty: STAGES each */
 
     static_assert(P::TILE_N == 64 * P::WARPGROUPS * PARTS && (PARTS == 1 || PARTS == 2), "TILE_N");
-    static_assert(P::TILE_K == 64 || P::TILE_K == 128, "TILE_K");
+    static_assert(P::TILE_K == 128 || P::TILE_K == (CODED ? 256 : 64), "TILE_K");
     static_assert(P::SPLIT_K == 1 || (P::MULTICAST == 1 && P::PERSISTENT == 0), "SPLIT_K");
     static_assert(P::HAS_NORM == 0, "HAS_NORM");
 
@@ -85,8 +101,52 @@ template <class P> struct matmul_wgmma_body {
         return {row * P::TILE_M, (column * P::MULTICAST + rank % P::MULTICAST) * P::TILE_N};
     }
 
-    static __device__ __forceinline__ void load_w(u32 to, const tensor_map *map, tile at, int step, u32 full,
+    /* Bytes that arrive with a W tile. */
+    static __device__ __forceinline__ u32 w_bytes(tile at, int step)
+    {
+        if constexpr (!CODED) return W_BYTES;
+        return (u32)(panels_at(at) * strips_at(step) * FRAGMENTS.strip_bytes);
+    }
+
+    /* Coded: panels of the tile, and strips of a step, that there are. */
+    static __device__ __forceinline__ int panels_at(tile at)
+    {
+        return min(P::TILE_N, P::N - at.column + FRAGMENT_ROWS - 1) / FRAGMENT_ROWS;
+    }
+    static __device__ __forceinline__ int strips_at(int step)
+    {
+        return min(STRIPS, (int)fragment_strips(P::K) - step * STRIPS);
+    }
+
+    static __device__ __forceinline__ void load_coded(u32 to, const u8 *weights, tile at, int step, u32 full,
+                                                      u64 policy)
+    {
+        constexpr i64 PANEL_BYTES = fragment_panel_bytes(FRAGMENTS, P::K);
+        const u8 *from = weights + at.column / FRAGMENT_ROWS * PANEL_BYTES + fragment_factor_bytes(FRAGMENTS) +
+                         (i64)step * STRIPS * FRAGMENTS.strip_bytes;
+        const u32 bytes = (u32)(strips_at(step) * FRAGMENTS.strip_bytes);
+        const int panels = panels_at(at);
+#pragma unroll 1
+        for (int panel = 0; panel < panels; panel++) {
+            const u32 place = to + (u32)(panel * STRIPS * FRAGMENTS.strip_bytes);
+            if (ROW_TILES == 1)
+                bulk_copy_hinted(place, from + panel * PANEL_BYTES, bytes, full, policy);
+            else
+                bulk_copy(place, from + panel * PANEL_BYTES, bytes, full);
+        }
+    }
+
+    static __device__ __forceinline__ void load_w(u32 to, const weights_operand &weights, tile at, int step, u32 full,
                                                   u64 policy)
+    {
+        if constexpr (CODED)
+            load_coded(to, weights, at, step, full, policy);
+        else
+            load_boxes(to, &weights, at, step, full, policy);
+    }
+
+    static __device__ __forceinline__ void load_boxes(u32 to, const tensor_map *map, tile at, int step, u32 full,
+                                                      u64 policy)
     {
 #pragma unroll
         for (int box = 0; box < P::TILE_K / BOX_K; box++) {
@@ -110,6 +170,68 @@ template <class P> struct matmul_wgmma_body {
                 tile_load(place, map, k, at.row, full);
             else
                 tile_load_multicast(place, map, k, at.row + part, full, (1 << P::MULTICAST) - 1);
+        }
+    }
+
+    /* Coded weights: adds the products of one strip to the sums of 64 rows of W. Each warp decodes its panel, the next steps
+     * while the tensor cores multiply. `strip`: of this warp; `x`: descriptor of the tile's rows at the strip's first k. Sums
+     * of an encoding whose scales multiply sums begin as 0; others are set where `is_first`. */
+    static __device__ __forceinline__ void multiply_strip(float (&sums)[P::TILE_M / 2], u32 strip, u64 x, bool is_first)
+    {
+        typedef fragment_strip<P::DTYPE> codes;
+        constexpr int SETS = matmul_wgmma_group_sets(P::DTYPE, P::TILE_M);
+        constexpr int BATCH = SETS ? SETS * codes::GROUP_STEPS : codes::STEPS; /* steps until sums are needed */
+        constexpr int TURN = BATCH < 4 ? BATCH : 4;                            /* steps that are decoded at once */
+        float groups[SETS ? SETS : 1][P::TILE_M / 2];
+        const typename codes::head head = codes::load_head(strip);
+        u32 words[4];
+#pragma unroll
+        for (int first = 0; first < codes::STEPS; first += BATCH) {
+            u32 a[BATCH][4];
+#pragma unroll
+            for (int turn = 0; turn < BATCH; turn += TURN) {
+#pragma unroll
+                for (int i = turn; i < turn + TURN; i++) {
+                    const int step = first + i;
+                    if (step % codes::PART_STEPS == 0) codes::load_codes(words, strip, step / codes::PART_STEPS);
+                    codes::decode(a[i], words, head, step);
+                }
+                wgmma_begin();
+#pragma unroll
+                for (int i = turn; i < turn + TURN; i++) {
+                    const int step = first + i;
+                    const u64 at = x + (u64)(step / 4 * P::TILE_M * BOX_K * 2 / 16 + step % 4 * 2);
+                    if constexpr (SETS != 0)
+                        wgmma_rows<P::TILE_M>::run(groups[i / codes::GROUP_STEPS], a[i], at,
+                                                   i % codes::GROUP_STEPS != 0);
+                    else
+                        wgmma_rows<P::TILE_M>::run(sums, a[i], at, step > 0 || !is_first);
+                }
+                wgmma_commit();
+            }
+            wgmma_wait<0>();
+            if constexpr (SETS != 0) {
+#pragma unroll
+                for (int set = 0; set < SETS; set++) {
+                    const int group = first / codes::GROUP_STEPS + set;
+                    const float low = codes::scale(head, group, 0), high = codes::scale(head, group, 1);
+                    wgmma_keep(groups[set]);
+#pragma unroll
+                    for (int i = 0; i < P::TILE_M / 2; i++) sums[i] += groups[set][i] * (i % 4 < 2 ? low : high);
+                }
+            }
+        }
+    }
+
+    /* Scales of rows that a coded W has. */
+    static __device__ __forceinline__ void multiply_rows(float (&sums)[P::TILE_M / 2], const weights_operand &weights,
+                                                         int row)
+    {
+        if constexpr (FRAGMENTS.factors) {
+            const float low = row < P::N ? fragment_factor<P::DTYPE>(weights, row, P::K) : 0;
+            const float high = row + 8 < P::N ? fragment_factor<P::DTYPE>(weights, row + 8, P::K) : 0;
+#pragma unroll
+            for (int i = 0; i < P::TILE_M / 2; i++) sums[i] *= i % 4 < 2 ? low : high;
         }
     }
 
@@ -226,10 +348,21 @@ template <class P> struct matmul_wgmma_body {
         return at.column + (warpgroup * PARTS + part) * 64 + warp * 16 + lane / 4;
     }
 
+    /* A stage may be filled again, for all this warp has to do with it. */
+    static __device__ __forceinline__ void release(u32 empty)
+    {
+        const u32 lane = threadIdx.x % 32;
+        if (lane >= P::MULTICAST) return;
+        if (P::MULTICAST == 1)
+            barrier_arrive(empty);
+        else
+            barrier_arrive_at(empty, lane);
+    }
+
     /* `memory`: shared, laid out as matmul_wgmma_layout.cuh says, aligned to 1024. `bias`, `residual`: null without
      * HAS_... Which sum a register holds: wgmma.cuh. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const tensor_map &x_map,
-                                               const tensor_map &w_map, void *out, const void *bias,
+                                               const weights_operand &weights, void *out, const void *bias,
                                                const float *residual)
     {
         const u32 base = shared_address(memory), full = base + BARRIERS, empty = full + 8 * P::STAGES;
@@ -242,7 +375,7 @@ template <class P> struct matmul_wgmma_body {
         device_trigger();
         if (threadIdx.x == CONSUMERS) {
             tile_prefetch_map(&x_map);
-            tile_prefetch_map(&w_map);
+            if constexpr (!CODED) tile_prefetch_map(&weights);
             for (u32 i = 0; i < P::STAGES; i++) {
                 barrier_init(full + 8 * i, 1);
                 barrier_init(empty + 8 * i, P::WARPGROUPS * 4 * P::MULTICAST); /* a consumer warp each */
@@ -262,9 +395,9 @@ template <class P> struct matmul_wgmma_body {
                 const int ahead = P::PREFETCH && ROW_TILES == 1 ? min(P::STAGES, end_step - first_step) : 0;
                 for (int i = 0; i < ahead; i++) {
                     const u32 barrier = full + 8 * (u32)i;
-                    barrier_expect(barrier, W_BYTES);
-                    load_w(base + (u32)(i * STAGE_BYTES), &w_map, tile_at(cluster, 1, rank), first_step + i, barrier,
-                           policy);
+                    const tile at = tile_at(cluster, 1, rank);
+                    barrier_expect(barrier, w_bytes(at, first_step + i));
+                    load_w(base + (u32)(i * STAGE_BYTES), weights, at, first_step + i, barrier, policy);
                 }
                 device_wait();
                 const int row_tiles = (min(counts[P::COUNT_INDEX], P::ROWS) + P::TILE_M - 1) / P::TILE_M;
@@ -285,8 +418,8 @@ template <class P> struct matmul_wgmma_body {
                             loaded++;
                         } else {
                             barrier_wait(empty + 8 * slot, parity);
-                            barrier_arrive_expect(barrier, STAGE_BYTES);
-                            load_w(to, &w_map, at, step, barrier, policy);
+                            barrier_arrive_expect(barrier, w_bytes(at, step) + X_BYTES);
+                            load_w(to, weights, at, step, barrier, policy);
                         }
                         load_x(to + W_BYTES, &x_map, at, step, barrier, rank);
                         if (++slot == P::STAGES) {
@@ -308,7 +441,7 @@ template <class P> struct matmul_wgmma_body {
         } else {
             if constexpr (REALLOCATE) registers_increase<P::WARPGROUPS == 2 ? 232 : 152>();
             device_wait();
-            const u32 warpgroup = threadIdx.x / 128, lane = threadIdx.x % 32;
+            const u32 warpgroup = threadIdx.x / 128;
             const int rows = min(counts[P::COUNT_INDEX], P::ROWS), row_tiles = (rows + P::TILE_M - 1) / P::TILE_M;
             const u32 staging = base + STAGING + warpgroup * 2 * STAGED_BYTES;
             const u32 w_tile = warpgroup * PARTS * 64 * BOX_K * 2;
@@ -323,44 +456,67 @@ template <class P> struct matmul_wgmma_body {
                     for (int chunk = 0; chunk < AHEAD; chunk++)
                         load_chunk(&residuals[chunk], to, at, (int)warpgroup, chunk);
                 float sums[PARTS][P::TILE_M / 2];
-                u32 last = 0;
+                if constexpr (CODED) {
+#pragma unroll
+                    for (int part = 0; part < PARTS; part++)
+#pragma unroll
+                        for (int i = 0; i < P::TILE_M / 2; i++) sums[part][i] = 0;
 #pragma unroll 1
-                for (int step = first_step; step < end_step; step++) {
-                    barrier_wait(full + 8 * slot, parity);
-                    const u64 w = wgmma_tile(base + slot * STAGE_BYTES + w_tile);
-                    const u64 x = wgmma_tile(base + slot * STAGE_BYTES + W_BYTES);
-                    wgmma_begin();
+                    for (int step = first_step; step < end_step; step++) {
+                        const u32 stage_at = base + slot * STAGE_BYTES;
+                        const int strips = strips_at(step);
+                        barrier_wait(full + 8 * slot, parity);
+#pragma unroll 1
+                        for (int strip = 0; strip < strips; strip++) {
+                            const u64 x = wgmma_tile(stage_at + W_BYTES + (u32)(strip * 2 * P::TILE_M * BOX_K * 2));
 #pragma unroll
-                    for (int k = 0; k < P::TILE_K; k += 16) {
-                        const int box = k / BOX_K, within = k % BOX_K * 2 / 16; /* descriptors count 16 bytes */
+                            for (int part = 0; part < PARTS; part++) {
+                                const u32 panel = (warpgroup * PARTS + (u32)part) * 4 + threadIdx.x / 32 % 4;
+                                multiply_strip(sums[part],
+                                               stage_at + (panel * STRIPS + (u32)strip) * FRAGMENTS.strip_bytes, x,
+                                               step == first_step && strip == 0);
+                            }
+                        }
+                        __syncwarp(); /* all lanes have read their codes */
+                        release(empty + 8 * slot);
+                        if (++slot == P::STAGES) {
+                            slot = 0;
+                            parity ^= 1;
+                        }
+                    }
 #pragma unroll
-                        for (int part = 0; part < PARTS; part++)
-                            wgmma<P::TILE_M, P::DTYPE>::run(sums[part],
-                                                            w + (u64)((box * P::TILE_N + part * 64) * BOX_K * 2 / 16 +
-                                                                      within),
-                                                            x + (u64)(box * P::TILE_M * BOX_K * 2 / 16 + within),
-                                                            step > first_step || k > 0);
+                    for (int part = 0; part < PARTS; part++) {
+                        wgmma_keep(sums[part]);
+                        multiply_rows(sums[part], weights, bias_row(at, (int)warpgroup, part));
                     }
-                    wgmma_commit();
-                    wgmma_wait<1>(); /* the step before has been multiplied: its stage is free */
-                    if (step > first_step && lane < P::MULTICAST) {
-                        if (P::MULTICAST == 1)
-                            barrier_arrive(empty + 8 * last);
-                        else
-                            barrier_arrive_at(empty + 8 * last, lane);
+                } else {
+                    u32 last = 0;
+#pragma unroll 1
+                    for (int step = first_step; step < end_step; step++) {
+                        barrier_wait(full + 8 * slot, parity);
+                        const u64 w = wgmma_tile(base + slot * STAGE_BYTES + w_tile);
+                        const u64 x = wgmma_tile(base + slot * STAGE_BYTES + W_BYTES);
+                        wgmma_begin();
+#pragma unroll
+                        for (int k = 0; k < P::TILE_K; k += 16) {
+                            const int box = k / BOX_K, within = k % BOX_K * 2 / 16; /* descriptors count 16 bytes */
+#pragma unroll
+                            for (int part = 0; part < PARTS; part++)
+                                wgmma<P::TILE_M, P::DTYPE>::run(
+                                    sums[part], w + (u64)((box * P::TILE_N + part * 64) * BOX_K * 2 / 16 + within),
+                                    x + (u64)(box * P::TILE_M * BOX_K * 2 / 16 + within), step > first_step || k > 0);
+                        }
+                        wgmma_commit();
+                        wgmma_wait<1>(); /* the step before has been multiplied: its stage is free */
+                        if (step > first_step) release(empty + 8 * last);
+                        last = slot;
+                        if (++slot == P::STAGES) {
+                            slot = 0;
+                            parity ^= 1;
+                        }
                     }
-                    last = slot;
-                    if (++slot == P::STAGES) {
-                        slot = 0;
-                        parity ^= 1;
-                    }
-                }
-                wgmma_wait<0>();
-                if (lane < P::MULTICAST) {
-                    if (P::MULTICAST == 1)
-                        barrier_arrive(empty + 8 * last);
-                    else
-                        barrier_arrive_at(empty + 8 * last, lane);
+                    wgmma_wait<0>();
+                    release(empty + 8 * last);
                 }
 
                 if constexpr (P::SPLIT_K == 1) {

@@ -4,7 +4,7 @@
 #ifndef KERNELS_MATMUL_MATMUL_WGMMA_LAYOUT_CUH
 #define KERNELS_MATMUL_MATMUL_WGMMA_LAYOUT_CUH
 
-#include "kernels/cuda/include/layout.cuh"
+#include "kernels/matmul/fragment_layout.cuh"
 
 /* In this order: the ring of STAGES stages, each a tile of W, then of x (with SPLIT_K, the sums take its place
  * afterwards); two buffers of staged sums for each warpgroup; two arrays of STAGES mbarriers. */
@@ -16,12 +16,17 @@ struct matmul_wgmma_layout {
     layout_size bytes;
 };
 
-LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size tile_n, layout_size tile_m,
-                                                                layout_size tile_k, layout_size warpgroups,
-                                                                layout_size stages, layout_size out_bytes, int is_gated)
+LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size encoding, layout_size tile_n,
+                                                                layout_size tile_m, layout_size tile_k,
+                                                                layout_size warpgroups, layout_size stages,
+                                                                layout_size out_bytes, int is_gated)
 {
     struct matmul_wgmma_layout l = {0};
     l.w_bytes = tile_n * tile_k * 2;
+    if (fragment_is_coded(encoding)) { /* strips of each panel; the x tile begins at a multiple of 1024 */
+        l.w_bytes = tile_n / FRAGMENT_ROWS * (tile_k / FRAGMENT_STRIP_K) * fragment_lay_out(encoding).strip_bytes;
+        l.w_bytes = layout_divide_up(l.w_bytes, 1024) * 1024;
+    }
     l.stage_bytes = l.w_bytes + tile_m * tile_k * 2;
     l.staged_columns = is_gated ? 32 : 64;
     l.staged_rows = layout_smaller(tile_m, out_bytes == 4 ? 16 : 32);
@@ -33,10 +38,21 @@ LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size tile
     return l;
 }
 
-/* Sums in each thread of a consumer warpgroup. */
-LAYOUT_FUNCTION layout_size matmul_wgmma_sums(layout_size tile_n, layout_size tile_m, layout_size warpgroups)
+/* Coded weights: groups with scales of their own whose sums are computed at once, in registers of their own; 0: the sums of
+ * the tile are computed directly. */
+LAYOUT_FUNCTION int matmul_wgmma_group_sets(layout_size encoding, layout_size tile_m)
 {
-    return tile_n / (64 * warpgroups) * tile_m / 2;
+    struct fragment_layout layout = fragment_lay_out(encoding);
+    if (layout.code == 0 || layout.group == 0 || layout.scale == FRAGMENT_E5M3) return 0;
+    return layout.groups * tile_m / 2 <= 64 ? layout.groups : 1;
+}
+
+/* Sums in each thread of a consumer warpgroup; coded: with those of groups, and decoded codes of eight steps. */
+LAYOUT_FUNCTION layout_size matmul_wgmma_sums(layout_size encoding, layout_size tile_n, layout_size tile_m,
+                                              layout_size warpgroups)
+{
+    layout_size sums = tile_n / (64 * warpgroups) * tile_m / 2;
+    return fragment_is_coded(encoding) ? sums + matmul_wgmma_group_sets(encoding, tile_m) * tile_m / 2 + 32 : sums;
 }
 
 /* Whether the registers leave room for two blocks on a multiprocessor: one loads while the other begins, ends or

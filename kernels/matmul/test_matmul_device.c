@@ -87,6 +87,17 @@ static struct bounded expected(const struct test_launch *launch, int64_t row, in
     return result;
 }
 
+bool matmul_device_next_coded(size_t *index, enum encoding_id *encoding)
+{
+    struct panel_form form;
+    for (; encoding_at(*index); (*index)++)
+        if (fragment_form(encoding_at(*index)->id, &form)) {
+            *encoding = encoding_at((*index)++)->id;
+            return true;
+        }
+    return false;
+}
+
 float *matmul_device_fill_coded(struct test_launch *launch, struct test_random *random)
 {
     const int64_t encoding = launch->params[MATMUL_DTYPE];
@@ -190,6 +201,48 @@ void matmul_device_check(const struct device_kernel *kernel, const struct matmul
     int64_t params[PLAN_MAX_PARAMS];
     fill_params(kernel, problem, &tunables, params);
     check_params(kernel, params, problem->valid, samples);
+}
+
+void matmul_device_check_coded(const struct device_kernel *kernel, const struct matmul_device_case *cases, size_t count)
+{
+    static struct test_variants variants;
+    enum encoding_id encoding;
+    for (int check = 0; check < 2; check++) { /* all are compiled first */
+        for (size_t e = 0; matmul_device_next_coded(&e, &encoding);)
+            for (size_t i = 0; i < count; i++) {
+                struct matmul_device_problem problem = cases[i].problem;
+                int64_t params[PLAN_MAX_PARAMS];
+                problem.dtype = (enum dtype)encoding;
+                fill_params(kernel, &problem, &cases[i].tunables, params);
+                if (check)
+                    check_params(kernel, params, problem.valid, problem.k * problem.n > 1 << 20 ? 5000 : 0);
+                else
+                    test_variants_add(&variants, kernel, params);
+            }
+        if (!check) test_variants_compile(&variants);
+    }
+    variants.count = 0;
+}
+
+void matmul_device_check_coded_candidates(const struct device_kernel *kernel, const struct device_facts *gpu,
+                                          const struct matmul_device_problem *problem, enum encoding_id encoding)
+{
+    int64_t params[PLAN_MAX_PARAMS];
+    static int64_t found[64][PLAN_MAX_PARAMS];
+    static struct test_variants variants;
+    struct device_geometry geometry;
+    struct matmul_device_problem coded = *problem;
+    coded.dtype = (enum dtype)encoding;
+    matmul_device_problem_params(&coded, params);
+    const int count = kernel->candidates(params, gpu, found, 64);
+    assert_in_range(count, 1, 32);
+    for (int i = 0; i < count; i++) assert_null(kernel->launch(found[i], gpu, &geometry));
+    if (!test_device()) return;
+    const int here = kernel->candidates(params, &test_device()->device.facts, found, 64);
+    variants.count = 0;
+    for (int i = 0; i < here; i++) test_variants_add(&variants, kernel, found[i]);
+    test_variants_compile(&variants);
+    for (int i = 0; i < here; i++) check_params(kernel, found[i], 0, 2000);
 }
 
 void matmul_device_check_cases(const struct device_kernel *kernel, const struct matmul_device_case *cases, size_t count)

@@ -47,6 +47,16 @@ void matmul_device_check_cases(const struct device_kernel *kernel, const struct 
 void matmul_device_check_epilogues(const struct device_kernel *kernel, const struct matmul_device_case *cases,
                                    size_t count);
 
+/* The encodings that matrices may have on GPUs, in turn. */
+bool matmul_device_next_coded(size_t *index, enum encoding_id *encoding);
+/* matmul_device_check_cases with each of them. */
+void matmul_device_check_coded(const struct device_kernel *kernel, const struct matmul_device_case *cases,
+                               size_t count);
+/* There are candidates for the problem with this encoding on `gpu`, legal ones; those for this machine's GPU compute what
+ * they should. */
+void matmul_device_check_coded_candidates(const struct device_kernel *kernel, const struct device_facts *gpu,
+                                          const struct matmul_device_problem *problem, enum encoding_id encoding);
+
 /* Random codes as the launch's W, and the values that they stand for, in memory of the launch. Requires: W is coded. */
 float *matmul_device_fill_coded(struct test_launch *launch, struct test_random *random);
 

@@ -133,4 +133,30 @@ WGMMA_REGISTERS_DEFINE(48, 24, "{%24, %25, %26, %27}", "%28")
 WGMMA_REGISTERS_DEFINE(64, 32, "{%32, %33, %34, %35}", "%36")
 WGMMA_REGISTERS_DEFINE(128, 64, "{%64, %65, %66, %67}", "%68")
 
+/* run(d, a, x, add): d = a times x tile transposed, plus d if add; a is 64 x 16 bfloat16 in registers, as of mma.m16n8k16 in
+ * each of the four warps. */
+template <int N_> struct wgmma_rows;
+#define WGMMA_ROWS_DEFINE(n, registers, a_list, x_operand, accumulate)                                       \
+    template <> struct wgmma_rows<n> {                                                                       \
+        static __device__ __forceinline__ void run(float (&d)[registers], const u32 (&a)[4], u64 x, int add) \
+        {                                                                                                    \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate ", 0;\n"                             \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" WGMMA_R##registers     \
+                         "}, {" a_list "}, " x_operand ", p, 1, 1, 0;\n}"                                    \
+                         : WGMMA_D##registers(0)                                                             \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x), "r"(add));                    \
+        }                                                                                                    \
+    };
+WGMMA_ROWS_DEFINE(8, 4, "%4, %5, %6, %7", "%8", "%9")
+WGMMA_ROWS_DEFINE(16, 8, "%8, %9, %10, %11", "%12", "%13")
+WGMMA_ROWS_DEFINE(24, 12, "%12, %13, %14, %15", "%16", "%17")
+WGMMA_ROWS_DEFINE(32, 16, "%16, %17, %18, %19", "%20", "%21")
+WGMMA_ROWS_DEFINE(48, 24, "%24, %25, %26, %27", "%28", "%29")
+WGMMA_ROWS_DEFINE(64, 32, "%32, %33, %34, %35", "%36", "%37")
+WGMMA_ROWS_DEFINE(96, 48, "%48, %49, %50, %51", "%52", "%53")
+WGMMA_ROWS_DEFINE(128, 64, "%64, %65, %66, %67", "%68", "%69")
+WGMMA_ROWS_DEFINE(160, 80, "%80, %81, %82, %83", "%84", "%85")
+WGMMA_ROWS_DEFINE(192, 96, "%96, %97, %98, %99", "%100", "%101")
+WGMMA_ROWS_DEFINE(256, 128, "%128, %129, %130, %131", "%132", "%133")
+
 #endif
