@@ -13,24 +13,9 @@
 #include "kernels/cuda/include/ptx.cuh"
 #include "kernels/matmul/fragment_layout.cuh"
 
-/* a * b + c on pairs of bfloat16, rounded once; subnormal numbers count. */
-__device__ __forceinline__ u32 fma_bf16_pair(u32 a, u32 b, u32 c)
-{
-    u32 d;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-}
-
+/* Pairs of bfloat16: a + b, a - b. */
 __device__ __forceinline__ u32 add_bf16_pair(u32 a, u32 b) { return fma_bf16_pair(a, 0x3f803f80, b); }
 __device__ __forceinline__ u32 subtract_bf16_pair(u32 a, u32 b) { return fma_bf16_pair(b, 0xbf80bf80, a); }
-
-/* a & mask | bits in one instruction, which the compiler does not make of it where both are constants. */
-__device__ __forceinline__ u32 and_or(u32 a, u32 mask, u32 bits)
-{
-    u32 d;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
-    return d;
-}
 
 template <int ENCODING> struct fragment_strip {
     static constexpr fragment_layout LAYOUT = fragment_lay_out(ENCODING);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA C++ on the host, as far as the collectives' kernels use it: a block is a thread, and its threads are contexts that take
+/* CUDA C++ on the host, as far as the kernels that are tested here use it: a block is a thread, and its threads are contexts that take
  * turns in it (makecontext starts them, longjmp switches, without system calls). They give way where they wait: at barriers, in shuffles, and whenever they look at memory that
  * another GPU may write. What runs in another order here than on a GPU must not matter; how fast anything is cannot be seen.
- * No clusters, no fp16. */
+ * No clusters. */
 #ifndef TESTS_EMULATION_CUDA_ON_HOST_H
 #define TESTS_EMULATION_CUDA_ON_HOST_H
 
@@ -10,10 +10,13 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <initializer_list>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -22,6 +25,7 @@
 #define __forceinline__ inline
 #define __global__
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __restrict__
 #define __shared__       static thread_local /* a block's threads are one thread of the host */
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -45,7 +49,7 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 struct index_of {
     unsigned x;
 };
-static thread_local index_of threadIdx, blockIdx;
+static thread_local index_of threadIdx, blockIdx, gridDim;
 
 /* ---- a block ---- */
 
@@ -55,6 +59,10 @@ struct meeting {
 struct place {
     jmp_buf jump;
 };
+struct mbarrier { /* of a phase: arrivals in all and still to come, bytes to come; phases that have ended */
+    int count, pending, bytes;
+    unsigned phases;
+};
 struct block {
     std::vector<ucontext_t> contexts;
     std::vector<place> places; /* where those that have begun go on */
@@ -62,13 +70,17 @@ struct block {
     std::unique_ptr<char[]> stacks; /* not filled: few of their pages are touched */
     std::vector<meeting> warps;
     std::vector<float> lanes;
-    meeting all;
+    std::vector<std::array<unsigned, 6>> words; /* that threads give to others of their warp */
+    std::map<unsigned, mbarrier> mbarriers;     /* by address in shared memory */
+    meeting all, named[16];
     ucontext_t caller;
     int threads, current = 0;
     bool waits = false; /* since the last barrier a thread looked at memory so often that it looked at the clock, too */
     void (*body)();
 };
 static thread_local block *running;
+enum { SHARED_BYTES = 256 << 10 };
+alignas(1024) static thread_local char shared_memory[SHARED_BYTES];
 
 static void switch_to(int next)
 {
@@ -136,6 +148,7 @@ static void run_block(int number, int threads, void (*body)())
     own.stacks.reset(new char[(size_t)threads * STACK_BYTES]);
     own.warps.resize(threads / 32);
     own.lanes.resize(threads);
+    own.words.resize(threads);
     for (int i = 0; i < threads; i++) {
         getcontext(&own.contexts[i]);
         own.contexts[i].uc_stack.ss_sp = own.stacks.get() + (size_t)i * STACK_BYTES;
@@ -176,14 +189,22 @@ inline int __float_as_int(float value)
     return bits;
 }
 inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline unsigned long __cvta_generic_to_shared(const void *) { abort(); }
+inline unsigned long __cvta_generic_to_shared(const void *pointer)
+{
+    return (unsigned long)((const char *)pointer - shared_memory);
+}
 
 /* ---- in the place of instructions (element.cuh, comm.cuh) ---- */
 
 template <int ELEMENT> static float float_of_half(unsigned short half)
 {
-    static_assert(ELEMENT == 3, "bf16");
-    return __int_as_float((int)((unsigned)half << 16));
+    if (ELEMENT == 3) return __int_as_float((int)((unsigned)half << 16));
+    static_assert(ELEMENT == 2 || ELEMENT == 3, "fp16 or bf16");
+    const int exponent = half >> 10 & 31, mantissa = half & 1023;
+    const float magnitude = exponent == 31 ? (mantissa ? NAN : INFINITY)
+                            : exponent     ? ldexpf((float)(mantissa + 1024), exponent - 25)
+                                           : ldexpf((float)mantissa, -24);
+    return half >> 15 ? -magnitude : magnitude;
 }
 
 template <int ELEMENT> static unsigned short half_of_float(float value)
@@ -192,6 +213,17 @@ template <int ELEMENT> static unsigned short half_of_float(float value)
     const unsigned bits = (unsigned)__float_as_int(value);
     if (std::isnan(value)) return 0x7fff;
     return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16); /* to nearest even */
+}
+
+static unsigned fma_bf16_pair(unsigned a, unsigned b, unsigned c)
+{
+    unsigned result = 0;
+    for (int i = 0; i < 32; i += 16)
+        result |= (unsigned)half_of_float<3>(fmaf(float_of_half<3>((unsigned short)(a >> i)),
+                                                  float_of_half<3>((unsigned short)(b >> i)),
+                                                  float_of_half<3>((unsigned short)(c >> i))))
+                  << i;
+    return result;
 }
 
 template <int ELEMENT> static unsigned pack_halves(float low, float high)
@@ -225,5 +257,7 @@ static unsigned long long comm_clock_ns()
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (unsigned long long)time.tv_sec * 1000000000 + (unsigned long long)time.tv_nsec;
 }
+
+#include "tests/emulation/instructions_on_host.h"
 
 #endif

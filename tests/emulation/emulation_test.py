@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """all_reduce's kernels on the host (all_reduce_on_host.cu): what they compute, what they leave in the buffers, and whom they blame,
-for every way of sharing rows and some shapes; and what rope_append computes (rope_append_on_host.cu). How fast they are, and what a
-GPU's memory does to their stores, is for GPUs."""
+for every way of sharing rows and some shapes; what rope_append computes (rope_append_on_host.cu), and matmuls with coded weights
+(matmul_on_host.cu), for every encoding. How fast they are, and what a GPU's memory does to their stores, is for GPUs."""
 
 import concurrent.futures
 import itertools
@@ -15,10 +15,15 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
+C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "kernels/rope_append/rope_append.cuh"]
-MACROS = ["TWO_SHOT", "VALID", "MISSING", "SPOIL"]  # all else in a case is a parameter of its kernel
+MATMUL_HEADERS = ["kernels/matmul/matmul_gemv.cuh", "kernels/matmul/matmul_wgmma.cuh"]
+C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
+C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
+             "formats/encoding/dtype.c"]
+MACROS = ["KERNEL", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL"]  # all else in a case is a parameter of its kernel
 F32, BF16 = 1, 3
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
 SECONDS = 120
@@ -65,20 +70,59 @@ def rotations():
                "HAS_NORM": norm, "ROTARY_DIM": rotary, "NORM_SCOPE": scope}
 
 
+ENCODINGS = list(range(16, 23)) + list(range(24, 32))  # enum encoding_id: those with fragments
+MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_DTYPE": F32, "SCALE_BITS": 0x3F800000, "BIAS_DTYPE": F32,
+          "NORM_DTYPE": F32, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
+
+
+def gemv(**changes):
+    own = {"WARPS": 2, "STAGES": 3, "CHUNK": 256, "GROUPS": 2, "CTAS_PER_SM": 1, "X_SHARED": 1, "COPY": 1}
+    return {"KERNEL": "matmul_gemv_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
+
+
+def wgmma(**changes):
+    own = {"TILE_N": 64, "TILE_M": 16, "TILE_K": 128, "WARPGROUPS": 1, "STAGES": 3, "MULTICAST": 1, "PERSISTENT": 1, "ROW_GROUP": 2,
+           "PREFETCH": 1}
+    return {"KERNEL": "matmul_wgmma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
+
+
+def gemvs():
+    """Every encoding; tails of N and of K, one to eight rows, both ways of copying."""
+    for i, encoding in enumerate(ENCODINGS):
+        yield gemv(DTYPE=encoding, ROWS=[1, 3, 8][i % 3], N=[40, 48, 17][i % 3], K=[136, 520, 776][i // 3 % 3], HAS_BIAS=i % 2,
+                   HAS_RESIDUAL=i % 3 // 2, HAS_NORM=i % 4 // 3, GROUPS=2 + i % 2 * 2, COPY=0 if i % 3 == 1 else 1)
+    yield gemv(DTYPE=19, ROWS=8, N=96, K=264, EPILOGUE=1, GROUPS=4, HAS_BIAS=1)
+    yield gemv(DTYPE=24, ROWS=2, N=48, K=1160, EPILOGUE=1, WARPS=3, CHUNK=768)
+
+
+def wgmmas():
+    for i, encoding in enumerate(ENCODINGS):
+        warpgroups = 1 + i // 4 % 2
+        rows, tile = [(9, 16), (5, 8), (70, 64), (40, 32)][i % 4]
+        yield wgmma(DTYPE=encoding, ROWS=rows, VALID=rows - i % 3, TILE_M=tile, N=[72, 130, 64][i % 3], K=[136, 392, 264][i % 3],
+                    TILE_K=[128, 256][i % 2], TILE_N=64 * warpgroups * (1 + i % 3 // 2), WARPGROUPS=warpgroups, HAS_BIAS=i % 2,
+                    HAS_RESIDUAL=i % 3 // 2, PERSISTENT=1)
+    yield wgmma(DTYPE=19, ROWS=20, N=96, K=264, EPILOGUE=1, HAS_BIAS=1)
+    yield wgmma(DTYPE=27, ROWS=20, N=96, K=264, EPILOGUE=1)
+
+
 def source_of(cases):
     """One program of all cases, each in a namespace of its own: the compiler needs half a second for what they share, a twentieth
     for each case. The program's argument is the index of a case."""
     lines = ["#include <%s>" % header for header in ("cstdio", "pthread.h")]
-    lines += ['#include "%s"' % header for header in HEADERS]
+    matmuls = any("KERNEL" in case for case in cases)
+    if matmuls:  # before device code, whose macros have the names of its enums
+        lines += ['extern "C" {', '#include "%s"' % C_HEADER, "}"]
+    lines += ['#include "%s"' % header for header in HEADERS + (MATMUL_HEADERS if matmuls else [])]
     for number, case in enumerate(cases):
         macros = {"SPOIL": 0, **{name: case[name] for name in MACROS if name in case}}
-        params = {name: value for name, value in case.items() if name not in MACROS}
-        params.update(NORM_DTYPE=BF16, COUNT_INDEX=0, EPS_BITS=0x3727C5AC)  # 1e-5
+        params = {"NORM_DTYPE": BF16, "COUNT_INDEX": 0, "EPS_BITS": 0x3727C5AC}  # 1e-5
+        params.update((name, value) for name, value in case.items() if name not in MACROS)
         macros["KERNEL_PARAMS"] = "".join("PARAM(%s)=%d;" % param for param in params.items())
         for name, value in macros.items():
             lines += ["#undef %s" % name, "#define %s %s" % (name, value)]
-        source = "all_reduce_on_host.cu" if "TWO_SHOT" in case else "rope_append_on_host.cu"
-        lines += ["namespace case_%d {" % number, '#include "tests/emulation/%s"' % source, "}"]
+        source = "all_reduce" if "TWO_SHOT" in case else "matmul" if "KERNEL" in case else "rope_append"
+        lines += ["namespace case_%d {" % number, '#include "tests/emulation/%s_on_host.cu"' % source, "}"]
     mains = ", ".join("case_%d::main" % number for number in range(len(cases)))
     lines += ["static int (*const cases[])() = {%s};" % mains,
               "int main(int, char **arguments) { return cases[atoi(arguments[1])](); }", ""]
@@ -92,11 +136,21 @@ class Emulation(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
+    def packing(self):
+        """Objects of the C functions that pack weights."""
+        objects = []
+        for source in C_SOURCES:
+            objects.append(os.path.join(self.folder, os.path.basename(source) + ".o"))
+            subprocess.run([C_COMPILER, "-O1", "-D_GNU_SOURCE", "-I", ROOT, "-c", "-o", objects[-1], os.path.join(ROOT, source)],
+                           check=True)
+        return objects
+
     def problems_of(self, cases, at_once=2):
         """A text for each case, None if all is well."""
         program = os.path.join(self.folder, "cases")
-        made = subprocess.run([*COMPILE, "-x", "c++", "-o", program, "-"], input=source_of(cases), capture_output=True, text=True,
-                              check=False)
+        objects = self.packing() if any("KERNEL" in case for case in cases) else []
+        made = subprocess.run([*COMPILE, "-o", program, "-x", "c++", "-", "-x", "none", *objects], input=source_of(cases),
+                              capture_output=True, text=True, check=False)
         self.assertEqual(made.returncode, 0, made.stderr)
 
         def run(number):
@@ -131,6 +185,17 @@ class Emulation(unittest.TestCase):
     def test_a_missing_rank(self):
         cases = list(missing_ranks())
         self.check(cases, at_once=len(cases))  # they wait most of the time
+
+    def test_coded_gemv(self):
+        self.check(gemvs())
+
+    def test_coded_wgmma(self):
+        self.check(wgmmas())
+
+    def test_defects_of_coded_matmuls_are_seen(self):
+        cases = [{**case, "SPOIL": spoil} for case in (gemv(DTYPE=19, ROWS=3, N=48, K=264), wgmma(DTYPE=24, ROWS=20, N=64, K=264))
+                 for spoil in (1, 2)]
+        self.check_defects(cases, ["out["] * len(cases))
 
     def test_rope_append(self):
         self.check(rotations())

@@ -40,6 +40,14 @@ template <int ELEMENT> __device__ __forceinline__ u32 pack_halves(float low, flo
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
+
+/* a * b + c on pairs of bfloat16, rounded once; subnormal numbers count. */
+__device__ __forceinline__ u32 fma_bf16_pair(u32 a, u32 b, u32 c)
+{
+    u32 d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
 #endif
 
 template <int ELEMENT> __device__ __forceinline__ float load_element(const void *array, i64 index)

@@ -6,6 +6,8 @@
 
 #include "kernels/cuda/include/element.cuh"
 
+#ifndef KERNELS_ON_HOST /* tests/emulation has its own */
+
 #define MMA_SYNC(types)                                                                              \
     asm("mma.sync.aligned." types " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                             \
@@ -67,5 +69,6 @@ __device__ __forceinline__ u32 transpose_8x8(u32 pair)
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
     return result;
 }
+#endif
 
 #endif

@@ -8,6 +8,8 @@
 
 #include "kernels/cuda/include/device.cuh"
 
+#ifndef KERNELS_ON_HOST /* tests/emulation has its own */
+
 /* mbarriers: 8 bytes of shared memory. A phase is complete when `count` arrivals and all expected bytes have come in;
  * wait(parity) returns at once when the phase of that parity is complete, so parity 1 passes on a fresh barrier. Init,
  * arrive and wait: compute capability 8.0; the others: 9.0. */
@@ -323,6 +325,14 @@ template <int COUNT> __device__ __forceinline__ void registers_increase()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
+/* a & mask | bits in one instruction, which the compiler does not make of it where both are constants. */
+__device__ __forceinline__ u32 and_or(u32 a, u32 mask, u32 bits)
+{
+    u32 d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
+    return d;
+}
+
 /* Arithmetic. exp2_approximate: within 2 ulp, subnormals become zero. reciprocal: within 1 ulp (a division is a call).
  * max_or_nan: NaN where one of the two is NaN. */
 __device__ __forceinline__ float infinity() { return float_of_bits(0x7f800000); }
@@ -344,5 +354,6 @@ __device__ __forceinline__ float max_or_nan(float a, float b)
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(largest) : "f"(a), "f"(b));
     return largest;
 }
+#endif
 
 #endif

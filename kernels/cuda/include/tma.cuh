@@ -6,6 +6,8 @@
 
 #include "kernels/cuda/include/ptx.cuh"
 
+#ifndef KERNELS_ON_HOST /* tests/emulation has its own */
+
 /* Weights that are read once a step: the rest of the L2 cache is worth more. */
 __device__ __forceinline__ u64 policy_evict_first()
 {
@@ -59,5 +61,6 @@ __device__ __forceinline__ void tile_load_multicast(u32 to, const tensor_map *ma
                  "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(blocks)
                  : "memory");
 }
+#endif
 
 #endif

@@ -5,6 +5,8 @@
 
 #include "kernels/cuda/include/element.cuh"
 
+#ifndef KERNELS_ON_HOST /* tests/emulation has its own */
+
 /* Begin before the first of a group, commit after the last, wait before the sums are read. */
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -158,5 +160,6 @@ WGMMA_ROWS_DEFINE(128, 64, "%64, %65, %66, %67", "%68", "%69")
 WGMMA_ROWS_DEFINE(160, 80, "%80, %81, %82, %83", "%84", "%85")
 WGMMA_ROWS_DEFINE(192, 96, "%96, %97, %98, %99", "%100", "%101")
 WGMMA_ROWS_DEFINE(256, 128, "%128, %129, %130, %131", "%132", "%133")
+#endif
 
 #endif

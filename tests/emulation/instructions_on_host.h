@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The instructions of kernels/cuda/include (ptx.cuh, mma.cuh, tma.cuh, wgmma.cuh) on the host, as far as matmuls use them;
+ * included by cuda_on_host.h. Copies are complete at once, and products of a warpgroup when they are asked for. Blocks
+ * are alone: no clusters. */
+#ifndef TESTS_EMULATION_INSTRUCTIONS_ON_HOST_H
+#define TESTS_EMULATION_INSTRUCTIONS_ON_HOST_H
+
+#include "kernels/cuda/include/device.cuh"
+
+static float *shared_float(u32 address) { return (float *)(shared_memory + address); }
+static u32 *shared_words(u32 address) { return (u32 *)(shared_memory + address); }
+
+static void __syncwarp() { meet(running->warps[threadIdx.x / 32], 32); }
+
+/* ---- mbarriers ---- */
+
+static mbarrier &mbarrier_at(u32 address) { return running->mbarriers[address]; }
+static void end_phase(mbarrier &b)
+{
+    if (b.pending != 0 || b.bytes != 0) return;
+    b.pending = b.count;
+    b.phases++;
+    running->waits = false;
+}
+static void barrier_init(u32 address, int count) { mbarrier_at(address) = {count, count, 0, 0}; }
+static void barrier_init_done() {}
+static void fence_async_shared() {}
+static void barrier_arrive(u32 address)
+{
+    mbarrier &b = mbarrier_at(address);
+    if (b.pending <= 0) abort(); /* more arrivals than the barrier counts */
+    b.pending--;
+    end_phase(b);
+}
+static void barrier_expect(u32 address, u32 bytes) { mbarrier_at(address).bytes += (int)bytes; }
+static void barrier_arrive_expect(u32 address, u32 bytes)
+{
+    barrier_expect(address, bytes);
+    barrier_arrive(address);
+}
+static void barrier_complete(u32 address, u32 bytes)
+{
+    mbarrier &b = mbarrier_at(address);
+    b.bytes -= (int)bytes;
+    end_phase(b);
+}
+static void barrier_wait(u32 address, u32 parity)
+{
+    while (mbarrier_at(address).phases % 2 == parity) give_way();
+}
+static void barrier_wait_tight(u32 address, u32 parity) { barrier_wait(address, parity); }
+static void named_barrier(int id, int threads) { meet(running->named[id], threads); }
+
+/* ---- clusters: of one block ---- */
+
+static void barrier_arrive_at(u32, u32) { abort(); }
+static void barrier_arrive_cluster(u32) { abort(); }
+static void barrier_wait_cluster(u32, u32) { abort(); }
+static void cluster_sync() { abort(); }
+static void cluster_arrive_aligned() { abort(); }
+static void cluster_wait_aligned() { abort(); }
+static u32 cluster_address(u32 address, u32) { return address; }
+static float4 cluster_load(u32) { abort(); }
+static void cluster_store(u32, float) { abort(); }
+
+/* ---- memory ---- */
+
+template <int BYTES> static void copy_async(u32 to, const void *from) { memcpy(shared_memory + to, from, BYTES); }
+template <int BYTES> static void copy_async_if(u32 to, const void *from, bool valid)
+{
+    if (valid)
+        memcpy(shared_memory + to, from, BYTES);
+    else
+        memset(shared_memory + to, 0, BYTES);
+}
+static void copy_async_hinted(u32 to, const void *from, u64) { memcpy(shared_memory + to, from, 16); }
+static void copy_arrive(u32 barrier) { barrier_arrive(barrier); }
+static void copy_commit() {}
+template <int PENDING> static void copy_wait() {}
+static void copy_wait_all() {}
+static float load_shared_float(u32 address) { return *shared_float(address); }
+template <int WORDS> static void load_shared(u32 (&to)[WORDS], u32 address)
+{
+    if (address % sizeof to) abort();
+    memcpy(to, shared_memory + address, sizeof to);
+}
+static u32 load_shared_half(u32 address) { return *(u16 *)(shared_memory + address); }
+static uint4 load_shared_ordered(u32 address)
+{
+    const u32 *words = shared_words(address);
+    return {words[0], words[1], words[2], words[3]};
+}
+template <class T> static void store_shared(u32 address, T value)
+{
+    if (address % sizeof value) abort();
+    memcpy(shared_memory + address, &value, sizeof value);
+}
+static void load_written(u32 (&to)[4], const void *from) { memcpy(to, from, 16); }
+static float load_written_float(const float *from) { return *from; }
+static void prefetch_l2(const void *) {}
+static u64 policy_evict_first() { return 0; }
+static void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier)
+{
+    if (to % 16 || (u64)from % 16 || bytes % 16) abort();
+    memcpy(shared_memory + to, from, bytes);
+    barrier_complete(barrier, bytes);
+}
+static void bulk_copy_hinted(u32 to, const void *from, u32 bytes, u32 barrier, u64)
+{
+    bulk_copy(to, from, bytes, barrier);
+}
+
+/* A matrix of 16-bit elements: address, rows, columns, rows of a box; boxes have 64 columns and the 128-byte swizzle. */
+static tensor_map tensor_map_on_host(const void *matrix, int rows, int columns, int box_rows)
+{
+    tensor_map map = {{(u64)matrix, (u64)rows, (u64)columns, (u64)box_rows}};
+    return map;
+}
+static void tile_prefetch_map(const tensor_map *) {}
+static u32 swizzled(u32 address) { return address ^ (address >> 7 & 7) << 4; }
+static void tile_load(u32 to, const tensor_map *map, int column, int row, u32 barrier)
+{
+    const int rows = (int)map->opaque[1], columns = (int)map->opaque[2], box_rows = (int)map->opaque[3];
+    if (to % 1024) abort();
+    for (int r = 0; r < box_rows; r++)
+        for (int c = 0; c < 64; c++) {
+            const bool inside = row + r < rows && column + c < columns;
+            *(u16 *)(shared_memory + swizzled(to + (u32)(r * 128 + c * 2))) =
+                inside ? ((const u16 *)map->opaque[0])[(long)(row + r) * columns + column + c] : 0;
+        }
+    barrier_complete(barrier, (u32)box_rows * 128);
+}
+static void tile_load_hinted(u32 to, const tensor_map *map, int column, int row, u32 barrier, u64)
+{
+    tile_load(to, map, column, row, barrier);
+}
+static void tile_load_multicast(u32, const tensor_map *, int, int, u32, u16) { abort(); }
+template <int COUNT> static void registers_decrease() {}
+template <int COUNT> static void registers_increase() {}
+
+/* ---- arithmetic ---- */
+
+static u32 and_or(u32 a, u32 mask, u32 bits) { return a & mask | bits; }
+static float infinity() { return float_of_bits(0x7f800000); }
+static u32 __byte_perm(u32 low, u32 high, u32 selectors)
+{
+    const u64 both = (u64)high << 32 | low;
+    u32 result = 0;
+    for (int i = 0; i < 4; i++) result |= (u32)(both >> (selectors >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return result;
+}
+static u32 __funnelshift_r(u32 low, u32 high, u32 shift) { return (u32)(((u64)high << 32 | low) >> (shift & 31)); }
+#define __expf expf
+static float __fdividef(float x, float y) { return std::isinf(y) ? 0 : x / y; }
+template <class T> static T min(T a, T b) { return b < a ? b : a; }
+template <class T> static T max(T a, T b) { return a < b ? b : a; }
+
+/* ---- products ---- */
+
+/* What this warp's lanes have given away. */
+static u32 &given(int lane, int word) { return running->words[threadIdx.x / 32 * 32 + (unsigned)lane][word]; }
+static void give(std::initializer_list<u32> words)
+{
+    int i = 0;
+    for (u32 word : words) given((int)threadIdx.x % 32, i++) = word;
+    __syncwarp();
+}
+
+static void load_matrices(u32 (&to)[4], u32 address)
+{
+    const int lane = (int)threadIdx.x % 32;
+    if (address % 16) abort();
+    give({address});
+    for (int m = 0; m < 4; m++) to[m] = *shared_words(given(m * 8 + lane / 4, 0) + (u32)(lane % 4 * 4));
+    __syncwarp();
+}
+static void load_matrices(u32 (&to)[2], u32 address)
+{
+    const int lane = (int)threadIdx.x % 32;
+    if (address % 16) abort();
+    give({address});
+    for (int m = 0; m < 2; m++) to[m] = *shared_words(given(m * 8 + lane / 4, 0) + (u32)(lane % 4 * 4));
+    __syncwarp();
+}
+/* Matrix m of registers: row l / 4, columns 2 (l % 4) and the next in lane l; as column l / 4 in memory. */
+static void store_transposed(u32 address, std::initializer_list<u32> matrices)
+{
+    const int lane = (int)threadIdx.x % 32;
+    int m = 0;
+    give({address});
+    for (u32 pair : matrices) {
+        for (int i = 0; i < 2; i++)
+            *(u16 *)(shared_memory + given(m * 8 + lane % 4 * 2 + i, 0) + (u32)(lane / 4 * 2)) = (u16)(pair >> 16 * i);
+        m++;
+    }
+    __syncwarp();
+}
+static void store_matrix_transposed(u32 address, u32 from) { store_transposed(address, {from}); }
+static void store_matrices_transposed(u32 address, u32 first, u32 second)
+{
+    store_transposed(address, {first, second});
+}
+
+/* Element (row, k) of the 16 x 16 operand in words 0 to 3 of this warp's lanes. */
+template <int ELEMENT> static float a_element(int row, int k)
+{
+    const u32 pair = given(row % 8 * 4 + k % 8 / 2, k / 8 * 2 + row / 8);
+    return float_of_half<ELEMENT>((u16)(pair >> 16 * (k % 2)));
+}
+
+template <int ELEMENT> static void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)
+{
+    const int lane = (int)threadIdx.x % 32;
+    give({a0, a1, a2, a3, b0, b1});
+    for (int i = 0; i < 4; i++) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        double sum = d[i];
+        for (int k = 0; k < 16; k++) {
+            const u32 pair = given(column * 4 + k % 8 / 2, 4 + k / 8);
+            sum += (double)a_element<ELEMENT>(row, k) * float_of_half<ELEMENT>((u16)(pair >> 16 * (k % 2)));
+        }
+        d[i] = (float)sum;
+    }
+    __syncwarp();
+}
+
+static void wgmma_begin() {}
+static void wgmma_commit() {}
+template <int PENDING> static void wgmma_wait() {}
+template <int COUNT> static void wgmma_keep(float (&)[COUNT]) {}
+static u64 wgmma_tile(u32 address) { return address / 16; }
+template <int N_> struct wgmma_rows {
+    static void run(float (&d)[N_ / 2], const u32 (&a)[4], u64 x, int add)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        give({a[0], a[1], a[2], a[3]});
+        for (int i = 0; i < N_ / 2; i++) {
+            const int row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            double sum = add ? d[i] : 0;
+            for (int k = 0; k < 16; k++) {
+                const u16 *element = (const u16 *)(shared_memory + swizzled((u32)x * 16 + (u32)(column * 128 + k * 2)));
+                sum += (double)a_element<3>(row, k) * float_of_half<3>(*element);
+            }
+            d[i] = (float)sum;
+        }
+        __syncwarp();
+    }
+};
+template <int N_, int DTYPE_> struct wgmma { /* both operands in shared memory: not emulated */
+    template <class... T> static void run(T &&...) { abort(); }
+};
+
+#endif

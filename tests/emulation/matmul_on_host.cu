@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A matmul with coded weights on the host: KERNEL_PARAMS is the problem and the tunables of KERNEL, a body; VALID its valid
+ * rows, BLOCKS_IN_ALL the thread blocks. W is packed by the functions that engines are built with. Compares every valid output
+ * with plain code in double on what panel_read gives; prints what differs and exits with 1. SPOIL: 1 a code, 2 a scale or
+ * a factor is changed after the expectation, for the checks to see; 0 nothing. emulation_test.py includes it in a
+ * namespace for each case, after the headers. */
+#include "tests/emulation/cuda_on_host.h"
+
+
+#include <cstdio>
+
+struct params {
+    KERNEL_PARAMS
+};
+typedef KERNEL<params> body;
+
+enum {
+    ROWS = params::ROWS,
+    N = params::N,
+    K = params::K,
+    GATED = params::EPILOGUE != 0,
+    COLUMNS = GATED ? N / 2 : N,
+    PANELS = (N + 15) / 16,
+};
+
+static int counts[2] = {1 << 30, VALID};
+alignas(64) static float x[ROWS * K], norm_weights[K], bias[N], residual[ROWS * COLUMNS];
+alignas(64) static unsigned short x_halves[ROWS * K];
+alignas(64) static float out[ROWS * COLUMNS];
+static std::vector<unsigned char> panels;
+static std::vector<float> w;
+static int wrong;
+
+static float draw(float low, float high)
+{
+    static unsigned state = 1;
+    state = state * 1664525u + 1013904223u;
+    return low + (high - low) * (float)(state >> 8) / 16777216.0f;
+}
+
+/* Codes and scales that every encoding has. */
+static void draw_weights()
+{
+    struct panel_form form;
+    if (!fragment_form(params::DTYPE, &form)) abort();
+    const unsigned long bytes = fragment_bytes(K, params::DTYPE);
+    const struct fragment_layout layout = fragment_lay_out(params::DTYPE);
+    const int group = layout.group ? layout.group : K;
+    std::vector<unsigned char> codes(K), zeros(K);
+    std::vector<float> scales(K);
+    panels.assign(PANELS * bytes, 0);
+    w.resize((size_t)N * K);
+    for (int n = 0; n < N; n++) {
+        coded_row row = {codes.data(), scales.data(), zeros.data(), 1};
+        if (layout.factors) row.factor = (float)(int)draw(1, 9) / 256;
+        for (int g = 0; g * group < K; g++) {
+            zeros[g] = layout.zeros ? (unsigned char)draw(0, 15.9f) : 8;
+            scales[g] = ldexpf(layout.scale == FRAGMENT_E8M0 ? 1 : (float)(int)draw(1, 7.9f), -(int)draw(4, 8));
+        }
+        for (int k = 0; k < K; k++) {
+            codes[k] = (unsigned char)draw(0, layout.bits == 4 ? 15.9f : 255.9f);
+            if (layout.code == FRAGMENT_E4M3 && (codes[k] & 127) == 127) codes[k] = 0;
+        }
+        panel_pack_coded(&form, &row, (unsigned long)n % 16, K, panels.data() + n / 16 * bytes);
+    }
+    for (int n = 0; n < N; n++) panel_read(&form, panels.data(), (unsigned long)n, K, 0, K, &w[(size_t)n * K]);
+    if (SPOIL == 1) panels[fragment_factor_bytes(layout) + layout.codes_at + 5] ^= 0x10;
+    if (SPOIL == 2) panels[3] ^= 0x04;
+}
+
+static double dot(int row, int n, double *magnitude)
+{
+    double sum = 0;
+    *magnitude = 0;
+    for (int k = 0; k < K; k++) {
+        const double element = float_of_half<3>(params::HAS_NORM ? half_of_float<3>(x[row * K + k] * norm_weights[k])
+                                                                 : x_halves[row * K + k]);
+        sum += element * (double)w[(size_t)n * K + k];
+        *magnitude += std::fabs(element * (double)w[(size_t)n * K + k]);
+    }
+    if (params::HAS_NORM) {
+        double squares = 0;
+        for (int k = 0; k < K; k++) squares += (double)x[row * K + k] * (double)x[row * K + k];
+        const double factor = 1 / std::sqrt(squares / K + (double)__int_as_float(params::EPS_BITS));
+        sum *= factor, *magnitude *= factor;
+    }
+    if (params::HAS_BIAS) sum += (double)bias[n];
+    return sum;
+}
+
+static void check(int row, int column)
+{
+    double magnitude, up_magnitude;
+    double expected = dot(row, GATED ? column / 8 * 16 + column % 8 : column, &magnitude);
+    if (GATED) {
+        const double up = dot(row, column / 8 * 16 + column % 8 + 8, &up_magnitude), gate = expected;
+        expected = gate / (1 + std::exp(-gate)) * up;
+        magnitude = 1.2 * magnitude * (std::fabs(up) + 1) + std::fabs(gate) * up_magnitude;
+    }
+    if (params::HAS_RESIDUAL) expected += (double)residual[row * COLUMNS + column];
+    const double found = (double)out[row * COLUMNS + column],
+                 error = 4e-6 * magnitude + 2e-6 * std::fabs(expected) + 1e-6;
+    if (!(std::fabs(found - expected) <= error) && wrong++ < 5)
+        printf("out[%d, %d] is %g, expected %g within %g\n", row, column, found, expected, error);
+}
+
+static const void *bias_operand() { return params::HAS_BIAS ? bias : nullptr; }
+static const float *residual_operand() { return params::HAS_RESIDUAL ? residual : nullptr; }
+
+template <class P> static void run_body(const void *input, matmul_gemv_body<P> *)
+{
+    matmul_gemv_body<P>::run((u8 *)shared_memory, counts, input, (const u16 *)panels.data(), out, bias_operand(),
+                             residual_operand(), P::HAS_NORM ? norm_weights : nullptr);
+}
+
+template <class P> static void run_body(const void *, matmul_wgmma_body<P> *)
+{
+    const tensor_map map = tensor_map_on_host(x_halves, ROWS, K, P::TILE_M);
+    matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map, panels.data(), out, bias_operand(), residual_operand());
+}
+
+static void run_thread_of_kernel()
+{
+    const void *input = params::HAS_NORM ? (const void *)x : x_halves;
+    run_body(input, (body *)nullptr);
+}
+
+int main()
+{
+    for (int i = 0; i < ROWS * K; i++) {
+        x[i] = draw(-1, 1);
+        x_halves[i] = i / K < VALID ? half_of_float<3>(x[i]) : 0xffff; /* NaN beyond the valid rows */
+    }
+    for (float &value : norm_weights) value = draw(0.5f, 1.5f);
+    for (float &value : bias) value = draw(-1, 1);
+    for (float &value : residual) value = draw(-1, 1);
+    for (float &value : out) value = -1e30f;
+    draw_weights();
+    for (int i = 0; i < BLOCKS_IN_ALL; i++) {
+        memset(shared_memory, 0xff, SHARED_BYTES); /* NaN */
+        gridDim.x = BLOCKS_IN_ALL;
+        run_block(i, body::THREADS, run_thread_of_kernel);
+    }
+    for (int row = 0; row < VALID; row++)
+        for (int column = 0; column < COLUMNS; column++) check(row, column);
+    return wrong != 0;
+}
