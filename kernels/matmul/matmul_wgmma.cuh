@@ -451,10 +451,11 @@ template <class P> struct matmul_wgmma_body {
                 destination to = {out, residual, bias, 0, rows};
                 prefetch_residual(to, at, (int)warpgroup);
                 residual_part residuals[AHEAD];
-                if constexpr (P::SPLIT_K == 1)
+                if constexpr (P::SPLIT_K == 1) {
 #pragma unroll
                     for (int chunk = 0; chunk < AHEAD; chunk++)
                         load_chunk(&residuals[chunk], to, at, (int)warpgroup, chunk);
+                }
                 float sums[PARTS][P::TILE_M / 2];
                 if constexpr (CODED) {
 #pragma unroll
