@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An engine for the GPU against one for the CPU, from the same checkpoint with the same weights.
  *
- * The CPU computes with float32 activations and sums, the GPU rounds activations to the dtype of the weights: a logit
+ * The CPU computes with float32 activations and sums, the GPU rounds activations to the dtype of the weights (bfloat16 where
+ * they are codes, which are the same on both): a logit
  * may be off by 3e-2 of the row's largest. Both always read the same tokens, so every row of logits is comparable, and
  * a token may differ only where the gap of the two logits is no larger than both errors. */
 #include <fcntl.h>
@@ -101,10 +102,12 @@ static void build_one(const struct engine_check *check, const char *target, cons
     char batch[16], context[16];
     snprintf(batch, sizeof batch, "%d", MOST_BATCH);
     snprintf(context, sizeof context, "%d", CONTEXT);
-    const char *words[MOST_ARGUMENTS] =
-        {"--model",       check->model, "--target",       target, "--dtype",     check->dtype,
-         "--tune",        tune,         "--tuning-cache", "none", "--max-batch", batch,
-         "--max-context", context,      "--quiet",        "-o",   path};
+    const char *words[MOST_ARGUMENTS] = {"--model",       check->model,  "--target",
+                                         target,          "--dtype",     check->dtype,
+                                         "--tune",        tune,          "--tuning-cache",
+                                         "none",          "--max-batch", batch,
+                                         "--max-context", context,       "--no-accuracy",
+                                         "--quiet",       "-o",          path};
     int count = 0;
     while (words[count]) count++;
     if (check->is_brief) memcpy(words + count, few, sizeof few);

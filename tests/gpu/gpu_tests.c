@@ -103,24 +103,26 @@ static void add_engine_check(const char *model, const char *name, const char *dt
     check->tune = tune;
 }
 
-/* Others would be refused. */
-static bool is_supported_model(const char *folder)
+/* The --dtype of a checkpoint in a folder: codes stay as they are; NULL: of no supported type, it would be refused. */
+static const char *dtype_of_model(const char *folder)
 {
     char path[CHECK_PATH + 16];
     snprintf(path, sizeof path, "%s/config.json", folder);
     json_t *config = json_load_file(path, 0, NULL);
     const char *type = json_string_value(json_object_get(config, "model_type"));
+    const bool quantised = json_object_get(config, "quantization_config") != NULL;
     bool supported = false;
     for (size_t i = 0; type && arch_model_type(i); i++) supported |= strcmp(type, arch_model_type(i)) == 0;
     json_decref(config);
-    return supported;
+    return !supported ? NULL : quantised ? "auto" : "bf16";
 }
 
 /* Checkpoints in `folder` and below, named by their paths from character `prefix` on. */
 static void add_models(const char *folder, size_t prefix, int depth)
 {
     struct dirent **entries;
-    if (is_supported_model(folder)) add_engine_check(folder, folder + prefix, "bf16", "off");
+    const char *dtype = dtype_of_model(folder);
+    if (dtype) add_engine_check(folder, folder + prefix, dtype, "off");
     int count = depth < MOST_DEPTH ? scandir(folder, &entries, NULL, alphasort) : 0;
     for (int i = 0; i < count; i++) {
         char path[CHECK_PATH];
@@ -138,7 +140,12 @@ static void add_all(void)
     size_t first = check_count;
     snprintf(fables, sizeof fables, "%s/../share/eng/models/fables", programs);
     add_engine_check(fables, "fables", "bf16", "quick");
+    add_engine_check(fables, "fables-int4", "int4", "quick");
     add_engine_check(fables, "fables-fp16", "fp16", "off");
+    add_engine_check(fables, "fables-int8", "int8", "off");
+    add_engine_check(fables, "fables-fp8", "fp8", "off");
+    add_engine_check(fables, "fables-mxfp4", "mxfp4", "off");
+    add_engine_check(fables, "fables-nvfp4", "nvfp4", "off");
     for (size_t i = first; i < check_count; i++) checks[i].is_trained = true;
     kernel_checks_visit(add_kernel_check, NULL);
     if (options.models) {
@@ -147,7 +154,7 @@ static void add_all(void)
         size_t before = check_count, length = strlen(models);
         /* A checkpoint itself goes by its last name. */
         const char *slash = strrchr(models, '/');
-        add_models(models, is_supported_model(models) ? (size_t)(slash - models) + 1 : length + 1, 0);
+        add_models(models, dtype_of_model(models) ? (size_t)(slash - models) + 1 : length + 1, 0);
         if (check_count == before) die(EXIT_USAGE, "--models: no checkpoint of a supported type in that folder");
     }
 }
@@ -166,7 +173,7 @@ static bool find_sanitizer(void)
     return false;
 }
 
-/* Checks that launch kernels: all of the kernels but those of hostile parameters, and one engine. A library's kernels are
+/* Checks that launch kernels: all of the kernels but those of hostile parameters, and two engines. A library's kernels are
  * looked at for what they do to memory alone: the rest is not ours to repair. */
 static void add_sanitized(void)
 {
@@ -177,7 +184,7 @@ static void add_sanitized(void)
             char name[CHECK_NAME];
             bool is_engine = checks[i].model[0];
             if (strstr(checks[i].name, "hostile")) continue;
-            if (is_engine && (strcmp(checks[i].tune, "off") != 0 || !checks[i].is_trained)) continue;
+            if (is_engine && strcmp(checks[i].dtype, "fp16") != 0 && strcmp(checks[i].dtype, "nvfp4") != 0) continue;
             bool is_library = strstr(checks[i].name, "cublaslt") || strstr(checks[i].name, "cudnn");
             if (is_library && strcmp(tools[t], "memcheck") != 0) continue;
             snprintf(name, sizeof name, "%.10s/%.140s", tools[t], checks[i].name);
