@@ -34,7 +34,7 @@ enum engine_section {
 };
 const char *engine_section_name(unsigned id);
 
-enum tensor_layout { LAYOUT_ROW_MAJOR = 0, LAYOUT_PANEL16 = 1 /* see kernels/matmul/matmul.h */ };
+enum tensor_layout { LAYOUT_ROW_MAJOR = 0, LAYOUT_PANEL16 = 1, LAYOUT_FRAGMENT16 = 2 /* see kernels/matmul/panel.h */ };
 
 struct engine_tensor {
     const char *name; /* borrowed */

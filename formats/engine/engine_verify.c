@@ -64,11 +64,11 @@ static bool verify_tensor_shape(const struct engine_tensor_entry *entry, struct 
     struct encoding_layout encoded;
     const struct encoding *encoding = encoding_find(entry->dtype);
     if (!encoding) return status_fail(status, STATUS_CORRUPT, "unknown encoding %" PRIu32, entry->dtype);
-    if (entry->layout != LAYOUT_ROW_MAJOR && entry->layout != LAYOUT_PANEL16)
+    const bool packed = entry->layout == LAYOUT_PANEL16 || entry->layout == LAYOUT_FRAGMENT16;
+    if (entry->layout != LAYOUT_ROW_MAJOR && !packed)
         return status_fail(status, STATUS_CORRUPT, "unknown layout %u", entry->layout);
-    if (entry->rank < 1 || entry->rank > 4 || (entry->layout == LAYOUT_PANEL16 && entry->rank != 2))
-        return status_fail(status, STATUS_CORRUPT, "rank: expected %s, found %u",
-                           entry->layout == LAYOUT_PANEL16 ? "2" : "1 to 4", entry->rank);
+    if (entry->rank < 1 || entry->rank > 4 || (packed && entry->rank != 2))
+        return status_fail(status, STATUS_CORRUPT, "rank: expected %s, found %u", packed ? "2" : "1 to 4", entry->rank);
     memcpy(rank_shape, entry->shape, sizeof rank_shape);
     for (unsigned i = 0; i < 4; i++)
         if ((i < entry->rank) != (rank_shape[i] != 0))
@@ -80,7 +80,6 @@ static bool verify_tensor_shape(const struct engine_tensor_entry *entry, struct 
         !encoding_layout(encoding->id, rows, entry->rank > 1 ? rank_shape[last] : 1, &encoded))
         return status_fail(status, STATUS_CORRUPT, "the product of its shape overflows");
     /* A packed layout has padding, whose amount only the kernels know; it never has less than the codes. */
-    const bool packed = entry->layout == LAYOUT_PANEL16;
     const uint64_t expected = packed ? encoded.planes[PLANE_CODES].bytes : encoded.bytes;
     if (packed ? entry->bytes < expected : entry->bytes != expected)
         return status_fail(status, STATUS_CORRUPT, "size: expected %s%" PRIu64 " bytes for its shape, found %" PRIu64,

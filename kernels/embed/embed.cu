@@ -12,6 +12,7 @@
     PARAM(TABLE_DTYPE) = DTYPE_BF16; \
     PARAM(SHARDED) = 0;              \
     PARAM(OUT_DTYPE) = DTYPE_F32;    \
+    PARAM(LAYOUT) = 0;               \
     PARAM(SCALE_BITS) = 0x3f800000;
 #define PARAM_SHARDED 0
 #endif

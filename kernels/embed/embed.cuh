@@ -6,12 +6,23 @@
 #include "kernels/cuda/include/comm.cuh"
 #include "kernels/cuda/include/element.cuh"
 #include "kernels/cuda/include/layout.cuh"
+#include "kernels/matmul/fragment_element.cuh"
 
 template <class P> struct embed_body {
     static constexpr int THREADS = LAYOUT_ELEMENTWISE_THREADS;
-    /* Elements per thread: 16 bytes of a 16-bit table, where rows keep that alignment. */
-    static constexpr int VECTOR = P::HIDDEN % 8 == 0 && P::PITCH % 8 == 0 ? 8 : 1;
+    static constexpr bool CODED = fragment_is_coded(P::TABLE_DTYPE);
+    /* Elements per thread: 16 bytes of a 16-bit table, where rows keep that alignment. Of a coded row a warp reads 64 bytes
+     * of codes of 4 bits. */
+    static constexpr int VECTOR = !CODED && P::HIDDEN % 8 == 0 && P::PITCH % 8 == 0 ? 8 : 1;
     static constexpr int BLOCKS_PER_ROW = (P::HIDDEN / VECTOR + THREADS - 1) / THREADS;
+
+    static __device__ __forceinline__ float element(const void *table, u32 token, i64 column)
+    {
+        if constexpr (CODED)
+            return fragment_element<P::TABLE_DTYPE>::load(table, token, (u32)column, P::PITCH);
+        else
+            return load_element<P::TABLE_DTYPE>(table, (i64)token * P::PITCH + column);
+    }
 
     /* `header`: null without SHARDED. */
     static __device__ __forceinline__ void run(const int *counts, const int *tokens, const void *table, void *out,
@@ -24,14 +35,13 @@ template <class P> struct embed_body {
         const i64 column = ((i64)(blockIdx.x % BLOCKS_PER_ROW) * THREADS + threadIdx.x) * VECTOR;
         if (row >= counts[P::COUNT_INDEX] || column >= P::HIDDEN) return;
         const u32 token = (u32)tokens[row] - first;
-        const i64 from = (i64)token * P::PITCH + column, to = (i64)row * P::HIDDEN + column;
+        const i64 to = (i64)row * P::HIDDEN + column;
         const bool here = token < P::VOCAB;
         if constexpr (VECTOR == 1) {
-            store_element<P::OUT_DTYPE>(out, to,
-                                        here ? scaled<P::SCALE_BITS>(load_element<P::TABLE_DTYPE>(table, from)) : 0.0f);
+            store_element<P::OUT_DTYPE>(out, to, here ? scaled<P::SCALE_BITS>(element(table, token, column)) : 0.0f);
         } else {
             float values[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-            if (here) load_elements<P::TABLE_DTYPE>(values, table, from);
+            if (here) load_elements<P::TABLE_DTYPE>(values, table, (i64)token * P::PITCH + column);
 #pragma unroll
             for (int i = 0; i < 8; i++) values[i] = scaled<P::SCALE_BITS>(values[i]);
             store_elements<P::OUT_DTYPE>(out, to, values);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* embed: out[r, :] = SCALE * table[tokens[r], :], as float.
  *
- * The table may be row-major or, when it doubles as the LM head (tied embeddings), in the matmul's panel layout. Where
+ * The table may be row-major or, when it doubles as the LM head (tied embeddings), in the layout of the matmul's weight. Where
  * several ranks share the vocabulary (plan_rank_vocab), rank k has the tokens from k * VOCAB on, and rows of tokens that
  * other ranks have are zero: an all_reduce makes the sum. Rows of tokens that no rank has are zero, too.
- * GPUs: the table is row-major; PLAN_NO_TOKEN, which a step finds if it was queued after one that drew nothing, gives
- * zeros, too. */
+ * PLAN_NO_TOKEN, which a step finds if it was queued after one that drew nothing, gives zeros, too. */
 #ifndef KERNELS_EMBED_EMBED_H
 #define KERNELS_EMBED_EMBED_H
 
@@ -28,7 +27,7 @@ enum embed_param {
     EMBED_TABLE_DTYPE,
     EMBED_SHARDED, /* 1: several ranks share the vocabulary */
     EMBED_OUT_DTYPE,
-    EMBED_LAYOUT,     /* enum tensor_layout: row-major, or on the CPU PANEL16 (kernels/matmul/panel.h) */
+    EMBED_LAYOUT,     /* enum tensor_layout: row-major; CPU: or PANEL16; CUDA: or FRAGMENT16 (kernels/matmul/panel.h) */
     EMBED_SCALE_BITS, /* bits of a float32 above 0 */
     EMBED_PARAMS
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/embed/embed.h"
+#include "formats/engine/engine_file.h"
 #include "kernels/cuda/test_launch.h"
 
 enum { SHARED_BY = 3 }; /* ranks, where they share the vocabulary */
@@ -87,7 +88,16 @@ TEST(hostile_params_are_refused)
     test_hostile_launches(&device_embed, params);
     test_launch_refuses(&device_embed, params,
                         TEST_CHANGES({EMBED_ROWS, 0}, {EMBED_PITCH, 63}, {EMBED_VOCAB, 0},
-                                     {EMBED_TABLE_DTYPE, DTYPE_I8}, {EMBED_SHARDED, 2}, {EMBED_OUT_DTYPE, DTYPE_I8}));
+                                     {EMBED_TABLE_DTYPE, DTYPE_I8}, {EMBED_SHARDED, 2}, {EMBED_OUT_DTYPE, DTYPE_I8},
+                                     {EMBED_LAYOUT, LAYOUT_PANEL16},
+                                     {EMBED_LAYOUT, LAYOUT_FRAGMENT16} /* which BF16 has not */,
+                                     {EMBED_TABLE_DTYPE, ENCODING_INT8_CHANNEL} /* row by row */));
+    params[EMBED_LAYOUT] = LAYOUT_FRAGMENT16;
+    params[EMBED_TABLE_DTYPE] = ENCODING_INT4_G32;
+    test_hostile_launches(&device_embed, params);
+    test_launch_refuses(&device_embed, params,
+                        TEST_CHANGES({EMBED_LAYOUT, LAYOUT_ROW_MAJOR}, {EMBED_LAYOUT, LAYOUT_PANEL16},
+                                     {EMBED_TABLE_DTYPE, DTYPE_F16}, {EMBED_TABLE_DTYPE, ENCODING_E4M3_TENSOR}));
 }
 
 int main(void) { return test_run(); }

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/embed/embed.h"
 
-#include "formats/base/checked.h"
-#include "formats/engine/engine_file.h"
 #include "kernels/cpu/share.h"
-#include "kernels/matmul/panel.h"
+#include "kernels/matmul/weight_layout.h"
 #include "kernels/op/op.h"
 
 void embed_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     (void)context;
-    uint64_t rows = (uint64_t)params[EMBED_ROWS], hidden = (uint64_t)params[EMBED_HIDDEN];
+    uint64_t rows = (uint64_t)params[EMBED_ROWS], hidden = (uint64_t)params[EMBED_HIDDEN], row = 0;
+    switch ((enum tensor_layout)params[EMBED_LAYOUT]) {
+    case LAYOUT_ROW_MAJOR: row = hidden * dtype_bytes((enum dtype)params[EMBED_TABLE_DTYPE]); break;
     /* Every line of a panel has some of the row's columns. */
-    const uint64_t row = params[EMBED_LAYOUT] == LAYOUT_PANEL16
-                             ? panel_bytes(hidden, params[EMBED_TABLE_DTYPE])
-                             : hidden * dtype_bytes((enum dtype)params[EMBED_TABLE_DTYPE]);
+    case LAYOUT_PANEL16: row = panel_bytes(hidden, params[EMBED_TABLE_DTYPE]); break;
+    /* Rows r and r + 8 lie together. */
+    case LAYOUT_FRAGMENT16: row = fragment_bytes(hidden, params[EMBED_TABLE_DTYPE]) / (PANEL_ROWS / 2); break;
+    }
     *bytes = rows * (row + hidden * dtype_bytes((enum dtype)params[EMBED_OUT_DTYPE]) + sizeof(int32_t));
     *flops = 0;
 }
@@ -53,9 +54,8 @@ static void run(const struct op_call *call, struct team_member *member)
     int64_t hidden = params[EMBED_HIDDEN];
     uint64_t pitch = (uint64_t)params[EMBED_PITCH];
     const float scale = op_float_param(params, EMBED_SCALE_BITS);
-    bool panels = params[EMBED_LAYOUT] == LAYOUT_PANEL16;
     struct panel_form form;
-    panel_form(params[EMBED_TABLE_DTYPE], &form);
+    const bool panels = weight_layout_form((enum tensor_layout)params[EMBED_LAYOUT], params[EMBED_TABLE_DTYPE], &form);
     int64_t segments = (hidden + SEGMENT_COLUMNS - 1) / SEGMENT_COLUMNS;
     /* Panels: a segment touches as many cache lines as it has pairs of columns, enough to share even one row. */
     struct share share = team_share(member, op_valid_rows(call) * segments, panels ? 1 : 8);
@@ -82,7 +82,7 @@ static void reference(const struct op_call *call)
     enum dtype dtype = (enum dtype)params[EMBED_TABLE_DTYPE];
     uint64_t hidden = (uint64_t)params[EMBED_HIDDEN], pitch = (uint64_t)params[EMBED_PITCH];
     struct panel_form form;
-    panel_form(params[EMBED_TABLE_DTYPE], &form);
+    const bool panels = weight_layout_form((enum tensor_layout)params[EMBED_LAYOUT], params[EMBED_TABLE_DTYPE], &form);
     const float scale = op_float_param(params, EMBED_SCALE_BITS);
     int64_t rows = op_valid_rows(call);
     for (int64_t r = 0; r < rows; r++) {
@@ -90,7 +90,7 @@ static void reference(const struct op_call *call)
         uint64_t from = (uint64_t)row;
         for (uint64_t k = 0; k < hidden; k++) {
             float value = 0;
-            if (row >= 0 && params[EMBED_LAYOUT] == LAYOUT_PANEL16)
+            if (row >= 0 && panels)
                 panel_read(&form, call->operands[EMBED_TABLE], from, pitch, k, 1, &value);
             else if (row >= 0)
                 value = op_element(call->operands[EMBED_TABLE], (int64_t)(from * pitch + k), dtype);
@@ -112,27 +112,24 @@ static const char *misfit(const int64_t *params, const struct plan_geometry *geo
 
 static const char *illegal(const int64_t *params)
 {
+    const int64_t encoding = params[EMBED_TABLE_DTYPE];
+    if (!weight_layout_has((enum tensor_layout)params[EMBED_LAYOUT], encoding))
+        return op_no_kernel(encoding_find(encoding), "table_dtype");
     return params[EMBED_PITCH] < params[EMBED_HIDDEN] ? "parameter pitch is less than hidden" : NULL;
 }
 
 static const char *cpu_illegal(const int64_t *params)
 {
-    struct panel_form form;
-    const int64_t encoding = params[EMBED_TABLE_DTYPE];
-    if (params[EMBED_LAYOUT] == LAYOUT_PANEL16 ? panel_form(encoding, &form)
-                                               : encoding_is_plain((enum encoding_id)encoding))
-        return NULL;
-    return op_no_kernel(encoding_find(encoding), "table_dtype");
+    return params[EMBED_LAYOUT] == LAYOUT_FRAGMENT16 ? "parameter layout is FRAGMENT16, which CPU code does not read"
+                                                     : NULL;
 }
 
 static bool table_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                         uint64_t *bytes)
 {
     (void)geometry, (void)target;
-    const uint64_t rows = (uint64_t)params[EMBED_VOCAB], pitch = (uint64_t)params[EMBED_PITCH];
-    const uint64_t plain[] = {rows, pitch, dtype_bytes((enum dtype)params[EMBED_TABLE_DTYPE])};
-    if (params[EMBED_LAYOUT] == LAYOUT_ROW_MAJOR) return checked_product(plain, 3, bytes);
-    return checked_mul(panel_count(rows), panel_bytes(pitch, params[EMBED_TABLE_DTYPE]), bytes);
+    return weight_layout_bytes((enum tensor_layout)params[EMBED_LAYOUT], params[EMBED_TABLE_DTYPE],
+                               (uint64_t)params[EMBED_VOCAB], (uint64_t)params[EMBED_PITCH], bytes);
 }
 
 static const struct op_param param_schema[EMBED_PARAMS] = {
@@ -144,7 +141,7 @@ static const struct op_param param_schema[EMBED_PARAMS] = {
     [EMBED_SHARDED] = {"sharded", 7, PARAM_INTEGER, PARAM_OF_PRESENT, EMBED_HEADER, .most = 1},
     [EMBED_OUT_DTYPE] = {"out_dtype", 8, PARAM_DTYPE, PARAM_OF_DTYPE, EMBED_OUT, .fallback = DTYPE_F32},
     [EMBED_LAYOUT] = {"layout", 9, PARAM_INTEGER, PARAM_OF_LAYOUT, EMBED_TABLE, .least = LAYOUT_ROW_MAJOR,
-                      .most = LAYOUT_PANEL16},
+                      .most = LAYOUT_FRAGMENT16},
     [EMBED_SCALE_BITS] = OP_SCALE_PARAM(OP_LATER_PARAM_ID),
 };
 static const struct op_operand operand_schema[EMBED_OPERANDS] = {

@@ -157,7 +157,8 @@ TEST(hostile_params_are_refused)
     test_refuses(&op_embed, params, &geometry,
                  TEST_CHANGES({EMBED_HIDDEN, 0}, {EMBED_VOCAB, 0}, {EMBED_VOCAB, 319},
                               /* a token could lie outside */ {EMBED_TABLE_DTYPE, DTYPE_I8}, {EMBED_TABLE_DTYPE, -1},
-                              {EMBED_SCALE_BITS, OP_FLOAT_MAX_BITS + 1}, {EMBED_LAYOUT, 2}, {EMBED_LAYOUT, -1}));
+                              {EMBED_SCALE_BITS, OP_FLOAT_MAX_BITS + 1}, {EMBED_LAYOUT, LAYOUT_FRAGMENT16},
+                              {EMBED_TABLE_DTYPE, ENCODING_E4M3_TENSOR}, {EMBED_LAYOUT, -1}));
 
     /* Several ranks: the table has this many rows and no others, or tokens would belong to the wrong rank. */
     struct plan_geometry shared = geometry;

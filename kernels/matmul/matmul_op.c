@@ -2,8 +2,8 @@
 /* The descriptor of matmul: its contract as checks on parameters, operands and sizes, its cost, its implementations. */
 #include "kernels/matmul/matmul.h"
 
-#include "formats/base/checked.h"
 #include "kernels/matmul/matmul_tile.h"
+#include "kernels/matmul/weight_layout.h"
 
 static uint64_t matmul_out_columns(const int64_t *params)
 {
@@ -18,12 +18,9 @@ static bool weight_bytes(const int64_t *params, const struct plan_geometry *geom
                          uint64_t *bytes)
 {
     (void)geometry;
-    const uint64_t n = (uint64_t)params[MATMUL_N], k = (uint64_t)params[MATMUL_K];
     const int64_t encoding = params[MATMUL_DTYPE];
-    const uint64_t row_major[] = {n, k, dtype_bytes((enum dtype)encoding)};
-    if (target == TARGET_CPU) return checked_mul(panel_count(n), panel_bytes(k, encoding), bytes);
-    if (matmul_is_coded(params)) return checked_mul(panel_count(n), fragment_bytes(k, encoding), bytes);
-    return checked_product(row_major, 3, bytes);
+    return weight_layout_bytes(weight_layout_of(target, encoding), encoding, (uint64_t)params[MATMUL_N],
+                               (uint64_t)params[MATMUL_K], bytes);
 }
 
 static bool workspace_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
@@ -79,6 +76,8 @@ static const char *const tunable_names[MATMUL_TUNABLES] = {
 
 static const char *illegal(const int64_t *params)
 {
+    struct panel_form form;
+    if (!panel_form(params[MATMUL_DTYPE], &form)) return op_no_kernel(form.encoding, "dtype");
     if (!matmul_is_gated(params)) return NULL;
     if (params[MATMUL_HAS_RESIDUAL]) return "a residual with a gate";
     if (params[MATMUL_SCALE_BITS] != OP_FLOAT_ONE_BITS) return "a scale with a gate";
@@ -87,10 +86,8 @@ static const char *illegal(const int64_t *params)
 
 static const char *cpu_illegal(const int64_t *params)
 {
-    struct panel_form form;
     if (params[MATMUL_HAS_NORM]) return "CPU code has no norm";
     if (params[MATMUL_COMPUTE_DTYPE] == DTYPE_F16) return "parameter compute_dtype is F16";
-    if (!panel_form(params[MATMUL_DTYPE], &form)) return op_no_kernel(form.encoding, "dtype");
     if (matmul_is_gated(params) && params[MATMUL_N] % (2 * PANEL_ROWS) != 0)
         return "parameter n is not a multiple of 32 with a gate";
     /* The instruction set with the most registers comes last: its reason names the actual error. */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """all_reduce's kernels on the host (all_reduce_on_host.cu): what they compute, what they leave in the buffers, and whom they blame,
-for every way of sharing rows and some shapes; what rope_append computes (rope_append_on_host.cu), and matmuls with coded weights
-(matmul_on_host.cu), for every encoding. How fast they are, and what a GPU's memory does to their stores, is for GPUs."""
+for every way of sharing rows and some shapes; what rope_append computes (rope_append_on_host.cu), matmuls with coded weights
+(matmul_on_host.cu) and embed with a coded table (embed_on_host.cu), for every encoding. How fast they are, and what a GPU's memory does to their stores, is for GPUs."""
 
 import concurrent.futures
 import itertools
@@ -196,6 +196,14 @@ class Emulation(unittest.TestCase):
         cases = [{**case, "SPOIL": spoil} for case in (gemv(DTYPE=19, ROWS=3, N=48, K=264), wgmma(DTYPE=24, ROWS=20, N=64, K=264))
                  for spoil in (1, 2)]
         self.check_defects(cases, ["out["] * len(cases))
+
+    def test_coded_embed(self):
+        program = os.path.join(self.folder, "embed")
+        made = subprocess.run([*COMPILE, "-o", program, "-x", "c++", os.path.join(HERE, "embed_on_host.cu"), "-x", "none",
+                               *self.packing()], capture_output=True, text=True, check=False)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        ran = subprocess.run([program], capture_output=True, text=True, check=False, timeout=SECONDS)
+        self.assertEqual((ran.returncode, ran.stdout), (0, ""))
 
     def test_rope_append(self):
         self.check(rotations())
