@@ -51,12 +51,10 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
         (cuda && !build_make_graph(build, &build->small_batch, PLAN_DECODE, true, status)) ||
         !build_make_graph(build, &build->prefill, PLAN_PREFILL, false, status))
         return false;
-    struct weight_types types = options->types;
     const enum dtype own = build->checkpoint.config.dtype;
-    if (cuda) types.matrices = (enum encoding_id)build_half_dtype(build);
     if (build->has_weights
-            ? !bind_weights(&build->decode, &build->checkpoint, &types, status)
-            : !assume_weights(&build->decode, own ? (enum encoding_id)own : ENCODING_BF16, &types, status))
+            ? !bind_weights(&build->decode, &build->checkpoint, &options->types, status)
+            : !assume_weights(&build->decode, own ? (enum encoding_id)own : ENCODING_BF16, &options->types, status))
         return false;
     return plan_weights(&build->decode, weights_bytes, status) &&
            share_weights(&build->prefill, &build->decode, status) &&
@@ -252,10 +250,9 @@ static bool write_tensor_table(struct build *build, struct status *status)
         const struct graph_weight *weight = &graph->weights[w];
         if (!weight->used) continue;
         struct engine_tensor *tensor = &tensors[count++];
-        bool panel = graph_weight_has_panels(graph, weight);
         tensor->name = weight->name;
         tensor->dtype = (enum dtype)weight->encoding;
-        tensor->layout = panel ? LAYOUT_PANEL16 : LAYOUT_ROW_MAJOR;
+        tensor->layout = graph_weight_layout(graph, weight);
         tensor->rank = weight->columns ? 2 : 1;
         tensor->shape[0] = weight->rows;
         tensor->shape[1] = weight->columns ? weight->depth : 0;

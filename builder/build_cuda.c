@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "builder/build_graph.h"
 #include "builder/golden/golden_cuda.h"
 #include "builder/gpu_record.h"
 #include "builder/lower/names.h"
@@ -131,17 +132,18 @@ static bool open_device(struct build *build, struct status *status)
 bool build_cuda_open(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
-    if (options->types.matrices && options->types.matrices != ENCODING_BF16 && options->types.matrices != ENCODING_F16)
-        return status_fail(status, STATUS_USAGE, "--dtype: the cuda target has bf16 and fp16 matrices, found %s",
-                           encoding_label(options->types.matrices));
-    if (options->compute && (enum encoding_id)options->compute != options->types.matrices)
-        return status_fail(status, STATUS_USAGE,
-                           "--compute: products of the cuda target have the type of the matrices (--dtype), found %s",
-                           dtype_name(options->compute));
+    if (options->types.matrices == ENCODING_F32)
+        return status_fail(
+            status, STATUS_USAGE,
+            "--dtype: the cuda target has bf16 and fp16 matrices, and codes (int8, int4, fp8, mxfp4, nvfp4); "
+            "found %s",
+            encoding_label(options->types.matrices));
+    if (options->compute && options->compute != build_half_dtype(build))
+        return status_fail(
+            status, STATUS_USAGE,
+            "--compute: products of this engine for GPUs are of %s, as its matrices (--dtype) say, found %s",
+            dtype_name(build_half_dtype(build)), dtype_name(options->compute));
     if (options->calibrate) return status_fail(status, STATUS_USAGE, "--calibrate: for the cpu target only");
-    if (options->types.head || options->types.kept_count)
-        return status_fail(status, STATUS_USAGE,
-                           "--head-dtype and --keep: the cuda target has all matrices in one type");
     if (options->kv_dtype && options->kv_dtype != DTYPE_BF16 && options->kv_dtype != DTYPE_F16)
         return status_fail(status, STATUS_USAGE, "--kv-dtype: the cuda target has bf16 and fp16 KV caches, found %s",
                            dtype_name(options->kv_dtype));

@@ -4,11 +4,23 @@
 #include "builder/arch/arch.h"
 #include "builder/passes/pass.h"
 
+static bool is_coded(enum encoding_id asked) { return asked != ENCODING_NONE && !encoding_is_plain(asked); }
+
+static bool codes_are_asked(const struct weight_types *types)
+{
+    bool asked = is_coded(types->matrices) || is_coded(types->head);
+    for (int k = 0; k < types->kept_count; k++) asked |= is_coded(types->kept[k].encoding);
+    return asked;
+}
+
 enum dtype build_half_dtype(const struct build *build)
 {
     const struct checkpoint *checkpoint = &build->checkpoint;
+    const struct weight_types *types = &build->options->types;
     enum dtype found = checkpoint->config.dtype;
-    if (build->options->types.matrices) return (enum dtype)build->options->types.matrices;
+    if (codes_are_asked(types)) return DTYPE_BF16;
+    if (types->matrices) return (enum dtype)types->matrices;
+    /* Tensors of a quantised checkpoint count as F32. */
     for (size_t t = 0; build->has_weights && t < checkpoint->tensor_count; t++) {
         if (checkpoint->tensors[t].rank != 2) continue;
         found = checkpoint->tensors[t].dtype;

@@ -5,8 +5,9 @@
 
 #include "builder/build_state.h"
 
-/* Matrices and 16-bit activations of a device have one dtype: as asked, else that of the checkpoint's matrices, bf16 for
- * wider ones. What config.json says counts only where there are no tensors. */
+/* Matrices without codes and 16-bit activations of a device have one dtype: bf16 where a matrix has codes, which kernels
+ * multiply as bf16; else as asked, else that of the checkpoint's matrices, bf16 for wider ones. What config.json says counts
+ * only where there are no tensors. */
 enum dtype build_half_dtype(const struct build *build);
 
 /* Imports the model and runs the passes. */

@@ -23,7 +23,7 @@ struct build_options {
     uint32_t gpus;             /* ranks that share the model; the CPU target has threads for them */
     int device;                /* CUDA: ordinal of the GPU to build on */
     bool no_peer_access;       /* CUDA, gpus > 1: they exchange data through host memory even if a direct link exists */
-    struct weight_types types; /* CUDA: 16-bit matrices only */
+    struct weight_types types; /* CUDA: matrices without codes are all BF16 or, where none has codes, all F16 */
     const char *calibrate;     /* CPU: file of text, or "self": text that the model draws; NULL: no calibration */
     bool no_accuracy;          /* CPU: do not measure what weights of fewer bits cost */
     enum dtype compute;        /* CPU: to what matmuls round activations, BF16 or F32 (DTYPE_NONE: likewise) */

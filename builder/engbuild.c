@@ -97,7 +97,7 @@ static int read_flags(struct command_line *line, int argc, char **argv)
         {"dtype", 0, "TYPE", .choice = &line->dtype, .choices = dtypes,
          .help =
              "matrices in the engine: auto, f32, fp16, bf16, int8, int4, fp8, mxfp4 or nvfp4 (default: auto, as in the "
-             "checkpoint; cuda: bf16 or fp16)"},
+             "checkpoint; cuda: not f32, and matrices without codes are bf16 where others have codes)"},
         {"group", 0, "32|64|128", .choice = &line->group, .choices = groups,
          .help = "with --dtype int4 or int8: elements of a row that share a scale (default: 128; int8: a row)"},
         {"head-dtype", 0, "TYPE", .choice = &line->head_dtype, .choices = dtypes, .given = &line->head_given,
@@ -114,11 +114,12 @@ static int read_flags(struct command_line *line, int argc, char **argv)
                  "size on "
                  "the disk"},
         {"compute", 0, "f32|bf16", .choice = &line->compute, .choices = compute_dtypes,
-         .help = "to what matrix products round activations (default: f32; cuda: as the matrices). bf16 reads prompts "
+         .help = "to what matrix products round activations (default: f32; cuda: as the matrices, bf16 with codes). "
+                 "bf16 reads prompts "
                  "faster "
                  "where the processor has AVX-512 BF16"},
         {"kv-dtype", 0, "f32|fp16|bf16", .choice = &line->kv_dtype, .choices = kv_dtypes,
-         .help = "KV cache (default: f32; cuda: as the matrices)"},
+         .help = "KV cache (default: f32; cuda: as the matrices, bf16 with codes)"},
         {"tune", 0, "off|quick|full", .choice = &line->tune, .choices = tune_levels,
          .help = "off: nothing is measured, cached records and defaults (default: quick)"},
         {"tuning-cache", 0, "FILE", .text = &options->tuning_cache,

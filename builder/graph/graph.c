@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/matmul/panel.h"
+#include "kernels/matmul/weight_layout.h"
 
 void graph_init(struct graph *graph, const struct model_config *config, enum plan_kind kind)
 {
@@ -252,11 +252,9 @@ struct graph_node *graph_append(struct graph *graph, enum plan_op op, uint32_t l
 
 uint64_t graph_interleave(const struct graph *graph) { return graph->target == TARGET_CPU ? PANEL_ROWS : 8; }
 
-bool graph_has_panels(const struct graph *graph) { return graph->target == TARGET_CPU; }
-
-bool graph_weight_has_panels(const struct graph *graph, const struct graph_weight *weight)
+enum tensor_layout graph_weight_layout(const struct graph *graph, const struct graph_weight *weight)
 {
-    return graph_has_panels(graph) && weight->form == WEIGHT_MATRIX;
+    return weight->form == WEIGHT_MATRIX ? weight_layout_of(graph->target, weight->encoding) : LAYOUT_ROW_MAJOR;
 }
 
 bool graph_is_small_batch(const struct graph *graph, int value)

@@ -20,7 +20,7 @@ enum { GRAPH_ABSENT = -1 }; /* an operand that a node does not have */
 /* Layout of a weight in the engine file. */
 enum weight_form {
     WEIGHT_ROW_MAJOR, /* row by row: vectors, untied embedding */
-    WEIGHT_MATRIX,    /* the layout that the target's matmul reads: PANEL16 on the CPU, row by row on devices */
+    WEIGHT_MATRIX,    /* the layout that the target's matmul reads: weight_layout_of (kernels/matmul/weight_layout.h) */
 };
 
 struct graph_weight {
@@ -68,9 +68,10 @@ struct graph {
     uint32_t ranks;                         /* 1, or what pass_shard splits the model into */
     enum plan_kind kind;
     enum engine_target target; /* TARGET_CPU unless the builder says otherwise */
-    enum dtype compute_dtype;  /* CUDA: dtype of matrices and of 16-bit values, F16 or BF16; CPU: BF16: matmuls round
+    enum dtype
+        compute_dtype; /* CUDA: dtype of matrices without codes and of 16-bit values, F16 or BF16; CPU: BF16: matmuls round
                                   activations to it */
-    bool small_batch;          /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
+    bool small_batch; /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
     struct graph_node *nodes;
     int node_count, node_capacity;
     struct graph_value *values;
@@ -118,10 +119,8 @@ struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op,
 /* Rows of gate, then of up, that alternate where a matmul has the SwiGLU epilogue: a panel on the CPU; on devices half of the
  * 16 rows of a matrix instruction, so that both halves of a product meet in one thread. */
 uint64_t graph_interleave(const struct graph *graph);
-/* Whether matrices for matmul are in PANEL16 layout. */
-bool graph_has_panels(const struct graph *graph);
-/* Whether this weight is in PANEL16 layout. */
-bool graph_weight_has_panels(const struct graph *graph, const struct graph_weight *weight);
+/* Layout of a weight in the engine file; that of matrices depends on their encoding. */
+enum tensor_layout graph_weight_layout(const struct graph *graph, const struct graph_weight *weight);
 /* Whether the value has at most GRAPH_SMALL_BATCH rows in every plan. */
 bool graph_is_small_batch(const struct graph *graph, int value);
 

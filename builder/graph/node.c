@@ -86,7 +86,7 @@ static int64_t dtype_of(const struct graph *graph, const struct graph_node *node
 
 static int64_t layout_of(const struct graph *graph, const struct graph_node *node, int operand)
 {
-    return graph_weight_has_panels(graph, &graph->weights[node->operands[operand]]) ? LAYOUT_PANEL16 : LAYOUT_ROW_MAJOR;
+    return graph_weight_layout(graph, &graph->weights[node->operands[operand]]);
 }
 
 static int64_t param_of(const struct graph *graph, const struct graph_node *node, int index,

@@ -9,7 +9,7 @@
 #include "builder/weights/weights.h"
 #include "formats/base/checked.h"
 #include "formats/base/file.h"
-#include "kernels/matmul/panel.h"
+#include "kernels/matmul/weight_layout.h"
 
 /* ---- claims: sources take every element of every tensor of a checkpoint, and none twice ----
  *
@@ -258,8 +258,7 @@ static bool patterns_match(const struct graph *graph, const struct weight_types 
 }
 
 /* What `types` asks for; ENCODING_NONE: nothing. */
-static enum encoding_id asked_encoding(const struct graph *graph, const struct graph_weight *weight,
-                                       const struct weight_types *types)
+static enum encoding_id asked_encoding(const struct graph_weight *weight, const struct weight_types *types)
 {
     enum encoding_id asked = types->matrices;
     if (!weight->columns) return ENCODING_NONE;
@@ -269,23 +268,45 @@ static enum encoding_id asked_encoding(const struct graph *graph, const struct g
             asked = types->kept[k].encoding;
             break;
         }
-    return encoding_is_plain(asked) || graph_weight_has_panels(graph, weight) ? asked : ENCODING_NONE;
+    return encoding_is_plain(asked) || weight->form == WEIGHT_MATRIX ? asked : ENCODING_NONE;
+}
+
+/* Devices multiply activations of one type by every matrix; codes are multiplied as BF16. */
+static bool has_multiplied_type(const struct graph *graph, const struct graph_weight *weight, struct status *status)
+{
+    const enum dtype type = graph->compute_dtype;
+    if (!weight->columns) return true;
+    if (!encoding_is_plain(weight->encoding))
+        return type == DTYPE_BF16 ||
+               status_fail(
+                   status, STATUS_BAD_INPUT,
+                   "weight '%s': a GPU multiplies its codes (%s) as BF16, and the other matrices are %s; choose "
+                   "--dtype bf16, or another type for this weight (--keep)",
+                   weight->name, encoding_label(weight->encoding), dtype_name(type));
+    return (int)weight->encoding == (int)type ||
+           status_fail(status, STATUS_BAD_INPUT,
+                       "weight '%s': expected %s, which all matrices without codes have in this engine for GPUs, found "
+                       "%s (--dtype, --head-dtype, --keep)",
+                       weight->name, dtype_name(type), encoding_label(weight->encoding));
 }
 
 /* Changes the encoding of the weight's tensors into that which the engine has. */
 static bool choose_encoding(const struct graph *graph, struct graph_weight *weight, const struct checkpoint *checkpoint,
                             const struct weight_types *types, struct status *status)
 {
-    const enum encoding_id asked = asked_encoding(graph, weight, types);
-    if (asked != ENCODING_NONE) weight->encoding = asked;
-    if (checkpoint && graph_weight_has_panels(graph, weight)) {
+    const enum encoding_id asked = asked_encoding(weight, types);
+    if (asked != ENCODING_NONE)
+        weight->encoding = asked;
+    else if (graph->target == TARGET_CUDA && weight->columns)
+        weight->encoding = (enum encoding_id)graph->compute_dtype;
+    if (checkpoint && weight->form == WEIGHT_MATRIX) {
         const enum encoding_id found = coded_encoding(weight, checkpoint, graph->ranks);
         weight->keeps_codes = found != ENCODING_NONE && (asked == ENCODING_NONE || asked == found);
         if (weight->keeps_codes) weight->encoding = found;
     }
-    struct panel_form form;
-    if (graph_weight_has_panels(graph, weight) && !panel_form(weight->encoding, &form))
-        return status_fail(status, STATUS_INTERNAL, "weight '%s': %s has no panels", weight->name,
+    if (graph->target == TARGET_CUDA && !has_multiplied_type(graph, weight, status)) return false;
+    if (!weight_layout_has(graph_weight_layout(graph, weight), weight->encoding))
+        return status_fail(status, STATUS_INTERNAL, "weight '%s': no layout has %s", weight->name,
                            encoding_name(weight->encoding));
     const enum encoding_id splits = coded_that_splits(weight, weight->encoding, graph->ranks);
     if (splits == weight->encoding || (splits != ENCODING_NONE && !types->fixed_group)) {
@@ -352,13 +373,8 @@ bool assume_weights(struct graph *graph, enum encoding_id encoding, const struct
 
 static bool packed_bytes(const struct graph *graph, const struct graph_weight *weight, uint64_t *bytes)
 {
-    struct encoding_layout layout;
     const uint64_t columns = weight->form == WEIGHT_MATRIX ? weight->depth : weight->columns ? weight->columns : 1;
-    if (graph_weight_has_panels(graph, weight))
-        return checked_mul(panel_count(weight->rows), panel_bytes(columns, weight->encoding), bytes);
-    if (!encoding_layout(weight->encoding, weight->rows, columns, &layout)) return false;
-    *bytes = layout.bytes;
-    return true;
+    return weight_layout_bytes(graph_weight_layout(graph, weight), weight->encoding, weight->rows, columns, bytes);
 }
 
 bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *status)

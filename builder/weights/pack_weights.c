@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The weight section as a function of its offset. Every weight is a sequence of units of one size, each of which can be made
- * by itself from its sources; so threads can make any part of the section, and the file does not depend on who made which.
- * The units of a weight with several planes are blocks of rows, of which every plane has a part. */
+ * by itself from its sources; so threads can make any part of the section, and the file does not depend on who made which. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -14,12 +13,11 @@
 #include "builder/weights/shard.h"
 #include "builder/weights/weights.h"
 #include "formats/base/checked.h"
-#include "kernels/matmul/panel.h"
+#include "kernels/matmul/weight_layout.h"
 
 enum unit {
     UNIT_PANEL, /* PANEL_ROWS rows of a matrix as a panel */
     UNIT_ROW,   /* a row of a matrix, or of vectors: an element */
-    UNIT_BLOCK, /* rows that share scales; part of each plane */
     UNIT_CODED, /* PANEL_ROWS rows of codes with scales as a panel */
 };
 
@@ -36,8 +34,8 @@ struct weight_share {
     uint64_t offset;                   /* in the weight section */
     const struct rank_source *sources; /* [weight->source_count] */
     enum unit unit;
-    uint64_t depth;             /* elements of a row as the engine has it */
-    uint64_t unit_bytes, units; /* UNIT_BLOCK: bytes of a block that is a weight of its own */
+    uint64_t depth; /* elements of a row as the engine has it */
+    uint64_t unit_bytes, units;
     uint64_t unit_rows;
     struct panel_form form; /* UNIT_CODED */
     const float *factors;   /* UNIT_CODED: of a calibrated weight, else NULL */
@@ -54,7 +52,7 @@ struct packer {
 /* Buffers of one thread to make a unit. */
 struct scratch {
     uint8_t *converted;     /* UNIT_PANEL, UNIT_ROW: rows in the engine's encoding that need conversion or padding */
-    float *values;          /* UNIT_BLOCK: [unit_rows, depth]; UNIT_CODED: a row */
+    float *values;          /* UNIT_CODED: a row */
     struct coded_row coded; /* UNIT_CODED */
     uint8_t *unit;          /* one that does not lie in the part as a whole */
     /* A source that has an element that is not finite, or not in its new encoding, and where; NULL: none so far. */
@@ -173,27 +171,6 @@ static const void *encoded_row(const struct weight_share *share, uint64_t row, u
     return converted;
 }
 
-/* Rows of a block, as a weight of its own. */
-static void make_block(const struct weight_share *share, uint64_t first_row, uint64_t rows, struct scratch *scratch,
-                       uint8_t *to)
-{
-    const struct graph_weight *weight = share->weight;
-    const uint64_t columns = columns_of(weight);
-    memset(scratch->values, 0, rows * share->depth * sizeof(float));
-    for (uint64_t i = 0; i < rows; i++) {
-        uint64_t row = first_row + i;
-        const struct rank_source *from = source_of_row(share, &row);
-        if (from)
-            source_read(from->source, from->tensor, row, from->slice.first_column, columns,
-                        scratch->values + i * share->depth);
-    }
-    uint64_t refused;
-    if (encoding_from_float(weight->encoding, rows, share->depth, scratch->values, to, &refused)) return;
-    uint64_t row = first_row + refused / share->depth;
-    const struct rank_source *from = source_of_row(share, &row);
-    if (from) refuse(scratch, from, row, from->slice.first_column + refused % share->depth);
-}
-
 /* A panel of codes: padding rows and columns are zeros. */
 static void make_coded(const struct weight_share *share, uint64_t unit, struct scratch *scratch, uint8_t *to)
 {
@@ -261,56 +238,15 @@ static void make_bytes(const struct weight_share *share, uint64_t first, uint64_
     }
 }
 
-/* Bytes [first, end) of a weight of several planes; bytes outside of the planes are left as they are. */
-static void make_planes(const struct weight_share *share, uint64_t first, uint64_t end, struct scratch *scratch,
-                        uint8_t *to)
+static void describe_units(struct weight_share *share, enum tensor_layout layout)
 {
     const struct graph_weight *weight = share->weight;
-    struct encoding_layout whole, own;
-    if (!encoding_layout(weight->encoding, weight->rows, share->depth, &whole)) return;
-    for (int p = 0; p < PLANE_COUNT; p++) {
-        /* Codes and global scales have a line for every row, scales and zeros for every block. */
-        const uint64_t lines = p == PLANE_CODES || p == PLANE_GLOBAL ? share->unit_rows : 1;
-        const uint64_t begin = whole.planes[p].offset, part = lines * whole.planes[p].pitch;
-        const uint64_t from = first > begin ? first : begin;
-        const uint64_t until = end < begin + whole.planes[p].bytes ? end : begin + whole.planes[p].bytes;
-        if (from >= until) continue;
-        for (uint64_t unit = (from - begin) / part; unit < share->units && begin + unit * part < until; unit++) {
-            const uint64_t first_row = unit * share->unit_rows, left = weight->rows - first_row;
-            const uint64_t rows = left < share->unit_rows ? left : share->unit_rows;
-            if (!encoding_layout(weight->encoding, rows, share->depth, &own)) return;
-            make_block(share, first_row, rows, scratch, scratch->unit);
-            const uint64_t at = begin + unit * part, part_end = at + own.planes[p].bytes;
-            const uint64_t copy = at > from ? at : from, copy_end = part_end < until ? part_end : until;
-            memcpy(to + (copy - first), scratch->unit + own.planes[p].offset + (copy - at), copy_end - copy);
-        }
-    }
-}
-
-static void describe_units(struct weight_share *share, bool panels)
-{
-    const struct graph_weight *weight = share->weight;
-    const uint64_t block = encoding_find(weight->encoding)->block_rows;
+    const bool panels = weight_layout_form(layout, weight->encoding, &share->form);
     share->depth = weight->form == WEIGHT_MATRIX ? weight->depth : columns_of(weight);
-    if (!encoding_is_plain(weight->encoding) && panels) {
-        share->unit = UNIT_CODED;
-        share->unit_rows = PANEL_ROWS;
-        share->unit_bytes = panel_bytes(weight->depth, weight->encoding);
-        panel_form(weight->encoding, &share->form);
-    } else if (!encoding_is_plain(weight->encoding)) {
-        share->unit = UNIT_BLOCK;
-        share->unit_rows = block && block < weight->rows ? block : weight->rows;
-        share->unit_bytes = encoding_bytes(weight->encoding, share->unit_rows, share->depth);
-    } else if (panels) {
-        share->unit = UNIT_PANEL;
-        share->unit_rows = PANEL_ROWS;
-        share->unit_bytes = panel_bytes(weight->depth, weight->encoding);
-    } else {
-        share->unit = UNIT_ROW;
-        share->unit_rows = 1;
-        share->unit_bytes = share->depth * element_bytes(weight);
-    }
+    share->unit = !panels ? UNIT_ROW : encoding_is_plain(weight->encoding) ? UNIT_PANEL : UNIT_CODED;
+    share->unit_rows = panels ? PANEL_ROWS : 1;
     share->units = (weight->rows + share->unit_rows - 1) / share->unit_rows;
+    weight_layout_bytes(layout, weight->encoding, share->unit_rows, share->depth, &share->unit_bytes);
 }
 
 struct packer *packer_open(const struct graph *graph, const struct checkpoint *checkpoint, uint64_t total_bytes,
@@ -345,7 +281,7 @@ struct packer *packer_open(const struct graph *graph, const struct checkpoint *c
                     .slice = shard_slice(source, rank, graph->ranks),
                 };
             }
-            describe_units(share, graph_weight_has_panels(graph, weight));
+            describe_units(share, graph_weight_layout(graph, weight));
             if (graph->calibration) share->factors = calibration_factors(graph->calibration, rank, w);
             share->left = weight->bytes;
         }
@@ -410,18 +346,14 @@ static bool read_share(struct weight_share *share, uint64_t offset, uint64_t siz
     const uint64_t begin = share->offset > offset ? share->offset : offset,
                    end = share->offset + weight->bytes < offset + size ? share->offset + weight->bytes : offset + size;
     const uint64_t rows = share->unit_rows * share->depth;
-    const bool block = share->unit == UNIT_BLOCK, coded = share->unit == UNIT_CODED;
-    struct scratch scratch = {.converted = malloc(block || coded ? 1 : rows * element_bytes(weight)),
-                              .values = malloc(block   ? rows * sizeof(float)
-                                               : coded ? share->depth * sizeof(float)
-                                                       : 1),
+    const bool coded = share->unit == UNIT_CODED;
+    struct scratch scratch = {.converted = malloc(coded ? 1 : rows * element_bytes(weight)),
+                              .values = malloc(coded ? share->depth * sizeof(float) : 1),
                               .unit = malloc(share->unit_bytes)};
     bool ok = scratch.converted && scratch.values && scratch.unit &&
               (!coded || coded_row_open(&scratch.coded, &share->form, share->depth));
     if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
-    if (ok)
-        (block ? make_planes : make_bytes)(share, begin - share->offset, end - share->offset, &scratch,
-                                           to + (begin - offset));
+    if (ok) make_bytes(share, begin - share->offset, end - share->offset, &scratch, to + (begin - offset));
     free(scratch.converted);
     free(scratch.values);
     free(scratch.unit);

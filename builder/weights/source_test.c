@@ -10,7 +10,7 @@
 #include "builder/test_model.h"
 #include "builder/weights/coded.h"
 #include "builder/weights/shard.h"
-#include "kernels/matmul/panel.h"
+#include "kernels/matmul/weight_layout.h"
 
 enum { HEADS = 6, KV_HEADS = 6, HEAD_DIM = 8, HIDDEN = 22, INNER = 24, WIDTH = HEADS * HEAD_DIM, EXPERTS = 3 };
 enum { MOST_TENSORS = 8, TENSOR_BYTES = 1 << 18 };
@@ -91,8 +91,16 @@ static float element(const struct fixture *f, size_t tensor, uint64_t index)
     return value;
 }
 
+/* As a build for these matrices chooses it. */
+static void set_compute_dtype(struct fixture *f, enum encoding_id matrices)
+{
+    if (f->graph.target == TARGET_CUDA)
+        f->graph.compute_dtype = encoding_is_plain(matrices) ? (enum dtype)matrices : DTYPE_BF16;
+}
+
 static bool bind_and_plan(struct fixture *f, enum encoding_id matrices, struct status *status)
 {
+    set_compute_dtype(f, matrices);
     return pass_shard.run(&f->graph, status) &&
            bind_weights(&f->graph, &f->checkpoint, &(struct weight_types){.matrices = matrices}, status) &&
            plan_weights(&f->graph, &f->total_bytes, status);
@@ -272,11 +280,14 @@ static float shared_element(const struct fixture *f, const struct source_case *c
 static void expect_coded_panels(const struct fixture *f, const struct graph_weight *weight, uint32_t rank,
                                 const float *values, const uint8_t *bytes, const char *name)
 {
-    const uint64_t depth = weight->depth, panel = panel_bytes(depth, weight->encoding);
+    const enum tensor_layout layout = graph_weight_layout(&f->graph, weight);
+    const uint64_t depth = weight->depth;
     struct panel_form form;
     struct coded_row row;
-    uint64_t refused;
-    assert_true(panel_form(weight->encoding, &form));
+    uint64_t refused, panel;
+    assert_int_equal(layout, f->graph.target == TARGET_CPU ? LAYOUT_PANEL16 : LAYOUT_FRAGMENT16);
+    assert_true(weight_layout_form(layout, weight->encoding, &form));
+    assert_true(weight_layout_bytes(layout, weight->encoding, PANEL_ROWS, depth, &panel));
     assert_int_equal(weight->bytes, panel_count(weight->rows) * panel);
     assert_true(coded_row_open(&row, &form, depth));
     uint8_t *expected = malloc(panel);
@@ -302,8 +313,14 @@ static void expect_coded_panels(const struct fixture *f, const struct graph_weig
 /* Whether matrices of the target can have the encoding. */
 static bool fits_target(enum engine_target target, enum encoding_id encoding)
 {
-    struct panel_form form;
-    return target != TARGET_CPU || panel_form(encoding, &form);
+    return weight_layout_has(weight_layout_of(target, encoding), encoding);
+}
+
+/* Whether the case begins with a whole group of the encoding, too. */
+static bool fits_case(enum engine_target target, enum encoding_id encoding, const struct source_case *c)
+{
+    const uint32_t group = encoding_find(encoding)->block_columns;
+    return fits_target(target, encoding) && (!group || c->source.first_column % group == 0);
 }
 
 /* Compares a rank's weight with dense values [rows, depth], which are encoded here as a whole. */
@@ -313,13 +330,13 @@ static void expect_weight(const struct fixture *f, const struct graph_weight *we
     const uint64_t rows = weight->rows, depth = weight->depth ? weight->depth : 1;
     const uint8_t *at = bytes + f->total_bytes / f->graph.ranks * rank + weight->offset;
     uint64_t refused;
-    if (graph_weight_has_panels(&f->graph, weight) && !encoding_is_plain(weight->encoding)) {
+    if (!encoding_is_plain(weight->encoding)) {
         expect_coded_panels(f, weight, rank, values, at, name);
         return;
     }
     uint8_t *encoded = malloc(encoding_bytes(weight->encoding, rows, depth));
     assert_true(encoding_from_float(weight->encoding, rows, depth, values, encoded, &refused));
-    if (!graph_weight_has_panels(&f->graph, weight)) {
+    if (graph_weight_layout(&f->graph, weight) == LAYOUT_ROW_MAJOR) {
         assert_int_equal(weight->bytes, encoding_bytes(weight->encoding, rows, depth));
         if (memcmp(at, encoded, weight->bytes) != 0)
             fail_msg("%s in %s: rank %u of %u differs", name, encoding_name(weight->encoding), rank, f->graph.ranks);
@@ -410,14 +427,14 @@ TEST(every_kind_of_source)
             }
 }
 
-/* Weights of several planes, whose blocks cross what ranks and sources have. */
+/* Codes, whose panels cross what ranks and sources have. */
 TEST(every_encoding)
 {
     for (size_t e = 0; encoding_at(e); e++)
         for (size_t c = 0; c < CASES; c++)
             for (uint32_t ranks = 1; ranks <= 3; ranks += 2) {
                 const enum engine_target target = c % 2 ? TARGET_CPU : TARGET_CUDA;
-                if (!fits_target(target, encoding_at(e)->id)) continue;
+                if (!fits_case(target, encoding_at(e)->id, &cases[c])) continue;
                 expect_case(&cases[c], ranks, target, c % 3 ? SHARD_ROWS : SHARD_NONE, dtypes[c % 3],
                             encoding_at(e)->id);
             }
@@ -454,6 +471,7 @@ TEST(several_sources_make_a_weight)
                     assert_int_equal(weight->rows, (uint64_t)count * each);
                     if (interleaved) weight->interleave = group, weight->rows = 2 * padded;
                     weight->depth = HIDDEN + 2; /* K is padded */
+                    set_compute_dtype(&f, encoding_at(e)->id);
                     bool ok = bind_weights(&f.graph, &f.checkpoint,
                                            &(struct weight_types){.matrices = encoding_at(e)->id}, &status) &&
                               plan_weights(&f.graph, &f.total_bytes, &status);
@@ -645,6 +663,73 @@ TEST(sources_that_contradict_themselves)
     end(&f);
 }
 
+/* ---- types of a GPU's matrices ---- */
+
+struct gpu_matrices {
+    struct weight_types types;
+    enum dtype compute_dtype, tensor;
+    const char *refused;                                /* NULL: they are accepted */
+    enum encoding_id matrix, kept, row_major, no_layer; /* what they get */
+};
+
+/* A matrix, another one that a pattern names, a table that no matmul reads, and the LM head. */
+static void expect_gpu_matrices(const struct gpu_matrices *expected)
+{
+    struct fixture f;
+    struct status status = {0};
+    static const char *const names[] = {"a", "b.kept", "c", "d"};
+    static const uint64_t shape[] = {WIDTH, 128};
+    begin(&f, 1, TARGET_CUDA);
+    f.graph.compute_dtype = expected->compute_dtype;
+    for (int i = 0; i < 4; i++) {
+        add_tensor(&f, names[i], expected->tensor, 2, shape);
+        graph_weight_from(&f.graph, i == 3 ? GRAPH_NO_LAYER : 0, i == 2 ? WEIGHT_ROW_MAJOR : WEIGHT_MATRIX,
+                          &(struct weight_source){.shape = {WIDTH, 128}}, "%s", names[i]);
+    }
+    bool ok = bind_weights(&f.graph, &f.checkpoint, &expected->types, &status);
+    if (expected->refused) {
+        test_expect_failure(ok, &status, STATUS_BAD_INPUT, expected->refused);
+    } else {
+        test_expect_success(ok, &status);
+        const enum encoding_id wanted[] = {expected->matrix, expected->kept, expected->row_major, expected->no_layer};
+        for (int i = 0; i < 4; i++) {
+            const struct graph_weight *weight = &f.graph.weights[i];
+            assert_int_equal(weight->encoding, wanted[i]);
+            assert_int_equal(graph_weight_layout(&f.graph, weight),
+                             encoding_is_plain(wanted[i]) ? LAYOUT_ROW_MAJOR : LAYOUT_FRAGMENT16);
+        }
+    }
+    end(&f);
+}
+
+TEST(matrices_without_codes_have_one_type_on_a_gpu)
+{
+    const struct weight_types none = {0}, fp16 = {.matrices = ENCODING_F16},
+                              int4 = {.matrices = ENCODING_INT4_G128, .head = ENCODING_INT8_CHANNEL},
+                              kept = {.kept = {{"*.kept", ENCODING_NVFP4}}, .kept_count = 1},
+                              plain = {.matrices = ENCODING_INT4_G64,
+                                       .kept = {{"*.kept", ENCODING_BF16}},
+                                       .kept_count = 1},
+                              as_it_is = {.matrices = ENCODING_INT4_G64, .kept = {{"*.kept"}}, .kept_count = 1},
+                              other = {.matrices = ENCODING_INT4_G64,
+                                       .kept = {{"*.kept", ENCODING_F32}},
+                                       .kept_count = 1};
+    const enum encoding_id f16 = ENCODING_F16, bf16 = ENCODING_BF16;
+    const struct gpu_matrices all[] = {
+        {none, DTYPE_BF16, DTYPE_F32, NULL, bf16, bf16, bf16, bf16},
+        {none, DTYPE_F16, DTYPE_F16, NULL, f16, f16, f16, f16},
+        {fp16, DTYPE_F16, DTYPE_BF16, NULL, f16, f16, f16, f16},
+        {int4, DTYPE_BF16, DTYPE_F16, NULL, ENCODING_INT4_G128, ENCODING_INT4_G128, bf16, ENCODING_INT8_CHANNEL},
+        {kept, DTYPE_BF16, DTYPE_F16, NULL, bf16, ENCODING_NVFP4, bf16, bf16},
+        {plain, DTYPE_BF16, DTYPE_F16, NULL, ENCODING_INT4_G64, bf16, bf16, ENCODING_INT4_G64},
+        {as_it_is, DTYPE_BF16, DTYPE_F16, NULL, ENCODING_INT4_G64, bf16, bf16, ENCODING_INT4_G64},
+        {other, DTYPE_BF16, DTYPE_BF16, "'b.kept': expected BF16|found F32|--keep", 0, 0, 0, 0},
+        {fp16, DTYPE_BF16, DTYPE_F16, "'a': expected BF16|found F16", 0, 0, 0, 0},
+        {int4, DTYPE_F16, DTYPE_F16, "'a'|its codes (int4_g128) as BF16|the other matrices are F16", 0, 0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) expect_gpu_matrices(&all[i]);
+}
+
 /* ---- elements that are refused ---- */
 
 static uint64_t place_of(const struct weight_source *source, uint64_t row, uint64_t column)
@@ -662,8 +747,9 @@ TEST(odd_elements_are_named_as_they_lie)
                 struct status status = {0};
                 uint8_t *bytes = NULL;
                 char words[80];
-                if (!fits_target(c % 2 ? TARGET_CPU : TARGET_CUDA, encoding_at(e)->id)) continue;
-                begin(&f, ranks, c % 2 ? TARGET_CPU : TARGET_CUDA);
+                const enum engine_target target = c % 2 ? TARGET_CPU : TARGET_CUDA;
+                if (!fits_case(target, encoding_at(e)->id, &cases[c])) continue;
+                begin(&f, ranks, target);
                 add_tensor(&f, "t0", dtypes[(c + e) % 3], rank_of(&cases[c].source), cases[c].source.shape);
                 const int id = graph_weight_from(&f.graph, 0, WEIGHT_MATRIX, &cases[c].source, "t0");
                 graph_shard(&f.graph, id, SHARD_ROWS);
