@@ -47,9 +47,9 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
 {
     const struct build_options *options = build->options;
     bool cuda = build->target == TARGET_CUDA;
-    if (!build_make_graph(build, &build->decode, PLAN_DECODE, false, status) ||
-        (cuda && !build_make_graph(build, &build->small_batch, PLAN_DECODE, true, status)) ||
-        !build_make_graph(build, &build->prefill, PLAN_PREFILL, false, status))
+    if (!build_make_graph(build, &build->decode, build->target, PLAN_DECODE, false, status) ||
+        (cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, true, status)) ||
+        !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, false, status))
         return false;
     const enum dtype own = build->checkpoint.config.dtype;
     if (build->has_weights

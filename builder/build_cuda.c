@@ -143,7 +143,6 @@ bool build_cuda_open(struct build *build, struct status *status)
             status, STATUS_USAGE,
             "--compute: products of this engine for GPUs are of %s, as its matrices (--dtype) say, found %s",
             dtype_name(build_half_dtype(build)), dtype_name(options->compute));
-    if (options->calibrate) return status_fail(status, STATUS_USAGE, "--calibrate: for the cpu target only");
     if (options->kv_dtype && options->kv_dtype != DTYPE_BF16 && options->kv_dtype != DTYPE_F16)
         return status_fail(status, STATUS_USAGE, "--kv-dtype: the cuda target has bf16 and fp16 KV caches, found %s",
                            dtype_name(options->kv_dtype));

@@ -29,14 +29,16 @@ enum dtype build_half_dtype(const struct build *build)
     return found == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
 }
 
-bool build_make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool small_batch,
-                      struct status *status)
+bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
+                      bool small_batch, struct status *status)
 {
     graph_init(graph, &build->checkpoint.config, kind);
-    graph->target = build->target;
-    graph->compute_dtype = build->target == TARGET_CPU ? build->options->compute : build_half_dtype(build);
+    graph->target = target;
+    graph->compute_dtype = target == TARGET_CPU ? build->options->compute : build_half_dtype(build);
     graph->small_batch = small_batch;
     graph->ranks = build->options->gpus;
     if (graph->ranks > 1) graph->rank_config = &build->rank_config;
-    return import_graph(graph, status) && run_passes(graph, build->options->dump_after, build->options->out, status);
+    /* Dumps show the engine's graphs. */
+    const char *dump_after = target == build->target ? build->options->dump_after : NULL;
+    return import_graph(graph, status) && run_passes(graph, dump_after, build->options->out, status);
 }

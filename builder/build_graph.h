@@ -10,8 +10,8 @@
  * only where there are no tensors. */
 enum dtype build_half_dtype(const struct build *build);
 
-/* Imports the model and runs the passes. */
-bool build_make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool small_batch,
-                      struct status *status);
+/* Imports the model for a target, the build's or the CPU, and runs the passes. */
+bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
+                      bool small_batch, struct status *status);
 
 #endif

@@ -24,8 +24,8 @@ struct build_options {
     int device;                /* CUDA: ordinal of the GPU to build on */
     bool no_peer_access;       /* CUDA, gpus > 1: they exchange data through host memory even if a direct link exists */
     struct weight_types types; /* CUDA: matrices without codes are all BF16 or, where none has codes, all F16 */
-    const char *calibrate;     /* CPU: file of text, or "self": text that the model draws; NULL: no calibration */
-    bool no_accuracy;          /* CPU: do not measure what weights of fewer bits cost */
+    const char *calibrate;     /* file of text, or "self": text that the model draws; NULL: no calibration */
+    bool no_accuracy;          /* do not measure what weights of fewer bits cost */
     enum dtype compute;        /* CPU: to what matmuls round activations, BF16 or F32 (DTYPE_NONE: likewise) */
     enum dtype kv_dtype;       /* DTYPE_NONE: F32 on the CPU, that of the matrices on a GPU */
     enum tune_level tune;

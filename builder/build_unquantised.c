@@ -6,17 +6,23 @@
 
 #include "builder/build_graph.h"
 #include "builder/golden/calibrate.h"
+#include "builder/lower/plan_memory.h"
 #include "builder/weights/weights.h"
 #include "formats/base/file.h"
 #include "formats/tokenizer/tokenizer.h"
 
-/* The model with the checkpoint's weights, packed into a file beside the engine that is removed at the end. */
-struct unquantised {
+/* The model on the processor: a decode plan, and weights packed into a file beside the engine that is removed at the end. */
+struct cpu_model {
     struct graph graph;
     struct manifest manifest; /* the engine's, with the sizes of this one */
     struct plan plan;
     struct engine_writer *writer;
     const uint8_t *weights;
+};
+
+struct unquantised {
+    struct cpu_model model; /* with the checkpoint's weights */
+    struct cpu_model coded; /* with the engine's codes, where the engine is for a GPU */
     struct calibration calibration;
 };
 
@@ -41,28 +47,75 @@ static const struct plan *plan_to_measure(const struct build *build)
     return best;
 }
 
-static bool open_unquantised(struct build *build, struct status *status)
+static void cpu_model_close(struct cpu_model *model)
+{
+    plan_free(&model->plan);
+    if (model->writer) engine_writer_abandon(model->writer);
+    graph_free(&model->graph);
+}
+
+/* How a plan of the CPU lies in memory: as one of the engine, where that is for the CPU. */
+static bool lower_on_cpu(const struct build *build, struct cpu_model *model, struct status *status)
+{
+    struct lowering lowering = build->lowering;
+    struct manifest *manifest = &model->manifest;
+    struct plan_geometry *geometry = &lowering.geometry;
+    const uint32_t rows = plan_to_measure(build)->header.rows;
+    if (build->target != TARGET_CPU) {
+        lowering.kv_dtype = DTYPE_F32;
+        geometry->page_bytes = build->checkpoint.config.layers *
+                               kv_layer_bytes(&build->rank_config, geometry->page_tokens, lowering.kv_dtype);
+        if (!lower_exchange_bytes(&model->graph, &lowering, rows, rows, &lowering.exchange_bytes, status)) return false;
+        manifest->target = TARGET_CPU;
+        manifest->kv_dtype = lowering.kv_dtype;
+        manifest->geometry.page_bytes = geometry->page_bytes;
+        if (!lower_comm_bytes(&lowering, &manifest->comm_bytes))
+            return status_fail(status, STATUS_BAD_INPUT, "what ranks exchange does not fit into 64-bit sizes");
+    }
+    if (!lower_plan(&model->graph, &lowering, rows, &model->plan, status)) return false;
+    manifest->arena_bytes = model->plan.header.arena_bytes;
+    manifest->step_bytes = model->plan.header.step_bytes;
+    return true;
+}
+
+/* The file has the engine's name and `suffix`. `calibration`: of the same weights; NULL: none. */
+static bool cpu_model_open(struct build *build, struct cpu_model *model, const char *suffix,
+                           const struct weight_types *types, const struct calibration *calibration,
+                           struct status *status)
 {
     char *path = NULL;
+    if (asprintf(&path, "%s.%s", build->options->output, suffix) < 0)
+        return status_fail(status, STATUS_MACHINE, "out of memory");
+    model->manifest = build->manifest;
+    model->writer = engine_writer_begin(path, status);
+    free(path);
+    if (!model->writer || !build_make_graph(build, &model->graph, TARGET_CPU, PLAN_DECODE, false, status) ||
+        !bind_weights(&model->graph, &build->checkpoint, types, status) ||
+        !plan_weights(&model->graph, &model->manifest.weights_bytes, status))
+        return false;
+    model->graph.calibration = calibration;
+    return pack_weights(&model->graph, &build->checkpoint, model->writer, model->manifest.weights_bytes, build->team,
+                        NULL, NULL, status) &&
+           lower_on_cpu(build, model, status) && engine_writer_map_weights(model->writer, &model->weights, status);
+}
+
+/* Calibration knows weights by their numbers. */
+static bool has_same_weights(const struct graph *a, const struct graph *b, struct status *status)
+{
+    bool same = a->weight_count == b->weight_count;
+    for (int w = 0; same && w < a->weight_count; w++) same = strcmp(a->weights[w].name, b->weights[w].name) == 0;
+    return same || status_fail(status, STATUS_INTERNAL, "the graphs of engine and processor have different weights");
+}
+
+static bool open_unquantised(struct build *build, struct status *status)
+{
     static const struct weight_types as_in_checkpoint = {.matrices = ENCODING_NONE};
-    if (build->unquantised && build->unquantised->weights) return true;
+    if (build->unquantised && build->unquantised->model.weights) return true;
     build_unquantised_close(build);
     struct unquantised *own = build->unquantised = calloc(1, sizeof *own);
-    if (!own || asprintf(&path, "%s.unquantised", build->options->output) < 0)
-        return status_fail(status, STATUS_MACHINE, "out of memory");
-    own->manifest = build->manifest;
-    own->writer = engine_writer_begin(path, status);
-    free(path);
-    if (!own->writer || !build_make_graph(build, &own->graph, PLAN_DECODE, false, status) ||
-        !bind_weights(&own->graph, &build->checkpoint, &as_in_checkpoint, status) ||
-        !plan_weights(&own->graph, &own->manifest.weights_bytes, status) ||
-        !pack_weights(&own->graph, &build->checkpoint, own->writer, own->manifest.weights_bytes, build->team, NULL,
-                      NULL, status) ||
-        !lower_plan(&own->graph, &build->lowering, plan_to_measure(build)->header.rows, &own->plan, status))
-        return false;
-    own->manifest.arena_bytes = own->plan.header.arena_bytes;
-    own->manifest.step_bytes = own->plan.header.step_bytes;
-    return engine_writer_map_weights(own->writer, &own->weights, status);
+    if (!own) return status_fail(status, STATUS_MACHINE, "out of memory");
+    return cpu_model_open(build, &own->model, "unquantised", &as_in_checkpoint, NULL, status) &&
+           has_same_weights(&own->model.graph, &build->decode, status);
 }
 
 void build_unquantised_close(struct build *build)
@@ -71,11 +124,15 @@ void build_unquantised_close(struct build *build)
     if (!own) return;
     build->decode.calibration = NULL;
     calibration_close(&own->calibration);
-    plan_free(&own->plan);
-    if (own->writer) engine_writer_abandon(own->writer);
-    graph_free(&own->graph);
+    cpu_model_close(&own->model);
+    cpu_model_close(&own->coded);
     free(own);
     build->unquantised = NULL;
+}
+
+static struct accuracy_model view_of(const struct cpu_model *model)
+{
+    return (struct accuracy_model){&model->manifest, &model->plan, model->weights};
 }
 
 /* ---- calibration ---- */
@@ -127,8 +184,11 @@ bool build_calibrate(struct build *build, struct status *status)
         ok = status_fail(status, STATUS_USAGE,
                          "--calibrate: only with matrices that get codes of 4 bits (--dtype int4, mxfp4 "
                          "or nvfp4)");
-    ok = ok && calibrate(&(struct accuracy_model){&own->manifest, &own->plan, own->weights}, &own->graph, tokens.ids,
-                         tokens.count, build->team, build->machine.isa, &build->progress, &own->calibration, status);
+    if (ok) {
+        const struct accuracy_model model = view_of(&own->model);
+        ok = calibrate(&model, &own->model.graph, tokens.ids, tokens.count, build->team, build->machine.isa,
+                       &build->progress, &own->calibration, status);
+    }
     if (ok) build->decode.calibration = &own->calibration;
     free(folder);
     token_buffer_free(&tokens);
@@ -137,15 +197,31 @@ bool build_calibrate(struct build *build, struct status *status)
 
 /* ---- accuracy ---- */
 
+/* The engine's model on the processor. A GPU's is packed once more, with the same codes: how the GPU rounds is not measured. */
+static bool open_quantised(struct build *build, const uint8_t *weights, struct accuracy_model *model,
+                           struct status *status)
+{
+    struct unquantised *own = build->unquantised;
+    const struct calibration *calibration = own->calibration.matrices ? &own->calibration : NULL;
+    *model = (struct accuracy_model){&build->manifest, plan_to_measure(build), weights};
+    if (build->target == TARGET_CPU) return true;
+    if (!cpu_model_open(build, &own->coded, "quantised", &build->options->types, calibration, status)) return false;
+    *model = view_of(&own->coded);
+    return true;
+}
+
 bool build_find_accuracy(struct build *build, const uint8_t *weights, struct status *status)
 {
-    if (build->options->no_accuracy || build->target != TARGET_CPU || !has_new_codes(&build->decode)) return true;
+    struct accuracy_model quantised;
+    if (build->options->no_accuracy || !has_new_codes(&build->decode)) return true;
     progress_stage(&build->progress, "accuracy");
-    bool ok = open_unquantised(build, status);
+    bool ok = open_unquantised(build, status) && open_quantised(build, weights, &quantised, status);
     struct unquantised *own = build->unquantised;
-    ok = ok && measure_accuracy(&(struct accuracy_model){&own->manifest, &own->plan, own->weights},
-                                &(struct accuracy_model){&build->manifest, plan_to_measure(build), weights},
-                                build->team, build->machine.isa, &build->progress, &build->manifest.accuracy, status);
+    if (ok) {
+        const struct accuracy_model unquantised = view_of(&own->model);
+        ok = measure_accuracy(&unquantised, &quantised, build->team, build->machine.isa, &build->progress,
+                              &build->manifest.accuracy, status);
+    }
     if (ok && own->calibration.matrices) build->manifest.accuracy.calibration_tokens = own->calibration.tokens;
     build_unquantised_close(build);
     if (ok || status->code != STATUS_MACHINE) return ok;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stages of a build that run the model with the weights that the checkpoint has: calibration and the accuracy of
- * encodings. Private to build.c. */
+ * encodings: on the processor, whatever the target. Private to build.c. */
 #ifndef BUILDER_BUILD_UNQUANTISED_H
 #define BUILDER_BUILD_UNQUANTISED_H
 
