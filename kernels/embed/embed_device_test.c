@@ -1,14 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/embed/embed.h"
-#include "formats/engine/engine_file.h"
 #include "kernels/cuda/test_launch.h"
+#include "kernels/matmul/test_coded.h"
+#include "kernels/matmul/weight_layout.h"
 
 enum { SHARED_BY = 3 }; /* ranks, where they share the vocabulary */
 
 static float value_of(int64_t token, int64_t k) { return (float)((token * 31 + k * 7) % 1999) * 0.013f - 9.0f; }
 
+/* What the elements of the table are after they were encoded. */
+static const float *make_table(struct test_launch *launch, struct test_random *random)
+{
+    const int64_t *params = launch->params, vocab = params[EMBED_VOCAB], pitch = params[EMBED_PITCH];
+    float *table = test_take(&launch->memory, (size_t)(vocab * pitch) * sizeof *table);
+    struct panel_form form;
+    if (fragment_form(params[EMBED_TABLE_DTYPE], &form)) {
+        const uint64_t panel = fragment_bytes((uint64_t)pitch, params[EMBED_TABLE_DTYPE]);
+        uint8_t *panels = launch->host[EMBED_TABLE];
+        test_coded_matrix(random, &form, panel, (uint64_t)vocab, (uint64_t)pitch, panels, table);
+        /* To the bit: not what the codes stand for, rounded in another order. */
+        for (int64_t row = 0; row < vocab; row++)
+            panel_read(&form, panels, (uint64_t)row, (uint64_t)pitch, 0, (uint64_t)pitch, table + row * pitch);
+        return table;
+    }
+    for (int64_t i = 0; i < vocab * pitch; i++) table[i] = value_of(i / pitch, i % pitch);
+    test_launch_encode(launch, EMBED_TABLE, table);
+    return test_launch_decode(launch, EMBED_TABLE);
+}
+
 /* rank < 0: not sharded; else tokens are of all ranks' shares of `vocab` rows each, and the others' rows become zero. */
-static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, int64_t vocab, enum dtype dtype, int rank,
+static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, int64_t vocab, int64_t dtype, int rank,
                   enum dtype out_dtype)
 {
     const float scale = rows % 2 ? 1 : 0.22f;
@@ -16,16 +37,14 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, in
     const struct comm_header header = {.rank = (uint32_t)rank, .ranks = SHARED_BY};
     int64_t params[EMBED_PARAMS] = {rows, 1, hidden, pitch, vocab, dtype, rank >= 0, out_dtype};
     params[EMBED_SCALE_BITS] = test_float_bits(scale);
+    params[EMBED_LAYOUT] = weight_layout_of(TARGET_CUDA, dtype);
     test_complete_params(&op_embed, params);
     struct test_random random = {(uint64_t)(rows * 77 + hidden)};
     struct test_launch launch;
     test_launch_open(&launch, &device_embed, params, valid);
-    float *table = test_take(&launch.memory, (size_t)(vocab * pitch) * sizeof *table);
     float *row = test_take(&launch.memory, (size_t)hidden * sizeof *row);
     int32_t *tokens = launch.host[EMBED_TOKENS];
-    for (int64_t i = 0; i < vocab * pitch; i++) table[i] = value_of(i / pitch, i % pitch);
-    test_launch_encode(&launch, EMBED_TABLE, table);
-    const float *rounded = test_launch_decode(&launch, EMBED_TABLE);
+    const float *table = make_table(&launch, &random);
     if (rank >= 0) memcpy(launch.host[EMBED_HEADER], &header, sizeof header);
     for (int64_t r = 0; r < rows; r++)
         tokens[r] = r < valid ? (int32_t)test_random_range(&random, 0, tokens_in_all - 1) : INT32_MIN + (int32_t)r;
@@ -40,12 +59,12 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, in
     for (int64_t r = 0; r < valid; r++) {
         int64_t token = tokens[r] - first;
         bool here = token >= 0 && token < vocab;
-        for (int64_t k = 0; k < hidden; k++) row[k] = here ? rounded[token * pitch + k] * scale : 0;
+        for (int64_t k = 0; k < hidden; k++) row[k] = here ? table[token * pitch + k] * scale : 0;
         test_round(row, (size_t)hidden, out_dtype);
         for (int64_t k = 0; k < hidden; k++)
             if (out[r * hidden + k] != row[k])
                 fail_msg("rows %d hidden %d %s to %s, rank %d: row %d column %d", (int)rows, (int)hidden,
-                         dtype_name(dtype), dtype_name(out_dtype), rank, (int)r, (int)k);
+                         encoding_label(dtype), dtype_name(out_dtype), rank, (int)r, (int)k);
     }
     test_launch_assert_rows_untouched(&launch, EMBED_OUT);
     test_launch_close(&launch);
@@ -65,6 +84,20 @@ TEST(gathers)
     check(3, 2, 1, 1, 1, DTYPE_F16, -1, DTYPE_F32);
     check(9, 8, 2048, 2048, 100, DTYPE_F32, -1, DTYPE_BF16); /* rounds */
     check(9, 8, 33, 35, 100, DTYPE_F32, -1, DTYPE_F16);
+}
+
+TEST(gathers_codes)
+{
+    TEST_NEEDS_DEVICE();
+    for (size_t e = 0; encoding_at(e); e++) {
+        struct panel_form form;
+        const int64_t encoding = encoding_at(e)->id;
+        if (!fragment_form(encoding, &form)) continue;
+        check(1, 1, 2048, 2048, 320, encoding, -1, DTYPE_F32);
+        check(16, 11, 1024, 1024, 100, encoding, -1, DTYPE_BF16);
+        check(7, 7, 250, 256, 17, encoding, 1, DTYPE_F16);
+        check(300, 257, 2000, 2048, 50, encoding, 2, DTYPE_F32);
+    }
 }
 
 /* A rank's share of the vocabulary: its tokens' rows, and zeros. */
