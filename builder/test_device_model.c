@@ -79,10 +79,12 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, e
     return import_graph(graph, status) && run_passes(graph, NULL, NULL, status);
 }
 
-static bool try_ranks(struct test_device_model *model, const char *source, enum dtype compute_dtype, uint64_t slots,
+static bool try_ranks(struct test_device_model *model, const char *source, int64_t matrices, uint64_t slots,
                       uint64_t context, uint32_t ranks, struct status *status)
 {
     enum { PAGE_TOKENS = 64 };
+    const struct weight_types types = {.matrices = (enum encoding_id)matrices};
+    const enum dtype compute_dtype = matrices == ENCODING_F16 ? DTYPE_F16 : DTYPE_BF16;
     memset(model, 0, sizeof *model);
     model->name = source;
     model->ranks = ranks;
@@ -99,12 +101,9 @@ static bool try_ranks(struct test_device_model *model, const char *source, enum 
     struct graph *wide = &model->graphs[TEST_LARGE_BATCH];
     for (int g = 0; g < TEST_GRAPHS; g++)
         if (!make_graph(model, (enum test_graph)g, compute_dtype, status)) return false;
-    if (model->has_checkpoint)
-        test_expect_success(bind_weights(wide, &model->checkpoint,
-                                         &(struct weight_types){.matrices = (enum encoding_id)compute_dtype}, status),
-                            status);
-    else
-        assume_weights(wide, (enum encoding_id)compute_dtype, NULL, NULL);
+    bool bound = model->has_checkpoint ? bind_weights(wide, &model->checkpoint, &types, status)
+                                       : assume_weights(wide, (enum encoding_id)compute_dtype, &types, status);
+    if (!bound) return false;
     test_expect_success(plan_weights(wide, &model->weights_bytes, status), status);
     for (int g = 0; g < TEST_GRAPHS; g++)
         if (g != TEST_LARGE_BATCH) test_expect_success(share_weights(&model->graphs[g], wide, status), status);
@@ -123,25 +122,24 @@ static bool try_ranks(struct test_device_model *model, const char *source, enum 
     return true;
 }
 
-bool test_device_model_try(struct test_device_model *model, const char *source, enum dtype compute_dtype,
-                           uint64_t slots, uint64_t context, struct status *status)
+bool test_device_model_try(struct test_device_model *model, const char *source, int64_t matrices, uint64_t slots,
+                           uint64_t context, struct status *status)
 {
-    return try_ranks(model, source, compute_dtype, slots, context, 1, status);
+    return try_ranks(model, source, matrices, slots, context, 1, status);
 }
 
-bool test_device_model_open_ranks(struct test_device_model *model, const char *source, enum dtype compute_dtype,
-                                  uint32_t ranks)
+bool test_device_model_open_ranks(struct test_device_model *model, const char *source, int64_t matrices, uint32_t ranks)
 {
     struct status status = {0};
-    if (try_ranks(model, source, compute_dtype, 64, 512, ranks, &status)) return true;
+    if (try_ranks(model, source, matrices, 64, 512, ranks, &status)) return true;
     test_device_model_close(model);
     return false;
 }
 
-void test_device_model_open(struct test_device_model *model, const char *source, enum dtype compute_dtype)
+void test_device_model_open(struct test_device_model *model, const char *source, int64_t matrices)
 {
     struct status status = {0};
-    test_expect_success(test_device_model_try(model, source, compute_dtype, 64, 512, &status), &status);
+    test_expect_success(test_device_model_try(model, source, matrices, 64, 512, &status), &status);
 }
 
 void test_device_model_close(struct test_device_model *model)

@@ -28,13 +28,13 @@ struct test_device_model {
  * Each is a folder or the text of a config.json. */
 const char *test_device_model_source(size_t index);
 
-/* `slots` sequences of at most `context` tokens. `compute_dtype`: DTYPE_BF16 or DTYPE_F16. False with a message: a pass or the
- * import refused. The model must not be moved afterwards. */
-bool test_device_model_try(struct test_device_model *model, const char *source, enum dtype compute_dtype,
-                           uint64_t slots, uint64_t context, struct status *status);
-void test_device_model_open(struct test_device_model *model, const char *source, enum dtype compute_dtype);
+/* `slots` sequences of at most `context` tokens. `matrices`: ENCODING_BF16, ENCODING_F16, or one with scales, with which all
+ * else is BF16. False with a message: a pass or the import refused. The model must not be moved afterwards. */
+bool test_device_model_try(struct test_device_model *model, const char *source, int64_t matrices, uint64_t slots,
+                           uint64_t context, struct status *status);
+void test_device_model_open(struct test_device_model *model, const char *source, int64_t matrices);
 /* Shared by several ranks; false where there are no equal shares. */
-bool test_device_model_open_ranks(struct test_device_model *model, const char *source, enum dtype compute_dtype,
+bool test_device_model_open_ranks(struct test_device_model *model, const char *source, int64_t matrices,
                                   uint32_t ranks);
 void test_device_model_close(struct test_device_model *model);
 

@@ -18,7 +18,7 @@
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
 
-enum { GRANULE = PLAN_ALIGNMENT };
+enum { GRANULE = PLAN_ALIGNMENT, CODED_MOST_ROWS = 8 };
 
 static const uint32_t decode_rows[] = {1, 2, 3, 7, 8, 9, 16, 33, 64};
 static const uint32_t prefill_rows[] = {1, 2, 8, 9, 32, 127, 512, 2048};
@@ -135,6 +135,11 @@ static void check_schema(const struct test_device_model *model, const struct dev
     test_expect_success(op_verify(&view, 0, TARGET_CUDA, &geometry, "plan", &status), &status);
 }
 
+static uint64_t op_bytes_of_w(const int64_t *params)
+{
+    return matmul_device_operand_bytes(params, matmul_device_operand(params, MATMUL_W));
+}
+
 static void check_params(const struct test_device_model *model, const struct graph *graph,
                          const struct device_plan *plan, uint32_t index)
 {
@@ -148,7 +153,8 @@ static void check_params(const struct test_device_model *model, const struct gra
         const bool norm = node->operands[MATMUL_NORM] >= 0;
         assert_int_equal(params[MATMUL_N], weight->rows);
         assert_int_equal(params[MATMUL_K], weight->depth);
-        assert_int_equal(params[MATMUL_DTYPE], graph->compute_dtype);
+        assert_int_equal(params[MATMUL_DTYPE], weight->encoding);
+        assert_int_equal(weight->bytes, op_bytes_of_w(params));
         assert_int_equal(params[MATMUL_OUT_DTYPE], graph->values[node->operands[MATMUL_OUT]].dtype);
         assert_int_equal(params[MATMUL_INPUT_DTYPE], norm ? DTYPE_F32 : graph->compute_dtype);
         assert_int_equal(params[MATMUL_EPILOGUE], node->params[MATMUL_EPILOGUE]);
@@ -157,8 +163,12 @@ static void check_params(const struct test_device_model *model, const struct gra
     } else if (node->op == OP_EMBED) {
         assert_int_equal(params[EMBED_SHARDED], graph->ranks > 1);
         assert_int_equal(params[EMBED_OUT_DTYPE], graph->values[node->operands[EMBED_OUT]].dtype);
-        const uint64_t vocab = graph->weights[node->operands[EMBED_TABLE]].rows;
+        const struct graph_weight *table = &graph->weights[node->operands[EMBED_TABLE]];
+        const uint64_t vocab = table->rows;
         assert_int_equal(params[EMBED_VOCAB], vocab);
+        assert_int_equal(params[EMBED_TABLE_DTYPE], table->encoding);
+        assert_int_equal(params[EMBED_LAYOUT],
+                         encoding_is_plain(table->encoding) ? LAYOUT_ROW_MAJOR : LAYOUT_FRAGMENT16);
         if (graph->ranks > 1) assert_int_equal(vocab, (model->config.vocab_size + graph->ranks - 1) / graph->ranks);
     } else if (node->op == OP_ALL_REDUCE) {
         bool norm = node->operands[ALL_REDUCE_NORM] >= 0;
@@ -403,6 +413,38 @@ TEST(every_plan_of_every_model)
             }
             test_device_model_close(&model);
         }
+}
+
+/* Each encoding that kernels for GPUs read, on one rank or two. */
+TEST(plans_of_coded_matrices)
+{
+    static struct test_device_model model;
+    const char *source;
+    size_t coded = 0, tables = 0, e = 0;
+    for (size_t m = 0; (source = test_device_model_source(m)); m++)
+        for (uint32_t ranks = 1; ranks <= 2; ranks++, e++) {
+            struct panel_form form;
+            while (!encoding_at(e) || !fragment_form(encoding_at(e)->id, &form)) e = encoding_at(e) ? e + 1 : 0;
+            if (!test_device_model_open_ranks(&model, source, encoding_at(e)->id, ranks)) continue;
+            const struct graph *graph = &model.graphs[TEST_LARGE_BATCH];
+            for (int n = 0; n < graph->node_count; n++) {
+                const struct graph_node *node = &graph->nodes[n];
+                if (node->op == OP_MATMUL)
+                    coded += !encoding_is_plain(graph->weights[node->operands[MATMUL_W]].encoding);
+                if (node->op == OP_EMBED)
+                    tables += !encoding_is_plain(graph->weights[node->operands[EMBED_TABLE]].encoding);
+            }
+            if (ranks > 1) test_device_model_exchange(&model, CODED_MOST_ROWS);
+            for (int g = 0; g < TEST_GPUS; g++) {
+                test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
+                for (int r = 0; r < DECODES && decode_rows[r] <= CODED_MOST_ROWS; r++)
+                    lower_and_check(&model, &test_gpus[g], PLAN_DECODE, decode_rows[r]);
+                for (int r = 0; r < PREFILLS && prefill_rows[r] <= CODED_MOST_ROWS; r++)
+                    lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, prefill_rows[r]);
+            }
+            test_device_model_close(&model);
+        }
+    assert_true(coded > 40 && tables > 2);
 }
 
 /* One sum for the embedding and for each layer's halves, with everything that follows inside; the logits' columns are
