@@ -8,7 +8,9 @@
 
 #include <dlfcn.h>
 
+#include "builder/weights/source.h"
 #include "kernels/cuda/executor.h"
+#include "kernels/matmul/weight_layout.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
 static const char fake_folder[] = "tests/fake_cuda/whole";
@@ -231,12 +233,12 @@ TEST(same_input_same_bytes)
 }
 
 /* Every plan, replayed twice as a graph, then launch by launch. */
-TEST(every_plan_runs_as_planned)
+static void run_every_plan(const char *path)
 {
     struct loaded loaded;
     struct cuda_kernels kernels;
     struct status status = {0};
-    load_file(&loaded, lowered_engine_path());
+    load_file(&loaded, path);
     const struct engine *engine = &loaded.engine;
     bool ok = cuda_kernels_load(&kernels, &loaded.device, engine->kernels, engine->kernel_count, &status);
     test_expect_success(ok, &status);
@@ -264,6 +266,69 @@ TEST(every_plan_runs_as_planned)
     cuda_kernels_free(&kernels, &loaded.device);
     unload(&loaded);
     assert_int_equal(fake.misuse(), 0);
+}
+
+TEST(every_plan_runs_as_planned) { run_every_plan(lowered_engine_path()); }
+
+/* What panels say of a matrix is what its codes were made of, about. */
+static void expect_near(const struct engine *engine, const struct engine_tensor *tensor,
+                        const struct checkpoint *checkpoint)
+{
+    const uint64_t rows = tensor->shape[0], columns = tensor->shape[1];
+    const struct tensor_view *source = checkpoint_find(checkpoint, tensor->name);
+    struct panel_form form;
+    assert_true(weight_layout_form(tensor->layout, (int64_t)tensor->dtype, &form));
+    if (!source) return; /* of several tensors */
+    float *values = malloc(columns * sizeof *values);
+    double errors = 0, squares = 0;
+    assert_non_null(values);
+    for (uint64_t row = 0; row < rows; row++) {
+        panel_read(&form, engine->weights + tensor->offset, row, columns, 0, columns, values);
+        for (uint64_t k = 0; k < columns; k++) {
+            const float wanted = source_tensor_element(source, row * columns + k);
+            errors += (double)(values[k] - wanted) * (values[k] - wanted);
+            squares += (double)wanted * wanted;
+        }
+    }
+    free(values);
+    if (!(errors > 0 && errors < 0.02 * squares))
+        fail_msg("%s: squared errors are %g of %g", tensor->name, errors, squares);
+}
+
+/* The table is also the LM head. */
+TEST(an_engine_of_codes)
+{
+    static const enum encoding_id encodings[] = {ENCODING_INT4_G32, ENCODING_NVFP4, ENCODING_INT8_CHANNEL};
+    struct checkpoint checkpoint;
+    struct status status = {0};
+    char *folder = test_folder();
+    test_expect_success(checkpoint_open(&checkpoint, "tests/models/fables", false, arch_read_config, &status), &status);
+    for (size_t e = 0; e < sizeof encodings / sizeof *encodings; e++) {
+        struct lowered_engine wanted;
+        struct engine engine;
+        int matrices = 0;
+        lowered_engine_init(&wanted);
+        wanted.matrices = encodings[e];
+        memset(wanted.decode_rows, 0, sizeof wanted.decode_rows),
+            memset(wanted.prefill_rows, 0, sizeof wanted.prefill_rows);
+        wanted.decode_rows[0] = 1, wanted.decode_rows[1] = 8, wanted.prefill_rows[0] = 8;
+        lowered_engine_write(&wanted, test_path(folder, "coded.eng"));
+        test_expect_success(engine_open(&engine, test_path(folder, "coded.eng"), &status), &status);
+        assert_int_equal(engine.manifest.weight_encoding, encodings[e]);
+        for (size_t t = 0; t < engine.tensor_count; t++) {
+            const struct engine_tensor *tensor = &engine.tensors[t];
+            assert_int_equal(tensor->layout, tensor->rank == 2 ? LAYOUT_FRAGMENT16 : LAYOUT_ROW_MAJOR);
+            if (tensor->rank != 2) continue;
+            assert_int_equal(tensor->dtype, encodings[e]);
+            expect_near(&engine, tensor, &checkpoint);
+            matrices++;
+        }
+        assert_int_equal(matrices, 21);
+        engine_close(&engine);
+        run_every_plan(test_path(folder, "coded.eng"));
+    }
+    checkpoint_close(&checkpoint);
+    test_folder_remove(folder);
 }
 
 /* Loads kernels, binds and replays a decode and a prefill plan, and releases all. */

@@ -14,6 +14,7 @@ void lowered_engine_init(struct lowered_engine *engine)
     *engine = (struct lowered_engine){
         .model = "tests/models/fables",
         .gpu = TEST_GPU_90,
+        .matrices = ENCODING_BF16,
         .slots = LOWERED_ENGINE_SLOTS,
         .context = LOWERED_ENGINE_CONTEXT,
         .decode_rows = {1, 2, 4, 8, 16},
@@ -69,8 +70,8 @@ static void lower(const struct test_device_model *model, const struct device_fac
 /* ---- the other sections ---- */
 
 static void write_manifest(struct engine_writer *writer, const struct test_device_model *model,
-                           const struct device_facts *gpu, const struct plan *plans, size_t plan_count,
-                           struct plan_geometry *geometry)
+                           enum encoding_id matrices, const struct device_facts *gpu, const struct plan *plans,
+                           size_t plan_count, struct plan_geometry *geometry)
 {
     const struct model_config *config = &model->config;
     struct status status = {0};
@@ -86,7 +87,7 @@ static void write_manifest(struct engine_writer *writer, const struct test_devic
         .kv_heads = config->kv_heads,
         .head_dim = config->head_dim,
         .parameters = count_parameters(&model->graphs[TEST_LARGE_BATCH]),
-        .weight_encoding = (enum encoding_id)model->graphs[TEST_LARGE_BATCH].compute_dtype,
+        .weight_encoding = matrices,
         .kv_dtype = model->lowering.kv_dtype,
         .geometry = model->lowering.geometry,
         .weights_bytes = model->weights_bytes,
@@ -129,7 +130,7 @@ static void write_tensors(struct engine_writer *writer, const struct graph *grap
         tensors[count++] = (struct engine_tensor){
             .name = weight->name,
             .dtype = (enum dtype)weight->encoding,
-            .layout = LAYOUT_ROW_MAJOR,
+            .layout = graph_weight_layout(graph, weight),
             .rank = weight->columns ? 2 : 1,
             .shape = {weight->rows, weight->columns ? weight->depth : 0},
             .offset = weight->offset,
@@ -164,7 +165,7 @@ void lowered_engine_write(const struct lowered_engine *engine, const char *to)
     struct status status = {0};
     const struct device_facts *gpu = &test_gpus[engine->gpu];
     size_t decodes = count_rows(engine->decode_rows), prefills = count_rows(engine->prefill_rows), count = 0;
-    bool ok = test_device_model_try(&model, engine->model, DTYPE_BF16, engine->slots, engine->context, &status);
+    bool ok = test_device_model_try(&model, engine->model, engine->matrices, engine->slots, engine->context, &status);
     test_expect_success(ok, &status);
     test_device_model_scratch(&model, gpu, engine->decode_rows, decodes);
     for (size_t i = 0; i < decodes; i++) lower(&model, gpu, PLAN_DECODE, engine->decode_rows[i], &set, &plans[count++]);
@@ -180,7 +181,7 @@ void lowered_engine_write(const struct lowered_engine *engine, const char *to)
     team_destroy(team);
     test_expect_success(ok, &status);
     struct plan_geometry geometry;
-    write_manifest(writer, &model, gpu, plans, count, &geometry);
+    write_manifest(writer, &model, engine->matrices, gpu, plans, count, &geometry);
     write_tensors(writer, graph);
     struct engine_kernel *kernels = kernel_set_view(&set);
     assert_non_null(kernels);

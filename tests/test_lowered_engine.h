@@ -13,13 +13,14 @@ enum { LOWERED_ENGINE_SLOTS = 16, LOWERED_ENGINE_CONTEXT = 384, LOWERED_ENGINE_M
 struct lowered_engine {
     const char *model; /* folder of a checkpoint */
     enum test_gpu gpu; /* TEST_GPU_90: the default of the fake driver */
+    enum encoding_id matrices;
     uint64_t slots, context;
     uint32_t decode_rows[LOWERED_ENGINE_MOST_PLANS],
         prefill_rows[LOWERED_ENGINE_MOST_PLANS]; /* increasing, 0-terminated */
     const struct engine_golden *golden;          /* NULL: none */
 };
 
-/* The shipped model; decode plans of 1, 2, 4, 8, 16 rows, prefill plans of 8 and 64. */
+/* The shipped model in BF16; decode plans of 1, 2, 4, 8, 16 rows, prefill plans of 8 and 64. */
 void lowered_engine_init(struct lowered_engine *engine);
 /* The same arguments give the same bytes. Ends the test on failure. */
 void lowered_engine_write(const struct lowered_engine *engine, const char *path);
