@@ -11,8 +11,8 @@
 template <class P> struct embed_body {
     static constexpr int THREADS = LAYOUT_ELEMENTWISE_THREADS;
     static constexpr bool CODED = fragment_is_coded(P::TABLE_DTYPE);
-    /* Elements per thread: 16 bytes of a 16-bit table, where rows keep that alignment. Of a coded row a warp reads 64 bytes
-     * of codes of 4 bits. */
+    /* Elements per thread: 16 bytes of a 16-bit table, where rows keep that alignment; one of a coded table, where 32 codes
+     * of 4 bits lie in 64 bytes. */
     static constexpr int VECTOR = !CODED && P::HIDDEN % 8 == 0 && P::PITCH % 8 == 0 ? 8 : 1;
     static constexpr int BLOCKS_PER_ROW = (P::HIDDEN / VECTOR + THREADS - 1) / THREADS;
 

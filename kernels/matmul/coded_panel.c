@@ -145,7 +145,7 @@ static struct place code_place(const struct panel_form *form, uint64_t row, uint
     return place;
 }
 
-/* Of the scale of group `place` of the head, in scales. */
+/* The place of the scale of group `place` in the head, in scales. */
 static uint64_t scale_index(const struct panel_form *form, uint64_t row, uint64_t place)
 {
     return form->fragments ? (row % 8 * form->span_groups + place) * 2 + row / 8 : place * PANEL_ROWS + row;

@@ -17,7 +17,7 @@ template <int ENCODING> struct fragment_element {
         return float_of_bits(magnitude << (23 - mantissa_bits) | sign) * float_of_bits(factor);
     }
 
-    /* Of element `k` of row `row` of the panel's strip whose codes begin at `codes`, less its zero. */
+    /* The number of element `k` of row `row` of the panel's strip whose codes begin at `codes`, less its zero. */
     static __device__ __forceinline__ float code(const u8 *codes, u32 row, u32 k, int zero)
     {
         constexpr u32 LANE_K = LAYOUT.bits == 4 ? 64 : 32;
