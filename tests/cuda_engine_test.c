@@ -309,9 +309,6 @@ TEST(an_engine_of_codes)
         int matrices = 0;
         lowered_engine_init(&wanted);
         wanted.matrices = encodings[e];
-        memset(wanted.decode_rows, 0, sizeof wanted.decode_rows),
-            memset(wanted.prefill_rows, 0, sizeof wanted.prefill_rows);
-        wanted.decode_rows[0] = 1, wanted.decode_rows[1] = 8, wanted.prefill_rows[0] = 8;
         lowered_engine_write(&wanted, test_path(folder, "coded.eng"));
         test_expect_success(engine_open(&engine, test_path(folder, "coded.eng"), &status), &status);
         assert_int_equal(engine.manifest.weight_encoding, encodings[e]);

@@ -25,7 +25,6 @@ CUBLASLT, CUDNN = ("libcublasLt.so.13", "libcublasLt.so.12"), ("libcudnn.so.9",)
 # A short context: the tuner fills the whole KV cache before each race.
 SMALL = ["--max-batch", "4", "--batch-sizes", "1,4", "--prefill-chunks", "16", "--max-context", "128", "--quiet"]
 LEAN = SMALL + ["--lean"]
-CODED = LEAN + ["--prefill-chunks", "8"]
 
 
 class CudaBuild(unittest.TestCase):
@@ -70,14 +69,12 @@ class CudaBuild(unittest.TestCase):
     def test_codes(self):
         """--dtype, --head-dtype and --keep as for the CPU, whose accuracy they have: it is measured there."""
         cases = [(["int8"], {"int8_channel": 21}), (["int8", "--group", "64"], {"int8_g64": 21}), (["fp8"], {"e4m3_channel": 21}),
-                 (["mxfp4"], {"mxfp4": 20, "int8_channel": 1}), (["int4"], {"int4_g32": 20, "int8_channel": 1}),
+                 (["mxfp4"], {"mxfp4": 20, "int8_channel": 1}), (["int4", "--group", "32"], {"int4_g32": 20, "int8_channel": 1}),
                  (["nvfp4", "--head-dtype", "bf16", "--keep", "*.down_proj.weight=bf16,*.layers.0.*=int8"],
                   {"nvfp4": 12, "int8_channel": 3, "BF16": 6})]
         for flags, expected in cases[-2 if SANITIZED else 0:]:
             with self.subTest(flags):
-                if flags == ["int4"]:
-                    flags = ["int4", "--group", "32"]
-                common = [*CODED, "--tune", "off", "--dtype", *flags]
+                common = [*LEAN, "--tune", "off", "--dtype", *flags]
                 report = json.loads(self.build("m.eng", "--json", common=common).stdout)
                 self.assertEqual(self.matrices("m.eng"), expected)
                 done = succeed([ENGRUN, self.path("m.eng"), "--selftest"], env=FAKE)
@@ -87,13 +84,13 @@ class CudaBuild(unittest.TestCase):
                 # Matrices without codes are not those of the CPU.
                 self.assertAlmostEqual(report["accuracy"]["kl"], on_cpu["accuracy"]["kl"], delta=1e-3)
                 self.assertEqual(sorted(name for name in os.listdir(self.folder) if "quantised" in name), [])
-        dumped = self.build("d.eng", "--dry-run", "--dtype", "int4", "--dump-after", "dead_code", common=CODED).stdout
+        dumped = self.build("d.eng", "--dry-run", "--dtype", "int4", "--dump-after", "dead_code", common=LEAN).stdout
         self.assertEqual(dumped.count("rope_table"), 3) # of the engine's graphs alone
 
     def test_calibrated_codes(self):
         found = {}
         for more in ([], ["--calibrate", "self"]) if SANITIZED else ([], ["--calibrate", "self"], ["--calibrate", "self", "--gpus", "2"]):
-            report = json.loads(self.build("m.eng", "--json", "--dtype", "int4", "--group", "32", *more, "--tune", "off", common=CODED,
+            report = json.loads(self.build("m.eng", "--json", "--dtype", "int4", "--group", "32", *more, "--tune", "off", common=LEAN,
                                            env={"FAKE_CUDA_DEVICES": "2"}).stdout)
             self.assertEqual("calibration_tokens" in report["accuracy"], bool(more))
             found[" ".join(more)] = report["accuracy"]["kl"]
@@ -101,14 +98,17 @@ class CudaBuild(unittest.TestCase):
         self.assertLess(max(kl for more, kl in found.items() if more), (1.5 if SANITIZED else 1) * found[""])
 
     def test_tuned_codes(self):
-        first = json.loads(self.build("a.eng", "--json", "--dtype", "int4", common=CODED).stdout)
-        second = json.loads(self.build("b.eng", "--json", "--dtype", "int4", common=CODED).stdout)
-        plain = json.loads(self.build("c.eng", "--json", common=CODED).stdout)
+        first = json.loads(self.build("a.eng", "--json", "--dtype", "int4", common=LEAN).stdout)
+        second = json.loads(self.build("b.eng", "--json", "--dtype", "int4", common=LEAN).stdout)
+        plain = json.loads(self.build("c.eng", "--json", common=LEAN).stdout)
         self.assertGreater(first["tactics_measured"], 5)
         self.assertEqual(second["tactics_measured"], 0)
         self.assertGreater(plain["tactics_measured"], 5) # other problems
         self.assertEqual(contents(self.path("a.eng")), contents(self.path("b.eng")))
         self.assertLess(first["memory"]["weights_bytes"], 0.6 * plain["memory"]["weights_bytes"])
+        # cuBLASLt knows no codes; cuDNN's attention does not depend on them.
+        self.build("m.eng", "--dtype", "int4", common=SMALL, env=WITH_LIBRARY)
+        self.assertEqual(self.libraries_of("m.eng"), ["attention_cudnn"])
 
     @needs_shared("models", "quantised")
     def test_codes_of_a_checkpoint(self):
@@ -117,17 +117,17 @@ class CudaBuild(unittest.TestCase):
         for name, expected in kept.items():
             model = shared("models", "quantised", name)
             with self.subTest(name):
-                report = self.build("m.eng", "--model", model, "--tune", "off", common=CODED).stdout
+                report = self.build("m.eng", "--model", model, "--tune", "off", common=LEAN).stdout
                 self.assertEqual(self.info("m.eng")["manifest"]["model"]["weight_dtype"], expected)
                 self.assertIn("weights are dequantised" if expected == "BF16" else "codes are kept", report)
                 self.assertNotIn("accuracy", report)
                 self.assertLessEqual(set(self.matrices("m.eng")), {expected, "BF16", "e4m3_block128"})
                 succeed([ENGRUN, self.path("m.eng"), "--selftest"], env=FAKE)
                 for dtype, label in (("fp16", "F16"), ("bf16", "BF16")):
-                    self.build("m.eng", "--model", model, "--dtype", dtype, "--tune", "off", common=CODED)
+                    self.build("m.eng", "--model", model, "--dtype", dtype, "--tune", "off", common=LEAN)
                     self.assertEqual(list(self.matrices("m.eng")), [label])
         message = self.build("r.eng", "--model", shared("models", "quantised", "awq-w4-g32"), "--dtype", "fp16", "--keep",
-                             "*.down_proj.weight=auto", common=CODED, rc=1).stderr
+                             "*.down_proj.weight=auto", common=LEAN, rc=1).stderr
         self.assertIn("codes (int4_g32_zeros) as BF16, and the other matrices are F16", message)
 
     def test_without_measuring_two_builds_are_the_same(self):
