@@ -254,7 +254,9 @@ uint64_t graph_interleave(const struct graph *graph) { return graph->target == T
 
 enum tensor_layout graph_weight_layout(const struct graph *graph, const struct graph_weight *weight)
 {
-    return weight->form == WEIGHT_MATRIX ? weight_layout_of(graph->target, weight->encoding) : LAYOUT_ROW_MAJOR;
+    const bool coded = weight->encoding != ENCODING_NONE && !encoding_is_plain(weight->encoding);
+    return coded || weight->form == WEIGHT_MATRIX ? weight_layout_of(graph->target, weight->encoding)
+                                                  : LAYOUT_ROW_MAJOR;
 }
 
 bool graph_is_small_batch(const struct graph *graph, int value)

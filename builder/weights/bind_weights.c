@@ -268,7 +268,7 @@ static enum encoding_id asked_encoding(const struct graph_weight *weight, const 
             asked = types->kept[k].encoding;
             break;
         }
-    return encoding_is_plain(asked) || weight->form == WEIGHT_MATRIX ? asked : ENCODING_NONE;
+    return asked;
 }
 
 /* Devices multiply activations of one type by every matrix; codes are multiplied as BF16. */

@@ -12,8 +12,7 @@
  * of the checkpoint is in exactly one source, and decides each weight's encoding: what `types` asks for, or that of its
  * tensors, which vectors always keep. Where tensors of different dtypes become one weight, or arithmetic changes their
  * elements, it is F32; on a GPU matrices without codes have the graph's compute_dtype. Codes of quantised tensors stay as they
- * are where kernels can read them. Encodings with scales are for matrices that a matmul reads; others stay as they would be
- * without `types`. */
+ * are where kernels can read them. */
 bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, const struct weight_types *types,
                   struct status *status);
 

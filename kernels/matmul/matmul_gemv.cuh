@@ -456,7 +456,7 @@ template <class P> struct matmul_gemv_body {
     {
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         stage_x(x, norm, work, shared);
-        /* Of eight rows of x, those beyond ROWS are row 0 again, and what comes of them is dropped. */
+        /* Rows of x beyond ROWS are row 0 again, and what comes of them is dropped. */
         const int x_row = lane % 8 < P::ROWS ? lane % 8 : 0;
         const u32 x_at = shared.x + (u32)(x_row * X_PITCH + lane / 8 * 16);
         const u32 x_sums = shared.x_sums + (u32)(lane % 4 * 8); /* rows of the product that the lane has */
