@@ -17,35 +17,48 @@
 __device__ __forceinline__ u32 add_bf16_pair(u32 a, u32 b) { return fma_bf16_pair(a, 0x3f803f80, b); }
 __device__ __forceinline__ u32 subtract_bf16_pair(u32 a, u32 b) { return fma_bf16_pair(b, 0xbf80bf80, a); }
 
-template <int ENCODING> struct fragment_strip {
+/* UNIT_STEPS: the strip is used in units of so many steps, each with a head of its own; steps and groups are counted from
+ * the unit's beginning. */
+template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_strip {
     static constexpr fragment_layout LAYOUT = fragment_lay_out(ENCODING);
     static_assert(LAYOUT.code != 0, "an encoding with fragments");
-    static constexpr int STEPS = FRAGMENT_STRIP_K / 16;         /* of 16 k */
-    static constexpr int PART_STEPS = LAYOUT.bits == 4 ? 4 : 2; /* whose codes a lane loads at once */
-    static constexpr int PARTS = STEPS / PART_STEPS;
-    static constexpr bool SUM_SCALES = LAYOUT.group != 0 && LAYOUT.scale != FRAGMENT_E5M3;
+    static constexpr int STEPS = UNIT_STEPS;                      /* of 16 k */
+    static constexpr int UNITS = FRAGMENT_STRIP_K / 16 / STEPS;   /* of a strip */
+    static constexpr int VECTOR_STEPS = LAYOUT.bits == 4 ? 4 : 2; /* whose codes of a lane are 16 bytes */
+    static constexpr int PART_STEPS =
+        STEPS < VECTOR_STEPS ? STEPS : VECTOR_STEPS;                 /* whose codes a lane loads at once */
+    static constexpr int PARTS = STEPS / PART_STEPS;                 /* of a unit */
+    static constexpr int CODE_WORDS = 4 * PART_STEPS / VECTOR_STEPS; /* of a part */
+    static constexpr bool SUM_SCALES = fragment_sum_scales(LAYOUT);
     static constexpr int GROUP_STEPS = SUM_SCALES ? LAYOUT.group / 16 : STEPS; /* whose sums have one scale */
-    static constexpr int SCALE_WORDS = LAYOUT.groups ? LAYOUT.pair_scale_bytes / 4 : 1;
-    static constexpr int ZERO_WORDS = LAYOUT.pair_zero_bytes > 4 ? 2 : 1;
+    static constexpr int SCALE_BYTES = LAYOUT.pair_scale_bytes / UNITS, ZERO_BYTES = LAYOUT.pair_zero_bytes / UNITS;
+    static constexpr int SCALE_WORDS = SCALE_BYTES > 4 ? SCALE_BYTES / 4 : 1;
+    static constexpr int ZERO_WORDS = ZERO_BYTES > 4 ? 2 : 1;
+    static_assert(PART_STEPS >= 2 && STEPS % PART_STEPS == 0 && STEPS % GROUP_STEPS == 0, "whole words and groups");
 
     /* Scales and zeros of the rows lane / 4 and lane / 4 + 8. */
     struct head {
         u32 scales[SCALE_WORDS], zeros[ZERO_WORDS];
     };
 
-    static __device__ __forceinline__ head load_head(u32 strip)
+    static __device__ __forceinline__ head load_head(u32 strip, int unit = 0)
     {
         const u32 pair = threadIdx.x % 32 / 4;
         head h = {};
-        if constexpr (LAYOUT.groups) load_shared(h.scales, strip + pair * LAYOUT.pair_scale_bytes);
-        if constexpr (LAYOUT.zeros) {
-            const u32 at = strip + LAYOUT.zeros_at + pair * LAYOUT.pair_zero_bytes;
-            if constexpr (LAYOUT.pair_zero_bytes == 2)
-                h.zeros[0] = load_shared_half(at);
-            else
-                load_shared(h.zeros, at);
-        }
+        if constexpr (LAYOUT.groups)
+            load_head_bytes<SCALE_BYTES>(h.scales, strip + pair * LAYOUT.pair_scale_bytes + (u32)(unit * SCALE_BYTES));
+        if constexpr (LAYOUT.zeros)
+            load_head_bytes<ZERO_BYTES>(h.zeros, strip + LAYOUT.zeros_at + pair * LAYOUT.pair_zero_bytes +
+                                                     (u32)(unit * ZERO_BYTES));
         return h;
+    }
+
+    template <int BYTES, int WORDS> static __device__ __forceinline__ void load_head_bytes(u32 (&to)[WORDS], u32 from)
+    {
+        if constexpr (BYTES == 2)
+            to[0] = load_shared_half(from);
+        else
+            load_shared(to, from);
     }
 
     /* What the sums of a group are multiplied by: `half` 0 for row lane / 4, 1 for row lane / 4 + 8. Requires
@@ -61,10 +74,12 @@ template <int ENCODING> struct fragment_strip {
             return float_of_bits((h.scales[index / 4] >> (index % 4 * 8) & 0xff) << 23);
     }
 
-    /* The codes of PART_STEPS steps. */
-    static __device__ __forceinline__ void load_codes(u32 (&codes)[4], u32 strip, int part)
+    /* The codes of PART_STEPS steps. `part`: of the strip. */
+    static __device__ __forceinline__ void load_codes(u32 (&codes)[CODE_WORDS], u32 strip, int part)
     {
-        load_shared(codes, strip + (u32)(LAYOUT.codes_at + part * 512) + threadIdx.x % 32 * 16);
+        constexpr int VECTOR_PARTS = VECTOR_STEPS / PART_STEPS;
+        load_shared(codes, strip + (u32)(LAYOUT.codes_at + part / VECTOR_PARTS * 512) + threadIdx.x % 32 * 16 +
+                               (u32)(part % VECTOR_PARTS * CODE_WORDS * 4));
     }
 
     /* Byte `byte` of a word in both of its halves, below the lowest byte of `above`. */
@@ -74,10 +89,10 @@ template <int ENCODING> struct fragment_strip {
     }
 
     /* int4: 16 more than the codes, zeros not subtracted. */
-    static __device__ __forceinline__ void decode_above(u32 (&a)[4], const u32 (&codes)[4], int step)
+    static __device__ __forceinline__ void decode_above(u32 (&a)[4], const u32 (&codes)[CODE_WORDS], int step)
     {
         static_assert(LAYOUT.code == FRAGMENT_UINT4, "int4");
-        const u32 word = codes[step % 4];
+        const u32 word = codes[step % PART_STEPS];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const u32 turned = i == 0 ? word : i < 3 ? word >> 4 * i : __funnelshift_r(word, word, 12);
@@ -93,8 +108,8 @@ template <int ENCODING> struct fragment_strip {
         return float_of_bits((h.zeros[index / 4] >> (index % 4 * 8) & 15) << 19 | 0xc1800000);
     }
 
-    /* The operand of step `step` of the strip, from the codes of its part. */
-    static __device__ __forceinline__ void decode(u32 (&a)[4], const u32 (&codes)[4], const head &h, int step)
+    /* The operand of step `step` of the unit, from the codes of its part. */
+    static __device__ __forceinline__ void decode(u32 (&a)[4], const u32 (&codes)[CODE_WORDS], const head &h, int step)
     {
         constexpr u32 MINUS_ZERO = 0x80008000, HUNDRED28 = 0x43004300;
         if constexpr (LAYOUT.code == FRAGMENT_UINT4) {
@@ -128,7 +143,7 @@ template <int ENCODING> struct fragment_strip {
             }
         } else {
             /* As bfloat16 the bits say 2^-126 of the number. */
-            const u32 word = codes[step % 4];
+            const u32 word = codes[step % PART_STEPS];
             u32 factor[2] = {0x7e807e80, 0x7e807e80};
             if constexpr (LAYOUT.scale == FRAGMENT_E5M3) {
 #pragma unroll

@@ -72,6 +72,12 @@ LAYOUT_FUNCTION struct fragment_layout fragment_lay_out(long long encoding)
 
 LAYOUT_FUNCTION int fragment_is_coded(long long encoding) { return encoding > FRAGMENT_LARGEST_DTYPE; }
 
+/* The scales of groups multiply their sums: each group needs sums of its own. */
+LAYOUT_FUNCTION int fragment_sum_scales(struct fragment_layout layout)
+{
+    return layout.group != 0 && layout.scale != FRAGMENT_E5M3;
+}
+
 LAYOUT_FUNCTION layout_size fragment_strips(layout_size k) { return layout_divide_up(k, FRAGMENT_STRIP_K); }
 
 /* Bytes of a panel of 16 rows; its strips begin after its factors. */

@@ -43,7 +43,7 @@ LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size enco
 LAYOUT_FUNCTION int matmul_wgmma_group_sets(layout_size encoding, layout_size tile_m)
 {
     struct fragment_layout layout = fragment_lay_out(encoding);
-    if (layout.code == 0 || layout.group == 0 || layout.scale == FRAGMENT_E5M3) return 0;
+    if (layout.code == 0 || !fragment_sum_scales(layout)) return 0;
     return layout.groups * tile_m / 2 <= 64 ? layout.groups : 1;
 }
 
