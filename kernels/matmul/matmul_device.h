@@ -71,8 +71,10 @@ enum matmul_mma_param {
     MATMUL_MMA_TILE_N =
         MATMUL_FIRST_TUNABLE, /* rows of W in a tile: 16, 32, 48 or 64 for each of WARPS_N, at most 256 */
     MATMUL_MMA_TILE_M,  /* rows of x in a tile: 8, 16, ... 64 for each of WARPS_M. A thread keeps TILE_N * TILE_M / 32
-                         * sums of its warp in registers: at most 64, or 128 with at most 256 threads */
-    MATMUL_MMA_TILE_K,  /* k in a stage: 32, 64, 128; a multiple of 16 * WARPS_K */
+                         * sums of its warp in registers: at most 64, or 128 with at most 256 threads. Coded weights: 32 or
+                         * 128, halved if groups have scales that multiply sums: all but those of nvfp4 */
+    MATMUL_MMA_TILE_K,  /* k in a stage: 32, 64, 128; a multiple of 16 * WARPS_K. Coded weights: 128, 256, 512, 1024; a
+                         * multiple of 128 * WARPS_K */
     MATMUL_MMA_STAGES,  /* of the ring: 2..8, as shared memory allows */
     MATMUL_MMA_WARPS_N, /* warps along W: 1, 2, 4, 8; at most 512 threads in all */
     MATMUL_MMA_WARPS_M, /* warps along x: 1, 2, 4 */

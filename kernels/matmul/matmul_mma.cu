@@ -20,11 +20,11 @@
     PARAM(EPS_BITS) = 0;                                                            \
     PARAM(TILE_N) = 64; /* rows of W in a tile: 16, 32 or 64 for each of WARPS_N */ \
     PARAM(TILE_M) = 16; /* rows of x in a tile: 8 to 64 for each of WARPS_M */      \
-    PARAM(TILE_K) = 64; /* k in a stage: 32, 64, 128 */                             \
+    PARAM(TILE_K) = 64; /* k in a stage: 32, 64, 128; coded: 128 to 1024 */         \
     PARAM(STAGES) = 4;                                                              \
     PARAM(WARPS_N) = 2;                                                             \
     PARAM(WARPS_M) = 1;                                                             \
-    PARAM(WARPS_K) = 2; /* a multiple of 16 k of each stage for each */
+    PARAM(WARPS_K) = 2; /* a multiple of 16 k of each stage for each, coded: of 128 k */
 #define PARAM_HAS_BIAS     0
 #define PARAM_HAS_RESIDUAL 0
 #endif
@@ -34,7 +34,7 @@ struct matmul_mma_params {
 };
 typedef matmul_mma_body<matmul_mma_params> matmul_mma_kernel;
 
-extern "C" __global__ void __launch_bounds__(matmul_mma_kernel::THREADS)
+extern "C" __global__ void __launch_bounds__(matmul_mma_kernel::THREADS, matmul_mma_kernel::LEAST_BLOCKS)
     matmul_mma(const int *counts, const u16 *x, const u16 *w,
                void *out OPTIONAL(PARAM_HAS_BIAS, const void *bias) OPTIONAL(PARAM_HAS_RESIDUAL, const float *residual))
 {

@@ -11,6 +11,10 @@
  * Rows in shared memory are TILE_K elements long, in chunks of 16 bytes; chunk c of row r stands at c ^ (r % 8)
  * (TILE_K 32: c ^ (r / 2 % 4)), so that ldmatrix, which reads 8 rows at once, meets all banks.
  *
+ * Coded weights (fragment.cuh) come as strips of 128 k of each panel of 16 rows. TILE_K is one strip or more for each
+ * set of warps, so that the codes, scales and sums of a group stay inside one warp. Each warp of WARPS_M decodes the
+ * panels again. Codes of K's padding are multiplied by zeros of x.
+ *
  * Errors: as a float32 sum in any order; 16-bit outputs are rounded once. Legal tunables: matmul_device.h. */
 #ifndef KERNELS_MATMUL_MATMUL_MMA_CUH
 #define KERNELS_MATMUL_MATMUL_MMA_CUH
@@ -18,12 +22,18 @@
 #include "kernels/cuda/include/epilogue.cuh"
 #include "kernels/cuda/include/mma.cuh"
 #include "kernels/cuda/include/ptx.cuh"
+#include "kernels/matmul/fragment.cuh"
 #include "kernels/matmul/matmul_mma_layout.cuh"
 
 template <class P> struct matmul_mma_body {
     static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
+    static constexpr bool CODED = fragment_is_coded(P::DTYPE);
+    static constexpr int ELEMENT = CODED ? DTYPE_BF16 : P::DTYPE; /* that is multiplied */
+    static constexpr fragment_layout FRAGMENTS = fragment_lay_out(P::DTYPE);
     static constexpr int OUT_COLUMNS = GATED ? P::N / 2 : P::N;
     static constexpr int SET_THREADS = 32 * P::WARPS_N * P::WARPS_M, THREADS = SET_THREADS * P::WARPS_K;
+    /* On a multiprocessor, for the compiler. Unless told it may spill registers to have room for one more; 0: not told. */
+    static constexpr int LEAST_BLOCKS = CODED ? 1 : 0;
     static constexpr int ROW_TILES = (P::ROWS + P::TILE_M - 1) / P::TILE_M;
     static constexpr int STEPS = (P::K + P::TILE_K - 1) / P::TILE_K;
     static constexpr int PARTS = P::TILE_N / P::WARPS_N / 16; /* tiles of 16 rows of W that a warp multiplies */
@@ -32,8 +42,9 @@ template <class P> struct matmul_mma_body {
     static constexpr int PITCH = P::TILE_K * 2, CHUNKS = P::TILE_K / 8; /* of a row of a tile */
     static constexpr int OUT_BYTES = P::OUT_DTYPE == DTYPE_F32 ? 4 : 2;
     static constexpr matmul_mma_layout LAYOUT =
-        matmul_mma_lay_out(P::TILE_N, P::TILE_M, P::TILE_K, P::STAGES, P::WARPS_K, OUT_BYTES, GATED);
+        matmul_mma_lay_out(P::DTYPE, P::TILE_N, P::TILE_M, P::TILE_K, P::STAGES, P::WARPS_K, OUT_BYTES, GATED);
     static constexpr int W_BYTES = (int)LAYOUT.w_bytes, STAGE_BYTES = (int)LAYOUT.stage_bytes;
+    static constexpr int PANEL_BYTES = (int)LAYOUT.panel_bytes;
     static constexpr int STAGED_COLUMNS = (int)LAYOUT.staged_columns, STAGED_PITCH = (int)LAYOUT.staged_pitch;
     static constexpr int VECTOR = 16 / OUT_BYTES, VECTORS = STAGED_COLUMNS / VECTOR;
     static constexpr bool ALIGNED = OUT_COLUMNS % VECTOR == 0;
@@ -41,7 +52,9 @@ template <class P> struct matmul_mma_body {
     static_assert(P::TILE_N % (16 * P::WARPS_N) == 0 && P::TILE_M % (8 * P::WARPS_M) == 0 &&
                       P::TILE_K % (16 * P::WARPS_K) == 0,
                   "tile");
-    static_assert(P::TILE_K == 32 || P::TILE_K == 64 || P::TILE_K == 128, "TILE_K");
+    static_assert(CODED ? P::TILE_K % (FRAGMENT_STRIP_K * P::WARPS_K) == 0
+                        : P::TILE_K == 32 || P::TILE_K == 64 || P::TILE_K == 128,
+                  "TILE_K");
     static_assert(P::HAS_NORM == 0, "HAS_NORM");
 
     /* Bytes from the start of a tile to 16-byte chunk `chunk` of row `row`. */
@@ -65,6 +78,31 @@ template <class P> struct matmul_mma_body {
         }
     }
 
+    /* The same of coded weights: the strips of each panel of the tile; zero beyond the matrix. */
+    static __device__ __forceinline__ void copy_panels(u32 to, const u8 *weights, int first, int step)
+    {
+        constexpr i64 PITCH_BYTES = fragment_panel_bytes(FRAGMENTS, P::K);
+        constexpr i64 STRIP_BYTES = fragment_strips(P::K) * FRAGMENTS.strip_bytes; /* of a panel */
+        constexpr int PIECES = PANEL_BYTES / 16;
+        const int panels = (P::N - first + FRAGMENT_ROWS - 1) / FRAGMENT_ROWS;
+        const u8 *source =
+            weights + first / FRAGMENT_ROWS * PITCH_BYTES + fragment_factor_bytes(FRAGMENTS) + (i64)step * PANEL_BYTES;
+#pragma unroll
+        for (int i = (int)threadIdx.x; i < P::TILE_N / FRAGMENT_ROWS * PIECES; i += THREADS) {
+            const int panel = i / PIECES, at = i % PIECES * 16;
+            const bool inside = panel < panels && (i64)step * PANEL_BYTES + at < STRIP_BYTES;
+            copy_async_if<16>(to + (u32)(i * 16), inside ? source + panel * PITCH_BYTES + at : weights, inside);
+        }
+    }
+
+    static __device__ __forceinline__ void copy_w(u32 to, const u16 *w, int first, int step)
+    {
+        if constexpr (CODED)
+            copy_panels(to, (const u8 *)w, first, step);
+        else
+            copy_tile<P::TILE_N>(to, w, first, P::N, step);
+    }
+
     /* 16 x 16 of W: the A operand. */
     static __device__ __forceinline__ void load_w(u32 (&a)[4], u32 tile, int row, int chunk)
     {
@@ -86,6 +124,107 @@ template <class P> struct matmul_mma_body {
         u32 both[4];
         load_matrices(both, tile + place(row + lane / 16 * 8 + lane % 8, chunk + lane / 8 % 2));
         b[0] = both[0], b[1] = both[1], next[0] = both[2], next[1] = both[3];
+    }
+
+    /* All blocks of x, 16 k. */
+    static __device__ __forceinline__ void load_blocks(u32 (&b)[BLOCKS][2], u32 x_tile, int warp_m, int chunk)
+    {
+#pragma unroll
+        for (int block = 0; block + 1 < BLOCKS; block += 2)
+            load_x_pair(b[block], b[block + 1], x_tile, warp_m + block * 8, chunk);
+        if (BLOCKS % 2) load_x(b[BLOCKS - 1], x_tile, warp_m + (BLOCKS - 1) * 8, chunk);
+    }
+
+    /* A set's part of a stage. */
+    static __device__ __forceinline__ void multiply_rows(float (&sums)[PARTS][BLOCKS][4], u32 w_tile, u32 x_tile,
+                                                         int warp_n, int warp_m, int set)
+    {
+#pragma unroll
+        for (int k = 0; k < P::TILE_K / P::WARPS_K; k += 16) {
+            const int chunk = (set * (P::TILE_K / P::WARPS_K) + k) / 8;
+            u32 a[PARTS][4], b[BLOCKS][2];
+#pragma unroll
+            for (int part = 0; part < PARTS; part++) load_w(a[part], w_tile, warp_n + part * 16, chunk);
+            load_blocks(b, x_tile, warp_m, chunk);
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+#pragma unroll
+                for (int block = 0; block < BLOCKS; block++)
+                    mma<ELEMENT>(sums[part][block], a[part][0], a[part][1], a[part][2], a[part][3], b[block][0],
+                                 b[block][1]);
+        }
+    }
+
+    /* Strip `index` of the warp's panels in a stage. Sums of a group are multiplied by its scales. A turn of the loop is a
+     * group, or else what a load of codes brings: with more at once the compiler spills. */
+    static __device__ __forceinline__ void multiply_strip(float (&sums)[PARTS][BLOCKS][4], u32 w_tile, u32 x_tile,
+                                                          int warp_n, int warp_m, int index)
+    {
+        typedef fragment_strip<P::DTYPE> whole;
+        typedef fragment_strip<P::DTYPE, whole::SUM_SCALES ? whole::GROUP_STEPS : whole::PART_STEPS> strip;
+        constexpr bool ROOMY = THREADS <= 256 && PARTS * BLOCKS <= 4;
+        constexpr int UNROLLED = ROOMY ? 2 : 1, PIECES_UNROLLED = ROOMY ? strip::PARTS : 1;
+        const u32 strips = w_tile + (u32)(warp_n / FRAGMENT_ROWS * PANEL_BYTES + index * FRAGMENTS.strip_bytes);
+#pragma unroll UNROLLED
+        for (int unit = 0; unit < strip::UNITS; unit++) {
+            typename strip::head heads[PARTS];
+            float group_sums[PARTS][BLOCKS][4] = {};
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+                heads[part] = strip::load_head(strips + (u32)(part * PANEL_BYTES), unit);
+#pragma unroll PIECES_UNROLLED
+            for (int piece = 0; piece < strip::PARTS; piece++) {
+                u32 codes[PARTS][strip::CODE_WORDS];
+#pragma unroll
+                for (int part = 0; part < PARTS; part++)
+                    strip::load_codes(codes[part], strips + (u32)(part * PANEL_BYTES), unit * strip::PARTS + piece);
+#pragma unroll
+                for (int i = 0; i < strip::PART_STEPS; i++) {
+                    const int step = unit * strip::STEPS + piece * strip::PART_STEPS + i;
+                    u32 b[BLOCKS][2];
+                    load_blocks(b, x_tile, warp_m, (index * whole::STEPS + step) * 2);
+#pragma unroll
+                    for (int part = 0; part < PARTS; part++) {
+                        u32 a[4];
+                        strip::decode(a, codes[part], heads[part], i);
+#pragma unroll
+                        for (int block = 0; block < BLOCKS; block++)
+                            mma<ELEMENT>(strip::SUM_SCALES ? group_sums[part][block] : sums[part][block], a[0], a[1],
+                                         a[2], a[3], b[block][0], b[block][1]);
+                    }
+                }
+            }
+            if constexpr (strip::SUM_SCALES) {
+#pragma unroll
+                for (int part = 0; part < PARTS; part++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const float scale = strip::scale(heads[part], 0, i / 2);
+#pragma unroll
+                        for (int block = 0; block < BLOCKS; block++)
+                            sums[part][block][i] += group_sums[part][block][i] * scale;
+                    }
+            }
+        }
+    }
+
+    /* Multiplies the warp's sums by the factors of coded rows of W, the first of which is `row`. */
+    static __device__ __forceinline__ void multiply_factors(float (&sums)[PARTS][BLOCKS][4], const u16 *w, int row)
+    {
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            if (row + part * 16 >= P::N) continue; /* no such panel */
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float factor =
+                    fragment_factor<P::DTYPE>(w, row + part * 16 + half * 8 + (int)threadIdx.x % 32 / 4, P::K);
+#pragma unroll
+                for (int block = 0; block < BLOCKS; block++) {
+                    sums[part][block][half * 2] *= factor;
+                    sums[part][block][half * 2 + 1] *= factor;
+                }
+            }
+        }
     }
 
     static __device__ __forceinline__ void stage(u8 *memory, int row, int column, float value)
@@ -114,7 +253,7 @@ template <class P> struct matmul_mma_body {
         /* Weights do not depend on earlier launches, so their copies begin before those have completed. */
 #pragma unroll
         for (int step = 0; step < P::STAGES - 1; step++)
-            if (step < STEPS) copy_tile<P::TILE_N>(base + (u32)(step * STAGE_BYTES), w, column, P::N, step);
+            if (step < STEPS) copy_w(base + (u32)(step * STAGE_BYTES), w, column, step);
         device_wait();
         const int rows = min(counts[P::COUNT_INDEX], P::ROWS);
         if (row >= rows) {
@@ -142,27 +281,18 @@ template <class P> struct matmul_mma_body {
             __syncthreads();            /* now those of all threads have, and the previous step has been used */
             if (step + P::STAGES - 1 < STEPS) {
                 const u32 to = base + (u32)(next_slot * STAGE_BYTES);
-                copy_tile<P::TILE_N>(to, w, column, P::N, step + P::STAGES - 1);
+                copy_w(to, w, column, step + P::STAGES - 1);
                 copy_tile<P::TILE_M>(to + W_BYTES, x, row, rows, step + P::STAGES - 1);
             }
             copy_commit();
             const u32 w_tile = base + (u32)(slot * STAGE_BYTES), x_tile = w_tile + W_BYTES;
-#pragma unroll
-            for (int k = 0; k < P::TILE_K / P::WARPS_K; k += 16) {
-                const int chunk = (set * (P::TILE_K / P::WARPS_K) + k) / 8;
-                u32 a[PARTS][4], b[BLOCKS][2];
-#pragma unroll
-                for (int part = 0; part < PARTS; part++) load_w(a[part], w_tile, warp_n + part * 16, chunk);
-#pragma unroll
-                for (int block = 0; block + 1 < BLOCKS; block += 2)
-                    load_x_pair(b[block], b[block + 1], x_tile, warp_m + block * 8, chunk);
-                if (BLOCKS % 2) load_x(b[BLOCKS - 1], x_tile, warp_m + (BLOCKS - 1) * 8, chunk);
-#pragma unroll
-                for (int part = 0; part < PARTS; part++)
-#pragma unroll
-                    for (int block = 0; block < BLOCKS; block++)
-                        mma<P::DTYPE>(sums[part][block], a[part][0], a[part][1], a[part][2], a[part][3], b[block][0],
-                                      b[block][1]);
+            if constexpr (CODED) {
+#pragma unroll 1
+                for (int i = 0; i < P::TILE_K / FRAGMENT_STRIP_K / P::WARPS_K; i++)
+                    multiply_strip(sums, w_tile, x_tile, warp_n, warp_m,
+                                   set * (P::TILE_K / FRAGMENT_STRIP_K / P::WARPS_K) + i);
+            } else {
+                multiply_rows(sums, w_tile, x_tile, warp_n, warp_m, set);
             }
             slot = slot + 1 == P::STAGES ? 0 : slot + 1;
             next_slot = next_slot + 1 == P::STAGES ? 0 : next_slot + 1;
@@ -201,6 +331,7 @@ template <class P> struct matmul_mma_body {
 
         /* Sum i of a thread: row lane / 4 + i / 2 * 8 of W's 16, row lane % 4 * 2 + i % 2 of x's 8. */
         if (set == 0) {
+            if constexpr (FRAGMENTS.factors) multiply_factors(sums, w, column + warp_n);
 #pragma unroll
             for (int part = 0; part < PARTS; part++) {
                 const int n = warp_n + part * 16 + lane / 4;
