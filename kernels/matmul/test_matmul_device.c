@@ -332,6 +332,14 @@ static void check_hostile(const struct device_kernel *kernel, const int64_t *par
         }
 }
 
+void matmul_device_check_hostile(const struct device_kernel *kernel, const struct device_facts *gpu,
+                                 const struct matmul_device_problem *problem, struct matmul_device_tunables tunables)
+{
+    int64_t params[PLAN_MAX_PARAMS];
+    fill_params(kernel, problem, &tunables, params);
+    check_hostile(kernel, params, gpu);
+}
+
 void matmul_device_check_refusals(const struct device_kernel *kernel, const struct device_facts *gpu, int older,
                                   const struct matmul_device_tunables tunables[2])
 {

@@ -70,8 +70,11 @@ void matmul_device_check_run(const char *what, const int64_t *params, int valid,
 void matmul_device_check_candidates(const struct device_kernel *kernel, const struct device_facts *gpu, int least,
                                     struct matmul_device_problem first);
 
-/* Extreme values of each parameter, beside each of these tunables, must be refused or give a geometry that makes sense; a
- * norm and the `older` GPU are refused. */
+/* Extreme values of each parameter must be refused or give a geometry that makes sense. */
+void matmul_device_check_hostile(const struct device_kernel *kernel, const struct device_facts *gpu,
+                                 const struct matmul_device_problem *problem, struct matmul_device_tunables tunables);
+
+/* The same beside each of these tunables; a norm and the `older` GPU are refused. */
 void matmul_device_check_refusals(const struct device_kernel *kernel, const struct device_facts *gpu, int older,
                                   const struct matmul_device_tunables tunables[2]);
 
