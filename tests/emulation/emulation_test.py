@@ -19,7 +19,7 @@ C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "kernels/rope_append/rope_append.cuh"]
-MATMUL_HEADERS = ["kernels/matmul/matmul_gemv.cuh", "kernels/matmul/matmul_wgmma.cuh"]
+MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "mma", "wgmma")]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
 C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
              "formats/encoding/dtype.c"]
@@ -86,6 +86,13 @@ def wgmma(**changes):
     return {"KERNEL": "matmul_wgmma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
 
 
+def mma(**changes):
+    own = {"TILE_N": 64, "TILE_M": 16, "TILE_K": 128, "STAGES": 3, "WARPS_N": 2, "WARPS_M": 1, "WARPS_K": 1}
+    case = {"KERNEL": "matmul_mma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
+    tiles = [-(-case[size] // case[tile]) for size, tile in (("ROWS", "TILE_M"), ("N", "TILE_N"))]
+    return {**case, "BLOCKS_IN_ALL": tiles[0] * tiles[1]}
+
+
 def gemvs():
     """Every encoding; tails of N and of K, one to eight rows, both ways of copying."""
     for i, encoding in enumerate(ENCODINGS):
@@ -104,6 +111,18 @@ def wgmmas():
                     HAS_RESIDUAL=i % 3 // 2, PERSISTENT=1)
     yield wgmma(DTYPE=19, ROWS=20, N=96, K=264, EPILOGUE=1, HAS_BIAS=1)
     yield wgmma(DTYPE=27, ROWS=20, N=96, K=264, EPILOGUE=1)
+
+
+def mmas():
+    for i, encoding in enumerate(ENCODINGS):
+        rows, tile_m, warps_m = [(1, 8, 1), (9, 16, 1), (33, 32, 2), (70, 64, 1)][i % 4]
+        tile_n, warps_n = [(16, 1), (64, 4), (48, 1)][i % 3]
+        warps_k = 1 if i % 4 > 1 else 2 << i // 4 % 2
+        yield mma(DTYPE=encoding, ROWS=rows, VALID=max(1, rows - i % 3), N=[40, 81, 130][i // 2 % 3], K=[136, 520, 1032][i // 3 % 3],
+                  TILE_N=tile_n, TILE_M=tile_m, TILE_K=128 * warps_k * (1 + i % 2), WARPS_N=warps_n, WARPS_M=warps_m,
+                  WARPS_K=warps_k, STAGES=2 + i % 3, HAS_BIAS=i % 2, HAS_RESIDUAL=i % 3 // 2)
+    yield mma(DTYPE=19, ROWS=20, N=96, K=264, EPILOGUE=1, HAS_BIAS=1)
+    yield mma(DTYPE=27, ROWS=20, N=48, K=264, EPILOGUE=1, TILE_K=512, WARPS_K=4)
 
 
 def source_of(cases):
@@ -189,12 +208,16 @@ class Emulation(unittest.TestCase):
     def test_coded_gemv(self):
         self.check(gemvs())
 
+    def test_coded_mma(self):
+        self.check(mmas())
+
     def test_coded_wgmma(self):
         self.check(wgmmas())
 
     def test_defects_of_coded_matmuls_are_seen(self):
-        cases = [{**case, "SPOIL": spoil} for case in (gemv(DTYPE=19, ROWS=3, N=48, K=264), wgmma(DTYPE=24, ROWS=20, N=64, K=264))
-                 for spoil in (1, 2)]
+        whole = (gemv(DTYPE=19, ROWS=3, N=48, K=264), mma(DTYPE=19, ROWS=9, N=48, K=264), mma(DTYPE=16, ROWS=9, N=48, K=264),
+                 wgmma(DTYPE=24, ROWS=20, N=64, K=264))
+        cases = [{**case, "SPOIL": spoil} for case in whole for spoil in (1, 2)]
         self.check_defects(cases, ["out["] * len(cases))
 
     def test_coded_embed(self):

@@ -113,6 +113,12 @@ template <class P> static void run_body(const void *input, matmul_gemv_body<P> *
                              residual_operand(), P::HAS_NORM ? norm_weights : nullptr);
 }
 
+template <class P> static void run_body(const void *, matmul_mma_body<P> *)
+{
+    matmul_mma_body<P>::run((u8 *)shared_memory, counts, x_halves, (const u16 *)panels.data(), out, bias_operand(),
+                            residual_operand());
+}
+
 template <class P> static void run_body(const void *, matmul_wgmma_body<P> *)
 {
     const tensor_map map = tensor_map_on_host(x_halves, ROWS, K, P::TILE_M);
