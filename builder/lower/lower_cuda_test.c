@@ -436,12 +436,9 @@ TEST(plans_of_coded_matrices)
             }
             if (ranks > 1) test_device_model_exchange(&model, 2048);
             for (int g = 0; g < TEST_GPUS; g++) {
-                /* matmul_gemv takes these; without wgmma no kernel takes more. */
-                const uint32_t most = test_gpus[g].capability == 90 ? UINT32_MAX : 8;
                 test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
-                for (int r = 0; r < DECODES && decode_rows[r] <= most; r++)
-                    lower_and_check(&model, &test_gpus[g], PLAN_DECODE, decode_rows[r]);
-                for (int r = 0; r < PREFILLS && prefill_rows[r] <= most; r++)
+                for (int r = 0; r < DECODES; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, decode_rows[r]);
+                for (int r = 0; r < PREFILLS; r++)
                     lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, prefill_rows[r]);
             }
             test_device_model_close(&model);

@@ -5,7 +5,7 @@
  *
  * Codes become bfloat16 exactly. Where groups have scales, the product of a group's codes is multiplied by them in float32
  * (SUM_SCALES); but nvfp4 codes are multiplied before, which is exact, too: 2 and 4 significant bits. Scales of rows are left
- * to whoever finishes the sums (fragment_factor). */
+ * for the end of the sums (fragment_factor). */
 #ifndef KERNELS_MATMUL_FRAGMENT_CUH
 #define KERNELS_MATMUL_FRAGMENT_CUH
 
@@ -160,7 +160,7 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
     }
 };
 
-/* The factor of row `row` of a matrix of K columns, for whoever finishes its sums. */
+/* The factor of row `row` of a matrix of K columns, which multiplies its sum. */
 template <int ENCODING> __device__ __forceinline__ float fragment_factor(const void *weights, int row, i64 k)
 {
     constexpr fragment_layout LAYOUT = fragment_lay_out(ENCODING);
