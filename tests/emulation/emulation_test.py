@@ -125,6 +125,20 @@ def mmas():
     yield mma(DTYPE=27, ROWS=20, N=48, K=264, EPILOGUE=1, TILE_K=512, WARPS_K=4)
 
 
+def plain():
+    """bfloat16 weights: each kernel, gated and not, each way of copying."""
+    for i, (copy, groups, shared) in enumerate(((0, 1, 1), (1, 2, 1), (0, 4, 0), (1, 1, 0))):
+        yield gemv(DTYPE=BF16, ROWS=1 + 2 * i, N=[33, 40, 72, 17][i], K=[136, 520, 264, 776][i], GROUPS=groups, X_SHARED=shared,
+                   COPY=copy, HAS_NORM=i % 2, HAS_BIAS=1, HAS_RESIDUAL=i // 2)
+    yield gemv(DTYPE=BF16, ROWS=3, N=48, K=392, EPILOGUE=1, HAS_NORM=1)
+    for i, tile_k in enumerate((32, 64, 128)):
+        yield mma(DTYPE=BF16, ROWS=20, VALID=17, N=81, K=264, TILE_N=32, TILE_M=16, TILE_K=tile_k, WARPS_N=2, WARPS_M=1,
+                  WARPS_K=1 + i // 2, STAGES=3, HAS_RESIDUAL=1)
+    yield mma(DTYPE=BF16, ROWS=20, N=48, K=264, TILE_K=64, EPILOGUE=1)
+    yield wgmma(DTYPE=BF16, ROWS=40, VALID=33, N=72, K=264, TILE_M=32, TILE_K=64, HAS_BIAS=1)
+    yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=136, TILE_N=128, WARPGROUPS=2, EPILOGUE=1)
+
+
 def source_of(cases):
     """One program of all cases, each in a namespace of its own: the compiler needs half a second for what they share, a twentieth
     for each case. The program's argument is the index of a case."""
@@ -204,6 +218,9 @@ class Emulation(unittest.TestCase):
     def test_a_missing_rank(self):
         cases = list(missing_ranks())
         self.check(cases, at_once=len(cases))  # they wait most of the time
+
+    def test_plain_matmuls(self):
+        self.check(plain())
 
     def test_coded_gemv(self):
         self.check(gemvs())

@@ -229,6 +229,11 @@ static void wgmma_commit() {}
 template <int PENDING> static void wgmma_wait() {}
 template <int COUNT> static void wgmma_keep(float (&)[COUNT]) {}
 static u64 wgmma_tile(u32 address) { return address / 16; }
+/* Element of a tile with rows of 128 bytes in the 128-byte swizzle. */
+template <int ELEMENT> static float tile_element(u64 tile, int row, int k)
+{
+    return float_of_half<ELEMENT>(*(u16 *)(shared_memory + swizzled((u32)tile * 16 + (u32)(row * 128 + k * 2))));
+}
 template <int N_> struct wgmma_rows {
     static void run(float (&d)[N_ / 2], const u32 (&a)[4], u64 x, int add)
     {
@@ -237,17 +242,24 @@ template <int N_> struct wgmma_rows {
         for (int i = 0; i < N_ / 2; i++) {
             const int row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
             double sum = add ? d[i] : 0;
-            for (int k = 0; k < 16; k++) {
-                const u16 *element = (const u16 *)(shared_memory + swizzled((u32)x * 16 + (u32)(column * 128 + k * 2)));
-                sum += (double)a_element<3>(row, k) * float_of_half<3>(*element);
-            }
+            for (int k = 0; k < 16; k++) sum += (double)a_element<3>(row, k) * (double)tile_element<3>(x, column, k);
             d[i] = (float)sum;
         }
         __syncwarp();
     }
 };
-template <int N_, int DTYPE_> struct wgmma { /* both operands in shared memory: not emulated */
-    template <class... T> static void run(T &&...) { abort(); }
+template <int N_, int DTYPE_> struct wgmma {
+    static void run(float (&d)[N_ / 2], u64 w, u64 x, int add)
+    {
+        const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32 % 4;
+        for (int i = 0; i < N_ / 2; i++) {
+            const int row = warp * 16 + lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            double sum = add ? d[i] : 0;
+            for (int k = 0; k < 16; k++)
+                sum += (double)tile_element<DTYPE_>(w, row, k) * (double)tile_element<DTYPE_>(x, column, k);
+            d[i] = (float)sum;
+        }
+    }
 };
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A matmul with coded weights on the host: KERNEL_PARAMS is the problem and the tunables of KERNEL, a body; VALID its valid
- * rows, BLOCKS_IN_ALL the thread blocks. W is packed by the functions that engines are built with. Compares every valid output
+/* A matmul on the host, with coded weights or bfloat16: KERNEL_PARAMS is the problem and the tunables of KERNEL, a body; VALID its valid
+ * rows, BLOCKS_IN_ALL the thread blocks. A coded W is packed by the functions that engines are built with. Compares every valid output
  * with plain code in double on what panel_read gives; prints what differs and exits with 1. SPOIL: 1 a code, 2 a scale or
  * a factor is changed after the expectation, for the checks to see; 0 nothing. emulation_test.py includes it in a
  * namespace for each case, after the headers. */
@@ -38,8 +38,19 @@ static float draw(float low, float high)
     return low + (high - low) * (float)(state >> 8) / 16777216.0f;
 }
 
+static void draw_plain_weights()
+{
+    panels.resize((size_t)N * K * 2);
+    w.resize((size_t)N * K);
+    for (int i = 0; i < N * K; i++) {
+        const unsigned short half = half_of_float<3>(draw(-1, 1));
+        w[i] = float_of_half<3>(half);
+        memcpy(&panels[(size_t)i * 2], &half, sizeof half);
+    }
+}
+
 /* Codes and scales that every encoding has. */
-static void draw_weights()
+static void draw_coded_weights()
 {
     struct panel_form form;
     if (!fragment_form(params::DTYPE, &form)) abort();
@@ -122,7 +133,12 @@ template <class P> static void run_body(const void *, matmul_mma_body<P> *)
 template <class P> static void run_body(const void *, matmul_wgmma_body<P> *)
 {
     const tensor_map map = tensor_map_on_host(x_halves, ROWS, K, P::TILE_M);
-    matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map, panels.data(), out, bias_operand(), residual_operand());
+    if constexpr (P::DTYPE == DTYPE_BF16)
+        matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map, tensor_map_on_host(panels.data(), N, K, P::TILE_N),
+                                  out, bias_operand(), residual_operand());
+    else
+        matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map, panels.data(), out, bias_operand(),
+                                  residual_operand());
 }
 
 static void run_thread_of_kernel()
@@ -141,7 +157,10 @@ int main()
     for (float &value : bias) value = draw(-1, 1);
     for (float &value : residual) value = draw(-1, 1);
     for (float &value : out) value = -1e30f;
-    draw_weights();
+    if (params::DTYPE == DTYPE_BF16)
+        draw_plain_weights();
+    else
+        draw_coded_weights();
     for (int i = 0; i < BLOCKS_IN_ALL; i++) {
         memset(shared_memory, 0xff, SHARED_BYTES); /* NaN */
         gridDim.x = BLOCKS_IN_ALL;
