@@ -199,9 +199,10 @@ static bool read_types(struct command_line *line)
         types->fixed_group = true;
     }
     const struct encoding *matrices = encoding_find(types->matrices);
-    if (line->head_given)
+    if (line->head_given) {
         types->head = (enum encoding_id)line->head_dtype;
-    else if (matrices && matrices->bits == 4)
+        types->head_as_it_is = types->head == ENCODING_NONE;
+    } else if (matrices && matrices->bits == 4)
         types->head = ENCODING_INT8_CHANNEL;
     return read_kept(line->kept, types);
 }

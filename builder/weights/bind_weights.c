@@ -262,7 +262,7 @@ static enum encoding_id asked_encoding(const struct graph_weight *weight, const 
 {
     enum encoding_id asked = types->matrices;
     if (!weight->columns) return ENCODING_NONE;
-    if (weight->layer == GRAPH_NO_LAYER && types->head != ENCODING_NONE) asked = types->head;
+    if (weight->layer == GRAPH_NO_LAYER && (types->head_as_it_is || types->head != ENCODING_NONE)) asked = types->head;
     for (int k = 0; k < types->kept_count; k++)
         if (is_kept(weight, &types->kept[k])) {
             asked = types->kept[k].encoding;

@@ -236,6 +236,7 @@ class OwnCodes(ReferenceTest):
         # Five layers of four matrices, and the embedding, which is the LM head.
         self.assertEqual(types(), {"int4_g32": 20, "int8_channel": 1})
         self.assertEqual(types("--head-dtype", "int4"), {"int4_g32": 20, "int4_g128": 1})
+        self.assertEqual(types("--head-dtype", "auto"), {"int4_g32": 20, "BF16": 1})
         self.assertEqual(types("--head-dtype", "bf16", "--keep", "*.down_proj.weight=int8,*.layers.0.*=bf16"),
                          {"int4_g32": 12, "int8_channel": 5, "BF16": 4})
         self.assertIn("matrices", output([ENGINFO, self.engine(["int4"])]))
