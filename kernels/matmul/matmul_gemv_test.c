@@ -409,8 +409,7 @@ TEST(test_every_coded_candidate)
         const struct matmul_device_problem every = with_encoding(coded_every, encodings[e]),
                                            gate = with_encoding(coded_gated, encodings[e]),
                                            deep = with_encoding(coded_deep, encodings[e]);
-        run_candidates(&every, MOST_CANDIDATES);
-        run_candidates(&gate, MOST_CANDIDATES);
+        run_candidates(e == 0 ? &every : &gate, MOST_CANDIDATES);
         run_candidates(&deep, 1);
     }
 }

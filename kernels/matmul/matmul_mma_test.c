@@ -115,30 +115,26 @@ static void check_coded(struct matmul_device_problem problem, enum encoding_id e
                         struct matmul_device_tunables tunables)
 {
     problem = with_encoding(problem, encoding);
-    matmul_device_check(&device_matmul_mma, &problem, tunables, problem.rows * problem.n > 20000 ? 5000 : 0);
+    matmul_device_check(&device_matmul_mma, &problem, tunables, 5000);
 }
 
 TEST(test_coded)
 {
     TEST_NEEDS_DEVICE();
-    enum encoding_id encoding;
-    for (size_t e = 0; matmul_device_next_coded(&e, &encoding);)
-        for (size_t i = 0; i < sizeof coded_cases / sizeof *coded_cases; i++)
-            check_coded(coded_cases[i].problem, encoding, coded_cases[i].tunables);
+    matmul_device_check_coded(&device_matmul_mma, coded_cases, sizeof coded_cases / sizeof *coded_cases);
 }
 
 TEST(test_odd_coded_tunables)
 {
-    const struct matmul_device_problem every =
-        {.rows = 65, .n = 1043, .k = 2056, .out_dtype = F32, .residual = true, .bias = F32};
-    const struct matmul_device_problem gated =
-        {.rows = 40, .n = 2000, .k = 1544, .out_dtype = BF16, .activation = SILU, .bias = F16};
+    static const struct matmul_device_problem problems[] = {
+        {.rows = 65, .n = 1043, .k = 2056, .out_dtype = F32, .residual = true, .bias = F32},
+        {.rows = 40, .n = 2000, .k = 1544, .out_dtype = BF16, .activation = SILU, .bias = F16},
+    };
+    enum { ODD = sizeof odd_coded / sizeof *odd_coded };
+    struct matmul_device_case cases[ODD];
     TEST_NEEDS_DEVICE();
-    for (int e = 0; e < SOME_ENCODINGS; e++)
-        for (size_t i = 0; i < sizeof odd_coded / sizeof *odd_coded; i++) {
-            check_coded(every, some_encodings[e], odd_coded[i]);
-            check_coded(gated, some_encodings[e], odd_coded[i]);
-        }
+    for (int i = 0; i < ODD; i++) cases[i] = (struct matmul_device_case){problems[i % 2], odd_coded[i]};
+    matmul_device_check_coded(&device_matmul_mma, cases, ODD);
 }
 
 TEST(test_coded_counts)
@@ -179,7 +175,7 @@ TEST(test_coded_cases_are_legal)
 
 enum { MOST_CANDIDATES = 32 };
 
-TEST(test_every_coded_candidate)
+TEST(test_coded_candidates)
 {
     static const struct matmul_device_problem problems[] = {
         {.rows = 4, .n = 1040, .k = 2056, .out_dtype = F32, .residual = true},
@@ -187,21 +183,8 @@ TEST(test_every_coded_candidate)
         {.rows = 64, .n = 2064, .k = 512, .out_dtype = BF16, .activation = SILU},
         {.rows = 500, .n = 3080, .k = 264, .out_dtype = F16, .bias = F16},
     };
-    int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
-    TEST_NEEDS_DEVICE();
     for (int e = 0; e < SOME_ENCODINGS; e++)
-        for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-            const struct matmul_device_problem problem = with_encoding(problems[i], some_encodings[e]);
-            matmul_device_problem_params(&problem, params);
-            const int count =
-                device_matmul_mma.candidates(params, &test_device()->device.facts, candidates, MOST_CANDIDATES);
-            assert_in_range(count, 1, MOST_CANDIDATES);
-            for (int c = 0; c < count; c++) {
-                struct matmul_device_tunables tunables;
-                memcpy(tunables.value, candidates[c] + MATMUL_FIRST_TUNABLE, sizeof tunables.value);
-                check_coded(problem, some_encodings[e], tunables);
-            }
-        }
+        matmul_device_check_coded_candidates(&device_matmul_mma, &a100, &problems[e % 4], some_encodings[e]);
 }
 
 static void check_coded_candidates(const struct matmul_device_problem *problem, const struct device_facts *gpu)

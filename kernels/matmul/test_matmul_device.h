@@ -49,11 +49,11 @@ void matmul_device_check_epilogues(const struct device_kernel *kernel, const str
 
 /* The encodings that matrices may have on GPUs, in turn. */
 bool matmul_device_next_coded(size_t *index, enum encoding_id *encoding);
-/* matmul_device_check_cases with each of them. */
+/* matmul_device_check_cases with each of them, every other case in turn. */
 void matmul_device_check_coded(const struct device_kernel *kernel, const struct matmul_device_case *cases,
                                size_t count);
-/* There are candidates for the problem with this encoding on `gpu`, legal ones; those for this machine's GPU compute what
- * they should. */
+/* There are candidates for the problem with this encoding on `gpu`, legal ones; every other one of those for this machine's
+ * GPU computes what it should. */
 void matmul_device_check_coded_candidates(const struct device_kernel *kernel, const struct device_facts *gpu,
                                           const struct matmul_device_problem *problem, enum encoding_id encoding);
 
