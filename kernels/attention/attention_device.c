@@ -17,6 +17,7 @@ static const char *illegal(const int64_t *params)
 {
     const char *why = op_params_illegal(&op_attention, params);
     if (why) return why;
+    if (!element_bytes(params[ATTENTION_KV_DTYPE])) return "KV_DTYPE is not F32, F16 or BF16";
     if (params[ATTENTION_HEAD_DIM] % 2) return "HEAD_DIM is not even in 2..256";
     if (params[ATTENTION_PAGES_PER_SLOT] > MOST_TOKENS / params[ATTENTION_PAGE_TOKENS])
         return "PAGES_PER_SLOT is not positive or makes more than 2^30 tokens";

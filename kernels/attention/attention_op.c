@@ -27,11 +27,10 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
 {
     uint64_t rows = (uint64_t)params[ATTENTION_ROWS], heads = (uint64_t)params[ATTENTION_HEADS];
     uint64_t kv_heads = (uint64_t)params[ATTENTION_KV_HEADS], head_dim = (uint64_t)params[ATTENTION_HEAD_DIM];
-    uint64_t kv_bytes = dtype_bytes((enum dtype)params[ATTENTION_KV_DTYPE]);
     const uint64_t window = (uint64_t)params[ATTENTION_WINDOW];
     if (context == 0) context = 1;
     if (window && window < context) context = window;
-    *bytes = rows * head_dim * (2 * kv_heads * context * kv_bytes + 2 * heads * sizeof(float));
+    *bytes = rows * (2 * kv_heads * context * op_kv_row_bytes(params) + 2 * heads * head_dim * sizeof(float));
     *flops = 4 * rows * heads * context * head_dim;
 }
 

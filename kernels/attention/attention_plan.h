@@ -27,7 +27,7 @@ struct attention_problem {
     float *out, *workspace;
     const int32_t *slots, *positions;
     struct pages pages;
-    enum dtype dtype;
+    enum encoding_id encoding; /* of the KV cache */
     int64_t rows, heads, kv_heads, group, head_dim, stride, window, blocks;
     float scale;
 };
@@ -43,17 +43,14 @@ static inline struct attention_problem attention_problem_of(const struct op_call
     int64_t heads = params[ATTENTION_HEADS], kv_heads = params[ATTENTION_KV_HEADS];
     int64_t head_dim = params[ATTENTION_HEAD_DIM];
     int64_t tokens = params[ATTENTION_PAGE_TOKENS] * params[ATTENTION_PAGES_PER_SLOT];
-    enum dtype dtype = (enum dtype)params[ATTENTION_KV_DTYPE];
     return (struct attention_problem){
         .q = call->operands[ATTENTION_Q],
         .out = call->operands[ATTENTION_OUT],
         .workspace = call->operands[ATTENTION_WORKSPACE],
         .slots = call->operands[ATTENTION_SLOTS],
         .positions = call->operands[ATTENTION_POSITIONS],
-        .pages = pages_of(call->operands[ATTENTION_KV], call->operands[ATTENTION_PAGE_TABLE],
-                          params[ATTENTION_PAGES_PER_SLOT], params[ATTENTION_PAGE_TOKENS], params[ATTENTION_PAGE_BYTES],
-                          kv_heads, head_dim * (int64_t)dtype_bytes(dtype)),
-        .dtype = dtype,
+        .pages = pages_of(call->operands[ATTENTION_KV], call->operands[ATTENTION_PAGE_TABLE], params),
+        .encoding = (enum encoding_id)params[ATTENTION_KV_DTYPE],
         .rows = op_valid_rows(call),
         .heads = heads,
         .kv_heads = kv_heads,

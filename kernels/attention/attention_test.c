@@ -4,14 +4,17 @@
 
 #include <math.h>
 
+#include "formats/encoding/encoding.h"
 #include "kernels/cpu/pages.h"
 
-static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+static const enum encoding_id encodings[] = {ENCODING_F32, ENCODING_F16, ENCODING_BF16, ENCODING_INT8_CHANNEL,
+                                             ENCODING_E4M3_CHANNEL};
+enum { ENCODINGS = sizeof encodings / sizeof *encodings };
 
 struct shape {
     int64_t rows, valid, kv_heads, group, head_dim, page_tokens, window;
     uint64_t slots, context;
-    enum dtype kv_dtype;
+    enum encoding_id kv_dtype;
     float scale;
 };
 
@@ -27,8 +30,9 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
 {
     setup->shape = *shape;
     const int64_t heads = shape->kv_heads * shape->group;
-    size_t element = dtype_bytes(shape->kv_dtype);
-    size_t block = (size_t)(2 * shape->kv_heads * shape->page_tokens * shape->head_dim) * element;
+    uint64_t block;
+    assert_true(kv_block_bytes(shape->kv_dtype, (uint64_t)shape->kv_heads, (uint64_t)shape->page_tokens,
+                               (uint64_t)shape->head_dim, &block));
     size_t aligned = (block + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
     struct plan_geometry geometry = {.slots = shape->slots,
                                      .max_context = shape->context,
@@ -51,6 +55,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     };
     struct test_case *test = &setup->test;
     test_case_open(test, &op_attention, params, &geometry, (int32_t)shape->valid);
+    assert_int_equal(test->demands[ATTENTION_KV].bytes, block);
     size_t pages = geometry.slots * geometry.pages_per_slot;
     test_case_replace(test, ATTENTION_KV, pages * (size_t)geometry.page_bytes, aligned);
     int32_t *table = test->call.operands[ATTENTION_PAGE_TABLE];
@@ -58,9 +63,29 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     test_shuffle(random, table, pages);
     setup->row_floats = (size_t)(heads * shape->head_dim);
     test_fill(random, test->call.operands[ATTENTION_Q], (size_t)shape->rows * setup->row_floats, DTYPE_F32, -1, 1);
-    setup->pages =
-        pages_of(test->call.operands[ATTENTION_KV], table, (int64_t)geometry.pages_per_slot, shape->page_tokens,
-                 (int64_t)geometry.page_bytes, shape->kv_heads, shape->head_dim * (int64_t)element);
+    setup->pages = pages_of(test->call.operands[ATTENTION_KV], table, params);
+}
+
+/* Numbers in [-1, 1] for a key (`offset` 0) or a value of a token, if it has none yet. */
+static void fill_row(const struct setup *setup, struct test_random *random, int64_t slot, int64_t token,
+                     int64_t kv_head, int64_t offset)
+{
+    const enum encoding_id encoding = setup->shape.kv_dtype;
+    uint8_t *codes = pages_key(&setup->pages, slot, token, kv_head) + offset;
+    if (encoding_is_plain(encoding)) {
+        if (!test_is_poison(codes, 2)) return;
+        test_fill(random, codes, (size_t)setup->shape.head_dim, (enum dtype)encoding, -1, 1);
+        return;
+    }
+    uint8_t *scale = pages_key_scale(&setup->pages, slot, token, kv_head) + offset;
+    if (!test_is_poison(scale, 4)) return;
+    const float largest = encoding == ENCODING_INT8_CHANNEL ? 127 : 448;
+    const float factor = test_random_float(random, 0.1f, 1) / largest;
+    memcpy(scale, &factor, sizeof factor);
+    for (int64_t d = 0; d < setup->shape.head_dim; d++) {
+        const float value = test_random_float(random, -largest, largest);
+        codes[d] = encoding == ENCODING_INT8_CHANNEL ? (uint8_t)(int8_t)value : e4m3_from_float(value);
+    }
 }
 
 /* Row r is at `position` of `slot`; tokens up to there exist. */
@@ -68,13 +93,10 @@ static void place_row(struct setup *setup, struct test_random *random, int64_t r
 {
     ((int32_t *)setup->test.call.operands[ATTENTION_SLOTS])[r] = (int32_t)slot;
     ((int32_t *)setup->test.call.operands[ATTENTION_POSITIONS])[r] = (int32_t)position;
-    size_t count = (size_t)setup->shape.head_dim;
     for (int64_t t = 0; t <= position; t++) {
         for (int64_t g = 0; g < setup->shape.kv_heads; g++) {
-            uint8_t *key = pages_key(&setup->pages, slot, t, g);
-            if (!test_is_poison(key, 2)) continue; /* filled for an earlier row */
-            test_fill(random, key, count, setup->shape.kv_dtype, -1, 1);
-            test_fill(random, key + setup->pages.values, count, setup->shape.kv_dtype, -1, 1);
+            fill_row(setup, random, slot, t, g, 0);
+            fill_row(setup, random, slot, t, g, setup->pages.values);
         }
     }
 }
@@ -142,7 +164,7 @@ TEST(decode_equals_reference)
     struct test_random random = {9};
     static const int64_t head_dims[] = {8, 20, 64, 128, 1, 256}, page_tokens[] = {1, 16, 7};
     static const int64_t windows[] = {0, 1, 16, 300};
-    for (int round = 0; round < 72; round++) {
+    for (int round = 0; round < 120; round++) {
         struct shape shape = {.rows = test_random_range(&random, 1, 6),
                               .kv_heads = test_random_range(&random, 1, 3),
                               .group = test_random_range(&random, 1, 8),
@@ -151,7 +173,7 @@ TEST(decode_equals_reference)
                               .window = windows[round / 6 % 4],
                               .slots = 6,
                               .context = 700,
-                              .kv_dtype = dtypes[round / 2 % 3],
+                              .kv_dtype = encodings[round / 2 % ENCODINGS],
                               .scale = round % 5 ? 0.3f : 2.0f};
         shape.valid = test_random_range(&random, 1, shape.rows);
         struct setup setup;
@@ -171,7 +193,7 @@ TEST(prefill_equals_reference)
     struct test_random random = {10};
     static const int64_t head_dims[] = {64, 20, 128, 8}, starts[] = {0, 1, 200, 250, 560};
     static const int64_t windows[] = {0, 16, 1, 100};
-    for (int round = 0; round < 24; round++) {
+    for (int round = 0; round < 40; round++) {
         struct shape shape = {.rows = test_random_range(&random, 2, 70),
                               .kv_heads = test_random_range(&random, 1, 2),
                               .group = 1 + round % 8,
@@ -180,7 +202,7 @@ TEST(prefill_equals_reference)
                               .window = windows[round / 4 % 4],
                               .slots = 2,
                               .context = 640,
-                              .kv_dtype = dtypes[round % 3],
+                              .kv_dtype = encodings[round % ENCODINGS],
                               .scale = 0.25f};
         shape.valid = test_random_range(&random, 2, shape.rows);
         struct setup setup;
@@ -205,7 +227,7 @@ TEST(mixed_rows_equal_reference)
                               .window = round % 2 ? 0 : 70,
                               .slots = 3,
                               .context = 600,
-                              .kv_dtype = DTYPE_F32,
+                              .kv_dtype = encodings[(round + 3) % ENCODINGS],
                               .scale = 0.2f};
         struct setup setup;
         setup_open(&setup, &random, &shape);
@@ -230,7 +252,7 @@ TEST(large_scores_are_stable)
                           .page_tokens = 16,
                           .slots = 1,
                           .context = 600,
-                          .kv_dtype = DTYPE_F32,
+                          .kv_dtype = ENCODING_F32,
                           .scale = 1000.0f};
     TEST_FOR_EACH_ISA(isa)
     {
@@ -249,6 +271,94 @@ TEST(large_scores_are_stable)
     }
 }
 
+/* Encodings with scales, by hand: two tokens, one of zeros, in a page of four. */
+TEST(small_case)
+{
+    static const enum encoding_id coded[] = {ENCODING_INT8_CHANNEL, ENCODING_E4M3_CHANNEL};
+    static const uint8_t codes[2][2] = {{64, 0xe0 /* -32 */}, {0x68 /* 64 */, 0xe0 /* -32 */}};
+    struct test_random random = {13};
+    for (int n = 0; n < 2; n++) {
+        const struct shape shape = {.rows = 1,
+                                    .valid = 1,
+                                    .kv_heads = 1,
+                                    .group = 1,
+                                    .head_dim = 2,
+                                    .page_tokens = 4,
+                                    .slots = 1,
+                                    .context = 4,
+                                    .kv_dtype = coded[n],
+                                    .scale = 1};
+        struct setup setup;
+        setup_open(&setup, &random, &shape);
+        /* Block: K codes [4, 2], K scales from byte 256, then the same of V from byte 272. */
+        uint8_t *block = setup.test.call.operands[ATTENTION_KV];
+        const int32_t page = *(const int32_t *)setup.test.call.operands[ATTENTION_PAGE_TABLE];
+        block += (uint64_t)page * setup.test.geometry.page_bytes;
+        const float scales[2] = {0, 0x1p-6f};
+        for (int v = 0; v < 2; v++) {
+            memset(block + 272 * v, 0, 2);
+            memcpy(block + 272 * v + 2, codes[n], 2);
+            memcpy(block + 272 * v + 256, scales, sizeof scales);
+        }
+        ((int32_t *)setup.test.call.operands[ATTENTION_SLOTS])[0] = 0;
+        ((int32_t *)setup.test.call.operands[ATTENTION_POSITIONS])[0] = 1;
+        const float q[2] = {3, 2}; /* scores: 0, and 3 * 1 - 2 * 0.5 = 2 */
+        memcpy(setup.test.call.operands[ATTENTION_Q], q, sizeof q);
+        const float weight = 1 / (1 + expf(-2)), expected[2] = {weight, -0.5f * weight};
+        op_attention.reference(&setup.test.call);
+        test_assert_close(setup.test.call.operands[ATTENTION_OUT], expected, 2, 1e-6, 0, "reference");
+        TEST_FOR_EACH_ISA(isa)
+        {
+            run_checked(&setup, isa, 1);
+            test_assert_close(setup.test.call.operands[ATTENTION_OUT], expected, 2, 1e-6, 0, cpu_isa_name(isa));
+        }
+        test_case_close(&setup.test);
+    }
+}
+
+/* A scale that is NaN makes the results of all rows that see its token NaN, and of no others. */
+TEST(damaged_tokens_are_seen)
+{
+    enum { ROWS = 40, TOKEN = 20, WINDOW = 8 };
+    struct test_random random = {14};
+    for (int round = 0; round < 8; round++) {
+        const struct shape shape = {.rows = ROWS,
+                                    .valid = ROWS,
+                                    .kv_heads = 1,
+                                    .group = 1 + round,
+                                    .head_dim = round % 4 < 2 ? 64 : 20,
+                                    .page_tokens = 16,
+                                    .window = round < 4 ? WINDOW : 0,
+                                    .slots = 1,
+                                    .context = ROWS,
+                                    .kv_dtype = encodings[3 + round % 2],
+                                    .scale = 0.2f};
+        struct setup setup;
+        setup_open(&setup, &random, &shape);
+        for (int64_t r = 0; r < ROWS; r++) place_row(&setup, &random, r, 0, r);
+        const float damage = NAN;
+        memcpy(pages_key_scale(&setup.pages, 0, TOKEN, 0) + (round & 4 ? setup.pages.values : 0), &damage,
+               sizeof damage);
+        float *out = setup.test.call.operands[ATTENTION_OUT];
+        float *expected = malloc(setup.row_floats * ROWS * sizeof *expected);
+        op_attention.reference(&setup.test.call);
+        memcpy(expected, out, setup.row_floats * ROWS * sizeof *expected);
+        TEST_FOR_EACH_ISA(isa)
+        {
+            run_checked(&setup, isa, round % 2 ? 1 : 5);
+            for (size_t i = 0; i < ROWS * setup.row_floats; i++) {
+                const int64_t row = (int64_t)(i / setup.row_floats);
+                const bool sees = row >= TOKEN && (!shape.window || row < TOKEN + shape.window);
+                assert_int_equal(isnan(out[i]), sees);
+                assert_int_equal(isnan(expected[i]), sees);
+                if (!sees) test_assert_close(out + i, expected + i, 1, 2e-6, 1e-6, cpu_isa_name(isa));
+            }
+        }
+        free(expected);
+        test_case_close(&setup.test);
+    }
+}
+
 TEST(hostile_params_are_refused)
 {
     const struct plan_geometry geometry =
@@ -256,12 +366,27 @@ TEST(hostile_params_are_refused)
     const int64_t params[ATTENTION_PARAMS] =
         {4, 0, 8, 2, 64, 16, 4, 65536, 2, DTYPE_F32, DTYPE_F32, 0, test_float_bits(0.125f)};
     test_hostile_params(&op_attention, params, &geometry);
+    int64_t coded[ATTENTION_PARAMS];
+    memcpy(coded, params, sizeof coded);
+    coded[ATTENTION_KV_DTYPE] = ENCODING_E4M3_CHANNEL;
+    test_hostile_params(&op_attention, coded, &geometry);
+    struct plan_geometry small_pages = geometry; /* K and V of a layer: 2 * 16 * 2 * (64 + 4) bytes */
+    coded[ATTENTION_PAGE_BYTES] = (int64_t)(small_pages.page_bytes = 4352);
+    struct op_demand demands[PLAN_MAX_OPERANDS];
+    int demand_count;
+    struct status status = {0};
+    assert_true(op_demands(&op_attention, TARGET_CPU, coded, &small_pages, demands, &demand_count, &status));
+    assert_int_equal(demands[ATTENTION_KV].bytes, 4352);
+    small_pages.page_bytes = 4288;
+    test_refuses(&op_attention, coded, &small_pages, TEST_CHANGES({ATTENTION_PAGE_BYTES, 4288}));
     test_refuses(&op_attention, params, &geometry,
                  TEST_CHANGES({ATTENTION_HEADS, 7}, {ATTENTION_HEADS, 0}, {ATTENTION_KV_HEADS, 0},
                               {ATTENTION_KV_HEADS, 3}, {ATTENTION_KV_HEADS, 16}, {ATTENTION_HEAD_DIM, 0},
                               {ATTENTION_HEAD_DIM, OP_MAX_HEAD_DIM + 1}, {ATTENTION_PAGE_TOKENS, 32},
                               {ATTENTION_PAGES_PER_SLOT, 3}, {ATTENTION_PAGE_BYTES, 1}, {ATTENTION_SLOT_COUNT, 1},
-                              {ATTENTION_KV_DTYPE, DTYPE_I32}, {ATTENTION_WINDOW, -1},
+                              {ATTENTION_KV_DTYPE, DTYPE_I32}, {ATTENTION_KV_DTYPE, ENCODING_INT4_G32},
+                              {ATTENTION_KV_DTYPE, ENCODING_E4M3_TENSOR}, {ATTENTION_KV_DTYPE, ENCODING_INT8_G32},
+                              {ATTENTION_KV_DTYPE, ENCODING_MXFP8}, {ATTENTION_WINDOW, -1},
                               {ATTENTION_WINDOW, (int64_t)1 << 31}, {ATTENTION_SCALE_BITS, 0},
                               {ATTENTION_SCALE_BITS, 0x7fc00000}, {ATTENTION_SCALE_BITS, 0xbf800000}));
     struct plan_geometry odd_pages = geometry;

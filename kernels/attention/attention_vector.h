@@ -36,6 +36,8 @@ struct attention_scratch {
     int32_t first[ATTENTION_TILE_LINES], last[ATTENTION_TILE_LINES]; /* tokens [first, last) of this block */
     const uint8_t *keys[ATTENTION_BLOCK_TOKENS];
     const float *value_rows[ATTENTION_BLOCK_TOKENS];
+    /* Encodings with scales: factors of the codes as vec_load_codes gives them. */
+    float key_scales[ATTENTION_BLOCK_TOKENS], value_scales[ATTENTION_BLOCK_TOKENS];
 };
 _Static_assert(sizeof(struct attention_scratch) <= TEAM_SCRATCH_BYTES, "fits the scratch of a team's member");
 
@@ -72,9 +74,12 @@ VEC_INLINE void attention_prefetch(const struct attention_scratch *scratch, int6
 
 /* Keys [first, first + chunk) of the block, of which [low, high) exist, as packed[component][token]. */
 VEC_INLINE void attention_pack_keys(struct attention_scratch *scratch, int64_t head_dim, int64_t first, int64_t chunk,
-                                    int64_t low, int64_t high, int64_t values, enum dtype dtype)
+                                    int64_t low, int64_t high, int64_t values, enum encoding_id encoding)
 {
-    const int64_t token_bytes = head_dim * (int64_t)(dtype == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+    const size_t element_bytes = encoding == ENCODING_F32                                ? sizeof(float)
+                                 : encoding == ENCODING_F16 || encoding == ENCODING_BF16 ? sizeof(uint16_t)
+                                                                                         : sizeof(uint8_t);
+    const int64_t token_bytes = head_dim * (int64_t)element_bytes;
     for (int64_t token = first; token < first + chunk; token += VEC_WIDTH) {
         if (token + VEC_WIDTH <= low || token >= high) continue;
         attention_prefetch(scratch, attention_most(token, low), high, token_bytes, values);
@@ -83,12 +88,12 @@ VEC_INLINE void attention_pack_keys(struct attention_scratch *scratch, int64_t h
             if (token >= low && token + VEC_WIDTH <= high && d + VEC_WIDTH <= head_dim) {
 #pragma GCC unroll 16
                 for (int i = 0; i < VEC_WIDTH; i++)
-                    rows[i] = vec_load_dtype(scratch->keys[token + i], d, VEC_WIDTH, dtype);
+                    rows[i] = vec_load_codes(scratch->keys[token + i], d, VEC_WIDTH, encoding);
             } else {
 #pragma GCC unroll 16
                 for (int i = 0; i < VEC_WIDTH; i++) {
                     bool exists = token + i >= low && token + i < high;
-                    rows[i] = exists ? vec_load_dtype(scratch->keys[token + i], d, head_dim - d, dtype) : vec_set(0);
+                    rows[i] = exists ? vec_load_codes(scratch->keys[token + i], d, head_dim - d, encoding) : vec_set(0);
                 }
             }
             vec_transpose(rows);
@@ -177,6 +182,25 @@ __attribute__((noinline)) static void attention_score_chunk(struct attention_scr
         case 3: attention_score_lines(q, packed, chunk, head_dim, scores, low, high - low, 3); break;
         default: attention_score_lines(q, packed, chunk, head_dim, scores, low, high - low, 4); break;
         }
+    }
+}
+
+/* scores[t] *= scales[t] for t in [first, last). */
+static inline void attention_scale(float *scores, const float *scales, int64_t first, int64_t last)
+{
+    int64_t t = first;
+    for (; t + VEC_WIDTH <= last; t += VEC_WIDTH) vec_store(scores + t, vec_load(scores + t) * vec_load(scales + t));
+    if (t < last)
+        vec_store_part(scores + t, last - t, vec_load_part(scores + t, last - t) * vec_load_part(scales + t, last - t));
+}
+
+/* Scales of `count` tokens, which follow each other in a page, for the codes as vec_load_codes gives them. */
+static inline void attention_load_scales(const uint8_t *from, int64_t count, enum encoding_id encoding, float *scales)
+{
+    const vec factor = vec_set(encoding == ENCODING_E4M3_CHANNEL ? 256.0f : 1.0f);
+    for (int64_t i = 0; i < count; i += VEC_WIDTH) {
+        const int64_t rest = count - i;
+        vec_store_dtype(scales, i, rest, DTYPE_F32, vec_load_dtype(from, i, rest, DTYPE_F32) * factor);
     }
 }
 
@@ -287,15 +311,44 @@ __attribute__((noinline)) static void attention_value_group(struct attention_scr
 
 /* Values [first, last) of the block as rows of floats in `packed`. */
 VEC_INLINE void attention_unpack_values(struct attention_scratch *scratch, int64_t offset, int64_t head_dim,
-                                        int64_t stride, int64_t first, int64_t last, enum dtype dtype)
+                                        int64_t stride, int64_t first, int64_t last, enum encoding_id encoding)
 {
     for (int64_t t = first; t < last; t++) {
         float *to = scratch->packed + (t - first) * stride;
         const uint8_t *from = scratch->keys[t] + offset;
         for (int64_t d = 0; d < head_dim; d += VEC_WIDTH)
-            vec_store(to + d, vec_load_dtype(from, d, head_dim - d, dtype));
+            vec_store(to + d, vec_load_codes(from, d, head_dim - d, encoding));
         scratch->value_rows[t] = to;
     }
+}
+
+/* The two for each encoding. */
+static inline void attention_pack_chunk(struct attention_scratch *scratch, int64_t head_dim, int64_t first,
+                                        int64_t chunk, int64_t low, int64_t high, int64_t values,
+                                        enum encoding_id encoding)
+{
+#define PACK(id) attention_pack_keys(scratch, head_dim, first, chunk, low, high, values, id)
+    switch (encoding) {
+    case ENCODING_F32: PACK(ENCODING_F32); break;
+    case ENCODING_F16: PACK(ENCODING_F16); break;
+    case ENCODING_BF16: PACK(ENCODING_BF16); break;
+    case ENCODING_INT8_CHANNEL: PACK(ENCODING_INT8_CHANNEL); break;
+    default: PACK(ENCODING_E4M3_CHANNEL); break;
+    }
+#undef PACK
+}
+
+static inline void attention_unpack_chunk(struct attention_scratch *scratch, int64_t offset, int64_t head_dim,
+                                          int64_t stride, int64_t first, int64_t last, enum encoding_id encoding)
+{
+#define UNPACK(id) attention_unpack_values(scratch, offset, head_dim, stride, first, last, id)
+    switch (encoding) {
+    case ENCODING_F16: UNPACK(ENCODING_F16); break;
+    case ENCODING_BF16: UNPACK(ENCODING_BF16); break;
+    case ENCODING_INT8_CHANNEL: UNPACK(ENCODING_INT8_CHANNEL); break;
+    default: UNPACK(ENCODING_E4M3_CHANNEL); break;
+    }
+#undef UNPACK
 }
 
 /* The partial result of one block for all lines of the task: block_max, block_sum, block_values of lines with
@@ -320,37 +373,41 @@ static inline void attention_block(const struct attention_problem *problem, cons
     for (int64_t t = low; t < high;) { /* page by page: a division per token would cost more than its arithmetic */
         const uint8_t *key = pages_key(&problem->pages, slot, start + t, task->kv_head);
         int64_t rest = problem->pages.tokens - (start + t) % problem->pages.tokens;
-        for (int64_t end = attention_least(t + rest, high); t < end; t++, key += problem->pages.token_bytes)
-            scratch->keys[t] = key;
+        const int64_t end = attention_least(t + rest, high);
+        if (problem->pages.scales) {
+            const uint8_t *scales = pages_key_scale(&problem->pages, slot, start + t, task->kv_head);
+            attention_load_scales(scales, end - t, problem->encoding, scratch->key_scales + t);
+            attention_load_scales(scales + values, end - t, problem->encoding, scratch->value_scales + t);
+        }
+        for (; t < end; t++, key += problem->pages.token_bytes) scratch->keys[t] = key;
     }
 
     const int64_t chunk = ATTENTION_CHUNK_TOKENS * stride <= ATTENTION_PACKED_FLOATS ? ATTENTION_CHUNK_TOKENS
                                                                                      : ATTENTION_CHUNK_TOKENS / 2;
     for (int64_t first = low / chunk * chunk; first < high; first += chunk) {
-        switch (problem->dtype) {
-        case DTYPE_F32: attention_pack_keys(scratch, head_dim, first, chunk, low, high, values, DTYPE_F32); break;
-        case DTYPE_F16: attention_pack_keys(scratch, head_dim, first, chunk, low, high, values, DTYPE_F16); break;
-        default: attention_pack_keys(scratch, head_dim, first, chunk, low, high, values, DTYPE_BF16); break;
-        }
+        attention_pack_chunk(scratch, head_dim, first, chunk, low, high, values, problem->encoding);
         attention_score_chunk(scratch, lines, head_dim, chunk, first);
     }
     for (int64_t line = 0; line < lines; line++)
-        if (scratch->first[line] < scratch->last[line])
-            attention_softmax(scratch->scores[line], scratch->first[line], scratch->last[line], problem->scale,
-                              &scratch->block_max[line], &scratch->block_sum[line]);
+        if (scratch->first[line] < scratch->last[line]) {
+            float *scores = scratch->scores[line];
+            const int64_t first = scratch->first[line], last = scratch->last[line];
+            if (problem->pages.scales) attention_scale(scores, scratch->key_scales, first, last);
+            attention_softmax(scores, first, last, problem->scale, &scratch->block_max[line],
+                              &scratch->block_sum[line]);
+            if (problem->pages.scales) attention_scale(scores, scratch->value_scales, first, last);
+        }
 
     memset(scratch->block_values, 0, (size_t)(lines * stride) * sizeof(float));
-    const bool in_place = problem->dtype == DTYPE_F32;
+    const bool in_place = problem->encoding == ENCODING_F32;
     const int64_t step = in_place ? ATTENTION_BLOCK_TOKENS : chunk;
     for (int64_t first = low / step * step; first < high; first += step) {
         int64_t begin = attention_most(first, low), end = attention_least(first + step, high);
         if (in_place)
             for (int64_t t = begin; t < end; t++)
                 scratch->value_rows[t] = (const float *)(const void *)(scratch->keys[t] + values);
-        else if (problem->dtype == DTYPE_F16)
-            attention_unpack_values(scratch, values, head_dim, stride, begin, end, DTYPE_F16);
         else
-            attention_unpack_values(scratch, values, head_dim, stride, begin, end, DTYPE_BF16);
+            attention_unpack_chunk(scratch, values, head_dim, stride, begin, end, problem->encoding);
         for (int64_t line = 0; line < lines; line += ATTENTION_REGISTER_LINES)
             attention_value_group(scratch, line, attention_least(lines - line, ATTENTION_REGISTER_LINES), head_dim,
                                   stride, begin, end);

@@ -5,11 +5,7 @@
 
 struct pages attention_setup_pages(const struct attention_setup *setup, void *pool)
 {
-    const int64_t *params = setup->launch.params;
-    const struct attention_shape *shape = &setup->shape;
-    return pages_of((uint8_t *)pool + setup->kv_offset, setup->launch.host[ATTENTION_PAGE_TABLE],
-                    params[ATTENTION_PAGES_PER_SLOT], setup->page_tokens, params[ATTENTION_PAGE_BYTES], shape->kv_heads,
-                    shape->head_dim * (int64_t)dtype_bytes(shape->kv_dtype));
+    return pages_of((uint8_t *)pool + setup->kv_offset, setup->launch.host[ATTENTION_PAGE_TABLE], setup->launch.params);
 }
 
 static void fill_token(const struct attention_setup *setup, struct test_random *random, int64_t slot, int64_t position)

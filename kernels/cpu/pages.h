@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses in the paged KV pool (layout: kernels/rope_append/rope_append.h), for ops that write or read it. */
+/* Addresses in the paged KV pool (layout: kernels/op/paged.h), for ops that write or read it. */
 #ifndef KERNELS_CPU_PAGES_H
 #define KERNELS_CPU_PAGES_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "kernels/op/paged.h"
 
 struct pages {
     uint8_t *first;           /* this layer's block in page 0 */
@@ -12,29 +14,44 @@ struct pages {
     int64_t per_slot, tokens; /* pages per slot, tokens per page */
     int64_t page_bytes;
     int64_t token_bytes; /* one head's k or v of one token */
-    int64_t head_bytes;  /* one head's k or v of a page */
-    int64_t values;      /* distance from a k to the v of the same head and token */
+    int64_t values; /* distance from a k to the v of the same head and token, and from its scale to that of the v */
+    int64_t scales; /* from the block to its first scale; 0: rows have no scales */
 };
 
-static inline struct pages pages_of(void *first, const void *table, int64_t per_slot, int64_t tokens,
-                                    int64_t page_bytes, int64_t kv_heads, int64_t token_bytes)
+/* `params`: of an op on the KV cache. */
+static inline struct pages pages_of(void *first, const void *table, const int64_t *params)
 {
+    const struct op_kv_layout layout = op_kv_layout(params);
     return (struct pages){.first = first,
                           .table = table,
-                          .per_slot = per_slot,
-                          .tokens = tokens,
-                          .page_bytes = page_bytes,
-                          .token_bytes = token_bytes,
-                          .head_bytes = tokens * token_bytes,
-                          .values = kv_heads * tokens * token_bytes};
+                          .per_slot = params[PAGED_PAGES_PER_SLOT],
+                          .tokens = params[PAGED_PAGE_TOKENS],
+                          .page_bytes = params[PAGED_PAGE_BYTES],
+                          .token_bytes = (int64_t)layout.row_bytes,
+                          .values = (int64_t)layout.values,
+                          .scales = (int64_t)layout.scales};
 }
 
-/* The k of a token; its v is `values` bytes further. */
-static inline uint8_t *pages_key(const struct pages *pages, int64_t slot, int64_t position, int64_t kv_head)
+/* This layer's block in the page of a token. */
+static inline uint8_t *pages_block(const struct pages *pages, int64_t slot, int64_t position)
 {
     int64_t page = pages->table[slot * pages->per_slot + position / pages->tokens];
-    return pages->first + page * pages->page_bytes + kv_head * pages->head_bytes +
-           position % pages->tokens * pages->token_bytes;
+    return pages->first + page * pages->page_bytes;
+}
+
+/* The k of a token; its v is `values` bytes further, and the next token of the page `token_bytes`. */
+static inline uint8_t *pages_key(const struct pages *pages, int64_t slot, int64_t position, int64_t kv_head)
+{
+    return pages_block(pages, slot, position) +
+           (kv_head * pages->tokens + position % pages->tokens) * pages->token_bytes;
+}
+
+/* The scale of a k; that of its v is `values` bytes further, and that of the next token of the page 4. Requires: rows have
+ * scales. */
+static inline uint8_t *pages_key_scale(const struct pages *pages, int64_t slot, int64_t position, int64_t kv_head)
+{
+    return pages_block(pages, slot, position) + pages->scales +
+           (kv_head * pages->tokens + position % pages->tokens) * (int64_t)sizeof(float);
 }
 
 #endif

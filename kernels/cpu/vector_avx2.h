@@ -40,6 +40,24 @@ static inline vec vec_load_bf16(const uint16_t *from)
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
+static inline vec vec_load_int8(const uint8_t *from)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from)));
+}
+
+static inline vec vec_load_e4m3(const uint8_t *from)
+{
+    const __m128i codes = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)from));
+    return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(codes, 7), _mm_set1_epi16((short)0xbf80)));
+}
+
+static inline void vec_store_bytes(uint8_t *to, vec_int codes)
+{
+    const __m256i low = _mm256_and_si256((__m256i)codes, _mm256_set1_epi32(0xff));
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    _mm_storel_epi64((__m128i *)to, _mm_packus_epi16(words, words));
+}
+
 static inline void vec_store_f16(uint16_t *to, vec value)
 {
     _mm_storeu_si128((__m128i *)to, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

@@ -39,6 +39,22 @@ static inline vec vec_load_bf16(const uint16_t *from)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
+static inline vec vec_load_int8(const uint8_t *from)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
+}
+
+static inline vec vec_load_e4m3(const uint8_t *from)
+{
+    const __m256i codes = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)from));
+    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16((short)0xbf80)));
+}
+
+static inline void vec_store_bytes(uint8_t *to, vec_int codes)
+{
+    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)codes));
+}
+
 static inline void vec_store_f16(uint16_t *to, vec value)
 {
     _mm256_storeu_si256((__m256i *)to, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

@@ -4,6 +4,8 @@
 #ifndef KERNELS_CPU_VECTOR_MATH_H
 #define KERNELS_CPU_VECTOR_MATH_H
 
+#include "formats/encoding/encoding.h"
+
 /* For functions whose speed depends on arguments that are constant at the call: a dtype, the size of a register
  * tile. */
 #define VEC_INLINE static inline __attribute__((always_inline))
@@ -44,6 +46,62 @@ VEC_INLINE void vec_store_dtype(void *array, int64_t index, int64_t count, enum 
         vec_store_bf16(into, value);
     if (count < VEC_WIDTH)
         for (int64_t i = 0; i < count; i++) to[i] = lanes[i];
+}
+
+/* As vec_load_dtype, of codes of 8 bits without their scale; those of e4m3 times 2^-8. */
+VEC_INLINE vec vec_load_codes(const void *array, int64_t index, int64_t count, enum encoding_id encoding)
+{
+    if (encoding != ENCODING_INT8_CHANNEL && encoding != ENCODING_E4M3_CHANNEL)
+        return vec_load_dtype(array, index, count, (enum dtype)encoding);
+    const uint8_t *from = (const uint8_t *)array + index;
+    uint8_t lanes[VEC_WIDTH] = {0};
+    if (count < VEC_WIDTH) {
+        for (int64_t i = 0; i < count; i++) lanes[i] = from[i];
+        from = lanes;
+    }
+    return encoding == ENCODING_INT8_CHANNEL ? vec_load_int8(from) : vec_load_e4m3(from);
+}
+
+/* Codes of numbers, rounded to nearest even; larger magnitudes become the largest, 127 or 448. Requires: no NaN. */
+static inline vec_int vec_int8_codes(vec value)
+{
+    const vec magic = vec_set(0x1.8p+23f);
+    return (vec_int)(vec_min(vec_set(127.0f), vec_max(vec_set(-127.0f), value)) + magic) - (vec_int)magic;
+}
+
+static inline vec_int vec_e4m3_codes(vec value)
+{
+    const vec_int bits = (vec_int)value, magnitude = bits & vec_int_set(INT32_MAX);
+    /* Below 2^-6 codes count multiples of 2^-9, the unit of the last place of 2^14. */
+    const vec_int small = (vec_int)((vec)magnitude + vec_set(0x1p14f)) - (vec_int)vec_set(0x1p14f);
+    const vec_int rounded = magnitude + vec_int_set(0x7ffff) + (magnitude >> 20 & vec_int_set(1));
+    const vec_int whole = (rounded >> 20) - vec_int_set((127 - 7) << 3), largest = vec_int_set(0x7e);
+    const vec_int is_small = (vec_int)((vec)magnitude < vec_set(0x1p-6f)), is_above = (vec_int)(whole > largest);
+    const vec_int normal = (largest & is_above) | (whole & ~is_above);
+    return (small & is_small) | (normal & ~is_small) | (bits >> 24 & vec_int_set(0x80));
+}
+
+/* A row of `count` floats as codes of 8 bits and their scale: kernels/op/paged.h. */
+VEC_INLINE void vec_store_scaled(const float *row, int64_t count, enum encoding_id encoding, uint8_t *codes,
+                                 float *scale)
+{
+    const bool is_int8 = encoding == ENCODING_INT8_CHANNEL;
+    vec largest = vec_set(0), zeros = vec_set(0); /* zeros: NaN if anything is not finite */
+    for (int64_t i = 0; i < count; i += VEC_WIDTH) {
+        const vec value = vec_load_dtype(row, i, count - i, DTYPE_F32);
+        largest = vec_max((vec)((vec_int)value & vec_int_set(INT32_MAX)), largest);
+        zeros = zeros + value * vec_set(0);
+    }
+    *scale = vec_sum(zeros) + vec_largest(largest) / (is_int8 ? 127.0f : 448.0f);
+    const bool has_codes = *scale > 0;
+    for (int64_t i = 0; i < count; i += VEC_WIDTH) {
+        vec scaled = vec_set(0);
+        if (has_codes) scaled = vec_load_dtype(row, i, count - i, DTYPE_F32) / vec_set(*scale);
+        const vec_int made = is_int8 ? vec_int8_codes(scaled) : vec_e4m3_codes(scaled);
+        uint8_t lanes[VEC_WIDTH];
+        vec_store_bytes(count - i >= VEC_WIDTH ? codes + i : lanes, made);
+        for (int64_t j = 0; count - i < VEC_WIDTH && j < count - i; j++) codes[i + j] = lanes[j];
+    }
 }
 
 /* e^x within about one unit in the last place for all floats: 0 below -104, infinity above 88.8, NaN stays NaN. x = n

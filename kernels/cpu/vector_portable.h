@@ -50,6 +50,25 @@ static inline vec vec_load_bf16(const uint16_t *from)
     return (vec){bf16_to_float(from[0]), bf16_to_float(from[1]), bf16_to_float(from[2]), bf16_to_float(from[3])};
 }
 
+/* Numbers of consecutive codes: int8, and e4m3 times 2^-8 (the bits of an e4m3 number, shifted to those of a float16). */
+static inline vec vec_load_int8(const uint8_t *from)
+{
+    return (vec){(int8_t)from[0], (int8_t)from[1], (int8_t)from[2], (int8_t)from[3]};
+}
+
+static inline vec vec_load_e4m3(const uint8_t *from)
+{
+    uint16_t halves[VEC_WIDTH];
+    for (int i = 0; i < VEC_WIDTH; i++) halves[i] = (uint16_t)((from[i] & 0x80) << 8 | (from[i] & 0x7f) << 7);
+    return vec_load_f16(halves);
+}
+
+/* The lowest byte of each lane. */
+static inline void vec_store_bytes(uint8_t *to, vec_int codes)
+{
+    for (int i = 0; i < VEC_WIDTH; i++) to[i] = (uint8_t)codes[i];
+}
+
 /* Round to nearest even. */
 static inline void vec_store_f16(uint16_t *to, vec value)
 {

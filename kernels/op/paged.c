@@ -1,19 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/op/paged.h"
 
-/* Below 2^64: heads <= 2^12, page_tokens <= 2^20, head_dim <= 2^8, 4 bytes, K and V. */
-static uint64_t block_bytes(const int64_t *params)
+#include "formats/encoding/encoding.h"
+
+static bool has_row_scales(enum encoding_id encoding)
 {
-    return 2 * (uint64_t)params[PAGED_KV_HEADS] * (uint64_t)params[PAGED_PAGE_TOKENS] *
-           (uint64_t)params[PAGED_HEAD_DIM] * dtype_bytes((enum dtype)params[PAGED_KV_DTYPE]);
+    return encoding == ENCODING_INT8_CHANNEL || encoding == ENCODING_E4M3_CHANNEL;
+}
+
+/* Below 2^64: heads <= 2^12, page_tokens <= 2^20, head_dim <= 2^8, 4 bytes, K and V. */
+struct op_kv_layout op_kv_layout(const int64_t *params)
+{
+    const enum encoding_id encoding = (enum encoding_id)params[PAGED_KV_DTYPE];
+    const uint64_t kv_heads = (uint64_t)params[PAGED_KV_HEADS], page_tokens = (uint64_t)params[PAGED_PAGE_TOKENS];
+    const uint64_t head_dim = (uint64_t)params[PAGED_HEAD_DIM];
+    struct op_kv_layout layout = {0};
+    struct encoding_layout matrix;
+    if (!encoding_is_plain(encoding) && !has_row_scales(encoding)) return layout;
+    if (!encoding_layout(encoding, kv_heads * page_tokens, head_dim, &matrix) ||
+        !kv_block_bytes(encoding, kv_heads, page_tokens, head_dim, &layout.bytes))
+        return (struct op_kv_layout){0};
+    layout.row_bytes = matrix.planes[PLANE_CODES].pitch;
+    layout.scales = matrix.planes[PLANE_SCALES].offset;
+    layout.values = layout.bytes / 2;
+    return layout;
+}
+
+uint64_t op_kv_row_bytes(const int64_t *params)
+{
+    const struct op_kv_layout layout = op_kv_layout(params);
+    return layout.row_bytes + (layout.scales ? sizeof(float) : 0);
 }
 
 const char *op_paged_illegal(const int64_t *params)
 {
+    const struct encoding *encoding = encoding_find(params[PAGED_KV_DTYPE]);
+    if (!encoding_is_plain(encoding->id) && !has_row_scales(encoding->id)) return op_no_kernel(encoding, "kv_dtype");
     if (params[PAGED_HEADS] % params[PAGED_KV_HEADS]) return "heads is not a multiple of kv_heads";
     if (params[PAGED_PAGES_PER_SLOT] > INT32_MAX / params[PAGED_PAGE_TOKENS])
         return "page_tokens times pages_per_slot is above 2^31 - 1";
-    if ((uint64_t)params[PAGED_PAGE_BYTES] < block_bytes(params)) return "page_bytes is less than K and V of a layer";
+    if ((uint64_t)params[PAGED_PAGE_BYTES] < op_kv_layout(params).bytes)
+        return "page_bytes is less than K and V of a layer";
     return NULL;
 }
 
@@ -28,7 +55,7 @@ bool op_kv_bytes(const int64_t *params, const struct plan_geometry *geometry, en
                  uint64_t *bytes)
 {
     (void)geometry, (void)target;
-    *bytes = block_bytes(params);
+    *bytes = op_kv_layout(params).bytes;
     return true;
 }
 

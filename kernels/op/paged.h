@@ -5,7 +5,15 @@
 
 #include "kernels/op/op.h"
 
-/* Inside a page, a layer's block begins at the KV operand's offset: K as KV_DTYPE [KV_HEADS, PAGE_TOKENS, HEAD_DIM], then V. */
+/* Inside a page, a layer's block begins at the KV operand's offset: K, then V, each as the encoding KV_DTYPE stores a matrix
+ * [KV_HEADS * PAGE_TOKENS, HEAD_DIM] (encoding_layout). A row is what one KV head has of one token. The encodings are
+ *
+ *   F32, F16, BF16               numbers
+ *   int8_channel, e4m3_channel   codes of 8 bits, and after those of all rows a float32 scale for each row, found when the row
+ *                                is appended: its largest magnitude / 127 or / 448. An element is code * scale. A row of
+ *                                zeros has scale 0 and codes 0; one with a NaN or an infinity has scale NaN and codes 0.
+ *
+ * Static scales of checkpoints (k_scale, v_scale) are not used. struct op_kv_layout has the offsets. */
 enum op_paged_param {
     PAGED_HEADS = OP_PARAM_COUNT_INDEX + 1, /* a multiple of KV_HEADS */
     PAGED_KV_HEADS,
@@ -51,12 +59,12 @@ enum op_paged_param {
         [PAGED_SLOT_COUNT] =                                                                                           \
             {"slot_count",       9, PARAM_INTEGER, PARAM_OF_ENGINE, .field = PAGED_FIELD(slots), .least = 1,           \
              .most = OP_MAX_ROWS},                                                                                     \
-        [PAGED_KV_DTYPE] = {"kv_dtype", 10, PARAM_DTYPE, PARAM_OF_KV}, [PAGED_X_DTYPE] = {"x_dtype",                   \
-                                                                                          11,                          \
-                                                                                          PARAM_DTYPE,                 \
-                                                                                          PARAM_OF_DTYPE,              \
-                                                                                          .operand = (x),              \
-                                                                                          .fallback = DTYPE_F32}
+        [PAGED_KV_DTYPE] = {"kv_dtype", 10, PARAM_ENCODING, PARAM_OF_KV}, [PAGED_X_DTYPE] = {"x_dtype",                \
+                                                                                             11,                       \
+                                                                                             PARAM_DTYPE,              \
+                                                                                             PARAM_OF_DTYPE,           \
+                                                                                             .operand = (x),           \
+                                                                                             .fallback = DTYPE_F32}
 
 /* struct op_descriptor.illegal of them. */
 const char *op_paged_illegal(const int64_t *params);
@@ -68,6 +76,18 @@ static inline int64_t op_rotary_dim(const int64_t *params, int index)
     return params[index] ? params[index] : params[PAGED_HEAD_DIM];
 }
 const char *op_rotary_illegal(const int64_t *params, int index);
+
+/* Bytes in a layer's block; a row is [KV head, token of the page]. */
+struct op_kv_layout {
+    uint64_t row_bytes; /* codes of a row; rows follow each other */
+    uint64_t scales;    /* from K's first code to K's first scale, of 4 bytes for each row; 0: there are no scales */
+    uint64_t values;    /* from K to V, in codes and in scales; a multiple of 4 */
+    uint64_t bytes;     /* of the block */
+};
+/* Of the parameters that every op on the KV cache has. Zero where op_paged_illegal refuses them. */
+struct op_kv_layout op_kv_layout(const int64_t *params);
+/* Bytes of a row with its scale. */
+uint64_t op_kv_row_bytes(const int64_t *params);
 
 /* struct op_operand.bytes of ROLE_KV; .width of heads and of the projection of q, k and v. */
 bool op_kv_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,

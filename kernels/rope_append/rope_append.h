@@ -11,8 +11,8 @@
  *
  * R is ROTARY_DIM, or HEAD_DIM where ROTARY_DIM is 0.
  *
- * The row's token goes to page page_table[slot, position / PAGE_TOKENS], entry position % PAGE_TOKENS. Inside a page,
- * a layer's block begins at the KV operand's offset: K as KV_DTYPE [KV_HEADS, PAGE_TOKENS, HEAD_DIM], then V.
+ * The row's token goes to page page_table[slot, position / PAGE_TOKENS], entry position % PAGE_TOKENS. Layout of a page and
+ * encodings: kernels/op/paged.h. Encodings with scales round to the nearest code, ties to the even one.
  *
  * GPUs: for prefill; X_DTYPE and KV_DTYPE of 16 bits. Float32 inside, relative error 1e-6 of the larger of a rotated pair
  * before the rounding to X_DTYPE (q) or KV_DTYPE (k); v is exact. Every operand begins at a multiple of 16 bytes. Slots,
@@ -29,7 +29,7 @@ enum rope_append_operand {
     ROPE_APPEND_SLOTS,      /* i32[rows] */
     ROPE_APPEND_POSITIONS,  /* i32[rows] */
     ROPE_APPEND_PAGE_TABLE, /* i32[slots, pages_per_slot] */
-    ROPE_APPEND_KV,         /* this layer's block of a page: 2 * KV_HEADS * page_tokens * HEAD_DIM elements */
+    ROPE_APPEND_KV,         /* this layer's block of a page: struct op_kv_layout */
     ROPE_APPEND_Q,          /* X_DTYPE[rows, HEADS * HEAD_DIM] */
     ROPE_APPEND_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM], with NORM_SCOPE 1 [HEADS * HEAD_DIM] */
     ROPE_APPEND_NORM_K,     /* likewise, [KV_HEADS * HEAD_DIM] */

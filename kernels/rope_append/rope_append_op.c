@@ -11,10 +11,9 @@ void rope_append_cost(const int64_t *params, uint64_t context, uint64_t *bytes, 
     (void)context;
     uint64_t rows = (uint64_t)params[ROPE_APPEND_ROWS], heads = (uint64_t)params[ROPE_APPEND_HEADS];
     uint64_t kv_heads = (uint64_t)params[ROPE_APPEND_KV_HEADS], head_dim = (uint64_t)params[ROPE_APPEND_HEAD_DIM];
-    uint64_t kv_bytes = dtype_bytes((enum dtype)params[ROPE_APPEND_KV_DTYPE]);
     uint64_t x_bytes = dtype_bytes((enum dtype)params[ROPE_APPEND_X_DTYPE]);
-    *bytes = rows * (head_dim * (2 * (heads + kv_heads) * x_bytes + 2 * kv_heads * kv_bytes + sizeof(float)) +
-                     3 * sizeof(int32_t));
+    *bytes = rows * (head_dim * (2 * (heads + kv_heads) * x_bytes + sizeof(float)) +
+                     2 * kv_heads * op_kv_row_bytes(params) + 3 * sizeof(int32_t));
     uint64_t each = params[ROPE_APPEND_HAS_NORM] ? FLOPS_ROPE + FLOPS_NORM : FLOPS_ROPE;
     *flops = rows * (heads + kv_heads) * head_dim * each;
 }

@@ -1,16 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
+#include "formats/encoding/encoding.h"
 #include "kernels/cpu/pages.h"
 #include "kernels/op/op.h"
 #include "kernels/rope_append/rope_append.h"
 
-static void store(void *array, int64_t index, enum dtype dtype, float value)
+/* A row of keys or values; its scale, if the encoding has one, at `scale`. */
+static void store_row(const float *row, int64_t head_dim, enum encoding_id encoding, uint8_t *codes, uint8_t *scale)
 {
-    if (dtype == DTYPE_F32)
-        ((float *)array)[index] = value;
-    else
-        ((uint16_t *)array)[index] = dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
+    enum { MOST_BYTES = OP_MAX_HEAD_DIM * sizeof(float) };
+    uint8_t encoded[MOST_BYTES];
+    struct encoding_layout layout;
+    uint64_t refused;
+    if (!encoding_layout(encoding, 1, (uint64_t)head_dim, &layout)) return;
+    const bool is_finite = encoding_from_float(encoding, 1, (uint64_t)head_dim, row, encoded, &refused);
+    const float none = NAN;
+    if (layout.planes[PLANE_SCALES].bytes) {
+        memcpy(scale, is_finite ? (const void *)(encoded + layout.planes[PLANE_SCALES].offset) : &none, sizeof none);
+        if (!is_finite) memset(encoded, 0, sizeof encoded);
+    }
+    memcpy(codes, encoded, layout.planes[PLANE_CODES].bytes);
 }
 
 /* 1 / sqrt(mean(x^2) + EPS) */
@@ -23,7 +33,7 @@ static double scale_of(const struct op_call *call, const float *x, int64_t count
 
 /* Head `head` of the `heads` at x, which share the norm's operand. */
 static void rotate_head(const struct op_call *call, const float *x, int64_t heads, int64_t head, const float *table,
-                        int norm_operand, void *out, enum dtype dtype)
+                        int norm_operand, float *out)
 {
     const int64_t head_dim = call->params[ROPE_APPEND_HEAD_DIM];
     const int64_t rotary_dim = op_rotary_dim(call->params, ROPE_APPEND_ROTARY_DIM), half = rotary_dim / 2;
@@ -40,10 +50,10 @@ static void rotate_head(const struct op_call *call, const float *x, int64_t head
     }
     for (int64_t i = 0; i < half; i++) {
         double cosine = table[i], sine = table[half + i];
-        store(out, i, dtype, (float)(normal[i] * cosine - normal[half + i] * sine));
-        store(out, half + i, dtype, (float)(normal[half + i] * cosine + normal[i] * sine));
+        out[i] = (float)(normal[i] * cosine - normal[half + i] * sine);
+        out[half + i] = (float)(normal[half + i] * cosine + normal[i] * sine);
     }
-    for (int64_t i = rotary_dim; i < head_dim; i++) store(out, i, dtype, (float)normal[i]);
+    for (int64_t i = rotary_dim; i < head_dim; i++) out[i] = (float)normal[i];
 }
 
 void rope_append_reference(const struct op_call *call)
@@ -53,21 +63,22 @@ void rope_append_reference(const struct op_call *call)
     int64_t head_dim = params[ROPE_APPEND_HEAD_DIM], rows = op_valid_rows(call);
     const int64_t rotary_dim = op_rotary_dim(params, ROPE_APPEND_ROTARY_DIM);
     const int32_t *slots = call->operands[ROPE_APPEND_SLOTS], *positions = call->operands[ROPE_APPEND_POSITIONS];
-    enum dtype dtype = (enum dtype)params[ROPE_APPEND_KV_DTYPE];
-    struct pages pages = pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE],
-                                  params[ROPE_APPEND_PAGES_PER_SLOT], params[ROPE_APPEND_PAGE_TOKENS],
-                                  params[ROPE_APPEND_PAGE_BYTES], kv_heads, head_dim * (int64_t)dtype_bytes(dtype));
+    const enum encoding_id encoding = (enum encoding_id)params[ROPE_APPEND_KV_DTYPE];
+    const struct pages pages = pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE], params);
     for (int64_t r = 0; r < rows; r++) {
         const float *qkv = (const float *)call->operands[ROPE_APPEND_QKV] + r * (heads + 2 * kv_heads) * head_dim;
         const float *table = (const float *)call->operands[ROPE_APPEND_TABLE] + r * rotary_dim;
         float *q = (float *)call->operands[ROPE_APPEND_Q] + r * heads * head_dim;
         for (int64_t h = 0; h < heads; h++)
-            rotate_head(call, qkv, heads, h, table, ROPE_APPEND_NORM_Q, q + h * head_dim, DTYPE_F32);
+            rotate_head(call, qkv, heads, h, table, ROPE_APPEND_NORM_Q, q + h * head_dim);
         for (int64_t g = 0; g < kv_heads; g++) {
             uint8_t *key = pages_key(&pages, slots[r], positions[r], g);
-            rotate_head(call, qkv + heads * head_dim, kv_heads, g, table, ROPE_APPEND_NORM_K, key, dtype);
-            const float *v = qkv + (heads + kv_heads + g) * head_dim;
-            for (int64_t i = 0; i < head_dim; i++) store(key + pages.values, i, dtype, v[i]);
+            uint8_t *scale = pages.scales ? pages_key_scale(&pages, slots[r], positions[r], g) : NULL;
+            float k[OP_MAX_HEAD_DIM];
+            rotate_head(call, qkv + heads * head_dim, kv_heads, g, table, ROPE_APPEND_NORM_K, k);
+            store_row(k, head_dim, encoding, key, scale);
+            store_row(qkv + (heads + kv_heads + g) * head_dim, head_dim, encoding, key + pages.values,
+                      scale ? scale + pages.values : NULL);
         }
     }
 }

@@ -2,14 +2,22 @@
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/op/test_support.h"
 
+#include <float.h>
 #include <math.h>
 
+#include "formats/encoding/encoding.h"
+#include "kernels/cpu/pages.h"
+
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+static const enum encoding_id encodings[] = {ENCODING_F32, ENCODING_F16, ENCODING_BF16, ENCODING_INT8_CHANNEL,
+                                             ENCODING_E4M3_CHANNEL};
+enum { ENCODINGS = sizeof encodings / sizeof *encodings };
 
 struct shape {
     int64_t rows, valid, heads, kv_heads, head_dim, page_tokens;
     uint64_t slots, context;
-    enum dtype kv_dtype, norm_dtype;
+    enum encoding_id kv_dtype;
+    enum dtype norm_dtype;
     bool has_norm;
     int64_t rotary_dim, norm_scope;
 };
@@ -19,15 +27,16 @@ enum { LAYERS = 3, LAYER = 1 /* the launch's layer: the others' memory must stay
 struct setup {
     struct test_case test;
     struct shape shape;
-    size_t block_bytes, pool_bytes;
+    uint64_t block_bytes;
+    size_t pool_bytes;
 };
 
 static void setup_open(struct setup *setup, struct test_random *random, const struct shape *shape)
 {
     setup->shape = *shape;
-    setup->block_bytes =
-        (size_t)(2 * shape->kv_heads * shape->page_tokens * shape->head_dim) * dtype_bytes(shape->kv_dtype);
-    size_t aligned = (setup->block_bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+    assert_true(kv_block_bytes(shape->kv_dtype, (uint64_t)shape->kv_heads, (uint64_t)shape->page_tokens,
+                               (uint64_t)shape->head_dim, &setup->block_bytes));
+    size_t aligned = ((size_t)setup->block_bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
     struct plan_geometry geometry = {.slots = shape->slots,
                                      .max_context = shape->context,
                                      .page_tokens = (uint64_t)shape->page_tokens,
@@ -80,11 +89,53 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     }
 }
 
+/* Codes of 8 bits as integers in the order of their numbers. */
+static int code_order(uint8_t code, enum encoding_id encoding)
+{
+    if (encoding == ENCODING_INT8_CHANNEL) return (int8_t)code;
+    return code & 0x80 ? -(code & 0x7f) : code;
+}
+
+/* Of encodings with scales: keys have scales that differ by the rounding of rotation, and by it codes that are neighbours;
+ * all else is equal. */
+static void assert_coded_close(const struct setup *setup, const uint8_t *found, const uint8_t *expected)
+{
+    const struct shape *shape = &setup->shape;
+    const struct op_call *call = &setup->test.call;
+    uint8_t *same = malloc(setup->pool_bytes);
+    const ptrdiff_t layer = (uint8_t *)call->operands[ROPE_APPEND_KV] - setup->test.buffers[ROPE_APPEND_KV].data;
+    const struct pages pages = pages_of(same + layer, call->operands[ROPE_APPEND_PAGE_TABLE], call->params);
+    memcpy(same, found, setup->pool_bytes);
+    for (int64_t r = 0; r < shape->valid; r++)
+        for (int64_t g = 0; g < shape->kv_heads; g++) {
+            const int32_t slot = ((const int32_t *)call->operands[ROPE_APPEND_SLOTS])[r];
+            const int32_t position = ((const int32_t *)call->operands[ROPE_APPEND_POSITIONS])[r];
+            uint8_t *codes = pages_key(&pages, slot, position, g), *at = pages_key_scale(&pages, slot, position, g);
+            const uint8_t *wanted = expected + (codes - same);
+            float scale, wanted_scale;
+            memcpy(&scale, at, sizeof scale);
+            memcpy(&wanted_scale, expected + (at - same), sizeof scale);
+            test_assert_close(&scale, &wanted_scale, 1, 0, 2e-6, "scale of a key");
+            for (int64_t i = 0; i < shape->head_dim; i++)
+                assert_in_range(code_order(codes[i], shape->kv_dtype) - code_order(wanted[i], shape->kv_dtype) + 1, 0,
+                                2);
+            memcpy(codes, wanted, (size_t)shape->head_dim);
+            memcpy(at, &wanted_scale, sizeof wanted_scale);
+        }
+    test_assert_same_bits(same, expected, setup->pool_bytes, "values and their scales");
+    free(same);
+}
+
 /* KV elements: equal, or close where both were written. Most of the pool is as it was, so that pieces are compared first. */
 static void assert_kv_close(const struct setup *setup, const uint8_t *found, const uint8_t *expected)
 {
-    size_t element = dtype_bytes(setup->shape.kv_dtype);
-    double relative = setup->shape.kv_dtype == DTYPE_F32 ? 1e-6 : setup->shape.kv_dtype == DTYPE_F16 ? 1.1e-3 : 8e-3;
+    if (!encoding_is_plain(setup->shape.kv_dtype)) {
+        assert_coded_close(setup, found, expected);
+        return;
+    }
+    const enum dtype dtype = (enum dtype)setup->shape.kv_dtype;
+    size_t element = dtype_bytes(dtype);
+    double relative = dtype == DTYPE_F32 ? 1e-6 : dtype == DTYPE_F16 ? 1.1e-3 : 8e-3;
     for (size_t i = 0; i < setup->pool_bytes / element; i++) {
         const size_t at = i * element;
         if (at % PIECE_BYTES == 0 && at + PIECE_BYTES <= setup->pool_bytes &&
@@ -95,13 +146,40 @@ static void assert_kv_close(const struct setup *setup, const uint8_t *found, con
         if (memcmp(found + i * element, expected + i * element, element) == 0) continue;
         assert_false(test_is_poison(found + i * element, element));
         assert_false(test_is_poison(expected + i * element, element));
-        float a = op_element(found, (int64_t)i, setup->shape.kv_dtype);
-        float b = op_element(expected, (int64_t)i, setup->shape.kv_dtype);
+        float a = op_element(found, (int64_t)i, dtype), b = op_element(expected, (int64_t)i, dtype);
         test_assert_close(&a, &b, 1, 2e-6, relative, "kv");
     }
 }
 
-/* The layout of the pool, written out once more: v of the last valid row must lie where rope_append.h says. */
+/* The e4m3 code nearest to a number, of two the even one, by trying all. */
+static uint8_t nearest_e4m3(float value)
+{
+    int best = 0;
+    for (int code = 1; code < 0x7f; code++) {
+        const double now = fabs((double)e4m3_to_float((uint8_t)code) - fabs((double)value));
+        const double least = fabs((double)e4m3_to_float((uint8_t)best) - fabs((double)value));
+        if (now < least || (now == least && code % 2 == 0)) best = code;
+    }
+    return (uint8_t)(best | (signbit(value) ? 0x80 : 0));
+}
+
+/* Row `row` of the matrix of the block at `matrix` must be `values`: codes, from the next multiple of 256 bytes on scales. */
+static void assert_coded_row(const struct shape *shape, const uint8_t *matrix, int64_t row, const float *values)
+{
+    const int64_t codes_bytes = shape->kv_heads * shape->page_tokens * shape->head_dim;
+    const uint8_t *codes = matrix + row * shape->head_dim;
+    float largest = 0, scale;
+    for (int64_t i = 0; i < shape->head_dim; i++) largest = fmaxf(largest, fabsf(values[i]));
+    memcpy(&scale, matrix + (codes_bytes + 255) / 256 * 256 + row * 4, sizeof scale);
+    const bool is_int8 = shape->kv_dtype == ENCODING_INT8_CHANNEL;
+    assert_true(scale == largest / (is_int8 ? 127.0f : 448.0f));
+    for (int64_t i = 0; i < shape->head_dim; i++) {
+        const float scaled = values[i] / scale;
+        assert_int_equal(codes[i], is_int8 ? (uint8_t)(int8_t)lrintf(scaled) : nearest_e4m3(scaled));
+    }
+}
+
+/* The layout of the pool, written out once more: v of the last valid row must lie where paged.h says. */
 static void assert_layout(const struct setup *setup, const uint8_t *kv)
 {
     const struct shape *shape = &setup->shape;
@@ -114,16 +192,23 @@ static void assert_layout(const struct setup *setup, const uint8_t *kv)
     const uint8_t *block = kv + (size_t)page * geometry->page_bytes + LAYER * geometry->page_bytes / LAYERS;
     const float *v = (const float *)setup->test.call.operands[ROPE_APPEND_QKV] +
                      (row * (shape->heads + 2 * shape->kv_heads) + shape->heads + shape->kv_heads) * shape->head_dim;
+    const enum dtype dtype = (enum dtype)shape->kv_dtype;
     for (int64_t g = 0; g < shape->kv_heads; g++) {
+        if (!encoding_is_plain(shape->kv_dtype)) {
+            const int64_t rows = shape->kv_heads * shape->page_tokens;
+            const uint8_t *values = block + (rows * shape->head_dim + 255) / 256 * 256 + rows * 4;
+            assert_coded_row(shape, values, g * shape->page_tokens + position % shape->page_tokens,
+                             v + g * shape->head_dim);
+            continue;
+        }
         for (int64_t i = 0; i < shape->head_dim; i++) {
             int64_t k_index = (g * shape->page_tokens + position % shape->page_tokens) * shape->head_dim + i;
             int64_t v_index = k_index + shape->kv_heads * shape->page_tokens * shape->head_dim;
             float expected = v[g * shape->head_dim + i];
-            if (shape->kv_dtype == DTYPE_F16) expected = f16_to_float(f16_from_float(expected));
-            if (shape->kv_dtype == DTYPE_BF16) expected = bf16_to_float(bf16_from_float(expected));
-            assert_true(op_element(block, v_index, shape->kv_dtype) == expected);
-            assert_false(
-                test_is_poison(block + (size_t)k_index * dtype_bytes(shape->kv_dtype), dtype_bytes(shape->kv_dtype)));
+            if (dtype == DTYPE_F16) expected = f16_to_float(f16_from_float(expected));
+            if (dtype == DTYPE_BF16) expected = bf16_to_float(bf16_from_float(expected));
+            assert_true(op_element(block, v_index, dtype) == expected);
+            assert_false(test_is_poison(block + (size_t)k_index * dtype_bytes(dtype), dtype_bytes(dtype)));
         }
     }
 }
@@ -138,6 +223,7 @@ static void check_shape(struct test_random *random, const struct shape *shape)
     uint8_t *expected_kv = malloc(setup.pool_bytes), *first_kv = malloc(setup.pool_bytes);
     float *expected_q = malloc(q->bytes), *first_q = malloc(q->bytes);
     op_rope_append.reference(&test->call);
+    assert_layout(&setup, kv->data);
     memcpy(expected_kv, kv->data, setup.pool_bytes);
     memcpy(expected_q, q->data, q_bytes);
     TEST_FOR_EACH_ISA(isa)
@@ -170,7 +256,7 @@ TEST(equals_reference)
 {
     struct test_random random = {7};
     static const int64_t head_dims[] = {2, 8, 20, 64, 128, 256}, page_tokens[] = {1, 16, 5};
-    for (int round = 0; round < 108; round++) {
+    for (int round = 0; round < 180; round++) {
         int64_t kv_heads = test_random_range(&random, 1, 3);
         struct shape shape = {
             .rows = test_random_range(&random, 1, round % 9 ? 6 : 70),
@@ -180,8 +266,8 @@ TEST(equals_reference)
             .page_tokens = page_tokens[round % 3],
             .slots = (uint64_t)test_random_range(&random, 1, 4),
             .context = 256,
-            .kv_dtype = dtypes[round / 6 % 3],
-            .norm_dtype = dtypes[round / 18 % 3],
+            .kv_dtype = encodings[round / 6 % ENCODINGS],
+            .norm_dtype = dtypes[round / 30 % 3],
             .has_norm = round % 2,
         };
         shape.valid = test_random_range(&random, 1, shape.rows);
@@ -194,7 +280,7 @@ TEST(rotates_a_part)
 {
     struct test_random random = {9};
     static const int64_t dims[][2] = {{24, 12}, {24, 16}, {128, 96}, {128, 2}, {6, 4}, {64, 64}, {256, 254}, {20, 6}};
-    for (int round = 0; round < 96; round++) {
+    for (int round = 0; round < 160; round++) {
         const int64_t kv_heads = test_random_range(&random, 1, 3);
         struct shape shape = {
             .rows = test_random_range(&random, 1, round % 9 ? 6 : 40),
@@ -204,8 +290,8 @@ TEST(rotates_a_part)
             .page_tokens = 16,
             .slots = (uint64_t)test_random_range(&random, 1, 4),
             .context = 256,
-            .kv_dtype = dtypes[round / 8 % 3],
-            .norm_dtype = dtypes[round / 24 % 3],
+            .kv_dtype = encodings[round / 8 % ENCODINGS],
+            .norm_dtype = dtypes[round / 40 % 3],
             .has_norm = round % 3 != 0,
             .rotary_dim = dims[round % 8][1],
             .norm_scope = round % 3 == 2,
@@ -226,7 +312,7 @@ TEST(small_case)
                                 .page_tokens = 1,
                                 .slots = 1,
                                 .context = 4,
-                                .kv_dtype = DTYPE_F32,
+                                .kv_dtype = ENCODING_F32,
                                 .norm_dtype = DTYPE_F32,
                                 .has_norm = true,
                                 .rotary_dim = 2,
@@ -264,34 +350,100 @@ TEST(a_row_alone_gives_the_same_bits)
                           .page_tokens = 4,
                           .slots = 3,
                           .context = 32,
-                          .kv_dtype = DTYPE_BF16,
                           .norm_dtype = DTYPE_F32,
                           .has_norm = true};
-    TEST_FOR_EACH_ISA(isa)
-    {
+    for (int n = 0; n < ENCODINGS; n++) TEST_FOR_EACH_ISA(isa)
+        {
+            struct setup setup;
+            shape.kv_dtype = encodings[n];
+            setup_open(&setup, &random, &shape);
+            struct test_case *test = &setup.test;
+            struct test_buffer *kv = &test->buffers[ROPE_APPEND_KV], *q = &test->buffers[ROPE_APPEND_Q];
+            uint8_t *all_kv = malloc(setup.pool_bytes), *all_q = malloc(q->bytes);
+            test_run_op(&op_rope_append, isa, &test->call, 2);
+            memcpy(all_kv, kv->data, setup.pool_bytes);
+            memcpy(all_q, q->data, q->bytes);
+            test_buffer_poison(kv);
+            /* One row at a time, each through the first row of the operands. */
+            struct op_call call = test->call;
+            ((int32_t *)call.operands[ROPE_APPEND_COUNTS])[0] = 1;
+            for (int64_t r = 0; r < shape.rows; r++) {
+                call.operands[ROPE_APPEND_QKV] = (float *)test->call.operands[ROPE_APPEND_QKV] + r * 8 * 20;
+                call.operands[ROPE_APPEND_TABLE] = (float *)test->call.operands[ROPE_APPEND_TABLE] + r * 20;
+                call.operands[ROPE_APPEND_SLOTS] = (int32_t *)test->call.operands[ROPE_APPEND_SLOTS] + r;
+                call.operands[ROPE_APPEND_POSITIONS] = (int32_t *)test->call.operands[ROPE_APPEND_POSITIONS] + r;
+                test_run_op(&op_rope_append, isa, &call, 1);
+                test_assert_same_bits(q->data, all_q + r * 4 * 20 * 4, 4 * 20 * 4, "q of one row");
+            }
+            test_assert_same_bits(kv->data, all_kv, setup.pool_bytes, "kv row by row");
+            free(all_kv);
+            free(all_q);
+            test_case_close(test);
+        }
+}
+
+/* Rows of zeros, of subnormal and of the largest numbers, and rows with NaN or infinity; without rotation, so that keys are
+ * exact, too. */
+TEST(rows_at_the_limits)
+{
+    enum { ROWS = 9, MOST_DIM = 64 };
+    struct test_random random = {15};
+    for (int round = 0; round < 8; round++) {
+        const struct shape shape = {.rows = ROWS,
+                                    .valid = ROWS,
+                                    .heads = 1,
+                                    .kv_heads = 1,
+                                    .head_dim = (const int64_t[]){2, 20, 64, 40}[round / 2],
+                                    .page_tokens = 16,
+                                    .slots = 1,
+                                    .context = 32,
+                                    .kv_dtype = encodings[3 + round % 2],
+                                    .norm_dtype = DTYPE_F32};
+        const float specials[ROWS] = {0, -0.0f, NAN, -INFINITY, FLT_MAX, 0x1p-149f, 100 * 0x1p-149f, 190 * 0x1p-149f,
+                                      1};
         struct setup setup;
         setup_open(&setup, &random, &shape);
         struct test_case *test = &setup.test;
-        struct test_buffer *kv = &test->buffers[ROPE_APPEND_KV], *q = &test->buffers[ROPE_APPEND_Q];
-        uint8_t *all_kv = malloc(setup.pool_bytes), *all_q = malloc(q->bytes);
-        test_run_op(&op_rope_append, isa, &test->call, 2);
-        memcpy(all_kv, kv->data, setup.pool_bytes);
-        memcpy(all_q, q->data, q->bytes);
-        test_buffer_poison(kv);
-        /* One row at a time, each through the first row of the operands. */
-        struct op_call call = test->call;
-        ((int32_t *)call.operands[ROPE_APPEND_COUNTS])[0] = 1;
-        for (int64_t r = 0; r < shape.rows; r++) {
-            call.operands[ROPE_APPEND_QKV] = (float *)test->call.operands[ROPE_APPEND_QKV] + r * 8 * 20;
-            call.operands[ROPE_APPEND_TABLE] = (float *)test->call.operands[ROPE_APPEND_TABLE] + r * 20;
-            call.operands[ROPE_APPEND_SLOTS] = (int32_t *)test->call.operands[ROPE_APPEND_SLOTS] + r;
-            call.operands[ROPE_APPEND_POSITIONS] = (int32_t *)test->call.operands[ROPE_APPEND_POSITIONS] + r;
-            test_run_op(&op_rope_append, isa, &call, 1);
-            test_assert_same_bits(q->data, all_q + r * 4 * 20 * 4, 4 * 20 * 4, "q of one row");
+        struct test_buffer *kv = &test->buffers[ROPE_APPEND_KV];
+        float *x = test->call.operands[ROPE_APPEND_QKV], *table = test->call.operands[ROPE_APPEND_TABLE];
+        for (int64_t r = 0; r < ROWS; r++) {
+            for (int64_t i = 0; i < shape.head_dim; i++)
+                table[r * shape.head_dim + i] = i < shape.head_dim / 2 ? 1.0f : 0.0f;
+            for (int part = 0; part < 3; part++) {
+                float *row = x + (3 * r + part) * shape.head_dim;
+                const float others = isfinite(specials[r]) ? specials[r] : 1.0f;
+                for (int64_t i = 0; i < shape.head_dim; i++) row[i] *= others / 2; /* in [-1, 1] times it */
+                row[test_random_range(&random, 0, shape.head_dim - 1)] = specials[r];
+            }
         }
-        test_assert_same_bits(kv->data, all_kv, setup.pool_bytes, "kv row by row");
-        free(all_kv);
-        free(all_q);
+        uint8_t *expected = malloc(setup.pool_bytes);
+        op_rope_append.reference(&test->call);
+        memcpy(expected, kv->data, setup.pool_bytes);
+        TEST_FOR_EACH_ISA(isa)
+        {
+            test_buffer_poison(kv);
+            test_run_op(&op_rope_append, isa, &test->call, 1);
+            const struct pages pages = pages_of(test->call.operands[ROPE_APPEND_KV],
+                                                test->call.operands[ROPE_APPEND_PAGE_TABLE], test->params);
+            for (int64_t r = 0; r < ROWS; r++)
+                for (int64_t offset = 0; offset <= pages.values; offset += pages.values) {
+                    const int32_t position = ((const int32_t *)test->call.operands[ROPE_APPEND_POSITIONS])[r];
+                    const uint8_t *codes = pages_key(&pages, 0, position, 0) + offset;
+                    uint8_t *at = pages_key_scale(&pages, 0, position, 0) + offset;
+                    static const uint8_t zeros[MOST_DIM];
+                    float scale, wanted;
+                    memcpy(&scale, at, sizeof scale);
+                    memcpy(&wanted, expected + (at - kv->data), sizeof wanted);
+                    if (r < 2) assert_true(scale == 0 && !signbit(scale));
+                    if (r == 2 || r == 3) assert_true(isnan(scale) && isnan(wanted));
+                    if (r == 2 || r == 3) memcpy(at, &wanted, sizeof wanted); /* any NaN */
+                    if (r < 4) assert_memory_equal(codes, zeros, (size_t)shape.head_dim);
+                    if (r >= 4) assert_true(isfinite(scale));
+                    if (r == 4) assert_true(scale == FLT_MAX / (round % 2 ? 448.0f : 127.0f));
+                }
+            test_assert_same_bits(kv->data, expected, setup.pool_bytes, cpu_isa_name(isa));
+        }
+        free(expected);
         test_case_close(test);
     }
 }
@@ -308,7 +460,8 @@ TEST(hostile_params_are_refused)
                               {ROPE_APPEND_HEAD_DIM, 63}, {ROPE_APPEND_HEAD_DIM, OP_MAX_HEAD_DIM + 2},
                               {ROPE_APPEND_PAGE_TOKENS, 8}, {ROPE_APPEND_PAGES_PER_SLOT, 5},
                               {ROPE_APPEND_PAGE_BYTES, 65600}, {ROPE_APPEND_SLOT_COUNT, 3},
-                              {ROPE_APPEND_KV_DTYPE, DTYPE_F8_E4M3}, {ROPE_APPEND_HAS_NORM, 2},
+                              {ROPE_APPEND_KV_DTYPE, DTYPE_F8_E4M3}, {ROPE_APPEND_KV_DTYPE, ENCODING_MXFP4},
+                              {ROPE_APPEND_KV_DTYPE, ENCODING_E4M3_TENSOR}, {ROPE_APPEND_HAS_NORM, 2},
                               {ROPE_APPEND_NORM_DTYPE, 0}, {ROPE_APPEND_EPS_BITS, -1}, {ROPE_APPEND_ROTARY_DIM, -2},
                               {ROPE_APPEND_ROTARY_DIM, 31}, {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, 2}));
     int64_t without_norm[ROPE_APPEND_PARAMS];

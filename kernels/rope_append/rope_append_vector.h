@@ -34,8 +34,8 @@ static inline void rope_append_norm(const float *x, float scale, const void *wei
     }
 }
 
-VEC_INLINE void rope_append_rotate(const float *x, const float *table, int64_t head_dim, int64_t rotary_dim, void *out,
-                                   enum dtype dtype)
+static inline void rope_append_rotate(const float *x, const float *table, int64_t head_dim, int64_t rotary_dim,
+                                      float *out)
 {
     int64_t half = rotary_dim / 2;
     for (int64_t i = 0; i < half; i += VEC_WIDTH) {
@@ -43,14 +43,29 @@ VEC_INLINE void rope_append_rotate(const float *x, const float *table, int64_t h
         vec low = vec_load_dtype(x, i, count, DTYPE_F32), high = vec_load_dtype(x, half + i, count, DTYPE_F32);
         vec cosine = vec_load_dtype(table, i, count, DTYPE_F32);
         vec sine = vec_load_dtype(table, half + i, count, DTYPE_F32);
-        vec_store_dtype(out, i, count, dtype, vec_fma(low, cosine, -(high * sine)));
-        vec_store_dtype(out, half + i, count, dtype, vec_fma(high, cosine, low * sine));
+        vec_store_dtype(out, i, count, DTYPE_F32, vec_fma(low, cosine, -(high * sine)));
+        vec_store_dtype(out, half + i, count, DTYPE_F32, vec_fma(high, cosine, low * sine));
     }
     for (int64_t i = rotary_dim; i < head_dim; i += VEC_WIDTH)
-        vec_store_dtype(out, i, head_dim - i, dtype, vec_load_dtype(x, i, head_dim - i, DTYPE_F32));
+        vec_store_dtype(out, i, head_dim - i, DTYPE_F32, vec_load_dtype(x, i, head_dim - i, DTYPE_F32));
 }
 
-VEC_INLINE void rope_append_units(const struct op_call *call, struct share share, enum dtype kv_dtype)
+/* A row of keys (`offset` 0) or of values (their offset) of a token to its place in the pages. */
+VEC_INLINE void rope_append_store(const struct pages *pages, int64_t slot, int64_t position, int64_t kv_head,
+                                  int64_t offset, const float *row, int64_t head_dim, enum encoding_id encoding)
+{
+    uint8_t *codes = pages_key(pages, slot, position, kv_head) + offset;
+    if (encoding == ENCODING_INT8_CHANNEL || encoding == ENCODING_E4M3_CHANNEL) {
+        float scale;
+        vec_store_scaled(row, head_dim, encoding, codes, &scale);
+        memcpy(pages_key_scale(pages, slot, position, kv_head) + offset, &scale, sizeof scale);
+        return;
+    }
+    for (int64_t i = 0; i < head_dim; i += VEC_WIDTH)
+        vec_store_dtype(codes, i, head_dim - i, (enum dtype)encoding, vec_load_dtype(row, i, head_dim - i, DTYPE_F32));
+}
+
+VEC_INLINE void rope_append_units(const struct op_call *call, struct share share, enum encoding_id encoding)
 {
     const int64_t *params = call->params;
     const int64_t heads = params[ROPE_APPEND_HEADS], kv_heads = params[ROPE_APPEND_KV_HEADS];
@@ -61,10 +76,7 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
     const bool over_width = params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH;
     const enum dtype norm_dtype = (enum dtype)params[ROPE_APPEND_NORM_DTYPE];
     const float eps = op_float_param(params, ROPE_APPEND_EPS_BITS);
-    const struct pages pages =
-        pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE],
-                 params[ROPE_APPEND_PAGES_PER_SLOT], params[ROPE_APPEND_PAGE_TOKENS], params[ROPE_APPEND_PAGE_BYTES],
-                 kv_heads, head_dim * (int64_t)dtype_bytes(kv_dtype));
+    const struct pages pages = pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE], params);
     int64_t scaled_row = -1; /* over_width: the row that the scales are of */
     float scale_q = 0, scale_k = 0;
     for (int64_t unit = share.first; unit < share.last; unit++) {
@@ -72,9 +84,8 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
         const float *x = (const float *)call->operands[ROPE_APPEND_QKV] + unit * head_dim;
         const float *table = (const float *)call->operands[ROPE_APPEND_TABLE] + row * rotary_dim;
         if (head >= heads + kv_heads) {
-            uint8_t *value = pages_key(&pages, slots[row], positions[row], head - heads - kv_heads) + pages.values;
-            for (int64_t i = 0; i < head_dim; i += VEC_WIDTH)
-                vec_store_dtype(value, i, head_dim - i, kv_dtype, vec_load_dtype(x, i, head_dim - i, DTYPE_F32));
+            rope_append_store(&pages, slots[row], positions[row], head - heads - kv_heads, pages.values, x, head_dim,
+                              encoding);
             continue;
         }
         float normal[OP_MAX_HEAD_DIM];
@@ -94,10 +105,11 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
         }
         if (is_query) {
             float *q = (float *)call->operands[ROPE_APPEND_Q] + (row * heads + head) * head_dim;
-            rope_append_rotate(x, table, head_dim, rotary_dim, q, DTYPE_F32);
+            rope_append_rotate(x, table, head_dim, rotary_dim, q);
         } else {
-            uint8_t *key = pages_key(&pages, slots[row], positions[row], head - heads);
-            rope_append_rotate(x, table, head_dim, rotary_dim, key, kv_dtype);
+            float key[OP_MAX_HEAD_DIM];
+            rope_append_rotate(x, table, head_dim, rotary_dim, key);
+            rope_append_store(&pages, slots[row], positions[row], head - heads, 0, key, head_dim, encoding);
         }
     }
 }
@@ -107,10 +119,12 @@ static inline void rope_append_vector_run(const struct op_call *call, struct tea
     const int64_t *params = call->params;
     int64_t units = op_valid_rows(call) * (params[ROPE_APPEND_HEADS] + 2 * params[ROPE_APPEND_KV_HEADS]);
     struct share share = team_share_rows(member, units, params[ROPE_APPEND_HEAD_DIM]);
-    switch ((enum dtype)params[ROPE_APPEND_KV_DTYPE]) {
-    case DTYPE_F32: rope_append_units(call, share, DTYPE_F32); break;
-    case DTYPE_F16: rope_append_units(call, share, DTYPE_F16); break;
-    default: rope_append_units(call, share, DTYPE_BF16); break;
+    switch ((enum encoding_id)params[ROPE_APPEND_KV_DTYPE]) {
+    case ENCODING_F32: rope_append_units(call, share, ENCODING_F32); break;
+    case ENCODING_F16: rope_append_units(call, share, ENCODING_F16); break;
+    case ENCODING_BF16: rope_append_units(call, share, ENCODING_BF16); break;
+    case ENCODING_INT8_CHANNEL: rope_append_units(call, share, ENCODING_INT8_CHANNEL); break;
+    default: rope_append_units(call, share, ENCODING_E4M3_CHANNEL); break;
     }
 }
 

@@ -106,8 +106,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         test_fill(random, norm, (size_t)shape->head_dim, DTYPE_F32, 0.5f, 1.5f);
         if (shape->has_norm) test_launch_encode(launch, n, norm);
     }
-    setup->pages = pages_of((uint8_t *)launch->host[ROPE_ATTENTION_KV] + setup->layer_offset, table, per_slot,
-                            shape->page_tokens, page_bytes, shape->kv_heads, shape->head_dim * 2);
+    setup->pages = pages_of((uint8_t *)launch->host[ROPE_ATTENTION_KV] + setup->layer_offset, table, setup->params);
     fill_pool(setup, random, slots, places);
 }
 
