@@ -86,7 +86,9 @@ static bool set_geometry(struct build *build, struct status *status)
     bool cuda = build->target == TARGET_CUDA;
     geometry->page_tokens = cuda ? BUILD_PAGE_TOKENS_CUDA : BUILD_PAGE_TOKENS;
     geometry->pages_per_slot = (geometry->max_context + geometry->page_tokens - 1) / geometry->page_tokens;
-    build->lowering.kv_dtype = options->kv_dtype ? options->kv_dtype : cuda ? build_half_dtype(build) : DTYPE_F32;
+    build->lowering.kv_dtype = options->kv_dtype ? options->kv_dtype
+                               : cuda            ? (enum encoding_id)build_half_dtype(build)
+                                                 : ENCODING_F32;
     if (!shard_config(config, options->gpus, &build->rank_config, status)) return false;
     uint64_t layer_bytes = kv_layer_bytes(&build->rank_config, geometry->page_tokens, build->lowering.kv_dtype);
     if (!checked_mul(config->layers, layer_bytes, &geometry->page_bytes))

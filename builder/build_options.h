@@ -27,7 +27,7 @@ struct build_options {
     const char *calibrate;     /* file of text, or "self": text that the model draws; NULL: no calibration */
     bool no_accuracy;          /* do not measure what weights of fewer bits cost */
     enum dtype compute;        /* CPU: to what matmuls round activations, BF16 or F32 (DTYPE_NONE: likewise) */
-    enum dtype kv_dtype;       /* DTYPE_NONE: F32 on the CPU, that of the matrices on a GPU */
+    enum encoding_id kv_dtype; /* ENCODING_NONE: F32 on the CPU, that of the matrices on a GPU */
     enum tune_level tune;
     const char *tuning_cache; /* NULL: memory only */
     bool lean;                /* CUDA: no tactics of libraries */

@@ -94,7 +94,7 @@ TEST(engine_holds_what_was_asked_for)
         assert_string_equal(m->builder_version, BUILDER_VERSION);
         assert_true(m->hidden_size == TEST_HIDDEN && m->intermediate_size == TEST_INNER && m->layers == TEST_LAYERS);
         assert_true(m->heads == TEST_HEADS && m->kv_heads == TEST_KV_HEADS && m->head_dim == TEST_HEAD_DIM);
-        assert_true(m->weight_encoding == ENCODING_BF16 && m->kv_dtype == DTYPE_F32 && m->target == TARGET_CPU);
+        assert_true(m->weight_encoding == ENCODING_BF16 && m->kv_dtype == ENCODING_F32 && m->target == TARGET_CPU);
         assert_true(m->geometry.slots == 8 && m->geometry.max_context == 64 && m->geometry.pages_per_slot == 4);
         assert_int_equal(m->geometry.page_bytes, TEST_LAYERS * 2 * TEST_KV_HEADS * TEST_HEAD_DIM * 16 * 4);
         assert_true(m->bos_token == 1 && m->eos_count == 1 && m->eos_tokens[0] == 2 && m->temperature == 0);
@@ -152,18 +152,20 @@ TEST(limits_make_plans)
 
 TEST(every_dtype_builds)
 {
+    static const enum encoding_id kv_encodings[] = {ENCODING_F32, ENCODING_F16, ENCODING_BF16, ENCODING_INT8_CHANNEL,
+                                                    ENCODING_E4M3_CHANNEL};
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     struct fixture fixture;
     open_fixture(&fixture, TEST_LLAMA_BIASED_TIED, DTYPE_F32);
     for (size_t w = 0; w < 3; w++)
-        for (size_t k = 0; k < 3; k++) {
+        for (size_t k = 0; k < 5; k++) {
             struct engine engine;
             fixture.options.types.matrices = (enum encoding_id)dtypes[w];
-            fixture.options.kv_dtype = dtypes[k];
+            fixture.options.kv_dtype = kv_encodings[k];
             expect_build(&fixture);
             test_expect_success(engine_open(&engine, fixture.output, &fixture.status), &fixture.status);
             assert_true((int)engine.manifest.weight_encoding == (int)dtypes[w] &&
-                        engine.manifest.kv_dtype == dtypes[k]);
+                        engine.manifest.kv_dtype == kv_encodings[k]);
             engine_close(&engine);
         }
     close_fixture(&fixture);

@@ -62,7 +62,7 @@ static bool lower_on_cpu(const struct build *build, struct cpu_model *model, str
     struct plan_geometry *geometry = &lowering.geometry;
     const uint32_t rows = plan_to_measure(build)->header.rows;
     if (build->target != TARGET_CPU) {
-        lowering.kv_dtype = DTYPE_F32;
+        lowering.kv_dtype = ENCODING_F32;
         geometry->page_bytes = build->checkpoint.config.layers *
                                kv_layer_bytes(&build->rank_config, geometry->page_tokens, lowering.kv_dtype);
         if (!lower_exchange_bytes(&model->graph, &lowering, rows, rows, &lowering.exchange_bytes, status)) return false;

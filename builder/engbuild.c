@@ -47,7 +47,9 @@ static const struct cli_choice dtypes[] = {{"auto", ENCODING_NONE},         {"f3
                                            {"fp8", ENCODING_E4M3_CHANNEL},  {"mxfp4", ENCODING_MXFP4},
                                            {"nvfp4", ENCODING_NVFP4},       {NULL, 0}};
 static const struct cli_choice groups[] = {{"32", 32}, {"64", 64}, {"128", 128}, {NULL, 0}};
-static const struct cli_choice kv_dtypes[] = {{"f32", DTYPE_F32}, {"fp16", DTYPE_F16}, {"bf16", DTYPE_BF16}, {NULL, 0}};
+static const struct cli_choice kv_dtypes[] = {{"f32", ENCODING_F32},          {"fp16", ENCODING_F16},
+                                              {"bf16", ENCODING_BF16},        {"int8", ENCODING_INT8_CHANNEL},
+                                              {"fp8", ENCODING_E4M3_CHANNEL}, {NULL, 0}};
 static const struct cli_choice compute_dtypes[] = {{"f32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {NULL, 0}};
 static const struct cli_choice tune_levels[] = {{"off", TUNE_OFF},
                                                 {"quick", TUNE_QUICK},
@@ -118,8 +120,11 @@ static int read_flags(struct command_line *line, int argc, char **argv)
                  "bf16 reads prompts "
                  "faster "
                  "where the processor has AVX-512 BF16"},
-        {"kv-dtype", 0, "f32|fp16|bf16", .choice = &line->kv_dtype, .choices = kv_dtypes,
-         .help = "KV cache (default: f32; cuda: as the matrices, bf16 with codes)"},
+        {"kv-dtype", 0, "f32|fp16|bf16|int8|fp8", .choice = &line->kv_dtype, .choices = kv_dtypes,
+         .help = "KV cache (default: f32; cuda: as the matrices, bf16 with codes). int8, fp8: codes of 8 bits with a "
+                 "scale for each "
+                 "token and KV "
+                 "head, for the cpu target only"},
         {"tune", 0, "off|quick|full", .choice = &line->tune, .choices = tune_levels,
          .help = "off: nothing is measured, cached records and defaults (default: quick)"},
         {"tuning-cache", 0, "FILE", .text = &options->tuning_cache,
@@ -279,7 +284,7 @@ static int read_line(struct command_line *line, int argc, char **argv)
         return CLI_USAGE;
     if (line->target_given) options->target = (enum engine_target)line->target;
     options->compute = (enum dtype)line->compute;
-    options->kv_dtype = (enum dtype)line->kv_dtype;
+    options->kv_dtype = (enum encoding_id)line->kv_dtype;
     options->tune = (enum tune_level)line->tune;
     options->device = (int)line->device;
     options->threads = (int)line->threads;

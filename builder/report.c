@@ -76,7 +76,7 @@ void report_print(const struct build_report *report, FILE *out)
     const struct manifest *m = report->manifest;
     const struct plan_geometry *g = &m->geometry;
     fprintf(out, "model      %s (%s), %.2f M parameters, weights %s, KV cache %s\n", m->model_name, m->model_type,
-            (double)m->parameters * 1e-6, encoding_label(m->weight_encoding), dtype_name(m->kv_dtype));
+            (double)m->parameters * 1e-6, encoding_label(m->weight_encoding), encoding_label(m->kv_dtype));
     if (report->quantised)
         fprintf(out, "           quantised checkpoint (%s): %s, activations are not quantised\n", report->quantised,
                 encoding_is_plain(m->weight_encoding) ? "weights are dequantised" : "codes are kept");

@@ -108,7 +108,7 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
     for (int g = 0; g < TEST_GRAPHS; g++)
         if (g != TEST_LARGE_BATCH) test_expect_success(share_weights(&model->graphs[g], wide, status), status);
 
-    uint64_t layer_bytes = kv_layer_bytes(&model->rank_config, PAGE_TOKENS, compute_dtype);
+    uint64_t layer_bytes = kv_layer_bytes(&model->rank_config, PAGE_TOKENS, (enum encoding_id)compute_dtype);
     model->lowering = (struct lowering){
         .geometry = {.slots = slots,
                      .max_context = context,
@@ -117,7 +117,7 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
                      .page_bytes = model->config.layers * layer_bytes,
                      .vocab_size = model->config.vocab_size,
                      .ranks = ranks},
-        .kv_dtype = compute_dtype,
+        .kv_dtype = (enum encoding_id)compute_dtype,
     };
     return true;
 }

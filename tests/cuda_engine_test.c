@@ -166,7 +166,7 @@ TEST(the_file_opens)
     assert_int_equal(engine.manifest.target, TARGET_CUDA);
     assert_int_equal(engine.manifest.target_capability, 90);
     assert_int_equal(engine.manifest.weight_encoding, ENCODING_BF16);
-    assert_int_equal(engine.manifest.kv_dtype, DTYPE_BF16);
+    assert_int_equal(engine.manifest.kv_dtype, ENCODING_BF16);
     assert_int_equal(engine.manifest.geometry.page_tokens, 64);
     assert_true(engine.manifest.has_tokenizer && engine.tokenizer);
     assert_int_equal(engine.golden.token_count, 0);

@@ -49,7 +49,7 @@ static void open_fixture(struct fixture *f)
     f->machine.peak_gflops = 100;
     struct lowering lowering = {
         .geometry = {.slots = 3, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .vocab_size = TEST_VOCAB},
-        .kv_dtype = DTYPE_F32,
+        .kv_dtype = ENCODING_F32,
         .isa = f->machine.isa,
         .threads = 2,
     };

@@ -72,7 +72,7 @@ static bool check_shape(struct checker *checker, const struct op_descriptor *op,
 static bool check_node(struct checker *checker, const struct graph_node *node)
 {
     const struct op_descriptor *op = op_find(node->op);
-    const struct graph_step step = {.rows = 1, .out_rows = 1, .kv_dtype = DTYPE_F32};
+    const struct graph_step step = {.rows = 1, .out_rows = 1, .kv_dtype = ENCODING_F32};
     int64_t params[PLAN_MAX_PARAMS];
     for (int i = 0; i < op->operand_count; i++)
         if (!check_id(checker, node, i, op->operands[i].name) || !check_presence(checker, op, node, i)) return false;

@@ -151,7 +151,7 @@ enum row_space graph_node_rows(const struct graph *graph, const struct graph_nod
 struct graph_step {
     int64_t rows, out_rows;
     const struct plan_geometry *geometry; /* NULL: parameters that come from it stay 0 */
-    enum dtype kv_dtype;
+    enum encoding_id kv_dtype;
 };
 /* Parameters of the op's schema for a node: params[op->param_count]. */
 void graph_node_params(const struct graph *graph, const struct graph_node *node, const struct graph_step *step,

@@ -62,7 +62,7 @@ static void load_ranks(struct model *model, int index, enum plan_kind kind, uint
                      .pages_per_slot = 8,
                      .vocab_size = VOCAB,
                      .ranks = ranks},
-        .kv_dtype = DTYPE_F32,
+        .kv_dtype = ENCODING_F32,
         .isa = cpu_isa_best(),
         .threads = 2,
     };

@@ -8,7 +8,7 @@
 
 struct lowering {
     struct plan_geometry geometry;
-    enum dtype kv_dtype;
+    enum encoding_id kv_dtype;
     enum cpu_isa isa; /* for the default tunables */
     int threads;      /* likewise */
     /* CUDA: bytes at the start of the arena that no value gets, for kernels that keep counters there between launches;
@@ -31,7 +31,7 @@ struct memory_plan {
 };
 
 /* Bytes of a KV page's block of one layer. */
-uint64_t kv_layer_bytes(const struct model_config *config, uint64_t page_tokens, enum dtype kv_dtype);
+uint64_t kv_layer_bytes(const struct model_config *config, uint64_t page_tokens, enum encoding_id kv_dtype);
 
 /* Bytes of the COMM space; 0 with one rank. False on overflow. */
 bool lower_comm_bytes(const struct lowering *lowering, uint64_t *bytes);

@@ -38,7 +38,7 @@ static void share_weight(const struct graph *graph, struct graph_weight *weight)
 static void share_node(struct graph *graph, struct graph_node *node)
 {
     const struct op_descriptor *op = op_find(node->op);
-    const struct graph_step step = {.rows = 1, .out_rows = 1, .kv_dtype = DTYPE_F32};
+    const struct graph_step step = {.rows = 1, .out_rows = 1, .kv_dtype = ENCODING_F32};
     int64_t params[PLAN_MAX_PARAMS];
     for (int i = 0; i < op->param_count; i++) {
         if (op->params[i].share == SHARE_HEADS) node->params[i] /= graph->ranks;

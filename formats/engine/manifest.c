@@ -40,7 +40,6 @@ enum field_kind {
     FIELD_NUMBER,   /* a uint64_t */
     FIELD_OPTIONAL, /* a uint64_t; 0: the manifest lacks it */
     FIELD_REAL,     /* a double */
-    FIELD_DTYPE,    /* an enum dtype */
     FIELD_ENCODING, /* an enum encoding_id */
 };
 
@@ -82,7 +81,7 @@ static const struct field {
     {GROUP_SAMPLING, "top_p", FIELD_REAL, offsetof(struct manifest, top_p), 1e-9, 1.0},
     {GROUP_SAMPLING, "repetition_penalty", FIELD_REAL, offsetof(struct manifest, repetition_penalty), 1e-6, 1e6},
     {GROUP_MODEL, "weight_dtype", FIELD_ENCODING, offsetof(struct manifest, weight_encoding), 0, 0},
-    {GROUP_KV_CACHE, "dtype", FIELD_DTYPE, offsetof(struct manifest, kv_dtype), 0, 0},
+    {GROUP_KV_CACHE, "dtype", FIELD_ENCODING, offsetof(struct manifest, kv_dtype), 0, 0},
 };
 enum { FIELD_COUNT = sizeof fields / sizeof *fields };
 
@@ -173,10 +172,6 @@ static bool check_field(const struct manifest *manifest, const struct field *fie
                status_fail(status, STATUS_BAD_INPUT, "%s: %s: expected %g to %g, found %g", group, field->key,
                            field->minimum, field->maximum, value);
     }
-    case FIELD_DTYPE:
-        return dtype_bytes(*(const enum dtype *)at) != 0 ||
-               status_fail(status, STATUS_BAD_INPUT, "%s: %s: unknown element type %d", group, field->key,
-                           (int)*(const enum dtype *)at);
     case FIELD_ENCODING:
         return encoding_find(*(const enum encoding_id *)at) ||
                status_fail(status, STATUS_BAD_INPUT, "%s: %s: unknown encoding %d", group, field->key,
@@ -267,11 +262,8 @@ static bool check_geometry(const struct manifest *manifest, struct status *statu
         geometry->max_context / geometry->page_tokens + (geometry->max_context % geometry->page_tokens != 0);
     if (!check_derived("kv_cache: pages_per_slot", geometry->pages_per_slot, pages, status)) return false;
     uint64_t page_bytes;
-    if (!encoding_find(manifest->kv_dtype))
-        return status_fail(status, STATUS_BAD_INPUT, "kv_cache: dtype: %s is not an encoding of a KV cache",
-                           dtype_name(manifest->kv_dtype));
-    if (!kv_block_bytes((enum encoding_id)manifest->kv_dtype, manifest_rank_kv_heads(manifest), geometry->page_tokens,
-                        manifest->head_dim, &page_bytes) ||
+    if (!kv_block_bytes(manifest->kv_dtype, manifest_rank_kv_heads(manifest), geometry->page_tokens, manifest->head_dim,
+                        &page_bytes) ||
         !checked_mul(page_bytes, manifest->layers, &page_bytes))
         return status_fail(status, STATUS_BAD_INPUT, "kv_cache: the size of a page overflows");
     if (!check_derived("kv_cache: page_bytes", geometry->page_bytes, page_bytes, status)) return false;
@@ -310,7 +302,6 @@ static json_t *format_field(const struct manifest *manifest, const struct field 
     case FIELD_NUMBER:
     case FIELD_OPTIONAL: return json_integer((json_int_t) * (const uint64_t *)at);
     case FIELD_REAL: return json_real(*(const double *)at);
-    case FIELD_DTYPE: return json_string(dtype_name(*(const enum dtype *)at));
     case FIELD_ENCODING: return json_string(encoding_label(*(const enum encoding_id *)at));
     }
     return NULL;
@@ -385,15 +376,6 @@ static bool parse_text(struct json_reader *reader, const char *key, char *out, s
                            reader->path, key, capacity - 1, length);
     memcpy(out, text, length + 1);
     return true;
-}
-
-static bool parse_dtype(struct json_reader *reader, const char *key, enum dtype *out, struct status *status)
-{
-    const char *text = NULL;
-    if (!json_reader_string(reader, key, true, &text, status)) return false;
-    *out = dtype_from_name(text);
-    if (*out != DTYPE_NONE) return true;
-    return status_fail(status, STATUS_BAD_INPUT, "%s: %s: unknown element type '%.32s'", reader->path, key, text);
 }
 
 static bool parse_encoding(struct json_reader *reader, const char *key, enum encoding_id *out, struct status *status)
@@ -471,7 +453,6 @@ static bool parse_field(struct json_reader *reader, const struct field *field, s
         return json_reader_u64(reader, field->key, field->kind == FIELD_NUMBER, (uint64_t)field->minimum,
                                (uint64_t)field->maximum, at, status);
     case FIELD_REAL: return json_reader_double(reader, field->key, true, at, status);
-    case FIELD_DTYPE: return parse_dtype(reader, field->key, at, status);
     case FIELD_ENCODING: return parse_encoding(reader, field->key, at, status);
     }
     return false;

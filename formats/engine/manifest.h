@@ -35,7 +35,7 @@ struct manifest {
     /* facts of the model, for display and tools */
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, parameters;
     enum encoding_id weight_encoding; /* of most matrices */
-    enum dtype kv_dtype;
+    enum encoding_id kv_dtype;        /* of the KV cache */
     /* limits and geometry */
     struct plan_geometry geometry;
     /* exact memory contract, bytes */

@@ -55,7 +55,7 @@ TEST(round_trip_keeps_every_field)
     assert_int_equal(back.eos_count, 2);
     assert_int_equal(back.eos_tokens[1], 3);
     assert_int_equal(back.chat_format, CHAT_CHATML);
-    assert_int_equal(back.kv_dtype, DTYPE_F32);
+    assert_int_equal(back.kv_dtype, ENCODING_F32);
     assert_int_equal(back.target, TARGET_CPU);
     assert_int_equal(back.target_capability, 0);
     assert_true(back.has_tokenizer);
@@ -94,7 +94,9 @@ static const struct text_edit processor_edits[] = {
     {"'page_bytes':256", "'page_bytes':128", "page_bytes: expected 256"},
     {"'page_tokens':4", "'page_tokens':0", "page_tokens"},
     {"'dtype':'F32'", "'dtype':'F31'", "unknown element type 'F31'"},
-    {"'dtype':'F32'", "'dtype':'I8'", "kv_cache: dtype: I8 is not an encoding"},
+    {"'dtype':'F32'", "'dtype':'I8'", "unknown element type 'I8'"},
+    {"'dtype':'F32'", "'dtype':'int8_channel'", "page_bytes: expected 544"},
+    {"'dtype':'F32'", "'dtype':'e4m3_channel'", "page_bytes: expected 544"},
     {"'dtype':'F32'", "'dtype':'F16'", "page_bytes: expected 128"},
     {"'state_bytes':256", "'state_bytes':0", "state_bytes': expected an integer from 1"},
     {"'weights_bytes':2304", "'weights_bytes':0", "weights_bytes"},

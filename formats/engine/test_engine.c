@@ -319,7 +319,7 @@ static bool make(struct test_engine *engine, uint32_t ranks, struct status *stat
         .head_dim = HEAD_DIM,
         .parameters = 2 * VOCAB * HIDDEN + HIDDEN,
         .weight_encoding = ENCODING_F32,
-        .kv_dtype = DTYPE_F32,
+        .kv_dtype = ENCODING_F32,
         .geometry = {.slots = SLOTS,
                      .max_context = MAX_CONTEXT,
                      .page_tokens = PAGE_TOKENS,

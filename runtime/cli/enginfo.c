@@ -99,7 +99,7 @@ static void print_summary(const struct engine *file, const struct verification *
         printf("ranks:      %" PRIu64 " %s that share the model; memory and plans are those of each\n",
                plan_ranks(geometry), manifest->target == TARGET_CUDA ? "GPUs" : "groups of threads");
     printf("types:      weights %s, KV cache %s\n", encoding_label(manifest->weight_encoding),
-           dtype_name(manifest->kv_dtype));
+           encoding_label(manifest->kv_dtype));
     print_matrices(file);
     if (manifest->accuracy.tokens)
         printf("accuracy:   %.1f %% of %" PRIu64

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Speed of the CPU code of every op beside what the memory gives in the same run, at the sizes of Llama-3.2-1B.
  *
- *   ops_bench [-t THREADS] [-i ISA] [-r ROUNDS] [-f FILE] [OP...]
+ *   ops_bench [-t THREADS] [-i ISA] [-r ROUNDS] [-f FILE] [-k TYPE] [OP...]
+ *   ops_bench ... [-k TYPE] [-c CONTEXT] attention
  *   ops_bench ... [-d bf16|f16|f32] [-m ROWS] [-s NxK] [-T P,R,D,B,T,N] [-a] matmul
  *
  * One line per case: best and median over the rounds of the microseconds of a launch with its barrier, as a replay pays
@@ -9,7 +10,8 @@
  * bytes by the same threads, before each measured round (best by best, and the median of the rounds' shares, which noise
  * that lasts longer than a round does not change). Parameters and operands follow from the op's schema: weights rotate
  * through a buffer larger than the caches, with -f a mapping of that file, which is made and removed; KV blocks of several
- * layers take turns. matmul: -a measures every candidate; -T P,R,... given tunables; its weights are also packed. */
+ * layers take turns; -k is their type (F32, F16, BF16, int8_channel, e4m3_channel). attention: -c measures one row at that
+ * context alone. matmul: -a measures every candidate; -T P,R,... given tunables; its weights are also packed. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,6 +23,7 @@
 
 #include "formats/engine/engine_file.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/op/paged.h"
 #include "tests/bench/op_case.h"
 
 enum {
@@ -38,8 +41,7 @@ enum {
     MAX_ROUNDS = 1000,
     MAX_CANDIDATES = 64,
 };
-#define POOL_BYTES     ((size_t)640 << 20) /* far more than the caches */
-#define KV_LAYER_BYTES ((uint64_t)2 * KV_HEADS * PAGE_TOKENS * HEAD_DIM * sizeof(float))
+#define POOL_BYTES ((size_t)640 << 20) /* far more than the caches */
 
 static const struct op_setting model[] = {
     {"hidden", HIDDEN},
@@ -51,7 +53,6 @@ static const struct op_setting model[] = {
     {"head_dim", HEAD_DIM},
     {"table_dtype", DTYPE_BF16},
     {"weight_dtype", DTYPE_BF16},
-    {"kv_dtype", DTYPE_F32},
     {"layout", LAYOUT_ROW_MAJOR},
     {"eps_bits", 0x3727c5ac},
     {"scaling_bits", OP_FLOAT_ONE_BITS},
@@ -69,12 +70,15 @@ struct options {
     bool all_candidates, has_tunables;
     int64_t tunables[MATMUL_TUNABLES];
     const char *file;
+    enum encoding_id kv_dtype;
+    int context; /* 0: the built-in list */
 };
 
 struct bench {
     struct options options;
     struct team *team;
     struct plan_geometry geometry;
+    uint64_t kv_layer_bytes;
     unsigned char *weights, *pages; /* pages: of KV; NULL until an op reads them */
     size_t next_offset;             /* into the weights */
 };
@@ -241,7 +245,7 @@ static void make_calls(struct bench *bench, const struct op_case *c, const int64
         for (int v = 0; v < VARIANTS; v++)
             calls[v].operands[at] = operand->role == ROLE_WEIGHT ? next_weights(bench, bytes)
                                     : operand->role == ROLE_KV
-                                        ? kv_pages(bench) + (uint64_t)(v % LAYERS) * KV_LAYER_BYTES
+                                        ? kv_pages(bench) + (uint64_t)(v % LAYERS) * bench->kv_layer_bytes
                                     : tokens ? memory + (uint64_t)v * bytes
                                              : memory;
     }
@@ -256,6 +260,8 @@ static void free_calls(const struct op_descriptor *op, const struct op_call *cal
 static void make_params(const struct bench *bench, const struct op_case *c, int64_t *params)
 {
     op_case_params(c, model, &bench->geometry, params);
+    for (int i = 0; i < op_of(c)->param_count; i++)
+        if (op_of(c)->params[i].source == PARAM_OF_KV) params[i] = bench->options.kv_dtype;
     if (op_of(c)->default_tunables)
         op_of(c)->default_tunables(params, bench->options.isa, team_size(bench->team), params + op_of(c)->param_count);
 }
@@ -296,7 +302,7 @@ static void costs(const struct op_case *c, const int64_t *params, double *bytes,
     if (c->op != OP_ATTENTION) return;
     double tokens = 0; /* pairs of row and token */
     for (int r = 0; r < c->rows; r++) tokens += c->one_slot ? c->context - c->rows + r + 1 : c->context;
-    *bytes = (c->one_slot ? c->context : tokens) * KV_HEADS * HEAD_DIM * 2 * sizeof(float);
+    *bytes = (c->one_slot ? c->context : tokens) * KV_HEADS * 2 * (double)op_kv_row_bytes(params);
     *flops = 4.0 * tokens * HEADS * HEAD_DIM;
 }
 
@@ -459,13 +465,15 @@ static void run_all(struct bench *bench, char **names)
             if (c.one_slot && c.context) c.context += c.rows - 1; /* the first row at the same position */
             if (wanted(names, plan_op_name(c.op))) run_case(bench, &c);
         }
-    for (size_t a = 0; wanted(names, "attention") && a < sizeof attentions / sizeof *attentions; a++) {
-        char what[32];
-        snprintf(what, sizeof what, "context %d", attentions[a].context);
+    const int only = bench->options.context;
+    for (size_t a = 0; wanted(names, "attention") && a < (only ? 1 : sizeof attentions / sizeof *attentions); a++) {
+        char what[48];
+        snprintf(what, sizeof what, "context %d, KV %s", only ? only : attentions[a].context,
+                 encoding_label(bench->options.kv_dtype));
         run_case(bench, &(struct op_case){.op = OP_ATTENTION,
                                           .what = what,
                                           .rows = attentions[a].rows,
-                                          .context = attentions[a].context,
+                                          .context = only ? only : attentions[a].context,
                                           .one_slot = attentions[a].rows == PREFILL,
                                           .settings = {{"scale_bits", (int64_t)float_to_bits(0.125f)}}});
     }
@@ -492,8 +500,8 @@ static bool parse_isa(const char *name, enum cpu_isa *isa)
 
 static bool parse_options(int argc, char **argv, struct options *options)
 {
-    *options = (struct options){.rounds = 15, .isa = cpu_isa_best(), .dtype = DTYPE_BF16};
-    for (int option; (option = getopt(argc, argv, "t:r:i:d:m:s:T:af:")) != -1;) {
+    *options = (struct options){.rounds = 15, .isa = cpu_isa_best(), .dtype = DTYPE_BF16, .kv_dtype = ENCODING_F32};
+    for (int option; (option = getopt(argc, argv, "t:r:i:d:m:s:T:af:k:c:")) != -1;) {
         int64_t *t = options->tunables;
         bool ok = true;
         switch (option) {
@@ -511,6 +519,8 @@ static bool parse_options(int argc, char **argv, struct options *options)
                         t + 3, t + 4, t + 5) == MATMUL_TUNABLES;
             break;
         case 'f': options->file = optarg; break;
+        case 'k': ok = (options->kv_dtype = encoding_from_label(optarg)) != ENCODING_NONE; break;
+        case 'c': ok = (options->context = atoi(optarg)) >= 1; break;
         case 'a': options->all_candidates = true; break;
         default: ok = false;
         }
@@ -524,16 +534,20 @@ int main(int argc, char **argv)
     struct bench bench = {.geometry = {.slots = SLOTS,
                                        .max_context = CONTEXT,
                                        .page_tokens = PAGE_TOKENS,
-                                       .pages_per_slot = CONTEXT / PAGE_TOKENS,
-                                       .page_bytes = KV_LAYER_BYTES * LAYERS,
                                        .vocab_size = VOCAB,
                                        .ranks = 1}};
+    struct plan_geometry *geometry = &bench.geometry;
     struct status status = {0};
     if (!parse_options(argc, argv, &bench.options)) {
-        fprintf(stderr, "usage: ops_bench [-t THREADS] [-i ISA] [-r ROUNDS] [-f FILE] [-d bf16|f16|f32] [-m ROWS] "
-                        "[-s NxK] [-T P,R,D,B,T,N] [-a] [OP...]\n");
+        fprintf(stderr, "usage: ops_bench [-t THREADS] [-i ISA] [-r ROUNDS] [-f FILE] [-k TYPE] [-c CONTEXT] "
+                        "[-d bf16|f16|f32] [-m ROWS] [-s NxK] [-T P,R,D,B,T,N] [-a] [OP...]\n");
         return 2;
     }
+    if (bench.options.context) geometry->slots = 1, geometry->max_context = (uint64_t)bench.options.context;
+    geometry->pages_per_slot = (geometry->max_context + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    if (!kv_block_bytes(bench.options.kv_dtype, KV_HEADS, PAGE_TOKENS, HEAD_DIM, &bench.kv_layer_bytes))
+        fail(2, "no such KV cache");
+    geometry->page_bytes = bench.kv_layer_bytes * LAYERS;
     bench.team = team_create(bench.options.threads, &status);
     if (!bench.team) fail(status_exit_code(&status), status.message);
     bench.weights = map_weights(bench.options.file);

@@ -87,7 +87,7 @@ class Architectures(ReferenceTest):
                 with self.subTest(name, threads=threads):
                     self.check_greedy(build_engine(folder_of(name)), prompt, greedy, gaps, "--threads", threads)
 
-    def test_kv_cache_in_16_bits(self):
+    def test_kv_cache_in_fewer_bits(self):
         for i, name in enumerate(SUPPORTED):
             prompt, logits, _, _ = recorded(name)[3]
             for dtype in some_of(i, ["bf16", "fp16"]):

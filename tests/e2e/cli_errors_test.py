@@ -106,7 +106,7 @@ class BuildFlags(ErrorTest):
         tally("engbuild: lists", self.count)
 
     def test_choices(self):
-        words = {"--dtype": ["auto", "f32", "fp16", "bf16"], "--kv-dtype": ["f32", "fp16", "bf16"],
+        words = {"--dtype": ["auto", "f32", "fp16", "bf16"], "--kv-dtype": ["f32", "fp16", "bf16", "int8", "fp8"],
                  "--tune": ["off", "quick", "full"], "--target": ["cpu", "cuda"]}
         for flag, names in words.items():
             values = ["", "x", names[0].upper(), names[0] + " ", names[0] + ",", "int3"]

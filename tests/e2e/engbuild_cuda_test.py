@@ -309,6 +309,8 @@ class CudaBuild(unittest.TestCase):
             ({}, ["--gpus", "4", "--target", "cpu"], 1, ["--gpus", "4 GPUs cannot share 6 attention heads"]),
             ({}, ["--dtype", "f32", "--target", "cuda"], 2, ["--dtype", "bf16"]),
             ({}, ["--kv-dtype", "f32", "--target", "cuda"], 2, ["--kv-dtype", "bf16"]),
+            ({}, ["--kv-dtype", "int8", "--target", "cuda"], 2, ["--kv-dtype", "bf16", "int8_channel"]),
+            ({}, ["--kv-dtype", "fp8", "--target", "cuda"], 2, ["--kv-dtype", "bf16", "e4m3_channel"]),
             ({}, ["--dtype", "int4", "--compute", "f32"], 2, ["--compute", "of BF16", "found F32"]),
             ({}, ["--dtype", "fp16", "--head-dtype", "int8"], 1, ["expected BF16", "found F16", "--head-dtype"]),
             ({}, ["--dtype", "nvfp4", "--keep", "*.down_proj.weight=f32"], 1, ["down_proj", "expected BF16", "found F32", "--keep"]),

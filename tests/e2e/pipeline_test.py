@@ -328,7 +328,8 @@ class Inspect(PipelineTest):
                                              text).groups()
         self.assertGreater(int(tokens), 0)
         self.assertLess(float(error), float(tolerance))
-        for options in (["--dtype", "f32"], ["--kv-dtype", "bf16"], ["--kv-dtype", "fp16"], ["--max-context", "16"],
+        for options in (["--dtype", "f32"], ["--kv-dtype", "bf16"], ["--kv-dtype", "fp16"], ["--kv-dtype", "int8"],
+                        ["--kv-dtype", "fp8"], ["--max-context", "16"],
                         ["--max-batch", "1", "--prefill-chunks", "1"]):
             with self.subTest(options=options):
                 output([ENGRUN, build_engine(FABLES, *options), "--selftest"])

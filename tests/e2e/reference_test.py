@@ -12,8 +12,8 @@ from harness import (ENGRUN, FABLES, INSTRUCTION_SETS, LOGIT_TOLERANCE, SANITIZE
                      ReferenceTest, build_engine, fables_engine, needs_shared, read_json, run, runs_here, scratch,
                      shared, succeed, tally)
 
-# A KV cache in bf16 has 8 significant bits, in fp16 11.
-KV_TOLERANCES = {"bf16": 0.25, "fp16": 0.05}
+# A KV cache in bf16 has 8 significant bits, in fp16 11; int8 has steps of 2^-7 of a row's largest, fp8 4 significant bits.
+KV_TOLERANCES = {"bf16": 0.25, "fp16": 0.05, "int8": 0.5, "fp8": 1.0}
 
 
 class Stories(ReferenceTest):
@@ -72,7 +72,7 @@ class Stories(ReferenceTest):
                         self.assertEqual(self.generate(engine, [1], 100, "--isa", name), ids[1:], name)
 
     @needs_shared("models", "stories260K")
-    def test_kv_cache_in_16_bits(self):
+    def test_kv_cache_in_fewer_bits(self):
         ids, _ = self.reference()
         model = shared("models", "stories260K")
         exact_ids, exact = self.logits(build_engine(model), [1], 100)
@@ -141,7 +141,7 @@ class Fables(FablesReference, ReferenceTest):
         _, (row,) = self.logits(engine, case["ids"])
         self.check_logits(row, case["logits"], LOGIT_TOLERANCE, "fp16")
 
-    def test_kv_cache_in_16_bits(self):
+    def test_kv_cache_in_fewer_bits(self):
         for dtype, tolerance in KV_TOLERANCES.items():
             engine = build_engine(FABLES, "--kv-dtype", dtype)
             for case in self.cases:
