@@ -35,7 +35,7 @@ struct attention_scratch {
     const float *q[ATTENTION_TILE_LINES];
     int32_t first[ATTENTION_TILE_LINES], last[ATTENTION_TILE_LINES]; /* tokens [first, last) of this block */
     const uint8_t *keys[ATTENTION_BLOCK_TOKENS];
-    const float *value_rows[ATTENTION_BLOCK_TOKENS];
+    const void *value_rows[ATTENTION_BLOCK_TOKENS]; /* of floats, or as they are stored */
     /* Encodings with scales: factors of the codes as vec_load_codes gives them. */
     float key_scales[ATTENTION_BLOCK_TOKENS], value_scales[ATTENTION_BLOCK_TOKENS];
 };
@@ -72,6 +72,23 @@ VEC_INLINE void attention_prefetch(const struct attention_scratch *scratch, int6
             __builtin_prefetch(scratch->keys[i] + byte, 0, SECOND_LEVEL);
 }
 
+/* Codes [d, d + 4 * VEC_WIDTH) of VEC_WIDTH keys to packed[component][token]: four at a time change places. */
+VEC_INLINE void attention_pack_quads(const uint8_t *const *keys, int64_t d, float *packed, int64_t chunk,
+                                     enum encoding_id encoding)
+{
+    vec rows[VEC_WIDTH];
+#pragma GCC unroll 16
+    for (int i = 0; i < VEC_WIDTH; i++) rows[i] = vec_load((const float *)(const void *)(keys[i] + d));
+    vec_transpose(rows);
+#pragma GCC unroll 16
+    for (int i = 0; i < VEC_WIDTH; i++) {
+        float *to = packed + 4 * i * chunk;
+#pragma GCC unroll 4
+        for (int code = 0; code < 4; code++)
+            vec_store(to + code * chunk, vec_of_code((vec_int)rows[i], code, encoding));
+    }
+}
+
 /* Keys [first, first + chunk) of the block, of which [low, high) exist, as packed[component][token]. */
 VEC_INLINE void attention_pack_keys(struct attention_scratch *scratch, int64_t head_dim, int64_t first, int64_t chunk,
                                     int64_t low, int64_t high, int64_t values, enum encoding_id encoding)
@@ -80,10 +97,16 @@ VEC_INLINE void attention_pack_keys(struct attention_scratch *scratch, int64_t h
                                  : encoding == ENCODING_F16 || encoding == ENCODING_BF16 ? sizeof(uint16_t)
                                                                                          : sizeof(uint8_t);
     const int64_t token_bytes = head_dim * (int64_t)element_bytes;
+    const bool is_coded = encoding == ENCODING_INT8_CHANNEL || encoding == ENCODING_E4M3_CHANNEL;
     for (int64_t token = first; token < first + chunk; token += VEC_WIDTH) {
         if (token + VEC_WIDTH <= low || token >= high) continue;
         attention_prefetch(scratch, attention_most(token, low), high, token_bytes, values);
-        for (int64_t d = 0; d < head_dim; d += VEC_WIDTH) {
+        int64_t d = 0;
+        if (is_coded && token >= low && token + VEC_WIDTH <= high)
+            for (; d + 4 * VEC_WIDTH <= head_dim; d += 4 * VEC_WIDTH)
+                attention_pack_quads(scratch->keys + token, d, scratch->packed + d * chunk + token - first, chunk,
+                                     encoding);
+        for (; d < head_dim; d += VEC_WIDTH) {
             vec rows[VEC_WIDTH];
             if (token >= low && token + VEC_WIDTH <= high && d + VEC_WIDTH <= head_dim) {
 #pragma GCC unroll 16
@@ -230,8 +253,8 @@ static inline void attention_softmax(float *scores, int64_t first, int64_t last,
 /* out[line][0 .. vectors * VEC_WIDTH) += sum over tokens [first, last) of probability * value. With `part`, one vector
  * of which that many components exist. */
 VEC_INLINE void attention_value_tile(float *out, int64_t stride, const float (*scores)[ATTENTION_BLOCK_TOKENS],
-                                     const float *const *values, int64_t component, int64_t first, int64_t last,
-                                     int lines, int vectors, int64_t part)
+                                     const void *const *values, int64_t component, int64_t first, int64_t last,
+                                     int lines, int vectors, int64_t part, enum encoding_id encoding)
 {
     vec sums[ATTENTION_REGISTER_LINES][ATTENTION_REGISTER_VECTORS];
 #pragma GCC unroll 4
@@ -241,9 +264,9 @@ VEC_INLINE void attention_value_tile(float *out, int64_t stride, const float (*s
     }
     for (int64_t t = first; t < last; t++) {
         vec row[ATTENTION_REGISTER_VECTORS];
-        const float *value = values[t] + component;
 #pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) row[j] = part ? vec_load_part(value, part) : vec_load(value + j * VEC_WIDTH);
+        for (int j = 0; j < vectors; j++)
+            row[j] = vec_load_codes(values[t], component + j * VEC_WIDTH, part ? part : VEC_WIDTH, encoding);
 #pragma GCC unroll 4
         for (int i = 0; i < lines; i++) {
             vec probability = vec_set(scores[i][t]);
@@ -259,22 +282,23 @@ VEC_INLINE void attention_value_tile(float *out, int64_t stride, const float (*s
 }
 
 VEC_INLINE void attention_value_lines(float *out, int64_t stride, const float (*scores)[ATTENTION_BLOCK_TOKENS],
-                                      const float *const *values, int64_t head_dim, int64_t first, int64_t last,
-                                      int lines)
+                                      const void *const *values, int64_t head_dim, int64_t first, int64_t last,
+                                      int lines, enum encoding_id encoding)
 {
     int64_t d = 0;
     for (; d + ATTENTION_REGISTER_VECTORS * VEC_WIDTH <= head_dim; d += ATTENTION_REGISTER_VECTORS * VEC_WIDTH)
-        attention_value_tile(out, stride, scores, values, d, first, last, lines, ATTENTION_REGISTER_VECTORS, 0);
+        attention_value_tile(out, stride, scores, values, d, first, last, lines, ATTENTION_REGISTER_VECTORS, 0,
+                             encoding);
     for (; d + VEC_WIDTH <= head_dim; d += VEC_WIDTH)
-        attention_value_tile(out, stride, scores, values, d, first, last, lines, 1, 0);
-    if (d < head_dim) attention_value_tile(out, stride, scores, values, d, first, last, lines, 1, head_dim - d);
+        attention_value_tile(out, stride, scores, values, d, first, last, lines, 1, 0, encoding);
+    if (d < head_dim)
+        attention_value_tile(out, stride, scores, values, d, first, last, lines, 1, head_dim - d, encoding);
 }
 
 /* Adds the tokens [first, last) of one chunk to the lines [line, line + count). Tokens that all lines see are taken
  * together; before and after them, each line takes its own, so that no line touches a value it must not see. */
-__attribute__((noinline)) static void attention_value_group(struct attention_scratch *scratch, int64_t line,
-                                                            int64_t count, int64_t head_dim, int64_t stride,
-                                                            int64_t first, int64_t last)
+VEC_INLINE void attention_value_group(struct attention_scratch *scratch, int64_t line, int64_t count, int64_t head_dim,
+                                      int64_t stride, int64_t first, int64_t last, enum encoding_id encoding)
 {
     int64_t low = first, high = last;
     for (int64_t i = line; i < line + count; i++) {
@@ -287,17 +311,17 @@ __attribute__((noinline)) static void attention_value_group(struct attention_scr
         int64_t end = attention_least(low, scratch->last[i]);
         if (begin < end)
             attention_value_lines(scratch->block_values + i * stride, stride, scratch->scores + i, scratch->value_rows,
-                                  head_dim, begin, end, 1);
+                                  head_dim, begin, end, 1, encoding);
     }
     if (low < high) {
         float *out = scratch->block_values + line * stride;
         const float(*scores)[ATTENTION_BLOCK_TOKENS] = scratch->scores + line;
-        const float *const *rows = scratch->value_rows;
+        const void *const *rows = scratch->value_rows;
         switch (count) {
-        case 1: attention_value_lines(out, stride, scores, rows, head_dim, low, high, 1); break;
-        case 2: attention_value_lines(out, stride, scores, rows, head_dim, low, high, 2); break;
-        case 3: attention_value_lines(out, stride, scores, rows, head_dim, low, high, 3); break;
-        default: attention_value_lines(out, stride, scores, rows, head_dim, low, high, 4); break;
+        case 1: attention_value_lines(out, stride, scores, rows, head_dim, low, high, 1, encoding); break;
+        case 2: attention_value_lines(out, stride, scores, rows, head_dim, low, high, 2, encoding); break;
+        case 3: attention_value_lines(out, stride, scores, rows, head_dim, low, high, 3, encoding); break;
+        default: attention_value_lines(out, stride, scores, rows, head_dim, low, high, 4, encoding); break;
         }
     }
     for (int64_t i = line; i < line + count; i++) {
@@ -305,7 +329,7 @@ __attribute__((noinline)) static void attention_value_group(struct attention_scr
         int64_t end = attention_least(last, scratch->last[i]);
         if (begin < end)
             attention_value_lines(scratch->block_values + i * stride, stride, scratch->scores + i, scratch->value_rows,
-                                  head_dim, begin, end, 1);
+                                  head_dim, begin, end, 1, encoding);
     }
 }
 
@@ -351,6 +375,34 @@ static inline void attention_unpack_chunk(struct attention_scratch *scratch, int
 #undef UNPACK
 }
 
+/* Functions of their own, so that no frame has the registers of all encodings. */
+#define ATTENTION_VALUES(name, encoding)                                                                           \
+    __attribute__((noinline)) static void attention_values_##name(struct attention_scratch *scratch, int64_t line, \
+                                                                  int64_t count, int64_t head_dim, int64_t stride, \
+                                                                  int64_t first, int64_t last)                     \
+    {                                                                                                              \
+        attention_value_group(scratch, line, count, head_dim, stride, first, last, encoding);                      \
+    }
+ATTENTION_VALUES(f32, ENCODING_F32)
+ATTENTION_VALUES(f16, ENCODING_F16)
+ATTENTION_VALUES(bf16, ENCODING_BF16)
+ATTENTION_VALUES(int8, ENCODING_INT8_CHANNEL)
+ATTENTION_VALUES(e4m3, ENCODING_E4M3_CHANNEL)
+#undef ATTENTION_VALUES
+
+static inline void attention_value_chunk(struct attention_scratch *scratch, int64_t line, int64_t count,
+                                         int64_t head_dim, int64_t stride, int64_t first, int64_t last,
+                                         enum encoding_id encoding)
+{
+    switch (encoding) {
+    case ENCODING_F32: attention_values_f32(scratch, line, count, head_dim, stride, first, last); break;
+    case ENCODING_F16: attention_values_f16(scratch, line, count, head_dim, stride, first, last); break;
+    case ENCODING_BF16: attention_values_bf16(scratch, line, count, head_dim, stride, first, last); break;
+    case ENCODING_INT8_CHANNEL: attention_values_int8(scratch, line, count, head_dim, stride, first, last); break;
+    default: attention_values_e4m3(scratch, line, count, head_dim, stride, first, last); break;
+    }
+}
+
 /* The partial result of one block for all lines of the task: block_max, block_sum, block_values of lines with
  * first < last. */
 static inline void attention_block(const struct attention_problem *problem, const struct attention_task *task,
@@ -378,6 +430,11 @@ static inline void attention_block(const struct attention_problem *problem, cons
             const uint8_t *scales = pages_key_scale(&problem->pages, slot, start + t, task->kv_head);
             attention_load_scales(scales, end - t, problem->encoding, scratch->key_scales + t);
             attention_load_scales(scales + values, end - t, problem->encoding, scratch->value_scales + t);
+            if (block + 1 < task->last_block) { /* all tokens of the next block exist */
+                scales = pages_key_scale(&problem->pages, slot, start + t + ATTENTION_BLOCK_TOKENS, task->kv_head);
+                __builtin_prefetch(scales);
+                __builtin_prefetch(scales + values);
+            }
         }
         for (; t < end; t++, key += problem->pages.token_bytes) scratch->keys[t] = key;
     }
@@ -399,18 +456,18 @@ static inline void attention_block(const struct attention_problem *problem, cons
         }
 
     memset(scratch->block_values, 0, (size_t)(lines * stride) * sizeof(float));
-    const bool in_place = problem->encoding == ENCODING_F32;
+    /* Values of few lines are converted as they are used, those of many once for all lines. */
+    const bool in_place = problem->encoding == ENCODING_F32 || lines <= ATTENTION_REGISTER_LINES;
     const int64_t step = in_place ? ATTENTION_BLOCK_TOKENS : chunk;
     for (int64_t first = low / step * step; first < high; first += step) {
         int64_t begin = attention_most(first, low), end = attention_least(first + step, high);
         if (in_place)
-            for (int64_t t = begin; t < end; t++)
-                scratch->value_rows[t] = (const float *)(const void *)(scratch->keys[t] + values);
+            for (int64_t t = begin; t < end; t++) scratch->value_rows[t] = scratch->keys[t] + values;
         else
             attention_unpack_chunk(scratch, values, head_dim, stride, begin, end, problem->encoding);
         for (int64_t line = 0; line < lines; line += ATTENTION_REGISTER_LINES)
-            attention_value_group(scratch, line, attention_least(lines - line, ATTENTION_REGISTER_LINES), head_dim,
-                                  stride, begin, end);
+            attention_value_chunk(scratch, line, attention_least(lines - line, ATTENTION_REGISTER_LINES), head_dim,
+                                  stride, begin, end, in_place ? problem->encoding : ENCODING_F32);
     }
 }
 

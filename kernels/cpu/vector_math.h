@@ -62,6 +62,15 @@ VEC_INLINE vec vec_load_codes(const void *array, int64_t index, int64_t count, e
     return encoding == ENCODING_INT8_CHANNEL ? vec_load_int8(from) : vec_load_e4m3(from);
 }
 
+/* Byte `code` of each lane, as vec_load_codes gives codes. */
+VEC_INLINE vec vec_of_code(vec_int lanes, int code, enum encoding_id encoding)
+{
+    const vec_int high = lanes << (24 - 8 * code);
+    if (encoding == ENCODING_INT8_CHANNEL) return __builtin_convertvector(high >> 24, vec);
+    /* Sign, exponent and mantissa in the place of a float32's: the number times 2^(7 - 127). */
+    return (vec)(high >> 4 & vec_int_set(INT32_MIN | 0x07f00000)) * vec_set(0x1p112f);
+}
+
 /* Codes of numbers, rounded to nearest even; larger magnitudes become the largest, 127 or 448. Requires: no NaN. */
 static inline vec_int vec_int8_codes(vec value)
 {
