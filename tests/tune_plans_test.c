@@ -53,7 +53,7 @@ static void open_fixture(struct fixture *f)
         .isa = f->machine.isa,
         .threads = 2,
     };
-    lowering.geometry.page_bytes = f->config.layers * kv_layer_bytes(&f->config, 16, DTYPE_F32);
+    lowering.geometry.page_bytes = f->config.layers * kv_layer_bytes(&f->config, 16, ENCODING_F32);
     test_expect_success(lower_plan(&f->decode, &lowering, 1, &f->plans[0], status), status);
     test_expect_success(lower_plan(&f->decode, &lowering, 3, &f->plans[1], status), status);
     test_expect_success(lower_plan(&f->prefill, &lowering, 3, &f->plans[2], status), status);

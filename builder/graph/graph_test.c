@@ -66,7 +66,7 @@ static void load_ranks(struct model *model, int index, enum plan_kind kind, uint
         .isa = cpu_isa_best(),
         .threads = 2,
     };
-    model->lowering.geometry.page_bytes = model->config.layers * kv_layer_bytes(&model->rank_config, 16, DTYPE_F32);
+    model->lowering.geometry.page_bytes = model->config.layers * kv_layer_bytes(&model->rank_config, 16, ENCODING_F32);
     uint64_t state_bytes;
     assert_true(geometry_place_state(&model->lowering.geometry, &state_bytes));
 }

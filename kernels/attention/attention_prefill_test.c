@@ -149,8 +149,10 @@ TEST(hostile_params)
                                          {ATTENTION_KV_HEADS, 0}, {ATTENTION_HEAD_DIM, 127}, {ATTENTION_HEAD_DIM, 258},
                                          {ATTENTION_PAGE_TOKENS, 0}, {ATTENTION_PAGE_BYTES, 8},
                                          {ATTENTION_PAGES_PER_SLOT, 0}, {ATTENTION_SLOT_COUNT, 0},
-                                         {ATTENTION_KV_DTYPE, 0}, {ATTENTION_X_DTYPE, 4}, {ATTENTION_WINDOW, -1},
-                                         {ATTENTION_SCALE_BITS, 0}, {ATTENTION_PARAMS, 0}, {ATTENTION_PARAMS + 1, 8}));
+                                         {ATTENTION_KV_DTYPE, 0}, {ATTENTION_KV_DTYPE, ENCODING_INT8_CHANNEL},
+                                         {ATTENTION_KV_DTYPE, ENCODING_E4M3_CHANNEL}, {ATTENTION_X_DTYPE, 4},
+                                         {ATTENTION_WINDOW, -1}, {ATTENTION_SCALE_BITS, 0}, {ATTENTION_PARAMS, 0},
+                                         {ATTENTION_PARAMS + 1, 8}));
     }
 }
 

@@ -84,7 +84,7 @@ struct op_kv_layout {
     uint64_t values;    /* from K to V, in codes and in scales; a multiple of 4 */
     uint64_t bytes;     /* of the block */
 };
-/* Of the parameters that every op on the KV cache has. Zero where op_paged_illegal refuses them. */
+/* Follows from parameters that every op on the KV cache has. Zero where op_paged_illegal refuses them. */
 struct op_kv_layout op_kv_layout(const int64_t *params);
 /* Bytes of a row with its scale. */
 uint64_t op_kv_row_bytes(const int64_t *params);

@@ -131,8 +131,8 @@ TEST(hostile_params_are_refused)
                         TEST_CHANGES({ROPE_APPEND_HEADS, 7}, {ROPE_APPEND_HEAD_DIM, 65},
                                      {ROPE_APPEND_PAGE_BYTES, 4 * 2 * 64 * 64 - 16},
                                      {ROPE_APPEND_PAGE_BYTES, 4 * 2 * 64 * 64 + 8}, {ROPE_APPEND_KV_DTYPE, DTYPE_F32},
-                                     {ROPE_APPEND_ROTARY_DIM, 31}, {ROPE_APPEND_ROTARY_DIM, 66},
-                                     {ROPE_APPEND_NORM_SCOPE, 2}));
+                                     {ROPE_APPEND_KV_DTYPE, ENCODING_INT8_CHANNEL}, {ROPE_APPEND_ROTARY_DIM, 31},
+                                     {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, 2}));
 }
 
 int main(void) { return test_run(); }

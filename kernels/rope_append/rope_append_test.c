@@ -96,7 +96,7 @@ static int code_order(uint8_t code, enum encoding_id encoding)
     return code & 0x80 ? -(code & 0x7f) : code;
 }
 
-/* Of encodings with scales: keys have scales that differ by the rounding of rotation, and by it codes that are neighbours;
+/* For encodings with scales: keys have scales that differ by the rounding of rotation, and by it codes that are neighbours;
  * all else is equal. */
 static void assert_coded_close(const struct setup *setup, const uint8_t *found, const uint8_t *expected)
 {

@@ -472,12 +472,13 @@ TEST(hostile_params)
                                      {ROPE_ATTENTION_ROTARY_DIM, 66}, {ROPE_ATTENTION_ROTARY_DIM, -2},
                                      {ROPE_ATTENTION_PAGE_TOKENS, 48}, {ROPE_ATTENTION_PAGE_TOKENS, 8},
                                      {ROPE_ATTENTION_PAGE_BYTES, 65537}, {ROPE_ATTENTION_PAGE_BYTES, 4096},
-                                     {ROPE_ATTENTION_KV_DTYPE, 1}, {ROPE_ATTENTION_X_DTYPE, 1},
-                                     {ROPE_ATTENTION_WINDOW, -1}, {ROPE_ATTENTION_SCALE_BITS, 0},
-                                     {ROPE_ATTENTION_SPLITS, 65}, {ROPE_ATTENTION_WARPS, 17},
-                                     {ROPE_ATTENTION_TILE_TOKENS, 48}, {ROPE_ATTENTION_TILE_TOKENS, 128},
-                                     {ROPE_ATTENTION_HEAD_TILES, 3}, {ROPE_ATTENTION_PAGES_PER_SLOT, INT32_MAX},
-                                     {ROPE_ATTENTION_STAGES, 1}, {ROPE_ATTENTION_STAGES, 17}, {ROPE_ATTENTION_BULK, 2},
+                                     {ROPE_ATTENTION_KV_DTYPE, 1}, {ROPE_ATTENTION_KV_DTYPE, ENCODING_E4M3_CHANNEL},
+                                     {ROPE_ATTENTION_X_DTYPE, 1}, {ROPE_ATTENTION_WINDOW, -1},
+                                     {ROPE_ATTENTION_SCALE_BITS, 0}, {ROPE_ATTENTION_SPLITS, 65},
+                                     {ROPE_ATTENTION_WARPS, 17}, {ROPE_ATTENTION_TILE_TOKENS, 48},
+                                     {ROPE_ATTENTION_TILE_TOKENS, 128}, {ROPE_ATTENTION_HEAD_TILES, 3},
+                                     {ROPE_ATTENTION_PAGES_PER_SLOT, INT32_MAX}, {ROPE_ATTENTION_STAGES, 1},
+                                     {ROPE_ATTENTION_STAGES, 17}, {ROPE_ATTENTION_BULK, 2},
                                      {ROPE_ATTENTION_ALONE_TILES, 0}));
 }
 

@@ -18,7 +18,7 @@ REFUSED = {name: name for name in (
     "qwen2_moe", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "stablelm", "starcoder2")}
 REFUSED.update({"gemma3": "gemma3_text"})
 
-BF16_KV_TOLERANCE = 0.05
+KV_TOLERANCES = {"bf16": 0.05, "fp16": 0.05, "int8": 0.1, "fp8": 0.3}
 
 
 def folder_of(name):
@@ -90,10 +90,10 @@ class Architectures(ReferenceTest):
     def test_kv_cache_in_fewer_bits(self):
         for i, name in enumerate(SUPPORTED):
             prompt, logits, _, _ = recorded(name)[3]
-            for dtype in some_of(i, ["bf16", "fp16"]):
+            for dtype in some_of(i, list(KV_TOLERANCES)):
                 with self.subTest(name, dtype=dtype):
                     _, (found,) = self.logits(build_engine(folder_of(name), "--kv-dtype", dtype), prompt)
-                    self.check_logits(found, logits[-1], BF16_KV_TOLERANCE, name)
+                    self.check_logits(found, logits[-1], KV_TOLERANCES[dtype], name)
 
     def test_sharded_checkpoint_by_its_index(self):
         folder = folder_of("llama-tied-sharded")

@@ -98,14 +98,14 @@ class Fables(FablesReference, RanksTest):
                 _, (row,) = self.logits(engine, case["ids"])
                 self.check_logits(row, case["logits"], LOGIT_TOLERANCE, str(options))
 
-    def test_kv_cache_in_16_bits(self):
+    def test_kv_cache_in_fewer_bits(self):
         """Each rank rounds its own heads' keys and values, as one rank does."""
-        for dtype in ("bf16", "fp16"):
+        for dtype, tolerance in {"bf16": 0.25, "fp16": 0.05, "int8": 0.5, "fp8": 1.5}.items():
             with self.subTest(dtype):
                 one, several = build_engine(FABLES, "--kv-dtype", dtype), build_engine(FABLES, "--kv-dtype", dtype, *gpus(2))
                 _, (expected,) = self.logits(one, self.cases[0]["ids"])
                 _, (found,) = self.logits(several, self.cases[0]["ids"])
-                self.check_logits(found, expected, 0.25 if dtype == "bf16" else 0.05, dtype)
+                self.check_logits(found, expected, tolerance, dtype)
 
     def test_runs_are_identical(self):
         """The parts of a sum are added in the order of the ranks, whichever arrives first."""

@@ -105,6 +105,19 @@ static void write_manifests(const char *folder, struct test_engine *sample)
     free(copy);
 }
 
+/* KV caches with scales: their planes begin at multiples of 256 bytes, a page is a multiple of 64. */
+static void write_kv_caches(const char *folder, struct test_engine *sample)
+{
+    struct plan_geometry *geometry = &sample->manifest.geometry;
+    geometry->page_tokens = 16;
+    geometry->pages_per_slot = 1;
+    geometry->page_bytes = 640;
+    sample->manifest.kv_dtype = ENCODING_INT8_CHANNEL;
+    write_manifest(folder, "manifest/good_kv_int8", sample);
+    sample->manifest.kv_dtype = ENCODING_E4M3_CHANNEL;
+    write_manifest(folder, "manifest/good_kv_fp8", sample);
+}
+
 static void write_caches(const char *folder, const struct test_engine *sample)
 {
     char *text = NULL;
@@ -146,6 +159,7 @@ int main(int argc, char **argv)
     write_caches(argv[1], &sample);
     leave_out_a_plan(&sample);
     write_manifests(argv[1], &sample);
+    write_kv_caches(argv[1], &sample);
     if (!test_engine_make_device(&sample, &status)) stop(status.message);
     write_manifest(argv[1], "manifest/good_cuda", &sample);
     /* Broken engines of several ranks: formats/engine/engine_exchange_test.c and runtime/backend/backend_ranks_test.c. */
