@@ -5,11 +5,12 @@
  *   t from max(0, position[r] - WINDOW + 1) (WINDOW 0: from 0) to position[r] inclusive.
  *
  * Serves decode (rows of different slots) and prefill (rows of one slot) alike: rope_append has already stored k and v
- * of every row of this step. Pages as in kernels/op/paged.h: scores are (q . codes of k) * scale of k, and probability *
- * scale of v multiplies the codes of v. Numerics contract: a row's result depends on its own sequence
- * only, never on the other rows, the chunking of the prompt or the number of threads: tokens are taken in blocks of
- * ATTENTION_BLOCK_TOKENS counted from token 0 of the sequence, blocks merged in rising order. HEAD_DIM is at most
- * OP_MAX_HEAD_DIM (kernels/op/op.h), SCALE positive. */
+ * of every row of this step. Pages as in kernels/op/paged.h. Where rows of the KV cache have scales, the score of a token
+ * is (q . codes of k) * scale of k, and its probability * scale of v multiplies the codes of v, in float32.
+ *
+ * Numerics contract: a row's result depends on its own sequence only, never on the other rows, the chunking of the prompt
+ * or the number of threads: tokens are taken in blocks of ATTENTION_BLOCK_TOKENS counted from token 0 of the sequence,
+ * blocks merged in rising order. HEAD_DIM is at most OP_MAX_HEAD_DIM (kernels/op/op.h), SCALE positive. */
 #ifndef KERNELS_ATTENTION_ATTENTION_H
 #define KERNELS_ATTENTION_ATTENTION_H
 

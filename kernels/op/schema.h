@@ -37,7 +37,7 @@ enum op_param_source {
     PARAM_OF_PITCH,   /* `operand`, a weight: elements of a row as stored */
     PARAM_OF_DTYPE,   /* `operand`; the default where it is absent */
     PARAM_OF_LAYOUT,  /* `operand`, a weight: enum tensor_layout */
-    PARAM_OF_KV,      /* dtype of the KV cache */
+    PARAM_OF_KV,      /* encoding of the KV cache */
     PARAM_OF_PRESENT, /* `operand`: 1 where it is there, else 0 */
     PARAM_OF_ENGINE,  /* a field of struct plan_geometry, at byte offset `field`: verified against it */
 };
