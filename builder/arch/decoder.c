@@ -24,6 +24,7 @@ struct part {
     uint64_t rows;
     enum shard shard;             /* of the weight; the bias follows */
     uint64_t first_row, all_rows; /* all_rows 0: the tensor has no other rows */
+    uint64_t pairs;               /* rows of a head whose halves are interleaved in the checkpoint; 0: they are not */
 };
 
 static struct projection projection(struct graph *graph, uint32_t layer, const struct part *part, uint64_t columns,
@@ -32,8 +33,14 @@ static struct projection projection(struct graph *graph, uint32_t layer, const s
     const uint64_t all_rows = part->all_rows ? part->all_rows : part->rows;
     const struct weight_source matrix = {.shape = {all_rows, columns},
                                          .first_row = part->first_row,
-                                         .rows = part->rows};
-    const struct weight_source vector = {.shape = {all_rows}, .first_row = part->first_row, .rows = part->rows};
+                                         .rows = part->rows,
+                                         .group = part->pairs,
+                                         .stride = part->pairs ? 2 : 0};
+    const struct weight_source vector = {.shape = {all_rows},
+                                         .first_row = part->first_row,
+                                         .rows = part->rows,
+                                         .group = part->pairs,
+                                         .stride = part->pairs ? 2 : 0};
     struct projection made = {.bias = -1};
     made.weight =
         graph_weight_from(graph, layer, WEIGHT_MATRIX, &matrix, "model.layers.%u.%s.weight", layer, part->module);
@@ -142,9 +149,9 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     uint64_t hidden = config->hidden_size, head_dim = config->head_dim;
     uint64_t q_width = config->heads * head_dim, kv_width = config->kv_heads * head_dim;
     struct part parts[] = {
-        {"self_attn.q_proj", q_width, SHARD_ROWS, 0, 0},
-        {"self_attn.k_proj", kv_width, SHARD_KV_ROWS, 0, 0},
-        {"self_attn.v_proj", kv_width, SHARD_KV_ROWS, 0, 0},
+        {"self_attn.q_proj", q_width, SHARD_ROWS, 0, 0, config->rotary_pairs ? head_dim : 0},
+        {"self_attn.k_proj", kv_width, SHARD_KV_ROWS, 0, 0, config->rotary_pairs ? head_dim : 0},
+        {"self_attn.v_proj", kv_width, SHARD_KV_ROWS, 0, 0, 0},
     };
     const struct projection q =
         joined(graph, layer, parts, 3, traits->fused_qkv, hidden, config->qkv_bias, 0, "self_attn.qkv_proj");
@@ -176,7 +183,7 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)config->attention_scale);
     attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
     attention->params[ATTENTION_WINDOW] = (int64_t)config->layer[layer].window;
-    const struct part output = {"self_attn.o_proj", hidden, SHARD_COLUMNS, 0, 0};
+    const struct part output = {"self_attn.o_proj", hidden, SHARD_COLUMNS, 0, 0, 0};
     const struct projection o = projection(graph, layer, &output, q_width, config->output_bias);
     return matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
 }
@@ -185,11 +192,11 @@ static int gated_mlp(struct graph *graph, const struct decoder_traits *traits, i
 {
     const struct model_config *config = graph->config;
     uint64_t hidden = config->hidden_size, inner = config->intermediate_size;
-    struct part parts[] = {{"mlp.gate_proj", inner, SHARD_ROWS, 0, 0}, {"mlp.up_proj", inner, SHARD_ROWS, 0, 0}};
+    struct part parts[] = {{"mlp.gate_proj", inner, SHARD_ROWS, 0, 0, 0}, {"mlp.up_proj", inner, SHARD_ROWS, 0, 0, 0}};
     const struct projection gate = joined(graph, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
                                           graph_interleave(graph), "mlp.gate_up_proj");
     int activated = matmul(graph, x, layer, gate, (enum activation)config->activation, 1.0, "activated");
-    const struct part output = {"mlp.down_proj", hidden, SHARD_COLUMNS, 0, 0};
+    const struct part output = {"mlp.down_proj", hidden, SHARD_COLUMNS, 0, 0, 0};
     const struct projection down = projection(graph, layer, &output, inner, config->mlp_bias);
     return matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
 }

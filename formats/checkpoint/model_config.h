@@ -63,6 +63,8 @@ struct model_config {
     struct model_layer layer[MODEL_MAX_LAYERS]; /* [layers] */
     enum dtype dtype;                           /* torch_dtype / dtype, DTYPE_NONE if absent */
     struct rope_config rope;
+    bool
+        rotary_pairs; /* rows of q and k in the checkpoint: x0, y0, x1, y1, .. of the pairs that turn, not all x, then all y */
     struct quant_config quantisation;
     /* Token ids; -1: none. generation_config.json overrides config.json, which overrides the family's defaults; null
      * means none. */
