@@ -14,6 +14,7 @@ static bool scale_fits_f16(float scale)
 
 static bool scales_fit_f16(const struct quantised *matrix)
 {
+    if (matrix->scale.type == QUANTISED_F16 && matrix->global == 1.0f) return true;
     for (uint64_t row = 0; row < matrix->rows; row += matrix->scale.block_rows)
         for (uint64_t column = 0; column < matrix->columns; column += matrix->scale.block_columns)
             if (!scale_fits_f16(quantised_group_at(matrix, row, column).scale * matrix->global)) return false;
@@ -36,7 +37,8 @@ static enum encoding_id encoding_of(const struct quantised *matrix)
     static const enum encoding_id int8[3] = {ENCODING_INT8_G32, ENCODING_INT8_G64, ENCODING_INT8_G128};
     const bool row_scales = matrix->scale.block_columns >= matrix->columns;
     const uint64_t group = row_scales ? 128 : matrix->scale.block_columns; /* any group has the row's scale */
-    if (matrix->groups || matrix->added || matrix->scale.flat || matrix->scale.type == QUANTISED_NESTED)
+    if (matrix->groups || matrix->added || matrix->scale.flat || matrix->scale.type == QUANTISED_NESTED ||
+        matrix->scale.type == QUANTISED_SIX_BITS)
         return ENCODING_NONE;
     enum encoding_id found = ENCODING_NONE;
     const bool zeros = matrix->zeros.data != NULL;

@@ -18,6 +18,7 @@ enum quant_method {
     QUANT_MXFP4,
     QUANT_MODELOPT,
     QUANT_BITSANDBYTES,
+    QUANT_GGUF, /* of a GGUF file, which has no config.json */
 };
 
 enum quant_order { QUANT_GEMM, QUANT_GEMV, QUANT_GEMV_FAST }; /* of the words of AWQ */

@@ -5,7 +5,7 @@
  *
  * Containers: GPTQ (2, 3, 4, 8 bits; versions 1 and 2; act-order), AWQ (gemm, gemv, gemv_fast), compressed-tensors
  * (pack-quantized, int-quantized, float-quantized, nvfp4, mxfp4, mxfp8), FP8 (blocks of 128 x 128, per tensor, per row, e8m0
- * scales), ModelOpt (FP8, NVFP4), bitsandbytes (nf4, fp4, int8). Names and shapes of the tensors decide which one a module
+ * scales), ModelOpt (FP8, NVFP4), bitsandbytes (nf4, fp4, int8). Those of GGUF files: gguf_model.h. Names and shapes of the tensors decide which one a module
  * has; config.json must agree. */
 #ifndef FORMATS_CHECKPOINT_QUANTISED_H
 #define FORMATS_CHECKPOINT_QUANTISED_H
@@ -22,6 +22,7 @@ enum quantised_order {
     ORDER_COLUMNS,  /* column c is a bit stream through words [.., c], with `pitch` words a row */
     ORDER_AWQ,      /* row r is words of eight 4-bit elements in the order 0, 2, 4, 6, 1, 3, 5, 7 */
     ORDER_AWQ_FAST, /* four rows and 64 columns by turns: see quantised_read.c */
+    ORDER_BLOCKS,   /* codes alone: a row is blocks of codes and scales, see `block` below */
 };
 struct quantised_plane {
     const uint8_t *data; /* NULL: there is no such plane */
@@ -39,7 +40,9 @@ enum quantised_scale {
     QUANTISED_BF16,
     QUANTISED_E4M3_SCALE,
     QUANTISED_E8M0,
-    QUANTISED_NESTED
+    QUANTISED_NESTED,
+    QUANTISED_SIX_BITS, /* Q4_K, Q5_K: float16 d and m, then 8 scales and 8 minima of 6 bits: d * scale, and m * minimum less */
+    QUANTISED_INT8_SCALE /* Q6_K: 16 scales of int8, then float16 d: d * scale */
 };
 
 struct quantised {
@@ -47,6 +50,15 @@ struct quantised {
     uint64_t rows, columns;
     enum quantised_code code;
     struct quantised_plane codes, zeros;
+    struct { /* ORDER_BLOCKS: a block of GGUF */
+        uint32_t columns, bytes;
+        uint32_t
+            codes; /* offset of the codes: bytes, or low 4 bits: `half` elements in the low halves of as many bytes, */
+        uint32_t half; /* then as many in the high halves */
+        uint32_t
+            high; /* codes of 5 or 6 bits, offset of the high bits: 32 elements in the lowest bits of 32 bytes, .. */
+        uint32_t scales; /* QUANTISED_SIX_BITS, QUANTISED_INT8_SCALE: offset of the scales */
+    } block;
     uint64_t code_bytes;  /* of the tensor that has the codes */
     uint32_t zero;        /* of QUANTISED_UNSIGNED where there is no plane of zeros */
     uint32_t zero_add;    /* to a code of the plane of zeros, modulo 2^bits */
@@ -57,6 +69,7 @@ struct quantised {
         bool transposed;                    /* [group of columns, row] */
         bool flat;                          /* one per block_columns elements of the weight, row after row */
         uint64_t pitch;                     /* elements of a row */
+        uint64_t step;                      /* bytes from one to the next; 0: their size */
         uint64_t block_rows, block_columns; /* elements of the weight that share a scale */
         /* QUANTISED_NESTED: the scale is nested_table[byte] * nested[index / nested_block] + offset. */
         const uint8_t *nested, *nested_table;

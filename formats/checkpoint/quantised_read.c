@@ -59,6 +59,7 @@ static uint32_t code_at(const struct quantised_plane *plane, uint64_t row, uint6
     case ORDER_COLUMNS: return column_stream_at(plane, r, c);
     case ORDER_AWQ: return word_at(plane->data + line, c / 8) >> (4 * awq[c % 8]) & 15;
     case ORDER_AWQ_FAST: return awq_fast_at(plane, r, c);
+    case ORDER_BLOCKS: break; /* read_block_codes */
     }
     return 0;
 }
@@ -77,9 +78,28 @@ static float half_at(const uint8_t *data, uint64_t index, bool bf16)
     return bf16 ? bf16_to_float(half) : f16_to_float(half);
 }
 
+/* Scale or minimum i of a block of Q4_K or Q5_K, 6 bits: the first four in the low bits of bytes 0 to 3 (minima: 4 to 7), the
+ * others in the low (minima: high) halves of bytes 8 to 11, with their two highest bits above those of the first four. */
+static uint32_t six_bits(const uint8_t *scales, uint64_t i, bool minimum)
+{
+    const uint8_t *first = scales + (minimum ? 4 : 0);
+    if (i < 4) return first[i] & 63;
+    return ((uint32_t)scales[i + 4] >> (minimum ? 4 : 0) & 15) | (uint32_t)first[i - 4] >> 6 << 4;
+}
+
+/* The block of scale number `index`, whose place among the block's becomes *place. */
+static const uint8_t *block_of_scale(const struct quantised *matrix, uint64_t index, uint64_t *place)
+{
+    const uint64_t count = matrix->block.columns / matrix->scale.block_columns;
+    *place = index % count;
+    return matrix->scale.data + index / count * matrix->block.bytes;
+}
+
 float quantised_scale(const struct quantised *matrix, uint64_t index)
 {
-    const uint8_t *data = matrix->scale.data;
+    const uint8_t *data = matrix->scale.data, *block;
+    uint64_t place;
+    if (matrix->scale.step) data += index * matrix->scale.step, index = 0;
     switch (matrix->scale.type) {
     case QUANTISED_F32: return float_at(data, index);
     case QUANTISED_F16: return half_at(data, index, false);
@@ -90,8 +110,25 @@ float quantised_scale(const struct quantised *matrix, uint64_t index)
         return float_at(matrix->scale.nested_table, data[index]) *
                    float_at(matrix->scale.nested, index / matrix->scale.nested_block) +
                matrix->scale.offset;
+    case QUANTISED_SIX_BITS:
+        block = block_of_scale(matrix, index, &place);
+        return half_at(block, 0, false) * (float)six_bits(block + matrix->block.scales, place, false);
+    case QUANTISED_INT8_SCALE:
+        block = block_of_scale(matrix, index, &place);
+        return half_at(block + matrix->block.scales + 16, 0, false) *
+               (float)(int8_t)block[matrix->block.scales + place];
     }
     return NAN;
+}
+
+/* What is added to the elements with scale number `index`. */
+static float added_at(const struct quantised *matrix, uint64_t index)
+{
+    if (matrix->added) return half_at(matrix->added, index, false);
+    if (matrix->scale.type != QUANTISED_SIX_BITS) return 0;
+    uint64_t place;
+    const uint8_t *block = block_of_scale(matrix, index, &place);
+    return -(half_at(block, 1, false) * (float)six_bits(block + matrix->block.scales, place, true));
 }
 
 static uint64_t group_of(const struct quantised *matrix, uint64_t column)
@@ -120,10 +157,38 @@ struct quantised_group quantised_group_at(const struct quantised *matrix, uint64
     };
 }
 
+/* ORDER_BLOCKS, in runs of elements that have the same bits of neighbouring bytes. */
+static void read_block_codes(const struct quantised *matrix, uint64_t row, uint64_t first_column, uint64_t count,
+                             uint8_t *codes)
+{
+    const uint32_t bits = matrix->codes.bits, half = matrix->block.half, columns = matrix->block.columns;
+    const uint32_t more = bits > 4 ? bits - 4 : 1, turn = 8 / more * 32; /* elements whose high bits 32 bytes hold */
+    const uint32_t longest = bits == 8 ? columns : bits > 4 ? 32 : half; /* half is a multiple of 32 with high bits */
+    const uint8_t *line = matrix->codes.data + row * matrix->codes.pitch;
+    for (uint64_t i = 0, run; i < count; i += run) {
+        const uint64_t column = first_column + i;
+        const uint32_t place = (uint32_t)(column % columns);
+        const uint8_t *block = line + column / columns * matrix->block.bytes, *low = block + matrix->block.codes;
+        run = longest - place % longest < count - i ? longest - place % longest : count - i;
+        if (bits == 8) {
+            memcpy(codes + i, low + place, run);
+            continue;
+        }
+        low += place / (2 * half) * half + place % half;
+        const uint32_t shift = place / half % 2 * 4;
+        for (uint64_t j = 0; j < run; j++) codes[i + j] = (uint8_t)(low[j] >> shift & 15);
+        if (bits == 4) continue;
+        const uint8_t *high = block + matrix->block.high + place / turn * 32 + place % 32;
+        const uint32_t high_shift = place % turn / 32 * more, mask = (1u << more) - 1;
+        for (uint64_t j = 0; j < run; j++) codes[i + j] |= (uint8_t)((high[j] >> high_shift & mask) << 4);
+    }
+}
+
 /* Codes of a row; the usual layouts without a decision for each element. */
-static void read_codes(const struct quantised_plane *plane, uint64_t row, uint64_t first_column, uint64_t count,
+static void read_codes(const struct quantised *matrix, uint64_t row, uint64_t first_column, uint64_t count,
                        uint8_t *codes)
 {
+    const struct quantised_plane *plane = &matrix->codes;
     const uint32_t bits = plane->bits, mask = (1u << bits) - 1;
     if (plane->order == ORDER_ROWS && !plane->transposed && bits == 8) {
         memcpy(codes, plane->data + row * plane->pitch + first_column, count);
@@ -143,6 +208,8 @@ static void read_codes(const struct quantised_plane *plane, uint64_t row, uint64
         const uint32_t shift = 4u * awq[row % 8];
         const uint8_t *words = plane->data + first_column * plane->pitch + row / 8 * 4;
         for (uint64_t i = 0; i < count; i++) codes[i] = word_at(words + i * plane->pitch, 0) >> shift & 15;
+    } else if (plane->order == ORDER_BLOCKS) {
+        read_block_codes(matrix, row, first_column, count, codes);
     } else {
         for (uint64_t i = 0; i < count; i++) codes[i] = (uint8_t)code_at(plane, row, first_column + i);
     }
@@ -184,13 +251,12 @@ void quantised_read(const struct quantised *matrix, uint64_t row, uint64_t first
     enum { PART = 512 };
     uint8_t codes[PART];
     for (uint64_t i = 0, run; i < count; i += run) {
-        if (i % PART == 0)
-            read_codes(&matrix->codes, row, first_column + i, count - i < PART ? count - i : PART, codes);
+        if (i % PART == 0) read_codes(matrix, row, first_column + i, count - i < PART ? count - i : PART, codes);
         const uint64_t column = first_column + i, group = group_of(matrix, column);
         const uint64_t index = scale_index(matrix, row, column, group), part_left = PART - i % PART;
         const uint32_t zero = matrix->zeros.data ? quantised_zero(matrix, row, group) : matrix->zero;
         const float scale = quantised_scale(matrix, index) * matrix->global;
-        const float added = matrix->added ? half_at(matrix->added, index, false) : 0;
+        const float added = added_at(matrix, index);
         run = run_length(matrix, row, column, count - i < part_left ? count - i : part_left);
         numbers(matrix, codes + i % PART, zero, run, values + i);
         for (uint64_t j = 0; j < run; j++) values[i + j] = values[i + j] * scale + added;
