@@ -231,7 +231,7 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     m->top_p = config->top_p;
     m->top_k = config->top_k;
     m->repetition_penalty = config->repetition_penalty;
-    m->has_tokenizer = build->checkpoint.tokenizer_path != NULL;
+    m->has_tokenizer = build->checkpoint.tokenizer_path || build->checkpoint.tokenizer_text;
     return true;
 }
 

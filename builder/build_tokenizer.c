@@ -27,6 +27,11 @@ static enum chat_format find_chat_format(const struct tokenizer *tokenizer)
 static void warn_of_no_tokenizer(struct build *build)
 {
     const char *folder = build->checkpoint.directory, *other = build->checkpoint.other_tokenizer;
+    if (build->checkpoint.tokenizer_missing) {
+        snprintf(build->no_tokenizer, sizeof build->no_tokenizer, "%s", build->checkpoint.tokenizer_missing);
+        progress_warn(&build->progress, "the engine has no tokenizer: %s", build->no_tokenizer);
+        return;
+    }
     snprintf(build->no_tokenizer, sizeof build->no_tokenizer, "%s%sthe folder holds no tokenizer.json",
              other ? other : "", other ? " is not read, and " : "");
     if (!other && build->options->dry_run)
@@ -53,15 +58,20 @@ static void warn_of_no_tokenizer(struct build *build)
 bool build_import_tokenizer(struct build *build, struct status *status)
 {
     enum { MAX_TOKENIZER_BYTES = 256 << 20 };
-    const char *path = build->checkpoint.tokenizer_path;
+    const char *path = build->checkpoint.tokenizer_path, *own = build->checkpoint.tokenizer_text;
     char *text = NULL;
     size_t text_size;
-    if (!path) {
+    if (!path && !own) {
         warn_of_no_tokenizer(build);
         return true;
     }
-    if (!file_read(path, MAX_TOKENIZER_BYTES, &text, &text_size, status)) return false;
-    bool ok = tokenizer_import(text, text_size, path, &build->tokenizer, &build->tokenizer_bytes, status);
+    if (own) {
+        path = "tokenizer of the GGUF file";
+        text_size = strlen(own);
+    } else if (!file_read(path, MAX_TOKENIZER_BYTES, &text, &text_size, status)) {
+        return false;
+    }
+    bool ok = tokenizer_import(own ? own : text, text_size, path, &build->tokenizer, &build->tokenizer_bytes, status);
     free(text);
     if (!ok) return false;
     struct tokenizer *tokenizer = tokenizer_open(build->tokenizer, build->tokenizer_bytes, false, status);

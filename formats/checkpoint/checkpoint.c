@@ -13,13 +13,14 @@
 #include "formats/base/json.h"
 #include "formats/checkpoint/checkpoint_index.h"
 #include "formats/checkpoint/checkpoint_others.h"
+#include "formats/checkpoint/gguf_model.h"
 
 enum {
     CONFIG_MAX_BYTES = 1 << 22, /* real files have a few KB; parsed JSON takes about 20 times its text */
     INDEX_MAX_BYTES = 1 << 26,  /* real files have about 100 KB */
 };
 
-static const char weights_suffix[] = ".safetensors", index_suffix[] = ".index.json";
+static const char weights_suffix[] = ".safetensors", index_suffix[] = ".index.json", gguf_suffix[] = ".gguf";
 
 struct checkpoint_shard {
     char *path; /* owned */
@@ -107,10 +108,13 @@ static bool resolve_path(struct checkpoint *checkpoint, const char *path, bool c
     }
     checkpoint->directory = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
     if (!checkpoint->directory) return out_of_memory(status);
-    if (checkpoint_is_other_weights(checkpoint->directory, name, status)) return false;
-    if (!names_file)
-        return status_fail(status, STATUS_BAD_INPUT,
-                           "'%s': expected a folder, a .safetensors file or an .index.json file", path);
+    if (!file_has_suffix(path, gguf_suffix)) {
+        if (checkpoint_is_other_weights(checkpoint->directory, name, status)) return false;
+        if (!names_file)
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "'%s': expected a folder, a .safetensors file, an .index.json file or a .gguf file",
+                               path);
+    }
     *weights = strdup(path);
     return *weights ? true : out_of_memory(status);
 }
@@ -300,6 +304,33 @@ static bool join_quantised(struct checkpoint *checkpoint, struct status *status)
     return true;
 }
 
+/* A GGUF file has configuration and tokenizer in itself: nothing beside it is read. */
+static bool open_gguf(struct checkpoint *checkpoint, const char *path, model_config_reader *read_family,
+                      struct status *status)
+{
+    struct gguf file = {0};
+    checkpoint->shards = calloc(1, sizeof *checkpoint->shards);
+    if (!checkpoint->shards) return out_of_memory(status);
+    checkpoint->shard_count = 1;
+    struct checkpoint_shard *shard = &checkpoint->shards[0];
+    bool ok = (shard->path = strdup(path)) || out_of_memory(status);
+    ok = ok && file_map_open(&shard->map, path, status) &&
+         gguf_parse(&file, shard->map.data, shard->map.size, path, status) &&
+         gguf_read_config(&file, &checkpoint->config, read_family, status) &&
+         gguf_read_tensors(&file, &checkpoint->quantised, status);
+    if (ok && !(checkpoint->tokenizer_missing = strdup("the tokenizer of a GGUF file is not read")))
+        ok = out_of_memory(status);
+    for (size_t i = 0; ok && i < file.tensor_count; i++) checkpoint->tensor_bytes += file.tensors[i].bytes;
+    gguf_free(&file);
+    checkpoint->tensors = checkpoint->quantised.tensors;
+    checkpoint->tensor_count = checkpoint->quantised.count;
+    if (ok && checkpoint->quantised.matrix_count) {
+        checkpoint->config.quantisation.method = QUANT_GGUF;
+        strcpy(checkpoint->config.quantisation.name, "gguf");
+    }
+    return ok;
+}
+
 bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool config_only,
                      model_config_reader *read_family, struct status *status)
 {
@@ -307,6 +338,10 @@ bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool confi
     bool done = false;
     *checkpoint = (struct checkpoint){0};
     if (!resolve_path(checkpoint, path, config_only, &weights, status)) goto done;
+    if (weights && file_has_suffix(weights, gguf_suffix)) {
+        done = open_gguf(checkpoint, weights, read_family, status);
+        goto done;
+    }
     /* Before weights are searched: for an unsupported model, only its type matters. */
     if (!read_configs(checkpoint, read_family, status)) goto done;
     if (!config_only) {
@@ -334,6 +369,8 @@ void checkpoint_close(struct checkpoint *checkpoint)
     quantised_close(&checkpoint->quantised);
     free(checkpoint->tokenizer_path);
     free(checkpoint->other_tokenizer);
+    free(checkpoint->tokenizer_text);
+    free(checkpoint->tokenizer_missing);
     free(checkpoint->directory);
     *checkpoint = (struct checkpoint){0};
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A Hugging Face checkpoint on disk: one safetensors file, or an index with shards, and the JSON files in its
- * folder. */
+ * folder; or one GGUF file, which has all of that in itself. */
 #ifndef FORMATS_CHECKPOINT_CHECKPOINT_H
 #define FORMATS_CHECKPOINT_CHECKPOINT_H
 
@@ -12,7 +12,9 @@ struct checkpoint {
     char *tokenizer_path; /* owned: tokenizer.json, NULL if the folder has none */
     char *
         other_tokenizer; /* owned: without tokenizer.json, the name of a tokenizer in an unsupported format; NULL: none */
-    struct model_config config;  /* config.json merged with generation_config.json */
+    char *tokenizer_text;       /* owned: of a GGUF file, the tokenizer.json that its tokenizer amounts to; else NULL */
+    char *tokenizer_missing;    /* owned: of a GGUF file, why it has none; else NULL */
+    struct model_config config; /* config.json merged with generation_config.json */
     struct tensor_view *tensors; /* over all shards, sorted by name; owned by `quantised` */
     size_t tensor_count;
     uint64_t tensor_bytes;              /* sum over all tensors of the files */
@@ -21,7 +23,7 @@ struct checkpoint {
     size_t shard_count;
 };
 
-/* Opens a checkpoint. `path`: a .safetensors file, an .index.json file, or a folder with model.safetensors,
+/* Opens a checkpoint. `path`: a .gguf file, a .safetensors file, an .index.json file, or a folder with model.safetensors,
  * model.safetensors.index.json or exactly one *.safetensors. For shards: every tensor of weight_map must be in the
  * named shard, every tensor of a shard must be in weight_map, shards must be in the folder, and metadata.total_size
  * must be correct if present. With `config_only` weights are neither required nor opened (dry runs, random weights).

@@ -13,26 +13,27 @@ struct other {
     const char *begin, *end;
     const char *what;
     bool convertible; /* transformers can convert it */
+    bool file_alone;  /* read where --model names the file */
 };
 
 static const struct other weights[] = {
-    {"pytorch_model", ".bin", "PyTorch", true},
-    {"pytorch_model", ".bin.index.json", "PyTorch", true},
-    {"", ".pt", "PyTorch", false},
-    {"", ".pth", "PyTorch", false},
-    {"", ".gguf", "GGUF", false},
-    {"tf_model", ".h5", "TensorFlow", false},
-    {"flax_model", ".msgpack", "Flax", false},
+    {"pytorch_model", ".bin", "PyTorch", true, false},
+    {"pytorch_model", ".bin.index.json", "PyTorch", true, false},
+    {"", ".pt", "PyTorch", false, false},
+    {"", ".pth", "PyTorch", false, false},
+    {"", ".gguf", "GGUF", false, true},
+    {"tf_model", ".h5", "TensorFlow", false, false},
+    {"flax_model", ".msgpack", "Flax", false, false},
 };
 
 static const struct other tokenizers[] = {
-    {"tokenizer.model", "", "SentencePiece", true},
-    {"spiece.model", "", "SentencePiece", true},
-    {"sentencepiece", ".model", "SentencePiece", true},
-    {"vocab.json", "", "GPT-2", true},
-    {"tekken.json", "", "Tekken", false},
-    {"tiktoken.model", "", "tiktoken", false},
-    {"", ".tiktoken", "tiktoken", false},
+    {"tokenizer.model", "", "SentencePiece", true, false},
+    {"spiece.model", "", "SentencePiece", true, false},
+    {"sentencepiece", ".model", "SentencePiece", true, false},
+    {"vocab.json", "", "GPT-2", true, false},
+    {"tekken.json", "", "Tekken", false, false},
+    {"tiktoken.model", "", "tiktoken", false, false},
+    {"", ".tiktoken", "tiktoken", false, false},
 };
 
 static bool is_named(const struct other *other, const char *name)
@@ -62,7 +63,12 @@ bool checkpoint_is_other_weights(const char *folder, const char *name, struct st
 {
     const struct other *other = find_weights(name);
     if (!other) return false;
-    if (other->convertible)
+    if (other->file_alone)
+        status_fail(status, STATUS_BAD_INPUT,
+                    "folder '%s' has its weights in '%s' (%s) and no .safetensors file; to use that file, name it: "
+                    "engbuild --model %s/%s",
+                    folder, name, other->what, folder, name);
+    else if (other->convertible)
         status_fail(
             status, STATUS_BAD_INPUT,
             "folder '%s' has its weights in '%s' (%s), and only .safetensors files are read; to convert them, in that "

@@ -130,7 +130,7 @@ TEST(test_bad_paths)
     write_shard(in_folder("model.safetensors"), (const char *const[]){"w"}, 1, 5);
     expect_refused(folder, STATUS_NOT_FOUND, "no config.json|beside the weights");
     test_write_text(in_folder("model.gguf"), "GGUF");
-    expect_refused(in_folder("model.gguf"), STATUS_BAD_INPUT, "model.gguf' (GGUF)|only .safetensors files are read");
+    expect_refused(in_folder("model.gguf"), STATUS_BAD_INPUT, "model.gguf|ends within the header");
     test_write_text(in_folder("model.onnx"), "ONNX");
     expect_refused(in_folder("model.onnx"), STATUS_BAD_INPUT, "model.onnx'|expected a folder, a .safetensors");
     write_json("config.json", "{'model_type': 'gpt2'}");

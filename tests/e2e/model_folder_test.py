@@ -135,7 +135,7 @@ class ModelFolder(unittest.TestCase):
         os.remove(self.at("model.safetensors"))
         for name, words in (("pytorch_model.bin", ["PyTorch"]), ("pytorch_model.bin.index.json", ["PyTorch"]),
                             ("model.pt", ["PyTorch"]), ("consolidated.00.pth", ["PyTorch"]),
-                            ("model-q4.gguf", ["GGUF"]), ("tf_model.h5", ["TensorFlow"]),
+                            ("tf_model.h5", ["TensorFlow"]),
                             ("flax_model.msgpack", ["Flax"])):
             with self.subTest(name=name):
                 self.put(name, "x")
@@ -148,7 +148,8 @@ class ModelFolder(unittest.TestCase):
         for name in os.listdir(self.model):
             os.remove(self.at(name))
         self.put("model-q4.gguf", "x")
-        self.refused(["model-q4.gguf", "GGUF", "safetensors"])
+        self.refused(["model-q4.gguf", "GGUF", "engbuild --model %s" % self.at("model-q4.gguf")])
+        self.refused(["model-q4.gguf", "not a GGUF file"], model=self.at("model-q4.gguf"))
 
     def test_name_of_the_hub(self):
         for name in ("Qwen/Qwen2.5-0.5B-Instruct", "meta-llama/Llama-3.2-1B", "a/b_c.d"):

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors of a GGUF file as those of a Hugging Face checkpoint. Sources: names as in gguf-py/gguf/tensor_mapping.py, layouts of
+ * blocks as in ggml-common.h and ggml-quants.c. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/checkpoint/gguf_model.h"
+#include "formats/checkpoint/quantised_module.h"
+
+/* ---- names ---- */
+
+enum { NAME_BYTES = 96 }; /* of the longest name below, with a layer's number */
+
+static const struct module {
+    const char *name, *module;
+} globals[] =
+    {
+        {"token_embd", "model.embed_tokens"},
+        {"output_norm", "model.norm"},
+        {"output", "lm_head"},
+},
+  layers[] = {
+      {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
+      {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
+      {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
+      {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
+      {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+      {"ffn_down", "mlp.down_proj"},
+};
+
+/* The module of `name`, which ends at `end`; NULL: unknown. */
+static const char *find_module(const struct module *list, size_t count, const char *name, const char *end)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strlen(list[i].name) == (size_t)(end - name) && memcmp(list[i].name, name, (size_t)(end - name)) == 0)
+            return list[i].module;
+    return NULL;
+}
+
+/* "blk.7.attn_q.weight" -> "model.layers.7.self_attn.q_proj.weight"; false: unknown. */
+static bool translate_name(const char *name, char *translated)
+{
+    const char *end = strrchr(name, '.'), *module;
+    if (!end || (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0)) return false;
+    if (strncmp(name, "blk.", 4) != 0) {
+        module = find_module(globals, sizeof globals / sizeof *globals, name, end);
+        return module && snprintf(translated, NAME_BYTES, "%s%s", module, end) < NAME_BYTES;
+    }
+    uint32_t layer = 0;
+    int digits = 0; /* written in one way alone: no zeros in front */
+    name += 4;
+    while (digits < 5 && name[digits] >= '0' && name[digits] <= '9')
+        layer = layer * 10 + (uint32_t)(name[digits++] - '0');
+    if (!digits || name[digits] != '.' || (name[0] == '0' && digits > 1) || name + digits >= end) return false;
+    module = find_module(layers, sizeof layers / sizeof *layers, name + digits + 1, end);
+    return module && snprintf(translated, NAME_BYTES, "model.layers.%u.%s%s", layer, module, end) < NAME_BYTES;
+}
+
+/* ---- elements ---- */
+
+static enum dtype plain_dtype(enum gguf_tensor_type type)
+{
+    switch (type) {
+    case GGUF_TENSOR_F32: return DTYPE_F32;
+    case GGUF_TENSOR_F16: return DTYPE_F16;
+    case GGUF_TENSOR_BF16: return DTYPE_BF16;
+    default: return DTYPE_NONE;
+    }
+}
+
+/* Where the parts of a block are. Q4_0, Q8_0 and MXFP4 have one scale, at the beginning; the others several, by `scale`. */
+static const struct block_layout {
+    enum gguf_tensor_type type;
+    enum quantised_code code;
+    uint32_t bits, zero, codes, half, high;
+    enum quantised_scale scale;
+    uint32_t scale_columns, scales;
+} layouts[] = {
+    {GGUF_TENSOR_Q4_0, QUANTISED_UNSIGNED, 4, 8, .codes = 2, .half = 16, .scale = QUANTISED_F16, .scale_columns = 32},
+    {GGUF_TENSOR_Q8_0, QUANTISED_INT8, 8, 0, .codes = 2, .scale = QUANTISED_F16, .scale_columns = 32},
+    {GGUF_TENSOR_MXFP4, QUANTISED_E2M1, 4, 0, .codes = 1, .half = 16, .scale = QUANTISED_E8M0, .scale_columns = 32},
+    {GGUF_TENSOR_Q4_K, QUANTISED_UNSIGNED, 4, 0, .codes = 16, .half = 32, .scale = QUANTISED_SIX_BITS,
+     .scale_columns = 32, .scales = 4},
+    {GGUF_TENSOR_Q5_K, QUANTISED_UNSIGNED, 5, 0, .codes = 48, .half = 32, .high = 16, .scale = QUANTISED_SIX_BITS,
+     .scale_columns = 32, .scales = 4},
+    {GGUF_TENSOR_Q6_K, QUANTISED_UNSIGNED, 6, 32, .codes = 0, .half = 64, .high = 128, .scale = QUANTISED_INT8_SCALE,
+     .scale_columns = 16, .scales = 192},
+};
+
+static bool set_blocks(const struct gguf *file, const struct gguf_tensor *tensor, struct quantised *matrix,
+                       struct status *status)
+{
+    const struct block_layout *layout = layouts;
+    while (layout->type != tensor->type) layout++; /* gguf_parse refuses other types */
+    if (tensor->rank != 2 || tensor->shape[0] > QUANTISED_MAX_SIDE || tensor->shape[1] > QUANTISED_MAX_SIDE)
+        return status_fail(
+            status, STATUS_BAD_INPUT,
+            "%s: tensor '%.160s': expected a matrix of up to 2^31 - 1 rows and columns, as it has blocks "
+            "(%s), found another shape",
+            file->path, tensor->name, gguf_tensor_type_name(tensor->type));
+    const uint64_t block_bytes = gguf_block_bytes(tensor->type), block_columns = gguf_block_columns(tensor->type);
+    const bool one_scale = layout->scale_columns == block_columns;
+    *matrix = (struct quantised){
+        .container = "GGUF",
+        .rows = tensor->shape[0],
+        .columns = tensor->shape[1],
+        .code = layout->code,
+        .codes = {tensor->data, ORDER_BLOCKS, false, layout->bits, tensor->shape[1] / block_columns * block_bytes, 0},
+        .block = {.columns = (uint32_t)block_columns,
+                  .bytes = (uint32_t)block_bytes,
+                  .codes = layout->codes,
+                  .half = layout->half,
+                  .high = layout->high,
+                  .scales = layout->scales},
+        .code_bytes = tensor->bytes,
+        .zero = layout->zero,
+        .scale = {.type = layout->scale,
+                  .data = tensor->data,
+                  .pitch = tensor->shape[1] / layout->scale_columns,
+                  .step = one_scale ? block_bytes : 0,
+                  .block_rows = 1,
+                  .block_columns = layout->scale_columns},
+        .global = 1,
+    };
+    return true;
+}
+
+bool gguf_read_tensors(const struct gguf *file, struct quantised_tensors *result, struct status *status)
+{
+    *result = (struct quantised_tensors){.tensors = calloc(file->tensor_count + 1, sizeof *result->tensors),
+                                         .matrices = calloc(file->tensor_count + 1, sizeof *result->matrices),
+                                         .names = malloc((file->tensor_count + 1) * NAME_BYTES)};
+    if (!result->tensors || !result->matrices || !result->names)
+        return status_fail(status, STATUS_MACHINE, "out of memory");
+    for (size_t i = 0; i < file->tensor_count; i++) {
+        const struct gguf_tensor *tensor = &file->tensors[i];
+        if (strcmp(tensor->name, "rope_freqs.weight") == 0) continue;
+        struct tensor_view *view = &result->tensors[result->count];
+        char *name = result->names + result->count++ * NAME_BYTES;
+        if (!translate_name(tensor->name, name))
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "%s: tensor '%.160s' is not known; an engine without it would compute something else",
+                               file->path, tensor->name);
+        const enum dtype dtype = plain_dtype(tensor->type);
+        *view = (struct tensor_view){.name = name, .dtype = DTYPE_F32, .rank = tensor->rank};
+        memcpy(view->shape, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
+        if (dtype != DTYPE_NONE) {
+            view->dtype = dtype;
+            view->data = tensor->data;
+            view->bytes = tensor->bytes;
+            continue;
+        }
+        struct quantised *matrix = &result->matrices[result->matrix_count++];
+        if (!set_blocks(file, tensor, matrix, status)) return false;
+        view->quantised = matrix;
+    }
+    if (result->count) qsort(result->tensors, result->count, sizeof *result->tensors, quantised_compare_names);
+    return true;
+}

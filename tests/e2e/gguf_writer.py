@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes Hugging Face checkpoints of tests as GGUF files, and as safetensors with the same numbers in float32. Plain code after
+the specification of GGUF; nothing of engbuild is used."""
+
+import array
+import json
+import os
+import struct
+
+TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 8, "BF16": 30}
+GLOBALS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+LAYERS = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+          "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+          "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
+          "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+# ---- safetensors ----
+
+def read_checkpoint(folder):
+    """name -> (shape, array of floats), for tensors in BF16, F16 and F32."""
+    tensors = {}
+    for name in sorted(os.listdir(folder)):
+        if not name.endswith(".safetensors"):
+            continue
+        with open(os.path.join(folder, name), "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+            data = file.read()
+        for tensor, entry in header.items():
+            if tensor == "__metadata__":
+                continue
+            begin, end = entry["data_offsets"]
+            part = data[begin:end]
+            if entry["dtype"] == "BF16":
+                bits = array.array("I", [half << 16 for half in array.array("H", part)])
+                values = array.array("f", bits.tobytes())
+            elif entry["dtype"] == "F16":
+                values = array.array("f", struct.unpack("<%de" % (len(part) // 2), part))
+            else:
+                values = array.array("f", part)
+            tensors[tensor] = (entry["shape"], values)
+    return tensors
+
+
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, (shape, values) in tensors.items():
+        part = values.tobytes()
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(part)]}
+        data += part
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+# ---- element types: encoded bytes, and the numbers that they stand for ----
+
+def _half(value):
+    packed = struct.pack("<e", value)
+    return packed, struct.unpack("<e", packed)[0]
+
+
+def _encode_q8_0(block):
+    packed, scale = _half(max(map(abs, block)) / 127)
+    codes = [max(-127, min(127, round(value / scale))) if scale else 0 for value in block]
+    return packed + struct.pack("32b", *codes), [code * scale for code in codes]
+
+
+def _encode_q4_0(block):
+    packed, scale = _half(max(block, key=abs) / -8)
+    codes = [max(0, min(15, int(value / scale + 8.5))) if scale else 8 for value in block]
+    return (packed + bytes(codes[i] | codes[i + 16] << 4 for i in range(16)),
+            [(code - 8) * scale for code in codes])
+
+
+def encode(kind, values):
+    """(bytes, array of floats)"""
+    if kind == "F32":
+        return values.tobytes(), values
+    if kind == "F16":
+        data = struct.pack("<%de" % len(values), *values)
+        return data, array.array("f", struct.unpack("<%de" % len(values), data))
+    if kind == "BF16":
+        bits = array.array("H", [word >> 16 for word in array.array("I", values.tobytes())])
+        return bits.tobytes(), array.array("f", array.array("I", [half << 16 for half in bits]).tobytes())
+    make = {"Q8_0": _encode_q8_0, "Q4_0": _encode_q4_0}[kind]
+    parts, floats = [], array.array("f")
+    for i in range(0, len(values), 32):
+        part, numbers = make(values[i:i + 32])
+        parts.append(part)
+        floats.extend(numbers)
+    return b"".join(parts), floats
+
+
+# ---- GGUF ----
+
+def _string(text):
+    data = text if isinstance(text, bytes) else text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(value):
+    """A value with its type: bool, int (u32), float (f32), text, or a list of one of these."""
+    if isinstance(value, bool):
+        return 7, struct.pack("<?", value)
+    if isinstance(value, int):
+        return 4, struct.pack("<I", value)
+    if isinstance(value, float):
+        return 6, struct.pack("<f", value)
+    if isinstance(value, (str, bytes)):
+        return 8, _string(value)
+    parts = [_value(each) for each in value]
+    return 9, struct.pack("<IQ", parts[0][0] if parts else 8, len(parts)) + b"".join(part for _, part in parts)
+
+
+def write_gguf(path, keys, tensors, version=3):
+    """keys: name -> value. tensors: name -> (type, shape, bytes)."""
+    alignment = keys.get("general.alignment", 32)
+    parts = [b"GGUF", struct.pack("<IQQ", version, len(tensors), len(keys))]
+    for name, value in keys.items():
+        kind, data = _value(value)
+        parts.append(_string(name) + struct.pack("<I", kind) + data)
+    data = b""
+    for name, (kind, shape, part) in tensors.items():
+        data += bytes(-len(data) % alignment)
+        parts.append(_string(name) + struct.pack("<I", len(shape)) +
+                     struct.pack("<%dQ" % len(shape), *reversed(shape)) + struct.pack("<IQ", TYPES[kind], len(data)))
+        data += part
+    head = b"".join(parts)
+    with open(path, "wb") as file:
+        file.write(head + bytes(-len(head) % alignment) + data)
+
+
+def gguf_name(name):
+    module, kind = name.rsplit(".", 1)
+    if module in GLOBALS:
+        return GLOBALS[module] + "." + kind
+    _, _, layer, module = module.split(".", 3)
+    return "blk.%s.%s.%s" % (layer, LAYERS[module], kind)
+
+
+def interleave(values, rows, heads):
+    """Rows of a head in the order of llama's files: the first of each half, the second of each half, .."""
+    width, head = len(values) // rows, rows // heads
+    order = [h * head + i % 2 * (head // 2) + i // 2 for h in range(heads) for i in range(head)]
+    mixed = array.array("f")
+    for row in order:
+        mixed.extend(values[row * width:(row + 1) * width])
+    return mixed
+
+
+def metadata(config):
+    kind, rope = config["model_type"], config["rope_parameters"]
+    keys = {"general.architecture": kind, "general.name": "test", "general.file_type": 1,
+            kind + ".context_length": config["max_position_embeddings"],
+            kind + ".embedding_length": config["hidden_size"],
+            kind + ".block_count": config["num_hidden_layers"],
+            kind + ".feed_forward_length": config["intermediate_size"],
+            kind + ".attention.head_count": config["num_attention_heads"],
+            kind + ".attention.head_count_kv": config["num_key_value_heads"],
+            kind + ".attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+            kind + ".rope.freq_base": float(rope["rope_theta"]),
+            "tokenizer.ggml.model": "none",
+            "tokenizer.ggml.bos_token_id": config["bos_token_id"],
+            "tokenizer.ggml.eos_token_id": config["eos_token_id"]}
+    if "head_dim" in config:
+        keys.update({kind + ".attention.key_length": config["head_dim"],
+                     kind + ".attention.value_length": config["head_dim"]})
+    if kind == "llama":
+        keys.update({"llama.vocab_size": config["vocab_size"], "llama.rope.dimension_count": config["head_dim"]})
+    return keys
+
+
+def rope_divisors(config):
+    """rope_freqs.weight as the converter computes it for rope_type llama3."""
+    rope, factors = config["rope_parameters"], array.array("f")
+    low = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
+    high = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
+    for i in range(0, config["head_dim"], 2):
+        length = 2 * 3.141592653589793 * rope["rope_theta"] ** (i / config["head_dim"])
+        smooth = ((rope["original_max_position_embeddings"] / length - rope["low_freq_factor"]) /
+                  (rope["high_freq_factor"] - rope["low_freq_factor"]))
+        factors.append(1 if length < high else rope["factor"] if length > low else
+                       1 / ((1 - smooth) / rope["factor"] + smooth))
+    return factors
+
+
+def convert(source, kind, target, folder, version=3, more_keys=None):
+    """Writes the checkpoint in `source` as the GGUF file `target`, matrices in the type, and into `folder` the same numbers as
+    a checkpoint in float32."""
+    with open(os.path.join(source, "config.json"), "rb") as file:
+        config = json.load(file)
+    os.makedirs(folder)
+    tensors, plain = {}, {}
+    for name, (shape, values) in read_checkpoint(source).items():
+        data, floats = encode(kind if len(shape) == 2 else "F32", values)
+        plain[name] = (shape, floats)
+        if config["model_type"] == "llama" and (".q_proj" in name or ".k_proj" in name):
+            heads = config["num_attention_heads" if ".q_proj" in name else "num_key_value_heads"]
+            data, _ = encode(kind if len(shape) == 2 else "F32", interleave(values, shape[0], heads))
+        tensors[gguf_name(name)] = (kind if len(shape) == 2 else "F32", shape, data)
+    if config["rope_parameters"]["rope_type"] == "llama3":
+        divisors = rope_divisors(config)
+        tensors["rope_freqs.weight"] = ("F32", [len(divisors)], divisors.tobytes())
+    write_gguf(target, {**metadata(config), **(more_keys or {})}, tensors, version)
+    write_safetensors(os.path.join(folder, "model.safetensors"), plain)
+    config["dtype"] = "float32"
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file)
