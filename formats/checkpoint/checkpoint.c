@@ -14,6 +14,7 @@
 #include "formats/checkpoint/checkpoint_index.h"
 #include "formats/checkpoint/checkpoint_others.h"
 #include "formats/checkpoint/gguf_model.h"
+#include "formats/checkpoint/gguf_tokenizer.h"
 
 enum {
     CONFIG_MAX_BYTES = 1 << 22, /* real files have a few KB; parsed JSON takes about 20 times its text */
@@ -318,8 +319,7 @@ static bool open_gguf(struct checkpoint *checkpoint, const char *path, model_con
          gguf_parse(&file, shard->map.data, shard->map.size, path, status) &&
          gguf_read_config(&file, &checkpoint->config, read_family, status) &&
          gguf_read_tensors(&file, &checkpoint->quantised, status);
-    if (ok && !(checkpoint->tokenizer_missing = strdup("the tokenizer of a GGUF file is not read")))
-        ok = out_of_memory(status);
+    ok = ok && gguf_read_tokenizer(&file, &checkpoint->tokenizer_text, &checkpoint->tokenizer_missing, status);
     for (size_t i = 0; ok && i < file.tensor_count; i++) checkpoint->tensor_bytes += file.tensors[i].bytes;
     gguf_free(&file);
     checkpoint->tensors = checkpoint->quantised.tensors;

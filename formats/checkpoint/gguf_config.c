@@ -42,7 +42,7 @@ static bool put(struct translation *t, json_t *object, const char *field, json_t
     return json_put(object, field, value) || status_fail(t->status, STATUS_MACHINE, "out of memory");
 }
 
-/* jansson has integers of 63 bits; what is larger is out of every range. */
+/* jansson has integers of 63 bits; larger numbers are out of every range. */
 static bool put_u64(struct translation *t, json_t *object, const char *field, uint64_t value)
 {
     return put(t, object, field, json_integer(value > INT64_MAX ? INT64_MAX : (json_int_t)value));

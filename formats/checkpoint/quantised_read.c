@@ -121,7 +121,7 @@ float quantised_scale(const struct quantised *matrix, uint64_t index)
     return NAN;
 }
 
-/* What is added to the elements with scale number `index`. */
+/* The number that is added to elements with scale number `index`. */
 static float added_at(const struct quantised *matrix, uint64_t index)
 {
     if (matrix->added) return half_at(matrix->added, index, false);

@@ -2,11 +2,13 @@
 """GGUF files as --model: the same tokens and logits as a checkpoint with the same numbers in float32."""
 
 import functools
+import gzip
+import json
 import os
 import unittest
 
-from gguf_writer import convert
-from harness import (ENGBUILD, ENGINFO, SANITIZED, ReferenceTest, build_engine, contents, needs_shared, output_json, recorded_cases,
+from gguf_writer import Int32, convert, tokenizer_keys, write_zero_model
+from harness import (ENGBUILD, ENGINFO, ENGRUN, SANITIZED, ReferenceTest, build_engine, contents, needs_shared, output, output_json, recorded_cases,
                      run, scratch, shared, tally, write)
 
 TOLERANCE = 1e-3
@@ -73,6 +75,61 @@ class Gguf(ReferenceTest):
                 self.assertEqual(result.rc, 1, result.stderr)
                 for word in words:
                     self.assertIn(word, result.stderr)
+
+
+# Kinds of tokenizers, and the token that begins a text.
+TOKENIZERS = {"gpt2": ("gpt2", "gpt-2", None), "llama3": ("gpt2", "llama-bpe", "<|begin_of_text|>"),
+              "qwen2.5": ("gpt2", "qwen2", None), "llama2": ("llama", None, "<s>")}
+
+
+@needs_shared("tokenizers")
+class Tokenizers(ReferenceTest):
+    """Tokenizers of real models as keys of a GGUF file, on the cases that Hugging Face's tokenizers recorded."""
+
+    def read(self, name):
+        folder = shared("tokenizers", name)
+        path = os.path.join(folder, "tokenizer.json")
+        data = contents(path) if os.path.exists(path) else gzip.decompress(contents(path + ".gz"))
+        return json.loads(data), json.loads(contents(os.path.join(folder, "cases.json")))
+
+    def lines(self, engine, direction, values, *flags):
+        text = output([ENGRUN, engine, direction, *flags], input="".join(json.dumps(value) + "\n" for value in values))
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+
+    def test_real_ones(self):
+        for name, (kind, pre, bos) in list(TOKENIZERS.items())[-1 if SANITIZED else 0:]:
+            with self.subTest(name), scratch() as folder:
+                tokenizer, cases = self.read(name)
+                if name == "llama2":  # whose tokenizer.json finds special tokens in normalised text alone, with a space in front
+                    cases = [case for case in cases if "<s>" not in case["text"] and "</s>" not in case["text"]]
+                keys = tokenizer_keys(tokenizer, kind, pre, bos)
+                path = os.path.join(folder, "m.gguf")
+                write_zero_model(path, keys, len(keys["tokenizer.ggml.tokens"]))
+                engine = build_engine(path, "--max-batch", "1", "--prefill-chunks", "16")
+                texts = [case["text"] for case in cases]
+                for flags, field in ((), "ids"), (("--add-special",), "with_special"):
+                    for found, case in zip(self.lines(engine, "--tokenize", texts, *flags), cases):
+                        expected = case[field]
+                        self.assertEqual(found[:len(expected)], expected, "%s: %s of %r" % (name, field, case["text"]))
+                for found, case in zip(self.lines(engine, "--detokenize", [case["ids"] for case in cases]), cases):
+                    self.assertEqual(found, case["decoded"], "%s: text of %r" % (name, case["ids"]))
+                tally(name, len(cases))
+
+    def test_unknown_kinds(self):
+        """An engine without a tokenizer, and the reason."""
+        tokens = {"tokenizer.ggml.tokens": ["a", "b"], "tokenizer.ggml.token_type": Int32([1, 1]),
+                  "tokenizer.ggml.merges": []}
+        for keys, words in (({}, "no tokenizer"), ({"tokenizer.ggml.model": "t5"}, "not llama or gpt2"),
+                            ({"tokenizer.ggml.model": "gpt2", **tokens}, "tokenizer.ggml.pre"),
+                            ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "tekken", **tokens},
+                             "tokenizer.ggml.pre")):
+            with self.subTest(words), scratch() as folder:
+                path = os.path.join(folder, "m.gguf")
+                write_zero_model(path, keys, 2)
+                result = run([ENGBUILD, "--model", path, "--target", "cpu", "--tune", "off", "-o", path + ".eng"])
+                self.assertEqual(result.rc, 0, result.stderr)
+                self.assertIn("warning: the engine has no tokenizer: '%s': " % path, result.stderr)
+                self.assertIn(words, result.stderr)
 
 
 if __name__ == "__main__":

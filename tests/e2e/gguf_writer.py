@@ -100,8 +100,14 @@ def _string(text):
     return struct.pack("<Q", len(data)) + data
 
 
+class Int32(list):
+    """A list of integers that is stored as i32."""
+
+
 def _value(value):
     """A value with its type: bool, int (u32), float (f32), text, or a list of one of these."""
+    if isinstance(value, Int32):
+        return 9, struct.pack("<IQ%di" % len(value), 5, len(value), *value)
     if isinstance(value, bool):
         return 7, struct.pack("<?", value)
     if isinstance(value, int):
@@ -170,6 +176,57 @@ def metadata(config):
     if kind == "llama":
         keys.update({"llama.vocab_size": config["vocab_size"], "llama.rope.dimension_count": config["head_dim"]})
     return keys
+
+
+def tokenizer_keys(tokenizer, kind, pre=None, bos=None):
+    """The keys of a tokenizer.json with BPE. kind: "gpt2", or "llama", whose merges become scores."""
+    vocab = dict(tokenizer["model"]["vocab"])
+    types = [1] * (1 + max(list(vocab.values()) + [added["id"] for added in tokenizer["added_tokens"]]))
+    for added in tokenizer["added_tokens"]:
+        vocab[added["content"]] = added["id"]
+        types[added["id"]] = 3 if added["special"] else 4
+    tokens = [""] * len(types)
+    for token, i in vocab.items():
+        tokens[i] = token
+    for i, token in enumerate(tokens):
+        if token == "":
+            tokens[i], types[i] = "[PAD%d]" % i, 5
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    keys = {"tokenizer.ggml.model": kind, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": Int32(types)}
+    if kind == "gpt2":
+        keys["tokenizer.ggml.merges"] = merges
+        keys["tokenizer.ggml.pre"] = pre
+    else:  # the first merge that makes a piece ranks it; pieces without one are single characters
+        ranks = {}
+        for rank, merge in enumerate(merges):
+            ranks.setdefault(merge.replace(" ", ""), rank)
+        for i, token in enumerate(tokens):
+            if len(token) == 6 and token.startswith("<0x"):
+                types[i] = 6
+            elif token == "<unk>":
+                types[i] = 2
+        keys["tokenizer.ggml.token_type"] = Int32(types)
+        keys["tokenizer.ggml.scores"] = [float(-ranks.get(token, 1000000)) for token in tokens]
+    if bos is not None:
+        keys["tokenizer.ggml.bos_token_id"] = vocab[bos]
+        keys["tokenizer.ggml.add_bos_token"] = True
+    return keys
+
+
+def write_zero_model(path, keys, vocabulary):
+    """The smallest llama, of zeros, with these keys."""
+    def zeros(*shape):
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        return ("F32" if len(shape) == 1 else "F16", list(shape), bytes(count * (4 if len(shape) == 1 else 2)))
+    tensors = {"token_embd.weight": zeros(vocabulary, 32), "output_norm.weight": zeros(32)}
+    for name, shape in (("attn_norm", [32]), ("attn_q", [32, 32]), ("attn_k", [32, 32]), ("attn_v", [32, 32]),
+                        ("attn_output", [32, 32]), ("ffn_norm", [32]), ("ffn_gate", [32, 32]), ("ffn_up", [32, 32]),
+                        ("ffn_down", [32, 32])):
+        tensors["blk.0.%s.weight" % name] = zeros(*shape)
+    sizes = {"context_length": 64, "embedding_length": 32, "block_count": 1, "feed_forward_length": 32,
+             "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5}
+    write_gguf(path, {"general.architecture": "llama", **{"llama." + name: value for name, value in sizes.items()},
+                      **keys}, tensors)
 
 
 def rope_divisors(config):
