@@ -73,7 +73,8 @@ static int read_flags(struct command_line *line, int argc, char **argv)
     struct build_options *options = &line->options;
     const struct cli_flag flags[] = {
         {"model", 0, "PATH", .text = &options->model,
-         .help = ".safetensors file, .index.json file or folder; config.json and the tokenizer are found beside it"},
+         .help =
+             "folder, .safetensors or .index.json file, with config.json and the tokenizer beside it; or a .gguf file"},
         {"output", 'o', "FILE", .text = &options->output, .help = "engine file (default: model.eng)"},
         {"target", 0, "cpu|cuda", .choice = &line->target, .choices = targets, .given = &line->target_given,
          .help = "what to build for (default: cuda where there is a GPU, else cpu)"},
@@ -232,7 +233,8 @@ static int check_line(struct command_line *line)
     if (!options->model) return cli_usage("expected --model PATH, found none");
     if (!options->model[0]) return cli_usage("--model: expected a path, found ''");
     if (!options->output[0]) return cli_usage("-o: expected a file name, found ''");
-    if (file_has_suffix(options->output, ".safetensors") || file_has_suffix(options->output, ".json"))
+    if (file_has_suffix(options->output, ".safetensors") || file_has_suffix(options->output, ".json") ||
+        file_has_suffix(options->output, ".gguf"))
         return cli_usage("-o: '%s' is named as a part of a checkpoint, which an engine would replace", options->output);
     if (options->calibrate && !options->calibrate[0])
         return cli_usage("--calibrate: expected 'self' or a file, found ''");
