@@ -20,6 +20,7 @@
 #include "builder/weights/shard.h"
 #include "builder/weights/weights.h"
 #include "formats/base/checked.h"
+#include "formats/base/file.h"
 #include "formats/base/memory_limit.h"
 #include "formats/base/printable.h"
 #include "tuner/clock.h"
@@ -191,10 +192,17 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     struct manifest *m = &build->manifest;
     snprintf(m->builder_version, sizeof m->builder_version, "%s", BUILDER_VERSION);
     snprintf(m->model_type, sizeof m->model_type, "%s", config->model_type);
-    char *folder = realpath(build->checkpoint.directory, NULL); /* "." has a name, too */
-    if (!folder && errno == ENOMEM) return status_fail(status, STATUS_MACHINE, "out of memory");
-    copy_base_name(folder ? folder : build->checkpoint.directory, m->model_name, sizeof m->model_name);
-    free(folder);
+    static const char single_file[] = ".gguf"; /* has the model's name where others have it in the folder's */
+    if (file_has_suffix(build->options->model, single_file)) {
+        copy_base_name(build->options->model, m->model_name, sizeof m->model_name);
+        const size_t suffix = sizeof single_file - 1, length = strlen(m->model_name);
+        if (length > suffix && file_has_suffix(m->model_name, single_file)) m->model_name[length - suffix] = '\0';
+    } else {
+        char *folder = realpath(build->checkpoint.directory, NULL); /* "." has a name, too */
+        if (!folder && errno == ENOMEM) return status_fail(status, STATUS_MACHINE, "out of memory");
+        copy_base_name(folder ? folder : build->checkpoint.directory, m->model_name, sizeof m->model_name);
+        free(folder);
+    }
     m->target = build->target;
     const struct device_facts *gpu = build->target == TARGET_CUDA ? build_cuda_facts(build) : NULL;
     m->target_capability = gpu ? (uint64_t)gpu->capability : 0;
