@@ -299,7 +299,7 @@ static bool choose_encoding(const struct graph *graph, struct graph_weight *weig
         weight->encoding = asked;
     else if (graph->target == TARGET_CUDA && weight->columns)
         weight->encoding = (enum encoding_id)graph->compute_dtype;
-    if (checkpoint && weight->form == WEIGHT_MATRIX) {
+    if (checkpoint && weight->columns) {
         const enum encoding_id found = coded_encoding(weight, checkpoint, graph->ranks);
         weight->keeps_codes = found != ENCODING_NONE && (asked == ENCODING_NONE || asked == found);
         if (weight->keeps_codes) weight->encoding = found;

@@ -62,6 +62,7 @@ class Gguf(ReferenceTest):
                 file, _ = converted("llama3", kind, 3)
                 info = output_json([ENGINFO, build_engine(file), "--json"])
                 self.assertEqual(info["manifest"]["model"]["weight_dtype"], encoding)
+                self.assertEqual(list(info["matrices"]), [encoding])  # the embedding's, too
                 self.assertEqual(info["manifest"]["model"]["name"], "llama3-%s-3" % kind)
 
     def test_damage(self):
