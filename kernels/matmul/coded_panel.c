@@ -9,6 +9,11 @@
 _Static_assert((int)FRAGMENT_ROWS == (int)PANEL_ROWS && (int)FRAGMENT_LARGEST_DTYPE == (int)ENCODING_BF16 &&
                    (int)FRAGMENT_FACTOR_BYTES == (int)PANEL_LINE_BYTES,
                "as device code knows them");
+_Static_assert((int)ENCODING_INT8_CHANNEL == 16 && (int)ENCODING_INT4_G32 == 17 &&
+                   (int)ENCODING_INT4_G128_ZEROS == 22 && (int)ENCODING_E4M3_CHANNEL == 24 &&
+                   (int)ENCODING_E4M3_BLOCK128 == 25 && (int)ENCODING_MXFP4 == 26 && (int)ENCODING_NVFP4 == 27 &&
+                   (int)ENCODING_INT8_G32 == 28 && (int)ENCODING_INT8_G128 == 30 && (int)ENCODING_MXFP8 == 31,
+               "encodings of fragment_lay_out");
 _Static_assert((int)FRAGMENT_INT8 == (int)CODE_INT8 && (int)FRAGMENT_UINT4 == (int)CODE_UINT4 &&
                    (int)FRAGMENT_E4M3 == (int)CODE_E4M3 && (int)FRAGMENT_E2M1 == (int)CODE_E2M1,
                "codes");

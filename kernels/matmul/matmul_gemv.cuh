@@ -9,10 +9,10 @@
  * and leaves its sums in shared memory; one more warp adds the sums of the warps, then of the cluster's blocks,
  * always in the same order, and writes the outputs, while the consumers go on.
  *
- * Coded weights (fragment.cuh) come as whole strips of 128 k, of which a warp takes one after the other and multiplies
- * 16 rows of W with 8 rows of x at once. Otherwise
- * fragments are plain 16-byte loads: the order of k within a step does not matter as long as W and x agree, so
- * thread t of a quad takes 8 k from 8 * t and treats them as the k of two products. */
+ * Fragments are plain 16-byte loads: the order of k within a step does not matter as long as W and x agree, so
+ * thread t of a quad takes 8 k from 8 * t and treats them as the k of two products. Coded weights (fragment.cuh) come as
+ * whole strips of 128 k instead, of which a warp takes one after the other and multiplies 16 rows of W with 8 rows of x
+ * at once. */
 #ifndef KERNELS_MATMUL_MATMUL_GEMV_CUH
 #define KERNELS_MATMUL_MATMUL_GEMV_CUH
 

@@ -432,24 +432,11 @@ TEST(test_odd_coded_tunables)
     }
 }
 
-static const struct device_facts h200 = {
-    .capability = 90,
-    .multiprocessors = 132,
-    .shared_per_sm = 233472,
-    .shared_per_block = 232448,
-};
-static const struct device_facts a10 = {
-    .capability = 86,
-    .multiprocessors = 72,
-    .shared_per_sm = 102400,
-    .shared_per_block = 101376,
-};
-
 TEST(test_every_problem_has_a_candidate)
 {
     static const int64_t ks[] = {8, 64, 176, 2048, 4096, 14336, 28672, 53248, 65528, 65536};
     static const int64_t ns[] = {16, 4096, 128256, MATMUL_DEVICE_MOST_N};
-    const struct device_facts *facts[] = {&h200, &a10};
+    const struct device_facts *facts[] = {&matmul_test_h200, &matmul_test_a10};
     int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
     struct device_geometry geometry;
     for (size_t f = 0; f < 2; f++)
@@ -478,7 +465,7 @@ TEST(test_every_problem_has_a_candidate)
 TEST(test_coded_problems_have_candidates)
 {
     static const int64_t ks[] = {8, 64, 176, 2048, 4096, 14336, 28672, 65536};
-    const struct device_facts *facts[] = {&h200, &a10};
+    const struct device_facts *facts[] = {&matmul_test_h200, &matmul_test_a10};
     int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
     struct device_geometry geometry;
     enum encoding_id encoding;
@@ -507,7 +494,7 @@ TEST(test_coded_problems_have_candidates)
                 }
     const struct matmul_device_problem problem = with_encoding(coded_every, ENCODING_INT4_G128);
     problem_params(&problem, params);
-    assert_int_equal(device_matmul_gemv.candidates(params, &h200, candidates, 1), 1);
+    assert_int_equal(device_matmul_gemv.candidates(params, &matmul_test_h200, candidates, 1), 1);
     test_launch_refuses(&device_matmul_gemv, candidates[0],
                         TEST_CHANGES({MATMUL_DTYPE, ENCODING_E4M3_TENSOR}, {MATMUL_DTYPE, 99},
                                      {MATMUL_INPUT_DTYPE, DTYPE_BF16}, {MATMUL_GEMV_GROUPS, 1},
@@ -521,10 +508,10 @@ static void assert_cut_down(const struct matmul_device_problem *problem, const i
     const int64_t tile = 8 * params[MATMUL_GEMV_GROUPS], stages = params[MATMUL_GEMV_STAGES];
     int64_t few[PLAN_MAX_PARAMS];
     struct device_geometry whole, part;
-    struct device_facts few_facts = h200;
+    struct device_facts few_facts = matmul_test_h200;
     few_facts.multiprocessors = few_processors(params);
-    const struct matmul_device_problem small = cut_down(problem, params, &h200, few);
-    assert_null(device_matmul_gemv.launch(params, &h200, &whole));
+    const struct matmul_device_problem small = cut_down(problem, params, &matmul_test_h200, few);
+    assert_null(device_matmul_gemv.launch(params, &matmul_test_h200, &whole));
     const char *illegal = device_matmul_gemv.launch(few, &few_facts, &part);
     if (illegal) fail_msg("%s", illegal);
     assert_in_range(part.grid[0], 1, 4 * 8); /* CTAS_PER_SM, SPLIT_K */
@@ -537,7 +524,7 @@ static void assert_cut_down(const struct matmul_device_problem *problem, const i
     const int64_t filled = stages_filled(&small, few, few_facts.multiprocessors);
     if (part.cluster[0] > 1)
         assert_true(filled <= few[MATMUL_GEMV_STAGES]);
-    else if (stages_filled(problem, params, h200.multiprocessors) > stages)
+    else if (stages_filled(problem, params, matmul_test_h200.multiprocessors) > stages)
         assert_true(filled > stages);
 }
 
@@ -546,18 +533,18 @@ TEST(test_what_racecheck_sees)
     int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         problem_params(&shapes[i], params);
-        assert_int_equal(device_matmul_gemv.candidates(params, &h200, candidates, 1), 1);
+        assert_int_equal(device_matmul_gemv.candidates(params, &matmul_test_h200, candidates, 1), 1);
         assert_cut_down(&shapes[i], candidates[0]);
     }
     for (size_t i = 0; i < sizeof model_shapes / sizeof *model_shapes; i++) {
         problem_params(&model_shapes[i], params);
-        assert_int_equal(device_matmul_gemv.candidates(params, &h200, candidates, 1), 1);
+        assert_int_equal(device_matmul_gemv.candidates(params, &matmul_test_h200, candidates, 1), 1);
         assert_cut_down(&model_shapes[i], candidates[0]);
     }
     const struct matmul_device_problem *const all[] = {&vocabulary, &plain, &gated};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         problem_params(all[i], params);
-        const int count = device_matmul_gemv.candidates(params, &h200, candidates, MOST_CANDIDATES);
+        const int count = device_matmul_gemv.candidates(params, &matmul_test_h200, candidates, MOST_CANDIDATES);
         for (int c = 0; c < count; c++) assert_cut_down(all[i], candidates[c]);
     }
     for (size_t p = 0; p < sizeof odd_problems / sizeof *odd_problems; p++)
@@ -574,7 +561,7 @@ TEST(test_hostile)
     int64_t params[PLAN_MAX_PARAMS], candidate[1][PLAN_MAX_PARAMS];
     struct device_geometry geometry;
     problem_params(&problem, params);
-    assert_int_equal(device_matmul_gemv.candidates(params, &h200, candidate, 1), 1);
+    assert_int_equal(device_matmul_gemv.candidates(params, &matmul_test_h200, candidate, 1), 1);
     for (int i = 0; i < MATMUL_GEMV_PARAMS; i++)
         for (size_t j = 0; j < sizeof values / sizeof *values; j++)
             for (int i2 = 0; i2 < MATMUL_GEMV_PARAMS; i2++)
@@ -583,10 +570,10 @@ TEST(test_hostile)
                     memcpy(hostile, candidate[0], sizeof hostile);
                     hostile[i] = values[j];
                     hostile[i2] = values[j2];
-                    if (device_matmul_gemv.launch(hostile, &h200, &geometry)) continue;
+                    if (device_matmul_gemv.launch(hostile, &matmul_test_h200, &geometry)) continue;
                     assert_in_range(geometry.grid[0], 1, 4 * 132);
                     assert_in_range(geometry.block[0], 96, 1024);
-                    assert_in_range(geometry.shared_bytes, 1, h200.shared_per_block);
+                    assert_in_range(geometry.shared_bytes, 1, matmul_test_h200.shared_per_block);
                     assert_int_equal(geometry.grid[0] % geometry.cluster[0], 0);
                 }
     test_launch_refuses(&device_matmul_gemv, candidate[0],

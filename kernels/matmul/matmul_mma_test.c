@@ -11,19 +11,6 @@ static const struct device_facts a100 = {.capability = 80,
                                          .shared_per_block = 166912,
                                          .l2_bytes = 40 << 20};
 
-static const struct device_facts h200 = {
-    .capability = 90,
-    .multiprocessors = 132,
-    .shared_per_sm = 233472,
-    .shared_per_block = 232448,
-};
-static const struct device_facts a10 = {
-    .capability = 86,
-    .multiprocessors = 72,
-    .shared_per_sm = 102400,
-    .shared_per_block = 101376,
-};
-
 /* TILE_N, TILE_M, TILE_K, STAGES, WARPS_N, WARPS_M, WARPS_K */
 static const struct matmul_device_tunables narrow = {{16, 8, 128, 4, 1, 1, 8}}, small = {{64, 16, 64, 3, 2, 1, 2}},
                                            middle = {{64, 64, 32, 2, 2, 2, 1}}, large = {{128, 128, 64, 3, 4, 2, 1}};
@@ -167,9 +154,9 @@ TEST(test_coded_cases_are_legal)
     enum encoding_id encoding;
     for (size_t e = 0; matmul_device_next_coded(&e, &encoding);) {
         for (size_t i = 0; i < sizeof coded_cases / sizeof *coded_cases; i++)
-            check_legal(coded_cases[i].problem, encoding, coded_cases[i].tunables, &a10);
+            check_legal(coded_cases[i].problem, encoding, coded_cases[i].tunables, &matmul_test_a10);
         for (size_t i = 0; i < sizeof odd_coded / sizeof *odd_coded; i++)
-            check_legal(coded_cases[0].problem, encoding, odd_coded[i], &a10);
+            check_legal(coded_cases[0].problem, encoding, odd_coded[i], &matmul_test_a10);
     }
 }
 
@@ -212,7 +199,7 @@ TEST(test_coded_problems_have_candidates)
     static const int64_t rows[] = {1, 2, 7, 8, 9, 16, 33, 64, 100, 512, 2048};
     static const int64_t ks[] = {8, 64, 176, 2048, 14336, 65536, MATMUL_DEVICE_MOST_K};
     static const int64_t ns[] = {16, 4096, 128256};
-    const struct device_facts *facts[] = {&h200, &a10};
+    const struct device_facts *facts[] = {&matmul_test_h200, &matmul_test_a10};
     enum encoding_id encoding;
     int encodings = 0;
     for (size_t e = 0; matmul_device_next_coded(&e, &encoding); encodings++)
@@ -242,8 +229,8 @@ TEST(test_coded_refusals)
         matmul_device_problem_params(&coded, params);
         memcpy(params + MATMUL_FIRST_TUNABLE, coded_cases[3].tunables.value,
                (size_t)device_matmul_mma.own_count * sizeof *params);
-        assert_null(device_matmul_mma.launch(params, &h200, &geometry));
-        assert_null(device_matmul_mma.launch(params, &a10, &geometry));
+        assert_null(device_matmul_mma.launch(params, &matmul_test_h200, &geometry));
+        assert_null(device_matmul_mma.launch(params, &matmul_test_a10, &geometry));
         test_launch_refuses(&device_matmul_mma, params,
                             TEST_CHANGES({MATMUL_DTYPE, ENCODING_E4M3_TENSOR}, {MATMUL_DTYPE, 99},
                                          {MATMUL_INPUT_DTYPE, DTYPE_F16}, {MATMUL_HAS_NORM, 1}, {MATMUL_K, 2052},
@@ -254,10 +241,10 @@ TEST(test_coded_refusals)
         /* 64 sums a thread; sums of groups as many again. */
         params[MATMUL_MMA_WARPS_K] = 1;
         params[MATMUL_MMA_TILE_N] = params[MATMUL_MMA_TILE_M] = 64;
-        assert_null(device_matmul_mma.launch(params, &h200, &geometry));
+        assert_null(device_matmul_mma.launch(params, &matmul_test_h200, &geometry));
         params[MATMUL_MMA_WARPS_N] = 1;
         const bool sums_groups = some_encodings[e] != ENCODING_NVFP4 && some_encodings[e] != ENCODING_INT8_CHANNEL;
-        assert_int_equal(device_matmul_mma.launch(params, &h200, &geometry) != NULL, sums_groups);
+        assert_int_equal(device_matmul_mma.launch(params, &matmul_test_h200, &geometry) != NULL, sums_groups);
     }
 }
 

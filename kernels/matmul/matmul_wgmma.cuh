@@ -14,8 +14,8 @@
  * Coded weights (fragment.cuh) come as strips of 128 k by plain copies, and a warp's panel of 16 rows becomes wgmma's first
  * operand in registers.
  *
- * Operands: counts, x and W (tensor maps, but not a coded W: boxes of 64 k and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle),
- * out, bias, residual. Legal tunables and the shared memory they need: matmul_wgmma.c. */
+ * Operands: counts, x and W (tensor maps: boxes of 64 k and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle; a coded W
+ * is a pointer), out, bias, residual. Legal tunables and the shared memory they need: matmul_wgmma.c. */
 #ifndef KERNELS_MATMUL_MATMUL_WGMMA_CUH
 #define KERNELS_MATMUL_MATMUL_WGMMA_CUH
 
@@ -111,7 +111,8 @@ template <class P> struct matmul_wgmma_body {
     /* Coded: panels of the tile, and strips of a step, that there are. */
     static __device__ __forceinline__ int panels_at(tile at)
     {
-        return min(P::TILE_N, P::N - at.column + FRAGMENT_ROWS - 1) / FRAGMENT_ROWS;
+        /* With MULTICAST the last block may have no rows of W. */
+        return max(0, min(P::TILE_N, P::N - at.column + FRAGMENT_ROWS - 1)) / FRAGMENT_ROWS;
     }
     static __device__ __forceinline__ int strips_at(int step)
     {

@@ -110,6 +110,9 @@ TEST(test_coded)
         {{.rows = 33, .n = 1000, .k = 2056, .out_dtype = F32, .bias = BF16}, {{128, 24, 128, 1, 3, 2, 1, 0, 2, 1}}},
         {{.rows = 64, .n = 700, .k = 1152, .out_dtype = F32, .residual = true}, {{128, 64, 128, 2, 3, 1, 2, 1, 1, 1}}},
         {{.rows = 300, .n = 650, .k = 328, .out_dtype = F32, .residual = true}, {{192, 32, 128, 3, 3, 1, 1, 1, 4, 1}}},
+        /* Five tiles of W for pairs of blocks: the last block has none; both kinds of sums. */
+        {{.rows = 70, .n = 600, .k = 264, .out_dtype = F32}, {{128, 64, 128, 2, 3, 1, 2, 1, 1, 1}}},
+        {{.rows = 70, .n = 600, .k = 264, .out_dtype = F32}, {{128, 64, 128, 2, 3, 1, 2, 0, 1, 1}}},
         {{.rows = 257, .n = 336, .k = 520, .out_dtype = BF16, .activation = SILU, .bias = F32},
          {{128, 128, 128, 2, 3, 1, 1, 1, 2, 1}}},
     };

@@ -5,6 +5,19 @@
 
 #include "kernels/matmul/test_coded.h"
 
+const struct device_facts matmul_test_h200 = {
+    .capability = 90,
+    .multiprocessors = 132,
+    .shared_per_sm = 233472,
+    .shared_per_block = 232448,
+};
+const struct device_facts matmul_test_a10 = {
+    .capability = 86,
+    .multiprocessors = 72,
+    .shared_per_sm = 102400,
+    .shared_per_block = 101376,
+};
+
 /* What the coded weights of the launch under test stand for; NULL: they are not coded. */
 static const float *coded_values;
 

@@ -47,6 +47,9 @@ void matmul_device_check_cases(const struct device_kernel *kernel, const struct 
 void matmul_device_check_epilogues(const struct device_kernel *kernel, const struct matmul_device_case *cases,
                                    size_t count);
 
+/* An H200 and an A10, for what needs no GPU. */
+extern const struct device_facts matmul_test_h200, matmul_test_a10;
+
 /* The encodings that matrices may have on GPUs, in turn. */
 bool matmul_device_next_coded(size_t *index, enum encoding_id *encoding);
 /* matmul_device_check_cases with each of them, every other case in turn. */
