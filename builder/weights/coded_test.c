@@ -5,6 +5,7 @@
 
 #include "builder/arch/arch.h"
 #include "builder/passes/pass.h"
+#include "builder/weights/coded.h"
 #include "builder/weights/shard.h"
 #include "builder/weights/weights.h"
 #include "formats/base/test_support.h"
@@ -126,6 +127,54 @@ TEST(both_targets_keep_the_same_elements)
             unpack(&cuda);
             checkpoint_close(&checkpoint);
         }
+}
+
+/* Elements of a row of floats that is encoded in a target's layout. */
+static void encode_row(enum tensor_layout layout, enum encoding_id encoding, const float *floats, uint64_t count,
+                       float *values)
+{
+    struct panel_form form;
+    struct coded_row row;
+    uint64_t refused;
+    float copy[1024];
+    assert_true(weight_layout_form(layout, encoding, &form));
+    assert_true(coded_row_open(&row, &form, count));
+    uint8_t *panel =
+        calloc(1, layout == LAYOUT_PANEL16 ? panel_bytes(count, encoding) : fragment_bytes(count, encoding));
+    assert_non_null(panel);
+    memcpy(copy, floats, count * sizeof *floats);
+    assert_true(coded_from_floats(&form, copy, count, NULL, &row, &refused));
+    panel_pack_coded(&form, &row, 5, count, panel);
+    panel_read(&form, panel, 5, count, 0, count, values);
+    free(panel);
+    coded_row_close(&row);
+}
+
+/* Groups of very different magnitudes, so that scales take many values. */
+TEST(both_targets_encode_floats_alike)
+{
+    enum { COUNT = 1024, ROWS = 200 };
+    uint64_t random = 5;
+    float floats[COUNT], cpu[COUNT], cuda[COUNT];
+    for (size_t e = 0; encoding_at(e); e++) {
+        const struct encoding *encoding = encoding_at(e);
+        struct panel_form form;
+        if (encoding_is_plain(encoding->id) || !weight_layout_form(LAYOUT_FRAGMENT16, encoding->id, &form) ||
+            !weight_layout_form(LAYOUT_PANEL16, encoding->id, &form))
+            continue;
+        for (int row = 0; row < ROWS; row++) {
+            for (int i = 0; i < COUNT; i += 16) {
+                const float size = ldexpf(1, -(int)(test_random(&random) % 15));
+                for (int k = 0; k < 16; k++) floats[i + k] = size * ((float)(test_random(&random) % 20001) / 10000 - 1);
+            }
+            encode_row(LAYOUT_PANEL16, encoding->id, floats, COUNT, cpu);
+            encode_row(LAYOUT_FRAGMENT16, encoding->id, floats, COUNT, cuda);
+            for (int i = 0; i < COUNT; i++)
+                if (cpu[i] != cuda[i])
+                    fail_msg("%s row %d element %d: %g for the GPU, %g for the CPU, of %g", encoding->name, row, i,
+                             (double)cuda[i], (double)cpu[i], (double)floats[i]);
+        }
+    }
 }
 
 int main(void) { return test_run(); }

@@ -121,7 +121,7 @@ static float nv_scale(const float *values, uint64_t count, float global)
     if (!(global > 0)) return 0;
     const float six = e4m3_to_float(e4m3_from_float(largest / 6 / global)),
                 four = e4m3_to_float(e4m3_from_float(largest / 4 / global));
-    return better_e2m1(values, count, six * global, four * global) / global;
+    return better_e2m1(values, count, six * global, four * global) == six * global ? six : four;
 }
 
 /* The least power of two by which the largest magnitude becomes a number of e4m3. */

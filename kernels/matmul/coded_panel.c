@@ -216,10 +216,11 @@ static struct place zero_place(const struct panel_form *form, uint64_t row, uint
     return (struct place){index / 4 * 4, (uint32_t)(index % 4 * 8)};
 }
 
-/* e4m3 scales of fragments: a float32's exponent less 112, and three bits of its mantissa. */
+/* e4m3 scales of fragments, without their signs: a float32's exponent less 112, and three bits of its mantissa. */
 static uint8_t e5m3_from_float(float value)
 {
-    return value == 0 ? 0 : (uint8_t)((float_to_bits(value) << 1 >> 21) - (112 << 3));
+    const float nearest = e4m3_to_float(e4m3_from_float(value));
+    return nearest == 0 ? 0 : (uint8_t)((float_to_bits(nearest) << 1 >> 21) - (112 << 3));
 }
 
 static float e5m3_to_float(uint8_t code) { return float_from_bits(((uint32_t)code + (112 << 3)) << 20); }
@@ -280,7 +281,7 @@ void panel_pack_coded(const struct panel_form *form, const struct coded_row *row
     for (uint64_t i = 0; i < k; i++) {
         uint8_t code = row->codes[i];
         if (unsigned_scales) {
-            const float scale = row->scales[i / form->group];
+            const float scale = e4m3_to_float(e4m3_from_float(row->scales[i / form->group]));
             code = scale == 0 ? 0 : (uint8_t)(code ^ (signbit(scale) ? 8 : 0));
         }
         put_code(form, codes_of(form, panel, i), index, i, code);
