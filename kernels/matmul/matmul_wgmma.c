@@ -28,7 +28,7 @@ static struct matmul_wgmma_layout layout_of(const int64_t *params)
 static int64_t sums_per_thread(const int64_t *params)
 {
     return matmul_wgmma_sums(params[MATMUL_DTYPE], params[MATMUL_WGMMA_TILE_N], params[MATMUL_WGMMA_TILE_M],
-                             params[MATMUL_WGMMA_WARPGROUPS]);
+                             params[MATMUL_WGMMA_WARPGROUPS], params[MATMUL_WGMMA_MULTICAST]);
 }
 
 static int64_t most_sums(const int64_t *params)
@@ -194,6 +194,7 @@ static int64_t deepest_ring(int64_t *params, const struct device_facts *gpu, int
 static void rank_choices(struct matmul_ranking *ranking, int64_t *p, const struct device_facts *gpu)
 {
     const bool few_rows = p[MATMUL_ROWS] <= MEMORY_BOUND_ROWS;
+    p[MATMUL_WGMMA_MULTICAST] = 1;
     const int64_t most_resident = sums_per_thread(p) > 64 || p[MATMUL_WGMMA_WARPGROUPS] > 2 ? 1 : few_rows ? 3 : 2;
     const int64_t most_multicast = few_rows ? 1 : 2;
     struct device_geometry geometry, each;

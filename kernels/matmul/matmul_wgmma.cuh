@@ -46,7 +46,7 @@ template <class P> struct matmul_wgmma_body {
     static constexpr int PARTS =
         P::TILE_N / (64 * P::WARPGROUPS);        /* tiles of 64 rows of W that a warpgroup multiplies */
     static constexpr int BLOCKS = P::TILE_M / 8; /* of 8 rows of x: 4 sums in each thread */
-    static constexpr int SUMS = (int)matmul_wgmma_sums(P::DTYPE, P::TILE_N, P::TILE_M, P::WARPGROUPS);
+    static constexpr int SUMS = (int)matmul_wgmma_sums(P::DTYPE, P::TILE_N, P::TILE_M, P::WARPGROUPS, P::MULTICAST);
     static constexpr int LEAST_BLOCKS = matmul_wgmma_is_small(SUMS, P::WARPGROUPS) ? 2 : 1;
     /* Registers: of 512 in each lane of a quarter of a multiprocessor, 168 * 3 become 232 * 2 + 40, 128 * 4 become 152
      * * 3 + 56. */

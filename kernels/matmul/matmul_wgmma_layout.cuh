@@ -47,12 +47,14 @@ LAYOUT_FUNCTION int matmul_wgmma_group_sets(layout_size encoding, layout_size ti
     return layout.groups * tile_m / 2 <= 64 ? layout.groups : 1;
 }
 
-/* Sums in each thread of a consumer warpgroup; coded: with those of groups, and decoded codes of eight steps. */
+/* Sums in each thread of a consumer warpgroup; coded: with those of groups, decoded codes of eight steps, and what
+ * MULTICAST needs beside them. */
 LAYOUT_FUNCTION layout_size matmul_wgmma_sums(layout_size encoding, layout_size tile_n, layout_size tile_m,
-                                              layout_size warpgroups)
+                                              layout_size warpgroups, layout_size multicast)
 {
     layout_size sums = tile_n / (64 * warpgroups) * tile_m / 2;
-    return fragment_is_coded(encoding) ? sums + matmul_wgmma_group_sets(encoding, tile_m) * tile_m / 2 + 32 : sums;
+    if (!fragment_is_coded(encoding)) return sums;
+    return sums + matmul_wgmma_group_sets(encoding, tile_m) * tile_m / 2 + 32 + (multicast > 1 ? 8 : 0);
 }
 
 /* Whether the registers leave room for two blocks on a multiprocessor: one loads while the other begins, ends or
