@@ -95,10 +95,24 @@ bool cli_flush(struct status *status)
     return status_fail(status, STATUS_MACHINE, "writing to stdout: %s", strerror(number));
 }
 
+/* Not by stdio, which loses what it holds where a signal interrupts a write. After a signal a reader that has no room for
+ * a tenth of a second is not waited for. */
 bool cli_write(const char *text, size_t size, struct status *status)
 {
-    if (size) fwrite(text, 1, size, stdout);
-    return cli_flush(status);
+    enum { WAIT_MS = 100 };
+    if (!cli_flush(status)) return false;
+    while (size) {
+        struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+        const ssize_t written = write(STDOUT_FILENO, text, size);
+        if (written >= 0) {
+            text += written;
+            size -= (size_t)written;
+        } else if (errno != EINTR || poll(&output, 1, WAIT_MS) <= 0) {
+            reader_left = reader_left || errno == EPIPE;
+            return status_fail(status, STATUS_MACHINE, "writing to stdout: %s", strerror(errno));
+        }
+    }
+    return true;
 }
 
 static bool is_control(const unsigned char *text, size_t length)
@@ -127,8 +141,16 @@ void cli_print_text(FILE *out, const char *text, size_t size) { print_escaped(ou
 
 bool cli_write_terminal(const char *text, size_t size, struct status *status)
 {
-    print_escaped(stdout, text, size, true);
-    return cli_flush(status);
+    char *escaped = NULL;
+    size_t length = 0;
+    FILE *memory = open_memstream(&escaped, &length);
+    if (memory) print_escaped(memory, text, size, true);
+    bool ok = memory && !ferror(memory);
+    if (memory) ok = fclose(memory) == 0 && ok;
+    if (!ok) status_fail(status, STATUS_MACHINE, "out of memory for %zu bytes of output", size);
+    ok = ok && cli_write(escaped, length, status);
+    free(escaped);
+    return ok;
 }
 
 void cli_print_wrapped(FILE *out, int columns, int first, int later, const char *text)
