@@ -90,8 +90,8 @@ enum matmul_wgmma_param {
                                                         * of a tensor map's box) */
     MATMUL_WGMMA_TILE_M,     /* rows of x in a tile: 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256. A thread keeps
                               * TILE_N / 64 / WARPGROUPS * TILE_M / 2 sums in registers: at most 128, 96 with 3
-                              * warpgroups; coded (matmul_wgmma_sums): 160, 128 */
-    MATMUL_WGMMA_TILE_K,     /* k in a stage: 64, 128; coded: 128, 256 */
+                              * warpgroups; coded (matmul_wgmma_sums): 208, 120 */
+    MATMUL_WGMMA_TILE_K,     /* k in a stage: 64, 128; coded: 128, or 256 if K has an even number of strips */
     MATMUL_WGMMA_WARPGROUPS, /* that multiply: 1..3 */
     MATMUL_WGMMA_STAGES,     /* of the ring: 2..24, as shared memory allows */
     MATMUL_WGMMA_SPLIT_K,   /* blocks of a cluster that share a tile: 1..8, at most one for each TILE_K of K, whose sums

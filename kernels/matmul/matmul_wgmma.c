@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/matmul/matmul_device.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "kernels/matmul/matmul_wgmma_layout.cuh"
@@ -28,13 +29,20 @@ static struct matmul_wgmma_layout layout_of(const int64_t *params)
 static int64_t sums_per_thread(const int64_t *params)
 {
     return matmul_wgmma_sums(params[MATMUL_DTYPE], params[MATMUL_WGMMA_TILE_N], params[MATMUL_WGMMA_TILE_M],
-                             params[MATMUL_WGMMA_WARPGROUPS], params[MATMUL_WGMMA_MULTICAST]);
+                             params[MATMUL_WGMMA_TILE_K], params[MATMUL_WGMMA_WARPGROUPS],
+                             params[MATMUL_WGMMA_MULTICAST]);
+}
+
+/* Blocks on an SM that the registers leave room for. */
+static int64_t most_blocks(const int64_t *params)
+{
+    return matmul_wgmma_blocks(params[MATMUL_DTYPE], sums_per_thread(params), params[MATMUL_WGMMA_WARPGROUPS]);
 }
 
 static int64_t most_sums(const int64_t *params)
 {
-    const int64_t most = params[MATMUL_WGMMA_WARPGROUPS] == 3 ? 96 : 128;
-    return matmul_is_coded(params) ? most + 32 : most;
+    if (params[MATMUL_WGMMA_WARPGROUPS] == 3) return matmul_is_coded(params) ? 120 : 96;
+    return matmul_is_coded(params) ? 208 : 128;
 }
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
@@ -56,6 +64,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (sums_per_thread(params) > most_sums(params)) return "a tile does not fit the registers";
     if (tile_k != 128 && tile_k != (matmul_is_coded(params) ? 256 : 64))
         return "TILE_K is not 128 or 64, with coded weights 128 or 256";
+    if (matmul_is_coded(params) && layout_divide_up(params[MATMUL_K], FRAGMENT_STRIP_K) % (tile_k / FRAGMENT_STRIP_K))
+        return "TILE_K is 256, but K has an odd number of strips of coded weights";
     if (!in_range(params[MATMUL_WGMMA_STAGES], 2, MATMUL_WGMMA_MOST_STAGES)) return "STAGES is not in 2..24";
     if (!in_range(split_k, 1, MATMUL_WGMMA_MOST_SPLIT)) return "SPLIT_K is not in 1..8";
     if (multicast != 1 && multicast != 2) return "MULTICAST is not 1 or 2";
@@ -83,7 +93,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
         clusters = layout_smaller(clusters, resident > 0 ? resident : 1);
     }
     *geometry = (struct device_geometry){{(uint32_t)(clusters * cluster), 1, 1},
-                                         {(uint32_t)matmul_wgmma_threads(sums_per_thread(params), warpgroups), 1, 1},
+                                         {(uint32_t)matmul_wgmma_threads(most_blocks(params), warpgroups), 1, 1},
                                          {(uint32_t)cluster, 1, 1},
                                          (uint32_t)shared};
     return NULL;
@@ -137,13 +147,14 @@ static struct load load_of(const int64_t *params, const struct device_facts *gpu
     };
 }
 
+static const double log2_of[MATMUL_WGMMA_MOST_SPLIT + 1] = {0, 0, 1, 1.585, 2, 2.322, 2.585, 2.807, 3};
+
 /* Few rows: the memory is the limit. The constants rank about 700 timings on an H200 (16 and 64 rows, the matrices of
  * two Llama models) such that the first guess is 1.3 per cent from the best on average and the first 12 include the
  * best; the unit has no meaning. Bytes in flight count most, so one block with a deep ring on each SM beats several; a
  * second wave of blocks and each doubling of SPLIT_K have a cost. */
 static double memory_cost(const int64_t *params, const struct device_facts *gpu, int64_t resident)
 {
-    static const double log2_of[MATMUL_WGMMA_MOST_SPLIT + 1] = {0, 0, 1, 1.585, 2, 2.322, 2.585, 2.807, 3};
     const struct load load = load_of(params, gpu);
     const double sms = load.sms, ring = (double)(params[MATMUL_WGMMA_STAGES] * layout_of(params).stage_bytes);
     const double slots = sms * (double)resident, running = load.blocks < slots ? load.blocks : slots;
@@ -156,6 +167,32 @@ static double memory_cost(const int64_t *params, const struct device_facts *gpu,
     cost *= 1 + 0.6 * (load.on_sm - even) / even;
     if (waves > 1) cost += 0.8 * (waves - 1) * (params[MATMUL_WGMMA_PERSISTENT] ? 0.3 : 1);
     return cost + 6.3 * log2_of[params[MATMUL_WGMMA_SPLIT_K]] + 0.024 * load.on_sm;
+}
+
+/* Few rows and coded weights, in microseconds: the memory, the latency with so many bytes in flight, the work of the busiest SM,
+ * the strips that each warpgroup takes one after the other, and the requests of each stage. None hides the others entirely.
+ * The constants rank about 1400 timings on an H200 (int4 and int8, 16 and 64 rows, the matrices of Llama-3.1-8B) such that the
+ * first 8 include the best. */
+static double coded_cost(const int64_t *params, const struct device_facts *gpu, int64_t resident)
+{
+    enum { CYCLES = 1750 }; /* in a microsecond */
+    const struct load load = load_of(params, gpu);
+    const double tile_k = (double)params[MATMUL_WGMMA_TILE_K], slots = load.sms * (double)resident;
+    const double running = load.blocks < slots ? load.blocks : slots;
+    const double rounds = (double)layout_divide_up((int64_t)load.blocks, (int64_t)slots);
+    const double strips = (double)params[MATMUL_K] / FRAGMENT_STRIP_K / load.split_k; /* of a block, for 64 rows of W */
+    const double parts = load.tile_n / 64 / (double)params[MATMUL_WGMMA_WARPGROUPS];
+    const double strip_cycles = 1.23 * (load.tile_m * 4 > 74 ? load.tile_m * 4 : 74);
+    const double terms[] = {
+        load.bytes / 5.29e6,
+        1.98 * load.bytes / (running * (double)(params[MATMUL_WGMMA_STAGES] * layout_of(params).stage_bytes)),
+        load.on_sm * strips * load.tile_n / 64 * strip_cycles / CYCLES,
+        rounds * strips * parts * (221 + 1.52 * load.tile_m) / CYCLES,
+        load.on_sm * strips * (FRAGMENT_STRIP_K / tile_k) * (47.7 + 41.9 / FRAGMENT_ROWS * load.tile_n) / CYCLES,
+    };
+    double squares = 0;
+    for (size_t i = 0; i < sizeof terms / sizeof *terms; i++) squares += terms[i] * terms[i];
+    return sqrt(squares) + 0.97 * log2_of[params[MATMUL_WGMMA_SPLIT_K]] + 3.13 * (rounds - 1);
 }
 
 /* Many rows: the longest of the clocks of the tensor cores, of the path from the L2 cache to an SM, and of the memory,
@@ -190,33 +227,41 @@ static int64_t deepest_ring(int64_t *params, const struct device_facts *gpu, int
     return 0;
 }
 
+/* Ranks a choice with the deepest ring that leaves room for `resident` blocks on an SM, and the same with persistent blocks. */
+static void rank_choice(struct matmul_ranking *ranking, int64_t *p, const struct device_facts *gpu, int64_t resident)
+{
+    struct device_geometry geometry, each;
+    p[MATMUL_WGMMA_PERSISTENT] = 0;
+    if (!deepest_ring(p, gpu, resident)) return;
+    for (int persistent = 0; persistent < 2; persistent++) {
+        p[MATMUL_WGMMA_PERSISTENT] = persistent ? resident : 0;
+        if (launch(p, gpu, persistent ? &geometry : &each)) return;
+        if (persistent && geometry.grid[0] == each.grid[0]) return; /* no other launch */
+        double (*cost)(const int64_t *, const struct device_facts *, int64_t) = multiply_cost;
+        if (p[MATMUL_ROWS] <= MEMORY_BOUND_ROWS) cost = matmul_is_coded(p) ? coded_cost : memory_cost;
+        matmul_device_rank(ranking, p, cost(p, gpu, resident));
+    }
+}
+
 /* Every legal choice for one tile. */
 static void rank_choices(struct matmul_ranking *ranking, int64_t *p, const struct device_facts *gpu)
 {
-    const bool few_rows = p[MATMUL_ROWS] <= MEMORY_BOUND_ROWS;
-    p[MATMUL_WGMMA_MULTICAST] = 1;
-    const int64_t most_resident = sums_per_thread(p) > 64 || p[MATMUL_WGMMA_WARPGROUPS] > 2 ? 1 : few_rows ? 3 : 2;
-    const int64_t most_multicast = few_rows ? 1 : 2;
-    struct device_geometry geometry, each;
-    for (int64_t resident = 1; resident <= most_resident; resident++)
-        for (int64_t split = 1; split <= MATMUL_WGMMA_MOST_SPLIT; split = few_rows ? split + 1 : 2 * split)
-            for (int64_t multicast = 1; multicast <= most_multicast; multicast++)
-                for (int persistent = 0; persistent < 2; persistent++) {
-                    const bool long_stages =
-                        p[MATMUL_WGMMA_TILE_M] <= 32 && p[MATMUL_WGMMA_TILE_N] <= 128 && resident < 3;
-                    /* Stages of at least 8 KiB and many of them. */
-                    p[MATMUL_WGMMA_TILE_K] = (long_stages ? 128 : 64) * (matmul_is_coded(p) ? 2 : 1);
+    const bool few_rows = p[MATMUL_ROWS] <= MEMORY_BOUND_ROWS, coded = matmul_is_coded(p);
+    for (int64_t resident = 1; resident <= 4; resident++) {
+        /* Stages of at least 8 KiB and many of them; coded weights make them small. */
+        const bool long_stages = p[MATMUL_WGMMA_TILE_M] <= 32 && p[MATMUL_WGMMA_TILE_N] <= 128 && resident < 3;
+        const int64_t least_k = coded ? 128 : long_stages ? 128 : 64, most_k = coded && few_rows ? 256 : least_k;
+        for (int64_t tile_k = least_k; tile_k <= most_k; tile_k *= 2)
+            for (int64_t split = 1; split <= MATMUL_WGMMA_MOST_SPLIT; split = few_rows ? split + 1 : 2 * split)
+                for (int64_t multicast = 1; multicast <= (few_rows ? 1 : 2); multicast++) {
+                    p[MATMUL_WGMMA_TILE_K] = tile_k;
                     p[MATMUL_WGMMA_SPLIT_K] = split;
                     p[MATMUL_WGMMA_MULTICAST] = multicast;
-                    p[MATMUL_WGMMA_PERSISTENT] = 0;
-                    if (!deepest_ring(p, gpu, resident) || launch(p, gpu, &each)) continue;
-                    if (persistent) {
-                        p[MATMUL_WGMMA_PERSISTENT] = resident;
-                        if (launch(p, gpu, &geometry) || geometry.grid[0] == each.grid[0])
-                            continue; /* no other launch */
-                    }
-                    matmul_device_rank(ranking, p, (few_rows ? memory_cost : multiply_cost)(p, gpu, resident));
+                    const int64_t most = most_blocks(p);
+                    if (resident <= (coded || most == 1 ? most : few_rows ? 3 : 2))
+                        rank_choice(ranking, p, gpu, resident);
                 }
+    }
 }
 
 static int candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],

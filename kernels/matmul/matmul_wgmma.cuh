@@ -46,13 +46,14 @@ template <class P> struct matmul_wgmma_body {
     static constexpr int PARTS =
         P::TILE_N / (64 * P::WARPGROUPS);        /* tiles of 64 rows of W that a warpgroup multiplies */
     static constexpr int BLOCKS = P::TILE_M / 8; /* of 8 rows of x: 4 sums in each thread */
-    static constexpr int SUMS = (int)matmul_wgmma_sums(P::DTYPE, P::TILE_N, P::TILE_M, P::WARPGROUPS, P::MULTICAST);
-    static constexpr int LEAST_BLOCKS = matmul_wgmma_is_small(SUMS, P::WARPGROUPS) ? 2 : 1;
+    static constexpr int SUMS =
+        (int)matmul_wgmma_sums(P::DTYPE, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS, P::MULTICAST);
+    static constexpr int LEAST_BLOCKS = (int)matmul_wgmma_blocks(P::DTYPE, SUMS, P::WARPGROUPS);
     /* Registers: of 512 in each lane of a quarter of a multiprocessor, 168 * 3 become 232 * 2 + 40, 128 * 4 become 152
      * * 3 + 56. */
-    static constexpr bool REALLOCATE = matmul_wgmma_reallocates(SUMS, P::WARPGROUPS);
+    static constexpr bool REALLOCATE = matmul_wgmma_reallocates(LEAST_BLOCKS, P::WARPGROUPS);
     static constexpr int CONSUMERS = 128 * P::WARPGROUPS;
-    static constexpr int THREADS = (int)matmul_wgmma_threads(SUMS, P::WARPGROUPS);
+    static constexpr int THREADS = (int)matmul_wgmma_threads(LEAST_BLOCKS, P::WARPGROUPS);
     static constexpr int ROW_TILES = (P::ROWS + P::TILE_M - 1) / P::TILE_M;
     static constexpr int COLUMN_TILES =
         (P::N + P::TILE_N * P::MULTICAST - 1) / (P::TILE_N * P::MULTICAST); /* of a cluster */
@@ -69,6 +70,7 @@ template <class P> struct matmul_wgmma_body {
 
     static_assert(P::TILE_N == 64 * P::WARPGROUPS * PARTS && (PARTS == 1 || PARTS == 2), "TILE_N");
     static_assert(P::TILE_K == 128 || P::TILE_K == (CODED ? 256 : 64), "TILE_K");
+    static_assert(!CODED || fragment_strips(P::K) % STRIPS == 0, "stages of whole strips");
     static_assert(P::SPLIT_K == 1 || (P::MULTICAST == 1 && P::PERSISTENT == 0), "SPLIT_K");
     static_assert(P::HAS_NORM == 0, "HAS_NORM");
 
@@ -81,7 +83,7 @@ template <class P> struct matmul_wgmma_body {
     /* Residuals are loaded before a tile is multiplied, as many as there are free registers for; the others follow
      * as these are used. */
     static constexpr int CHUNKS = (BLOCKS + STAGED_BLOCKS - 1) / STAGED_BLOCKS; /* of 64 rows of W */
-    static constexpr int FREE_CHUNKS = !REALLOCATE ? 1 : P::WARPGROUPS == 2 ? 5 : 2;
+    static constexpr int FREE_CHUNKS = !REALLOCATE || CODED ? 1 : P::WARPGROUPS == 2 ? 5 : 2;
     static constexpr int AHEAD = FREE_CHUNKS < PARTS * CHUNKS ? FREE_CHUNKS : PARTS * CHUNKS;
 
     struct tile {
@@ -102,41 +104,38 @@ template <class P> struct matmul_wgmma_body {
     }
 
     /* Bytes that arrive with a W tile. */
-    static __device__ __forceinline__ u32 w_bytes(tile at, int step)
+    static __device__ __forceinline__ u32 w_bytes(tile at)
     {
         if constexpr (!CODED) return W_BYTES;
-        return (u32)(panels_at(at) * strips_at(step) * FRAGMENTS.strip_bytes);
+        return (u32)(panels_at(at) * STRIPS * FRAGMENTS.strip_bytes);
     }
 
-    /* Coded: panels of the tile, and strips of a step, that there are. */
+    /* Coded: panels of the tile that there are. */
     static __device__ __forceinline__ int panels_at(tile at)
     {
         /* With MULTICAST the last block may have no rows of W. */
         return max(0, min(P::TILE_N, P::N - at.column + FRAGMENT_ROWS - 1)) / FRAGMENT_ROWS;
     }
-    static __device__ __forceinline__ int strips_at(int step)
-    {
-        return min(STRIPS, (int)fragment_strips(P::K) - step * STRIPS);
-    }
 
+    /* Strips of the panel that a lane loads: it takes a thread too long to ask for those of all panels one after the
+     * other. */
     static __device__ __forceinline__ void load_coded(u32 to, const u8 *weights, tile at, int step, u32 full,
                                                       u64 policy)
     {
         constexpr i64 PANEL_BYTES = fragment_panel_bytes(FRAGMENTS, P::K);
-        const u8 *from = weights + at.column / FRAGMENT_ROWS * PANEL_BYTES + fragment_factor_bytes(FRAGMENTS) +
-                         (i64)step * STRIPS * FRAGMENTS.strip_bytes;
-        const u32 bytes = (u32)(strips_at(step) * FRAGMENTS.strip_bytes);
-        const int panels = panels_at(at);
-#pragma unroll 1
-        for (int panel = 0; panel < panels; panel++) {
-            const u32 place = to + (u32)(panel * STRIPS * FRAGMENTS.strip_bytes);
-            if (ROW_TILES == 1)
-                bulk_copy_hinted(place, from + panel * PANEL_BYTES, bytes, full, policy);
-            else
-                bulk_copy(place, from + panel * PANEL_BYTES, bytes, full);
-        }
+        const int panel = (int)threadIdx.x % 32;
+        if (panel >= panels_at(at)) return;
+        const u8 *from = weights + (at.column / FRAGMENT_ROWS + panel) * PANEL_BYTES +
+                         fragment_factor_bytes(FRAGMENTS) + (i64)step * STRIPS * FRAGMENTS.strip_bytes;
+        constexpr u32 bytes = STRIPS * FRAGMENTS.strip_bytes;
+        const u32 place = to + (u32)(panel * STRIPS * FRAGMENTS.strip_bytes);
+        if (ROW_TILES == 1) /* not read again in this step */
+            bulk_copy_hinted(place, from, bytes, full, policy);
+        else
+            bulk_copy(place, from, bytes, full);
     }
 
+    /* By the threads that produce. */
     static __device__ __forceinline__ void load_w(u32 to, const weights_operand &weights, tile at, int step, u32 full,
                                                   u64 policy)
     {
@@ -153,7 +152,7 @@ template <class P> struct matmul_wgmma_body {
         for (int box = 0; box < P::TILE_K / BOX_K; box++) {
             const u32 place = to + (u32)(box * P::TILE_N * BOX_K * 2);
             const int k = step * P::TILE_K + box * BOX_K;
-            if (ROW_TILES == 1) /* not read again in this step */
+            if (ROW_TILES == 1)
                 tile_load_hinted(place, map, k, at.column, full, policy);
             else
                 tile_load(place, map, k, at.column, full);
@@ -174,66 +173,149 @@ template <class P> struct matmul_wgmma_body {
         }
     }
 
-    /* Coded weights: adds the products of one strip to the sums of 64 rows of W. Each warp decodes its panel, the next steps
-     * while the tensor cores multiply. `strip`: of this warp; `x`: descriptor of the tile's rows at the strip's first k. Sums
-     * of an encoding whose scales multiply sums begin as 0; others are set where `is_first`. */
-    static __device__ __forceinline__ void multiply_strip(float (&sums)[P::TILE_M / 2], u32 strip, u64 x, bool is_first)
+    /* Sums of a group, times its scales. */
+    static __device__ __forceinline__ void add_group(float (&sums)[P::TILE_M / 2], float (&group)[P::TILE_M / 2],
+                                                     const float (&scales)[2])
+    {
+        wgmma_keep(group);
+#pragma unroll
+        for (int i = 0; i < P::TILE_M / 2; i++) sums[i] += group[i] * scales[i % 4 / 2];
+    }
+
+    /* Coded weights: what a warpgroup has computed. Where scales multiply sums, a group has sums of its own until it has
+     * been multiplied: SETS groups at once, of which the last one of a stage is in the last set. */
+    static constexpr int SETS = matmul_wgmma_group_sets(P::DTYPE, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS);
+    struct group_sums {
+        float set[SETS ? SETS : 1][P::TILE_M / 2], scales[SETS ? SETS : 1][2];
+    };
+
+    /* Codes of a turn. */
+    template <int STEPS_> struct turn_codes {
+        typedef fragment_strip<P::DTYPE> codes;
+        static constexpr int LOADS = (STEPS_ + codes::PART_STEPS - 1) / codes::PART_STEPS;
+        u32 words[LOADS][4];
+        typename codes::head head;
+
+        __device__ __forceinline__ void load(u32 strip, int first)
+        {
+            head = codes::load_head(strip);
+#pragma unroll
+            for (int i = 0; i < LOADS; i++) codes::load_codes(words[i], strip, first / codes::PART_STEPS + i);
+        }
+    };
+
+    /* Coded weights: adds the products of the stage at `stage` to the sums. Each warp decodes its panels TURN
+     * steps at a time, while the tensor cores multiply what it decoded before, and asks for the codes of the next turn before
+     * that. One group is scaled while the next is multiplied, the last one of a stage with the next stage. The stage before
+     * may be filled again once the first turn has begun: `empty` is its mbarrier, 0: there was none. */
+    static __device__ __forceinline__ void multiply_strips(float (&sums)[PARTS][P::TILE_M / 2], group_sums &groups,
+                                                           u32 stage, u32 empty)
     {
         typedef fragment_strip<P::DTYPE> codes;
-        constexpr int SETS = matmul_wgmma_group_sets(P::DTYPE, P::TILE_M);
-        constexpr int BATCH = SETS ? SETS * codes::GROUP_STEPS : codes::STEPS; /* steps until sums are needed */
-        constexpr int TURN = BATCH < 4 ? BATCH : 4;                            /* steps that are decoded at once */
-        float groups[SETS ? SETS : 1][P::TILE_M / 2];
-        const typename codes::head head = codes::load_head(strip);
-        u32 words[4];
+        constexpr int TURN = codes::GROUP_STEPS < 4 ? codes::GROUP_STEPS : 4; /* steps */
+        constexpr int PART_TURNS = codes::STEPS / TURN, STRIP_TURNS = PARTS * PART_TURNS, TURNS = STRIPS * STRIP_TURNS;
+        constexpr int GROUP_TURNS = codes::GROUP_STEPS / TURN, GROUPS = TURNS / GROUP_TURNS;
+        const u32 panel = threadIdx.x / 128 * PARTS * 4 + threadIdx.x / 32 % 4; /* of the first part */
+        u32 a[2][TURN][4];
+        turn_codes<TURN> loaded[2];
+        loaded[0].load(stage + panel * STRIPS * FRAGMENTS.strip_bytes, 0);
 #pragma unroll
-        for (int first = 0; first < codes::STEPS; first += BATCH) {
-            u32 a[BATCH][4];
-#pragma unroll
-            for (int turn = 0; turn < BATCH; turn += TURN) {
-#pragma unroll
-                for (int i = turn; i < turn + TURN; i++) {
-                    const int step = first + i;
-                    if (step % codes::PART_STEPS == 0) codes::load_codes(words, strip, step / codes::PART_STEPS);
-                    codes::decode(a[i], words, head, step);
-                }
-                wgmma_begin();
-#pragma unroll
-                for (int i = turn; i < turn + TURN; i++) {
-                    const int step = first + i;
-                    const u64 at = x + (u64)(step / 4 * P::TILE_M * BOX_K * 2 / 16 + step % 4 * 2);
-                    if constexpr (SETS != 0)
-                        wgmma_rows<P::TILE_M>::run(groups[i / codes::GROUP_STEPS], a[i], at,
-                                                   i % codes::GROUP_STEPS != 0);
-                    else
-                        wgmma_rows<P::TILE_M>::run(sums, a[i], at, step > 0 || !is_first);
-                }
-                wgmma_commit();
+        for (int turn = 0; turn < TURNS; turn++) {
+            const int strip = turn / STRIP_TURNS, part = turn % STRIP_TURNS / PART_TURNS;
+            const int first = turn % PART_TURNS * TURN;
+            const int group = turn / GROUP_TURNS, set = SETS ? SETS - 1 - (GROUPS - 1 - group) % SETS : 0;
+            const bool begins = SETS && turn % GROUP_TURNS == 0; /* a group */
+            const bool drains = begins && (SETS == 1 || turn == 0);
+            const int part_before = (turn + TURNS - 1) % STRIP_TURNS / PART_TURNS;
+            const turn_codes<TURN> &now = loaded[turn % 2];
+            if (turn + 1 < TURNS) {
+                const int next = turn + 1, next_part = next % STRIP_TURNS / PART_TURNS;
+                loaded[next % 2].load(stage + ((panel + (u32)next_part * 4) * STRIPS + (u32)(next / STRIP_TURNS)) *
+                                                  FRAGMENTS.strip_bytes,
+                                      next % PART_TURNS * TURN);
             }
-            wgmma_wait<0>();
+#pragma unroll
+            for (int i = 0; i < TURN; i++)
+                codes::decode(a[turn % 2][i], now.words[i / codes::PART_STEPS], now.head, first + i);
             if constexpr (SETS != 0) {
-#pragma unroll
-                for (int set = 0; set < SETS; set++) {
-                    const int group = first / codes::GROUP_STEPS + set;
-                    const float low = codes::scale(head, group, 0), high = codes::scale(head, group, 1);
-                    wgmma_keep(groups[set]);
-#pragma unroll
-                    for (int i = 0; i < P::TILE_M / 2; i++) sums[i] += groups[set][i] * (i % 4 < 2 ? low : high);
+                if (drains) {
+                    wgmma_wait<0>();
+                    add_group(sums[part_before], groups.set[SETS - 1], groups.scales[SETS - 1]);
+                }
+                if (begins) {
+                    groups.scales[set][0] = codes::scale(now.head, first / codes::GROUP_STEPS, 0);
+                    groups.scales[set][1] = codes::scale(now.head, first / codes::GROUP_STEPS, 1);
                 }
             }
+            wgmma_begin();
+#pragma unroll
+            for (int i = 0; i < TURN; i++) {
+                const int step = strip * codes::STEPS + first + i;
+                const u64 x = wgmma_tile(stage + W_BYTES) + (u64)(step / 4 * P::TILE_M * BOX_K * 2 / 16 + step % 4 * 2);
+                if constexpr (SETS != 0)
+                    wgmma_rows<P::TILE_M>::run(groups.set[set], a[turn % 2][i], x, !begins || i > 0);
+                else
+                    wgmma_rows<P::TILE_M>::run(sums[part], a[turn % 2][i], x, 1);
+            }
+            wgmma_commit();
+            wgmma_wait<1>(); /* the turn before has been multiplied: the registers of its operands are free */
+            if constexpr (SETS == 2) {
+                if (begins && !drains) add_group(sums[part_before], groups.set[1 - set], groups.scales[1 - set]);
+            }
+            if (turn == 0 && empty) release(empty);
         }
     }
 
-    /* Scales of rows that a coded W has. */
-    static __device__ __forceinline__ void multiply_rows(float (&sums)[P::TILE_M / 2], const weights_operand &weights,
-                                                         int row)
+    /* Coded weights: the sums of a warpgroup's rows of W and the rows of x, over steps first_step to end_step. */
+    static __device__ __forceinline__ void multiply_coded(float (&sums)[PARTS][P::TILE_M / 2], u32 base, u32 *slot,
+                                                          u32 *parity, int first_step, int end_step)
     {
-        if constexpr (FRAGMENTS.factors) {
-            const float low = row < P::N ? fragment_factor<P::DTYPE>(weights, row, P::K) : 0;
-            const float high = row + 8 < P::N ? fragment_factor<P::DTYPE>(weights, row + 8, P::K) : 0;
+        const u32 full = base + BARRIERS, empty = full + 8 * P::STAGES;
+        group_sums groups = {};
+        u32 last = 0; /* mbarrier of the stage before */
 #pragma unroll
-            for (int i = 0; i < P::TILE_M / 2; i++) sums[i] *= i % 4 < 2 ? low : high;
+        for (int part = 0; part < PARTS; part++)
+#pragma unroll
+            for (int i = 0; i < P::TILE_M / 2; i++) sums[part][i] = 0;
+#pragma unroll 1
+        for (int step = first_step; step < end_step; step++) {
+            const u32 stage = base + *slot * STAGE_BYTES;
+            barrier_wait(full + 8 * *slot, *parity);
+            multiply_strips(sums, groups, stage, last);
+            last = empty + 8 * *slot;
+            if (++*slot == P::STAGES) {
+                *slot = 0;
+                *parity ^= 1;
+            }
         }
+        wgmma_wait<0>();
+        if (last) release(last);
+        if constexpr (SETS != 0) add_group(sums[PARTS - 1], groups.set[SETS - 1], groups.scales[SETS - 1]);
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) wgmma_keep(sums[part]);
+    }
+
+    /* Scales that the two rows of W of a thread's sums may have. */
+    struct row_factors {
+        float value[2];
+    };
+
+    static __device__ __forceinline__ row_factors load_factors(const weights_operand &weights, int row)
+    {
+        row_factors factors = {{1, 1}};
+        if constexpr (FRAGMENTS.factors)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                if (row + 8 * half < P::N)
+                    factors.value[half] = fragment_factor<P::DTYPE>(weights, row + 8 * half, P::K);
+        return factors;
+    }
+
+    static __device__ __forceinline__ void multiply_rows(float (&sums)[P::TILE_M / 2], const row_factors &factors)
+    {
+        if constexpr (FRAGMENTS.factors)
+#pragma unroll
+            for (int i = 0; i < P::TILE_M / 2; i++) sums[i] *= factors.value[i % 4 / 2];
     }
 
     /* The 4 sums of block `block`, staged transposed: rows of x, columns of out. */
@@ -374,6 +456,8 @@ template <class P> struct matmul_wgmma_body {
         const bool producer = threadIdx.x >= CONSUMERS;
 
         device_trigger();
+        /* Read before the wait: this step's launches do not write it. */
+        const int rows = min(counts[P::COUNT_INDEX], P::ROWS), row_tiles = (rows + P::TILE_M - 1) / P::TILE_M;
         if (threadIdx.x == CONSUMERS) {
             tile_prefetch_map(&x_map);
             if constexpr (!CODED) tile_prefetch_map(&weights);
@@ -390,23 +474,19 @@ template <class P> struct matmul_wgmma_body {
 
         if (producer) {
             if constexpr (REALLOCATE) registers_decrease<P::WARPGROUPS == 2 ? 40 : 56>();
-            if (threadIdx.x == CONSUMERS) {
+            const bool leads = threadIdx.x == CONSUMERS; /* the others help to load coded weights */
+            if (CODED ? threadIdx.x < CONSUMERS + 32 : leads) {
                 const u64 policy = policy_evict_first();
-                /* With one row tile the first tile is known without the counts. */
-                const int ahead = P::PREFETCH && ROW_TILES == 1 ? min(P::STAGES, end_step - first_step) : 0;
+                const bool prefetches = P::PREFETCH && ROW_TILES == 1 && cluster < row_tiles * COLUMN_TILES;
+                const int ahead = prefetches ? min(P::STAGES, end_step - first_step) : 0;
                 for (int i = 0; i < ahead; i++) {
                     const u32 barrier = full + 8 * (u32)i;
                     const tile at = tile_at(cluster, 1, rank);
-                    barrier_expect(barrier, w_bytes(at, first_step + i));
+                    if (leads) barrier_expect(barrier, w_bytes(at));
+                    if (CODED) __syncwarp();
                     load_w(base + (u32)(i * STAGE_BYTES), weights, at, first_step + i, barrier, policy);
                 }
                 device_wait();
-                const int row_tiles = (min(counts[P::COUNT_INDEX], P::ROWS) + P::TILE_M - 1) / P::TILE_M;
-                if (row_tiles <= 0) /* nothing to do, but a block must not end under a copy */
-                    for (int i = 0; i < ahead; i++) {
-                        barrier_arrive(full + 8 * (u32)i);
-                        barrier_wait(full + 8 * (u32)i, 0);
-                    }
                 u32 slot = 0, parity = 1;
                 int loaded = 0;
                 for (int index = cluster; index < row_tiles * COLUMN_TILES; index += clusters) {
@@ -415,14 +495,15 @@ template <class P> struct matmul_wgmma_body {
                     for (int step = first_step; step < end_step; step++) {
                         const u32 barrier = full + 8 * slot, to = base + slot * STAGE_BYTES;
                         if (loaded < ahead) {
-                            barrier_arrive_expect(barrier, X_BYTES);
+                            if (leads) barrier_arrive_expect(barrier, X_BYTES);
                             loaded++;
                         } else {
                             barrier_wait(empty + 8 * slot, parity);
-                            barrier_arrive_expect(barrier, w_bytes(at, step) + X_BYTES);
+                            if (leads) barrier_arrive_expect(barrier, w_bytes(at) + X_BYTES);
+                            if (CODED) __syncwarp();
                             load_w(to, weights, at, step, barrier, policy);
                         }
-                        load_x(to + W_BYTES, &x_map, at, step, barrier, rank);
+                        if (leads) load_x(to + W_BYTES, &x_map, at, step, barrier, rank);
                         if (++slot == P::STAGES) {
                             slot = 0;
                             parity ^= 1;
@@ -433,7 +514,6 @@ template <class P> struct matmul_wgmma_body {
             __syncwarp();
             if (P::SPLIT_K > 1) {
                 device_wait();
-                const int row_tiles = (min(counts[P::COUNT_INDEX], P::ROWS) + P::TILE_M - 1) / P::TILE_M;
                 if (cluster < row_tiles * COLUMN_TILES) { /* the consumers have one tile at most and do the same */
                     cluster_sync();
                     cluster_sync();
@@ -443,7 +523,6 @@ template <class P> struct matmul_wgmma_body {
             if constexpr (REALLOCATE) registers_increase<P::WARPGROUPS == 2 ? 232 : 152>();
             device_wait();
             const u32 warpgroup = threadIdx.x / 128;
-            const int rows = min(counts[P::COUNT_INDEX], P::ROWS), row_tiles = (rows + P::TILE_M - 1) / P::TILE_M;
             const u32 staging = base + STAGING + warpgroup * 2 * STAGED_BYTES;
             const u32 w_tile = warpgroup * PARTS * 64 * BOX_K * 2;
             u32 slot = 0, parity = 0;
@@ -459,38 +538,13 @@ template <class P> struct matmul_wgmma_body {
                 }
                 float sums[PARTS][P::TILE_M / 2];
                 if constexpr (CODED) {
+                    row_factors factors[PARTS];
 #pragma unroll
                     for (int part = 0; part < PARTS; part++)
+                        factors[part] = load_factors(weights, bias_row(at, (int)warpgroup, part));
+                    multiply_coded(sums, base, &slot, &parity, first_step, end_step);
 #pragma unroll
-                        for (int i = 0; i < P::TILE_M / 2; i++) sums[part][i] = 0;
-#pragma unroll 1
-                    for (int step = first_step; step < end_step; step++) {
-                        const u32 stage_at = base + slot * STAGE_BYTES;
-                        const int strips = strips_at(step);
-                        barrier_wait(full + 8 * slot, parity);
-#pragma unroll 1
-                        for (int strip = 0; strip < strips; strip++) {
-                            const u64 x = wgmma_tile(stage_at + W_BYTES + (u32)(strip * 2 * P::TILE_M * BOX_K * 2));
-#pragma unroll
-                            for (int part = 0; part < PARTS; part++) {
-                                const u32 panel = (warpgroup * PARTS + (u32)part) * 4 + threadIdx.x / 32 % 4;
-                                multiply_strip(sums[part],
-                                               stage_at + (panel * STRIPS + (u32)strip) * FRAGMENTS.strip_bytes, x,
-                                               step == first_step && strip == 0);
-                            }
-                        }
-                        __syncwarp(); /* all lanes have read their codes */
-                        release(empty + 8 * slot);
-                        if (++slot == P::STAGES) {
-                            slot = 0;
-                            parity ^= 1;
-                        }
-                    }
-#pragma unroll
-                    for (int part = 0; part < PARTS; part++) {
-                        wgmma_keep(sums[part]);
-                        multiply_rows(sums[part], weights, bias_row(at, (int)warpgroup, part));
-                    }
+                    for (int part = 0; part < PARTS; part++) multiply_rows(sums[part], factors[part]);
                 } else {
                     u32 last = 0;
 #pragma unroll 1
@@ -547,7 +601,7 @@ template <class P> struct matmul_wgmma_body {
                     if (chunk % 2)
                         named_barrier(1 + (int)warpgroup, 128); /* the next tile begins with the first half */
                 } else {
-                    /* Every block of the cluster adds up and writes its share of the tile. */
+                    /* Every block of the cluster adds up and writes its shares of the tile. */
                     named_barrier(15, CONSUMERS);
                     float4 *mine = (float4 *)memory + threadIdx.x;
 #pragma unroll
@@ -563,6 +617,9 @@ template <class P> struct matmul_wgmma_body {
                         const int part = share / BLOCKS, block = share % BLOCKS;
                         const u32 place = base + (u32)(share * CONSUMERS + (int)threadIdx.x) * 16;
                         float4 v[P::SPLIT_K];
+                        residual_part residual_rows;
+                        to.first_column = first_column(at, (int)warpgroup, part);
+                        load_residual(&residual_rows, to, at.row + block * 8, 8); /* along with the sums */
 #pragma unroll
                         for (int i = 0; i < P::SPLIT_K; i++) v[i] = cluster_load(cluster_address(place, (u32)i));
 #pragma unroll
@@ -572,11 +629,8 @@ template <class P> struct matmul_wgmma_body {
                             v[0].z += v[i].z;
                             v[0].w += v[i].w;
                         }
-                        to.first_column = first_column(at, (int)warpgroup, part);
                         const bias_pair add =
                             load_bias<P::HAS_BIAS, P::BIAS_DTYPE>(bias, bias_row(at, (int)warpgroup, part), P::N);
-                        residual_part residual_rows;
-                        load_residual(&residual_rows, to, at.row + block * 8, 8);
                         const u32 staged = staging + half * STAGED_BYTES;
                         stage(staged, 0, v[0].x + add.low, v[0].y + add.low, v[0].z + add.high, v[0].w + add.high);
                         named_barrier(1 + (int)warpgroup, 128);

@@ -38,41 +38,51 @@ LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size enco
     return l;
 }
 
-/* Coded weights: groups with scales of their own whose sums are computed at once, in registers of their own; 0: the sums of
- * the tile are computed directly. */
-LAYOUT_FUNCTION int matmul_wgmma_group_sets(layout_size encoding, layout_size tile_m)
+/* Coded weights: sets of sums for groups with scales of their own, 2 if a group is scaled while the next is multiplied; 0: the
+ * sums of the tile are computed directly. */
+LAYOUT_FUNCTION int matmul_wgmma_group_sets(layout_size encoding, layout_size tile_n, layout_size tile_m,
+                                            layout_size tile_k, layout_size warpgroups)
 {
-    struct fragment_layout layout = fragment_lay_out(encoding);
+    const struct fragment_layout layout = fragment_lay_out(encoding);
+    const layout_size parts = tile_n / (64 * warpgroups), groups = parts * tile_k / FRAGMENT_STRIP_K * layout.groups;
     if (layout.code == 0 || !fragment_sum_scales(layout)) return 0;
-    return layout.groups * tile_m / 2 <= 64 ? layout.groups : 1;
+    return groups > 1 && tile_m <= (parts == 1 ? 32 : 64) ? 2 : 1;
 }
 
-/* Sums in each thread of a consumer warpgroup; coded: with those of groups, decoded codes of eight steps, and what
- * MULTICAST needs beside them. */
+/* Registers in each thread of a consumer warpgroup for sums; coded: with those of groups, decoded codes of eight steps,
+ * scales and zeros, and what MULTICAST needs beside them. */
 LAYOUT_FUNCTION layout_size matmul_wgmma_sums(layout_size encoding, layout_size tile_n, layout_size tile_m,
-                                              layout_size warpgroups, layout_size multicast)
+                                              layout_size tile_k, layout_size warpgroups, layout_size multicast)
 {
-    layout_size sums = tile_n / (64 * warpgroups) * tile_m / 2;
+    const layout_size parts = tile_n / (64 * warpgroups), sums = parts * tile_m / 2;
+    const layout_size sets = matmul_wgmma_group_sets(encoding, tile_n, tile_m, tile_k, warpgroups);
+    const struct fragment_layout layout = fragment_lay_out(encoding);
     if (!fragment_is_coded(encoding)) return sums;
-    return sums + matmul_wgmma_group_sets(encoding, tile_m) * tile_m / 2 + 32 + (multicast > 1 ? 8 : 0);
+    return sums + sets * tile_m / 2 + 32 + (sets == 2 ? 16 + 8 * parts : 0) + (layout.zeros ? 8 : 0) +
+           (layout.scale == FRAGMENT_E5M3 ? 24 + 8 * parts : 0) + (layout.bits == 8 ? 16 + 8 * parts : 0) +
+           (tile_k == 256 ? 8 : 0) + (multicast > 1 ? 16 : 0);
 }
 
-/* Whether the registers leave room for two blocks on a multiprocessor: one loads while the other begins, ends or
- * waits. */
-LAYOUT_FUNCTION int matmul_wgmma_is_small(layout_size sums, layout_size warpgroups)
+/* Blocks on a multiprocessor that the registers leave room for: one loads while another begins, ends or waits. A thread with
+ * coded weights needs about 40 registers more; a quarter of a multiprocessor has 512 for each lane. */
+LAYOUT_FUNCTION layout_size matmul_wgmma_blocks(layout_size encoding, layout_size sums, layout_size warpgroups)
 {
-    return sums <= 64 && warpgroups < 3;
+    const layout_size warps = 4 * warpgroups + 1;
+    layout_size blocks = 1;
+    if (!fragment_is_coded(encoding)) return sums <= 64 && warpgroups < 3 ? 2 : 1;
+    while (blocks < 4 && 512 / layout_divide_up((blocks + 1) * warps, 4) / 8 * 8 >= sums + 40) blocks++;
+    return blocks;
 }
 
-/* Otherwise the producer is a whole warpgroup, which gives its registers to the warpgroups that multiply. */
-LAYOUT_FUNCTION int matmul_wgmma_reallocates(layout_size sums, layout_size warpgroups)
+/* If one alone, the producer is a whole warpgroup, which gives its registers to the warpgroups that multiply. */
+LAYOUT_FUNCTION int matmul_wgmma_reallocates(layout_size blocks, layout_size warpgroups)
 {
-    return !matmul_wgmma_is_small(sums, warpgroups) && warpgroups > 1;
+    return blocks == 1 && warpgroups > 1;
 }
 
-LAYOUT_FUNCTION layout_size matmul_wgmma_threads(layout_size sums, layout_size warpgroups)
+LAYOUT_FUNCTION layout_size matmul_wgmma_threads(layout_size blocks, layout_size warpgroups)
 {
-    return 128 * warpgroups + (matmul_wgmma_reallocates(sums, warpgroups) ? 128 : 32);
+    return 128 * warpgroups + (matmul_wgmma_reallocates(blocks, warpgroups) ? 128 : 32);
 }
 
 #endif

@@ -104,10 +104,11 @@ TEST(test_coded)
 {
     static const struct matmul_device_case cases[] = {
         {{.rows = 1, .n = 1, .k = 8, .out_dtype = BF16}, {{64, 8, 128, 1, 2, 1, 1, 0, 1, 0}}},
-        {{.rows = 9, .n = 4104, .k = 1096, .out_dtype = BF16, .valid = 7}, {{128, 16, 256, 2, 3, 1, 1, 0, 8, 1}}},
+        {{.rows = 9, .n = 4104, .k = 1176, .out_dtype = BF16, .valid = 7}, {{128, 16, 256, 2, 3, 1, 1, 0, 8, 1}}},
         {{.rows = 16, .n = 688, .k = 2048, .out_dtype = BF16, .activation = SILU},
          {{64, 16, 256, 1, 4, 3, 1, 0, 8, 1}}},
         {{.rows = 33, .n = 1000, .k = 2056, .out_dtype = F32, .bias = BF16}, {{128, 24, 128, 1, 3, 2, 1, 0, 2, 1}}},
+        {{.rows = 60, .n = 1000, .k = 2048, .out_dtype = BF16}, {{256, 64, 256, 2, 2, 2, 1, 0, 2, 1}}},
         {{.rows = 64, .n = 700, .k = 1152, .out_dtype = F32, .residual = true}, {{128, 64, 128, 2, 3, 1, 2, 1, 1, 1}}},
         {{.rows = 300, .n = 650, .k = 328, .out_dtype = F32, .residual = true}, {{192, 32, 128, 3, 3, 1, 1, 1, 4, 1}}},
         /* Five tiles of W for pairs of blocks: the last block has none; both kinds of sums. */
@@ -124,7 +125,7 @@ TEST(test_coded_candidates)
 {
     static const struct matmul_device_problem problems[] = {
         {.rows = 1, .n = 4096, .k = 4096, .out_dtype = F32, .residual = true},
-        {.rows = 16, .n = 2064, .k = 2056, .out_dtype = BF16, .activation = SILU},
+        {.rows = 16, .n = 2064, .k = 2040, .out_dtype = BF16, .activation = SILU},
         {.rows = 64, .n = 6144, .k = 4096, .out_dtype = BF16},
         {.rows = 500, .n = 3080, .k = 1032, .out_dtype = F32, .residual = true},
     };

@@ -107,7 +107,7 @@ def wgmmas():
         warpgroups = 1 + i // 4 % 2
         rows, tile = [(9, 16), (5, 8), (70, 64), (40, 32)][i % 4]
         yield wgmma(DTYPE=encoding, ROWS=rows, VALID=rows - i % 3, TILE_M=tile, N=[72, 130, 64][i % 3], K=[136, 392, 264][i % 3],
-                    TILE_K=[128, 256][i % 2], TILE_N=64 * warpgroups * (1 + i % 3 // 2), WARPGROUPS=warpgroups, HAS_BIAS=i % 2,
+                    TILE_K=256 if i % 2 and i % 3 < 2 else 128, TILE_N=64 * warpgroups * (1 + i % 3 // 2), WARPGROUPS=warpgroups, HAS_BIAS=i % 2,
                     HAS_RESIDUAL=i % 3 // 2, PERSISTENT=1)
     yield wgmma(DTYPE=19, ROWS=20, N=96, K=264, EPILOGUE=1, HAS_BIAS=1)
     yield wgmma(DTYPE=27, ROWS=20, N=96, K=264, EPILOGUE=1)

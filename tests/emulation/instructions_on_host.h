@@ -56,6 +56,8 @@ static void named_barrier(int id, int threads) { meet(running->named[id], thread
 static void barrier_arrive_at(u32, u32) { abort(); }
 static void barrier_arrive_cluster(u32) { abort(); }
 static void barrier_wait_cluster(u32, u32) { abort(); }
+static void cluster_arrive() { abort(); }
+static void cluster_wait() { abort(); }
 static void cluster_sync() { abort(); }
 static void cluster_arrive_aligned() { abort(); }
 static void cluster_wait_aligned() { abort(); }
