@@ -47,10 +47,11 @@ static bool open_checkpoint(struct build *build, struct status *status)
 static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct status *status)
 {
     const struct build_options *options = build->options;
+    const enum encoding_id compute = options->compute;
     bool cuda = build->target == TARGET_CUDA;
-    if (!build_make_graph(build, &build->decode, build->target, PLAN_DECODE, false, status) ||
-        (cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, true, status)) ||
-        !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, false, status))
+    if (!build_make_graph(build, &build->decode, build->target, PLAN_DECODE, false, compute, status) ||
+        (cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, true, compute, status)) ||
+        !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, false, compute, status))
         return false;
     const enum dtype own = build->checkpoint.config.dtype;
     if (build->has_weights

@@ -138,11 +138,11 @@ bool build_cuda_open(struct build *build, struct status *status)
             "--dtype: the cuda target has bf16 and fp16 matrices, and codes (int8, int4, fp8, mxfp4, nvfp4); "
             "found %s",
             encoding_label(options->types.matrices));
-    if (options->compute && options->compute != build_half_dtype(build))
+    if (options->compute && (int)options->compute != (int)build_half_dtype(build))
         return status_fail(
             status, STATUS_USAGE,
             "--compute: products of this engine for GPUs are of %s, as its matrices (--dtype) say, found %s",
-            dtype_name(build_half_dtype(build)), dtype_name(options->compute));
+            dtype_name(build_half_dtype(build)), encoding_label(options->compute));
     if (options->kv_dtype && options->kv_dtype != ENCODING_BF16 && options->kv_dtype != ENCODING_F16)
         return status_fail(status, STATUS_USAGE, "--kv-dtype: the cuda target has bf16 and fp16 KV caches, found %s",
                            encoding_label(options->kv_dtype));

@@ -30,11 +30,14 @@ enum dtype build_half_dtype(const struct build *build)
 }
 
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
-                      bool small_batch, struct status *status)
+                      bool small_batch, enum encoding_id rounds_to, struct status *status)
 {
     graph_init(graph, &build->checkpoint.config, kind);
     graph->target = target;
-    graph->compute_dtype = target == TARGET_CPU ? build->options->compute : build_half_dtype(build);
+    if (target == TARGET_CPU)
+        graph->rounds_to = rounds_to;
+    else
+        graph->compute_dtype = build_half_dtype(build);
     graph->small_batch = small_batch;
     graph->ranks = build->options->gpus;
     if (graph->ranks > 1) graph->rank_config = &build->rank_config;

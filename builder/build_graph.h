@@ -10,8 +10,9 @@
  * only where there are no tensors. */
 enum dtype build_half_dtype(const struct build *build);
 
-/* Imports the model for a target, the build's or the CPU, and runs the passes. */
+/* Imports the model for a target, the build's or the CPU, and runs the passes. `rounds_to`: what matmuls of the CPU round activations
+ * to, as graph.h says. */
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
-                      bool small_batch, struct status *status);
+                      bool small_batch, enum encoding_id rounds_to, struct status *status);
 
 #endif

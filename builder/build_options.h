@@ -26,7 +26,8 @@ struct build_options {
     struct weight_types types; /* CUDA: matrices without codes are all BF16 or, where none has codes, all F16 */
     const char *calibrate;     /* file of text, or "self": text that the model draws; NULL: no calibration */
     bool no_accuracy;          /* do not measure what weights of fewer bits cost */
-    enum dtype compute;        /* CPU: to what matmuls round activations, BF16 or F32 (DTYPE_NONE: likewise) */
+    enum encoding_id
+        compute; /* CPU: to what matmuls round activations: BF16, INT8_G32, or F32 (ENCODING_NONE: likewise) */
     enum encoding_id kv_dtype; /* ENCODING_NONE: F32 on the CPU, that of the matrices on a GPU */
     enum tune_level tune;
     const char *tuning_cache; /* NULL: memory only */

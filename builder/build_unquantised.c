@@ -78,10 +78,11 @@ static bool lower_on_cpu(const struct build *build, struct cpu_model *model, str
     return true;
 }
 
-/* The file has the engine's name and `suffix`. `calibration`: of the same weights; NULL: none. */
+/* The file has the engine's name and `suffix`. `rounds_to`: as of build_make_graph. `calibration`: of the same weights; NULL:
+ * none. */
 static bool cpu_model_open(struct build *build, struct cpu_model *model, const char *suffix,
-                           const struct weight_types *types, const struct calibration *calibration,
-                           struct status *status)
+                           const struct weight_types *types, enum encoding_id rounds_to,
+                           const struct calibration *calibration, struct status *status)
 {
     char *path = NULL;
     if (asprintf(&path, "%s.%s", build->options->output, suffix) < 0)
@@ -89,7 +90,7 @@ static bool cpu_model_open(struct build *build, struct cpu_model *model, const c
     model->manifest = build->manifest;
     model->writer = engine_writer_begin(path, status);
     free(path);
-    if (!model->writer || !build_make_graph(build, &model->graph, TARGET_CPU, PLAN_DECODE, false, status) ||
+    if (!model->writer || !build_make_graph(build, &model->graph, TARGET_CPU, PLAN_DECODE, false, rounds_to, status) ||
         !bind_weights(&model->graph, &build->checkpoint, types, status) ||
         !plan_weights(&model->graph, &model->manifest.weights_bytes, status))
         return false;
@@ -114,7 +115,7 @@ static bool open_unquantised(struct build *build, struct status *status)
     build_unquantised_close(build);
     struct unquantised *own = build->unquantised = calloc(1, sizeof *own);
     if (!own) return status_fail(status, STATUS_MACHINE, "out of memory");
-    return cpu_model_open(build, &own->model, "unquantised", &as_in_checkpoint, NULL, status) &&
+    return cpu_model_open(build, &own->model, "unquantised", &as_in_checkpoint, ENCODING_F32, NULL, status) &&
            has_same_weights(&own->model.graph, &build->decode, status);
 }
 
@@ -205,7 +206,9 @@ static bool open_quantised(struct build *build, const uint8_t *weights, struct a
     const struct calibration *calibration = own->calibration.matrices ? &own->calibration : NULL;
     *model = (struct accuracy_model){&build->manifest, plan_to_measure(build), weights};
     if (build->target == TARGET_CPU) return true;
-    if (!cpu_model_open(build, &own->coded, "quantised", &build->options->types, calibration, status)) return false;
+    if (!cpu_model_open(build, &own->coded, "quantised", &build->options->types, build->options->compute, calibration,
+                        status))
+        return false;
     *model = view_of(&own->coded);
     return true;
 }
@@ -213,7 +216,8 @@ static bool open_quantised(struct build *build, const uint8_t *weights, struct a
 bool build_find_accuracy(struct build *build, const uint8_t *weights, struct status *status)
 {
     struct accuracy_model quantised;
-    if (build->options->no_accuracy || !has_new_codes(&build->decode)) return true;
+    const bool differs = has_new_codes(&build->decode) || build->options->compute == ENCODING_INT8_G32;
+    if (build->options->no_accuracy || !differs) return true;
     progress_stage(&build->progress, "accuracy");
     bool ok = open_unquantised(build, status) && open_quantised(build, weights, &quantised, status);
     struct unquantised *own = build->unquantised;

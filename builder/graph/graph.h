@@ -67,11 +67,10 @@ struct graph {
     const struct model_config *rank_config; /* borrowed; with one rank NULL */
     uint32_t ranks;                         /* 1, or what pass_shard splits the model into */
     enum plan_kind kind;
-    enum engine_target target; /* TARGET_CPU unless the builder says otherwise */
-    enum dtype
-        compute_dtype; /* CUDA: dtype of matrices without codes and of 16-bit values, F16 or BF16; CPU: BF16: matmuls round
-                                  activations to it */
-    bool small_batch; /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
+    enum engine_target target;  /* TARGET_CPU unless the builder says otherwise */
+    enum dtype compute_dtype;   /* CUDA: dtype of matrices without codes and of 16-bit values, F16 or BF16 */
+    enum encoding_id rounds_to; /* CPU: what matmuls round activations to, BF16 or INT8_G32; else they do not */
+    bool small_batch;           /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
     struct graph_node *nodes;
     int node_count, node_capacity;
     struct graph_value *values;

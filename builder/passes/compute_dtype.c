@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CPU: matmuls round activations to the graph's compute_dtype. */
+/* CPU: matmuls round activations to what the graph says. */
 #include "builder/passes/pass.h"
 #include "kernels/matmul/matmul.h"
 
 static void set_compute_dtype(struct graph *graph, struct graph_index *index, int node)
 {
     (void)index;
-    graph->nodes[node].params[MATMUL_COMPUTE_DTYPE] = DTYPE_BF16;
+    graph->nodes[node].params[MATMUL_COMPUTE_DTYPE] = graph->rounds_to;
 }
 
 static bool run(struct graph *graph, struct status *status)
 {
-    return graph->compute_dtype != DTYPE_BF16 || pass_visit(graph, OP_MATMUL, set_compute_dtype, status);
+    const bool rounds = graph->rounds_to == ENCODING_BF16 || graph->rounds_to == ENCODING_INT8_G32;
+    return !rounds || pass_visit(graph, OP_MATMUL, set_compute_dtype, status);
 }
 
 const struct pass pass_compute_dtype = {

@@ -33,7 +33,8 @@ static enum cpu_isa detect(void)
     if ((ebx & avx512) != avx512 || (states & ZMM_STATES) != ZMM_STATES) return CPU_AVX2;
 
     enum { AVX512_BF16 = 1 << 5 }; /* leaf 7, subleaf 1, eax */
-    if (subleaves < 1 || !__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) return CPU_AVX512;
+    /* Every processor with BF16 has VNNI; CPU_AVX512BF16 stands for both. */
+    if (subleaves < 1 || !(ecx & bit_AVX512VNNI) || !__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) return CPU_AVX512;
     return eax & AVX512_BF16 ? CPU_AVX512BF16 : CPU_AVX512;
 }
 #else

@@ -45,7 +45,7 @@ enum matmul_param {
     MATMUL_EPS_BITS, /* bits of a float32 >= 0 */
     MATMUL_INPUT_DTYPE,
     MATMUL_SCALE_BITS,    /* bits of a float32 above 0; 1 with a gate */
-    MATMUL_COMPUTE_DTYPE, /* CPU: F32, or BF16: x is rounded to bf16 before it is multiplied */
+    MATMUL_COMPUTE_DTYPE, /* CPU: F32, or what x is rounded to before it is multiplied (matmul_round): BF16, INT8_G32 */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
     /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and
      * activations that it multiplies: at most 24 with AVX-512 (of 32 registers), 6 with AVX2 (two registers each, of
@@ -83,6 +83,23 @@ enum { MATMUL_REVISION = 1 };
 extern const struct op_descriptor op_matmul;
 
 uint64_t matmul_workspace_bytes(uint64_t rows, uint64_t k); /* room for every instruction set */
+
+/* INT8_G32 as MATMUL_COMPUTE_DTYPE: each 32 k of a row of x, from k = 0 on, become 32 integers of -127 to 127 times a float32
+ * scale, the largest magnitude / 127. */
+enum { MATMUL_INT8_BLOCK = 32 };
+
+/* The scale of a block from the bits of its largest magnitude; returns what its elements are multiplied by before they are rounded to
+ * the nearest integer, of two the even one. A block with an element that is not finite has the scale NaN, one with none of
+ * 2^-100 or more has 0. */
+static inline float matmul_int8_scale(uint32_t largest, float *scale)
+{
+    const float value = float_from_bits(largest);
+    *scale = largest >= 0x7f800000u ? float_from_bits(0x7fc00000u) : value < 0x1p-100f ? 0 : value / 127;
+    return *scale > 0 ? 127 / value : 0;
+}
+
+/* `count` elements of a row of x, from a multiple of MATMUL_INT8_BLOCK on, as they are multiplied. `out` may be x. */
+void matmul_round(const float *x, int64_t count, enum encoding_id compute, float *out);
 
 /* Why tunables (params[MATMUL_FIRST_TUNABLE...]) are illegal for this problem and instruction set, NULL if legal.
  * The runtime accepts any tunables that are legal for some instruction set and clamps the register tile to what its

@@ -272,6 +272,7 @@ MATMUL_TILES_24(DEFINE_PAIRS, pairs)
 static const struct matmul_kernels split_kernels = {
     .isa = CPU_AVX512BF16,
     .pair_units = 2,
+    .block_k = 2,
     .prepare = prepare_split,
     .finish = matmul_finish_avx512,
     .tiles = {MATMUL_TILES_24(LIST_TILE, split)},
@@ -280,6 +281,7 @@ static const struct matmul_kernels split_kernels = {
 static const struct matmul_kernels pair_kernels = {
     .isa = CPU_AVX512BF16,
     .pair_units = 1,
+    .block_k = 2,
     .prepare = prepare_pairs,
     .finish = matmul_finish_avx512,
     .tiles = {MATMUL_TILES_24(LIST_TILE, pairs)},
@@ -288,7 +290,9 @@ static const struct matmul_kernels pair_kernels = {
 void matmul_run_avx512bf16(const struct op_call *call, struct team_member *member)
 {
     const enum encoding_id encoding = (enum encoding_id)call->params[MATMUL_DTYPE];
-    if (encoding != ENCODING_BF16 && encoding_find(encoding)->bits != 4)
+    if (call->params[MATMUL_COMPUTE_DTYPE] == ENCODING_INT8_G32) {
+        if (!matmul_run_int8(call, member)) matmul_run_avx512(call, member);
+    } else if (encoding != ENCODING_BF16 && encoding_find(encoding)->bits != 4)
         matmul_run_avx512(call, member);
     else
         matmul_loop(call, member, call->params[MATMUL_COMPUTE_DTYPE] == DTYPE_BF16 ? &pair_kernels : &split_kernels);

@@ -61,7 +61,7 @@ static void decode(const struct op_call *call, struct matmul_problem *problem)
         .weights_kind = weights_kind(params[MATMUL_DTYPE]),
         .activation = (enum activation)params[MATMUL_EPILOGUE],
         .scale = op_float_param(params, MATMUL_SCALE_BITS),
-        .rounds = params[MATMUL_COMPUTE_DTYPE] == DTYPE_BF16,
+        .compute = (enum encoding_id)params[MATMUL_COMPUTE_DTYPE],
         .bias_dtype = (enum dtype)params[MATMUL_BIAS_DTYPE],
         .x = call->operands[MATMUL_X],
         .weights = call->operands[MATMUL_W],
@@ -118,22 +118,27 @@ static void prepare_float(const float *x, int64_t k, int64_t rows, int64_t first
     }
 }
 
-static void prepare_rounded(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
+static void prepare_rounded(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last,
+                            enum encoding_id compute, float *to)
 {
-    float *to = out;
-    for (int64_t row = 0; row < rows; row++) {
-        const float *from = x + row * k;
-        for (int64_t i = first; i < last; i++) to[i * rows + row] = bf16_to_float(bf16_from_float(from[i]));
-    }
+    float values[MATMUL_INT8_BLOCK];
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t block = first; block < last; block += MATMUL_INT8_BLOCK) {
+            const int64_t count = smaller(last - block, MATMUL_INT8_BLOCK);
+            matmul_round(x + row * k + block, count, compute, values);
+            for (int64_t i = 0; i < count; i++) to[(block + i) * rows + row] = values[i];
+        }
 }
 
 static void prepare_group(const struct matmul_problem *problem, const struct matmul_kernels *kernels, int64_t row,
                           int64_t rows, int64_t first, int64_t last, float *activations)
 {
     float *group = activations + row * problem->activation_depth;
-    matmul_prepare *prepare = problem->rounds ? prepare_rounded : prepare_float;
-    (kernels->prepare ? kernels->prepare : prepare)(problem->x + row * problem->k, problem->k, rows, first, last,
-                                                    group);
+    const float *x = problem->x + row * problem->k;
+    if (!kernels->prepare && problem->compute != ENCODING_F32)
+        prepare_rounded(x, problem->k, rows, first, last, problem->compute, group);
+    else
+        (kernels->prepare ? kernels->prepare : prepare_float)(x, problem->k, rows, first, last, group);
 }
 
 static void prepare_private(const struct matmul_problem *problem, const struct blocking *blocking,
@@ -230,14 +235,18 @@ void matmul_loop(const struct op_call *call, struct team_member *member, const s
     struct blocking blocking;
     decode(call, &problem);
     if (problem.rows <= 0) return;
-    problem.activation_depth = kernels->pair_units ? (problem.k + 1) / 2 * kernels->pair_units : problem.k;
+    problem.activation_depth = problem.k;
+    if (kernels->pair_units) {
+        const int64_t blocks = (problem.k + kernels->block_k - 1) / kernels->block_k;
+        problem.activation_depth = blocks * kernels->block_k / 2 * kernels->pair_units;
+    }
     plan_blocking(call->params, &problem, kernels->isa, &blocking);
     int64_t threads = call->params[MATMUL_THREADS];
     bool works = threads == 0 || member->index < threads;
 
     const float *activations = problem.x;
     /* Single rows in float form are x itself. */
-    if (kernels->pair_units || problem.rounds || (problem.rows > 1 && blocking.tile_rows > 1)) {
+    if (kernels->pair_units || problem.compute != ENCODING_F32 || (problem.rows > 1 && blocking.tile_rows > 1)) {
         if (problem.rows * problem.activation_depth <= PRIVATE_BYTES / (int64_t)sizeof(float)) {
             if (works) prepare_private(&problem, &blocking, kernels, scratch->activations);
             activations = scratch->activations;

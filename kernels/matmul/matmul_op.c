@@ -47,7 +47,7 @@ static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
     [MATMUL_EPS_BITS] = {"eps_bits", 13, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
     [MATMUL_INPUT_DTYPE] = {"input_dtype", 14, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_X, .fallback = DTYPE_F32},
     [MATMUL_SCALE_BITS] = OP_SCALE_PARAM(OP_LATER_PARAM_ID),
-    [MATMUL_COMPUTE_DTYPE] = {"compute_dtype", OP_LATER_PARAM_ID + 1, PARAM_DTYPE, PARAM_OF_NODE,
+    [MATMUL_COMPUTE_DTYPE] = {"compute_dtype", OP_LATER_PARAM_ID + 1, PARAM_ENCODING, PARAM_OF_NODE,
                               .fallback = DTYPE_F32},
 };
 static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
@@ -78,6 +78,9 @@ static const char *illegal(const int64_t *params)
 {
     struct panel_form form;
     if (!panel_form(params[MATMUL_DTYPE], &form)) return op_no_kernel(form.encoding, "dtype");
+    const int64_t compute = params[MATMUL_COMPUTE_DTYPE];
+    if (!encoding_is_plain((enum encoding_id)compute) && compute != ENCODING_INT8_G32)
+        return op_no_kernel(encoding_find(compute), "compute_dtype");
     if (!matmul_is_gated(params)) return NULL;
     if (params[MATMUL_HAS_RESIDUAL]) return "a residual with a gate";
     if (params[MATMUL_SCALE_BITS] != OP_FLOAT_ONE_BITS) return "a scale with a gate";

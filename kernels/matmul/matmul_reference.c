@@ -17,18 +17,15 @@ static double dot(const struct op_call *call, int64_t row, int64_t n)
     const int64_t *params = call->params;
     const uint64_t k_count = (uint64_t)params[MATMUL_K];
     const float *x = (const float *)call->operands[MATMUL_X] + row * params[MATMUL_K];
-    const bool rounds = params[MATMUL_COMPUTE_DTYPE] == DTYPE_BF16;
-    float weights[PART];
+    float weights[PART], values[PART];
     double sum = 0;
     struct panel_form form;
     panel_form(params[MATMUL_DTYPE], &form);
     for (uint64_t first = 0; first < k_count; first += PART) {
         const uint64_t count = k_count - first < PART ? k_count - first : PART;
         panel_read(&form, call->operands[MATMUL_W], (uint64_t)n, k_count, first, count, weights);
-        for (uint64_t i = 0; i < count; i++) {
-            const float value = rounds ? bf16_to_float(bf16_from_float(x[first + i])) : x[first + i];
-            sum += (double)value * (double)weights[i];
-        }
+        matmul_round(x + first, (int64_t)count, (enum encoding_id)params[MATMUL_COMPUTE_DTYPE], values);
+        for (uint64_t i = 0; i < count; i++) sum += (double)values[i] * (double)weights[i];
     }
     const void *bias = call->operands[MATMUL_BIAS];
     if (bias) sum += element(bias, (enum dtype)params[MATMUL_BIAS_DTYPE], (uint64_t)n);

@@ -194,7 +194,8 @@ static void check_problem(int64_t rows, int64_t n, int64_t k, enum encoding_id e
     struct test_case launch;
     launch_create(&launch, rows, n, k, encoding, activation, bias_dtype, residual);
     if (activation == ACTIVATION_NONE && random_below(2)) launch.params[MATMUL_SCALE_BITS] = test_float_bits(0.22f);
-    if (random_below(4) == 0) launch.params[MATMUL_COMPUTE_DTYPE] = DTYPE_BF16;
+    static const enum encoding_id computes[] = {ENCODING_BF16, ENCODING_INT8_G32};
+    if (random_below(3) == 0) launch.params[MATMUL_COMPUTE_DTYPE] = computes[random_below(2)];
     int64_t valid_rows = random_below(4) == 0 ? random_below(rows + 1) : rows;
     set_valid_rows(&launch, valid_rows);
     size_t out_bytes = launch.buffers[MATMUL_OUT].bytes;
@@ -461,6 +462,56 @@ TEST(test_special_values)
     test_case_close(&launch);
 }
 
+/* Activations as int8: what a block of 32 becomes, by hand, with weights of 1. */
+TEST(test_int8_activations)
+{
+    enum { ROWS = 6, N = 48, K = 72 };
+    static const enum encoding_id encodings[] = {ENCODING_F32, ENCODING_INT4_G32, ENCODING_INT8_G32,
+                                                 ENCODING_INT8_CHANNEL};
+    for (size_t e = 0; e < sizeof encodings / sizeof *encodings; e++) {
+        const enum encoding_id encoding = encodings[e];
+        struct test_case launch;
+        launch_create(&launch, ROWS, N, K, encoding, ACTIVATION_NONE, DTYPE_NONE, false);
+        launch.params[MATMUL_COMPUTE_DTYPE] = ENCODING_INT8_G32;
+        float *x = launch.call.operands[MATMUL_X], *weights = launch.call.operands[MATMUL_W];
+        const float *out = launch.call.operands[MATMUL_OUT];
+        if (encoding == ENCODING_F32) {
+            for (int i = 0; i < N * K; i++) weights[i] = 1;
+        } else {
+            uint8_t codes[K];
+            float scales[K];
+            struct panel_form form;
+            assert_true(panel_form(encoding, &form));
+            memset(weights, 0, launch.buffers[MATMUL_W].bytes);
+            memset(codes, encoding == ENCODING_INT4_G32 ? 9 : 1, sizeof codes);
+            for (int i = 0; i < K; i++) scales[i] = 1;
+            for (uint64_t n = 0; n < N; n++)
+                panel_pack_coded(&form, &(struct coded_row){codes, scales, NULL, 1}, n % PANEL_ROWS, K,
+                                 (uint8_t *)weights + n / PANEL_ROWS * panel_bytes(K, encoding));
+        }
+        memset(x, 0, ROWS * K * sizeof *x);
+        x[0 * K + 3] = 127, x[0 * K + 4] = 0.5f, x[0 * K + 5] = 1.5f, x[0 * K + 31] = -126.5f; /* 127 + 0 + 2 - 126 */
+        x[1 * K + 32] = -254, x[1 * K + 33] = 1, x[1 * K + 71] = 5;                            /* -254 + 0 + 5 */
+        x[2 * K + 40] = INFINITY;
+        x[3 * K + 70] = NAN;
+        for (int k = 0; k < K; k++) x[4 * K + k] = 0x1p-101f;
+        for (int k = 0; k < K; k++) x[5 * K + k] = 0x1p-100f;
+        for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+            if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+            randomize_tunables(&launch);
+            launch_run(&launch, (enum cpu_isa)isa, team);
+            for (int n = 0; n < N; n++) {
+                assert_true(out[0 * N + n] == 3);
+                assert_true(fabsf(out[1 * N + n] + 249) <= 1e-4f);
+                assert_true(isnan(out[2 * N + n]) && isnan(out[3 * N + n]));
+                assert_true(out[4 * N + n] == 0);
+                assert_true(fabsf(out[5 * N + n] - K * 0x1p-100f) <= 1e-5f * K * 0x1p-100f);
+            }
+        }
+        test_case_close(&launch);
+    }
+}
+
 /* silu over the whole range of gates, each within a few units in the last place. */
 TEST(test_silu)
 {
@@ -535,6 +586,8 @@ TEST(hostile_params)
         {MATMUL_COMPUTE_DTYPE, DTYPE_F16, "compute_dtype"},
         {MATMUL_COMPUTE_DTYPE, DTYPE_NONE, "compute_dtype"},
         {MATMUL_COMPUTE_DTYPE, ENCODING_INT4_G32, "compute_dtype"},
+        {MATMUL_COMPUTE_DTYPE, ENCODING_INT8_CHANNEL, "compute_dtype"},
+        {MATMUL_COMPUTE_DTYPE, DTYPE_I8, "compute_dtype"},
         {MATMUL_SCALE_BITS, 0, "scale_bits"},
         {MATMUL_SCALE_BITS, -1, "scale_bits"},
         {MATMUL_SCALE_BITS, OP_FLOAT_MAX_BITS + 1, "scale_bits"},

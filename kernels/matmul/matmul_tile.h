@@ -7,7 +7,8 @@
  * `rows` rows, so that a tile reads them as one stream:
  *   float form: f32[k][rows]
  *   split form: {hi, lo}[k / 2][rows], hi and lo each two bf16 for k and k + 1 (0 beyond K)
- *   pair form:  two bf16 [k / 2][rows], for k and k + 1 (0 beyond K) */
+ *   pair form:  two bf16 [k / 2][rows], for k and k + 1 (0 beyond K)
+ *   int8 form:  blocks of 32 k, each 16 units of 4 bytes for each row: matmul_int8_avx512bf16.c */
 #ifndef KERNELS_MATMUL_MATMUL_TILE_H
 #define KERNELS_MATMUL_MATMUL_TILE_H
 
@@ -53,7 +54,7 @@ struct matmul_problem {
     enum dtype bias_dtype;
     const float *x;
     int64_t activation_depth; /* units of 4 bytes that the activations of a row take */
-    bool rounds;              /* activations to bf16 */
+    enum encoding_id compute; /* to what activations are rounded; F32: they are not */
     const unsigned char *weights;
     size_t panel_bytes;
     float *out;
@@ -75,9 +76,10 @@ typedef void matmul_prepare(const float *x, int64_t k, int64_t rows, int64_t fir
 
 struct matmul_kernels {
     enum cpu_isa isa;
-    int pair_units; /* units of 4 bytes for a pair of k: 2 in split form, 1 in pair form; 0: float form */
+    int pair_units; /* units of 4 bytes for a pair of k: 2 in split form, 1 in pair and int8 form; 0: float form */
+    int block_k;    /* other than float form: activations are padded to a multiple of so many k */
     /* Writes k in [first, last) of a group of `rows` rows; `first` is even, and `last` too unless it is K. `out` is the
-     * group's start. NULL: float form. */
+     * group's start. NULL: float form. int8 form: `first` is a multiple of 32. */
     matmul_prepare *prepare;
     void (*finish)(const struct matmul_finish_call *call);
     matmul_tile *tiles[MATMUL_WEIGHTS_COUNT][MATMUL_MAX_TILE_PANELS + 1][MATMUL_MAX_TILE_ROWS + 1];
@@ -104,6 +106,9 @@ typedef void matmul_add_group(const struct matmul_tile_call *call, const unsigne
 /* The epilogue and the end of a group in AVX-512 vectors, for every instruction set that has them. */
 void matmul_finish_avx512(const struct matmul_finish_call *call);
 matmul_add_group matmul_add_group_avx512;
+
+/* Runs a launch whose activations are rounded to int8; false: it has no code for such weights. */
+bool matmul_run_int8(const struct op_call *call, struct team_member *member);
 
 op_run matmul_run_portable;
 op_run matmul_run_avx2;

@@ -242,15 +242,24 @@ class OwnCodes(ReferenceTest):
         self.assertIn("matrices", output([ENGINFO, self.engine(["int4"])]))
 
     def test_rounded_activations(self):
-        """--compute bf16: less exact than float32, exact enough for the same tokens."""
-        engine = build_engine(FABLES, "--compute", "bf16")
-        largest = 0
-        for case in self.cases:
-            _, (row,) = self.logits(engine, case["ids"])
-            self.check_logits(row, case["logits"], 0.25, "--compute bf16")
-            largest = max(largest, max(abs(a - b) for a, b in zip(row, case["logits"])))
-        self.assertGreater(largest, 1e-3, "nothing is rounded")
-        output([ENGRUN, engine, "--selftest"])
+        """--compute bf16, int8: less exact than float32, exact enough for the same tokens."""
+        for compute, tolerance in (("bf16", 0.25), ("int8", 0.5)):
+            engine = build_engine(FABLES, "--compute", compute)
+            largest = 0
+            for case in self.cases:
+                _, (row,) = self.logits(engine, case["ids"])
+                self.check_logits(row, case["logits"], tolerance, f"--compute {compute}")
+                largest = max(largest, max(abs(a - b) for a, b in zip(row, case["logits"])))
+            self.assertGreater(largest, 1e-3, "nothing is rounded")
+            output([ENGRUN, engine, "--selftest"])
+
+    def test_rounded_activations_count_as_divergence(self):
+        def divergence(*flags):
+            engine = build_engine(FABLES, "--dtype", "int8", *flags)
+            return output_json([ENGINFO, engine, "--json"])["manifest"]["extra"]["accuracy"]["kl"]
+        exact, rounded = divergence(), divergence("--compute", "int8")
+        self.assertGreater(rounded, exact)
+        self.assertLess(rounded, 0.01)
 
     def test_refusals(self):
         for flags, words, rc in ((["--group", "32"], "--group: only with --dtype int4 or int8", 2),

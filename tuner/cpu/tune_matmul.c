@@ -37,7 +37,8 @@ void matmul_tuning_key(const int64_t *params, const struct machine *machine, cha
              params[MATMUL_N], params[MATMUL_K], encoding_label(params[MATMUL_DTYPE]),
              activation_name(params[MATMUL_EPILOGUE]), params[MATMUL_HAS_BIAS], params[MATMUL_HAS_RESIDUAL]);
     const size_t used = strlen(key);
-    if (params[MATMUL_COMPUTE_DTYPE] == DTYPE_BF16) snprintf(key + used, TUNING_KEY_BYTES - used, " compute=BF16");
+    if (params[MATMUL_COMPUTE_DTYPE] != DTYPE_F32)
+        snprintf(key + used, TUNING_KEY_BYTES - used, " compute=%s", encoding_label(params[MATMUL_COMPUTE_DTYPE]));
 }
 
 double matmul_model_us(const int64_t *params, const struct machine *machine)
