@@ -113,11 +113,15 @@ VEC_INLINE void attention_pack_keys(struct attention_scratch *scratch, int64_t h
                 for (int i = 0; i < VEC_WIDTH; i++)
                     rows[i] = vec_load_codes(scratch->keys[token + i], d, VEC_WIDTH, encoding);
             } else {
-#pragma GCC unroll 16
+                /* An array of its own and a loop that stays one: unrolled, its branches were half of this function. */
+                vec edge[VEC_WIDTH];
+#pragma GCC unroll 1
                 for (int i = 0; i < VEC_WIDTH; i++) {
                     bool exists = token + i >= low && token + i < high;
-                    rows[i] = exists ? vec_load_codes(scratch->keys[token + i], d, head_dim - d, encoding) : vec_set(0);
+                    edge[i] = exists ? vec_load_codes(scratch->keys[token + i], d, head_dim - d, encoding) : vec_set(0);
                 }
+#pragma GCC unroll 16
+                for (int i = 0; i < VEC_WIDTH; i++) rows[i] = edge[i];
             }
             vec_transpose(rows);
             float *to = scratch->packed + d * chunk + token - first;

@@ -27,15 +27,17 @@ typedef uint32_t word_vector __attribute__((vector_size(32)));
 typedef int32_t integer_vector __attribute__((vector_size(32)));
 
 /* The code in the low bits of 2^23: a float of 2^23 + code. */
-static inline vec vec_int4(const void *from, const int place)
+static inline vec vec_int4(const void *from, const int place, vec table)
 {
+    (void)table;
     const word_vector codes = (word_vector)_mm256_loadu_si256(from) >> MATMUL_NIBBLE_SHIFT(place) & 15;
     return (vec)(codes | 0x4b000000u) - (0x1p23f + 8);
 }
 
 /* A permutation looks only at the three lowest bits of each index: the magnitude. */
-static inline vec vec_e2m1(const void *from, const int place)
+static inline vec vec_e2m1(const void *from, const int place, vec table)
 {
+    (void)table;
     const vec magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
     const word_vector codes = (word_vector)_mm256_loadu_si256(from) >> MATMUL_NIBBLE_SHIFT(place);
     const word_vector signs = (codes << 28) & 0x80000000u;
@@ -57,6 +59,12 @@ static inline vec vec_e4m3(const void *from)
 static inline vec vec_e8m0(const void *from)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from)), 23));
+}
+
+static inline vec vec_table(const enum encoding_code code)
+{
+    (void)code;
+    return (vec){0};
 }
 
 #include "kernels/matmul/matmul_kernels.h"

@@ -261,10 +261,10 @@ MATMUL_INLINE void tile_nibbles(const struct matmul_tile_call *call, const int p
     }
 #define DEFINE_SPLIT(PANELS, ROWS, NAME) DEFINE_TILE(PANELS, ROWS, NAME, 2)
 #define DEFINE_PAIRS(PANELS, ROWS, NAME) DEFINE_TILE(PANELS, ROWS, NAME, 1)
-#define LIST_TILE(PANELS, ROWS, NAME)                                       \
-    [MATMUL_WEIGHTS_BF16][PANELS][ROWS] = NAME##_##PANELS##x##ROWS,         \
-    [MATMUL_WEIGHTS_INT4][PANELS][ROWS] = NAME##_nibbles_##PANELS##x##ROWS, \
-    [MATMUL_WEIGHTS_E2M1][PANELS][ROWS] = NAME##_nibbles_##PANELS##x##ROWS,
+#define LIST_TILE(PANELS, ROWS, NAME)                                    \
+    MATMUL_TILE_AT(PANELS, ROWS, BF16, NAME##_##PANELS##x##ROWS)         \
+    MATMUL_TILE_AT(PANELS, ROWS, INT4, NAME##_nibbles_##PANELS##x##ROWS) \
+    MATMUL_TILE_AT(PANELS, ROWS, E2M1, NAME##_nibbles_##PANELS##x##ROWS)
 
 MATMUL_TILES_24(DEFINE_SPLIT, split)
 MATMUL_TILES_24(DEFINE_PAIRS, pairs)

@@ -95,7 +95,8 @@ MATMUL_INLINE void tile_int8(const struct matmul_tile_call *call, const int pane
     const int64_t group = form->group ? form->group : call->depth;
     const int line_k = nibbles ? 8 : 4, least = nibbles ? 8 : 128;
     const __m512i low = _mm512_set1_epi8(0x0f), sign = _mm512_set1_epi8(-128);
-    float group_sums[MATMUL_MAX_TILE_SUMS];
+    const float *from = form->group ? matmul_no_sums : call->sums;
+    float group_sums[MATMUL_MAX_TILE_SUMS], *to = form->group ? group_sums : call->sums;
     int place = 0;
     for (int64_t left = call->depth; left > 0; left -= group) {
         const int64_t depth = left < group ? left : group;
@@ -109,8 +110,7 @@ MATMUL_INLINE void tile_int8(const struct matmul_tile_call *call, const int pane
         for (int row = 0; row < rows; row++) {
             MATMUL_UNROLL
             for (int panel = 0; panel < panels; panel++)
-                sums[row][panel] = form->group ? _mm512_setzero_ps()
-                                               : _mm512_loadu_ps(call->sums + (row * panels + panel) * PANEL_ROWS);
+                sums[row][panel] = _mm512_loadu_ps(from + (row * panels + panel) * PANEL_ROWS);
         }
         for (int64_t k = 0; k < depth; k += MATMUL_INT8_BLOCK, x += BLOCK_UNITS * rows) {
             const int64_t count = depth - k < MATMUL_INT8_BLOCK ? depth - k : MATMUL_INT8_BLOCK;
@@ -133,7 +133,7 @@ MATMUL_INLINE void tile_int8(const struct matmul_tile_call *call, const int pane
                 add_four(exact, codes, words, panels, rows);
                 words += rows;
                 if (nibbles) {
-                    /* Loaded again: with the most sums there are no registers to keep them. */
+                    /* Loaded again: there are no registers to keep them. */
                     MATMUL_UNROLL
                     for (int panel = 0; panel < panels; panel++) {
                         const __m512i both = _mm512_loadu_si512(weights + (size_t)panel * panel_bytes);
@@ -155,7 +155,6 @@ MATMUL_INLINE void tile_int8(const struct matmul_tile_call *call, const int pane
                         _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact[row][panel]), _mm512_set1_ps(scale), sums[row][panel]);
             }
         }
-        float *to = form->group ? group_sums : call->sums;
         MATMUL_UNROLL
         for (int row = 0; row < rows; row++) {
             MATMUL_UNROLL
@@ -173,10 +172,10 @@ MATMUL_INLINE void tile_int8(const struct matmul_tile_call *call, const int pane
     {                                                                                \
         tile_int8(call, PANELS, ROWS, MATMUL_WEIGHTS_##KIND == MATMUL_WEIGHTS_INT4); \
     }
-#define LIST_TILE(PANELS, ROWS, KIND) [MATMUL_WEIGHTS_##KIND][PANELS][ROWS] = tile_##KIND##_##PANELS##x##ROWS,
+#define LIST_TILE(PANELS, ROWS, KIND) MATMUL_TILE_AT(PANELS, ROWS, KIND, tile_##KIND##_##PANELS##x##ROWS)
 
-MATMUL_TILES_24(DEFINE_TILE, INT4)
-MATMUL_TILES_24(DEFINE_TILE, INT8)
+MATMUL_TILES_12(DEFINE_TILE, INT4)
+MATMUL_TILES_12(DEFINE_TILE, INT8)
 
 static const struct matmul_kernels nibble_kernels = {
     .isa = CPU_AVX512BF16,
@@ -184,7 +183,7 @@ static const struct matmul_kernels nibble_kernels = {
     .block_k = MATMUL_INT8_BLOCK,
     .prepare = prepare_nibbles,
     .finish = matmul_finish_avx512,
-    .tiles = {MATMUL_TILES_24(LIST_TILE, INT4)},
+    .tiles = {MATMUL_TILES_12(LIST_TILE, INT4)},
 };
 
 static const struct matmul_kernels byte_kernels = {
@@ -193,7 +192,7 @@ static const struct matmul_kernels byte_kernels = {
     .block_k = MATMUL_INT8_BLOCK,
     .prepare = prepare_bytes,
     .finish = matmul_finish_avx512,
-    .tiles = {MATMUL_TILES_24(LIST_TILE, INT8)},
+    .tiles = {MATMUL_TILES_12(LIST_TILE, INT8)},
 };
 
 bool matmul_run_int8(const struct op_call *call, struct team_member *member)

@@ -8,9 +8,10 @@
  *   vec_bf16_even(pointer), vec_bf16_odd(pointer)
  *                                  first and second of each pair of bf16
  *   vec_f16(pointer)               f16 to f32
- *   vec_int4(pointer, place), vec_e2m1(pointer, place), vec_int8(pointer, place)
+ *   vec_int4(pointer, place, table), vec_e2m1(pointer, place, table), vec_int8(pointer, place)
  *                                  numbers of codes (int4: less 8) at a place from 0 on of a line of codes (panel.h), of as
  *                                  many rows as there are lanes, the first of which has its word at `pointer`
+ *   vec_table(code)                the table that vec_int4 and vec_e2m1 use, if they use one
  *   vec_e4m3(pointer)              numbers of consecutive e4m3 codes, times 2^-8
  *   vec_e8m0(pointer)              powers of two of consecutive e8m0 codes; 0 for code 0
  *
@@ -30,14 +31,15 @@ MATMUL_INLINE vec vec_load(const float *from) { return (vec)(*(const vec_unalign
 MATMUL_INLINE void vec_store(float *to, vec value) { *(vec_unaligned *)to = (vec_unaligned)value; }
 
 /* Vector `part` of a panel at place `k` of a pair of k, or of a line of codes, that begins at `line`. */
-MATMUL_INLINE vec load_weights(const unsigned char *line, const int part, const int k, const enum matmul_weights kind)
+MATMUL_INLINE vec load_weights(const unsigned char *line, const int part, const int k, const enum matmul_weights kind,
+                               const vec table)
 {
     const unsigned char *words = line + part * 4 * MATMUL_LANES;
     switch (kind) {
     case MATMUL_WEIGHTS_BF16: return k ? vec_bf16_odd(words) : vec_bf16_even(words);
     case MATMUL_WEIGHTS_F16: return vec_f16(line + k * 2 * PANEL_ROWS + part * 2 * MATMUL_LANES);
-    case MATMUL_WEIGHTS_INT4: return vec_int4(words, k);
-    case MATMUL_WEIGHTS_E2M1: return vec_e2m1(words, k);
+    case MATMUL_WEIGHTS_INT4: return vec_int4(words, k, table);
+    case MATMUL_WEIGHTS_E2M1: return vec_e2m1(words, k, table);
     case MATMUL_WEIGHTS_INT8: return vec_int8(words, k);
     case MATMUL_WEIGHTS_E4M3: return vec_e4m3(line + k * PANEL_ROWS + part * MATMUL_LANES);
     default: return vec_load((const float *)(const void *)(line + k * 4 * PANEL_ROWS + part * 4 * MATMUL_LANES));
@@ -47,7 +49,7 @@ MATMUL_INLINE vec load_weights(const unsigned char *line, const int part, const 
 /* Adds the products of one k. The side of the tile with fewer vectors is held in registers, the other one streams. */
 MATMUL_INLINE void add_products(vec sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS * VECTORS_PER_PANEL],
                                 const unsigned char *line, size_t panel_bytes, const float *x, const int panels,
-                                const int rows, const int k, const enum matmul_weights kind)
+                                const int rows, const int k, const enum matmul_weights kind, const vec table)
 {
     if (rows <= panels * VECTORS_PER_PANEL) {
         vec values[MATMUL_MAX_TILE_ROWS];
@@ -56,7 +58,7 @@ MATMUL_INLINE void add_products(vec sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_P
         MATMUL_UNROLL
         for (int column = 0; column < panels * VECTORS_PER_PANEL; column++) {
             vec weights = load_weights(line + (size_t)(column / VECTORS_PER_PANEL) * panel_bytes,
-                                       column % VECTORS_PER_PANEL, k, kind);
+                                       column % VECTORS_PER_PANEL, k, kind, table);
             MATMUL_UNROLL
             for (int row = 0; row < rows; row++)
                 sums[row][column] = vec_multiply_add(weights, values[row], sums[row][column]);
@@ -66,7 +68,7 @@ MATMUL_INLINE void add_products(vec sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_P
         MATMUL_UNROLL
         for (int column = 0; column < panels * VECTORS_PER_PANEL; column++)
             weights[column] = load_weights(line + (size_t)(column / VECTORS_PER_PANEL) * panel_bytes,
-                                           column % VECTORS_PER_PANEL, k, kind);
+                                           column % VECTORS_PER_PANEL, k, kind, table);
         MATMUL_UNROLL
         for (int row = 0; row < rows; row++) {
             vec value = vec_broadcast(x + row);
@@ -97,12 +99,12 @@ MATMUL_INLINE void tile_float(const struct matmul_tile_call *call, const int pan
             for (int panel = 0; panel < panels; panel++) __builtin_prefetch(prefetch + (size_t)panel * panel_bytes);
             prefetch += prefetch_step;
         }
-        add_products(sums, weights, panel_bytes, x, panels, rows, 0, kind);
-        add_products(sums, weights, panel_bytes, x + rows, panels, rows, 1, kind);
+        add_products(sums, weights, panel_bytes, x, panels, rows, 0, kind, (vec){0});
+        add_products(sums, weights, panel_bytes, x + rows, panels, rows, 1, kind, (vec){0});
         weights += pair_bytes;
         x += 2 * rows;
     }
-    if (call->depth % 2) add_products(sums, weights, panel_bytes, x, panels, rows, 0, kind);
+    if (call->depth % 2) add_products(sums, weights, panel_bytes, x, panels, rows, 0, kind, (vec){0});
     MATMUL_UNROLL
     for (int row = 0; row < rows; row++) {
         MATMUL_UNROLL
@@ -142,6 +144,7 @@ __attribute__((noinline)) static void add_group(const struct matmul_tile_call *c
                                                 int rows)
 {
     const struct panel_form *form = call->form;
+    const vec table = vec_table(form->encoding->code);
     for (int panel = 0; panel < panels; panel++, head += call->panel_bytes) {
         const unsigned char *scales = head + (size_t)place * form->scale_bytes;
         const unsigned char *zeros = head + form->span_groups * form->scale_bytes;
@@ -150,7 +153,7 @@ __attribute__((noinline)) static void add_group(const struct matmul_tile_call *c
             for (int row = 0; row < rows; row++) {
                 const int at = (row * panels + panel) * PANEL_ROWS + part * MATMUL_LANES;
                 vec sum = vec_load(group_sums + at);
-                if (form->encoding->zeros) sum -= vec_int4(zeros + part * 4 * MATMUL_LANES, place) * x_sums[row];
+                if (form->encoding->zeros) sum -= vec_int4(zeros + part * 4 * MATMUL_LANES, place, table) * x_sums[row];
                 vec_store(call->sums + at, vec_multiply_add(scale, sum, vec_load(call->sums + at)));
             }
         }
@@ -166,7 +169,9 @@ MATMUL_INLINE void tile_coded(const struct matmul_tile_call *call, const int pan
     const float *x = call->activations;
     const int line_k = kind == MATMUL_WEIGHTS_INT4 || kind == MATMUL_WEIGHTS_E2M1 ? 8 : 4;
     const int64_t group = form->group ? form->group : call->depth;
-    float group_sums[MATMUL_MAX_TILE_SUMS];
+    const vec table = vec_table(form->encoding->code);
+    const float *from = form->group ? matmul_no_sums : call->sums;
+    float group_sums[MATMUL_MAX_TILE_SUMS], *to = form->group ? group_sums : call->sums;
     vec sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS * VECTORS_PER_PANEL];
     int place = 0;
     for (int64_t left = call->depth; left > 0; left -= group) {
@@ -181,9 +186,7 @@ MATMUL_INLINE void tile_coded(const struct matmul_tile_call *call, const int pan
         for (int row = 0; row < rows; row++) {
             MATMUL_UNROLL
             for (int column = 0; column < panels * VECTORS_PER_PANEL; column++)
-                sums[row][column] =
-                    form->group ? (vec){0}
-                                : vec_load(call->sums + (row * panels * VECTORS_PER_PANEL + column) * MATMUL_LANES);
+                sums[row][column] = vec_load(from + (row * panels * VECTORS_PER_PANEL + column) * MATMUL_LANES);
         }
         int64_t k = 0;
         /* With one row the work for a k is so little that the place in the line has to be a constant; with more rows one
@@ -193,12 +196,13 @@ MATMUL_INLINE void tile_coded(const struct matmul_tile_call *call, const int pan
             for (int panel = 0; panel < panels; panel++) __builtin_prefetch(prefetch + (size_t)panel * panel_bytes);
             prefetch += prefetch_step;
             MATMUL_UNROLL
-            for (int i = 0; i < line_k; i++) add_products(sums, weights, panel_bytes, x + i, panels, rows, i, kind);
+            for (int i = 0; i < line_k; i++)
+                add_products(sums, weights, panel_bytes, x + i, panels, rows, i, kind, table);
             weights += PANEL_LINE_BYTES;
             x += line_k;
         }
         for (int i = 0; k < depth; k++, x += rows) {
-            add_products(sums, weights, panel_bytes, x, panels, rows, i, kind);
+            add_products(sums, weights, panel_bytes, x, panels, rows, i, kind, table);
             if (++i < line_k) continue;
             i = 0;
             MATMUL_UNROLL
@@ -206,7 +210,6 @@ MATMUL_INLINE void tile_coded(const struct matmul_tile_call *call, const int pan
             prefetch += prefetch_step;
             weights += PANEL_LINE_BYTES;
         }
-        float *to = form->group ? group_sums : call->sums;
         MATMUL_UNROLL
         for (int row = 0; row < rows; row++) {
             MATMUL_UNROLL
@@ -230,7 +233,7 @@ MATMUL_INLINE void tile_coded(const struct matmul_tile_call *call, const int pan
     {                                                                                \
         tile_float(call, PANELS, ROWS, MATMUL_WEIGHTS_##KIND);                       \
     }
-#define MATMUL_LIST_TILE(PANELS, ROWS, KIND) [MATMUL_WEIGHTS_##KIND][PANELS][ROWS] = tile_##KIND##_##PANELS##x##ROWS,
+#define MATMUL_LIST_TILE(PANELS, ROWS, KIND) MATMUL_TILE_AT(PANELS, ROWS, KIND, tile_##KIND##_##PANELS##x##ROWS)
 
 /* e^x within 2 units in the last place. Only separate multiplications and additions, so that every instruction set
  * gives the same bits. */

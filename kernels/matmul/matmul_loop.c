@@ -12,6 +12,8 @@
 
 #include "kernels/matmul/matmul_tile.h"
 
+const float matmul_no_sums[MATMUL_MAX_TILE_SUMS];
+
 enum {
     LINE_BYTES = 64,
     /* Sums of one tile of panels over a block of rows; meant to stay in the L2 cache. */
@@ -82,7 +84,7 @@ static void plan_blocking(const int64_t *params, const struct matmul_problem *pr
 {
     blocking->tile_panels = params[MATMUL_PANELS_PER_TILE];
     blocking->tile_rows = params[MATMUL_ROWS_PER_TILE];
-    matmul_clamp_tile(isa, matmul_is_gated(params), &blocking->tile_panels, &blocking->tile_rows);
+    matmul_clamp_tile(params, isa, &blocking->tile_panels, &blocking->tile_rows);
     blocking->block_depth = params[MATMUL_DEPTH_BLOCK] ? params[MATMUL_DEPTH_BLOCK] : problem->k;
     if (problem->form.span_k) { /* whole spans */
         const int64_t span = problem->form.span_k;
@@ -194,7 +196,7 @@ static void run_panels(const struct matmul_problem *problem, const struct blocki
             const int64_t units = kernels->pair_units ? first / 2 * kernels->pair_units : first;
             tile.activations = activations + row * problem->activation_depth + units * tile_rows;
             tile.sums = sums + (row - first_row) * panels * PANEL_ROWS;
-            kernels->tiles[problem->weights_kind][panels][tile_rows](&tile);
+            kernels->tiles[problem->weights_kind][MATMUL_SIZE_INDEX(panels)][MATMUL_SIZE_INDEX(tile_rows)](&tile);
             prefetched += block_bytes / LINE_BYTES * step;
         }
         begin = end;

@@ -18,6 +18,13 @@
 
 enum { MATMUL_MAX_TILE_PANELS = 8, MATMUL_MAX_TILE_ROWS = 12, MATMUL_MAX_TILE_SUMS = 24 * PANEL_ROWS };
 
+/* A side of a register tile has 1, 2, 3, 4, 6, 8 or 12 panels or rows: the index of a size in this list. */
+#define MATMUL_SIZE_INDEX(size) ((size) <= 4 ? (size)-1 : (size) <= 8 ? (size) / 2 + 1 : 6)
+enum {
+    MATMUL_TILE_PANEL_SIZES = MATMUL_SIZE_INDEX(MATMUL_MAX_TILE_PANELS) + 1,
+    MATMUL_TILE_ROW_SIZES = MATMUL_SIZE_INDEX(MATMUL_MAX_TILE_ROWS) + 1
+};
+
 /* Which weights a tile function reads; the index into struct matmul_kernels.tiles. */
 enum matmul_weights {
     MATMUL_WEIGHTS_BF16,
@@ -82,21 +89,24 @@ struct matmul_kernels {
      * group's start. NULL: float form. int8 form: `first` is a multiple of 32. */
     matmul_prepare *prepare;
     void (*finish)(const struct matmul_finish_call *call);
-    matmul_tile *tiles[MATMUL_WEIGHTS_COUNT][MATMUL_MAX_TILE_PANELS + 1][MATMUL_MAX_TILE_ROWS + 1];
+    matmul_tile *tiles[MATMUL_WEIGHTS_COUNT][MATMUL_TILE_PANEL_SIZES][MATMUL_TILE_ROW_SIZES]; /* by MATMUL_SIZE_INDEX */
 };
+
+/* Where the sums of a group begin: zeros. */
+extern const float matmul_no_sums[MATMUL_MAX_TILE_SUMS];
 
 /* Runs a launch on this member with these kernels. */
 void matmul_loop(const struct op_call *call, struct team_member *member, const struct matmul_kernels *kernels);
 
-/* Accumulators (panels times rows) that the registers of an instruction set hold beside the operands. */
-int64_t matmul_tile_limit(enum cpu_isa isa);
+/* Accumulators (panels times rows) that the registers of an instruction set hold beside the operands of such a launch. */
+int64_t matmul_tile_limit(const int64_t *params, enum cpu_isa isa);
 
 /* Largest legal size of at most `most` panels or rows (at least 1; with `even`, at least 2). */
 int64_t matmul_panels_choice(int64_t most, bool even);
 int64_t matmul_rows_choice(int64_t most);
 
 /* Shrinks a register tile until the instruction set holds it, the longer side first. */
-void matmul_clamp_tile(enum cpu_isa isa, bool even, int64_t *panels, int64_t *rows);
+void matmul_clamp_tile(const int64_t *params, enum cpu_isa isa, int64_t *panels, int64_t *rows);
 
 /* A group's sums of products, [rows][panels * PANEL_ROWS], times its scales, are added to the sums of the call. `head`: of the
  * first panel's span, `place`: of the group in it, x_sums: sums of the group's activations, [rows]. */
@@ -133,7 +143,11 @@ op_run matmul_run_avx512bf16;
 #define MATMUL_UNROLL _Pragma("GCC unroll 64")
 #endif
 
-/* Tiles with at most 3, 6 and 24 accumulators: the lists from which each instruction set makes its tile functions. */
+/* An initializer of struct matmul_kernels.tiles. */
+#define MATMUL_TILE_AT(PANELS, ROWS, KIND, FUNCTION) \
+    [MATMUL_WEIGHTS_##KIND][MATMUL_SIZE_INDEX(PANELS)][MATMUL_SIZE_INDEX(ROWS)] = FUNCTION,
+
+/* Tiles with at most 3, 6, 12 and 24 accumulators: the lists from which each instruction set makes its tile functions. */
 /* (panels, rows); the formatter finds no rest in such lists. */
 /* clang-format off */
 #define MATMUL_TILES_3(TILE, kind) \
@@ -142,12 +156,14 @@ op_run matmul_run_avx512bf16;
     MATMUL_TILES_3(TILE, kind) \
     TILE(1, 4, kind) TILE(1, 6, kind) TILE(2, 2, kind) TILE(2, 3, kind) TILE(3, 2, kind) TILE(4, 1, kind) \
     TILE(6, 1, kind)
-#define MATMUL_TILES_24(TILE, kind) \
+#define MATMUL_TILES_12(TILE, kind) \
     MATMUL_TILES_6(TILE, kind) \
-    TILE(1, 8, kind) TILE(1, 12, kind) TILE(2, 4, kind) TILE(2, 6, kind) TILE(2, 8, kind) TILE(2, 12, kind) \
-    TILE(3, 3, kind) TILE(3, 4, kind) TILE(3, 6, kind) TILE(3, 8, kind) TILE(4, 2, kind) TILE(4, 3, kind) \
-    TILE(4, 4, kind) TILE(4, 6, kind) TILE(6, 2, kind) TILE(6, 3, kind) TILE(6, 4, kind) TILE(8, 1, kind) \
-    TILE(8, 2, kind) TILE(8, 3, kind)
+    TILE(1, 8, kind) TILE(1, 12, kind) TILE(2, 4, kind) TILE(2, 6, kind) TILE(3, 3, kind) TILE(3, 4, kind) \
+    TILE(4, 2, kind) TILE(4, 3, kind) TILE(6, 2, kind) TILE(8, 1, kind)
+#define MATMUL_TILES_24(TILE, kind) \
+    MATMUL_TILES_12(TILE, kind) \
+    TILE(2, 8, kind) TILE(2, 12, kind) TILE(3, 6, kind) TILE(3, 8, kind) TILE(4, 4, kind) TILE(4, 6, kind) \
+    TILE(6, 3, kind) TILE(6, 4, kind) TILE(8, 2, kind) TILE(8, 3, kind)
 /* clang-format on */
 
 #endif

@@ -29,19 +29,21 @@ int64_t matmul_rows_choice(int64_t most)
     return best;
 }
 
-int64_t matmul_tile_limit(enum cpu_isa isa)
+int64_t matmul_tile_limit(const int64_t *params, enum cpu_isa isa)
 {
     switch (isa) {
-    case CPU_AVX2: return 6; /* 12 of 16 registers, two to a panel */
-    case CPU_AVX512:         /* 24 of 32 */
-    case CPU_AVX512BF16: return 24;
+    case CPU_AVX2: return 6;    /* 12 of 16 registers, two to a panel */
+    case CPU_AVX512: return 24; /* of 32 */
+    case CPU_AVX512BF16:        /* int8: an exact sum beside each */
+        return params[MATMUL_COMPUTE_DTYPE] == ENCODING_INT8_G32 ? 12 : 24;
     default: return 3; /* 12 of SSE2's 16, four to a panel */
     }
 }
 
-void matmul_clamp_tile(enum cpu_isa isa, bool even, int64_t *panels, int64_t *rows)
+void matmul_clamp_tile(const int64_t *params, enum cpu_isa isa, int64_t *panels, int64_t *rows)
 {
-    int64_t limit = matmul_tile_limit(isa), least_panels = even ? 2 : 1;
+    const bool even = matmul_is_gated(params);
+    int64_t limit = matmul_tile_limit(params, isa), least_panels = even ? 2 : 1;
     *panels = matmul_panels_choice(*panels, even);
     while (*panels * *rows > limit) {
         if (*panels > least_panels && (*panels >= *rows || *rows == 1))
@@ -60,7 +62,7 @@ const char *matmul_tunables_illegal(const int64_t *params, enum cpu_isa isa)
         return "panels_per_tile is none of 1, 2, 3, 4, 6, 8";
     if (rows < 1 || matmul_rows_choice(rows) != rows) return "rows_per_tile is none of 1, 2, 3, 4, 6, 8, 12";
     if (matmul_is_gated(params) && panels % 2 != 0) return "panels_per_tile is odd, but a gate pairs panels";
-    if (panels * rows > matmul_tile_limit(isa))
+    if (panels * rows > matmul_tile_limit(params, isa))
         return "panels_per_tile times rows_per_tile exceeds the registers of the instruction set";
     if (depth_block < 0 || depth_block > INT32_MAX || depth_block % 64 != 0)
         return "depth_block is neither 0 nor a positive multiple of 64";
@@ -96,7 +98,7 @@ static int64_t task_panels(const int64_t *params, int threads, int64_t tile_pane
 static void default_tile(const int64_t *params, enum cpu_isa isa, int threads, int64_t *panels, int64_t *rows)
 {
     bool even = matmul_is_gated(params);
-    int64_t limit = matmul_tile_limit(isa), least_panels = even ? 2 : 1, most_rows = 6;
+    int64_t limit = matmul_tile_limit(params, isa), least_panels = even ? 2 : 1, most_rows = 6;
     /* AVX2 with converted weights: two panels times three rows would need one register more than there are. */
     if (isa == CPU_AVX2 && even && params[MATMUL_DTYPE] != DTYPE_F32) most_rows = 2;
     if (most_rows * least_panels > limit) most_rows = limit / least_panels;
@@ -153,7 +155,7 @@ static void append(struct collection *to, const int64_t *tunables)
 /* Register tiles that use at least half the registers, or as many rows as there are; larger ones first. */
 static void append_tiles(struct collection *to, const int64_t base[MATMUL_TUNABLES])
 {
-    int64_t limit = matmul_tile_limit(to->isa), most_rows = matmul_rows_choice(to->params[MATMUL_ROWS]);
+    int64_t limit = matmul_tile_limit(to->params, to->isa), most_rows = matmul_rows_choice(to->params[MATMUL_ROWS]);
     for (int64_t size = limit; size >= 1; size--) {
         for (int i = PANEL_CHOICES - 1; i >= 0; i--) {
             int64_t panels = panel_choices[i], rows = size / panels, tunables[MATMUL_TUNABLES];
