@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -30,24 +31,27 @@
 #define __shared__       static thread_local /* a block's threads are one thread of the host */
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
-struct uint2 {
+struct alignas(8) uint2 {
     unsigned x, y;
 };
-struct uint4 {
+struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
-struct float2 {
+struct alignas(8) float2 {
     float x, y;
 };
-struct float4 {
+struct alignas(16) float4 {
     float x, y, z, w;
 };
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
 
 struct index_of {
-    unsigned x;
+    unsigned x, y;
 };
 static thread_local index_of threadIdx, blockIdx, gridDim;
 
@@ -62,6 +66,17 @@ struct place {
 struct mbarrier { /* of a phase: arrivals in all and still to come, bytes to come; phases that have ended */
     int count, pending, bytes;
     unsigned phases;
+    std::vector<std::function<void()>> copies; /* of the copy engine, that a wait completes: copies_are_late */
+};
+struct thread_copy { /* cp.async that is not complete */
+    unsigned to;
+    const void *from;
+    int bytes, group;
+    bool valid; /* else zeros */
+};
+struct thread_copies {
+    std::vector<thread_copy> pending;
+    int groups = 0; /* that have been committed */
 };
 struct block {
     std::vector<ucontext_t> contexts;
@@ -69,7 +84,8 @@ struct block {
     std::vector<bool> begun, ended;
     std::unique_ptr<char[]> stacks; /* not filled: few of their pages are touched */
     std::vector<meeting> warps;
-    std::vector<float> lanes;
+    std::vector<unsigned> lanes; /* what each thread of a shuffle or a vote gives */
+    std::vector<thread_copies> copies;
     std::vector<std::array<unsigned, 6>> words; /* that threads give to others of their warp */
     std::map<unsigned, mbarrier> mbarriers;     /* by address in shared memory */
     meeting all, named[16];
@@ -79,6 +95,9 @@ struct block {
     void (*body)();
 };
 static thread_local block *running;
+/* Asynchronous copies are complete as late as the waits permit, which shows a wait that is missing; false: at once, which
+ * shows a copy into memory that is still read. */
+static bool copies_are_late;
 enum { SHARED_BYTES = 256 << 10 };
 alignas(1024) static thread_local char shared_memory[SHARED_BYTES];
 
@@ -112,15 +131,41 @@ static void give_way()
     if (next != own->current) switch_to(next);
 }
 
+/* To another thread of the warp: it runs ahead of the others up to the next barrier of the block, which shows one that is
+ * missing. */
+static void give_way_in_warp()
+{
+    block *own = running;
+    const int first = own->current / 32 * 32;
+    int next = own->current;
+    do next = first + (next + 1) % 32;
+    while (own->ended[next] && next != own->current);
+    if (next != own->current) switch_to(next);
+}
+
+static void arrive(meeting &where, int count)
+{
+    if (++where.arrived < count) return;
+    where.arrived = 0;
+    where.generation++;
+    running->waits = false;
+}
+
 static void meet(meeting &where, int count)
 {
     const int generation = where.generation;
-    if (++where.arrived == count) {
-        where.arrived = 0;
-        where.generation++;
-        running->waits = false;
-    }
+    arrive(where, count);
     while (where.generation == generation) give_way();
+}
+
+/* As meet, for `count` threads of one warp. */
+static void meet_in_warp(int count)
+{
+    enum { TURNS = 4 }; /* then some of the warp's threads wait for something else */
+    meeting &where = running->warps[threadIdx.x / 32];
+    const int generation = where.generation;
+    arrive(where, count);
+    for (int i = 0; where.generation == generation; i++) i < TURNS ? give_way_in_warp() : give_way();
 }
 
 static void run_thread()
@@ -149,6 +194,7 @@ static void run_block(int number, int threads, void (*body)())
     own.warps.resize(threads / 32);
     own.lanes.resize(threads);
     own.words.resize(threads);
+    own.copies.resize(threads);
     for (int i = 0; i < threads; i++) {
         getcontext(&own.contexts[i]);
         own.contexts[i].uc_stack.ss_sp = own.stacks.get() + (size_t)i * STACK_BYTES;
@@ -165,15 +211,33 @@ static void run_block(int number, int threads, void (*body)())
 
 static void __syncthreads() { meet(running->all, running->threads); }
 
-static float __shfl_xor_sync(unsigned, float value, int offset)
+/* The value that lane `from` of the warp gives. Requires: every lane of `lanes`, which has this one, calls it. */
+template <class T> static T __shfl_sync(unsigned lanes, T value, int from)
 {
-    meeting &warp = running->warps[threadIdx.x / 32];
-    running->lanes[threadIdx.x] = value;
-    meet(warp, 32);
-    const float other = running->lanes[threadIdx.x ^ (unsigned)offset];
-    meet(warp, 32);
-    return other;
+    static_assert(sizeof value == 4, "a register");
+    const int count = __builtin_popcount(lanes);
+    memcpy(&running->lanes[threadIdx.x], &value, sizeof value);
+    meet_in_warp(count);
+    memcpy(&value, &running->lanes[threadIdx.x / 32 * 32 + (unsigned)from], sizeof value);
+    meet_in_warp(count);
+    return value;
 }
+template <class T> static T __shfl_xor_sync(unsigned lanes, T value, int offset)
+{
+    return __shfl_sync(lanes, value, (int)(threadIdx.x % 32) ^ offset);
+}
+static unsigned __ballot_sync(unsigned lanes, bool value)
+{
+    unsigned votes = 0;
+    running->lanes[threadIdx.x] = value;
+    meet_in_warp(__builtin_popcount(lanes));
+    for (int lane = 0; lane < 32; lane++)
+        votes |= (lanes >> lane & 1 & running->lanes[threadIdx.x / 32 * 32 + (unsigned)lane]) << lane;
+    meet_in_warp(__builtin_popcount(lanes));
+    return votes;
+}
+static bool __any_sync(unsigned lanes, bool value) { return __ballot_sync(lanes, value) != 0; }
+static bool __all_sync(unsigned lanes, bool value) { return __ballot_sync(lanes, value) == lanes; }
 
 inline float rsqrtf(float value) { return 1.0f / sqrtf(value); }
 inline float __int_as_float(int bits)
@@ -200,19 +264,25 @@ template <int ELEMENT> static float float_of_half(unsigned short half)
 {
     if (ELEMENT == 3) return __int_as_float((int)((unsigned)half << 16));
     static_assert(ELEMENT == 2 || ELEMENT == 3, "fp16 or bf16");
-    const int exponent = half >> 10 & 31, mantissa = half & 1023;
-    const float magnitude = exponent == 31 ? (mantissa ? NAN : INFINITY)
-                            : exponent     ? ldexpf((float)(mantissa + 1024), exponent - 25)
-                                           : ldexpf((float)mantissa, -24);
+    const bool is_finite = (half >> 10 & 31) != 31;
+    /* The exponent's field counts from 127 - 15 less than a float's, which a multiplication makes up for. */
+    const float magnitude =
+        is_finite ? __int_as_float((half & 0x7fff) << 13) * 0x1p112f : __int_as_float(0x7f800000 | (half & 1023) << 13);
     return half >> 15 ? -magnitude : magnitude;
 }
 
+/* To nearest even. */
 template <int ELEMENT> static unsigned short half_of_float(float value)
 {
-    static_assert(ELEMENT == 3, "bf16");
+    static_assert(ELEMENT == 2 || ELEMENT == 3, "fp16 or bf16");
     const unsigned bits = (unsigned)__float_as_int(value);
     if (std::isnan(value)) return 0x7fff;
-    return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16); /* to nearest even */
+    if (ELEMENT == 3) return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    const float magnitude = fabsf(value);
+    const unsigned short sign = (unsigned short)(bits >> 16 & 0x8000);
+    if (magnitude >= 65520) return sign | 0x7c00;
+    const int unit = magnitude < 0x1p-14f ? -24 : ilogbf(magnitude) - 10; /* exponent of the last place */
+    return (unsigned short)(sign + ((unsigned)(unit + 24) << 10) + (unsigned)nearbyintf(ldexpf(magnitude, -unit)));
 }
 
 static unsigned fma_bf16_pair(unsigned a, unsigned b, unsigned c)

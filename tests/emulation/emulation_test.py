@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""all_reduce's kernels on the host (all_reduce_on_host.cu): what they compute, what they leave in the buffers, and whom they blame,
-for every way of sharing rows and some shapes; what rope_append computes (rope_append_on_host.cu), matmuls with coded weights
-(matmul_on_host.cu) and embed with a coded table (embed_on_host.cu), for every encoding. How fast they are, and what a GPU's memory does to their stores, is for GPUs."""
+"""Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
+every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_attention (rope_attention_on_host.cu) and the
+attention of prompts (attention_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every
+tunable. Matmuls with coded weights (matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
+they are, and what a GPU's memory does to their stores, is for GPUs."""
 
 import concurrent.futures
 import itertools
@@ -18,15 +20,20 @@ COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
-           "kernels/all_reduce/all_reduce_two_shot.cuh", "kernels/rope_append/rope_append.cuh"]
+           "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
+           "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
+           "kernels/attention/attention_prefill.cuh"]
 MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "mma", "wgmma")]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
 C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
              "formats/encoding/dtype.c"]
-MACROS = ["KERNEL", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL"]  # all else in a case is a parameter of its kernel
-F32, BF16 = 1, 3
+# All else in a case is a parameter of its kernel.
+MACROS = ["KERNEL", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLOTS", "POSITIONS", "IN_PLACE", "COPIES_LATE"]
+F32, F16, BF16 = 1, 2, 3
+CODED_KV = []  # enum encoding_id of pages with codes that the kernels take: 16 (int8_channel), 24 (e4m3_channel)
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
 SECONDS = 120
+PROGRAMS = 2  # of a test, compiled at once
 
 
 def two_shots():
@@ -35,7 +42,7 @@ def two_shots():
         if (ranks + residual + norm + halves) % 2 and ranks != 3:
             continue  # half of them, to save time
         rows = draw.choice([1, 2, 5, 9])
-        yield {"TWO_SHOT": 1, "THREADS": draw.choice([32, 64]), "BLOCKS": draw.choice([1, 2, 3]), "HALVES": halves,
+        yield {"SOURCE": "all_reduce", "TWO_SHOT": 1, "THREADS": draw.choice([32, 64]), "BLOCKS": draw.choice([1, 2, 3]), "HALVES": halves,
                "ROWS": rows, "VALID": draw.choice([rows, max(1, rows - 2)]), "WIDTH": draw.choice([64, 256, 512]),
                "RANKS": ranks, "HAS_RESIDUAL": residual, "HAS_NORM": norm, "X_DTYPE": draw.choice([BF16, BF16, F32]),
                "OUT_DTYPE": draw.choice([BF16, F32]), "MISSING": -1}
@@ -45,14 +52,14 @@ def one_shots():
     draw = random.Random(6)
     for ranks, (residual, norm) in itertools.product((2, 3, 4), ((1, 1), (0, 0), (1, 0), (0, 1))):
         rows = draw.choice([1, 3])
-        yield {"TWO_SHOT": 0, "THREADS": draw.choice([32, 64, 128]), "CLUSTER": 1, "ROWS": rows,
+        yield {"SOURCE": "all_reduce", "TWO_SHOT": 0, "THREADS": draw.choice([32, 64, 128]), "CLUSTER": 1, "ROWS": rows,
                "VALID": draw.choice([rows, max(1, rows - 1)]), "WIDTH": draw.choice([64, 256, 512]), "RANKS": ranks,
                "HAS_RESIDUAL": residual, "HAS_NORM": norm, "X_DTYPE": draw.choice([BF16, F32]),
                "OUT_DTYPE": draw.choice([BF16, F32]), "MISSING": -1}
 
 
 def missing_ranks():
-    common = {"THREADS": 32, "WIDTH": 256, "X_DTYPE": BF16, "OUT_DTYPE": BF16}
+    common = {"SOURCE": "all_reduce", "THREADS": 32, "WIDTH": 256, "X_DTYPE": BF16, "OUT_DTYPE": BF16}
     for ranks, missing in ((2, 0), (3, 1), (4, 3)):
         yield {**common, "TWO_SHOT": 0, "CLUSTER": 1, "ROWS": 2, "VALID": 2, "RANKS": ranks, "HAS_RESIDUAL": 1, "HAS_NORM": 1,
                "MISSING": missing}
@@ -61,13 +68,131 @@ def missing_ranks():
                    "HAS_RESIDUAL": shared, "HAS_NORM": shared, "MISSING": missing}
 
 
+def page_bytes(case, layers):
+    """As op_kv_layout counts a layer's block of a page."""
+    rows = case["KV_HEADS"] * case["PAGE_TOKENS"]
+    if case["KV_DTYPE"] < 16:
+        return layers * 2 * rows * case["HEAD_DIM"] * (4 if case["KV_DTYPE"] == F32 else 2)
+    return layers * 2 * (-(-rows * case["HEAD_DIM"] // 256) * 256 + 4 * rows)
+
+
 def rotations():
     """Parts of a head, none (0: all of it), norms of heads and of whole widths."""
-    for head_dim, rotary, norm, scope in ((24, 12, 0, 0), (24, 16, 1, 0), (128, 96, 1, 0), (128, 0, 0, 0), (64, 0, 1, 0),
-                                          (6, 4, 0, 0), (32, 24, 1, 1), (128, 0, 1, 1), (20, 6, 1, 1), (254, 2, 1, 1)):
-        yield {"VALID": 6, "ROWS": 7, "HEADS": 6, "KV_HEADS": 2, "HEAD_DIM": head_dim, "PAGE_TOKENS": 4, "PAGES_PER_SLOT": 3,
-               "PAGE_BYTES": 2 * 2 * 2 * 4 * head_dim + 64, "SLOT_COUNT": 3, "KV_DTYPE": BF16, "X_DTYPE": BF16,
-               "HAS_NORM": norm, "ROTARY_DIM": rotary, "NORM_SCOPE": scope}
+    shapes = [(24, 12, 0, 0), (24, 16, 1, 0), (128, 96, 1, 0), (128, 0, 0, 0), (64, 0, 1, 0), (6, 4, 0, 0), (32, 24, 1, 1),
+              (128, 0, 1, 1), (20, 6, 1, 1), (254, 2, 1, 1)]
+    for kv_dtype, (head_dim, rotary, norm, scope) in itertools.product([BF16] + CODED_KV, shapes):
+        case = {"SOURCE": "rope_append", "VALID": 6, "ROWS": 7, "HEADS": 6, "KV_HEADS": 2, "HEAD_DIM": head_dim, "PAGE_TOKENS": 4,
+                "PAGES_PER_SLOT": 3, "SLOT_COUNT": 3, "KV_DTYPE": kv_dtype, "X_DTYPE": BF16, "HAS_NORM": norm, "ROTARY_DIM": rotary,
+                "NORM_SCOPE": scope}
+        yield {**case, "PAGE_BYTES": page_bytes(case, 1) + 64}
+
+
+SCALE_BITS = 0x3E800000  # 0.25
+PAGED = {"COUNT_INDEX": 1, "KV_HEADS": 2, "X_DTYPE": BF16, "KV_DTYPE": BF16, "WINDOW": 0, "SCALE_BITS": SCALE_BITS, "COPIES_LATE": 0}
+
+
+def listed(values):
+    return ", ".join(map(str, values))
+
+
+def decode(positions, group, **changes):
+    """A step of rope_attention for sequences at these positions; one row more is not valid."""
+    case = {**PAGED, "SOURCE": "rope_attention", "POSITIONS": listed(positions), "ROWS": len(positions) + 1,
+            "SLOT_COUNT": (len(positions) + 1) // 2 * 2 + 1, "PAGE_TOKENS": 32, "HAS_NORM": 1, "NORM_DTYPE": BF16, "ROTARY_DIM": 0,
+            "SPLITS": 1, "WARPS": 2, "TILE_TOKENS": 16, "HEAD_TILES": 1, "STAGES": 3, "BULK": 0, "ALONE_TILES": 1, **changes}
+    return {**case, "HEADS": group * case["KV_HEADS"], "PAGES_PER_SLOT": (max(positions) + 1) // case["PAGE_TOKENS"] + 1,
+            "PAGE_BYTES": page_bytes(case, 2)}
+
+
+def decodes():
+    """Each tunable, alone and with others; contexts of one token, at the ends of tiles and pages, of one split and of all."""
+    yield decode([0, 15, 31, 100], 4, HEAD_DIM=64, COPIES_LATE=1)
+    yield decode([0, 62, 63, 140], 1, HEAD_DIM=128, BULK=1, SPLITS=3, COPIES_LATE=1, HAS_NORM=0, PAGE_TOKENS=64, X_DTYPE=F16,
+                 KV_DTYPE=F16)
+    yield decode([40, 5], 7, HEAD_DIM=80, WARPS=3, STAGES=4, BULK=1, ROTARY_DIM=32, X_DTYPE=F16, KV_DTYPE=BF16, NORM_DTYPE=F16)
+    yield decode([97, 16], 16, HEAD_DIM=64, HEAD_TILES=2, SPLITS=4, WARPS=1, STAGES=2, COPIES_LATE=1, NORM_DTYPE=F32)
+    yield decode([33, 120], 16, HEAD_DIM=64, HEAD_TILES=1, SPLITS=2, WARPS=4, TILE_TOKENS=32, STAGES=5, BULK=1, KV_DTYPE=F16)
+    yield decode([70], 20, HEAD_DIM=64, KV_HEADS=1, HEAD_TILES=1, SPLITS=5, WARPS=1, BULK=1, STAGES=4)
+    yield decode([50], 28, HEAD_DIM=64, KV_HEADS=1, HEAD_TILES=4, SPLITS=2, WARPS=2, TILE_TOKENS=32, STAGES=2, COPIES_LATE=1)
+    yield decode([30, 90], 2, HEAD_DIM=256, SPLITS=2, WARPS=2, STAGES=3, BULK=1, COPIES_LATE=1, X_DTYPE=F16, KV_DTYPE=F16,
+                 NORM_DTYPE=F32)
+    yield decode([0, 47, 64], 3, HEAD_DIM=20, SPLITS=2, WARPS=2, COPIES_LATE=1)
+    yield decode([17, 80], 2, HEAD_DIM=18, ROTARY_DIM=6, STAGES=2, SPLITS=3, WARPS=1, HAS_NORM=0, X_DTYPE=F16, KV_DTYPE=F16)
+    yield decode([3, 35, 149], 4, HEAD_DIM=128, WINDOW=36, SPLITS=2, BULK=1, WARPS=1, TILE_TOKENS=32, STAGES=3)
+    yield decode([31, 100, 148], 4, HEAD_DIM=64, WINDOW=17, SPLITS=2, WARPS=2, TILE_TOKENS=16, STAGES=6, PAGE_TOKENS=16)
+    yield decode([15, 200], 1, HEAD_DIM=64, KV_HEADS=1, SPLITS=8, WARPS=4, ALONE_TILES=2, BULK=1, COPIES_LATE=1, PAGE_TOKENS=16)
+    for i, encoding in enumerate(CODED_KV):
+        for late in (0, 1):
+            yield decode([0, 31, 100], 4, HEAD_DIM=128, KV_DTYPE=encoding, BULK=late, SPLITS=3, COPIES_LATE=late)
+            yield decode([15, 70], 7, HEAD_DIM=80, KV_DTYPE=encoding, BULK=1 - late, WARPS=1, STAGES=2, COPIES_LATE=1,
+                         X_DTYPE=[F16, BF16][i % 2], ROTARY_DIM=40)
+            yield decode([63, 120], 16, HEAD_DIM=64, KV_DTYPE=encoding, BULK=late, WINDOW=40, HEAD_TILES=2, TILE_TOKENS=32, STAGES=4,
+                         SPLITS=2, COPIES_LATE=late)
+        yield decode([0, 47, 64], 3, HEAD_DIM=20, KV_DTYPE=encoding, SPLITS=2, WARPS=2)
+        yield decode([90], 2, HEAD_DIM=256, KV_DTYPE=encoding, SPLITS=2, WARPS=3, X_DTYPE=F16, COPIES_LATE=1)
+
+
+def attention(kernel, rows, group, **changes):
+    """`rows`: (slot, position) of each. Two rows more are not valid."""
+    slots, positions = zip(*rows)
+    case = {**PAGED, "SOURCE": "attention", "KERNEL": kernel, "SLOTS": listed(slots), "POSITIONS": listed(positions),
+            "ROWS": len(rows) + 2, "SLOT_COUNT": max(slots) + 1, "PAGE_TOKENS": 32, "SPLIT": 1, "KEY_TILE": 64, "IN_PLACE": 0,
+            **changes}
+    return {**case, "HEADS": group * case["KV_HEADS"], "PAGES_PER_SLOT": max(positions) // case["PAGE_TOKENS"] + 1,
+            "PAGE_BYTES": page_bytes(case, 2)}
+
+
+def run_of(slot, first, count):
+    return [(slot, first + i) for i in range(count)]
+
+
+def scattered(rows, group, **changes):
+    case = attention("attention_generic_body", rows, group, **{"WARPS_Q": 1, **changes})
+    return {**case, "BLOCKS_IN_ALL": -(-case["ROWS"] * group // (16 * case["WARPS_Q"]))}
+
+
+def scattereds():
+    """Rows of one sequence and of several, in any order."""
+    mixed = run_of(2, 30, 9) + [(0, 5)] + run_of(1, 63, 4) + [(0, 0), (2, 77)]
+    yield scattered(mixed, 2, HEAD_DIM=64, WARPS_Q=2, KEY_TILE=32, COPIES_LATE=1)
+    yield scattered(mixed, 7, HEAD_DIM=80, SPLIT=2, KEY_TILE=32, KV_HEADS=1)
+    yield scattered(mixed, 4, HEAD_DIM=128, SPLIT=4, X_DTYPE=F16, KV_DTYPE=F16, COPIES_LATE=1)
+    yield scattered(run_of(1, 95, 20), 1, HEAD_DIM=64, WARPS_Q=1, KEY_TILE=16, WINDOW=30, PAGE_TOKENS=16)
+    yield scattered(mixed, 3, HEAD_DIM=20, SPLIT=2, KEY_TILE=32, WINDOW=20, IN_PLACE=1)
+    yield scattered(run_of(0, 0, 7), 2, HEAD_DIM=256, WARPS_Q=1, SPLIT=1, KEY_TILE=16, KV_HEADS=1, COPIES_LATE=1)
+    yield scattered(mixed, 1, HEAD_DIM=18, X_DTYPE=F16, KV_DTYPE=F16, WARPS_Q=4, PAGE_TOKENS=48)
+    yield scattered(mixed, 2, HEAD_DIM=36, X_DTYPE=BF16, KV_DTYPE=F16, SPLIT=2, KEY_TILE=32)
+    yield scattered(mixed, 2, HEAD_DIM=64, X_DTYPE=F32, KV_DTYPE=F32, KEY_TILE=16, COPIES_LATE=1)
+    for encoding in CODED_KV:
+        yield scattered(mixed, 4, HEAD_DIM=128, KV_DTYPE=encoding, WARPS_Q=2, KEY_TILE=32, COPIES_LATE=1)
+        yield scattered(mixed, 7, HEAD_DIM=80, KV_DTYPE=encoding, X_DTYPE=F16, SPLIT=2, KEY_TILE=32, WINDOW=20, PAGE_TOKENS=16)
+        yield scattered(mixed, 3, HEAD_DIM=20, KV_DTYPE=encoding, SPLIT=4)
+        yield scattered(run_of(1, 95, 20), 1, HEAD_DIM=64, KV_DTYPE=encoding, X_DTYPE=F32, KEY_TILE=16)
+
+
+def chunk(first, count, group, **changes):
+    """Rows of a prompt, by persistent blocks."""
+    own = {"TILE_Q": 64, "STAGES": 2, "PING_PONG": 0, "BLOCKS_PER_SM": 1, "BLOCKS_IN_ALL": 1}
+    return attention("attention_prefill_body", run_of(1, first, count), group, **{**own, **changes})
+
+
+def chunks():
+    """Each tunable but SPLIT; one tile and several, of a short context and of a long one."""
+    yield chunk(0, 40, 1, HEAD_DIM=64, PAGE_TOKENS=32, BLOCKS_IN_ALL=2)
+    yield chunk(37, 130, 2, HEAD_DIM=64, TILE_Q=128, KEY_TILE=128, PING_PONG=1, PAGE_TOKENS=256, KV_HEADS=1, COPIES_LATE=1)
+    yield chunk(100, 70, 1, HEAD_DIM=128, KEY_TILE=128, STAGES=3, PAGE_TOKENS=64, X_DTYPE=F16, KV_DTYPE=F16, KV_HEADS=1,
+                COPIES_LATE=1)
+    yield chunk(64, 150, 2, HEAD_DIM=80, TILE_Q=128, KEY_TILE=64, PING_PONG=0, PAGE_TOKENS=16, KV_HEADS=1, BLOCKS_IN_ALL=3)
+    yield chunk(201, 66, 3, HEAD_DIM=32, WINDOW=150, PAGE_TOKENS=16, KEY_TILE=64, STAGES=4, KV_HEADS=1, BLOCKS_IN_ALL=2, COPIES_LATE=1)
+    yield chunk(150, 130, 1, HEAD_DIM=64, TILE_Q=128, KEY_TILE=128, PING_PONG=1, WINDOW=70, PAGE_TOKENS=64, IN_PLACE=1,
+                X_DTYPE=F16, KV_DTYPE=F16)
+    yield chunk(63, 20, 1, HEAD_DIM=256, KEY_TILE=64, PAGE_TOKENS=128, KV_HEADS=1, COPIES_LATE=1)
+    yield chunk(31, 200, 1, HEAD_DIM=16, TILE_Q=192, KEY_TILE=64, PING_PONG=1, PAGE_TOKENS=32, STAGES=2, COPIES_LATE=1)
+    yield chunk(77, 1, 2, HEAD_DIM=96, KEY_TILE=64, PAGE_TOKENS=64)
+    for encoding in CODED_KV:
+        yield chunk(37, 70, 2, HEAD_DIM=128, KV_DTYPE=encoding, KEY_TILE=64, PAGE_TOKENS=32, KV_HEADS=1, BLOCKS_IN_ALL=2, COPIES_LATE=1)
+        yield chunk(100, 130, 1, HEAD_DIM=64, KV_DTYPE=encoding, TILE_Q=128, PING_PONG=1, WINDOW=50, X_DTYPE=F16, PAGE_TOKENS=128)
+        yield chunk(0, 40, 1, HEAD_DIM=80, KV_DTYPE=encoding, KEY_TILE=128, PAGE_TOKENS=16)
 
 
 ENCODINGS = list(range(16, 23)) + list(range(24, 32))  # enum encoding_id: those with fragments
@@ -77,18 +202,18 @@ MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_D
 
 def gemv(**changes):
     own = {"WARPS": 2, "STAGES": 3, "CHUNK": 256, "GROUPS": 2, "CTAS_PER_SM": 1, "X_SHARED": 1, "COPY": 1}
-    return {"KERNEL": "matmul_gemv_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
+    return {"SOURCE": "matmul", "KERNEL": "matmul_gemv_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
 
 
 def wgmma(**changes):
     own = {"TILE_N": 64, "TILE_M": 16, "TILE_K": 128, "WARPGROUPS": 1, "STAGES": 3, "MULTICAST": 1, "PERSISTENT": 1, "ROW_GROUP": 2,
            "PREFETCH": 1}
-    return {"KERNEL": "matmul_wgmma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
+    return {"SOURCE": "matmul", "KERNEL": "matmul_wgmma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
 
 
 def mma(**changes):
     own = {"TILE_N": 64, "TILE_M": 16, "TILE_K": 128, "STAGES": 3, "WARPS_N": 2, "WARPS_M": 1, "WARPS_K": 1}
-    case = {"KERNEL": "matmul_mma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
+    case = {"SOURCE": "matmul", "KERNEL": "matmul_mma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
     tiles = [-(-case[size] // case[tile]) for size, tile in (("ROWS", "TILE_M"), ("N", "TILE_N"))]
     return {**case, "BLOCKS_IN_ALL": tiles[0] * tiles[1]}
 
@@ -139,23 +264,26 @@ def plain():
     yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=136, TILE_N=128, WARPGROUPS=2, EPILOGUE=1)
 
 
+def has_matmuls(cases):
+    return any(case["SOURCE"] == "matmul" for case in cases)
+
+
 def source_of(cases):
     """One program of all cases, each in a namespace of its own: the compiler needs half a second for what they share, a twentieth
     for each case. The program's argument is the index of a case."""
     lines = ["#include <%s>" % header for header in ("cstdio", "pthread.h")]
-    matmuls = any("KERNEL" in case for case in cases)
+    matmuls = has_matmuls(cases)
     if matmuls:  # before device code, whose macros have the names of its enums
         lines += ['extern "C" {', '#include "%s"' % C_HEADER, "}"]
     lines += ['#include "%s"' % header for header in HEADERS + (MATMUL_HEADERS if matmuls else [])]
     for number, case in enumerate(cases):
         macros = {"SPOIL": 0, **{name: case[name] for name in MACROS if name in case}}
         params = {"NORM_DTYPE": BF16, "COUNT_INDEX": 0, "EPS_BITS": 0x3727C5AC}  # 1e-5
-        params.update((name, value) for name, value in case.items() if name not in MACROS)
+        params.update((name, value) for name, value in case.items() if name not in MACROS + ["SOURCE"])
         macros["KERNEL_PARAMS"] = "".join("PARAM(%s)=%d;" % param for param in params.items())
         for name, value in macros.items():
             lines += ["#undef %s" % name, "#define %s %s" % (name, value)]
-        source = "all_reduce" if "TWO_SHOT" in case else "matmul" if "KERNEL" in case else "rope_append"
-        lines += ["namespace case_%d {" % number, '#include "tests/emulation/%s_on_host.cu"' % source, "}"]
+        lines += ["namespace case_%d {" % number, '#include "tests/emulation/%s_on_host.cu"' % case["SOURCE"], "}"]
     mains = ", ".join("case_%d::main" % number for number in range(len(cases)))
     lines += ["static int (*const cases[])() = {%s};" % mains,
               "int main(int, char **arguments) { return cases[atoi(arguments[1])](); }", ""]
@@ -180,19 +308,26 @@ class Emulation(unittest.TestCase):
 
     def problems_of(self, cases, at_once=2):
         """A text for each case, None if all is well."""
-        program = os.path.join(self.folder, "cases")
-        objects = self.packing() if any("KERNEL" in case for case in cases) else []
-        made = subprocess.run([*COMPILE, "-o", program, "-x", "c++", "-", "-x", "none", *objects], input=source_of(cases),
-                              capture_output=True, text=True, check=False)
-        self.assertEqual(made.returncode, 0, made.stderr)
+        objects = self.packing() if has_matmuls(cases) else []
+
+        def program(part):
+            return os.path.join(self.folder, "cases_%d" % part)
+
+        def make(part):
+            return subprocess.run([*COMPILE, "-o", program(part), "-x", "c++", "-", "-x", "none", *objects],
+                                  input=source_of(cases[part::PROGRAMS]), capture_output=True, text=True, check=False)
 
         def run(number):
+            command = [program(number % PROGRAMS), str(number // PROGRAMS)]
             try:
-                ran = subprocess.run([program, str(number)], capture_output=True, text=True, check=False, timeout=SECONDS)
+                ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
             except subprocess.TimeoutExpired:
                 return "no end"
             return ran.stdout + ran.stderr + "exit code %d" % ran.returncode if ran.returncode else None
 
+        with concurrent.futures.ThreadPoolExecutor(PROGRAMS) as pool:
+            for made in pool.map(make, range(PROGRAMS)):
+                self.assertEqual(made.returncode, 0, made.stderr)
         with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
             return list(pool.map(run, range(len(cases))))
 
@@ -248,9 +383,26 @@ class Emulation(unittest.TestCase):
     def test_rope_append(self):
         self.check(rotations())
 
+    def test_rope_attention(self):
+        self.check(decodes())
+
+    def test_attention_generic(self):
+        self.check(scattereds())
+
+    def test_attention_prefill(self):
+        self.check(chunks())
+
     def test_defects_of_rope_append_are_seen(self):
         case = next(rotations())
-        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["q row 5", "v of row 0", "pages was written"])
+        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["q row 5", "v of slot 0", "pages was written"])
+
+    def test_defects_of_attention_are_seen(self):
+        case = decode([5], 1, HEAD_DIM=32, KV_HEADS=1)
+        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3, 4)],
+                           ["out row 0", "v of slot", "pages was written", "of the workspace"])
+        cases = [scattered([(0, 3)], 1, HEAD_DIM=16), chunk(3, 1, 1, HEAD_DIM=16)]
+        self.check_defects([{**case, "SPOIL": spoil} for case in cases for spoil in (1, 2)],
+                           ["out row 0", "pages was written"] * 2)
 
     def test_defects_are_seen(self):
         case = next(one_shots())

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The instructions of kernels/cuda/include (ptx.cuh, mma.cuh, tma.cuh, wgmma.cuh) on the host, as far as matmuls use them;
- * included by cuda_on_host.h. Copies are complete at once, and products of a warpgroup when they are asked for. Blocks
- * are alone: no clusters. */
+/* The instructions of kernels/cuda/include (ptx.cuh, mma.cuh, tma.cuh, wgmma.cuh) on the host, as far as matmuls and attention
+ * use them; included by cuda_on_host.h. Copies are complete at once or late (copies_are_late), products of a warpgroup when they
+ * are asked for. A cluster is one block. */
 #ifndef TESTS_EMULATION_INSTRUCTIONS_ON_HOST_H
 #define TESTS_EMULATION_INSTRUCTIONS_ON_HOST_H
 
 #include "kernels/cuda/include/device.cuh"
 
-static float *shared_float(u32 address) { return (float *)(shared_memory + address); }
-static u32 *shared_words(u32 address) { return (u32 *)(shared_memory + address); }
+/* Static shared memory may lie before the dynamic part: addresses are signed distances from that. */
+static char *shared_at(u32 address) { return shared_memory + (int)address; }
+static float *shared_float(u32 address) { return (float *)shared_at(address); }
+static u32 *shared_words(u32 address) { return (u32 *)shared_at(address); }
 
-static void __syncwarp() { meet(running->warps[threadIdx.x / 32], 32); }
+static void __syncwarp() { meet_in_warp(32); }
 
 /* ---- mbarriers ---- */
 
@@ -22,7 +24,11 @@ static void end_phase(mbarrier &b)
     b.phases++;
     running->waits = false;
 }
-static void barrier_init(u32 address, int count) { mbarrier_at(address) = {count, count, 0, 0}; }
+static void barrier_init(u32 address, int count)
+{
+    if (address % 8) abort();
+    mbarrier_at(address) = {count, count, 0, 0, {}};
+}
 static void barrier_init_done() {}
 static void fence_async_shared() {}
 static void barrier_arrive(u32 address)
@@ -44,12 +50,34 @@ static void barrier_complete(u32 address, u32 bytes)
     b.bytes -= (int)bytes;
     end_phase(b);
 }
+/* `copy` of `bytes`, counted by the barrier. */
+static void copy_at_barrier(u32 address, u32 bytes, const std::function<void()> &copy)
+{
+    const std::function<void()> whole = [=] {
+        copy();
+        barrier_complete(address, bytes);
+    };
+    if (copies_are_late)
+        mbarrier_at(address).copies.push_back(whole);
+    else
+        whole();
+}
 static void barrier_wait(u32 address, u32 parity)
 {
-    while (mbarrier_at(address).phases % 2 == parity) give_way();
+    mbarrier &b = mbarrier_at(address);
+    while (b.phases % 2 == parity) {
+        if (b.copies.empty()) {
+            give_way();
+        } else {
+            const std::function<void()> first = b.copies.front();
+            b.copies.erase(b.copies.begin());
+            first();
+        }
+    }
 }
 static void barrier_wait_tight(u32 address, u32 parity) { barrier_wait(address, parity); }
 static void named_barrier(int id, int threads) { meet(running->named[id], threads); }
+static void named_barrier_arrive(int id, int threads) { arrive(running->named[id], threads); }
 
 /* ---- clusters: of one block ---- */
 
@@ -67,26 +95,49 @@ static void cluster_store(u32, float) { abort(); }
 
 /* ---- memory ---- */
 
-template <int BYTES> static void copy_async(u32 to, const void *from) { memcpy(shared_memory + to, from, BYTES); }
+static void complete_copy(const thread_copy &copy)
+{
+    if (copy.valid)
+        memcpy(shared_at(copy.to), copy.from, (size_t)copy.bytes);
+    else
+        memset(shared_at(copy.to), 0, (size_t)copy.bytes);
+}
 template <int BYTES> static void copy_async_if(u32 to, const void *from, bool valid)
 {
-    if (valid)
-        memcpy(shared_memory + to, from, BYTES);
+    if (to % BYTES || (u64)from % BYTES) abort();
+    thread_copies &own = running->copies[threadIdx.x];
+    const thread_copy copy = {to, from, BYTES, own.groups, valid};
+    if (copies_are_late)
+        own.pending.push_back(copy);
     else
-        memset(shared_memory + to, 0, BYTES);
+        complete_copy(copy);
 }
-static void copy_async_hinted(u32 to, const void *from, u64) { memcpy(shared_memory + to, from, 16); }
-static void copy_arrive(u32 barrier) { barrier_arrive(barrier); }
-static void copy_commit() {}
-template <int PENDING> static void copy_wait() {}
-static void copy_wait_all() {}
+template <int BYTES> static void copy_async(u32 to, const void *from) { copy_async_if<BYTES>(to, from, true); }
+static void copy_async_hinted(u32 to, const void *from, u64) { copy_async<16>(to, from); }
+static void copy_commit() { running->copies[threadIdx.x].groups++; }
+/* Those of the groups before `group`. */
+static void complete_copies(int group)
+{
+    std::vector<thread_copy> &pending = running->copies[threadIdx.x].pending;
+    size_t done = 0;
+    for (; done < pending.size() && pending[done].group < group; done++) complete_copy(pending[done]);
+    pending.erase(pending.begin(), pending.begin() + (long)done);
+}
+template <int PENDING> static void copy_wait() { complete_copies(running->copies[threadIdx.x].groups - PENDING); }
+static void copy_wait_all() { complete_copies(running->copies[threadIdx.x].groups + 1); }
+static void copy_arrive(u32 barrier)
+{
+    copy_wait_all();
+    barrier_arrive(barrier);
+}
 static float load_shared_float(u32 address) { return *shared_float(address); }
 template <int WORDS> static void load_shared(u32 (&to)[WORDS], u32 address)
 {
     if (address % sizeof to) abort();
-    memcpy(to, shared_memory + address, sizeof to);
+    memcpy(to, shared_at(address), sizeof to);
 }
-static u32 load_shared_half(u32 address) { return *(u16 *)(shared_memory + address); }
+static u32 load_shared_half(u32 address) { return *(u16 *)shared_at(address); }
+static u32 load_shared_word_ordered(u32 address) { return *shared_words(address); }
 static uint4 load_shared_ordered(u32 address)
 {
     const u32 *words = shared_words(address);
@@ -95,17 +146,22 @@ static uint4 load_shared_ordered(u32 address)
 template <class T> static void store_shared(u32 address, T value)
 {
     if (address % sizeof value) abort();
-    memcpy(shared_memory + address, &value, sizeof value);
+    memcpy(shared_at(address), &value, sizeof value);
 }
 static void load_written(u32 (&to)[4], const void *from) { memcpy(to, from, 16); }
 static float load_written_float(const float *from) { return *from; }
 static void prefetch_l2(const void *) {}
+template <class T> static T load_relaxed(const T *from)
+{
+    give_way(); /* a thread may wait for what another block writes */
+    return *from;
+}
+static u32 add_relaxed(u32 *to, u32 value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
 static u64 policy_evict_first() { return 0; }
 static void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier)
 {
     if (to % 16 || (u64)from % 16 || bytes % 16) abort();
-    memcpy(shared_memory + to, from, bytes);
-    barrier_complete(barrier, bytes);
+    copy_at_barrier(barrier, bytes, [=] { memcpy(shared_at(to), from, bytes); });
 }
 static void bulk_copy_hinted(u32 to, const void *from, u32 bytes, u32 barrier, u64)
 {
@@ -123,14 +179,16 @@ static u32 swizzled(u32 address) { return address ^ (address >> 7 & 7) << 4; }
 static void tile_load(u32 to, const tensor_map *map, int column, int row, u32 barrier)
 {
     const int rows = (int)map->opaque[1], columns = (int)map->opaque[2], box_rows = (int)map->opaque[3];
+    const u16 *matrix = (const u16 *)map->opaque[0];
     if (to % 1024) abort();
-    for (int r = 0; r < box_rows; r++)
-        for (int c = 0; c < 64; c++) {
-            const bool inside = row + r < rows && column + c < columns;
-            *(u16 *)(shared_memory + swizzled(to + (u32)(r * 128 + c * 2))) =
-                inside ? ((const u16 *)map->opaque[0])[(long)(row + r) * columns + column + c] : 0;
-        }
-    barrier_complete(barrier, (u32)box_rows * 128);
+    copy_at_barrier(barrier, (u32)box_rows * 128, [=] {
+        for (int r = 0; r < box_rows; r++)
+            for (int c = 0; c < 64; c++) {
+                const bool inside = row + r >= 0 && row + r < rows && column + c < columns;
+                *(u16 *)shared_at(swizzled(to + (u32)(r * 128 + c * 2))) =
+                    inside ? matrix[(long)(row + r) * columns + column + c] : 0;
+            }
+    });
 }
 static void tile_load_hinted(u32 to, const tensor_map *map, int column, int row, u32 barrier, u64)
 {
@@ -144,6 +202,13 @@ template <int COUNT> static void registers_increase() {}
 
 static u32 and_or(u32 a, u32 mask, u32 bits) { return a & mask | bits; }
 static float infinity() { return float_of_bits(0x7f800000); }
+static float exp2_approximate(float x)
+{
+    const float y = exp2f(x);
+    return y < 0x1p-126f ? 0 : y;
+}
+static float reciprocal(float x) { return 1 / x; }
+static float max_or_nan(float a, float b) { return std::isnan(a) || std::isnan(b) ? NAN : fmaxf(a, b); }
 static u32 __byte_perm(u32 low, u32 high, u32 selectors)
 {
     const u64 both = (u64)high << 32 | low;
@@ -184,6 +249,18 @@ static void load_matrices(u32 (&to)[2], u32 address)
     for (int m = 0; m < 2; m++) to[m] = *shared_words(given(m * 8 + lane / 4, 0) + (u32)(lane % 4 * 4));
     __syncwarp();
 }
+static void load_matrices_transposed(u32 (&to)[4], u32 address)
+{
+    const int lane = (int)threadIdx.x % 32;
+    if (address % 16) abort();
+    give({address});
+    for (int m = 0; m < 4; m++) {
+        to[m] = 0;
+        for (int i = 0; i < 2; i++)
+            to[m] |= load_shared_half(given(m * 8 + lane % 4 * 2 + i, 0) + (u32)(lane / 4 * 2)) << 16 * i;
+    }
+    __syncwarp();
+}
 /* Matrix m of registers: row l / 4, columns 2 (l % 4) and the next in lane l; as column l / 4 in memory. */
 static void store_transposed(u32 address, std::initializer_list<u32> matrices)
 {
@@ -192,7 +269,7 @@ static void store_transposed(u32 address, std::initializer_list<u32> matrices)
     give({address});
     for (u32 pair : matrices) {
         for (int i = 0; i < 2; i++)
-            *(u16 *)(shared_memory + given(m * 8 + lane % 4 * 2 + i, 0) + (u32)(lane / 4 * 2)) = (u16)(pair >> 16 * i);
+            *(u16 *)shared_at(given(m * 8 + lane % 4 * 2 + i, 0) + (u32)(lane / 4 * 2)) = (u16)(pair >> 16 * i);
         m++;
     }
     __syncwarp();
@@ -201,6 +278,20 @@ static void store_matrix_transposed(u32 address, u32 from) { store_transposed(ad
 static void store_matrices_transposed(u32 address, u32 first, u32 second)
 {
     store_transposed(address, {first, second});
+}
+
+/* Row l / 4, columns 2 (l % 4) and the next in lane l, before and after. */
+static u32 transpose_8x8(u32 pair)
+{
+    const int lane = (int)threadIdx.x % 32;
+    u32 result = 0;
+    give({pair});
+    for (int i = 0; i < 2; i++) {
+        const int row = lane % 4 * 2 + i, column = lane / 4;
+        result |= (given(row * 4 + column / 2, 0) >> column % 2 * 16 & 0xffff) << 16 * i;
+    }
+    __syncwarp();
+    return result;
 }
 
 /* Element (row, k) of the 16 x 16 operand in words 0 to 3 of this warp's lanes. */
@@ -226,15 +317,35 @@ template <int ELEMENT> static void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u3
     __syncwarp();
 }
 
+/* m16n8k8: the tensor cores take the upper 19 bits of elements. */
+static float tf32_of_bits(u32 bits) { return float_of_bits(bits & 0xffffe000); }
+static void mma_tf32(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)
+{
+    const int lane = (int)threadIdx.x % 32;
+    give({a0, a1, a2, a3, b0, b1});
+    for (int i = 0; i < 4; i++) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        double sum = d[i];
+        for (int k = 0; k < 8; k++)
+            sum += (double)tf32_of_bits(given(row % 8 * 4 + k % 4, k / 4 * 2 + row / 8)) *
+                   (double)tf32_of_bits(given(column * 4 + k % 4, 4 + k / 4));
+        d[i] = (float)sum;
+    }
+    __syncwarp();
+}
+
 static void wgmma_begin() {}
 static void wgmma_commit() {}
 template <int PENDING> static void wgmma_wait() {}
 template <int COUNT> static void wgmma_keep(float (&)[COUNT]) {}
-static u64 wgmma_tile(u32 address) { return address / 16; }
-/* Element of a tile with rows of 128 bytes in the 128-byte swizzle. */
-template <int ELEMENT> static float tile_element(u64 tile, int row, int k)
+static u64 wgmma_tile(u32 address, u32 next = 16) { return address / 16 | (u64)(next / 16) << 16; }
+/* Element of a tile with rows of 128 bytes in the 128-byte swizzle; tiles of 64 columns follow each other as the descriptor
+ * says. */
+template <int ELEMENT> static float tile_element(u64 tile, int row, int column)
 {
-    return float_of_half<ELEMENT>(*(u16 *)(shared_memory + swizzled((u32)tile * 16 + (u32)(row * 128 + k * 2))));
+    const u32 start = (u32)(tile & 0xffff) * 16, next = (u32)(tile >> 16 & 0xffff) * 16;
+    return float_of_half<ELEMENT>(
+        *(u16 *)shared_at(swizzled(start + (u32)(column / 64) * next + (u32)(row * 128 + column % 64 * 2))));
 }
 template <int N_> struct wgmma_rows {
     static void run(float (&d)[N_ / 2], const u32 (&a)[4], u64 x, int add)
@@ -261,6 +372,22 @@ template <int N_, int DTYPE_> struct wgmma {
                 sum += (double)tile_element<DTYPE_>(w, row, k) * (double)tile_element<DTYPE_>(x, column, k);
             d[i] = (float)sum;
         }
+    }
+};
+
+template <int N_, int DTYPE_> struct wgmma_registers {
+    static void run(float *d, const u32 *a, u64 b)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        give({a[0], a[1], a[2], a[3]});
+        for (int i = 0; i < N_ / 2; i++) {
+            const int row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            double sum = d[i];
+            for (int k = 0; k < 16; k++)
+                sum += (double)a_element<DTYPE_>(row, k) * (double)tile_element<DTYPE_>(b, k, column);
+            d[i] = (float)sum;
+        }
+        __syncwarp();
     }
 };
 

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention_generic and attention_prefill on the host: KERNEL_PARAMS is the problem and the tunables of KERNEL, a body; SLOTS and
+ * POSITIONS are those of the valid rows, BLOCKS_IN_ALL the thread blocks for each kv head (generic) or for all heads (prefill). IN_PLACE: out
+ * is q's memory. Compares every element of out with plain code in double; prints what differs and exits with 1. COPIES_LATE: see
+ * copies_are_late. SPOIL: 1 an element of out, 2 of the pages is changed before the checks, for them to see; 0 nothing. The prefill
+ * kernel with SPLIT above 1 needs clusters, which are not emulated. emulation_test.py includes it in a namespace for each case, after
+ * these headers. */
+#include "tests/emulation/paged_on_host.h"
+
+#include "kernels/attention/attention_generic.cuh"
+#include "kernels/attention/attention_prefill.cuh"
+
+struct params {
+    KERNEL_PARAMS
+};
+typedef KERNEL<params> body;
+typedef pages_on_host<params> pages_type;
+
+static const int given_slots[] = {SLOTS}, given_positions[] = {POSITIONS};
+
+enum {
+    VALID_ROWS = sizeof given_slots / sizeof *given_slots,
+    DIM = params::HEAD_DIM,
+    GROUP = params::HEADS / params::KV_HEADS,
+    X_BYTES = params::X_DTYPE == DTYPE_F32 ? 4 : 2,
+    ROW_BYTES = params::HEADS * DIM * X_BYTES,
+};
+static_assert(sizeof given_slots == sizeof given_positions, "one of each for a row");
+
+static int counts[2], slots[params::ROWS], positions[params::ROWS];
+alignas(128) static u8 q[params::ROWS * ROW_BYTES];
+static guarded<params::ROWS * ROW_BYTES> out;
+static pages_type pages;
+
+/* Weights are cut to 10 bits of fraction for tf32 products; q, k and v are, too, if they are float32. */
+static double weight_rounding()
+{
+    if (params::X_DTYPE == DTYPE_F32 || params::KV_DTYPE == DTYPE_F32) return 1.2e-2;
+    if (pages_type::CODED) return 2 * rounding_of(params::X_DTYPE);
+    return params::X_DTYPE == params::KV_DTYPE ? rounding_of(params::X_DTYPE) : 0x1p-10;
+}
+
+static const void *q_operand() { return IN_PLACE ? out.bytes : q; }
+
+template <class P> static void run_body(attention_generic_body<P> *)
+{
+    attention_generic_body<P>::run((u8 *)shared_memory, counts, q_operand(), slots, positions, pages.table,
+                                   pages.kv().at, out.bytes);
+}
+
+/* `memory`: aligned to 16 bytes alone. */
+template <class P> static void run_body(attention_prefill_body<P> *)
+{
+    const tensor_map q_map = tensor_map_on_host(q_operand(), P::ROWS, P::HEADS * DIM, 64);
+    u8 *memory = (u8 *)shared_memory + 16;
+    if constexpr (pages_type::CODED) {
+        attention_prefill_body<P>::run(memory, counts, q_map, slots, positions, pages.table, pages.kv().at,
+                                       (u16 *)out.bytes);
+    } else {
+        const long rows = ((long)sizeof pages.pool - pages_type::BLOCK) / pages_type::ROW_BYTES;
+        const tensor_map kv_map =
+            tensor_map_on_host(pages.kv().at, (int)rows, DIM, attention_prefill_body<P>::box_rows);
+        attention_prefill_body<P>::run(memory, counts, q_map, slots, positions, pages.table, kv_map, (u16 *)out.bytes);
+    }
+}
+
+/* Kernels that read whole tiles may read tokens before a row's window, which have been written. */
+template <class P> static int first_written(int position, attention_generic_body<P> *)
+{
+    return first_token<P>(position);
+}
+template <class P> static int first_written(int, attention_prefill_body<P> *) { return 0; }
+
+static void run_thread_of_kernel() { run_body((body *)nullptr); }
+
+static void draw_operands()
+{
+    int first[params::SLOT_COUNT], last[params::SLOT_COUNT];
+    for (int s = 0; s < params::SLOT_COUNT; s++) first[s] = NO_INDEX, last[s] = -1;
+    counts[params::COUNT_INDEX] = VALID_ROWS;
+    counts[1 - params::COUNT_INDEX] = NO_INDEX;
+    memset(q, 0xff, sizeof q); /* NaN beyond the valid rows */
+    for (int r = 0; r < params::ROWS; r++) {
+        slots[r] = positions[r] = NO_INDEX;
+        if (r >= VALID_ROWS) continue;
+        const int slot = slots[r] = given_slots[r];
+        positions[r] = given_positions[r];
+        first[slot] = std::min(first[slot], first_written(positions[r], (body *)nullptr));
+        last[slot] = std::max(last[slot], positions[r]);
+        for (int i = 0; i < params::HEADS * DIM; i++)
+            store_element<params::X_DTYPE>(q, r * params::HEADS * DIM + i, draw(-2, 2));
+    }
+    for (int s = 0; s < params::SLOT_COUNT; s++) {
+        if (last[s] < 0) continue;
+        pages.map(s, first[s], last[s]);
+        for (int t = first[s]; t <= last[s]; t++) pages.fill(s, t);
+    }
+    out.poison();
+    if (IN_PLACE) memcpy(out.bytes, q, sizeof q);
+}
+
+static void expect_attention(int slot, int kv_head)
+{
+    int first = NO_INDEX, last = -1;
+    for (int r = 0; r < VALID_ROWS; r++) {
+        if (slots[r] != slot) continue;
+        first = std::min(first, first_token<params>(positions[r]));
+        last = std::max(last, positions[r]);
+    }
+    if (last < 0) return;
+    attention_on_host<params> attention(pages, slot, kv_head, first, last);
+    for (int i = 0; i < VALID_ROWS * GROUP; i++) {
+        const int row = i / GROUP, head = kv_head * GROUP + i % GROUP;
+        double values[DIM];
+        if (slots[row] != slot) continue;
+        for (int d = 0; d < DIM; d++)
+            values[d] = (double)load_element<params::X_DTYPE>(q, (row * params::HEADS + head) * DIM + d);
+        attention.expect_out(row, head, positions[row], values, out.bytes + row * ROW_BYTES + head * DIM * X_BYTES,
+                             weight_rounding());
+    }
+}
+
+int main()
+{
+    const bool is_generic = std::is_same<body, attention_generic_body<params>>::value;
+    copies_are_late = COPIES_LATE;
+    pages.poison();
+    draw_operands();
+    gridDim.x = BLOCKS_IN_ALL;
+    gridDim.y = is_generic ? params::KV_HEADS : 1;
+    for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
+        for (int i = 0; i < BLOCKS_IN_ALL; i++) {
+            memset(shared_memory, 0xff, SHARED_BYTES);
+            run_block(i, body::threads, run_thread_of_kernel);
+            expect_shared_poison((long)body::layout.bytes + (is_generic ? 0 : 16));
+        }
+    if (SPOIL == 1) out.bytes[VALID_ROWS * ROW_BYTES - 1] ^= 2;
+    if (SPOIL == 2) pages.pool[0] = 0;
+    for (int s = 0; s < params::SLOT_COUNT; s++)
+        for (int g = 0; g < params::KV_HEADS; g++) expect_attention(s, g);
+    pages.expect_untouched();
+    if (!IN_PLACE) out.expect_poison("out", VALID_ROWS * ROW_BYTES);
+    if (IN_PLACE) out.expect_poison("out", (long)sizeof out.bytes);
+    return problems != 0;
+}
