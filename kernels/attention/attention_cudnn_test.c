@@ -113,14 +113,14 @@ TEST(equals_reference)
     enum { MOST_PLANS = 2 };
     /* rows, valid, start, kv_heads, group, head_dim, window, x_dtype, kv_dtype, page_tokens */
     static const struct attention_shape shapes[] = {
-        {512, 512, 188, 8, 4, 128, 0, DTYPE_BF16, DTYPE_BF16, 64, .in_place = false},
-        {512, 500, 200, 2, 4, 64, 0, DTYPE_BF16, DTYPE_BF16, 64, .in_place = false},
-        {512, 333, 300, 2, 4, 128, 100, DTYPE_BF16, DTYPE_BF16, 64, .in_place = false},
-        {256, 250, 700, 1, 7, 128, 0, DTYPE_F16, DTYPE_F16, 16, .in_place = false},
-        {200, 190, 31, 2, 4, 80, 0, DTYPE_BF16, DTYPE_BF16, 128, .in_place = false},
-        {100, 1, 63, 2, 4, 128, 0, DTYPE_BF16, DTYPE_BF16, 64, .in_place = false},
-        {256, 250, 100, 2, 4, 128, 0, DTYPE_BF16, DTYPE_BF16, 64, .in_place = true},
-        {128, 128, 0, 3, 3, 64, 1, DTYPE_F16, DTYPE_F16, 32, .in_place = false},
+        {512, 512, 188, 8, 4, 128, 0, DTYPE_BF16, ENCODING_BF16, 64, .in_place = false},
+        {512, 500, 200, 2, 4, 64, 0, DTYPE_BF16, ENCODING_BF16, 64, .in_place = false},
+        {512, 333, 300, 2, 4, 128, 100, DTYPE_BF16, ENCODING_BF16, 64, .in_place = false},
+        {256, 250, 700, 1, 7, 128, 0, DTYPE_F16, ENCODING_F16, 16, .in_place = false},
+        {200, 190, 31, 2, 4, 80, 0, DTYPE_BF16, ENCODING_BF16, 128, .in_place = false},
+        {100, 1, 63, 2, 4, 128, 0, DTYPE_BF16, ENCODING_BF16, 64, .in_place = false},
+        {256, 250, 100, 2, 4, 128, 0, DTYPE_BF16, ENCODING_BF16, 64, .in_place = true},
+        {128, 128, 0, 3, 3, 64, 1, DTYPE_F16, ENCODING_F16, 32, .in_place = false},
     };
     TEST_NEEDS_DEVICE();
     struct test_random random = {21};
@@ -151,7 +151,7 @@ TEST(equals_reference)
 }
 
 static const int64_t problem[ATTENTION_PARAMS] = {
-    2048, 0, 32, 8, 128, 64, 128, 1 << 23, 8, DTYPE_BF16, DTYPE_BF16, 0, 0x3db504f3,
+    2048, 0, 32, 8, 128, 64, 128, 1 << 23, 8, DTYPE_BF16, ENCODING_BF16, 0, 0x3db504f3,
 };
 
 /* Parameters at their extremes are refused with a reason, or give a workspace of a size that fits. */

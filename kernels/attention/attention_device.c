@@ -13,11 +13,14 @@ static bool in_range(int64_t value, int64_t low, int64_t high) { return value >=
 
 static int64_t element_bytes(int64_t dtype) { return (int64_t)dtype_bytes((enum dtype)dtype); }
 
+static bool has_codes(const int64_t *params) { return op_kv_layout(params).scales != 0; }
+
 static const char *illegal(const int64_t *params)
 {
     const char *why = op_params_illegal(&op_attention, params);
     if (why) return why;
-    if (!element_bytes(params[ATTENTION_KV_DTYPE])) return "KV_DTYPE is not F32, F16 or BF16";
+    why = op_paged_codes_illegal(params);
+    if (why) return why;
     if (params[ATTENTION_HEAD_DIM] % 2) return "HEAD_DIM is not even in 2..256";
     if (params[ATTENTION_PAGES_PER_SLOT] > MOST_TOKENS / params[ATTENTION_PAGE_TOKENS])
         return "PAGES_PER_SLOT is not positive or makes more than 2^30 tokens";
@@ -32,10 +35,9 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     const uint64_t head_dim = (uint64_t)params[ATTENTION_HEAD_DIM];
     const uint64_t window = (uint64_t)params[ATTENTION_WINDOW];
     const uint64_t x_bytes = (uint64_t)element_bytes(params[ATTENTION_X_DTYPE]);
-    const uint64_t kv_bytes = (uint64_t)element_bytes(params[ATTENTION_KV_DTYPE]);
     uint64_t seen = context; /* tokens that a row attends to, on average */
     if (window && window < seen) seen = window;
-    *bytes = 2 * rows * heads * head_dim * x_bytes + 2 * context * kv_heads * head_dim * kv_bytes;
+    *bytes = 2 * rows * heads * head_dim * x_bytes + 2 * context * kv_heads * op_kv_row_bytes(params);
     *flops = 4 * rows * heads * seen * head_dim;
 }
 
@@ -50,7 +52,8 @@ static bool one_of_1_2_4(int64_t value) { return value == 1 || value == 2 || val
 
 static bool generic_is_halves(const int64_t *params)
 {
-    return params[ATTENTION_X_DTYPE] == params[ATTENTION_KV_DTYPE] && params[ATTENTION_X_DTYPE] != DTYPE_F32;
+    return params[ATTENTION_X_DTYPE] != DTYPE_F32 &&
+           (has_codes(params) || params[ATTENTION_X_DTYPE] == params[ATTENTION_KV_DTYPE]);
 }
 
 static const char *generic_launch(const int64_t *params, const struct device_facts *gpu,
@@ -123,18 +126,21 @@ static const char *prefill_launch(const int64_t *params, const struct device_fac
     if (head_dim % 16) return "HEAD_DIM is not a multiple of 16";
     if (!in_range(page_tokens, 16, BOX_MOST_ROWS) || (page_tokens & (page_tokens - 1)))
         return "PAGE_TOKENS is not a power of two in 16..256";
-    if (params[ATTENTION_PAGE_BYTES] % (head_dim * 2)) return "PAGE_BYTES is not a multiple of HEAD_DIM * 2";
-    if (params[ATTENTION_KV_DTYPE] == DTYPE_F32) return "KV_DTYPE is not F16 or BF16";
-    if (params[ATTENTION_KV_DTYPE] != params[ATTENTION_X_DTYPE]) return "KV_DTYPE is not X_DTYPE";
+    if (params[ATTENTION_X_DTYPE] == DTYPE_F32) return "X_DTYPE is not F16 or BF16";
+    if (!has_codes(params)) {
+        if (params[ATTENTION_PAGE_BYTES] % (head_dim * 2)) return "PAGE_BYTES is not a multiple of HEAD_DIM * 2";
+        if (params[ATTENTION_KV_DTYPE] != params[ATTENTION_X_DTYPE]) return "KV_DTYPE is not X_DTYPE";
+    }
     if (tile_q != 64 && tile_q != 128 && tile_q != 192) return "TILE_Q is not 64, 128 or 192";
     if (key_tile != 64 && key_tile != 128) return "KEY_TILE is not 64 or 128";
     if (!in_range(stages, 2, 4)) return "STAGES is not in 2..4";
     if (!in_range(params[ATTENTION_PREFILL_PING_PONG], 0, 1)) return "PING_PONG is not 0 or 1";
     if (!in_range(blocks, 1, 2)) return "BLOCKS_PER_SM is not 1 or 2";
     if (split != 1 && split != 2 && split != 4 && split != 8) return "SPLIT is not 1, 2, 4 or 8";
-    /* Registers of a thread: scores, p, the accumulated v and others. */
-    const int64_t registers = key_tile / 2 + key_tile / 4 + head_dim / 2 + 32;
-    const int64_t budget = attention_prefill_registers(tile_q, blocks);
+    /* Registers of a thread: scores, p, the accumulated v and others, more with codes and the widest heads (by compiling). */
+    const int64_t others = has_codes(params) && head_dim > 240 ? 48 : 32;
+    const int64_t registers = key_tile / 2 + key_tile / 4 + head_dim / 2 + others;
+    const int64_t budget = attention_prefill_registers(tile_q, blocks, has_codes(params));
     if (registers > budget || registers > 255) return "the accumulators do not fit the registers";
     const int64_t shared = attention_prefill_lay_out(head_dim, tile_q, key_tile, stages).bytes;
     why = shared_limit(shared, gpu);
@@ -158,7 +164,7 @@ static bool prefill_tensor_map(const int64_t *params, int operand, struct plan_t
     const int64_t head_dim = params[ATTENTION_HEAD_DIM], key_tile = params[ATTENTION_PREFILL_KEY_TILE];
     const int64_t page_tokens = params[ATTENTION_PAGE_TOKENS];
     const int64_t columns = operand == ATTENTION_Q ? params[ATTENTION_HEADS] * head_dim : head_dim;
-    if (operand != ATTENTION_Q && operand != ATTENTION_KV) return false;
+    if (operand != ATTENTION_Q && (operand != ATTENTION_KV || has_codes(params))) return false;
     *map = (struct plan_tensor_map){
         .dtype = params[ATTENTION_X_DTYPE],
         .columns = columns,

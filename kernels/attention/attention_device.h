@@ -18,7 +18,8 @@
 enum { ATTENTION_DEVICE_OPERANDS = ATTENTION_OUT + 1 };
 
 /* attention_generic: any slots and positions in any order; HEAD_DIM even; KV_DTYPE and X_DTYPE F32, F16 or BF16 (equal
- * and 16-bit: products of that type, p rounded to it; else tf32 products); PAGE_BYTES a multiple of 16. */
+ * and 16-bit: products of that type, p rounded to it; else tf32 products), or KV_DTYPE with codes, which are rounded to
+ * X_DTYPE; PAGE_BYTES a multiple of 16. Codes: HEAD_DIM and PAGE_TOKENS multiples of 16. */
 enum attention_generic_param {
     ATTENTION_GENERIC_WARPS_Q = ATTENTION_PARAMS, /* 1, 2, 4: sixteens of (row, head) pairs of a block */
     ATTENTION_GENERIC_SPLIT,                      /* 1, 2, 4: warps that share an entry's tokens */
@@ -28,8 +29,9 @@ enum attention_generic_param {
 extern const struct device_kernel device_attention_generic;
 
 /* attention_prefill (sm_90a): all valid rows belong to slots[0] and positions[r] = positions[0] + r; HEAD_DIM a
- * multiple of 16, best 64 or 128; KV_DTYPE = X_DTYPE = F16 or BF16, p rounded to it; PAGE_TOKENS a power of two from
- * 16 to 256; PAGE_BYTES a multiple of HEAD_DIM * 2. Q and KV are passed as tensor maps, for KV over the whole pool. */
+ * multiple of 16, best 64 or 128; X_DTYPE = F16 or BF16, p rounded to it; KV_DTYPE = X_DTYPE, or with codes, which are
+ * rounded to X_DTYPE; PAGE_TOKENS a power of two from 16 to 256; without codes PAGE_BYTES a multiple of HEAD_DIM * 2. Q is
+ * passed as a tensor map, KV without codes too, over the whole pool. */
 enum attention_prefill_param {
     ATTENTION_PREFILL_TILE_Q = ATTENTION_PARAMS, /* 64, 128, 192 rows: a warpgroup for each 64 */
     ATTENTION_PREFILL_KEY_TILE,                  /* 64, 128 tokens */

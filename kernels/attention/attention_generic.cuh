@@ -12,13 +12,14 @@
  * that its rows belong to, KEY_TILE at a time, masked entry by entry. SPLIT warps share the tokens of a tile and merge
  * at the end. Two tiles are in flight (cp.async).
  *
- * Accumulation f32, online softmax in base 2. X_DTYPE = KV_DTYPE = 16-bit: products of these, p rounded to X_DTYPE.
- * Any other mixture: tf32 products (exact for 16-bit inputs; f32 inputs and p lose all but 10 bits of fraction). A
+ * Accumulation f32, online softmax in base 2. X_DTYPE = KV_DTYPE = 16-bit: products of these, p rounded to X_DTYPE; k
+ * and v in codes become X_DTYPE, rounded once. Any other mixture: tf32 products (exact for 16-bit inputs; f32 inputs and p lose all but 10 bits of fraction). A
  * row's result depends on nothing but the row, its tokens and the tunables. */
 #ifndef KERNELS_ATTENTION_ATTENTION_GENERIC_CUH
 #define KERNELS_ATTENTION_ATTENTION_GENERIC_CUH
 
 #include "kernels/attention/attention_layout.cuh"
+#include "kernels/cuda/include/kv.cuh"
 #include "kernels/cuda/include/mma.cuh"
 #include "kernels/cuda/include/ptx.cuh"
 
@@ -31,9 +32,11 @@ template <class P> struct attention_generic_body {
                   "launch checks");
 
     /* Elements in shared memory: as they are, or as f32 of which the tensor cores take the upper 19 bits. */
-    static constexpr bool halves = P::X_DTYPE == P::KV_DTYPE && P::X_DTYPE != DTYPE_F32;
+    typedef kv_pages<P> pages_layout;
+    static constexpr bool coded = pages_layout::CODED;
+    static constexpr bool halves = P::X_DTYPE != DTYPE_F32 && (coded || P::X_DTYPE == P::KV_DTYPE);
     static constexpr int element = halves ? 2 : 4;
-    static constexpr int kv_element = P::KV_DTYPE == DTYPE_F32 ? 4 : 2;
+    static constexpr int kv_element = pages_layout::ELEMENT_BYTES;
     static constexpr int step = 32 / element; /* depth of one product */
     static constexpr attention_generic_layout layout =
         attention_generic_lay_out(P::HEAD_DIM, element, P::WARPS_Q, P::SPLIT, P::KEY_TILE);
@@ -44,7 +47,7 @@ template <class P> struct attention_generic_body {
     /* Bytes of one asynchronous copy: what divides a token's k and keeps it aligned, at most 16. */
     static constexpr int token_bytes = P::HEAD_DIM * kv_element;
     static constexpr int copy = token_bytes % 16 == 0 ? 16 : token_bytes % 8 == 0 ? 8 : 4;
-    static constexpr bool verbatim = halves || P::KV_DTYPE == DTYPE_F32;
+    static constexpr bool verbatim = !coded && (halves || P::KV_DTYPE == DTYPE_F32);
     static constexpr int copy_elements = copy / kv_element;
     static constexpr int copies = token_bytes / copy; /* of one token */
 
@@ -61,12 +64,31 @@ template <class P> struct attention_generic_body {
             mma_tf32(d, a[0], a[1], a[2], a[3], b0, b1);
     }
 
+    /* A row's part of 16 codes times its scale, as elements. */
+    static __device__ __forceinline__ void load_codes(u8 *to, const u8 *from, float scale)
+    {
+        const uint4 packed = *(const uint4 *)from;
+        const u32 words[4] = {packed.x, packed.y, packed.z, packed.w};
+        float values[16];
+#pragma unroll
+        for (int i = 0; i < 8; i += 2) {
+            u32 pairs[2];
+            kv_codes<P::KV_DTYPE>::to_pairs(words[i / 2], pairs[0], pairs[1]);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                values[2 * i + j] = float_of_half<DTYPE_F16>((u16)(pairs[j / 2] >> j % 2 * 16)) * scale;
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i += 16 / element)
+            store_elements<P::X_DTYPE>(to, i, *(const float(*)[16 / element])(values + i));
+    }
+
     /* k and v of tokens [token, token + KEY_TILE) into a stage; tokens outside [first, last] become zero: their
      * memory may hold NaN, and 0 * NaN is NaN. */
     static __device__ __forceinline__ void load_keys(u8 *stage, const u8 *kv, const i32 *pages, int g, int token,
                                                      int first, int last)
     {
-        constexpr i64 head_bytes = (i64)P::PAGE_TOKENS * P::HEAD_DIM * kv_element;
+        constexpr i64 head_bytes = (i64)P::PAGE_TOKENS * token_bytes;
         for (int i = (int)threadIdx.x; i < P::KEY_TILE * copies; i += threads) {
             int entry = i / copies, part = i % copies, t = token + entry;
             u8 *k = stage + entry * row_bytes + part * copy_elements * element, *v = k + P::KEY_TILE * row_bytes;
@@ -75,10 +97,14 @@ template <class P> struct attention_generic_body {
                 for (int j = 0; j < copy_elements * element; j += 4) *(u32 *)(k + j) = *(u32 *)(v + j) = 0;
                 continue;
             }
-            const u8 *from = kv + pages[t / P::PAGE_TOKENS] * (i64)P::PAGE_BYTES + g * head_bytes +
-                             (t % P::PAGE_TOKENS) * token_bytes + part * copy;
-            const u8 *from_v = from + P::KV_HEADS * head_bytes;
-            if constexpr (verbatim) {
+            const u8 *block = kv + pages[t / P::PAGE_TOKENS] * (i64)P::PAGE_BYTES;
+            const u8 *from = block + g * head_bytes + (t % P::PAGE_TOKENS) * token_bytes + part * copy;
+            const u8 *from_v = from + pages_layout::VALUES;
+            if constexpr (coded) {
+                const u8 *scales = block + pages_layout::SCALES + (g * P::PAGE_TOKENS + t % P::PAGE_TOKENS) * 4;
+                load_codes(k, from, *(const float *)scales * kv_codes<P::KV_DTYPE>::FACTOR);
+                load_codes(v, from_v, *(const float *)(scales + pages_layout::VALUES) * kv_codes<P::KV_DTYPE>::FACTOR);
+            } else if constexpr (verbatim) {
                 copy_async<copy>(shared_address(k), from);
                 copy_async<copy>(shared_address(v), from_v);
             } else {

@@ -7,10 +7,9 @@
 #include "kernels/cuda/include/layout.cuh"
 
 enum {
-    ATTENTION_PREFILL_BLOCK_COLUMNS = 64,      /* of a tile, side by side in a row of the swizzle */
-    ATTENTION_PREFILL_BLOCK_ROW_BYTES = 128,   /* the swizzle's width */
-    ATTENTION_PREFILL_SWIZZLE_BYTES = 1024,    /* after which it repeats: the alignment of tiles */
-    ATTENTION_PREFILL_PRODUCER_REGISTERS = 24, /* of a thread */
+    ATTENTION_PREFILL_BLOCK_COLUMNS = 64,    /* of a tile, side by side in a row of the swizzle */
+    ATTENTION_PREFILL_BLOCK_ROW_BYTES = 128, /* the swizzle's width */
+    ATTENTION_PREFILL_SWIZZLE_BYTES = 1024,  /* after which it repeats: the alignment of tiles */
 };
 
 /* From a multiple of SWIZZLE_BYTES on: mbarriers, q (TILE_Q rows), STAGES tiles of k, as many of v (KEY_TILE rows
@@ -36,10 +35,12 @@ LAYOUT_FUNCTION struct attention_prefill_layout attention_prefill_lay_out(layout
 /* A producer warpgroup, and one for each 64 rows of q. */
 LAYOUT_FUNCTION layout_size attention_prefill_threads(layout_size tile_q) { return 128 + 2 * tile_q; }
 
-/* Registers that each thread of a consumer warpgroup may have. */
-LAYOUT_FUNCTION layout_size attention_prefill_registers(layout_size tile_q, layout_size blocks_per_sm)
+/* Registers that each thread of the producer warpgroup keeps, and that each of a consumer warpgroup may have. */
+LAYOUT_FUNCTION layout_size attention_prefill_producer_registers(layout_size is_coded) { return is_coded ? 80 : 24; }
+LAYOUT_FUNCTION layout_size attention_prefill_registers(layout_size tile_q, layout_size blocks_per_sm,
+                                                        layout_size is_coded)
 {
-    return (65536 / blocks_per_sm - 128 * ATTENTION_PREFILL_PRODUCER_REGISTERS) / (2 * tile_q);
+    return (65536 / blocks_per_sm - 128 * attention_prefill_producer_registers(is_coded)) / (2 * tile_q);
 }
 
 /* q (a row for each entry), then two stages of KEY_TILE rows of k and as many of v. After the last tile the stages

@@ -36,10 +36,11 @@ extern "C" __global__ void
 __launch_bounds__(attention_prefill_kernel::threads, attention_prefill_params::BLOCKS_PER_SM)
 #endif
     attention_prefill(const i32 *counts, const __grid_constant__ tensor_map q_map, const i32 *slots,
-                      const i32 *positions, const i32 *page_table, const __grid_constant__ tensor_map kv_map, u16 *out)
+                      const i32 *positions, const i32 *page_table,
+                      const __grid_constant__ attention_prefill_kernel::kv_operand kv, u16 *out)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(16) u8 attention_prefill_memory[];
-    attention_prefill_kernel::run(attention_prefill_memory, counts, q_map, slots, positions, page_table, kv_map, out);
+    attention_prefill_kernel::run(attention_prefill_memory, counts, q_map, slots, positions, page_table, kv, out);
 #endif
 }

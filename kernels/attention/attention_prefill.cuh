@@ -8,14 +8,17 @@
  *
  * Operands: counts i32[2]; q: tensor map of X_DTYPE[ROWS, HEADS * HEAD_DIM], boxes of 64 x 64; slots i32[ROWS];
  * positions i32[ROWS]; page_table i32[SLOT_COUNT, PAGES_PER_SLOT]; kv: tensor map of KV_DTYPE[rows, HEAD_DIM] over
- * the pool from the layer's offset on, boxes of 64 columns x min(PAGE_TOKENS, KEY_TILE) rows; out X_DTYPE[ROWS,
- * HEADS * HEAD_DIM], 16-byte aligned, may be q's memory.
+ * the pool from the layer's offset on, boxes of 64 columns x min(PAGE_TOKENS, KEY_TILE) rows, or where KV_DTYPE has codes
+ * the address of the layer's block in page 0; out X_DTYPE[ROWS, HEADS * HEAD_DIM], 16-byte aligned, may be q's memory.
  *
  * As FlashAttention-3: a block has a producer warp and TILE_Q / 64 consumer warpgroups of 64 rows each. The producer
  * loads q tiles and a ring of STAGES tiles of k, and of v, KEY_TILE tokens each, by TMA. A consumer issues the
  * scores of the next tile and the second product of the current one together; with PING_PONG the warpgroups take
  * turns at that, so that one computes exponentials while the other multiplies. Keys are taken from the last tile
  * down: only the first and, with a window, the last ones need masks.
+ *
+ * Codes become X_DTYPE on their way into the ring, rounded once: all four warps of the producer's warpgroup load and
+ * convert them.
  *
  * Blocks are persistent. Tiles of q are numbered from the longest context to the shortest, heads of a group side by
  * side so that they meet in L2, and dealt to the blocks to and fro, which gives all about the same number of
@@ -30,8 +33,17 @@
 #define KERNELS_ATTENTION_ATTENTION_PREFILL_CUH
 
 #include "kernels/attention/attention_layout.cuh"
+#include "kernels/cuda/include/kv.cuh"
 #include "kernels/cuda/include/tma.cuh"
 #include "kernels/cuda/include/wgmma.cuh"
+
+/* The operand kv. */
+template <bool CODED> struct attention_prefill_kv {
+    typedef tensor_map type;
+};
+template <> struct attention_prefill_kv<true> {
+    typedef const u8 *type;
+};
 
 template <class P> struct attention_prefill_body {
     static constexpr int consumers = P::TILE_Q / 64; /* warpgroups */
@@ -42,10 +54,13 @@ template <class P> struct attention_prefill_body {
     static constexpr int columns = (int)layout.column_blocks; /* blocks of 64 columns */
     static constexpr int box_rows = P::PAGE_TOKENS < P::KEY_TILE ? P::PAGE_TOKENS : P::KEY_TILE;
     static constexpr int boxes = P::KEY_TILE / box_rows; /* of a tile and 64 columns */
+    typedef kv_pages<P> pages_layout;
+    static constexpr bool coded = pages_layout::CODED;
+    typedef typename attention_prefill_kv<coded>::type kv_operand;
     static constexpr int page_rows = (int)(P::PAGE_BYTES / (P::HEAD_DIM * 2));
     static constexpr int v_rows = P::KV_HEADS * P::PAGE_TOKENS; /* from a token's k to its v */
-    static_assert(P::KV_DTYPE == P::X_DTYPE && P::HEADS % P::KV_HEADS == 0 && P::HEAD_DIM % 16 == 0 &&
-                      P::PAGE_BYTES % (P::HEAD_DIM * 2) == 0,
+    static_assert((coded || P::KV_DTYPE == P::X_DTYPE) && P::HEADS % P::KV_HEADS == 0 && P::HEAD_DIM % 16 == 0 &&
+                      (coded || P::PAGE_BYTES % (P::HEAD_DIM * 2) == 0),
                   "launch checks");
 
     static constexpr u32 q_block = 64 * ATTENTION_PREFILL_BLOCK_ROW_BYTES; /* 64 rows of 64 columns */
@@ -56,8 +71,8 @@ template <class P> struct attention_prefill_body {
 
     /* Registers of a thread: the producer releases most of its own. With one consumer and one block there are
      * enough. */
-    static constexpr int producer_registers = ATTENTION_PREFILL_PRODUCER_REGISTERS;
-    static constexpr int consumer_budget = (int)attention_prefill_registers(P::TILE_Q, P::BLOCKS_PER_SM) / 8 * 8;
+    static constexpr int producer_registers = (int)attention_prefill_producer_registers(coded);
+    static constexpr int consumer_budget = (int)attention_prefill_registers(P::TILE_Q, P::BLOCKS_PER_SM, coded) / 8 * 8;
     static constexpr int consumer_registers = consumer_budget < 240 ? consumer_budget : 240;
     static constexpr bool moves_registers = consumers * P::BLOCKS_PER_SM > 1;
 
@@ -115,7 +130,7 @@ template <class P> struct attention_prefill_body {
 
     /* A tile's k (offset 0) or v (offset v_rows). Boxes after the last token use the last page, since their entries
      * of the page table are undefined; those tokens are masked. */
-    static __device__ __forceinline__ void load_keys(u32 to, const tensor_map *map, const i32 *pages,
+    static __device__ __forceinline__ void load_keys(u32 to, const tensor_map &map, const i32 *pages,
                                                      const struct chunk &chunk, int tile, int row_offset, u32 barrier)
     {
         barrier_arrive_expect(barrier, key_bytes);
@@ -126,11 +141,75 @@ template <class P> struct attention_prefill_body {
                       row_offset;
 #pragma unroll
             for (int c = 0; c < columns; c++)
-                tile_load(to + c * key_block + i * box_rows * 128, map, c * 64, row, barrier);
+                tile_load(to + c * key_block + i * box_rows * 128, &map, c * 64, row, barrier);
         }
     }
 
-    static __device__ __forceinline__ void produce(const tensor_map *q_map, const tensor_map *kv_map, const i32 *pages,
+    /* The same with codes, by the producer's warpgroup; `row_offset`: of k, to which `values` is added for v. Tokens after the
+     * last one become zero. */
+    static __device__ __forceinline__ void convert_keys(u32 to, const u8 *kv, const i32 *pages,
+                                                        const struct chunk &chunk, int tile, int row_offset, i64 values,
+                                                        u32 barrier)
+    {
+        constexpr int parts = P::HEAD_DIM / 16, count = P::KEY_TILE * parts; /* pieces of 16 codes */
+        constexpr int batch = 4;                                             /* loads in flight */
+#pragma unroll 1
+        for (int first = (int)threadIdx.x; first < count; first += 128 * batch) {
+            uint4 packed[batch];
+            float scales[batch];
+#pragma unroll
+            for (int b = 0; b < batch; b++) {
+                const int i = first + b * 128, token = tile * P::KEY_TILE + i / parts;
+                packed[b] = make_uint4(0, 0, 0, 0), scales[b] = 0;
+                if ((count % (128 * batch) && i >= count) || token > chunk.last_position) continue;
+                const u8 *block = kv + (i64)pages[token / P::PAGE_TOKENS] * P::PAGE_BYTES + values;
+                const int row = row_offset + token % P::PAGE_TOKENS;
+                packed[b] = *(const uint4 *)(block + row * pages_layout::ROW_BYTES + i % parts * 16);
+                scales[b] = ((const float *)(block + pages_layout::SCALES))[row] * kv_codes<P::KV_DTYPE>::FACTOR;
+            }
+#pragma unroll
+            for (int b = 0; b < batch; b++) {
+                const int i = first + b * 128, row = i / parts, part = i % parts;
+                if (count % (128 * batch) && i >= count) continue;
+                const u32 words[4] = {packed[b].x, packed[b].y, packed[b].z, packed[b].w};
+                u32 pairs[8];
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    u32 halves[2];
+                    kv_codes<P::KV_DTYPE>::to_pairs(words[j], halves[0], halves[1]);
+#pragma unroll
+                    for (int h = 0; h < 2; h++)
+                        pairs[2 * j + h] =
+                            pack_halves<P::X_DTYPE>(float_of_half<DTYPE_F16>((u16)halves[h]) * scales[b],
+                                                    float_of_half<DTYPE_F16>((u16)(halves[h] >> 16)) * scales[b]);
+                }
+                const uint4 low = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+                const uint4 high = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+                /* In the swizzle of 128 bytes. Pieces of odd blocks of columns begin with their second half: no bank
+                 * conflicts. */
+                const u32 at = to + part / 4 * key_block + (u32)row * 128, place = part % 4 * 2;
+                const u32 odd = part / 4 % 2;
+                store_shared(at + ((place + odd) ^ row % 8) * 16, odd ? high : low);
+                store_shared(at + ((place + 1 - odd) ^ row % 8) * 16, odd ? low : high);
+            }
+        }
+        fence_async_shared();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+    }
+
+    static __device__ __forceinline__ void produce_keys(u32 to, const kv_operand &kv, const i32 *pages,
+                                                        const struct chunk &chunk, int tile, int row_offset, bool is_v,
+                                                        u32 barrier)
+    {
+        if constexpr (coded)
+            convert_keys(to, kv, pages, chunk, tile, row_offset, is_v ? pages_layout::VALUES : 0, barrier);
+        else
+            load_keys(to, kv, pages, chunk, tile, row_offset + (is_v ? v_rows : 0), barrier);
+    }
+
+    /* By one thread; with codes by the warpgroup. */
+    static __device__ __forceinline__ void produce(const tensor_map *q_map, const kv_operand &kv, const i32 *pages,
                                                    const struct chunk &chunk, struct barriers *barriers, u32 q_tile,
                                                    u32 k_tiles, u32 v_tiles)
     {
@@ -139,28 +218,30 @@ template <class P> struct attention_prefill_body {
         for (int n = 0; next_work(work, chunk, n); n++) {
             if (work.begin == work.end) continue;
             int k_offset = work.head / group * P::PAGE_TOKENS;
-            barrier_wait_tight(shared_address(&barriers->q_empty), (u32)(n + 1) % 2);
-            u32 q_full = shared_address(&barriers->q_full);
-            barrier_arrive_expect(q_full, q_bytes);
+            if (!coded || threadIdx.x == 0) {
+                barrier_wait_tight(shared_address(&barriers->q_empty), (u32)(n + 1) % 2);
+                u32 q_full = shared_address(&barriers->q_full);
+                barrier_arrive_expect(q_full, q_bytes);
 #pragma unroll
-            for (int w = 0; w < consumers; w++) {
+                for (int w = 0; w < consumers; w++) {
 #pragma unroll
-                for (int c = 0; c < columns; c++)
-                    tile_load(q_tile + (u32)(w * columns + c) * q_block, q_map, work.head * P::HEAD_DIM + c * 64,
-                              work.row + w * 64, q_full);
+                    for (int c = 0; c < columns; c++)
+                        tile_load(q_tile + (u32)(w * columns + c) * q_block, q_map, work.head * P::HEAD_DIM + c * 64,
+                                  work.row + w * 64, q_full);
+                }
             }
             /* k runs one tile ahead of v, as the consumers do. */
             for (int tile = work.end - 1; tile >= work.begin - 1; tile--) {
                 if (tile >= work.begin) {
                     barrier_wait_tight(shared_address(&barriers->k_empty[k_ring.stage]), k_ring.phase);
-                    load_keys(k_tiles + k_ring.stage * key_bytes, kv_map, pages, chunk, tile, k_offset,
-                              shared_address(&barriers->k_full[k_ring.stage]));
+                    produce_keys(k_tiles + k_ring.stage * key_bytes, kv, pages, chunk, tile, k_offset, false,
+                                 shared_address(&barriers->k_full[k_ring.stage]));
                     advance(k_ring);
                 }
                 if (tile < work.end - 1) {
                     barrier_wait_tight(shared_address(&barriers->v_empty[v_ring.stage]), v_ring.phase);
-                    load_keys(v_tiles + v_ring.stage * key_bytes, kv_map, pages, chunk, tile + 1, k_offset + v_rows,
-                              shared_address(&barriers->v_full[v_ring.stage]));
+                    produce_keys(v_tiles + v_ring.stage * key_bytes, kv, pages, chunk, tile + 1, k_offset, true,
+                                 shared_address(&barriers->v_full[v_ring.stage]));
                     advance(v_ring);
                 }
             }
@@ -359,7 +440,7 @@ template <class P> struct attention_prefill_body {
         weigh_scores(c, scores, factor);
         round_weights(c, scores);
         barrier_wait_tight(shared_address(&barriers->v_full[v_ring.stage]), v_ring.phase);
-        if (existing < P::KEY_TILE) clear_values(tiles.v + v_ring.stage * key_bytes, existing, index);
+        if (!coded && existing < P::KEY_TILE) clear_values(tiles.v + v_ring.stage * key_bytes, existing, index);
 
         for (int tile = work.end - 2; tile >= work.begin; tile--) {
             barrier_wait_tight(shared_address(&barriers->k_full[k_ring.stage]), k_ring.phase);
@@ -487,7 +568,7 @@ template <class P> struct attention_prefill_body {
 
     /* `memory`: shared, laid out as attention_layout.cuh says. */
     static __device__ __forceinline__ void run(u8 *memory, const i32 *counts, const tensor_map &q_map, const i32 *slots,
-                                               const i32 *positions, const i32 *page_table, const tensor_map &kv_map,
+                                               const i32 *positions, const i32 *page_table, const kv_operand &kv,
                                                u16 *out)
     {
         u32 base = (shared_address(memory) + ATTENTION_PREFILL_SWIZZLE_BYTES - 1) &
@@ -498,12 +579,12 @@ template <class P> struct attention_prefill_body {
         device_trigger();
         if (threadIdx.x == 0) {
             tile_prefetch_map(&q_map);
-            tile_prefetch_map(&kv_map);
+            if constexpr (!coded) tile_prefetch_map(&kv);
             barrier_init(shared_address(&barriers->q_full), 1);
             barrier_init(shared_address(&barriers->q_empty), 4 * consumers);
             for (int i = 0; i < P::STAGES; i++) {
-                barrier_init(shared_address(&barriers->k_full[i]), 1);
-                barrier_init(shared_address(&barriers->v_full[i]), 1);
+                barrier_init(shared_address(&barriers->k_full[i]), coded ? 4 : 1);
+                barrier_init(shared_address(&barriers->v_full[i]), coded ? 4 : 1);
                 barrier_init(shared_address(&barriers->k_empty[i]), 4 * consumers);
                 barrier_init(shared_address(&barriers->v_empty[i]), 4 * consumers);
             }
@@ -518,8 +599,8 @@ template <class P> struct attention_prefill_body {
         chunk.last_position = chunk.first_position + chunk.valid - 1;
         if (warpgroup == 0) {
             if constexpr (moves_registers) registers_decrease<producer_registers>();
-            if (threadIdx.x == 0 && chunk.valid > 0)
-                produce(&q_map, &kv_map, page_table + (i64)slot * P::PAGES_PER_SLOT, chunk, barriers, q_tile, k_tiles,
+            if ((coded || threadIdx.x == 0) && chunk.valid > 0)
+                produce(&q_map, kv, page_table + (i64)slot * P::PAGES_PER_SLOT, chunk, barriers, q_tile, k_tiles,
                         v_tiles);
         } else {
             if constexpr (moves_registers) registers_increase<consumer_registers>();

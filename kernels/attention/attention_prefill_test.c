@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The device kernels that serve chunks of prompts, attention_prefill and attention_generic, against the reference. */
+#include "formats/encoding/encoding.h"
 #include "kernels/attention/test_attention.h"
 
 /* |v| <= 1 and the weights sum to 1. Rounding each weight by at most u of itself moves the result by at most u,
@@ -8,8 +9,10 @@
  * 2 * 0.006. What remains (sums of up to 256 products in f32, exp2 to 2^-22) stays below 1e-4. */
 static double tolerance(const struct attention_shape *shape)
 {
-    if (shape->x_dtype == DTYPE_F32 || shape->kv_dtype == DTYPE_F32) return 1.2e-2;
-    if (shape->x_dtype != shape->kv_dtype) return 0x1p-10 + 1e-4;
+    if (shape->x_dtype == DTYPE_F32 || shape->kv_dtype == ENCODING_F32) return 1.2e-2;
+    const bool is_coded = !encoding_is_plain(shape->kv_dtype); /* k and v are rounded, too: each like a weight */
+    if (is_coded) return 3 * (shape->x_dtype == DTYPE_BF16 ? 0x1p-9 : 0x1p-12) + 1e-4;
+    if ((int)shape->x_dtype != (int)shape->kv_dtype) return 0x1p-10 + 1e-4;
     return (shape->x_dtype == DTYPE_BF16 ? 0x1p-9 : 0x1p-12) + 1e-4;
 }
 
@@ -43,24 +46,32 @@ TEST(generic_equals_reference)
 {
     TEST_NEEDS_DEVICE();
     struct test_random random = {11};
-    static const struct attention_shape all_candidates = {100, 93,         50,         2, 4,     128,
-                                                          0,   DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false};
+    static const struct attention_shape all_candidates = {100, 93,         50,
+                                                          2,   4,          128,
+                                                          0,   DTYPE_BF16, ENCODING_BF16,
+                                                          0,   false,      .in_place = false};
     static const struct attention_shape shapes[] = {
-        {16, 16, 0, 2, 4, 64, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {1, 1, 200, 3, 1, 128, 0, DTYPE_F16, DTYPE_F16, 0, false, .in_place = false},
-        {64, 64, 1000, 1, 7, 80, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = true},
-        {40, 37, 100, 2, 2, 96, 16, DTYPE_F16, DTYPE_F16, 16, false, .in_place = false},
-        {20, 20, 130, 1, 8, 256, 100, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {33, 31, 90, 2, 4, 128, 0, DTYPE_BF16, DTYPE_BF16, 0, true, .in_place = false},
-        {64, 60, 90, 1, 1, 64, 30, DTYPE_F16, DTYPE_F16, 32, true, .in_place = true},
-        {24, 24, 70, 2, 3, 2, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {24, 20, 70, 2, 3, 6, 0, DTYPE_F16, DTYPE_F16, 0, true, .in_place = false},
-        {24, 24, 70, 1, 2, 250, 0, DTYPE_BF16, DTYPE_BF16, 48, false, .in_place = false},
-        {24, 24, 70, 2, 2, 36, 0, DTYPE_BF16, DTYPE_F16, 0, false, .in_place = false},
-        {24, 23, 170, 2, 2, 128, 0, DTYPE_F16, DTYPE_BF16, 0, true, .in_place = false},
-        {24, 24, 70, 1, 4, 64, 0, DTYPE_F32, DTYPE_F32, 0, false, .in_place = false},
-        {24, 24, 70, 1, 2, 18, 0, DTYPE_F32, DTYPE_BF16, 0, false, .in_place = true},
-        {24, 24, 70, 1, 4, 256, 0, DTYPE_BF16, DTYPE_F32, 0, false, .in_place = false},
+        {16, 16, 0, 2, 4, 64, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {1, 1, 200, 3, 1, 128, 0, DTYPE_F16, ENCODING_F16, 0, false, .in_place = false},
+        {64, 64, 1000, 1, 7, 80, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = true},
+        {40, 37, 100, 2, 2, 96, 16, DTYPE_F16, ENCODING_F16, 16, false, .in_place = false},
+        {20, 20, 130, 1, 8, 256, 100, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {33, 31, 90, 2, 4, 128, 0, DTYPE_BF16, ENCODING_BF16, 0, true, .in_place = false},
+        {64, 60, 90, 1, 1, 64, 30, DTYPE_F16, ENCODING_F16, 32, true, .in_place = true},
+        {24, 24, 70, 2, 3, 2, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {24, 20, 70, 2, 3, 6, 0, DTYPE_F16, ENCODING_F16, 0, true, .in_place = false},
+        {24, 24, 70, 1, 2, 250, 0, DTYPE_BF16, ENCODING_BF16, 48, false, .in_place = false},
+        {24, 24, 70, 2, 2, 36, 0, DTYPE_BF16, ENCODING_F16, 0, false, .in_place = false},
+        {24, 23, 170, 2, 2, 128, 0, DTYPE_F16, ENCODING_BF16, 0, true, .in_place = false},
+        {24, 24, 70, 1, 4, 64, 0, DTYPE_F32, ENCODING_F32, 0, false, .in_place = false},
+        {24, 24, 70, 1, 2, 18, 0, DTYPE_F32, ENCODING_BF16, 0, false, .in_place = true},
+        {24, 24, 70, 1, 4, 256, 0, DTYPE_BF16, ENCODING_F32, 0, false, .in_place = false},
+        {33, 31, 90, 2, 4, 128, 0, DTYPE_BF16, ENCODING_INT8_CHANNEL, 0, true, .in_place = false},
+        {100, 93, 500, 1, 8, 128, 0, DTYPE_BF16, ENCODING_E4M3_CHANNEL, 16, false, .in_place = true},
+        {40, 37, 100, 2, 2, 96, 16, DTYPE_F16, ENCODING_E4M3_CHANNEL, 16, false, .in_place = false},
+        {64, 60, 90, 1, 1, 80, 30, DTYPE_F16, ENCODING_INT8_CHANNEL, 32, true, .in_place = false},
+        {24, 24, 70, 1, 4, 256, 0, DTYPE_F32, ENCODING_INT8_CHANNEL, 0, false, .in_place = false},
+        {24, 24, 70, 3, 1, 16, 0, DTYPE_F32, ENCODING_E4M3_CHANNEL, 48, false, .in_place = false},
     };
     check_shape(&random, &all_candidates, &device_attention_generic, 16);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
@@ -73,35 +84,42 @@ TEST(prefill_equals_reference)
     if (test_device()->device.facts.capability != 90) skip();
     struct test_random random = {12};
     static const struct attention_shape all_candidates[] = {
-        {300, 290, 100, 2, 4, 128, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {500, 450, 1000, 2, 4, 64, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
+        {300, 290, 100, 2, 4, 128, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {500, 450, 1000, 2, 4, 64, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
         /* More tiles than SMs: persistent blocks with two pieces of work. */
-        {300, 290, 100, 6, 8, 128, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = true},
-        {1024, 1000, 50, 4, 8, 64, 0, DTYPE_F16, DTYPE_F16, 0, false, .in_place = false},
-        {300, 300, 1, 6, 8, 64, 40, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
+        {300, 290, 100, 6, 8, 128, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = true},
+        {1024, 1000, 50, 4, 8, 64, 0, DTYPE_F16, ENCODING_F16, 0, false, .in_place = false},
+        {300, 300, 1, 6, 8, 64, 40, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {300, 290, 100, 2, 4, 128, 0, DTYPE_BF16, ENCODING_E4M3_CHANNEL, 0, false, .in_place = false},
+        {1024, 1000, 50, 4, 8, 64, 0, DTYPE_F16, ENCODING_INT8_CHANNEL, 0, false, .in_place = false},
     };
     static const struct attention_shape shapes[] = {
-        {16, 16, 0, 2, 4, 128, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {64, 64, 0, 1, 1, 64, 0, DTYPE_F16, DTYPE_F16, 0, false, .in_place = false},
-        {128, 128, 1000, 2, 2, 128, 0, DTYPE_F16, DTYPE_F16, 0, false, .in_place = true},
-        {256, 129, 64, 1, 7, 64, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {1024, 1024, 0, 1, 8, 128, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {1024, 1001, 333, 2, 4, 64, 0, DTYPE_F16, DTYPE_F16, 0, false, .in_place = false},
-        {256, 250, 100, 1, 4, 128, 16, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {400, 400, 1000, 2, 2, 64, 100, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {100, 1, 63, 2, 4, 128, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {200, 200, 65, 1, 2, 16, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {200, 190, 65, 2, 1, 32, 0, DTYPE_F16, DTYPE_F16, 0, false, .in_place = false},
-        {200, 190, 31, 2, 2, 80, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {200, 190, 1, 2, 2, 96, 70, DTYPE_F16, DTYPE_F16, 0, false, .in_place = true},
-        {200, 190, 500, 1, 2, 256, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {300, 270, 33, 6, 8, 16, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {300, 270, 33, 6, 8, 32, 200, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {300, 270, 33, 6, 8, 80, 0, DTYPE_F16, DTYPE_F16, 0, false, .in_place = false},
-        {300, 270, 33, 6, 8, 96, 0, DTYPE_BF16, DTYPE_BF16, 0, false, .in_place = false},
-        {300, 270, 33, 6, 8, 256, 0, DTYPE_F16, DTYPE_F16, 0, false, .in_place = false},
-        {130, 130, 77, 1, 2, 128, 0, DTYPE_BF16, DTYPE_BF16, 16, false, .in_place = false},
-        {130, 130, 77, 1, 2, 64, 0, DTYPE_BF16, DTYPE_BF16, 256, false, .in_place = false},
+        {16, 16, 0, 2, 4, 128, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {64, 64, 0, 1, 1, 64, 0, DTYPE_F16, ENCODING_F16, 0, false, .in_place = false},
+        {128, 128, 1000, 2, 2, 128, 0, DTYPE_F16, ENCODING_F16, 0, false, .in_place = true},
+        {256, 129, 64, 1, 7, 64, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {1024, 1024, 0, 1, 8, 128, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {1024, 1001, 333, 2, 4, 64, 0, DTYPE_F16, ENCODING_F16, 0, false, .in_place = false},
+        {256, 250, 100, 1, 4, 128, 16, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {400, 400, 1000, 2, 2, 64, 100, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {100, 1, 63, 2, 4, 128, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {200, 200, 65, 1, 2, 16, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {200, 190, 65, 2, 1, 32, 0, DTYPE_F16, ENCODING_F16, 0, false, .in_place = false},
+        {200, 190, 31, 2, 2, 80, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {200, 190, 1, 2, 2, 96, 70, DTYPE_F16, ENCODING_F16, 0, false, .in_place = true},
+        {200, 190, 500, 1, 2, 256, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {300, 270, 33, 6, 8, 16, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {300, 270, 33, 6, 8, 32, 200, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {300, 270, 33, 6, 8, 80, 0, DTYPE_F16, ENCODING_F16, 0, false, .in_place = false},
+        {300, 270, 33, 6, 8, 96, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {300, 270, 33, 6, 8, 256, 0, DTYPE_F16, ENCODING_F16, 0, false, .in_place = false},
+        {130, 130, 77, 1, 2, 128, 0, DTYPE_BF16, ENCODING_BF16, 16, false, .in_place = false},
+        {130, 130, 77, 1, 2, 64, 0, DTYPE_BF16, ENCODING_BF16, 256, false, .in_place = false},
+        {1024, 1024, 0, 1, 8, 128, 0, DTYPE_BF16, ENCODING_INT8_CHANNEL, 0, false, .in_place = false},
+        {400, 400, 1000, 2, 2, 64, 100, DTYPE_BF16, ENCODING_E4M3_CHANNEL, 0, false, .in_place = true},
+        {200, 190, 31, 2, 2, 80, 0, DTYPE_F16, ENCODING_E4M3_CHANNEL, 16, false, .in_place = false},
+        {300, 270, 33, 6, 8, 256, 0, DTYPE_BF16, ENCODING_E4M3_CHANNEL, 128, false, .in_place = false},
+        {200, 200, 65, 1, 2, 16, 0, DTYPE_BF16, ENCODING_INT8_CHANNEL, 256, false, .in_place = false},
     };
     for (size_t i = 0; i < sizeof all_candidates / sizeof all_candidates[0]; i++)
         check_shape(&random, &all_candidates[i], &device_attention_prefill, 16);
@@ -149,10 +167,9 @@ TEST(hostile_params)
                                          {ATTENTION_KV_HEADS, 0}, {ATTENTION_HEAD_DIM, 127}, {ATTENTION_HEAD_DIM, 258},
                                          {ATTENTION_PAGE_TOKENS, 0}, {ATTENTION_PAGE_BYTES, 8},
                                          {ATTENTION_PAGES_PER_SLOT, 0}, {ATTENTION_SLOT_COUNT, 0},
-                                         {ATTENTION_KV_DTYPE, 0}, {ATTENTION_KV_DTYPE, ENCODING_INT8_CHANNEL},
-                                         {ATTENTION_KV_DTYPE, ENCODING_E4M3_CHANNEL}, {ATTENTION_X_DTYPE, 4},
-                                         {ATTENTION_WINDOW, -1}, {ATTENTION_SCALE_BITS, 0}, {ATTENTION_PARAMS, 0},
-                                         {ATTENTION_PARAMS + 1, 8}));
+                                         {ATTENTION_KV_DTYPE, 0}, {ATTENTION_KV_DTYPE, ENCODING_INT4_G32},
+                                         {ATTENTION_X_DTYPE, 4}, {ATTENTION_WINDOW, -1}, {ATTENTION_SCALE_BITS, 0},
+                                         {ATTENTION_PARAMS, 0}, {ATTENTION_PARAMS + 1, 8}));
     }
 }
 

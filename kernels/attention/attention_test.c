@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/attention/attention.h"
-#include "kernels/op/test_support.h"
 
 #include <math.h>
 
 #include "formats/encoding/encoding.h"
-#include "kernels/cpu/pages.h"
+#include "kernels/cpu/test_pages.h"
 
 static const enum encoding_id encodings[] = {ENCODING_F32, ENCODING_F16, ENCODING_BF16, ENCODING_INT8_CHANNEL,
                                              ENCODING_E4M3_CHANNEL};
@@ -66,40 +65,12 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     setup->pages = pages_of(test->call.operands[ATTENTION_KV], table, params);
 }
 
-/* Numbers in [-1, 1] for a key (`offset` 0) or a value of a token, if it has none yet. */
-static void fill_row(const struct setup *setup, struct test_random *random, int64_t slot, int64_t token,
-                     int64_t kv_head, int64_t offset)
-{
-    const enum encoding_id encoding = setup->shape.kv_dtype;
-    uint8_t *codes = pages_key(&setup->pages, slot, token, kv_head) + offset;
-    if (encoding_is_plain(encoding)) {
-        if (!test_is_poison(codes, 2)) return;
-        test_fill(random, codes, (size_t)setup->shape.head_dim, (enum dtype)encoding, -1, 1);
-        return;
-    }
-    uint8_t *scale = pages_key_scale(&setup->pages, slot, token, kv_head) + offset;
-    if (!test_is_poison(scale, 4)) return;
-    const float largest = encoding == ENCODING_INT8_CHANNEL ? 127 : 448;
-    const float factor = test_random_float(random, 0.1f, 1) / largest;
-    memcpy(scale, &factor, sizeof factor);
-    for (int64_t d = 0; d < setup->shape.head_dim; d++) {
-        /* e4m3: all but NaN, so that the least numbers are among them. */
-        const int64_t code = test_random_range(random, 0, 126), sign = test_random_range(random, 0, 1);
-        codes[d] = (uint8_t)(encoding == ENCODING_INT8_CHANNEL ? (sign ? -code : code) : code | sign << 7);
-    }
-}
-
 /* Row r is at `position` of `slot`; tokens up to there exist. */
 static void place_row(struct setup *setup, struct test_random *random, int64_t r, int64_t slot, int64_t position)
 {
     ((int32_t *)setup->test.call.operands[ATTENTION_SLOTS])[r] = (int32_t)slot;
     ((int32_t *)setup->test.call.operands[ATTENTION_POSITIONS])[r] = (int32_t)position;
-    for (int64_t t = 0; t <= position; t++) {
-        for (int64_t g = 0; g < setup->shape.kv_heads; g++) {
-            fill_row(setup, random, slot, t, g, 0);
-            fill_row(setup, random, slot, t, g, setup->pages.values);
-        }
-    }
+    for (int64_t t = 0; t <= position; t++) test_pages_fill(random, &setup->pages, setup->test.call.params, slot, t);
 }
 
 /* Runs the call; rows beyond the valid ones must stay poisoned. */

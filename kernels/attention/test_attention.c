@@ -3,21 +3,11 @@
 
 #include <math.h>
 
+#include "formats/encoding/encoding.h"
+
 struct pages attention_setup_pages(const struct attention_setup *setup, void *pool)
 {
     return pages_of((uint8_t *)pool + setup->kv_offset, setup->launch.host[ATTENTION_PAGE_TABLE], setup->launch.params);
-}
-
-static void fill_token(const struct attention_setup *setup, struct test_random *random, int64_t slot, int64_t position)
-{
-    const struct attention_shape *shape = &setup->shape;
-    const struct pages pages = attention_setup_pages(setup, setup->launch.host[ATTENTION_KV]);
-    for (int64_t g = 0; g < shape->kv_heads; g++) {
-        uint8_t *key = pages_key(&pages, slot, position, g);
-        if (!test_is_poison(key, 4)) continue; /* filled for an earlier row */
-        test_fill(random, key, (size_t)shape->head_dim, shape->kv_dtype, -1, 1);
-        test_fill(random, key + pages.values, (size_t)shape->head_dim, shape->kv_dtype, -1, 1);
-    }
 }
 
 static void place_rows(const struct attention_setup *setup, struct test_random *random)
@@ -28,6 +18,7 @@ static void place_rows(const struct attention_setup *setup, struct test_random *
     int32_t *table = setup->launch.host[ATTENTION_PAGE_TABLE];
     int64_t longest[ATTENTION_TEST_SLOTS] = {0}; /* tokens */
     int64_t slot = ATTENTION_TEST_SLOT;
+    const struct pages pages = attention_setup_pages(setup, setup->launch.host[ATTENTION_KV]);
     for (int64_t r = 0; r < shape->rows; r++) {
         if (shape->scattered && test_random_range(random, 0, 2) == 0)
             slot = test_random_range(random, 0, ATTENTION_TEST_SLOTS - 1);
@@ -35,7 +26,8 @@ static void place_rows(const struct attention_setup *setup, struct test_random *
         slots[r] = r < shape->valid ? (int32_t)slot : INT32_MAX;
         positions[r] = r < shape->valid ? (int32_t)position : INT32_MIN;
         if (r >= shape->valid) continue;
-        for (int64_t t = longest[slot]; t <= position; t++) fill_token(setup, random, slot, t);
+        for (int64_t t = longest[slot]; t <= position; t++)
+            test_pages_fill(random, &pages, setup->launch.params, slot, t);
         if (position >= longest[slot]) longest[slot] = position + 1;
     }
     for (int64_t s = 0; s < ATTENTION_TEST_SLOTS; s++)
@@ -77,8 +69,9 @@ void attention_setup_open(struct attention_setup *setup, struct test_random *ran
     *setup = (struct attention_setup){.shape = *shape,
                                       .heads = shape->kv_heads * shape->group,
                                       .page_tokens = shape->page_tokens ? shape->page_tokens : 64};
-    const int64_t block =
-        2 * shape->kv_heads * setup->page_tokens * shape->head_dim * (int64_t)dtype_bytes(shape->kv_dtype);
+    const bool is_plain = encoding_is_plain(shape->kv_dtype);
+    const int64_t element = is_plain ? (int64_t)dtype_bytes((enum dtype)shape->kv_dtype) : 1;
+    const int64_t block = 2 * shape->kv_heads * setup->page_tokens * (shape->head_dim * element + (is_plain ? 0 : 4));
     const int64_t unit = 64 * shape->head_dim, context = shape->start + shape->rows;
     const int64_t pages_per_slot = (context + setup->page_tokens - 1) / setup->page_tokens + 2;
     setup->kv_offset = (block + unit - 1) / unit * unit;
@@ -103,8 +96,7 @@ void attention_setup_open(struct attention_setup *setup, struct test_random *ran
     test_launch_open_operands(launch, &op_attention, params, shape->valid);
     const int64_t pages = ATTENTION_TEST_SLOTS * pages_per_slot, pool_bytes = pages * params[ATTENTION_PAGE_BYTES];
     test_launch_resize(launch, ATTENTION_KV, (size_t)pool_bytes, (size_t)setup->kv_offset);
-    launch->space_rows =
-        (uint64_t)((pool_bytes - setup->kv_offset) / (shape->head_dim * (int64_t)dtype_bytes(shape->kv_dtype)));
+    launch->space_rows = (uint64_t)((pool_bytes - setup->kv_offset) / (shape->head_dim * element));
     int32_t *table = launch->host[ATTENTION_PAGE_TABLE];
     for (int64_t i = 0; i < pages; i++) table[i] = (int32_t)i;
     test_shuffle(random, table, (size_t)pages);

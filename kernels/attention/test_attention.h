@@ -5,14 +5,15 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_device.h"
-#include "kernels/cpu/pages.h"
+#include "kernels/cpu/test_pages.h"
 #include "kernels/cuda/test_launch.h"
 
 struct attention_shape {
     int64_t rows, valid;
     int64_t start; /* position of row 0 */
     int64_t kv_heads, group, head_dim, window;
-    enum dtype x_dtype, kv_dtype;
+    enum dtype x_dtype;
+    enum encoding_id kv_dtype;
     int64_t page_tokens; /* 0: 64 */
     bool scattered;      /* rows of several slots, in no order */
     bool in_place;       /* out is q */

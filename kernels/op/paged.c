@@ -3,6 +3,9 @@
 
 #include "formats/encoding/encoding.h"
 
+_Static_assert((int)ENCODING_INT8_CHANNEL == 16 && (int)ENCODING_E4M3_CHANNEL == 24,
+               "as kernels/cuda/include/kv.cuh says");
+
 static bool has_row_scales(enum encoding_id encoding)
 {
     return encoding == ENCODING_INT8_CHANNEL || encoding == ENCODING_E4M3_CHANNEL;
@@ -42,6 +45,13 @@ const char *op_paged_illegal(const int64_t *params)
     if ((uint64_t)params[PAGED_PAGE_BYTES] < op_kv_layout(params).bytes)
         return "page_bytes is less than K and V of a layer";
     return NULL;
+}
+
+const char *op_paged_codes_illegal(const int64_t *params)
+{
+    if (!has_row_scales((enum encoding_id)params[PAGED_KV_DTYPE])) return NULL;
+    if (params[PAGED_HEAD_DIM] % 16) return "codes in KV pages: HEAD_DIM is not a multiple of 16";
+    return params[PAGED_PAGE_TOKENS] % 16 ? "codes in KV pages: PAGE_TOKENS is not a multiple of 16" : NULL;
 }
 
 const char *op_rotary_illegal(const int64_t *params, int index)

@@ -69,6 +69,9 @@ enum op_paged_param {
 /* struct op_descriptor.illegal of them. */
 const char *op_paged_illegal(const int64_t *params);
 
+/* Why no kernel for GPUs reads such pages because of the codes in them; NULL if one may, or if there are no codes. */
+const char *op_paged_codes_illegal(const int64_t *params);
+
 /* Elements of a head that are rotated: parameter `index`, or all of the head where that is 0. And why they are illegal,
  * NULL if they are legal. */
 static inline int64_t op_rotary_dim(const int64_t *params, int index)

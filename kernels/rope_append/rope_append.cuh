@@ -7,7 +7,7 @@
 #ifndef KERNELS_ROPE_APPEND_ROPE_APPEND_CUH
 #define KERNELS_ROPE_APPEND_ROPE_APPEND_CUH
 
-#include "kernels/cuda/include/element.cuh"
+#include "kernels/cuda/include/kv.cuh"
 #include "kernels/cuda/include/reduce.cuh"
 #include "kernels/rope_append/rope_append_layout.cuh"
 
@@ -21,9 +21,14 @@ template <class P> struct rope_append_body {
     static constexpr int LANES = (int)rope_append_lanes(HALF, ROTATED);
     static constexpr int STEPS = (VECTORS + LANES - 1) / LANES; /* more than 1 for odd halves above 32 alone */
 
-    /* VECTOR 16-bit elements of one access. */
+    typedef kv_pages<P> pages;
+
+    /* VECTOR 16-bit elements, or codes, of one access. */
     struct alignas(2 * VECTOR) halves {
         u16 at[VECTOR];
+    };
+    struct alignas(VECTOR) codes {
+        u8 at[VECTOR];
     };
     struct alignas(VECTOR >= 4 ? 16 : 4 * VECTOR) floats {
         float at[VECTOR];
@@ -59,23 +64,62 @@ template <class P> struct rope_append_body {
         return 1.0f / sqrtf(squares * (1.0f / count) + float_of_bits(P::EPS_BITS));
     }
 
+    /* Store of a head's numbers, to elements of 16 bits. */
+    template <int ELEMENT> static __device__ __forceinline__ void store_halves(u16 *to, const pairs &head, int lane)
+    {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const int i = (s * LANES + lane) * VECTOR;
+            if (i >= HALF) continue;
+            halves first, second;
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) {
+                first.at[j] = half_of_float<ELEMENT>(head.low[s][j]);
+                second.at[j] = half_of_float<ELEMENT>(head.high[s][j]);
+            }
+            *(halves *)(to + to_low(i) + i) = first;
+            *(halves *)(to + to_high(i) + i) = second;
+        }
+    }
+
+    /* The same to codes with a scale; by all lanes of the head. */
+    static __device__ __forceinline__ void store_codes(u8 *to, float *scale_to, const pairs &head, int lane)
+    {
+        const u32 lanes = (LANES < 32 ? (1u << LANES % 32) - 1 : 0xffffffffu) << threadIdx.x % 32 / LANES * LANES;
+        float largest = 0;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++)
+                if ((s * LANES + lane) * VECTOR < HALF)
+                    largest = max_or_nan(largest, max_or_nan(fabsf(head.low[s][j]), fabsf(head.high[s][j])));
+#pragma unroll
+        for (int offset = LANES / 2; offset > 0; offset /= 2)
+            largest = max_or_nan(largest, __shfl_xor_sync(lanes, largest, offset));
+        const float scale = kv_scale<P::KV_DTYPE>(largest);
+        if (lane == 0) *scale_to = scale;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const int i = (s * LANES + lane) * VECTOR;
+            if (i >= HALF) continue;
+            codes first, second;
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) {
+                first.at[j] = (u8)kv_code<P::KV_DTYPE>(head.low[s][j], scale);
+                second.at[j] = (u8)kv_code<P::KV_DTYPE>(head.high[s][j], scale);
+            }
+            *(codes *)(to + to_low(i) + i) = first;
+            *(codes *)(to + to_high(i) + i) = second;
+        }
+    }
+
     /* Stores head `head` of a row, normalised with `factor` times weight[first...] and rotated, where that is its due. */
-    static __device__ __forceinline__ void store(const pairs &held, i64 row, int head, int lane, float factor,
+    static __device__ __forceinline__ void store(pairs &held, i64 row, int head, int lane, float factor,
                                                  const void *weight, int first_weight, const float *table,
                                                  const int *slots, const int *positions, const int *page_table, u8 *kv,
                                                  u16 *q)
     {
         const bool is_query = head < P::HEADS, is_value = head >= P::HEADS + P::KV_HEADS;
-        u16 *to;
-        if (is_query) {
-            to = q + (row * P::HEADS + head) * P::HEAD_DIM;
-        } else {
-            const int position = positions[row], kv_head = is_value ? head - P::HEADS - P::KV_HEADS : head - P::HEADS;
-            const int page = page_table[(i64)slots[row] * P::PAGES_PER_SLOT + position / P::PAGE_TOKENS];
-            to = (u16 *)(kv + (i64)page * P::PAGE_BYTES) +
-                 ((i64)((is_value ? P::KV_HEADS : 0) + kv_head) * P::PAGE_TOKENS + position % P::PAGE_TOKENS) *
-                     P::HEAD_DIM;
-        }
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const int i = (s * LANES + lane) * VECTOR;
@@ -87,7 +131,6 @@ template <class P> struct rope_append_body {
                 cosine = *(const floats *)angles;
                 sine = *(const floats *)(angles + ROTATED);
             }
-            halves first, second;
 #pragma unroll
             for (int j = 0; j < VECTOR; j++) {
                 float a = held.low[s][j], b = held.high[s][j];
@@ -102,12 +145,21 @@ template <class P> struct rope_append_body {
                     b = b * cosine.at[j] + a * sine.at[j];
                     a = rotated;
                 }
-                first.at[j] = is_query ? half_of_float<P::X_DTYPE>(a) : half_of_float<P::KV_DTYPE>(a);
-                second.at[j] = is_query ? half_of_float<P::X_DTYPE>(b) : half_of_float<P::KV_DTYPE>(b);
+                held.low[s][j] = a, held.high[s][j] = b;
             }
-            *(halves *)(to + to_low(i) + i) = first;
-            *(halves *)(to + to_high(i) + i) = second;
         }
+        if (is_query) {
+            store_halves<P::X_DTYPE>(q + (row * P::HEADS + head) * P::HEAD_DIM, held, lane);
+            return;
+        }
+        const int position = positions[row], kv_head = is_value ? head - P::HEADS - P::KV_HEADS : head - P::HEADS;
+        const int page = page_table[(i64)slots[row] * P::PAGES_PER_SLOT + position / P::PAGE_TOKENS];
+        const i64 place = (i64)kv_head * P::PAGE_TOKENS + position % P::PAGE_TOKENS;
+        u8 *block = kv + (i64)page * P::PAGE_BYTES + (is_value ? pages::VALUES : 0);
+        if constexpr (pages::CODED)
+            store_codes(block + place * pages::ROW_BYTES, (float *)(block + pages::SCALES) + place, held, lane);
+        else
+            store_halves<P::KV_DTYPE>((u16 *)(block + place * pages::ROW_BYTES), held, lane);
     }
 
     /* Sum of the squares of `heads` heads that lie at `from`, over the block. */

@@ -14,7 +14,7 @@
  * The row's token goes to page page_table[slot, position / PAGE_TOKENS], entry position % PAGE_TOKENS. Layout of a page and
  * encodings: kernels/op/paged.h. Encodings with scales round to the nearest code, ties to the even one.
  *
- * GPUs: for prefill; X_DTYPE and KV_DTYPE of 16 bits. Float32 inside, relative error 1e-6 of the larger of a rotated pair
+ * GPUs: for prefill; X_DTYPE of 16 bits, KV_DTYPE of 16 bits or with codes. Float32 inside, relative error 1e-6 of the larger of a rotated pair
  * before the rounding to X_DTYPE (q) or KV_DTYPE (k); v is exact. Every operand begins at a multiple of 16 bytes. Slots,
  * positions and page table entries of valid rows are the submitter's duty. */
 #ifndef KERNELS_ROPE_APPEND_ROPE_APPEND_H

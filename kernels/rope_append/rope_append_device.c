@@ -15,7 +15,9 @@ static const char *illegal(const int64_t *params)
     if (params[ROPE_APPEND_PAGE_TOKENS] > MAX_PAGE_TOKENS) return "PAGE_TOKENS is not in 1..65536";
     if (params[ROPE_APPEND_PAGE_BYTES] > INT32_MAX) return "PAGE_BYTES is above 2^31-1";
     if (params[ROPE_APPEND_PAGE_BYTES] % 16) return "PAGE_BYTES is not a multiple of 16";
-    if (!is_half(params[ROPE_APPEND_KV_DTYPE])) return "KV_DTYPE is not F16 or BF16";
+    if (params[ROPE_APPEND_KV_DTYPE] == DTYPE_F32) return "KV_DTYPE is F32";
+    why = op_paged_codes_illegal(params);
+    if (why) return why;
     return is_half(params[ROPE_APPEND_X_DTYPE]) ? NULL : "X_DTYPE is not F16 or BF16";
 }
 

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
+#include "formats/encoding/encoding.h"
 #include "kernels/cuda/test_launch.h"
+#include "kernels/cpu/test_pages.h"
 #include "kernels/rope_append/rope_append.h"
 
 struct shape {
     int64_t rows, valid, heads, kv_heads, head_dim, page_tokens;
-    enum dtype x_dtype, kv_dtype, norm_dtype;
+    enum dtype x_dtype;
+    enum encoding_id kv_dtype;
+    enum dtype norm_dtype;
     bool has_norm;
     int64_t rotary_dim, norm_scope;
 };
@@ -15,7 +19,7 @@ static double relative_of(enum dtype dtype) { return dtype == DTYPE_F16 ? 5.5e-4
 
 static void check(const struct shape *shape)
 {
-    const size_t block = (size_t)(2 * shape->kv_heads * shape->page_tokens * shape->head_dim) * 2;
+    const size_t block = (size_t)(2 * shape->kv_heads * shape->page_tokens * (shape->head_dim * 2 + 4));
     const size_t aligned = (block + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
     const int64_t pages_per_slot = (CONTEXT + shape->page_tokens - 1) / shape->page_tokens;
     const size_t pages = SLOTS * (size_t)pages_per_slot, page_bytes = LAYERS * aligned, pool = pages * page_bytes;
@@ -62,12 +66,19 @@ static void check(const struct shape *shape)
     test_assert_close(test_launch_found(&launch, ROPE_APPEND_Q), call.operands[ROPE_APPEND_Q], q_valid, 4e-6,
                       relative_of(shape->x_dtype), "q");
     const uint8_t *found = launch.found[ROPE_APPEND_KV], *expected = launch.host[ROPE_APPEND_KV];
-    for (size_t i = 0; i < pool / 2; i++) { /* what the reference left alone stays poison */
+    const bool is_plain = encoding_is_plain(shape->kv_dtype);
+    if (!is_plain) {
+        const struct pages all = pages_of(call.operands[ROPE_APPEND_KV], page_table, params);
+        test_pages_assert_coded_close(&all, params, slots, positions, shape->valid, LAYER * aligned, found, expected,
+                                      pool);
+    }
+    for (size_t i = 0; is_plain && i < pool / 2; i++) { /* what the reference left alone stays poison */
         if (memcmp(found + 2 * i, expected + 2 * i, 2) == 0) continue;
         assert_false(test_is_poison(found + 2 * i, 2));
         assert_false(test_is_poison(expected + 2 * i, 2));
-        float a = op_element(found, (int64_t)i, shape->kv_dtype), b = op_element(expected, (int64_t)i, shape->kv_dtype);
-        test_assert_close(&a, &b, 1, 4e-6, 2 * relative_of(shape->kv_dtype), "kv");
+        const enum dtype dtype = (enum dtype)shape->kv_dtype;
+        float a = op_element(found, (int64_t)i, dtype), b = op_element(expected, (int64_t)i, dtype);
+        test_assert_close(&a, &b, 1, 4e-6, 2 * relative_of(dtype), "kv");
     }
     test_launch_close(&launch);
 }
@@ -85,15 +96,37 @@ TEST(equals_reference)
                                     .head_dim = head_dims[i % 9],
                                     .page_tokens = i % 3 ? 64 : 16,
                                     .x_dtype = dtypes[i / 3 % 2],
-                                    .kv_dtype = dtypes[i % 2],
+                                    .kv_dtype = (enum encoding_id)dtypes[i % 2],
                                     .norm_dtype = dtypes[i / 2 % 3],
                                     .has_norm = (i + i / 9) % 2};
         check(&shape);
     }
-    const struct shape llama = {700, 650, 32, 8, 128, 64, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false, 0, 0};
+    const struct shape llama = {700, 650, 32, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, false, 0, 0};
     check(&llama);
-    const struct shape qwen = {300, 300, 32, 8, 128, 64, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, true, 0, 0};
+    const struct shape qwen = {300, 300, 32, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, 0, 0};
     check(&qwen);
+}
+
+TEST(codes_with_scales_equal_reference)
+{
+    TEST_NEEDS_DEVICE();
+    static const int64_t head_dims[] = {16, 32, 64, 80, 96, 112, 128, 256};
+    static const enum encoding_id encodings[] = {ENCODING_INT8_CHANNEL, ENCODING_E4M3_CHANNEL};
+    for (int i = 0; i < 24; i++) {
+        const struct shape shape = {.rows = i % 5 == 0 ? 1 : 3 + 7 * i,
+                                    .valid = i % 5 == 0 ? 1 : 2 + 6 * i,
+                                    .heads = 2 * (1 + i % 4),
+                                    .kv_heads = 1 + i % 4,
+                                    .head_dim = head_dims[i % 8],
+                                    .page_tokens = i % 3 ? 64 : 16,
+                                    .x_dtype = i / 2 % 2 ? DTYPE_BF16 : DTYPE_F16,
+                                    .kv_dtype = encodings[(i + i / 8) % 2],
+                                    .norm_dtype = DTYPE_BF16,
+                                    .has_norm = i / 8 > 0,
+                                    .rotary_dim = i % 3 ? 0 : head_dims[i % 8] / 4 * 2,
+                                    .norm_scope = i / 8 == 2};
+        check(&shape);
+    }
 }
 
 TEST(rotates_a_part_and_normalises_the_width)
@@ -109,16 +142,16 @@ TEST(rotates_a_part_and_normalises_the_width)
                                     .head_dim = dims[i % 8][0],
                                     .page_tokens = 16,
                                     .x_dtype = dtypes[i / 3 % 2],
-                                    .kv_dtype = dtypes[i % 2],
+                                    .kv_dtype = (enum encoding_id)dtypes[i % 2],
                                     .norm_dtype = dtypes[i / 2 % 3],
                                     .has_norm = i / 8 != 0,
                                     .rotary_dim = dims[i % 8][1],
                                     .norm_scope = i / 8 == 2};
         check(&shape);
     }
-    const struct shape olmo = {300, 290, 32, 32, 128, 64, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, true, 0, 1};
+    const struct shape olmo = {300, 290, 32, 32, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, 0, 1};
     check(&olmo);
-    const struct shape phi = {300, 300, 24, 8, 128, 64, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false, 96, 0};
+    const struct shape phi = {300, 300, 24, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, false, 96, 0};
     check(&phi);
 }
 
@@ -131,7 +164,7 @@ TEST(hostile_params_are_refused)
                         TEST_CHANGES({ROPE_APPEND_HEADS, 7}, {ROPE_APPEND_HEAD_DIM, 65},
                                      {ROPE_APPEND_PAGE_BYTES, 4 * 2 * 64 * 64 - 16},
                                      {ROPE_APPEND_PAGE_BYTES, 4 * 2 * 64 * 64 + 8}, {ROPE_APPEND_KV_DTYPE, DTYPE_F32},
-                                     {ROPE_APPEND_KV_DTYPE, ENCODING_INT8_CHANNEL}, {ROPE_APPEND_ROTARY_DIM, 31},
+                                     {ROPE_APPEND_KV_DTYPE, ENCODING_INT4_G32}, {ROPE_APPEND_ROTARY_DIM, 31},
                                      {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, 2}));
 }
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/rope_append/rope_append.h"
-#include "kernels/op/test_support.h"
 
 #include <float.h>
 #include <math.h>
 
 #include "formats/encoding/encoding.h"
-#include "kernels/cpu/pages.h"
+#include "kernels/cpu/test_pages.h"
 
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 static const enum encoding_id encodings[] = {ENCODING_F32, ENCODING_F16, ENCODING_BF16, ENCODING_INT8_CHANNEL,
@@ -89,48 +88,18 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     }
 }
 
-/* Codes of 8 bits as integers in the order of their numbers. */
-static int code_order(uint8_t code, enum encoding_id encoding)
-{
-    if (encoding == ENCODING_INT8_CHANNEL) return (int8_t)code;
-    return code & 0x80 ? -(code & 0x7f) : code;
-}
-
-/* For encodings with scales: keys have scales that differ by the rounding of rotation, and by it codes that are neighbours;
- * all else is equal. */
-static void assert_coded_close(const struct setup *setup, const uint8_t *found, const uint8_t *expected)
-{
-    const struct shape *shape = &setup->shape;
-    const struct op_call *call = &setup->test.call;
-    uint8_t *same = malloc(setup->pool_bytes);
-    const ptrdiff_t layer = (uint8_t *)call->operands[ROPE_APPEND_KV] - setup->test.buffers[ROPE_APPEND_KV].data;
-    const struct pages pages = pages_of(same + layer, call->operands[ROPE_APPEND_PAGE_TABLE], call->params);
-    memcpy(same, found, setup->pool_bytes);
-    for (int64_t r = 0; r < shape->valid; r++)
-        for (int64_t g = 0; g < shape->kv_heads; g++) {
-            const int32_t slot = ((const int32_t *)call->operands[ROPE_APPEND_SLOTS])[r];
-            const int32_t position = ((const int32_t *)call->operands[ROPE_APPEND_POSITIONS])[r];
-            uint8_t *codes = pages_key(&pages, slot, position, g), *at = pages_key_scale(&pages, slot, position, g);
-            const uint8_t *wanted = expected + (codes - same);
-            float scale, wanted_scale;
-            memcpy(&scale, at, sizeof scale);
-            memcpy(&wanted_scale, expected + (at - same), sizeof scale);
-            test_assert_close(&scale, &wanted_scale, 1, 0, 2e-6, "scale of a key");
-            for (int64_t i = 0; i < shape->head_dim; i++)
-                assert_in_range(code_order(codes[i], shape->kv_dtype) - code_order(wanted[i], shape->kv_dtype) + 1, 0,
-                                2);
-            memcpy(codes, wanted, (size_t)shape->head_dim);
-            memcpy(at, &wanted_scale, sizeof wanted_scale);
-        }
-    test_assert_same_bits(same, expected, setup->pool_bytes, "values and their scales");
-    free(same);
-}
-
 /* KV elements: equal, or close where both were written. Most of the pool is as it was, so that pieces are compared first. */
 static void assert_kv_close(const struct setup *setup, const uint8_t *found, const uint8_t *expected)
 {
     if (!encoding_is_plain(setup->shape.kv_dtype)) {
-        assert_coded_close(setup, found, expected);
+        const struct op_call *call = &setup->test.call;
+        const size_t layer =
+            (size_t)((uint8_t *)call->operands[ROPE_APPEND_KV] - setup->test.buffers[ROPE_APPEND_KV].data);
+        const struct pages pages =
+            pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE], call->params);
+        test_pages_assert_coded_close(&pages, call->params, call->operands[ROPE_APPEND_SLOTS],
+                                      call->operands[ROPE_APPEND_POSITIONS], setup->shape.valid, layer, found, expected,
+                                      setup->pool_bytes);
         return;
     }
     const enum dtype dtype = (enum dtype)setup->shape.kv_dtype;

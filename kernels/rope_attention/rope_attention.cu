@@ -13,7 +13,7 @@
     PARAM(PAGES_PER_SLOT) = 128;                                                                                   \
     PARAM(PAGE_BYTES) = 262144; /* a multiple of 16 */                                                             \
     PARAM(SLOT_COUNT) = 4;                                                                                         \
-    PARAM(KV_DTYPE) = DTYPE_BF16; /* F16, BF16 */                                                                  \
+    PARAM(KV_DTYPE) = DTYPE_BF16; /* F16, BF16, KV_INT8_CHANNEL, KV_E4M3_CHANNEL */                                \
     PARAM(X_DTYPE) = DTYPE_BF16;  /* F16, BF16 */                                                                  \
     PARAM(WINDOW) = 0;            /* 0: none */                                                                    \
     PARAM(SCALE_BITS) = 0x3db504f3;                                                                                \
@@ -38,7 +38,7 @@ typedef rope_attention_body<rope_attention_params> rope_attention_kernel;
 
 extern "C" __global__ void __launch_bounds__(rope_attention_kernel::THREADS, 1)
     rope_attention(const i32 *counts, const u16 *qkv, const float *table, const i32 *slots, const i32 *positions,
-                   const i32 *page_table, u16 *kv, u16 *out,
+                   const i32 *page_table, u8 *kv, u16 *out,
                    void *workspace OPTIONAL(PARAM_HAS_NORM, const void *norm_q, const void *norm_k))
 {
     extern __shared__ __align__(16) u8 rope_attention_memory[];

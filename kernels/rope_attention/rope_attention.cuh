@@ -16,69 +16,76 @@
  *
  * The maximum that the exponentials refer to moves only when a score exceeds it by RESCALE_LOG2: most tiles need one
  * vote and no shuffle. Warps merge through shared memory, splits through the workspace (the last block merges),
- * always in rising order: results are the same bits in every run. */
+ * always in rising order: results are the same bits in every run.
+ *
+ * Pages with codes (kernels/op/paged.h) are multiplied in f16: the numbers of codes are exact in it, scales of K multiply
+ * scores, those of V the weights. A head of q is stored as f16 times a power of two, weights relative to one: either could
+ * otherwise leave the range of f16. */
 #ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_CUH
 #define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_CUH
 
 #include "kernels/cuda/include/mma.cuh"
-#include "kernels/cuda/include/reduce.cuh"
 #include "kernels/cuda/include/tma.cuh"
 #include "kernels/rope_attention/rope_attention_layout.cuh"
 #include "kernels/rope_attention/rope_attention_merge.cuh"
+#include "kernels/rope_attention/rope_attention_prepare.cuh"
 
 template <class P> struct rope_attention_body {
-    static constexpr int GROUP = P::HEADS / P::KV_HEADS;
-    static constexpr int TILE_HEADS = 8 * P::HEAD_TILES;
+    typedef rope_attention_preparation<P> preparation;
+    static constexpr int GROUP = preparation::GROUP, TILE_HEADS = preparation::TILE_HEADS;
     static constexpr int HEAD_BLOCKS = (GROUP + TILE_HEADS - 1) / TILE_HEADS;
-    static constexpr int BLOCK_HEADS = GROUP < TILE_HEADS ? GROUP : TILE_HEADS; /* the last block may have fewer */
+    static constexpr int BLOCK_HEADS = preparation::BLOCK_HEADS; /* the last block may have fewer */
     static constexpr int THREADS = 32 * P::WARPS;
 
-    static constexpr int TOKEN_TILES = P::TILE_TOKENS / 16;  /* mma tiles of a warp's tile */
-    static constexpr int K_BLOCKS = (P::HEAD_DIM + 31) / 32; /* 4 lanes x 8 elements: what one read per row covers */
-    static constexpr int V_BLOCKS = (P::HEAD_DIM + 63) / 64; /* 8 lanes x 8 elements, likewise */
-    static constexpr int DIM_8 = (P::HEAD_DIM + 7) / 8 * 8;  /* partial results: whole groups of 8 */
-    static constexpr int QUADS = BLOCK_HEADS * (DIM_8 / 4);  /* a block's result as float4 */
+    typedef kv_pages<P> pages;
+    static constexpr bool CODED = pages::CODED;
+    static constexpr int MMA_DTYPE = preparation::MMA_DTYPE;
+    static constexpr int CHUNK = CODED ? 16 : 8;            /* elements of a row in 16 bytes */
+    static constexpr int TOKEN_TILES = P::TILE_TOKENS / 16; /* mma tiles of a warp's tile */
+    static constexpr int K_BLOCKS =
+        (P::HEAD_DIM + 4 * CHUNK - 1) / (4 * CHUNK); /* 4 lanes: what one read per row covers */
+    static constexpr int V_BLOCKS = (P::HEAD_DIM + 8 * CHUNK - 1) / (8 * CHUNK); /* 8 lanes, likewise */
+    static constexpr int Q_BLOCKS = K_BLOCKS * CHUNK / 8;                        /* 4 lanes x 8 elements of q */
+    static constexpr int PAIRS_OF_CHUNK = CHUNK / 2;
+    static constexpr int DIM_8 = (P::HEAD_DIM + 7) / 8 * 8; /* partial results: whole groups of 8 */
+    static constexpr int QUADS = BLOCK_HEADS * (DIM_8 / 4); /* a block's result as float4 */
     static constexpr int Q_PITCH = ROPE_ATTENTION_Q_PITCH(P::HEAD_DIM);
     static constexpr float RESCALE_LOG2 = 8; /* exponentials reach 2^8, harmless in f16, bf16 and f32 */
-    static constexpr i64 PAGE_ELEMENTS = (i64)(P::PAGE_BYTES) / 2;
-    static constexpr int V_OFFSET = P::KV_HEADS * P::PAGE_TOKENS * P::HEAD_DIM;
+    static constexpr int V_OFFSET = (int)pages::VALUES;
 
-    static constexpr int CHUNKS = ROPE_ATTENTION_CHUNKS(P::HEAD_DIM); /* 16 bytes of a row of K or V */
-    static constexpr int PITCH = ROPE_ATTENTION_PITCH(P::HEAD_DIM);
-    static constexpr int STAGE_BYTES = ROPE_ATTENTION_STAGE_BYTES(P::HEAD_DIM, P::TILE_TOKENS);
+    static constexpr int ROW_BYTES = pages::ROW_BYTES;
+    static constexpr int CHUNKS = ROPE_ATTENTION_CHUNKS(ROW_BYTES); /* 16 bytes of a row of K or V */
+    static constexpr int PITCH = ROPE_ATTENTION_PITCH(ROW_BYTES);
+    static constexpr int STAGE_BYTES = ROPE_ATTENTION_STAGE_BYTES(ROW_BYTES, CODED, P::TILE_TOKENS);
+    static constexpr u32 SCALES_AT = P::TILE_TOKENS * PITCH * 16; /* of a stage */
     static constexpr int PART_PITCH = ROPE_ATTENTION_PART_PITCH(P::HEAD_DIM);
-    static constexpr int WARP_BYTES = ROPE_ATTENTION_WARP_BYTES(P::HEAD_DIM, P::TILE_TOKENS, P::STAGES, BLOCK_HEADS);
+    static constexpr int WARP_BYTES =
+        ROPE_ATTENTION_WARP_BYTES(P::HEAD_DIM, ROW_BYTES, CODED, P::TILE_TOKENS, P::STAGES, BLOCK_HEADS);
     static constexpr int PAGE_TILES = P::PAGE_TOKENS / P::TILE_TOKENS;
     static constexpr bool ODD = P::STAGES % 2; /* then a stage holds K and V in turn */
     /* q is kept in registers where there are enough, else read for every tile. */
-    static constexpr bool Q_HELD = P::HEAD_TILES * K_BLOCKS <= 4 && THREADS <= 256;
+    static constexpr bool Q_HELD = P::HEAD_TILES * Q_BLOCKS <= 4 && THREADS <= 256;
 
     /* The last block's threads share the splits of a quad, if there are enough of them. */
     static constexpr int SHARES = P::SPLITS == 1 ? 1 : THREADS >= 4 * QUADS ? 4 : THREADS >= 2 * QUADS ? 2 : 1;
     static constexpr int MERGE_BATCH = (P::SPLITS + SHARES - 1) / SHARES < 8 ? (P::SPLITS + SHARES - 1) / SHARES : 8;
 
-    static constexpr int PAIRS = P::HEAD_DIM / 2;                                     /* of elements: see to_low */
-    static constexpr int ROTATED = (P::ROTARY_DIM ? P::ROTARY_DIM : P::HEAD_DIM) / 2; /* the first ones: are rotated */
-    static constexpr bool ALL_ROTATED = ROTATED == PAIRS;
-    static constexpr int VECTOR = PAIRS % 2 == 0 && ROTATED % 2 == 0 ? 2 : 1;
-    static constexpr int ROUNDS = (PAIRS + 32 * VECTOR - 1) / (32 * VECTOR);
-    static constexpr int TASKS = BLOCK_HEADS + 2; /* vectors to prepare: q heads, k, v */
-    static constexpr int WARP_TASKS = (TASKS + P::WARPS - 1) / P::WARPS;
-
     static_assert(P::HEADS % P::KV_HEADS == 0 && P::HEAD_DIM % 2 == 0 && P::PAGE_TOKENS % P::TILE_TOKENS == 0,
                   "shapes");
     static_assert(P::TILE_TOKENS % 16 == 0 && P::SPLITS >= 1 && P::STAGES >= 2 && P::STAGES <= 16, "tunables");
-    static_assert(!P::BULK || P::HEAD_DIM % 8 == 0, "rows begin at multiples of 16 bytes");
+    static_assert((!P::BULK && !CODED) || ROW_BYTES % 16 == 0, "rows begin at multiples of 16 bytes");
 
     struct shared_data {
         alignas(16) u16 q[TILE_HEADS][Q_PITCH];
-        alignas(16) u16 k[CHUNKS * 8], v[CHUNKS * 8];              /* of the new token */
+        alignas(16) u8 k[CHUNKS * 16], v[CHUNKS * 16];             /* the new token's rows, as in the page */
+        float k_scale, v_scale;                                    /* with codes: their scales */
+        float q_factor[CODED ? TILE_HEADS : 1];                    /* with codes: of the heads of q */
         float2 part_sums[P::WARPS][BLOCK_HEADS];                   /* maximum (log2) and sum of exponentials */
         alignas(8) u64 arrived[P::BULK ? P::WARPS : 1][P::STAGES]; /* mbarriers */
         bool last;
     };
-    static_assert(sizeof(shared_data) <=
-                      ROPE_ATTENTION_STATIC_BYTES(P::HEAD_DIM, P::HEAD_TILES, BLOCK_HEADS, P::WARPS, P::STAGES),
+    static_assert(sizeof(shared_data) <= ROPE_ATTENTION_STATIC_BYTES(P::HEAD_DIM, ROW_BYTES, CODED, P::HEAD_TILES,
+                                                                     BLOCK_HEADS, P::WARPS, P::STAGES),
                   "as the host counts");
 
     /* Work of one block on one row's sequence. */
@@ -103,15 +110,23 @@ template <class P> struct rope_attention_body {
         __syncwarp();
     }
 
-    /* Rows first..last - 1 of a tile from `from` into a stage; zeros for the others, where there may be NaN. */
-    static __device__ __forceinline__ void copy_tile(u32 stage, const u16 *from, int first, int last, int lane)
+    /* Rows first..last - 1 of a tile from `from` into a stage, with their scales; zeros for the others, where there may be
+     * NaN. */
+    static __device__ __forceinline__ void copy_tile(u32 stage, const u8 *from, const float *scales, int first,
+                                                     int last, int lane)
     {
-        if constexpr (P::HEAD_DIM % 8 == 0) {
+        if constexpr (CODED) {
+#pragma unroll
+            for (int row = lane; row < P::TILE_TOKENS; row += 32)
+                copy_async_if<4>(stage + SCALES_AT + (u32)row * 4, scales + row,
+                                 (u32)(row - first) < (u32)(last - first));
+        }
+        if constexpr (ROW_BYTES % 16 == 0) {
 #pragma unroll
             for (int j = 0; j < (P::TILE_TOKENS * CHUNKS + 31) / 32; j++) {
                 int i = lane + 32 * j, row = i / CHUNKS;
                 if (P::TILE_TOKENS * CHUNKS % 32 && row >= P::TILE_TOKENS) continue;
-                copy_async_if<16>(stage + chunk_at(row, i % CHUNKS), from + i * 8,
+                copy_async_if<16>(stage + chunk_at(row, i % CHUNKS), from + i * 16,
                                   (u32)(row - first) < (u32)(last - first));
             }
         } else { /* by pairs; those that fill up the last chunk are zero */
@@ -119,39 +134,52 @@ template <class P> struct rope_attention_body {
                 int row = i / (CHUNKS * 4), d = i % (CHUNKS * 4) * 2;
                 bool inside = d < P::HEAD_DIM && row >= first && row < last;
                 copy_async_if<4>(stage + chunk_at(row, d / 8) + (u32)(d % 8 * 2),
-                                 from + (inside ? row * P::HEAD_DIM + d : 0), inside);
+                                 from + (inside ? (row * P::HEAD_DIM + d) * 2 : 0), inside);
             }
         }
     }
 
-    /* The same by the copy engine, a row per lane; the other rows stay as they are. Completes a phase of `arrived`. */
-    static __device__ __forceinline__ void copy_rows(u32 stage, const u16 *from, int first, int last, u32 arrived,
-                                                     int lane)
+    /* The same by the copy engine, a row per lane; the other rows stay as they are, scales are copied for all. Completes a
+     * phase of `arrived`. */
+    static __device__ __forceinline__ void copy_rows(u32 stage, const u8 *from, const float *scales, int first,
+                                                     int last, u32 arrived, int lane)
     {
+        constexpr u32 scale_bytes = CODED ? P::TILE_TOKENS * 4 : 0;
         first = max(first, 0), last = min(last, P::TILE_TOKENS);
-        if (lane == 0) barrier_arrive_expect(arrived, (u32)(max(last - first, 0) * P::HEAD_DIM * 2));
+        if (lane == 0) barrier_arrive_expect(arrived, (u32)(max(last - first, 0) * ROW_BYTES) + scale_bytes);
         __syncwarp();
+        if constexpr (CODED) {
+            if (lane == 31) bulk_copy(stage + SCALES_AT, scales, scale_bytes, arrived);
+        }
 #pragma unroll
         for (int j = 0; j < P::TILE_TOKENS; j += 32) {
             const int row = lane + j;
             if (row >= first && row < last)
-                bulk_copy(stage + chunk_at(row, 0), from + row * P::HEAD_DIM, P::HEAD_DIM * 2, arrived);
+                bulk_copy(stage + chunk_at(row, 0), from + row * ROW_BYTES, ROW_BYTES, arrived);
         }
     }
 
-    /* Where the tile has the new token's row, it becomes `values`; rows of V without weight become zero, since what
-     * lies there may be NaN (copy_tile has left zeros). By a whole warp. */
-    static __device__ __forceinline__ void patch(u32 stage, const u16 *values, int first, int token, bool is_v,
-                                                 int lane)
+    /* Where the tile has the new token's row, it becomes `values`, with *scale; rows of V without weight become zero, since
+     * what lies there may be NaN (copy_tile has left zeros). By a whole warp. */
+    static __device__ __forceinline__ void patch(u32 stage, const u8 *values, const float *scale, int first, int token,
+                                                 bool is_v, int lane)
     {
-        if (token < P::TILE_TOKENS)
+        if (token < P::TILE_TOKENS) {
             for (int chunk = lane; chunk < CHUNKS; chunk += 32)
-                store_shared(stage + chunk_at(token, chunk), *(const uint4 *)(values + chunk * 8));
+                store_shared(stage + chunk_at(token, chunk), *(const uint4 *)(values + chunk * 16));
+            if constexpr (CODED) {
+                if (lane == 31) store_shared(stage + SCALES_AT + (u32)token * 4, *scale);
+            }
+        }
         if constexpr (P::BULK) {
             for (int row = 0; is_v && row < P::TILE_TOKENS; row++)
-                if (row < first || row > token)
+                if (row < first || row > token) {
                     for (int chunk = lane; chunk < CHUNKS; chunk += 32)
                         store_shared(stage + chunk_at(row, chunk), make_uint4(0, 0, 0, 0));
+                    if constexpr (CODED) {
+                        if (lane == 0) store_shared(stage + SCALES_AT + (u32)row * 4, 0.0f);
+                    }
+                }
             fence_async_shared(); /* the stage may be filled again */
         }
         __syncwarp();
@@ -168,63 +196,107 @@ template <class P> struct rope_attention_body {
             to[0] = to[1] = to[2] = to[3] = 0;
     }
 
-    /* Running attention of one warp. Lane (g, t) holds heads 8n + 2t and 8n + 2t + 1 and, of block b, dimensions 64
-     * b + 8 g + 2 j (out[n][b][j][0 and 1]) and one more (out[n][b][j][2 and 3]). */
+    /* Running attention of one warp. Lane (g, t) holds heads 8n + 2t and 8n + 2t + 1 and, of block b, dimensions CHUNK
+     * (8 b + g) + 2 j (out[n][b][j][0 and 1]) and one more (out[n][b][j][2 and 3]). */
     struct state {
-        float out[P::HEAD_TILES][V_BLOCKS][4][4];
+        float out[P::HEAD_TILES][V_BLOCKS][PAIRS_OF_CHUNK][4];
         float maximum[P::HEAD_TILES][2], sum[P::HEAD_TILES][2]; /* sum: of this lane's tokens */
+        float unit; /* with codes: a power of two, by which `out` has to be multiplied */
     };
 
     struct queries {
-        u32 part[Q_HELD ? P::HEAD_TILES : 1][Q_HELD ? K_BLOCKS : 1][4];
+        u32 part[Q_HELD ? P::HEAD_TILES : 1][Q_HELD ? Q_BLOCKS : 1][4];
+        float scale[P::HEAD_TILES][2]; /* of scores of heads 8n + 2t and 8n + 2t + 1, in units of log2 */
     };
 
+    /* q in the order in which a lane reads K: 16 bytes, which are 8 elements, or 16 with codes. */
     static __device__ __forceinline__ void load_q(u32 (&q)[4], const shared_data &shared, int n, int b, int lane)
     {
-        load_shared(q, shared_address(&shared.q[n * 8 + lane / 4][b * 32 + lane % 4 * 8]));
+        const int element = CODED ? b / 2 * 64 + lane % 4 * 16 + b % 2 * 8 : b * 32 + lane % 4 * 8;
+        load_shared(q, shared_address(&shared.q[n * 8 + lane / 4][element]));
+    }
+
+    /* Scales of the tokens of this lane's scores, of the rows of a stage. */
+    static __device__ __forceinline__ void load_scales(float (&scales)[TOKEN_TILES][2], u32 stage, int lane)
+    {
+#pragma unroll
+        for (int tt = 0; tt < TOKEN_TILES; tt++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                scales[tt][i] = load_shared_float(stage + SCALES_AT + (u32)(tt * 16 + i * 8 + token_of(lane / 4)) * 4);
     }
 
     /* scores[tt][n]: rows 16 tt + g (0, 1) and 16 tt + g + 8 (2, 3), in units of log2. */
     static __device__ __forceinline__ void score(float (&scores)[TOKEN_TILES][P::HEAD_TILES][4], u32 stage,
                                                  const queries &held, const shared_data &shared, int lane)
     {
-        const float scale = float_of_bits(P::SCALE_BITS) * 1.44269504f;
         float sums[TOKEN_TILES][P::HEAD_TILES][2][4] = {}; /* two chains: half the latency */
 #pragma unroll
         for (int b = 0; b < K_BLOCKS; b++) {
-            u32 q[P::HEAD_TILES][4];
-#pragma unroll
-            for (int n = 0; n < P::HEAD_TILES; n++) {
-                if constexpr (Q_HELD)
-                    q[n][0] = held.part[n][b][0], q[n][1] = held.part[n][b][1], q[n][2] = held.part[n][b][2],
-                    q[n][3] = held.part[n][b][3];
-                else
-                    load_q(q[n], shared, n, b, lane);
-            }
+            u32 low[TOKEN_TILES][4], high[TOKEN_TILES][4]; /* 8 tokens further */
 #pragma unroll
             for (int tt = 0; tt < TOKEN_TILES; tt++) {
-                u32 low[4], high[4]; /* 8 tokens further */
-                load_chunk(low, stage, tt * 16 + token_of(lane / 4), b, 4, lane % 4);
-                load_chunk(high, stage, tt * 16 + 8 + token_of(lane / 4), b, 4, lane % 4);
+                load_chunk(low[tt], stage, tt * 16 + token_of(lane / 4), b, 4, lane % 4);
+                load_chunk(high[tt], stage, tt * 16 + 8 + token_of(lane / 4), b, 4, lane % 4);
+            }
 #pragma unroll
-                for (int n = 0; n < P::HEAD_TILES; n++)
+            for (int part = 0; part < CHUNK / 8; part++) { /* with codes, halves of the chunks */
+                u32 q[P::HEAD_TILES][4];
 #pragma unroll
-                    for (int s = 0; s < 2; s++)
-                        mma<P::KV_DTYPE>(sums[tt][n][s], low[2 * s], high[2 * s], low[2 * s + 1], high[2 * s + 1],
-                                         q[n][2 * s], q[n][2 * s + 1]);
+                for (int n = 0; n < P::HEAD_TILES; n++) {
+                    const int i = b * (CHUNK / 8) + part;
+                    if constexpr (Q_HELD)
+                        q[n][0] = held.part[n][i][0], q[n][1] = held.part[n][i][1], q[n][2] = held.part[n][i][2],
+                        q[n][3] = held.part[n][i][3];
+                    else
+                        load_q(q[n], shared, n, i, lane);
+                }
+#pragma unroll
+                for (int tt = 0; tt < TOKEN_TILES; tt++) {
+                    u32 x[4], y[4];
+#pragma unroll
+                    for (int i = 0; i < 4; i += 2) {
+                        if constexpr (CODED) {
+                            kv_codes<P::KV_DTYPE>::to_pairs(low[tt][2 * part + i / 2], x[i], x[i + 1]);
+                            kv_codes<P::KV_DTYPE>::to_pairs(high[tt][2 * part + i / 2], y[i], y[i + 1]);
+                        } else {
+                            x[i] = low[tt][i], x[i + 1] = low[tt][i + 1], y[i] = high[tt][i],
+                            y[i + 1] = high[tt][i + 1];
+                        }
+                    }
+#pragma unroll
+                    for (int n = 0; n < P::HEAD_TILES; n++)
+#pragma unroll
+                        for (int s = 0; s < 2; s++)
+                            mma<MMA_DTYPE>(sums[tt][n][s], x[2 * s], y[2 * s], x[2 * s + 1], y[2 * s + 1], q[n][2 * s],
+                                           q[n][2 * s + 1]);
+                }
             }
         }
+        float scales[TOKEN_TILES][2];
+        if constexpr (CODED) load_scales(scales, stage, lane);
 #pragma unroll
         for (int tt = 0; tt < TOKEN_TILES; tt++)
 #pragma unroll
             for (int n = 0; n < P::HEAD_TILES; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) scores[tt][n][i] = (sums[tt][n][0][i] + sums[tt][n][1][i]) * scale;
+                for (int i = 0; i < 4; i++) {
+                    scores[tt][n][i] = (sums[tt][n][0][i] + sums[tt][n][1][i]) * held.scale[n][i % 2];
+                    if constexpr (CODED) scores[tt][n][i] *= scales[tt][i / 2];
+                }
     }
 
-    /* Scores become weights relative to the running maximum, as columns of the second mma. */
-    static __device__ __forceinline__ void weigh(u32 (&weights)[TOKEN_TILES][P::HEAD_TILES][2], state &state,
-                                                 const float (&scores)[TOKEN_TILES][P::HEAD_TILES][4])
+    /* Weights as columns of the second mma. */
+    static __device__ __forceinline__ void round_weights(u32 (&rounded)[2], const float (&weights)[4])
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            rounded[i] = transpose_8x8(pack_halves<MMA_DTYPE>(weights[2 * i], weights[2 * i + 1]));
+    }
+
+    /* Scores become weights relative to the running maximum, without codes rounded. */
+    static __device__ __forceinline__ void weigh(u32 (&rounded)[TOKEN_TILES][P::HEAD_TILES][2], state &state,
+                                                 float (&scores)[TOKEN_TILES][P::HEAD_TILES][4])
     {
         bool exceeds = false;
 #pragma unroll
@@ -251,7 +323,7 @@ template <class P> struct rope_attention_body {
 #pragma unroll
                     for (int b = 0; b < V_BLOCKS; b++)
 #pragma unroll
-                        for (int j = 0; j < 4; j++) {
+                        for (int j = 0; j < PAIRS_OF_CHUNK; j++) {
                             state.out[n][b][j][c] *= factor;
                             state.out[n][b][j][c + 2] *= factor;
                         }
@@ -261,14 +333,55 @@ template <class P> struct rope_attention_body {
         for (int tt = 0; tt < TOKEN_TILES; tt++)
 #pragma unroll
             for (int n = 0; n < P::HEAD_TILES; n++) {
-                float w[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    w[i] = exp2_approximate(scores[tt][n][i] - state.maximum[n][i % 2]);
-                    state.sum[n][i % 2] += w[i];
+                    scores[tt][n][i] = exp2_approximate(scores[tt][n][i] - state.maximum[n][i % 2]);
+                    state.sum[n][i % 2] += scores[tt][n][i];
                 }
-                weights[tt][n][0] = transpose_8x8(pack_halves<P::KV_DTYPE>(w[0], w[1]));
-                weights[tt][n][1] = transpose_8x8(pack_halves<P::KV_DTYPE>(w[2], w[3]));
+                if constexpr (!CODED) round_weights(rounded[tt][n], scores[tt][n]);
+            }
+    }
+
+    /* Weights times the scales of the values in `stage`, relative to state.unit, which rises where they would exceed 2^15:
+     * weights are at most 2^RESCALE_LOG2. */
+    static __device__ __forceinline__ void scale_weights(u32 (&rounded)[TOKEN_TILES][P::HEAD_TILES][2], state &state,
+                                                         float (&weights)[TOKEN_TILES][P::HEAD_TILES][4], u32 stage,
+                                                         int lane)
+    {
+        float scales[TOKEN_TILES][2];
+        bool exceeds = false;
+        load_scales(scales, stage, lane);
+#pragma unroll
+        for (int tt = 0; tt < TOKEN_TILES; tt++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) exceeds |= scales[tt][i] > state.unit * 128;
+        if (__any_sync(0xffffffffu, exceeds)) {
+            float largest = state.unit;
+#pragma unroll
+            for (int tt = 0; tt < TOKEN_TILES; tt++)
+                largest = fmaxf(largest, fmaxf(scales[tt][0], scales[tt][1])); /* NaN does not count */
+#pragma unroll
+            for (int offset = 4; offset < 32; offset *= 2)
+                largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+            const float unit = float_of_bits(bits_of_float(largest) & 0x7f800000), factor = state.unit / unit;
+            state.unit = unit;
+#pragma unroll
+            for (int n = 0; n < P::HEAD_TILES; n++)
+#pragma unroll
+                for (int b = 0; b < V_BLOCKS; b++)
+#pragma unroll
+                    for (int j = 0; j < PAIRS_OF_CHUNK; j++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++) state.out[n][b][j][i] *= factor;
+        }
+        const float inverse = float_of_bits(0x7f000000 - bits_of_float(state.unit));
+#pragma unroll
+        for (int tt = 0; tt < TOKEN_TILES; tt++)
+#pragma unroll
+            for (int n = 0; n < P::HEAD_TILES; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) weights[tt][n][i] *= scales[tt][i / 2] * inverse;
+                round_weights(rounded[tt][n], weights[tt][n]);
             }
     }
 
@@ -284,12 +397,29 @@ template <class P> struct rope_attention_body {
                 for (int i = 0; i < 4; i++)
                     load_chunk(x[i], stage, tt * 16 + token_of(lane % 4 * 2 + i % 2) + i / 2 * 8, b, 8, lane / 4);
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    u32 a0 = __byte_perm(x[0][j], x[1][j], 0x5410), a1 = __byte_perm(x[0][j], x[1][j], 0x7632);
-                    u32 a2 = __byte_perm(x[2][j], x[3][j], 0x5410), a3 = __byte_perm(x[2][j], x[3][j], 0x7632);
+                for (int j = 0; j < PAIRS_OF_CHUNK; j += CODED ? 2 : 1) {
+                    u32 a[2][4]; /* without codes a[0] alone */
+                    if constexpr (CODED) {
+#pragma unroll
+                        for (int i = 0; i < 2; i++) { /* bytes of the same dimension of two rows side by side */
+                            const u32 first = x[2 * i][j / 2], second = x[2 * i + 1][j / 2];
+                            kv_codes<P::KV_DTYPE>::to_pairs(__byte_perm(first, second, 0x5140), a[0][2 * i],
+                                                            a[0][2 * i + 1]);
+                            kv_codes<P::KV_DTYPE>::to_pairs(__byte_perm(first, second, 0x7362), a[1][2 * i],
+                                                            a[1][2 * i + 1]);
+                        }
+                    } else {
+                        a[0][0] = __byte_perm(x[0][j], x[1][j], 0x5410),
+                        a[0][1] = __byte_perm(x[0][j], x[1][j], 0x7632);
+                        a[0][2] = __byte_perm(x[2][j], x[3][j], 0x5410),
+                        a[0][3] = __byte_perm(x[2][j], x[3][j], 0x7632);
+                    }
 #pragma unroll
                     for (int n = 0; n < P::HEAD_TILES; n++)
-                        mma<P::KV_DTYPE>(state.out[n][b][j], a0, a1, a2, a3, weights[tt][n][0], weights[tt][n][1]);
+#pragma unroll
+                        for (int i = 0; i < (CODED ? 2 : 1); i++)
+                            mma<MMA_DTYPE>(state.out[n][b][j + i], a[i][0], a[i][1], a[i][2], a[i][3],
+                                           weights[tt][n][0], weights[tt][n][1]);
                 }
             }
     }
@@ -299,6 +429,7 @@ template <class P> struct rope_attention_body {
                                                          int lane)
     {
         const int g = lane / 4, t = lane % 4;
+        const float unit = CODED ? state.unit * kv_codes<P::KV_DTYPE>::FACTOR : 1;
 #pragma unroll
         for (int n = 0; n < P::HEAD_TILES; n++)
 #pragma unroll
@@ -311,13 +442,18 @@ template <class P> struct rope_attention_body {
                 if (g == 0) shared.part_sums[warp][head] = make_float2(state.maximum[n][c], sum);
 #pragma unroll
                 for (int b = 0; b < V_BLOCKS; b++) {
-                    if (b * 64 + g * 8 >= DIM_8) continue;
-                    const float(&o)[4][4] = state.out[n][b];
-                    float4 low = make_float4(o[0][c], o[0][c + 2], o[1][c], o[1][c + 2]);
-                    float4 high = make_float4(o[2][c], o[2][c + 2], o[3][c], o[3][c + 2]);
-                    float4 *to = (float4 *)(part + head * PART_PITCH + b * 64 + g * 8);
-                    to[g % 2] = g % 2 ? high : low; /* odd lanes the other half first: no bank conflicts */
-                    to[1 - g % 2] = g % 2 ? low : high;
+                    if (b * 8 * CHUNK + g * CHUNK >= DIM_8) continue;
+                    const float(&o)[PAIRS_OF_CHUNK][4] = state.out[n][b];
+                    float4 *to = (float4 *)(part + head * PART_PITCH + b * 8 * CHUNK + g * CHUNK);
+#pragma unroll
+                    for (int i = 0; i < PAIRS_OF_CHUNK; i += 4, to += 2) {
+                        float4 low =
+                            make_float4(o[i][c] * unit, o[i][c + 2] * unit, o[i + 1][c] * unit, o[i + 1][c + 2] * unit);
+                        float4 high = make_float4(o[i + 2][c] * unit, o[i + 2][c + 2] * unit, o[i + 3][c] * unit,
+                                                  o[i + 3][c + 2] * unit);
+                        to[g % 2] = g % 2 ? high : low; /* odd lanes the other half first: no bank conflicts */
+                        to[1 - g % 2] = g % 2 ? low : high;
+                    }
                 }
             }
     }
@@ -336,100 +472,6 @@ template <class P> struct rope_attention_body {
         } else {
             if (d < P::HEAD_DIM) *(u32 *)to = low;
             if (d + 2 < P::HEAD_DIM) *(u32 *)(to + 2) = high;
-        }
-    }
-
-    /* Pairs of the head vectors that this lane prepares. */
-    static __device__ __forceinline__ int pair_index(int lane, int round) { return (round * 32 + lane) * VECTOR; }
-    /* From a pair's number to its elements: of the rotated part its two halves, then those of the rest. */
-    static __device__ __forceinline__ int to_low(int pair) { return ALL_ROTATED || pair < ROTATED ? 0 : ROTATED; }
-    static __device__ __forceinline__ int to_high(int pair) { return ALL_ROTATED || pair >= ROTATED ? PAIRS : ROTATED; }
-
-    /* q, k and v of this block: norm, rope, rounding; into shared memory and, k and v, to their page. */
-    static __device__ __forceinline__ void prepare(shared_data &shared, const u16 *qkv, const float *table,
-                                                   const void *norm_q, const void *norm_k, u16 *page_row, int kv_head,
-                                                   int head_block, int heads, bool with_new, int warp, int lane)
-    {
-        float low[WARP_TASKS][ROUNDS][VECTOR], high[WARP_TASKS][ROUNDS][VECTOR];
-        float cosine[ROUNDS][VECTOR], sine[ROUNDS][VECTOR];
-        (void)norm_q, (void)norm_k;
-#pragma unroll
-        for (int k = 0; k < WARP_TASKS; k++) {
-            int task = warp + k * P::WARPS;
-            bool used = task < BLOCK_HEADS ? task < heads : task < TASKS && with_new;
-            int head = task < BLOCK_HEADS ? kv_head * GROUP + head_block * TILE_HEADS + task
-                                          : P::HEADS + kv_head + (task - BLOCK_HEADS) * P::KV_HEADS;
-            const u16 *x = qkv + (i64)head * P::HEAD_DIM;
-#pragma unroll
-            for (int r = 0; r < ROUNDS; r++) {
-                int i = pair_index(lane, r);
-                bool inside = used && i < PAIRS;
-                if constexpr (VECTOR == 2) {
-                    u32 a = inside ? *(const u32 *)(x + to_low(i) + i) : 0,
-                        b = inside ? *(const u32 *)(x + to_high(i) + i) : 0;
-                    low[k][r][0] = float_of_half<P::X_DTYPE>((u16)a),
-                    low[k][r][1] = float_of_half<P::X_DTYPE>((u16)(a >> 16));
-                    high[k][r][0] = float_of_half<P::X_DTYPE>((u16)b),
-                    high[k][r][1] = float_of_half<P::X_DTYPE>((u16)(b >> 16));
-                } else {
-                    low[k][r][0] = inside ? float_of_half<P::X_DTYPE>(x[to_low(i) + i]) : 0;
-                    high[k][r][0] = inside ? float_of_half<P::X_DTYPE>(x[to_high(i) + i]) : 0;
-                }
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < ROUNDS; r++)
-#pragma unroll
-            for (int e = 0; e < VECTOR; e++) {
-                int i = pair_index(lane, r) + e;
-                cosine[r][e] = i < ROTATED ? table[i] : ALL_ROTATED ? 0 : 1; /* by no angle: as they are */
-                sine[r][e] = i < ROTATED ? table[ROTATED + i] : 0;
-            }
-#pragma unroll
-        for (int k = 0; k < WARP_TASKS; k++) {
-            int task = warp + k * P::WARPS;
-            if (task < BLOCK_HEADS ? task >= heads : task >= TASKS || !with_new) continue;
-            bool is_v = task == BLOCK_HEADS + 1;
-            float scale = 1;
-            if constexpr (P::HAS_NORM) {
-                float squares = 0;
-#pragma unroll
-                for (int r = 0; r < ROUNDS; r++)
-#pragma unroll
-                    for (int e = 0; e < VECTOR; e++)
-                        squares += low[k][r][e] * low[k][r][e] + high[k][r][e] * high[k][r][e];
-                scale = rsqrtf(warp_sum(squares) / P::HEAD_DIM + float_of_bits(P::EPS_BITS));
-            }
-            u16 *to = task < BLOCK_HEADS ? shared.q[task] : is_v ? shared.v : shared.k;
-            u16 *page = page_row + (is_v ? V_OFFSET : 0);
-#pragma unroll
-            for (int r = 0; r < ROUNDS; r++) {
-                int i = pair_index(lane, r);
-                if (i >= PAIRS) continue;
-                float a[VECTOR], b[VECTOR];
-#pragma unroll
-                for (int e = 0; e < VECTOR; e++) {
-                    float x = low[k][r][e], y = high[k][r][e];
-                    if (P::HAS_NORM && !is_v) {
-                        const void *norm = task < BLOCK_HEADS ? norm_q : norm_k;
-                        x *= scale * load_element<P::NORM_DTYPE>(norm, to_low(i) + i + e);
-                        y *= scale * load_element<P::NORM_DTYPE>(norm, to_high(i) + i + e);
-                    }
-                    a[e] = is_v ? x : x * cosine[r][e] - y * sine[r][e];
-                    b[e] = is_v ? y : y * cosine[r][e] + x * sine[r][e];
-                }
-                if constexpr (VECTOR == 2) {
-                    u32 first = pack_halves<P::KV_DTYPE>(a[0], a[1]), second = pack_halves<P::KV_DTYPE>(b[0], b[1]);
-                    *(u32 *)(to + to_low(i) + i) = first, *(u32 *)(to + to_high(i) + i) = second;
-                    if (task >= BLOCK_HEADS && head_block == 0)
-                        *(u32 *)(page + to_low(i) + i) = first, *(u32 *)(page + to_high(i) + i) = second;
-                } else {
-                    u16 first = half_of_float<P::KV_DTYPE>(a[0]), second = half_of_float<P::KV_DTYPE>(b[0]);
-                    to[to_low(i) + i] = first, to[to_high(i) + i] = second;
-                    if (task >= BLOCK_HEADS && head_block == 0)
-                        page[to_low(i) + i] = first, page[to_high(i) + i] = second;
-                }
-            }
         }
     }
 
@@ -456,7 +498,7 @@ template <class P> struct rope_attention_body {
      * page table and KV of tokens before the row's are read before the wait: this step's launches write none of
      * them. `rings`: shared, as rope_attention_layout.cuh says. `norm_q`, `norm_k`: null without HAS_NORM. */
     static __device__ __forceinline__ void run(u8 *rings, const i32 *counts, const u16 *qkv, const float *table,
-                                               const i32 *slots, const i32 *positions, const i32 *page_table, u16 *kv,
+                                               const i32 *slots, const i32 *positions, const i32 *page_table, u8 *kv,
                                                u16 *out, void *workspace, const void *norm_q, const void *norm_k)
     {
         __shared__ shared_data shared;
@@ -489,20 +531,22 @@ template <class P> struct rope_attention_body {
         /* K or V of a tile on its way into a stage. */
         auto fetch = [&](int stage, int page, int tile, int offset) {
             const int start = tile * P::TILE_TOKENS, first = work.first - start, last = work.position - start;
-            const u16 *from = kv + (i64)page * PAGE_ELEMENTS + offset +
-                              (kv_head * P::PAGE_TOKENS + tile % PAGE_TILES * P::TILE_TOKENS) * P::HEAD_DIM;
+            const u8 *block = kv + (i64)page * P::PAGE_BYTES;
+            const int place = kv_head * P::PAGE_TOKENS + tile % PAGE_TILES * P::TILE_TOKENS;
+            const u8 *from = block + (offset + place * ROW_BYTES);
+            const float *scales = (const float *)(block + (offset + (int)pages::SCALES + place * 4));
             const u32 to = ring + (u32)(stage * STAGE_BYTES);
-            if (P::BULK && tile < end) copy_rows(to, from, first, last, arrived + 8 * (u32)stage, lane);
-            if (!P::BULK && tile < end) copy_tile(to, from, first, last, lane);
+            if (P::BULK && tile < end) copy_rows(to, from, scales, first, last, arrived + 8 * (u32)stage, lane);
+            if (!P::BULK && tile < end) copy_tile(to, from, scales, first, last, lane);
             if (!P::BULK) copy_commit(); /* empty beyond the last tile */
         };
         {
-            int pages[(P::STAGES + 1) / 2];
+            int ahead[(P::STAGES + 1) / 2];
 #pragma unroll
-            for (int i = 0; i < (P::STAGES + 1) / 2; i++) pages[i] = page_of(work.tile + i * P::WARPS);
+            for (int i = 0; i < (P::STAGES + 1) / 2; i++) ahead[i] = page_of(work.tile + i * P::WARPS);
 #pragma unroll
             for (int i = 0; i < P::STAGES; i++)
-                fetch(i, pages[i / 2], work.tile + i / 2 * P::WARPS, i % 2 ? V_OFFSET : 0);
+                fetch(i, ahead[i / 2], work.tile + i / 2 * P::WARPS, i % 2 ? V_OFFSET : 0);
         }
         /* In the round of `tile` its K makes room for a fetch of tile + STAGES / 2 rounds, its V for (STAGES + 1) /
          * 2. */
@@ -514,22 +558,34 @@ template <class P> struct rope_attention_body {
         for (int i = (int)threadIdx.x; i < (int)sizeof shared.q / 4; i += THREADS) ((u32 *)shared.q)[i] = 0;
         for (int i = (int)threadIdx.x; i < (int)(sizeof shared.k + sizeof shared.v) / 4; i += THREADS)
             ((u32 *)shared.k)[i] = 0;
+        if constexpr (CODED) {
+            for (int i = (int)threadIdx.x; i < TILE_HEADS; i += THREADS) shared.q_factor[i] = 1;
+        }
         __syncthreads();
         device_wait();
 
-        u16 *page_row = kv + (i64)new_page * PAGE_ELEMENTS +
-                        (kv_head * P::PAGE_TOKENS + work.position % P::PAGE_TOKENS) * P::HEAD_DIM;
-        prepare(shared, qkv + (i64)row * (P::HEADS + 2 * P::KV_HEADS) * P::HEAD_DIM, table + (i64)row * (2 * ROTATED),
-                norm_q, norm_k, page_row, kv_head, head_block, heads, with_new, warp, lane);
+        const i64 place = kv_head * P::PAGE_TOKENS + work.position % P::PAGE_TOKENS;
+        preparation::run(shared, qkv + (i64)row * (P::HEADS + 2 * P::KV_HEADS) * P::HEAD_DIM,
+                         table + (i64)row * (2 * preparation::ROTATED), norm_q, norm_k,
+                         kv + (i64)new_page * P::PAGE_BYTES, place, kv_head, head_block, heads, with_new, warp, lane);
         __syncthreads();
         queries held;
+#pragma unroll
+        for (int n = 0; n < P::HEAD_TILES; n++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                held.scale[n][c] = float_of_bits(P::SCALE_BITS) * 1.44269504f;
+                if constexpr (CODED)
+                    held.scale[n][c] *= shared.q_factor[n * 8 + lane % 4 * 2 + c] * kv_codes<P::KV_DTYPE>::FACTOR;
+            }
         if constexpr (Q_HELD) {
 #pragma unroll
             for (int n = 0; n < P::HEAD_TILES; n++)
 #pragma unroll
-                for (int b = 0; b < K_BLOCKS; b++) load_q(held.part[n][b], shared, n, b, lane);
+                for (int b = 0; b < Q_BLOCKS; b++) load_q(held.part[n][b], shared, n, b, lane);
         }
         state state = {};
+        state.unit = 0x1p-100f;
 #pragma unroll
         for (int n = 0; n < P::HEAD_TILES; n++) state.maximum[n][0] = state.maximum[n][1] = -infinity();
         int stage = 0;
@@ -552,7 +608,7 @@ template <class P> struct rope_attention_body {
             u32 weights[TOKEN_TILES][P::HEAD_TILES][2];
             const bool edge = first > 0 || token < P::TILE_TOKENS;
             wait();
-            if (edge) patch(ring + (u32)(stage * STAGE_BYTES), shared.k, first, token, false, lane);
+            if (edge) patch(ring + (u32)(stage * STAGE_BYTES), shared.k, &shared.k_scale, first, token, false, lane);
             score(scores, ring + (u32)(stage * STAGE_BYTES), held, shared, lane);
             __syncwarp();
             fetch(stage, ODD ? page : next_page, k_ahead, ODD ? V_OFFSET : 0);
@@ -570,7 +626,8 @@ template <class P> struct rope_attention_body {
             }
             weigh(weights, state, scores);
             wait();
-            if (edge) patch(ring + (u32)(stage * STAGE_BYTES), shared.v, first, token, true, lane);
+            if (edge) patch(ring + (u32)(stage * STAGE_BYTES), shared.v, &shared.v_scale, first, token, true, lane);
+            if constexpr (CODED) scale_weights(weights, state, scores, ring + (u32)(stage * STAGE_BYTES), lane);
             accumulate(state, ring + (u32)(stage * STAGE_BYTES), weights, lane);
             __syncwarp();
             fetch(stage, next_page, v_ahead, ODD ? 0 : V_OFFSET);

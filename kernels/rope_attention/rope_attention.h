@@ -5,12 +5,13 @@
  * For each valid row r (rows belong to different slots), with q, k, v the row's heads in QKV:
  *
  *   q, k = rope(norm(q)), rope(norm(k))                  norm over each head if HAS_NORM; both as in rope_append.h
- *   page of positions[r] takes k and v, rounded to KV_DTYPE   pages as in rope_append.h
+ *   page of positions[r] takes k and v in KV_DTYPE       pages as in rope_append.h
  *   out[r, h, :] = sum over t of softmax_t(SCALE * q[h] . k[t, g]) * v[t, g],   g = h / (HEADS / KV_HEADS),
  *   t from max(0, positions[r] - WINDOW + 1) (WINDOW 0: from 0) to positions[r], the new token as rounded.
  *
- * q and the softmax weights are rounded to KV_DTYPE, sums are float32. Tolerance against op_rope_append.reference and
- * op_attention.reference on the same rounded inputs: 1 % of the largest |out| of the row with bf16, 0.2 % with f16.
+ * q and the softmax weights are rounded to KV_DTYPE, or to f16 where that has codes; sums are float32. Tolerance against
+ * op_rope_append.reference and op_attention.reference on the same rounded inputs: 1 % of the largest |out| of the row with
+ * bf16, 0.2 % with f16 and with codes, where k and v of the new token may be rounded to a neighbouring code.
  *
  * COUNTS, SLOTS, POSITIONS, PAGE_TABLE and KV of earlier tokens are read before the launches before have completed: no
  * launch of the same graph may write them, but for KV this launch itself and those of other layers. TABLE and QKV are

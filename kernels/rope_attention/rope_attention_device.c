@@ -15,9 +15,10 @@ static bool in_range(const int64_t *params, int index, int64_t low, int64_t high
 
 static bool is_half(int64_t dtype) { return dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
 
-/* How the query heads of a kv head are divided among blocks, and the size of one block's result. */
+/* How the query heads of a kv head are divided among blocks, the size of one block's result, and rows of K and V. */
 struct division {
     int64_t group, head_blocks, block_heads, dims, quads;
+    int64_t row_bytes, is_coded;
 };
 
 static struct division divide(const int64_t *params)
@@ -29,19 +30,22 @@ static struct division divide(const int64_t *params)
     d.block_heads = d.group < most ? d.group : most;
     d.dims = layout_divide_up(params[ROPE_ATTENTION_HEAD_DIM], 8) * 8;
     d.quads = d.block_heads * d.dims / 4;
+    d.row_bytes = (int64_t)op_kv_layout(params).row_bytes;
+    d.is_coded = op_kv_layout(params).scales != 0;
     return d;
 }
 
 static int64_t static_shared_bytes(const int64_t *params, const struct division *d)
 {
-    return ROPE_ATTENTION_STATIC_BYTES(params[ROPE_ATTENTION_HEAD_DIM], params[ROPE_ATTENTION_HEAD_TILES],
-                                       d->block_heads, params[ROPE_ATTENTION_WARPS], params[ROPE_ATTENTION_STAGES]);
+    return ROPE_ATTENTION_STATIC_BYTES(params[ROPE_ATTENTION_HEAD_DIM], d->row_bytes, d->is_coded,
+                                       params[ROPE_ATTENTION_HEAD_TILES], d->block_heads, params[ROPE_ATTENTION_WARPS],
+                                       params[ROPE_ATTENTION_STAGES]);
 }
 
 static int64_t ring_bytes(const int64_t *params, const struct division *d)
 {
-    return params[ROPE_ATTENTION_WARPS] * ROPE_ATTENTION_WARP_BYTES(params[ROPE_ATTENTION_HEAD_DIM],
-                                                                    params[ROPE_ATTENTION_TILE_TOKENS],
+    return params[ROPE_ATTENTION_WARPS] * ROPE_ATTENTION_WARP_BYTES(params[ROPE_ATTENTION_HEAD_DIM], d->row_bytes,
+                                                                    d->is_coded, params[ROPE_ATTENTION_TILE_TOKENS],
                                                                     params[ROPE_ATTENTION_STAGES], d->block_heads);
 }
 
@@ -65,12 +69,19 @@ static int64_t least_shared(const struct device_facts *gpu)
     return least > 0 && least < half_shared(gpu) ? least : 0;
 }
 
+/* HEAD_DIM in whole reads of V. */
+static int64_t v_dims(const int64_t *params)
+{
+    const int64_t span = op_kv_layout(params).scales ? 128 : 64;
+    return layout_divide_up(params[ROPE_ATTENTION_HEAD_DIM], span) * span;
+}
+
 /* Registers without which a thread spills: result, scores, and the rest. Found by compiling. */
 static int64_t registers_of(const int64_t *params)
 {
     enum { REST = 86 };
     int64_t heads = params[ROPE_ATTENTION_HEAD_TILES], tiles = params[ROPE_ATTENTION_TILE_TOKENS] / 16;
-    return heads * (layout_divide_up(params[ROPE_ATTENTION_HEAD_DIM], 64) * 16 + tiles * 8) + REST;
+    return heads * (v_dims(params) / 4 + tiles * 8) + REST;
 }
 
 /* Blocks that may have work. */
@@ -89,7 +100,9 @@ static const char *check_shape(const int64_t *params)
     if (params[ROPE_ATTENTION_PAGE_TOKENS] & (params[ROPE_ATTENTION_PAGE_TOKENS] - 1))
         return "PAGE_TOKENS must be a power of two";
     if (params[ROPE_ATTENTION_PAGE_BYTES] % 16) return "PAGE_BYTES must be a multiple of 16";
-    if (!is_half(params[ROPE_ATTENTION_KV_DTYPE])) return "KV_DTYPE must be f16 or bf16";
+    if (params[ROPE_ATTENTION_KV_DTYPE] == DTYPE_F32) return "KV_DTYPE must not be f32";
+    why = op_paged_codes_illegal(params);
+    if (why) return why;
     if (!is_half(params[ROPE_ATTENTION_X_DTYPE])) return "X_DTYPE must be f16 or bf16";
     uint64_t kv;
     op_kv_bytes(params, NULL, TARGET_CUDA, &kv);
@@ -160,7 +173,8 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     uint64_t rows = (uint64_t)params[ROPE_ATTENTION_ROWS], heads = (uint64_t)params[ROPE_ATTENTION_HEADS];
     uint64_t kv_heads = (uint64_t)params[ROPE_ATTENTION_KV_HEADS], dim = (uint64_t)params[ROPE_ATTENTION_HEAD_DIM];
     uint64_t window = (uint64_t)params[ROPE_ATTENTION_WINDOW], tokens = window && context > window ? window : context;
-    *bytes = rows * (2 * (2 * heads + 2 * kv_heads) * dim + 4 * dim + 4 * kv_heads * dim * (tokens + 1));
+    *bytes =
+        rows * (2 * (2 * heads + 2 * kv_heads) * dim + 4 * dim + 2 * kv_heads * op_kv_row_bytes(params) * (tokens + 1));
     *flops = rows * heads * dim * 4 * tokens;
 }
 
@@ -178,7 +192,7 @@ static int64_t splits_for(const int64_t *params, const struct device_facts *gpu)
 static void fit_ring(int64_t *set, const struct device_facts *gpu, int64_t bytes, int64_t ring)
 {
     struct division d = divide(set);
-    int64_t row = 2 * set[ROPE_ATTENTION_HEAD_DIM], *tokens = &set[ROPE_ATTENTION_TILE_TOKENS];
+    int64_t row = d.row_bytes, *tokens = &set[ROPE_ATTENTION_TILE_TOKENS];
     *tokens = 64;
     while (*tokens > 16 && (*tokens > set[ROPE_ATTENTION_PAGE_TOKENS] || *tokens * row > bytes || !registers_fit(set)))
         *tokens /= 2;
@@ -199,7 +213,7 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
     } shapes[] = {{8, 4096, 96, 2}, {8, 4096, 64, 2}, {8, 4096, 96, 1}, {4, 8192, 96, 2},
                   {4, 4096, 96, 4}, {8, 4096, 64, 1}, {6, 4096, 96, 2}, {4, 8192, 96, 1},
                   {4, 4096, 64, 2}, {8, 2048, 96, 4}, {2, 8192, 64, 2}, {1, 4096, 16, 2}};
-    enum { SHAPES = sizeof shapes / sizeof shapes[0], LONG_ROW = 128 };
+    enum { SHAPES = sizeof shapes / sizeof shapes[0], LONG_ROW = 256 };
     int64_t set[PLAN_MAX_PARAMS] = {0};
     int count = 0;
     if (check_shape(params)) return 0;
@@ -207,10 +221,10 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
     set[ROPE_ATTENTION_HEAD_TILES] = 1;
     int64_t group = params[ROPE_ATTENTION_HEADS] / params[ROPE_ATTENTION_KV_HEADS];
     while (set[ROPE_ATTENTION_HEAD_TILES] < 4 && 8 * set[ROPE_ATTENTION_HEAD_TILES] < group &&
-           2 * set[ROPE_ATTENTION_HEAD_TILES] * params[ROPE_ATTENTION_HEAD_DIM] <= 256)
+           2 * set[ROPE_ATTENTION_HEAD_TILES] * v_dims(params) <= 256)
         set[ROPE_ATTENTION_HEAD_TILES] *= 2;
     set[ROPE_ATTENTION_SPLITS] = splits_for(set, gpu);
-    const bool bulk_first = params[ROPE_ATTENTION_HEAD_DIM] >= LONG_ROW && set[ROPE_ATTENTION_SPLITS] > 1;
+    const bool bulk_first = (int64_t)op_kv_layout(params).row_bytes >= LONG_ROW && set[ROPE_ATTENTION_SPLITS] > 1;
     for (int i = 0; i < SHAPES; i++)
         for (int64_t bulk = 0; bulk <= 1; bulk++) {
             set[ROPE_ATTENTION_WARPS] = shapes[i].warps;

@@ -36,8 +36,18 @@ static pages_type pages;
 static double weight_rounding()
 {
     if (params::X_DTYPE == DTYPE_F32 || params::KV_DTYPE == DTYPE_F32) return 1.2e-2;
-    if (pages_type::CODED) return 2 * rounding_of(params::X_DTYPE);
-    return params::X_DTYPE == params::KV_DTYPE ? rounding_of(params::X_DTYPE) : 0x1p-10;
+    return pages_type::CODED || params::X_DTYPE == params::KV_DTYPE ? rounding_of(params::X_DTYPE) : 0x1p-10;
+}
+
+/* k and v in codes are rounded before they are used. */
+static void round_rows(attention_on_host<params> &attention)
+{
+    if constexpr (pages_type::CODED && params::X_DTYPE != DTYPE_F32) {
+        for (double &x : attention.k)
+            x = (double)float_of_half<params::X_DTYPE>(half_of_float<params::X_DTYPE>((float)x));
+        for (double &x : attention.v)
+            x = (double)float_of_half<params::X_DTYPE>(half_of_float<params::X_DTYPE>((float)x));
+    }
 }
 
 static const void *q_operand() { return IN_PLACE ? out.bytes : q; }
@@ -109,6 +119,7 @@ static void expect_attention(int slot, int kv_head)
     }
     if (last < 0) return;
     attention_on_host<params> attention(pages, slot, kv_head, first, last);
+    round_rows(attention);
     for (int i = 0; i < VALID_ROWS * GROUP; i++) {
         const int row = i / GROUP, head = kv_head * GROUP + i % GROUP;
         double values[DIM];

@@ -82,9 +82,9 @@ struct block {
     std::vector<ucontext_t> contexts;
     std::vector<place> places; /* where those that have begun go on */
     std::vector<bool> begun, ended;
-    std::unique_ptr<char[]> stacks; /* not filled: few of their pages are touched */
-    std::vector<meeting> warps;
-    std::vector<unsigned> lanes; /* what each thread of a shuffle or a vote gives */
+    std::unique_ptr<char[]> stacks;                 /* not filled: few of their pages are touched */
+    std::vector<std::map<unsigned, meeting>> warps; /* by the lanes that meet */
+    std::vector<unsigned> lanes;                    /* what each thread of a shuffle or a vote gives */
     std::vector<thread_copies> copies;
     std::vector<std::array<unsigned, 6>> words; /* that threads give to others of their warp */
     std::map<unsigned, mbarrier> mbarriers;     /* by address in shared memory */
@@ -158,13 +158,13 @@ static void meet(meeting &where, int count)
     while (where.generation == generation) give_way();
 }
 
-/* As meet, for `count` threads of one warp. */
-static void meet_in_warp(int count)
+/* As meet, for these lanes of one warp. */
+static void meet_in_warp(unsigned lanes)
 {
     enum { TURNS = 4 }; /* then some of the warp's threads wait for something else */
-    meeting &where = running->warps[threadIdx.x / 32];
+    meeting &where = running->warps[threadIdx.x / 32][lanes];
     const int generation = where.generation;
-    arrive(where, count);
+    arrive(where, __builtin_popcount(lanes));
     for (int i = 0; where.generation == generation; i++) i < TURNS ? give_way_in_warp() : give_way();
 }
 
@@ -215,11 +215,10 @@ static void __syncthreads() { meet(running->all, running->threads); }
 template <class T> static T __shfl_sync(unsigned lanes, T value, int from)
 {
     static_assert(sizeof value == 4, "a register");
-    const int count = __builtin_popcount(lanes);
     memcpy(&running->lanes[threadIdx.x], &value, sizeof value);
-    meet_in_warp(count);
+    meet_in_warp(lanes);
     memcpy(&value, &running->lanes[threadIdx.x / 32 * 32 + (unsigned)from], sizeof value);
-    meet_in_warp(count);
+    meet_in_warp(lanes);
     return value;
 }
 template <class T> static T __shfl_xor_sync(unsigned lanes, T value, int offset)
@@ -230,10 +229,10 @@ static unsigned __ballot_sync(unsigned lanes, bool value)
 {
     unsigned votes = 0;
     running->lanes[threadIdx.x] = value;
-    meet_in_warp(__builtin_popcount(lanes));
+    meet_in_warp(lanes);
     for (int lane = 0; lane < 32; lane++)
         votes |= (lanes >> lane & 1 & running->lanes[threadIdx.x / 32 * 32 + (unsigned)lane]) << lane;
-    meet_in_warp(__builtin_popcount(lanes));
+    meet_in_warp(lanes);
     return votes;
 }
 static bool __any_sync(unsigned lanes, bool value) { return __ballot_sync(lanes, value) != 0; }
@@ -292,6 +291,16 @@ static unsigned fma_bf16_pair(unsigned a, unsigned b, unsigned c)
         result |= (unsigned)half_of_float<3>(fmaf(float_of_half<3>((unsigned short)(a >> i)),
                                                   float_of_half<3>((unsigned short)(b >> i)),
                                                   float_of_half<3>((unsigned short)(c >> i))))
+                  << i;
+    return result;
+}
+
+static unsigned subtract_f16_pair(unsigned a, unsigned b)
+{
+    unsigned result = 0;
+    for (int i = 0; i < 32; i += 16)
+        result |= (unsigned)half_of_float<2>(float_of_half<2>((unsigned short)(a >> i)) -
+                                             float_of_half<2>((unsigned short)(b >> i)))
                   << i;
     return result;
 }

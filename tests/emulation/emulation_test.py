@@ -30,7 +30,7 @@ C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "for
 # All else in a case is a parameter of its kernel.
 MACROS = ["KERNEL", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLOTS", "POSITIONS", "IN_PLACE", "COPIES_LATE"]
 F32, F16, BF16 = 1, 2, 3
-CODED_KV = []  # enum encoding_id of pages with codes that the kernels take: 16 (int8_channel), 24 (e4m3_channel)
+CODED_KV = [16, 24]  # enum encoding_id of pages with codes that the kernels take: 16 (int8_channel), 24 (e4m3_channel)
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
 SECONDS = 120
 PROGRAMS = 2  # of a test, compiled at once
@@ -128,7 +128,7 @@ def decodes():
                          X_DTYPE=[F16, BF16][i % 2], ROTARY_DIM=40)
             yield decode([63, 120], 16, HEAD_DIM=64, KV_DTYPE=encoding, BULK=late, WINDOW=40, HEAD_TILES=2, TILE_TOKENS=32, STAGES=4,
                          SPLITS=2, COPIES_LATE=late)
-        yield decode([0, 47, 64], 3, HEAD_DIM=20, KV_DTYPE=encoding, SPLITS=2, WARPS=2)
+        yield decode([0, 47, 64], 3, HEAD_DIM=48, KV_DTYPE=encoding, SPLITS=2, WARPS=2)
         yield decode([90], 2, HEAD_DIM=256, KV_DTYPE=encoding, SPLITS=2, WARPS=3, X_DTYPE=F16, COPIES_LATE=1)
 
 
@@ -166,7 +166,7 @@ def scattereds():
     for encoding in CODED_KV:
         yield scattered(mixed, 4, HEAD_DIM=128, KV_DTYPE=encoding, WARPS_Q=2, KEY_TILE=32, COPIES_LATE=1)
         yield scattered(mixed, 7, HEAD_DIM=80, KV_DTYPE=encoding, X_DTYPE=F16, SPLIT=2, KEY_TILE=32, WINDOW=20, PAGE_TOKENS=16)
-        yield scattered(mixed, 3, HEAD_DIM=20, KV_DTYPE=encoding, SPLIT=4)
+        yield scattered(mixed, 3, HEAD_DIM=48, KV_DTYPE=encoding, SPLIT=4)
         yield scattered(run_of(1, 95, 20), 1, HEAD_DIM=64, KV_DTYPE=encoding, X_DTYPE=F32, KEY_TILE=16)
 
 

@@ -12,7 +12,7 @@ static char *shared_at(u32 address) { return shared_memory + (int)address; }
 static float *shared_float(u32 address) { return (float *)shared_at(address); }
 static u32 *shared_words(u32 address) { return (u32 *)shared_at(address); }
 
-static void __syncwarp() { meet_in_warp(32); }
+static void __syncwarp() { meet_in_warp(0xffffffffu); }
 
 /* ---- mbarriers ---- */
 

@@ -24,8 +24,8 @@ enum {
     WIDTH = (params::HEADS + 2 * params::KV_HEADS) * DIM,
     OUT_BYTES = params::HEADS * DIM * 2, /* of a row */
     NORM_BYTES = params::NORM_DTYPE == DTYPE_F32 ? 4 : 2,
-    Q_DTYPE = pages_type::CODED ? params::X_DTYPE : params::KV_DTYPE, /* that q and the weights are rounded to */
-    TEAMS = params::ROWS * params::KV_HEADS * body::HEAD_BLOCKS,      /* blocks that share a result */
+    Q_DTYPE = pages_type::CODED ? 2 : params::KV_DTYPE,          /* that q and the weights are rounded to */
+    TEAMS = params::ROWS * params::KV_HEADS * body::HEAD_BLOCKS, /* blocks that share a result */
     /* As rope_attention_workspace_bytes. */
     WORKSPACE_BYTES = params::SPLITS == 1 ? 64
                                           : (TEAMS * 4 + 63) / 64 * 64 +

@@ -48,6 +48,14 @@ __device__ __forceinline__ u32 fma_bf16_pair(u32 a, u32 b, u32 c)
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
     return d;
 }
+
+/* a - b on pairs of f16. */
+__device__ __forceinline__ u32 subtract_f16_pair(u32 a, u32 b)
+{
+    u32 d;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
 #endif
 
 template <int ELEMENT> __device__ __forceinline__ float load_element(const void *array, i64 index)

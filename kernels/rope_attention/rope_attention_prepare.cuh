@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What rope_attention attends with: head norms, rotary embedding and rounding of a block's heads of q and of its new k and v.
+ * SHARED: the block's shared memory (rope_attention.cuh). */
+#ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_PREPARE_CUH
+#define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_PREPARE_CUH
+
+#include "kernels/cuda/include/kv.cuh"
+#include "kernels/cuda/include/reduce.cuh"
+
+template <class P> struct rope_attention_preparation {
+    static constexpr int GROUP = P::HEADS / P::KV_HEADS;
+    static constexpr int TILE_HEADS = 8 * P::HEAD_TILES;
+    static constexpr int BLOCK_HEADS = GROUP < TILE_HEADS ? GROUP : TILE_HEADS;
+    typedef kv_pages<P> pages;
+    static constexpr bool CODED = pages::CODED;
+    static constexpr int ROW_BYTES = pages::ROW_BYTES;
+    static constexpr int MMA_DTYPE = CODED ? DTYPE_F16 : (int)P::KV_DTYPE; /* of q, and of k and v without codes */
+
+    static constexpr int PAIRS = P::HEAD_DIM / 2;                                     /* of elements: see to_low */
+    static constexpr int ROTATED = (P::ROTARY_DIM ? P::ROTARY_DIM : P::HEAD_DIM) / 2; /* the first ones: are rotated */
+    static constexpr bool ALL_ROTATED = ROTATED == PAIRS;
+    static constexpr int VECTOR = PAIRS % 2 == 0 && ROTATED % 2 == 0 ? 2 : 1;
+    static constexpr int ROUNDS = (PAIRS + 32 * VECTOR - 1) / (32 * VECTOR);
+    static constexpr int TASKS = BLOCK_HEADS + 2; /* vectors to prepare: q heads, k, v */
+    static constexpr int WARP_TASKS = (TASKS + P::WARPS - 1) / P::WARPS;
+
+    /* Pairs of the head vectors that this lane prepares. */
+    static __device__ __forceinline__ int pair_index(int lane, int round) { return (round * 32 + lane) * VECTOR; }
+    /* From a pair's number to its elements: of the rotated part its two halves, then those of the rest. */
+    static __device__ __forceinline__ int to_low(int pair) { return ALL_ROTATED || pair < ROTATED ? 0 : ROTATED; }
+    static __device__ __forceinline__ int to_high(int pair) { return ALL_ROTATED || pair >= ROTATED ? PAIRS : ROTATED; }
+
+    typedef float round_values[ROUNDS][VECTOR];
+
+    /* Largest magnitude of a vector whose pairs the warp holds; NaN if there is one. */
+    static __device__ __forceinline__ float largest_of(const round_values &low, const round_values &high, int lane)
+    {
+        float largest = 0;
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++)
+#pragma unroll
+            for (int e = 0; e < VECTOR; e++)
+                if (pair_index(lane, r) < PAIRS)
+                    largest = max_or_nan(largest, max_or_nan(fabsf(low[r][e]), fabsf(high[r][e])));
+#pragma unroll
+        for (int offset = 16; offset > 0; offset /= 2)
+            largest = max_or_nan(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+        return largest;
+    }
+
+    /* The power of two by which a head of q is divided: numbers below 2 in magnitude remain. */
+    static __device__ __forceinline__ float q_factor_of(float largest)
+    {
+        return float_of_bits(
+            max(0x0d800000u, min(0x71800000u, bits_of_float(largest) & 0x7f800000u))); /* 2^-100, 2^100 */
+    }
+
+    /* A vector times `factor` as MMA_DTYPE, its pairs from pair `i` on, to one or two places. */
+    static __device__ __forceinline__ void store_halves(u16 *to, u16 *also, const float (&low)[VECTOR],
+                                                        const float (&high)[VECTOR], float factor, int i)
+    {
+        if constexpr (VECTOR == 2) {
+            u32 first = pack_halves<MMA_DTYPE>(low[0] * factor, low[1] * factor),
+                second = pack_halves<MMA_DTYPE>(high[0] * factor, high[1] * factor);
+            *(u32 *)(to + to_low(i) + i) = first, *(u32 *)(to + to_high(i) + i) = second;
+            if (also) *(u32 *)(also + to_low(i) + i) = first, *(u32 *)(also + to_high(i) + i) = second;
+        } else {
+            u16 first = half_of_float<MMA_DTYPE>(low[0] * factor), second = half_of_float<MMA_DTYPE>(high[0] * factor);
+            to[to_low(i) + i] = first, to[to_high(i) + i] = second;
+            if (also) also[to_low(i) + i] = first, also[to_high(i) + i] = second;
+        }
+    }
+
+    /* A vector as codes to one or two places. */
+    static __device__ __forceinline__ void store_codes(u8 *to, u8 *also, const round_values &low,
+                                                       const round_values &high, float scale, int lane)
+    {
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++)
+#pragma unroll
+            for (int e = 0; e < VECTOR; e++) {
+                int i = pair_index(lane, r);
+                if (i >= PAIRS) continue;
+                const u8 first = (u8)kv_code<P::KV_DTYPE>(low[r][e], scale),
+                         second = (u8)kv_code<P::KV_DTYPE>(high[r][e], scale);
+                to[to_low(i) + i + e] = first, to[to_high(i) + i + e] = second;
+                if (also) also[to_low(i) + i + e] = first, also[to_high(i) + i + e] = second;
+            }
+    }
+
+    /* q, k and v of this block: norm, rope, rounding; into shared memory and, k and v, to row `place` of their page. */
+    template <class SHARED>
+    static __device__ __forceinline__ void run(SHARED &shared, const u16 *qkv, const float *table, const void *norm_q,
+                                               const void *norm_k, u8 *block, i64 place, int kv_head, int head_block,
+                                               int heads, bool with_new, int warp, int lane)
+    {
+        float low[WARP_TASKS][ROUNDS][VECTOR], high[WARP_TASKS][ROUNDS][VECTOR];
+        float cosine[ROUNDS][VECTOR], sine[ROUNDS][VECTOR];
+        (void)norm_q, (void)norm_k;
+#pragma unroll
+        for (int k = 0; k < WARP_TASKS; k++) {
+            int task = warp + k * P::WARPS;
+            bool used = task < BLOCK_HEADS ? task < heads : task < TASKS && with_new;
+            int head = task < BLOCK_HEADS ? kv_head * GROUP + head_block * TILE_HEADS + task
+                                          : P::HEADS + kv_head + (task - BLOCK_HEADS) * P::KV_HEADS;
+            const u16 *x = qkv + (i64)head * P::HEAD_DIM;
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++) {
+                int i = pair_index(lane, r);
+                bool inside = used && i < PAIRS;
+                if constexpr (VECTOR == 2) {
+                    u32 a = inside ? *(const u32 *)(x + to_low(i) + i) : 0,
+                        b = inside ? *(const u32 *)(x + to_high(i) + i) : 0;
+                    low[k][r][0] = float_of_half<P::X_DTYPE>((u16)a),
+                    low[k][r][1] = float_of_half<P::X_DTYPE>((u16)(a >> 16));
+                    high[k][r][0] = float_of_half<P::X_DTYPE>((u16)b),
+                    high[k][r][1] = float_of_half<P::X_DTYPE>((u16)(b >> 16));
+                } else {
+                    low[k][r][0] = inside ? float_of_half<P::X_DTYPE>(x[to_low(i) + i]) : 0;
+                    high[k][r][0] = inside ? float_of_half<P::X_DTYPE>(x[to_high(i) + i]) : 0;
+                }
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++)
+#pragma unroll
+            for (int e = 0; e < VECTOR; e++) {
+                int i = pair_index(lane, r) + e;
+                cosine[r][e] = i < ROTATED ? table[i] : ALL_ROTATED ? 0 : 1; /* by no angle: as they are */
+                sine[r][e] = i < ROTATED ? table[ROTATED + i] : 0;
+            }
+#pragma unroll
+        for (int k = 0; k < WARP_TASKS; k++) {
+            int task = warp + k * P::WARPS;
+            if (task < BLOCK_HEADS ? task >= heads : task >= TASKS || !with_new) continue;
+            bool is_v = task == BLOCK_HEADS + 1;
+            float scale = 1;
+            if constexpr (P::HAS_NORM) {
+                float squares = 0;
+#pragma unroll
+                for (int r = 0; r < ROUNDS; r++)
+#pragma unroll
+                    for (int e = 0; e < VECTOR; e++)
+                        squares += low[k][r][e] * low[k][r][e] + high[k][r][e] * high[k][r][e];
+                scale = rsqrtf(warp_sum(squares) / P::HEAD_DIM + float_of_bits(P::EPS_BITS));
+            }
+            u16 *to = task < BLOCK_HEADS ? shared.q[task] : (u16 *)(is_v ? shared.v : shared.k);
+            u8 *page = task >= BLOCK_HEADS && head_block == 0 ? block + (is_v ? pages::VALUES : 0) : nullptr;
+            u16 *also = page ? (u16 *)(page + place * ROW_BYTES) : nullptr;
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++) {
+                int i = pair_index(lane, r);
+                if (i >= PAIRS) continue;
+#pragma unroll
+                for (int e = 0; e < VECTOR; e++) {
+                    float x = low[k][r][e], y = high[k][r][e];
+                    if (P::HAS_NORM && !is_v) {
+                        const void *norm = task < BLOCK_HEADS ? norm_q : norm_k;
+                        x *= scale * load_element<P::NORM_DTYPE>(norm, to_low(i) + i + e);
+                        y *= scale * load_element<P::NORM_DTYPE>(norm, to_high(i) + i + e);
+                    }
+                    low[k][r][e] = is_v ? x : x * cosine[r][e] - y * sine[r][e];
+                    high[k][r][e] = is_v ? y : y * cosine[r][e] + x * sine[r][e];
+                }
+                if constexpr (!CODED) store_halves(to, also, low[k][r], high[k][r], 1, i);
+            }
+            if constexpr (CODED) {
+                const float largest = largest_of(low[k], high[k], lane);
+                if (task < BLOCK_HEADS) {
+                    const float factor = q_factor_of(largest);
+                    if (lane == 0) shared.q_factor[task] = factor;
+#pragma unroll
+                    for (int r = 0; r < ROUNDS; r++)
+                        if (pair_index(lane, r) < PAIRS)
+                            store_halves(to, nullptr, low[k][r], high[k][r], 1 / factor, pair_index(lane, r));
+                } else {
+                    const float row_scale = kv_scale<P::KV_DTYPE>(largest);
+                    if (lane == 0) (is_v ? shared.v_scale : shared.k_scale) = row_scale;
+                    if (lane == 0 && page) ((float *)(page + pages::SCALES))[place] = row_scale;
+                    store_codes((u8 *)to, (u8 *)also, low[k], high[k], row_scale, lane);
+                }
+            }
+        }
+    }
+};
+
+#endif
