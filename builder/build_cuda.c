@@ -143,8 +143,9 @@ bool build_cuda_open(struct build *build, struct status *status)
             status, STATUS_USAGE,
             "--compute: products of this engine for GPUs are of %s, as its matrices (--dtype) say, found %s",
             dtype_name(build_half_dtype(build)), encoding_label(options->compute));
-    if (options->kv_dtype && options->kv_dtype != ENCODING_BF16 && options->kv_dtype != ENCODING_F16)
-        return status_fail(status, STATUS_USAGE, "--kv-dtype: the cuda target has bf16 and fp16 KV caches, found %s",
+    if (options->kv_dtype == ENCODING_F32)
+        return status_fail(status, STATUS_USAGE,
+                           "--kv-dtype: the cuda target has bf16, fp16, int8 and fp8 KV caches, found %s",
                            encoding_label(options->kv_dtype));
     struct cuda_build *cuda = build->cuda = calloc(1, sizeof *build->cuda);
     if (!cuda) return status_fail(status, STATUS_MACHINE, "out of memory");

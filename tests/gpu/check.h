@@ -28,11 +28,12 @@ int kernel_check_run(const char *name); /* -1: no such check */
 struct engine_check {
     const char *programs; /* folder of engbuild and engrun */
     const char *model;
-    const char *dtype;   /* --dtype of both engines */
-    const char *tune;    /* --tune of the engine for the GPU */
-    const char *scratch; /* an empty folder */
-    bool is_trained;     /* its distributions are peaked: sampled tokens must agree most of the time */
-    bool is_brief;       /* for compute-sanitizer: few plans and steps, but every kernel of a step */
+    const char *dtype;    /* --dtype of both engines */
+    const char *kv_dtype; /* --kv-dtype of both engines, int8 or fp8; NULL: without */
+    const char *tune;     /* --tune of the engine for the GPU */
+    const char *scratch;  /* an empty folder */
+    bool is_trained;      /* its distributions are peaked: sampled tokens must agree most of the time */
+    bool is_brief;        /* for compute-sanitizer: few plans and steps, but every kernel of a step */
 };
 int engine_check_run(const struct engine_check *check);
 

@@ -54,7 +54,7 @@ enum {
 struct check {
     char name[CHECK_NAME];
     char model[CHECK_PATH]; /* of an engine check */
-    const char *dtype, *tune;
+    const char *dtype, *kv_dtype, *tune;
     bool is_trained;
     const char *tool; /* of compute-sanitizer, NULL: none */
 };
@@ -93,13 +93,15 @@ static void add_kernel_check(const char *name, void *context)
     add_check(name);
 }
 
-static void add_engine_check(const char *model, const char *name, const char *dtype, const char *tune)
+static void add_engine_check(const char *model, const char *name, const char *dtype, const char *kv_dtype,
+                             const char *tune)
 {
     char full[CHECK_NAME];
     snprintf(full, sizeof full, ENGINE "%.140s", name);
     struct check *check = add_check(full);
     snprintf(check->model, sizeof check->model, "%s", model);
     check->dtype = dtype;
+    check->kv_dtype = kv_dtype;
     check->tune = tune;
 }
 
@@ -122,7 +124,7 @@ static void add_models(const char *folder, size_t prefix, int depth)
 {
     struct dirent **entries;
     const char *dtype = dtype_of_model(folder);
-    if (dtype) add_engine_check(folder, folder + prefix, dtype, "off");
+    if (dtype) add_engine_check(folder, folder + prefix, dtype, NULL, "off");
     int count = depth < MOST_DEPTH ? scandir(folder, &entries, NULL, alphasort) : 0;
     for (int i = 0; i < count; i++) {
         char path[CHECK_PATH];
@@ -139,13 +141,15 @@ static void add_all(void)
     char fables[CHECK_PATH + 64];
     size_t first = check_count;
     snprintf(fables, sizeof fables, "%s/../share/eng/models/fables", programs);
-    add_engine_check(fables, "fables", "bf16", "quick");
-    add_engine_check(fables, "fables-int4", "int4", "quick");
-    add_engine_check(fables, "fables-fp16", "fp16", "off");
-    add_engine_check(fables, "fables-int8", "int8", "off");
-    add_engine_check(fables, "fables-fp8", "fp8", "off");
-    add_engine_check(fables, "fables-mxfp4", "mxfp4", "off");
-    add_engine_check(fables, "fables-nvfp4", "nvfp4", "off");
+    add_engine_check(fables, "fables", "bf16", NULL, "quick");
+    add_engine_check(fables, "fables-int4", "int4", NULL, "quick");
+    add_engine_check(fables, "fables-kv-fp8", "bf16", "fp8", "quick");
+    add_engine_check(fables, "fables-fp16", "fp16", NULL, "off");
+    add_engine_check(fables, "fables-int8", "int8", NULL, "off");
+    add_engine_check(fables, "fables-fp8", "fp8", NULL, "off");
+    add_engine_check(fables, "fables-mxfp4", "mxfp4", NULL, "off");
+    add_engine_check(fables, "fables-nvfp4", "nvfp4", NULL, "off");
+    add_engine_check(fables, "fables-kv-int8", "fp16", "int8", "off");
     for (size_t i = first; i < check_count; i++) checks[i].is_trained = true;
     kernel_checks_visit(add_kernel_check, NULL);
     if (options.models) {
@@ -443,6 +447,7 @@ static int run_engine(const struct check *check)
     const struct engine_check engine = {.programs = programs,
                                         .model = check->model,
                                         .dtype = check->dtype,
+                                        .kv_dtype = check->kv_dtype,
                                         .tune = check->tune,
                                         .scratch = folder,
                                         .is_trained = check->is_trained,

@@ -62,7 +62,8 @@ exec "${0%/*}/engbuild.real" "$@"
 """
 
 
-CODED = ["engine/fables-" + dtype for dtype in ("int4", "int8", "fp8", "mxfp4", "nvfp4")]
+TUNED = ["engine/fables", "engine/fables-int4", "engine/fables-kv-fp8"]
+UNTUNED = ["engine/fables-" + kind for kind in ("fp16", "int8", "fp8", "mxfp4", "nvfp4", "kv-int8")]
 
 
 def flip_signs(path, tensor, count):
@@ -206,7 +207,7 @@ class GpuTests(unittest.TestCase):
                 file.write('{"model_type": "%s"}' % kind)
         code, text, _ = self.run_it("--list", "--only", "engine/", "--models", models)
         self.assertEqual((code, text.split()),
-                         (0, ["engine/fables", *CODED[:1], "engine/fables-fp16", *CODED[1:], "engine/a", "engine/b/c"]))
+                         (0, [*TUNED, *UNTUNED, "engine/a", "engine/b/c"]))
         self.assertEqual(self.run_it("--list", "--models", os.path.join(models, "a"), "--only", "engine/a")[1],
                          "engine/a\n")
         code, text, _ = self.run_it("--only", "engine/b", "--models", models)
@@ -240,9 +241,9 @@ class GpuTests(unittest.TestCase):
         for test in ("matmul_cublaslt_test/computes_the_contract", "attention_cudnn_test/equals_reference"):
             self.assertEqual([name for name in names if name.endswith(test)], [test, "memcheck/" + test])
         self.assertEqual([name for name in names if "engine" in name],
-                         ["engine/fables", *CODED[:1], "engine/fables-fp16", *CODED[1:]] +
+                         [*TUNED, *UNTUNED] +
                          [tool + "/engine/fables-" + dtype for tool in ("racecheck", "memcheck", "synccheck", "initcheck")
-                          for dtype in ("fp16", "nvfp4")])
+                          for dtype in ("fp16", "nvfp4", "kv-int8")])
         only = "check/sample_device_test/expectation"  # needs no GPU
         code, text, _ = self.run_it("--sanitize", "--only", only, PATH=path)
         self.assertEqual((code, text.splitlines()[-1]), (0, "4 passed, 0 failed"))

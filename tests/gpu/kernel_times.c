@@ -15,7 +15,7 @@
 #include "tests/gpu/check.h"
 
 enum {
-    MOST_PROBLEMS = 256,
+    MOST_PROBLEMS = 512,
     MOST_CANDIDATES = 64,
     TIMED_CANDIDATES = 8, /* of a kernel; the first are the most promising */
     MOST_TIMINGS = 4096,
@@ -184,15 +184,16 @@ static void add_coded(const char *model, int rows, enum encoding_id encoding, co
 }
 
 /* `rows` sequences decode at `context`. */
-static void add_rope_attention(const struct shape *shape, int rows, int context)
+static void add_rope_attention(const struct shape *shape, int rows, int context, enum encoding_id kv_dtype)
 {
-    char what[32];
-    snprintf(what, sizeof what, "attention at %d", context);
+    char what[48];
+    snprintf(what, sizeof what, "attention at %d%s%s", context, kv_dtype == ENCODING_BF16 ? "" : ", ",
+             kv_dtype == ENCODING_BF16 ? "" : encoding_name(kv_dtype));
     add(shape, &(struct op_case){.op = OP_ROPE_ATTENTION,
                                  .what = what,
                                  .rows = rows,
                                  .context = context,
-                                 .settings = {{"scale_bits", test_float_bits(0.1f)}}});
+                                 .settings = {{"scale_bits", test_float_bits(0.1f)}, {"kv_dtype", kv_dtype}}});
 }
 
 /* One rank alone, which exchanges with itself: what the kernel costs without a link. */
@@ -211,6 +212,7 @@ static void add_all_reduce(const struct shape *shape, int rows, int ranks)
 static void add_coded_shape(const struct shape *shape)
 {
     static const int batches[] = {1, 16, 64, 2048};
+    static const enum encoding_id kv_dtypes[] = {ENCODING_BF16, ENCODING_INT8_CHANNEL, ENCODING_E4M3_CHANNEL};
     static const enum encoding_id encodings[] = {ENCODING_INT4_G128, ENCODING_INT8_CHANNEL, ENCODING_E4M3_CHANNEL,
                                                  ENCODING_NVFP4};
     const int64_t q = shape->heads * shape->head_dim, qkv = q + 2 * shape->kv_heads * shape->head_dim;
@@ -227,6 +229,10 @@ static void add_coded_shape(const struct shape *shape)
             if (id == ENCODING_INT8_CHANNEL && rows <= 64)
                 add_coded(shape->name, rows, id, "head", shape->vocab, shape->hidden, DTYPE_F32, false, false, norm);
         }
+    for (int rows = 1; rows <= 16; rows *= 16)
+        for (int context = 1024; context <= 32768; context *= 32)
+            for (size_t e = 0; e < sizeof kv_dtypes / sizeof *kv_dtypes; e++)
+                add_rope_attention(shape, rows, context, kv_dtypes[e]);
 }
 
 /* Those of which figures of other kernels are public. */
@@ -277,7 +283,7 @@ static void add_shape(const struct shape *shape)
         if (rows <= 32) add_matmul(shape, rows, "head", shape->vocab, shape->hidden, DTYPE_F32, false, false, norm);
     }
     for (int rows = 1; rows <= 32; rows *= 4)
-        for (int context = 1024; context <= 8192; context *= 8) add_rope_attention(shape, rows, context);
+        for (int context = 1024; context <= 8192; context *= 8) add_rope_attention(shape, rows, context, ENCODING_BF16);
     for (int ranks = 2; ranks <= 8; ranks *= 2)
         for (int rows = 1; rows <= 512; rows *= 8) add_all_reduce(shape, rows, ranks);
     for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
@@ -331,9 +337,10 @@ static void fill_host(uint8_t *block, const struct problem *problem, const struc
         memset(block, 0xff, bytes); /* nothing has arrived */
     else if (schema->role == ROLE_INPUT && problem->shown.op == OP_SAMPLE)
         op_case_logits((float *)(void *)block, bytes / sizeof(float));
-    else if (schema->role == ROLE_KV)
+    else if (schema->role == ROLE_KV) { /* numbers as bf16, as float32, and of e4m3 as no byte is its NaN */
         test_fill(&random, block, bytes / 2, DTYPE_BF16, -1, 1);
-    else if (operand->dtype && !encoding_is_plain((enum encoding_id)operand->dtype))
+        for (uint64_t i = 0; i < bytes; i++) block[i] &= 0xbf;
+    } else if (operand->dtype && !encoding_is_plain((enum encoding_id)operand->dtype))
         fill_panels(block, problem, bytes);
     else if (operand->dtype)
         test_fill(&random, block, bytes / dtype_bytes(operand->dtype), operand->dtype, -1, 1);
