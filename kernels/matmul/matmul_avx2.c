@@ -77,14 +77,25 @@ MATMUL_TILES_6(MATMUL_DEFINE_CODED, INT8)
 MATMUL_TILES_6(MATMUL_DEFINE_CODED, E4M3)
 MATMUL_TILES_6(MATMUL_DEFINE_CODED, E2M1)
 
+void matmul_finish_avx2(const struct matmul_finish_call *call) { finish(call); }
+
+void matmul_add_group_avx2(const struct matmul_tile_call *call, const unsigned char *head, int place,
+                           const float *x_sums, const float *group_sums, int panels, int rows)
+{
+    add_group(call, head, place, x_sums, group_sums, panels, rows);
+}
+
 static const struct matmul_kernels kernels = {
     .isa = CPU_AVX2,
-    .finish = finish,
+    .finish = matmul_finish_avx2,
     .tiles = {MATMUL_TILES_6(MATMUL_LIST_TILE, BF16) MATMUL_TILES_6(MATMUL_LIST_TILE, F16)
                   MATMUL_TILES_6(MATMUL_LIST_TILE, F32) MATMUL_TILES_6(MATMUL_LIST_TILE, INT4)
                       MATMUL_TILES_6(MATMUL_LIST_TILE, INT8) MATMUL_TILES_6(MATMUL_LIST_TILE, E4M3)
                           MATMUL_TILES_6(MATMUL_LIST_TILE, E2M1)},
 };
 
-void matmul_run_avx2(const struct op_call *call, struct team_member *member) { matmul_loop(call, member, &kernels); }
+void matmul_run_float_avx2(const struct op_call *call, struct team_member *member)
+{
+    matmul_loop(call, member, &kernels);
+}
 #endif

@@ -291,7 +291,7 @@ void matmul_run_avx512bf16(const struct op_call *call, struct team_member *membe
 {
     const enum encoding_id encoding = (enum encoding_id)call->params[MATMUL_DTYPE];
     if (call->params[MATMUL_COMPUTE_DTYPE] == ENCODING_INT8_G32) {
-        if (!matmul_run_int8(call, member)) matmul_run_avx512(call, member);
+        if (!matmul_run_int8_avx512bf16(call, member)) matmul_run_avx512(call, member);
     } else if (encoding != ENCODING_BF16 && encoding_find(encoding)->bits != 4)
         matmul_run_avx512(call, member);
     else

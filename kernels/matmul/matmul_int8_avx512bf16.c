@@ -3,25 +3,15 @@
  * are exact integers; float32 from there on.
  *
  * VPDPBUSD multiplies unsigned by signed bytes. So a code is taken as its number plus 8 (int4) or 128 (int8), and a block's sums
- * begin with so many times the sum of its activations less. A word of a line of int4 codes (panel.h) splits into two
- * words of bytes, of k 0, 4, 1, 5 and of k 2, 6, 3, 7: activations have that order, too. */
+ * begin with so many times the sum of its activations less. */
+#include <string.h>
+
 #include "kernels/matmul/matmul_tile.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-enum {
-    BLOCK_WORDS = MATMUL_INT8_BLOCK / 4,
-    /* A block of activations, in units of 4 bytes for each row: the words of its codes, its scale, where its sums begin,
-     * and nothing. */
-    SCALE_AT = BLOCK_WORDS,
-    START_AT = BLOCK_WORDS + 1,
-    BLOCK_UNITS = MATMUL_INT8_BLOCK / 2,
-};
-_Static_assert(BLOCK_UNITS > START_AT, "a block holds its parts");
-
-/* The same as matmul_quantise_block, bit for bit. Returns the sum of the codes. */
-MATMUL_INLINE int32_t quantise(const float *x, int64_t count, __m256i *codes, float *scale)
+MATMUL_INLINE int32_t quantise(const float *x, int64_t count, int32_t words[MATMUL_INT8_BLOCK / 4], float *scale)
 {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     const uint32_t present = count < MATMUL_INT8_BLOCK ? (1u << count) - 1 : UINT32_MAX;
@@ -34,43 +24,15 @@ MATMUL_INLINE int32_t quantise(const float *x, int64_t count, __m256i *codes, fl
     /* With an inverse of 0, infinity and NaN become codes that nothing depends on: the scale is NaN. */
     const __m128i first = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(low, factor)));
     const __m128i second = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(high, factor)));
-    *codes = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
-    const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), *codes);
+    const __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
+    _mm256_storeu_si256((__m256i *)(void *)words, codes);
+    const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), codes);
     const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
     const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }
 
-MATMUL_INLINE void prepare(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, int32_t *out,
-                           const bool nibbles)
-{
-    const __m256i order =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15));
-    for (int64_t row = 0; row < rows; row++) {
-        int32_t *to = out + first / 2 * rows + row;
-        for (int64_t i = first; i < last; i += MATMUL_INT8_BLOCK, to += BLOCK_UNITS * rows) {
-            const int64_t count = last - i < MATMUL_INT8_BLOCK ? last - i : MATMUL_INT8_BLOCK;
-            _Alignas(32) int32_t words[BLOCK_WORDS];
-            __m256i codes;
-            float scale;
-            const int32_t sum = quantise(x + row * k + i, count, &codes, &scale);
-            if (nibbles) codes = _mm256_shuffle_epi8(codes, order);
-            _mm256_store_si256((__m256i *)(void *)words, codes);
-            for (int word = 0; word < BLOCK_WORDS; word++) to[word * rows] = words[word];
-            to[SCALE_AT * rows] = (int32_t)float_to_bits(scale);
-            to[START_AT * rows] = -(nibbles ? 8 : 128) * sum;
-        }
-    }
-}
-
-static void prepare_nibbles(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
-{
-    prepare(x, k, rows, first, last, out, true);
-}
-static void prepare_bytes(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
-{
-    prepare(x, k, rows, first, last, out, false);
-}
+#include "kernels/matmul/matmul_int8.h"
 
 /* Adds the products of four k, whose codes are `codes` of each panel. */
 MATMUL_INLINE void add_four(__m512i sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS],
@@ -93,7 +55,7 @@ MATMUL_INLINE void tile_int8(const struct matmul_tile_call *call, const int pane
     const unsigned char *weights = call->weights, *prefetch = call->prefetch, *head = weights;
     const int32_t *x = call->activations;
     const int64_t group = form->group ? form->group : call->depth;
-    const int line_k = nibbles ? 8 : 4, least = nibbles ? 8 : 128;
+    const int line_k = nibbles ? 8 : 4, offset = nibbles ? 8 : 128;
     const __m512i low = _mm512_set1_epi8(0x0f), sign = _mm512_set1_epi8(-128);
     const float *from = form->group ? matmul_no_sums : call->sums;
     float group_sums[MATMUL_MAX_TILE_SUMS], *to = form->group ? group_sums : call->sums;
@@ -112,13 +74,13 @@ MATMUL_INLINE void tile_int8(const struct matmul_tile_call *call, const int pane
             for (int panel = 0; panel < panels; panel++)
                 sums[row][panel] = _mm512_loadu_ps(from + (row * panels + panel) * PANEL_ROWS);
         }
-        for (int64_t k = 0; k < depth; k += MATMUL_INT8_BLOCK, x += BLOCK_UNITS * rows) {
+        for (int64_t k = 0; k < depth; k += MATMUL_INT8_BLOCK, x += INT8_BLOCK_UNITS * rows) {
             const int64_t count = depth - k < MATMUL_INT8_BLOCK ? depth - k : MATMUL_INT8_BLOCK;
             const int32_t *words = x;
             __m512i exact[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS];
             MATMUL_UNROLL
             for (int row = 0; row < rows; row++) {
-                const __m512i start = _mm512_set1_epi32(x[START_AT * rows + row]);
+                const __m512i start = _mm512_set1_epi32(-offset * x[INT8_SUM_AT * rows + row]);
                 MATMUL_UNROLL
                 for (int panel = 0; panel < panels; panel++) exact[row][panel] = start;
             }
@@ -147,8 +109,8 @@ MATMUL_INLINE void tile_int8(const struct matmul_tile_call *call, const int pane
             }
             MATMUL_UNROLL
             for (int row = 0; row < rows; row++) {
-                const float scale = float_from_bits((uint32_t)x[SCALE_AT * rows + row]);
-                if (form->encoding->zeros) x_sums[row] += scale * (float)(x[START_AT * rows + row] / -least);
+                const float scale = float_from_bits((uint32_t)x[INT8_SCALE_AT * rows + row]);
+                if (form->encoding->zeros) x_sums[row] += scale * (float)x[INT8_SUM_AT * rows + row];
                 MATMUL_UNROLL
                 for (int panel = 0; panel < panels; panel++)
                     sums[row][panel] =
@@ -195,12 +157,8 @@ static const struct matmul_kernels byte_kernels = {
     .tiles = {MATMUL_TILES_12(LIST_TILE, INT8)},
 };
 
-bool matmul_run_int8(const struct op_call *call, struct team_member *member)
+bool matmul_run_int8_avx512bf16(const struct op_call *call, struct team_member *member)
 {
-    const enum encoding_code code = encoding_find(call->params[MATMUL_DTYPE])->code;
-    if (code != CODE_UINT4 && code != CODE_INT8) return false;
-    if (call->params[MATMUL_K] < MATMUL_INT8_BLOCK) return false; /* a block would not fit the workspace */
-    matmul_loop(call, member, code == CODE_UINT4 ? &nibble_kernels : &byte_kernels);
-    return true;
+    return int8_run(call, member, &nibble_kernels, &byte_kernels);
 }
 #endif

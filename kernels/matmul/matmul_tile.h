@@ -8,7 +8,7 @@
  *   float form: f32[k][rows]
  *   split form: {hi, lo}[k / 2][rows], hi and lo each two bf16 for k and k + 1 (0 beyond K)
  *   pair form:  two bf16 [k / 2][rows], for k and k + 1 (0 beyond K)
- *   int8 form:  blocks of 32 k, each 16 units of 4 bytes for each row: matmul_int8_avx512bf16.c */
+ *   int8 form:  blocks of 32 k, each 16 units of 4 bytes for each row: matmul_int8.h */
 #ifndef KERNELS_MATMUL_MATMUL_TILE_H
 #define KERNELS_MATMUL_MATMUL_TILE_H
 
@@ -113,15 +113,17 @@ void matmul_clamp_tile(const int64_t *params, enum cpu_isa isa, int64_t *panels,
 typedef void matmul_add_group(const struct matmul_tile_call *call, const unsigned char *head, int place,
                               const float *x_sums, const float *group_sums, int panels, int rows);
 
-/* The epilogue and the end of a group in AVX-512 vectors, for every instruction set that has them. */
+/* The epilogue and the end of a group in AVX2 and AVX-512 vectors, for every instruction set that has them. */
+void matmul_finish_avx2(const struct matmul_finish_call *call);
+matmul_add_group matmul_add_group_avx2;
 void matmul_finish_avx512(const struct matmul_finish_call *call);
 matmul_add_group matmul_add_group_avx512;
 
 /* Runs a launch whose activations are rounded to int8; false: it has no code for such weights. */
-bool matmul_run_int8(const struct op_call *call, struct team_member *member);
+bool matmul_run_int8_avx512bf16(const struct op_call *call, struct team_member *member);
 
 op_run matmul_run_portable;
-op_run matmul_run_avx2;
+op_run matmul_run_avx2, matmul_run_float_avx2; /* the second: activations in float form */
 op_run matmul_run_avx512;
 op_run matmul_run_avx512bf16;
 

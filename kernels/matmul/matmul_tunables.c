@@ -31,11 +31,11 @@ int64_t matmul_rows_choice(int64_t most)
 
 int64_t matmul_tile_limit(const int64_t *params, enum cpu_isa isa)
 {
+    const bool is_int8 = params[MATMUL_COMPUTE_DTYPE] == ENCODING_INT8_G32; /* needs registers beside the sums */
     switch (isa) {
     case CPU_AVX2: return 6;    /* 12 of 16 registers, two to a panel */
     case CPU_AVX512: return 24; /* of 32 */
-    case CPU_AVX512BF16:        /* int8: an exact sum beside each */
-        return params[MATMUL_COMPUTE_DTYPE] == ENCODING_INT8_G32 ? 12 : 24;
+    case CPU_AVX512BF16: return is_int8 ? 12 : 24;
     default: return 3; /* 12 of SSE2's 16, four to a panel */
     }
 }

@@ -136,15 +136,18 @@ static inline const char *op_cpu_param_name(const struct op_descriptor *op, int 
     return index < op->param_count ? op->params[index].name : op->tunables[index - op->param_count];
 }
 
-/* Members of a descriptor: its schema, and the CPU code of an op that is written over vectors (kernels/cpu/vector_*.h). */
+/* Members of a descriptor: its schema, and the CPU code of an op that is written over vectors (kernels/cpu/vector_*.h); the
+ * second for ops too small for wider vectors to matter. */
 #define OP_SCHEMA(params_, operands_)                                                                        \
     .params = (params_), .param_count = (int)(sizeof(params_) / sizeof *(params_)), .operands = (operands_), \
     .operand_count = (int)(sizeof(operands_) / sizeof *(operands_))
 #if defined(__x86_64__)
 #define OP_VECTOR_RUN(op) \
     .run = {[CPU_PORTABLE] = op##_vector_run, [CPU_AVX2] = op##_run_avx2, [CPU_AVX512] = op##_run_avx512}
+#define OP_NARROW_VECTOR_RUN(op) .run = {[CPU_PORTABLE] = op##_vector_run, [CPU_AVX2] = op##_run_avx2}
 #else
-#define OP_VECTOR_RUN(op) .run = {[CPU_PORTABLE] = op##_vector_run}
+#define OP_VECTOR_RUN(op)        .run = {[CPU_PORTABLE] = op##_vector_run}
+#define OP_NARROW_VECTOR_RUN(op) OP_VECTOR_RUN(op)
 #endif
 
 /* Parameters 0 and 1 of every op: the most rows of the plan, and which of STEP_COUNTS says how many are valid. */

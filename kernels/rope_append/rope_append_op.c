@@ -68,5 +68,5 @@ const struct op_descriptor op_rope_append = {
     .illegal = illegal,
     .cost = rope_append_cost,
     .reference = rope_append_reference,
-    OP_VECTOR_RUN(rope_append),
+    OP_NARROW_VECTOR_RUN(rope_append),
 };

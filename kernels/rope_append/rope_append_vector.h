@@ -10,7 +10,7 @@
 #include "kernels/op/op.h"
 #include "kernels/rope_append/rope_append.h"
 
-op_run rope_append_run_avx2, rope_append_run_avx512;
+op_run rope_append_run_avx2;
 
 /* 1 / sqrt(mean(x^2) + eps) */
 static inline float rope_append_scale(const float *x, int64_t count, float eps)
