@@ -15,6 +15,9 @@
 
 enum { BLOCK = CALIBRATION_BLOCK, BLOCK_FLOATS = BLOCK * BLOCK };
 
+/* Vectors with an element for each column of the matrices. */
+enum { MAGNITUDES, ERROR_WEIGHTS, VECTORS };
+
 /* Part of the mean of the diagonal that is added to it: columns that never vary alone would get factors without bound. */
 static const double damping = 0.01;
 
@@ -54,6 +57,8 @@ bool calibration_open(struct calibration *calibration, const struct graph *graph
         floats += blocks_of(weight->depth) * BLOCK_FLOATS;
     }
     if (floats == 0) return true;
+    calibration->floats = floats;
+    floats += VECTORS * (floats / BLOCK);
     calibration->bytes = floats * sizeof(float);
     const int file = open_scratch(folder);
     if (file < 0 || ftruncate(file, (off_t)calibration->bytes) != 0 ||
@@ -87,9 +92,28 @@ static float *matrices_of(const struct calibration *calibration, uint32_t rank, 
     return offset == UINT64_MAX ? NULL : calibration->matrices + offset;
 }
 
+/* The elements for the columns of `matrices` on. */
+static float *vector_of(const struct calibration *calibration, const float *matrices, int vector)
+{
+    const uint64_t first = (uint64_t)(matrices - calibration->matrices) / BLOCK;
+    return calibration->matrices + calibration->floats + (uint64_t)vector * (calibration->floats / BLOCK) + first;
+}
+
 const float *calibration_factors(const struct calibration *calibration, uint32_t rank, int weight)
 {
     return matrices_of(calibration, rank, weight);
+}
+
+const float *calibration_magnitudes(const struct calibration *calibration, uint32_t rank, int weight)
+{
+    const float *matrices = matrices_of(calibration, rank, weight);
+    return matrices ? vector_of(calibration, matrices, MAGNITUDES) : NULL;
+}
+
+const float *calibration_error_weights(const struct calibration *calibration, uint32_t rank, int weight)
+{
+    const float *matrices = matrices_of(calibration, rank, weight);
+    return matrices ? vector_of(calibration, matrices, ERROR_WEIGHTS) : NULL;
 }
 
 enum { MOST_ROWS = 8 };
@@ -146,10 +170,14 @@ static bool factorise(double *h, uint64_t n)
 
 /* With the columns in reverse order, H = L L^T makes H^-1 = M^T M with M = L^-1, which reversed again is upper triangular:
  * the factor U. */
-static bool make_factors(float *sums, uint64_t n, double kept, double *h, double *inverse)
+static bool make_factors(float *sums, uint64_t n, double kept, double *h, double *inverse, float *magnitudes,
+                         float *error_weights)
 {
     double mean = 0;
-    for (uint64_t i = 0; i < n; i++) mean += (double)sums[i * BLOCK + i] / (double)n;
+    for (uint64_t i = 0; i < n; i++) {
+        mean += (double)sums[i * BLOCK + i] / (double)n;
+        magnitudes[i] = sqrtf(sums[i * BLOCK + i]);
+    }
     const double added = mean > 0 ? damping * mean : 1;
     for (uint64_t i = 0; i < n; i++)
         for (uint64_t j = 0; j <= i; j++) {
@@ -163,10 +191,11 @@ static bool make_factors(float *sums, uint64_t n, double kept, double *h, double
             for (uint64_t k = j; k < i; k++) sum -= h[i * BLOCK + k] * inverse[k * BLOCK + j];
             inverse[i * BLOCK + j] = sum / h[i * BLOCK + i];
         }
-    for (uint64_t i = 0; i < n; i++)
-        for (uint64_t j = i; j < n; j++)
-            sums[i * BLOCK + j] =
-                (float)(inverse[(n - 1 - i) * BLOCK + (n - 1 - j)] / inverse[(n - 1 - i) * BLOCK + (n - 1 - i)]);
+    for (uint64_t i = 0; i < n; i++) {
+        const double *row = inverse + (n - 1 - i) * BLOCK, diagonal = row[n - 1 - i];
+        for (uint64_t j = i; j < n; j++) sums[i * BLOCK + j] = (float)(row[n - 1 - j] / diagonal);
+        error_weights[i] = (float)(1 / (diagonal * diagonal));
+    }
     return true;
 }
 
@@ -191,8 +220,10 @@ static void finish_some(void *argument, struct team_member *member)
                 if (item != ticket) continue;
                 const uint64_t left = depth - block * BLOCK;
                 memset(work, 0, 2 * sizeof *work * BLOCK_FLOATS);
-                if (!make_factors(matrices + block * BLOCK_FLOATS, left < BLOCK ? left : BLOCK, job->kept, work,
-                                  work + BLOCK_FLOATS))
+                float *sums = matrices + block * BLOCK_FLOATS;
+                if (!make_factors(sums, left < BLOCK ? left : BLOCK, job->kept, work, work + BLOCK_FLOATS,
+                                  vector_of(job->calibration, sums, MAGNITUDES),
+                                  vector_of(job->calibration, sums, ERROR_WEIGHTS)))
                     atomic_store(&job->failed, true);
                 ticket = team_ticket(member);
             }

@@ -15,7 +15,8 @@ enum { CALIBRATION_BLOCK = 256 };
 
 struct calibration {
     uint64_t *offsets; /* [ranks, weight_count]: floats from `matrices`; UINT64_MAX: the weight is not calibrated */
-    float *matrices;   /* in a file without a name: sums, then factors */
+    float *matrices;   /* in a file without a name: sums, then factors; after them magnitudes and error weights */
+    uint64_t floats;   /* of the matrices */
     uint64_t bytes;
     int weight_count;
     uint32_t ranks;
@@ -37,5 +38,10 @@ bool calibration_finish(struct calibration *calibration, const struct graph *gra
 
 /* The factors of a weight, blocks of [CALIBRATION_BLOCK, CALIBRATION_BLOCK] one after the other; NULL: not calibrated. */
 const float *calibration_factors(const struct calibration *calibration, uint32_t rank, int weight);
+/* A number for each column, whole blocks; NULL: not calibrated. Magnitudes: the root of the sum of its squared activations. Error
+ * weights: 1 / U[j, j]^2, what an error of 1 adds to the sum of the squared errors of products after the elements that follow it
+ * have made good what they can. */
+const float *calibration_magnitudes(const struct calibration *calibration, uint32_t rank, int weight);
+const float *calibration_error_weights(const struct calibration *calibration, uint32_t rank, int weight);
 
 #endif

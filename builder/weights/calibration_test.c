@@ -87,6 +87,8 @@ TEST(products_change_less)
             test_expect_success(calibration_finish(&calibration, &graph, team, &status), &status);
             const float *factors = calibration_factors(&calibration, 0, 1);
             assert_non_null(factors);
+            struct coded_feedback feedback = {.factors = factors,
+                                              .error_weights = calibration_error_weights(&calibration, 0, 1)};
             assert_true(panel_form(encodings[e], &form) && coded_row_open(&row, &form, columns[c]));
             for (int n = 0; n < 12; n++) {
                 for (uint64_t k = 0; k < columns[c]; k++) values[k] = random_float();
@@ -94,7 +96,7 @@ TEST(products_change_less)
                 assert_true(coded_from_floats(&form, moved, columns[c], NULL, &row, &refused));
                 assert_memory_equal(moved, values, sizeof values);
                 plain += product_error(values, &form, &row, columns[c]);
-                assert_true(coded_from_floats(&form, moved, columns[c], factors, &row, &refused));
+                assert_true(coded_from_floats(&form, moved, columns[c], &feedback, &row, &refused));
                 fed_back += product_error(values, &form, &row, columns[c]);
             }
             if (!(fed_back < 0.75 * plain))

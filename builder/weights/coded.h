@@ -31,10 +31,17 @@ bool coded_from_quantised(const struct panel_form *form, const struct quantised 
 /* The number of a code, before its scale; `zero` is what int4 subtracts. */
 float coded_number(const struct encoding *encoding, uint8_t code, int zero);
 
-/* Codes nearest to values[count], with scales that make the sum of squared errors of each group small. With the `factors`
- * of a calibrated weight (calibration.h) the error of an element moves into those after it, and values are overwritten.
- * False, with the column in *refused, where a value is NaN or infinite or has no finite value in the encoding. */
-bool coded_from_floats(const struct panel_form *form, float *values, uint64_t count, const float *factors,
+/* What calibration says about the columns of a row. */
+struct coded_feedback {
+    const float *factors, *error_weights; /* of a calibrated weight (calibration.h) */
+    const float *scales; /* [count]: codes are of the values times these (channel_scales.h); NULL: of the values */
+    double error;        /* set: sum of the squared errors of products, as far as the factors tell */
+};
+
+/* Codes nearest to values[count], with scales that make the sum of squared errors of each group small. With `feedback` (NULL:
+ * none) the error of an element moves into those after it, and values are overwritten. False, with the column in *refused,
+ * where a value is NaN or infinite or has no finite value in the encoding. */
+bool coded_from_floats(const struct panel_form *form, float *values, uint64_t count, struct coded_feedback *feedback,
                        struct coded_row *to, uint64_t *refused);
 
 #endif

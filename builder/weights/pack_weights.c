@@ -37,9 +37,9 @@ struct weight_share {
     uint64_t depth; /* elements of a row as the engine has it */
     uint64_t unit_bytes, units;
     uint64_t unit_rows;
-    struct panel_form form; /* UNIT_CODED */
-    const float *factors;   /* UNIT_CODED: of a calibrated weight, else NULL */
-    _Atomic uint64_t left;  /* bytes of it that no thread has read yet */
+    struct panel_form form;               /* UNIT_CODED */
+    const float *factors, *error_weights; /* UNIT_CODED: of a calibrated weight, else NULL */
+    _Atomic uint64_t left;                /* bytes of it that no thread has read yet */
 };
 
 struct packer {
@@ -191,8 +191,9 @@ static void make_coded(const struct weight_share *share, uint64_t unit, struct s
             ok = coded_from_quantised(&share->form, matrix, element / matrix->columns, element % matrix->columns,
                                       columns, scratch->values, &scratch->coded, &refused);
         } else {
-            ok = coded_from_floats(&share->form, scratch->values, share->depth, share->factors, &scratch->coded,
-                                   &refused);
+            struct coded_feedback feedback = {.factors = share->factors, .error_weights = share->error_weights};
+            ok = coded_from_floats(&share->form, scratch->values, share->depth, share->factors ? &feedback : NULL,
+                                   &scratch->coded, &refused);
         }
         if (ok)
             panel_pack_coded(&share->form, &scratch->coded, i, weight->keeps_codes ? columns : share->depth, to);
@@ -282,7 +283,10 @@ struct packer *packer_open(const struct graph *graph, const struct checkpoint *c
                 };
             }
             describe_units(share, graph_weight_layout(graph, weight));
-            if (graph->calibration) share->factors = calibration_factors(graph->calibration, rank, w);
+            if (graph->calibration) {
+                share->factors = calibration_factors(graph->calibration, rank, w);
+                share->error_weights = calibration_error_weights(graph->calibration, rank, w);
+            }
             share->left = weight->bytes;
         }
     return packer;

@@ -1,10 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Codes and scales for a row of floats. Every group is searched by itself for the scale with the least squared error: the
- * scale that just holds the largest element is seldom the best one, since it makes all others coarse. */
+ * scale that just holds the largest element is seldom the best one, since it makes all others coarse. With feedback an error counts
+ * as much as it adds to the errors of products. */
 #include <math.h>
 
 #include "builder/weights/calibration.h"
 #include "builder/weights/coded.h"
+
+enum { MOST_GROUP = 128 }; /* of all encodings */
+
+/* Elements that share a scale. */
+struct group {
+    const float *values;  /* [count] */
+    const float *weights; /* [count]: of squared errors, 0 to 1 */
+    uint64_t count;
+};
 
 static float largest_magnitude(const float *values, uint64_t count)
 {
@@ -24,21 +34,21 @@ static float as_f16(float value) { return f16_to_float(f16_from_float(value)); }
 /* ---- int4 ---- */
 
 /* Codes from -8 to 7 without a zero point. For given codes c, the scale with the least error of c * scale to w is
- * (w . c) / (c . c), which leaves an error of w . w - (w . c)^2 / (c . c). So of several roundings the one with the largest
- * (w . c)^2 / (c . c) is the best. Either end of the values may get the code -8: scales have a sign. */
-static float symmetric_scale(const float *values, uint64_t count)
+ * (w . c) / (c . c), which leaves an error of w . w - (w . c)^2 / (c . c), in weighted products. So of several roundings the one
+ * with the largest (w . c)^2 / (c . c) is the best. Either end of the values may get the code -8: scales have a sign. */
+static float symmetric_scale(const struct group *group)
 {
     static const float ends[] = {6.0f, 6.5f, 7.0f, 7.5f, 8.0f, 8.5f, 9.0f};
-    const float largest = largest_magnitude(values, count);
+    const float largest = largest_magnitude(group->values, group->count);
     float best = largest / 7, best_gain = 0;
     if (largest == 0) return 0;
     for (size_t e = 0; e < 2 * sizeof ends / sizeof *ends; e++) {
         const float inverse = (e % 2 ? -ends[e / 2] : ends[e / 2]) / largest;
         float product = 0, square = 0;
-        for (uint64_t i = 0; i < count; i++) {
-            const float code = clamp(nearest(values[i] * inverse), -8, 7);
-            product += values[i] * code;
-            square += code * code;
+        for (uint64_t i = 0; i < group->count; i++) {
+            const float code = clamp(nearest(group->values[i] * inverse), -8, 7), weighted = group->weights[i] * code;
+            product += group->values[i] * weighted;
+            square += code * weighted;
         }
         if (square == 0 || product * product <= best_gain * square) continue;
         best_gain = product * product / square;
@@ -47,26 +57,26 @@ static float symmetric_scale(const float *values, uint64_t count)
     return best;
 }
 
-static double affine_error(const float *values, uint64_t count, float scale, float zero)
+static double affine_error(const struct group *group, float scale, float zero)
 {
     double error = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        const float code = clamp(nearest(values[i] / scale) + zero, 0, 15);
-        const float difference = values[i] - (code - zero) * scale;
-        error += (double)(difference * difference);
+    for (uint64_t i = 0; i < group->count; i++) {
+        const float code = clamp(nearest(group->values[i] / scale) + zero, 0, 15);
+        const float difference = group->values[i] - (code - zero) * scale;
+        error += (double)(difference * difference * group->weights[i]);
     }
     return error;
 }
 
 /* Codes from 0 to 15 less a zero point, which is one of them. */
-static float affine_scale(const float *values, uint64_t count, uint8_t *zero)
+static float affine_scale(const struct group *group, uint8_t *zero)
 {
     static const float parts[] = {1.0f, 0.95f, 0.9f, 0.85f, 0.8f, 0.75f};
     float least = 0, most = 0, best = 0;
     double best_error = INFINITY;
-    for (uint64_t i = 0; i < count; i++) {
-        least = fminf(least, values[i]);
-        most = fmaxf(most, values[i]);
+    for (uint64_t i = 0; i < group->count; i++) {
+        least = fminf(least, group->values[i]);
+        most = fmaxf(most, group->values[i]);
     }
     *zero = 0;
     for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
@@ -75,7 +85,7 @@ static float affine_scale(const float *values, uint64_t count, uint8_t *zero)
         const float ideal = clamp(nearest(-least * parts[p] / scale), 0, 15);
         for (int step = -1; step <= 1; step++) {
             const float at = clamp(ideal + (float)step, 0, 15);
-            const double error = affine_error(values, count, scale, at);
+            const double error = affine_error(group, scale, at);
             if (error >= best_error) continue;
             best_error = error;
             best = scale;
@@ -87,41 +97,42 @@ static float affine_scale(const float *values, uint64_t count, uint8_t *zero)
 
 /* ---- e2m1 ---- */
 
-static double e2m1_error(const float *values, uint64_t count, float scale)
+static double e2m1_error(const struct group *group, float scale)
 {
     double error = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        const float difference = values[i] - e2m1_to_float(e2m1_from_float(values[i] / scale)) * scale;
-        error += (double)(difference * difference);
+    for (uint64_t i = 0; i < group->count; i++) {
+        const float value = group->values[i];
+        const float difference = value - e2m1_to_float(e2m1_from_float(value / scale)) * scale;
+        error += (double)(difference * difference * group->weights[i]);
     }
     return error;
 }
 
 /* The better of two scales, either of which may be 0: no scale. */
-static float better_e2m1(const float *values, uint64_t count, float a, float b)
+static float better_e2m1(const struct group *group, float a, float b)
 {
     if (!(a > 0)) return b;
     if (!(b > 0)) return a;
-    return e2m1_error(values, count, b) < e2m1_error(values, count, a) ? b : a;
+    return e2m1_error(group, b) < e2m1_error(group, a) ? b : a;
 }
 
 /* A power of two. */
-static float mx_scale(const float *values, uint64_t count)
+static float mx_scale(const struct group *group)
 {
-    const float largest = largest_magnitude(values, count);
+    const float largest = largest_magnitude(group->values, group->count);
     if (largest < 0x1p-120f) return 0x1p-126f;
     const float power = ldexpf(1, ilogbf(largest) - 2); /* the largest magnitude becomes 4 to 8 */
-    return better_e2m1(values, count, power, 2 * power);
+    return better_e2m1(group, power, 2 * power);
 }
 
 /* An e4m3 number, times `global`: the largest magnitude becomes 6, or 4, below which codes are finer. */
-static float nv_scale(const float *values, uint64_t count, float global)
+static float nv_scale(const struct group *group, float global)
 {
-    const float largest = largest_magnitude(values, count);
+    const float largest = largest_magnitude(group->values, group->count);
     if (!(global > 0)) return 0;
     const float six = e4m3_to_float(e4m3_from_float(largest / 6 / global)),
                 four = e4m3_to_float(e4m3_from_float(largest / 4 / global));
-    return better_e2m1(values, count, six * global, four * global) == six * global ? six : four;
+    return better_e2m1(group, six * global, four * global) == six * global ? six : four;
 }
 
 /* The least power of two by which the largest magnitude becomes a number of e4m3. */
@@ -149,63 +160,96 @@ static void encode(const struct encoding *encoding, const float *values, uint64_
     }
 }
 
-static float group_scale(const struct encoding *encoding, const float *values, uint64_t count, float global,
-                         uint8_t *zero)
+static float group_scale(const struct encoding *encoding, const struct group *group, float global, uint8_t *zero)
 {
+    const float largest = largest_magnitude(group->values, group->count);
     *zero = 8;
     switch (encoding->code) {
     case CODE_FLOAT: break;
-    case CODE_UINT4:
-        return encoding->zeros ? affine_scale(values, count, zero) : as_f16(symmetric_scale(values, count));
-    case CODE_INT8: return as_f16(largest_magnitude(values, count) / 127);
+    case CODE_UINT4: return encoding->zeros ? affine_scale(group, zero) : as_f16(symmetric_scale(group));
+    case CODE_INT8: return as_f16(largest / 127);
     case CODE_E4M3:
-        if (encoding->scale == SCALE_E8M0) return e4m3_power(largest_magnitude(values, count));
-        return largest_magnitude(values, count) / 448;
-    case CODE_E2M1: return encoding->global ? nv_scale(values, count, global) : mx_scale(values, count);
+        if (encoding->scale == SCALE_E8M0) return e4m3_power(largest);
+        return largest / 448;
+    case CODE_E2M1: return encoding->global ? nv_scale(group, global) : mx_scale(group);
     }
     return 0;
 }
 
 /* Rounds a group, and lets the elements after it in their block make good its errors. */
 static void encode_with_feedback(const struct encoding *encoding, float *values, uint64_t first, uint64_t count,
-                                 uint64_t length, float scale, int zero, const float *factors, uint8_t *codes)
+                                 uint64_t length, float scale, int zero, struct coded_feedback *feedback,
+                                 uint8_t *codes)
 {
     for (uint64_t i = first; i < first + length; i++) {
         const uint64_t block = i / CALIBRATION_BLOCK, place = i % CALIBRATION_BLOCK, left = count - i;
         const uint64_t rest = CALIBRATION_BLOCK - place < left ? CALIBRATION_BLOCK - place : left;
-        const float *row = factors + (block * CALIBRATION_BLOCK + place) * CALIBRATION_BLOCK + place;
+        const float *row = feedback->factors + (block * CALIBRATION_BLOCK + place) * CALIBRATION_BLOCK + place;
+        const float column = feedback->scales ? feedback->scales[i] : 1, step = scale / column;
         float *value = values + i;
-        encode(encoding, value, 1, scale, zero, codes + i);
-        const float error = *value - coded_number(encoding, codes[i], zero) * scale;
+        const float scaled = *value * column;
+        encode(encoding, &scaled, 1, scale, zero, codes + i);
+        const float error = *value - coded_number(encoding, codes[i], zero) * step;
+        feedback->error += (double)(error * error) * (double)feedback->error_weights[i];
         for (uint64_t k = 1; k < rest; k++) value[k] -= error * row[k];
     }
 }
 
-bool coded_from_floats(const struct panel_form *form, float *values, uint64_t count, const float *factors,
+/* The values whose codes are wanted: those of a group, in `scaled` if columns have scales. */
+static const float *scale_columns(const struct coded_feedback *feedback, const float *values, uint64_t first,
+                                  uint64_t count, float *scaled)
+{
+    if (!feedback || !feedback->scales) return values + first;
+    for (uint64_t i = 0; i < count; i++) scaled[i] = values[first + i] * feedback->scales[first + i];
+    return scaled;
+}
+
+/* What the error of each element of a group counts, in parts of the largest; `feedback` NULL: all alike. */
+static void weigh(const struct coded_feedback *feedback, uint64_t first, uint64_t count, float *weights)
+{
+    float largest = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const float scale = feedback && feedback->scales ? feedback->scales[first + i] : 1;
+        weights[i] = feedback ? feedback->error_weights[first + i] / (scale * scale) : 1;
+        largest = fmaxf(largest, weights[i]);
+    }
+    for (uint64_t i = 0; i < count; i++) weights[i] = largest > 0 ? weights[i] / largest : 1;
+}
+
+bool coded_from_floats(const struct panel_form *form, float *values, uint64_t count, struct coded_feedback *feedback,
                        struct coded_row *to, uint64_t *refused)
 {
     const struct encoding *encoding = form->encoding;
+    float scaled[MOST_GROUP], weights[MOST_GROUP], largest = 0;
     for (*refused = 0; *refused < count; ++*refused)
         if (!isfinite(values[*refused])) return false;
-    const float largest = largest_magnitude(values, count);
-    to->factor = encoding->global ? largest / (448.0f * 6.0f) : 1;
     if (!form->group) {
+        largest = largest_magnitude(values, count);
         to->factor = largest / (encoding->code == CODE_INT8 ? 127.0f : 448.0f);
         encode(encoding, values, count, to->factor, 0, to->codes);
         return true;
     }
+    for (uint64_t begin = 0; begin < count; begin += form->group) {
+        const uint64_t length = count - begin < form->group ? count - begin : form->group;
+        largest = fmaxf(largest, largest_magnitude(scale_columns(feedback, values, begin, length, scaled), length));
+    }
+    to->factor = encoding->global ? largest / (448.0f * 6.0f) : 1;
+    if (feedback) feedback->error = 0;
     for (uint64_t begin = 0, g = 0; begin < count; begin += form->group, g++) {
         const uint64_t length = count - begin < form->group ? count - begin : form->group;
-        float scale = group_scale(encoding, values + begin, length, to->factor, &to->zeros[g]);
+        const struct group group = {scale_columns(feedback, values, begin, length, scaled), weights, length};
+        weigh(feedback, begin, length, weights);
+        float scale = group_scale(encoding, &group, to->factor, &to->zeros[g]);
         if (!isfinite(scale)) {
-            for (*refused = begin; fabsf(values[*refused]) < largest_magnitude(values + begin, length); ++*refused)
-                continue;
+            *refused = 0;
+            while (fabsf(group.values[*refused]) < largest_magnitude(group.values, length)) ++*refused;
+            *refused += begin;
             return false;
         }
         to->scales[g] = scale;
         if (encoding->global) scale *= to->factor;
-        if (factors)
-            encode_with_feedback(encoding, values, begin, count, length, scale, to->zeros[g], factors, to->codes);
+        if (feedback)
+            encode_with_feedback(encoding, values, begin, count, length, scale, to->zeros[g], feedback, to->codes);
         else
             encode(encoding, values + begin, length, scale, to->zeros[g], to->codes + begin);
     }
