@@ -456,6 +456,7 @@ bool build_engine(const struct build_options *options, struct status *status)
         .plan_us = build->plan_us,
         .machine = &build->machine,
         .tactics = &build->tactics,
+        .channels = &build->channels,
         .tokenizer_tokens = build->tokenizer_tokens,
         .no_tokenizer = build->no_tokenizer[0] ? build->no_tokenizer : NULL,
         .quantised = build->checkpoint.config.quantisation.method != QUANT_NONE

@@ -5,6 +5,7 @@
 
 #include "builder/build_options.h"
 #include "builder/lower/lower.h"
+#include "builder/weights/channel_scales.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/engine/engine_file.h"
 #include "tuner/machine.h"
@@ -39,6 +40,7 @@ struct build {
     struct progress progress;
     uint64_t file_bytes;
     struct unquantised *unquantised; /* build_unquantised.c; NULL: not needed so far */
+    struct channel_scales_summary channels;
 };
 
 #endif

@@ -24,6 +24,7 @@ struct unquantised {
     struct cpu_model model; /* with the checkpoint's weights */
     struct cpu_model coded; /* with the engine's codes, where the engine is for a GPU */
     struct calibration calibration;
+    struct channel_scales scales;
 };
 
 static bool has_new_codes(const struct graph *graph)
@@ -78,11 +79,11 @@ static bool lower_on_cpu(const struct build *build, struct cpu_model *model, str
     return true;
 }
 
-/* The file has the engine's name and `suffix`. `rounds_to`: as of build_make_graph. `calibration`: of the same weights; NULL:
- * none. */
+/* The file has the engine's name and `suffix`. `rounds_to`: as of build_make_graph. `calibrated`: a graph of the same weights
+ * whose calibration and scales these get; NULL: none. */
 static bool cpu_model_open(struct build *build, struct cpu_model *model, const char *suffix,
-                           const struct weight_types *types, enum encoding_id rounds_to,
-                           const struct calibration *calibration, struct status *status)
+                           const struct weight_types *types, enum encoding_id rounds_to, const struct graph *calibrated,
+                           struct status *status)
 {
     char *path = NULL;
     if (asprintf(&path, "%s.%s", build->options->output, suffix) < 0)
@@ -94,7 +95,8 @@ static bool cpu_model_open(struct build *build, struct cpu_model *model, const c
         !bind_weights(&model->graph, &build->checkpoint, types, status) ||
         !plan_weights(&model->graph, &model->manifest.weights_bytes, status))
         return false;
-    model->graph.calibration = calibration;
+    model->graph.calibration = calibrated ? calibrated->calibration : NULL;
+    model->graph.scales = calibrated ? calibrated->scales : NULL;
     return pack_weights(&model->graph, &build->checkpoint, model->writer, model->manifest.weights_bytes, build->team,
                         NULL, NULL, status) &&
            lower_on_cpu(build, model, status) && engine_writer_map_weights(model->writer, &model->weights, status);
@@ -124,6 +126,8 @@ void build_unquantised_close(struct build *build)
     struct unquantised *own = build->unquantised;
     if (!own) return;
     build->decode.calibration = NULL;
+    build->decode.scales = NULL;
+    channel_scales_close(&own->scales);
     calibration_close(&own->calibration);
     cpu_model_close(&own->model);
     cpu_model_close(&own->coded);
@@ -190,7 +194,13 @@ bool build_calibrate(struct build *build, struct status *status)
         ok = calibrate(&model, &own->model.graph, tokens.ids, tokens.count, build->team, build->machine.isa,
                        &build->progress, &own->calibration, status);
     }
-    if (ok) build->decode.calibration = &own->calibration;
+    ok = ok && channel_scales_choose(&own->scales, &own->model.graph, &build->decode, &build->checkpoint,
+                                     &own->calibration, build->team, status);
+    if (ok) {
+        build->decode.calibration = &own->calibration;
+        build->decode.scales = &own->scales;
+        build->channels = own->scales.summary;
+    }
     free(folder);
     token_buffer_free(&tokens);
     return ok;
@@ -203,11 +213,10 @@ static bool open_quantised(struct build *build, const uint8_t *weights, struct a
                            struct status *status)
 {
     struct unquantised *own = build->unquantised;
-    const struct calibration *calibration = own->calibration.matrices ? &own->calibration : NULL;
     *model = (struct accuracy_model){&build->manifest, plan_to_measure(build), weights};
     if (build->target == TARGET_CPU) return true;
-    if (!cpu_model_open(build, &own->coded, "quantised", &build->options->types, build->options->compute, calibration,
-                        status))
+    if (!cpu_model_open(build, &own->coded, "quantised", &build->options->types, build->options->compute,
+                        &build->decode, status))
         return false;
     *model = view_of(&own->coded);
     return true;

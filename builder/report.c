@@ -71,6 +71,14 @@ static void print_fit(const struct build_report *report, FILE *out)
             cuda ? "a GPU has" : "this machine has left", report->available_bytes, gigabytes(report->available_bytes));
 }
 
+static void print_channels(const struct channel_scales_summary *channels, FILE *out)
+{
+    if (channels->matrices == 0) return;
+    fprintf(out, "channels   scaled for %d of %d matrices", channels->scaled, channels->matrices);
+    if (channels->scaled > 0) fprintf(out, ", alpha %.1f to %.1f", channels->least_alpha, channels->most_alpha);
+    fputc('\n', out);
+}
+
 void report_print(const struct build_report *report, FILE *out)
 {
     const struct manifest *m = report->manifest;
@@ -85,6 +93,7 @@ void report_print(const struct build_report *report, FILE *out)
                 "accuracy   %.1f %% of %" PRIu64
                 " tokens are the unquantised model's first choice, too; divergence %.4f nats\n",
                 100 * m->accuracy.top1, m->accuracy.tokens, m->accuracy.kl);
+    print_channels(report->channels, out);
     if (m->target == TARGET_CUDA)
         fprintf(out, "target     %s: %s, compute capability %" PRIu64 ".%" PRIu64 "%s\n", engine_target_name(m->target),
                 m->target_name, m->target_capability / 10, m->target_capability % 10,
@@ -195,6 +204,11 @@ char *report_json(const struct build_report *report, struct status *status)
     if (ok && m->accuracy.calibration_tokens)
         ok = json_put(json_object_get(root, "accuracy"), "calibration_tokens",
                       json_integer((json_int_t)m->accuracy.calibration_tokens));
+    if (ok && report->channels->matrices)
+        ok = json_put(root, "channel_scales",
+                      json_pack("{s:i, s:i, s:f, s:f}", "matrices", report->channels->matrices, "scaled",
+                                report->channels->scaled, "least_alpha", report->channels->least_alpha, "most_alpha",
+                                report->channels->most_alpha));
     if (ok && report->output)
         ok = json_put(root, "output", json_string_or_null(report->output)) && /* a path need not be UTF-8 */
              json_put(root, "file_bytes", json_integer((json_int_t)report->file_bytes)) &&

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "builder/weights/channel_scales.h"
 #include "tuner/cpu/tune_plans.h"
 #include "formats/engine/manifest.h"
 
@@ -17,14 +18,15 @@ struct build_report {
     const double *plan_us;         /* measured, [plan_count]; NULL, or 0: not measured */
     const struct machine *machine; /* ceilings 0: no estimate */
     const struct tactics *tactics;
-    uint32_t tokenizer_tokens; /* 0: the engine has no tokenizer, */
-    const char *no_tokenizer;  /* and why */
-    const char *quantised;     /* quant_method of the checkpoint, NULL: none */
-    const char *output;        /* NULL: nothing was written */
-    uint64_t file_bytes;       /* 0: nothing was written */
-    double seconds;            /* time until the file was synced to disk */
-    bool is_on_record;         /* the target GPU is not on this machine: only its facts are known */
-    uint64_t available_bytes;  /* memory of each GPU, or available memory of this machine; used in a dry run */
+    const struct channel_scales_summary *channels; /* matrices 0: none */
+    uint32_t tokenizer_tokens;                     /* 0: the engine has no tokenizer, */
+    const char *no_tokenizer;                      /* and why */
+    const char *quantised;                         /* quant_method of the checkpoint, NULL: none */
+    const char *output;                            /* NULL: nothing was written */
+    uint64_t file_bytes;                           /* 0: nothing was written */
+    double seconds;                                /* time until the file was synced to disk */
+    bool is_on_record;                             /* the target GPU is not on this machine: only its facts are known */
+    uint64_t available_bytes; /* memory of each GPU, or available memory of this machine; used in a dry run */
 };
 
 /* Sum over launches of the measured time, or of the roofline if there is none; microseconds per step. */

@@ -78,6 +78,7 @@ struct graph {
     struct graph_weight *weights; /* both kinds of one model create the same weights in the same order */
     int weight_count, weight_capacity;
     const struct calibration *calibration; /* borrowed: of the weights (builder/weights/calibration.h); NULL: none */
+    const struct channel_scales *scales;   /* borrowed: of the weights (builder/weights/channel_scales.h); NULL: none */
     bool out_of_memory;                    /* sticky: checked once after import and after each pass */
     struct graph_node lost;                /* what graph_append returns then, to be written and never read */
 };

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "builder/weights/calibration.h"
+#include "builder/weights/channel_scales.h"
 #include "builder/weights/coded.h"
 #include "builder/weights/shard.h"
 #include "builder/weights/weights.h"
@@ -26,6 +27,7 @@ struct rank_source {
     const struct weight_source *source;
     const struct tensor_view *tensor; /* NULL: not from the checkpoint */
     struct shard_slice slice;
+    const float *row_scales, *column_scales; /* [slice.rows], [columns]: factors of its elements; NULL: 1 */
 };
 
 /* A rank's share of a weight. */
@@ -37,9 +39,10 @@ struct weight_share {
     uint64_t depth; /* elements of a row as the engine has it */
     uint64_t unit_bytes, units;
     uint64_t unit_rows;
-    struct panel_form form;               /* UNIT_CODED */
-    const float *factors, *error_weights; /* UNIT_CODED: of a calibrated weight, else NULL */
-    _Atomic uint64_t left;                /* bytes of it that no thread has read yet */
+    struct panel_form form; /* UNIT_CODED */
+    /* UNIT_CODED, of a calibrated weight, else NULL. Its columns' factors are here, and not in its sources. */
+    const float *factors, *error_weights, *column_scales;
+    _Atomic uint64_t left; /* bytes of it that no thread has read yet */
 };
 
 struct packer {
@@ -114,6 +117,16 @@ static const uint8_t *row_in_tensor(struct scratch *scratch, const struct rank_s
     return data;
 }
 
+/* Elements [column, column + count) of a row of a source's share. */
+static void read_row(const struct rank_source *from, uint64_t row, uint64_t column, uint64_t count, float *values)
+{
+    source_read(from->source, from->tensor, row, column, count, values);
+    const float scale = from->row_scales ? from->row_scales[row - from->slice.first_row] : 1;
+    for (uint64_t i = 0; from->row_scales && i < count; i++) values[i] *= scale;
+    const float *scales = from->column_scales ? from->column_scales + (column - from->slice.first_column) : NULL;
+    for (uint64_t i = 0; scales && i < count; i++) values[i] *= scales[i];
+}
+
 static void convert_row(struct scratch *scratch, const struct rank_source *from, uint64_t row, uint64_t columns,
                         enum encoding_id encoding, uint8_t *to)
 {
@@ -124,7 +137,7 @@ static void convert_row(struct scratch *scratch, const struct rank_source *from,
         const uint64_t count = columns - first < PART ? columns - first : PART;
         const uint64_t column = from->slice.first_column + first;
         uint64_t refused;
-        source_read(from->source, from->tensor, row, column, count, values);
+        read_row(from, row, column, count, values);
         if (!encoding_from_float(encoding, 1, count, values, to + first * bytes, &refused))
             refuse(scratch, from, row, column + refused);
     }
@@ -159,7 +172,8 @@ static const void *encoded_row(const struct weight_share *share, uint64_t row, u
     const struct rank_source *from = source_of_row(share, &row);
     if (!from) return NULL;
     const uint64_t columns = columns_of(weight), element = element_bytes(weight);
-    const bool as_it_is = source_is_exact(from->source) && !from->source->transposed && !from->tensor->quantised &&
+    const bool as_it_is = source_is_exact(from->source) && !from->row_scales && !from->column_scales &&
+                          !from->source->transposed && !from->tensor->quantised &&
                           (int)from->tensor->dtype == (int)weight->encoding;
     if (as_it_is && share->depth == columns) return row_in_tensor(scratch, from, row, columns);
     uint8_t *converted = scratch->converted + slot * share->depth * element;
@@ -183,7 +197,7 @@ static void make_coded(const struct weight_share *share, uint64_t unit, struct s
         if (!from) continue;
         const uint64_t first = from->slice.first_column;
         memset(scratch->values + columns, 0, (share->depth - columns) * sizeof(float));
-        source_read(from->source, from->tensor, row, first, columns, scratch->values);
+        read_row(from, row, first, columns, scratch->values);
         bool ok;
         if (weight->keeps_codes) {
             const uint64_t element = source_element(from->source, row, first);
@@ -191,7 +205,9 @@ static void make_coded(const struct weight_share *share, uint64_t unit, struct s
             ok = coded_from_quantised(&share->form, matrix, element / matrix->columns, element % matrix->columns,
                                       columns, scratch->values, &scratch->coded, &refused);
         } else {
-            struct coded_feedback feedback = {.factors = share->factors, .error_weights = share->error_weights};
+            struct coded_feedback feedback = {.factors = share->factors,
+                                              .error_weights = share->error_weights,
+                                              .scales = share->column_scales};
             ok = coded_from_floats(&share->form, scratch->values, share->depth, share->factors ? &feedback : NULL,
                                    &scratch->coded, &refused);
         }
@@ -274,19 +290,23 @@ struct packer *packer_open(const struct graph *graph, const struct checkpoint *c
             share->weight = weight;
             share->offset = total_bytes / graph->ranks * rank + weight->offset;
             share->sources = sources;
+            const struct weight_scales scales = channel_scales_of(graph->scales, rank, w);
+            if (graph->calibration) {
+                share->factors = calibration_factors(graph->calibration, rank, w);
+                share->error_weights = calibration_error_weights(graph->calibration, rank, w);
+            }
+            if (share->factors) share->column_scales = scales.columns;
             for (int i = 0; i < weight->source_count; i++) {
                 const struct weight_source *source = &weight->sources[i];
                 *sources++ = (struct rank_source){
                     .source = source,
                     .tensor = source->tensor ? checkpoint_find(checkpoint, source->tensor) : NULL,
                     .slice = shard_slice(source, rank, graph->ranks),
+                    .row_scales = scales.source == i ? scales.rows : NULL,
+                    .column_scales = share->factors ? NULL : scales.columns,
                 };
             }
             describe_units(share, graph_weight_layout(graph, weight));
-            if (graph->calibration) {
-                share->factors = calibration_factors(graph->calibration, rank, w);
-                share->error_weights = calibration_error_weights(graph->calibration, rank, w);
-            }
             share->left = weight->bytes;
         }
     return packer;
@@ -306,7 +326,7 @@ static bool fail_refused(const struct scratch *scratch, const struct graph_weigh
     const struct tensor_view *tensor = from->tensor;
     float value;
     char place[64];
-    source_read(from->source, tensor, scratch->refused_row, scratch->refused_column, 1, &value);
+    read_row(from, scratch->refused_row, scratch->refused_column, 1, &value);
     if (!tensor)
         return status_fail(status, STATUS_INTERNAL,
                            "weight '%s': a value that the builder computed is %g, which %s has not", weight->name,

@@ -182,6 +182,7 @@ class OwnCodes(ReferenceTest):
                         continue
                     report = output_json([ENGBUILD, *flags, "-o", path, "--dtype", *dtype, *more])
                     self.assertEqual("calibration_tokens" in report["accuracy"], name != "plain")
+                    self.assertEqual("channel_scales" in report, name != "plain" and dtype[0] == "int4")
                     self.assertEqual(sorted(os.listdir(folder)), ["m.eng", "text"])
                     output([ENGRUN, path, "--selftest"])
                     found[name] = report["accuracy"]["kl"]
