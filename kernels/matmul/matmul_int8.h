@@ -56,6 +56,19 @@ static void prepare_bytes(const float *x, int64_t k, int64_t rows, int64_t first
     int8_prepare(x, k, rows, first, last, out, false);
 }
 
+/* Tiles of both codes from tile_int8(call, panels, rows, nibbles), for the sizes that TILES lists, and their kernels. */
+#define INT8_DEFINE_TILE(PANELS, ROWS, KIND)                                         \
+    static void tile_##KIND##_##PANELS##x##ROWS(const struct matmul_tile_call *call) \
+    {                                                                                \
+        tile_int8(call, PANELS, ROWS, MATMUL_WEIGHTS_##KIND == MATMUL_WEIGHTS_INT4); \
+    }
+#define INT8_LIST_TILE(PANELS, ROWS, KIND) MATMUL_TILE_AT(PANELS, ROWS, KIND, tile_##KIND##_##PANELS##x##ROWS)
+#define INT8_KERNELS(ISA, FINISH, PREPARE, TILES, KIND)                                                        \
+    {                                                                                                          \
+        .isa = (ISA), .pair_units = 1, .block_k = MATMUL_INT8_BLOCK, .prepare = (PREPARE), .finish = (FINISH), \
+        .tiles = {TILES(INT8_LIST_TILE, KIND)},                                                                \
+    }
+
 /* How a launch whose weights have codes that int8 kernels know runs: `nibbles` or `bytes`; false: it has none, or a K that is
  * less than a block, which would not fit the workspace. */
 static inline bool int8_run(const struct op_call *call, struct team_member *member,

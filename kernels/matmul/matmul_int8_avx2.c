@@ -127,33 +127,13 @@ MATMUL_INLINE void tile_int8(const struct matmul_tile_call *call, const int pane
     }
 }
 
-#define DEFINE_TILE(PANELS, ROWS, KIND)                                              \
-    static void tile_##KIND##_##PANELS##x##ROWS(const struct matmul_tile_call *call) \
-    {                                                                                \
-        tile_int8(call, PANELS, ROWS, MATMUL_WEIGHTS_##KIND == MATMUL_WEIGHTS_INT4); \
-    }
-#define LIST_TILE(PANELS, ROWS, KIND) MATMUL_TILE_AT(PANELS, ROWS, KIND, tile_##KIND##_##PANELS##x##ROWS)
+MATMUL_TILES_6(INT8_DEFINE_TILE, INT4)
+MATMUL_TILES_6(INT8_DEFINE_TILE, INT8)
 
-MATMUL_TILES_6(DEFINE_TILE, INT4)
-MATMUL_TILES_6(DEFINE_TILE, INT8)
-
-static const struct matmul_kernels nibble_kernels = {
-    .isa = CPU_AVX2,
-    .pair_units = 1,
-    .block_k = MATMUL_INT8_BLOCK,
-    .prepare = prepare_nibbles,
-    .finish = matmul_finish_avx2,
-    .tiles = {MATMUL_TILES_6(LIST_TILE, INT4)},
-};
-
-static const struct matmul_kernels byte_kernels = {
-    .isa = CPU_AVX2,
-    .pair_units = 1,
-    .block_k = MATMUL_INT8_BLOCK,
-    .prepare = prepare_bytes,
-    .finish = matmul_finish_avx2,
-    .tiles = {MATMUL_TILES_6(LIST_TILE, INT8)},
-};
+static const struct matmul_kernels nibble_kernels =
+    INT8_KERNELS(CPU_AVX2, matmul_finish_avx2, prepare_nibbles, MATMUL_TILES_6, INT4);
+static const struct matmul_kernels byte_kernels =
+    INT8_KERNELS(CPU_AVX2, matmul_finish_avx2, prepare_bytes, MATMUL_TILES_6, INT8);
 
 void matmul_run_avx2(const struct op_call *call, struct team_member *member)
 {

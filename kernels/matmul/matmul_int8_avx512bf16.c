@@ -129,33 +129,13 @@ MATMUL_INLINE void tile_int8(const struct matmul_tile_call *call, const int pane
     }
 }
 
-#define DEFINE_TILE(PANELS, ROWS, KIND)                                              \
-    static void tile_##KIND##_##PANELS##x##ROWS(const struct matmul_tile_call *call) \
-    {                                                                                \
-        tile_int8(call, PANELS, ROWS, MATMUL_WEIGHTS_##KIND == MATMUL_WEIGHTS_INT4); \
-    }
-#define LIST_TILE(PANELS, ROWS, KIND) MATMUL_TILE_AT(PANELS, ROWS, KIND, tile_##KIND##_##PANELS##x##ROWS)
+MATMUL_TILES_12(INT8_DEFINE_TILE, INT4)
+MATMUL_TILES_12(INT8_DEFINE_TILE, INT8)
 
-MATMUL_TILES_12(DEFINE_TILE, INT4)
-MATMUL_TILES_12(DEFINE_TILE, INT8)
-
-static const struct matmul_kernels nibble_kernels = {
-    .isa = CPU_AVX512BF16,
-    .pair_units = 1,
-    .block_k = MATMUL_INT8_BLOCK,
-    .prepare = prepare_nibbles,
-    .finish = matmul_finish_avx512,
-    .tiles = {MATMUL_TILES_12(LIST_TILE, INT4)},
-};
-
-static const struct matmul_kernels byte_kernels = {
-    .isa = CPU_AVX512BF16,
-    .pair_units = 1,
-    .block_k = MATMUL_INT8_BLOCK,
-    .prepare = prepare_bytes,
-    .finish = matmul_finish_avx512,
-    .tiles = {MATMUL_TILES_12(LIST_TILE, INT8)},
-};
+static const struct matmul_kernels nibble_kernels =
+    INT8_KERNELS(CPU_AVX512BF16, matmul_finish_avx512, prepare_nibbles, MATMUL_TILES_12, INT4);
+static const struct matmul_kernels byte_kernels =
+    INT8_KERNELS(CPU_AVX512BF16, matmul_finish_avx512, prepare_bytes, MATMUL_TILES_12, INT8);
 
 bool matmul_run_int8_avx512bf16(const struct op_call *call, struct team_member *member)
 {
