@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Activations in blocks of int8, as the tiles of matmul_int8_<isa>.c read them. A file that includes it defines before:
  *
- *   static int32_t quantise(const float *x, int64_t count, int32_t words[MATMUL_INT8_BLOCK / 4], float *scale)
- *       the same as matmul_round, bit for bit: codes of `count` numbers and zeros, 4 in a word; returns their sum */
+ *   static int32_t quantise(const float *x, int64_t count, bool nibbles, int32_t words[MATMUL_INT8_BLOCK / 4], float *scale)
+ *       the same as matmul_round, bit for bit: codes of `count` numbers and zeros, 4 in a word, each 16 of them in the order
+ *       INT8_NIBBLE_ORDER if `nibbles`; returns their sum */
 #ifndef KERNELS_MATMUL_MATMUL_INT8_H
 #define KERNELS_MATMUL_MATMUL_INT8_H
 
@@ -18,17 +19,6 @@ enum {
 };
 _Static_assert(INT8_BLOCK_UNITS > INT8_SUM_AT, "a block holds its parts");
 
-/* The words of 8 codes in the order of those of a line of int4 codes (panel.h), which splits into two words of bytes, of k 0,
- * 4, 1, 5 and of k 2, 6, 3, 7. */
-static inline void int8_order_as_nibbles(int32_t words[2])
-{
-    uint8_t from[8], to[8];
-    static const uint8_t order[8] = {0, 4, 1, 5, 2, 6, 3, 7};
-    memcpy(from, words, sizeof from);
-    for (int i = 0; i < 8; i++) to[i] = from[order[i]];
-    memcpy(words, to, sizeof to);
-}
-
 MATMUL_INLINE void int8_prepare(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, int32_t *out,
                                 const bool nibbles)
 {
@@ -38,8 +28,7 @@ MATMUL_INLINE void int8_prepare(const float *x, int64_t k, int64_t rows, int64_t
             const int64_t count = last - i < MATMUL_INT8_BLOCK ? last - i : MATMUL_INT8_BLOCK;
             _Alignas(32) int32_t words[INT8_BLOCK_WORDS];
             float scale;
-            const int32_t sum = quantise(x + row * k + i, count, words, &scale);
-            for (int word = 0; nibbles && word < INT8_BLOCK_WORDS; word += 2) int8_order_as_nibbles(words + word);
+            const int32_t sum = quantise(x + row * k + i, count, nibbles, words, &scale);
             for (int word = 0; word < INT8_BLOCK_WORDS; word++) to[word * rows] = words[word];
             to[INT8_SCALE_AT * rows] = (int32_t)float_to_bits(scale);
             to[INT8_SUM_AT * rows] = sum;

@@ -11,8 +11,10 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-static int32_t quantise(const float *x, int64_t count, int32_t words[MATMUL_INT8_BLOCK / 4], float *scale)
+static int32_t quantise(const float *x, int64_t count, const bool nibbles, int32_t words[MATMUL_INT8_BLOCK / 4],
+                        float *scale)
 {
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(INT8_NIBBLE_ORDER));
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     float padded[MATMUL_INT8_BLOCK];
     if (count < MATMUL_INT8_BLOCK) {
@@ -33,6 +35,7 @@ static int32_t quantise(const float *x, int64_t count, int32_t words[MATMUL_INT8
     /* Packing works in halves: fours of codes come in the order 0, 2, 4, 6, 1, 3, 5, 7. */
     __m256i codes = _mm256_packs_epi16(_mm256_packs_epi32(parts[0], parts[1]), _mm256_packs_epi32(parts[2], parts[3]));
     codes = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    if (nibbles) codes = _mm256_shuffle_epi8(codes, order);
     _mm256_storeu_si256((__m256i *)(void *)words, codes);
     const __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes), _mm256_set1_epi16(1));
     four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul of int4 and int8 codes with activations rounded to int8 (matmul_quantise_block), by VPDPBUSD: sums of a block of 32 k
+/* matmul of int4 and int8 codes with activations rounded to int8 (matmul_round), by VPDPBUSD: sums of a block of 32 k
  * are exact integers; float32 from there on.
  *
  * VPDPBUSD multiplies unsigned by signed bytes. So a code is taken as its number plus 8 (int4) or 128 (int8), and a block's sums
  * begin with so many times the sum of its activations less. */
-#include <string.h>
-
 #include "kernels/matmul/matmul_tile.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-MATMUL_INLINE int32_t quantise(const float *x, int64_t count, int32_t words[MATMUL_INT8_BLOCK / 4], float *scale)
+MATMUL_INLINE int32_t quantise(const float *x, int64_t count, const bool nibbles, int32_t words[MATMUL_INT8_BLOCK / 4],
+                               float *scale)
 {
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(INT8_NIBBLE_ORDER));
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     const uint32_t present = count < MATMUL_INT8_BLOCK ? (1u << count) - 1 : UINT32_MAX;
     const __m512 low = _mm512_maskz_loadu_ps((__mmask16)present, x);
@@ -24,7 +24,8 @@ MATMUL_INLINE int32_t quantise(const float *x, int64_t count, int32_t words[MATM
     /* With an inverse of 0, infinity and NaN become codes that nothing depends on: the scale is NaN. */
     const __m128i first = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(low, factor)));
     const __m128i second = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(high, factor)));
-    const __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
+    __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
+    if (nibbles) codes = _mm256_shuffle_epi8(codes, order);
     _mm256_storeu_si256((__m256i *)(void *)words, codes);
     const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), codes);
     const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));

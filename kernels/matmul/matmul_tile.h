@@ -145,6 +145,10 @@ op_run matmul_run_avx512bf16;
 #define MATMUL_UNROLL _Pragma("GCC unroll 64")
 #endif
 
+/* Codes of activations in the order of two lines of int4 codes (panel.h), each of which splits into two words of bytes, of k
+ * 0, 4, 1, 5 and of k 2, 6, 3, 7. */
+#define INT8_NIBBLE_ORDER 0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15
+
 /* An initializer of struct matmul_kernels.tiles. */
 #define MATMUL_TILE_AT(PANELS, ROWS, KIND, FUNCTION) \
     [MATMUL_WEIGHTS_##KIND][MATMUL_SIZE_INDEX(PANELS)][MATMUL_SIZE_INDEX(ROWS)] = FUNCTION,
