@@ -141,7 +141,7 @@ static const char *prefill_launch(const int64_t *params, const struct device_fac
     const int64_t others = has_codes(params) && head_dim > 240 ? 48 : 32;
     const int64_t registers = key_tile / 2 + key_tile / 4 + head_dim / 2 + others;
     const int64_t budget = attention_prefill_registers(tile_q, blocks, has_codes(params));
-    if (registers > budget || registers > 255) return "the accumulators do not fit the registers";
+    if (registers > budget) return "the accumulators do not fit the registers";
     const int64_t shared = attention_prefill_lay_out(head_dim, tile_q, key_tile, stages).bytes;
     why = shared_limit(shared, gpu);
     if (why) return why;

@@ -35,12 +35,15 @@ LAYOUT_FUNCTION struct attention_prefill_layout attention_prefill_lay_out(layout
 /* A producer warpgroup, and one for each 64 rows of q. */
 LAYOUT_FUNCTION layout_size attention_prefill_threads(layout_size tile_q) { return 128 + 2 * tile_q; }
 
-/* Registers that each thread of the producer warpgroup keeps, and that each of a consumer warpgroup may have. */
+/* Registers that each thread of the producer warpgroup keeps, and that each of a consumer warpgroup may have. The pool is what
+ * a block is launched with, the same number for each thread: who asks for more than it holds waits forever. */
 LAYOUT_FUNCTION layout_size attention_prefill_producer_registers(layout_size is_coded) { return is_coded ? 80 : 24; }
 LAYOUT_FUNCTION layout_size attention_prefill_registers(layout_size tile_q, layout_size blocks_per_sm,
                                                         layout_size is_coded)
 {
-    return (65536 / blocks_per_sm - 128 * attention_prefill_producer_registers(is_coded)) / (2 * tile_q);
+    const layout_size threads = attention_prefill_threads(tile_q);
+    const layout_size pool = 65536 / (blocks_per_sm * threads) / 8 * 8 * threads;
+    return layout_smaller((pool - 128 * attention_prefill_producer_registers(is_coded)) / (2 * tile_q) / 8 * 8, 240);
 }
 
 /* q (a row for each entry), then two stages of KEY_TILE rows of k and as many of v. After the last tile the stages

@@ -72,8 +72,7 @@ template <class P> struct attention_prefill_body {
     /* Registers of a thread: the producer releases most of its own. With one consumer and one block there are
      * enough. */
     static constexpr int producer_registers = (int)attention_prefill_producer_registers(coded);
-    static constexpr int consumer_budget = (int)attention_prefill_registers(P::TILE_Q, P::BLOCKS_PER_SM, coded) / 8 * 8;
-    static constexpr int consumer_registers = consumer_budget < 240 ? consumer_budget : 240;
+    static constexpr int consumer_registers = (int)attention_prefill_registers(P::TILE_Q, P::BLOCKS_PER_SM, coded);
     static constexpr bool moves_registers = consumers * P::BLOCKS_PER_SM > 1;
 
     enum {
