@@ -96,7 +96,7 @@ template <class P> struct rope_append_body {
 #pragma unroll
         for (int offset = LANES / 2; offset > 0; offset /= 2)
             largest = max_or_nan(largest, __shfl_xor_sync(lanes, largest, offset));
-        const float scale = kv_scale<P::KV_DTYPE>(largest);
+        const float scale = codes_scale<P::KV_DTYPE>(largest);
         if (lane == 0) *scale_to = scale;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -105,8 +105,8 @@ template <class P> struct rope_append_body {
             codes first, second;
 #pragma unroll
             for (int j = 0; j < VECTOR; j++) {
-                first.at[j] = (u8)kv_code<P::KV_DTYPE>(head.low[s][j], scale);
-                second.at[j] = (u8)kv_code<P::KV_DTYPE>(head.high[s][j], scale);
+                first.at[j] = (u8)code_of<P::KV_DTYPE>(head.low[s][j], scale);
+                second.at[j] = (u8)code_of<P::KV_DTYPE>(head.high[s][j], scale);
             }
             *(codes *)(to + to_low(i) + i) = first;
             *(codes *)(to + to_high(i) + i) = second;

@@ -13,7 +13,7 @@
     PARAM(PAGES_PER_SLOT) = 128;                                                                                   \
     PARAM(PAGE_BYTES) = 262144; /* a multiple of 16 */                                                             \
     PARAM(SLOT_COUNT) = 4;                                                                                         \
-    PARAM(KV_DTYPE) = DTYPE_BF16; /* F16, BF16, KV_INT8_CHANNEL, KV_E4M3_CHANNEL */                                \
+    PARAM(KV_DTYPE) = DTYPE_BF16; /* F16, BF16, CODES_INT8, CODES_E4M3 */                                          \
     PARAM(X_DTYPE) = DTYPE_BF16;  /* F16, BF16 */                                                                  \
     PARAM(WINDOW) = 0;            /* 0: none */                                                                    \
     PARAM(SCALE_BITS) = 0x3db504f3;                                                                                \

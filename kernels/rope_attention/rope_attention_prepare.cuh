@@ -81,8 +81,8 @@ template <class P> struct rope_attention_preparation {
             for (int e = 0; e < VECTOR; e++) {
                 int i = pair_index(lane, r);
                 if (i >= PAIRS) continue;
-                const u8 first = (u8)kv_code<P::KV_DTYPE>(low[r][e], scale),
-                         second = (u8)kv_code<P::KV_DTYPE>(high[r][e], scale);
+                const u8 first = (u8)code_of<P::KV_DTYPE>(low[r][e], scale),
+                         second = (u8)code_of<P::KV_DTYPE>(high[r][e], scale);
                 to[to_low(i) + i + e] = first, to[to_high(i) + i + e] = second;
                 if (also) also[to_low(i) + i + e] = first, also[to_high(i) + i + e] = second;
             }
@@ -174,7 +174,7 @@ template <class P> struct rope_attention_preparation {
                         if (pair_index(lane, r) < PAIRS)
                             store_halves(to, nullptr, low[k][r], high[k][r], 1 / factor, pair_index(lane, r));
                 } else {
-                    const float row_scale = kv_scale<P::KV_DTYPE>(largest);
+                    const float row_scale = codes_scale<P::KV_DTYPE>(largest);
                     if (lane == 0) (is_v ? shared.v_scale : shared.k_scale) = row_scale;
                     if (lane == 0 && page) ((float *)(page + pages::SCALES))[place] = row_scale;
                     store_codes((u8 *)to, (u8 *)also, low[k], high[k], row_scale, lane);

@@ -6,9 +6,10 @@
 #include "kernels/cuda/include/device.cuh"
 
 /* Element types, as enum dtype (formats/encoding/dtype.h). */
-#define DTYPE_F32  1
-#define DTYPE_F16  2
-#define DTYPE_BF16 3
+#define DTYPE_F32     1
+#define DTYPE_F16     2
+#define DTYPE_BF16    3
+#define DTYPE_F8_E4M3 4 /* codes: no element that load_element reads */
 
 #ifndef KERNELS_ON_HOST /* tests/emulation has its own */
 /* A 16-bit element (DTYPE_F16 or DTYPE_BF16) as float, and a float rounded to nearest even. */

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Codes of 8 bits, with a float32 scale for each row: code times scale is the number. */
+#ifndef KERNELS_CUDA_INCLUDE_CODES_CUH
+#define KERNELS_CUDA_INCLUDE_CODES_CUH
+
+#include "kernels/cuda/include/element.cuh"
+#include "kernels/cuda/include/ptx.cuh"
+
+/* As enum encoding_id (formats/encoding/encoding.h). */
+#define CODES_INT8 16
+#define CODES_E4M3 24
+
+/* Scale of a row whose largest magnitude is `largest`, which is NaN if the row has a NaN: NaN also for an infinity. */
+template <int ENCODING> __device__ __forceinline__ float codes_scale(float largest)
+{
+    return largest / (ENCODING == CODES_INT8 ? 127.0f : 448.0f) + largest * 0;
+}
+
+/* value / scale, rounded to nearest; 0 where the scale is 0 or NaN. Requires: |value| at most the row's largest. */
+__device__ __forceinline__ float codes_quotient(float value, float scale)
+{
+    /* A quotient by the reciprocal, and its remainder. Where `lift` matters, 1 / scale would overflow. */
+    const float lift = scale < 0x1p-100f ? 0x1p64f : 1.0f, divisor = scale * lift, dividend = value * lift;
+    const float inverse = 1.0f / divisor, quotient = dividend * inverse;
+    return scale > 0 ? fmaf(fmaf(-quotient, divisor, dividend), inverse, quotient) : 0.0f;
+}
+
+/* e4m3 of a number of at most 448, rounded to nearest even. */
+__device__ __forceinline__ u32 codes_e4m3(float number)
+{
+#if __CUDA_ARCH__ >= 890
+    u16 pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(number));
+    return pair & 0xff;
+#else
+    const u32 bits = bits_of_float(number), magnitude = bits & 0x7fffffff;
+    u32 code = (magnitude + 0x7ffff + (magnitude >> 20 & 1)) >> 20;
+    /* Below 2^-6 codes count multiples of 2^-9, the unit of the last place of 2^14. */
+    if (magnitude < 0x3c800000)
+        code = bits_of_float(float_of_bits(magnitude) + 16384) - 0x46800000;
+    else
+        code = code - ((127 - 7) << 3) < 0x7e ? code - ((127 - 7) << 3) : 0x7e;
+    return code | (bits >> 24 & 0x80);
+#endif
+}
+
+/* The same of two numbers; the first in the lower byte. */
+__device__ __forceinline__ u32 codes_e4m3_pair(float first, float second)
+{
+#if __CUDA_ARCH__ >= 890
+    u16 pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+    return pair;
+#else
+    return codes_e4m3(first) | codes_e4m3(second) << 8;
+#endif
+}
+
+/* Code of a value of a row with this scale. */
+template <int ENCODING> __device__ __forceinline__ u32 code_of(float value, float scale)
+{
+    const float scaled = codes_quotient(value, scale);
+    if constexpr (ENCODING == CODES_INT8) {
+        const float magic = 12582912; /* 1.5 * 2^23: the sum has no bits left for a fraction */
+        return bits_of_float(fminf(127, fmaxf(-127, scaled)) + magic) & 0xff;
+    } else
+        return codes_e4m3(scaled);
+}
+
+#endif
