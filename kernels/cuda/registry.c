@@ -9,6 +9,7 @@
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul_cublaslt.h"
 #include "kernels/matmul/matmul_device.h"
+#include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_attention/rope_attention.h"
@@ -36,6 +37,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_ALL_REDUCE_FINISH] = KERNELS(&device_all_reduce_finish),
     [OP_ALL_GATHER_PLACE] = KERNELS(&device_all_gather_place),
     [OP_ATTENTION_CUDNN_INPUTS] = KERNELS(&device_attention_cudnn_inputs),
+    [OP_QUANTISE] = KERNELS(&device_quantise),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
 static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,

@@ -26,6 +26,7 @@ enum matmul_operand {
     MATMUL_BIAS,      /* HAS_BIAS: BIAS_DTYPE[N], ordered as the rows of W */
     MATMUL_RESIDUAL,  /* HAS_RESIDUAL: f32[rows, N] */
     MATMUL_NORM,      /* HAS_NORM: NORM_DTYPE[K] */
+    MATMUL_X_SCALES,  /* HAS_X_SCALES: f32[rows], which multiply the rows of x: codes as quantise.h describes */
     MATMUL_WORKSPACE, /* CPU: matmul_workspace_bytes: x in the form the instruction set wants */
     MATMUL_OPERANDS
 };
@@ -42,10 +43,11 @@ enum matmul_param {
     MATMUL_HAS_RESIDUAL, /* not with a gate */
     MATMUL_HAS_NORM,     /* CUDA */
     MATMUL_NORM_DTYPE,
-    MATMUL_EPS_BITS, /* bits of a float32 >= 0 */
-    MATMUL_INPUT_DTYPE,
+    MATMUL_EPS_BITS,      /* bits of a float32 >= 0 */
+    MATMUL_INPUT_DTYPE,   /* F8_E4M3 (CUDA): with x_scales, and an encoding of e4m3 codes as DTYPE */
     MATMUL_SCALE_BITS,    /* bits of a float32 above 0; 1 with a gate */
     MATMUL_COMPUTE_DTYPE, /* CPU: F32, or what x is rounded to before it is multiplied (matmul_round): BF16, INT8_G32 */
+    MATMUL_HAS_X_SCALES,  /* with INPUT_DTYPE F8_E4M3, and only then; not with a norm */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
     /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and
      * activations that it multiplies: at most 24 with AVX-512 (of 32 registers), 6 with AVX2 (two registers each, of

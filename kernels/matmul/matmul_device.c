@@ -5,6 +5,7 @@
 
 #include "formats/encoding/dtype.h"
 #include "kernels/op/op.h"
+#include "kernels/quantise/quantise.h"
 
 int matmul_device_operand(const int64_t *params, enum matmul_operand operand)
 {
@@ -37,7 +38,9 @@ const char *matmul_device_illegal(const int64_t *params)
     struct panel_form form;
     if (dtype != DTYPE_F16 && dtype != DTYPE_BF16 && !fragment_form(dtype, &form))
         return "parameter dtype is not F16, BF16 or an encoding with fragments";
-    if (params[MATMUL_INPUT_DTYPE] != (params[MATMUL_HAS_NORM] ? DTYPE_F32 : matmul_device_element(params)))
+    if (params[MATMUL_HAS_X_SCALES] && k % QUANTISE_GROUP) return "codes of x with a k that is not a multiple of 16";
+    if (!params[MATMUL_HAS_X_SCALES] &&
+        params[MATMUL_INPUT_DTYPE] != (params[MATMUL_HAS_NORM] ? DTYPE_F32 : matmul_device_element(params)))
         return "parameter input_dtype is not that of w (BF16 if coded), or F32 with a norm";
     if (params[MATMUL_COMPUTE_DTYPE] != DTYPE_F32) return "parameter compute_dtype is not F32";
     if (matmul_is_gated(params) && n % 16) return "parameter n is not a multiple of 16 with a gate";

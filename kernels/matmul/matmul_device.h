@@ -5,6 +5,9 @@
  *   y = x, or with HAS_NORM x is the float32 residual stream and
  *   y[r, k] = x[r, k] * rsqrt(mean over k of x[r, k]^2 + EPS) * norm[k]
  *
+ * With X_SCALES (matmul_wgmma alone) x and W have codes of e4m3, which are multiplied as such (kernels/quantise/quantise.h):
+ * out[r, n] = X_SCALES[r] * sum over k of code of x[r, k] * W[n, k], ...; the tensor cores keep about 14 bits of sums.
+ *
  * With a gate rows 16i..16i+7 of W are rows 8i..8i+7 of the gate matrix and rows 16i+8..16i+15 are rows
  * 8i..8i+7 of the up matrix, and out has N / 2 columns: out[r, j] = act(g) * u, g and u with their biases.
  *
@@ -18,8 +21,8 @@
 #include "kernels/cuda/kernel.h"
 #include "kernels/matmul/matmul.h"
 
-/* Operands of a launch: COUNTS, X, W, OUT, then those of BIAS, RESIDUAL and NORM that it has. */
-enum { MATMUL_DEVICE_OPERANDS = MATMUL_OUT + 1, MATMUL_DEVICE_MOST_OPERANDS = MATMUL_DEVICE_OPERANDS + 3 };
+/* Operands of a launch: COUNTS, X, W, OUT, then those of BIAS, RESIDUAL, NORM and X_SCALES that it has. */
+enum { MATMUL_DEVICE_OPERANDS = MATMUL_OUT + 1, MATMUL_DEVICE_MOST_OPERANDS = MATMUL_DEVICE_OPERANDS + 4 };
 
 /* Limits of all device matmuls, so that every index fits 64 bits and every tile count 32. */
 enum { MATMUL_DEVICE_MOST_N = 1 << 24, MATMUL_DEVICE_MOST_K = 1 << 24 };

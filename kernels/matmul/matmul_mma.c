@@ -58,6 +58,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (illegal) return illegal;
     if (gpu->capability < 80) return "matmul_mma needs compute capability 8.0";
     if (params[MATMUL_HAS_NORM]) return "matmul_mma has no HAS_NORM";
+    if (params[MATMUL_HAS_X_SCALES]) return "matmul_mma has no HAS_X_SCALES";
     if (!power_of_two_to(warps_n, 8)) return "WARPS_N is not 1, 2, 4 or 8";
     if (!power_of_two_to(warps_m, 4)) return "WARPS_M is not 1, 2 or 4";
     if (!power_of_two_to(warps_k, 8)) return "WARPS_K is not 1, 2, 4 or 8";
@@ -143,7 +144,7 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
     const size_t stage_count = sizeof stage_counts / sizeof *stage_counts - (coded ? 0 : 1);
     struct matmul_ranking ranking = {.most = 16};
     int64_t p[PLAN_MAX_PARAMS] = {0};
-    if (matmul_device_illegal(params) || params[MATMUL_HAS_NORM]) return 0;
+    if (matmul_device_illegal(params) || params[MATMUL_HAS_NORM] || params[MATMUL_HAS_X_SCALES]) return 0;
     memcpy(p, params, MATMUL_FIRST_TUNABLE * sizeof *params);
     for (size_t i = 0; i < shape_count; i++)
         for (size_t j = 0; j < stage_count; j++) {

@@ -45,10 +45,12 @@ static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
     [MATMUL_HAS_NORM] = {"has_norm", 11, PARAM_INTEGER, PARAM_OF_PRESENT, MATMUL_NORM, .most = 1},
     [MATMUL_NORM_DTYPE] = {"norm_dtype", 12, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_NORM, .fallback = DTYPE_BF16},
     [MATMUL_EPS_BITS] = {"eps_bits", 13, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
-    [MATMUL_INPUT_DTYPE] = {"input_dtype", 14, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_X, .fallback = DTYPE_F32},
+    [MATMUL_INPUT_DTYPE] = {"input_dtype", 14, PARAM_CODES, PARAM_OF_DTYPE, MATMUL_X, .fallback = DTYPE_F32},
     [MATMUL_SCALE_BITS] = OP_SCALE_PARAM(OP_LATER_PARAM_ID),
     [MATMUL_COMPUTE_DTYPE] = {"compute_dtype", OP_LATER_PARAM_ID + 1, PARAM_ENCODING, PARAM_OF_NODE,
                               .fallback = DTYPE_F32},
+    [MATMUL_HAS_X_SCALES] = {"has_x_scales", OP_LATER_PARAM_ID + 2, PARAM_INTEGER, PARAM_OF_PRESENT, MATMUL_X_SCALES,
+                             .most = 1},
 };
 static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -63,6 +65,8 @@ static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
                          .rows = MATMUL_ROWS, .columns = MATMUL_N},
     [MATMUL_NORM] = {"norm", ROLE_WEIGHT, .present = MATMUL_HAS_NORM, .dtype = MATMUL_NORM_DTYPE, .rows = OP_NONE,
                      .columns = MATMUL_K},
+    [MATMUL_X_SCALES] = {"x_scales", ROLE_INPUT, .present = MATMUL_HAS_X_SCALES, .fixed = DTYPE_F32,
+                         .rows = MATMUL_ROWS, .columns = OP_NONE},
     [MATMUL_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
 };
 static const char *const tunable_names[MATMUL_TUNABLES] = {
@@ -81,6 +85,11 @@ static const char *illegal(const int64_t *params)
     const int64_t compute = params[MATMUL_COMPUTE_DTYPE];
     if (!encoding_is_plain((enum encoding_id)compute) && compute != ENCODING_INT8_G32)
         return op_no_kernel(encoding_find(compute), "compute_dtype");
+    if ((params[MATMUL_INPUT_DTYPE] == DTYPE_F8_E4M3) != params[MATMUL_HAS_X_SCALES])
+        return "x_scales without an x of F8_E4M3, or the reverse";
+    if (params[MATMUL_HAS_X_SCALES] && encoding_find(params[MATMUL_DTYPE])->code != CODE_E4M3)
+        return "an x of F8_E4M3 and weights that are not e4m3";
+    if (params[MATMUL_HAS_X_SCALES] && params[MATMUL_HAS_NORM]) return "x_scales with a norm";
     if (!matmul_is_gated(params)) return NULL;
     if (params[MATMUL_HAS_RESIDUAL]) return "a residual with a gate";
     if (params[MATMUL_SCALE_BITS] != OP_FLOAT_ONE_BITS) return "a scale with a gate";
@@ -90,6 +99,7 @@ static const char *illegal(const int64_t *params)
 static const char *cpu_illegal(const int64_t *params)
 {
     if (params[MATMUL_HAS_NORM]) return "CPU code has no norm";
+    if (params[MATMUL_HAS_X_SCALES]) return "CPU code has no x_scales";
     if (params[MATMUL_COMPUTE_DTYPE] == DTYPE_F16) return "parameter compute_dtype is F16";
     if (matmul_is_gated(params) && params[MATMUL_N] % (2 * PANEL_ROWS) != 0)
         return "parameter n is not a multiple of 32 with a gate";

@@ -18,18 +18,21 @@ static bool one_of(int64_t value, const int64_t *values, int count)
 
 static bool in_range(int64_t value, int64_t low, int64_t high) { return value >= low && value <= high; }
 
+/* Bytes of an element of x. */
+static int64_t x_bytes(const int64_t *params) { return (int64_t)dtype_bytes((enum dtype)params[MATMUL_INPUT_DTYPE]); }
+
 static struct matmul_wgmma_layout layout_of(const int64_t *params)
 {
-    return matmul_wgmma_lay_out(params[MATMUL_DTYPE], params[MATMUL_WGMMA_TILE_N], params[MATMUL_WGMMA_TILE_M],
-                                params[MATMUL_WGMMA_TILE_K], params[MATMUL_WGMMA_WARPGROUPS],
-                                params[MATMUL_WGMMA_STAGES], (int64_t)dtype_bytes((enum dtype)params[MATMUL_OUT_DTYPE]),
-                                matmul_is_gated(params));
+    return matmul_wgmma_lay_out(params[MATMUL_DTYPE], x_bytes(params), params[MATMUL_WGMMA_TILE_N],
+                                params[MATMUL_WGMMA_TILE_M], params[MATMUL_WGMMA_TILE_K],
+                                params[MATMUL_WGMMA_WARPGROUPS], params[MATMUL_WGMMA_STAGES],
+                                (int64_t)dtype_bytes((enum dtype)params[MATMUL_OUT_DTYPE]), matmul_is_gated(params));
 }
 
 static int64_t sums_per_thread(const int64_t *params)
 {
-    return matmul_wgmma_sums(params[MATMUL_DTYPE], params[MATMUL_WGMMA_TILE_N], params[MATMUL_WGMMA_TILE_M],
-                             params[MATMUL_WGMMA_TILE_K], params[MATMUL_WGMMA_WARPGROUPS],
+    return matmul_wgmma_sums(params[MATMUL_DTYPE], x_bytes(params), params[MATMUL_WGMMA_TILE_N],
+                             params[MATMUL_WGMMA_TILE_M], params[MATMUL_WGMMA_TILE_K], params[MATMUL_WGMMA_WARPGROUPS],
                              params[MATMUL_WGMMA_MULTICAST]);
 }
 
@@ -104,11 +107,11 @@ static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_ma
     const bool is_x = operand == MATMUL_X;
     if (!is_x && (operand != MATMUL_W || matmul_is_coded(params))) return false;
     *map = (struct plan_tensor_map){
-        .dtype = matmul_device_element(params),
+        .dtype = is_x ? params[MATMUL_INPUT_DTYPE] : matmul_device_element(params),
         .columns = params[MATMUL_K],
         .rows = is_x ? params[MATMUL_ROWS] : params[MATMUL_N],
-        .pitch = params[MATMUL_K] * 2,
-        .box_columns = 64,
+        .pitch = params[MATMUL_K] * (is_x ? x_bytes(params) : 2),
+        .box_columns = 128 / (is_x ? x_bytes(params) : 2),
         .box_rows = is_x ? params[MATMUL_WGMMA_TILE_M] / params[MATMUL_WGMMA_MULTICAST] : params[MATMUL_WGMMA_TILE_N],
         .swizzle = 128,
     };
@@ -182,12 +185,13 @@ static double coded_cost(const int64_t *params, const struct device_facts *gpu, 
     const double rounds = (double)layout_divide_up((int64_t)load.blocks, (int64_t)slots);
     const double strips = (double)params[MATMUL_K] / FRAGMENT_STRIP_K / load.split_k; /* of a block, for 64 rows of W */
     const double parts = load.tile_n / 64 / (double)params[MATMUL_WGMMA_WARPGROUPS];
-    const double strip_cycles = 1.23 * (load.tile_m * 4 > 74 ? load.tile_m * 4 : 74);
+    const bool has_codes = params[MATMUL_HAS_X_SCALES];
+    const double strip_cycles = has_codes ? load.tile_m * 2 : 1.23 * (load.tile_m * 4 > 74 ? load.tile_m * 4 : 74);
     const double terms[] = {
         load.bytes / 5.29e6,
         1.98 * load.bytes / (running * (double)(params[MATMUL_WGMMA_STAGES] * layout_of(params).stage_bytes)),
         load.on_sm * strips * load.tile_n / 64 * strip_cycles / CYCLES,
-        rounds * strips * parts * (221 + 1.52 * load.tile_m) / CYCLES,
+        rounds * strips * parts * ((has_codes ? 100 : 221) + 1.52 * load.tile_m) / CYCLES,
         load.on_sm * strips * (FRAGMENT_STRIP_K / tile_k) * (47.7 + 41.9 / FRAGMENT_ROWS * load.tile_n) / CYCLES,
     };
     double squares = 0;
@@ -203,9 +207,10 @@ static double multiply_cost(const int64_t *params, const struct device_facts *gp
     enum { MACS_PER_CLOCK = 2048, SM_BYTES_PER_CLOCK = 68, L2_BYTES_PER_CLOCK = 129, DRAM_BYTES_PER_CLOCK = 2600 };
     const struct load load = load_of(params, gpu);
     const double depth = (double)layout_divide_up(params[MATMUL_K], params[MATMUL_WGMMA_SPLIT_K]);
-    const double multiply = depth * load.tile_n * load.tile_m / MACS_PER_CLOCK;
-    const double to_sm = depth * 2 * (load.tile_n + load.tile_m) / SM_BYTES_PER_CLOCK;
-    const double from_l2 = depth * 2 * (load.tile_n + load.tile_m / load.multicast) / L2_BYTES_PER_CLOCK;
+    const double element = (double)x_bytes(params); /* bytes; those of codes are multiplied twice as fast */
+    const double multiply = depth * load.tile_n * load.tile_m * element / 2 / MACS_PER_CLOCK;
+    const double to_sm = depth * element * (load.tile_n + load.tile_m) / SM_BYTES_PER_CLOCK;
+    const double from_l2 = depth * element * (load.tile_n + load.tile_m / load.multicast) / L2_BYTES_PER_CLOCK;
     double block = multiply > to_sm ? multiply : to_sm;
     if (from_l2 > block) block = from_l2;
     block += 0.1 * (multiply < from_l2 ? multiply : from_l2);

@@ -11,6 +11,7 @@
     PARAM(DTYPE) = DTYPE_BF16;                                                                                \
     PARAM(OUT_DTYPE) = DTYPE_BF16;                                                                            \
     PARAM(EPILOGUE) = 0;                                                                                      \
+    PARAM(INPUT_DTYPE) = DTYPE_BF16;                                                                          \
     PARAM(SCALE_BITS) = 0x3f800000;                                                                           \
     PARAM(HAS_BIAS) = 0;                                                                                      \
     PARAM(BIAS_DTYPE) = DTYPE_F32;                                                                            \
@@ -31,6 +32,7 @@
     PARAM(PREFETCH) = 1; /* the first stages of W are asked for before the launches before this one have ended */
 #define PARAM_HAS_BIAS     0
 #define PARAM_HAS_RESIDUAL 0
+#define PARAM_HAS_X_SCALES 0
 #endif
 
 struct matmul_wgmma_params {
@@ -45,11 +47,12 @@ __launch_bounds__(matmul_wgmma_kernel::THREADS, matmul_wgmma_kernel::LEAST_BLOCK
     matmul_wgmma(const int *counts, const __grid_constant__ tensor_map x_map,
                  const __grid_constant__ matmul_wgmma_kernel::weights_operand weights,
                  void *out OPTIONAL(PARAM_HAS_BIAS, const void *bias)
-                     OPTIONAL(PARAM_HAS_RESIDUAL, const float *residual))
+                     OPTIONAL(PARAM_HAS_RESIDUAL, const float *residual)
+                         OPTIONAL(PARAM_HAS_X_SCALES, const float *x_scales))
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) u8 matmul_wgmma_memory[];
     matmul_wgmma_kernel::run(matmul_wgmma_memory, counts, x_map, weights, out, IF_PRESENT(PARAM_HAS_BIAS, bias),
-                             IF_PRESENT(PARAM_HAS_RESIDUAL, residual));
+                             IF_PRESENT(PARAM_HAS_RESIDUAL, residual), IF_PRESENT(PARAM_HAS_X_SCALES, x_scales));
 #endif
 }

@@ -12,10 +12,11 @@
  * tile for all. Errors: as a float32 sum in any order; 16-bit outputs are rounded once.
  *
  * Coded weights (fragment.cuh) come as strips of 128 k by plain copies, and a warp's panel of 16 rows becomes wgmma's first
- * operand in registers.
+ * operand in registers. If x has codes, too (quantise.h), codes are multiplied, the sums of 512 k at most by themselves; the scales of
+ * rows of W and of x multiply the sums of all k.
  *
- * Operands: counts, x and W (tensor maps: boxes of 64 k and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle; a coded W
- * is a pointer), out, bias, residual. Legal tunables and the shared memory they need: matmul_wgmma.c. */
+ * Operands: counts, x and W (tensor maps: boxes of 128 bytes and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle; a
+ * coded W is a pointer), out, bias, residual, x_scales. Legal tunables and the shared memory they need: matmul_wgmma.c. */
 #ifndef KERNELS_MATMUL_MATMUL_WGMMA_CUH
 #define KERNELS_MATMUL_MATMUL_WGMMA_CUH
 
@@ -41,18 +42,23 @@ template <class P> struct matmul_wgmma_body {
     typedef typename wgmma_weights<CODED>::type weights_operand;
     static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
     static constexpr int OUT_COLUMNS = GATED ? P::N / 2 : P::N;
-    static constexpr int BOX_K = 64; /* 128 bytes, the width of the swizzle */
+    static constexpr bool CODES = P::INPUT_DTYPE == DTYPE_F8_E4M3; /* x has codes, too */
+    static constexpr int X_BYTES = CODES ? 1 : 2;
+    static constexpr int BOX_BYTES = 128, BOX_K = BOX_BYTES / X_BYTES; /* the width of the swizzle */
     static constexpr int CLUSTER = P::SPLIT_K * P::MULTICAST;
     static constexpr int PARTS =
         P::TILE_N / (64 * P::WARPGROUPS);        /* tiles of 64 rows of W that a warpgroup multiplies */
     static constexpr int BLOCKS = P::TILE_M / 8; /* of 8 rows of x: 4 sums in each thread */
     static constexpr int SUMS =
-        (int)matmul_wgmma_sums(P::DTYPE, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS, P::MULTICAST);
+        (int)matmul_wgmma_sums(P::DTYPE, X_BYTES, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS, P::MULTICAST);
     static constexpr int LEAST_BLOCKS = (int)matmul_wgmma_blocks(P::DTYPE, SUMS, P::WARPGROUPS);
     /* Registers: of 512 in each lane of a quarter of a multiprocessor, 168 * 3 become 232 * 2 + 40, 128 * 4 become 152
      * * 3 + 56. */
     static constexpr bool REALLOCATE = matmul_wgmma_reallocates(LEAST_BLOCKS, P::WARPGROUPS);
     static constexpr int CONSUMERS = 128 * P::WARPGROUPS;
+    /* Warps that load, stage by stage in turn. To ask for the strips of all panels of a stage takes one about as long as to
+     * multiply them. */
+    static constexpr int PRODUCERS = CODED && REALLOCATE ? 2 : 1;
     static constexpr int THREADS = (int)matmul_wgmma_threads(LEAST_BLOCKS, P::WARPGROUPS);
     static constexpr int ROW_TILES = (P::ROWS + P::TILE_M - 1) / P::TILE_M;
     static constexpr int COLUMN_TILES =
@@ -61,9 +67,10 @@ template <class P> struct matmul_wgmma_body {
 
     static constexpr int OUT_BYTES = P::OUT_DTYPE == DTYPE_F32 ? 4 : 2;
     static constexpr matmul_wgmma_layout LAYOUT =
-        matmul_wgmma_lay_out(P::DTYPE, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS, P::STAGES, OUT_BYTES, GATED);
+        matmul_wgmma_lay_out(P::DTYPE, X_BYTES, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS, P::STAGES, OUT_BYTES,
+                             GATED);
     static constexpr int W_BYTES = (int)LAYOUT.w_bytes, STAGE_BYTES = (int)LAYOUT.stage_bytes;
-    static constexpr int X_BYTES = STAGE_BYTES - W_BYTES;
+    static constexpr int X_TILE_BYTES = STAGE_BYTES - W_BYTES;
     static constexpr int STAGED_COLUMNS = (int)LAYOUT.staged_columns, STAGED_PITCH = (int)LAYOUT.staged_pitch;
     static constexpr int STAGED_BLOCKS = (int)LAYOUT.staged_rows / 8, STAGED_BYTES = (int)LAYOUT.staged_bytes;
     static constexpr int STAGING = (int)LAYOUT.staging, BARRIERS = (int)LAYOUT.barriers; /* full, empty: STAGES each */
@@ -73,6 +80,7 @@ template <class P> struct matmul_wgmma_body {
     static_assert(!CODED || fragment_strips(P::K) % STRIPS == 0, "stages of whole strips");
     static_assert(P::SPLIT_K == 1 || (P::MULTICAST == 1 && P::PERSISTENT == 0), "SPLIT_K");
     static_assert(P::HAS_NORM == 0, "HAS_NORM");
+    static_assert(!CODES || FRAGMENTS.code == FRAGMENT_E4M3, "codes of x and of W");
 
     /* How a warpgroup writes staged sums: 16 bytes a thread. */
     static constexpr int VECTOR = 16 / OUT_BYTES;
@@ -150,7 +158,7 @@ template <class P> struct matmul_wgmma_body {
     {
 #pragma unroll
         for (int box = 0; box < P::TILE_K / BOX_K; box++) {
-            const u32 place = to + (u32)(box * P::TILE_N * BOX_K * 2);
+            const u32 place = to + (u32)(box * P::TILE_N * BOX_BYTES);
             const int k = step * P::TILE_K + box * BOX_K;
             if (ROW_TILES == 1)
                 tile_load_hinted(place, map, k, at.column, full, policy);
@@ -165,7 +173,7 @@ template <class P> struct matmul_wgmma_body {
         for (int box = 0; box < P::TILE_K / BOX_K; box++) {
             const int k = step * P::TILE_K + box * BOX_K,
                       part = P::MULTICAST == 1 ? 0 : rank * (P::TILE_M / P::MULTICAST);
-            const u32 place = to + (u32)((box * P::TILE_M + part) * BOX_K * 2);
+            const u32 place = to + (u32)((box * P::TILE_M + part) * BOX_BYTES);
             if (P::MULTICAST == 1)
                 tile_load(place, map, k, at.row, full);
             else
@@ -179,15 +187,31 @@ template <class P> struct matmul_wgmma_body {
     {
         wgmma_keep(group);
 #pragma unroll
-        for (int i = 0; i < P::TILE_M / 2; i++) sums[i] += group[i] * scales[i % 4 / 2];
+        for (int i = 0; i < P::TILE_M / 2; i++) {
+            if constexpr (fragment_sum_scales(FRAGMENTS))
+                sums[i] += group[i] * scales[i % 4 / 2];
+            else
+                sums[i] += group[i];
+        }
     }
 
     /* Coded weights: what a warpgroup has computed. Where scales multiply sums, a group has sums of its own until it has
      * been multiplied: SETS groups at once, of which the last one of a stage is in the last set. */
-    static constexpr int SETS = matmul_wgmma_group_sets(P::DTYPE, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS);
+    static constexpr int SETS =
+        matmul_wgmma_group_sets(P::DTYPE, X_BYTES, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS);
+    /* Stages of a group, where no scale ends it earlier: as many as 512 k have. */
+    static constexpr int GROUP_STAGES = SETS && !fragment_sum_scales(FRAGMENTS) ? 512 / P::TILE_K : 1;
     struct group_sums {
         float set[SETS ? SETS : 1][P::TILE_M / 2], scales[SETS ? SETS : 1][2];
     };
+
+    static __device__ __forceinline__ void multiply(float (&to)[P::TILE_M / 2], const u32 (&a)[4], u64 x, int add)
+    {
+        if constexpr (CODES)
+            wgmma_codes<P::TILE_M>::run(to, a, x, add);
+        else
+            wgmma_rows<P::TILE_M>::run(to, a, x, add);
+    }
 
     /* Codes of a turn. */
     template <int STEPS_> struct turn_codes {
@@ -207,16 +231,17 @@ template <class P> struct matmul_wgmma_body {
     /* Coded weights: adds the products of the stage at `stage` to the sums. Each warp decodes its panels TURN
      * steps at a time, while the tensor cores multiply what it decoded before, and asks for the codes of the next turn before
      * that. One group is scaled while the next is multiplied, the last one of a stage with the next stage. The stage before
-     * may be filled again once the first turn has begun: `empty` is its mbarrier, 0: there was none. */
+     * may be filled again once the first turn has begun: `empty` is its mbarrier, 0: there was none. `begins_group`: GROUP_STAGES. */
     static __device__ __forceinline__ void multiply_strips(float (&sums)[PARTS][P::TILE_M / 2], group_sums &groups,
-                                                           u32 stage, u32 empty)
+                                                           u32 stage, u32 empty, bool begins_group)
     {
         typedef fragment_strip<P::DTYPE> codes;
-        constexpr int TURN = codes::GROUP_STEPS < 4 ? codes::GROUP_STEPS : 4; /* steps */
+        constexpr int TURN = codes::GROUP_STEPS < 4 ? codes::GROUP_STEPS : 4; /* steps of 16 k */
+        constexpr int STEP = CODES ? 2 : 1;                                   /* those of one instruction */
         constexpr int PART_TURNS = codes::STEPS / TURN, STRIP_TURNS = PARTS * PART_TURNS, TURNS = STRIPS * STRIP_TURNS;
         constexpr int GROUP_TURNS = codes::GROUP_STEPS / TURN, GROUPS = TURNS / GROUP_TURNS;
         const u32 panel = threadIdx.x / 128 * PARTS * 4 + threadIdx.x / 32 % 4; /* of the first part */
-        u32 a[2][TURN][4];
+        u32 a[2][TURN / STEP][4];
         turn_codes<TURN> loaded[2];
         loaded[0].load(stage + panel * STRIPS * FRAGMENTS.strip_bytes, 0);
 #pragma unroll
@@ -224,7 +249,8 @@ template <class P> struct matmul_wgmma_body {
             const int strip = turn / STRIP_TURNS, part = turn % STRIP_TURNS / PART_TURNS;
             const int first = turn % PART_TURNS * TURN;
             const int group = turn / GROUP_TURNS, set = SETS ? SETS - 1 - (GROUPS - 1 - group) % SETS : 0;
-            const bool begins = SETS && turn % GROUP_TURNS == 0; /* a group */
+            const bool begins =
+                SETS && turn % GROUP_TURNS == 0 && (GROUP_STAGES == 1 || (turn == 0 && begins_group)); /* a group */
             const bool drains = begins && (SETS == 1 || turn == 0);
             const int part_before = (turn + TURNS - 1) % STRIP_TURNS / PART_TURNS;
             const turn_codes<TURN> &now = loaded[turn % 2];
@@ -235,27 +261,34 @@ template <class P> struct matmul_wgmma_body {
                                       next % PART_TURNS * TURN);
             }
 #pragma unroll
-            for (int i = 0; i < TURN; i++)
-                codes::decode(a[turn % 2][i], now.words[i / codes::PART_STEPS], now.head, first + i);
+            for (int i = 0; i < TURN / STEP; i++) {
+                if constexpr (CODES) {
+                    codes::keep(a[turn % 2][i], now.words[i]);
+                    wgmma_keep(a[turn % 2][i]);
+                } else
+                    codes::decode(a[turn % 2][i], now.words[i / codes::PART_STEPS], now.head, first + i);
+            }
             if constexpr (SETS != 0) {
                 if (drains) {
                     wgmma_wait<0>();
                     add_group(sums[part_before], groups.set[SETS - 1], groups.scales[SETS - 1]);
                 }
-                if (begins) {
-                    groups.scales[set][0] = codes::scale(now.head, first / codes::GROUP_STEPS, 0);
-                    groups.scales[set][1] = codes::scale(now.head, first / codes::GROUP_STEPS, 1);
+                if constexpr (codes::SUM_SCALES) {
+                    if (begins)
+#pragma unroll
+                        for (int half = 0; half < 2; half++)
+                            groups.scales[set][half] = codes::scale(now.head, first / codes::GROUP_STEPS, half);
                 }
             }
             wgmma_begin();
 #pragma unroll
-            for (int i = 0; i < TURN; i++) {
-                const int step = strip * codes::STEPS + first + i;
-                const u64 x = wgmma_tile(stage + W_BYTES) + (u64)(step / 4 * P::TILE_M * BOX_K * 2 / 16 + step % 4 * 2);
+            for (int i = 0; i < TURN / STEP; i++) {
+                const int step = (strip * codes::STEPS + first) / STEP + i;
+                const u64 x = wgmma_tile(stage + W_BYTES) + (u64)(step / 4 * P::TILE_M * BOX_BYTES / 16 + step % 4 * 2);
                 if constexpr (SETS != 0)
-                    wgmma_rows<P::TILE_M>::run(groups.set[set], a[turn % 2][i], x, !begins || i > 0);
+                    multiply(groups.set[set], a[turn % 2][i], x, !begins || i > 0);
                 else
-                    wgmma_rows<P::TILE_M>::run(sums[part], a[turn % 2][i], x, 1);
+                    multiply(sums[part], a[turn % 2][i], x, 1);
             }
             wgmma_commit();
             wgmma_wait<1>(); /* the turn before has been multiplied: the registers of its operands are free */
@@ -281,7 +314,7 @@ template <class P> struct matmul_wgmma_body {
         for (int step = first_step; step < end_step; step++) {
             const u32 stage = base + *slot * STAGE_BYTES;
             barrier_wait(full + 8 * *slot, *parity);
-            multiply_strips(sums, groups, stage, last);
+            multiply_strips(sums, groups, stage, last, (step - first_step) % GROUP_STAGES == 0);
             last = empty + 8 * *slot;
             if (++*slot == P::STAGES) {
                 *slot = 0;
@@ -316,6 +349,26 @@ template <class P> struct matmul_wgmma_body {
         if constexpr (FRAGMENTS.factors)
 #pragma unroll
             for (int i = 0; i < P::TILE_M / 2; i++) sums[i] *= factors.value[i % 4 / 2];
+    }
+
+    /* x with codes: a warpgroup brings the scales of the tile's rows to shared memory at `to` while the tile is multiplied. */
+    static __device__ __forceinline__ void fetch_scales(u32 to, const float *x_scales, int first_row)
+    {
+        if constexpr (CODES)
+            for (int i = (int)threadIdx.x % 128; i < P::TILE_M; i += 128)
+                store_shared(to + (u32)i * 4, x_scales[min(first_row + i, P::ROWS - 1)]);
+    }
+
+    static __device__ __forceinline__ void multiply_columns(float (&sums)[P::TILE_M / 2], u32 scales)
+    {
+        if constexpr (CODES)
+#pragma unroll
+            for (int block = 0; block < BLOCKS; block++) {
+                u32 pair[2];
+                load_shared(pair, scales + (u32)(block * 32) + threadIdx.x % 4 * 8);
+#pragma unroll
+                for (int i = 0; i < 4; i++) sums[block * 4 + i] *= float_of_bits(pair[i % 2]);
+            }
     }
 
     /* The 4 sums of block `block`, staged transposed: rows of x, columns of out. */
@@ -442,11 +495,11 @@ template <class P> struct matmul_wgmma_body {
             barrier_arrive_at(empty, lane);
     }
 
-    /* `memory`: shared, laid out as matmul_wgmma_layout.cuh says, aligned to 1024. `bias`, `residual`: null without
-     * HAS_... Which sum a register holds: wgmma.cuh. */
+    /* `memory`: shared, laid out as matmul_wgmma_layout.cuh says, aligned to 1024. `bias`, `residual`, `x_scales`: null
+     * without HAS_... Which sum a register holds: wgmma.cuh. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const tensor_map &x_map,
                                                const weights_operand &weights, void *out, const void *bias,
-                                               const float *residual)
+                                               const float *residual, const float *x_scales)
     {
         const u32 base = shared_address(memory), full = base + BARRIERS, empty = full + 8 * P::STAGES;
         const int cluster = (int)blockIdx.x / CLUSTER, clusters = (int)gridDim.x / CLUSTER;
@@ -474,12 +527,13 @@ template <class P> struct matmul_wgmma_body {
 
         if (producer) {
             if constexpr (REALLOCATE) registers_decrease<P::WARPGROUPS == 2 ? 40 : 56>();
-            const bool leads = threadIdx.x == CONSUMERS; /* the others help to load coded weights */
-            if (CODED ? threadIdx.x < CONSUMERS + 32 : leads) {
+            const bool leads = threadIdx.x % 32 == 0; /* the others help to load coded weights */
+            const int warp = ((int)threadIdx.x - CONSUMERS) / 32;
+            if (warp < PRODUCERS && (CODED || leads)) {
                 const u64 policy = policy_evict_first();
                 const bool prefetches = P::PREFETCH && ROW_TILES == 1 && cluster < row_tiles * COLUMN_TILES;
                 const int ahead = prefetches ? min(P::STAGES, end_step - first_step) : 0;
-                for (int i = 0; i < ahead; i++) {
+                for (int i = warp; i < ahead; i += PRODUCERS) {
                     const u32 barrier = full + 8 * (u32)i;
                     const tile at = tile_at(cluster, 1, rank);
                     if (leads) barrier_expect(barrier, w_bytes(at));
@@ -488,22 +542,23 @@ template <class P> struct matmul_wgmma_body {
                 }
                 device_wait();
                 u32 slot = 0, parity = 1;
-                int loaded = 0;
+                int count = 0; /* of stages, of all warps */
                 for (int index = cluster; index < row_tiles * COLUMN_TILES; index += clusters) {
                     const tile at = tile_at(index, row_tiles, rank);
 #pragma unroll 1
-                    for (int step = first_step; step < end_step; step++) {
+                    for (int step = first_step; step < end_step; step++, count++) {
                         const u32 barrier = full + 8 * slot, to = base + slot * STAGE_BYTES;
-                        if (loaded < ahead) {
-                            if (leads) barrier_arrive_expect(barrier, X_BYTES);
-                            loaded++;
-                        } else {
-                            barrier_wait(empty + 8 * slot, parity);
-                            if (leads) barrier_arrive_expect(barrier, w_bytes(at) + X_BYTES);
-                            if (CODED) __syncwarp();
-                            load_w(to, weights, at, step, barrier, policy);
+                        if (PRODUCERS == 1 || count % PRODUCERS == warp) {
+                            if (count < ahead) {
+                                if (leads) barrier_arrive_expect(barrier, X_TILE_BYTES);
+                            } else {
+                                barrier_wait(empty + 8 * slot, parity);
+                                if (leads) barrier_arrive_expect(barrier, w_bytes(at) + X_TILE_BYTES);
+                                if (CODED) __syncwarp();
+                                load_w(to, weights, at, step, barrier, policy);
+                            }
+                            if (leads) load_x(to + W_BYTES, &x_map, at, step, barrier, rank);
                         }
-                        if (leads) load_x(to + W_BYTES, &x_map, at, step, barrier, rank);
                         if (++slot == P::STAGES) {
                             slot = 0;
                             parity ^= 1;
@@ -524,7 +579,8 @@ template <class P> struct matmul_wgmma_body {
             device_wait();
             const u32 warpgroup = threadIdx.x / 128;
             const u32 staging = base + STAGING + warpgroup * 2 * STAGED_BYTES;
-            const u32 w_tile = warpgroup * PARTS * 64 * BOX_K * 2;
+            const u32 scales = base + (u32)LAYOUT.scales + warpgroup * P::TILE_M * 4;
+            const u32 w_tile = warpgroup * PARTS * 64 * BOX_BYTES;
             u32 slot = 0, parity = 0;
             for (int index = cluster; index < row_tiles * COLUMN_TILES; index += clusters) {
                 const tile at = tile_at(index, row_tiles, rank);
@@ -542,9 +598,14 @@ template <class P> struct matmul_wgmma_body {
 #pragma unroll
                     for (int part = 0; part < PARTS; part++)
                         factors[part] = load_factors(weights, bias_row(at, (int)warpgroup, part));
+                    fetch_scales(scales, x_scales, at.row);
                     multiply_coded(sums, base, &slot, &parity, first_step, end_step);
+                    if constexpr (CODES) named_barrier(1 + (int)warpgroup, 128); /* the scales are there */
 #pragma unroll
-                    for (int part = 0; part < PARTS; part++) multiply_rows(sums[part], factors[part]);
+                    for (int part = 0; part < PARTS; part++) {
+                        multiply_rows(sums[part], factors[part]);
+                        multiply_columns(sums[part], scales);
+                    }
                 } else {
                     u32 last = 0;
 #pragma unroll 1
@@ -559,8 +620,8 @@ template <class P> struct matmul_wgmma_body {
 #pragma unroll
                             for (int part = 0; part < PARTS; part++)
                                 wgmma<P::TILE_M, P::DTYPE>::run(
-                                    sums[part], w + (u64)((box * P::TILE_N + part * 64) * BOX_K * 2 / 16 + within),
-                                    x + (u64)(box * P::TILE_M * BOX_K * 2 / 16 + within), step > first_step || k > 0);
+                                    sums[part], w + (u64)((box * P::TILE_N + part * 64) * BOX_BYTES / 16 + within),
+                                    x + (u64)(box * P::TILE_M * BOX_BYTES / 16 + within), step > first_step || k > 0);
                         }
                         wgmma_commit();
                         wgmma_wait<1>(); /* the step before has been multiplied: its stage is free */

@@ -7,19 +7,21 @@
 #include "kernels/matmul/fragment_layout.cuh"
 
 /* In this order: the ring of STAGES stages, each a tile of W, then of x (with SPLIT_K, the sums take its place
- * afterwards); two buffers of staged sums for each warpgroup; two arrays of STAGES mbarriers. */
+ * afterwards); two buffers of staged sums for each warpgroup; if x has codes, its TILE_M scales for each warpgroup; two arrays of
+ * STAGES mbarriers. */
 struct matmul_wgmma_layout {
     layout_size w_bytes, stage_bytes;
     layout_size staged_columns; /* of out, from 64 rows of W */
     layout_size staged_rows, staged_pitch, staged_bytes;
-    layout_size staging, barriers; /* offsets */
+    layout_size staging, scales, barriers; /* offsets */
     layout_size bytes;
 };
 
-LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size encoding, layout_size tile_n,
-                                                                layout_size tile_m, layout_size tile_k,
-                                                                layout_size warpgroups, layout_size stages,
-                                                                layout_size out_bytes, int is_gated)
+/* `x_bytes`: of an element of x, 1 or 2. */
+LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size encoding, layout_size x_bytes,
+                                                                layout_size tile_n, layout_size tile_m,
+                                                                layout_size tile_k, layout_size warpgroups,
+                                                                layout_size stages, layout_size out_bytes, int is_gated)
 {
     struct matmul_wgmma_layout l = {0};
     l.w_bytes = tile_n * tile_k * 2;
@@ -27,39 +29,45 @@ LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size enco
         l.w_bytes = tile_n / FRAGMENT_ROWS * (tile_k / FRAGMENT_STRIP_K) * fragment_lay_out(encoding).strip_bytes;
         l.w_bytes = layout_divide_up(l.w_bytes, 1024) * 1024;
     }
-    l.stage_bytes = l.w_bytes + tile_m * tile_k * 2;
+    l.stage_bytes = l.w_bytes + tile_m * tile_k * x_bytes;
     l.staged_columns = is_gated ? 32 : 64;
     l.staged_rows = layout_smaller(tile_m, out_bytes == 4 ? 16 : 32);
     l.staged_pitch = l.staged_columns * out_bytes + 16; /* 16: no two of 8 rows begin in the same banks */
     l.staged_bytes = l.staged_rows * l.staged_pitch;
     l.staging = stages * l.stage_bytes;
-    l.barriers = l.staging + warpgroups * 2 * l.staged_bytes;
+    l.scales = l.staging + warpgroups * 2 * l.staged_bytes;
+    l.barriers = l.scales + (x_bytes == 1 ? warpgroups * tile_m * 4 : 0);
     l.bytes = l.barriers + 2 * 8 * stages;
     return l;
 }
 
 /* Coded weights: sets of sums for groups with scales of their own, 2 if a group is scaled while the next is multiplied; 0: the
- * sums of the tile are computed directly. */
-LAYOUT_FUNCTION int matmul_wgmma_group_sets(layout_size encoding, layout_size tile_n, layout_size tile_m,
-                                            layout_size tile_k, layout_size warpgroups)
+ * sums of the tile are computed directly. If x has codes, 512 k of panels
+ * without groups are, unless the tile leaves no registers for that: then the tensor cores keep the sums. */
+LAYOUT_FUNCTION int matmul_wgmma_group_sets(layout_size encoding, layout_size x_bytes, layout_size tile_n,
+                                            layout_size tile_m, layout_size tile_k, layout_size warpgroups)
 {
     const struct fragment_layout layout = fragment_lay_out(encoding);
-    const layout_size parts = tile_n / (64 * warpgroups), groups = parts * tile_k / FRAGMENT_STRIP_K * layout.groups;
+    const layout_size parts = tile_n / (64 * warpgroups);
+    const layout_size groups = parts * tile_k / FRAGMENT_STRIP_K * layout.groups;
+    if (layout.code && !fragment_sum_scales(layout) && x_bytes == 1) return parts == 1 && tile_m <= 160;
     if (layout.code == 0 || !fragment_sum_scales(layout)) return 0;
     return groups > 1 && tile_m <= (parts == 1 ? 32 : 64) ? 2 : 1;
 }
 
 /* Registers in each thread of a consumer warpgroup for sums; coded: with those of groups, decoded codes of eight steps,
  * scales and zeros, and what MULTICAST needs beside them. */
-LAYOUT_FUNCTION layout_size matmul_wgmma_sums(layout_size encoding, layout_size tile_n, layout_size tile_m,
-                                              layout_size tile_k, layout_size warpgroups, layout_size multicast)
+LAYOUT_FUNCTION layout_size matmul_wgmma_sums(layout_size encoding, layout_size x_bytes, layout_size tile_n,
+                                              layout_size tile_m, layout_size tile_k, layout_size warpgroups,
+                                              layout_size multicast)
 {
     const layout_size parts = tile_n / (64 * warpgroups), sums = parts * tile_m / 2;
-    const layout_size sets = matmul_wgmma_group_sets(encoding, tile_n, tile_m, tile_k, warpgroups);
+    const layout_size sets = matmul_wgmma_group_sets(encoding, x_bytes, tile_n, tile_m, tile_k, warpgroups);
     const struct fragment_layout layout = fragment_lay_out(encoding);
     if (!fragment_is_coded(encoding)) return sums;
+    if (x_bytes == 1) return sums + sets * tile_m / 2 + 24 + (sets ? 24 : 0) + (multicast > 1 ? 16 : 0);
     return sums + sets * tile_m / 2 + 32 + (sets == 2 ? 16 + 8 * parts : 0) + (layout.zeros ? 8 : 0) +
-           (layout.scale == FRAGMENT_E5M3 ? 24 + 8 * parts : 0) + (layout.bits == 8 ? 16 + 8 * parts : 0) +
+           (layout.scale == FRAGMENT_E5M3 ? 24 + 8 * parts : 0) + (layout.bits == 8 ? 8 + 16 * parts : 0) +
            (tile_k == 256 ? 8 : 0) + (multicast > 1 ? 16 : 0);
 }
 

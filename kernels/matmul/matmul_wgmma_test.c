@@ -108,9 +108,9 @@ TEST(test_coded)
         {{.rows = 16, .n = 688, .k = 2048, .out_dtype = BF16, .activation = SILU},
          {{64, 16, 256, 1, 4, 3, 1, 0, 8, 1}}},
         {{.rows = 33, .n = 1000, .k = 2056, .out_dtype = F32, .bias = BF16}, {{128, 24, 128, 1, 3, 2, 1, 0, 2, 1}}},
-        {{.rows = 60, .n = 1000, .k = 2048, .out_dtype = BF16}, {{256, 64, 256, 2, 2, 2, 1, 0, 2, 1}}},
+        {{.rows = 60, .n = 1000, .k = 2048, .out_dtype = BF16}, {{256, 48, 256, 2, 2, 2, 1, 0, 2, 1}}},
         {{.rows = 64, .n = 700, .k = 1152, .out_dtype = F32, .residual = true}, {{128, 64, 128, 2, 3, 1, 2, 1, 1, 1}}},
-        {{.rows = 300, .n = 650, .k = 328, .out_dtype = F32, .residual = true}, {{192, 32, 128, 3, 3, 1, 1, 1, 4, 1}}},
+        {{.rows = 300, .n = 650, .k = 328, .out_dtype = F32, .residual = true}, {{192, 24, 128, 3, 3, 1, 1, 1, 4, 1}}},
         /* Five tiles of W for pairs of blocks: the last block has none; both kinds of sums. */
         {{.rows = 70, .n = 600, .k = 264, .out_dtype = F32}, {{128, 64, 128, 2, 3, 1, 2, 1, 1, 1}}},
         {{.rows = 70, .n = 600, .k = 264, .out_dtype = F32}, {{128, 64, 128, 2, 3, 1, 2, 0, 1, 1}}},
@@ -134,6 +134,44 @@ TEST(test_coded_candidates)
                                              i % 2 ? ENCODING_INT4_G128 : ENCODING_E4M3_CHANNEL);
     matmul_device_check_coded_candidates(&device_matmul_wgmma, &h200, &problems[1], ENCODING_INT4_G32_ZEROS);
     matmul_device_check_coded_candidates(&device_matmul_wgmma, &h200, &problems[3], ENCODING_MXFP8);
+}
+
+TEST(test_codes_of_both)
+{
+    static const struct matmul_device_case cases[] = {
+        {{.rows = 1, .n = 8, .k = 16, .out_dtype = BF16, .codes = true}, {{64, 8, 128, 1, 2, 1, 1, 0, 1, 0}}},
+        {{.rows = 9, .n = 4104, .k = 1136, .out_dtype = BF16, .valid = 7, .codes = true},
+         {{128, 16, 128, 2, 3, 1, 1, 0, 8, 1}}},
+        {{.rows = 33, .n = 1000, .k = 2064, .out_dtype = F32, .bias = BF16, .codes = true},
+         {{128, 24, 128, 1, 3, 2, 1, 0, 2, 1}}},
+        {{.rows = 60, .n = 1000, .k = 2048, .out_dtype = BF16, .codes = true}, {{256, 64, 256, 2, 2, 2, 1, 0, 2, 1}}},
+        {{.rows = 64, .n = 700, .k = 1152, .out_dtype = F32, .residual = true, .codes = true},
+         {{64, 64, 128, 1, 5, 4, 1, 0, 1, 1}}},
+        {{.rows = 300, .n = 650, .k = 336, .out_dtype = F32, .residual = true, .codes = true},
+         {{192, 64, 128, 3, 3, 1, 1, 1, 4, 1}}},
+        {{.rows = 700, .n = 1600, .k = 4096, .out_dtype = BF16, .codes = true}, {{128, 128, 128, 2, 4, 1, 2, 1, 4, 1}}},
+        {{.rows = 501, .n = 1600, .k = 1024, .out_dtype = BF16, .activation = SILU, .codes = true},
+         {{256, 96, 128, 2, 4, 1, 1, 1, 4, 1}}},
+        {{.rows = 257, .n = 336, .k = 528, .out_dtype = BF16, .activation = SILU, .bias = F32, .codes = true},
+         {{128, 160, 128, 2, 3, 1, 1, 1, 2, 1}}},
+    };
+    TEST_NEEDS_DEVICE();
+    /* Every other case with an encoding: twice, from the first and from the second on. */
+    matmul_device_check_coded(&device_matmul_wgmma, cases, sizeof cases / sizeof cases[0]);
+    matmul_device_check_coded(&device_matmul_wgmma, cases + 1, sizeof cases / sizeof cases[0] - 1);
+}
+
+TEST(test_candidates_of_codes)
+{
+    static const struct matmul_device_problem problems[] = {
+        {.rows = 64, .n = 6144, .k = 4096, .out_dtype = BF16, .codes = true},
+        {.rows = 32, .n = 2064, .k = 2048, .out_dtype = BF16, .activation = SILU, .codes = true},
+        {.rows = 500, .n = 3080, .k = 1040, .out_dtype = F32, .residual = true, .codes = true},
+        {.rows = 2048, .n = 4096, .k = 4096, .out_dtype = BF16, .codes = true},
+    };
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
+        matmul_device_check_coded_candidates(&device_matmul_wgmma, &h200, &problems[i],
+                                             i % 2 ? ENCODING_E4M3_BLOCK128 : ENCODING_E4M3_CHANNEL);
 }
 
 TEST(test_candidates)

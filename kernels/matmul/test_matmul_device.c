@@ -3,7 +3,9 @@
 
 #include <math.h>
 
+#include "formats/encoding/encoding.h"
 #include "kernels/matmul/test_coded.h"
+#include "kernels/quantise/quantise.h"
 
 const struct device_facts matmul_test_h200 = {
     .capability = 90,
@@ -38,15 +40,32 @@ void matmul_device_problem_params(const struct matmul_device_problem *problem, i
     params[MATMUL_NORM_DTYPE] = problem->norm ? problem->norm : F32;
     params[MATMUL_EPS_BITS] = problem->norm ? test_float_bits(1e-5f) : 0;
     params[MATMUL_INPUT_DTYPE] = problem->norm ? F32 : (enum dtype)matmul_device_element(params);
+    if (problem->codes) params[MATMUL_INPUT_DTYPE] = DTYPE_F8_E4M3;
+    params[MATMUL_HAS_X_SCALES] = problem->codes;
     params[MATMUL_SCALE_BITS] = test_float_bits(problem->scale);
     test_complete_params(&op_matmul, params);
+}
+
+/* Element k of a row of x. */
+static double x_element(const struct test_launch *launch, int64_t row, int64_t k)
+{
+    const int64_t *params = launch->params, k_count = params[MATMUL_K];
+    if (!params[MATMUL_HAS_X_SCALES])
+        return (double)op_element(launch->host[MATMUL_X], row * k_count + k, (enum dtype)matmul_device_element(params));
+    int place = 0;
+    while (quantise_element(place) != k % QUANTISE_GROUP) place++;
+    const uint8_t code =
+        ((const uint8_t *)launch->host[MATMUL_X])[row * k_count + k / QUANTISE_GROUP * QUANTISE_GROUP + place];
+    return (double)e4m3_to_float(code) * (double)((const float *)launch->host[MATMUL_X_SCALES])[row];
 }
 
 /* A sum, and a bound of the device's error.
  *
  * The tensor cores add 16 products at a time to a float32 sum and may cut off instead of round: at most 2^-22 of the
  * largest partial sum at each of k / 16 additions. Products of random signs add up to a partial sum below 6 sigma,
- * sigma^2 = sum of squares; 16 more additions for the parts of a split. */
+ * sigma^2 = sum of squares; 16 more additions for the parts of a split.
+ *
+ * Codes: sums lose at most 2^-13 of the largest product or partial sum at each of k / 32 additions. */
 struct bounded {
     double value, error;
 };
@@ -55,12 +74,11 @@ static struct bounded dot(const struct test_launch *launch, int64_t row, int64_t
 {
     const int64_t *params = launch->params, k_count = params[MATMUL_K];
     const enum dtype dtype = (enum dtype)matmul_device_element(params);
-    const uint16_t *x = (const uint16_t *)launch->host[MATMUL_X] + row * k_count;
     const uint16_t *w = (const uint16_t *)launch->host[MATMUL_W] + (coded_values ? 0 : n * k_count);
     double sum = 0, squares = 0;
     for (int64_t k = 0; k < k_count; k++) {
         const double weight = coded_values ? (double)coded_values[n * k_count + k] : (double)op_element(w, k, dtype);
-        const double product = (double)op_element(x, k, dtype) * weight;
+        const double product = x_element(launch, row, k) * weight;
         sum += product;
         squares += product * product;
     }
@@ -68,7 +86,9 @@ static struct bounded dot(const struct test_launch *launch, int64_t row, int64_t
     if (launch->host[MATMUL_BIAS])
         bias = op_element(launch->host[MATMUL_BIAS], n, (enum dtype)params[MATMUL_BIAS_DTYPE]);
     const double largest = 6 * sqrt(squares) + fabs(bias);
-    return (struct bounded){sum + bias, ((double)k_count / 16 + 16) * 0x1p-22 * largest};
+    double error = ((double)k_count / 16 + 16) * 0x1p-22 * largest;
+    if (params[MATMUL_HAS_X_SCALES]) error += (double)k_count / 32 * 0x1p-13 * 6 * sqrt(squares);
+    return (struct bounded){sum + bias, error};
 }
 
 /* Element (row, column) of out, and a bound of the error: of the sum, of the activation (at most 1.2 times the gate's error, and
@@ -122,6 +142,18 @@ float *matmul_device_fill_coded(struct test_launch *launch, struct test_random *
     return values;
 }
 
+/* Codes of e4m3 and scales with which x is up to 1. */
+static void fill_codes(struct test_launch *launch, struct test_random *random)
+{
+    const size_t count = (size_t)(launch->params[MATMUL_K] * launch->valid);
+    uint8_t *codes = launch->host[MATMUL_X];
+    for (size_t i = 0; i < count; i++) {
+        codes[i] = (uint8_t)test_random_range(random, 0, 255);
+        if ((codes[i] & 0x7f) == 0x7f) codes[i] = 0;
+    }
+    test_fill(random, launch->host[MATMUL_X_SCALES], (size_t)launch->valid, DTYPE_F32, 0.5f / 448, 1.0f / 448);
+}
+
 static void open_operands(struct test_launch *launch, const int64_t *params, int valid)
 {
     coded_values = NULL;
@@ -129,7 +161,11 @@ static void open_operands(struct test_launch *launch, const int64_t *params, int
     const int64_t rows = params[MATMUL_ROWS];
     test_launch_open_operands(launch, &op_matmul, params, valid < 0 ? 0 : valid == 0 || valid > rows ? rows : valid);
     for (int i = MATMUL_X; i < MATMUL_WORKSPACE; i++) {
-        if (!launch->host[i] || i == MATMUL_OUT) continue;
+        if (!launch->host[i] || i == MATMUL_OUT || i == MATMUL_X_SCALES) continue;
+        if (i == MATMUL_X && params[MATMUL_HAS_X_SCALES]) {
+            fill_codes(launch, &random);
+            continue;
+        }
         if (i == MATMUL_W && matmul_is_coded(params)) {
             coded_values = matmul_device_fill_coded(launch, &random);
             continue;
@@ -225,6 +261,7 @@ void matmul_device_check_coded(const struct device_kernel *kernel, const struct 
             for (size_t i = e % 2; i < count; i += 2) {
                 struct matmul_device_problem problem = cases[i].problem;
                 int64_t params[PLAN_MAX_PARAMS];
+                if (problem.codes && encoding_find(encoding)->code != CODE_E4M3) continue;
                 problem.dtype = (enum dtype)encoding;
                 fill_params(kernel, &problem, &cases[i].tunables, params);
                 if (check)

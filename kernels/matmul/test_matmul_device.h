@@ -22,6 +22,7 @@ struct matmul_device_problem {
     enum activation activation; /* NONE: not gated */
     enum dtype bias, norm;      /* DTYPE_NONE: without */
     bool residual;              /* in place: out is the residual's memory */
+    bool codes;                 /* x of e4m3 with scales */
     float scale;                /* 0: 1 */
     int valid;                  /* rows; 0: all, -1: none */
 };

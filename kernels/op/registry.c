@@ -9,6 +9,7 @@
 #include "kernels/attention_cudnn_inputs/attention_cudnn_inputs.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_attention/rope_attention.h"
@@ -34,6 +35,7 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_ALL_REDUCE_FINISH] = &op_all_reduce_finish,
     [OP_ALL_GATHER_PLACE] = &op_all_gather_place,
     [OP_ATTENTION_CUDNN_INPUTS] = &op_attention_cudnn_inputs,
+    [OP_QUANTISE] = &op_quantise,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

@@ -22,6 +22,7 @@ enum { OP_NONE = 255 };
 enum op_param_type {
     PARAM_INTEGER,  /* least to most */
     PARAM_DTYPE,    /* enum dtype: F32, F16 or BF16 */
+    PARAM_CODES,    /* the same, or F8_E4M3: codes in the order of quantise.h, with a scale for each row */
     PARAM_ENCODING, /* enum encoding_id: plain ones, on the CPU all; the op says which it has code for */
     PARAM_FLOAT,    /* bits of a float32, least to most: rising bits are rising floats from 0 on */
 };
@@ -61,6 +62,12 @@ struct op_param {
     int64_t least, most;
     int64_t fallback; /* the value where nothing gives one */
 };
+
+/* Its value is a type of elements or an encoding. */
+static inline bool op_param_is_type(const struct op_param *param)
+{
+    return param->type == PARAM_DTYPE || param->type == PARAM_CODES || param->type == PARAM_ENCODING;
+}
 
 static inline int64_t op_param_absent(const struct op_param *param)
 {

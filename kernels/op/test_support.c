@@ -142,8 +142,7 @@ void test_complete_params(const struct op_descriptor *op, int64_t *params)
 {
     for (int i = 0; i < op->param_count; i++) {
         const struct op_param *param = &op->params[i];
-        const bool zero_is_legal =
-            param->type != PARAM_DTYPE && param->type != PARAM_ENCODING && param->least <= 0 && param->most >= 0;
+        const bool zero_is_legal = !op_param_is_type(param) && param->least <= 0 && param->most >= 0;
         if (params[i] == 0 && !zero_is_legal) params[i] = param->fallback;
     }
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rms_norm: one thread block per row (contract: rms_norm.h). A thread's share of the row stays in registers
- * between the sum of squares and the scaling, unless the row is too long for that; then it is read again. */
+ * between the sum of squares and the scaling, unless the row is too long for that; then it is read again. Rows that become
+ * codes stay. */
 #ifndef KERNELS_RMS_NORM_RMS_NORM_CUH
 #define KERNELS_RMS_NORM_RMS_NORM_CUH
 
+#include "kernels/cuda/include/codes.cuh"
 #include "kernels/cuda/include/element.cuh"
 #include "kernels/cuda/include/reduce.cuh"
 
@@ -13,6 +15,37 @@ template <class P> struct rms_norm_body {
     static constexpr int STEPS = (P::HIDDEN + STRIDE - 1) / STRIDE;
     static constexpr bool KEEP = STEPS * VECTOR <= 32; /* registers for the row: half of what 1024 threads may have */
     static constexpr int KEPT = KEEP ? STEPS : 1;
+
+    static constexpr bool CODES = P::OUT_DTYPE == DTYPE_F8_E4M3;
+    static_assert(!CODES || (KEEP && VECTOR == 4), "launch checks");
+
+    /* Codes of this thread's numbers, in the order of quantise.h: of 16 elements, four threads have four each, and two of them
+     * exchange the pairs that stand side by side. By all threads. */
+    static __device__ __forceinline__ void store_codes(u8 *out, float *scales, const float (&value)[KEPT][VECTOR],
+                                                       int first)
+    {
+        float largest = 0;
+#pragma unroll
+        for (int s = 0; s < KEPT; s++)
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++)
+                if (first + s * STRIDE < P::HIDDEN) largest = max_or_nan(largest, fabsf(value[s][i]));
+        const float scale = codes_scale<CODES_E4M3>(block_largest<P::THREADS>(largest));
+        const bool upper = threadIdx.x & 2;
+        if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+#pragma unroll
+        for (int s = 0; s < KEPT; s++) {
+            u32 pairs[VECTOR / 2];
+#pragma unroll
+            for (int i = 0; i < VECTOR; i += 2)
+                pairs[i / 2] =
+                    codes_e4m3_pair(codes_quotient(value[s][i], scale), codes_quotient(value[s][i + 1], scale));
+            const u32 theirs = __shfl_xor_sync(0xffffffffu, pairs[upper ? 0 : 1], 2);
+            const u32 word = upper ? theirs | pairs[1] << 16 : pairs[0] | theirs << 16;
+            const int group = (first + s * STRIDE) / 16 * 16, place = (int)threadIdx.x % 2 * 2 + upper;
+            if (first + s * STRIDE < P::HIDDEN) *(u32 *)(out + (i64)blockIdx.x * P::HIDDEN + group + place * 4) = word;
+        }
+    }
 
     template <int ELEMENT>
     static __device__ __forceinline__ void load_vector(const void *from, i64 index, float (&value)[VECTOR])
@@ -32,9 +65,9 @@ template <class P> struct rms_norm_body {
             store_element<ELEMENT>(out, index, value[0]);
     }
 
-    /* `add_to` and `copy`: null where the op has none. */
+    /* `add_to`, `copy` and `scales`: null where the op has none. */
     static __device__ __forceinline__ void run(const int *counts, const float *x, const void *weight, void *out,
-                                               const float *add_to, void *copy)
+                                               const float *add_to, void *copy, float *scales)
     {
         device_trigger();
         const int first = threadIdx.x * VECTOR;
@@ -82,10 +115,11 @@ template <class P> struct rms_norm_body {
                     value[s][i] = value[s][i] * factor * scale[s][i];
                     if constexpr (P::HAS_ADD_TO) value[s][i] += base[s][i];
                 }
-                store_vector<P::OUT_DTYPE>(out, row + column, value[s]);
+                if constexpr (!CODES) store_vector<P::OUT_DTYPE>(out, row + column, value[s]);
                 if constexpr (P::HAS_COPY) store_vector<P::COPY_DTYPE>(copy, row + column, value[s]);
             }
         }
+        if constexpr (CODES) store_codes((u8 *)out, scales, value, first);
     }
 };
 

@@ -7,7 +7,8 @@
  *
  * GPUs: rounded once to OUT_DTYPE: relative error 1e-6 before that rounding. The order of the sum depends on HIDDEN and
  * THREADS alone, so a row's result does not depend on the other rows. Operands begin at multiples of 16 bytes; `out` may
- * be `x` or `add_to` when OUT_DTYPE is F32. */
+ * be `x` or `add_to` when OUT_DTYPE is F32. With OUT_DTYPE F8_E4M3 out and scales are what quantise (quantise.h) makes of the
+ * rows in float32. */
 #ifndef KERNELS_RMS_NORM_RMS_NORM_H
 #define KERNELS_RMS_NORM_RMS_NORM_H
 
@@ -22,6 +23,7 @@ enum rms_norm_operand {
     RMS_NORM_SUM,      /* HAS_RESIDUAL: f32[rows, HIDDEN]; may be X or RESIDUAL, not OUT */
     RMS_NORM_ADD_TO,   /* HAS_ADD_TO: f32[rows, HIDDEN]; may be OUT if that is F32 */
     RMS_NORM_COPY,     /* HAS_COPY: COPY_DTYPE[rows, HIDDEN] */
+    RMS_NORM_SCALES,   /* HAS_SCALES: f32[rows] */
     RMS_NORM_OPERANDS
 };
 enum rms_norm_param {
@@ -35,6 +37,7 @@ enum rms_norm_param {
     RMS_NORM_HAS_ADD_TO,   /* CUDA, as the next two */
     RMS_NORM_HAS_COPY,
     RMS_NORM_COPY_DTYPE,
+    RMS_NORM_HAS_SCALES, /* with OUT_DTYPE F8_E4M3, and only then; not with HAS_ADD_TO */
     RMS_NORM_PARAMS
 };
 

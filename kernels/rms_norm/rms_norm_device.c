@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/kernel.h"
 
-enum { MAX_HIDDEN = 1 << 24, WARP = 32, MAX_THREADS = 1024 };
+enum { MAX_HIDDEN = 1 << 24, WARP = 32, MAX_THREADS = 1024, MOST_KEPT = 32 /* elements, by a thread */ };
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {
@@ -15,6 +15,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (hidden > MAX_HIDDEN) return "parameter hidden is above 2^24";
     if (params[RMS_NORM_HAS_RESIDUAL]) return "parameter has_residual is not 0";
     if (threads < WARP || threads > MAX_THREADS || threads % WARP) return "THREADS is not a multiple of 32 in 32..1024";
+    if (params[RMS_NORM_HAS_SCALES] && hidden > MOST_KEPT * threads)
+        return "parameter hidden is above 32 * THREADS, and the row becomes codes";
     *geometry = (struct device_geometry){{(uint32_t)rows, 1, 1}, {(uint32_t)threads, 1, 1}, {1, 1, 1}, 0};
     return NULL;
 }

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
+#include <math.h>
+
+#include "formats/encoding/encoding.h"
 #include "kernels/cuda/test_launch.h"
+#include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 static const float eps = 1e-5f;
@@ -12,9 +16,9 @@ static void check_all(int64_t rows, int64_t valid, int64_t hidden, enum dtype dt
                       int64_t threads, enum dtype copy_dtype)
 {
     const bool adds = copy_dtype != DTYPE_NONE;
-    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {rows,      1, hidden, dtype, test_float_bits(eps),
-                                                    out_dtype, 0, adds,   adds,  adds ? copy_dtype : DTYPE_BF16,
-                                                    threads};
+    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {rows,      1,      hidden, dtype, test_float_bits(eps),
+                                                    out_dtype, 0,      adds,   adds,  adds ? copy_dtype : DTYPE_BF16,
+                                                    0,         threads};
     struct test_random random = {(uint64_t)(rows * 3 + hidden)};
     struct test_launch launch;
     test_launch_open(&launch, &device_rms_norm, params, valid);
@@ -66,14 +70,70 @@ TEST(adds_and_copies)
     check_all(5, 4, 2880, DTYPE_BF16, DTYPE_F32, 96, DTYPE_F32);
 }
 
+/* A row becomes what quantise makes of it, whose largest number has the largest code; the last bits of its numbers may differ from the
+ * reference's, and so may a code by one. */
+static void check_codes(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, int64_t threads)
+{
+    const int64_t params[RMS_NORM_DEVICE_PARAMS] =
+        {rows, 1, hidden, dtype, test_float_bits(eps), DTYPE_F8_E4M3, 0, 0, 0, DTYPE_BF16, 1, threads};
+    struct test_random random = {(uint64_t)(rows * 3 + hidden)};
+    struct test_launch launch;
+    test_launch_open(&launch, &device_rms_norm, params, valid);
+    test_launch_fill(&launch, RMS_NORM_X, &random, -3, 3);
+    test_launch_fill(&launch, RMS_NORM_WEIGHT, &random, 0.2f, 2);
+    float *x = launch.host[RMS_NORM_X];
+    if (valid > 2) memset(x + hidden, 0, (size_t)hidden * sizeof *x), x[2 * hidden + hidden / 2] = NAN;
+    test_launch_run_twice(&launch);
+    struct op_call call = test_launch_call(&launch);
+    float *expected = call.operands[RMS_NORM_OUT] =
+        test_take(&launch.memory, (size_t)(rows * hidden) * sizeof *expected);
+    rms_norm_reference(&call);
+    const uint8_t *codes = launch.found[RMS_NORM_OUT];
+    const float *scales = launch.found[RMS_NORM_SCALES];
+    for (int64_t r = 0; r < valid; r++) {
+        float largest = 0;
+        const bool is_nan = valid > 2 && r == 2, is_zero = valid > 2 && r == 1;
+        int most = 0;
+        for (int64_t k = 0; k < hidden; k++) largest = fmaxf(largest, fabsf(expected[r * hidden + k]));
+        if (is_nan ? !isnan(scales[r]) : !(fabsf(scales[r] - largest / 448) <= 1e-6f * largest / 448))
+            fail_msg("scale of row %lld: expected %g, found %g", (long long)r, (double)(largest / 448),
+                     (double)scales[r]);
+        for (int64_t k = 0; k < hidden; k++) {
+            const int code = codes[r * hidden + k];
+            const int64_t from = k / QUANTISE_GROUP * QUANTISE_GROUP + quantise_element((int)(k % QUANTISE_GROUP));
+            if ((code & 0x7f) > most) most = code & 0x7f;
+            if (is_nan || is_zero ? code != 0
+                                  : !(fabsf(e4m3_to_float((uint8_t)code) * scales[r] - expected[r * hidden + from]) <=
+                                      0x1.01p-4f * fabsf(expected[r * hidden + from]) + 0x1.01p-10f * scales[r]))
+                fail_msg("row %lld, element %lld: code %d, scale %g, expected %g", (long long)r, (long long)from, code,
+                         (double)scales[r], (double)expected[r * hidden + from]);
+        }
+        if (!is_nan && !is_zero) assert_int_equal(most, 0x7e);
+    }
+    test_launch_close(&launch);
+}
+
+TEST(makes_codes)
+{
+    TEST_NEEDS_DEVICE();
+    check_codes(1, 1, 16, DTYPE_F32, 32);
+    check_codes(9, 7, 2048, DTYPE_BF16, 256);
+    check_codes(5, 5, 4096, DTYPE_F16, 1024);
+    check_codes(300, 300, 4096, DTYPE_BF16, 128);
+    check_codes(4, 4, 2880, DTYPE_BF16, 96);
+    check_codes(3, 3, 16384, DTYPE_BF16, 512);
+}
+
 TEST(hostile_params_are_refused)
 {
-    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {4, 0, 64,         DTYPE_BF16, test_float_bits(eps), DTYPE_BF16, 0,
-                                                    0, 0, DTYPE_BF16, 256};
+    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {4,          0,  64, DTYPE_BF16, test_float_bits(eps),
+                                                    DTYPE_BF16, 0,  0,  0,          DTYPE_BF16,
+                                                    0,          256};
     test_hostile_launches(&device_rms_norm, params);
     test_launch_refuses(&device_rms_norm, params,
                         TEST_CHANGES({RMS_NORM_HIDDEN, 0}, {RMS_NORM_DEVICE_THREADS, 48},
-                                     {RMS_NORM_DEVICE_THREADS, 1056}, {RMS_NORM_OUT_DTYPE, DTYPE_U8}));
+                                     {RMS_NORM_DEVICE_THREADS, 1056}, {RMS_NORM_OUT_DTYPE, DTYPE_U8},
+                                     {RMS_NORM_OUT_DTYPE, DTYPE_F8_E4M3}, {RMS_NORM_HAS_SCALES, 1}));
     const struct device_facts facts = test_facts(90);
     int64_t candidates[8][PLAN_MAX_PARAMS];
     assert_in_range(device_rms_norm.candidates(params, &facts, candidates, 8), 1, 8);

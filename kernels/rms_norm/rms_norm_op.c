@@ -3,27 +3,36 @@
 
 #include "kernels/cpu/vector_portable.h"
 #include "kernels/op/op.h"
+#include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm_vector.h"
 
 void rms_norm_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     (void)context;
+    *bytes = 0;
     uint64_t rows = (uint64_t)params[RMS_NORM_ROWS], width = (uint64_t)params[RMS_NORM_HIDDEN];
     uint64_t element_bytes = sizeof(float) + dtype_bytes((enum dtype)params[RMS_NORM_OUT_DTYPE]);
     if (params[RMS_NORM_HAS_RESIDUAL]) element_bytes += 2 * sizeof(float);
     if (params[RMS_NORM_HAS_ADD_TO]) element_bytes += sizeof(float);
     if (params[RMS_NORM_HAS_COPY]) element_bytes += dtype_bytes((enum dtype)params[RMS_NORM_COPY_DTYPE]);
-    *bytes = rows * width * element_bytes + width * dtype_bytes((enum dtype)params[RMS_NORM_WEIGHT_DTYPE]);
+    if (params[RMS_NORM_HAS_SCALES]) *bytes = rows * sizeof(float);
+    *bytes += rows * width * element_bytes + width * dtype_bytes((enum dtype)params[RMS_NORM_WEIGHT_DTYPE]);
     *flops = (params[RMS_NORM_HAS_RESIDUAL] || params[RMS_NORM_HAS_ADD_TO] ? 5u : 4u) * rows * width;
 }
 
 static const char *illegal(const int64_t *params)
 {
-    return params[RMS_NORM_HAS_RESIDUAL] && params[RMS_NORM_HAS_ADD_TO] ? "both residual and add_to" : NULL;
+    if (params[RMS_NORM_HAS_RESIDUAL] && params[RMS_NORM_HAS_ADD_TO]) return "both residual and add_to";
+    if (!params[RMS_NORM_HAS_SCALES])
+        return params[RMS_NORM_OUT_DTYPE] == DTYPE_F8_E4M3 ? "codes without scales" : NULL;
+    if (params[RMS_NORM_OUT_DTYPE] != DTYPE_F8_E4M3) return "scales without codes";
+    if (params[RMS_NORM_HAS_ADD_TO] || params[RMS_NORM_HAS_RESIDUAL]) return "scales with add_to or residual";
+    return params[RMS_NORM_HIDDEN] % QUANTISE_GROUP ? "codes of rows that are no multiple of 16" : NULL;
 }
 
 static const char *cpu_illegal(const int64_t *params)
 {
+    if (params[RMS_NORM_HAS_SCALES]) return "CPU code has no scales";
     return params[RMS_NORM_HAS_ADD_TO] || params[RMS_NORM_HAS_COPY] ? "CPU code has neither add_to nor copy" : NULL;
 }
 
@@ -32,7 +41,7 @@ static const struct op_param param_schema[RMS_NORM_PARAMS] = {
     [RMS_NORM_HIDDEN] = {"hidden", 3, PARAM_INTEGER, PARAM_OF_WIDTH, RMS_NORM_X, .least = 1, .most = OP_MAX_WIDTH},
     [RMS_NORM_WEIGHT_DTYPE] = {"weight_dtype", 4, PARAM_DTYPE, PARAM_OF_DTYPE, RMS_NORM_WEIGHT},
     [RMS_NORM_EPS_BITS] = {"eps_bits", 5, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
-    [RMS_NORM_OUT_DTYPE] = {"out_dtype", 6, PARAM_DTYPE, PARAM_OF_DTYPE, RMS_NORM_OUT, .fallback = DTYPE_F32},
+    [RMS_NORM_OUT_DTYPE] = {"out_dtype", 6, PARAM_CODES, PARAM_OF_DTYPE, RMS_NORM_OUT, .fallback = DTYPE_F32},
     [RMS_NORM_HAS_RESIDUAL] = {"has_residual", 7, PARAM_INTEGER, PARAM_OF_PRESENT, RMS_NORM_RESIDUAL, .most = 1},
     [RMS_NORM_HAS_ADD_TO] = {"has_add_to", OP_LATER_PARAM_ID, PARAM_INTEGER, PARAM_OF_PRESENT, RMS_NORM_ADD_TO,
                              .most = 1},
@@ -40,6 +49,8 @@ static const struct op_param param_schema[RMS_NORM_PARAMS] = {
                            .most = 1},
     [RMS_NORM_COPY_DTYPE] = {"copy_dtype", OP_LATER_PARAM_ID + 2, PARAM_DTYPE, PARAM_OF_DTYPE, RMS_NORM_COPY,
                              .fallback = DTYPE_BF16},
+    [RMS_NORM_HAS_SCALES] = {"has_scales", OP_LATER_PARAM_ID + 3, PARAM_INTEGER, PARAM_OF_PRESENT, RMS_NORM_SCALES,
+                             .most = 1},
 };
 static const struct op_operand operand_schema[RMS_NORM_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -56,6 +67,8 @@ static const struct op_operand operand_schema[RMS_NORM_OPERANDS] = {
                          .rows = RMS_NORM_ROWS, .columns = RMS_NORM_HIDDEN},
     [RMS_NORM_COPY] = {"copy", ROLE_OUTPUT, .present = RMS_NORM_HAS_COPY, .dtype = RMS_NORM_COPY_DTYPE,
                        .rows = RMS_NORM_ROWS, .columns = RMS_NORM_HIDDEN},
+    [RMS_NORM_SCALES] = {"scales", ROLE_OUTPUT, .present = RMS_NORM_HAS_SCALES, .fixed = DTYPE_F32,
+                         .rows = RMS_NORM_ROWS, .columns = OP_NONE},
 };
 
 const struct op_descriptor op_rms_norm = {

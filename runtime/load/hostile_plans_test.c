@@ -48,7 +48,7 @@ static int64_t first_guess(const struct op_param *param, bool has_all)
     const struct plan_geometry *geometry = &fixture.file.manifest.geometry;
     const bool cpu = fixture.file.manifest.target == TARGET_CPU;
     uint64_t value;
-    if (param->type == PARAM_DTYPE || param->type == PARAM_ENCODING) return cpu ? DTYPE_F32 : DTYPE_BF16;
+    if (op_param_is_type(param)) return cpu ? DTYPE_F32 : DTYPE_BF16;
     if (param->type == PARAM_FLOAT) return clamp(param, (int64_t)float_to_bits(1));
     switch (param->source) {
     case PARAM_OF_ENGINE: memcpy(&value, (const uint8_t *)geometry + param->field, sizeof value); return (int64_t)value;
@@ -225,7 +225,7 @@ static void damage_param(uint32_t launch, const struct op_param *schema)
     static const int64_t no_types[] = {-1, DTYPE_NONE, DTYPE_I32, DTYPE_COUNT, INT64_MAX};
     const int64_t kept = param->value;
     const int64_t beyond[] = {schema->least - 1, schema->most + 1, INT64_MIN, INT64_MAX};
-    const bool type = schema->type == PARAM_DTYPE || schema->type == PARAM_ENCODING;
+    const bool type = op_param_is_type(schema);
     for (size_t i = 0; i < (type ? sizeof no_types / sizeof *no_types : sizeof beyond / sizeof *beyond); i++) {
         param->value = type ? no_types[i] : beyond[i];
         refused(launch, schema->name, "parameter", NULL);

@@ -29,7 +29,7 @@ C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "for
              "formats/encoding/dtype.c"]
 # All else in a case is a parameter of its kernel.
 MACROS = ["KERNEL", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLOTS", "POSITIONS", "IN_PLACE", "COPIES_LATE"]
-F32, F16, BF16 = 1, 2, 3
+F32, F16, BF16, E4M3 = 1, 2, 3, 4
 CODED_KV = [16, 24]  # enum encoding_id of pages with codes that the kernels take: 16 (int8_channel), 24 (e4m3_channel)
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
 SECONDS = 120
@@ -197,7 +197,7 @@ def chunks():
 
 ENCODINGS = list(range(16, 23)) + list(range(24, 32))  # enum encoding_id: those with fragments
 MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_DTYPE": F32, "SCALE_BITS": 0x3F800000, "BIAS_DTYPE": F32,
-          "NORM_DTYPE": F32, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
+          "NORM_DTYPE": F32, "INPUT_DTYPE": BF16, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
 
 
 def gemv(**changes):
@@ -236,6 +236,16 @@ def wgmmas():
                     HAS_RESIDUAL=i % 3 // 2, PERSISTENT=1)
     yield wgmma(DTYPE=19, ROWS=20, N=96, K=264, EPILOGUE=1, HAS_BIAS=1)
     yield wgmma(DTYPE=27, ROWS=20, N=96, K=264, EPILOGUE=1)
+
+
+def codes_of_both():
+    """x and W of e4m3: every encoding of it, tails, 1 and 2 sets of sums, parts, strips of a stage."""
+    for i, encoding in enumerate((24, 25, 31)):
+        case = {"DTYPE": encoding, "INPUT_DTYPE": E4M3}
+        yield wgmma(**case, ROWS=70, VALID=67, N=72, K=272, TILE_M=64, HAS_BIAS=1)
+        yield wgmma(**case, ROWS=9, N=264, K=512, TILE_M=16, TILE_N=256, WARPGROUPS=2, TILE_K=256, HAS_RESIDUAL=1)
+        yield wgmma(**case, ROWS=40, N=96, K=400, TILE_M=32, TILE_N=128, EPILOGUE=1, STAGES=2 + i)
+        yield wgmma(**case, ROWS=130, VALID=129, N=130, K=144, TILE_M=96, TILE_N=128, WARPGROUPS=2, ROW_GROUP=1)
 
 
 def mmas():
@@ -366,9 +376,12 @@ class Emulation(unittest.TestCase):
     def test_coded_wgmma(self):
         self.check(wgmmas())
 
+    def test_wgmma_of_codes(self):
+        self.check(codes_of_both())
+
     def test_defects_of_coded_matmuls_are_seen(self):
         whole = (gemv(DTYPE=19, ROWS=3, N=48, K=264), mma(DTYPE=19, ROWS=9, N=48, K=264), mma(DTYPE=16, ROWS=9, N=48, K=264),
-                 wgmma(DTYPE=24, ROWS=20, N=64, K=264))
+                 wgmma(DTYPE=24, ROWS=20, N=64, K=264), wgmma(DTYPE=24, INPUT_DTYPE=E4M3, ROWS=20, N=64, K=272))
         cases = [{**case, "SPOIL": spoil} for case in whole for spoil in (1, 2)]
         self.check_defects(cases, ["out["] * len(cases))
 

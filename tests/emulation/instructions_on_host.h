@@ -168,10 +168,10 @@ static void bulk_copy_hinted(u32 to, const void *from, u32 bytes, u32 barrier, u
     bulk_copy(to, from, bytes, barrier);
 }
 
-/* A matrix of 16-bit elements: address, rows, columns, rows of a box; boxes have 64 columns and the 128-byte swizzle. */
-static tensor_map tensor_map_on_host(const void *matrix, int rows, int columns, int box_rows)
+/* A matrix: address, rows, columns, rows of a box, bytes of an element; boxes have rows of 128 bytes and the 128-byte swizzle. */
+static tensor_map tensor_map_on_host(const void *matrix, int rows, int columns, int box_rows, int element_bytes = 2)
 {
-    tensor_map map = {{(u64)matrix, (u64)rows, (u64)columns, (u64)box_rows}};
+    tensor_map map = {{(u64)matrix, (u64)rows, (u64)columns, (u64)box_rows, (u64)element_bytes}};
     return map;
 }
 static void tile_prefetch_map(const tensor_map *) {}
@@ -179,14 +179,15 @@ static u32 swizzled(u32 address) { return address ^ (address >> 7 & 7) << 4; }
 static void tile_load(u32 to, const tensor_map *map, int column, int row, u32 barrier)
 {
     const int rows = (int)map->opaque[1], columns = (int)map->opaque[2], box_rows = (int)map->opaque[3];
-    const u16 *matrix = (const u16 *)map->opaque[0];
-    if (to % 1024) abort();
+    const int bytes = (int)map->opaque[4];
+    const u8 *matrix = (const u8 *)map->opaque[0];
+    if (to % 1024 || columns * bytes % 16) abort();
     copy_at_barrier(barrier, (u32)box_rows * 128, [=] {
         for (int r = 0; r < box_rows; r++)
-            for (int c = 0; c < 64; c++) {
-                const bool inside = row + r >= 0 && row + r < rows && column + c < columns;
-                *(u16 *)shared_at(swizzled(to + (u32)(r * 128 + c * 2))) =
-                    inside ? matrix[(long)(row + r) * columns + column + c] : 0;
+            for (int c = 0; c < 128; c++) {
+                const bool inside = row + r >= 0 && row + r < rows && column + c / bytes < columns;
+                *(u8 *)shared_at(swizzled(to + (u32)(r * 128 + c))) =
+                    inside ? matrix[((long)(row + r) * columns + column) * bytes + c] : 0;
             }
     });
 }
@@ -338,6 +339,7 @@ static void wgmma_begin() {}
 static void wgmma_commit() {}
 template <int PENDING> static void wgmma_wait() {}
 template <int COUNT> static void wgmma_keep(float (&)[COUNT]) {}
+static void wgmma_keep(u32 (&)[4]) {}
 static u64 wgmma_tile(u32 address, u32 next = 16) { return address / 16 | (u64)(next / 16) << 16; }
 /* Element of a tile with rows of 128 bytes in the 128-byte swizzle; tiles of 64 columns follow each other as the descriptor
  * says. */
@@ -356,6 +358,34 @@ template <int N_> struct wgmma_rows {
             const int row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
             double sum = add ? d[i] : 0;
             for (int k = 0; k < 16; k++) sum += (double)a_element<3>(row, k) * (double)tile_element<3>(x, column, k);
+            d[i] = (float)sum;
+        }
+        __syncwarp();
+    }
+};
+static float e4m3_element(u8 code)
+{
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const float magnitude = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
+    return (code & 0x7f) == 0x7f ? __builtin_nanf("") : code & 0x80 ? -magnitude : magnitude;
+}
+/* Element (row, k) of the 16 x 32 operand of e4m3 in words 0 to 3 of this warp's lanes. */
+static float a_code(int row, int k)
+{
+    return e4m3_element((u8)(given(row % 8 * 4 + k % 16 / 4, k / 16 * 2 + row / 8) >> k % 4 * 8));
+}
+template <int N_> struct wgmma_codes {
+    static void run(float (&d)[N_ / 2], const u32 (&a)[4], u64 x, int add)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        const u32 start = (u32)(x & 0xffff) * 16;
+        give({a[0], a[1], a[2], a[3]});
+        for (int i = 0; i < N_ / 2; i++) {
+            const int row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            double sum = add ? d[i] : 0;
+            for (int k = 0; k < 32; k++)
+                sum += (double)a_code(row, k) *
+                       (double)e4m3_element(*(u8 *)shared_at(swizzled(start + (u32)(column * 128 + k))));
             d[i] = (float)sum;
         }
         __syncwarp();

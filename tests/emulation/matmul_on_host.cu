@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A matmul on the host, with coded weights or bfloat16: KERNEL_PARAMS is the problem and the tunables of KERNEL, a body; VALID its valid
+/* A matmul on the host, with coded weights or bfloat16, and codes of x: KERNEL_PARAMS is the problem and the tunables of KERNEL, a body; VALID its valid
  * rows, BLOCKS_IN_ALL the thread blocks. A coded W is packed by the functions that engines are built with. Compares every valid output
  * with plain code in double on what panel_read gives; prints what differs and exits with 1. SPOIL: 1 a code, 2 a scale or
  * a factor is changed after the expectation, for the checks to see; 0 nothing. emulation_test.py includes it in a
@@ -26,6 +26,9 @@ enum {
 static int counts[2] = {1 << 30, VALID};
 alignas(64) static float x[ROWS * K], norm_weights[K], bias[N], residual[ROWS * COLUMNS];
 alignas(64) static unsigned short x_halves[ROWS * K];
+alignas(64) static unsigned char x_codes[ROWS * K]; /* in the order of quantise.h */
+alignas(64) static float x_scales[ROWS];
+enum { CODES = params::INPUT_DTYPE == DTYPE_F8_E4M3 };
 alignas(64) static float out[ROWS * COLUMNS];
 static std::vector<unsigned char> panels;
 static std::vector<float> w;
@@ -84,8 +87,10 @@ static double dot(int row, int n, double *magnitude)
     double sum = 0;
     *magnitude = 0;
     for (int k = 0; k < K; k++) {
-        const double element = float_of_half<3>(params::HAS_NORM ? half_of_float<3>(x[row * K + k] * norm_weights[k])
-                                                                 : x_halves[row * K + k]);
+        const double element =
+            CODES ? x[row * K + k]
+                  : float_of_half<3>(params::HAS_NORM ? half_of_float<3>(x[row * K + k] * norm_weights[k])
+                                                      : x_halves[row * K + k]);
         sum += element * (double)w[(size_t)n * K + k];
         *magnitude += std::fabs(element * (double)w[(size_t)n * K + k]);
     }
@@ -132,13 +137,14 @@ template <class P> static void run_body(const void *, matmul_mma_body<P> *)
 
 template <class P> static void run_body(const void *, matmul_wgmma_body<P> *)
 {
-    const tensor_map map = tensor_map_on_host(x_halves, ROWS, K, P::TILE_M);
+    const tensor_map map =
+        CODES ? tensor_map_on_host(x_codes, ROWS, K, P::TILE_M, 1) : tensor_map_on_host(x_halves, ROWS, K, P::TILE_M);
     if constexpr (P::DTYPE == DTYPE_BF16)
         matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map, tensor_map_on_host(panels.data(), N, K, P::TILE_N),
-                                  out, bias_operand(), residual_operand());
+                                  out, bias_operand(), residual_operand(), nullptr);
     else
         matmul_wgmma_body<P>::run((u8 *)shared_memory, counts, map, panels.data(), out, bias_operand(),
-                                  residual_operand());
+                                  residual_operand(), CODES ? x_scales : nullptr);
 }
 
 static void run_thread_of_kernel()
@@ -147,12 +153,27 @@ static void run_thread_of_kernel()
     run_body(input, (body *)nullptr);
 }
 
+/* Codes and scales of the valid rows, and in x the numbers that they stand for; NaN in the other rows. */
+static void draw_codes()
+{
+    for (int i = 0; i < ROWS; i++) x_scales[i] = i < VALID ? draw(0.001f, 0.004f) : __builtin_nanf("");
+    for (int i = 0; i < ROWS * K; i++) {
+        const int k = i % K, row = i / K;
+        const int element = k / 16 * 16 + k % 16 / 4 * 2 + k % 2 + k % 4 / 2 * 8;
+        unsigned char code = (unsigned char)draw(0, 255.9f);
+        if ((code & 127) == 127) code = 0;
+        x_codes[i] = row < VALID ? code : 0x7f;
+        x[row * K + element] = e4m3_element(code) * x_scales[row];
+    }
+}
+
 int main()
 {
     for (int i = 0; i < ROWS * K; i++) {
         x[i] = draw(-1, 1);
         x_halves[i] = i / K < VALID ? half_of_float<3>(x[i]) : 0xffff; /* NaN beyond the valid rows */
     }
+    if (CODES) draw_codes();
     for (float &value : norm_weights) value = draw(0.5f, 1.5f);
     for (float &value : bias) value = draw(-1, 1);
     for (float &value : residual) value = draw(-1, 1);

@@ -23,6 +23,13 @@ template <int COUNT> __device__ __forceinline__ void wgmma_keep(float (&d)[COUNT
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+/* The same of operands in registers, before a begin: none of them is made between products. */
+__device__ __forceinline__ void wgmma_keep(u32 (&a)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) asm volatile("" : "+r"(a[i])::"memory");
+}
+
 /* wgmma: 64 x N += 64 x 16 times 16 x N by one warpgroup, operands as tiles of rows of 64 elements (128 bytes) in
  * the 128-byte swizzle, 8 rows in 1024 bytes, tiles aligned to 1024. A step of 16 along k adds 32 bytes to the
  * address. `next`: bytes from one tile of 64 columns to the next, for an operand with rows across the depth (k) of
@@ -160,6 +167,32 @@ WGMMA_ROWS_DEFINE(128, 64, "%64, %65, %66, %67", "%68", "%69")
 WGMMA_ROWS_DEFINE(160, 80, "%80, %81, %82, %83", "%84", "%85")
 WGMMA_ROWS_DEFINE(192, 96, "%96, %97, %98, %99", "%100", "%101")
 WGMMA_ROWS_DEFINE(256, 128, "%128, %129, %130, %131", "%132", "%133")
+
+/* The same with codes of e4m3: a is 64 x 32 as of mma.m16n8k32, x a tile of rows of 128 codes. Sums of the tensor cores have
+ * about 14 bits. */
+template <int N_> struct wgmma_codes;
+#define WGMMA_CODES_DEFINE(n, registers, a_list, x_operand, accumulate)                                      \
+    template <> struct wgmma_codes<n> {                                                                      \
+        static __device__ __forceinline__ void run(float (&d)[registers], const u32 (&a)[4], u64 x, int add) \
+        {                                                                                                    \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate ", 0;\n"                             \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" WGMMA_R##registers     \
+                         "}, {" a_list "}, " x_operand ", p, 1, 1;\n}"                                       \
+                         : WGMMA_D##registers(0)                                                             \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x), "r"(add));                    \
+        }                                                                                                    \
+    };
+WGMMA_CODES_DEFINE(8, 4, "%4, %5, %6, %7", "%8", "%9")
+WGMMA_CODES_DEFINE(16, 8, "%8, %9, %10, %11", "%12", "%13")
+WGMMA_CODES_DEFINE(24, 12, "%12, %13, %14, %15", "%16", "%17")
+WGMMA_CODES_DEFINE(32, 16, "%16, %17, %18, %19", "%20", "%21")
+WGMMA_CODES_DEFINE(48, 24, "%24, %25, %26, %27", "%28", "%29")
+WGMMA_CODES_DEFINE(64, 32, "%32, %33, %34, %35", "%36", "%37")
+WGMMA_CODES_DEFINE(96, 48, "%48, %49, %50, %51", "%52", "%53")
+WGMMA_CODES_DEFINE(128, 64, "%64, %65, %66, %67", "%68", "%69")
+WGMMA_CODES_DEFINE(160, 80, "%80, %81, %82, %83", "%84", "%85")
+WGMMA_CODES_DEFINE(192, 96, "%96, %97, %98, %99", "%100", "%101")
+WGMMA_CODES_DEFINE(256, 128, "%128, %129, %130, %131", "%132", "%133")
 #endif
 
 #endif
