@@ -41,6 +41,7 @@ struct quant_config {
     bool by_gptqmodel;                  /* GPTQ: meta.quantizer begins with "gptqmodel" */
     enum quant_order order;             /* AWQ */
     uint64_t block_rows, block_columns; /* FP8: elements that share a scale; 0: not given */
+    bool eight_bit_inputs; /* where weights are e4m3, activations were too when the model was trained or calibrated */
 };
 
 /* Reads a quantization_config: every field is understood, known to have no effect on weights, or refused by name, as are
