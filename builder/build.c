@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "builder/build_compute.h"
 #include "builder/build_cuda.h"
 #include "builder/build_graph.h"
 #include "builder/build_tokenizer.h"
@@ -142,7 +143,10 @@ static bool lower_all(struct build *build, struct status *status)
             return false;
         if (bytes > build->lowering.exchange_bytes) build->lowering.exchange_bytes = bytes;
     }
-    if (build->target == TARGET_CUDA) return build_cuda_lower(build, batches, batch_count, chunks, chunk_count, status);
+    if (build->target == TARGET_CUDA)
+        return build_compute_choose(build, build_cuda_facts(build), batches, batch_count, chunks, chunk_count,
+                                    status) &&
+               build_cuda_lower(build, batches, batch_count, chunks, chunk_count, status);
     for (int i = 0; i < batch_count; i++, build->plan_count++)
         if (!lower_plan(&build->decode, &build->lowering, batches[i], &build->plans[build->plan_count], status))
             return status_prefix(status, "decode plan of batch size %u", batches[i]);
@@ -217,6 +221,7 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     m->parameters = count_parameters(&build->decode);
     m->weight_encoding = matrix_encoding(&build->decode);
     m->kv_dtype = build->lowering.kv_dtype;
+    m->eight_bit_rows = build->eight_bit_rows;
     m->geometry = build->lowering.geometry;
     m->weights_bytes = weights_bytes;
     if (!lower_comm_bytes(&build->lowering, &m->comm_bytes))
@@ -392,6 +397,8 @@ static void build_close(struct build *build)
     if (build->cache_open) tuning_cache_close(&build->cache);
     graph_free(&build->decode);
     graph_free(&build->small_batch);
+    graph_free(&build->eight_bit_decode);
+    graph_free(&build->eight_bit_prefill);
     graph_free(&build->prefill);
     if (build->checkpoint_open) checkpoint_close(&build->checkpoint);
     team_destroy(build->team);
@@ -420,7 +427,7 @@ bool build_engine(const struct build_options *options, struct status *status)
     progress_open(&build->progress, options->progress);
     build->progress.warnings = options->warnings;
     if (options->dump_after && !pass_name_known(options->dump_after, status)) goto done;
-    if (!open_checkpoint(build, status)) goto done;
+    if (!open_checkpoint(build, status) || !build_compute_check(build, status)) goto done;
     build->team = team_create(options->threads, status);
     if (!build->team) goto done;
     machine_describe(&build->machine, build->team);
@@ -457,6 +464,7 @@ bool build_engine(const struct build_options *options, struct status *status)
         .machine = &build->machine,
         .tactics = &build->tactics,
         .channels = &build->channels,
+        .compute_given = options->compute != ENCODING_NONE,
         .tokenizer_tokens = build->tokenizer_tokens,
         .no_tokenizer = build->no_tokenizer[0] ? build->no_tokenizer : NULL,
         .quantised = build->checkpoint.config.quantisation.method != QUANT_NONE

@@ -138,11 +138,6 @@ bool build_cuda_open(struct build *build, struct status *status)
             "--dtype: the cuda target has bf16 and fp16 matrices, and codes (int8, int4, fp8, mxfp4, nvfp4); "
             "found %s",
             encoding_label(options->types.matrices));
-    if (options->compute && (int)options->compute != (int)build_half_dtype(build))
-        return status_fail(
-            status, STATUS_USAGE,
-            "--compute: products of this engine for GPUs are of %s, as its matrices (--dtype) say, found %s",
-            dtype_name(build_half_dtype(build)), encoding_label(options->compute));
     if (options->kv_dtype == ENCODING_F32)
         return status_fail(status, STATUS_USAGE,
                            "--kv-dtype: the cuda target has bf16, fp16, int8 and fp8 KV caches, found %s",
@@ -204,6 +199,12 @@ void build_cuda_estimate(struct build *build)
 
 /* ---- lowering ---- */
 
+/* What a plan computes must not depend on tuning, so that these have no alternative. */
+static bool is_eight_bit(const struct build *build, uint32_t rows)
+{
+    return build->eight_bit_rows && rows >= build->eight_bit_rows;
+}
+
 /* Few rows can also use the graph for many: end-to-end tuning finds the faster one. */
 static bool lower_one(struct build *build, const struct graph *graph, const struct graph *alternative, uint32_t rows,
                       struct status *status)
@@ -231,13 +232,16 @@ bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_co
         if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
     }
     for (int i = 0; i < batch_count; i++) {
-        bool small_batch = batches[i] <= GRAPH_SMALL_BATCH;
-        if (!lower_one(build, small_batch ? &build->small_batch : &build->decode, small_batch ? &build->decode : NULL,
-                       batches[i], status))
+        const bool small_batch = batches[i] <= GRAPH_SMALL_BATCH;
+        const struct graph *graph = small_batch                       ? &build->small_batch
+                                    : is_eight_bit(build, batches[i]) ? &build->eight_bit_decode
+                                                                      : &build->decode;
+        if (!lower_one(build, graph, small_batch ? &build->decode : NULL, batches[i], status))
             return status_prefix(status, "decode plan of batch size %u", batches[i]);
     }
     for (int i = 0; i < chunk_count; i++)
-        if (!lower_one(build, &build->prefill, NULL, chunks[i], status))
+        if (!lower_one(build, is_eight_bit(build, chunks[i]) ? &build->eight_bit_prefill : &build->prefill, NULL,
+                       chunks[i], status))
             return status_prefix(status, "prefill plan of %u tokens", chunks[i]);
     return true;
 }

@@ -3,6 +3,7 @@
 
 #include "builder/arch/arch.h"
 #include "builder/passes/pass.h"
+#include "builder/weights/weights.h"
 
 static bool is_coded(enum encoding_id asked) { return asked != ENCODING_NONE && !encoding_is_plain(asked); }
 
@@ -29,19 +30,35 @@ enum dtype build_half_dtype(const struct build *build)
     return found == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
 }
 
-bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
-                      bool small_batch, enum encoding_id rounds_to, struct status *status)
+static void init_graph(const struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind)
 {
     graph_init(graph, &build->checkpoint.config, kind);
     graph->target = target;
-    if (target == TARGET_CPU)
-        graph->rounds_to = rounds_to;
-    else
-        graph->compute_dtype = build_half_dtype(build);
-    graph->small_batch = small_batch;
+    if (target == TARGET_CUDA) graph->compute_dtype = build_half_dtype(build);
     graph->ranks = build->options->gpus;
     if (graph->ranks > 1) graph->rank_config = &build->rank_config;
-    /* Dumps show the engine's graphs. */
-    const char *dump_after = target == build->target ? build->options->dump_after : NULL;
-    return import_graph(graph, status) && run_passes(graph, dump_after, build->options->out, status);
+}
+
+/* Dumps show the engine's graphs. */
+static bool run_build_passes(const struct build *build, struct graph *graph, struct status *status)
+{
+    const char *dump_after = graph->target == build->target ? build->options->dump_after : NULL;
+    return run_passes(graph, dump_after, build->options->out, status);
+}
+
+bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
+                      bool small_batch, enum encoding_id rounds_to, struct status *status)
+{
+    init_graph(build, graph, target, kind);
+    if (target == TARGET_CPU) graph->rounds_to = rounds_to;
+    graph->small_batch = small_batch;
+    return import_graph(graph, status) && run_build_passes(build, graph, status);
+}
+
+bool build_make_eight_bit_graph(struct build *build, struct graph *graph, enum plan_kind kind, struct status *status)
+{
+    init_graph(build, graph, TARGET_CUDA, kind);
+    graph->eight_bit = true;
+    return import_graph(graph, status) && share_encodings(graph, &build->decode, status) &&
+           run_build_passes(build, graph, status) && share_weights(graph, &build->decode, status);
 }

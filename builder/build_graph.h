@@ -15,4 +15,8 @@ enum dtype build_half_dtype(const struct build *build);
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
                       bool small_batch, enum encoding_id rounds_to, struct status *status);
 
+/* The graph of the CUDA target that multiplies codes of activations, with weights. Requires: those of build->decode have their
+ * places. */
+bool build_make_eight_bit_graph(struct build *build, struct graph *graph, enum plan_kind kind, struct status *status);
+
 #endif

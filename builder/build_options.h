@@ -26,8 +26,9 @@ struct build_options {
     struct weight_types types; /* CUDA: matrices without codes are all BF16 or, where none has codes, all F16 */
     const char *calibrate;     /* file of text, or "self": text that the model draws; NULL: no calibration */
     bool no_accuracy;          /* do not measure what weights of fewer bits cost */
-    enum encoding_id
-        compute; /* CPU: to what matmuls round activations: BF16, INT8_G32, or F32 (ENCODING_NONE: likewise) */
+    /* To what matmuls round activations. CPU: BF16, INT8_G32, or F32 (ENCODING_NONE: likewise). CUDA: the type
+     * of matrices without codes; E4M3_CHANNEL: codes in plans of many rows; ENCODING_NONE: what the checkpoint was made for. */
+    enum encoding_id compute;
     enum encoding_id kv_dtype; /* ENCODING_NONE: F32 on the CPU, that of the matrices on a GPU */
     enum tune_level tune;
     const char *tuning_cache; /* NULL: memory only */

@@ -20,6 +20,9 @@ struct build {
     struct model_config rank_config; /* several ranks: the configuration of each */
     struct graph decode, prefill;
     struct graph small_batch; /* CUDA: decode of at most GRAPH_SMALL_BATCH rows */
+    /* CUDA: plans of so many rows or more multiply codes of activations and are of these graphs; 0: no plan does. */
+    uint32_t eight_bit_rows;
+    struct graph eight_bit_decode, eight_bit_prefill;
     struct lowering lowering;
     struct team *team;
     struct machine machine;

@@ -233,6 +233,10 @@ TEST(failures_leave_nothing)
     options->max_context = 65;
     test_expect_failure(build(&fixture), &fixture.status, STATUS_BAD_INPUT, "--max-context|64|65");
     options->max_context = 0;
+    options->compute = ENCODING_E4M3_CHANNEL;
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_USAGE,
+                        "--compute|f32, bf16 or int8|found fp8|--target cuda");
+    options->compute = ENCODING_NONE;
     options->dump_after = "nonsense";
     test_expect_failure(build(&fixture), &fixture.status, STATUS_USAGE, "nonsense|last_position");
     options->dump_after = NULL;

@@ -215,8 +215,10 @@ static bool open_quantised(struct build *build, const uint8_t *weights, struct a
     struct unquantised *own = build->unquantised;
     *model = (struct accuracy_model){&build->manifest, plan_to_measure(build), weights};
     if (build->target == TARGET_CPU) return true;
-    if (!cpu_model_open(build, &own->coded, "quantised", &build->options->types, build->options->compute,
-                        &build->decode, status))
+    /* Codes of activations are part of how it rounds. */
+    const enum encoding_id asked = build->options->compute;
+    const enum encoding_id rounds_to = asked == ENCODING_E4M3_CHANNEL ? ENCODING_F32 : asked;
+    if (!cpu_model_open(build, &own->coded, "quantised", &build->options->types, rounds_to, &build->decode, status))
         return false;
     *model = view_of(&own->coded);
     return true;

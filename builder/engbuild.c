@@ -53,6 +53,7 @@ static const struct cli_choice kv_dtypes[] = {{"f32", ENCODING_F32},          {"
 static const struct cli_choice compute_dtypes[] = {{"f32", ENCODING_F32},
                                                    {"bf16", ENCODING_BF16},
                                                    {"int8", ENCODING_INT8_G32},
+                                                   {"fp8", ENCODING_E4M3_CHANNEL},
                                                    {NULL, 0}};
 static const struct cli_choice tune_levels[] = {{"off", TUNE_OFF},
                                                 {"quick", TUNE_QUICK},
@@ -119,17 +120,17 @@ static int read_flags(struct command_line *line, int argc, char **argv)
          .help = "do not compare weights of fewer bits with the checkpoint's, which takes time and, for a while, their "
                  "size on "
                  "the disk"},
-        {"compute", 0, "f32|bf16|int8", .choice = &line->compute, .choices = compute_dtypes,
-         .help = "to what matrix products round activations (default: f32; cuda: as the matrices, bf16 with codes). "
-                 "bf16 reads prompts "
-                 "faster "
-                 "where the processor has AVX-512 BF16; int8, in blocks of 32 with a scale, "
-                 "makes matrices of int4 and int8 faster where it has AVX-512 VNNI, too"},
+        {"compute", 0, "f32|bf16|int8|fp8", .choice = &line->compute, .choices = compute_dtypes,
+         .help =
+             "to what matrix products round activations (default: f32; cuda: as the matrices, bf16 with codes, or fp8 "
+             "where "
+             "the checkpoint's activations are). cpu: bf16 reads prompts faster where the processor has AVX-512 BF16; "
+             "int8, in blocks of 32 with a scale, "
+             "makes matrices of int4 and int8 faster where it has AVX-512 VNNI, too. cuda: fp8 multiplies matrices of "
+             "fp8 by activations in fp8, with a scale for each row, in plans of 32 rows or more"},
         {"kv-dtype", 0, "f32|fp16|bf16|int8|fp8", .choice = &line->kv_dtype, .choices = kv_dtypes,
          .help = "KV cache (default: f32; cuda: as the matrices, bf16 with codes). int8, fp8: codes of 8 bits with a "
-                 "scale for each "
-                 "token and KV "
-                 "head, for the cpu target only"},
+                 "scale for each token and KV head"},
         {"tune", 0, "off|quick|full", .choice = &line->tune, .choices = tune_levels,
          .help = "off: nothing is measured, cached records and defaults (default: quick)"},
         {"tuning-cache", 0, "FILE", .text = &options->tuning_cache,

@@ -86,8 +86,12 @@ void report_print(const struct build_report *report, FILE *out)
     fprintf(out, "model      %s (%s), %.2f M parameters, weights %s, KV cache %s\n", m->model_name, m->model_type,
             (double)m->parameters * 1e-6, encoding_label(m->weight_encoding), encoding_label(m->kv_dtype));
     if (report->quantised)
-        fprintf(out, "           quantised checkpoint (%s): %s, activations are not quantised\n", report->quantised,
-                encoding_is_plain(m->weight_encoding) ? "weights are dequantised" : "codes are kept");
+        fprintf(out, "           quantised checkpoint (%s): %s%s\n", report->quantised,
+                encoding_is_plain(m->weight_encoding) ? "weights are dequantised" : "codes are kept",
+                m->eight_bit_rows ? "" : ", activations are not quantised");
+    if (m->eight_bit_rows)
+        fprintf(out, "compute    fp8 from %" PRIu64 " rows on%s, else bf16\n", m->eight_bit_rows,
+                report->compute_given ? "" : " (as the checkpoint's activations)");
     if (m->accuracy.tokens)
         fprintf(out,
                 "accuracy   %.1f %% of %" PRIu64
@@ -197,6 +201,10 @@ char *report_json(const struct build_report *report, struct status *status)
                                        : json_pack("{s:s, s:I, s:s}", "file", "tokenizer.json", "tokens",
                                                    (json_int_t)report->tokenizer_tokens, "chat_format",
                                                    chat_format_name(m->chat_format)));
+    if (ok && m->eight_bit_rows)
+        ok = json_put(root, "compute",
+                      json_pack("{s:I, s:b}", "fp8_from_rows", (json_int_t)m->eight_bit_rows, "as_checkpoint",
+                                !report->compute_given));
     if (ok && m->accuracy.tokens)
         ok = json_put(root, "accuracy",
                       json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)m->accuracy.tokens, "kl", m->accuracy.kl,

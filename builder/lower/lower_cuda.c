@@ -8,22 +8,41 @@
 #include "builder/lower/plan_memory.h"
 #include "kernels/rope_attention/rope_attention.h"
 
+/* The first tactic that is legal for these parameters. */
+static bool find_tactic(enum plan_op op, const int64_t *params, const struct device_facts *gpu,
+                        struct device_tactic *tactic, struct status *status)
+{
+    const char *why = op_params_illegal(op_find(op), params);
+    if (!why && device_tactics(op, params, gpu, tactic, 1) == 1) return true;
+    return status_fail(status, STATUS_BAD_INPUT, "%s of %lld rows: no kernel for this model on '%s': %s",
+                       op_find(op)->name, (long long)params[OP_PARAM_ROWS], gpu->name,
+                       why ? why : device_tactics_reason(op, params, gpu));
+}
+
 static bool emit_node(const struct operand_writer *writer, int n, const struct device_facts *gpu,
                       struct device_launch *launch, struct status *status)
 {
     const struct graph_node *node = &writer->graph->nodes[n];
-    const struct op_descriptor *op = op_find(node->op);
     int64_t params[PLAN_MAX_PARAMS] = {0};
     lower_params(writer->graph, writer->lowering, writer->rows, writer->out_rows, node, params);
     launch->op = node->op;
     launch->layer = node->layer;
     launch->record = launch->problem = PLAN_NO_TACTIC;
     launch->operand_count = lower_operands(writer, n, params, launch->operands);
-    const char *why = op_params_illegal(op, params);
-    if (!why && device_tactics(node->op, params, gpu, &launch->tactic, 1) == 1) return true;
-    return status_fail(status, STATUS_BAD_INPUT, "%s of %lld rows: no kernel for this model on '%s': %s", op->name,
-                       (long long)params[OP_PARAM_ROWS], gpu->name,
-                       why ? why : device_tactics_reason(node->op, params, gpu));
+    return find_tactic(node->op, params, gpu, &launch->tactic, status);
+}
+
+bool device_takes_graph(const struct graph *graph, const struct lowering *lowering, const struct device_facts *gpu,
+                        uint32_t rows, struct status *status)
+{
+    struct device_tactic tactic;
+    const uint32_t out_rows = graph->kind == PLAN_DECODE ? rows : 1;
+    for (int n = 0; n < graph->node_count; n++) {
+        int64_t params[PLAN_MAX_PARAMS] = {0};
+        lower_params(graph, lowering, rows, out_rows, &graph->nodes[n], params);
+        if (!find_tactic(graph->nodes[n].op, params, gpu, &tactic, status)) return false;
+    }
+    return true;
 }
 
 uint64_t device_scratch_bytes(const struct graph *graph, const struct lowering *lowering,

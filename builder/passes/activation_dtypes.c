@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA: chooses the 16-bit values. Inputs of tensor cores have the weights' dtype; the residual stream, the rotary
- * table and the logits stay float32. */
+/* CUDA: chooses the 16-bit values. Inputs of tensor cores have the weights' dtype, unless pass_eight_bit_inputs made codes of
+ * them; the residual stream, the rotary table and the logits stay float32. */
 #include <stdlib.h>
 
 #include "builder/passes/pass.h"
 #include "kernels/all_gather/all_gather.h"
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/select_rows/select_rows.h"
 
@@ -30,6 +31,7 @@ static void mark(const struct graph *graph, struct choice *choice)
             stays_float[node->operands[ALL_REDUCE_X]] = true;
         if (node->op == OP_MATMUL && node->operands[MATMUL_NORM] < 0)
             choice->multiplied[node->operands[MATMUL_X]] = true;
+        if (node->op == OP_QUANTISE) choice->multiplied[node->operands[QUANTISE_X]] = true;
     }
 }
 
@@ -42,9 +44,10 @@ static enum dtype choose(const struct graph *graph, const struct graph_node *nod
         return node->operands[MATMUL_RESIDUAL] >= 0 || choice->stays_float[node->operands[operand]]
                    ? DTYPE_F32
                    : graph->compute_dtype;
-    case OP_EMBED: /* 16 bits for the other ranks, and for matmuls (pass_matmul_inputs) */
+    case OP_EMBED: /* 16 bits for the other ranks, and for matmuls (pass_matmul_inputs) or their codes */
         return graph->ranks > 1 || choice->multiplied[node->operands[operand]] ? graph->compute_dtype : DTYPE_F32;
     case OP_RMS_NORM:
+        if (operand == RMS_NORM_OUT && node->operands[RMS_NORM_SCALES] >= 0) return DTYPE_F8_E4M3;
         return operand == RMS_NORM_OUT && node->operands[RMS_NORM_ADD_TO] >= 0 ? DTYPE_F32 : graph->compute_dtype;
     case OP_SELECT_ROWS: return graph->values[node->operands[SELECT_ROWS_X]].dtype;
     default: return graph->compute_dtype;

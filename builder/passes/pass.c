@@ -4,11 +4,20 @@
 #include <string.h>
 
 const struct pass *const passes[] = {
-    &pass_shard,                                                            /* several ranks */
-    &pass_last_position,   &pass_fuse_residual_norm,   &pass_compute_dtype, /* CPU */
-    &pass_fuse_all_reduce,                                                  /* devices, down to activation_dtypes */
-    &pass_fuse_norm_add,   &pass_fuse_residual_matmul, &pass_fuse_norm_matmul, &pass_fuse_rope_attention,
-    &pass_matmul_inputs,   &pass_activation_dtypes,    &pass_dead_code,        NULL,
+    &pass_shard, /* several ranks */
+    &pass_last_position,
+    &pass_fuse_residual_norm,
+    &pass_compute_dtype,   /* CPU */
+    &pass_fuse_all_reduce, /* devices, down to activation_dtypes */
+    &pass_fuse_norm_add,
+    &pass_fuse_residual_matmul,
+    &pass_fuse_norm_matmul,
+    &pass_fuse_rope_attention,
+    &pass_matmul_inputs,
+    &pass_eight_bit_inputs,
+    &pass_activation_dtypes,
+    &pass_dead_code,
+    NULL,
 };
 
 bool run_passes(struct graph *graph, const char *dump_after, FILE *dump, struct status *status)

@@ -399,19 +399,32 @@ bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *sta
     return true;
 }
 
-bool share_weights(struct graph *to, const struct graph *from, struct status *status)
+bool share_encodings(struct graph *to, const struct graph *from, struct status *status)
 {
     if (to->weight_count != from->weight_count)
         return status_fail(status, STATUS_INTERNAL, "decode and prefill graphs have different weights");
     for (int w = 0; w < to->weight_count; w++) {
         struct graph_weight *weight = &to->weights[w];
         const struct graph_weight *source = &from->weights[w];
-        if (strcmp(weight->name, source->name) != 0 || weight->form != source->form || weight->used != source->used ||
+        if (strcmp(weight->name, source->name) != 0 || weight->form != source->form ||
             weight->interleave != source->interleave)
             return status_fail(status, STATUS_INTERNAL, "decode and prefill graphs differ in weight '%s'",
                                source->name);
         weight->encoding = source->encoding;
         weight->keeps_codes = source->keeps_codes;
+    }
+    return true;
+}
+
+bool share_weights(struct graph *to, const struct graph *from, struct status *status)
+{
+    if (!share_encodings(to, from, status)) return false;
+    for (int w = 0; w < to->weight_count; w++) {
+        struct graph_weight *weight = &to->weights[w];
+        const struct graph_weight *source = &from->weights[w];
+        if (weight->used != source->used)
+            return status_fail(status, STATUS_INTERNAL, "decode and prefill graphs differ in weight '%s'",
+                               source->name);
         weight->offset = source->offset;
         weight->bytes = source->bytes;
     }

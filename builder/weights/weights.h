@@ -25,7 +25,10 @@ bool assume_weights(struct graph *graph, enum encoding_id encoding, const struct
  * alike and follow each other. */
 bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *status);
 
-/* Same weights in the graph of the other plan kind: copies encoding, offset and size. */
+/* Same weights in the graph of the other plan kind, as imported: copies encodings. */
+bool share_encodings(struct graph *to, const struct graph *from, struct status *status);
+
+/* The same after the passes: copies encoding, offset and size. */
 bool share_weights(struct graph *to, const struct graph *from, struct status *status);
 
 /* Bytes [offset, offset + size) of the weight section, in the layout the kernels read: of all ranks' regions, zeros between

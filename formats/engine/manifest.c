@@ -332,6 +332,31 @@ static bool format_tokens(const struct manifest *manifest, json_t *tokens)
     return good && json_put(tokens, "tokenizer", json_boolean(manifest->has_tokenizer));
 }
 
+static json_t *format_accuracy(const struct manifest_accuracy *accuracy)
+{
+    json_t *values = json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)accuracy->tokens, "kl", accuracy->kl, "top1",
+                               accuracy->top1);
+    if (!accuracy->calibration_tokens ||
+        json_put(values, "calibration_tokens", json_integer((json_int_t)accuracy->calibration_tokens)))
+        return values;
+    json_decref(values);
+    return NULL;
+}
+
+static bool has_extra(const struct manifest *manifest) { return manifest->accuracy.tokens || manifest->eight_bit_rows; }
+
+static json_t *format_extra(const struct manifest *manifest)
+{
+    json_t *extra = json_object();
+    bool good = extra != NULL;
+    if (good && manifest->accuracy.tokens) good = json_put(extra, "accuracy", format_accuracy(&manifest->accuracy));
+    if (good && manifest->eight_bit_rows)
+        good = json_put(extra, "eight_bit_rows", json_integer((json_int_t)manifest->eight_bit_rows));
+    if (good) return extra;
+    json_decref(extra);
+    return NULL;
+}
+
 bool manifest_format(const struct manifest *manifest, char **text, size_t *size, struct status *status)
 {
     *text = NULL;
@@ -349,14 +374,9 @@ bool manifest_format(const struct manifest *manifest, char **text, size_t *size,
         if (good && group == GROUP_TARGET && manifest->target == TARGET_CUDA)
             good = json_put(object, "capability", json_integer((json_int_t)manifest->target_capability));
     }
-    if (good && manifest->accuracy.tokens) {
-        const struct manifest_accuracy *accuracy = &manifest->accuracy;
-        json_t *values = json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)accuracy->tokens, "kl", accuracy->kl,
-                                   "top1", accuracy->top1);
-        json_t *extra = json_object();
-        if (accuracy->calibration_tokens)
-            good = json_put(values, "calibration_tokens", json_integer((json_int_t)accuracy->calibration_tokens));
-        good = good && extra && json_put(root, "extra", extra) && json_put(extra, "accuracy", values);
+    if (good && has_extra(manifest)) {
+        json_t *extra = format_extra(manifest);
+        good = extra && json_put(root, "extra", extra);
     }
     if (good) *text = json_format(root, JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(real_precision(manifest)));
     if (!*text) json_fail_build(status, "manifest");
@@ -499,6 +519,17 @@ static bool parse_accuracy(json_t *object, struct manifest_accuracy *accuracy, s
     return done;
 }
 
+/* Likewise. */
+static bool parse_eight_bit_rows(const json_t *value, uint64_t *rows, struct status *status)
+{
+    if (!value) return true;
+    const json_int_t found = json_is_integer(value) ? json_integer_value(value) : 0;
+    *rows = found > 0 ? (uint64_t)found : 0;
+    return found > 0 || status_fail(status, STATUS_BAD_INPUT,
+                                    "manifest: extra: eight_bit_rows: expected an integer from 1 on, found %s",
+                                    json_is_integer(value) ? "a smaller one" : json_type_name(value));
+}
+
 static bool parse_root(struct json_reader *reader, struct manifest *manifest, struct status *status)
 {
     if (!parse_text(reader, "builder_version", manifest->builder_version, sizeof manifest->builder_version, status))
@@ -513,6 +544,7 @@ static bool parse_root(struct json_reader *reader, struct manifest *manifest, st
         return status_fail(status, STATUS_BAD_INPUT, "manifest: extra: expected an object, found %s",
                            json_type_name(extra));
     return parse_accuracy(json_object_get(extra, "accuracy"), &manifest->accuracy, status) &&
+           parse_eight_bit_rows(json_object_get(extra, "eight_bit_rows"), &manifest->eight_bit_rows, status) &&
            json_reader_all_consumed(reader, status);
 }
 

@@ -36,6 +36,8 @@ struct manifest {
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, parameters;
     enum encoding_id weight_encoding; /* of most matrices */
     enum encoding_id kv_dtype;        /* of the KV cache */
+    uint64_t
+        eight_bit_rows; /* CUDA: plans of so many rows or more multiply codes of activations (e4m3); 0: no plan does */
     /* limits and geometry */
     struct plan_geometry geometry;
     /* exact memory contract, bytes */

@@ -47,6 +47,7 @@ TEST(round_trip_keeps_every_field)
     manifest->temperature = 0.1 + 0.2; /* needs 17 digits */
     manifest->pad_token = 15;
     manifest->bos_token = -1;
+    manifest->eight_bit_rows = 32;
     char *text = format();
     const struct manifest back = parse(text); /* which covers the other fields */
     assert_memory_equal(&back.temperature, &manifest->temperature, sizeof(double));
@@ -60,6 +61,7 @@ TEST(round_trip_keeps_every_field)
     assert_int_equal(back.target_capability, 0);
     assert_true(back.has_tokenizer);
     assert_int_equal(back.top_k, 40);
+    assert_int_equal(back.eight_bit_rows, 32);
     assert_string_equal(back.model_name, manifest->model_name);
     assert_memory_equal(&back.geometry, &manifest->geometry, offsetof(struct plan_geometry, state));
     free(text);
@@ -139,6 +141,10 @@ static const struct text_edit processor_edits[] = {
     {"'builder_version':", "'extra':{'future':[1]},'builder_version':", NULL},
     {"'builder_version':", "'extra':1,'builder_version':", "extra: expected an object"},
     {"'builder_version':", "'extra':{'accuracy':{'tokens':9,'kl':0.5,'top1':0.25}},'builder_version':", NULL},
+    {"'builder_version':", "'extra':{'eight_bit_rows':32},'builder_version':", NULL},
+    {"'builder_version':", "'extra':{'eight_bit_rows':0},'builder_version':", "eight_bit_rows: expected an integer"},
+    {"'builder_version':", "'extra':{'eight_bit_rows':'x'},'builder_version':",
+     "eight_bit_rows: expected an integer from 1 on, found string"},
     {"'builder_version':", "'extra':{'accuracy':1},'builder_version':", "extra: accuracy: expected an object"},
     {"'builder_version':", "'extra':{'accuracy':{'tokens':0,'kl':0.5,'top1':0.25}},'builder_version':", "tokens"},
     {"'builder_version':", "'extra':{'accuracy':{'tokens':9,'kl':'x','top1':0.25}},'builder_version':", "kl"},

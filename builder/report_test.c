@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What reports say of activations in 8 bits. */
+#include "builder/report.h"
+#include "formats/base/test_program.h"
+#include "formats/base/test_support.h"
+
+static const struct machine machine;
+static const struct tactics tactics;
+static const struct channel_scales_summary channels;
+static struct manifest manifest = {.model_type = "llama",
+                                   .model_name = "m",
+                                   .target = TARGET_CUDA,
+                                   .target_name = "GPU",
+                                   .target_capability = 90,
+                                   .weight_encoding = ENCODING_E4M3_CHANNEL,
+                                   .kv_dtype = ENCODING_BF16};
+static struct build_report report = {.manifest = &manifest,
+                                     .machine = &machine,
+                                     .tactics = &tactics,
+                                     .channels = &channels,
+                                     .quantised = "fp8"};
+
+/* The text has `present` and lacks `absent`; NULL: nothing. `text` is freed. */
+static void expect_words(char *text, const char *present, const char *absent)
+{
+    assert_non_null(text);
+    if (present && !strstr(text, present)) fail_msg("'%s' is not in: %s", present, text);
+    if (absent && strstr(text, absent)) fail_msg("'%s' is in: %s", absent, text);
+    free(text);
+}
+
+static char *print(void)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    assert_non_null(out);
+    report_print(&report, out);
+    assert_int_equal(fclose(out), 0);
+    return text;
+}
+
+TEST(compute_is_reported)
+{
+    struct status status = {0};
+    manifest.eight_bit_rows = 0;
+    expect_words(print(), "codes are kept, activations are not quantised\n", "compute  ");
+    expect_words(report_json(&report, &status), NULL, "\"compute\"");
+    manifest.eight_bit_rows = 32;
+    expect_words(print(), "\ncompute    fp8 from 32 rows on (as the checkpoint's activations), else bf16\n",
+                 "not quantised");
+    expect_words(report_json(&report, &status), "\"fp8_from_rows\": 32,\n    \"as_checkpoint\": true", NULL);
+    report.compute_given = true;
+    expect_words(print(), "\ncompute    fp8 from 32 rows on, else bf16\n", "as the checkpoint");
+    expect_words(report_json(&report, &status), "\"as_checkpoint\": false", NULL);
+}
+
+int main(void) { return test_run(); }
