@@ -107,6 +107,7 @@ class BuildFlags(ErrorTest):
 
     def test_choices(self):
         words = {"--dtype": ["auto", "f32", "fp16", "bf16"], "--kv-dtype": ["f32", "fp16", "bf16", "int8", "fp8"],
+                 "--compute": ["f32", "bf16", "int8", "fp8"],
                  "--tune": ["off", "quick", "full"], "--target": ["cpu", "cuda"]}
         for flag, names in words.items():
             values = ["", "x", names[0].upper(), names[0] + " ", names[0] + ",", "int3"]
@@ -126,6 +127,8 @@ class BuildFlags(ErrorTest):
         self.fails(BAD_INPUT, ["--gpus", "3 GPUs", "intermediate_size"], *self.BUILD, "--target", "cpu", "--gpus", "3")
         self.fails(BAD_INPUT, ["--gpus", "4 GPUs", "num_attention_heads"], *self.BUILD, "--target", "cpu", "--gpus", "4")
         self.fails(MACHINE, ["cuda", "--target cpu"], *self.BUILD, "--target", "cuda")
+        self.fails(USAGE, ["--compute", "f32, bf16 or int8", "found fp8", "--target cuda"], *self.BUILD, "--target", "cpu", "--dtype",
+                   "fp8", "--compute", "fp8")
 
     def test_unknown(self):
         for flag in ("--frobnicate", "-x", "--max-batches=3"):

@@ -54,7 +54,7 @@ enum {
 struct check {
     char name[CHECK_NAME];
     char model[CHECK_PATH]; /* of an engine check */
-    const char *dtype, *kv_dtype, *tune;
+    const char *dtype, *kv_dtype, *compute, *tune;
     bool is_trained;
     const char *tool; /* of compute-sanitizer, NULL: none */
 };
@@ -93,8 +93,8 @@ static void add_kernel_check(const char *name, void *context)
     add_check(name);
 }
 
-static void add_engine_check(const char *model, const char *name, const char *dtype, const char *kv_dtype,
-                             const char *tune)
+static struct check *add_engine_check(const char *model, const char *name, const char *dtype, const char *kv_dtype,
+                                      const char *tune)
 {
     char full[CHECK_NAME];
     snprintf(full, sizeof full, ENGINE "%.140s", name);
@@ -103,16 +103,22 @@ static void add_engine_check(const char *model, const char *name, const char *dt
     check->dtype = dtype;
     check->kv_dtype = kv_dtype;
     check->tune = tune;
+    return check;
 }
 
-/* The --dtype of a checkpoint in a folder: codes stay as they are; NULL: of no supported type, it would be refused. */
-static const char *dtype_of_model(const char *folder)
+/* The --dtype of a checkpoint in a folder: codes stay as they are; NULL: of no supported type, it would be refused. `compute`: the
+ * --compute with which products of codes have the precision of others. */
+static const char *dtype_of_model(const char *folder, const char **compute)
 {
     char path[CHECK_PATH + 16];
     snprintf(path, sizeof path, "%s/config.json", folder);
     json_t *config = json_load_file(path, 0, NULL);
     const char *type = json_string_value(json_object_get(config, "model_type"));
-    const bool quantised = json_object_get(config, "quantization_config") != NULL;
+    const json_t *quantisation = json_object_get(config, "quantization_config");
+    const bool quantised = quantisation != NULL;
+    char *text = quantised ? json_dumps(quantisation, JSON_COMPACT) : NULL;
+    *compute = text && (strstr(text, "fp8") || strstr(text, "FP8") || strstr(text, "\"float\"")) ? "bf16" : NULL;
+    free(text);
     bool supported = false;
     for (size_t i = 0; type && arch_model_type(i); i++) supported |= strcmp(type, arch_model_type(i)) == 0;
     json_decref(config);
@@ -123,8 +129,8 @@ static const char *dtype_of_model(const char *folder)
 static void add_models(const char *folder, size_t prefix, int depth)
 {
     struct dirent **entries;
-    const char *dtype = dtype_of_model(folder);
-    if (dtype) add_engine_check(folder, folder + prefix, dtype, NULL, "off");
+    const char *compute, *dtype = dtype_of_model(folder, &compute);
+    if (dtype) add_engine_check(folder, folder + prefix, dtype, NULL, "off")->compute = compute;
     int count = depth < MOST_DEPTH ? scandir(folder, &entries, NULL, alphasort) : 0;
     for (int i = 0; i < count; i++) {
         char path[CHECK_PATH];
@@ -144,6 +150,7 @@ static void add_all(void)
     add_engine_check(fables, "fables", "bf16", NULL, "quick");
     add_engine_check(fables, "fables-int4", "int4", NULL, "quick");
     add_engine_check(fables, "fables-kv-fp8", "bf16", "fp8", "quick");
+    add_engine_check(fables, "fables-compute-fp8", "fp8", NULL, "quick")->compute = "fp8";
     add_engine_check(fables, "fables-fp16", "fp16", NULL, "off");
     add_engine_check(fables, "fables-int8", "int8", NULL, "off");
     add_engine_check(fables, "fables-fp8", "fp8", NULL, "off");
@@ -158,7 +165,8 @@ static void add_all(void)
         size_t before = check_count, length = strlen(models);
         /* A checkpoint itself goes by its last name. */
         const char *slash = strrchr(models, '/');
-        add_models(models, dtype_of_model(models) ? (size_t)(slash - models) + 1 : length + 1, 0);
+        const char *compute;
+        add_models(models, dtype_of_model(models, &compute) ? (size_t)(slash - models) + 1 : length + 1, 0);
         if (check_count == before) die(EXIT_USAGE, "--models: no checkpoint of a supported type in that folder");
     }
 }
@@ -448,6 +456,7 @@ static int run_engine(const struct check *check)
                                         .model = check->model,
                                         .dtype = check->dtype,
                                         .kv_dtype = check->kv_dtype,
+                                        .compute = check->compute,
                                         .tune = check->tune,
                                         .scratch = folder,
                                         .is_trained = check->is_trained,

@@ -163,13 +163,14 @@ static void add_matmul(const struct shape *shape, int rows, const char *what, in
                                               {"input_dtype", norm ? DTYPE_F32 : DTYPE_BF16}}});
 }
 
-/* The same with coded weights. */
+/* The same with coded weights, and x of `input`. */
 static void add_coded(const char *model, int rows, enum encoding_id encoding, const char *what, int64_t n, int64_t k,
-                      enum dtype out_dtype, bool swiglu, bool residual, bool norm)
+                      enum dtype out_dtype, bool swiglu, bool residual, enum dtype input)
 {
+    const bool norm = input == DTYPE_F32, codes = input == DTYPE_F8_E4M3;
     const struct shape shape = {.name = model, .hidden = k, .heads = 1, .kv_heads = 1, .head_dim = 128};
     char name[48];
-    snprintf(name, sizeof name, "%s, %s", what, encoding_name(encoding));
+    snprintf(name, sizeof name, "%s, %s%s", what, encoding_name(encoding), codes ? " x too" : "");
     add(&shape, &(struct op_case){.op = OP_MATMUL,
                                   .what = name,
                                   .rows = rows,
@@ -180,7 +181,20 @@ static void add_coded(const char *model, int rows, enum encoding_id encoding, co
                                                {"epilogue", swiglu ? ACTIVATION_SILU : ACTIVATION_NONE},
                                                {"has_residual", residual},
                                                {"has_norm", norm},
-                                               {"input_dtype", norm ? DTYPE_F32 : DTYPE_BF16}}});
+                                               {"has_x_scales", codes},
+                                               {"input_dtype", input}}});
+}
+
+/* The matrices of a layer. */
+static void add_coded_layer(const struct shape *shape, int rows, enum encoding_id id, enum dtype input)
+{
+    const int64_t q = shape->heads * shape->head_dim, qkv = q + 2 * shape->kv_heads * shape->head_dim;
+    const enum dtype second = input == DTYPE_F32 ? DTYPE_BF16 : input; /* no norm before these */
+    add_coded(shape->name, rows, id, "qkv", qkv, shape->hidden, DTYPE_BF16, false, false, input);
+    add_coded(shape->name, rows, id, "attention out", shape->hidden, q, DTYPE_F32, false, true, second);
+    add_coded(shape->name, rows, id, "gate, up, swiglu", 2 * shape->intermediate, shape->hidden, DTYPE_BF16, true,
+              false, input);
+    add_coded(shape->name, rows, id, "down", shape->hidden, shape->intermediate, DTYPE_F32, false, true, second);
 }
 
 /* `rows` sequences decode at `context`. */
@@ -215,24 +229,24 @@ static void add_coded_shape(const struct shape *shape)
     static const enum encoding_id kv_dtypes[] = {ENCODING_BF16, ENCODING_INT8_CHANNEL, ENCODING_E4M3_CHANNEL};
     static const enum encoding_id encodings[] = {ENCODING_INT4_G128, ENCODING_INT8_CHANNEL, ENCODING_E4M3_CHANNEL,
                                                  ENCODING_NVFP4};
-    const int64_t q = shape->heads * shape->head_dim, qkv = q + 2 * shape->kv_heads * shape->head_dim;
     for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
         for (size_t e = 0; e < sizeof encodings / sizeof *encodings; e++) {
-            const int rows = batches[i];
             const enum encoding_id id = encodings[e];
-            const bool norm = rows <= MATMUL_GEMV_MOST_ROWS;
-            add_coded(shape->name, rows, id, "qkv", qkv, shape->hidden, DTYPE_BF16, false, false, norm);
-            add_coded(shape->name, rows, id, "attention out", shape->hidden, q, DTYPE_F32, false, true, false);
-            add_coded(shape->name, rows, id, "gate, up, swiglu", 2 * shape->intermediate, shape->hidden, DTYPE_BF16,
-                      true, false, norm);
-            add_coded(shape->name, rows, id, "down", shape->hidden, shape->intermediate, DTYPE_F32, false, true, false);
-            if (id == ENCODING_INT8_CHANNEL && rows <= 64)
-                add_coded(shape->name, rows, id, "head", shape->vocab, shape->hidden, DTYPE_F32, false, false, norm);
+            const enum dtype input = batches[i] <= MATMUL_GEMV_MOST_ROWS ? DTYPE_F32 : DTYPE_BF16;
+            add_coded_layer(shape, batches[i], id, input);
+            if (id == ENCODING_INT8_CHANNEL && batches[i] <= 64)
+                add_coded(shape->name, batches[i], id, "head", shape->vocab, shape->hidden, DTYPE_F32, false, false,
+                          input);
         }
+    for (int rows = 64; rows <= 2048; rows *= 32) {
+        add_coded_layer(shape, rows, ENCODING_E4M3_CHANNEL, DTYPE_F8_E4M3);
+        add_coded_layer(shape, rows, ENCODING_E4M3_BLOCK128, DTYPE_F8_E4M3);
+    }
     for (int rows = 1; rows <= 16; rows *= 16)
         for (int context = 1024; context <= 32768; context *= 32)
             for (size_t e = 0; e < sizeof kv_dtypes / sizeof *kv_dtypes; e++)
                 add_rope_attention(shape, rows, context, kv_dtypes[e]);
+    add_rope_attention(shape, 64, 256, ENCODING_BF16);
 }
 
 /* Those of which figures of other kernels are public. */
@@ -242,7 +256,8 @@ static void add_public_shapes(void)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         char name[32];
         snprintf(name, sizeof name, "%d x %d", (int)sizes[i][1], (int)sizes[i][0]);
-        add_coded("public", 1, ENCODING_INT4_G128, name, sizes[i][0], sizes[i][1], DTYPE_BF16, false, false, false);
+        add_coded("public", 1, ENCODING_INT4_G128, name, sizes[i][0], sizes[i][1], DTYPE_BF16, false, false,
+                  DTYPE_BF16);
     }
 }
 
@@ -318,7 +333,8 @@ static void fill_panels(uint8_t *block, const struct problem *problem, uint64_t 
 /* Where a block may end, to be followed by its beginning: at the end of an element or of a panel. */
 static uint64_t unit_bytes(const struct problem *problem, const struct operand *operand)
 {
-    const bool coded = operand->dtype && !encoding_is_plain((enum encoding_id)operand->dtype);
+    const bool coded =
+        operand->schema->role == ROLE_WEIGHT && operand->dtype && !encoding_is_plain((enum encoding_id)operand->dtype);
     return coded ? fragment_bytes((uint64_t)problem->params[MATMUL_K], operand->dtype) : 64;
 }
 
@@ -340,6 +356,8 @@ static void fill_host(uint8_t *block, const struct problem *problem, const struc
     else if (schema->role == ROLE_KV) { /* numbers as bf16, as float32, and of e4m3 as no byte is its NaN */
         test_fill(&random, block, bytes / 2, DTYPE_BF16, -1, 1);
         for (uint64_t i = 0; i < bytes; i++) block[i] &= 0xbf;
+    } else if (operand->dtype == DTYPE_F8_E4M3) {
+        for (uint64_t i = 0; i < bytes; i++) block[i] = e4m3_from_float((float)test_random_range(&random, -448, 448));
     } else if (operand->dtype && !encoding_is_plain((enum encoding_id)operand->dtype))
         fill_panels(block, problem, bytes);
     else if (operand->dtype)
