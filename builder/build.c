@@ -97,7 +97,8 @@ static bool set_geometry(struct build *build, struct status *status)
     if (!checked_mul(config->layers, layer_bytes, &geometry->page_bytes))
         return status_fail(status, STATUS_BAD_INPUT, "a KV page does not fit into 64-bit sizes");
     geometry->vocab_size = config->vocab_size;
-    geometry->rope_original = rope_sets(config) > 1 ? config->rope.original_max_position : 0;
+    geometry->rope_original =
+        rope_sets(&config->rope, config->max_position) > 1 ? config->rope.original_max_position : 0;
     geometry->ranks = options->gpus;
     return true;
 }

@@ -7,7 +7,9 @@
 #include "builder/arch/family.h"
 
 /* Every family, in the order of messages. */
-#define FAMILIES(row) row(llama) row(mistral) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3)
+#define FAMILIES(row)                                                                                          \
+    row(llama) row(mistral) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3) row(smollm3) row(seed_oss) \
+        row(glm4) row(exaone4) row(olmo3) row(gemma)
 
 #define DECLARE(name) extern const struct architecture arch_##name;
 FAMILIES(DECLARE)

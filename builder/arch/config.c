@@ -112,6 +112,25 @@ bool config_factor(struct json_reader *reader, const char *key, double *value, s
            json_reader_fail(reader, key, "a number from 1e-6 to 1e6", json_object_get(reader->object, key), status);
 }
 
+void config_rope_defaults(struct model_config *config, double theta, double partial_rotary_factor)
+{
+    config->rope.theta = theta;
+    config->rope.rotary_dim = (uint64_t)((double)config->head_dim * partial_rotary_factor);
+}
+
+void config_local_rope(struct model_config *config, double theta)
+{
+    config->has_local_rope = true;
+    config->local_rope.theta = theta;
+    for (size_t i = 0; i < config->layers; i++)
+        if (config->layer[i].window) config->layer[i].rope = LAYER_ROPE_LOCAL;
+}
+
+bool config_causal(struct json_reader *reader, struct status *status)
+{
+    return config_fixed(reader, "use_bidirectional_attention", false, status);
+}
+
 /* layer_types, if present: one name per layer. */
 static bool read_layer_types(const struct model_config *config, struct json_reader *reader, bool *given, bool *slides,
                              struct status *status)
@@ -183,6 +202,38 @@ bool config_window(struct model_config *config, struct json_reader *reader, enum
                        window ? "with" : "without");
 }
 
+/* A number, a text of L and G (local and global attention), or null. */
+static bool read_period(struct json_reader *reader, uint64_t *period, struct status *status)
+{
+    const json_t *pattern = json_reader_get(reader, "sliding_window_pattern");
+    const char *text = json_string_value(pattern);
+    if (!text) return json_reader_u64(reader, "sliding_window_pattern", false, 1, MODEL_MAX_LAYERS, period, status);
+    const size_t length = strlen(text);
+    *period = length;
+    return (length && strspn(text, "L") == length - 1 && text[length - 1] == 'G') ||
+           json_reader_fail(reader, "sliding_window_pattern", "a number, or any count of L and then one G", pattern,
+                            status);
+}
+
+bool config_window_pattern(struct model_config *config, struct json_reader *reader, uint64_t period, uint64_t absent,
+                           struct status *status)
+{
+    bool slides[MODEL_MAX_LAYERS], types_given;
+    uint64_t window = json_reader_is_null(reader, "sliding_window") ? 0 : absent, written = 1;
+    if (!json_reader_u64(reader, "sliding_window", false, 1, MODEL_MAX_POSITION, &window, status) ||
+        !json_reader_u64(reader, "_sliding_window_pattern", false, 1, MODEL_MAX_LAYERS, &written, status) ||
+        !read_period(reader, &period, status) || !read_layer_types(config, reader, &types_given, slides, status))
+        return false;
+    for (size_t i = 0; i < config->layers; i++) {
+        if (!types_given) slides[i] = window && (i + 1) % period != 0;
+        config->layer[i].window = slides[i] ? window : 0;
+        if (slides[i] && !window)
+            return json_reader_fail(reader, "layer_types", "no \"sliding_attention\" without a sliding_window",
+                                    json_object_get(reader->object, "layer_types"), status);
+    }
+    return true;
+}
+
 bool config_own_code(const struct model_config *config, struct json_reader *reader, const char *const *classes,
                      size_t count, struct status *status)
 {
@@ -205,7 +256,8 @@ bool config_own_code(const struct model_config *config, struct json_reader *read
 }
 
 /* Names that transformers gives to activations that gated products have here. */
-static bool read_activation(struct model_config *config, struct json_reader *reader, struct status *status)
+bool config_activation(struct model_config *config, struct json_reader *reader, const char *key, enum activation absent,
+                       struct status *status)
 {
     static const struct {
         const char *name;
@@ -216,15 +268,17 @@ static bool read_activation(struct model_config *config, struct json_reader *rea
         {"gelu_new", ACTIVATION_GELU_TANH},
         {"gelu_pytorch_tanh", ACTIVATION_GELU_TANH},
     };
-    const char *name = "silu";
-    if (!json_reader_string(reader, "hidden_act", false, &name, status)) return false;
+    const char *name = NULL;
+    if (!json_reader_string(reader, key, false, &name, status)) return false;
+    config->activation = absent;
+    if (!name) return true;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcmp(name, known[i].name) != 0) continue;
         config->activation = known[i].activation;
         return true;
     }
-    return json_reader_fail(reader, "hidden_act", "\"silu\", \"swish\", \"gelu_new\" or \"gelu_pytorch_tanh\"",
-                            json_object_get(reader->object, "hidden_act"), status);
+    return json_reader_fail(reader, key, "\"silu\", \"swish\", \"gelu_new\" or \"gelu_pytorch_tanh\"",
+                            json_object_get(reader->object, key), status);
 }
 
 bool config_read_unclaimed(struct model_config *config, struct json_reader *reader, struct status *status)
@@ -238,5 +292,6 @@ bool config_read_unclaimed(struct model_config *config, struct json_reader *read
         has_window |= json_reader_is_unread(reader, windows[i]);
     if (has_window && !config_window(config, reader, CONFIG_WINDOW_NEVER, 0, status)) return false;
     if (json_reader_is_unread(reader, "auto_map") && !config_own_code(config, reader, NULL, 0, status)) return false;
-    return !json_reader_is_unread(reader, "hidden_act") || read_activation(config, reader, status);
+    return !json_reader_is_unread(reader, "hidden_act") ||
+           config_activation(config, reader, "hidden_act", (enum activation)config->activation, status);
 }

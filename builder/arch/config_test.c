@@ -103,23 +103,36 @@ TEST(test_model_types)
 /* Defaults of the config classes. */
 TEST(test_defaults)
 {
+    /* With 32 heads of 2 elements where the class has no head_dim, and 4 layers. bos, pad: -1: none; eos tokens above the
+     * vocabulary count as none. `windows`, `ropes`: of each layer, w: the default window, -: none; m, l, n: enum layer_rope. */
     static const struct {
         const char *model_type;
-        uint64_t kv_heads, head_dim, max_position, window;
-        int64_t bos;
+        uint64_t kv_heads, head_dim, rotary_dim, max_position, window;
+        const char *windows, *ropes;
+        double theta, eps;
+        int64_t bos, pad;
         int eos_count;
-        double eps;
+        bool tied, qkv_bias;
     } expected[] = {
-        {"llama", 32, 2, 2048, 0, 1, 1, 1e-6},   {"mistral", 8, 2, 131072, 4096, 1, 1, 1e-6},
-        {"qwen2", 32, 2, 32768, 0, -1, 0, 1e-6}, {"qwen3", 32, 128, 32768, 0, -1, 0, 1e-6},
-        {"granite", 32, 2, 2048, 0, 1, 1, 1e-6}, {"olmo2", 32, 2, 2048, 0, -1, 0, 1e-5},
-        {"phi3", 32, 2, 4096, 0, 1, 0, 1e-5},
+        {"llama", 32, 2, 2, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"mistral", 8, 2, 2, 131072, 4096, "wwww", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"qwen2", 32, 2, 2, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, true},
+        {"qwen3", 32, 128, 128, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
+        {"granite", 32, 2, 2, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"olmo2", 32, 2, 2, 2048, 0, "----", "mmmm", 1e4, 1e-5, -1, 1, 0, false, false},
+        {"phi3", 32, 2, 2, 4096, 0, "----", "mmmm", 1e4, 1e-5, 1, -1, 0, false, false},
+        {"smollm3", 4, 2, 2, 32768, 0, "----", "mmmn", 2e6, 1e-6, -1, -1, 0, true, false},
+        {"seed_oss", 8, 128, 128, 524288, 0, "----", "mmmm", 1e4, 1e-6, 0, 1, 1, false, true},
+        {"glm4", 2, 128, 64, 131072, 0, "----", "mmmm", 1e4, 1.5625e-7, -1, -1, 0, false, true},
+        {"exaone4", 32, 2, 2, 2048, 4096, "www-", "mmmn", 1e4, 1e-5, 0, -1, 1, false, false},
+        {"olmo3", 32, 2, 2, 2048, 4096, "www-", "lllm", 5e5, 1e-5, -1, 1, 0, false, false},
+        {"gemma", 16, 256, 256, 8192, 0, "----", "mmmm", 1e4, 1e-6, 2, 0, 1, true, false},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         char text[256];
         assert_string_equal(arch_model_type(i), expected[i].model_type); /* each family of the list */
         snprintf(text, sizeof text,
-                 "{\"model_type\": \"%s\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3,"
+                 "{\"model_type\": \"%s\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 4,"
                  " \"num_attention_heads\": 32, \"vocab_size\": 512}",
                  expected[i].model_type);
         struct status status = {0};
@@ -127,16 +140,21 @@ TEST(test_defaults)
         test_expect_success(parse(&config, text, &status), &status);
         assert_int_equal(config.kv_heads, expected[i].kv_heads);
         assert_int_equal(config.head_dim, expected[i].head_dim);
+        assert_int_equal(config.rope.rotary_dim, expected[i].rotary_dim);
         assert_int_equal(config.max_position, expected[i].max_position);
-        for (int layer = 0; layer < 3; layer++) assert_int_equal(config.layer[layer].window, expected[i].window);
+        for (int layer = 0; layer < 4; layer++) {
+            assert_int_equal(config.layer[layer].window, expected[i].windows[layer] == 'w' ? expected[i].window : 0);
+            assert_int_equal("mln"[config.layer[layer].rope], expected[i].ropes[layer]);
+        }
         assert_int_equal(config.bos_token, expected[i].bos);
         assert_int_equal(config.eos_count, expected[i].eos_count);
-        assert_int_equal(config.pad_token, strcmp(expected[i].model_type, "olmo2") == 0 ? 1 : -1);
+        assert_int_equal(config.pad_token, expected[i].pad);
         assert_true(config.rms_norm_eps == expected[i].eps);
-        assert_false(config.tie_word_embeddings || config.output_bias || config.mlp_bias);
-        assert_int_equal(config.qkv_bias, strcmp(expected[i].model_type, "qwen2") == 0);
+        assert_int_equal(config.tie_word_embeddings, expected[i].tied);
+        assert_false(config.output_bias || config.mlp_bias);
+        assert_int_equal(config.qkv_bias, expected[i].qkv_bias);
         assert_string_equal(config.architecture, "");
-        assert_true(config.rope.theta == 10000.0);
+        assert_true(config.rope.theta == expected[i].theta);
     }
     assert_null(arch_model_type(sizeof expected / sizeof *expected));
     struct model_config config = accepted("llama", "\"eos_token_id\": null, \"bos_token_id\": null");
@@ -357,6 +375,12 @@ TEST(test_real_configs)
         {"models/hf-tiny/phi3", "phi3"},
         {"models/hf-tiny/phi4-mini", "phi3"},
         {"configs/Phi-3-mini-128k-instruct", "phi3"},
+        {"models/hf-tiny/smollm3", "smollm3"},
+        {"models/hf-tiny/seed_oss", "seed_oss"},
+        {"models/hf-tiny/glm4", "glm4"},
+        {"models/hf-tiny/exaone4", "exaone4"},
+        {"models/hf-tiny/olmo3", "olmo3"},
+        {"models/hf-tiny/gemma", "gemma"},
         {"models/hf-tiny/phi3-longrope", "phi3"},
         {"configs/DeepSeek-V3", NULL},
         {"configs/Mixtral-8x7B-v0.1", NULL},

@@ -24,7 +24,8 @@ struct part {
     uint64_t rows;
     enum shard shard;             /* of the weight; the bias follows */
     uint64_t first_row, all_rows; /* all_rows 0: the tensor has no other rows */
-    uint64_t pairs;               /* rows of a head whose halves are interleaved in the checkpoint; 0: they are not */
+    uint64_t head,
+        turned; /* of each `head` rows the first `turned` are rotary pairs in turn in the checkpoint; 0: they are not */
 };
 
 static struct projection projection(struct graph *graph, uint32_t layer, const struct part *part, uint64_t columns,
@@ -34,13 +35,15 @@ static struct projection projection(struct graph *graph, uint32_t layer, const s
     const struct weight_source matrix = {.shape = {all_rows, columns},
                                          .first_row = part->first_row,
                                          .rows = part->rows,
-                                         .group = part->pairs,
-                                         .stride = part->pairs ? 2 : 0};
+                                         .group = part->head,
+                                         .dealt = part->turned,
+                                         .stride = part->head ? 2 : 0};
     const struct weight_source vector = {.shape = {all_rows},
                                          .first_row = part->first_row,
                                          .rows = part->rows,
-                                         .group = part->pairs,
-                                         .stride = part->pairs ? 2 : 0};
+                                         .group = part->head,
+                                         .dealt = part->turned,
+                                         .stride = part->head ? 2 : 0};
     struct projection made = {.bias = -1};
     made.weight =
         graph_weight_from(graph, layer, WEIGHT_MATRIX, &matrix, "model.layers.%u.%s.weight", layer, part->module);
@@ -118,11 +121,18 @@ static int rms_norm(struct graph *graph, int x, uint32_t layer, int weight, cons
     return y;
 }
 
+static struct weight_source norm_source(const struct decoder_traits *traits, uint64_t width)
+{
+    return (struct weight_source){.shape = {width}, .add = traits->norm_plus_one ? 1.0f : 0.0f};
+}
+
 /* The norm of a layer that is called `module`; without a name x itself. */
-static int layer_norm(struct graph *graph, int x, uint32_t layer, const char *module, const char *label)
+static int layer_norm(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
+                      const char *module, const char *label)
 {
     if (!module) return x;
-    int weight = graph_vector(graph, layer, graph->config->hidden_size, "model.layers.%u.%s.weight", layer, module);
+    const struct weight_source source = norm_source(traits, graph->config->hidden_size);
+    int weight = graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &source, "model.layers.%u.%s.weight", layer, module);
     return rms_norm(graph, x, layer, weight, label);
 }
 
@@ -148,10 +158,11 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     const struct model_config *config = graph->config;
     uint64_t hidden = config->hidden_size, head_dim = config->head_dim;
     uint64_t q_width = config->heads * head_dim, kv_width = config->kv_heads * head_dim;
+    const uint64_t head = config->rotary_pairs ? head_dim : 0, turned = head ? config->rope.rotary_dim : 0;
     struct part parts[] = {
-        {"self_attn.q_proj", q_width, SHARD_ROWS, 0, 0, config->rotary_pairs ? head_dim : 0},
-        {"self_attn.k_proj", kv_width, SHARD_KV_ROWS, 0, 0, config->rotary_pairs ? head_dim : 0},
-        {"self_attn.v_proj", kv_width, SHARD_KV_ROWS, 0, 0, 0},
+        {"self_attn.q_proj", q_width, SHARD_ROWS, 0, 0, head, turned},
+        {"self_attn.k_proj", kv_width, SHARD_KV_ROWS, 0, 0, head, turned},
+        {"self_attn.v_proj", kv_width, SHARD_KV_ROWS, 0, 0, 0, 0},
     };
     const struct projection q =
         joined(graph, layer, parts, 3, traits->fused_qkv, hidden, config->qkv_bias, 0, "self_attn.qkv_proj");
@@ -159,10 +170,12 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     int norm_q = -1, norm_k = -1;
     if (traits->qk_norm) {
         const bool over_width = traits->qk_norm == QK_NORM_WIDTH;
-        norm_q = graph_vector(graph, layer, over_width ? q_width : head_dim, "model.layers.%u.self_attn.q_norm.weight",
-                              layer);
-        norm_k = graph_vector(graph, layer, over_width ? kv_width : head_dim, "model.layers.%u.self_attn.k_norm.weight",
-                              layer);
+        const struct weight_source of_q = norm_source(traits, over_width ? q_width : head_dim);
+        const struct weight_source of_k = norm_source(traits, over_width ? kv_width : head_dim);
+        norm_q =
+            graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &of_q, "model.layers.%u.self_attn.q_norm.weight", layer);
+        norm_k =
+            graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &of_k, "model.layers.%u.self_attn.k_norm.weight", layer);
     }
     int rotated = graph_value(graph, ROWS_TOKENS, q_width, "rotated%u", layer);
     struct graph_node *rope = graph_append(graph, OP_ROPE_APPEND, layer);
@@ -183,7 +196,7 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)config->attention_scale);
     attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
     attention->params[ATTENTION_WINDOW] = (int64_t)config->layer[layer].window;
-    const struct part output = {"self_attn.o_proj", hidden, SHARD_COLUMNS, 0, 0, 0};
+    const struct part output = {"self_attn.o_proj", hidden, SHARD_COLUMNS, 0, 0, 0, 0};
     const struct projection o = projection(graph, layer, &output, q_width, config->output_bias);
     return matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
 }
@@ -192,31 +205,37 @@ static int gated_mlp(struct graph *graph, const struct decoder_traits *traits, i
 {
     const struct model_config *config = graph->config;
     uint64_t hidden = config->hidden_size, inner = config->intermediate_size;
-    struct part parts[] = {{"mlp.gate_proj", inner, SHARD_ROWS, 0, 0, 0}, {"mlp.up_proj", inner, SHARD_ROWS, 0, 0, 0}};
+    struct part parts[] = {{"mlp.gate_proj", inner, SHARD_ROWS, 0, 0, 0, 0},
+                           {"mlp.up_proj", inner, SHARD_ROWS, 0, 0, 0, 0}};
     const struct projection gate = joined(graph, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
                                           graph_interleave(graph), "mlp.gate_up_proj");
     int activated = matmul(graph, x, layer, gate, (enum activation)config->activation, 1.0, "activated");
-    const struct part output = {"mlp.down_proj", hidden, SHARD_COLUMNS, 0, 0, 0};
+    const struct part output = {"mlp.down_proj", hidden, SHARD_COLUMNS, 0, 0, 0, 0};
     const struct projection down = projection(graph, layer, &output, inner, config->mlp_bias);
     return matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
 }
 
-/* Cosine and sine table of the step; its inverse frequencies become a constant of the engine. */
-static int rope_table(struct graph *graph, struct status *status)
+/* Cosine and sine table of the step for the layers of a kind; its inverse frequencies become a constant of the engine. Those
+ * of layers that do not rotate are 0: cosines of 1 and sines of 0 leave q and k as they are. */
+static int rope_table(struct graph *graph, enum layer_rope kind, struct status *status)
 {
+    static const char *const names[LAYER_ROPE_KINDS] = {"rope", "rope.local", "rope.none"};
     const struct model_config *config = graph->config;
+    const struct rope_config *rope = kind == LAYER_ROPE_LOCAL ? &config->local_rope : &config->rope;
     float scaling = 1.0f;
-    const uint64_t rotary_dim = config->rope.rotary_dim;
-    const uint64_t sets = rope_sets(config);
-    float *inv_freq = malloc(sets * (rotary_dim / 2) * sizeof *inv_freq);
+    const uint64_t rotary_dim = rope->rotary_dim;
+    const uint64_t sets = kind == LAYER_ROPE_NONE ? 1 : rope_sets(rope, config->max_position);
+    float *inv_freq = calloc(sets * (rotary_dim / 2), sizeof *inv_freq);
     if (!inv_freq) {
         graph->out_of_memory = true;
         return -1;
     }
     int table = -1;
-    if (rope_frequencies(config, inv_freq, &scaling, status)) {
-        int weight = graph_constant(graph, inv_freq, sets * (rotary_dim / 2), "rope.inv_freq");
-        table = graph_value(graph, ROWS_TOKENS, rotary_dim, "rope");
+    if (kind == LAYER_ROPE_NONE || rope_frequencies(rope, config->max_position, inv_freq, &scaling, status)) {
+        char name[GRAPH_NAME_BYTES];
+        snprintf(name, sizeof name, "%s.inv_freq", names[kind]);
+        int weight = graph_constant(graph, inv_freq, sets * (rotary_dim / 2), name);
+        table = graph_value(graph, ROWS_TOKENS, rotary_dim, "%s", names[kind]);
         struct graph_node *node = graph_append(graph, OP_ROPE_TABLE, GRAPH_NO_LAYER);
         node->operands[ROPE_TABLE_INV_FREQ] = weight;
         node->operands[ROPE_TABLE_OUT] = table;
@@ -225,6 +244,18 @@ static int rope_table(struct graph *graph, struct status *status)
     }
     free(inv_freq);
     return table;
+}
+
+static bool rope_tables(struct graph *graph, int tables[LAYER_ROPE_KINDS], struct status *status)
+{
+    for (int kind = 0; kind < LAYER_ROPE_KINDS; kind++) {
+        bool needed = false;
+        for (uint64_t layer = 0; layer < graph->config->layers; layer++)
+            needed |= (int)graph->config->layer[layer].rope == kind;
+        tables[kind] = needed ? rope_table(graph, (enum layer_rope)kind, status) : -1;
+        if (needed && tables[kind] < 0 && !graph->out_of_memory) return false;
+    }
+    return true;
 }
 
 bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status)
@@ -242,22 +273,23 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     embed->operands[EMBED_TABLE] = embedding;
     embed->operands[EMBED_OUT] = x;
     embed->params[EMBED_SCALE_BITS] = float_to_bits((float)config->embedding_scale);
-    int table = rope_table(graph, status);
-    if (table < 0 && !graph->out_of_memory) return false;
+    int tables[LAYER_ROPE_KINDS];
+    if (!rope_tables(graph, tables, status)) return false;
 
     for (uint32_t layer = 0; layer < config->layers; layer++) {
         const struct decoder_norms *norms = &traits->norms;
-        int in = layer_norm(graph, x, layer, norms->attention_in, "attention_in");
-        int out = self_attention(graph, traits, in, table, layer);
-        out = layer_norm(graph, out, layer, norms->attention_out, "attention_out");
+        int in = layer_norm(graph, traits, x, layer, norms->attention_in, "attention_in");
+        int out = self_attention(graph, traits, in, tables[config->layer[layer].rope], layer);
+        out = layer_norm(graph, traits, out, layer, norms->attention_out, "attention_out");
         x = add(graph, x, out, hidden, layer, "after_attention");
-        in = layer_norm(graph, x, layer, norms->mlp_in, "mlp_in");
+        in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
         out = gated_mlp(graph, traits, in, layer);
-        out = layer_norm(graph, out, layer, norms->mlp_out, "mlp_out");
+        out = layer_norm(graph, traits, out, layer, norms->mlp_out, "mlp_out");
         x = add(graph, x, out, hidden, layer, "after_mlp");
     }
 
-    int weight = graph_vector(graph, GRAPH_NO_LAYER, hidden, "model.norm.weight");
+    const struct weight_source last = norm_source(traits, hidden);
+    int weight = graph_weight_from(graph, GRAPH_NO_LAYER, WEIGHT_ROW_MAJOR, &last, "model.norm.weight");
     x = rms_norm(graph, x, GRAPH_NO_LAYER, weight, "final");
     int head = config->tie_word_embeddings
                    ? embedding

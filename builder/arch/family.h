@@ -6,6 +6,7 @@
 
 #include "builder/graph/graph.h"
 #include "formats/base/json.h"
+#include "kernels/op/activation.h"
 
 /* ---- decoder.c: x + attention(x), then x + mlp(x), in each layer ---- */
 
@@ -27,6 +28,7 @@ enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDTH };
 struct decoder_traits {
     struct decoder_norms norms;
     enum decoder_qk_norm qk_norm;
+    bool norm_plus_one;  /* norms multiply by 1 + weight */
     bool partial_rotary; /* partial_rotary_factor may be below 1 */
     /* Modules that hold q, k and v, and gate and up, one after the other; NULL: each has a module of its own. */
     const char *fused_qkv, *fused_gate_up;
@@ -81,6 +83,22 @@ enum config_window {
 };
 bool config_window(struct model_config *config, struct json_reader *reader, enum config_window kind, uint64_t absent,
                    struct status *status);
+/* Layers slide as layer_types says, else all but every `period`-th; sliding_window_pattern may give another period. A null
+ * sliding_window: no layer slides. */
+bool config_window_pattern(struct model_config *config, struct json_reader *reader, uint64_t period, uint64_t absent,
+                           struct status *status);
+
+/* Defaults of the family for keys of the rotary embedding: theta, and the part of a head that rotates. */
+void config_rope_defaults(struct model_config *config, double theta, double partial_rotary_factor);
+/* Layers with a window have a rotary embedding of their own. theta: its default, 0: that of the main one. */
+void config_local_rope(struct model_config *config, double theta);
+
+/* use_bidirectional_attention: only models that attend to earlier tokens alone are supported. */
+bool config_causal(struct json_reader *reader, struct status *status);
+
+/* The activation under another key than hidden_act, `absent` where config.json has no such key. */
+bool config_activation(struct model_config *config, struct json_reader *reader, const char *key, enum activation absent,
+                       struct status *status);
 
 /* auto_map: the checkpoint brings modelling code of its own, which is not run. Allowed are the classes in the list: code
  * that computes what the class in transformers does. */

@@ -175,12 +175,12 @@ static void print_model(struct text *t, enum test_graph which)
     const char *x = "embedded";
     float frequencies[2 * 512], scaling;
     struct status status = {0};
-    test_expect_success(rope_frequencies(config, frequencies, &scaling, &status), &status);
+    test_expect_success(rope_frequencies(&config->rope, config->max_position, frequencies, &scaling, &status), &status);
     fprintf(t->out, "%%embedded[T,%lu] = embed(table=@model.embed_tokens.weight[%lu,%lu %s])%s\n", hidden, vocab,
             hidden, tied ? "matrix" : "row-major", param("scale_bits", config->embedding_scale, 1));
     fprintf(t->out, "%%rope[T,%lu] = rope_table(inv_freq=@rope.inv_freq[%lu constant])%s%s\n", rotary,
-            rope_sets(config) * rotary / 2, param("scaling_bits", (double)scaling, 0),
-            rope_sets(config) > 1 ? " switches=1" : "");
+            rope_sets(&config->rope, config->max_position) * rotary / 2, param("scaling_bits", (double)scaling, 0),
+            rope_sets(&config->rope, config->max_position) > 1 ? " switches=1" : "");
     for (uint32_t layer = 0; layer < config->layers; layer++) print_layer(t, which, layer, &x);
     t->layer = "\n";
     struct matmul head = {.out = "logits",

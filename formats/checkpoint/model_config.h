@@ -44,9 +44,13 @@ struct rope_config {
     double short_factor[MODEL_MAX_HEAD_DIM / 2], long_factor[MODEL_MAX_HEAD_DIM / 2]; /* [rotary_dim / 2] */
 };
 
+/* Which rotary embedding a layer has. */
+enum layer_rope { LAYER_ROPE_MAIN, LAYER_ROPE_LOCAL, LAYER_ROPE_NONE, LAYER_ROPE_KINDS };
+
 /* One layer, where layers of a model differ. */
 struct model_layer {
     uint64_t window; /* attention reads this many latest positions; 0: all */
+    enum layer_rope rope;
 };
 
 struct model_config {
@@ -62,7 +66,8 @@ struct model_config {
     double embedding_scale, attention_scale, residual_scale, logits_scale;
     struct model_layer layer[MODEL_MAX_LAYERS]; /* [layers] */
     enum dtype dtype;                           /* torch_dtype / dtype, DTYPE_NONE if absent */
-    struct rope_config rope;
+    struct rope_config rope, local_rope;        /* of layers with LAYER_ROPE_MAIN and with LAYER_ROPE_LOCAL */
+    bool has_local_rope;                        /* config.json may describe both: rope_config_parse */
     bool
         rotary_pairs; /* rows of q and k in the checkpoint: x0, y0, x1, y1, .. of the pairs that turn, not all x, then all y */
     struct quant_config quantisation;
@@ -88,6 +93,9 @@ typedef bool model_config_reader(struct model_config *config, struct json_reader
 bool model_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                         model_config_reader *read_family, struct status *status);
 /* rope_theta, partial_rotary_factor, original_max_position_embeddings, rope_scaling and rope_parameters of config.json.
+ * Where rope.theta, rope.rotary_dim or local_rope.theta are not 0, they are the family's defaults. With has_local_rope,
+ * rope_parameters may have an object for each kind of layer ("full_attention", "sliding_attention"), and all other keys
+ * describe the main embedding; the local one is then plain, with local_rope.theta or else the main theta.
  * Requires: head_dim and max_position are set. */
 bool rope_config_parse(struct model_config *config, struct json_reader *reader, struct status *status);
 /* Applies generation_config.json. Fields that would change the generated tokens in a way that is not implemented
@@ -96,13 +104,13 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
 bool generation_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                              struct status *status);
 
-/* Sets of frequencies that a model has: 2 if longer sequences than original_max_position have others (longrope), else
- * 1. */
-uint64_t rope_sets(const struct model_config *config);
+/* Sets of frequencies of an embedding: 2 if longer sequences than original_max_position have others (longrope), else 1.
+ * `max_position`: the model's. */
+uint64_t rope_sets(const struct rope_config *rope, uint64_t max_position);
 /* Computes inv_freq[rope_sets, rotary_dim / 2] and the factor on cos and sin, as transformers does in float32: the same roundings in
  * the same order, except theta's power, which is correctly rounded here and within one unit in the last place there.
  * They are float32 for every dtype of the checkpoint, as in transformers. */
-bool rope_frequencies(const struct model_config *config, float *inv_freq, float *attention_scaling,
+bool rope_frequencies(const struct rope_config *rope, uint64_t max_position, float *inv_freq, float *attention_scaling,
                       struct status *status);
 
 /* Token ids, sampling defaults and other fields that control generation (generation_config.c). They belong in

@@ -207,42 +207,101 @@ static bool same_rope(const struct rope_config *a, const struct rope_config *b)
            memcmp(a->long_factor, b->long_factor, sizeof a->long_factor) == 0;
 }
 
+/* What config.json says of the embedding beside its objects. */
+struct beside {
+    struct rope_config rope;
+    bool theta_given, part_given;
+};
+
+/* One object for the main embedding. The precedence of the two places depends on the version of transformers: they must
+ * agree. */
+static bool parse_main(struct rope_config *rope, json_t *object, const char *path, const struct model_config *config,
+                       const struct beside *beside, struct status *status)
+{
+    const struct rope_config *plain = &beside->rope;
+    if (!parse_object(rope, object, path, config, plain, status)) return false;
+    if (beside->theta_given && rope->theta != plain->theta)
+        return status_fail(status, STATUS_BAD_INPUT, "%s: field 'rope_theta': expected %.17g as beside it, found %.17g",
+                           path, plain->theta, rope->theta);
+    if (beside->part_given && rope->rotary_dim != plain->rotary_dim)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: field 'partial_rotary_factor': expected %" PRIu64
+                           " rotated elements of a head as beside it, found %" PRIu64,
+                           path, plain->rotary_dim, rope->rotary_dim);
+    if ((rope->type == ROPE_LLAMA3 || rope->type == ROPE_YARN) && plain->original_max_position &&
+        rope->original_max_position != plain->original_max_position)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: field 'original_max_position_embeddings': expected %" PRIu64
+                           " as beside it, found %" PRIu64,
+                           path, plain->original_max_position, rope->original_max_position);
+    return true;
+}
+
+static bool is_by_kind(const struct model_config *config, const json_t *object)
+{
+    return config->has_local_rope &&
+           (json_object_get(object, "full_attention") || json_object_get(object, "sliding_attention"));
+}
+
+/* An object with one for each kind of layer; null or absent: plain. */
+static bool parse_by_kind(struct rope_config *rope, struct model_config *config, json_t *object, const char *path,
+                          const struct beside *beside, struct status *status)
+{
+    struct json_reader reader;
+    bool done = false;
+    if (!json_reader_open(&reader, object, path, status)) goto done;
+    json_t *main = json_reader_get(&reader, "full_attention"), *local = json_reader_get(&reader, "sliding_attention");
+    char inner[300];
+    snprintf(inner, sizeof inner, "%s: full_attention", path);
+    *rope = beside->rope;
+    if (main && !parse_main(rope, main, inner, config, beside, status)) goto done;
+    snprintf(inner, sizeof inner, "%s: sliding_attention", path);
+    const struct rope_config absent = config->local_rope;
+    if (local && !parse_object(&config->local_rope, local, inner, config, &absent, status)) goto done;
+    if (config->local_rope.rotary_dim != rope->rotary_dim || config->local_rope.type == ROPE_LONGROPE) {
+        status_fail(status, STATUS_BAD_INPUT,
+                    "%s: expected as many rotated elements of a head as for full_attention (%" PRIu64
+                    ") and no longrope, found %" PRIu64 "%s",
+                    inner, rope->rotary_dim, config->local_rope.rotary_dim,
+                    config->local_rope.type == ROPE_LONGROPE ? " and longrope" : "");
+        goto done;
+    }
+    done = json_reader_all_consumed(&reader, status);
+done:
+    json_reader_close(&reader);
+    return done;
+}
+
 bool rope_config_parse(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     static const char *const keys[] = {"rope_parameters", "rope_scaling"};
-    struct rope_config plain = {.rotary_dim = config->head_dim, .theta = DEFAULT_THETA, .factor = 1.0};
-    const bool theta_given = json_reader_get(reader, "rope_theta") != NULL;
-    const bool part_given = json_reader_get(reader, "partial_rotary_factor") != NULL;
+    struct beside beside = {
+        .rope = {.rotary_dim = config->rope.rotary_dim ? config->rope.rotary_dim : config->head_dim,
+                 .theta = config->rope.theta != 0 ? config->rope.theta : DEFAULT_THETA,
+                 .factor = 1.0},
+        .theta_given = json_reader_get(reader, "rope_theta") != NULL,
+        .part_given = json_reader_get(reader, "partial_rotary_factor") != NULL,
+    };
+    struct rope_config *plain = &beside.rope;
     bool object_given = false;
-    if (!parse_theta(reader, &plain.theta, status) ||
-        !parse_rotary_dim(reader, config->head_dim, &plain.rotary_dim, status) ||
-        !parse_original_max_position(reader, &plain, status))
+    if (!parse_theta(reader, &plain->theta, status) ||
+        !parse_rotary_dim(reader, config->head_dim, &plain->rotary_dim, status) ||
+        !parse_original_max_position(reader, plain, status))
         return false;
-    config->rope = plain;
+    config->rope = *plain;
     config->rope.original_max_position = 0;
+    const double local_theta = config->local_rope.theta;
+    config->local_rope = config->rope;
+    if (local_theta != 0) config->local_rope.theta = local_theta;
     for (size_t i = 0; i < 2; i++) {
         struct rope_config rope;
         json_t *object = json_reader_get(reader, keys[i]);
         if (!object || (json_is_object(object) && json_object_size(object) == 0)) continue;
         char path[256];
         snprintf(path, sizeof path, "%s: %s", reader->path, keys[i]);
-        if (!parse_object(&rope, object, path, config, &plain, status)) return false;
-        /* The precedence of the two places depends on the version of transformers: they must agree. */
-        if (theta_given && rope.theta != plain.theta)
-            return status_fail(status, STATUS_BAD_INPUT,
-                               "%s: field 'rope_theta': expected %.17g as beside it, found %.17g", path, plain.theta,
-                               rope.theta);
-        if (part_given && rope.rotary_dim != plain.rotary_dim)
-            return status_fail(status, STATUS_BAD_INPUT,
-                               "%s: field 'partial_rotary_factor': expected %" PRIu64
-                               " rotated elements of a head as beside it, found %" PRIu64,
-                               path, plain.rotary_dim, rope.rotary_dim);
-        if ((rope.type == ROPE_LLAMA3 || rope.type == ROPE_YARN) && plain.original_max_position &&
-            rope.original_max_position != plain.original_max_position)
-            return status_fail(status, STATUS_BAD_INPUT,
-                               "%s: field 'original_max_position_embeddings': expected %" PRIu64
-                               " as beside it, found %" PRIu64,
-                               path, plain.original_max_position, rope.original_max_position);
+        const bool parsed = is_by_kind(config, object) ? parse_by_kind(&rope, config, object, path, &beside, status)
+                                                       : parse_main(&rope, object, path, config, &beside, status);
+        if (!parsed) return false;
         if (object_given && !same_rope(&rope, &config->rope))
             return status_fail(status, STATUS_BAD_INPUT, "%s: fields 'rope_parameters' and 'rope_scaling' disagree",
                                reader->path);
@@ -327,10 +386,9 @@ static double longrope_attention_factor(const struct rope_config *rope)
     return sqrt(1.0 + log(rope->factor) / log((double)rope->original_max_position));
 }
 
-uint64_t rope_sets(const struct model_config *config)
+uint64_t rope_sets(const struct rope_config *rope, uint64_t max_position)
 {
-    const struct rope_config *rope = &config->rope;
-    return rope->type == ROPE_LONGROPE && rope->original_max_position < config->max_position ? 2 : 1;
+    return rope->type == ROPE_LONGROPE && rope->original_max_position < max_position ? 2 : 1;
 }
 
 static void longrope_frequencies(const struct rope_config *rope, const double *factors, float *inv_freq)
@@ -341,11 +399,11 @@ static void longrope_frequencies(const struct rope_config *rope, const double *f
     }
 }
 
-bool rope_frequencies(const struct model_config *config, float *inv_freq, float *attention_scaling,
+bool rope_frequencies(const struct rope_config *rope, uint64_t max_position, float *inv_freq, float *attention_scaling,
                       struct status *status)
 {
-    const struct rope_config *rope = &config->rope;
-    double original = (double)(rope->original_max_position ? rope->original_max_position : config->max_position);
+    const uint64_t sets = rope_sets(rope, max_position);
+    double original = (double)(rope->original_max_position ? rope->original_max_position : max_position);
     *attention_scaling = 1.0f;
     for (uint64_t i = 0; i < rope->rotary_dim / 2; i++)
         inv_freq[i] = 1.0f / position_frequency(rope->theta, i, rope->rotary_dim);
@@ -363,7 +421,7 @@ bool rope_frequencies(const struct model_config *config, float *inv_freq, float 
         break;
     case ROPE_LONGROPE:
         longrope_frequencies(rope, rope->short_factor, inv_freq);
-        if (rope_sets(config) == 2) longrope_frequencies(rope, rope->long_factor, inv_freq + rope->rotary_dim / 2);
+        if (sets == 2) longrope_frequencies(rope, rope->long_factor, inv_freq + rope->rotary_dim / 2);
         *attention_scaling = (float)longrope_attention_factor(rope);
         break;
     }
@@ -372,7 +430,7 @@ bool rope_frequencies(const struct model_config *config, float *inv_freq, float 
                            "the factor on the rotary embedding is not finite: check original_max_position_embeddings "
                            "(%" PRIu64 ")",
                            rope->original_max_position);
-    for (uint64_t i = 0; i < rope_sets(config) * (rope->rotary_dim / 2); i++)
+    for (uint64_t i = 0; i < sets * (rope->rotary_dim / 2); i++)
         if (!isfinite(inv_freq[i]))
             return status_fail(status, STATUS_BAD_INPUT,
                                "rotary frequency %" PRIu64 " is not finite: check rope_theta (%g) and its scaling", i,

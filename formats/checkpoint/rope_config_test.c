@@ -24,7 +24,7 @@ static float frequencies(const char *rope, unsigned head_dim, unsigned max_posit
 {
     float scaling;
     test_expect_success(parse(rope, head_dim, max_position), &status);
-    test_expect_success(rope_frequencies(&config, inv_freq, &scaling, &status), &status);
+    test_expect_success(rope_frequencies(&config.rope, config.max_position, inv_freq, &scaling, &status), &status);
     return scaling;
 }
 
@@ -170,7 +170,7 @@ TEST(test_longrope)
         assert_int_equal(config.rope.type, ROPE_LONGROPE);
         assert_int_equal(config.rope.rotary_dim, 16);
         assert_int_equal(config.rope.original_max_position, cases[c].original);
-        assert_int_equal(rope_sets(&config), cases[c].sets);
+        assert_int_equal(rope_sets(&config.rope, config.max_position), cases[c].sets);
         assert_true(fabs((double)scaling - expected) < 1e-6);
         for (unsigned s = 0; s < cases[c].sets; s++)
             for (int i = 0; i < 8; i++)

@@ -34,8 +34,9 @@ static void check_config(const struct model_config *config)
                              config->logits_scale};
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) require(scales[i] > 9e-7 && scales[i] < 1.1e6);
     check_tokens(config);
-    if (rope_frequencies(config, inv_freq, &scaling, &status))
-        for (size_t i = 0; i < rope_sets(config) * (config->rope.rotary_dim / 2); i++) require(isfinite(inv_freq[i]));
+    if (rope_frequencies(&config->rope, config->max_position, inv_freq, &scaling, &status))
+        for (size_t i = 0; i < rope_sets(&config->rope, config->max_position) * (config->rope.rotary_dim / 2); i++)
+            require(isfinite(inv_freq[i]));
     else
         require(status.code == STATUS_BAD_INPUT && status.message[0]);
 }

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GLM 4 (0414): norms before and after attention and MLP; half of each head rotates, its pairs in turn in the checkpoint;
+ * gate and up are one tensor. */
+#include "builder/arch/family.h"
+
+static const struct config_defaults defaults = {
+    .kv_heads = 2,
+    .head_dim = 128,
+    .max_position = 131072,
+    .rms_norm_eps = 1.5625e-7,
+    .bos_token = CONFIG_NO_TOKEN,
+    .eos_token = 151329,
+    .pad_token = 151329,
+};
+
+static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    config->qkv_bias = true;
+    if (!config_sizes(config, reader, &defaults, status)) return false;
+    config_rope_defaults(config, 10000, 0.5);
+    config->rotary_pairs = true;
+    return json_reader_bool(reader, "attention_bias", false, &config->qkv_bias, status);
+}
+
+const struct architecture arch_glm4 = {
+    "glm4",
+    "Glm4ForCausalLM",
+    read_config,
+    {.norms = {.attention_in = "input_layernorm",
+               .attention_out = "post_self_attn_layernorm",
+               .mlp_in = "post_attention_layernorm",
+               .mlp_out = "post_mlp_layernorm"},
+     .partial_rotary = true,
+     .fused_gate_up = "mlp.gate_up_proj"},
+};
