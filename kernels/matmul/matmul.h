@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul: out[r, n] = SCALE * (sum over k of x[r, k] * W[n, k]  (+ bias[n])) (+ residual[r, n]),
+ * or with EPILOGUE_PLAIN + an activation as EPILOGUE act of that, without a residual,
  * or gated, with an activation as EPILOGUE, where W holds gate and up panels in turn and N counts both:
  *   out[r, j] = act(g) * u,  g = x[r] . Wgate[j] (+ bias of that row), u likewise.
  *
@@ -37,10 +38,10 @@ enum matmul_param {
     MATMUL_K, /* CUDA: a multiple of 8 */
     MATMUL_DTYPE,
     MATMUL_OUT_DTYPE,
-    MATMUL_EPILOGUE, /* enum activation; gated unless NONE */
+    MATMUL_EPILOGUE, /* enum activation, gated unless NONE, or EPILOGUE_PLAIN + enum activation */
     MATMUL_HAS_BIAS,
     MATMUL_BIAS_DTYPE,
-    MATMUL_HAS_RESIDUAL, /* not with a gate */
+    MATMUL_HAS_RESIDUAL, /* not with an activation */
     MATMUL_HAS_NORM,     /* CUDA */
     MATMUL_NORM_DTYPE,
     MATMUL_EPS_BITS,      /* bits of a float32 >= 0 */
@@ -48,6 +49,7 @@ enum matmul_param {
     MATMUL_SCALE_BITS,    /* bits of a float32 above 0; 1 with a gate */
     MATMUL_COMPUTE_DTYPE, /* CPU: F32, or what x is rounded to before it is multiplied (matmul_round): BF16, INT8_G32 */
     MATMUL_HAS_X_SCALES,  /* with INPUT_DTYPE F8_E4M3, and only then; not with a norm */
+    MATMUL_CAP_BITS,      /* bits of a float32 above 0, with EPILOGUE_PLAIN + SOFTCAP; else of 1 */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
     /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and
      * activations that it multiplies: at most 24 with AVX-512 (of 32 registers), 6 with AVX2 (two registers each, of
@@ -67,7 +69,11 @@ enum { MATMUL_TUNABLES = MATMUL_PARAMS - MATMUL_FIRST_TUNABLE };
 enum { MATMUL_MAX_TASK_PANELS = 4096 };
 
 /* W holds gate and up rows by turns. */
-static inline bool matmul_is_gated(const int64_t *params) { return params[MATMUL_EPILOGUE] != ACTIVATION_NONE; }
+static inline bool matmul_is_gated(const int64_t *params) { return EPILOGUE_IS_GATED(params[MATMUL_EPILOGUE]); }
+static inline enum activation matmul_activation(const int64_t *params)
+{
+    return (enum activation)EPILOGUE_ACTIVATION(params[MATMUL_EPILOGUE]);
+}
 
 /* The numbers of W have scales. */
 static inline bool matmul_is_coded(const int64_t *params)

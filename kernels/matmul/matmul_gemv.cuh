@@ -610,6 +610,8 @@ template <class P> struct matmul_gemv_body {
                     if constexpr (FRAGMENTS.factors) up *= second_factor[j];
                     up = up * factor + add_second[j];
                     value = gated_product<P::EPILOGUE, false>(value, up);
+                } else {
+                    value = plain_product<P, false>(value);
                 }
                 const int column = (GATED ? first / 2 : first) + o.column;
                 store_element<P::OUT_DTYPE>(out, (i64)o.row * OUT_COLUMNS + column, value);

@@ -62,7 +62,8 @@ static void expect_column(const struct example *example, const float *x, double 
 static void expect(struct example *example)
 {
     const struct matmul_device_problem *problem = &example->problem;
-    const bool gated = problem->activation != ACTIVATION_NONE;
+    const bool gated = matmul_is_gated(example->launch.params);
+    const enum activation activation = matmul_activation(example->launch.params);
     const int64_t columns = gated ? problem->n / 2 : problem->n;
     const float *norm = example->host[MATMUL_NORM];
     float *x = test_take(&example->launch.memory, (size_t)problem->k * sizeof *x);
@@ -78,12 +79,17 @@ static void expect(struct example *example)
         for (int64_t j = 0; j < columns; j++) {
             double value, tolerance, up, up_tolerance;
             expect_column(example, x, factor, row, gated ? j / 8 * 16 + j % 8 : j, &value, &tolerance);
-            if (gated) { /* the slope of an activation is below 1.2; 2^-20 for the device's exp and division */
+            /* 2^-20 for the device's functions */
+            const double slope = activation == ACTIVATION_RELU2 ? 2 * fabs(value) + 0.1 : 1.2;
+            if (gated) {
                 expect_column(example, x, factor, row, j / 8 * 16 + 8 + j % 8, &up, &up_tolerance);
-                const double activated = activate_exactly(problem->activation, value);
-                tolerance = 1.2 * tolerance * (fabs(up) + up_tolerance) + fabs(activated) * up_tolerance;
+                const double activated = activate_exactly(activation, value);
+                tolerance = slope * tolerance * (fabs(up) + up_tolerance) + fabs(activated) * up_tolerance;
                 value = activated * up;
                 tolerance += 0x1p-20 * fabs(value);
+            } else if (activation != ACTIVATION_NONE) {
+                value = activate_capped(activation, op_float_param(example->launch.params, MATMUL_CAP_BITS), value);
+                tolerance = slope * tolerance + 0x1p-20 * fabs(value) + 1e-7;
             }
             example->expected[row * columns + j] = value;
             example->tolerance[row * columns + j] = tolerance + 1.01 * roundoff(problem->out_dtype) * fabs(value);
@@ -319,7 +325,12 @@ TEST(test_shapes)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct matmul_device_problem problem = shapes[i];
         do run_candidates(&problem, 1);
-        while (problem.activation != ACTIVATION_NONE && ++problem.activation < ACTIVATION_COUNT);
+        while (problem.activation != ACTIVATION_NONE && ++problem.activation < ACTIVATION_SOFTCAP);
+        if (shapes[i].activation != ACTIVATION_NONE || shapes[i].residual) continue;
+        for (int activation = ACTIVATION_SILU; activation < ACTIVATION_COUNT; activation++) {
+            problem.activation = EPILOGUE_PLAIN + activation;
+            run_candidates(&problem, 1);
+        }
     }
 }
 

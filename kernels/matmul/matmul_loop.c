@@ -61,7 +61,9 @@ static void decode(const struct op_call *call, struct matmul_problem *problem)
         .n = params[MATMUL_N],
         .k = params[MATMUL_K],
         .weights_kind = weights_kind(params[MATMUL_DTYPE]),
-        .activation = (enum activation)params[MATMUL_EPILOGUE],
+        .activation = matmul_activation(params),
+        .is_gated = matmul_is_gated(params),
+        .cap = op_float_param(params, MATMUL_CAP_BITS),
         .scale = op_float_param(params, MATMUL_SCALE_BITS),
         .compute = (enum encoding_id)params[MATMUL_COMPUTE_DTYPE],
         .bias_dtype = (enum dtype)params[MATMUL_BIAS_DTYPE],
@@ -220,8 +222,7 @@ static void run_task(const struct matmul_problem *problem, const struct blocking
         int64_t rows = smaller(blocking->block_rows, problem->rows - row);
         bool last_block = row + rows == problem->rows;
         for (int64_t panel = first_panel, panels; panel < last_panel; panel += panels) {
-            panels = matmul_panels_choice(smaller(blocking->tile_panels, last_panel - panel),
-                                          problem->activation != ACTIVATION_NONE);
+            panels = matmul_panels_choice(smaller(blocking->tile_panels, last_panel - panel), problem->is_gated);
             int64_t next_panel = panel + panels < last_panel ? panel + panels : first_panel;
             bool known = panel + panels < last_panel || !last_block;
             run_panels(problem, blocking, kernels, activations, panel, panels, row, rows,

@@ -346,8 +346,9 @@ template <class P> struct matmul_mma_body {
                             stage(memory, m + i, (warp_n + part * 16) / 2 + lane / 4,
                                   gated_product<P::EPILOGUE, true>(v[i] + add.low, v[i + 2] + add.high));
                         } else {
-                            stage(memory, m + i, n, scaled<P::SCALE_BITS>(v[i] + add.low));
-                            stage(memory, m + i, n + 8, scaled<P::SCALE_BITS>(v[i + 2] + add.high));
+                            stage(memory, m + i, n, plain_product<P, true>(scaled<P::SCALE_BITS>(v[i] + add.low)));
+                            stage(memory, m + i, n + 8,
+                                  plain_product<P, true>(scaled<P::SCALE_BITS>(v[i + 2] + add.high)));
                         }
                     }
                 }

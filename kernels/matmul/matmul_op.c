@@ -38,7 +38,7 @@ static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
     [MATMUL_DTYPE] = {"dtype", 5, PARAM_ENCODING, PARAM_OF_DTYPE, MATMUL_W},
     [MATMUL_OUT_DTYPE] = {"out_dtype", 6, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_OUT, .fallback = DTYPE_F32},
     [MATMUL_EPILOGUE] = {"epilogue", 7, PARAM_INTEGER, PARAM_OF_NODE, .least = ACTIVATION_NONE,
-                         .most = ACTIVATION_COUNT - 1},
+                         .most = EPILOGUE_COUNT - 1},
     [MATMUL_HAS_BIAS] = {"has_bias", 8, PARAM_INTEGER, PARAM_OF_PRESENT, MATMUL_BIAS, .most = 1},
     [MATMUL_BIAS_DTYPE] = {"bias_dtype", 9, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_BIAS, .fallback = DTYPE_BF16},
     [MATMUL_HAS_RESIDUAL] = {"has_residual", 10, PARAM_INTEGER, PARAM_OF_PRESENT, MATMUL_RESIDUAL, .most = 1},
@@ -51,6 +51,8 @@ static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
                               .fallback = DTYPE_F32},
     [MATMUL_HAS_X_SCALES] = {"has_x_scales", OP_LATER_PARAM_ID + 2, PARAM_INTEGER, PARAM_OF_PRESENT, MATMUL_X_SCALES,
                              .most = 1},
+    [MATMUL_CAP_BITS] = {"cap_bits", OP_LATER_PARAM_ID + 3, PARAM_FLOAT, PARAM_OF_NODE, .least = OP_FLOAT_MIN_BITS,
+                         .most = OP_FLOAT_MAX_BITS, .fallback = OP_FLOAT_ONE_BITS},
 };
 static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -90,8 +92,14 @@ static const char *illegal(const int64_t *params)
     if (params[MATMUL_HAS_X_SCALES] && encoding_find(params[MATMUL_DTYPE])->code != CODE_E4M3)
         return "an x of F8_E4M3 and weights that are not e4m3";
     if (params[MATMUL_HAS_X_SCALES] && params[MATMUL_HAS_NORM]) return "x_scales with a norm";
+    const enum activation activation = matmul_activation(params);
+    if (activation >= ACTIVATION_COUNT || params[MATMUL_EPILOGUE] == EPILOGUE_PLAIN)
+        return "parameter epilogue is no activation";
+    if (params[MATMUL_CAP_BITS] != OP_FLOAT_ONE_BITS && activation != ACTIVATION_SOFTCAP)
+        return "a cap without a softcap";
+    if (activation != ACTIVATION_NONE && params[MATMUL_HAS_RESIDUAL]) return "a residual with an activation";
     if (!matmul_is_gated(params)) return NULL;
-    if (params[MATMUL_HAS_RESIDUAL]) return "a residual with a gate";
+    if (activation == ACTIVATION_SOFTCAP) return "a gate with a softcap";
     if (params[MATMUL_SCALE_BITS] != OP_FLOAT_ONE_BITS) return "a scale with a gate";
     return params[MATMUL_N] % 2 ? "parameter n is odd with a gate" : NULL;
 }

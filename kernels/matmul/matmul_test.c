@@ -47,14 +47,15 @@ static void fill_weights(uint8_t *weights, uint64_t n, uint64_t k, enum encoding
 }
 
 static void launch_create(struct test_case *launch, int64_t rows, int64_t n, int64_t k, enum encoding_id encoding,
-                          enum activation activation, enum dtype bias_dtype, bool residual)
+                          int epilogue, enum dtype bias_dtype, bool residual)
 {
     const int64_t params[MATMUL_PARAMS] = {
         [MATMUL_ROWS] = rows,
         [MATMUL_N] = n,
         [MATMUL_K] = k,
         [MATMUL_DTYPE] = encoding,
-        [MATMUL_EPILOGUE] = activation,
+        [MATMUL_EPILOGUE] = epilogue,
+        [MATMUL_CAP_BITS] = test_float_bits(epilogue == EPILOGUE_PLAIN + ACTIVATION_SOFTCAP ? 2.5f : 1),
         [MATMUL_HAS_BIAS] = bias_dtype != DTYPE_NONE,
         [MATMUL_BIAS_DTYPE] = bias_dtype,
         [MATMUL_HAS_RESIDUAL] = residual,
@@ -139,6 +140,7 @@ static void compare(const struct test_case *launch, const float *expected, enum 
                 panel_read(&form, launch->call.operands[MATMUL_W], (uint64_t)(n + half * PANEL_ROWS), (uint64_t)k_count,
                            0, (uint64_t)k_count, weights);
                 for (int64_t k = 0; k < k_count; k++) sum += fabs((double)x[row * k_count + k] * (double)weights[k]);
+                if (half == 0 && matmul_activation(params) == ACTIVATION_RELU2) sum *= 1.5 * sum; /* d g^2 = 2 g dg */
                 scale = half == 0 ? sum : scale * sum; /* |d silu(g) u| <= 1.1 |dg| |u| + |g| |du| */
             }
             double error = fabs((double)value - (double)expected[row * columns + column]);
@@ -188,12 +190,12 @@ TEST(test_pack)
 }
 
 /* One problem on every instruction set with several tunables: close to the reference, and equal bits. */
-static void check_problem(int64_t rows, int64_t n, int64_t k, enum encoding_id encoding, enum activation activation,
+static void check_problem(int64_t rows, int64_t n, int64_t k, enum encoding_id encoding, int epilogue,
                           enum dtype bias_dtype, bool residual)
 {
     struct test_case launch;
-    launch_create(&launch, rows, n, k, encoding, activation, bias_dtype, residual);
-    if (activation == ACTIVATION_NONE && random_below(2)) launch.params[MATMUL_SCALE_BITS] = test_float_bits(0.22f);
+    launch_create(&launch, rows, n, k, encoding, epilogue, bias_dtype, residual);
+    if (!matmul_is_gated(launch.params) && random_below(2)) launch.params[MATMUL_SCALE_BITS] = test_float_bits(0.22f);
     static const enum encoding_id computes[] = {ENCODING_BF16, ENCODING_INT8_G32};
     if (random_below(3) == 0) launch.params[MATMUL_COMPUTE_DTYPE] = computes[random_below(2)];
     int64_t valid_rows = random_below(4) == 0 ? random_below(rows + 1) : rows;
@@ -247,9 +249,20 @@ TEST(test_gated)
     static const int64_t rows[] = {1, 2, 3, 5, 6, 13, 70};
     for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
         for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
-            for (int t = 0; t < 3 * (ACTIVATION_COUNT - 1); t++)
+            for (int t = 0; t < 3 * (ACTIVATION_SOFTCAP - 1); t++)
                 check_problem(rows[r], 32 * (1 + random_below(7)), depths[d], (enum encoding_id)dtypes[t % 3],
                               (enum activation)(ACTIVATION_SILU + t / 3),
+                              random_below(2) ? dtypes[random_below(3)] : DTYPE_NONE, false);
+}
+
+TEST(test_activations_without_gate)
+{
+    static const int64_t depths[] = {1, 33, 172}, rows[] = {1, 5, 70};
+    for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
+        for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+            for (int t = 0; t < 3 * (ACTIVATION_COUNT - 1); t++)
+                check_problem(rows[r], 1 + random_below(100), depths[d], (enum encoding_id)dtypes[t % 3],
+                              EPILOGUE_PLAIN + ACTIVATION_SILU + t / 3,
                               random_below(2) ? dtypes[random_below(3)] : DTYPE_NONE, false);
 }
 
@@ -559,6 +572,7 @@ TEST(hostile_params)
         [MATMUL_INPUT_DTYPE] = DTYPE_F32,
         [MATMUL_COMPUTE_DTYPE] = DTYPE_F32,
         [MATMUL_SCALE_BITS] = OP_FLOAT_ONE_BITS,
+        [MATMUL_CAP_BITS] = OP_FLOAT_ONE_BITS,
         [MATMUL_PANELS_PER_TILE] = 4,
         [MATMUL_ROWS_PER_TILE] = 4,
         [MATMUL_PANELS_PER_TASK] = 4,
@@ -579,6 +593,11 @@ TEST(hostile_params)
         {MATMUL_DTYPE, ENCODING_E4M3_TENSOR, "matmul: there is no kernel for encoding e4m3_tensor (parameter dtype)"},
         {MATMUL_DTYPE, ((int64_t)1 << 32) + DTYPE_BF16, "dtype"},
         {MATMUL_EPILOGUE, ACTIVATION_COUNT, "epilogue"},
+        {MATMUL_EPILOGUE, EPILOGUE_PLAIN, "epilogue"},
+        {MATMUL_EPILOGUE, EPILOGUE_COUNT, "epilogue"},
+        {MATMUL_EPILOGUE, ACTIVATION_SOFTCAP, "softcap"},
+        {MATMUL_CAP_BITS, 0, "cap_bits"},
+        {MATMUL_CAP_BITS, 0x41f00000, "cap"},
         {MATMUL_HAS_BIAS, 2, "has_bias"},
         {MATMUL_BIAS_DTYPE, DTYPE_NONE, "bias_dtype"},
         {MATMUL_BIAS_DTYPE, DTYPE_I64, "bias_dtype"},
@@ -635,7 +654,7 @@ TEST(hostile_params)
     params[MATMUL_N] = 64;
     params[MATMUL_HAS_RESIDUAL] = 1;
     assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
-    assert_non_null(strstr(status.message, "a gate"));
+    assert_non_null(strstr(status.message, "a residual with an activation"));
     params[MATMUL_HAS_RESIDUAL] = 0;
     params[MATMUL_SCALE_BITS] = test_float_bits(0.22f);
     assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));

@@ -56,7 +56,9 @@ struct matmul_problem {
     int64_t n, k;
     enum matmul_weights weights_kind;
     struct panel_form form;
-    enum activation activation; /* NONE: not gated */
+    enum activation activation;
+    bool is_gated;
+    float cap; /* SOFTCAP */
     float scale;
     enum dtype bias_dtype;
     const float *x;

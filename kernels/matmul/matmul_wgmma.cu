@@ -13,6 +13,7 @@
     PARAM(EPILOGUE) = 0;                                                                                      \
     PARAM(INPUT_DTYPE) = DTYPE_BF16;                                                                          \
     PARAM(SCALE_BITS) = 0x3f800000;                                                                           \
+    PARAM(CAP_BITS) = 0;                                                                                      \
     PARAM(HAS_BIAS) = 0;                                                                                      \
     PARAM(BIAS_DTYPE) = DTYPE_F32;                                                                            \
     PARAM(HAS_RESIDUAL) = 0;                                                                                  \

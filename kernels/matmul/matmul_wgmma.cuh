@@ -377,6 +377,10 @@ template <class P> struct matmul_wgmma_body {
         const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         v0 = scaled<P::SCALE_BITS>(v0), v1 = scaled<P::SCALE_BITS>(v1);
         v2 = scaled<P::SCALE_BITS>(v2), v3 = scaled<P::SCALE_BITS>(v3);
+        if constexpr (!GATED) {
+            v0 = plain_product<P, true>(v0), v1 = plain_product<P, true>(v1);
+            v2 = plain_product<P, true>(v2), v3 = plain_product<P, true>(v3);
+        }
         if constexpr (OUT_BYTES == 4) {
             const u32 row = (u32)block * 8 + lane % 4 * 2, column = warp * (STAGED_COLUMNS / 4) + lane / 4;
             const u32 at = staged + row * STAGED_PITCH + column * 4;

@@ -33,6 +33,8 @@ void matmul_device_problem_params(const struct matmul_device_problem *problem, i
     params[MATMUL_DTYPE] = problem->dtype;
     params[MATMUL_OUT_DTYPE] = problem->out_dtype;
     params[MATMUL_EPILOGUE] = problem->activation;
+    params[MATMUL_CAP_BITS] =
+        problem->activation == EPILOGUE_PLAIN + ACTIVATION_SOFTCAP ? test_float_bits(2.5f) : OP_FLOAT_ONE_BITS;
     params[MATMUL_HAS_BIAS] = problem->bias != NONE;
     params[MATMUL_BIAS_DTYPE] = problem->bias ? problem->bias : F32;
     params[MATMUL_HAS_RESIDUAL] = problem->residual;
@@ -91,7 +93,13 @@ static struct bounded dot(const struct test_launch *launch, int64_t row, int64_t
     return (struct bounded){sum + bias, error};
 }
 
-/* Element (row, column) of out, and a bound of the error: of the sum, of the activation (at most 1.2 times the gate's error, and
+/* How many times its argument's error the error of an activation is. */
+static double activation_slope(const int64_t *params, double value)
+{
+    return matmul_activation(params) == ACTIVATION_RELU2 ? 2 * fabs(value) + 0.1 : 1.2;
+}
+
+/* Element (row, column) of out, and a bound of the error: of the sum, of the activation (its slope times the gate's error, and
  * 2^-16 for the exponential), of rounding to out's dtype. */
 static struct bounded expected(const struct test_launch *launch, int64_t row, int64_t column)
 {
@@ -100,15 +108,21 @@ static struct bounded expected(const struct test_launch *launch, int64_t row, in
     if (matmul_is_gated(params)) {
         const int64_t n = column / 8 * 16 + column % 8;
         const struct bounded gate = dot(launch, row, n), up = dot(launch, row, n + 8);
-        const double gated = activate_exactly((enum activation)params[MATMUL_EPILOGUE], gate.value);
+        const double gated = activate_exactly(matmul_activation(params), gate.value);
         result.value = gated * up.value;
-        result.error =
-            1.2 * gate.error * (fabs(up.value) + up.error) + fabs(gated) * up.error + fabs(result.value) * 0x1p-16;
+        result.error = activation_slope(params, gate.value) * gate.error * (fabs(up.value) + up.error) +
+                       fabs(gated) * up.error + fabs(result.value) * 0x1p-16;
     } else {
         const double scale = (double)op_float_param(params, MATMUL_SCALE_BITS);
         result = dot(launch, row, column);
         result.value *= scale;
         result.error = result.error * scale + fabs(result.value) * 0x1p-23;
+        if (matmul_activation(params) != ACTIVATION_NONE) {
+            result.error *= activation_slope(params, result.value);
+            result.value =
+                activate_capped(matmul_activation(params), op_float_param(params, MATMUL_CAP_BITS), result.value);
+            result.error += fabs(result.value) * 0x1p-16 + 1e-7;
+        }
         if (launch->host[MATMUL_RESIDUAL]) {
             const int64_t index = row * params[MATMUL_N] + column;
             result.value += (double)((const float *)launch->host[MATMUL_RESIDUAL])[index];
@@ -307,9 +321,14 @@ void matmul_device_check_epilogues(const struct device_kernel *kernel, const str
         struct matmul_device_problem problem = test->problem;
         const int samples = problem.k > 1024 ? 10000 : 0;
         matmul_device_check(kernel, &problem, test->tunables, samples);
-        while (problem.activation != ACTIVATION_NONE && ++problem.activation < ACTIVATION_COUNT)
+        while (problem.activation != ACTIVATION_NONE && ++problem.activation < ACTIVATION_SOFTCAP)
             matmul_device_check(kernel, &problem, test->tunables, samples);
         if (problem.activation != ACTIVATION_NONE) continue;
+        for (int plain = ACTIVATION_SILU; plain < ACTIVATION_COUNT && !problem.residual; plain++) {
+            problem.activation = EPILOGUE_PLAIN + plain;
+            matmul_device_check(kernel, &problem, test->tunables, samples);
+        }
+        problem.activation = ACTIVATION_NONE;
         problem.scale = 0.22f;
         matmul_device_check(kernel, &problem, test->tunables, samples);
     }

@@ -19,12 +19,12 @@ struct matmul_device_problem {
     int64_t rows, n, k;
     enum dtype dtype; /* of W; an encoding, too */
     enum dtype out_dtype;
-    enum activation activation; /* NONE: not gated */
-    enum dtype bias, norm;      /* DTYPE_NONE: without */
-    bool residual;              /* in place: out is the residual's memory */
-    bool codes;                 /* x of e4m3 with scales */
-    float scale;                /* 0: 1 */
-    int valid;                  /* rows; 0: all, -1: none */
+    int activation;        /* of the epilogue: NONE, an enum activation, gated, or EPILOGUE_PLAIN + one */
+    enum dtype bias, norm; /* DTYPE_NONE: without */
+    bool residual;         /* in place: out is the residual's memory */
+    bool codes;            /* x of e4m3 with scales */
+    float scale;           /* 0: 1 */
+    int valid;             /* rows; 0: all, -1: none */
 };
 void matmul_device_problem_params(const struct matmul_device_problem *problem, int64_t params[PLAN_MAX_PARAMS]);
 

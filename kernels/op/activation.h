@@ -8,25 +8,37 @@
 
 #include "kernels/op/activation.cuh"
 
-/* Name of the gated product with this activation; NULL: unknown number. */
-static inline const char *activation_name(int64_t activation)
+/* Name of an epilogue; NULL: unknown number. */
+static inline const char *epilogue_name(int64_t epilogue)
 {
-    static const char *const names[ACTIVATION_COUNT] = {
-#define ACTIVATION_ROW(name, value, text) [value] = text,
+    static const char *const names[EPILOGUE_COUNT] = {
+#define ACTIVATION_ROW(name, value, gated, plain) [value] = gated, [EPILOGUE_PLAIN + value] = plain,
         ACTIVATIONS(ACTIVATION_ROW)
 #undef ACTIVATION_ROW
     };
-    return activation >= 0 && activation < ACTIVATION_COUNT ? names[activation] : 0;
+    return epilogue >= 0 && epilogue < EPILOGUE_COUNT ? names[epilogue] : 0;
 }
 
+/* SOFTCAP: with cap 1. */
 static inline double activate_exactly(enum activation activation, double gate)
 {
     switch (activation) {
     case ACTIVATION_SILU: return gate / (1 + exp(-gate));
     case ACTIVATION_GELU_TANH: /* (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), which does not cancel where u is far below 0 */
         return gate / (1 + exp(-2 * (GELU_TANH_LINEAR * gate + GELU_TANH_CUBIC * gate * gate * gate)));
+    case ACTIVATION_GELU:
+        return gate * erfc(-gate * 0.70710678118654752) / 2;  /* erfc does not cancel where gate is far below 0 */
+    case ACTIVATION_RELU2: return gate < 0 ? 0 : gate * gate; /* NaN stays */
+    case ACTIVATION_SOFTCAP: return tanh(gate);
     default: return gate;
     }
+}
+
+/* Without a gate. */
+static inline double activate_capped(enum activation activation, float cap, double value)
+{
+    return activation == ACTIVATION_SOFTCAP ? (double)cap * tanh(value / (double)cap)
+                                            : activate_exactly(activation, value);
 }
 
 #endif

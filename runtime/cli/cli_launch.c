@@ -46,7 +46,7 @@ void launch_shape(const struct engine *file, const struct plan *plan, const stru
         is_first = false;
     }
     if (engine_param(file, plan, launch, "epilogue", &value) && value != ACTIVATION_NONE) {
-        const char *name = activation_name(value);
+        const char *name = epilogue_name(value);
         append(text, LAUNCH_TEXT_BYTES, " +%s", name ? name : "gated");
     }
     for (size_t i = 0; i < sizeof extras / sizeof *extras; i++)

@@ -196,7 +196,7 @@ def chunks():
 
 
 ENCODINGS = list(range(16, 23)) + list(range(24, 32))  # enum encoding_id: those with fragments
-MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_DTYPE": F32, "SCALE_BITS": 0x3F800000, "BIAS_DTYPE": F32,
+MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_DTYPE": F32, "SCALE_BITS": 0x3F800000, "CAP_BITS": 0x40200000, "BIAS_DTYPE": F32,
           "NORM_DTYPE": F32, "INPUT_DTYPE": BF16, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
 
 
@@ -266,12 +266,19 @@ def plain():
         yield gemv(DTYPE=BF16, ROWS=1 + 2 * i, N=[33, 40, 72, 17][i], K=[136, 520, 264, 776][i], GROUPS=groups, X_SHARED=shared,
                    COPY=copy, HAS_NORM=i % 2, HAS_BIAS=1, HAS_RESIDUAL=i // 2)
     yield gemv(DTYPE=BF16, ROWS=3, N=48, K=392, EPILOGUE=1, HAS_NORM=1)
+    for activation in range(1, 6):  # kernels/op/activation.cuh; 16: without a gate
+        yield gemv(DTYPE=BF16, ROWS=3, N=48, K=392, EPILOGUE=16 + activation, HAS_BIAS=1)
+    yield gemv(DTYPE=BF16, ROWS=3, N=48, K=392, EPILOGUE=3)
     for i, tile_k in enumerate((32, 64, 128)):
         yield mma(DTYPE=BF16, ROWS=20, VALID=17, N=81, K=264, TILE_N=32, TILE_M=16, TILE_K=tile_k, WARPS_N=2, WARPS_M=1,
                   WARPS_K=1 + i // 2, STAGES=3, HAS_RESIDUAL=1)
     yield mma(DTYPE=BF16, ROWS=20, N=48, K=264, TILE_K=64, EPILOGUE=1)
+    yield mma(DTYPE=BF16, ROWS=20, N=48, K=264, TILE_K=64, EPILOGUE=4)
+    yield mma(DTYPE=BF16, ROWS=20, N=48, K=264, TILE_K=64, EPILOGUE=21)
     yield wgmma(DTYPE=BF16, ROWS=40, VALID=33, N=72, K=264, TILE_M=32, TILE_K=64, HAS_BIAS=1)
     yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=136, TILE_N=128, WARPGROUPS=2, EPILOGUE=1)
+    yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=136, TILE_N=128, WARPGROUPS=2, EPILOGUE=3)
+    yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=136, TILE_N=128, WARPGROUPS=2, EPILOGUE=18)
 
 
 def has_matmuls(cases):

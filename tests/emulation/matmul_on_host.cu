@@ -18,7 +18,7 @@ enum {
     ROWS = params::ROWS,
     N = params::N,
     K = params::K,
-    GATED = params::EPILOGUE != 0,
+    GATED = EPILOGUE_IS_GATED(params::EPILOGUE),
     COLUMNS = GATED ? N / 2 : N,
     PANELS = (N + 15) / 16,
 };
@@ -104,14 +104,36 @@ static double dot(int row, int n, double *magnitude)
     return sum;
 }
 
+static double activated(double value)
+{
+    const double cap = (double)__int_as_float(params::CAP_BITS);
+    switch (EPILOGUE_ACTIVATION(params::EPILOGUE)) {
+    case ACTIVATION_SILU: return value / (1 + std::exp(-value));
+    case ACTIVATION_GELU_TANH:
+        return value / 2 * (1 + std::tanh(GELU_TANH_LINEAR * value + GELU_TANH_CUBIC * value * value * value));
+    case ACTIVATION_GELU: return value / 2 * (1 + std::erf(value / std::sqrt(2.0)));
+    case ACTIVATION_RELU2: return value < 0 ? 0 : value * value;
+    case ACTIVATION_SOFTCAP: return cap * std::tanh(value / cap);
+    default: return value;
+    }
+}
+
+static double slope(double value)
+{
+    return EPILOGUE_ACTIVATION(params::EPILOGUE) == ACTIVATION_RELU2 ? 2 * std::fabs(value) + 0.1 : 1.2;
+}
+
 static void check(int row, int column)
 {
     double magnitude, up_magnitude;
     double expected = dot(row, GATED ? column / 8 * 16 + column % 8 : column, &magnitude);
     if (GATED) {
         const double up = dot(row, column / 8 * 16 + column % 8 + 8, &up_magnitude), gate = expected;
-        expected = gate / (1 + std::exp(-gate)) * up;
-        magnitude = 1.2 * magnitude * (std::fabs(up) + 1) + std::fabs(gate) * up_magnitude;
+        expected = activated(gate) * up;
+        magnitude = slope(gate) * magnitude * (std::fabs(up) + 1) + std::fabs(gate) * up_magnitude;
+    } else if (params::EPILOGUE != ACTIVATION_NONE) {
+        magnitude = slope(expected) * magnitude + 1;
+        expected = activated(expected);
     }
     if (params::HAS_RESIDUAL) expected += (double)residual[row * COLUMNS + column];
     const double found = (double)out[row * COLUMNS + column],

@@ -35,7 +35,7 @@ void matmul_tuning_key(const int64_t *params, const struct machine *machine, cha
              " dtype=%s epilogue=%s bias=%" PRId64 " residual=%" PRId64,
              machine->name, cpu_isa_name(machine->isa), machine->threads, MATMUL_REVISION, params[MATMUL_ROWS],
              params[MATMUL_N], params[MATMUL_K], encoding_label(params[MATMUL_DTYPE]),
-             activation_name(params[MATMUL_EPILOGUE]), params[MATMUL_HAS_BIAS], params[MATMUL_HAS_RESIDUAL]);
+             epilogue_name(params[MATMUL_EPILOGUE]), params[MATMUL_HAS_BIAS], params[MATMUL_HAS_RESIDUAL]);
     const size_t used = strlen(key);
     if (params[MATMUL_COMPUTE_DTYPE] != DTYPE_F32)
         snprintf(key + used, TUNING_KEY_BYTES - used, " compute=%s", encoding_label(params[MATMUL_COMPUTE_DTYPE]));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Epilogue of a matmul: bias, gated activation, scale, residual, store. EPILOGUE is an enum activation. */
+/* Epilogue of a matmul: bias, activation, scale, residual, store. EPILOGUE is one of kernels/op/activation.cuh. */
 #ifndef KERNELS_CUDA_INCLUDE_EPILOGUE_CUH
 #define KERNELS_CUDA_INCLUDE_EPILOGUE_CUH
 
@@ -7,11 +7,22 @@
 #include "kernels/cuda/include/element.cuh"
 
 /* Rows of W come in groups of 8 by turns, gate and up, and out has a column for each pair. */
-__device__ constexpr bool epilogue_is_gated(int epilogue) { return epilogue != ACTIVATION_NONE; }
+__device__ constexpr bool epilogue_is_gated(int epilogue) { return EPILOGUE_IS_GATED(epilogue); }
 
 template <int EPILOGUE, bool QUICK> __device__ __forceinline__ float gated_product(float gate, float up)
 {
     return activate<EPILOGUE, QUICK>(gate) * up;
+}
+
+/* A product without a gate. */
+template <class P, bool QUICK> __device__ __forceinline__ float plain_product(float value)
+{
+    constexpr int ACTIVATION = EPILOGUE_ACTIVATION(P::EPILOGUE);
+    if constexpr (ACTIVATION == ACTIVATION_NONE) return value;
+    if constexpr (ACTIVATION == ACTIVATION_SOFTCAP)
+        return float_of_bits(P::CAP_BITS) * activate<ACTIVATION, QUICK>(value / float_of_bits(P::CAP_BITS));
+    if constexpr (ACTIVATION != ACTIVATION_NONE && ACTIVATION != ACTIVATION_SOFTCAP)
+        return activate<ACTIVATION, QUICK>(value);
 }
 
 /* Bias of the rows `n` and n + 8 of W, both of whose sums a thread holds. */
