@@ -16,7 +16,7 @@ static void take_norm(struct graph *graph, struct graph_index *index, int n)
 {
     struct graph_node *norm = &graph->nodes[n];
     const int producer = norm->operands[RMS_NORM_RESIDUAL] < 0 ? index->producer[norm->operands[RMS_NORM_X]] : -1;
-    if (producer < 0) return;
+    if (producer < 0 || norm->params[RMS_NORM_CENTRED] || norm->operands[RMS_NORM_BIAS] >= 0) return;
     struct graph_node *reduce = &graph->nodes[producer];
     if (reduce->op != OP_ALL_REDUCE || reduce->operands[ALL_REDUCE_NORMED] >= 0) return;
     reduce->operands[ALL_REDUCE_NORMED] = norm->operands[RMS_NORM_OUT];

@@ -30,7 +30,8 @@ static bool offer(struct graph *graph, const struct graph_index *index, int n, b
 static void fuse(struct graph *graph, struct graph_index *index, int n)
 {
     struct graph_node *norm = &graph->nodes[n];
-    if (norm->operands[RMS_NORM_RESIDUAL] >= 0 || !graph_is_small_batch(graph, norm->operands[RMS_NORM_OUT]) ||
+    if (norm->operands[RMS_NORM_RESIDUAL] >= 0 || norm->params[RMS_NORM_CENTRED] ||
+        norm->operands[RMS_NORM_BIAS] >= 0 || !graph_is_small_batch(graph, norm->operands[RMS_NORM_OUT]) ||
         !offer(graph, index, n, false))
         return;
     offer(graph, index, n, true);

@@ -46,7 +46,8 @@ static bool link_norm(const struct search *search, const struct graph_node *norm
 {
     const int weight = norm->operands[RMS_NORM_WEIGHT];
     if (norm->operands[RMS_NORM_ADD_TO] >= 0 || norm->operands[RMS_NORM_COPY] >= 0 ||
-        !takes_factors(search, weight, SOURCES_ALL) || search->model->weights[weight].sources[0].shard != SHARD_NONE)
+        norm->operands[RMS_NORM_BIAS] >= 0 || !takes_factors(search, weight, SOURCES_ALL) ||
+        search->model->weights[weight].sources[0].shard != SHARD_NONE)
         return false;
     link->maker = weight;
     link->source = SOURCE_ALL;

@@ -13,10 +13,14 @@
     PARAM(HAS_ADD_TO) = 0;            \
     PARAM(HAS_COPY) = 0;              \
     PARAM(COPY_DTYPE) = DTYPE_BF16;   \
+    PARAM(CENTRED) = 0;               \
+    PARAM(HAS_BIAS) = 0;              \
+    PARAM(BIAS_DTYPE) = DTYPE_BF16;   \
     PARAM(THREADS) = 256;
 #define PARAM_HAS_ADD_TO 0
 #define PARAM_HAS_COPY   0
 #define PARAM_HAS_SCALES 0
+#define PARAM_HAS_BIAS   0
 #endif
 
 struct rms_norm_params {
@@ -27,8 +31,8 @@ typedef rms_norm_body<rms_norm_params> rms_norm_kernel;
 extern "C" __global__ void __launch_bounds__(rms_norm_params::THREADS)
     rms_norm(const int *__restrict__ counts, const float *x, const void *__restrict__ weight,
              void *out OPTIONAL(PARAM_HAS_ADD_TO, const float *add_to) OPTIONAL(PARAM_HAS_COPY, void *copy)
-                 OPTIONAL(PARAM_HAS_SCALES, float *scales))
+                 OPTIONAL(PARAM_HAS_SCALES, float *scales) OPTIONAL(PARAM_HAS_BIAS, const void *__restrict__ bias))
 {
     rms_norm_kernel::run(counts, x, weight, out, IF_PRESENT(PARAM_HAS_ADD_TO, add_to), IF_PRESENT(PARAM_HAS_COPY, copy),
-                         IF_PRESENT(PARAM_HAS_SCALES, scales));
+                         IF_PRESENT(PARAM_HAS_SCALES, scales), IF_PRESENT(PARAM_HAS_BIAS, bias));
 }

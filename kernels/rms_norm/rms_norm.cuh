@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rms_norm: one thread block per row (contract: rms_norm.h). A thread's share of the row stays in registers
- * between the sum of squares and the scaling, unless the row is too long for that; then it is read again. Rows that become
+ * between the sums and the scaling, unless the row is too long for that; then it is read again. Rows that become
  * codes stay. */
 #ifndef KERNELS_RMS_NORM_RMS_NORM_CUH
 #define KERNELS_RMS_NORM_RMS_NORM_CUH
@@ -65,21 +65,24 @@ template <class P> struct rms_norm_body {
             store_element<ELEMENT>(out, index, value[0]);
     }
 
-    /* `add_to`, `copy` and `scales`: null where the op has none. */
+    /* `add_to`, `copy`, `scales` and `bias`: null where the op has none. */
     static __device__ __forceinline__ void run(const int *counts, const float *x, const void *weight, void *out,
-                                               const float *add_to, void *copy, float *scales)
+                                               const float *add_to, void *copy, float *scales, const void *bias)
     {
         device_trigger();
         const int first = threadIdx.x * VECTOR;
-        float scale[KEPT][VECTOR], value[KEPT][VECTOR], base[KEPT][VECTOR];
+        float scale[KEPT][VECTOR], value[KEPT][VECTOR], base[KEPT][VECTOR], added[KEPT][VECTOR];
         if constexpr (KEEP) /* constants: before the wait */
 #pragma unroll
             for (int s = 0; s < STEPS; s++)
-                if (first + s * STRIDE < P::HIDDEN) load_vector<P::WEIGHT_DTYPE>(weight, first + s * STRIDE, scale[s]);
+                if (first + s * STRIDE < P::HIDDEN) {
+                    load_vector<P::WEIGHT_DTYPE>(weight, first + s * STRIDE, scale[s]);
+                    if constexpr (P::HAS_BIAS) load_vector<P::BIAS_DTYPE>(bias, first + s * STRIDE, added[s]);
+                }
         device_wait();
 
         const i64 row = (i64)blockIdx.x * P::HIDDEN;
-        float squares = 0;
+        float squares = 0, mean = 0;
         if constexpr (KEEP) {
             /* Rows beyond the valid ones are read along with the count instead of after it: nothing waits twice. */
 #pragma unroll
@@ -89,30 +92,57 @@ template <class P> struct rms_norm_body {
                     if constexpr (P::HAS_ADD_TO) load_vector<DTYPE_F32>(add_to, row + first + s * STRIDE, base[s]);
                 }
             if ((int)blockIdx.x >= counts[P::COUNT_INDEX]) return;
+            if constexpr (P::CENTRED) {
+                float sum = 0;
+#pragma unroll
+                for (int s = 0; s < STEPS; s++)
+                    if (first + s * STRIDE < P::HIDDEN)
+#pragma unroll
+                        for (int i = 0; i < VECTOR; i++) sum += value[s][i];
+                mean = block_sum<P::THREADS, false>(sum) * (1.0f / P::HIDDEN);
+            }
 #pragma unroll
             for (int s = 0; s < STEPS; s++)
                 if (first + s * STRIDE < P::HIDDEN)
 #pragma unroll
-                    for (int i = 0; i < VECTOR; i++) squares = fmaf(value[s][i], value[s][i], squares);
+                    for (int i = 0; i < VECTOR; i++) {
+                        if constexpr (P::CENTRED) value[s][i] -= mean;
+                        squares = fmaf(value[s][i], value[s][i], squares);
+                    }
         } else {
             if ((int)blockIdx.x >= counts[P::COUNT_INDEX]) return;
+            if constexpr (P::CENTRED) {
+                float sum = 0;
+                for (int column = first; column < P::HIDDEN; column += STRIDE) {
+                    load_vector<DTYPE_F32>(x, row + column, value[0]);
+#pragma unroll
+                    for (int i = 0; i < VECTOR; i++) sum += value[0][i];
+                }
+                mean = block_sum<P::THREADS, false>(sum) * (1.0f / P::HIDDEN);
+            }
             for (int column = first; column < P::HIDDEN; column += STRIDE) {
                 load_vector<DTYPE_F32>(x, row + column, value[0]);
 #pragma unroll
-                for (int i = 0; i < VECTOR; i++) squares = fmaf(value[0][i], value[0][i], squares);
+                for (int i = 0; i < VECTOR; i++) {
+                    if constexpr (P::CENTRED) value[0][i] -= mean;
+                    squares = fmaf(value[0][i], value[0][i], squares);
+                }
             }
         }
         const float factor =
-            1.0f / sqrtf(block_sum<P::THREADS, false>(squares) * (1.0f / P::HIDDEN) + float_of_bits(P::EPS_BITS));
+            1.0f / sqrtf(block_sum<P::THREADS, P::CENTRED>(squares) * (1.0f / P::HIDDEN) + float_of_bits(P::EPS_BITS));
 #pragma unroll
         for (int s = 0; s < (KEEP ? STEPS : 1); s++) {
             for (int column = first + s * STRIDE; column < P::HIDDEN; column += KEEP ? P::HIDDEN : STRIDE) {
                 if constexpr (!KEEP) load_vector<DTYPE_F32>(x, row + column, value[s]);
                 if constexpr (!KEEP) load_vector<P::WEIGHT_DTYPE>(weight, column, scale[s]);
                 if constexpr (!KEEP && P::HAS_ADD_TO) load_vector<DTYPE_F32>(add_to, row + column, base[s]);
+                if constexpr (!KEEP && P::HAS_BIAS) load_vector<P::BIAS_DTYPE>(bias, column, added[s]);
 #pragma unroll
                 for (int i = 0; i < VECTOR; i++) {
+                    if constexpr (!KEEP && P::CENTRED) value[s][i] -= mean;
                     value[s][i] = value[s][i] * factor * scale[s][i];
+                    if constexpr (P::HAS_BIAS) value[s][i] += added[s][i];
                     if constexpr (P::HAS_ADD_TO) value[s][i] += base[s][i];
                 }
                 if constexpr (!CODES) store_vector<P::OUT_DTYPE>(out, row + column, value[s]);

@@ -11,27 +11,40 @@ static const float eps = 1e-5f;
 
 static double relative_of(enum dtype dtype) { return dtype == DTYPE_F32 ? 1e-6 : dtype == DTYPE_F16 ? 5.5e-4 : 4.4e-3; }
 
-/* `copy_dtype`: DTYPE_NONE: the op neither adds nor copies. */
+/* `copy_dtype`: DTYPE_NONE: the op neither adds nor copies. `bias`: likewise. */
 static void check_all(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, enum dtype out_dtype,
-                      int64_t threads, enum dtype copy_dtype)
+                      int64_t threads, enum dtype copy_dtype, bool centred, enum dtype bias)
 {
     const bool adds = copy_dtype != DTYPE_NONE;
-    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {rows,      1,      hidden, dtype, test_float_bits(eps),
-                                                    out_dtype, 0,      adds,   adds,  adds ? copy_dtype : DTYPE_BF16,
-                                                    0,         threads};
+    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {rows,
+                                                    1,
+                                                    hidden,
+                                                    dtype,
+                                                    test_float_bits(eps),
+                                                    out_dtype,
+                                                    0,
+                                                    adds,
+                                                    adds,
+                                                    adds ? copy_dtype : DTYPE_BF16,
+                                                    0,
+                                                    centred,
+                                                    bias != DTYPE_NONE,
+                                                    bias ? bias : DTYPE_BF16,
+                                                    threads};
     struct test_random random = {(uint64_t)(rows * 3 + hidden)};
     struct test_launch launch;
     test_launch_open(&launch, &device_rms_norm, params, valid);
     const size_t cells = (size_t)(rows * hidden), valid_cells = (size_t)(valid * hidden);
     test_launch_fill(&launch, RMS_NORM_X, &random, -3, 3);
     test_launch_fill(&launch, RMS_NORM_WEIGHT, &random, 0.2f, 2);
+    if (bias) test_launch_fill(&launch, RMS_NORM_BIAS, &random, -1, 1);
     if (adds) test_launch_fill(&launch, RMS_NORM_ADD_TO, &random, -3, 3);
     test_launch_run_twice(&launch);
     struct op_call call = test_launch_call(&launch);
     float *expected = call.operands[RMS_NORM_OUT] = test_take(&launch.memory, cells * sizeof *expected);
     rms_norm_reference(&call);
     /* Where the sum nearly cancels, the error is that of its parts. */
-    const double absolute = adds ? 2e-5 : 1e-7;
+    const double absolute = adds || centred || bias ? 2e-5 : 1e-7;
     test_assert_close(test_launch_found(&launch, RMS_NORM_OUT), expected, valid_cells, absolute, relative_of(out_dtype),
                       "rms_norm");
     if (adds)
@@ -42,7 +55,7 @@ static void check_all(int64_t rows, int64_t valid, int64_t hidden, enum dtype dt
 
 static void check(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, enum dtype out_dtype, int64_t threads)
 {
-    check_all(rows, valid, hidden, dtype, out_dtype, threads, DTYPE_NONE);
+    check_all(rows, valid, hidden, dtype, out_dtype, threads, DTYPE_NONE, false, DTYPE_NONE);
 }
 
 TEST(equals_reference)
@@ -63,11 +76,22 @@ TEST(equals_reference)
 TEST(adds_and_copies)
 {
     TEST_NEEDS_DEVICE();
-    check_all(9, 7, 2048, DTYPE_BF16, DTYPE_F32, 256, DTYPE_BF16);
-    check_all(1, 1, 4096, DTYPE_F16, DTYPE_F32, 1024, DTYPE_F16);
-    check_all(3, 3, 333, DTYPE_F32, DTYPE_F32, 64, DTYPE_BF16);
-    check_all(2, 2, 20002, DTYPE_BF16, DTYPE_F32, 128, DTYPE_BF16); /* does not stay in registers */
-    check_all(5, 4, 2880, DTYPE_BF16, DTYPE_F32, 96, DTYPE_F32);
+    check_all(9, 7, 2048, DTYPE_BF16, DTYPE_F32, 256, DTYPE_BF16, false, DTYPE_NONE);
+    check_all(1, 1, 4096, DTYPE_F16, DTYPE_F32, 1024, DTYPE_F16, false, DTYPE_NONE);
+    check_all(3, 3, 333, DTYPE_F32, DTYPE_F32, 64, DTYPE_BF16, false, DTYPE_NONE);
+    check_all(2, 2, 20002, DTYPE_BF16, DTYPE_F32, 128, DTYPE_BF16, false, DTYPE_NONE); /* does not stay in registers */
+    check_all(5, 4, 2880, DTYPE_BF16, DTYPE_F32, 96, DTYPE_F32, false, DTYPE_NONE);
+}
+
+TEST(takes_the_mean_off)
+{
+    TEST_NEEDS_DEVICE();
+    check_all(9, 7, 2048, DTYPE_BF16, DTYPE_BF16, 256, DTYPE_NONE, true, DTYPE_BF16);
+    check_all(1, 1, 4096, DTYPE_F16, DTYPE_F16, 1024, DTYPE_NONE, true, DTYPE_F16);
+    check_all(3, 3, 333, DTYPE_F32, DTYPE_F32, 64, DTYPE_BF16, true, DTYPE_F32);
+    check_all(2, 2, 20002, DTYPE_BF16, DTYPE_F32, 128, DTYPE_BF16, true, DTYPE_BF16); /* does not stay in registers */
+    check_all(5, 4, 2880, DTYPE_BF16, DTYPE_BF16, 96, DTYPE_NONE, true, DTYPE_NONE);
+    check_all(5, 4, 2880, DTYPE_BF16, DTYPE_BF16, 96, DTYPE_NONE, false, DTYPE_F32);
 }
 
 /* A row becomes what quantise makes of it, whose largest number has the largest code; the last bits of its numbers may differ from the
@@ -75,7 +99,8 @@ TEST(adds_and_copies)
 static void check_codes(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, int64_t threads)
 {
     const int64_t params[RMS_NORM_DEVICE_PARAMS] =
-        {rows, 1, hidden, dtype, test_float_bits(eps), DTYPE_F8_E4M3, 0, 0, 0, DTYPE_BF16, 1, threads};
+        {rows,       1, hidden, dtype, test_float_bits(eps), DTYPE_F8_E4M3, 0, 0, 0,
+         DTYPE_BF16, 1, 0,      0,     DTYPE_BF16,           threads};
     struct test_random random = {(uint64_t)(rows * 3 + hidden)};
     struct test_launch launch;
     test_launch_open(&launch, &device_rms_norm, params, valid);
@@ -126,9 +151,9 @@ TEST(makes_codes)
 
 TEST(hostile_params_are_refused)
 {
-    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {4,          0,  64, DTYPE_BF16, test_float_bits(eps),
-                                                    DTYPE_BF16, 0,  0,  0,          DTYPE_BF16,
-                                                    0,          256};
+    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {4,          0, 64, DTYPE_BF16, test_float_bits(eps),
+                                                    DTYPE_BF16, 0, 0,  0,          DTYPE_BF16,
+                                                    0,          0, 0,  DTYPE_BF16, 256};
     test_hostile_launches(&device_rms_norm, params);
     test_launch_refuses(&device_rms_norm, params,
                         TEST_CHANGES({RMS_NORM_HIDDEN, 0}, {RMS_NORM_DEVICE_THREADS, 48},

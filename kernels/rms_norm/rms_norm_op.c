@@ -16,6 +16,7 @@ void rms_norm_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uin
     if (params[RMS_NORM_HAS_ADD_TO]) element_bytes += sizeof(float);
     if (params[RMS_NORM_HAS_COPY]) element_bytes += dtype_bytes((enum dtype)params[RMS_NORM_COPY_DTYPE]);
     if (params[RMS_NORM_HAS_SCALES]) *bytes = rows * sizeof(float);
+    if (params[RMS_NORM_HAS_BIAS]) *bytes += width * dtype_bytes((enum dtype)params[RMS_NORM_BIAS_DTYPE]);
     *bytes += rows * width * element_bytes + width * dtype_bytes((enum dtype)params[RMS_NORM_WEIGHT_DTYPE]);
     *flops = (params[RMS_NORM_HAS_RESIDUAL] || params[RMS_NORM_HAS_ADD_TO] ? 5u : 4u) * rows * width;
 }
@@ -51,6 +52,11 @@ static const struct op_param param_schema[RMS_NORM_PARAMS] = {
                              .fallback = DTYPE_BF16},
     [RMS_NORM_HAS_SCALES] = {"has_scales", OP_LATER_PARAM_ID + 3, PARAM_INTEGER, PARAM_OF_PRESENT, RMS_NORM_SCALES,
                              .most = 1},
+    [RMS_NORM_CENTRED] = {"centred", OP_LATER_PARAM_ID + 4, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [RMS_NORM_HAS_BIAS] = {"has_bias", OP_LATER_PARAM_ID + 5, PARAM_INTEGER, PARAM_OF_PRESENT, RMS_NORM_BIAS,
+                           .most = 1},
+    [RMS_NORM_BIAS_DTYPE] = {"bias_dtype", OP_LATER_PARAM_ID + 6, PARAM_DTYPE, PARAM_OF_DTYPE, RMS_NORM_BIAS,
+                             .fallback = DTYPE_BF16},
 };
 static const struct op_operand operand_schema[RMS_NORM_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -69,6 +75,8 @@ static const struct op_operand operand_schema[RMS_NORM_OPERANDS] = {
                        .rows = RMS_NORM_ROWS, .columns = RMS_NORM_HIDDEN},
     [RMS_NORM_SCALES] = {"scales", ROLE_OUTPUT, .present = RMS_NORM_HAS_SCALES, .fixed = DTYPE_F32,
                          .rows = RMS_NORM_ROWS, .columns = OP_NONE},
+    [RMS_NORM_BIAS] = {"bias", ROLE_WEIGHT, .present = RMS_NORM_HAS_BIAS, .dtype = RMS_NORM_BIAS_DTYPE, .rows = OP_NONE,
+                       .columns = RMS_NORM_HIDDEN},
 };
 
 const struct op_descriptor op_rms_norm = {

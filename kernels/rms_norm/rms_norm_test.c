@@ -27,16 +27,26 @@ static void load_inputs(struct test_case *test, const struct data *data, size_t 
 }
 
 static void check_shape(struct test_random *random, int64_t rows, int64_t valid, int64_t width, enum dtype dtype,
-                        bool has_residual)
+                        bool has_residual, bool centred, enum dtype bias)
 {
-    const int64_t params[RMS_NORM_PARAMS] = {rows, 0, width, dtype, test_float_bits(1e-5f), 0, has_residual};
+    const int64_t params[RMS_NORM_PARAMS] = {[RMS_NORM_ROWS] = rows,
+                                             [RMS_NORM_HIDDEN] = width,
+                                             [RMS_NORM_WEIGHT_DTYPE] = dtype,
+                                             [RMS_NORM_EPS_BITS] = test_float_bits(1e-5f),
+                                             [RMS_NORM_HAS_RESIDUAL] = has_residual,
+                                             [RMS_NORM_CENTRED] = centred,
+                                             [RMS_NORM_HAS_BIAS] = bias != DTYPE_NONE,
+                                             [RMS_NORM_BIAS_DTYPE] = bias ? bias : DTYPE_BF16};
     struct test_case test;
     test_case_open(&test, &op_rms_norm, params, &test_geometry, (int32_t)valid);
     size_t count = (size_t)(valid * width), all = (size_t)(rows * width), bytes = count * sizeof(float);
     struct data data = {malloc(all * 4), malloc(all * 4), malloc(all * 4), malloc(all * 4)};
     test_fill(random, data.x, all, DTYPE_F32, -3, 3);
     test_fill(random, data.residual, all, DTYPE_F32, -3, 3);
+    /* Far from 0 compared with their spread, where taking the mean off matters. */
+    for (size_t i = 0; i < all && centred; i++) data.x[i] += 20;
     test_fill(random, test.call.operands[RMS_NORM_WEIGHT], (size_t)width, dtype, 0.5f, 1.5f);
+    if (bias) test_fill(random, test.call.operands[RMS_NORM_BIAS], (size_t)width, bias, -1, 1);
     load_inputs(&test, &data, bytes, ALIAS_NONE, has_residual);
     op_rms_norm.reference(&test.call);
     memcpy(data.out, test.call.operands[RMS_NORM_OUT], bytes);
@@ -49,7 +59,7 @@ static void check_shape(struct test_random *random, int64_t rows, int64_t valid,
             load_inputs(&test, &data, bytes, alias, has_residual);
             test_run_op(&op_rms_norm, isa, &test.call, test_teams[alias % TEST_TEAMS]);
             const float *out = test.call.operands[RMS_NORM_OUT];
-            test_assert_close(out, data.out, count, 1e-30, 6e-7, cpu_isa_name(isa));
+            test_assert_close(out, data.out, count, centred || bias ? 4e-5 : 1e-30, 6e-7, cpu_isa_name(isa));
             if (has_residual) test_assert_same_bits(test.call.operands[RMS_NORM_SUM], data.sum, bytes, "sum");
             if (alias == ALIAS_NONE) {
                 memcpy(first, out, bytes);
@@ -86,7 +96,10 @@ TEST(equals_reference)
         for (int d = 0; d < 3; d++) {
             for (int residual = 0; residual < 2; residual++) {
                 int64_t rows = test_random_range(&random, 1, widths[w] > 1000 ? 4 : 70);
-                check_shape(&random, rows, test_random_range(&random, 1, rows), widths[w], dtypes[d], residual);
+                check_shape(&random, rows, test_random_range(&random, 1, rows), widths[w], dtypes[d], residual, false,
+                            DTYPE_NONE);
+                check_shape(&random, rows, rows, widths[w], dtypes[d], residual, true,
+                            (w + d) % 4 == 3 ? DTYPE_NONE : dtypes[(w + d) % 4]);
             }
         }
     }
@@ -115,7 +128,7 @@ TEST(hostile_params_are_refused)
     test_refuses(&op_rms_norm, params, &test_geometry,
                  TEST_CHANGES({RMS_NORM_HIDDEN, 0}, {RMS_NORM_WEIGHT_DTYPE, DTYPE_F8_E4M3},
                               {RMS_NORM_EPS_BITS, test_float_bits(-1e-5f)}, {RMS_NORM_EPS_BITS, INT64_MIN},
-                              {RMS_NORM_HAS_RESIDUAL, 2}));
+                              {RMS_NORM_HAS_RESIDUAL, 2}, {RMS_NORM_CENTRED, 2}, {RMS_NORM_HAS_BIAS, -1}));
 }
 
 int main(void) { return test_run(); }
