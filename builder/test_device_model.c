@@ -52,9 +52,11 @@ static const char *const configs[] = {
     "\"residual_multiplier\": 0.22, \"logits_scaling\": 8, \"attention_bias\": true, " SIZES "}",
     "{\"model_type\": \"olmo2\", " SIZES "}",
 };
-static const char *const shared_models[] = {"llama3",   "qwen2", "qwen3",     "mistral-window", "llama-tied-sharded",
-                                            "granite",  "phi3",  "phi4-mini", "olmo2",          "smollm3",
-                                            "seed_oss", "glm4",  "exaone4",   "olmo3",          "gemma"};
+static const char *const shared_models[] = {"llama3",   "qwen2",   "qwen3",     "mistral-window", "llama-tied-sharded",
+                                            "granite",  "phi3",    "phi4-mini", "olmo2",          "smollm3",
+                                            "seed_oss", "glm4",    "exaone4",   "olmo3",          "gemma",
+                                            "gemma3",   "cohere2", "stablelm",  "starcoder2",     "nemotron",
+                                            "gpt2",     "gpt_neox"};
 enum { CONFIGS = sizeof configs / sizeof *configs, SHARED = sizeof shared_models / sizeof *shared_models };
 
 const char *test_device_model_source(size_t index)
@@ -105,6 +107,7 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
     bool bound = model->has_checkpoint ? bind_weights(wide, &model->checkpoint, &types, status)
                                        : assume_weights(wide, (enum encoding_id)compute_dtype, &types, status);
     if (!bound) return false;
+    if (context > model->config.max_position) context = model->config.max_position;
     test_expect_success(plan_weights(wide, &model->weights_bytes, status), status);
     for (int g = 0; g < TEST_GRAPHS; g++)
         if (g != TEST_LARGE_BATCH) test_expect_success(share_weights(&model->graphs[g], wide, status), status);

@@ -7,10 +7,14 @@
 #include "builder/arch/family.h"
 #include "kernels/op/activation.h"
 
+const struct config_keys config_usual_keys = {"hidden_size", "intermediate_size", "num_hidden_layers",
+                                              "num_attention_heads", "max_position_embeddings"};
+
 static bool read_heads(struct model_config *config, struct json_reader *reader, const struct config_defaults *defaults,
                        struct status *status)
 {
-    if (!json_reader_u64(reader, "num_attention_heads", true, 1, MODEL_MAX_HEADS, &config->heads, status)) return false;
+    const struct config_keys *keys = defaults->keys ? defaults->keys : &config_usual_keys;
+    if (!json_reader_u64(reader, keys->heads, true, 1, MODEL_MAX_HEADS, &config->heads, status)) return false;
     config->kv_heads = config->heads;
     if (defaults->kv_heads && !json_reader_is_null(reader, "num_key_value_heads"))
         config->kv_heads = defaults->kv_heads;
@@ -56,21 +60,23 @@ static int64_t default_token(const struct model_config *config, const struct jso
 bool config_sizes(struct model_config *config, struct json_reader *reader, const struct config_defaults *defaults,
                   struct status *status)
 {
+    const char *norm_eps = defaults->norm_eps_key ? defaults->norm_eps_key : "rms_norm_eps";
     config->max_position = defaults->max_position;
     config->rms_norm_eps = defaults->rms_norm_eps;
-    if (!json_reader_u64(reader, "hidden_size", true, 1, MODEL_MAX_HIDDEN, &config->hidden_size, status) ||
-        !json_reader_u64(reader, "intermediate_size", true, 1, MODEL_MAX_INTERMEDIATE, &config->intermediate_size,
-                         status) ||
-        !json_reader_u64(reader, "num_hidden_layers", true, 1, MODEL_MAX_LAYERS, &config->layers, status) ||
+    const struct config_keys *keys = defaults->keys ? defaults->keys : &config_usual_keys;
+    if (!json_reader_u64(reader, keys->hidden, true, 1, MODEL_MAX_HIDDEN, &config->hidden_size, status)) return false;
+    config->intermediate_size = defaults->inner_times * config->hidden_size;
+    if (!json_reader_u64(reader, keys->inner, !defaults->inner_times, 1, MODEL_MAX_INTERMEDIATE,
+                         &config->intermediate_size, status) ||
+        !json_reader_u64(reader, keys->layers, true, 1, MODEL_MAX_LAYERS, &config->layers, status) ||
         !json_reader_u64(reader, "vocab_size", true, 1, MODEL_MAX_VOCAB, &config->vocab_size, status) ||
-        !json_reader_u64(reader, "max_position_embeddings", false, 1, MODEL_MAX_POSITION, &config->max_position,
-                         status) ||
-        !json_reader_double(reader, "rms_norm_eps", false, &config->rms_norm_eps, status) ||
+        !json_reader_u64(reader, keys->max_position, false, 1, MODEL_MAX_POSITION, &config->max_position, status) ||
+        !json_reader_double(reader, norm_eps, false, &config->rms_norm_eps, status) ||
         !json_reader_bool(reader, "tie_word_embeddings", false, &config->tie_word_embeddings, status))
         return false;
     if (!(config->rms_norm_eps > 0 && config->rms_norm_eps < 1))
-        return json_reader_fail(reader, "rms_norm_eps", "a number above 0 and below 1",
-                                json_object_get(reader->object, "rms_norm_eps"), status);
+        return json_reader_fail(reader, norm_eps, "a number above 0 and below 1",
+                                json_object_get(reader->object, norm_eps), status);
     const int64_t eos = default_token(config, reader, "eos_token_id", defaults->eos_token);
     if (eos != CONFIG_NO_TOKEN) config->eos_tokens[config->eos_count++] = (int32_t)eos;
     config->bos_token = default_token(config, reader, "bos_token_id", defaults->bos_token);
@@ -112,10 +118,17 @@ bool config_factor(struct json_reader *reader, const char *key, double *value, s
            json_reader_fail(reader, key, "a number from 1e-6 to 1e6", json_object_get(reader->object, key), status);
 }
 
-void config_rope_defaults(struct model_config *config, double theta, double partial_rotary_factor)
+bool config_rope_defaults(struct model_config *config, struct json_reader *reader, double theta,
+                          double partial_rotary_factor, struct status *status)
 {
     config->rope.theta = theta;
     config->rope.rotary_dim = (uint64_t)((double)config->head_dim * partial_rotary_factor);
+    return (config->rope.rotary_dim >= 2 && config->rope.rotary_dim % 2 == 0) ||
+           status_fail(status, STATUS_BAD_INPUT,
+                       "%s: model_type '%s' rotates %g of a head: expected an even number of elements, found %" PRIu64
+                       " of %" PRIu64,
+                       reader->path, config->model_type, partial_rotary_factor, config->rope.rotary_dim,
+                       config->head_dim);
 }
 
 void config_local_rope(struct model_config *config, double theta)
@@ -124,6 +137,28 @@ void config_local_rope(struct model_config *config, double theta)
     config->local_rope.theta = theta;
     for (size_t i = 0; i < config->layers; i++)
         if (config->layer[i].window) config->layer[i].rope = LAYER_ROPE_LOCAL;
+}
+
+/* A cap, or null for none. */
+static bool read_cap(struct json_reader *reader, const char *key, double absent, double *cap, struct status *status)
+{
+    *cap = absent;
+    if (!json_reader_is_null(reader, key)) return config_factor(reader, key, cap, status);
+    *cap = 0;
+    json_reader_get(reader, key);
+    return true;
+}
+
+bool config_scalar_and_caps(struct model_config *config, struct json_reader *reader, double scores, double logits,
+                            struct status *status)
+{
+    double scalar = 256;
+    if (!config_factor(reader, "query_pre_attn_scalar", &scalar, status) ||
+        !read_cap(reader, "attn_logit_softcapping", scores, &config->scores_cap, status) ||
+        !read_cap(reader, "final_logit_softcapping", logits, &config->logits_cap, status))
+        return false;
+    config->attention_scale = 1.0 / sqrt(scalar);
+    return true;
 }
 
 bool config_causal(struct json_reader *reader, struct status *status)
@@ -263,10 +298,10 @@ bool config_activation(struct model_config *config, struct json_reader *reader, 
         const char *name;
         enum activation activation;
     } known[] = {
-        {"silu", ACTIVATION_SILU},
-        {"swish", ACTIVATION_SILU},
-        {"gelu_new", ACTIVATION_GELU_TANH},
-        {"gelu_pytorch_tanh", ACTIVATION_GELU_TANH},
+        {"silu", ACTIVATION_SILU},           {"swish", ACTIVATION_SILU},
+        {"gelu_new", ACTIVATION_GELU_TANH},  {"gelu_pytorch_tanh", ACTIVATION_GELU_TANH},
+        {"gelu_fast", ACTIVATION_GELU_TANH}, {"gelu", ACTIVATION_GELU},
+        {"relu2", ACTIVATION_RELU2},
     };
     const char *name = NULL;
     if (!json_reader_string(reader, key, false, &name, status)) return false;
@@ -277,8 +312,9 @@ bool config_activation(struct model_config *config, struct json_reader *reader, 
         config->activation = known[i].activation;
         return true;
     }
-    return json_reader_fail(reader, key, "\"silu\", \"swish\", \"gelu_new\" or \"gelu_pytorch_tanh\"",
-                            json_object_get(reader->object, key), status);
+    return json_reader_fail(
+        reader, key, "\"silu\", \"swish\", \"gelu\", \"gelu_new\", \"gelu_fast\", \"gelu_pytorch_tanh\" or \"relu2\"",
+        json_object_get(reader->object, key), status);
 }
 
 bool config_read_unclaimed(struct model_config *config, struct json_reader *reader, struct status *status)

@@ -83,7 +83,7 @@ TEST(test_complete)
 
 TEST(test_model_types)
 {
-    static const char *const unsupported[] = {"gemma2", "gpt2", "mixtral", "qwen3_moe", "Llama", ""};
+    static const char *const unsupported[] = {"bert", "mixtral", "qwen3_moe", "Llama", ""};
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         char words[128];
         snprintf(words, sizeof words, "model_type '%s' is not supported; supported: llama, mistral, ", unsupported[i]);
@@ -103,7 +103,7 @@ TEST(test_model_types)
 /* Defaults of the config classes. */
 TEST(test_defaults)
 {
-    /* With 32 heads of 2 elements where the class has no head_dim, and 4 layers. bos, pad: -1: none; eos tokens above the
+    /* With 32 heads of 32 elements where the class has no head_dim, and 4 layers. bos, pad: -1: none; eos tokens above the
      * vocabulary count as none. `windows`, `ropes`: of each layer, w: the default window, -: none; m, l, n: enum layer_rope. */
     static const struct {
         const char *model_type;
@@ -114,26 +114,35 @@ TEST(test_defaults)
         int eos_count;
         bool tied, qkv_bias;
     } expected[] = {
-        {"llama", 32, 2, 2, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
-        {"mistral", 8, 2, 2, 131072, 4096, "wwww", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
-        {"qwen2", 32, 2, 2, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, true},
+        {"llama", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"mistral", 8, 32, 32, 131072, 4096, "wwww", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"qwen2", 32, 32, 32, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, true},
         {"qwen3", 32, 128, 128, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
-        {"granite", 32, 2, 2, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
-        {"olmo2", 32, 2, 2, 2048, 0, "----", "mmmm", 1e4, 1e-5, -1, 1, 0, false, false},
-        {"phi3", 32, 2, 2, 4096, 0, "----", "mmmm", 1e4, 1e-5, 1, -1, 0, false, false},
-        {"smollm3", 4, 2, 2, 32768, 0, "----", "mmmn", 2e6, 1e-6, -1, -1, 0, true, false},
+        {"granite", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"olmo2", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, -1, 1, 0, false, false},
+        {"phi3", 32, 32, 32, 4096, 0, "----", "mmmm", 1e4, 1e-5, 1, -1, 0, false, false},
+        {"smollm3", 4, 32, 32, 32768, 0, "----", "mmmn", 2e6, 1e-6, -1, -1, 0, true, false},
         {"seed_oss", 8, 128, 128, 524288, 0, "----", "mmmm", 1e4, 1e-6, 0, 1, 1, false, true},
         {"glm4", 2, 128, 64, 131072, 0, "----", "mmmm", 1e4, 1.5625e-7, -1, -1, 0, false, true},
-        {"exaone4", 32, 2, 2, 2048, 4096, "www-", "mmmn", 1e4, 1e-5, 0, -1, 1, false, false},
-        {"olmo3", 32, 2, 2, 2048, 4096, "www-", "lllm", 5e5, 1e-5, -1, 1, 0, false, false},
+        {"exaone4", 32, 32, 32, 2048, 4096, "www-", "mmmn", 1e4, 1e-5, 0, -1, 1, false, false},
+        {"olmo3", 32, 32, 32, 2048, 4096, "www-", "lllm", 5e5, 1e-5, -1, 1, 0, false, false},
         {"gemma", 16, 256, 256, 8192, 0, "----", "mmmm", 1e4, 1e-6, 2, 0, 1, true, false},
+        {"gemma3_text", 4, 256, 256, 131072, 4096, "wwww", "llll", 1e6, 1e-6, 2, 0, 1, true, false},
+        {"cohere2", 32, 32, 32, 8192, 4096, "www-", "mmmn", 1e4, 1e-5, 5, 0, 0, true, false},
+        {"stablelm", 32, 32, 8, 4096, 0, "----", "mmmm", 1e4, 1e-5, 0, -1, 1, false, false},
+        {"starcoder2", 2, 32, 32, 4096, 0, "----", "mmmm", 1e4, 1e-5, -1, -1, 0, true, true},
+        {"nemotron", 32, 32, 16, 4096, 0, "----", "mmmm", 1e4, 1e-5, 2, -1, 1, false, false},
+        {"gpt2", 32, 32, 32, 1024, 0, "----", "nnnn", 1e4, 1e-5, -1, -1, 0, true, true},
+        {"gpt_neox", 32, 32, 8, 2048, 0, "----", "mmmm", 1e4, 1e-5, 0, -1, 1, false, true},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         char text[256];
         assert_string_equal(arch_model_type(i), expected[i].model_type); /* each family of the list */
         snprintf(text, sizeof text,
-                 "{\"model_type\": \"%s\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 4,"
-                 " \"num_attention_heads\": 32, \"vocab_size\": 512}",
+                 strcmp(expected[i].model_type, "gpt2") == 0
+                     ? "{\"model_type\": \"%s\", \"n_embd\": 1024, \"n_layer\": 4, \"n_head\": 32, \"vocab_size\": 512}"
+                     : "{\"model_type\": \"%s\", \"hidden_size\": 1024, \"intermediate_size\": 96,"
+                       " \"num_hidden_layers\": 4, \"num_attention_heads\": 32, \"vocab_size\": 512}",
                  expected[i].model_type);
         struct status status = {0};
         struct model_config config;
@@ -151,7 +160,10 @@ TEST(test_defaults)
         assert_int_equal(config.pad_token, expected[i].pad);
         assert_true(config.rms_norm_eps == expected[i].eps);
         assert_int_equal(config.tie_word_embeddings, expected[i].tied);
-        assert_false(config.output_bias || config.mlp_bias);
+        const bool all =
+            strcmp(expected[i].model_type, "starcoder2") == 0 || strncmp(expected[i].model_type, "gpt", 3) == 0;
+        assert_int_equal(config.output_bias, all);
+        assert_int_equal(config.mlp_bias, all);
         assert_int_equal(config.qkv_bias, expected[i].qkv_bias);
         assert_string_equal(config.architecture, "");
         assert_true(config.rope.theta == expected[i].theta);
@@ -340,7 +352,7 @@ TEST(test_other_keys)
     static const struct {
         const char *fields, *words;
     } cases[] = {
-        {"\"hidden_act\": \"gelu\"", "'hidden_act'|\"silu\"|\"gelu_new\"|\"gelu\""},
+        {"\"hidden_act\": \"tanh\"", "'hidden_act'|\"silu\"|\"gelu_new\"|\"tanh\""},
         {"\"auto_map\": {\"AutoModelForCausalLM\": \"m.M\"}", "'auto_map'|code of its own|remove"},
         {"\"auto_map\": {\"AutoConfig\": \"configuration_phi3.Phi3Config\"}", "'auto_map'|code of its own"},
         {"\"logit_softcapping\": 30.0", "'logit_softcapping'|not understood|refused|found 30"},
@@ -381,14 +393,19 @@ TEST(test_real_configs)
         {"models/hf-tiny/exaone4", "exaone4"},
         {"models/hf-tiny/olmo3", "olmo3"},
         {"models/hf-tiny/gemma", "gemma"},
+        {"models/hf-tiny/cohere2", "cohere2"},
+        {"models/hf-tiny/stablelm", "stablelm"},
+        {"models/hf-tiny/starcoder2", "starcoder2"},
+        {"models/hf-tiny/nemotron", "nemotron"},
+        {"models/hf-tiny/gpt2", "gpt2"},
+        {"models/hf-tiny/gpt_neox", "gpt_neox"},
+        {"models/hf-tiny/gemma3", "gemma3_text"},
         {"models/hf-tiny/phi3-longrope", "phi3"},
         {"configs/DeepSeek-V3", NULL},
         {"configs/Mixtral-8x7B-v0.1", NULL},
         {"configs/Qwen3-30B-A3B", NULL},
         {"configs/gpt-oss-20b", NULL},
         {"models/hf-tiny/gemma2", NULL},
-        {"models/hf-tiny/gemma3", NULL},
-        {"models/hf-tiny/gpt2", NULL},
         {"models/hf-tiny/mixtral", NULL},
         {"models/hf-tiny/qwen3_moe", NULL},
     };

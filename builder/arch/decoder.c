@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared body of the Llama-like decoders. Tensor names are those of Hugging Face checkpoints. */
+/* The shared body of decoders. Tensor names are those of Hugging Face checkpoints. */
 #include <stdlib.h>
 
 #include "builder/arch/family.h"
@@ -24,32 +24,41 @@ struct part {
     uint64_t rows;
     enum shard shard;             /* of the weight; the bias follows */
     uint64_t first_row, all_rows; /* all_rows 0: the tensor has no other rows */
+    uint64_t run, period;         /* of each `period` rows, `run` are of the projection; 0: its rows are consecutive */
     uint64_t head,
-        turned; /* of each `head` rows the first `turned` are rotary pairs in turn in the checkpoint; 0: they are not */
+        turned; /* of each `head` rows the first `turned` are rotary pairs by turns in the checkpoint; 0: they are not */
 };
 
-static struct projection projection(struct graph *graph, uint32_t layer, const struct part *part, uint64_t columns,
-                                    bool bias)
+static const char *or_usual(const char *name, const char *usual) { return name ? name : usual; }
+
+static const char *layers_of(const struct decoder_traits *traits)
+{
+    return or_usual(traits->modules.layers, "model.layers");
+}
+
+static struct projection projection(struct graph *graph, const struct decoder_traits *traits, uint32_t layer,
+                                    const struct part *part, uint64_t columns, bool bias)
 {
     const uint64_t all_rows = part->all_rows ? part->all_rows : part->rows;
-    const struct weight_source matrix = {.shape = {all_rows, columns},
-                                         .first_row = part->first_row,
-                                         .rows = part->rows,
-                                         .group = part->head,
-                                         .dealt = part->turned,
-                                         .stride = part->head ? 2 : 0};
-    const struct weight_source vector = {.shape = {all_rows},
-                                         .first_row = part->first_row,
-                                         .rows = part->rows,
-                                         .group = part->head,
-                                         .dealt = part->turned,
-                                         .stride = part->head ? 2 : 0};
+    const char *layers = layers_of(traits);
+    struct weight_source source = {.shape = {all_rows},
+                                   .first_row = part->first_row,
+                                   .rows = part->rows,
+                                   .run = part->run,
+                                   .period = part->period,
+                                   .group = part->head,
+                                   .dealt = part->turned,
+                                   .stride = part->head ? 2 : 0};
+    const struct weight_source vector = source;
+    source.transposed = traits->transposed;
+    source.shape[source.transposed ? 1 : 0] = all_rows;
+    source.shape[source.transposed ? 0 : 1] = columns;
     struct projection made = {.bias = -1};
     made.weight =
-        graph_weight_from(graph, layer, WEIGHT_MATRIX, &matrix, "model.layers.%u.%s.weight", layer, part->module);
+        graph_weight_from(graph, layer, WEIGHT_MATRIX, &source, "%s.%u.%s.weight", layers, layer, part->module);
     if (bias)
         made.bias =
-            graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &vector, "model.layers.%u.%s.bias", layer, part->module);
+            graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &vector, "%s.%u.%s.bias", layers, layer, part->module);
     graph_shard(graph, made.weight, part->shard);
     graph_shard(graph, made.bias, part->shard == SHARD_COLUMNS ? SHARD_FIRST_RANK : part->shard);
     return made;
@@ -64,20 +73,24 @@ static void join(struct graph *graph, struct projection to, struct projection fr
 }
 
 /* Projections of one input, by one matmul that reads it once. `fused`: the module that has all of their rows in the
- * checkpoint, one part after the other; NULL: each part has a module of its own. `name`: the module's in the engine. */
-static struct projection joined(struct graph *graph, uint32_t layer, struct part *parts, int count, const char *fused,
-                                uint64_t columns, bool bias, uint64_t group, const char *name)
+ * checkpoint; NULL: each part has a module of its own. `name`: the module's in the engine. */
+static struct projection joined(struct graph *graph, const struct decoder_traits *traits, uint32_t layer,
+                                struct part *parts, int count, const char *fused, uint64_t columns, bool bias,
+                                uint64_t group, const char *name)
 {
+    const bool by_head = traits->fused == FUSED_BY_HEAD;
+    const uint64_t head_dim = graph->config->head_dim;
     uint64_t all_rows = 0;
     struct projection all = {-1, -1};
     for (int i = 0; i < count && fused; i++) {
         parts[i].module = fused;
-        parts[i].first_row = all_rows;
+        parts[i].first_row = by_head ? (uint64_t)i * head_dim : all_rows;
+        if (by_head) parts[i].run = head_dim, parts[i].period = (uint64_t)count * head_dim;
         all_rows += parts[i].rows;
     }
     for (int i = 0; i < count; i++) {
         parts[i].all_rows = all_rows;
-        const struct projection made = projection(graph, layer, &parts[i], columns, bias);
+        const struct projection made = projection(graph, traits, layer, &parts[i], columns, bias);
         if (i == 0)
             all = made;
         else
@@ -91,12 +104,13 @@ static struct projection joined(struct graph *graph, uint32_t layer, struct part
     return all;
 }
 
-static int matmul(struct graph *graph, int x, uint32_t layer, struct projection by, enum activation epilogue,
-                  double scale, const char *label)
+/* `epilogue`: kernels/op/activation.cuh. */
+static int matmul(struct graph *graph, int x, uint32_t layer, struct projection by, int epilogue, double scale,
+                  const char *label)
 {
     if (graph->out_of_memory) return -1;
     const uint64_t rows = graph->weights[by.weight].rows;
-    const uint64_t width = epilogue != ACTIVATION_NONE ? rows / 2 : rows;
+    const uint64_t width = EPILOGUE_IS_GATED(epilogue) ? rows / 2 : rows;
     int y = graph_value(graph, ROWS_TOKENS, width, "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
     graph->weights[by.weight].depth = graph->values[x].width; /* which may be padded */
@@ -109,31 +123,46 @@ static int matmul(struct graph *graph, int x, uint32_t layer, struct projection 
     return y;
 }
 
-static int rms_norm(struct graph *graph, int x, uint32_t layer, int weight, const char *label)
+static bool has_plus_one(const struct decoder_traits *traits)
+{
+    return traits->norm == NORM_RMS_PLUS_ONE || traits->norm == NORM_LAYER_BIAS_PLUS_ONE;
+}
+
+static int norm_weight(struct graph *graph, const struct decoder_traits *traits, uint32_t layer, uint64_t width,
+                       const char *name)
+{
+    const struct weight_source source = {.shape = {width}, .add = has_plus_one(traits) ? 1.0f : 0.0f};
+    return graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &source, "%s.weight", name);
+}
+
+/* The norm whose tensors are called `name`. */
+static int norm(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer, const char *name,
+                const char *label)
 {
     const struct model_config *config = graph->config;
-    int y = graph_value(graph, ROWS_TOKENS, config->hidden_size, layer == GRAPH_NO_LAYER ? "%s" : "%s%u", label, layer);
+    const bool has_bias = traits->norm == NORM_LAYER_BIAS || traits->norm == NORM_LAYER_BIAS_PLUS_ONE;
+    const int weight = norm_weight(graph, traits, layer, config->hidden_size, name);
+    const int bias = has_bias ? graph_vector(graph, layer, config->hidden_size, "%s.bias", name) : -1;
+    const int y =
+        graph_value(graph, ROWS_TOKENS, config->hidden_size, layer == GRAPH_NO_LAYER ? "%s" : "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_RMS_NORM, layer);
     node->operands[RMS_NORM_X] = x;
     node->operands[RMS_NORM_WEIGHT] = weight;
+    node->operands[RMS_NORM_BIAS] = bias;
     node->operands[RMS_NORM_OUT] = y;
     node->params[RMS_NORM_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
+    node->params[RMS_NORM_CENTRED] = traits->norm >= NORM_LAYER;
     return y;
-}
-
-static struct weight_source norm_source(const struct decoder_traits *traits, uint64_t width)
-{
-    return (struct weight_source){.shape = {width}, .add = traits->norm_plus_one ? 1.0f : 0.0f};
 }
 
 /* The norm of a layer that is called `module`; without a name x itself. */
 static int layer_norm(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
                       const char *module, const char *label)
 {
+    char name[GRAPH_NAME_BYTES];
     if (!module) return x;
-    const struct weight_source source = norm_source(traits, graph->config->hidden_size);
-    int weight = graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &source, "model.layers.%u.%s.weight", layer, module);
-    return rms_norm(graph, x, layer, weight, label);
+    snprintf(name, sizeof name, "%s.%u.%s", layers_of(traits), layer, module);
+    return norm(graph, traits, x, layer, name, label);
 }
 
 static int add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer, const char *label)
@@ -159,23 +188,23 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     uint64_t hidden = config->hidden_size, head_dim = config->head_dim;
     uint64_t q_width = config->heads * head_dim, kv_width = config->kv_heads * head_dim;
     const uint64_t head = config->rotary_pairs ? head_dim : 0, turned = head ? config->rope.rotary_dim : 0;
+    const struct decoder_modules *modules = &traits->modules;
     struct part parts[] = {
-        {"self_attn.q_proj", q_width, SHARD_ROWS, 0, 0, head, turned},
-        {"self_attn.k_proj", kv_width, SHARD_KV_ROWS, 0, 0, head, turned},
-        {"self_attn.v_proj", kv_width, SHARD_KV_ROWS, 0, 0, 0, 0},
+        {or_usual(modules->q, "self_attn.q_proj"), q_width, SHARD_ROWS, .head = head, .turned = turned},
+        {or_usual(modules->k, "self_attn.k_proj"), kv_width, SHARD_KV_ROWS, .head = head, .turned = turned},
+        {or_usual(modules->v, "self_attn.v_proj"), kv_width, SHARD_KV_ROWS, .head = 0},
     };
     const struct projection q =
-        joined(graph, layer, parts, 3, traits->fused_qkv, hidden, config->qkv_bias, 0, "self_attn.qkv_proj");
+        joined(graph, traits, layer, parts, 3, traits->fused_qkv, hidden, config->qkv_bias, 0, "self_attn.qkv_proj");
     int qkv = matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
     int norm_q = -1, norm_k = -1;
     if (traits->qk_norm) {
         const bool over_width = traits->qk_norm == QK_NORM_WIDTH;
-        const struct weight_source of_q = norm_source(traits, over_width ? q_width : head_dim);
-        const struct weight_source of_k = norm_source(traits, over_width ? kv_width : head_dim);
-        norm_q =
-            graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &of_q, "model.layers.%u.self_attn.q_norm.weight", layer);
-        norm_k =
-            graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &of_k, "model.layers.%u.self_attn.k_norm.weight", layer);
+        char name[GRAPH_NAME_BYTES];
+        snprintf(name, sizeof name, "model.layers.%u.self_attn.q_norm", layer);
+        norm_q = norm_weight(graph, traits, layer, over_width ? q_width : head_dim, name);
+        snprintf(name, sizeof name, "model.layers.%u.self_attn.k_norm", layer);
+        norm_k = norm_weight(graph, traits, layer, over_width ? kv_width : head_dim, name);
     }
     int rotated = graph_value(graph, ROWS_TOKENS, q_width, "rotated%u", layer);
     struct graph_node *rope = graph_append(graph, OP_ROPE_APPEND, layer);
@@ -196,22 +225,28 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)config->attention_scale);
     attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
     attention->params[ATTENTION_WINDOW] = (int64_t)config->layer[layer].window;
-    const struct part output = {"self_attn.o_proj", hidden, SHARD_COLUMNS, 0, 0, 0, 0};
-    const struct projection o = projection(graph, layer, &output, q_width, config->output_bias);
+    const struct part output = {or_usual(modules->output, "self_attn.o_proj"), hidden, SHARD_COLUMNS, .head = 0};
+    const struct projection o = projection(graph, traits, layer, &output, q_width, config->output_bias);
     return matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
 }
 
-static int gated_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
+static int mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
 {
     const struct model_config *config = graph->config;
+    const struct decoder_modules *modules = &traits->modules;
     uint64_t hidden = config->hidden_size, inner = config->intermediate_size;
-    struct part parts[] = {{"mlp.gate_proj", inner, SHARD_ROWS, 0, 0, 0, 0},
-                           {"mlp.up_proj", inner, SHARD_ROWS, 0, 0, 0, 0}};
-    const struct projection gate = joined(graph, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
-                                          graph_interleave(graph), "mlp.gate_up_proj");
-    int activated = matmul(graph, x, layer, gate, (enum activation)config->activation, 1.0, "activated");
-    const struct part output = {"mlp.down_proj", hidden, SHARD_COLUMNS, 0, 0, 0, 0};
-    const struct projection down = projection(graph, layer, &output, inner, config->mlp_bias);
+    struct part parts[] = {{or_usual(modules->gate, "mlp.gate_proj"), inner, SHARD_ROWS, .head = 0},
+                           {or_usual(modules->up, "mlp.up_proj"), inner, SHARD_ROWS, .head = 0}};
+    struct projection in;
+    if (traits->plain_mlp)
+        in = projection(graph, traits, layer, &parts[1], hidden, config->mlp_bias);
+    else
+        in = joined(graph, traits, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
+                    graph_interleave(graph), "mlp.gate_up_proj");
+    int activated =
+        matmul(graph, x, layer, in, config->activation + (traits->plain_mlp ? EPILOGUE_PLAIN : 0), 1.0, "activated");
+    const struct part output = {or_usual(modules->down, "mlp.down_proj"), hidden, SHARD_COLUMNS, .head = 0};
+    const struct projection down = projection(graph, traits, layer, &output, inner, config->mlp_bias);
     return matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
 }
 
@@ -258,42 +293,66 @@ static bool rope_tables(struct graph *graph, int tables[LAYER_ROPE_KINDS], struc
     return true;
 }
 
+/* x + attention(x), then x + mlp(x); with a parallel residual x + attention(x) + mlp(x). */
+static int decoder_layer(struct graph *graph, const struct decoder_traits *traits, int x, int table, uint32_t layer)
+{
+    const struct decoder_norms *norms = &traits->norms;
+    const uint64_t hidden = graph->config->hidden_size;
+    const bool parallel = graph->config->parallel_residual;
+    const int in = layer_norm(graph, traits, x, layer, norms->attention_in, "attention_in");
+    int mlp_in = in;
+    if (parallel && !traits->shares_norm) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
+    int out = self_attention(graph, traits, in, table, layer);
+    out = layer_norm(graph, traits, out, layer, norms->attention_out, "attention_out");
+    x = add(graph, x, out, hidden, layer, "after_attention");
+    if (!parallel) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
+    out = mlp(graph, traits, mlp_in, layer);
+    out = layer_norm(graph, traits, out, layer, norms->mlp_out, "mlp_out");
+    return add(graph, x, out, hidden, layer, "after_mlp");
+}
+
+/* Rows of the embedding, and of learned positions where the model has them. A tied embedding is stored once, in the LM head's
+ * layout; embed can read both. */
+static int embed(struct graph *graph, const struct decoder_traits *traits, int *embedding)
+{
+    const struct model_config *config = graph->config;
+    const uint64_t hidden = config->hidden_size;
+    *embedding = graph_matrix(graph, GRAPH_NO_LAYER, config->vocab_size, hidden,
+                              config->tie_word_embeddings ? WEIGHT_MATRIX : WEIGHT_ROW_MAJOR, "%s.weight",
+                              or_usual(traits->modules.embedding, "model.embed_tokens"));
+    graph_shard(graph, *embedding, SHARD_VOCABULARY);
+    const int positions = traits->modules.positions ? graph_matrix(graph, GRAPH_NO_LAYER, config->max_position, hidden,
+                                                                   WEIGHT_TABLE, "%s.weight", traits->modules.positions)
+                                                    : -1;
+    const int x = graph_value(graph, ROWS_TOKENS, hidden, "embedded");
+    struct graph_node *node = graph_append(graph, OP_EMBED, GRAPH_NO_LAYER);
+    node->operands[EMBED_TABLE] = *embedding;
+    node->operands[EMBED_POSITION_TABLE] = positions;
+    node->operands[EMBED_OUT] = x;
+    node->params[EMBED_SCALE_BITS] = float_to_bits((float)config->embedding_scale);
+    return x;
+}
+
+static void set_cap(struct graph_node *lm_head, double cap)
+{
+    if (cap == 0) return;
+    lm_head->params[MATMUL_EPILOGUE] = EPILOGUE_PLAIN + ACTIVATION_SOFTCAP;
+    lm_head->params[MATMUL_CAP_BITS] = float_to_bits((float)cap);
+}
+
 bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status)
 {
     const struct model_config *config = graph->config;
-    uint64_t hidden = config->hidden_size, vocab = config->vocab_size;
-
-    /* A tied embedding is stored once, in the LM head's layout; embed can read both. */
-    int embedding =
-        graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden,
-                     config->tie_word_embeddings ? WEIGHT_MATRIX : WEIGHT_ROW_MAJOR, "model.embed_tokens.weight");
-    graph_shard(graph, embedding, SHARD_VOCABULARY);
-    int x = graph_value(graph, ROWS_TOKENS, hidden, "embedded");
-    struct graph_node *embed = graph_append(graph, OP_EMBED, GRAPH_NO_LAYER);
-    embed->operands[EMBED_TABLE] = embedding;
-    embed->operands[EMBED_OUT] = x;
-    embed->params[EMBED_SCALE_BITS] = float_to_bits((float)config->embedding_scale);
-    int tables[LAYER_ROPE_KINDS];
+    const uint64_t hidden = config->hidden_size, vocab = config->vocab_size;
+    int embedding, tables[LAYER_ROPE_KINDS];
+    int x = embed(graph, traits, &embedding);
     if (!rope_tables(graph, tables, status)) return false;
-
-    for (uint32_t layer = 0; layer < config->layers; layer++) {
-        const struct decoder_norms *norms = &traits->norms;
-        int in = layer_norm(graph, traits, x, layer, norms->attention_in, "attention_in");
-        int out = self_attention(graph, traits, in, tables[config->layer[layer].rope], layer);
-        out = layer_norm(graph, traits, out, layer, norms->attention_out, "attention_out");
-        x = add(graph, x, out, hidden, layer, "after_attention");
-        in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
-        out = gated_mlp(graph, traits, in, layer);
-        out = layer_norm(graph, traits, out, layer, norms->mlp_out, "mlp_out");
-        x = add(graph, x, out, hidden, layer, "after_mlp");
-    }
-
-    const struct weight_source last = norm_source(traits, hidden);
-    int weight = graph_weight_from(graph, GRAPH_NO_LAYER, WEIGHT_ROW_MAJOR, &last, "model.norm.weight");
-    x = rms_norm(graph, x, GRAPH_NO_LAYER, weight, "final");
-    int head = config->tie_word_embeddings
-                   ? embedding
-                   : graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden, WEIGHT_MATRIX, "lm_head.weight");
+    for (uint32_t layer = 0; layer < config->layers; layer++)
+        x = decoder_layer(graph, traits, x, tables[config->layer[layer].rope], layer);
+    x = norm(graph, traits, x, GRAPH_NO_LAYER, or_usual(traits->modules.final_norm, "model.norm"), "final");
+    int head = config->tie_word_embeddings ? embedding
+                                           : graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden, WEIGHT_MATRIX,
+                                                          "%s.weight", or_usual(traits->modules.head, "lm_head"));
     graph_shard(graph, head, SHARD_VOCABULARY);
     int selected = graph_value(graph, ROWS_OUT, hidden, "selected");
     struct graph_node *select = graph_append(graph, OP_SELECT_ROWS, GRAPH_NO_LAYER);
@@ -305,6 +364,7 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     lm_head->operands[MATMUL_W] = head;
     lm_head->operands[MATMUL_OUT] = logits;
     lm_head->params[MATMUL_SCALE_BITS] = float_to_bits((float)config->logits_scale);
+    set_cap(lm_head, config->logits_cap);
     struct graph_node *sample = graph_append(graph, OP_SAMPLE, GRAPH_NO_LAYER);
     sample->operands[SAMPLE_LOGITS] = logits;
     /* On a GPU, decode steps can be queued before the tokens of the step before are known. */

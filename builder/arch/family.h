@@ -10,6 +10,17 @@
 
 /* ---- decoder.c: x + attention(x), then x + mlp(x), in each layer ---- */
 
+/* Names of modules where they are not the usual ones, which NULL stands for. */
+struct decoder_modules {
+    const char *layers;             /* model.layers */
+    const char *embedding;          /* model.embed_tokens */
+    const char *positions;          /* learned positions; usual: none, q and k are rotated */
+    const char *final_norm;         /* model.norm */
+    const char *head;               /* lm_head */
+    const char *q, *k, *v, *output; /* self_attn.q_proj, .. */
+    const char *gate, *up, *down;   /* mlp.gate_proj, .. */
+};
+
 /* Modules of a layer that normalise what goes into attention and MLP, and what comes out before it is added; NULL: no
  * norm there. */
 struct decoder_norms {
@@ -20,15 +31,31 @@ struct decoder_norms {
         .attention_in = "input_layernorm", .mlp_in = "post_attention_layernorm" \
     }
 
+#define DECODER_BOTH_NORMS                                                              \
+    {                                                                                   \
+        .attention_in = "input_layernorm", .attention_out = "post_attention_layernorm", \
+        .mlp_in = "pre_feedforward_layernorm", .mlp_out = "post_feedforward_layernorm"  \
+    }
+
 /* RMSNorm of q and k before the rotation: none, over each head, or over all heads of q and over all heads of k. */
 enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDTH };
 
-/* What the class of a model fixes; what config.json says is in struct model_config. Rotary GQA attention and a gated
- * MLP. */
+/* How a norm's weight is applied, and whether the row's mean is taken off before (layer normalisation). */
+enum decoder_norm { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER, NORM_LAYER_BIAS, NORM_LAYER_BIAS_PLUS_ONE };
+
+/* q, k and v in one tensor: one after the other, or for each head one after the other. */
+enum decoder_fused { FUSED_IN_ORDER, FUSED_BY_HEAD };
+
+/* What the class of a model fixes; what config.json says is in struct model_config. */
 struct decoder_traits {
     struct decoder_norms norms;
     enum decoder_qk_norm qk_norm;
-    bool norm_plus_one;  /* norms multiply by 1 + weight */
+    enum decoder_norm norm;
+    struct decoder_modules modules;
+    bool plain_mlp;   /* no gate: down(act(up(x))) */
+    bool transposed;  /* matrices of layers are stored as [in, out] */
+    bool shares_norm; /* with a parallel residual the MLP reads what attention reads */
+    enum decoder_fused fused;
     bool partial_rotary; /* partial_rotary_factor may be below 1 */
     /* Modules that hold q, k and v, and gate and up, one after the other; NULL: each has a module of its own. */
     const char *fused_qkv, *fused_gate_up;
@@ -51,17 +78,26 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
 
 enum { CONFIG_NO_TOKEN = -1 };
 
+/* Keys of sizes where they are not the usual ones. */
+struct config_keys {
+    const char *hidden, *inner, *layers, *heads, *max_position;
+};
+extern const struct config_keys config_usual_keys;
+
 /* Defaults of the config class in transformers 4.57 and 5.17, for keys that config.json may omit. */
 struct config_defaults {
     uint64_t kv_heads; /* 0: as many as heads. A null in config.json always means that */
     uint64_t head_dim; /* 0: hidden_size / heads */
     uint64_t max_position;
     double rms_norm_eps;
+    const char *norm_eps_key;       /* NULL: rms_norm_eps */
+    const struct config_keys *keys; /* NULL: config_usual_keys */
+    uint64_t inner_times;           /* of hidden_size, where intermediate_size is absent or null; 0: it must be there */
     int32_t bos_token, eos_token, pad_token; /* CONFIG_NO_TOKEN: none */
 };
 
 /* Sizes, heads, rms_norm_eps, tie_word_embeddings, and the class defaults of token ids. All scales become 1, that of
- * attention 1 / sqrt(head_dim). */
+ * attention 1 / sqrt(head_dim). tie_word_embeddings is what it was where the key is absent. */
 bool config_sizes(struct model_config *config, struct json_reader *reader, const struct config_defaults *defaults,
                   struct status *status);
 
@@ -89,9 +125,15 @@ bool config_window_pattern(struct model_config *config, struct json_reader *read
                            struct status *status);
 
 /* Defaults of the family for keys of the rotary embedding: theta, and the part of a head that rotates. */
-void config_rope_defaults(struct model_config *config, double theta, double partial_rotary_factor);
+bool config_rope_defaults(struct model_config *config, struct json_reader *reader, double theta,
+                          double partial_rotary_factor, struct status *status);
 /* Layers with a window have a rotary embedding of their own. theta: its default, 0: that of the main one. */
 void config_local_rope(struct model_config *config, double theta);
+
+/* Scores are divided by the root of query_pre_attn_scalar, and capped by attn_logit_softcapping, logits by
+ * final_logit_softcapping; null: not. */
+bool config_scalar_and_caps(struct model_config *config, struct json_reader *reader, double scores, double logits,
+                            struct status *status);
 
 /* use_bidirectional_attention: only models that attend to earlier tokens alone are supported. */
 bool config_causal(struct json_reader *reader, struct status *status);

@@ -36,4 +36,4 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
 const struct architecture arch_gemma = {"gemma",
                                         "GemmaForCausalLM",
                                         read_config,
-                                        {.norms = DECODER_PRE_NORM, .norm_plus_one = true}};
+                                        {.norms = DECODER_PRE_NORM, .norm = NORM_RMS_PLUS_ONE}};

@@ -16,10 +16,10 @@ static const struct config_defaults defaults = {
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     config->qkv_bias = true;
-    if (!config_sizes(config, reader, &defaults, status)) return false;
-    config_rope_defaults(config, 10000, 0.5);
     config->rotary_pairs = true;
-    return json_reader_bool(reader, "attention_bias", false, &config->qkv_bias, status);
+    return config_sizes(config, reader, &defaults, status) &&
+           config_rope_defaults(config, reader, 10000, 0.5, status) &&
+           json_reader_bool(reader, "attention_bias", false, &config->qkv_bias, status);
 }
 
 const struct architecture arch_glm4 = {

@@ -14,9 +14,9 @@ static const struct config_defaults defaults = {
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     if (!config_sizes(config, reader, &defaults, status) || !config_attention_bias(config, reader, status) ||
-        !config_window_pattern(config, reader, 4, 4096, status))
+        !config_window_pattern(config, reader, 4, 4096, status) ||
+        !config_rope_defaults(config, reader, 500000, 1, status))
         return false;
-    config_rope_defaults(config, 500000, 1);
     config_local_rope(config, 0);
     return true;
 }

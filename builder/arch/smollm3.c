@@ -35,9 +35,8 @@ static bool read_rope_layers(struct model_config *config, struct json_reader *re
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     config->tie_word_embeddings = true;
-    if (!config_sizes(config, reader, &defaults, status)) return false;
-    config_rope_defaults(config, 2e6, 1);
-    return config_attention_bias(config, reader, status) && config_mlp_bias(config, reader, status) &&
+    return config_sizes(config, reader, &defaults, status) && config_rope_defaults(config, reader, 2e6, 1, status) &&
+           config_attention_bias(config, reader, status) && config_mlp_bias(config, reader, status) &&
            config_window(config, reader, CONFIG_WINDOW_NEVER, 0, status) && read_rope_layers(config, reader, status);
 }
 

@@ -20,6 +20,7 @@ enum { GRAPH_ABSENT = -1 }; /* an operand that a node does not have */
 /* Layout of a weight in the engine file. */
 enum weight_form {
     WEIGHT_ROW_MAJOR, /* row by row: vectors, untied embedding; with codes like a matrix */
+    WEIGHT_TABLE,     /* row by row, in the type of its tensors, which --dtype does not change */
     WEIGHT_MATRIX,    /* the layout that the target's matmul reads: weight_layout_of (kernels/matmul/weight_layout.h) */
 };
 

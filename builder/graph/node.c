@@ -102,7 +102,7 @@ static int64_t param_of(const struct graph *graph, const struct graph_node *node
     case PARAM_OF_COUNT: return tokens ? 0 : 1;
     case PARAM_OF_STEP: return step->rows;
     case PARAM_OF_WIDTH: return there ? (int64_t)width_of(graph, node, param->operand) : param->fallback;
-    case PARAM_OF_HEIGHT: return (int64_t)graph->weights[node->operands[param->operand]].rows;
+    case PARAM_OF_HEIGHT: return there ? (int64_t)graph->weights[node->operands[param->operand]].rows : param->fallback;
     case PARAM_OF_PITCH: return (int64_t)graph->weights[node->operands[param->operand]].depth;
     case PARAM_OF_DTYPE: return dtype_of(graph, node, param);
     case PARAM_OF_LAYOUT: return layout_of(graph, node, param->operand);

@@ -257,11 +257,14 @@ static bool patterns_match(const struct graph *graph, const struct weight_types 
     return true;
 }
 
+/* A matrix, or an embedding, which may double as one. */
+static bool is_multiplied(const struct graph_weight *weight) { return weight->columns && weight->form != WEIGHT_TABLE; }
+
 /* What `types` asks for; ENCODING_NONE: nothing. */
 static enum encoding_id asked_encoding(const struct graph_weight *weight, const struct weight_types *types)
 {
     enum encoding_id asked = types->matrices;
-    if (!weight->columns) return ENCODING_NONE;
+    if (!is_multiplied(weight)) return ENCODING_NONE;
     if (weight->layer == GRAPH_NO_LAYER && (types->head_as_it_is || types->head != ENCODING_NONE)) asked = types->head;
     for (int k = 0; k < types->kept_count; k++)
         if (is_kept(weight, &types->kept[k])) {
@@ -275,7 +278,7 @@ static enum encoding_id asked_encoding(const struct graph_weight *weight, const 
 static bool has_multiplied_type(const struct graph *graph, const struct graph_weight *weight, struct status *status)
 {
     const enum dtype type = graph->compute_dtype;
-    if (!weight->columns) return true;
+    if (!is_multiplied(weight)) return true;
     if (!encoding_is_plain(weight->encoding))
         return type == DTYPE_BF16 ||
                status_fail(
@@ -297,9 +300,9 @@ static bool choose_encoding(const struct graph *graph, struct graph_weight *weig
     const enum encoding_id asked = asked_encoding(weight, types);
     if (asked != ENCODING_NONE)
         weight->encoding = asked;
-    else if (graph->target == TARGET_CUDA && weight->columns)
+    else if (graph->target == TARGET_CUDA && is_multiplied(weight))
         weight->encoding = (enum encoding_id)graph->compute_dtype;
-    if (checkpoint && weight->columns) {
+    if (checkpoint && is_multiplied(weight)) {
         const enum encoding_id found = coded_encoding(weight, checkpoint, graph->ranks);
         weight->keeps_codes = found != ENCODING_NONE && (asked == ENCODING_NONE || asked == found);
         if (weight->keeps_codes) weight->encoding = found;

@@ -7,6 +7,7 @@ static bool satisfied(enum field_expectation expectation, const json_t *value)
     switch (expectation) {
     case FIELD_NO_EFFECT: return true;
     case FIELD_FALSE: return json_is_false(value);
+    case FIELD_TRUE: return json_is_true(value);
     case FIELD_ZERO: return json_is_number(value) && json_number_value(value) == 0.0;
     case FIELD_ONE: return json_is_number(value) && json_number_value(value) == 1.0;
     case FIELD_EMPTY:
@@ -23,6 +24,7 @@ static const char *expected_text(enum field_expectation expectation)
     switch (expectation) {
     case FIELD_NO_EFFECT: return "anything";
     case FIELD_FALSE: return "false";
+    case FIELD_TRUE: return "true";
     case FIELD_ZERO: return "0";
     case FIELD_ONE: return "1";
     case FIELD_EMPTY: return "an empty value";

@@ -9,6 +9,7 @@
 enum field_expectation {
     FIELD_NO_EFFECT, /* any value */
     FIELD_FALSE,     /* false */
+    FIELD_TRUE,      /* true */
     FIELD_ZERO,      /* a number equal to 0 */
     FIELD_ONE,       /* a number equal to 1 */
     FIELD_EMPTY,     /* an empty object, array or string */

@@ -20,6 +20,7 @@ static const struct field_rule plain_fields[] = {
     {"add_cross_attention", FIELD_FALSE},
     {"attention_dropout", FIELD_NO_EFFECT},
     {"attn_implementation", FIELD_NO_EFFECT},
+    {"attn_pdrop", FIELD_NO_EFFECT},
     {"chunk_size_feed_forward", FIELD_NO_EFFECT},
     {"classifier_dropout", FIELD_NO_EFFECT},
     {"cross_attention_hidden_size", FIELD_ABSENT},

@@ -61,7 +61,10 @@ struct model_config {
     bool tie_word_embeddings;
     bool qkv_bias, output_bias; /* of the attention projections */
     bool mlp_bias;
-    int activation; /* of the gated MLP: enum activation (kernels/op/activation.cuh) */
+    bool parallel_residual; /* attention and MLP read the same x, and both are added to it */
+    int activation;         /* of the MLP: enum activation (kernels/op/activation.cuh) */
+    double logits_cap;      /* logits become cap * tanh(logits / cap); 0: they do not */
+    double scores_cap;      /* scores of attention likewise */
     /* Factors on embeddings, on the scores of attention, on what attention and MLP add to the residual, and on logits. */
     double embedding_scale, attention_scale, residual_scale, logits_scale;
     struct model_layer layer[MODEL_MAX_LAYERS]; /* [layers] */

@@ -13,8 +13,11 @@
     PARAM(SHARDED) = 0;              \
     PARAM(OUT_DTYPE) = DTYPE_F32;    \
     PARAM(LAYOUT) = 0;               \
-    PARAM(SCALE_BITS) = 0x3f800000;
-#define PARAM_SHARDED 0
+    PARAM(SCALE_BITS) = 0x3f800000;  \
+    PARAM(HAS_POSITIONS) = 0;        \
+    PARAM(POSITION_DTYPE) = DTYPE_F32;
+#define PARAM_SHARDED       0
+#define PARAM_HAS_POSITIONS 0
 #endif
 
 struct embed_params {
@@ -24,7 +27,10 @@ typedef embed_body<embed_params> embed_kernel;
 
 extern "C" __global__ void __launch_bounds__(embed_kernel::THREADS)
     embed(const int *__restrict__ counts, const int *__restrict__ tokens, const void *__restrict__ table,
-          void *__restrict__ out OPTIONAL(PARAM_SHARDED, const comm_header *__restrict__ header))
+          void *__restrict__ out OPTIONAL(PARAM_SHARDED, const comm_header *__restrict__ header)
+              OPTIONAL(PARAM_HAS_POSITIONS, const int *__restrict__ positions)
+                  OPTIONAL(PARAM_HAS_POSITIONS, const void *__restrict__ position_table))
 {
-    embed_kernel::run(counts, tokens, table, out, IF_PRESENT(PARAM_SHARDED, header));
+    embed_kernel::run(counts, tokens, table, out, IF_PRESENT(PARAM_SHARDED, header),
+                      IF_PRESENT(PARAM_HAS_POSITIONS, positions), IF_PRESENT(PARAM_HAS_POSITIONS, position_table));
 }

@@ -13,7 +13,7 @@ template <class P> struct embed_body {
     static constexpr bool CODED = fragment_is_coded(P::TABLE_DTYPE);
     /* Elements per thread: 16 bytes of a 16-bit table, where rows keep that alignment; one of a coded table, where 32 codes
      * of 4 bits lie in 64 bytes. */
-    static constexpr int VECTOR = !CODED && P::HIDDEN % 8 == 0 && P::PITCH % 8 == 0 ? 8 : 1;
+    static constexpr int VECTOR = !CODED && !P::HAS_POSITIONS && P::HIDDEN % 8 == 0 && P::PITCH % 8 == 0 ? 8 : 1;
     static constexpr int BLOCKS_PER_ROW = (P::HIDDEN / VECTOR + THREADS - 1) / THREADS;
 
     static __device__ __forceinline__ float element(const void *table, u32 token, i64 column)
@@ -24,9 +24,10 @@ template <class P> struct embed_body {
             return load_element<P::TABLE_DTYPE>(table, (i64)token * P::PITCH + column);
     }
 
-    /* `header`: null without SHARDED. */
+    /* `header`: null without SHARDED. `positions`, `position_table`: null without HAS_POSITIONS. */
     static __device__ __forceinline__ void run(const int *counts, const int *tokens, const void *table, void *out,
-                                               const comm_header *header)
+                                               const comm_header *header, const int *positions,
+                                               const void *position_table)
     {
         device_trigger();
         const u32 first = P::SHARDED ? header->rank * (u32)P::VOCAB : 0;
@@ -38,7 +39,11 @@ template <class P> struct embed_body {
         const i64 to = (i64)row * P::HIDDEN + column;
         const bool here = token < P::VOCAB;
         if constexpr (VECTOR == 1) {
-            store_element<P::OUT_DTYPE>(out, to, here ? scaled<P::SCALE_BITS>(element(table, token, column)) : 0.0f);
+            float value = here ? scaled<P::SCALE_BITS>(element(table, token, column)) : 0.0f;
+            if constexpr (P::HAS_POSITIONS)
+                if (here)
+                    value += load_element<P::POSITION_DTYPE>(position_table, (i64)positions[row] * P::HIDDEN + column);
+            store_element<P::OUT_DTYPE>(out, to, value);
         } else {
             float values[8] = {0, 0, 0, 0, 0, 0, 0, 0};
             if (here) load_elements<P::TABLE_DTYPE>(values, table, (i64)token * P::PITCH + column);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embed: out[r, :] = SCALE * table[tokens[r], :], as float.
+/* embed: out[r, :] = SCALE * table[tokens[r], :] (+ position_table[positions[r], :]), as float.
  *
  * The table may be row-major or, when it doubles as the LM head (tied embeddings), in the layout of the matmul's weight. Where
  * several ranks share the vocabulary (plan_rank_vocab), rank k has the tokens from k * VOCAB on, and rows of tokens that
@@ -12,10 +12,12 @@
 
 enum embed_operand {
     EMBED_COUNTS,
-    EMBED_TOKENS, /* i32[rows] */
-    EMBED_TABLE,  /* TABLE_DTYPE[VOCAB, PITCH] in LAYOUT */
-    EMBED_OUT,    /* OUT_DTYPE[rows, HIDDEN] */
-    EMBED_HEADER, /* struct comm_header; SHARDED */
+    EMBED_TOKENS,    /* i32[rows] */
+    EMBED_TABLE,     /* TABLE_DTYPE[VOCAB, PITCH] in LAYOUT */
+    EMBED_OUT,       /* OUT_DTYPE[rows, HIDDEN] */
+    EMBED_HEADER,    /* struct comm_header; SHARDED */
+    EMBED_POSITIONS, /* HAS_POSITIONS: i32[rows] */
+    EMBED_POSITION_TABLE, /* HAS_POSITIONS: POSITION_DTYPE[MOST_POSITIONS, HIDDEN], row-major; added where the rank has the token */
     EMBED_OPERANDS
 };
 enum embed_param {
@@ -29,6 +31,9 @@ enum embed_param {
     EMBED_OUT_DTYPE,
     EMBED_LAYOUT,     /* enum tensor_layout: row-major; CPU: or PANEL16; CUDA: or FRAGMENT16 (kernels/matmul/panel.h) */
     EMBED_SCALE_BITS, /* bits of a float32 above 0 */
+    EMBED_HAS_POSITIONS,
+    EMBED_POSITION_DTYPE,
+    EMBED_MOST_POSITIONS, /* at least the engine's longest context */
     EMBED_PARAMS
 };
 

@@ -16,7 +16,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (params[EMBED_LAYOUT] == LAYOUT_PANEL16)
         return "parameter layout is PANEL16, which kernels for GPUs do not read";
     const bool row_major = params[EMBED_LAYOUT] == LAYOUT_ROW_MAJOR;
-    const int64_t vector = row_major && hidden % VECTOR == 0 && pitch % VECTOR == 0 ? VECTOR : 1;
+    const int64_t vector =
+        row_major && !params[EMBED_HAS_POSITIONS] && hidden % VECTOR == 0 && pitch % VECTOR == 0 ? VECTOR : 1;
     const int64_t blocks = (hidden / vector + THREADS - 1) / THREADS * rows;
     if (blocks > INT32_MAX) return "rows * hidden is too large for one grid";
     *geometry = (struct device_geometry){{(uint32_t)blocks, 1, 1}, {THREADS, 1, 1}, {1, 1, 1}, 0};

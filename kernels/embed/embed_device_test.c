@@ -29,15 +29,19 @@ static const float *make_table(struct test_launch *launch, struct test_random *r
 }
 
 /* rank < 0: not sharded; else tokens are of all ranks' shares of `vocab` rows each, and the others' rows become zero. */
-static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, int64_t vocab, int64_t dtype, int rank,
-                  enum dtype out_dtype)
+static void check_all(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, int64_t vocab, int64_t dtype,
+                      int rank, enum dtype out_dtype, enum dtype position_dtype)
 {
+    enum { MOST_POSITIONS = 70 };
     const float scale = rows % 2 ? 1 : 0.22f;
     const int64_t tokens_in_all = rank < 0 ? vocab : SHARED_BY * vocab, first = rank < 0 ? 0 : rank * vocab;
     const struct comm_header header = {.rank = (uint32_t)rank, .ranks = SHARED_BY};
     int64_t params[EMBED_PARAMS] = {rows, 1, hidden, pitch, vocab, dtype, rank >= 0, out_dtype};
     params[EMBED_SCALE_BITS] = test_float_bits(scale);
     params[EMBED_LAYOUT] = weight_layout_of(TARGET_CUDA, dtype);
+    params[EMBED_HAS_POSITIONS] = position_dtype != DTYPE_NONE;
+    params[EMBED_POSITION_DTYPE] = position_dtype;
+    params[EMBED_MOST_POSITIONS] = MOST_POSITIONS;
     test_complete_params(&op_embed, params);
     struct test_random random = {(uint64_t)(rows * 77 + hidden)};
     struct test_launch launch;
@@ -48,6 +52,13 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, in
     if (rank >= 0) memcpy(launch.host[EMBED_HEADER], &header, sizeof header);
     for (int64_t r = 0; r < rows; r++)
         tokens[r] = r < valid ? (int32_t)test_random_range(&random, 0, tokens_in_all - 1) : INT32_MIN + (int32_t)r;
+    const float *added = NULL;
+    int32_t *positions = launch.host[EMBED_POSITIONS];
+    if (position_dtype) {
+        test_launch_fill(&launch, EMBED_POSITION_TABLE, &random, -3, 3);
+        added = test_launch_decode(&launch, EMBED_POSITION_TABLE);
+        for (int64_t r = 0; r < rows; r++) positions[r] = (int32_t)((r * 37 + 69) % MOST_POSITIONS);
+    }
     tokens[0] = (int32_t)(first + vocab) - 1;
     if (valid > 1) tokens[1] = (int32_t)(first + vocab) % (int32_t)tokens_in_all; /* the next rank's first */
     if (valid > 2) tokens[2] = PLAN_NO_TOKEN;
@@ -60,6 +71,7 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, in
         int64_t token = tokens[r] - first;
         bool here = token >= 0 && token < vocab;
         for (int64_t k = 0; k < hidden; k++) row[k] = here ? table[token * pitch + k] * scale : 0;
+        for (int64_t k = 0; added && here && k < hidden; k++) row[k] += added[positions[r] * hidden + k];
         test_round(row, (size_t)hidden, out_dtype);
         for (int64_t k = 0; k < hidden; k++)
             if (out[r * hidden + k] != row[k])
@@ -68,6 +80,20 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, in
     }
     test_launch_assert_rows_untouched(&launch, EMBED_OUT);
     test_launch_close(&launch);
+}
+
+static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, int64_t vocab, int64_t dtype, int rank,
+                  enum dtype out_dtype)
+{
+    check_all(rows, valid, hidden, pitch, vocab, dtype, rank, out_dtype, DTYPE_NONE);
+}
+
+TEST(adds_positions)
+{
+    TEST_NEEDS_DEVICE();
+    check_all(15, 11, 768, 768, 100, DTYPE_BF16, -1, DTYPE_F32, DTYPE_BF16);
+    check_all(5, 5, 100, 104, 37, DTYPE_F32, -1, DTYPE_F32, DTYPE_F32);
+    check_all(9, 7, 513, 513, 37, DTYPE_F16, 1, DTYPE_BF16, DTYPE_F16);
 }
 
 TEST(gathers)

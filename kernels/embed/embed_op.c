@@ -16,6 +16,7 @@ void embed_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64
     /* Rows r and r + 8 lie together. */
     case LAYOUT_FRAGMENT16: row = fragment_bytes(hidden, params[EMBED_TABLE_DTYPE]) / (PANEL_ROWS / 2); break;
     }
+    if (params[EMBED_HAS_POSITIONS]) row += hidden * dtype_bytes((enum dtype)params[EMBED_POSITION_DTYPE]);
     *bytes = rows * (row + hidden * dtype_bytes((enum dtype)params[EMBED_OUT_DTYPE]) + sizeof(int32_t));
     *flops = 0;
 }
@@ -33,6 +34,13 @@ static void copy_row_major(const void *table, uint64_t token, uint64_t pitch, en
         const uint16_t *row = (const uint16_t *)table + base;
         for (int64_t k = first; k < last; k++) out[k] = f16_to_float(row[k]);
     }
+}
+
+static float position_element(const struct op_call *call, int64_t row, int64_t column)
+{
+    const int32_t *positions = call->operands[EMBED_POSITIONS];
+    return op_element(call->operands[EMBED_POSITION_TABLE], positions[row] * call->params[EMBED_HIDDEN] + column,
+                      (enum dtype)call->params[EMBED_POSITION_DTYPE]);
 }
 
 /* The row of the table with the token; negative: another rank has it, or none. */
@@ -71,6 +79,8 @@ static void run(const struct op_call *call, struct team_member *member)
         else
             copy_row_major(table, (uint64_t)from, pitch, dtype, first, last, out);
         for (int64_t k = first; scale != 1 && k < last; k++) out[k] *= scale;
+        for (int64_t k = first; params[EMBED_HAS_POSITIONS] && from >= 0 && k < last; k++)
+            out[k] += position_element(call, row, k);
     }
 }
 
@@ -94,7 +104,9 @@ static void reference(const struct op_call *call)
                 panel_read(&form, call->operands[EMBED_TABLE], from, pitch, k, 1, &value);
             else if (row >= 0)
                 value = op_element(call->operands[EMBED_TABLE], (int64_t)(from * pitch + k), dtype);
-            out[(uint64_t)r * hidden + k] = value * scale;
+            value *= scale;
+            if (params[EMBED_HAS_POSITIONS] && row >= 0) value += position_element(call, r, (int64_t)k);
+            out[(uint64_t)r * hidden + k] = value;
         }
     }
 }
@@ -107,6 +119,8 @@ static const char *misfit(const int64_t *params, const struct plan_geometry *geo
     if (several != (params[EMBED_SHARDED] != 0)) return "parameter sharded does not fit the engine's number of ranks";
     if ((several || vocab < geometry->vocab_size) && vocab != plan_rank_vocab(geometry))
         return "parameter vocab is not a rank's share of the engine's vocabulary";
+    if (params[EMBED_HAS_POSITIONS] && (uint64_t)params[EMBED_MOST_POSITIONS] < geometry->max_context)
+        return "parameter most_positions is below the engine's longest context";
     return NULL;
 }
 
@@ -143,6 +157,12 @@ static const struct op_param param_schema[EMBED_PARAMS] = {
     [EMBED_LAYOUT] = {"layout", 9, PARAM_INTEGER, PARAM_OF_LAYOUT, EMBED_TABLE, .least = LAYOUT_ROW_MAJOR,
                       .most = LAYOUT_FRAGMENT16},
     [EMBED_SCALE_BITS] = OP_SCALE_PARAM(OP_LATER_PARAM_ID),
+    [EMBED_HAS_POSITIONS] = {"has_positions", OP_LATER_PARAM_ID + 1, PARAM_INTEGER, PARAM_OF_PRESENT,
+                             EMBED_POSITION_TABLE, .most = 1},
+    [EMBED_POSITION_DTYPE] = {"position_dtype", OP_LATER_PARAM_ID + 2, PARAM_DTYPE, PARAM_OF_DTYPE,
+                              EMBED_POSITION_TABLE, .fallback = DTYPE_F32},
+    [EMBED_MOST_POSITIONS] = {"most_positions", OP_LATER_PARAM_ID + 3, PARAM_INTEGER, PARAM_OF_HEIGHT,
+                              EMBED_POSITION_TABLE, .least = 1, .most = OP_MAX_WIDTH, .fallback = 1},
 };
 static const struct op_operand operand_schema[EMBED_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -152,6 +172,10 @@ static const struct op_operand operand_schema[EMBED_OPERANDS] = {
     [EMBED_OUT] = {"out", ROLE_OUTPUT, .dtype = EMBED_OUT_DTYPE, .rows = EMBED_ROWS, .columns = EMBED_HIDDEN},
     [EMBED_HEADER] = {"header", ROLE_HEADER, .present = EMBED_SHARDED, .rows = OP_NONE, .columns = OP_NONE,
                       .element_bytes = sizeof(struct comm_header)},
+    [EMBED_POSITIONS] = {"positions", ROLE_STEP, .present = EMBED_HAS_POSITIONS, .field = STEP_POSITIONS,
+                         .fixed = DTYPE_I32, .rows = EMBED_ROWS, .columns = OP_NONE},
+    [EMBED_POSITION_TABLE] = {"position_table", ROLE_WEIGHT, .present = EMBED_HAS_POSITIONS,
+                              .dtype = EMBED_POSITION_DTYPE, .rows = EMBED_MOST_POSITIONS, .columns = EMBED_HIDDEN},
 };
 
 const struct op_descriptor op_embed = {

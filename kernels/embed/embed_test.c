@@ -70,6 +70,47 @@ TEST(gathers)
     }
 }
 
+/* Rows of a second table, by position, for tokens that the rank has. */
+TEST(adds_positions)
+{
+    enum { ROWS = 7, HIDDEN = 515, VOCAB = 20, POSITIONS = 64 };
+    for (int d = 0; d < 3; d++) {
+        int64_t params[EMBED_PARAMS] = {ROWS, 0, HIDDEN, HIDDEN, VOCAB, DTYPE_BF16, 0, 0, LAYOUT_ROW_MAJOR};
+        struct plan_geometry geometry = test_geometry;
+        struct test_case test;
+        geometry.vocab_size = VOCAB;
+        geometry.max_context = POSITIONS;
+        params[EMBED_SCALE_BITS] = test_float_bits(2);
+        params[EMBED_HAS_POSITIONS] = 1;
+        params[EMBED_POSITION_DTYPE] = dtypes[d];
+        params[EMBED_MOST_POSITIONS] = POSITIONS;
+        test_case_open(&test, &op_embed, params, &geometry, ROWS - 1);
+        for (int64_t k = 0; k < HIDDEN; k++) {
+            for (int64_t t = 0; t < VOCAB; t++)
+                put(test.call.operands[EMBED_TABLE], LAYOUT_ROW_MAJOR, DTYPE_BF16, HIDDEN, t, k, value_of(t, k));
+            for (int64_t p = 0; p < POSITIONS; p++)
+                put(test.call.operands[EMBED_POSITION_TABLE], LAYOUT_ROW_MAJOR, dtypes[d], HIDDEN, p, k,
+                    value_of(p + 100, k));
+        }
+        int32_t *tokens = test.call.operands[EMBED_TOKENS], *positions = test.call.operands[EMBED_POSITIONS];
+        for (int r = 0; r < ROWS - 1; r++) tokens[r] = 3 * r, positions[r] = (r * 37 + 63) % POSITIONS;
+        tokens[2] = PLAN_NO_TOKEN;
+        const float *out = test.call.operands[EMBED_OUT];
+        for (int run = 0; run <= TEST_TEAMS; run++) {
+            test_case_run(&test, EMBED_OUT, run);
+            for (int64_t r = 0; r < ROWS - 1; r++)
+                for (int64_t k = 0; k < HIDDEN; k++) {
+                    const float sum =
+                        get(DTYPE_BF16, value_of(tokens[r], k)) * 2 + get(dtypes[d], value_of(positions[r] + 100, k));
+                    if (out[r * HIDDEN + k] != (r == 2 ? 0 : sum)) fail_msg("row %d column %d", (int)r, (int)k);
+                }
+        }
+        test_case_close(&test);
+        params[EMBED_MOST_POSITIONS] = POSITIONS - 1; /* a position would lie outside */
+        test_refuses(&op_embed, params, &geometry, TEST_CHANGES({EMBED_COUNT_INDEX, 0}));
+    }
+}
+
 /* Each rank gives the rows of its own tokens and zeros for the others'. */
 TEST(ranks_share_the_vocabulary)
 {
@@ -95,7 +136,7 @@ TEST(ranks_share_the_vocabulary)
         for (int rank = 0; rank < count; rank++) {
             struct test_case test;
             test_case_open(&test, &op_embed, params, &geometry, (int32_t)valid);
-            assert_int_equal(test.operand_count, EMBED_OPERANDS);
+            assert_int_equal(test.operand_count, EMBED_HEADER + 1);
             assert_int_equal(test.demands[EMBED_HEADER].bytes, sizeof(struct comm_header));
             assert_int_equal(test.demands[EMBED_HEADER].access, ACCESS_READ);
             test.call.operands[EMBED_HEADER] = test_ranks_header(&ranks, rank);
@@ -171,6 +212,7 @@ TEST(hostile_params_are_refused)
     struct op_demand operands[PLAN_MAX_OPERANDS];
     int operand_count;
     int64_t longer[EMBED_PARAMS] = {4, 0, 64, 64, 336, DTYPE_BF16, 0, DTYPE_F32, LAYOUT_PANEL16, OP_FLOAT_ONE_BITS};
+    test_complete_params(&op_embed, longer);
     for (shared.ranks = 0; shared.ranks < 2; shared.ranks++) {
         assert_true(op_demands(&op_embed, TARGET_CPU, longer, &shared, operands, &operand_count, NULL));
         assert_int_equal(operand_count, EMBED_HEADER);

@@ -17,6 +17,7 @@ constexpr int ROWS = 5, VALID = 4, VOCAB = 37, COLUMNS = 200, PITCH = 224;
 template <int ENCODING> struct embed_params {
     static constexpr int ROWS = ::ROWS, COUNT_INDEX = 0, HIDDEN = COLUMNS, PITCH = ::PITCH, VOCAB = ::VOCAB;
     static constexpr int TABLE_DTYPE = ENCODING, SHARDED = 0, OUT_DTYPE = DTYPE_F32, SCALE_BITS = 0x40400000; /* 3 */
+    static constexpr int HAS_POSITIONS = 0, POSITION_DTYPE = DTYPE_F32;
 };
 
 static const int counts[2] = {VALID, 0}, tokens[ROWS] = {VOCAB - 1, 8, VOCAB, 15, 0};
@@ -61,7 +62,7 @@ static void make_table(const struct panel_form &form)
 
 template <int ENCODING> static void one_thread()
 {
-    embed_body<embed_params<ENCODING>>::run(counts, tokens, table.data(), out, nullptr);
+    embed_body<embed_params<ENCODING>>::run(counts, tokens, table.data(), out, nullptr, nullptr, nullptr);
 }
 
 /* Whether it differs where no thread should have written, or from what panel_read gives. */
