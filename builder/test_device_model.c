@@ -52,11 +52,11 @@ static const char *const configs[] = {
     "\"residual_multiplier\": 0.22, \"logits_scaling\": 8, \"attention_bias\": true, " SIZES "}",
     "{\"model_type\": \"olmo2\", " SIZES "}",
 };
-static const char *const shared_models[] = {"llama3",   "qwen2",   "qwen3",     "mistral-window", "llama-tied-sharded",
-                                            "granite",  "phi3",    "phi4-mini", "olmo2",          "smollm3",
-                                            "seed_oss", "glm4",    "exaone4",   "olmo3",          "gemma",
-                                            "gemma3",   "cohere2", "stablelm",  "starcoder2",     "nemotron",
-                                            "gpt2",     "gpt_neox"};
+static const char *const shared_models[] = {"llama3",   "qwen2",  "qwen3",     "mistral-window", "llama-tied-sharded",
+                                            "granite",  "phi3",   "phi4-mini", "olmo2",          "smollm3",
+                                            "seed_oss", "glm4",   "exaone4",   "olmo3",          "gemma",
+                                            "gemma2",   "gemma3", "cohere2",   "stablelm",       "starcoder2",
+                                            "nemotron", "gpt2",   "gpt_neox"};
 enum { CONFIGS = sizeof configs / sizeof *configs, SHARED = sizeof shared_models / sizeof *shared_models };
 
 const char *test_device_model_source(size_t index)

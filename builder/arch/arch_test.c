@@ -192,7 +192,6 @@ TEST(shared_models)
         {"hf-tiny/qwen3", 1, 25},
         {"hf-tiny/granite", 1, 21},
         {"hf-tiny/olmo2", 1, 25},
-        {"hf-tiny/gemma2", 0, 0},
         {"hf-tiny/qwen3_moe", 0, 0},
     };
     if (!test_shared()) skip();

@@ -217,6 +217,11 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     if (config->rope.rotary_dim != head_dim) rope->params[ROPE_APPEND_ROTARY_DIM] = (int64_t)config->rope.rotary_dim;
     if (traits->qk_norm) rope->params[ROPE_APPEND_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
     if (traits->qk_norm == QK_NORM_WIDTH) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
+    int sinks = -1;
+    if (traits->sinks) {
+        sinks = graph_vector(graph, layer, config->heads, "%s.%u.%s", layers_of(traits), layer, traits->sinks);
+        graph_shard(graph, sinks, SHARD_ROWS);
+    }
     int mixed = graph_value(graph, ROWS_TOKENS, q_width, "attention%u", layer);
     struct graph_node *attention = graph_append(graph, OP_ATTENTION, layer);
     attention->operands[ATTENTION_Q] = rotated;
@@ -225,6 +230,8 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)config->attention_scale);
     attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
     attention->params[ATTENTION_WINDOW] = (int64_t)config->layer[layer].window;
+    attention->params[ATTENTION_CAP_BITS] = float_to_bits((float)config->scores_cap);
+    attention->operands[ATTENTION_SINKS] = sinks;
     const struct part output = {or_usual(modules->output, "self_attn.o_proj"), hidden, SHARD_COLUMNS, .head = 0};
     const struct projection o = projection(graph, traits, layer, &output, q_width, config->output_bias);
     return matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");

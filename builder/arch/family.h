@@ -52,9 +52,10 @@ struct decoder_traits {
     enum decoder_qk_norm qk_norm;
     enum decoder_norm norm;
     struct decoder_modules modules;
-    bool plain_mlp;   /* no gate: down(act(up(x))) */
-    bool transposed;  /* matrices of layers are stored as [in, out] */
-    bool shares_norm; /* with a parallel residual the MLP reads what attention reads */
+    const char *sinks; /* tensor of each layer that has a sink for each head; NULL: none */
+    bool plain_mlp;    /* no gate: down(act(up(x))) */
+    bool transposed;   /* matrices of layers are stored as [in, out] */
+    bool shares_norm;  /* with a parallel residual the MLP reads what attention reads */
     enum decoder_fused fused;
     bool partial_rotary; /* partial_rotary_factor may be below 1 */
     /* Modules that hold q, k and v, and gate and up, one after the other; NULL: each has a module of its own. */

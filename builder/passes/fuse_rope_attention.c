@@ -20,6 +20,8 @@ static void fuse(struct graph_node *rope, struct graph_node *attention)
     attention->operands[ROPE_ATTENTION_NORM_K] = rope->operands[ROPE_APPEND_NORM_K];
     attention->operands[ROPE_ATTENTION_OUT] = from.operands[ATTENTION_OUT];
     memcpy(attention->params, from.params, PAGED_PARAMS * sizeof *from.params);
+    attention->operands[ROPE_ATTENTION_SINKS] = from.operands[ATTENTION_SINKS];
+    attention->params[ROPE_ATTENTION_CAP_BITS] = from.params[ATTENTION_CAP_BITS];
     attention->params[ROPE_ATTENTION_WINDOW] = from.params[ATTENTION_WINDOW];
     attention->params[ROPE_ATTENTION_SCALE_BITS] = from.params[ATTENTION_SCALE_BITS];
     attention->params[ROPE_ATTENTION_EPS_BITS] = rope->params[ROPE_APPEND_EPS_BITS];

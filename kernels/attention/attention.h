@@ -4,6 +4,9 @@
  *   out[r, h, :] = sum over t of softmax_t(SCALE * q[r, h] . k[t, g]) * v[t, g],  g = h / (HEADS / KV_HEADS),
  *   t from max(0, position[r] - WINDOW + 1) (WINDOW 0: from 0) to position[r] inclusive.
  *
+ * With CAP a score s = SCALE * q . k becomes CAP * tanh(s / CAP) before the softmax. With sinks the softmax of head h has one term
+ * more, of score sinks[h], which has no value: it only adds to the sum (Xiao et al. 2023, arXiv:2309.17453; learned, as in gpt-oss).
+ *
  * Serves decode (rows of different slots) and prefill (rows of one slot) alike: rope_append has already stored k and v
  * of every row of this step. Pages as in kernels/op/paged.h. Where rows of the KV cache have scales, the score of a token
  * is (q . codes of k) * scale of k, and its probability * scale of v multiplies the codes of v, in float32.
@@ -27,6 +30,7 @@ enum attention_operand {
     ATTENTION_KV,         /* as ROPE_APPEND_KV, read */
     ATTENTION_OUT,        /* X_DTYPE[rows, HEADS * HEAD_DIM]; may be Q */
     ATTENTION_WORKSPACE,  /* CPU: attention_workspace_bytes */
+    ATTENTION_SINKS,      /* HAS_SINKS: SINKS_DTYPE[HEADS] */
     ATTENTION_OPERANDS
 };
 enum attention_param {
@@ -34,6 +38,9 @@ enum attention_param {
     ATTENTION_WINDOW,     /* tokens that a row sees, itself included; 0: all */
     ATTENTION_SCALE_BITS, /* bits of a float32 > 0 */
     ATTENTION_SCATTERED,  /* CUDA: 0: the rows are tokens of one sequence, in order; 1: of any sequences */
+    ATTENTION_CAP_BITS,   /* bits of a float32 >= 0; 0: no cap */
+    ATTENTION_HAS_SINKS,
+    ATTENTION_SINKS_DTYPE,
     ATTENTION_PARAMS
 };
 

@@ -151,7 +151,7 @@ TEST(equals_reference)
 }
 
 static const int64_t problem[ATTENTION_PARAMS] = {
-    2048, 0, 32, 8, 128, 64, 128, 1 << 23, 8, DTYPE_BF16, ENCODING_BF16, 0, 0x3db504f3,
+    2048, 0, 32, 8, 128, 64, 128, 1 << 23, 8, DTYPE_BF16, ENCODING_BF16, 0, 0x3db504f3, 0, 0, 0, DTYPE_F32,
 };
 
 /* Parameters at their extremes are refused with a reason, or give a workspace of a size that fits. */

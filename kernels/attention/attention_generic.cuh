@@ -22,6 +22,7 @@
 #include "kernels/cuda/include/kv.cuh"
 #include "kernels/cuda/include/mma.cuh"
 #include "kernels/cuda/include/ptx.cuh"
+#include "kernels/cuda/include/scores.cuh"
 
 template <class P> struct attention_generic_body {
     static constexpr int group = P::HEADS / P::KV_HEADS;
@@ -184,7 +185,11 @@ template <class P> struct attention_generic_body {
     /* scores becomes the weights; maximum, sum and what was accumulated follow. */
     static __device__ __forceinline__ void weigh_keys(float (&scores)[warp_keys / 8][4], struct entries &e)
     {
-        const float scale = float_of_bits(P::SCALE_BITS) * 1.44269504088896f; /* log2(e) */
+        const float scale = float_of_bits(P::SCALE_BITS) * SCORES_LOG2_E;
+#pragma unroll
+        for (int n = 0; n < warp_keys / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) scores[n][i] = capped_score<P>(scores[n][i], float_of_bits(P::SCALE_BITS));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float max = e.max[i];
@@ -257,7 +262,7 @@ template <class P> struct attention_generic_body {
     /* Warp `part` 0 merges the partial results of the other warps of its entries, in their order. */
     static __device__ __forceinline__ void merge_parts(u8 *memory, struct entries &e, int warp_q, int part)
     {
-        const float scale = float_of_bits(P::SCALE_BITS) * 1.44269504088896f;
+        const float scale = float_of_bits(P::SCALE_BITS) * SCORES_LOG2_E;
         int lane = (int)threadIdx.x % 32;
         float *partial = (float *)(memory + stage_offset);
         if (part > 0) {
@@ -297,9 +302,11 @@ template <class P> struct attention_generic_body {
         }
     }
 
-    static __device__ __forceinline__ void store_entry(void *out, int row, int head, const struct entries &e, int i)
+    static __device__ __forceinline__ void store_entry(void *out, int row, int head, const struct entries &e, int i,
+                                                       const void *sinks)
     {
-        float factor = reciprocal(e.sum[i]);
+        const float max = e.max[i] * (float_of_bits(P::SCALE_BITS) * SCORES_LOG2_E);
+        float factor = reciprocal(e.sum[i] + sink_term<P>(sinks, head, max));
 #pragma unroll
         for (int d = 0; d < dim / 8; d++) {
             int column = 8 * d + (int)threadIdx.x % 4 * 2;
@@ -347,9 +354,10 @@ template <class P> struct attention_generic_body {
         }
     }
 
-    /* `memory`: shared, laid out as attention_layout.cuh says, aligned to 128. */
+    /* `memory`: shared, laid out as attention_layout.cuh says, aligned to 128. `sinks`: null without HAS_SINKS. */
     static __device__ __forceinline__ void run(u8 *memory, const i32 *counts, const void *q, const i32 *slots,
-                                               const i32 *positions, const i32 *page_table, const u8 *kv, void *out)
+                                               const i32 *positions, const i32 *page_table, const u8 *kv, void *out,
+                                               const void *sinks)
     {
         __shared__ i32 row_slot[tile], row_position[tile];
         static_assert(sizeof row_slot + sizeof row_position == layout.static_bytes, "as the host counts");
@@ -412,7 +420,7 @@ template <class P> struct attention_generic_body {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             int entry = first_entry + warp_q * 16 + lane / 4 + 8 * i;
-            if (entry / group < row_end) store_entry(out, entry / group, g * group + entry % group, e, i);
+            if (entry / group < row_end) store_entry(out, entry / group, g * group + entry % group, e, i, sinks);
         }
     }
 };

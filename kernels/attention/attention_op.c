@@ -47,6 +47,11 @@ static const struct op_param param_schema[ATTENTION_PARAMS] = {
     [ATTENTION_WINDOW] = {"window", 12, PARAM_INTEGER, PARAM_OF_NODE, .most = INT32_MAX},
     [ATTENTION_SCALE_BITS] = {"scale_bits", 13, PARAM_FLOAT, PARAM_OF_NODE, .least = 1, .most = OP_FLOAT_MAX_BITS},
     [ATTENTION_SCATTERED] = {"scattered", OP_LATER_PARAM_ID, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [ATTENTION_CAP_BITS] = {"cap_bits", OP_LATER_PARAM_ID + 1, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
+    [ATTENTION_HAS_SINKS] = {"has_sinks", OP_LATER_PARAM_ID + 2, PARAM_INTEGER, PARAM_OF_PRESENT, ATTENTION_SINKS,
+                             .most = 1},
+    [ATTENTION_SINKS_DTYPE] = {"sinks_dtype", OP_LATER_PARAM_ID + 3, PARAM_DTYPE, PARAM_OF_DTYPE, ATTENTION_SINKS,
+                               .fallback = DTYPE_F32},
 };
 static const struct op_operand operand_schema[ATTENTION_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -58,6 +63,8 @@ static const struct op_operand operand_schema[ATTENTION_OPERANDS] = {
     [ATTENTION_OUT] = {"out", ROLE_OUTPUT, .dtype = ATTENTION_X_DTYPE, .rows = ATTENTION_ROWS, .width = op_heads_width,
                        .replaces_cpu = 1u << ATTENTION_Q},
     [ATTENTION_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
+    [ATTENTION_SINKS] = {"sinks", ROLE_WEIGHT, .present = ATTENTION_HAS_SINKS, .dtype = ATTENTION_SINKS_DTYPE,
+                         .rows = OP_NONE, .columns = ATTENTION_HEADS},
 };
 
 const struct op_descriptor op_attention = {

@@ -29,7 +29,9 @@ struct attention_problem {
     struct pages pages;
     enum encoding_id encoding; /* of the KV cache */
     int64_t rows, heads, kv_heads, group, head_dim, stride, window, blocks;
-    float scale;
+    float scale, cap;  /* cap 0: none */
+    const void *sinks; /* NULL: none */
+    enum dtype sinks_dtype;
 };
 
 static inline int64_t attention_stride(int64_t head_dim)
@@ -60,6 +62,9 @@ static inline struct attention_problem attention_problem_of(const struct op_call
         .window = params[ATTENTION_WINDOW],
         .blocks = (tokens + ATTENTION_BLOCK_TOKENS - 1) / ATTENTION_BLOCK_TOKENS,
         .scale = op_float_param(params, ATTENTION_SCALE_BITS),
+        .cap = op_float_param(params, ATTENTION_CAP_BITS),
+        .sinks = params[ATTENTION_HAS_SINKS] ? call->operands[ATTENTION_SINKS] : NULL,
+        .sinks_dtype = (enum dtype)params[ATTENTION_SINKS_DTYPE],
     };
 }
 

@@ -18,12 +18,16 @@
     PARAM(X_DTYPE) = DTYPE_BF16;                                                                                    \
     PARAM(WINDOW) = 0;                                                                                              \
     PARAM(SCALE_BITS) = 0x3db504f3; /* 1 / sqrt(128) */                                                             \
-    PARAM(TILE_Q) = 128;            /* 64, 128, 192: a warpgroup for each 64 rows; more read each key less often */ \
-    PARAM(KEY_TILE) = 128;          /* 64, 128 tokens: what the scores' registers hold */                           \
-    PARAM(STAGES) = 2;              /* 2..4 */                                                                      \
-    PARAM(PING_PONG) = 1;           /* 0, 1; without effect for one warpgroup */                                    \
+    PARAM(CAP_BITS) = 0;                                                                                            \
+    PARAM(HAS_SINKS) = 0;                                                                                           \
+    PARAM(SINKS_DTYPE) = DTYPE_F32;                                                                                 \
+    PARAM(TILE_Q) = 128;   /* 64, 128, 192: a warpgroup for each 64 rows; more read each key less often */          \
+    PARAM(KEY_TILE) = 128; /* 64, 128 tokens: what the scores' registers hold */                                    \
+    PARAM(STAGES) = 2;     /* 2..4 */                                                                               \
+    PARAM(PING_PONG) = 1;  /* 0, 1; without effect for one warpgroup */                                             \
     PARAM(SPLIT) = 1; /* 1, 2, 4, 8: blocks of a cluster that share the keys of one tile of q; more for few rows */ \
     PARAM(BLOCKS_PER_SM) = 1; /* 1, 2: registers and shared memory are shared */
+#define PARAM_HAS_SINKS 0
 #endif
 
 struct attention_prefill_params {
@@ -37,10 +41,12 @@ __launch_bounds__(attention_prefill_kernel::threads, attention_prefill_params::B
 #endif
     attention_prefill(const i32 *counts, const __grid_constant__ tensor_map q_map, const i32 *slots,
                       const i32 *positions, const i32 *page_table,
-                      const __grid_constant__ attention_prefill_kernel::kv_operand kv, u16 *out)
+                      const __grid_constant__ attention_prefill_kernel::kv_operand kv,
+                      u16 *out OPTIONAL(PARAM_HAS_SINKS, const void *sinks))
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(16) u8 attention_prefill_memory[];
-    attention_prefill_kernel::run(attention_prefill_memory, counts, q_map, slots, positions, page_table, kv, out);
+    attention_prefill_kernel::run(attention_prefill_memory, counts, q_map, slots, positions, page_table, kv, out,
+                                  IF_PRESENT(PARAM_HAS_SINKS, sinks));
 #endif
 }

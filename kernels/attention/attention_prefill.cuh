@@ -33,6 +33,7 @@
 #define KERNELS_ATTENTION_ATTENTION_PREFILL_CUH
 
 #include "kernels/attention/attention_layout.cuh"
+#include "kernels/cuda/include/scores.cuh"
 #include "kernels/cuda/include/kv.cuh"
 #include "kernels/cuda/include/tma.cuh"
 #include "kernels/cuda/include/wgmma.cuh"
@@ -305,7 +306,11 @@ template <class P> struct attention_prefill_body {
     static __device__ __forceinline__ void weigh_scores(struct consumer &c, float (&scores)[P::KEY_TILE / 2],
                                                         float (&factor)[2])
     {
-        const float scale = float_of_bits(P::SCALE_BITS) * 1.44269504088896f; /* log2(e) */
+        const float scale = float_of_bits(P::SCALE_BITS) * SCORES_LOG2_E;
+        if constexpr (P::CAP_BITS != 0)
+#pragma unroll
+            for (int i = 0; i < P::KEY_TILE / 2; i++)
+                scores[i] = capped_score<P>(scores[i], float_of_bits(P::SCALE_BITS));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float even = c.max[i], odd = scores[2 * i + 1];
@@ -376,7 +381,8 @@ template <class P> struct attention_prefill_body {
         return upper ? make_uint4(far0, far1, near0, near1) : make_uint4(near0, near1, far0, far1);
     }
 
-    static __device__ __forceinline__ void store_out(const struct consumer &c, u16 *out, int head, int row, int valid)
+    static __device__ __forceinline__ void store_out(const struct consumer &c, u16 *out, int head, int row, int valid,
+                                                     const void *sinks)
     {
         int lane = (int)threadIdx.x % 32, column = lane % 4;
 #pragma unroll
@@ -384,6 +390,7 @@ template <class P> struct attention_prefill_body {
             float sum = c.sum[i];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            sum += sink_term<P>(sinks, head, c.max[i] * (float_of_bits(P::SCALE_BITS) * SCORES_LOG2_E));
             float factor = reciprocal(sum);
             u32 words[P::HEAD_DIM / 8];
 #pragma unroll
@@ -503,10 +510,11 @@ template <class P> struct attention_prefill_body {
     }
 
     /* This block's rows of the tile, eight columns at a time, from the partial results of all blocks of the cluster. */
-    static __device__ __forceinline__ void merge_partials(u16 *out, const struct work &work, u32 partial, int valid)
+    static __device__ __forceinline__ void merge_partials(u16 *out, const struct work &work, u32 partial, int valid,
+                                                          const void *sinks)
     {
         constexpr int rows = P::TILE_Q / P::SPLIT, chunks = P::HEAD_DIM / 8;
-        const float scale = float_of_bits(P::SCALE_BITS) * 1.44269504088896f;
+        const float scale = float_of_bits(P::SCALE_BITS) * SCORES_LOG2_E;
         int part = (int)blockIdx.x % P::SPLIT;
         for (int i = (int)threadIdx.x - 128; i < rows * chunks; i += 128 * consumers) {
             int row = part * rows + i / chunks, column = i % chunks * 8;
@@ -527,7 +535,7 @@ template <class P> struct attention_prefill_body {
 #pragma unroll
                 for (int j = 0; j < 8; j++) values[j] += eight[j] * factor;
             }
-            float factor = reciprocal(sum);
+            float factor = reciprocal(sum + sink_term<P>(sinks, work.head, max * scale));
             uint4 words = make_uint4(pack_halves<P::X_DTYPE>(values[0] * factor, values[1] * factor),
                                      pack_halves<P::X_DTYPE>(values[2] * factor, values[3] * factor),
                                      pack_halves<P::X_DTYPE>(values[4] * factor, values[5] * factor),
@@ -537,7 +545,7 @@ template <class P> struct attention_prefill_body {
     }
 
     static __device__ __forceinline__ void consume(u16 *out, const struct chunk &chunk, struct barriers *barriers,
-                                                   int index, u32 q_tile, u32 k_tiles, u32 v_tiles)
+                                                   int index, u32 q_tile, u32 k_tiles, u32 v_tiles, const void *sinks)
     {
         struct ring k_ring = {0, 0}, v_ring = {0, 0};
         const struct tiles tiles = {q_tile + (u32)(index * columns) * q_block, k_tiles, v_tiles};
@@ -553,22 +561,22 @@ template <class P> struct attention_prefill_body {
             if (P::SPLIT == 1 || work.begin < work.end)
                 attend(c, work, chunk, barriers, tiles, k_ring, v_ring, index, n);
             if constexpr (P::SPLIT == 1) {
-                store_out(c, out, work.head, work.row + row, chunk.valid);
+                store_out(c, out, work.head, work.row + row, chunk.valid, sinks);
             } else {
                 /* The last round of a cluster is its only one: nothing more is loaded into the tiles. */
                 named_barrier(WARPGROUP_BARRIER + consumers, 128 * consumers);
                 leave_partial(c, q_tile, row);
                 cluster_sync();
-                merge_partials(out, work, q_tile, chunk.valid);
+                merge_partials(out, work, q_tile, chunk.valid, sinks);
                 cluster_sync();
             }
         }
     }
 
-    /* `memory`: shared, laid out as attention_layout.cuh says. */
+    /* `memory`: shared, laid out as attention_layout.cuh says. `sinks`: null without HAS_SINKS. */
     static __device__ __forceinline__ void run(u8 *memory, const i32 *counts, const tensor_map &q_map, const i32 *slots,
                                                const i32 *positions, const i32 *page_table, const kv_operand &kv,
-                                               u16 *out)
+                                               u16 *out, const void *sinks)
     {
         u32 base = (shared_address(memory) + ATTENTION_PREFILL_SWIZZLE_BYTES - 1) &
                    ~(u32)(ATTENTION_PREFILL_SWIZZLE_BYTES - 1);
@@ -604,7 +612,7 @@ template <class P> struct attention_prefill_body {
         } else {
             if constexpr (moves_registers) registers_increase<consumer_registers>();
             /* The value is the same in all threads of the warp; the shuffle tells the compiler. */
-            consume(out, chunk, barriers, __shfl_sync(0xffffffffu, warpgroup - 1, 0), q_tile, k_tiles, v_tiles);
+            consume(out, chunk, barriers, __shfl_sync(0xffffffffu, warpgroup - 1, 0), q_tile, k_tiles, v_tiles, sinks);
         }
     }
 };

@@ -68,6 +68,8 @@ TEST(generic_equals_reference)
         {24, 24, 70, 1, 4, 256, 0, DTYPE_BF16, ENCODING_F32, 0, false, .in_place = false},
         {33, 31, 90, 2, 4, 128, 0, DTYPE_BF16, ENCODING_INT8_CHANNEL, 0, true, .in_place = false},
         {100, 93, 500, 1, 8, 128, 0, DTYPE_BF16, ENCODING_E4M3_CHANNEL, 16, false, .in_place = true},
+        {33, 31, 90, 2, 4, 128, 0, DTYPE_BF16, ENCODING_BF16, 0, true, .cap = 2, .sinks = DTYPE_BF16},
+        {40, 37, 100, 2, 2, 96, 16, DTYPE_F16, ENCODING_F16, 16, false, .sinks = DTYPE_F32},
         {40, 37, 100, 2, 2, 96, 16, DTYPE_F16, ENCODING_E4M3_CHANNEL, 16, false, .in_place = false},
         {64, 60, 90, 1, 1, 80, 30, DTYPE_F16, ENCODING_INT8_CHANNEL, 32, true, .in_place = false},
         {24, 24, 70, 1, 4, 256, 0, DTYPE_F32, ENCODING_INT8_CHANNEL, 0, false, .in_place = false},
@@ -108,6 +110,8 @@ TEST(prefill_equals_reference)
         {200, 190, 31, 2, 2, 80, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
         {200, 190, 1, 2, 2, 96, 70, DTYPE_F16, ENCODING_F16, 0, false, .in_place = true},
         {200, 190, 500, 1, 2, 256, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {1024, 1001, 333, 2, 4, 64, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .cap = 2, .sinks = DTYPE_BF16},
+        {256, 250, 100, 1, 4, 128, 16, DTYPE_F16, ENCODING_F16, 0, false, .sinks = DTYPE_F32},
         {300, 270, 33, 6, 8, 16, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
         {300, 270, 33, 6, 8, 32, 200, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
         {300, 270, 33, 6, 8, 80, 0, DTYPE_F16, ENCODING_F16, 0, false, .in_place = false},
@@ -134,7 +138,7 @@ TEST(hostile_params)
     static const int64_t extremes[] = {INT64_MIN, INT32_MIN,        -1,       0, 1, 3, 1 << 20,
                                        INT32_MAX, (int64_t)1 << 40, INT64_MAX};
     static const int64_t problem[ATTENTION_PARAMS] = {
-        2048, 0, 32, 8, 128, 64, 128, 1 << 23, 8, DTYPE_BF16, DTYPE_BF16, 0, 0x3db504f3,
+        2048, 0, 32, 8, 128, 64, 128, 1 << 23, 8, DTYPE_BF16, DTYPE_BF16, 0, 0x3db504f3, 0, 0, 0, DTYPE_F32,
     };
     const struct device_kernel *kernels[] = {&device_attention_generic, &device_attention_prefill};
     for (int k = 0; k < 2; k++) {

@@ -36,7 +36,8 @@ static double score_of(const struct attention_problem *problem, const float *q, 
     const struct row key = row_of(problem, slot, token, kv_head, 0);
     double dot = 0;
     for (int64_t d = 0; d < problem->head_dim; d++) dot += (double)q[d] * element(problem, &key, d);
-    return dot * problem->scale;
+    const double score = dot * problem->scale, cap = (double)problem->cap;
+    return cap > 0 ? cap * tanh(score / cap) : score;
 }
 
 void attention_reference(const struct op_call *call)
@@ -54,6 +55,11 @@ void attention_reference(const struct op_call *call)
             for (int64_t t = first; t <= last; t++) {
                 double score = score_of(&problem, q, slot, t, g);
                 if (score > max) max = score;
+            }
+            if (problem.sinks) {
+                const double sink = (double)op_element(problem.sinks, h, problem.sinks_dtype);
+                if (sink > max) max = sink;
+                sum = exp(sink - max);
             }
             for (int64_t t = first; t <= last; t++) {
                 double weight = exp(score_of(&problem, q, slot, t, g) - max);

@@ -14,7 +14,8 @@ struct shape {
     int64_t rows, valid, kv_heads, group, head_dim, page_tokens, window;
     uint64_t slots, context;
     enum encoding_id kv_dtype;
-    float scale;
+    float scale, cap;
+    enum dtype sinks; /* DTYPE_NONE: none */
 };
 
 /* A launch, with a pool in which every slot's tokens are filled and everything else is poison (NaN). */
@@ -51,6 +52,9 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         [ATTENTION_KV_DTYPE] = shape->kv_dtype,
         [ATTENTION_WINDOW] = shape->window,
         [ATTENTION_SCALE_BITS] = test_float_bits(shape->scale),
+        [ATTENTION_CAP_BITS] = test_float_bits(shape->cap),
+        [ATTENTION_HAS_SINKS] = shape->sinks != DTYPE_NONE,
+        [ATTENTION_SINKS_DTYPE] = shape->sinks ? shape->sinks : DTYPE_F32,
     };
     struct test_case *test = &setup->test;
     test_case_open(test, &op_attention, params, &geometry, (int32_t)shape->valid);
@@ -61,6 +65,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     for (size_t i = 0; i < pages; i++) table[i] = (int32_t)i;
     test_shuffle(random, table, pages);
     setup->row_floats = (size_t)(heads * shape->head_dim);
+    if (shape->sinks) test_fill(random, test->call.operands[ATTENTION_SINKS], (size_t)heads, shape->sinks, -2, 3);
     test_fill(random, test->call.operands[ATTENTION_Q], (size_t)shape->rows * setup->row_floats, DTYPE_F32, -1, 1);
     setup->pages = pages_of(test->call.operands[ATTENTION_KV], table, params);
 }
@@ -146,7 +151,9 @@ TEST(decode_equals_reference)
                               .slots = 6,
                               .context = 700,
                               .kv_dtype = encodings[round / 2 % ENCODINGS],
-                              .scale = round % 5 ? 0.3f : 2.0f};
+                              .scale = round % 5 ? 0.3f : 2.0f,
+                              .cap = round % 4 == 3 ? 1.5f : 0,
+                              .sinks = (enum dtype[]){DTYPE_NONE, DTYPE_F32, DTYPE_BF16, DTYPE_NONE}[round / 4 % 4]};
         shape.valid = test_random_range(&random, 1, shape.rows);
         struct setup setup;
         setup_open(&setup, &random, &shape);
@@ -336,7 +343,7 @@ TEST(hostile_params_are_refused)
     const struct plan_geometry geometry =
         {.slots = 2, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 65536, .vocab_size = 10};
     const int64_t params[ATTENTION_PARAMS] =
-        {4, 0, 8, 2, 64, 16, 4, 65536, 2, DTYPE_F32, DTYPE_F32, 0, test_float_bits(0.125f)};
+        {4, 0, 8, 2, 64, 16, 4, 65536, 2, DTYPE_F32, DTYPE_F32, 0, test_float_bits(0.125f), 0, 0, 0, DTYPE_F32};
     test_hostile_params(&op_attention, params, &geometry);
     int64_t coded[ATTENTION_PARAMS];
     memcpy(coded, params, sizeof coded);
@@ -360,7 +367,8 @@ TEST(hostile_params_are_refused)
                               {ATTENTION_KV_DTYPE, ENCODING_E4M3_TENSOR}, {ATTENTION_KV_DTYPE, ENCODING_INT8_G32},
                               {ATTENTION_KV_DTYPE, ENCODING_MXFP8}, {ATTENTION_WINDOW, -1},
                               {ATTENTION_WINDOW, (int64_t)1 << 31}, {ATTENTION_SCALE_BITS, 0},
-                              {ATTENTION_SCALE_BITS, 0x7fc00000}, {ATTENTION_SCALE_BITS, 0xbf800000}));
+                              {ATTENTION_SCALE_BITS, 0x7fc00000}, {ATTENTION_SCALE_BITS, 0xbf800000},
+                              {ATTENTION_CAP_BITS, -1}, {ATTENTION_HAS_SINKS, 2}));
     struct plan_geometry odd_pages = geometry;
     odd_pages.page_bytes = 65540; /* floats of page 1 would be unaligned on some machines */
     int64_t odd[ATTENTION_PARAMS];

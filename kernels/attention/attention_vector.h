@@ -231,6 +231,16 @@ static inline void attention_load_scales(const uint8_t *from, int64_t count, enu
     }
 }
 
+/* scores[begin .. end), whole vectors, become cap * tanh(scale * score / cap) / scale. */
+static inline void attention_cap(float *scores, int64_t begin, int64_t end, float scale, float cap)
+{
+    const vec factor = vec_set(2 * scale / cap), one = vec_set(1), two = vec_set(2), back = vec_set(cap / scale);
+    for (int64_t i = begin; i < end; i += VEC_WIDTH) {
+        const vec tangent = one - two / (vec_exp(vec_load(scores + i) * factor) + one);
+        vec_store(scores + i, tangent * back);
+    }
+}
+
 /* scores[first .. last) becomes e^(scale * score - maximum). Vectors are aligned to the block, so that the order of the
  * sum depends on the line's own tokens alone. */
 static inline void attention_softmax(float *scores, int64_t first, int64_t last, float scale, float *max, float *sum)
@@ -454,6 +464,9 @@ static inline void attention_block(const struct attention_problem *problem, cons
             float *scores = scratch->scores[line];
             const int64_t first = scratch->first[line], last = scratch->last[line];
             if (problem->pages.scales) attention_scale(scores, scratch->key_scales, first, last);
+            if (problem->cap > 0)
+                attention_cap(scores, first / VEC_WIDTH * VEC_WIDTH, (last + VEC_WIDTH - 1) / VEC_WIDTH * VEC_WIDTH,
+                              problem->scale, problem->cap);
             attention_softmax(scores, first, last, problem->scale, &scratch->block_max[line],
                               &scratch->block_sum[line]);
             if (problem->pages.scales) attention_scale(scores, scratch->value_scales, first, last);
@@ -489,8 +502,16 @@ static inline void attention_merge(float *max, float *sum, float *values, float 
     *max = larger;
 }
 
-static inline void attention_finish(float *out, const float *values, float sum, int64_t head_dim)
+static inline void attention_finish(const struct attention_problem *problem, int64_t row, int64_t head,
+                                    const float *values, float max, float sum)
 {
+    const int64_t head_dim = problem->head_dim;
+    float *out = problem->out + (row * problem->heads + head) * head_dim;
+    if (problem->sinks) {
+        float terms[VEC_WIDTH];
+        vec_store(terms, vec_exp(vec_set(op_element(problem->sinks, head, problem->sinks_dtype) - max)));
+        sum += terms[0];
+    }
     vec divisor = vec_set(sum);
     for (int64_t i = 0; i < head_dim; i += VEC_WIDTH)
         vec_store_dtype(out, i, head_dim - i, DTYPE_F32, vec_load(values + i) / divisor);
@@ -531,8 +552,7 @@ static inline void attention_task_run(const struct attention_problem *problem, c
     if (split) return;
     for (int64_t line = 0; line < task->lines; line++) {
         int64_t row = attention_line_row(problem, task, line), head = attention_line_head(problem, task, line);
-        attention_finish(problem->out + (row * problem->heads + head) * problem->head_dim,
-                         scratch->values + line * stride, scratch->sum[line], problem->head_dim);
+        attention_finish(problem, row, head, scratch->values + line * stride, scratch->max[line], scratch->sum[line]);
     }
 }
 
@@ -549,8 +569,7 @@ static inline void attention_merge_line(const struct attention_problem *problem,
         attention_merge(&max, &sum, scratch->values, partial[ATTENTION_PARTIAL_MAX], partial[ATTENTION_PARTIAL_SUM],
                         partial + ATTENTION_PARTIAL_VALUES, problem->stride);
     }
-    attention_finish(problem->out + (row * problem->heads + head) * problem->head_dim, scratch->values, sum,
-                     problem->head_dim);
+    attention_finish(problem, row, head, scratch->values, max, sum);
 }
 
 static inline void attention_vector_run(const struct op_call *call, struct team_member *member)

@@ -58,7 +58,8 @@ static void expect_rows(struct attention_setup *setup, struct test_random *rando
     const struct op_call call = {
         .params = params,
         .operands = {counts, q, slots, positions, setup->launch.host[ATTENTION_PAGE_TABLE],
-                     (uint8_t *)setup->launch.host[ATTENTION_KV] + setup->kv_offset, setup->expected, NULL},
+                     (uint8_t *)setup->launch.host[ATTENTION_KV] + setup->kv_offset, setup->expected, NULL,
+                     setup->launch.host[ATTENTION_SINKS]},
     };
     op_attention.reference(&call);
 }
@@ -91,6 +92,9 @@ void attention_setup_open(struct attention_setup *setup, struct test_random *ran
         /* Sharper than in models: a few tokens have most of the weight. */
         [ATTENTION_SCALE_BITS] = test_float_bits(3 / sqrtf((float)shape->head_dim)),
         [ATTENTION_SCATTERED] = shape->scattered,
+        [ATTENTION_CAP_BITS] = test_float_bits(shape->cap),
+        [ATTENTION_HAS_SINKS] = shape->sinks != DTYPE_NONE,
+        [ATTENTION_SINKS_DTYPE] = shape->sinks ? shape->sinks : DTYPE_F32,
     };
     struct test_launch *launch = &setup->launch;
     test_launch_open_operands(launch, &op_attention, params, shape->valid);
@@ -104,6 +108,7 @@ void attention_setup_open(struct attention_setup *setup, struct test_random *ran
     const int64_t filled = shape->nan_rows ? shape->valid : shape->rows;
     test_fill(random, launch->host[ATTENTION_Q], (size_t)(filled * setup->heads * shape->head_dim), shape->x_dtype, -1,
               1);
+    if (shape->sinks) test_launch_fill(launch, ATTENTION_SINKS, random, -2, 3);
     if (shape->in_place) test_launch_alias(launch, ATTENTION_Q, ATTENTION_OUT);
     expect_rows(setup, random);
 }

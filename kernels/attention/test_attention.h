@@ -19,6 +19,8 @@ struct attention_shape {
     bool in_place;       /* out is q */
     bool nan_rows;       /* q of rows that are not valid is NaN */
     int64_t count_index;
+    float cap;        /* 0: none */
+    enum dtype sinks; /* DTYPE_NONE: none */
 };
 
 enum { ATTENTION_TEST_SLOTS = 5, ATTENTION_TEST_SLOT = 3 /* of rows that are not scattered */, MOST_CHECKED_ROWS = 48 };

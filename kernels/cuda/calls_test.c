@@ -19,7 +19,7 @@ enum { MODULES = 6 }; /* FAKE_CUDA_LIBRARY of tests/fake_cuda/fake_cuda.h */
 static struct test_fake_cuda fake;
 
 static const int64_t problem[ATTENTION_PARAMS] = {
-    64, 0, 8, 2, 64, 16, 32, 1 << 17, 4, DTYPE_BF16, DTYPE_BF16, 0, 0x3e000000,
+    64, 0, 8, 2, 64, 16, 32, 1 << 17, 4, DTYPE_BF16, DTYPE_BF16, 0, 0x3e000000, 0, 0, 0, DTYPE_F32,
 };
 
 /* A prefill plan of one launch that calls cuDNN, and a cuBLASLt call as an engine would also have. */

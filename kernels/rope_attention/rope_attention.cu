@@ -20,7 +20,10 @@
     PARAM(HAS_NORM) = 1;                                                                                           \
     PARAM(NORM_DTYPE) = DTYPE_BF16; /* F32, F16, BF16 */                                                           \
     PARAM(EPS_BITS) = 0x358637bd;                                                                                  \
-    PARAM(ROTARY_DIM) = 0;   /* even, at most HEAD_DIM; 0: HEAD_DIM */                                             \
+    PARAM(ROTARY_DIM) = 0; /* even, at most HEAD_DIM; 0: HEAD_DIM */                                               \
+    PARAM(CAP_BITS) = 0;                                                                                           \
+    PARAM(HAS_SINKS) = 0;                                                                                          \
+    PARAM(SINKS_DTYPE) = DTYPE_F32;                                                                                \
     PARAM(SPLITS) = 16;      /* tunable: blocks per (row, kv head, head block), 1 to 64: as many as may work */    \
     PARAM(WARPS) = 8;        /* tunable: per block, 1 to 16 */                                                     \
     PARAM(TILE_TOKENS) = 16; /* tunable: 16, 32, 64: fewer rounds, more registers */                               \
@@ -28,7 +31,8 @@
     PARAM(STAGES) = 3;       /* tunable: of a warp's ring, 2 to 16: K or V of a tile each; bytes in flight */      \
     PARAM(BULK) = 0; /* tunable: 1: rows are fetched by the copy engine (9.0, HEAD_DIM % 8 == 0); 0: by threads */ \
     PARAM(ALONE_TILES) = 2; /* tunable: per warp, that one split takes alone: a merge costs more; 1 to 64 */
-#define PARAM_HAS_NORM 1
+#define PARAM_HAS_NORM  1
+#define PARAM_HAS_SINKS 0
 #endif
 
 struct rope_attention_params {
@@ -39,9 +43,11 @@ typedef rope_attention_body<rope_attention_params> rope_attention_kernel;
 extern "C" __global__ void __launch_bounds__(rope_attention_kernel::THREADS, 1)
     rope_attention(const i32 *counts, const u16 *qkv, const float *table, const i32 *slots, const i32 *positions,
                    const i32 *page_table, u8 *kv, u16 *out,
-                   void *workspace OPTIONAL(PARAM_HAS_NORM, const void *norm_q, const void *norm_k))
+                   void *workspace OPTIONAL(PARAM_HAS_NORM, const void *norm_q, const void *norm_k)
+                       OPTIONAL(PARAM_HAS_SINKS, const void *sinks))
 {
     extern __shared__ __align__(16) u8 rope_attention_memory[];
     rope_attention_kernel::run(rope_attention_memory, counts, qkv, table, slots, positions, page_table, kv, out,
-                               workspace, IF_PRESENT(PARAM_HAS_NORM, norm_q), IF_PRESENT(PARAM_HAS_NORM, norm_k));
+                               workspace, IF_PRESENT(PARAM_HAS_NORM, norm_q), IF_PRESENT(PARAM_HAS_NORM, norm_k),
+                               IF_PRESENT(PARAM_HAS_SINKS, sinks));
 }

@@ -25,6 +25,7 @@
 #define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_CUH
 
 #include "kernels/cuda/include/mma.cuh"
+#include "kernels/cuda/include/scores.cuh"
 #include "kernels/cuda/include/tma.cuh"
 #include "kernels/rope_attention/rope_attention_layout.cuh"
 #include "kernels/rope_attention/rope_attention_merge.cuh"
@@ -283,6 +284,7 @@ template <class P> struct rope_attention_body {
                 for (int i = 0; i < 4; i++) {
                     scores[tt][n][i] = (sums[tt][n][0][i] + sums[tt][n][1][i]) * held.scale[n][i % 2];
                     if constexpr (CODED) scores[tt][n][i] *= scales[tt][i / 2];
+                    scores[tt][n][i] = capped_score<P>(scores[tt][n][i], 1 / SCORES_LOG2_E);
                 }
     }
 
@@ -458,13 +460,14 @@ template <class P> struct rope_attention_body {
             }
     }
 
-    /* Quad number `quad` of the block's result, divided by the sum, to OUT. */
-    static __device__ __forceinline__ void store_out(u16 *out, int quad, const merged &all, int heads)
+    /* Quad number `quad` of the block's result, divided by the sum, to OUT. `first_head`: the block's, for the sinks. */
+    static __device__ __forceinline__ void store_out(u16 *out, int quad, const merged &all, int heads,
+                                                     const void *sinks, int first_head)
     {
         int head = quad / (DIM_8 / 4), d = quad % (DIM_8 / 4) * 4;
         if (head >= heads) return;
         u16 *to = out + head * P::HEAD_DIM + d;
-        float inverse = 1 / all.sum;
+        float inverse = 1 / (all.sum + sink_term<P>(sinks, first_head + head, all.maximum));
         u32 low = pack_halves<P::X_DTYPE>(all.value.x * inverse, all.value.y * inverse);
         u32 high = pack_halves<P::X_DTYPE>(all.value.z * inverse, all.value.w * inverse);
         if constexpr (P::HEAD_DIM % 4 == 0) {
@@ -499,7 +502,8 @@ template <class P> struct rope_attention_body {
      * them. `rings`: shared, as rope_attention_layout.cuh says. `norm_q`, `norm_k`: null without HAS_NORM. */
     static __device__ __forceinline__ void run(u8 *rings, const i32 *counts, const u16 *qkv, const float *table,
                                                const i32 *slots, const i32 *positions, const i32 *page_table, u8 *kv,
-                                               u16 *out, void *workspace, const void *norm_q, const void *norm_k)
+                                               u16 *out, void *workspace, const void *norm_q, const void *norm_k,
+                                               const void *sinks)
     {
         __shared__ shared_data shared;
         const int split = (int)blockIdx.x % P::SPLITS, block = (int)blockIdx.x / P::SPLITS;
@@ -644,8 +648,8 @@ template <class P> struct rope_attention_body {
         store_partial(shared, (float *)(rings + warp * WARP_BYTES), state, warp, lane);
         __syncthreads();
 
-        u16 *block_out =
-            out + (i64)row * P::HEADS * P::HEAD_DIM + (kv_head * GROUP + head_block * TILE_HEADS) * P::HEAD_DIM;
+        const int first_head = kv_head * GROUP + head_block * TILE_HEADS;
+        u16 *block_out = out + (i64)row * P::HEADS * P::HEAD_DIM + first_head * P::HEAD_DIM;
         constexpr i64 TICKET_BYTES = ((i64)P::ROWS * P::KV_HEADS * HEAD_BLOCKS * 4 + 63) / 64 * 64;
         float4 *space = (float4 *)((u8 *)workspace + TICKET_BYTES) + (i64)block * P::SPLITS * QUADS;
         float2 *space_sums = (float2 *)((u8 *)workspace + TICKET_BYTES +
@@ -656,7 +660,7 @@ template <class P> struct rope_attention_body {
             merged all = merge(&shared.part_sums[0][head], BLOCK_HEADS,
                                (const float4 *)(parts + head * PART_PITCH + column * 4), WARP_BYTES / 16, P::WARPS);
             if (P::SPLITS == 1 || work.active == 1) {
-                store_out(block_out, quad, all, heads);
+                store_out(block_out, quad, all, heads, sinks, first_head);
             } else {
                 space[split * QUADS + quad] =
                     make_float4(marked(all.value.x), marked(all.value.y), marked(all.value.z), marked(all.value.w));
@@ -678,7 +682,7 @@ template <class P> struct rope_attention_body {
                                                      space + from * QUADS + quad, QUADS, min(each, work.active - from));
 #pragma unroll
             for (int offset = 1; offset < SHARES; offset *= 2) all = merge_across(all, offset, lanes);
-            if (i % SHARES == 0) store_out(block_out, quad, all, heads);
+            if (i % SHARES == 0) store_out(block_out, quad, all, heads, sinks, first_head);
         }
         __syncthreads();
         for (int i = (int)threadIdx.x; i < work.active * BLOCK_HEADS; i += THREADS) space_sums[i] = make_float2(0, 0);

@@ -35,6 +35,7 @@ enum rope_attention_operand {
                                 * each */
     ROPE_ATTENTION_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM] */
     ROPE_ATTENTION_NORM_K,     /* likewise */
+    ROPE_ATTENTION_SINKS,      /* HAS_SINKS: SINKS_DTYPE[HEADS] */
     ROPE_ATTENTION_OPERANDS
 };
 enum rope_attention_param {
@@ -45,6 +46,9 @@ enum rope_attention_param {
     ROPE_ATTENTION_NORM_DTYPE,
     ROPE_ATTENTION_EPS_BITS,   /* bits of a float32 >= 0 */
     ROPE_ATTENTION_ROTARY_DIM, /* even, at most HEAD_DIM; 0: HEAD_DIM */
+    ROPE_ATTENTION_CAP_BITS,   /* this and sinks as in attention.h */
+    ROPE_ATTENTION_HAS_SINKS,
+    ROPE_ATTENTION_SINKS_DTYPE,
     ROPE_ATTENTION_PROBLEM_PARAMS,
     /* Tunables: see rope_attention.cu. */
     ROPE_ATTENTION_SPLITS = ROPE_ATTENTION_PROBLEM_PARAMS, /* 1 to 64 */

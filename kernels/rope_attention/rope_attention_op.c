@@ -21,6 +21,10 @@ static const struct op_param param_schema[ROPE_ATTENTION_PROBLEM_PARAMS] = {
                                    .fallback = DTYPE_BF16},
     [ROPE_ATTENTION_EPS_BITS] = {"eps_bits", 16, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
     [ROPE_ATTENTION_ROTARY_DIM] = {"rotary_dim", 256, PARAM_INTEGER, PARAM_OF_NODE, .most = OP_MAX_HEAD_DIM},
+    [ROPE_ATTENTION_CAP_BITS] = {"cap_bits", 257, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
+    [ROPE_ATTENTION_HAS_SINKS] = {"has_sinks", 258, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_ATTENTION_SINKS, .most = 1},
+    [ROPE_ATTENTION_SINKS_DTYPE] = {"sinks_dtype", 259, PARAM_DTYPE, PARAM_OF_DTYPE, ROPE_ATTENTION_SINKS,
+                                    .fallback = DTYPE_F32},
 };
 static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -40,6 +44,8 @@ static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
                                .dtype = ROPE_ATTENTION_NORM_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEAD_DIM},
     [ROPE_ATTENTION_NORM_K] = {"norm_k", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_NORM,
                                .dtype = ROPE_ATTENTION_NORM_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEAD_DIM},
+    [ROPE_ATTENTION_SINKS] = {"sinks", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_SINKS,
+                              .dtype = ROPE_ATTENTION_SINKS_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEADS},
 };
 
 /* rope_append and attention fused; a CPU runs both ops. */

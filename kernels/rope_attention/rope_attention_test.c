@@ -17,6 +17,8 @@ struct shape {
     float scale;
     int64_t splits, warps, tile_tokens, head_tiles, stages, bulk, alone_tiles;
     int64_t rotary_dim; /* 0: head_dim */
+    float cap;          /* 0: none */
+    enum dtype sinks;   /* DTYPE_NONE: none */
 };
 
 /* A launch, and what the device should make of it. */
@@ -51,6 +53,9 @@ static void set_params(struct setup *setup)
         [ROPE_ATTENTION_NORM_DTYPE] = shape->norm_dtype,
         [ROPE_ATTENTION_EPS_BITS] = test_float_bits(1e-5f),
         [ROPE_ATTENTION_ROTARY_DIM] = shape->rotary_dim,
+        [ROPE_ATTENTION_CAP_BITS] = test_float_bits(shape->cap),
+        [ROPE_ATTENTION_HAS_SINKS] = shape->sinks != DTYPE_NONE,
+        [ROPE_ATTENTION_SINKS_DTYPE] = shape->sinks ? shape->sinks : DTYPE_F32,
         [ROPE_ATTENTION_SPLITS] = shape->splits,
         [ROPE_ATTENTION_WARPS] = shape->warps,
         [ROPE_ATTENTION_TILE_TOKENS] = shape->tile_tokens,
@@ -98,6 +103,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     test_shuffle(random, table, (size_t)page_count);
     test_launch_fill(launch, ROPE_ATTENTION_QKV, random, -1, 1);
     test_launch_fill(launch, ROPE_ATTENTION_TABLE, random, -1, 1);
+    if (shape->sinks) test_launch_fill(&setup->launch, ROPE_ATTENTION_SINKS, random, -2, 3);
     for (int n = ROPE_ATTENTION_NORM_Q; n <= ROPE_ATTENTION_NORM_K; n++) {
         float norm[OP_MAX_HEAD_DIM];
         test_fill(random, norm, (size_t)shape->head_dim, DTYPE_F32, 0.5f, 1.5f);
@@ -150,10 +156,14 @@ static void attention_on(struct setup *setup, uint8_t *pool)
     attention_params[ATTENTION_WINDOW] = p[ROPE_ATTENTION_WINDOW];
     attention_params[ATTENTION_SCALE_BITS] = p[ROPE_ATTENTION_SCALE_BITS];
     attention_params[ATTENTION_SCATTERED] = 1;
+    attention_params[ATTENTION_CAP_BITS] = p[ROPE_ATTENTION_CAP_BITS];
+    attention_params[ATTENTION_HAS_SINKS] = p[ROPE_ATTENTION_HAS_SINKS];
+    attention_params[ATTENTION_SINKS_DTYPE] = p[ROPE_ATTENTION_SINKS_DTYPE];
     const struct op_call attention = {
         .params = attention_params,
         .operands = {host[ROPE_ATTENTION_COUNTS], setup->q, host[ROPE_ATTENTION_SLOTS], host[ROPE_ATTENTION_POSITIONS],
-                     host[ROPE_ATTENTION_PAGE_TABLE], pool + setup->layer_offset, setup->expected, NULL},
+                     host[ROPE_ATTENTION_PAGE_TABLE], pool + setup->layer_offset, setup->expected, NULL,
+                     host[ROPE_ATTENTION_SINKS]},
     };
     attention_reference(&attention);
 }
@@ -364,6 +374,30 @@ TEST(rotates_a_part)
         if (round / 8 == 2) shape.kv_dtype = ENCODING_BF16, shape.x_dtype = DTYPE_BF16;
         char what[64];
         snprintf(what, sizeof what, "head_dim %d rotary_dim %d", (int)shape.head_dim, (int)shape.rotary_dim);
+        check_shape(&random, &shape, positions, what);
+    }
+}
+
+TEST(caps_and_sinks)
+{
+    TEST_NEEDS_DEVICE();
+    struct test_random random = {10};
+    static const int32_t positions[3] = {130, 0, 299};
+    for (int round = 0; round < 12; round++) {
+        struct shape shape = plain;
+        shape.head_dim = round % 2 ? 64 : 128;
+        shape.group = 1 + round % 4 * 3;
+        shape.context = 300;
+        shape.valid = 3;
+        shape.scale = 2 / sqrtf((float)shape.head_dim);
+        shape.warps = 4;
+        shape.splits = 1 + round % 3;
+        shape.window = round % 4 == 3 ? 100 : 0;
+        shape.cap = round % 3 ? 1.5f : 0;
+        shape.sinks = (enum dtype[]){DTYPE_F32, DTYPE_BF16, DTYPE_NONE}[round % 3];
+        if (round / 6) shape.kv_dtype = ENCODING_BF16, shape.x_dtype = DTYPE_BF16;
+        char what[64];
+        snprintf(what, sizeof what, "cap %g sinks %s", (double)shape.cap, dtype_name(shape.sinks));
         check_shape(&random, &shape, positions, what);
     }
 }

@@ -31,6 +31,7 @@ static int counts[2], slots[params::ROWS], positions[params::ROWS];
 alignas(128) static u8 q[params::ROWS * ROW_BYTES];
 static guarded<params::ROWS * ROW_BYTES> out;
 static pages_type pages;
+static const sinks_on_host<params> sinks;
 
 /* Weights are cut to 10 bits of fraction for tf32 products; q, k and v are, too, if they are float32. */
 static double weight_rounding()
@@ -55,7 +56,7 @@ static const void *q_operand() { return IN_PLACE ? out.bytes : q; }
 template <class P> static void run_body(attention_generic_body<P> *)
 {
     attention_generic_body<P>::run((u8 *)shared_memory, counts, q_operand(), slots, positions, pages.table,
-                                   pages.kv().at, out.bytes);
+                                   pages.kv().at, out.bytes, sinks.operand());
 }
 
 /* `memory`: aligned to 16 bytes alone. */
@@ -65,12 +66,13 @@ template <class P> static void run_body(attention_prefill_body<P> *)
     u8 *memory = (u8 *)shared_memory + 16;
     if constexpr (pages_type::CODED) {
         attention_prefill_body<P>::run(memory, counts, q_map, slots, positions, pages.table, pages.kv().at,
-                                       (u16 *)out.bytes);
+                                       (u16 *)out.bytes, sinks.operand());
     } else {
         const long rows = ((long)sizeof pages.pool - pages_type::BLOCK) / pages_type::ROW_BYTES;
         const tensor_map kv_map =
             tensor_map_on_host(pages.kv().at, (int)rows, DIM, attention_prefill_body<P>::box_rows);
-        attention_prefill_body<P>::run(memory, counts, q_map, slots, positions, pages.table, kv_map, (u16 *)out.bytes);
+        attention_prefill_body<P>::run(memory, counts, q_map, slots, positions, pages.table, kv_map, (u16 *)out.bytes,
+                                       sinks.operand());
     }
 }
 

@@ -88,7 +88,9 @@ def rotations():
 
 
 SCALE_BITS = 0x3E800000  # 0.25
-PAGED = {"COUNT_INDEX": 1, "KV_HEADS": 2, "X_DTYPE": BF16, "KV_DTYPE": BF16, "WINDOW": 0, "SCALE_BITS": SCALE_BITS, "COPIES_LATE": 0}
+PAGED = {"COUNT_INDEX": 1, "KV_HEADS": 2, "X_DTYPE": BF16, "KV_DTYPE": BF16, "WINDOW": 0, "SCALE_BITS": SCALE_BITS, "COPIES_LATE": 0,
+         "CAP_BITS": 0, "HAS_SINKS": 0, "SINKS_DTYPE": F32}
+CAP = 0x40000000  # 2: scores of this test go beyond it
 
 
 def listed(values):
@@ -121,7 +123,11 @@ def decodes():
     yield decode([3, 35, 149], 4, HEAD_DIM=128, WINDOW=36, SPLITS=2, BULK=1, WARPS=1, TILE_TOKENS=32, STAGES=3)
     yield decode([31, 100, 148], 4, HEAD_DIM=64, WINDOW=17, SPLITS=2, WARPS=2, TILE_TOKENS=16, STAGES=6, PAGE_TOKENS=16)
     yield decode([15, 200], 1, HEAD_DIM=64, KV_HEADS=1, SPLITS=8, WARPS=4, ALONE_TILES=2, BULK=1, COPIES_LATE=1, PAGE_TOKENS=16)
+    yield decode([0, 15, 31, 100], 4, HEAD_DIM=64, CAP_BITS=CAP, HAS_SINKS=1)
+    yield decode([97, 16], 16, HEAD_DIM=64, HEAD_TILES=2, SPLITS=4, WARPS=1, HAS_SINKS=1)
+    yield decode([3, 35, 149], 4, HEAD_DIM=128, WINDOW=36, SPLITS=2, WARPS=1, TILE_TOKENS=32, CAP_BITS=CAP)
     for i, encoding in enumerate(CODED_KV):
+        yield decode([63, 120], 4, HEAD_DIM=64, KV_DTYPE=encoding, SPLITS=2, CAP_BITS=CAP, HAS_SINKS=1)
         for late in (0, 1):
             yield decode([0, 31, 100], 4, HEAD_DIM=128, KV_DTYPE=encoding, BULK=late, SPLITS=3, COPIES_LATE=late)
             yield decode([15, 70], 7, HEAD_DIM=80, KV_DTYPE=encoding, BULK=1 - late, WARPS=1, STAGES=2, COPIES_LATE=1,
@@ -163,6 +169,8 @@ def scattereds():
     yield scattered(mixed, 1, HEAD_DIM=18, X_DTYPE=F16, KV_DTYPE=F16, WARPS_Q=4, PAGE_TOKENS=48)
     yield scattered(mixed, 2, HEAD_DIM=36, X_DTYPE=BF16, KV_DTYPE=F16, SPLIT=2, KEY_TILE=32)
     yield scattered(mixed, 2, HEAD_DIM=64, X_DTYPE=F32, KV_DTYPE=F32, KEY_TILE=16, COPIES_LATE=1)
+    yield scattered(mixed, 4, HEAD_DIM=128, SPLIT=4, CAP_BITS=CAP, HAS_SINKS=1)
+    yield scattered(run_of(1, 95, 20), 1, HEAD_DIM=64, KEY_TILE=16, WINDOW=30, PAGE_TOKENS=16, HAS_SINKS=1)
     for encoding in CODED_KV:
         yield scattered(mixed, 4, HEAD_DIM=128, KV_DTYPE=encoding, WARPS_Q=2, KEY_TILE=32, COPIES_LATE=1)
         yield scattered(mixed, 7, HEAD_DIM=80, KV_DTYPE=encoding, X_DTYPE=F16, SPLIT=2, KEY_TILE=32, WINDOW=20, PAGE_TOKENS=16)
@@ -189,6 +197,8 @@ def chunks():
     yield chunk(63, 20, 1, HEAD_DIM=256, KEY_TILE=64, PAGE_TOKENS=128, KV_HEADS=1, COPIES_LATE=1)
     yield chunk(31, 200, 1, HEAD_DIM=16, TILE_Q=192, KEY_TILE=64, PING_PONG=1, PAGE_TOKENS=32, STAGES=2, COPIES_LATE=1)
     yield chunk(77, 1, 2, HEAD_DIM=96, KEY_TILE=64, PAGE_TOKENS=64)
+    yield chunk(37, 130, 2, HEAD_DIM=64, TILE_Q=128, KEY_TILE=128, PING_PONG=1, PAGE_TOKENS=256, KV_HEADS=1, CAP_BITS=CAP, HAS_SINKS=1)
+    yield chunk(201, 66, 3, HEAD_DIM=32, WINDOW=150, PAGE_TOKENS=16, KV_HEADS=1, HAS_SINKS=1)
     for encoding in CODED_KV:
         yield chunk(37, 70, 2, HEAD_DIM=128, KV_DTYPE=encoding, KEY_TILE=64, PAGE_TOKENS=32, KV_HEADS=1, BLOCKS_IN_ALL=2, COPIES_LATE=1)
         yield chunk(100, 130, 1, HEAD_DIM=64, KV_DTYPE=encoding, TILE_Q=128, PING_PONG=1, WINDOW=50, X_DTYPE=F16, PAGE_TOKENS=128)

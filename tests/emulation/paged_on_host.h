@@ -257,6 +257,17 @@ template <class P> static int first_token(int position)
     return P::WINDOW > 0 && position >= P::WINDOW ? position - P::WINDOW + 1 : 0;
 }
 
+/* Sinks of the heads, from -1 to 3. */
+template <class P> struct sinks_on_host {
+    float at[P::HEADS];
+
+    sinks_on_host()
+    {
+        for (int head = 0; head < P::HEADS; head++) at[head] = (float)(head * 7 % 5) - 1;
+    }
+    const void *operand() const { return P::HAS_SINKS ? at : nullptr; }
+};
+
 /* Attention over the tokens of a slot that are in the pages. */
 template <class P> struct attention_on_host {
     int slot, kv_head, first, last;
@@ -283,8 +294,11 @@ template <class P> struct attention_on_host {
             double score = 0;
             for (int i = 0; i < P::HEAD_DIM; i++) score += q[i] * key[t * P::HEAD_DIM + i];
             weights[t] = score * scale;
+            const double cap = (double)__int_as_float(P::CAP_BITS);
+            if (cap > 0) weights[t] = cap * std::tanh(weights[t] / cap);
             largest = std::max(largest, weights[t]);
         }
+        if (P::HAS_SINKS) sum = std::exp((double)sinks_on_host<P>().at[head] - largest);
         for (int t = 0; t < tokens; t++) {
             const double weight = std::exp(weights[t] - largest);
             sum += weight;

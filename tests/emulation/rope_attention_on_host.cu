@@ -40,11 +40,13 @@ alignas(64) static u8 norm_q[DIM * NORM_BYTES], norm_k[DIM * NORM_BYTES];
 static guarded<params::ROWS * OUT_BYTES> out;
 static guarded<WORKSPACE_BYTES> workspace;
 static pages_type pages;
+static const sinks_on_host<params> sinks;
 
 static void run_thread_of_kernel()
 {
     body::run((u8 *)shared_memory, counts, qkv, table, slots, positions, pages.table, pages.kv(), (u16 *)out.bytes,
-              workspace.bytes, params::HAS_NORM ? norm_q : nullptr, params::HAS_NORM ? norm_k : nullptr);
+              workspace.bytes, params::HAS_NORM ? norm_q : nullptr, params::HAS_NORM ? norm_k : nullptr,
+              sinks.operand());
 }
 
 /* The operands of launch `step`; those of rows that are not valid are no index and no number. */
