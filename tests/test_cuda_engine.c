@@ -191,6 +191,7 @@ static void make_plan(struct fake_plan *own, const struct plan *plan, uint32_t i
         [ROPE_ATTENTION_SCALE_BITS] = (int64_t)float_to_bits(1),
         [ROPE_ATTENTION_HAS_NORM] = 1,
         [ROPE_ATTENTION_NORM_DTYPE] = DTYPE_F32,
+        [ROPE_ATTENTION_SINKS_DTYPE] = DTYPE_F32,
     };
     const int64_t end[PLAN_MAX_PARAMS] = {
         [SAMPLE_ROWS] = plan->header.out_rows,          [SAMPLE_COUNT_INDEX] = 1,

@@ -214,7 +214,7 @@ static void check_dtypes(const struct graph *graph)
         }
 }
 
-/* Of the form that print_model prints. Others have norms after attention and MLP (norms_add_and_copy), other norms or
+/* Whether print_model prints its form. Others have norms after attention and MLP (norms_add_and_copy), other norms or
  * activations, or several rotary embeddings. */
 static bool is_plain(const char *model_type)
 {

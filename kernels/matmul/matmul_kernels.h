@@ -315,6 +315,12 @@ MATMUL_INLINE vec vec_activate(const enum activation activation, vec x)
     }
 }
 
+/* The same by a call: activations that few models have, once for all places. */
+__attribute__((noinline)) static void activate_any(enum activation activation, float *values, int count)
+{
+    for (int i = 0; i < count; i += MATMUL_LANES) vec_store(values + i, vec_activate(activation, vec_load(values + i)));
+}
+
 MATMUL_INLINE void finish_gated(const struct matmul_finish_call *call, const enum activation activation)
 {
     const struct matmul_problem *problem = call->problem;
@@ -332,7 +338,15 @@ MATMUL_INLINE void finish_gated(const struct matmul_finish_call *call, const enu
                     gate += vec_load(gate_bias + i);
                     up += vec_load(up_bias + i);
                 }
-                vec_store(out + i, vec_activate(activation, gate) * up);
+                if (activation == ACTIVATION_SILU || activation == ACTIVATION_GELU_TANH) {
+                    gate = vec_activate(activation, gate);
+                } else {
+                    float values[MATMUL_LANES];
+                    vec_store(values, gate);
+                    activate_any(problem->activation, values, MATMUL_LANES);
+                    gate = vec_load(values);
+                }
+                vec_store(out + i, gate * up);
             }
         }
     }
@@ -383,8 +397,10 @@ static void finish_activated(const struct matmul_finish_call *call)
             const float *sums = call->sums + (row * call->panels + panel) * PANEL_ROWS;
             for (int i = 0; i < PANEL_ROWS; i += MATMUL_LANES) {
                 const vec value = (vec_load(sums + i) + vec_load(bias + i)) * problem->scale;
-                vec_store(values + i, vec_activate(problem->activation, value / problem->cap) * problem->cap);
+                vec_store(values + i, value / problem->cap);
             }
+            activate_any(problem->activation, values, PANEL_ROWS);
+            for (int i = 0; i < PANEL_ROWS; i++) values[i] *= problem->cap;
             memcpy(problem->out + (call->first_row + row) * problem->n + n, values, (size_t)columns * sizeof *values);
         }
     }
@@ -415,7 +431,7 @@ static void finish(const struct matmul_finish_call *call)
     switch (call->problem->activation) {
     case ACTIVATION_SILU: finish_gated(call, ACTIVATION_SILU); break;
     case ACTIVATION_GELU_TANH: finish_gated(call, ACTIVATION_GELU_TANH); break;
-    default: finish_gated(call, call->problem->activation); break;
+    default: finish_gated(call, ACTIVATION_NONE); break; /* by a call */
     }
 }
 

@@ -14,7 +14,8 @@ op_run rms_norm_run_avx2, rms_norm_run_avx512;
 
 enum { RMS_NORM_PARTS = 4 };
 
-/* Of a row: what is normalised, where the sum goes that it is (NULL: it is x), and its mean (0: it is not centred). */
+/* A row that is normalised: x, or x + residual, which goes to `sum` (NULL: no residual). `mean` is taken off; 0: it is not
+ * centred. */
 struct rms_norm_row {
     const float *x, *residual;
     float *sum;

@@ -58,6 +58,7 @@ static int64_t first_guess(const struct op_param *param, bool has_all)
     case PARAM_OF_PRESENT: return has_all;
     default: break;
     }
+    if (strcmp(param->name, "most_positions") == 0) return (int64_t)geometry->max_context;
     if (strcmp(param->name, "feedback") == 0) return !cpu; /* what a decode plan must have there */
     return param->most - param->least < MOST_CHOICES ? param->least : clamp(param, SIZE);
 }

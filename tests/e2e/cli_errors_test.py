@@ -214,7 +214,7 @@ class BuildInputs(ErrorTest):
                 ({"hidden_size": 192.5}, ["hidden_size"]),
                 ({"hidden_size": "192"}, ["hidden_size"]),
                 ({"num_attention_heads": 7}, ["num_attention_heads", "num_key_value_heads"]),
-                ({"hidden_act": "relu2"}, ["hidden_act", "gelu_pytorch_tanh", "relu2"]),
+                ({"hidden_act": "tanh"}, ["hidden_act", "gelu_pytorch_tanh", "tanh"]),
                 ({"rms_norm_eps": -1}, ["rms_norm_eps"]),
                 ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}}, ["dynamic"]),
                 ({"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "twist": 2.0}}, ["twist"]),
@@ -298,7 +298,7 @@ class BuildInputs(ErrorTest):
 
     @needs_shared("models", "hf-tiny")
     def test_unsupported_model(self):
-        self.fails(BAD_INPUT, ["gpt2", "supported", "llama", "qwen3"], *self.build(shared("models", "hf-tiny", "gpt2")))
+        self.fails(BAD_INPUT, ["lfm2", "supported", "llama", "qwen3"], *self.build(shared("models", "hf-tiny", "lfm2")))
 
 
 class Outputs(ErrorTest):
