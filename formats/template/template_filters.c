@@ -567,6 +567,8 @@ static struct value filter_round(const struct call *call)
     const double unit = pow(10, (double)precision), real = value_real(&call->value);
     if (string_is(method, "ceil")) return value_float(ceil(real * unit) / unit);
     if (string_is(method, "floor")) return value_float(floor(real * unit) / unit);
+    int64_t integer;
+    if (precision >= 0 && value_is_integer(&call->value, &integer)) return value_integer(integer);
     char digits[400]; /* correctly rounded, halves to even in decimal, as round() */
     if (precision < 0) return value_float(nearbyint(real * unit) / unit);
     snprintf(digits, sizeof digits, "%.*f", (int)precision < 40 ? (int)precision : 40, real);

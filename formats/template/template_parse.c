@@ -974,7 +974,8 @@ static struct node *parse_body(struct parser *parser, const char *const *ends)
         text->text = read_text(parser, &tag);
         if (text->text.size) chain_add(&body, text);
         if (!tag) {
-            if (ends) fail(parser, "expected {%% %s %%}, found the end of the template", ends[0]);
+            while (ends && ends[1]) ends++; /* the last one closes the block */
+            if (ends) fail(parser, "expected {%% %s %%}, found the end of the template", *ends);
             break;
         }
         if (tag == '#') {
