@@ -23,7 +23,7 @@ enum {
 
 struct template; /* immutable: threads may share it */
 
-/* Parses `size` bytes of UTF-8. Fails with a message that has the line and what is wrong there. Owned (template_close). */
+/* Parses `size` bytes of UTF-8. Fails with a message that has the line and the fault. Owned (template_close). */
 struct template *template_open(const char *text, size_t size, struct status *status);
 void template_close(struct template *template);
 

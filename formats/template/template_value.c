@@ -284,7 +284,7 @@ struct value value_string(struct string string)
 }
 struct value value_text(const char *text) { return value_string(string_of(text)); }
 
-/* Failed runs get an object that is empty, so that nobody has to look. */
+/* Failed runs get an object that is empty, so that callers need not look. */
 struct value value_list(struct render *render, enum value_kind kind)
 {
     static struct list none;

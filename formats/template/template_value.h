@@ -10,7 +10,7 @@
 #include "formats/template/template.h"
 
 enum value_kind {
-    VALUE_UNDEFINED, /* text: what is not defined, for messages */
+    VALUE_UNDEFINED, /* text: the name that is not defined, for messages */
     VALUE_NONE,
     VALUE_BOOL,
     VALUE_INTEGER,
@@ -40,13 +40,13 @@ struct value {
         bool boolean;
         int64_t integer;
         double real;
-        struct string string; /* also names of methods and functions, and of what is undefined */
+        struct string string; /* also names of methods and functions, and of undefined values */
         struct list *list;
         struct dict *dict;
         struct macro *macro;
     };
     const struct value *object; /* of a method */
-    bool is_markup;             /* a string that escapes what is added to it (filter safe) */
+    bool is_markup;             /* a string that escapes text added to it (filter safe) */
 };
 
 struct list {
