@@ -136,6 +136,10 @@ void config_local_rope(struct model_config *config, double theta);
 bool config_scalar_and_caps(struct model_config *config, struct json_reader *reader, double scores, double logits,
                             struct status *status);
 
+/* gemma.c: what all Gemmas have, but for scores, windows and rotation. hidden_act is passed over. */
+bool config_gemma(struct model_config *config, struct json_reader *reader, uint64_t kv_heads, uint64_t max_position,
+                  struct status *status);
+
 /* use_bidirectional_attention: only models that attend to earlier tokens alone are supported. */
 bool config_causal(struct json_reader *reader, struct status *status);
 
