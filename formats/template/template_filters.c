@@ -310,8 +310,9 @@ static struct value pieces(const struct call *call, bool slices)
 static struct arguments rest_of(const struct arguments *all, size_t from)
 {
     struct arguments rest = *all;
-    rest.positional += all->count < from ? all->count : from;
-    rest.count -= all->count < from ? all->count : from;
+    const size_t passed = all->count < from ? all->count : from;
+    if (passed) rest.positional += passed; /* without arguments there is no array */
+    rest.count -= passed;
     return rest;
 }
 

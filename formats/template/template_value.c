@@ -132,7 +132,8 @@ void builder_add_text(struct builder *builder, const char *text)
 
 struct value builder_value(const struct builder *builder)
 {
-    return value_string((struct string){builder->bytes, builder->foreign, builder->size});
+    const struct string built = {builder->bytes, builder->foreign, builder->size};
+    return value_string(built.size ? built : string_of(""));
 }
 
 /* ---- strings ---- */
