@@ -7,7 +7,8 @@
 #include "builder/arch/family.h"
 
 /* Every family, in the order of messages. */
-#define FAMILIES(row) row(llama) row(mistral) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3)
+#define FAMILIES(row) row(llama) row(mistral) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3) \
+    row(mixtral) row(qwen2_moe) row(qwen3_moe) row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe)
 
 #define DECLARE(name) extern const struct architecture arch_##name;
 FAMILIES(DECLARE)
@@ -71,5 +72,8 @@ bool arch_read_config(struct model_config *config, struct json_reader *reader, s
 bool import_graph(struct graph *graph, struct status *status)
 {
     const struct architecture *family = find_family(graph->config->model_type, "config.json", status);
-    return family && import_decoder(graph, &family->decoder, status) && graph_check(graph, "import", status);
+    if (!family) return false;
+    struct decoder_traits traits = family->decoder;
+    if (graph->config->no_qk_norm) traits.qk_norm = QK_NORM_NONE;
+    return import_decoder(graph, &traits, status) && graph_check(graph, "import", status);
 }

@@ -126,7 +126,7 @@ static int layer_norm(struct graph *graph, int x, uint32_t layer, const char *mo
     return rms_norm(graph, x, layer, weight, label);
 }
 
-static int add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer, const char *label)
+int decoder_add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer, const char *label)
 {
     int y = graph_value(graph, ROWS_TOKENS, width, "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_ADD, layer);
@@ -188,17 +188,30 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     return matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
 }
 
-static int gated_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
+int decoder_gated_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
+                      const char *module, uint64_t inner)
 {
     const struct model_config *config = graph->config;
-    uint64_t hidden = config->hidden_size, inner = config->intermediate_size;
-    struct part parts[] = {{"mlp.gate_proj", inner, SHARD_ROWS, 0, 0, 0}, {"mlp.up_proj", inner, SHARD_ROWS, 0, 0, 0}};
+    uint64_t hidden = config->hidden_size;
+    char gate_module[GRAPH_NAME_BYTES], up_module[GRAPH_NAME_BYTES], down_module[GRAPH_NAME_BYTES],
+        joined_module[GRAPH_NAME_BYTES];
+    snprintf(gate_module, sizeof gate_module, "%s.gate_proj", module);
+    snprintf(up_module, sizeof up_module, "%s.up_proj", module);
+    snprintf(down_module, sizeof down_module, "%s.down_proj", module);
+    snprintf(joined_module, sizeof joined_module, "%s.gate_up_proj", module);
+    struct part parts[] = {{gate_module, inner, SHARD_ROWS, 0, 0, 0}, {up_module, inner, SHARD_ROWS, 0, 0, 0}};
     const struct projection gate = joined(graph, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
-                                          graph_interleave(graph), "mlp.gate_up_proj");
+                                          graph_interleave(graph), joined_module);
     int activated = matmul(graph, x, layer, gate, (enum activation)config->activation, 1.0, "activated");
-    const struct part output = {"mlp.down_proj", hidden, SHARD_COLUMNS, 0, 0, 0};
+    const struct part output = {down_module, hidden, SHARD_COLUMNS, 0, 0, 0};
     const struct projection down = projection(graph, layer, &output, inner, config->mlp_bias);
     return matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
+}
+
+static int mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
+{
+    if (graph->config->layer[layer].experts) return experts_mlp(graph, traits, x, layer);
+    return decoder_gated_mlp(graph, traits, x, layer, "mlp", graph->config->intermediate_size);
 }
 
 /* Cosine and sine table of the step; its inverse frequencies become a constant of the engine. */
@@ -238,6 +251,10 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
                      config->tie_word_embeddings ? WEIGHT_MATRIX : WEIGHT_ROW_MAJOR, "model.embed_tokens.weight");
     graph_shard(graph, embedding, SHARD_VOCABULARY);
     int x = graph_value(graph, ROWS_TOKENS, hidden, "embedded");
+    if (traits->experts && graph->target != TARGET_CPU)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "model_type '%s': the cuda target has no kernels for experts yet; use --target cpu",
+                           config->model_type);
     struct graph_node *embed = graph_append(graph, OP_EMBED, GRAPH_NO_LAYER);
     embed->operands[EMBED_TABLE] = embedding;
     embed->operands[EMBED_OUT] = x;
@@ -250,11 +267,11 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
         int in = layer_norm(graph, x, layer, norms->attention_in, "attention_in");
         int out = self_attention(graph, traits, in, table, layer);
         out = layer_norm(graph, out, layer, norms->attention_out, "attention_out");
-        x = add(graph, x, out, hidden, layer, "after_attention");
+        x = decoder_add(graph, x, out, hidden, layer, "after_attention");
         in = layer_norm(graph, x, layer, norms->mlp_in, "mlp_in");
-        out = gated_mlp(graph, traits, in, layer);
+        out = mlp(graph, traits, in, layer);
         out = layer_norm(graph, out, layer, norms->mlp_out, "mlp_out");
-        x = add(graph, x, out, hidden, layer, "after_mlp");
+        x = decoder_add(graph, x, out, hidden, layer, "after_mlp");
     }
 
     int weight = graph_vector(graph, GRAPH_NO_LAYER, hidden, "model.norm.weight");
