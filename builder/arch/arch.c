@@ -7,8 +7,9 @@
 #include "builder/arch/family.h"
 
 /* Every family, in the order of messages. */
-#define FAMILIES(row) row(llama) row(mistral) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3) \
-    row(mixtral) row(qwen2_moe) row(qwen3_moe) row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe)
+#define FAMILIES(row)                                                                                           \
+    row(llama) row(mistral) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3) row(mixtral) row(qwen2_moe) \
+        row(qwen3_moe) row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe)
 
 #define DECLARE(name) extern const struct architecture arch_##name;
 FAMILIES(DECLARE)

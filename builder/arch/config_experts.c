@@ -39,8 +39,8 @@ bool config_experts(struct model_config *config, struct json_reader *reader, con
     if (size_key) experts->intermediate_size = defaults->intermediate_size;
     if (!read_count(reader, count_keys, &experts->count, status) ||
         !json_reader_u64(reader, top_k_key, defaults->top_k == 0, 1, MODEL_MAX_TOP_K, &experts->top_k, status) ||
-        (size_key && !json_reader_u64(reader, size_key, false, 1, MODEL_MAX_INTERMEDIATE, &experts->intermediate_size,
-                                      status)) ||
+        (size_key &&
+         !json_reader_u64(reader, size_key, false, 1, MODEL_MAX_INTERMEDIATE, &experts->intermediate_size, status)) ||
         !field_rules_check(reader, unused, sizeof unused / sizeof *unused, status))
         return false;
     if (experts->top_k > experts->count)

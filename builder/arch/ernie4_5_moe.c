@@ -48,9 +48,10 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     config->experts.renormalise = ROUTER_SUM_OR_EPS;
     config->experts.eps = 1e-12;
     if (config->experts.shared_size > MODEL_MAX_INTERMEDIATE)
-        return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: moe_num_shared_experts times moe_intermediate_size: expected at most %d, found %" PRIu64,
-                           reader->path, MODEL_MAX_INTERMEDIATE, config->experts.shared_size);
+        return status_fail(
+            status, STATUS_BAD_INPUT,
+            "%s: moe_num_shared_experts times moe_intermediate_size: expected at most %d, found %" PRIu64, reader->path,
+            MODEL_MAX_INTERMEDIATE, config->experts.shared_size);
     if (!json_reader_double(reader, "moe_norm_min", false, &config->experts.eps, status)) return false;
     return (config->experts.eps > 0 && config->experts.eps < 1) ||
            json_reader_fail(reader, "moe_norm_min", "a number above 0 and below 1",

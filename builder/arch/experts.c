@@ -11,7 +11,7 @@ struct stack {
     const char *module; /* of the experts; followed by a number where `numbered` */
     bool numbered;
     const char *names[2]; /* of an expert's matrices; the second NULL: there is one */
-    bool fused;           /* one tensor [experts, parts * rows, columns] called names[0], which has the rows of all parts */
+    bool fused; /* one tensor [experts, parts * rows, columns] called names[0], which has the rows of all parts */
     uint64_t experts, parts, rows, columns;
     enum shard shard;
 };
@@ -84,7 +84,7 @@ static int router_logits(struct graph *graph, int x, uint32_t layer, const char 
 {
     const int weight = graph_matrix(graph, layer, count, graph->config->hidden_size, WEIGHT_MATRIX,
                                     "model.layers.%u.%s.weight", layer, module);
-    if (weight >= 0) graph->weights[weight].as_it_is = true;
+    if (weight >= 0) graph->weights[weight].exact = true;
     const int logits = graph_value(graph, ROWS_TOKENS, count, "%s_logits%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
     node->operands[MATMUL_X] = x;
@@ -112,7 +112,7 @@ static int router(struct graph *graph, const struct expert_names *names, int x, 
         const struct weight_source vector = {.shape = {experts->count}}, matrix = {.shape = {1, experts->count}};
         bias = graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, names->bias_dimensions == 1 ? &vector : &matrix,
                                  "model.layers.%u.%s", layer, names->selection_bias);
-        if (bias >= 0) graph->weights[bias].as_it_is = true;
+        if (bias >= 0) graph->weights[bias].exact = true;
     }
     const int logits = router_logits(graph, x, layer, names->router, experts->count, "router");
     struct graph_node *node = route(graph, logits, layer, experts->top_k, "expert", &routes);
@@ -134,8 +134,8 @@ static int expert_products(struct graph *graph, int x, int routes, const struct 
     char activated_label[GRAPH_NAME_BYTES];
     snprintf(activated_label, sizeof activated_label, "%s_activated", label);
     const int up_weight = stacked(graph, up, up_name);
-    const int activated = routed(graph, x, up->layer, up_weight, routes, up->experts, graph->config->activation, 1.0,
-                                 activated_label);
+    const int activated =
+        routed(graph, x, up->layer, up_weight, routes, up->experts, graph->config->activation, 1.0, activated_label);
     const int down_weight = stacked(graph, down, down_name);
     return routed(graph, activated, up->layer, down_weight, routes, up->experts, ACTIVATION_NONE,
                   graph->config->residual_scale, label);
@@ -150,10 +150,22 @@ static int shared_expert(struct graph *graph, const struct decoder_traits *trait
     int routes;
     const int logits = router_logits(graph, x, layer, names->shared_gate, 1, "shared");
     route(graph, logits, layer, 1, "shared", &routes)->params[ROUTER_SCORE] = ROUTER_SIGMOID;
-    const struct stack up = {.layer = layer, .module = names->shared, .names = {"gate_proj", "up_proj"}, .experts = 1,
-                             .parts = 2, .rows = inner, .columns = hidden, .shard = SHARD_ROWS};
-    const struct stack down = {.layer = layer, .module = names->shared, .names = {"down_proj"}, .experts = 1,
-                               .parts = 1, .rows = hidden, .columns = inner, .shard = SHARD_COLUMNS};
+    const struct stack up = {.layer = layer,
+                             .module = names->shared,
+                             .names = {"gate_proj", "up_proj"},
+                             .experts = 1,
+                             .parts = 2,
+                             .rows = inner,
+                             .columns = hidden,
+                             .shard = SHARD_ROWS};
+    const struct stack down = {.layer = layer,
+                               .module = names->shared,
+                               .names = {"down_proj"},
+                               .experts = 1,
+                               .parts = 1,
+                               .rows = hidden,
+                               .columns = inner,
+                               .shard = SHARD_COLUMNS};
     return expert_products(graph, x, routes, &up, &down, "shared", "mlp.shared.gate_up_proj", "mlp.shared.down_proj");
 }
 
@@ -163,15 +175,29 @@ int experts_mlp(struct graph *graph, const struct decoder_traits *traits, int x,
     const struct model_experts *experts = &graph->config->experts;
     const uint64_t hidden = graph->config->hidden_size, inner = experts->intermediate_size;
     const bool fused = names->experts == NULL;
-    const struct stack up = {.layer = layer, .module = names->experts, .numbered = true, .names = {names->gate, names->up},
-                             .fused = fused, .experts = experts->count, .parts = 2, .rows = inner, .columns = hidden,
+    const struct stack up = {.layer = layer,
+                             .module = names->experts,
+                             .numbered = true,
+                             .names = {names->gate, names->up},
+                             .fused = fused,
+                             .experts = experts->count,
+                             .parts = 2,
+                             .rows = inner,
+                             .columns = hidden,
                              .shard = SHARD_ROWS};
-    const struct stack down = {.layer = layer, .module = names->experts, .numbered = true, .names = {names->down},
-                               .fused = fused, .experts = experts->count, .parts = 1, .rows = hidden, .columns = inner,
+    const struct stack down = {.layer = layer,
+                               .module = names->experts,
+                               .numbered = true,
+                               .names = {names->down},
+                               .fused = fused,
+                               .experts = experts->count,
+                               .parts = 1,
+                               .rows = hidden,
+                               .columns = inner,
                                .shard = SHARD_COLUMNS};
     const int routes = router(graph, names, x, layer);
-    const int out = expert_products(graph, x, routes, &up, &down, "experts", "mlp.experts.gate_up_proj",
-                                    "mlp.experts.down_proj");
+    const int out =
+        expert_products(graph, x, routes, &up, &down, "experts", "mlp.experts.gate_up_proj", "mlp.experts.down_proj");
     if (!experts->shared_size) return out;
     return decoder_add(graph, out, shared_expert(graph, traits, x, layer), hidden, layer, "experts_and_shared");
 }

@@ -24,10 +24,10 @@ enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDTH };
 
 /* Modules of an MLP of experts, after the layer's. */
 struct expert_names {
-    const char *router;          /* its matrix */
-    const char *selection_bias;  /* a tensor; NULL: none */
-    uint64_t bias_dimensions;    /* of that tensor, the last of which is the experts */
-    const char *experts;         /* NULL: all experts are in one tensor of three dimensions */
+    const char *router;           /* its matrix */
+    const char *selection_bias;   /* a tensor; NULL: none */
+    uint64_t bias_dimensions;     /* of that tensor, the last of which is the experts */
+    const char *experts;          /* NULL: all experts are in one tensor of three dimensions */
     const char *gate, *up, *down; /* of an expert; without `experts`: `up` is NULL, and `gate` has the rows of both */
     const char *shared;           /* an MLP that every row goes through; NULL: none */
     const char *shared_gate;      /* its rows' factor, the sigmoid of a product; NULL: 1 */

@@ -42,14 +42,12 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     if (!config_sizes(config, reader, &defaults, status) ||
         !json_reader_bool(reader, "attention_bias", false, &config->qkv_bias, status) ||
         !json_reader_bool(reader, "use_qk_norm", false, &qk_norm, status) ||
-        !config_experts(config, reader, count_keys, "num_experts_per_tok", "moe_intermediate_size", &experts,
-                        status) ||
+        !config_experts(config, reader, count_keys, "num_experts_per_tok", "moe_intermediate_size", &experts, status) ||
         !read_groups(config, reader, status) || !config_renormalise(config, reader, true, status) ||
         !config_factor(reader, "routed_scaling_factor", &config->experts.scale, status) ||
         !json_reader_u64(reader, "n_shared_experts", false, 0, MOST_SHARED, &shared, status) ||
         !json_reader_u64(reader, "first_k_dense_replace", false, 0, MODEL_MAX_LAYERS, &dense, status) ||
-        !json_reader_u64(reader, "num_nextn_predict_layers", false, 0, MOST_PREDICTED, &config->ignored_layers,
-                         status))
+        !json_reader_u64(reader, "num_nextn_predict_layers", false, 0, MOST_PREDICTED, &config->ignored_layers, status))
         return false;
     config->no_qk_norm = !qk_norm;
     config->experts.score = ROUTER_SIGMOID;

@@ -270,8 +270,9 @@ static bool patterns_match(const struct graph *graph, const struct weight_types 
 /* What `types` asks for; ENCODING_NONE: nothing. */
 static enum encoding_id asked_encoding(const struct graph_weight *weight, const struct weight_types *types)
 {
-    enum encoding_id asked = weight->as_it_is ? ENCODING_NONE : types->matrices;
+    enum encoding_id asked = types->matrices;
     if (!weight->columns) return ENCODING_NONE;
+    if (weight->exact && !encoding_is_plain(asked)) asked = ENCODING_NONE;
     if (weight->layer == GRAPH_NO_LAYER && (types->head_as_it_is || types->head != ENCODING_NONE)) asked = types->head;
     for (int k = 0; k < types->kept_count; k++)
         if (is_kept(weight, &types->kept[k])) {

@@ -75,9 +75,10 @@ struct model_config {
     double embedding_scale, attention_scale, residual_scale, logits_scale;
     struct model_layer layer[MODEL_MAX_LAYERS]; /* [layers] */
     struct model_experts experts;
-    bool no_qk_norm;  /* q and k are not normalised, though the family's class may do so */
-    uint64_t ignored_layers; /* layers after the last one that the checkpoint has for other uses than predicting the next token */
-    enum dtype dtype;                           /* torch_dtype / dtype, DTYPE_NONE if absent */
+    bool no_qk_norm; /* q and k are not normalised, though the family's class may do so */
+    uint64_t
+        ignored_layers; /* layers after the last one that the checkpoint has for other uses than predicting the next token */
+    enum dtype dtype; /* torch_dtype / dtype, DTYPE_NONE if absent */
     struct rope_config rope;
     bool
         rotary_pairs; /* rows of q and k in the checkpoint: x0, y0, x1, y1, .. of the pairs that turn, not all x, then all y */

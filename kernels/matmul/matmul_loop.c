@@ -273,7 +273,7 @@ static void prepare_choices(const struct matmul_problem *one, const struct matmu
         prepare_rows(one, kernels, gathered, count, rows, 0, count, group + activation_units(kernels, first) * rows);
     }
 }
-_Static_assert(MATMUL_MAX_TILE_ROWS * PREPARE_DEPTH <= SUMS_FLOATS, "a part of a group's rows fits where sums do");
+_Static_assert(MATMUL_MAX_TILE_ROWS *PREPARE_DEPTH <= SUMS_FLOATS, "a part of a group's rows fits where sums do");
 
 /* Outputs that products are added to, for a task's panels; of experts with a gate, those of choices that name no expert. */
 static void begin_outputs(const struct matmul_problem *all, const struct expert_lists *lists, int64_t first_panel,

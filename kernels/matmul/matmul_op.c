@@ -114,7 +114,8 @@ static const char *illegal(const int64_t *params)
     if (params[MATMUL_HAS_X_SCALES] && encoding_find(params[MATMUL_DTYPE])->code != CODE_E4M3)
         return "an x of F8_E4M3 and weights that are not e4m3";
     if (params[MATMUL_HAS_X_SCALES] && params[MATMUL_HAS_NORM]) return "x_scales with a norm";
-    if ((params[MATMUL_EXPERTS] == 0) != (params[MATMUL_ROUTE_WIDTH] == 0)) return "experts without routes, or the reverse";
+    if ((params[MATMUL_EXPERTS] == 0) != (params[MATMUL_ROUTE_WIDTH] == 0))
+        return "experts without routes, or the reverse";
     if (params[MATMUL_EXPERTS] > 0) {
         const char *why = experts_illegal(params);
         if (why) return why;
@@ -150,9 +151,9 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     const uint64_t k = (uint64_t)params[MATMUL_K], experts = (uint64_t)params[MATMUL_EXPERTS];
     const uint64_t read = experts ? slots < experts ? slots : experts : 1; /* matrices, if no two rows choose alike */
     const uint64_t n = read * (uint64_t)matmul_expert_n(params);
-    *bytes = panel_count(n) * panel_bytes(k, params[MATMUL_DTYPE]) +
-             rows * (x_columns(params) + matmul_out_columns(params) + (uint64_t)params[MATMUL_ROUTE_WIDTH]) *
-                 sizeof(float);
+    *bytes =
+        panel_count(n) * panel_bytes(k, params[MATMUL_DTYPE]) +
+        rows * (x_columns(params) + matmul_out_columns(params) + (uint64_t)params[MATMUL_ROUTE_WIDTH]) * sizeof(float);
     if (params[MATMUL_HAS_BIAS]) *bytes += n * dtype_bytes((enum dtype)params[MATMUL_BIAS_DTYPE]);
     if (params[MATMUL_HAS_RESIDUAL]) *bytes += rows * matmul_out_columns(params) * sizeof(float);
     *flops = 2 * slots * (uint64_t)matmul_expert_n(params) * k;

@@ -52,9 +52,10 @@ static void routed_row(const struct op_call *call, int64_t row, int64_t first, i
             } else if (n / PANEL_ROWS % 2 == 0) {
                 const int64_t column = n / (2 * PANEL_ROWS) * PANEL_ROWS + n % PANEL_ROWS;
                 out[(row * top_k + choice) * inner + column] =
-                    expert < 0 ? 0
-                               : (float)(activate_exactly((enum activation)params[MATMUL_EPILOGUE], dot(call, row, at)) *
-                                         dot(call, row, at + PANEL_ROWS));
+                    expert < 0
+                        ? 0
+                        : (float)(activate_exactly((enum activation)params[MATMUL_EPILOGUE], dot(call, row, at)) *
+                                  dot(call, row, at + PANEL_ROWS));
             }
         }
         if (!matmul_is_gated(params)) out[row * n_count + n] = (float)sum;

@@ -113,7 +113,7 @@ static void route_row(const struct op_call *call, int64_t row)
         sum += scores[expert];
     }
     if (params[ROUTER_SCORE] == ROUTER_SOFTMAX_CHOSEN) softmax(weights, top_k, weights);
-    const float divisor = params[ROUTER_RENORMALISE] == ROUTER_SUM_PLUS_EPS ? sum + eps
+    const float divisor = params[ROUTER_RENORMALISE] == ROUTER_SUM_PLUS_EPS  ? sum + eps
                           : params[ROUTER_RENORMALISE] == ROUTER_AS_THEY_ARE ? 1
                           : sum < eps                                        ? eps
                                                                              : sum;
