@@ -193,7 +193,11 @@ TEST(shared_models)
         {"hf-tiny/granite", 1, 21},
         {"hf-tiny/olmo2", 1, 25},
         {"hf-tiny/gemma2", 0, 0},
-        {"hf-tiny/qwen3_moe", 0, 0},
+        {"hf-tiny/gpt_oss", 0, 0},
+        {"hf-tiny/mixtral", 1, 41},
+        {"hf-tiny/qwen3_moe", 1, 69},
+        {"hf-tiny/glm4_moe", 1, 88},
+        {"hf-tiny/granitemoe", 1, 21},
     };
     if (!test_shared()) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -6,6 +6,7 @@
 #include "formats/base/file.h"
 #include "formats/base/test_support.h"
 #include "kernels/op/activation.h"
+#include "kernels/router/router.h"
 
 /* The required fields of every config. */
 #define SIZES                                                                                                \
@@ -83,7 +84,7 @@ TEST(test_complete)
 
 TEST(test_model_types)
 {
-    static const char *const unsupported[] = {"gemma2", "gpt2", "mixtral", "qwen3_moe", "Llama", ""};
+    static const char *const unsupported[] = {"gemma2", "gpt2", "deepseek_v3", "gpt_oss", "Llama", ""};
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         char words[128];
         snprintf(words, sizeof words, "model_type '%s' is not supported; supported: llama, mistral, ", unsupported[i]);
@@ -110,18 +111,22 @@ TEST(test_defaults)
         int eos_count;
         double eps;
     } expected[] = {
-        {"llama", 32, 2, 2048, 0, 1, 1, 1e-6},   {"mistral", 8, 2, 131072, 4096, 1, 1, 1e-6},
-        {"qwen2", 32, 2, 32768, 0, -1, 0, 1e-6}, {"qwen3", 32, 128, 32768, 0, -1, 0, 1e-6},
-        {"granite", 32, 2, 2048, 0, 1, 1, 1e-6}, {"olmo2", 32, 2, 2048, 0, -1, 0, 1e-5},
-        {"phi3", 32, 2, 4096, 0, 1, 0, 1e-5},
+        {"llama", 32, 2, 2048, 0, 1, 1, 1e-6},         {"mistral", 8, 2, 131072, 4096, 1, 1, 1e-6},
+        {"qwen2", 32, 2, 32768, 0, -1, 0, 1e-6},       {"qwen3", 32, 128, 32768, 0, -1, 0, 1e-6},
+        {"granite", 32, 2, 2048, 0, 1, 1, 1e-6},       {"olmo2", 32, 2, 2048, 0, -1, 0, 1e-5},
+        {"phi3", 32, 2, 4096, 0, 1, 0, 1e-5},          {"mixtral", 8, 2, 131072, 0, 1, 1, 1e-5},
+        {"qwen2_moe", 16, 2, 32768, 0, -1, 0, 1e-6},   {"qwen3_moe", 4, 2, 32768, 0, -1, 0, 1e-6},
+        {"olmoe", 32, 2, 4096, 0, -1, 0, 1e-5},        {"granitemoe", 32, 2, 2048, 0, 1, 1, 1e-6},
+        {"ernie4_5_moe", 4, 2, 131072, 0, 1, 1, 1e-5}, {"glm4_moe", 8, 2, 131072, 0, -1, 0, 1e-5},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         char text[256];
         assert_string_equal(arch_model_type(i), expected[i].model_type); /* each family of the list */
         snprintf(text, sizeof text,
                  "{\"model_type\": \"%s\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3,"
-                 " \"num_attention_heads\": 32, \"vocab_size\": 512}",
-                 expected[i].model_type);
+                 " \"num_attention_heads\": 32, \"vocab_size\": 512%s}",
+                 expected[i].model_type,
+                 strcmp(expected[i].model_type, "glm4_moe") == 0 ? ", \"partial_rotary_factor\": 1" : "");
         struct status status = {0};
         struct model_config config;
         test_expect_success(parse(&config, text, &status), &status);
@@ -131,12 +136,17 @@ TEST(test_defaults)
         for (int layer = 0; layer < 3; layer++) assert_int_equal(config.layer[layer].window, expected[i].window);
         assert_int_equal(config.bos_token, expected[i].bos);
         assert_int_equal(config.eos_count, expected[i].eos_count);
-        assert_int_equal(config.pad_token, strcmp(expected[i].model_type, "olmo2") == 0 ? 1 : -1);
+        const bool is_olmo = strncmp(expected[i].model_type, "olmo", 4) == 0;
+        const bool is_ernie = strcmp(expected[i].model_type, "ernie4_5_moe") == 0;
+        assert_int_equal(config.pad_token, is_olmo ? 1 : is_ernie ? 0 : -1);
         assert_true(config.rms_norm_eps == expected[i].eps);
-        assert_false(config.tie_word_embeddings || config.output_bias || config.mlp_bias);
-        assert_int_equal(config.qkv_bias, strcmp(expected[i].model_type, "qwen2") == 0);
+        assert_int_equal(config.tie_word_embeddings, is_ernie);
+        assert_false(config.output_bias || config.mlp_bias);
+        assert_int_equal(config.qkv_bias, strncmp(expected[i].model_type, "qwen2", 5) == 0);
         assert_string_equal(config.architecture, "");
-        assert_true(config.rope.theta == 10000.0);
+        assert_true(config.rope.theta == (is_ernie                                         ? 500000.0
+                                          : strcmp(expected[i].model_type, "mixtral") == 0 ? 1000000.0
+                                                                                           : 10000.0));
     }
     assert_null(arch_model_type(sizeof expected / sizeof *expected));
     struct model_config config = accepted("llama", "\"eos_token_id\": null, \"bos_token_id\": null");
@@ -311,6 +321,70 @@ TEST(test_windows)
     expect_refused("qwen2", QWEN "\"layer_types\": [1,2,3,4]", "'layer_types'|only|found 1");
 }
 
+/* The layers that have experts: "-x-x". */
+static void expect_experts(const char *model_type, const char *fields, const char *layers)
+{
+    const struct model_config config = accepted(model_type, fields);
+    for (uint64_t i = 0; i < config.layers; i++) assert_int_equal(config.layer[i].experts, layers[i] == 'x');
+}
+
+TEST(test_experts)
+{
+    struct model_config config = accepted("mixtral", "\"num_local_experts\": 6, \"num_experts_per_tok\": 3");
+    assert_int_equal(config.experts.count, 6);
+    assert_int_equal(config.experts.top_k, 3);
+    assert_int_equal(config.experts.intermediate_size, config.intermediate_size);
+    assert_int_equal(config.experts.renormalise, ROUTER_SUM_PLUS_EPS);
+    config = accepted("qwen3_moe", "\"num_experts\": 16, \"norm_topk_prob\": false, \"moe_intermediate_size\": 24");
+    assert_int_equal(config.experts.count, 16);
+    assert_int_equal(config.experts.top_k, 8);
+    assert_int_equal(config.experts.intermediate_size, 24);
+    assert_int_equal(config.experts.renormalise, ROUTER_AS_THEY_ARE);
+    config =
+        accepted("glm4_moe", "\"n_routed_experts\": 16, \"n_group\": 4, \"topk_group\": 2, \"n_shared_experts\": 2,"
+                             " \"routed_scaling_factor\": 2.5, \"moe_intermediate_size\": 8,"
+                             " \"partial_rotary_factor\": 0.5, \"num_nextn_predict_layers\": 1");
+    assert_int_equal(config.experts.score, ROUTER_SIGMOID);
+    assert_int_equal(config.experts.groups, 4);
+    assert_int_equal(config.experts.top_groups, 2);
+    assert_int_equal(config.experts.shared_size, 16);
+    assert_int_equal(config.ignored_layers, 1);
+    assert_true(config.experts.scale == 2.5 && config.no_qk_norm);
+
+    expect_experts("mixtral", "\"router_jitter_noise\": 0.1", "xxxx");
+    expect_experts("qwen3_moe", "\"decoder_sparse_step\": 2", "-x-x");
+    expect_experts("qwen2_moe", "\"num_key_value_heads\": 8, \"mlp_only_layers\": [0, 2]", "-x-x");
+    expect_experts("glm4_moe", "\"first_k_dense_replace\": 3, \"partial_rotary_factor\": 0.5", "---x");
+    expect_experts("ernie4_5_moe", "\"moe_layer_start_index\": 0, \"moe_layer_end_index\": -1", "xxxx");
+    expect_experts("ernie4_5_moe", "\"moe_layer_interval\": 2, \"moe_layer_end_index\": 2", "-x--");
+    static const struct {
+        const char *model_type, *fields, *words;
+    } cases[] = {
+        {"mixtral", "\"num_local_experts\": 0", "'num_local_experts'|from 1|found 0"},
+        {"mixtral", "\"num_local_experts\": 100000", "'num_local_experts'|found 100000"},
+        {"mixtral", "\"num_local_experts\": 2, \"num_experts_per_tok\": 3", "'num_experts_per_tok'|(2)|found 3"},
+        {"mixtral", "\"num_local_experts\": 2, \"num_experts\": 3", "'num_experts'|num_local_experts|found 3"},
+        {"mixtral", "\"norm_topk_prob\": true", "'norm_topk_prob'|not understood"},
+        {"llama", "\"num_experts\": 4", "'num_experts'|not understood"},
+        {"qwen3_moe", "\"mlp_only_layers\": [4]", "'mlp_only_layers'|num_hidden_layers|found 4"},
+        {"qwen3_moe", "\"mlp_only_layers\": 1", "'mlp_only_layers'|array"},
+        {"qwen3_moe", "\"mlp_only_layers\": [-1]", "'mlp_only_layers'|found -1"},
+        {"qwen3_moe", "\"decoder_sparse_step\": 0", "'decoder_sparse_step'|from 1"},
+        {"qwen2_moe", "\"num_key_value_heads\": 8, \"shared_expert_intermediate_size\": 0",
+         "'shared_expert_intermediate_size'|from 1"},
+        {"olmoe", "\"clip_qkv\": 8.0", "'clip_qkv'|found 8"},
+        {"ernie4_5_moe", "\"use_bias\": true", "'use_bias'|false"},
+        {"ernie4_5_moe", "\"moe_norm_min\": 0", "'moe_norm_min'|above 0"},
+        {"ernie4_5_moe", "\"moe_num_shared_experts\": 64, \"moe_intermediate_size\": 1000000",
+         "moe_num_shared_experts times"},
+        {"glm4_moe", "\"first_k_dense_replace\": 1", "'partial_rotary_factor'|a number"},
+        {"glm4_moe", "\"partial_rotary_factor\": 0.5, \"n_group\": 3", "'n_group'|128|found 3"},
+        {"glm4_moe", "\"partial_rotary_factor\": 0.5, \"n_group\": 64, \"topk_group\": 2", "'n_group'|found 64"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_refused(cases[i].model_type, cases[i].fields, cases[i].words);
+}
+
 TEST(test_other_keys)
 {
     struct model_config config = accepted("llama", "\"auto_map\": null, \"layer_types\": null");
@@ -359,14 +433,14 @@ TEST(test_real_configs)
         {"configs/Phi-3-mini-128k-instruct", "phi3"},
         {"models/hf-tiny/phi3-longrope", "phi3"},
         {"configs/DeepSeek-V3", NULL},
-        {"configs/Mixtral-8x7B-v0.1", NULL},
-        {"configs/Qwen3-30B-A3B", NULL},
+        {"configs/Mixtral-8x7B-v0.1", "mixtral"},
+        {"configs/Qwen3-30B-A3B", "qwen3_moe"},
         {"configs/gpt-oss-20b", NULL},
         {"models/hf-tiny/gemma2", NULL},
         {"models/hf-tiny/gemma3", NULL},
         {"models/hf-tiny/gpt2", NULL},
-        {"models/hf-tiny/mixtral", NULL},
-        {"models/hf-tiny/qwen3_moe", NULL},
+        {"models/hf-tiny/mixtral", "mixtral"},
+        {"models/hf-tiny/qwen3_moe", "qwen3_moe"},
     };
     if (!test_shared()) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -126,7 +126,7 @@ static int layer_norm(struct graph *graph, int x, uint32_t layer, const char *mo
     return rms_norm(graph, x, layer, weight, label);
 }
 
-int decoder_add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer, const char *label)
+static int add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer, const char *label)
 {
     int y = graph_value(graph, ROWS_TOKENS, width, "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_ADD, layer);
@@ -188,8 +188,8 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     return matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
 }
 
-int decoder_gated_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
-                      const char *module, uint64_t inner)
+static int gated_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
+                     const char *module, uint64_t inner)
 {
     const struct model_config *config = graph->config;
     uint64_t hidden = config->hidden_size;
@@ -210,8 +210,15 @@ int decoder_gated_mlp(struct graph *graph, const struct decoder_traits *traits, 
 
 static int mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
 {
-    if (graph->config->layer[layer].experts) return experts_mlp(graph, traits, x, layer);
-    return decoder_gated_mlp(graph, traits, x, layer, "mlp", graph->config->intermediate_size);
+    const struct model_config *config = graph->config;
+    const struct expert_names *names = traits->experts;
+    const uint64_t shared_size = config->experts.shared_size;
+    if (!config->layer[layer].experts) return gated_mlp(graph, traits, x, layer, "mlp", config->intermediate_size);
+    const int out = experts_mlp(graph, names, x, layer);
+    if (!shared_size) return out;
+    const int shared = names->shared_gate ? experts_shared(graph, names, x, layer)
+                                          : gated_mlp(graph, traits, x, layer, names->shared, shared_size);
+    return add(graph, out, shared, config->hidden_size, layer, "experts_and_shared");
 }
 
 /* Cosine and sine table of the step; its inverse frequencies become a constant of the engine. */
@@ -267,11 +274,11 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
         int in = layer_norm(graph, x, layer, norms->attention_in, "attention_in");
         int out = self_attention(graph, traits, in, table, layer);
         out = layer_norm(graph, out, layer, norms->attention_out, "attention_out");
-        x = decoder_add(graph, x, out, hidden, layer, "after_attention");
+        x = add(graph, x, out, hidden, layer, "after_attention");
         in = layer_norm(graph, x, layer, norms->mlp_in, "mlp_in");
         out = mlp(graph, traits, in, layer);
         out = layer_norm(graph, out, layer, norms->mlp_out, "mlp_out");
-        x = decoder_add(graph, x, out, hidden, layer, "after_mlp");
+        x = add(graph, x, out, hidden, layer, "after_mlp");
     }
 
     int weight = graph_vector(graph, GRAPH_NO_LAYER, hidden, "model.norm.weight");

@@ -44,6 +44,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
         !read_layers(config, reader, status))
         return false;
     config->rotary_pairs = true;
+    config->rope.theta = 5e5;
     config->experts.shared_size = shared * config->experts.intermediate_size;
     config->experts.renormalise = ROUTER_SUM_OR_EPS;
     config->experts.eps = 1e-12;

@@ -141,37 +141,8 @@ static int expert_products(struct graph *graph, int x, int routes, const struct 
                   graph->config->residual_scale, label);
 }
 
-/* The shared expert; a factor for each row makes it an expert that is always chosen. */
-static int shared_expert(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
+int experts_mlp(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
 {
-    const struct expert_names *names = traits->experts;
-    const uint64_t hidden = graph->config->hidden_size, inner = graph->config->experts.shared_size;
-    if (!names->shared_gate) return decoder_gated_mlp(graph, traits, x, layer, names->shared, inner);
-    int routes;
-    const int logits = router_logits(graph, x, layer, names->shared_gate, 1, "shared");
-    route(graph, logits, layer, 1, "shared", &routes)->params[ROUTER_SCORE] = ROUTER_SIGMOID;
-    const struct stack up = {.layer = layer,
-                             .module = names->shared,
-                             .names = {"gate_proj", "up_proj"},
-                             .experts = 1,
-                             .parts = 2,
-                             .rows = inner,
-                             .columns = hidden,
-                             .shard = SHARD_ROWS};
-    const struct stack down = {.layer = layer,
-                               .module = names->shared,
-                               .names = {"down_proj"},
-                               .experts = 1,
-                               .parts = 1,
-                               .rows = hidden,
-                               .columns = inner,
-                               .shard = SHARD_COLUMNS};
-    return expert_products(graph, x, routes, &up, &down, "shared", "mlp.shared.gate_up_proj", "mlp.shared.down_proj");
-}
-
-int experts_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
-{
-    const struct expert_names *names = traits->experts;
     const struct model_experts *experts = &graph->config->experts;
     const uint64_t hidden = graph->config->hidden_size, inner = experts->intermediate_size;
     const bool fused = names->experts == NULL;
@@ -196,8 +167,31 @@ int experts_mlp(struct graph *graph, const struct decoder_traits *traits, int x,
                                .columns = inner,
                                .shard = SHARD_COLUMNS};
     const int routes = router(graph, names, x, layer);
-    const int out =
-        expert_products(graph, x, routes, &up, &down, "experts", "mlp.experts.gate_up_proj", "mlp.experts.down_proj");
-    if (!experts->shared_size) return out;
-    return decoder_add(graph, out, shared_expert(graph, traits, x, layer), hidden, layer, "experts_and_shared");
+    return expert_products(graph, x, routes, &up, &down, "experts", "mlp.experts.gate_up_proj",
+                           "mlp.experts.down_proj");
+}
+
+int experts_shared(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
+{
+    const uint64_t hidden = graph->config->hidden_size, inner = graph->config->experts.shared_size;
+    int routes;
+    const int logits = router_logits(graph, x, layer, names->shared_gate, 1, "shared");
+    route(graph, logits, layer, 1, "shared", &routes)->params[ROUTER_SCORE] = ROUTER_SIGMOID;
+    const struct stack up = {.layer = layer,
+                             .module = names->shared,
+                             .names = {"gate_proj", "up_proj"},
+                             .experts = 1,
+                             .parts = 2,
+                             .rows = inner,
+                             .columns = hidden,
+                             .shard = SHARD_ROWS};
+    const struct stack down = {.layer = layer,
+                               .module = names->shared,
+                               .names = {"down_proj"},
+                               .experts = 1,
+                               .parts = 1,
+                               .rows = hidden,
+                               .columns = inner,
+                               .shard = SHARD_COLUMNS};
+    return expert_products(graph, x, routes, &up, &down, "shared", "mlp.shared.gate_up_proj", "mlp.shared.down_proj");
 }

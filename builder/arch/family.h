@@ -55,14 +55,12 @@ struct architecture {
     struct decoder_traits decoder;
 };
 
-/* Parts of a layer; each returns a value. A gated MLP of `module`. */
-int decoder_gated_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
-                      const char *module, uint64_t inner);
-int decoder_add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer, const char *label);
-
 /* ---- experts.c ---- */
 
-int experts_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer);
+/* The weighted sum of the chosen experts of a layer; and its shared expert with a gate, whose factor for each row makes it an expert
+ * that is always chosen. Both return a value. */
+int experts_mlp(struct graph *graph, const struct expert_names *names, int x, uint32_t layer);
+int experts_shared(struct graph *graph, const struct expert_names *names, int x, uint32_t layer);
 
 bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status);
 

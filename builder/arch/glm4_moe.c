@@ -35,11 +35,19 @@ static bool read_groups(struct model_config *config, struct json_reader *reader,
                        reader->path, routed->count, routed->top_groups, routed->top_k, routed->groups);
 }
 
+/* The class's default is none of other families. */
+static bool has_rotary_part(struct json_reader *reader, struct status *status)
+{
+    const json_t *rope = json_object_get(reader->object, "rope_parameters");
+    return json_object_get(reader->object, "partial_rotary_factor") || json_object_get(rope, "partial_rotary_factor") ||
+           json_reader_fail(reader, "partial_rotary_factor", "a number", NULL, status);
+}
+
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     uint64_t shared = 1, dense = 1;
     bool qk_norm = false;
-    if (!config_sizes(config, reader, &defaults, status) ||
+    if (!config_sizes(config, reader, &defaults, status) || !has_rotary_part(reader, status) ||
         !json_reader_bool(reader, "attention_bias", false, &config->qkv_bias, status) ||
         !json_reader_bool(reader, "use_qk_norm", false, &qk_norm, status) ||
         !config_experts(config, reader, count_keys, "num_experts_per_tok", "moe_intermediate_size", &experts, status) ||

@@ -21,6 +21,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
         !config_experts(config, reader, count_keys, "num_experts_per_tok", NULL, &experts, status))
         return false;
     config->experts.renormalise = ROUTER_SUM_PLUS_EPS;
+    config->rope.theta = 1e6;
     return true;
 }
 

@@ -149,6 +149,7 @@ static const struct rank_source *source_of_row(const struct weight_share *share,
     const struct graph_weight *weight = share->weight;
     const uint64_t experts = weight->experts ? weight->experts : 1;
     const uint64_t count = (uint64_t)weight->source_count / experts, expert_rows = weight->rows / experts;
+    if (*row >= weight->rows) return NULL; /* the end of the last panel */
     uint64_t index = 0, at = *row % expert_rows;
     if (weight->interleave) {
         const uint64_t group = at / weight->interleave;

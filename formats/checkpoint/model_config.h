@@ -105,7 +105,7 @@ typedef bool model_config_reader(struct model_config *config, struct json_reader
 bool model_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                         model_config_reader *read_family, struct status *status);
 /* rope_theta, partial_rotary_factor, original_max_position_embeddings, rope_scaling and rope_parameters of config.json.
- * Requires: head_dim and max_position are set. */
+ * Requires: head_dim and max_position are set; rope.theta is the family's default, 0: 10000. */
 bool rope_config_parse(struct model_config *config, struct json_reader *reader, struct status *status);
 /* Applies generation_config.json. Fields that would change the generated tokens in a way that is not implemented
  * (beams, suppressed tokens, ...) are refused; those that only change sampling are refused with do_sample. Fields

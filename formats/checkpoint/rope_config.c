@@ -210,7 +210,9 @@ static bool same_rope(const struct rope_config *a, const struct rope_config *b)
 bool rope_config_parse(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     static const char *const keys[] = {"rope_parameters", "rope_scaling"};
-    struct rope_config plain = {.rotary_dim = config->head_dim, .theta = DEFAULT_THETA, .factor = 1.0};
+    struct rope_config plain = {.rotary_dim = config->head_dim,
+                                .theta = config->rope.theta > 0 ? config->rope.theta : DEFAULT_THETA,
+                                .factor = 1.0};
     const bool theta_given = json_reader_get(reader, "rope_theta") != NULL;
     const bool part_given = json_reader_get(reader, "partial_rotary_factor") != NULL;
     bool object_given = false;

@@ -49,7 +49,7 @@ enum router_param {
 
 extern const struct op_descriptor op_router;
 
-/* Of a row's routes: a choice's weight, and its expert; -1 where that names none. */
+/* The weight of a choice in a row's routes, and its expert; -1 where the id names none. */
 static inline float router_weight(const float *routes, int64_t choice) { return routes[choice]; }
 static inline int64_t router_expert(const float *routes, int64_t top_k, int64_t choice, int64_t experts)
 {
