@@ -55,7 +55,7 @@ enum plan_op {
     OP_ALL_GATHER_PLACE = 15,
     OP_ATTENTION_CUDNN_INPUTS = 16,
     OP_QUANTISE = 17, /* device targets */
-    /* 18 is of another op. */
+    OP_RESERVED = 18, /* no op has it yet */
     OP_ROUTER = 19,
     OP_COUNT
 };

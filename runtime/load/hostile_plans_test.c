@@ -158,7 +158,6 @@ static void add_launch(const struct op_descriptor *op, uint32_t attributes, bool
 /* An engine of one decode plan that has a launch of each op. */
 static void open_fixture(enum engine_target target)
 {
-    enum { UNUSED_ID = 18 };
     memset(&fixture, 0, sizeof fixture);
     struct manifest *manifest = &fixture.file.manifest;
     uint64_t state_bytes;
@@ -187,7 +186,7 @@ static void open_fixture(enum engine_target target)
     fixture.plan.header.step_bytes = fixture.plan.header.arena_bytes = SPACE_BYTES;
     for (unsigned id = 1; id < OP_COUNT; id++) {
         const struct op_descriptor *op = op_find(id);
-        if (id == UNUSED_ID) continue;
+        if (id == OP_RESERVED) continue;
         assert_non_null(op);
         if (target == TARGET_CPU && !op->run[CPU_PORTABLE]) continue;
         add_launch(op, 0, false);
