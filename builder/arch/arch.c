@@ -10,7 +10,8 @@
 #define FAMILIES(row)                                                                                          \
     row(llama) row(mistral) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3) row(smollm3) row(seed_oss) \
         row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(gemma3) row(cohere2) row(stablelm)        \
-            row(starcoder2) row(nemotron) row(gpt2) row(gpt_neox)
+            row(starcoder2) row(nemotron) row(gpt2) row(gpt_neox) row(mixtral) row(qwen2_moe) row(qwen3_moe)   \
+                row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe)
 
 #define DECLARE(name) extern const struct architecture arch_##name;
 FAMILIES(DECLARE)
@@ -74,5 +75,8 @@ bool arch_read_config(struct model_config *config, struct json_reader *reader, s
 bool import_graph(struct graph *graph, struct status *status)
 {
     const struct architecture *family = find_family(graph->config->model_type, "config.json", status);
-    return family && import_decoder(graph, &family->decoder, status) && graph_check(graph, "import", status);
+    if (!family) return false;
+    struct decoder_traits traits = family->decoder;
+    if (graph->config->no_qk_norm) traits.qk_norm = QK_NORM_NONE;
+    return import_decoder(graph, &traits, status) && graph_check(graph, "import", status);
 }

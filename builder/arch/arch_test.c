@@ -6,7 +6,8 @@
 #include "builder/test_model.h"
 #include "builder/weights/weights.h"
 
-static bool bind(const struct test_model *model, struct status *status)
+/* `predicting`: layers after the last that predict further tokens. */
+static bool bind_with(const struct test_model *model, uint64_t predicting, struct status *status)
 {
     char *folder = test_folder();
     struct checkpoint checkpoint;
@@ -14,6 +15,7 @@ static bool bind(const struct test_model *model, struct status *status)
     *status = (struct status){0};
     test_model_write(model, folder);
     test_expect_success(checkpoint_open(&checkpoint, folder, false, arch_read_config, status), status);
+    checkpoint.config.ignored_layers = predicting;
     graph_init(&graph, &checkpoint.config, PLAN_DECODE);
     test_expect_success(import_graph(&graph, status) && run_passes(&graph, NULL, NULL, status), status);
     bool ok = bind_weights(&graph, &checkpoint, &(struct weight_types){0}, status);
@@ -22,6 +24,8 @@ static bool bind(const struct test_model *model, struct status *status)
     test_folder_remove(folder);
     return ok;
 }
+
+static bool bind(const struct test_model *model, struct status *status) { return bind_with(model, 0, status); }
 
 /* The graph asks for exactly the tensors of a checkpoint that transformers would write, by name and shape. */
 TEST(names_and_shapes)
@@ -166,6 +170,21 @@ TEST(redundant_tensors)
     test_expect_success(bind(&model, &status), &status);
 }
 
+TEST(layers_that_predict_further_tokens)
+{
+    struct test_model model;
+    struct status status;
+    test_model_init(&model, TEST_LLAMA, DTYPE_F32); /* of two layers */
+    test_model_add(&model, "model.layers.2.eh_proj.weight", DTYPE_F32, TEST_HIDDEN, 2 * TEST_HIDDEN);
+    test_expect_success(bind_with(&model, 1, &status), &status);
+    test_expect_failure(bind(&model, &status), &status, STATUS_BAD_INPUT, "model.layers.2.eh_proj.weight|not used");
+    test_model_add(&model, "model.layers.3.eh_proj.weight", DTYPE_F32, TEST_HIDDEN, 2 * TEST_HIDDEN);
+    test_expect_failure(bind_with(&model, 1, &status), &status, STATUS_BAD_INPUT, "layers.3.eh_proj.weight|not used");
+    test_expect_success(bind_with(&model, 2, &status), &status);
+    test_model_add(&model, "model.layers.1.eh_proj.weight", DTYPE_F32, TEST_HIDDEN, 2 * TEST_HIDDEN);
+    test_expect_failure(bind_with(&model, 2, &status), &status, STATUS_BAD_INPUT, "layers.1.eh_proj.weight|not used");
+}
+
 TEST(other_models_are_refused)
 {
     struct status status = {0};
@@ -192,7 +211,11 @@ TEST(shared_models)
         {"hf-tiny/qwen3", 1, 25},
         {"hf-tiny/granite", 1, 21},
         {"hf-tiny/olmo2", 1, 25},
-        {"hf-tiny/qwen3_moe", 0, 0},
+        {"hf-tiny/gpt_oss", 0, 0},
+        {"hf-tiny/mixtral", 1, 41},
+        {"hf-tiny/qwen3_moe", 1, 69},
+        {"hf-tiny/glm4_moe", 1, 88},
+        {"hf-tiny/granitemoe", 1, 21},
     };
     if (!test_shared()) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -198,8 +198,10 @@ bool config_window(struct model_config *config, struct json_reader *reader, enum
     uint64_t max_window_layers = DEFAULT_MAX_WINDOW_LAYERS;
     const bool window_given = json_reader_get(reader, "sliding_window") != NULL;
     const bool use_given = json_reader_get(reader, "use_sliding_window") != NULL;
-    if (!json_reader_u64(reader, "sliding_window", false, 1, MODEL_MAX_POSITION, &window, status) ||
-        !json_reader_bool(reader, "use_sliding_window", false, &use_window, status) ||
+    /* Writers have 0 for a window that is switched off. */
+    if (!json_reader_bool(reader, "use_sliding_window", false, &use_window, status) ||
+        !json_reader_u64(reader, "sliding_window", false, use_given && !use_window ? 0 : 1, MODEL_MAX_POSITION, &window,
+                         status) ||
         !json_reader_u64(reader, "max_window_layers", false, 0, UINT32_MAX, &max_window_layers, status) ||
         !read_layer_types(config, reader, &types_given, slides, status))
         return false;

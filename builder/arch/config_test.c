@@ -6,6 +6,7 @@
 #include "formats/base/file.h"
 #include "formats/base/test_support.h"
 #include "kernels/op/activation.h"
+#include "kernels/router/router.h"
 
 /* The required fields of every config. */
 #define SIZES                                                                                                \
@@ -83,7 +84,7 @@ TEST(test_complete)
 
 TEST(test_model_types)
 {
-    static const char *const unsupported[] = {"bert", "mixtral", "qwen3_moe", "Llama", ""};
+    static const char *const unsupported[] = {"bert", "deepseek_v3", "gpt_oss", "Llama", ""};
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         char words[128];
         snprintf(words, sizeof words, "model_type '%s' is not supported; supported: llama, mistral, ", unsupported[i]);
@@ -135,6 +136,13 @@ TEST(test_defaults)
         {"nemotron", 32, 32, 16, 4096, 0, "----", "mmmm", 1e4, 1e-5, 2, -1, 1, false, false},
         {"gpt2", 32, 32, 32, 1024, 0, "----", "nnnn", 1e4, 1e-5, -1, -1, 0, true, true},
         {"gpt_neox", 32, 32, 8, 2048, 0, "----", "mmmm", 1e4, 1e-5, 0, -1, 1, false, true},
+        {"mixtral", 8, 32, 32, 131072, 0, "----", "mmmm", 1e6, 1e-5, 1, -1, 1, false, false},
+        {"qwen2_moe", 16, 32, 32, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, true},
+        {"qwen3_moe", 4, 32, 32, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
+        {"olmoe", 32, 32, 32, 4096, 0, "----", "mmmm", 1e4, 1e-5, -1, 1, 0, false, false},
+        {"granitemoe", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"ernie4_5_moe", 4, 32, 32, 131072, 0, "----", "mmmm", 5e5, 1e-5, 1, 0, 1, true, false},
+        {"glm4_moe", 8, 32, 16, 131072, 0, "----", "mmmm", 1e4, 1e-5, -1, -1, 0, false, false},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         char text[256];
@@ -342,6 +350,69 @@ TEST(test_windows)
     expect_refused("qwen2", QWEN "\"layer_types\": [1,2,3,4]", "'layer_types'|only|found 1");
 }
 
+/* The layers that have experts: "-x-x". */
+static void expect_experts(const char *model_type, const char *fields, const char *layers)
+{
+    const struct model_config config = accepted(model_type, fields);
+    for (uint64_t i = 0; i < config.layers; i++) assert_int_equal(config.layer[i].experts, layers[i] == 'x');
+}
+
+TEST(test_experts)
+{
+    struct model_config config = accepted("mixtral", "\"num_local_experts\": 6, \"num_experts_per_tok\": 3");
+    assert_int_equal(config.experts.count, 6);
+    assert_int_equal(config.experts.top_k, 3);
+    assert_int_equal(config.experts.intermediate_size, config.intermediate_size);
+    assert_int_equal(config.experts.renormalise, ROUTER_SUM_PLUS_EPS);
+    config = accepted("qwen3_moe", "\"num_experts\": 16, \"norm_topk_prob\": false, \"moe_intermediate_size\": 24");
+    assert_int_equal(config.experts.count, 16);
+    assert_int_equal(config.experts.top_k, 8);
+    assert_int_equal(config.experts.intermediate_size, 24);
+    assert_int_equal(config.experts.renormalise, ROUTER_AS_THEY_ARE);
+    config =
+        accepted("glm4_moe", "\"n_routed_experts\": 16, \"n_group\": 4, \"topk_group\": 2, \"n_shared_experts\": 2,"
+                             " \"routed_scaling_factor\": 2.5, \"moe_intermediate_size\": 8,"
+                             " \"partial_rotary_factor\": 0.5, \"num_nextn_predict_layers\": 1");
+    assert_int_equal(config.experts.score, ROUTER_SIGMOID);
+    assert_int_equal(config.experts.groups, 4);
+    assert_int_equal(config.experts.top_groups, 2);
+    assert_int_equal(config.experts.shared_size, 16);
+    assert_int_equal(config.ignored_layers, 1);
+    assert_true(config.experts.scale == 2.5 && config.no_qk_norm);
+
+    expect_experts("mixtral", "\"router_jitter_noise\": 0.1", "xxxx");
+    expect_experts("qwen3_moe", "\"decoder_sparse_step\": 2", "-x-x");
+    expect_experts("qwen2_moe", "\"num_key_value_heads\": 8, \"mlp_only_layers\": [0, 2]", "-x-x");
+    expect_experts("glm4_moe", "\"first_k_dense_replace\": 3, \"partial_rotary_factor\": 0.5", "---x");
+    expect_experts("ernie4_5_moe", "\"moe_layer_start_index\": 0, \"moe_layer_end_index\": -1", "xxxx");
+    expect_experts("ernie4_5_moe", "\"moe_layer_interval\": 2, \"moe_layer_end_index\": 2", "-x--");
+    static const struct {
+        const char *model_type, *fields, *words;
+    } cases[] = {
+        {"mixtral", "\"num_local_experts\": 0", "'num_local_experts'|from 1|found 0"},
+        {"mixtral", "\"num_local_experts\": 100000", "'num_local_experts'|found 100000"},
+        {"mixtral", "\"num_local_experts\": 2, \"num_experts_per_tok\": 3", "'num_experts_per_tok'|(2)|found 3"},
+        {"mixtral", "\"num_local_experts\": 2, \"num_experts\": 3", "'num_experts'|num_local_experts|found 3"},
+        {"mixtral", "\"norm_topk_prob\": true", "'norm_topk_prob'|not understood"},
+        {"llama", "\"num_experts\": 4", "'num_experts'|not understood"},
+        {"qwen3_moe", "\"mlp_only_layers\": [4]", "'mlp_only_layers'|num_hidden_layers|found 4"},
+        {"qwen3_moe", "\"mlp_only_layers\": 1", "'mlp_only_layers'|array"},
+        {"qwen3_moe", "\"mlp_only_layers\": [-1]", "'mlp_only_layers'|found -1"},
+        {"qwen3_moe", "\"decoder_sparse_step\": 0", "'decoder_sparse_step'|from 1"},
+        {"qwen2_moe", "\"num_key_value_heads\": 8, \"shared_expert_intermediate_size\": 0",
+         "'shared_expert_intermediate_size'|from 1"},
+        {"olmoe", "\"clip_qkv\": 8.0", "'clip_qkv'|found 8"},
+        {"ernie4_5_moe", "\"use_bias\": true", "'use_bias'|false"},
+        {"ernie4_5_moe", "\"moe_norm_min\": 0", "'moe_norm_min'|above 0"},
+        {"ernie4_5_moe", "\"moe_num_shared_experts\": 64, \"moe_intermediate_size\": 1000000",
+         "moe_num_shared_experts times"},
+        {"glm4_moe", "\"partial_rotary_factor\": 0.5, \"n_group\": 3", "'n_group'|128|found 3"},
+        {"glm4_moe", "\"partial_rotary_factor\": 0.5, \"n_group\": 64, \"topk_group\": 2", "'n_group'|found 64"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_refused(cases[i].model_type, cases[i].fields, cases[i].words);
+}
+
 TEST(test_other_keys)
 {
     struct model_config config = accepted("llama", "\"auto_map\": null, \"layer_types\": null");
@@ -404,11 +475,11 @@ TEST(test_real_configs)
         {"models/hf-tiny/gemma3", "gemma3_text"},
         {"models/hf-tiny/phi3-longrope", "phi3"},
         {"configs/DeepSeek-V3", NULL},
-        {"configs/Mixtral-8x7B-v0.1", NULL},
-        {"configs/Qwen3-30B-A3B", NULL},
+        {"configs/Mixtral-8x7B-v0.1", "mixtral"},
+        {"configs/Qwen3-30B-A3B", "qwen3_moe"},
         {"configs/gpt-oss-20b", NULL},
-        {"models/hf-tiny/mixtral", NULL},
-        {"models/hf-tiny/qwen3_moe", NULL},
+        {"models/hf-tiny/mixtral", "mixtral"},
+        {"models/hf-tiny/qwen3_moe", "qwen3_moe"},
     };
     if (!test_shared()) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

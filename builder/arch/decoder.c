@@ -237,24 +237,41 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     return matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
 }
 
-static int mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
+static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
+                     const char *module, uint64_t inner)
 {
     const struct model_config *config = graph->config;
     const struct decoder_modules *modules = &traits->modules;
-    uint64_t hidden = config->hidden_size, inner = config->intermediate_size;
-    struct part parts[] = {{or_usual(modules->gate, "mlp.gate_proj"), inner, SHARD_ROWS, .head = 0},
-                           {or_usual(modules->up, "mlp.up_proj"), inner, SHARD_ROWS, .head = 0}};
+    const uint64_t hidden = config->hidden_size;
+    char names[4][GRAPH_NAME_BYTES];
+    static const char *const usual[] = {"gate_proj", "up_proj", "down_proj", "gate_up_proj"};
+    for (int i = 0; i < 4; i++) snprintf(names[i], sizeof names[i], "%s.%s", module, usual[i]);
+    struct part parts[] = {{or_usual(modules->gate, names[0]), inner, SHARD_ROWS, .head = 0},
+                           {or_usual(modules->up, names[1]), inner, SHARD_ROWS, .head = 0}};
     struct projection in;
     if (traits->plain_mlp)
         in = projection(graph, traits, layer, &parts[1], hidden, config->mlp_bias);
     else
         in = joined(graph, traits, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
-                    graph_interleave(graph), "mlp.gate_up_proj");
+                    graph_interleave(graph), names[3]);
     int activated =
         matmul(graph, x, layer, in, config->activation + (traits->plain_mlp ? EPILOGUE_PLAIN : 0), 1.0, "activated");
-    const struct part output = {or_usual(modules->down, "mlp.down_proj"), hidden, SHARD_COLUMNS, .head = 0};
+    const struct part output = {or_usual(modules->down, names[2]), hidden, SHARD_COLUMNS, .head = 0};
     const struct projection down = projection(graph, traits, layer, &output, inner, config->mlp_bias);
     return matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
+}
+
+static int mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
+{
+    const struct model_config *config = graph->config;
+    const struct expert_names *names = traits->experts;
+    const uint64_t shared_size = config->experts.shared_size;
+    if (!config->layer[layer].experts) return dense_mlp(graph, traits, x, layer, "mlp", config->intermediate_size);
+    const int out = experts_mlp(graph, names, x, layer);
+    if (!shared_size) return out;
+    const int shared = names->shared_gate ? experts_shared(graph, names, x, layer)
+                                          : dense_mlp(graph, traits, x, layer, names->shared, shared_size);
+    return add(graph, out, shared, config->hidden_size, layer, "experts_and_shared");
 }
 
 /* Cosine and sine table of the step for the layers of a kind; its inverse frequencies become a constant of the engine. Those
@@ -352,6 +369,10 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     const struct model_config *config = graph->config;
     const uint64_t hidden = config->hidden_size, vocab = config->vocab_size;
     int embedding, tables[LAYER_ROPE_KINDS];
+    if (traits->experts && graph->target != TARGET_CPU)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "model_type '%s': the cuda target has no kernels for experts yet; use --target cpu",
+                           config->model_type);
     int x = embed(graph, traits, &embedding);
     if (!rope_tables(graph, tables, status)) return false;
     for (uint32_t layer = 0; layer < config->layers; layer++)

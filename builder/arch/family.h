@@ -46,6 +46,17 @@ enum decoder_norm { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER, NORM_LAYER_BIAS, NO
 /* q, k and v in one tensor: one after the other, or for each head one after the other. */
 enum decoder_fused { FUSED_IN_ORDER, FUSED_BY_HEAD };
 
+/* Modules of an MLP of experts, after the layer's. */
+struct expert_names {
+    const char *router;           /* its matrix */
+    const char *selection_bias;   /* a tensor; NULL: none */
+    uint64_t bias_dimensions;     /* of that tensor, the last of which is the experts */
+    const char *experts;          /* NULL: all experts are in one tensor of three dimensions */
+    const char *gate, *up, *down; /* of an expert; without `experts`: `up` is NULL, and `gate` has the rows of both */
+    const char *shared;           /* an MLP that every row goes through; NULL: none */
+    const char *shared_gate;      /* its rows' factor, the sigmoid of a product; NULL: 1 */
+};
+
 /* What the class of a model fixes; what config.json says is in struct model_config. */
 struct decoder_traits {
     struct decoder_norms norms;
@@ -60,6 +71,7 @@ struct decoder_traits {
     bool partial_rotary; /* partial_rotary_factor may be below 1 */
     /* Modules that hold q, k and v, and gate and up, one after the other; NULL: each has a module of its own. */
     const char *fused_qkv, *fused_gate_up;
+    const struct expert_names *experts; /* NULL: no layer has experts */
 };
 
 /* ---- a family ---- */
@@ -72,6 +84,13 @@ struct architecture {
     model_config_reader *read_config;
     struct decoder_traits decoder;
 };
+
+/* ---- experts.c ---- */
+
+/* The weighted sum of the chosen experts of a layer; and its shared expert with a gate, whose factor for each row makes it an expert
+ * that is always chosen. Both return a value. */
+int experts_mlp(struct graph *graph, const struct expert_names *names, int x, uint32_t layer);
+int experts_shared(struct graph *graph, const struct expert_names *names, int x, uint32_t layer);
 
 bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status);
 
@@ -107,6 +126,23 @@ bool config_attention_bias(struct model_config *config, struct json_reader *read
 bool config_mlp_bias(struct model_config *config, struct json_reader *reader, struct status *status);
 /* A key that the class ignores because it always has this property, or never: another value is refused. */
 bool config_fixed(struct json_reader *reader, const char *key, bool value, struct status *status);
+
+/* How many experts there are and how many a row chooses, by the first of `count_keys` that is there, and their intermediate size
+ * (key NULL: intermediate_size is theirs); all 0: no default, the key is required. All layers get experts; groups, eps and scale
+ * become those of a plain router. `count_keys`: [2]. */
+struct experts_defaults {
+    uint64_t count, top_k, intermediate_size;
+};
+bool config_experts(struct model_config *config, struct json_reader *reader, const char *const *count_keys,
+                    const char *top_k_key, const char *size_key, const struct experts_defaults *defaults,
+                    struct status *status);
+/* decoder_sparse_step and mlp_only_layers: which layers have experts. */
+bool config_sparse_layers(struct model_config *config, struct json_reader *reader, struct status *status);
+/* norm_topk_prob; `absent`: its default. */
+bool config_renormalise(struct model_config *config, struct json_reader *reader, bool absent, struct status *status);
+
+/* granite.c: all keys of a Granite, for the families that go on from it. */
+model_config_reader config_granite;
 
 /* A factor from 1e-6 to 1e6. *value is unchanged if config.json has no such key. */
 bool config_factor(struct json_reader *reader, const char *key, double *value, struct status *status);

@@ -10,7 +10,7 @@ static const struct config_defaults defaults = {
     .pad_token = CONFIG_NO_TOKEN,
 };
 
-static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+bool config_granite(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     double logits_scaling = 1.0; /* a divisor */
     if (!config_sizes(config, reader, &defaults, status)) return false;
@@ -25,4 +25,4 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     return true;
 }
 
-const struct architecture arch_granite = {"granite", "GraniteForCausalLM", read_config, {.norms = DECODER_PRE_NORM}};
+const struct architecture arch_granite = {"granite", "GraniteForCausalLM", config_granite, {.norms = DECODER_PRE_NORM}};

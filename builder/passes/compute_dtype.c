@@ -6,6 +6,7 @@
 static void set_compute_dtype(struct graph *graph, struct graph_index *index, int node)
 {
     (void)index;
+    if (graph->weights[graph->nodes[node].operands[MATMUL_W]].exact) return;
     graph->nodes[node].params[MATMUL_COMPUTE_DTYPE] = graph->rounds_to;
 }
 

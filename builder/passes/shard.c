@@ -45,8 +45,11 @@ static void share_node(struct graph *graph, struct graph_node *node)
         if (op->params[i].share == SHARE_KV_HEADS)
             node->params[i] = (int64_t)rank_kv_heads((uint64_t)node->params[i], graph->ranks);
     }
-    if (node->op == OP_MATMUL)
-        graph->weights[node->operands[MATMUL_W]].depth = graph->values[node->operands[MATMUL_X]].width;
+    if (node->op == OP_MATMUL) {
+        const bool parts = node->params[MATMUL_EXPERTS] && !matmul_is_gated(node->params); /* of x: for each choice */
+        const uint64_t top_k = parts ? graph->values[node->operands[MATMUL_ROUTES]].width / 2 : 1;
+        graph->weights[node->operands[MATMUL_W]].depth = graph->values[node->operands[MATMUL_X]].width / top_k;
+    }
     graph_node_params(graph, node, &step, params);
     for (int i = 0; i < op->operand_count; i++)
         if (graph_makes(node, i)) graph->values[node->operands[i]].width = op_operand_width(&op->operands[i], params);

@@ -166,12 +166,22 @@ static bool is_zero_bias(const struct graph *graph, const struct tensor_view *te
     return data && i == tensor->bytes;
 }
 
+/* Layers that predict the tokens after the next one. */
+static bool is_of_ignored_layer(const struct model_config *config, const char *name)
+{
+    static const char prefix[] = "model.layers.";
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
+    char *end;
+    const unsigned long layer = strtoul(name + sizeof prefix - 1, &end, 10);
+    return *end == '.' && layer >= config->layers && layer - config->layers < config->ignored_layers;
+}
+
 /* Tensors that some writers store although they carry no information. */
 static bool redundant(const struct graph *graph, const struct checkpoint *checkpoint, const struct tensor_view *tensor,
                       struct status *status)
 {
     if (file_has_suffix(tensor->name, ".rotary_emb.inv_freq")) return true; /* computed from config.json */
-    if (is_zero_bias(graph, tensor)) return true;
+    if (is_zero_bias(graph, tensor) || is_of_ignored_layer(graph->config, tensor->name)) return true;
     if (strcmp(tensor->name, "lm_head.weight") == 0 && graph->config->tie_word_embeddings) {
         const struct tensor_view *embedding = checkpoint_find(checkpoint, "model.embed_tokens.weight");
         if (embedding && embedding->data && tensor->data && embedding->dtype == tensor->dtype &&
@@ -265,6 +275,7 @@ static enum encoding_id asked_encoding(const struct graph_weight *weight, const 
 {
     enum encoding_id asked = types->matrices;
     if (!is_multiplied(weight)) return ENCODING_NONE;
+    if (weight->exact && !encoding_is_plain(asked)) asked = ENCODING_NONE;
     if (weight->layer == GRAPH_NO_LAYER && (types->head_as_it_is || types->head != ENCODING_NONE)) asked = types->head;
     for (int k = 0; k < types->kept_count; k++)
         if (is_kept(weight, &types->kept[k])) {
@@ -410,7 +421,7 @@ bool share_encodings(struct graph *to, const struct graph *from, struct status *
         struct graph_weight *weight = &to->weights[w];
         const struct graph_weight *source = &from->weights[w];
         if (strcmp(weight->name, source->name) != 0 || weight->form != source->form ||
-            weight->interleave != source->interleave)
+            weight->interleave != source->interleave || weight->experts != source->experts)
             return status_fail(status, STATUS_INTERNAL, "decode and prefill graphs differ in weight '%s'",
                                source->name);
         weight->encoding = source->encoding;

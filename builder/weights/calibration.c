@@ -23,9 +23,11 @@ static const double damping = 0.01;
 
 static uint64_t blocks_of(uint64_t columns) { return (columns + BLOCK - 1) / BLOCK; }
 
+/* A matrix of experts has none: few of the rows reach each of them, and sums for all would take as much memory as the model. */
 static bool is_calibrated(const struct graph_weight *weight)
 {
-    return weight->used && !weight->keeps_codes && weight->columns && encoding_find(weight->encoding)->bits == 4;
+    return weight->used && !weight->experts && !weight->keeps_codes && weight->columns &&
+           encoding_find(weight->encoding)->bits == 4;
 }
 
 /* A new file without a name. */

@@ -147,11 +147,13 @@ static void convert_row(struct scratch *scratch, const struct rank_source *from,
 static const struct rank_source *source_of_row(const struct weight_share *share, uint64_t *row)
 {
     const struct graph_weight *weight = share->weight;
-    const uint64_t count = (uint64_t)weight->source_count;
-    uint64_t index = 0, at = *row;
+    const uint64_t experts = weight->experts ? weight->experts : 1;
+    const uint64_t count = (uint64_t)weight->source_count / experts, expert_rows = weight->rows / experts;
+    if (*row >= weight->rows) return NULL; /* the end of the last panel */
+    uint64_t index = 0, at = *row % expert_rows;
     if (weight->interleave) {
         const uint64_t group = at / weight->interleave;
-        index = group % count;
+        index = *row / expert_rows * count + group % count;
         at = group / count * weight->interleave + at % weight->interleave;
     } else {
         while (index < count && at >= weight->sources[index].rank_rows) at -= weight->sources[index++].rank_rows;

@@ -20,6 +20,10 @@ bool shard_config(const struct model_config *whole, uint32_t ranks, struct model
     if (!divides(ranks, whole->heads, "attention heads", "num_attention_heads", status) ||
         !divides(ranks, whole->intermediate_size, "rows of the MLP", "intermediate_size", status))
         return false;
+    if (whole->experts.count &&
+        (!divides(ranks, whole->experts.intermediate_size, "rows of an expert", "moe_intermediate_size", status) ||
+         !divides(ranks, whole->experts.shared_size, "rows of the shared expert", "shared experts", status)))
+        return false;
     if (whole->kv_heads % ranks != 0 && ranks % whole->kv_heads != 0)
         return status_fail(status, STATUS_BAD_INPUT,
                            "--gpus: %u GPUs cannot share %" PRIu64 " KV heads (config.json: num_key_value_heads); "
@@ -28,6 +32,8 @@ bool shard_config(const struct model_config *whole, uint32_t ranks, struct model
     rank->heads = whole->heads / ranks;
     rank->kv_heads = rank_kv_heads(whole->kv_heads, ranks);
     rank->intermediate_size = whole->intermediate_size / ranks;
+    rank->experts.intermediate_size = whole->experts.intermediate_size / ranks;
+    rank->experts.shared_size = whole->experts.shared_size / ranks;
     return true;
 }
 

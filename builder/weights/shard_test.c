@@ -14,6 +14,8 @@ static struct model_config config_with(uint64_t heads, uint64_t kv_heads, uint64
     config.heads = heads;
     config.kv_heads = kv_heads;
     config.intermediate_size = inner;
+    config.experts.intermediate_size = 2 * inner;
+    config.experts.shared_size = 3 * inner;
     return config;
 }
 
@@ -40,8 +42,23 @@ TEST(ranks_get_equal_shares)
         expected.heads = cases[i].rank_heads;
         expected.kv_heads = cases[i].rank_kv_heads;
         expected.intermediate_size = cases[i].rank_inner;
+        expected.experts.intermediate_size = 2 * cases[i].rank_inner;
+        expected.experts.shared_size = 3 * cases[i].rank_inner;
         assert_memory_equal(&rank, &expected, sizeof rank); /* all else is every rank's */
     }
+}
+
+TEST(experts_that_cannot_be_shared_are_named)
+{
+    struct model_config whole = config_with(8, 8, 16), rank;
+    struct status status = {0};
+    whole.experts.intermediate_size = 18;
+    test_expect_failure(shard_config(&whole, 4, &rank, &status), &status, STATUS_BAD_INPUT,
+                        "--gpus: 4 GPUs cannot share 18 rows of an expert equally|moe_intermediate_size");
+    whole.experts.intermediate_size = 16;
+    whole.experts.shared_size = 10;
+    test_expect_failure(shard_config(&whole, 4, &rank, &status), &status, STATUS_BAD_INPUT,
+                        "--gpus: 4 GPUs cannot share 10 rows of the shared expert equally");
 }
 
 TEST(shapes_that_cannot_be_shared_are_named)

@@ -24,6 +24,8 @@ enum {
     MODEL_MAX_ATTENTION_WIDTH = 1 << 18, /* heads * head_dim */
     MODEL_MAX_VOCAB = 1 << 24,
     MODEL_MAX_POSITION = 1 << 30,
+    MODEL_MAX_EXPERTS = 1 << 10,
+    MODEL_MAX_TOP_K = 1 << 6,
 };
 
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE };
@@ -51,6 +53,17 @@ enum layer_rope { LAYER_ROPE_MAIN, LAYER_ROPE_LOCAL, LAYER_ROPE_NONE, LAYER_ROPE
 struct model_layer {
     uint64_t window; /* attention reads this many latest positions; 0: all */
     enum layer_rope rope;
+    bool experts; /* its MLP is one of experts */
+};
+
+/* The MLPs of experts, the same in all layers that have them. count 0: no layer has. */
+struct model_experts {
+    uint64_t count, top_k, intermediate_size;
+    uint64_t shared_size; /* intermediate size of the expert that every row goes through; 0: there is none */
+    /* The router, in the terms of kernels/router/router.h. */
+    int score, renormalise, group_score;
+    double eps, scale;
+    uint64_t groups, top_groups;
 };
 
 struct model_config {
@@ -68,9 +81,13 @@ struct model_config {
     /* Factors on embeddings, on the scores of attention, on what attention and MLP add to the residual, and on logits. */
     double embedding_scale, attention_scale, residual_scale, logits_scale;
     struct model_layer layer[MODEL_MAX_LAYERS]; /* [layers] */
-    enum dtype dtype;                           /* torch_dtype / dtype, DTYPE_NONE if absent */
-    struct rope_config rope, local_rope;        /* of layers with LAYER_ROPE_MAIN and with LAYER_ROPE_LOCAL */
-    bool has_local_rope;                        /* config.json may describe both: rope_config_parse */
+    struct model_experts experts;
+    bool no_qk_norm; /* q and k are not normalised, though the family's class may do so */
+    uint64_t
+        ignored_layers; /* layers after the last one that the checkpoint has for other uses than predicting the next token */
+    enum dtype dtype;                    /* torch_dtype / dtype, DTYPE_NONE if absent */
+    struct rope_config rope, local_rope; /* of layers with LAYER_ROPE_MAIN and with LAYER_ROPE_LOCAL */
+    bool has_local_rope;                 /* config.json may describe both: rope_config_parse */
     bool
         rotary_pairs; /* rows of q and k in the checkpoint: x0, y0, x1, y1, .. of the pairs that turn, not all x, then all y */
     struct quant_config quantisation;

@@ -41,6 +41,7 @@ const char *plan_op_name(unsigned op)
         [OP_ALL_GATHER_PLACE] = "all_gather_place",
         [OP_ATTENTION_CUDNN_INPUTS] = "attention_cudnn_inputs",
         [OP_QUANTISE] = "quantise",
+        [OP_ROUTER] = "router",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }

@@ -55,6 +55,7 @@ enum plan_op {
     OP_ALL_GATHER_PLACE = 15,
     OP_ATTENTION_CUDNN_INPUTS = 16,
     OP_QUANTISE = 17, /* device targets */
+    OP_ROUTER = 18,
     OP_COUNT
 };
 

@@ -153,7 +153,7 @@ static void fixture_open(struct fixture *fixture)
     struct plan_operand table = arena(fixture, ROWS * HEAD_DIM), q = arena(fixture, ROWS * HIDDEN);
     struct plan_operand qkv = arena(fixture, ROWS * (HEADS + 2 * KV_HEADS) * HEAD_DIM);
     struct plan_operand inner = arena(fixture, ROWS * INTERMEDIATE), selected = arena(fixture, ROWS * HIDDEN);
-    struct plan_operand scratch = reserve(fixture, SPACE_ARENA, matmul_workspace_bytes(ROWS, 2 * INTERMEDIATE));
+    struct plan_operand scratch = reserve(fixture, SPACE_ARENA, ROWS * 2 * INTERMEDIATE * sizeof(float));
     uint64_t workspace_bytes;
     assert_true(attention_workspace_bytes(ROWS, HEADS, HEAD_DIM, &fixture->geometry, &workspace_bytes));
     struct plan_operand partials = reserve(fixture, SPACE_ARENA, workspace_bytes);

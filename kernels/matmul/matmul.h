@@ -11,6 +11,13 @@
  * pair of k, unless x is rounded to bf16 anyway; the other instruction sets use the float activation. Infinite and NaN activations stay what they are;
  * AVX512BF16 treats subnormal numbers as zero and makes NaN of an infinite weight times a finite activation.
  *
+ * Over experts (ROUTES of router.h), W is one matrix after the other for EXPERTS experts, each of N / EXPERTS rows, and a row of
+ * x is multiplied by those of its TOP_K choices:
+ *   gated: out[r, c] = the product of x[r] and expert id[r, c], one of TOP_K parts of a row of out
+ *   else:  out[r] = (residual[r] +) sum over c of weight[r, c] * (SCALE * the product of part c of x[r] and expert id[r, c]),
+ * the sum by rising ids. A choice whose id names no expert gives zeros. The rows of a step that chose the same expert are
+ * multiplied together, so that each expert's weights are read once; the numerics contract holds.
+ *
  * An op call takes about 100 KiB of each member's stack. */
 #ifndef KERNELS_MATMUL_MATMUL_H
 #define KERNELS_MATMUL_MATMUL_H
@@ -18,6 +25,7 @@
 #include "kernels/matmul/panel.h"
 #include "kernels/op/activation.h"
 #include "kernels/op/op.h"
+#include "kernels/router/router.h"
 
 enum matmul_operand {
     MATMUL_COUNTS,
@@ -28,6 +36,7 @@ enum matmul_operand {
     MATMUL_RESIDUAL,  /* HAS_RESIDUAL: f32[rows, N] */
     MATMUL_NORM,      /* HAS_NORM: NORM_DTYPE[K] */
     MATMUL_X_SCALES,  /* HAS_X_SCALES: f32[rows], which multiply the rows of x: codes as quantise.h describes */
+    MATMUL_ROUTES,    /* ROUTE_WIDTH: f32[rows, ROUTE_WIDTH]: router.h */
     MATMUL_WORKSPACE, /* CPU: matmul_workspace_bytes: x in the form the instruction set wants */
     MATMUL_OPERANDS
 };
@@ -50,6 +59,8 @@ enum matmul_param {
     MATMUL_COMPUTE_DTYPE, /* CPU: F32, or what x is rounded to before it is multiplied (matmul_round): BF16, INT8_G32 */
     MATMUL_HAS_X_SCALES,  /* with INPUT_DTYPE F8_E4M3, and only then; not with a norm */
     MATMUL_CAP_BITS,      /* bits of a float32 above 0, with EPILOGUE_PLAIN + SOFTCAP; else of 1 */
+    MATMUL_EXPERTS,       /* matrices in W; 0: W is one matrix, and there are no routes */
+    MATMUL_ROUTE_WIDTH,   /* 2 * TOP_K; 0: no routes */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
     /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and
      * activations that it multiplies: at most 24 with AVX-512 (of 32 registers), 6 with AVX2 (two registers each, of
@@ -75,6 +86,17 @@ static inline enum activation matmul_activation(const int64_t *params)
     return (enum activation)EPILOGUE_ACTIVATION(params[MATMUL_EPILOGUE]);
 }
 
+/* Over experts: how many each row of x has chosen, 0 without experts; rows of the matrix of one; rows that are multiplied. */
+static inline int64_t matmul_top_k(const int64_t *params) { return params[MATMUL_ROUTE_WIDTH] / 2; }
+static inline int64_t matmul_expert_n(const int64_t *params)
+{
+    return params[MATMUL_EXPERTS] > 0 ? params[MATMUL_N] / params[MATMUL_EXPERTS] : params[MATMUL_N];
+}
+static inline int64_t matmul_slots(const int64_t *params, int64_t rows)
+{
+    return params[MATMUL_EXPERTS] > 0 ? rows * matmul_top_k(params) : rows;
+}
+
 /* The numbers of W have scales. */
 static inline bool matmul_is_coded(const int64_t *params)
 {
@@ -90,7 +112,7 @@ enum { MATMUL_REVISION = 1 };
 
 extern const struct op_descriptor op_matmul;
 
-uint64_t matmul_workspace_bytes(uint64_t rows, uint64_t k); /* room for every instruction set */
+uint64_t matmul_workspace_bytes(const int64_t *params); /* room for every instruction set */
 
 /* INT8_G32 as MATMUL_COMPUTE_DTYPE: each 32 k of a row of x, from k = 0 on, become 32 integers of -127 to 127 times a float32
  * scale, the largest magnitude / 127. */

@@ -331,7 +331,7 @@ MATMUL_INLINE void finish_gated(const struct matmul_finish_call *call, const enu
         load_bias(problem, n + PANEL_ROWS, PANEL_ROWS, up_bias);
         for (int64_t row = 0; row < call->rows; row++) {
             const float *sums = call->sums + (row * call->panels + panel) * PANEL_ROWS;
-            float *out = problem->out + (call->first_row + row) * problem->out_columns + n / 2;
+            float *out = problem->out + matmul_out_row(problem, call->first_row + row) * problem->out_columns + n / 2;
             for (int i = 0; i < PANEL_ROWS; i += MATMUL_LANES) {
                 vec gate = vec_load(sums + i), up = vec_load(sums + PANEL_ROWS + i);
                 if (problem->bias) {
@@ -352,9 +352,34 @@ MATMUL_INLINE void finish_gated(const struct matmul_finish_call *call, const enu
     }
 }
 
+/* Products of an expert join those of experts before it. */
+static void finish_routed(const struct matmul_finish_call *call)
+{
+    const struct matmul_problem *problem = call->problem;
+    for (int64_t panel = 0; panel < call->panels; panel++) {
+        const int64_t n = (call->first_panel + panel) * PANEL_ROWS;
+        const int64_t columns = problem->n - n < PANEL_ROWS ? problem->n - n : PANEL_ROWS;
+        float bias[PANEL_ROWS];
+        load_bias(problem, n, columns, bias);
+        for (int64_t row = 0; row < call->rows; row++) {
+            const float *sums = call->sums + (row * call->panels + panel) * PANEL_ROWS;
+            const float weight = matmul_route_weight(problem, call->first_row + row);
+            float *out = problem->out + matmul_out_row(problem, call->first_row + row) * problem->n + n;
+            for (int64_t i = 0; i < columns; i++) {
+                const float value = (sums[i] + bias[i]) * problem->scale;
+                out[i] += value * weight;
+            }
+        }
+    }
+}
+
 static void finish_plain(const struct matmul_finish_call *call)
 {
     const struct matmul_problem *problem = call->problem;
+    if (problem->slots) {
+        finish_routed(call);
+        return;
+    }
     for (int64_t panel = 0; panel < call->panels; panel++) {
         int64_t n = (call->first_panel + panel) * PANEL_ROWS;
         int64_t columns = problem->n - n < PANEL_ROWS ? problem->n - n : PANEL_ROWS;

@@ -58,7 +58,7 @@ static void decode(const struct op_call *call, struct matmul_problem *problem)
     const int64_t *params = call->params;
     *problem = (struct matmul_problem){
         .rows = op_valid_rows(call),
-        .n = params[MATMUL_N],
+        .n = matmul_expert_n(params),
         .k = params[MATMUL_K],
         .weights_kind = weights_kind(params[MATMUL_DTYPE]),
         .activation = matmul_activation(params),
@@ -74,6 +74,8 @@ static void decode(const struct op_call *call, struct matmul_problem *problem)
         .bias = call->operands[MATMUL_BIAS],
         .residual = call->operands[MATMUL_RESIDUAL],
         .workspace = call->operands[MATMUL_WORKSPACE],
+        .routes = call->operands[MATMUL_ROUTES],
+        .top_k = matmul_top_k(params),
     };
     panel_form(params[MATMUL_DTYPE], &problem->form);
     problem->out_columns = matmul_is_gated(params) ? problem->n / 2 : problem->n;
@@ -134,15 +136,20 @@ static void prepare_rounded(const float *x, int64_t k, int64_t rows, int64_t fir
         }
 }
 
+static void prepare_rows(const struct matmul_problem *problem, const struct matmul_kernels *kernels, const float *x,
+                         int64_t k, int64_t rows, int64_t first, int64_t last, float *group)
+{
+    if (!kernels->prepare && problem->compute != ENCODING_F32)
+        prepare_rounded(x, k, rows, first, last, problem->compute, group);
+    else
+        (kernels->prepare ? kernels->prepare : prepare_float)(x, k, rows, first, last, group);
+}
+
 static void prepare_group(const struct matmul_problem *problem, const struct matmul_kernels *kernels, int64_t row,
                           int64_t rows, int64_t first, int64_t last, float *activations)
 {
-    float *group = activations + row * problem->activation_depth;
-    const float *x = problem->x + row * problem->k;
-    if (!kernels->prepare && problem->compute != ENCODING_F32)
-        prepare_rounded(x, problem->k, rows, first, last, problem->compute, group);
-    else
-        (kernels->prepare ? kernels->prepare : prepare_float)(x, problem->k, rows, first, last, group);
+    prepare_rows(problem, kernels, problem->x + row * problem->k, problem->k, rows, first, last,
+                 activations + row * problem->activation_depth);
 }
 
 static void prepare_private(const struct matmul_problem *problem, const struct blocking *blocking,
@@ -166,6 +173,12 @@ static void prepare_shared(const struct matmul_problem *problem, const struct bl
             ticket = team_ticket(member);
         }
     }
+}
+
+/* Units of 4 bytes that k elements of a row take. */
+static int64_t activation_units(const struct matmul_kernels *kernels, int64_t k)
+{
+    return kernels->pair_units ? k / 2 * kernels->pair_units : k;
 }
 
 /* One tile of panels for one block of rows. `next_weights`: what this member reads after it, NULL if unknown. */
@@ -195,8 +208,8 @@ static void run_panels(const struct matmul_problem *problem, const struct blocki
             tile_rows = tile_rows_at(problem, blocking, row);
             tile.prefetch_step = next && prefetched < block_bytes ? step : 0;
             tile.prefetch = tile.prefetch_step ? next + prefetched : tile.weights; /* 0: the same line each time */
-            const int64_t units = kernels->pair_units ? first / 2 * kernels->pair_units : first;
-            tile.activations = activations + row * problem->activation_depth + units * tile_rows;
+            tile.activations =
+                activations + row * problem->activation_depth + activation_units(kernels, first) * tile_rows;
             tile.sums = sums + (row - first_row) * panels * PANEL_ROWS;
             kernels->tiles[problem->weights_kind][MATMUL_SIZE_INDEX(panels)][MATMUL_SIZE_INDEX(tile_rows)](&tile);
             prefetched += block_bytes / LINE_BYTES * step;
@@ -231,6 +244,95 @@ static void run_task(const struct matmul_problem *problem, const struct blocking
     }
 }
 
+/* ---- experts ---- */
+
+/* Where the choices of an expert begin in its launch: a launch of its own, but for the places of its rows. */
+static void select_expert(const int64_t *params, const struct matmul_problem *all, const struct expert_lists *lists,
+                          int64_t expert, enum cpu_isa isa, struct matmul_problem *one, struct blocking *blocking)
+{
+    const uint64_t panels = panel_count((uint64_t)all->n);
+    *one = *all;
+    one->rows = lists->begin[expert + 1] - lists->begin[expert];
+    one->slots = lists->slots + lists->begin[expert];
+    one->weights += (uint64_t)expert * panels * all->panel_bytes;
+    if (one->bias)
+        one->bias = (const unsigned char *)all->bias + (uint64_t)(expert * all->n) * dtype_bytes(all->bias_dtype);
+    plan_blocking(params, one, isa, blocking);
+}
+
+/* Rows [row, row + rows) of an expert: parts of them are brought together before they are prepared. */
+static void prepare_choices(const struct matmul_problem *one, const struct matmul_kernels *kernels, int64_t row,
+                            int64_t rows, float *gathered, float *activations)
+{
+    float *group = activations + row * one->activation_depth;
+    for (int64_t first = 0; first < one->k; first += PREPARE_DEPTH) {
+        const int64_t count = smaller(PREPARE_DEPTH, one->k - first);
+        for (int64_t i = 0; i < rows; i++) {
+            const int64_t slot = one->slots[row + i], x_row = one->activation ? slot / one->top_k : slot;
+            memcpy(gathered + i * count, one->x + x_row * one->k + first, (size_t)count * sizeof(float));
+        }
+        prepare_rows(one, kernels, gathered, count, rows, 0, count, group + activation_units(kernels, first) * rows);
+    }
+}
+_Static_assert(MATMUL_MAX_TILE_ROWS *PREPARE_DEPTH <= SUMS_FLOATS, "a part of a group's rows fits where sums do");
+
+/* Outputs that products are added to, for a task's panels; of experts with a gate, those of choices that name no expert. */
+static void begin_outputs(const struct matmul_problem *all, const struct expert_lists *lists, int64_t first_panel,
+                          int64_t panels)
+{
+    const int64_t first = first_panel * PANEL_ROWS, count = smaller(panels * PANEL_ROWS, all->n - first);
+    for (int64_t row = 0; !all->activation && row < all->rows; row++) {
+        float *out = all->out + row * all->n + first;
+        if (!all->residual)
+            memset(out, 0, (size_t)count * sizeof *out);
+        else if (all->residual != all->out)
+            memcpy(out, all->residual + row * all->n + first, (size_t)count * sizeof *out);
+    }
+    for (int64_t i = lists->begin[lists->experts]; all->activation && i < all->rows * all->top_k; i++)
+        memset(all->out + lists->slots[i] * all->out_columns, 0, (size_t)all->out_columns * sizeof *all->out);
+}
+
+/* A task is some panels of one expert with a gate, else the same panels of all experts, one after the other, since they
+ * add to the same outputs. */
+static void run_experts(const int64_t *params, const struct matmul_problem *all, const struct matmul_kernels *kernels,
+                        struct scratch *scratch, struct team_member *member, bool works)
+{
+    struct expert_lists lists;
+    struct matmul_problem one;
+    struct blocking blocking;
+    matmul_expert_lists(params, all->workspace, &lists);
+    float *activations = (float *)((unsigned char *)all->workspace + matmul_expert_list_bytes(params));
+    if (works && team_ticket(member) == 0) matmul_fill_expert_lists(all->routes, all->rows, all->top_k, &lists);
+    team_barrier(member);
+
+    int64_t item = 0, ticket = works ? (int64_t)team_ticket(member) : -1;
+    for (int64_t expert = 0; works && expert < lists.experts; expert++) {
+        select_expert(params, all, &lists, expert, kernels->isa, &one, &blocking);
+        float *own = activations + lists.begin[expert] * all->activation_depth;
+        for (int64_t row = 0, rows; row < one.rows; row += rows, item++) {
+            rows = tile_rows_at(&one, &blocking, row);
+            if (item != ticket) continue;
+            prepare_choices(&one, kernels, row, rows, scratch->sums, own);
+            ticket = team_ticket(member);
+        }
+    }
+    team_barrier(member);
+
+    const int64_t panels = (int64_t)panel_count((uint64_t)all->n), each = params[MATMUL_PANELS_PER_TASK];
+    const int64_t tasks = (panels + each - 1) / each;
+    const bool gated = all->activation != ACTIVATION_NONE;
+    for (int64_t task; works && (task = team_ticket(member)) < (gated ? tasks * lists.experts : tasks);) {
+        const int64_t first_panel = task % tasks * each, last = gated ? task / tasks + 1 : lists.experts;
+        if (!gated || task == 0) begin_outputs(all, &lists, first_panel, each);
+        for (int64_t expert = gated ? task / tasks : 0; expert < last; expert++) {
+            if (lists.begin[expert + 1] == lists.begin[expert]) continue;
+            select_expert(params, all, &lists, expert, kernels->isa, &one, &blocking);
+            run_task(&one, &blocking, kernels, activations + lists.begin[expert] * all->activation_depth, first_panel,
+                     scratch->sums);
+        }
+    }
+}
+
 void matmul_loop(const struct op_call *call, struct team_member *member, const struct matmul_kernels *kernels)
 {
     struct scratch *scratch = member->scratch;
@@ -243,9 +345,13 @@ void matmul_loop(const struct op_call *call, struct team_member *member, const s
         const int64_t blocks = (problem.k + kernels->block_k - 1) / kernels->block_k;
         problem.activation_depth = blocks * kernels->block_k / 2 * kernels->pair_units;
     }
-    plan_blocking(call->params, &problem, kernels->isa, &blocking);
     int64_t threads = call->params[MATMUL_THREADS];
     bool works = threads == 0 || member->index < threads;
+    if (problem.routes) {
+        run_experts(call->params, &problem, kernels, scratch, member, works);
+        return;
+    }
+    plan_blocking(call->params, &problem, kernels->isa, &blocking);
 
     const float *activations = problem.x;
     /* Single rows in float form are x itself. */

@@ -7,12 +7,22 @@
 
 static uint64_t matmul_out_columns(const int64_t *params)
 {
-    uint64_t n = (uint64_t)params[MATMUL_N];
-    return matmul_is_gated(params) ? n / 2 : n;
+    const uint64_t n = (uint64_t)matmul_expert_n(params);
+    return matmul_is_gated(params) ? n / 2 * (uint64_t)matmul_slots(params, 1) : n;
 }
 
-/* rows, k < 2^31 keep it below 2^64. */
-uint64_t matmul_workspace_bytes(uint64_t rows, uint64_t k) { return rows * (k + k % 2) * sizeof(float); }
+static uint64_t x_columns(const int64_t *params)
+{
+    return (uint64_t)params[MATMUL_K] * (uint64_t)(matmul_is_gated(params) ? 1 : matmul_slots(params, 1));
+}
+
+/* rows, k < 2^31 keep it below 2^64, over experts rows below 2^20 and TOP_K below 2^7. */
+uint64_t matmul_workspace_bytes(const int64_t *params)
+{
+    const uint64_t slots = (uint64_t)matmul_slots(params, params[MATMUL_ROWS]), k = (uint64_t)params[MATMUL_K];
+    const uint64_t lists = params[MATMUL_EXPERTS] > 0 ? matmul_expert_list_bytes(params) : 0;
+    return lists + slots * (k + k % 2) * sizeof(float);
+}
 
 static bool weight_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                          uint64_t *bytes)
@@ -27,7 +37,7 @@ static bool workspace_bytes(const int64_t *params, const struct plan_geometry *g
                             uint64_t *bytes)
 {
     (void)geometry, (void)target;
-    *bytes = matmul_workspace_bytes((uint64_t)params[MATMUL_ROWS], (uint64_t)params[MATMUL_K]);
+    *bytes = matmul_workspace_bytes(params);
     return true;
 }
 
@@ -53,10 +63,13 @@ static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
                              .most = 1},
     [MATMUL_CAP_BITS] = {"cap_bits", OP_LATER_PARAM_ID + 3, PARAM_FLOAT, PARAM_OF_NODE, .least = OP_FLOAT_MIN_BITS,
                          .most = OP_FLOAT_MAX_BITS, .fallback = OP_FLOAT_ONE_BITS},
+    [MATMUL_EXPERTS] = {"experts", OP_LATER_PARAM_ID + 4, PARAM_INTEGER, PARAM_OF_NODE, .most = ROUTER_MAX_EXPERTS},
+    [MATMUL_ROUTE_WIDTH] = {"route_width", OP_LATER_PARAM_ID + 5, PARAM_INTEGER, PARAM_OF_WIDTH, MATMUL_ROUTES,
+                            .most = 2 * ROUTER_MAX_TOP_K},
 };
 static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
     OP_COUNTS_OPERAND,
-    [MATMUL_X] = {"x", ROLE_INPUT, .dtype = MATMUL_INPUT_DTYPE, .rows = MATMUL_ROWS, .columns = MATMUL_K},
+    [MATMUL_X] = {"x", ROLE_INPUT, .dtype = MATMUL_INPUT_DTYPE, .rows = MATMUL_ROWS, .width = x_columns},
     [MATMUL_W] = {"w", ROLE_WEIGHT, .dtype = MATMUL_DTYPE, .rows = MATMUL_N, .columns = MATMUL_K,
                   .bytes = weight_bytes},
     [MATMUL_OUT] = {"out", ROLE_OUTPUT, .dtype = MATMUL_OUT_DTYPE, .rows = MATMUL_ROWS, .width = matmul_out_columns,
@@ -64,11 +77,13 @@ static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
     [MATMUL_BIAS] = {"bias", ROLE_WEIGHT, .present = MATMUL_HAS_BIAS, .dtype = MATMUL_BIAS_DTYPE, .rows = OP_NONE,
                      .columns = MATMUL_N},
     [MATMUL_RESIDUAL] = {"residual", ROLE_INPUT, .present = MATMUL_HAS_RESIDUAL, .fixed = DTYPE_F32,
-                         .rows = MATMUL_ROWS, .columns = MATMUL_N},
+                         .rows = MATMUL_ROWS, .width = matmul_out_columns},
     [MATMUL_NORM] = {"norm", ROLE_WEIGHT, .present = MATMUL_HAS_NORM, .dtype = MATMUL_NORM_DTYPE, .rows = OP_NONE,
                      .columns = MATMUL_K},
     [MATMUL_X_SCALES] = {"x_scales", ROLE_INPUT, .present = MATMUL_HAS_X_SCALES, .fixed = DTYPE_F32,
                          .rows = MATMUL_ROWS, .columns = OP_NONE},
+    [MATMUL_ROUTES] = {"routes", ROLE_INPUT, .present = MATMUL_ROUTE_WIDTH, .fixed = DTYPE_F32, .rows = MATMUL_ROWS,
+                       .columns = MATMUL_ROUTE_WIDTH},
     [MATMUL_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
 };
 static const char *const tunable_names[MATMUL_TUNABLES] = {
@@ -79,6 +94,17 @@ static const char *const tunable_names[MATMUL_TUNABLES] = {
     [MATMUL_PANELS_PER_TASK - MATMUL_FIRST_TUNABLE] = "panels_per_task",
     [MATMUL_THREADS - MATMUL_FIRST_TUNABLE] = "threads",
 };
+
+static const char *experts_illegal(const int64_t *params)
+{
+    if (params[MATMUL_ROUTE_WIDTH] % 2) return "parameter route_width is odd";
+    if (matmul_top_k(params) > params[MATMUL_EXPERTS]) return "parameter route_width is above twice the experts";
+    if (params[MATMUL_N] % params[MATMUL_EXPERTS]) return "parameter n is not a multiple of the experts";
+    if (params[MATMUL_HAS_NORM]) return "a norm with experts";
+    if (!matmul_is_gated(params) && params[MATMUL_EPILOGUE] != ACTIVATION_NONE)
+        return "an activation without a gate with experts";
+    return params[MATMUL_HAS_X_SCALES] ? "x_scales with experts" : NULL;
+}
 
 static const char *illegal(const int64_t *params)
 {
@@ -98,10 +124,16 @@ static const char *illegal(const int64_t *params)
     if (params[MATMUL_CAP_BITS] != OP_FLOAT_ONE_BITS && activation != ACTIVATION_SOFTCAP)
         return "a cap without a softcap";
     if (activation != ACTIVATION_NONE && params[MATMUL_HAS_RESIDUAL]) return "a residual with an activation";
+    if ((params[MATMUL_EXPERTS] == 0) != (params[MATMUL_ROUTE_WIDTH] == 0))
+        return "experts without routes, or the reverse";
+    if (params[MATMUL_EXPERTS] > 0) {
+        const char *why = experts_illegal(params);
+        if (why) return why;
+    }
     if (!matmul_is_gated(params)) return NULL;
     if (activation == ACTIVATION_SOFTCAP) return "a gate with a softcap";
     if (params[MATMUL_SCALE_BITS] != OP_FLOAT_ONE_BITS) return "a scale with a gate";
-    return params[MATMUL_N] % 2 ? "parameter n is odd with a gate" : NULL;
+    return matmul_expert_n(params) % 2 ? "parameter n is odd with a gate" : NULL;
 }
 
 static const char *cpu_illegal(const int64_t *params)
@@ -109,8 +141,10 @@ static const char *cpu_illegal(const int64_t *params)
     if (params[MATMUL_HAS_NORM]) return "CPU code has no norm";
     if (params[MATMUL_HAS_X_SCALES]) return "CPU code has no x_scales";
     if (params[MATMUL_COMPUTE_DTYPE] == DTYPE_F16) return "parameter compute_dtype is F16";
-    if (matmul_is_gated(params) && params[MATMUL_N] % (2 * PANEL_ROWS) != 0)
-        return "parameter n is not a multiple of 32 with a gate";
+    if (matmul_is_gated(params) && matmul_expert_n(params) % (2 * PANEL_ROWS) != 0)
+        return "parameter n is not a multiple of 32 with a gate, or not of 32 for each expert";
+    if (matmul_expert_n(params) % PANEL_ROWS != 0 && params[MATMUL_EXPERTS] > 1)
+        return "parameter n is not a multiple of 16 for each expert";
     /* The instruction set with the most registers comes last: its reason names the actual error. */
     const char *why = NULL;
     for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
@@ -123,12 +157,16 @@ static const char *cpu_illegal(const int64_t *params)
 static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     (void)context;
-    uint64_t rows = (uint64_t)params[MATMUL_ROWS], n = (uint64_t)params[MATMUL_N], k = (uint64_t)params[MATMUL_K];
+    const uint64_t rows = (uint64_t)params[MATMUL_ROWS], slots = (uint64_t)matmul_slots(params, params[MATMUL_ROWS]);
+    const uint64_t k = (uint64_t)params[MATMUL_K], experts = (uint64_t)params[MATMUL_EXPERTS];
+    const uint64_t read = experts ? slots < experts ? slots : experts : 1; /* matrices, if no two rows choose alike */
+    const uint64_t n = read * (uint64_t)matmul_expert_n(params);
     *bytes =
-        panel_count(n) * panel_bytes(k, params[MATMUL_DTYPE]) + rows * (k + matmul_out_columns(params)) * sizeof(float);
+        panel_count(n) * panel_bytes(k, params[MATMUL_DTYPE]) +
+        rows * (x_columns(params) + matmul_out_columns(params) + (uint64_t)params[MATMUL_ROUTE_WIDTH]) * sizeof(float);
     if (params[MATMUL_HAS_BIAS]) *bytes += n * dtype_bytes((enum dtype)params[MATMUL_BIAS_DTYPE]);
-    if (params[MATMUL_HAS_RESIDUAL]) *bytes += rows * n * sizeof(float);
-    *flops = 2 * rows * n * k;
+    if (params[MATMUL_HAS_RESIDUAL]) *bytes += rows * matmul_out_columns(params) * sizeof(float);
+    *flops = 2 * slots * (uint64_t)matmul_expert_n(params) * k;
 }
 
 static void reference(const struct op_call *call) { matmul_reference_range(call, 0, call->params[MATMUL_N]); }

@@ -10,7 +10,7 @@ static double element(const void *data, enum dtype dtype, uint64_t index)
     return dtype == DTYPE_BF16 ? bf16_to_float(half) : f16_to_float(half);
 }
 
-/* x[row] . W[n] + bias[n] */
+/* x[row] . W[n] + bias[n]; over experts x is cut into rows of K. */
 static double dot(const struct op_call *call, int64_t row, int64_t n)
 {
     enum { PART = 256 };
@@ -32,6 +32,36 @@ static double dot(const struct op_call *call, int64_t row, int64_t n)
     return sum;
 }
 
+/* Row `row` over experts: outputs [first, last) of those that one expert gives. */
+static void routed_row(const struct op_call *call, int64_t row, int64_t first, int64_t last)
+{
+    const int64_t *params = call->params;
+    const int64_t top_k = matmul_top_k(params), n_count = matmul_expert_n(params), inner = n_count / 2;
+    const float *routes = (const float *)call->operands[MATMUL_ROUTES] + row * 2 * top_k;
+    const float *residual = call->operands[MATMUL_RESIDUAL];
+    float *out = call->operands[MATMUL_OUT];
+    for (int64_t n = first; n < last && n < n_count; n++) {
+        double sum = residual ? (double)residual[row * n_count + n] : 0;
+        for (int64_t choice = 0; choice < top_k; choice++) {
+            const int64_t expert = router_expert(routes, top_k, choice, params[MATMUL_EXPERTS]);
+            const int64_t at = expert * n_count + n;
+            if (!matmul_is_gated(params)) {
+                if (expert >= 0)
+                    sum += (double)router_weight(routes, choice) * dot(call, row * top_k + choice, at) *
+                           (double)op_float_param(params, MATMUL_SCALE_BITS);
+            } else if (n / PANEL_ROWS % 2 == 0) {
+                const int64_t column = n / (2 * PANEL_ROWS) * PANEL_ROWS + n % PANEL_ROWS;
+                out[(row * top_k + choice) * inner + column] =
+                    expert < 0
+                        ? 0
+                        : (float)(activate_exactly((enum activation)params[MATMUL_EPILOGUE], dot(call, row, at)) *
+                                  dot(call, row, at + PANEL_ROWS));
+            }
+        }
+        if (!matmul_is_gated(params)) out[row * n_count + n] = (float)sum;
+    }
+}
+
 void matmul_reference_range(const struct op_call *call, int64_t first, int64_t last)
 {
     const int64_t *params = call->params;
@@ -39,6 +69,10 @@ void matmul_reference_range(const struct op_call *call, int64_t first, int64_t l
     float *out = call->operands[MATMUL_OUT];
     const float *residual = call->operands[MATMUL_RESIDUAL];
     for (int64_t row = 0; row < rows; row++) {
+        if (params[MATMUL_EXPERTS] > 0) {
+            routed_row(call, row, first, last);
+            continue;
+        }
         for (int64_t n = first; n < last; n++) {
             if (matmul_is_gated(params)) {
                 if (n / PANEL_ROWS % 2 != 0) continue; /* an up row: done with its gate row */

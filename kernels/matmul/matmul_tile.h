@@ -71,6 +71,10 @@ struct matmul_problem {
     const void *bias;      /* NULL: none */
     const float *residual; /* NULL: none */
     void *workspace;
+    /* Over experts, of one of them: the choices that name it, [rows], counted over all rows of x. NULL: no experts. */
+    const int32_t *slots;
+    const float *routes;
+    int64_t top_k;
 };
 
 /* Turns finished sums into outputs. */
@@ -94,8 +98,32 @@ struct matmul_kernels {
     matmul_tile *tiles[MATMUL_WEIGHTS_COUNT][MATMUL_TILE_PANEL_SIZES][MATMUL_TILE_ROW_SIZES]; /* by MATMUL_SIZE_INDEX */
 };
 
+/* Over experts: the choices of all rows in the order of experts, and where those of each begin; those that name no expert come
+ * last, from begin[experts] on. At the start of the workspace. */
+struct expert_lists {
+    int64_t experts;
+    int32_t *begin; /* [experts + 1] */
+    int32_t *slots; /* [rows * top_k]: row * top_k + choice */
+};
+uint64_t matmul_expert_list_bytes(const int64_t *params); /* whole lines */
+void matmul_expert_lists(const int64_t *params, void *workspace, struct expert_lists *lists);
+void matmul_fill_expert_lists(const float *routes, int64_t rows, int64_t top_k, const struct expert_lists *lists);
+
 /* Where the sums of a group begin: zeros. */
 extern const float matmul_no_sums[MATMUL_MAX_TILE_SUMS];
+
+/* Where row `row` of a launch, or choice `row` of an expert, has its outputs: a row of out, which the gate of experts divides. */
+static inline int64_t matmul_out_row(const struct matmul_problem *problem, int64_t row)
+{
+    return !problem->slots ? row : problem->activation ? problem->slots[row] : problem->slots[row] / problem->top_k;
+}
+
+/* What the outputs of choice `row` of an expert are multiplied by. */
+static inline float matmul_route_weight(const struct matmul_problem *problem, int64_t row)
+{
+    const int64_t slot = problem->slots[row];
+    return router_weight(problem->routes + slot / problem->top_k * 2 * problem->top_k, slot % problem->top_k);
+}
 
 /* Runs a launch on this member with these kernels. */
 void matmul_loop(const struct op_call *call, struct team_member *member, const struct matmul_kernels *kernels);

@@ -89,7 +89,7 @@ enum { DEFAULT_TASKS_PER_THREAD = 8 };
 
 static int64_t task_panels(const int64_t *params, int threads, int64_t tile_panels, int64_t tasks_per_thread)
 {
-    int64_t panels = (int64_t)panel_count((uint64_t)params[MATMUL_N]);
+    int64_t panels = (int64_t)panel_count((uint64_t)matmul_expert_n(params));
     int64_t tiles = panels / (tile_panels * tasks_per_thread * (threads > 0 ? threads : 1));
     int64_t most = MATMUL_MAX_TASK_PANELS / tile_panels;
     return tile_panels * (tiles < 1 ? 1 : tiles > most ? most : tiles);
@@ -108,7 +108,7 @@ static void default_tile(const int64_t *params, enum cpu_isa isa, int threads, i
      * row it keeps enough chains of additions going, and more streams the hardware's prefetch does not follow well. */
     *panels = matmul_panels_choice(limit / *rows < 4 ? limit / *rows : 4, even);
     /* A narrow matrix gets smaller tasks, to keep the whole team busy. */
-    int64_t all_panels = (int64_t)panel_count((uint64_t)params[MATMUL_N]);
+    int64_t all_panels = (int64_t)panel_count((uint64_t)matmul_expert_n(params));
     while (*panels > least_panels && *panels * threads > all_panels) *panels = matmul_panels_choice(*panels - 1, even);
 }
 

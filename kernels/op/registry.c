@@ -14,6 +14,7 @@
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/rope_table/rope_table.h"
+#include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
 #include "kernels/swiglu/swiglu.h"
@@ -36,6 +37,7 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_ALL_GATHER_PLACE] = &op_all_gather_place,
     [OP_ATTENTION_CUDNN_INPUTS] = &op_attention_cudnn_inputs,
     [OP_QUANTISE] = &op_quantise,
+    [OP_ROUTER] = &op_router,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

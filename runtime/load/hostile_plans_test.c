@@ -50,6 +50,9 @@ static int64_t first_guess(const struct op_param *param, bool has_all)
     uint64_t value;
     if (op_param_is_type(param)) return cpu ? DTYPE_F32 : DTYPE_BF16;
     if (param->type == PARAM_FLOAT) return clamp(param, (int64_t)float_to_bits(1));
+    /* A matmul with all else has no experts. */
+    if (strcmp(param->name, "experts") == 0) return clamp(param, !has_all);
+    if (strcmp(param->name, "route_width") == 0) return clamp(param, has_all ? 0 : 2);
     switch (param->source) {
     case PARAM_OF_ENGINE: memcpy(&value, (const uint8_t *)geometry + param->field, sizeof value); return (int64_t)value;
     case PARAM_OF_ROWS:

@@ -10,15 +10,16 @@ import unittest
 from harness import (ENGBUILD, ENGINFO, ENGRUN, FABLES, LOGIT_TOLERANCE, SANITIZED, SHARED, ReferenceTest, build_engine,
                      needs_shared, output, output_json, read_json, recorded_cases, run, scratch, shared, tally, write)
 
-DENSE = ["awq-w4-g32", "ct-fp8-channel", "ct-mxfp4", "ct-nvfp4", "ct-w4a16-g32", "ct-w4a16-g64-asym", "ct-w8a8-int",
+SUPPORTED = ["awq-w4-g32", "ct-fp8-channel", "ct-mxfp4", "ct-nvfp4", "ct-w4a16-g32", "ct-w4a16-g64-asym", "ct-w8a8-int",
          "fp8-block", "fp8-tensor-static", "gptq-w4-g32-sym", "gptq-w4-g64-asym-actorder", "gptq-w8-channel-v2",
-         "modelopt-nvfp4"]
+         "modelopt-nvfp4", "moe-awq-w4-g32", "moe-fp8-block"]
 # The encoding of most matrices: codes stay as they are where an encoding has them.
 ENCODINGS = {"awq-w4-g32": "int4_g32_zeros", "ct-fp8-channel": "e4m3_channel", "ct-mxfp4": "mxfp4", "ct-nvfp4": "nvfp4",
              "ct-w4a16-g32": "int4_g32", "ct-w4a16-g64-asym": "int4_g64_zeros", "ct-w8a8-int": "int8_channel",
              "fp8-block": "e4m3_channel", "fp8-tensor-static": "e4m3_channel", "gptq-w4-g32-sym": "int4_g32",
-             "gptq-w4-g64-asym-actorder": "F32", "gptq-w8-channel-v2": "int8_channel", "modelopt-nvfp4": "nvfp4"}
-EXPERTS = ["gpt_oss-mxfp4", "moe-awq-w4-g32", "moe-fp8-block"]  # their families are not supported
+             "gptq-w4-g64-asym-actorder": "F32", "gptq-w8-channel-v2": "int8_channel", "modelopt-nvfp4": "nvfp4", "moe-awq-w4-g32": "int4_g32_zeros",
+             "moe-fp8-block": "e4m3_channel"}
+REFUSED = ["gpt_oss-mxfp4"]  # its family is not supported
 RANKS = [[], ["--gpus", "2"]]
 
 
@@ -30,7 +31,7 @@ def folder_of(name):
 class Quantised(ReferenceTest):
     def test_tokens(self):
         count = ties = 0
-        for name in DENSE:
+        for name in SUPPORTED:
             for ranks in RANKS[1:] if SANITIZED else RANKS:
                 engine = build_engine(folder_of(name), *ranks)
                 for prompt, _, greedy, gaps in recorded_cases(folder_of(name)):
@@ -41,7 +42,7 @@ class Quantised(ReferenceTest):
 
     def test_logits(self):
         count = 0
-        for name in DENSE:
+        for name in SUPPORTED:
             for ranks in RANKS[1:] if SANITIZED else RANKS:
                 engine = build_engine(folder_of(name), *ranks)
                 for prompt, expected, _, _ in recorded_cases(folder_of(name)):
@@ -53,7 +54,7 @@ class Quantised(ReferenceTest):
         tally("rows of logits of quantised models", count)
 
     def test_codes_are_kept(self):
-        for name in DENSE:
+        for name in SUPPORTED:
             for ranks in RANKS[1:] if SANITIZED else RANKS:
                 with self.subTest(name, ranks=ranks):
                     manifest = output_json([ENGINFO, build_engine(folder_of(name), *ranks), "--json"])["manifest"]
@@ -61,7 +62,7 @@ class Quantised(ReferenceTest):
 
     def test_decoded(self):
         """Asked for another type, codes are decoded."""
-        for name in DENSE[:3] if SANITIZED else DENSE:
+        for name in SUPPORTED[:3] if SANITIZED else SUPPORTED:
             engine = build_engine(folder_of(name), "--dtype", "f32")
             self.assertEqual(list(output_json([ENGINFO, engine, "--json"])["matrices"]), ["F32"])
             prompt, expected, _, _ = recorded_cases(folder_of(name))[0]
@@ -89,8 +90,8 @@ class Quantised(ReferenceTest):
                     self.assertEqual(file.read(), expected.read())
 
     def test_every_folder_is_known(self):
-        self.assertEqual(set(os.listdir(shared("models", "quantised"))), set(DENSE) | set(EXPERTS))
-        for name in EXPERTS:
+        self.assertEqual(set(os.listdir(shared("models", "quantised"))), set(SUPPORTED) | set(REFUSED))
+        for name in REFUSED:
             with self.subTest(name), scratch() as folder:
                 result = run([ENGBUILD, "--model", folder_of(name), "--target", "cpu", "-o", os.path.join(folder, "m.eng")])
                 self.assertEqual(result.rc, 1, result.stderr)

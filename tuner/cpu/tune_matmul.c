@@ -39,6 +39,11 @@ void matmul_tuning_key(const int64_t *params, const struct machine *machine, cha
     const size_t used = strlen(key);
     if (params[MATMUL_COMPUTE_DTYPE] != DTYPE_F32)
         snprintf(key + used, TUNING_KEY_BYTES - used, " compute=%s", encoding_label(params[MATMUL_COMPUTE_DTYPE]));
+    if (params[MATMUL_EXPERTS] > 0) {
+        const size_t end = strlen(key);
+        snprintf(key + end, TUNING_KEY_BYTES - end, " experts=%" PRId64 " top_k=%" PRId64, params[MATMUL_EXPERTS],
+                 matmul_top_k(params));
+    }
 }
 
 double matmul_model_us(const int64_t *params, const struct machine *machine)
@@ -192,7 +197,7 @@ static bool bench_open(struct bench *bench, const struct matmul_problem *problem
     bench->counts[0] = bench->counts[1] = (int32_t)rows;
     bench->x = random_floats(rows * k, 1);
     bench->out = random_floats(rows * n, 2);
-    bench->workspace = random_floats(matmul_workspace_bytes(rows, k) / sizeof(float) + 1, 3);
+    bench->workspace = random_floats(matmul_workspace_bytes(bench->params) / sizeof(float) + 1, 3);
     if (bench->params[MATMUL_HAS_RESIDUAL]) bench->residual = random_floats(rows * n, 4);
     if (!bench->x || !bench->out || !bench->workspace || (bench->params[MATMUL_HAS_RESIDUAL] && !bench->residual))
         return status_fail(status, STATUS_MACHINE, "out of memory while tuning a matmul of %" PRIu64 " rows", rows);

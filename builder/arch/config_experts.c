@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Readers of the configuration keys of experts that several families have in common. */
+#include <inttypes.h>
+
+#include "builder/arch/family.h"
+#include "formats/base/field_rules.h"
+#include "kernels/router/router.h"
+
+/* Only training reads them. */
+static const struct field_rule unused[] = {
+    {"output_router_logits", FIELD_NO_EFFECT},
+    {"router_aux_loss_coef", FIELD_NO_EFFECT},
+    {"router_jitter_noise", FIELD_NO_EFFECT},
+};
+
+/* One of two names of a key, which must not both be there. */
+static bool read_count(struct json_reader *reader, const char *const *keys, uint64_t *count, struct status *status)
+{
+    const json_t *second = json_reader_get(reader, keys[1]);
+    if (json_reader_get(reader, keys[0]) && second) {
+        char expected[96];
+        snprintf(expected, sizeof expected, "no such field beside %s", keys[0]);
+        return json_reader_fail(reader, keys[1], expected, second, status);
+    }
+    return json_reader_u64(reader, keys[second ? 1 : 0], *count == 0, 1, MODEL_MAX_EXPERTS, count, status);
+}
+
+bool config_experts(struct model_config *config, struct json_reader *reader, const char *const *count_keys,
+                    const char *top_k_key, const char *size_key, const struct experts_defaults *defaults,
+                    struct status *status)
+{
+    struct model_experts *experts = &config->experts;
+    *experts = (struct model_experts){.count = defaults->count,
+                                      .top_k = defaults->top_k,
+                                      .intermediate_size = config->intermediate_size,
+                                      .scale = 1,
+                                      .groups = 1,
+                                      .top_groups = 1};
+    if (size_key) experts->intermediate_size = defaults->intermediate_size;
+    if (!read_count(reader, count_keys, &experts->count, status) ||
+        !json_reader_u64(reader, top_k_key, defaults->top_k == 0, 1, MODEL_MAX_TOP_K, &experts->top_k, status) ||
+        (size_key &&
+         !json_reader_u64(reader, size_key, false, 1, MODEL_MAX_INTERMEDIATE, &experts->intermediate_size, status)) ||
+        !field_rules_check(reader, unused, sizeof unused / sizeof *unused, status))
+        return false;
+    if (experts->top_k > experts->count)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: field '%s': expected at most the number of experts (%" PRIu64 "), found %" PRIu64,
+                           reader->path, top_k_key, experts->count, experts->top_k);
+    for (uint64_t i = 0; i < config->layers; i++) config->layer[i].experts = true;
+    return true;
+}
+
+bool config_sparse_layers(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    uint64_t step = 1;
+    const json_t *dense = json_reader_get(reader, "mlp_only_layers");
+    if (!json_reader_u64(reader, "decoder_sparse_step", false, 1, UINT32_MAX, &step, status)) return false;
+    for (uint64_t i = 0; i < config->layers; i++) config->layer[i].experts = (i + 1) % step == 0;
+    if (dense && !json_is_array(dense))
+        return json_reader_fail(reader, "mlp_only_layers", "an array of layers", dense, status);
+    for (size_t i = 0; dense && i < json_array_size(dense); i++) {
+        const json_t *layer = json_array_get(dense, i);
+        const json_int_t index = json_is_integer(layer) ? json_integer_value(layer) : -1;
+        if (index < 0 || (uint64_t)index >= config->layers)
+            return json_reader_fail(reader, "mlp_only_layers", "integers from 0 to below num_hidden_layers", layer,
+                                    status);
+        config->layer[index].experts = false;
+    }
+    return true;
+}
+
+bool config_renormalise(struct model_config *config, struct json_reader *reader, bool absent, struct status *status)
+{
+    bool renormalise = absent;
+    if (!json_reader_bool(reader, "norm_topk_prob", false, &renormalise, status)) return false;
+    config->experts.renormalise = renormalise ? ROUTER_SUM_PLUS_EPS : ROUTER_AS_THEY_ARE;
+    return true;
+}

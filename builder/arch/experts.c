@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An MLP of experts: a router chooses some of them for each row, and the row's output is the weighted sum of theirs, to which
+ * an expert that every row goes through may add its own. */
+#include "builder/arch/family.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/router/router.h"
+
+/* The matrices of equally shaped experts, all gates and ups or all downs, as one weight. */
+struct stack {
+    uint32_t layer;
+    const char *module; /* of the experts; followed by a number where `numbered` */
+    bool numbered;
+    const char *names[2]; /* of an expert's matrices; the second NULL: there is one */
+    bool fused; /* one tensor [experts, parts * rows, columns] called names[0], which has the rows of all parts */
+    uint64_t experts, parts, rows, columns;
+    enum shard shard;
+};
+
+static void tensor_name(const struct stack *stack, uint64_t expert, uint64_t part, char name[2 * GRAPH_NAME_BYTES])
+{
+    const size_t size = 2 * GRAPH_NAME_BYTES;
+    if (stack->fused)
+        snprintf(name, size, "model.layers.%u.%s.weight", stack->layer, stack->names[0]);
+    else if (stack->numbered)
+        snprintf(name, size, "model.layers.%u.%s.%u.%s.weight", stack->layer, stack->module, (unsigned)expert,
+                 stack->names[part]);
+    else
+        snprintf(name, size, "model.layers.%u.%s.%s.weight", stack->layer, stack->module, stack->names[part]);
+}
+
+static int stacked(struct graph *graph, const struct stack *stack, const char *label)
+{
+    char name[2 * GRAPH_NAME_BYTES];
+    int weight = -1;
+    for (uint64_t expert = 0; expert < stack->experts; expert++)
+        for (uint64_t part = 0; part < stack->parts; part++) {
+            const struct weight_source own = {.shape = {stack->rows, stack->columns}};
+            const struct weight_source fused = {
+                .shape = {stack->experts, stack->parts * stack->rows, stack->columns},
+                .first_row = (expert * stack->parts + part) * stack->rows,
+                .rows = stack->rows,
+            };
+            const struct weight_source *source = stack->fused ? &fused : &own;
+            tensor_name(stack, expert, part, name);
+            if (expert + part == 0)
+                weight = graph_weight_from(graph, stack->layer, WEIGHT_MATRIX, source, "%s", name);
+            else
+                graph_weight_append(graph, weight, source, "%s", name);
+        }
+    if (graph->out_of_memory) return -1;
+    struct graph_weight *made = &graph->weights[weight];
+    snprintf(made->name, sizeof made->name, "model.layers.%u.%s.weight", stack->layer, label);
+    made->experts = stack->experts;
+    made->interleave = graph_interleave(graph);
+    made->rows = graph_weight_rows(made);
+    graph_shard(graph, weight, stack->shard);
+    return weight;
+}
+
+/* The products of the chosen experts. `count`: experts in `weight`. */
+static int routed(struct graph *graph, int x, uint32_t layer, int weight, int routes, uint64_t count, int epilogue,
+                  double scale, const char *label)
+{
+    if (graph->out_of_memory) return -1;
+    struct graph_weight *matrix = &graph->weights[weight];
+    const uint64_t top_k = graph->values[routes].width / 2, rows = matrix->rows / count;
+    const bool gated = epilogue != ACTIVATION_NONE;
+    matrix->depth = graph->values[x].width / (gated ? 1 : top_k);
+    const int y = graph_value(graph, ROWS_TOKENS, gated ? top_k * rows / 2 : rows, "%s%u", label, layer);
+    struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
+    node->operands[MATMUL_X] = x;
+    node->operands[MATMUL_W] = weight;
+    node->operands[MATMUL_ROUTES] = routes;
+    node->operands[MATMUL_OUT] = y;
+    node->params[MATMUL_EPILOGUE] = epilogue;
+    node->params[MATMUL_SCALE_BITS] = float_to_bits((float)scale);
+    node->params[MATMUL_EXPERTS] = (int64_t)count;
+    return y;
+}
+
+/* Logits of `count` experts. The matrix keeps the checkpoint's type: it is small, and a wrong choice costs much. */
+static int router_logits(struct graph *graph, int x, uint32_t layer, const char *module, uint64_t count,
+                         const char *label)
+{
+    const int weight = graph_matrix(graph, layer, count, graph->config->hidden_size, WEIGHT_MATRIX,
+                                    "model.layers.%u.%s.weight", layer, module);
+    if (weight >= 0) graph->weights[weight].exact = true;
+    const int logits = graph_value(graph, ROWS_TOKENS, count, "%s_logits%u", label, layer);
+    struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
+    node->operands[MATMUL_X] = x;
+    node->operands[MATMUL_W] = weight;
+    node->operands[MATMUL_OUT] = logits;
+    return logits;
+}
+
+static struct graph_node *route(struct graph *graph, int logits, uint32_t layer, uint64_t top_k, const char *label,
+                                int *routes)
+{
+    *routes = graph_value(graph, ROWS_TOKENS, 2 * top_k, "%s_routes%u", label, layer);
+    struct graph_node *node = graph_append(graph, OP_ROUTER, layer);
+    node->operands[ROUTER_LOGITS] = logits;
+    node->operands[ROUTER_OUT] = *routes;
+    return node;
+}
+
+/* Which experts of the layer each row goes through. */
+static int router(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
+{
+    const struct model_experts *experts = &graph->config->experts;
+    int routes, bias = GRAPH_ABSENT;
+    if (names->selection_bias) {
+        const struct weight_source vector = {.shape = {experts->count}}, matrix = {.shape = {1, experts->count}};
+        bias = graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, names->bias_dimensions == 1 ? &vector : &matrix,
+                                 "model.layers.%u.%s", layer, names->selection_bias);
+        if (bias >= 0) graph->weights[bias].exact = true;
+    }
+    const int logits = router_logits(graph, x, layer, names->router, experts->count, "router");
+    struct graph_node *node = route(graph, logits, layer, experts->top_k, "expert", &routes);
+    node->operands[ROUTER_BIAS] = bias;
+    node->params[ROUTER_SCORE] = experts->score;
+    node->params[ROUTER_RENORMALISE] = experts->renormalise;
+    node->params[ROUTER_EPS_BITS] = float_to_bits((float)experts->eps);
+    node->params[ROUTER_SCALE_BITS] = float_to_bits((float)experts->scale);
+    node->params[ROUTER_GROUPS] = (int64_t)experts->groups;
+    node->params[ROUTER_TOP_GROUPS] = (int64_t)experts->top_groups;
+    node->params[ROUTER_GROUP_SCORE] = experts->group_score;
+    return routes;
+}
+
+/* Gate, up and down of the experts that `up` and `down` describe. */
+static int expert_products(struct graph *graph, int x, int routes, const struct stack *up, const struct stack *down,
+                           const char *label, const char *up_name, const char *down_name)
+{
+    char activated_label[GRAPH_NAME_BYTES];
+    snprintf(activated_label, sizeof activated_label, "%s_activated", label);
+    const int up_weight = stacked(graph, up, up_name);
+    const int activated =
+        routed(graph, x, up->layer, up_weight, routes, up->experts, graph->config->activation, 1.0, activated_label);
+    const int down_weight = stacked(graph, down, down_name);
+    return routed(graph, activated, up->layer, down_weight, routes, up->experts, ACTIVATION_NONE,
+                  graph->config->residual_scale, label);
+}
+
+int experts_mlp(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
+{
+    const struct model_experts *experts = &graph->config->experts;
+    const uint64_t hidden = graph->config->hidden_size, inner = experts->intermediate_size;
+    const bool fused = names->experts == NULL;
+    const struct stack up = {.layer = layer,
+                             .module = names->experts,
+                             .numbered = true,
+                             .names = {names->gate, names->up},
+                             .fused = fused,
+                             .experts = experts->count,
+                             .parts = 2,
+                             .rows = inner,
+                             .columns = hidden,
+                             .shard = SHARD_ROWS};
+    const struct stack down = {.layer = layer,
+                               .module = names->experts,
+                               .numbered = true,
+                               .names = {names->down},
+                               .fused = fused,
+                               .experts = experts->count,
+                               .parts = 1,
+                               .rows = hidden,
+                               .columns = inner,
+                               .shard = SHARD_COLUMNS};
+    const int routes = router(graph, names, x, layer);
+    return expert_products(graph, x, routes, &up, &down, "experts", "mlp.experts.gate_up_proj",
+                           "mlp.experts.down_proj");
+}
+
+int experts_shared(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
+{
+    const uint64_t hidden = graph->config->hidden_size, inner = graph->config->experts.shared_size;
+    int routes;
+    const int logits = router_logits(graph, x, layer, names->shared_gate, 1, "shared");
+    route(graph, logits, layer, 1, "shared", &routes)->params[ROUTER_SCORE] = ROUTER_SIGMOID;
+    const struct stack up = {.layer = layer,
+                             .module = names->shared,
+                             .names = {"gate_proj", "up_proj"},
+                             .experts = 1,
+                             .parts = 2,
+                             .rows = inner,
+                             .columns = hidden,
+                             .shard = SHARD_ROWS};
+    const struct stack down = {.layer = layer,
+                               .module = names->shared,
+                               .names = {"down_proj"},
+                               .experts = 1,
+                               .parts = 1,
+                               .rows = hidden,
+                               .columns = inner,
+                               .shard = SHARD_COLUMNS};
+    return expert_products(graph, x, routes, &up, &down, "shared", "mlp.shared.gate_up_proj", "mlp.shared.down_proj");
+}

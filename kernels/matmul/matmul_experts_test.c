@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of matmul over experts: every encoding and instruction set against a plain sum in double, bits that do not depend on
+ * batch, threads and tunables, ids that name no expert, refusal of hostile parameters. */
+#include <math.h>
+
+#include "kernels/matmul/matmul.h"
+#include "kernels/matmul/test_coded.h"
+
+enum { THREADS = 3 };
+
+#ifdef __SANITIZE_ADDRESS__
+enum { SAMPLE = 4 };
+#else
+enum { SAMPLE = 1 };
+#endif
+
+static struct team *team;
+static struct test_random numbers = {5};
+
+static int64_t random_below(int64_t limit) { return test_random_range(&numbers, 0, limit - 1); }
+
+struct problem {
+    int64_t rows, experts, top_k, n, k; /* n: of one expert */
+    enum encoding_id encoding;
+    enum activation activation; /* NONE: the weighted sum */
+    enum dtype bias;            /* DTYPE_NONE: none */
+    bool residual;
+    enum encoding_id compute;
+};
+
+/* A launch, and its weights as floats. */
+struct launch {
+    struct test_case test;
+    struct test_memory memory;
+    float *weights; /* [experts * n, k] */
+};
+
+static void fill_plain(float *values, uint64_t n, uint64_t k, enum dtype dtype, uint8_t *panels)
+{
+    const uint64_t depth = panel_depth(k, dtype), element = dtype_bytes(dtype);
+    struct panel_form form;
+    panel_form((int64_t)dtype, &form);
+    for (uint64_t i = 0; i < n; i++) {
+        for (uint64_t j = 0; j < k; j++)
+            test_fill(&numbers, panels + panel_index(i, j, depth, dtype) * element, 1, dtype, -1, 1);
+        panel_read(&form, panels, i, k, 0, k, values + i * k);
+    }
+}
+
+static void open_launch(struct launch *launch, const struct problem *problem)
+{
+    const int64_t params[MATMUL_PARAMS] = {
+        [MATMUL_ROWS] = problem->rows,
+        [MATMUL_N] = problem->experts * problem->n,
+        [MATMUL_K] = problem->k,
+        [MATMUL_DTYPE] = problem->encoding,
+        [MATMUL_EPILOGUE] = problem->activation,
+        [MATMUL_HAS_BIAS] = problem->bias != DTYPE_NONE,
+        [MATMUL_BIAS_DTYPE] = problem->bias,
+        [MATMUL_HAS_RESIDUAL] = problem->residual,
+        [MATMUL_SCALE_BITS] = problem->activation ? OP_FLOAT_ONE_BITS : test_float_bits(0.75f),
+        [MATMUL_COMPUTE_DTYPE] = problem->compute,
+        [MATMUL_EXPERTS] = problem->experts,
+        [MATMUL_ROUTE_WIDTH] = 2 * problem->top_k,
+        [MATMUL_PANELS_PER_TILE] = 2,
+        [MATMUL_ROWS_PER_TILE] = 1,
+        [MATMUL_PANELS_PER_TASK] = 2,
+    };
+    const uint64_t n = (uint64_t)(problem->experts * problem->n), k = (uint64_t)problem->k;
+    *launch = (struct launch){0};
+    test_case_open(&launch->test, &op_matmul, params, &test_geometry, (int32_t)problem->rows);
+    struct test_case *test = &launch->test;
+    launch->weights = test_take(&launch->memory, n * k * sizeof(float));
+    memset(test->call.operands[MATMUL_W], 0, test->buffers[MATMUL_W].bytes);
+    if (encoding_is_plain(problem->encoding)) {
+        fill_plain(launch->weights, n, k, (enum dtype)problem->encoding, test->call.operands[MATMUL_W]);
+    } else {
+        struct panel_form form;
+        assert_true(panel_form(problem->encoding, &form));
+        test_coded_matrix(&numbers, &form, panel_bytes(k, problem->encoding), n, k, test->call.operands[MATMUL_W],
+                          launch->weights);
+    }
+    const size_t x_rows = (size_t)(problem->rows * (problem->activation ? 1 : problem->top_k));
+    test_fill(&numbers, test->call.operands[MATMUL_X], x_rows * k, DTYPE_F32, -1, 1);
+    if (problem->bias != DTYPE_NONE) test_fill(&numbers, test->call.operands[MATMUL_BIAS], n, problem->bias, -1, 1);
+    if (problem->residual)
+        test_fill(&numbers, test->call.operands[MATMUL_RESIDUAL], (size_t)(problem->rows * problem->n), DTYPE_F32, -1,
+                  1);
+    float *routes = test->call.operands[MATMUL_ROUTES];
+    int32_t order[ROUTER_MAX_EXPERTS];
+    for (int64_t row = 0; row < problem->rows; row++, routes += 2 * problem->top_k) {
+        for (int64_t i = 0; i < problem->experts; i++) order[i] = (int32_t)i;
+        /* Some experts have no rows: small numbers of rows choose few, and the last expert is chosen only where it must be. */
+        test_shuffle(&numbers, order,
+                     (size_t)(problem->experts > problem->top_k ? problem->experts - 1 : problem->experts));
+        for (int64_t i = 0; i < problem->top_k; i++) {
+            routes[i] = test_random_float(&numbers, 0.05f, 1);
+            routes[problem->top_k + i] = (float)order[i];
+        }
+    }
+}
+
+static void close_launch(struct launch *launch)
+{
+    test_case_close(&launch->test);
+    test_release(&launch->memory);
+}
+
+static void run_launch(struct launch *launch, enum cpu_isa isa)
+{
+    test_buffer_poison(&launch->test.buffers[MATMUL_OUT]);
+    test_buffer_poison(&launch->test.buffers[MATMUL_WORKSPACE]);
+    test_run_on(team, &op_matmul, isa, &launch->test.call);
+}
+
+static void randomize_tunables(int64_t *params)
+{
+    static const int64_t panels[] = {1, 2, 3, 4, 6, 8}, rows[] = {1, 2, 3, 4, 6, 8, 12};
+    static const int64_t depths[] = {0, 64, 128, 640}, blocks[] = {0, 0, 13, 24};
+    do {
+        params[MATMUL_PANELS_PER_TILE] = panels[random_below(6)];
+        params[MATMUL_ROWS_PER_TILE] = rows[random_below(7)];
+        params[MATMUL_DEPTH_BLOCK] = depths[random_below(4)];
+        params[MATMUL_ROWS_PER_BLOCK] = blocks[random_below(4)];
+        params[MATMUL_PANELS_PER_TASK] = params[MATMUL_PANELS_PER_TILE] * (1 + random_below(3));
+        params[MATMUL_THREADS] = random_below(THREADS + 1);
+    } while (matmul_tunables_illegal(params, CPU_AVX512BF16));
+}
+
+/* x . W[n] + bias of an expert, and the sum of magnitudes. */
+static double product(const struct launch *launch, const struct problem *problem, const float *x, int64_t expert,
+                      int64_t n, double *magnitude)
+{
+    const int64_t at = expert * problem->n + n;
+    const void *bias = launch->test.call.operands[MATMUL_BIAS];
+    double sum = bias ? (double)op_element(bias, at, problem->bias) : 0;
+    float rounded[MATMUL_INT8_BLOCK];
+    *magnitude = 1 + fabs(sum);
+    for (int64_t first = 0; first < problem->k; first += MATMUL_INT8_BLOCK) {
+        const int64_t count = problem->k - first < MATMUL_INT8_BLOCK ? problem->k - first : MATMUL_INT8_BLOCK;
+        matmul_round(x + first, count, problem->compute, rounded);
+        for (int64_t i = 0; i < count; i++) {
+            const double term = (double)rounded[i] * (double)launch->weights[at * problem->k + first + i];
+            sum += term;
+            *magnitude += fabs(term);
+        }
+    }
+    return sum;
+}
+
+static void assert_near(float found, double expected, double magnitude, enum cpu_isa isa, const struct problem *problem)
+{
+    if (!(fabs((double)found - expected) <= 5e-5 * magnitude))
+        fail_msg("%s: found %.9g, expected %.9g (rows %d experts %d of %d n %d k %d encoding %s)", cpu_isa_name(isa),
+                 (double)found, expected, (int)problem->rows, (int)problem->top_k, (int)problem->experts,
+                 (int)problem->n, (int)problem->k, encoding_name(problem->encoding));
+}
+
+/* A row of out against sums in double. */
+static void compare_row(const struct launch *launch, const struct problem *problem, int64_t row, enum cpu_isa isa)
+{
+    const int64_t top_k = problem->top_k, n = problem->n, k = problem->k;
+    const float *x = launch->test.call.operands[MATMUL_X], *out = launch->test.call.operands[MATMUL_OUT];
+    const float *routes = (const float *)launch->test.call.operands[MATMUL_ROUTES] + row * 2 * top_k;
+    const float *residual = launch->test.call.operands[MATMUL_RESIDUAL];
+    double magnitude, other;
+    for (int64_t column = 0; problem->activation && column < top_k * (n / 2); column++) {
+        const int64_t choice = column / (n / 2), j = column % (n / 2);
+        const int64_t at = j / PANEL_ROWS * 2 * PANEL_ROWS + j % PANEL_ROWS;
+        const int64_t expert = router_expert(routes, top_k, choice, problem->experts);
+        const double gate = product(launch, problem, x + row * k, expert, at, &magnitude);
+        const double up = product(launch, problem, x + row * k, expert, at + PANEL_ROWS, &other);
+        assert_near(out[row * top_k * (n / 2) + column], activate_exactly(problem->activation, gate) * up,
+                    2 * magnitude * other, isa, problem);
+    }
+    for (int64_t column = 0; !problem->activation && column < n; column++) {
+        double sum = residual ? (double)residual[row * n + column] : 0, all = 1;
+        for (int64_t choice = 0; choice < top_k; choice++) {
+            const int64_t expert = router_expert(routes, top_k, choice, problem->experts);
+            sum += 0.75 * (double)router_weight(routes, choice) *
+                   product(launch, problem, x + (row * top_k + choice) * k, expert, column, &magnitude);
+            all += magnitude;
+        }
+        assert_near(out[row * n + column], sum, all, isa, problem);
+    }
+}
+
+static void check(const struct problem *problem)
+{
+    struct launch launch;
+    open_launch(&launch, problem);
+    const size_t bytes = launch.test.buffers[MATMUL_OUT].bytes;
+    const int64_t valid = problem->rows > 2 && random_below(3) == 0 ? problem->rows - 2 : problem->rows;
+    const size_t row_bytes = bytes / (size_t)problem->rows;
+    uint8_t *out = launch.test.call.operands[MATMUL_OUT], *first = test_take(&launch.memory, bytes);
+    ((int32_t *)launch.test.call.operands[MATMUL_COUNTS])[0] = (int32_t)valid;
+    test_buffer_poison(&launch.test.buffers[MATMUL_OUT]);
+    op_matmul.reference(&launch.test.call);
+    for (int64_t row = 0; row<valid; row += problem->rows> 40 ? 29 : 1)
+        compare_row(&launch, problem, row, CPU_ISA_COUNT);
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+        if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+        for (int repeat = 0; repeat < 3; repeat++) {
+            randomize_tunables(launch.test.params);
+            run_launch(&launch, (enum cpu_isa)isa);
+            test_case_assert_intact(&launch.test);
+            for (int64_t row = 0; repeat == 0 && row<valid; row += problem->rows> 40 ? 29 : 1)
+                compare_row(&launch, problem, row, (enum cpu_isa)isa);
+            if (repeat == 0) memcpy(first, out, bytes);
+            test_assert_same_bits(out, first, bytes, "tunables");
+            assert_true(test_is_poison(out + (size_t)valid * row_bytes, (size_t)(problem->rows - valid) * row_bytes));
+        }
+    }
+    close_launch(&launch);
+}
+
+TEST(encodings)
+{
+    static const int64_t depths[] = {1, 33, 128, 300, 1100}, rows[] = {1, 3, 17};
+    static const enum encoding_id computes[] = {ENCODING_F32, ENCODING_BF16, ENCODING_INT8_G32};
+    for (size_t e = 0; encoding_at(e); e++) {
+        struct panel_form form;
+        if (!panel_form(encoding_at(e)->id, &form)) continue;
+        for (size_t i = e % SAMPLE; i < 30; i += SAMPLE) {
+            const bool gated = i % 2;
+            check(&(struct problem){.rows = rows[i % 3],
+                                    .experts = 5,
+                                    .top_k = 2,
+                                    .n = gated ? 64 : 48,
+                                    .k = depths[i % 5],
+                                    .encoding = encoding_at(e)->id,
+                                    .activation = gated ? ACTIVATION_SILU + (int)(i / 2 % 2) : ACTIVATION_NONE,
+                                    .bias = i % 4 < 2 ? DTYPE_NONE : DTYPE_F32,
+                                    .residual = !gated && i % 3 == 0,
+                                    .compute = computes[i / 10]});
+        }
+    }
+}
+
+TEST(numbers_of_rows_and_experts)
+{
+    static const int64_t rows[] = {1, 2, 5, 16, 61, 300}, experts[][2] = {{1, 1}, {4, 4}, {8, 3}, {64, 6}, {257, 8}};
+    static const enum encoding_id encodings[] = {ENCODING_BF16, ENCODING_INT4_G32, ENCODING_F32};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (size_t e = 0; e < sizeof experts / sizeof *experts; e++)
+            for (int gated = 0; gated < 2; gated++)
+                check(&(struct problem){.rows = rows[r],
+                                        .experts = experts[e][0],
+                                        .top_k = experts[e][1],
+                                        .n = gated ? 32 : 16,
+                                        .k = 64 + 31 * (int64_t)(r % 3),
+                                        .encoding = encodings[(r + e) % 3],
+                                        .activation = gated ? ACTIVATION_SILU : ACTIVATION_NONE,
+                                        .bias = e == 2 ? DTYPE_BF16 : DTYPE_NONE,
+                                        .compute = ENCODING_F32});
+}
+
+/* A row alone gives the bits that it gives in a batch. */
+TEST(row_alone)
+{
+    enum { ROWS = 33 };
+    for (int gated = 0; gated < 2; gated++) {
+        struct problem problem = {.rows = ROWS,
+                                  .experts = 6,
+                                  .top_k = 3,
+                                  .n = 64,
+                                  .k = 203,
+                                  .encoding = ENCODING_BF16,
+                                  .activation = gated ? ACTIVATION_SILU : ACTIVATION_NONE,
+                                  .compute = ENCODING_F32};
+        struct launch batch, alone;
+        open_launch(&batch, &problem);
+        problem.rows = 1;
+        open_launch(&alone, &problem);
+        struct op_call *of_batch = &batch.test.call, *of_one = &alone.test.call;
+        memcpy(of_one->operands[MATMUL_W], of_batch->operands[MATMUL_W], batch.test.buffers[MATMUL_W].bytes);
+        const size_t x = alone.test.buffers[MATMUL_X].bytes, out = alone.test.buffers[MATMUL_OUT].bytes,
+                     routes = alone.test.buffers[MATMUL_ROUTES].bytes;
+        for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+            if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+            randomize_tunables(batch.test.params);
+            run_launch(&batch, (enum cpu_isa)isa);
+            for (size_t row = 0; row < ROWS; row++) {
+                memcpy(of_one->operands[MATMUL_X], (const uint8_t *)of_batch->operands[MATMUL_X] + row * x, x);
+                memcpy(of_one->operands[MATMUL_ROUTES],
+                       (const uint8_t *)of_batch->operands[MATMUL_ROUTES] + row * routes, routes);
+                randomize_tunables(alone.test.params);
+                run_launch(&alone, (enum cpu_isa)isa);
+                test_assert_same_bits(of_one->operands[MATMUL_OUT],
+                                      (const uint8_t *)of_batch->operands[MATMUL_OUT] + row * out, out, "row");
+            }
+        }
+        close_launch(&batch);
+        close_launch(&alone);
+    }
+}
+
+/* Choices of experts that there are not give zeros, and read nothing. */
+TEST(ids_that_name_no_expert)
+{
+    const float bad[] = {-1, 4, 1e30f, -INFINITY, NAN};
+    for (int gated = 0; gated < 2; gated++) {
+        const struct problem problem = {.rows = 5,
+                                        .experts = 4,
+                                        .top_k = 2,
+                                        .n = 32,
+                                        .k = 40,
+                                        .encoding = ENCODING_F32,
+                                        .activation = gated ? ACTIVATION_SILU : ACTIVATION_NONE,
+                                        .compute = ENCODING_F32};
+        struct launch launch;
+        open_launch(&launch, &problem);
+        float *routes = launch.test.call.operands[MATMUL_ROUTES];
+        for (int row = 0; row < 5; row++) {
+            routes[row * 4 + 3] = bad[row];
+            if (row < 2) routes[row * 4 + 2] = bad[row];
+        }
+        const int64_t columns = (int64_t)(launch.test.buffers[MATMUL_OUT].bytes / sizeof(float)) / 5;
+        for (int isa = 0; isa <= CPU_ISA_COUNT; isa++) {
+            if (isa < CPU_ISA_COUNT && !cpu_isa_supported((enum cpu_isa)isa)) continue;
+            if (isa == CPU_ISA_COUNT)
+                op_matmul.reference(&launch.test.call);
+            else
+                run_launch(&launch, (enum cpu_isa)isa);
+            test_case_assert_intact(&launch.test);
+            const float *out = launch.test.call.operands[MATMUL_OUT];
+            for (int64_t i = 0; i < 5 * columns; i++) {
+                const bool is_zero = i / columns < 2 || (gated && i % columns >= columns / 2);
+                assert_true(is_zero ? out[i] == 0 : isfinite(out[i]));
+            }
+        }
+        close_launch(&launch);
+    }
+}
+
+TEST(hostile_params_are_refused)
+{
+    const struct problem problem = {.rows = 4,
+                                    .experts = 4,
+                                    .top_k = 2,
+                                    .n = 32,
+                                    .k = 40,
+                                    .encoding = ENCODING_F32,
+                                    .activation = ACTIVATION_SILU,
+                                    .compute = ENCODING_F32};
+    struct launch launch;
+    open_launch(&launch, &problem);
+    int64_t params[MATMUL_PARAMS];
+    memcpy(params, launch.test.params, sizeof params);
+    close_launch(&launch);
+    test_hostile_params(&op_matmul, params, &test_geometry);
+    test_refuses(&op_matmul, params, &test_geometry,
+                 TEST_CHANGES({MATMUL_EXPERTS, 0}, {MATMUL_EXPERTS, 3}, {MATMUL_EXPERTS, 1}, {MATMUL_EXPERTS, 8},
+                              {MATMUL_EXPERTS, ROUTER_MAX_EXPERTS + 1}, {MATMUL_EXPERTS, -4}, {MATMUL_ROUTE_WIDTH, 0},
+                              {MATMUL_ROUTE_WIDTH, 3}, {MATMUL_ROUTE_WIDTH, 10}, {MATMUL_ROUTE_WIDTH, INT64_MAX},
+                              {MATMUL_HAS_NORM, 1}, {MATMUL_N, 64}));
+}
+
+int main(void)
+{
+    struct status status;
+    team = team_create(THREADS, &status);
+    if (!team) {
+        fprintf(stderr, "%s\n", status.message);
+        return 1;
+    }
+    const int failed = test_run();
+    team_destroy(team);
+    return failed;
+}

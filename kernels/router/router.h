@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* router: which experts a row is for, and with which weights.
+ *
+ * scores = softmax or sigmoid of the row's logits. An expert's claim is its score (+ bias). With GROUPS above 1 only the experts
+ * of the TOP_GROUPS best groups can be chosen; a group's claim is its best one, or the sum of its best two. The TOP_K experts
+ * with the greatest claims are chosen, of equal ones the lower index. Their weights are their scores, by falling claims, then
+ * as RENORMALISE says, times SCALE. With ROUTER_SOFTMAX_CHOSEN the claims are logits, and the softmax is over the chosen ones.
+ *
+ * float32; sums in the order of experts or choices. NaN is greater than all numbers, so that a row with a NaN has weights
+ * that are NaN, and always experts that there are. */
+#ifndef KERNELS_ROUTER_ROUTER_H
+#define KERNELS_ROUTER_ROUTER_H
+
+#include "kernels/op/op.h"
+
+enum { ROUTER_MAX_EXPERTS = 1024, ROUTER_MAX_TOP_K = 64 };
+
+enum router_operand {
+    ROUTER_COUNTS,
+    ROUTER_LOGITS, /* f32[rows, EXPERTS] */
+    ROUTER_OUT,    /* f32[rows, ROUTE_WIDTH]: routes, of each row TOP_K weights, then TOP_K ids as floats */
+    ROUTER_BIAS,   /* HAS_BIAS: BIAS_DTYPE[EXPERTS] */
+    ROUTER_OPERANDS
+};
+enum router_score { ROUTER_SOFTMAX, ROUTER_SIGMOID, ROUTER_SOFTMAX_CHOSEN, ROUTER_SCORES };
+enum router_renormalise {
+    ROUTER_AS_THEY_ARE,
+    ROUTER_SUM_PLUS_EPS, /* divided by their sum + EPS */
+    ROUTER_SUM_OR_EPS,   /* divided by their sum, at least EPS */
+    ROUTER_RENORMALISES
+};
+enum router_group_score { ROUTER_GROUP_BEST, ROUTER_GROUP_BEST_TWO, ROUTER_GROUP_SCORES };
+enum router_param {
+    ROUTER_ROWS,
+    ROUTER_COUNT_INDEX,
+    ROUTER_EXPERTS,
+    ROUTER_ROUTE_WIDTH, /* 2 * TOP_K */
+    ROUTER_SCORE,       /* enum router_score */
+    ROUTER_RENORMALISE, /* enum router_renormalise */
+    ROUTER_EPS_BITS,
+    ROUTER_SCALE_BITS,
+    ROUTER_GROUPS, /* a divisor of EXPERTS */
+    ROUTER_TOP_GROUPS,
+    ROUTER_GROUP_SCORE, /* enum router_group_score */
+    ROUTER_HAS_BIAS,
+    ROUTER_BIAS_DTYPE,
+    ROUTER_PARAMS
+};
+
+extern const struct op_descriptor op_router;
+
+/* The weight of a choice in a row's routes, and its expert; -1 where the id names none. */
+static inline float router_weight(const float *routes, int64_t choice) { return routes[choice]; }
+static inline int64_t router_expert(const float *routes, int64_t top_k, int64_t choice, int64_t experts)
+{
+    const float id = routes[top_k + choice];
+    return id >= 0 && id < (float)experts ? (int64_t)id : -1;
+}
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/router/router.h"
+
+#include <math.h>
+
+#include "kernels/cpu/share.h"
+
+static int64_t top_k_of(const int64_t *params) { return params[ROUTER_ROUTE_WIDTH] / 2; }
+
+static const char *illegal(const int64_t *params)
+{
+    const int64_t experts = params[ROUTER_EXPERTS], groups = params[ROUTER_GROUPS];
+    if (params[ROUTER_ROUTE_WIDTH] % 2) return "parameter route_width is odd";
+    if (experts % groups) return "parameter groups does not divide the experts";
+    if (params[ROUTER_TOP_GROUPS] > groups) return "parameter top_groups is above groups";
+    if (top_k_of(params) > experts / groups * params[ROUTER_TOP_GROUPS])
+        return "parameter route_width is above twice the experts of the best groups";
+    if (params[ROUTER_GROUP_SCORE] == ROUTER_GROUP_BEST_TWO && groups > 1 && experts / groups < 2)
+        return "groups of one expert with a score of two";
+    if (params[ROUTER_SCORE] == ROUTER_SOFTMAX_CHOSEN && (params[ROUTER_HAS_BIAS] || groups > 1))
+        return "a softmax of the chosen experts with a bias or groups";
+    return NULL;
+}
+
+static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
+{
+    enum { FLOPS_PER_SCORE = 20 };
+    (void)context;
+    const uint64_t rows = (uint64_t)params[ROUTER_ROWS], experts = (uint64_t)params[ROUTER_EXPERTS];
+    *bytes = rows * (experts + (uint64_t)params[ROUTER_ROUTE_WIDTH]) * sizeof(float);
+    if (params[ROUTER_HAS_BIAS]) *bytes += experts * dtype_bytes((enum dtype)params[ROUTER_BIAS_DTYPE]);
+    *flops = rows * experts * (FLOPS_PER_SCORE + (uint64_t)top_k_of(params));
+}
+
+/* ---- scores ---- */
+
+/* May be in place. */
+static void softmax(const float *logits, int64_t count, float *scores)
+{
+    float largest = logits[0], sum = 0;
+    for (int64_t i = 1; i < count; i++)
+        if (logits[i] > largest) largest = logits[i];
+    for (int64_t i = 0; i < count; i++) {
+        scores[i] = expf(logits[i] - largest);
+        sum += scores[i];
+    }
+    for (int64_t i = 0; i < count; i++) scores[i] /= sum;
+}
+
+static void score_row(const int64_t *params, const float *logits, float *scores)
+{
+    const int64_t experts = params[ROUTER_EXPERTS];
+    if (params[ROUTER_SCORE] == ROUTER_SOFTMAX) {
+        softmax(logits, experts, scores);
+        return;
+    }
+    for (int64_t i = 0; i < experts; i++)
+        scores[i] = params[ROUTER_SCORE] == ROUTER_SIGMOID ? 1 / (1 + expf(-logits[i])) : logits[i];
+}
+
+/* ---- choice ---- */
+
+static bool is_greater(float a, float b) { return a > b || (isnan(a) && !isnan(b)); }
+
+/* The greatest of the claims that are not taken, which is one of them; -1: all are taken. */
+static int64_t greatest(const float *claims, const bool *taken, int64_t count)
+{
+    int64_t best = -1;
+    for (int64_t i = 0; i < count; i++)
+        if (!taken[i] && (best < 0 || is_greater(claims[i], claims[best]))) best = i;
+    return best;
+}
+
+static float group_claim(const int64_t *params, const float *claims, int64_t size)
+{
+    bool taken[ROUTER_MAX_EXPERTS] = {false};
+    const int64_t first = greatest(claims, taken, size);
+    taken[first] = true;
+    if (params[ROUTER_GROUP_SCORE] == ROUTER_GROUP_BEST) return claims[first];
+    return claims[first] + claims[greatest(claims, taken, size)];
+}
+
+/* Takes the experts of all groups but the best ones. */
+static void take_other_groups(const int64_t *params, const float *claims, bool *taken)
+{
+    const int64_t groups = params[ROUTER_GROUPS], size = params[ROUTER_EXPERTS] / groups;
+    float of_group[ROUTER_MAX_EXPERTS];
+    bool chosen[ROUTER_MAX_EXPERTS] = {false};
+    for (int64_t g = 0; g < groups; g++) of_group[g] = group_claim(params, claims + g * size, size);
+    for (int64_t i = 0; i < params[ROUTER_TOP_GROUPS]; i++) chosen[greatest(of_group, chosen, groups)] = true;
+    for (int64_t i = 0; i < params[ROUTER_EXPERTS]; i++) taken[i] = !chosen[i / size];
+}
+
+static void route_row(const struct op_call *call, int64_t row)
+{
+    const int64_t *params = call->params;
+    const int64_t experts = params[ROUTER_EXPERTS], top_k = top_k_of(params);
+    const float eps = op_float_param(params, ROUTER_EPS_BITS), scale = op_float_param(params, ROUTER_SCALE_BITS);
+    const void *bias = call->operands[ROUTER_BIAS];
+    float scores[ROUTER_MAX_EXPERTS], claims[ROUTER_MAX_EXPERTS];
+    bool taken[ROUTER_MAX_EXPERTS] = {false};
+    float *weights = (float *)call->operands[ROUTER_OUT] + row * params[ROUTER_ROUTE_WIDTH], *ids = weights + top_k;
+    score_row(params, (const float *)call->operands[ROUTER_LOGITS] + row * experts, scores);
+    for (int64_t i = 0; i < experts; i++)
+        claims[i] = bias ? scores[i] + op_element(bias, i, (enum dtype)params[ROUTER_BIAS_DTYPE]) : scores[i];
+    if (params[ROUTER_GROUPS] > 1) take_other_groups(params, claims, taken);
+    float sum = 0;
+    for (int64_t choice = 0; choice < top_k; choice++) {
+        const int64_t expert = greatest(claims, taken, experts);
+        taken[expert] = true;
+        ids[choice] = (float)expert;
+        weights[choice] = scores[expert];
+        sum += scores[expert];
+    }
+    if (params[ROUTER_SCORE] == ROUTER_SOFTMAX_CHOSEN) softmax(weights, top_k, weights);
+    const float divisor = params[ROUTER_RENORMALISE] == ROUTER_SUM_PLUS_EPS  ? sum + eps
+                          : params[ROUTER_RENORMALISE] == ROUTER_AS_THEY_ARE ? 1
+                          : sum < eps                                        ? eps
+                                                                             : sum;
+    for (int64_t choice = 0; choice < top_k; choice++) weights[choice] = weights[choice] / divisor * scale;
+}
+
+static void run(const struct op_call *call, struct team_member *member)
+{
+    const struct share share = team_share_rows(member, op_valid_rows(call), call->params[ROUTER_EXPERTS]);
+    for (int64_t row = share.first; row < share.last; row++) route_row(call, row);
+}
+
+static void reference(const struct op_call *call)
+{
+    const int64_t rows = op_valid_rows(call);
+    for (int64_t row = 0; row < rows; row++) route_row(call, row);
+}
+
+static const struct op_param param_schema[ROUTER_PARAMS] = {
+    OP_ROWS_PARAMS,
+    [ROUTER_EXPERTS] = {"experts", 3, PARAM_INTEGER, PARAM_OF_WIDTH, ROUTER_LOGITS, .least = 1,
+                        .most = ROUTER_MAX_EXPERTS},
+    [ROUTER_ROUTE_WIDTH] = {"route_width", 4, PARAM_INTEGER, PARAM_OF_WIDTH, ROUTER_OUT, .least = 2,
+                            .most = 2 * ROUTER_MAX_TOP_K},
+    [ROUTER_SCORE] = {"score", 5, PARAM_INTEGER, PARAM_OF_NODE, .most = ROUTER_SCORES - 1},
+    [ROUTER_RENORMALISE] = {"renormalise", 6, PARAM_INTEGER, PARAM_OF_NODE, .most = ROUTER_RENORMALISES - 1},
+    [ROUTER_EPS_BITS] = {"eps_bits", 7, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
+    [ROUTER_SCALE_BITS] = OP_SCALE_PARAM(8),
+    [ROUTER_GROUPS] = {"groups", 9, PARAM_INTEGER, PARAM_OF_NODE, .least = 1, .most = ROUTER_MAX_EXPERTS,
+                       .fallback = 1},
+    [ROUTER_TOP_GROUPS] = {"top_groups", 10, PARAM_INTEGER, PARAM_OF_NODE, .least = 1, .most = ROUTER_MAX_EXPERTS,
+                           .fallback = 1},
+    [ROUTER_GROUP_SCORE] = {"group_score", 11, PARAM_INTEGER, PARAM_OF_NODE, .most = ROUTER_GROUP_SCORES - 1},
+    [ROUTER_HAS_BIAS] = {"has_bias", 12, PARAM_INTEGER, PARAM_OF_PRESENT, ROUTER_BIAS, .most = 1},
+    [ROUTER_BIAS_DTYPE] = {"bias_dtype", 13, PARAM_DTYPE, PARAM_OF_DTYPE, ROUTER_BIAS, .fallback = DTYPE_F32},
+};
+static const struct op_operand operand_schema[ROUTER_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [ROUTER_LOGITS] = {"logits", ROLE_INPUT, .fixed = DTYPE_F32, .rows = ROUTER_ROWS, .columns = ROUTER_EXPERTS},
+    [ROUTER_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = ROUTER_ROWS, .columns = ROUTER_ROUTE_WIDTH},
+    [ROUTER_BIAS] = {"bias", ROLE_WEIGHT, .present = ROUTER_HAS_BIAS, .dtype = ROUTER_BIAS_DTYPE, .rows = OP_NONE,
+                     .columns = ROUTER_EXPERTS},
+};
+
+const struct op_descriptor op_router = {
+    .id = OP_ROUTER,
+    .name = "router",
+    OP_SCHEMA(param_schema, operand_schema),
+    .illegal = illegal,
+    .cost = cost,
+    .reference = reference,
+    .run = {[CPU_PORTABLE] = run},
+};
