@@ -14,6 +14,7 @@ enum {
     CHECK_SKIPPED = 77, /* does not apply to this GPU */
     CHECK_PATH = 1024,
     CHECK_NAME = 160,
+    CHECK_CONTEXT = 512, /* tokens of a sequence, unless the model has fewer positions */
 };
 
 /* The environment of a check that runs under compute-sanitizer: the tool's name. Where the tool would take minutes the
@@ -33,6 +34,7 @@ struct engine_check {
     const char *compute;  /* --compute of the engine for the GPU, fp8 or bf16; NULL: without */
     const char *tune;     /* --tune of the engine for the GPU */
     const char *scratch;  /* an empty folder */
+    unsigned context;     /* --max-context of both engines; 0: CHECK_CONTEXT */
     bool is_trained;      /* its distributions are peaked: sampled tokens must agree most of the time */
     bool is_brief;        /* for compute-sanitizer: few plans and steps, but every kernel of a step */
 };

@@ -28,7 +28,7 @@ static const double logit_bound = 3e-2, int8_kv_bound = 5e-2, fp8_kv_bound = 1.3
 static const double worst_factor = 2, rows_beyond = 0.01;
 static const double least_agreement = 0.75;
 
-enum { MOST_BATCH = 16, MOST_PROMPT = 300, CONTEXT = 512, STEPS = 24, MOST_ARGUMENTS = 32, DRAWS = 32 };
+enum { MOST_BATCH = 16, MOST_PROMPT = 300, STEPS = 24, MOST_ARGUMENTS = 32, DRAWS = 32 };
 
 static void fail(const char *what, const struct eng_error *error)
 {
@@ -103,7 +103,7 @@ static void build_one(const struct engine_check *check, const char *target, cons
     static const char *const few[] = {"--batch-sizes", "1,16", "--prefill-chunks", "32"};
     char batch[16], context[16];
     snprintf(batch, sizeof batch, "%d", MOST_BATCH);
-    snprintf(context, sizeof context, "%d", CONTEXT);
+    snprintf(context, sizeof context, "%u", check->context ? check->context : CHECK_CONTEXT);
     const char *words[MOST_ARGUMENTS] = {"--model",       check->model,  "--target",
                                          target,          "--dtype",     check->dtype,
                                          "--tune",        tune,          "--tuning-cache",
@@ -257,7 +257,7 @@ static void check_batch(struct pair *pair, size_t batch, size_t length, size_t s
 {
     const struct side *sides[2] = {&pair->cpu, &pair->gpu};
     uint32_t slots[2][MOST_BATCH];
-    int32_t prompt[CONTEXT], tokens[MOST_BATCH], next[2][MOST_BATCH];
+    int32_t prompt[CHECK_CONTEXT], tokens[MOST_BATCH], next[2][MOST_BATCH];
     float *logits[2];
     char what[96];
     for (int s = 0; s < 2; s++) logits[s] = must(malloc(MOST_BATCH * pair->vocab * sizeof(float)));
@@ -320,7 +320,7 @@ static void run_sequences(const struct pair *pair, const struct extent *extent, 
     struct eng_sequence *sequences[SEQUENCES];
     struct eng_error error;
     uint32_t unfinished = 1;
-    int32_t prompt[CONTEXT];
+    int32_t prompt[CHECK_CONTEXT];
     for (int i = 0; i < extent->sequences; i++) {
         struct eng_sampling sampling = sequence_sampling(i);
         struct eng_sequence_options options;
@@ -345,7 +345,7 @@ static void run_sequences(const struct pair *pair, const struct extent *extent, 
 /* The CPU reads the tokens that the GPU drew and draws its own at each of them. */
 static void check_sequences(struct pair *pair, const struct extent *extent, bool is_trained)
 {
-    int32_t drawn[SEQUENCES][DRAWS] = {{0}}, again[SEQUENCES][DRAWS] = {{0}}, prompt[CONTEXT];
+    int32_t drawn[SEQUENCES][DRAWS] = {{0}}, again[SEQUENCES][DRAWS] = {{0}}, prompt[CHECK_CONTEXT];
     float *logits = must(malloc(pair->vocab * sizeof *logits));
     size_t equal = 0, sampled = 0;
     run_sequences(pair, extent, drawn);

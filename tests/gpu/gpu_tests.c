@@ -55,6 +55,7 @@ struct check {
     char name[CHECK_NAME];
     char model[CHECK_PATH]; /* of an engine check */
     const char *dtype, *kv_dtype, *compute, *tune;
+    unsigned context;
     bool is_trained;
     const char *tool; /* of compute-sanitizer, NULL: none */
 };
@@ -106,31 +107,46 @@ static struct check *add_engine_check(const char *model, const char *name, const
     return check;
 }
 
-/* The --dtype of a checkpoint in a folder: codes stay as they are; NULL: of no supported type, it would be refused. `compute`: the
- * --compute with which products of codes have the precision of others. */
-static const char *dtype_of_model(const char *folder, const char **compute)
+/* How a checkpoint is built. */
+struct recipe {
+    const char *dtype;   /* codes stay as they are */
+    const char *compute; /* with which products of codes have the precision of others */
+    unsigned context;    /* 0: CHECK_CONTEXT */
+};
+
+/* False: the folder has no checkpoint of a supported type, and it would be refused. */
+static bool find_recipe(const char *folder, struct recipe *recipe)
 {
     char path[CHECK_PATH + 16];
     snprintf(path, sizeof path, "%s/config.json", folder);
     json_t *config = json_load_file(path, 0, NULL);
     const char *type = json_string_value(json_object_get(config, "model_type"));
     const json_t *quantisation = json_object_get(config, "quantization_config");
-    const bool quantised = quantisation != NULL;
-    char *text = quantised ? json_dumps(quantisation, JSON_COMPACT) : NULL;
-    *compute = text && (strstr(text, "fp8") || strstr(text, "FP8") || strstr(text, "\"float\"")) ? "bf16" : NULL;
+    const json_t *positions = json_object_get(config, "max_position_embeddings");
+    if (!positions) positions = json_object_get(config, "n_positions");
+    char *text = quantisation ? json_dumps(quantisation, JSON_COMPACT) : NULL;
+    const bool is_fp8 = text && (strstr(text, "fp8") || strstr(text, "FP8") || strstr(text, "\"float\""));
+    const bool is_short = json_is_integer(positions) && json_integer_value(positions) < CHECK_CONTEXT;
+    *recipe = (struct recipe){.dtype = quantisation ? "auto" : "bf16",
+                              .compute = is_fp8 ? "bf16" : NULL,
+                              .context = is_short ? (unsigned)json_integer_value(positions) : 0};
     free(text);
     bool supported = false;
     for (size_t i = 0; type && arch_model_type(i); i++) supported |= strcmp(type, arch_model_type(i)) == 0;
     json_decref(config);
-    return !supported ? NULL : quantised ? "auto" : "bf16";
+    return supported;
 }
 
 /* Checkpoints in `folder` and below, named by their paths from character `prefix` on. */
 static void add_models(const char *folder, size_t prefix, int depth)
 {
     struct dirent **entries;
-    const char *compute, *dtype = dtype_of_model(folder, &compute);
-    if (dtype) add_engine_check(folder, folder + prefix, dtype, NULL, "off")->compute = compute;
+    struct recipe recipe;
+    if (find_recipe(folder, &recipe)) {
+        struct check *check = add_engine_check(folder, folder + prefix, recipe.dtype, NULL, "off");
+        check->compute = recipe.compute;
+        check->context = recipe.context;
+    }
     int count = depth < MOST_DEPTH ? scandir(folder, &entries, NULL, alphasort) : 0;
     for (int i = 0; i < count; i++) {
         char path[CHECK_PATH];
@@ -165,8 +181,8 @@ static void add_all(void)
         size_t before = check_count, length = strlen(models);
         /* A checkpoint itself goes by its last name. */
         const char *slash = strrchr(models, '/');
-        const char *compute;
-        add_models(models, dtype_of_model(models, &compute) ? (size_t)(slash - models) + 1 : length + 1, 0);
+        struct recipe recipe;
+        add_models(models, find_recipe(models, &recipe) ? (size_t)(slash - models) + 1 : length + 1, 0);
         if (check_count == before) die(EXIT_USAGE, "--models: no checkpoint of a supported type in that folder");
     }
 }
@@ -457,6 +473,7 @@ static int run_engine(const struct check *check)
                                         .dtype = check->dtype,
                                         .kv_dtype = check->kv_dtype,
                                         .compute = check->compute,
+                                        .context = check->context,
                                         .tune = check->tune,
                                         .scratch = folder,
                                         .is_trained = check->is_trained,

@@ -201,7 +201,7 @@ class GpuTests(unittest.TestCase):
 
     def test_models(self):
         models = self.subfolder("models")
-        for name, kind in (("a", "llama"), ("b/c", "qwen3"), ("d", "mixtral")):
+        for name, kind in (("a", "llama"), ("b/c", "qwen3"), ("d", "mamba")):
             os.makedirs(os.path.join(models, name), exist_ok=True)
             with open(os.path.join(models, name, "config.json"), "w") as file:
                 file.write('{"model_type": "%s"}' % kind)
