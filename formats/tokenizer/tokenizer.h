@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Byte-level and SentencePiece-style BPE tokenizers: import of tokenizer.json to a flat, position-independent image;
+/* BPE, Unigram, WordPiece and WordLevel tokenizers: import of tokenizer.json to a flat, position-independent image;
  * opening and validating an image in place; encoding, decoding, streaming decoding.
  *
  * An engine file stores the image. Opening needs no parsing: tables are used in place. An open tokenizer is read-only:

@@ -79,6 +79,26 @@ static void add_symbol(struct merge_scratch *merge, int32_t id)
     merge->symbols[index] = (struct merge_symbol){id, index - 1, index + 1};
 }
 
+/* A character as the first symbol that it makes: with the model's prefix and suffix. Returns the size. */
+enum { SYMBOL_BYTES = TEXT_CHARACTER_BYTES + 2 * TOKENIZER_AFFIX_LIMIT };
+static size_t write_symbol(const struct tokenizer *tokenizer, const char *here, size_t length, bool is_first,
+                           bool is_last, char symbol[SYMBOL_BYTES])
+{
+    const struct image_extension *extension = tokenizer->extension;
+    size_t size = 0;
+    if (!is_first) {
+        memcpy(symbol, tokenizer->pool + extension->prefix_offset, extension->prefix_bytes);
+        size += extension->prefix_bytes;
+    }
+    memcpy(symbol + size, here, length);
+    size += length;
+    if (is_last) {
+        memcpy(symbol + size, tokenizer->pool + extension->suffix_offset, extension->suffix_bytes);
+        size += extension->suffix_bytes;
+    }
+    return size;
+}
+
 static bool all_bytes_known(const struct tokenizer *tokenizer, const char *text, size_t size)
 {
     for (size_t i = 0; i < size; i++)
@@ -93,17 +113,24 @@ static bool first_symbols(struct encode_scratch *scratch, const char *text, size
     const struct tokenizer *tokenizer = scratch->tokenizer;
     const struct image_header *header = tokenizer->header;
     struct merge_scratch *merge = &scratch->merge;
+    const uint32_t prefix_bytes = tokenizer->extension->prefix_bytes, suffix_bytes = tokenizer->extension->suffix_bytes;
+    const bool has_affixes = prefix_bytes > 0 || suffix_bytes > 0;
     bool pending = false;
+    char symbol[SYMBOL_BYTES];
     merge->symbol_count = 0;
     /* a character makes at most as many symbols as it has bytes: byte tokens, one token, or one unknown token */
-    if (!reserve_symbols(merge, size, scratch->status)) return false;
+    if (!reserve_symbols(merge, size * (1 + (size_t)prefix_bytes) + suffix_bytes, scratch->status)) return false;
     for (size_t at = 0; at < size;) {
         uint32_t character;
         const char *here = text + at;
         size_t length = text_read(here, &character);
         at += length;
-        int32_t id =
-            character < CHARACTER_TABLE ? tokenizer->character_ids[character] : model_token(tokenizer, here, length);
+        if (has_affixes) {
+            length = write_symbol(tokenizer, here, length, at == length, at == size, symbol);
+            here = symbol;
+        }
+        int32_t id = character < CHARACTER_TABLE && !has_affixes ? tokenizer->character_ids[character]
+                                                                 : model_token(tokenizer, here, length);
         if (id >= 0) {
             if (pending) add_symbol(merge, header->unknown_id);
             pending = false;
@@ -254,10 +281,8 @@ bool tokenizer_merge_word(struct encode_scratch *scratch, const char *text, size
 {
     const struct tokenizer *tokenizer = scratch->tokenizer;
     if (tokenizer->header->model_flags & MODEL_IGNORE_MERGES) {
-        int32_t id = model_token(tokenizer, text, size);
-        /* a special token may also be in the model's vocabulary */
-        if (id >= 0 && !encode_scratch_is_text(scratch, id))
-            return tokenizer_token_append(scratch->tokens, id, scratch->status);
+        int32_t id = tokenizer_model_token(scratch, text, size);
+        if (id >= 0) return tokenizer_token_append(scratch->tokens, id, scratch->status);
     }
     while (size > 0) {
         size_t piece = tokenizer->word_start_bytes ? tokenizer_next_word(tokenizer, text, size) : size;

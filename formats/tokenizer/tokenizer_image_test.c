@@ -103,7 +103,8 @@ TEST(test_header)
     open_fixture(&small[0]);
 #define FIELD(field, value, code, words) expect_corrupt(offsetof(struct image_header, field), value, code, words)
     FIELD(magic, 0, STATUS_CORRUPT, "magic");
-    FIELD(version, 2, STATUS_VERSION, "version 2|expected 1");
+    FIELD(version, 3, STATUS_VERSION, "version 3|expected 1 to 2");
+    FIELD(version, 0, STATUS_VERSION, "version 0|expected 1 to 2");
     FIELD(header_bytes, 8, STATUS_CORRUPT, "header size");
     FIELD(image_bytes, 5, STATUS_CORRUPT, "header says 5");
     FIELD(normalizer_count, 33, STATUS_CORRUPT, "steps");
