@@ -3,6 +3,7 @@
 #ifndef FORMATS_TOKENIZER_TEST_TOKENIZER_H
 #define FORMATS_TOKENIZER_TEST_TOKENIZER_H
 
+#include <jansson.h>
 #include <zlib.h>
 
 #include "formats/base/test_support.h"
@@ -123,10 +124,9 @@ static inline void open_json(const char *json, size_t size)
     test_expect_success(opened.tokenizer != NULL, &status);
 }
 
-/* A file of the shared folder, which may be compressed; free() it. */
-static inline char *read_gzip(const char *folder, const char *name, size_t *size)
+/* A file that may be compressed; free() it. */
+static inline char *read_gzip_path(const char *path, size_t *size)
 {
-    const char *path = test_text("%s/%s/%s", test_shared(), folder, name);
     gzFile file = gzopen(path, "rb");
     const size_t limit = 32 << 20;
     char *text = malloc(limit);
@@ -136,6 +136,11 @@ static inline char *read_gzip(const char *folder, const char *name, size_t *size
     gzclose(file);
     *size = (size_t)got;
     return text;
+}
+
+static inline char *read_gzip(const char *folder, const char *name, size_t *size)
+{
+    return read_gzip_path(test_text("%s/%s/%s", test_shared(), folder, name), size);
 }
 
 static inline void open_gzip(const char *folder, const char *name)
@@ -219,6 +224,35 @@ static inline void check_decoded(const char *name, const int32_t *ids, size_t co
     char *streamed = stream_all(opened.tokenizer, ids, count, false);
     if (memcmp(streamed, expected, size) != 0) fail_msg("%s: streamed '%s', expected '%s'", name, streamed, expected);
     free(streamed);
+}
+
+static inline size_t json_ids(json_t *list, int32_t **ids)
+{
+    json_t *id;
+    size_t i;
+    *ids = calloc(json_array_size(list) + 1, sizeof **ids);
+    json_array_foreach (list, i, id) (*ids)[i] = (int32_t)json_integer_value(id);
+    return json_array_size(list);
+}
+
+/* {"text", "ids", "with_special" (all ids if `whole`, else the first ones), "decoded" (of ids)} from Hugging Face tokenizers
+ * 0.23. */
+static inline void check_cases(const char *name, json_t *list, bool whole)
+{
+    size_t index, count;
+    json_t *one;
+    assert_true(json_array_size(list) > 100);
+    json_array_foreach (list, index, one) {
+        json_t *input = json_object_get(one, "text"), *output = json_object_get(one, "decoded");
+        int32_t *ids;
+        count = json_ids(json_object_get(one, "ids"), &ids);
+        check_case(name, json_string_value(input), json_string_length(input), false, ids, count, false);
+        check_decoded(name, ids, count, json_string_value(output), json_string_length(output));
+        free(ids);
+        count = json_ids(json_object_get(one, "with_special"), &ids);
+        check_case(name, json_string_value(input), json_string_length(input), true, ids, count, !whole);
+        free(ids);
+    }
 }
 
 #endif
