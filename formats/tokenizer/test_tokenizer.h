@@ -39,6 +39,7 @@ struct fixture {
     const char *options;        /* of the model, each followed by a comma      */
     const char *vocab, *merges; /* replace the whole list                      */
     const char *top;            /* more top-level fields, each with a comma    */
+    const char *model;          /* replaces the whole model                    */
 };
 
 static inline char *fixture_vocabulary(bool sentencepiece)
@@ -75,20 +76,22 @@ static inline char *fixture_json(const struct fixture *fixture)
                                        "'▁t he','a b','▁a b']";
     static const char word_merges[] = "[['h','e'],['l','l'],['he','ll'],['hell','o'],['Ġ','hello'],"
                                       "['Ġ','Ġ'],['a','b'],['Ã','©'],['1','2']]";
-    char *text = NULL, *vocabulary = fixture_vocabulary(fixture->sentencepiece);
+    char *text = NULL, *model = NULL, *vocabulary = fixture_vocabulary(fixture->sentencepiece);
 #define PART(part) fixture->part ? fixture->part : "null"
-    assert_true(asprintf(&text,
-                         "{'version':'1.0','truncation':null,'padding':null,%s'added_tokens':[%s],"
-                         "'normalizer':%s,'pre_tokenizer':%s,'post_processor':%s,'decoder':%s,"
-                         "'model':{'type':'BPE',%s'vocab':%s,'merges':%s}}",
-                         fixture->top ? fixture->top : "", fixture->added ? fixture->added : "", PART(normalizer),
-                         PART(pre_tokenizer), PART(post_processor), PART(decoder),
-                         fixture->options ? fixture->options : "", fixture->vocab ? fixture->vocab : vocabulary,
+    assert_true(asprintf(&model, "{'type':'BPE',%s'vocab':%s,'merges':%s}", fixture->options ? fixture->options : "",
+                         fixture->vocab ? fixture->vocab : vocabulary,
                          fixture->merges          ? fixture->merges
                          : fixture->sentencepiece ? piece_merges
                                                   : word_merges) > 0);
+    assert_true(asprintf(&text,
+                         "{'version':'1.0','truncation':null,'padding':null,%s'added_tokens':[%s],"
+                         "'normalizer':%s,'pre_tokenizer':%s,'post_processor':%s,'decoder':%s,'model':%s}",
+                         fixture->top ? fixture->top : "", fixture->added ? fixture->added : "", PART(normalizer),
+                         PART(pre_tokenizer), PART(post_processor), PART(decoder),
+                         fixture->model ? fixture->model : model) > 0);
 #undef PART
     free(vocabulary);
+    free(model);
     return test_quote(text);
 }
 
