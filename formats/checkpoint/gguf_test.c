@@ -3,11 +3,13 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <zlib.h>
 
 #include "formats/base/json.h"
 #include "formats/base/test_support.h"
 #include "formats/checkpoint/gguf_tokenizer.h"
 #include "formats/checkpoint/test_gguf.h"
+#include "formats/tokenizer/tokenizer.h"
 
 static struct status status;
 static struct test_gguf writer;
@@ -785,6 +787,57 @@ TEST(test_byte_level)
     read_tokenizer();
     free(tokenizer_missing);
     tokenizer_missing = NULL;
+}
+
+/* The trained tokenizers of formats/testdata, whose texts and ids are those of Hugging Face. */
+static json_t *trained_pre_tokenizer(const char *name)
+{
+    static char text[1 << 20];
+    gzFile compressed = gzopen(test_text("formats/testdata/tokenizers/%s.json.gz", name), "rb");
+    assert_non_null(compressed);
+    int size = gzread(compressed, text, sizeof text);
+    assert_true(size > 0 && (size_t)size < sizeof text);
+    gzclose(compressed);
+    json_t *outer = json_loadb(text, (size_t)size, JSON_ALLOW_NUL, NULL);
+    const char *inner = json_string_value(json_object_get(outer, "tokenizer"));
+    json_t *tokenizer = json_loads(inner, 0, NULL), *part = json_object_get(tokenizer, "pre_tokenizer");
+    assert_non_null(part);
+    json_incref(part);
+    json_decref(tokenizer);
+    json_decref(outer);
+    return part;
+}
+
+/* Names of tokenizer.ggml.pre: each makes a tokenizer.json that is accepted, and some the splits of a trained one. */
+TEST(test_names_of_splits)
+{
+    static const char *const names[][2] =
+        {{"deepseek-v3", "deepseek"}, {"gpt-4o", "o200k"},  {"command-r", "digits"}, {"starcoder", "digits"},
+         {"refact", "digits"},        {"falcon", "falcon"}, {"tekken", NULL},        {"deepseek-coder", NULL}};
+    static const char *const tokens[] = {"a", "b", "ab", "<s>"}, *const merges[] = {"a b"};
+    static const uint32_t types[] = {1, 1, 1, 3};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        uint8_t *made_image;
+        size_t image_size;
+        put_tokens("gpt2", tokens, types, 4);
+        test_gguf_string(&writer, "tokenizer.ggml.pre", names[i][0]);
+        test_gguf_strings(&writer, "tokenizer.ggml.merges", merges, 1);
+        test_gguf_u32(&writer, "tokenizer.ggml.bos_token_id", 3);
+        test_expect_success(read_tokenizer(), &status);
+        if (!tokenizer_text) fail_msg("%s: %s", names[i][0], tokenizer_missing);
+        test_expect_success(tokenizer_import(tokenizer_text, strlen(tokenizer_text), names[i][0], &made_image,
+                                             &image_size, &status),
+                            &status);
+        free(made_image);
+        if (!names[i][1]) continue;
+        json_t *made = json_loads(tokenizer_text, 0, NULL), *expected = trained_pre_tokenizer(names[i][1]);
+        if (!json_equal(json_object_get(made, "pre_tokenizer"), expected))
+            fail_msg("%s: other splits than those of %s", names[i][0], names[i][1]);
+        json_decref(made);
+        json_decref(expected);
+    }
+    free(tokenizer_text);
+    tokenizer_text = NULL;
 }
 
 int main(void) { return test_run_with(NULL, begin, close_all, NULL); }
