@@ -298,7 +298,8 @@ static bool open_model(struct tokenizer *tokenizer, struct status *status)
             !(tokenizer->tokens[tokenizer->order[i]].flags & TOKEN_MODEL) ||
             tokenizer->tokens[tokenizer->order[i]].text_bytes == 0)
             return corrupt(status, "an ordered token is none of the model");
-    return token_trie_build(&tokenizer->trie, tokenizer->tokens, tokenizer->order, expected, tokenizer->pool, status);
+    return token_trie_build(&tokenizer->trie, tokenizer->tokens, tokenizer->order, expected, tokenizer->pool,
+                            tokenizer->header->pool_bytes, status);
 }
 
 /* Also that the character is a token: an unknown character before it is then complete at the end of the word. */

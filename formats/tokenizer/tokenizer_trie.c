@@ -25,7 +25,8 @@ static uint32_t common_bytes(const char *left, uint32_t left_bytes, const char *
 }
 
 /* Checks the order and counts the nodes: each token adds those of its bytes that the token before it does not share. */
-static bool count_nodes(const struct trie_builder *builder, uint32_t count, uint64_t *nodes, struct status *status)
+static bool count_nodes(const struct trie_builder *builder, uint32_t count, uint32_t pool_bytes, uint64_t *nodes,
+                        struct status *status)
 {
     const char *previous = "";
     uint32_t previous_bytes = 0;
@@ -41,6 +42,7 @@ static bool count_nodes(const struct trie_builder *builder, uint32_t count, uint
         previous = text;
         previous_bytes = token->text_bytes;
     }
+    if (*nodes - 1 > pool_bytes) return status_fail(status, STATUS_CORRUPT, "tokenizer image: texts of tokens overlap");
     if (*nodes > TOKENIZER_TRIE_LIMIT)
         return status_fail(status, STATUS_BAD_INPUT,
                            "the vocabulary's tokens take %llu nodes of a trie: expected at most %d",
@@ -82,11 +84,11 @@ static void grow(const struct trie_builder *builder, uint32_t count)
 }
 
 bool token_trie_build(struct token_trie *trie, const struct image_token *tokens, const uint32_t *order, uint32_t count,
-                      const char *pool, struct status *status)
+                      const char *pool, uint32_t pool_bytes, struct status *status)
 {
     struct trie_builder builder = {trie, tokens, order, pool, NULL};
     uint64_t nodes;
-    if (!count_nodes(&builder, count, &nodes, status)) return false;
+    if (!count_nodes(&builder, count, pool_bytes, &nodes, status)) return false;
     trie->nodes = calloc((size_t)nodes, sizeof *trie->nodes);
     builder.ranges = malloc((size_t)nodes * sizeof *builder.ranges);
     bool good = trie->nodes && builder.ranges;

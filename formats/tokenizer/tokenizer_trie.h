@@ -25,9 +25,10 @@ struct token_trie {
 };
 
 /* `order`: [count] ids of tokens that are not empty, in strictly increasing order of their bytes; fails if they are
- * not. Requires: ids and texts were checked. */
+ * not, and if they have more bytes together than the pool: texts that overlap would make a large trie of a small image.
+ * Requires: ids and texts were checked. */
 bool token_trie_build(struct token_trie *trie, const struct image_token *tokens, const uint32_t *order, uint32_t count,
-                      const char *pool, struct status *status);
+                      const char *pool, uint32_t pool_bytes, struct status *status);
 void token_trie_free(struct token_trie *trie);
 
 /* 0: none; the root is no child. */
