@@ -41,7 +41,8 @@ enum {
                    "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "+" LOWER "*" clitics "|" digits \
                    "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*" SPACES) ", " BYTE_LEVEL("false"))
 
-/* Kinds of byte-level BPE: parts of tokenizer.json as text, NULL: null. */
+/* Kinds of byte-level BPE: parts of tokenizer.json as text, NULL: null. add_bos: as in llama-vocab.cpp, for files without
+ * tokenizer.ggml.add_bos_token. */
 static const struct byte_level {
     const char *name, *normalizer, *pre_tokenizer;
     bool ignore_merges, add_bos;
@@ -51,20 +52,20 @@ static const struct byte_level {
     {"smollm", NULL, SEQUENCE(DIGITS("true") ", " BYTE_LEVEL("true")), false, false},
     {"starcoder", NULL, SEQUENCE(DIGITS("true") ", " BYTE_LEVEL("true")), false, false},
     {"refact", NULL, SEQUENCE(DIGITS("true") ", " BYTE_LEVEL("true")), false, false},
-    {"command-r", "{\"type\": \"NFC\"}", SEQUENCE(DIGITS("true") ", " BYTE_LEVEL("true")), false, true},
+    {"command-r", "{\"type\": \"NFC\"}", SEQUENCE(DIGITS("true") ", " BYTE_LEVEL("true")), false, false},
     {"gpt-2", NULL, BYTE_LEVEL("true"), false, false},
     {"gpt-4o", NULL, CASED(CLITICS "?", "\\\\p{N}{1,3}"), false, false},
     {"tekken", NULL, CASED("", "\\\\p{N}"), true, true},
     {"deepseek-coder", NULL,
      SEQUENCE(SPLIT("[\\r\\n]") ", " SPLIT("\\\\s?\\\\p{L}+") ", " SPLIT("\\\\s?\\\\p{P}+") ", " SPLIT(
          "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+") ", " DIGITS("true") ", " BYTE_LEVEL("false")),
-     false, true},
+     false, false},
     {"deepseek-v3", NULL,
      SEQUENCE(SPLIT("\\\\p{N}{1,3}") ", " SPLIT("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+") ", " SPLIT(
          "[!\\\"#$%&'()*+,\\\\-./"
          ":;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\\\r\\\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}"
          "\\\\p{M}]+| ?[\\\\p{P}\\\\p{S}]+[\\\\r\\\\n]*" SPACES) ", " BYTE_LEVEL("false")),
-     false, true},
+     false, false},
     {"falcon", NULL,
      SEQUENCE("{\"type\": \"Punctuation\", \"behavior\": \"Contiguous\"}, " BYTE_LEVEL("true") ", " DIGITS(
          "false") ", " SPLIT("[0-9][0-9][0-9]")),

@@ -56,8 +56,8 @@ bool tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_
 
 /* The same for untrusted text: special tokens in it are ordinary characters, as with split_special_tokens of Hugging
  * Face, and so are the added tokens `markers` [marker_count] (may be NULL), special or not. A model that has such a
- * token in its vocabulary does not make it of the text either. Other added tokens are recognised. `add_special` still
- * adds the template's tokens. */
+ * token in its vocabulary does not make it of the text either, except BPE where it is a single character (with its
+ * prefix and suffix). Other added tokens are recognised. `add_special` still adds the template's tokens. */
 bool tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special,
                             const int32_t *markers, size_t marker_count, struct token_buffer *tokens,
                             struct status *status);

@@ -153,13 +153,22 @@ static bool first_symbols(struct encode_scratch *scratch, const char *text, size
     return true;
 }
 
-static void merge_by_scanning(const struct tokenizer *tokenizer, struct merge_scratch *merge)
+/* Merges that make a token that this call treats as text have no rank. */
+static uint32_t merge_rank(const struct encode_scratch *scratch, int32_t left, int32_t right)
 {
+    uint32_t rank = tokenizer_merge_rank(scratch->tokenizer, (uint32_t)left, (uint32_t)right);
+    if (!scratch->plain || rank == no_rank) return rank;
+    return encode_scratch_is_text(scratch, (int32_t)scratch->tokenizer->merges[rank].result) ? no_rank : rank;
+}
+
+static void merge_by_scanning(struct encode_scratch *scratch)
+{
+    const struct tokenizer *tokenizer = scratch->tokenizer;
+    struct merge_scratch *merge = &scratch->merge;
     uint32_t ranks[SCAN_LIMIT]; /* of the pair (i, i + 1) in the shrinking array */
     struct merge_symbol *symbols = merge->symbols;
     size_t count = merge->symbol_count;
-    for (size_t i = 0; i + 1 < count; i++)
-        ranks[i] = tokenizer_merge_rank(tokenizer, (uint32_t)symbols[i].id, (uint32_t)symbols[i + 1].id);
+    for (size_t i = 0; i + 1 < count; i++) ranks[i] = merge_rank(scratch, symbols[i].id, symbols[i + 1].id);
     while (count > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < count; i++)
@@ -169,11 +178,8 @@ static void merge_by_scanning(const struct tokenizer *tokenizer, struct merge_sc
         count--;
         for (size_t i = best + 1; i < count; i++) symbols[i].id = symbols[i + 1].id;
         for (size_t i = best + 1; i + 1 < count; i++) ranks[i] = ranks[i + 1];
-        if (best > 0)
-            ranks[best - 1] =
-                tokenizer_merge_rank(tokenizer, (uint32_t)symbols[best - 1].id, (uint32_t)symbols[best].id);
-        if (best + 1 < count)
-            ranks[best] = tokenizer_merge_rank(tokenizer, (uint32_t)symbols[best].id, (uint32_t)symbols[best + 1].id);
+        if (best > 0) ranks[best - 1] = merge_rank(scratch, symbols[best - 1].id, symbols[best].id);
+        if (best + 1 < count) ranks[best] = merge_rank(scratch, symbols[best].id, symbols[best + 1].id);
     }
     merge->symbol_count = count;
 }
@@ -218,8 +224,7 @@ static bool push_pair(struct encode_scratch *scratch, int32_t left)
 {
     struct merge_scratch *merge = &scratch->merge;
     int32_t right = merge->symbols[left].next;
-    uint32_t rank =
-        tokenizer_merge_rank(scratch->tokenizer, (uint32_t)merge->symbols[left].id, (uint32_t)merge->symbols[right].id);
+    uint32_t rank = merge_rank(scratch, merge->symbols[left].id, merge->symbols[right].id);
     return rank == no_rank || heap_push(merge, (struct merge_candidate){rank, (uint32_t)left}, scratch->status);
 }
 
@@ -269,7 +274,7 @@ static bool merge_piece(struct encode_scratch *scratch, const char *text, size_t
     struct merge_scratch *merge = &scratch->merge;
     if (!first_symbols(scratch, text, size)) return false;
     if (merge->symbol_count <= SCAN_LIMIT)
-        merge_by_scanning(scratch->tokenizer, merge);
+        merge_by_scanning(scratch);
     else if (!merge_by_heap(scratch))
         return false;
     for (size_t i = 0; i < merge->symbol_count; i++)

@@ -141,6 +141,9 @@ TEST(test_header)
     FIELD(word_start_character, 'z', STATUS_CORRUPT, "word start is no token");
     FIELD(reserved, 1, STATUS_CORRUPT, "reserved");
 #undef FIELD
+    /* Its first step is NFC. An image of version 1 has no newer one. */
+    open_fixture(&small[1]);
+    expect_corrupt(sizeof(struct image_header), STEP_CLEAN, STATUS_CORRUPT, "step 0 is malformed");
     open_fixture(&small[2]);
 #define FIELD(field, value, words) \
     expect_corrupt(sizeof(struct image_header) + offsetof(struct image_extension, field), value, STATUS_CORRUPT, words)

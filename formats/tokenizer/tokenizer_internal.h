@@ -93,6 +93,9 @@ bool encode_scratch_open(struct encode_scratch *scratch, const struct tokenizer 
 /* Accounts for `size` bytes that a step is about to write; fails if a hostile tokenizer lets text grow beyond the
  * limit. */
 bool encode_scratch_charge(struct encode_scratch *scratch, size_t size);
+/* The same for `before` bytes that become `size` bytes: growth costs more, so that steps that multiply the text end in an
+ * error before they use much memory. */
+bool encode_scratch_charge_growth(struct encode_scratch *scratch, size_t before, size_t size);
 /* The same for steps in the trie: long tokens that begin alike can make each position of a text look far ahead. */
 bool encode_scratch_charge_trie(struct encode_scratch *scratch, size_t steps);
 void encode_scratch_close(struct encode_scratch *scratch);

@@ -73,8 +73,9 @@ bool tokenizer_map_characters(struct encode_scratch *scratch, const struct image
                               size_t size, size_t *origin, struct text_buffer *out)
 {
     size_t new_origin = 0;
-    if (!encode_scratch_charge(scratch, size)) return false; /* a step at most doubles the text */
-    if (step->kind == STEP_BYTE_ALPHABET) return map_bytes(scratch, text, size, origin, out);
+    /* a step at most doubles the text */
+    if (step->kind == STEP_BYTE_ALPHABET)
+        return map_bytes(scratch, text, size, origin, out) && encode_scratch_charge_growth(scratch, size, out->size);
     for (size_t at = 0; at < size;) {
         uint32_t character, mapped[MOST_CHARACTERS];
         char bytes[MOST_CHARACTERS * TEXT_CHARACTER_BYTES];
@@ -86,7 +87,7 @@ bool tokenizer_map_characters(struct encode_scratch *scratch, const struct image
         if (start < *origin) new_origin = out->size;
     }
     *origin = new_origin;
-    return true;
+    return encode_scratch_charge_growth(scratch, size, out->size);
 }
 
 /* ---- character maps ---- */
@@ -131,8 +132,9 @@ static const char *find_replacement(const struct image_character_map *map, const
         if ((unit & 0x100) == 0) continue;
         if (at >= map->unit_count) return NULL;
         const uint32_t place = map->units[at] & 0x7FFFFFFF;
+        if (place > map->text_bytes) return NULL;
         const char *found = map_text(map) + place;
-        if (place > map->text_bytes || (place < map->text_bytes && ((uint8_t)*found & 0xC0) == 0x80)) return NULL;
+        if (place < map->text_bytes && ((uint8_t)*found & 0xC0) == 0x80) return NULL;
         const char *end = place < map->text_bytes ? memchr(found, '\0', map->text_bytes - place) : NULL;
         *replacement_size = end ? (size_t)(end - found) : map->text_bytes - place;
         return found;
@@ -162,7 +164,7 @@ static bool replace_part(struct encode_scratch *scratch, const struct image_char
     size_t replacement_size;
     const char *replacement = find_replacement(map, text, size, &replacement_size);
     *found = replacement != NULL;
-    return !replacement || (encode_scratch_charge(scratch, replacement_size) &&
+    return !replacement || (encode_scratch_charge_growth(scratch, size, replacement_size) &&
                             tokenizer_text_append(out, replacement, replacement_size, scratch->status));
 }
 

@@ -10,12 +10,7 @@
 
 #include "formats/tokenizer/tokenizer_internal.h"
 
-enum {
-    DECOMPOSITION_LIMIT = 32, /* U+FDFA has 18 characters, the most of all */
-    /* Work charged for each byte by which a replacement makes the text longer: steps that multiply the text end in an
-     * error before they use much memory. */
-    WORK_PER_BYTE_OF_GROWTH = 8,
-};
+enum { DECOMPOSITION_LIMIT = 32 /* U+FDFA has 18 characters, the most of all */ };
 
 struct characters {
     utf8proc_int32_t *items;
@@ -189,14 +184,13 @@ static bool replace_segment(void *context, size_t start, size_t end, bool matche
     struct replacement *replacement = context;
     const char *bytes = matched ? replacement->content : replacement->text + start;
     size_t size = matched ? replacement->content_size : end - start;
-    size_t growth = size > end - start ? size - (end - start) : 0;
     /* content stands for the last byte that it replaces, or for the byte before an empty match */
     if (matched ? end <= replacement->origin_before && replacement->origin_before > 0
                 : start < replacement->origin_before)
         replacement->origin =
             replacement->out->size +
             (!matched && end > replacement->origin_before ? replacement->origin_before - start : size);
-    return encode_scratch_charge(replacement->scratch, size + WORK_PER_BYTE_OF_GROWTH * growth) &&
+    return encode_scratch_charge_growth(replacement->scratch, end - start, size) &&
            tokenizer_text_append(replacement->out, bytes, size, replacement->scratch->status);
 }
 

@@ -354,9 +354,17 @@ static bool check_split_flags(const struct image_step *step, bool may_invert)
 }
 
 /* Flags must be valid for the kind, and the kind for its list. */
+/* Images of version 1 have no such steps. */
+static bool step_is_newer(const struct image_step *step)
+{
+    return (step->kind >= STEP_NMT && step->kind < STEP_NORMALIZER_END) ||
+           (step->kind >= STEP_PUNCTUATION && step->kind < STEP_SPLITTER_END);
+}
+
 static bool check_step(const struct tokenizer *tokenizer, const struct image_step *step, bool splitter)
 {
     uint32_t character;
+    if (tokenizer->header->version < 2 && step_is_newer(step)) return false;
     switch (step->kind) {
     case STEP_NFC:
     case STEP_NFD:

@@ -116,6 +116,21 @@ TEST(test_real_tokenizers)
     check_real("tokenizers/qwen2.5", "tokenizer.json.gz", qwen2, sizeof qwen2 / sizeof *qwen2);
 }
 
+/* The same where merges lead to a special token: in a short word, and in one that takes the heap. */
+TEST(test_special_tokens_of_merges)
+{
+    static const struct plain_case cases[] = {
+        {"a<s>a", "5 4 3 5"},
+        {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa<s>",
+         "5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 4 3"},
+        {"#", "6"},
+    };
+    OPEN(.vocab = "{'<s>':0,'<':1,'s':2,'>':3,'<s':4,'a':5,'#':6}", .merges = "[['<','s'],['<s','>']]",
+         .added = SPECIAL(0, "<s>") "," SPECIAL(6, "#"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_plain(&cases[i], NULL, 0);
+    check_case("not plain", "a<s>a", 5, false, (const int32_t[]){5, 0, 5}, 3, false);
+}
+
 /* Special tokens that the model has, too: the model does not make them of text either, as it would in Hugging Face. The
  * unknown token, which is special as well, still stands for what no token covers. */
 TEST(test_special_tokens_of_the_model)

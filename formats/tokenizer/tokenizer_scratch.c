@@ -7,7 +7,7 @@
 
 /* Limit of the bytes that all steps may write. Real tokenizers write each byte of text a few times, some three times as
  * long; a hostile one multiplies in every step. */
-enum { WORK_BASE = 1 << 16, WORK_PER_BYTE = 256 };
+enum { WORK_BASE = 1 << 16, WORK_PER_BYTE = 256, WORK_PER_BYTE_OF_GROWTH = 8 };
 
 /* The longest tokens of real vocabularies have about 100 bytes, and a text in which every position begins such a token
  * is unusual; steps of the pre-tokenizer may make three bytes of one. */
@@ -32,6 +32,11 @@ bool encode_scratch_charge(struct encode_scratch *scratch, size_t size)
                            "the tokenizer's steps make the text grow beyond all measure");
     scratch->work_left -= size;
     return true;
+}
+
+bool encode_scratch_charge_growth(struct encode_scratch *scratch, size_t before, size_t size)
+{
+    return encode_scratch_charge(scratch, size + (size > before ? WORK_PER_BYTE_OF_GROWTH * (size - before) : 0));
 }
 
 bool encode_scratch_charge_trie(struct encode_scratch *scratch, size_t steps)

@@ -168,20 +168,25 @@ TEST(test_added_tokens_of_one_prefix)
 }
 
 /* Normalizers that each make the text eight times as long: two of them make 64 bytes, and their tokens, from each
- * byte. */
+ * byte. The character map has one text, a, and its replacement. */
 TEST(test_text_that_grows)
 {
-    static const char step[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaa\"}";
+    static const char *const steps[] = {
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaa\"}",
+        "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"DAAAAACAAQBhDQAAAAAAgGFhYWFhYWFh\"}",
+    };
     char *text = malloc(LONG_TEXT), two[300];
     assert_non_null(text);
     memset(text, 'a', LONG_TEXT);
-    OPEN(.normalizer = step, .pre_tokenizer = BYTES_ALONE);
-    encode(text, LONG_TEXT, false);
-    assert_int_equal(encoded.count, 8 * LONG_TEXT);
-    snprintf(two, sizeof two, "{\"type\":\"Sequence\",\"normalizers\":[%s,%s]}", step, step);
-    OPEN(.normalizer = two, .pre_tokenizer = BYTES_ALONE);
-    test_expect_failure(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &encoded, &status), &status,
-                        STATUS_BAD_INPUT, "make the text grow");
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        OPEN(.normalizer = steps[i], .pre_tokenizer = BYTES_ALONE);
+        encode(text, LONG_TEXT, false);
+        assert_int_equal(encoded.count, 8 * LONG_TEXT);
+        snprintf(two, sizeof two, "{\"type\":\"Sequence\",\"normalizers\":[%s,%s]}", steps[i], steps[i]);
+        OPEN(.normalizer = two, .pre_tokenizer = BYTES_ALONE);
+        test_expect_failure(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &encoded, &status), &status,
+                            STATUS_BAD_INPUT, "make the text grow");
+    }
     free(text);
 }
 
