@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sources: keys as llama.cpp's converter writes them; expressions and defaults by tokenizer.ggml.pre as in llama-vocab.cpp, and as the
- * tokenizer.json of the models has them that these names are of (Llama 3, Qwen 2, SmolLM, GPT-2); merges of a vocabulary with
- * scores as transformers makes them (convert_slow_tokenizer.py: generate_merges). */
+ * tokenizer.json of the models has them that these names are of (Llama 3, Qwen 2, SmolLM, StarCoder, GPT-2, DeepSeek, Command R,
+ * Falcon, gpt-oss, Mistral Nemo); merges of a vocabulary with scores as transformers makes them (convert_slow_tokenizer.py: generate_merges). */
 #include "formats/checkpoint/gguf_tokenizer.h"
 
 #include <errno.h>
@@ -22,24 +22,54 @@ enum {
 
 #define BYTE_LEVEL(regex) \
     "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": " regex "}"
-#define SPLIT(digits)                                                                                         \
-    "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \""          \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|" digits                            \
-    "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"}, \"behavior\": " \
-    "\"Isolated\", \"invert\": false}, " BYTE_LEVEL("false") "]}"
+#define SPLIT(regex)                                                                                          \
+    "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" regex "\"}, \"behavior\": \"Isolated\", \"invert\": " \
+    "false}"
+#define SEQUENCE(steps) "{\"type\": \"Sequence\", \"pretokenizers\": [" steps "]}"
+#define DIGITS(each)    "{\"type\": \"Digits\", \"individual_digits\": " each "}"
+#define CLITICS         "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define SPACES          "|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
+/* Words with the character before them, numbers, other characters, runs of spaces. */
+#define WORDS(digits)                                                         \
+    SEQUENCE(SPLIT(CLITICS "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|" digits \
+                           "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*" SPACES) ", " BYTE_LEVEL("false"))
+/* The same with words divided where a lower-case letter precedes an upper-case one. */
+#define UPPER "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define LOWER "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define CASED(clitics, digits)                                                              \
+    SEQUENCE(SPLIT("[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "*" LOWER "+" clitics             \
+                   "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "+" LOWER "*" clitics "|" digits \
+                   "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*" SPACES) ", " BYTE_LEVEL("false"))
 
-/* Kinds of byte-level BPE: parts of tokenizer.json as text, NULL: null. */
+/* Kinds of byte-level BPE: parts of tokenizer.json as text, NULL: null. add_bos: as in llama-vocab.cpp, for files without
+ * tokenizer.ggml.add_bos_token. */
 static const struct byte_level {
     const char *name, *normalizer, *pre_tokenizer;
     bool ignore_merges, add_bos;
 } byte_levels[] = {
-    {"llama-bpe", NULL, SPLIT("\\\\p{N}{1,3}"), true, true},
-    {"qwen2", "{\"type\": \"NFC\"}", SPLIT("\\\\p{N}"), false, false},
-    {"smollm", NULL,
-     "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": true}, " BYTE_LEVEL(
-         "true") "]}",
-     false, false},
+    {"llama-bpe", NULL, WORDS("\\\\p{N}{1,3}"), true, true},
+    {"qwen2", "{\"type\": \"NFC\"}", WORDS("\\\\p{N}"), false, false},
+    {"smollm", NULL, SEQUENCE(DIGITS("true") ", " BYTE_LEVEL("true")), false, false},
+    {"starcoder", NULL, SEQUENCE(DIGITS("true") ", " BYTE_LEVEL("true")), false, false},
+    {"refact", NULL, SEQUENCE(DIGITS("true") ", " BYTE_LEVEL("true")), false, false},
+    {"command-r", "{\"type\": \"NFC\"}", SEQUENCE(DIGITS("true") ", " BYTE_LEVEL("true")), false, false},
     {"gpt-2", NULL, BYTE_LEVEL("true"), false, false},
+    {"gpt-4o", NULL, CASED(CLITICS "?", "\\\\p{N}{1,3}"), false, false},
+    {"tekken", NULL, CASED("", "\\\\p{N}"), true, true},
+    {"deepseek-coder", NULL,
+     SEQUENCE(SPLIT("[\\r\\n]") ", " SPLIT("\\\\s?\\\\p{L}+") ", " SPLIT("\\\\s?\\\\p{P}+") ", " SPLIT(
+         "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+") ", " DIGITS("true") ", " BYTE_LEVEL("false")),
+     false, false},
+    {"deepseek-v3", NULL,
+     SEQUENCE(SPLIT("\\\\p{N}{1,3}") ", " SPLIT("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+") ", " SPLIT(
+         "[!\\\"#$%&'()*+,\\\\-./"
+         ":;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\\\r\\\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}"
+         "\\\\p{M}]+| ?[\\\\p{P}\\\\p{S}]+[\\\\r\\\\n]*" SPACES) ", " BYTE_LEVEL("false")),
+     false, false},
+    {"falcon", NULL,
+     SEQUENCE("{\"type\": \"Punctuation\", \"behavior\": \"Contiguous\"}, " BYTE_LEVEL("true") ", " DIGITS(
+         "false") ", " SPLIT("[0-9][0-9][0-9]")),
+     false, false},
 };
 
 /* SentencePiece's way: spaces are a character of their own, and what has no piece becomes bytes. */
@@ -239,8 +269,8 @@ static bool put_byte_level(struct reading *r, json_t *model)
         if (is_text(pre, bytes, byte_levels[i].name)) kind = &byte_levels[i];
     if (!kind)
         return lacks(
-            r, "its tokenizer.ggml.pre is not llama-bpe, qwen2, smollm or gpt-2, so that it is not known how texts "
-               "are split");
+            r, "its tokenizer.ggml.pre is not llama-bpe, qwen2, smollm, starcoder, refact, command-r, gpt-2, gpt-4o, "
+               "tekken, deepseek-coder, deepseek-v3 or falcon, so that it is not known how texts are split");
     if (!gguf_get_array(r->file, "tokenizer.ggml.merges", true, GGUF_STRING, &merges, r->status)) return false;
     json_t *list = json_array();
     const uint8_t *at = merges->data;

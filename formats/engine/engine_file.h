@@ -8,7 +8,7 @@
 #include "formats/engine/golden.h"
 #include "formats/engine/manifest.h"
 
-enum { ENGINE_MAJOR = 2, ENGINE_MINOR = 1 };
+enum { ENGINE_MAJOR = 2, ENGINE_MINOR = 2 };
 enum {
     ENGINE_MAX_SECTIONS = 32,
     ENGINE_SECTION_ALIGNMENT = 4096,

@@ -3,6 +3,7 @@
 #ifndef FORMATS_TOKENIZER_TEST_TOKENIZER_H
 #define FORMATS_TOKENIZER_TEST_TOKENIZER_H
 
+#include <jansson.h>
 #include <zlib.h>
 
 #include "formats/base/test_support.h"
@@ -38,6 +39,7 @@ struct fixture {
     const char *options;        /* of the model, each followed by a comma      */
     const char *vocab, *merges; /* replace the whole list                      */
     const char *top;            /* more top-level fields, each with a comma    */
+    const char *model;          /* replaces the whole model                    */
 };
 
 static inline char *fixture_vocabulary(bool sentencepiece)
@@ -74,20 +76,22 @@ static inline char *fixture_json(const struct fixture *fixture)
                                        "'▁t he','a b','▁a b']";
     static const char word_merges[] = "[['h','e'],['l','l'],['he','ll'],['hell','o'],['Ġ','hello'],"
                                       "['Ġ','Ġ'],['a','b'],['Ã','©'],['1','2']]";
-    char *text = NULL, *vocabulary = fixture_vocabulary(fixture->sentencepiece);
+    char *text = NULL, *model = NULL, *vocabulary = fixture_vocabulary(fixture->sentencepiece);
 #define PART(part) fixture->part ? fixture->part : "null"
-    assert_true(asprintf(&text,
-                         "{'version':'1.0','truncation':null,'padding':null,%s'added_tokens':[%s],"
-                         "'normalizer':%s,'pre_tokenizer':%s,'post_processor':%s,'decoder':%s,"
-                         "'model':{'type':'BPE',%s'vocab':%s,'merges':%s}}",
-                         fixture->top ? fixture->top : "", fixture->added ? fixture->added : "", PART(normalizer),
-                         PART(pre_tokenizer), PART(post_processor), PART(decoder),
-                         fixture->options ? fixture->options : "", fixture->vocab ? fixture->vocab : vocabulary,
+    assert_true(asprintf(&model, "{'type':'BPE',%s'vocab':%s,'merges':%s}", fixture->options ? fixture->options : "",
+                         fixture->vocab ? fixture->vocab : vocabulary,
                          fixture->merges          ? fixture->merges
                          : fixture->sentencepiece ? piece_merges
                                                   : word_merges) > 0);
+    assert_true(asprintf(&text,
+                         "{'version':'1.0','truncation':null,'padding':null,%s'added_tokens':[%s],"
+                         "'normalizer':%s,'pre_tokenizer':%s,'post_processor':%s,'decoder':%s,'model':%s}",
+                         fixture->top ? fixture->top : "", fixture->added ? fixture->added : "", PART(normalizer),
+                         PART(pre_tokenizer), PART(post_processor), PART(decoder),
+                         fixture->model ? fixture->model : model) > 0);
 #undef PART
     free(vocabulary);
+    free(model);
     return test_quote(text);
 }
 
@@ -123,10 +127,9 @@ static inline void open_json(const char *json, size_t size)
     test_expect_success(opened.tokenizer != NULL, &status);
 }
 
-/* A file of the shared folder, which may be compressed; free() it. */
-static inline char *read_gzip(const char *folder, const char *name, size_t *size)
+/* A file that may be compressed; free() it. */
+static inline char *read_gzip_path(const char *path, size_t *size)
 {
-    const char *path = test_text("%s/%s/%s", test_shared(), folder, name);
     gzFile file = gzopen(path, "rb");
     const size_t limit = 32 << 20;
     char *text = malloc(limit);
@@ -136,6 +139,11 @@ static inline char *read_gzip(const char *folder, const char *name, size_t *size
     gzclose(file);
     *size = (size_t)got;
     return text;
+}
+
+static inline char *read_gzip(const char *folder, const char *name, size_t *size)
+{
+    return read_gzip_path(test_text("%s/%s/%s", test_shared(), folder, name), size);
 }
 
 static inline void open_gzip(const char *folder, const char *name)
@@ -219,6 +227,35 @@ static inline void check_decoded(const char *name, const int32_t *ids, size_t co
     char *streamed = stream_all(opened.tokenizer, ids, count, false);
     if (memcmp(streamed, expected, size) != 0) fail_msg("%s: streamed '%s', expected '%s'", name, streamed, expected);
     free(streamed);
+}
+
+static inline size_t json_ids(json_t *list, int32_t **ids)
+{
+    json_t *id;
+    size_t i;
+    *ids = calloc(json_array_size(list) + 1, sizeof **ids);
+    json_array_foreach (list, i, id) (*ids)[i] = (int32_t)json_integer_value(id);
+    return json_array_size(list);
+}
+
+/* {"text", "ids", "with_special" (all ids if `whole`, else the first ones), "decoded" (of ids)} from Hugging Face tokenizers
+ * 0.23. */
+static inline void check_cases(const char *name, json_t *list, bool whole)
+{
+    size_t index, count;
+    json_t *one;
+    assert_true(json_array_size(list) > 100);
+    json_array_foreach (list, index, one) {
+        json_t *input = json_object_get(one, "text"), *output = json_object_get(one, "decoded");
+        int32_t *ids;
+        count = json_ids(json_object_get(one, "ids"), &ids);
+        check_case(name, json_string_value(input), json_string_length(input), false, ids, count, false);
+        check_decoded(name, ids, count, json_string_value(output), json_string_length(output));
+        free(ids);
+        count = json_ids(json_object_get(one, "with_special"), &ids);
+        check_case(name, json_string_value(input), json_string_length(input), true, ids, count, !whole);
+        free(ids);
+    }
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Byte-level and SentencePiece-style BPE tokenizers: import of tokenizer.json to a flat, position-independent image;
+/* BPE, Unigram, WordPiece and WordLevel tokenizers: import of tokenizer.json to a flat, position-independent image;
  * opening and validating an image in place; encoding, decoding, streaming decoding.
  *
  * An engine file stores the image. Opening needs no parsing: tables are used in place. An open tokenizer is read-only:
@@ -55,8 +55,9 @@ bool tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_
                       struct token_buffer *tokens, struct status *status);
 
 /* The same for untrusted text: special tokens in it are ordinary characters, as with split_special_tokens of Hugging
- * Face, and so are the added tokens `markers` [marker_count] (may be NULL), special or not. Other added tokens are
- * recognised. `add_special` still adds the template's tokens. */
+ * Face, and so are the added tokens `markers` [marker_count] (may be NULL), special or not. A model that has such a
+ * token in its vocabulary does not make it of the text either, except BPE where it is a single character (with its
+ * prefix and suffix). Other added tokens are recognised. `add_special` still adds the template's tokens. */
 bool tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special,
                             const int32_t *markers, size_t marker_count, struct token_buffer *tokens,
                             struct status *status);

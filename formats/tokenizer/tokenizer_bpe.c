@@ -79,6 +79,26 @@ static void add_symbol(struct merge_scratch *merge, int32_t id)
     merge->symbols[index] = (struct merge_symbol){id, index - 1, index + 1};
 }
 
+/* A character as the first symbol that it makes: with the model's prefix and suffix. Returns the size. */
+enum { SYMBOL_BYTES = TEXT_CHARACTER_BYTES + 2 * TOKENIZER_AFFIX_LIMIT };
+static size_t write_symbol(const struct tokenizer *tokenizer, const char *here, size_t length, bool is_first,
+                           bool is_last, char symbol[SYMBOL_BYTES])
+{
+    const struct image_extension *extension = tokenizer->extension;
+    size_t size = 0;
+    if (!is_first) {
+        memcpy(symbol, tokenizer->pool + extension->prefix_offset, extension->prefix_bytes);
+        size += extension->prefix_bytes;
+    }
+    memcpy(symbol + size, here, length);
+    size += length;
+    if (is_last) {
+        memcpy(symbol + size, tokenizer->pool + extension->suffix_offset, extension->suffix_bytes);
+        size += extension->suffix_bytes;
+    }
+    return size;
+}
+
 static bool all_bytes_known(const struct tokenizer *tokenizer, const char *text, size_t size)
 {
     for (size_t i = 0; i < size; i++)
@@ -93,17 +113,24 @@ static bool first_symbols(struct encode_scratch *scratch, const char *text, size
     const struct tokenizer *tokenizer = scratch->tokenizer;
     const struct image_header *header = tokenizer->header;
     struct merge_scratch *merge = &scratch->merge;
+    const uint32_t prefix_bytes = tokenizer->extension->prefix_bytes, suffix_bytes = tokenizer->extension->suffix_bytes;
+    const bool has_affixes = prefix_bytes > 0 || suffix_bytes > 0;
     bool pending = false;
+    char symbol[SYMBOL_BYTES];
     merge->symbol_count = 0;
     /* a character makes at most as many symbols as it has bytes: byte tokens, one token, or one unknown token */
-    if (!reserve_symbols(merge, size, scratch->status)) return false;
+    if (!reserve_symbols(merge, size * (1 + (size_t)prefix_bytes) + suffix_bytes, scratch->status)) return false;
     for (size_t at = 0; at < size;) {
         uint32_t character;
         const char *here = text + at;
         size_t length = text_read(here, &character);
         at += length;
-        int32_t id =
-            character < CHARACTER_TABLE ? tokenizer->character_ids[character] : model_token(tokenizer, here, length);
+        if (has_affixes) {
+            length = write_symbol(tokenizer, here, length, at == length, at == size, symbol);
+            here = symbol;
+        }
+        int32_t id = character < CHARACTER_TABLE && !has_affixes ? tokenizer->character_ids[character]
+                                                                 : model_token(tokenizer, here, length);
         if (id >= 0) {
             if (pending) add_symbol(merge, header->unknown_id);
             pending = false;
@@ -126,13 +153,22 @@ static bool first_symbols(struct encode_scratch *scratch, const char *text, size
     return true;
 }
 
-static void merge_by_scanning(const struct tokenizer *tokenizer, struct merge_scratch *merge)
+/* Merges that make a token that this call treats as text have no rank. */
+static uint32_t merge_rank(const struct encode_scratch *scratch, int32_t left, int32_t right)
 {
+    uint32_t rank = tokenizer_merge_rank(scratch->tokenizer, (uint32_t)left, (uint32_t)right);
+    if (!scratch->plain || rank == no_rank) return rank;
+    return encode_scratch_is_text(scratch, (int32_t)scratch->tokenizer->merges[rank].result) ? no_rank : rank;
+}
+
+static void merge_by_scanning(struct encode_scratch *scratch)
+{
+    const struct tokenizer *tokenizer = scratch->tokenizer;
+    struct merge_scratch *merge = &scratch->merge;
     uint32_t ranks[SCAN_LIMIT]; /* of the pair (i, i + 1) in the shrinking array */
     struct merge_symbol *symbols = merge->symbols;
     size_t count = merge->symbol_count;
-    for (size_t i = 0; i + 1 < count; i++)
-        ranks[i] = tokenizer_merge_rank(tokenizer, (uint32_t)symbols[i].id, (uint32_t)symbols[i + 1].id);
+    for (size_t i = 0; i + 1 < count; i++) ranks[i] = merge_rank(scratch, symbols[i].id, symbols[i + 1].id);
     while (count > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < count; i++)
@@ -142,11 +178,8 @@ static void merge_by_scanning(const struct tokenizer *tokenizer, struct merge_sc
         count--;
         for (size_t i = best + 1; i < count; i++) symbols[i].id = symbols[i + 1].id;
         for (size_t i = best + 1; i + 1 < count; i++) ranks[i] = ranks[i + 1];
-        if (best > 0)
-            ranks[best - 1] =
-                tokenizer_merge_rank(tokenizer, (uint32_t)symbols[best - 1].id, (uint32_t)symbols[best].id);
-        if (best + 1 < count)
-            ranks[best] = tokenizer_merge_rank(tokenizer, (uint32_t)symbols[best].id, (uint32_t)symbols[best + 1].id);
+        if (best > 0) ranks[best - 1] = merge_rank(scratch, symbols[best - 1].id, symbols[best].id);
+        if (best + 1 < count) ranks[best] = merge_rank(scratch, symbols[best].id, symbols[best + 1].id);
     }
     merge->symbol_count = count;
 }
@@ -191,8 +224,7 @@ static bool push_pair(struct encode_scratch *scratch, int32_t left)
 {
     struct merge_scratch *merge = &scratch->merge;
     int32_t right = merge->symbols[left].next;
-    uint32_t rank =
-        tokenizer_merge_rank(scratch->tokenizer, (uint32_t)merge->symbols[left].id, (uint32_t)merge->symbols[right].id);
+    uint32_t rank = merge_rank(scratch, merge->symbols[left].id, merge->symbols[right].id);
     return rank == no_rank || heap_push(merge, (struct merge_candidate){rank, (uint32_t)left}, scratch->status);
 }
 
@@ -242,7 +274,7 @@ static bool merge_piece(struct encode_scratch *scratch, const char *text, size_t
     struct merge_scratch *merge = &scratch->merge;
     if (!first_symbols(scratch, text, size)) return false;
     if (merge->symbol_count <= SCAN_LIMIT)
-        merge_by_scanning(scratch->tokenizer, merge);
+        merge_by_scanning(scratch);
     else if (!merge_by_heap(scratch))
         return false;
     for (size_t i = 0; i < merge->symbol_count; i++)
@@ -254,10 +286,8 @@ bool tokenizer_merge_word(struct encode_scratch *scratch, const char *text, size
 {
     const struct tokenizer *tokenizer = scratch->tokenizer;
     if (tokenizer->header->model_flags & MODEL_IGNORE_MERGES) {
-        int32_t id = model_token(tokenizer, text, size);
-        /* a special token may also be in the model's vocabulary */
-        if (id >= 0 && !encode_scratch_is_text(scratch, id))
-            return tokenizer_token_append(scratch->tokens, id, scratch->status);
+        int32_t id = tokenizer_model_token(scratch, text, size);
+        if (id >= 0) return tokenizer_token_append(scratch->tokens, id, scratch->status);
     }
     while (size > 0) {
         size_t piece = tokenizer->word_start_bytes ? tokenizer_next_word(tokenizer, text, size) : size;

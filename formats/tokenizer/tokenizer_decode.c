@@ -173,6 +173,7 @@ static void push(struct sink *sink, const struct image_token *token)
     struct decode_stream *stream = sink->stream;
     const struct tokenizer *tokenizer = stream->tokenizer;
     const uint8_t *bytes = tokenizer->decoded + token->decoded_offset;
+    size_t size = token->decoded_bytes;
     bool first = !stream->started;
     if (is_skipped(token, stream->skip_special)) return;
     stream->started = true;
@@ -181,8 +182,13 @@ static void push(struct sink *sink, const struct image_token *token)
         return;
     }
     end_run(sink);
+    if (first && tokenizer->extension->first_count > 0) {
+        const struct image_decoded *decoded = &tokenizer->first[token - tokenizer->tokens];
+        bytes = tokenizer->decoded + decoded->offset;
+        size = decoded->bytes;
+    }
     if (!first && (tokenizer->header->decoder_flags & DECODER_JOIN_SPACE)) put_bytes(sink, (const uint8_t *)" ", 1);
-    put_token(sink, bytes, token->decoded_bytes, first);
+    put_token(sink, bytes, size, first);
 }
 
 static void finish(struct sink *sink)

@@ -2,31 +2,8 @@
 /* Encoding: repair of invalid UTF-8, added tokens, the pipeline between them, the post-processor's template. */
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 #include "formats/tokenizer/tokenizer_internal.h"
-
-/* \w of Rust's regex crate, which defines single_word: Alphabetic, marks, Nd, Pc and the joiners. */
-static bool is_word(uint32_t character)
-{
-    switch (utf8proc_category((utf8proc_int32_t)character)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return true;
-    default: /* joiners, and symbols that are Alphabetic: letters in circles and squares */
-        return character == 0x200C || character == 0x200D || (character >= 0x24B6 && character <= 0x24E9) ||
-               (character >= 0x1F130 && character <= 0x1F149) || (character >= 0x1F150 && character <= 0x1F169) ||
-               (character >= 0x1F170 && character <= 0x1F189);
-    }
-}
 
 static size_t spaces_before(const char *text, size_t floor, size_t at)
 {
@@ -56,11 +33,11 @@ static bool stands_alone(const char *text, size_t size, size_t start, size_t end
     uint32_t character;
     if (start > 0) {
         text_read(text + text_previous(text, start), &character);
-        if (is_word(character)) return false;
+        if (text_is_word(character)) return false;
     }
     if (end < size) {
         text_read(text + end, &character);
-        if (is_word(character)) return false;
+        if (text_is_word(character)) return false;
     }
     return true;
 }
@@ -90,10 +67,10 @@ static bool added_at(struct encode_scratch *scratch, bool normalized, const char
     return true;
 }
 
-typedef bool (*piece_function)(struct encode_scratch *scratch, const char *text, size_t size, bool at_start);
+typedef bool (*piece_function)(struct encode_scratch *scratch, const char *text, size_t size, size_t origin);
 
 /* Cuts added tokens out of the text and passes the text between them to `piece`. */
-static bool extract_added(struct encode_scratch *scratch, bool normalized, const char *text, size_t size, bool at_start,
+static bool extract_added(struct encode_scratch *scratch, bool normalized, const char *text, size_t size, size_t origin,
                           piece_function piece)
 {
     bool any = scratch->tokenizer->added_index[normalized].nodes != NULL;
@@ -122,23 +99,25 @@ static bool extract_added(struct encode_scratch *scratch, bool normalized, const
             end = run_end;
         }
         if (start > end) continue; /* nothing is left of it */
-        if (covered < start && !piece(scratch, text + covered, start - covered, at_start && covered == 0)) return false;
+        if (covered < start &&
+            !piece(scratch, text + covered, start - covered, origin > covered ? origin - covered : 0))
+            return false;
         /* An earlier match may have stripped the spaces of this one: Hugging Face drops it then */
         if (start < end && !tokenizer_token_append(scratch->tokens, (int32_t)added->id, scratch->status)) return false;
         covered = end;
     }
-    return covered == size || piece(scratch, text + covered, size - covered, at_start && covered == 0);
+    return covered == size || piece(scratch, text + covered, size - covered, origin > covered ? origin - covered : 0);
 }
 
-static bool split_piece(struct encode_scratch *scratch, const char *text, size_t size, bool at_start)
+static bool split_piece(struct encode_scratch *scratch, const char *text, size_t size, size_t origin)
 {
-    return tokenizer_split(scratch, 0, text, size, at_start);
+    return tokenizer_split(scratch, 0, text, size, origin);
 }
 
-static bool normalize_piece(struct encode_scratch *scratch, const char *text, size_t size, bool at_start)
+static bool normalize_piece(struct encode_scratch *scratch, const char *text, size_t size, size_t origin)
 {
-    return tokenizer_normalize(scratch, text, size, &text, &size) &&
-           extract_added(scratch, true, text, size, at_start, split_piece);
+    return tokenizer_normalize(scratch, text, size, &origin, &text, &size) &&
+           extract_added(scratch, true, text, size, origin, split_piece);
 }
 
 static bool append_template(struct encode_scratch *scratch, const uint32_t *ids, uint32_t count)
@@ -157,8 +136,10 @@ static bool encode(struct encode_scratch *scratch, const char *text, size_t size
         text = scratch->repaired.text;
         size = scratch->repaired.size;
     }
+    uint32_t character;
+    const size_t origin = size ? text_read(text, &character) : 0;
     return (!add_special || append_template(scratch, tokenizer->prefix, header->prefix_count)) &&
-           extract_added(scratch, false, text, size, true, normalize_piece) &&
+           extract_added(scratch, false, text, size, origin, normalize_piece) &&
            (!add_special || append_template(scratch, tokenizer->suffix, header->suffix_count));
 }
 

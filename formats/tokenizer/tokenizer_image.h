@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tokenizer's flat image: what `tokenizer_import` writes, `tokenizer_open` validates and an engine file stores.
  *
- * All numbers are little endian; the image holds no pointers. After the header follow the sections, in the order of
- * `enum tokenizer_section`, each at the next multiple of 8 bytes, padding zero. Their sizes follow from the counts in
- * the header, so that no offset can be wrong.
+ * All numbers are little endian; the image holds no pointers. After the header follow, in images of version 2, its
+ * extension, and the sections, in the order of `enum tokenizer_section`, each at the next multiple of 8 bytes, padding
+ * zero. Their sizes follow from the counts in header and extension, so that no offset can be wrong. An image of version
+ * 1 is as one of version 2 whose extension is zero. The import writes version 1 where that can express the tokenizer.
  *
  * Token ids are 0 .. token_count - 1. An id without a token (unused) has TOKEN_PRESENT clear and all other fields zero.
  * A token's text is unique. Both hash tables use linear probing, hold index + 1 in each used slot and 0 in a free one,
@@ -20,7 +21,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the image is used in p
 #define TOKENIZER_IMAGE_MAGIC "ENGTOKEN"
 
 enum {
-    TOKENIZER_IMAGE_VERSION = 1,
+    TOKENIZER_IMAGE_VERSION = 2, /* the highest that is read */
     TOKENIZER_PROBE_LIMIT = 256,
     TOKENIZER_TOKEN_LIMIT = 1 << 24, /* ids                                                    */
     TOKENIZER_MERGE_LIMIT = 1 << 26,
@@ -31,6 +32,9 @@ enum {
     TOKENIZER_ADDED_TOTAL_LIMIT = 1 << 22, /* all added tokens of a list together, in bytes         */
     TOKENIZER_TEXT_LIMIT = 1 << 16,        /* bytes of one token, and of what it decodes to           */
     TOKENIZER_STRIP_LIMIT = 64,            /* trailing characters that a streaming decoder holds back */
+    TOKENIZER_AFFIX_LIMIT = 64,            /* bytes of a prefix or suffix of the model                */
+    TOKENIZER_TRIE_LIMIT = 1 << 25,        /* nodes of the trie of Unigram and WordPiece              */
+    TOKENIZER_TABLE_LIMIT = 1 << 24,       /* bytes of all character maps                             */
 };
 
 enum tokenizer_section {
@@ -43,6 +47,10 @@ enum tokenizer_section {
     SECTION_MERGE_SLOTS, /* uint32_t [merge_slot_count]                                    */
     SECTION_POOL,        /* UTF-8 text that the other sections point into                  */
     SECTION_DECODED,     /* bytes that tokens decode to                                    */
+    SECTION_SCORES,      /* double [score_count], by id: log-probabilities of Unigram      */
+    SECTION_ORDER,       /* uint32_t [order_count]: ids of the model's tokens, by text     */
+    SECTION_FIRST,       /* struct image_decoded [first_count], by id                      */
+    SECTION_TABLES,      /* character maps of STEP_CHARACTER_MAP                           */
     SECTION_COUNT,
 };
 
@@ -87,6 +95,22 @@ struct image_header {
 };
 static_assert(sizeof(struct image_header) == 112 && sizeof(struct image_header) % 8 == 0, "part of the format");
 
+enum tokenizer_model { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORD_PIECE, MODEL_WORD_LEVEL, MODEL_COUNT };
+
+/* Follows the header in images of version 2. */
+struct image_extension {
+    uint32_t model;       /* enum tokenizer_model                                                               */
+    uint32_t score_count; /* token_count for MODEL_UNIGRAM, else 0                                              */
+    uint32_t order_count; /* tokens of the model that are not empty, for MODEL_UNIGRAM and _WORD_PIECE; else 0 */
+    uint32_t first_count; /* token_count if the first token of a text decodes in its own way, else 0            */
+    uint32_t table_bytes;
+    uint32_t word_limit;                  /* MODEL_WORD_PIECE: longer words, in characters, are unknown */
+    uint32_t prefix_offset, prefix_bytes; /* in the pool: before each symbol but the first of a word   */
+    uint32_t suffix_offset, suffix_bytes; /* in the pool, MODEL_BPE: after the last symbol of a word   */
+    uint32_t reserved[2];                 /* zero */
+};
+static_assert(sizeof(struct image_extension) == 48 && sizeof(struct image_extension) % 8 == 0, "part of the format");
+
 enum tokenizer_step_kind {
     /* normalizers */
     STEP_NFC = 1,
@@ -98,6 +122,14 @@ enum tokenizer_step_kind {
     STEP_PREPEND,        /* content before text that is not empty   */
     STEP_REPLACE_STRING, /* pattern -> content                      */
     STEP_REPLACE_REGEX,
+    /* from version 2 on */
+    STEP_NMT,              /* SentencePiece's "nmt": drops controls, makes spaces of other characters */
+    STEP_DROP_MARKS,       /* flags: MARKS_*                                                          */
+    STEP_CLEAN,            /* drops controls and unassigned characters, white space becomes ' '       */
+    STEP_SPACE_IDEOGRAPHS, /* spaces around each CJK ideograph                                        */
+    STEP_BYTE_ALPHABET,    /* bytes become characters of GPT-2's byte alphabet                        */
+    STEP_CHARACTER_MAP,    /* pattern: place in the tables; 4-aligned: struct image_character_map     */
+    STEP_NORMALIZER_END,
     /* pre-tokenizers */
     STEP_SPLIT_STRING = 32, /* flags: enum tokenizer_split_behavior, SPLIT_INVERT */
     STEP_SPLIT_REGEX,
@@ -105,7 +137,15 @@ enum tokenizer_step_kind {
     STEP_SPACE_FIRST, /* a space before a piece that does not begin with one                      */
     STEP_METASPACE,   /* spaces become content, one character; flags: METASPACE_*                 */
     STEP_BYTE_LEVEL,  /* bytes become characters of GPT-2's byte alphabet                         */
+    /* from version 2 on */
+    STEP_PUNCTUATION,  /* flags: enum tokenizer_split_behavior        */
+    STEP_WHITE_SPACE,  /* flags: enum tokenizer_split_behavior        */
+    STEP_WORDS,        /* words and other runs, without white space   */
+    STEP_FIXED_LENGTH, /* flags: characters of a piece, not 0         */
+    STEP_SPLITTER_END,
 };
+
+enum { MARKS_ALL, MARKS_WITHOUT_WIDTH };
 
 enum { STRIP_LEFT = 1, STRIP_RIGHT = 2 };
 enum { METASPACE_NEVER = 0, METASPACE_FIRST = 1, METASPACE_ALWAYS = 2 }; /* where content is prepended */
@@ -151,6 +191,19 @@ struct image_token {
     uint32_t flags;
 };
 static_assert(sizeof(struct image_token) == 20, "part of the format");
+
+/* What a token decodes to as the first one of a text. */
+struct image_decoded {
+    uint32_t offset, bytes; /* in the decoded section */
+};
+static_assert(sizeof(struct image_decoded) == 8, "part of the format");
+
+/* SentencePiece's precompiled_charsmap: a double array, as the library Darts-clone lays it out (units of 32 bits), from
+ * texts to places in `text`, which holds replacements that each end with NUL. */
+struct image_character_map {
+    uint32_t unit_count, text_bytes;
+    uint32_t units[]; /* [unit_count], then char text[text_bytes], valid UTF-8 */
+};
 
 struct image_merge {
     uint32_t left, right, result; /* ids */

@@ -43,6 +43,19 @@ static const struct fixture small[] = {
                        "{'Sequence':{'id':'A'}}],'special_tokens':{'x':{'id':'x','ids':[9],'tokens':['x']}}}",
      .decoder = BYTE_DECODER,
      .added = SPECIAL(9, "<x>")},
+    {.model = "{'type':'Unigram','unk_id':0,'byte_fallback':true,'vocab':[['<unk>',0],['▁',-2],['a',-3],['b',-3.5],"
+              "['ab',-4.25],['▁ab',-4],['<0x0A>',-9],['h',-5],['hell',-7],['',-1]]}",
+     .normalizer = "{'type':'Sequence','normalizers':[{'type':'Nmt'},{'type':'Precompiled','precompiled_charsmap':"
+                   "'EAAAAAAEAAAAAAAAAAAAAAAAAABhAA=='}]}",
+     .pre_tokenizer = "{'type':'Metaspace','replacement':'▁','prepend_scheme':'first','split':true}",
+     .decoder = "{'type':'Metaspace','replacement':'▁','prepend_scheme':'first','split':true}",
+     .added = SPECIAL(10, "<x>")},
+    {.model = "{'type':'WordPiece','unk_token':'[UNK]','continuing_subword_prefix':'##','max_input_chars_per_word':9,"
+              "'vocab':{'[UNK]':0,'h':1,'##e':2,'##ll':3,'##o':4,'a':5,'##b':6,'.':7}}",
+     .normalizer = "{'type':'BertNormalizer','clean_text':true,'handle_chinese_chars':true,'lowercase':true}",
+     .pre_tokenizer = "{'type':'BertPreTokenizer'}",
+     .decoder = "{'type':'WordPiece','prefix':'##','cleanup':true}",
+     .added = SPECIAL(0, "[UNK]")},
 };
 
 TEST(test_every_byte)
@@ -103,7 +116,8 @@ TEST(test_header)
     open_fixture(&small[0]);
 #define FIELD(field, value, code, words) expect_corrupt(offsetof(struct image_header, field), value, code, words)
     FIELD(magic, 0, STATUS_CORRUPT, "magic");
-    FIELD(version, 2, STATUS_VERSION, "version 2|expected 1");
+    FIELD(version, 3, STATUS_VERSION, "version 3|expected 1 to 2");
+    FIELD(version, 0, STATUS_VERSION, "version 0|expected 1 to 2");
     FIELD(header_bytes, 8, STATUS_CORRUPT, "header size");
     FIELD(image_bytes, 5, STATUS_CORRUPT, "header says 5");
     FIELD(normalizer_count, 33, STATUS_CORRUPT, "steps");
@@ -127,6 +141,32 @@ TEST(test_header)
     FIELD(word_start_character, 'z', STATUS_CORRUPT, "word start is no token");
     FIELD(reserved, 1, STATUS_CORRUPT, "reserved");
 #undef FIELD
+    /* Its first step is NFC. An image of version 1 has no newer one. */
+    open_fixture(&small[1]);
+    expect_corrupt(sizeof(struct image_header), STEP_CLEAN, STATUS_CORRUPT, "step 0 is malformed");
+    open_fixture(&small[2]);
+#define FIELD(field, value, words) \
+    expect_corrupt(sizeof(struct image_header) + offsetof(struct image_extension, field), value, STATUS_CORRUPT, words)
+    FIELD(model, MODEL_COUNT, "kind of model");
+    FIELD(model, MODEL_BPE, "scores");
+    FIELD(model, MODEL_WORD_PIECE, "scores");
+    FIELD(score_count, 0, "scores");
+    FIELD(order_count, 12, "ordered tokens");
+    FIELD(first_count, 1, "first tokens");
+    FIELD(table_bytes, UINT32_MAX, "character maps too long");
+    FIELD(table_bytes, 1 << 20, "past the end");
+    FIELD(prefix_bytes, 65, "prefix or suffix too long");
+    FIELD(suffix_offset, UINT32_MAX, "prefix or suffix out of range");
+    FIELD(reserved, 1, "reserved");
+#undef FIELD
+    /* sections by their place from the end: the table of 28 bytes, then before it 9 ids and 11 scores, each padded */
+    const size_t tables = opened.image_size - 32, order = tables - 40, scores = order - 11 * sizeof(double);
+    expect_corrupt(tables, 5, STATUS_CORRUPT, "step 1 is malformed");               /* units                     */
+    expect_corrupt(tables + 24, 0xFF, STATUS_CORRUPT, "step 1 is malformed");       /* text that is not UTF-8    */
+    expect_corrupt(order, 10, STATUS_CORRUPT, "ordered token is none");             /* an added token            */
+    expect_corrupt(order, 11, STATUS_CORRUPT, "ordered token is none");             /* out of range              */
+    expect_corrupt(order + 4, 6, STATUS_CORRUPT, "not in the order");               /* twice, or too late        */
+    expect_corrupt(scores + 4, 0x7FF00000, STATUS_CORRUPT, "a score is no number"); /* infinite               */
     uint8_t *shifted = malloc(opened.image_size + 8);
     memcpy(shifted + 4, opened.image, opened.image_size);
     assert_null(tokenizer_open(shifted + 4, opened.image_size, true, &status));

@@ -89,6 +89,9 @@ static bool drop_repeated_merges(struct tokenizer_import *import)
 bool tokenizer_import_assemble(const struct tokenizer_import *import, uint8_t **image, size_t *image_size)
 {
     struct image_header header = import->header;
+    struct image_extension extension = import->extension;
+    const bool extended = import->needs_extension || extension.model != MODEL_BPE || extension.prefix_bytes ||
+                          extension.suffix_bytes || import->first;
     uint32_t template_ids[2 * TOKENIZER_TEMPLATE_LIMIT];
     struct image_step steps[2 * TOKENIZER_STEP_LIMIT];
     memcpy(template_ids, import->template_ids, header.prefix_count * sizeof *template_ids);
@@ -98,6 +101,9 @@ bool tokenizer_import_assemble(const struct tokenizer_import *import, uint8_t **
     memcpy(steps + header.normalizer_count, import->splitters, header.splitter_count * sizeof *steps);
     header.pool_bytes = (uint32_t)import->pool.size;
     header.decoded_bytes = (uint32_t)import->decoded.size;
+    extension.score_count = import->scores ? header.token_count : 0;
+    extension.first_count = import->first ? header.token_count : 0;
+    extension.table_bytes = (uint32_t)import->tables.size;
     const struct {
         const void *bytes;
         size_t size;
@@ -112,18 +118,24 @@ bool tokenizer_import_assemble(const struct tokenizer_import *import, uint8_t **
         [SECTION_MERGE_SLOTS] = {import->merge_slots, (size_t)header.merge_slot_count * sizeof *import->merge_slots},
         [SECTION_POOL] = {import->pool.text, header.pool_bytes},
         [SECTION_DECODED] = {import->decoded.text, header.decoded_bytes},
+        [SECTION_SCORES] = {import->scores, (size_t)extension.score_count * sizeof *import->scores},
+        [SECTION_ORDER] = {import->order, (size_t)extension.order_count * sizeof *import->order},
+        [SECTION_FIRST] = {import->first, (size_t)extension.first_count * sizeof *import->first},
+        [SECTION_TABLES] = {import->tables.text, extension.table_bytes},
     };
-    size_t size = sizeof header;
+    const size_t begin = sizeof header + (extended ? sizeof extension : 0);
+    size_t size = begin;
     for (int i = 0; i < SECTION_COUNT; i++) size += (sections[i].size + 7) & ~(size_t)7;
     memcpy(header.magic, TOKENIZER_IMAGE_MAGIC, sizeof header.magic);
-    header.version = TOKENIZER_IMAGE_VERSION;
+    header.version = extended ? 2 : 1; /* older readers take the first version */
     header.header_bytes = sizeof header;
     header.image_bytes = size;
     *image = calloc(1, size); /* allocated memory is aligned for any type; the padding is zero */
     if (!*image) return out_of_memory(import);
     *image_size = size;
     memcpy(*image, &header, sizeof header);
-    uint8_t *at = *image + sizeof header;
+    if (extended) memcpy(*image + sizeof header, &extension, sizeof extension);
+    uint8_t *at = *image + begin;
     for (int i = 0; i < SECTION_COUNT; i++) {
         if (sections[i].size) memcpy(at, sections[i].bytes, sections[i].size);
         at += (sections[i].size + 7) & ~(size_t)7;
@@ -136,7 +148,11 @@ bool tokenizer_import_assemble(const struct tokenizer_import *import, uint8_t **
 static bool normalize_added(struct tokenizer_import *import)
 {
     struct image_token lone = {.flags = TOKEN_PRESENT};
-    struct tokenizer_import draft = {.status = import->status, .pool = import->pool, .tokens = &lone};
+    struct tokenizer_import draft = {.status = import->status,
+                                     .needs_extension = import->needs_extension,
+                                     .pool = import->pool,
+                                     .tables = import->tables,
+                                     .tokens = &lone};
     uint8_t *image = NULL;
     size_t image_size = 0, text_size = 0;
     struct tokenizer *tokenizer = NULL;
@@ -158,9 +174,9 @@ static bool normalize_added(struct tokenizer_import *import)
     for (size_t i = 0; i < import->added_count; i++) {
         struct added_token *added = &import->added[i];
         const char *text;
-        size_t size;
+        size_t size, origin = 0;
         if (!added->is_normalized) continue;
-        if (!tokenizer_normalize(&scratch, added->content, added->content_size, &text, &size)) goto done;
+        if (!tokenizer_normalize(&scratch, added->content, added->content_size, &origin, &text, &size)) goto done;
         if (size == 0 || size > TOKENIZER_ADDED_BYTES_LIMIT) {
             tokenizer_import_fail(import,
                                   "added token '%.80s' has %zu bytes after normalization (1 to %d are supported)",
@@ -283,6 +299,8 @@ static bool read_file(struct tokenizer_import *import, struct json_reader *reade
 static void find_word_start(struct tokenizer_import *import)
 {
     static const char mark[] = "\xE2\x96\x81";
+    if (import->extension.model != MODEL_BPE || import->extension.prefix_bytes || import->extension.suffix_bytes)
+        return;
     if (!json_object_get(import->vocabulary, mark)) return;
     for (uint32_t i = 0; i < import->header.merge_count; i++) {
         const char *text = import->texts[import->merges[i].result];
@@ -295,7 +313,7 @@ static void find_word_start(struct tokenizer_import *import)
 static bool build_tables(struct tokenizer_import *import)
 {
     struct image_header *header = &import->header;
-    if (!drop_repeated_merges(import)) return false;
+    if (!drop_repeated_merges(import) || !tokenizer_import_order(import)) return false;
     find_word_start(import);
     import->token_slots = build_slots(import, header->token_count, token_home, &header->token_slot_count);
     if (!import->token_slots) return false;
@@ -307,6 +325,11 @@ static void import_free(struct tokenizer_import *import)
 {
     text_buffer_free(&import->pool);
     text_buffer_free(&import->decoded);
+    text_buffer_free(&import->tables);
+    json_decref(import->own_vocabulary);
+    free(import->scores);
+    free(import->order);
+    free(import->first);
     for (size_t i = 0; i < import->added_count; i++) free(import->added[i].normalized);
     free(import->added);
     free(import->image_added);

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the "decoder" of tokenizer.json and applies its steps for single tokens. Supported are sequences of the form
  *
- *   (Replace | Strip)* [Metaspace] [ByteFallback] [Fuse [Strip]]     or     (Replace | Strip)* ByteLevel [Strip]
+ *   (Replace | Strip | WordPiece)* [Metaspace] [ByteFallback] [Fuse [Strip]]
+ *   (Replace | Strip | WordPiece)* ByteLevel [Strip]
+ *   (Replace | Strip | WordPiece)* BPEDecoder [Fuse]
  *
- * since these can be streamed: all steps before the first bracket act on one token and are applied here, once. */
+ * since these can be streamed: all steps before the first bracket act on one token and are applied here, once. WordPiece
+ * treats the first token of a text in another way, so that tokens are decoded twice then. BPEDecoder makes a space of the
+ * suffix of each token but the last, which is the same as to strip one space from the end of the text. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +15,8 @@
 #include "formats/tokenizer/tokenizer_pattern.h"
 
 static const char supported_order[] =
-    "supported: Replace and Strip, then Metaspace, then ByteFallback, then Fuse, then "
-    "Strip; or Replace and Strip, then ByteLevel, then Strip";
+    "supported: Replace, Strip and WordPiece, then Metaspace, then ByteFallback, then Fuse, then "
+    "Strip; or Replace, Strip and WordPiece, then ByteLevel, then Strip, or BPEDecoder, then Fuse";
 
 /* Progress through the sequence; each decoder may only advance it. */
 enum decoder_stage { STAGE_TOKENS, STAGE_METASPACE, STAGE_BYTES, STAGE_TEXT, STAGE_STRIPPED };
@@ -112,6 +116,32 @@ static bool import_bytes(struct decoder_import *decoder, struct json_reader *rea
     return tokenizer_import_byte_level_idle(decoder->import, reader); /* they are for encoding */
 }
 
+static bool import_word_piece(struct decoder_import *decoder, struct json_reader *reader)
+{
+    const char *prefix = "";
+    bool cleans = true;
+    if (decoder->stage != STAGE_TOKENS) return out_of_order(decoder, "WordPiece");
+    decoder->import->decodes_first = true;
+    return json_reader_string(reader, "prefix", true, &prefix, decoder->import->status) &&
+           json_reader_bool(reader, "cleanup", true, &cleans, decoder->import->status) &&
+           add_decode_step(decoder, (struct decode_step){.kind = DECODE_CONTINUE, .pattern = prefix}) &&
+           (!cleans || add_decode_step(decoder, (struct decode_step){.kind = DECODE_CLEAN}));
+}
+
+static bool import_suffix(struct decoder_import *decoder, struct json_reader *reader)
+{
+    struct image_header *header = &decoder->import->header;
+    const char *suffix = "";
+    if (decoder->stage != STAGE_TOKENS) return out_of_order(decoder, "BPEDecoder");
+    if (!json_reader_string(reader, "suffix", true, &suffix, decoder->import->status)) return false;
+    if (*suffix == '\0')
+        return tokenizer_import_fail(decoder->import, "%s: an empty suffix is not supported", decoder->path);
+    decoder->stage = STAGE_STRIPPED;
+    header->strip_character = ' ';
+    header->strip_stop = 1;
+    return add_decode_step(decoder, (struct decode_step){.kind = DECODE_SUFFIX, .pattern = suffix});
+}
+
 static bool import_decoder(struct decoder_import *decoder, json_t *part, int depth)
 {
     struct tokenizer_import *import = decoder->import;
@@ -142,10 +172,14 @@ static bool import_decoder(struct decoder_import *decoder, json_t *part, int dep
         good = true;
     } else if (strcmp(type, "ByteLevel") == 0) {
         good = import_bytes(decoder, &reader);
+    } else if (strcmp(type, "WordPiece") == 0) {
+        good = import_word_piece(decoder, &reader);
+    } else if (strcmp(type, "BPEDecoder") == 0) {
+        good = import_suffix(decoder, &reader);
     } else {
         tokenizer_import_fail(import,
                               "%s: type '%.80s' is not supported (supported: ByteLevel, Replace, ByteFallback, Fuse, "
-                              "Strip, Metaspace, Sequence)",
+                              "Strip, Metaspace, WordPiece, BPEDecoder, Sequence)",
                               decoder->path, type);
     }
     good = good && json_reader_all_consumed(&reader, import->status);
@@ -197,6 +231,63 @@ static bool replace_segment(void *context, size_t start, size_t end, bool matche
     return tokenizer_text_append(replacement->out, bytes, size, replacement->status);
 }
 
+static bool append_limited(struct text_buffer *out, const char *text, size_t size, struct status *status)
+{
+    struct replacement part = {text, NULL, out, status};
+    return replace_segment(&part, 0, size, false);
+}
+
+static bool continue_word(const struct decode_step *step, const char *text, size_t size, bool first,
+                          struct text_buffer *out, struct status *status)
+{
+    const size_t prefix = strlen(step->pattern);
+    if (first) return append_limited(out, text, size, status);
+    if (size >= prefix && memcmp(text, step->pattern, prefix) == 0)
+        return append_limited(out, text + prefix, size - prefix, status);
+    return append_limited(out, " ", 1, status) && append_limited(out, text, size, status);
+}
+
+/* One replacement after the other, each over the whole token; none makes the text longer. */
+static bool clean_token(const char *text, size_t size, struct text_buffer *out, struct status *status)
+{
+    static const char *const replacements[][2] = {
+        {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},    {" n't", "n't"},
+        {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
+    };
+    if (!append_limited(out, text, size, status)) return false;
+    for (size_t i = 0; i < sizeof replacements / sizeof *replacements; i++) {
+        const size_t from = strlen(replacements[i][0]), to = strlen(replacements[i][1]);
+        size_t written = 0;
+        for (size_t at = 0; at < out->size;) {
+            if (out->size - at >= from && memcmp(out->text + at, replacements[i][0], from) == 0) {
+                memcpy(out->text + written, replacements[i][1], to);
+                written += to;
+                at += from;
+            } else {
+                out->text[written++] = out->text[at++];
+            }
+        }
+        out->size = written;
+    }
+    return true;
+}
+
+/* Only tokens for which one space at the end of the text tells whether the last one had the suffix. */
+static bool replace_suffix(const struct decode_step *step, const char *text, size_t size, struct text_buffer *out,
+                           struct status *status)
+{
+    const size_t suffix = strlen(step->pattern);
+    const char *found = text_find(text, size, step->pattern, suffix);
+    const bool at_end = found && found + suffix == text + size;
+    if ((found && !at_end) || (!found && (size == 0 || text[size - 1] == ' ')))
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "decoder: BPEDecoder with a token '%.*s', which %s, is not supported",
+                           (int)(size < 80 ? size : 80), text,
+                           found ? "has the suffix not only at its end" : "is empty or ends with a space");
+    return append_limited(out, text, found ? size - suffix : size, status) &&
+           (!found || append_limited(out, " ", 1, status));
+}
+
 /* The byte of "<0x0A>", or -1. Rust's number parser, which Hugging Face uses, also accepts a leading '+'. */
 static int byte_token(const char *text, size_t size)
 {
@@ -241,7 +332,7 @@ static bool decoding_open(struct decoding *decoding, struct tokenizer_import *im
     for (int16_t byte = 0; byte < 256; byte++) decoding->byte_of[alphabet[byte]] = byte;
     for (uint32_t i = 0; i < import->decode_step_count; i++) {
         const struct decode_step *step = &import->decode_steps[i];
-        if (step->kind == DECODE_STRIP) continue;
+        if (step->kind != DECODE_REPLACE_STRING && step->kind != DECODE_REPLACE_REGEX) continue;
         decoding->patterns[i] =
             step->kind == DECODE_REPLACE_REGEX
                 ? tokenizer_pattern_regex(step->pattern, strlen(step->pattern), false, import->status)
@@ -258,40 +349,72 @@ static void decoding_close(struct decoding *decoding)
     for (size_t i = 0; i < 2; i++) text_buffer_free(&decoding->buffers[i]);
 }
 
-static bool decode_token(struct decoding *decoding, struct image_token *token, const char *text, size_t size)
+static bool apply_step(struct decoding *decoding, uint32_t index, const char *text, size_t size, bool first,
+                       struct text_buffer *out)
+{
+    struct status *status = decoding->import->status;
+    const struct decode_step *step = &decoding->import->decode_steps[index];
+    struct replacement replacement = {text, step->content, out, status};
+    out->size = 0;
+    switch (step->kind) {
+    case DECODE_CONTINUE: return continue_word(step, text, size, first, out, status);
+    case DECODE_CLEAN: return clean_token(text, size, out, status);
+    case DECODE_SUFFIX: return replace_suffix(step, text, size, out, status);
+    default:
+        return tokenizer_pattern_segments(decoding->patterns[index], &decoding->matcher, text, size, replace_segment,
+                                          &replacement, status);
+    }
+}
+
+/* Appends what the token decodes to; *byte is the byte that it stands for, -1: none. */
+static bool decode_token(struct decoding *decoding, const char *text, size_t size, bool first, int *byte,
+                         struct image_decoded *decoded)
 {
     struct tokenizer_import *import = decoding->import;
-    int turn = 0, byte = -1;
-    for (uint32_t i = 0; i < import->decode_step_count && size > 0; i++) {
+    int turn = 0;
+    *byte = -1;
+    for (uint32_t i = 0; i < import->decode_step_count; i++) {
         const struct decode_step *step = &import->decode_steps[i];
         if (step->kind == DECODE_STRIP) {
             strip_token(step, &text, &size);
             continue;
         }
+        if (size == 0 && step->kind != DECODE_CONTINUE && step->kind != DECODE_SUFFIX) continue;
         struct text_buffer *out = &decoding->buffers[turn];
-        struct replacement replacement = {text, step->content, out, import->status};
         turn ^= 1;
-        out->size = 0;
-        if (!tokenizer_pattern_segments(decoding->patterns[i], &decoding->matcher, text, size, replace_segment,
-                                        &replacement, import->status))
-            return false;
+        if (!apply_step(decoding, i, text, size, first, out)) return false;
         text = out->text ? out->text : "";
         size = out->size;
     }
-    if (import->header.decoder_flags & DECODER_BYTE_FALLBACK) byte = byte_token(text, size);
-    token->decoded_offset = (uint32_t)import->decoded.size;
-    if (byte >= 0) {
-        uint8_t value = (uint8_t)byte;
-        token->flags |= TOKEN_BYTE;
+    if (import->header.decoder_flags & DECODER_BYTE_FALLBACK) *byte = byte_token(text, size);
+    decoded->offset = (uint32_t)import->decoded.size;
+    if (*byte >= 0) {
+        uint8_t value = (uint8_t)*byte;
         if (!tokenizer_text_append(&import->decoded, &value, 1, import->status)) return false;
     } else if (import->header.decoder_flags & DECODER_BYTES) {
         if (!append_bytes(import, decoding->byte_of, text, size)) return false;
     } else if (!tokenizer_text_append(&import->decoded, text, size, import->status)) {
         return false;
     }
-    token->decoded_bytes = (uint32_t)(import->decoded.size - token->decoded_offset);
+    decoded->bytes = (uint32_t)(import->decoded.size - decoded->offset);
     return import->decoded.size <= INT32_MAX ||
            tokenizer_import_fail(import, "the vocabulary decodes to more than 2 GiB");
+}
+
+static bool decode_id(struct decoding *decoding, uint32_t id, const char *text, size_t size)
+{
+    struct image_token *token = &decoding->import->tokens[id];
+    struct image_decoded decoded;
+    int byte, first_byte;
+    if (!decode_token(decoding, text, size, false, &byte, &decoded)) return false;
+    token->decoded_offset = decoded.offset;
+    token->decoded_bytes = decoded.bytes;
+    if (byte >= 0) token->flags |= TOKEN_BYTE;
+    if (!decoding->import->decodes_first) return true;
+    if (!decode_token(decoding, text, size, true, &first_byte, &decoding->import->first[id])) return false;
+    return byte == first_byte ||
+           tokenizer_import_fail(decoding->import,
+                                 "decoder: token %u, which stands for a byte in one place only, is not supported", id);
 }
 
 bool tokenizer_import_decoded(struct tokenizer_import *import)
@@ -299,17 +422,19 @@ bool tokenizer_import_decoded(struct tokenizer_import *import)
     struct decoding decoding;
     const struct added_token **renamed = calloc(import->header.token_count, sizeof *renamed); /* [id] */
     bool good = decoding_open(&decoding, import);
-    if (!renamed) good = status_fail(import->status, STATUS_MACHINE, "out of memory");
+    if (good && import->decodes_first) import->first = calloc(import->header.token_count, sizeof *import->first);
+    if (!renamed || (import->decodes_first && !import->first))
+        good = status_fail(import->status, STATUS_MACHINE, "out of memory");
     /* Hugging Face 0.23 decodes an added token from its normalized form, as if the model had produced it */
     for (size_t i = 0; good && i < import->added_count; i++)
         if (import->added[i].normalized) renamed[import->added[i].id] = &import->added[i];
     for (uint32_t id = 0; good && id < import->header.token_count; id++) {
-        struct image_token *token = &import->tokens[id];
+        const struct image_token *token = &import->tokens[id];
         if (!(token->flags & TOKEN_PRESENT)) continue;
         if (renamed[id])
-            good = decode_token(&decoding, token, renamed[id]->normalized, renamed[id]->normalized_size);
+            good = decode_id(&decoding, id, renamed[id]->normalized, renamed[id]->normalized_size);
         else
-            good = decode_token(&decoding, token, import->pool.text + token->text_offset, token->text_bytes);
+            good = decode_id(&decoding, id, import->pool.text + token->text_offset, token->text_bytes);
     }
     decoding_close(&decoding);
     free(renamed);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the "model" (BPE: vocabulary and merges) and the "added_tokens" of tokenizer.json. */
+/* Reads the "model" (its kind; vocabulary and merges of BPE) and the "added_tokens" of tokenizer.json. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ static bool out_of_memory(struct tokenizer_import *import)
 
 /* Converts token -> id into a table of texts by id. A hostile file must not get a table of 2^24 entries with one token:
  * unused ids are allowed, but not many more than there are tokens. */
-static bool read_vocabulary(struct tokenizer_import *import, json_t *vocabulary)
+bool tokenizer_import_vocabulary(struct tokenizer_import *import, json_t *vocabulary)
 {
     json_int_t highest = -1;
     const char *text;
@@ -56,7 +56,7 @@ static bool place_token(struct tokenizer_import *import, uint32_t id, const char
     return tokenizer_import_pool(import, text, size, &token->text_offset, &token->text_bytes);
 }
 
-static int64_t find_token(const struct tokenizer_import *import, const char *text)
+int64_t tokenizer_import_find(const struct tokenizer_import *import, const char *text)
 {
     json_t *id = json_object_get(import->vocabulary, text);
     return id ? (int64_t)json_integer_value(id) : -1;
@@ -84,6 +84,7 @@ static bool merge_parts(json_t *merge, char *buffer, const char **left, const ch
 static bool read_merges(struct tokenizer_import *import, json_t *merges)
 {
     char *buffer = NULL, *joined = NULL;
+    const uint32_t prefix_bytes = import->extension.prefix_bytes;
     bool good = false;
     size_t index;
     json_t *merge;
@@ -109,11 +110,18 @@ static bool read_merges(struct tokenizer_import *import, json_t *merges)
             tokenizer_import_fail(import, "merge %zu: expected \"left right\" or [\"left\", \"right\"]", index);
             goto done;
         }
-        int64_t ids[3] = {find_token(import, left), find_token(import, right), -1};
-        if (strlen(left) + strlen(right) <= 2 * TOKENIZER_TEXT_LIMIT) {
+        int64_t ids[3] = {tokenizer_import_find(import, left), tokenizer_import_find(import, right), -1};
+        /* the prefix that follows the start of a word is dropped where it ends up inside a token */
+        if (strlen(right) < prefix_bytes || ((uint8_t)right[prefix_bytes] & 0xC0) == 0x80) {
+            tokenizer_import_fail(import, "merge %zu: '%.80s' does not begin with a prefix of %u bytes", index, right,
+                                  prefix_bytes);
+            goto done;
+        }
+        const char *appended = right + prefix_bytes;
+        if (strlen(left) + strlen(appended) <= 2 * TOKENIZER_TEXT_LIMIT) {
             memcpy(joined, left, strlen(left));
-            memcpy(joined + strlen(left), right, strlen(right) + 1);
-            ids[2] = find_token(import, joined);
+            memcpy(joined + strlen(left), appended, strlen(appended) + 1);
+            ids[2] = tokenizer_import_find(import, joined);
         }
         if (ids[0] < 0 || ids[1] < 0 || ids[2] < 0) {
             tokenizer_import_fail(import, "merge %zu: '%.80s' is not in the vocabulary", index,
@@ -132,28 +140,31 @@ done:
     return good;
 }
 
-/* Options of other BPE dialects, which must be off: null or an empty string. */
-static bool check_affix(struct tokenizer_import *import, struct json_reader *reader, const char *key)
+bool tokenizer_import_affix(struct tokenizer_import *import, struct json_reader *reader, const char *key,
+                            const char *affix, uint32_t *offset, uint32_t *bytes)
 {
-    const char *affix = "";
     if (!json_reader_string(reader, key, false, &affix, import->status)) return false;
-    return *affix == '\0' ||
-           tokenizer_import_fail(import, "%s: field '%s' is '%.40s'; only null and \"\" are supported", reader->path,
-                                 key, affix);
+    if (strlen(affix) > TOKENIZER_AFFIX_LIMIT)
+        return tokenizer_import_fail(import, "%s: field '%s' has %zu bytes: expected at most %d", reader->path, key,
+                                     strlen(affix), TOKENIZER_AFFIX_LIMIT);
+    return *affix == '\0' || tokenizer_import_pool(import, affix, strlen(affix), offset, bytes);
 }
 
 /* Checked before the vocabulary, whose form depends on the type. */
-static bool check_type(struct tokenizer_import *import, struct json_reader *reader, json_t *vocabulary)
+static bool read_type(struct tokenizer_import *import, struct json_reader *reader, json_t *vocabulary)
 {
-    /* GPT-2's own file has no type; Unigram has a list */
+    static const char *const types[] = {"BPE", "Unigram", "WordPiece", "WordLevel"}; /* enum tokenizer_model */
+    /* files of the first versions have no type */
     const char *type = json_is_array(vocabulary) ? "Unigram" : "BPE";
     if (!json_reader_string(reader, "type", false, &type, import->status)) return false;
-    return strcmp(type, "BPE") == 0 ||
-           tokenizer_import_fail(
-               import,
-               "%s: type '%.80s' is not supported (supported: BPE, of bytes or in SentencePiece's style); "
-               "a folder without tokenizer.json makes an engine that takes and gives token ids alone",
-               reader->path, type);
+    for (uint32_t i = 0; i < MODEL_COUNT; i++) {
+        import->extension.model = i;
+        if (strcmp(type, types[i]) == 0) return true;
+    }
+    return tokenizer_import_fail(import,
+                                 "%s: type '%.80s' is not supported (supported: BPE, Unigram, WordPiece, WordLevel); "
+                                 "a folder without tokenizer.json makes an engine that takes and gives token ids alone",
+                                 reader->path, type);
 }
 
 static bool read_options(struct tokenizer_import *import, struct json_reader *reader)
@@ -163,8 +174,10 @@ static bool read_options(struct tokenizer_import *import, struct json_reader *re
     bool fuse = false, fallback = false, ignore = false;
     struct image_header *header = &import->header;
     if (!json_reader_double(reader, "dropout", false, &dropout, import->status) ||
-        !check_affix(import, reader, "continuing_subword_prefix") ||
-        !check_affix(import, reader, "end_of_word_suffix") ||
+        !tokenizer_import_affix(import, reader, "continuing_subword_prefix", "", &import->extension.prefix_offset,
+                                &import->extension.prefix_bytes) ||
+        !tokenizer_import_affix(import, reader, "end_of_word_suffix", "", &import->extension.suffix_offset,
+                                &import->extension.suffix_bytes) ||
         !json_reader_bool(reader, "fuse_unk", false, &fuse, import->status) ||
         !json_reader_bool(reader, "byte_fallback", false, &fallback, import->status) ||
         !json_reader_bool(reader, "ignore_merges", false, &ignore, import->status) ||
@@ -173,7 +186,7 @@ static bool read_options(struct tokenizer_import *import, struct json_reader *re
     if (dropout != 0) /* dropout, for training, makes encoding random */
         return tokenizer_import_fail(import, "%s: field 'dropout' is %g; only null and 0 are supported", reader->path,
                                      dropout);
-    int64_t unknown_id = unknown ? find_token(import, unknown) : -1;
+    int64_t unknown_id = unknown ? tokenizer_import_find(import, unknown) : -1;
     header->unknown_id = (int32_t)unknown_id;
     header->model_flags = (fuse ? MODEL_FUSE_UNKNOWN : 0u) | (fallback ? MODEL_BYTE_FALLBACK : 0u) |
                           (ignore ? MODEL_IGNORE_MERGES : 0u) |
@@ -181,16 +194,27 @@ static bool read_options(struct tokenizer_import *import, struct json_reader *re
     return true;
 }
 
+static bool read_bpe(struct tokenizer_import *import, struct json_reader *reader, json_t *vocabulary)
+{
+    json_t *merges = json_reader_get(reader, "merges");
+    return tokenizer_import_vocabulary(import, vocabulary) && read_options(import, reader) &&
+           read_merges(import, merges);
+}
+
 bool tokenizer_import_model(struct tokenizer_import *import, json_t *model)
 {
     struct json_reader reader = {0};
     bool good = false;
     if (!json_reader_open(&reader, model, "model", import->status)) goto done;
-    json_t *merges = json_reader_get(&reader, "merges");
     json_t *vocabulary = json_reader_get(&reader, "vocab");
-    good = check_type(import, &reader, vocabulary) && read_vocabulary(import, vocabulary) &&
-           read_options(import, &reader) && json_reader_all_consumed(&reader, import->status) &&
-           read_merges(import, merges);
+    if (!read_type(import, &reader, vocabulary)) goto done;
+    switch (import->extension.model) {
+    case MODEL_UNIGRAM: good = tokenizer_import_unigram(import, &reader, vocabulary); break;
+    case MODEL_WORD_PIECE: good = tokenizer_import_words(import, &reader, vocabulary, true); break;
+    case MODEL_WORD_LEVEL: good = tokenizer_import_words(import, &reader, vocabulary, false); break;
+    default: good = read_bpe(import, &reader, vocabulary);
+    }
+    good = good && json_reader_all_consumed(&reader, import->status);
 done:
     json_reader_close(&reader);
     return good;
@@ -259,7 +283,7 @@ bool tokenizer_import_added(struct tokenizer_import *import, json_t *list)
             tokenizer_import_fail(import, "%s: '%.80s' is added twice", path, added->content);
             goto done;
         }
-        int64_t model_id = find_token(import, added->content);
+        int64_t model_id = tokenizer_import_find(import, added->content);
         uint32_t expected = model_id >= 0 ? (uint32_t)model_id : next++;
         if (added->id != expected) {
             tokenizer_import_fail(import, "%s: '%.80s' has id %u, but its place in the file gives it %u", path,

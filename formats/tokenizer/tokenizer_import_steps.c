@@ -97,6 +97,7 @@ static bool add_step(struct tokenizer_import *import, bool splitter, uint32_t ki
                                      splitter ? "pre_tokenizer" : "normalizer");
     *step = (struct image_step){.kind = kind, .flags = flags};
     ++*count;
+    import->needs_extension |= kind >= (splitter ? (uint32_t)STEP_PUNCTUATION : (uint32_t)STEP_NMT);
     return (!pattern ||
             tokenizer_import_pool(import, pattern, strlen(pattern), &step->pattern_offset, &step->pattern_bytes)) &&
            (!content ||
@@ -119,6 +120,98 @@ static bool read_pattern(struct tokenizer_import *import, struct json_reader *re
     return true;
 }
 
+static bool import_bert_normalizer(struct tokenizer_import *import, struct json_reader *reader)
+{
+    bool clean = true, ideographs = true, lowercase = true, strip = true;
+    const bool has_strip = json_is_boolean(json_object_get(reader->object, "strip_accents"));
+    if (!json_reader_bool(reader, "clean_text", true, &clean, import->status) ||
+        !json_reader_bool(reader, "handle_chinese_chars", true, &ideographs, import->status) ||
+        !json_reader_bool(reader, "strip_accents", false, &strip, import->status) ||
+        !json_reader_bool(reader, "lowercase", true, &lowercase, import->status))
+        return false;
+    if (!has_strip) strip = lowercase;
+    return (!clean || add_step(import, false, STEP_CLEAN, 0, NULL, NULL)) &&
+           (!ideographs || add_step(import, false, STEP_SPACE_IDEOGRAPHS, 0, NULL, NULL)) &&
+           (!strip || (add_step(import, false, STEP_NFD, 0, NULL, NULL) &&
+                       add_step(import, false, STEP_DROP_MARKS, MARKS_WITHOUT_WIDTH, NULL, NULL))) &&
+           (!lowercase || add_step(import, false, STEP_LOWERCASE, 0, NULL, NULL));
+}
+
+/* Decodes base64 as RFC 4648 has it, with padding. */
+static bool decode_base64(const char *text, size_t size, struct text_buffer *out, struct status *status)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t padding = 0;
+    if (size % 4 != 0) return status_fail(status, STATUS_BAD_INPUT, "its length is no multiple of 4");
+    while (padding < 2 && padding < size && text[size - 1 - padding] == '=') padding++;
+    for (size_t i = 0; i < size; i += 4) {
+        uint32_t value = 0;
+        for (size_t k = 0; k < 4; k++) {
+            const bool pads = i + k >= size - padding;
+            const char *digit = pads ? digits : strchr(digits, text[i + k]);
+            if (!digit || *digit == '\0')
+                return status_fail(status, STATUS_BAD_INPUT, "character %zu is no digit of base64", i + k);
+            value = value << 6 | (uint32_t)(digit - digits);
+        }
+        const uint8_t bytes[3] = {(uint8_t)(value >> 16), (uint8_t)(value >> 8), (uint8_t)value};
+        if (!tokenizer_text_append(out, bytes, i + 4 < size ? 3 : 3 - padding, status)) return false;
+    }
+    return true;
+}
+
+/* SentencePiece's blob: u32 with the size of the double array, the array, the text of the replacements. */
+static bool import_precompiled(struct tokenizer_import *import, struct json_reader *reader, const char *path)
+{
+    const char *encoded = "";
+    struct text_buffer blob = {0};
+    struct image_character_map map;
+    struct status reason = {0};
+    uint32_t array_bytes = 0;
+    bool good = false;
+    if (!json_reader_string(reader, "precompiled_charsmap", true, &encoded, import->status)) return false;
+    if (strlen(encoded) > TOKENIZER_TABLE_LIMIT) {
+        tokenizer_import_fail(import, "%s: field 'precompiled_charsmap' is longer than %d bytes", path,
+                              TOKENIZER_TABLE_LIMIT);
+        goto done;
+    }
+    if (!decode_base64(encoded, strlen(encoded), &blob, &reason)) {
+        tokenizer_import_fail(import, "%s: field 'precompiled_charsmap' is no base64: %s", path, reason.message);
+        goto done;
+    }
+    if (blob.size >= sizeof array_bytes) memcpy(&array_bytes, blob.text, sizeof array_bytes);
+    if (array_bytes < 4 || array_bytes % 4 != 0 || array_bytes > blob.size - sizeof array_bytes) {
+        tokenizer_import_fail(import,
+                              "%s: field 'precompiled_charsmap': expected a double array and a text, found %zu bytes "
+                              "with an array of %u",
+                              path, blob.size, (unsigned)array_bytes);
+        goto done;
+    }
+    map.unit_count = array_bytes / 4;
+    map.text_bytes = (uint32_t)(blob.size - sizeof array_bytes - array_bytes);
+    if (!text_is_valid((const uint8_t *)blob.text + sizeof array_bytes + array_bytes, map.text_bytes)) {
+        tokenizer_import_fail(import, "%s: field 'precompiled_charsmap': its text is not UTF-8", path);
+        goto done;
+    }
+    while (import->tables.size % 4 != 0)
+        if (!tokenizer_text_append(&import->tables, "", 1, import->status)) goto done;
+    const size_t begin = import->tables.size;
+    if (!tokenizer_text_append(&import->tables, &map, sizeof map, import->status) ||
+        !tokenizer_text_append(&import->tables, blob.text + sizeof array_bytes, blob.size - sizeof array_bytes,
+                               import->status) ||
+        !add_step(import, false, STEP_CHARACTER_MAP, 0, NULL, NULL))
+        goto done;
+    if (import->tables.size > TOKENIZER_TABLE_LIMIT) {
+        tokenizer_import_fail(import, "%s: character maps of more than %d bytes", path, TOKENIZER_TABLE_LIMIT);
+        goto done;
+    }
+    import->normalizers[import->header.normalizer_count - 1].pattern_offset = (uint32_t)begin;
+    import->normalizers[import->header.normalizer_count - 1].pattern_bytes = (uint32_t)(import->tables.size - begin);
+    good = true;
+done:
+    text_buffer_free(&blob);
+    return good;
+}
+
 static bool normalizer(struct tokenizer_import *import, json_t *part, const char *path, int depth)
 {
     static const struct {
@@ -128,7 +221,10 @@ static bool normalizer(struct tokenizer_import *import, json_t *part, const char
                  {"NFD", STEP_NFD},
                  {"NFKC", STEP_NFKC},
                  {"NFKD", STEP_NFKD},
-                 {"Lowercase", STEP_LOWERCASE}};
+                 {"Lowercase", STEP_LOWERCASE},
+                 {"StripAccents", STEP_DROP_MARKS},
+                 {"Nmt", STEP_NMT},
+                 {"ByteLevel", STEP_BYTE_ALPHABET}};
     struct json_reader reader;
     const char *type = "", *pattern = NULL, *content = NULL;
     bool regex = false, left = false, right = false, good = false;
@@ -151,8 +247,14 @@ static bool normalizer(struct tokenizer_import *import, json_t *part, const char
         good = json_reader_bool(&reader, "strip_left", true, &left, import->status) &&
                json_reader_bool(&reader, "strip_right", true, &right, import->status) &&
                add_step(import, false, STEP_STRIP, (left ? STRIP_LEFT : 0u) | (right ? STRIP_RIGHT : 0u), NULL, NULL);
+    } else if (strcmp(type, "BertNormalizer") == 0) {
+        good = import_bert_normalizer(import, &reader);
+    } else if (strcmp(type, "Precompiled") == 0) {
+        good = import_precompiled(import, &reader, path);
     } else {
-        refuse_type(import, path, type, "NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace, Sequence");
+        refuse_type(import, path, type,
+                    "NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, Precompiled, Nmt, "
+                    "BertNormalizer, ByteLevel, Sequence");
     }
     good = good && json_reader_all_consumed(&reader, import->status);
 done:
@@ -180,7 +282,9 @@ static bool import_byte_level(struct tokenizer_import *import, struct json_reade
            add_step(import, true, STEP_BYTE_LEVEL, 0, NULL, NULL);
 }
 
-static bool import_split(struct tokenizer_import *import, struct json_reader *reader, const char *path)
+/* `absent`: the behaviour where the field may be missing, UINT32_MAX: it may not. */
+static bool read_behavior(struct tokenizer_import *import, struct json_reader *reader, const char *path,
+                          uint32_t absent, uint32_t *behavior)
 {
     static const char *const behaviors[] = {
         [SPLIT_ISOLATED] = "Isolated",
@@ -189,26 +293,34 @@ static bool import_split(struct tokenizer_import *import, struct json_reader *re
         [SPLIT_MERGED_WITH_NEXT] = "MergedWithNext",
         [SPLIT_CONTIGUOUS] = "Contiguous",
     };
-    const char *pattern, *name = "";
-    bool regex, invert = false;
-    if (!read_pattern(import, reader, path, &pattern, &regex) ||
-        !json_reader_string(reader, "behavior", true, &name, import->status) ||
-        !json_reader_bool(reader, "invert", true, &invert, import->status))
-        return false;
-    for (uint32_t i = 0; i < sizeof behaviors / sizeof *behaviors; i++)
-        if (strcmp(name, behaviors[i]) == 0)
-            return add_step(import, true, regex ? STEP_SPLIT_REGEX : STEP_SPLIT_STRING,
-                            i | (invert ? SPLIT_INVERT : 0u), pattern, NULL);
-    return tokenizer_import_fail(import,
-                                 "%s: behavior '%.80s' is not supported (supported: Isolated, Removed, "
-                                 "MergedWithPrevious, MergedWithNext, Contiguous)",
-                                 path, name);
+    const char *name = NULL;
+    *behavior = absent;
+    if (!json_reader_string(reader, "behavior", absent == UINT32_MAX, &name, import->status)) return false;
+    for (uint32_t i = 0; name && i < sizeof behaviors / sizeof *behaviors; i++) {
+        *behavior = i;
+        if (strcmp(name, behaviors[i]) == 0) return true;
+    }
+    return !name || tokenizer_import_fail(import,
+                                          "%s: behavior '%.80s' is not supported (supported: Isolated, Removed, "
+                                          "MergedWithPrevious, MergedWithNext, Contiguous)",
+                                          path, name);
 }
 
-/* Hugging Face prepends at pieces that begin at offset 0 of the original text, which it tracks through all steps. Here
- * a piece knows whether it is the first one, which is equivalent only if no earlier step makes a character from none or
- * from several. */
-static bool check_first_scheme(struct tokenizer_import *import, const char *path)
+static bool import_split(struct tokenizer_import *import, struct json_reader *reader, const char *path)
+{
+    const char *pattern;
+    uint32_t behavior;
+    bool regex, invert = false;
+    return read_pattern(import, reader, path, &pattern, &regex) &&
+           read_behavior(import, reader, path, UINT32_MAX, &behavior) &&
+           json_reader_bool(reader, "invert", true, &invert, import->status) &&
+           add_step(import, true, regex ? STEP_SPLIT_REGEX : STEP_SPLIT_STRING, behavior | (invert ? SPLIT_INVERT : 0u),
+                    pattern, NULL);
+}
+
+/* The first version tells whether a piece is the first one, but not what it stands for: a reader of it agrees with
+ * Hugging Face only if no earlier step makes a character from none or from several. */
+static bool first_version_knows(const struct tokenizer_import *import)
 {
     for (uint32_t i = 0; i < import->header.normalizer_count; i++) {
         const struct image_step *step = &import->normalizers[i];
@@ -216,28 +328,36 @@ static bool check_first_scheme(struct tokenizer_import *import, const char *path
         bool one_for_one = step->kind == STEP_REPLACE_STRING && step->content_bytes > 0 &&
                            text_read(import->pool.text + step->pattern_offset, &character) == step->pattern_bytes &&
                            text_read(import->pool.text + step->content_offset, &character) == step->content_bytes;
-        if (!one_for_one)
-            return tokenizer_import_fail(import,
-                                         "%s: prepend_scheme 'first' after a normalizer other than Replace of one "
-                                         "character by one character is not supported",
-                                         path);
+        if (!one_for_one) return false;
     }
     for (uint32_t i = 0; i < import->header.splitter_count; i++)
-        if (import->splitters[i].kind == STEP_SPACE_FIRST || import->splitters[i].kind == STEP_METASPACE)
-            return tokenizer_import_fail(import,
-                                         "%s: prepend_scheme 'first' after another step that prepends is not supported",
-                                         path);
+        if (import->splitters[i].kind == STEP_SPACE_FIRST || import->splitters[i].kind == STEP_METASPACE) return false;
     return true;
 }
 
-static bool import_metaspace(struct tokenizer_import *import, struct json_reader *reader, const char *path)
+static bool import_metaspace(struct tokenizer_import *import, struct json_reader *reader)
 {
     struct metaspace_fields fields;
     if (!tokenizer_import_metaspace(import, reader, &fields)) return false;
-    if (fields.scheme == METASPACE_FIRST && !check_first_scheme(import, path)) return false;
+    import->needs_extension |= fields.scheme == METASPACE_FIRST && !first_version_knows(import);
     return add_step(import, true, STEP_METASPACE, fields.scheme, NULL, fields.replacement) &&
            (!fields.split ||
             add_step(import, true, STEP_SPLIT_STRING, SPLIT_MERGED_WITH_NEXT, fields.replacement, NULL));
+}
+
+static bool import_fixed_length(struct tokenizer_import *import, struct json_reader *reader)
+{
+    uint64_t length = 5;
+    return json_reader_u64(reader, "length", false, 1, INT32_MAX, &length, import->status) &&
+           add_step(import, true, STEP_FIXED_LENGTH, (uint32_t)length, NULL, NULL);
+}
+
+static bool import_delimiter(struct tokenizer_import *import, struct json_reader *reader)
+{
+    const char *text;
+    uint32_t character;
+    return tokenizer_import_character(import, reader, "delimiter", &text, &character) &&
+           add_step(import, true, STEP_SPLIT_STRING, SPLIT_REMOVED, text, NULL);
 }
 
 static bool pre_tokenizer(struct tokenizer_import *import, json_t *part, const char *path, int depth)
@@ -245,6 +365,7 @@ static bool pre_tokenizer(struct tokenizer_import *import, json_t *part, const c
     struct json_reader reader;
     const char *type = "";
     bool individual = false, good = false;
+    uint32_t behavior;
     if (!open_part(import, part, path, &reader, &type)) goto done;
     if (strcmp(type, "Sequence") == 0) {
         good = each_member(import, &reader, "pretokenizers", path, depth, pre_tokenizer);
@@ -253,12 +374,28 @@ static bool pre_tokenizer(struct tokenizer_import *import, json_t *part, const c
     } else if (strcmp(type, "Split") == 0) {
         good = import_split(import, &reader, path);
     } else if (strcmp(type, "Metaspace") == 0) {
-        good = import_metaspace(import, &reader, path);
+        good = import_metaspace(import, &reader);
     } else if (strcmp(type, "Digits") == 0) {
         good = json_reader_bool(&reader, "individual_digits", true, &individual, import->status) &&
                add_step(import, true, STEP_DIGITS, individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, NULL, NULL);
+    } else if (strcmp(type, "Punctuation") == 0) {
+        good = read_behavior(import, &reader, path, SPLIT_ISOLATED, &behavior) &&
+               add_step(import, true, STEP_PUNCTUATION, behavior, NULL, NULL);
+    } else if (strcmp(type, "Whitespace") == 0) {
+        good = add_step(import, true, STEP_WORDS, 0, NULL, NULL);
+    } else if (strcmp(type, "WhitespaceSplit") == 0) {
+        good = add_step(import, true, STEP_WHITE_SPACE, SPLIT_REMOVED, NULL, NULL);
+    } else if (strcmp(type, "BertPreTokenizer") == 0) {
+        good = add_step(import, true, STEP_WHITE_SPACE, SPLIT_REMOVED, NULL, NULL) &&
+               add_step(import, true, STEP_PUNCTUATION, SPLIT_ISOLATED, NULL, NULL);
+    } else if (strcmp(type, "CharDelimiterSplit") == 0) {
+        good = import_delimiter(import, &reader);
+    } else if (strcmp(type, "FixedLength") == 0) {
+        good = import_fixed_length(import, &reader);
     } else {
-        refuse_type(import, path, type, "ByteLevel, Split, Digits, Metaspace, Sequence");
+        refuse_type(import, path, type,
+                    "ByteLevel, Split, Digits, Metaspace, Punctuation, Whitespace, WhitespaceSplit, "
+                    "BertPreTokenizer, CharDelimiterSplit, FixedLength, Sequence");
     }
     good = good && json_reader_all_consumed(&reader, import->status);
 done:
@@ -302,7 +439,7 @@ static bool import_template(struct tokenizer_import *import, struct json_reader 
     size_t index, sequences = 0;
     (void)json_reader_get(reader, "pair"); /* for encoding two texts, which is not supported */
     if (import->header.prefix_count || import->header.suffix_count)
-        return tokenizer_import_fail(import, "%s: a second TemplateProcessing is not supported", path);
+        return tokenizer_import_fail(import, "%s: a second processor that adds tokens is not supported", path);
     if (!json_is_array(single))
         return tokenizer_import_fail(import, "%s: field 'single': expected an array, found %s", path,
                                      json_type_name(single));
@@ -328,6 +465,28 @@ static bool import_template(struct tokenizer_import *import, struct json_reader 
     return true;
 }
 
+/* ["text", id], around the text: "cls" before it, "sep" after it. */
+static bool import_pair(struct tokenizer_import *import, struct json_reader *reader, const char *key, const char *path,
+                        uint32_t *count, uint32_t *ids)
+{
+    json_t *pair = json_reader_get(reader, key), *id = json_array_get(pair, 1);
+    if (!json_is_array(pair) || json_array_size(pair) != 2 || !json_is_string(json_array_get(pair, 0)) ||
+        !json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= TOKENIZER_TOKEN_LIMIT)
+        return tokenizer_import_fail(import, "%s: field '%s': expected [\"text\", id], found %s", path, key,
+                                     json_type_name(pair));
+    if (*count > 0)
+        return tokenizer_import_fail(import, "%s: a second processor that adds tokens is not supported", path);
+    ids[(*count)++] = (uint32_t)json_integer_value(id);
+    return true;
+}
+
+static bool import_class_and_separator(struct tokenizer_import *import, struct json_reader *reader, const char *path)
+{
+    return import_pair(import, reader, "cls", path, &import->header.prefix_count, import->template_ids) &&
+           import_pair(import, reader, "sep", path, &import->header.suffix_count,
+                       import->template_ids + TOKENIZER_TEMPLATE_LIMIT);
+}
+
 static bool post_processor(struct tokenizer_import *import, json_t *part, const char *path, int depth)
 {
     struct json_reader reader;
@@ -340,8 +499,12 @@ static bool post_processor(struct tokenizer_import *import, json_t *part, const 
         good = import_template(import, &reader, path);
     } else if (strcmp(type, "ByteLevel") == 0) { /* changes offsets, which are not supported */
         good = tokenizer_import_byte_level_idle(import, &reader);
+    } else if (strcmp(type, "BertProcessing") == 0) {
+        good = import_class_and_separator(import, &reader, path);
+    } else if (strcmp(type, "RobertaProcessing") == 0) {
+        good = tokenizer_import_byte_level_idle(import, &reader) && import_class_and_separator(import, &reader, path);
     } else {
-        refuse_type(import, path, type, "ByteLevel, TemplateProcessing, Sequence");
+        refuse_type(import, path, type, "ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing, Sequence");
     }
     good = good && json_reader_all_consumed(&reader, import->status);
 done:

@@ -18,10 +18,12 @@ static void expect_refused(const struct fixture *fixture, const char *words)
 
 TEST(test_normalizer)
 {
-    REFUSED("normalizer|BertNormalizer|supported", .normalizer = "{'type':'BertNormalizer'}");
-    REFUSED("'StripAccents'", .normalizer = "{'type':'StripAccents'}");
-    REFUSED("'Precompiled'", .normalizer = "{'type':'Precompiled','precompiled_charsmap':''}");
-    REFUSED("'Nmt'", .normalizer = "{'type':'Sequence','normalizers':[{'type':'Nmt'}]}");
+    REFUSED("normalizer|'Transliterate'|supported", .normalizer = "{'type':'Transliterate'}");
+    REFUSED("'clean_text'", .normalizer = "{'type':'BertNormalizer'}");
+    REFUSED("'strip_accents'|true or false",
+            .normalizer = "{'type':'BertNormalizer','clean_text':true,'handle_chinese_chars':true,'strip_accents':1,"
+                          "'lowercase':true}");
+    REFUSED("field 'form'|not understood", .normalizer = "{'type':'Nmt','form':1}");
     REFUSED("field 'type'", .normalizer = "{}");
     REFUSED("expected an object|string", .normalizer = "'NFC'");
     REFUSED("field 'form'|not understood", .normalizer = "{'type':'NFC','form':1}");
@@ -44,13 +46,34 @@ TEST(test_normalizer)
     REFUSED("more than 32 steps", .normalizer = many);
 }
 
+#define CHARSMAP(text) "{'type':'Precompiled','precompiled_charsmap':'" text "'}"
+
+/* A double array of one unit, 0, and no text: AAAABAAAAAA= is u32 4, u32 0. */
+TEST(test_precompiled)
+{
+    REFUSED("'precompiled_charsmap'", .normalizer = "{'type':'Precompiled'}");
+    REFUSED("found 0 bytes", .normalizer = CHARSMAP(""));
+    REFUSED("base64|multiple of 4", .normalizer = CHARSMAP("BAAAAAAAAA="));
+    REFUSED("base64|character 2", .normalizer = CHARSMAP("BA?AAAAAAAA="));
+    REFUSED("base64|character 3", .normalizer = CHARSMAP("BAA=AAAAAAA="));
+    REFUSED("array of 4", .normalizer = CHARSMAP("BAAAAAAA"));
+    REFUSED("array of 5", .normalizer = CHARSMAP("BQAAAAAAAAAA"));
+    REFUSED("array of 0", .normalizer = CHARSMAP("AAAAAAAAAAA="));
+    REFUSED("not UTF-8", .normalizer = CHARSMAP("BAAAAAAAAAD/"));
+    OPEN(.normalizer = CHARSMAP("BAAAAAAAAAA="), .pre_tokenizer = BYTES_ALONE);
+    check_case("empty map", "ab", 2, false, (const int32_t[]){262}, 1, false);
+}
+
 #define METASPACE(more) "{'type':'Metaspace'," more "}"
 #define SPLIT(more)     "{'type':'Split','pattern':{'String':'a'}," more "}"
 
 TEST(test_pre_tokenizer)
 {
-    REFUSED("pre_tokenizer|'Whitespace'|supported", .pre_tokenizer = "{'type':'Whitespace'}");
-    REFUSED("'BertPreTokenizer'", .pre_tokenizer = "{'type':'BertPreTokenizer'}");
+    REFUSED("pre_tokenizer|'UnicodeScripts'|supported", .pre_tokenizer = "{'type':'UnicodeScripts'}");
+    REFUSED("'Sideways'", .pre_tokenizer = "{'type':'Punctuation','behavior':'Sideways'}");
+    REFUSED("'delimiter'", .pre_tokenizer = "{'type':'CharDelimiterSplit'}");
+    REFUSED("'delimiter'|one character", .pre_tokenizer = "{'type':'CharDelimiterSplit','delimiter':'ab'}");
+    REFUSED("'length'", .pre_tokenizer = "{'type':'FixedLength','length':0}");
     REFUSED("'add_prefix_space'", .pre_tokenizer = "{'type':'ByteLevel','trim_offsets':true}");
     REFUSED("second ByteLevel",
             .pre_tokenizer = "{'type':'Sequence','pretokenizers':[" GPT2_SPLIT "," BYTES_ALONE "]}");
@@ -63,19 +86,21 @@ TEST(test_pre_tokenizer)
     REFUSED("one character", .pre_tokenizer = METASPACE("'replacement':''"));
     REFUSED("'sometimes'", .pre_tokenizer = METASPACE("'replacement':'_','prepend_scheme':'sometimes'"));
     REFUSED("contradicts", .pre_tokenizer = METASPACE("'replacement':'_','add_prefix_space':false"));
-    REFUSED("'first' after a normalizer", .normalizer = "{'type':'NFC'}",
-            .pre_tokenizer = METASPACE("'replacement':'_','prepend_scheme':'first'"));
-    REFUSED("'first' after another step",
-            .pre_tokenizer = "{'type':'Sequence','pretokenizers':[" METASPACE("'replacement':'_'") "," METASPACE(
-                "'replacement':'_','prepend_scheme':'first'") "]}");
     REFUSED("\\h|not supported",
             .pre_tokenizer = "{'type':'Split','pattern':{'Regex':'\\\\h'},'behavior':'Isolated','invert':false}");
 }
 
 TEST(test_post_processor)
 {
-    REFUSED("post_processor|'RobertaProcessing'|supported", .post_processor = "{'type':'RobertaProcessing'}");
-    REFUSED("second TemplateProcessing", .sentencepiece = true,
+#define ROBERTA(cls) "{'type':'RobertaProcessing','sep':['</s>',2],'cls':" cls "}"
+    REFUSED("post_processor|'PairProcessing'|supported", .post_processor = "{'type':'PairProcessing'}");
+    REFUSED("'cls'|missing", .post_processor = "{'type':'BertProcessing','sep':['[SEP]',1]}");
+    REFUSED("'cls'|[\"text\", id]|array", .post_processor = ROBERTA("['<s>']"));
+    REFUSED("'cls'|[\"text\", id]|array", .post_processor = ROBERTA("['<s>',-1]"));
+    REFUSED("id 999 does not exist", .post_processor = ROBERTA("['<s>',999]"));
+    REFUSED("second processor", .sentencepiece = true,
+            .post_processor = "{'type':'Sequence','processors':[" TEMPLATE "," ROBERTA("['<s>',1]") "]}");
+    REFUSED("second processor", .sentencepiece = true,
             .post_processor = "{'type':'Sequence','processors':[" TEMPLATE "," TEMPLATE "]}");
 #define SINGLE(single, tokens) "{'type':'TemplateProcessing','single':" single ",'special_tokens':" tokens "}"
 #define A                      "{'Sequence':{'id':'A','type_id':0}}"
@@ -100,7 +125,13 @@ TEST(test_post_processor)
 
 TEST(test_decoder)
 {
-    REFUSED("decoder|'WordPiece'|supported", .decoder = "{'type':'WordPiece'}");
+    REFUSED("'prefix'", .decoder = "{'type':'WordPiece'}");
+    REFUSED("'WordPiece' at this place",
+            .decoder = DECODERS(FUSE ",{'type':'WordPiece','prefix':'##','cleanup':true}"));
+    REFUSED("'BPEDecoder' at this place", .decoder = DECODERS(FUSE ",{'type':'BPEDecoder','suffix':'</w>'}"));
+    REFUSED("'Strip' at this place", .decoder = DECODERS("{'type':'BPEDecoder','suffix':'</w>'}," STRIP));
+    REFUSED("empty suffix", .decoder = "{'type':'BPEDecoder','suffix':''}");
+    REFUSED("'hell'|not only at its end", .decoder = "{'type':'BPEDecoder','suffix':'e'}");
     REFUSED("'CTC'", .decoder = DECODERS("{'type':'CTC'}"));
     REFUSED("'Replace' at this place", .decoder = DECODERS(FUSE "," REPLACE));
     REFUSED("'Replace' at this place", .decoder = DECODERS(FALLBACK "," REPLACE));
@@ -132,8 +163,10 @@ TEST(test_decoder)
 TEST(test_model)
 {
     REFUSED("'dropout'", .options = "'dropout':0.1,");
-    REFUSED("'continuing_subword_prefix'|##", .options = "'continuing_subword_prefix':'##',");
-    REFUSED("'end_of_word_suffix'|</w>", .options = "'end_of_word_suffix':'</w>',");
+    REFUSED("merge 0|'e' does not begin with a prefix of 2 bytes", .options = "'continuing_subword_prefix':'##',");
+    REFUSED("'end_of_word_suffix'|65 bytes|at most 64",
+            .options = "'end_of_word_suffix':'"
+                       "12345678901234567890123456789012345678901234567890123456789012345',");
     REFUSED("'fuse_unk'", .options = "'fuse_unk':1,");
     REFUSED("'max_input_chars'|not understood", .options = "'max_input_chars':100,");
     REFUSED("'vocab'", .vocab = "null");
@@ -196,7 +229,17 @@ TEST(test_top_level)
         {"[]", "expected an object"},
         {"{'version':'2.0'}", "version '2.0'"},
         {"{'version':'1.0'}", "model|expected an object"},
-        {"{'model':{'type':'Unigram','vocab':{'a':0},'merges':[]}}", "'Unigram'|supported: BPE"},
+        {"{'model':{'type':'Neural','vocab':{'a':0},'merges':[]}}", "'Neural'|supported: BPE"},
+        {"{'model':{'type':'Unigram','vocab':{'a':0}}}", "'vocab'|array|object"},
+        {"{'model':{'type':'Unigram','vocab':[]}}", "'vocab'|array of 1"},
+        {"{'model':{'type':'Unigram','vocab':[['a']]}}", "token 0|[\"text\", score]"},
+        {"{'model':{'type':'Unigram','vocab':[['a',0],['b','0']]}}", "token 1|[\"text\", score]"},
+        {"{'model':{'type':'Unigram','vocab':[['a',0],['b',-1],['a',-2]]}}", "token 2|'a' has been there before"},
+        {"{'model':{'type':'Unigram','unk_id':1,'vocab':[['a',0]]}}", "'unk_id'"},
+        {"{'model':{'type':'Unigram','fuse_unk':false,'vocab':[['a',0]]}}", "'fuse_unk'|not understood"},
+        {"{'model':{'type':'WordPiece','vocab':{'a':0},'max_input_chars_per_word':9}}", "'unk_token'"},
+        {"{'model':{'type':'WordPiece','vocab':{'a':0},'unk_token':'a'}}", "'max_input_chars_per_word'"},
+        {"{'model':{'type':'WordLevel','vocab':[],'unk_token':'a'}}", "'vocab'|array"},
         {"{'model':{'type':'BPE','vocab':{'a':0,'a':1},'merges':[]}}", "duplicate"},
         {"{'surprise':1,'model':{'vocab':{'a':0},'merges':[]}}", "'surprise'|not understood"},
         {"{'added_tokens':{},'model':{'vocab':{'a':0},'merges':[]}}", "added_tokens|object"},

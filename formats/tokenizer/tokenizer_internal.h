@@ -2,7 +2,7 @@
 /* Internals of the tokenizer: the open tokenizer, the scratch space of one encode call and the stages of the pipeline.
  * Private to formats/tokenizer.
  *
- *   text -> added tokens -> normalizer -> added tokens -> pre-tokenizer steps -> BPE -> post-processor's template */
+ *   text -> added tokens -> normalizer -> added tokens -> pre-tokenizer steps -> model -> post-processor's template */
 #ifndef FORMATS_TOKENIZER_TOKENIZER_INTERNAL_H
 #define FORMATS_TOKENIZER_TOKENIZER_INTERNAL_H
 
@@ -11,11 +11,13 @@
 #include "formats/tokenizer/tokenizer_image.h"
 #include "formats/tokenizer/tokenizer_pattern.h"
 #include "formats/tokenizer/tokenizer_text.h"
+#include "formats/tokenizer/tokenizer_trie.h"
 
 enum { CHARACTER_TABLE = 0x800 }; /* characters of one or two bytes get their model token by direct lookup */
 
 struct tokenizer {
     const struct image_header *header;
+    const struct image_extension *extension; /* of zeros for an image of version 1 */
     const struct image_step *normalizers, *splitters;
     const uint32_t *prefix, *suffix; /* template ids */
     const struct image_added *added; /* plain ones, then normalized ones */
@@ -25,6 +27,10 @@ struct tokenizer {
     const uint32_t *merge_slots;
     const char *pool;
     const uint8_t *decoded;
+    const double *scores;              /* [score_count] */
+    const uint32_t *order;             /* [order_count] */
+    const struct image_decoded *first; /* [first_count] */
+    const uint8_t *tables;
     struct tokenizer_pattern *patterns[2 * TOKENIZER_STEP_LIMIT]; /* of normalizers, then of splitters; NULL: none */
     uint32_t longest_decoded;                                     /* bytes */
     bool has_holes;                                               /* some id has no token */
@@ -34,6 +40,8 @@ struct tokenizer {
     int32_t character_ids[CHARACTER_TABLE]; /* -1: not in the model's vocabulary */
     int32_t byte_ids[256];                  /* of <0x00> .. <0xFF>, -1: none      */
     struct added_index added_index[2];      /* plain and normalized               */
+    struct token_trie trie;                 /* of the tokens in `order`           */
+    double unknown_score;                   /* MODEL_UNIGRAM                      */
 };
 
 /* A symbol of the word being merged: an element of a doubly linked list in an array; -1 ends it. */
@@ -51,6 +59,8 @@ struct merge_scratch {
     struct merge_candidate *heap;
     size_t heap_count, heap_capacity;
 };
+
+struct unigram_place; /* private to tokenizer_unigram.c */
 
 /* Results of added_index_find for a piece of the text being searched. */
 enum { ADDED_WINDOW = 1 << 14 };
@@ -74,26 +84,50 @@ struct encode_scratch {
     struct text_buffer normalized[2];
     struct text_buffer stages[TOKENIZER_STEP_LIMIT]; /* text written by pre-tokenizer step i */
     struct merge_scratch merge;
+    struct unigram_place *places; /* [place_capacity] */
+    size_t place_capacity;
+    uint64_t trie_left; /* steps in the trie that the call may still take */
 };
 bool encode_scratch_open(struct encode_scratch *scratch, const struct tokenizer *tokenizer, struct token_buffer *tokens,
                          size_t text_size, struct status *status);
 /* Accounts for `size` bytes that a step is about to write; fails if a hostile tokenizer lets text grow beyond the
  * limit. */
 bool encode_scratch_charge(struct encode_scratch *scratch, size_t size);
+/* The same for `before` bytes that become `size` bytes: growth costs more, so that steps that multiply the text end in an
+ * error before they use much memory. */
+bool encode_scratch_charge_growth(struct encode_scratch *scratch, size_t before, size_t size);
+/* The same for steps in the trie: long tokens that begin alike can make each position of a text look far ahead. */
+bool encode_scratch_charge_trie(struct encode_scratch *scratch, size_t steps);
 void encode_scratch_close(struct encode_scratch *scratch);
 
 /* Whether this call treats the added token as text. */
 bool encode_scratch_is_text(const struct encode_scratch *scratch, int32_t id);
 
+/* `origin`, here and below: bytes at the start of the text that stand for the first byte of the input. Metaspace with
+ * the scheme 'first' prepends where there are some: Hugging Face tracks the places of all bytes for it. */
+
 /* Runs the normalizer; *out is `text` itself or in scratch->normalized. */
-bool tokenizer_normalize(struct encode_scratch *scratch, const char *text, size_t size, const char **out,
-                         size_t *out_size);
+bool tokenizer_normalize(struct encode_scratch *scratch, const char *text, size_t size, size_t *origin,
+                         const char **out, size_t *out_size);
+/* One of its steps that work character by character; appends to `out`. */
+bool tokenizer_map_characters(struct encode_scratch *scratch, const struct image_step *step, const char *text,
+                              size_t size, size_t *origin, struct text_buffer *out);
+/* STEP_CHARACTER_MAP. */
+bool tokenizer_apply_map(struct encode_scratch *scratch, const struct image_step *step, const char *text, size_t size,
+                         size_t *origin, struct text_buffer *out);
+bool tokenizer_check_map(const uint8_t *tables, uint32_t table_bytes, const struct image_step *step);
 
-/* Runs the pre-tokenizer from step `step` on and encodes every piece. `at_start`: the piece begins the input. */
-bool tokenizer_split(struct encode_scratch *scratch, uint32_t step, const char *text, size_t size, bool at_start);
+/* Runs the pre-tokenizer from step `step` on and encodes every piece. */
+bool tokenizer_split(struct encode_scratch *scratch, uint32_t step, const char *text, size_t size, size_t origin);
 
-/* Encodes one word: appends its ids to scratch->tokens. */
+/* Each encodes one word, which is not empty, with one kind of model: appends its ids to scratch->tokens. */
 bool tokenizer_merge_word(struct encode_scratch *scratch, const char *text, size_t size);
+bool tokenizer_unigram_word(struct encode_scratch *scratch, const char *text, size_t size);
+bool tokenizer_word_piece(struct encode_scratch *scratch, const char *text, size_t size);
+bool tokenizer_word_level(struct encode_scratch *scratch, const char *text, size_t size);
+
+/* Id of a model's token with exactly this text that this call may produce; -1: none. */
+int32_t tokenizer_model_token(const struct encode_scratch *scratch, const char *text, size_t size);
 
 /* Id of a token with exactly this text; -1: none. */
 int32_t tokenizer_lookup(const struct tokenizer *tokenizer, const char *text, size_t size);

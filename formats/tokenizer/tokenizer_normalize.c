@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Normalizer steps: Unicode normal forms (utf8proc), lowercase, strip, prepend, replace.
+/* Normalizer steps: Unicode normal forms (utf8proc), strip, prepend, replace. Steps that treat each character alone are
+ * in tokenizer_map.c.
  *
  * utf8proc orders combining marks by exchanging neighbours, quadratic in the length of a run of marks. Text is not
  * trusted, so utf8proc only decomposes and composes here, and the ordering is our own. */
@@ -9,12 +10,7 @@
 
 #include "formats/tokenizer/tokenizer_internal.h"
 
-enum {
-    DECOMPOSITION_LIMIT = 32, /* U+FDFA has 18 characters, the most of all */
-    /* Work charged for each byte by which a replacement makes the text longer: steps that multiply the text end in an
-     * error before they use much memory. */
-    WORK_PER_BYTE_OF_GROWTH = 8,
-};
+enum { DECOMPOSITION_LIMIT = 32 /* U+FDFA has 18 characters, the most of all */ };
 
 struct characters {
     utf8proc_int32_t *items;
@@ -130,22 +126,32 @@ done:
     return good;
 }
 
-/* Character by character, without context, like Rust's char::to_lowercase: only I with dot above becomes two
- * characters. */
-static bool lowercase(const char *text, size_t size, struct text_buffer *out, struct status *status)
+/* Bytes of the first `count` characters. */
+static size_t characters_bytes(const char *text, size_t size, size_t count)
 {
-    for (size_t at = 0; at < size;) {
-        uint32_t character;
-        at += text_read(text + at, &character);
-        bool dotted = character == 0x130;
-        uint32_t lower = dotted ? 'i' : (uint32_t)utf8proc_tolower((utf8proc_int32_t)character);
-        if (!append_character(out, lower, status)) return false;
-        if (dotted && !append_character(out, 0x307, status)) return false;
-    }
+    size_t at = 0;
+    uint32_t character;
+    for (; count > 0 && at < size; count--) at += text_read(text + at, &character);
+    return at;
+}
+
+/* The form of the origin alone has as many characters as the origin has in the form of the text: a mark after it only
+ * changes which character the last one is. */
+static bool normal_form_origin(uint32_t kind, const char *text, size_t *origin, const struct text_buffer *out,
+                               struct status *status)
+{
+    struct text_buffer alone = {0};
+    size_t count = 0;
+    if (*origin == 0) return true;
+    if (!normal_form(kind, text, *origin, &alone, status)) return false;
+    for (size_t i = 0; i < alone.size; i++) count += ((uint8_t)alone.text[i] & 0xC0) != 0x80;
+    *origin = characters_bytes(out->text, out->size, count);
+    text_buffer_free(&alone);
     return true;
 }
 
-static bool strip(uint32_t flags, const char *text, size_t size, struct text_buffer *out, struct status *status)
+static bool strip(uint32_t flags, const char *text, size_t size, size_t *origin, struct text_buffer *out,
+                  struct status *status)
 {
     size_t start = 0, end = size;
     uint32_t character;
@@ -160,6 +166,8 @@ static bool strip(uint32_t flags, const char *text, size_t size, struct text_buf
         if (!text_is_space(character)) break;
         end = previous;
     }
+    *origin = *origin > end ? end : *origin;
+    *origin -= *origin > start ? start : *origin;
     return tokenizer_text_append(out, text + start, end - start, status);
 }
 
@@ -168,6 +176,7 @@ struct replacement {
     const char *text, *content;
     size_t content_size;
     struct text_buffer *out;
+    size_t origin_before, origin; /* of text and out */
 };
 
 static bool replace_segment(void *context, size_t start, size_t end, bool matched)
@@ -175,12 +184,17 @@ static bool replace_segment(void *context, size_t start, size_t end, bool matche
     struct replacement *replacement = context;
     const char *bytes = matched ? replacement->content : replacement->text + start;
     size_t size = matched ? replacement->content_size : end - start;
-    size_t growth = size > end - start ? size - (end - start) : 0;
-    return encode_scratch_charge(replacement->scratch, size + WORK_PER_BYTE_OF_GROWTH * growth) &&
+    /* content stands for the last byte that it replaces, or for the byte before an empty match */
+    if (matched ? end <= replacement->origin_before && replacement->origin_before > 0
+                : start < replacement->origin_before)
+        replacement->origin =
+            replacement->out->size +
+            (!matched && end > replacement->origin_before ? replacement->origin_before - start : size);
+    return encode_scratch_charge_growth(replacement->scratch, end - start, size) &&
            tokenizer_text_append(replacement->out, bytes, size, replacement->scratch->status);
 }
 
-static bool apply(struct encode_scratch *scratch, uint32_t index, const char *text, size_t size,
+static bool apply(struct encode_scratch *scratch, uint32_t index, const char *text, size_t size, size_t *origin,
                   struct text_buffer *out)
 {
     const struct tokenizer *tokenizer = scratch->tokenizer;
@@ -191,28 +205,40 @@ static bool apply(struct encode_scratch *scratch, uint32_t index, const char *te
     case STEP_NFC:
     case STEP_NFD:
     case STEP_NFKC:
-    case STEP_NFKD: return normal_form(step->kind, text, size, out, scratch->status);
-    case STEP_LOWERCASE: return lowercase(text, size, out, scratch->status);
-    case STEP_STRIP: return strip(step->flags, text, size, out, scratch->status);
+    case STEP_NFKD:
+        return normal_form(step->kind, text, size, out, scratch->status) &&
+               normal_form_origin(step->kind, text, origin, out, scratch->status);
+    case STEP_LOWERCASE:
+    case STEP_NMT:
+    case STEP_DROP_MARKS:
+    case STEP_CLEAN:
+    case STEP_SPACE_IDEOGRAPHS:
+    case STEP_BYTE_ALPHABET: return tokenizer_map_characters(scratch, step, text, size, origin, out);
+    case STEP_CHARACTER_MAP: return tokenizer_apply_map(scratch, step, text, size, origin, out);
+    case STEP_STRIP: return strip(step->flags, text, size, origin, out, scratch->status);
     case STEP_PREPEND:
+        *origin += *origin > 0 ? step->content_bytes : 0;
         return (size == 0 || tokenizer_text_append(out, content, step->content_bytes, scratch->status)) &&
                tokenizer_text_append(out, text, size, scratch->status);
     default: { /* STEP_REPLACE_*: open has checked the kinds */
-        struct replacement replacement = {scratch, text, content, step->content_bytes, out};
+        struct replacement replacement = {scratch, text, content, step->content_bytes, out, *origin, 0};
         /* for Hugging Face, empty text has one segment, which is not a match */
-        return size == 0 || tokenizer_pattern_segments(tokenizer->patterns[index], &scratch->matcher, text, size,
-                                                       replace_segment, &replacement, scratch->status);
+        if (size > 0 && !tokenizer_pattern_segments(tokenizer->patterns[index], &scratch->matcher, text, size,
+                                                    replace_segment, &replacement, scratch->status))
+            return false;
+        *origin = replacement.origin;
+        return true;
     }
     }
 }
 
-bool tokenizer_normalize(struct encode_scratch *scratch, const char *text, size_t size, const char **out,
-                         size_t *out_size)
+bool tokenizer_normalize(struct encode_scratch *scratch, const char *text, size_t size, size_t *origin,
+                         const char **out, size_t *out_size)
 {
     for (uint32_t i = 0; i < scratch->tokenizer->header->normalizer_count; i++) {
         struct text_buffer *next = &scratch->normalized[i % 2];
         next->size = 0;
-        if (!apply(scratch, i, text, size, next)) return false;
+        if (!apply(scratch, i, text, size, origin, next)) return false;
         text = next->text ? next->text : "";
         size = next->size;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening an image: every number is checked before use, patterns are compiled, and small tables are computed where that
  * is cheaper than checking stored ones. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,9 @@
 #include "formats/base/checked.h"
 #include "formats/base/hash.h"
 #include "formats/tokenizer/tokenizer_internal.h"
+
+/* Unigram: an unknown character counts as less probable than the least probable token by this (natural logarithm). */
+static const double unknown_penalty = 10;
 
 void tokenizer_byte_alphabet(uint16_t characters[256])
 {
@@ -29,10 +33,12 @@ static bool check_header(const uint8_t *image, size_t image_size, struct status 
                            image_size, sizeof *header);
     if (memcmp(header->magic, TOKENIZER_IMAGE_MAGIC, sizeof header->magic) != 0)
         return corrupt(status, "wrong magic: this is no tokenizer image");
-    if (header->version != TOKENIZER_IMAGE_VERSION)
-        return status_fail(status, STATUS_VERSION, "tokenizer image: version %u, expected %d", header->version,
+    if (header->version == 0 || header->version > TOKENIZER_IMAGE_VERSION)
+        return status_fail(status, STATUS_VERSION, "tokenizer image: version %u, expected 1 to %d", header->version,
                            TOKENIZER_IMAGE_VERSION);
     if (header->header_bytes != sizeof *header) return corrupt(status, "wrong header size");
+    if (header->version > 1 && image_size < sizeof *header + sizeof(struct image_extension))
+        return corrupt(status, "shorter than its header's extension");
     if (header->image_bytes != image_size)
         return status_fail(status, STATUS_CORRUPT, "tokenizer image: %zu bytes, its header says %llu", image_size,
                            (unsigned long long)header->image_bytes);
@@ -70,10 +76,37 @@ static bool check_model_and_decoder(const struct image_header *header, struct st
     return true;
 }
 
+static bool check_extension(const struct image_header *header, const struct image_extension *extension,
+                            struct status *status)
+{
+    const uint32_t model = extension->model;
+    const bool has_trie = model == MODEL_UNIGRAM || model == MODEL_WORD_PIECE;
+    if (model >= MODEL_COUNT) return corrupt(status, "unknown kind of model");
+    if (extension->score_count != (model == MODEL_UNIGRAM ? header->token_count : 0))
+        return corrupt(status, "bad count of scores");
+    if (extension->order_count > header->token_count || (!has_trie && extension->order_count > 0))
+        return corrupt(status, "bad count of ordered tokens");
+    if (extension->first_count != 0 && extension->first_count != header->token_count)
+        return corrupt(status, "bad count of first tokens");
+    if (model != MODEL_BPE && (header->merge_count || header->word_start_character ||
+                               (header->model_flags & (MODEL_FUSE_UNKNOWN | MODEL_IGNORE_MERGES))))
+        return corrupt(status, "parts of BPE in another model");
+    if (extension->table_bytes > TOKENIZER_TABLE_LIMIT) return corrupt(status, "character maps too long");
+    if (extension->prefix_bytes > TOKENIZER_AFFIX_LIMIT || extension->suffix_bytes > TOKENIZER_AFFIX_LIMIT)
+        return corrupt(status, "a prefix or suffix too long");
+    if ((extension->prefix_bytes || extension->suffix_bytes) && header->word_start_character)
+        return corrupt(status, "a word start in a model with a prefix or suffix");
+    if (extension->reserved[0] || extension->reserved[1]) return corrupt(status, "reserved fields are not zero");
+    return true;
+}
+
 /* Section sizes follow from the counts, whose limits prevent overflow. */
 static bool locate(struct tokenizer *tokenizer, const uint8_t *image, size_t image_size, struct status *status)
 {
+    static const struct image_extension no_extension;
     const struct image_header *header = (const struct image_header *)image;
+    const struct image_extension *extension =
+        header->version > 1 ? (const struct image_extension *)(image + sizeof *header) : &no_extension;
     const uint64_t bytes[SECTION_COUNT] = {
         [SECTION_STEPS] = (uint64_t)(header->normalizer_count + header->splitter_count) * sizeof(struct image_step),
         [SECTION_TEMPLATE] = (uint64_t)(header->prefix_count + header->suffix_count) * sizeof(uint32_t),
@@ -85,9 +118,14 @@ static bool locate(struct tokenizer *tokenizer, const uint8_t *image, size_t ima
         [SECTION_MERGE_SLOTS] = (uint64_t)header->merge_slot_count * sizeof(uint32_t),
         [SECTION_POOL] = header->pool_bytes,
         [SECTION_DECODED] = header->decoded_bytes,
+        [SECTION_SCORES] = (uint64_t)extension->score_count * sizeof(double),
+        [SECTION_ORDER] = (uint64_t)extension->order_count * sizeof(uint32_t),
+        [SECTION_FIRST] = (uint64_t)extension->first_count * sizeof(struct image_decoded),
+        [SECTION_TABLES] = extension->table_bytes,
     };
     const uint8_t *sections[SECTION_COUNT];
-    uint64_t at = sizeof *header;
+    uint64_t at = sizeof *header + (header->version > 1 ? sizeof *extension : 0);
+    if (!check_extension(header, extension, status)) return false;
     for (int i = 0; i < SECTION_COUNT; i++) {
         if (!checked_range(at, bytes[i], image_size)) return corrupt(status, "a section reaches past the end");
         sections[i] = image + at;
@@ -99,6 +137,7 @@ static bool locate(struct tokenizer *tokenizer, const uint8_t *image, size_t ima
     }
     if (at != image_size) return corrupt(status, "bytes after the last section");
     tokenizer->header = header;
+    tokenizer->extension = extension;
     tokenizer->normalizers = (const struct image_step *)sections[SECTION_STEPS];
     tokenizer->splitters = tokenizer->normalizers + header->normalizer_count;
     tokenizer->prefix = (const uint32_t *)sections[SECTION_TEMPLATE];
@@ -110,6 +149,10 @@ static bool locate(struct tokenizer *tokenizer, const uint8_t *image, size_t ima
     tokenizer->merge_slots = (const uint32_t *)sections[SECTION_MERGE_SLOTS];
     tokenizer->pool = (const char *)sections[SECTION_POOL];
     tokenizer->decoded = sections[SECTION_DECODED];
+    tokenizer->scores = (const double *)sections[SECTION_SCORES];
+    tokenizer->order = (const uint32_t *)sections[SECTION_ORDER];
+    tokenizer->first = (const struct image_decoded *)sections[SECTION_FIRST];
+    tokenizer->tables = sections[SECTION_TABLES];
     return true;
 }
 
@@ -130,6 +173,12 @@ static bool has_token(const struct tokenizer *tokenizer, uint32_t id)
            (!tokenizer->has_holes || (tokenizer->tokens[id].flags & TOKEN_PRESENT));
 }
 
+static bool check_decoded(struct tokenizer *tokenizer, uint32_t offset, uint32_t bytes)
+{
+    if (bytes > tokenizer->longest_decoded) tokenizer->longest_decoded = bytes;
+    return checked_range(offset, bytes, tokenizer->header->decoded_bytes) && bytes <= TOKENIZER_TEXT_LIMIT;
+}
+
 static bool check_tokens(struct tokenizer *tokenizer, struct status *status)
 {
     const struct image_header *header = tokenizer->header;
@@ -147,10 +196,13 @@ static bool check_tokens(struct tokenizer *tokenizer, struct status *status)
         }
         if (token->text_bytes > TOKENIZER_TEXT_LIMIT || !pool_text(tokenizer, token->text_offset, token->text_bytes))
             return status_fail(status, STATUS_CORRUPT, "tokenizer image: text of token %u out of range", id);
-        if (!checked_range(token->decoded_offset, token->decoded_bytes, header->decoded_bytes) ||
-            token->decoded_bytes > TOKENIZER_TEXT_LIMIT || ((token->flags & TOKEN_BYTE) && token->decoded_bytes != 1))
+        if (!check_decoded(tokenizer, token->decoded_offset, token->decoded_bytes) ||
+            ((token->flags & TOKEN_BYTE) && token->decoded_bytes != 1))
             return status_fail(status, STATUS_CORRUPT, "tokenizer image: decoded text of token %u out of range", id);
-        if (token->decoded_bytes > tokenizer->longest_decoded) tokenizer->longest_decoded = token->decoded_bytes;
+        if (tokenizer->extension->first_count > 0 &&
+            !check_decoded(tokenizer, tokenizer->first[id].offset, tokenizer->first[id].bytes))
+            return status_fail(status, STATUS_CORRUPT,
+                               "tokenizer image: decoded text of token %u as the first one out of range", id);
     }
     if (header->unknown_id >= 0 && !has_token(tokenizer, (uint32_t)header->unknown_id))
         return corrupt(status, "the unknown token does not exist");
@@ -221,6 +273,35 @@ static bool check_merge_slots(const struct tokenizer *tokenizer, struct status *
     return true;
 }
 
+/* Scores are finite, and the trie has all tokens of the model. */
+static bool open_model(struct tokenizer *tokenizer, struct status *status)
+{
+    const struct image_extension *extension = tokenizer->extension;
+    uint32_t expected = 0;
+    double least = INFINITY;
+    if (!pool_text(tokenizer, extension->prefix_offset, extension->prefix_bytes) ||
+        !pool_text(tokenizer, extension->suffix_offset, extension->suffix_bytes))
+        return corrupt(status, "the model's prefix or suffix out of range");
+    if (extension->model != MODEL_UNIGRAM && extension->model != MODEL_WORD_PIECE) return true;
+    for (uint32_t id = 0; id < tokenizer->header->token_count; id++) {
+        const struct image_token *token = &tokenizer->tokens[id];
+        if (!(token->flags & TOKEN_MODEL)) continue;
+        expected += token->text_bytes > 0;
+        if (extension->model != MODEL_UNIGRAM) continue;
+        if (!isfinite(tokenizer->scores[id])) return corrupt(status, "a score is no number");
+        if (tokenizer->scores[id] < least) least = tokenizer->scores[id];
+    }
+    tokenizer->unknown_score = least - unknown_penalty;
+    if (expected != extension->order_count) return corrupt(status, "not all tokens are ordered");
+    for (uint32_t i = 0; i < expected; i++)
+        if (!has_token(tokenizer, tokenizer->order[i]) ||
+            !(tokenizer->tokens[tokenizer->order[i]].flags & TOKEN_MODEL) ||
+            tokenizer->tokens[tokenizer->order[i]].text_bytes == 0)
+            return corrupt(status, "an ordered token is none of the model");
+    return token_trie_build(&tokenizer->trie, tokenizer->tokens, tokenizer->order, expected, tokenizer->pool,
+                            tokenizer->header->pool_bytes, status);
+}
+
 /* Also that the character is a token: an unknown character before it is then complete at the end of the word. */
 static bool check_word_start(struct tokenizer *tokenizer, struct status *status)
 {
@@ -273,9 +354,17 @@ static bool check_split_flags(const struct image_step *step, bool may_invert)
 }
 
 /* Flags must be valid for the kind, and the kind for its list. */
+/* Images of version 1 have no such steps. */
+static bool step_is_newer(const struct image_step *step)
+{
+    return (step->kind >= STEP_NMT && step->kind < STEP_NORMALIZER_END) ||
+           (step->kind >= STEP_PUNCTUATION && step->kind < STEP_SPLITTER_END);
+}
+
 static bool check_step(const struct tokenizer *tokenizer, const struct image_step *step, bool splitter)
 {
     uint32_t character;
+    if (tokenizer->header->version < 2 && step_is_newer(step)) return false;
     switch (step->kind) {
     case STEP_NFC:
     case STEP_NFD:
@@ -285,10 +374,22 @@ static bool check_step(const struct tokenizer *tokenizer, const struct image_ste
     case STEP_PREPEND:
     case STEP_REPLACE_STRING:
     case STEP_REPLACE_REGEX: return !splitter && step->flags == 0;
+    case STEP_NMT:
+    case STEP_CLEAN:
+    case STEP_SPACE_IDEOGRAPHS:
+    case STEP_BYTE_ALPHABET: return !splitter && step->flags == 0;
+    case STEP_DROP_MARKS: return !splitter && step->flags <= MARKS_WITHOUT_WIDTH;
+    case STEP_CHARACTER_MAP:
+        return !splitter && step->flags == 0 &&
+               tokenizer_check_map(tokenizer->tables, tokenizer->extension->table_bytes, step);
     case STEP_STRIP: return !splitter && step->flags <= (STRIP_LEFT | STRIP_RIGHT);
     case STEP_SPLIT_STRING:
     case STEP_SPLIT_REGEX: return splitter && check_split_flags(step, true);
-    case STEP_DIGITS: return splitter && check_split_flags(step, false);
+    case STEP_DIGITS:
+    case STEP_PUNCTUATION:
+    case STEP_WHITE_SPACE: return splitter && check_split_flags(step, false);
+    case STEP_WORDS: return splitter && step->flags == 0;
+    case STEP_FIXED_LENGTH: return splitter && step->flags > 0;
     case STEP_SPACE_FIRST:
     case STEP_BYTE_LEVEL: return splitter && step->flags == 0;
     case STEP_METASPACE:
@@ -303,7 +404,7 @@ static bool open_steps(struct tokenizer *tokenizer, bool just_in_time, struct st
     const struct image_header *header = tokenizer->header;
     for (uint32_t i = 0; i < header->normalizer_count + header->splitter_count; i++) {
         const struct image_step *step = &tokenizer->normalizers[i];
-        if (!pool_text(tokenizer, step->pattern_offset, step->pattern_bytes) ||
+        if ((step->kind != STEP_CHARACTER_MAP && !pool_text(tokenizer, step->pattern_offset, step->pattern_bytes)) ||
             !pool_text(tokenizer, step->content_offset, step->content_bytes))
             return status_fail(status, STATUS_CORRUPT, "tokenizer image: text of step %u out of range", i);
         if (!check_step(tokenizer, step, i >= header->normalizer_count))
@@ -345,7 +446,7 @@ struct tokenizer *tokenizer_open(const uint8_t *image, size_t image_size, bool j
         return NULL;
     }
     if (locate(tokenizer, image, image_size, status) && check_tokens(tokenizer, status) &&
-        check_token_slots(tokenizer, status) && check_merge_slots(tokenizer, status) &&
+        check_token_slots(tokenizer, status) && check_merge_slots(tokenizer, status) && open_model(tokenizer, status) &&
         check_word_start(tokenizer, status) && index_added(tokenizer, status) &&
         open_steps(tokenizer, just_in_time, status)) {
         fill_tables(tokenizer);
@@ -360,6 +461,7 @@ void tokenizer_close(struct tokenizer *tokenizer)
     if (!tokenizer) return;
     for (size_t i = 0; i < 2 * TOKENIZER_STEP_LIMIT; i++) tokenizer_pattern_free(tokenizer->patterns[i]);
     for (size_t i = 0; i < 2; i++) added_index_free(&tokenizer->added_index[i]);
+    token_trie_free(&tokenizer->trie);
     free(tokenizer);
 }
 

@@ -116,4 +116,39 @@ TEST(test_real_tokenizers)
     check_real("tokenizers/qwen2.5", "tokenizer.json.gz", qwen2, sizeof qwen2 / sizeof *qwen2);
 }
 
+/* The same where merges lead to a special token: in a short word, and in one that takes the heap. */
+TEST(test_special_tokens_of_merges)
+{
+    static const struct plain_case cases[] = {
+        {"a<s>a", "5 4 3 5"},
+        {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa<s>",
+         "5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 4 3"},
+        {"#", "6"},
+    };
+    OPEN(.vocab = "{'<s>':0,'<':1,'s':2,'>':3,'<s':4,'a':5,'#':6}", .merges = "[['<','s'],['<s','>']]",
+         .added = SPECIAL(0, "<s>") "," SPECIAL(6, "#"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_plain(&cases[i], NULL, 0);
+    check_case("not plain", "a<s>a", 5, false, (const int32_t[]){5, 0, 5}, 3, false);
+}
+
+/* Special tokens that the model has, too: the model does not make them of text either, as it would in Hugging Face. The
+ * unknown token, which is special as well, still stands for what no token covers. */
+TEST(test_special_tokens_of_the_model)
+{
+    static const char *const models[] = {
+        "{'type':'Unigram','unk_id':0,'vocab':[['<unk>',0],['<s>',0],['a',-2],['<',-3],['s',-3],['>',-3],['<s',-4]]}",
+        "{'type':'WordPiece','unk_token':'<unk>','continuing_subword_prefix':'','max_input_chars_per_word':50,"
+        "'vocab':{'<unk>':0,'<s>':1,'a':2,'<':3,'s':4,'>':5,'<s':6}}",
+    };
+    static const struct plain_case cases[][3] = {{{"a<s>a", "2 6 5 2"}, {"<unk>", "3 0 5"}, {"<s>", "6 5"}},
+                                                 {{"a<s>a", "2 6 5 2"}, {"<unk>", "0"}, {"<s>", "6 5"}}};
+    for (size_t i = 0; i < 2; i++) {
+        OPEN(.model = models[i], .added = SPECIAL(0, "<unk>") "," SPECIAL(1, "<s>"));
+        for (size_t k = 0; k < 3; k++) check_plain(&cases[i][k], NULL, 0);
+        check_case("not plain", "a<s>a", 5, false, (const int32_t[]){2, 1, 2}, 3, false);
+    }
+    OPEN(.model = "{'type':'WordLevel','unk_token':'<unk>','vocab':{'<unk>':0,'<s>':1}}", .added = SPECIAL(1, "<s>"));
+    check_plain(&(const struct plain_case){"<s>", "0"}, NULL, 0);
+}
+
 int main(void) { return test_run_with(NULL, NULL, close_fixture, NULL); }

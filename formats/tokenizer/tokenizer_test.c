@@ -3,8 +3,6 @@
  * tokenizers 0.23. */
 #include "formats/tokenizer/test_tokenizer.h"
 
-#include <jansson.h>
-
 static const struct fixture llama = {
     .sentencepiece = true,
     .added = ADDED(0, "<unk>", false, false, false, true, true) "," ADDED(1, "<s>", false, false, false, true,
@@ -312,36 +310,14 @@ TEST(test_many_marks)
     free(marks);
 }
 
-static size_t json_ids(json_t *list, int32_t **ids)
-{
-    json_t *id;
-    size_t i;
-    *ids = calloc(json_array_size(list) + 1, sizeof **ids);
-    json_array_foreach (list, i, id) (*ids)[i] = (int32_t)json_integer_value(id);
-    return json_array_size(list);
-}
-
-/* {"text", "ids", "with_special" (the first ids), "decoded" (of ids)} from Hugging Face tokenizers 0.23. */
 static void check_real(const char *folder, const char *tokenizer_name, const char *cases_name)
 {
-    size_t cases_size, index, count;
+    size_t cases_size;
     json_error_t error;
-    json_t *one;
     open_gzip(folder, tokenizer_name);
     char *cases_text = read_gzip(folder, cases_name, &cases_size);
     json_t *list = json_loadb(cases_text, cases_size, JSON_ALLOW_NUL, &error);
-    assert_true(json_array_size(list) > 100);
-    json_array_foreach (list, index, one) {
-        json_t *input = json_object_get(one, "text"), *output = json_object_get(one, "decoded");
-        int32_t *ids;
-        count = json_ids(json_object_get(one, "ids"), &ids);
-        check_case(folder, json_string_value(input), json_string_length(input), false, ids, count, false);
-        check_decoded(folder, ids, count, json_string_value(output), json_string_length(output));
-        free(ids);
-        count = json_ids(json_object_get(one, "with_special"), &ids);
-        check_case(folder, json_string_value(input), json_string_length(input), true, ids, count, true);
-        free(ids);
-    }
+    check_cases(folder, list, false);
     json_decref(list);
     free(cases_text);
 }

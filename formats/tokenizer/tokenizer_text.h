@@ -147,6 +147,14 @@ static inline bool text_is_space(uint32_t character)
            character == 0x2029 || character == 0x202F || character == 0x205F || character == 0x3000;
 }
 
+/* Classes of characters as Hugging Face's libraries have them, some of which know an old version of Unicode. */
+bool text_is_word(uint32_t character);               /* \w of Rust's crate regex                    */
+bool text_is_number(uint32_t character);             /* Rust's char::is_numeric: Nd, Nl, No          */
+bool text_is_punctuation(uint32_t character);        /* ASCII punctuation, P* of Unicode 8           */
+bool text_is_control(uint32_t character);            /* Cc, Cf, Co of Unicode 8                      */
+bool text_is_mark(uint32_t character);               /* M* of Unicode 9                              */
+bool text_is_mark_without_width(uint32_t character); /* Mn of Unicode 8                       */
+
 /* The byte-level alphabet of GPT-2: printable Latin-1 bytes are themselves, the other 68 are U+0100 and up. */
 static inline bool text_byte_is_itself(uint32_t byte)
 {

@@ -168,20 +168,104 @@ TEST(test_added_tokens_of_one_prefix)
 }
 
 /* Normalizers that each make the text eight times as long: two of them make 64 bytes, and their tokens, from each
- * byte. */
+ * byte. The character map has one text, a, and its replacement. */
 TEST(test_text_that_grows)
 {
-    static const char step[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaa\"}";
+    static const char *const steps[] = {
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaa\"}",
+        "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"DAAAAACAAQBhDQAAAAAAgGFhYWFhYWFh\"}",
+    };
     char *text = malloc(LONG_TEXT), two[300];
     assert_non_null(text);
     memset(text, 'a', LONG_TEXT);
-    OPEN(.normalizer = step, .pre_tokenizer = BYTES_ALONE);
-    encode(text, LONG_TEXT, false);
-    assert_int_equal(encoded.count, 8 * LONG_TEXT);
-    snprintf(two, sizeof two, "{\"type\":\"Sequence\",\"normalizers\":[%s,%s]}", step, step);
-    OPEN(.normalizer = two, .pre_tokenizer = BYTES_ALONE);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        OPEN(.normalizer = steps[i], .pre_tokenizer = BYTES_ALONE);
+        encode(text, LONG_TEXT, false);
+        assert_int_equal(encoded.count, 8 * LONG_TEXT);
+        snprintf(two, sizeof two, "{\"type\":\"Sequence\",\"normalizers\":[%s,%s]}", steps[i], steps[i]);
+        OPEN(.normalizer = two, .pre_tokenizer = BYTES_ALONE);
+        test_expect_failure(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &encoded, &status), &status,
+                            STATUS_BAD_INPUT, "make the text grow");
+    }
+    free(text);
+}
+
+/* A vocabulary of runs of one letter up to `longest`, each with a score for Unigram. */
+static char *runs_model(const char *format, int longest, bool scores)
+{
+    char *vocabulary = NULL, *model;
+    size_t size = 0;
+    FILE *out = open_memstream(&vocabulary, &size);
+    assert_non_null(out);
+    fprintf(out, scores ? "[['<unk>',0]" : "{'<unk>':0");
+    for (int i = 1; i <= longest; i++) {
+        fprintf(out, scores ? ",['" : ",'");
+        for (int k = 0; k < i; k++) fputc('a', out);
+        if (scores)
+            fprintf(out, "',%d]", -2 * i);
+        else
+            fprintf(out, "':%d", i);
+    }
+    fprintf(out, scores ? "]" : "}");
+    assert_int_equal(fclose(out), 0);
+    assert_true(asprintf(&model, format, vocabulary) > 0);
+    free(vocabulary);
+    return model;
+}
+
+static void check_runs(char *model, int longest, bool encodes, size_t tokens)
+{
+    char *text = malloc(LONG_TEXT);
+    assert_non_null(text);
+    memset(text, 'a', LONG_TEXT);
+    OPEN(.model = model);
+    double start = thread_seconds();
+    bool good = tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &encoded, &status);
+    double seconds = thread_seconds() - start;
+    print_message("runs of 1 to %d letters: %.2f s\n", longest, seconds);
+    if (seconds > 2) fail_msg("%d bytes took %.2f s", LONG_TEXT, seconds);
+    if (encodes)
+        test_expect_success(good, &status);
+    else
+        test_expect_failure(good, &status, STATUS_BAD_INPUT, "vocabulary takes too much work");
+    if (encodes) assert_int_equal(encoded.count, tokens);
+    free(text);
+    free(model);
+}
+
+/* Each position of the text begins a token of every length: tokens of 128 bytes, longer than those of real vocabularies,
+ * are well below the bound; tokens of 4000 end in an error. */
+TEST(test_long_tokens)
+{
+    static const char unigram[] = "{'type':'Unigram','unk_id':0,'vocab':%s}";
+    static const char pieces[] = "{'type':'WordPiece','unk_token':'<unk>','continuing_subword_prefix':'',"
+                                 "'max_input_chars_per_word':1000000,'vocab':%s}";
+    check_runs(runs_model(unigram, 128, true), 128, true, LONG_TEXT / 128 + 1);
+    check_runs(runs_model(unigram, 4000, true), 4000, false, 0);
+    check_runs(runs_model(pieces, 128, false), 128, true, LONG_TEXT / 128 + 1);
+    check_runs(runs_model(pieces, 4000, false), 4000, true, LONG_TEXT / 4000);
+}
+
+/* WordPiece looks far ahead for a long token that the text does not have to its end, and takes one letter. */
+TEST(test_word_piece_lookahead)
+{
+    enum { LONGEST = 8000 };
+    char *model, *run = malloc(LONGEST + 1), *text = malloc(LONG_TEXT);
+    assert_true(run && text);
+    memset(run, 'a', LONGEST);
+    run[LONGEST] = '\0';
+    memset(text, 'a', LONG_TEXT);
+    assert_true(asprintf(&model,
+                         "{'type':'WordPiece','unk_token':'<unk>','continuing_subword_prefix':'',"
+                         "'max_input_chars_per_word':1000000,'vocab':{'<unk>':0,'a':1,'%sb':2}}",
+                         run) > 0);
+    OPEN(.model = model);
     test_expect_failure(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &encoded, &status), &status,
-                        STATUS_BAD_INPUT, "make the text grow");
+                        STATUS_BAD_INPUT, "vocabulary takes too much work");
+    encode(text, 1000, false);
+    assert_int_equal(encoded.count, 1000);
+    free(model);
+    free(run);
     free(text);
 }
 

@@ -123,7 +123,7 @@ class Tokenizers(ReferenceTest):
                   "tokenizer.ggml.merges": []}
         for keys, words in (({}, "no tokenizer"), ({"tokenizer.ggml.model": "t5"}, "not llama or gpt2"),
                             ({"tokenizer.ggml.model": "gpt2", **tokens}, "tokenizer.ggml.pre"),
-                            ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "tekken", **tokens},
+                            ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "unheard-of", **tokens},
                              "tokenizer.ggml.pre")):
             with self.subTest(words), scratch() as folder:
                 path = os.path.join(folder, "m.gguf")

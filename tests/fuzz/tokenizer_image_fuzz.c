@@ -11,7 +11,7 @@ size_t fuzz_fix_up(uint8_t *data, size_t size)
     if (size < sizeof header) return size;
     memcpy(&header, data, sizeof header);
     memcpy(header.magic, TOKENIZER_IMAGE_MAGIC, sizeof header.magic);
-    header.version = TOKENIZER_IMAGE_VERSION;
+    if (header.version == 0 || header.version > TOKENIZER_IMAGE_VERSION) header.version = TOKENIZER_IMAGE_VERSION;
     header.header_bytes = sizeof header;
     header.image_bytes = size;
     memcpy(data, &header, sizeof header);
