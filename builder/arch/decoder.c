@@ -261,17 +261,21 @@ static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, i
     return matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
 }
 
-static int mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
+/* sum + mlp(x). A shared expert is added on its own, since either side may take an addition over. */
+static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int sum, int x, uint32_t layer)
 {
     const struct model_config *config = graph->config;
     const struct expert_names *names = traits->experts;
-    const uint64_t shared_size = config->experts.shared_size;
-    if (!config->layer[layer].experts) return dense_mlp(graph, traits, x, layer, "mlp", config->intermediate_size);
-    const int out = experts_mlp(graph, names, x, layer);
-    if (!shared_size) return out;
+    const uint64_t shared_size = config->experts.shared_size, hidden = config->hidden_size;
+    const bool routed = config->layer[layer].experts;
+    int out = routed ? experts_mlp(graph, names, x, layer)
+                     : dense_mlp(graph, traits, x, layer, "mlp", config->intermediate_size);
+    out = layer_norm(graph, traits, out, layer, traits->norms.mlp_out, "mlp_out");
+    sum = add(graph, sum, out, hidden, layer, "after_mlp");
+    if (!routed || !shared_size) return sum;
     const int shared = names->shared_gate ? experts_shared(graph, names, x, layer)
                                           : dense_mlp(graph, traits, x, layer, names->shared, shared_size);
-    return add(graph, out, shared, config->hidden_size, layer, "experts_and_shared");
+    return add(graph, sum, shared, hidden, layer, "after_shared");
 }
 
 /* Cosine and sine table of the step for the layers of a kind; its inverse frequencies become a constant of the engine. Those
@@ -330,9 +334,7 @@ static int decoder_layer(struct graph *graph, const struct decoder_traits *trait
     out = layer_norm(graph, traits, out, layer, norms->attention_out, "attention_out");
     x = add(graph, x, out, hidden, layer, "after_attention");
     if (!parallel) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
-    out = mlp(graph, traits, mlp_in, layer);
-    out = layer_norm(graph, traits, out, layer, norms->mlp_out, "mlp_out");
-    return add(graph, x, out, hidden, layer, "after_mlp");
+    return add_mlp(graph, traits, x, mlp_in, layer);
 }
 
 /* Rows of the embedding, and of learned positions where the model has them. A tied embedding is stored once, in the LM head's
@@ -369,10 +371,6 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     const struct model_config *config = graph->config;
     const uint64_t hidden = config->hidden_size, vocab = config->vocab_size;
     int embedding, tables[LAYER_ROPE_KINDS];
-    if (traits->experts && graph->target != TARGET_CPU)
-        return status_fail(status, STATUS_BAD_INPUT,
-                           "model_type '%s': the cuda target has no kernels for experts yet; use --target cpu",
-                           config->model_type);
     int x = embed(graph, traits, &embedding);
     if (!rope_tables(graph, tables, status)) return false;
     for (uint32_t layer = 0; layer < config->layers; layer++)

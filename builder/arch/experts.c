@@ -57,20 +57,26 @@ static int stacked(struct graph *graph, const struct stack *stack, const char *l
     return weight;
 }
 
+/* The values that a router makes; `lists` is absent on the CPU. */
+struct choices {
+    int routes, lists;
+};
+
 /* The products of the chosen experts. `count`: experts in `weight`. */
-static int routed(struct graph *graph, int x, uint32_t layer, int weight, int routes, uint64_t count, int epilogue,
-                  double scale, const char *label)
+static int routed(struct graph *graph, int x, uint32_t layer, int weight, struct choices routes, uint64_t count,
+                  int epilogue, double scale, const char *label)
 {
     if (graph->out_of_memory) return -1;
     struct graph_weight *matrix = &graph->weights[weight];
-    const uint64_t top_k = graph->values[routes].width / 2, rows = matrix->rows / count;
+    const uint64_t top_k = graph->values[routes.routes].width / 2, rows = matrix->rows / count;
     const bool gated = epilogue != ACTIVATION_NONE;
     matrix->depth = graph->values[x].width / (gated ? 1 : top_k);
     const int y = graph_value(graph, ROWS_TOKENS, gated ? top_k * rows / 2 : rows, "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
     node->operands[MATMUL_X] = x;
     node->operands[MATMUL_W] = weight;
-    node->operands[MATMUL_ROUTES] = routes;
+    node->operands[MATMUL_ROUTES] = routes.routes;
+    node->operands[MATMUL_LISTS] = routes.lists;
     node->operands[MATMUL_OUT] = y;
     node->params[MATMUL_EPILOGUE] = epilogue;
     node->params[MATMUL_SCALE_BITS] = float_to_bits((float)scale);
@@ -93,21 +99,27 @@ static int router_logits(struct graph *graph, int x, uint32_t layer, const char 
     return logits;
 }
 
-static struct graph_node *route(struct graph *graph, int logits, uint32_t layer, uint64_t top_k, const char *label,
-                                int *routes)
+static struct graph_node *route(struct graph *graph, int logits, uint32_t layer, uint64_t experts, uint64_t top_k,
+                                const char *label, struct choices *choices)
 {
-    *routes = graph_value(graph, ROWS_TOKENS, 2 * top_k, "%s_routes%u", label, layer);
+    const uint64_t list_width = (uint64_t)router_list_width((int64_t)experts, (int64_t)top_k);
+    choices->routes = graph_value(graph, ROWS_TOKENS, 2 * top_k, "%s_routes%u", label, layer);
+    choices->lists = GRAPH_ABSENT;
+    if (graph->target == TARGET_CUDA)
+        choices->lists = graph_value(graph, ROWS_TOKENS, list_width, "%s_lists%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_ROUTER, layer);
     node->operands[ROUTER_LOGITS] = logits;
-    node->operands[ROUTER_OUT] = *routes;
+    node->operands[ROUTER_OUT] = choices->routes;
+    node->operands[ROUTER_LISTS] = choices->lists;
     return node;
 }
 
 /* Which experts of the layer each row goes through. */
-static int router(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
+static struct choices router(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
 {
     const struct model_experts *experts = &graph->config->experts;
-    int routes, bias = GRAPH_ABSENT;
+    struct choices routes;
+    int bias = GRAPH_ABSENT;
     if (names->selection_bias) {
         const struct weight_source vector = {.shape = {experts->count}}, matrix = {.shape = {1, experts->count}};
         bias = graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, names->bias_dimensions == 1 ? &vector : &matrix,
@@ -115,7 +127,7 @@ static int router(struct graph *graph, const struct expert_names *names, int x, 
         if (bias >= 0) graph->weights[bias].exact = true;
     }
     const int logits = router_logits(graph, x, layer, names->router, experts->count, "router");
-    struct graph_node *node = route(graph, logits, layer, experts->top_k, "expert", &routes);
+    struct graph_node *node = route(graph, logits, layer, experts->count, experts->top_k, "expert", &routes);
     node->operands[ROUTER_BIAS] = bias;
     node->params[ROUTER_SCORE] = experts->score;
     node->params[ROUTER_RENORMALISE] = experts->renormalise;
@@ -128,8 +140,8 @@ static int router(struct graph *graph, const struct expert_names *names, int x, 
 }
 
 /* Gate, up and down of the experts that `up` and `down` describe. */
-static int expert_products(struct graph *graph, int x, int routes, const struct stack *up, const struct stack *down,
-                           const char *label, const char *up_name, const char *down_name)
+static int expert_products(struct graph *graph, int x, struct choices routes, const struct stack *up,
+                           const struct stack *down, const char *label, const char *up_name, const char *down_name)
 {
     char activated_label[GRAPH_NAME_BYTES];
     snprintf(activated_label, sizeof activated_label, "%s_activated", label);
@@ -166,7 +178,7 @@ int experts_mlp(struct graph *graph, const struct expert_names *names, int x, ui
                                .rows = hidden,
                                .columns = inner,
                                .shard = SHARD_COLUMNS};
-    const int routes = router(graph, names, x, layer);
+    const struct choices routes = router(graph, names, x, layer);
     return expert_products(graph, x, routes, &up, &down, "experts", "mlp.experts.gate_up_proj",
                            "mlp.experts.down_proj");
 }
@@ -174,9 +186,9 @@ int experts_mlp(struct graph *graph, const struct expert_names *names, int x, ui
 int experts_shared(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
 {
     const uint64_t hidden = graph->config->hidden_size, inner = graph->config->experts.shared_size;
-    int routes;
+    struct choices routes;
     const int logits = router_logits(graph, x, layer, names->shared_gate, 1, "shared");
-    route(graph, logits, layer, 1, "shared", &routes)->params[ROUTER_SCORE] = ROUTER_SIGMOID;
+    route(graph, logits, layer, 1, 1, "shared", &routes)->params[ROUTER_SCORE] = ROUTER_SIGMOID;
     const struct stack up = {.layer = layer,
                              .module = names->shared,
                              .names = {"gate_proj", "up_proj"},

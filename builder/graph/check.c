@@ -37,6 +37,8 @@ static bool check_presence(struct checker *checker, const struct op_descriptor *
     const struct op_operand *schema = &op->operands[operand];
     const bool there = node->operands[operand] >= 0;
     if (schema->role != ROLE_INPUT && schema->role != ROLE_OUTPUT && schema->role != ROLE_WEIGHT) return true;
+    if (schema->targets && !(schema->targets & 1u << checker->graph->target))
+        return !there || fail(checker, schema->name, "is not for this target");
     if (!schema->present) return there || fail(checker, schema->name, "is missing");
     const struct op_param *present = &op->params[schema->present];
     if (present->source != PARAM_OF_PRESENT || (node->operands[present->operand] >= 0) == there) return true;

@@ -9,14 +9,16 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
+#include "kernels/router/router.h"
 #include "kernels/select_rows/select_rows.h"
+#include "kernels/sum_parts/sum_parts.h"
 
 /* What the readers of each value ask for; [value_count]. */
 struct choice {
     bool *stays_float, *multiplied;
 };
 
-/* Values that stay float32 because of their readers: logits or a rank's part of them; what a norm reads; in fp16, whose range
+/* Values that stay float32 because of their readers: logits or a rank's part of them, also a router's; what a norm reads; in fp16, whose range
  * is too small for sums, a rank's part of a sum. */
 static void mark(const struct graph *graph, struct choice *choice)
 {
@@ -26,6 +28,7 @@ static void mark(const struct graph *graph, struct choice *choice)
         const struct graph_node *node = &graph->nodes[n];
         if (node->removed) continue;
         if (node->op == OP_RMS_NORM) stays_float[node->operands[RMS_NORM_X]] = true;
+        if (node->op == OP_ROUTER) stays_float[node->operands[ROUTER_LOGITS]] = true;
         if (node->op == OP_ALL_GATHER) stays_float[node->operands[ALL_GATHER_X]] = true;
         if (node->op == OP_ALL_REDUCE && graph->compute_dtype == DTYPE_F16)
             stays_float[node->operands[ALL_REDUCE_X]] = true;
@@ -41,7 +44,12 @@ static enum dtype choose(const struct graph *graph, const struct graph_node *nod
 {
     switch (node->op) {
     case OP_MATMUL:
-        return node->operands[MATMUL_RESIDUAL] >= 0 || choice->stays_float[node->operands[operand]]
+        return node->operands[MATMUL_RESIDUAL] >= 0 || node->params[MATMUL_PARTS] ||
+                       choice->stays_float[node->operands[operand]]
+                   ? DTYPE_F32
+                   : graph->compute_dtype;
+    case OP_SUM_PARTS:
+        return node->operands[SUM_PARTS_RESIDUAL] >= 0 || choice->stays_float[node->operands[operand]]
                    ? DTYPE_F32
                    : graph->compute_dtype;
     case OP_EMBED: /* 16 bits for the other ranks, and for matmuls (pass_matmul_inputs) or their codes */

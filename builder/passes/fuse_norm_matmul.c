@@ -16,7 +16,9 @@ static bool offer(struct graph *graph, const struct graph_index *index, int n, b
         struct graph_node *reader = &graph->nodes[i];
         for (int o = 0; !reader->removed && o < PLAN_MAX_OPERANDS; o++) {
             if (!graph_reads(reader, o) || reader->operands[o] != value) continue;
-            if (reader->op != OP_MATMUL || o != MATMUL_X || reader->operands[MATMUL_NORM] >= 0) return false;
+            if (reader->op != OP_MATMUL || o != MATMUL_X || reader->operands[MATMUL_NORM] >= 0 ||
+                reader->params[MATMUL_EXPERTS])
+                return false;
             left--;
             if (!take) continue;
             reader->operands[MATMUL_X] = norm->operands[RMS_NORM_X];

@@ -43,11 +43,12 @@ static int selected_form(struct graph *graph, int value, int *before)
     return selected;
 }
 
-static int count_outputs(const struct graph_node *node)
+/* No other node reads any value that the node makes. */
+static bool all_selected(const struct graph *graph, const struct graph_node *node)
 {
-    int count = 0;
-    for (int i = 0; i < PLAN_MAX_OPERANDS; i++) count += graph_makes(node, i);
-    return count;
+    for (int i = 0; i < PLAN_MAX_OPERANDS; i++)
+        if (graph_makes(node, i) && !only_selected(graph, node->operands[i])) return false;
+    return true;
 }
 
 static int find_producer(const struct graph *graph, int value, int before)
@@ -58,13 +59,25 @@ static int find_producer(const struct graph *graph, int value, int before)
     return -1;
 }
 
+/* The value has the selected rows alone: every reader of it is a selection that has become the identity. */
+static void drop_selections_of(struct graph *graph, int value)
+{
+    graph->values[value].rows = ROWS_OUT;
+    for (int n = 0; n < graph->node_count; n++) {
+        struct graph_node *node = &graph->nodes[n];
+        if (!is_selection_of(node, value)) continue;
+        node->removed = true;
+        graph_replace_uses(graph, node->operands[SELECT_ROWS_OUT], value);
+    }
+}
+
 /* Moves one selection above the row-wise node that makes its input. Returns whether it could. */
 static bool hoist(struct graph *graph, int select)
 {
     const int value = graph->nodes[select].operands[SELECT_ROWS_X];
     int producer = find_producer(graph, value, select);
     if (producer < 0 || !op_is_row_wise(op_find(graph->nodes[producer].op)) ||
-        count_outputs(&graph->nodes[producer]) > 1 || !only_selected(graph, value))
+        !all_selected(graph, &graph->nodes[producer]))
         return false;
     for (int i = 0; i < PLAN_MAX_OPERANDS; i++) {
         if (!graph_reads(&graph->nodes[producer], i)) continue;
@@ -72,14 +85,8 @@ static bool hoist(struct graph *graph, int select)
         if (graph->out_of_memory) return false;
         graph->nodes[producer].operands[i] = selected;
     }
-    graph->values[value].rows = ROWS_OUT;
-    /* Every reader of the value is a selection that has become the identity. */
-    for (int n = 0; n < graph->node_count; n++) {
-        struct graph_node *node = &graph->nodes[n];
-        if (!is_selection_of(node, value)) continue;
-        node->removed = true;
-        graph_replace_uses(graph, node->operands[SELECT_ROWS_OUT], value);
-    }
+    for (int i = 0; i < PLAN_MAX_OPERANDS; i++)
+        if (graph_makes(&graph->nodes[producer], i)) drop_selections_of(graph, graph->nodes[producer].operands[i]);
     return true;
 }
 

@@ -11,6 +11,7 @@ const struct pass *const passes[] = {
     &pass_fuse_all_reduce, /* devices, down to activation_dtypes */
     &pass_fuse_norm_add,
     &pass_fuse_residual_matmul,
+    &pass_expert_sums,
     &pass_fuse_norm_matmul,
     &pass_fuse_rope_attention,
     &pass_matmul_inputs,

@@ -14,8 +14,10 @@
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/rope_table/rope_table.h"
+#include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
+#include "kernels/sum_parts/sum_parts.h"
 #include "kernels/swiglu/swiglu.h"
 
 #define KERNELS(...) \
@@ -38,6 +40,8 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_ALL_GATHER_PLACE] = KERNELS(&device_all_gather_place),
     [OP_ATTENTION_CUDNN_INPUTS] = KERNELS(&device_attention_cudnn_inputs),
     [OP_QUANTISE] = KERNELS(&device_quantise),
+    [OP_ROUTER] = KERNELS(&device_router),
+    [OP_SUM_PARTS] = KERNELS(&device_sum_parts),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
 static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,

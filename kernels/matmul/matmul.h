@@ -15,7 +15,8 @@
  * x is multiplied by those of its TOP_K choices:
  *   gated: out[r, c] = the product of x[r] and expert id[r, c], one of TOP_K parts of a row of out
  *   else:  out[r] = (residual[r] +) sum over c of weight[r, c] * (SCALE * the product of part c of x[r] and expert id[r, c]),
- * the sum by rising ids. A choice whose id names no expert gives zeros. The rows of a step that chose the same expert are
+ * the sum by rising ids. With PARTS there is no sum: out[r, c] = weight[r, c] * (SCALE * the product), one of TOP_K parts of a row
+ * of out; on CUDA all that are not gated have it. A choice whose id names no expert gives zeros, on CUDA nothing. The rows of a step that chose the same expert are
  * multiplied together, so that each expert's weights are read once; the numerics contract holds.
  *
  * An op call takes about 100 KiB of each member's stack. */
@@ -37,6 +38,7 @@ enum matmul_operand {
     MATMUL_NORM,      /* HAS_NORM: NORM_DTYPE[K] */
     MATMUL_X_SCALES,  /* HAS_X_SCALES: f32[rows], which multiply the rows of x: codes as quantise.h describes */
     MATMUL_ROUTES,    /* ROUTE_WIDTH: f32[rows, ROUTE_WIDTH]: router.h */
+    MATMUL_LISTS,     /* CUDA, ROUTE_WIDTH: i32[rows, router_list_width]: router.h */
     MATMUL_WORKSPACE, /* CPU: matmul_workspace_bytes: x in the form the instruction set wants */
     MATMUL_OPERANDS
 };
@@ -61,6 +63,7 @@ enum matmul_param {
     MATMUL_CAP_BITS,      /* bits of a float32 above 0, with EPILOGUE_PLAIN + SOFTCAP; else of 1 */
     MATMUL_EXPERTS,       /* matrices in W; 0: W is one matrix, and there are no routes */
     MATMUL_ROUTE_WIDTH,   /* 2 * TOP_K; 0: no routes */
+    MATMUL_PARTS,         /* CUDA: 1: out keeps the addends of the weighted sum */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
     /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and
      * activations that it multiplies: at most 24 with AVX-512 (of 32 registers), 6 with AVX2 (two registers each, of

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "formats/encoding/dtype.h"
+#include "kernels/matmul/fragment_layout.cuh"
 #include "kernels/op/op.h"
 #include "kernels/quantise/quantise.h"
 
@@ -42,9 +43,13 @@ const char *matmul_device_illegal(const int64_t *params)
     if (!params[MATMUL_HAS_X_SCALES] &&
         params[MATMUL_INPUT_DTYPE] != (params[MATMUL_HAS_NORM] ? DTYPE_F32 : matmul_device_element(params)))
         return "parameter input_dtype is not that of w (BF16 if coded), or F32 with a norm";
-    if (params[MATMUL_EXPERTS]) return "no code for experts";
+    if (params[MATMUL_EXPERTS] && !matmul_is_gated(params) && !params[MATMUL_PARTS])
+        return "experts without a gate and without parts";
+    if (params[MATMUL_EXPERTS] && matmul_is_coded(params) && matmul_expert_n(params) % FRAGMENT_ROWS)
+        return "parameter n is not a multiple of 16 for each expert with coded weights";
     if (params[MATMUL_COMPUTE_DTYPE] != DTYPE_F32) return "parameter compute_dtype is not F32";
-    if (matmul_is_gated(params) && n % 16) return "parameter n is not a multiple of 16 with a gate";
+    if (matmul_is_gated(params) && matmul_expert_n(params) % 16)
+        return "parameter n is not a multiple of 16 with a gate";
     if (params[MATMUL_HAS_RESIDUAL] && params[MATMUL_OUT_DTYPE] != DTYPE_F32)
         return "a residual with an out_dtype that is not F32";
     return NULL;
@@ -55,7 +60,12 @@ void matmul_device_cost(const int64_t *params, uint64_t context, uint64_t *bytes
     (void)context;
     *bytes = 0;
     for (int i = 0; i < matmul_device_operand_count(params); i++) *bytes += matmul_device_operand_bytes(params, i);
-    *flops = 2 * (uint64_t)params[MATMUL_ROWS] * (uint64_t)params[MATMUL_N] * (uint64_t)params[MATMUL_K];
+    const int64_t slots = matmul_slots(params, params[MATMUL_ROWS]), experts = params[MATMUL_EXPERTS];
+    if (experts > slots) { /* the matrices that are read, if no two rows choose alike */
+        const uint64_t weights = matmul_device_operand_bytes(params, matmul_device_operand(params, MATMUL_W));
+        *bytes -= weights / (uint64_t)experts * (uint64_t)(experts - slots);
+    }
+    *flops = 2 * (uint64_t)slots * (uint64_t)matmul_expert_n(params) * (uint64_t)params[MATMUL_K];
 }
 
 void matmul_device_rank(struct matmul_ranking *ranking, const int64_t *params, double cost)

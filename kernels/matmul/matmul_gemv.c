@@ -81,6 +81,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     const char *illegal = matmul_device_illegal(params);
     if (illegal) return illegal;
     if (params[MATMUL_HAS_X_SCALES]) return "matmul_gemv has no HAS_X_SCALES";
+    if (params[MATMUL_EXPERTS]) return "matmul_gemv has no experts";
     if (params[MATMUL_ROWS] > MATMUL_GEMV_MOST_ROWS) return "ROWS is not in 1..8";
     if (params[MATMUL_K] > MATMUL_GEMV_MOST_K) return "K is above 65536";
     illegal = tunables_illegal(params, gpu);
@@ -201,8 +202,8 @@ static int find_candidates(const int64_t *params, const struct device_facts *gpu
     const struct shape *shapes;
     const int count = shapes_for(params, gpu, &shapes);
     struct candidates candidates = {params_out, 0, capacity < MOST_CANDIDATES ? capacity : MOST_CANDIDATES};
-    if (matmul_device_illegal(params) || params[MATMUL_HAS_X_SCALES] || params[MATMUL_ROWS] > MATMUL_GEMV_MOST_ROWS ||
-        params[MATMUL_K] > MATMUL_GEMV_MOST_K)
+    if (matmul_device_illegal(params) || params[MATMUL_HAS_X_SCALES] || params[MATMUL_EXPERTS] ||
+        params[MATMUL_ROWS] > MATMUL_GEMV_MOST_ROWS || params[MATMUL_K] > MATMUL_GEMV_MOST_K)
         return 0;
     /* No cluster, if x leaves enough shared memory: in a cluster every tile waits for all thread blocks. */
     for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, GOOD_RING_BYTES);

@@ -21,10 +21,26 @@ static struct matmul_mma_layout layout_of(const int64_t *params)
 {
     return matmul_mma_lay_out(params[MATMUL_DTYPE], params[MATMUL_MMA_TILE_N], params[MATMUL_MMA_TILE_M],
                               params[MATMUL_MMA_TILE_K], params[MATMUL_MMA_STAGES], params[MATMUL_MMA_WARPS_K],
-                              (int64_t)dtype_bytes((enum dtype)params[MATMUL_OUT_DTYPE]), matmul_is_gated(params));
+                              (int64_t)dtype_bytes((enum dtype)params[MATMUL_OUT_DTYPE]), matmul_is_gated(params),
+                              params[MATMUL_EXPERTS] > 0);
 }
 
 static int64_t shared_bytes(const int64_t *params) { return layout_of(params).bytes; }
+
+/* Most tiles of rows of x: over experts each tile is of the rows of one expert. */
+static int64_t row_tiles(const int64_t *params, int64_t tile_m)
+{
+    const int64_t rows = matmul_slots(params, params[MATMUL_ROWS]);
+    return params[MATMUL_EXPERTS] ? matmul_mma_expert_tiles(rows, params[MATMUL_EXPERTS], tile_m)
+                                  : layout_divide_up(rows, tile_m);
+}
+
+/* Rows of x that are multiplied by the same matrix; over experts on average, at least 1. */
+static int64_t rows_of_matrix(const int64_t *params)
+{
+    const int64_t experts = params[MATMUL_EXPERTS], slots = matmul_slots(params, params[MATMUL_ROWS]);
+    return experts ? layout_divide_up(slots, layout_smaller(experts, slots)) : slots;
+}
 
 /* Sums of a thread that leave enough registers; sums of groups need as many again. */
 static int64_t most_sums(const int64_t *params)
@@ -72,7 +88,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (illegal) return illegal;
     if (!in_range(params[MATMUL_MMA_STAGES], 2, 8)) return "STAGES is not in 2..8";
     if (shared_bytes(params) > gpu->shared_per_block) return "the ring does not fit the shared memory of a block";
-    const int64_t blocks = layout_divide_up(params[MATMUL_ROWS], tile_m) * layout_divide_up(params[MATMUL_N], tile_n);
+    const int64_t blocks = row_tiles(params, tile_m) * layout_divide_up(matmul_expert_n(params), tile_n);
     if (blocks > INT32_MAX) return "more blocks than a grid holds";
     *geometry = (struct device_geometry){{(uint32_t)blocks, 1, 1},
                                          {(uint32_t)thread_count(params), 1, 1},
@@ -93,8 +109,10 @@ static double estimate_clocks(const int64_t *params, const struct device_facts *
     const struct fragment_layout fragments = fragment_lay_out(params[MATMUL_DTYPE]);
     const int64_t tile_k = params[MATMUL_MMA_TILE_K];
     const double k = (double)(coded ? layout_divide_up(params[MATMUL_K], tile_k) * tile_k : params[MATMUL_K]);
-    const int64_t blocks = layout_divide_up(params[MATMUL_ROWS], params[MATMUL_MMA_TILE_M]) *
-                           layout_divide_up(params[MATMUL_N], params[MATMUL_MMA_TILE_N]);
+    const int64_t matrices =
+        params[MATMUL_EXPERTS] ? layout_smaller(params[MATMUL_EXPERTS], matmul_slots(params, params[MATMUL_ROWS])) : 1;
+    const int64_t blocks = matrices * layout_divide_up(rows_of_matrix(params), params[MATMUL_MMA_TILE_M]) *
+                           layout_divide_up(matmul_expert_n(params), params[MATMUL_MMA_TILE_N]);
     const double resident = (double)(gpu->shared_per_sm / (shared_bytes(params) + 1024));
     const double w_bytes = (double)layout_of(params).w_bytes; /* of a stage */
     double multiply = k * tile_n * tile_m / MACS_PER_CLOCK;
@@ -145,6 +163,7 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
     struct matmul_ranking ranking = {.most = 16};
     int64_t p[PLAN_MAX_PARAMS] = {0};
     if (matmul_device_illegal(params) || params[MATMUL_HAS_NORM] || params[MATMUL_HAS_X_SCALES]) return 0;
+    const int64_t rows = rows_of_matrix(params);
     memcpy(p, params, MATMUL_FIRST_TUNABLE * sizeof *params);
     for (size_t i = 0; i < shape_count; i++)
         for (size_t j = 0; j < stage_count; j++) {
@@ -157,8 +176,8 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
             p[MATMUL_MMA_WARPS_N] = shape[3];
             p[MATMUL_MMA_WARPS_M] = shape[4];
             p[MATMUL_MMA_WARPS_K] = shape[5];
-            if (shape[1] >= 2 * params[MATMUL_ROWS] && shape[1] > 8) continue; /* a smaller tile suffices */
-            if (shape[1] < params[MATMUL_ROWS] && shape[1] < 64) continue;     /* weights would be read over and over */
+            if (shape[1] >= 2 * rows && shape[1] > 8) continue; /* a smaller tile suffices */
+            if (shape[1] < rows && shape[1] < 64) continue;     /* weights would be read over and over */
             if (!launch(p, gpu, &geometry)) matmul_device_rank(&ranking, p, estimate_clocks(p, gpu));
         }
     return matmul_device_ranked(&ranking, params_out, capacity);

@@ -19,6 +19,9 @@
     PARAM(HAS_NORM) = 0;                                                            \
     PARAM(NORM_DTYPE) = DTYPE_F32;                                                  \
     PARAM(EPS_BITS) = 0;                                                            \
+    PARAM(EXPERTS) = 0;                                                             \
+    PARAM(ROUTE_WIDTH) = 0;                                                         \
+    PARAM(PARTS) = 0;                                                               \
     PARAM(TILE_N) = 64; /* rows of W in a tile: 16, 32 or 64 for each of WARPS_N */ \
     PARAM(TILE_M) = 16; /* rows of x in a tile: 8 to 64 for each of WARPS_M */      \
     PARAM(TILE_K) = 64; /* k in a stage: 32, 64, 128; coded: 128 to 1024 */         \
@@ -28,6 +31,12 @@
     PARAM(WARPS_K) = 2; /* a multiple of 16 k of each stage for each, coded: of 128 k */
 #define PARAM_HAS_BIAS     0
 #define PARAM_HAS_RESIDUAL 0
+#define PARAM_ROUTE_WIDTH  0
+#endif
+#if PARAM_ROUTE_WIDTH
+#define HAS_ROUTES 1
+#else
+#define HAS_ROUTES 0
 #endif
 
 struct matmul_mma_params {
@@ -37,9 +46,11 @@ typedef matmul_mma_body<matmul_mma_params> matmul_mma_kernel;
 
 extern "C" __global__ void __launch_bounds__(matmul_mma_kernel::THREADS, matmul_mma_kernel::LEAST_BLOCKS)
     matmul_mma(const int *counts, const u16 *x, const u16 *w,
-               void *out OPTIONAL(PARAM_HAS_BIAS, const void *bias) OPTIONAL(PARAM_HAS_RESIDUAL, const float *residual))
+               void *out OPTIONAL(PARAM_HAS_BIAS, const void *bias) OPTIONAL(PARAM_HAS_RESIDUAL, const float *residual)
+                   OPTIONAL(HAS_ROUTES, const float *routes, const int *lists))
 {
     extern __shared__ __align__(128) u8 matmul_mma_memory[];
     matmul_mma_kernel::run(matmul_mma_memory, counts, x, w, out, IF_PRESENT(PARAM_HAS_BIAS, bias),
-                           IF_PRESENT(PARAM_HAS_RESIDUAL, residual));
+                           IF_PRESENT(PARAM_HAS_RESIDUAL, residual), IF_PRESENT(HAS_ROUTES, routes),
+                           IF_PRESENT(HAS_ROUTES, lists));
 }

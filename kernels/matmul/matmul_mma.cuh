@@ -15,6 +15,9 @@
  * set of warps, so that the codes, scales and sums of a group stay inside one warp. Each warp of WARPS_M decodes the
  * panels again. Codes of K's padding are multiplied by zeros of x.
  *
+ * Over experts (matmul.h) each tile of x has rows that chose the same expert, gathered by the router's lists. Each warp finds
+ * the expert of the block's tile by itself. W waits for earlier launches, too, since it depends on the lists.
+ *
  * Errors: as a float32 sum in any order; 16-bit outputs are rounded once. Legal tunables: matmul_device.h. */
 #ifndef KERNELS_MATMUL_MATMUL_MMA_CUH
 #define KERNELS_MATMUL_MATMUL_MMA_CUH
@@ -30,19 +33,22 @@ template <class P> struct matmul_mma_body {
     static constexpr bool CODED = fragment_is_coded(P::DTYPE);
     static constexpr int ELEMENT = CODED ? DTYPE_BF16 : P::DTYPE; /* that is multiplied */
     static constexpr fragment_layout FRAGMENTS = fragment_lay_out(P::DTYPE);
-    static constexpr int OUT_COLUMNS = GATED ? P::N / 2 : P::N;
+    static constexpr int EXPERTS = P::EXPERTS, TOP_K = P::ROUTE_WIDTH / 2, CHOICES = P::ROWS * TOP_K;
+    static constexpr int N = EXPERTS ? P::N / EXPERTS : P::N; /* rows of a matrix */
+    static constexpr int OUT_COLUMNS = GATED ? N / 2 : N;
     static constexpr int SET_THREADS = 32 * P::WARPS_N * P::WARPS_M, THREADS = SET_THREADS * P::WARPS_K;
     /* On a multiprocessor, for the compiler. Unless told it may spill registers to have room for one more; 0: not told. */
     static constexpr int LEAST_BLOCKS = CODED ? 1 : 0;
-    static constexpr int ROW_TILES = (P::ROWS + P::TILE_M - 1) / P::TILE_M;
+    static constexpr int ROW_TILES =
+        EXPERTS ? (int)matmul_mma_expert_tiles(CHOICES, EXPERTS, P::TILE_M) : (P::ROWS + P::TILE_M - 1) / P::TILE_M;
     static constexpr int STEPS = (P::K + P::TILE_K - 1) / P::TILE_K;
     static constexpr int PARTS = P::TILE_N / P::WARPS_N / 16; /* tiles of 16 rows of W that a warp multiplies */
     static constexpr int BLOCKS = P::TILE_M / P::WARPS_M / 8; /* by blocks of 8 rows of x: 4 sums in each thread */
 
     static constexpr int PITCH = P::TILE_K * 2, CHUNKS = P::TILE_K / 8; /* of a row of a tile */
     static constexpr int OUT_BYTES = P::OUT_DTYPE == DTYPE_F32 ? 4 : 2;
-    static constexpr matmul_mma_layout LAYOUT =
-        matmul_mma_lay_out(P::DTYPE, P::TILE_N, P::TILE_M, P::TILE_K, P::STAGES, P::WARPS_K, OUT_BYTES, GATED);
+    static constexpr matmul_mma_layout LAYOUT = matmul_mma_lay_out(P::DTYPE, P::TILE_N, P::TILE_M, P::TILE_K, P::STAGES,
+                                                                   P::WARPS_K, OUT_BYTES, GATED, EXPERTS > 0);
     static constexpr int W_BYTES = (int)LAYOUT.w_bytes, STAGE_BYTES = (int)LAYOUT.stage_bytes;
     static constexpr int PANEL_BYTES = (int)LAYOUT.panel_bytes;
     static constexpr int STAGED_COLUMNS = (int)LAYOUT.staged_columns, STAGED_PITCH = (int)LAYOUT.staged_pitch;
@@ -78,13 +84,25 @@ template <class P> struct matmul_mma_body {
         }
     }
 
+    /* The tile of x over experts: the rows of `count` choices. */
+    static __device__ __forceinline__ void copy_choices(u32 to, const u16 *x, const int *choices, int count, int step)
+    {
+#pragma unroll
+        for (int i = (int)threadIdx.x; i < P::TILE_M * CHUNKS; i += THREADS) {
+            const int row = i / CHUNKS, chunk = i % CHUNKS, k = step * P::TILE_K + chunk * 8;
+            const bool inside = row < count && k < P::K;
+            const i64 from = GATED ? choices[row] / TOP_K : choices[row];
+            copy_async_if<16>(to + place(row, chunk), inside ? x + from * P::K + k : x, inside);
+        }
+    }
+
     /* The same of coded weights: the strips of each panel of the tile; zero beyond the matrix. */
     static __device__ __forceinline__ void copy_panels(u32 to, const u8 *weights, int first, int step)
     {
         constexpr i64 PITCH_BYTES = fragment_panel_bytes(FRAGMENTS, P::K);
         constexpr i64 STRIP_BYTES = fragment_strips(P::K) * FRAGMENTS.strip_bytes; /* of a panel */
         constexpr int PIECES = PANEL_BYTES / 16;
-        const int panels = (P::N - first + FRAGMENT_ROWS - 1) / FRAGMENT_ROWS;
+        const int panels = (N - first + FRAGMENT_ROWS - 1) / FRAGMENT_ROWS;
         const u8 *source =
             weights + first / FRAGMENT_ROWS * PITCH_BYTES + fragment_factor_bytes(FRAGMENTS) + (i64)step * PANEL_BYTES;
 #pragma unroll
@@ -100,7 +118,15 @@ template <class P> struct matmul_mma_body {
         if constexpr (CODED)
             copy_panels(to, (const u8 *)w, first, step);
         else
-            copy_tile<P::TILE_N>(to, w, first, P::N, step);
+            copy_tile<P::TILE_N>(to, w, first, N, step);
+    }
+
+    static __device__ __forceinline__ void copy_x(u32 to, const u16 *x, const int *choices, int row, int rows, int step)
+    {
+        if constexpr (EXPERTS)
+            copy_choices(to, x, choices, rows, step);
+        else
+            copy_tile<P::TILE_M>(to, x, row, rows, step);
     }
 
     /* 16 x 16 of W: the A operand. */
@@ -213,7 +239,7 @@ template <class P> struct matmul_mma_body {
     {
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
-            if (row + part * 16 >= P::N) continue; /* no such panel */
+            if (row + part * 16 >= N) continue; /* no such panel */
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const float factor =
@@ -236,10 +262,58 @@ template <class P> struct matmul_mma_body {
             *(u16 *)to = half_of_float<P::OUT_DTYPE>(value);
     }
 
+    /* What a block multiplies: rows from `row` on of x and the result, or over experts so many choices of an expert. */
+    struct tile {
+        int expert, row, rows;
+    };
+
+    /* Tile `index` of the router's lists, its choices and their weights into shared memory; without rows if there is no such
+     * tile. No number of the lists is trusted. */
+    static __device__ __forceinline__ tile find_tile(int index, const int *lists, const float *routes, int *choices,
+                                                     float *weights)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        tile found = {0, 0, 0};
+        int before = 0; /* tiles of the experts so far */
+        for (int base = 0; base < EXPERTS && before <= index; base += 32) {
+            const int expert = min(base + lane, EXPERTS - 1);
+            const int begin = min(max(load_written_int(lists + expert), 0), CHOICES);
+            const int end = min(max(load_written_int(lists + expert + 1), begin), CHOICES);
+            const int count = base + lane < EXPERTS ? end - begin : 0, tiles = (count + P::TILE_M - 1) / P::TILE_M;
+            int up_to = tiles;
+#pragma unroll
+            for (int offset = 1; offset < 32; offset *= 2) {
+                const int more = __shfl_up_sync(0xffffffffu, up_to, offset);
+                if (lane >= offset) up_to += more;
+            }
+            up_to += before;
+            const u32 beyond = __ballot_sync(0xffffffffu, up_to > index);
+            const int first = (index - (up_to - tiles)) * P::TILE_M;
+            if (beyond && found.rows == 0) {
+                const int lane_of = __ffs((int)beyond) - 1;
+                found.expert = base + lane_of;
+                found.row = __shfl_sync(0xffffffffu, begin + first, lane_of);
+                found.rows = __shfl_sync(0xffffffffu, min(count - first, P::TILE_M), lane_of);
+            }
+            before = __shfl_sync(0xffffffffu, up_to, 31);
+        }
+        for (int i = (int)threadIdx.x; i < P::TILE_M; i += THREADS) {
+            int choice = 0;
+            if (i < found.rows)
+                choice = min(max(load_written_int(lists + EXPERTS + 1 + found.row + i), 0), CHOICES - 1);
+            choices[i] = choice;
+            if constexpr (P::PARTS)
+                weights[i] = load_written_float(routes + (i64)(choice / TOP_K) * (2 * TOP_K) + choice % TOP_K);
+        }
+        __syncthreads();
+        return found;
+    }
+
     /* `memory`: shared, laid out as matmul_mma_layout.cuh says, aligned to 128. `bias` and `residual`: null without
-     * HAS_BIAS, HAS_RESIDUAL. */
+     * HAS_BIAS, HAS_RESIDUAL; `routes` and `lists` without experts. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const u16 *x, const u16 *w, void *out,
-                                               const void *bias, const float *residual)
+                                               const void *bias, const float *residual, const float *routes = nullptr,
+                                               const int *lists = nullptr)
     {
         const u32 base = shared_address(memory);
         const int thread = (int)threadIdx.x, lane = thread % 32, warp = thread % SET_THREADS / 32,
@@ -247,23 +321,39 @@ template <class P> struct matmul_mma_body {
         const int warp_n = warp % P::WARPS_N * (P::TILE_N / P::WARPS_N),
                   warp_m = warp / P::WARPS_N * (P::TILE_M / P::WARPS_M);
         /* Neighbours share rows of W. */
-        const int row = (int)blockIdx.x % ROW_TILES * P::TILE_M, column = (int)blockIdx.x / ROW_TILES * P::TILE_N;
+        int row = (int)blockIdx.x % ROW_TILES * P::TILE_M;
+        const int column = (int)blockIdx.x / ROW_TILES * P::TILE_N;
+        int *const choices = (int *)(memory + LAYOUT.choices);
+        float *const weights = (float *)(choices + P::TILE_M);
+        int rows, first_n = 0; /* of the expert's matrix in all of W */
 
         device_trigger();
+        if constexpr (EXPERTS) {
+            device_wait();
+            const tile found = find_tile((int)blockIdx.x % ROW_TILES, lists, routes, choices, weights);
+            if (found.rows == 0) return;
+            row = 0, rows = found.rows, first_n = found.expert * N;
+            if constexpr (CODED)
+                w = (const u16 *)((const u8 *)w + first_n / FRAGMENT_ROWS * fragment_panel_bytes(FRAGMENTS, P::K));
+            else
+                w += (i64)first_n * P::K;
+        }
         /* Weights do not depend on earlier launches, so their copies begin before those have completed. */
 #pragma unroll
         for (int step = 0; step < P::STAGES - 1; step++)
             if (step < STEPS) copy_w(base + (u32)(step * STAGE_BYTES), w, column, step);
-        device_wait();
-        const int rows = min(counts[P::COUNT_INDEX], P::ROWS);
-        if (row >= rows) {
-            copy_commit();
-            copy_wait<0>();
-            return;
+        if constexpr (!EXPERTS) {
+            device_wait();
+            rows = min(counts[P::COUNT_INDEX], P::ROWS);
+            if (row >= rows) {
+                copy_commit();
+                copy_wait<0>();
+                return;
+            }
         }
 #pragma unroll
         for (int step = 0; step < P::STAGES - 1; step++) {
-            if (step < STEPS) copy_tile<P::TILE_M>(base + (u32)(step * STAGE_BYTES) + W_BYTES, x, row, rows, step);
+            if (step < STEPS) copy_x(base + (u32)(step * STAGE_BYTES) + W_BYTES, x, choices, row, rows, step);
             copy_commit();
         }
 
@@ -282,7 +372,7 @@ template <class P> struct matmul_mma_body {
             if (step + P::STAGES - 1 < STEPS) {
                 const u32 to = base + (u32)(next_slot * STAGE_BYTES);
                 copy_w(to, w, column, step + P::STAGES - 1);
-                copy_tile<P::TILE_M>(to + W_BYTES, x, row, rows, step + P::STAGES - 1);
+                copy_x(to + W_BYTES, x, choices, row, rows, step + P::STAGES - 1);
             }
             copy_commit();
             const u32 w_tile = base + (u32)(slot * STAGE_BYTES), x_tile = w_tile + W_BYTES;
@@ -335,7 +425,7 @@ template <class P> struct matmul_mma_body {
 #pragma unroll
             for (int part = 0; part < PARTS; part++) {
                 const int n = warp_n + part * 16 + lane / 4;
-                const bias_pair add = load_bias<P::HAS_BIAS, P::BIAS_DTYPE>(bias, column + n, P::N);
+                const bias_pair add = load_bias<P::HAS_BIAS, P::BIAS_DTYPE>(bias, first_n + column + n, first_n + N);
 #pragma unroll
                 for (int block = 0; block < BLOCKS; block++) {
                     const float *v = sums[part][block];
@@ -346,9 +436,11 @@ template <class P> struct matmul_mma_body {
                             stage(memory, m + i, (warp_n + part * 16) / 2 + lane / 4,
                                   gated_product<P::EPILOGUE, true>(v[i] + add.low, v[i + 2] + add.high));
                         } else {
-                            stage(memory, m + i, n, plain_product<P, true>(scaled<P::SCALE_BITS>(v[i] + add.low)));
+                            const float weight = P::PARTS ? weights[m + i] : 1;
+                            stage(memory, m + i, n,
+                                  plain_product<P, true>(scaled<P::SCALE_BITS>(v[i] + add.low)) * weight);
                             stage(memory, m + i, n + 8,
-                                  plain_product<P, true>(scaled<P::SCALE_BITS>(v[i + 2] + add.high)));
+                                  plain_product<P, true>(scaled<P::SCALE_BITS>(v[i + 2] + add.high)) * weight);
                         }
                     }
                 }
@@ -360,7 +452,7 @@ template <class P> struct matmul_mma_body {
         for (int i = thread; i < P::TILE_M * VECTORS; i += THREADS) {
             const int m = i / VECTORS, within = i % VECTORS * VECTOR;
             if (row + m >= rows || first_column + within >= OUT_COLUMNS) continue;
-            const i64 index = (i64)(row + m) * OUT_COLUMNS + first_column + within;
+            const i64 index = (i64)(EXPERTS ? choices[m] : row + m) * OUT_COLUMNS + first_column + within;
             float4 add = make_float4(0, 0, 0, 0);
             if constexpr (P::HAS_RESIDUAL && ALIGNED) add = *(const float4 *)(residual + index);
             const uint4 staged = *(const uint4 *)(memory + m * STAGED_PITCH + within * OUT_BYTES);

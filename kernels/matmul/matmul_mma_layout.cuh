@@ -11,12 +11,21 @@ struct matmul_mma_layout {
     layout_size panel_bytes; /* of a panel's strips in a stage, if W is coded */
     layout_size w_bytes, stage_bytes;
     layout_size staged_columns, staged_pitch;
+    layout_size
+        choices; /* offset; over experts: tile_m choices, then their weights, which nothing takes the place of */
     layout_size bytes;
 };
 
+/* Most tiles of tile_m of `choices` choices: the last tile of each expert that has any may have fewer. */
+LAYOUT_FUNCTION layout_size matmul_mma_expert_tiles(layout_size choices, layout_size experts, layout_size tile_m)
+{
+    return layout_smaller(choices, layout_smaller(choices, experts) + choices / tile_m);
+}
+
 LAYOUT_FUNCTION struct matmul_mma_layout matmul_mma_lay_out(layout_size encoding, layout_size tile_n,
                                                             layout_size tile_m, layout_size tile_k, layout_size stages,
-                                                            layout_size warps_k, layout_size out_bytes, int is_gated)
+                                                            layout_size warps_k, layout_size out_bytes, int is_gated,
+                                                            int has_experts)
 {
     struct matmul_mma_layout l = {0};
     if (fragment_is_coded(encoding)) {
@@ -30,6 +39,8 @@ LAYOUT_FUNCTION struct matmul_mma_layout matmul_mma_lay_out(layout_size encoding
     l.staged_pitch = l.staged_columns * out_bytes + 16; /* 16: rows begin in different banks */
     l.bytes = layout_larger(stages * l.stage_bytes, tile_m * l.staged_pitch);
     if (warps_k > 1) l.bytes = layout_larger(l.bytes, tile_n * tile_m * 4);
+    l.choices = l.bytes;
+    if (has_experts) l.bytes += tile_m * 8;
     return l;
 }
 

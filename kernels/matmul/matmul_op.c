@@ -8,7 +8,8 @@
 static uint64_t matmul_out_columns(const int64_t *params)
 {
     const uint64_t n = (uint64_t)matmul_expert_n(params);
-    return matmul_is_gated(params) ? n / 2 * (uint64_t)matmul_slots(params, 1) : n;
+    const uint64_t parts = matmul_is_gated(params) || params[MATMUL_PARTS] ? (uint64_t)matmul_slots(params, 1) : 1;
+    return (matmul_is_gated(params) ? n / 2 : n) * parts;
 }
 
 static uint64_t x_columns(const int64_t *params)
@@ -22,6 +23,11 @@ uint64_t matmul_workspace_bytes(const int64_t *params)
     const uint64_t slots = (uint64_t)matmul_slots(params, params[MATMUL_ROWS]), k = (uint64_t)params[MATMUL_K];
     const uint64_t lists = params[MATMUL_EXPERTS] > 0 ? matmul_expert_list_bytes(params) : 0;
     return lists + slots * (k + k % 2) * sizeof(float);
+}
+
+static uint64_t list_width(const int64_t *params)
+{
+    return (uint64_t)router_list_width(params[MATMUL_EXPERTS], matmul_top_k(params));
 }
 
 static bool weight_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
@@ -66,6 +72,7 @@ static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
     [MATMUL_EXPERTS] = {"experts", OP_LATER_PARAM_ID + 4, PARAM_INTEGER, PARAM_OF_NODE, .most = ROUTER_MAX_EXPERTS},
     [MATMUL_ROUTE_WIDTH] = {"route_width", OP_LATER_PARAM_ID + 5, PARAM_INTEGER, PARAM_OF_WIDTH, MATMUL_ROUTES,
                             .most = 2 * ROUTER_MAX_TOP_K},
+    [MATMUL_PARTS] = {"parts", OP_LATER_PARAM_ID + 6, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
 };
 static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -84,6 +91,8 @@ static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
                          .rows = MATMUL_ROWS, .columns = OP_NONE},
     [MATMUL_ROUTES] = {"routes", ROLE_INPUT, .present = MATMUL_ROUTE_WIDTH, .fixed = DTYPE_F32, .rows = MATMUL_ROWS,
                        .columns = MATMUL_ROUTE_WIDTH},
+    [MATMUL_LISTS] = {"lists", ROLE_INPUT, .present = MATMUL_ROUTE_WIDTH, .targets = 1u << TARGET_CUDA,
+                      .fixed = DTYPE_I32, .rows = MATMUL_ROWS, .width = list_width},
     [MATMUL_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
 };
 static const char *const tunable_names[MATMUL_TUNABLES] = {
@@ -101,6 +110,8 @@ static const char *experts_illegal(const int64_t *params)
     if (matmul_top_k(params) > params[MATMUL_EXPERTS]) return "parameter route_width is above twice the experts";
     if (params[MATMUL_N] % params[MATMUL_EXPERTS]) return "parameter n is not a multiple of the experts";
     if (params[MATMUL_HAS_NORM]) return "a norm with experts";
+    if (params[MATMUL_PARTS] && (matmul_is_gated(params) || params[MATMUL_HAS_RESIDUAL]))
+        return "parts with a gate or a residual";
     if (!matmul_is_gated(params) && params[MATMUL_EPILOGUE] != ACTIVATION_NONE)
         return "an activation without a gate with experts";
     return params[MATMUL_HAS_X_SCALES] ? "x_scales with experts" : NULL;
@@ -126,6 +137,7 @@ static const char *illegal(const int64_t *params)
     if (activation != ACTIVATION_NONE && params[MATMUL_HAS_RESIDUAL]) return "a residual with an activation";
     if ((params[MATMUL_EXPERTS] == 0) != (params[MATMUL_ROUTE_WIDTH] == 0))
         return "experts without routes, or the reverse";
+    if (params[MATMUL_PARTS] && !params[MATMUL_EXPERTS]) return "parts without experts";
     if (params[MATMUL_EXPERTS] > 0) {
         const char *why = experts_illegal(params);
         if (why) return why;
@@ -139,6 +151,7 @@ static const char *illegal(const int64_t *params)
 static const char *cpu_illegal(const int64_t *params)
 {
     if (params[MATMUL_HAS_NORM]) return "CPU code has no norm";
+    if (params[MATMUL_PARTS]) return "CPU code has no parts";
     if (params[MATMUL_HAS_X_SCALES]) return "CPU code has no x_scales";
     if (params[MATMUL_COMPUTE_DTYPE] == DTYPE_F16) return "parameter compute_dtype is F16";
     if (matmul_is_gated(params) && matmul_expert_n(params) % (2 * PANEL_ROWS) != 0)

@@ -42,13 +42,17 @@ static void routed_row(const struct op_call *call, int64_t row, int64_t first, i
     float *out = call->operands[MATMUL_OUT];
     for (int64_t n = first; n < last && n < n_count; n++) {
         double sum = residual ? (double)residual[row * n_count + n] : 0;
+        float *parts = params[MATMUL_PARTS] ? out + row * top_k * n_count + n : NULL;
         for (int64_t choice = 0; choice < top_k; choice++) {
             const int64_t expert = router_expert(routes, top_k, choice, params[MATMUL_EXPERTS]);
             const int64_t at = expert * n_count + n;
             if (!matmul_is_gated(params)) {
-                if (expert >= 0)
-                    sum += (double)router_weight(routes, choice) * dot(call, row * top_k + choice, at) *
-                           (double)op_float_param(params, MATMUL_SCALE_BITS);
+                const double part = expert < 0
+                                        ? 0
+                                        : (double)router_weight(routes, choice) * dot(call, row * top_k + choice, at) *
+                                              (double)op_float_param(params, MATMUL_SCALE_BITS);
+                if (parts) parts[choice * n_count] = (float)part;
+                sum += part;
             } else if (n / PANEL_ROWS % 2 == 0) {
                 const int64_t column = n / (2 * PANEL_ROWS) * PANEL_ROWS + n % PANEL_ROWS;
                 out[(row * top_k + choice) * inner + column] =
@@ -58,7 +62,7 @@ static void routed_row(const struct op_call *call, int64_t row, int64_t first, i
                                   dot(call, row, at + PANEL_ROWS));
             }
         }
-        if (!matmul_is_gated(params)) out[row * n_count + n] = (float)sum;
+        if (!matmul_is_gated(params) && !parts) out[row * n_count + n] = (float)sum;
     }
 }
 

@@ -17,6 +17,7 @@
 #include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
+#include "kernels/sum_parts/sum_parts.h"
 #include "kernels/swiglu/swiglu.h"
 
 static const struct op_descriptor *const registry[OP_COUNT] = {
@@ -38,6 +39,7 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_ATTENTION_CUDNN_INPUTS] = &op_attention_cudnn_inputs,
     [OP_QUANTISE] = &op_quantise,
     [OP_ROUTER] = &op_router,
+    [OP_SUM_PARTS] = &op_sum_parts,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

@@ -20,6 +20,7 @@ enum router_operand {
     ROUTER_LOGITS, /* f32[rows, EXPERTS] */
     ROUTER_OUT,    /* f32[rows, ROUTE_WIDTH]: routes, of each row TOP_K weights, then TOP_K ids as floats */
     ROUTER_BIAS,   /* HAS_BIAS: BIAS_DTYPE[EXPERTS] */
+    ROUTER_LISTS,  /* CUDA: i32[rows, router_list_width]: router_lists of all valid rows */
     ROUTER_OPERANDS
 };
 enum router_score { ROUTER_SOFTMAX, ROUTER_SIGMOID, ROUTER_SOFTMAX_CHOSEN, ROUTER_SCORES };
@@ -48,6 +49,12 @@ enum router_param {
 };
 
 extern const struct op_descriptor op_router;
+extern const struct device_kernel device_router;
+
+/* Lists of the choices of each expert, at the start of an array of ROWS rows: where the list of each begins and the last one
+ * ends, EXPERTS + 1 numbers, then the choices, ROWS * TOP_K numbers row * TOP_K + choice, those of an expert by rising
+ * rows. */
+static inline int64_t router_list_width(int64_t experts, int64_t top_k) { return experts + 1 + top_k; }
 
 /* The weight of a choice in a row's routes, and its expert; -1 where the id names none. */
 static inline float router_weight(const float *routes, int64_t choice) { return routes[choice]; }

@@ -132,6 +132,11 @@ static void reference(const struct op_call *call)
     for (int64_t row = 0; row < rows; row++) route_row(call, row);
 }
 
+static uint64_t list_width(const int64_t *params)
+{
+    return (uint64_t)router_list_width(params[ROUTER_EXPERTS], top_k_of(params));
+}
+
 static const struct op_param param_schema[ROUTER_PARAMS] = {
     OP_ROWS_PARAMS,
     [ROUTER_EXPERTS] = {"experts", 3, PARAM_INTEGER, PARAM_OF_WIDTH, ROUTER_LOGITS, .least = 1,
@@ -156,6 +161,8 @@ static const struct op_operand operand_schema[ROUTER_OPERANDS] = {
     [ROUTER_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = ROUTER_ROWS, .columns = ROUTER_ROUTE_WIDTH},
     [ROUTER_BIAS] = {"bias", ROLE_WEIGHT, .present = ROUTER_HAS_BIAS, .dtype = ROUTER_BIAS_DTYPE, .rows = OP_NONE,
                      .columns = ROUTER_EXPERTS},
+    [ROUTER_LISTS] = {"lists", ROLE_OUTPUT, .targets = 1u << TARGET_CUDA, .fixed = DTYPE_I32, .rows = ROUTER_ROWS,
+                      .width = list_width},
 };
 
 const struct op_descriptor op_router = {

@@ -287,6 +287,12 @@ __device__ __forceinline__ float load_written_float(const float *address)
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(address));
     return value;
 }
+__device__ __forceinline__ int load_written_int(const int *address)
+{
+    int value;
+    asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(value) : "l"(address));
+    return value;
+}
 __device__ __forceinline__ void prefetch_l2(const void *address)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));

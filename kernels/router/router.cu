@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* router as a kernel of its own: router.cuh. */
+#include "kernels/router/router.cuh"
+
+#ifndef KERNEL_PARAMS
+#define KERNEL_PARAMS               \
+    PARAM(ROWS) = 16;               \
+    PARAM(COUNT_INDEX) = 0;         \
+    PARAM(EXPERTS) = 256;           \
+    PARAM(ROUTE_WIDTH) = 16;        \
+    PARAM(SCORE) = 1;               \
+    PARAM(RENORMALISE) = 1;         \
+    PARAM(EPS_BITS) = 0x1e3ce508;   \
+    PARAM(SCALE_BITS) = 0x40200000; \
+    PARAM(GROUPS) = 8;              \
+    PARAM(TOP_GROUPS) = 4;          \
+    PARAM(GROUP_SCORE) = 1;         \
+    PARAM(HAS_BIAS) = 1;            \
+    PARAM(BIAS_DTYPE) = DTYPE_F32;
+#define PARAM_HAS_BIAS 1
+#endif
+
+struct router_params {
+    KERNEL_PARAMS
+};
+typedef router_body<router_params> router_kernel;
+
+extern "C" __global__ void __launch_bounds__(router_kernel::THREADS)
+    router(const int *counts, const float *logits, float *out OPTIONAL(PARAM_HAS_BIAS, const void *bias), int *lists)
+{
+    extern __shared__ __align__(16) u8 router_memory[];
+    router_kernel::run(router_memory, counts, logits, out, IF_PRESENT(PARAM_HAS_BIAS, bias), lists);
+}

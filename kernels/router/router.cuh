@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* router: which experts each row is for (contract: router.h), and for each expert the list of the choices that name it.
+ *
+ * The launch is one cluster. A warp takes a row: lane l has the experts l, l + 32, ... A claim is compared as a number whose order
+ * is that of the contract, so that the best one is a maximum over the warp and of equal ones the lowest index. When all rows are
+ * done, each block counts the choices of every expert; then a warp writes the list of an expert, reading all choices in order.
+ *
+ * Errors: exponentials and quotients of float32 as CUDA has them (2 ulp); the sum of a softmax in any order. */
+#ifndef KERNELS_ROUTER_ROUTER_CUH
+#define KERNELS_ROUTER_ROUTER_CUH
+
+#include "kernels/cuda/include/element.cuh"
+#include "kernels/cuda/include/ptx.cuh"
+#include "kernels/cuda/include/reduce.cuh"
+#include "kernels/router/router_layout.cuh"
+
+/* enum router_score, router_renormalise and router_group_score of router.h */
+#define ROUTER_CUDA_SIGMOID      1
+#define ROUTER_CUDA_CHOSEN       2
+#define ROUTER_CUDA_SUM_PLUS_EPS 1
+#define ROUTER_CUDA_SUM_OR_EPS   2
+#define ROUTER_CUDA_GROUP_BEST   0
+
+template <class P> struct router_body {
+    static constexpr int THREADS = 32 * ROUTER_WARPS, EXPERTS = P::EXPERTS, TOP_K = P::ROUTE_WIDTH / 2;
+    static constexpr int PER_LANE = (EXPERTS + 31) / 32;
+    static constexpr int GROUP_SIZE = EXPERTS / P::GROUPS, GROUPS_PER_LANE = (P::GROUPS + 31) / 32;
+    static constexpr bool CHOSEN_ONLY = P::SCORE == ROUTER_CUDA_CHOSEN;
+
+    /* Rises with the value, NaN above all; never 0, which is for what is taken. */
+    static __device__ __forceinline__ u32 rank_of(float value)
+    {
+        const u32 bits = bits_of_float(value + 0.0f); /* -0 becomes 0 */
+        return value != value ? 0xffffffffu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    }
+
+    /* The greatest of COUNT ranks of each lane, of equal ones the lowest index, which is then taken. */
+    template <int COUNT> static __device__ __forceinline__ int take_greatest(u32 (&ranks)[COUNT])
+    {
+        const int lane = (int)threadIdx.x % 32;
+        u32 best = 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) best = ranks[i] > best ? ranks[i] : best;
+        best = __reduce_max_sync(0xffffffffu, best);
+        u32 index = 0xffffffffu;
+#pragma unroll
+        for (int i = COUNT - 1; i >= 0; i--)
+            if (ranks[i] == best) index = (u32)(lane + 32 * i);
+        index = __reduce_min_sync(0xffffffffu, index);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (index == (u32)(lane + 32 * i)) ranks[i] = 0;
+        return (int)index;
+    }
+
+    /* Element `index` of an array that the lanes share as they share experts. */
+    static __device__ __forceinline__ float element(const float (&values)[PER_LANE], int index)
+    {
+        float value = 0;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) value = index / 32 == i ? values[i] : value;
+        return __shfl_sync(0xffffffffu, value, index % 32);
+    }
+
+    static __device__ __forceinline__ void make_scores(float (&scores)[PER_LANE])
+    {
+        const int lane = (int)threadIdx.x % 32;
+        if constexpr (P::SCORE == ROUTER_CUDA_SIGMOID) {
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++) scores[i] = 1 / (1 + expf(-scores[i]));
+        } else if constexpr (!CHOSEN_ONLY) {
+            float largest = -infinity(), sum = 0;
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++)
+                if (lane + 32 * i < EXPERTS) largest = fmaxf(largest, scores[i]);
+#pragma unroll
+            for (int offset = 16; offset > 0; offset /= 2)
+                largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++) {
+                scores[i] = expf(scores[i] - largest);
+                if (lane + 32 * i < EXPERTS) sum += scores[i];
+            }
+            sum = warp_sum(sum);
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++) scores[i] /= sum;
+        }
+    }
+
+    /* Takes the experts of all groups but the best ones. `claims`: [EXPERTS], of this warp, in shared memory. */
+    static __device__ __forceinline__ void take_other_groups(u32 (&ranks)[PER_LANE], const float *claims)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        u32 groups[GROUPS_PER_LANE];
+        u32 chosen[GROUPS_PER_LANE] = {}; /* bit l: group l + 32 * i */
+#pragma unroll
+        for (int i = 0; i < GROUPS_PER_LANE; i++) {
+            const int group = lane + 32 * i;
+            groups[i] = 0;
+            if (group >= P::GROUPS) continue;
+            float best = claims[group * GROUP_SIZE], second = 0;
+            bool has_second = false;
+            for (int j = 1; j < GROUP_SIZE; j++) {
+                const float claim = claims[group * GROUP_SIZE + j];
+                if (rank_of(claim) > rank_of(best)) {
+                    second = best, best = claim, has_second = true;
+                } else if (!has_second || rank_of(claim) > rank_of(second)) {
+                    second = claim, has_second = true;
+                }
+            }
+            groups[i] = rank_of(P::GROUP_SCORE == ROUTER_CUDA_GROUP_BEST ? best : best + second);
+        }
+        for (int n = 0; n < P::TOP_GROUPS; n++) {
+            const int group = take_greatest(groups);
+#pragma unroll
+            for (int i = 0; i < GROUPS_PER_LANE; i++)
+                if (group / 32 == i) chosen[i] |= 1u << group % 32;
+        }
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const int group = (lane + 32 * i) / GROUP_SIZE;
+            bool is_chosen = false;
+#pragma unroll
+            for (int j = 0; j < GROUPS_PER_LANE; j++) is_chosen |= group / 32 == j && chosen[j] >> group % 32 & 1;
+            if (!is_chosen) ranks[i] = 0;
+        }
+    }
+
+    /* A row, by a warp. `claims`: as take_other_groups. */
+    static __device__ __forceinline__ void route_row(const float *logits, const void *bias, float *out, float *claims)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        float scores[PER_LANE], weights[TOP_K], sum = 0;
+        u32 ranks[PER_LANE];
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++)
+            scores[i] = lane + 32 * i < EXPERTS ? load_written_float(logits + lane + 32 * i) : 0;
+        make_scores(scores);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const int expert = lane + 32 * i;
+            float claim = scores[i];
+            if constexpr (P::HAS_BIAS)
+                if (expert < EXPERTS) claim += load_element<P::BIAS_DTYPE>(bias, expert);
+            ranks[i] = expert < EXPERTS ? rank_of(claim) : 0;
+            if constexpr (P::GROUPS > 1)
+                if (expert < EXPERTS) claims[expert] = claim;
+        }
+        if constexpr (P::GROUPS > 1) {
+            __syncwarp();
+            take_other_groups(ranks, claims);
+            __syncwarp();
+        }
+#pragma unroll
+        for (int choice = 0; choice < TOP_K; choice++) {
+            const int expert = take_greatest(ranks);
+            weights[choice] = element(scores, expert);
+            sum += weights[choice];
+            if (lane == choice % 32) out[TOP_K + choice] = (float)expert;
+        }
+        if constexpr (CHOSEN_ONLY) {
+            float largest = weights[0], all = 0;
+#pragma unroll
+            for (int choice = 1; choice < TOP_K; choice++)
+                if (weights[choice] > largest) largest = weights[choice];
+#pragma unroll
+            for (int choice = 0; choice < TOP_K; choice++) {
+                weights[choice] = expf(weights[choice] - largest);
+                all += weights[choice];
+            }
+#pragma unroll
+            for (int choice = 0; choice < TOP_K; choice++) weights[choice] /= all;
+        }
+        const float eps = float_of_bits(P::EPS_BITS);
+        const float divisor = P::RENORMALISE == ROUTER_CUDA_SUM_PLUS_EPS ? sum + eps
+                              : P::RENORMALISE != ROUTER_CUDA_SUM_OR_EPS ? 1
+                              : sum < eps                                ? eps
+                                                                         : sum;
+#pragma unroll
+        for (int choice = 0; choice < TOP_K; choice++)
+            if (lane == choice % 32) out[choice] = weights[choice] / divisor * float_of_bits(P::SCALE_BITS);
+    }
+
+    /* The expert of a choice, -1 beyond the last one. */
+    static __device__ __forceinline__ int expert_of(const float *routes, int choice, int count)
+    {
+        if (choice >= count) return -1;
+        return (int)load_written_float(routes + (i64)(choice / TOP_K) * (2 * TOP_K) + TOP_K + choice % TOP_K);
+    }
+
+    /* Where each list begins, in shared memory. `counts`, `begins`: [EXPERTS], [EXPERTS + 1]. */
+    static __device__ __forceinline__ void count_choices(const float *routes, int count, int *counts, int *begins)
+    {
+        const int thread = (int)threadIdx.x;
+        for (int i = thread; i < EXPERTS; i += THREADS) counts[i] = 0;
+        __syncthreads();
+        for (int choice = thread; choice < count; choice += THREADS)
+            atomicAdd(&counts[expert_of(routes, choice, count)], 1);
+        __syncthreads();
+        if (thread < 32) {
+            int before = 0;
+            for (int base = 0; base < EXPERTS; base += 32) {
+                const int own = base + thread < EXPERTS ? counts[base + thread] : 0;
+                int up_to = own;
+#pragma unroll
+                for (int offset = 1; offset < 32; offset *= 2) {
+                    const int more = __shfl_up_sync(0xffffffffu, up_to, offset);
+                    if (thread >= offset) up_to += more;
+                }
+                if (base + thread < EXPERTS) begins[base + thread] = before + up_to - own;
+                before += __shfl_sync(0xffffffffu, up_to, 31);
+            }
+            if (thread == 0) begins[EXPERTS] = before;
+        }
+        __syncthreads();
+    }
+
+    static __device__ __forceinline__ void write_list(const float *routes, int count, int expert, int begin, int end,
+                                                      int *choices)
+    {
+        constexpr int UNROLLED = 4; /* loads under way */
+        const int lane = (int)threadIdx.x % 32;
+        for (int base = 0; base < count && begin < end; base += 32 * UNROLLED) {
+            int experts[UNROLLED];
+#pragma unroll
+            for (int i = 0; i < UNROLLED; i++) experts[i] = expert_of(routes, base + 32 * i + lane, count);
+#pragma unroll
+            for (int i = 0; i < UNROLLED; i++) {
+                const u32 named = __ballot_sync(0xffffffffu, experts[i] == expert);
+                if (experts[i] == expert) choices[begin + __popc(named & ((1u << lane) - 1))] = base + 32 * i + lane;
+                begin += __popc(named);
+            }
+        }
+    }
+
+    /* `memory`: shared, router_shared_bytes. The grid is one cluster. */
+    static __device__ __forceinline__ void run(u8 *memory, const int *counts, const float *logits, float *out,
+                                               const void *bias, int *lists)
+    {
+        const int warp = (int)threadIdx.x / 32, blocks = (int)gridDim.x, block = (int)blockIdx.x;
+        int *const counted = (int *)memory, *const begins = counted + EXPERTS;
+        float *const claims = (float *)(begins + EXPERTS + 1) + (P::GROUPS > 1 ? warp * EXPERTS : 0);
+        device_trigger();
+        device_wait();
+        const int rows = min(counts[P::COUNT_INDEX], P::ROWS), count = rows * TOP_K;
+        for (int row = block * ROUTER_WARPS + warp; row < rows; row += blocks * ROUTER_WARPS)
+            route_row(logits + (i64)row * EXPERTS, bias, out + (i64)row * (2 * TOP_K), claims);
+#if __CUDA_ARCH__ >= 900
+        if (blocks > 1) cluster_sync();
+#endif
+        __syncthreads();
+        count_choices(out, count, counted, begins);
+        for (int i = block * THREADS + (int)threadIdx.x; i <= EXPERTS; i += blocks * THREADS) lists[i] = begins[i];
+        for (int expert = block * ROUTER_WARPS + warp; expert < EXPERTS; expert += blocks * ROUTER_WARPS)
+            write_list(out, count, expert, begins[expert], begins[expert + 1], lists + EXPERTS + 1);
+    }
+};
+
+#endif
