@@ -94,11 +94,17 @@ struct golden_result {
     uint32_t rows;       /* compared */
     uint32_t left_out;   /* rows for which there was no room */
     uint32_t ties;       /* part of `rows`: another token was drawn, whose logit is within the tolerance */
+    uint32_t rerouted;   /* part of `rows`: beyond the tolerance, since a router may have chosen other experts */
+    uint32_t far;        /* part of `rerouted`: so far beyond that only few rows may be */
     uint32_t longest;    /* tokens of the longest context */
     float largest_error; /* of a logit, absolute */
 };
 
-/* Runs and compares all cases of the plans. results: [plan_count], added to. False with a message: a plan differs (*differs), or
+/* Where plans round (their tolerance is above that of float32 alone), two experts with nearly the same score may change places, and
+ * the row's logits, and those of rows that attend to it, with them. So with a router rows may be beyond the tolerance; but at most
+ * half of a plan's, or one, by more than ten times. Logits that have nothing to do with the expected ones are that far off.
+ *
+ * Runs and compares all cases of the plans. results: [plan_count], added to. False with a message: a plan differs (*differs), or
  * could not run. STATUS_FULL: no row of a plan has room. left_out: [plan_count], plans whose cases are passed over; NULL: none. */
 bool golden_walk(const struct golden_cases *cases, const struct plan *plans, size_t plan_count, const bool *left_out,
                  const struct golden_machine *machine, struct golden_result *results, bool *differs,

@@ -23,7 +23,7 @@
 
 template <class P> struct router_body {
     static constexpr int THREADS = 32 * ROUTER_WARPS, EXPERTS = P::EXPERTS, TOP_K = P::ROUTE_WIDTH / 2;
-    static constexpr int PER_LANE = (EXPERTS + 31) / 32;
+    static constexpr int PER_LANE = (EXPERTS + 31) / 32, CHOICES_PER_LANE = (TOP_K + 31) / 32;
     static constexpr int GROUP_SIZE = EXPERTS / P::GROUPS, GROUPS_PER_LANE = (P::GROUPS + 31) / 32;
     static constexpr bool CHOSEN_ONLY = P::SCORE == ROUTER_CUDA_CHOSEN;
 
@@ -56,10 +56,10 @@ template <class P> struct router_body {
     /* Element `index` of an array that the lanes share as they share experts. */
     static __device__ __forceinline__ float element(const float (&values)[PER_LANE], int index)
     {
-        float value = 0;
+        u32 bits = 0; /* by masks: of a choice the compiler makes an array in local memory */
 #pragma unroll
-        for (int i = 0; i < PER_LANE; i++) value = index / 32 == i ? values[i] : value;
-        return __shfl_sync(0xffffffffu, value, index % 32);
+        for (int i = 0; i < PER_LANE; i++) bits |= bits_of_float(values[i]) & (0u - (u32)(index / 32 == i));
+        return float_of_bits(__shfl_sync(0xffffffffu, bits, index % 32));
     }
 
     static __device__ __forceinline__ void make_scores(float (&scores)[PER_LANE])
@@ -110,6 +110,7 @@ template <class P> struct router_body {
             }
             groups[i] = rank_of(P::GROUP_SCORE == ROUTER_CUDA_GROUP_BEST ? best : best + second);
         }
+#pragma unroll 1
         for (int n = 0; n < P::TOP_GROUPS; n++) {
             const int group = take_greatest(groups);
 #pragma unroll
@@ -130,7 +131,7 @@ template <class P> struct router_body {
     static __device__ __forceinline__ void route_row(const float *logits, const void *bias, float *out, float *claims)
     {
         const int lane = (int)threadIdx.x % 32;
-        float scores[PER_LANE], weights[TOP_K], sum = 0;
+        float scores[PER_LANE], weights[CHOICES_PER_LANE] = {}, largest = 0, sum = 0;
         u32 ranks[PER_LANE];
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++)
@@ -151,25 +152,27 @@ template <class P> struct router_body {
             take_other_groups(ranks, claims);
             __syncwarp();
         }
-#pragma unroll
+#pragma unroll 1
         for (int choice = 0; choice < TOP_K; choice++) {
             const int expert = take_greatest(ranks);
-            weights[choice] = element(scores, expert);
-            sum += weights[choice];
+            const float score = element(scores, expert);
+            if (choice == 0) largest = score;
+            sum += score;
+#pragma unroll
+            for (int i = 0; i < CHOICES_PER_LANE; i++)
+                if (lane + 32 * i == choice) weights[i] = score;
             if (lane == choice % 32) out[TOP_K + choice] = (float)expert;
         }
         if constexpr (CHOSEN_ONLY) {
-            float largest = weights[0], all = 0;
+            float all = 0;
 #pragma unroll
-            for (int choice = 1; choice < TOP_K; choice++)
-                if (weights[choice] > largest) largest = weights[choice];
-#pragma unroll
-            for (int choice = 0; choice < TOP_K; choice++) {
-                weights[choice] = expf(weights[choice] - largest);
-                all += weights[choice];
+            for (int i = 0; i < CHOICES_PER_LANE; i++) {
+                weights[i] = lane + 32 * i < TOP_K ? expf(weights[i] - largest) : 0;
+                all += weights[i];
             }
+            all = warp_sum(all);
 #pragma unroll
-            for (int choice = 0; choice < TOP_K; choice++) weights[choice] /= all;
+            for (int i = 0; i < CHOICES_PER_LANE; i++) weights[i] /= all;
         }
         const float eps = float_of_bits(P::EPS_BITS);
         const float divisor = P::RENORMALISE == ROUTER_CUDA_SUM_PLUS_EPS ? sum + eps
@@ -177,8 +180,8 @@ template <class P> struct router_body {
                               : sum < eps                                ? eps
                                                                          : sum;
 #pragma unroll
-        for (int choice = 0; choice < TOP_K; choice++)
-            if (lane == choice % 32) out[choice] = weights[choice] / divisor * float_of_bits(P::SCALE_BITS);
+        for (int i = 0; i < CHOICES_PER_LANE; i++)
+            if (lane + 32 * i < TOP_K) out[lane + 32 * i] = weights[i] / divisor * float_of_bits(P::SCALE_BITS);
     }
 
     /* The expert of a choice, -1 beyond the last one. */

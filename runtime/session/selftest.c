@@ -140,6 +140,7 @@ static struct eng_selftest_result sum_up(const struct eng_session *session)
         sum.plans += one->rows > 0;
         sum.tokens += one->rows;
         sum.ties += one->ties;
+        sum.rerouted += one->rerouted;
         sum.left_out += one->left_out;
         if (!(one->largest_error <= sum.largest_error)) sum.largest_error = one->largest_error;
     }
@@ -186,6 +187,7 @@ enum eng_status eng_selftest_plan(const struct eng_session *session, size_t inde
         .calls_libraries = backend->type->source && backend->type->source(backend, index) != file_plan,
         .tokens = found->rows,
         .ties = found->ties,
+        .rerouted = found->rerouted,
         .left_out = found->left_out,
         .longest_context = found->longest,
         .largest_error = found->largest_error,

@@ -56,7 +56,7 @@ struct check {
     char model[CHECK_PATH]; /* of an engine check */
     const char *dtype, *kv_dtype, *compute, *tune;
     unsigned context;
-    bool is_trained;
+    bool is_trained, has_experts;
     const char *tool; /* of compute-sanitizer, NULL: none */
 };
 
@@ -112,6 +112,7 @@ struct recipe {
     const char *dtype;   /* codes stay as they are */
     const char *compute; /* with which products of codes have the precision of others */
     unsigned context;    /* 0: CHECK_CONTEXT */
+    bool has_experts;
 };
 
 /* False: the folder has no checkpoint of a supported type, and it would be refused. */
@@ -130,6 +131,10 @@ static bool find_recipe(const char *folder, struct recipe *recipe)
     *recipe = (struct recipe){.dtype = quantisation ? "auto" : "bf16",
                               .compute = is_fp8 ? "bf16" : NULL,
                               .context = is_short ? (unsigned)json_integer_value(positions) : 0};
+    const char *key;
+    json_t *value;
+    json_object_foreach (config, key, value)
+        recipe->has_experts |= strstr(key, "experts") && json_is_integer(value) && json_integer_value(value) > 1;
     free(text);
     bool supported = false;
     for (size_t i = 0; type && arch_model_type(i); i++) supported |= strcmp(type, arch_model_type(i)) == 0;
@@ -146,6 +151,7 @@ static void add_models(const char *folder, size_t prefix, int depth)
         struct check *check = add_engine_check(folder, folder + prefix, recipe.dtype, NULL, "off");
         check->compute = recipe.compute;
         check->context = recipe.context;
+        check->has_experts = recipe.has_experts;
     }
     int count = depth < MOST_DEPTH ? scandir(folder, &entries, NULL, alphasort) : 0;
     for (int i = 0; i < count; i++) {
@@ -474,6 +480,7 @@ static int run_engine(const struct check *check)
                                         .kv_dtype = check->kv_dtype,
                                         .compute = check->compute,
                                         .context = check->context,
+                                        .has_experts = check->has_experts,
                                         .tune = check->tune,
                                         .scratch = folder,
                                         .is_trained = check->is_trained,

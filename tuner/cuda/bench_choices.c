@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/cuda/bench_choices.h"
+
+#include <stdlib.h>
+
+#include "kernels/matmul/matmul.h"
+
+/* The expert of a choice of a row: those of a row differ, and rows that follow each other share few. */
+static int64_t expert_of(int64_t row, int64_t choice, int64_t experts, int64_t top_k)
+{
+    enum { STRIDE = 37 }; /* no divisor of usual numbers of experts */
+    return (row * STRIDE + choice * (experts / top_k)) % experts;
+}
+
+static void fill(const int64_t *params, float *routes, int32_t *lists)
+{
+    const int64_t rows = params[MATMUL_ROWS], experts = params[MATMUL_EXPERTS], top_k = matmul_top_k(params);
+    int32_t *begin = lists, *choices = lists + experts + 1, next[ROUTER_MAX_EXPERTS];
+    for (int64_t slot = 0; slot < rows * top_k; slot++) {
+        const int64_t row = slot / top_k, choice = slot % top_k, expert = expert_of(row, choice, experts, top_k);
+        routes[row * 2 * top_k + choice] = 1 / (float)top_k;
+        routes[row * 2 * top_k + top_k + choice] = (float)expert;
+        begin[expert + 1]++;
+    }
+    for (int64_t expert = 0; expert < experts; expert++) {
+        next[expert] = begin[expert];
+        begin[expert + 1] += begin[expert];
+    }
+    for (int64_t slot = 0; slot < rows * top_k; slot++)
+        choices[next[expert_of(slot / top_k, slot % top_k, experts, top_k)]++] = (int32_t)slot;
+}
+
+static bool write_operand(const struct cuda_bench *bench, const struct bench_problem *problem,
+                          enum matmul_operand operand, const void *values, size_t bytes, struct status *status)
+{
+    const struct device *device = &bench->rig->gpus->devices[bench->rank];
+    const int at = op_operand_position(&op_matmul, TARGET_CUDA, problem->tactics[0].params, operand);
+    for (int s = 0; s < problem->site_count; s++) {
+        const struct plan_operand *place = &problem->sites[s]->operands[at];
+        if (!device_write(device, bench->memory.base[place->space] + place->offset, values, bytes,
+                          "writing choices of experts", status))
+            return false;
+    }
+    return true;
+}
+
+bool bench_write_choices(const struct cuda_bench *bench, const struct bench_problem *problem, struct status *status)
+{
+    const int64_t *params = problem->tactics[0].params;
+    if (problem->op != OP_MATMUL || !params[MATMUL_EXPERTS]) return true;
+    const size_t slots = (size_t)matmul_slots(params, params[MATMUL_ROWS]);
+    const size_t route_bytes = 2 * slots * sizeof(float);
+    const size_t list_bytes = ((size_t)params[MATMUL_EXPERTS] + 1 + slots) * sizeof(int32_t);
+    float *routes = calloc(1, route_bytes);
+    int32_t *lists = calloc(1, list_bytes);
+    bool ok = (routes && lists) || status_fail(status, STATUS_MACHINE, "out of memory while tuning");
+    if (ok) fill(params, routes, lists);
+    ok = ok && write_operand(bench, problem, MATMUL_ROUTES, routes, route_bytes, status) &&
+         write_operand(bench, problem, MATMUL_LISTS, lists, list_bytes, status);
+    free(routes);
+    free(lists);
+    return ok;
+}
