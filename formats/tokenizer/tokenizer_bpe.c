@@ -17,38 +17,6 @@ enum { SCAN_LIMIT = 32 /* symbols; above, the heap is faster */ };
 
 static const uint32_t no_rank = UINT32_MAX;
 
-int32_t tokenizer_lookup_from(const struct tokenizer *tokenizer, uint32_t slot, const char *text, size_t size)
-{
-    uint32_t mask = tokenizer->header->token_slot_count - 1;
-    for (int probe = 0; probe <= TOKENIZER_PROBE_LIMIT; probe++, slot = (slot + 1) & mask) {
-        uint32_t entry = tokenizer->token_slots[slot];
-        if (entry == 0) return -1;
-        const struct image_token *token = &tokenizer->tokens[entry - 1];
-        if (token->text_bytes == size && memcmp(tokenizer->pool + token->text_offset, text, size) == 0)
-            return (int32_t)(entry - 1);
-    }
-    return -1;
-}
-
-int32_t tokenizer_lookup(const struct tokenizer *tokenizer, const char *text, size_t size)
-{
-    uint32_t slot = (uint32_t)hash64(text, size) & (tokenizer->header->token_slot_count - 1);
-    return tokenizer_lookup_from(tokenizer, slot, text, size);
-}
-
-uint32_t tokenizer_merge_rank(const struct tokenizer *tokenizer, uint32_t left, uint32_t right)
-{
-    uint32_t mask = tokenizer->header->merge_slot_count - 1;
-    uint32_t slot = tokenizer_merge_home(left, right) & mask;
-    for (int probe = 0; probe <= TOKENIZER_PROBE_LIMIT; probe++, slot = (slot + 1) & mask) {
-        uint32_t entry = tokenizer->merge_slots[slot];
-        if (entry == 0) return no_rank;
-        const struct image_merge *merge = &tokenizer->merges[entry - 1];
-        if (merge->left == left && merge->right == right) return entry - 1;
-    }
-    return no_rank;
-}
-
 static bool out_of_memory(struct status *status)
 {
     return status_fail(status, STATUS_MACHINE, "out of memory while encoding text");

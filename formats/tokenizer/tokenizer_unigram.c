@@ -13,14 +13,6 @@ struct unigram_place {
     int32_t id;    /* of the last token */
 };
 
-int32_t tokenizer_model_token(const struct encode_scratch *scratch, const char *text, size_t size)
-{
-    int32_t id = tokenizer_lookup(scratch->tokenizer, text, size);
-    /* a special token may also be in the model's vocabulary */
-    return id >= 0 && (scratch->tokenizer->tokens[id].flags & TOKEN_MODEL) && !encode_scratch_is_text(scratch, id) ? id
-                                                                                                                   : -1;
-}
-
 static bool no_unknown_token(struct encode_scratch *scratch, const char *text)
 {
     uint32_t character;

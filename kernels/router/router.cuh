@@ -27,7 +27,7 @@ template <class P> struct router_body {
     static constexpr int GROUP_SIZE = EXPERTS / P::GROUPS, GROUPS_PER_LANE = (P::GROUPS + 31) / 32;
     static constexpr bool CHOSEN_ONLY = P::SCORE == ROUTER_CUDA_CHOSEN;
 
-    /* Rises with the value, NaN above all; never 0, which is for what is taken. */
+    /* Rises with the value, NaN above all; never 0, which taken experts have. */
     static __device__ __forceinline__ u32 rank_of(float value)
     {
         const u32 bits = bits_of_float(value + 0.0f); /* -0 becomes 0 */

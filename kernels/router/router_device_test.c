@@ -29,7 +29,7 @@ static void fill_params(const struct problem *problem, int64_t *params)
     memcpy(params, values, sizeof values);
 }
 
-/* Of each row random logits in steps that rounding does not reorder; some rows with equal ones, some with a NaN. */
+/* Each row has random logits in steps that rounding does not reorder; some rows with equal ones, some with a NaN. */
 static void fill_logits(struct test_launch *launch, struct test_random *random, int64_t rows, int64_t experts)
 {
     float *logits = launch->host[ROUTER_LOGITS];

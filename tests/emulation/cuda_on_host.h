@@ -221,6 +221,12 @@ template <class T> static T __shfl_sync(unsigned lanes, T value, int from)
     meet_in_warp(lanes);
     return value;
 }
+template <class T> static T __shfl_up_sync(unsigned lanes, T value, int offset)
+{
+    const int lane = (int)(threadIdx.x % 32);
+    return __shfl_sync(lanes, value, lane >= offset ? lane - offset : lane);
+}
+static int __ffs(int value) { return __builtin_ffs(value); }
 template <class T> static T __shfl_xor_sync(unsigned lanes, T value, int offset)
 {
     return __shfl_sync(lanes, value, (int)(threadIdx.x % 32) ^ offset);

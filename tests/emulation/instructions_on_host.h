@@ -150,6 +150,7 @@ template <class T> static void store_shared(u32 address, T value)
 }
 static void load_written(u32 (&to)[4], const void *from) { memcpy(to, from, 16); }
 static float load_written_float(const float *from) { return *from; }
+static int load_written_int(const int *from) { return *from; }
 static void prefetch_l2(const void *) {}
 template <class T> static T load_relaxed(const T *from)
 {

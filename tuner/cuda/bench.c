@@ -173,7 +173,7 @@ bool cuda_bench_race(struct cuda_bench *bench, const struct bench_problem *probl
     run->problem = problem;
     run->launches = count_launches(bench, problem);
     bool ok = write_inputs(bench, &problem->plan->header, BENCH_CONTEXT, status) &&
-              bench_write_choices(bench, problem, status) &&
+              bench_write_choices(&bench->memory, device, problem->sites, problem->site_count, status) &&
               cuda_ok(&device->driver, device->driver.EventCreate(&run->start, CU_EVENT_DEFAULT), status, "an event") &&
               cuda_ok(&device->driver, device->driver.EventCreate(&run->end, CU_EVENT_DEFAULT), status, "an event");
     for (int c = 0; ok && c < problem->tactic_count; c++) bind(run, c);

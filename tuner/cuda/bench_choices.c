@@ -30,33 +30,28 @@ static void fill(const int64_t *params, float *routes, int32_t *lists)
         choices[next[expert_of(slot / top_k, slot % top_k, experts, top_k)]++] = (int32_t)slot;
 }
 
-static bool write_operand(const struct cuda_bench *bench, const struct bench_problem *problem,
-                          enum matmul_operand operand, const void *values, size_t bytes, struct status *status)
+bool bench_write_choices(const struct cuda_memory *memory, const struct device *device,
+                         const struct device_launch *const *launches, int count, struct status *status)
 {
-    const struct device *device = &bench->rig->gpus->devices[bench->rank];
-    const int at = op_operand_position(&op_matmul, TARGET_CUDA, problem->tactics[0].params, operand);
-    for (int s = 0; s < problem->site_count; s++) {
-        const struct plan_operand *place = &problem->sites[s]->operands[at];
-        if (!device_write(device, bench->memory.base[place->space] + place->offset, values, bytes,
-                          "writing choices of experts", status))
-            return false;
-    }
-    return true;
-}
-
-bool bench_write_choices(const struct cuda_bench *bench, const struct bench_problem *problem, struct status *status)
-{
-    const int64_t *params = problem->tactics[0].params;
-    if (problem->op != OP_MATMUL || !params[MATMUL_EXPERTS]) return true;
+    static const char what[] = "writing choices of experts";
+    const int64_t *params = launches[0]->tactic.params;
+    if (launches[0]->op != OP_MATMUL || !params[MATMUL_EXPERTS]) return true;
     const size_t slots = (size_t)matmul_slots(params, params[MATMUL_ROWS]);
     const size_t route_bytes = 2 * slots * sizeof(float);
     const size_t list_bytes = ((size_t)params[MATMUL_EXPERTS] + 1 + slots) * sizeof(int32_t);
+    const int routes_at = op_operand_position(&op_matmul, TARGET_CUDA, params, MATMUL_ROUTES);
+    const int lists_at = op_operand_position(&op_matmul, TARGET_CUDA, params, MATMUL_LISTS);
     float *routes = calloc(1, route_bytes);
     int32_t *lists = calloc(1, list_bytes);
     bool ok = (routes && lists) || status_fail(status, STATUS_MACHINE, "out of memory while tuning");
     if (ok) fill(params, routes, lists);
-    ok = ok && write_operand(bench, problem, MATMUL_ROUTES, routes, route_bytes, status) &&
-         write_operand(bench, problem, MATMUL_LISTS, lists, list_bytes, status);
+    for (int i = 0; ok && i < count; i++) {
+        const struct plan_operand *to = launches[i]->operands;
+        ok = device_write(device, memory->base[to[routes_at].space] + to[routes_at].offset, routes, route_bytes, what,
+                          status) &&
+             device_write(device, memory->base[to[lists_at].space] + to[lists_at].offset, lists, list_bytes, what,
+                          status);
+    }
     free(routes);
     free(lists);
     return ok;

@@ -3,10 +3,12 @@
 #ifndef TUNER_CUDA_BENCH_CHOICES_H
 #define TUNER_CUDA_BENCH_CHOICES_H
 
-#include "tuner/cuda/bench.h"
+#include "kernels/cuda/plan/device_plan.h"
+#include "tuner/cuda/memory.h"
 
-/* Writes routes and lists for all launches of the problem: each row has experts of its own, all experts about as many rows. Does
- * nothing for other problems. */
-bool bench_write_choices(const struct cuda_bench *bench, const struct bench_problem *problem, struct status *status);
+/* Writes routes and lists for all launches, which compute the same problem: each row has experts of its own, all experts
+ * about as many rows. Does nothing for other launches. Requires: the GPU's context is current. */
+bool bench_write_choices(const struct cuda_memory *memory, const struct device *device,
+                         const struct device_launch *const *launches, int count, struct status *status);
 
 #endif
