@@ -324,7 +324,7 @@ void matmul_device_check_epilogues(const struct device_kernel *kernel, const str
         while (problem.activation != ACTIVATION_NONE && ++problem.activation < ACTIVATION_SOFTCAP)
             matmul_device_check(kernel, &problem, test->tunables, samples);
         if (problem.activation != ACTIVATION_NONE) continue;
-        for (int plain = ACTIVATION_SILU; plain < ACTIVATION_COUNT && !problem.residual; plain++) {
+        for (int plain = ACTIVATION_SILU; plain <= ACTIVATION_SOFTCAP && !problem.residual; plain++) {
             problem.activation = EPILOGUE_PLAIN + plain;
             matmul_device_check(kernel, &problem, test->tunables, samples);
         }

@@ -10,7 +10,7 @@
  * is exact. SOFTCAP: with cap 1. */
 template <int ACTIVATION, bool QUICK> __device__ __forceinline__ float activate(float value)
 {
-    static_assert(ACTIVATION > ACTIVATION_NONE && ACTIVATION < ACTIVATION_COUNT, "an enum activation");
+    static_assert(ACTIVATION > ACTIVATION_NONE && ACTIVATION <= ACTIVATION_SOFTCAP, "an activation with device code");
     if constexpr (ACTIVATION == ACTIVATION_GELU) {
         return value * 0.5f * erfcf(value * -0.70710678f);
     } else if constexpr (ACTIVATION == ACTIVATION_RELU2) {
