@@ -108,8 +108,8 @@ static bool claims_cover(const struct tensor_claims *claims, const struct tensor
     /* A source takes each of its elements once. */
     if (claims->count == 1 && source_elements(first) == rows * columns) return true;
     for (size_t c = 1; c < claims->count; c++)
-        if (claims->sources[c]->transposed != first->transposed)
-            return status_fail(status, STATUS_INTERNAL, "tensor '%s' is read both transposed and as it is",
+        if (claims->sources[c]->transposed != first->transposed || claims->sources[c]->flat != first->flat)
+            return status_fail(status, STATUS_INTERNAL, "tensor '%s' is read both transposed or flat, and as it is",
                                tensor->name);
     uint8_t *taken = malloc(rows);
     bool ok = taken || status_fail(status, STATUS_MACHINE, "out of memory while binding weights");
@@ -149,6 +149,10 @@ static bool check_tensor(const struct weight_source *source, const struct tensor
                            "checkpoint: tensor '%s': expected shape %s from config.json, found %s", source->tensor,
                            expected, found);
     }
+    if (source->coded && !tensor->quantised)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "checkpoint: tensor '%s': expected codes, as the quantization_config says, found %s",
+                           source->tensor, dtype_name(tensor->dtype));
     if (!readable(tensor->dtype))
         return status_fail(status, STATUS_BAD_INPUT,
                            "checkpoint: tensor '%s': expected dtype F32, F16 or BF16, found %s", source->tensor,

@@ -198,6 +198,16 @@ static float expert(const struct fixture *f, uint64_t row, uint64_t column)
     return element(f, 0, (WIDTH + row) * HIDDEN + column);
 }
 
+static float turned_expert(const struct fixture *f, uint64_t row, uint64_t column)
+{
+    return element(f, 0, (HIDDEN + column) * WIDTH + row);
+}
+
+static float up_of_turned_expert(const struct fixture *f, uint64_t row, uint64_t column)
+{
+    return element(f, 0, (2 * HIDDEN + column) * 2 * WIDTH + 2 * row + 1);
+}
+
 static float plain(const struct fixture *f, uint64_t row, uint64_t column)
 {
     return element(f, 0, row * HIDDEN + column);
@@ -253,6 +263,21 @@ static const struct source_case {
     {"scale and add", {.shape = {WIDTH, HIDDEN}, .scale = 0.3f, .add = 1}, HIDDEN, scaled, true},
     {"repeat", {.shape = {4, HIDDEN}, .rows = WIDTH, .repeat = WIDTH / 4}, HIDDEN, repeated, true},
     {"an expert", {.shape = {EXPERTS, WIDTH, HIDDEN}, .first_row = WIDTH, .rows = WIDTH}, HIDDEN, expert, false},
+    {"a transposed expert",
+     {.shape = {EXPERTS, HIDDEN, WIDTH}, .transposed = true, .first_row = WIDTH, .rows = WIDTH},
+     HIDDEN,
+     turned_expert,
+     false},
+    {"up of a transposed expert",
+     {.shape = {EXPERTS, HIDDEN, 2 * WIDTH},
+      .transposed = true,
+      .first_row = 4 * WIDTH + 1,
+      .rows = WIDTH,
+      .run = 1,
+      .period = 2},
+     HIDDEN,
+     up_of_turned_expert,
+     false},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -614,7 +639,56 @@ TEST(every_element_is_consumed_once)
     ok = bind_parts((struct weight_source[]){left, right, v}, 3, &status);
     test_expect_failure(ok, &status, STATUS_INTERNAL, "row 18 is taken twice");
     ok = bind_parts((struct weight_source[]){turned, turned_rest, q}, 3, &status);
-    test_expect_failure(ok, &status, STATUS_INTERNAL, "read both transposed and as it is");
+    test_expect_failure(ok, &status, STATUS_INTERNAL, "read both transposed or flat, and as it is");
+    ok = bind_parts((struct weight_source[]){q, {.shape = {30, 5}, .flat = true, .first_row = 50}}, 2, &status);
+    test_expect_failure(ok, &status, STATUS_INTERNAL, "read both transposed or flat, and as it is");
+}
+
+/* Biases of experts, whose rows are gate and up by turns: those of each rank, in the order of the experts' matrices. */
+TEST(flat_sources)
+{
+    enum { ROWS = 24, GROUP = 16 };
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        struct fixture f;
+        struct status status = {0};
+        uint8_t *bytes;
+        int weight = -1;
+        begin(&f, ranks, TARGET_CPU);
+        add_tensor(&f, "t0", DTYPE_BF16, 2, (const uint64_t[]){EXPERTS, 2 * ROWS});
+        for (uint64_t i = 0; i < 2 * EXPERTS; i++) {
+            const struct weight_source source = {.shape = {EXPERTS, 2 * ROWS},
+                                                 .flat = true,
+                                                 .first_row = i / 2 * 2 * ROWS + i % 2,
+                                                 .rows = ROWS,
+                                                 .run = 1,
+                                                 .period = 2};
+            if (i == 0)
+                weight = graph_weight_from(&f.graph, 0, WEIGHT_ROW_MAJOR, &source, "t0");
+            else
+                graph_weight_append(&f.graph, weight, &source, "t0");
+        }
+        f.graph.weights[weight].experts = EXPERTS;
+        f.graph.weights[weight].interleave = GROUP;
+        f.graph.weights[weight].rows = graph_weight_rows(&f.graph.weights[weight]);
+        graph_shard(&f.graph, weight, SHARD_ROWS);
+        test_expect_success(bind_and_plan(&f, ENCODING_BF16, &status), &status);
+        const struct graph_weight *made = &f.graph.weights[weight];
+        const uint64_t rows = ROWS / ranks, groups = (rows + GROUP - 1) / GROUP;
+        assert_int_equal(made->rows, EXPERTS * 2 * groups * GROUP);
+        assert_int_equal(made->columns, 0);
+        test_expect_success(pack(&f, &bytes, &status), &status);
+        float values[EXPERTS * 2 * 2 * GROUP];
+        for (uint32_t rank = 0; rank < ranks; rank++) {
+            for (uint64_t i = 0; i < made->rows; i++) {
+                const uint64_t expert = i / (2 * groups * GROUP), group = i / GROUP % (2 * groups);
+                const uint64_t row = group / 2 * GROUP + i % GROUP;
+                values[i] = row < rows ? element(&f, 0, expert * 2 * ROWS + 2 * (rank * rows + row) + group % 2) : 0;
+            }
+            expect_weight(&f, made, rank, values, bytes, "biases");
+        }
+        free(bytes);
+        end(&f);
+    }
 }
 
 /* What an architecture file may get wrong. */
@@ -636,7 +710,11 @@ TEST(sources_that_contradict_themselves)
         {{.shape = {30, 5}, .group = 5, .stride = 2}, "order of rows"},
         {{.shape = {30, 5}, .rows = 40, .repeat = 3}, "repeat"},
         {{.shape = {30}, .columns = 1}, "a matrix of a vector"},
-        {{.shape = {5, 2, 3}, .transposed = true}, "no matrix"},
+        {{.shape = {30}, .transposed = true}, "no matrix"},
+        {{.shape = {30, 5}, .flat = true, .transposed = true}, "no matrix"},
+        {{.shape = {30, 5}, .flat = true, .columns = 5}, "a matrix of a vector"},
+        {{.shape = {30, 5}, .flat = true, .first_row = 100, .rows = 51}, "rows beyond the end"},
+        {{.shape = {2, 5, 3}, .transposed = true, .first_row = 4, .rows = 3}, "rows beyond the end"},
         {{.shape = {UINT64_MAX / 2, 5}, .rows = 1}, "2^64"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -651,9 +729,14 @@ TEST(sources_that_contradict_themselves)
         test_expect_message(&status, "blk.w|source 0");
         end(&f);
     }
-    /* Sources of one weight that do not fit each other. */
+    /* A tensor without the codes that a source asks for: without codes, its dimensions mean something else. */
     struct fixture f;
     struct status status = {0};
+    const struct weight_source coded = {.shape = {30, 5}, .coded = true};
+    test_expect_failure(bind_parts(&coded, 1, &status), &status, STATUS_BAD_INPUT,
+                        "'blk.qkv': expected codes|quantization_config|found BF16");
+    /* Sources of one weight that do not fit each other. */
+    status = (struct status){0};
     begin(&f, 1, TARGET_CPU);
     add_tensor(&f, "t0", DTYPE_F32, 2, (const uint64_t[]){30, 5});
     const int id = graph_weight_from(&f.graph, 0, WEIGHT_MATRIX, &(struct weight_source){.shape = {30, 5}}, "t0");

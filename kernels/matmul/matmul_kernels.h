@@ -322,7 +322,7 @@ __attribute__((noinline)) static void activate_any(enum activation activation, f
     for (int i = 0; i < count; i += MATMUL_LANES) vec_store(values + i, vec_activate(activation, vec_load(values + i)));
 }
 
-/* x where it is below `most`, or NaN. */
+/* The smaller one; NaN stays. */
 MATMUL_INLINE vec vec_at_most(vec x, vec most)
 {
     const vec_mask is_above = (vec_mask)(x > most);
