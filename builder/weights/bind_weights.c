@@ -149,7 +149,7 @@ static bool check_tensor(const struct weight_source *source, const struct tensor
                            "checkpoint: tensor '%s': expected shape %s from config.json, found %s", source->tensor,
                            expected, found);
     }
-    if (source->coded && !tensor->quantised)
+    if (source->codes != ENCODING_NONE && !tensor->quantised)
         return status_fail(status, STATUS_BAD_INPUT,
                            "checkpoint: tensor '%s': expected codes, as the quantization_config says, found %s",
                            source->tensor, dtype_name(tensor->dtype));
@@ -384,6 +384,10 @@ bool assume_weights(struct graph *graph, enum encoding_id encoding, const struct
         bool tensors = false;
         for (int i = 0; i < weight->source_count; i++) tensors |= weight->sources[i].tensor != NULL;
         weight->encoding = tensors ? encoding : ENCODING_F32;
+        if (weight->source_count && weight->sources[0].codes != ENCODING_NONE) {
+            const enum encoding_id kept = coded_that_splits(weight, weight->sources[0].codes, graph->ranks);
+            weight->encoding = kept != ENCODING_NONE ? kept : ENCODING_F32;
+        }
         if (types && weight->source_count && !choose_encoding(graph, weight, NULL, types, status)) return false;
     }
     return true;

@@ -49,7 +49,9 @@ struct weight_source {
     bool
         transposed; /* the source's rows are the columns of the tensor, or of each of its matrices, one after the other */
     bool flat;      /* all dimensions are rows */
-    bool coded;     /* the tensor must have codes: without them its dimensions would mean something else */
+    /* The tensor must have codes, which this encoding holds: without them its dimensions would mean something else. NONE: it
+     * need not have any. */
+    enum encoding_id codes;
     uint64_t first_row, rows, run, period;
     uint64_t first_column, columns;
     uint64_t group, dealt, stride, repeat;

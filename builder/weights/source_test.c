@@ -732,7 +732,7 @@ TEST(sources_that_contradict_themselves)
     /* A tensor without the codes that a source asks for: without codes, its dimensions mean something else. */
     struct fixture f;
     struct status status = {0};
-    const struct weight_source coded = {.shape = {30, 5}, .coded = true};
+    const struct weight_source coded = {.shape = {30, 5}, .codes = ENCODING_MXFP4};
     test_expect_failure(bind_parts(&coded, 1, &status), &status, STATUS_BAD_INPUT,
                         "'blk.qkv': expected codes|quantization_config|found BF16");
     /* Sources of one weight that do not fit each other. */
