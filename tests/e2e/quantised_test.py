@@ -5,6 +5,7 @@ the dequantised weights in float32; on one rank and on two."""
 import json
 import os
 import shutil
+import struct
 import unittest
 
 from harness import (ENGBUILD, ENGINFO, ENGRUN, FABLES, LOGIT_TOLERANCE, SANITIZED, SHARED, ReferenceTest, build_engine,
@@ -87,6 +88,31 @@ class Quantised(ReferenceTest):
                     write(os.path.join(model, path), json.dumps(value).encode())
                 with open(build_engine(model), "rb") as file, open(build_engine(folder_of(name)), "rb") as expected:
                     self.assertEqual(file.read(), expected.read())
+
+    def test_experts_without_codes(self):
+        """gpt-oss stores matrices without codes transposed. A square one in a checkpoint of codes would be read wrongly."""
+        with scratch() as folder:
+            with open(os.path.join(folder_of("gpt_oss-mxfp4"), "model.safetensors"), "rb") as file:
+                header = json.loads(file.read(*struct.unpack("<Q", file.read(8))))
+                data = file.read()
+            prefix, tensors, used = "model.layers.1.mlp.experts.down_proj", {}, b""
+            for name, entry in header.items():
+                if name in ("__metadata__", prefix + "_scales"):
+                    continue
+                part = data[slice(*entry["data_offsets"])]
+                if name == prefix + "_blocks":
+                    experts, out, groups, _ = entry["shape"]
+                    self.assertEqual(out, 32 * groups)
+                    name, entry = prefix, {"dtype": "BF16", "shape": [experts, out, out]}
+                    part = bytes(2 * experts * out * out)
+                tensors[name] = {**entry, "data_offsets": [len(used), len(used) + len(part)]}
+                used += part
+            text = json.dumps(tensors).encode()
+            write(os.path.join(folder, "model.safetensors"), struct.pack("<Q", len(text)) + text + used)
+            shutil.copy(os.path.join(folder_of("gpt_oss-mxfp4"), "config.json"), folder)
+            result = run([ENGBUILD, "--model", folder, "--target", "cpu", "-o", os.path.join(folder, "m.eng")])
+            self.assertEqual(result.rc, 1, result.stderr)
+            self.assertIn("'%s': expected codes, as the quantization_config says, found BF16" % prefix, result.stderr)
 
     def test_every_folder_is_known(self):
         self.assertEqual(set(os.listdir(shared("models", "quantised"))), set(SUPPORTED))
