@@ -421,6 +421,11 @@ void matmul_device_check_refusals(const struct device_kernel *kernel, const stru
         fill_params(kernel, &problem, &tunables[i], params);
         check_hostile(kernel, params, gpu);
     }
+    params[MATMUL_HAS_RESIDUAL] = 0;
+    params[MATMUL_EPILOGUE] = ACTIVATION_CLAMPED;
+    assert_string_equal(kernel->launch(params, gpu, &geometry), "no code for a clamped SwiGLU");
+    params[MATMUL_HAS_RESIDUAL] = 1;
+    params[MATMUL_EPILOGUE] = ACTIVATION_NONE;
     params[MATMUL_HAS_NORM] = 1;
     assert_non_null(kernel->launch(params, gpu, &geometry));
     assert_int_equal(kernel->candidates(params, gpu, found, 1), 0);
