@@ -5,6 +5,7 @@
 #include "builder/passes/pass.h"
 #include "builder/test_model.h"
 #include "builder/weights/weights.h"
+#include "kernels/matmul/matmul.h"
 
 /* `predicting`: layers after the last that predict further tokens. */
 static bool bind_with(const struct test_model *model, uint64_t predicting, struct status *status)
@@ -195,6 +196,53 @@ TEST(other_models_are_refused)
     graph_free(&graph);
 }
 
+/* A limit that is not the usual one, and a bias on each product, in every layer. */
+TEST(gpt_oss_experts)
+{
+    static const char text[] =
+        "{\"model_type\": \"gpt_oss\", \"hidden_size\": 64, \"intermediate_size\": 40, \"num_hidden_layers\": 3,"
+        " \"num_attention_heads\": 8, \"vocab_size\": 512, \"num_local_experts\": 6, \"swiglu_limit\": 2.5%s}";
+    static const char codes[] = ", \"quantization_config\": {\"quant_method\": \"mxfp4\"}";
+    for (int coded = 0; coded < 2; coded++) {
+        struct status status = {0};
+        struct model_config config;
+        struct graph graph;
+        char json[512];
+        int gates = 0, sums = 0;
+        snprintf(json, sizeof json, text, coded ? codes : "");
+        test_expect_success(model_config_parse(&config, json, strlen(json), "config.json", arch_read_config, &status),
+                            &status);
+        graph_init(&graph, &config, PLAN_DECODE);
+        test_expect_success(import_graph(&graph, &status), &status);
+        for (int n = 0; n < graph.node_count; n++) {
+            const struct graph_node *node = &graph.nodes[n];
+            if (node->op != OP_MATMUL || node->params[MATMUL_EXPERTS] == 0) continue;
+            const bool gated = matmul_is_gated(node->params);
+            const struct graph_weight *weight = &graph.weights[node->operands[MATMUL_W]];
+            assert_true(node->operands[MATMUL_BIAS] >= 0);
+            const struct graph_weight *bias = &graph.weights[node->operands[MATMUL_BIAS]];
+            assert_int_equal(node->params[MATMUL_EPILOGUE], gated ? ACTIVATION_CLAMPED : ACTIVATION_NONE);
+            assert_int_equal(node->params[MATMUL_CAP_BITS], float_to_bits(gated ? 2.5f : 1));
+            assert_int_equal(weight->rows, 6 * (gated ? 2 * 48 : 64)); /* panels of 16 */
+            assert_int_equal(bias->rows, weight->rows);
+            for (int s = 0; s < weight->source_count; s++) {
+                assert_int_equal(weight->sources[s].codes, coded ? ENCODING_MXFP4 : ENCODING_NONE);
+                assert_int_equal(weight->sources[s].transposed, !coded);
+            }
+            *(gated ? &gates : &sums) += 1;
+        }
+        assert_true(gates == 3 && sums == 3);
+        /* Without a checkpoint: matrices that must have codes have them. */
+        test_expect_success(assume_weights(&graph, ENCODING_BF16, &(struct weight_types){0}, &status), &status);
+        for (int w = 0; w < graph.weight_count; w++) {
+            const bool of_experts = graph.weights[w].experts && graph.weights[w].columns;
+            if (graph.weights[w].columns && graph.weights[w].source_count) /* else they moved to another weight */
+                assert_int_equal(graph.weights[w].encoding, coded && of_experts ? ENCODING_MXFP4 : ENCODING_BF16);
+        }
+        graph_free(&graph);
+    }
+}
+
 /* Every model of the shared folder either gives a graph that its tensors fit, or is refused by its type. */
 TEST(shared_models)
 {
@@ -211,7 +259,9 @@ TEST(shared_models)
         {"hf-tiny/qwen3", 1, 25},
         {"hf-tiny/granite", 1, 21},
         {"hf-tiny/olmo2", 1, 25},
-        {"hf-tiny/gpt_oss", 0, 0},
+        {"hf-tiny/deepseek_v3", 0, 0},
+        {"hf-tiny/gpt_oss", 1, 37},
+        {"quantised/gpt_oss-mxfp4", 1, 37},
         {"hf-tiny/mixtral", 1, 41},
         {"hf-tiny/qwen3_moe", 1, 69},
         {"hf-tiny/glm4_moe", 1, 88},

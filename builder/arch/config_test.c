@@ -84,7 +84,7 @@ TEST(test_complete)
 
 TEST(test_model_types)
 {
-    static const char *const unsupported[] = {"bert", "deepseek_v3", "gpt_oss", "Llama", ""};
+    static const char *const unsupported[] = {"bert", "deepseek_v3", "Llama", ""};
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         char words[128];
         snprintf(words, sizeof words, "model_type '%s' is not supported; supported: llama, mistral, ", unsupported[i]);
@@ -143,6 +143,7 @@ TEST(test_defaults)
         {"granitemoe", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
         {"ernie4_5_moe", 4, 32, 32, 131072, 0, "----", "mmmm", 5e5, 1e-5, 1, 0, 1, true, false},
         {"glm4_moe", 8, 32, 16, 131072, 0, "----", "mmmm", 1e4, 1e-5, -1, -1, 0, false, false},
+        {"gpt_oss", 8, 64, 64, 131072, 128, "w-w-", "mmmm", 15e4, 1e-5, -1, -1, 0, false, true},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         char text[256];
@@ -169,7 +170,7 @@ TEST(test_defaults)
         assert_int_equal(config.pad_token, expected[i].pad);
         assert_true(config.rms_norm_eps == expected[i].eps);
         assert_int_equal(config.tie_word_embeddings, expected[i].tied);
-        const bool all =
+        const bool all = /* biases */
             strcmp(expected[i].model_type, "starcoder2") == 0 || strncmp(expected[i].model_type, "gpt", 3) == 0;
         assert_int_equal(config.output_bias, all);
         assert_int_equal(config.mlp_bias, all);
@@ -413,6 +414,60 @@ TEST(test_experts)
         expect_refused(cases[i].model_type, cases[i].fields, cases[i].words);
 }
 
+static void expect_gpt_oss_rope(const struct rope_config *rope, double factor, double theta, bool truncate)
+{
+    assert_int_equal(rope->type, ROPE_YARN);
+    assert_true(rope->factor == factor && rope->theta == theta && rope->truncate == truncate);
+    assert_true(rope->beta_fast == 32 && rope->beta_slow == 1 && rope->attention_factor == 0);
+    assert_int_equal(rope->original_max_position, 4096);
+    assert_int_equal(rope->rotary_dim, 64);
+}
+
+TEST(test_gpt_oss)
+{
+    struct model_config config = accepted("gpt_oss", "");
+    assert_int_equal(config.experts.count, 128);
+    assert_int_equal(config.experts.top_k, 4);
+    assert_int_equal(config.experts.intermediate_size, config.intermediate_size);
+    assert_int_equal(config.experts.score, ROUTER_SOFTMAX_CHOSEN);
+    assert_int_equal(config.activation, ACTIVATION_CLAMPED);
+    assert_true(config.swiglu_limit == 7 && config.mlp_bias && config.qkv_bias && config.output_bias);
+    /* Without an object the class scales the rotary embedding; an object says all, an empty one nothing. */
+    expect_gpt_oss_rope(&config.rope, 32, 150000, false);
+    config = accepted("gpt_oss", "\"rope_theta\": 10000, \"rope_scaling\": null");
+    expect_gpt_oss_rope(&config.rope, 32, 10000, false);
+    config = accepted("gpt_oss", "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 8.0,"
+                                 " \"original_max_position_embeddings\": 4096}");
+    expect_gpt_oss_rope(&config.rope, 8, 150000, true);
+    assert_int_equal(accepted("gpt_oss", "\"rope_parameters\": {\"rope_type\": \"default\"}").rope.type, ROPE_DEFAULT);
+    assert_int_equal(accepted("gpt_oss", "\"rope_scaling\": {}").rope.type, ROPE_DEFAULT);
+
+    config = accepted("gpt_oss", "\"num_local_experts\": 32, \"num_experts_per_tok\": 3, \"experts_per_token\": 3,"
+                                 " \"initial_context_length\": 4096, \"swiglu_limit\": 2.5, \"hidden_act\": \"silu\","
+                                 " \"attention_bias\": false, \"output_router_logits\": false");
+    assert_int_equal(config.experts.count, 32);
+    assert_true(config.swiglu_limit == 2.5 && config.mlp_bias && !config.qkv_bias && !config.output_bias);
+    assert_int_equal(config.activation, ACTIVATION_CLAMPED);
+    expect_layers("gpt_oss", "\"sliding_window\": 16, \"layer_types\": [" FULL "," SLIDING "," SLIDING "," FULL "]", 16,
+                  "-ss-");
+    static const struct {
+        const char *fields, *words;
+    } cases[] = {
+        {"\"experts_per_token\": 8", "'experts_per_token'|num_experts_per_tok (4)|found 8"},
+        {"\"experts_per_token\": \"4\"", "'experts_per_token'|an integer"},
+        {"\"swiglu_limit\": 0", "'swiglu_limit'|from 1e-6|found 0"},
+        {"\"swiglu_limit\": -7.0", "'swiglu_limit'|found -7"},
+        {"\"swiglu_alpha\": 2.0", "'swiglu_alpha'|not understood"},
+        {"\"hidden_act\": \"gelu\"", "'hidden_act'|\"silu\" for this model_type|found \"gelu\""},
+        {"\"mlp_bias\": false", "'mlp_bias'|expected true"},
+        {"\"norm_topk_prob\": true", "'norm_topk_prob'|not understood"},
+        {"\"sliding_window\": null, \"layer_types\": [" FULL "," SLIDING "," FULL "," FULL "]",
+         "'layer_types'|without"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_refused("gpt_oss", cases[i].fields, cases[i].words);
+}
+
 TEST(test_other_keys)
 {
     struct model_config config = accepted("llama", "\"auto_map\": null, \"layer_types\": null");
@@ -477,9 +532,11 @@ TEST(test_real_configs)
         {"configs/DeepSeek-V3", NULL},
         {"configs/Mixtral-8x7B-v0.1", "mixtral"},
         {"configs/Qwen3-30B-A3B", "qwen3_moe"},
-        {"configs/gpt-oss-20b", NULL},
+        {"configs/gpt-oss-20b", "gpt_oss"},
         {"models/hf-tiny/mixtral", "mixtral"},
         {"models/hf-tiny/qwen3_moe", "qwen3_moe"},
+        {"models/hf-tiny/gpt_oss", "gpt_oss"},
+        {"models/quantised/gpt_oss-mxfp4", "gpt_oss"},
     };
     if (!test_shared()) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -11,49 +11,77 @@ struct stack {
     const char *module; /* of the experts; followed by a number where `numbered` */
     bool numbered;
     const char *names[2]; /* of an expert's matrices; the second NULL: there is one */
-    bool fused; /* one tensor [experts, parts * rows, columns] called names[0], which has the rows of all parts */
+    bool fused;      /* one tensor [experts, parts * rows, columns] called names[0], which has the rows of all parts */
+    bool parameters; /* fused, as struct expert_names says */
     uint64_t experts, parts, rows, columns;
     enum shard shard;
 };
 
-static void tensor_name(const struct stack *stack, uint64_t expert, uint64_t part, char name[2 * GRAPH_NAME_BYTES])
+static void tensor_name(const struct stack *stack, uint64_t expert, uint64_t part, bool bias,
+                        char name[2 * GRAPH_NAME_BYTES])
 {
     const size_t size = 2 * GRAPH_NAME_BYTES;
-    if (stack->fused)
-        snprintf(name, size, "model.layers.%u.%s.weight", stack->layer, stack->names[0]);
+    const char *kind = bias ? "bias" : "weight";
+    if (stack->parameters)
+        snprintf(name, size, "model.layers.%u.%s%s", stack->layer, stack->names[0], bias ? "_bias" : "");
+    else if (stack->fused)
+        snprintf(name, size, "model.layers.%u.%s.%s", stack->layer, stack->names[0], kind);
     else if (stack->numbered)
-        snprintf(name, size, "model.layers.%u.%s.%u.%s.weight", stack->layer, stack->module, (unsigned)expert,
-                 stack->names[part]);
+        snprintf(name, size, "model.layers.%u.%s.%u.%s.%s", stack->layer, stack->module, (unsigned)expert,
+                 stack->names[part], kind);
     else
-        snprintf(name, size, "model.layers.%u.%s.%s.weight", stack->layer, stack->module, stack->names[part]);
+        snprintf(name, size, "model.layers.%u.%s.%s.%s", stack->layer, stack->module, stack->names[part], kind);
 }
 
-static int stacked(struct graph *graph, const struct stack *stack, const char *label)
+/* Where a part of an expert's matrix, or of its bias, is. */
+static struct weight_source source_of(const struct graph *graph, const struct stack *stack, uint64_t expert,
+                                      uint64_t part, bool bias)
+{
+    const uint64_t all_rows = stack->parts * stack->rows;
+    if (!stack->fused) return (struct weight_source){.shape = {stack->rows, bias ? 0 : stack->columns}};
+    struct weight_source source = {
+        .shape = {stack->experts, all_rows, bias ? 0 : stack->columns},
+        .flat = bias,
+        .first_row = expert * all_rows + part * stack->rows,
+        .rows = stack->rows,
+    };
+    if (!stack->parameters) return source;
+    source.first_row = expert * all_rows + part;
+    source.run = 1;
+    source.period = stack->parts;
+    if (bias) return source;
+    if (graph->config->quantisation.method == QUANT_MXFP4) {
+        source.codes = ENCODING_MXFP4;
+        return source;
+    }
+    source.transposed = true;
+    source.shape[1] = stack->columns;
+    source.shape[2] = all_rows;
+    return source;
+}
+
+/* The matrices, or the biases. */
+static int stacked(struct graph *graph, const struct stack *stack, bool bias, const char *label)
 {
     char name[2 * GRAPH_NAME_BYTES];
     int weight = -1;
     for (uint64_t expert = 0; expert < stack->experts; expert++)
         for (uint64_t part = 0; part < stack->parts; part++) {
-            const struct weight_source own = {.shape = {stack->rows, stack->columns}};
-            const struct weight_source fused = {
-                .shape = {stack->experts, stack->parts * stack->rows, stack->columns},
-                .first_row = (expert * stack->parts + part) * stack->rows,
-                .rows = stack->rows,
-            };
-            const struct weight_source *source = stack->fused ? &fused : &own;
-            tensor_name(stack, expert, part, name);
+            const struct weight_source source = source_of(graph, stack, expert, part, bias);
+            tensor_name(stack, expert, part, bias, name);
             if (expert + part == 0)
-                weight = graph_weight_from(graph, stack->layer, WEIGHT_MATRIX, source, "%s", name);
+                weight = graph_weight_from(graph, stack->layer, bias ? WEIGHT_ROW_MAJOR : WEIGHT_MATRIX, &source, "%s",
+                                           name);
             else
-                graph_weight_append(graph, weight, source, "%s", name);
+                graph_weight_append(graph, weight, &source, "%s", name);
         }
     if (graph->out_of_memory) return -1;
     struct graph_weight *made = &graph->weights[weight];
-    snprintf(made->name, sizeof made->name, "model.layers.%u.%s.weight", stack->layer, label);
+    snprintf(made->name, sizeof made->name, "model.layers.%u.%s.%s", stack->layer, label, bias ? "bias" : "weight");
     made->experts = stack->experts;
     made->interleave = graph_interleave(graph);
     made->rows = graph_weight_rows(made);
-    graph_shard(graph, weight, stack->shard);
+    graph_shard(graph, weight, bias && stack->shard == SHARD_COLUMNS ? SHARD_FIRST_RANK : stack->shard);
     return weight;
 }
 
@@ -62,39 +90,47 @@ struct choices {
     int routes, lists;
 };
 
-/* The products of the chosen experts. `count`: experts in `weight`. */
-static int routed(struct graph *graph, int x, uint32_t layer, int weight, struct choices routes, uint64_t count,
+/* The products of the chosen experts, whose matrices are `stack`. */
+static int routed(struct graph *graph, int x, struct choices routes, const struct stack *stack, const char *name,
                   int epilogue, double scale, const char *label)
 {
+    const int weight = stacked(graph, stack, false, name);
+    const int bias = graph->config->mlp_bias ? stacked(graph, stack, true, name) : GRAPH_ABSENT;
     if (graph->out_of_memory) return -1;
     struct graph_weight *matrix = &graph->weights[weight];
-    const uint64_t top_k = graph->values[routes.routes].width / 2, rows = matrix->rows / count;
+    const uint64_t top_k = graph->values[routes.routes].width / 2, rows = matrix->rows / stack->experts;
     const bool gated = epilogue != ACTIVATION_NONE;
     matrix->depth = graph->values[x].width / (gated ? 1 : top_k);
-    const int y = graph_value(graph, ROWS_TOKENS, gated ? top_k * rows / 2 : rows, "%s%u", label, layer);
-    struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
+    const int y = graph_value(graph, ROWS_TOKENS, gated ? top_k * rows / 2 : rows, "%s%u", label, stack->layer);
+    struct graph_node *node = graph_append(graph, OP_MATMUL, stack->layer);
     node->operands[MATMUL_X] = x;
     node->operands[MATMUL_W] = weight;
+    node->operands[MATMUL_BIAS] = bias;
     node->operands[MATMUL_ROUTES] = routes.routes;
     node->operands[MATMUL_LISTS] = routes.lists;
     node->operands[MATMUL_OUT] = y;
     node->params[MATMUL_EPILOGUE] = epilogue;
     node->params[MATMUL_SCALE_BITS] = float_to_bits((float)scale);
-    node->params[MATMUL_EXPERTS] = (int64_t)count;
+    node->params[MATMUL_EXPERTS] = (int64_t)stack->experts;
+    if (epilogue == ACTIVATION_CLAMPED)
+        node->params[MATMUL_CAP_BITS] = float_to_bits((float)graph->config->swiglu_limit);
     return y;
 }
 
 /* Logits of `count` experts. The matrix keeps the checkpoint's type: it is small, and a wrong choice costs much. */
-static int router_logits(struct graph *graph, int x, uint32_t layer, const char *module, uint64_t count,
+static int router_logits(struct graph *graph, int x, uint32_t layer, const char *module, uint64_t count, bool has_bias,
                          const char *label)
 {
     const int weight = graph_matrix(graph, layer, count, graph->config->hidden_size, WEIGHT_MATRIX,
                                     "model.layers.%u.%s.weight", layer, module);
     if (weight >= 0) graph->weights[weight].exact = true;
+    const int bias =
+        has_bias ? graph_vector(graph, layer, count, "model.layers.%u.%s.bias", layer, module) : GRAPH_ABSENT;
     const int logits = graph_value(graph, ROWS_TOKENS, count, "%s_logits%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
     node->operands[MATMUL_X] = x;
     node->operands[MATMUL_W] = weight;
+    node->operands[MATMUL_BIAS] = bias;
     node->operands[MATMUL_OUT] = logits;
     return logits;
 }
@@ -126,7 +162,7 @@ static struct choices router(struct graph *graph, const struct expert_names *nam
                                  "model.layers.%u.%s", layer, names->selection_bias);
         if (bias >= 0) graph->weights[bias].exact = true;
     }
-    const int logits = router_logits(graph, x, layer, names->router, experts->count, "router");
+    const int logits = router_logits(graph, x, layer, names->router, experts->count, names->router_bias, "router");
     struct graph_node *node = route(graph, logits, layer, experts->count, experts->top_k, "expert", &routes);
     node->operands[ROUTER_BIAS] = bias;
     node->params[ROUTER_SCORE] = experts->score;
@@ -145,12 +181,8 @@ static int expert_products(struct graph *graph, int x, struct choices routes, co
 {
     char activated_label[GRAPH_NAME_BYTES];
     snprintf(activated_label, sizeof activated_label, "%s_activated", label);
-    const int up_weight = stacked(graph, up, up_name);
-    const int activated =
-        routed(graph, x, up->layer, up_weight, routes, up->experts, graph->config->activation, 1.0, activated_label);
-    const int down_weight = stacked(graph, down, down_name);
-    return routed(graph, activated, up->layer, down_weight, routes, up->experts, ACTIVATION_NONE,
-                  graph->config->residual_scale, label);
+    const int activated = routed(graph, x, routes, up, up_name, graph->config->activation, 1.0, activated_label);
+    return routed(graph, activated, routes, down, down_name, ACTIVATION_NONE, graph->config->residual_scale, label);
 }
 
 int experts_mlp(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
@@ -163,6 +195,7 @@ int experts_mlp(struct graph *graph, const struct expert_names *names, int x, ui
                              .numbered = true,
                              .names = {names->gate, names->up},
                              .fused = fused,
+                             .parameters = names->parameters,
                              .experts = experts->count,
                              .parts = 2,
                              .rows = inner,
@@ -173,6 +206,7 @@ int experts_mlp(struct graph *graph, const struct expert_names *names, int x, ui
                                .numbered = true,
                                .names = {names->down},
                                .fused = fused,
+                               .parameters = names->parameters,
                                .experts = experts->count,
                                .parts = 1,
                                .rows = hidden,
@@ -187,7 +221,7 @@ int experts_shared(struct graph *graph, const struct expert_names *names, int x,
 {
     const uint64_t hidden = graph->config->hidden_size, inner = graph->config->experts.shared_size;
     struct choices routes;
-    const int logits = router_logits(graph, x, layer, names->shared_gate, 1, "shared");
+    const int logits = router_logits(graph, x, layer, names->shared_gate, 1, false, "shared");
     route(graph, logits, layer, 1, 1, "shared", &routes)->params[ROUTER_SCORE] = ROUTER_SIGMOID;
     const struct stack up = {.layer = layer,
                              .module = names->shared,

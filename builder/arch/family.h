@@ -49,12 +49,16 @@ enum decoder_fused { FUSED_IN_ORDER, FUSED_BY_HEAD };
 /* Modules of an MLP of experts, after the layer's. */
 struct expert_names {
     const char *router;           /* its matrix */
+    bool router_bias;             /* its logits have a bias */
     const char *selection_bias;   /* a tensor; NULL: none */
     uint64_t bias_dimensions;     /* of that tensor, the last of which is the experts */
     const char *experts;          /* NULL: all experts are in one tensor of three dimensions */
     const char *gate, *up, *down; /* of an expert; without `experts`: `up` is NULL, and `gate` has the rows of both */
-    const char *shared;           /* an MLP that every row goes through; NULL: none */
-    const char *shared_gate;      /* its rows' factor, the sigmoid of a product; NULL: 1 */
+    /* Without `experts`: the tensors are called so, and biases with _bias after it. Rows of gate and up come by turns, and matrices
+     * are [experts, in, out], but with codes of MXFP4 [experts, out, in]. */
+    bool parameters;
+    const char *shared;      /* an MLP that every row goes through; NULL: none */
+    const char *shared_gate; /* its rows' factor, the sigmoid of a product; NULL: 1 */
 };
 
 /* What the class of a model fixes; what config.json says is in struct model_config. */

@@ -108,8 +108,8 @@ static bool claims_cover(const struct tensor_claims *claims, const struct tensor
     /* A source takes each of its elements once. */
     if (claims->count == 1 && source_elements(first) == rows * columns) return true;
     for (size_t c = 1; c < claims->count; c++)
-        if (claims->sources[c]->transposed != first->transposed)
-            return status_fail(status, STATUS_INTERNAL, "tensor '%s' is read both transposed and as it is",
+        if (claims->sources[c]->transposed != first->transposed || claims->sources[c]->flat != first->flat)
+            return status_fail(status, STATUS_INTERNAL, "tensor '%s' is read both transposed or flat, and as it is",
                                tensor->name);
     uint8_t *taken = malloc(rows);
     bool ok = taken || status_fail(status, STATUS_MACHINE, "out of memory while binding weights");
@@ -149,6 +149,10 @@ static bool check_tensor(const struct weight_source *source, const struct tensor
                            "checkpoint: tensor '%s': expected shape %s from config.json, found %s", source->tensor,
                            expected, found);
     }
+    if (source->codes != ENCODING_NONE && !tensor->quantised)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "checkpoint: tensor '%s': expected codes, as the quantization_config says, found %s",
+                           source->tensor, dtype_name(tensor->dtype));
     if (!readable(tensor->dtype))
         return status_fail(status, STATUS_BAD_INPUT,
                            "checkpoint: tensor '%s': expected dtype F32, F16 or BF16, found %s", source->tensor,
@@ -380,6 +384,10 @@ bool assume_weights(struct graph *graph, enum encoding_id encoding, const struct
         bool tensors = false;
         for (int i = 0; i < weight->source_count; i++) tensors |= weight->sources[i].tensor != NULL;
         weight->encoding = tensors ? encoding : ENCODING_F32;
+        if (weight->source_count && weight->sources[0].codes != ENCODING_NONE) {
+            const enum encoding_id kept = coded_that_splits(weight, weight->sources[0].codes, graph->ranks);
+            weight->encoding = kept != ENCODING_NONE ? kept : ENCODING_F32;
+        }
         if (types && weight->source_count && !choose_encoding(graph, weight, NULL, types, status)) return false;
     }
     return true;

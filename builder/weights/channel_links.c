@@ -102,7 +102,9 @@ static bool find_link(const struct search *search, const struct graph_node *read
     if (!node || times_read(search->model, link->matrix) != 1) return false;
     if (node->op == OP_RMS_NORM) return link_norm(search, node, link);
     if (node->op == OP_ATTENTION) return link_attention(search, node, link);
+    /* The limit of a clamped SwiGLU is for up as the checkpoint has it. */
     return node->op == OP_MATMUL && matmul_is_gated(node->params) &&
+           matmul_activation(node->params) != ACTIVATION_CLAMPED &&
            link_matmul(search, node, SOURCE_UP, SOURCES_GATE_UP, link);
 }
 

@@ -13,29 +13,38 @@ static int shape_rank(const struct weight_source *source)
     return rank;
 }
 
+static bool has_columns(const struct weight_source *source) { return !source->flat && shape_rank(source) > 1; }
+
 /* The tensor as it is stored. */
 static uint64_t stored_columns(const struct weight_source *source)
 {
-    const int rank = shape_rank(source);
-    return rank > 1 ? source->shape[rank - 1] : 1;
+    return has_columns(source) ? source->shape[shape_rank(source) - 1] : 1;
 }
 
 static uint64_t stored_rows(const struct weight_source *source)
 {
-    const int rank = shape_rank(source);
+    const int dimensions = shape_rank(source) - has_columns(source);
     uint64_t rows = source->shape[0];
-    for (int i = 1; i + 1 < rank; i++) rows *= source->shape[i];
+    for (int i = 1; i < dimensions; i++) rows *= source->shape[i];
     return rows;
+}
+
+/* Rows of each matrix, as they are stored. */
+static uint64_t matrix_rows(const struct weight_source *source)
+{
+    return has_columns(source) ? source->shape[shape_rank(source) - 2] : source->shape[0];
 }
 
 uint64_t source_tensor_rows(const struct weight_source *source)
 {
-    return source->transposed ? stored_columns(source) : stored_rows(source);
+    if (!source->transposed) return stored_rows(source);
+    const uint64_t rows = matrix_rows(source), matrices = rows ? stored_rows(source) / rows : 0;
+    return matrices * stored_columns(source);
 }
 
 uint64_t source_tensor_columns(const struct weight_source *source)
 {
-    return source->transposed ? stored_rows(source) : stored_columns(source);
+    return source->transposed ? matrix_rows(source) : stored_columns(source);
 }
 
 void source_complete(struct weight_source *source)
@@ -47,7 +56,7 @@ void source_complete(struct weight_source *source)
         const uint64_t runs = source->period ? (left + source->period - source->run) / source->period : 1;
         source->rows = source->repeat * (source->period ? runs * source->run : left);
     }
-    if (!source->columns && shape_rank(source) > 1 && source->first_column < tensor_columns)
+    if (!source->columns && has_columns(source) && source->first_column < tensor_columns)
         source->columns = tensor_columns - source->first_column;
     if (!source->run) source->run = source->period = source->rows / source->repeat;
     if (!source->group) source->group = source->dealt = 1;
@@ -69,8 +78,8 @@ const char *source_fault(const struct weight_source *source)
     if (source->rows % source->repeat) return "does not repeat all of its rows";
     if (!source->tensor) return rank ? "has a shape without a tensor" : NULL;
     if (!checked_product(source->shape, (size_t)rank, &ignored)) return "has a tensor of more than 2^64 elements";
-    if (source->transposed && rank != 2) return "transposes a tensor that is no matrix";
-    if ((source->columns != 0) != (rank > 1)) return "is a vector of a matrix, or a matrix of a vector";
+    if (source->transposed && !has_columns(source)) return "transposes a tensor that is no matrix";
+    if ((source->columns != 0) != has_columns(source)) return "is a vector of a matrix, or a matrix of a vector";
     if (source->run > source->period) return "has runs of rows that overlap";
     if (distinct_rows(source) % source->run) return "ends within a run of rows";
     if (source->dealt > source->group || distinct_rows(source) % source->group || source->dealt % source->stride)
@@ -117,9 +126,11 @@ bool source_keeps_type(const struct weight_source *source)
 
 uint64_t source_element(const struct weight_source *source, uint64_t row, uint64_t column)
 {
+    const uint64_t pitch = stored_columns(source);
     row = source_tensor_row(source, row);
     column += source->first_column;
-    return source->transposed ? column * stored_columns(source) + row : row * stored_columns(source) + column;
+    if (!source->transposed) return row * pitch + column;
+    return (row / pitch * matrix_rows(source) + column) * pitch + row % pitch;
 }
 
 float source_tensor_element(const struct tensor_view *tensor, uint64_t index)

@@ -9,12 +9,16 @@
  *   order       in each group of `group` rows, the first `dealt` are read with a stride: 0, stride, 2 stride, .., 1, 1 + stride, ..
  *   runs        of `run` rows, one at every `period` rows
  *   first_row   the tensor's row at which the source begins
- * Row and column are those of the tensor as it is read: exchanged where it is transposed. An element is scale * x + add.
+ * Row and column are those of the tensor as it is read: exchanged where it is transposed, of each matrix where it has three dimensions.
+ * A flat source is a vector of all elements. An element is scale * x + add.
  *
  *   fused q, k, v          {.shape = {q + 2 * kv, hidden}, .first_row = q, .rows = kv}          rows of k
  *   heads side by side     {.shape = {3 * width, hidden}, .first_row = d, .rows = width, .run = d, .period = 3 * d}   k of q, k, v
  *   gate and up by turns   {.shape = {2 * inner, hidden}, .first_row = 1, .rows = inner, .run = 1, .period = 2}       up
  *   Conv1D                 {.shape = {in, out}, .transposed = true}
+ *   expert e               {.shape = {experts, out, in}, .first_row = e * out, .rows = out}
+ *   the same, transposed   {.shape = {experts, in, out}, .transposed = true, .first_row = e * out, .rows = out}
+ *   its bias               {.shape = {experts, out}, .flat = true, .first_row = e * out, .rows = out}
  *   norm of 1 + w          {.shape = {hidden}, .add = 1}
  *   rotary pairs to halves {.shape = {heads * d, hidden}, .group = d, .dealt = rotary_dim, .stride = 2}
  *   a bias of zeros        {.rows = n} */
@@ -42,7 +46,12 @@ struct weight_source {
     float *values; /* owned; without a tensor: [rows, columns]; NULL: every element is `add` */
     uint64_t shape
         [SOURCE_MAX_RANK]; /* of the tensor in the checkpoint, up to the first 0. All but the last dimension are rows. */
-    bool transposed;       /* two dimensions: the source's rows are the tensor's columns */
+    bool
+        transposed; /* the source's rows are the columns of the tensor, or of each of its matrices, one after the other */
+    bool flat;      /* all dimensions are rows */
+    /* The tensor must have codes, which this encoding holds: without them its dimensions would mean something else. NONE: it
+     * need not have any. */
+    enum encoding_id codes;
     uint64_t first_row, rows, run, period;
     uint64_t first_column, columns;
     uint64_t group, dealt, stride, repeat;

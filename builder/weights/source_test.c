@@ -1,76 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights made of sources of every kind: each element of the packed weight equals plain arithmetic on the tensors, on
  * one rank and several, in panels and row by row, in every encoding, whole and in parts; elements that are not
- * consumed, consumed twice, or not finite are named. */
+ * finite are named. */
 #include <math.h>
-#include <sys/mman.h>
 
 #include "builder/passes/pass.h"
 #include "formats/base/test_program.h"
 #include "builder/test_model.h"
 #include "builder/weights/coded.h"
-#include "builder/weights/shard.h"
+#include "builder/weights/test_tensors.h"
 #include "kernels/matmul/weight_layout.h"
 
-enum { HEADS = 6, KV_HEADS = 6, HEAD_DIM = 8, HIDDEN = 22, INNER = 24, WIDTH = HEADS * HEAD_DIM, EXPERTS = 3 };
-enum { MOST_TENSORS = 8, TENSOR_BYTES = 1 << 18 };
-
-/* A checkpoint in memory. A file's, because packing gives pages of tensors back. */
-struct fixture {
-    struct tensor_view views[MOST_TENSORS];
-    struct checkpoint checkpoint;
-    struct model_config rank_config;
-    struct graph graph;
-    uint8_t *memory;
-    uint64_t seed, total_bytes;
-};
-
-static void begin(struct fixture *f, uint32_t ranks, enum engine_target target)
-{
-    struct status status = {0};
-    *f = (struct fixture){.seed = 3};
-    int file = memfd_create("tensors", 0);
-    assert_true(file >= 0 && ftruncate(file, MOST_TENSORS * TENSOR_BYTES) == 0);
-    f->memory = mmap(NULL, MOST_TENSORS * TENSOR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    assert_true(f->memory != MAP_FAILED);
-    close(file);
-    struct model_config *config = &f->checkpoint.config;
-    snprintf(config->model_type, sizeof config->model_type, "phi9");
-    config->heads = HEADS, config->kv_heads = KV_HEADS, config->intermediate_size = INNER;
-    test_expect_success(shard_config(config, ranks, &f->rank_config, &status), &status);
-    f->checkpoint.tensors = f->views;
-    graph_init(&f->graph, config, PLAN_DECODE);
-    f->graph.target = target;
-    f->graph.ranks = ranks;
-    f->graph.rank_config = &f->rank_config;
-}
-
-static void end(struct fixture *f)
-{
-    graph_free(&f->graph);
-    munmap(f->memory, MOST_TENSORS * TENSOR_BYTES);
-}
-
-/* Tensors are added by rising name. */
-static void add_tensor(struct fixture *f, const char *name, enum dtype dtype, int rank, const uint64_t *shape)
-{
-    const size_t index = f->checkpoint.tensor_count++;
-    uint64_t count = 1;
-    uint8_t *data = f->memory + index * TENSOR_BYTES;
-    struct tensor_view *view = &f->views[index];
-    *view = (struct tensor_view){.name = name, .dtype = dtype, .rank = rank, .data = data};
-    for (int i = 0; i < rank; i++) view->shape[i] = shape[i], count *= shape[i];
-    view->bytes = count * dtype_bytes(dtype);
-    assert_true(index < MOST_TENSORS && view->bytes <= TENSOR_BYTES);
-    for (uint64_t i = 0; i < count; i++) {
-        const float value = (float)test_random(&f->seed) * 0x1p-30f - 1.0f;
-        const uint16_t half = dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
-        memcpy(data + i * dtype_bytes(dtype), dtype == DTYPE_F32 ? (const void *)&value : (const void *)&half,
-               dtype_bytes(dtype));
-    }
-}
-
-static void set_element(struct fixture *f, size_t tensor, uint64_t index, float value)
+static void set_element(struct test_tensors *f, size_t tensor, uint64_t index, float value)
 {
     const enum dtype dtype = f->views[tensor].dtype;
     const uint16_t half = dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
@@ -78,7 +19,7 @@ static void set_element(struct fixture *f, size_t tensor, uint64_t index, float 
            dtype == DTYPE_F32 ? (const void *)&value : (const void *)&half, dtype_bytes(dtype));
 }
 
-static float element(const struct fixture *f, size_t tensor, uint64_t index)
+static float element(const struct test_tensors *f, size_t tensor, uint64_t index)
 {
     const enum dtype dtype = f->views[tensor].dtype;
     const uint8_t *at = f->memory + tensor * TENSOR_BYTES + index * dtype_bytes(dtype);
@@ -92,13 +33,13 @@ static float element(const struct fixture *f, size_t tensor, uint64_t index)
 }
 
 /* As a build for these matrices chooses it. */
-static void set_compute_dtype(struct fixture *f, enum encoding_id matrices)
+static void set_compute_dtype(struct test_tensors *f, enum encoding_id matrices)
 {
     if (f->graph.target == TARGET_CUDA)
         f->graph.compute_dtype = encoding_is_plain(matrices) ? (enum dtype)matrices : DTYPE_BF16;
 }
 
-static bool bind_and_plan(struct fixture *f, enum encoding_id matrices, struct status *status)
+static bool bind_and_plan(struct test_tensors *f, enum encoding_id matrices, struct status *status)
 {
     set_compute_dtype(f, matrices);
     return pass_shard.run(&f->graph, status) &&
@@ -107,7 +48,7 @@ static bool bind_and_plan(struct fixture *f, enum encoding_id matrices, struct s
 }
 
 /* All bytes of the weight section, in parts of any size, which must agree with the whole. */
-static bool pack(struct fixture *f, uint8_t **bytes, struct status *status)
+static bool pack(struct test_tensors *f, uint8_t **bytes, struct status *status)
 {
     struct packer *packer = packer_open(&f->graph, &f->checkpoint, f->total_bytes, status);
     assert_non_null(packer);
@@ -130,80 +71,90 @@ static bool pack(struct fixture *f, uint8_t **bytes, struct status *status)
 /* ---- what sources say, in plain arithmetic ---- */
 
 /* Element of a source as the test computes it. */
-typedef float element_of(const struct fixture *f, uint64_t row, uint64_t column);
+typedef float element_of(const struct test_tensors *f, uint64_t row, uint64_t column);
 
-static float k_of_fused(const struct fixture *f, uint64_t row, uint64_t column)
+static float k_of_fused(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     return element(f, 0, (WIDTH + row) * HIDDEN + column);
 }
 
-static float k_of_heads(const struct fixture *f, uint64_t row, uint64_t column)
+static float k_of_heads(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     const uint64_t head = row / HEAD_DIM, in_head = row % HEAD_DIM;
     return element(f, 0, ((3 * head + 1) * HEAD_DIM + in_head) * HIDDEN + column);
 }
 
-static float up_by_turns(const struct fixture *f, uint64_t row, uint64_t column)
+static float up_by_turns(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     return element(f, 0, (2 * row + 1) * HIDDEN + column);
 }
 
-static float conv1d(const struct fixture *f, uint64_t row, uint64_t column)
+static float conv1d(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     return element(f, 0, column * WIDTH + row);
 }
 
-static float v_of_conv1d(const struct fixture *f, uint64_t row, uint64_t column)
+static float v_of_conv1d(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     return element(f, 0, column * 3 * WIDTH + 2 * WIDTH + row);
 }
 
-static float columns_of_fused(const struct fixture *f, uint64_t row, uint64_t column)
+static float columns_of_fused(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     return element(f, 0, row * 50 + 7 + column);
 }
 
-static float halves(const struct fixture *f, uint64_t row, uint64_t column)
+static float halves(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     const uint64_t head = row / HEAD_DIM, at = row % HEAD_DIM;
     const uint64_t pair = at < HEAD_DIM / 2 ? 2 * at : 2 * (at - HEAD_DIM / 2) + 1;
     return element(f, 0, (head * HEAD_DIM + pair) * HIDDEN + column);
 }
 
-static float partial_halves(const struct fixture *f, uint64_t row, uint64_t column)
+static float partial_halves(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     static const uint64_t from[HEAD_DIM] = {0, 2, 1, 3, 4, 5, 6, 7}; /* the first four rotate */
     return element(f, 0, (row / HEAD_DIM * HEAD_DIM + from[row % HEAD_DIM]) * HIDDEN + column);
 }
 
-static float halves_of_heads(const struct fixture *f, uint64_t row, uint64_t column)
+static float halves_of_heads(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     const uint64_t head = row / HEAD_DIM, at = row % HEAD_DIM;
     const uint64_t pair = at % (HEAD_DIM / 2) * 2 + at / (HEAD_DIM / 2);
     return element(f, 0, (3 * head * HEAD_DIM + pair) * HIDDEN + column);
 }
 
-static float scaled(const struct fixture *f, uint64_t row, uint64_t column)
+static float scaled(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     return 0.3f * element(f, 0, row * HIDDEN + column) + 1.0f;
 }
 
-static float repeated(const struct fixture *f, uint64_t row, uint64_t column)
+static float repeated(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     return element(f, 0, row % 4 * HIDDEN + column);
 }
 
-static float expert(const struct fixture *f, uint64_t row, uint64_t column)
+static float expert(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     return element(f, 0, (WIDTH + row) * HIDDEN + column);
 }
 
-static float plain(const struct fixture *f, uint64_t row, uint64_t column)
+static float turned_expert(const struct test_tensors *f, uint64_t row, uint64_t column)
+{
+    return element(f, 0, (HIDDEN + column) * WIDTH + row);
+}
+
+static float up_of_turned_expert(const struct test_tensors *f, uint64_t row, uint64_t column)
+{
+    return element(f, 0, (2 * HIDDEN + column) * 2 * WIDTH + 2 * row + 1);
+}
+
+static float plain(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     return element(f, 0, row * HIDDEN + column);
 }
 
-static float zeros(const struct fixture *f, uint64_t row, uint64_t column)
+static float zeros(const struct test_tensors *f, uint64_t row, uint64_t column)
 {
     return (void)f, (void)row, (void)column, 0;
 }
@@ -253,20 +204,28 @@ static const struct source_case {
     {"scale and add", {.shape = {WIDTH, HIDDEN}, .scale = 0.3f, .add = 1}, HIDDEN, scaled, true},
     {"repeat", {.shape = {4, HIDDEN}, .rows = WIDTH, .repeat = WIDTH / 4}, HIDDEN, repeated, true},
     {"an expert", {.shape = {EXPERTS, WIDTH, HIDDEN}, .first_row = WIDTH, .rows = WIDTH}, HIDDEN, expert, false},
+    {"a transposed expert",
+     {.shape = {EXPERTS, HIDDEN, WIDTH}, .transposed = true, .first_row = WIDTH, .rows = WIDTH},
+     HIDDEN,
+     turned_expert,
+     false},
+    {"up of a transposed expert",
+     {.shape = {EXPERTS, HIDDEN, 2 * WIDTH},
+      .transposed = true,
+      .first_row = 4 * WIDTH + 1,
+      .rows = WIDTH,
+      .run = 1,
+      .period = 2},
+     HIDDEN,
+     up_of_turned_expert,
+     false},
 };
 enum { CASES = sizeof cases / sizeof *cases };
-
-static int rank_of(const struct weight_source *source)
-{
-    int rank = 0;
-    while (rank < SOURCE_MAX_RANK && source->shape[rank]) rank++;
-    return rank;
-}
 
 /* ---- packed weights ---- */
 
 /* What a rank should have of a source of WIDTH rows: rows and columns of the whole that are its own. */
-static float shared_element(const struct fixture *f, const struct source_case *c, enum shard shard, uint32_t rank,
+static float shared_element(const struct test_tensors *f, const struct source_case *c, enum shard shard, uint32_t rank,
                             uint64_t row, uint64_t column)
 {
     const uint32_t ranks = f->graph.ranks;
@@ -277,7 +236,7 @@ static float shared_element(const struct fixture *f, const struct source_case *c
 }
 
 /* Every row has what coded_from_floats makes of its values. */
-static void expect_coded_panels(const struct fixture *f, const struct graph_weight *weight, uint32_t rank,
+static void expect_coded_panels(const struct test_tensors *f, const struct graph_weight *weight, uint32_t rank,
                                 const float *values, const uint8_t *bytes, const char *name)
 {
     const enum tensor_layout layout = graph_weight_layout(&f->graph, weight);
@@ -324,7 +283,7 @@ static bool fits_case(enum engine_target target, enum encoding_id encoding, cons
 }
 
 /* Compares a rank's weight with dense values [rows, depth], which are encoded here as a whole. */
-static void expect_weight(const struct fixture *f, const struct graph_weight *weight, uint32_t rank,
+static void expect_weight(const struct test_tensors *f, const struct graph_weight *weight, uint32_t rank,
                           const float *values, const uint8_t *bytes, const char *name)
 {
     const uint64_t rows = weight->rows, depth = weight->depth ? weight->depth : 1;
@@ -359,7 +318,7 @@ static const enum encoding_id plains[] = {ENCODING_F32, ENCODING_F16, ENCODING_B
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
 /* Whatever reads the rest of a tensor, so that all of it is used: one weight for each row or column that is left. */
-static void consume_rest(struct fixture *f, const struct weight_source *taken)
+static void consume_rest(struct test_tensors *f, const struct weight_source *taken)
 {
     const uint64_t rows = source_tensor_rows(taken), columns = source_tensor_columns(taken);
     bool *used = calloc(rows, sizeof *used);
@@ -387,11 +346,11 @@ static void consume_rest(struct fixture *f, const struct weight_source *taken)
 static void expect_case(const struct source_case *c, uint32_t ranks, enum engine_target target, enum shard shard,
                         enum dtype dtype, enum encoding_id encoding)
 {
-    struct fixture f;
+    struct test_tensors f;
     struct status status = {0};
     uint8_t *bytes;
-    begin(&f, ranks, target);
-    add_tensor(&f, "t0", dtype, rank_of(&c->source), c->source.shape);
+    test_tensors_begin(&f, ranks, target);
+    test_tensors_add(&f, "t0", dtype, test_rank_of(&c->source), c->source.shape);
     const int id = graph_weight_from(&f.graph, 0, WEIGHT_MATRIX, &c->source, "t0");
     graph_shard(&f.graph, id, shard);
     if (!c->every) consume_rest(&f, &f.graph.weights[id].sources[0]);
@@ -409,7 +368,7 @@ static void expect_case(const struct source_case *c, uint32_t ranks, enum engine
     }
     free(values);
     free(bytes);
-    end(&f);
+    test_tensors_end(&f);
 }
 
 TEST(every_kind_of_source)
@@ -450,14 +409,14 @@ TEST(several_sources_make_a_weight)
         for (uint32_t ranks = 1; ranks <= 3; ranks++)
             for (int interleaved = 0; interleaved < 2; interleaved++)
                 for (size_t e = 0; encoding_at(e); e++) {
-                    struct fixture f;
+                    struct test_tensors f;
                     struct status status = {0};
                     uint8_t *bytes;
                     if (!fits_target((enum engine_target)target, encoding_at(e)->id)) continue;
-                    begin(&f, ranks, (enum engine_target)target);
+                    test_tensors_begin(&f, ranks, (enum engine_target)target);
                     const int count = interleaved ? 2 : 3;
-                    add_tensor(&f, "t0", DTYPE_BF16, 2, parts[0].source.shape);
-                    add_tensor(&f, "t1", DTYPE_BF16, 2, parts[1].source.shape);
+                    test_tensors_add(&f, "t0", DTYPE_BF16, 2, parts[0].source.shape);
+                    test_tensors_add(&f, "t1", DTYPE_BF16, 2, parts[1].source.shape);
                     /* The expectations of the parts read tensor 0: the other one has its values. */
                     for (uint64_t i = 0; i < WIDTH * HIDDEN; i++) set_element(&f, 1, i, element(&f, 0, i));
                     const int id = graph_weight_from(&f.graph, 0, WEIGHT_MATRIX, &parts[0].source, "t0");
@@ -492,21 +451,21 @@ TEST(several_sources_make_a_weight)
                     }
                     free(values);
                     free(bytes);
-                    end(&f);
+                    test_tensors_end(&f);
                 }
 }
 
 /* Vectors: 1 + w in F32, a bias of which a part is zeros in its tensor's type. */
 TEST(vectors)
 {
-    struct fixture f;
+    struct test_tensors f;
     struct status status = {0};
     uint8_t *bytes;
     const uint64_t shape[] = {HIDDEN};
     static const float known[] = {0.5f, 3, -7};
-    begin(&f, 1, TARGET_CUDA);
-    add_tensor(&f, "bias", DTYPE_F16, 1, shape);
-    add_tensor(&f, "norm", DTYPE_BF16, 1, shape);
+    test_tensors_begin(&f, 1, TARGET_CUDA);
+    test_tensors_add(&f, "bias", DTYPE_F16, 1, shape);
+    test_tensors_add(&f, "norm", DTYPE_BF16, 1, shape);
     const int bias = graph_weight_from(&f.graph, 0, WEIGHT_ROW_MAJOR,
                                        &(struct weight_source){.shape = {HIDDEN}, .rows = 10}, "bias");
     graph_weight_append(&f.graph, bias, &(struct weight_source){.rows = 5}, "zeros");
@@ -534,13 +493,13 @@ TEST(vectors)
     /* A model card counts what the checkpoint has. */
     assert_int_equal(count_parameters(&f.graph), 2 * HIDDEN);
     free(bytes);
-    end(&f);
+    test_tensors_end(&f);
 }
 
 TEST(parts_have_names_of_their_own)
 {
-    struct fixture f;
-    begin(&f, 1, TARGET_CPU);
+    struct test_tensors f;
+    test_tensors_begin(&f, 1, TARGET_CPU);
     const int ids[] = {
         graph_weight_from(&f.graph, 2, WEIGHT_MATRIX, &(struct weight_source){.shape = {30, 5}}, "a.%d.b", 2),
         graph_weight_from(&f.graph, 2, WEIGHT_MATRIX, &(struct weight_source){.shape = {30, 5}, .rows = 10}, "a.%d.b",
@@ -559,176 +518,54 @@ TEST(parts_have_names_of_their_own)
         assert_int_equal(f.graph.weights[ids[i]].rows, shapes[i][0]);
         assert_int_equal(f.graph.weights[ids[i]].columns, shapes[i][1]);
     }
-    end(&f);
+    test_tensors_end(&f);
 }
 
-/* ---- consumption ---- */
-
-/* Binds weights that take these parts of one tensor. */
-static bool bind_parts(const struct weight_source *sources, size_t count, struct status *status)
+/* Biases of experts, whose rows are gate and up by turns: those of each rank, in the order of the experts' matrices. */
+TEST(flat_sources)
 {
-    struct fixture f;
-    *status = (struct status){0};
-    begin(&f, 1, TARGET_CPU);
-    add_tensor(&f, "blk.qkv", DTYPE_BF16, rank_of(&sources[0]), sources[0].shape);
-    for (size_t i = 0; i < count; i++) graph_weight_from(&f.graph, 0, WEIGHT_ROW_MAJOR, &sources[i], "blk.qkv");
-    bool ok = bind_weights(&f.graph, &f.checkpoint, &(struct weight_types){0}, status);
-    end(&f);
-    return ok;
-}
-
-TEST(every_element_is_consumed_once)
-{
-    struct status status;
-    const struct weight_source q = {.shape = {30, 5}, .rows = 10}, k = {.shape = {30, 5}, .first_row = 10, .rows = 8},
-                               v = {.shape = {30, 5}, .first_row = 18, .rows = 12},
-                               late = {.shape = {30, 5}, .first_row = 19, .rows = 11},
-                               early = {.shape = {30, 5}, .first_row = 17, .rows = 13},
-                               left = {.shape = {30, 5}, .columns = 2}, right = {.shape = {30, 5}, .first_column = 2},
-                               top_right = {.shape = {30, 5}, .first_column = 2, .rows = 18},
-                               even = {.shape = {30, 5}, .run = 1, .period = 2},
-                               odd = {.shape = {30, 5}, .first_row = 1, .run = 1, .period = 2},
-                               turned = {.shape = {30, 5}, .transposed = true, .rows = 3},
-                               turned_rest = {.shape = {30, 5}, .transposed = true, .first_row = 3};
-    test_expect_success(bind_parts((struct weight_source[]){q, k, v}, 3, &status), &status);
-    test_expect_success(bind_parts((struct weight_source[]){v, q, k}, 3, &status), &status);
-    test_expect_success(bind_parts((struct weight_source[]){left, right}, 2, &status), &status);
-    test_expect_success(bind_parts((struct weight_source[]){even, odd}, 2, &status), &status);
-    test_expect_success(bind_parts((struct weight_source[]){turned, turned_rest}, 2, &status), &status);
-
-    bool ok = bind_parts((struct weight_source[]){q, k}, 2, &status);
-    test_expect_failure(ok, &status, STATUS_BAD_INPUT, "'blk.qkv'|rows 18 to 29 are not used|model_type 'phi9'");
-    ok = bind_parts((struct weight_source[]){q, k, late}, 3, &status);
-    test_expect_failure(ok, &status, STATUS_BAD_INPUT, "rows 18 to 18 are not used");
-    ok = bind_parts((struct weight_source[]){left, top_right}, 2, &status);
-    test_expect_failure(ok, &status, STATUS_BAD_INPUT, "rows 18 to 29 (of columns 2 to 4) are not used");
-    ok = bind_parts((struct weight_source[]){left}, 1, &status);
-    test_expect_failure(ok, &status, STATUS_BAD_INPUT, "rows 0 to 29 (of columns 2 to 4) are not used");
-    ok = bind_parts((struct weight_source[]){odd}, 1, &status);
-    test_expect_failure(ok, &status, STATUS_BAD_INPUT, "rows 0 to 0 are not used");
-    ok = bind_parts((struct weight_source[]){turned}, 1, &status);
-    test_expect_failure(ok, &status, STATUS_BAD_INPUT, "columns 3 to 4 are not used");
-
-    ok = bind_parts((struct weight_source[]){q, k, early}, 3, &status);
-    test_expect_failure(ok, &status, STATUS_INTERNAL, "'blk.qkv': row 17 is taken twice");
-    ok = bind_parts((struct weight_source[]){left, right, v}, 3, &status);
-    test_expect_failure(ok, &status, STATUS_INTERNAL, "row 18 is taken twice");
-    ok = bind_parts((struct weight_source[]){turned, turned_rest, q}, 3, &status);
-    test_expect_failure(ok, &status, STATUS_INTERNAL, "read both transposed and as it is");
-}
-
-/* What an architecture file may get wrong. */
-TEST(sources_that_contradict_themselves)
-{
-    static const struct {
-        struct weight_source source;
-        const char *words;
-    } wrong[] = {
-        {{.shape = {30, 5}, .first_row = 21, .rows = 10}, "rows beyond the end"},
-        {{.shape = {30, 5}, .first_row = 30}, "no rows"},
-        {{.shape = {30, 5}, .first_row = UINT64_MAX, .rows = 2}, "rows beyond the end"},
-        {{.shape = {30, 5}, .first_column = 3, .columns = 3}, "columns beyond the end"},
-        {{.shape = {30, 5}, .rows = 12, .run = 2, .period = 6}, "rows beyond the end"},
-        {{.shape = {30, 5}, .rows = 9, .run = 2, .period = 3}, "ends within a run"},
-        {{.shape = {30, 5}, .rows = 10, .run = 5, .period = 3}, "runs of rows that overlap"},
-        {{.shape = {30, 5}, .group = 7, .stride = 2}, "order of rows"},
-        {{.shape = {30, 5}, .group = 5, .dealt = 6, .stride = 2}, "order of rows"},
-        {{.shape = {30, 5}, .group = 5, .stride = 2}, "order of rows"},
-        {{.shape = {30, 5}, .rows = 40, .repeat = 3}, "repeat"},
-        {{.shape = {30}, .columns = 1}, "a matrix of a vector"},
-        {{.shape = {5, 2, 3}, .transposed = true}, "no matrix"},
-        {{.shape = {UINT64_MAX / 2, 5}, .rows = 1}, "2^64"},
-    };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        struct fixture f;
+    enum { ROWS = 24, GROUP = 16 };
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        struct test_tensors f;
         struct status status = {0};
-        const uint64_t shape[] = {30, 5};
-        begin(&f, 1, TARGET_CPU);
-        add_tensor(&f, "blk.w", DTYPE_F32, 2, shape);
-        graph_weight_from(&f.graph, 0, WEIGHT_ROW_MAJOR, &wrong[i].source, "blk.w");
-        bool ok = bind_weights(&f.graph, &f.checkpoint, &(struct weight_types){0}, &status);
-        test_expect_failure(ok, &status, STATUS_INTERNAL, wrong[i].words);
-        test_expect_message(&status, "blk.w|source 0");
-        end(&f);
-    }
-    /* Sources of one weight that do not fit each other. */
-    struct fixture f;
-    struct status status = {0};
-    begin(&f, 1, TARGET_CPU);
-    add_tensor(&f, "t0", DTYPE_F32, 2, (const uint64_t[]){30, 5});
-    const int id = graph_weight_from(&f.graph, 0, WEIGHT_MATRIX, &(struct weight_source){.shape = {30, 5}}, "t0");
-    graph_weight_append(&f.graph, id, &(struct weight_source){.rows = 3, .columns = 4}, "zeros");
-    bool ok = bind_weights(&f.graph, &f.checkpoint, &(struct weight_types){0}, &status);
-    test_expect_failure(ok, &status, STATUS_INTERNAL, "source 1 has other columns");
-    end(&f);
-}
-
-/* ---- types of a GPU's matrices ---- */
-
-struct gpu_matrices {
-    struct weight_types types;
-    enum dtype compute_dtype, tensor;
-    const char *refused;                                /* NULL: they are accepted */
-    enum encoding_id matrix, kept, row_major, no_layer; /* what they get */
-};
-
-/* A matrix, another one that a pattern names, a table that no matmul reads, and the LM head. */
-static void expect_gpu_matrices(const struct gpu_matrices *expected)
-{
-    struct fixture f;
-    struct status status = {0};
-    static const char *const names[] = {"a", "b.kept", "c", "d"};
-    static const uint64_t shape[] = {WIDTH, 128};
-    begin(&f, 1, TARGET_CUDA);
-    f.graph.compute_dtype = expected->compute_dtype;
-    for (int i = 0; i < 4; i++) {
-        add_tensor(&f, names[i], expected->tensor, 2, shape);
-        graph_weight_from(&f.graph, i == 3 ? GRAPH_NO_LAYER : 0, i == 2 ? WEIGHT_ROW_MAJOR : WEIGHT_MATRIX,
-                          &(struct weight_source){.shape = {WIDTH, 128}}, "%s", names[i]);
-    }
-    bool ok = bind_weights(&f.graph, &f.checkpoint, &expected->types, &status);
-    if (expected->refused) {
-        test_expect_failure(ok, &status, STATUS_BAD_INPUT, expected->refused);
-    } else {
-        test_expect_success(ok, &status);
-        const enum encoding_id wanted[] = {expected->matrix, expected->kept, expected->row_major, expected->no_layer};
-        for (int i = 0; i < 4; i++) {
-            const struct graph_weight *weight = &f.graph.weights[i];
-            assert_int_equal(weight->encoding, wanted[i]);
-            assert_int_equal(graph_weight_layout(&f.graph, weight),
-                             encoding_is_plain(wanted[i]) ? LAYOUT_ROW_MAJOR : LAYOUT_FRAGMENT16);
+        uint8_t *bytes;
+        int weight = -1;
+        test_tensors_begin(&f, ranks, TARGET_CPU);
+        test_tensors_add(&f, "t0", DTYPE_BF16, 2, (const uint64_t[]){EXPERTS, 2 * ROWS});
+        for (uint64_t i = 0; i < 2 * EXPERTS; i++) {
+            const struct weight_source source = {.shape = {EXPERTS, 2 * ROWS},
+                                                 .flat = true,
+                                                 .first_row = i / 2 * 2 * ROWS + i % 2,
+                                                 .rows = ROWS,
+                                                 .run = 1,
+                                                 .period = 2};
+            if (i == 0)
+                weight = graph_weight_from(&f.graph, 0, WEIGHT_ROW_MAJOR, &source, "t0");
+            else
+                graph_weight_append(&f.graph, weight, &source, "t0");
         }
+        f.graph.weights[weight].experts = EXPERTS;
+        f.graph.weights[weight].interleave = GROUP;
+        f.graph.weights[weight].rows = graph_weight_rows(&f.graph.weights[weight]);
+        graph_shard(&f.graph, weight, SHARD_ROWS);
+        test_expect_success(bind_and_plan(&f, ENCODING_BF16, &status), &status);
+        const struct graph_weight *made = &f.graph.weights[weight];
+        const uint64_t rows = ROWS / ranks, groups = (rows + GROUP - 1) / GROUP;
+        assert_int_equal(made->rows, EXPERTS * 2 * groups * GROUP);
+        assert_int_equal(made->columns, 0);
+        test_expect_success(pack(&f, &bytes, &status), &status);
+        float values[EXPERTS * 2 * 2 * GROUP];
+        for (uint32_t rank = 0; rank < ranks; rank++) {
+            for (uint64_t i = 0; i < made->rows; i++) {
+                const uint64_t expert = i / (2 * groups * GROUP), group = i / GROUP % (2 * groups);
+                const uint64_t row = group / 2 * GROUP + i % GROUP;
+                values[i] = row < rows ? element(&f, 0, expert * 2 * ROWS + 2 * (rank * rows + row) + group % 2) : 0;
+            }
+            expect_weight(&f, made, rank, values, bytes, "biases");
+        }
+        free(bytes);
+        test_tensors_end(&f);
     }
-    end(&f);
-}
-
-TEST(matrices_without_codes_have_one_type_on_a_gpu)
-{
-    const struct weight_types none = {0}, fp16 = {.matrices = ENCODING_F16},
-                              int4 = {.matrices = ENCODING_INT4_G128, .head = ENCODING_INT8_CHANNEL},
-                              kept = {.kept = {{"*.kept", ENCODING_NVFP4}}, .kept_count = 1},
-                              plain = {.matrices = ENCODING_INT4_G64,
-                                       .kept = {{"*.kept", ENCODING_BF16}},
-                                       .kept_count = 1},
-                              as_it_is = {.matrices = ENCODING_INT4_G64, .kept = {{"*.kept"}}, .kept_count = 1},
-                              other = {.matrices = ENCODING_INT4_G64,
-                                       .kept = {{"*.kept", ENCODING_F32}},
-                                       .kept_count = 1};
-    const enum encoding_id f16 = ENCODING_F16, bf16 = ENCODING_BF16;
-    const struct gpu_matrices all[] = {
-        {none, DTYPE_BF16, DTYPE_F32, NULL, bf16, bf16, bf16, bf16},
-        {none, DTYPE_F16, DTYPE_F16, NULL, f16, f16, f16, f16},
-        {fp16, DTYPE_F16, DTYPE_BF16, NULL, f16, f16, f16, f16},
-        {int4, DTYPE_BF16, DTYPE_F16, NULL, ENCODING_INT4_G128, ENCODING_INT4_G128, ENCODING_INT4_G128,
-         ENCODING_INT8_CHANNEL},
-        {kept, DTYPE_BF16, DTYPE_F16, NULL, bf16, ENCODING_NVFP4, bf16, bf16},
-        {plain, DTYPE_BF16, DTYPE_F16, NULL, ENCODING_INT4_G64, bf16, ENCODING_INT4_G64, ENCODING_INT4_G64},
-        {as_it_is, DTYPE_BF16, DTYPE_F16, NULL, ENCODING_INT4_G64, bf16, ENCODING_INT4_G64, ENCODING_INT4_G64},
-        {other, DTYPE_BF16, DTYPE_BF16, "'b.kept': expected BF16|found F32|--keep", 0, 0, 0, 0},
-        {fp16, DTYPE_BF16, DTYPE_F16, "'a': expected BF16|found F16", 0, 0, 0, 0},
-        {int4, DTYPE_F16, DTYPE_F16, "'a'|its codes (int4_g128) as BF16|the other matrices are F16", 0, 0, 0, 0},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) expect_gpu_matrices(&all[i]);
 }
 
 /* ---- elements that are refused ---- */
@@ -744,21 +581,21 @@ TEST(odd_elements_are_named_as_they_lie)
     for (size_t c = 0; c < CASES; c++)
         for (size_t e = 0; encoding_at(e); e++)
             for (uint32_t ranks = 1; ranks <= 3; ranks += 2) {
-                struct fixture f;
+                struct test_tensors f;
                 struct status status = {0};
                 uint8_t *bytes = NULL;
                 char words[80];
                 const enum engine_target target = c % 2 ? TARGET_CPU : TARGET_CUDA;
                 if (!fits_case(target, encoding_at(e)->id, &cases[c])) continue;
-                begin(&f, ranks, target);
-                add_tensor(&f, "t0", dtypes[(c + e) % 3], rank_of(&cases[c].source), cases[c].source.shape);
+                test_tensors_begin(&f, ranks, target);
+                test_tensors_add(&f, "t0", dtypes[(c + e) % 3], test_rank_of(&cases[c].source), cases[c].source.shape);
                 const int id = graph_weight_from(&f.graph, 0, WEIGHT_MATRIX, &cases[c].source, "t0");
                 graph_shard(&f.graph, id, SHARD_ROWS);
                 if (!cases[c].every) consume_rest(&f, &f.graph.weights[id].sources[0]);
                 const struct weight_source *source = &f.graph.weights[id].sources[0];
                 const uint64_t row = test_random(&f.seed) % WIDTH, column = test_random(&f.seed) % cases[c].columns;
                 const uint64_t at = place_of(source, row, column);
-                const uint64_t pitch = source->shape[rank_of(source) - 1];
+                const uint64_t pitch = source->shape[test_rank_of(source) - 1];
                 assert_true(element(&f, 0, at) != 0);
                 set_element(&f, 0, at, NAN);
                 assert_true(isnan(cases[c].expected(&f, row, column))); /* that is the place */
@@ -773,18 +610,18 @@ TEST(odd_elements_are_named_as_they_lie)
                 test_expect_failure(ok, &status, STATUS_BAD_INPUT, words);
                 packer_close(packer);
                 free(bytes);
-                end(&f);
+                test_tensors_end(&f);
             }
 }
 
 /* Arithmetic may leave the range of the encoding, of an element that is in it. */
 TEST(what_arithmetic_makes_too_large)
 {
-    struct fixture f;
+    struct test_tensors f;
     struct status status = {0};
     uint8_t *bytes;
-    begin(&f, 1, TARGET_CUDA);
-    add_tensor(&f, "t0", DTYPE_F32, 2, (const uint64_t[]){6, 4});
+    test_tensors_begin(&f, 1, TARGET_CUDA);
+    test_tensors_add(&f, "t0", DTYPE_F32, 2, (const uint64_t[]){6, 4});
     set_element(&f, 0, 13, 60000);
     graph_weight_from(&f.graph, 0, WEIGHT_MATRIX, &(struct weight_source){.shape = {6, 4}, .scale = 2}, "t0");
     test_expect_success(bind_and_plan(&f, ENCODING_F16, &status), &status);
@@ -795,7 +632,7 @@ TEST(what_arithmetic_makes_too_large)
     status = (struct status){0};
     test_expect_success(pack(&f, &bytes, &status), &status);
     free(bytes);
-    end(&f);
+    test_tensors_end(&f);
 }
 
 int main(void) { return test_run(); }

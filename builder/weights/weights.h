@@ -16,8 +16,8 @@
 bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, const struct weight_types *types,
                   struct status *status);
 
-/* Without a checkpoint (dry run on a configuration): every weight that is of tensors gets `encoding`, unless `types` (NULL:
- * nothing) asks for another. */
+/* Without a checkpoint (dry run on a configuration): every weight that is of tensors gets `encoding`, or that of the codes which
+ * its sources must have, unless `types` (NULL: nothing) asks for another. */
 bool assume_weights(struct graph *graph, enum encoding_id encoding, const struct weight_types *types,
                     struct status *status);
 

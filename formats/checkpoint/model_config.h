@@ -73,11 +73,12 @@ struct model_config {
     double rms_norm_eps;
     bool tie_word_embeddings;
     bool qkv_bias, output_bias; /* of the attention projections */
-    bool mlp_bias;
-    bool parallel_residual; /* attention and MLP read the same x, and both are added to it */
-    int activation;         /* of the MLP: enum activation (kernels/op/activation.cuh) */
-    double logits_cap;      /* logits become cap * tanh(logits / cap); 0: they do not */
-    double scores_cap;      /* scores of attention likewise */
+    bool mlp_bias;              /* of all matrices of the MLP, and of its experts */
+    bool parallel_residual;     /* attention and MLP read the same x, and both are added to it */
+    int activation;             /* of the MLP: enum activation (kernels/op/activation.cuh) */
+    double swiglu_limit;        /* of ACTIVATION_CLAMPED */
+    double logits_cap;          /* logits become cap * tanh(logits / cap); 0: they do not */
+    double scores_cap;          /* scores of attention likewise */
     /* Factors on embeddings, on the scores of attention, on what attention and MLP add to the residual, and on logits. */
     double embedding_scale, attention_scale, residual_scale, logits_scale;
     struct model_layer layer[MODEL_MAX_LAYERS]; /* [layers] */
@@ -113,7 +114,8 @@ typedef bool model_config_reader(struct model_config *config, struct json_reader
 bool model_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                         model_config_reader *read_family, struct status *status);
 /* rope_theta, partial_rotary_factor, original_max_position_embeddings, rope_scaling and rope_parameters of config.json.
- * Where rope.theta, rope.rotary_dim or local_rope.theta are not 0, they are the family's defaults. With has_local_rope,
+ * Where rope.theta, rope.rotary_dim or local_rope.theta are not 0, they are the family's defaults; where rope.type is not
+ * ROPE_DEFAULT, all of rope is, for a config.json that has no such object. With has_local_rope,
  * rope_parameters may have an object for each kind of layer ("full_attention", "sliding_attention"), and all other keys
  * describe the main embedding; the local one is then plain, with local_rope.theta or else the main theta.
  * Requires: head_dim and max_position are set. */

@@ -283,7 +283,8 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
         .part_given = json_reader_get(reader, "partial_rotary_factor") != NULL,
     };
     struct rope_config *plain = &beside.rope;
-    bool object_given = false;
+    bool object_given = false, parsed_before = false;
+    struct rope_config absent = config->rope;
     if (!parse_theta(reader, &plain->theta, status) ||
         !parse_rotary_dim(reader, config->head_dim, &plain->rotary_dim, status) ||
         !parse_original_max_position(reader, plain, status))
@@ -296,17 +297,22 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
     for (size_t i = 0; i < 2; i++) {
         struct rope_config rope;
         json_t *object = json_reader_get(reader, keys[i]);
+        object_given |= object != NULL;
         if (!object || (json_is_object(object) && json_object_size(object) == 0)) continue;
         char path[256];
         snprintf(path, sizeof path, "%s: %s", reader->path, keys[i]);
         const bool parsed = is_by_kind(config, object) ? parse_by_kind(&rope, config, object, path, &beside, status)
                                                        : parse_main(&rope, object, path, config, &beside, status);
         if (!parsed) return false;
-        if (object_given && !same_rope(&rope, &config->rope))
+        if (parsed_before && !same_rope(&rope, &config->rope))
             return status_fail(status, STATUS_BAD_INPUT, "%s: fields 'rope_parameters' and 'rope_scaling' disagree",
                                reader->path);
         config->rope = rope;
-        object_given = true;
+        parsed_before = true;
+    }
+    if (!object_given && absent.type != ROPE_DEFAULT) {
+        absent.theta = plain->theta, absent.rotary_dim = plain->rotary_dim;
+        config->rope = absent;
     }
     return true;
 }

@@ -2,7 +2,7 @@
 /* matmul: out[r, n] = SCALE * (sum over k of x[r, k] * W[n, k]  (+ bias[n])) (+ residual[r, n]),
  * or with EPILOGUE_PLAIN + an activation as EPILOGUE act of that, without a residual,
  * or gated, with an activation as EPILOGUE, where W holds gate and up panels in turn and N counts both:
- *   out[r, j] = act(g) * u,  g = x[r] . Wgate[j] (+ bias of that row), u likewise.
+ *   out[r, j] = act(g) * u,  g = x[r] . Wgate[j] (+ bias of that row), u likewise; CLAMPED changes u, too (activation.cuh).
  *
  * Weights are read in place in PANEL16 layout (panel.h); accumulation is float32. Numerics contract: for a given
  * instruction set, each output element is one chain of additions over k = 0, 1, 2, ... that depends neither on rows nor
@@ -60,8 +60,8 @@ enum matmul_param {
     MATMUL_SCALE_BITS,    /* bits of a float32 above 0; 1 with a gate */
     MATMUL_COMPUTE_DTYPE, /* CPU: F32, or what x is rounded to before it is multiplied (matmul_round): BF16, INT8_G32 */
     MATMUL_HAS_X_SCALES,  /* with INPUT_DTYPE F8_E4M3, and only then; not with a norm */
-    MATMUL_CAP_BITS,      /* bits of a float32 above 0, with EPILOGUE_PLAIN + SOFTCAP; else of 1 */
-    MATMUL_EXPERTS,       /* matrices in W; 0: W is one matrix, and there are no routes */
+    MATMUL_CAP_BITS, /* bits of a float32 above 0, with EPILOGUE_PLAIN + SOFTCAP and the limit with CLAMPED; else of 1 */
+    MATMUL_EXPERTS,  /* matrices in W; 0: W is one matrix, and there are no routes */
     MATMUL_ROUTE_WIDTH,   /* 2 * TOP_K; 0: no routes */
     MATMUL_PARTS,         /* CUDA: 1: out keeps the addends of the weighted sum */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */

@@ -25,7 +25,7 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [MATMUL_HAS_BIAS] = problem->bias != DTYPE_NONE,
         [MATMUL_BIAS_DTYPE] = problem->bias ? problem->bias : DTYPE_F32,
         [MATMUL_SCALE_BITS] = problem->activation ? OP_FLOAT_ONE_BITS : test_float_bits(0.75f),
-        [MATMUL_CAP_BITS] = OP_FLOAT_ONE_BITS,
+        [MATMUL_CAP_BITS] = problem->activation == ACTIVATION_CLAMPED ? test_float_bits(1.25f) : OP_FLOAT_ONE_BITS,
         [MATMUL_COMPUTE_DTYPE] = DTYPE_F32,
         [MATMUL_EXPERTS] = problem->experts,
         [MATMUL_ROUTE_WIDTH] = 2 * problem->top_k,
@@ -115,8 +115,8 @@ static void check_outputs(const struct launch *launch, const struct problem *pro
                 const int64_t n = base + column / 8 * 16 + column % 8;
                 const double gate = dot(launch, slot / top_k, n, &error),
                              up = dot(launch, slot / top_k, n + 8, &up_error);
-                want = activate_exactly(problem->activation, gate) * up;
-                error = 1.2 * error * (fabs(up) + up_error) + fabs(gate) * up_error + fabs(want) * 0x1p-8;
+                want = activate_gated(problem->activation, 1.25f, gate, up);
+                error = 1.2 * error * (1 + fabs(up) + up_error) + fabs(gate) * up_error + fabs(want) * 0x1p-8;
             } else {
                 const double factor = (double)row[slot % top_k] * 0.75;
                 want = dot(launch, slot, base + column, &error) * factor;
@@ -163,6 +163,7 @@ TEST(tails)
         {1, 1, 8, 2, 72, 88, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false},
         {5, 4, 6, 3, 48, 40, ENCODING_F16, ACTIVATION_NONE, DTYPE_F16, false},
         {9, 9, 40, 4, 112, 200, ENCODING_BF16, ACTIVATION_GELU_TANH, DTYPE_F32, false},
+        {9, 9, 40, 4, 112, 200, ENCODING_BF16, ACTIVATION_CLAMPED, DTYPE_BF16, false},
         {33, 30, 3, 1, 17, 72, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false},
         {70, 70, 4, 2, 144, 136, ENCODING_BF16, ACTIVATION_SILU, DTYPE_BF16, true},
         {200, 190, 5, 2, 150, 72, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, true},

@@ -14,6 +14,8 @@ enum { SAMPLE = 4 };
 enum { SAMPLE = 1 };
 #endif
 
+static const float LIMIT = 1.5f; /* of a clamped SwiGLU: many products are beyond it */
+
 static struct team *team;
 static struct test_random numbers = {5};
 
@@ -59,6 +61,7 @@ static void open_launch(struct launch *launch, const struct problem *problem)
         [MATMUL_BIAS_DTYPE] = problem->bias,
         [MATMUL_HAS_RESIDUAL] = problem->residual,
         [MATMUL_SCALE_BITS] = problem->activation ? OP_FLOAT_ONE_BITS : test_float_bits(0.75f),
+        [MATMUL_CAP_BITS] = problem->activation == ACTIVATION_CLAMPED ? test_float_bits(LIMIT) : OP_FLOAT_ONE_BITS,
         [MATMUL_COMPUTE_DTYPE] = problem->compute,
         [MATMUL_EXPERTS] = problem->experts,
         [MATMUL_ROUTE_WIDTH] = 2 * problem->top_k,
@@ -148,6 +151,15 @@ static double product(const struct launch *launch, const struct problem *problem
     return sum;
 }
 
+/* What a gate makes of two products. */
+static double gated(enum activation activation, double gate, double up)
+{
+    const double limit = (double)LIMIT;
+    if (activation != ACTIVATION_CLAMPED) return activate_exactly(activation, gate) * up;
+    const double clamped = fmin(gate, limit);
+    return (fmax(-limit, fmin(up, limit)) + 1) * clamped * (0.5 + 0.5 * tanh(1.702 * clamped / 2));
+}
+
 static void assert_near(float found, double expected, double magnitude, enum cpu_isa isa, const struct problem *problem)
 {
     if (!(fabs((double)found - expected) <= 5e-5 * magnitude))
@@ -170,8 +182,8 @@ static void compare_row(const struct launch *launch, const struct problem *probl
         const int64_t expert = router_expert(routes, top_k, choice, problem->experts);
         const double gate = product(launch, problem, x + row * k, expert, at, &magnitude);
         const double up = product(launch, problem, x + row * k, expert, at + PANEL_ROWS, &other);
-        assert_near(out[row * top_k * (n / 2) + column], activate_exactly(problem->activation, gate) * up,
-                    2 * magnitude * other, isa, problem);
+        assert_near(out[row * top_k * (n / 2) + column], gated(problem->activation, gate, up),
+                    2 * magnitude * (other + (problem->activation == ACTIVATION_CLAMPED)), isa, problem);
     }
     for (int64_t column = 0; !problem->activation && column < n; column++) {
         double sum = residual ? (double)residual[row * n + column] : 0, all = 1;
@@ -235,6 +247,66 @@ TEST(encodings)
                                     .compute = computes[i / 10]});
         }
     }
+}
+
+/* What gpt-oss has: a clamped SwiGLU, a bias of each expert on both sides of it, matrices of MXFP4. */
+TEST(clamped_swiglu_and_biases)
+{
+    static const enum encoding_id encodings[] = {ENCODING_MXFP4, ENCODING_BF16, ENCODING_F32, ENCODING_INT4_G32};
+    static const enum encoding_id computes[] = {ENCODING_F32, ENCODING_BF16, ENCODING_INT8_G32};
+    static const enum dtype biases[] = {DTYPE_BF16, DTYPE_F32, DTYPE_F16, DTYPE_NONE};
+    for (size_t i = 0; i < 96; i += SAMPLE)
+        check(&(struct problem){.rows = 1 + (int64_t)(i % 7),
+                                .experts = 6,
+                                .top_k = 3,
+                                .n = i % 2 ? 96 : 80,
+                                .k = i % 5 ? 96 : 64,
+                                .encoding = encodings[i / 2 % 4],
+                                .activation = i % 2 ? ACTIVATION_CLAMPED : ACTIVATION_NONE,
+                                .bias = biases[i / 8 % 4],
+                                .compute = computes[i / 32]});
+}
+
+/* Values beyond the limit, and NaN, which stays. */
+TEST(clamped_swiglu_of_extremes)
+{
+    enum { N = 32 };
+    const struct problem problem = {.rows = 1,
+                                    .experts = 2,
+                                    .top_k = 1,
+                                    .n = N,
+                                    .k = 1,
+                                    .encoding = ENCODING_F32,
+                                    .activation = ACTIVATION_CLAMPED,
+                                    .bias = DTYPE_F32,
+                                    .compute = ENCODING_F32};
+    static const float extremes[] = {-3e38f, -1e4f, -1.5f, -1, 0, 1, 1.5f, 1e4f, 3e38f, NAN};
+    enum { EXTREMES = sizeof extremes / sizeof *extremes };
+    struct launch launch;
+    open_launch(&launch, &problem);
+    *(float *)launch.test.call.operands[MATMUL_X] = 0; /* products are biases */
+    float *bias = launch.test.call.operands[MATMUL_BIAS];
+    for (int isa = 0; isa <= CPU_ISA_COUNT; isa++) {
+        if (isa < CPU_ISA_COUNT && !cpu_isa_supported((enum cpu_isa)isa)) continue;
+        for (int first = 0; first < EXTREMES; first++) {
+            for (int i = 0; i < 2 * N; i++)
+                bias[i] = extremes[(i % PANEL_ROWS + i / PANEL_ROWS % 2 * first) % EXTREMES];
+            if (isa == CPU_ISA_COUNT)
+                op_matmul.reference(&launch.test.call);
+            else
+                run_launch(&launch, (enum cpu_isa)isa);
+            const float *out = launch.test.call.operands[MATMUL_OUT];
+            for (int i = 0; i < N / 2; i++) {
+                const float gate = bias[i], up = bias[PANEL_ROWS + i];
+                if (isnan(gate) || isnan(up))
+                    assert_true(isnan(out[i]));
+                else
+                    assert_near(out[i], gated(ACTIVATION_CLAMPED, (double)gate, (double)up), 1, (enum cpu_isa)isa,
+                                &problem);
+            }
+        }
+    }
+    close_launch(&launch);
 }
 
 TEST(numbers_of_rows_and_experts)

@@ -609,7 +609,7 @@ template <class P> struct matmul_gemv_body {
                     float up = ordered_sum<PARTS>(source, o.row, o.second);
                     if constexpr (FRAGMENTS.factors) up *= second_factor[j];
                     up = up * factor + add_second[j];
-                    value = gated_product<P::EPILOGUE, false>(value, up);
+                    value = gated_product<P, false>(value, up);
                 } else {
                     value = plain_product<P, false>(value);
                 }

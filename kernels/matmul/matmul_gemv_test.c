@@ -327,7 +327,7 @@ TEST(test_shapes)
         do run_candidates(&problem, 1);
         while (problem.activation != ACTIVATION_NONE && ++problem.activation < ACTIVATION_SOFTCAP);
         if (shapes[i].activation != ACTIVATION_NONE || shapes[i].residual) continue;
-        for (int activation = ACTIVATION_SILU; activation < ACTIVATION_COUNT; activation++) {
+        for (int activation = ACTIVATION_SILU; activation <= ACTIVATION_SOFTCAP; activation++) {
             problem.activation = EPILOGUE_PLAIN + activation;
             run_candidates(&problem, 1);
         }

@@ -311,6 +311,7 @@ MATMUL_INLINE vec vec_activate(const enum activation activation, vec x)
     case ACTIVATION_GELU: return vec_gelu(x);
     case ACTIVATION_RELU2: return (vec)((vec_mask)(x * x) & ~(vec_mask)(x < zero));
     case ACTIVATION_SOFTCAP: return 1.0f - 2.0f / (vec_exp(x * 2.0f) + 1.0f);
+    case ACTIVATION_CLAMPED: return x / (vec_exp(x * (float)-CLAMPED_SLOPE) + 1.0f);
     default: return x;
     }
 }
@@ -319,6 +320,13 @@ MATMUL_INLINE vec vec_activate(const enum activation activation, vec x)
 __attribute__((noinline)) static void activate_any(enum activation activation, float *values, int count)
 {
     for (int i = 0; i < count; i += MATMUL_LANES) vec_store(values + i, vec_activate(activation, vec_load(values + i)));
+}
+
+/* The smaller one; NaN stays. */
+MATMUL_INLINE vec vec_at_most(vec x, vec most)
+{
+    const vec_mask is_above = (vec_mask)(x > most);
+    return (vec)(((vec_mask)most & is_above) | ((vec_mask)x & ~is_above));
 }
 
 MATMUL_INLINE void finish_gated(const struct matmul_finish_call *call, const enum activation activation)
@@ -342,6 +350,11 @@ MATMUL_INLINE void finish_gated(const struct matmul_finish_call *call, const enu
                     gate = vec_activate(activation, gate);
                 } else {
                     float values[MATMUL_LANES];
+                    if (problem->activation == ACTIVATION_CLAMPED) {
+                        const vec zero = {0}, most = zero + problem->cap;
+                        gate = vec_at_most(gate, most);
+                        up = zero - vec_at_most(zero - vec_at_most(up, most), most) + 1.0f;
+                    }
                     vec_store(values, gate);
                     activate_any(problem->activation, values, MATMUL_LANES);
                     gate = vec_load(values);

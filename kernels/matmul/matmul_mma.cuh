@@ -434,7 +434,7 @@ template <class P> struct matmul_mma_body {
                     for (int i = 0; i < 2; i++) {
                         if constexpr (GATED) {
                             stage(memory, m + i, (warp_n + part * 16) / 2 + lane / 4,
-                                  gated_product<P::EPILOGUE, true>(v[i] + add.low, v[i + 2] + add.high));
+                                  gated_product<P, true>(v[i] + add.low, v[i + 2] + add.high));
                         } else {
                             const float weight = P::PARTS ? weights[m + i] : 1;
                             stage(memory, m + i, n,

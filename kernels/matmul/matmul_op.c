@@ -132,8 +132,10 @@ static const char *illegal(const int64_t *params)
     const enum activation activation = matmul_activation(params);
     if (activation >= ACTIVATION_COUNT || params[MATMUL_EPILOGUE] == EPILOGUE_PLAIN)
         return "parameter epilogue is no activation";
-    if (params[MATMUL_CAP_BITS] != OP_FLOAT_ONE_BITS && activation != ACTIVATION_SOFTCAP)
-        return "a cap without a softcap";
+    if (params[MATMUL_CAP_BITS] != OP_FLOAT_ONE_BITS && activation != ACTIVATION_SOFTCAP &&
+        activation != ACTIVATION_CLAMPED)
+        return "a cap without a softcap or a clamped SwiGLU";
+    if (params[MATMUL_EPILOGUE] == EPILOGUE_PLAIN + ACTIVATION_CLAMPED) return "a clamped SwiGLU without a gate";
     if (activation != ACTIVATION_NONE && params[MATMUL_HAS_RESIDUAL]) return "a residual with an activation";
     if ((params[MATMUL_EXPERTS] == 0) != (params[MATMUL_ROUTE_WIDTH] == 0))
         return "experts without routes, or the reverse";

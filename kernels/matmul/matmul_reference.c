@@ -58,8 +58,8 @@ static void routed_row(const struct op_call *call, int64_t row, int64_t first, i
                 out[(row * top_k + choice) * inner + column] =
                     expert < 0
                         ? 0
-                        : (float)(activate_exactly((enum activation)params[MATMUL_EPILOGUE], dot(call, row, at)) *
-                                  dot(call, row, at + PANEL_ROWS));
+                        : (float)activate_gated(matmul_activation(params), op_float_param(params, MATMUL_CAP_BITS),
+                                                dot(call, row, at), dot(call, row, at + PANEL_ROWS));
             }
         }
         if (!matmul_is_gated(params) && !parts) out[row * n_count + n] = (float)sum;
@@ -82,7 +82,8 @@ void matmul_reference_range(const struct op_call *call, int64_t first, int64_t l
                 if (n / PANEL_ROWS % 2 != 0) continue; /* an up row: done with its gate row */
                 double gate = dot(call, row, n), up = dot(call, row, n + PANEL_ROWS);
                 int64_t column = n / (2 * PANEL_ROWS) * PANEL_ROWS + n % PANEL_ROWS;
-                out[row * (n_count / 2) + column] = (float)(activate_exactly(matmul_activation(params), gate) * up);
+                out[row * (n_count / 2) + column] =
+                    (float)activate_gated(matmul_activation(params), op_float_param(params, MATMUL_CAP_BITS), gate, up);
             } else {
                 double sum = dot(call, row, n) * (double)op_float_param(params, MATMUL_SCALE_BITS);
                 if (residual) sum += (double)residual[row * n_count + n];

@@ -55,7 +55,8 @@ static void launch_create(struct test_case *launch, int64_t rows, int64_t n, int
         [MATMUL_K] = k,
         [MATMUL_DTYPE] = encoding,
         [MATMUL_EPILOGUE] = epilogue,
-        [MATMUL_CAP_BITS] = test_float_bits(epilogue == EPILOGUE_PLAIN + ACTIVATION_SOFTCAP ? 2.5f : 1),
+        [MATMUL_CAP_BITS] = test_float_bits(
+            epilogue == EPILOGUE_PLAIN + ACTIVATION_SOFTCAP || epilogue == ACTIVATION_CLAMPED ? 2.5f : 1),
         [MATMUL_HAS_BIAS] = bias_dtype != DTYPE_NONE,
         [MATMUL_BIAS_DTYPE] = bias_dtype,
         [MATMUL_HAS_RESIDUAL] = residual,
@@ -249,9 +250,9 @@ TEST(test_gated)
     static const int64_t rows[] = {1, 2, 3, 5, 6, 13, 70};
     for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
         for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
-            for (int t = 0; t < 3 * (ACTIVATION_SOFTCAP - 1); t++)
+            for (int t = 0; t < 3 * ACTIVATION_SOFTCAP; t++) /* CLAMPED in the place of SOFTCAP, which has no gate */
                 check_problem(rows[r], 32 * (1 + random_below(7)), depths[d], (enum encoding_id)dtypes[t % 3],
-                              (enum activation)(ACTIVATION_SILU + t / 3),
+                              t / 3 + 1 == ACTIVATION_SOFTCAP ? ACTIVATION_CLAMPED : ACTIVATION_SILU + t / 3,
                               random_below(2) ? dtypes[random_below(3)] : DTYPE_NONE, false);
 }
 
@@ -260,7 +261,7 @@ TEST(test_activations_without_gate)
     static const int64_t depths[] = {1, 33, 172}, rows[] = {1, 5, 70};
     for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
         for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
-            for (int t = 0; t < 3 * (ACTIVATION_COUNT - 1); t++)
+            for (int t = 0; t < 3 * ACTIVATION_SOFTCAP; t++)
                 check_problem(rows[r], 1 + random_below(100), depths[d], (enum encoding_id)dtypes[t % 3],
                               EPILOGUE_PLAIN + ACTIVATION_SILU + t / 3,
                               random_below(2) ? dtypes[random_below(3)] : DTYPE_NONE, false);
@@ -596,6 +597,7 @@ TEST(hostile_params)
         {MATMUL_EPILOGUE, EPILOGUE_PLAIN, "epilogue"},
         {MATMUL_EPILOGUE, EPILOGUE_COUNT, "epilogue"},
         {MATMUL_EPILOGUE, ACTIVATION_SOFTCAP, "softcap"},
+        {MATMUL_EPILOGUE, EPILOGUE_PLAIN + ACTIVATION_CLAMPED, "a clamped SwiGLU without a gate"},
         {MATMUL_CAP_BITS, 0, "cap_bits"},
         {MATMUL_CAP_BITS, 0x41f00000, "cap"},
         {MATMUL_HAS_BIAS, 2, "has_bias"},

@@ -58,7 +58,7 @@ struct matmul_problem {
     struct panel_form form;
     enum activation activation;
     bool is_gated;
-    float cap; /* SOFTCAP */
+    float cap; /* SOFTCAP, CLAMPED */
     float scale;
     enum dtype bias_dtype;
     const float *x;

@@ -385,8 +385,8 @@ template <class P> struct matmul_wgmma_body {
             const u32 row = (u32)block * 8 + lane % 4 * 2, column = warp * (STAGED_COLUMNS / 4) + lane / 4;
             const u32 at = staged + row * STAGED_PITCH + column * 4;
             if constexpr (GATED) {
-                store_shared(at, gated_product<P::EPILOGUE, true>(v0, v2));
-                store_shared(at + STAGED_PITCH, gated_product<P::EPILOGUE, true>(v1, v3));
+                store_shared(at, gated_product<P, true>(v0, v2));
+                store_shared(at + STAGED_PITCH, gated_product<P, true>(v1, v3));
             } else {
                 store_shared(at, v0);
                 store_shared(at + STAGED_PITCH, v1);
@@ -397,8 +397,8 @@ template <class P> struct matmul_wgmma_body {
             const u32 row = (u32)block * 8 + lane % 8;
             const u32 at = staged + row * STAGED_PITCH + warp * (STAGED_COLUMNS / 4) * 2;
             if constexpr (GATED)
-                store_matrix_transposed(at, pack_halves<P::OUT_DTYPE>(gated_product<P::EPILOGUE, true>(v0, v2),
-                                                                      gated_product<P::EPILOGUE, true>(v1, v3)));
+                store_matrix_transposed(at, pack_halves<P::OUT_DTYPE>(gated_product<P, true>(v0, v2),
+                                                                      gated_product<P, true>(v1, v3)));
             else
                 store_matrices_transposed(at + lane / 8 % 2 * 16, pack_halves<P::OUT_DTYPE>(v0, v1),
                                           pack_halves<P::OUT_DTYPE>(v2, v3));

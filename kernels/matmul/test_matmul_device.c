@@ -34,7 +34,9 @@ void matmul_device_problem_params(const struct matmul_device_problem *problem, i
     params[MATMUL_OUT_DTYPE] = problem->out_dtype;
     params[MATMUL_EPILOGUE] = problem->activation;
     params[MATMUL_CAP_BITS] =
-        problem->activation == EPILOGUE_PLAIN + ACTIVATION_SOFTCAP ? test_float_bits(2.5f) : OP_FLOAT_ONE_BITS;
+        problem->activation == EPILOGUE_PLAIN + ACTIVATION_SOFTCAP || problem->activation == ACTIVATION_CLAMPED
+            ? test_float_bits(problem->activation == ACTIVATION_CLAMPED ? 1.25f : 2.5f)
+            : OP_FLOAT_ONE_BITS;
     params[MATMUL_HAS_BIAS] = problem->bias != NONE;
     params[MATMUL_BIAS_DTYPE] = problem->bias ? problem->bias : F32;
     params[MATMUL_HAS_RESIDUAL] = problem->residual;
@@ -108,10 +110,12 @@ static struct bounded expected(const struct test_launch *launch, int64_t row, in
     if (matmul_is_gated(params)) {
         const int64_t n = column / 8 * 16 + column % 8;
         const struct bounded gate = dot(launch, row, n), up = dot(launch, row, n + 8);
-        const double gated = activate_exactly(matmul_activation(params), gate.value);
-        result.value = gated * up.value;
-        result.error = activation_slope(params, gate.value) * gate.error * (fabs(up.value) + up.error) +
-                       fabs(gated) * up.error + fabs(result.value) * 0x1p-16;
+        const enum activation activation = matmul_activation(params);
+        const double factor = activation == ACTIVATION_CLAMPED ? fabs(up.value) + 1 : fabs(up.value);
+        const double gated = fabs(activate_exactly(activation, gate.value));
+        result.value = activate_gated(activation, op_float_param(params, MATMUL_CAP_BITS), gate.value, up.value);
+        result.error = activation_slope(params, gate.value) * gate.error * (factor + up.error) + gated * up.error +
+                       fabs(result.value) * 0x1p-16;
     } else {
         const double scale = (double)op_float_param(params, MATMUL_SCALE_BITS);
         result = dot(launch, row, column);
@@ -321,10 +325,11 @@ void matmul_device_check_epilogues(const struct device_kernel *kernel, const str
         struct matmul_device_problem problem = test->problem;
         const int samples = problem.k > 1024 ? 10000 : 0;
         matmul_device_check(kernel, &problem, test->tunables, samples);
-        while (problem.activation != ACTIVATION_NONE && ++problem.activation < ACTIVATION_SOFTCAP)
-            matmul_device_check(kernel, &problem, test->tunables, samples);
+        while (problem.activation != ACTIVATION_NONE && ++problem.activation < ACTIVATION_COUNT)
+            if (problem.activation != ACTIVATION_SOFTCAP)
+                matmul_device_check(kernel, &problem, test->tunables, samples);
         if (problem.activation != ACTIVATION_NONE) continue;
-        for (int plain = ACTIVATION_SILU; plain < ACTIVATION_COUNT && !problem.residual; plain++) {
+        for (int plain = ACTIVATION_SILU; plain <= ACTIVATION_SOFTCAP && !problem.residual; plain++) {
             problem.activation = EPILOGUE_PLAIN + plain;
             matmul_device_check(kernel, &problem, test->tunables, samples);
         }

@@ -19,7 +19,7 @@ static inline const char *epilogue_name(int64_t epilogue)
     return epilogue >= 0 && epilogue < EPILOGUE_COUNT ? names[epilogue] : 0;
 }
 
-/* SOFTCAP: with cap 1. */
+/* SOFTCAP: with cap 1. CLAMPED: of a gate that is clamped. */
 static inline double activate_exactly(enum activation activation, double gate)
 {
     switch (activation) {
@@ -30,8 +30,17 @@ static inline double activate_exactly(enum activation activation, double gate)
         return gate * erfc(-gate * 0.70710678118654752) / 2;  /* erfc does not cancel where gate is far below 0 */
     case ACTIVATION_RELU2: return gate < 0 ? 0 : gate * gate; /* NaN stays */
     case ACTIVATION_SOFTCAP: return tanh(gate);
+    case ACTIVATION_CLAMPED: return gate / (1 + exp(-CLAMPED_SLOPE * gate));
     default: return gate;
     }
+}
+
+/* With a gate; `cap`: the limit of CLAMPED. NaN stays. */
+static inline double activate_gated(enum activation activation, float cap, double gate, double up)
+{
+    const double most = (double)cap;
+    if (activation != ACTIVATION_CLAMPED) return activate_exactly(activation, gate) * up;
+    return activate_exactly(activation, gate > most ? most : gate) * ((up > most ? most : up < -most ? -most : up) + 1);
 }
 
 /* Without a gate. */

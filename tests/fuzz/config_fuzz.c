@@ -3,6 +3,7 @@
  * the limits that later code relies on. Every input is read as both. */
 #include "builder/arch/arch.h"
 #include "formats/checkpoint/model_config.h"
+#include "kernels/op/activation.h"
 
 #include <math.h>
 #include <string.h>
@@ -33,6 +34,7 @@ static void check_config(const struct model_config *config)
     const double scales[] = {config->embedding_scale, config->attention_scale, config->residual_scale,
                              config->logits_scale};
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) require(scales[i] > 9e-7 && scales[i] < 1.1e6);
+    if (config->activation == ACTIVATION_CLAMPED) require(config->swiglu_limit > 9e-7 && config->swiglu_limit < 1.1e6);
     check_tokens(config);
     if (rope_frequencies(&config->rope, config->max_position, inv_freq, &scaling, &status))
         for (size_t i = 0; i < rope_sets(&config->rope, config->max_position) * (config->rope.rotary_dim / 2); i++)

@@ -27,8 +27,8 @@ __device__ __forceinline__ float gelu_by_erfc(float value)
     return value > 0 ? value - tail : -tail;
 }
 
-/* QUICK: the division of SILU and GELU_TANH is within 2 ulp, and 0 where the divisor overflows, which is the limit; else it
- * is exact. SOFTCAP: with cap 1. */
+/* QUICK: the division of SILU, GELU_TANH and CLAMPED is within 2 ulp, and 0 where the divisor overflows, which is the limit; else it
+ * is exact. SOFTCAP: with cap 1. CLAMPED: of a gate that is clamped. */
 template <int ACTIVATION, bool QUICK> __device__ __forceinline__ float activate(float value)
 {
     static_assert(ACTIVATION > ACTIVATION_NONE && ACTIVATION < ACTIVATION_COUNT, "an enum activation");
@@ -39,7 +39,7 @@ template <int ACTIVATION, bool QUICK> __device__ __forceinline__ float activate(
     } else if constexpr (ACTIVATION == ACTIVATION_SOFTCAP) {
         return tanhf(value);
     } else {
-        float exponent = -value;
+        float exponent = ACTIVATION == ACTIVATION_CLAMPED ? value * (float)-CLAMPED_SLOPE : -value;
         if constexpr (ACTIVATION == ACTIVATION_GELU_TANH)
             exponent = value * (value * value * (float)(-2 * GELU_TANH_CUBIC) + (float)(-2 * GELU_TANH_LINEAR));
         const float divisor = 1.0f + __expf(exponent);

@@ -9,9 +9,14 @@
 /* Rows of W come in groups of 8 by turns, gate and up, and out has a column for each pair. */
 __device__ constexpr bool epilogue_is_gated(int epilogue) { return EPILOGUE_IS_GATED(epilogue); }
 
-template <int EPILOGUE, bool QUICK> __device__ __forceinline__ float gated_product(float gate, float up)
+template <class P, bool QUICK> __device__ __forceinline__ float gated_product(float gate, float up)
 {
-    return activate<EPILOGUE, QUICK>(gate) * up;
+    if constexpr (P::EPILOGUE == ACTIVATION_CLAMPED) {
+        const float limit = float_of_bits(P::CAP_BITS);
+        gate = gate > limit ? limit : gate; /* NaN stays */
+        up = (up > limit ? limit : up < -limit ? -limit : up) + 1;
+    }
+    return activate<P::EPILOGUE, QUICK>(gate) * up;
 }
 
 /* A product without a gate. */
