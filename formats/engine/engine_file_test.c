@@ -371,7 +371,7 @@ TEST(later_minor_versions_are_read)
     entry->flags |= SECTION_FLAG_REQUIRED;
     expect_refused_repaired(bytes, size,
                             "section table: entry 0: section 'unknown': needs a newer runtime: expected what format "
-                            "2.1 knows, found type 77 with flags 0x2 in format 2.9; use a runtime that reads 2.9");
+                            "2.2 knows, found type 77 with flags 0x2 in format 2.9; use a runtime that reads 2.9");
     entry->flags = 0;
     engine_fix_checksums(bytes, size);
     bytes[entry->offset] ^= 1;

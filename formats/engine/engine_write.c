@@ -17,6 +17,7 @@ struct engine_writer {
     struct file_output output;
     struct engine_section_entry entries[ENGINE_MAX_SECTIONS];
     uint32_t section_count;
+    uint16_t minor; /* version: the first one that has all that was written */
     char builder_version[sizeof(((struct engine_header *)0)->builder_version)]; /* from the manifest */
 
     /* the weight section: at most one */
@@ -47,6 +48,7 @@ struct engine_writer *engine_writer_begin(const char *path, struct status *statu
         status_fail(status, STATUS_MACHINE, "out of memory");
         return NULL;
     }
+    writer->minor = ENGINE_MINOR_LEAST;
     if (!file_output_open(&writer->output, path, status)) {
         free(writer);
         return NULL;
@@ -80,6 +82,8 @@ static struct engine_section_entry *begin_section(struct engine_writer *writer, 
         return NULL;
     }
     if (!file_output_pad(&writer->output, alignment, status)) return NULL;
+    if (type == SECTION_CHAT_TEMPLATES && writer->minor < ENGINE_MINOR_CHAT_TEMPLATES)
+        writer->minor = ENGINE_MINOR_CHAT_TEMPLATES;
     struct engine_section_entry *entry = &writer->entries[writer->section_count++];
     *entry = (struct engine_section_entry){.type = type, .offset = offset};
     return entry;
@@ -244,7 +248,7 @@ bool engine_writer_finish(struct engine_writer *writer, struct status *status)
     struct engine_header header = {
         .magic = ENGINE_MAGIC,
         .major = ENGINE_MAJOR,
-        .minor = ENGINE_MINOR,
+        .minor = writer->minor,
         .header_bytes = (uint32_t)(sizeof header + table_bytes),
         .file_bytes = writer->output.position,
         .section_count = writer->section_count,

@@ -7,7 +7,7 @@
 #include "formats/base/json.h"
 #include "formats/base/printable.h"
 
-enum { MOST_TURN_TOKENS = 64, MOST_VARIABLES = 256 };
+enum { MOST_VARIABLES = 256 };
 
 struct named_template {
     char *name;
@@ -20,7 +20,7 @@ struct chat_templates {
     size_t count;
     json_t *variables; /* an object; its reference count never changes while threads share it */
     int32_t answer_end;
-    int32_t turn_tokens[MOST_TURN_TOKENS];
+    int32_t turn_tokens[CHAT_TEMPLATES_MOST_TURN_TOKENS];
     size_t turn_token_count;
 };
 
@@ -89,8 +89,8 @@ static bool read_template(struct chat_templates *templates, json_t *object, stru
         return status_fail(status, STATUS_CORRUPT, "name: expected a text of 1 to %d bytes", CHAT_TEMPLATES_MOST_NAME);
     if (find(templates, json_string_value(name)))
         return status_fail(status, STATUS_CORRUPT, "two templates have the name '%s'", json_string_value(name));
-    if (json_is_string(text) == json_is_string(fault) || (fault && !is_text(fault, STATUS_MESSAGE_BYTES)))
-        return status_fail(status, STATUS_CORRUPT, "expected a string 'text', or a text 'fault' of up to %d bytes",
+    if (json_is_string(text) == json_is_string(fault) || json_string_length(fault) > STATUS_MESSAGE_BYTES)
+        return status_fail(status, STATUS_CORRUPT, "expected a string 'text', or a string 'fault' of up to %d bytes",
                            STATUS_MESSAGE_BYTES);
     return add(templates, json_string_value(name), json_string_value(text), json_string_length(text),
                json_string_value(fault), status);
@@ -137,8 +137,9 @@ static bool read_tokens(struct chat_templates *templates, const json_t *end, con
     if (end && !is_token(end)) return status_fail(status, STATUS_CORRUPT, "answer_end: expected a token id");
     if (end) templates->answer_end = (int32_t)json_integer_value(end);
     if (!turns) return true;
-    if (!json_is_array(turns) || json_array_size(turns) > MOST_TURN_TOKENS)
-        return status_fail(status, STATUS_CORRUPT, "turn_tokens: expected an array of at most %d", MOST_TURN_TOKENS);
+    if (!json_is_array(turns) || json_array_size(turns) > CHAT_TEMPLATES_MOST_TURN_TOKENS)
+        return status_fail(status, STATUS_CORRUPT, "turn_tokens: expected an array of at most %d",
+                           CHAT_TEMPLATES_MOST_TURN_TOKENS);
     for (size_t i = 0; i < json_array_size(turns); i++) {
         const json_t *token = json_array_get(turns, i);
         if (!is_token(token)) return status_fail(status, STATUS_CORRUPT, "turn_tokens: expected token ids");
@@ -183,6 +184,13 @@ struct chat_templates *chat_templates_of_text(const char *text, size_t size, con
     if (good) return templates;
     chat_templates_close(templates);
     return NULL;
+}
+
+const char *chat_templates_name(const struct chat_templates *templates, size_t index, bool *usable)
+{
+    if (index >= templates->count) return NULL;
+    *usable = templates->items[index].template != NULL;
+    return templates->items[index].name;
 }
 
 int32_t chat_templates_answer_end(const struct chat_templates *templates) { return templates->answer_end; }

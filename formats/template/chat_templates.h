@@ -7,9 +7,10 @@
 #include "formats/template/template.h"
 
 enum {
-    CHAT_TEMPLATES_MOST = 64,             /* templates of one checkpoint */
-    CHAT_TEMPLATES_MOST_NAME = 128,       /* bytes of a template's name */
-    CHAT_TEMPLATES_MOST_BYTES = 512 << 10 /* of the document */
+    CHAT_TEMPLATES_MOST = 64,       /* templates of one checkpoint */
+    CHAT_TEMPLATES_MOST_NAME = 128, /* bytes of a template's name */
+    CHAT_TEMPLATES_MOST_TURN_TOKENS = 64,
+    CHAT_TEMPLATES_MOST_BYTES = 512 << 10, /* of the document */
 };
 
 struct chat_templates; /* immutable: threads may share it */
@@ -20,6 +21,8 @@ struct chat_templates *chat_templates_open(const char *json, size_t size, const 
 struct chat_templates *chat_templates_of_text(const char *text, size_t size, const char *name, struct status *status);
 void chat_templates_close(struct chat_templates *templates);
 
+/* Names in their order; NULL: there are no more. *usable: it can be used. */
+const char *chat_templates_name(const struct chat_templates *templates, size_t index, bool *usable);
 /* Whether a conversation without tools has a template; if not, *status has the reason. */
 bool chat_templates_can_render(const struct chat_templates *templates, struct status *status);
 /* The token that ends an answer, -1: unknown; and the added tokens that the template writes around a message. */
