@@ -753,25 +753,6 @@ static bool take_result(struct render *render, const struct builder *out, struct
     return true;
 }
 
-/* The roles of messages count as the template's own where they are words: many templates make special tokens of them, such as
- * '<|' + message.role + '|>'. */
-static void own_roles(struct render *render, const struct value *variables)
-{
-    static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-    const struct value *messages =
-        variables->kind == VALUE_DICT ? dict_find_text(render, variables->dict, "messages") : NULL;
-    for (size_t i = 0; messages && messages->kind == VALUE_LIST && i < messages->list->count; i++) {
-        const struct value *message = &messages->list->items[i];
-        const struct value *role = message->kind == VALUE_DICT ? dict_find_text(render, message->dict, "role") : NULL;
-        if (!role || role->kind != VALUE_STRING) continue;
-        struct value own = *role;
-        size_t size = 0;
-        while (size < own.string.size && own.string.bytes[size] && strchr(word, own.string.bytes[size])) size++;
-        own.string.foreign = NULL;
-        if (size == own.string.size) dict_set(render, message->dict, value_text("role"), own);
-    }
-}
-
 bool template_render(const struct template *template, const json_t *variables, const json_t *own, const struct tm *now,
                      struct template_result *result, struct status *status)
 {
@@ -781,7 +762,7 @@ bool template_render(const struct template *template, const json_t *variables, c
     builder_open(&out, &render);
     struct scope *context = scope_new(&render, NULL);
     const struct value given = value_of_json(&render, variables, true);
-    own_roles(&render, &given);
+    value_own_roles(&render, &given);
     if (given.kind == VALUE_DICT)
         context->names = *given.dict;
     else

@@ -9,22 +9,47 @@
 #include "formats/base/file.h"
 #include "formats/base/json.h"
 #include "formats/cli/cli_args.h"
+#include "formats/engine/engine_layout.h"
 #include "formats/template/chat_templates.h"
 
 struct render_run {
     const struct render_options *options;
-    struct chat_templates *templates;
+    struct engine engine;
+    bool engine_open;
+    struct chat_templates *own;             /* of a template's file */
+    const struct chat_templates *templates; /* own, or the engine's */
     struct tm now;
     struct status status;
 };
+
+/* An engine begins with its magic. An unreadable file is reported when it is opened. */
+static bool is_engine(const char *path)
+{
+    static const uint8_t magic[ENGINE_MAGIC_BYTES] = ENGINE_MAGIC;
+    uint8_t start[ENGINE_MAGIC_BYTES];
+    struct file_map map;
+    struct status status;
+    if (!file_map_open(&map, path, &status)) return false;
+    const bool found = map.size >= sizeof start && file_map_read(&map, 0, start, sizeof start, &status) &&
+                       memcmp(start, magic, sizeof start) == 0;
+    file_map_close(&map);
+    return found;
+}
 
 static bool open_templates(struct render_run *run)
 {
     const char *path = run->options->path;
     char *text = NULL;
     size_t size;
+    if (is_engine(path)) {
+        if (!engine_open(&run->engine, path, &run->status)) return false;
+        run->engine_open = true;
+        run->templates = run->engine.chat_templates;
+        return run->templates ||
+               status_fail(&run->status, STATUS_BAD_INPUT, "%s: the engine has no chat template", path);
+    }
     if (!file_read(path, TEMPLATE_MOST_BYTES, &text, &size, &run->status)) return false;
-    run->templates = chat_templates_of_text(text, size, path, &run->status);
+    run->templates = run->own = chat_templates_of_text(text, size, path, &run->status);
     free(text);
     return run->templates != NULL;
 }
@@ -90,7 +115,8 @@ int render_lines(const struct render_options *options)
     if (options->now && !chat_templates_read_time(options->now, &run.now))
         return cli_usage("--now: expected a time such as 2026-01-02T03:04:05, found '%s'", options->now);
     int code = open_templates(&run) && render_all(&run) ? CLI_DONE : cli_fail_status(&run.status);
-    chat_templates_close(run.templates);
+    chat_templates_close(run.own);
+    if (run.engine_open) engine_close(&run.engine);
     if (!code && cli_caught_signal()) code = CLI_SIGNAL + cli_caught_signal();
     return code;
 }

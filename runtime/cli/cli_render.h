@@ -4,7 +4,7 @@
 #define RUNTIME_CLI_CLI_RENDER_H
 
 struct render_options {
-    const char *path; /* a template */
+    const char *path; /* an engine or a template */
     const char *now;  /* the clock of strftime_now, YYYY-MM-DDThh:mm:ss; NULL: the machine's */
 };
 

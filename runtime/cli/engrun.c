@@ -15,7 +15,7 @@ static const char usage[] =
     "       engrun FILE --chat [-p TEXT] [flags]\n"
     "       engrun FILE --selftest\n"
     "       engrun (FILE | tokenizer.json) --tokenize | --detokenize\n"
-    "       engrun TEMPLATE.jinja --render\n"
+    "       engrun (FILE | TEMPLATE.jinja) --render\n"
     "\n"
     "Continues a prompt with the engine FILE, made by engbuild, and prints the text as it is generated.\n"
     "Always takes the likeliest token unless --temperature or --recommended says otherwise.\n"
