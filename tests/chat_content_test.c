@@ -241,4 +241,70 @@ TEST(test_published)
     close_tokenizer();
 }
 
+/* Published templates: what they write themselves has special tokens, whether they write it whole or piece by piece, and the ids are
+ * those of the whole text, since the conversations have none. */
+static size_t check_template(const char *folder, const char *name)
+{
+    char path[1024];
+    struct status status = {0};
+    char *text, *json;
+    size_t size, compared = 0;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    test_expect_success(file_read(path, MOST_BYTES, &text, &size, &status), &status);
+    struct template *template = template_open(text, size, &status);
+    test_expect_success(template != NULL, &status);
+    free(text);
+    snprintf(path, sizeof path, "%s/%.*s.cases.json", folder, (int)(strlen(name) - strlen(".jinja")), name);
+    test_expect_success(file_read(path, MOST_JSON, &json, &size, &status), &status);
+    json_t *cases = json_loadb(json, size, 0, NULL);
+    assert_true(json_array_size(cases) > 0);
+    free(json);
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        struct template_result result;
+        struct token_buffer whole = {0}, mixed = {0};
+        struct status ignored = {0};
+        char *arguments = json_dumps(json_object_get(one, "arguments"), JSON_ENCODE_ANY);
+        assert_non_null(arguments);
+        const bool has_special = strstr(arguments, "<|") || strstr(arguments, "<think>");
+        free(arguments);
+        if (has_special || !template_render(template, json_object_get(one, "arguments"), NULL, NULL, &result, &ignored))
+            continue;
+        assert_true(tokenizer_encode(engine.tokenizer, result.text, result.size, false, &whole, &status));
+        test_expect_success(tokenizer_encode_mixed(engine.tokenizer, result.text, result.size, result.foreign, NULL, 0,
+                                                   &mixed, &status),
+                            &status);
+        if (whole.count != mixed.count || memcmp(whole.ids, mixed.ids, whole.count * sizeof *whole.ids) != 0)
+            fail_msg("%s: case %zu: other ids than those of the whole text: %s", name, i, result.text);
+        token_buffer_free(&whole);
+        token_buffer_free(&mixed);
+        template_result_free(&result);
+        compared++;
+    }
+    json_decref(cases);
+    template_close(template);
+    return compared;
+}
+
+TEST(test_published_templates)
+{
+    static const char *const tokenizers[] = {"qwen2.5", "llama3"};
+    char folder[400];
+    if (!test_shared()) skip();
+    snprintf(folder, sizeof folder, "%s/chat_templates", test_shared());
+    for (size_t t = 0; t < sizeof tokenizers / sizeof *tokenizers; t++) {
+        DIR *entries = opendir(folder);
+        const struct dirent *entry;
+        size_t compared = 0;
+        if (!entries) skip();
+        open_published(tokenizers[t], NULL);
+        while ((entry = readdir(entries)))
+            if (strstr(entry->d_name, ".jinja")) compared += check_template(folder, entry->d_name);
+        closedir(entries);
+        close_tokenizer();
+        assert_in_range(compared, 100, 100000);
+        print_message("%s: %zu conversations\n", tokenizers[t], compared);
+    }
+}
+
 int main(void) { return test_run(); }
