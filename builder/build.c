@@ -307,6 +307,8 @@ static bool write_small_sections(struct build *build, const uint8_t *weights, st
          engine_writer_section(build->writer, SECTION_TACTICS, lines, lines_size, true, status) &&
          (!build->tokenizer || engine_writer_section(build->writer, SECTION_TOKENIZER, build->tokenizer,
                                                      build->tokenizer_bytes, false, status)) &&
+         (!build->chat_document || engine_writer_section(build->writer, SECTION_CHAT_TEMPLATES, build->chat_document,
+                                                         strlen(build->chat_document), true, status)) &&
          (golden.prompt.token_count == 0 || engine_writer_golden(build->writer, &golden.prompt, status)) &&
          engine_writer_golden_plans(build->writer, &golden.plans, status);
 done:
@@ -395,6 +397,8 @@ static void build_close(struct build *build)
     build_unquantised_close(build);
     tactics_free(&build->tactics);
     free(build->tokenizer);
+    chat_templates_close(build->chat_templates);
+    free(build->chat_document);
     if (build->cache_open) tuning_cache_close(&build->cache);
     graph_free(&build->decode);
     graph_free(&build->small_batch);
@@ -467,6 +471,7 @@ bool build_engine(const struct build_options *options, struct status *status)
         .channels = &build->channels,
         .compute_given = options->compute != ENCODING_NONE,
         .tokenizer_tokens = build->tokenizer_tokens,
+        .chat_templates = build->chat_templates,
         .no_tokenizer = build->no_tokenizer[0] ? build->no_tokenizer : NULL,
         .quantised = build->checkpoint.config.quantisation.method != QUANT_NONE
                          ? build->checkpoint.config.quantisation.name

@@ -38,7 +38,9 @@ struct build {
     uint8_t *tokenizer; /* image, NULL if the checkpoint has none */
     size_t tokenizer_bytes;
     uint32_t tokenizer_tokens;
-    char no_tokenizer[320]; /* reason if there is none; else empty */
+    struct chat_templates *chat_templates; /* NULL if the checkpoint has none, or no tokenizer */
+    char *chat_document;                   /* their section */
+    char no_tokenizer[320];                /* reason if there is none; else empty */
     struct engine_writer *writer;
     struct progress progress;
     uint64_t file_bytes;

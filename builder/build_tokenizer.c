@@ -5,23 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "builder/build_templates.h"
 #include "formats/base/file.h"
 #include "formats/checkpoint/checkpoint_others.h"
 #include "formats/tokenizer/tokenizer.h"
-
-static bool has_token(const struct tokenizer *tokenizer, const char *text)
-{
-    return tokenizer_find(tokenizer, text, strlen(text)) >= 0;
-}
-
-/* Chat models mark turns with special tokens of their own, so the tokens tell the format. */
-static enum chat_format find_chat_format(const struct tokenizer *tokenizer)
-{
-    if (has_token(tokenizer, "<|start_header_id|>") && has_token(tokenizer, "<|eot_id|>")) return CHAT_LLAMA3;
-    if (has_token(tokenizer, "<|im_start|>") && has_token(tokenizer, "<|im_end|>")) return CHAT_CHATML;
-    if (has_token(tokenizer, "[INST]") && has_token(tokenizer, "[/INST]")) return CHAT_MISTRAL;
-    return CHAT_NONE;
-}
 
 /* Such an engine is usable, so the build only warns. */
 static void warn_of_no_tokenizer(struct build *build)
@@ -63,7 +50,7 @@ bool build_import_tokenizer(struct build *build, struct status *status)
     size_t text_size;
     if (!path && !own) {
         warn_of_no_tokenizer(build);
-        return true;
+        return build_import_templates(build, NULL, status);
     }
     if (own) {
         path = "tokenizer of the GGUF file";
@@ -82,7 +69,7 @@ bool build_import_tokenizer(struct build *build, struct status *status)
                          "%s: the tokenizer has token ids up to %u, config.json: vocab_size is %" PRIu64, path,
                          known - 1, build->manifest.geometry.vocab_size);
     else
-        build->manifest.chat_format = find_chat_format(tokenizer);
+        ok = build_import_templates(build, tokenizer, status);
     tokenizer_close(tokenizer);
     return ok;
 }

@@ -5,7 +5,7 @@
 
 #include "builder/build_state.h"
 
-/* Fills the tokenizer's image and the manifest's chat format, or warns that the checkpoint has no tokenizer. Requires: the
+/* Fills the tokenizer's image and the chat templates, or warns that the checkpoint has no tokenizer. Requires: the
  * manifest's geometry is set. */
 bool build_import_tokenizer(struct build *build, struct status *status);
 

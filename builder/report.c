@@ -79,6 +79,29 @@ static void print_channels(const struct channel_scales_summary *channels, FILE *
     fputc('\n', out);
 }
 
+/* The number of chat templates that the engine can use; their names are appended to `names` (may be NULL). */
+static size_t usable_templates(const struct build_report *report, json_t *names)
+{
+    const char *name;
+    bool usable;
+    size_t count = 0;
+    for (size_t i = 0; report->chat_templates && (name = chat_templates_name(report->chat_templates, i, &usable));
+         i++) {
+        count += usable;
+        if (usable && names && !json_add(names, json_string(name))) return 0;
+    }
+    return count;
+}
+
+static json_t *templates_json(const struct build_report *report)
+{
+    json_t *names = json_array();
+    const size_t count = names ? usable_templates(report, names) : 0;
+    if (names && json_array_size(names) == count) return names;
+    json_decref(names);
+    return NULL;
+}
+
 void report_print(const struct build_report *report, FILE *out)
 {
     const struct manifest *m = report->manifest;
@@ -108,9 +131,8 @@ void report_print(const struct build_report *report, FILE *out)
     if (report->no_tokenizer)
         fprintf(out, "tokenizer  none: %s; the engine takes and gives token ids alone\n", report->no_tokenizer);
     else
-        fprintf(out, "tokenizer  tokenizer.json, %u tokens, %s%s\n", report->tokenizer_tokens,
-                m->chat_format ? "chat format " : "no chat format",
-                m->chat_format ? chat_format_name(m->chat_format) : "");
+        fprintf(out, "tokenizer  tokenizer.json, %u tokens, %s\n", report->tokenizer_tokens,
+                usable_templates(report, NULL) ? "with a chat template" : "no chat template");
     if (report->machine->read_gb_s > 0)
         fprintf(out, "machine    reads %.1f GB/s, %.0f GFLOP/s %s\n", report->machine->read_gb_s,
                 report->machine->peak_gflops,
@@ -197,10 +219,10 @@ char *report_json(const struct build_report *report, struct status *status)
                   (json_int_t)g->pages_per_slot, "plans", plans);
     ok = root && ok &&
          json_put(root, "tokenizer",
-                  report->no_tokenizer ? json_null()
-                                       : json_pack("{s:s, s:I, s:s}", "file", "tokenizer.json", "tokens",
-                                                   (json_int_t)report->tokenizer_tokens, "chat_format",
-                                                   chat_format_name(m->chat_format)));
+                  report->no_tokenizer
+                      ? json_null()
+                      : json_pack("{s:s, s:I, s:o}", "file", "tokenizer.json", "tokens",
+                                  (json_int_t)report->tokenizer_tokens, "chat_templates", templates_json(report)));
     if (ok && m->eight_bit_rows)
         ok = json_put(root, "compute",
                       json_pack("{s:I, s:b}", "fp8_from_rows", (json_int_t)m->eight_bit_rows, "as_checkpoint",

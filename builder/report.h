@@ -21,6 +21,7 @@ struct build_report {
     const struct channel_scales_summary *channels; /* matrices 0: none */
     uint32_t tokenizer_tokens;                     /* 0: the engine has no tokenizer, */
     const char *no_tokenizer;                      /* and why */
+    const struct chat_templates *chat_templates;   /* NULL: none */
     bool compute_given;                            /* --compute says what products are of, not the checkpoint */
     const char *quantised;                         /* quant_method of the checkpoint, NULL: none */
     const char *output;                            /* NULL: nothing was written */

@@ -221,7 +221,7 @@ struct eng_engine_facts {
     uint32_t has_tokenizer; /* 1: eng_tokenize, eng_detokenize and text streams work */
     uint32_t has_chat;      /* 1: eng_chat works */
     uint32_t golden_tokens; /* distinct tokens that eng_selftest compares; 0: the engine has none */
-    int32_t chat_end_token; /* ends an answer in the chat format: a stop token for chats; -1: none */
+    int32_t chat_end_token; /* ends an answer in the chat template: a stop token for chats; -1: none */
     double open_seconds;    /* duration of eng_open */
     double verify_seconds;  /* part of open_seconds: verifying the weights */
     uint32_t ranks;         /* GPUs, or groups of threads, that share the model; weights_bytes is the sum of all */
@@ -275,25 +275,39 @@ ENG_API enum eng_status eng_text_finish(struct eng_text *stream, const char **te
                                         struct eng_error *error);
 ENG_API void eng_text_destroy(struct eng_text **stream); /* [stream] */
 
+/* Conversations. The checkpoint's chat template makes one text of the messages, as apply_chat_template of transformers does. An
+ * engine without a usable template is ENG_BAD_INPUT, and the message has the reason (eng_engine_facts.has_chat). A template that
+ * refuses a conversation, and one that takes more steps, memory or depth than templates may, are ENG_BAD_INPUT and
+ * ENG_TOO_LONG. Templates reach no file and no network; they may ask for the local time. */
+
 struct eng_message {
-    const char *role;    /* "system", "user", "assistant" */
+    const char *role;    /* "system", "user", "assistant", ... as the template expects */
     const char *content; /* UTF-8, NUL-terminated */
 };
 enum eng_chat_flags {
-    ENG_CHAT_ANSWER = 1,   /* ends with the beginning of an answer, which the model completes */
-    ENG_CHAT_CONTINUE = 2, /* the messages follow an answer in the same sequence: no beginning-of-sequence token */
-    ENG_CHAT_CLOSE = 4,    /* with CONTINUE: that answer was cut short and is ended first */
-    /* special tokens and markers of the format inside a content are recognised, as by the checkpoint's own template;
-     * only for contents that the program itself has made */
+    ENG_CHAT_ANSWER = 1, /* eng_chat: ends with the beginning of an answer, which the model completes */
+    /* special tokens in the text of messages are recognised, as transformers does; only for texts that the program itself has
+     * made */
     ENG_CHAT_CONTENT_SPECIAL = 8
 };
-/* Converts a conversation to ids in the engine's chat format (chatml, llama3, mistral). A content is plain text:
- * markers and special tokens in it are ordinary characters, so that no content can end its turn or begin another. A
- * content without any gives the same ids with ENG_CHAT_CONTENT_SPECIAL. Other roles than those above: ENG_BAD_INPUT.
- * tokens, capacity, count: as in eng_tokenize. [any] */
+/* Converts messages to ids. Their contents are plain text: special tokens and marks of turns in them are ordinary characters, so
+ * that no content can end its turn or begin another; contents without any give the ids that transformers gives. Roles are not
+ * protected: take them from the program, not from its user. tokens, capacity, count: as in eng_tokenize. [any] */
 ENG_API enum eng_status eng_chat(const struct eng_engine *engine, const struct eng_message *messages,
                                  size_t message_count, uint32_t flags, int32_t *tokens, size_t capacity, size_t *count,
                                  struct eng_error *error);
+/* The same for all that templates know. `variables`: NUL-terminated JSON, an object with what apply_chat_template takes:
+ * "messages", "tools", "documents", "add_generation_prompt", variables of the model's own such as "enable_thinking", and in
+ * "chat_template" the name of a template if not the usual one. Special tokens (bos_token ...) are variables, too, unless the
+ * object has them; strings in the object are contents. `now`: what templates see as the local time, such as
+ * "2026-01-02T03:04:05"; NULL: the clock's. [any] */
+ENG_API enum eng_status eng_chat_tokens(const struct eng_engine *engine, const char *variables, const char *now,
+                                        uint32_t flags, int32_t *tokens, size_t capacity, size_t *count,
+                                        struct eng_error *error);
+/* Gives the text of which eng_chat_tokens gives the ids, NUL-terminated; needs no tokenizer. capacity, size: as in
+ * eng_detokenize. [any] */
+ENG_API enum eng_status eng_chat_render(const struct eng_engine *engine, const char *variables, const char *now,
+                                        char *text, size_t capacity, size_t *size, struct eng_error *error);
 
 /* ---- Session ---- */
 

@@ -418,7 +418,7 @@ TEST(test_text)
     assert_int_equal(eng_detokenize(fables, &bad, 1, 0, text, sizeof text, &count, &error), ENG_BAD_INPUT);
     struct eng_message message = {"user", "hello"};
     assert_int_equal(eng_chat(fables, &message, 1, ENG_CHAT_ANSWER, NULL, 0, &count, &error), ENG_BAD_INPUT);
-    assert_non_null(strstr(error.message, "chat format"));
+    assert_non_null(strstr(error.message, "no chat template"));
 }
 
 static void *text_thread(void *engine)

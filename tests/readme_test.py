@@ -31,7 +31,8 @@ NOT_RUN = {
 # Commands that the sandbox does in another way, by their beginning: a network is not at hand, and bazel has already
 # built what it is told to build, because that is this test's data.
 STAND_INS = {
-    "hf download ": 'mkdir "${@: -1}" && cp tests/models/fables/* "${@: -1}"',
+    "hf download ": 'mkdir "${@: -1}" && cp tests/models/fables/* "${@: -1}"; '
+                    'echo "{% for m in messages %}{{ m.content }} {% endfor %}" > "${@: -1}/chat_template.jinja"',
     "bazel build ": 'for target in "${@:3}"; do [ "$target" = //:programs ] || [ "$target" = //:dist ]; done',
 }
 

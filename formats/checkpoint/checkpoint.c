@@ -13,6 +13,7 @@
 #include "formats/base/json.h"
 #include "formats/checkpoint/checkpoint_index.h"
 #include "formats/checkpoint/checkpoint_others.h"
+#include "formats/checkpoint/checkpoint_templates.h"
 #include "formats/checkpoint/gguf_model.h"
 #include "formats/checkpoint/gguf_tokenizer.h"
 
@@ -184,6 +185,8 @@ static bool read_configs(struct checkpoint *checkpoint, model_config_reader *rea
         checkpoint->tokenizer_path = NULL;
         checkpoint->other_tokenizer = checkpoint_find_other_tokenizer(checkpoint->directory);
     }
+    checkpoint->chat_templates = checkpoint_read_templates(checkpoint->directory, status);
+    if (status->code != STATUS_OK) goto done;
     done = true;
 done:
     free(text);
@@ -320,6 +323,10 @@ static bool open_gguf(struct checkpoint *checkpoint, const char *path, model_con
          gguf_read_config(&file, &checkpoint->config, read_family, status) &&
          gguf_read_tensors(&file, &checkpoint->quantised, status);
     ok = ok && gguf_read_tokenizer(&file, &checkpoint->tokenizer_text, &checkpoint->tokenizer_missing, status);
+    if (ok) {
+        checkpoint->chat_templates = gguf_read_templates(&file, status);
+        ok = status->code == STATUS_OK;
+    }
     for (size_t i = 0; ok && i < file.tensor_count; i++) checkpoint->tensor_bytes += file.tensors[i].bytes;
     gguf_free(&file);
     checkpoint->tensors = checkpoint->quantised.tensors;
@@ -371,6 +378,7 @@ void checkpoint_close(struct checkpoint *checkpoint)
     free(checkpoint->other_tokenizer);
     free(checkpoint->tokenizer_text);
     free(checkpoint->tokenizer_missing);
+    json_decref(checkpoint->chat_templates);
     free(checkpoint->directory);
     *checkpoint = (struct checkpoint){0};
 }

@@ -4,6 +4,8 @@
 #ifndef FORMATS_CHECKPOINT_CHECKPOINT_H
 #define FORMATS_CHECKPOINT_CHECKPOINT_H
 
+#include <jansson.h>
+
 #include "formats/checkpoint/model_config.h"
 #include "formats/checkpoint/quantised.h"
 
@@ -14,6 +16,7 @@ struct checkpoint {
         other_tokenizer; /* owned: without tokenizer.json, the name of a tokenizer in an unsupported format; NULL: none */
     char *tokenizer_text;       /* owned: of a GGUF file, the tokenizer.json that its tokenizer amounts to; else NULL */
     char *tokenizer_missing;    /* owned: of a GGUF file, why it has none; else NULL */
+    json_t *chat_templates;     /* owned: see checkpoint_templates.h; NULL: none */
     struct model_config config; /* config.json merged with generation_config.json */
     struct tensor_view *tensors; /* over all shards, sorted by name; owned by `quantised` */
     size_t tensor_count;

@@ -7,6 +7,7 @@
 #include "formats/base/file.h"
 #include "formats/engine/golden.h"
 #include "formats/engine/manifest.h"
+#include "formats/template/chat_templates.h"
 
 enum { ENGINE_MAJOR = 2, ENGINE_MINOR = 2 };
 enum {
@@ -30,6 +31,7 @@ enum engine_section {
     SECTION_LIBRARY_PLANS = 13,
     SECTION_NAMES = 14,
     SECTION_GOLDEN_PLANS = 15,
+    SECTION_CHAT_TEMPLATES = 16,
     SECTION_COUNT
 };
 const char *engine_section_name(unsigned id);
@@ -93,10 +95,11 @@ struct engine {
     size_t tactics_size;
     const uint8_t *tokenizer; /* image, NULL if none */
     size_t tokenizer_size;
-    struct engine_golden golden;      /* token_count 0 if none */
-    struct golden_cases golden_plans; /* case_count 0 if none */
-    void *owned[ENGINE_MAX_SECTIONS]; /* decompressed copies of sections */
-    struct engine_opening *opening;   /* until engine_open_finish */
+    struct chat_templates *chat_templates; /* owned, NULL if none */
+    struct engine_golden golden;           /* token_count 0 if none */
+    struct golden_cases golden_plans;      /* case_count 0 if none */
+    void *owned[ENGINE_MAX_SECTIONS];      /* decompressed copies of sections */
+    struct engine_opening *opening;        /* until engine_open_finish */
 };
 
 /* Verifies header, table, checksums of all sections but the weights, and every cross reference. Requires: the loader

@@ -22,6 +22,7 @@ static const struct engine_section_traits section_traits[SECTION_COUNT] = {
     [SECTION_LIBRARY_PLANS] = {"library plans", 1 << 30, true, false},
     [SECTION_NAMES] = {"names", 256 << 10, true, true},
     [SECTION_GOLDEN_PLANS] = {"golden plans", 1 << 30, true, false},
+    [SECTION_CHAT_TEMPLATES] = {"chat templates", CHAT_TEMPLATES_MOST_BYTES, true, false},
 };
 
 const struct engine_section_traits *engine_section_traits(unsigned id)

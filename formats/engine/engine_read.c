@@ -573,6 +573,7 @@ void engine_close(struct engine *engine)
     free(engine->plans);
     free(engine->library_plans);
     json_decref(engine->names);
+    chat_templates_close(engine->chat_templates);
     free(engine->opening);
     file_map_close(&engine->map);
     *engine = (struct engine){0};

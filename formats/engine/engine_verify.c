@@ -188,6 +188,20 @@ static bool verify_tactics(struct engine *engine, const struct engine_part *part
 
 /* ---- all together ------------------------------------------------------------------------------------------------ */
 
+/* Absent from engines before 2.2, and where the checkpoint had none. */
+static bool verify_chat_templates(struct engine *engine, const struct engine_part *part, struct status *status)
+{
+    if (!part->size) return true;
+    engine->chat_templates = chat_templates_open((const char *)part->bytes, (size_t)part->size, "templates", status);
+    if (!engine->chat_templates) return false;
+    size_t count;
+    const int32_t *turns = chat_templates_turn_tokens(engine->chat_templates, &count);
+    const uint64_t vocabulary = engine->manifest.geometry.vocab_size;
+    bool known = chat_templates_answer_end(engine->chat_templates) < (int64_t)vocabulary;
+    for (size_t i = 0; known && i < count; i++) known = (uint64_t)turns[i] < vocabulary;
+    return known || status_fail(status, STATUS_CORRUPT, "expected token ids below %" PRIu64, vocabulary);
+}
+
 /* Names the section in the message unless it is right. */
 static bool in_section(enum engine_section section, bool is_right, struct status *status)
 {
@@ -215,5 +229,7 @@ bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts
            (engine_verify_exchange(engine, status) || status_prefix(status, "collectives")) &&
            in_section(SECTION_GOLDEN, engine_verify_golden(engine, &part[SECTION_GOLDEN], status), status) &&
            in_section(SECTION_GOLDEN_PLANS, engine_verify_golden_plans(engine, &part[SECTION_GOLDEN_PLANS], status),
+                      status) &&
+           in_section(SECTION_CHAT_TEMPLATES, verify_chat_templates(engine, &part[SECTION_CHAT_TEMPLATES], status),
                       status);
 }

@@ -34,9 +34,10 @@ struct template_result {
     uint8_t *foreign; /* owned [size]: 1 where a byte comes from `variables`, 0 where it is the template's own */
 };
 
-/* `variables`: a JSON object. `own`: another one, whose strings count as the template's own (bos_token and the like), or NULL;
- * it comes first where both have a name. `now`: of strftime_now, in local time; NULL: the clock's. Fails with STATUS_BAD_INPUT
- * and what jinja2 would raise, STATUS_TOO_LONG at a bound, STATUS_MACHINE without memory. */
+/* `variables`: a JSON object; the roles of its `messages` count as the template's own where they are words. `own`: another
+ * object, all of whose strings do (bos_token and the like), or NULL; it comes first where both have a name. `now`: of
+ * strftime_now, in local time; NULL: the clock's. Fails with STATUS_BAD_INPUT and what jinja2 would raise, STATUS_TOO_LONG at a
+ * bound, STATUS_MACHINE without memory. */
 bool template_render(const struct template *template, const json_t *variables, const json_t *own, const struct tm *now,
                      struct template_result *result, struct status *status);
 void template_result_free(struct template_result *result);

@@ -762,6 +762,7 @@ bool template_render(const struct template *template, const json_t *variables, c
     builder_open(&out, &render);
     struct scope *context = scope_new(&render, NULL);
     const struct value given = value_of_json(&render, variables, true);
+    value_own_roles(&render, &given);
     if (given.kind == VALUE_DICT)
         context->names = *given.dict;
     else

@@ -66,9 +66,12 @@ TEST(bytes_know_where_they_come_from)
         {"{% set y %}-{{ x }}-{% endset %}{{ y.replace('-', '+') }}", "+hi+", "0110"},
         {"{% for k in l %}{{ k }},{% endfor %}", "p,q,", "1010"},
         {"{% macro m(a) %}({{ a }}){% endmacro %}{{ m(x)[::-1] }}", ")ih(", "0110"},
+        {"{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", "<|user|>hi<||x|>yo",
+         "000000001100110011"},
         {"{{ l | join('-') }} {{ '%s' % x }} {{ '{}'.format(x) }}", "p-q hi hi", "101011011"},
     };
-    json_t *variables = json_pack("{s:s, s:s, s:[ss]}", "x", "hi", "bos", "no", "l", "p", "q");
+    json_t *variables = json_pack("{s:s, s:s, s:[ss], s:[{s:s, s:s}, {s:s, s:s}]}", "x", "hi", "bos", "no", "l", "p",
+                                  "q", "messages", "role", "user", "content", "hi", "role", "|x", "content", "yo");
     json_t *own = json_pack("{s:s}", "bos", "<b>");
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct status status;

@@ -445,6 +445,23 @@ struct value value_of_json(struct render *render, const json_t *json, bool forei
     }
 }
 
+void value_own_roles(struct render *render, const struct value *variables)
+{
+    static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    const struct value *messages =
+        variables->kind == VALUE_DICT ? dict_find_text(render, variables->dict, "messages") : NULL;
+    for (size_t i = 0; messages && messages->kind == VALUE_LIST && i < messages->list->count; i++) {
+        const struct value *message = &messages->list->items[i];
+        const struct value *role = message->kind == VALUE_DICT ? dict_find_text(render, message->dict, "role") : NULL;
+        if (!role || role->kind != VALUE_STRING) continue;
+        struct value own = *role;
+        size_t size = 0;
+        while (size < own.string.size && own.string.bytes[size] && strchr(word, own.string.bytes[size])) size++;
+        own.string.foreign = NULL;
+        if (size == own.string.size) dict_set(render, message->dict, value_text("role"), own);
+    }
+}
+
 bool value_is_list(const struct value *value)
 {
     return value->kind == VALUE_LIST || value->kind == VALUE_TUPLE || value->kind == VALUE_GENERATOR ||

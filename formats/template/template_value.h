@@ -139,6 +139,9 @@ const struct value *dict_find(struct render *render, const struct dict *dict, st
 const struct value *dict_find_text(struct render *render, const struct dict *dict, const char *key);
 
 struct value value_of_json(struct render *render, const json_t *json, bool foreign);
+/* The roles of messages in variables count as the template's own where they are words: many templates make special tokens of
+ * them, such as '<|' + message.role + '|>'. */
+void value_own_roles(struct render *render, const struct value *variables);
 
 bool value_is_list(const struct value *value);                      /* any kind of list */
 bool value_is_number(const struct value *value);                    /* also a boolean, as in Python */

@@ -62,6 +62,13 @@ bool tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text,
                             const int32_t *markers, size_t marker_count, struct token_buffer *tokens,
                             struct status *status);
 
+/* The same for a text of two origins: special tokens and `markers` are ordinary characters if one of their bytes is foreign,
+ * foreign[i] != 0 for text[i], and recognised elsewhere. Text without such tokens in its foreign bytes has the ids of
+ * tokenizer_encode. Invalid UTF-8 is STATUS_BAD_INPUT. */
+bool tokenizer_encode_mixed(const struct tokenizer *tokenizer, const char *text, size_t size, const uint8_t *foreign,
+                            const int32_t *markers, size_t marker_count, struct token_buffer *tokens,
+                            struct status *status);
+
 /* Decodes all ids, as `decode` of Hugging Face does; the text is NUL-terminated (size excludes the NUL). An id outside
  * [0, vocab_size) is an error; an unused id of the vocabulary decodes to nothing. `skip_special` leaves special tokens
  * out, by id (Hugging Face 0.23 compares text and so keeps a token whose normalized form differs from its content, such

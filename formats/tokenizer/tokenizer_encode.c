@@ -86,8 +86,10 @@ static bool extract_added(struct encode_scratch *scratch, bool normalized, const
             continue;
         }
         size_t start = at, end = at + added->pattern_bytes;
+        if (encode_scratch_is_text(scratch, (int32_t)added->id))
+            tokenizer_mixed_choose(scratch, normalized, text, start, &end, &added);
         at = end; /* the search continues here, whatever happens to this match and the spaces after it */
-        if (encode_scratch_is_text(scratch, (int32_t)added->id)) continue;
+        if (!added) continue;
         if ((added->flags & ADDED_SINGLE_WORD) && !stands_alone(text, size, start, end)) continue;
         /* text of an earlier match is not available */
         if (added->flags & ADDED_STRIP_LEFT) start = start > covered ? spaces_before(text, covered, start) : covered;
@@ -116,8 +118,11 @@ static bool split_piece(struct encode_scratch *scratch, const char *text, size_t
 
 static bool normalize_piece(struct encode_scratch *scratch, const char *text, size_t size, size_t origin)
 {
-    return tokenizer_normalize(scratch, text, size, &origin, &text, &size) &&
-           extract_added(scratch, true, text, size, origin, split_piece);
+    const char *normalized;
+    size_t normalized_size;
+    return tokenizer_normalize(scratch, text, size, &origin, &normalized, &normalized_size) &&
+           tokenizer_mixed_normalized(scratch, text, size, &normalized, &normalized_size) &&
+           extract_added(scratch, true, normalized, normalized_size, origin, split_piece);
 }
 
 static bool append_template(struct encode_scratch *scratch, const uint32_t *ids, uint32_t count)
@@ -144,13 +149,15 @@ static bool encode(struct encode_scratch *scratch, const char *text, size_t size
 }
 
 static bool encode_text(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special, bool plain,
-                        const int32_t *markers, size_t marker_count, struct token_buffer *tokens, struct status *status)
+                        const uint8_t *foreign, const int32_t *markers, size_t marker_count,
+                        struct token_buffer *tokens, struct status *status)
 {
     struct encode_scratch scratch;
     tokens->count = 0;
     if (size > INT32_MAX) return status_fail(status, STATUS_TOO_LONG, "text of %zu bytes (limit %d)", size, INT32_MAX);
     if (!encode_scratch_open(&scratch, tokenizer, tokens, size, status)) return false;
     scratch.plain = plain;
+    scratch.mixed[0] = (struct mixed_text){text, foreign};
     scratch.markers = markers;
     scratch.marker_count = marker_count;
     bool good = encode(&scratch, text, size, add_special);
@@ -161,12 +168,22 @@ static bool encode_text(const struct tokenizer *tokenizer, const char *text, siz
 bool tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special,
                       struct token_buffer *tokens, struct status *status)
 {
-    return encode_text(tokenizer, text, size, add_special, false, NULL, 0, tokens, status);
+    return encode_text(tokenizer, text, size, add_special, false, NULL, NULL, 0, tokens, status);
 }
 
 bool tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special,
                             const int32_t *markers, size_t marker_count, struct token_buffer *tokens,
                             struct status *status)
 {
-    return encode_text(tokenizer, text, size, add_special, true, markers, marker_count, tokens, status);
+    return encode_text(tokenizer, text, size, add_special, true, NULL, markers, marker_count, tokens, status);
+}
+
+bool tokenizer_encode_mixed(const struct tokenizer *tokenizer, const char *text, size_t size, const uint8_t *foreign,
+                            const int32_t *markers, size_t marker_count, struct token_buffer *tokens,
+                            struct status *status)
+{
+    /* Repaired text would no longer agree with `foreign`. */
+    if (!text_is_valid((const uint8_t *)text, size))
+        return status_fail(status, STATUS_BAD_INPUT, "expected a text in UTF-8");
+    return encode_text(tokenizer, text, size, false, true, foreign, markers, marker_count, tokens, status);
 }

@@ -77,6 +77,12 @@ struct encode_scratch {
     bool plain;                  /* special tokens and the markers are text */
     const int32_t *markers;      /* [marker_count] borrowed                 */
     size_t marker_count;
+    /* plain text of two origins, as given and normalized: `foreign` has a byte for each of `text`; NULL: all is foreign */
+    struct mixed_text {
+        const char *text;
+        const uint8_t *foreign;
+    } mixed[2];
+    struct text_buffer whole, marks; /* tokenizer_mixed.c */
     struct tokenizer_matcher matcher;
     uint64_t work_left;           /* bytes that steps may still write */
     struct added_window added[2]; /* in the text as given, in normalized text */
@@ -100,8 +106,17 @@ bool encode_scratch_charge_growth(struct encode_scratch *scratch, size_t before,
 bool encode_scratch_charge_trie(struct encode_scratch *scratch, size_t steps);
 void encode_scratch_close(struct encode_scratch *scratch);
 
-/* Whether this call treats the added token as text. */
+/* Whether this call treats the added token as text, where it is foreign. */
 bool encode_scratch_is_text(const struct encode_scratch *scratch, int32_t id);
+
+/* tokenizer_mixed.c: an added token that this call treats as text was found in [start, *end) of text as given or normalized.
+ * If it is the text's own, or a shorter token is that begins there, *added is that token and *end its end; else *added is NULL
+ * and *end is where the search continues. */
+void tokenizer_mixed_choose(struct encode_scratch *scratch, bool normalized, const char *text, size_t start,
+                            size_t *end, const struct image_added **added);
+/* Origins of normalized text: of `normalized`, which tokenizer_normalize has made of `text`. *normalized may move. */
+bool tokenizer_mixed_normalized(struct encode_scratch *scratch, const char *text, size_t size, const char **normalized,
+                                size_t *normalized_size);
 
 /* `origin`, here and below: bytes at the start of the text that stand for the first byte of the input. Metaspace with
  * the scheme 'first' prepends where there are some: Hugging Face tracks the places of all bytes for it. */

@@ -66,6 +66,8 @@ void encode_scratch_close(struct encode_scratch *scratch)
         free(scratch->added[i].found);
     }
     for (size_t i = 0; i < TOKENIZER_STEP_LIMIT; i++) text_buffer_free(&scratch->stages[i]);
+    text_buffer_free(&scratch->whole);
+    text_buffer_free(&scratch->marks);
     free(scratch->merge.symbols);
     free(scratch->merge.heap);
     free(scratch->places);

@@ -29,7 +29,8 @@ struct generation {
     struct conversation conversation;
     int32_t *answer; /* chat: ids of the last answer [answer_count], owned, room for a whole context */
     size_t answer_count;
-    size_t held;      /* chat: tokens of the sequence */
+    int32_t *context; /* chat: ids of the sequence [held], owned, room for a whole context */
+    size_t held;
     bool is_stale;    /* chat: the sequence differs from the conversation and must be computed anew */
     bool is_too_long; /* the last prompt exceeds the context */
     struct eng_engine_facts facts;
@@ -346,12 +347,12 @@ static void forget(struct conversation *conversation, size_t first, size_t count
     for (size_t i = first; i < conversation->count; i++) messages[i] = messages[i + count];
 }
 
-static int chat_tokens(struct generation *run, const struct eng_message *messages, size_t message_count, uint32_t flags,
+static int chat_tokens(struct generation *run, const struct eng_message *messages, size_t message_count,
                        int32_t **tokens, size_t *count)
 {
+    uint32_t flags = ENG_CHAT_ANSWER;
     free(*tokens);
     *tokens = NULL;
-    flags |= ENG_CHAT_ANSWER;
     if (!run->options->plain) flags |= ENG_CHAT_CONTENT_SPECIAL;
     eng_chat(run->engine, messages, message_count, flags, NULL, 0, count, &run->error);
     if (run->error.status != ENG_OK && run->error.status != ENG_TOO_LONG) return fail_error(run);
@@ -377,39 +378,46 @@ static int whole_prompt(struct generation *run, int32_t **tokens, size_t *count,
     struct eng_message *messages = malloc(left * sizeof *messages);
     if (!messages) return fail_memory(run);
     memcpy(messages, conversation->messages, left * sizeof *messages);
-    int code = chat_tokens(run, messages, left, 0, tokens, count);
+    int code = chat_tokens(run, messages, left, tokens, count);
     for (*dropped = 0; !code && left > first + 1 && *count + answer_room(run) > run->facts.max_context; ++*dropped) {
         left -= 2;
         memmove(messages + first, messages + first + 2, (left - first) * sizeof *messages);
-        code = chat_tokens(run, messages, left, 0, tokens, count);
+        code = chat_tokens(run, messages, left, tokens, count);
     }
     free(messages);
     return code;
 }
 
-/* Builds the tokens to submit for the question, which is the last message. If they do not fit after those of the
- * sequence, the conversation is computed anew without its oldest turns. */
+/* Builds the tokens to submit for the question, which is the last message: the part of the conversation that follows the
+ * sequence's tokens. If these are not how the conversation begins, it is computed anew: a template may write earlier messages in
+ * another way once others follow, and the text of an answer may have other ids than were drawn. */
 static int next_prompt(struct generation *run, int32_t **tokens, size_t *count)
 {
-    struct conversation *conversation = &run->conversation;
-    size_t first = run->options->system != NULL, dropped = 0;
-    bool follows = conversation->count > first + 1 && !run->is_stale;
-    uint32_t flags = ENG_CHAT_CONTINUE;
-    if (follows && eng_sequence_end(run->sequence) != ENG_END_EOS) flags |= ENG_CHAT_CLOSE;
-    if (follows) {
-        int code = chat_tokens(run, &conversation->messages[conversation->count - 1], 1, flags, tokens, count);
-        if (code || run->held + *count + answer_room(run) <= run->facts.max_context) return code;
-    }
+    size_t dropped = 0;
     int code = whole_prompt(run, tokens, count, &dropped);
     if (!code) code = check_prompt(run, *count);
-    if (!code && run->held > 0) code = create_sequence(run);
     if (code) return code;
+    if (!run->is_stale && *count > run->held && !memcmp(*tokens, run->context, run->held * sizeof **tokens)) {
+        *count -= run->held;
+        memmove(*tokens, *tokens + run->held, *count * sizeof **tokens);
+    } else if (run->held > 0) {
+        code = create_sequence(run);
+        if (code) return code;
+    }
     run->is_stale = false;
     if (dropped && !run->options->quiet)
         fprintf(stderr, "%s: note: the context of %" PRIu32 " tokens is full: the oldest %zu turn%s left out\n",
                 cli_program(), run->facts.max_context, dropped, dropped == 1 ? " was" : "s were");
-    forget(conversation, first, 2 * dropped);
+    forget(&run->conversation, run->options->system != NULL, 2 * dropped);
     return CLI_DONE;
+}
+
+/* The sequence has so many tokens more. */
+static void hold(struct generation *run, const int32_t *tokens, size_t count)
+{
+    const size_t room = run->facts.max_context - run->held;
+    memcpy(run->context + run->held, tokens, (count < room ? count : room) * sizeof *tokens);
+    run->held += count < room ? count : room;
 }
 
 /* The last answer, as text. */
@@ -439,7 +447,8 @@ static int chat_turn(struct generation *run, const char *question)
     } else {
         run->answer_count = 0;
         code = answer(run, tokens, count);
-        run->held += count + run->answer_count;
+        hold(run, tokens, count);
+        hold(run, run->answer, run->answer_count);
         if (!code) code = remember_answer(run);
     }
     free(tokens);
@@ -454,7 +463,8 @@ static int converse(struct generation *run)
     if (!code) code = open_outputs(run);
     if (code) return code;
     run->answer = malloc(run->facts.max_context * sizeof *run->answer);
-    if (!run->answer) return fail_memory(run);
+    run->context = malloc(run->facts.max_context * sizeof *run->context);
+    if (!run->answer || !run->context) return fail_memory(run);
     if (run->options->system && !say(&run->conversation, "system", strdup(run->options->system)))
         return fail_memory(run);
     if (run->options->prompt) return chat_turn(run, run->options->prompt);
@@ -498,6 +508,7 @@ static void close_generation(struct generation *run)
     forget(&run->conversation, 0, run->conversation.count);
     free(run->conversation.messages);
     free(run->answer);
+    free(run->context);
     eng_text_destroy(&run->text);
     eng_sequence_destroy(&run->sequence);
     eng_session_destroy(&run->session);

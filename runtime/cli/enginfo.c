@@ -30,16 +30,30 @@ struct verification {
 
 static double megabytes(uint64_t bytes) { return (double)bytes * 1e-6; }
 
-static void print_tokens(const struct manifest *manifest)
+static void print_tokens(const struct engine *file)
 {
-    printf("tokens:     vocabulary %" PRIu64 ", tokenizer %s, chat format %s, bos ", manifest->geometry.vocab_size,
-           manifest->has_tokenizer ? "yes" : "no", chat_format_name(manifest->chat_format));
+    const struct manifest *manifest = &file->manifest;
+    printf("tokens:     vocabulary %" PRIu64 ", tokenizer %s, bos ", manifest->geometry.vocab_size,
+           manifest->has_tokenizer ? "yes" : "no");
     if (manifest->bos_token >= 0)
         printf("%" PRId64 ", eos", manifest->bos_token);
     else
         printf("none, eos");
     for (int i = 0; i < manifest->eos_count; i++) printf(" %" PRId32, manifest->eos_tokens[i]);
     printf("%s\n", manifest->eos_count ? "" : " none");
+}
+
+static void print_chat(const struct engine *file)
+{
+    const char *name;
+    bool usable;
+    printf("chat:       %s", file->chat_templates ? "templates"
+                             : file->manifest.chat_format == CHAT_NONE
+                                 ? "no template"
+                                 : "no template (an older engine: build it again)");
+    for (size_t i = 0; file->chat_templates && (name = chat_templates_name(file->chat_templates, i, &usable)); i++)
+        printf("%s %s%s", i ? "," : "", name, usable ? "" : " (cannot be used)");
+    printf("\n");
 }
 
 static void print_plans(const struct engine *file, uint32_t kind, const char *name)
@@ -115,7 +129,8 @@ static void print_summary(const struct engine *file, const struct verification *
     if (file->library_arena_bytes > manifest->arena_bytes)
         printf("            %.1f MB more scratch where the libraries are there that its plans can call\n",
                megabytes(file->library_arena_bytes - manifest->arena_bytes));
-    print_tokens(manifest);
+    print_tokens(file);
+    print_chat(file);
     printf("defaults:   temperature %g, top-p %g, top-k %" PRIu64 ", repetition penalty %g\n", manifest->temperature,
            manifest->top_p, manifest->top_k, manifest->repetition_penalty);
     print_plans(file, PLAN_DECODE, "decode:");

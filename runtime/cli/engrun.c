@@ -5,6 +5,7 @@
 
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_generate.h"
+#include "runtime/cli/cli_render.h"
 #include "runtime/cli/cli_tokenize.h"
 
 enum { DEFAULT_NEW_TOKENS = 128 };
@@ -14,6 +15,7 @@ static const char usage[] =
     "       engrun FILE --chat [-p TEXT] [flags]\n"
     "       engrun FILE --selftest\n"
     "       engrun (FILE | tokenizer.json) --tokenize | --detokenize\n"
+    "       engrun (FILE | TEMPLATE.jinja) --render\n"
     "\n"
     "Continues a prompt with the engine FILE, made by engbuild, and prints the text as it is generated.\n"
     "Always takes the likeliest token unless --temperature or --recommended says otherwise.\n"
@@ -22,8 +24,9 @@ static const char usage[] =
 struct arguments {
     struct generate_options generate;
     struct tokenize_options tokenize;
+    struct render_options render;
     struct cli_list tokens;
-    bool do_tokenize, selftest, count_given;
+    bool do_tokenize, do_render, selftest, count_given;
     uint64_t count, top_k;
     const char *special_tokens; /* "parse" or "text"; NULL: not given */
     bool finished;              /* --help or --version was printed */
@@ -36,22 +39,26 @@ static int check_combination(const struct arguments *arguments)
     const char *special = arguments->special_tokens;
     if (special && strcmp(special, "parse") != 0 && strcmp(special, "text") != 0)
         return cli_usage("--special-tokens: expected 'parse' or 'text', found '%s'", special);
-    bool text_work = arguments->do_tokenize || arguments->tokenize.detokenize;
+    int text_works = arguments->do_tokenize + arguments->tokenize.detokenize + arguments->do_render;
+    bool text_work = text_works > 0;
     if (arguments->do_tokenize && arguments->tokenize.detokenize)
         return cli_usage("expected one of --tokenize and --detokenize, found both");
-    if (text_work && arguments->selftest) return cli_usage("--selftest: not with --tokenize or --detokenize");
+    if (text_works > 1) return cli_usage("--render: not with --tokenize or --detokenize");
+    if (text_work && arguments->selftest) return cli_usage("--selftest: not with --tokenize, --detokenize or --render");
     bool has_prompt = generate->prompt || generate->tokens || generate->chat;
     if ((text_work || arguments->selftest) && (has_prompt || generate->logits_path || generate->print_tokens))
-        return cli_usage("-p, --tokens, --chat, --logits and --print-tokens: not with --selftest, --tokenize or "
-                         "--detokenize");
+        return cli_usage("-p, --tokens, --chat, --logits and --print-tokens: not with --selftest, --tokenize, "
+                         "--detokenize or --render");
     if (generate->devices.launched && (generate->chat || !(has_prompt || arguments->selftest)))
         return cli_usage("--launched: expected -p, --tokens or --selftest, since processes share no stdin");
     if (cli_check_devices(&generate->devices)) return CLI_USAGE;
     if (generate->prompt && generate->tokens) return cli_usage("expected one of -p and --tokens, found both");
     if (generate->chat && generate->tokens) return cli_usage("--chat: not with --tokens");
     if (generate->system && !generate->chat) return cli_usage("--system: only with --chat");
-    if (special && (generate->tokens || arguments->selftest || arguments->tokenize.detokenize))
-        return cli_usage("--special-tokens: not with --tokens, --selftest or --detokenize, which read no text");
+    if (special && (generate->tokens || arguments->selftest || arguments->tokenize.detokenize || arguments->do_render))
+        return cli_usage("--special-tokens: not with --tokens, --selftest, --detokenize or --render, which encode no "
+                         "text");
+    if (arguments->render.now && !arguments->do_render) return cli_usage("--now: only with --render");
     if (arguments->tokenize.add_special && !arguments->do_tokenize)
         return cli_usage("--add-special: only with --tokenize");
     if (arguments->tokenize.skip_special && !arguments->tokenize.detokenize)
@@ -113,6 +120,12 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
          .help = "each line of stdin, a JSON array of ids, becomes a JSON string"},
         {"skip-special", .set = &arguments->tokenize.skip_special,
          .help = "with --detokenize: leave special tokens out"},
+        {"render", .set = &arguments->do_render,
+         .help =
+             "each line of stdin, a JSON object of variables (messages, tools, add_generation_prompt ...), becomes a "
+             "JSON string, the text that the chat template makes of them, or {\"error\": reason}"},
+        {"now", 0, "TIME", .text = &arguments->render.now,
+         .help = "with --render: the local time that templates see, such as 2026-01-02T03:04:05"},
         {.help = "machine:"},
         {"no-jit", .set = &generate->devices.no_jit,
          .help =
@@ -150,6 +163,7 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
                                : generate->chat       ? 0
                                                       : DEFAULT_NEW_TOKENS;
     arguments->tokenize.path = generate->path;
+    arguments->render.path = generate->path;
     arguments->tokenize.plain = generate->plain;
     arguments->tokenize.no_jit = generate->devices.no_jit;
     return check_combination(arguments);
@@ -166,6 +180,8 @@ int main(int argc, char **argv)
         if (!code && !cli_flush(&status)) code = cli_fail_status(&status);
     } else if (arguments.do_tokenize || arguments.tokenize.detokenize) {
         code = tokenize_lines(&arguments.tokenize);
+    } else if (arguments.do_render) {
+        code = render_lines(&arguments.render);
     } else if (arguments.selftest) {
         code = generate_selftest(&arguments.generate);
     } else {

@@ -363,7 +363,7 @@ enum eng_status eng_engine_get_facts(const struct eng_engine *engine, struct eng
         .bos_token = (int32_t)manifest->bos_token,
         .eos_count = (uint32_t)manifest->eos_count,
         .has_tokenizer = engine->tokenizer != NULL,
-        .has_chat = engine->tokenizer && manifest->chat_format != CHAT_NONE,
+        .has_chat = engine->tokenizer && chat_is_possible(engine, &status),
         .chat_end_token = chat_end_token(engine),
         .golden_tokens = engine->file.golden.token_count + engine->file.golden_plans.row_count,
         .open_seconds = engine->open_seconds,

@@ -9,7 +9,9 @@
 void load_retain(struct eng_engine *engine);
 void load_release(struct eng_engine *engine);
 
-int32_t chat_end_token(const struct eng_engine *engine); /* chat.c: the token that ends an answer; -1: none */
+/* chat.c: the token that ends an answer, -1: none; whether the engine has a chat template, with the reason if not. */
+int32_t chat_end_token(const struct eng_engine *engine);
+bool chat_is_possible(const struct eng_engine *engine, struct status *status);
 
 /* False if the file of weights that are used in the page cache has been written or truncated since they were
  * verified. */

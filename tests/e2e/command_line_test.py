@@ -98,7 +98,7 @@ class FunctionNames(unittest.TestCase):
         """The programs' messages do not name the library's functions."""
         result = run([ENGRUN, fables_engine(), "--chat", "-p", "x"])
         self.assertEqual(result.rc, 1)
-        self.assertTrue(result.stderr.startswith("engrun: expected an engine with a chat format"), result.stderr)
+        self.assertTrue(result.stderr.startswith("engrun: the engine has no chat template"), result.stderr)
 
 
 class Lists(unittest.TestCase):

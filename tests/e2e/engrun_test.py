@@ -119,10 +119,10 @@ class Sampling(unittest.TestCase):
 
 
 class Chat(unittest.TestCase):
-    def test_model_without_chat_format(self):
+    def test_model_without_template(self):
         result = run([ENGRUN, fables_engine(), "--chat", "-p", "hi"])
         self.assertEqual(result.rc, 1)
-        self.assertIn("chat format", result.stderr)
+        self.assertIn("no chat template", result.stderr)
 
     def test_turns(self):
         """Every line is a turn; the first answer equals that of the question asked by itself."""
@@ -132,7 +132,16 @@ class Chat(unittest.TestCase):
         self.assertTrue(both.stdout.startswith(alone.stdout))
         self.assertGreater(len(both.stdout), len(alone.stdout))
 
-    def test_prompt_is_the_format(self):
+    def test_turns_continue_the_sequence(self):
+        """What the sequence has already is not computed again."""
+        def prompt_tokens(lines):
+            result = succeed([ENGRUN, chat_engine(), "--chat", "-n", "10", "--timing"], input="Tell me a tale.\n" * lines)
+            return int(re.search(r"prompt: (\d+) tokens", result.stderr).group(1))
+
+        first = prompt_tokens(1)
+        self.assertLess(prompt_tokens(3), 3 * (first + 4))
+
+    def test_prompt_is_the_rendered_text(self):
         """--chat -p TEXT continues exactly the ids of the rendered text."""
         rendered = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
         ids = json.loads(run([ENGRUN, chat_engine(), "--tokenize"], input=json.dumps(rendered)).stdout)

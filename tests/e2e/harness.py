@@ -195,10 +195,20 @@ def changed_model(folder, tokenizer=None, generation=None, config=None):
     return model
 
 
+CHATML = """{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + END + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+
 def chat_model(folder, end="<|im_end|>"):
-    """The shipped model with its two special tokens renamed, so that it counts as a chat model. Its answers mean
-    nothing."""
-    return changed_model(folder, lambda text: text.replace("<|begin|>", "<|im_start|>").replace("<|end|>", end))
+    """The shipped model with its two special tokens renamed and a chat template. Its answers mean nothing."""
+    model = changed_model(folder, lambda text: text.replace("<|begin|>", "<|im_start|>").replace("<|end|>", end))
+    write(os.path.join(model, "chat_template.jinja"), CHATML.replace("END", '"%s"' % end).encode())
+    return model
 
 
 @functools.lru_cache(maxsize=None)

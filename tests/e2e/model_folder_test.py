@@ -91,9 +91,9 @@ class ModelFolder(unittest.TestCase):
     def test_report_names_the_tokenizer(self):
         result = self.build()
         self.assertEqual(result.rc, 0, result.stderr)
-        self.assertIn("tokenizer  tokenizer.json, 1536 tokens, no chat format\n", result.stdout)
+        self.assertIn("tokenizer  tokenizer.json, 1536 tokens, no chat template\n", result.stdout)
         report = json.loads(self.build("--json").stdout)
-        self.assertEqual(report["tokenizer"], {"file": "tokenizer.json", "tokens": 1536, "chat_format": "none"})
+        self.assertEqual(report["tokenizer"], {"file": "tokenizer.json", "tokens": 1536, "chat_templates": []})
 
     def test_tokenizer_model_alone(self):
         for name in ("tokenizer.model", "spiece.model", "vocab.json", "tekken.json", "qwen.tiktoken"):

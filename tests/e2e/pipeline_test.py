@@ -10,7 +10,7 @@ import shutil
 import signal
 import unittest
 
-from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, build_engine, changed_model, fables_engine,
+from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, build_engine, chat_model, changed_model, fables_engine,
                      needs_shared, output, output_json, read_json, read_npy, run, scratch, shared, start, succeed,
                      tally)
 
@@ -292,19 +292,18 @@ class Speak(PipelineTest):
 
 
 class Chat(PipelineTest):
-    def test_model_without_chat_format(self):
+    def test_model_without_template(self):
         result = run([ENGRUN, fables_engine(), "--chat", "-p", "hello"])
         self.assertEqual((result.rc, result.stdout), (1, ""), result.stderr)
-        self.assertIn("an engine with a chat format", result.stderr)
-        self.assertIn("chatml", result.stderr)
+        self.assertIn("the engine has no chat template", result.stderr)
+        self.assertIn("chat_template.jinja", result.stderr)
 
     def test_conversation(self):
         """The shipped model with ChatML's token names: its answers are poor, but it answers."""
         with scratch() as folder:
-            model = changed_model(folder, tokenizer=lambda text: text.replace("<|begin|>", "<|im_start|>").replace(
-                "<|end|>", "<|im_end|>"))
-            engine = build_engine(model)
-            self.assertEqual(output_json([ENGINFO, engine, "--json"])["manifest"]["tokens"]["chat_format"], "chatml")
+            engine = build_engine(chat_model(folder))
+            self.assertEqual(output_json([ENGINFO, engine, "--json"])["manifest"]["tokens"]["chat_format"], "none")
+            self.assertIn("chat:       templates default\n", output([ENGINFO, engine]))
             chat = [ENGRUN, engine, "--chat", "-n", "20"]
             one = output([*chat, "-p", "Tell me of a fox."])
             self.assertTrue(one.strip())
@@ -315,7 +314,7 @@ class Chat(PipelineTest):
             self.assertGreater(len(two), len(one))
             self.assertNotEqual(output([*chat, "--system", "Be brief.", "-p", "Tell me of a fox."]), one)
             self.assertEqual(output([*chat], input=""), "")
-            # One message is rendered as the format specifies.
+            # One message is rendered as the template says.
             text = "<|im_start|>user\nTell me of a fox.<|im_end|>\n<|im_start|>assistant\n"
             ids = json.loads(output([ENGRUN, engine, "--tokenize"], input=json.dumps(text) + "\n"))
             self.assertEqual(self.say("--tokens", ",".join(map(str, ids)), engine=engine, count=20), one)
