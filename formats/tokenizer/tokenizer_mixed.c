@@ -51,6 +51,7 @@ void tokenizer_mixed_choose(struct encode_scratch *scratch, bool normalized, con
 static bool mark(struct encode_scratch *scratch, size_t size, bool foreign)
 {
     struct text_buffer *marks = &scratch->marks;
+    if (!size) return true;
     if (!tokenizer_text_reserve(marks, size, scratch->status)) return false;
     memset(marks->text + marks->size, foreign, size);
     marks->size += size;
@@ -84,7 +85,8 @@ bool tokenizer_mixed_normalized(struct encode_scratch *scratch, const char *text
             part_size -= prefix;
         }
         const size_t left = scratch->whole.size - scratch->marks.size;
-        if (part_size > left || memcmp(scratch->whole.text + scratch->marks.size, part, part_size) != 0) break;
+        if (part_size > left || (part_size && memcmp(scratch->whole.text + scratch->marks.size, part, part_size) != 0))
+            break;
         if (!mark(scratch, part_size, foreign[at] != 0)) return false;
         at = end;
     }

@@ -90,7 +90,7 @@ static void check(const struct eng_message *messages, size_t message_count, uint
         fail_msg("%s", error.message);
     assert_true(tokenizer_encode(engine.tokenizer, expected, strlen(expected), false, &whole, &status));
     assert_int_equal(count, whole.count);
-    assert_memory_equal(tokens, whole.ids, count * sizeof *tokens);
+    if (count) assert_memory_equal(tokens, whole.ids, count * sizeof *tokens);
     token_buffer_free(&whole);
 }
 
