@@ -5,6 +5,14 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/router/router.h"
 
+const struct expert_names expert_usual_names = {
+    .router = "mlp.gate",
+    .experts = "mlp.experts",
+    .gate = "gate_proj",
+    .up = "up_proj",
+    .down = "down_proj",
+};
+
 /* The matrices of equally shaped experts, all gates and ups or all downs, as one weight. */
 struct stack {
     uint32_t layer;

@@ -23,17 +23,9 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            field_rules_check(reader, refused, sizeof refused / sizeof *refused, status);
 }
 
-static const struct expert_names names = {
-    .router = "mlp.gate",
-    .experts = "mlp.experts",
-    .gate = "gate_proj",
-    .up = "up_proj",
-    .down = "down_proj",
-};
-
 const struct architecture arch_olmoe = {
     "olmoe",
     "OlmoeForCausalLM",
     read_config,
-    {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_WIDTH, .experts = &names},
+    {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_WIDTH, .experts = &expert_usual_names},
 };

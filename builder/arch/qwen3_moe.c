@@ -21,17 +21,9 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            config_sparse_layers(config, reader, status) && config_renormalise(config, reader, false, status);
 }
 
-static const struct expert_names names = {
-    .router = "mlp.gate",
-    .experts = "mlp.experts",
-    .gate = "gate_proj",
-    .up = "up_proj",
-    .down = "down_proj",
-};
-
 const struct architecture arch_qwen3_moe = {
     "qwen3_moe",
     "Qwen3MoeForCausalLM",
     read_config,
-    {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .experts = &names},
+    {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .experts = &expert_usual_names},
 };

@@ -16,8 +16,9 @@
  *   gated: out[r, c] = the product of x[r] and expert id[r, c], one of TOP_K parts of a row of out
  *   else:  out[r] = (residual[r] +) sum over c of weight[r, c] * (SCALE * the product of part c of x[r] and expert id[r, c]),
  * the sum by rising ids. With PARTS there is no sum: out[r, c] = weight[r, c] * (SCALE * the product), one of TOP_K parts of a row
- * of out; on CUDA all that are not gated have it. A choice whose id names no expert gives zeros, on CUDA nothing. The rows of a step that chose the same expert are
- * multiplied together, so that each expert's weights are read once; the numerics contract holds.
+ * of out; on CUDA all that are not gated have it. A choice whose id names no expert gives zeros, on CUDA nothing. The rows of a
+ * step that chose the same expert are multiplied together, so that each expert's weights are read once; the numerics contract
+ * holds.
  *
  * An op call takes about 100 KiB of each member's stack. */
 #ifndef KERNELS_MATMUL_MATMUL_H
@@ -114,6 +115,15 @@ static inline bool matmul_is_coded(const int64_t *params)
 enum { MATMUL_REVISION = 1 };
 
 extern const struct op_descriptor op_matmul;
+
+/* The choices of all rows in the order of experts, and where those of each begin; those that name no expert come last, from
+ * begin[experts] on. With slots right after begin they are the lists that a router makes on CUDA. */
+struct expert_lists {
+    int64_t experts;
+    int32_t *begin; /* [experts + 1] */
+    int32_t *slots; /* [rows * top_k]: row * top_k + choice */
+};
+void matmul_fill_expert_lists(const float *routes, int64_t rows, int64_t top_k, const struct expert_lists *lists);
 
 uint64_t matmul_workspace_bytes(const int64_t *params); /* room for every instruction set */
 

@@ -98,16 +98,9 @@ struct matmul_kernels {
     matmul_tile *tiles[MATMUL_WEIGHTS_COUNT][MATMUL_TILE_PANEL_SIZES][MATMUL_TILE_ROW_SIZES]; /* by MATMUL_SIZE_INDEX */
 };
 
-/* Over experts: the choices of all rows in the order of experts, and where those of each begin; those that name no expert come
- * last, from begin[experts] on. At the start of the workspace. */
-struct expert_lists {
-    int64_t experts;
-    int32_t *begin; /* [experts + 1] */
-    int32_t *slots; /* [rows * top_k]: row * top_k + choice */
-};
+/* The lists of a launch over experts, at the start of its workspace. */
 uint64_t matmul_expert_list_bytes(const int64_t *params); /* whole lines */
 void matmul_expert_lists(const int64_t *params, void *workspace, struct expert_lists *lists);
-void matmul_fill_expert_lists(const float *routes, int64_t rows, int64_t top_k, const struct expert_lists *lists);
 
 /* Where the sums of a group begin: zeros. */
 extern const float matmul_no_sums[MATMUL_MAX_TILE_SUMS];

@@ -8,7 +8,7 @@
     PARAM(COUNT_INDEX) = 0;         \
     PARAM(EXPERTS) = 256;           \
     PARAM(ROUTE_WIDTH) = 16;        \
-    PARAM(SCORE) = 1;               \
+    PARAM(SCORE) = ROUTER_SIGMOID;  \
     PARAM(RENORMALISE) = 1;         \
     PARAM(EPS_BITS) = 0x1e3ce508;   \
     PARAM(SCALE_BITS) = 0x40200000; \

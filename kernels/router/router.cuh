@@ -12,20 +12,14 @@
 #include "kernels/cuda/include/element.cuh"
 #include "kernels/cuda/include/ptx.cuh"
 #include "kernels/cuda/include/reduce.cuh"
+#include "kernels/router/router_kinds.cuh"
 #include "kernels/router/router_layout.cuh"
-
-/* enum router_score, router_renormalise and router_group_score of router.h */
-#define ROUTER_CUDA_SIGMOID      1
-#define ROUTER_CUDA_CHOSEN       2
-#define ROUTER_CUDA_SUM_PLUS_EPS 1
-#define ROUTER_CUDA_SUM_OR_EPS   2
-#define ROUTER_CUDA_GROUP_BEST   0
 
 template <class P> struct router_body {
     static constexpr int THREADS = 32 * ROUTER_WARPS, EXPERTS = P::EXPERTS, TOP_K = P::ROUTE_WIDTH / 2;
     static constexpr int PER_LANE = (EXPERTS + 31) / 32, CHOICES_PER_LANE = (TOP_K + 31) / 32;
     static constexpr int GROUP_SIZE = EXPERTS / P::GROUPS, GROUPS_PER_LANE = (P::GROUPS + 31) / 32;
-    static constexpr bool CHOSEN_ONLY = P::SCORE == ROUTER_CUDA_CHOSEN;
+    static constexpr bool CHOSEN_ONLY = P::SCORE == ROUTER_SOFTMAX_CHOSEN;
 
     /* Rises with the value, NaN above all; never 0, which taken experts have. */
     static __device__ __forceinline__ u32 rank_of(float value)
@@ -65,7 +59,7 @@ template <class P> struct router_body {
     static __device__ __forceinline__ void make_scores(float (&scores)[PER_LANE])
     {
         const int lane = (int)threadIdx.x % 32;
-        if constexpr (P::SCORE == ROUTER_CUDA_SIGMOID) {
+        if constexpr (P::SCORE == ROUTER_SIGMOID) {
 #pragma unroll
             for (int i = 0; i < PER_LANE; i++) scores[i] = 1 / (1 + expf(-scores[i]));
         } else if constexpr (!CHOSEN_ONLY) {
@@ -108,7 +102,7 @@ template <class P> struct router_body {
                     second = claim, has_second = true;
                 }
             }
-            groups[i] = rank_of(P::GROUP_SCORE == ROUTER_CUDA_GROUP_BEST ? best : best + second);
+            groups[i] = rank_of(P::GROUP_SCORE == ROUTER_GROUP_BEST ? best : best + second);
         }
 #pragma unroll 1
         for (int n = 0; n < P::TOP_GROUPS; n++) {
@@ -175,10 +169,10 @@ template <class P> struct router_body {
             for (int i = 0; i < CHOICES_PER_LANE; i++) weights[i] /= all;
         }
         const float eps = float_of_bits(P::EPS_BITS);
-        const float divisor = P::RENORMALISE == ROUTER_CUDA_SUM_PLUS_EPS ? sum + eps
-                              : P::RENORMALISE != ROUTER_CUDA_SUM_OR_EPS ? 1
-                              : sum < eps                                ? eps
-                                                                         : sum;
+        const float divisor = P::RENORMALISE == ROUTER_SUM_PLUS_EPS ? sum + eps
+                              : P::RENORMALISE != ROUTER_SUM_OR_EPS ? 1
+                              : sum < eps                           ? eps
+                                                                    : sum;
 #pragma unroll
         for (int i = 0; i < CHOICES_PER_LANE; i++)
             if (lane + 32 * i < TOP_K) out[lane + 32 * i] = weights[i] / divisor * float_of_bits(P::SCALE_BITS);

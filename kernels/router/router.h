@@ -12,6 +12,7 @@
 #define KERNELS_ROUTER_ROUTER_H
 
 #include "kernels/op/op.h"
+#include "kernels/router/router_kinds.cuh"
 
 enum { ROUTER_MAX_EXPERTS = 1024, ROUTER_MAX_TOP_K = 64 };
 
@@ -23,14 +24,6 @@ enum router_operand {
     ROUTER_LISTS,  /* CUDA: i32[rows, router_list_width]: router_lists of all valid rows */
     ROUTER_OPERANDS
 };
-enum router_score { ROUTER_SOFTMAX, ROUTER_SIGMOID, ROUTER_SOFTMAX_CHOSEN, ROUTER_SCORES };
-enum router_renormalise {
-    ROUTER_AS_THEY_ARE,
-    ROUTER_SUM_PLUS_EPS, /* divided by their sum + EPS */
-    ROUTER_SUM_OR_EPS,   /* divided by their sum, at least EPS */
-    ROUTER_RENORMALISES
-};
-enum router_group_score { ROUTER_GROUP_BEST, ROUTER_GROUP_BEST_TWO, ROUTER_GROUP_SCORES };
 enum router_param {
     ROUTER_ROWS,
     ROUTER_COUNT_INDEX,

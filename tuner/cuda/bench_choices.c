@@ -5,29 +5,16 @@
 
 #include "kernels/matmul/matmul.h"
 
-/* The expert of a choice of a row: those of a row differ, and rows that follow each other share few. */
-static int64_t expert_of(int64_t row, int64_t choice, int64_t experts, int64_t top_k)
+/* The experts of a row differ, and rows that follow each other share few. */
+static void fill_routes(const int64_t *params, float *routes)
 {
     enum { STRIDE = 37 }; /* no divisor of usual numbers of experts */
-    return (row * STRIDE + choice * (experts / top_k)) % experts;
-}
-
-static void fill(const int64_t *params, float *routes, int32_t *lists)
-{
     const int64_t rows = params[MATMUL_ROWS], experts = params[MATMUL_EXPERTS], top_k = matmul_top_k(params);
-    int32_t *begin = lists, *choices = lists + experts + 1, next[ROUTER_MAX_EXPERTS];
-    for (int64_t slot = 0; slot < rows * top_k; slot++) {
-        const int64_t row = slot / top_k, choice = slot % top_k, expert = expert_of(row, choice, experts, top_k);
-        routes[row * 2 * top_k + choice] = 1 / (float)top_k;
-        routes[row * 2 * top_k + top_k + choice] = (float)expert;
-        begin[expert + 1]++;
-    }
-    for (int64_t expert = 0; expert < experts; expert++) {
-        next[expert] = begin[expert];
-        begin[expert + 1] += begin[expert];
-    }
-    for (int64_t slot = 0; slot < rows * top_k; slot++)
-        choices[next[expert_of(slot / top_k, slot % top_k, experts, top_k)]++] = (int32_t)slot;
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t choice = 0; choice < top_k; choice++) {
+            routes[row * 2 * top_k + choice] = 1 / (float)top_k;
+            routes[row * 2 * top_k + top_k + choice] = (float)((row * STRIDE + choice * (experts / top_k)) % experts);
+        }
 }
 
 bool bench_write_choices(const struct cuda_memory *memory, const struct device *device,
@@ -44,7 +31,12 @@ bool bench_write_choices(const struct cuda_memory *memory, const struct device *
     float *routes = calloc(1, route_bytes);
     int32_t *lists = calloc(1, list_bytes);
     bool ok = (routes && lists) || status_fail(status, STATUS_MACHINE, "out of memory while tuning");
-    if (ok) fill(params, routes, lists);
+    if (ok) {
+        const int64_t experts = params[MATMUL_EXPERTS];
+        fill_routes(params, routes);
+        matmul_fill_expert_lists(routes, params[MATMUL_ROWS], matmul_top_k(params),
+                                 &(struct expert_lists){experts, lists, lists + experts + 1});
+    }
     for (int i = 0; ok && i < count; i++) {
         const struct plan_operand *to = launches[i]->operands;
         ok = device_write(device, memory->base[to[routes_at].space] + to[routes_at].offset, routes, route_bytes, what,
