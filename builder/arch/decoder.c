@@ -13,11 +13,6 @@
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
 
-/* A matrix and its bias, -1 if it has none. */
-struct projection {
-    int weight, bias;
-};
-
 /* Rows of a tensor that hold a projection: all, or some where the checkpoint has several projections in one tensor. */
 struct part {
     const char *module;
@@ -104,9 +99,8 @@ static struct projection joined(struct graph *graph, const struct decoder_traits
     return all;
 }
 
-/* `epilogue`: kernels/op/activation.cuh. */
-static int matmul(struct graph *graph, int x, uint32_t layer, struct projection by, int epilogue, double scale,
-                  const char *label)
+int decoder_matmul(struct graph *graph, int x, uint32_t layer, struct projection by, int epilogue, double scale,
+                   const char *label)
 {
     if (graph->out_of_memory) return -1;
     const uint64_t rows = graph->weights[by.weight].rows;
@@ -120,6 +114,18 @@ static int matmul(struct graph *graph, int x, uint32_t layer, struct projection 
     node->operands[MATMUL_OUT] = y;
     node->params[MATMUL_EPILOGUE] = epilogue;
     node->params[MATMUL_SCALE_BITS] = float_to_bits((float)scale);
+    return y;
+}
+
+int decoder_rms_norm(struct graph *graph, int x, uint32_t layer, int weight, double eps, const char *label)
+{
+    if (graph->out_of_memory) return -1;
+    const int y = graph_value(graph, ROWS_TOKENS, graph->values[x].width, "%s%u", label, layer);
+    struct graph_node *node = graph_append(graph, OP_RMS_NORM, layer);
+    node->operands[RMS_NORM_X] = x;
+    node->operands[RMS_NORM_WEIGHT] = weight;
+    node->operands[RMS_NORM_OUT] = y;
+    node->params[RMS_NORM_EPS_BITS] = float_to_bits((float)eps);
     return y;
 }
 
@@ -196,7 +202,7 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     };
     const struct projection q =
         joined(graph, traits, layer, parts, 3, traits->fused_qkv, hidden, config->qkv_bias, 0, "self_attn.qkv_proj");
-    int qkv = matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
+    int qkv = decoder_matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
     int norm_q = -1, norm_k = -1;
     if (traits->qk_norm) {
         const bool over_width = traits->qk_norm == QK_NORM_WIDTH;
@@ -234,7 +240,7 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     attention->operands[ATTENTION_SINKS] = sinks;
     const struct part output = {or_usual(modules->output, "self_attn.o_proj"), hidden, SHARD_COLUMNS, .head = 0};
     const struct projection o = projection(graph, traits, layer, &output, q_width, config->output_bias);
-    return matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
+    return decoder_matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
 }
 
 static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
@@ -254,11 +260,11 @@ static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, i
     else
         in = joined(graph, traits, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
                     graph_interleave(graph), names[3]);
-    int activated =
-        matmul(graph, x, layer, in, config->activation + (traits->plain_mlp ? EPILOGUE_PLAIN : 0), 1.0, "activated");
+    int activated = decoder_matmul(graph, x, layer, in, config->activation + (traits->plain_mlp ? EPILOGUE_PLAIN : 0),
+                                   1.0, "activated");
     const struct part output = {or_usual(modules->down, names[2]), hidden, SHARD_COLUMNS, .head = 0};
     const struct projection down = projection(graph, traits, layer, &output, inner, config->mlp_bias);
-    return matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
+    return decoder_matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
 }
 
 static int mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
@@ -326,7 +332,8 @@ static int decoder_layer(struct graph *graph, const struct decoder_traits *trait
     const int in = layer_norm(graph, traits, x, layer, norms->attention_in, "attention_in");
     int mlp_in = in;
     if (parallel && !traits->shares_norm) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
-    int out = self_attention(graph, traits, in, table, layer);
+    int out = graph->config->latent.kv_rank ? latent_attention(graph, in, table, layer)
+                                            : self_attention(graph, traits, in, table, layer);
     out = layer_norm(graph, traits, out, layer, norms->attention_out, "attention_out");
     x = add(graph, x, out, hidden, layer, "after_attention");
     if (!parallel) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
@@ -371,8 +378,8 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     int embedding, tables[LAYER_ROPE_KINDS];
     if (traits->experts && graph->target != TARGET_CPU)
         return status_fail(status, STATUS_BAD_INPUT,
-                           "model_type '%s': the cuda target has no kernels for experts yet; use --target cpu",
-                           config->model_type);
+                           "model_type '%s': the cuda target has no kernels for %s yet; use --target cpu",
+                           config->model_type, config->latent.kv_rank ? "latent attention and experts" : "experts");
     int x = embed(graph, traits, &embedding);
     if (!rope_tables(graph, tables, status)) return false;
     for (uint32_t layer = 0; layer < config->layers; layer++)

@@ -42,6 +42,7 @@ const char *plan_op_name(unsigned op)
         [OP_ATTENTION_CUDNN_INPUTS] = "attention_cudnn_inputs",
         [OP_QUANTISE] = "quantise",
         [OP_ROUTER] = "router",
+        [OP_LATENT_APPEND] = "latent_append",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }

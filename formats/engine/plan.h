@@ -56,6 +56,7 @@ enum plan_op {
     OP_ATTENTION_CUDNN_INPUTS = 16,
     OP_QUANTISE = 17, /* device targets */
     OP_ROUTER = 18,
+    OP_LATENT_APPEND = 19,
     OP_COUNT
 };
 

@@ -32,7 +32,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     const int64_t heads = shape->kv_heads * shape->group;
     uint64_t block;
     assert_true(kv_block_bytes(shape->kv_dtype, (uint64_t)shape->kv_heads, (uint64_t)shape->page_tokens,
-                               (uint64_t)shape->head_dim, &block));
+                               (uint64_t)shape->head_dim, 0, &block));
     size_t aligned = (block + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
     struct plan_geometry geometry = {.slots = shape->slots,
                                      .max_context = shape->context,

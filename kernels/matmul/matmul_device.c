@@ -42,7 +42,7 @@ const char *matmul_device_illegal(const int64_t *params)
     if (!params[MATMUL_HAS_X_SCALES] &&
         params[MATMUL_INPUT_DTYPE] != (params[MATMUL_HAS_NORM] ? DTYPE_F32 : matmul_device_element(params)))
         return "parameter input_dtype is not that of w (BF16 if coded), or F32 with a norm";
-    if (params[MATMUL_EXPERTS]) return "no code for experts";
+    if (params[MATMUL_EXPERTS] || params[MATMUL_BLOCK_N]) return "no code for experts or blocks";
     if (params[MATMUL_COMPUTE_DTYPE] != DTYPE_F32) return "parameter compute_dtype is not F32";
     if (matmul_is_gated(params) && n % 16) return "parameter n is not a multiple of 16 with a gate";
     if (params[MATMUL_HAS_RESIDUAL] && params[MATMUL_OUT_DTYPE] != DTYPE_F32)
