@@ -460,6 +460,7 @@ TEST(test_latent_attention)
     assert_int_equal(config.experts.renormalise, ROUTER_SUM_PLUS_EPS);
     assert_int_equal(config.ignored_layers, 1);
     assert_true(config.experts.scale == 2.5);
+    assert_int_equal(accepted("deepseek_v3", "\"kv_lora_rank\": 33").head_dim, 97);
     static const struct {
         const char *model_type, *fields, *words;
     } cases[] = {

@@ -74,7 +74,7 @@ static struct projection latent_row(struct graph *graph, uint32_t layer)
     return made;
 }
 
-/* Of each head the matrix from latent rows to keys, transposed, or that to values: the blocks of one weight. */
+/* Every head's matrix from latent rows to keys, transposed, or from latent rows to values: the blocks of one weight. */
 static int blocks(struct graph *graph, uint32_t layer, bool of_values, const char *name)
 {
     const struct model_config *config = graph->config;

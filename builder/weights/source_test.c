@@ -615,16 +615,6 @@ TEST(every_element_is_consumed_once)
     test_expect_failure(ok, &status, STATUS_INTERNAL, "row 18 is taken twice");
     ok = bind_parts((struct weight_source[]){turned, turned_rest, q}, 3, &status);
     test_expect_failure(ok, &status, STATUS_INTERNAL, "'blk.qkv': row 0 is taken twice");
-
-    /* Both transposed and as it is. */
-    const struct weight_source upper = {.shape = {30, 5}, .transposed = true, .columns = 18},
-                               most = {.shape = {30, 5}, .transposed = true, .columns = 17};
-    test_expect_success(bind_parts((struct weight_source[]){upper, v}, 2, &status), &status);
-    test_expect_success(bind_parts((struct weight_source[]){v, upper}, 2, &status), &status);
-    ok = bind_parts((struct weight_source[]){most, v}, 2, &status);
-    test_expect_failure(ok, &status, STATUS_BAD_INPUT, "rows 17 to 17 (of columns 0 to 0) are not used");
-    ok = bind_parts((struct weight_source[]){upper, early}, 2, &status);
-    test_expect_failure(ok, &status, STATUS_INTERNAL, "row 17 is taken twice");
 }
 
 /* What an architecture file may get wrong. */

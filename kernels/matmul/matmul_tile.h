@@ -71,7 +71,7 @@ struct matmul_problem {
     const void *bias;      /* NULL: none */
     const float *residual; /* NULL: none */
     void *workspace;
-    /* Over experts, of one of them: the choices that name it, [rows], counted over all rows of x. NULL: no experts. Of a block: its
+    /* Over experts, of one of them: the choices that name it, [rows], counted over all rows of x. NULL: no experts. A block has its
      * parts of the rows, likewise; top_k is then the number of blocks, and there are no routes. */
     const int32_t *slots;
     const float *routes;
