@@ -99,36 +99,6 @@ static struct projection joined(struct graph *graph, const struct decoder_traits
     return all;
 }
 
-int decoder_matmul(struct graph *graph, int x, uint32_t layer, struct projection by, int epilogue, double scale,
-                   const char *label)
-{
-    if (graph->out_of_memory) return -1;
-    const uint64_t rows = graph->weights[by.weight].rows;
-    const uint64_t width = EPILOGUE_IS_GATED(epilogue) ? rows / 2 : rows;
-    int y = graph_value(graph, ROWS_TOKENS, width, "%s%u", label, layer);
-    struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
-    graph->weights[by.weight].depth = graph->values[x].width; /* which may be padded */
-    node->operands[MATMUL_X] = x;
-    node->operands[MATMUL_W] = by.weight;
-    node->operands[MATMUL_BIAS] = by.bias;
-    node->operands[MATMUL_OUT] = y;
-    node->params[MATMUL_EPILOGUE] = epilogue;
-    node->params[MATMUL_SCALE_BITS] = float_to_bits((float)scale);
-    return y;
-}
-
-int decoder_rms_norm(struct graph *graph, int x, uint32_t layer, int weight, double eps, const char *label)
-{
-    if (graph->out_of_memory) return -1;
-    const int y = graph_value(graph, ROWS_TOKENS, graph->values[x].width, "%s%u", label, layer);
-    struct graph_node *node = graph_append(graph, OP_RMS_NORM, layer);
-    node->operands[RMS_NORM_X] = x;
-    node->operands[RMS_NORM_WEIGHT] = weight;
-    node->operands[RMS_NORM_OUT] = y;
-    node->params[RMS_NORM_EPS_BITS] = float_to_bits((float)eps);
-    return y;
-}
-
 static bool has_plus_one(const struct decoder_traits *traits)
 {
     return traits->norm == NORM_RMS_PLUS_ONE || traits->norm == NORM_LAYER_BIAS_PLUS_ONE;
@@ -202,7 +172,7 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     };
     const struct projection q =
         joined(graph, traits, layer, parts, 3, traits->fused_qkv, hidden, config->qkv_bias, 0, "self_attn.qkv_proj");
-    int qkv = decoder_matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
+    int qkv = node_matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
     int norm_q = -1, norm_k = -1;
     if (traits->qk_norm) {
         const bool over_width = traits->qk_norm == QK_NORM_WIDTH;
@@ -240,7 +210,7 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     attention->operands[ATTENTION_SINKS] = sinks;
     const struct part output = {or_usual(modules->output, "self_attn.o_proj"), hidden, SHARD_COLUMNS, .head = 0};
     const struct projection o = projection(graph, traits, layer, &output, q_width, config->output_bias);
-    return decoder_matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
+    return node_matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
 }
 
 static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
@@ -260,11 +230,11 @@ static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, i
     else
         in = joined(graph, traits, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
                     graph_interleave(graph), names[3]);
-    int activated = decoder_matmul(graph, x, layer, in, config->activation + (traits->plain_mlp ? EPILOGUE_PLAIN : 0),
-                                   1.0, "activated");
+    int activated = node_matmul(graph, x, layer, in, config->activation + (traits->plain_mlp ? EPILOGUE_PLAIN : 0), 1.0,
+                                "activated");
     const struct part output = {or_usual(modules->down, names[2]), hidden, SHARD_COLUMNS, .head = 0};
     const struct projection down = projection(graph, traits, layer, &output, inner, config->mlp_bias);
-    return decoder_matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
+    return node_matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
 }
 
 static int mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)

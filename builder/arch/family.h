@@ -85,6 +85,19 @@ struct architecture {
     struct decoder_traits decoder;
 };
 
+/* ---- nodes.c ---- */
+
+/* A matrix and its bias, -1 if it has none. */
+struct projection {
+    int weight, bias;
+};
+
+/* Nodes of a layer, each of which returns the value that it makes. `epilogue`: kernels/op/activation.cuh; `scale`: of the product. The
+ * norm is a root mean square norm over the width of x. */
+int node_matmul(struct graph *graph, int x, uint32_t layer, struct projection by, int epilogue, double scale,
+                const char *label);
+int node_rms_norm(struct graph *graph, int x, uint32_t layer, int weight, double eps, const char *label);
+
 /* ---- latent.c ---- */
 
 /* Latent attention (struct model_latent) of a layer. `table`: of the rotary embedding. */
@@ -96,17 +109,6 @@ int latent_attention(struct graph *graph, int x, int table, uint32_t layer);
  * that is always chosen. Both return a value. */
 int experts_mlp(struct graph *graph, const struct expert_names *names, int x, uint32_t layer);
 int experts_shared(struct graph *graph, const struct expert_names *names, int x, uint32_t layer);
-
-/* A matrix and its bias, -1 if it has none. */
-struct projection {
-    int weight, bias;
-};
-
-/* Nodes of a layer, each of which returns the value that it makes. `epilogue`: kernels/op/activation.cuh; `scale`: of the product. The
- * norm is a root mean square norm over the width of x. */
-int decoder_matmul(struct graph *graph, int x, uint32_t layer, struct projection by, int epilogue, double scale,
-                   const char *label);
-int decoder_rms_norm(struct graph *graph, int x, uint32_t layer, int weight, double eps, const char *label);
 
 bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status);
 

@@ -134,18 +134,18 @@ int latent_attention(struct graph *graph, int x, int table, uint32_t layer)
     int q_in = x;
     if (latent->q_rank) {
         const struct projection q_a = whole(graph, layer, "q_a_proj", latent->q_rank, hidden, config->qkv_bias);
-        q_in = decoder_matmul(graph, x, layer, q_a, ACTIVATION_NONE, 1.0, "q_a");
+        q_in = node_matmul(graph, x, layer, q_a, ACTIVATION_NONE, 1.0, "q_a");
         const int norm = graph_vector(graph, layer, latent->q_rank, MODULE "q_a_layernorm.weight", layer);
-        q_in = decoder_rms_norm(graph, q_in, layer, norm, latent_norm_eps, "q_a_norm");
+        q_in = node_rms_norm(graph, q_in, layer, norm, latent_norm_eps, "q_a_norm");
     }
     const uint64_t q_columns = latent->q_rank ? latent->q_rank : hidden;
     const struct projection nope =
         part_of_q(graph, layer, q_module, q_columns, 0, latent->nope_dim, "q_nope_proj.weight");
     const struct projection rope =
         part_of_q(graph, layer, q_module, q_columns, latent->nope_dim, latent->rope_dim, "q_rope_proj.weight");
-    const int q_nope = decoder_matmul(graph, q_in, layer, nope, ACTIVATION_NONE, 1.0, "q_nope");
-    const int q_rope = decoder_matmul(graph, q_in, layer, rope, ACTIVATION_NONE, 1.0, "q_rope");
-    const int kv_row = decoder_matmul(graph, x, layer, latent_row(graph, layer), ACTIVATION_NONE, 1.0, "kv_row");
+    const int q_nope = node_matmul(graph, q_in, layer, nope, ACTIVATION_NONE, 1.0, "q_nope");
+    const int q_rope = node_matmul(graph, q_in, layer, rope, ACTIVATION_NONE, 1.0, "q_rope");
+    const int kv_row = node_matmul(graph, x, layer, latent_row(graph, layer), ACTIVATION_NONE, 1.0, "kv_row");
     const int q_latent = block_product(graph, q_nope, layer, blocks(graph, layer, false, "q_latent_proj.weight"),
                                        latent->kv_rank, "q_latent");
 
@@ -176,5 +176,5 @@ int latent_attention(struct graph *graph, int x, int table, uint32_t layer)
     const struct projection o = whole(graph, layer, "o_proj", hidden, heads * latent->value_dim, config->output_bias);
     graph_shard(graph, o.weight, SHARD_COLUMNS);
     graph_shard(graph, o.bias, SHARD_FIRST_RANK);
-    return decoder_matmul(graph, values, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
+    return node_matmul(graph, values, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
 }
