@@ -11,8 +11,8 @@ import random
 import struct
 import unittest
 
-from harness import (ENGBUILD, LOGIT_TOLERANCE, MAKE_CHECKPOINT, SANITIZED, ReferenceTest, build_engine, contents, run, scratch,
-                     succeed, tally, write)
+from harness import (ENGBUILD, ENGINFO, LOGIT_TOLERANCE, MAKE_CHECKPOINT, SANITIZED, ReferenceTest, build_engine, contents, output_json, run,
+                     runs_here, scratch, succeed, tally, write)
 
 SIZES = {"hidden_size": 48, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 64,
          "max_position_embeddings": 256, "first_k_dense_replace": 1, "n_routed_experts": 8, "num_experts_per_tok": 3,
@@ -215,10 +215,10 @@ class LatentAttention(ReferenceTest):
             self.made[name] = (folder, Model(config, read_tensors(folder)))
         return self.made[name]
 
-    def check(self, name, tokens, *options, tolerance=LOGIT_TOLERANCE):
+    def check(self, name, tokens, *options, flags=(), tolerance=LOGIT_TOLERANCE):
         folder, model = self.checkpoint(name)
         engine = build_engine(folder, *options)
-        ids, found = self.logits(engine, tokens, 3)
+        ids, found = self.logits(engine, tokens, 3, *flags)
         expected = model.logits(tokens + ids[:-1])[-len(ids):]
         for row, wanted in zip(found, expected):
             self.check_logits(row, wanted, tolerance, name)
@@ -239,6 +239,30 @@ class LatentAttention(ReferenceTest):
                 with self.subTest(name, ranks=ranks):
                     count += self.check(name, tokens, "--gpus", ranks)
         tally("rows of logits", count)
+
+    def test_instruction_sets(self):
+        name, count = "v3, widths of V3", 0
+        engine = build_engine(self.checkpoint(name)[0])
+        for instruction_set in ("portable", "avx2", "avx512", "avx512bf16"):
+            if not runs_here(engine, instruction_set):
+                continue
+            with self.subTest(instruction_set):
+                count += self.check(name, [9, 62, 17, 17, 2], flags=("--isa", instruction_set))
+        tally("rows of logits", count)
+
+    def test_the_cache_has_one_row_for_each_token(self):
+        for name in ("v2", "v3, widths of V3"):
+            config = {**SIZES, **CASES[name]}
+            width = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+            for options, element, more in ((), 4, 0), (("--kv-dtype", "bf16"), 2, 0), (("--kv-dtype", "int8"), 1, 4):
+                with self.subTest(name, options=options):
+                    engine = build_engine(self.checkpoint(name)[0], *options)
+                    cache = output_json([ENGINFO, engine, "--json"])["manifest"]["kv_cache"]
+                    rows = config["num_hidden_layers"] * cache["page_tokens"]
+                    padding = 256 * config["num_hidden_layers"] if more else 0  # scales begin at a multiple of 256
+                    self.assertEqual(cache["latent_dim"], config["kv_lora_rank"])
+                    self.assertGreaterEqual(cache["page_bytes"], rows * (width * element + more))
+                    self.assertLess(cache["page_bytes"], rows * (width * element + more) + padding + 1)
 
     def test_a_gpu_is_refused_by_name(self):
         for name in ("v2", "v3"):
