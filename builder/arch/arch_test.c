@@ -266,6 +266,8 @@ TEST(shared_models)
         {"hf-tiny/qwen3_moe", 1, 69},
         {"hf-tiny/glm4_moe", 1, 88},
         {"hf-tiny/granitemoe", 1, 21},
+        {"hf-tiny/deepseek_v2", 1, 89},
+        {"hf-tiny/deepseek_v3", 1, 91},
     };
     if (!test_shared()) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
