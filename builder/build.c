@@ -219,6 +219,7 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     m->heads = config->heads;
     m->kv_heads = config->kv_heads;
     m->head_dim = config->head_dim;
+    m->latent_dim = config->latent.kv_rank;
     m->parameters = count_parameters(&build->decode);
     m->weight_encoding = matrix_encoding(&build->decode);
     m->kv_dtype = build->lowering.kv_dtype;

@@ -11,7 +11,8 @@
     row(llama) row(mistral) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3) row(smollm3) row(seed_oss) \
         row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(gemma3) row(cohere2) row(stablelm)        \
             row(starcoder2) row(nemotron) row(gpt2) row(gpt_neox) row(mixtral) row(qwen2_moe) row(qwen3_moe)   \
-                row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe) row(gpt_oss)
+                row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe) row(gpt_oss) row(deepseek_v2)       \
+                    row(deepseek_v3)
 
 #define DECLARE(name) extern const struct architecture arch_##name;
 FAMILIES(DECLARE)
@@ -55,11 +56,11 @@ static bool read_architecture(struct model_config *config, struct json_reader *r
 static bool check_rotation(const struct model_config *config, const struct json_reader *reader,
                            const struct architecture *family, struct status *status)
 {
-    return family->decoder.partial_rotary || config->rope.rotary_dim == config->head_dim ||
+    return family->decoder.partial_rotary || config->rope.rotary_dim == rope_whole_dim(config) ||
            status_fail(status, STATUS_BAD_INPUT,
                        "%s: field 'partial_rotary_factor': expected 1 for model_type '%s', found a rotation of %" PRIu64
                        " of the %" PRIu64 " elements of a head",
-                       reader->path, config->model_type, config->rope.rotary_dim, config->head_dim);
+                       reader->path, config->model_type, config->rope.rotary_dim, rope_whole_dim(config));
 }
 
 bool arch_read_config(struct model_config *config, struct json_reader *reader, struct status *status)

@@ -259,13 +259,15 @@ TEST(shared_models)
         {"hf-tiny/qwen3", 1, 25},
         {"hf-tiny/granite", 1, 21},
         {"hf-tiny/olmo2", 1, 25},
-        {"hf-tiny/deepseek_v3", 0, 0},
+        {"hf-tiny/qwen3_next", 0, 0},
         {"hf-tiny/gpt_oss", 1, 37},
         {"quantised/gpt_oss-mxfp4", 1, 37},
         {"hf-tiny/mixtral", 1, 41},
         {"hf-tiny/qwen3_moe", 1, 69},
         {"hf-tiny/glm4_moe", 1, 88},
         {"hf-tiny/granitemoe", 1, 21},
+        {"hf-tiny/deepseek_v2", 1, 89},
+        {"hf-tiny/deepseek_v3", 1, 91},
     };
     if (!test_shared()) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -4,6 +4,7 @@
 
 #include "builder/arch/family.h"
 #include "formats/base/field_rules.h"
+#include "kernels/matmul/panel.h"
 #include "kernels/router/router.h"
 
 /* Only training reads them. */
@@ -47,6 +48,10 @@ bool config_experts(struct model_config *config, struct json_reader *reader, con
         return status_fail(status, STATUS_BAD_INPUT,
                            "%s: field '%s': expected at most the number of experts (%" PRIu64 "), found %" PRIu64,
                            reader->path, top_k_key, experts->count, experts->top_k);
+    if (config->hidden_size % PANEL_ROWS) /* the rows of an expert's last matrix, none of which may be padding */
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: field 'hidden_size': expected a multiple of %d in a model with experts, found %" PRIu64,
+                           reader->path, (int)PANEL_ROWS, config->hidden_size);
     for (uint64_t i = 0; i < config->layers; i++) config->layer[i].experts = true;
     return true;
 }
@@ -76,4 +81,36 @@ bool config_renormalise(struct model_config *config, struct json_reader *reader,
     if (!json_reader_bool(reader, "norm_topk_prob", false, &renormalise, status)) return false;
     config->experts.renormalise = renormalise ? ROUTER_SUM_PLUS_EPS : ROUTER_AS_THEY_ARE;
     return true;
+}
+
+bool config_expert_groups(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    struct model_experts *routed = &config->experts;
+    if (!json_reader_u64(reader, "n_group", false, 1, routed->count, &routed->groups, status) ||
+        !json_reader_u64(reader, "topk_group", false, 1, routed->groups, &routed->top_groups, status))
+        return false;
+    const uint64_t size = routed->count / routed->groups;
+    if (routed->count % routed->groups == 0 && routed->top_groups <= routed->groups &&
+        routed->top_k <= size * routed->top_groups && (routed->groups == 1 || size > 1))
+        return true;
+    return status_fail(status, STATUS_BAD_INPUT,
+                       "%s: field 'n_group': expected groups of two or more of the %" PRIu64
+                       " experts, of which topk_group (%" PRIu64 ") have num_experts_per_tok (%" PRIu64
+                       "); found %" PRIu64,
+                       reader->path, routed->count, routed->top_groups, routed->top_k, routed->groups);
+}
+
+bool config_shared_experts(struct model_config *config, struct json_reader *reader, uint64_t shared, uint64_t dense,
+                           struct status *status)
+{
+    enum { MOST_SHARED = 64 };
+    if (!json_reader_u64(reader, "n_shared_experts", false, 0, MOST_SHARED, &shared, status) ||
+        !json_reader_u64(reader, "first_k_dense_replace", false, 0, MODEL_MAX_LAYERS, &dense, status))
+        return false;
+    config->experts.shared_size = shared * config->experts.intermediate_size;
+    for (uint64_t i = 0; i < config->layers; i++) config->layer[i].experts = i >= dense;
+    return config->experts.shared_size <= MODEL_MAX_INTERMEDIATE ||
+           status_fail(status, STATUS_BAD_INPUT,
+                       "%s: n_shared_experts times moe_intermediate_size: expected at most %d, found %" PRIu64,
+                       reader->path, MODEL_MAX_INTERMEDIATE, config->experts.shared_size);
 }

@@ -3,6 +3,8 @@
 #include "builder/arch/arch.h"
 #include "formats/base/test_program.h"
 
+#include <math.h>
+
 #include "formats/base/file.h"
 #include "formats/base/test_support.h"
 #include "kernels/op/activation.h"
@@ -84,7 +86,7 @@ TEST(test_complete)
 
 TEST(test_model_types)
 {
-    static const char *const unsupported[] = {"bert", "deepseek_v3", "Llama", ""};
+    static const char *const unsupported[] = {"bert", "deepseek", "Llama", ""};
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         char words[128];
         snprintf(words, sizeof words, "model_type '%s' is not supported; supported: llama, mistral, ", unsupported[i]);
@@ -144,6 +146,8 @@ TEST(test_defaults)
         {"ernie4_5_moe", 4, 32, 32, 131072, 0, "----", "mmmm", 5e5, 1e-5, 1, 0, 1, true, false},
         {"glm4_moe", 8, 32, 16, 131072, 0, "----", "mmmm", 1e4, 1e-5, -1, -1, 0, false, false},
         {"gpt_oss", 8, 64, 64, 131072, 128, "w-w-", "mmmm", 15e4, 1e-5, -1, -1, 0, false, true},
+        {"deepseek_v2", 1, 576, 64, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"deepseek_v3", 1, 576, 64, 4096, 0, "----", "mmmm", 1e4, 1e-6, 0, -1, 1, false, false},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         char text[256];
@@ -152,8 +156,9 @@ TEST(test_defaults)
                  strcmp(expected[i].model_type, "gpt2") == 0
                      ? "{\"model_type\": \"%s\", \"n_embd\": 1024, \"n_layer\": 4, \"n_head\": 32, \"vocab_size\": 512}"
                      : "{\"model_type\": \"%s\", \"hidden_size\": 1024, \"intermediate_size\": 96,"
-                       " \"num_hidden_layers\": 4, \"num_attention_heads\": 32, \"vocab_size\": 512}",
-                 expected[i].model_type);
+                       " \"num_hidden_layers\": 4, \"num_attention_heads\": 32, \"vocab_size\": 512%s}",
+                 expected[i].model_type,
+                 strcmp(expected[i].model_type, "deepseek_v2") == 0 ? ", \"num_experts_per_tok\": 6" : "");
         struct status status = {0};
         struct model_config config;
         test_expect_success(parse(&config, text, &status), &status);
@@ -468,6 +473,88 @@ TEST(test_gpt_oss)
         expect_refused("gpt_oss", cases[i].fields, cases[i].words);
 }
 
+#define V2 "\"num_experts_per_tok\": 6"
+
+TEST(test_latent_attention)
+{
+    /* As in DeepSeek-V2-Lite, and in V3. */
+    struct model_config config =
+        accepted("deepseek_v2",
+                 V2 ", \"q_lora_rank\": null, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128,"
+                    " \"aux_loss_alpha\": 0.001, \"seq_aux\": true, \"ep_size\": 1, \"moe_layer_freq\": 1,"
+                    " \"scoring_func\": \"softmax\", \"topk_method\": \"greedy\", \"n_group\": 1,"
+                    " \"topk_group\": 1, \"norm_topk_prob\": false, \"first_k_dense_replace\": 1,"
+                    " \"routed_scaling_factor\": 1.0, \"auto_map\": {\"AutoConfig\":"
+                    " \"configuration_deepseek.DeepseekV2Config\"}, \"rope_scaling\": {\"type\": \"yarn\","
+                    " \"factor\": 40, \"mscale\": 0.707, \"mscale_all_dim\": 0.707,"
+                    " \"original_max_position_embeddings\": 4096, \"beta_fast\": 32, \"beta_slow\": 1}");
+    assert_int_equal(config.latent.q_rank, 0);
+    assert_int_equal(config.latent.value_dim, 128);
+    assert_int_equal(config.experts.score, ROUTER_SOFTMAX);
+    assert_int_equal(config.experts.groups, 1);
+    assert_int_equal(config.experts.shared_size, 2 * 1407);
+    assert_int_equal(config.experts.renormalise, ROUTER_AS_THEY_ARE);
+    assert_int_equal(config.ignored_layers, 0);
+    assert_true(config.rotary_pairs && !config.layer[0].experts && config.layer[1].experts);
+    assert_true(config.attention_scale == 1 / sqrt(192));
+    config =
+        accepted("deepseek_v2", V2 ", \"topk_method\": \"group_limited_greedy\", \"n_group\": 8, \"topk_group\": 3");
+    assert_int_equal(config.experts.groups, 8);
+    assert_int_equal(config.experts.top_groups, 3);
+    assert_int_equal(config.experts.group_score, ROUTER_GROUP_BEST);
+    config = accepted("deepseek_v3", "\"rope_interleave\": false, \"num_key_value_heads\": 8, \"head_dim\": 32,"
+                                     " \"qk_rope_head_dim\": 32, \"qk_nope_head_dim\": 16, \"qk_head_dim\": 48,"
+                                     " \"kv_lora_rank\": 100, \"v_head_dim\": 24, \"attention_bias\": true");
+    assert_true(!config.rotary_pairs && config.qkv_bias && config.output_bias);
+    assert_int_equal(config.head_dim, 132);
+    assert_int_equal(config.kv_heads, 1);
+    assert_int_equal(config.rope.rotary_dim, 32);
+    assert_int_equal(config.experts.score, ROUTER_SIGMOID);
+    assert_int_equal(config.experts.groups, 8);
+    assert_int_equal(config.experts.top_groups, 4);
+    assert_int_equal(config.experts.renormalise, ROUTER_SUM_PLUS_EPS);
+    assert_int_equal(config.ignored_layers, 1);
+    assert_true(config.experts.scale == 2.5);
+    assert_int_equal(accepted("deepseek_v3", "\"kv_lora_rank\": 33").head_dim, 97);
+    static const struct {
+        const char *model_type, *fields, *words;
+    } cases[] = {
+        {"deepseek_v2", "", "'num_experts_per_tok'|found nothing"},
+        {"deepseek_v2", V2 ", \"norm_topk_prob\": true", "'norm_topk_prob'|false"},
+        {"deepseek_v2", V2 ", \"topk_method\": \"noaux_tc\"", "'topk_method'|\"greedy\"|noaux_tc"},
+        {"deepseek_v2", V2 ", \"scoring_func\": \"sigmoid\"", "'scoring_func'|\"softmax\"|sigmoid"},
+        {"deepseek_v2", V2 ", \"mlp_bias\": true", "'mlp_bias'|false"},
+        {"deepseek_v2", V2 ", \"moe_layer_freq\": 2", "'moe_layer_freq'|found 2"},
+        {"deepseek_v2", V2 ", \"rope_interleave\": true", "'rope_interleave'|not understood"},
+        {"deepseek_v3", "\"scoring_func\": \"softmax\"", "'scoring_func'|\"sigmoid\"|softmax"},
+        {"deepseek_v3", "\"topk_method\": \"greedy\"", "'topk_method'|\"noaux_tc\"|greedy"},
+        {"deepseek_v3", "\"n_group\": 2", "'n_group'|topk_group (4)|found 2"},
+        {"deepseek_v3", "\"kv_lora_rank\": 0", "'kv_lora_rank'|from 1|found 0"},
+        {"deepseek_v3", "\"kv_lora_rank\": 600", "kv_lora_rank plus qk_rope_head_dim|at most 640|found 664"},
+        {"deepseek_v3", "\"qk_rope_head_dim\": 15", "'qk_rope_head_dim'|even|found 15"},
+        {"deepseek_v3", "\"q_lora_rank\": 0", "'q_lora_rank'|from 1"},
+        {"deepseek_v3", "\"head_dim\": 128", "'head_dim'|64 (qk_rope_head_dim)|found 128"},
+        {"deepseek_v3", "\"qk_head_dim\": 128", "'qk_head_dim'|192|found 128"},
+        {"deepseek_v3", "\"num_key_value_heads\": 1", "'num_key_value_heads'|8 (num_attention_heads)|found 1"},
+        {"deepseek_v3", "\"partial_rotary_factor\": 0.5", "'partial_rotary_factor'|32 of the 64"},
+        {"deepseek_v3", "\"auto_map\": {\"AutoModel\": \"modeling_other.Model\"}", "'auto_map'|modeling_other"},
+        {"deepseek_v3", "\"num_nextn_predict_layers\": 100", "'num_nextn_predict_layers'|found 100"},
+        {"deepseek_v3", "\"index_topk\": 2048", "'index_topk'|not understood"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_refused(cases[i].model_type, cases[i].fields, cases[i].words);
+    static const char narrow[] = "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 72, \"intermediate_size\": 96,"
+                                 " \"num_hidden_layers\": 4, \"num_attention_heads\": 8, \"vocab_size\": 512}";
+    struct status status = {0};
+    test_expect_failure(parse(&config, narrow, &status), &status, STATUS_BAD_INPUT,
+                        "'hidden_size'|multiple of 16 in a model with experts|found 72");
+    /* Wide heads. */
+    static const char wide[] = "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 64, \"intermediate_size\": 96,"
+                               " \"num_hidden_layers\": 4, \"num_attention_heads\": 512, \"vocab_size\": 512}";
+    test_expect_failure(parse(&config, wide, &status), &status, STATUS_BAD_INPUT,
+                        "num_attention_heads times the widest|at most 262144|found 294912");
+}
+
 TEST(test_other_keys)
 {
     struct model_config config = accepted("llama", "\"auto_map\": null, \"layer_types\": null");
@@ -529,7 +616,9 @@ TEST(test_real_configs)
         {"models/hf-tiny/gemma2", "gemma2"},
         {"models/hf-tiny/gemma3", "gemma3_text"},
         {"models/hf-tiny/phi3-longrope", "phi3"},
-        {"configs/DeepSeek-V3", NULL},
+        {"configs/DeepSeek-V3", "deepseek_v3"},
+        {"models/hf-tiny/deepseek_v2", "deepseek_v2"},
+        {"models/hf-tiny/deepseek_v3", "deepseek_v3"},
         {"configs/Mixtral-8x7B-v0.1", "mixtral"},
         {"configs/Qwen3-30B-A3B", "qwen3_moe"},
         {"configs/gpt-oss-20b", "gpt_oss"},

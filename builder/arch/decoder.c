@@ -13,11 +13,6 @@
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
 
-/* A matrix and its bias, -1 if it has none. */
-struct projection {
-    int weight, bias;
-};
-
 /* Rows of a tensor that hold a projection: all, or some where the checkpoint has several projections in one tensor. */
 struct part {
     const char *module;
@@ -104,25 +99,6 @@ static struct projection joined(struct graph *graph, const struct decoder_traits
     return all;
 }
 
-/* `epilogue`: kernels/op/activation.cuh. */
-static int matmul(struct graph *graph, int x, uint32_t layer, struct projection by, int epilogue, double scale,
-                  const char *label)
-{
-    if (graph->out_of_memory) return -1;
-    const uint64_t rows = graph->weights[by.weight].rows;
-    const uint64_t width = EPILOGUE_IS_GATED(epilogue) ? rows / 2 : rows;
-    int y = graph_value(graph, ROWS_TOKENS, width, "%s%u", label, layer);
-    struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
-    graph->weights[by.weight].depth = graph->values[x].width; /* which may be padded */
-    node->operands[MATMUL_X] = x;
-    node->operands[MATMUL_W] = by.weight;
-    node->operands[MATMUL_BIAS] = by.bias;
-    node->operands[MATMUL_OUT] = y;
-    node->params[MATMUL_EPILOGUE] = epilogue;
-    node->params[MATMUL_SCALE_BITS] = float_to_bits((float)scale);
-    return y;
-}
-
 static bool has_plus_one(const struct decoder_traits *traits)
 {
     return traits->norm == NORM_RMS_PLUS_ONE || traits->norm == NORM_LAYER_BIAS_PLUS_ONE;
@@ -196,7 +172,7 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     };
     const struct projection q =
         joined(graph, traits, layer, parts, 3, traits->fused_qkv, hidden, config->qkv_bias, 0, "self_attn.qkv_proj");
-    int qkv = matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
+    int qkv = node_matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
     int norm_q = -1, norm_k = -1;
     if (traits->qk_norm) {
         const bool over_width = traits->qk_norm == QK_NORM_WIDTH;
@@ -234,7 +210,7 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     attention->operands[ATTENTION_SINKS] = sinks;
     const struct part output = {or_usual(modules->output, "self_attn.o_proj"), hidden, SHARD_COLUMNS, .head = 0};
     const struct projection o = projection(graph, traits, layer, &output, q_width, config->output_bias);
-    return matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
+    return node_matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
 }
 
 static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
@@ -254,11 +230,11 @@ static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, i
     else
         in = joined(graph, traits, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
                     graph_interleave(graph), names[3]);
-    int activated =
-        matmul(graph, x, layer, in, config->activation + (traits->plain_mlp ? EPILOGUE_PLAIN : 0), 1.0, "activated");
+    int activated = node_matmul(graph, x, layer, in, config->activation + (traits->plain_mlp ? EPILOGUE_PLAIN : 0), 1.0,
+                                "activated");
     const struct part output = {or_usual(modules->down, names[2]), hidden, SHARD_COLUMNS, .head = 0};
     const struct projection down = projection(graph, traits, layer, &output, inner, config->mlp_bias);
-    return matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
+    return node_matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
 }
 
 /* sum + mlp(x). A shared expert is added on its own, since either side may take an addition over. */
@@ -330,7 +306,8 @@ static int decoder_layer(struct graph *graph, const struct decoder_traits *trait
     const int in = layer_norm(graph, traits, x, layer, norms->attention_in, "attention_in");
     int mlp_in = in;
     if (parallel && !traits->shares_norm) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
-    int out = self_attention(graph, traits, in, table, layer);
+    int out = graph->config->latent.kv_rank ? latent_attention(graph, in, table, layer)
+                                            : self_attention(graph, traits, in, table, layer);
     out = layer_norm(graph, traits, out, layer, norms->attention_out, "attention_out");
     x = add(graph, x, out, hidden, layer, "after_attention");
     if (!parallel) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
@@ -371,6 +348,10 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     const struct model_config *config = graph->config;
     const uint64_t hidden = config->hidden_size, vocab = config->vocab_size;
     int embedding, tables[LAYER_ROPE_KINDS];
+    if (config->latent.kv_rank && graph->target != TARGET_CPU)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "model_type '%s': the cuda target has no kernels for latent attention yet; use --target cpu",
+                           config->model_type);
     int x = embed(graph, traits, &embedding);
     if (!rope_tables(graph, tables, status)) return false;
     for (uint32_t layer = 0; layer < config->layers; layer++)

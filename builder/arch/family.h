@@ -90,6 +90,24 @@ struct architecture {
     struct decoder_traits decoder;
 };
 
+/* ---- nodes.c ---- */
+
+/* A matrix and its bias, -1 if it has none. */
+struct projection {
+    int weight, bias;
+};
+
+/* Nodes of a layer, each of which returns the value that it makes. `epilogue`: kernels/op/activation.cuh; `scale`: of the product. The
+ * norm is a root mean square norm over the width of x. */
+int node_matmul(struct graph *graph, int x, uint32_t layer, struct projection by, int epilogue, double scale,
+                const char *label);
+int node_rms_norm(struct graph *graph, int x, uint32_t layer, int weight, double eps, const char *label);
+
+/* ---- latent.c ---- */
+
+/* Latent attention (struct model_latent) of a layer. `table`: of the rotary embedding. */
+int latent_attention(struct graph *graph, int x, int table, uint32_t layer);
+
 /* ---- experts.c ---- */
 
 /* The weighted sum of the chosen experts of a layer; and its shared expert with a gate, whose factor for each row makes it an expert
@@ -143,8 +161,19 @@ bool config_experts(struct model_config *config, struct json_reader *reader, con
                     struct status *status);
 /* decoder_sparse_step and mlp_only_layers: which layers have experts. */
 bool config_sparse_layers(struct model_config *config, struct json_reader *reader, struct status *status);
+/* n_group and topk_group, which keep what they are where config.json has no such key. */
+bool config_expert_groups(struct model_config *config, struct json_reader *reader, struct status *status);
+/* n_shared_experts, which are one MLP, and first_k_dense_replace, the layers without experts; and their defaults. */
+bool config_shared_experts(struct model_config *config, struct json_reader *reader, uint64_t shared, uint64_t dense,
+                           struct status *status);
 /* norm_topk_prob; `absent`: its default. */
 bool config_renormalise(struct model_config *config, struct json_reader *reader, bool absent, struct status *status);
+
+/* config_latent.c: q_lora_rank, kv_lora_rank and the widths of heads, by default those of DeepSeek-V2 and V3; heads, biases and the
+ * scale of attention. Requires: config_sizes has been called, with head_dim 64 as its default. */
+bool config_latent(struct model_config *config, struct json_reader *reader, struct status *status);
+/* Keys of DeepSeek's own configuration classes that must have one value, or have no effect. */
+bool config_deepseek_keys(struct json_reader *reader, const char *scoring, struct status *status);
 
 /* granite.c: all keys of a Granite, for the families that go on from it. */
 model_config_reader config_granite;

@@ -32,8 +32,8 @@ struct graph_weight {
     uint64_t
         interleave; /* rows of each source in turn, each source padded to a multiple; 0: one source after the other */
     uint64_t
-        experts; /* matrices of so many experts, one after the other, each of equally many sources; 0: one matrix */
-    bool exact;  /* --dtype makes no codes of it (--keep may), and --compute rounds nothing that it is multiplied by */
+        experts; /* matrices of so many experts or blocks, one after the other, each of equally many sources; 0: one matrix */
+    bool exact; /* --dtype makes no codes of it (--keep may), and --compute rounds nothing that it is multiplied by */
     uint64_t rows, columns; /* logical shape, on each rank; columns 0: a vector */
     uint64_t depth;         /* columns as stored, >= columns, the rest zeros (K of a matmul) */
     uint32_t layer;

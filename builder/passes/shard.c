@@ -32,6 +32,10 @@ static void share_weight(const struct graph *graph, struct graph_weight *weight)
         weight->columns = weight->depth = source->rank_columns;
     }
     weight->rows = graph_weight_rows(weight);
+    if (weight->source_count && weight->sources[0].shard == SHARD_MATRICES) {
+        weight->experts /= graph->ranks;
+        weight->rows /= graph->ranks;
+    }
 }
 
 /* A rank's heads, and the widths that follow from them. */
@@ -47,8 +51,11 @@ static void share_node(struct graph *graph, struct graph_node *node)
     }
     if (node->op == OP_MATMUL) {
         const bool parts = node->params[MATMUL_EXPERTS] && !matmul_is_gated(node->params); /* of x: for each choice */
-        const uint64_t top_k = parts ? graph->values[node->operands[MATMUL_ROUTES]].width / 2 : 1;
-        graph->weights[node->operands[MATMUL_W]].depth = graph->values[node->operands[MATMUL_X]].width / top_k;
+        struct graph_weight *weight = &graph->weights[node->operands[MATMUL_W]];
+        const uint64_t count = node->params[MATMUL_BLOCK_N] ? weight->experts
+                               : parts                      ? graph->values[node->operands[MATMUL_ROUTES]].width / 2
+                                                            : 1;
+        weight->depth = graph->values[node->operands[MATMUL_X]].width / count;
     }
     graph_node_params(graph, node, &step, params);
     for (int i = 0; i < op->operand_count; i++)

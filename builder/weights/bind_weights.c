@@ -14,7 +14,8 @@
 /* ---- claims: sources take every element of every tensor of a checkpoint, and none twice ----
  *
  * Claims are rows by columns. Columns are cut where any claim begins or ends; within such a strip a claim has all columns or
- * none, and every row must have exactly one claim. */
+ * none, and every row must have exactly one claim. Where some claims are transposed and others are not, elements are counted one by
+ * one. */
 
 /* The sources that take parts of one tensor. */
 struct tensor_claims {
@@ -97,6 +98,30 @@ static bool strip_is_covered(const struct tensor_claims *claims, const struct te
     return fail_left(tensor, transposed, from, until, column, end, end - column == columns, reader, status);
 }
 
+/* The same for a tensor that is read both transposed and as it is. */
+static bool elements_are_covered(const struct tensor_claims *claims, const struct tensor_view *tensor,
+                                 const char *reader, struct status *status)
+{
+    const uint64_t *shape = tensor->shape, count = shape[0] * shape[1]; /* only matrices are transposed */
+    uint8_t *taken = calloc(count, 1);
+    bool ok = taken || status_fail(status, STATUS_MACHINE, "out of memory while binding weights");
+    for (size_t c = 0; ok && c < claims->count; c++) {
+        const struct weight_source *source = claims->sources[c];
+        for (uint64_t row = 0; ok && row < source->rows / source->repeat; row++)
+            for (uint64_t column = 0; ok && column < source->columns; column++) {
+                const uint64_t at = source_element(source, row, column);
+                if (taken[at]++) ok = fail_twice(tensor, "row", at / shape[1], status);
+            }
+    }
+    const uint8_t *left = ok ? memchr(taken, 0, count) : NULL;
+    if (left) {
+        const uint64_t row = (uint64_t)(left - taken) / shape[1], column = (uint64_t)(left - taken) % shape[1];
+        ok = fail_left(tensor, false, row, row + 1, column, column + 1, false, reader, status);
+    }
+    free(taken);
+    return ok;
+}
+
 /* Checks the claims on one tensor. Requires: at least one claim, each with the shape of `tensor` and without a fault.
  * False, naming rows or columns of the tensor, if some are unclaimed; `reader` names the reader that omits them
  * ("model_type 'phi3'"). */
@@ -108,9 +133,11 @@ static bool claims_cover(const struct tensor_claims *claims, const struct tensor
     /* A source takes each of its elements once. */
     if (claims->count == 1 && source_elements(first) == rows * columns) return true;
     for (size_t c = 1; c < claims->count; c++)
-        if (claims->sources[c]->transposed != first->transposed || claims->sources[c]->flat != first->flat)
-            return status_fail(status, STATUS_INTERNAL, "tensor '%s' is read both transposed or flat, and as it is",
-                               tensor->name);
+        if (claims->sources[c]->flat != first->flat)
+            return status_fail(status, STATUS_INTERNAL, "tensor '%s' is read both flat and as it is", tensor->name);
+    for (size_t c = 1; c < claims->count; c++)
+        if (claims->sources[c]->transposed != first->transposed)
+            return elements_are_covered(claims, tensor, reader, status);
     uint8_t *taken = malloc(rows);
     bool ok = taken || status_fail(status, STATUS_MACHINE, "out of memory while binding weights");
     for (uint64_t column = 0, end; ok && column < columns; column = end) {

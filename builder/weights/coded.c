@@ -89,7 +89,7 @@ static bool coded_splits(const struct graph_weight *weight, enum encoding_id enc
     const uint32_t group = encoding_find(encoding)->block_columns;
     for (int i = 0; group && i < weight->source_count; i++) {
         const struct weight_source *source = &weight->sources[i];
-        if (source->first_column % group ||
+        if ((!source->transposed && source->first_column % group) || /* codes of transposed sources are not kept */
             (ranks > 1 && source->rank_columns < source->columns && source->rank_columns % group))
             return false;
     }

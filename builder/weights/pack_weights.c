@@ -34,7 +34,8 @@ struct rank_source {
 struct weight_share {
     const struct graph_weight *weight;
     uint64_t offset;                   /* in the weight section */
-    const struct rank_source *sources; /* [weight->source_count] */
+    const struct rank_source *sources; /* [source_count] */
+    int source_count;                  /* the weight's, with SHARD_MATRICES the rank's of them */
     enum unit unit;
     uint64_t depth; /* elements of a row as the engine has it */
     uint64_t unit_bytes, units;
@@ -148,7 +149,7 @@ static const struct rank_source *source_of_row(const struct weight_share *share,
 {
     const struct graph_weight *weight = share->weight;
     const uint64_t experts = weight->experts ? weight->experts : 1;
-    const uint64_t count = (uint64_t)weight->source_count / experts, expert_rows = weight->rows / experts;
+    const uint64_t count = (uint64_t)share->source_count / experts, expert_rows = weight->rows / experts;
     if (*row >= weight->rows) return NULL; /* the end of the last panel */
     uint64_t index = 0, at = *row % expert_rows;
     if (weight->interleave) {
@@ -308,6 +309,11 @@ struct packer *packer_open(const struct graph *graph, const struct checkpoint *c
                     .column_scales = share->factors ? NULL : scales.columns,
                 };
             }
+            share->source_count = weight->source_count;
+            if (share->source_count && weight->sources[0].shard == SHARD_MATRICES) {
+                share->source_count /= (int)graph->ranks;
+                share->sources += (int)rank * share->source_count;
+            }
             describe_units(share, graph_weight_layout(graph, weight));
             share->left = weight->bytes;
         }
@@ -356,7 +362,7 @@ static bool fail_refused(const struct scratch *scratch, const struct graph_weigh
 /* Its tensors are not needed any more; another rank reads its share of them again. */
 static void release(const struct weight_share *share)
 {
-    for (int i = 0; i < share->weight->source_count; i++) {
+    for (int i = 0; i < share->source_count; i++) {
         const struct tensor_view *tensor = share->sources[i].tensor;
         if (tensor && tensor->quantised)
             file_map_release(tensor->quantised->codes.data, tensor->quantised->code_bytes);

@@ -41,7 +41,8 @@ struct shard_slice shard_slice(const struct weight_source *source, uint32_t rank
 {
     struct shard_slice slice = {.rows = source->rank_rows};
     switch (source->shard) {
-    case SHARD_NONE: break;
+    case SHARD_NONE:
+    case SHARD_MATRICES: break;
     case SHARD_ROWS:
     case SHARD_KV_ROWS: {
         /* As many different parts as ranks, or fewer: then neighbouring ranks share one. */

@@ -35,6 +35,7 @@ enum shard {
     SHARD_KV_ROWS,    /* rows of KV heads; ranks share a head where there are more ranks than heads */
     SHARD_VOCABULARY, /* rows of tokens, the last ranks' padded */
     SHARD_COLUMNS,    /* so that the product is a part of a sum */
+    SHARD_MATRICES, /* whole sources: an equal part of a weight's matrices, in order, each with all rows and columns */
     SHARD_FIRST_RANK, /* all on rank 0, zeros elsewhere: a term that is added once to such a sum */
 };
 

@@ -124,7 +124,7 @@ static bool check_limits(const struct model_config *config, const char *name, st
                                "%s: model_type '%s': %s is %" PRIu64 ", expected 1 to %" PRIu64
                                " (the reader of this model_type did not check it)",
                                name, config->model_type, sizes[i].what, sizes[i].value, sizes[i].limit);
-    if (config->heads % config->kv_heads || config->head_dim % 2)
+    if (config->heads % config->kv_heads || rope_whole_dim(config) % 2)
         return status_fail(status, STATUS_INTERNAL,
                            "%s: model_type '%s': heads are no multiple of kv_heads or head_dim is odd (the reader of "
                            "this model_type did not check it)",

@@ -66,6 +66,15 @@ struct model_experts {
     uint64_t groups, top_groups;
 };
 
+/* Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): the keys and values of all heads are products of one latent row,
+ * which the KV cache has instead of them. kv_rank 0: the model has none. Else head_dim is kv_rank + rope_dim, the width of a row of
+ * the cache, and kv_heads is 1. */
+struct model_latent {
+    uint64_t kv_rank;                       /* elements of the latent row */
+    uint64_t q_rank;                        /* of the row that q is a product of; 0: q is one of the layer's input */
+    uint64_t nope_dim, rope_dim, value_dim; /* of a head: elements of q and k that do not rotate and that do; of v */
+};
+
 struct model_config {
     char model_type[32];
     char architecture[64]; /* architectures[0], "" if absent */
@@ -83,6 +92,7 @@ struct model_config {
     double embedding_scale, attention_scale, residual_scale, logits_scale;
     struct model_layer layer[MODEL_MAX_LAYERS]; /* [layers] */
     struct model_experts experts;
+    struct model_latent latent;
     bool no_qk_norm; /* q and k are not normalised, though the family's class may do so */
     uint64_t
         ignored_layers; /* layers after the last one that the checkpoint has for other uses than predicting the next token */
@@ -125,6 +135,16 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
  * unknown to GenerationConfig are allowed, since transformers ignores them too. */
 bool generation_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                              struct status *status);
+
+/* Elements of a head that rotate where partial_rotary_factor is 1. */
+static inline uint64_t rope_whole_dim(const struct model_config *config)
+{
+    return config->latent.kv_rank ? config->latent.rope_dim : config->head_dim;
+}
+
+/* What multiplies the scores of latent attention beside 1 / sqrt(nope_dim + rope_dim): the square of YaRN's factor for all
+ * dimensions, with mscale_all_dim; else 1. */
+double rope_latent_score_scale(const struct rope_config *rope);
 
 /* Sets of frequencies of an embedding: 2 if longer sequences than original_max_position have others (longrope), else 1.
  * `max_position`: the model's. */

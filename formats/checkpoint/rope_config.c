@@ -181,7 +181,7 @@ static bool parse_object(struct rope_config *rope, json_t *object, const char *p
     *rope = *absent;
     if (!json_reader_open(&reader, object, path, status)) goto done;
     if (!parse_theta(&reader, &rope->theta, status) || !parse_type(&reader, &rope->type, status)) goto done;
-    if (!parse_rotary_dim(&reader, config->head_dim, &rope->rotary_dim, status)) goto done;
+    if (!parse_rotary_dim(&reader, rope_whole_dim(config), &rope->rotary_dim, status)) goto done;
     if (rope->type != ROPE_LONGROPE) rope->original_max_position = 0; /* others read the object's alone */
     switch (rope->type) {
     case ROPE_DEFAULT: done = true; break;
@@ -276,7 +276,7 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
 {
     static const char *const keys[] = {"rope_parameters", "rope_scaling"};
     struct beside beside = {
-        .rope = {.rotary_dim = config->rope.rotary_dim ? config->rope.rotary_dim : config->head_dim,
+        .rope = {.rotary_dim = config->rope.rotary_dim ? config->rope.rotary_dim : rope_whole_dim(config),
                  .theta = config->rope.theta != 0 ? config->rope.theta : DEFAULT_THETA,
                  .factor = 1.0},
         .theta_given = json_reader_get(reader, "rope_theta") != NULL,
@@ -286,7 +286,7 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
     bool object_given = false, parsed_before = false;
     struct rope_config absent = config->rope;
     if (!parse_theta(reader, &plain->theta, status) ||
-        !parse_rotary_dim(reader, config->head_dim, &plain->rotary_dim, status) ||
+        !parse_rotary_dim(reader, rope_whole_dim(config), &plain->rotary_dim, status) ||
         !parse_original_max_position(reader, plain, status))
         return false;
     config->rope = *plain;
@@ -359,6 +359,13 @@ static double yarn_attention_factor(const struct rope_config *rope)
     if (rope->mscale != 0.0 && rope->mscale_all_dim != 0.0)
         return yarn_mscale(rope->factor, rope->mscale) / yarn_mscale(rope->factor, rope->mscale_all_dim);
     return yarn_mscale(rope->factor, 1.0);
+}
+
+double rope_latent_score_scale(const struct rope_config *rope)
+{
+    if (rope->type != ROPE_YARN || rope->mscale_all_dim == 0.0) return 1.0;
+    const double factor = yarn_mscale(rope->factor, rope->mscale_all_dim);
+    return factor * factor;
 }
 
 /* inv_freq holds 1 / power; blends it with the value divided by factor, along a ramp over the dimensions. */

@@ -336,4 +336,19 @@ TEST(test_extremes)
         }
 }
 
+TEST(factor_of_latent_scores)
+{
+    test_expect_success(parse("'rope_theta': 10000.0", 64, 2048), &status);
+    assert_true(rope_latent_score_scale(&config.rope) == 1.0);
+    test_expect_success(parse("'rope_scaling': {'type': 'yarn', 'factor': 40}", 64, 2048), &status);
+    assert_true(rope_latent_score_scale(&config.rope) == 1.0);
+    test_expect_success(parse("'rope_scaling': {'type': 'yarn', 'factor': 40, 'mscale': 1.0, 'mscale_all_dim': 0.707}",
+                              64, 2048),
+                        &status);
+    const double factor = 0.0707 * 3.6888794541139363 + 1; /* ln 40 */
+    assert_true(fabs(rope_latent_score_scale(&config.rope) - factor * factor) < 1e-12);
+    test_expect_success(parse("'rope_scaling': {'type': 'linear', 'factor': 40}", 64, 2048), &status);
+    assert_true(rope_latent_score_scale(&config.rope) == 1.0);
+}
+
 int main(void) { return test_run(); }

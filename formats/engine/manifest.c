@@ -67,6 +67,7 @@ static const struct field {
     {GROUP_LIMITS, "rope_original", FIELD_OPTIONAL, offsetof(struct manifest, geometry.rope_original), 1, 1 << 30},
     {GROUP_KV_CACHE, "page_tokens", FIELD_NUMBER, offsetof(struct manifest, geometry.page_tokens), 1, 1 << 16},
     {GROUP_KV_CACHE, "pages_per_slot", FIELD_NUMBER, offsetof(struct manifest, geometry.pages_per_slot), 1, 1 << 30},
+    {GROUP_KV_CACHE, "latent_dim", FIELD_OPTIONAL, offsetof(struct manifest, latent_dim), 1, 1 << 16},
     {GROUP_KV_CACHE, "page_bytes", FIELD_NUMBER, offsetof(struct manifest, geometry.page_bytes), 1,
      MANIFEST_MAX_NUMBER},
     {GROUP_MEMORY, "weights_bytes", FIELD_NUMBER, offsetof(struct manifest, weights_bytes), 1, MANIFEST_MAX_NUMBER},
@@ -241,12 +242,12 @@ static bool check_ranks(const struct manifest *manifest, struct status *status)
 }
 
 bool kv_block_bytes(enum encoding_id encoding, uint64_t kv_heads, uint64_t page_tokens, uint64_t head_dim,
-                    uint64_t *bytes)
+                    uint64_t latent_dim, uint64_t *bytes)
 {
     struct encoding_layout layout;
     uint64_t rows;
     if (!checked_mul(kv_heads, page_tokens, &rows) || !encoding_layout(encoding, rows, head_dim, &layout)) return false;
-    return checked_mul(layout.bytes, 2, bytes);
+    return checked_mul(layout.bytes, latent_dim ? 1 : 2, bytes);
 }
 
 /* Derived fields must agree with the fields that they derive from: kernels and loaders rely on both. */
@@ -261,9 +262,14 @@ static bool check_geometry(const struct manifest *manifest, struct status *statu
     uint64_t pages =
         geometry->max_context / geometry->page_tokens + (geometry->max_context % geometry->page_tokens != 0);
     if (!check_derived("kv_cache: pages_per_slot", geometry->pages_per_slot, pages, status)) return false;
+    if (manifest->latent_dim && (manifest->latent_dim > manifest->head_dim || manifest->kv_heads != 1))
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "kv_cache: latent_dim: expected at most head_dim (%" PRIu64
+                           ") and one KV head, found %" PRIu64 " and %" PRIu64,
+                           manifest->head_dim, manifest->latent_dim, manifest->kv_heads);
     uint64_t page_bytes;
     if (!kv_block_bytes(manifest->kv_dtype, manifest_rank_kv_heads(manifest), geometry->page_tokens, manifest->head_dim,
-                        &page_bytes) ||
+                        manifest->latent_dim, &page_bytes) ||
         !checked_mul(page_bytes, manifest->layers, &page_bytes))
         return status_fail(status, STATUS_BAD_INPUT, "kv_cache: the size of a page overflows");
     if (!check_derived("kv_cache: page_bytes", geometry->page_bytes, page_bytes, status)) return false;

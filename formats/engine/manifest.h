@@ -34,6 +34,8 @@ struct manifest {
     uint64_t target_capability;            /* CUDA: compute capability of its code, 10 * major + minor; CPU: 0 */
     /* facts of the model, for display and tools */
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, parameters;
+    uint64_t
+        latent_dim; /* pages of the KV cache have no V: it is the first so many elements of the rows of K; 0: they have V */
     enum encoding_id weight_encoding; /* of most matrices */
     enum encoding_id kv_dtype;        /* of the KV cache */
     uint64_t
@@ -93,10 +95,10 @@ static inline uint64_t manifest_rank_kv_heads(const struct manifest *manifest)
     return rank_kv_heads(manifest->kv_heads, plan_ranks(&manifest->geometry));
 }
 
-/* Bytes of one layer's keys and values in a page of the KV cache: two matrices of a row for each KV head and token. False on
- * overflow or for an unknown encoding. */
+/* Bytes of one layer's keys and values in a page of the KV cache: two matrices of a row for each KV head and token, one if values
+ * are a part of keys (latent_dim above 0). False on overflow or for an unknown encoding. */
 bool kv_block_bytes(enum encoding_id encoding, uint64_t kv_heads, uint64_t page_tokens, uint64_t head_dim,
-                    uint64_t *bytes);
+                    uint64_t latent_dim, uint64_t *bytes);
 
 const char *chat_format_name(enum chat_format format);
 const char *engine_target_name(enum engine_target target);

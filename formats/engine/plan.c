@@ -43,6 +43,7 @@ const char *plan_op_name(unsigned op)
         [OP_QUANTISE] = "quantise",
         [OP_ROUTER] = "router",
         [OP_SUM_PARTS] = "sum_parts",
+        [OP_LATENT_APPEND] = "latent_append",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }

@@ -57,6 +57,7 @@ enum plan_op {
     OP_QUANTISE = 17, /* device targets */
     OP_ROUTER = 18,
     OP_SUM_PARTS = 19,
+    OP_LATENT_APPEND = 20,
     OP_COUNT
 };
 

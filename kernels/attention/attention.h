@@ -4,6 +4,8 @@
  *   out[r, h, :] = sum over t of softmax_t(SCALE * q[r, h] . k[t, g]) * v[t, g],  g = h / (HEADS / KV_HEADS),
  *   t from max(0, position[r] - WINDOW + 1) (WINDOW 0: from 0) to position[r] inclusive.
  *
+ * With VALUE_DIM (latent attention) v[t] is the first VALUE_DIM elements of k[t], and a row of out has as many for each head.
+ *
  * With CAP a score s = SCALE * q . k becomes CAP * tanh(s / CAP) before the softmax. With sinks the softmax of head h has one term
  * more, of score sinks[h], which has no value: it only adds to the sum (Xiao et al. 2023, arXiv:2309.17453; learned, as in gpt-oss).
  *
@@ -13,7 +15,7 @@
  *
  * Numerics contract: a row's result depends on its own sequence only, never on the other rows, the chunking of the prompt
  * or the number of threads: tokens are taken in blocks of ATTENTION_BLOCK_TOKENS counted from token 0 of the sequence,
- * blocks merged in rising order. HEAD_DIM is at most OP_MAX_HEAD_DIM (kernels/op/op.h), SCALE positive. */
+ * blocks merged in rising order. HEAD_DIM is at most OP_MAX_HEAD_DIM (kernels/op/schema.h), SCALE positive. */
 #ifndef KERNELS_ATTENTION_ATTENTION_H
 #define KERNELS_ATTENTION_ATTENTION_H
 
@@ -28,9 +30,9 @@ enum attention_operand {
     ATTENTION_POSITIONS,  /* i32[rows] */
     ATTENTION_PAGE_TABLE, /* i32[slots, pages_per_slot] */
     ATTENTION_KV,         /* as ROPE_APPEND_KV, read */
-    ATTENTION_OUT,        /* X_DTYPE[rows, HEADS * HEAD_DIM]; may be Q */
-    ATTENTION_WORKSPACE,  /* CPU: attention_workspace_bytes */
-    ATTENTION_SINKS,      /* HAS_SINKS: SINKS_DTYPE[HEADS] */
+    ATTENTION_OUT, /* X_DTYPE[rows, HEADS * HEAD_DIM]; may be Q. With VALUE_DIM [rows, HEADS * VALUE_DIM], not Q */
+    ATTENTION_WORKSPACE, /* CPU: attention_workspace_bytes */
+    ATTENTION_SINKS,     /* HAS_SINKS: SINKS_DTYPE[HEADS] */
     ATTENTION_OPERANDS
 };
 enum attention_param {
@@ -41,15 +43,22 @@ enum attention_param {
     ATTENTION_CAP_BITS,   /* bits of a float32 >= 0; 0: no cap */
     ATTENTION_HAS_SINKS,
     ATTENTION_SINKS_DTYPE,
+    ATTENTION_VALUE_DIM, /* CPU: at most HEAD_DIM, with one KV head; 0: v is in the pages, of HEAD_DIM elements */
     ATTENTION_PARAMS
 };
+
+/* Elements of v. */
+static inline int64_t attention_value_dim(const int64_t *params)
+{
+    return params[ATTENTION_VALUE_DIM] ? params[ATTENTION_VALUE_DIM] : params[ATTENTION_HEAD_DIM];
+}
 
 extern const struct op_descriptor op_attention;
 void attention_reference(const struct op_call *call);
 
 /* Bytes of partial results (maximum, sum, accumulated v) of the blocks of up to 16 rows, with which threads share long
  * contexts; more rows give all threads enough work without. False: the size overflows. */
-bool attention_workspace_bytes(uint64_t rows, uint64_t heads, uint64_t head_dim, const struct plan_geometry *geometry,
+bool attention_workspace_bytes(uint64_t rows, uint64_t heads, uint64_t value_dim, const struct plan_geometry *geometry,
                                uint64_t *bytes);
 
 #endif

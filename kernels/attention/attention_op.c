@@ -7,13 +7,13 @@
 
 #include "kernels/attention/attention_vector.h"
 
-bool attention_workspace_bytes(uint64_t rows, uint64_t heads, uint64_t head_dim, const struct plan_geometry *geometry,
+bool attention_workspace_bytes(uint64_t rows, uint64_t heads, uint64_t value_dim, const struct plan_geometry *geometry,
                                uint64_t *bytes)
 {
     uint64_t tokens, padded, stride;
     if (!checked_mul(geometry->page_tokens, geometry->pages_per_slot, &tokens) ||
         !checked_add(tokens, ATTENTION_BLOCK_TOKENS - 1, &padded) ||
-        !checked_align(head_dim, ATTENTION_STRIDE_FLOATS, &stride) ||
+        !checked_align(value_dim, ATTENTION_STRIDE_FLOATS, &stride) ||
         !checked_add(stride, ATTENTION_PARTIAL_VALUES, &stride))
         return false;
     uint64_t split_rows = rows < ATTENTION_SPLIT_ROWS ? rows : ATTENTION_SPLIT_ROWS;
@@ -30,8 +30,10 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     const uint64_t window = (uint64_t)params[ATTENTION_WINDOW];
     if (context == 0) context = 1;
     if (window && window < context) context = window;
-    *bytes = rows * (2 * kv_heads * context * op_kv_row_bytes(params) + 2 * heads * head_dim * sizeof(float));
-    *flops = 4 * rows * heads * context * head_dim;
+    const uint64_t value_dim = (uint64_t)attention_value_dim(params), matrices = params[ATTENTION_VALUE_DIM] ? 1 : 2;
+    *bytes = rows *
+             (matrices * kv_heads * context * op_kv_row_bytes(params) + heads * (head_dim + value_dim) * sizeof(float));
+    *flops = 2 * rows * heads * context * (head_dim + value_dim);
 }
 
 static bool workspace_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
@@ -39,8 +41,23 @@ static bool workspace_bytes(const int64_t *params, const struct plan_geometry *g
 {
     (void)target;
     return attention_workspace_bytes((uint64_t)params[ATTENTION_ROWS], (uint64_t)params[ATTENTION_HEADS],
-                                     (uint64_t)params[ATTENTION_HEAD_DIM], geometry, bytes);
+                                     (uint64_t)attention_value_dim(params), geometry, bytes);
 }
+
+static bool kv_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                     uint64_t *bytes)
+{
+    (void)geometry, (void)target;
+    *bytes = op_latent_layout(params, params[ATTENTION_VALUE_DIM]).bytes;
+    return true;
+}
+
+static uint64_t out_width(const int64_t *params)
+{
+    return (uint64_t)params[ATTENTION_HEADS] * (uint64_t)attention_value_dim(params);
+}
+
+static const char *illegal(const int64_t *params) { return op_latent_illegal(params, params[ATTENTION_VALUE_DIM]); }
 
 static const struct op_param param_schema[ATTENTION_PARAMS] = {
     OP_PAGED_PARAMS(ATTENTION_Q),
@@ -52,6 +69,8 @@ static const struct op_param param_schema[ATTENTION_PARAMS] = {
                              .most = 1},
     [ATTENTION_SINKS_DTYPE] = {"sinks_dtype", OP_LATER_PARAM_ID + 3, PARAM_DTYPE, PARAM_OF_DTYPE, ATTENTION_SINKS,
                                .fallback = DTYPE_F32},
+    [ATTENTION_VALUE_DIM] = {"value_dim", OP_LATER_PARAM_ID + 4, PARAM_INTEGER, PARAM_OF_NODE,
+                             .most = OP_MAX_LATENT_DIM},
 };
 static const struct op_operand operand_schema[ATTENTION_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -59,8 +78,8 @@ static const struct op_operand operand_schema[ATTENTION_OPERANDS] = {
     [ATTENTION_SLOTS] = OP_STEP_OPERAND("slots", STEP_SLOTS, ATTENTION_ROWS),
     [ATTENTION_POSITIONS] = OP_STEP_OPERAND("positions", STEP_POSITIONS, ATTENTION_ROWS),
     [ATTENTION_PAGE_TABLE] = {"page_table", ROLE_STATE, .field = STATE_PAGE_TABLE, .bytes = op_page_table_bytes},
-    [ATTENTION_KV] = {"kv", ROLE_KV, .bytes = op_kv_bytes},
-    [ATTENTION_OUT] = {"out", ROLE_OUTPUT, .dtype = ATTENTION_X_DTYPE, .rows = ATTENTION_ROWS, .width = op_heads_width,
+    [ATTENTION_KV] = {"kv", ROLE_KV, .bytes = kv_bytes},
+    [ATTENTION_OUT] = {"out", ROLE_OUTPUT, .dtype = ATTENTION_X_DTYPE, .rows = ATTENTION_ROWS, .width = out_width,
                        .replaces_cpu = 1u << ATTENTION_Q},
     [ATTENTION_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
     [ATTENTION_SINKS] = {"sinks", ROLE_WEIGHT, .present = ATTENTION_HAS_SINKS, .dtype = ATTENTION_SINKS_DTYPE,
@@ -71,7 +90,7 @@ const struct op_descriptor op_attention = {
     .id = OP_ATTENTION,
     .name = "attention",
     OP_SCHEMA(param_schema, operand_schema),
-    .illegal = op_paged_illegal,
+    .illegal = illegal,
     .cost = cost,
     .reference = attention_reference,
     OP_VECTOR_RUN(attention),

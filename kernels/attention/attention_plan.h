@@ -28,15 +28,15 @@ struct attention_problem {
     const int32_t *slots, *positions;
     struct pages pages;
     enum encoding_id encoding; /* of the KV cache */
-    int64_t rows, heads, kv_heads, group, head_dim, stride, window, blocks;
+    int64_t rows, heads, kv_heads, group, head_dim, value_dim, stride, window, blocks;
     float scale, cap;  /* cap 0: none */
     const void *sinks; /* NULL: none */
     enum dtype sinks_dtype;
 };
 
-static inline int64_t attention_stride(int64_t head_dim)
+static inline int64_t attention_stride(int64_t value_dim)
 {
-    return (head_dim + ATTENTION_STRIDE_FLOATS - 1) / ATTENTION_STRIDE_FLOATS * ATTENTION_STRIDE_FLOATS;
+    return (value_dim + ATTENTION_STRIDE_FLOATS - 1) / ATTENTION_STRIDE_FLOATS * ATTENTION_STRIDE_FLOATS;
 }
 
 static inline struct attention_problem attention_problem_of(const struct op_call *call)
@@ -51,14 +51,16 @@ static inline struct attention_problem attention_problem_of(const struct op_call
         .workspace = call->operands[ATTENTION_WORKSPACE],
         .slots = call->operands[ATTENTION_SLOTS],
         .positions = call->operands[ATTENTION_POSITIONS],
-        .pages = pages_of(call->operands[ATTENTION_KV], call->operands[ATTENTION_PAGE_TABLE], params),
+        .pages = pages_of_latent(call->operands[ATTENTION_KV], call->operands[ATTENTION_PAGE_TABLE], params,
+                                 params[ATTENTION_VALUE_DIM]),
         .encoding = (enum encoding_id)params[ATTENTION_KV_DTYPE],
         .rows = op_valid_rows(call),
         .heads = heads,
         .kv_heads = kv_heads,
         .group = heads / kv_heads,
         .head_dim = head_dim,
-        .stride = attention_stride(head_dim),
+        .value_dim = attention_value_dim(params),
+        .stride = attention_stride(attention_value_dim(params)),
         .window = params[ATTENTION_WINDOW],
         .blocks = (tokens + ATTENTION_BLOCK_TOKENS - 1) / ATTENTION_BLOCK_TOKENS,
         .scale = op_float_param(params, ATTENTION_SCALE_BITS),

@@ -43,15 +43,15 @@ static double score_of(const struct attention_problem *problem, const float *q, 
 void attention_reference(const struct op_call *call)
 {
     const struct attention_problem problem = attention_problem_of(call);
-    const int64_t head_dim = problem.head_dim;
+    const int64_t head_dim = problem.head_dim, value_dim = problem.value_dim;
     for (int64_t r = 0; r < problem.rows; r++) {
         int64_t slot = problem.slots[r], last = problem.positions[r], first = 0;
         if (problem.window && last >= problem.window) first = last - problem.window + 1;
         for (int64_t h = 0; h < problem.heads; h++) {
             const float *q = problem.q + (r * problem.heads + h) * head_dim;
-            float *out = problem.out + (r * problem.heads + h) * head_dim;
+            float *out = problem.out + (r * problem.heads + h) * value_dim;
             int64_t g = h / problem.group;
-            double max = -INFINITY, sum = 0, values[OP_MAX_HEAD_DIM] = {0};
+            double max = -INFINITY, sum = 0, values[OP_MAX_LATENT_DIM] = {0};
             for (int64_t t = first; t <= last; t++) {
                 double score = score_of(&problem, q, slot, t, g);
                 if (score > max) max = score;
@@ -65,9 +65,9 @@ void attention_reference(const struct op_call *call)
                 double weight = exp(score_of(&problem, q, slot, t, g) - max);
                 const struct row value = row_of(&problem, slot, t, g, problem.pages.values);
                 sum += weight;
-                for (int64_t d = 0; d < head_dim; d++) values[d] += weight * element(&problem, &value, d);
+                for (int64_t d = 0; d < value_dim; d++) values[d] += weight * element(&problem, &value, d);
             }
-            for (int64_t d = 0; d < head_dim; d++) out[d] = (float)(values[d] / sum);
+            for (int64_t d = 0; d < value_dim; d++) out[d] = (float)(values[d] / sum);
         }
     }
 }

@@ -15,7 +15,8 @@ struct shape {
     uint64_t slots, context;
     enum encoding_id kv_dtype;
     float scale, cap;
-    enum dtype sinks; /* DTYPE_NONE: none */
+    enum dtype sinks;  /* DTYPE_NONE: none */
+    int64_t value_dim; /* 0: v is in the pages */
 };
 
 /* A launch, with a pool in which every slot's tokens are filled and everything else is poison (NaN). */
@@ -23,7 +24,7 @@ struct setup {
     struct test_case test;
     struct shape shape;
     struct pages pages;
-    size_t row_floats;
+    size_t row_floats, out_floats; /* of a row of q and of out */
 };
 
 static void setup_open(struct setup *setup, struct test_random *random, const struct shape *shape)
@@ -32,7 +33,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     const int64_t heads = shape->kv_heads * shape->group;
     uint64_t block;
     assert_true(kv_block_bytes(shape->kv_dtype, (uint64_t)shape->kv_heads, (uint64_t)shape->page_tokens,
-                               (uint64_t)shape->head_dim, &block));
+                               (uint64_t)shape->head_dim, (uint64_t)shape->value_dim, &block));
     size_t aligned = (block + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
     struct plan_geometry geometry = {.slots = shape->slots,
                                      .max_context = shape->context,
@@ -55,6 +56,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         [ATTENTION_CAP_BITS] = test_float_bits(shape->cap),
         [ATTENTION_HAS_SINKS] = shape->sinks != DTYPE_NONE,
         [ATTENTION_SINKS_DTYPE] = shape->sinks ? shape->sinks : DTYPE_F32,
+        [ATTENTION_VALUE_DIM] = shape->value_dim,
     };
     struct test_case *test = &setup->test;
     test_case_open(test, &op_attention, params, &geometry, (int32_t)shape->valid);
@@ -65,9 +67,11 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     for (size_t i = 0; i < pages; i++) table[i] = (int32_t)i;
     test_shuffle(random, table, pages);
     setup->row_floats = (size_t)(heads * shape->head_dim);
+    setup->out_floats = (size_t)(heads * attention_value_dim(params));
+    assert_int_equal(test->demands[ATTENTION_OUT].bytes, (size_t)shape->rows * setup->out_floats * sizeof(float));
     if (shape->sinks) test_fill(random, test->call.operands[ATTENTION_SINKS], (size_t)heads, shape->sinks, -2, 3);
     test_fill(random, test->call.operands[ATTENTION_Q], (size_t)shape->rows * setup->row_floats, DTYPE_F32, -1, 1);
-    setup->pages = pages_of(test->call.operands[ATTENTION_KV], table, params);
+    setup->pages = pages_of_latent(test->call.operands[ATTENTION_KV], table, params, shape->value_dim);
 }
 
 /* Row r is at `position` of `slot`; tokens up to there exist. */
@@ -86,7 +90,7 @@ static void run_checked(struct setup *setup, enum cpu_isa isa, int members)
     test_buffer_poison(&setup->test.buffers[ATTENTION_WORKSPACE]);
     test_run_op(&op_attention, isa, &setup->test.call, members);
     test_case_assert_intact(&setup->test);
-    size_t used = (size_t)setup->shape.valid * setup->row_floats * sizeof(float);
+    size_t used = (size_t)setup->shape.valid * setup->out_floats * sizeof(float);
     assert_true(test_is_poison(out->data + used, out->bytes - used));
 }
 
@@ -95,11 +99,11 @@ static void check_setup(struct setup *setup)
 {
     struct test_case *test = &setup->test;
     const int64_t valid = setup->shape.valid;
-    size_t count = (size_t)valid * setup->row_floats, bytes = count * sizeof(float);
-    size_t row_bytes = setup->row_floats * sizeof(float);
-    float *expected = malloc(bytes), *first = malloc(bytes), *q = malloc(bytes);
+    size_t count = (size_t)valid * setup->out_floats, bytes = count * sizeof(float);
+    size_t row_bytes = setup->out_floats * sizeof(float), q_bytes = (size_t)valid * setup->row_floats * sizeof(float);
+    float *expected = malloc(bytes), *first = malloc(bytes), *q = malloc(q_bytes);
     float *out = test->call.operands[ATTENTION_OUT];
-    memcpy(q, test->call.operands[ATTENTION_Q], bytes);
+    memcpy(q, test->call.operands[ATTENTION_Q], q_bytes);
     op_attention.reference(&test->call);
     memcpy(expected, out, bytes);
     double largest_score = fabs((double)setup->shape.scale) * (double)setup->shape.head_dim;
@@ -115,10 +119,12 @@ static void check_setup(struct setup *setup)
             test_assert_same_bits(out, first, bytes, "another team");
         }
         struct op_call call = test->call;
-        call.operands[ATTENTION_OUT] = call.operands[ATTENTION_Q];
-        test_run_op(&op_attention, isa, &call, 3);
-        test_assert_same_bits(call.operands[ATTENTION_Q], first, bytes, "in place");
-        memcpy(call.operands[ATTENTION_Q], q, bytes);
+        if (!setup->shape.value_dim) {
+            call.operands[ATTENTION_OUT] = call.operands[ATTENTION_Q];
+            test_run_op(&op_attention, isa, &call, 3);
+            test_assert_same_bits(call.operands[ATTENTION_Q], first, bytes, "in place");
+            memcpy(call.operands[ATTENTION_Q], q, q_bytes);
+        }
 
         ((int32_t *)call.operands[ATTENTION_COUNTS])[0] = 1;
         call.operands[ATTENTION_OUT] = out;
@@ -127,7 +133,7 @@ static void check_setup(struct setup *setup)
             call.operands[ATTENTION_SLOTS] = (int32_t *)test->call.operands[ATTENTION_SLOTS] + r;
             call.operands[ATTENTION_POSITIONS] = (int32_t *)test->call.operands[ATTENTION_POSITIONS] + r;
             test_run_op(&op_attention, isa, &call, r % 2 ? 1 : 4);
-            test_assert_same_bits(out, first + (size_t)r * setup->row_floats, row_bytes, "row alone");
+            test_assert_same_bits(out, first + (size_t)r * setup->out_floats, row_bytes, "row alone");
         }
         ((int32_t *)call.operands[ATTENTION_COUNTS])[0] = (int32_t)valid;
     }
@@ -187,6 +193,36 @@ TEST(prefill_equals_reference)
         struct setup setup;
         setup_open(&setup, &random, &shape);
         for (int64_t r = 0; r < shape.valid; r++) place_row(&setup, &random, r, 1, starts[round % 5] + r);
+        check_setup(&setup);
+        test_case_close(&setup.test);
+    }
+}
+
+/* Values that are a part of the keys, with one KV head, as in latent attention. */
+TEST(latent_rows_equal_reference)
+{
+    struct test_random random = {15};
+    static const int64_t dims[][2] = {{576, 512}, {48, 32}, {20, 13}, {OP_MAX_LATENT_DIM, 320}, {64, 64}, {300, 1}};
+    static const int64_t starts[] = {0, 250, 3};
+    for (int round = 0; round < 60; round++) {
+        const bool decodes = round % 2;
+        struct shape shape = {.rows = decodes ? test_random_range(&random, 1, 5) : test_random_range(&random, 2, 24),
+                              .kv_heads = 1,
+                              .group = test_random_range(&random, 1, 18),
+                              .head_dim = dims[round % 6][0],
+                              .value_dim = dims[round % 6][1],
+                              .page_tokens = round % 3 ? 16 : 5,
+                              .window = round % 7 ? 0 : 20,
+                              .slots = 3,
+                              .context = 540,
+                              .kv_dtype = encodings[round / 6 % ENCODINGS],
+                              .scale = 0.1f};
+        shape.valid = test_random_range(&random, 1, shape.rows);
+        struct setup setup;
+        setup_open(&setup, &random, &shape);
+        for (int64_t r = 0; r < shape.valid; r++)
+            place_row(&setup, &random, r, decodes ? r % 3 : 1,
+                      decodes ? test_random_range(&random, 0, 539) : starts[round / 2 % 3] + r);
         check_setup(&setup);
         test_case_close(&setup.test);
     }
@@ -374,6 +410,20 @@ TEST(hostile_params_are_refused)
     int64_t odd[ATTENTION_PARAMS];
     memcpy(odd, params, sizeof odd);
     test_refuses(&op_attention, odd, &odd_pages, TEST_CHANGES({ATTENTION_PAGE_BYTES, 65540}));
+    int64_t latent[ATTENTION_PARAMS];
+    memcpy(latent, params, sizeof latent);
+    latent[ATTENTION_KV_HEADS] = 1;
+    latent[ATTENTION_HEAD_DIM] = 576;
+    latent[ATTENTION_VALUE_DIM] = 512;
+    struct plan_geometry latent_pages = geometry; /* K of a layer: 16 * 576 * 4 bytes */
+    latent[ATTENTION_PAGE_BYTES] = (int64_t)(latent_pages.page_bytes = 36864);
+    test_hostile_params(&op_attention, latent, &latent_pages);
+    assert_true(op_demands(&op_attention, TARGET_CPU, latent, &latent_pages, demands, &demand_count, &status));
+    assert_int_equal(demands[ATTENTION_KV].bytes, 36864);
+    test_refuses(&op_attention, latent, &latent_pages,
+                 TEST_CHANGES({ATTENTION_VALUE_DIM, 577}, {ATTENTION_VALUE_DIM, 0}, {ATTENTION_VALUE_DIM, -1},
+                              {ATTENTION_KV_HEADS, 2}, {ATTENTION_HEAD_DIM, OP_MAX_LATENT_DIM + 2},
+                              {ATTENTION_HEAD_DIM, 580}));
     uint64_t bytes;
     struct plan_geometry huge = {.slots = 1, .max_context = 1, .page_tokens = UINT64_MAX, .pages_per_slot = 2};
     assert_false(attention_workspace_bytes(1, 1, 1, &huge, &bytes));

@@ -19,11 +19,13 @@ op_run attention_run_avx2, attention_run_avx512;
 enum {
     ATTENTION_REGISTER_LINES = 4,                             /* register tile: lines ... */
     ATTENTION_REGISTER_VECTORS = VEC_REGISTERS == 32 ? 4 : 2, /* ... by vectors of tokens or components */
-    ATTENTION_PACKED_FLOATS = 8192,
+    ATTENTION_PACKED_FLOATS = 10240,
     ATTENTION_CHUNK_TOKENS = 64, /* tokens in the buffer at a time, fewer for a large head_dim */
 };
 
-/* Buffers of a task: about 160 KiB, in the member's scratch. */
+_Static_assert(OP_MAX_LATENT_DIM *VEC_WIDTH <= ATTENTION_PACKED_FLOATS, "one vector of tokens fits");
+
+/* Buffers of a task: about 170 KiB, in the member's scratch. */
 struct attention_scratch {
     _Alignas(64) float packed[ATTENTION_PACKED_FLOATS]; /* keys [head_dim, chunk], later values [chunk, stride] */
     float scores[ATTENTION_TILE_LINES][ATTENTION_BLOCK_TOKENS]; /* later probabilities */
@@ -422,7 +424,8 @@ static inline void attention_value_chunk(struct attention_scratch *scratch, int6
 static inline void attention_block(const struct attention_problem *problem, const struct attention_task *task,
                                    int64_t block, struct attention_scratch *scratch)
 {
-    const int64_t head_dim = problem->head_dim, stride = problem->stride, lines = task->lines;
+    const int64_t head_dim = problem->head_dim, value_dim = problem->value_dim, stride = problem->stride;
+    const int64_t lines = task->lines;
     const int64_t start = block * ATTENTION_BLOCK_TOKENS;
     for (int64_t line = 0; line < lines; line++) {
         int64_t row = attention_line_row(problem, task, line);
@@ -453,8 +456,8 @@ static inline void attention_block(const struct attention_problem *problem, cons
         for (; t < end; t++, key += problem->pages.token_bytes) scratch->keys[t] = key;
     }
 
-    const int64_t chunk = ATTENTION_CHUNK_TOKENS * stride <= ATTENTION_PACKED_FLOATS ? ATTENTION_CHUNK_TOKENS
-                                                                                     : ATTENTION_CHUNK_TOKENS / 2;
+    int64_t chunk = ATTENTION_CHUNK_TOKENS;
+    while (chunk > VEC_WIDTH && chunk * attention_stride(head_dim) > ATTENTION_PACKED_FLOATS) chunk /= 2;
     for (int64_t first = low / chunk * chunk; first < high; first += chunk) {
         attention_pack_chunk(scratch, head_dim, first, chunk, low, high, values, problem->encoding);
         attention_score_chunk(scratch, lines, head_dim, chunk, first);
@@ -481,9 +484,9 @@ static inline void attention_block(const struct attention_problem *problem, cons
         if (in_place)
             for (int64_t t = begin; t < end; t++) scratch->value_rows[t] = scratch->keys[t] + values;
         else
-            attention_unpack_chunk(scratch, values, head_dim, stride, begin, end, problem->encoding);
+            attention_unpack_chunk(scratch, values, value_dim, stride, begin, end, problem->encoding);
         for (int64_t line = 0; line < lines; line += ATTENTION_REGISTER_LINES)
-            attention_value_chunk(scratch, line, attention_least(lines - line, ATTENTION_REGISTER_LINES), head_dim,
+            attention_value_chunk(scratch, line, attention_least(lines - line, ATTENTION_REGISTER_LINES), value_dim,
                                   stride, begin, end, in_place ? problem->encoding : ENCODING_F32);
     }
 }
@@ -505,16 +508,16 @@ static inline void attention_merge(float *max, float *sum, float *values, float 
 static inline void attention_finish(const struct attention_problem *problem, int64_t row, int64_t head,
                                     const float *values, float max, float sum)
 {
-    const int64_t head_dim = problem->head_dim;
-    float *out = problem->out + (row * problem->heads + head) * head_dim;
+    const int64_t value_dim = problem->value_dim;
+    float *out = problem->out + (row * problem->heads + head) * value_dim;
     if (problem->sinks) {
         float terms[VEC_WIDTH];
         vec_store(terms, vec_exp(vec_set(op_element(problem->sinks, head, problem->sinks_dtype) - max)));
         sum += terms[0];
     }
     vec divisor = vec_set(sum);
-    for (int64_t i = 0; i < head_dim; i += VEC_WIDTH)
-        vec_store_dtype(out, i, head_dim - i, DTYPE_F32, vec_load(values + i) / divisor);
+    for (int64_t i = 0; i < value_dim; i += VEC_WIDTH)
+        vec_store_dtype(out, i, value_dim - i, DTYPE_F32, vec_load(values + i) / divisor);
 }
 
 static inline void attention_task_run(const struct attention_problem *problem, const struct attention_task *task,

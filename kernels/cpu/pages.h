@@ -18,10 +18,10 @@ struct pages {
     int64_t scales; /* from the block to its first scale; 0: rows have no scales */
 };
 
-/* `params`: of an op on the KV cache. */
-static inline struct pages pages_of(void *first, const void *table, const int64_t *params)
+/* `params`: of an op on the KV cache. value_dim: its VALUE_DIM. */
+static inline struct pages pages_of_latent(void *first, const void *table, const int64_t *params, int64_t value_dim)
 {
-    const struct op_kv_layout layout = op_kv_layout(params);
+    const struct op_kv_layout layout = op_latent_layout(params, value_dim);
     return (struct pages){.first = first,
                           .table = table,
                           .per_slot = params[PAGED_PAGES_PER_SLOT],
@@ -30,6 +30,11 @@ static inline struct pages pages_of(void *first, const void *table, const int64_
                           .token_bytes = (int64_t)layout.row_bytes,
                           .values = (int64_t)layout.values,
                           .scales = (int64_t)layout.scales};
+}
+
+static inline struct pages pages_of(void *first, const void *table, const int64_t *params)
+{
+    return pages_of_latent(first, table, params, 0);
 }
 
 /* This layer's block in the page of a token. */

@@ -20,6 +20,10 @@
  * step that chose the same expert are multiplied together, so that each expert's weights are read once; the numerics contract
  * holds.
  *
+ * With BLOCK_N W is block diagonal: B blocks of BLOCK_N rows and K columns, one after the other, each padded with zero rows to a
+ * multiple of 16, and part b of a row of x gives part b of a row of out:
+ *   out[r, b * BLOCK_N + n] = SCALE * sum over k of x[r, b * K + k] * W[b, n, k].
+ *
  * An op call takes about 100 KiB of each member's stack. */
 #ifndef KERNELS_MATMUL_MATMUL_H
 #define KERNELS_MATMUL_MATMUL_H
@@ -63,8 +67,9 @@ enum matmul_param {
     MATMUL_HAS_X_SCALES,  /* with INPUT_DTYPE F8_E4M3, and only then; not with a norm */
     MATMUL_CAP_BITS, /* bits of a float32 above 0, with EPILOGUE_PLAIN + SOFTCAP and the limit with CLAMPED; else of 1 */
     MATMUL_EXPERTS,  /* matrices in W; 0: W is one matrix, and there are no routes */
-    MATMUL_ROUTE_WIDTH,   /* 2 * TOP_K; 0: no routes */
-    MATMUL_PARTS,         /* CUDA: 1: out keeps the addends of the weighted sum */
+    MATMUL_ROUTE_WIDTH, /* 2 * TOP_K; 0: no routes */
+    MATMUL_PARTS,       /* CUDA: 1: out keeps the addends of the weighted sum */
+    MATMUL_BLOCK_N, /* CPU: N is a multiple of it, rounded up to 16; no bias, residual, activation or experts. 0: one block */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
     /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and
      * activations that it multiplies: at most 24 with AVX-512 (of 32 registers), 6 with AVX2 (two registers each, of
@@ -90,14 +95,29 @@ static inline enum activation matmul_activation(const int64_t *params)
     return (enum activation)EPILOGUE_ACTIVATION(params[MATMUL_EPILOGUE]);
 }
 
-/* Over experts: how many each row of x has chosen, 0 without experts; rows of the matrix of one; rows that are multiplied. */
+/* Blocks of a block diagonal W; 0: it is not. */
+static inline int64_t matmul_blocks(const int64_t *params)
+{
+    const int64_t block_n = params[MATMUL_BLOCK_N];
+    return block_n > 0 ? params[MATMUL_N] / (int64_t)(panel_count((uint64_t)block_n) * PANEL_ROWS) : 0;
+}
+
+/* Over experts: how many each row of x has chosen, 0 without experts; rows of the matrix of one, or of a block; rows that are
+ * multiplied. */
 static inline int64_t matmul_top_k(const int64_t *params) { return params[MATMUL_ROUTE_WIDTH] / 2; }
 static inline int64_t matmul_expert_n(const int64_t *params)
 {
+    if (params[MATMUL_BLOCK_N] > 0) return params[MATMUL_BLOCK_N];
     return params[MATMUL_EXPERTS] > 0 ? params[MATMUL_N] / params[MATMUL_EXPERTS] : params[MATMUL_N];
+}
+/* Matrices in W that rows are gathered for: experts or blocks; 0: W is one matrix. */
+static inline int64_t matmul_matrices(const int64_t *params)
+{
+    return params[MATMUL_BLOCK_N] > 0 ? matmul_blocks(params) : params[MATMUL_EXPERTS];
 }
 static inline int64_t matmul_slots(const int64_t *params, int64_t rows)
 {
+    if (params[MATMUL_BLOCK_N] > 0) return rows * matmul_blocks(params);
     return params[MATMUL_EXPERTS] > 0 ? rows * matmul_top_k(params) : rows;
 }
 

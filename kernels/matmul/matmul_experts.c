@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of the choices that name each expert, so that the rows of an expert are multiplied together. */
+/* Lists of the choices that name each expert, or of the parts of each block, so that the rows of a matrix are multiplied
+ * together. */
 #include "kernels/matmul/matmul_tile.h"
 
-static uint64_t begins(const int64_t *params) { return (uint64_t)params[MATMUL_EXPERTS] + 1; }
+static uint64_t begins(const int64_t *params) { return (uint64_t)matmul_matrices(params) + 1; }
 
 uint64_t matmul_expert_list_bytes(const int64_t *params)
 {
@@ -13,7 +14,7 @@ uint64_t matmul_expert_list_bytes(const int64_t *params)
 void matmul_expert_lists(const int64_t *params, void *workspace, struct expert_lists *lists)
 {
     int32_t *numbers = workspace;
-    *lists = (struct expert_lists){params[MATMUL_EXPERTS], numbers, numbers + begins(params)};
+    *lists = (struct expert_lists){matmul_matrices(params), numbers, numbers + begins(params)};
 }
 
 /* The list of a choice; the last one is of those that name no expert. */
@@ -36,4 +37,14 @@ void matmul_fill_expert_lists(const float *routes, int64_t rows, int64_t top_k, 
     }
     for (int32_t slot = 0; slot < rows * top_k; slot++)
         lists->slots[next[list_of(routes, top_k, slot, experts)]++] = slot;
+}
+
+void matmul_fill_block_lists(int64_t rows, const struct expert_lists *lists)
+{
+    for (int64_t block = 0; block < lists->experts; block++) {
+        lists->begin[block] = (int32_t)(block * rows);
+        for (int64_t row = 0; row < rows; row++)
+            lists->slots[block * rows + row] = (int32_t)(row * lists->experts + block);
+    }
+    lists->begin[lists->experts] = (int32_t)(lists->experts * rows);
 }

@@ -389,7 +389,7 @@ static void finish_routed(const struct matmul_finish_call *call)
 static void finish_plain(const struct matmul_finish_call *call)
 {
     const struct matmul_problem *problem = call->problem;
-    if (problem->slots) {
+    if (problem->routes) {
         finish_routed(call);
         return;
     }
@@ -400,7 +400,7 @@ static void finish_plain(const struct matmul_finish_call *call)
         load_bias(problem, n, columns, bias);
         for (int64_t row = 0; row < call->rows; row++) {
             const float *sums = call->sums + (row * call->panels + panel) * PANEL_ROWS;
-            int64_t to = (call->first_row + row) * problem->n + n;
+            int64_t to = matmul_out_row(problem, call->first_row + row) * problem->n + n;
             if (columns == PANEL_ROWS) {
                 for (int i = 0; i < PANEL_ROWS; i += MATMUL_LANES) {
                     vec value = vec_load(sums + i);

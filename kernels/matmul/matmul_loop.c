@@ -75,7 +75,8 @@ static void decode(const struct op_call *call, struct matmul_problem *problem)
         .residual = call->operands[MATMUL_RESIDUAL],
         .workspace = call->operands[MATMUL_WORKSPACE],
         .routes = call->operands[MATMUL_ROUTES],
-        .top_k = matmul_top_k(params),
+        .top_k = matmul_slots(params, 1),
+        .has_blocks = params[MATMUL_BLOCK_N] > 0,
     };
     panel_form(params[MATMUL_DTYPE], &problem->form);
     problem->out_columns = matmul_is_gated(params) ? problem->n / 2 : problem->n;
@@ -281,6 +282,7 @@ static void begin_outputs(const struct matmul_problem *all, const struct expert_
                           int64_t panels)
 {
     const int64_t first = first_panel * PANEL_ROWS, count = smaller(panels * PANEL_ROWS, all->n - first);
+    if (all->has_blocks) return;
     for (int64_t row = 0; !all->activation && row < all->rows; row++) {
         float *out = all->out + row * all->n + first;
         if (!all->residual)
@@ -292,7 +294,7 @@ static void begin_outputs(const struct matmul_problem *all, const struct expert_
         memset(all->out + lists->slots[i] * all->out_columns, 0, (size_t)all->out_columns * sizeof *all->out);
 }
 
-/* A task is some panels of one expert with a gate, else the same panels of all experts, one after the other, since they
+/* A task is some panels of one block, or of one expert with a gate, else the same panels of all experts, one after the other, since they
  * add to the same outputs. */
 static void run_experts(const int64_t *params, const struct matmul_problem *all, const struct matmul_kernels *kernels,
                         struct scratch *scratch, struct team_member *member, bool works)
@@ -302,7 +304,12 @@ static void run_experts(const int64_t *params, const struct matmul_problem *all,
     struct blocking blocking;
     matmul_expert_lists(params, all->workspace, &lists);
     float *activations = (float *)((unsigned char *)all->workspace + matmul_expert_list_bytes(params));
-    if (works && team_ticket(member) == 0) matmul_fill_expert_lists(all->routes, all->rows, all->top_k, &lists);
+    if (works && team_ticket(member) == 0) {
+        if (all->has_blocks)
+            matmul_fill_block_lists(all->rows, &lists);
+        else
+            matmul_fill_expert_lists(all->routes, all->rows, all->top_k, &lists);
+    }
     team_barrier(member);
 
     int64_t item = 0, ticket = works ? (int64_t)team_ticket(member) : -1;
@@ -320,11 +327,11 @@ static void run_experts(const int64_t *params, const struct matmul_problem *all,
 
     const int64_t panels = (int64_t)panel_count((uint64_t)all->n), each = params[MATMUL_PANELS_PER_TASK];
     const int64_t tasks = (panels + each - 1) / each;
-    const bool gated = all->activation != ACTIVATION_NONE;
-    for (int64_t task; works && (task = team_ticket(member)) < (gated ? tasks * lists.experts : tasks);) {
-        const int64_t first_panel = task % tasks * each, last = gated ? task / tasks + 1 : lists.experts;
-        if (!gated || task == 0) begin_outputs(all, &lists, first_panel, each);
-        for (int64_t expert = gated ? task / tasks : 0; expert < last; expert++) {
+    const bool apart = all->activation != ACTIVATION_NONE || all->has_blocks; /* no two add to the same outputs */
+    for (int64_t task; works && (task = team_ticket(member)) < (apart ? tasks * lists.experts : tasks);) {
+        const int64_t first_panel = task % tasks * each, last = apart ? task / tasks + 1 : lists.experts;
+        if (!apart || task == 0) begin_outputs(all, &lists, first_panel, each);
+        for (int64_t expert = apart ? task / tasks : 0; expert < last; expert++) {
             if (lists.begin[expert + 1] == lists.begin[expert]) continue;
             select_expert(params, all, &lists, expert, kernels->isa, &one, &blocking);
             run_task(&one, &blocking, kernels, activations + lists.begin[expert] * all->activation_depth, first_panel,
@@ -347,7 +354,7 @@ void matmul_loop(const struct op_call *call, struct team_member *member, const s
     }
     int64_t threads = call->params[MATMUL_THREADS];
     bool works = threads == 0 || member->index < threads;
-    if (problem.routes) {
+    if (problem.routes || problem.has_blocks) {
         run_experts(call->params, &problem, kernels, scratch, member, works);
         return;
     }

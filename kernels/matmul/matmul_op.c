@@ -9,6 +9,7 @@ static uint64_t matmul_out_columns(const int64_t *params)
 {
     const uint64_t n = (uint64_t)matmul_expert_n(params);
     const uint64_t parts = matmul_is_gated(params) || params[MATMUL_PARTS] ? (uint64_t)matmul_slots(params, 1) : 1;
+    if (params[MATMUL_BLOCK_N]) return n * (uint64_t)matmul_blocks(params);
     return (matmul_is_gated(params) ? n / 2 : n) * parts;
 }
 
@@ -17,11 +18,11 @@ static uint64_t x_columns(const int64_t *params)
     return (uint64_t)params[MATMUL_K] * (uint64_t)(matmul_is_gated(params) ? 1 : matmul_slots(params, 1));
 }
 
-/* rows, k < 2^31 keep it below 2^64, over experts rows below 2^20 and TOP_K below 2^7. */
+/* rows, k < 2^31 keep it below 2^64, over experts rows below 2^20 and TOP_K below 2^7, with blocks parts below 2^31. */
 uint64_t matmul_workspace_bytes(const int64_t *params)
 {
     const uint64_t slots = (uint64_t)matmul_slots(params, params[MATMUL_ROWS]), k = (uint64_t)params[MATMUL_K];
-    const uint64_t lists = params[MATMUL_EXPERTS] > 0 ? matmul_expert_list_bytes(params) : 0;
+    const uint64_t lists = matmul_matrices(params) > 0 ? matmul_expert_list_bytes(params) : 0;
     return lists + slots * (k + k % 2) * sizeof(float);
 }
 
@@ -73,6 +74,7 @@ static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
     [MATMUL_ROUTE_WIDTH] = {"route_width", OP_LATER_PARAM_ID + 5, PARAM_INTEGER, PARAM_OF_WIDTH, MATMUL_ROUTES,
                             .most = 2 * ROUTER_MAX_TOP_K},
     [MATMUL_PARTS] = {"parts", OP_LATER_PARAM_ID + 6, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [MATMUL_BLOCK_N] = {"block_n", OP_LATER_PARAM_ID + 7, PARAM_INTEGER, PARAM_OF_NODE, .most = OP_MAX_WIDTH},
 };
 static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -103,6 +105,17 @@ static const char *const tunable_names[MATMUL_TUNABLES] = {
     [MATMUL_PANELS_PER_TASK - MATMUL_FIRST_TUNABLE] = "panels_per_task",
     [MATMUL_THREADS - MATMUL_FIRST_TUNABLE] = "threads",
 };
+
+static const char *blocks_illegal(const int64_t *params)
+{
+    const int64_t rows = (int64_t)(panel_count((uint64_t)params[MATMUL_BLOCK_N]) * PANEL_ROWS);
+    if (params[MATMUL_N] % rows) return "parameter n is not a multiple of block_n rounded up to 16";
+    if (params[MATMUL_N] / rows > INT32_MAX / params[MATMUL_ROWS]) return "rows times blocks are above 2^31 - 1";
+    if (params[MATMUL_EXPERTS] || params[MATMUL_HAS_BIAS] || params[MATMUL_HAS_RESIDUAL] || params[MATMUL_HAS_NORM] ||
+        params[MATMUL_HAS_X_SCALES] || params[MATMUL_EPILOGUE] != ACTIVATION_NONE)
+        return "blocks with experts, a bias, a residual, a norm, x_scales or an activation";
+    return NULL;
+}
 
 static const char *experts_illegal(const int64_t *params)
 {
@@ -144,6 +157,7 @@ static const char *illegal(const int64_t *params)
         const char *why = experts_illegal(params);
         if (why) return why;
     }
+    if (params[MATMUL_BLOCK_N] > 0) return blocks_illegal(params);
     if (!matmul_is_gated(params)) return NULL;
     if (activation == ACTIVATION_SOFTCAP) return "a gate with a softcap";
     if (params[MATMUL_SCALE_BITS] != OP_FLOAT_ONE_BITS) return "a scale with a gate";
@@ -175,7 +189,8 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     const uint64_t rows = (uint64_t)params[MATMUL_ROWS], slots = (uint64_t)matmul_slots(params, params[MATMUL_ROWS]);
     const uint64_t k = (uint64_t)params[MATMUL_K], experts = (uint64_t)params[MATMUL_EXPERTS];
     const uint64_t read = experts ? slots < experts ? slots : experts : 1; /* matrices, if no two rows choose alike */
-    const uint64_t n = read * (uint64_t)matmul_expert_n(params);
+    const uint64_t blocks = (uint64_t)matmul_blocks(params);
+    const uint64_t n = (blocks ? blocks : read) * (uint64_t)matmul_expert_n(params);
     *bytes =
         panel_count(n) * panel_bytes(k, params[MATMUL_DTYPE]) +
         rows * (x_columns(params) + matmul_out_columns(params) + (uint64_t)params[MATMUL_ROUTE_WIDTH]) * sizeof(float);

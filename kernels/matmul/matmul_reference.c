@@ -10,7 +10,7 @@ static double element(const void *data, enum dtype dtype, uint64_t index)
     return dtype == DTYPE_BF16 ? bf16_to_float(half) : f16_to_float(half);
 }
 
-/* x[row] . W[n] + bias[n]; over experts x is cut into rows of K. */
+/* x[row] . W[n] + bias[n]; over experts and with blocks x is cut into rows of K. */
 static double dot(const struct op_call *call, int64_t row, int64_t n)
 {
     enum { PART = 256 };
@@ -66,6 +66,18 @@ static void routed_row(const struct op_call *call, int64_t row, int64_t first, i
     }
 }
 
+/* Row `row` with blocks: outputs of rows [first, last) of W, of which padding has none. */
+static void blocks_row(const struct op_call *call, int64_t row, int64_t first, int64_t last)
+{
+    const int64_t *params = call->params;
+    const int64_t blocks = matmul_blocks(params), block_n = params[MATMUL_BLOCK_N], padded = params[MATMUL_N] / blocks;
+    float *out = (float *)call->operands[MATMUL_OUT] + row * blocks * block_n;
+    for (int64_t n = first; n < last; n++)
+        if (n % padded < block_n)
+            out[n / padded * block_n + n % padded] =
+                (float)(dot(call, row * blocks + n / padded, n) * (double)op_float_param(params, MATMUL_SCALE_BITS));
+}
+
 void matmul_reference_range(const struct op_call *call, int64_t first, int64_t last)
 {
     const int64_t *params = call->params;
@@ -73,6 +85,10 @@ void matmul_reference_range(const struct op_call *call, int64_t first, int64_t l
     float *out = call->operands[MATMUL_OUT];
     const float *residual = call->operands[MATMUL_RESIDUAL];
     for (int64_t row = 0; row < rows; row++) {
+        if (params[MATMUL_BLOCK_N] > 0) {
+            blocks_row(call, row, first, last);
+            continue;
+        }
         if (params[MATMUL_EXPERTS] > 0) {
             routed_row(call, row, first, last);
             continue;

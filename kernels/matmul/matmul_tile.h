@@ -71,10 +71,12 @@ struct matmul_problem {
     const void *bias;      /* NULL: none */
     const float *residual; /* NULL: none */
     void *workspace;
-    /* Over experts, of one of them: the choices that name it, [rows], counted over all rows of x. NULL: no experts. */
+    /* Over experts, of one of them: the choices that name it, [rows], counted over all rows of x. NULL: no experts. A block has its
+     * parts of the rows, likewise; top_k is then the number of blocks, and there are no routes. */
     const int32_t *slots;
     const float *routes;
     int64_t top_k;
+    bool has_blocks;
 };
 
 /* Turns finished sums into outputs. */
@@ -101,14 +103,17 @@ struct matmul_kernels {
 /* The lists of a launch over experts, at the start of its workspace. */
 uint64_t matmul_expert_list_bytes(const int64_t *params); /* whole lines */
 void matmul_expert_lists(const int64_t *params, void *workspace, struct expert_lists *lists);
+void matmul_fill_block_lists(int64_t rows, const struct expert_lists *lists); /* the blocks in the place of experts */
 
 /* Where the sums of a group begin: zeros. */
 extern const float matmul_no_sums[MATMUL_MAX_TILE_SUMS];
 
-/* Where row `row` of a launch, or choice `row` of an expert, has its outputs: a row of out, which the gate of experts divides. */
+/* Where row `row` of a launch, or choice `row` of an expert, has its outputs: a row of out, which the gate of experts and blocks
+ * divide. */
 static inline int64_t matmul_out_row(const struct matmul_problem *problem, int64_t row)
 {
-    return !problem->slots ? row : problem->activation ? problem->slots[row] : problem->slots[row] / problem->top_k;
+    if (!problem->slots) return row;
+    return problem->activation || problem->has_blocks ? problem->slots[row] : problem->slots[row] / problem->top_k;
 }
 
 /* What the outputs of choice `row` of an expert are multiplied by. */

@@ -13,7 +13,10 @@
  *                                is appended: its largest magnitude / 127 or / 448. An element is code * scale. A row of
  *                                zeros has scale 0 and codes 0; one with a NaN or an infinity has scale NaN and codes 0.
  *
- * Static scales of checkpoints (k_scale, v_scale) are not used. struct op_kv_layout has the offsets. */
+ * Static scales of checkpoints (k_scale, v_scale) are not used. struct op_kv_layout has the offsets.
+ *
+ * Ops of latent attention have a parameter more, VALUE_DIM: above 0, the block has no V; the first VALUE_DIM elements of a row of K,
+ * with its scale, are the token's v. There is one KV head, and HEAD_DIM is at most OP_MAX_LATENT_DIM. */
 enum op_paged_param {
     PAGED_HEADS = OP_PARAM_COUNT_INDEX + 1, /* a multiple of KV_HEADS */
     PAGED_KV_HEADS,
@@ -42,7 +45,7 @@ enum op_paged_param {
             {"heads", 3, PARAM_INTEGER, PARAM_OF_NODE, .share = SHARE_HEADS, .least = 1, .most = OP_MAX_HEADS},        \
         [PAGED_KV_HEADS] = {"kv_heads",          4, PARAM_INTEGER, PARAM_OF_NODE, .share = SHARE_KV_HEADS, .least = 1, \
                             .most = OP_MAX_HEADS},                                                                     \
-        [PAGED_HEAD_DIM] = {"head_dim", 5, PARAM_INTEGER, PARAM_OF_NODE, .least = 1, .most = OP_MAX_HEAD_DIM},         \
+        [PAGED_HEAD_DIM] = {"head_dim", 5, PARAM_INTEGER, PARAM_OF_NODE, .least = 1, .most = OP_MAX_LATENT_DIM},       \
         [PAGED_PAGE_TOKENS] =                                                                                          \
             {"page_tokens",  6, PARAM_INTEGER, PARAM_OF_ENGINE, .field = PAGED_FIELD(page_tokens), .least = 1,         \
              .most = 1 << 20},                                                                                         \
@@ -66,8 +69,9 @@ enum op_paged_param {
                                                                                              .operand = (x),           \
                                                                                              .fallback = DTYPE_F32}
 
-/* struct op_descriptor.illegal of them. */
+/* struct op_descriptor.illegal of them; the second for VALUE_DIM `value_dim`, which may be 0. */
 const char *op_paged_illegal(const int64_t *params);
+const char *op_latent_illegal(const int64_t *params, int64_t value_dim);
 
 /* Why no kernel for GPUs reads such pages because of the codes in them; NULL if one may, or if there are no codes. */
 const char *op_paged_codes_illegal(const int64_t *params);
@@ -84,13 +88,18 @@ const char *op_rotary_illegal(const int64_t *params, int index);
 struct op_kv_layout {
     uint64_t row_bytes; /* codes of a row; rows follow each other */
     uint64_t scales;    /* from K's first code to K's first scale, of 4 bytes for each row; 0: there are no scales */
-    uint64_t values;    /* from K to V, in codes and in scales; a multiple of 4 */
+    uint64_t values;    /* from K to V, in codes and in scales; a multiple of 4; 0: V is a part of K */
     uint64_t bytes;     /* of the block */
 };
 /* Follows from parameters that every op on the KV cache has. Zero where op_paged_illegal refuses them. */
 struct op_kv_layout op_kv_layout(const int64_t *params);
+struct op_kv_layout op_latent_layout(const int64_t *params, int64_t value_dim); /* the same with VALUE_DIM */
 /* Bytes of a row with its scale. */
 uint64_t op_kv_row_bytes(const int64_t *params);
+
+/* Stores a row of keys or values plainly: codes of `row` [width], and at `scale`, if the encoding has one, its scale. Requires: width
+ * is at most OP_MAX_LATENT_DIM. */
+void op_kv_store_row(const float *row, int64_t width, enum encoding_id encoding, void *codes, void *scale);
 
 /* struct op_operand.bytes of ROLE_KV; .width of heads and of the projection of q, k and v. */
 bool op_kv_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,

@@ -8,6 +8,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention_cudnn_inputs/attention_cudnn_inputs.h"
 #include "kernels/embed/embed.h"
+#include "kernels/latent_append/latent_append.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -40,6 +41,7 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_QUANTISE] = &op_quantise,
     [OP_ROUTER] = &op_router,
     [OP_SUM_PARTS] = &op_sum_parts,
+    [OP_LATENT_APPEND] = &op_latent_append,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

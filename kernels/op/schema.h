@@ -11,6 +11,8 @@
 
 /* Limits that keep every product of parameters inside 64 bits. */
 enum { OP_MAX_ROWS = 1 << 20, OP_MAX_WIDTH = INT32_MAX, OP_MAX_HEADS = 1 << 12, OP_MAX_HEAD_DIM = 256 };
+/* Elements of a row of the KV cache that all heads share (latent attention). */
+enum { OP_MAX_LATENT_DIM = 640 };
 /* Bits of FLT_MIN, 1 and FLT_MAX. */
 enum { OP_FLOAT_MIN_BITS = 0x00800000, OP_FLOAT_ONE_BITS = 0x3f800000, OP_FLOAT_MAX_BITS = 0x7f7fffff };
 

@@ -1,27 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
-#include "formats/encoding/encoding.h"
 #include "kernels/cpu/pages.h"
 #include "kernels/op/op.h"
 #include "kernels/rope_append/rope_append.h"
-
-/* A row of keys or values; its scale, if the encoding has one, at `scale`. */
-static void store_row(const float *row, int64_t head_dim, enum encoding_id encoding, uint8_t *codes, uint8_t *scale)
-{
-    enum { MOST_BYTES = OP_MAX_HEAD_DIM * sizeof(float) };
-    uint8_t encoded[MOST_BYTES];
-    struct encoding_layout layout;
-    uint64_t refused;
-    if (!encoding_layout(encoding, 1, (uint64_t)head_dim, &layout)) return;
-    const bool is_finite = encoding_from_float(encoding, 1, (uint64_t)head_dim, row, encoded, &refused);
-    const float none = NAN;
-    if (layout.planes[PLANE_SCALES].bytes) {
-        memcpy(scale, is_finite ? (const void *)(encoded + layout.planes[PLANE_SCALES].offset) : &none, sizeof none);
-        if (!is_finite) memset(encoded, 0, sizeof encoded);
-    }
-    memcpy(codes, encoded, layout.planes[PLANE_CODES].bytes);
-}
 
 /* 1 / sqrt(mean(x^2) + EPS) */
 static double scale_of(const struct op_call *call, const float *x, int64_t count)
@@ -76,9 +58,9 @@ void rope_append_reference(const struct op_call *call)
             uint8_t *scale = pages.scales ? pages_key_scale(&pages, slots[r], positions[r], g) : NULL;
             float k[OP_MAX_HEAD_DIM];
             rotate_head(call, qkv + heads * head_dim, kv_heads, g, table, ROPE_APPEND_NORM_K, k);
-            store_row(k, head_dim, encoding, key, scale);
-            store_row(qkv + (heads + kv_heads + g) * head_dim, head_dim, encoding, key + pages.values,
-                      scale ? scale + pages.values : NULL);
+            op_kv_store_row(k, head_dim, encoding, key, scale);
+            op_kv_store_row(qkv + (heads + kv_heads + g) * head_dim, head_dim, encoding, key + pages.values,
+                            scale ? scale + pages.values : NULL);
         }
     }
 }

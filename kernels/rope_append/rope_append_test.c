@@ -34,7 +34,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
 {
     setup->shape = *shape;
     assert_true(kv_block_bytes(shape->kv_dtype, (uint64_t)shape->kv_heads, (uint64_t)shape->page_tokens,
-                               (uint64_t)shape->head_dim, &setup->block_bytes));
+                               (uint64_t)shape->head_dim, 0, &setup->block_bytes));
     size_t aligned = ((size_t)setup->block_bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
     struct plan_geometry geometry = {.slots = shape->slots,
                                      .max_context = shape->context,

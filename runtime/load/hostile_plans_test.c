@@ -52,6 +52,10 @@ static int64_t first_guess(const struct op_param *param, bool has_all)
     if (param->type == PARAM_FLOAT) return clamp(param, (int64_t)float_to_bits(1));
     /* A matmul with all else has no experts. */
     if (strcmp(param->name, "experts") == 0) return clamp(param, !has_all);
+    if (strcmp(param->name, "block_n") == 0) return 0;
+    /* Rows that all heads share. */
+    if (strcmp(param->name, "kv_heads") == 0) return 1;
+    if (strcmp(param->name, "value_dim") == 0) return clamp(param, 0);
     if (strcmp(param->name, "route_width") == 0) return clamp(param, has_all ? 0 : 2);
     switch (param->source) {
     case PARAM_OF_ENGINE: memcpy(&value, (const uint8_t *)geometry + param->field, sizeof value); return (int64_t)value;

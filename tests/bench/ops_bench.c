@@ -545,7 +545,7 @@ int main(int argc, char **argv)
     }
     if (bench.options.context) geometry->slots = 1, geometry->max_context = (uint64_t)bench.options.context;
     geometry->pages_per_slot = (geometry->max_context + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    if (!kv_block_bytes(bench.options.kv_dtype, KV_HEADS, PAGE_TOKENS, HEAD_DIM, &bench.kv_layer_bytes))
+    if (!kv_block_bytes(bench.options.kv_dtype, KV_HEADS, PAGE_TOKENS, HEAD_DIM, 0, &bench.kv_layer_bytes))
         fail(2, "no such KV cache");
     geometry->page_bytes = bench.kv_layer_bytes * LAYERS;
     bench.team = team_create(bench.options.threads, &status);

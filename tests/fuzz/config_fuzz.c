@@ -27,7 +27,10 @@ static void check_config(const struct model_config *config)
     require(config->kv_heads >= 1 && config->heads % config->kv_heads == 0);
     require(config->rope.rotary_dim >= 2 && config->rope.rotary_dim % 2 == 0 &&
             config->rope.rotary_dim <= config->head_dim);
-    require(config->head_dim >= 2 && config->head_dim % 2 == 0 && config->head_dim / 2 <= 512);
+    require(config->head_dim >= 2 && rope_whole_dim(config) % 2 == 0 && config->head_dim / 2 <= 512);
+    const struct model_latent *latent = &config->latent;
+    require(latent->kv_rank == 0 || (config->kv_heads == 1 && latent->kv_rank + latent->rope_dim == config->head_dim &&
+                                     config->heads * (latent->nope_dim + latent->value_dim) <= UINT64_C(1) << 18));
     require(config->layers * config->kv_heads * config->head_dim <= UINT64_C(1) << 28);
     require(config->max_position >= 1 && config->max_position <= UINT64_C(1) << 30);
     for (size_t i = 0; i < config->layers; i++) require(config->layer[i].window <= UINT64_C(1) << 30);
@@ -35,6 +38,7 @@ static void check_config(const struct model_config *config)
                              config->logits_scale};
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) require(scales[i] > 9e-7 && scales[i] < 1.1e6);
     if (config->activation == ACTIVATION_CLAMPED) require(config->swiglu_limit > 9e-7 && config->swiglu_limit < 1.1e6);
+    require(rope_latent_score_scale(&config->rope) >= 1 && rope_latent_score_scale(&config->rope) < 1e13);
     check_tokens(config);
     if (rope_frequencies(&config->rope, config->max_position, inv_freq, &scaling, &status))
         for (size_t i = 0; i < rope_sets(&config->rope, config->max_position) * (config->rope.rotary_dim / 2); i++)

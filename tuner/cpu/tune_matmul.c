@@ -44,6 +44,10 @@ void matmul_tuning_key(const int64_t *params, const struct machine *machine, cha
         snprintf(key + end, TUNING_KEY_BYTES - end, " experts=%" PRId64 " top_k=%" PRId64, params[MATMUL_EXPERTS],
                  matmul_top_k(params));
     }
+    if (params[MATMUL_BLOCK_N] > 0) {
+        const size_t end = strlen(key);
+        snprintf(key + end, TUNING_KEY_BYTES - end, " block_n=%" PRId64, params[MATMUL_BLOCK_N]);
+    }
 }
 
 double matmul_model_us(const int64_t *params, const struct machine *machine)

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#if defined(__x86_64__)
+#include "kernels/cpu/vector_avx2.h"
+
+#include "kernels/latent_append/latent_append_vector.h"
+
+void latent_append_run_avx2(const struct op_call *call, struct team_member *member)
+{
+    latent_append_vector_run(call, member);
+}
+#endif
