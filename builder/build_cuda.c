@@ -232,7 +232,7 @@ bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_co
         if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
     }
     for (int i = 0; i < batch_count; i++) {
-        const bool small_batch = batches[i] <= GRAPH_SMALL_BATCH;
+        const bool small_batch = batches[i] <= graph_small_batch_rows(&build->small_batch);
         const struct graph *graph = small_batch                       ? &build->small_batch
                                     : is_eight_bit(build, batches[i]) ? &build->eight_bit_decode
                                                                       : &build->decode;

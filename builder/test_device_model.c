@@ -155,7 +155,8 @@ void test_device_model_close(struct test_device_model *model)
 const struct graph *test_device_model_graph(const struct test_device_model *model, enum plan_kind kind, uint32_t rows)
 {
     if (kind == PLAN_PREFILL) return &model->graphs[TEST_PREFILL];
-    return &model->graphs[rows <= GRAPH_SMALL_BATCH ? TEST_SMALL_BATCH : TEST_LARGE_BATCH];
+    const struct graph *small = &model->graphs[TEST_SMALL_BATCH];
+    return rows <= graph_small_batch_rows(small) ? small : &model->graphs[TEST_LARGE_BATCH];
 }
 
 void test_device_model_scratch(struct test_device_model *model, const struct device_facts *gpu, const uint32_t *rows,

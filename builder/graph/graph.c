@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/matmul/matmul_device.h"
 #include "kernels/matmul/weight_layout.h"
 
 void graph_init(struct graph *graph, const struct model_config *config, enum plan_kind kind)
@@ -257,6 +258,25 @@ enum tensor_layout graph_weight_layout(const struct graph *graph, const struct g
     const bool coded = weight->encoding != ENCODING_NONE && !encoding_is_plain(weight->encoding);
     return coded || weight->form == WEIGHT_MATRIX ? weight_layout_of(graph->target, weight->encoding)
                                                   : LAYOUT_ROW_MAJOR;
+}
+
+bool graph_sums_choices(const struct graph *graph, const struct graph_node *matmul, uint32_t rows)
+{
+    const int64_t top_k = (int64_t)graph->values[matmul->operands[MATMUL_ROUTES]].width / 2;
+    return matmul_gemv_sums_choices(rows, matmul->params[MATMUL_EXPERTS], top_k,
+                                    (int64_t)graph->weights[matmul->operands[MATMUL_W]].depth);
+}
+
+uint32_t graph_small_batch_rows(const struct graph *graph)
+{
+    uint32_t rows = GRAPH_SMALL_BATCH;
+    for (int n = 0; n < graph->node_count; n++) {
+        const struct graph_node *node = &graph->nodes[n];
+        const bool is_sum = !node->removed && node->op == OP_MATMUL && node->params[MATMUL_EXPERTS] &&
+                            !node->params[MATMUL_PARTS] && !matmul_is_gated(node->params);
+        while (is_sum && rows > 1 && !graph_sums_choices(graph, node, rows)) rows--;
+    }
+    return rows;
 }
 
 bool graph_is_small_batch(const struct graph *graph, int value)

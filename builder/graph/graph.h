@@ -131,6 +131,10 @@ struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op,
 uint64_t graph_interleave(const struct graph *graph);
 /* Layout of a weight in the engine file; that of matrices depends on their encoding. */
 enum tensor_layout graph_weight_layout(const struct graph *graph, const struct graph_weight *weight);
+/* Whether a matmul over experts can have the sum over a row's choices, on CUDA, at so many rows. */
+bool graph_sums_choices(const struct graph *graph, const struct graph_node *matmul, uint32_t rows);
+/* Most rows of plans that a graph with small_batch is for: GRAPH_SMALL_BATCH, fewer where its matmuls over experts need it. */
+uint32_t graph_small_batch_rows(const struct graph *graph);
 /* Whether the value has at most GRAPH_SMALL_BATCH rows in every plan. */
 bool graph_is_small_batch(const struct graph *graph, int value);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* On devices the blocks of a matmul over experts each multiply by one expert's matrix, and none of them has all addends of an
- * output: they are kept, and another launch adds them, in an order that does not depend on the blocks. */
+/* On devices the thread blocks of a matmul over experts each multiply by one expert's matrix, and none of them has all addends of an
+ * output: they are kept, and another launch adds them, in an order that does not depend on the thread blocks. With the fewest rows
+ * matmul_gemv sums by itself. */
 #include "builder/passes/pass.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/sum_parts/sum_parts.h"
@@ -10,7 +11,7 @@ static bool run(struct graph *graph, struct status *status)
     for (int n = 0; n < graph->node_count && !graph->out_of_memory; n++) {
         struct graph_node *matmul = &graph->nodes[n];
         if (matmul->removed || matmul->op != OP_MATMUL || !matmul->params[MATMUL_EXPERTS] ||
-            matmul_is_gated(matmul->params))
+            matmul_is_gated(matmul->params) || (graph->small_batch && graph_sums_choices(graph, matmul, 1)))
             continue;
         const int out = matmul->operands[MATMUL_OUT], residual = matmul->operands[MATMUL_RESIDUAL];
         const struct graph_value value = graph->values[out];

@@ -16,7 +16,7 @@
  *   gated: out[r, c] = the product of x[r] and expert id[r, c], one of TOP_K parts of a row of out
  *   else:  out[r] = (residual[r] +) sum over c of weight[r, c] * (SCALE * the product of part c of x[r] and expert id[r, c]),
  * the sum by rising ids. With PARTS there is no sum: out[r, c] = weight[r, c] * (SCALE * the product), one of TOP_K parts of a row
- * of out; on CUDA all that are not gated have it. A choice whose id names no expert gives zeros, on CUDA nothing. The rows of a
+ * of out; on CUDA matmul_gemv alone can do without. A choice whose id names no expert gives zeros, on CUDA nothing. The rows of a
  * step that chose the same expert are multiplied together, so that each expert's weights are read once; the numerics contract
  * holds.
  *
@@ -68,7 +68,7 @@ enum matmul_param {
     MATMUL_CAP_BITS, /* bits of a float32 above 0, with EPILOGUE_PLAIN + SOFTCAP and the limit with CLAMPED; else of 1 */
     MATMUL_EXPERTS,  /* matrices in W; 0: W is one matrix, and there are no routes */
     MATMUL_ROUTE_WIDTH, /* 2 * TOP_K; 0: no routes */
-    MATMUL_PARTS,       /* CUDA: 1: out keeps the addends of the weighted sum */
+    MATMUL_PARTS,       /* CUDA, 1: out keeps the addends of the weighted sum */
     MATMUL_BLOCK_N, /* CPU: N is a multiple of it, rounded up to 16; no bias, residual, activation or experts. 0: one block */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
     /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and

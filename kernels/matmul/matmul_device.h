@@ -67,7 +67,10 @@ enum matmul_gemv_param {
 };
 /* How weights are copied to shared memory. BOXES: operand W is a tensor map; N >= 8 * GROUPS, K >= 64, not coded. */
 enum matmul_gemv_copy { MATMUL_GEMV_COPY_THREADS = 0, MATMUL_GEMV_COPY_ROWS = 1, MATMUL_GEMV_COPY_BOXES = 2 };
-enum { MATMUL_GEMV_MOST_ROWS = 8, MATMUL_GEMV_MOST_K = 65536 };
+enum { MATMUL_GEMV_MOST_ROWS = 8, MATMUL_GEMV_MOST_K = 65536, MATMUL_GEMV_MOST_CHOICES = 64 };
+/* Whether matmul_gemv, which alone has a sum over experts without PARTS, is to do one: it reads the matrix of an expert once for
+ * each row that chose it, and keeps x of all choices in shared memory. */
+bool matmul_gemv_sums_choices(int64_t rows, int64_t experts, int64_t top_k, int64_t k);
 extern const struct device_kernel device_matmul_gemv;
 
 /* matmul_mma: any number of rows, without HAS_NORM; its tunables. */

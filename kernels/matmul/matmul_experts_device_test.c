@@ -11,6 +11,7 @@ struct problem {
     enum activation activation; /* NONE: the weighted parts */
     enum dtype bias;            /* DTYPE_NONE: none */
     bool alike;                 /* all rows choose the same experts */
+    bool summed;                /* NONE: the weighted sum, and a residual */
 };
 
 static void fill_params(const struct problem *problem, int64_t *params)
@@ -29,7 +30,8 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [MATMUL_COMPUTE_DTYPE] = DTYPE_F32,
         [MATMUL_EXPERTS] = problem->experts,
         [MATMUL_ROUTE_WIDTH] = 2 * problem->top_k,
-        [MATMUL_PARTS] = !problem->activation,
+        [MATMUL_PARTS] = !problem->activation && !problem->summed,
+        [MATMUL_HAS_RESIDUAL] = problem->summed,
     };
     memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
     memcpy(params, values, sizeof values);
@@ -80,6 +82,8 @@ static void open_launch(struct launch *launch, const struct problem *problem, co
         launch->weights = test_launch_decode(test, MATMUL_W);
     }
     if (problem->bias) test_launch_fill(test, MATMUL_BIAS, &random, -1, 1);
+    if (problem->summed)
+        test_fill(&random, test->host[MATMUL_RESIDUAL], (size_t)(problem->n * problem->valid), DTYPE_F32, -1, 1);
     fill_routes(test, &random, problem);
 }
 
@@ -100,43 +104,54 @@ static double dot(const struct launch *launch, int64_t x_row, int64_t n, double 
     return sum;
 }
 
+/* Output `column` of a choice; *error: how far off it may be. */
+static double choice_output(const struct launch *launch, const struct problem *problem, int64_t choice, int64_t column,
+                            double *error)
+{
+    const int64_t top_k = problem->top_k, slot = choice % top_k;
+    const float *row = (const float *)launch->test.host[MATMUL_ROUTES] + choice / top_k * 2 * top_k;
+    const int64_t base = (int64_t)row[top_k + slot] * problem->n;
+    if (problem->activation != ACTIVATION_NONE) {
+        double up_error;
+        const int64_t n = base + column / 8 * 16 + column % 8;
+        const double gate = dot(launch, choice / top_k, n, error), up = dot(launch, choice / top_k, n + 8, &up_error);
+        const double want = activate_gated(problem->activation, 1.25f, gate, up);
+        *error = 1.2 * *error * (1 + fabs(up) + up_error) + fabs(gate) * up_error + fabs(want) * 0x1p-8;
+        return want;
+    }
+    const double factor = (double)row[slot] * 0.75;
+    const double want = dot(launch, choice, base + column, error) * factor;
+    *error = *error * factor + fabs(want) * 0x1p-22;
+    return want;
+}
+
 static void check_outputs(const struct launch *launch, const struct problem *problem, const char *what)
 {
-    const int64_t *params = launch->test.params, top_k = problem->top_k;
-    const bool gated = problem->activation != ACTIVATION_NONE;
-    const int64_t columns = gated ? problem->n / 2 : problem->n;
-    const float *routes = launch->test.host[MATMUL_ROUTES];
-    for (int64_t slot = 0; slot < problem->valid * top_k; slot++) {
-        const float *row = routes + slot / top_k * 2 * top_k;
-        const int64_t base = (int64_t)row[top_k + slot % top_k] * problem->n;
-        for (int64_t column = 0; column < columns; column++) {
-            double want, error, up_error;
-            if (gated) {
-                const int64_t n = base + column / 8 * 16 + column % 8;
-                const double gate = dot(launch, slot / top_k, n, &error),
-                             up = dot(launch, slot / top_k, n + 8, &up_error);
-                want = activate_gated(problem->activation, 1.25f, gate, up);
-                error = 1.2 * error * (1 + fabs(up) + up_error) + fabs(gate) * up_error + fabs(want) * 0x1p-8;
-            } else {
-                const double factor = (double)row[slot % top_k] * 0.75;
-                want = dot(launch, slot, base + column, &error) * factor;
-                error = error * factor + fabs(want) * 0x1p-22;
-            }
-            const double found = (double)op_element(launch->test.found[MATMUL_OUT], slot * columns + column,
-                                                    (enum dtype)params[MATMUL_OUT_DTYPE]);
-            if (!(fabs(found - want) <= error))
-                fail_msg("%s: choice %lld, column %lld: expected %.9g within %.3g, found %.9g", what, (long long)slot,
-                         (long long)column, want, error, found);
+    const int64_t columns = problem->activation ? problem->n / 2 : problem->n;
+    const int64_t terms = problem->summed ? problem->top_k : 1;
+    const float *residual = launch->test.host[MATMUL_RESIDUAL];
+    for (int64_t at = 0; at < problem->valid * problem->top_k / terms * columns; at++) {
+        const int64_t first = at / columns * terms, column = at % columns;
+        double want = problem->summed ? (double)residual[at] : 0, error = 0;
+        for (int64_t i = 0; i < terms; i++) {
+            double of_choice;
+            want += choice_output(launch, problem, first + i, column, &of_choice);
+            error += of_choice + (double)terms * 0x1p-23 * fabs(want);
         }
+        const double found =
+            (double)op_element(launch->test.found[MATMUL_OUT], at, (enum dtype)launch->test.params[MATMUL_OUT_DTYPE]);
+        if (!(fabs(found - want) <= error))
+            fail_msg("%s: choice %lld, column %lld: expected %.9g within %.3g, found %.9g", what, (long long)first,
+                     (long long)column, want, error, found);
     }
 }
 
-static void check_params(const struct problem *problem, const int64_t *params)
+static void check_params(const struct device_kernel *kernel, const struct problem *problem, const int64_t *params)
 {
     struct launch launch;
-    const char *what = test_describe(&device_matmul_mma, params);
+    const char *what = test_describe(kernel, params);
     open_launch(&launch, problem, params);
-    test_kernel_open(&launch.test.kernel, &device_matmul_mma, params);
+    test_kernel_open(&launch.test.kernel, kernel, params);
     if (launch.test.kernel.local_bytes) fail_msg("%s: %d bytes of local memory", what, launch.test.kernel.local_bytes);
     test_launch_run_twice(&launch.test);
     check_outputs(&launch, problem, what);
@@ -144,30 +159,39 @@ static void check_params(const struct problem *problem, const int64_t *params)
     test_launch_close(&launch.test);
 }
 
-/* Every `step`-th candidate. */
+/* Every `step`-th candidate of every kernel that has some. */
 static void check(const struct problem *problem, int step)
 {
+    static const struct device_kernel *const kernels[] = {&device_matmul_gemv, &device_matmul_mma};
     int64_t params[PLAN_MAX_PARAMS], found[32][PLAN_MAX_PARAMS];
     const struct device_facts *gpu = &test_device()->device.facts;
+    int checked = 0;
     fill_params(problem, params);
-    memset(found, 0, sizeof found);
-    const int count = device_matmul_mma.candidates(params, gpu, found, 32);
-    assert_true(count > 0);
-    for (int i = 0; i < count; i += step) check_params(problem, found[i]);
+    for (size_t kernel = 0; kernel < sizeof kernels / sizeof *kernels; kernel++) {
+        memset(found, 0, sizeof found);
+        const int count = kernels[kernel]->candidates(params, gpu, found, 32);
+        for (int i = 0; i < count; i += step, checked++) check_params(kernels[kernel], problem, found[i]);
+    }
+    assert_true(checked > 0);
 }
 
 TEST(tails)
 {
     static const struct problem problems[] = {
-        {1, 1, 8, 2, 80, 64, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, false},
-        {1, 1, 8, 2, 72, 88, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false},
-        {5, 4, 6, 3, 48, 40, ENCODING_F16, ACTIVATION_NONE, DTYPE_F16, false},
-        {9, 9, 40, 4, 112, 200, ENCODING_BF16, ACTIVATION_GELU_TANH, DTYPE_F32, false},
-        {9, 9, 40, 4, 112, 200, ENCODING_BF16, ACTIVATION_CLAMPED, DTYPE_BF16, false},
-        {33, 30, 3, 1, 17, 72, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false},
-        {70, 70, 4, 2, 144, 136, ENCODING_BF16, ACTIVATION_SILU, DTYPE_BF16, true},
-        {200, 190, 5, 2, 150, 72, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, true},
-        {6, 0, 4, 2, 64, 64, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false},
+        {1, 1, 8, 2, 80, 64, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, false, false},
+        {1, 1, 8, 2, 72, 88, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false, false},
+        {5, 4, 6, 3, 48, 40, ENCODING_F16, ACTIVATION_NONE, DTYPE_F16, false, false},
+        {9, 9, 40, 4, 112, 200, ENCODING_BF16, ACTIVATION_GELU_TANH, DTYPE_F32, false, false},
+        {9, 9, 40, 4, 112, 200, ENCODING_BF16, ACTIVATION_CLAMPED, DTYPE_BF16, false, false},
+        {33, 30, 3, 1, 17, 72, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false, false},
+        {70, 70, 4, 2, 144, 136, ENCODING_BF16, ACTIVATION_SILU, DTYPE_BF16, true, false},
+        {200, 190, 5, 2, 150, 72, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, true, false},
+        {6, 0, 4, 2, 64, 64, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false, false},
+        {1, 1, 8, 3, 72, 88, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false, true},
+        {1, 1, 12, 4, 2100, 1032, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, false, true},
+        {5, 4, 30, 12, 48, 40, ENCODING_F16, ACTIVATION_NONE, DTYPE_F16, false, true},
+        {8, 8, 9, 8, 112, 200, ENCODING_BF16, ACTIVATION_NONE, DTYPE_F32, true, true},
+        {4, 0, 4, 2, 64, 64, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false, true},
     };
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) check(&problems[i], 3);
@@ -178,22 +202,26 @@ TEST(every_encoding)
     enum encoding_id encoding;
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; matmul_device_next_coded(&i, &encoding);) {
-        check(&(struct problem){3, 3, 9, 4, 96, 256, encoding, ACTIVATION_SILU, DTYPE_NONE, false}, 5);
-        check(&(struct problem){40, 38, 5, 2, 48, 320, encoding, ACTIVATION_NONE, DTYPE_BF16, false}, 5);
+        check(&(struct problem){3, 3, 9, 4, 96, 256, encoding, ACTIVATION_SILU, DTYPE_NONE, false, false}, 5);
+        check(&(struct problem){40, 38, 5, 2, 48, 320, encoding, ACTIVATION_NONE, DTYPE_BF16, false, false}, 5);
+        check(&(struct problem){1, 1, 7, 3, 80, 1408, encoding, ACTIVATION_NONE, DTYPE_BF16, false, true}, 4);
+        check(&(struct problem){7, 6, 20, 3, 48, 384, encoding, ACTIVATION_NONE, DTYPE_NONE, false, true}, 9);
     }
 }
 
 TEST(candidates)
 {
     TEST_NEEDS_DEVICE();
-    check(&(struct problem){4, 4, 16, 4, 192, 320, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, false}, 1);
-    check(&(struct problem){300, 290, 8, 4, 160, 192, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false}, 1);
+    check(&(struct problem){4, 4, 16, 4, 192, 320, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, false, false}, 1);
+    check(&(struct problem){2, 2, 16, 4, 192, 1152, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, false, true}, 1);
+    check(&(struct problem){300, 290, 8, 4, 160, 192, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false, false}, 1);
 }
 
 /* Lists of another step, or of no router: nothing beside the operands is read or written. */
 TEST(lists_are_not_trusted)
 {
-    static const struct problem problem = {4, 4, 16, 4, 96, 64, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false};
+    static const struct problem problem = {4,          4,     16,   4, 96, 64, ENCODING_BF16, ACTIVATION_NONE,
+                                           DTYPE_NONE, false, false};
     static const int32_t values[] = {-1, INT32_MIN, INT32_MAX, 7, 1 << 20};
     int64_t params[PLAN_MAX_PARAMS], found[1][PLAN_MAX_PARAMS];
     TEST_NEEDS_DEVICE();
@@ -211,19 +239,57 @@ TEST(lists_are_not_trusted)
     }
 }
 
-TEST(other_kernels_refuse_experts)
+/* Routes that name no expert, on the other hand, are a part of the contract: they count nothing. */
+TEST(choices_of_no_expert)
 {
-    int64_t params[PLAN_MAX_PARAMS];
-    struct device_geometry geometry;
-    fill_params(&(struct problem){4, 4, 8, 2, 96, 64, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, false}, params);
-    const struct device_kernel *const kernels[] = {&device_matmul_gemv, &device_matmul_wgmma};
-    int64_t found[1][PLAN_MAX_PARAMS];
-    for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(kernels[i]->candidates(params, &matmul_test_h200, found, 1), 0);
-        assert_non_null(strstr(kernels[i]->launch(params, &matmul_test_h200, &geometry), "experts"));
+    const struct problem problem = {3, 3, 16, 4, 96, 320, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, false, true};
+    static const float values[] = {-1, 16, NAN, INFINITY, 1e30f};
+    int64_t params[PLAN_MAX_PARAMS], found[1][PLAN_MAX_PARAMS];
+    TEST_NEEDS_DEVICE();
+    fill_params(&problem, params);
+    memset(found, 0, sizeof found);
+    assert_int_equal(device_matmul_gemv.candidates(params, &test_device()->device.facts, found, 1), 1);
+    for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+        struct launch launch;
+        open_launch(&launch, &problem, found[0]);
+        float *routes = launch.test.host[MATMUL_ROUTES];
+        routes[8 + 4 + v % 4] = values[v];
+        test_kernel_open(&launch.test.kernel, &device_matmul_gemv, found[0]);
+        test_launch_run(&launch.test);
+        routes[8 + 4 + v % 4] = 0; /* the reference: an expert with weight 0 */
+        routes[8 + v % 4] = 0;
+        check_outputs(&launch, &problem, "no expert");
+        test_launch_close(&launch.test);
     }
-    params[MATMUL_EPILOGUE] = ACTIVATION_NONE; /* and no parts */
-    assert_non_null(strstr(matmul_device_illegal(params), "without parts"));
+}
+
+TEST(kernels_without_experts)
+{
+    int64_t params[PLAN_MAX_PARAMS], found[1][PLAN_MAX_PARAMS];
+    struct device_geometry geometry;
+    struct problem problem = {4, 4, 8, 2, 96, 64, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, false, false};
+    fill_params(&problem, params);
+    assert_int_equal(device_matmul_wgmma.candidates(params, &matmul_test_h200, found, 1), 0);
+    assert_non_null(strstr(device_matmul_wgmma.launch(params, &matmul_test_h200, &geometry), "experts"));
+    problem.activation = ACTIVATION_NONE, problem.summed = true;
+    fill_params(&problem, params);
+    assert_int_equal(device_matmul_mma.candidates(params, &matmul_test_h200, found, 1), 0);
+    assert_non_null(strstr(device_matmul_mma.launch(params, &matmul_test_h200, &geometry), "sum over experts"));
+    assert_int_equal(device_matmul_gemv.candidates(params, &matmul_test_h200, found, 1), 1);
+    params[MATMUL_ROWS] = 40; /* 80 choices */
+    assert_int_equal(device_matmul_gemv.candidates(params, &matmul_test_h200, found, 1), 0);
+}
+
+TEST(when_choices_are_summed)
+{
+    assert_true(matmul_gemv_sums_choices(1, 128, 8, 768));
+    assert_true(matmul_gemv_sums_choices(4, 128, 8, 768));
+    assert_false(matmul_gemv_sums_choices(5, 128, 8, 768)); /* more than a quarter of the experts */
+    assert_true(matmul_gemv_sums_choices(1, 8, 2, 14336));
+    assert_false(matmul_gemv_sums_choices(1, 8, 3, 14336)); /* shared memory */
+    assert_false(matmul_gemv_sums_choices(9, 1024, 1, 64));
+    assert_false(matmul_gemv_sums_choices(8, 1024, 9, 64));
+    assert_false(matmul_gemv_sums_choices(1, 8, 1, 65544));
 }
 
 int main(void) { return test_run(); }

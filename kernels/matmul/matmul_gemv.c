@@ -7,7 +7,7 @@
 #include "kernels/matmul/matmul_gemv_layout.cuh"
 
 _Static_assert((int)MATMUL_GEMV_COPY_THREADS == GEMV_COPY_THREADS && (int)MATMUL_GEMV_COPY_ROWS == GEMV_COPY_ROWS &&
-                   (int)MATMUL_GEMV_COPY_BOXES == GEMV_COPY_BOXES,
+                   (int)MATMUL_GEMV_COPY_BOXES == GEMV_COPY_BOXES && (int)MATMUL_GEMV_MOST_CHOICES == GEMV_MOST_CHOICES,
                "as the kernel knows them");
 
 enum {
@@ -15,18 +15,29 @@ enum {
     RESERVED_SHARED_BYTES = 1024, /* per thread block, by the hardware */
 };
 
+/* Rows of x: over experts without a gate each choice has one. */
+static int64_t x_rows(const int64_t *params)
+{
+    return matmul_is_gated(params) ? params[MATMUL_ROWS] : matmul_slots(params, params[MATMUL_ROWS]);
+}
+
 static struct gemv_layout layout_of(const int64_t *params)
 {
-    return gemv_lay_out(params[MATMUL_DTYPE], params[MATMUL_ROWS], params[MATMUL_K], params[MATMUL_GEMV_WARPS],
-                        params[MATMUL_GEMV_STAGES], params[MATMUL_GEMV_CHUNK], params[MATMUL_GEMV_SPLIT_K],
-                        params[MATMUL_GEMV_GROUPS], params[MATMUL_GEMV_X_SHARED], params[MATMUL_GEMV_COPY]);
+    return gemv_lay_out(params[MATMUL_DTYPE], params[MATMUL_EXPERTS] ? 1 : params[MATMUL_ROWS], x_rows(params),
+                        params[MATMUL_K], params[MATMUL_GEMV_WARPS], params[MATMUL_GEMV_STAGES],
+                        params[MATMUL_GEMV_CHUNK], params[MATMUL_GEMV_SPLIT_K], params[MATMUL_GEMV_GROUPS],
+                        params[MATMUL_GEMV_X_SHARED], params[MATMUL_GEMV_COPY]);
 }
 
 static int64_t shared_bytes(const int64_t *params) { return layout_of(params).bytes; }
 
 static int64_t tiles(const int64_t *params)
 {
-    return layout_divide_up(params[MATMUL_N], 8 * params[MATMUL_GEMV_GROUPS]);
+    const bool summed = !matmul_is_gated(params) && !params[MATMUL_PARTS];
+    const int64_t matrices = !params[MATMUL_EXPERTS] ? 1
+                             : summed                ? params[MATMUL_ROWS]
+                                                     : matmul_slots(params, params[MATMUL_ROWS]);
+    return matrices * layout_divide_up(matmul_expert_n(params), 8 * params[MATMUL_GEMV_GROUPS]);
 }
 
 /* Shared memory that a thread block may use so that per_sm of them share a multiprocessor. */
@@ -76,14 +87,30 @@ static const char *tunables_illegal(const int64_t *params, const struct device_f
     return NULL;
 }
 
-static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
+static const char *problem_illegal(const int64_t *params)
 {
     const char *illegal = matmul_device_illegal(params);
     if (illegal) return illegal;
     if (params[MATMUL_HAS_X_SCALES]) return "matmul_gemv has no HAS_X_SCALES";
-    if (params[MATMUL_EXPERTS]) return "matmul_gemv has no experts";
     if (params[MATMUL_ROWS] > MATMUL_GEMV_MOST_ROWS) return "ROWS is not in 1..8";
     if (params[MATMUL_K] > MATMUL_GEMV_MOST_K) return "K is above 65536";
+    if (matmul_slots(params, params[MATMUL_ROWS]) > MATMUL_GEMV_MOST_CHOICES)
+        return "ROWS have more than 64 choices of experts";
+    return NULL;
+}
+
+bool matmul_gemv_sums_choices(int64_t rows, int64_t experts, int64_t top_k, int64_t k)
+{
+    enum { MOST_X_BYTES = 64 << 10, LEAST_EXPERTS = 4 };
+    const int64_t choices = rows * top_k;
+    return rows <= MATMUL_GEMV_MOST_ROWS && k <= MATMUL_GEMV_MOST_K && choices <= MATMUL_GEMV_MOST_CHOICES &&
+           choices * k * 2 <= MOST_X_BYTES && (rows == 1 || choices * LEAST_EXPERTS <= experts);
+}
+
+static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
+{
+    const char *illegal = problem_illegal(params);
+    if (illegal) return illegal;
     illegal = tunables_illegal(params, gpu);
     if (illegal) return illegal;
     int64_t shared = shared_bytes(params);
@@ -202,9 +229,7 @@ static int find_candidates(const int64_t *params, const struct device_facts *gpu
     const struct shape *shapes;
     const int count = shapes_for(params, gpu, &shapes);
     struct candidates candidates = {params_out, 0, capacity < MOST_CANDIDATES ? capacity : MOST_CANDIDATES};
-    if (matmul_device_illegal(params) || params[MATMUL_HAS_X_SCALES] || params[MATMUL_EXPERTS] ||
-        params[MATMUL_ROWS] > MATMUL_GEMV_MOST_ROWS || params[MATMUL_K] > MATMUL_GEMV_MOST_K)
-        return 0;
+    if (problem_illegal(params)) return 0;
     /* No cluster, if x leaves enough shared memory: in a cluster every tile waits for all thread blocks. */
     for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, GOOD_RING_BYTES);
     const bool roomy = candidates.count > 0;

@@ -24,6 +24,9 @@
     PARAM(HAS_NORM) = 1;            \
     PARAM(NORM_DTYPE) = DTYPE_BF16; \
     PARAM(EPS_BITS) = 925353388;    \
+    PARAM(EXPERTS) = 0;             \
+    PARAM(ROUTE_WIDTH) = 0;         \
+    PARAM(PARTS) = 0;               \
     PARAM(WARPS) = 8;               \
     PARAM(STAGES) = 5;              \
     PARAM(CHUNK) = 512;             \
@@ -35,6 +38,12 @@
 #define PARAM_HAS_BIAS     1
 #define PARAM_HAS_RESIDUAL 1
 #define PARAM_HAS_NORM     1
+#define PARAM_ROUTE_WIDTH  0
+#endif
+#if PARAM_ROUTE_WIDTH
+#define HAS_ROUTES 1
+#else
+#define HAS_ROUTES 0
 #endif
 
 struct matmul_gemv_params {
@@ -45,9 +54,10 @@ typedef matmul_gemv_body<matmul_gemv_params> matmul_gemv_kernel;
 extern "C" __global__ void __launch_bounds__(matmul_gemv_kernel::THREADS, matmul_gemv_kernel::BLOCKS)
     matmul_gemv(const int *counts, const void *x, const __grid_constant__ matmul_gemv_kernel::weights_operand weights,
                 void *out OPTIONAL(PARAM_HAS_BIAS, const void *bias) OPTIONAL(PARAM_HAS_RESIDUAL, const float *residual)
-                    OPTIONAL(PARAM_HAS_NORM, const void *norm))
+                    OPTIONAL(PARAM_HAS_NORM, const void *norm) OPTIONAL(HAS_ROUTES, const float *routes, const int *))
 {
     extern __shared__ __align__(1024) u8 matmul_gemv_memory[];
     matmul_gemv_kernel::run(matmul_gemv_memory, counts, x, weights, out, IF_PRESENT(PARAM_HAS_BIAS, bias),
-                            IF_PRESENT(PARAM_HAS_RESIDUAL, residual), IF_PRESENT(PARAM_HAS_NORM, norm));
+                            IF_PRESENT(PARAM_HAS_RESIDUAL, residual), IF_PRESENT(PARAM_HAS_NORM, norm),
+                            IF_PRESENT(HAS_ROUTES, routes));
 }

@@ -12,7 +12,11 @@
  * Fragments are plain 16-byte loads: the order of k within a step does not matter as long as W and x agree, so
  * thread t of a quad takes 8 k from 8 * t and treats them as the k of two products. Coded weights (fragment.cuh) come as
  * whole strips of 128 k instead, of which a warp takes one after the other and multiplies 16 rows of W with 8 rows of x
- * at once. */
+ * at once.
+ *
+ * Over experts (matmul.h) a tile is of the matrix that one choice of a row names, and its products have one row of x; choices that
+ * name the same expert read it again. Where a row's choices are summed, a thread block takes the same rows of W of all of them, one
+ * after the other, and the warp that finishes tiles adds them, in the order of the choices. The producer waits for the routes. */
 #ifndef KERNELS_MATMUL_MATMUL_GEMV_CUH
 #define KERNELS_MATMUL_MATMUL_GEMV_CUH
 
@@ -20,6 +24,7 @@
 #include "kernels/cuda/include/mma.cuh"
 #include "kernels/cuda/include/reduce.cuh"
 #include "kernels/cuda/include/tma.cuh"
+#include "kernels/matmul/expert_choices.cuh"
 #include "kernels/matmul/fragment.cuh"
 #include "kernels/matmul/matmul_gemv_layout.cuh"
 
@@ -39,9 +44,18 @@ template <class P> struct matmul_gemv_body {
     static_assert(P::GROUPS == 4 || P::GROUPS == 2 || (P::GROUPS == 1 && !GATED), "gate and up rows alternate by 8");
     static_assert(P::SPLIT_K >= 1 && P::SPLIT_K <= 8, "clusters that every GPU can hold");
 
+    static constexpr bool EXPERTS = P::EXPERTS > 0;
+    static constexpr int TOP_K = EXPERTS ? P::ROUTE_WIDTH / 2 : 1, CHOICES = P::ROWS * TOP_K;
+    static constexpr bool SUMMED = EXPERTS && !GATED && !P::PARTS; /* over the choices of a row */
+    static constexpr int MATRIX_N = EXPERTS ? P::N / P::EXPERTS : P::N;
+    static constexpr int X_ROWS = EXPERTS && !GATED ? CHOICES : P::ROWS;
+    static constexpr int ROWS = EXPERTS ? 1 : P::ROWS;      /* of x in a tile */
+    static constexpr int TILE_CHOICES = SUMMED ? TOP_K : 1; /* that a tile is multiplied for, one after the other */
+    static_assert(!EXPERTS || (P::HAS_NORM == 0 && CHOICES <= GEMV_MOST_CHOICES), "experts");
+
     static constexpr bool CODED = fragment_is_coded(P::DTYPE);
     static constexpr int ELEMENT = CODED ? DTYPE_BF16 : P::DTYPE; /* that is multiplied */
-    static constexpr gemv_layout LAYOUT = gemv_lay_out(P::DTYPE, P::ROWS, P::K, P::WARPS, P::STAGES, P::CHUNK,
+    static constexpr gemv_layout LAYOUT = gemv_lay_out(P::DTYPE, ROWS, X_ROWS, P::K, P::WARPS, P::STAGES, P::CHUNK,
                                                        P::SPLIT_K, P::GROUPS, P::X_SHARED, P::COPY);
     static constexpr fragment_layout FRAGMENTS = fragment_lay_out(P::DTYPE);
     static constexpr int PANELS = CODED ? P::GROUPS / 2 : 1; /* of a tile, if coded */
@@ -49,9 +63,9 @@ template <class P> struct matmul_gemv_body {
     static constexpr bool ZEROS = FRAGMENTS.code == FRAGMENT_UINT4;
     static_assert(!CODED || (P::GROUPS != 1 && P::X_SHARED && P::COPY != GEMV_COPY_BOXES), "coded weights");
 
-    static constexpr int TILE = 8 * P::GROUPS; /* rows of W */
-    static constexpr int TILES = (P::N + TILE - 1) / TILE;
-    static constexpr int PART = (int)LAYOUT.part; /* k of a block */
+    static constexpr int TILE = 8 * P::GROUPS;                 /* rows of W */
+    static constexpr int TILES = (MATRIX_N + TILE - 1) / TILE; /* of a matrix */
+    static constexpr int PART = (int)LAYOUT.part;              /* k of a block */
     static constexpr int CHUNKS = (PART + P::CHUNK - 1) / P::CHUNK;
     static constexpr int STEP = CODED ? FRAGMENT_STRIP_K : 32;         /* k that a warp takes at once */
     static constexpr int STEPS_PER_STAGE = P::CHUNK / STEP / P::WARPS; /* of one warp */
@@ -62,14 +76,17 @@ template <class P> struct matmul_gemv_body {
     static constexpr int BOX = 64; /* k */
     static constexpr int BOX_BYTES = TILE * BOX * 2;
     static constexpr int WEIGHT_PITCH = (int)LAYOUT.weight_pitch, STAGE_BYTES = (int)LAYOUT.stage_bytes;
+    static constexpr int X_SUM_BYTES = (int)LAYOUT.x_sum_bytes;
     static constexpr int X_PITCH = (int)LAYOUT.x_pitch, SUM_PITCH = (int)LAYOUT.sum_pitch;
-    static constexpr int SUM_FLOATS = P::ROWS * SUM_PITCH;
-    static constexpr int OUT_COLUMNS = GATED ? P::N / 2 : P::N;
+    static constexpr int SUM_FLOATS = ROWS * SUM_PITCH;
+    static constexpr int OUT_COLUMNS = GATED ? MATRIX_N / 2 : MATRIX_N;
     static constexpr int TILE_OUT = GATED ? TILE / 2 : TILE;
-    static constexpr int OUT_PER_LANE = (TILE_OUT * P::ROWS + 31) / 32;
+    static constexpr int OUT_PER_LANE = (TILE_OUT * ROWS + 31) / 32;
     static constexpr int THREADS = 32 * (P::WARPS + 2);
     /* Room for a second thread block, or for those of the launches before and after; but spills cost more. */
-    static constexpr int BLOCKS = P::WARPS > 8 && (CODED || P::GROUPS > 2 || P::ROWS > 4) ? 1 : 2;
+    static constexpr int BLOCKS = P::WARPS > 8 && (CODED || P::GROUPS > 2 || ROWS > 4) ? 1 : 2;
+
+    typedef expert_choices<P::EXPERTS, P::ROWS, TOP_K> choices;
 
     struct vector { /* 8 elements of 16 bits */
         u32 pair[4];
@@ -84,25 +101,42 @@ template <class P> struct matmul_gemv_body {
         sums[0] = d[0], sums[1] = d[1];
     }
 
-    /* Work of this block: tiles tile, tile + tile_step, ... and k from first_k. */
+    /* Work of this block: tiles tile, tile + tile_step, ..., each TILE_CHOICES times, and k from first_k. */
     struct block_work {
-        int tile, tile_step, tile_count;
+        int tile, tile_step, count;
         int rank; /* in the cluster */
         int first_k, part_k;
     };
 
-    static __device__ __forceinline__ block_work find_work()
+    /* `rows`: of x that are valid. */
+    static __device__ __forceinline__ block_work find_work(int rows)
     {
         block_work work;
         const int cluster = (int)blockIdx.x / P::SPLIT_K, clusters = (int)gridDim.x / P::SPLIT_K;
+        const int tiles = EXPERTS ? rows * (TOP_K / TILE_CHOICES) * TILES : TILES;
         work.tile = cluster;
         work.tile_step = clusters;
-        work.tile_count = (TILES - work.tile + work.tile_step - 1) / work.tile_step;
+        work.count = (tiles - work.tile + work.tile_step - 1) / work.tile_step * TILE_CHOICES;
         work.rank = (int)blockIdx.x % P::SPLIT_K;
         work.first_k = work.rank * PART;
         work.part_k = P::K % PART == 0 ? PART : min(PART, P::K - work.first_k);
         return work;
     }
+
+    /* Piece `i` of a block's work: the choice, 0 without experts, and the first row of the tile in its matrix. */
+    struct piece {
+        int choice, first;
+    };
+
+    static __device__ __forceinline__ piece find_piece(const block_work work, int i)
+    {
+        const int tile = work.tile + i / TILE_CHOICES * work.tile_step;
+        if constexpr (EXPERTS) return {tile / TILES * TILE_CHOICES + i % TILE_CHOICES, tile % TILES * TILE};
+        return {0, tile * TILE};
+    }
+
+    /* The row of x as it is staged. */
+    static __device__ __forceinline__ int x_row_of(int choice) { return GATED ? choice / TOP_K : choice; }
 
     /* Shared memory, as addresses. */
     struct shared_layout {
@@ -164,13 +198,12 @@ template <class P> struct matmul_gemv_body {
     }
 
     /* The same of coded weights: the strips of `length` k of each panel. */
-    static __device__ __forceinline__ void copy_coded_stage(const u8 *weights, int first_row, int first_k, int length,
-                                                            u32 target, u32 full, u64 policy)
+    static __device__ __forceinline__ void copy_coded_stage(const u8 *weights, int first_row, int first_k, int rows,
+                                                            int length, u32 target, u32 full, u64 policy)
     {
         constexpr i64 PANEL_BYTES = fragment_panel_bytes(FRAGMENTS, P::K);
-        constexpr int PANELS_IN_ALL = (P::N + FRAGMENT_ROWS - 1) / FRAGMENT_ROWS;
         const int lane = (int)threadIdx.x % 32, first_panel = first_row / FRAGMENT_ROWS;
-        const int panels = min(PANELS, PANELS_IN_ALL - first_panel);
+        const int panels = min(PANELS, (rows + FRAGMENT_ROWS - 1) / FRAGMENT_ROWS);
         const int bytes = (length + FRAGMENT_STRIP_K - 1) / FRAGMENT_STRIP_K * FRAGMENTS.strip_bytes;
         const u8 *source = weights + first_panel * PANEL_BYTES + fragment_factor_bytes(FRAGMENTS) +
                            first_k / FRAGMENT_STRIP_K * FRAGMENTS.strip_bytes;
@@ -191,22 +224,24 @@ template <class P> struct matmul_gemv_body {
 
     /* The producer warp: fills the ring. */
     static __device__ __forceinline__ void produce(const weights_operand &weights, const block_work work,
-                                                   const shared_layout shared)
+                                                   const choices &held, const shared_layout shared)
     {
         const u64 policy = policy_evict_first();
         int stage = 0;
         u32 parity = 1; /* of the phase before the first: the ring begins empty */
-        for (int i = 0; i < work.tile_count; i++) {
-            const int first_row = (work.tile + i * work.tile_step) * TILE;
+        for (int i = 0; i < work.count; i++) {
+            const piece of = find_piece(work, i);
+            const int rows = min(TILE, MATRIX_N - of.first); /* of no expert: those of expert 0, which are not used */
+            const int first_row = max(held.expert_of(of.choice), 0) * MATRIX_N + of.first;
             for (int chunk = 0; chunk < CHUNKS; chunk++) {
                 const int length = max(0, min(P::CHUNK, work.part_k - chunk * P::CHUNK));
                 barrier_wait(shared.empty + 8 * (u32)stage, parity);
                 const int first_k = work.first_k + chunk * P::CHUNK;
                 const u32 target = shared.ring + (u32)(stage * STAGE_BYTES), full = shared.full + 8 * (u32)stage;
                 if constexpr (CODED)
-                    copy_coded_stage((const u8 *)weights, first_row, first_k, length, target, full, policy);
+                    copy_coded_stage((const u8 *)weights, first_row, first_k, rows, length, target, full, policy);
                 else
-                    copy_stage(weights, first_row, first_k, min(TILE, P::N - first_row), length, target, full, policy);
+                    copy_stage(weights, first_row, first_k, rows, length, target, full, policy);
                 if (++stage == P::STAGES) stage = 0, parity ^= 1;
             }
         }
@@ -270,8 +305,8 @@ template <class P> struct matmul_gemv_body {
             sum += float_of_half<ELEMENT>((u16)values.pair[i]) + float_of_half<ELEMENT>((u16)(values.pair[i] >> 16));
 #pragma unroll
         for (int lanes = 1; lanes < LANES; lanes *= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
-        if (row < P::ROWS && k < PART && k % FRAGMENTS.group == 0)
-            store_shared(shared.x_sums + (u32)(k / FRAGMENTS.group * GEMV_X_SUM_BYTES + row * 4), sum);
+        if (row < X_ROWS && k < PART && k % FRAGMENTS.group == 0)
+            store_shared(shared.x_sums + (u32)(k / FRAGMENTS.group * X_SUM_BYTES + row * 4), sum);
     }
 
     /* A consumer warp stages the part of x that it needs itself, so that it waits for no other warp. Loads go out in
@@ -280,7 +315,8 @@ template <class P> struct matmul_gemv_body {
                                                    const shared_layout shared)
     {
         constexpr int BATCH = (P::HAS_NORM ? 4 : 8) / (P::WARPS > 8 ? 2 : 1);
-        constexpr int BATCH_ROWS = P::ROWS < BATCH ? P::ROWS : BATCH;
+        constexpr int BATCH_ROWS = X_ROWS < BATCH ? X_ROWS : BATCH;
+        constexpr int UNROLLED = EXPERTS ? 1 : X_ROWS;
         constexpr int LANE_VECTORS = (STEPS_PER_WARP * (STEP / 8) + 31) / 32;
         constexpr int VECTORS = LANE_VECTORS < BATCH / BATCH_ROWS ? LANE_VECTORS : BATCH / BATCH_ROWS;
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -295,23 +331,24 @@ template <class P> struct matmul_gemv_body {
                 k[i] = (warp + v / (STEP / 8) * P::WARPS) * STEP + v % (STEP / 8) * 8;
                 if (k[i] < work.part_k) weights[i] = load_norm(norm, work.first_k + k[i]);
             }
-#pragma unroll
-            for (int first_row = 0; first_row < P::ROWS; first_row += BATCH_ROWS) {
+#pragma unroll UNROLLED
+            for (int first_row = 0; first_row < X_ROWS; first_row += BATCH_ROWS) {
                 raw_x raw[VECTORS][BATCH_ROWS];
 #pragma unroll
                 for (int i = 0; i < VECTORS * BATCH_ROWS; i++)
-                    if (k[i / BATCH_ROWS] < work.part_k && first_row + i % BATCH_ROWS < P::ROWS)
+                    if (k[i / BATCH_ROWS] < work.part_k && first_row + i % BATCH_ROWS < X_ROWS)
                         raw[i / BATCH_ROWS][i % BATCH_ROWS] =
                             load_x(x, first_row + i % BATCH_ROWS, work.first_k + k[i / BATCH_ROWS]);
 #pragma unroll
                 for (int i = 0; i < VECTORS * BATCH_ROWS; i++) {
                     const int row = first_row + i % BATCH_ROWS, at = k[i / BATCH_ROWS];
                     vector values = {};
-                    if (at < work.part_k && row < P::ROWS)
-                        values = convert_x(raw[i / BATCH_ROWS][i % BATCH_ROWS], weights[i / BATCH_ROWS], &squares[row]);
+                    if (at < work.part_k && row < X_ROWS)
+                        values = convert_x(raw[i / BATCH_ROWS][i % BATCH_ROWS], weights[i / BATCH_ROWS],
+                                           &squares[P::HAS_NORM ? row : 0]);
                     if constexpr (ZEROS) store_x_sum(values, row, at, shared);
                     /* Coded: zeros beyond K, where a strip has codes, too. */
-                    if (at >= (CODED ? PART : work.part_k) || row >= P::ROWS) continue;
+                    if (at >= (CODED ? PART : work.part_k) || row >= X_ROWS) continue;
                     if constexpr (P::X_SHARED)
                         store_shared(shared.x + (u32)(row * X_PITCH + at * 2),
                                      make_uint4(values.pair[0], values.pair[1], values.pair[2], values.pair[3]));
@@ -333,8 +370,8 @@ template <class P> struct matmul_gemv_body {
     {
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         const int row = lane / 4, quarter = lane % 4; /* of the fragments */
-        /* Columns of the product beyond ROWS multiply row 0 again and are dropped. */
-        const int x_row = row < P::ROWS ? row : 0;
+        /* Columns of the product beyond ROWS multiply the first row again and are dropped. */
+        const int tile_row = row < ROWS ? row : 0;
         if constexpr (P::X_SHARED || P::HAS_NORM) stage_x(x, norm, work, shared);
 
         /* In boxes, 16-byte pieces of row r lie at their number xor r % 8: what a quarter of a warp reads of two
@@ -342,10 +379,11 @@ template <class P> struct matmul_gemv_body {
          * 1, 5, ... of W. */
         const int weight_row = BOXES ? row % 2 * 4 + row / 2 : row;
         const u32 weight_at = shared.ring + (u32)(weight_row * WEIGHT_PITCH + (BOXES ? 0 : quarter * 16));
-        const u32 x_at = shared.x + (u32)(x_row * X_PITCH + quarter * 16);
         int stage = 0;
         u32 parity = 0;
-        for (int i = 0; i < work.tile_count; i++) {
+        for (int i = 0; i < work.count; i++) {
+            const int x_row = EXPERTS ? x_row_of(find_piece(work, i).choice) : tile_row;
+            const u32 x_at = shared.x + (u32)(x_row * X_PITCH + quarter * 16);
             float sums[P::GROUPS][2] = {};
             for (int chunk = 0; chunk < CHUNKS; chunk++) {
                 barrier_wait(shared.full + 8 * (u32)stage, parity);
@@ -363,9 +401,10 @@ template <class P> struct matmul_gemv_body {
                         else
                             x_values = convert_x(load_x(x, x_row, at), load_norm(norm, at), &ignored);
                     }
-                    const int piece = in_stage % BOX / 8 + quarter;
-                    const u32 at = weight_at + (u32)(stage * STAGE_BYTES) +
-                                   (u32)(BOXES ? in_stage / BOX * BOX_BYTES + (piece ^ weight_row) * 16 : in_stage * 2);
+                    const int in_box = in_stage % BOX / 8 + quarter;
+                    const u32 at =
+                        weight_at + (u32)(stage * STAGE_BYTES) +
+                        (u32)(BOXES ? in_stage / BOX * BOX_BYTES + (in_box ^ weight_row) * 16 : in_stage * 2);
 #pragma unroll
                     for (int group = 0; group < P::GROUPS; group++) {
                         vector weights = {};
@@ -379,7 +418,7 @@ template <class P> struct matmul_gemv_body {
             }
             const int buffer = i % 2;
             barrier_wait(shared.sums_empty + 8 * (u32)buffer, (u32)(i / 2 + 1) % 2);
-            if (row < P::ROWS) {
+            if (row < ROWS) {
                 const u32 target = shared.sums + 4 * (u32)((buffer * P::WARPS + warp) * SUM_FLOATS + row * SUM_PITCH);
 #pragma unroll
                 for (int group = 0; group < P::GROUPS; group++)
@@ -392,6 +431,15 @@ template <class P> struct matmul_gemv_body {
             }
             barrier_arrive(shared.sums_full + 8 * (u32)buffer);
         }
+    }
+
+    /* Those of two rows of x; over experts a product has one. */
+    static __device__ __forceinline__ void load_x_sums(u32 (&sums)[2], u32 from)
+    {
+        if constexpr (EXPERTS)
+            sums[0] = sums[1] = bits_of_float(load_shared_float(from));
+        else
+            load_shared(sums, from);
     }
 
     /* Coded weights: a warp multiplies strips of the tile's panels, 16 rows of W by 8 rows of x. Sums of even and of odd
@@ -417,7 +465,7 @@ template <class P> struct matmul_gemv_body {
             if constexpr (ZEROS) {
                 if (step % strip::GROUP_STEPS == 0) {
                     u32 of_x[2]; /* of two rows */
-                    load_shared(of_x, x_sums + (u32)(step / strip::GROUP_STEPS * GEMV_X_SUM_BYTES));
+                    load_x_sums(of_x, x_sums + (u32)(step / strip::GROUP_STEPS * X_SUM_BYTES));
 #pragma unroll
                     for (int panel = 0; panel < PANELS; panel++)
 #pragma unroll
@@ -456,13 +504,15 @@ template <class P> struct matmul_gemv_body {
     {
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         stage_x(x, norm, work, shared);
-        /* Rows of x beyond ROWS are row 0 again, and what comes of them is dropped. */
-        const int x_row = lane % 8 < P::ROWS ? lane % 8 : 0;
-        const u32 x_at = shared.x + (u32)(x_row * X_PITCH + lane / 8 * 16);
-        const u32 x_sums = shared.x_sums + (u32)(lane % 4 * 8); /* rows of the product that the lane has */
+        /* Rows of x beyond ROWS are the first again, and what comes of them is dropped. */
+        const int tile_row = lane % 8 < ROWS ? lane % 8 : 0;
         int stage = 0;
         u32 parity = 0;
-        for (int i = 0; i < work.tile_count; i++) {
+        for (int i = 0; i < work.count; i++) {
+            const int x_row = EXPERTS ? x_row_of(find_piece(work, i).choice) : tile_row;
+            const u32 x_at = shared.x + (u32)(x_row * X_PITCH + lane / 8 * 16);
+            const u32 x_sums =
+                shared.x_sums + (u32)(EXPERTS ? x_row * 4 : lane % 4 * 8); /* of rows that the lane has */
             float sums[PANELS][4] = {};
             for (int chunk = 0; chunk < CHUNKS; chunk++) {
                 barrier_wait(shared.full + 8 * (u32)stage, parity);
@@ -471,8 +521,7 @@ template <class P> struct matmul_gemv_body {
                     const int in_stage = warp + j * P::WARPS, k = chunk * P::CHUNK + in_stage * STEP;
                     if (k >= work.part_k) break;
                     multiply_strips(sums, shared.ring + (u32)(stage * STAGE_BYTES + in_stage * FRAGMENTS.strip_bytes),
-                                    x_at + (u32)k * 2,
-                                    x_sums + (u32)(ZEROS ? k / FRAGMENTS.group * GEMV_X_SUM_BYTES : 0));
+                                    x_at + (u32)k * 2, x_sums + (u32)(ZEROS ? k / FRAGMENTS.group * X_SUM_BYTES : 0));
                 }
                 barrier_arrive(shared.empty + 8 * (u32)stage);
                 if (++stage == P::STAGES) stage = 0, parity ^= 1;
@@ -485,7 +534,7 @@ template <class P> struct matmul_gemv_body {
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     const int row = lane % 4 * 2 + j % 2; /* of x */
-                    if (row < P::ROWS)
+                    if (row < ROWS)
                         store_shared(target + 4 * (u32)(row * SUM_PITCH + panel * 16 + j / 2 * 8), sums[panel][j]);
                 }
             barrier_arrive(shared.sums_full + 8 * (u32)buffer);
@@ -523,7 +572,7 @@ template <class P> struct matmul_gemv_body {
     {
         float sum = 0;
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) sum += load_shared_float(address + 4 * (u32)(i * P::ROWS + row));
+        for (int i = 0; i < COUNT; i++) sum += load_shared_float(address + 4 * (u32)(i * ROWS + row));
         return sum;
     }
 
@@ -536,7 +585,7 @@ template <class P> struct matmul_gemv_body {
         const u32 target =
             cluster_address(shared.cluster_sums, 0) + 4 * (u32)((buffer * P::SPLIT_K + work.rank) * SUM_FLOATS);
 #pragma unroll
-        for (int index = lane; index < TILE * P::ROWS; index += 32) {
+        for (int index = lane; index < TILE * ROWS; index += 32) {
             const int row = index / TILE, column = index % TILE;
             cluster_store(target + 4 * (u32)(row * SUM_PITCH + column), ordered_sum<P::WARPS>(source, row, column));
         }
@@ -559,21 +608,25 @@ template <class P> struct matmul_gemv_body {
 
     /* The last warp writes the outputs of every tile. */
     static __device__ __forceinline__ void finish(const weights_operand &weights, void *out, const void *bias,
-                                                  const float *residual, const block_work work,
+                                                  const float *residual, const block_work work, const choices &held,
                                                   const shared_layout shared)
     {
         constexpr int PARTS = P::SPLIT_K > 1 ? P::SPLIT_K : P::WARPS;
         const int lane = (int)threadIdx.x % 32;
         const u32 squares = P::SPLIT_K > 1 ? shared.cluster_squares : shared.squares;
-        for (int i = 0; i < work.tile_count; i++) {
-            const int first = (work.tile + i * work.tile_step) * TILE, buffer = i % 2;
+        float total[OUT_PER_LANE] = {}; /* with SUMMED, over the choices */
+        for (int i = 0; i < work.count; i++) {
+            const piece of = find_piece(work, i);
+            const int expert = held.expert_of(of.choice), buffer = i % 2;
+            const int first = max(expert, 0) * MATRIX_N + of.first; /* row of W */
+            const float weight = EXPERTS && !GATED && expert >= 0 ? held.weight_of(of.choice) : 0;
             float add[OUT_PER_LANE] = {}, add_second[OUT_PER_LANE] = {};
             float row_factor[OUT_PER_LANE], second_factor[OUT_PER_LANE]; /* of coded weights */
             if (work.rank == 0) {
 #pragma unroll
                 for (int j = 0; j < OUT_PER_LANE; j++) {
                     const output o = tile_output(lane + 32 * j);
-                    if (o.row >= P::ROWS || first + o.first >= P::N) continue;
+                    if (o.row >= ROWS || of.first + o.first >= MATRIX_N) continue;
                     if constexpr (FRAGMENTS.factors) {
                         row_factor[j] = fragment_factor<P::DTYPE>(weights, first + o.first, P::K);
                         if constexpr (GATED)
@@ -583,8 +636,14 @@ template <class P> struct matmul_gemv_body {
                         add[j] = scaled<P::SCALE_BITS>(load_element<P::BIAS_DTYPE>(bias, first + o.first));
                     if constexpr (P::HAS_BIAS && GATED)
                         add_second[j] = load_element<P::BIAS_DTYPE>(bias, first + o.second);
-                    if constexpr (P::HAS_RESIDUAL)
+                    if constexpr (P::HAS_RESIDUAL && !EXPERTS)
                         add[j] += load_written_float(residual + (i64)o.row * P::N + first + o.first);
+                    if constexpr (SUMMED)
+                        if (i % TILE_CHOICES == 0)
+                            total[j] = P::HAS_RESIDUAL
+                                           ? load_written_float(residual + (i64)(of.choice / TOP_K) * MATRIX_N +
+                                                                of.first + o.first)
+                                           : 0;
                 }
             }
             barrier_wait(shared.sums_full + 8 * buffer, (u32)(i / 2) % 2);
@@ -599,7 +658,7 @@ template <class P> struct matmul_gemv_body {
 #pragma unroll
             for (int j = 0; j < OUT_PER_LANE; j++) {
                 const output o = tile_output(lane + 32 * j);
-                if (o.row >= P::ROWS || first + o.first >= P::N) continue;
+                if (o.row >= ROWS || of.first + o.first >= MATRIX_N || expert < 0) continue;
                 const float factor =
                     scaled<P::SCALE_BITS>(P::HAS_NORM ? load_shared_float(squares + 4 * (u32)o.row) : 1.0f);
                 float sum = ordered_sum<PARTS>(source, o.row, o.first);
@@ -613,9 +672,16 @@ template <class P> struct matmul_gemv_body {
                 } else {
                     value = plain_product<P, false>(value);
                 }
-                const int column = (GATED ? first / 2 : first) + o.column;
-                store_element<P::OUT_DTYPE>(out, (i64)o.row * OUT_COLUMNS + column, value);
+                if constexpr (EXPERTS && !GATED) value *= weight;
+                if constexpr (SUMMED) {
+                    total[j] += value;
+                } else {
+                    const int column = (GATED ? of.first / 2 : of.first) + o.column;
+                    store_element<P::OUT_DTYPE>(out, (i64)(EXPERTS ? of.choice : o.row) * OUT_COLUMNS + column, value);
+                }
             }
+            if constexpr (SUMMED)
+                if (i % TILE_CHOICES == TILE_CHOICES - 1) store_totals(out, total, of);
             if constexpr (P::SPLIT_K > 1) {
 #pragma unroll
                 for (int rank = 0; rank < P::SPLIT_K; rank++)
@@ -623,6 +689,17 @@ template <class P> struct matmul_gemv_body {
             } else {
                 barrier_arrive(shared.sums_empty + 8 * (u32)buffer);
             }
+        }
+    }
+
+    static __device__ __forceinline__ void store_totals(void *out, const float (&total)[OUT_PER_LANE], const piece of)
+    {
+#pragma unroll
+        for (int j = 0; j < OUT_PER_LANE; j++) {
+            const output o = tile_output((int)threadIdx.x % 32 + 32 * j);
+            if (o.row < ROWS && of.first + o.first < MATRIX_N)
+                store_element<P::OUT_DTYPE>(out, (i64)(of.choice / TOP_K) * OUT_COLUMNS + of.first + o.column,
+                                            total[j]);
         }
     }
 
@@ -634,20 +711,18 @@ template <class P> struct matmul_gemv_body {
         if constexpr (P::HAS_NORM)
             for (int at = thread * 128; at < work.part_k * NORM_BYTES; at += 32 * P::WARPS * 128)
                 prefetch_l2((const u8 *)norm + (i64)work.first_k * NORM_BYTES + at);
-        if constexpr (P::HAS_BIAS)
-            for (int i = thread; i < work.tile_count; i += 32 * P::WARPS)
+        if constexpr (P::HAS_BIAS && !EXPERTS)
+            for (int i = thread; i < work.count; i += 32 * P::WARPS)
                 prefetch_l2((const u8 *)bias +
                             (i64)(work.tile + i * work.tile_step) * TILE * (P::BIAS_DTYPE == DTYPE_F32 ? 4 : 2));
     }
 
-    /* `memory`: shared, gemv's layout, aligned to 1024. `bias`, `residual`, `norm`: null without HAS_... */
+    /* `memory`: shared, gemv's layout, aligned to 1024. `bias`, `residual`, `norm`, `routes`: null without HAS_..., ROUTE_WIDTH. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const void *x,
                                                const weights_operand &weights, void *out, const void *bias,
-                                               const float *residual, const void *norm)
+                                               const float *residual, const void *norm, const float *routes)
     {
-        (void)counts; /* rows beyond the valid ones cost no time */
         const shared_layout shared = shared_addresses(memory);
-        const block_work work = find_work();
         const int warp = (int)threadIdx.x / 32;
 
         /* Every lane arrives that has read or written what a barrier guards. One arrival of each warp after
@@ -673,8 +748,17 @@ template <class P> struct matmul_gemv_body {
         if constexpr (P::SPLIT_K > 1)
             cluster_arrive_aligned(); /* no block writes into another before its barriers are set up */
 
+        /* Without experts rows beyond the valid ones cost no time. */
+        int rows = P::ROWS;
+        choices held = {};
+        if constexpr (EXPERTS) {
+            device_wait();
+            rows = min(counts[P::COUNT_INDEX], P::ROWS);
+            if (warp >= P::WARPS) held.load(routes, rows);
+        }
+        const block_work work = find_work(rows);
         if (warp == P::WARPS + 1) {
-            produce(weights, work, shared);
+            produce(weights, work, held, shared);
             if constexpr (P::SPLIT_K > 1) cluster_wait_aligned();
         } else {
             if constexpr (P::SPLIT_K > 1) cluster_wait_aligned();
@@ -687,7 +771,7 @@ template <class P> struct matmul_gemv_body {
                     consume(x, norm, work, shared);
             } else {
                 device_wait();
-                finish(weights, out, bias, residual, work, shared);
+                finish(weights, out, bias, residual, work, held, shared);
             }
         }
         if constexpr (P::SPLIT_K > 1)

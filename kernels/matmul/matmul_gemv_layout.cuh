@@ -11,7 +11,7 @@
 #define GEMV_COPY_ROWS    1 /* a bulk copy per row: from 2 KiB (CHUNK 1024) on as fast as the memory; coded: per panel */
 #define GEMV_COPY_BOXES   2 /* a tensor map, boxes of 64 k x all rows of the tile; not coded */
 
-enum { GEMV_X_SUM_BYTES = 8 * 4 }; /* of eight rows of x over one group */
+enum { GEMV_MOST_CHOICES = 64 }; /* of experts, by all rows */
 
 LAYOUT_FUNCTION layout_size gemv_round_up(layout_size a, layout_size b) { return layout_divide_up(a, b) * b; }
 
@@ -22,20 +22,22 @@ LAYOUT_FUNCTION layout_size gemv_part(layout_size encoding, layout_size k, layou
     return gemv_round_up(layout_divide_up(k, split_k), fragment_is_coded(encoding) ? FRAGMENT_STRIP_K : 64);
 }
 
-/* In this order: ring of weights, x, sums of x over groups (coded weights with zeros), sums of the warps (two tiles), sums of the cluster's blocks (two tiles), squares of the
- * warps and of the blocks, mbarriers. */
+/* In this order: ring of weights, x, sums of x over groups (coded weights with zeros), sums of the warps (two tiles), sums of the
+ * cluster's blocks (two tiles), squares of the warps and of the blocks, mbarriers. */
 struct gemv_layout {
     layout_size part;         /* k */
     layout_size weight_pitch; /* rows of W that are not coded; of a panel's strips in a stage otherwise */
     layout_size stage_bytes, x_pitch;
-    layout_size sum_pitch; /* floats: partial sums of one warp, [ROWS][8 * GROUPS] */
+    layout_size x_sum_bytes; /* of all rows of x over one group: at least eight, since a product has as many */
+    layout_size sum_pitch;   /* floats: partial sums of one warp, [ROWS][8 * GROUPS] */
     layout_size sum_bytes;
     layout_size x, x_sums, sums, cluster_sums, squares, cluster_squares, barriers; /* offsets */
     layout_size bytes;
 };
 
-LAYOUT_FUNCTION struct gemv_layout gemv_lay_out(layout_size encoding, layout_size rows, layout_size k,
-                                                layout_size warps, layout_size stages, layout_size chunk,
+/* `rows` of x are multiplied with a tile; `x_rows` are staged. */
+LAYOUT_FUNCTION struct gemv_layout gemv_lay_out(layout_size encoding, layout_size rows, layout_size x_rows,
+                                                layout_size k, layout_size warps, layout_size stages, layout_size chunk,
                                                 layout_size split_k, layout_size groups, layout_size x_shared,
                                                 layout_size copy)
 {
@@ -56,10 +58,11 @@ LAYOUT_FUNCTION struct gemv_layout gemv_lay_out(layout_size encoding, layout_siz
     l.sum_pitch = 8 * groups + 4; /* spreads what a warp stores over all banks */
     l.sum_bytes = 4 * rows * l.sum_pitch;
     l.x = stages * l.stage_bytes;
-    l.x_sums = l.x + x_shared * rows * l.x_pitch;
+    l.x_sum_bytes = 4 * (x_rows > 8 ? x_rows : 8);
+    l.x_sums = l.x + x_shared * x_rows * l.x_pitch;
     l.sums = l.x_sums;
     if (fragment_lay_out(encoding).code == FRAGMENT_UINT4)
-        l.sums += l.part / fragment_lay_out(encoding).group * GEMV_X_SUM_BYTES;
+        l.sums += gemv_round_up(l.part / fragment_lay_out(encoding).group * l.x_sum_bytes, 16);
     l.cluster_sums = l.sums + 2 * warps * l.sum_bytes;
     l.squares = l.cluster_sums + (split_k > 1 ? 2 * split_k * l.sum_bytes : 0);
     l.cluster_squares = l.squares + 4 * rows * warps;

@@ -228,6 +228,20 @@ def mma(**changes):
     return {**case, "BLOCKS_IN_ALL": tiles[0] * tiles[1]}
 
 
+def expert_gemv(experts, top_k, n, **changes):
+    return gemv(EXPERTS=experts, ROUTE_WIDTH=2 * top_k, N=experts * n, **changes)
+
+
+def expert_gemvs():
+    """Gated, parts and sums; every encoding; tails of N and of K; choices that name no expert; more rows than are valid."""
+    for i, encoding in enumerate([BF16] + ENCODINGS):
+        changes = {"DTYPE": encoding, "K": [136, 520, 264][i % 3], "HAS_BIAS": i % 2, "GROUPS": 2 + i // 2 % 2 * 2, "COPY": 0 if i % 3 == 1 else 1}
+        yield expert_gemv(5, 3, 48, ROWS=[1, 4][i % 2], EPILOGUE=[1, 2][i % 2], **changes)
+        yield expert_gemv(5, 2, 80, ROWS=[1, 3][i % 2], HAS_RESIDUAL=i % 3 // 2, **changes)
+    yield expert_gemv(4, 2, 48, ROWS=3, VALID=2, PARTS=1, DTYPE=BF16, K=136)
+    yield expert_gemv(40, 12, 16, ROWS=5, VALID=4, DTYPE=16, K=128)
+
+
 def gemvs():
     """Every encoding; tails of N and of K, one to eight rows, both ways of copying."""
     for i, encoding in enumerate(ENCODINGS):
@@ -386,6 +400,9 @@ class Emulation(unittest.TestCase):
 
     def test_coded_gemv(self):
         self.check(gemvs())
+
+    def test_expert_gemv(self):
+        self.check(expert_gemvs())
 
     def test_coded_mma(self):
         self.check(mmas())

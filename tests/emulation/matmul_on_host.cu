@@ -19,17 +19,24 @@ enum {
     N = params::N,
     K = params::K,
     GATED = EPILOGUE_IS_GATED(params::EPILOGUE),
-    COLUMNS = GATED ? N / 2 : N,
+    TOP_K = params::EXPERTS ? params::ROUTE_WIDTH / 2 : 1,
+    CHOICES = ROWS * TOP_K,
+    SUMMED = params::EXPERTS && !GATED && !params::PARTS,
+    MATRIX_N = params::EXPERTS ? N / params::EXPERTS : N,
+    COLUMNS = GATED ? MATRIX_N / 2 : MATRIX_N,
+    X_ROWS = GATED ? ROWS : CHOICES,
+    OUT_ROWS = SUMMED ? ROWS : CHOICES,
     PANELS = (N + 15) / 16,
 };
 
 static int counts[2] = {1 << 30, VALID};
-alignas(64) static float x[ROWS * K], norm_weights[K], bias[N], residual[ROWS * COLUMNS];
-alignas(64) static unsigned short x_halves[ROWS * K];
+alignas(64) static float x[X_ROWS * K], norm_weights[K], bias[N], residual[ROWS * COLUMNS];
+alignas(64) static float routes[ROWS * 2 * TOP_K]; /* router.h */
+alignas(64) static unsigned short x_halves[X_ROWS * K];
 alignas(64) static unsigned char x_codes[ROWS * K]; /* in the order of quantise.h */
 alignas(64) static float x_scales[ROWS];
 enum { CODES = params::INPUT_DTYPE == DTYPE_F8_E4M3 };
-alignas(64) static float out[ROWS * COLUMNS];
+alignas(64) static float out[OUT_ROWS * COLUMNS];
 static std::vector<unsigned char> panels;
 static std::vector<float> w;
 static int wrong;
@@ -123,17 +130,42 @@ static double slope(double value)
     return EPILOGUE_ACTIVATION(params::EPILOGUE) == ACTIVATION_RELU2 ? 2 * std::fabs(value) + 0.1 : 1.2;
 }
 
+/* What row `row` of x gives with the matrix that begins at row `base` of W. */
+static double product(int row, int base, int column, double *magnitude)
+{
+    double up_magnitude;
+    const double value = dot(row, base + (GATED ? column / 8 * 16 + column % 8 : column), magnitude);
+    if (GATED) {
+        const double up = dot(row, base + column / 8 * 16 + column % 8 + 8, &up_magnitude);
+        *magnitude = slope(value) * *magnitude * (std::fabs(up) + 1) + std::fabs(value) * up_magnitude;
+        return activated(value) * up;
+    }
+    if (params::EPILOGUE == ACTIVATION_NONE) return value;
+    *magnitude = slope(value) * *magnitude + 1;
+    return activated(value);
+}
+
+/* The same of a choice, with its weight unless there is a gate; 0 if it names no expert. */
+static double routed_product(int choice, int column, double *magnitude)
+{
+    const float *route = routes + choice / TOP_K * 2 * TOP_K + choice % TOP_K;
+    const double weight = GATED ? 1 : (double)route[0];
+    *magnitude = 0;
+    if (!(route[TOP_K] >= 0 && route[TOP_K] < params::EXPERTS)) return 0;
+    const double value = product(GATED ? choice / TOP_K : choice, (int)route[TOP_K] * MATRIX_N, column, magnitude);
+    *magnitude *= std::fabs(weight);
+    return weight * value;
+}
+
 static void check(int row, int column)
 {
-    double magnitude, up_magnitude;
-    double expected = dot(row, GATED ? column / 8 * 16 + column % 8 : column, &magnitude);
-    if (GATED) {
-        const double up = dot(row, column / 8 * 16 + column % 8 + 8, &up_magnitude), gate = expected;
-        expected = activated(gate) * up;
-        magnitude = slope(gate) * magnitude * (std::fabs(up) + 1) + std::fabs(gate) * up_magnitude;
-    } else if (params::EPILOGUE != ACTIVATION_NONE) {
-        magnitude = slope(expected) * magnitude + 1;
-        expected = activated(expected);
+    double magnitude = 0, expected = 0;
+    const int terms = SUMMED ? TOP_K : 1;
+    for (int i = 0; i < terms; i++) {
+        double of_term;
+        expected +=
+            params::EXPERTS ? routed_product(row * terms + i, column, &of_term) : product(row, 0, column, &of_term);
+        magnitude += of_term;
     }
     if (params::HAS_RESIDUAL) expected += (double)residual[row * COLUMNS + column];
     const double found = (double)out[row * COLUMNS + column],
@@ -142,13 +174,25 @@ static void check(int row, int column)
         printf("out[%d, %d] is %g, expected %g within %g\n", row, column, found, expected, error);
 }
 
+/* Experts of a row differ, and rows share some. The last of several choices of row 0 names none. */
+static void draw_routes()
+{
+    for (int choice = 0; choice < CHOICES && params::EXPERTS; choice++) {
+        const int row = choice / TOP_K, i = choice % TOP_K;
+        float *route = routes + row * 2 * TOP_K + i;
+        route[0] = row < VALID ? draw(0.1f, 1) : __builtin_nanf("");
+        route[TOP_K] = (float)((row + i * 3) % params::EXPERTS);
+        if (choice == TOP_K - 1 && TOP_K > 1 && SUMMED) route[TOP_K] = -1;
+    }
+}
+
 static const void *bias_operand() { return params::HAS_BIAS ? bias : nullptr; }
 static const float *residual_operand() { return params::HAS_RESIDUAL ? residual : nullptr; }
 
 template <class P> static void run_body(const void *input, matmul_gemv_body<P> *)
 {
     matmul_gemv_body<P>::run((u8 *)shared_memory, counts, input, (const u16 *)panels.data(), out, bias_operand(),
-                             residual_operand(), P::HAS_NORM ? norm_weights : nullptr);
+                             residual_operand(), P::HAS_NORM ? norm_weights : nullptr, routes);
 }
 
 template <class P> static void run_body(const void *, matmul_mma_body<P> *)
@@ -191,10 +235,11 @@ static void draw_codes()
 
 int main()
 {
-    for (int i = 0; i < ROWS * K; i++) {
+    for (int i = 0; i < X_ROWS * K; i++) {
         x[i] = draw(-1, 1);
-        x_halves[i] = i / K < VALID ? half_of_float<3>(x[i]) : 0xffff; /* NaN beyond the valid rows */
+        x_halves[i] = i / K < VALID * (X_ROWS / ROWS) ? half_of_float<3>(x[i]) : 0xffff; /* NaN beyond the valid rows */
     }
+    draw_routes();
     if (CODES) draw_codes();
     for (float &value : norm_weights) value = draw(0.5f, 1.5f);
     for (float &value : bias) value = draw(-1, 1);
@@ -209,7 +254,7 @@ int main()
         gridDim.x = BLOCKS_IN_ALL;
         run_block(i, body::THREADS, run_thread_of_kernel);
     }
-    for (int row = 0; row < VALID; row++)
+    for (int row = 0; row < VALID * (OUT_ROWS / ROWS); row++)
         for (int column = 0; column < COLUMNS; column++) check(row, column);
     return wrong != 0;
 }

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The choices of a few rows (router.h), kept by the lanes of a warp: lane l has those of l, l + 32, ... */
+#ifndef KERNELS_MATMUL_EXPERT_CHOICES_CUH
+#define KERNELS_MATMUL_EXPERT_CHOICES_CUH
+
+#include "kernels/cuda/include/ptx.cuh"
+
+/* EXPERTS 0: there are none, and everything belongs to matrix 0. All functions: by the whole warp. */
+template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
+    static constexpr int PER_LANE = (ROWS * TOP_K + 31) / 32;
+
+    float experts[PER_LANE], weights[PER_LANE];
+
+    /* Once earlier launches have ended. `rows`: that are valid. */
+    __device__ __forceinline__ void load(const float *routes, int rows)
+    {
+        const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const int choice = lane + 32 * i, row = choice / TOP_K;
+            if (row >= rows) continue;
+            const float *route = routes + row * (2 * TOP_K) + choice % TOP_K;
+            weights[i] = load_written_float(route);
+            experts[i] = load_written_float(route + TOP_K);
+        }
+    }
+
+    static __device__ __forceinline__ float of_choice(const float (&values)[PER_LANE], int choice)
+    {
+        float value = 0;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const float other = __shfl_sync(0xffffffff, values[i], choice % 32);
+            if (choice / 32 == i) value = other;
+        }
+        return value;
+    }
+
+    /* -1 if the choice names no expert. */
+    __device__ __forceinline__ int expert_of(int choice) const
+    {
+        if constexpr (EXPERTS == 0) return 0;
+        const float expert = of_choice(experts, choice);
+        return expert >= 0 && expert < (float)EXPERTS ? (int)expert : -1;
+    }
+
+    __device__ __forceinline__ float weight_of(int choice) const { return of_choice(weights, choice); }
+};
+
+#endif
