@@ -260,22 +260,27 @@ enum tensor_layout graph_weight_layout(const struct graph *graph, const struct g
                                                   : LAYOUT_ROW_MAJOR;
 }
 
-bool graph_sums_choices(const struct graph *graph, const struct graph_node *matmul, uint32_t rows)
+bool graph_gemv_has_experts(const struct graph *graph, const struct graph_node *matmul, uint32_t rows)
 {
     const int64_t top_k = (int64_t)graph->values[matmul->operands[MATMUL_ROUTES]].width / 2;
+    if (matmul_is_gated(matmul->params)) return rows * top_k <= MATMUL_GEMV_MOST_CHOICES;
     return matmul_gemv_sums_choices(rows, matmul->params[MATMUL_EXPERTS], top_k,
                                     (int64_t)graph->weights[matmul->operands[MATMUL_W]].depth);
+}
+
+/* What only matmul_gemv has: sums over choices, norms of their x. */
+static bool needs_gemv(const struct graph_node *node)
+{
+    if (node->removed || node->op != OP_MATMUL || !node->params[MATMUL_EXPERTS]) return false;
+    return matmul_is_gated(node->params) ? node->operands[MATMUL_NORM] >= 0 : !node->params[MATMUL_PARTS];
 }
 
 uint32_t graph_small_batch_rows(const struct graph *graph)
 {
     uint32_t rows = GRAPH_SMALL_BATCH;
-    for (int n = 0; n < graph->node_count; n++) {
-        const struct graph_node *node = &graph->nodes[n];
-        const bool is_sum = !node->removed && node->op == OP_MATMUL && node->params[MATMUL_EXPERTS] &&
-                            !node->params[MATMUL_PARTS] && !matmul_is_gated(node->params);
-        while (is_sum && rows > 1 && !graph_sums_choices(graph, node, rows)) rows--;
-    }
+    for (int n = 0; n < graph->node_count; n++)
+        while (rows > 1 && needs_gemv(&graph->nodes[n]) && !graph_gemv_has_experts(graph, &graph->nodes[n], rows))
+            rows--;
     return rows;
 }
 

@@ -131,8 +131,9 @@ struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op,
 uint64_t graph_interleave(const struct graph *graph);
 /* Layout of a weight in the engine file; that of matrices depends on their encoding. */
 enum tensor_layout graph_weight_layout(const struct graph *graph, const struct graph_weight *weight);
-/* Whether a matmul over experts can have the sum over a row's choices, on CUDA, at so many rows. */
-bool graph_sums_choices(const struct graph *graph, const struct graph_node *matmul, uint32_t rows);
+/* Whether matmul_gemv, at so many rows, does this matmul over experts with all that it alone has: the norm of x with a gate, and
+ * without one the sum over a row's choices. */
+bool graph_gemv_has_experts(const struct graph *graph, const struct graph_node *matmul, uint32_t rows);
 /* Most rows of plans that a graph with small_batch is for: GRAPH_SMALL_BATCH, fewer where its matmuls over experts need it. */
 uint32_t graph_small_batch_rows(const struct graph *graph);
 /* Whether the value has at most GRAPH_SMALL_BATCH rows in every plan. */

@@ -5,13 +5,18 @@
 #include "kernels/matmul/matmul_device.h"
 #include "kernels/matmul/test_matmul_device.h"
 
+enum flag {
+    ALIKE = 1,  /* all rows choose the same experts */
+    SUMMED = 2, /* without an activation: the weighted sum, and a residual */
+    NORMED = 4  /* with an activation: the norm of x */
+};
+
 struct problem {
     int64_t rows, valid, experts, top_k, n, k; /* n: of one expert */
     enum encoding_id dtype;
     enum activation activation; /* NONE: the weighted parts */
     enum dtype bias;            /* DTYPE_NONE: none */
-    bool alike;                 /* all rows choose the same experts */
-    bool summed;                /* NONE: the weighted sum, and a residual */
+    unsigned flags;             /* enum flag */
 };
 
 static void fill_params(const struct problem *problem, int64_t *params)
@@ -30,13 +35,15 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [MATMUL_COMPUTE_DTYPE] = DTYPE_F32,
         [MATMUL_EXPERTS] = problem->experts,
         [MATMUL_ROUTE_WIDTH] = 2 * problem->top_k,
-        [MATMUL_PARTS] = !problem->activation && !problem->summed,
-        [MATMUL_HAS_RESIDUAL] = problem->summed,
+        [MATMUL_PARTS] = !problem->activation && !(problem->flags & SUMMED),
+        [MATMUL_HAS_RESIDUAL] = (problem->flags & SUMMED) != 0,
+        [MATMUL_HAS_NORM] = (problem->flags & NORMED) != 0,
+        [MATMUL_EPS_BITS] = (problem->flags & NORMED) ? test_float_bits(1e-5f) : 0,
     };
     memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
     memcpy(params, values, sizeof values);
     params[MATMUL_NORM_DTYPE] = DTYPE_F32;
-    params[MATMUL_INPUT_DTYPE] = matmul_device_element(params);
+    params[MATMUL_INPUT_DTYPE] = (problem->flags & NORMED) ? DTYPE_F32 : matmul_device_element(params);
 }
 
 /* Routes, and the lists that a router makes of them. */
@@ -47,7 +54,7 @@ static void fill_routes(struct test_launch *launch, struct test_random *random, 
     int32_t *lists = launch->host[MATMUL_LISTS], *choices = lists + experts + 1, order[ROUTER_MAX_EXPERTS], next = 0;
     for (int64_t i = 0; i < experts; i++) order[i] = (int32_t)i;
     for (int64_t row = 0; row < problem->valid; row++) {
-        if (row == 0 || !problem->alike) test_shuffle(random, order, (size_t)experts);
+        if (row == 0 || !(problem->flags & ALIKE)) test_shuffle(random, order, (size_t)experts);
         for (int64_t c = 0; c < top_k; c++) {
             test_fill(random, routes + row * 2 * top_k + c, 1, DTYPE_F32, 0.1f, 1);
             routes[row * 2 * top_k + top_k + c] = (float)order[c];
@@ -82,7 +89,8 @@ static void open_launch(struct launch *launch, const struct problem *problem, co
         launch->weights = test_launch_decode(test, MATMUL_W);
     }
     if (problem->bias) test_launch_fill(test, MATMUL_BIAS, &random, -1, 1);
-    if (problem->summed)
+    if ((problem->flags & NORMED)) test_launch_fill(test, MATMUL_NORM, &random, 0.5f, 1.5f);
+    if ((problem->flags & SUMMED))
         test_fill(&random, test->host[MATMUL_RESIDUAL], (size_t)(problem->n * problem->valid), DTYPE_F32, -1, 1);
     fill_routes(test, &random, problem);
 }
@@ -90,13 +98,25 @@ static void open_launch(struct launch *launch, const struct problem *problem, co
 static double dot(const struct launch *launch, int64_t x_row, int64_t n, double *error)
 {
     const int64_t *params = launch->test.params, k_count = params[MATMUL_K];
-    double sum = 0, squares = 0;
+    const enum dtype element = (enum dtype)matmul_device_element(params);
+    double sum = 0, squares = 0, x_squares = 0;
     for (int64_t k = 0; k < k_count; k++) {
-        const double product = (double)op_element(launch->test.host[MATMUL_X], x_row * k_count + k,
-                                                  (enum dtype)matmul_device_element(params)) *
-                               (double)launch->weights[n * k_count + k];
+        const float x =
+            op_element(launch->test.host[MATMUL_X], x_row * k_count + k, (enum dtype)params[MATMUL_INPUT_DTYPE]);
+        float multiplied = x;
+        if (params[MATMUL_HAS_NORM]) {
+            multiplied *= op_element(launch->test.host[MATMUL_NORM], k, DTYPE_F32);
+            multiplied = element == DTYPE_F16 ? f16_to_float(f16_from_float(multiplied))
+                                              : bf16_to_float(bf16_from_float(multiplied));
+        }
+        const double product = (double)multiplied * (double)launch->weights[n * k_count + k];
+        x_squares += (double)x * (double)x;
         sum += product;
         squares += product * product;
+    }
+    if (params[MATMUL_HAS_NORM]) {
+        const double factor = 1 / sqrt(x_squares / (double)k_count + 1e-5f);
+        sum *= factor, squares *= factor * factor;
     }
     if (launch->test.host[MATMUL_BIAS])
         sum += (double)op_element(launch->test.host[MATMUL_BIAS], n, (enum dtype)params[MATMUL_BIAS_DTYPE]);
@@ -128,11 +148,11 @@ static double choice_output(const struct launch *launch, const struct problem *p
 static void check_outputs(const struct launch *launch, const struct problem *problem, const char *what)
 {
     const int64_t columns = problem->activation ? problem->n / 2 : problem->n;
-    const int64_t terms = problem->summed ? problem->top_k : 1;
+    const int64_t terms = (problem->flags & SUMMED) ? problem->top_k : 1;
     const float *residual = launch->test.host[MATMUL_RESIDUAL];
     for (int64_t at = 0; at < problem->valid * problem->top_k / terms * columns; at++) {
         const int64_t first = at / columns * terms, column = at % columns;
-        double want = problem->summed ? (double)residual[at] : 0, error = 0;
+        double want = (problem->flags & SUMMED) ? (double)residual[at] : 0, error = 0;
         for (int64_t i = 0; i < terms; i++) {
             double of_choice;
             want += choice_output(launch, problem, first + i, column, &of_choice);
@@ -178,20 +198,22 @@ static void check(const struct problem *problem, int step)
 TEST(tails)
 {
     static const struct problem problems[] = {
-        {1, 1, 8, 2, 80, 64, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, false, false},
-        {1, 1, 8, 2, 72, 88, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false, false},
-        {5, 4, 6, 3, 48, 40, ENCODING_F16, ACTIVATION_NONE, DTYPE_F16, false, false},
-        {9, 9, 40, 4, 112, 200, ENCODING_BF16, ACTIVATION_GELU_TANH, DTYPE_F32, false, false},
-        {9, 9, 40, 4, 112, 200, ENCODING_BF16, ACTIVATION_CLAMPED, DTYPE_BF16, false, false},
-        {33, 30, 3, 1, 17, 72, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false, false},
-        {70, 70, 4, 2, 144, 136, ENCODING_BF16, ACTIVATION_SILU, DTYPE_BF16, true, false},
-        {200, 190, 5, 2, 150, 72, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, true, false},
-        {6, 0, 4, 2, 64, 64, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false, false},
-        {1, 1, 8, 3, 72, 88, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false, true},
-        {1, 1, 12, 4, 2100, 1032, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, false, true},
-        {5, 4, 30, 12, 48, 40, ENCODING_F16, ACTIVATION_NONE, DTYPE_F16, false, true},
-        {8, 8, 9, 8, 112, 200, ENCODING_BF16, ACTIVATION_NONE, DTYPE_F32, true, true},
-        {4, 0, 4, 2, 64, 64, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false, true},
+        {1, 1, 8, 2, 80, 64, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, 0},
+        {1, 1, 8, 2, 72, 88, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, 0},
+        {5, 4, 6, 3, 48, 40, ENCODING_F16, ACTIVATION_NONE, DTYPE_F16, 0},
+        {9, 9, 40, 4, 112, 200, ENCODING_BF16, ACTIVATION_GELU_TANH, DTYPE_F32, 0},
+        {9, 9, 40, 4, 112, 200, ENCODING_BF16, ACTIVATION_CLAMPED, DTYPE_BF16, 0},
+        {33, 30, 3, 1, 17, 72, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, 0},
+        {70, 70, 4, 2, 144, 136, ENCODING_BF16, ACTIVATION_SILU, DTYPE_BF16, ALIKE},
+        {200, 190, 5, 2, 150, 72, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, ALIKE},
+        {6, 0, 4, 2, 64, 64, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, 0},
+        {1, 1, 8, 3, 72, 88, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, SUMMED},
+        {1, 1, 12, 4, 2100, 1032, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, SUMMED},
+        {5, 4, 30, 12, 48, 40, ENCODING_F16, ACTIVATION_NONE, DTYPE_F16, SUMMED},
+        {8, 8, 9, 8, 112, 200, ENCODING_BF16, ACTIVATION_NONE, DTYPE_F32, ALIKE | SUMMED},
+        {4, 0, 4, 2, 64, 64, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, SUMMED},
+        {1, 1, 8, 3, 96, 88, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, NORMED},
+        {5, 4, 30, 12, 48, 1032, ENCODING_BF16, ACTIVATION_CLAMPED, DTYPE_F32, NORMED},
     };
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) check(&problems[i], 3);
@@ -202,26 +224,26 @@ TEST(every_encoding)
     enum encoding_id encoding;
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; matmul_device_next_coded(&i, &encoding);) {
-        check(&(struct problem){3, 3, 9, 4, 96, 256, encoding, ACTIVATION_SILU, DTYPE_NONE, false, false}, 5);
-        check(&(struct problem){40, 38, 5, 2, 48, 320, encoding, ACTIVATION_NONE, DTYPE_BF16, false, false}, 5);
-        check(&(struct problem){1, 1, 7, 3, 80, 1408, encoding, ACTIVATION_NONE, DTYPE_BF16, false, true}, 4);
-        check(&(struct problem){7, 6, 20, 3, 48, 384, encoding, ACTIVATION_NONE, DTYPE_NONE, false, true}, 9);
+        check(&(struct problem){3, 3, 9, 4, 96, 256, encoding, ACTIVATION_SILU, DTYPE_NONE, 0}, 5);
+        check(&(struct problem){40, 38, 5, 2, 48, 320, encoding, ACTIVATION_NONE, DTYPE_BF16, 0}, 5);
+        check(&(struct problem){4, 3, 9, 4, 96, 1280, encoding, ACTIVATION_SILU, DTYPE_BF16, NORMED}, 5);
+        check(&(struct problem){1, 1, 7, 3, 80, 1408, encoding, ACTIVATION_NONE, DTYPE_BF16, SUMMED}, 4);
+        check(&(struct problem){7, 6, 20, 3, 48, 384, encoding, ACTIVATION_NONE, DTYPE_NONE, SUMMED}, 9);
     }
 }
 
 TEST(candidates)
 {
     TEST_NEEDS_DEVICE();
-    check(&(struct problem){4, 4, 16, 4, 192, 320, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, false, false}, 1);
-    check(&(struct problem){2, 2, 16, 4, 192, 1152, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, false, true}, 1);
-    check(&(struct problem){300, 290, 8, 4, 160, 192, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false, false}, 1);
+    check(&(struct problem){4, 4, 16, 4, 192, 320, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, 0}, 1);
+    check(&(struct problem){2, 2, 16, 4, 192, 1152, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, SUMMED}, 1);
+    check(&(struct problem){300, 290, 8, 4, 160, 192, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, 0}, 1);
 }
 
 /* Lists of another step, or of no router: nothing beside the operands is read or written. */
 TEST(lists_are_not_trusted)
 {
-    static const struct problem problem = {4,          4,     16,   4, 96, 64, ENCODING_BF16, ACTIVATION_NONE,
-                                           DTYPE_NONE, false, false};
+    static const struct problem problem = {4, 4, 16, 4, 96, 64, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, 0};
     static const int32_t values[] = {-1, INT32_MIN, INT32_MAX, 7, 1 << 20};
     int64_t params[PLAN_MAX_PARAMS], found[1][PLAN_MAX_PARAMS];
     TEST_NEEDS_DEVICE();
@@ -242,7 +264,7 @@ TEST(lists_are_not_trusted)
 /* Routes that name no expert, on the other hand, are a part of the contract: they count nothing. */
 TEST(choices_of_no_expert)
 {
-    const struct problem problem = {3, 3, 16, 4, 96, 320, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, false, true};
+    const struct problem problem = {3, 3, 16, 4, 96, 320, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, SUMMED};
     static const float values[] = {-1, 16, NAN, INFINITY, 1e30f};
     int64_t params[PLAN_MAX_PARAMS], found[1][PLAN_MAX_PARAMS];
     TEST_NEEDS_DEVICE();
@@ -267,11 +289,11 @@ TEST(kernels_without_experts)
 {
     int64_t params[PLAN_MAX_PARAMS], found[1][PLAN_MAX_PARAMS];
     struct device_geometry geometry;
-    struct problem problem = {4, 4, 8, 2, 96, 64, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, false, false};
+    struct problem problem = {4, 4, 8, 2, 96, 64, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, 0};
     fill_params(&problem, params);
     assert_int_equal(device_matmul_wgmma.candidates(params, &matmul_test_h200, found, 1), 0);
     assert_non_null(strstr(device_matmul_wgmma.launch(params, &matmul_test_h200, &geometry), "experts"));
-    problem.activation = ACTIVATION_NONE, problem.summed = true;
+    problem.activation = ACTIVATION_NONE, problem.flags = SUMMED;
     fill_params(&problem, params);
     assert_int_equal(device_matmul_mma.candidates(params, &matmul_test_h200, found, 1), 0);
     assert_non_null(strstr(device_matmul_mma.launch(params, &matmul_test_h200, &geometry), "sum over experts"));

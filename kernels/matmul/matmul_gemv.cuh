@@ -51,7 +51,7 @@ template <class P> struct matmul_gemv_body {
     static constexpr int X_ROWS = EXPERTS && !GATED ? CHOICES : P::ROWS;
     static constexpr int ROWS = EXPERTS ? 1 : P::ROWS;      /* of x in a tile */
     static constexpr int TILE_CHOICES = SUMMED ? TOP_K : 1; /* that a tile is multiplied for, one after the other */
-    static_assert(!EXPERTS || (P::HAS_NORM == 0 && CHOICES <= GEMV_MOST_CHOICES), "experts");
+    static_assert(!EXPERTS || ((GATED || P::HAS_NORM == 0) && CHOICES <= GEMV_MOST_CHOICES), "experts");
 
     static constexpr bool CODED = fragment_is_coded(P::DTYPE);
     static constexpr int ELEMENT = CODED ? DTYPE_BF16 : P::DTYPE; /* that is multiplied */
@@ -316,7 +316,7 @@ template <class P> struct matmul_gemv_body {
     {
         constexpr int BATCH = (P::HAS_NORM ? 4 : 8) / (P::WARPS > 8 ? 2 : 1);
         constexpr int BATCH_ROWS = X_ROWS < BATCH ? X_ROWS : BATCH;
-        constexpr int UNROLLED = EXPERTS ? 1 : X_ROWS;
+        constexpr int UNROLLED = X_ROWS > 8 ? 1 : X_ROWS;
         constexpr int LANE_VECTORS = (STEPS_PER_WARP * (STEP / 8) + 31) / 32;
         constexpr int VECTORS = LANE_VECTORS < BATCH / BATCH_ROWS ? LANE_VECTORS : BATCH / BATCH_ROWS;
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -572,7 +572,7 @@ template <class P> struct matmul_gemv_body {
     {
         float sum = 0;
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) sum += load_shared_float(address + 4 * (u32)(i * ROWS + row));
+        for (int i = 0; i < COUNT; i++) sum += load_shared_float(address + 4 * (u32)(i * P::ROWS + row));
         return sum;
     }
 
@@ -659,8 +659,9 @@ template <class P> struct matmul_gemv_body {
             for (int j = 0; j < OUT_PER_LANE; j++) {
                 const output o = tile_output(lane + 32 * j);
                 if (o.row >= ROWS || of.first + o.first >= MATRIX_N || expert < 0) continue;
+                const int normed = EXPERTS ? of.choice / TOP_K : o.row;
                 const float factor =
-                    scaled<P::SCALE_BITS>(P::HAS_NORM ? load_shared_float(squares + 4 * (u32)o.row) : 1.0f);
+                    scaled<P::SCALE_BITS>(P::HAS_NORM ? load_shared_float(squares + 4 * (u32)normed) : 1.0f);
                 float sum = ordered_sum<PARTS>(source, o.row, o.first);
                 if constexpr (FRAGMENTS.factors) sum *= row_factor[j];
                 float value = sum * factor + add[j];

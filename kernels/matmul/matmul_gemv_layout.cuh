@@ -65,8 +65,9 @@ LAYOUT_FUNCTION struct gemv_layout gemv_lay_out(layout_size encoding, layout_siz
         l.sums += gemv_round_up(l.part / fragment_lay_out(encoding).group * l.x_sum_bytes, 16);
     l.cluster_sums = l.sums + 2 * warps * l.sum_bytes;
     l.squares = l.cluster_sums + (split_k > 1 ? 2 * split_k * l.sum_bytes : 0);
-    l.cluster_squares = l.squares + 4 * rows * warps;
-    l.barriers = gemv_round_up(l.cluster_squares + 4 * rows * split_k, 8);
+    const layout_size normed = layout_smaller(x_rows, 8); /* a norm is of rows of x, not of choices */
+    l.cluster_squares = l.squares + 4 * normed * warps;
+    l.barriers = gemv_round_up(l.cluster_squares + 4 * normed * split_k, 8);
     l.bytes = l.barriers + 8 * (2 * stages + 8);
     return l;
 }

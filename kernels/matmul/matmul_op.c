@@ -122,7 +122,7 @@ static const char *experts_illegal(const int64_t *params)
     if (params[MATMUL_ROUTE_WIDTH] % 2) return "parameter route_width is odd";
     if (matmul_top_k(params) > params[MATMUL_EXPERTS]) return "parameter route_width is above twice the experts";
     if (params[MATMUL_N] % params[MATMUL_EXPERTS]) return "parameter n is not a multiple of the experts";
-    if (params[MATMUL_HAS_NORM]) return "a norm with experts";
+    if (params[MATMUL_HAS_NORM] && !matmul_is_gated(params)) return "a norm with experts without a gate";
     if (params[MATMUL_PARTS] && (matmul_is_gated(params) || params[MATMUL_HAS_RESIDUAL]))
         return "parts with a gate or a residual";
     if (!matmul_is_gated(params) && params[MATMUL_EPILOGUE] != ACTIVATION_NONE)

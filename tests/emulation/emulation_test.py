@@ -238,6 +238,7 @@ def expert_gemvs():
         changes = {"DTYPE": encoding, "K": [136, 520, 264][i % 3], "HAS_BIAS": i % 2, "GROUPS": 2 + i // 2 % 2 * 2, "COPY": 0 if i % 3 == 1 else 1}
         yield expert_gemv(5, 3, 48, ROWS=[1, 4][i % 2], EPILOGUE=[1, 2][i % 2], **changes)
         yield expert_gemv(5, 2, 80, ROWS=[1, 3][i % 2], HAS_RESIDUAL=i % 3 // 2, **changes)
+        yield expert_gemv(4, 2, 64, ROWS=[1, 3][i % 2], EPILOGUE=1, HAS_NORM=1, **changes)
     yield expert_gemv(4, 2, 48, ROWS=3, VALID=2, PARTS=1, DTYPE=BF16, K=136)
     yield expert_gemv(40, 12, 16, ROWS=5, VALID=4, DTYPE=16, K=128)
 
