@@ -533,8 +533,6 @@ struct eng_selftest_result {
     float tolerance;     /* of a logit, absolute */
     uint32_t plans;      /* that were run */
     uint32_t left_out;   /* tokens that were not compared, since no slot or too few pages were free */
-    uint32_t rerouted;   /* part of `tokens`: logits beyond the tolerance, as happens where a model with experts chooses
-                          * others of nearly the same score; if half of a plan's are far beyond it, that is a difference */
 };
 static inline void eng_selftest_result_init(struct eng_selftest_result *result)
 {
@@ -558,7 +556,6 @@ struct eng_selftest_plan {
     uint32_t ties, left_out;  /* as in struct eng_selftest_result */
     uint32_t longest_context; /* tokens of the longest context that was compared */
     float largest_error;      /* of a logit, absolute */
-    uint32_t rerouted;        /* as in struct eng_selftest_result */
 };
 static inline void eng_selftest_plan_init(struct eng_selftest_plan *plan)
 {

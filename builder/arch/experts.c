@@ -173,6 +173,7 @@ static struct choices router(struct graph *graph, const struct expert_names *nam
     const int logits = router_logits(graph, x, layer, names->router, experts->count, names->router_bias, "router");
     struct graph_node *node = route(graph, logits, layer, experts->count, experts->top_k, "expert", &routes);
     node->operands[ROUTER_BIAS] = bias;
+    node->params[ROUTER_HAS_SEEDS] = 1;
     node->params[ROUTER_SCORE] = experts->score;
     node->params[ROUTER_RENORMALISE] = experts->renormalise;
     node->params[ROUTER_EPS_BITS] = float_to_bits((float)experts->eps);

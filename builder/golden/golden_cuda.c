@@ -47,6 +47,8 @@ static bool replay(struct cuda_run *run, const struct plan *plan, const struct c
     memcpy(inputs.tokens, step->tokens, bytes);
     memcpy(inputs.slots, step->slots, bytes);
     memcpy(inputs.positions, step->positions, bytes);
+    for (uint32_t i = 0; i < step->count; i++)
+        inputs.seeds[i] = step->fixes_routes ? golden_route_seed(step->positions[i]) : 0;
     for (uint32_t i = 0; i < step->out_rows; i++) inputs.out_rows[i] = (int32_t)(step->count - step->out_rows + i);
     bool ok = plan_timer_replay(&run->timer, bound, &inputs, status);
     cuda_inputs_close(&inputs);

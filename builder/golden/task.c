@@ -303,7 +303,8 @@ static bool run_in_slot(struct golden_task *task, size_t plan, enum golden_way w
                                      .out_rows = logits != NULL,
                                      .tokens = tokens,
                                      .slots = places,
-                                     .positions = places + count};
+                                     .positions = places + count,
+                                     .fixes_routes = true};
     bool ok = task->run(task->context, plan, way, &step, logits, &drawn, status);
     if (ok && logits) *token = drawn[0];
     free(places);

@@ -80,6 +80,15 @@ bool engine_writer_tensors(struct engine_writer *writer, const struct engine_ten
     return done;
 }
 
+/* Only routers read seeds, and those that do have an essential parameter. */
+static unsigned list_step_fields(const struct plan *plan, struct plan_field_entry entries[STEP_FIELD_COUNT])
+{
+    const unsigned count = plan_list_fields(plan->step, STEP_FIELD_COUNT, entries);
+    for (unsigned i = 0; i < count; i++)
+        if (entries[i].id == STEP_ROUTE_SEEDS + 1) entries[i].flags = 0;
+    return count;
+}
+
 /* `geometry`: its state fields are listed in the section; NULL: none. */
 static bool encode_plans(struct engine_writer *writer, enum engine_section section, const struct plan *plans,
                          size_t count, const struct plan_geometry *geometry, struct status *status)
@@ -92,7 +101,7 @@ static bool encode_plans(struct engine_writer *writer, enum engine_section secti
     if (count > UINT32_MAX) return status_fail(status, STATUS_BAD_INPUT, "engine: too many plans");
     for (size_t i = 0; i < count; i++) {
         uint64_t body_bytes;
-        if (plans[i].header.field_count != STEP_FIELD_COUNT)
+        if (plans[i].header.field_count != list_step_fields(&plans[i], step))
             return status_fail(status, STATUS_INTERNAL, "engine writer: plan %zu has no step fields", i);
         if (!engine_plan_body_bytes(&plans[i].header, &body_bytes) || !checked_add(size, body_bytes, &size))
             return status_fail(status, STATUS_BAD_INPUT, "engine: the plans are too large");
@@ -107,8 +116,7 @@ static bool encode_plans(struct engine_writer *writer, enum engine_section secti
         buffer_add(&buffer, plans[i].operands, counts->operand_count * sizeof *plans[i].operands);
         buffer_add(&buffer, plans[i].params, counts->param_count * sizeof *plans[i].params);
         buffer_add(&buffer, plans[i].tensor_maps, counts->tensor_map_count * sizeof *plans[i].tensor_maps);
-        plan_list_fields(plans[i].step, STEP_FIELD_COUNT, step);
-        buffer_add(&buffer, step, sizeof step);
+        buffer_add(&buffer, step, list_step_fields(&plans[i], step) * sizeof *step);
         buffer_add(&buffer, plans[i].dependencies, counts->dependency_count * sizeof *plans[i].dependencies);
         buffer.used += buffer.used % sizeof(uint64_t); /* the last array may end in the middle of 8 bytes */
     }

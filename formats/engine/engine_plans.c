@@ -72,6 +72,8 @@ static bool read_step_fields(const struct engine *engine, struct plan *plan, con
     uint64_t total;
     if (!step_layout(header->rows, header->out_rows, engine->manifest.geometry.vocab_size, plan->step, &total))
         return status_fail(status, STATUS_CORRUPT, "the size of its step overflows");
+    if (!plan_lists_field(entries, header->field_count, STEP_ROUTE_SEEDS)) /* as before 2.3 */
+        plan->step[STEP_ROUTE_SEEDS] = (struct plan_field){0, 0};
     return plan_read_fields(entries, header->field_count, SPACE_STEP, header->step_bytes, plan->step, STEP_FIELD_COUNT,
                             status);
 }

@@ -66,10 +66,16 @@ const int32_t *golden_tokens(const struct golden_cases *cases, uint32_t sequence
 
 uint32_t golden_longest(const struct golden_cases *cases); /* tokens of the longest sequence; 0 without cases */
 
+/* What routers choose the experts of a token at this position by in golden replays (STEP_ROUTE_SEEDS): experts that do not depend on
+ * scores, so that rounding cannot change them. Where two experts have nearly the same score, rounding decides between them, and
+ * results differ more than any tolerance allows. */
+static inline int32_t golden_route_seed(int32_t position) { return position + 1; }
+
 /* One replay. Rows are in the order of the plan's; prefill: of one slot, with one out row, the last. */
 struct golden_step {
     uint32_t count, out_rows;
     const int32_t *tokens, *slots, *positions; /* [count] */
+    bool fixes_routes;                         /* by golden_route_seed */
 };
 
 /* What runs plans. Its slots are numbered from 0 and begin empty. */
@@ -94,17 +100,11 @@ struct golden_result {
     uint32_t rows;       /* compared */
     uint32_t left_out;   /* rows for which there was no room */
     uint32_t ties;       /* part of `rows`: another token was drawn, whose logit is within the tolerance */
-    uint32_t rerouted;   /* part of `rows`: beyond the tolerance, since a router may have chosen other experts */
-    uint32_t far;        /* part of `rerouted`: so far beyond that only few rows may be */
     uint32_t longest;    /* tokens of the longest context */
     float largest_error; /* of a logit, absolute */
 };
 
-/* Where plans round (their tolerance is above that of float32 alone), two experts with nearly the same score may change places, and
- * the row's logits, and those of rows that attend to it, with them. So with a router rows may be beyond the tolerance; but at most
- * half of a plan's, or one, by more than ten times. Logits that have nothing to do with the expected ones are that far off.
- *
- * Runs and compares all cases of the plans. results: [plan_count], added to. False with a message: a plan differs (*differs), or
+/* Runs and compares all cases of the plans. results: [plan_count], added to. False with a message: a plan differs (*differs), or
  * could not run. STATUS_FULL: no row of a plan has room. left_out: [plan_count], plans whose cases are passed over; NULL: none. */
 bool golden_walk(const struct golden_cases *cases, const struct plan *plans, size_t plan_count, const bool *left_out,
                  const struct golden_machine *machine, struct golden_result *results, bool *differs,

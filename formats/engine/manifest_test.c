@@ -32,7 +32,7 @@ TEST(text_is_canonical)
         test_json("{'builder_version':'0.1.0-test',"
                   "'kv_cache':{'dtype':'F32','page_bytes':256,'page_tokens':4,'pages_per_slot':3},"
                   "'limits':{'max_context':10,'slots':2},"
-                  "'memory':{'arena_bytes':32768,'state_bytes':256,'step_bytes':512,'weights_bytes':2304},"
+                  "'memory':{'arena_bytes':32768,'state_bytes':256,'step_bytes':576,'weights_bytes':2304},"
                   "'model':{'head_dim':8,'heads':2,'hidden_size':16,'intermediate_size':16,'kv_heads':1,'layers':1,"
                   "'name':'test \xc3\xa9ngine','parameters':528,'type':'llama','vocab_size':16,"
                   "'weight_dtype':'F32'},"

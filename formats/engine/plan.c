@@ -55,13 +55,14 @@ const char *plan_library_name(unsigned library)
     return library < LIBRARY_COUNT && names[library] ? names[library] : "?";
 }
 
-/* Places fields of known sizes one after the other; the caller fills fields[i].bytes. */
-static bool place_fields(struct plan_field *fields, int count, uint64_t *total_bytes)
+/* Places fields of known sizes one after the other, in `order` (NULL: as they are); the caller fills fields[i].bytes. */
+static bool place_fields(struct plan_field *fields, const int *order, int count, uint64_t *total_bytes)
 {
     uint64_t position = 0;
     for (int i = 0; i < count; i++) {
-        fields[i].offset = position;
-        if (!checked_add(position, fields[i].bytes, &position)) return false;
+        struct plan_field *field = &fields[order ? order[i] : i];
+        field->offset = position;
+        if (!checked_add(position, field->bytes, &position)) return false;
         if (!checked_align(position, PLAN_ALIGNMENT, &position)) return false;
     }
     *total_bytes = position;
@@ -76,6 +77,8 @@ bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, struct p
     if (!checked_mul(rows, sizeof(int32_t), &row_bytes)) return false;
     if (!checked_mul(out_rows, sizeof(int32_t), &out_row_bytes)) return false;
     if (!checked_product(logits_factors, 3, &logits_bytes)) return false;
+    static const int order[STEP_FIELD_COUNT] = {STEP_COUNTS,   STEP_TOKENS,      STEP_SLOTS,       STEP_POSITIONS,
+                                                STEP_OUT_ROWS, STEP_ROUTE_SEEDS, STEP_NEXT_TOKENS, STEP_LOGITS};
     fields[STEP_COUNTS].bytes = 2 * sizeof(int32_t);
     fields[STEP_TOKENS].bytes = row_bytes;
     fields[STEP_SLOTS].bytes = row_bytes;
@@ -83,7 +86,8 @@ bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, struct p
     fields[STEP_OUT_ROWS].bytes = out_row_bytes;
     fields[STEP_NEXT_TOKENS].bytes = out_row_bytes;
     fields[STEP_LOGITS].bytes = logits_bytes;
-    return place_fields(fields, STEP_FIELD_COUNT, total_bytes);
+    fields[STEP_ROUTE_SEEDS].bytes = row_bytes;
+    return place_fields(fields, order, STEP_FIELD_COUNT, total_bytes);
 }
 
 bool state_layout(const struct plan_geometry *geometry, struct plan_field fields[STATE_FIELD_COUNT],
@@ -96,7 +100,7 @@ bool state_layout(const struct plan_geometry *geometry, struct plan_field fields
     if (!checked_mul(geometry->slots, seen_bytes, &fields[STATE_SEEN].bytes)) return false;
     if (!checked_mul(geometry->rope_original ? geometry->slots : 0, sizeof(int32_t), &fields[STATE_ROPE_SET].bytes))
         return false;
-    if (!place_fields(fields, STATE_FIELD_COUNT, total_bytes)) return false;
+    if (!place_fields(fields, NULL, STATE_FIELD_COUNT, total_bytes)) return false;
     if (!geometry->rope_original) fields[STATE_ROPE_SET].offset = 0;
     return true;
 }
@@ -115,10 +119,11 @@ bool geometry_place_state(struct plan_geometry *geometry, uint64_t *total_bytes)
 
 uint64_t plan_input_bytes(const struct plan *plan)
 {
+    static const int inputs[] = {STEP_COUNTS, STEP_TOKENS, STEP_SLOTS, STEP_POSITIONS, STEP_OUT_ROWS, STEP_ROUTE_SEEDS};
     uint64_t bytes = 0;
-    for (int field = STEP_COUNTS; field <= STEP_OUT_ROWS; field++) {
-        const uint64_t end = plan->step[field].offset + plan->step[field].bytes;
-        if (end > bytes) bytes = end;
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+        const struct plan_field *field = &plan->step[inputs[i]];
+        if (field->offset + field->bytes > bytes) bytes = field->offset + field->bytes;
     }
     return bytes;
 }
@@ -135,6 +140,13 @@ unsigned plan_list_fields(const struct plan_field *fields, unsigned count, struc
                 .bytes = fields[i].bytes,
             };
     return listed;
+}
+
+bool plan_lists_field(const struct plan_field_entry *entries, uint32_t entry_count, unsigned field)
+{
+    for (uint32_t i = 0; i < entry_count; i++)
+        if (entries[i].id == field + 1) return true;
+    return false;
 }
 
 static bool verify_field(const struct plan_field_entry *entries, uint32_t index, uint64_t space_bytes,

@@ -183,6 +183,8 @@ enum step_field {
     STEP_OUT_ROWS,    /* i32[out_rows]: the token row whose logits are computed */
     STEP_NEXT_TOKENS, /* i32[out_rows], output: in [0, vocab) or PLAN_NO_TOKEN */
     STEP_LOGITS,      /* f32[out_rows, vocab], output */
+    STEP_ROUTE_SEEDS, /* i32[rows]: 0, or what routers choose the row's experts by, instead of by its scores (router.h); not in
+                       * engines before 2.3 */
     STEP_FIELD_COUNT
 };
 /* The fields of the STATE space. Their ids in the file are 1 + these numbers: never reused. */
@@ -262,7 +264,7 @@ static inline uint64_t plan_rank_vocab(const struct plan_geometry *geometry)
  * previous step (device targets) may then find it in STEP_TOKENS. */
 enum { PLAN_NO_TOKEN = -1 };
 
-/* Layout of a STEP space by a writer: the fields in order, each aligned to PLAN_ALIGNMENT. False on overflow. A reader
+/* Layout of a STEP space by a writer: inputs, then outputs, each aligned to PLAN_ALIGNMENT. False on overflow. A reader
  * takes the offsets from the file. */
 bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, struct plan_field fields[STEP_FIELD_COUNT],
                  uint64_t *total_bytes);
@@ -293,6 +295,7 @@ bool geometry_place_state(struct plan_geometry *geometry, uint64_t *total_bytes)
  * fields of `fields` that has bytes on entry is listed with at least those; then sets their offsets and bytes. */
 bool plan_read_fields(const struct plan_field_entry *entries, uint32_t entry_count, enum plan_space space,
                       uint64_t space_bytes, struct plan_field *fields, unsigned count, struct status *status);
+bool plan_lists_field(const struct plan_field_entry *entries, uint32_t entry_count, unsigned field);
 /* Writes the list of these fields without those of 0 bytes: entries[count]. Returns how many it has. */
 unsigned plan_list_fields(const struct plan_field *fields, unsigned count, struct plan_field_entry *entries);
 

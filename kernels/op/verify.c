@@ -29,7 +29,7 @@ static bool verify_fields(const struct plan *plan, const struct plan_geometry *g
     if (!step && operand->space != SPACE_STATE) return true;
     const struct plan_field *fields = step ? plan->step : geometry->state;
     int count = step ? (int)STEP_FIELD_COUNT : (int)STATE_FIELD_COUNT;
-    int first = 0, last = count - 1;
+    int first = 0, last = step ? (int)STEP_LOGITS : count - 1;
     if (demand->field)
         first = last = demand->field - 1;
     else if (operand->access & ACCESS_WRITE)

@@ -16,8 +16,10 @@
     PARAM(TOP_GROUPS) = 4;          \
     PARAM(GROUP_SCORE) = 1;         \
     PARAM(HAS_BIAS) = 1;            \
+    PARAM(HAS_SEEDS) = 1;           \
     PARAM(BIAS_DTYPE) = DTYPE_F32;
-#define PARAM_HAS_BIAS 1
+#define PARAM_HAS_BIAS  1
+#define PARAM_HAS_SEEDS 1
 #endif
 
 struct router_params {
@@ -26,8 +28,10 @@ struct router_params {
 typedef router_body<router_params> router_kernel;
 
 extern "C" __global__ void __launch_bounds__(router_kernel::THREADS)
-    router(const int *counts, const float *logits, float *out OPTIONAL(PARAM_HAS_BIAS, const void *bias), int *lists)
+    router(const int *counts, const float *logits, float *out OPTIONAL(PARAM_HAS_BIAS, const void *bias),
+           int *lists OPTIONAL(PARAM_HAS_SEEDS, const int *seeds))
 {
     extern __shared__ __align__(16) u8 router_memory[];
-    router_kernel::run(router_memory, counts, logits, out, IF_PRESENT(PARAM_HAS_BIAS, bias), lists);
+    router_kernel::run(router_memory, counts, logits, out, IF_PRESENT(PARAM_HAS_BIAS, bias), lists,
+                       IF_PRESENT(PARAM_HAS_SEEDS, seeds));
 }

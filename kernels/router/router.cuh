@@ -122,7 +122,8 @@ template <class P> struct router_body {
     }
 
     /* A row, by a warp. `claims`: as take_other_groups. */
-    static __device__ __forceinline__ void route_row(const float *logits, const void *bias, float *out, float *claims)
+    static __device__ __forceinline__ void route_row(const float *logits, const void *bias, int seed, float *out,
+                                                     float *claims)
     {
         const int lane = (int)threadIdx.x % 32;
         float scores[PER_LANE], weights[CHOICES_PER_LANE] = {}, largest = 0, sum = 0;
@@ -137,6 +138,8 @@ template <class P> struct router_body {
             float claim = scores[i];
             if constexpr (P::HAS_BIAS)
                 if (expert < EXPERTS) claim += load_element<P::BIAS_DTYPE>(bias, expert);
+            if constexpr (P::HAS_SEEDS)
+                if (seed) claim = router_seeded_claim(seed, expert);
             ranks[i] = expert < EXPERTS ? rank_of(claim) : 0;
             if constexpr (P::GROUPS > 1)
                 if (expert < EXPERTS) claims[expert] = claim;
@@ -232,7 +235,7 @@ template <class P> struct router_body {
 
     /* `memory`: shared, router_shared_bytes. The grid is one cluster. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const float *logits, float *out,
-                                               const void *bias, int *lists)
+                                               const void *bias, int *lists, const int *seeds)
     {
         const int warp = (int)threadIdx.x / 32, blocks = (int)gridDim.x, block = (int)blockIdx.x;
         int *const counted = (int *)memory, *const begins = counted + EXPERTS;
@@ -241,7 +244,8 @@ template <class P> struct router_body {
         device_wait();
         const int rows = min(counts[P::COUNT_INDEX], P::ROWS), count = rows * TOP_K;
         for (int row = block * ROUTER_WARPS + warp; row < rows; row += blocks * ROUTER_WARPS)
-            route_row(logits + (i64)row * EXPERTS, bias, out + (i64)row * (2 * TOP_K), claims);
+            route_row(logits + (i64)row * EXPERTS, bias, P::HAS_SEEDS ? seeds[row] : 0, out + (i64)row * (2 * TOP_K),
+                      claims);
 #if __CUDA_ARCH__ >= 900
         if (blocks > 1) cluster_sync();
 #endif

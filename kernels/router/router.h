@@ -6,6 +6,9 @@
  * with the greatest claims are chosen, of equal ones the lower index. Their weights are their scores, by falling claims, then
  * as RENORMALISE says, times SCALE. With ROUTER_SOFTMAX_CHOSEN the claims are logits, and the softmax is over the chosen ones.
  *
+ * A row whose seed is not 0 has claims that follow from the seed alone (router_seeded_claim), so that rounding does not change which
+ * experts are chosen: checks compare logits of different plans and targets so. The weights follow from the scores as ever.
+ *
  * float32; sums in the order of experts or choices. NaN is greater than all numbers, so that a row with a NaN has weights
  * that are NaN, and always experts that there are. */
 #ifndef KERNELS_ROUTER_ROUTER_H
@@ -22,6 +25,7 @@ enum router_operand {
     ROUTER_OUT,    /* f32[rows, ROUTE_WIDTH]: routes, of each row TOP_K weights, then TOP_K ids as floats */
     ROUTER_BIAS,   /* HAS_BIAS: BIAS_DTYPE[EXPERTS] */
     ROUTER_LISTS,  /* CUDA: i32[rows, router_list_width]: router_lists of all valid rows */
+    ROUTER_SEEDS,  /* HAS_SEEDS: i32[rows] */
     ROUTER_OPERANDS
 };
 enum router_param {
@@ -38,6 +42,7 @@ enum router_param {
     ROUTER_GROUP_SCORE, /* enum router_group_score */
     ROUTER_HAS_BIAS,
     ROUTER_BIAS_DTYPE,
+    ROUTER_HAS_SEEDS,
     ROUTER_PARAMS
 };
 

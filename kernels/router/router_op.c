@@ -101,8 +101,11 @@ static void route_row(const struct op_call *call, int64_t row)
     bool taken[ROUTER_MAX_EXPERTS] = {false};
     float *weights = (float *)call->operands[ROUTER_OUT] + row * params[ROUTER_ROUTE_WIDTH], *ids = weights + top_k;
     score_row(params, (const float *)call->operands[ROUTER_LOGITS] + row * experts, scores);
+    const int32_t *seeds = call->operands[ROUTER_SEEDS], seed = seeds ? seeds[row] : 0;
     for (int64_t i = 0; i < experts; i++)
-        claims[i] = bias ? scores[i] + op_element(bias, i, (enum dtype)params[ROUTER_BIAS_DTYPE]) : scores[i];
+        claims[i] = seed   ? router_seeded_claim(seed, (int)i)
+                    : bias ? scores[i] + op_element(bias, i, (enum dtype)params[ROUTER_BIAS_DTYPE])
+                           : scores[i];
     if (params[ROUTER_GROUPS] > 1) take_other_groups(params, claims, taken);
     float sum = 0;
     for (int64_t choice = 0; choice < top_k; choice++) {
@@ -154,6 +157,7 @@ static const struct op_param param_schema[ROUTER_PARAMS] = {
     [ROUTER_GROUP_SCORE] = {"group_score", 11, PARAM_INTEGER, PARAM_OF_NODE, .most = ROUTER_GROUP_SCORES - 1},
     [ROUTER_HAS_BIAS] = {"has_bias", 12, PARAM_INTEGER, PARAM_OF_PRESENT, ROUTER_BIAS, .most = 1},
     [ROUTER_BIAS_DTYPE] = {"bias_dtype", 13, PARAM_DTYPE, PARAM_OF_DTYPE, ROUTER_BIAS, .fallback = DTYPE_F32},
+    [ROUTER_HAS_SEEDS] = {"has_seeds", OP_LATER_PARAM_ID, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
 };
 static const struct op_operand operand_schema[ROUTER_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -163,6 +167,8 @@ static const struct op_operand operand_schema[ROUTER_OPERANDS] = {
                      .columns = ROUTER_EXPERTS},
     [ROUTER_LISTS] = {"lists", ROLE_OUTPUT, .targets = 1u << TARGET_CUDA, .fixed = DTYPE_I32, .rows = ROUTER_ROWS,
                       .width = list_width},
+    [ROUTER_SEEDS] = {"seeds", ROLE_STEP, .field = STEP_ROUTE_SEEDS, .present = ROUTER_HAS_SEEDS, .fixed = DTYPE_I32,
+                      .rows = ROUTER_ROWS, .columns = OP_NONE},
 };
 
 const struct op_descriptor op_router = {

@@ -25,7 +25,8 @@ struct expected_row {
     int64_t ids[ROUTER_MAX_TOP_K];
 };
 
-static void expect_row(const int64_t *params, const float *logits, const float *bias, struct expected_row *row)
+static void expect_row(const int64_t *params, const float *logits, const float *bias, int32_t seed,
+                       struct expected_row *row)
 {
     const int64_t experts = params[ROUTER_EXPERTS], top_k = params[ROUTER_ROUTE_WIDTH] / 2;
     const int64_t groups = params[ROUTER_GROUPS], size = experts / groups;
@@ -37,7 +38,7 @@ static void expect_row(const int64_t *params, const float *logits, const float *
         scores[i] = chosen_only                              ? logit
                     : params[ROUTER_SCORE] == ROUTER_SIGMOID ? 1 / (1 + exp(-logit))
                                                              : exp(logit) / sum;
-        claims[i] = scores[i] + (bias ? (double)bias[i] : 0);
+        claims[i] = seed ? (double)router_seeded_claim(seed, (int)i) : scores[i] + (bias ? (double)bias[i] : 0);
     }
     for (int64_t g = 0; g < groups; g++) {
         group_claims[g] = 0;
@@ -85,6 +86,8 @@ static void check(int64_t rows, int64_t experts, int64_t top_k, const int64_t *c
     struct test_case test;
     test_case_open(&test, &op_router, params, &test_geometry, (int32_t)valid);
     float *bias = test.call.operands[ROUTER_BIAS];
+    int32_t *seeds = test.call.operands[ROUTER_SEEDS]; /* every third row has none */
+    for (int64_t row = 0; seeds && row < valid; row++) seeds[row] = row % 3 ? (int32_t)row + 1 : 0;
     const float *out = test.call.operands[ROUTER_OUT], *logits = test.call.operands[ROUTER_LOGITS];
     fill_logits(test.call.operands[ROUTER_LOGITS], rows, experts);
     for (int64_t i = 0; bias && i < experts; i++) bias[i] = 0.37f * (float)(i % 5) - 0.61f;
@@ -92,7 +95,7 @@ static void check(int64_t rows, int64_t experts, int64_t top_k, const int64_t *c
         test_case_run(&test, ROUTER_OUT, run);
         for (int64_t row = 0; row < valid; row++) {
             struct expected_row expected;
-            expect_row(params, logits + row * experts, bias, &expected);
+            expect_row(params, logits + row * experts, bias, seeds ? seeds[row] : 0, &expected);
             const float *routes = out + row * 2 * top_k;
             for (int64_t i = 0; i < top_k; i++) {
                 assert_int_equal(router_expert(routes, top_k, i, experts), expected.ids[i]);
@@ -127,6 +130,7 @@ TEST(chooses_as_a_plain_computation_does)
                 params[ROUTER_EPS_BITS] = test_float_bits(renormalise == ROUTER_SUM_OR_EPS ? 0.4f : 1e-3f);
                 params[ROUTER_SCALE_BITS] = test_float_bits(2.5f);
                 params[ROUTER_HAS_BIAS] = score == ROUTER_SIGMOID && renormalise > 0;
+                params[ROUTER_HAS_SEEDS] = renormalise != ROUTER_SUM_PLUS_EPS;
                 check(s == 6 ? 3 : 17, sizes[s][0], sizes[s][1], params);
             }
 }
@@ -138,6 +142,7 @@ TEST(chooses_from_the_best_groups)
         for (int of_group = 0; of_group < ROUTER_GROUP_SCORES; of_group++)
             for (int64_t best = 1; best <= 8; best++) {
                 plain_params(params);
+                params[ROUTER_HAS_SEEDS] = best % 2;
                 params[ROUTER_SCORE] = score;
                 params[ROUTER_GROUPS] = 8;
                 params[ROUTER_TOP_GROUPS] = best;
@@ -145,6 +150,20 @@ TEST(chooses_from_the_best_groups)
                 params[ROUTER_HAS_BIAS] = of_group;
                 check(9, 64, best < 4 ? 5 : 8, params);
             }
+}
+
+/* Every expert has its turn, for every seed others. */
+TEST(seeds_reach_every_expert)
+{
+    enum { EXPERTS = 64, SEEDS = 2000 };
+    int counts[EXPERTS] = {0};
+    for (int seed = 1; seed <= SEEDS; seed++) {
+        int best = 0;
+        for (int expert = 1; expert < EXPERTS; expert++)
+            if (router_seeded_claim(seed, expert) > router_seeded_claim(seed, best)) best = expert;
+        counts[best]++;
+    }
+    for (int expert = 0; expert < EXPERTS; expert++) assert_in_range(counts[expert], 10, 70);
 }
 
 TEST(equal_claims_and_nan)

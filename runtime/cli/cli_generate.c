@@ -561,8 +561,6 @@ static void print_tested_plan(const struct eng_selftest_plan *plan)
         printf("%" PRIu32 " tokens, contexts up to %" PRIu32 ", largest logit error %.3g", plan->tokens,
                plan->longest_context, (double)plan->largest_error);
     if (plan->tokens && plan->ties) printf(", %" PRIu32 " ties", plan->ties);
-    if (plan->tokens && plan->rerouted)
-        printf(", %" PRIu32 " beyond the tolerance (other choices of experts)", plan->rerouted);
     if (plan->tokens && plan->left_out) printf(", %" PRIu32 " tokens left out: too few KV pages", plan->left_out);
     if (plan->tokens) printf("\n");
 }

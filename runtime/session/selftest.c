@@ -120,10 +120,12 @@ static bool run(struct eng_session *session, struct status *status)
     memset(session->selftest, 0, session->plan_count * sizeof *session->selftest);
     test.slots = calloc(session->geometry->slots, sizeof *test.slots);
     bool ok = test.slots || status_fail(status, STATUS_MACHINE, "out of memory");
+    session->fixes_routes = true;
     ok = ok && (file->golden_plans.case_count == 0 || walk(&test, &file->golden_plans, status));
     if (ok && file->golden.token_count > 0)
         ok = golden_cases_of_prompt(&file->golden, file->plans, file->plan_count, &prompt, status) &&
              walk(&test, &prompt, status);
+    session->fixes_routes = false;
     golden_cases_free(&prompt);
     free(test.slots);
     return ok;
@@ -140,7 +142,6 @@ static struct eng_selftest_result sum_up(const struct eng_session *session)
         sum.plans += one->rows > 0;
         sum.tokens += one->rows;
         sum.ties += one->ties;
-        sum.rerouted += one->rerouted;
         sum.left_out += one->left_out;
         if (!(one->largest_error <= sum.largest_error)) sum.largest_error = one->largest_error;
     }
@@ -187,7 +188,6 @@ enum eng_status eng_selftest_plan(const struct eng_session *session, size_t inde
         .calls_libraries = backend->type->source && backend->type->source(backend, index) != file_plan,
         .tokens = found->rows,
         .ties = found->ties,
-        .rerouted = found->rerouted,
         .left_out = found->left_out,
         .longest_context = found->longest,
         .largest_error = found->largest_error,

@@ -17,6 +17,7 @@ struct session_plan {
     int32_t *slots;     /* [rows] */
     int32_t *positions; /* [rows] */
     int32_t *out_row;   /* [out_rows] */
+    int32_t *seeds;     /* [rows]: of routers; NULL: an engine before 2.3 */
 };
 
 enum slot_use { SLOT_FREE, SLOT_RAW, SLOT_SEQUENCE };
@@ -71,6 +72,7 @@ struct eng_session {
     uint8_t *seen;                  /* [slots, seen_bytes] */
     uint64_t seen_bytes;
     int32_t *rope_set; /* [slots]; NULL: the engine has one set of rotary frequencies */
+    bool fixes_routes; /* routers choose by position: replays compare equal on every machine (golden_route_seed) */
 
     struct session_plan *plans; /* decode plans by increasing rows, then prefill plans by increasing rows */
     size_t plan_count, decode_plans;

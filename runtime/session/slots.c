@@ -168,6 +168,12 @@ const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t c
     return logits;
 }
 
+static void fill_seeds(const struct eng_session *session, struct session_plan *plan, uint32_t count)
+{
+    for (uint32_t i = 0; plan->seeds && i < count; i++)
+        plan->seeds[i] = session->fixes_routes ? golden_route_seed(plan->positions[i]) : 0;
+}
+
 struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens,
                                          uint32_t count, size_t plan_index, uint32_t out_rows)
 {
@@ -179,6 +185,7 @@ struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t sl
         plan->slots[i] = slot;
         plan->positions[i] = (int32_t)(session->slots[slot].position + i);
     }
+    fill_seeds(session, plan, count);
     plan->out_row[0] = (int32_t)(count - 1);
     return plan;
 }
@@ -220,6 +227,7 @@ void replay_fill_decode(struct eng_session *session, struct session_plan *plan, 
         plan->positions[i] = (int32_t)session->slots[plan->slots[i]].position;
         plan->out_row[i] = (int32_t)i;
     }
+    fill_seeds(session, plan, count);
 }
 
 bool replay_submit_decode(struct eng_session *session, struct session_plan *plan, uint32_t count, struct status *status)

@@ -38,7 +38,7 @@ struct cuda_inputs {
     uint8_t *bytes; /* owned */
     size_t size;
     struct plan_field fields[STEP_FIELD_COUNT];
-    int32_t *counts, *tokens, *slots, *positions, *out_rows;
+    int32_t *counts, *tokens, *slots, *positions, *out_rows, *seeds;
 };
 bool cuda_inputs_open(struct cuda_inputs *inputs, const struct cuda_rig *rig, const struct plan_header *header,
                       struct status *status);
