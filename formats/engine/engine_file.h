@@ -9,7 +9,7 @@
 #include "formats/engine/manifest.h"
 #include "formats/template/chat_templates.h"
 
-enum { ENGINE_MAJOR = 2, ENGINE_MINOR = 2 };
+enum { ENGINE_MAJOR = 2, ENGINE_MINOR = 3 };
 enum {
     ENGINE_MAX_SECTIONS = 32,
     ENGINE_SECTION_ALIGNMENT = 4096,
