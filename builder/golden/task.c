@@ -115,7 +115,8 @@ static bool long_context(const struct golden_task *task, uint32_t *tokens, struc
     /* A page that is used again. */
     const uint64_t chunk = plan_longest_chunk(task->plans, task->plan_count);
     for (unsigned g = 0; g < plan_page_groups(geometry); g++)
-        if (geometry->page_window[g]) raise_to(&wanted, plan_ring_pages(geometry, g, chunk) * geometry->page_tokens + PAST);
+        if (geometry->page_window[g])
+            raise_to(&wanted, plan_ring_pages(geometry, g, chunk) * geometry->page_tokens + PAST);
     if (wanted > most_context(geometry)) wanted = most_context(geometry);
     if ((double)wanted > task->most_tokens) wanted = (uint64_t)task->most_tokens;
     *tokens = wanted > 0 ? (uint32_t)wanted : 1;
@@ -282,7 +283,8 @@ static bool take_pages(struct golden_pages *pages, uint32_t slot, uint32_t token
         uint32_t *held = &pages->held[g * geometry->slots + slot];
         const uint64_t wanted = plan_group_pages(geometry, g, tokens, pages->chunk);
         while (*held < wanted) row[(*held)++] = (int32_t)pages->used++;
-        for (uint64_t i = *held; *held == plan_ring_pages(geometry, g, pages->chunk) && i < geometry->pages_per_slot; i++)
+        for (uint64_t i = *held; *held == plan_ring_pages(geometry, g, pages->chunk) && i < geometry->pages_per_slot;
+             i++)
             row[i] = row[i - *held];
         pages->is_new = true;
     }
@@ -434,7 +436,8 @@ static uint32_t rewind_slot(void *context, uint32_t slot, uint32_t position)
     const struct comparison *comparison = context;
     const struct golden_pages *pages = &comparison->task->pages;
     for (unsigned g = 0; g < plan_page_groups(pages->geometry); g++)
-        if (pages->held[g * pages->geometry->slots + slot] == plan_ring_pages(pages->geometry, g, pages->chunk)) return 0;
+        if (pages->held[g * pages->geometry->slots + slot] == plan_ring_pages(pages->geometry, g, pages->chunk))
+            return 0;
     return position;
 }
 

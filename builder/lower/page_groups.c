@@ -11,7 +11,8 @@ struct packing {
     const struct model_config *config;
     enum encoding_id kv_dtype;
     uint64_t page_tokens, page_bytes;
-    uint64_t windows[PLAN_MAX_PAGE_GROUPS]; /* those that have groups of their own; layers with another one need all tokens */
+    uint64_t windows
+        [PLAN_MAX_PAGE_GROUPS]; /* those that have groups of their own; layers with another one need all tokens */
     unsigned window_count;
     /* groups so far */
     uint64_t group_window[PLAN_MAX_PAGE_GROUPS], used[PLAN_MAX_PAGE_GROUPS];

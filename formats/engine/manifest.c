@@ -254,9 +254,8 @@ static bool check_page_groups(const struct manifest *manifest, struct status *st
 {
     const struct plan_geometry *geometry = &manifest->geometry;
     if (geometry->page_groups > PLAN_MAX_PAGE_GROUPS)
-        return status_fail(status, STATUS_BAD_INPUT,
-                           "kv_cache: windows: expected 1 to %d page groups, found %" PRIu64, PLAN_MAX_PAGE_GROUPS,
-                           geometry->page_groups);
+        return status_fail(status, STATUS_BAD_INPUT, "kv_cache: windows: expected 1 to %d page groups, found %" PRIu64,
+                           PLAN_MAX_PAGE_GROUPS, geometry->page_groups);
     for (unsigned g = 0; g < plan_page_groups(geometry); g++)
         if (geometry->page_window[g] > geometry->max_context)
             return status_fail(status, STATUS_BAD_INPUT,

@@ -190,9 +190,9 @@ enum step_field {
 enum state_field {
     STATE_PAGE_TABLE, /* i32[page groups, slots, pages_per_slot]: page of the pool, for pages that hold tokens; the table of
                        * each group begins at a multiple of PLAN_ALIGNMENT (plan_page_row) */
-    STATE_SAMPLERS,   /* struct sampler_state[slots] */
-    STATE_SEEN,       /* u8[slots, ceil(vocab / 8)]: bit t set = token t occurred in the sequence */
-    STATE_ROPE_SET,   /* i32[slots]: 0 or 1, the slot's set of rotary frequencies; only with geometry.rope_original */
+    STATE_SAMPLERS, /* struct sampler_state[slots] */
+    STATE_SEEN,     /* u8[slots, ceil(vocab / 8)]: bit t set = token t occurred in the sequence */
+    STATE_ROPE_SET, /* i32[slots]: 0 or 1, the slot's set of rotary frequencies; only with geometry.rope_original */
     STATE_FIELD_COUNT,
     STATE_ALWAYS_COUNT = STATE_ROPE_SET /* those before it are in every engine */
 };

@@ -38,7 +38,7 @@ bool backend_kv_pages(const struct plan_geometry *geometry, const struct backend
     if (*pages > most) *pages = most; /* more could never be used */
     if (*pages >= least) return true;
     return status_fail(status, STATUS_USAGE,
-                       "eng_session_create: kv_bytes: expected room for %" PRIu64 " KV pages of %" PRIu64 " bytes (%" PRIu64
-                       " tokens), found %" PRIu64,
+                       "eng_session_create: kv_bytes: expected room for %" PRIu64 " KV pages of %" PRIu64
+                       " bytes (%" PRIu64 " tokens), found %" PRIu64,
                        least, geometry->page_bytes, geometry->page_tokens, options->kv_bytes);
 }

@@ -66,9 +66,9 @@ bool state_shadow_send(struct state_shadow *shadow, state_shadow_copy *copy, voi
         for (int field = 0; field < STATE_FIELD_COUNT; field++) {
             uint64_t bytes = shadow->row_bytes[field];
             if (!(shadow->changed[slot] & 1u << field) || !bytes) continue;
-            if (field == STATE_PAGE_TABLE ? !send_pages(shadow, slot, copy, argument, status)
-                                          : !copy(argument, shadow->geometry->state[field].offset + slot * bytes, bytes,
-                                                  status))
+            if (field == STATE_PAGE_TABLE
+                    ? !send_pages(shadow, slot, copy, argument, status)
+                    : !copy(argument, shadow->geometry->state[field].offset + slot * bytes, bytes, status))
                 return false;
         }
         shadow->changed[slot] = 0;

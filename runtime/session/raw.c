@@ -154,7 +154,8 @@ enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, ui
         return report_status(&status, error);
     }
     const bool is_whole = slots_truncate(session, (int32_t)slot, position) == position;
-    bool ok = is_whole || (scheduler_drain(session, &status) && compute_history(session, slot, position, NULL, &status)) ||
+    bool ok = is_whole ||
+              (scheduler_drain(session, &status) && compute_history(session, slot, position, NULL, &status)) ||
               status_prefix(&status, "eng_slot_truncate");
     return ok ? report_ok(error) : report_status(&status, error);
 }

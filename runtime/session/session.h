@@ -28,7 +28,7 @@ struct session_slot {
     /* Pages it holds in each page group: the first entries of its row of the group's table. A group with a window that holds
      * plan_ring_pages uses them in turn, and its further entries repeat them. */
     uint32_t pages[PLAN_MAX_PAGE_GROUPS];
-    int32_t *history;  /* raw slots: the tokens at positions [0, position), for eng_slot_truncate; [max_context] */
+    int32_t *history; /* raw slots: the tokens at positions [0, position), for eng_slot_truncate; [max_context] */
 };
 
 struct eng_sequence {

@@ -54,8 +54,7 @@ static void shrink(struct eng_session *session, int32_t slot, uint64_t tokens)
     struct session_slot *own = &session->slots[slot];
     for (unsigned g = 0; g < plan_page_groups(session->geometry); g++) {
         /* Tokens of a ring that has gone round lie in any of its pages. */
-        if (tokens > 0 && is_ring(session, g, own) &&
-            own->written / session->geometry->page_tokens >= own->pages[g])
+        if (tokens > 0 && is_ring(session, g, own) && own->written / session->geometry->page_tokens >= own->pages[g])
             continue;
         while (own->pages[g] > group_pages(session, g, tokens))
             session->free_pages[session->free_page_count++] = slot_pages(session, g, slot)[--own->pages[g]];
