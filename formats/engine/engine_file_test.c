@@ -192,7 +192,7 @@ TEST(other_files_are_named)
           value, "section 'plans': plan 0 (decode, 1 rows): launch 0" expected)
 static const struct edit edits[] = {
     HEADER(major, 3,
-           "test: engine format 3.2 (written by engbuild 0.1.0-test) is too new for this runtime, which reads 2.x: use "
+           "test: engine format 3.3 (written by engbuild 0.1.0-test) is too new for this runtime, which reads 2.x: use "
            "the runtime of that release"),
     HEADER(header_bytes, 127, "header: size of header and table: expected 128 to 4096 bytes, found 127"),
     HEADER(header_bytes, 4097, "header: size of header and table"),
@@ -371,7 +371,7 @@ TEST(later_minor_versions_are_read)
     entry->flags |= SECTION_FLAG_REQUIRED;
     expect_refused_repaired(bytes, size,
                             "section table: entry 0: section 'unknown': needs a newer runtime: expected what format "
-                            "2.2 knows, found type 77 with flags 0x2 in format 2.9; use a runtime that reads 2.9");
+                            "2.3 knows, found type 77 with flags 0x2 in format 2.9; use a runtime that reads 2.9");
     entry->flags = 0;
     engine_fix_checksums(bytes, size);
     bytes[entry->offset] ^= 1;

@@ -620,7 +620,7 @@ bool manifest_parse(struct manifest *manifest, const char *text, size_t size, st
 {
     struct json_reader reader = {0};
     bool done = false;
-    *manifest = (struct manifest){.geometry = {.ranks = 1, .page_groups = 1}, .bos_token = -1, .pad_token = -1};
+    *manifest = (struct manifest){.geometry.ranks = 1, .bos_token = -1, .pad_token = -1};
     json_t *root = json_parse(text, size, "manifest", status);
     if (!root) return false;
     if (!json_is_object(root)) {
