@@ -17,7 +17,8 @@ enum {
      * on of the largest that they fill. */
     SINGLE_STEPS = 128,
     LONG_CONTEXT = 4096,
-    PAST = 9, /* tokens beyond a window or a block */
+    PAST = 9,        /* tokens beyond a window or a block */
+    MOST_CHUNKS = 3, /* cases of a prefill plan */
 };
 
 void golden_outputs_free(struct golden_outputs *outputs)
@@ -148,8 +149,17 @@ static void add_prefill(struct draft *draft, const struct plan_header *header, u
     draft->rows[draft->row_count++] = (struct golden_row){.sequence = LONG, .position = first + count - 1};
 }
 
-/* A full chunk, then a partly filled one with the first as its past. */
-static void add_chunks(struct draft *draft, const struct plan_header *header, uint32_t tokens)
+/* Whether pages are used again once their tokens have left a window. */
+static bool has_windows(const struct plan_geometry *geometry)
+{
+    bool any = false;
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++) any = any || geometry->page_window[g];
+    return any;
+}
+
+/* A full chunk, then a partly filled one with the first as its past. With `last`, a full one that ends the context, too: it begins
+ * inside a page, and in groups with a window it is written where earlier tokens were. */
+static void add_chunks(struct draft *draft, const struct plan_header *header, uint32_t tokens, bool last)
 {
     const uint32_t rows = header->rows, part = part_of_chunk(rows), rest = rows < tokens ? tokens - rows : 0;
     add_prefill(draft, header, 0, rows < tokens ? rows : tokens);
@@ -157,6 +167,7 @@ static void add_chunks(struct draft *draft, const struct plan_header *header, ui
         add_prefill(draft, header, rows, part < rest ? part : rest);
     else if (tokens > 1)
         add_prefill(draft, header, 0, tokens / 2);
+    if (last && tokens / 2 > rows) add_prefill(draft, header, tokens - rows, rows);
 }
 
 /* Short contexts in turn, the long one last. `rows`: of the long, the short and the paged context. */
@@ -207,12 +218,12 @@ static bool choose_cases(const struct golden_task *task, struct golden_cases *ca
     if (!long_context(task, &lengths[LONG], status)) return false;
     lengths[SHORT] = lengths[LONG] < SHORT_CONTEXT ? lengths[LONG] : SHORT_CONTEXT;
     lengths[PAGED] = geometry->page_tokens < lengths[LONG] ? (uint32_t)geometry->page_tokens + 1 : lengths[LONG];
-    uint64_t items = 2 * task->plan_count;
+    uint64_t items = MOST_CHUNKS * task->plan_count;
     for (size_t p = 0; p < task->plan_count; p++)
         if (task->plans[p].header.kind == PLAN_DECODE) items += task->plans[p].header.rows;
     struct draft draft = {
-        .rows = calloc(2 * task->plan_count + SEQUENCES, sizeof *draft.rows),
-        .cases = calloc(2 * task->plan_count, sizeof *draft.cases),
+        .rows = calloc(MOST_CHUNKS * task->plan_count + SEQUENCES, sizeof *draft.rows),
+        .cases = calloc(MOST_CHUNKS * task->plan_count, sizeof *draft.cases),
         .items = calloc(items, sizeof *draft.items),
     };
     struct golden_sequence *sequences = calloc(SEQUENCES, sizeof *sequences);
@@ -225,7 +236,8 @@ static bool choose_cases(const struct golden_task *task, struct golden_cases *ca
     }
     /* Prefill first: contexts of decode rows are then made by plans that were compared. */
     for (size_t p = 0; ok && p < task->plan_count; p++)
-        if (task->plans[p].header.kind == PLAN_PREFILL) add_chunks(&draft, &task->plans[p].header, lengths[LONG]);
+        if (task->plans[p].header.kind == PLAN_PREFILL)
+            add_chunks(&draft, &task->plans[p].header, lengths[LONG], has_windows(geometry));
     for (size_t p = 0; ok && p < task->plan_count; p++)
         if (task->plans[p].header.kind == PLAN_DECODE) add_batch(&draft, &task->plans[p].header, ends);
     ok = ok && settle_rows(&draft);
