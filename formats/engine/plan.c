@@ -123,14 +123,15 @@ uint64_t plan_page_row(const struct plan_geometry *geometry, unsigned group, uin
     return group * (plan_page_table_stride(geometry) / sizeof(int32_t)) + slot * geometry->pages_per_slot;
 }
 
-/* A step reads the window before its first token and writes `chunk` tokens: window + chunk - 1 tokens in a row. Each token takes the
- * place of the one so many whole pages before it, so no two of them share a place. */
+/* A step reads the window before its first token and writes `chunk` tokens: window + chunk - 1 tokens in a row, of which the first
+ * may be the last one of its page. No two of the pages that these touch are the same: kernels may clear the unused rows of the last one
+ * (attention_cudnn_inputs). */
 uint64_t plan_ring_pages(const struct plan_geometry *geometry, unsigned group, uint64_t chunk)
 {
     const uint64_t window = geometry->page_window[group];
     if (!window || chunk > UINT64_MAX - window) return UINT64_MAX;
-    const uint64_t live = window + chunk - 1;
-    return live / geometry->page_tokens + (live % geometry->page_tokens != 0);
+    const uint64_t after_first = window + chunk - 2;
+    return after_first / geometry->page_tokens + (after_first % geometry->page_tokens != 0) + 1;
 }
 
 uint64_t plan_group_pages(const struct plan_geometry *geometry, unsigned group, uint64_t tokens, uint64_t chunk)

@@ -4,7 +4,7 @@
 #include "formats/base/test_support.h"
 #include "runtime/backend/backend.h"
 
-enum { SLOTS = 4, CONTEXT = 1600, PAGE = 16, BYTES = 1024, CHUNK = 16, RING = 5 /* of a window of 64 */ };
+enum { SLOTS = 4, CONTEXT = 1600, PAGE = 16, BYTES = 1024, CHUNK = 16, RING = 6 /* of a window of 64 */ };
 
 static struct plan_geometry make_geometry(unsigned groups, uint64_t window)
 {

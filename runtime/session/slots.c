@@ -151,7 +151,7 @@ static bool has_window(const struct eng_session *session, const struct session_s
         const uint64_t window = geometry->page_window[g];
         if (!window || !is_ring(session, g, slot)) continue;
         const uint64_t first = position >= window ? position - window + 1 : 0;
-        if (first + slot->pages[g] * geometry->page_tokens <= slot->written) return false;
+        if (first / geometry->page_tokens + slot->pages[g] <= slot->written / geometry->page_tokens) return false;
     }
     return true;
 }

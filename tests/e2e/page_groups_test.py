@@ -14,7 +14,7 @@ WINDOW, CONTEXT, CHUNK, PAGE = 16, 512, 16, 16
 # A prefill plan as long as the context: a step may write all pages, so no window saves one, and there is one page group.
 WINDOWED = ("--prefill-chunks", str(CHUNK), "--max-context", str(CONTEXT), "--max-batch", "2")
 WHOLE = ("--prefill-chunks", "%d,%d" % (CHUNK, CONTEXT), "--max-context", str(CONTEXT), "--max-batch", "2")
-RING = (WINDOW + CHUNK - 1 + PAGE - 1) // PAGE  # pages of the tokens that a step reads and writes
+RING = (WINDOW + CHUNK - 2 + PAGE - 1) // PAGE + 1  # pages that WINDOW + CHUNK - 1 tokens in a row touch
 TINY = {"gemma2": [16, 0], "gemma3": [16] * 5 + [0], "cohere2": [16] * 3 + [0], "olmo3": [16] * 3 + [0],
         "exaone4": [16] * 3 + [0], "gpt_oss": [16, 0], "mistral-window": [16], "phi3": [16]}
 
