@@ -13,6 +13,7 @@
 #include "builder/build_tokenizer.h"
 #include "builder/build_unquantised.h"
 #include "builder/lower/names.h"
+#include "builder/lower/page_groups.h"
 #include "builder/lower/plan_memory.h"
 #include "builder/golden/golden_cpu.h"
 #include "builder/arch/arch.h"
@@ -73,6 +74,22 @@ static uint64_t largest_batch(const struct build_options *options)
     return options->target == TARGET_CUDA ? BUILD_DEFAULT_BATCH_CUDA : BUILD_DEFAULT_BATCH;
 }
 
+/* Lengths of the prefill plans, rising. Returns how many. */
+static int prefill_chunks(const struct build *build, uint64_t context, uint32_t chunks[BUILD_MAX_PLANS])
+{
+    enum { DEFAULT_CHUNKS = 4 };
+    static const uint32_t cpu_chunks[DEFAULT_CHUNKS] = {16, 64, 256},
+                          cuda_chunks[DEFAULT_CHUNKS] = {32, 128, 512, 2048};
+    const struct build_options *options = build->options;
+    const uint32_t *default_chunks = build->target == TARGET_CUDA ? cuda_chunks : cpu_chunks;
+    int count = 0;
+    for (int i = 0; i < options->prefill_chunk_count; i++) chunks[count++] = options->prefill_chunks[i];
+    if (count > 0) return count;
+    for (int i = 0; i < DEFAULT_CHUNKS && default_chunks[i]; i++)
+        if (i == 0 || default_chunks[i - 1] < context) chunks[count++] = default_chunks[i];
+    return count;
+}
+
 static bool set_geometry(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
@@ -93,8 +110,9 @@ static bool set_geometry(struct build *build, struct status *status)
                                : cuda            ? (enum encoding_id)build_half_dtype(build)
                                                  : ENCODING_F32;
     if (!shard_config(config, options->gpus, &build->rank_config, status)) return false;
-    uint64_t layer_bytes = kv_layer_bytes(&build->rank_config, geometry->page_tokens, build->lowering.kv_dtype);
-    if (!checked_mul(config->layers, layer_bytes, &geometry->page_bytes))
+    uint32_t chunks[BUILD_MAX_PLANS];
+    const int chunk_count = prefill_chunks(build, geometry->max_context, chunks);
+    if (!page_groups_choose(&build->rank_config, build->lowering.kv_dtype, chunks[chunk_count - 1], geometry))
         return status_fail(status, STATUS_BAD_INPUT, "a KV page does not fit into 64-bit sizes");
     geometry->vocab_size = config->vocab_size;
     geometry->rope_original =
@@ -126,14 +144,7 @@ static bool lower_all(struct build *build, struct status *status)
         batch_count++;
     }
     if (lacks_all) batches[batch_count++] = (uint32_t)slots;
-    enum { DEFAULT_CHUNKS = 4 };
-    static const uint32_t cpu_chunks[DEFAULT_CHUNKS] = {16, 64, 256},
-                          cuda_chunks[DEFAULT_CHUNKS] = {32, 128, 512, 2048};
-    const uint32_t *default_chunks = build->target == TARGET_CUDA ? cuda_chunks : cpu_chunks;
-    for (int i = 0; i < options->prefill_chunk_count; i++) chunks[chunk_count++] = options->prefill_chunks[i];
-    if (chunk_count == 0)
-        for (int i = 0; i < DEFAULT_CHUNKS && default_chunks[i]; i++)
-            if (i == 0 || default_chunks[i - 1] < context) chunks[chunk_count++] = default_chunks[i];
+    chunk_count = prefill_chunks(build, context, chunks);
 
     /* The maximum over all plans: few rows may be exchanged in a way that needs a larger buffer. */
     for (int i = 0; i < batch_count + chunk_count; i++) {

@@ -6,6 +6,7 @@
 
 #include "builder/build_graph.h"
 #include "builder/golden/calibrate.h"
+#include "builder/lower/page_groups.h"
 #include "builder/lower/plan_memory.h"
 #include "builder/weights/weights.h"
 #include "formats/base/file.h"
@@ -64,12 +65,14 @@ static bool lower_on_cpu(const struct build *build, struct cpu_model *model, str
     const uint32_t rows = plan_to_measure(build)->header.rows;
     if (build->target != TARGET_CPU) {
         lowering.kv_dtype = ENCODING_F32;
-        geometry->page_bytes = build->checkpoint.config.layers *
-                               kv_layer_bytes(&build->rank_config, geometry->page_tokens, lowering.kv_dtype);
+        /* A chunk of any length: no window saves a page, so there is one group. */
+        if (!page_groups_choose(&build->rank_config, lowering.kv_dtype, UINT64_MAX, geometry) ||
+            !geometry_place_state(geometry, &manifest->state_bytes))
+            return status_fail(status, STATUS_BAD_INPUT, "a KV page does not fit into 64-bit sizes");
         if (!lower_exchange_bytes(&model->graph, &lowering, rows, rows, &lowering.exchange_bytes, status)) return false;
         manifest->target = TARGET_CPU;
         manifest->kv_dtype = lowering.kv_dtype;
-        manifest->geometry.page_bytes = geometry->page_bytes;
+        manifest->geometry = *geometry;
         if (!lower_comm_bytes(&lowering, &manifest->comm_bytes))
             return status_fail(status, STATUS_BAD_INPUT, "what ranks exchange does not fit into 64-bit sizes");
     }

@@ -6,6 +6,7 @@
 #include "tuner/cuda/estimate.h"
 #include "formats/base/checked.h"
 #include "formats/base/json.h"
+#include "formats/engine/page_groups.h"
 
 double estimate_plan_us(const struct plan *plan, const struct machine *machine, const struct tactics *tactics)
 {
@@ -34,11 +35,19 @@ static uint64_t fixed_bytes(const struct manifest *m)
     return manifest_rank_weights(m) + m->arena_bytes + m->step_bytes + m->state_bytes + m->comm_bytes;
 }
 
-/* Bytes needed to serve one full sequence, on each GPU or on the machine. */
-static uint64_t needed_bytes(const struct manifest *m)
+/* Pages of one full sequence. */
+static uint64_t sequence_pages(const struct build_report *report)
 {
+    const struct plan_geometry *geometry = &report->manifest->geometry;
+    return plan_sequence_pages(geometry, geometry->max_context, plan_longest_chunk(report->plans, report->plan_count));
+}
+
+/* Bytes needed to serve one full sequence, on each GPU or on the machine. */
+static uint64_t needed_bytes(const struct build_report *report)
+{
+    const struct manifest *m = report->manifest;
     uint64_t kv, all;
-    if (!checked_mul(m->geometry.page_bytes, m->geometry.pages_per_slot, &kv) || !checked_add(kv, fixed_bytes(m), &all))
+    if (!checked_mul(m->geometry.page_bytes, sequence_pages(report), &kv) || !checked_add(kv, fixed_bytes(m), &all))
         return INT64_MAX;
     if (m->target == TARGET_CPU && !checked_mul(all, plan_ranks(&m->geometry), &all)) return INT64_MAX;
     return all;
@@ -49,7 +58,7 @@ static double gigabytes(uint64_t bytes) { return (double)bytes * 1e-9; }
 bool report_check_fit(const struct build_report *report, struct status *status)
 {
     const struct manifest *m = report->manifest;
-    uint64_t needed = needed_bytes(m);
+    uint64_t needed = needed_bytes(report);
     if (needed <= report->available_bytes) return true;
     bool cuda = m->target == TARGET_CUDA;
     return status_fail(status, STATUS_MACHINE,
@@ -64,7 +73,7 @@ bool report_check_fit(const struct build_report *report, struct status *status)
 static void print_fit(const struct build_report *report, FILE *out)
 {
     const struct manifest *m = report->manifest;
-    uint64_t needed = needed_bytes(m);
+    uint64_t needed = needed_bytes(report);
     bool cuda = m->target == TARGET_CUDA;
     fprintf(out, "fit        %sneeds %" PRIu64 " bytes (%.1f GB) with one full sequence; %s %" PRIu64 " (%.1f GB)\n",
             needed <= report->available_bytes ? "" : "does not fit: ", needed, gigabytes(needed),
@@ -100,6 +109,23 @@ static json_t *templates_json(const struct build_report *report)
     if (names && json_array_size(names) == count) return names;
     json_decref(names);
     return NULL;
+}
+
+/* How much of that windows bound. */
+static void print_windows(const struct build_report *report, FILE *out)
+{
+    const struct plan_geometry *g = &report->manifest->geometry;
+    struct page_group_sum sums[PLAN_MAX_PAGE_GROUPS];
+    const unsigned count =
+        page_group_sums(g, g->max_context, plan_longest_chunk(report->plans, report->plan_count), sums);
+    for (unsigned s = 0; s < count && (count > 1 || sums[s].window); s++) {
+        fprintf(out, "           %" PRIu64 " of its pages, %" PRIu64 " bytes, are those of layers ", sums[s].pages,
+                sums[s].pages * g->page_bytes);
+        if (sums[s].window)
+            fprintf(out, "with a window of %" PRIu64 " tokens\n", sums[s].window);
+        else
+            fprintf(out, "without a window\n");
+    }
 }
 
 void report_print(const struct build_report *report, FILE *out)
@@ -153,7 +179,8 @@ void report_print(const struct build_report *report, FILE *out)
             " (%.2f GB) for one full sequence\n",
             manifest_rank_weights(m), gigabytes(manifest_rank_weights(m)), m->arena_bytes, gigabytes(m->arena_bytes),
             m->step_bytes, m->state_bytes, comm, fixed_bytes(m), gigabytes(fixed_bytes(m)), g->page_bytes,
-            g->page_bytes * g->pages_per_slot, gigabytes(g->page_bytes * g->pages_per_slot));
+            g->page_bytes * sequence_pages(report), gigabytes(g->page_bytes * sequence_pages(report)));
+    print_windows(report, out);
     if (!report->output) print_fit(report, out);
     uint64_t context = g->max_context / 2 < PLAN_COST_CONTEXT ? g->max_context / 2 : PLAN_COST_CONTEXT;
     fprintf(out, "estimates  at a context of %" PRIu64 " tokens\n", context);
@@ -216,13 +243,16 @@ char *report_json(const struct build_report *report, struct status *status)
                   (json_int_t)manifest_rank_weights(m), "comm_bytes", (json_int_t)m->comm_bytes, "arena_bytes",
                   (json_int_t)m->arena_bytes, "step_bytes", (json_int_t)m->step_bytes, "state_bytes",
                   (json_int_t)m->state_bytes, "page_bytes", (json_int_t)g->page_bytes, "pages_per_sequence",
-                  (json_int_t)g->pages_per_slot, "plans", plans);
+                  (json_int_t)sequence_pages(report), "plans", plans);
     ok = root && ok &&
          json_put(root, "tokenizer",
                   report->no_tokenizer
                       ? json_null()
                       : json_pack("{s:s, s:I, s:o}", "file", "tokenizer.json", "tokens",
                                   (json_int_t)report->tokenizer_tokens, "chat_templates", templates_json(report)));
+    if (ok)
+        ok = json_put(json_object_get(root, "memory"), "kv_of_sequence",
+                      page_groups_json(g, plan_longest_chunk(report->plans, report->plan_count)));
     if (ok && m->eight_bit_rows)
         ok = json_put(root, "compute",
                       json_pack("{s:I, s:b}", "fp8_from_rows", (json_int_t)m->eight_bit_rows, "as_checkpoint",
@@ -246,7 +276,7 @@ char *report_json(const struct build_report *report, struct status *status)
              json_put(root, "tactics_measured", json_integer((json_int_t)report->tactics->measured)) &&
              json_put(root, "tactics_cached", json_integer((json_int_t)report->tactics->cached));
     if (ok && !report->output) {
-        uint64_t needed = needed_bytes(m);
+        uint64_t needed = needed_bytes(report);
         ok = json_put(root, "fit",
                       json_pack("{s:I, s:I, s:b}", "needed_bytes", (json_int_t)needed, "available_bytes",
                                 (json_int_t)report->available_bytes, "fits", needed <= report->available_bytes));

@@ -212,7 +212,7 @@ struct eng_engine_facts {
     uint32_t max_context; /* tokens of one sequence */
     uint32_t slots;       /* sequences that can run at the same time: the largest decode batch */
     uint32_t page_tokens; /* tokens of one KV page */
-    uint64_t page_bytes;  /* of each rank */
+    uint64_t page_bytes;  /* of each rank; a page holds tokens of the layers of one page group */
     uint64_t weights_bytes;
     uint64_t file_bytes;
     int32_t bos_token; /* -1: none */
@@ -502,7 +502,8 @@ ENG_API enum eng_status eng_slot_set_sampling(struct eng_session *session, uint3
 ENG_API enum eng_status eng_slot_position(const struct eng_session *session, uint32_t slot, uint32_t *position,
                                           struct eng_error *error); /* [session] [no allocation] */
 /* Removes the tokens from `position` on, also from the repetition penalty. Requires: position is at most the current
- * one. [session] [no allocation] */
+ * one. Pages of layers with a sliding window hold the window's tokens alone. If those before `position` are gone, the
+ * remaining tokens are computed again, which takes as long as eng_prefill. [session] [no allocation] */
 ENG_API enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, uint32_t position,
                                           struct eng_error *error);
 

@@ -124,7 +124,7 @@ bool cpu_replay_run(struct cpu_replay *run, size_t plan, bool by_reference, cons
         fill_step(memory->base[SPACE_STEP], fields, step);
         if (pages->is_new)
             memcpy((uint8_t *)memory->base[SPACE_STATE] + state[STATE_PAGE_TABLE].offset, pages->table,
-                   pages->slots * pages->pages_per_slot * sizeof *pages->table);
+                   state[STATE_PAGE_TABLE].bytes);
     }
     pages->is_new = false;
     if (run->launcher)
@@ -150,14 +150,13 @@ bool cpu_replay_pages(struct golden_pages *pages, const struct manifest *manifes
 {
     const struct plan_geometry *geometry = &manifest->geometry;
     const uint64_t each = (tokens + geometry->page_tokens - 1) / geometry->page_tokens;
-    *pages = (struct golden_pages){.slots = geometry->slots,
-                                   .pages_per_slot = geometry->pages_per_slot,
-                                   .page_tokens = geometry->page_tokens,
-                                   .count = each * rows,
-                                   .is_new = true};
-    pages->table = calloc(geometry->slots * geometry->pages_per_slot, sizeof *pages->table);
-    for (uint64_t i = 0; pages->table && i < pages->count; i++)
-        pages->table[i / each * pages->pages_per_slot + i % each] = (int32_t)i;
+    const unsigned groups = plan_page_groups(geometry);
+    *pages = (struct golden_pages){.geometry = geometry, .count = each * rows * groups, .is_new = true};
+    pages->table = calloc(1, geometry->state[STATE_PAGE_TABLE].bytes);
+    for (unsigned g = 0; pages->table && g < groups; g++)
+        for (uint64_t row = 0; row < rows; row++)
+            for (uint64_t i = 0; i < each; i++)
+                pages->table[plan_page_row(geometry, g, row) + i] = (int32_t)((g * rows + row) * each + i);
     return pages->table != NULL;
 }
 

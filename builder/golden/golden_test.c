@@ -341,7 +341,10 @@ TEST(every_plan_has_cases)
     build_several_plans(folder, 1, &engine);
     const struct golden_cases *cases = &engine.golden_plans;
     const uint32_t longest = golden_longest(cases);
-    assert_true(longest > 2 * engine.manifest.geometry.page_tokens && longest > TEST_WINDOW);
+    const struct plan_geometry *geometry = &engine.manifest.geometry;
+    assert_true(longest > 2 * geometry->page_tokens && longest > TEST_WINDOW);
+    assert_int_equal(geometry->page_window[0], TEST_WINDOW);
+    assert_true(longest > plan_ring_pages(geometry, 0, 16) * geometry->page_tokens);
     for (size_t p = 0; p < engine.plan_count; p++) {
         const struct plan_header *header = &engine.plans[p].header;
         uint32_t positions = 0, full = 0, partial_with_past = 0;
@@ -358,11 +361,13 @@ TEST(every_plan_has_cases)
                 positions += is_new;
             }
         }
-        assert_int_equal(full, 1);
-        if (header->kind == PLAN_PREFILL)
+        if (header->kind == PLAN_PREFILL) {
+            assert_int_equal(full, 2); /* one on pages that are used again */
             assert_int_equal(partial_with_past, 1);
-        else
+        } else {
+            assert_int_equal(full, 1);
             assert_int_equal(positions, header->rows < 3 ? header->rows : 3);
+        }
     }
     engine_close(&engine);
     test_folder_remove(folder);

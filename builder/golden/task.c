@@ -17,7 +17,8 @@ enum {
      * on of the largest that they fill. */
     SINGLE_STEPS = 128,
     LONG_CONTEXT = 4096,
-    PAST = 9, /* tokens beyond a window or a block */
+    PAST = 9,        /* tokens beyond a window or a block */
+    MOST_CHUNKS = 3, /* cases of a prefill plan */
 };
 
 void golden_outputs_free(struct golden_outputs *outputs)
@@ -112,6 +113,11 @@ static bool long_context(const struct golden_task *task, uint32_t *tokens, struc
         for (uint32_t i = 0; i < plan->header.launch_count; i++)
             if (!raise_for_attention(plan, &plan->launches[i], &wanted, status)) return false;
     }
+    /* A page that is used again. */
+    const uint64_t chunk = plan_longest_chunk(task->plans, task->plan_count);
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++)
+        if (geometry->page_window[g])
+            raise_to(&wanted, plan_ring_pages(geometry, g, chunk) * geometry->page_tokens + PAST);
     if (wanted > most_context(geometry)) wanted = most_context(geometry);
     if ((double)wanted > task->most_tokens) wanted = (uint64_t)task->most_tokens;
     *tokens = wanted > 0 ? (uint32_t)wanted : 1;
@@ -143,8 +149,17 @@ static void add_prefill(struct draft *draft, const struct plan_header *header, u
     draft->rows[draft->row_count++] = (struct golden_row){.sequence = LONG, .position = first + count - 1};
 }
 
-/* A full chunk, then a partly filled one with the first as its past. */
-static void add_chunks(struct draft *draft, const struct plan_header *header, uint32_t tokens)
+/* Whether pages are used again once their tokens have left a window. */
+static bool has_windows(const struct plan_geometry *geometry)
+{
+    bool any = false;
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++) any = any || geometry->page_window[g];
+    return any;
+}
+
+/* A full chunk, then a partly filled one with the first as its past. With `last`, a full one that ends the context, too: it begins
+ * inside a page, and in groups with a window it is written where earlier tokens were. */
+static void add_chunks(struct draft *draft, const struct plan_header *header, uint32_t tokens, bool last)
 {
     const uint32_t rows = header->rows, part = part_of_chunk(rows), rest = rows < tokens ? tokens - rows : 0;
     add_prefill(draft, header, 0, rows < tokens ? rows : tokens);
@@ -152,6 +167,7 @@ static void add_chunks(struct draft *draft, const struct plan_header *header, ui
         add_prefill(draft, header, rows, part < rest ? part : rest);
     else if (tokens > 1)
         add_prefill(draft, header, 0, tokens / 2);
+    if (last && tokens / 2 > rows) add_prefill(draft, header, tokens - rows, rows);
 }
 
 /* Short contexts in turn, the long one last. `rows`: of the long, the short and the paged context. */
@@ -202,12 +218,12 @@ static bool choose_cases(const struct golden_task *task, struct golden_cases *ca
     if (!long_context(task, &lengths[LONG], status)) return false;
     lengths[SHORT] = lengths[LONG] < SHORT_CONTEXT ? lengths[LONG] : SHORT_CONTEXT;
     lengths[PAGED] = geometry->page_tokens < lengths[LONG] ? (uint32_t)geometry->page_tokens + 1 : lengths[LONG];
-    uint64_t items = 2 * task->plan_count;
+    uint64_t items = MOST_CHUNKS * task->plan_count;
     for (size_t p = 0; p < task->plan_count; p++)
         if (task->plans[p].header.kind == PLAN_DECODE) items += task->plans[p].header.rows;
     struct draft draft = {
-        .rows = calloc(2 * task->plan_count + SEQUENCES, sizeof *draft.rows),
-        .cases = calloc(2 * task->plan_count, sizeof *draft.cases),
+        .rows = calloc(MOST_CHUNKS * task->plan_count + SEQUENCES, sizeof *draft.rows),
+        .cases = calloc(MOST_CHUNKS * task->plan_count, sizeof *draft.cases),
         .items = calloc(items, sizeof *draft.items),
     };
     struct golden_sequence *sequences = calloc(SEQUENCES, sizeof *sequences);
@@ -220,7 +236,8 @@ static bool choose_cases(const struct golden_task *task, struct golden_cases *ca
     }
     /* Prefill first: contexts of decode rows are then made by plans that were compared. */
     for (size_t p = 0; ok && p < task->plan_count; p++)
-        if (task->plans[p].header.kind == PLAN_PREFILL) add_chunks(&draft, &task->plans[p].header, lengths[LONG]);
+        if (task->plans[p].header.kind == PLAN_PREFILL)
+            add_chunks(&draft, &task->plans[p].header, lengths[LONG], has_windows(geometry));
     for (size_t p = 0; ok && p < task->plan_count; p++)
         if (task->plans[p].header.kind == PLAN_DECODE) add_batch(&draft, &task->plans[p].header, ends);
     ok = ok && settle_rows(&draft);
@@ -242,28 +259,22 @@ static bool choose_cases(const struct golden_task *task, struct golden_cases *ca
     return true;
 }
 
-static uint64_t pages_of(const struct golden_pages *pages, uint64_t tokens)
-{
-    return (tokens + pages->page_tokens - 1) / pages->page_tokens;
-}
-
 bool golden_choose(struct golden_task *task, struct golden_outputs *outputs, struct status *status)
 {
     const struct plan_geometry *geometry = &task->manifest->geometry;
     struct golden_pages *pages = &task->pages;
     memset(outputs, 0, sizeof *outputs);
     if (!choose_cases(task, &outputs->plans, status)) return status_prefix(status, "golden outputs");
-    *pages = (struct golden_pages){.slots = geometry->slots,
-                                   .pages_per_slot = geometry->pages_per_slot,
-                                   .page_tokens = geometry->page_tokens};
-    pages->table = calloc(geometry->slots * geometry->pages_per_slot, sizeof *pages->table);
-    pages->held = calloc(geometry->slots, sizeof *pages->held);
+    *pages = (struct golden_pages){.geometry = geometry, .chunk = UINT64_MAX};
+    pages->table = calloc(1, geometry->state[STATE_PAGE_TABLE].bytes);
+    pages->held = calloc(plan_page_groups(geometry) * geometry->slots, sizeof *pages->held);
     if (!choose_prompt(task, &outputs->prompt) || !pages->table || !pages->held)
         return status_fail(status, STATUS_MACHINE, "out of memory while computing golden outputs");
     const struct golden_sequence *sequences = outputs->plans.sequences;
     uint64_t most = sequences[PAGED].token_count;
     raise_to(&most, outputs->prompt.prompt_count + outputs->prompt.token_count);
-    pages->count = pages_of(pages, sequences[LONG].token_count) + (geometry->slots - 1) * pages_of(pages, most);
+    pages->count = plan_sequence_pages(geometry, sequences[LONG].token_count, UINT64_MAX) +
+                   (geometry->slots - 1) * plan_sequence_pages(geometry, most, UINT64_MAX);
     return true;
 }
 
@@ -271,19 +282,34 @@ bool golden_choose(struct golden_task *task, struct golden_outputs *outputs, str
 
 static bool take_pages(struct golden_pages *pages, uint32_t slot, uint32_t tokens)
 {
-    const uint64_t wanted = pages_of(pages, tokens);
-    if (wanted > pages->held[slot] && wanted - pages->held[slot] > pages->count - pages->used) return false;
-    while (pages->held[slot] < wanted) {
-        pages->table[slot * pages->pages_per_slot + pages->held[slot]++] = (int32_t)pages->used++;
+    const struct plan_geometry *geometry = pages->geometry;
+    uint64_t more = 0;
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++) {
+        const uint64_t held = pages->held[g * geometry->slots + slot];
+        const uint64_t wanted = plan_group_pages(geometry, g, tokens, pages->chunk);
+        more += wanted > held ? wanted - held : 0;
+    }
+    if (more > pages->count - pages->used) return false;
+    for (unsigned g = 0; more && g < plan_page_groups(geometry); g++) {
+        int32_t *row = pages->table + plan_page_row(geometry, g, slot);
+        uint32_t *held = &pages->held[g * geometry->slots + slot];
+        const uint64_t wanted = plan_group_pages(geometry, g, tokens, pages->chunk);
+        while (*held < wanted) row[(*held)++] = (int32_t)pages->used++;
+        for (uint64_t i = *held; *held == plan_ring_pages(geometry, g, pages->chunk) && i < geometry->pages_per_slot;
+             i++)
+            row[i] = row[i - *held];
         pages->is_new = true;
     }
     return true;
 }
 
-static bool drop_pages(struct golden_task *task, struct status *status)
+/* `chunk`: see struct golden_pages. */
+static bool drop_pages(struct golden_task *task, uint64_t chunk, struct status *status)
 {
-    memset(task->pages.held, 0, task->pages.slots * sizeof *task->pages.held);
+    const struct plan_geometry *geometry = task->pages.geometry;
+    memset(task->pages.held, 0, plan_page_groups(geometry) * geometry->slots * sizeof *task->pages.held);
     task->pages.used = 0;
+    task->pages.chunk = chunk;
     return task->scramble(task->context, status);
 }
 
@@ -348,7 +374,7 @@ static bool expect_rows(struct golden_task *task, struct golden_cases *cases, st
     float *logits = (float *)cases->logits;
     struct golden_row *rows = (struct golden_row *)cases->rows;
     uint32_t done = 0;
-    if (!drop_pages(task, status)) return false;
+    if (!drop_pages(task, UINT64_MAX, status)) return false;
     for (uint32_t r = 0; r < cases->row_count; r++) {
         const int32_t *tokens = golden_tokens(cases, rows[r].sequence);
         const uint32_t position = rows[r].position;
@@ -376,7 +402,7 @@ static bool expect_prompt(struct golden_task *task, struct engine_golden *golden
     int32_t *tokens = (int32_t *)golden->tokens;
     float *logits = (float *)golden->logits;
     const float *found;
-    if (!drop_pages(task, status)) return false;
+    if (!drop_pages(task, UINT64_MAX, status)) return false;
     if (!take_pages(&task->pages, 0, prompt_count + golden->token_count))
         return status_fail(status, STATUS_INTERNAL, "golden outputs: too few KV pages");
     for (uint32_t first = 0; first < prompt_count; first += chunk) {
@@ -417,11 +443,15 @@ struct comparison {
     enum golden_way way;
 };
 
-static void rewind_slot(void *context, uint32_t slot, uint32_t position)
+/* With pages that are used again, the tokens before `position` may be gone. */
+static uint32_t rewind_slot(void *context, uint32_t slot, uint32_t position)
 {
-    (void)context;
-    (void)slot;
-    (void)position;
+    const struct comparison *comparison = context;
+    const struct golden_pages *pages = &comparison->task->pages;
+    for (unsigned g = 0; g < plan_page_groups(pages->geometry); g++)
+        if (pages->held[g * pages->geometry->slots + slot] == plan_ring_pages(pages->geometry, g, pages->chunk))
+            return 0;
+    return position;
 }
 
 static bool reserve(void *context, uint32_t slot, uint32_t tokens)
@@ -456,7 +486,7 @@ static bool compare_way(struct golden_task *task, const struct golden_cases *cas
 {
     struct comparison comparison = {.task = task, .way = way};
     const struct golden_machine machine = {.context = &comparison,
-                                           .slots = (uint32_t)task->pages.slots,
+                                           .slots = (uint32_t)task->pages.geometry->slots,
                                            .rewind = rewind_slot,
                                            .reserve = reserve,
                                            .append = append,
@@ -469,7 +499,7 @@ static bool compare_way(struct golden_task *task, const struct golden_cases *cas
         any = any || !left_out[p];
     }
     if (ok && any)
-        ok = drop_pages(task, status) &&
+        ok = drop_pages(task, plan_longest_chunk(task->plans, task->plan_count), status) &&
              golden_walk(cases, task->plans, task->plan_count, left_out, &machine, results, &differs, status);
     if (!ok && differs) {
         const struct status found = *status;

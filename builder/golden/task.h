@@ -25,9 +25,11 @@ enum golden_way {
 
 /* KV pages of the slots in which plans run. */
 struct golden_pages {
-    int32_t *table; /* [slots, pages_per_slot], owned */
-    uint32_t *held; /* [slots]: pages of each slot, owned */
-    uint64_t slots, pages_per_slot, page_tokens;
+    const struct plan_geometry *geometry;
+    int32_t *table; /* STATE_PAGE_TABLE, owned */
+    uint32_t *held; /* [groups, slots]: pages of each slot, owned */
+    uint64_t
+        chunk; /* most tokens that a plan appends to a sequence; UINT64_MAX: groups with a window use no page again */
     uint64_t count, used;
     bool is_new; /* the table has changed since the target copied it */
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering for devices: every operand of every launch is the one that the op's contract names, in a memory that holds
  * what the graph says, and what no kernel takes is refused. Worked out here from the graph and the contracts' headers. */
+#include "builder/lower/page_groups.h"
 #include "builder/passes/pass.h"
 #include "formats/base/test_program.h"
 #include "builder/test_device_model.h"
@@ -493,6 +494,74 @@ TEST(every_plan_of_several_ranks)
 }
 
 /* The wide graph must do for few rows, too: it is what a plan for 9 rows shares its form with. */
+/* Layers 0, 1, 3, 4 slide: pages hold two layers, so that there are two groups with a window and one without. */
+#define SLIDING_MODEL                                                                                             \
+    "{\"model_type\": \"gemma3_text\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 6," \
+    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 32, \"vocab_size\": 320,"             \
+    " \"max_position_embeddings\": 2048, \"sliding_window\": 128, \"sliding_window_pattern\": 3,"                 \
+    " \"query_pre_attn_scalar\": 32, \"rms_norm_eps\": 1e-6, \"hidden_activation\": \"gelu_pytorch_tanh\"}"
+
+/* Every launch has the table of its layer's group and the block that is the layer's alone. */
+static void check_page_groups(const struct test_device_model *model, const struct device_plan *plan)
+{
+    const struct plan_geometry *geometry = &model->lowering.geometry;
+    const uint64_t layer_bytes = geometry->page_bytes / 2, stride = plan_page_table_stride(geometry);
+    static const unsigned groups[] = {0, 0, 1, 2, 2, 1}, places[] = {0, 1, 0, 0, 1, 1};
+    struct plan_field state[STATE_FIELD_COUNT];
+    uint64_t total;
+    unsigned launches = 0;
+    assert_true(state_layout(geometry, state, &total));
+    for (uint32_t n = 0; n < plan->count; n++) {
+        const struct device_launch *launch = &plan->launches[n];
+        const struct op_descriptor *op = op_find(launch->op);
+        check_schema(model, plan, n);
+        for (int i = 0; i < op->operand_count; i++) {
+            const int at = op_operand_position(op, TARGET_CUDA, launch->tactic.params, i);
+            if (at < 0) continue;
+            const struct plan_operand *operand = &launch->operands[at];
+            const uint32_t layer = launch->layer;
+            if (op->operands[i].role == ROLE_STATE && op->operands[i].field == STATE_PAGE_TABLE)
+                check_place(operand, SPACE_STATE,
+                            (struct plan_field){state[STATE_PAGE_TABLE].offset + groups[layer] * stride,
+                                                geometry->slots * geometry->pages_per_slot * sizeof(int32_t)});
+            if (op->operands[i].role != ROLE_KV) continue;
+            check_place(operand, SPACE_KV, (struct plan_field){places[layer] * layer_bytes, layer_bytes});
+            launches++;
+        }
+    }
+    assert_true(launches >= 6);
+}
+
+TEST(page_groups_of_sliding_layers)
+{
+    static struct test_device_model model;
+    for (int g = 0; g < TEST_GPUS; g++) {
+        const struct device_facts *gpu = &test_gpus[g];
+        struct status status = {0};
+        test_expect_success(test_device_model_try(&model, SLIDING_MODEL, DTYPE_BF16, 8, 2048, &status), &status);
+        struct plan_geometry *geometry = &model.lowering.geometry;
+        const uint64_t all_bytes = geometry->page_bytes;
+        assert_true(page_groups_choose(&model.rank_config, model.lowering.kv_dtype, 128, geometry));
+        assert_int_equal(geometry->page_groups, 3);
+        assert_int_equal(geometry->page_bytes, all_bytes / 3);
+        assert_true(geometry->page_window[0] == 128 && geometry->page_window[1] == 0 &&
+                    geometry->page_window[2] == 128);
+        static const uint32_t decode[] = {1, 8};
+        test_device_model_scratch(&model, gpu, decode, 2);
+        for (int r = 0; r < 3; r++) {
+            const enum plan_kind kind = r < 2 ? PLAN_DECODE : PLAN_PREFILL;
+            const uint32_t rows = r < 2 ? decode[r] : 128;
+            struct device_plan plan;
+            bool ok = lower_device_plan(test_device_model_graph(&model, kind, rows), &model.lowering, gpu, rows, &plan,
+                                        &status);
+            test_expect_success(ok, &status);
+            check_page_groups(&model, &plan);
+            device_plan_free(&plan);
+        }
+        test_device_model_close(&model);
+    }
+}
+
 TEST(the_wide_graph_takes_few_rows)
 {
     static struct test_device_model model;

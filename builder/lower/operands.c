@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/lower/operands.h"
 
+#include "builder/lower/page_groups.h"
 #include "kernels/all_reduce/all_reduce.h"
 
 bool operands_begin(struct operand_writer *writer, const struct graph *graph, const struct lowering *lowering,
@@ -91,16 +92,23 @@ static struct plan_operand place(const struct operand_writer *writer, int n, int
     const struct op_operand *schema = &op_find(node->op)->operands[operand];
     const struct lowering *lowering = writer->lowering;
     const struct memory_plan *memory = writer->memory;
-    uint64_t kv_bytes;
+    struct page_place page;
+    struct plan_operand table;
     switch ((enum op_role)schema->role) {
     case ROLE_INPUT:
     case ROLE_OUTPUT: return place_value(writer, node->operands[operand]);
     case ROLE_WEIGHT: return place_weight(&writer->graph->weights[node->operands[operand]]);
     case ROLE_STEP: return place_field(SPACE_STEP, &writer->step[schema->field]);
-    case ROLE_STATE: return place_field(SPACE_STATE, &writer->state[schema->field]);
+    case ROLE_STATE:
+        table = place_field(SPACE_STATE, &writer->state[schema->field]);
+        if (schema->field != STATE_PAGE_TABLE) return table;
+        page = page_place_of(writer->graph->config, lowering->kv_dtype, &lowering->geometry, node->layer);
+        table.offset += page.group * plan_page_table_stride(&lowering->geometry);
+        table.bytes = lowering->geometry.slots * lowering->geometry.pages_per_slot * sizeof(int32_t);
+        return table;
     case ROLE_KV:
-        kv_bytes = kv_layer_bytes(writer->graph->config, lowering->geometry.page_tokens, lowering->kv_dtype);
-        return (struct plan_operand){.space = SPACE_KV, .offset = node->layer * kv_bytes, .bytes = kv_bytes};
+        page = page_place_of(writer->graph->config, lowering->kv_dtype, &lowering->geometry, node->layer);
+        return (struct plan_operand){.space = SPACE_KV, .offset = page.offset, .bytes = page.bytes};
     case ROLE_HEADER: return (struct plan_operand){.space = SPACE_COMM, .bytes = sizeof(struct comm_header)};
     case ROLE_EXCHANGE:
         return (struct plan_operand){.space = SPACE_COMM,

@@ -187,7 +187,7 @@ static bool take_slot(struct walk *walk, uint32_t sequence, uint32_t first, uint
     struct held *held = &walk->held[*slot];
     uint32_t kept = held->sequence == sequence ? held->position : 0;
     if (kept > first) kept = first;
-    if (kept < held->position) machine->rewind(machine->context, *slot, kept);
+    if (kept < held->position) kept = machine->rewind(machine->context, *slot, kept);
     /* After a rewind the room is still there, or can be had again. */
     if (!machine->reserve(machine->context, *slot, tokens))
         return status_fail(status, STATUS_INTERNAL, "slot %" PRIu32 " has lost its room", *slot);

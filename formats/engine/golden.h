@@ -82,8 +82,9 @@ struct golden_step {
 struct golden_machine {
     void *context;
     uint32_t slots;
-    /* Forgets the slot's tokens from `position` on. */
-    void (*rewind)(void *context, uint32_t slot, uint32_t position);
+    /* Forgets the slot's tokens from `position` on. Returns how many it still has: `position`, or 0 if pages of tokens that the
+     * next one needs have been used again. */
+    uint32_t (*rewind)(void *context, uint32_t slot, uint32_t position);
     /* Makes room for so many tokens in all. False: there is none now, and the slot is as before. */
     bool (*reserve)(void *context, uint32_t slot, uint32_t tokens);
     /* Appends tokens by any plans at `position`, where the slot ends. Requires: there is room. */

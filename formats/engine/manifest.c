@@ -250,6 +250,44 @@ bool kv_block_bytes(enum encoding_id encoding, uint64_t kv_heads, uint64_t page_
     return checked_mul(layout.bytes, latent_dim ? 1 : 2, bytes);
 }
 
+static bool check_page_groups(const struct manifest *manifest, struct status *status)
+{
+    const struct plan_geometry *geometry = &manifest->geometry;
+    if (geometry->page_groups > PLAN_MAX_PAGE_GROUPS)
+        return status_fail(status, STATUS_BAD_INPUT, "kv_cache: windows: expected 1 to %d page groups, found %" PRIu64,
+                           PLAN_MAX_PAGE_GROUPS, geometry->page_groups);
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++)
+        if (geometry->page_window[g] > geometry->max_context)
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "kv_cache: windows: element %u: expected 0 to %" PRIu64 " (max_context), found %" PRIu64,
+                               g, geometry->max_context, geometry->page_window[g]);
+    return true;
+}
+
+/* One group has all layers; of several, each has a part. That the layers of each lie inside a page is checked with the plans. */
+static bool check_page_bytes(const struct manifest *manifest, struct status *status)
+{
+    const struct plan_geometry *geometry = &manifest->geometry;
+    uint64_t layer_bytes, all_bytes;
+    if (!kv_block_bytes(manifest->kv_dtype, manifest_rank_kv_heads(manifest), geometry->page_tokens, manifest->head_dim,
+                        manifest->latent_dim, &layer_bytes) ||
+        !checked_mul(layer_bytes, manifest->layers, &all_bytes))
+        return status_fail(status, STATUS_BAD_INPUT, "kv_cache: the size of a page overflows");
+    if (plan_page_groups(geometry) == 1) {
+        if (!check_derived("kv_cache: page_bytes", geometry->page_bytes, all_bytes, status)) return false;
+    } else if (geometry->page_bytes < layer_bytes || geometry->page_bytes >= all_bytes) {
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "kv_cache: page_bytes: expected those of at least one layer (%" PRIu64
+                           ") and fewer than those of all (%" PRIu64 "), found %" PRIu64,
+                           layer_bytes, all_bytes, geometry->page_bytes);
+    }
+    if (geometry->page_bytes % PLAN_ALIGNMENT != 0)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "kv_cache: page_bytes: %" PRIu64 " is not a multiple of %d; use a larger page_tokens",
+                           geometry->page_bytes, PLAN_ALIGNMENT);
+    return true;
+}
+
 /* Derived fields must agree with the fields that they derive from: kernels and loaders rely on both. */
 static bool check_geometry(const struct manifest *manifest, struct status *status)
 {
@@ -267,17 +305,7 @@ static bool check_geometry(const struct manifest *manifest, struct status *statu
                            "kv_cache: latent_dim: expected at most head_dim (%" PRIu64
                            ") and one KV head, found %" PRIu64 " and %" PRIu64,
                            manifest->head_dim, manifest->latent_dim, manifest->kv_heads);
-    uint64_t page_bytes;
-    if (!kv_block_bytes(manifest->kv_dtype, manifest_rank_kv_heads(manifest), geometry->page_tokens, manifest->head_dim,
-                        manifest->latent_dim, &page_bytes) ||
-        !checked_mul(page_bytes, manifest->layers, &page_bytes))
-        return status_fail(status, STATUS_BAD_INPUT, "kv_cache: the size of a page overflows");
-    if (!check_derived("kv_cache: page_bytes", geometry->page_bytes, page_bytes, status)) return false;
-    if (page_bytes % PLAN_ALIGNMENT != 0)
-        return status_fail(status, STATUS_BAD_INPUT,
-                           "kv_cache: page_bytes: %" PRIu64 " is not a multiple of %d; use a larger page_tokens",
-                           page_bytes, PLAN_ALIGNMENT);
-    return true;
+    return check_page_groups(manifest, status) && check_page_bytes(manifest, status);
 }
 
 static bool manifest_check(const struct manifest *manifest, struct status *status)
@@ -325,6 +353,17 @@ static json_t *format_group(const struct manifest *manifest, enum group group)
     if (good) return object;
     json_decref(object);
     return NULL;
+}
+
+/* Absent where there is one group without a window: readers before 2.3 know no other engines. */
+static bool format_windows(const struct plan_geometry *geometry, json_t *kv_cache)
+{
+    if (plan_page_groups(geometry) == 1 && !geometry->page_window[0]) return true;
+    json_t *windows = json_array();
+    bool good = windows && json_put(kv_cache, "windows", windows);
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++)
+        good = good && json_add(windows, json_integer((json_int_t)geometry->page_window[g]));
+    return good;
 }
 
 static bool format_tokens(const struct manifest *manifest, json_t *tokens)
@@ -375,6 +414,7 @@ bool manifest_format(const struct manifest *manifest, char **text, size_t *size,
         json_t *object = good ? format_group(manifest, (enum group)group) : NULL;
         good = object && json_put(root, group_names[group], object);
         if (good && group == GROUP_TOKENS) good = format_tokens(manifest, object);
+        if (good && group == GROUP_KV_CACHE) good = format_windows(&manifest->geometry, object);
         if (good && group == GROUP_TARGET)
             good = json_put(object, "kind", json_string(engine_target_name(manifest->target)));
         if (good && group == GROUP_TARGET && manifest->target == TARGET_CUDA)
@@ -468,6 +508,27 @@ static bool parse_tokens(struct json_reader *reader, struct manifest *manifest, 
     return true;
 }
 
+static bool parse_windows(struct json_reader *reader, struct plan_geometry *geometry, struct status *status)
+{
+    const json_t *windows = json_reader_get(reader, "windows");
+    const size_t count = json_array_size(windows);
+    if (!windows) return true;
+    if (!json_is_array(windows) || count < 1 || count > PLAN_MAX_PAGE_GROUPS)
+        return status_fail(status, STATUS_BAD_INPUT, "%s: windows: expected an array of 1 to %d integers, found %s %zu",
+                           reader->path, PLAN_MAX_PAGE_GROUPS, json_is_array(windows) ? "an array of" : "another type,",
+                           count);
+    geometry->page_groups = count;
+    for (size_t g = 0; g < count; g++) {
+        const json_t *window = json_array_get(windows, g);
+        const json_int_t value = json_is_integer(window) ? json_integer_value(window) : -1;
+        if (value < 0 || value > INT32_MAX)
+            return status_fail(status, STATUS_BAD_INPUT, "%s: windows: element %zu: expected an integer from 0 to %d",
+                               reader->path, g, INT32_MAX);
+        geometry->page_window[g] = (uint64_t)value;
+    }
+    return true;
+}
+
 static bool parse_field(struct json_reader *reader, const struct field *field, struct manifest *manifest,
                         struct status *status)
 {
@@ -490,6 +551,7 @@ static bool parse_group_fields(struct json_reader *reader, enum group group, str
     for (int i = 0; i < FIELD_COUNT; i++)
         if (fields[i].group == group && !parse_field(reader, &fields[i], manifest, status)) return false;
     if (group == GROUP_TOKENS) return parse_tokens(reader, manifest, status);
+    if (group == GROUP_KV_CACHE) return parse_windows(reader, &manifest->geometry, status);
     if (group == GROUP_TARGET) return parse_target(reader, manifest, status);
     return true;
 }

@@ -99,6 +99,23 @@ static const struct text_edit processor_edits[] = {
     {"'page_bytes':256", "'latent_dim':9,'page_bytes':128", "latent_dim: expected at most head_dim (8)"},
     {"'page_bytes':256", "'latent_dim':0,'page_bytes':256", "latent_dim"},
     {"'page_tokens':4", "'page_tokens':0", "page_tokens"},
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':[4]", NULL},
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':[0]", NULL},
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':[10]", NULL},
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':[11]",
+     "kv_cache: windows: element 0: expected 0 to 10 (max_context), found 11"},
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':[]", "windows: expected an array of 1 to 16 integers"},
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':4", "windows: expected an array of 1 to 16 integers"},
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':[-1]", "windows: element 0: expected an integer"},
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':['4']", "windows: element 0: expected an integer"},
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':[4.0]", "windows: element 0: expected an integer"},
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':[4294967296]", "windows: element 0: expected an integer"},
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]",
+     "windows: expected an array of 1 to 16 integers, found an array of 17"},
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':[4],'windows':[4]", "duplicate"},
+    /* Groups divide the layers: one layer makes one group. */
+    {"'pages_per_slot':3", "'pages_per_slot':3,'windows':[4,0]",
+     "page_bytes: expected those of at least one layer (256) and fewer than those of all (256), found 256"},
     {"'dtype':'F32'", "'dtype':'F31'", "unknown element type 'F31'"},
     {"'dtype':'F32'", "'dtype':'I8'", "unknown element type 'I8'"},
     {"'dtype':'F32','page_bytes':256,'page_tokens':4,'pages_per_slot':3",
@@ -375,6 +392,34 @@ static void expect_not_written(const char *expected)
     if (!strstr(status.message, expected)) fail_msg("expected '%s', found '%s'", expected, status.message);
     assert_null(text);
     assert_int_equal(make_sample(NULL), 0);
+}
+
+static void make_page_groups(uint64_t groups, uint64_t page_bytes)
+{
+    manifest->layers = 6;
+    manifest->geometry.page_groups = groups;
+    manifest->geometry.page_window[0] = 4;
+    manifest->geometry.page_bytes = page_bytes;
+}
+
+TEST(round_trip_keeps_page_groups)
+{
+    enum { LAYER = 256 };
+    make_page_groups(3, 2 * LAYER);
+    char *text = format();
+    assert_non_null(strstr(text, test_json("'windows':[4,0,0]")));
+    const struct manifest back = parse(text);
+    assert_int_equal(back.geometry.page_groups, 3);
+    assert_memory_equal(back.geometry.page_window, manifest->geometry.page_window, sizeof back.geometry.page_window);
+    free(text);
+    make_page_groups(3, LAYER - PLAN_ALIGNMENT);
+    expect_not_written("manifest: kv_cache: page_bytes: expected those of at least one layer (256)");
+    make_page_groups(3, 6 * LAYER);
+    expect_not_written("fewer than those of all (1536), found 1536");
+    make_page_groups(3, LAYER + PLAN_ALIGNMENT / 2);
+    expect_not_written("is not a multiple of 64");
+    make_page_groups(PLAN_MAX_PAGE_GROUPS + 1, LAYER);
+    expect_not_written("windows: expected 1 to 16 page groups, found 17");
 }
 
 TEST(bad_manifests_are_not_written)

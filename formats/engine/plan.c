@@ -94,8 +94,12 @@ bool state_layout(const struct plan_geometry *geometry, struct plan_field fields
                   uint64_t *total_bytes)
 {
     const uint64_t table_factors[] = {geometry->slots, geometry->pages_per_slot, sizeof(int32_t)};
+    uint64_t table_bytes, stride, other_tables;
     uint64_t seen_bytes = geometry->vocab_size / 8 + (geometry->vocab_size % 8 != 0);
-    if (!checked_product(table_factors, 3, &fields[STATE_PAGE_TABLE].bytes)) return false;
+    if (!checked_product(table_factors, 3, &table_bytes) || !checked_align(table_bytes, PLAN_ALIGNMENT, &stride) ||
+        !checked_mul(stride, plan_page_groups(geometry) - 1, &other_tables) ||
+        !checked_add(other_tables, table_bytes, &fields[STATE_PAGE_TABLE].bytes))
+        return false;
     if (!checked_mul(geometry->slots, sizeof(struct sampler_state), &fields[STATE_SAMPLERS].bytes)) return false;
     if (!checked_mul(geometry->slots, seen_bytes, &fields[STATE_SEEN].bytes)) return false;
     if (!checked_mul(geometry->rope_original ? geometry->slots : 0, sizeof(int32_t), &fields[STATE_ROPE_SET].bytes))
@@ -110,6 +114,51 @@ bool plan_place_step(struct plan *plan, uint64_t vocab_size)
     struct plan_header *header = &plan->header;
     header->field_count = STEP_FIELD_COUNT;
     return step_layout(header->rows, header->out_rows, vocab_size, plan->step, &header->step_bytes);
+}
+
+uint64_t plan_page_table_stride(const struct plan_geometry *geometry)
+{
+    const uint64_t bytes = geometry->slots * geometry->pages_per_slot * sizeof(int32_t);
+    return (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+}
+
+uint64_t plan_page_row(const struct plan_geometry *geometry, unsigned group, uint64_t slot)
+{
+    return group * (plan_page_table_stride(geometry) / sizeof(int32_t)) + slot * geometry->pages_per_slot;
+}
+
+/* A step reads the window before its first token and writes `chunk` tokens: window + chunk - 1 tokens in a row, of which the first
+ * may be the last one of its page. No two of the pages that these touch are the same: kernels may clear the unused rows of the last one
+ * (attention_cudnn_inputs). */
+uint64_t plan_ring_pages(const struct plan_geometry *geometry, unsigned group, uint64_t chunk)
+{
+    const uint64_t window = geometry->page_window[group];
+    if (!window || chunk > UINT64_MAX - window) return UINT64_MAX;
+    const uint64_t after_first = window + chunk - 2;
+    return after_first / geometry->page_tokens + (after_first % geometry->page_tokens != 0) + 1;
+}
+
+uint64_t plan_group_pages(const struct plan_geometry *geometry, unsigned group, uint64_t tokens, uint64_t chunk)
+{
+    const uint64_t all = tokens / geometry->page_tokens + (tokens % geometry->page_tokens != 0);
+    const uint64_t ring = plan_ring_pages(geometry, group, chunk);
+    return all < ring ? all : ring;
+}
+
+uint64_t plan_sequence_pages(const struct plan_geometry *geometry, uint64_t tokens, uint64_t chunk)
+{
+    uint64_t pages = 0;
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++)
+        if (!checked_add(pages, plan_group_pages(geometry, g, tokens, chunk), &pages)) return UINT64_MAX;
+    return pages;
+}
+
+uint64_t plan_longest_chunk(const struct plan *plans, size_t count)
+{
+    uint64_t longest = 1;
+    for (size_t p = 0; p < count; p++)
+        if (plans[p].header.kind == PLAN_PREFILL && plans[p].header.rows > longest) longest = plans[p].header.rows;
+    return longest;
 }
 
 bool geometry_place_state(struct plan_geometry *geometry, uint64_t *total_bytes)

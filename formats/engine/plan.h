@@ -4,7 +4,7 @@
  * the runtime binds and replays them.
  *
  * Memory spaces. WEIGHTS: the engine's weight section, read only. ARENA: scratch at offsets fixed by the memory plan.
- * KV: the page pool; page p of the pool begins at p * page_bytes. STEP: the input and output of one step (its fields:
+ * KV: the page pool; page p of the pool begins at p * page_bytes and holds tokens of one page group. STEP: the input and output of one step (its fields:
  * plan.step). STATE: the data of each slot that outlive a step (its fields: plan_geometry.state). COMM: the data that
  * collectives exchange (struct comm_header, then buffers). NONE: an optional operand that is absent.
  *
@@ -20,6 +20,7 @@
 #include "formats/base/status.h"
 
 enum { PLAN_MAX_OPERANDS = 12, PLAN_MAX_PARAMS = 64, PLAN_MAX_LAUNCHES = 65536, PLAN_MAX_DEPENDENCIES = 16 };
+enum { PLAN_MAX_PAGE_GROUPS = 16 };
 enum { PLAN_ALIGNMENT = 64 }; /* bytes: every operand offset is a multiple of it unless the op says otherwise */
 #define PLAN_NO_TACTIC UINT32_MAX
 
@@ -189,10 +190,11 @@ enum step_field {
 };
 /* The fields of the STATE space. Their ids in the file are 1 + these numbers: never reused. */
 enum state_field {
-    STATE_PAGE_TABLE, /* i32[slots, pages_per_slot]: page of the pool, for pages that hold tokens */
-    STATE_SAMPLERS,   /* struct sampler_state[slots] */
-    STATE_SEEN,       /* u8[slots, ceil(vocab / 8)]: bit t set = token t occurred in the sequence */
-    STATE_ROPE_SET,   /* i32[slots]: 0 or 1, the slot's set of rotary frequencies; only with geometry.rope_original */
+    STATE_PAGE_TABLE, /* i32[page groups, slots, pages_per_slot]: page of the pool, for pages that hold tokens; the table of
+                       * each group begins at a multiple of PLAN_ALIGNMENT (plan_page_row) */
+    STATE_SAMPLERS, /* struct sampler_state[slots] */
+    STATE_SEEN,     /* u8[slots, ceil(vocab / 8)]: bit t set = token t occurred in the sequence */
+    STATE_ROPE_SET, /* i32[slots]: 0 or 1, the slot's set of rotary frequencies; only with geometry.rope_original */
     STATE_FIELD_COUNT,
     STATE_ALWAYS_COUNT = STATE_ROPE_SET /* those before it are in every engine */
 };
@@ -212,19 +214,45 @@ struct plan {
 };
 void plan_free(struct plan *plan); /* number of elements of owned arrays */
 
+/* Most tokens that a step of any of the plans appends to one sequence; 1 without prefill plans. */
+uint64_t plan_longest_chunk(const struct plan *plans, size_t count);
+
 /* Facts that all plans of an engine share; kernels check their parameters against them. All values are positive. */
 struct plan_geometry {
     uint64_t slots;          /* sequences resident at once = largest decode batch */
     uint64_t max_context;    /* tokens per sequence */
     uint64_t page_tokens;    /* tokens per KV page */
     uint64_t pages_per_slot; /* ceil(max_context / page_tokens) */
-    uint64_t page_bytes;     /* one page over all layers, K and V */
+    uint64_t page_bytes;     /* one page: K and V over all layers of a page group */
     uint64_t vocab_size;
     uint64_t ranks; /* 1, or up to PLAN_MAX_RANKS that share every plan (0 counts as 1) */
     /* A sequence of more tokens than this has rotary frequencies of set 1 from its first token on; 0: there is one set. */
     uint64_t rope_original;
+    /* Layers with a KV cache are divided into page groups. A page holds tokens of the layers of one group, and each group has a
+     * page table of its own. page_window: no layer of the group reads more than so many tokens back, the reading token included;
+     * 0: some layer reads all tokens. page_groups 0 counts as 1. */
+    uint64_t page_groups;
+    uint64_t page_window[PLAN_MAX_PAGE_GROUPS];
     struct plan_field state[STATE_FIELD_COUNT]; /* from the file, or geometry_place_state */
 };
+
+static inline unsigned plan_page_groups(const struct plan_geometry *geometry)
+{
+    return geometry->page_groups ? (unsigned)geometry->page_groups : 1;
+}
+
+/* Bytes from one group's page table to the next one's. Requires: state_layout has succeeded for the geometry. */
+uint64_t plan_page_table_stride(const struct plan_geometry *geometry);
+/* Index into STATE_PAGE_TABLE of the first entry of a slot in the table of a group. Requires: as above. */
+uint64_t plan_page_row(const struct plan_geometry *geometry, unsigned group, uint64_t slot);
+
+/* Pages of a group that a sequence of `tokens` tokens holds at most, if a step appends at most `chunk` tokens to it. In a group
+ * with a window that is as many as one step reads and writes; page i of the sequence is page i % plan_ring_pages of these. */
+uint64_t plan_group_pages(const struct plan_geometry *geometry, unsigned group, uint64_t tokens, uint64_t chunk);
+/* Pages that a group needs however long a sequence is; UINT64_MAX: it has no window. */
+uint64_t plan_ring_pages(const struct plan_geometry *geometry, unsigned group, uint64_t chunk);
+/* Sum over the groups of plan_group_pages; UINT64_MAX on overflow. */
+uint64_t plan_sequence_pages(const struct plan_geometry *geometry, uint64_t tokens, uint64_t chunk);
 
 /* Start of the COMM space on every rank; the loader fills it. Buffers follow, each the operand of a collective. Two
  * successive collectives (also the last of a plan and the first of any next plan) use buffers that do not overlap: a

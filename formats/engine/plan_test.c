@@ -27,6 +27,54 @@ TEST(step_layout_places_fields_in_order)
     assert_int_equal(total, 704 + 12032);
 }
 
+/* With several page groups their tables follow each other, each at a multiple of 64. */
+TEST(tables_of_page_groups)
+{
+    struct plan_geometry geometry = {.slots = 3, .pages_per_slot = 7, .vocab_size = 1001, .page_groups = 3};
+    struct plan_field fields[STATE_FIELD_COUNT];
+    uint64_t total;
+    assert_true(state_layout(&geometry, fields, &total));
+    assert_int_equal(plan_page_table_stride(&geometry), 128);
+    assert_int_equal(fields[STATE_PAGE_TABLE].bytes, 2 * 128 + 84);
+    assert_int_equal(plan_page_row(&geometry, 2, 1), 2 * 32 + 7);
+    geometry.slots = UINT64_C(1) << 59;
+    geometry.pages_per_slot = 1;
+    assert_false(state_layout(&geometry, fields, &total));
+}
+
+/* The most pages that window + chunk - 1 tokens in a row touch, found by trying every place of the first of them. */
+TEST(pages_of_a_window)
+{
+    for (uint64_t page_tokens = 1; page_tokens < 9; page_tokens++)
+        for (uint64_t window = 1; window < 40; window++)
+            for (uint64_t chunk = 1; chunk < 20; chunk++) {
+                const struct plan_geometry geometry = {.page_tokens = page_tokens, .page_window = {window}};
+                uint64_t most = 0;
+                for (uint64_t first = 0; first < page_tokens; first++) {
+                    const uint64_t pages = (first + window + chunk - 2) / page_tokens + 1;
+                    if (pages > most) most = pages;
+                }
+                assert_int_equal(plan_ring_pages(&geometry, 0, chunk), most);
+            }
+}
+
+TEST(pages_of_a_sequence)
+{
+    const struct plan_geometry geometry = {.page_tokens = 16, .page_groups = 3, .page_window = {64, 0, 128}};
+    assert_int_equal(plan_sequence_pages(&geometry, 0, 16), 0);
+    assert_int_equal(plan_sequence_pages(&geometry, 17, 16), 6);
+    assert_int_equal(plan_sequence_pages(&geometry, 1600, 16), 6 + 100 + 10);
+    assert_int_equal(plan_group_pages(&geometry, 0, 1600, UINT64_MAX), 100);
+    assert_int_equal(plan_sequence_pages(&geometry, UINT64_MAX, UINT64_MAX), 3 * (UINT64_MAX / 16 + 1));
+    const struct plan_geometry tiny = {.page_tokens = 1, .page_groups = 2};
+    assert_int_equal(plan_sequence_pages(&tiny, UINT64_MAX, 1), UINT64_MAX);
+    const struct plan plans[] = {{.header = {.kind = PLAN_DECODE, .rows = 64}},
+                                 {.header = {.kind = PLAN_PREFILL, .rows = 16}},
+                                 {.header = {.kind = PLAN_PREFILL, .rows = 8}}};
+    assert_int_equal(plan_longest_chunk(plans, 1), 1);
+    assert_int_equal(plan_longest_chunk(plans, 3), 16);
+}
+
 TEST(state_layout_places_fields_in_order)
 {
     const struct plan_geometry geometry = {.slots = 3, .pages_per_slot = 7, .vocab_size = 1001};

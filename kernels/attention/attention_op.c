@@ -90,6 +90,7 @@ const struct op_descriptor op_attention = {
     .id = OP_ATTENTION,
     .name = "attention",
     OP_SCHEMA(param_schema, operand_schema),
+    .window = ATTENTION_WINDOW,
     .illegal = illegal,
     .cost = cost,
     .reference = attention_reference,

@@ -374,6 +374,65 @@ TEST(damaged_tokens_are_seen)
     }
 }
 
+/* Writes NaN over a token: over its elements or, where rows have scales, over those. */
+static void poison_token(const struct setup *setup, int64_t token)
+{
+    const float damage = NAN;
+    for (int64_t g = 0; g < setup->shape.kv_heads; g++) {
+        uint8_t *key = pages_key(&setup->pages, 0, token, g);
+        memset(key, 0xff, (size_t)setup->pages.token_bytes);
+        memset(key + setup->pages.values, 0xff, (size_t)setup->pages.token_bytes);
+        if (!setup->pages.scales) continue;
+        uint8_t *scale = pages_key_scale(&setup->pages, 0, token, g);
+        memcpy(scale, &damage, sizeof damage);
+        memcpy(scale + setup->pages.values, &damage, sizeof damage);
+    }
+}
+
+/* Pages of tokens that have left the window may be used again: the same bits whatever they hold, NaN included. */
+TEST(tokens_before_the_window_have_no_influence)
+{
+    enum { ROWS = 24, CONTEXT = 700 };
+    static const int64_t windows[] = {1, 8, 100, 300};
+    struct test_random random = {15};
+    for (int round = 0; round < 40; round++) {
+        const int64_t window = windows[round % 4], first = CONTEXT - ROWS - round;
+        const struct shape shape = {.rows = ROWS,
+                                    .valid = round % 3 ? ROWS : 1,
+                                    .kv_heads = 2,
+                                    .group = 1 + round % 3,
+                                    .head_dim = round % 2 ? 64 : 20,
+                                    .page_tokens = 16,
+                                    .window = window,
+                                    .slots = 1,
+                                    .context = CONTEXT,
+                                    .kv_dtype = encodings[round % 5],
+                                    .scale = 0.2f};
+        struct setup setup;
+        setup_open(&setup, &random, &shape);
+        for (int64_t r = 0; r < ROWS; r++) place_row(&setup, &random, r, 0, first + r);
+        const float *out = setup.test.call.operands[ATTENTION_OUT];
+        const size_t bytes = (size_t)shape.valid * setup.out_floats * sizeof(float);
+        float *clean[CPU_ISA_COUNT] = {NULL};
+        TEST_FOR_EACH_ISA(isa)
+        {
+            run_checked(&setup, isa, round % 2 ? 1 : 5);
+            clean[isa] = malloc(bytes);
+            assert_non_null(clean[isa]);
+            memcpy(clean[isa], out, bytes);
+        }
+        for (int64_t t = 0; t <= first - window; t++) poison_token(&setup, t);
+        TEST_FOR_EACH_ISA(isa)
+        {
+            run_checked(&setup, isa, round % 2 ? 1 : 5);
+            for (size_t i = 0; i < bytes / sizeof(float); i++) assert_true(isfinite(out[i]));
+            test_assert_same_bits(out, clean[isa], bytes, cpu_isa_name(isa));
+            free(clean[isa]);
+        }
+        test_case_close(&setup.test);
+    }
+}
+
 TEST(hostile_params_are_refused)
 {
     const struct plan_geometry geometry =

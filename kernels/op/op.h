@@ -32,6 +32,7 @@ struct op_descriptor {
     const struct op_param *params;     /* [param_count] */
     const struct op_operand *operands; /* [operand_count] */
     int param_count, operand_count;
+    int window; /* parameter: tokens of the KV pages that a row reads, 0: all; 0: the op reads none */
 
     /* Why parameters that are each in range are illegal together, NULL if they are legal. */
     const char *(*illegal)(const int64_t *params);

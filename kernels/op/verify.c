@@ -19,6 +19,27 @@ static bool verify_comm(const struct op_demand *demand, const struct plan_operan
                        header_bytes);
 }
 
+/* The page table of one page group. An op that reads KV pages must see no more tokens than the group's pages hold. */
+static bool verify_page_table(const struct op_descriptor *op, const int64_t *params,
+                              const struct plan_geometry *geometry, const struct plan_operand *operand,
+                              struct status *status)
+{
+    const uint64_t first = geometry->state[STATE_PAGE_TABLE].offset, stride = plan_page_table_stride(geometry);
+    const uint64_t group = operand->offset >= first && stride ? (operand->offset - first) / stride : UINT64_MAX;
+    if (group >= plan_page_groups(geometry) || operand->offset != first + group * stride)
+        return status_fail(status, STATUS_CORRUPT,
+                           "operand page_table at offset %" PRIu64
+                           " of state is no table of the %u page groups, which begin at %" PRIu64 ", %" PRIu64
+                           " bytes apart",
+                           operand->offset, plan_page_groups(geometry), first, stride);
+    const uint64_t held = geometry->page_window[group], seen = op->window ? (uint64_t)params[op->window] : 0;
+    if (!op->window || !held || (seen && seen <= held)) return true;
+    return status_fail(status, STATUS_CORRUPT,
+                       "parameter window is %" PRIu64 " (0: all tokens), but the pages of page group %" PRIu64
+                       " hold a window of %" PRIu64,
+                       seen, group, held);
+}
+
 /* Where an operand may lie inside the STEP and STATE spaces: a pinned operand in its field, and whatever an op writes
  * in a field that is output, so that no plan can overwrite the indices that a later op trusts. */
 static bool verify_fields(const struct plan *plan, const struct plan_geometry *geometry, const struct op_demand *demand,
@@ -36,10 +57,11 @@ static bool verify_fields(const struct plan *plan, const struct plan_geometry *g
         first = step ? (int)STEP_LOGITS : (int)STATE_FIELD_COUNT; /* nothing that a later op reads as an index */
     else
         return true;
+    const bool may_begin_inside = !demand->field || (!step && demand->field - 1 == STATE_PAGE_TABLE);
     for (int i = first; i <= last && i < count; i++) {
         if (operand->offset == fields[i].offset && operand->bytes <= fields[i].bytes) return true;
-        /* Logits of some rows may begin inside the field. */
-        if (!demand->field && operand->offset >= fields[i].offset &&
+        /* Logits of some rows, and the table of a page group. */
+        if (may_begin_inside && operand->offset >= fields[i].offset &&
             checked_range(operand->offset - fields[i].offset, operand->bytes, fields[i].bytes))
             return true;
     }
@@ -124,7 +146,9 @@ static bool verify_launch(const struct plan *plan, const struct plan_launch *lau
 
     const struct plan_operand *operands = plan->operands + launch->first_operand;
     for (int i = 0; i < operand_count; i++)
-        if (!verify_operand(plan, geometry, &demands[i], &operands[i], status))
+        if (!verify_operand(plan, geometry, &demands[i], &operands[i], status) ||
+            (operands[i].space == SPACE_STATE && demands[i].field == OP_FIELD(STATE_PAGE_TABLE) &&
+             !verify_page_table(op, params, geometry, &operands[i], status)))
             return status_prefix(status, "%s", op->name);
     if (!verify_overlap(demands, operands, operand_count, status)) return status_prefix(status, "%s", op->name);
     return true;

@@ -53,5 +53,6 @@ const struct op_descriptor op_rope_attention = {
     .id = OP_ROPE_ATTENTION,
     .name = "rope_attention",
     OP_SCHEMA(param_schema, operand_schema),
+    .window = ROPE_ATTENTION_WINDOW,
     .illegal = illegal,
 };

@@ -20,6 +20,7 @@ struct backend_options {
     uint64_t kv_tokens, kv_bytes;
     uint64_t host_bytes; /* of the session itself: part of the memory contract */
     uint32_t rank;       /* rank of this backend among the engine's ranks: selects its share of the weights */
+    uint64_t chunk;      /* most tokens that a step appends to a sequence; 0 counts as 1 */
     uint64_t pages;      /* 0, or the pages of the KV pool, memory for which has been checked */
 };
 

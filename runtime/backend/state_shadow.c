@@ -12,7 +12,7 @@ _Static_assert((int)BACKEND_PAGES == 1 << STATE_PAGE_TABLE && (int)BACKEND_SAMPL
 bool state_shadow_open(struct state_shadow *shadow, const struct plan_geometry *geometry, uint8_t *state,
                        struct status *status)
 {
-    *shadow = (struct state_shadow){.slots = geometry->slots, .fields = geometry->state, .state = state};
+    *shadow = (struct state_shadow){.slots = geometry->slots, .geometry = geometry, .state = state};
     shadow->row_bytes[STATE_PAGE_TABLE] = geometry->pages_per_slot * sizeof(int32_t);
     shadow->row_bytes[STATE_SAMPLERS] = sizeof(struct sampler_state);
     shadow->row_bytes[STATE_SEEN] = geometry->vocab_size / 8 + (geometry->vocab_size % 8 != 0);
@@ -36,7 +36,7 @@ void state_shadow_changed(struct state_shadow *shadow, int32_t slot, unsigned wh
 
 static uint8_t *row_of(const struct state_shadow *shadow, enum state_field field, uint64_t slot)
 {
-    return shadow->state + shadow->fields[field].offset + slot * shadow->row_bytes[field];
+    return shadow->state + shadow->geometry->state[field].offset + slot * shadow->row_bytes[field];
 }
 
 void state_shadow_drew(struct state_shadow *shadow, int32_t slot, int32_t token)
@@ -46,14 +46,29 @@ void state_shadow_drew(struct state_shadow *shadow, int32_t slot, int32_t token)
     row_of(shadow, STATE_SEEN, (uint64_t)slot)[token / 8] |= (uint8_t)(1u << (token % 8));
 }
 
+/* A slot has a row in the page table of each page group. */
+static bool send_pages(const struct state_shadow *shadow, uint64_t slot, state_shadow_copy *copy, void *argument,
+                       struct status *status)
+{
+    const struct plan_geometry *geometry = shadow->geometry;
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++)
+        if (!copy(argument,
+                  geometry->state[STATE_PAGE_TABLE].offset + plan_page_row(geometry, g, slot) * sizeof(int32_t),
+                  shadow->row_bytes[STATE_PAGE_TABLE], status))
+            return false;
+    return true;
+}
+
 bool state_shadow_send(struct state_shadow *shadow, state_shadow_copy *copy, void *argument, struct status *status)
 {
     for (uint64_t slot = 0; slot < shadow->slots; slot++) {
         if (!shadow->changed[slot]) continue;
         for (int field = 0; field < STATE_FIELD_COUNT; field++) {
             uint64_t bytes = shadow->row_bytes[field];
-            if ((shadow->changed[slot] & 1u << field) && bytes &&
-                !copy(argument, shadow->fields[field].offset + slot * bytes, bytes, status))
+            if (!(shadow->changed[slot] & 1u << field) || !bytes) continue;
+            if (field == STATE_PAGE_TABLE
+                    ? !send_pages(shadow, slot, copy, argument, status)
+                    : !copy(argument, shadow->geometry->state[field].offset + slot * bytes, bytes, status))
                 return false;
         }
         shadow->changed[slot] = 0;

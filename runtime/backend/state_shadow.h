@@ -8,7 +8,7 @@
 
 struct state_shadow {
     uint64_t slots;
-    const struct plan_field *fields; /* [STATE_FIELD_COUNT], borrowed */
+    const struct plan_geometry *geometry; /* borrowed */
     uint64_t row_bytes[STATE_FIELD_COUNT];
     uint8_t *state;   /* borrowed */
     uint8_t *changed; /* owned, [slots]: bits of enum backend_state */

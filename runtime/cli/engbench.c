@@ -134,7 +134,7 @@ static int open_engine(struct bench_engine *bench, struct arguments *arguments)
     return code;
 }
 
-/* The KV pool has exactly the pages that the measurements need. */
+/* The KV pool has the pages that the measurements need; of layers with a window, those that any division of the tokens needs. */
 static int open_session(struct bench_engine *bench, const struct arguments *arguments)
 {
     struct eng_error error;

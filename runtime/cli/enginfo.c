@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "formats/base/json.h"
+#include "formats/engine/page_groups.h"
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_tactics.h"
 #include "runtime/load/info.h"
@@ -95,10 +96,33 @@ static void print_matrices(const struct engine *file)
     }
 }
 
+static bool has_windows(const struct plan_geometry *geometry)
+{
+    bool any = false;
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++) any = any || geometry->page_window[g];
+    return any;
+}
+
+/* What layers with and without a window take of the KV cache. */
+static void print_windows(const struct plan_geometry *geometry, uint64_t chunk)
+{
+    struct page_group_sum sums[PLAN_MAX_PAGE_GROUPS];
+    const unsigned count = page_group_sums(geometry, geometry->max_context, chunk, sums);
+    for (unsigned s = 0; has_windows(geometry) && s < count; s++) {
+        if (sums[s].window)
+            printf("            layers with a window of %" PRIu64 " tokens: ", sums[s].window);
+        else
+            printf("            layers without a window: ");
+        printf("at most %" PRIu64 " pages, %" PRIu64 " bytes, of a sequence\n", sums[s].pages,
+               sums[s].pages * geometry->page_bytes);
+    }
+}
+
 static void print_summary(const struct engine *file, const struct verification *verification)
 {
     const struct manifest *manifest = &file->manifest;
     const struct plan_geometry *geometry = &manifest->geometry;
+    const uint64_t chunk = plan_longest_chunk(file->plans, file->plan_count);
     printf("model:      %s (%s), %.1f M parameters, %" PRIu64 " layers, hidden %" PRIu64 ", heads %" PRIu64 "/%" PRIu64
            " of %" PRIu64 "\n",
            manifest->model_name, manifest->model_type, (double)manifest->parameters * 1e-6, manifest->layers,
@@ -121,11 +145,15 @@ static void print_summary(const struct engine *file, const struct verification *
         printf("accuracy:   %.1f %% of %" PRIu64
                " tokens were the unquantised model's first choice, too; divergence %.4f nats\n",
                100 * manifest->accuracy.top1, manifest->accuracy.tokens, manifest->accuracy.kl);
-    printf("memory:     weights %.1f MB%s, scratch %.1f MB, KV cache %.3f MB per %" PRIu64 " tokens (full: %.1f MB)\n",
+    printf("memory:     weights %.1f MB%s, scratch %.1f MB, KV cache %.3f MB per %" PRIu64
+           " tokens%s (full: %.1f MB)\n",
            megabytes(manifest_rank_weights(manifest)), manifest->target == TARGET_CPU ? " (mapped)" : "",
            megabytes(manifest->arena_bytes + manifest->step_bytes + manifest->state_bytes + manifest->comm_bytes),
-           megabytes(geometry->page_bytes), geometry->page_tokens,
-           megabytes(geometry->page_bytes) * (double)geometry->pages_per_slot * (double)geometry->slots);
+           megabytes(geometry->page_bytes * plan_page_groups(geometry)), geometry->page_tokens,
+           has_windows(geometry) ? " up to a window" : "",
+           megabytes(geometry->page_bytes * plan_sequence_pages(geometry, geometry->max_context, chunk)) *
+               (double)geometry->slots);
+    print_windows(geometry, chunk);
     if (file->library_arena_bytes > manifest->arena_bytes)
         printf("            %.1f MB more scratch where the libraries are there that its plans can call\n",
                megabytes(file->library_arena_bytes - manifest->arena_bytes));

@@ -2,6 +2,7 @@
 /* eng_info: the manifest as stored and facts of this load, as one JSON object. */
 
 #include "formats/base/json.h"
+#include "formats/engine/page_groups.h"
 #include "kernels/op/op.h"
 #include "runtime/load/info.h"
 #include "runtime/load/load_gpu.h"
@@ -137,6 +138,9 @@ json_t *info_json(const struct engine *file, const char *path)
     bool ok = json_put(info, "file", json_string_or_null(path)) /* a path need not be valid UTF-8 */;
     ok = json_put(info, "manifest", manifest) && ok;
     ok = json_put(info, "plans", plans_json(file)) && ok;
+    ok = json_put(info, "kv_of_sequence",
+                  page_groups_json(&file->manifest.geometry, plan_longest_chunk(file->plans, file->plan_count))) &&
+         ok;
     if (file->call_count > 0) ok = json_put(info, "library_plans", library_plans_json(file)) && ok;
     ok = json_put(info, "golden", golden_json) && ok;
     ok = json_put(info, "file_bytes", json_integer((json_int_t)file->size)) && ok;

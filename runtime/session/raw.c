@@ -51,7 +51,8 @@ static bool make_room(struct eng_session *session, uint32_t slot, size_t count, 
         status, STATUS_FULL,
         "%s: slot %u needs %u KV pages in all, has %u, and %u are free; release or truncate slots, or ask for a larger "
         "pool (kv_tokens)",
-        function, slot, slots_pages_for(session, own->position + count), own->pages, session->free_page_count);
+        function, slot, slots_pages_for(session, own->position + count), slots_pages_held(session, (int32_t)slot),
+        session->free_page_count);
 }
 
 enum eng_status eng_slot_acquire(struct eng_session *session, uint32_t *slot, struct eng_error *error)
@@ -101,20 +102,6 @@ enum eng_status eng_slot_position(const struct eng_session *session, uint32_t sl
     return report_ok(error);
 }
 
-enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, uint32_t position,
-                                  struct eng_error *error)
-{
-    struct status status = {0};
-    if (!check_slot(session, slot, "eng_slot_truncate", &status)) return report_status(&status, error);
-    if (position > session->slots[slot].position) {
-        status_fail(&status, STATUS_USAGE, "eng_slot_truncate: position is %u, expected 0 to %u", position,
-                    session->slots[slot].position);
-        return report_status(&status, error);
-    }
-    slots_truncate(session, (int32_t)slot, position);
-    return report_ok(error);
-}
-
 /* Copies the logits of the first `rows` out rows of the last replay. */
 static bool copy_logits(struct eng_session *session, size_t rows, float *logits, const char *function,
                         struct status *status)
@@ -154,6 +141,23 @@ static bool compute_history(struct eng_session *session, uint32_t slot, size_t e
             return false;
     }
     return true;
+}
+
+enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, uint32_t position,
+                                  struct eng_error *error)
+{
+    struct status status = {0};
+    if (!check_slot(session, slot, "eng_slot_truncate", &status)) return report_status(&status, error);
+    if (position > session->slots[slot].position) {
+        status_fail(&status, STATUS_USAGE, "eng_slot_truncate: position is %u, expected 0 to %u", position,
+                    session->slots[slot].position);
+        return report_status(&status, error);
+    }
+    const bool is_whole = slots_truncate(session, (int32_t)slot, position) == position;
+    bool ok = is_whole ||
+              (scheduler_drain(session, &status) && compute_history(session, slot, position, NULL, &status)) ||
+              status_prefix(&status, "eng_slot_truncate");
+    return ok ? report_ok(error) : report_status(&status, error);
 }
 
 static bool prefill(struct eng_session *session, uint32_t slot, const int32_t *tokens, size_t count,

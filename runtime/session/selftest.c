@@ -13,10 +13,10 @@ struct selftest {
 
 /* ---- the session as a machine that replays golden outputs ---- */
 
-static void rewind_slot(void *context, uint32_t slot, uint32_t position)
+static uint32_t rewind_slot(void *context, uint32_t slot, uint32_t position)
 {
     struct selftest *test = context;
-    slots_truncate(test->session, test->slots[slot], position);
+    return slots_truncate(test->session, test->slots[slot], position);
 }
 
 static bool reserve(void *context, uint32_t slot, uint32_t tokens)

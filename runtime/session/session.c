@@ -128,6 +128,7 @@ static bool create(struct eng_session *session, const struct backend_type *type,
                                     .instruction_set = options->instruction_set,
                                     .kv_tokens = options->kv_tokens,
                                     .kv_bytes = options->kv_bytes,
+                                    .chunk = session->chunk,
                                     .host_bytes = sizes.tokens_bytes};
     session->backend = type->create(session->engine, &asked, status);
     return session->backend && host_memory_map(&session->tokens, sizes.tokens_bytes, "token buffers", status) &&
@@ -174,6 +175,7 @@ bool session_create(struct eng_engine *engine, const struct backend_type *type,
     load_retain(engine);
     created->engine = engine;
     created->geometry = &engine->file.manifest.geometry;
+    created->chunk = plan_longest_chunk(engine->file.plans, engine->file.plan_count);
     if (create(created, type, options, status)) {
         *session = created;
         return true;

@@ -25,8 +25,11 @@ enum slot_use { SLOT_FREE, SLOT_RAW, SLOT_SEQUENCE };
 struct session_slot {
     enum slot_use use;
     uint32_t position; /* tokens in the KV pages */
-    uint32_t pages;    /* pages it holds: the first entries of its row of the page table */
-    int32_t *history;  /* raw slots: the tokens at positions [0, position), for eng_slot_truncate; [max_context] */
+    uint32_t written;  /* end of the tokens written since position was last 0: at least position */
+    /* Pages it holds in each page group: the first entries of its row of the group's table. A group with a window that holds
+     * plan_ring_pages uses them in turn, and its further entries repeat them. */
+    uint32_t pages[PLAN_MAX_PAGE_GROUPS];
+    int32_t *history; /* raw slots: the tokens at positions [0, position), for eng_slot_truncate; [max_context] */
 };
 
 struct eng_sequence {
@@ -65,9 +68,10 @@ struct eng_session {
     struct backend *backend;
     struct status failure; /* of the backend; every later call fails with it */
     const struct plan_geometry *geometry;
+    uint64_t chunk; /* most tokens that a step appends to a sequence */
 
     struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
-    int32_t *page_table;            /* [slots, pages_per_slot]: this, the next two and rope_set are backend->state */
+    int32_t *page_table;            /* STATE_PAGE_TABLE: this, the next two and rope_set are backend->state */
     struct sampler_state *samplers; /* [slots] */
     uint8_t *seen;                  /* [slots, seen_bytes] */
     uint64_t seen_bytes;
@@ -112,13 +116,16 @@ bool session_weights_unchanged(struct eng_session *session, struct status *statu
 /* slots.c: pages, slots and replays. Requires: arguments were checked. */
 int32_t slots_take(struct eng_session *session, enum slot_use use); /* SESSION_NO_SLOT: none is free */
 void slots_give_back(struct eng_session *session, int32_t slot);
-uint32_t slots_pages_for(const struct eng_session *session, uint64_t tokens);
+uint32_t slots_pages_for(const struct eng_session *session, uint64_t tokens); /* of all groups */
+uint32_t slots_pages_held(const struct eng_session *session, int32_t slot);
 /* Takes pages so that the slot has room for `tokens` tokens in all. False, with nothing changed, if too few are
  * free. */
 bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens);
 void slots_set_sampler(struct eng_session *session, int32_t slot, const struct sampler_state *sampler);
 void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *tokens, size_t count);
-void slots_truncate(struct eng_session *session, int32_t slot, uint32_t position); /* a raw slot */
+/* Shortens a raw slot. Returns the tokens that its pages still have: `position`, or 0 if pages of tokens in the window before it
+ * have been used again. Then all tokens must be computed again from the history. */
+uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t position);
 void slots_clear_seen(struct eng_session *session, int32_t slot);
 
 /* Whether the tokens of the slot have other rotary frequencies than a sequence of `total` tokens needs (longrope). */

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* KV pages and slots, and the replay of one step. Free pages are a stack of numbers. A slot's pages are the first
- * entries of its row of the page table, which plans read. */
+ * entries of its rows of the page tables, which plans read.
+ *
+ * Groups with a window. A slot needs no more pages than one step reads and writes (plan_ring_pages), and page i of its
+ * sequence is always page i % plan_ring_pages of those. So the table does not change while the sequence grows past its
+ * window, also not between steps that are queued ahead, and an entry of tokens before the window names a page with tokens
+ * of the same sequence: kernels that read such tokens in a tile, with weight 0, find finite numbers there. */
 #include <string.h>
 
 #include "kernels/cuda/nvtx.h"
@@ -18,8 +23,8 @@ int32_t slots_take(struct eng_session *session, enum slot_use use)
         struct session_slot *slot = &session->slots[i];
         if (slot->use != SLOT_FREE) continue;
         slot->use = use;
-        slot->position = 0;
-        slot->pages = 0;
+        slot->position = slot->written = 0;
+        memset(slot->pages, 0, sizeof slot->pages);
         session->free_slot_count--;
         slots_set_sampler(session, (int32_t)i, &(struct sampler_state){.top_p = 1, .repetition_penalty = 1});
         slots_clear_seen(session, (int32_t)i);
@@ -29,16 +34,31 @@ int32_t slots_take(struct eng_session *session, enum slot_use use)
     return SESSION_NO_SLOT;
 }
 
-static int32_t *slot_pages(struct eng_session *session, int32_t slot)
+static int32_t *slot_pages(struct eng_session *session, unsigned group, int32_t slot)
 {
-    return session->page_table + (uint64_t)slot * session->geometry->pages_per_slot;
+    return session->page_table + plan_page_row(session->geometry, group, (uint64_t)slot);
 }
 
-static void shrink(struct eng_session *session, int32_t slot, uint32_t pages)
+static uint32_t group_pages(const struct eng_session *session, unsigned group, uint64_t tokens)
+{
+    return (uint32_t)plan_group_pages(session->geometry, group, tokens, session->chunk);
+}
+
+static bool is_ring(const struct eng_session *session, unsigned group, const struct session_slot *slot)
+{
+    return slot->pages[group] == plan_ring_pages(session->geometry, group, session->chunk);
+}
+
+static void shrink(struct eng_session *session, int32_t slot, uint64_t tokens)
 {
     struct session_slot *own = &session->slots[slot];
-    while (own->pages > pages)
-        session->free_pages[session->free_page_count++] = slot_pages(session, slot)[--own->pages];
+    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++) {
+        /* Tokens of a ring that has gone round lie in any of its pages. */
+        if (tokens > 0 && is_ring(session, g, own) && own->written / session->geometry->page_tokens >= own->pages[g])
+            continue;
+        while (own->pages[g] > group_pages(session, g, tokens))
+            session->free_pages[session->free_page_count++] = slot_pages(session, g, slot)[--own->pages[g]];
+    }
 }
 
 void slots_give_back(struct eng_session *session, int32_t slot)
@@ -50,19 +70,36 @@ void slots_give_back(struct eng_session *session, int32_t slot)
 
 uint32_t slots_pages_for(const struct eng_session *session, uint64_t tokens)
 {
-    uint64_t page_tokens = session->geometry->page_tokens;
-    return (uint32_t)(tokens / page_tokens + (tokens % page_tokens != 0));
+    const uint64_t pages = plan_sequence_pages(session->geometry, tokens, session->chunk);
+    return pages < UINT32_MAX ? (uint32_t)pages : UINT32_MAX;
+}
+
+uint32_t slots_pages_held(const struct eng_session *session, int32_t slot)
+{
+    uint32_t pages = 0;
+    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++) pages += session->slots[slot].pages[g];
+    return pages;
 }
 
 bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens)
 {
     struct session_slot *own = &session->slots[slot];
-    uint32_t pages = slots_pages_for(session, tokens);
-    if (pages > own->pages && pages - own->pages > session->free_page_count) return false;
-    if (own->pages >= pages) return true;
-    while (own->pages < pages)
-        slot_pages(session, slot)[own->pages++] = session->free_pages[--session->free_page_count];
-    state_changed(session, slot, BACKEND_PAGES);
+    const unsigned groups = plan_page_groups(session->geometry);
+    uint64_t more = 0;
+    for (unsigned g = 0; g < groups; g++) {
+        const uint32_t pages = group_pages(session, g, tokens);
+        more += pages > own->pages[g] ? pages - own->pages[g] : 0;
+    }
+    if (more > session->free_page_count) return false;
+    for (unsigned g = 0; more && g < groups; g++) {
+        int32_t *row = slot_pages(session, g, slot);
+        const uint32_t pages = group_pages(session, g, tokens);
+        if (own->pages[g] >= pages) continue;
+        while (own->pages[g] < pages) row[own->pages[g]++] = session->free_pages[--session->free_page_count];
+        for (uint64_t i = pages; is_ring(session, g, own) && i < session->geometry->pages_per_slot; i++)
+            row[i] = row[i - pages];
+    }
+    if (more) state_changed(session, slot, BACKEND_PAGES);
     return true;
 }
 
@@ -100,18 +137,42 @@ bool slots_switch_rope(struct eng_session *session, int32_t slot, uint64_t total
 {
     if (!slots_rope_differs(session, slot, total)) return false;
     session->rope_set[slot] = !session->rope_set[slot];
-    session->slots[slot].position = 0;
+    session->slots[slot].position = session->slots[slot].written = 0;
     state_changed(session, slot, BACKEND_ROPE_SET);
     return true;
 }
 
-void slots_truncate(struct eng_session *session, int32_t slot, uint32_t position)
+/* Whether the pages still have the tokens that a token at `position` reads. A step that was discarded may have written one
+ * token more than `written`. */
+static bool has_window(const struct eng_session *session, const struct session_slot *slot, uint32_t position)
+{
+    const struct plan_geometry *geometry = session->geometry;
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++) {
+        const uint64_t window = geometry->page_window[g];
+        if (!window || !is_ring(session, g, slot)) continue;
+        const uint64_t first = position >= window ? position - window + 1 : 0;
+        if (first / geometry->page_tokens + slot->pages[g] <= slot->written / geometry->page_tokens) return false;
+    }
+    return true;
+}
+
+uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t position)
 {
     struct session_slot *own = &session->slots[slot];
-    own->position = position;
-    shrink(session, slot, slots_pages_for(session, position));
+    own->position = has_window(session, own, position) ? position : 0;
+    if (own->position == 0) own->written = 0;
+    shrink(session, slot, position);
     slots_clear_seen(session, slot);
     slots_mark_seen(session, slot, own->history, position);
+    return own->position;
+}
+
+/* Tokens are in the pages from now on. */
+static void advance(struct eng_session *session, int32_t slot, uint32_t tokens)
+{
+    struct session_slot *own = &session->slots[slot];
+    own->position += tokens;
+    if (own->position > own->written) own->written = own->position;
 }
 
 uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *plan_index)
@@ -205,7 +266,7 @@ bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *to
     if (!submit(session, "prefill", plan, INPUTS_FROM_HOST, status)) return false;
     const int32_t *drawn = replay_wait(session, out_rows, status);
     if (!drawn) return false;
-    session->slots[slot].position += count;
+    advance(session, slot, count);
     if (!out_rows) return true;
     *next_token = drawn[0];
     note_drawn(session, slot, drawn[0]);
@@ -243,7 +304,7 @@ bool replay_submit_again(struct eng_session *session, const struct session_plan 
 
 void replay_accept(struct eng_session *session, int32_t slot, int32_t drawn)
 {
-    session->slots[slot].position++;
+    advance(session, slot, 1);
     note_drawn(session, slot, drawn);
 }
 

@@ -118,6 +118,20 @@ static void write_kv_caches(const char *folder, struct test_engine *sample)
     write_manifest(folder, "manifest/good_kv_fp8", sample);
 }
 
+/* Page groups with windows: one group, and several that divide the layers. */
+static void write_windows(const char *folder, struct test_engine *sample)
+{
+    struct plan_geometry *geometry = &sample->manifest.geometry;
+    geometry->page_groups = 1;
+    geometry->page_window[0] = 4;
+    write_manifest(folder, "manifest/good_window", sample);
+    geometry->page_groups = 3;
+    geometry->page_window[2] = 8;
+    sample->manifest.layers = 6;
+    geometry->page_bytes *= 2;
+    write_manifest(folder, "manifest/good_windows", sample);
+}
+
 static void write_caches(const char *folder, const struct test_engine *sample)
 {
     char *text = NULL;
@@ -160,6 +174,8 @@ int main(int argc, char **argv)
     leave_out_a_plan(&sample);
     write_manifests(argv[1], &sample);
     write_kv_caches(argv[1], &sample);
+    if (!test_engine_make(&sample, &status)) stop(status.message);
+    write_windows(argv[1], &sample);
     if (!test_engine_make_device(&sample, &status)) stop(status.message);
     write_manifest(argv[1], "manifest/good_cuda", &sample);
     /* Broken engines of several ranks: formats/engine/engine_exchange_test.c and runtime/backend/backend_ranks_test.c. */

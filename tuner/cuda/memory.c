@@ -16,10 +16,12 @@ static bool write_state(const struct cuda_memory *memory, const struct cuda_rig 
     uint8_t *state = calloc(1, bytes);
     if (!state) return status_fail(status, STATUS_MACHINE, "out of memory");
     int32_t *table = (int32_t *)(void *)(state + fields[STATE_PAGE_TABLE].offset);
-    uint64_t apart = kv_pages / geometry->slots ? kv_pages / geometry->slots : 1;
-    for (uint64_t s = 0; s < geometry->slots; s++)
-        for (uint64_t p = 0; p < geometry->pages_per_slot; p++)
-            table[s * geometry->pages_per_slot + p] = (int32_t)((s * apart + p) % kv_pages);
+    const unsigned groups = plan_page_groups(geometry);
+    const uint64_t rows = geometry->slots * groups, apart = kv_pages / rows ? kv_pages / rows : 1;
+    for (uint64_t r = 0; r < rows; r++) {
+        int32_t *row = table + plan_page_row(geometry, (unsigned)(r % groups), r / groups);
+        for (uint64_t p = 0; p < geometry->pages_per_slot; p++) row[p] = (int32_t)((r * apart + p) % kv_pages);
+    }
     struct sampler_state *samplers = (struct sampler_state *)(void *)(state + fields[STATE_SAMPLERS].offset);
     for (uint64_t s = 0; s < geometry->slots; s++)
         samplers[s] = (struct sampler_state){.top_p = 1, .repetition_penalty = 1};

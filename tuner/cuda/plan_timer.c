@@ -69,6 +69,7 @@ bool plan_timer_open(struct plan_timer *timer, const struct cuda_rig *rig, const
     uint64_t longest = geometry->max_context < LONGEST_CONTEXT ? geometry->max_context : LONGEST_CONTEXT;
     uint64_t wanted = LONG_SEQUENCES * (longest / geometry->page_tokens + 1);
     if (wanted > pages) pages = wanted;
+    pages *= plan_page_groups(geometry);
     return plan_timer_open_pages(timer, rig, kernels, &pages, status);
 }
 
@@ -339,8 +340,8 @@ static bool write_page_table(const struct cuda_memory *memory, const struct cuda
                              const void *table, struct status *status)
 {
     const struct plan_geometry *geometry = &rig->manifest->geometry;
-    const uint64_t bytes = geometry->slots * geometry->pages_per_slot * sizeof(int32_t);
-    return device_write(device, memory->base[SPACE_STATE] + geometry->state[STATE_PAGE_TABLE].offset, table, bytes,
+    const struct plan_field *field = &geometry->state[STATE_PAGE_TABLE];
+    return device_write(device, memory->base[SPACE_STATE] + field->offset, table, field->bytes,
                         "writing the page table", status);
 }
 
