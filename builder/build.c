@@ -14,6 +14,7 @@
 #include "builder/build_unquantised.h"
 #include "builder/lower/names.h"
 #include "builder/lower/page_groups.h"
+#include "builder/lower/recurrent.h"
 #include "builder/lower/plan_memory.h"
 #include "builder/golden/golden_cpu.h"
 #include "builder/arch/arch.h"
@@ -114,6 +115,7 @@ static bool set_geometry(struct build *build, struct status *status)
     const int chunk_count = prefill_chunks(build, geometry->max_context, chunks);
     if (!page_groups_choose(&build->rank_config, build->lowering.kv_dtype, chunks[chunk_count - 1], geometry))
         return status_fail(status, STATUS_BAD_INPUT, "a KV page does not fit into 64-bit sizes");
+    geometry->recurrent_bytes = recurrent_bytes(&build->rank_config);
     geometry->vocab_size = config->vocab_size;
     geometry->rope_original =
         rope_sets(&config->rope, config->max_position) > 1 ? config->rope.original_max_position : 0;
@@ -231,6 +233,7 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     m->kv_heads = config->kv_heads;
     m->head_dim = config->head_dim;
     m->latent_dim = config->latent.kv_rank;
+    m->kv_layers = model_attention_layers(config) < config->layers ? model_attention_layers(config) : 0;
     m->parameters = count_parameters(&build->decode);
     m->weight_encoding = matrix_encoding(&build->decode);
     m->kv_dtype = build->lowering.kv_dtype;

@@ -502,8 +502,8 @@ ENG_API enum eng_status eng_slot_set_sampling(struct eng_session *session, uint3
 ENG_API enum eng_status eng_slot_position(const struct eng_session *session, uint32_t slot, uint32_t *position,
                                           struct eng_error *error); /* [session] [no allocation] */
 /* Removes the tokens from `position` on, also from the repetition penalty. Requires: position is at most the current
- * one. Pages of layers with a sliding window hold the window's tokens alone. If those before `position` are gone, the
- * remaining tokens are computed again, which takes as long as eng_prefill. [session] [no allocation] */
+ * one. Pages of layers with a sliding window hold the window's tokens alone, and recurrent state is that of the last token. If what
+ * belongs before `position` is gone, the remaining tokens are computed again, which takes as long as eng_prefill. [session] [no allocation] */
 ENG_API enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, uint32_t position,
                                           struct eng_error *error);
 

@@ -84,7 +84,7 @@ static struct projection joined(struct graph *graph, const struct decoder_traits
         all_rows += parts[i].rows;
     }
     for (int i = 0; i < count; i++) {
-        parts[i].all_rows = all_rows;
+        if (fused) parts[i].all_rows = all_rows;
         const struct projection made = projection(graph, traits, layer, &parts[i], columns, bias);
         if (i == 0)
             all = made;
@@ -158,6 +158,16 @@ static void set_heads(const struct model_config *config, int64_t *params)
     params[PAGED_HEAD_DIM] = (int64_t)config->head_dim;
 }
 
+/* The projection of q's gate has q's tensor, but a name of its own. */
+static void name_gate(struct graph *graph, struct projection gate, uint32_t layer)
+{
+    const int weights[] = {gate.weight, gate.bias};
+    for (int i = 0; i < 2; i++)
+        if (weights[i] >= 0)
+            snprintf(graph->weights[weights[i]].name, GRAPH_NAME_BYTES, "model.layers.%u.self_attn.gate_proj.%s", layer,
+                     i == 0 ? "weight" : "bias");
+}
+
 static int self_attention(struct graph *graph, const struct decoder_traits *traits, int x, int table, uint32_t layer)
 {
     const struct model_config *config = graph->config;
@@ -170,6 +180,17 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
         {or_usual(modules->k, "self_attn.k_proj"), kv_width, SHARD_KV_ROWS, .head = head, .turned = turned},
         {or_usual(modules->v, "self_attn.v_proj"), kv_width, SHARD_KV_ROWS, .head = 0},
     };
+    int gate = -1;
+    if (config->output_gate) { /* of each head, rows of q and then as many of its gate */
+        struct part of_gate = parts[0];
+        of_gate.run = parts[0].run = head_dim;
+        of_gate.period = parts[0].period = 2 * head_dim;
+        of_gate.all_rows = parts[0].all_rows = 2 * q_width;
+        of_gate.first_row = head_dim;
+        const struct projection by = projection(graph, traits, layer, &of_gate, hidden, config->qkv_bias);
+        gate = node_matmul(graph, x, layer, by, ACTIVATION_NONE, 1.0, "attention_gate");
+        name_gate(graph, by, layer);
+    }
     const struct projection q =
         joined(graph, traits, layer, parts, 3, traits->fused_qkv, hidden, config->qkv_bias, 0, "self_attn.qkv_proj");
     int qkv = node_matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
@@ -177,9 +198,9 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     if (traits->qk_norm) {
         const bool over_width = traits->qk_norm == QK_NORM_WIDTH;
         char name[GRAPH_NAME_BYTES];
-        snprintf(name, sizeof name, "model.layers.%u.self_attn.q_norm", layer);
+        snprintf(name, sizeof name, "model.layers.%u.%s", layer, or_usual(modules->q_norm, "self_attn.q_norm"));
         norm_q = norm_weight(graph, traits, layer, over_width ? q_width : head_dim, name);
-        snprintf(name, sizeof name, "model.layers.%u.self_attn.k_norm", layer);
+        snprintf(name, sizeof name, "model.layers.%u.%s", layer, or_usual(modules->k_norm, "self_attn.k_norm"));
         norm_k = norm_weight(graph, traits, layer, over_width ? kv_width : head_dim, name);
     }
     int rotated = graph_value(graph, ROWS_TOKENS, q_width, "rotated%u", layer);
@@ -208,6 +229,7 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     attention->params[ATTENTION_WINDOW] = (int64_t)config->layer[layer].window;
     attention->params[ATTENTION_CAP_BITS] = float_to_bits((float)config->scores_cap);
     attention->operands[ATTENTION_SINKS] = sinks;
+    if (gate >= 0) mixed = node_sigmoid_gate(graph, mixed, gate, layer, "gated_attention");
     const struct part output = {or_usual(modules->output, "self_attn.o_proj"), hidden, SHARD_COLUMNS, .head = 0};
     const struct projection o = projection(graph, traits, layer, &output, q_width, config->output_bias);
     return node_matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
@@ -306,8 +328,9 @@ static int decoder_layer(struct graph *graph, const struct decoder_traits *trait
     const int in = layer_norm(graph, traits, x, layer, norms->attention_in, "attention_in");
     int mlp_in = in;
     if (parallel && !traits->shares_norm) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
-    int out = graph->config->latent.kv_rank ? latent_attention(graph, in, table, layer)
-                                            : self_attention(graph, traits, in, table, layer);
+    int out = graph->config->layer[layer].mixer != MIXER_ATTENTION ? recurrent_mixer(graph, in, layer)
+              : graph->config->latent.kv_rank                      ? latent_attention(graph, in, table, layer)
+                                                                   : self_attention(graph, traits, in, table, layer);
     out = layer_norm(graph, traits, out, layer, norms->attention_out, "attention_out");
     x = add(graph, x, out, hidden, layer, "after_attention");
     if (!parallel) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
@@ -348,10 +371,14 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     const struct model_config *config = graph->config;
     const uint64_t hidden = config->hidden_size, vocab = config->vocab_size;
     int embedding, tables[LAYER_ROPE_KINDS];
-    if (config->latent.kv_rank && graph->target != TARGET_CPU)
+    const char *missing = config->latent.kv_rank                               ? "latent attention"
+                          : config->recurrent.kernel                           ? "layers with recurrent state"
+                          : config->output_gate /* only such models have it */ ? "gated attention"
+                                                                               : NULL;
+    if (missing && graph->target != TARGET_CPU)
         return status_fail(status, STATUS_BAD_INPUT,
-                           "model_type '%s': the cuda target has no kernels for latent attention yet; use --target cpu",
-                           config->model_type);
+                           "model_type '%s': the cuda target has no kernels for %s yet; use --target cpu",
+                           config->model_type, missing);
     int x = embed(graph, traits, &embedding);
     if (!rope_tables(graph, tables, status)) return false;
     for (uint32_t layer = 0; layer < config->layers; layer++)

@@ -18,6 +18,7 @@ struct decoder_modules {
     const char *final_norm;         /* model.norm */
     const char *head;               /* lm_head */
     const char *q, *k, *v, *output; /* self_attn.q_proj, .. */
+    const char *q_norm, *k_norm;    /* self_attn.q_norm, .. */
     const char *gate, *up, *down;   /* mlp.gate_proj, .. */
 };
 
@@ -108,6 +109,13 @@ int node_rms_norm(struct graph *graph, int x, uint32_t layer, int weight, double
 /* Latent attention (struct model_latent) of a layer. `table`: of the rotary embedding. */
 int latent_attention(struct graph *graph, int x, int table, uint32_t layer);
 
+/* ---- recurrent.c ---- */
+
+/* What a layer with recurrent state has in place of attention, by its mixer. */
+int recurrent_mixer(struct graph *graph, int x, uint32_t layer);
+/* x times the sigmoid of `gate`, both values of the same width. */
+int node_sigmoid_gate(struct graph *graph, int x, int gate, uint32_t layer, const char *label);
+
 /* ---- experts.c ---- */
 
 /* The weighted sum of the chosen experts of a layer; and its shared expert with a gate, whose factor for each row makes it an expert
@@ -174,6 +182,13 @@ bool config_renormalise(struct model_config *config, struct json_reader *reader,
 bool config_latent(struct model_config *config, struct json_reader *reader, struct status *status);
 /* Keys of DeepSeek's own configuration classes that must have one value, or have no effect. */
 bool config_deepseek_keys(struct json_reader *reader, const char *scoring, struct status *status);
+
+/* config_recurrent.c: layer_types, of "full_attention" and `name`, which stands for `mixer`. *given: config.json has it; else all
+ * layers are as they were. */
+bool config_mixers(struct model_config *config, struct json_reader *reader, const char *name, enum layer_mixer mixer,
+                   bool *given, struct status *status);
+/* linear_*: heads and widths of the delta rule. */
+bool config_delta_rule(struct model_config *config, struct json_reader *reader, struct status *status);
 
 /* granite.c: all keys of a Granite, for the families that go on from it. */
 model_config_reader config_granite;

@@ -2,6 +2,7 @@
 #include "builder/lower/operands.h"
 
 #include "builder/lower/page_groups.h"
+#include "builder/lower/recurrent.h"
 #include "kernels/all_reduce/all_reduce.h"
 
 bool operands_begin(struct operand_writer *writer, const struct graph *graph, const struct lowering *lowering,
@@ -101,6 +102,10 @@ static struct plan_operand place(const struct operand_writer *writer, int n, int
     case ROLE_STEP: return place_field(SPACE_STEP, &writer->step[schema->field]);
     case ROLE_STATE:
         table = place_field(SPACE_STATE, &writer->state[schema->field]);
+        if (schema->field == STATE_RECURRENT) {
+            table.offset += recurrent_offset(writer->graph->config, node->layer, node->op);
+            table.bytes -= recurrent_offset(writer->graph->config, node->layer, node->op);
+        }
         if (schema->field != STATE_PAGE_TABLE) return table;
         page = page_place_of(writer->graph->config, lowering->kv_dtype, &lowering->geometry, node->layer);
         table.offset += page.group * plan_page_table_stride(&lowering->geometry);

@@ -22,7 +22,7 @@ struct packing {
 /* Bytes of the layer in a page; 0: it has no KV cache. */
 static uint64_t block_bytes(const struct packing *packing, uint32_t layer)
 {
-    (void)layer; /* all layers have the same heads */
+    if (packing->config->layer[layer].mixer != MIXER_ATTENTION) return 0; /* the others have the same heads */
     return kv_layer_bytes(packing->config, packing->page_tokens, packing->kv_dtype);
 }
 

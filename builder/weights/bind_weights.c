@@ -201,6 +201,8 @@ static bool is_zero_bias(const struct graph *graph, const struct tensor_view *te
 static bool is_of_ignored_layer(const struct model_config *config, const char *name)
 {
     static const char prefix[] = "model.layers.";
+    const char *other = config->ignored_prefix;
+    if (other && strncmp(name, other, strlen(other)) == 0) return true;
     if (strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
     char *end;
     const unsigned long layer = strtoul(name + sizeof prefix - 1, &end, 10);

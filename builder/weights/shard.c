@@ -29,6 +29,15 @@ bool shard_config(const struct model_config *whole, uint32_t ranks, struct model
                            "--gpus: %u GPUs cannot share %" PRIu64 " KV heads (config.json: num_key_value_heads); "
                            "expected a number that divides it, or a multiple of it",
                            ranks, whole->kv_heads);
+    const struct model_recurrent *recurrent = &whole->recurrent;
+    if (!divides(ranks, recurrent->channels, "channels of a convolution", "hidden_size, or linear_* of all heads",
+                 status) ||
+        !divides(ranks, recurrent->key_heads, "key heads", "linear_num_key_heads", status) ||
+        !divides(ranks, recurrent->value_heads, "value heads", "linear_num_value_heads", status))
+        return false;
+    rank->recurrent.channels /= ranks;
+    rank->recurrent.key_heads /= ranks;
+    rank->recurrent.value_heads /= ranks;
     rank->heads = whole->heads / ranks;
     rank->kv_heads = rank_kv_heads(whole->kv_heads, ranks);
     rank->intermediate_size = whole->intermediate_size / ranks;

@@ -49,8 +49,12 @@ struct rope_config {
 /* Which rotary embedding a layer has. */
 enum layer_rope { LAYER_ROPE_MAIN, LAYER_ROPE_LOCAL, LAYER_ROPE_NONE, LAYER_ROPE_KINDS };
 
+/* What mixes the tokens of a sequence in a layer. */
+enum layer_mixer { MIXER_ATTENTION, MIXER_SHORT_CONV, MIXER_DELTA_RULE };
+
 /* One layer, where layers of a model differ. */
 struct model_layer {
+    enum layer_mixer mixer;
     uint64_t window; /* attention reads this many latest positions; 0: all */
     enum layer_rope rope;
     bool experts; /* its MLP is one of experts */
@@ -75,6 +79,14 @@ struct model_latent {
     uint64_t nope_dim, rope_dim, value_dim; /* of a head: elements of q and k that do not rotate and that do; of v */
 };
 
+/* Layers with recurrent state (kernels/short_conv, kernels/delta_rule), the same in all layers that have it. */
+struct model_recurrent {
+    uint64_t kernel;   /* tokens that a convolution reads; 0: no layer has recurrent state */
+    uint64_t channels; /* of the convolution */
+    bool conv_bias;    /* of MIXER_SHORT_CONV: of the convolution and of the projections around it */
+    uint64_t key_heads, value_heads, key_dim, value_dim; /* MIXER_DELTA_RULE */
+};
+
 struct model_config {
     char model_type[32];
     char architecture[64]; /* architectures[0], "" if absent */
@@ -93,9 +105,12 @@ struct model_config {
     struct model_layer layer[MODEL_MAX_LAYERS]; /* [layers] */
     struct model_experts experts;
     struct model_latent latent;
-    bool no_qk_norm; /* q and k are not normalised, though the family's class may do so */
+    struct model_recurrent recurrent;
+    bool output_gate; /* attention: q has a gate of the same width, whose sigmoid multiplies what attention gives */
+    bool no_qk_norm;  /* q and k are not normalised, though the family's class may do so */
     uint64_t
         ignored_layers; /* layers after the last one that the checkpoint has for other uses than predicting the next token */
+    const char *ignored_prefix;          /* of tensors that serve other uses, too; a constant; NULL: none */
     enum dtype dtype;                    /* torch_dtype / dtype, DTYPE_NONE if absent */
     struct rope_config rope, local_rope; /* of layers with LAYER_ROPE_MAIN and with LAYER_ROPE_LOCAL */
     bool has_local_rope;                 /* config.json may describe both: rope_config_parse */
@@ -140,6 +155,14 @@ bool generation_config_parse(struct model_config *config, const char *text, size
 static inline uint64_t rope_whole_dim(const struct model_config *config)
 {
     return config->latent.kv_rank ? config->latent.rope_dim : config->head_dim;
+}
+
+/* Layers that have a KV cache. */
+static inline uint64_t model_attention_layers(const struct model_config *config)
+{
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < config->layers; i++) count += config->layer[i].mixer == MIXER_ATTENTION;
+    return count;
 }
 
 /* What multiplies the scores of latent attention beside 1 / sqrt(nope_dim + rope_dim): the square of YaRN's factor for all

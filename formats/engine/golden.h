@@ -83,7 +83,7 @@ struct golden_machine {
     void *context;
     uint32_t slots;
     /* Forgets the slot's tokens from `position` on. Returns how many it still has: `position`, or 0 if pages of tokens that the
-     * next one needs have been used again. */
+     * next one needs have been used again, or recurrent state has gone on. */
     uint32_t (*rewind)(void *context, uint32_t slot, uint32_t position);
     /* Makes room for so many tokens in all. False: there is none now, and the slot is as before. */
     bool (*reserve)(void *context, uint32_t slot, uint32_t tokens);

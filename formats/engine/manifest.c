@@ -65,6 +65,9 @@ static const struct field {
     {GROUP_LIMITS, "slots", FIELD_NUMBER, offsetof(struct manifest, geometry.slots), 1, 1 << 16},
     {GROUP_LIMITS, "max_context", FIELD_NUMBER, offsetof(struct manifest, geometry.max_context), 1, 1 << 30},
     {GROUP_LIMITS, "rope_original", FIELD_OPTIONAL, offsetof(struct manifest, geometry.rope_original), 1, 1 << 30},
+    {GROUP_LIMITS, "recurrent_bytes", FIELD_OPTIONAL, offsetof(struct manifest, geometry.recurrent_bytes), 1,
+     (double)PLAN_MAX_RECURRENT_BYTES},
+    {GROUP_KV_CACHE, "layers", FIELD_OPTIONAL, offsetof(struct manifest, kv_layers), 1, 4096},
     {GROUP_KV_CACHE, "page_tokens", FIELD_NUMBER, offsetof(struct manifest, geometry.page_tokens), 1, 1 << 16},
     {GROUP_KV_CACHE, "pages_per_slot", FIELD_NUMBER, offsetof(struct manifest, geometry.pages_per_slot), 1, 1 << 30},
     {GROUP_KV_CACHE, "latent_dim", FIELD_OPTIONAL, offsetof(struct manifest, latent_dim), 1, 1 << 16},
@@ -271,7 +274,7 @@ static bool check_page_bytes(const struct manifest *manifest, struct status *sta
     uint64_t layer_bytes, all_bytes;
     if (!kv_block_bytes(manifest->kv_dtype, manifest_rank_kv_heads(manifest), geometry->page_tokens, manifest->head_dim,
                         manifest->latent_dim, &layer_bytes) ||
-        !checked_mul(layer_bytes, manifest->layers, &all_bytes))
+        !checked_mul(layer_bytes, manifest->kv_layers ? manifest->kv_layers : manifest->layers, &all_bytes))
         return status_fail(status, STATUS_BAD_INPUT, "kv_cache: the size of a page overflows");
     if (plan_page_groups(geometry) == 1) {
         if (!check_derived("kv_cache: page_bytes", geometry->page_bytes, all_bytes, status)) return false;
@@ -305,6 +308,9 @@ static bool check_geometry(const struct manifest *manifest, struct status *statu
                            "kv_cache: latent_dim: expected at most head_dim (%" PRIu64
                            ") and one KV head, found %" PRIu64 " and %" PRIu64,
                            manifest->head_dim, manifest->latent_dim, manifest->kv_heads);
+    if (manifest->kv_layers > manifest->layers)
+        return status_fail(status, STATUS_BAD_INPUT, "kv_cache: layers: expected at most %" PRIu64 ", found %" PRIu64,
+                           manifest->layers, manifest->kv_layers);
     return check_page_groups(manifest, status) && check_page_bytes(manifest, status);
 }
 

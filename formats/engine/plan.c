@@ -44,6 +44,9 @@ const char *plan_op_name(unsigned op)
         [OP_ROUTER] = "router",
         [OP_SUM_PARTS] = "sum_parts",
         [OP_LATENT_APPEND] = "latent_append",
+        [OP_SHORT_CONV] = "short_conv",
+        [OP_DELTA_RULE] = "delta_rule",
+        [OP_SIGMOID_GATE] = "sigmoid_gate",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }
@@ -104,8 +107,10 @@ bool state_layout(const struct plan_geometry *geometry, struct plan_field fields
     if (!checked_mul(geometry->slots, seen_bytes, &fields[STATE_SEEN].bytes)) return false;
     if (!checked_mul(geometry->rope_original ? geometry->slots : 0, sizeof(int32_t), &fields[STATE_ROPE_SET].bytes))
         return false;
+    if (!checked_mul(geometry->slots, geometry->recurrent_bytes, &fields[STATE_RECURRENT].bytes)) return false;
     if (!place_fields(fields, NULL, STATE_FIELD_COUNT, total_bytes)) return false;
-    if (!geometry->rope_original) fields[STATE_ROPE_SET].offset = 0;
+    for (int i = 0; i < STATE_FIELD_COUNT; i++)
+        if (!fields[i].bytes) fields[i].offset = 0;
     return true;
 }
 

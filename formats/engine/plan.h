@@ -59,6 +59,9 @@ enum plan_op {
     OP_ROUTER = 18,
     OP_SUM_PARTS = 19,
     OP_LATENT_APPEND = 20,
+    OP_SHORT_CONV = 21,
+    OP_DELTA_RULE = 22,
+    OP_SIGMOID_GATE = 23,
     OP_COUNT
 };
 
@@ -195,6 +198,7 @@ enum state_field {
     STATE_SAMPLERS, /* struct sampler_state[slots] */
     STATE_SEEN,     /* u8[slots, ceil(vocab / 8)]: bit t set = token t occurred in the sequence */
     STATE_ROPE_SET, /* i32[slots]: 0 or 1, the slot's set of rotary frequencies; only with geometry.rope_original */
+    STATE_RECURRENT, /* u8[slots, recurrent_bytes]: what layers without a KV cache keep; only with geometry.recurrent_bytes */
     STATE_FIELD_COUNT,
     STATE_ALWAYS_COUNT = STATE_ROPE_SET /* those before it are in every engine */
 };
@@ -233,8 +237,11 @@ struct plan_geometry {
      * 0: some layer reads all tokens. page_groups 0 counts as 1. */
     uint64_t page_groups;
     uint64_t page_window[PLAN_MAX_PAGE_GROUPS];
+    /* Each slot's block of STATE_RECURRENT, in which layers have places of their own (kernels/op/recurrent.h); 0: no layer has any. */
+    uint64_t recurrent_bytes;
     struct plan_field state[STATE_FIELD_COUNT]; /* from the file, or geometry_place_state */
 };
+#define PLAN_MAX_RECURRENT_BYTES (INT64_C(1) << 40)
 
 static inline unsigned plan_page_groups(const struct plan_geometry *geometry)
 {

@@ -7,6 +7,7 @@
 #include "kernels/all_reduce_finish/all_reduce_finish.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention_cudnn_inputs/attention_cudnn_inputs.h"
+#include "kernels/delta_rule/delta_rule.h"
 #include "kernels/embed/embed.h"
 #include "kernels/latent_append/latent_append.h"
 #include "kernels/matmul/matmul.h"
@@ -18,6 +19,8 @@
 #include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
+#include "kernels/short_conv/short_conv.h"
+#include "kernels/sigmoid_gate/sigmoid_gate.h"
 #include "kernels/sum_parts/sum_parts.h"
 #include "kernels/swiglu/swiglu.h"
 
@@ -42,6 +45,9 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_ROUTER] = &op_router,
     [OP_SUM_PARTS] = &op_sum_parts,
     [OP_LATENT_APPEND] = &op_latent_append,
+    [OP_SHORT_CONV] = &op_short_conv,
+    [OP_DELTA_RULE] = &op_delta_rule,
+    [OP_SIGMOID_GATE] = &op_sigmoid_gate,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

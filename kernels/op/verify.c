@@ -57,10 +57,11 @@ static bool verify_fields(const struct plan *plan, const struct plan_geometry *g
         first = step ? (int)STEP_LOGITS : (int)STATE_FIELD_COUNT; /* nothing that a later op reads as an index */
     else
         return true;
-    const bool may_begin_inside = !demand->field || (!step && demand->field - 1 == STATE_PAGE_TABLE);
+    const bool may_begin_inside =
+        !demand->field || (!step && (demand->field - 1 == STATE_PAGE_TABLE || demand->field - 1 == STATE_RECURRENT));
     for (int i = first; i <= last && i < count; i++) {
         if (operand->offset == fields[i].offset && operand->bytes <= fields[i].bytes) return true;
-        /* Logits of some rows, and the table of a page group. */
+        /* Logits of some rows, the table of a page group, the state of a layer. */
         if (may_begin_inside && operand->offset >= fields[i].offset &&
             checked_range(operand->offset - fields[i].offset, operand->bytes, fields[i].bytes))
             return true;

@@ -30,7 +30,8 @@ enum backend_state {
     BACKEND_SAMPLER = 2,
     BACKEND_SEEN = 4,
     BACKEND_ROPE_SET = 8,
-    BACKEND_STATE_ALL = 15
+    BACKEND_RECURRENT = 16, /* never: plans alone write it */
+    BACKEND_STATE_ALL = 31
 };
 
 /* Source of a replay's inputs: the host's fields, or the step block as the last replay of the same decode plan left it:

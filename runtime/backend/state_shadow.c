@@ -6,6 +6,7 @@
 
 _Static_assert((int)BACKEND_PAGES == 1 << STATE_PAGE_TABLE && (int)BACKEND_SAMPLER == 1 << STATE_SAMPLERS &&
                    (int)BACKEND_SEEN == 1 << STATE_SEEN && (int)BACKEND_ROPE_SET == 1 << STATE_ROPE_SET &&
+                   (int)BACKEND_RECURRENT == 1 << STATE_RECURRENT &&
                    (int)BACKEND_STATE_ALL == (1 << STATE_FIELD_COUNT) - 1,
                "a bit for each field");
 

@@ -159,7 +159,8 @@ static bool has_window(const struct eng_session *session, const struct session_s
 uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t position)
 {
     struct session_slot *own = &session->slots[slot];
-    own->position = has_window(session, own, position) ? position : 0;
+    const bool is_kept = position == own->position || !session->geometry->recurrent_bytes; /* state has no past */
+    own->position = is_kept && has_window(session, own, position) ? position : 0;
     if (own->position == 0) own->written = 0;
     shrink(session, slot, position);
     slots_clear_seen(session, slot);

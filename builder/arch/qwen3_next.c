@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Qwen 3 Next: linear attention by the gated delta rule in most layers, attention with an output gate and a rotation of a quarter of
+ * each head in the others; experts, and a shared expert with a gate. */
+#include "builder/arch/family.h"
+
+static const struct config_defaults defaults = {
+    .kv_heads = 2,
+    .head_dim = 256,
+    .max_position = 32768,
+    .rms_norm_eps = 1e-6,
+    .bos_token = CONFIG_NO_TOKEN,
+    .eos_token = CONFIG_NO_TOKEN,
+    .pad_token = CONFIG_NO_TOKEN,
+};
+static const struct experts_defaults experts = {.count = 512, .top_k = 10, .intermediate_size = 512};
+static const char *const count_keys[] = {"num_experts", "num_local_experts"};
+enum { DEFAULT_SHARED_SIZE = 512, DEFAULT_INTERVAL = 4 };
+
+static bool read_mixers(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    bool given;
+    uint64_t interval = DEFAULT_INTERVAL;
+    if (!config_mixers(config, reader, "linear_attention", MIXER_DELTA_RULE, &given, status) ||
+        !json_reader_u64(reader, "full_attention_interval", false, 1, MODEL_MAX_LAYERS, &interval, status))
+        return false;
+    for (uint64_t i = 0; !given && i < config->layers; i++)
+        config->layer[i].mixer = (i + 1) % interval ? MIXER_DELTA_RULE : MIXER_ATTENTION;
+    return model_attention_layers(config) > 0 ||
+           json_reader_fail(reader, "layer_types", "at least one layer of \"full_attention\"",
+                            json_object_get(reader->object, "layer_types"), status);
+}
+
+static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    if (!config_sizes(config, reader, &defaults, status) ||
+        !config_rope_defaults(config, reader, 10000, 0.25, status) || !config_attention_bias(config, reader, status) ||
+        !read_mixers(config, reader, status) || !config_delta_rule(config, reader, status) ||
+        !config_experts(config, reader, count_keys, "num_experts_per_tok", "moe_intermediate_size", &experts, status))
+        return false;
+    config->output_gate = true;
+    config->ignored_prefix = "mtp."; /* layers that predict further tokens */
+    config->experts.shared_size = DEFAULT_SHARED_SIZE;
+    return json_reader_u64(reader, "shared_expert_intermediate_size", false, 1, MODEL_MAX_INTERMEDIATE,
+                           &config->experts.shared_size, status) &&
+           config_sparse_layers(config, reader, status) && config_renormalise(config, reader, true, status);
+}
+
+static const struct expert_names names = {
+    .router = "mlp.gate",
+    .experts = "mlp.experts",
+    .gate = "gate_proj",
+    .up = "up_proj",
+    .down = "down_proj",
+    .shared = "mlp.shared_expert",
+    .shared_gate = "mlp.shared_expert_gate",
+};
+
+const struct architecture arch_qwen3_next = {
+    "qwen3_next",
+    "Qwen3NextForCausalLM",
+    read_config,
+    {.norms = DECODER_PRE_NORM,
+     .qk_norm = QK_NORM_HEAD,
+     .norm = NORM_RMS_PLUS_ONE,
+     .partial_rotary = true,
+     .experts = &names},
+};

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "builder/lower/recurrent.h"
+
+#include "kernels/delta_rule/delta_rule.h"
+#include "kernels/short_conv/short_conv.h"
+
+static uint64_t aligned(uint64_t bytes) { return (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT; }
+
+/* A layer's convolution comes before its delta rule. */
+static uint64_t conv_bytes(const struct model_config *config, uint64_t layer)
+{
+    if (config->layer[layer].mixer == MIXER_ATTENTION) return 0;
+    return aligned(short_conv_state_bytes(config->recurrent.channels, config->recurrent.kernel));
+}
+
+static uint64_t rule_bytes(const struct model_config *config, uint64_t layer)
+{
+    const struct model_recurrent *sizes = &config->recurrent;
+    if (config->layer[layer].mixer != MIXER_DELTA_RULE) return 0;
+    return aligned(delta_rule_state_bytes(sizes->value_heads, sizes->key_dim, sizes->value_dim));
+}
+
+uint64_t recurrent_bytes(const struct model_config *config)
+{
+    return recurrent_offset(config, (uint32_t)config->layers, OP_SHORT_CONV);
+}
+
+uint64_t recurrent_offset(const struct model_config *config, uint32_t layer, enum plan_op op)
+{
+    uint64_t offset = 0;
+    for (uint64_t i = 0; i < layer; i++) offset += conv_bytes(config, i) + rule_bytes(config, i);
+    return op == OP_DELTA_RULE ? offset + conv_bytes(config, layer) : offset;
+}
