@@ -9,7 +9,7 @@ bool host_memory_map(struct host_memory *memory, uint64_t bytes, const char *wha
 {
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
-        return status_fail(status, STATUS_MACHINE, "%s: the system refuses %" PRIu64 " bytes", what, bytes);
+        return status_fail(status, STATUS_MACHINE, "%s: the system refuses %" PRIu64 " bytes of memory", what, bytes);
     memory->base = base;
     memory->bytes = bytes;
     return true;
