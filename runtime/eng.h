@@ -319,8 +319,9 @@ struct eng_session_options {
     size_t struct_size;
     uint32_t threads;       /* 0: one per processor that this process may use */
     uint32_t max_sequences; /* limit of sequences that exist, waiting ones included; 0: 4 per slot, at least 64 */
-    /* Size of the KV pool in tokens, rounded up to pages; 0: as kv_bytes. A pool is never larger than a full context
-     * for every slot; eng_session_facts.pages is its actual size. */
+    /* Size of the KV pool in tokens, rounded up to pages; 0: as kv_bytes. Layers with a sliding window get as many pages as
+     * these tokens need, however they are divided among the slots. A pool is never larger than a full context for every
+     * slot; eng_session_facts.pages is its actual size. */
     uint64_t kv_tokens;
     /* Size of the KV pool of each rank in bytes, rounded down to pages. 0: a full context for every slot or, if less,
      * what half of the available memory holds (of a GPU: nine tenths of its free memory), but at least one full

@@ -9,6 +9,10 @@
  * With CAP a score s = SCALE * q . k becomes CAP * tanh(s / CAP) before the softmax. With sinks the softmax of head h has one term
  * more, of score sinks[h], which has no value: it only adds to the sum (Xiao et al. 2023, arXiv:2309.17453; learned, as in gpt-oss).
  *
+ * Tokens before a row's window have no influence. Their entries of the page table name pages of the same sequence, which may hold
+ * later tokens (plan_ring_pages). A kernel that loads such tokens in a tile gives them the weight 0, so their elements must be finite:
+ * they are, unless the sequence itself has computed others. Only attention_prefill and cuDNN load them.
+ *
  * Serves decode (rows of different slots) and prefill (rows of one slot) alike: rope_append has already stored k and v
  * of every row of this step. Pages as in kernels/op/paged.h. Where rows of the KV cache have scales, the score of a token
  * is (q . codes of k) * scale of k, and its probability * scale of v multiplies the codes of v, in float32.

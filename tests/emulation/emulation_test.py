@@ -123,6 +123,7 @@ def decodes():
     yield decode([3, 35, 149], 4, HEAD_DIM=128, WINDOW=36, SPLITS=2, BULK=1, WARPS=1, TILE_TOKENS=32, STAGES=3)
     yield decode([31, 100, 148], 4, HEAD_DIM=64, WINDOW=17, SPLITS=2, WARPS=2, TILE_TOKENS=16, STAGES=6, PAGE_TOKENS=16)
     yield decode([15, 200], 1, HEAD_DIM=64, KV_HEADS=1, SPLITS=8, WARPS=4, ALONE_TILES=2, BULK=1, COPIES_LATE=1, PAGE_TOKENS=16)
+    yield decode([3, 35, 149], 4, HEAD_DIM=128, WINDOW=36, SPLITS=2, BULK=1, WARPS=1, TILE_TOKENS=32, RING_PAGES=3)
     yield decode([0, 15, 31, 100], 4, HEAD_DIM=64, CAP_BITS=CAP, HAS_SINKS=1)
     yield decode([97, 16], 16, HEAD_DIM=64, HEAD_TILES=2, SPLITS=4, WARPS=1, HAS_SINKS=1)
     yield decode([3, 35, 149], 4, HEAD_DIM=128, WINDOW=36, SPLITS=2, WARPS=1, TILE_TOKENS=32, CAP_BITS=CAP)
@@ -165,6 +166,7 @@ def scattereds():
     yield scattered(mixed, 4, HEAD_DIM=128, SPLIT=4, X_DTYPE=F16, KV_DTYPE=F16, COPIES_LATE=1)
     yield scattered(run_of(1, 95, 20), 1, HEAD_DIM=64, WARPS_Q=1, KEY_TILE=16, WINDOW=30, PAGE_TOKENS=16)
     yield scattered(mixed, 3, HEAD_DIM=20, SPLIT=2, KEY_TILE=32, WINDOW=20, IN_PLACE=1)
+    yield scattered(run_of(1, 95, 20), 1, HEAD_DIM=64, KEY_TILE=16, WINDOW=30, PAGE_TOKENS=16, RING_PAGES=4)
     yield scattered(run_of(0, 0, 7), 2, HEAD_DIM=256, WARPS_Q=1, SPLIT=1, KEY_TILE=16, KV_HEADS=1, COPIES_LATE=1)
     yield scattered(mixed, 1, HEAD_DIM=18, X_DTYPE=F16, KV_DTYPE=F16, WARPS_Q=4, PAGE_TOKENS=48)
     yield scattered(mixed, 2, HEAD_DIM=36, X_DTYPE=BF16, KV_DTYPE=F16, SPLIT=2, KEY_TILE=32)
@@ -199,10 +201,14 @@ def chunks():
     yield chunk(77, 1, 2, HEAD_DIM=96, KEY_TILE=64, PAGE_TOKENS=64)
     yield chunk(37, 130, 2, HEAD_DIM=64, TILE_Q=128, KEY_TILE=128, PING_PONG=1, PAGE_TOKENS=256, KV_HEADS=1, CAP_BITS=CAP, HAS_SINKS=1)
     yield chunk(201, 66, 3, HEAD_DIM=32, WINDOW=150, PAGE_TOKENS=16, KV_HEADS=1, HAS_SINKS=1)
+    # The first tile begins in pages before the window, which hold tokens of the chunk again.
+    yield chunk(208, 66, 3, HEAD_DIM=32, WINDOW=50, PAGE_TOKENS=16, KV_HEADS=1, RING_PAGES=9, COPIES_LATE=1)
+    yield chunk(112, 130, 1, HEAD_DIM=64, TILE_Q=128, KEY_TILE=128, PING_PONG=1, WINDOW=50, PAGE_TOKENS=16, RING_PAGES=13)
     for encoding in CODED_KV:
         yield chunk(37, 70, 2, HEAD_DIM=128, KV_DTYPE=encoding, KEY_TILE=64, PAGE_TOKENS=32, KV_HEADS=1, BLOCKS_IN_ALL=2, COPIES_LATE=1)
         yield chunk(100, 130, 1, HEAD_DIM=64, KV_DTYPE=encoding, TILE_Q=128, PING_PONG=1, WINDOW=50, X_DTYPE=F16, PAGE_TOKENS=128)
         yield chunk(0, 40, 1, HEAD_DIM=80, KV_DTYPE=encoding, KEY_TILE=128, PAGE_TOKENS=16)
+        yield chunk(112, 130, 1, HEAD_DIM=64, KV_DTYPE=encoding, TILE_Q=128, WINDOW=50, PAGE_TOKENS=16, RING_PAGES=13)
 
 
 ENCODINGS = list(range(16, 23)) + list(range(24, 32))  # enum encoding_id: those with fragments
@@ -320,7 +326,7 @@ def source_of(cases):
     lines += ['#include "%s"' % header for header in HEADERS + (MATMUL_HEADERS if matmuls else [])]
     for number, case in enumerate(cases):
         macros = {"SPOIL": 0, **{name: case[name] for name in MACROS if name in case}}
-        params = {"NORM_DTYPE": BF16, "COUNT_INDEX": 0, "EPS_BITS": 0x3727C5AC}  # 1e-5
+        params = {"NORM_DTYPE": BF16, "COUNT_INDEX": 0, "RING_PAGES": 0, "EPS_BITS": 0x3727C5AC}  # 1e-5
         params.update((name, value) for name, value in case.items() if name not in MACROS + ["SOURCE"])
         macros["KERNEL_PARAMS"] = "".join("PARAM(%s)=%d;" % param for param in params.items())
         for name, value in macros.items():

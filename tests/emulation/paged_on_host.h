@@ -102,11 +102,13 @@ template <class P> struct pages_on_host {
 
     kv_operand kv() { return {pool + BLOCK}; }
 
-    /* Gives a slot the pages of tokens `first` to `last`. */
+    /* Gives a slot the pages of tokens `first` to `last`. With RING_PAGES it has as many, which it uses in turn: those of tokens before
+     * the window are then those of later ones. */
     void map(int slot, int first, int last)
     {
         for (int i = first / P::PAGE_TOKENS; i <= last / P::PAGE_TOKENS; i++)
-            table[slot * P::PAGES_PER_SLOT + i] = PAGES - 1 - slot * P::PAGES_PER_SLOT - i;
+            table[slot * P::PAGES_PER_SLOT + i] =
+                PAGES - 1 - slot * P::PAGES_PER_SLOT - i % (P::RING_PAGES ? P::RING_PAGES : P::PAGES_PER_SLOT);
     }
 
     u8 *row(int slot, int position, int head, bool is_value)

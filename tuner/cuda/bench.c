@@ -10,7 +10,7 @@
 
 enum {
     CONTEXTS = 3,
-    TUNE_KV_PAGES = 4096, /* at most; several sequences may share pages */
+    TUNE_KV_PAGES = 4096, /* at most, of each page group; several sequences may share pages */
 };
 /* Tokens that decode attention sees. One plan serves every context, so a tactic is judged by the geometric mean of its
  * times at these contexts. */
@@ -242,7 +242,8 @@ bool cuda_bench_open(struct cuda_bench *bench, const struct cuda_rig *rig, uint3
         !device_free_memory(device, &free_bytes, status))
         return false;
     uint64_t pages = free_bytes > fixed ? (free_bytes - fixed) / 2 / geometry->page_bytes : 0;
-    if (pages > TUNE_KV_PAGES) pages = TUNE_KV_PAGES;
+    const uint64_t most = TUNE_KV_PAGES * (uint64_t)plan_page_groups(geometry);
+    if (pages > most) pages = most;
     if (pages < 1) pages = 1;
     if (!cuda_memory_open(&bench->memory, rig, rank, pages, status) ||
         !cuda_memory_randomise(&bench->memory, device, SPACE_KV, status) || !measure_bandwidth(bench, status))
