@@ -13,7 +13,8 @@ static struct manifest manifest = {.model_type = "llama",
                                    .target_name = "GPU",
                                    .target_capability = 90,
                                    .weight_encoding = ENCODING_E4M3_CHANNEL,
-                                   .kv_dtype = ENCODING_BF16};
+                                   .kv_dtype = ENCODING_BF16,
+                                   .geometry = {.max_context = 64, .page_tokens = 16, .pages_per_slot = 4}};
 static struct build_report report = {.manifest = &manifest,
                                      .machine = &machine,
                                      .tactics = &tactics,

@@ -92,18 +92,21 @@ TEST(state_layout_places_fields_in_order)
     assert_int_equal(plan_list_fields(fields, STATE_FIELD_COUNT, listed), STATE_ALWAYS_COUNT);
     struct plan_geometry two_sets = geometry;
     two_sets.rope_original = 4096;
+    two_sets.recurrent_bytes = 1000;
     assert_true(state_layout(&two_sets, fields, &total));
+    assert_int_equal(fields[STATE_RECURRENT].offset, 320 + 384 + 64);
+    assert_int_equal(fields[STATE_RECURRENT].bytes, 3000);
     assert_int_equal(fields[STATE_SEEN].offset, 320);
     assert_int_equal(fields[STATE_ROPE_SET].offset, 320 + 384);
     assert_int_equal(fields[STATE_ROPE_SET].bytes, 12);
-    assert_int_equal(total, 320 + 384 + 64);
+    assert_int_equal(total, 320 + 384 + 64 + 3008);
     assert_int_equal(plan_list_fields(fields, STATE_FIELD_COUNT, listed), STATE_FIELD_COUNT);
     assert_int_equal(listed[STATE_ROPE_SET].id, 4);
     assert_int_equal(listed[STATE_ROPE_SET].flags, PLAN_FIELD_ESSENTIAL);
     /* A reader takes the list as it is, with the field and without it. */
     assert_true(plan_read_fields(listed, STATE_FIELD_COUNT, SPACE_STATE, total, fields, STATE_FIELD_COUNT, &status));
     assert_false(plan_read_fields(listed, STATE_ALWAYS_COUNT, SPACE_STATE, total, fields, STATE_FIELD_COUNT, &status));
-    assert_non_null(strstr(status.message, "has 3 of its 4 fields"));
+    assert_non_null(strstr(status.message, "has 3 of its 5 fields"));
     status_clear(&status);
     assert_true(state_layout(&geometry, fields, &total));
     assert_true(plan_read_fields(listed, STATE_ALWAYS_COUNT, SPACE_STATE, total, fields, STATE_FIELD_COUNT, &status));
