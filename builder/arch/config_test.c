@@ -148,6 +148,8 @@ TEST(test_defaults)
         {"gpt_oss", 8, 64, 64, 131072, 128, "w-w-", "mmmm", 15e4, 1e-5, -1, -1, 0, false, true},
         {"deepseek_v2", 1, 576, 64, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
         {"deepseek_v3", 1, 576, 64, 4096, 0, "----", "mmmm", 1e4, 1e-6, 0, -1, 1, false, false},
+        {"qwen3_next", 2, 256, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
+        {"lfm2", 8, 32, 32, 128000, 0, "----", "mmmm", 1e6, 1e-5, 1, 0, 1, true, false},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         char text[256];
@@ -644,6 +646,58 @@ TEST(test_real_configs)
             test_expect_failure(done, &status, STATUS_BAD_INPUT, "model_type '|is not supported; supported: llama");
         }
     }
+}
+
+/* LiquidAI's own configuration class, as of LFM2-350M with fewer layers, and transformers'. */
+#define LFM2                                                                                                          \
+    "\"block_auto_adjust_ff_dim\": true, \"block_dim\": 64, \"block_ff_dim\": 6656, \"block_ffn_dim_multiplier\": "   \
+    "1.0,"                                                                                                            \
+    " \"block_mlp_init_scale\": 1.0, \"block_multiple_of\": 256, \"block_norm_eps\": 1e-5, \"norm_eps\": 1e-5,"       \
+    " \"block_use_swiglu\": true, \"conv_L_cache\": 3, \"conv_bias\": false, \"conv_dim\": 64, \"conv_dim_out\": 64," \
+    " \"num_heads\": 8, \"use_pos_enc\": true"
+
+TEST(short_convolutions)
+{
+    struct model_config config = accepted("lfm2", LFM2 ", \"full_attn_idxs\": [1]");
+    assert_int_equal(config.intermediate_size, 4608); /* 2 / 3 of 6656, rounded up to a multiple of 256 */
+    assert_int_equal(config.recurrent.kernel, 3);
+    assert_int_equal(config.recurrent.channels, config.hidden_size);
+    for (uint64_t i = 0; i < config.layers; i++)
+        assert_int_equal(config.layer[i].mixer, i == 1 ? MIXER_ATTENTION : MIXER_SHORT_CONV);
+    assert_int_equal(model_attention_layers(&config), 1);
+    config = accepted("lfm2", "\"block_auto_adjust_ff_dim\": false, \"tie_embedding\": false");
+    assert_int_equal(config.recurrent.kernel, 0);
+    assert_false(config.tie_word_embeddings);
+    static const struct {
+        const char *fields, *words;
+    } cases[] = {
+        {"\"full_attn_idxs\": [99]", "'full_attn_idxs'|numbers of layers|99"},
+        {"\"full_attn_idxs\": []", "at least one layer of attention"},
+        {"\"full_attn_idxs\": 3", "'full_attn_idxs'|an array"},
+        {"\"layer_types\": [\"conv\"]", "'layer_types'|num_hidden_layers"},
+        {"\"conv_L_cache\": 1", "'conv_L_cache'|found 1"},
+        {"\"conv_dim\": 65", "'conv_dim'|hidden_size|65"},
+        {"\"num_heads\": 4", "'num_heads'|num_attention_heads"},
+        {"\"block_norm_eps\": 0.5", "'block_norm_eps'|norm_eps"},
+        {"\"block_use_swiglu\": false", "'block_use_swiglu'|true"},
+        {"\"block_ffn_dim_multiplier\": 1e6, \"block_multiple_of\": 1000000", "'block_ffn_dim_multiplier'|factor"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_refused("lfm2", cases[i].fields, cases[i].words);
+}
+
+TEST(gated_delta_rule)
+{
+    struct model_config config = accepted("qwen3_next", "\"full_attention_interval\": 2");
+    assert_true(config.output_gate && config.ignored_prefix);
+    assert_int_equal(config.layer[0].mixer, MIXER_DELTA_RULE);
+    assert_int_equal(config.layer[1].mixer, MIXER_ATTENTION);
+    assert_int_equal(config.recurrent.channels, 2 * 16 * 128 + 32 * 128);
+    assert_int_equal(config.experts.shared_size, 512);
+    expect_refused("qwen3_next", "\"linear_num_value_heads\": 33", "'linear_num_value_heads'|multiple|33");
+    expect_refused("qwen3_next", "\"linear_key_head_dim\": 513", "'linear_key_head_dim'|513");
+    expect_refused("qwen3_next", "\"linear_num_value_heads\": 4096", "widths of q, k and v of linear attention");
+    expect_refused("qwen3_next", "\"full_attention_interval\": 1000", "at least one layer");
+    expect_refused("qwen3_next", "\"linear_conv_kernel_dim\": 17", "'linear_conv_kernel_dim'|17");
 }
 
 int main(void) { return test_run(); }

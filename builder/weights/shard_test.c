@@ -16,6 +16,8 @@ static struct model_config config_with(uint64_t heads, uint64_t kv_heads, uint64
     config.intermediate_size = inner;
     config.experts.intermediate_size = 2 * inner;
     config.experts.shared_size = 3 * inner;
+    config.recurrent =
+        (struct model_recurrent){.channels = 4 * inner, .key_heads = 5 * inner, .value_heads = 6 * inner};
     return config;
 }
 
@@ -44,6 +46,9 @@ TEST(ranks_get_equal_shares)
         expected.intermediate_size = cases[i].rank_inner;
         expected.experts.intermediate_size = 2 * cases[i].rank_inner;
         expected.experts.shared_size = 3 * cases[i].rank_inner;
+        expected.recurrent.channels = 4 * cases[i].rank_inner;
+        expected.recurrent.key_heads = 5 * cases[i].rank_inner;
+        expected.recurrent.value_heads = 6 * cases[i].rank_inner;
         assert_memory_equal(&rank, &expected, sizeof rank); /* all else is every rank's */
     }
 }

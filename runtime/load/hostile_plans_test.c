@@ -168,6 +168,7 @@ static void open_fixture(enum engine_target target)
     uint64_t state_bytes;
     *manifest = (struct manifest){.target = target,
                                   .geometry = {.slots = ROWS,
+                                               .recurrent_bytes = 1 << 20,
                                                .max_context = 64,
                                                .page_tokens = 16,
                                                .pages_per_slot = 4,

@@ -10,8 +10,8 @@ import struct
 import subprocess
 import unittest
 
-from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, build_engine, fables_engine, needs_shared,
-                     read_json, run, scratch, shared, succeed, tally)
+from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, build_engine, fables_engine,
+                     read_json, run, scratch, succeed, tally)
 
 BAD_INPUT, USAGE, MACHINE, INTERNAL = 1, 2, 3, 4
 VOCABULARY, CONTEXT = 1536, 1024
@@ -296,9 +296,10 @@ class BuildInputs(ErrorTest):
         self.write("tokenizer.json", json.dumps(tokenizer))
         self.fails(BAD_INPUT, ["tokenizer.json"], *self.build(model))
 
-    @needs_shared("models", "hf-tiny")
     def test_unsupported_model(self):
-        self.fails(BAD_INPUT, ["lfm2", "supported", "llama", "qwen3"], *self.build(shared("models", "hf-tiny", "lfm2")))
+        model = self.copy()
+        self.write("config.json", '{"model_type": "mamba2"}')
+        self.fails(BAD_INPUT, ["mamba2", "supported", "llama", "qwen3"], *self.build(model))
 
 
 class Outputs(ErrorTest):
