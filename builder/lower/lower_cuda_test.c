@@ -621,6 +621,30 @@ TEST(a_residual_that_is_read_later_stays)
     test_device_model_close(&model);
 }
 
+/* A prompt's last layer routes its last row alone, whose seed is that of a token row: the router finds it. */
+TEST(experts)
+{
+    static const char source[] =
+        "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 64, \"intermediate_size\": 100, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, "
+        "\"num_experts\": 16, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48}";
+    struct test_device_model model;
+    test_device_model_open(&model, source, DTYPE_BF16);
+    test_device_model_scratch(&model, &test_gpus[0], decode_rows, DECODES);
+    for (uint32_t rows = 1; rows <= 64; rows *= 2) lower_and_check(&model, &test_gpus[0], PLAN_DECODE, rows);
+    for (uint32_t rows = 1; rows <= 512; rows *= 8) lower_and_check(&model, &test_gpus[0], PLAN_PREFILL, rows);
+    const struct graph *graph = test_device_model_graph(&model, PLAN_PREFILL, 64);
+    int of_out_rows = 0, routers = 0;
+    for (int n = 0; n < graph->node_count; n++) {
+        if (graph->nodes[n].removed || graph->nodes[n].op != OP_ROUTER) continue;
+        routers++;
+        of_out_rows += graph_node_rows(graph, &graph->nodes[n]) == ROWS_OUT;
+    }
+    assert_int_equal(routers, 2);
+    assert_int_equal(of_out_rows, 1);
+    test_device_model_close(&model);
+}
+
 /* ---- refusals ---- */
 
 #define SHAPE(hidden, heads, kv_heads, head_dim)                                                                      \

@@ -115,7 +115,7 @@ static bool has_role(const struct op_descriptor *op, unsigned roles, uint8_t acc
 
 bool op_is_row_wise(const struct op_descriptor *op)
 {
-    return !has_role(op, 1u << ROLE_STEP | 1u << ROLE_STATE | 1u << ROLE_KV, ACCESS_READ_WRITE);
+    return op->finds_out_rows || !has_role(op, 1u << ROLE_STEP | 1u << ROLE_STATE | 1u << ROLE_KV, ACCESS_READ_WRITE);
 }
 
 bool op_has_effect(const struct op_descriptor *op)

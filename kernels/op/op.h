@@ -32,6 +32,9 @@ struct op_descriptor {
     const struct op_param *params;     /* [param_count] */
     const struct op_operand *operands; /* [operand_count] */
     int param_count, operand_count;
+    bool
+        finds_out_rows; /* of fields with a row for each token it reads those of its own rows, also where they are out rows: the op is
+                          * row-wise all the same */
     int window; /* parameter: tokens of the KV pages that a row reads, 0: all; 0: the op reads none */
 
     /* Why parameters that are each in range are illegal together, NULL if they are legal. */

@@ -18,8 +18,9 @@
     PARAM(HAS_BIAS) = 1;            \
     PARAM(HAS_SEEDS) = 1;           \
     PARAM(BIAS_DTYPE) = DTYPE_F32;
-#define PARAM_HAS_BIAS  1
-#define PARAM_HAS_SEEDS 1
+#define PARAM_HAS_BIAS    1
+#define PARAM_HAS_SEEDS   1
+#define PARAM_COUNT_INDEX 0
 #endif
 
 struct router_params {
@@ -29,9 +30,9 @@ typedef router_body<router_params> router_kernel;
 
 extern "C" __global__ void __launch_bounds__(router_kernel::THREADS)
     router(const int *counts, const float *logits, float *out OPTIONAL(PARAM_HAS_BIAS, const void *bias),
-           int *lists OPTIONAL(PARAM_HAS_SEEDS, const int *seeds))
+           int *lists OPTIONAL(PARAM_HAS_SEEDS, const int *seeds) OPTIONAL(PARAM_COUNT_INDEX, const int *index))
 {
     extern __shared__ __align__(16) u8 router_memory[];
     router_kernel::run(router_memory, counts, logits, out, IF_PRESENT(PARAM_HAS_BIAS, bias), lists,
-                       IF_PRESENT(PARAM_HAS_SEEDS, seeds));
+                       IF_PRESENT(PARAM_HAS_SEEDS, seeds), IF_PRESENT(PARAM_COUNT_INDEX, index));
 }

@@ -235,7 +235,7 @@ template <class P> struct router_body {
 
     /* `memory`: shared, router_shared_bytes. The grid is one cluster. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const float *logits, float *out,
-                                               const void *bias, int *lists, const int *seeds)
+                                               const void *bias, int *lists, const int *seeds, const int *index)
     {
         const int warp = (int)threadIdx.x / 32, blocks = (int)gridDim.x, block = (int)blockIdx.x;
         int *const counted = (int *)memory, *const begins = counted + EXPERTS;
@@ -244,8 +244,8 @@ template <class P> struct router_body {
         device_wait();
         const int rows = min(counts[P::COUNT_INDEX], P::ROWS), count = rows * TOP_K;
         for (int row = block * ROUTER_WARPS + warp; row < rows; row += blocks * ROUTER_WARPS)
-            route_row(logits + (i64)row * EXPERTS, bias, P::HAS_SEEDS ? seeds[row] : 0, out + (i64)row * (2 * TOP_K),
-                      claims);
+            route_row(logits + (i64)row * EXPERTS, bias, P::HAS_SEEDS ? seeds[P::COUNT_INDEX ? index[row] : row] : 0,
+                      out + (i64)row * (2 * TOP_K), claims);
 #if __CUDA_ARCH__ >= 900
         if (blocks > 1) cluster_sync();
 #endif

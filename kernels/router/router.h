@@ -25,7 +25,8 @@ enum router_operand {
     ROUTER_OUT,    /* f32[rows, ROUTE_WIDTH]: routes, of each row TOP_K weights, then TOP_K ids as floats */
     ROUTER_BIAS,   /* HAS_BIAS: BIAS_DTYPE[EXPERTS] */
     ROUTER_LISTS,  /* CUDA: i32[rows, router_list_width]: router_lists of all valid rows */
-    ROUTER_SEEDS,  /* HAS_SEEDS: i32[rows] */
+    ROUTER_SEEDS,  /* HAS_SEEDS: i32[STEP_ROWS]: of the step's token rows */
+    ROUTER_INDEX,  /* COUNT_INDEX 1: i32[rows]: the token row of each row */
     ROUTER_OPERANDS
 };
 enum router_param {
@@ -43,6 +44,7 @@ enum router_param {
     ROUTER_HAS_BIAS,
     ROUTER_BIAS_DTYPE,
     ROUTER_HAS_SEEDS,
+    ROUTER_STEP_ROWS,
     ROUTER_PARAMS
 };
 

@@ -26,6 +26,8 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [ROUTER_HAS_BIAS] = problem->bias != DTYPE_NONE,
         [ROUTER_BIAS_DTYPE] = problem->bias ? problem->bias : DTYPE_F32,
         [ROUTER_HAS_SEEDS] = problem->experts % 3 != 0,
+        [ROUTER_STEP_ROWS] = problem->rows + 3,
+        [ROUTER_COUNT_INDEX] = problem->experts % 3 == 1,
     };
     memcpy(params, values, sizeof values);
 }
@@ -70,8 +72,9 @@ static void check(const struct problem *problem)
     test_launch_open(&launch, &device_router, params, problem->valid);
     fill_logits(&launch, &random, problem->valid, problem->experts);
     if (problem->bias) test_launch_fill(&launch, ROUTER_BIAS, &random, -0.5f, 0.5f);
-    int32_t *seeds = launch.host[ROUTER_SEEDS];
-    for (int64_t row = 0; seeds && row < problem->valid; row++) seeds[row] = row % 2 ? (int32_t)row + 1 : 0;
+    int32_t *seeds = launch.host[ROUTER_SEEDS], *index = launch.host[ROUTER_INDEX];
+    for (int64_t row = 0; seeds && row < problem->rows + 3; row++) seeds[row] = row % 2 ? (int32_t)row + 1 : 0;
+    for (int64_t row = 0; index && row < problem->valid; row++) index[row] = (int32_t)(problem->rows + 2 - row);
     test_launch_run(&launch);
     const int64_t width = 2 * problem->top_k, top_k = problem->top_k;
     const float *found = launch.found[ROUTER_OUT];

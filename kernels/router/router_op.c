@@ -11,6 +11,8 @@ static const char *illegal(const int64_t *params)
 {
     const int64_t experts = params[ROUTER_EXPERTS], groups = params[ROUTER_GROUPS];
     if (params[ROUTER_ROUTE_WIDTH] % 2) return "parameter route_width is odd";
+    if (params[ROUTER_HAS_SEEDS] && params[ROUTER_ROWS] > params[ROUTER_STEP_ROWS])
+        return "parameter rows is above step_rows";
     if (experts % groups) return "parameter groups does not divide the experts";
     if (params[ROUTER_TOP_GROUPS] > groups) return "parameter top_groups is above groups";
     if (top_k_of(params) > experts / groups * params[ROUTER_TOP_GROUPS])
@@ -101,7 +103,8 @@ static void route_row(const struct op_call *call, int64_t row)
     bool taken[ROUTER_MAX_EXPERTS] = {false};
     float *weights = (float *)call->operands[ROUTER_OUT] + row * params[ROUTER_ROUTE_WIDTH], *ids = weights + top_k;
     score_row(params, (const float *)call->operands[ROUTER_LOGITS] + row * experts, scores);
-    const int32_t *seeds = call->operands[ROUTER_SEEDS], seed = seeds ? seeds[row] : 0;
+    const int32_t *seeds = call->operands[ROUTER_SEEDS], *index = call->operands[ROUTER_INDEX];
+    const int32_t seed = seeds ? seeds[index ? index[row] : row] : 0;
     for (int64_t i = 0; i < experts; i++)
         claims[i] = seed   ? router_seeded_claim(seed, (int)i)
                     : bias ? scores[i] + op_element(bias, i, (enum dtype)params[ROUTER_BIAS_DTYPE])
@@ -158,6 +161,8 @@ static const struct op_param param_schema[ROUTER_PARAMS] = {
     [ROUTER_HAS_BIAS] = {"has_bias", 12, PARAM_INTEGER, PARAM_OF_PRESENT, ROUTER_BIAS, .most = 1},
     [ROUTER_BIAS_DTYPE] = {"bias_dtype", 13, PARAM_DTYPE, PARAM_OF_DTYPE, ROUTER_BIAS, .fallback = DTYPE_F32},
     [ROUTER_HAS_SEEDS] = {"has_seeds", OP_LATER_PARAM_ID, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [ROUTER_STEP_ROWS] = {"step_rows", OP_LATER_PARAM_ID + 1, PARAM_INTEGER, PARAM_OF_STEP, .least = 1,
+                          .most = OP_MAX_ROWS, .fallback = 1},
 };
 static const struct op_operand operand_schema[ROUTER_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -168,12 +173,15 @@ static const struct op_operand operand_schema[ROUTER_OPERANDS] = {
     [ROUTER_LISTS] = {"lists", ROLE_OUTPUT, .targets = 1u << TARGET_CUDA, .fixed = DTYPE_I32, .rows = ROUTER_ROWS,
                       .width = list_width},
     [ROUTER_SEEDS] = {"seeds", ROLE_STEP, .field = STEP_ROUTE_SEEDS, .present = ROUTER_HAS_SEEDS, .fixed = DTYPE_I32,
+                      .rows = ROUTER_STEP_ROWS, .columns = OP_NONE},
+    [ROUTER_INDEX] = {"index", ROLE_STEP, .field = STEP_OUT_ROWS, .present = ROUTER_COUNT_INDEX, .fixed = DTYPE_I32,
                       .rows = ROUTER_ROWS, .columns = OP_NONE},
 };
 
 const struct op_descriptor op_router = {
     .id = OP_ROUTER,
     .name = "router",
+    .finds_out_rows = true,
     OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
     .cost = cost,

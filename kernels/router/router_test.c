@@ -80,14 +80,18 @@ static void check(int64_t rows, int64_t experts, int64_t top_k, const int64_t *c
     int64_t params[ROUTER_PARAMS];
     memcpy(params, changes, sizeof params);
     params[ROUTER_ROWS] = rows;
+    params[ROUTER_STEP_ROWS] = rows + 5;
+    params[ROUTER_COUNT_INDEX] = params[ROUTER_HAS_SEEDS] && experts % 3 == 0;
     params[ROUTER_EXPERTS] = experts;
     params[ROUTER_ROUTE_WIDTH] = 2 * top_k;
     const int64_t valid = test_random_range(&numbers, rows > 3 ? rows - 3 : 1, rows);
     struct test_case test;
     test_case_open(&test, &op_router, params, &test_geometry, (int32_t)valid);
     float *bias = test.call.operands[ROUTER_BIAS];
-    int32_t *seeds = test.call.operands[ROUTER_SEEDS]; /* every third row has none */
-    for (int64_t row = 0; seeds && row < valid; row++) seeds[row] = row % 3 ? (int32_t)row + 1 : 0;
+    int32_t *seeds = test.call.operands[ROUTER_SEEDS], *index = test.call.operands[ROUTER_INDEX];
+    for (int64_t row = 0; seeds && row < rows + 5; row++)
+        seeds[row] = row % 3 ? (int32_t)row + 1 : 0; /* some have none */
+    for (int64_t row = 0; index && row < valid; row++) index[row] = (int32_t)((row * 7 + 2) % (rows + 5));
     const float *out = test.call.operands[ROUTER_OUT], *logits = test.call.operands[ROUTER_LOGITS];
     fill_logits(test.call.operands[ROUTER_LOGITS], rows, experts);
     for (int64_t i = 0; bias && i < experts; i++) bias[i] = 0.37f * (float)(i % 5) - 0.61f;
@@ -95,7 +99,7 @@ static void check(int64_t rows, int64_t experts, int64_t top_k, const int64_t *c
         test_case_run(&test, ROUTER_OUT, run);
         for (int64_t row = 0; row < valid; row++) {
             struct expected_row expected;
-            expect_row(params, logits + row * experts, bias, seeds ? seeds[row] : 0, &expected);
+            expect_row(params, logits + row * experts, bias, seeds ? seeds[index ? index[row] : row] : 0, &expected);
             const float *routes = out + row * 2 * top_k;
             for (int64_t i = 0; i < top_k; i++) {
                 assert_int_equal(router_expert(routes, top_k, i, experts), expected.ids[i]);
