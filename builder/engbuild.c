@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "builder/arch/arch.h"
 #include "builder/build.h"
 #include "builder/gpu_record.h"
 #include "builder/passes/pass.h"
@@ -68,7 +69,7 @@ struct command_line {
     bool head_given;
     const char *kept;
     uint64_t gpus, device, threads; /* 0: not given */
-    bool target_given, quiet, finished;
+    bool target_given, quiet, list_models, finished;
     char *default_cache; /* owned */
 };
 
@@ -144,6 +145,7 @@ static int read_flags(struct command_line *line, int argc, char **argv)
                  "fit"},
         {"list-candidates", .set = &options->list_candidates,
          .help = "print the tuner's candidates, legal or why not; write nothing"},
+        {"list-models", .set = &line->list_models, .help = "print the supported values of model_type, as a table"},
         {"dump-after", 0, "PASS", .text = &options->dump_after, .help = "print the graph after a pass"},
         {"json", .set = &options->json, .help = "report as JSON on stdout"},
         {"quiet", .set = &line->quiet, .help = "no progress on stderr"},
@@ -152,7 +154,11 @@ static int read_flags(struct command_line *line, int argc, char **argv)
     char version[64];
     const struct cli_command command = {usage, {flags}, "\n" CLI_EXIT_CODES "\n", version};
     snprintf(version, sizeof version, "%s (engine format %d.%d)", BUILDER_VERSION, ENGINE_MAJOR, ENGINE_MINOR);
-    return cli_read_flags(&command, argc, argv, &line->finished);
+    const int code = cli_read_flags(&command, argc, argv, &line->finished);
+    if (code || line->finished || !line->list_models) return code;
+    for (size_t i = 0; arch_model_type(i); i++) printf("| `%s` | %s |\n", arch_model_type(i), arch_about(i));
+    line->finished = true;
+    return 0;
 }
 
 /* The encoding of a choice with another group; ENCODING_NONE: it has none. */

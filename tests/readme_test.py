@@ -95,6 +95,13 @@ class Readme(unittest.TestCase):
         for name in names:
             self.assertTrue(os.path.exists(os.path.join(ROOT, name)), name)
 
+    def test_table_of_models_is_that_of_the_code(self):
+        """engbuild --list-models; in README an asterisk is escaped."""
+        rows = subprocess.run([os.path.join(BUILT, "builder", "engbuild"), "--list-models"], check=True, capture_output=True,
+                              text=True).stdout.replace("*", "\\*")
+        self.assertGreater(rows.count("\n"), 30)
+        self.assertIn("|---|---|\n" + rows + "\n", self.readme)
+
     def test_version_is_the_library_s(self):
         version = re.search(r'#define ENG_VERSION_TEXT "(.*)"', read("runtime", "eng.h")).group(1)
         self.assertEqual(set(re.findall(r"\beng-(\d[\d.]*\d)\b", self.readme)), {version})

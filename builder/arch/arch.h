@@ -7,13 +7,14 @@
 #include "builder/graph/graph.h"
 
 /* The reader of config.json that checkpoint_open and model_config_parse take. Fails for a model_type that is not in the
- * list, and names those that are. */
+ * list: names the family that is nearest, what its fields would leave over, and the list. */
 model_config_reader arch_read_config;
 
 /* Builds the graph of `kind` for the configuration that graph_init was given. */
 bool import_graph(struct graph *graph, struct status *status);
 
-/* The model types of the list, in its order; NULL after the last. */
+/* The model types of the list, in its order, and a line about each; NULL after the last. */
 const char *arch_model_type(size_t index);
+const char *arch_about(size_t index);
 
 #endif

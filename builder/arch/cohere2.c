@@ -46,4 +46,5 @@ const struct architecture arch_cohere2 = {
     "Cohere2ForCausalLM",
     read_config,
     {.norms = {.attention_in = "input_layernorm"}, .norm = NORM_LAYER, .shares_norm = true},
+    .about = "small*: attention and MLP side by side, windows and rotation in some layers",
 };

@@ -75,4 +75,5 @@ const struct architecture arch_ernie4_5_moe = {
     "Ernie4_5_MoeForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .experts = &names},
+    .about = "ERNIE 4.5 with experts: selection bias, shared experts",
 };

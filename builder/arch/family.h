@@ -89,6 +89,7 @@ struct architecture {
      * their absence means (config_read_unclaimed). */
     model_config_reader *read_config;
     struct decoder_traits decoder;
+    const char *about; /* for engbuild --list-models and README: a line, with its limits; "small*": see README */
 };
 
 /* ---- nodes.c ---- */

@@ -34,7 +34,10 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
             config_activation(config, reader, "hidden_act", ACTIVATION_GELU_TANH, status));
 }
 
-const struct architecture arch_gemma = {"gemma",
-                                        "GemmaForCausalLM",
-                                        read_config,
-                                        {.norms = DECODER_PRE_NORM, .norm = NORM_RMS_PLUS_ONE}};
+const struct architecture arch_gemma = {
+    "gemma",
+    "GemmaForCausalLM",
+    read_config,
+    {.norms = DECODER_PRE_NORM, .norm = NORM_RMS_PLUS_ONE},
+    .about = "small*: text only",
+};

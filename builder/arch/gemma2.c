@@ -14,4 +14,5 @@ const struct architecture arch_gemma2 = {
     "Gemma2ForCausalLM",
     read_config,
     {.norms = DECODER_BOTH_NORMS, .norm = NORM_RMS_PLUS_ONE},
+    .about = "small*: text only; windows in some layers, caps on scores and logits",
 };

@@ -23,4 +23,5 @@ const struct architecture arch_gemma3 = {
     "Gemma3ForCausalLM",
     read_config,
     {.norms = DECODER_BOTH_NORMS, .norm = NORM_RMS_PLUS_ONE, .qk_norm = QK_NORM_HEAD},
+    .about = "small*: text only; windows in some layers",
 };

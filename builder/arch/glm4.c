@@ -32,4 +32,5 @@ const struct architecture arch_glm4 = {
                .mlp_out = "post_mlp_layernorm"},
      .partial_rotary = true,
      .fused_gate_up = "mlp.gate_up_proj"},
+    .about = "small*: four norms in a layer, rotation of a half of each head",
 };

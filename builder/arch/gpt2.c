@@ -55,4 +55,5 @@ const struct architecture arch_gpt2 = {
                  .output = "attn.c_proj",
                  .up = "mlp.c_fc",
                  .down = "mlp.c_proj"}},
+    .about = "small*: learned positions; tensors must be named `transformer.`, as transformers writes them today",
 };

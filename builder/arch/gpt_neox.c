@@ -48,4 +48,5 @@ const struct architecture arch_gpt_neox = {
                  .output = "attention.dense",
                  .up = "mlp.dense_h_to_4h",
                  .down = "mlp.dense_4h_to_h"}},
+    .about = "small*: layer norms, MLPs without a gate",
 };

@@ -80,4 +80,6 @@ const struct architecture arch_gpt_oss = {
     "GptOssForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .sinks = "self_attn.sinks", .experts = &names},
+    .about =
+        "gpt-oss: attention sinks, clamped SwiGLU; codes of MXFP4 are kept where ranks can share their groups of 32",
 };

@@ -25,4 +25,10 @@ bool config_granite(struct model_config *config, struct json_reader *reader, str
     return true;
 }
 
-const struct architecture arch_granite = {"granite", "GraniteForCausalLM", config_granite, {.norms = DECODER_PRE_NORM}};
+const struct architecture arch_granite = {
+    "granite",
+    "GraniteForCausalLM",
+    config_granite,
+    {.norms = DECODER_PRE_NORM},
+    .about = "dense Granite 3: multipliers of embeddings, attention, residuals and logits",
+};

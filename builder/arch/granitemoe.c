@@ -26,4 +26,5 @@ const struct architecture arch_granitemoe = {
     "GraniteMoeForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .experts = &names},
+    .about = "Granite 3 with experts",
 };

@@ -16,4 +16,10 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            config_mlp_bias(config, reader, status);
 }
 
-const struct architecture arch_llama = {"llama", "LlamaForCausalLM", read_config, {.norms = DECODER_PRE_NORM}};
+const struct architecture arch_llama = {
+    "llama",
+    "LlamaForCausalLM",
+    read_config,
+    {.norms = DECODER_PRE_NORM},
+    .about = "Llama 1 to 3, TinyLlama, SmolLM: rope scaling default, linear, llama3, yarn; biases; tied embeddings",
+};

@@ -17,4 +17,6 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            config_window(config, reader, CONFIG_WINDOW_ALWAYS, 4096, status);
 }
 
-const struct architecture arch_mistral = {"mistral", "MistralForCausalLM", read_config, {.norms = DECODER_PRE_NORM}};
+const struct architecture arch_mistral = {
+    "mistral", "MistralForCausalLM", read_config, {.norms = DECODER_PRE_NORM}, .about = "sliding window",
+};

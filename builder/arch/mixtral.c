@@ -38,4 +38,5 @@ const struct architecture arch_mixtral = {
     "MixtralForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .experts = &names},
+    .about = "Mixtral: experts",
 };

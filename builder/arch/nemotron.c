@@ -25,4 +25,5 @@ const struct architecture arch_nemotron = {
     "NemotronForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .norm = NORM_LAYER_BIAS_PLUS_ONE, .plain_mlp = true, .partial_rotary = true},
+    .about = "small*: layer norms, MLPs without a gate",
 };

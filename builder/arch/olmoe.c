@@ -28,4 +28,5 @@ const struct architecture arch_olmoe = {
     "OlmoeForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_WIDTH, .experts = &expert_usual_names},
+    .about = "OLMoE: experts",
 };

@@ -39,4 +39,5 @@ const struct architecture arch_phi3 = {
      .partial_rotary = true,
      .fused_qkv = "self_attn.qkv_proj",
      .fused_gate_up = "mlp.gate_up_proj"},
+    .about = "Phi 3 and 4 mini: sliding window, rotation of a part of each head, rope scaling longrope",
 };

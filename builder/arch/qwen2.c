@@ -18,4 +18,6 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            config_window(config, reader, CONFIG_WINDOW_BY_LAYER, 4096, status);
 }
 
-const struct architecture arch_qwen2 = {"qwen2", "Qwen2ForCausalLM", read_config, {.norms = DECODER_PRE_NORM}};
+const struct architecture arch_qwen2 = {
+    "qwen2", "Qwen2ForCausalLM", read_config, {.norms = DECODER_PRE_NORM}, .about = "QKV bias",
+};

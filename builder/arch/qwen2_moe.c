@@ -46,4 +46,5 @@ const struct architecture arch_qwen2_moe = {
     "Qwen2MoeForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .experts = &names},
+    .about = "Qwen 1.5 and 2 with experts, in all layers or some; a shared expert with a gate",
 };

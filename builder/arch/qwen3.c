@@ -23,4 +23,5 @@ const struct architecture arch_qwen3 = {
     "Qwen3ForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD},
+    .about = "dense, with normalised heads",
 };

@@ -26,4 +26,5 @@ const struct architecture arch_qwen3_moe = {
     "Qwen3MoeForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .experts = &expert_usual_names},
+    .about = "Qwen 3 with experts, in all layers or some",
 };

@@ -21,4 +21,6 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            config_mlp_bias(config, reader, status);
 }
 
-const struct architecture arch_seed_oss = {"seed_oss", "SeedOssForCausalLM", read_config, {.norms = DECODER_PRE_NORM}};
+const struct architecture arch_seed_oss = {
+    "seed_oss", "SeedOssForCausalLM", read_config, {.norms = DECODER_PRE_NORM}, .about = "small*: QKV bias",
+};

@@ -40,4 +40,10 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            config_window(config, reader, CONFIG_WINDOW_NEVER, 0, status) && read_rope_layers(config, reader, status);
 }
 
-const struct architecture arch_smollm3 = {"smollm3", "SmolLM3ForCausalLM", read_config, {.norms = DECODER_PRE_NORM}};
+const struct architecture arch_smollm3 = {
+    "smollm3",
+    "SmolLM3ForCausalLM",
+    read_config,
+    {.norms = DECODER_PRE_NORM},
+    .about = "small*: some layers do not rotate",
+};

@@ -26,4 +26,5 @@ const struct architecture arch_stablelm = {
     "StableLmForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .norm = NORM_LAYER_BIAS, .shares_norm = true, .partial_rotary = true},
+    .about = "small*: layer norms, rotation of a part of each head; without `qk_layernorm`",
 };

@@ -44,4 +44,5 @@ const struct architecture arch_starcoder2 = {
      .norm = NORM_LAYER_BIAS,
      .plain_mlp = true,
      .modules = {.up = "mlp.c_fc", .down = "mlp.c_proj"}},
+    .about = "small*: layer norms, MLPs without a gate",
 };
