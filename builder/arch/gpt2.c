@@ -55,5 +55,6 @@ const struct architecture arch_gpt2 = {
                  .output = "attn.c_proj",
                  .up = "mlp.c_fc",
                  .down = "mlp.c_proj"}},
-    .about = "small*: learned positions; tensors must be named `transformer.`, as transformers writes them today",
+    .about = "small*: learned positions; tensors named as transformers writes them or, as in `openai-community/gpt2`, "
+             "without `transformer.`",
 };

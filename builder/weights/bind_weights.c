@@ -209,12 +209,38 @@ static bool is_of_ignored_layer(const struct model_config *config, const char *n
     return *end == '.' && layer >= config->layers && layer - config->layers < config->ignored_layers;
 }
 
+/* Causal masks that the authors' checkpoints of GPT-2 and GPT-NeoX hold beside the weights. */
+static bool is_mask(const struct tensor_view *tensor)
+{
+    static const char *const masks[] = {".attn.bias", ".attention.bias"};
+    static const char *const values[] = {".attn.masked_bias", ".attention.masked_bias"};
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+        if (file_has_suffix(tensor->name, masks[i]) && tensor->rank == 4 && tensor->shape[0] == 1 &&
+            tensor->shape[1] == 1 && tensor->shape[2] == tensor->shape[3])
+            return true;
+        if (file_has_suffix(tensor->name, values[i]) && tensor->rank == 0) return true;
+    }
+    return false;
+}
+
+/* A checkpoint of the decoder alone lacks the first part of all names ("transformer.", "model."): sources get the names that it has. */
+static void take_short_names(struct graph *graph, const struct checkpoint *checkpoint)
+{
+    for (int w = 0; w < graph->weight_count; w++)
+        for (int i = 0; i < graph->weights[w].source_count; i++) {
+            char *name = graph->weights[w].sources[i].tensor;
+            const char *rest = name ? strchr(name, '.') : NULL;
+            if (rest && !checkpoint_find(checkpoint, name) && checkpoint_find(checkpoint, rest + 1))
+                memmove(name, rest + 1, strlen(rest)); /* with its end */
+        }
+}
+
 /* Tensors that some writers store although they carry no information. */
 static bool redundant(const struct graph *graph, const struct checkpoint *checkpoint, const struct tensor_view *tensor,
                       struct status *status)
 {
     if (file_has_suffix(tensor->name, ".rotary_emb.inv_freq")) return true; /* computed from config.json */
-    if (is_zero_bias(graph, tensor) || is_of_ignored_layer(graph->config, tensor->name)) return true;
+    if (is_zero_bias(graph, tensor) || is_mask(tensor) || is_of_ignored_layer(graph->config, tensor->name)) return true;
     if (strcmp(tensor->name, "lm_head.weight") == 0 && graph->config->tie_word_embeddings) {
         const struct tensor_view *embedding = checkpoint_find(checkpoint, "model.embed_tokens.weight");
         if (embedding && embedding->data && tensor->data && embedding->dtype == tensor->dtype &&
@@ -384,6 +410,7 @@ bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, cons
                   struct status *status)
 {
     bool ok = false;
+    take_short_names(graph, checkpoint);
     if (!patterns_match(graph, types, status)) return false;
     struct tensor_claims *claims = calloc(checkpoint->tensor_count + 1, sizeof *claims);
     if (!claims) return status_fail(status, STATUS_MACHINE, "out of memory while binding weights");

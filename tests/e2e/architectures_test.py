@@ -2,10 +2,14 @@
 """Every supported architecture, on tiny random checkpoints, compared with outputs that transformers recorded in
 float32, rotary frequencies included."""
 
+import json
 import os
+import shutil
+import struct
 import unittest
 
-from harness import (LOGIT_TOLERANCE, SANITIZED, ReferenceTest, build_engine, needs_shared, recorded_cases, shared, tally)
+from harness import (ENGBUILD, LOGIT_TOLERANCE, SANITIZED, ReferenceTest, build_engine, needs_shared, recorded_cases,
+                     scratch, shared, succeed, tally)
 
 SUPPORTED = ["llama3", "llama-tied-sharded", "mistral-window", "qwen2", "qwen3", "granite", "olmo2",
              "phi3", "phi3-longrope", "phi4-mini", "smollm3", "seed_oss", "glm4", "exaone4", "olmo3", "gemma",
@@ -96,6 +100,29 @@ class Architectures(ReferenceTest):
             expected = file.read()
         with open(build_engine(os.path.join(folder, "model.safetensors.index.json")), "rb") as file:
             self.assertEqual(file.read(), expected, "an index names the same checkpoint as its folder")
+
+    def test_names_without_the_model_s(self):
+        """As openai-community/gpt2 has them: the decoder's own names, and causal masks beside the weights."""
+        prompt, _, greedy, gaps = recorded("gpt2")[3]
+        with scratch() as folder:
+            source, model = folder_of("gpt2"), os.path.join(folder, "gpt2")
+            shutil.copytree(source, model)
+            path = os.path.join(model, "model.safetensors")
+            with open(path, "rb") as file:
+                size = struct.unpack("<Q", file.read(8))[0]
+                header, data = json.loads(file.read(size)), file.read()
+            end = len(data)
+            renamed = {name.removeprefix("transformer."): value for name, value in header.items()}
+            self.assertGreater(len(set(renamed) - set(header)), 10)
+            for layer in range(2):
+                renamed["h.%d.attn.bias" % layer] = {"dtype": "U8", "shape": [1, 1, 4, 4], "data_offsets": [end, end + 16]}
+                end += 16
+            text = json.dumps(renamed).encode()
+            with open(path, "wb") as file:
+                file.write(struct.pack("<Q", len(text)) + text + data + bytes(end - len(data)))
+            engine = os.path.join(folder, "m.eng")
+            succeed([ENGBUILD, "--model", model, "--target", "cpu", "--tune", "off", "-o", engine])
+            self.check_greedy(engine, prompt, greedy, gaps)
 
     def test_every_folder_is_supported(self):
         self.assertEqual(set(os.listdir(shared("models", "hf-tiny"))), set(SUPPORTED))
