@@ -13,6 +13,16 @@ const struct expert_names expert_usual_names = {
     .down = "down_proj",
 };
 
+const struct expert_names expert_shared_names = {
+    .router = "mlp.gate",
+    .experts = "mlp.experts",
+    .gate = "gate_proj",
+    .up = "up_proj",
+    .down = "down_proj",
+    .shared = "mlp.shared_expert",
+    .shared_gate = "mlp.shared_expert_gate",
+};
+
 /* The matrices of equally shaped experts, all gates and ups or all downs, as one weight. */
 struct stack {
     uint32_t layer;

@@ -61,7 +61,8 @@ struct expert_names {
     const char *shared;      /* an MLP that every row goes through; NULL: none */
     const char *shared_gate; /* its rows' factor, the sigmoid of a product; NULL: 1 */
 };
-extern const struct expert_names expert_usual_names; /* without shared experts and biases */
+extern const struct expert_names expert_usual_names;  /* without shared experts and biases */
+extern const struct expert_names expert_shared_names; /* the same with a shared expert and its gate, as Qwen has them */
 
 /* What the class of a model fixes; what config.json says is in struct model_config. */
 struct decoder_traits {

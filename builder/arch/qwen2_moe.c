@@ -31,20 +31,10 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            config_sparse_layers(config, reader, status) && config_renormalise(config, reader, false, status);
 }
 
-static const struct expert_names names = {
-    .router = "mlp.gate",
-    .experts = "mlp.experts",
-    .gate = "gate_proj",
-    .up = "up_proj",
-    .down = "down_proj",
-    .shared = "mlp.shared_expert",
-    .shared_gate = "mlp.shared_expert_gate",
-};
-
 const struct architecture arch_qwen2_moe = {
     "qwen2_moe",
     "Qwen2MoeForCausalLM",
     read_config,
-    {.norms = DECODER_PRE_NORM, .experts = &names},
+    {.norms = DECODER_PRE_NORM, .experts = &expert_shared_names},
     .about = "Qwen 1.5 and 2 with experts, in all layers or some; a shared expert with a gate",
 };

@@ -45,16 +45,6 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            config_sparse_layers(config, reader, status) && config_renormalise(config, reader, true, status);
 }
 
-static const struct expert_names names = {
-    .router = "mlp.gate",
-    .experts = "mlp.experts",
-    .gate = "gate_proj",
-    .up = "up_proj",
-    .down = "down_proj",
-    .shared = "mlp.shared_expert",
-    .shared_gate = "mlp.shared_expert_gate",
-};
-
 const struct architecture arch_qwen3_next = {
     "qwen3_next",
     "Qwen3NextForCausalLM",
@@ -63,7 +53,7 @@ const struct architecture arch_qwen3_next = {
      .qk_norm = QK_NORM_HEAD,
      .norm = NORM_RMS_PLUS_ONE,
      .partial_rotary = true,
-     .experts = &names},
+     .experts = &expert_shared_names},
     .about = "CPU only: linear attention by the gated delta rule, attention with an output gate, experts and a shared "
              "one; layers that predict further tokens (`mtp.`) are left out",
 };

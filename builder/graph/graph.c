@@ -272,7 +272,7 @@ bool graph_gemv_has_experts(const struct graph *graph, const struct graph_node *
 static bool needs_gemv(const struct graph_node *node)
 {
     if (node->removed || node->op != OP_MATMUL || !node->params[MATMUL_EXPERTS]) return false;
-    return matmul_is_gated(node->params) ? node->operands[MATMUL_NORM] >= 0 : !node->params[MATMUL_PARTS];
+    return matmul_sums_choices(node->params) || node->operands[MATMUL_NORM] >= 0;
 }
 
 uint32_t graph_small_batch_rows(const struct graph *graph)

@@ -103,8 +103,9 @@ static struct plan_operand place(const struct operand_writer *writer, int n, int
     case ROLE_STATE:
         table = place_field(SPACE_STATE, &writer->state[schema->field]);
         if (schema->field == STATE_RECURRENT) {
-            table.offset += recurrent_offset(writer->graph->config, node->layer, node->op);
-            table.bytes -= recurrent_offset(writer->graph->config, node->layer, node->op);
+            const uint64_t offset = recurrent_offset(writer->graph->config, node->layer, node->op);
+            table.offset += offset;
+            table.bytes -= offset;
         }
         if (schema->field != STATE_PAGE_TABLE) return table;
         page = page_place_of(writer->graph->config, lowering->kv_dtype, &lowering->geometry, node->layer);

@@ -4,9 +4,9 @@
  * the runtime binds and replays them.
  *
  * Memory spaces. WEIGHTS: the engine's weight section, read only. ARENA: scratch at offsets fixed by the memory plan.
- * KV: the page pool; page p of the pool begins at p * page_bytes and holds tokens of one page group. STEP: the input and output of one step (its fields:
- * plan.step). STATE: the data of each slot that outlive a step (its fields: plan_geometry.state). COMM: the data that
- * collectives exchange (struct comm_header, then buffers). NONE: an optional operand that is absent.
+ * KV: the page pool; page p of the pool begins at p * page_bytes and holds tokens of one page group. STEP: the input and output of
+ * one step (its fields: plan.step). STATE: the data of each slot that outlive a step (its fields: plan_geometry.state). COMM: the
+ * data that collectives exchange (struct comm_header, then buffers). NONE: an optional operand that is absent.
  *
  * Ranks. With plan_geometry.ranks above 1, that many ranks replay the same plan together, each with spaces of its own;
  * WEIGHTS is then the rank's region of the weight section. Other ranks access only COMM, and only its header tells a

@@ -104,6 +104,11 @@ static inline int64_t matmul_blocks(const int64_t *params)
 
 /* Over experts: how many each row of x has chosen, 0 without experts; rows of the matrix of one, or of a block; rows that are
  * multiplied. */
+static inline bool
+matmul_sums_choices(const int64_t *params) /* over experts: a row of out is the sum over a row's choices */
+{
+    return params[MATMUL_EXPERTS] && !matmul_is_gated(params) && !params[MATMUL_PARTS];
+}
 static inline int64_t matmul_top_k(const int64_t *params) { return params[MATMUL_ROUTE_WIDTH] / 2; }
 static inline int64_t matmul_expert_n(const int64_t *params)
 {

@@ -33,10 +33,9 @@ static int64_t shared_bytes(const int64_t *params) { return layout_of(params).by
 
 static int64_t tiles(const int64_t *params)
 {
-    const bool summed = !matmul_is_gated(params) && !params[MATMUL_PARTS];
-    const int64_t matrices = !params[MATMUL_EXPERTS] ? 1
-                             : summed                ? params[MATMUL_ROWS]
-                                                     : matmul_slots(params, params[MATMUL_ROWS]);
+    const int64_t matrices = !params[MATMUL_EXPERTS]       ? 1
+                             : matmul_sums_choices(params) ? params[MATMUL_ROWS]
+                                                           : matmul_slots(params, params[MATMUL_ROWS]);
     return matrices * layout_divide_up(matmul_expert_n(params), 8 * params[MATMUL_GEMV_GROUPS]);
 }
 

@@ -65,12 +65,6 @@ static const char *tile_k_illegal(const int64_t *params)
     return NULL;
 }
 
-/* Over the choices of a row: no block has all addends. */
-static bool is_sum(const int64_t *params)
-{
-    return params[MATMUL_EXPERTS] && !matmul_is_gated(params) && !params[MATMUL_PARTS];
-}
-
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {
     const int64_t tile_n = params[MATMUL_MMA_TILE_N], tile_m = params[MATMUL_MMA_TILE_M];
@@ -78,7 +72,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     const int64_t warps_k = params[MATMUL_MMA_WARPS_K];
     const char *illegal = matmul_device_illegal(params);
     if (illegal) return illegal;
-    if (is_sum(params)) return "matmul_mma has no sum over experts";
+    if (matmul_sums_choices(params)) return "matmul_mma has no sum over experts";
     if (gpu->capability < 80) return "matmul_mma needs compute capability 8.0";
     if (params[MATMUL_HAS_NORM]) return "matmul_mma has no HAS_NORM";
     if (params[MATMUL_HAS_X_SCALES]) return "matmul_mma has no HAS_X_SCALES";
@@ -169,7 +163,8 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
     const size_t stage_count = sizeof stage_counts / sizeof *stage_counts - (coded ? 0 : 1);
     struct matmul_ranking ranking = {.most = 16};
     int64_t p[PLAN_MAX_PARAMS] = {0};
-    if (matmul_device_illegal(params) || is_sum(params) || params[MATMUL_HAS_NORM] || params[MATMUL_HAS_X_SCALES])
+    if (matmul_device_illegal(params) || matmul_sums_choices(params) || params[MATMUL_HAS_NORM] ||
+        params[MATMUL_HAS_X_SCALES])
         return 0;
     const int64_t rows = rows_of_matrix(params);
     memcpy(p, params, MATMUL_FIRST_TUNABLE * sizeof *params);

@@ -5,7 +5,7 @@
  * (kernels/matmul/matmul_kernels.h).
  *
  * CLAMPED exists with a gate only, and has a limit c as its parameter: g becomes min(g, c), u becomes max(-c, min(u, c)) + 1, and the
- * product is g / (1 + exp(-1.702 g)) * u. OpenAI 2025, gpt-oss model card, arXiv:2508.10925. No device code. */
+ * product is g / (1 + exp(-1.702 g)) * u. OpenAI 2025, gpt-oss model card, arXiv:2508.10925. */
 #ifndef KERNELS_OP_ACTIVATION_CUH
 #define KERNELS_OP_ACTIVATION_CUH
 

@@ -15,7 +15,8 @@ struct trace {
 };
 
 /* Traces one decode step of `count` different raw slots with one token each, or one chunk of a prompt of `count` tokens
- * in a raw slot (at most the rows of the largest prefill plan). The slots are unchanged afterwards. Requires: arguments
+ * in a raw slot (at most the rows of the largest prefill plan). The slots are unchanged afterwards, but for
+ * recurrent state (plan_geometry.recurrent_bytes), which goes on with each run. Requires: arguments
  * that eng_decode and eng_prefill would accept. */
 bool trace_decode(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, uint32_t count,
                   struct trace *trace, struct status *status);
