@@ -32,8 +32,8 @@ static void mark(const struct graph *graph, struct choice *choice)
         if (node->op == OP_ALL_GATHER) stays_float[node->operands[ALL_GATHER_X]] = true;
         if (node->op == OP_ALL_REDUCE && graph->compute_dtype == DTYPE_F16)
             stays_float[node->operands[ALL_REDUCE_X]] = true;
-        if (node->op == OP_MATMUL && node->operands[MATMUL_NORM] < 0)
-            choice->multiplied[node->operands[MATMUL_X]] = true;
+        if (node->op == OP_MATMUL)
+            (node->operands[MATMUL_NORM] < 0 ? choice->multiplied : stays_float)[node->operands[MATMUL_X]] = true;
         if (node->op == OP_QUANTISE) choice->multiplied[node->operands[QUANTISE_X]] = true;
     }
 }

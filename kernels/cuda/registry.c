@@ -7,6 +7,7 @@
 #include "kernels/all_reduce/all_reduce_nccl.h"
 #include "kernels/attention/attention_cudnn_build.h"
 #include "kernels/embed/embed.h"
+#include "kernels/latent_append/latent_append.h"
 #include "kernels/matmul/matmul_cublaslt.h"
 #include "kernels/matmul/matmul_device.h"
 #include "kernels/quantise/quantise.h"
@@ -29,7 +30,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_RMS_NORM] = KERNELS(&device_rms_norm),
     [OP_MATMUL] = KERNELS(&device_matmul_gemv, &device_matmul_wgmma, &device_matmul_mma),
     [OP_ROPE_APPEND] = KERNELS(&device_rope_append),
-    [OP_ATTENTION] = KERNELS(&device_attention_prefill, &device_attention_generic),
+    [OP_ATTENTION] = KERNELS(&device_attention_prefill, &device_attention_latent, &device_attention_generic),
     [OP_SWIGLU] = KERNELS(&device_swiglu),
     [OP_SELECT_ROWS] = KERNELS(&device_select_rows),
     [OP_SAMPLE] = KERNELS(&device_sample),
@@ -42,6 +43,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_QUANTISE] = KERNELS(&device_quantise),
     [OP_ROUTER] = KERNELS(&device_router),
     [OP_SUM_PARTS] = KERNELS(&device_sum_parts),
+    [OP_LATENT_APPEND] = KERNELS(&device_latent_append),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
 static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,
