@@ -68,7 +68,9 @@ static void check_operand(const struct test_device_model *model, const struct gr
 {
     const struct graph_node *node = &graph->nodes[index];
     const struct op_operand *schema = &op_find(node->op)->operands[place];
-    const uint64_t kv = 2 * graph->config->kv_heads * model->lowering.geometry.page_tokens * model->config.head_dim * 2;
+    const uint64_t planes = graph->config->latent.kv_rank ? 1 : 2;
+    const uint64_t kv =
+        planes * graph->config->kv_heads * model->lowering.geometry.page_tokens * model->config.head_dim * 2;
     const struct graph_weight *weight = NULL;
     assert_int_equal(operand->access, op_operand_access(schema));
     switch ((enum op_role)schema->role) {
@@ -189,16 +191,16 @@ static void check_params(const struct test_device_model *model, const struct gra
         assert_int_equal(graph->values[node->operands[ALL_GATHER_X]].dtype, DTYPE_F32);
     } else if (node->op == OP_ATTENTION) { /* a decode step's rows belong to different sequences */
         assert_int_equal(params[ATTENTION_SCATTERED], graph->kind == PLAN_DECODE);
-        if (graph->kind == PLAN_DECODE)
-            assert_ptr_equal(plan->launches[index].tactic.kernel, &device_attention_generic);
+        if (graph->config->latent.kv_rank || graph->kind == PLAN_DECODE)
+            assert_ptr_equal(plan->launches[index].tactic.kernel,
+                             graph->config->latent.kv_rank ? &device_attention_latent : &device_attention_generic);
+        assert_int_equal(params[ATTENTION_WINDOW], node->params[ATTENTION_WINDOW]);
+        assert_int_equal(params[ATTENTION_SCALE_BITS], node->params[ATTENTION_SCALE_BITS]);
+        assert_int_equal(params[ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
     } else if (node->op == OP_ROPE_ATTENTION) {
         assert_int_equal(params[ROPE_ATTENTION_WINDOW], node->params[ROPE_ATTENTION_WINDOW]);
         assert_int_equal(params[ROPE_ATTENTION_SCALE_BITS], node->params[ROPE_ATTENTION_SCALE_BITS]);
         assert_int_equal(params[ROPE_ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
-    } else if (node->op == OP_ATTENTION) {
-        assert_int_equal(params[ATTENTION_WINDOW], node->params[ATTENTION_WINDOW]);
-        assert_int_equal(params[ATTENTION_SCALE_BITS], node->params[ATTENTION_SCALE_BITS]);
-        assert_int_equal(params[ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
     }
 }
 
@@ -643,6 +645,24 @@ TEST(experts)
     assert_int_equal(routers, 2);
     assert_int_equal(of_out_rows, 1);
     test_device_model_close(&model);
+}
+
+TEST(latent_attention)
+{
+    static const char source[] =
+        "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 4, \"vocab_size\": 50, \"first_k_dense_replace\": 1, \"n_routed_experts\": 8, "
+        "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"n_shared_experts\": 1, \"kv_lora_rank\": 32, "
+        "\"q_lora_rank\": 24, \"qk_nope_head_dim\": 24, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24, "
+        "\"n_group\": 4, \"topk_group\": 2}";
+    for (int g = 0; g < TEST_GPUS; g++) {
+        struct test_device_model model;
+        test_device_model_open(&model, source, DTYPE_BF16);
+        test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
+        for (uint32_t rows = 1; rows <= 64; rows *= 2) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, rows);
+        for (uint32_t rows = 1; rows <= 512; rows *= 8) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, rows);
+        test_device_model_close(&model);
+    }
 }
 
 /* ---- refusals ---- */

@@ -62,7 +62,7 @@ static void run_thread_of_kernel()
               norm);
 }
 
-/* Random numbers; NaN in what is of rows that are not valid. */
+/* Random numbers in the valid rows, NaN in the others. */
 template <int COUNT> static void fill(u16 (&to)[COUNT])
 {
     for (int i = 0; i < COUNT; i++)
