@@ -28,7 +28,7 @@ struct attention_latent_params {
 };
 typedef attention_latent_body<attention_latent_params> attention_latent_kernel;
 
-extern "C" __global__ void __launch_bounds__(attention_latent_kernel::threads)
+extern "C" __global__ void __launch_bounds__(attention_latent_kernel::threads, attention_latent_kernel::LEAST_BLOCKS)
     attention_latent(const i32 *counts, const u16 *q, const i32 *slots, const i32 *positions, const i32 *page_table,
                      const u8 *kv, u16 *out)
 {

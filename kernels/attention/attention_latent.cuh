@@ -21,6 +21,8 @@
 
 template <class P> struct attention_latent_body {
     static constexpr int threads = 32 * P::WARPS_Q * P::WARPS_V;
+    /* On a multiprocessor, for the compiler, which otherwise may spill registers to have room for one more. */
+    static constexpr int LEAST_BLOCKS = 1;
     static constexpr int warp_keys = P::KEY_TILE / P::WARPS_V;
     typedef kv_pages<P> pages_layout;
     static constexpr bool coded = pages_layout::CODED;
@@ -86,31 +88,48 @@ template <class P> struct attention_latent_body {
         int warp_q, part, lane;
     };
 
-    /* `q`, `k`: the lane's addresses for ldmatrix. */
+    /* `q`, `k`: the lane's addresses for ldmatrix. A chain of products waits for each of them: there are several. */
     static __device__ __forceinline__ void score_keys(float (&scores)[warp_keys / 8][4], u32 q, u32 k)
     {
+        constexpr int tiles = warp_keys / 8, chains = tiles < 4 ? 4 / tiles : 1, steps = dim / 16;
+        float sums[chains][tiles][4];
 #pragma unroll
-        for (int n = 0; n < warp_keys / 8; n++)
+        for (int c = 0; c < chains; c++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) scores[n][i] = 0;
-#pragma unroll 4
-        for (int s = 0; s < dim / 16; s++) {
-            u32 a[4];
-            load_matrices(a, q + 32 * s);
-            if constexpr (warp_keys == 8) {
-                u32 b[2];
-                load_matrices(b, k + 32 * s);
-                mma<P::X_DTYPE>(scores[0], a[0], a[1], a[2], a[3], b[0], b[1]);
-            } else {
+            for (int n = 0; n < tiles; n++)
 #pragma unroll
-                for (int n = 0; n < warp_keys / 8; n += 2) {
-                    u32 b[4];
-                    load_matrices(b, k + n * 8 * row_bytes + 32 * s);
-                    mma<P::X_DTYPE>(scores[n], a[0], a[1], a[2], a[3], b[0], b[1]);
-                    mma<P::X_DTYPE>(scores[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+                for (int i = 0; i < 4; i++) sums[c][n][i] = 0;
+#pragma unroll 2
+        for (int first = 0; first < steps; first += chains) {
+#pragma unroll
+            for (int c = 0; c < chains; c++) {
+                const int s = first + c;
+                u32 a[4];
+                if (steps % chains && s >= steps) continue;
+                load_matrices(a, q + 32 * s);
+                if constexpr (warp_keys == 8) {
+                    u32 b[2];
+                    load_matrices(b, k + 32 * s);
+                    mma<P::X_DTYPE>(sums[c][0], a[0], a[1], a[2], a[3], b[0], b[1]);
+                } else {
+#pragma unroll
+                    for (int n = 0; n < tiles; n += 2) {
+                        u32 b[4];
+                        load_matrices(b, k + n * 8 * row_bytes + 32 * s);
+                        mma<P::X_DTYPE>(sums[c][n], a[0], a[1], a[2], a[3], b[0], b[1]);
+                        mma<P::X_DTYPE>(sums[c][n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+                    }
                 }
             }
         }
+#pragma unroll
+        for (int n = 0; n < tiles; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                scores[n][i] = sums[0][n][i];
+#pragma unroll
+                for (int c = 1; c < chains; c++) scores[n][i] += sums[c][n][i];
+            }
     }
 
     /* Scores of entries of rows outside [begin, end) and of tokens that the entry does not see become -infinity. */
@@ -335,6 +354,14 @@ template <class P> struct attention_latent_body {
             for (int i = (int)threadIdx.x; i < 2 * P::KEY_TILE; i += threads)
                 *(uint4 *)(memory + stage_offset + i * row_bytes + P::HEAD_DIM * 2) = make_uint4(0, 0, 0, 0);
         device_wait();
+        /* Loads that do not wait for one another. Rows that are not valid have numbers, too, which are not used. */
+        int row[2], position[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            row[i] = (first_entry + at.warp_q * 16 + at.lane / 4 + 8 * i) / P::HEADS;
+            position[i] = positions[min(row[i], P::ROWS - 1)];
+        }
+        const int first_slot = slots[first_entry / P::HEADS];
         const int valid = min(counts[P::COUNT_INDEX], P::ROWS);
         const int entries = min(valid * P::HEADS - first_entry, tile); /* that there are */
         if (entries <= 0) return;                                      /* the whole cluster */
@@ -345,8 +372,8 @@ template <class P> struct attention_latent_body {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int entry = at.warp_q * 16 + at.lane / 4 + 8 * i;
-            e.row[i] = entry < entries ? (first_entry + entry) / P::HEADS : row_end;
-            e.last[i] = entry < entries ? positions[e.row[i]] : -1;
+            e.row[i] = entry < entries ? row[i] : row_end;
+            e.last[i] = entry < entries ? position[i] : -1;
             e.max[i] = -infinity();
             e.sum[i] = 0;
         }
@@ -357,7 +384,7 @@ template <class P> struct attention_latent_body {
 
         struct row_run run;
         for (run.begin = first_entry / P::HEADS; run.begin < row_end; run.begin = run.end) {
-            const int slot = slots[run.begin];
+            const int slot = run.begin == first_entry / P::HEADS ? first_slot : slots[run.begin];
             run.last = 0;
             for (run.end = run.begin; run.end < row_end && slots[run.end] == slot; run.end++)
                 run.last = max(run.last, positions[run.end]);
