@@ -279,11 +279,11 @@ static void check_scratch(const struct test_device_model *model, const struct de
                           const struct device_facts *gpu)
 {
     static struct device_tactic tactics[64];
-    if (launch->op != OP_ROPE_ATTENTION) return;
     int count = device_tactics(launch->op, launch->tactic.params, gpu, tactics, 64);
     assert_true(count >= 1);
     for (int i = 0; i < count; i++)
-        assert_true(rope_attention_workspace_bytes(tactics[i].params) <= model->lowering.scratch_bytes);
+        if (tactics[i].kernel->counter_bytes)
+            assert_true(tactics[i].kernel->counter_bytes(tactics[i].params) <= model->lowering.scratch_bytes);
 }
 
 /* The buffers of successive collectives, in this plan or from its end to its beginning, do not overlap, and lie inside

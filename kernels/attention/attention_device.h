@@ -14,7 +14,7 @@
 #include "kernels/cuda/kernel.h"
 #include "kernels/attention/attention.h"
 
-/* Operands of a launch: those of enum attention_operand but the workspace. */
+/* Operands of a launch: those of enum attention_operand but the workspace, sinks and counters. */
 enum { ATTENTION_DEVICE_OPERANDS = ATTENTION_OUT + 1 };
 
 /* attention_generic: any slots and positions in any order; HEAD_DIM even; KV_DTYPE and X_DTYPE F32, F16 or BF16 (equal
@@ -35,7 +35,8 @@ enum attention_latent_param {
     ATTENTION_LATENT_WARPS_Q = ATTENTION_PARAMS, /* 1, 2, 4: sixteens of (row, head) pairs of a block */
     ATTENTION_LATENT_WARPS_V,                    /* 2, 4, 8: warps that share sixteen's tokens and columns of v */
     ATTENTION_LATENT_KEY_TILE,                   /* 16, 32, 64 tokens: for each of WARPS_V 8 or a multiple of 16 */
-    ATTENTION_LATENT_SPLIT, /* 1, 2, 4, 8 blocks of a cluster share the tokens; 1 below capability 90 */
+    ATTENTION_LATENT_SPLIT,  /* 1, 2, 4, 8 blocks of a cluster share the tokens; 1 below capability 90 */
+    ATTENTION_LATENT_GROUPS, /* 1..32 clusters share them: with more than 1 at most a block for each multiprocessor */
     ATTENTION_LATENT_PARAMS
 };
 extern const struct device_kernel device_attention_latent;

@@ -20,7 +20,8 @@
     PARAM(WARPS_Q) = 1;   /* 1, 2, 4: more read each token less often, fewer make more blocks */           \
     PARAM(WARPS_V) = 4;   /* 2, 4, 8: each keeps VALUE_DIM / WARPS_V columns of 16 entries in registers */ \
     PARAM(KEY_TILE) = 64; /* 16, 32, 64 tokens, 8 or a multiple of 16 of each of WARPS_V */                \
-    PARAM(SPLIT) = 1;     /* 1, 2, 4, 8 blocks share the tokens: more for few rows */
+    PARAM(SPLIT) = 1;     /* 1, 2, 4, 8 blocks of a cluster share the tokens: more for few rows */         \
+    PARAM(GROUPS) = 1;    /* 1..32 clusters share them */
 #endif
 
 struct attention_latent_params {
@@ -30,8 +31,8 @@ typedef attention_latent_body<attention_latent_params> attention_latent_kernel;
 
 extern "C" __global__ void __launch_bounds__(attention_latent_kernel::threads, attention_latent_kernel::LEAST_BLOCKS)
     attention_latent(const i32 *counts, const u16 *q, const i32 *slots, const i32 *positions, const i32 *page_table,
-                     const u8 *kv, u16 *out)
+                     const u8 *kv, u16 *out, float4 *counters)
 {
     extern __shared__ __align__(128) u8 attention_latent_memory[];
-    attention_latent_kernel::run(attention_latent_memory, counts, q, slots, positions, page_table, kv, out);
+    attention_latent_kernel::run(attention_latent_memory, counts, q, slots, positions, page_table, kv, out, counters);
 }

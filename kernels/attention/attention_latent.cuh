@@ -5,8 +5,10 @@
  * A block has 16 * WARPS_Q entries, an entry being one (row, head), and walks over the tokens of each slot that its rows
  * belong to, KEY_TILE at a time, so that a token's row is read once for all of them; v is a part of it in shared memory.
  * WARPS_V warps share 16 entries: each scores its part of a tile's tokens, then all exchange their weights through shared
- * memory, and each adds up its part of v's columns. A cluster of SPLIT blocks shares the tokens of the same entries: every
- * SPLIT-th tile is a block's, and each block merges a part of the columns at the end. Two tiles are in flight (cp.async).
+ * memory, and each adds up its part of v's columns. GROUPS clusters of SPLIT blocks share the tokens of the same entries:
+ * tiles are dealt to the blocks in turn, and each block of a cluster merges a part of the columns at the end. The last of the
+ * clusters that have tokens takes over the results of the others, which they leave in the counters, whose words are zero until
+ * they are written, and makes them zero again. Two tiles are in flight (cp.async).
  *
  * Accumulation f32, online softmax in base 2, products of X_DTYPE, weights and codes of the pages rounded to it. A row's
  * result depends on nothing but the row, its tokens and the tunables. */
@@ -18,16 +20,18 @@
 #include "kernels/cuda/include/mma.cuh"
 #include "kernels/cuda/include/ptx.cuh"
 #include "kernels/cuda/include/scores.cuh"
+#include "kernels/rope_attention/rope_attention_merge.cuh"
 
 template <class P> struct attention_latent_body {
     static constexpr int threads = 32 * P::WARPS_Q * P::WARPS_V;
     /* On a multiprocessor, for the compiler, which otherwise may spill registers to have room for one more. */
     static constexpr int LEAST_BLOCKS = 1;
     static constexpr int warp_keys = P::KEY_TILE / P::WARPS_V;
+    static constexpr int DEALT = P::SPLIT * P::GROUPS; /* blocks that share the tokens of an entry */
     typedef kv_pages<P> pages_layout;
     static constexpr bool coded = pages_layout::CODED;
     static constexpr attention_latent_layout layout =
-        attention_latent_lay_out(P::HEAD_DIM, P::VALUE_DIM, P::WARPS_Q, P::WARPS_V, P::KEY_TILE, P::SPLIT);
+        attention_latent_lay_out(P::HEAD_DIM, P::VALUE_DIM, P::WARPS_Q, P::WARPS_V, P::KEY_TILE, DEALT);
     static constexpr int tile = (int)layout.entries, dim = (int)layout.dim, row_bytes = (int)layout.row_bytes;
     static constexpr int stage_offset = (int)layout.stages_offset, stage_bytes = (int)layout.stage_bytes;
     static constexpr int weights_offset = (int)layout.weights_offset, weights_row = (int)layout.weights_row_bytes;
@@ -223,22 +227,22 @@ template <class P> struct attention_latent_body {
         int begin, end, last;
     };
 
-    /* The block's tiles of a run for the entries of its rows. */
+    /* Tile `first`, then every DEALT-th, of a run for the entries of its rows. */
     static __device__ __forceinline__ void walk_run(u8 *memory, struct entries &e, const struct row_run &run,
-                                                    const u8 *kv, const i32 *pages, const struct place &at, int rank)
+                                                    const u8 *kv, const i32 *pages, const struct place &at, int first)
     {
         u8 *stages = memory + stage_offset;
         const u32 q = shared_address(memory) + (u32)((at.warp_q * 16 + at.lane % 16) * row_bytes + at.lane / 16 * 16);
         const int key = warp_keys == 8 ? at.lane % 8 : at.lane % 8 + at.lane / 16 * 8;
         const u32 key_offset = (u32)((at.part * warp_keys + key) * row_bytes + at.lane / 8 % 2 * 16);
         const int end = run.last / P::KEY_TILE + 1;
-        if (rank < end) load_keys(stages, kv, pages, rank * P::KEY_TILE, run.last);
-        for (int i = rank, turn = 0; i < end; i += P::SPLIT, turn ^= 1) {
+        if (first < end) load_keys(stages, kv, pages, first * P::KEY_TILE, run.last);
+        for (int i = first, turn = 0; i < end; i += DEALT, turn ^= 1) {
             u8 *stage = stages + turn * stage_bytes;
             copy_wait<0>();
             __syncthreads(); /* the tile has come; the tile before and its weights have been used */
-            if (i + P::SPLIT < end)
-                load_keys(stages + (turn ^ 1) * stage_bytes, kv, pages, (i + P::SPLIT) * P::KEY_TILE, run.last);
+            if (i + DEALT < end)
+                load_keys(stages + (turn ^ 1) * stage_bytes, kv, pages, (i + DEALT) * P::KEY_TILE, run.last);
             float scores[warp_keys / 8][4];
             score_keys(scores, q, shared_address(stage) + key_offset);
             mask_keys(scores, e, run.begin, run.end, i * P::KEY_TILE + at.part * warp_keys);
@@ -290,12 +294,9 @@ template <class P> struct attention_latent_body {
         }
     }
 
-    /* What the blocks of the cluster have of each entry, merged in their order. */
-    static __device__ __forceinline__ void merge_blocks(u8 *memory, const struct entries &e, u16 *out, int first_entry,
-                                                        int entries, const struct place &at, int rank)
+    /* What this block has of each entry, into shared memory. */
+    static __device__ __forceinline__ void leave_partials(u8 *memory, const struct entries &e, const struct place &at)
     {
-        constexpr int pieces = P::VALUE_DIM / 4;
-        const float scale = float_of_bits(P::SCALE_BITS) * SCORES_LOG2_E;
         __syncthreads(); /* everything in shared memory has been read */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -306,47 +307,113 @@ template <class P> struct attention_latent_body {
                 if (column < P::VALUE_DIM) *(float2 *)(to + column) = make_float2(e.out[d][2 * i], e.out[d][2 * i + 1]);
             }
             if (at.part == 0 && at.lane % 4 == 0) {
-                to[P::VALUE_DIM] = e.max[i];
+                to[P::VALUE_DIM] = e.max[i] * (float_of_bits(P::SCALE_BITS) * SCORES_LOG2_E);
                 to[P::VALUE_DIM + 1] = e.sum[i];
             }
         }
-        cluster_sync();
+        if constexpr (P::SPLIT > 1)
+            cluster_sync();
+        else
+            __syncthreads();
+    }
+
+    /* The place `address` of this block's shared memory in another block of the cluster. */
+    static __device__ __forceinline__ u32 of_block(u32 address, int block)
+    {
+        if constexpr (P::SPLIT > 1) return cluster_address(address, (u32)block);
+        return address;
+    }
+
+    /* Four columns of an entry of all blocks of the cluster, in their order. `from`: the entry's place in shared memory. */
+    static __device__ __forceinline__ merged merge_blocks(u32 from, int column)
+    {
+        merged all = {make_float4(0, 0, 0, 0), -infinity(), 0};
+#pragma unroll
+        for (int block = 0; block < P::SPLIT; block++)
+            all.maximum =
+                fmaxf(all.maximum, float_of_bits(cluster_load_word(of_block(from + P::VALUE_DIM * 4, block))));
+        const float base =
+            all.maximum == -infinity() ? 0 : all.maximum; /* the cluster may have no token of the entry */
+#pragma unroll
+        for (int block = 0; block < P::SPLIT; block++) {
+            const u32 theirs = of_block(from, block);
+            const float factor = exp2_approximate(float_of_bits(cluster_load_word(theirs + P::VALUE_DIM * 4)) - base);
+            const float4 value = cluster_load(theirs + (u32)column * 4);
+            all.sum += factor * float_of_bits(cluster_load_word(theirs + P::VALUE_DIM * 4 + 4));
+            all.value.x += factor * value.x;
+            all.value.y += factor * value.y;
+            all.value.z += factor * value.z;
+            all.value.w += factor * value.w;
+        }
+        return all;
+    }
+
+    static __device__ __forceinline__ void add_part(merged &all, float4 value, float2 part)
+    {
+        const float maximum = fmaxf(all.maximum, part.x), base = maximum == -infinity() ? 0 : maximum;
+        const float old = exp2_approximate(all.maximum - base), factor = exp2_approximate(part.x - base);
+        all.maximum = maximum;
+        all.sum = all.sum * old + factor * part.y;
+        all.value.x = all.value.x * old + factor * value.x;
+        all.value.y = all.value.y * old + factor * value.y;
+        all.value.z = all.value.z * old + factor * value.z;
+        all.value.w = all.value.w * old + factor * value.w;
+    }
+
+    /* The results of a tile of entries, of which `groups` clusters have tokens; this one is `group`. */
+    static __device__ __forceinline__ void merge_all(u8 *memory, u16 *out, float4 *counters, int block, int group,
+                                                     int groups, int first_entry, int entries, int rank)
+    {
+        constexpr int pieces = P::VALUE_DIM / 4, tile_pieces = tile * pieces;
+        constexpr int tiles = (P::ROWS * P::HEADS + tile - 1) / tile;
+        float4 *quads = counters + (i64)block * (P::GROUPS - 1) * tile_pieces;
+        float2 *sums = (float2 *)(counters + (i64)tiles * (P::GROUPS - 1) * tile_pieces) +
+                       (i64)block * (P::GROUPS - 1) * tile_pieces;
         for (int i = rank * threads + (int)threadIdx.x; i < entries * pieces; i += P::SPLIT * threads) {
             const int entry = i / pieces, column = i % pieces * 4;
-            const u32 from = shared_address((float *)memory + entry * partial_floats);
-            float maximum = -infinity(), sum = 0;
-            float sums[4] = {0, 0, 0, 0};
-#pragma unroll
-            for (int block = 0; block < P::SPLIT; block++)
-                maximum = fmaxf(maximum,
-                                float_of_bits(cluster_load_word(cluster_address(from + P::VALUE_DIM * 4, (u32)block))));
-#pragma unroll
-            for (int block = 0; block < P::SPLIT; block++) {
-                const u32 theirs = cluster_address(from, (u32)block);
-                const float max = float_of_bits(cluster_load_word(theirs + P::VALUE_DIM * 4));
-                const float factor = exp2_approximate((max - maximum) * scale); /* an entry has seen a token */
-                const float4 values = cluster_load(theirs + (u32)column * 4);
-                sum += factor * float_of_bits(cluster_load_word(theirs + P::VALUE_DIM * 4 + 4));
-                sums[0] += factor * values.x;
-                sums[1] += factor * values.y;
-                sums[2] += factor * values.z;
-                sums[3] += factor * values.w;
+            merged all = merge_blocks(shared_address((float *)memory + entry * partial_floats), column);
+            if (group + 1 < groups) {
+                const float4 v = all.value;
+                quads[(i64)group * tile_pieces + i] = make_float4(marked(v.x), marked(v.y), marked(v.z), marked(v.w));
+                sums[(i64)group * tile_pieces + i] = make_float2(marked(all.maximum), marked(all.sum));
+                continue;
             }
-            const float factor = reciprocal(sum);
-#pragma unroll
-            for (int j = 0; j < 4; j++) sums[j] *= factor;
-            store_elements<P::X_DTYPE>(out, ((i64)first_entry + entry) * P::VALUE_DIM + column, sums);
+            for (int other = 0; other + 1 < groups; other++) {
+                float4 *value_at = quads + (i64)other * tile_pieces + i;
+                float2 *part_at = sums + (i64)other * tile_pieces + i;
+                float4 value = load_relaxed(value_at);
+                float2 part = load_relaxed(part_at);
+                while (!is_written(value)) value = load_relaxed(value_at);
+                while (!is_written(part)) part = load_relaxed(part_at);
+                *value_at = make_float4(0, 0, 0, 0);
+                *part_at = make_float2(0, 0);
+                add_part(all, value, part);
+            }
+            const float factor = reciprocal(all.sum);
+            const float values[4] = {all.value.x * factor, all.value.y * factor, all.value.z * factor,
+                                     all.value.w * factor};
+            store_elements<P::X_DTYPE>(out, ((i64)first_entry + entry) * P::VALUE_DIM + column, values);
         }
-        cluster_sync(); /* the others have read */
+        if constexpr (P::SPLIT > 1) cluster_sync(); /* the others have read */
+    }
+
+    /* Clusters that have tokens of rows [begin, end). */
+    static __device__ __forceinline__ int groups_of(const i32 *positions, int begin, int end)
+    {
+        int last = 0;
+        for (int row = begin; row < end; row++) last = max(last, positions[row]);
+        return min(P::GROUPS, (last / P::KEY_TILE + P::SPLIT) / P::SPLIT);
     }
 
     /* `memory`: shared, laid out as attention_layout.cuh says, aligned to 128. */
     static __device__ __forceinline__ void run(u8 *memory, const i32 *counts, const u16 *q, const i32 *slots,
-                                               const i32 *positions, const i32 *page_table, const u8 *kv, u16 *out)
+                                               const i32 *positions, const i32 *page_table, const u8 *kv, u16 *out,
+                                               float4 *counters)
     {
         device_trigger();
-        const int block = (int)blockIdx.x / P::SPLIT, rank = (int)blockIdx.x % P::SPLIT;
-        const int first_entry = ((int)gridDim.x / P::SPLIT - 1 - block) * tile; /* longest contexts first */
+        const int rank = (int)blockIdx.x % P::SPLIT, group = (int)blockIdx.x / P::SPLIT % P::GROUPS;
+        const int block = (int)gridDim.x / DEALT - 1 - (int)blockIdx.x / DEALT; /* longest contexts first */
+        const int first_entry = block * tile;
         const struct place at = {(int)threadIdx.x / 32 % P::WARPS_Q, (int)threadIdx.x / 32 / P::WARPS_Q,
                                  (int)threadIdx.x % 32};
         /* Clears the padding, which the copies never write. */
@@ -366,6 +433,11 @@ template <class P> struct attention_latent_body {
         const int entries = min(valid * P::HEADS - first_entry, tile); /* that there are */
         if (entries <= 0) return;                                      /* the whole cluster */
         const int row_end = (first_entry + entries - 1) / P::HEADS + 1;
+        int groups = 1;
+        if constexpr (P::GROUPS > 1) {
+            groups = groups_of(positions, first_entry / P::HEADS, row_end);
+            if (group >= groups) return;
+        }
         load_queries(memory, q, first_entry, entries);
 
         struct entries e;
@@ -388,14 +460,16 @@ template <class P> struct attention_latent_body {
             run.last = 0;
             for (run.end = run.begin; run.end < row_end && slots[run.end] == slot; run.end++)
                 run.last = max(run.last, positions[run.end]);
-            walk_run(memory, e, run, kv, page_table + (i64)slot * P::PAGES_PER_SLOT, at, rank);
+            walk_run(memory, e, run, kv, page_table + (i64)slot * P::PAGES_PER_SLOT, at, rank + P::SPLIT * group);
         }
         copy_wait<0>(); /* q of a block without a tile */
         add_sums(memory, e, at);
-        if constexpr (P::SPLIT > 1)
-            merge_blocks(memory, e, out, first_entry, entries, at, rank);
-        else
+        if constexpr (DEALT > 1) {
+            leave_partials(memory, e, at);
+            merge_all(memory, out, counters, block, group, groups, first_entry, entries, rank);
+        } else {
             store_entries(out, e, first_entry, entries, at);
+        }
     }
 };
 

@@ -62,6 +62,7 @@ TEST(hostile_params_are_refused)
         [ATTENTION_LATENT_WARPS_V] = 4,
         [ATTENTION_LATENT_KEY_TILE] = 64,
         [ATTENTION_LATENT_SPLIT] = 4,
+        [ATTENTION_LATENT_GROUPS] = 3,
     };
     test_hostile_launches(&device_attention_latent, params);
     test_launch_refuses(&device_attention_latent, params,
@@ -72,7 +73,8 @@ TEST(hostile_params_are_refused)
                                      {ATTENTION_X_DTYPE, DTYPE_F32}, {ATTENTION_PAGE_BYTES, 64 * 576 * 2 + 8},
                                      {ATTENTION_LATENT_WARPS_Q, 3}, {ATTENTION_LATENT_WARPS_V, 1},
                                      {ATTENTION_LATENT_KEY_TILE, 16}, {ATTENTION_LATENT_KEY_TILE, 128},
-                                     {ATTENTION_LATENT_SPLIT, 16}));
+                                     {ATTENTION_LATENT_SPLIT, 16}, {ATTENTION_LATENT_GROUPS, 0},
+                                     {ATTENTION_LATENT_GROUPS, 33}));
     assert_false(test_launch_accepts(&device_attention_latent, params, 80)); /* no clusters */
     for (int i = 0; i < 2; i++) {
         const struct device_kernel *others[] = {&device_attention_generic, &device_attention_prefill};

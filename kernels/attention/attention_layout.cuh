@@ -75,8 +75,8 @@ LAYOUT_FUNCTION struct attention_generic_layout attention_generic_lay_out(layout
 }
 
 /* q (a row for each entry), then two stages of KEY_TILE tokens, the weights of a tile, and for each of WARPS_V and entry a
- * maximum, later a sum. At the end of a block of several that share their entries, from the beginning on: what it has of each
- * entry. */
+ * maximum, later a sum. At the end of a block of `dealt` that share their entries, from the beginning on: what it has of
+ * each entry. */
 struct attention_latent_layout {
     layout_size entries; /* of a block, each a (row, head) */
     layout_size dim;     /* of a row, padded with zeros to whole products */
@@ -90,7 +90,7 @@ struct attention_latent_layout {
 
 LAYOUT_FUNCTION struct attention_latent_layout attention_latent_lay_out(layout_size head_dim, layout_size value_dim,
                                                                         layout_size warps_q, layout_size warps_v,
-                                                                        layout_size key_tile, layout_size split)
+                                                                        layout_size key_tile, layout_size dealt)
 {
     struct attention_latent_layout l = {0};
     l.entries = 16 * warps_q;
@@ -103,7 +103,7 @@ LAYOUT_FUNCTION struct attention_latent_layout attention_latent_lay_out(layout_s
     l.maxima_offset = l.weights_offset + l.entries * l.weights_row_bytes;
     l.partial_floats = value_dim + 4;
     l.bytes = l.maxima_offset + warps_v * l.entries * 4;
-    if (split > 1) l.bytes = layout_larger(l.bytes, l.entries * l.partial_floats * 4);
+    if (dealt > 1) l.bytes = layout_larger(l.bytes, l.entries * l.partial_floats * 4);
     return l;
 }
 

@@ -132,6 +132,14 @@ void attention_setup_check(struct attention_setup *setup, double tolerance, cons
     test_release(&memory);
 }
 
+static void zero_counters(struct test_launch *launch, const struct device_kernel *kernel, const int64_t *params)
+{
+    if (!launch->host[ATTENTION_COUNTERS]) return;
+    const uint64_t bytes = kernel->counter_bytes(params);
+    test_launch_resize(launch, ATTENTION_COUNTERS, bytes ? bytes : 1, 0);
+    memset(launch->host[ATTENTION_COUNTERS], 0, launch->device[ATTENTION_COUNTERS].bytes);
+}
+
 void attention_check_candidates(struct test_random *random, const struct attention_shape *shape,
                                 const struct device_kernel *kernel, int most, double tolerance)
 {
@@ -148,8 +156,12 @@ void attention_check_candidates(struct test_random *random, const struct attenti
         test_kernel_open(&launch->kernel, kernel, list[i]);
         if (launch->kernel.local_bytes)
             fail_msg("%s: %d bytes of registers are spilled", what, launch->kernel.local_bytes);
+        zero_counters(launch, kernel, list[i]);
         test_launch_run_twice(launch);
         attention_setup_check(&setup, tolerance, what);
+        const uint8_t *counters = launch->found[ATTENTION_COUNTERS];
+        for (size_t b = 0; counters && b < launch->device[ATTENTION_COUNTERS].bytes; b++)
+            assert_int_equal(counters[b], 0);
         test_launch_assert_rows_untouched(launch, ATTENTION_OUT);
         test_kernel_close(&launch->kernel);
     }

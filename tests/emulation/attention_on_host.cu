@@ -62,10 +62,13 @@ template <class P> static void run_body(attention_generic_body<P> *)
                                    pages.kv().at, out.bytes, sinks.operand());
 }
 
+/* Of attention_latent, for up to 8 GROUPS of blocks. */
+alignas(64) static float4 counters_of_blocks[VALID_ROWS * params::HEADS * 2 * (DIM / 4) * 8 + 1024 * 64];
+
 template <class P> static void run_body(attention_latent_body<P> *)
 {
     attention_latent_body<P>::run((u8 *)shared_memory, counts, (const u16 *)q, slots, positions, pages.table,
-                                  pages.kv().at, (u16 *)out.bytes);
+                                  pages.kv().at, (u16 *)out.bytes, counters_of_blocks);
 }
 
 /* `memory`: aligned to 16 bytes alone. */

@@ -190,8 +190,8 @@ def scattereds():
 
 
 def latent(rows, heads, **changes):
-    case = attention("attention_latent_body", rows, heads, **{"KV_HEADS": 1, "WARPS_Q": 1, "WARPS_V": 4, **changes})
-    return {**case, "BLOCKS_IN_ALL": -(-case["ROWS"] * heads // (16 * case["WARPS_Q"]))}
+    case = attention("attention_latent_body", rows, heads, **{"KV_HEADS": 1, "WARPS_Q": 1, "WARPS_V": 4, "GROUPS": 1, **changes})
+    return {**case, "BLOCKS_IN_ALL": -(-case["ROWS"] * heads // (16 * case["WARPS_Q"])) * case["GROUPS"]}
 
 
 def latents():
@@ -201,6 +201,8 @@ def latents():
     yield latent(mixed, 3, HEAD_DIM=56, VALUE_DIM=40, WARPS_Q=2, KEY_TILE=32, X_DTYPE=F16, KV_DTYPE=F16)
     yield latent([(0, 0), (1, 70), (2, 130)], 16, HEAD_DIM=576, VALUE_DIM=512, WARPS_V=8, COPIES_LATE=1)
     yield latent(run_of(1, 0, 40), 5, HEAD_DIM=144, VALUE_DIM=128, WARPS_Q=4, KEY_TILE=32, COPIES_LATE=1)
+    yield latent([(0, 0), (1, 70), (2, 330), (3, 64)], 16, HEAD_DIM=48, VALUE_DIM=32, GROUPS=3, COPIES_LATE=1)
+    yield latent(mixed, 3, HEAD_DIM=56, VALUE_DIM=40, WARPS_Q=2, KEY_TILE=32, GROUPS=5, X_DTYPE=F16, KV_DTYPE=F16)
     yield latent(run_of(1, 95, 20), 1, HEAD_DIM=8, VALUE_DIM=8, WARPS_V=2, KEY_TILE=16, PAGE_TOKENS=48)
     yield latent(mixed, 20, HEAD_DIM=72, VALUE_DIM=72, WARPS_V=2, WARPS_Q=4, KEY_TILE=64, SCALE_BITS=0x3F000000)
     for encoding in CODED_KV:

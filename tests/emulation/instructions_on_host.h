@@ -90,7 +90,14 @@ static void cluster_sync() { abort(); }
 static void cluster_arrive_aligned() { abort(); }
 static void cluster_wait_aligned() { abort(); }
 static u32 cluster_address(u32 address, u32) { return address; }
-static float4 cluster_load(u32) { abort(); }
+static float4 cluster_load(u32 address)
+{
+    const u32 *words = shared_words(address);
+    float4 value;
+    memcpy(&value, words, sizeof value);
+    return value;
+}
+static u32 cluster_load_word(u32 address) { return *shared_words(address); }
 static void cluster_store(u32, float) { abort(); }
 
 /* ---- memory ---- */

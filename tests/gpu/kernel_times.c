@@ -261,6 +261,43 @@ static void add_public_shapes(void)
     }
 }
 
+/* A layer of experts of which figures of another engine are public: 128 of 704 by 2816, 8 for each row. */
+static void add_experts(void)
+{
+    enum { EXPERTS = 128, TOP_K = 8, INNER = 704, HIDDEN = 2816 };
+    static const struct shape shape = {.name = "experts", .hidden = HIDDEN, .heads = 1, .kv_heads = 1, .head_dim = 64};
+    for (int rows = 1; rows <= 64; rows *= 8) {
+        const bool sums = matmul_gemv_sums_choices(rows, EXPERTS, TOP_K, INNER);
+        const struct op_setting of_experts[] = {{"experts", EXPERTS}, {"route_width", 2 * TOP_K}};
+        const struct op_case up = {.op = OP_MATMUL,
+                                   .what = "gate, up, swiglu",
+                                   .rows = rows,
+                                   .settings = {{"n", (int64_t)EXPERTS * 2 * INNER},
+                                                {"k", HIDDEN},
+                                                {"epilogue", ACTIVATION_SILU},
+                                                {"input_dtype", DTYPE_BF16},
+                                                of_experts[0],
+                                                of_experts[1]}};
+        const struct op_case down = {.op = OP_MATMUL,
+                                     .what = sums ? "down, sum" : "down",
+                                     .rows = rows,
+                                     .settings = {{"n", (int64_t)EXPERTS * HIDDEN},
+                                                  {"k", INNER},
+                                                  {"out_dtype", DTYPE_F32},
+                                                  {"input_dtype", DTYPE_BF16},
+                                                  {sums ? "has_residual" : "parts", 1},
+                                                  of_experts[0],
+                                                  of_experts[1]}};
+        const struct op_case sum = {.op = OP_SUM_PARTS,
+                                    .what = "sum",
+                                    .rows = rows,
+                                    .settings = {{"parts", TOP_K}, {"out_dtype", DTYPE_F32}, {"has_residual", 1}}};
+        add(&shape, &up);
+        add(&shape, &down);
+        if (!sums) add(&shape, &sum);
+    }
+}
+
 static void add_shape(const struct shape *shape)
 {
     static const int batches[] = {1, 8, 32, 512, 2048};
@@ -338,13 +375,51 @@ static uint64_t unit_bytes(const struct problem *problem, const struct operand *
     return coded ? fragment_bytes((uint64_t)problem->params[MATMUL_K], operand->dtype) : 64;
 }
 
+static bool is_of_router(const struct operand *operand)
+{
+    return operand->schema == &op_matmul.operands[MATMUL_ROUTES] ||
+           operand->schema == &op_matmul.operands[MATMUL_LISTS];
+}
+
+/* Routes, or their lists, of every operand set: other experts in each, so that their matrices come from memory. */
+static void fill_router(uint8_t *block, const struct problem *problem, const struct operand *operand)
+{
+    const int64_t rows = problem->params[MATMUL_ROWS], top_k = matmul_top_k(problem->params);
+    const int64_t experts = problem->params[MATMUL_EXPERTS];
+    struct test_random random = {79};
+    struct test_memory memory = {0};
+    float *routes = test_take(&memory, (size_t)(rows * 2 * top_k) * sizeof *routes);
+    for (int copy = 0; copy < problem->copies; copy++) {
+        uint8_t *to = block + (uint64_t)copy * operand->stride;
+        for (int64_t row = 0; row < rows; row++) {
+            int32_t order[ROUTER_MAX_EXPERTS];
+            for (int64_t i = 0; i < experts; i++) order[i] = (int32_t)i;
+            test_shuffle(&random, order, (size_t)experts);
+            for (int64_t i = 0; i < top_k; i++) {
+                routes[row * 2 * top_k + i] = 1 / (float)top_k;
+                routes[row * 2 * top_k + top_k + i] = (float)order[i];
+            }
+        }
+        if (operand->schema == &op_matmul.operands[MATMUL_ROUTES]) {
+            memcpy(to, routes, (size_t)(rows * 2 * top_k) * sizeof *routes);
+        } else {
+            int32_t *begin = (int32_t *)(void *)to;
+            const struct expert_lists lists = {experts, begin, begin + experts + 1};
+            matmul_fill_expert_lists(routes, rows, top_k, &lists);
+        }
+    }
+    test_release(&memory);
+}
+
 /* Elements of a dtype are random. */
 static void fill_host(uint8_t *block, const struct problem *problem, const struct operand *operand, uint64_t bytes)
 {
     struct test_random random = {77};
     const struct op_operand *schema = operand->schema;
     memset(block, 0, bytes);
-    if (schema->role == ROLE_STEP)
+    if (is_of_router(operand))
+        fill_router(block, problem, operand);
+    else if (schema->role == ROLE_STEP)
         op_case_step(&problem->shown, &problem->geometry, (enum step_field)schema->field, (int32_t *)(void *)block,
                      bytes / sizeof(int32_t));
     else if (schema->role == ROLE_STATE)
@@ -372,10 +447,11 @@ static void write_comm_header(struct test_device_buffer *buffer, uint32_t ranks)
     test_device_write(buffer, &header, sizeof header);
 }
 
-/* Repeats a block, or what one set has if that is less; tokens, which differ from set to set, fit into a block. */
+/* Repeats a block, or what one set has if that is less; tokens and routes, which differ from set to set, fit into a block. */
 static struct test_device_buffer upload(const struct problem *problem, const struct operand *operand, uint8_t *block)
 {
-    const bool tokens = operand->schema->role == ROLE_STEP, kv = operand->schema->role == ROLE_KV;
+    const bool tokens = operand->schema->role == ROLE_STEP || is_of_router(operand),
+               kv = operand->schema->role == ROLE_KV;
     const uint64_t bytes = operand->stride && !kv ? operand->stride * (uint64_t)problem->copies : operand->bytes;
     const uint64_t set = operand->stride && !kv && !tokens ? operand->stride : bytes;
     const uint64_t unit = unit_bytes(problem, operand);
@@ -404,8 +480,8 @@ static void add_timings(struct problem *problem)
     for (int i = 0; i < count && timings.count < MOST_TIMINGS; i++) {
         of_kernel = i && tactics[i].kernel == tactics[i - 1].kernel ? of_kernel + 1 : 0;
         if (of_kernel >= TIMED_CANDIDATES) continue;
-        for (int o = 0; problem->shown.op == OP_ROPE_ATTENTION && o < problem->operand_count; o++) {
-            const uint64_t bytes = rope_attention_workspace_bytes(tactics[i].params);
+        for (int o = 0; tactics[i].kernel->counter_bytes && o < problem->operand_count; o++) {
+            const uint64_t bytes = tactics[i].kernel->counter_bytes(tactics[i].params);
             struct operand *operand = &problem->operands[o];
             if (operand->schema->role == ROLE_COUNTERS && operand->bytes < bytes) operand->bytes = bytes;
         }
@@ -471,6 +547,7 @@ static void times(void **state)
         add_coded_shape(&shapes[i]);
     }
     add_public_shapes();
+    add_experts();
     for (int i = 0; i < problem_count; i++)
         if (!wanted || strstr(problems[i].name, wanted)) add_timings(&problems[i]);
     printf("compiling %d candidates\n", timings.count);
