@@ -4,7 +4,7 @@
 #define BUILDER_LOWER_RECURRENT_H
 
 #include "formats/checkpoint/model_config.h"
-#include "formats/engine/plan.h"
+#include "formats/engine/manifest.h"
 
 /* Bytes of the block, with all copies of the state; 0: no layer has recurrent state. `config`: of a rank. Below 2^61 for every config
  * that was read. */

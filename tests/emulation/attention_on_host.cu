@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_generic and attention_prefill on the host: KERNEL_PARAMS is the problem and the tunables of KERNEL, a body; SLOTS and
+/* attention_generic and attention_prefill on the host: KERNEL_PARAMS is the problem and the tunables of BODY; SLOTS and
  * POSITIONS are those of the valid rows, BLOCKS_IN_ALL the thread blocks for each kv head (generic) or for all heads (prefill). IN_PLACE: out
  * is q's memory. Compares every element of out with plain code in double; prints what differs and exits with 1. COPIES_LATE: see
  * copies_are_late. SPOIL: 1 an element of out, 2 of the pages is changed before the checks, for them to see; 0 nothing. The prefill
@@ -13,7 +13,7 @@
 struct params {
     KERNEL_PARAMS
 };
-typedef KERNEL<params> body;
+typedef BODY<params> body;
 typedef pages_on_host<params> pages_type;
 
 static const int given_slots[] = {SLOTS}, given_positions[] = {POSITIONS};
