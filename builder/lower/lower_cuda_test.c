@@ -9,6 +9,7 @@
 #include "kernels/all_gather/all_gather.h"
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/attention/attention_device.h"
+#include "kernels/delta_rule/delta_rule.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul_device.h"
 #include "kernels/op/op.h"
@@ -62,6 +63,43 @@ static void check_value(const struct graph_value *value, const struct plan_heade
 /* Calls `visit` for every input and output in the arena. */
 typedef void visit_value(void *context, int value, const struct plan_operand *operand, bool written);
 
+static uint64_t aligned(uint64_t bytes) { return (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT; }
+
+/* Where the op's state begins in a slot's first copy: after that of the layers before, and of its layer's convolution. */
+static uint64_t recurrent_place(const struct test_device_model *model, const struct graph_node *node)
+{
+    const struct model_config *config = &model->rank_config;
+    const struct model_recurrent *sizes = &config->recurrent;
+    const uint64_t conv = aligned((sizes->kernel - 1) * sizes->channels * sizeof(float));
+    const uint64_t rule = aligned(sizes->value_heads * sizes->key_dim * sizes->value_dim * sizeof(float));
+    uint64_t place = 0;
+    for (uint32_t layer = 0; layer < node->layer; layer++) {
+        if (config->layer[layer].mixer != MIXER_ATTENTION) place += conv;
+        if (config->layer[layer].mixer == MIXER_DELTA_RULE) place += rule;
+    }
+    assert_true(place + conv + rule <= model->lowering.geometry.recurrent_bytes / 2);
+    return node->op == OP_DELTA_RULE ? place + conv : place;
+}
+
+static void check_state(const struct test_device_model *model, const struct graph_node *node,
+                        const struct op_operand *schema, const struct layout *layout,
+                        const struct plan_operand *operand)
+{
+    struct plan_field field = layout->state[schema->field];
+    if (schema->field == STATE_RECURRENT) {
+        const uint64_t place = recurrent_place(model, node);
+        field.offset += place, field.bytes -= place;
+    }
+    check_place(operand, SPACE_STATE, field);
+}
+
+static uint64_t attention_layers_before(const struct model_config *config, uint32_t layer)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < layer; i++) count += config->layer[i].mixer == MIXER_ATTENTION;
+    return count;
+}
+
 static void check_operand(const struct test_device_model *model, const struct graph *graph,
                           const struct device_plan *plan, uint32_t index, int place, const struct plan_operand *operand,
                           const struct layout *layout)
@@ -73,8 +111,11 @@ static void check_operand(const struct test_device_model *model, const struct gr
     assert_int_equal(operand->access, op_operand_access(schema));
     switch ((enum op_role)schema->role) {
     case ROLE_STEP: check_place(operand, SPACE_STEP, layout->step[schema->field]); break;
-    case ROLE_STATE: check_place(operand, SPACE_STATE, layout->state[schema->field]); break;
-    case ROLE_KV: check_place(operand, SPACE_KV, (struct plan_field){node->layer * kv, kv}); break;
+    case ROLE_STATE: check_state(model, node, schema, layout, operand); break;
+    case ROLE_KV:
+        check_place(operand, SPACE_KV,
+                    (struct plan_field){attention_layers_before(&model->config, node->layer) * kv, kv});
+        break;
     case ROLE_HEADER: check_place(operand, SPACE_COMM, (struct plan_field){0, sizeof(struct comm_header)}); break;
     case ROLE_EXCHANGE: assert_int_equal(operand->space, SPACE_COMM); break; /* where: check_exchange */
     case ROLE_WORKSPACE: fail(); break;                                      /* GPUs have none */
@@ -643,6 +684,54 @@ TEST(experts)
     assert_int_equal(routers, 2);
     assert_int_equal(of_out_rows, 1);
     test_device_model_close(&model);
+}
+
+/* Short convolutions, and the delta rule beside attention with a gate and experts. */
+TEST(recurrent_layers)
+{
+    static const char *const sources[] = {
+        "{\"model_type\": \"lfm2\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 5, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 50, \"max_position_embeddings\": 512, "
+        "\"norm_eps\": 1e-6, \"full_attn_idxs\": [1, 3]}",
+        "{\"model_type\": \"qwen3_next\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 4, "
+        "\"num_attention_heads\": 4, "
+        "\"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, \"linear_num_key_heads\": 2, "
+        "\"linear_num_value_heads\": 4, \"linear_key_head_dim\": 32, \"linear_value_head_dim\": 64, "
+        "\"num_experts\": 16, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, "
+        "\"shared_expert_intermediate_size\": 48}",
+    };
+    static const int recurrent[] = {3, 3}, convolutions[] = {3, 3}, gates[] = {0, 1};
+    struct test_device_model model;
+    for (int s = 0; s < 2; s++)
+        for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+            assert_true(test_device_model_open_ranks(&model, sources[s], DTYPE_BF16, ranks));
+            if (ranks > 1) test_device_model_exchange(&model, 2048);
+            for (int g = 0; g < TEST_GPUS; g++) {
+                test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
+                for (int r = 0; r < DECODES; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, decode_rows[r]);
+                for (int r = 0; r < PREFILLS; r++)
+                    lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, prefill_rows[r]);
+            }
+            for (int g = 0; g < TEST_GRAPHS; g++) {
+                const struct graph *graph = &model.graphs[g];
+                int found[3] = {0};
+                for (int n = 0; n < graph->node_count; n++) {
+                    const struct graph_node *node = &graph->nodes[n];
+                    if (node->removed) continue;
+                    found[0] += node->op == OP_SHORT_CONV;
+                    found[1] += node->op == OP_DELTA_RULE;
+                    found[2] += node->op == OP_SIGMOID_GATE;
+                    if (node->op != OP_DELTA_RULE) continue;
+                    assert_int_equal(node->params[DELTA_RULE_SCATTERED], graph->kind == PLAN_DECODE);
+                    assert_int_equal(graph->values[node->operands[DELTA_RULE_BA]].dtype, DTYPE_F32);
+                    assert_int_equal(graph->values[node->operands[DELTA_RULE_QKV]].dtype, DTYPE_BF16);
+                }
+                assert_int_equal(found[0], convolutions[s]);
+                assert_int_equal(found[1], s ? recurrent[s] : 0);
+                assert_int_equal(found[2], gates[s]);
+            }
+            test_device_model_close(&model);
+        }
 }
 
 /* ---- refusals ---- */
