@@ -35,7 +35,7 @@ template <class P> struct delta_rule_body {
     static constexpr bool WHOLE = SPLIT * BLOCK_COLUMNS == P::VALUE_DIM; /* no block has columns after the last one */
     static constexpr float Q_FACTOR_SQUARED = 1.0f / P::KEY_DIM;
 
-    /* What is the same for all rows of a launch. */
+    /* The block's operands and place, the same for all rows. */
     struct block {
         u8 *memory;
         const void *qkv, *z, *norm;

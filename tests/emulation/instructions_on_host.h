@@ -79,7 +79,7 @@ static void barrier_wait_tight(u32 address, u32 parity) { barrier_wait(address, 
 static void named_barrier(int id, int threads) { meet(running->named[id], threads); }
 static void named_barrier_arrive(int id, int threads) { arrive(running->named[id], threads); }
 
-/* ---- clusters: of one block, but for what is needed by kernels that run_cluster runs ---- */
+/* ---- clusters: of one block, except where run_cluster runs several (cluster_sync, loads of words) ---- */
 
 enum { RANK_SHIFT = 24 }; /* addresses of other blocks: the rank + 1 above, the distance below */
 
