@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_generic, attention_latent and attention_prefill on the host: KERNEL_PARAMS is the problem and the tunables of KERNEL, a body; SLOTS and
+/* attention_generic, attention_latent and attention_prefill on the host: KERNEL_PARAMS is the problem and the tunables of BODY; SLOTS and
  * POSITIONS are those of the valid rows, BLOCKS_IN_ALL the thread blocks for each kv head (generic) or for all heads. IN_PLACE: out
  * is q's memory. Compares every element of out with plain code in double; prints what differs and exits with 1. COPIES_LATE: see
  * copies_are_late. SPOIL: 1 an element of out, 2 of the pages is changed before the checks, for them to see; 0 nothing. The prefill
- * and the latent kernel with SPLIT above 1 need clusters, which are not emulated. emulation_test.py includes it in a namespace for each case, after
+ * kernel with SPLIT above 1 needs more of clusters than is emulated. emulation_test.py includes it in a namespace for each case, after
  * these headers. */
 #include "tests/emulation/paged_on_host.h"
 
@@ -14,7 +14,7 @@
 struct params {
     KERNEL_PARAMS
 };
-typedef KERNEL<params> body;
+typedef BODY<params> body;
 typedef pages_on_host<params> pages_type;
 
 static const int given_slots[] = {SLOTS}, given_positions[] = {POSITIONS};
@@ -62,7 +62,7 @@ template <class P> static void run_body(attention_generic_body<P> *)
                                    pages.kv().at, out.bytes, sinks.operand());
 }
 
-/* Of attention_latent, for up to 8 GROUPS of blocks. */
+/* Those of attention_latent have room for up to 8 GROUPS. */
 alignas(64) static float4 counters_of_blocks[VALID_ROWS * params::HEADS * 2 * (DIM / 4) * 8 + 1024 * 64];
 
 template <class P> static void run_body(attention_latent_body<P> *)
@@ -146,13 +146,18 @@ int main()
 {
     const bool is_generic = std::is_same<body, attention_generic_body<params>>::value;
     const bool is_prefill = std::is_same<body, attention_prefill_body<params>>::value;
+    const int cluster = std::is_same<body, attention_latent_body<params>>::value ? params::SPLIT : 1;
     copies_are_late = COPIES_LATE;
     pages.poison();
     draw_operands();
     gridDim.x = BLOCKS_IN_ALL;
     gridDim.y = is_generic ? params::KV_HEADS : 1;
     for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
-        for (int i = 0; i < BLOCKS_IN_ALL; i++) {
+        for (int i = 0; i < BLOCKS_IN_ALL; i += cluster) {
+            if (cluster > 1) {
+                run_cluster(i, cluster, BLOCKS_IN_ALL, body::threads, run_thread_of_kernel);
+                continue;
+            }
             memset(shared_memory, 0xff, SHARED_BYTES);
             run_block(i, body::threads, run_thread_of_kernel);
             expect_shared_poison((long)body::layout.bytes + (is_prefill ? 16 : 0));

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), latent_append (latent_append_on_host.cu),
-rope_attention (rope_attention_on_host.cu) and other attention (attention_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every
-tunable. Matmuls with coded weights (matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
+rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
+(delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
 
 import concurrent.futures
@@ -22,13 +22,16 @@ COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compi
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
-           "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh"]
+           "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
+           "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
+           "kernels/delta_rule/delta_rule.cuh"]
 MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "mma", "wgmma")]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
 C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
              "formats/encoding/dtype.c"]
 # All else in a case is a parameter of its kernel.
-MACROS = ["KERNEL", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLOTS", "POSITIONS", "IN_PLACE", "COPIES_LATE"]
+MACROS = ["BODY", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLOTS", "POSITIONS", "IN_PLACE", "COPIES_LATE", "RUNS",
+          "WALKERS"]
 F32, F16, BF16, E4M3 = 1, 2, 3, 4
 CODED_KV = [16, 24]  # enum encoding_id of pages with codes that the kernels take: 16 (int8_channel), 24 (e4m3_channel)
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
@@ -151,7 +154,7 @@ def decodes():
 def attention(kernel, rows, group, **changes):
     """`rows`: (slot, position) of each. Two rows more are not valid."""
     slots, positions = zip(*rows)
-    case = {**PAGED, "SOURCE": "attention", "KERNEL": kernel, "SLOTS": listed(slots), "POSITIONS": listed(positions),
+    case = {**PAGED, "SOURCE": "attention", "BODY": kernel, "SLOTS": listed(slots), "POSITIONS": listed(positions),
             "ROWS": len(rows) + 2, "SLOT_COUNT": max(slots) + 1, "PAGE_TOKENS": 32, "SPLIT": 1, "KEY_TILE": 64, "IN_PLACE": 0,
             **changes}
     return {**case, "HEADS": group * case["KV_HEADS"], "PAGES_PER_SLOT": max(positions) // case["PAGE_TOKENS"] + 1,
@@ -191,17 +194,19 @@ def scattereds():
 
 def latent(rows, heads, **changes):
     case = attention("attention_latent_body", rows, heads, **{"KV_HEADS": 1, "WARPS_Q": 1, "WARPS_V": 4, "GROUPS": 1, **changes})
-    return {**case, "BLOCKS_IN_ALL": -(-case["ROWS"] * heads // (16 * case["WARPS_Q"])) * case["GROUPS"]}
+    return {**case, "BLOCKS_IN_ALL": -(-case["ROWS"] * heads // (16 * case["WARPS_Q"])) * case["GROUPS"] * case["SPLIT"]}
 
 
 def latents():
-    """v as a part of k: rows of one sequence and of several, each tunable but SPLIT, columns that warps do not share evenly."""
+    """v as a part of k: rows of one sequence and of several, each tunable, columns that warps do not share evenly."""
     mixed = run_of(2, 30, 9) + [(0, 5)] + run_of(1, 63, 4) + [(0, 0), (2, 77)]
     yield latent(mixed, 2, HEAD_DIM=48, VALUE_DIM=32, COPIES_LATE=1)
     yield latent(mixed, 3, HEAD_DIM=56, VALUE_DIM=40, WARPS_Q=2, KEY_TILE=32, X_DTYPE=F16, KV_DTYPE=F16)
     yield latent([(0, 0), (1, 70), (2, 130)], 16, HEAD_DIM=576, VALUE_DIM=512, WARPS_V=8, COPIES_LATE=1)
     yield latent(run_of(1, 0, 40), 5, HEAD_DIM=144, VALUE_DIM=128, WARPS_Q=4, KEY_TILE=32, COPIES_LATE=1)
     yield latent([(0, 0), (1, 70), (2, 330), (3, 64)], 16, HEAD_DIM=48, VALUE_DIM=32, GROUPS=3, COPIES_LATE=1)
+    yield latent([(0, 0), (1, 70), (2, 330), (3, 64)], 16, HEAD_DIM=80, VALUE_DIM=64, SPLIT=2, GROUPS=2, KEY_TILE=32)
+    yield latent([(0, 5), (2, 330)], 5, HEAD_DIM=48, VALUE_DIM=32, SPLIT=4, WARPS_V=2, COPIES_LATE=1)
     yield latent(mixed, 3, HEAD_DIM=56, VALUE_DIM=40, WARPS_Q=2, KEY_TILE=32, GROUPS=5, X_DTYPE=F16, KV_DTYPE=F16)
     yield latent(run_of(1, 95, 20), 1, HEAD_DIM=8, VALUE_DIM=8, WARPS_V=2, KEY_TILE=16, PAGE_TOKENS=48)
     yield latent(mixed, 20, HEAD_DIM=72, VALUE_DIM=72, WARPS_V=2, WARPS_Q=4, KEY_TILE=64, SCALE_BITS=0x3F000000)
@@ -248,18 +253,18 @@ MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_D
 
 def gemv(**changes):
     own = {"WARPS": 2, "STAGES": 3, "CHUNK": 256, "GROUPS": 2, "CTAS_PER_SM": 1, "X_SHARED": 1, "COPY": 1}
-    return {"SOURCE": "matmul", "KERNEL": "matmul_gemv_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
+    return {"SOURCE": "matmul", "BODY": "matmul_gemv_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
 
 
 def wgmma(**changes):
     own = {"TILE_N": 64, "TILE_M": 16, "TILE_K": 128, "WARPGROUPS": 1, "STAGES": 3, "MULTICAST": 1, "PERSISTENT": 1, "ROW_GROUP": 2,
            "PREFETCH": 1}
-    return {"SOURCE": "matmul", "KERNEL": "matmul_wgmma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
+    return {"SOURCE": "matmul", "BODY": "matmul_wgmma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
 
 
 def mma(**changes):
     own = {"TILE_N": 64, "TILE_M": 16, "TILE_K": 128, "STAGES": 3, "WARPS_N": 2, "WARPS_M": 1, "WARPS_K": 1}
-    case = {"SOURCE": "matmul", "KERNEL": "matmul_mma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
+    case = {"SOURCE": "matmul", "BODY": "matmul_mma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
     matrices = case["N"] // (-(-case["BLOCK_N"] // 16) * 16) if case["BLOCK_N"] else 1
     columns = case["BLOCK_N"] or case["N"]
     return {**case, "BLOCKS_IN_ALL": matrices * -(-case["ROWS"] // case["TILE_M"]) * -(-columns // case["TILE_N"])}
@@ -350,6 +355,57 @@ def plain():
     yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=136, TILE_N=128, WARPGROUPS=2, EPILOGUE=1)
     yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=136, TILE_N=128, WARPGROUPS=2, EPILOGUE=3)
     yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=136, TILE_N=128, WARPGROUPS=2, EPILOGUE=18)
+
+
+def runs(*steps):
+    """Steps of runs of rows: (slot, position, count), or (slot, position, count, 1) of rows that are discarded."""
+    return ", ".join("{%s}" % ", ".join(map(str, run)) for step in steps for run in [*step, (-1, 0, 0)])
+
+
+# Chunks and single rows, slots that begin at other times, a slot that begins again, decode steps that are discarded.
+STEPS = runs([(1, 0, 7)], [(1, 7, 34)], [(2, 0, 1)], [(2, 1, 1, 1), (1, 41, 1, 1)], [(2, 1, 1), (0, 0, 1), (1, 41, 1)],
+             [(0, 1, 1), (1, 42, 1), (2, 2, 1)], [(2, 3, 1, 1), (0, 2, 1, 1)], [(2, 3, 6)], [(0, 2, 16)], [(0, 18, 1)],
+             [(1, 0, 2)], [(1, 2, 1, 1)], [(1, 2, 1), (0, 19, 1)], [(2, 9, 2), (0, 20, 3), (1, 3, 40)])
+
+
+def recurrents(source, part, **changes):
+    case = {"SOURCE": source, "RUNS": STEPS, "ROWS": 45, "SLOT_COUNT": 3, "X_DTYPE": BF16, **changes}
+    return {**case, "RECURRENT_BYTES": 2 * (128 + -(-part // 64) * 64)}
+
+
+def short_conv(channels, kernel, **changes):
+    case = {"CHANNELS": channels, "KERNEL": kernel, "GATED": 0, "ACTIVATION": 0, "W_DTYPE": BF16, "HAS_BIAS": 0, "BIAS_DTYPE": F32}
+    return recurrents("short_conv", 4 * (kernel - 1) * channels, **{**case, **changes})
+
+
+def short_convs():
+    """Each vector of channels, more than one block, every kernel's length."""
+    yield short_conv(64, 4, ACTIVATION=1)
+    yield short_conv(1040, 3, GATED=1)
+    yield short_conv(36, 4, HAS_BIAS=1, X_DTYPE=F16)
+    yield short_conv(48, 6, GATED=1, HAS_BIAS=1, ACTIVATION=1, W_DTYPE=F32)
+    yield short_conv(133, 2, X_DTYPE=F32, W_DTYPE=F16, ACTIVATION=1)
+    yield short_conv(7, 16, GATED=1, HAS_BIAS=1, BIAS_DTYPE=BF16)
+    yield short_conv(8, 16, X_DTYPE=F32)
+
+
+def delta_rule(heads, dims, lanes, warps, **changes):
+    (key_heads, value_heads), (key_dim, value_dim) = heads, dims
+    case = {"KEY_HEADS": key_heads, "VALUE_HEADS": value_heads, "KEY_DIM": key_dim, "VALUE_DIM": value_dim, "A_DTYPE": BF16,
+            "DT_DTYPE": F32, "NORM_DTYPE": BF16, "SCATTERED": 0, "LANES": lanes, "WARPS": warps, "WALKERS": 1, "COPIES_LATE": 1}
+    return recurrents("delta_rule", 4 * value_heads * key_dim * value_dim, **{**case, **changes})
+
+
+def delta_rules():
+    """Each number of lanes, clusters and blocks alone, dimensions that fill no lane or block, copies and loads."""
+    yield delta_rule((1, 2), (32, 32), 16, 2, X_DTYPE=F32)
+    yield delta_rule((1, 2), (32, 32), 8, 2, SCATTERED=1, WALKERS=3)
+    yield delta_rule((2, 2), (16, 16), 4, 1, WALKERS=2)
+    yield delta_rule((1, 1), (64, 64), 8, 1)
+    yield delta_rule((1, 3), (40, 24), 8, 1, X_DTYPE=F16, COPIES_LATE=0)
+    yield delta_rule((1, 1), (7, 13), 8, 2, DT_DTYPE=BF16, A_DTYPE=F32, X_DTYPE=F16)
+    yield delta_rule((1, 1), (16, 12), 16, 1, NORM_DTYPE=F32, SCATTERED=1, WALKERS=45)
+    yield delta_rule((1, 1), (24, 40), 32, 3, X_DTYPE=F32, COPIES_LATE=0)
 
 
 def has_matmuls(cases):
@@ -494,6 +550,16 @@ class Emulation(unittest.TestCase):
 
     def test_attention_prefill(self):
         self.check(chunks())
+
+    def test_short_conv(self):
+        self.check(short_convs())
+
+    def test_delta_rule(self):
+        self.check(delta_rules())
+
+    def test_defects_of_recurrent_state_are_seen(self):
+        cases = [{**case, "SPOIL": spoil} for case in (short_conv(64, 4), delta_rule((1, 1), (16, 16), 8, 1)) for spoil in (1, 2)]
+        self.check_defects(cases, ["slot 1 position 0", "of the state was written"] * 2)
 
     def test_defects_of_rope_append_are_seen(self):
         case = next(rotations())

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A matmul on the host, with coded weights or bfloat16, and codes of x: KERNEL_PARAMS is the problem and the tunables of KERNEL, a body; VALID its valid
+/* A matmul on the host, with coded weights or bfloat16, and codes of x: KERNEL_PARAMS is the problem and the tunables of BODY; VALID its valid
  * rows, BLOCKS_IN_ALL the thread blocks. A coded W is packed by the functions that engines are built with. Compares every valid output
  * with plain code in double on what panel_read gives; prints what differs and exits with 1. SPOIL: 1 a code, 2 a scale or
  * a factor is changed after the expectation, for the checks to see; 0 nothing. emulation_test.py includes it in a
@@ -12,7 +12,7 @@
 struct params {
     KERNEL_PARAMS
 };
-typedef KERNEL<params> body;
+typedef BODY<params> body;
 
 enum {
     ROWS = params::ROWS,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times of the device kernels at the shapes of Llama 3: for every problem and every kernel that takes it the best of
+/* Times of the device kernels at the shapes of Llama 3, those of recurrent layers at the shapes of Qwen 3 Next and LFM2: for every problem and every kernel that takes it the best of
  * its first candidates. Operand sets rotate, so that weights come from memory as in an engine. */
 #include <inttypes.h>
 
@@ -8,8 +8,11 @@
 #include "kernels/cuda/comm.h"
 #include "kernels/cuda/registry.h"
 #include "kernels/cuda/test_device.h"
+#include "kernels/delta_rule/delta_rule.h"
 #include "kernels/matmul/matmul_device.h"
 #include "kernels/matmul/test_coded.h"
+#include "kernels/op/activation.h"
+#include "kernels/op/recurrent.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "tests/bench/op_case.h"
 #include "tests/gpu/check.h"
@@ -23,6 +26,8 @@ enum {
     CACHES = 4, /* of the L2 cache's size that the operand sets fill */
     PAGE_TOKENS = 64,
     BLOCK_BYTES = 1 << 24, /* of random data, repeated */
+    VALUE_HEADS = 32,      /* of delta_rule */
+    LINEAR_DIM = 128,
 };
 
 struct operand {
@@ -73,6 +78,7 @@ static bool rotates(const struct op_operand *operand, uint64_t bytes, uint64_t f
     case ROLE_EXCHANGE: return true;
     case ROLE_WEIGHT: return bytes < fill;
     case ROLE_STEP: return operand->field == STEP_TOKENS;
+    case ROLE_STATE: return operand->field == STATE_RECURRENT;
     default: return false;
     }
 }
@@ -131,12 +137,15 @@ static void add(const struct shape *shape, const struct op_case *c)
     snprintf(problem->name, sizeof problem->name, "%s %4d %s", shape->name, c->rows, c->what);
     problem->shown = *c;
     problem->shown.what = NULL; /* the caller's */
-    problem->geometry = (struct plan_geometry){.slots = c->one_slot ? 1 : (uint64_t)c->rows,
-                                               .max_context = (uint64_t)c->context,
-                                               .page_tokens = PAGE_TOKENS,
-                                               .pages_per_slot = (uint64_t)(c->context + PAGE_TOKENS - 1) / PAGE_TOKENS,
-                                               .vocab_size = (uint64_t)shape->vocab,
-                                               .ranks = 1};
+    problem->geometry =
+        (struct plan_geometry){.slots = c->one_slot ? 1 : (uint64_t)c->rows,
+                               .max_context = (uint64_t)c->context,
+                               .page_tokens = PAGE_TOKENS,
+                               .pages_per_slot = (uint64_t)(c->context + PAGE_TOKENS - 1) / PAGE_TOKENS,
+                               .vocab_size = (uint64_t)shape->vocab,
+                               .ranks = 1,
+                               .recurrent_bytes = op_recurrent_copies(TARGET_CUDA) *
+                                                  delta_rule_state_bytes(VALUE_HEADS, LINEAR_DIM, LINEAR_DIM)};
     for (int pass = 0; pass < 2; pass++) { /* the second with the page's size */
         op_case_params(c, model, &problem->geometry, problem->params);
         if (pass == 0) lay_out(problem);
@@ -208,6 +217,43 @@ static void add_rope_attention(const struct shape *shape, int rows, int context,
                                  .rows = rows,
                                  .context = context,
                                  .settings = {{"scale_bits", test_float_bits(0.1f)}, {"kv_dtype", kv_dtype}}});
+}
+
+/* Batches of as many slots, and prompts of one. */
+static void add_recurrent(void)
+{
+    static const struct shape linear = {"qwen3-next", 2048, 16, 2, 256, 512, 151936},
+                              short_conv = {"lfm2", 2048, 32, 8, 64, 8192, 65536};
+    static const int batches[] = {1, 4, 16, 64}, chunks[] = {16, 512, 2048};
+    enum { BATCHES = sizeof batches / sizeof *batches, CHUNKS = sizeof chunks / sizeof *chunks, CONTEXT = 4096 };
+    for (int i = 0; i < BATCHES + CHUNKS; i++) {
+        const bool prompt = i >= BATCHES;
+        const struct op_case common = {.rows = prompt ? chunks[i - BATCHES] : batches[i],
+                                       .context = CONTEXT,
+                                       .one_slot = prompt};
+        struct op_case c = common;
+        c.op = OP_DELTA_RULE, c.what = prompt ? "delta rule, prompt" : "delta rule";
+        const struct op_setting of_rule[] = {{"key_heads", VALUE_HEADS / 2}, {"value_heads", VALUE_HEADS},
+                                             {"key_dim", LINEAR_DIM},        {"value_dim", LINEAR_DIM},
+                                             {"scattered", !prompt},         {"a_dtype", DTYPE_BF16},
+                                             {"dt_dtype", DTYPE_BF16},       {"norm_dtype", DTYPE_BF16}};
+        memcpy(c.settings, of_rule, sizeof of_rule);
+        add(&linear, &c);
+        c = common, c.op = OP_SHORT_CONV, c.what = prompt ? "convolution, prompt" : "convolution";
+        const struct op_setting of_linear[] = {{"channels", 2 * VALUE_HEADS * LINEAR_DIM},
+                                               {"kernel", 4},
+                                               {"activation", ACTIVATION_SILU},
+                                               {"w_dtype", DTYPE_BF16}};
+        memcpy(c.settings, of_linear, sizeof of_linear);
+        add(&linear, &c);
+        c = common, c.op = OP_SHORT_CONV, c.what = prompt ? "convolution, prompt" : "convolution";
+        const struct op_setting of_gated[] = {{"channels", 2048}, {"kernel", 3}, {"gated", 1}, {"w_dtype", DTYPE_BF16}};
+        memcpy(c.settings, of_gated, sizeof of_gated);
+        add(&short_conv, &c);
+        c = common, c.op = OP_SIGMOID_GATE, c.what = "gate of attention";
+        c.settings[0] = (struct op_setting){"width", 4096};
+        add(&linear, &c);
+    }
 }
 
 /* One rank alone, which exchanges with itself: what the kernel costs without a link. */
@@ -548,6 +594,7 @@ static void times(void **state)
     }
     add_public_shapes();
     add_experts();
+    add_recurrent();
     for (int i = 0; i < problem_count; i++)
         if (!wanted || strstr(problems[i].name, wanted)) add_timings(&problems[i]);
     printf("compiling %d candidates\n", timings.count);
