@@ -132,12 +132,16 @@ void attention_setup_check(struct attention_setup *setup, double tolerance, cons
     test_release(&memory);
 }
 
-static void zero_counters(struct test_launch *launch, const struct device_kernel *kernel, const int64_t *params)
+/* As many bytes as any of the candidates needs, zero. */
+static void make_counters(struct test_launch *launch, const struct device_kernel *kernel,
+                          int64_t (*list)[PLAN_MAX_PARAMS], int count)
 {
+    uint64_t most = 1;
+    for (int i = 0; kernel->counter_bytes && i < count; i++)
+        if (kernel->counter_bytes(list[i]) > most) most = kernel->counter_bytes(list[i]);
     if (!launch->host[ATTENTION_COUNTERS]) return;
-    const uint64_t bytes = kernel->counter_bytes(params);
-    test_launch_resize(launch, ATTENTION_COUNTERS, bytes ? bytes : 1, 0);
-    memset(launch->host[ATTENTION_COUNTERS], 0, launch->device[ATTENTION_COUNTERS].bytes);
+    test_launch_resize(launch, ATTENTION_COUNTERS, most, 0);
+    memset(launch->host[ATTENTION_COUNTERS], 0, most);
 }
 
 void attention_check_candidates(struct test_random *random, const struct attention_shape *shape,
@@ -151,12 +155,12 @@ void attention_check_candidates(struct test_random *random, const struct attenti
     int count = kernel->candidates(launch->params, &test_device()->device.facts, list,
                                    most < MOST_CANDIDATES ? most : MOST_CANDIDATES);
     assert_true(count >= 1);
+    make_counters(launch, kernel, list, count);
     for (int i = 0; i < count; i++) {
         const char *what = test_describe(kernel, list[i]);
         test_kernel_open(&launch->kernel, kernel, list[i]);
         if (launch->kernel.local_bytes)
             fail_msg("%s: %d bytes of registers are spilled", what, launch->kernel.local_bytes);
-        zero_counters(launch, kernel, list[i]);
         test_launch_run_twice(launch);
         attention_setup_check(&setup, tolerance, what);
         const uint8_t *counters = launch->found[ATTENTION_COUNTERS];
