@@ -48,7 +48,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_SUM_PARTS] = KERNELS(&device_sum_parts),
     [OP_LATENT_APPEND] = KERNELS(&device_latent_append),
     [OP_SHORT_CONV] = KERNELS(&device_short_conv),
-    [OP_DELTA_RULE] = KERNELS(&device_delta_rule),
+    [OP_DELTA_RULE] = KERNELS(&device_delta_rule_chunk, &device_delta_rule),
     [OP_SIGMOID_GATE] = KERNELS(&device_sigmoid_gate),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */

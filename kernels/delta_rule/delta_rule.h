@@ -56,6 +56,13 @@ enum delta_rule_device_param {
     DELTA_RULE_DEVICE_PARAMS
 };
 
+/* Those of the kernel that takes CHUNK rows of a slot at a time: delta_rule_chunk. */
+enum delta_rule_chunk_param {
+    DELTA_RULE_CHUNK_ROWS = DELTA_RULE_PARAMS, /* 16 or 32 */
+    DELTA_RULE_CHUNK_COLUMN_WARPS,             /* of a block, each with 16 columns of the state: 1 or 2 */
+    DELTA_RULE_CHUNK_PARAMS
+};
+
 /* Bytes of a layer's part of a slot's state. */
 static inline uint64_t delta_rule_state_bytes(uint64_t value_heads, uint64_t key_dim, uint64_t value_dim)
 {
@@ -71,8 +78,11 @@ static inline float *delta_rule_state(const struct op_call *call, int64_t row, i
 }
 
 extern const struct op_descriptor op_delta_rule;
-extern const struct device_kernel device_delta_rule;
+extern const struct device_kernel device_delta_rule, device_delta_rule_chunk;
 op_cost delta_rule_cost;
+/* Of both kernels for GPUs: why neither takes these parameters, NULL if one may; bytes and FLOPs. */
+const char *delta_rule_device_illegal(const int64_t *params);
+op_cost delta_rule_device_cost;
 void delta_rule_reference(const struct op_call *call);
 
 #endif

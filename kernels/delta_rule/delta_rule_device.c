@@ -22,6 +22,31 @@ static uint64_t layer_bytes(const int64_t *params)
                                   (uint64_t)params[DELTA_RULE_VALUE_DIM]);
 }
 
+const char *delta_rule_device_illegal(const int64_t *params)
+{
+    const char *why = op_params_illegal(&op_delta_rule, params);
+    if (why) return why;
+    why = op_recurrent_device_illegal(params[DELTA_RULE_RECURRENT_BYTES], layer_bytes(params));
+    if (why) return why;
+    const int64_t widest = 2 * params[DELTA_RULE_KEY_HEADS] * params[DELTA_RULE_KEY_DIM] +
+                           params[DELTA_RULE_VALUE_HEADS] * params[DELTA_RULE_VALUE_DIM];
+    return widest > INT32_MAX ? "key_heads, value_heads, key_dim and value_dim make rows of more than 2^31 elements"
+                              : NULL;
+}
+
+/* With SCATTERED each row reads and writes a state, else all rows are of one slot. */
+void delta_rule_device_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
+{
+    int64_t one_slot[DELTA_RULE_PARAMS];
+    uint64_t row_bytes, row_flops;
+    memcpy(one_slot, params, sizeof one_slot);
+    one_slot[DELTA_RULE_ROWS] = 1;
+    delta_rule_cost(one_slot, context, &row_bytes, &row_flops);
+    const uint64_t rows = (uint64_t)params[DELTA_RULE_ROWS], states = 2 * layer_bytes(params);
+    *bytes = rows * (row_bytes - states) + (params[DELTA_RULE_SCATTERED] ? rows : 1) * states;
+    *flops = rows * row_flops;
+}
+
 static const char *tunables_illegal(const int64_t *params, const struct device_facts *gpu)
 {
     const int64_t lanes = params[DELTA_RULE_DEVICE_LANES], warps = params[DELTA_RULE_DEVICE_WARPS];
@@ -38,16 +63,12 @@ static const char *tunables_illegal(const int64_t *params, const struct device_f
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {
-    const char *why = op_params_illegal(&op_delta_rule, params);
-    if (why) return why;
-    why = op_recurrent_device_illegal(params[DELTA_RULE_RECURRENT_BYTES], layer_bytes(params));
+    const char *why = delta_rule_device_illegal(params);
     if (why) return why;
     why = tunables_illegal(params, gpu);
     if (why) return why;
     const int64_t lanes = params[DELTA_RULE_DEVICE_LANES], warps = params[DELTA_RULE_DEVICE_WARPS];
     const int64_t value_dim = params[DELTA_RULE_VALUE_DIM], key_dim = params[DELTA_RULE_KEY_DIM];
-    const int64_t widest = 2 * params[DELTA_RULE_KEY_HEADS] * key_dim + params[DELTA_RULE_VALUE_HEADS] * value_dim;
-    if (widest > INT32_MAX) return "key_heads, value_heads, key_dim and value_dim make rows of more than 2^31 elements";
     const struct delta_rule_shared shared =
         delta_rule_shared_memory(key_dim, value_dim, lanes, warps, params[DELTA_RULE_SCATTERED],
                                  (layout_size)dtype_bytes((enum dtype)params[DELTA_RULE_X_DTYPE]));
@@ -79,19 +100,6 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
     return count;
 }
 
-/* With SCATTERED each row reads and writes a state, else all rows are of one slot. */
-static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
-{
-    int64_t one_slot[DELTA_RULE_PARAMS];
-    uint64_t row_bytes, row_flops;
-    memcpy(one_slot, params, sizeof one_slot);
-    one_slot[DELTA_RULE_ROWS] = 1;
-    delta_rule_cost(one_slot, context, &row_bytes, &row_flops);
-    const uint64_t rows = (uint64_t)params[DELTA_RULE_ROWS], states = 2 * layer_bytes(params);
-    *bytes = rows * (row_bytes - states) + (params[DELTA_RULE_SCATTERED] ? rows : 1) * states;
-    *flops = rows * row_flops;
-}
-
 const struct device_kernel device_delta_rule = {
     .name = "delta_rule",
     .op = OP_DELTA_RULE,
@@ -99,5 +107,5 @@ const struct device_kernel device_delta_rule = {
     DEVICE_OWN_NAMES(DELTA_RULE_DEVICE_PARAMS - DELTA_RULE_PARAMS, "LANES", "WARPS"),
     .launch = launch,
     .candidates = candidates,
-    .cost = cost,
+    .cost = delta_rule_device_cost,
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* delta_rule on the GPU against the reference, from launch to launch, with several tactics of each problem. */
+/* delta_rule on the GPU against the reference, from launch to launch, with several tactics of each problem; prompts in chunks, and the
+ * state that they leave to the kernel that takes row after row. */
 #include "kernels/cuda/registry.h"
 #include "kernels/cuda/test_recurrent.h"
 #include "kernels/delta_rule/delta_rule.h"
@@ -33,16 +34,16 @@ static void fill_params(const struct shape *shape, int64_t *params)
     memcpy(params, values, sizeof values);
 }
 
-static void check_tactic(const struct shape *shape, const int64_t *params)
+static void check_tactic(const struct shape *shape, const struct device_kernel *kernel, const int64_t *params)
 {
     struct test_random random = {(uint64_t)(shape->key_dim * 31 + shape->value_dim + shape->rows)};
     struct test_launch launch;
-    test_launch_open(&launch, &device_delta_rule, params, shape->rows);
+    test_launch_open(&launch, kernel, params, shape->rows);
     test_launch_fill(&launch, DELTA_RULE_A_LOG, &random, -3, 1);
     test_launch_fill(&launch, DELTA_RULE_DT_BIAS, &random, -1, 1);
     test_launch_fill(&launch, DELTA_RULE_NORM, &random, 0.5f, 1.5f);
     const struct test_recurrent op = {
-        .kernel = &device_delta_rule,
+        .kernel = kernel,
         .slots = DELTA_RULE_SLOTS,
         .positions = DELTA_RULE_POSITIONS,
         .state = DELTA_RULE_STATE,
@@ -68,7 +69,7 @@ static void check(const struct shape *shape, bool all)
     const int count = device_tactics(OP_DELTA_RULE, params, &test_device()->device.facts, tactics, DEVICE_MOST_TACTICS);
     assert_true(count > 0);
     for (int t = 0; t < count; t++)
-        if (all || t == 0 || t >= count - 2) check_tactic(shape, tactics[t].params);
+        if (all || t == 0 || t >= count - 2) check_tactic(shape, tactics[t].kernel, tactics[t].params);
 }
 
 TEST(equals_reference)

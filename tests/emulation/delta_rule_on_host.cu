@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* delta_rule on the host: KERNEL_PARAMS is the problem and the tunables, RUNS the steps, each ended by END_OF_STEP, WALKERS those of the
- * grid. Compares every row with plain code in double over the whole sequence; prints what differs and exits with 1. SPOIL: 1 an output,
+/* delta_rule on the host: KERNEL_PARAMS is the problem and the tunables, RUNS the steps, each ended by END_OF_STEP, TOKENS the most of a
+ * slot, WALKERS those of the grid. Steps of at least CHUNKED rows are run by delta_rule_chunk, none if it is 0. Compares every row with plain code in double over the whole sequence; prints what differs and exits with 1. SPOIL: 1 an output,
  * 2 the state of another layer is changed, for the checks to see; 0 nothing. emulation_test.py includes it in a namespace for each
  * case, after these headers. */
 #include "tests/emulation/recurrent_on_host.h"
 
 #include "kernels/delta_rule/delta_rule.cuh"
+#include "kernels/delta_rule/delta_rule_chunk.cuh"
 
 struct params {
     KERNEL_PARAMS
@@ -20,7 +21,6 @@ enum {
     QKV = 2 * KEYS + VALUES,
     BA = 2 * params::VALUE_HEADS,
     ELEMENT = params::X_DTYPE == DTYPE_F32 ? 4 : 2,
-    TOKENS = 80,
 };
 
 struct token {
@@ -87,6 +87,41 @@ static void run_thread_of_kernel()
               states.first());
 }
 
+#if CHUNKED
+typedef delta_rule_chunk_body<params> chunk_body;
+static_assert(chunk_body::AT.bytes <= SHARED_BYTES, "shared memory");
+
+static void run_thread_of_chunk_kernel()
+{
+    chunk_body::run((u8 *)shared_memory, counts, qkv, z, ba, a_log, dt_bias, norm, out.bytes, slots, positions,
+                    states.first());
+}
+#endif
+
+static void launch(int split, int blocks, int threads, void (*thread)())
+{
+    gridDim.x = (unsigned)blocks;
+    for (int i = 0; i < blocks; i += split) {
+        if (split > 1)
+            run_cluster(i, split, blocks, threads, thread);
+        else
+            run_block(i, threads, thread);
+    }
+}
+
+static void launch_kernel()
+{
+#if CHUNKED
+    if (counts[0] >= CHUNKED) {
+        memset(shared_memory, 0xff, sizeof shared_memory);
+        launch(chunk_body::SPLIT, chunk_body::SPLIT * params::VALUE_HEADS, chunk_body::THREADS,
+               run_thread_of_chunk_kernel);
+        return;
+    }
+#endif
+    launch(body::SPLIT, body::SPLIT * params::VALUE_HEADS * WALKERS, body::THREADS, run_thread_of_kernel);
+}
+
 static void run_step()
 {
     out.poison();
@@ -101,14 +136,7 @@ static void run_step()
         for (int i = 0; is_discarded[r] && i < QKV; i++)
             store_element<params::X_DTYPE>(qkv, (long)r * QKV + i, draw(-2, 2));
     }
-    const int blocks = body::SPLIT * params::VALUE_HEADS * WALKERS;
-    gridDim.x = (unsigned)blocks;
-    for (int i = 0; i < blocks; i += body::SPLIT) {
-        if (body::SPLIT > 1)
-            run_cluster(i, body::SPLIT, blocks, body::THREADS, run_thread_of_kernel);
-        else
-            run_block(i, body::THREADS, run_thread_of_kernel);
-    }
+    launch_kernel();
     if (SPOIL == 1) out.bytes[1] ^= 0x40;
     if (SPOIL == 2) states.bytes[0] = 0;
     for (int r = 0; r < counts[0]; r++)

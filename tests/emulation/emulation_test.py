@@ -24,14 +24,14 @@ HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
-           "kernels/delta_rule/delta_rule.cuh"]
+           "kernels/delta_rule/delta_rule.cuh", "kernels/delta_rule/delta_rule_chunk.cuh"]
 MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "mma", "wgmma")]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
 C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
              "formats/encoding/dtype.c"]
 # All else in a case is a parameter of its kernel.
 MACROS = ["BODY", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLOTS", "POSITIONS", "IN_PLACE", "COPIES_LATE", "RUNS",
-          "WALKERS"]
+          "WALKERS", "TOKENS", "CHUNKED"]
 F32, F16, BF16, E4M3 = 1, 2, 3, 4
 CODED_KV = [16, 24]  # enum encoding_id of pages with codes that the kernels take: 16 (int8_channel), 24 (e4m3_channel)
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
@@ -392,7 +392,8 @@ def short_convs():
 def delta_rule(heads, dims, lanes, warps, **changes):
     (key_heads, value_heads), (key_dim, value_dim) = heads, dims
     case = {"KEY_HEADS": key_heads, "VALUE_HEADS": value_heads, "KEY_DIM": key_dim, "VALUE_DIM": value_dim, "A_DTYPE": BF16,
-            "DT_DTYPE": F32, "NORM_DTYPE": BF16, "SCATTERED": 0, "LANES": lanes, "WARPS": warps, "WALKERS": 1, "COPIES_LATE": 1}
+            "DT_DTYPE": F32, "NORM_DTYPE": BF16, "SCATTERED": 0, "LANES": lanes, "WARPS": warps, "WALKERS": 1, "COPIES_LATE": 1,
+            "TOKENS": 80, "CHUNKED": 0}
     return recurrents("delta_rule", 4 * value_heads * key_dim * value_dim, **{**case, **changes})
 
 
@@ -406,6 +407,20 @@ def delta_rules():
     yield delta_rule((1, 1), (7, 13), 8, 2, DT_DTYPE=BF16, A_DTYPE=F32, X_DTYPE=F16)
     yield delta_rule((1, 1), (16, 12), 16, 1, NORM_DTYPE=F32, SCATTERED=1, WALKERS=45)
     yield delta_rule((1, 1), (24, 40), 32, 3, X_DTYPE=F32, COPIES_LATE=0)
+
+
+# A long prompt in two steps, its decode, its rest.
+LONG = runs([(1, 0, 600)], [(1, 600, 1)], [(1, 601, 499)], [(1, 1100, 1)], [(1, 1101, 1)])
+
+
+def delta_rule_chunks():
+    """Both lengths of chunks, clusters and blocks alone; prompts of several slots, shorter and longer than chunks, continued by the same
+    kernel and by the one that takes row after row, as its are; a state that many chunks change."""
+    yield delta_rule((1, 2), (32, 32), 16, 2, CHUNKED=2, CHUNK=16, COLUMN_WARPS=1)
+    yield delta_rule((1, 1), (128, 64), 8, 4, CHUNKED=2, CHUNK=32, COLUMN_WARPS=2, COPIES_LATE=0)
+    yield delta_rule((2, 4), (16, 16), 4, 1, CHUNKED=4, CHUNK=32, COLUMN_WARPS=1, NORM_DTYPE=F32)
+    yield delta_rule((1, 1), (48, 96), 16, 6, CHUNKED=1, CHUNK=16, COLUMN_WARPS=2, DT_DTYPE=BF16, A_DTYPE=F32)
+    yield delta_rule((1, 1), (64, 32), 16, 2, CHUNKED=2, CHUNK=32, COLUMN_WARPS=2, RUNS=LONG, TOKENS=1102, ROWS=603)
 
 
 def has_matmuls(cases):
@@ -557,9 +572,14 @@ class Emulation(unittest.TestCase):
     def test_delta_rule(self):
         self.check(delta_rules())
 
+    def test_delta_rule_chunk(self):
+        self.check(delta_rule_chunks())
+
     def test_defects_of_recurrent_state_are_seen(self):
-        cases = [{**case, "SPOIL": spoil} for case in (short_conv(64, 4), delta_rule((1, 1), (16, 16), 8, 1)) for spoil in (1, 2)]
-        self.check_defects(cases, ["slot 1 position 0", "of the state was written"] * 2)
+        whole = (short_conv(64, 4), delta_rule((1, 1), (16, 16), 8, 1),
+                 delta_rule((1, 1), (16, 16), 8, 1, CHUNKED=2, CHUNK=16, COLUMN_WARPS=1))
+        cases = [{**case, "SPOIL": spoil} for case in whole for spoil in (1, 2)]
+        self.check_defects(cases, ["slot 1 position 0", "of the state was written"] * len(whole))
 
     def test_defects_of_rope_append_are_seen(self):
         case = next(rotations())
