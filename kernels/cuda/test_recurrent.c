@@ -54,7 +54,7 @@ static void run_reference(struct walk *walk)
     launch->op->reference(&call);
     test_decode(launch->found[walk->op->out], found, count, test_launch_dtype(launch, walk->op->out));
     test_assert_close(found, call.operands[walk->op->out], valid, walk->op->absolute, walk->op->relative,
-                      test_describe(walk->op->kernel, launch->kernel.params));
+                      test_describe(launch->kernel.kernel, launch->kernel.params));
     test_release(&memory);
 }
 
@@ -118,6 +118,15 @@ static void batch(struct walk *walk, int64_t most)
     run_reference(walk);
 }
 
+static void decode(struct walk *walk, int64_t most)
+{
+    struct test_launch *launch = walk->launch;
+    const struct test_kernel own = launch->kernel;
+    if (walk->op->decode) launch->kernel = *walk->op->decode;
+    batch(walk, most);
+    launch->kernel = own;
+}
+
 static void expect_others_untouched(const struct walk *walk)
 {
     const uint8_t *found = walk->launch->found[walk->op->state];
@@ -144,7 +153,7 @@ void test_recurrent_walk(struct test_launch *launch, const struct test_recurrent
         if (test_random_range(random, 0, 2) == 0)
             chunk(&walk, slot, test_random_range(random, 1, rows));
         else
-            batch(&walk, rows);
+            decode(&walk, rows);
     }
     expect_others_untouched(&walk);
 }

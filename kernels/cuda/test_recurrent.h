@@ -13,7 +13,7 @@ enum {
 
 /* What the walk needs to know of an op; numbers are those of its schema. */
 struct test_recurrent {
-    const struct device_kernel *kernel;
+    struct test_kernel *decode; /* for steps of a row of each slot, instead of the launch's own; NULL: none */
     int slots, positions, state, out;
     int inputs[4]; /* of the rows, filled at random; ended by 0 */
     double absolute, relative;

@@ -80,7 +80,7 @@ static inline float *delta_rule_state(const struct op_call *call, int64_t row, i
 extern const struct op_descriptor op_delta_rule;
 extern const struct device_kernel device_delta_rule, device_delta_rule_chunk;
 op_cost delta_rule_cost;
-/* Of both kernels for GPUs: why neither takes these parameters, NULL if one may; bytes and FLOPs. */
+/* Why neither kernel for GPUs takes these parameters, NULL if one may; what both read, write and compute. */
 const char *delta_rule_device_illegal(const int64_t *params);
 op_cost delta_rule_device_cost;
 void delta_rule_reference(const struct op_call *call);

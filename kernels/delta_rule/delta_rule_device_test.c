@@ -34,16 +34,20 @@ static void fill_params(const struct shape *shape, int64_t *params)
     memcpy(params, values, sizeof values);
 }
 
-static void check_tactic(const struct shape *shape, const struct device_kernel *kernel, const int64_t *params)
+/* `decode`: of the steps of a row of each slot, NULL: the same kernel. */
+static void check_tactic(const struct shape *shape, const struct device_tactic *tactic,
+                         const struct device_tactic *decode)
 {
     struct test_random random = {(uint64_t)(shape->key_dim * 31 + shape->value_dim + shape->rows)};
     struct test_launch launch;
-    test_launch_open(&launch, kernel, params, shape->rows);
+    struct test_kernel decode_kernel;
+    test_launch_open(&launch, tactic->kernel, tactic->params, shape->rows);
+    if (decode) test_kernel_open(&decode_kernel, decode->kernel, decode->params);
     test_launch_fill(&launch, DELTA_RULE_A_LOG, &random, -3, 1);
     test_launch_fill(&launch, DELTA_RULE_DT_BIAS, &random, -1, 1);
     test_launch_fill(&launch, DELTA_RULE_NORM, &random, 0.5f, 1.5f);
     const struct test_recurrent op = {
-        .kernel = kernel,
+        .decode = decode ? &decode_kernel : NULL,
         .slots = DELTA_RULE_SLOTS,
         .positions = DELTA_RULE_POSITIONS,
         .state = DELTA_RULE_STATE,
@@ -57,19 +61,27 @@ static void check_tactic(const struct shape *shape, const struct device_kernel *
             delta_rule_state_bytes((uint64_t)shape->value_heads, (uint64_t)shape->key_dim, (uint64_t)shape->value_dim),
     };
     test_recurrent_walk(&launch, &op, &random, shape->steps);
+    if (decode) test_kernel_close(&decode_kernel);
     test_launch_close(&launch);
 }
 
-/* Every tactic, or the first one and the last two, each of which the compiler needs time for. */
-static void check(const struct shape *shape, bool all)
+static int find_tactics(const struct shape *shape, struct device_tactic *tactics)
 {
-    static struct device_tactic tactics[DEVICE_MOST_TACTICS];
     int64_t params[PLAN_MAX_PARAMS] = {0};
     fill_params(shape, params);
     const int count = device_tactics(OP_DELTA_RULE, params, &test_device()->device.facts, tactics, DEVICE_MOST_TACTICS);
     assert_true(count > 0);
+    return count;
+}
+
+/* Every tactic, or the first one of each kernel and the last two, each of which the compiler needs time for. */
+static void check(const struct shape *shape, bool all)
+{
+    static struct device_tactic tactics[DEVICE_MOST_TACTICS];
+    const int count = find_tactics(shape, tactics);
     for (int t = 0; t < count; t++)
-        if (all || t == 0 || t >= count - 2) check_tactic(shape, tactics[t].kernel, tactics[t].params);
+        if (all || t == 0 || tactics[t].kernel != tactics[t - 1].kernel || t >= count - 2)
+            check_tactic(shape, &tactics[t], NULL);
 }
 
 TEST(equals_reference)
@@ -83,6 +95,70 @@ TEST(equals_reference)
     };
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check(&shapes[i], i < 2);
+}
+
+/* Prompts in chunks, decode row by row, and the other way round, on one state. */
+TEST(kernels_take_turns)
+{
+    static const struct shape shape = {1100, 1, 2, 128, 128, DTYPE_BF16, DTYPE_BF16, false, 12};
+    static struct device_tactic tactics[DEVICE_MOST_TACTICS];
+    TEST_NEEDS_DEVICE();
+    const int count = find_tactics(&shape, tactics);
+    const struct device_tactic *last = &tactics[count - 1];
+    assert_ptr_equal(last->kernel, &device_delta_rule);
+    if (tactics->kernel == last->kernel) return; /* a GPU without clusters */
+    check_tactic(&shape, tactics, last);
+    check_tactic(&shape, last, tactics);
+}
+
+/* What lowering and the tuner are offered without a GPU. */
+TEST(prompts_are_for_chunks)
+{
+    static struct device_tactic tactics[DEVICE_MOST_TACTICS];
+    const struct device_facts gpu = test_facts(90), before = test_facts(80);
+    int64_t params[PLAN_MAX_PARAMS] = {0};
+    fill_params(&(struct shape){512, 16, 32, 128, 128, DTYPE_BF16, DTYPE_BF16, false, 0}, params);
+    assert_in_range(device_tactics(OP_DELTA_RULE, params, &gpu, tactics, DEVICE_MOST_TACTICS), 5, DEVICE_MOST_TACTICS);
+    assert_ptr_equal(tactics[0].kernel, &device_delta_rule_chunk);
+    assert_ptr_equal(tactics[3].kernel, &device_delta_rule_chunk);
+    assert_ptr_equal(tactics[4].kernel, &device_delta_rule);
+    assert_in_range(device_tactics(OP_DELTA_RULE, params, &before, tactics, DEVICE_MOST_TACTICS), 1,
+                    DEVICE_MOST_TACTICS);
+    assert_ptr_equal(tactics[0].kernel, &device_delta_rule);
+    static const struct shape others[] = {
+        {512, 16, 32, 128, 128, DTYPE_BF16, DTYPE_BF16, true, 0},
+        {512, 16, 32, 128, 128, DTYPE_BF16, DTYPE_F16, false, 0},
+        {8, 16, 32, 128, 128, DTYPE_BF16, DTYPE_BF16, false, 0},
+        {512, 16, 32, 256, 128, DTYPE_BF16, DTYPE_BF16, false, 0},
+        {512, 16, 32, 72, 128, DTYPE_BF16, DTYPE_BF16, false, 0},
+        {512, 16, 32, 128, 40, DTYPE_BF16, DTYPE_BF16, false, 0},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        fill_params(&others[i], params);
+        assert_in_range(device_tactics(OP_DELTA_RULE, params, &gpu, tactics, DEVICE_MOST_TACTICS), 1,
+                        DEVICE_MOST_TACTICS);
+        assert_ptr_equal(tactics[0].kernel, &device_delta_rule);
+    }
+}
+
+TEST(hostile_params_of_chunks_are_refused)
+{
+    int64_t params[DELTA_RULE_CHUNK_PARAMS];
+    fill_params(&(struct shape){512, 2, 4, 128, 128, DTYPE_BF16, DTYPE_BF16, false, 0}, params);
+    params[DELTA_RULE_CHUNK_ROWS] = 32;
+    params[DELTA_RULE_CHUNK_COLUMN_WARPS] = 2;
+    test_hostile_launches(&device_delta_rule_chunk, params);
+    test_launch_refuses(&device_delta_rule_chunk, params,
+                        TEST_CHANGES({DELTA_RULE_KEY_HEADS, 3}, {DELTA_RULE_VALUE_DIM, 144},
+                                     {DELTA_RULE_VALUE_DIM, 512}, {DELTA_RULE_KEY_DIM, 120}, {DELTA_RULE_KEY_DIM, 144},
+                                     {DELTA_RULE_RECURRENT_BYTES, 4 * 4 * 128 * 128}, {DELTA_RULE_X_DTYPE, DTYPE_F16},
+                                     {DELTA_RULE_X_DTYPE, DTYPE_F32}, {DELTA_RULE_SCATTERED, 1},
+                                     {DELTA_RULE_CHUNK_ROWS, 0}, {DELTA_RULE_CHUNK_ROWS, 48},
+                                     {DELTA_RULE_CHUNK_ROWS, 64}, {DELTA_RULE_CHUNK_COLUMN_WARPS, 0},
+                                     {DELTA_RULE_CHUNK_COLUMN_WARPS, 4}));
+    assert_false(test_launch_accepts(&device_delta_rule_chunk, params, 80)); /* no clusters */
+    params[DELTA_RULE_VALUE_DIM] = 32;
+    assert_true(test_launch_accepts(&device_delta_rule_chunk, params, 80));
 }
 
 TEST(hostile_params_are_refused)

@@ -40,7 +40,6 @@ static void check(const struct shape *shape)
     test_launch_fill(&launch, SHORT_CONV_W, &random, -1, 1);
     if (shape->bias) test_launch_fill(&launch, SHORT_CONV_BIAS, &random, -1, 1);
     const struct test_recurrent op = {
-        .kernel = &device_short_conv,
         .slots = SHORT_CONV_SLOTS,
         .positions = SHORT_CONV_POSITIONS,
         .state = SHORT_CONV_STATE,
