@@ -485,7 +485,7 @@ bool share_encodings(struct graph *to, const struct graph *from, struct status *
         struct graph_weight *weight = &to->weights[w];
         const struct graph_weight *source = &from->weights[w];
         if (strcmp(weight->name, source->name) != 0 || weight->form != source->form ||
-            weight->interleave != source->interleave || weight->experts != source->experts)
+            weight->interleave != source->interleave)
             return status_fail(status, STATUS_INTERNAL, "decode and prefill graphs differ in weight '%s'",
                                source->name);
         weight->encoding = source->encoding;
@@ -500,7 +500,7 @@ bool share_weights(struct graph *to, const struct graph *from, struct status *st
     for (int w = 0; w < to->weight_count; w++) {
         struct graph_weight *weight = &to->weights[w];
         const struct graph_weight *source = &from->weights[w];
-        if (weight->used != source->used)
+        if (weight->used != source->used || weight->experts != source->experts)
             return status_fail(status, STATUS_INTERNAL, "decode and prefill graphs differ in weight '%s'",
                                source->name);
         weight->offset = source->offset;
