@@ -48,7 +48,7 @@ enum attention_param {
     ATTENTION_CAP_BITS,   /* bits of a float32 >= 0; 0: no cap */
     ATTENTION_HAS_SINKS,
     ATTENTION_SINKS_DTYPE,
-    ATTENTION_VALUE_DIM, /* CPU: at most HEAD_DIM, with one KV head; 0: v is in the pages, of HEAD_DIM elements */
+    ATTENTION_VALUE_DIM, /* at most HEAD_DIM, with one KV head; 0: v is in the pages, of HEAD_DIM elements */
     ATTENTION_PARAMS
 };
 
