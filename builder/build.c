@@ -491,6 +491,7 @@ bool build_engine(const struct build_options *options, struct status *status)
         .quantised = build->checkpoint.config.quantisation.method != QUANT_NONE
                          ? build->checkpoint.config.quantisation.name
                          : NULL,
+        .towers = build->checkpoint.towers,
         .output = options->dry_run ? NULL : options->output,
         .file_bytes = build->file_bytes,
         .seconds = (clock_us() - start) * 1e-6,

@@ -296,6 +296,25 @@ static bool open_single(struct checkpoint *checkpoint, const char *path, struct 
     return add_shard(checkpoint, strdup(path), status) && merge_tensors(checkpoint, status);
 }
 
+static bool has_head(const struct checkpoint *checkpoint)
+{
+    static const char prefix[] = "lm_head.";
+    for (size_t t = 0; t < checkpoint->tensor_count; t++)
+        if (strncmp(checkpoint->tensors[t].name, prefix, sizeof prefix - 1) == 0) return true;
+    return false;
+}
+
+/* Leaves the text part of a checkpoint with other parts. */
+static bool unwrap(struct checkpoint *checkpoint, struct status *status)
+{
+    struct model_config *config = &checkpoint->config;
+    if (config->wrapper &&
+        !wrapper_unwrap(config->wrapper, checkpoint->tensors, &checkpoint->tensor_count, checkpoint->towers, status))
+        return false;
+    if (config->tied_without_head) config->tie_word_embeddings = !has_head(checkpoint);
+    return true;
+}
+
 /* Puts matrices in the place of the tensors of quantised modules. */
 static bool join_quantised(struct checkpoint *checkpoint, struct status *status)
 {
@@ -354,7 +373,7 @@ bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool confi
     if (!config_only) {
         if (!weights && !(weights = find_weights(checkpoint->directory, status))) goto done;
         if (!(file_has_suffix(weights, index_suffix) ? open_sharded : open_single)(checkpoint, weights, status) ||
-            !join_quantised(checkpoint, status))
+            !unwrap(checkpoint, status) || !join_quantised(checkpoint, status))
             goto done;
     }
     done = true;

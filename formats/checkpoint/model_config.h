@@ -11,6 +11,7 @@
 #include "formats/encoding/dtype.h"
 
 struct json_reader;
+struct model_wrapper;
 
 /* Size limits, far above any real model. They keep every product that later code forms below 2^63; the largest is the
  * bytes of a KV cache: layers * kv_heads * head_dim * 2 * 4 * max_position <= 2^(10 + 18 + 1 + 2 + 30). */
@@ -93,6 +94,11 @@ struct model_config {
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, vocab_size, max_position;
     double rms_norm_eps;
     bool tie_word_embeddings;
+    bool
+        tied_without_head; /* whether embeddings are tied is said by the checkpoint, which has an LM head or not; without
+                             * weights tie_word_embeddings counts */
+    const struct model_wrapper
+        *wrapper;               /* borrowed: the model is the text part of a checkpoint with others; NULL: it is all */
     bool qkv_bias, output_bias; /* of the attention projections */
     bool mlp_bias;              /* of all matrices of the MLP, and of its experts */
     bool parallel_residual;     /* attention and MLP read the same x, and both are added to it */
@@ -138,6 +144,8 @@ typedef bool model_config_reader(struct model_config *config, struct json_reader
  * are refused. */
 bool model_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                         model_config_reader *read_family, struct status *status);
+/* Marks the fields as read that this folder knows to have no effect on what any model computes; some must have one value. */
+bool model_config_check_plain_fields(struct json_reader *reader, struct status *status);
 /* rope_theta, partial_rotary_factor, original_max_position_embeddings, rope_scaling and rope_parameters of config.json.
  * Where rope.theta, rope.rotary_dim or local_rope.theta are not 0, they are the family's defaults; where rope.type is not
  * ROPE_DEFAULT, all of rope is, for a config.json that has no such object. With has_local_rope,
