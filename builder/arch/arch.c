@@ -14,7 +14,7 @@
         row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(gemma3) row(cohere2) row(stablelm)        \
             row(starcoder2) row(nemotron) row(gpt2) row(gpt_neox) row(mixtral) row(qwen2_moe) row(qwen3_moe)   \
                 row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe) row(gpt_oss) row(deepseek_v2)       \
-                    row(deepseek_v3) row(qwen3_next) row(lfm2)
+                    row(deepseek_v3) row(qwen3_next) row(qwen3_5) row(qwen3_5_moe) row(lfm2)
 
 #define DECLARE(name) extern const struct architecture arch_##name;
 FAMILIES(DECLARE)
@@ -168,6 +168,7 @@ bool arch_read_config(struct model_config *config, struct json_reader *reader, s
         return false;
     const struct architecture *family = find_family(model_type);
     if (!family) return refuse(model_type, reader, status);
+    if (family->sections && !wrapper_drop_sections(reader->object, reader->path, status)) return false;
     return read_architecture(config, reader, family, status) && family->read_config(config, reader, status) &&
            config_read_unclaimed(config, reader, status) && rope_config_parse(config, reader, status) &&
            check_rotation(config, reader, family, status);
@@ -181,5 +182,11 @@ bool import_graph(struct graph *graph, struct status *status)
                            graph->config->model_type);
     struct decoder_traits traits = family->decoder;
     if (graph->config->no_qk_norm) traits.qk_norm = QK_NORM_NONE;
+    struct expert_names fused;
+    if (graph->config->fused_experts && traits.fused_experts) {
+        fused = *traits.fused_experts;
+        fused.transposed = graph->config->fused_transposed;
+        traits.experts = &fused;
+    }
     return import_decoder(graph, &traits, status) && graph_check(graph, "import", status);
 }

@@ -175,6 +175,8 @@ TEST(test_defaults)
         {"deepseek_v2", 1, 576, 64, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
         {"deepseek_v3", 1, 576, 64, 4096, 0, "----", "mmmm", 1e4, 1e-6, 0, -1, 1, false, false},
         {"qwen3_next", 2, 256, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
+        {"qwen3_5_text", 4, 256, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
+        {"qwen3_5_moe_text", 2, 256, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"lfm2", 8, 32, 32, 128000, 0, "----", "mmmm", 1e6, 1e-5, 1, 0, 1, true, false},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
@@ -719,6 +721,22 @@ TEST(gated_delta_rule)
     assert_int_equal(config.layer[1].mixer, MIXER_ATTENTION);
     assert_int_equal(config.recurrent.channels, 2 * 16 * 128 + 32 * 128);
     assert_int_equal(config.experts.shared_size, 512);
+    /* fields of Qwen3.5-27B and 35B-A3B */
+    config = accepted("qwen3_5_text",
+                      "\"attn_output_gate\": true, \"mamba_ssm_dtype\": \"float32\", \"mtp_num_hidden_layers\": 1,"
+                      " \"mtp_use_dedicated_embeddings\": false, \"partial_rotary_factor\": 0.25, \"rope_parameters\":"
+                      " {\"mrope_interleaved\": true, \"mrope_section\": [11, 11, 10], \"rope_type\": \"default\","
+                      " \"rope_theta\": 10000000, \"partial_rotary_factor\": 0.25}");
+    assert_true(config.recurrent.apart && config.output_gate && config.ignored_prefix && config.rope.theta == 1e7);
+    assert_int_equal(config.rope.rotary_dim, 64);
+    config = accepted("qwen3_5_moe_text", "\"output_router_logits\": false, \"router_aux_loss_coef\": 0.001");
+    assert_true(config.layer[0].experts && config.layer[3].experts);
+    assert_int_equal(config.experts.count, 256);
+    assert_int_equal(config.experts.renormalise, ROUTER_SUM_PLUS_EPS);
+    expect_refused("qwen3_5_text", "\"attn_output_gate\": false", "'attn_output_gate'|true");
+    expect_refused("qwen3_5_moe_text", "\"norm_topk_prob\": false", "'norm_topk_prob'|true");
+    expect_refused("qwen3_5_text", "\"rope_parameters\": {\"mrope_section\": [11, 11]}",
+                   "rope_parameters|'mrope_section'");
     expect_refused("qwen3_next", "\"linear_num_value_heads\": 33", "'linear_num_value_heads'|multiple|33");
     expect_refused("qwen3_next", "\"linear_key_head_dim\": 513", "'linear_key_head_dim'|513");
     expect_refused("qwen3_next", "\"linear_num_value_heads\": 4096", "widths of q, k and v of linear attention");

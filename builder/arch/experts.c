@@ -29,8 +29,8 @@ struct stack {
     const char *module; /* of the experts; followed by a number where `numbered` */
     bool numbered;
     const char *names[2]; /* of an expert's matrices; the second NULL: there is one */
-    bool fused;      /* one tensor [experts, parts * rows, columns] called names[0], which has the rows of all parts */
-    bool parameters; /* fused, as struct expert_names says */
+    bool fused; /* one tensor [experts, parts * rows, columns] called names[0], which has the rows of all parts */
+    bool parameters, by_turns, transposed; /* fused, as struct expert_names says */
     uint64_t experts, parts, rows, columns;
     enum shard shard;
 };
@@ -63,15 +63,17 @@ static struct weight_source source_of(const struct graph *graph, const struct st
         .first_row = expert * all_rows + part * stack->rows,
         .rows = stack->rows,
     };
-    if (!stack->parameters) return source;
-    source.first_row = expert * all_rows + part;
-    source.run = 1;
-    source.period = stack->parts;
-    if (bias) return source;
+    if (stack->by_turns) {
+        source.first_row = expert * all_rows + part;
+        source.run = 1;
+        source.period = stack->parts;
+    }
+    if (bias || !stack->parameters) return source;
     if (graph->config->quantisation.method == QUANT_MXFP4) {
         source.codes = ENCODING_MXFP4;
         return source;
     }
+    if (!stack->transposed) return source;
     source.transposed = true;
     source.shape[1] = stack->columns;
     source.shape[2] = all_rows;
@@ -215,6 +217,8 @@ int experts_mlp(struct graph *graph, const struct expert_names *names, int x, ui
                              .names = {names->gate, names->up},
                              .fused = fused,
                              .parameters = names->parameters,
+                             .by_turns = names->by_turns,
+                             .transposed = names->transposed,
                              .experts = experts->count,
                              .parts = 2,
                              .rows = inner,
@@ -226,6 +230,8 @@ int experts_mlp(struct graph *graph, const struct expert_names *names, int x, ui
                                .names = {names->down},
                                .fused = fused,
                                .parameters = names->parameters,
+                               .by_turns = names->by_turns,
+                               .transposed = names->transposed,
                                .experts = experts->count,
                                .parts = 1,
                                .rows = hidden,

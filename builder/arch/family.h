@@ -55,9 +55,10 @@ struct expert_names {
     uint64_t bias_dimensions;     /* of that tensor, the last of which is the experts */
     const char *experts;          /* NULL: all experts are in one tensor of three dimensions */
     const char *gate, *up, *down; /* of an expert; without `experts`: `up` is NULL, and `gate` has the rows of both */
-    /* Without `experts`: the tensors are called so, and biases with _bias after it. Rows of gate and up come by turns, and matrices
-     * are [experts, in, out], but with codes of MXFP4 [experts, out, in]. */
-    bool parameters;
+    /* Without `experts`: */
+    bool parameters;         /* the tensors are called so, and biases with _bias after it */
+    bool by_turns;           /* rows of gate and up come by turns */
+    bool transposed;         /* matrices are [experts, in, out], but with codes of MXFP4 [experts, out, in] */
     const char *shared;      /* an MLP that every row goes through; NULL: none */
     const char *shared_gate; /* its rows' factor, the sigmoid of a product; NULL: 1 */
 };
@@ -78,7 +79,8 @@ struct decoder_traits {
     bool partial_rotary; /* partial_rotary_factor may be below 1 */
     /* Modules that hold q, k and v, and gate and up, one after the other; NULL: each has a module of its own. */
     const char *fused_qkv, *fused_gate_up;
-    const struct expert_names *experts; /* NULL: no layer has experts */
+    const struct expert_names *experts;       /* NULL: no layer has experts */
+    const struct expert_names *fused_experts; /* with config->fused_experts, `transposed` apart; NULL: the same */
 };
 
 /* ---- a family ---- */
@@ -90,6 +92,7 @@ struct architecture {
      * their absence means (config_read_unclaimed). */
     model_config_reader *read_config;
     struct decoder_traits decoder;
+    bool sections;     /* positions of the rotary embedding come in sections: wrapper_drop_sections */
     const char *about; /* for engbuild --list-models and README: a line, with its limits; "small*": see README */
 };
 
@@ -189,6 +192,8 @@ bool config_deepseek_keys(struct json_reader *reader, const char *scoring, struc
  * layers are as they were. */
 bool config_mixers(struct model_config *config, struct json_reader *reader, const char *name, enum layer_mixer mixer,
                    bool *given, struct status *status);
+/* The same for the delta rule: by layer_types ("linear_attention"), else all layers but every full_attention_interval-th. */
+bool config_delta_rule_layers(struct model_config *config, struct json_reader *reader, struct status *status);
 /* linear_*: heads and widths of the delta rule. */
 bool config_delta_rule(struct model_config *config, struct json_reader *reader, struct status *status);
 

@@ -54,6 +54,16 @@ static const struct text_part texts[] = {
     {"qwen3_vl_text", "qwen3", true,
      "{'vocab_size': 151936, 'hidden_size': 4096, 'intermediate_size': 22016, 'num_hidden_layers': 32, "
      "'num_attention_heads': 32, 'max_position_embeddings': 128000, 'rope_theta': 500000.0}"},
+    {"qwen3_vl_moe_text", "qwen3_moe", true,
+     "{'vocab_size': 151936, 'hidden_size': 2048, 'intermediate_size': 5632, 'num_hidden_layers': 24, "
+     "'num_attention_heads': 16, 'num_key_value_heads': 16, 'max_position_embeddings': 128000, "
+     "'num_experts_per_tok': 4, 'moe_intermediate_size': 1408, 'norm_topk_prob': true, 'rope_theta': 500000.0, "
+     "'tie_word_embeddings': true}"},
+    {"qwen3_5_text", "qwen3_5_text", false,
+     "{'vocab_size': 248320, 'hidden_size': 4096, 'intermediate_size': 12288, 'num_hidden_layers': 32, "
+     "'num_attention_heads': 16}"},
+    {"qwen3_5_moe_text", "qwen3_5_moe_text", false,
+     "{'vocab_size': 248320, 'hidden_size': 2048, 'num_hidden_layers': 40, 'num_attention_heads': 16}"},
 };
 enum { TEXT_COUNT = sizeof texts / sizeof *texts };
 
@@ -116,6 +126,9 @@ static const struct wrapper_row wrappers[] = {
     {{"qwen2_vl", "Qwen2VLForConditionalGeneration", "language_model", {"visual"}}, "qwen2_vl_text", true},
     {{"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "language_model", {"visual"}}, "qwen2_5_vl_text", true},
     {{"qwen3_vl", "Qwen3VLForConditionalGeneration", "language_model", {"visual"}}, "qwen3_vl_text", false},
+    {{"qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", "language_model", {"visual"}}, "qwen3_vl_moe_text", false},
+    {{"qwen3_5", "Qwen3_5ForConditionalGeneration", "language_model", {"visual"}}, "qwen3_5_text", false},
+    {{"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "language_model", {"visual"}}, "qwen3_5_moe_text", false},
 };
 enum { WRAPPER_COUNT = sizeof wrappers / sizeof *wrappers };
 
@@ -141,6 +154,7 @@ static const struct field_rule outer_fields[] = {
     {"image_seq_length", FIELD_NO_EFFECT},
     {"image_token_id", FIELD_NO_EFFECT},
     {"image_token_index", FIELD_NO_EFFECT},
+    {"language_model_only", FIELD_NO_EFFECT},
     {"max_image_tokens", FIELD_NO_EFFECT},
     {"max_num_patches", FIELD_NO_EFFECT},
     {"max_pixels_tolerance", FIELD_NO_EFFECT},
@@ -328,16 +342,16 @@ static bool set_defaults(json_t *inner, const struct text_part *text, struct sta
  * functionally equivalent to 1D-RoPE"; transformers 5.17: get_rope_index repeats one range three times where no token is of an image
  * or video), so that the angle of an element does not depend on its section, whether sections are consecutive or interleaved: with text
  * alone the embedding is the usual one. */
-static bool drop_sections(json_t *inner, const char *path, struct status *status)
+bool wrapper_drop_sections(json_t *text, const char *path, struct status *status)
 {
     static const char *const objects[] = {"rope_parameters", "rope_scaling"}, *const types[] = {"rope_type", "type"};
     for (size_t i = 0; i < 2; i++) {
-        json_t *rope = json_object_get(inner, objects[i]);
+        json_t *rope = json_object_get(text, objects[i]);
         char where[300];
         struct json_reader reader;
         bool interleaved;
         if (!json_is_object(rope)) continue;
-        snprintf(where, sizeof where, "%.200s: text_config: %s", path, objects[i]);
+        snprintf(where, sizeof where, "%.200s: %s", path, objects[i]);
         if (!json_reader_open(&reader, rope, where, status)) return false;
         const json_t *sections = json_reader_get(&reader, "mrope_section");
         bool ok = !sections || (json_is_array(sections) && json_array_size(sections) == 3);
@@ -404,12 +418,12 @@ static bool enter(const struct wrapper_row *row, struct model_config *config, st
         return false;
     }
     if (first) snprintf(config->architecture, sizeof config->architecture, "%s", first);
-    if (!set_defaults(inner, text, status) || (text->sections && !drop_sections(inner, reader->path, status)))
-        return false;
+    if (!set_defaults(inner, text, status)) return false;
     json_object_del(inner, "architectures"); /* of either configuration */
     if (!json_put(inner, "model_type", json_string(text->family)))
         return status_fail(status, STATUS_MACHINE, "out of memory");
     return (flat || json_reader_descend(reader, "text_config", status)) &&
+           (!text->sections || wrapper_drop_sections(reader->object, reader->path, status)) &&
            field_rules_check(reader, inner_fields, sizeof inner_fields / sizeof *inner_fields, status);
 }
 

@@ -12,6 +12,10 @@
  * Otherwise nothing changes. */
 bool wrapper_enter(struct model_config *config, struct json_reader *reader, struct status *status);
 
+/* Checks the sections of positions (mrope_section) in the rotary embedding of a text part, and takes them out: text has no use for
+ * them. */
+bool wrapper_drop_sections(json_t *text, const char *path, struct status *status);
+
 /* The model types of wrappers and a line about each, for engbuild --list-models; NULL after the last. `about`: [size]. */
 const char *wrapper_model_type(size_t index);
 void wrapper_about(size_t index, char *about, size_t size);

@@ -86,6 +86,8 @@ struct model_recurrent {
     uint64_t channels; /* of the convolution */
     bool conv_bias;    /* of MIXER_SHORT_CONV: of the convolution and of the projections around it */
     uint64_t key_heads, value_heads, key_dim, value_dim; /* MIXER_DELTA_RULE */
+    bool
+        apart; /* its projections: q, k and v in one tensor, z, b and a each in another; else the rows of two by key heads */
 };
 
 struct model_config {
@@ -97,6 +99,8 @@ struct model_config {
     bool
         tied_without_head; /* whether embeddings are tied is said by the checkpoint, which has an LM head or not; without
                              * weights tie_word_embeddings counts */
+    /* All experts of a layer are in mlp.experts.gate_up_proj and down_proj; as [experts, in, out]. */
+    bool fused_experts, fused_transposed;
     const struct model_wrapper
         *wrapper;               /* borrowed: the model is the text part of a checkpoint with others; NULL: it is all */
     bool qkv_bias, output_bias; /* of the attention projections */

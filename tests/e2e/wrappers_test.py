@@ -29,7 +29,7 @@ def inside(module):
 
 
 # Each: the text part's own configuration, what the outer one and text_config then are, names of tensors, towers.
-# `text`: what text_config says in another way; None takes a field out.
+# `text`: what text_config says in another way; None takes a field out. `beside`: tensors that the family leaves out.
 CASES = {
     "gemma3": dict(
         own={"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 8, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
@@ -77,6 +77,12 @@ CASES = {
         outer={"model_type": "qwen3_vl", "image_token_id": 90, "vision_end_token_id": 91, "tie_word_embeddings": True},
         text={"model_type": "qwen3_vl_text", "rope_theta": None, "rope_scaling": {**SECTIONS, "mrope_interleaved": True}},
         names=inside("language_model"), towers={"model.visual.deepstack_merger_list.0.weight": [8, 8]}),
+    "qwen3_5": dict(
+        own={"model_type": "qwen3_5_text", "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+             "linear_key_head_dim": 8, "linear_value_head_dim": 8, "full_attention_interval": 3, "partial_rotary_factor": 0.25},
+        outer={"model_type": "qwen3_5", "image_token_id": 90, "language_model_only": False, "tie_word_embeddings": False},
+        text={"attn_output_gate": True, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1},
+        names=inside("language_model"), towers={"model.visual.patch_embed.weight": [8, 8]}, beside={"mtp.norm.weight": [48]}),
     "lfm2_vl": dict(
         own={"model_type": "lfm2", "layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
         outer={"model_type": "lfm2_vl", "image_token_id": 90, "downsample_factor": 2, "projector_hidden_act": "gelu",
@@ -107,7 +113,7 @@ def wrap(source, folder, case):
     """A checkpoint of the model in `source` and of towers of ones."""
     header, data = read_checkpoint(source)
     renamed = {case["names"](name): value for name, value in header.items()}
-    for name, shape in case["towers"].items():
+    for name, shape in {**case["towers"], **case.get("beside", {})}.items():
         size = 4
         for extent in shape:
             size *= extent
