@@ -182,6 +182,7 @@ bool import_graph(struct graph *graph, struct status *status)
                            graph->config->model_type);
     struct decoder_traits traits = family->decoder;
     if (graph->config->no_qk_norm) traits.qk_norm = QK_NORM_NONE;
+    if (graph->config->head_norms) traits.qk_norm = QK_NORM_HEADS;
     struct expert_names fused;
     if (graph->config->fused_experts && traits.fused_experts) {
         fused = *traits.fused_experts;

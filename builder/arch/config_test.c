@@ -713,6 +713,15 @@ TEST(short_convolutions)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_refused("lfm2", cases[i].fields, cases[i].words);
 }
 
+TEST(norms_of_each_head)
+{
+    assert_true(
+        accepted("stablelm", "\"num_key_value_heads\": 4, \"qk_layernorm\": true, \"use_parallel_residual\": true")
+            .head_norms);
+    assert_false(accepted("stablelm", "\"num_key_value_heads\": 4, \"qk_layernorm\": false").head_norms);
+    expect_refused("llama", "\"qk_layernorm\": true", "'qk_layernorm'|not understood");
+}
+
 TEST(gated_delta_rule)
 {
     struct model_config config = accepted("qwen3_next", "\"full_attention_interval\": 2");

@@ -151,6 +151,31 @@ static int add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer
     return y;
 }
 
+/* Weights of the norms of q or k: of one head for all, of all together, or of each, which are tensors of their own. */
+static int qk_norm_weight(struct graph *graph, const struct decoder_traits *traits, uint32_t layer, uint64_t heads,
+                          const char *module)
+{
+    const uint64_t head_dim = graph->config->head_dim;
+    char name[2 * GRAPH_NAME_BYTES];
+    if (traits->qk_norm != QK_NORM_HEADS) {
+        snprintf(name, sizeof name, "model.layers.%u.%s", layer, module);
+        return norm_weight(graph, traits, layer, traits->qk_norm == QK_NORM_WIDTH ? heads * head_dim : head_dim, name);
+    }
+    int weight = -1;
+    for (uint64_t head = 0; head < heads; head++) {
+        const struct weight_source source = {.shape = {head_dim}};
+        snprintf(name, sizeof name, "model.layers.%u.%s.norms.%u.weight", layer, module, (unsigned)head);
+        if (head == 0)
+            weight = graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &source, "%s", name);
+        else
+            graph_weight_append(graph, weight, &source, "%s", name);
+    }
+    if (weight >= 0)
+        snprintf(graph->weights[weight].name, GRAPH_NAME_BYTES, "model.layers.%u.%s.weight", layer, module);
+    graph_shard(graph, weight, SHARD_MATRICES);
+    return weight;
+}
+
 static void set_heads(const struct model_config *config, int64_t *params)
 {
     params[PAGED_HEADS] = (int64_t)config->heads;
@@ -196,12 +221,8 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     int qkv = node_matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
     int norm_q = -1, norm_k = -1;
     if (traits->qk_norm) {
-        const bool over_width = traits->qk_norm == QK_NORM_WIDTH;
-        char name[GRAPH_NAME_BYTES];
-        snprintf(name, sizeof name, "model.layers.%u.%s", layer, or_usual(modules->q_norm, "self_attn.q_norm"));
-        norm_q = norm_weight(graph, traits, layer, over_width ? q_width : head_dim, name);
-        snprintf(name, sizeof name, "model.layers.%u.%s", layer, or_usual(modules->k_norm, "self_attn.k_norm"));
-        norm_k = norm_weight(graph, traits, layer, over_width ? kv_width : head_dim, name);
+        norm_q = qk_norm_weight(graph, traits, layer, config->heads, or_usual(modules->q_norm, "self_attn.q_norm"));
+        norm_k = qk_norm_weight(graph, traits, layer, config->kv_heads, or_usual(modules->k_norm, "self_attn.k_norm"));
     }
     int rotated = graph_value(graph, ROWS_TOKENS, q_width, "rotated%u", layer);
     struct graph_node *rope = graph_append(graph, OP_ROPE_APPEND, layer);
@@ -214,6 +235,8 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     if (config->rope.rotary_dim != head_dim) rope->params[ROPE_APPEND_ROTARY_DIM] = (int64_t)config->rope.rotary_dim;
     if (traits->qk_norm) rope->params[ROPE_APPEND_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
     if (traits->qk_norm == QK_NORM_WIDTH) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
+    if (traits->qk_norm == QK_NORM_HEADS) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_HEADS;
+    rope->params[ROPE_APPEND_CENTRED] = traits->qk_norm == QK_NORM_HEADS;
     int sinks = -1;
     if (traits->sinks) {
         sinks = graph_vector(graph, layer, config->heads, "%s.%u.%s", layers_of(traits), layer, traits->sinks);
@@ -373,6 +396,7 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     int embedding, tables[LAYER_ROPE_KINDS];
     const char *missing = config->latent.kv_rank     ? "latent attention"
                           : config->recurrent.kernel ? "layers with recurrent state"
+                          : config->head_norms       ? "norms of each head of q and k (qk_layernorm)"
                                                      : NULL;
     if (missing && graph->target != TARGET_CPU)
         return status_fail(status, STATUS_BAD_INPUT,

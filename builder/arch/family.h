@@ -38,8 +38,9 @@ struct decoder_norms {
         .mlp_in = "pre_feedforward_layernorm", .mlp_out = "post_feedforward_layernorm"  \
     }
 
-/* RMSNorm of q and k before the rotation: none, over each head, or over all heads of q and over all heads of k. */
-enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDTH };
+/* RMSNorm of q and k before the rotation: none, over each head, or over all heads of q and over all heads of k; or a layer norm of
+ * each head with a weight of its own. */
+enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDTH, QK_NORM_HEADS };
 
 /* How a norm's weight is applied, and whether the row's mean is taken off before (layer normalisation). */
 enum decoder_norm { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER, NORM_LAYER_BIAS, NORM_LAYER_BIAS_PLUS_ONE };

@@ -95,16 +95,23 @@ static bool join(struct graph *graph, int n, enum plan_op op, int *renamed)
     return true;
 }
 
-/* A norm over all heads would need the other ranks' sum. */
+/* A norm over all heads would need the other ranks' sum. Where each head has a weight of its own, ranks share the heads. */
 static bool check_norms(const struct graph *graph, struct status *status)
 {
-    for (int n = 0; n < graph->node_count; n++)
-        if (graph->nodes[n].op == OP_ROPE_APPEND &&
-            graph->nodes[n].params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_HEAD)
+    for (int n = 0; n < graph->node_count; n++) {
+        const int64_t *params = graph->nodes[n].params;
+        if (graph->nodes[n].op != OP_ROPE_APPEND) continue;
+        if (params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_HEADS && params[ROPE_APPEND_KV_HEADS] % graph->ranks)
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "--gpus %u: each KV head of this model has a norm of its own, and %u ranks cannot share "
+                               "%d KV heads equally; expected a number that divides them",
+                               (unsigned)graph->ranks, (unsigned)graph->ranks, (int)params[ROPE_APPEND_KV_HEADS]);
+        if (params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH)
             return status_fail(status, STATUS_BAD_INPUT,
                                "--gpus %u: this model normalises q and k over all heads together, which cannot be "
                                "divided between GPUs yet; build with --gpus 1",
                                (unsigned)graph->ranks);
+    }
     return true;
 }
 

@@ -118,6 +118,7 @@ struct model_config {
     struct model_recurrent recurrent;
     bool output_gate; /* attention: q has a gate of the same width, whose sigmoid multiplies what attention gives */
     bool no_qk_norm;  /* q and k are not normalised, though the family's class may do so */
+    bool head_norms;  /* each head of q and k has a layer norm of its own, without a bias */
     uint64_t
         ignored_layers; /* layers after the last one that the checkpoint has for other uses than predicting the next token */
     const char *ignored_prefix;          /* of tensors that serve other uses, too; a constant; NULL: none */

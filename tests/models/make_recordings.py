@@ -46,6 +46,8 @@ MODELS = {
     # All experts of a layer in two tensors, as Qwen stores them.
     "qwen3_5_moe-fused": ("qwen3_5_moe_text", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 64}),
     "qwen3_5-vision": ("qwen3_5", {**TOKENS, "text_config": LINEAR, "vision_config": {**VISION_PATCHES, "out_hidden_size": 64}}),
+    "stablelm-qk_layernorm": ("stablelm", {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2, "qk_layernorm": True,
+                                           "partial_rotary_factor": 0.25, "use_parallel_residual": True, "use_qkv_bias": True}),
     "qwen2_vl": ("qwen2_vl", {**TOKENS, "text_config": {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
                                                                                    "mrope_section": [4, 6, 6]}},
                               "vision_config": {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": 4}}),
