@@ -158,6 +158,7 @@ TEST(test_defaults)
         {"gemma", 16, 256, 256, 8192, 0, "----", "mmmm", 1e4, 1e-6, 2, 0, 1, true, false},
         {"gemma2", 4, 256, 256, 8192, 4096, "w-w-", "mmmm", 1e4, 1e-6, 2, 0, 1, true, false},
         {"gemma3_text", 4, 256, 256, 131072, 4096, "wwww", "llll", 1e6, 1e-6, 2, 0, 1, true, false},
+        {"gemma4_text", 4, 256, 512, 131072, 512, "www-", "lllm", 1e6, 1e-6, 2, 0, 1, true, false},
         {"cohere2", 32, 32, 32, 8192, 4096, "www-", "mmmn", 1e4, 1e-5, 5, 0, 0, true, false},
         {"stablelm", 32, 32, 8, 4096, 0, "----", "mmmm", 1e4, 1e-5, 0, -1, 1, false, false},
         {"starcoder2", 2, 32, 32, 4096, 0, "----", "mmmm", 1e4, 1e-5, -1, -1, 0, true, true},
@@ -188,7 +189,9 @@ TEST(test_defaults)
                      : "{\"model_type\": \"%s\", \"hidden_size\": 1024, \"intermediate_size\": 96,"
                        " \"num_hidden_layers\": 4, \"num_attention_heads\": 32, \"vocab_size\": 512%s}",
                  expected[i].model_type,
-                 strcmp(expected[i].model_type, "deepseek_v2") == 0 ? ", \"num_experts_per_tok\": 6" : "");
+                 strcmp(expected[i].model_type, "deepseek_v2") == 0   ? ", \"num_experts_per_tok\": 6"
+                 : strcmp(expected[i].model_type, "gemma4_text") == 0 ? ", \"hidden_size_per_layer_input\": 0"
+                                                                      : "");
         struct status status = {0};
         struct model_config config;
         test_expect_success(parse(&config, text, &status), &status);

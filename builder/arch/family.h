@@ -115,6 +115,21 @@ int node_rms_norm(struct graph *graph, int x, uint32_t layer, int weight, double
 /* Latent attention (struct model_latent) of a layer. `table`: of the rotary embedding. */
 int latent_attention(struct graph *graph, int x, int table, uint32_t layer);
 
+/* ---- per_layer.c ---- */
+
+/* What each layer gets of a token beside x (Gemma 3n and 4), and the number that its output is multiplied by. */
+struct per_layer {
+    int embedded; /* the value of the embedding */
+    int norm;     /* weight */
+};
+struct per_layer per_layer_begin(struct graph *graph, int embedded);
+/* What follows a layer's MLP: x + norm(projection(act(gate(x)) * input of the layer)), times the layer's number; both where the
+ * model has them. `norm`: the layer's norm, by its module. */
+typedef int decoder_layer_norm(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
+                               const char *module, const char *label);
+int per_layer_end(struct graph *graph, const struct decoder_traits *traits, const struct per_layer *inputs, int x,
+                  uint32_t layer, decoder_layer_norm *norm);
+
 /* ---- recurrent.c ---- */
 
 /* What a layer with recurrent state has in place of attention, by its mixer. */
@@ -228,6 +243,9 @@ void config_local_rope(struct model_config *config, double theta);
  * final_logit_softcapping; null: not. */
 bool config_scalar_and_caps(struct model_config *config, struct json_reader *reader, double scores, double logits,
                             struct status *status);
+
+/* final_logit_softcapping alone; null: no cap. */
+bool config_cap(struct model_config *config, struct json_reader *reader, struct status *status);
 
 /* gemma.c: what all Gemmas have, but for scores, windows and rotation. hidden_act is passed over. */
 bool config_gemma(struct model_config *config, struct json_reader *reader, uint64_t kv_heads, uint64_t max_position,

@@ -43,6 +43,9 @@ static const struct text_part texts[] = {
     {"gemma3_text", "gemma3_text", false,
      "{'vocab_size': 262208, 'hidden_size': 2304, 'intermediate_size': 9216, 'num_hidden_layers': 26, "
      "'num_attention_heads': 8}"},
+    {"gemma4_text", "gemma4_text", false,
+     "{'vocab_size': 262144, 'hidden_size': 2304, 'intermediate_size': 9216, 'num_hidden_layers': 30, "
+     "'num_attention_heads': 8}"},
     {"qwen2_vl_text", "qwen2", true,
      "{'vocab_size': 152064, 'hidden_size': 8192, 'intermediate_size': 29568, 'num_hidden_layers': 80, "
      "'num_attention_heads': 64, 'num_key_value_heads': 8, 'max_window_layers': 80, 'rms_norm_eps': 1e-5, "
@@ -79,6 +82,12 @@ struct wrapper_row {
 static const struct wrapper_row wrappers[] = {
     {{"gemma3", "Gemma3ForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
      "gemma3_text",
+     false},
+    {{"gemma4",
+      "Gemma4ForConditionalGeneration",
+      "language_model",
+      {"vision_tower", "embed_vision", "audio_tower", "embed_audio"}},
+     "gemma4_text",
      false},
     {{"mistral3", "Mistral3ForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
      "mistral",
@@ -141,12 +150,15 @@ static const struct field_rule outer_fields[] = {
     {"audio_start_token_id", FIELD_NO_EFFECT},
     {"audio_token_id", FIELD_NO_EFFECT},
     {"audio_token_index", FIELD_NO_EFFECT},
+    {"boa_token_id", FIELD_NO_EFFECT},
     {"boi_token_id", FIELD_NO_EFFECT},
     {"boi_token_index", FIELD_NO_EFFECT},
     {"do_image_splitting", FIELD_NO_EFFECT},
     {"downsample_factor", FIELD_NO_EFFECT},
     {"downsample_ratio", FIELD_NO_EFFECT},
     {"encoder_patch_size", FIELD_NO_EFFECT},
+    {"eoa_token_id", FIELD_NO_EFFECT},
+    {"eoa_token_index", FIELD_NO_EFFECT},
     {"eoi_token_id", FIELD_NO_EFFECT},
     {"eoi_token_index", FIELD_NO_EFFECT},
     {"ignore_index", FIELD_NO_EFFECT},
@@ -187,6 +199,7 @@ static const struct field_rule outer_fields[] = {
     {"vision_feature_layers", FIELD_NO_EFFECT},
     {"vision_feature_select_strategy", FIELD_NO_EFFECT},
     {"vision_start_token_id", FIELD_NO_EFFECT},
+    {"vision_soft_tokens_per_image", FIELD_NO_EFFECT},
     {"vision_token_id", FIELD_NO_EFFECT},
 };
 

@@ -12,12 +12,12 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/rope_append/rope_append.h"
 
-static uint64_t share_rows(const struct graph *graph, const struct weight_source *source)
+static uint64_t share_rows(const struct graph *graph, uint32_t layer, const struct weight_source *source)
 {
     const struct model_config *whole = graph->config, *rank = graph->rank_config;
     switch (source->shard) {
     case SHARD_ROWS: return source->rows / graph->ranks;
-    case SHARD_KV_ROWS: return source->rows / whole->kv_heads * rank->kv_heads;
+    case SHARD_KV_ROWS: return source->rows / model_kv_heads(whole, layer) * model_kv_heads(rank, layer);
     case SHARD_VOCABULARY: return (source->rows + graph->ranks - 1) / graph->ranks;
     default: return source->rows;
     }
@@ -27,7 +27,7 @@ static void share_weight(const struct graph *graph, struct graph_weight *weight)
 {
     for (int i = 0; i < weight->source_count; i++) {
         struct weight_source *source = &weight->sources[i];
-        source->rank_rows = share_rows(graph, source);
+        source->rank_rows = share_rows(graph, weight->layer, source);
         if (source->shard == SHARD_COLUMNS) source->rank_columns = source->columns / graph->ranks;
         weight->columns = weight->depth = source->rank_columns;
     }

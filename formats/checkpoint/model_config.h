@@ -29,13 +29,14 @@ enum {
     MODEL_MAX_TOP_K = 1 << 6,
 };
 
-enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE };
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE, ROPE_PROPORTIONAL };
 
 struct rope_config {
     enum rope_type type;
     uint64_t rotary_dim; /* elements of a head that are rotated, its first ones: even, at most head_dim */
     double theta;
-    double factor;                  /* linear, llama3, yarn */
+    double factor;                  /* linear, llama3, yarn, proportional */
+    uint64_t turning_pairs;         /* proportional: pairs that turn, the first ones of the rotary_dim / 2 */
     double low_freq_factor;         /* llama3 */
     double high_freq_factor;        /* llama3 */
     uint64_t original_max_position; /* llama3, yarn; 0: max_position_embeddings. longrope: from 1 */
@@ -59,6 +60,10 @@ struct model_layer {
     uint64_t window; /* attention reads this many latest positions; 0: all */
     enum layer_rope rope;
     bool experts; /* its MLP is one of experts */
+    /* Where they are not those of the model (0: they are): KV heads, elements of a head, and rows of the MLP without experts. */
+    uint64_t kv_heads, head_dim, inner;
+    bool keys_are_values; /* v is what k is before its norm and its rotation */
+    uint32_t shares;      /* the layer has no keys and values, but reads those of layer shares - 1; 0: it has its own */
 };
 
 /* The MLPs of experts, the same in all layers that have them. count 0: no layer has. */
@@ -118,7 +123,11 @@ struct model_config {
     struct model_recurrent recurrent;
     bool output_gate; /* attention: q has a gate of the same width, whose sigmoid multiplies what attention gives */
     bool no_qk_norm;  /* q and k are not normalised, though the family's class may do so */
-    bool head_norms;  /* each head of q and k has a layer norm of its own, without a bias */
+    bool value_norms; /* each head of v is normalised without a weight */
+    /* Elements of a vector of each token that each layer gets beside x (builder/arch/per_layer.c); 0: there is none. */
+    uint64_t per_layer_size;
+    bool layer_scalars; /* what a layer makes is multiplied by a number of the layer */
+    bool head_norms;    /* each head of q and k has a layer norm of its own, without a bias */
     uint64_t
         ignored_layers; /* layers after the last one that the checkpoint has for other uses than predicting the next token */
     const char *ignored_prefix;          /* of tensors that serve other uses, too; a constant; NULL: none */
@@ -164,17 +173,40 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
 bool generation_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                              struct status *status);
 
-/* Elements of a head that rotate where partial_rotary_factor is 1. */
+static inline uint64_t model_head_dim(const struct model_config *config, uint64_t layer)
+{
+    return config->layer[layer].head_dim ? config->layer[layer].head_dim : config->head_dim;
+}
+static inline uint64_t model_kv_heads(const struct model_config *config, uint64_t layer)
+{
+    return config->layer[layer].kv_heads ? config->layer[layer].kv_heads : config->kv_heads;
+}
+/* The layer whose keys and values the layer reads. */
+static inline uint32_t model_kv_layer(const struct model_config *config, uint32_t layer)
+{
+    return config->layer[layer].shares ? config->layer[layer].shares - 1 : layer;
+}
+
+/* Elements of a head that rotate where partial_rotary_factor is 1, in layers with this embedding. */
+static inline uint64_t rope_dim_of(const struct model_config *config, enum layer_rope kind)
+{
+    if (config->latent.kv_rank) return config->latent.rope_dim;
+    for (uint64_t i = 0; i < config->layers; i++)
+        if (config->layer[i].rope == kind && config->layer[i].mixer == MIXER_ATTENTION)
+            return model_head_dim(config, i);
+    return config->head_dim;
+}
 static inline uint64_t rope_whole_dim(const struct model_config *config)
 {
-    return config->latent.kv_rank ? config->latent.rope_dim : config->head_dim;
+    return rope_dim_of(config, LAYER_ROPE_MAIN);
 }
 
 /* Layers that have a KV cache. */
 static inline uint64_t model_attention_layers(const struct model_config *config)
 {
     uint64_t count = 0;
-    for (uint64_t i = 0; i < config->layers; i++) count += config->layer[i].mixer == MIXER_ATTENTION;
+    for (uint64_t i = 0; i < config->layers; i++)
+        count += config->layer[i].mixer == MIXER_ATTENTION && !config->layer[i].shares;
     return count;
 }
 

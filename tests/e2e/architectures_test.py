@@ -18,6 +18,8 @@ SUPPORTED = ["llama3", "llama-tied-sharded", "mistral-window", "qwen2", "qwen3",
              "gpt_oss", "deepseek_v2", "deepseek_v3", "lfm2", "qwen3_next"]
 
 KV_TOLERANCES = {"bf16": 0.05, "fp16": 0.05, "int8": 0.1, "fp8": 0.35}
+# Gemma 4 does not divide the products of q and k, which are normalised, by the root of their width: errors of k count more.
+UNSCALED = {"gemma4": 4}
 
 # A folder of further recordings (tests/models/make_recordings.py makes them), or None.
 RECORDINGS = os.environ.get("ENG_RECORDINGS") or None
@@ -97,7 +99,8 @@ class Architectures(ReferenceTest):
             for dtype in some_of(i, list(KV_TOLERANCES)):
                 with self.subTest(name, dtype=dtype):
                     _, (found,) = self.logits(build_engine(folder_of(name), "--kv-dtype", dtype), prompt)
-                    self.check_logits(found, logits[-1], KV_TOLERANCES[dtype], name)
+                    tolerance = KV_TOLERANCES[dtype] * UNSCALED.get(name.split("-")[0], 1)
+                    self.check_logits(found, logits[-1], tolerance, name)
 
     def test_two_ranks(self):
         for name in MORE:

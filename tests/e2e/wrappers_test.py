@@ -36,6 +36,16 @@ CASES = {
         outer={"model_type": "gemma3", "boi_token_index": 90, "eoi_token_index": 91, "image_token_index": 92,
                "mm_tokens_per_image": 4, "torch_dtype": "float32", "eos_token_id": [1, 5], "initializer_range": 0.02},
         names=before("language_model."), towers={TOWER: [8, 8], PROJECTOR: [4, 8]}),
+    "gemma4": dict(
+        own={"model_type": "gemma4_text", "head_dim": 8, "global_head_dim": 16, "sliding_window": 8, "num_hidden_layers": 4,
+             "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+             "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 96},
+        outer={"model_type": "gemma4", "audio_config": {"hidden_size": 8}, "image_token_id": 90, "boa_token_id": 91,
+               "eoa_token_index": 92},
+        names=inside("language_model"), towers={"model." + TOWER: [8, 8], "model.embed_vision.weight": [8, 8],
+                                                "model.audio_tower.weight": [8, 8]},
+        beside={"model.language_model.layers.2.self_attn.k_proj.weight": [16, 48],
+                "model.language_model.layers.3.self_attn.k_norm.weight": [16]}),
     "gemma3, as 5.17 names tensors": dict(
         own={"model_type": "gemma3_text", "head_dim": 16, "tie_word_embeddings": False},
         outer={"model_type": "gemma3", "tie_word_embeddings": False},

@@ -37,6 +37,9 @@ LINEAR = {**SIZES, "num_hidden_layers": 4, "head_dim": 32, "linear_num_key_heads
           "linear_value_head_dim": 16,
           "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1],
                               "mrope_interleaved": True}}
+GEMMA4 = {**SIZES, "num_hidden_layers": 6, "head_dim": 16, "global_head_dim": 32, "sliding_window": 16, "final_logit_softcapping": 30.0,
+          "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+                          "full_attention"]}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
 
 # Each: model_type, the configuration. A configuration with text_config is of a model with other parts.
@@ -46,6 +49,16 @@ MODELS = {
     # All experts of a layer in two tensors, as Qwen stores them.
     "qwen3_5_moe-fused": ("qwen3_5_moe_text", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 64}),
     "qwen3_5-vision": ("qwen3_5", {**TOKENS, "text_config": LINEAR, "vision_config": {**VISION_PATCHES, "out_hidden_size": 64}}),
+    "gemma4": ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 3, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 16,
+                               "vocab_size_per_layer_input": VOCABULARY}),
+    "gemma4-keys-are-values": ("gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_key_value_heads": 2, "num_global_key_value_heads": 1,
+                                               "hidden_size_per_layer_input": 0}),
+    "gemma4-vision": ("gemma4", {"text_config": {**GEMMA4, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 16,
+                                                 "vocab_size_per_layer_input": VOCABULARY},
+                                 "vision_config": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+                                                   "num_attention_heads": 2, "head_dim": 16}, "audio_config": None,
+                                 # Beyond the vocabulary: the model reads others than these tokens, even without an image.
+                                 "image_token_id": 1000, "video_token_id": 1001, "audio_token_id": 1002}),
     "stablelm-qk_layernorm": ("stablelm", {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2, "qk_layernorm": True,
                                            "partial_rotary_factor": 0.25, "use_parallel_residual": True, "use_qkv_bias": True}),
     "qwen2_vl": ("qwen2_vl", {**TOKENS, "text_config": {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
@@ -73,7 +86,8 @@ MODELS = {
 
 def fill(model):
     """Random parameters that bfloat16 holds: matrices that keep the size of activations, norms around what they begin with."""
-    for name, parameter in model.named_parameters():
+    scalars = [item for item in model.named_buffers() if item[0].endswith("layer_scalar")]
+    for name, parameter in [*model.named_parameters(), *scalars]:
         noise = torch.randn_like(parameter)
         if parameter.dim() > 1:
             values = noise / parameter.shape[-1] ** 0.5
