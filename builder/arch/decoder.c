@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shared body of decoders. Tensor names are those of Hugging Face checkpoints. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "builder/arch/family.h"
@@ -330,6 +331,25 @@ static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, i
     return node_matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
 }
 
+/* sum + norm(norm(mlp(x)) + norm(experts(norm(sum)))): what chooses the experts has a norm of its own. */
+static int add_mlp_and_experts(struct graph *graph, const struct decoder_traits *traits, int sum, int x, uint32_t layer)
+{
+    const struct model_config *config = graph->config;
+    const uint64_t hidden = config->hidden_size;
+    const struct weight_source scale = {.shape = {hidden}, .scale = (float)(1 / sqrt((double)hidden))};
+    int dense = dense_mlp(graph, traits, x, layer, "mlp", config->intermediate_size);
+    dense = layer_norm(graph, traits, dense, layer, "post_feedforward_layernorm_1", "mlp_normed");
+    const int weight =
+        graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &scale, "%s.%u.router.scale", layers_of(traits), layer);
+    const int routed_by = node_rms_norm(graph, sum, layer, weight, config->rms_norm_eps, "router_in");
+    const int in = layer_norm(graph, traits, sum, layer, "pre_feedforward_layernorm_2", "experts_in");
+    int out = experts_mlp(graph, traits->experts, routed_by, in, layer);
+    out = layer_norm(graph, traits, out, layer, "post_feedforward_layernorm_2", "experts_normed");
+    out = layer_norm(graph, traits, add(graph, dense, out, hidden, layer, "both"), layer, traits->norms.mlp_out,
+                     "mlp_out");
+    return add(graph, sum, out, hidden, layer, "after_mlp");
+}
+
 /* sum + mlp(x). A shared expert is added on its own, since either side may take an addition over. */
 static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int sum, int x, uint32_t layer)
 {
@@ -337,8 +357,9 @@ static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int
     const struct expert_names *names = traits->experts;
     const uint64_t shared_size = config->experts.shared_size, hidden = config->hidden_size;
     const bool routed = config->layer[layer].experts;
+    if (routed && config->experts_beside) return add_mlp_and_experts(graph, traits, sum, x, layer);
     const uint64_t inner = config->layer[layer].inner ? config->layer[layer].inner : config->intermediate_size;
-    int out = routed ? experts_mlp(graph, names, x, layer) : dense_mlp(graph, traits, x, layer, "mlp", inner);
+    int out = routed ? experts_mlp(graph, names, x, x, layer) : dense_mlp(graph, traits, x, layer, "mlp", inner);
     out = layer_norm(graph, traits, out, layer, traits->norms.mlp_out, "mlp_out");
     sum = add(graph, sum, out, hidden, layer, "after_mlp");
     if (!routed || !shared_size) return sum;

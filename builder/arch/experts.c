@@ -182,9 +182,13 @@ static struct choices router(struct graph *graph, const struct expert_names *nam
                                  "model.layers.%u.%s", layer, names->selection_bias);
         if (bias >= 0) graph->weights[bias].exact = true;
     }
+    const int scales = names->scales
+                           ? graph_vector(graph, layer, experts->count, "model.layers.%u.%s", layer, names->scales)
+                           : GRAPH_ABSENT;
     const int logits = router_logits(graph, x, layer, names->router, experts->count, names->router_bias, "router");
     struct graph_node *node = route(graph, logits, layer, experts->count, experts->top_k, "expert", &routes);
     node->operands[ROUTER_BIAS] = bias;
+    node->operands[ROUTER_SCALES] = scales;
     node->params[ROUTER_HAS_SEEDS] = 1;
     node->params[ROUTER_SCORE] = experts->score;
     node->params[ROUTER_RENORMALISE] = experts->renormalise;
@@ -206,7 +210,7 @@ static int expert_products(struct graph *graph, int x, struct choices routes, co
     return routed(graph, activated, routes, down, down_name, ACTIVATION_NONE, graph->config->residual_scale, label);
 }
 
-int experts_mlp(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
+int experts_mlp(struct graph *graph, const struct expert_names *names, int routed_by, int x, uint32_t layer)
 {
     const struct model_experts *experts = &graph->config->experts;
     const uint64_t hidden = graph->config->hidden_size, inner = experts->intermediate_size;
@@ -237,7 +241,7 @@ int experts_mlp(struct graph *graph, const struct expert_names *names, int x, ui
                                .rows = hidden,
                                .columns = inner,
                                .shard = SHARD_COLUMNS};
-    const struct choices routes = router(graph, names, x, layer);
+    const struct choices routes = router(graph, names, routed_by, layer);
     return expert_products(graph, x, routes, &up, &down, "experts", "mlp.experts.gate_up_proj",
                            "mlp.experts.down_proj");
 }

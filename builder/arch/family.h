@@ -53,6 +53,7 @@ struct expert_names {
     const char *router;           /* its matrix */
     bool router_bias;             /* its logits have a bias */
     const char *selection_bias;   /* a tensor; NULL: none */
+    const char *scales;           /* a tensor: factors of the experts' weights; NULL: none */
     uint64_t bias_dimensions;     /* of that tensor, the last of which is the experts */
     const char *experts;          /* NULL: all experts are in one tensor of three dimensions */
     const char *gate, *up, *down; /* of an expert; without `experts`: `up` is NULL, and `gate` has the rows of both */
@@ -139,9 +140,9 @@ int node_sigmoid_gate(struct graph *graph, int x, int gate, uint32_t layer, cons
 
 /* ---- experts.c ---- */
 
-/* The weighted sum of the chosen experts of a layer; and its shared expert with a gate, whose factor for each row makes it an expert
+/* The weighted sum of the chosen experts of a layer, which `routed_by` chooses; and its shared expert with a gate, whose factor for each row makes it an expert
  * that is always chosen. Both return a value. */
-int experts_mlp(struct graph *graph, const struct expert_names *names, int x, uint32_t layer);
+int experts_mlp(struct graph *graph, const struct expert_names *names, int routed_by, int x, uint32_t layer);
 int experts_shared(struct graph *graph, const struct expert_names *names, int x, uint32_t layer);
 
 bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status);

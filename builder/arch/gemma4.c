@@ -9,6 +9,7 @@
 
 #include "builder/arch/family.h"
 #include "formats/base/field_rules.h"
+#include "kernels/router/router.h"
 
 static const struct config_defaults defaults = {
     .kv_heads = 4,
@@ -20,13 +21,13 @@ static const struct config_defaults defaults = {
     .pad_token = 0,
 };
 
-/* The layers of experts, which some models have beside the MLP, are not supported. */
+/* Without enable_moe_block these have no effect. */
 static const struct field_rule without_experts[] = {
-    {"enable_moe_block", FIELD_FALSE},
     {"moe_intermediate_size", FIELD_NO_EFFECT},
     {"num_experts", FIELD_NO_EFFECT},
     {"top_k_experts", FIELD_NO_EFFECT},
 };
+static const char *const count_keys[] = {"num_experts", "num_local_experts"};
 
 static bool check_heads(struct json_reader *reader, const char *key, uint64_t kv_heads, uint64_t head_dim,
                         const struct model_config *config, struct status *status)
@@ -161,13 +162,30 @@ static bool read_direction(struct json_reader *reader, struct status *status)
                             json_object_get(reader->object, "use_bidirectional_attention"), status);
 }
 
+/* enable_moe_block: all layers have experts beside the MLP. */
+static bool read_experts(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    static const struct experts_defaults required = {0};
+    bool enabled = false;
+    if (!json_reader_bool(reader, "enable_moe_block", false, &enabled, status)) return false;
+    if (!enabled)
+        return field_rules_check(reader, without_experts, sizeof without_experts / sizeof *without_experts, status);
+    const json_t *size = json_object_get(reader->object, "moe_intermediate_size");
+    if (!size || json_is_null(size))
+        return json_reader_fail(reader, "moe_intermediate_size", "an integer with enable_moe_block", size, status);
+    if (!config_experts(config, reader, count_keys, "top_k_experts", "moe_intermediate_size", &required, status))
+        return false;
+    config->experts.renormalise = ROUTER_SUM_PLUS_EPS;
+    config->experts_beside = true;
+    return true;
+}
+
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     config->tie_word_embeddings = true;
     if (!config_sizes(config, reader, &defaults, status) || !config_attention_bias(config, reader, status) ||
-        !field_rules_check(reader, without_experts, sizeof without_experts / sizeof *without_experts, status) ||
-        !read_direction(reader, status) || !config_window_pattern(config, reader, 6, 512, status) ||
-        !config_cap(config, reader, status) ||
+        !read_experts(config, reader, status) || !read_direction(reader, status) ||
+        !config_window_pattern(config, reader, 6, 512, status) || !config_cap(config, reader, status) ||
         !config_activation(config, reader, "hidden_activation", ACTIVATION_GELU_TANH, status))
         return false;
     config->layer[config->layers - 1].window = 0; /* as the class has it, whatever layer_types says */
@@ -188,12 +206,20 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     return true;
 }
 
+static const struct expert_names names = {
+    .router = "router.proj",
+    .scales = "router.per_expert_scale",
+    .gate = "experts.gate_up_proj",
+    .down = "experts.down_proj",
+    .parameters = true,
+};
+
 const struct architecture arch_gemma4 = {
     "gemma4_text",
     "Gemma4ForCausalLM",
     read_config,
-    {.norms = DECODER_BOTH_NORMS, .qk_norm = QK_NORM_HEAD},
-    .about = "CPU only, small*: text only (E2B, E4B, 31B): heads of two sizes, shared keys and values, inputs of each "
-             "layer; without "
-             "experts",
+    {.norms = DECODER_BOTH_NORMS, .qk_norm = QK_NORM_HEAD, .experts = &names},
+    .about = "CPU only, small*: text only (E2B, E4B, 26B-A4B, 31B): heads of two sizes, shared keys and values, inputs "
+             "of each "
+             "layer, experts beside the MLP",
 };

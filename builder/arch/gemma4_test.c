@@ -80,8 +80,15 @@ TEST(gemma4)
         accepted("gemma4_text", G4 "\"per_layer_config\": {\"3\": {\"head_dim\": 64, \"num_key_value_heads\": 1}}");
     assert_true(model_head_dim(&config, 3) == 64 && model_kv_heads(&config, 3) == 1 &&
                 model_head_dim(&config, 2) == 16);
+    config = accepted("gemma4_text", G4 "\"enable_moe_block\": true, \"moe_intermediate_size\": 32, \"num_experts\": 8,"
+                                        "\"top_k_experts\": 3");
+    assert_true(config.experts_beside && config.layer[0].experts && config.layer[3].experts);
+    assert_true(config.experts.count == 8 && config.experts.top_k == 3 && config.experts.intermediate_size == 32);
+    config = accepted("gemma4_text", G4 "\"enable_moe_block\": false, \"num_experts\": 8");
+    assert_true(!config.experts_beside && config.experts.count == 0);
     static const char *const refused[][2] = {
-        {"\"enable_moe_block\": true", "'enable_moe_block'|false"},
+        {"\"enable_moe_block\": true", "'moe_intermediate_size'|enable_moe_block"},
+        {"\"enable_moe_block\": true, \"moe_intermediate_size\": 8, \"num_experts\": 4", "'top_k_experts'"},
         {"\"use_bidirectional_attention\": \"all\"", "'use_bidirectional_attention'|vision"},
         {"\"vocab_size_per_layer_input\": 511", "'vocab_size_per_layer_input'|512|511"},
         {"\"num_kv_shared_layers\": 4", "'num_kv_shared_layers'"},

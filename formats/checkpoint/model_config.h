@@ -126,8 +126,9 @@ struct model_config {
     bool value_norms; /* each head of v is normalised without a weight */
     /* Elements of a vector of each token that each layer gets beside x (builder/arch/per_layer.c); 0: there is none. */
     uint64_t per_layer_size;
-    bool layer_scalars; /* what a layer makes is multiplied by a number of the layer */
-    bool head_norms;    /* each head of q and k has a layer norm of its own, without a bias */
+    bool experts_beside; /* layers with experts have the other MLP, too, and a norm before and after each */
+    bool layer_scalars;  /* what a layer makes is multiplied by a number of the layer */
+    bool head_norms;     /* each head of q and k has a layer norm of its own, without a bias */
     uint64_t
         ignored_layers; /* layers after the last one that the checkpoint has for other uses than predicting the next token */
     const char *ignored_prefix;          /* of tensors that serve other uses, too; a constant; NULL: none */
