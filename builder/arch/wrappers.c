@@ -113,6 +113,8 @@ static const struct wrapper_row wrappers[] = {
     {{"internvl", "InternVLForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
      "qwen2 qwen3 qwen3_moe llama mistral",
      false},
+    /* The next two: transformers 5.17 leaves logit_scale out. Engines multiply logits by it, as Cohere 2 alone has them; the largest
+     * logit is the same. */
     {{"aya_vision", "AyaVisionForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
      "cohere2",
      false},

@@ -33,6 +33,8 @@ static const char *text_name(const struct model_wrapper *wrapper, const char *na
 {
     const char *inner = after(name, model);
     const char *rest = in_module(name, wrapper->module);
+    /* transformers 5.17 writes "model." twice for Qwen 2 Audio. */
+    if (rest && after(rest, model) && after(after(rest, model), model)) return after(rest, model);
     if (rest && (after(rest, model) || after(rest, head))) return rest;
     if (!rest && inner) rest = in_module(inner, wrapper->module);
     return rest && *rest ? rest - (sizeof model - 1) : name;

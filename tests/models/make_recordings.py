@@ -18,7 +18,7 @@ import numpy
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
 
 SEED = 1
 VOCABULARY = 320
@@ -82,6 +82,25 @@ MODELS = {
                               "vision_config": {**SIGLIP, "model_type": "pixtral"}, "image_token_index": 310,
                               "tie_word_embeddings": False}),
     "llava": ("llava", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": SIGLIP, "image_token_index": 310}),
+    "llava_next": ("llava_next", {"text_config": {**SIZES, "model_type": "mistral", "head_dim": 32, "sliding_window": None},
+                                  "vision_config": SIGLIP, "image_token_index": 310}),
+    "llava_onevision": ("llava_onevision", {"text_config": {**SIZES, "model_type": "qwen2"}, "vision_config": SIGLIP,
+                                            "image_token_index": 310, "video_token_index": 311}),
+    "internvl": ("internvl", {"text_config": {**SIZES, "model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": False},
+                              "vision_config": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+                                                "num_attention_heads": 2, "image_size": [16, 16], "patch_size": [4, 4]},
+                              "image_token_id": 310, "tie_word_embeddings": False}),
+    "lfm2_vl": ("lfm2_vl", {"text_config": {**SIZES, "model_type": "lfm2", "conv_L_cache": 3, "block_auto_adjust_ff_dim": False,
+                                            "layer_types": ["conv", "full_attention"]},
+                            "vision_config": {**SIGLIP, "model_type": "siglip2_vision_model", "num_patches": 16},
+                            "image_token_id": 310}),
+    "idefics3": ("idefics3", {"text_config": {**SIZES, "model_type": "llama"},
+                              "vision_config": {**SIGLIP, "model_type": "idefics3_vision"}, "image_token_id": 310, "pad_token_id": 0}),
+    "qwen2_audio": ("qwen2_audio", {"text_config": {**SIZES, "model_type": "qwen2"},
+                                    "audio_config": {"model_type": "qwen2_audio_encoder", "num_mel_bins": 16, "encoder_layers": 1,
+                                                     "encoder_attention_heads": 2, "encoder_ffn_dim": 48, "d_model": 32,
+                                                     "max_source_positions": 20},
+                                    "audio_token_index": 310}),
     "smolvlm": ("smolvlm", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": {**SIGLIP, "model_type": "smolvlm_vision"},
                             "image_token_id": 310, "pad_token_id": 0}),
 }
@@ -131,7 +150,7 @@ def make(name, folder):
     model_type, fields = MODELS[name]
     torch.manual_seed(SEED)
     config = AutoConfig.for_model(model_type, **copy.deepcopy(fields))
-    auto = AutoModelForImageTextToText if "text_config" in fields else AutoModelForCausalLM
+    auto = AutoModelForMultimodalLM if "text_config" in fields else AutoModelForCausalLM
     model = auto.from_config(config, attn_implementation="eager").float().eval()
     fill(model)
     os.makedirs(folder, exist_ok=True)
