@@ -115,7 +115,7 @@ static bool set_geometry(struct build *build, struct status *status)
     const int chunk_count = prefill_chunks(build, geometry->max_context, chunks);
     if (!page_groups_choose(&build->rank_config, build->lowering.kv_dtype, chunks[chunk_count - 1], geometry))
         return status_fail(status, STATUS_BAD_INPUT, "a KV page does not fit into 64-bit sizes");
-    geometry->recurrent_bytes = recurrent_bytes(&build->rank_config);
+    geometry->recurrent_bytes = recurrent_bytes(&build->rank_config, build->target);
     geometry->vocab_size = config->vocab_size;
     geometry->rope_original =
         rope_sets(&config->rope, config->max_position) > 1 ? config->rope.original_max_position : 0;

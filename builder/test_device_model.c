@@ -3,6 +3,7 @@
 
 #include "builder/arch/arch.h"
 #include "builder/lower/plan_memory.h"
+#include "builder/lower/recurrent.h"
 #include "builder/passes/pass.h"
 #include "builder/weights/shard.h"
 #include "builder/weights/weights.h"
@@ -120,7 +121,8 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
                      .pages_per_slot = (context + PAGE_TOKENS - 1) / PAGE_TOKENS,
                      .page_bytes = model->config.layers * layer_bytes,
                      .vocab_size = model->config.vocab_size,
-                     .ranks = ranks},
+                     .ranks = ranks,
+                     .recurrent_bytes = recurrent_bytes(&model->rank_config, TARGET_CUDA)},
         .kv_dtype = (enum encoding_id)compute_dtype,
     };
     return true;

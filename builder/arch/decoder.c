@@ -463,11 +463,9 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     const struct model_config *config = graph->config;
     const uint64_t hidden = config->hidden_size, vocab = config->vocab_size;
     int embedding, tables[LAYER_ROPE_KINDS];
-    const char *missing = config->latent.kv_rank     ? "latent attention"
-                          : config->recurrent.kernel ? "layers with recurrent state"
-                          : config->head_norms       ? "norms of each head of q and k (qk_layernorm)"
-                          : config->value_norms      ? "normalised values and heads of different sizes"
-                                                     : NULL;
+    const char *missing = config->head_norms    ? "norms of each head of q and k (qk_layernorm)"
+                          : config->value_norms ? "normalised values and heads of different sizes"
+                                                : NULL;
     if (missing && graph->target != TARGET_CPU)
         return status_fail(status, STATUS_BAD_INPUT,
                            "model_type '%s': the cuda target has no kernels for %s yet; use --target cpu",

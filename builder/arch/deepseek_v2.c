@@ -60,6 +60,6 @@ const struct architecture arch_deepseek_v2 = {
     "DeepseekV2ForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .experts = &names},
-    .about = "CPU only: latent attention, whose KV cache has one row of `kv_lora_rank + qk_rope_head_dim` elements for "
+    .about = "small*: latent attention, whose KV cache has one row of `kv_lora_rank + qk_rope_head_dim` elements for "
              "each token; experts in groups, shared experts",
 };

@@ -68,6 +68,6 @@ const struct architecture arch_deepseek_v3 = {
     "DeepseekV3ForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .experts = &names},
-    .about = "CPU only: as `deepseek_v2`, with sigmoid scores and a selection bias; layers that predict further tokens "
+    .about = "small*: as `deepseek_v2`, with sigmoid scores and a selection bias; layers that predict further tokens "
              "are left out",
 };

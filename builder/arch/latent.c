@@ -99,7 +99,7 @@ static int blocks(struct graph *graph, uint32_t layer, bool of_values, const cha
     if (graph->out_of_memory) return -1;
     struct graph_weight *made = &graph->weights[weight];
     made->experts = config->heads;
-    made->interleave = graph_interleave(graph);
+    made->interleave = PANEL_ROWS; /* each block is padded to whole panels */
     made->rows = graph_weight_rows(made);
     graph_shard(graph, weight, SHARD_MATRICES);
     name_weight(graph, weight, layer, name);
@@ -167,6 +167,7 @@ int latent_attention(struct graph *graph, int x, int table, uint32_t layer)
     attention->operands[ATTENTION_Q] = q;
     attention->operands[ATTENTION_OUT] = mixed;
     set_row(config, attention->params);
+    attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
     attention->params[ATTENTION_VALUE_DIM] = (int64_t)latent->kv_rank;
     attention->params[ATTENTION_SCALE_BITS] =
         float_to_bits((float)(config->attention_scale * rope_latent_score_scale(&config->rope)));

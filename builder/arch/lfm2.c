@@ -141,5 +141,5 @@ const struct architecture arch_lfm2 = {
                  .gate = "feed_forward.w1",
                  .up = "feed_forward.w3",
                  .down = "feed_forward.w2"}},
-    .about = "CPU only: short convolutions, attention in some layers",
+    .about = "small*: short convolutions, attention in some layers",
 };

@@ -73,8 +73,7 @@ const struct architecture arch_qwen3_5 = {
     read_dense,
     {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .norm = NORM_RMS_PLUS_ONE, .partial_rotary = true},
     .sections = true,
-    .about =
-        "CPU only, small*: as `qwen3_next` without experts; layers that predict further tokens (`mtp.`) are left out",
+    .about = "small*: as `qwen3_next` without experts; layers that predict further tokens (`mtp.`) are left out",
 };
 
 /* As Qwen stores the experts; transformers stores each on its own. */
@@ -98,5 +97,5 @@ const struct architecture arch_qwen3_5_moe = {
      .experts = &expert_shared_names,
      .fused_experts = &fused_names},
     .sections = true,
-    .about = "CPU only, small*: as `qwen3_5_text`, with experts and a shared one in all layers",
+    .about = "small*: as `qwen3_5_text`, with experts and a shared one in all layers",
 };

@@ -40,6 +40,6 @@ const struct architecture arch_qwen3_next = {
      .norm = NORM_RMS_PLUS_ONE,
      .partial_rotary = true,
      .experts = &expert_shared_names},
-    .about = "CPU only: linear attention by the gated delta rule, attention with an output gate, experts and a shared "
+    .about = "small*: linear attention by the gated delta rule, attention with an output gate, experts and a shared "
              "one; layers that predict further tokens (`mtp.`) are left out",
 };

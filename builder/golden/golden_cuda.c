@@ -9,11 +9,15 @@
 /* Logits of 16-bit arithmetic differ between plans, whose sums run in different orders, by a few units of 2^-8. A last bit
  * may decide the code of an element of the KV cache, and fp8 has few: as on a CPU (golden_cpu.c). Activations in fp8, which only plans
  * of many rows have, give each product an error of 3 per cent, which layers add up: 10 per cent of the logits' root mean square in
- * Llama-3.1-8B with random weights, and so a tenth of the largest where the worst of 128,256 is looked at. */
-static float tolerance_for(const struct manifest *manifest)
+ * Llama-3.1-8B with random weights, and so a tenth of the largest where the worst of 128,256 is looked at. The norm after a
+ * delta rule divides by the size of o = transpose(S) q, whose terms cancel in a sequence's first tokens, so that it enlarges
+ * their rounding: with random weights transformers in bf16 is off by 6.5 per cent of the largest logit on average. */
+static float tolerance_for(const struct manifest *manifest, const struct plan *plan)
 {
     if (manifest->eight_bit_rows) return 3e-1f;
-    return manifest->kv_dtype == ENCODING_E4M3_CHANNEL ? 1e-1f : 3e-2f;
+    bool is_wide = manifest->kv_dtype == ENCODING_E4M3_CHANNEL;
+    for (uint32_t i = 0; i < plan->header.launch_count; i++) is_wide |= plan->launches[i].op == OP_DELTA_RULE;
+    return is_wide ? 1e-1f : 3e-2f;
 }
 /* Work of less than a second. */
 static const double most_flops = 1e14;
@@ -115,7 +119,7 @@ bool compute_golden_cuda(const struct cuda_rig *rig, const struct plan *plans, c
                  .plan_count = plan_count,
                  .progress = progress,
                  .most_tokens = tokens > LEAST_TOKENS ? tokens : LEAST_TOKENS,
-                 .relative_tolerance = tolerance_for(rig->manifest),
+                 .relative_tolerance = tolerance_for(rig->manifest, &plans[0]),
                  .prompt_way = GOLDEN_BY_PLAN,
                  .expected_way = GOLDEN_BY_PLAN,
                  .run = run_plan,

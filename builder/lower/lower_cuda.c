@@ -6,7 +6,6 @@
 #include "builder/lower/lower_cuda.h"
 #include "builder/lower/operands.h"
 #include "builder/lower/plan_memory.h"
-#include "kernels/rope_attention/rope_attention.h"
 
 /* The first tactic that is legal for these parameters. */
 static bool find_tactic(enum plan_op op, const int64_t *params, const struct device_facts *gpu,
@@ -51,12 +50,14 @@ uint64_t device_scratch_bytes(const struct graph *graph, const struct lowering *
     struct device_tactic tactics[DEVICE_MOST_TACTICS];
     uint64_t most = PLAN_ALIGNMENT;
     for (int n = 0; n < graph->node_count; n++) {
-        if (graph->nodes[n].op != OP_ROPE_ATTENTION) continue;
+        const enum plan_op op = graph->nodes[n].op;
+        if (op != OP_ROPE_ATTENTION && op != OP_ATTENTION) continue;
         int64_t params[PLAN_MAX_PARAMS] = {0};
         lower_params(graph, lowering, rows, rows, &graph->nodes[n], params);
-        int count = device_tactics(OP_ROPE_ATTENTION, params, gpu, tactics, DEVICE_MOST_TACTICS);
+        int count = device_tactics(op, params, gpu, tactics, DEVICE_MOST_TACTICS);
         for (int i = 0; i < count; i++) {
-            uint64_t bytes = rope_attention_workspace_bytes(tactics[i].params);
+            if (!tactics[i].kernel->counter_bytes) continue;
+            const uint64_t bytes = tactics[i].kernel->counter_bytes(tactics[i].params);
             if (bytes > most) most = bytes;
         }
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering for devices: every operand of every launch is the one that the op's contract names, in a memory that holds
- * what the graph says, and what no kernel takes is refused. Worked out here from the graph and the contracts' headers. */
+ * what the graph says. Worked out here from the graph and the contracts' headers. */
 #include "builder/lower/page_groups.h"
 #include "builder/passes/pass.h"
 #include "formats/base/test_program.h"
@@ -9,6 +9,7 @@
 #include "kernels/all_gather/all_gather.h"
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/attention/attention_device.h"
+#include "kernels/delta_rule/delta_rule.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul_device.h"
 #include "kernels/op/op.h"
@@ -62,19 +63,61 @@ static void check_value(const struct graph_value *value, const struct plan_heade
 /* Calls `visit` for every input and output in the arena. */
 typedef void visit_value(void *context, int value, const struct plan_operand *operand, bool written);
 
+static uint64_t aligned(uint64_t bytes) { return (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT; }
+
+/* Where the op's state begins in a slot's first copy: after that of the layers before, and of its layer's convolution. */
+static uint64_t recurrent_place(const struct test_device_model *model, const struct graph_node *node)
+{
+    const struct model_config *config = &model->rank_config;
+    const struct model_recurrent *sizes = &config->recurrent;
+    const uint64_t conv = aligned((sizes->kernel - 1) * sizes->channels * sizeof(float));
+    const uint64_t rule = aligned(sizes->value_heads * sizes->key_dim * sizes->value_dim * sizeof(float));
+    uint64_t place = 0;
+    for (uint32_t layer = 0; layer < node->layer; layer++) {
+        if (config->layer[layer].mixer != MIXER_ATTENTION) place += conv;
+        if (config->layer[layer].mixer == MIXER_DELTA_RULE) place += rule;
+    }
+    assert_true(place + conv + rule <= model->lowering.geometry.recurrent_bytes / 2);
+    return node->op == OP_DELTA_RULE ? place + conv : place;
+}
+
+static void check_state(const struct test_device_model *model, const struct graph_node *node,
+                        const struct op_operand *schema, const struct layout *layout,
+                        const struct plan_operand *operand)
+{
+    struct plan_field field = layout->state[schema->field];
+    if (schema->field == STATE_RECURRENT) {
+        const uint64_t place = recurrent_place(model, node);
+        field.offset += place, field.bytes -= place;
+    }
+    check_place(operand, SPACE_STATE, field);
+}
+
+static uint64_t attention_layers_before(const struct model_config *config, uint32_t layer)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < layer; i++) count += config->layer[i].mixer == MIXER_ATTENTION;
+    return count;
+}
+
 static void check_operand(const struct test_device_model *model, const struct graph *graph,
                           const struct device_plan *plan, uint32_t index, int place, const struct plan_operand *operand,
                           const struct layout *layout)
 {
     const struct graph_node *node = &graph->nodes[index];
     const struct op_operand *schema = &op_find(node->op)->operands[place];
-    const uint64_t kv = 2 * graph->config->kv_heads * model->lowering.geometry.page_tokens * model->config.head_dim * 2;
+    const uint64_t planes = graph->config->latent.kv_rank ? 1 : 2;
+    const uint64_t kv =
+        planes * graph->config->kv_heads * model->lowering.geometry.page_tokens * model->config.head_dim * 2;
     const struct graph_weight *weight = NULL;
     assert_int_equal(operand->access, op_operand_access(schema));
     switch ((enum op_role)schema->role) {
     case ROLE_STEP: check_place(operand, SPACE_STEP, layout->step[schema->field]); break;
-    case ROLE_STATE: check_place(operand, SPACE_STATE, layout->state[schema->field]); break;
-    case ROLE_KV: check_place(operand, SPACE_KV, (struct plan_field){node->layer * kv, kv}); break;
+    case ROLE_STATE: check_state(model, node, schema, layout, operand); break;
+    case ROLE_KV:
+        check_place(operand, SPACE_KV,
+                    (struct plan_field){attention_layers_before(&model->config, node->layer) * kv, kv});
+        break;
     case ROLE_HEADER: check_place(operand, SPACE_COMM, (struct plan_field){0, sizeof(struct comm_header)}); break;
     case ROLE_EXCHANGE: assert_int_equal(operand->space, SPACE_COMM); break; /* where: check_exchange */
     case ROLE_WORKSPACE: fail(); break;                                      /* GPUs have none */
@@ -189,16 +232,16 @@ static void check_params(const struct test_device_model *model, const struct gra
         assert_int_equal(graph->values[node->operands[ALL_GATHER_X]].dtype, DTYPE_F32);
     } else if (node->op == OP_ATTENTION) { /* a decode step's rows belong to different sequences */
         assert_int_equal(params[ATTENTION_SCATTERED], graph->kind == PLAN_DECODE);
-        if (graph->kind == PLAN_DECODE)
-            assert_ptr_equal(plan->launches[index].tactic.kernel, &device_attention_generic);
+        if (graph->config->latent.kv_rank || graph->kind == PLAN_DECODE)
+            assert_ptr_equal(plan->launches[index].tactic.kernel,
+                             graph->config->latent.kv_rank ? &device_attention_latent : &device_attention_generic);
+        assert_int_equal(params[ATTENTION_WINDOW], node->params[ATTENTION_WINDOW]);
+        assert_int_equal(params[ATTENTION_SCALE_BITS], node->params[ATTENTION_SCALE_BITS]);
+        assert_int_equal(params[ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
     } else if (node->op == OP_ROPE_ATTENTION) {
         assert_int_equal(params[ROPE_ATTENTION_WINDOW], node->params[ROPE_ATTENTION_WINDOW]);
         assert_int_equal(params[ROPE_ATTENTION_SCALE_BITS], node->params[ROPE_ATTENTION_SCALE_BITS]);
         assert_int_equal(params[ROPE_ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
-    } else if (node->op == OP_ATTENTION) {
-        assert_int_equal(params[ATTENTION_WINDOW], node->params[ATTENTION_WINDOW]);
-        assert_int_equal(params[ATTENTION_SCALE_BITS], node->params[ATTENTION_SCALE_BITS]);
-        assert_int_equal(params[ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
     }
 }
 
@@ -277,11 +320,11 @@ static void check_scratch(const struct test_device_model *model, const struct de
                           const struct device_facts *gpu)
 {
     static struct device_tactic tactics[64];
-    if (launch->op != OP_ROPE_ATTENTION) return;
     int count = device_tactics(launch->op, launch->tactic.params, gpu, tactics, 64);
     assert_true(count >= 1);
     for (int i = 0; i < count; i++)
-        assert_true(rope_attention_workspace_bytes(tactics[i].params) <= model->lowering.scratch_bytes);
+        if (tactics[i].kernel->counter_bytes)
+            assert_true(tactics[i].kernel->counter_bytes(tactics[i].params) <= model->lowering.scratch_bytes);
 }
 
 /* The buffers of successive collectives, in this plan or from its end to its beginning, do not overlap, and lie inside
@@ -645,86 +688,70 @@ TEST(experts)
     test_device_model_close(&model);
 }
 
-/* ---- refusals ---- */
-
-#define SHAPE(hidden, heads, kv_heads, head_dim)                                                                      \
-    "{\"model_type\": \"llama\", \"hidden_size\": " #hidden ", \"intermediate_size\": 96, \"num_hidden_layers\": 2, " \
-    "\"num_attention_heads\": " #heads ", \"num_key_value_heads\": " #kv_heads ", \"head_dim\": " #head_dim           \
-    ", \"vocab_size\": 50, \"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-6, \"hidden_act\": \"silu\"}"
-
-static void expect_refused(const struct test_device_model *model, const struct device_facts *gpu,
-                           const struct graph *graph, uint32_t rows, const char *words)
+TEST(latent_attention)
 {
-    struct device_plan plan;
-    struct status status = {0};
-    memset(&plan, 0xff, sizeof plan);
-    bool ok = lower_device_plan(graph, &model->lowering, gpu, rows, &plan, &status);
-    test_expect_failure(ok, &status, STATUS_BAD_INPUT, words);
-    assert_null(plan.launches);
-    assert_int_equal(plan.count, 0);
-    device_plan_free(&plan);
+    static const char source[] =
+        "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 4, \"vocab_size\": 50, \"first_k_dense_replace\": 1, \"n_routed_experts\": 8, "
+        "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"n_shared_experts\": 1, \"kv_lora_rank\": 32, "
+        "\"q_lora_rank\": 24, \"qk_nope_head_dim\": 24, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24, "
+        "\"n_group\": 4, \"topk_group\": 2}";
+    for (int g = 0; g < TEST_GPUS; g++) {
+        struct test_device_model model;
+        test_device_model_open(&model, source, DTYPE_BF16);
+        test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
+        for (uint32_t rows = 1; rows <= 64; rows *= 2) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, rows);
+        for (uint32_t rows = 1; rows <= 512; rows *= 8) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, rows);
+        test_device_model_close(&model);
+    }
 }
 
-TEST(shapes_that_no_kernel_takes_are_refused)
+/* Short convolutions, and the delta rule beside attention with a gate and experts. */
+TEST(recurrent_layers)
 {
-    static struct test_device_model model;
-    static const struct {
-        const char *config, *decode, *prefill;
-    } cases[] = {
-        {SHAPE(20, 4, 2, 16), "matmul|parameter k is not a multiple of 8", "matmul|parameter k is not a multiple of 8"},
-        {SHAPE(23, 4, 2, 16), "matmul|parameter k is not a multiple of 8", "matmul|parameter k is not a multiple of 8"},
-        {SHAPE(64, 1, 1, 512), "head_dim", "head_dim"},
-        {SHAPE(64, 3, 1, 258), "head_dim", "head_dim"},
-        {SHAPE(64, 2, 1, 6), "matmul|parameter k is not a multiple of 8", "matmul|parameter k is not a multiple of 8"},
+    static const char *const sources[] = {
+        "{\"model_type\": \"lfm2\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 5, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 50, \"max_position_embeddings\": 512, "
+        "\"norm_eps\": 1e-6, \"full_attn_idxs\": [1, 3]}",
+        "{\"model_type\": \"qwen3_next\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 4, "
+        "\"num_attention_heads\": 4, "
+        "\"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, \"linear_num_key_heads\": 2, "
+        "\"linear_num_value_heads\": 4, \"linear_key_head_dim\": 32, \"linear_value_head_dim\": 64, "
+        "\"num_experts\": 16, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, "
+        "\"shared_expert_intermediate_size\": 48}",
     };
-    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
-        for (int g = 0; g < TEST_GPUS; g++) {
-            static const uint32_t rows[] = {1, 8, 32};
-            const struct device_facts *gpu = &test_gpus[g];
-            struct status status = {0};
-            test_expect_success(test_device_model_try(&model, cases[c].config, DTYPE_BF16, 32, 512, &status), &status);
-            test_device_model_scratch(&model, gpu, rows, 3);
-            for (int r = 0; r < 3; r++) {
-                char words[640];
-                snprintf(words, sizeof words, "%s|%s|no kernel for this model", cases[c].decode, gpu->name);
-                expect_refused(&model, gpu, test_device_model_graph(&model, PLAN_DECODE, rows[r]), rows[r], words);
-                expect_refused(&model, gpu, &model.graphs[TEST_PREFILL], rows[r], cases[c].prefill);
+    static const int recurrent[] = {3, 3}, convolutions[] = {3, 3}, gates[] = {0, 1};
+    struct test_device_model model;
+    for (int s = 0; s < 2; s++)
+        for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+            assert_true(test_device_model_open_ranks(&model, sources[s], DTYPE_BF16, ranks));
+            if (ranks > 1) test_device_model_exchange(&model, 2048);
+            for (int g = 0; g < TEST_GPUS; g++) {
+                test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
+                for (int r = 0; r < DECODES; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, decode_rows[r]);
+                for (int r = 0; r < PREFILLS; r++)
+                    lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, prefill_rows[r]);
+            }
+            for (int g = 0; g < TEST_GRAPHS; g++) {
+                const struct graph *graph = &model.graphs[g];
+                int found[3] = {0};
+                for (int n = 0; n < graph->node_count; n++) {
+                    const struct graph_node *node = &graph->nodes[n];
+                    if (node->removed) continue;
+                    found[0] += node->op == OP_SHORT_CONV;
+                    found[1] += node->op == OP_DELTA_RULE;
+                    found[2] += node->op == OP_SIGMOID_GATE;
+                    if (node->op != OP_DELTA_RULE) continue;
+                    assert_int_equal(node->params[DELTA_RULE_SCATTERED], graph->kind == PLAN_DECODE);
+                    assert_int_equal(graph->values[node->operands[DELTA_RULE_BA]].dtype, DTYPE_F32);
+                    assert_int_equal(graph->values[node->operands[DELTA_RULE_QKV]].dtype, DTYPE_BF16);
+                }
+                assert_int_equal(found[0], convolutions[s]);
+                assert_int_equal(found[1], s ? recurrent[s] : 0);
+                assert_int_equal(found[2], gates[s]);
             }
             test_device_model_close(&model);
         }
-}
-
-TEST(sizes_out_of_range_are_refused)
-{
-    static struct test_device_model model;
-    const struct device_facts *gpu = &test_gpus[TEST_GPU_90];
-    test_device_model_open(&model, test_device_model_source(0), DTYPE_BF16);
-    const struct graph *wide = &model.graphs[TEST_LARGE_BATCH], *prefill = &model.graphs[TEST_PREFILL];
-    test_device_model_scratch(&model, gpu, decode_rows, DECODES);
-    const struct lowering lowering = model.lowering;
-    /* More rows than the contracts count. */
-    expect_refused(&model, gpu, wide, 65536, "rope_attention of 65536 rows|ROWS");
-    expect_refused(&model, gpu, prefill, (1 << 20) + 1, "parameter rows is 1048577");
-    expect_refused(&model, gpu, prefill, UINT32_MAX, "");
-    /* Norms inside matmuls are for few rows. */
-    expect_refused(&model, gpu, &model.graphs[TEST_SMALL_BATCH], 9, "matmul of 9 rows|ROWS is not in 1..8");
-    /* Sizes that overflow. */
-    model.lowering.geometry.vocab_size = UINT64_C(1) << 60;
-    expect_refused(&model, gpu, wide, 1 << 20, "64-bit");
-    model.lowering = lowering;
-    model.lowering.geometry.slots = UINT64_C(1) << 61;
-    expect_refused(&model, gpu, wide, 1, "64-bit");
-    model.lowering = lowering;
-    model.lowering.scratch_bytes = UINT64_MAX / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
-    expect_refused(&model, gpu, wide, 1, "64-bit");
-    /* A GPU without code, and one with hardly any shared memory. */
-    model.lowering = lowering;
-    struct device_facts small = *gpu, old = *gpu;
-    old.capability = 75;
-    expect_refused(&model, &old, wide, 1, "embed|no kernel runs on this GPU");
-    small.shared_per_block = small.shared_per_sm = 1024;
-    expect_refused(&model, &small, wide, 9, "made-up H200");
-    test_device_model_close(&model);
 }
 
 int main(void) { return test_run(); }

@@ -2,6 +2,7 @@
 #include "builder/lower/recurrent.h"
 
 #include "kernels/delta_rule/delta_rule.h"
+#include "kernels/op/recurrent.h"
 #include "kernels/short_conv/short_conv.h"
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT; }
@@ -20,9 +21,9 @@ static uint64_t rule_bytes(const struct model_config *config, uint64_t layer)
     return aligned(delta_rule_state_bytes(sizes->value_heads, sizes->key_dim, sizes->value_dim));
 }
 
-uint64_t recurrent_bytes(const struct model_config *config)
+uint64_t recurrent_bytes(const struct model_config *config, enum engine_target target)
 {
-    return recurrent_offset(config, (uint32_t)config->layers, OP_SHORT_CONV);
+    return op_recurrent_copies(target) * recurrent_offset(config, (uint32_t)config->layers, OP_SHORT_CONV);
 }
 
 uint64_t recurrent_offset(const struct model_config *config, uint32_t layer, enum plan_op op)

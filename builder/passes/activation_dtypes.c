@@ -6,6 +6,7 @@
 #include "builder/passes/pass.h"
 #include "kernels/all_gather/all_gather.h"
 #include "kernels/all_reduce/all_reduce.h"
+#include "kernels/delta_rule/delta_rule.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -18,7 +19,8 @@ struct choice {
     bool *stays_float, *multiplied;
 };
 
-/* Values that stay float32 because of their readers: logits or a rank's part of them, also a router's; what a norm reads; in fp16, whose range
+/* Values that stay float32 because of their readers: logits or a rank's part of them, also a router's; what a norm reads; what the decay of a
+ * state comes from; in fp16, whose range
  * is too small for sums, a rank's part of a sum. */
 static void mark(const struct graph *graph, struct choice *choice)
 {
@@ -28,12 +30,13 @@ static void mark(const struct graph *graph, struct choice *choice)
         const struct graph_node *node = &graph->nodes[n];
         if (node->removed) continue;
         if (node->op == OP_RMS_NORM) stays_float[node->operands[RMS_NORM_X]] = true;
+        if (node->op == OP_DELTA_RULE) stays_float[node->operands[DELTA_RULE_BA]] = true;
         if (node->op == OP_ROUTER) stays_float[node->operands[ROUTER_LOGITS]] = true;
         if (node->op == OP_ALL_GATHER) stays_float[node->operands[ALL_GATHER_X]] = true;
         if (node->op == OP_ALL_REDUCE && graph->compute_dtype == DTYPE_F16)
             stays_float[node->operands[ALL_REDUCE_X]] = true;
-        if (node->op == OP_MATMUL && node->operands[MATMUL_NORM] < 0)
-            choice->multiplied[node->operands[MATMUL_X]] = true;
+        if (node->op == OP_MATMUL)
+            (node->operands[MATMUL_NORM] < 0 ? choice->multiplied : stays_float)[node->operands[MATMUL_X]] = true;
         if (node->op == OP_QUANTISE) choice->multiplied[node->operands[QUANTISE_X]] = true;
     }
 }

@@ -173,6 +173,16 @@ bool geometry_place_state(struct plan_geometry *geometry, uint64_t *total_bytes)
     return state_layout(geometry, geometry->state, total_bytes);
 }
 
+uint64_t plan_host_state_bytes(const struct plan_geometry *geometry)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < STATE_FIELD_COUNT; i++) {
+        const struct plan_field *field = &geometry->state[i];
+        if (i != STATE_RECURRENT && field->offset + field->bytes > bytes) bytes = field->offset + field->bytes;
+    }
+    return bytes;
+}
+
 uint64_t plan_input_bytes(const struct plan *plan)
 {
     static const int inputs[] = {STEP_COUNTS, STEP_TOKENS, STEP_SLOTS, STEP_POSITIONS, STEP_OUT_ROWS, STEP_ROUTE_SEEDS};

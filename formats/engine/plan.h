@@ -239,7 +239,8 @@ struct plan_geometry {
      * 0: some layer reads all tokens. page_groups 0 counts as 1. */
     uint64_t page_groups;
     uint64_t page_window[PLAN_MAX_PAGE_GROUPS];
-    /* Each slot's block of STATE_RECURRENT, in which layers have places of their own (kernels/op/recurrent.h); 0: no layer has any. */
+    /* Each slot's block of STATE_RECURRENT, in which layers have places of their own, on GPUs in two copies (kernels/op/recurrent.h);
+     * 0: no layer has any. */
     uint64_t recurrent_bytes;
     struct plan_field state[STATE_FIELD_COUNT]; /* from the file, or geometry_place_state */
 };
@@ -327,6 +328,8 @@ _Static_assert(sizeof(struct sampler_state) == 64, "layout");
 bool state_layout(const struct plan_geometry *geometry, struct plan_field fields[STATE_FIELD_COUNT],
                   uint64_t *total_bytes);
 bool geometry_place_state(struct plan_geometry *geometry, uint64_t *total_bytes);
+/* Where the last field of the STATE space that the host writes ends: all but STATE_RECURRENT, which may be large. */
+uint64_t plan_host_state_bytes(const struct plan_geometry *geometry);
 
 /* Reads the list of a space's fields. Checks ids, flags, bounds, alignment and overlap, and that each of the `count`
  * fields of `fields` that has bytes on entry is listed with at least those; then sets their offsets and bytes. */

@@ -37,6 +37,7 @@ enum attention_operand {
     ATTENTION_OUT, /* X_DTYPE[rows, HEADS * HEAD_DIM]; may be Q. With VALUE_DIM [rows, HEADS * VALUE_DIM], not Q */
     ATTENTION_WORKSPACE, /* CPU: attention_workspace_bytes */
     ATTENTION_SINKS,     /* HAS_SINKS: SINKS_DTYPE[HEADS] */
+    ATTENTION_COUNTERS, /* CUDA, VALUE_DIM: partial results of the blocks that share a row; all zero before a launch and after it */
     ATTENTION_OPERANDS
 };
 enum attention_param {

@@ -19,6 +19,7 @@ const char *attention_cudnn_illegal(const int64_t *params)
     const int64_t page_tokens = params[ATTENTION_PAGE_TOKENS], dtype = params[ATTENTION_X_DTYPE];
     const char *why = op_params_illegal(&op_attention, params);
     if (why) return why;
+    if (params[ATTENTION_VALUE_DIM]) return "v is a part of k";
     if (params[ATTENTION_SCATTERED]) return "the rows belong to several sequences";
     if (params[ATTENTION_CAP_BITS]) return "scores have a cap";
     if (params[ATTENTION_HAS_SINKS]) return "heads have sinks";

@@ -21,7 +21,7 @@ static const char *illegal(const int64_t *params)
     if (why) return why;
     why = op_paged_codes_illegal(params);
     if (why) return why;
-    if (params[ATTENTION_VALUE_DIM]) return "no code for latent attention";
+    if (params[ATTENTION_VALUE_DIM]) return "v is a part of k";
     if (params[ATTENTION_HEAD_DIM] % 2) return "HEAD_DIM is not even in 2..256";
     if (params[ATTENTION_PAGES_PER_SLOT] > MOST_TOKENS / params[ATTENTION_PAGE_TOKENS])
         return "PAGES_PER_SLOT is not positive or makes more than 2^30 tokens";

@@ -65,25 +65,6 @@ template <class P> struct attention_generic_body {
             mma_tf32(d, a[0], a[1], a[2], a[3], b0, b1);
     }
 
-    /* A row's part of 16 codes times its scale, as elements. */
-    static __device__ __forceinline__ void load_codes(u8 *to, const u8 *from, float scale)
-    {
-        const uint4 packed = *(const uint4 *)from;
-        const u32 words[4] = {packed.x, packed.y, packed.z, packed.w};
-        float values[16];
-#pragma unroll
-        for (int i = 0; i < 8; i += 2) {
-            u32 pairs[2];
-            kv_codes<P::KV_DTYPE>::to_pairs(words[i / 2], pairs[0], pairs[1]);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                values[2 * i + j] = float_of_half<DTYPE_F16>((u16)(pairs[j / 2] >> j % 2 * 16)) * scale;
-        }
-#pragma unroll
-        for (int i = 0; i < 16; i += 16 / element)
-            store_elements<P::X_DTYPE>(to, i, *(const float(*)[16 / element])(values + i));
-    }
-
     /* k and v of tokens [token, token + KEY_TILE) into a stage; tokens outside [first, last] become zero: their
      * memory may hold NaN, and 0 * NaN is NaN. */
     static __device__ __forceinline__ void load_keys(u8 *stage, const u8 *kv, const i32 *pages, int g, int token,
@@ -103,8 +84,9 @@ template <class P> struct attention_generic_body {
             const u8 *from_v = from + pages_layout::VALUES;
             if constexpr (coded) {
                 const u8 *scales = block + pages_layout::SCALES + (g * P::PAGE_TOKENS + t % P::PAGE_TOKENS) * 4;
-                load_codes(k, from, *(const float *)scales * kv_codes<P::KV_DTYPE>::FACTOR);
-                load_codes(v, from_v, *(const float *)(scales + pages_layout::VALUES) * kv_codes<P::KV_DTYPE>::FACTOR);
+                const float scale_v = *(const float *)(scales + pages_layout::VALUES);
+                kv_load_codes<P::KV_DTYPE, P::X_DTYPE>(k, from, *(const float *)scales * kv_codes<P::KV_DTYPE>::FACTOR);
+                kv_load_codes<P::KV_DTYPE, P::X_DTYPE>(v, from_v, scale_v * kv_codes<P::KV_DTYPE>::FACTOR);
             } else if constexpr (verbatim) {
                 copy_async<copy>(shared_address(k), from);
                 copy_async<copy>(shared_address(v), from_v);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How thread blocks of attention_prefill and attention_generic divide their shared memory, for the kernels and for
+/* How thread blocks of attention_prefill, attention_generic and attention_latent divide their shared memory, for the kernels and for
  * their host file. */
 #ifndef KERNELS_ATTENTION_ATTENTION_LAYOUT_CUH
 #define KERNELS_ATTENTION_ATTENTION_LAYOUT_CUH
@@ -71,6 +71,39 @@ LAYOUT_FUNCTION struct attention_generic_layout attention_generic_lay_out(layout
     l.partial_floats = l.dim + 2;
     l.bytes = l.stages_offset + layout_larger(2 * l.stage_bytes, (split - 1) * l.entries * l.partial_floats * 4);
     l.static_bytes = 2 * l.entries * 4;
+    return l;
+}
+
+/* q (a row for each entry), then two stages of KEY_TILE tokens, the weights of a tile, and for each of WARPS_V and entry a
+ * maximum, later a sum. At the end of a block of `dealt` that share their entries, from the beginning on: what it has of
+ * each entry. */
+struct attention_latent_layout {
+    layout_size entries; /* of a block, each a (row, head) */
+    layout_size dim;     /* of a row, padded with zeros to whole products */
+    layout_size row_bytes;
+    layout_size stages_offset, stage_bytes;
+    layout_size weights_offset, weights_row_bytes;
+    layout_size maxima_offset;
+    layout_size partial_floats; /* of an entry: accumulated v, maximum, sum; room to keep 16-byte alignment */
+    layout_size bytes;
+};
+
+LAYOUT_FUNCTION struct attention_latent_layout attention_latent_lay_out(layout_size head_dim, layout_size value_dim,
+                                                                        layout_size warps_q, layout_size warps_v,
+                                                                        layout_size key_tile, layout_size dealt)
+{
+    struct attention_latent_layout l = {0};
+    l.entries = 16 * warps_q;
+    l.dim = layout_divide_up(head_dim, 16) * 16;
+    l.row_bytes = l.dim * 2 + 16; /* an odd multiple of 16: eight rows lie in eight different bank groups */
+    l.stages_offset = l.entries * l.row_bytes;
+    l.stage_bytes = key_tile * l.row_bytes;
+    l.weights_offset = l.stages_offset + 2 * l.stage_bytes;
+    l.weights_row_bytes = key_tile * 2 + 16;
+    l.maxima_offset = l.weights_offset + l.entries * l.weights_row_bytes;
+    l.partial_floats = value_dim + 4;
+    l.bytes = l.maxima_offset + warps_v * l.entries * 4;
+    if (dealt > 1) l.bytes = layout_larger(l.bytes, l.entries * l.partial_floats * 4);
     return l;
 }
 

@@ -84,6 +84,9 @@ static const struct op_operand operand_schema[ATTENTION_OPERANDS] = {
     [ATTENTION_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
     [ATTENTION_SINKS] = {"sinks", ROLE_WEIGHT, .present = ATTENTION_HAS_SINKS, .dtype = ATTENTION_SINKS_DTYPE,
                          .rows = OP_NONE, .columns = ATTENTION_HEADS},
+    [ATTENTION_COUNTERS] = {"counters", ROLE_COUNTERS, .present = ATTENTION_VALUE_DIM, .targets = 1u << TARGET_CUDA,
+                            .rows = OP_NONE, .columns = OP_NONE,
+                            .element_bytes = PLAN_ALIGNMENT /* with any tunables */},
 };
 
 const struct op_descriptor op_attention = {

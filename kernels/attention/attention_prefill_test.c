@@ -16,29 +16,10 @@ static double tolerance(const struct attention_shape *shape)
     return (shape->x_dtype == DTYPE_BF16 ? 0x1p-9 : 0x1p-12) + 1e-4;
 }
 
-/* Up to `most` candidates of the kernel, of which there must be one at least. */
 static void check_shape(struct test_random *random, const struct attention_shape *shape,
                         const struct device_kernel *kernel, int most)
 {
-    enum { MOST_CANDIDATES = 16 };
-    int64_t list[MOST_CANDIDATES][PLAN_MAX_PARAMS];
-    struct attention_setup setup;
-    attention_setup_open(&setup, random, shape);
-    struct test_launch *launch = &setup.launch;
-    int count = kernel->candidates(launch->params, &test_device()->device.facts, list,
-                                   most < MOST_CANDIDATES ? most : MOST_CANDIDATES);
-    assert_true(count >= 1);
-    for (int i = 0; i < count; i++) {
-        const char *what = test_describe(kernel, list[i]);
-        test_kernel_open(&launch->kernel, kernel, list[i]);
-        if (launch->kernel.local_bytes)
-            fail_msg("%s: %d bytes of registers are spilled", what, launch->kernel.local_bytes);
-        test_launch_run_twice(launch);
-        attention_setup_check(&setup, tolerance(shape), what);
-        test_launch_assert_rows_untouched(launch, ATTENTION_OUT);
-        test_kernel_close(&launch->kernel);
-    }
-    test_launch_close(launch);
+    attention_check_candidates(random, shape, kernel, most, tolerance(shape));
 }
 
 /* rows, valid, start, kv_heads, group, head_dim, window, x_dtype, kv_dtype, page_tokens, scattered, in_place */

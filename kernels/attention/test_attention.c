@@ -7,7 +7,8 @@
 
 struct pages attention_setup_pages(const struct attention_setup *setup, void *pool)
 {
-    return pages_of((uint8_t *)pool + setup->kv_offset, setup->launch.host[ATTENTION_PAGE_TABLE], setup->launch.params);
+    return pages_of_latent((uint8_t *)pool + setup->kv_offset, setup->launch.host[ATTENTION_PAGE_TABLE],
+                           setup->launch.params, setup->shape.value_dim);
 }
 
 static void place_rows(const struct attention_setup *setup, struct test_random *random)
@@ -54,7 +55,7 @@ static void expect_rows(struct attention_setup *setup, struct test_random *rando
     int64_t params[ATTENTION_PARAMS];
     memcpy(params, setup->launch.params, sizeof params);
     params[ATTENTION_ROWS] = setup->row_count = count;
-    setup->expected = test_take(&setup->launch.memory, (size_t)(count * width) * sizeof(float));
+    setup->expected = test_take(&setup->launch.memory, (size_t)(count * setup->out_width) * sizeof(float));
     const struct op_call call = {
         .params = params,
         .operands = {counts, q, slots, positions, setup->launch.host[ATTENTION_PAGE_TABLE],
@@ -70,6 +71,7 @@ void attention_setup_open(struct attention_setup *setup, struct test_random *ran
     *setup = (struct attention_setup){.shape = *shape,
                                       .heads = shape->kv_heads * shape->group,
                                       .page_tokens = shape->page_tokens ? shape->page_tokens : 64};
+    setup->out_width = setup->heads * (shape->value_dim ? shape->value_dim : shape->head_dim);
     const bool is_plain = encoding_is_plain(shape->kv_dtype);
     const int64_t element = is_plain ? (int64_t)dtype_bytes((enum dtype)shape->kv_dtype) : 1;
     const int64_t block = 2 * shape->kv_heads * setup->page_tokens * (shape->head_dim * element + (is_plain ? 0 : 4));
@@ -95,6 +97,7 @@ void attention_setup_open(struct attention_setup *setup, struct test_random *ran
         [ATTENTION_CAP_BITS] = test_float_bits(shape->cap),
         [ATTENTION_HAS_SINKS] = shape->sinks != DTYPE_NONE,
         [ATTENTION_SINKS_DTYPE] = shape->sinks ? shape->sinks : DTYPE_F32,
+        [ATTENTION_VALUE_DIM] = shape->value_dim,
     };
     struct test_launch *launch = &setup->launch;
     test_launch_open_operands(launch, &op_attention, params, shape->valid);
@@ -115,7 +118,7 @@ void attention_setup_open(struct attention_setup *setup, struct test_random *ran
 
 void attention_setup_check(struct attention_setup *setup, double tolerance, const char *what)
 {
-    const size_t width = (size_t)(setup->heads * setup->shape.head_dim), element = dtype_bytes(setup->shape.x_dtype);
+    const size_t width = (size_t)setup->out_width, element = dtype_bytes(setup->shape.x_dtype);
     struct test_memory memory = {.count = 0};
     float *found = test_take(&memory, width * sizeof *found);
     for (int64_t i = 0; i < setup->row_count; i++) {
@@ -127,4 +130,44 @@ void attention_setup_check(struct attention_setup *setup, double tolerance, cons
         test_assert_close(found, setup->expected + i * (int64_t)width, width, tolerance, 0x1p-9, row);
     }
     test_release(&memory);
+}
+
+/* As many bytes as any of the candidates needs, zero. */
+static void make_counters(struct test_launch *launch, const struct device_kernel *kernel,
+                          int64_t (*list)[PLAN_MAX_PARAMS], int count)
+{
+    uint64_t most = 1;
+    for (int i = 0; kernel->counter_bytes && i < count; i++)
+        if (kernel->counter_bytes(list[i]) > most) most = kernel->counter_bytes(list[i]);
+    if (!launch->host[ATTENTION_COUNTERS]) return;
+    test_launch_resize(launch, ATTENTION_COUNTERS, most, 0);
+    memset(launch->host[ATTENTION_COUNTERS], 0, most);
+}
+
+void attention_check_candidates(struct test_random *random, const struct attention_shape *shape,
+                                const struct device_kernel *kernel, int most, double tolerance)
+{
+    enum { MOST_CANDIDATES = 16 };
+    int64_t list[MOST_CANDIDATES][PLAN_MAX_PARAMS];
+    struct attention_setup setup;
+    attention_setup_open(&setup, random, shape);
+    struct test_launch *launch = &setup.launch;
+    int count = kernel->candidates(launch->params, &test_device()->device.facts, list,
+                                   most < MOST_CANDIDATES ? most : MOST_CANDIDATES);
+    assert_true(count >= 1);
+    make_counters(launch, kernel, list, count);
+    for (int i = 0; i < count; i++) {
+        const char *what = test_describe(kernel, list[i]);
+        test_kernel_open(&launch->kernel, kernel, list[i]);
+        if (launch->kernel.local_bytes)
+            fail_msg("%s: %d bytes of registers are spilled", what, launch->kernel.local_bytes);
+        test_launch_run_twice(launch);
+        attention_setup_check(&setup, tolerance, what);
+        const uint8_t *counters = launch->found[ATTENTION_COUNTERS];
+        for (size_t b = 0; counters && b < launch->device[ATTENTION_COUNTERS].bytes; b++)
+            assert_int_equal(counters[b], 0);
+        test_launch_assert_rows_untouched(launch, ATTENTION_OUT);
+        test_kernel_close(&launch->kernel);
+    }
+    test_launch_close(launch);
 }

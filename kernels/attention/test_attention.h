@@ -19,8 +19,9 @@ struct attention_shape {
     bool in_place;       /* out is q */
     bool nan_rows;       /* q of rows that are not valid is NaN */
     int64_t count_index;
-    float cap;        /* 0: none */
-    enum dtype sinks; /* DTYPE_NONE: none */
+    float cap;         /* 0: none */
+    enum dtype sinks;  /* DTYPE_NONE: none */
+    int64_t value_dim; /* 0: v is no part of k */
 };
 
 enum { ATTENTION_TEST_SLOTS = 5, ATTENTION_TEST_SLOT = 3 /* of rows that are not scattered */, MOST_CHECKED_ROWS = 48 };
@@ -31,14 +32,18 @@ struct attention_setup {
     struct attention_shape shape;
     struct test_launch launch; /* of operands alone */
     int64_t heads, page_tokens, kv_offset;
+    int64_t out_width; /* of a row */
     /* Rows that are checked: the first, the last valid ones, and others in between; what they must be. */
     int64_t rows[MOST_CHECKED_ROWS], row_count;
-    float *expected; /* [row_count, heads * head_dim] */
+    float *expected; /* [row_count, out_width] */
 };
 void attention_setup_open(struct attention_setup *setup, struct test_random *random,
                           const struct attention_shape *shape);
 /* Pages of a pool with the layout of the setup's. */
 struct pages attention_setup_pages(const struct attention_setup *setup, void *pool);
+/* Up to `most` candidates of the kernel, of which there must be one at least, twice each, against the reference. */
+void attention_check_candidates(struct test_random *random, const struct attention_shape *shape,
+                                const struct device_kernel *kernel, int most, double tolerance);
 /* What the launch found in OUT is what the rows must be. */
 void attention_setup_check(struct attention_setup *setup, double tolerance, const char *what);
 

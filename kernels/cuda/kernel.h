@@ -44,6 +44,8 @@ struct device_kernel {
     /* Operand `operand` is passed as a tensor map: fills it and returns true. NULL: all are pointers. */
     bool (*tensor_map)(const int64_t *params, int operand, struct plan_tensor_map *map);
     op_cost *cost;
+    /* Bytes that it uses of the operand of ROLE_COUNTERS, of legal parameters. NULL: it has none. */
+    uint64_t (*counter_bytes)(const int64_t *params);
     /* Library tactics: what an engine stores of the call. Sets version, bytes and data, which is malloc'd and the
      * caller's; false: out of memory. `blob`: of the tactic. */
     bool (*call)(const int64_t *params, const void *blob, size_t blob_bytes, struct engine_call *call);

@@ -6,7 +6,9 @@
 #include "kernels/all_gather/all_gather_nccl.h"
 #include "kernels/all_reduce/all_reduce_nccl.h"
 #include "kernels/attention/attention_cudnn_build.h"
+#include "kernels/delta_rule/delta_rule.h"
 #include "kernels/embed/embed.h"
+#include "kernels/latent_append/latent_append.h"
 #include "kernels/matmul/matmul_cublaslt.h"
 #include "kernels/matmul/matmul_device.h"
 #include "kernels/quantise/quantise.h"
@@ -17,6 +19,8 @@
 #include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
+#include "kernels/short_conv/short_conv.h"
+#include "kernels/sigmoid_gate/sigmoid_gate.h"
 #include "kernels/sum_parts/sum_parts.h"
 #include "kernels/swiglu/swiglu.h"
 
@@ -29,7 +33,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_RMS_NORM] = KERNELS(&device_rms_norm),
     [OP_MATMUL] = KERNELS(&device_matmul_gemv, &device_matmul_wgmma, &device_matmul_mma),
     [OP_ROPE_APPEND] = KERNELS(&device_rope_append),
-    [OP_ATTENTION] = KERNELS(&device_attention_prefill, &device_attention_generic),
+    [OP_ATTENTION] = KERNELS(&device_attention_prefill, &device_attention_latent, &device_attention_generic),
     [OP_SWIGLU] = KERNELS(&device_swiglu),
     [OP_SELECT_ROWS] = KERNELS(&device_select_rows),
     [OP_SAMPLE] = KERNELS(&device_sample),
@@ -42,6 +46,10 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_QUANTISE] = KERNELS(&device_quantise),
     [OP_ROUTER] = KERNELS(&device_router),
     [OP_SUM_PARTS] = KERNELS(&device_sum_parts),
+    [OP_LATENT_APPEND] = KERNELS(&device_latent_append),
+    [OP_SHORT_CONV] = KERNELS(&device_short_conv),
+    [OP_DELTA_RULE] = KERNELS(&device_delta_rule),
+    [OP_SIGMOID_GATE] = KERNELS(&device_sigmoid_gate),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
 static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,

@@ -9,7 +9,7 @@
  *   out[r, h, :] = o / sqrt(mean of o^2 + EPS) * norm * silu(z[r, h, :])
  *
  * The state (kernels/op/recurrent.h) is f32[VALUE_HEADS, KEY_DIM, VALUE_DIM]. float32; the order of sums depends on the
- * instruction set alone. */
+ * instruction set alone. GPUs: all but the operands of X_DTYPE is float32, and the order of sums depends on the tunables alone. */
 #ifndef KERNELS_DELTA_RULE_DELTA_RULE_H
 #define KERNELS_DELTA_RULE_DELTA_RULE_H
 
@@ -19,13 +19,13 @@ enum { DELTA_RULE_MAX_DIM = 512 };
 
 enum delta_rule_operand {
     DELTA_RULE_COUNTS,
-    DELTA_RULE_QKV,       /* f32[rows, 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM]: q of all heads, k, v */
-    DELTA_RULE_Z,         /* f32[rows, VALUE_HEADS * VALUE_DIM] */
+    DELTA_RULE_QKV,       /* X_DTYPE[rows, 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM]: q of all heads, k, v */
+    DELTA_RULE_Z,         /* X_DTYPE[rows, VALUE_HEADS * VALUE_DIM] */
     DELTA_RULE_BA,        /* f32[rows, 2 * VALUE_HEADS]: b of all heads, then a */
     DELTA_RULE_A_LOG,     /* A_DTYPE[VALUE_HEADS] */
     DELTA_RULE_DT_BIAS,   /* DT_DTYPE[VALUE_HEADS] */
     DELTA_RULE_NORM,      /* NORM_DTYPE[VALUE_DIM] */
-    DELTA_RULE_OUT,       /* f32[rows, VALUE_HEADS * VALUE_DIM] */
+    DELTA_RULE_OUT,       /* X_DTYPE[rows, VALUE_HEADS * VALUE_DIM] */
     DELTA_RULE_SLOTS,     /* i32[rows] */
     DELTA_RULE_POSITIONS, /* i32[rows] */
     DELTA_RULE_STATE,
@@ -44,7 +44,16 @@ enum delta_rule_param {
     DELTA_RULE_NORM_DTYPE,
     DELTA_RULE_RECURRENT_BYTES,
     DELTA_RULE_SLOT_COUNT,
+    DELTA_RULE_X_DTYPE,   /* CPU: F32 */
+    DELTA_RULE_SCATTERED, /* GPUs: the rows of a step are of different slots; the result does not depend on it */
     DELTA_RULE_PARAMS
+};
+
+/* Tunables of the kernel for GPUs. */
+enum delta_rule_device_param {
+    DELTA_RULE_DEVICE_LANES = DELTA_RULE_PARAMS, /* 4, 8, 16 or 32 that share a column of the state */
+    DELTA_RULE_DEVICE_WARPS,                     /* of a block, each with other columns; at most 16 */
+    DELTA_RULE_DEVICE_PARAMS
 };
 
 /* Bytes of a layer's part of a slot's state. */
@@ -62,6 +71,8 @@ static inline float *delta_rule_state(const struct op_call *call, int64_t row, i
 }
 
 extern const struct op_descriptor op_delta_rule;
+extern const struct device_kernel device_delta_rule;
+op_cost delta_rule_cost;
 void delta_rule_reference(const struct op_call *call);
 
 #endif

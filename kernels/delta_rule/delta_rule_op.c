@@ -32,21 +32,27 @@ static uint64_t qkv_width(const int64_t *params)
 
 static uint64_t ba_width(const int64_t *params) { return 2 * (uint64_t)params[DELTA_RULE_VALUE_HEADS]; }
 
+static const char *cpu_illegal(const int64_t *params)
+{
+    return params[DELTA_RULE_X_DTYPE] == DTYPE_F32 ? NULL : "parameter x_dtype is not F32";
+}
+
 /* A chunk's rows keep the state in the cache, but that depends on what the rows are. */
-static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
+void delta_rule_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     enum { FLOPS = 8 /* for each element of the state */ };
     (void)context;
     const uint64_t rows = (uint64_t)params[DELTA_RULE_ROWS], state = layer_bytes(params);
-    *bytes = rows * ((qkv_width(params) + 2 * out_width(params) + ba_width(params)) * sizeof(float) + 2 * state);
+    const uint64_t element = dtype_bytes((enum dtype)params[DELTA_RULE_X_DTYPE]);
+    *bytes =
+        rows * ((qkv_width(params) + 2 * out_width(params)) * element + ba_width(params) * sizeof(float) + 2 * state);
     *flops = rows * state / sizeof(float) * FLOPS;
 }
 
 static bool state_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                         uint64_t *bytes)
 {
-    (void)target;
-    return op_recurrent_bytes(geometry, layer_bytes(params), bytes);
+    return op_recurrent_bytes(geometry, target, layer_bytes(params), bytes);
 }
 
 #define HEADS(name, id)                                                                                \
@@ -64,10 +70,13 @@ static const struct op_param param_schema[DELTA_RULE_PARAMS] = {
     [DELTA_RULE_DT_DTYPE] = {"dt_dtype", 9, PARAM_DTYPE, PARAM_OF_DTYPE, DELTA_RULE_DT_BIAS},
     [DELTA_RULE_NORM_DTYPE] = {"norm_dtype", 10, PARAM_DTYPE, PARAM_OF_DTYPE, DELTA_RULE_NORM},
     OP_RECURRENT_PARAMS(DELTA_RULE_RECURRENT_BYTES, 11, DELTA_RULE_SLOT_COUNT, 12),
+    [DELTA_RULE_X_DTYPE] = {"x_dtype", OP_LATER_PARAM_ID, PARAM_DTYPE, PARAM_OF_DTYPE, DELTA_RULE_QKV,
+                            .fallback = DTYPE_F32},
+    [DELTA_RULE_SCATTERED] = {"scattered", OP_LATER_PARAM_ID + 1, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
 };
-#define ROW_OPERAND(name, role, width_)                                          \
-    {                                                                            \
-        name, role, .fixed = DTYPE_F32, .rows = DELTA_RULE_ROWS, .width = width_ \
+#define ROW_OPERAND(name, role, width_)                                                   \
+    {                                                                                     \
+        name, role, .dtype = DELTA_RULE_X_DTYPE, .rows = DELTA_RULE_ROWS, .width = width_ \
     }
 #define VECTOR_OPERAND(name, dtype_, columns_)                                   \
     {                                                                            \
@@ -77,7 +86,7 @@ static const struct op_operand operand_schema[DELTA_RULE_OPERANDS] = {
     OP_COUNTS_OPERAND,
     [DELTA_RULE_QKV] = ROW_OPERAND("qkv", ROLE_INPUT, qkv_width),
     [DELTA_RULE_Z] = ROW_OPERAND("z", ROLE_INPUT, out_width),
-    [DELTA_RULE_BA] = ROW_OPERAND("ba", ROLE_INPUT, ba_width),
+    [DELTA_RULE_BA] = {"ba", ROLE_INPUT, .fixed = DTYPE_F32, .rows = DELTA_RULE_ROWS, .width = ba_width},
     [DELTA_RULE_A_LOG] = VECTOR_OPERAND("a_log", DELTA_RULE_A_DTYPE, DELTA_RULE_VALUE_HEADS),
     [DELTA_RULE_DT_BIAS] = VECTOR_OPERAND("dt_bias", DELTA_RULE_DT_DTYPE, DELTA_RULE_VALUE_HEADS),
     [DELTA_RULE_NORM] = VECTOR_OPERAND("norm", DELTA_RULE_NORM_DTYPE, DELTA_RULE_VALUE_DIM),
@@ -92,7 +101,8 @@ const struct op_descriptor op_delta_rule = {
     .name = "delta_rule",
     OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
-    .cost = cost,
+    .cost = delta_rule_cost,
+    .cpu_illegal = cpu_illegal,
     .reference = delta_rule_reference,
     OP_VECTOR_RUN(delta_rule),
 };

@@ -91,6 +91,7 @@ static void setup_open(struct setup *setup, const struct shape *shape)
         [DELTA_RULE_NORM_DTYPE] = shape->dtype,
         [DELTA_RULE_RECURRENT_BYTES] = (int64_t)geometry.recurrent_bytes,
         [DELTA_RULE_SLOT_COUNT] = SLOTS,
+        [DELTA_RULE_X_DTYPE] = DTYPE_F32,
     };
     struct test_case *test = &setup->test;
     test_case_open(test, &op_delta_rule, params, &geometry, TOKENS);

@@ -43,6 +43,7 @@ static inline int64_t latent_append_rope_dim(const int64_t *params)
 }
 
 extern const struct op_descriptor op_latent_append;
+extern const struct device_kernel device_latent_append;
 void latent_append_reference(const struct op_call *call);
 
 #endif

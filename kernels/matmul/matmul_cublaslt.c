@@ -12,7 +12,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (why) return why;
     if (matmul_is_coded(params)) return "cuBLASLt knows no coded weights";
     if (params[MATMUL_HAS_NORM]) return "cuBLASLt normalises no rows";
-    if (params[MATMUL_EXPERTS]) return "cuBLASLt has no experts here";
+    if (matmul_matrices(params)) return "cuBLASLt has no experts or blocks here";
     if (params[MATMUL_EPILOGUE] != ACTIVATION_NONE) return "cuBLASLt has no activations in its epilogue here";
     if (params[MATMUL_HAS_BIAS] && params[MATMUL_SCALE_BITS] != OP_FLOAT_ONE_BITS)
         return "cuBLASLt adds a bias after the scale";

@@ -45,7 +45,6 @@ const char *matmul_device_illegal(const int64_t *params)
         return "parameter input_dtype is not that of w (BF16 if coded), or F32 with a norm";
     if (params[MATMUL_EXPERTS] && matmul_is_coded(params) && matmul_expert_n(params) % FRAGMENT_ROWS)
         return "parameter n is not a multiple of 16 for each expert with coded weights";
-    if (params[MATMUL_BLOCK_N]) return "no code for blocks";
     if (params[MATMUL_COMPUTE_DTYPE] != DTYPE_F32) return "parameter compute_dtype is not F32";
     if (matmul_is_gated(params) && matmul_expert_n(params) % 16)
         return "parameter n is not a multiple of 16 with a gate";

@@ -91,6 +91,7 @@ static const char *problem_illegal(const int64_t *params)
     const char *illegal = matmul_device_illegal(params);
     if (illegal) return illegal;
     if (params[MATMUL_HAS_X_SCALES]) return "matmul_gemv has no HAS_X_SCALES";
+    if (params[MATMUL_BLOCK_N]) return "matmul_gemv has no BLOCK_N";
     if (params[MATMUL_ROWS] > MATMUL_GEMV_MOST_ROWS) return "ROWS is not in 1..8";
     if (params[MATMUL_K] > MATMUL_GEMV_MOST_K) return "K is above 65536";
     if (matmul_slots(params, params[MATMUL_ROWS]) > MATMUL_GEMV_MOST_CHOICES)

@@ -22,24 +22,24 @@ static struct matmul_mma_layout layout_of(const int64_t *params)
     return matmul_mma_lay_out(params[MATMUL_DTYPE], params[MATMUL_MMA_TILE_N], params[MATMUL_MMA_TILE_M],
                               params[MATMUL_MMA_TILE_K], params[MATMUL_MMA_STAGES], params[MATMUL_MMA_WARPS_K],
                               (int64_t)dtype_bytes((enum dtype)params[MATMUL_OUT_DTYPE]), matmul_is_gated(params),
-                              params[MATMUL_EXPERTS] > 0);
+                              matmul_matrices(params) > 0);
 }
 
 static int64_t shared_bytes(const int64_t *params) { return layout_of(params).bytes; }
 
-/* Most tiles of rows of x: over experts each tile is of the rows of one expert. */
+/* Most tiles of rows of x: over experts each tile is of the rows of one expert, with blocks of one part of the rows. */
 static int64_t row_tiles(const int64_t *params, int64_t tile_m)
 {
-    const int64_t rows = matmul_slots(params, params[MATMUL_ROWS]);
-    return params[MATMUL_EXPERTS] ? matmul_mma_expert_tiles(rows, params[MATMUL_EXPERTS], tile_m)
-                                  : layout_divide_up(rows, tile_m);
+    const int64_t rows = params[MATMUL_ROWS], blocks = matmul_blocks(params);
+    return params[MATMUL_EXPERTS] ? matmul_mma_expert_tiles(matmul_slots(params, rows), params[MATMUL_EXPERTS], tile_m)
+                                  : layout_divide_up(rows, tile_m) * (blocks ? blocks : 1);
 }
 
 /* Rows of x that are multiplied by the same matrix; over experts on average, at least 1. */
 static int64_t rows_of_matrix(const int64_t *params)
 {
     const int64_t experts = params[MATMUL_EXPERTS], slots = matmul_slots(params, params[MATMUL_ROWS]);
-    return experts ? layout_divide_up(slots, layout_smaller(experts, slots)) : slots;
+    return experts ? layout_divide_up(slots, layout_smaller(experts, slots)) : params[MATMUL_ROWS];
 }
 
 /* Sums of a thread that leave enough registers; sums of groups need as many again. */
@@ -110,8 +110,8 @@ static double estimate_clocks(const int64_t *params, const struct device_facts *
     const struct fragment_layout fragments = fragment_lay_out(params[MATMUL_DTYPE]);
     const int64_t tile_k = params[MATMUL_MMA_TILE_K];
     const double k = (double)(coded ? layout_divide_up(params[MATMUL_K], tile_k) * tile_k : params[MATMUL_K]);
-    const int64_t matrices =
-        params[MATMUL_EXPERTS] ? layout_smaller(params[MATMUL_EXPERTS], matmul_slots(params, params[MATMUL_ROWS])) : 1;
+    const int64_t all = matmul_matrices(params), slots = matmul_slots(params, params[MATMUL_ROWS]);
+    const int64_t matrices = all ? layout_smaller(all, slots) : 1;
     const int64_t blocks = matrices * layout_divide_up(rows_of_matrix(params), params[MATMUL_MMA_TILE_M]) *
                            layout_divide_up(matmul_expert_n(params), params[MATMUL_MMA_TILE_N]);
     const double resident = (double)(gpu->shared_per_sm / (shared_bytes(params) + 1024));

@@ -18,6 +18,8 @@
  * Over experts (matmul.h) each tile of x has rows that chose the same expert, gathered by the router's lists. Each warp finds
  * the expert of the block's tile by itself. W waits for earlier launches, too, since it depends on the lists.
  *
+ * With BLOCK_N (matmul.h) a tile of x has part b of some rows, all for block b of W.
+ *
  * Errors: as a float32 sum in any order; 16-bit outputs are rounded once. Legal tunables: matmul_device.h. */
 #ifndef KERNELS_MATMUL_MATMUL_MMA_CUH
 #define KERNELS_MATMUL_MATMUL_MMA_CUH
@@ -33,14 +35,18 @@ template <class P> struct matmul_mma_body {
     static constexpr bool CODED = fragment_is_coded(P::DTYPE);
     static constexpr int ELEMENT = CODED ? DTYPE_BF16 : P::DTYPE; /* that is multiplied */
     static constexpr fragment_layout FRAGMENTS = fragment_lay_out(P::DTYPE);
-    static constexpr int EXPERTS = P::EXPERTS, TOP_K = P::ROUTE_WIDTH / 2, CHOICES = P::ROWS * TOP_K;
-    static constexpr int N = EXPERTS ? P::N / EXPERTS : P::N; /* rows of a matrix */
+    static constexpr int EXPERTS = P::EXPERTS, TOP_K = EXPERTS ? P::ROUTE_WIDTH / 2 : 1, CHOICES = P::ROWS * TOP_K;
+    static constexpr int BLOCK_ROWS = (P::BLOCK_N + 15) / 16 * 16;      /* of a block in W */
+    static constexpr int DIAGONAL = P::BLOCK_N ? P::N / BLOCK_ROWS : 0; /* blocks; 0: W is not block diagonal */
+    static constexpr bool GATHERED = EXPERTS || DIAGONAL;               /* a tile's rows of x and of out are listed */
+    static constexpr int N = EXPERTS ? P::N / EXPERTS : DIAGONAL ? P::BLOCK_N : P::N; /* rows of a matrix */
     static constexpr int OUT_COLUMNS = GATED ? N / 2 : N;
     static constexpr int SET_THREADS = 32 * P::WARPS_N * P::WARPS_M, THREADS = SET_THREADS * P::WARPS_K;
     /* On a multiprocessor, for the compiler. Unless told it may spill registers to have room for one more; 0: not told. */
     static constexpr int LEAST_BLOCKS = CODED ? 1 : 0;
+    static constexpr int TILES_OF_ROWS = (P::ROWS + P::TILE_M - 1) / P::TILE_M;
     static constexpr int ROW_TILES =
-        EXPERTS ? (int)matmul_mma_expert_tiles(CHOICES, EXPERTS, P::TILE_M) : (P::ROWS + P::TILE_M - 1) / P::TILE_M;
+        EXPERTS ? (int)matmul_mma_expert_tiles(CHOICES, EXPERTS, P::TILE_M) : TILES_OF_ROWS * (DIAGONAL ? DIAGONAL : 1);
     static constexpr int STEPS = (P::K + P::TILE_K - 1) / P::TILE_K;
     static constexpr int PARTS = P::TILE_N / P::WARPS_N / 16; /* tiles of 16 rows of W that a warp multiplies */
     static constexpr int BLOCKS = P::TILE_M / P::WARPS_M / 8; /* by blocks of 8 rows of x: 4 sums in each thread */
@@ -48,7 +54,7 @@ template <class P> struct matmul_mma_body {
     static constexpr int PITCH = P::TILE_K * 2, CHUNKS = P::TILE_K / 8; /* of a row of a tile */
     static constexpr int OUT_BYTES = P::OUT_DTYPE == DTYPE_F32 ? 4 : 2;
     static constexpr matmul_mma_layout LAYOUT = matmul_mma_lay_out(P::DTYPE, P::TILE_N, P::TILE_M, P::TILE_K, P::STAGES,
-                                                                   P::WARPS_K, OUT_BYTES, GATED, EXPERTS > 0);
+                                                                   P::WARPS_K, OUT_BYTES, GATED, GATHERED);
     static constexpr int W_BYTES = (int)LAYOUT.w_bytes, STAGE_BYTES = (int)LAYOUT.stage_bytes;
     static constexpr int PANEL_BYTES = (int)LAYOUT.panel_bytes;
     static constexpr int STAGED_COLUMNS = (int)LAYOUT.staged_columns, STAGED_PITCH = (int)LAYOUT.staged_pitch;
@@ -84,7 +90,7 @@ template <class P> struct matmul_mma_body {
         }
     }
 
-    /* The tile of x over experts: the rows of `count` choices. */
+    /* The tile of x over experts: the rows of `count` choices. With blocks a choice is a part of a row. */
     static __device__ __forceinline__ void copy_choices(u32 to, const u16 *x, const int *choices, int count, int step)
     {
 #pragma unroll
@@ -123,7 +129,7 @@ template <class P> struct matmul_mma_body {
 
     static __device__ __forceinline__ void copy_x(u32 to, const u16 *x, const int *choices, int row, int rows, int step)
     {
-        if constexpr (EXPERTS)
+        if constexpr (GATHERED)
             copy_choices(to, x, choices, rows, step);
         else
             copy_tile<P::TILE_M>(to, x, row, rows, step);
@@ -262,6 +268,25 @@ template <class P> struct matmul_mma_body {
             *(u16 *)to = half_of_float<P::OUT_DTYPE>(value);
     }
 
+    /* W from matrix `index` on. */
+    static __device__ __forceinline__ const u16 *find_matrix(const u16 *w, int index)
+    {
+        constexpr int ROWS_OF_MATRIX = DIAGONAL ? BLOCK_ROWS : N;
+        if constexpr (CODED)
+            return (const u16 *)((const u8 *)w +
+                                 index * (ROWS_OF_MATRIX / FRAGMENT_ROWS) * fragment_panel_bytes(FRAGMENTS, P::K));
+        else
+            return w + (i64)index * ROWS_OF_MATRIX * P::K;
+    }
+
+    /* Lists part `block` of `rows` rows from `first` on. */
+    static __device__ __forceinline__ void list_parts(int *choices, int block, int first, int rows)
+    {
+        for (int i = (int)threadIdx.x; i < P::TILE_M; i += THREADS)
+            choices[i] = i < rows ? (first + i) * DIAGONAL + block : 0;
+        __syncthreads();
+    }
+
     /* What a block multiplies: rows from `row` on of x and the result, or over experts so many choices of an expert. */
     struct tile {
         int expert, row, rows;
@@ -333,10 +358,12 @@ template <class P> struct matmul_mma_body {
             const tile found = find_tile((int)blockIdx.x % ROW_TILES, lists, routes, choices, weights);
             if (found.rows == 0) return;
             row = 0, rows = found.rows, first_n = found.expert * N;
-            if constexpr (CODED)
-                w = (const u16 *)((const u8 *)w + first_n / FRAGMENT_ROWS * fragment_panel_bytes(FRAGMENTS, P::K));
-            else
-                w += (i64)first_n * P::K;
+            w = find_matrix(w, found.expert);
+        }
+        const int block = DIAGONAL ? (int)blockIdx.x % ROW_TILES / TILES_OF_ROWS : 0;
+        if constexpr (DIAGONAL) {
+            row = (int)blockIdx.x % TILES_OF_ROWS * P::TILE_M; /* ROW_TILES is a multiple of TILES_OF_ROWS */
+            w = find_matrix(w, block);
         }
         /* Weights do not depend on earlier launches, so their copies begin before those have completed. */
 #pragma unroll
@@ -349,6 +376,11 @@ template <class P> struct matmul_mma_body {
                 copy_commit();
                 copy_wait<0>();
                 return;
+            }
+            if constexpr (DIAGONAL) {
+                rows = min(rows - row, P::TILE_M);
+                list_parts(choices, block, row, rows);
+                row = 0;
             }
         }
 #pragma unroll
@@ -452,7 +484,7 @@ template <class P> struct matmul_mma_body {
         for (int i = thread; i < P::TILE_M * VECTORS; i += THREADS) {
             const int m = i / VECTORS, within = i % VECTORS * VECTOR;
             if (row + m >= rows || first_column + within >= OUT_COLUMNS) continue;
-            const i64 index = (i64)(EXPERTS ? choices[m] : row + m) * OUT_COLUMNS + first_column + within;
+            const i64 index = (i64)(GATHERED ? choices[m] : row + m) * OUT_COLUMNS + first_column + within;
             float4 add = make_float4(0, 0, 0, 0);
             if constexpr (P::HAS_RESIDUAL && ALIGNED) add = *(const float4 *)(residual + index);
             const uint4 staged = *(const uint4 *)(memory + m * STAGED_PITCH + within * OUT_BYTES);

@@ -12,7 +12,7 @@ struct matmul_mma_layout {
     layout_size w_bytes, stage_bytes;
     layout_size staged_columns, staged_pitch;
     layout_size
-        choices; /* offset; over experts: tile_m choices, then their weights, which nothing takes the place of */
+        choices; /* offset; over experts and blocks: tile_m choices, then their weights, which nothing takes the place of */
     layout_size bytes;
 };
 
@@ -25,7 +25,7 @@ LAYOUT_FUNCTION layout_size matmul_mma_expert_tiles(layout_size choices, layout_
 LAYOUT_FUNCTION struct matmul_mma_layout matmul_mma_lay_out(layout_size encoding, layout_size tile_n,
                                                             layout_size tile_m, layout_size tile_k, layout_size stages,
                                                             layout_size warps_k, layout_size out_bytes, int is_gated,
-                                                            int has_experts)
+                                                            int is_gathered)
 {
     struct matmul_mma_layout l = {0};
     if (fragment_is_coded(encoding)) {
@@ -40,7 +40,7 @@ LAYOUT_FUNCTION struct matmul_mma_layout matmul_mma_lay_out(layout_size encoding
     l.bytes = layout_larger(stages * l.stage_bytes, tile_m * l.staged_pitch);
     if (warps_k > 1) l.bytes = layout_larger(l.bytes, tile_n * tile_m * 4);
     l.choices = l.bytes;
-    if (has_experts) l.bytes += tile_m * 8;
+    if (is_gathered) l.bytes += tile_m * 8;
     return l;
 }
 

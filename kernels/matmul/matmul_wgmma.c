@@ -59,7 +59,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (illegal) return illegal;
     if (gpu->capability != 90) return "matmul_wgmma is for compute capability 9.0";
     if (params[MATMUL_HAS_NORM]) return "matmul_wgmma has no HAS_NORM";
-    if (params[MATMUL_EXPERTS]) return "matmul_wgmma has no experts";
+    if (matmul_matrices(params)) return "matmul_wgmma has no experts or blocks";
     if (!in_range(warpgroups, 1, 3)) return "WARPGROUPS is not in 1..3";
     if ((tile_n != 64 * warpgroups && tile_n != 128 * warpgroups) || tile_n > 256)
         return "TILE_N is not 64 or 128 times WARPGROUPS, at most 256";
@@ -280,7 +280,7 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
     struct matmul_ranking ranking = {.most = sizeof ranking.list / sizeof *ranking.list};
     int64_t p[PLAN_MAX_PARAMS] = {0};
     const int64_t rows = params[MATMUL_ROWS];
-    if (matmul_device_illegal(params) || params[MATMUL_HAS_NORM] || params[MATMUL_EXPERTS] ||
+    if (matmul_device_illegal(params) || params[MATMUL_HAS_NORM] || matmul_matrices(params) ||
         rows < MATMUL_WGMMA_LEAST_ROWS)
         return 0;
     memcpy(p, params, MATMUL_FIRST_TUNABLE * sizeof *p);

@@ -246,4 +246,5 @@ const struct device_kernel device_rope_attention = {
     .launch = launch,
     .candidates = candidates,
     .cost = cost,
+    .counter_bytes = rope_attention_workspace_bytes,
 };

@@ -6,7 +6,8 @@
  *   out[r, c] = y[r, c], with GATED x[r, CHANNELS + c] * y[r, c]
  *
  * where rows before the sequence's first are 0. The state (kernels/op/recurrent.h) is f32[KERNEL - 1, CHANNELS]: v of the latest
- * tokens, the oldest first. float32; the sum is in the order of j, whatever else is in the step. */
+ * tokens, the oldest first. float32; the sum is in the order of j, whatever else is in the step. GPUs: v, sums and the state are float32,
+ * the output is rounded once to X_DTYPE, and the kernels take KERNEL up to 16 as the CPU does. */
 #ifndef KERNELS_SHORT_CONV_SHORT_CONV_H
 #define KERNELS_SHORT_CONV_SHORT_CONV_H
 
@@ -16,9 +17,9 @@ enum { SHORT_CONV_MAX_KERNEL = 16 };
 
 enum short_conv_operand {
     SHORT_CONV_COUNTS,
-    SHORT_CONV_X,         /* f32[rows, CHANNELS], with GATED [rows, 3 * CHANNELS] */
+    SHORT_CONV_X,         /* X_DTYPE[rows, CHANNELS], with GATED [rows, 3 * CHANNELS] */
     SHORT_CONV_W,         /* W_DTYPE[CHANNELS, KERNEL] */
-    SHORT_CONV_OUT,       /* f32[rows, CHANNELS] */
+    SHORT_CONV_OUT,       /* X_DTYPE[rows, CHANNELS] */
     SHORT_CONV_SLOTS,     /* i32[rows] */
     SHORT_CONV_POSITIONS, /* i32[rows] */
     SHORT_CONV_STATE,
@@ -37,6 +38,7 @@ enum short_conv_param {
     SHORT_CONV_BIAS_DTYPE,
     SHORT_CONV_RECURRENT_BYTES,
     SHORT_CONV_SLOT_COUNT,
+    SHORT_CONV_X_DTYPE, /* CPU: F32 */
     SHORT_CONV_PARAMS
 };
 
@@ -47,5 +49,7 @@ static inline uint64_t short_conv_state_bytes(uint64_t channels, uint64_t kernel
 }
 
 extern const struct op_descriptor op_short_conv;
+extern const struct device_kernel device_short_conv;
+op_cost short_conv_cost;
 
 #endif

@@ -21,14 +21,20 @@ static const char *illegal(const int64_t *params)
                                                                 : NULL;
 }
 
-static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
+void short_conv_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     (void)context;
     const uint64_t rows = (uint64_t)params[SHORT_CONV_ROWS], channels = (uint64_t)params[SHORT_CONV_CHANNELS];
     const uint64_t kernel = (uint64_t)params[SHORT_CONV_KERNEL], parts = params[SHORT_CONV_GATED] ? 4 : 2;
-    *bytes = rows * (channels * parts * sizeof(float) + 2 * short_conv_state_bytes(channels, kernel)) +
+    const uint64_t element = dtype_bytes((enum dtype)params[SHORT_CONV_X_DTYPE]);
+    *bytes = rows * (channels * parts * element + 2 * short_conv_state_bytes(channels, kernel)) +
              channels * kernel * dtype_bytes((enum dtype)params[SHORT_CONV_W_DTYPE]);
     *flops = rows * channels * 2 * kernel;
+}
+
+static const char *cpu_illegal(const int64_t *params)
+{
+    return params[SHORT_CONV_X_DTYPE] == DTYPE_F32 ? NULL : "parameter x_dtype is not F32";
 }
 
 /* Channels [first, last) of all rows, one row after the other. */
@@ -84,8 +90,7 @@ static uint64_t w_width(const int64_t *params)
 static bool state_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                         uint64_t *bytes)
 {
-    (void)target;
-    return op_recurrent_bytes(geometry,
+    return op_recurrent_bytes(geometry, target,
                               short_conv_state_bytes((uint64_t)params[SHORT_CONV_CHANNELS],
                                                      (uint64_t)params[SHORT_CONV_KERNEL]),
                               bytes);
@@ -102,12 +107,14 @@ static const struct op_param param_schema[SHORT_CONV_PARAMS] = {
     [SHORT_CONV_HAS_BIAS] = {"has_bias", 8, PARAM_INTEGER, PARAM_OF_PRESENT, SHORT_CONV_BIAS, .most = 1},
     [SHORT_CONV_BIAS_DTYPE] = {"bias_dtype", 9, PARAM_DTYPE, PARAM_OF_DTYPE, SHORT_CONV_BIAS, .fallback = DTYPE_F32},
     OP_RECURRENT_PARAMS(SHORT_CONV_RECURRENT_BYTES, 10, SHORT_CONV_SLOT_COUNT, 11),
+    [SHORT_CONV_X_DTYPE] = {"x_dtype", OP_LATER_PARAM_ID, PARAM_DTYPE, PARAM_OF_DTYPE, SHORT_CONV_X,
+                            .fallback = DTYPE_F32},
 };
 static const struct op_operand operand_schema[SHORT_CONV_OPERANDS] = {
     OP_COUNTS_OPERAND,
-    [SHORT_CONV_X] = {"x", ROLE_INPUT, .fixed = DTYPE_F32, .rows = SHORT_CONV_ROWS, .width = x_width},
+    [SHORT_CONV_X] = {"x", ROLE_INPUT, .dtype = SHORT_CONV_X_DTYPE, .rows = SHORT_CONV_ROWS, .width = x_width},
     [SHORT_CONV_W] = {"w", ROLE_WEIGHT, .dtype = SHORT_CONV_W_DTYPE, .rows = OP_NONE, .width = w_width},
-    [SHORT_CONV_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = SHORT_CONV_ROWS,
+    [SHORT_CONV_OUT] = {"out", ROLE_OUTPUT, .dtype = SHORT_CONV_X_DTYPE, .rows = SHORT_CONV_ROWS,
                         .columns = SHORT_CONV_CHANNELS},
     [SHORT_CONV_SLOTS] = OP_STEP_OPERAND("slots", STEP_SLOTS, SHORT_CONV_ROWS),
     [SHORT_CONV_POSITIONS] = OP_STEP_OPERAND("positions", STEP_POSITIONS, SHORT_CONV_ROWS),
@@ -121,7 +128,8 @@ const struct op_descriptor op_short_conv = {
     .name = "short_conv",
     OP_SCHEMA(param_schema, operand_schema),
     .illegal = illegal,
-    .cost = cost,
+    .cost = short_conv_cost,
+    .cpu_illegal = cpu_illegal,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},
 };

@@ -46,6 +46,7 @@ static void setup_open(struct setup *setup, const struct shape *shape)
         [SHORT_CONV_BIAS_DTYPE] = DTYPE_F32,
         [SHORT_CONV_RECURRENT_BYTES] = (int64_t)geometry.recurrent_bytes,
         [SHORT_CONV_SLOT_COUNT] = SLOTS,
+        [SHORT_CONV_X_DTYPE] = DTYPE_F32,
     };
     struct test_case *test = &setup->test;
     test_case_open(test, &op_short_conv, params, &geometry, TOKENS);

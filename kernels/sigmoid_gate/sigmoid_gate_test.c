@@ -8,7 +8,8 @@
 static void check(int64_t rows, int64_t valid, int64_t width)
 {
     struct test_random random = {(uint64_t)(rows + width)};
-    const int64_t params[SIGMOID_GATE_PARAMS] = {[SIGMOID_GATE_ROWS] = rows, [SIGMOID_GATE_WIDTH] = width};
+    const int64_t params[SIGMOID_GATE_PARAMS] =
+        {[SIGMOID_GATE_ROWS] = rows, [SIGMOID_GATE_WIDTH] = width, [SIGMOID_GATE_X_DTYPE] = DTYPE_F32};
     const size_t count = (size_t)(valid * width);
     struct test_case test;
     test_case_open(&test, &op_sigmoid_gate, params, &test_geometry, (int32_t)valid);
@@ -37,9 +38,10 @@ TEST(equals_the_formula)
 
 TEST(hostile_params_are_refused)
 {
-    const int64_t params[SIGMOID_GATE_PARAMS] = {[SIGMOID_GATE_ROWS] = 3, [SIGMOID_GATE_WIDTH] = 64};
+    const int64_t params[SIGMOID_GATE_PARAMS] =
+        {[SIGMOID_GATE_ROWS] = 3, [SIGMOID_GATE_WIDTH] = 64, [SIGMOID_GATE_X_DTYPE] = DTYPE_F32};
     test_refuses(&op_sigmoid_gate, params, &test_geometry,
-                 TEST_CHANGES({SIGMOID_GATE_WIDTH, 0}, {SIGMOID_GATE_ROWS, -1}));
+                 TEST_CHANGES({SIGMOID_GATE_WIDTH, 0}, {SIGMOID_GATE_ROWS, -1}, {SIGMOID_GATE_X_DTYPE, 0}));
     test_hostile_params(&op_sigmoid_gate, params, &test_geometry);
 }
 

@@ -82,7 +82,7 @@ static bool host_sizes(const struct cuda_backend *cuda, struct cuda_sizes *sizes
     return checked_product(logits, 3, &sizes->logits_bytes) &&
            checked_align(sizes->input_bytes, PLAN_ALIGNMENT, &sizes->input_bytes) &&
            checked_align(geometry->slots * sizeof(int32_t), PLAN_ALIGNMENT, &sizes->next_tokens_bytes) &&
-           checked_align(cuda->manifest->state_bytes, PLAN_ALIGNMENT, &state) &&
+           checked_align(plan_host_state_bytes(geometry), PLAN_ALIGNMENT, &state) &&
            checked_add(sizes->input_bytes, state, &sizes->pinned_bytes) &&
            checked_add(sizes->pinned_bytes, BACKEND_MOST_IN_FLIGHT * sizes->next_tokens_bytes, &sizes->pinned_bytes) &&
            checked_add(sizes->pinned_bytes, PLAN_ALIGNMENT, &sizes->pinned_bytes);

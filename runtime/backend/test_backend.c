@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/op/recurrent.h"
 #include "runtime/backend/state_shadow.h"
 
 struct test_backend_settings test_backend_settings;
@@ -34,6 +35,7 @@ struct test_device {
     size_t done_plan; /* waited for */
     uint64_t state_bytes, step_bytes;
     float *logits;
+    uint8_t *copies; /* [slots, RECURRENT_COPIES_CUDA, recurrent_bytes] */
     uint32_t random;
 };
 
@@ -66,6 +68,7 @@ static void destroy(struct backend *backend)
     free(device->common.step);
     free(device->common.state);
     free(device->logits);
+    free(device->copies);
     free(device);
 }
 
@@ -94,6 +97,7 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
         device->replays[i].state_sent = take(device->state_bytes * sizeof(bool));
         device->replays[i].next_tokens = take(manifest->geometry.slots * sizeof(int32_t));
     }
+    device->copies = take(manifest->geometry.slots * RECURRENT_COPIES_CUDA * manifest->geometry.recurrent_bytes);
     /* What the session does not copy must not work by chance. */
     memset(device->cpu->state, 0x5a, device->state_bytes);
     assert_true(state_shadow_open(&device->shadow, &manifest->geometry, device->common.state, status));
@@ -118,6 +122,28 @@ static bool note_sent(void *argument, uint64_t offset, uint64_t bytes, struct st
     return true;
 }
 
+/* The CPU has one copy of a slot's recurrent state. Before a step (`loads`) it gets that of the position before the slot's first row,
+ * afterwards what it has is that of the slot's last row. */
+static void move_recurrent(struct test_device *device, const struct plan_field *fields, bool loads)
+{
+    const struct plan_geometry *geometry = &device->file->manifest.geometry;
+    const uint64_t bytes = geometry->recurrent_bytes;
+    const int32_t *counts = (const int32_t *)(const void *)(device->cpu->step + fields[STEP_COUNTS].offset);
+    const int32_t *slots = (const int32_t *)(const void *)(device->cpu->step + fields[STEP_SLOTS].offset);
+    const int32_t *positions = (const int32_t *)(const void *)(device->cpu->step + fields[STEP_POSITIONS].offset);
+    for (int32_t r = 0; bytes && r < counts[0]; r++) {
+        const int32_t other = loads ? r - 1 : r + 1;
+        if (other >= 0 && other < counts[0] && slots[other] == slots[r]) continue;
+        uint8_t *block = device->cpu->state + geometry->state[STATE_RECURRENT].offset + (uint64_t)slots[r] * bytes;
+        const uint64_t copy = (uint64_t)(loads ? positions[r] + 1 : positions[r]) % RECURRENT_COPIES_CUDA;
+        uint8_t *own = device->copies + ((uint64_t)slots[r] * RECURRENT_COPIES_CUDA + copy) * bytes;
+        if (loads && positions[r] == 0)
+            memset(block, 0xff, bytes);
+        else
+            memcpy(loads ? block : own, loads ? own : block, bytes);
+    }
+}
+
 /* Copies, replay, feedback. The host's arrays must be unchanged since the submit, since a device may read them as late
  * as now. */
 static void run(struct test_device *device, struct test_replay *replay)
@@ -138,8 +164,10 @@ static void run(struct test_device *device, struct test_replay *replay)
             device->cpu->state[i] = device->common.state[i];
         }
     }
+    move_recurrent(device, fields, true);
     assert_true(backend_cpu.submit(device->cpu, replay->plan, INPUTS_FROM_HOST, &status));
     const int32_t *drawn = backend_cpu.wait(device->cpu, &status);
+    move_recurrent(device, fields, false);
     int32_t *counts = (int32_t *)(void *)(step + fields[STEP_COUNTS].offset);
     memcpy(replay->next_tokens, drawn, (size_t)counts[1] * sizeof *drawn);
     if (header->kind != PLAN_DECODE) return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A device for tests, made of the CPU backend: it has its own spaces, copies inputs and state, delays replays, leaves
- * the next step's inputs in the step block, and copies logits on request. It fails the test if the session breaks the
+ * the next step's inputs in the step block, has two copies of each slot's recurrent state (kernels/op/recurrent.h), and copies logits on request. It fails the test if the session breaks the
  * rules of runtime/backend/backend.h. */
 #ifndef RUNTIME_BACKEND_TEST_BACKEND_H
 #define RUNTIME_BACKEND_TEST_BACKEND_H

@@ -102,6 +102,27 @@ class CudaBuild(unittest.TestCase):
         # cuDNN's attention knows no codes.
         self.build("m.eng", "--kv-dtype", "fp8", common=SMALL, env=WITH_LIBRARY)
 
+    @needs_shared("models", "hf-tiny")
+    def test_recurrent_state(self):
+        """Two copies of it on a GPU; built, tuned and run, by one GPU and two."""
+        for name in ("lfm2", "qwen3_next"):
+            model = ["--model", shared("models", "hf-tiny", name)]
+            state = {}
+            for target in ("cpu", "cuda"):
+                for batch in ("4", "5"):
+                    report = json.loads(self.build("d.eng", *model, "--dry-run", "--json", "--target", target, "--max-batch", batch,
+                                                   "--batch-sizes", "1", common=["--max-context", "64", "--quiet"]).stdout)
+                    state[target, batch] = report["memory"]["state_bytes"]
+            slot = {target: state[target, "5"] - state[target, "4"] for target in ("cpu", "cuda")}
+            self.assertGreater(slot["cuda"], 2 * slot["cpu"] - 512)
+            self.assertLess(slot["cuda"], 2 * slot["cpu"] + 512)
+            for flags in ([], ["--tune", "off", "--gpus", "2"] if name == "qwen3_next" else ["--tune", "off", "--compute", "bf16"]):
+                with self.subTest(name, flags=flags):
+                    env = {"FAKE_CUDA_DEVICES": "2"}
+                    self.build("m.eng", *model, *flags, env=env)
+                    done = succeed([ENGRUN, self.path("m.eng"), "--selftest"], env={**FAKE, **env})
+                    self.assertIn("selftest passed", done.stdout)
+
     def test_fp8_activations_in_plans_of_many_rows_alone(self):
         small = ["--dtype", "fp8", "--tune", "off", "--no-accuracy"]
         result = self.build("m.eng", "--compute", "fp8", *small)

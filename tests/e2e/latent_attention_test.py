@@ -31,7 +31,7 @@ CASES = {
     "v3": V3,
     "v3, yarn, another eps": {**V3, "rms_norm_eps": 0.1, "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}},
     "v3, halves": {**V3, "rope_interleave": False, "norm_topk_prob": False, "attention_bias": True},
-    "v3, widths of V3": {**V3, "num_hidden_layers": 1, "first_k_dense_replace": 0, "hidden_size": 32, "kv_lora_rank": 512,
+    "v3, widths of V3": {**V3, "num_hidden_layers": 1, "first_k_dense_replace": 0, "hidden_size": 32, "kv_lora_rank": 512, "q_lora_rank": 24,
                          "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128},
 }
 # Settings whose engines ranks share.
@@ -264,13 +264,16 @@ class LatentAttention(ReferenceTest):
                     self.assertGreaterEqual(cache["page_bytes"], rows * (width * element + more))
                     self.assertLess(cache["page_bytes"], rows * (width * element + more) + padding + 1)
 
-    def test_a_gpu_is_refused_by_name(self):
-        for name in ("v2", "v3"):
-            folder, _ = self.checkpoint(name)
-            result = run([ENGBUILD, "--model", folder, "--target", "cuda", "--gpu", "h200", "--dry-run"])
-            self.assertEqual(result.rc, 1, result.stderr)
-            self.assertIn("model_type 'deepseek_%s': the cuda target has no kernels for latent attention" % name,
-                          result.stderr)
+    def test_a_gpu(self):
+        """The widths of this test are none that a GPU's kernels take, but for those of V3."""
+        command = [ENGBUILD, "--target", "cuda", "--gpu", "h200", "--dry-run", "--model"]
+        for options in ((), ("--kv-dtype", "fp8"), ("--dtype", "int8"), ("--gpus", "2")):
+            with self.subTest(options=options):
+                result = run([*command, self.checkpoint("v3, widths of V3")[0], *options])
+                self.assertEqual((result.rc, result.stderr), (0, ""))
+        result = run([*command, self.checkpoint("v2")[0]])
+        self.assertEqual(result.rc, 1)
+        self.assertIn("no kernel for this model on 'NVIDIA H200'", result.stderr)
 
 
 if __name__ == "__main__":

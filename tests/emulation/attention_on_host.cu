@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_generic and attention_prefill on the host: KERNEL_PARAMS is the problem and the tunables of KERNEL, a body; SLOTS and
- * POSITIONS are those of the valid rows, BLOCKS_IN_ALL the thread blocks for each kv head (generic) or for all heads (prefill). IN_PLACE: out
+/* attention_generic, attention_latent and attention_prefill on the host: KERNEL_PARAMS is the problem and the tunables of BODY; SLOTS and
+ * POSITIONS are those of the valid rows, BLOCKS_IN_ALL the thread blocks for each kv head (generic) or for all heads. IN_PLACE: out
  * is q's memory. Compares every element of out with plain code in double; prints what differs and exits with 1. COPIES_LATE: see
  * copies_are_late. SPOIL: 1 an element of out, 2 of the pages is changed before the checks, for them to see; 0 nothing. The prefill
- * kernel with SPLIT above 1 needs clusters, which are not emulated. emulation_test.py includes it in a namespace for each case, after
+ * kernel with SPLIT above 1 needs more of clusters than is emulated. emulation_test.py includes it in a namespace for each case, after
  * these headers. */
 #include "tests/emulation/paged_on_host.h"
 
 #include "kernels/attention/attention_generic.cuh"
+#include "kernels/attention/attention_latent.cuh"
 #include "kernels/attention/attention_prefill.cuh"
 
 struct params {
     KERNEL_PARAMS
 };
-typedef KERNEL<params> body;
+typedef BODY<params> body;
 typedef pages_on_host<params> pages_type;
 
 static const int given_slots[] = {SLOTS}, given_positions[] = {POSITIONS};
@@ -21,15 +22,17 @@ static const int given_slots[] = {SLOTS}, given_positions[] = {POSITIONS};
 enum {
     VALID_ROWS = sizeof given_slots / sizeof *given_slots,
     DIM = params::HEAD_DIM,
+    OUT_DIM = attention_on_host<params>::OUT_DIM,
     GROUP = params::HEADS / params::KV_HEADS,
     X_BYTES = params::X_DTYPE == DTYPE_F32 ? 4 : 2,
     ROW_BYTES = params::HEADS * DIM * X_BYTES,
+    OUT_ROW_BYTES = params::HEADS * OUT_DIM * X_BYTES,
 };
 static_assert(sizeof given_slots == sizeof given_positions, "one of each for a row");
 
 static int counts[2], slots[params::ROWS], positions[params::ROWS];
 alignas(128) static u8 q[params::ROWS * ROW_BYTES];
-static guarded<params::ROWS * ROW_BYTES> out;
+static guarded<params::ROWS * OUT_ROW_BYTES> out;
 static pages_type pages;
 static const sinks_on_host<params> sinks;
 
@@ -59,6 +62,15 @@ template <class P> static void run_body(attention_generic_body<P> *)
                                    pages.kv().at, out.bytes, sinks.operand());
 }
 
+/* Those of attention_latent have room for up to 8 GROUPS. */
+alignas(64) static float4 counters_of_blocks[VALID_ROWS * params::HEADS * 2 * (DIM / 4) * 8 + 1024 * 64];
+
+template <class P> static void run_body(attention_latent_body<P> *)
+{
+    attention_latent_body<P>::run((u8 *)shared_memory, counts, (const u16 *)q, slots, positions, pages.table,
+                                  pages.kv().at, (u16 *)out.bytes, counters_of_blocks);
+}
+
 /* `memory`: aligned to 16 bytes alone. */
 template <class P> static void run_body(attention_prefill_body<P> *)
 {
@@ -77,11 +89,8 @@ template <class P> static void run_body(attention_prefill_body<P> *)
 }
 
 /* Kernels that read whole tiles may read tokens before a row's window, which have been written. */
-template <class P> static int first_written(int position, attention_generic_body<P> *)
-{
-    return first_token<P>(position);
-}
 template <class P> static int first_written(int, attention_prefill_body<P> *) { return 0; }
+template <class BODY> static int first_written(int position, BODY *) { return first_token<params>(position); }
 
 static void run_thread_of_kernel() { run_body((body *)nullptr); }
 
@@ -128,31 +137,37 @@ static void expect_attention(int slot, int kv_head)
         if (slots[row] != slot) continue;
         for (int d = 0; d < DIM; d++)
             values[d] = (double)load_element<params::X_DTYPE>(q, (row * params::HEADS + head) * DIM + d);
-        attention.expect_out(row, head, positions[row], values, out.bytes + row * ROW_BYTES + head * DIM * X_BYTES,
-                             weight_rounding());
+        attention.expect_out(row, head, positions[row], values,
+                             out.bytes + row * OUT_ROW_BYTES + head * OUT_DIM * X_BYTES, weight_rounding());
     }
 }
 
 int main()
 {
     const bool is_generic = std::is_same<body, attention_generic_body<params>>::value;
+    const bool is_prefill = std::is_same<body, attention_prefill_body<params>>::value;
+    const int cluster = std::is_same<body, attention_latent_body<params>>::value ? params::SPLIT : 1;
     copies_are_late = COPIES_LATE;
     pages.poison();
     draw_operands();
     gridDim.x = BLOCKS_IN_ALL;
     gridDim.y = is_generic ? params::KV_HEADS : 1;
     for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
-        for (int i = 0; i < BLOCKS_IN_ALL; i++) {
+        for (int i = 0; i < BLOCKS_IN_ALL; i += cluster) {
+            if (cluster > 1) {
+                run_cluster(i, cluster, BLOCKS_IN_ALL, body::threads, run_thread_of_kernel);
+                continue;
+            }
             memset(shared_memory, 0xff, SHARED_BYTES);
             run_block(i, body::threads, run_thread_of_kernel);
-            expect_shared_poison((long)body::layout.bytes + (is_generic ? 0 : 16));
+            expect_shared_poison((long)body::layout.bytes + (is_prefill ? 16 : 0));
         }
-    if (SPOIL == 1) out.bytes[VALID_ROWS * ROW_BYTES - 1] ^= 2;
+    if (SPOIL == 1) out.bytes[VALID_ROWS * OUT_ROW_BYTES - 1] ^= 2;
     if (SPOIL == 2) pages.pool[0] = 0;
     for (int s = 0; s < params::SLOT_COUNT; s++)
         for (int g = 0; g < params::KV_HEADS; g++) expect_attention(s, g);
     pages.expect_untouched();
-    if (!IN_PLACE) out.expect_poison("out", VALID_ROWS * ROW_BYTES);
+    if (!IN_PLACE) out.expect_poison("out", VALID_ROWS * OUT_ROW_BYTES);
     if (IN_PLACE) out.expect_poison("out", (long)sizeof out.bytes);
     return problems != 0;
 }

@@ -2,10 +2,11 @@
 /* CUDA C++ on the host, as far as the kernels that are tested here use it: a block is a thread, and its threads are contexts that take
  * turns in it (makecontext starts them, longjmp switches, without system calls). They give way where they wait: at barriers, in shuffles, and whenever they look at memory that
  * another GPU may write. What runs in another order here than on a GPU must not matter; how fast anything is cannot be seen.
- * No clusters. */
+ * Clusters (run_cluster) have barriers of all their blocks and loads; nothing else of them is there. */
 #ifndef TESTS_EMULATION_CUDA_ON_HOST_H
 #define TESTS_EMULATION_CUDA_ON_HOST_H
 
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <ucontext.h>
@@ -19,6 +20,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #define KERNELS_ON_HOST
@@ -178,6 +180,14 @@ static void run_thread()
     setcontext(&own->caller);
 }
 
+/* The blocks of a cluster, each on a thread of its own. Where there is none, a block is alone. */
+struct cluster_of {
+    std::vector<char *> memories; /* shared_memory of each block */
+    pthread_barrier_t meeting;
+};
+static thread_local cluster_of *own_cluster;
+static thread_local unsigned own_rank;
+
 /* Runs `body` as `threads` threads, a multiple of 32, of block `number`. */
 static void run_block(int number, int threads, void (*body)())
 {
@@ -205,6 +215,26 @@ static void run_block(int number, int threads, void (*body)())
     threadIdx.x = 0;
     own.begun[0] = true;
     swapcontext(&own.caller, &own.contexts[0]);
+}
+
+/* Runs a cluster of `blocks` blocks, the first of which is block `first`, of a grid of `all` blocks. */
+static void run_cluster(int first, int blocks, int all, int threads, void (*body)())
+{
+    cluster_of cluster;
+    std::vector<std::thread> runners;
+    cluster.memories.resize((size_t)blocks);
+    pthread_barrier_init(&cluster.meeting, nullptr, (unsigned)blocks);
+    for (int rank = 0; rank < blocks; rank++)
+        runners.emplace_back([&cluster, rank, first, all, threads, body] {
+            own_cluster = &cluster;
+            own_rank = (unsigned)rank;
+            gridDim.x = (unsigned)all;
+            cluster.memories[(size_t)rank] = shared_memory;
+            pthread_barrier_wait(&cluster.meeting);
+            run_block(first + rank, threads, body);
+        });
+    for (std::thread &runner : runners) runner.join();
+    pthread_barrier_destroy(&cluster.meeting);
 }
 
 /* ---- what kernels call ---- */

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
-every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_attention (rope_attention_on_host.cu) and the
-attention of prompts (attention_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every
-tunable. Matmuls with coded weights (matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
+every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), latent_append (latent_append_on_host.cu),
+rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
+(delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
 
 import concurrent.futures
@@ -22,13 +22,16 @@ COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compi
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
-           "kernels/attention/attention_prefill.cuh"]
+           "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
+           "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
+           "kernels/delta_rule/delta_rule.cuh"]
 MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "mma", "wgmma")]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
 C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
              "formats/encoding/dtype.c"]
 # All else in a case is a parameter of its kernel.
-MACROS = ["KERNEL", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLOTS", "POSITIONS", "IN_PLACE", "COPIES_LATE"]
+MACROS = ["BODY", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLOTS", "POSITIONS", "IN_PLACE", "COPIES_LATE", "RUNS",
+          "WALKERS"]
 F32, F16, BF16, E4M3 = 1, 2, 3, 4
 CODED_KV = [16, 24]  # enum encoding_id of pages with codes that the kernels take: 16 (int8_channel), 24 (e4m3_channel)
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
@@ -71,9 +74,10 @@ def missing_ranks():
 def page_bytes(case, layers):
     """As op_kv_layout counts a layer's block of a page."""
     rows = case["KV_HEADS"] * case["PAGE_TOKENS"]
+    planes = 1 if case.get("VALUE_DIM") else 2
     if case["KV_DTYPE"] < 16:
-        return layers * 2 * rows * case["HEAD_DIM"] * (4 if case["KV_DTYPE"] == F32 else 2)
-    return layers * 2 * (-(-rows * case["HEAD_DIM"] // 256) * 256 + 4 * rows)
+        return layers * planes * rows * case["HEAD_DIM"] * (4 if case["KV_DTYPE"] == F32 else 2)
+    return layers * planes * (-(-rows * case["HEAD_DIM"] // 256) * 256 + 4 * rows)
 
 
 def rotations():
@@ -84,6 +88,14 @@ def rotations():
         case = {"SOURCE": "rope_append", "VALID": 6, "ROWS": 7, "HEADS": 6, "KV_HEADS": 2, "HEAD_DIM": head_dim, "PAGE_TOKENS": 4,
                 "PAGES_PER_SLOT": 3, "SLOT_COUNT": 3, "KV_DTYPE": kv_dtype, "X_DTYPE": BF16, "HAS_NORM": norm, "ROTARY_DIM": rotary,
                 "NORM_SCOPE": scope}
+        yield {**case, "PAGE_BYTES": page_bytes(case, 1) + 64}
+
+
+def latent_rows():
+    """latent_append: widths of both parts, even ones that are no multiple of anything."""
+    for kv_dtype, (head_dim, value_dim, heads) in itertools.product([BF16] + CODED_KV, [(576, 512, 2), (48, 32, 5), (80, 78, 1), (96, 20, 3)]):
+        case = {"SOURCE": "latent_append", "VALID": 6, "ROWS": 7, "HEADS": heads, "KV_HEADS": 1, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim,
+                "PAGE_TOKENS": 16, "PAGES_PER_SLOT": 3, "SLOT_COUNT": 3, "KV_DTYPE": kv_dtype, "X_DTYPE": [BF16, F16][heads % 2]}
         yield {**case, "PAGE_BYTES": page_bytes(case, 1) + 64}
 
 
@@ -142,7 +154,7 @@ def decodes():
 def attention(kernel, rows, group, **changes):
     """`rows`: (slot, position) of each. Two rows more are not valid."""
     slots, positions = zip(*rows)
-    case = {**PAGED, "SOURCE": "attention", "KERNEL": kernel, "SLOTS": listed(slots), "POSITIONS": listed(positions),
+    case = {**PAGED, "SOURCE": "attention", "BODY": kernel, "SLOTS": listed(slots), "POSITIONS": listed(positions),
             "ROWS": len(rows) + 2, "SLOT_COUNT": max(slots) + 1, "PAGE_TOKENS": 32, "SPLIT": 1, "KEY_TILE": 64, "IN_PLACE": 0,
             **changes}
     return {**case, "HEADS": group * case["KV_HEADS"], "PAGES_PER_SLOT": max(positions) // case["PAGE_TOKENS"] + 1,
@@ -180,6 +192,29 @@ def scattereds():
         yield scattered(run_of(1, 95, 20), 1, HEAD_DIM=64, KV_DTYPE=encoding, X_DTYPE=F32, KEY_TILE=16)
 
 
+def latent(rows, heads, **changes):
+    case = attention("attention_latent_body", rows, heads, **{"KV_HEADS": 1, "WARPS_Q": 1, "WARPS_V": 4, "GROUPS": 1, **changes})
+    return {**case, "BLOCKS_IN_ALL": -(-case["ROWS"] * heads // (16 * case["WARPS_Q"])) * case["GROUPS"] * case["SPLIT"]}
+
+
+def latents():
+    """v as a part of k: rows of one sequence and of several, each tunable, columns that warps do not share evenly."""
+    mixed = run_of(2, 30, 9) + [(0, 5)] + run_of(1, 63, 4) + [(0, 0), (2, 77)]
+    yield latent(mixed, 2, HEAD_DIM=48, VALUE_DIM=32, COPIES_LATE=1)
+    yield latent(mixed, 3, HEAD_DIM=56, VALUE_DIM=40, WARPS_Q=2, KEY_TILE=32, X_DTYPE=F16, KV_DTYPE=F16)
+    yield latent([(0, 0), (1, 70), (2, 130)], 16, HEAD_DIM=576, VALUE_DIM=512, WARPS_V=8, COPIES_LATE=1)
+    yield latent(run_of(1, 0, 40), 5, HEAD_DIM=144, VALUE_DIM=128, WARPS_Q=4, KEY_TILE=32, COPIES_LATE=1)
+    yield latent([(0, 0), (1, 70), (2, 330), (3, 64)], 16, HEAD_DIM=48, VALUE_DIM=32, GROUPS=3, COPIES_LATE=1)
+    yield latent([(0, 0), (1, 70), (2, 330), (3, 64)], 16, HEAD_DIM=80, VALUE_DIM=64, SPLIT=2, GROUPS=2, KEY_TILE=32)
+    yield latent([(0, 5), (2, 330)], 5, HEAD_DIM=48, VALUE_DIM=32, SPLIT=4, WARPS_V=2, COPIES_LATE=1)
+    yield latent(mixed, 3, HEAD_DIM=56, VALUE_DIM=40, WARPS_Q=2, KEY_TILE=32, GROUPS=5, X_DTYPE=F16, KV_DTYPE=F16)
+    yield latent(run_of(1, 95, 20), 1, HEAD_DIM=8, VALUE_DIM=8, WARPS_V=2, KEY_TILE=16, PAGE_TOKENS=48)
+    yield latent(mixed, 20, HEAD_DIM=72, VALUE_DIM=72, WARPS_V=2, WARPS_Q=4, KEY_TILE=64, SCALE_BITS=0x3F000000)
+    for encoding in CODED_KV:
+        yield latent(mixed, 4, HEAD_DIM=96, VALUE_DIM=64, KV_DTYPE=encoding, COPIES_LATE=1)
+        yield latent(mixed, 7, HEAD_DIM=80, VALUE_DIM=80, KV_DTYPE=encoding, X_DTYPE=F16, WARPS_V=2, KEY_TILE=16, PAGE_TOKENS=16)
+
+
 def chunk(first, count, group, **changes):
     """Rows of a prompt, by persistent blocks."""
     own = {"TILE_Q": 64, "STAGES": 2, "PING_PONG": 0, "BLOCKS_PER_SM": 1, "BLOCKS_IN_ALL": 1}
@@ -213,25 +248,26 @@ def chunks():
 
 ENCODINGS = list(range(16, 23)) + list(range(24, 32))  # enum encoding_id: those with fragments
 MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_DTYPE": F32, "SCALE_BITS": 0x3F800000, "CAP_BITS": 0x40200000, "BIAS_DTYPE": F32,
-          "NORM_DTYPE": F32, "EXPERTS": 0, "ROUTE_WIDTH": 0, "PARTS": 0, "INPUT_DTYPE": BF16, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
+          "NORM_DTYPE": F32, "EXPERTS": 0, "ROUTE_WIDTH": 0, "PARTS": 0, "BLOCK_N": 0, "INPUT_DTYPE": BF16, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
 
 
 def gemv(**changes):
     own = {"WARPS": 2, "STAGES": 3, "CHUNK": 256, "GROUPS": 2, "CTAS_PER_SM": 1, "X_SHARED": 1, "COPY": 1}
-    return {"SOURCE": "matmul", "KERNEL": "matmul_gemv_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
+    return {"SOURCE": "matmul", "BODY": "matmul_gemv_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
 
 
 def wgmma(**changes):
     own = {"TILE_N": 64, "TILE_M": 16, "TILE_K": 128, "WARPGROUPS": 1, "STAGES": 3, "MULTICAST": 1, "PERSISTENT": 1, "ROW_GROUP": 2,
            "PREFETCH": 1}
-    return {"SOURCE": "matmul", "KERNEL": "matmul_wgmma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
+    return {"SOURCE": "matmul", "BODY": "matmul_wgmma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
 
 
 def mma(**changes):
     own = {"TILE_N": 64, "TILE_M": 16, "TILE_K": 128, "STAGES": 3, "WARPS_N": 2, "WARPS_M": 1, "WARPS_K": 1}
-    case = {"SOURCE": "matmul", "KERNEL": "matmul_mma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
-    tiles = [-(-case[size] // case[tile]) for size, tile in (("ROWS", "TILE_M"), ("N", "TILE_N"))]
-    return {**case, "BLOCKS_IN_ALL": tiles[0] * tiles[1]}
+    case = {"SOURCE": "matmul", "BODY": "matmul_mma_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}
+    matrices = case["N"] // (-(-case["BLOCK_N"] // 16) * 16) if case["BLOCK_N"] else 1
+    columns = case["BLOCK_N"] or case["N"]
+    return {**case, "BLOCKS_IN_ALL": matrices * -(-case["ROWS"] // case["TILE_M"]) * -(-columns // case["TILE_N"])}
 
 
 def expert_gemv(experts, top_k, n, **changes):
@@ -291,6 +327,15 @@ def mmas():
     yield mma(DTYPE=27, ROWS=20, N=48, K=264, EPILOGUE=1, TILE_K=512, WARPS_K=4)
 
 
+def blocks():
+    """Block diagonal weights in every encoding: tails of rows, of a block's rows and of K."""
+    for i, encoding in enumerate([BF16] + ENCODINGS):
+        rows, tile_m = [(1, 8), (9, 8), (20, 16)][i % 3]
+        block_n, count = [(24, 3), (80, 2), (17, 4), (48, 1)][i % 4]
+        yield mma(DTYPE=encoding, ROWS=rows, VALID=max(1, rows - i % 3), N=-(-block_n // 16) * 16 * count, BLOCK_N=block_n, K=[136, 264][i % 2],
+                  TILE_N=[16, 32][i % 2], TILE_M=tile_m, WARPS_N=1, STAGES=2 + i % 2)
+
+
 def plain():
     """bfloat16 weights: each kernel, gated and not, each way of copying."""
     for i, (copy, groups, shared) in enumerate(((0, 1, 1), (1, 2, 1), (0, 4, 0), (1, 1, 0))):
@@ -312,6 +357,57 @@ def plain():
     yield wgmma(DTYPE=BF16, ROWS=9, N=160, K=136, TILE_N=128, WARPGROUPS=2, EPILOGUE=18)
 
 
+def runs(*steps):
+    """Steps of runs of rows: (slot, position, count), or (slot, position, count, 1) of rows that are discarded."""
+    return ", ".join("{%s}" % ", ".join(map(str, run)) for step in steps for run in [*step, (-1, 0, 0)])
+
+
+# Chunks and single rows, slots that begin at other times, a slot that begins again, decode steps that are discarded.
+STEPS = runs([(1, 0, 7)], [(1, 7, 34)], [(2, 0, 1)], [(2, 1, 1, 1), (1, 41, 1, 1)], [(2, 1, 1), (0, 0, 1), (1, 41, 1)],
+             [(0, 1, 1), (1, 42, 1), (2, 2, 1)], [(2, 3, 1, 1), (0, 2, 1, 1)], [(2, 3, 6)], [(0, 2, 16)], [(0, 18, 1)],
+             [(1, 0, 2)], [(1, 2, 1, 1)], [(1, 2, 1), (0, 19, 1)], [(2, 9, 2), (0, 20, 3), (1, 3, 40)])
+
+
+def recurrents(source, part, **changes):
+    case = {"SOURCE": source, "RUNS": STEPS, "ROWS": 45, "SLOT_COUNT": 3, "X_DTYPE": BF16, **changes}
+    return {**case, "RECURRENT_BYTES": 2 * (128 + -(-part // 64) * 64)}
+
+
+def short_conv(channels, kernel, **changes):
+    case = {"CHANNELS": channels, "KERNEL": kernel, "GATED": 0, "ACTIVATION": 0, "W_DTYPE": BF16, "HAS_BIAS": 0, "BIAS_DTYPE": F32}
+    return recurrents("short_conv", 4 * (kernel - 1) * channels, **{**case, **changes})
+
+
+def short_convs():
+    """Each vector of channels, more than one block, every kernel's length."""
+    yield short_conv(64, 4, ACTIVATION=1)
+    yield short_conv(1040, 3, GATED=1)
+    yield short_conv(36, 4, HAS_BIAS=1, X_DTYPE=F16)
+    yield short_conv(48, 6, GATED=1, HAS_BIAS=1, ACTIVATION=1, W_DTYPE=F32)
+    yield short_conv(133, 2, X_DTYPE=F32, W_DTYPE=F16, ACTIVATION=1)
+    yield short_conv(7, 16, GATED=1, HAS_BIAS=1, BIAS_DTYPE=BF16)
+    yield short_conv(8, 16, X_DTYPE=F32)
+
+
+def delta_rule(heads, dims, lanes, warps, **changes):
+    (key_heads, value_heads), (key_dim, value_dim) = heads, dims
+    case = {"KEY_HEADS": key_heads, "VALUE_HEADS": value_heads, "KEY_DIM": key_dim, "VALUE_DIM": value_dim, "A_DTYPE": BF16,
+            "DT_DTYPE": F32, "NORM_DTYPE": BF16, "SCATTERED": 0, "LANES": lanes, "WARPS": warps, "WALKERS": 1, "COPIES_LATE": 1}
+    return recurrents("delta_rule", 4 * value_heads * key_dim * value_dim, **{**case, **changes})
+
+
+def delta_rules():
+    """Each number of lanes, clusters and blocks alone, dimensions that fill no lane or block, copies and loads."""
+    yield delta_rule((1, 2), (32, 32), 16, 2, X_DTYPE=F32)
+    yield delta_rule((1, 2), (32, 32), 8, 2, SCATTERED=1, WALKERS=3)
+    yield delta_rule((2, 2), (16, 16), 4, 1, WALKERS=2)
+    yield delta_rule((1, 1), (64, 64), 8, 1)
+    yield delta_rule((1, 3), (40, 24), 8, 1, X_DTYPE=F16, COPIES_LATE=0)
+    yield delta_rule((1, 1), (7, 13), 8, 2, DT_DTYPE=BF16, A_DTYPE=F32, X_DTYPE=F16)
+    yield delta_rule((1, 1), (16, 12), 16, 1, NORM_DTYPE=F32, SCATTERED=1, WALKERS=45)
+    yield delta_rule((1, 1), (24, 40), 32, 3, X_DTYPE=F32, COPIES_LATE=0)
+
+
 def has_matmuls(cases):
     return any(case["SOURCE"] == "matmul" for case in cases)
 
@@ -326,7 +422,7 @@ def source_of(cases):
     lines += ['#include "%s"' % header for header in HEADERS + (MATMUL_HEADERS if matmuls else [])]
     for number, case in enumerate(cases):
         macros = {"SPOIL": 0, **{name: case[name] for name in MACROS if name in case}}
-        params = {"NORM_DTYPE": BF16, "COUNT_INDEX": 0, "RING_PAGES": 0, "EPS_BITS": 0x3727C5AC}  # 1e-5
+        params = {"NORM_DTYPE": BF16, "COUNT_INDEX": 0, "RING_PAGES": 0, "VALUE_DIM": 0, "EPS_BITS": 0x3727C5AC}  # 1e-5
         params.update((name, value) for name, value in case.items() if name not in MACROS + ["SOURCE"])
         macros["KERNEL_PARAMS"] = "".join("PARAM(%s)=%d;" % param for param in params.items())
         for name, value in macros.items():
@@ -414,6 +510,9 @@ class Emulation(unittest.TestCase):
     def test_coded_mma(self):
         self.check(mmas())
 
+    def test_blocks(self):
+        self.check(blocks())
+
     def test_coded_wgmma(self):
         self.check(wgmmas())
 
@@ -443,12 +542,34 @@ class Emulation(unittest.TestCase):
     def test_attention_generic(self):
         self.check(scattereds())
 
+    def test_latent_append(self):
+        self.check(latent_rows())
+
+    def test_attention_latent(self):
+        self.check(latents())
+
     def test_attention_prefill(self):
         self.check(chunks())
+
+    def test_short_conv(self):
+        self.check(short_convs())
+
+    def test_delta_rule(self):
+        self.check(delta_rules())
+
+    def test_defects_of_recurrent_state_are_seen(self):
+        cases = [{**case, "SPOIL": spoil} for case in (short_conv(64, 4), delta_rule((1, 1), (16, 16), 8, 1)) for spoil in (1, 2)]
+        self.check_defects(cases, ["slot 1 position 0", "of the state was written"] * 2)
 
     def test_defects_of_rope_append_are_seen(self):
         case = next(rotations())
         self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["q row 5", "v of slot 0", "pages was written"])
+
+    def test_defects_of_latent_attention_are_seen(self):
+        case = next(latent_rows())
+        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["q row 5", "k of slot 0", "pages was written"])
+        case = latent([(0, 3)], 1, HEAD_DIM=16, VALUE_DIM=16)
+        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2)], ["out row 0", "pages was written"])
 
     def test_defects_of_attention_are_seen(self):
         case = decode([5], 1, HEAD_DIM=32, KV_HEADS=1)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The instructions of kernels/cuda/include (ptx.cuh, mma.cuh, tma.cuh, wgmma.cuh) on the host, as far as matmuls and attention
  * use them; included by cuda_on_host.h. Copies are complete at once or late (copies_are_late), products of a warpgroup when they
- * are asked for. A cluster is one block. */
+ * are asked for. */
 #ifndef TESTS_EMULATION_INSTRUCTIONS_ON_HOST_H
 #define TESTS_EMULATION_INSTRUCTIONS_ON_HOST_H
 
@@ -79,18 +79,45 @@ static void barrier_wait_tight(u32 address, u32 parity) { barrier_wait(address, 
 static void named_barrier(int id, int threads) { meet(running->named[id], threads); }
 static void named_barrier_arrive(int id, int threads) { arrive(running->named[id], threads); }
 
-/* ---- clusters: of one block ---- */
+/* ---- clusters: of one block, except where run_cluster runs several (cluster_sync, loads) ---- */
+
+enum { RANK_SHIFT = 24 }; /* addresses of other blocks: the rank + 1 above, the distance below */
 
 static void barrier_arrive_at(u32, u32) { abort(); }
 static void barrier_arrive_cluster(u32) { abort(); }
 static void barrier_wait_cluster(u32, u32) { abort(); }
 static void cluster_arrive() { abort(); }
 static void cluster_wait() { abort(); }
-static void cluster_sync() { abort(); }
+static void cluster_sync()
+{
+    if (!own_cluster) abort();
+    meet(running->all, running->threads);
+    if (threadIdx.x == 0) pthread_barrier_wait(&own_cluster->meeting);
+    meet(running->all, running->threads);
+}
 static void cluster_arrive_aligned() { abort(); }
 static void cluster_wait_aligned() { abort(); }
-static u32 cluster_address(u32 address, u32) { return address; }
-static float4 cluster_load(u32) { abort(); }
+static u32 cluster_address(u32 address, u32 rank)
+{
+    if (!own_cluster) return address;
+    if (address >> RANK_SHIFT || rank >= own_cluster->memories.size()) abort();
+    return address | (rank + 1) << RANK_SHIFT;
+}
+/* Of another block's shared memory, or of this one's if it is alone. */
+template <class T> static T load_from_cluster(u32 remote)
+{
+    const u32 offset = remote & ((1u << RANK_SHIFT) - 1);
+    const void *from = shared_words(offset);
+    T value;
+    if (own_cluster) {
+        if (!(remote >> RANK_SHIFT)) abort();
+        from = own_cluster->memories[(remote >> RANK_SHIFT) - 1] + offset;
+    }
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+static u32 cluster_load_word(u32 remote) { return load_from_cluster<u32>(remote); }
+static float4 cluster_load(u32 remote) { return load_from_cluster<float4>(remote); }
 static void cluster_store(u32, float) { abort(); }
 
 /* ---- memory ---- */

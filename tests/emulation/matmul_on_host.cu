@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A matmul on the host, with coded weights or bfloat16, and codes of x: KERNEL_PARAMS is the problem and the tunables of KERNEL, a body; VALID its valid
+/* A matmul on the host, with coded weights or bfloat16, and codes of x: KERNEL_PARAMS is the problem and the tunables of BODY; VALID its valid
  * rows, BLOCKS_IN_ALL the thread blocks. A coded W is packed by the functions that engines are built with. Compares every valid output
  * with plain code in double on what panel_read gives; prints what differs and exits with 1. SPOIL: 1 a code, 2 a scale or
  * a factor is changed after the expectation, for the checks to see; 0 nothing. emulation_test.py includes it in a
@@ -12,7 +12,7 @@
 struct params {
     KERNEL_PARAMS
 };
-typedef KERNEL<params> body;
+typedef BODY<params> body;
 
 enum {
     ROWS = params::ROWS,
@@ -20,9 +20,13 @@ enum {
     K = params::K,
     GATED = EPILOGUE_IS_GATED(params::EPILOGUE),
     TOP_K = params::EXPERTS ? params::ROUTE_WIDTH / 2 : 1,
-    CHOICES = ROWS * TOP_K,
+    BLOCK_ROWS = (params::BLOCK_N + 15) / 16 * 16,
+    BLOCKS = params::BLOCK_N ? N / BLOCK_ROWS : 1, /* parts of a row, each with a matrix of its own */
+    CHOICES = ROWS * TOP_K * BLOCKS,
     SUMMED = params::EXPERTS && !GATED && !params::PARTS,
-    MATRIX_N = params::EXPERTS ? N / params::EXPERTS : N,
+    MATRIX_N = params::EXPERTS   ? N / params::EXPERTS
+               : params::BLOCK_N ? params::BLOCK_N
+                                 : N,
     COLUMNS = GATED ? MATRIX_N / 2 : MATRIX_N,
     X_ROWS = GATED ? ROWS : CHOICES,
     OUT_ROWS = SUMMED ? ROWS : CHOICES,
@@ -163,8 +167,8 @@ static void check(int row, int column)
     const int terms = SUMMED ? TOP_K : 1;
     for (int i = 0; i < terms; i++) {
         double of_term;
-        expected +=
-            params::EXPERTS ? routed_product(row * terms + i, column, &of_term) : product(row, 0, column, &of_term);
+        expected += params::EXPERTS ? routed_product(row * terms + i, column, &of_term)
+                                    : product(row, row % BLOCKS * BLOCK_ROWS, column, &of_term);
         magnitude += of_term;
     }
     if (params::HAS_RESIDUAL) expected += (double)residual[row * COLUMNS + column];

@@ -85,10 +85,12 @@ template <class P> struct pages_on_host {
                                                               : 2),
         ROWS = P::KV_HEADS * P::PAGE_TOKENS, /* of K, or of V, in a page */
         SCALES = CODED ? (ROWS * ROW_BYTES + 255) / 256 * 256 : 0,
-        VALUES = CODED ? SCALES + ROWS * 4 : ROWS * ROW_BYTES,
-        BLOCK = P::PAGE_BYTES - 2 * VALUES, /* where the layer's block begins: it is the page's last */
+        KEYS = CODED ? SCALES + ROWS * 4 : ROWS * ROW_BYTES, /* bytes of K */
+        LATENT = P::VALUE_DIM > 0,                           /* v is a part of k */
+        VALUES = LATENT ? 0 : KEYS,
+        BLOCK = P::PAGE_BYTES - KEYS - VALUES, /* where the layer's block begins: it is the page's last */
     };
-    static_assert(P::PAGE_BYTES >= 2 * VALUES && BLOCK % 16 == 0, "a block at the end of the page");
+    static_assert(P::PAGE_BYTES >= KEYS + VALUES && BLOCK % 16 == 0, "a block at the end of the page");
 
     alignas(256) u8 pool[PAGES * (long)P::PAGE_BYTES], expected[PAGES * (long)P::PAGE_BYTES];
     int table[PAGES];
@@ -172,7 +174,7 @@ template <class P> struct pages_on_host {
     void fill(int slot, int position)
     {
         float values[P::HEAD_DIM];
-        for (int i = 0; i < 2 * P::KV_HEADS; i++) {
+        for (int i = 0; i < 2 * P::KV_HEADS; i += LATENT ? 2 : 1) {
             const float most = draw(0.3f, 2);
             for (float &value : values) value = draw(-most, most);
             write(slot, position, i / 2, i % 2, values);
@@ -272,6 +274,7 @@ template <class P> struct sinks_on_host {
 
 /* Attention over the tokens of a slot that are in the pages. */
 template <class P> struct attention_on_host {
+    enum { OUT_DIM = P::VALUE_DIM ? P::VALUE_DIM : P::HEAD_DIM };
     int slot, kv_head, first, last;
     std::vector<double> k, v, weights;
 
@@ -309,7 +312,7 @@ template <class P> struct attention_on_host {
                 magnitudes[i] += weight * std::fabs(value[t * P::HEAD_DIM + i]);
             }
         }
-        for (int i = 0; i < P::HEAD_DIM; i++) {
+        for (int i = 0; i < OUT_DIM; i++) {
             const double expected = sums[i] / sum, found = (double)load_element<P::X_DTYPE>(out, i);
             const double error =
                 (rounding + 2e-5) * magnitudes[i] / sum + rounding_of(P::X_DTYPE) * 1.01 * std::fabs(expected) + 1e-6;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times of the device kernels at the shapes of Llama 3: for every problem and every kernel that takes it the best of
+/* Times of the device kernels at the shapes of Llama 3, those of recurrent layers at the shapes of Qwen 3 Next and LFM2: for every problem and every kernel that takes it the best of
  * its first candidates. Operand sets rotate, so that weights come from memory as in an engine. */
 #include <inttypes.h>
 
@@ -8,8 +8,11 @@
 #include "kernels/cuda/comm.h"
 #include "kernels/cuda/registry.h"
 #include "kernels/cuda/test_device.h"
+#include "kernels/delta_rule/delta_rule.h"
 #include "kernels/matmul/matmul_device.h"
 #include "kernels/matmul/test_coded.h"
+#include "kernels/op/activation.h"
+#include "kernels/op/recurrent.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "tests/bench/op_case.h"
 #include "tests/gpu/check.h"
@@ -23,6 +26,8 @@ enum {
     CACHES = 4, /* of the L2 cache's size that the operand sets fill */
     PAGE_TOKENS = 64,
     BLOCK_BYTES = 1 << 24, /* of random data, repeated */
+    VALUE_HEADS = 32,      /* of delta_rule */
+    LINEAR_DIM = 128,
 };
 
 struct operand {
@@ -73,6 +78,7 @@ static bool rotates(const struct op_operand *operand, uint64_t bytes, uint64_t f
     case ROLE_EXCHANGE: return true;
     case ROLE_WEIGHT: return bytes < fill;
     case ROLE_STEP: return operand->field == STEP_TOKENS;
+    case ROLE_STATE: return operand->field == STATE_RECURRENT;
     default: return false;
     }
 }
@@ -131,12 +137,15 @@ static void add(const struct shape *shape, const struct op_case *c)
     snprintf(problem->name, sizeof problem->name, "%s %4d %s", shape->name, c->rows, c->what);
     problem->shown = *c;
     problem->shown.what = NULL; /* the caller's */
-    problem->geometry = (struct plan_geometry){.slots = c->one_slot ? 1 : (uint64_t)c->rows,
-                                               .max_context = (uint64_t)c->context,
-                                               .page_tokens = PAGE_TOKENS,
-                                               .pages_per_slot = (uint64_t)(c->context + PAGE_TOKENS - 1) / PAGE_TOKENS,
-                                               .vocab_size = (uint64_t)shape->vocab,
-                                               .ranks = 1};
+    problem->geometry =
+        (struct plan_geometry){.slots = c->one_slot ? 1 : (uint64_t)c->rows,
+                               .max_context = (uint64_t)c->context,
+                               .page_tokens = PAGE_TOKENS,
+                               .pages_per_slot = (uint64_t)(c->context + PAGE_TOKENS - 1) / PAGE_TOKENS,
+                               .vocab_size = (uint64_t)shape->vocab,
+                               .ranks = 1,
+                               .recurrent_bytes = op_recurrent_copies(TARGET_CUDA) *
+                                                  delta_rule_state_bytes(VALUE_HEADS, LINEAR_DIM, LINEAR_DIM)};
     for (int pass = 0; pass < 2; pass++) { /* the second with the page's size */
         op_case_params(c, model, &problem->geometry, problem->params);
         if (pass == 0) lay_out(problem);
@@ -210,6 +219,43 @@ static void add_rope_attention(const struct shape *shape, int rows, int context,
                                  .settings = {{"scale_bits", test_float_bits(0.1f)}, {"kv_dtype", kv_dtype}}});
 }
 
+/* Batches of as many slots, and prompts of one. */
+static void add_recurrent(void)
+{
+    static const struct shape linear = {"qwen3-next", 2048, 16, 2, 256, 512, 151936},
+                              short_conv = {"lfm2", 2048, 32, 8, 64, 8192, 65536};
+    static const int batches[] = {1, 4, 16, 64}, chunks[] = {16, 512, 2048};
+    enum { BATCHES = sizeof batches / sizeof *batches, CHUNKS = sizeof chunks / sizeof *chunks, CONTEXT = 4096 };
+    for (int i = 0; i < BATCHES + CHUNKS; i++) {
+        const bool prompt = i >= BATCHES;
+        const struct op_case common = {.rows = prompt ? chunks[i - BATCHES] : batches[i],
+                                       .context = CONTEXT,
+                                       .one_slot = prompt};
+        struct op_case c = common;
+        c.op = OP_DELTA_RULE, c.what = prompt ? "delta rule, prompt" : "delta rule";
+        const struct op_setting of_rule[] = {{"key_heads", VALUE_HEADS / 2}, {"value_heads", VALUE_HEADS},
+                                             {"key_dim", LINEAR_DIM},        {"value_dim", LINEAR_DIM},
+                                             {"scattered", !prompt},         {"a_dtype", DTYPE_BF16},
+                                             {"dt_dtype", DTYPE_BF16},       {"norm_dtype", DTYPE_BF16}};
+        memcpy(c.settings, of_rule, sizeof of_rule);
+        add(&linear, &c);
+        c = common, c.op = OP_SHORT_CONV, c.what = prompt ? "convolution, prompt" : "convolution";
+        const struct op_setting of_linear[] = {{"channels", 2 * VALUE_HEADS * LINEAR_DIM},
+                                               {"kernel", 4},
+                                               {"activation", ACTIVATION_SILU},
+                                               {"w_dtype", DTYPE_BF16}};
+        memcpy(c.settings, of_linear, sizeof of_linear);
+        add(&linear, &c);
+        c = common, c.op = OP_SHORT_CONV, c.what = prompt ? "convolution, prompt" : "convolution";
+        const struct op_setting of_gated[] = {{"channels", 2048}, {"kernel", 3}, {"gated", 1}, {"w_dtype", DTYPE_BF16}};
+        memcpy(c.settings, of_gated, sizeof of_gated);
+        add(&short_conv, &c);
+        c = common, c.op = OP_SIGMOID_GATE, c.what = "gate of attention";
+        c.settings[0] = (struct op_setting){"width", 4096};
+        add(&linear, &c);
+    }
+}
+
 /* One rank alone, which exchanges with itself: what the kernel costs without a link. */
 static void add_all_reduce(const struct shape *shape, int rows, int ranks)
 {
@@ -258,6 +304,43 @@ static void add_public_shapes(void)
         snprintf(name, sizeof name, "%d x %d", (int)sizes[i][1], (int)sizes[i][0]);
         add_coded("public", 1, ENCODING_INT4_G128, name, sizes[i][0], sizes[i][1], DTYPE_BF16, false, false,
                   DTYPE_BF16);
+    }
+}
+
+/* A layer of experts of which figures of another engine are public: 128 of 704 by 2816, 8 for each row. */
+static void add_experts(void)
+{
+    enum { EXPERTS = 128, TOP_K = 8, INNER = 704, HIDDEN = 2816 };
+    static const struct shape shape = {.name = "experts", .hidden = HIDDEN, .heads = 1, .kv_heads = 1, .head_dim = 64};
+    for (int rows = 1; rows <= 64; rows *= 8) {
+        const bool sums = matmul_gemv_sums_choices(rows, EXPERTS, TOP_K, INNER);
+        const struct op_setting of_experts[] = {{"experts", EXPERTS}, {"route_width", 2 * TOP_K}};
+        const struct op_case up = {.op = OP_MATMUL,
+                                   .what = "gate, up, swiglu",
+                                   .rows = rows,
+                                   .settings = {{"n", (int64_t)EXPERTS * 2 * INNER},
+                                                {"k", HIDDEN},
+                                                {"epilogue", ACTIVATION_SILU},
+                                                {"input_dtype", DTYPE_BF16},
+                                                of_experts[0],
+                                                of_experts[1]}};
+        const struct op_case down = {.op = OP_MATMUL,
+                                     .what = sums ? "down, sum" : "down",
+                                     .rows = rows,
+                                     .settings = {{"n", (int64_t)EXPERTS * HIDDEN},
+                                                  {"k", INNER},
+                                                  {"out_dtype", DTYPE_F32},
+                                                  {"input_dtype", DTYPE_BF16},
+                                                  {sums ? "has_residual" : "parts", 1},
+                                                  of_experts[0],
+                                                  of_experts[1]}};
+        const struct op_case sum = {.op = OP_SUM_PARTS,
+                                    .what = "sum",
+                                    .rows = rows,
+                                    .settings = {{"parts", TOP_K}, {"out_dtype", DTYPE_F32}, {"has_residual", 1}}};
+        add(&shape, &up);
+        add(&shape, &down);
+        if (!sums) add(&shape, &sum);
     }
 }
 
@@ -338,13 +421,51 @@ static uint64_t unit_bytes(const struct problem *problem, const struct operand *
     return coded ? fragment_bytes((uint64_t)problem->params[MATMUL_K], operand->dtype) : 64;
 }
 
+static bool is_of_router(const struct operand *operand)
+{
+    return operand->schema == &op_matmul.operands[MATMUL_ROUTES] ||
+           operand->schema == &op_matmul.operands[MATMUL_LISTS];
+}
+
+/* Routes, or their lists, of every operand set: other experts in each, so that their matrices come from memory. */
+static void fill_router(uint8_t *block, const struct problem *problem, const struct operand *operand)
+{
+    const int64_t rows = problem->params[MATMUL_ROWS], top_k = matmul_top_k(problem->params);
+    const int64_t experts = problem->params[MATMUL_EXPERTS];
+    struct test_random random = {79};
+    struct test_memory memory = {0};
+    float *routes = test_take(&memory, (size_t)(rows * 2 * top_k) * sizeof *routes);
+    for (int copy = 0; copy < problem->copies; copy++) {
+        uint8_t *to = block + (uint64_t)copy * operand->stride;
+        for (int64_t row = 0; row < rows; row++) {
+            int32_t order[ROUTER_MAX_EXPERTS];
+            for (int64_t i = 0; i < experts; i++) order[i] = (int32_t)i;
+            test_shuffle(&random, order, (size_t)experts);
+            for (int64_t i = 0; i < top_k; i++) {
+                routes[row * 2 * top_k + i] = 1 / (float)top_k;
+                routes[row * 2 * top_k + top_k + i] = (float)order[i];
+            }
+        }
+        if (operand->schema == &op_matmul.operands[MATMUL_ROUTES]) {
+            memcpy(to, routes, (size_t)(rows * 2 * top_k) * sizeof *routes);
+        } else {
+            int32_t *begin = (int32_t *)(void *)to;
+            const struct expert_lists lists = {experts, begin, begin + experts + 1};
+            matmul_fill_expert_lists(routes, rows, top_k, &lists);
+        }
+    }
+    test_release(&memory);
+}
+
 /* Elements of a dtype are random. */
 static void fill_host(uint8_t *block, const struct problem *problem, const struct operand *operand, uint64_t bytes)
 {
     struct test_random random = {77};
     const struct op_operand *schema = operand->schema;
     memset(block, 0, bytes);
-    if (schema->role == ROLE_STEP)
+    if (is_of_router(operand))
+        fill_router(block, problem, operand);
+    else if (schema->role == ROLE_STEP)
         op_case_step(&problem->shown, &problem->geometry, (enum step_field)schema->field, (int32_t *)(void *)block,
                      bytes / sizeof(int32_t));
     else if (schema->role == ROLE_STATE)
@@ -372,10 +493,11 @@ static void write_comm_header(struct test_device_buffer *buffer, uint32_t ranks)
     test_device_write(buffer, &header, sizeof header);
 }
 
-/* Repeats a block, or what one set has if that is less; tokens, which differ from set to set, fit into a block. */
+/* Repeats a block, or what one set has if that is less; tokens and routes, which differ from set to set, fit into a block. */
 static struct test_device_buffer upload(const struct problem *problem, const struct operand *operand, uint8_t *block)
 {
-    const bool tokens = operand->schema->role == ROLE_STEP, kv = operand->schema->role == ROLE_KV;
+    const bool tokens = operand->schema->role == ROLE_STEP || is_of_router(operand),
+               kv = operand->schema->role == ROLE_KV;
     const uint64_t bytes = operand->stride && !kv ? operand->stride * (uint64_t)problem->copies : operand->bytes;
     const uint64_t set = operand->stride && !kv && !tokens ? operand->stride : bytes;
     const uint64_t unit = unit_bytes(problem, operand);
@@ -404,8 +526,8 @@ static void add_timings(struct problem *problem)
     for (int i = 0; i < count && timings.count < MOST_TIMINGS; i++) {
         of_kernel = i && tactics[i].kernel == tactics[i - 1].kernel ? of_kernel + 1 : 0;
         if (of_kernel >= TIMED_CANDIDATES) continue;
-        for (int o = 0; problem->shown.op == OP_ROPE_ATTENTION && o < problem->operand_count; o++) {
-            const uint64_t bytes = rope_attention_workspace_bytes(tactics[i].params);
+        for (int o = 0; tactics[i].kernel->counter_bytes && o < problem->operand_count; o++) {
+            const uint64_t bytes = tactics[i].kernel->counter_bytes(tactics[i].params);
             struct operand *operand = &problem->operands[o];
             if (operand->schema->role == ROLE_COUNTERS && operand->bytes < bytes) operand->bytes = bytes;
         }
@@ -471,6 +593,8 @@ static void times(void **state)
         add_coded_shape(&shapes[i]);
     }
     add_public_shapes();
+    add_experts();
+    add_recurrent();
     for (int i = 0; i < problem_count; i++)
         if (!wanted || strstr(problems[i].name, wanted)) add_timings(&problems[i]);
     printf("compiling %d candidates\n", timings.count);

@@ -12,7 +12,7 @@ static bool write_state(const struct cuda_memory *memory, const struct cuda_rig 
 {
     const struct plan_geometry *geometry = &rig->manifest->geometry;
     const struct plan_field *fields = geometry->state;
-    const uint64_t bytes = rig->manifest->state_bytes;
+    const uint64_t bytes = plan_host_state_bytes(geometry); /* the rest is zero: no prompt has been read */
     uint8_t *state = calloc(1, bytes);
     if (!state) return status_fail(status, STATUS_MACHINE, "out of memory");
     int32_t *table = (int32_t *)(void *)(state + fields[STATE_PAGE_TABLE].offset);

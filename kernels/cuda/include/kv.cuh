@@ -52,4 +52,23 @@ template <int ENCODING> struct kv_codes {
     }
 };
 
+/* 16 codes times `scale`, their row's times FACTOR, as elements. */
+template <int ENCODING, int ELEMENT> __device__ __forceinline__ void kv_load_codes(u8 *to, const u8 *from, float scale)
+{
+    constexpr int COUNT = ELEMENT == DTYPE_F32 ? 4 : 8;
+    const uint4 packed = *(const uint4 *)from;
+    const u32 words[4] = {packed.x, packed.y, packed.z, packed.w};
+    float values[16];
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+        u32 pairs[2];
+        kv_codes<ENCODING>::to_pairs(words[i / 2], pairs[0], pairs[1]);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            values[2 * i + j] = float_of_half<DTYPE_F16>((u16)(pairs[j / 2] >> j % 2 * 16)) * scale;
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i += COUNT) store_elements<ELEMENT>(to, i, *(const float(*)[COUNT])(values + i));
+}
+
 #endif
