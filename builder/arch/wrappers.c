@@ -46,6 +46,13 @@ static const struct text_part texts[] = {
     {"gemma4_text", "gemma4_text", false,
      "{'vocab_size': 262144, 'hidden_size': 2304, 'intermediate_size': 9216, 'num_hidden_layers': 30, "
      "'num_attention_heads': 8}"},
+    {"glm4v_text", "glm4", true,
+     "{'vocab_size': 151552, 'hidden_size': 4096, 'intermediate_size': 13696, 'num_hidden_layers': 40, "
+     "'num_attention_heads': 32, 'max_position_embeddings': 32768, 'rms_norm_eps': 1e-5, 'attention_bias': true, "
+     "'partial_rotary_factor': 1.0, 'eos_token_id': null, 'pad_token_id': null}"},
+    {"glm4v_moe_text", "glm4_moe", true,
+     "{'vocab_size': 151424, 'hidden_size': 4096, 'intermediate_size': 10944, 'num_hidden_layers': 46, "
+     "'num_attention_heads': 96, 'max_position_embeddings': 65536, 'attention_bias': true}"},
     {"qwen2_vl_text", "qwen2", true,
      "{'vocab_size': 152064, 'hidden_size': 8192, 'intermediate_size': 29568, 'num_hidden_layers': 80, "
      "'num_attention_heads': 64, 'num_key_value_heads': 8, 'max_window_layers': 80, 'rms_norm_eps': 1e-5, "
@@ -74,72 +81,102 @@ enum { TEXT_COUNT = sizeof texts / sizeof *texts };
 struct wrapper_row {
     struct model_wrapper model;
     const char *texts;
-    bool flat; /* without text_config its fields are those of config.json */
+    bool flat;            /* without text_config its fields are those of config.json */
+    const char *defaults; /* instead of those of the text part's class; NULL: none */
 };
 
 #define ANY_TEXT "llama mistral qwen2 qwen3 qwen3_moe cohere2 lfm2 gemma3_text"
 
 static const struct wrapper_row wrappers[] = {
-    {{"gemma3", "Gemma3ForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
-     "gemma3_text",
-     false},
-    {{"gemma4",
-      "Gemma4ForConditionalGeneration",
-      "language_model",
-      {"vision_tower", "embed_vision", "audio_tower", "embed_audio"}},
-     "gemma4_text",
-     false},
-    {{"mistral3", "Mistral3ForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
-     "mistral",
-     false},
-    {{"llava",
-      "LlavaForConditionalGeneration",
-      "language_model",
-      {"vision_tower", "multi_modal_projector", "image_newline"}},
-     ANY_TEXT,
-     false},
-    {{"llava_next",
-      "LlavaNextForConditionalGeneration",
-      "language_model",
-      {"vision_tower", "multi_modal_projector", "image_newline"}},
-     ANY_TEXT,
-     false},
-    {{"llava_onevision",
-      "LlavaOnevisionForConditionalGeneration",
-      "language_model",
-      {"vision_tower", "multi_modal_projector", "image_newline"}},
-     "qwen2 llama mistral qwen3",
-     false},
-    {{"internvl", "InternVLForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
-     "qwen2 qwen3 qwen3_moe llama mistral",
-     false},
+    {.model = {"gemma3", "Gemma3ForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
+     .texts = "gemma3_text"},
+    {.model = {"gemma4",
+               "Gemma4ForConditionalGeneration",
+               "language_model",
+               {"vision_tower", "embed_vision", "audio_tower", "embed_audio"}},
+     .texts = "gemma4_text"},
+    {.model =
+         {"mistral3", "Mistral3ForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
+     .texts = "mistral"},
+    {.model = {"llava",
+               "LlavaForConditionalGeneration",
+               "language_model",
+               {"vision_tower", "multi_modal_projector", "image_newline"}},
+     .texts = ANY_TEXT},
+    {.model = {"llava_next",
+               "LlavaNextForConditionalGeneration",
+               "language_model",
+               {"vision_tower", "multi_modal_projector", "image_newline"}},
+     .texts = ANY_TEXT},
+    {.model = {"llava_onevision",
+               "LlavaOnevisionForConditionalGeneration",
+               "language_model",
+               {"vision_tower", "multi_modal_projector", "image_newline"}},
+     .texts = "qwen2 llama mistral qwen3"},
+    {.model = {"llava_next_video",
+               "LlavaNextVideoForConditionalGeneration",
+               "language_model",
+               {"vision_tower", "multi_modal_projector", "image_newline", "vision_resampler"}},
+     .texts = "llama mistral qwen2"},
+    {.model = {"video_llava",
+               "VideoLlavaForConditionalGeneration",
+               "language_model",
+               {"image_tower", "video_tower", "multi_modal_projector"}},
+     .texts = "llama"},
+    {.model =
+         {"vipllava", "VipLlavaForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
+     .texts = "llama"},
+    {.model = {"deepseek_vl", "DeepseekVLForConditionalGeneration", "language_model", {"vision_model", "aligner"}},
+     .texts = "llama"},
+    {.model =
+         {"voxtral", "VoxtralForConditionalGeneration", "language_model", {"audio_tower", "multi_modal_projector"}},
+     .texts = "llama",
+     .defaults = "{'vocab_size': 131072, 'hidden_size': 3072, 'intermediate_size': 8192, 'num_hidden_layers': 30, "
+                 "'num_key_value_heads': 8, 'max_position_embeddings': 131072, 'rms_norm_eps': 1e-5, 'rope_theta': "
+                 "100000000.0, "
+                 "'head_dim': 128}"},
+    {.model =
+         {"internvl", "InternVLForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
+     .texts = "qwen2 qwen3 qwen3_moe llama mistral"},
     /* The next two: transformers 5.17 leaves logit_scale out. Engines multiply logits by it, as Cohere 2 alone has them; the largest
      * logit is the same. */
-    {{"aya_vision", "AyaVisionForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
-     "cohere2",
-     false},
-    {{"cohere2_vision",
-      "Cohere2VisionForConditionalGeneration",
-      "language_model",
-      {"vision_tower", "multi_modal_projector"}},
-     "cohere2",
-     false},
-    {{"lfm2_vl", "Lfm2VlForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
-     "lfm2",
-     false},
-    {{"idefics3", "Idefics3ForConditionalGeneration", "text_model", {"vision_model", "connector"}},
-     "llama mistral qwen2",
-     false},
-    {{"smolvlm", "SmolVLMForConditionalGeneration", "text_model", {"vision_model", "connector"}}, "llama", false},
-    {{"qwen2_audio", "Qwen2AudioForConditionalGeneration", "language_model", {"audio_tower", "multi_modal_projector"}},
-     "qwen2",
-     false},
-    {{"qwen2_vl", "Qwen2VLForConditionalGeneration", "language_model", {"visual"}}, "qwen2_vl_text", true},
-    {{"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "language_model", {"visual"}}, "qwen2_5_vl_text", true},
-    {{"qwen3_vl", "Qwen3VLForConditionalGeneration", "language_model", {"visual"}}, "qwen3_vl_text", false},
-    {{"qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", "language_model", {"visual"}}, "qwen3_vl_moe_text", false},
-    {{"qwen3_5", "Qwen3_5ForConditionalGeneration", "language_model", {"visual"}}, "qwen3_5_text", false},
-    {{"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "language_model", {"visual"}}, "qwen3_5_moe_text", false},
+    {.model = {"aya_vision",
+               "AyaVisionForConditionalGeneration",
+               "language_model",
+               {"vision_tower", "multi_modal_projector"}},
+     .texts = "cohere2"},
+    {.model = {"cohere2_vision",
+               "Cohere2VisionForConditionalGeneration",
+               "language_model",
+               {"vision_tower", "multi_modal_projector"}},
+     .texts = "cohere2"},
+    {.model =
+         {"lfm2_vl", "Lfm2VlForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
+     .texts = "lfm2"},
+    {.model = {"idefics3", "Idefics3ForConditionalGeneration", "text_model", {"vision_model", "connector"}},
+     .texts = "llama mistral qwen2"},
+    {.model = {"smolvlm", "SmolVLMForConditionalGeneration", "text_model", {"vision_model", "connector"}},
+     .texts = "llama"},
+    {.model = {"qwen2_audio",
+               "Qwen2AudioForConditionalGeneration",
+               "language_model",
+               {"audio_tower", "multi_modal_projector"}},
+     .texts = "qwen2"},
+    {.model = {"glm4v", "Glm4vForConditionalGeneration", "language_model", {"visual"}}, .texts = "glm4v_text"},
+    {.model = {"glm4v_moe", "Glm4vMoeForConditionalGeneration", "language_model", {"visual"}},
+     .texts = "glm4v_moe_text"},
+    {.model = {"qwen2_vl", "Qwen2VLForConditionalGeneration", "language_model", {"visual"}},
+     .texts = "qwen2_vl_text",
+     .flat = true},
+    {.model = {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "language_model", {"visual"}},
+     .texts = "qwen2_5_vl_text",
+     .flat = true},
+    {.model = {"qwen3_vl", "Qwen3VLForConditionalGeneration", "language_model", {"visual"}}, .texts = "qwen3_vl_text"},
+    {.model = {"qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", "language_model", {"visual"}},
+     .texts = "qwen3_vl_moe_text"},
+    {.model = {"qwen3_5", "Qwen3_5ForConditionalGeneration", "language_model", {"visual"}}, .texts = "qwen3_5_text"},
+    {.model = {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "language_model", {"visual"}},
+     .texts = "qwen3_5_moe_text"},
 };
 enum { WRAPPER_COUNT = sizeof wrappers / sizeof *wrappers };
 
@@ -164,8 +201,10 @@ static const struct field_rule outer_fields[] = {
     {"eoi_token_id", FIELD_NO_EFFECT},
     {"eoi_token_index", FIELD_NO_EFFECT},
     {"ignore_index", FIELD_NO_EFFECT},
+    {"image_end_token_id", FIELD_NO_EFFECT},
     {"image_grid_pinpoints", FIELD_NO_EFFECT},
     {"image_seq_length", FIELD_NO_EFFECT},
+    {"image_start_token_id", FIELD_NO_EFFECT},
     {"image_token_id", FIELD_NO_EFFECT},
     {"image_token_index", FIELD_NO_EFFECT},
     {"language_model_only", FIELD_NO_EFFECT},
@@ -187,11 +226,15 @@ static const struct field_rule outer_fields[] = {
     {"scale_factor", FIELD_NO_EFFECT},
     {"spatial_merge_size", FIELD_NO_EFFECT},
     {"tile_size", FIELD_NO_EFFECT},
+    {"spatial_pool_mode", FIELD_NO_EFFECT},
+    {"spatial_pool_stride", FIELD_NO_EFFECT},
     {"transformers.js_config", FIELD_NO_EFFECT},
     {"use_image_newline_parameter", FIELD_NO_EFFECT},
     {"use_image_special_tokens", FIELD_NO_EFFECT},
     {"use_thumbnail", FIELD_NO_EFFECT},
+    {"video_end_token_id", FIELD_NO_EFFECT},
     {"video_seq_length", FIELD_NO_EFFECT},
+    {"video_start_token_id", FIELD_NO_EFFECT},
     {"video_token_id", FIELD_NO_EFFECT},
     {"video_token_index", FIELD_NO_EFFECT},
     {"vision_aspect_ratio", FIELD_NO_EFFECT},
@@ -334,17 +377,18 @@ static bool rope_has(const json_t *inner, const char *key)
            json_object_get(json_object_get(inner, "rope_scaling"), key);
 }
 
-static bool set_defaults(json_t *inner, const struct text_part *text, struct status *status)
+/* `fields`: what inner may lack. */
+static bool set_defaults(json_t *inner, const char *fields, struct status *status)
 {
-    char *quoted = strdup(text->defaults);
+    char *quoted = strdup(fields);
     const char *key;
     json_t *value;
     for (char *c = quoted; c && *c; c++)
         if (*c == '\'') *c = '"';
-    json_t *defaults = quoted ? json_parse(quoted, strlen(quoted), text->model_type, status) : NULL;
+    json_t *defaults = quoted ? json_parse(quoted, strlen(quoted), "defaults", status) : NULL;
     bool ok = defaults != NULL;
     json_object_foreach (defaults, key, value) {
-        if (json_object_get(inner, key) || (strcmp(key, "rope_theta") == 0 && rope_has(inner, key))) continue;
+        if (json_object_get(inner, key) || rope_has(inner, key)) continue;
         ok = ok && json_object_set(inner, key, value) == 0;
     }
     json_decref(defaults);
@@ -433,7 +477,8 @@ static bool enter(const struct wrapper_row *row, struct model_config *config, st
         return false;
     }
     if (first) snprintf(config->architecture, sizeof config->architecture, "%s", first);
-    if (!set_defaults(inner, text, status)) return false;
+    if ((row->defaults && !set_defaults(inner, row->defaults, status)) || !set_defaults(inner, text->defaults, status))
+        return false;
     json_object_del(inner, "architectures"); /* of either configuration */
     if (!json_put(inner, "model_type", json_string(text->family)))
         return status_fail(status, STATUS_MACHINE, "out of memory");

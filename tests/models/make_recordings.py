@@ -30,6 +30,8 @@ SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "nu
          "vocab_size": VOCABULARY, "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2}
 VISION_PATCHES = {"depth": 1, "hidden_size": 32, "num_heads": 2, "patch_size": 4}
 TOKENS = {"image_token_id": 310, "video_token_id": 311, "vision_start_token_id": 312, "vision_end_token_id": 313}
+TOKENS_OF_GLM = {"image_token_id": 310, "video_token_id": 311, "image_start_token_id": 312, "image_end_token_id": 313,
+                 "video_start_token_id": 314, "video_end_token_id": 315}
 SIGLIP = {"model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
           "num_attention_heads": 2, "image_size": 16, "patch_size": 4}
 SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3], "mrope_interleaved": True}
@@ -75,6 +77,16 @@ MODELS = {
                               "vision_config": {**VISION_PATCHES, "out_hidden_size": 64, "deepstack_visual_indexes": [0]}}),
     "qwen3_vl_moe": ("qwen3_vl_moe", {**TOKENS, "text_config": {**SIZES, **EXPERTS, "head_dim": 16, "rope_parameters": SECTIONS},
                                       "vision_config": {**VISION_PATCHES, "out_hidden_size": 64, "deepstack_visual_indexes": [0]}}),
+    "glm4v": ("glm4v", {**TOKENS_OF_GLM, "text_config": {**SIZES, "head_dim": 32,
+                                                         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                                                             "partial_rotary_factor": 0.5, "mrope_section": [2, 3, 3]}},
+                        "vision_config": {**VISION_PATCHES, "out_hidden_size": 64, "intermediate_size": 48}}),
+    "glm4v_moe": ("glm4v_moe", {**TOKENS_OF_GLM,
+                                "text_config": {**SIZES, "num_hidden_layers": 3, "head_dim": 32, "n_routed_experts": 8,
+                                                "num_experts_per_tok": 3, "moe_intermediate_size": 48,
+                                                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                                                    "partial_rotary_factor": 0.5, "mrope_section": [2, 3, 3]}},
+                                "vision_config": {**VISION_PATCHES, "out_hidden_size": 64, "intermediate_size": 48}}),
     "gemma3-vision": ("gemma3", {"text_config": {**SIZES, "num_hidden_layers": 6, "head_dim": 32, "sliding_window": 16,
                                                  "query_pre_attn_scalar": 32},
                                  "vision_config": SIGLIP, "mm_tokens_per_image": 4, "image_token_index": 310}),
@@ -86,6 +98,18 @@ MODELS = {
                                   "vision_config": SIGLIP, "image_token_index": 310}),
     "llava_onevision": ("llava_onevision", {"text_config": {**SIZES, "model_type": "qwen2"}, "vision_config": SIGLIP,
                                             "image_token_index": 310, "video_token_index": 311}),
+    "llava_next_video": ("llava_next_video", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": SIGLIP,
+                                              "image_token_index": 310, "video_token_index": 311}),
+    "video_llava": ("video_llava", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": SIGLIP, "image_token_index": 310,
+                                    "video_token_index": 311}),
+    "vipllava": ("vipllava", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": SIGLIP, "image_token_index": 310,
+                              "vision_feature_layers": [-1]}),
+    "deepseek_vl": ("deepseek_vl", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": SIGLIP, "image_token_id": 310}),
+    "voxtral": ("voxtral", {"text_config": {**SIZES, "model_type": "llama", "head_dim": 32},
+                            "audio_config": {"model_type": "voxtral_encoder", "hidden_size": 32, "intermediate_size": 128,
+                                             "num_hidden_layers": 1, "num_attention_heads": 2, "num_mel_bins": 16,
+                                             "max_source_positions": 20},
+                            "audio_token_id": 310}),
     "internvl": ("internvl", {"text_config": {**SIZES, "model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": False},
                               "vision_config": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
                                                 "num_attention_heads": 2, "image_size": [16, 16], "patch_size": [4, 4]},
