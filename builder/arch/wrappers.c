@@ -180,7 +180,8 @@ static const struct wrapper_row wrappers[] = {
 };
 enum { WRAPPER_COUNT = sizeof wrappers / sizeof *wrappers };
 
-/* Fields around text_config that text alone does not depend on: the other parts, and the tokens that stand for their input. */
+/* Fields around text_config that text alone does not depend on: the other parts, and the tokens that stand for their input. Some
+ * writers repeat them in text_config. */
 static const struct field_rule outer_fields[] = {
     {"adapter_layer_norm_eps", FIELD_NO_EFFECT},
     {"alignment_intermediate_size", FIELD_NO_EFFECT},
@@ -203,6 +204,7 @@ static const struct field_rule outer_fields[] = {
     {"ignore_index", FIELD_NO_EFFECT},
     {"image_end_token_id", FIELD_NO_EFFECT},
     {"image_grid_pinpoints", FIELD_NO_EFFECT},
+    {"image_seq_len", FIELD_NO_EFFECT},
     {"image_seq_length", FIELD_NO_EFFECT},
     {"image_start_token_id", FIELD_NO_EFFECT},
     {"image_token_id", FIELD_NO_EFFECT},
@@ -231,6 +233,7 @@ static const struct field_rule outer_fields[] = {
     {"transformers.js_config", FIELD_NO_EFFECT},
     {"use_image_newline_parameter", FIELD_NO_EFFECT},
     {"use_image_special_tokens", FIELD_NO_EFFECT},
+    {"use_reentrant_checkpointing", FIELD_NO_EFFECT},
     {"use_thumbnail", FIELD_NO_EFFECT},
     {"video_end_token_id", FIELD_NO_EFFECT},
     {"video_seq_length", FIELD_NO_EFFECT},
@@ -470,7 +473,6 @@ static bool enter(const struct wrapper_row *row, struct model_config *config, st
     snprintf(config->model_type, sizeof config->model_type, "%s", text->family);
     if (flat) {
         json_object_del(outer, "text_config");
-        if (!field_rules_check(reader, outer_fields, sizeof outer_fields / sizeof *outer_fields, status)) return false;
     } else if (!move_fields(reader, inner)) {
         return status_fail(status, STATUS_MACHINE, "out of memory");
     } else if (!move_tie(config, reader, inner, status) || !check_outer(row, reader, inner, status)) {
@@ -484,6 +486,7 @@ static bool enter(const struct wrapper_row *row, struct model_config *config, st
         return status_fail(status, STATUS_MACHINE, "out of memory");
     return (flat || json_reader_descend(reader, "text_config", status)) &&
            (!text->sections || wrapper_drop_sections(reader->object, reader->path, status)) &&
+           field_rules_check(reader, outer_fields, sizeof outer_fields / sizeof *outer_fields, status) &&
            field_rules_check(reader, inner_fields, sizeof inner_fields / sizeof *inner_fields, status);
 }
 

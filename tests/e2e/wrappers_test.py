@@ -256,6 +256,21 @@ class Wrappers(ReferenceTest):
                          "text_config: rope_scaling: field 'mrope_section'", "three sizes")
         self.refused(self.wrapped(vl, text={**vl["text"], "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "zoom": 3}}), "zoom")
 
+    def test_real_configurations(self):
+        """Configurations with fields and sizes of published models, those of the other parts cut: parameters of the text part."""
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "wrapper_configs.json")
+        with open(path, encoding="utf-8") as file:
+            models = json.load(file)
+        for name, model in models.items():
+            with self.subTest(name):
+                folder = self.folder()
+                write(os.path.join(folder, "config.json"), json.dumps(model["config"]).encode())
+                result = run([ENGBUILD, "--model", folder, "--target", "cpu", "--dry-run", "--max-context", "1024", "--max-batch", "1",
+                              "--json"])
+                self.assertIn(result.rc, (0, 3), result.stderr)  # 3: this machine may be too small
+                self.assertEqual(json.loads(result.stdout)["parameters"], model["parameters"])
+        tally("real configurations", len(models))
+
     def test_without_weights(self):
         """A dry run needs the configuration alone, and fields that it omits are those of the class."""
         folder = self.folder()
