@@ -396,7 +396,8 @@ static bool set_defaults(json_t *inner, const char *fields, struct status *statu
     }
     json_decref(defaults);
     free(quoted);
-    return ok || status->code != STATUS_OK || status_fail(status, STATUS_MACHINE, "out of memory");
+    if (!ok && status->code == STATUS_OK) status_fail(status, STATUS_MACHINE, "out of memory");
+    return ok;
 }
 
 /* A position of these models is three numbers (time, height, width), and each section of the rotary embedding turns by one of
