@@ -31,8 +31,9 @@ static const double worst_factor = 2, rows_beyond = 0.015;
 /* Rounding makes a router choose otherwise, so that engines with experts are compared twice: with experts chosen by position
  * (eng_session.fixes_routes), like any other engine, and as they are used, where no row has to be near, but many are. */
 static const double rows_beyond_with_routers = 0.75;
-/* The norm after a delta rule enlarges rounding (builder/golden/golden_cuda.c). */
-static const double delta_rule_bound = 1e-1;
+/* The norm after a delta rule enlarges rounding (builder/golden/golden_cuda.c): in 2400 rows of a small Qwen 3.5 without experts
+ * transformers in bf16 differs from itself in float32 by more than 1e-1 in 6.5 of 100, by 6.5e-1 in the worst. */
+static const double delta_rule_bound = 1e-1, rows_beyond_with_delta_rule = 0.1;
 static const double least_agreement = 0.75;
 
 enum { MOST_BATCH = 16, MOST_PROMPT = 300, STEPS = 24, MOST_ARGUMENTS = 32, DRAWS = 32 };
@@ -169,6 +170,7 @@ struct pair {
     double bound, worst;       /* for the error of a logit, and the largest found; of the largest logit of its row */
     size_t rows, beyond, ties; /* beyond: with an error above `bound` */
     bool has_routers;          /* that choose by themselves */
+    bool has_delta_rule;
 };
 
 static struct side open_side(const char *path)
@@ -214,7 +216,8 @@ static void compare_rows(struct pair *pair, const float *cpu, const float *gpu, 
     pair->rows++;
     pair->worst = fmax(pair->worst, error / largest);
     pair->beyond += error > pair->bound * largest;
-    if (!(error <= worst_factor * pair->bound * largest) && !(pair->has_routers && isfinite(error))) {
+    if (!(error <= worst_factor * pair->bound * largest) &&
+        !((pair->has_routers || pair->has_delta_rule) && isfinite(error))) {
         printf("%s: logit %zu: CPU %g, GPU %g, largest %g\n", what, at, (double)cpu[at], (double)gpu[at], largest);
         fail("the engines' logits differ", NULL);
     }
@@ -372,7 +375,7 @@ static void check_sequences(struct pair *pair, const struct extent *extent, bool
             if (i % 2) {
                 sampled++;
                 equal += next == drawn[i][step];
-            } else if (!pair->has_routers &&
+            } else if (!pair->has_routers && !pair->has_delta_rule &&
                        (double)logits[next] - (double)logits[drawn[i][step]] > 2 * pair->bound * largest) {
                 printf("sequence %d, token %d: CPU %d (%g), GPU %d (%g)\n", i, step, next, (double)logits[next],
                        drawn[i][step], (double)logits[drawn[i][step]]);
@@ -396,7 +399,10 @@ static void check_batches(struct pair *pair, const struct extent *extent)
         if (5 * *batch + 3 + extent->steps < pair->context) check_batch(pair, *batch, 3, extent->steps / 2);
     printf("%zu rows of logits%s: largest error %.2g of the largest logit, %zu above %g; %zu ties\n", pair->rows,
            pair->has_routers ? ", experts chosen by routers" : "", pair->worst, pair->beyond, pair->bound, pair->ties);
-    if ((double)pair->beyond > (pair->has_routers ? rows_beyond_with_routers : rows_beyond) * (double)pair->rows)
+    const double most_beyond = pair->has_routers      ? rows_beyond_with_routers
+                               : pair->has_delta_rule ? rows_beyond_with_delta_rule
+                                                      : rows_beyond;
+    if ((double)pair->beyond > most_beyond * (double)pair->rows)
         fail("the engines' logits differ in too many rows", NULL);
 }
 
@@ -410,7 +416,8 @@ int engine_check_run(const struct engine_check *check)
 {
     const struct extent *extent = check->is_brief ? &brief : &whole;
     struct paths paths;
-    struct pair pair = {.bound = check->has_delta_rule ? delta_rule_bound : logit_bound};
+    struct pair pair = {.bound = check->has_delta_rule ? delta_rule_bound : logit_bound,
+                        .has_delta_rule = check->has_delta_rule};
     struct eng_engine_facts facts;
     struct eng_error error;
     if (check->kv_dtype) pair.bound = strcmp(check->kv_dtype, "fp8") == 0 ? fp8_kv_bound : int8_kv_bound;
