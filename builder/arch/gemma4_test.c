@@ -1,58 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The keys of Gemma 4. */
-#include "builder/arch/arch.h"
+#include "builder/arch/test_config.h"
 #include "formats/base/test_program.h"
 
 #include "formats/base/test_support.h"
-
-/* The required fields of every config. */
-#define SIZES                                                                                                \
-    "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 4, \"num_attention_heads\": 8, " \
-    "\"vocab_size\": 512"
-
-static bool parse(struct model_config *config, const char *text, struct status *status)
-{
-    status_clear(status);
-    return model_config_parse(config, text, strlen(text), "config.json", arch_read_config, status);
-}
-
-/* A config of `model_type` with sizes and additional fields. */
-static bool parse_with(struct model_config *config, const char *model_type, const char *fields, struct status *status)
-{
-    char text[2048];
-    int length =
-        snprintf(text, sizeof text, "{\"model_type\": \"%s\", " SIZES "%s%s}", model_type, *fields ? ", " : "", fields);
-    assert_true(length > 0 && (size_t)length < sizeof text);
-    return parse(config, text, status);
-}
-
-static void expect_refused(const char *model_type, const char *fields, const char *words)
-{
-    struct status status = {0};
-    struct model_config config;
-    test_expect_failure(parse_with(&config, model_type, fields, &status), &status, STATUS_BAD_INPUT, words);
-    test_expect_message(&status, "config.json: ");
-}
-
-static struct model_config accepted(const char *model_type, const char *fields)
-{
-    struct status status = {0};
-    struct model_config config;
-    bool done = parse_with(&config, model_type, fields, &status);
-    if (!done) fail_msg("%s with %s: refused: %s", model_type, fields, status.message);
-    return config;
-}
 
 /* Heads of two sizes, keys that are values, layers that read those of others. */
 TEST(gemma4)
 {
 #define G4 "\"num_key_value_heads\": 4, \"vocab_size_per_layer_input\": 512, \"head_dim\": 16, "
-    struct model_config config =
-        accepted("gemma4_text",
-                 G4 "\"global_head_dim\": 32, \"hidden_size_per_layer_input\": 8, \"use_double_wide_mlp\": true,"
-                    "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\","
-                    " \"sliding_attention\"], \"num_kv_shared_layers\": 2, \"num_global_key_value_heads\": 2,"
-                    "\"use_bidirectional_attention\": \"vision\", \"audio_config\": null");
+    struct model_config config = test_config_accepted(
+        "gemma4_text", G4 "\"global_head_dim\": 32, \"hidden_size_per_layer_input\": 8, \"use_double_wide_mlp\": true,"
+                          "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\","
+                          " \"sliding_attention\"], \"num_kv_shared_layers\": 2, \"num_global_key_value_heads\": 2,"
+                          "\"use_bidirectional_attention\": \"vision\", \"audio_config\": null");
     static const uint64_t head_dims[] = {16, 32, 16, 32}, sources[] = {0, 1, 0, 1}, inner[] = {0, 0, 192, 192};
     for (uint32_t i = 0; i < 4; i++) {
         assert_int_equal(model_head_dim(&config, i), head_dims[i]);
@@ -68,23 +29,25 @@ TEST(gemma4)
     assert_int_equal(config.local_rope.rotary_dim, 16);
     assert_true(config.local_rope.theta == 1e4 && config.rope.theta == 1e6 && config.attention_scale == 1);
     assert_true(config.per_layer_size == 8 && config.value_norms && config.layer_scalars);
-    config = accepted("gemma4_text", G4 "\"attention_k_eq_v\": true, \"num_global_key_value_heads\": 2,"
-                                        "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\","
-                                        "\"partial_rotary_factor\": 0.5, \"rope_theta\": 5000, \"factor\": 2},"
-                                        "\"sliding_attention\": {\"rope_theta\": 300}}");
+    config = test_config_accepted("gemma4_text",
+                                  G4 "\"attention_k_eq_v\": true, \"num_global_key_value_heads\": 2,"
+                                     "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\","
+                                     "\"partial_rotary_factor\": 0.5, \"rope_theta\": 5000, \"factor\": 2},"
+                                     "\"sliding_attention\": {\"rope_theta\": 300}}");
     assert_true(config.layer[3].keys_are_values && !config.layer[0].keys_are_values);
     assert_int_equal(model_kv_heads(&config, 3), 2);
     assert_int_equal(config.rope.turning_pairs, 128);
     assert_true(config.rope.factor == 2 && config.local_rope.theta == 300);
-    config =
-        accepted("gemma4_text", G4 "\"per_layer_config\": {\"3\": {\"head_dim\": 64, \"num_key_value_heads\": 1}}");
+    config = test_config_accepted("gemma4_text",
+                                  G4 "\"per_layer_config\": {\"3\": {\"head_dim\": 64, \"num_key_value_heads\": 1}}");
     assert_true(model_head_dim(&config, 3) == 64 && model_kv_heads(&config, 3) == 1 &&
                 model_head_dim(&config, 2) == 16);
-    config = accepted("gemma4_text", G4 "\"enable_moe_block\": true, \"moe_intermediate_size\": 32, \"num_experts\": 8,"
-                                        "\"top_k_experts\": 3");
+    config = test_config_accepted("gemma4_text",
+                                  G4 "\"enable_moe_block\": true, \"moe_intermediate_size\": 32, \"num_experts\": 8,"
+                                     "\"top_k_experts\": 3");
     assert_true(config.experts_beside && config.layer[0].experts && config.layer[3].experts);
     assert_true(config.experts.count == 8 && config.experts.top_k == 3 && config.experts.intermediate_size == 32);
-    config = accepted("gemma4_text", G4 "\"enable_moe_block\": false, \"num_experts\": 8");
+    config = test_config_accepted("gemma4_text", G4 "\"enable_moe_block\": false, \"num_experts\": 8");
     assert_true(!config.experts_beside && config.experts.count == 0);
     static const char *const refused[][2] = {
         {"\"enable_moe_block\": true", "'moe_intermediate_size'|enable_moe_block"},
@@ -106,7 +69,7 @@ TEST(gemma4)
         const bool has_heads = strstr(refused[i][0], "num_key_value_heads") != NULL;
         snprintf(fields, sizeof fields, "%s%s%s", has_heads ? "" : "\"num_key_value_heads\": 4, ",
                  has_vocab ? "" : "\"vocab_size_per_layer_input\": 512, ", refused[i][0]);
-        expect_refused("gemma4_text", fields, refused[i][1]);
+        test_config_refused("gemma4_text", fields, refused[i][1]);
     }
 }
 
