@@ -696,14 +696,28 @@ TEST(latent_attention)
         "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"n_shared_experts\": 1, \"kv_lora_rank\": 32, "
         "\"q_lora_rank\": 24, \"qk_nope_head_dim\": 24, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24, "
         "\"n_group\": 4, \"topk_group\": 2}";
+    int refused = 0;
     for (int g = 0; g < TEST_GPUS; g++) {
         struct test_device_model model;
         test_device_model_open(&model, source, DTYPE_BF16);
         test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
         for (uint32_t rows = 1; rows <= 64; rows *= 2) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, rows);
         for (uint32_t rows = 1; rows <= 512; rows *= 8) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, rows);
+        /* A prompt's few rows share their tokens among clusters, too. */
+        static const uint32_t one[] = {1}, few[] = {1, 40};
+        struct device_plan plan;
+        struct status status = {0};
+        const struct graph *prefill = test_device_model_graph(&model, PLAN_PREFILL, 40);
+        test_device_model_scratch(&model, &test_gpus[g], few, 2);
+        lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, 40);
+        test_device_model_scratch(&model, &test_gpus[g], one, 1);
+        bool ok = lower_device_plan(prefill, &model.lowering, &test_gpus[g], 40, &plan, &status);
+        if (!ok) test_expect_failure(ok, &status, STATUS_INTERNAL, "attention_latent|scratch memory");
+        refused += !ok;
+        device_plan_free(&plan);
         test_device_model_close(&model);
     }
+    assert_true(refused > 0);
 }
 
 /* Short convolutions, and the delta rule beside attention with a gate and experts. */
