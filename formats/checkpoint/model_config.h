@@ -188,11 +188,12 @@ static inline uint32_t model_kv_layer(const struct model_config *config, uint32_
     return config->layer[layer].shares ? config->layer[layer].shares - 1 : layer;
 }
 
-/* Elements of a head that rotate where partial_rotary_factor is 1, in layers with this embedding. */
+/* Elements of a head that rotate where partial_rotary_factor is 1, in layers with this embedding. The number of layers may not
+ * have been checked yet. */
 static inline uint64_t rope_dim_of(const struct model_config *config, enum layer_rope kind)
 {
     if (config->latent.kv_rank) return config->latent.rope_dim;
-    for (uint64_t i = 0; i < config->layers; i++)
+    for (uint64_t i = 0; i < config->layers && i < MODEL_MAX_LAYERS; i++)
         if (config->layer[i].rope == kind && config->layer[i].mixer == MIXER_ATTENTION)
             return model_head_dim(config, i);
     return config->head_dim;
