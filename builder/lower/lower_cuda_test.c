@@ -356,8 +356,11 @@ static void check_shared_rows(const struct test_device_model *model, const struc
 {
     const struct plan_operand *shared = NULL;
     uint32_t large = 0, of_tokens = 0, own_residuals = 0, own_norms = 0;
-    for (uint32_t l = 0; l < plan->count; l++) /* layer normalisation is no part of a sum: every rank needs every row */
-        if (plan->launches[l].op == OP_RMS_NORM && plan->launches[l].tactic.params[RMS_NORM_CENTRED]) return;
+    /* Layer normalisation is no part of a sum, nor is a norm with an addition after it: every rank needs every row. */
+    for (uint32_t l = 0; l < plan->count; l++)
+        if (plan->launches[l].op == OP_RMS_NORM &&
+            (plan->launches[l].tactic.params[RMS_NORM_CENTRED] || plan->launches[l].tactic.params[RMS_NORM_HAS_ADD_TO]))
+            return;
     for (uint32_t l = 0; l < plan->count; l++) {
         const struct device_launch *launch = &plan->launches[l];
         const int64_t *p = launch->tactic.params;
@@ -498,7 +501,9 @@ static void check_collectives(const struct test_device_model *model, const struc
 {
     uint32_t sums = 0, gathers = 0;
     for (int n = 0; n < graph->node_count; n++) /* no sum makes such a norm */
-        if (graph->nodes[n].op == OP_RMS_NORM && graph->nodes[n].params[RMS_NORM_CENTRED]) return;
+        if (graph->nodes[n].op == OP_RMS_NORM &&
+            (graph->nodes[n].params[RMS_NORM_CENTRED] || graph->nodes[n].operands[RMS_NORM_ADD_TO] >= 0))
+            return;
     for (int n = 0; n < graph->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];
         assert_true(node->op != OP_ADD && node->op != OP_RMS_NORM);
@@ -603,6 +608,26 @@ TEST(page_groups_of_sliding_layers)
         }
         test_device_model_close(&model);
     }
+}
+
+/* Ranks add their parts before such a norm, and the residual after it. */
+TEST(norms_after_sums_of_ranks)
+{
+    static struct test_device_model model;
+    assert_true(test_device_model_open_ranks(&model, SLIDING_MODEL, DTYPE_BF16, 2));
+    test_device_model_exchange(&model, 2048);
+    for (int g = 0; g < TEST_GPUS; g++) {
+        test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
+        for (int r = 0; r < DECODES; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, decode_rows[r]);
+        for (int r = 0; r < PREFILLS; r++) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, prefill_rows[r]);
+    }
+    for (int g = 0; g < TEST_GRAPHS; g++)
+        for (int n = 0; n < model.graphs[g].node_count; n++) {
+            const struct graph_node *node = &model.graphs[g].nodes[n];
+            if (!node->removed && node->op == OP_ALL_REDUCE && node->layer != GRAPH_NO_LAYER)
+                assert_true(node->operands[ALL_REDUCE_NORMED] < 0 && node->operands[ALL_REDUCE_RESIDUAL] < 0);
+        }
+    test_device_model_close(&model);
 }
 
 TEST(the_wide_graph_takes_few_rows)
