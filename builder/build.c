@@ -234,6 +234,10 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     m->head_dim = config->head_dim;
     m->latent_dim = config->latent.kv_rank;
     m->kv_layers = model_attention_layers(config) < config->layers ? model_attention_layers(config) : 0;
+    const struct model_config *rank = build->options->gpus > 1 ? &build->rank_config : config;
+    const uint64_t kv_bytes = kv_all_bytes(rank, build->lowering.geometry.page_tokens, build->lowering.kv_dtype);
+    const uint64_t alike = kv_layer_bytes(rank, build->lowering.geometry.page_tokens, build->lowering.kv_dtype);
+    if (kv_bytes != alike * model_attention_layers(config)) m->kv_all_bytes = kv_bytes;
     m->parameters = count_parameters(&build->decode);
     m->weight_encoding = matrix_encoding(&build->decode);
     m->kv_dtype = build->lowering.kv_dtype;
@@ -491,6 +495,7 @@ bool build_engine(const struct build_options *options, struct status *status)
         .quantised = build->checkpoint.config.quantisation.method != QUANT_NONE
                          ? build->checkpoint.config.quantisation.name
                          : NULL,
+        .towers = build->checkpoint.towers,
         .output = options->dry_run ? NULL : options->output,
         .file_bytes = build->file_bytes,
         .seconds = (clock_us() - start) * 1e-6,

@@ -227,8 +227,11 @@ bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_co
                       int chunk_count, struct status *status)
 {
     build->lowering.scratch_bytes = 0;
-    for (int i = 0; i < batch_count; i++) {
-        uint64_t bytes = device_scratch_bytes(&build->decode, &build->lowering, build_cuda_facts(build), batches[i]);
+    for (int i = 0; i < batch_count + chunk_count; i++) {
+        const bool is_decode = i < batch_count;
+        const uint32_t rows = is_decode ? batches[i] : chunks[i - batch_count];
+        const uint64_t bytes = device_scratch_bytes(is_decode ? &build->decode : &build->prefill, &build->lowering,
+                                                    build_cuda_facts(build), rows);
         if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
     }
     for (int i = 0; i < batch_count; i++) {

@@ -156,7 +156,8 @@ static int read_flags(struct command_line *line, int argc, char **argv)
     snprintf(version, sizeof version, "%s (engine format %d.%d)", BUILDER_VERSION, ENGINE_MAJOR, ENGINE_MINOR);
     const int code = cli_read_flags(&command, argc, argv, &line->finished);
     if (code || line->finished || !line->list_models) return code;
-    for (size_t i = 0; arch_model_type(i); i++) printf("| `%s` | %s |\n", arch_model_type(i), arch_about(i));
+    char about[ARCH_ABOUT_BYTES];
+    for (size_t i = 0; arch_about(i, about); i++) printf("| `%s` | %s |\n", arch_model_type(i), about);
     line->finished = true;
     return 0;
 }

@@ -128,12 +128,38 @@ static void print_windows(const struct build_report *report, FILE *out)
     }
 }
 
+static bool has_towers(const struct build_report *report) { return report->towers && report->towers[0].name; }
+
+/* The parts of the checkpoint that the engine has nothing of. */
+static void print_towers(const struct build_report *report, FILE *out)
+{
+    const struct model_tower *towers = report->towers;
+    for (int i = 0; has_towers(report) && i < WRAPPER_MAX_TOWERS && towers[i].name; i++)
+        fprintf(out, "%s %s (%zu tensors, %" PRIu64 " bytes)", i ? "," : "           left out:", towers[i].name,
+                towers[i].tensors, towers[i].bytes);
+    if (has_towers(report)) fputc('\n', out);
+}
+
+static json_t *towers_json(const struct build_report *report)
+{
+    const struct model_tower *towers = report->towers;
+    json_t *list = json_array();
+    for (int i = 0; i < WRAPPER_MAX_TOWERS && towers[i].name; i++)
+        if (list && !json_add(list, json_pack("{s:s, s:I, s:I}", "name", towers[i].name, "tensors",
+                                              (json_int_t)towers[i].tensors, "bytes", (json_int_t)towers[i].bytes))) {
+            json_decref(list);
+            list = NULL;
+        }
+    return list;
+}
+
 void report_print(const struct build_report *report, FILE *out)
 {
     const struct manifest *m = report->manifest;
     const struct plan_geometry *g = &m->geometry;
     fprintf(out, "model      %s (%s), %.2f M parameters, weights %s, KV cache %s\n", m->model_name, m->model_type,
             (double)m->parameters * 1e-6, encoding_label(m->weight_encoding), encoding_label(m->kv_dtype));
+    print_towers(report, out);
     if (report->quantised)
         fprintf(out, "           quantised checkpoint (%s): %s%s\n", report->quantised,
                 encoding_is_plain(m->weight_encoding) ? "weights are dequantised" : "codes are kept",
@@ -253,6 +279,7 @@ char *report_json(const struct build_report *report, struct status *status)
     if (ok)
         ok = json_put(json_object_get(root, "memory"), "kv_of_sequence",
                       page_groups_json(g, plan_longest_chunk(report->plans, report->plan_count)));
+    if (ok && has_towers(report)) ok = json_put(root, "left_out", towers_json(report));
     if (ok && m->eight_bit_rows)
         ok = json_put(root, "compute",
                       json_pack("{s:I, s:b}", "fp8_from_rows", (json_int_t)m->eight_bit_rows, "as_checkpoint",

@@ -7,6 +7,7 @@
 
 #include "builder/weights/channel_scales.h"
 #include "tuner/cpu/tune_plans.h"
+#include "formats/checkpoint/wrapper.h"
 #include "formats/engine/manifest.h"
 
 struct build_report {
@@ -24,11 +25,12 @@ struct build_report {
     const struct chat_templates *chat_templates;   /* NULL: none */
     bool compute_given;                            /* --compute says what products are of, not the checkpoint */
     const char *quantised;                         /* quant_method of the checkpoint, NULL: none */
-    const char *output;                            /* NULL: nothing was written */
-    uint64_t file_bytes;                           /* 0: nothing was written */
-    double seconds;                                /* time until the file was synced to disk */
-    bool is_on_record;                             /* the target GPU is not on this machine: only its facts are known */
-    uint64_t available_bytes; /* memory of each GPU, or available memory of this machine; used in a dry run */
+    const struct model_tower *towers; /* [WRAPPER_MAX_TOWERS]: left out, up to the first without a name; NULL: none */
+    const char *output;               /* NULL: nothing was written */
+    uint64_t file_bytes;              /* 0: nothing was written */
+    double seconds;                   /* time until the file was synced to disk */
+    bool is_on_record;                /* the target GPU is not on this machine: only its facts are known */
+    uint64_t available_bytes;         /* memory of each GPU, or available memory of this machine; used in a dry run */
 };
 
 /* Sum over launches of the measured time, or of the roofline if there is none; microseconds per step. */

@@ -165,9 +165,10 @@ void test_device_model_scratch(struct test_device_model *model, const struct dev
                                size_t count)
 {
     model->lowering.scratch_bytes = 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct graph *graph = test_device_model_graph(model, PLAN_DECODE, rows[i]);
-        uint64_t bytes = device_scratch_bytes(graph, &model->lowering, gpu, rows[i]);
+    for (size_t i = 0; i < 2 * count; i++) {
+        const enum plan_kind kind = i % 2 ? PLAN_PREFILL : PLAN_DECODE;
+        const struct graph *graph = test_device_model_graph(model, kind, rows[i / 2]);
+        const uint64_t bytes = device_scratch_bytes(graph, &model->lowering, gpu, rows[i / 2]);
         if (bytes > model->lowering.scratch_bytes) model->lowering.scratch_bytes = bytes;
     }
 }

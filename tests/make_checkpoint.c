@@ -20,7 +20,8 @@ static const char usage[] =
     "usage: make_checkpoint --config FOLDER -o FOLDER [options]\n"
     "\n"
     "Writes config.json and model.safetensors with random weights: matrices uniform with standard deviation\n"
-    "1/sqrt(columns), so that activations keep their size, norm weights around 1.\n"
+    "1/sqrt(columns), so that activations keep their size, norm weights around 1, or around 0 where the model adds 1 "
+    "to them.\n"
     "\n";
 
 enum { CHUNK_ELEMENTS = 1 << 20 };
@@ -30,6 +31,7 @@ struct making {
     struct file_output output;
     uint64_t begin; /* of the first tensor in the file */
     struct tensor_view *tensors;
+    float *centres; /* of the values of each */
     size_t count;
     uint64_t seed;
     atomic_bool failed;
@@ -52,10 +54,9 @@ static uint64_t chunks_of(const struct tensor_view *tensor)
 }
 
 /* Uniform in [centre - reach, centre + reach]. */
-static void fill_chunk(const struct tensor_view *tensor, uint64_t elements, uint64_t state, void *buffer)
+static void fill_chunk(const struct tensor_view *tensor, float centre, uint64_t elements, uint64_t state, void *buffer)
 {
     const bool matrix = tensor->rank == 2;
-    const float centre = strstr(tensor->name, "norm") ? 1.0f : 0.0f;
     const float reach = matrix ? sqrtf(3.0f / (float)tensor->shape[1]) : 0.1f;
     uint16_t *halves = buffer;
     float *floats = buffer;
@@ -82,7 +83,7 @@ static bool write_chunk(struct making *making, uint64_t number, void *buffer, st
     const uint64_t bytes = dtype_bytes(tensor->dtype), first = chunk * CHUNK_ELEMENTS;
     const uint64_t left = tensor->bytes / bytes - first, elements = left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS;
     state = next_random(&state) + number;
-    fill_chunk(tensor, elements, next_random(&state), buffer);
+    fill_chunk(tensor, making->centres[tensor - making->tensors], elements, next_random(&state), buffer);
     return file_output_patch(&making->output, offset + first * bytes, buffer, elements * bytes, status);
 }
 
@@ -122,6 +123,7 @@ static void add_tensor(struct making *making, const struct weight_source *source
     if (!source->tensor) return;
     for (size_t t = 0; t < making->count; t++)
         if (strcmp(making->tensors[t].name, source->tensor) == 0) return;
+    making->centres[making->count] = strstr(source->tensor, "norm") ? 1.0f - source->add : 0.0f;
     struct tensor_view *tensor = &making->tensors[making->count++];
     *tensor = (struct tensor_view){.name = source->tensor, .dtype = dtype, .bytes = dtype_bytes(dtype)};
     for (; tensor->rank < SOURCE_MAX_RANK && source->shape[tensor->rank]; tensor->rank++) {
@@ -137,7 +139,11 @@ static bool write_weights(const struct graph *graph, enum dtype dtype, uint64_t 
     for (int w = 0; w < graph->weight_count; w++) capacity += (size_t)graph->weights[w].source_count;
     struct making making = {.output = {.descriptor = -1}, .seed = seed};
     making.tensors = calloc(capacity + 1, sizeof *making.tensors);
-    if (!making.tensors) return status_fail(status, STATUS_MACHINE, "out of memory");
+    making.centres = calloc(capacity + 1, sizeof *making.centres);
+    if (!making.tensors || !making.centres) {
+        free(making.tensors), free(making.centres);
+        return status_fail(status, STATUS_MACHINE, "out of memory");
+    }
     for (int w = 0; w < graph->weight_count; w++)
         for (int i = 0; i < graph->weights[w].source_count; i++)
             add_tensor(&making, &graph->weights[w].sources[i], dtype);
@@ -145,7 +151,7 @@ static bool write_weights(const struct graph *graph, enum dtype dtype, uint64_t 
               safetensors_write_header(&making.output, making.tensors, making.count, status) &&
               write_all(&making, status) && file_output_commit(&making.output, status);
     file_output_abandon(&making.output);
-    free(making.tensors);
+    free(making.tensors), free(making.centres);
     return ok;
 }
 

@@ -6,14 +6,15 @@
 #include <string.h>
 
 #include "builder/arch/family.h"
+#include "builder/arch/wrappers.h"
 
 /* Every family, in the order of messages. */
-#define FAMILIES(row)                                                                                          \
-    row(llama) row(mistral) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3) row(smollm3) row(seed_oss) \
-        row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(gemma3) row(cohere2) row(stablelm)        \
-            row(starcoder2) row(nemotron) row(gpt2) row(gpt_neox) row(mixtral) row(qwen2_moe) row(qwen3_moe)   \
-                row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe) row(gpt_oss) row(deepseek_v2)       \
-                    row(deepseek_v3) row(qwen3_next) row(lfm2)
+#define FAMILIES(row)                                                                                               \
+    row(llama) row(mistral) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3) row(smollm3) row(seed_oss)      \
+        row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(gemma3) row(gemma4) row(cohere2) row(stablelm) \
+            row(starcoder2) row(nemotron) row(gpt2) row(gpt_neox) row(mixtral) row(qwen2_moe) row(qwen3_moe)        \
+                row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe) row(gpt_oss) row(deepseek_v2)            \
+                    row(deepseek_v3) row(qwen3_next) row(qwen3_5) row(qwen3_5_moe) row(lfm2)
 
 #define DECLARE(name) extern const struct architecture arch_##name;
 FAMILIES(DECLARE)
@@ -22,9 +23,20 @@ FAMILIES(DECLARE)
 static const struct architecture *const families[] = {FAMILIES(ADDRESS)};
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
-const char *arch_model_type(size_t index) { return index < FAMILY_COUNT ? families[index]->model_type : NULL; }
+const char *arch_model_type(size_t index)
+{
+    return index < FAMILY_COUNT ? families[index]->model_type : wrapper_model_type(index - FAMILY_COUNT);
+}
 
-const char *arch_about(size_t index) { return index < FAMILY_COUNT ? families[index]->about : NULL; }
+bool arch_about(size_t index, char *about)
+{
+    if (!arch_model_type(index)) return false;
+    if (index < FAMILY_COUNT)
+        snprintf(about, ARCH_ABOUT_BYTES, "%s", families[index]->about);
+    else
+        wrapper_about(index - FAMILY_COUNT, about, ARCH_ABOUT_BYTES);
+    return true;
+}
 
 static const struct architecture *find_family(const char *model_type)
 {
@@ -39,6 +51,15 @@ static bool has_experts(const json_t *config)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (json_object_get(config, keys[i])) return true;
     return false;
+}
+
+/* Encoders have sizes of the same names, but neither a causal mask nor a cache. */
+static bool is_encoder(const json_t *config)
+{
+    static const char *const keys[] = {"type_vocab_size", "hidden_dropout_prob", "image_size", "num_channels"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (json_object_get(config, keys[i])) return true;
+    return json_is_true(json_object_get(config, "is_encoder_decoder"));
 }
 
 /* The family whose name begins as the model_type does; else one with the same kind of layers. NULL: the fields are not those of a
@@ -58,15 +79,30 @@ static const struct architecture *nearest_family(const char *model_type, const j
         if (!nearest || score > best) nearest = families[i], best = score;
     }
     if (nearest) return nearest;
-    if (!json_object_get(config, "hidden_size") || !json_object_get(config, "num_attention_heads")) return NULL;
+    if (!json_object_get(config, "hidden_size") || !json_object_get(config, "num_attention_heads") ||
+        is_encoder(config))
+        return NULL;
     return find_family(json_object_get(config, "kv_lora_rank")     ? "deepseek_v3"
                        : has_experts(config)                       ? "mixtral"
                        : json_object_get(config, "sliding_window") ? "mistral"
                                                                    : "llama");
 }
 
-/* What the nearest family says of the same fields. */
-static void describe_nearest(const struct architecture *nearest, const json_t *config, char *text, size_t size)
+/* The configuration of the part that reads and writes text, in a model that may have others. */
+static const json_t *text_part(const json_t *config)
+{
+    static const char *const keys[] = {"text_config", "llm_config", "language_config", "thinker_config"};
+    for (int depth = 0; depth < 2; depth++) /* a thinker has a text_config */
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+            const json_t *inner = json_object_get(config, keys[i]);
+            if (json_is_object(inner)) config = inner;
+        }
+    return config;
+}
+
+/* What the nearest family says of the same fields; `within`: they are those of the text part. */
+static void describe_nearest(const struct architecture *nearest, const json_t *config, bool within, char *text,
+                             size_t size)
 {
     struct model_config parsed;
     struct status status = {0};
@@ -78,28 +114,27 @@ static void describe_nearest(const struct architecture *nearest, const json_t *c
         fields = json_dumps(copy, JSON_COMPACT);
     }
     json_decref(copy);
-    snprintf(text, size, "the nearest supported one is '%s'", nearest->model_type);
+    snprintf(text, size, "the nearest supported one%s is '%s'", within ? " to its text part" : "", nearest->model_type);
     const size_t used = strlen(text);
     if (fields) {
         if (model_config_parse(&parsed, fields, strlen(fields), "config.json", arch_read_config, &status))
             snprintf(text + used, size - used, ", which has all of these fields, but may compute something else");
         else
-            snprintf(text + used, size - used, ", of which it differs: %.200s", status.message);
+            snprintf(text + used, size - used, ", of which it differs: %.300s", status.message);
     }
     free(fields);
 }
 
 static bool refuse(const char *model_type, const struct json_reader *reader, struct status *status)
 {
-    char supported[1024], about[320] = "no supported one is like it";
-    size_t used = 0;
-    const struct architecture *nearest = nearest_family(model_type, reader->object);
-    if (nearest) describe_nearest(nearest, reader->object, about, sizeof about);
-    for (size_t i = 0; i < FAMILY_COUNT && used < sizeof supported; i++)
-        used +=
-            (size_t)snprintf(supported + used, sizeof supported - used, "%s%s", i ? ", " : "", families[i]->model_type);
-    return status_fail(status, STATUS_BAD_INPUT, "%s: model_type '%.80s' is not supported; %s; supported: %s",
-                       reader->path, model_type, about, supported);
+    char about[400] = "no supported one is like it";
+    const json_t *text = text_part(reader->object);
+    const char *text_type = json_string_value(json_object_get(text, "model_type"));
+    const struct architecture *nearest = nearest_family(text_type ? text_type : model_type, text);
+    if (nearest) describe_nearest(nearest, text, text != reader->object, about, sizeof about);
+    return status_fail(status, STATUS_BAD_INPUT,
+                       "%s: model_type '%.80s' is not supported (engbuild --list-models prints those that are); %s",
+                       reader->path, model_type, about);
 }
 
 static bool read_architecture(struct model_config *config, struct json_reader *reader,
@@ -129,9 +164,11 @@ static bool check_rotation(const struct model_config *config, const struct json_
 bool arch_read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     const char *model_type = NULL;
-    if (!json_reader_string(reader, "model_type", true, &model_type, status)) return false;
+    if (!wrapper_enter(config, reader, status) || !json_reader_string(reader, "model_type", true, &model_type, status))
+        return false;
     const struct architecture *family = find_family(model_type);
     if (!family) return refuse(model_type, reader, status);
+    if (family->sections && !wrapper_drop_sections(reader->object, reader->path, status)) return false;
     return read_architecture(config, reader, family, status) && family->read_config(config, reader, status) &&
            config_read_unclaimed(config, reader, status) && rope_config_parse(config, reader, status) &&
            check_rotation(config, reader, family, status);
@@ -145,5 +182,12 @@ bool import_graph(struct graph *graph, struct status *status)
                            graph->config->model_type);
     struct decoder_traits traits = family->decoder;
     if (graph->config->no_qk_norm) traits.qk_norm = QK_NORM_NONE;
+    if (graph->config->head_norms) traits.qk_norm = QK_NORM_HEADS;
+    struct expert_names fused;
+    if (graph->config->fused_experts && traits.fused_experts) {
+        fused = *traits.fused_experts;
+        fused.transposed = graph->config->fused_transposed;
+        traits.experts = &fused;
+    }
     return import_decoder(graph, &traits, status) && graph_check(graph, "import", status);
 }

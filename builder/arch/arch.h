@@ -7,14 +7,17 @@
 #include "builder/graph/graph.h"
 
 /* The reader of config.json that checkpoint_open and model_config_parse take. Fails for a model_type that is not in the
- * list: names the family that is nearest, what its fields would leave over, and the list. */
+ * list: names the family that is nearest and what its fields would leave over. */
 model_config_reader arch_read_config;
 
 /* Builds the graph of `kind` for the configuration that graph_init was given. */
 bool import_graph(struct graph *graph, struct status *status);
 
-/* The model types of the list, in its order, and a line about each; NULL after the last. */
+enum { ARCH_ABOUT_BYTES = 320 };
+
+/* The model types of families and then of wrappers, each in the order of its list, and a line about each; NULL and false after the
+ * last. `about`: [ARCH_ABOUT_BYTES]. */
 const char *arch_model_type(size_t index);
-const char *arch_about(size_t index);
+bool arch_about(size_t index, char *about);
 
 #endif

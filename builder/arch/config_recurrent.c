@@ -28,6 +28,20 @@ bool config_mixers(struct model_config *config, struct json_reader *reader, cons
     return true;
 }
 
+bool config_delta_rule_layers(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    bool given;
+    uint64_t interval = 4;
+    if (!config_mixers(config, reader, "linear_attention", MIXER_DELTA_RULE, &given, status) ||
+        !json_reader_u64(reader, "full_attention_interval", false, 1, MODEL_MAX_LAYERS, &interval, status))
+        return false;
+    for (uint64_t i = 0; !given && i < config->layers; i++)
+        config->layer[i].mixer = (i + 1) % interval ? MIXER_DELTA_RULE : MIXER_ATTENTION;
+    return model_attention_layers(config) > 0 ||
+           json_reader_fail(reader, "layer_types", "at least one layer of \"full_attention\"",
+                            json_object_get(reader->object, "layer_types"), status);
+}
+
 bool config_delta_rule(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     struct model_recurrent *sizes = &config->recurrent;

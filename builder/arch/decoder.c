@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shared body of decoders. Tensor names are those of Hugging Face checkpoints. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "builder/arch/family.h"
@@ -9,6 +10,7 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
+#include "kernels/rope_query/rope_query.h"
 #include "kernels/rope_table/rope_table.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
@@ -18,6 +20,7 @@ struct part {
     const char *module;
     uint64_t rows;
     enum shard shard;             /* of the weight; the bias follows */
+    bool again;                   /* another part has the same rows */
     uint64_t first_row, all_rows; /* all_rows 0: the tensor has no other rows */
     uint64_t run, period;         /* of each `period` rows, `run` are of the projection; 0: its rows are consecutive */
     uint64_t head,
@@ -43,7 +46,8 @@ static struct projection projection(struct graph *graph, const struct decoder_tr
                                    .period = part->period,
                                    .group = part->head,
                                    .dealt = part->turned,
-                                   .stride = part->head ? 2 : 0};
+                                   .stride = part->head ? 2 : 0,
+                                   .again = part->again};
     const struct weight_source vector = source;
     source.transposed = traits->transposed;
     source.shape[source.transposed ? 1 : 0] = all_rows;
@@ -151,11 +155,64 @@ static int add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer
     return y;
 }
 
-static void set_heads(const struct model_config *config, int64_t *params)
+/* Weights of the norms of q or k: of one head for all, of all together, or of each, which are tensors of their own. */
+static int qk_norm_weight(struct graph *graph, const struct decoder_traits *traits, uint32_t layer, uint64_t heads,
+                          const char *module)
+{
+    const uint64_t head_dim = model_head_dim(graph->config, layer);
+    char name[2 * GRAPH_NAME_BYTES];
+    if (traits->qk_norm != QK_NORM_HEADS) {
+        snprintf(name, sizeof name, "model.layers.%u.%s", layer, module);
+        return norm_weight(graph, traits, layer, traits->qk_norm == QK_NORM_WIDTH ? heads * head_dim : head_dim, name);
+    }
+    int weight = -1;
+    for (uint64_t head = 0; head < heads; head++) {
+        const struct weight_source source = {.shape = {head_dim}};
+        snprintf(name, sizeof name, "model.layers.%u.%s.norms.%u.weight", layer, module, (unsigned)head);
+        if (head == 0)
+            weight = graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &source, "%s", name);
+        else
+            graph_weight_append(graph, weight, &source, "%s", name);
+    }
+    if (weight >= 0)
+        snprintf(graph->weights[weight].name, GRAPH_NAME_BYTES, "model.layers.%u.%s.weight", layer, module);
+    graph_shard(graph, weight, SHARD_MATRICES);
+    return weight;
+}
+
+static void set_heads(const struct model_config *config, uint32_t layer, int64_t *params)
 {
     params[PAGED_HEADS] = (int64_t)config->heads;
-    params[PAGED_KV_HEADS] = (int64_t)config->kv_heads;
-    params[PAGED_HEAD_DIM] = (int64_t)config->head_dim;
+    params[PAGED_KV_HEADS] = (int64_t)model_kv_heads(config, layer);
+    params[PAGED_HEAD_DIM] = (int64_t)model_head_dim(config, layer);
+}
+
+static uint64_t rotary_dim_of(const struct model_config *config, uint32_t layer)
+{
+    return (config->layer[layer].rope == LAYER_ROPE_LOCAL ? &config->local_rope : &config->rope)->rotary_dim;
+}
+
+/* q of a layer that reads the keys and values of another one. */
+static int query_alone(struct graph *graph, const struct decoder_traits *traits, int x, int table, uint32_t layer)
+{
+    const struct model_config *config = graph->config;
+    const char *norm = or_usual(traits->modules.q_norm, "self_attn.q_norm");
+    const uint64_t width = config->heads * model_head_dim(config, layer);
+    const struct part part = {or_usual(traits->modules.q, "self_attn.q_proj"), width, SHARD_ROWS, .head = 0};
+    const struct projection by = projection(graph, traits, layer, &part, config->hidden_size, config->qkv_bias);
+    const int q = node_matmul(graph, x, layer, by, ACTIVATION_NONE, 1.0, "q");
+    const int weight = traits->qk_norm ? qk_norm_weight(graph, traits, layer, config->heads, norm) : GRAPH_ABSENT;
+    const int rotated = graph_value(graph, ROWS_TOKENS, width, "rotated%u", layer);
+    struct graph_node *rope = graph_append(graph, OP_ROPE_QUERY, layer);
+    rope->operands[ROPE_QUERY_X] = q;
+    rope->operands[ROPE_QUERY_TABLE] = table;
+    rope->operands[ROPE_QUERY_NORM] = weight;
+    rope->operands[ROPE_QUERY_OUT] = rotated;
+    rope->params[ROPE_QUERY_HEADS] = (int64_t)config->heads;
+    rope->params[ROPE_QUERY_HEAD_DIM] = (int64_t)model_head_dim(config, layer);
+    rope->params[ROPE_QUERY_ROTARY_DIM] = (int64_t)rotary_dim_of(config, layer);
+    rope->params[ROPE_QUERY_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
+    return rotated;
 }
 
 /* The projection of q's gate has q's tensor, but a name of its own. */
@@ -168,11 +225,13 @@ static void name_gate(struct graph *graph, struct projection gate, uint32_t laye
                      i == 0 ? "weight" : "bias");
 }
 
-static int self_attention(struct graph *graph, const struct decoder_traits *traits, int x, int table, uint32_t layer)
+/* q, rotated; k and v go to the KV cache. *gate: of the output, -1: none. */
+static int query_and_append(struct graph *graph, const struct decoder_traits *traits, int x, int table, uint32_t layer,
+                            int *gate)
 {
     const struct model_config *config = graph->config;
-    uint64_t hidden = config->hidden_size, head_dim = config->head_dim;
-    uint64_t q_width = config->heads * head_dim, kv_width = config->kv_heads * head_dim;
+    const uint64_t hidden = config->hidden_size, head_dim = model_head_dim(config, layer);
+    const uint64_t q_width = config->heads * head_dim, kv_width = model_kv_heads(config, layer) * head_dim;
     const uint64_t head = config->rotary_pairs ? head_dim : 0, turned = head ? config->rope.rotary_dim : 0;
     const struct decoder_modules *modules = &traits->modules;
     struct part parts[] = {
@@ -180,7 +239,7 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
         {or_usual(modules->k, "self_attn.k_proj"), kv_width, SHARD_KV_ROWS, .head = head, .turned = turned},
         {or_usual(modules->v, "self_attn.v_proj"), kv_width, SHARD_KV_ROWS, .head = 0},
     };
-    int gate = -1;
+    if (config->layer[layer].keys_are_values) parts[2].module = parts[1].module, parts[2].again = true;
     if (config->output_gate) { /* of each head, rows of q and then as many of its gate */
         struct part of_gate = parts[0];
         of_gate.run = parts[0].run = head_dim;
@@ -188,32 +247,44 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
         of_gate.all_rows = parts[0].all_rows = 2 * q_width;
         of_gate.first_row = head_dim;
         const struct projection by = projection(graph, traits, layer, &of_gate, hidden, config->qkv_bias);
-        gate = node_matmul(graph, x, layer, by, ACTIVATION_NONE, 1.0, "attention_gate");
+        *gate = node_matmul(graph, x, layer, by, ACTIVATION_NONE, 1.0, "attention_gate");
         name_gate(graph, by, layer);
     }
     const struct projection q =
         joined(graph, traits, layer, parts, 3, traits->fused_qkv, hidden, config->qkv_bias, 0, "self_attn.qkv_proj");
-    int qkv = node_matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
+    const int qkv = node_matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
     int norm_q = -1, norm_k = -1;
     if (traits->qk_norm) {
-        const bool over_width = traits->qk_norm == QK_NORM_WIDTH;
-        char name[GRAPH_NAME_BYTES];
-        snprintf(name, sizeof name, "model.layers.%u.%s", layer, or_usual(modules->q_norm, "self_attn.q_norm"));
-        norm_q = norm_weight(graph, traits, layer, over_width ? q_width : head_dim, name);
-        snprintf(name, sizeof name, "model.layers.%u.%s", layer, or_usual(modules->k_norm, "self_attn.k_norm"));
-        norm_k = norm_weight(graph, traits, layer, over_width ? kv_width : head_dim, name);
+        norm_q = qk_norm_weight(graph, traits, layer, config->heads, or_usual(modules->q_norm, "self_attn.q_norm"));
+        norm_k = qk_norm_weight(graph, traits, layer, model_kv_heads(config, layer),
+                                or_usual(modules->k_norm, "self_attn.k_norm"));
     }
-    int rotated = graph_value(graph, ROWS_TOKENS, q_width, "rotated%u", layer);
+    const int rotated = graph_value(graph, ROWS_TOKENS, q_width, "rotated%u", layer);
     struct graph_node *rope = graph_append(graph, OP_ROPE_APPEND, layer);
     rope->operands[ROPE_APPEND_QKV] = qkv;
     rope->operands[ROPE_APPEND_TABLE] = table;
     rope->operands[ROPE_APPEND_NORM_Q] = norm_q;
     rope->operands[ROPE_APPEND_NORM_K] = norm_k;
     rope->operands[ROPE_APPEND_Q] = rotated;
-    set_heads(config, rope->params);
-    if (config->rope.rotary_dim != head_dim) rope->params[ROPE_APPEND_ROTARY_DIM] = (int64_t)config->rope.rotary_dim;
-    if (traits->qk_norm) rope->params[ROPE_APPEND_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
+    set_heads(config, layer, rope->params);
+    const uint64_t rotary_dim = rotary_dim_of(config, layer);
+    if (rotary_dim != head_dim) rope->params[ROPE_APPEND_ROTARY_DIM] = (int64_t)rotary_dim;
+    if (traits->qk_norm || config->value_norms)
+        rope->params[ROPE_APPEND_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
     if (traits->qk_norm == QK_NORM_WIDTH) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
+    if (traits->qk_norm == QK_NORM_HEADS) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_HEADS;
+    rope->params[ROPE_APPEND_CENTRED] = traits->qk_norm == QK_NORM_HEADS;
+    rope->params[ROPE_APPEND_NORM_V] = config->value_norms;
+    return rotated;
+}
+
+static int self_attention(struct graph *graph, const struct decoder_traits *traits, int x, int table, uint32_t layer)
+{
+    const struct model_config *config = graph->config;
+    const uint64_t q_width = config->heads * model_head_dim(config, layer);
+    int gate = -1;
+    const int rotated = config->layer[layer].shares ? query_alone(graph, traits, x, table, layer)
+                                                    : query_and_append(graph, traits, x, table, layer, &gate);
     int sinks = -1;
     if (traits->sinks) {
         sinks = graph_vector(graph, layer, config->heads, "%s.%u.%s", layers_of(traits), layer, traits->sinks);
@@ -223,14 +294,15 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     struct graph_node *attention = graph_append(graph, OP_ATTENTION, layer);
     attention->operands[ATTENTION_Q] = rotated;
     attention->operands[ATTENTION_OUT] = mixed;
-    set_heads(config, attention->params);
+    set_heads(config, layer, attention->params);
     attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)config->attention_scale);
     attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
     attention->params[ATTENTION_WINDOW] = (int64_t)config->layer[layer].window;
     attention->params[ATTENTION_CAP_BITS] = float_to_bits((float)config->scores_cap);
     attention->operands[ATTENTION_SINKS] = sinks;
     if (gate >= 0) mixed = node_sigmoid_gate(graph, mixed, gate, layer, "gated_attention");
-    const struct part output = {or_usual(modules->output, "self_attn.o_proj"), hidden, SHARD_COLUMNS, .head = 0};
+    const struct part output = {or_usual(traits->modules.output, "self_attn.o_proj"), config->hidden_size,
+                                SHARD_COLUMNS, .head = 0};
     const struct projection o = projection(graph, traits, layer, &output, q_width, config->output_bias);
     return node_matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
 }
@@ -259,6 +331,25 @@ static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, i
     return node_matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
 }
 
+/* sum + norm(norm(mlp(x)) + norm(experts(norm(sum)))): what chooses the experts has a norm of its own. */
+static int add_mlp_and_experts(struct graph *graph, const struct decoder_traits *traits, int sum, int x, uint32_t layer)
+{
+    const struct model_config *config = graph->config;
+    const uint64_t hidden = config->hidden_size;
+    const struct weight_source scale = {.shape = {hidden}, .scale = (float)(1 / sqrt((double)hidden))};
+    int dense = dense_mlp(graph, traits, x, layer, "mlp", config->intermediate_size);
+    dense = layer_norm(graph, traits, dense, layer, "post_feedforward_layernorm_1", "mlp_normed");
+    const int weight =
+        graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &scale, "%s.%u.router.scale", layers_of(traits), layer);
+    const int routed_by = node_rms_norm(graph, sum, layer, weight, config->rms_norm_eps, "router_in");
+    const int in = layer_norm(graph, traits, sum, layer, "pre_feedforward_layernorm_2", "experts_in");
+    int out = experts_mlp(graph, traits->experts, routed_by, in, layer);
+    out = layer_norm(graph, traits, out, layer, "post_feedforward_layernorm_2", "experts_normed");
+    out = layer_norm(graph, traits, add(graph, dense, out, hidden, layer, "both"), layer, traits->norms.mlp_out,
+                     "mlp_out");
+    return add(graph, sum, out, hidden, layer, "after_mlp");
+}
+
 /* sum + mlp(x). A shared expert is added on its own, since either side may take an addition over. */
 static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int sum, int x, uint32_t layer)
 {
@@ -266,8 +357,9 @@ static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int
     const struct expert_names *names = traits->experts;
     const uint64_t shared_size = config->experts.shared_size, hidden = config->hidden_size;
     const bool routed = config->layer[layer].experts;
-    int out = routed ? experts_mlp(graph, names, x, layer)
-                     : dense_mlp(graph, traits, x, layer, "mlp", config->intermediate_size);
+    if (routed && config->experts_beside) return add_mlp_and_experts(graph, traits, sum, x, layer);
+    const uint64_t inner = config->layer[layer].inner ? config->layer[layer].inner : config->intermediate_size;
+    int out = routed ? experts_mlp(graph, names, x, x, layer) : dense_mlp(graph, traits, x, layer, "mlp", inner);
     out = layer_norm(graph, traits, out, layer, traits->norms.mlp_out, "mlp_out");
     sum = add(graph, sum, out, hidden, layer, "after_mlp");
     if (!routed || !shared_size) return sum;
@@ -371,10 +463,20 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     const struct model_config *config = graph->config;
     const uint64_t hidden = config->hidden_size, vocab = config->vocab_size;
     int embedding, tables[LAYER_ROPE_KINDS];
+    const char *missing = config->head_norms    ? "norms of each head of q and k (qk_layernorm)"
+                          : config->value_norms ? "normalised values and heads of different sizes"
+                                                : NULL;
+    if (missing && graph->target != TARGET_CPU)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "model_type '%s': the cuda target has no kernels for %s yet; use --target cpu",
+                           config->model_type, missing);
     int x = embed(graph, traits, &embedding);
     if (!rope_tables(graph, tables, status)) return false;
-    for (uint32_t layer = 0; layer < config->layers; layer++)
+    const struct per_layer inputs = per_layer_begin(graph, x);
+    for (uint32_t layer = 0; layer < config->layers; layer++) {
         x = decoder_layer(graph, traits, x, tables[config->layer[layer].rope], layer);
+        x = per_layer_end(graph, traits, &inputs, x, layer, layer_norm);
+    }
     x = norm(graph, traits, x, GRAPH_NO_LAYER, or_usual(traits->modules.final_norm, "model.norm"), "final");
     int head = config->tie_word_embeddings ? embedding
                                            : graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden, WEIGHT_MATRIX,

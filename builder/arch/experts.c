@@ -29,8 +29,8 @@ struct stack {
     const char *module; /* of the experts; followed by a number where `numbered` */
     bool numbered;
     const char *names[2]; /* of an expert's matrices; the second NULL: there is one */
-    bool fused;      /* one tensor [experts, parts * rows, columns] called names[0], which has the rows of all parts */
-    bool parameters; /* fused, as struct expert_names says */
+    bool fused; /* one tensor [experts, parts * rows, columns] called names[0], which has the rows of all parts */
+    bool parameters, by_turns, transposed; /* fused, as struct expert_names says */
     uint64_t experts, parts, rows, columns;
     enum shard shard;
 };
@@ -63,15 +63,17 @@ static struct weight_source source_of(const struct graph *graph, const struct st
         .first_row = expert * all_rows + part * stack->rows,
         .rows = stack->rows,
     };
-    if (!stack->parameters) return source;
-    source.first_row = expert * all_rows + part;
-    source.run = 1;
-    source.period = stack->parts;
-    if (bias) return source;
+    if (stack->by_turns) {
+        source.first_row = expert * all_rows + part;
+        source.run = 1;
+        source.period = stack->parts;
+    }
+    if (bias || !stack->parameters) return source;
     if (graph->config->quantisation.method == QUANT_MXFP4) {
         source.codes = ENCODING_MXFP4;
         return source;
     }
+    if (!stack->transposed) return source;
     source.transposed = true;
     source.shape[1] = stack->columns;
     source.shape[2] = all_rows;
@@ -180,9 +182,13 @@ static struct choices router(struct graph *graph, const struct expert_names *nam
                                  "model.layers.%u.%s", layer, names->selection_bias);
         if (bias >= 0) graph->weights[bias].exact = true;
     }
+    const int scales = names->scales
+                           ? graph_vector(graph, layer, experts->count, "model.layers.%u.%s", layer, names->scales)
+                           : GRAPH_ABSENT;
     const int logits = router_logits(graph, x, layer, names->router, experts->count, names->router_bias, "router");
     struct graph_node *node = route(graph, logits, layer, experts->count, experts->top_k, "expert", &routes);
     node->operands[ROUTER_BIAS] = bias;
+    node->operands[ROUTER_SCALES] = scales;
     node->params[ROUTER_HAS_SEEDS] = 1;
     node->params[ROUTER_SCORE] = experts->score;
     node->params[ROUTER_RENORMALISE] = experts->renormalise;
@@ -204,7 +210,7 @@ static int expert_products(struct graph *graph, int x, struct choices routes, co
     return routed(graph, activated, routes, down, down_name, ACTIVATION_NONE, graph->config->residual_scale, label);
 }
 
-int experts_mlp(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
+int experts_mlp(struct graph *graph, const struct expert_names *names, int routed_by, int x, uint32_t layer)
 {
     const struct model_experts *experts = &graph->config->experts;
     const uint64_t hidden = graph->config->hidden_size, inner = experts->intermediate_size;
@@ -215,6 +221,8 @@ int experts_mlp(struct graph *graph, const struct expert_names *names, int x, ui
                              .names = {names->gate, names->up},
                              .fused = fused,
                              .parameters = names->parameters,
+                             .by_turns = names->by_turns,
+                             .transposed = names->transposed,
                              .experts = experts->count,
                              .parts = 2,
                              .rows = inner,
@@ -226,12 +234,14 @@ int experts_mlp(struct graph *graph, const struct expert_names *names, int x, ui
                                .names = {names->down},
                                .fused = fused,
                                .parameters = names->parameters,
+                               .by_turns = names->by_turns,
+                               .transposed = names->transposed,
                                .experts = experts->count,
                                .parts = 1,
                                .rows = hidden,
                                .columns = inner,
                                .shard = SHARD_COLUMNS};
-    const struct choices routes = router(graph, names, x, layer);
+    const struct choices routes = router(graph, names, routed_by, layer);
     return expert_products(graph, x, routes, &up, &down, "experts", "mlp.experts.gate_up_proj",
                            "mlp.experts.down_proj");
 }

@@ -38,8 +38,9 @@ struct decoder_norms {
         .mlp_in = "pre_feedforward_layernorm", .mlp_out = "post_feedforward_layernorm"  \
     }
 
-/* RMSNorm of q and k before the rotation: none, over each head, or over all heads of q and over all heads of k. */
-enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDTH };
+/* RMSNorm of q and k before the rotation: none, over each head, or over all heads of q and over all heads of k; or a layer norm of
+ * each head with a weight of its own. */
+enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDTH, QK_NORM_HEADS };
 
 /* How a norm's weight is applied, and whether the row's mean is taken off before (layer normalisation). */
 enum decoder_norm { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER, NORM_LAYER_BIAS, NORM_LAYER_BIAS_PLUS_ONE };
@@ -52,12 +53,14 @@ struct expert_names {
     const char *router;           /* its matrix */
     bool router_bias;             /* its logits have a bias */
     const char *selection_bias;   /* a tensor; NULL: none */
+    const char *scales;           /* a tensor: factors of the experts' weights; NULL: none */
     uint64_t bias_dimensions;     /* of that tensor, the last of which is the experts */
     const char *experts;          /* NULL: all experts are in one tensor of three dimensions */
     const char *gate, *up, *down; /* of an expert; without `experts`: `up` is NULL, and `gate` has the rows of both */
-    /* Without `experts`: the tensors are called so, and biases with _bias after it. Rows of gate and up come by turns, and matrices
-     * are [experts, in, out], but with codes of MXFP4 [experts, out, in]. */
-    bool parameters;
+    /* Without `experts`: */
+    bool parameters;         /* the tensors are called so, and biases with _bias after it */
+    bool by_turns;           /* rows of gate and up come by turns */
+    bool transposed;         /* matrices are [experts, in, out], but with codes of MXFP4 [experts, out, in] */
     const char *shared;      /* an MLP that every row goes through; NULL: none */
     const char *shared_gate; /* its rows' factor, the sigmoid of a product; NULL: 1 */
 };
@@ -78,7 +81,8 @@ struct decoder_traits {
     bool partial_rotary; /* partial_rotary_factor may be below 1 */
     /* Modules that hold q, k and v, and gate and up, one after the other; NULL: each has a module of its own. */
     const char *fused_qkv, *fused_gate_up;
-    const struct expert_names *experts; /* NULL: no layer has experts */
+    const struct expert_names *experts;       /* NULL: no layer has experts */
+    const struct expert_names *fused_experts; /* with config->fused_experts, `transposed` apart; NULL: the same */
 };
 
 /* ---- a family ---- */
@@ -90,6 +94,7 @@ struct architecture {
      * their absence means (config_read_unclaimed). */
     model_config_reader *read_config;
     struct decoder_traits decoder;
+    bool sections;     /* positions of the rotary embedding come in sections: wrapper_drop_sections */
     const char *about; /* for engbuild --list-models and README: a line, with its limits; "small*": see README */
 };
 
@@ -111,6 +116,21 @@ int node_rms_norm(struct graph *graph, int x, uint32_t layer, int weight, double
 /* Latent attention (struct model_latent) of a layer. `table`: of the rotary embedding. */
 int latent_attention(struct graph *graph, int x, int table, uint32_t layer);
 
+/* ---- per_layer.c ---- */
+
+/* What each layer gets of a token beside x (Gemma 3n and 4), and the number that its output is multiplied by. */
+struct per_layer {
+    int embedded; /* the value of the embedding */
+    int norm;     /* weight */
+};
+struct per_layer per_layer_begin(struct graph *graph, int embedded);
+/* What follows a layer's MLP: x + norm(projection(act(gate(x)) * input of the layer)), times the layer's number; both where the
+ * model has them. `norm`: the layer's norm, by its module. */
+typedef int decoder_layer_norm(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
+                               const char *module, const char *label);
+int per_layer_end(struct graph *graph, const struct decoder_traits *traits, const struct per_layer *inputs, int x,
+                  uint32_t layer, decoder_layer_norm *norm);
+
 /* ---- recurrent.c ---- */
 
 /* What a layer with recurrent state has in place of attention, by its mixer. */
@@ -120,9 +140,9 @@ int node_sigmoid_gate(struct graph *graph, int x, int gate, uint32_t layer, cons
 
 /* ---- experts.c ---- */
 
-/* The weighted sum of the chosen experts of a layer; and its shared expert with a gate, whose factor for each row makes it an expert
+/* The weighted sum of the chosen experts of a layer, which `routed_by` chooses; and its shared expert with a gate, whose factor for each row makes it an expert
  * that is always chosen. Both return a value. */
-int experts_mlp(struct graph *graph, const struct expert_names *names, int x, uint32_t layer);
+int experts_mlp(struct graph *graph, const struct expert_names *names, int routed_by, int x, uint32_t layer);
 int experts_shared(struct graph *graph, const struct expert_names *names, int x, uint32_t layer);
 
 bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status);
@@ -189,6 +209,8 @@ bool config_deepseek_keys(struct json_reader *reader, const char *scoring, struc
  * layers are as they were. */
 bool config_mixers(struct model_config *config, struct json_reader *reader, const char *name, enum layer_mixer mixer,
                    bool *given, struct status *status);
+/* The same for the delta rule: by layer_types ("linear_attention"), else all layers but every full_attention_interval-th. */
+bool config_delta_rule_layers(struct model_config *config, struct json_reader *reader, struct status *status);
 /* linear_*: heads and widths of the delta rule. */
 bool config_delta_rule(struct model_config *config, struct json_reader *reader, struct status *status);
 
@@ -222,6 +244,9 @@ void config_local_rope(struct model_config *config, double theta);
  * final_logit_softcapping; null: not. */
 bool config_scalar_and_caps(struct model_config *config, struct json_reader *reader, double scores, double logits,
                             struct status *status);
+
+/* final_logit_softcapping alone; null: no cap. */
+bool config_cap(struct model_config *config, struct json_reader *reader, struct status *status);
 
 /* gemma.c: what all Gemmas have, but for scores, windows and rotation. hidden_act is passed over. */
 bool config_gemma(struct model_config *config, struct json_reader *reader, uint64_t kv_heads, uint64_t max_position,

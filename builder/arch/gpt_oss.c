@@ -73,6 +73,8 @@ static const struct expert_names names = {
     .gate = "mlp.experts.gate_up_proj",
     .down = "mlp.experts.down_proj",
     .parameters = true,
+    .by_turns = true,
+    .transposed = true,
 };
 
 const struct architecture arch_gpt_oss = {

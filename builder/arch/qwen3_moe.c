@@ -21,10 +21,18 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            config_sparse_layers(config, reader, status) && config_renormalise(config, reader, false, status);
 }
 
+/* As Qwen 3 VL has them: Qwen's checkpoints transposed, those of transformers not. */
+static const struct expert_names fused_names = {
+    .router = "mlp.gate",
+    .gate = "mlp.experts.gate_up_proj",
+    .down = "mlp.experts.down_proj",
+    .parameters = true,
+};
+
 const struct architecture arch_qwen3_moe = {
     "qwen3_moe",
     "Qwen3MoeForCausalLM",
     read_config,
-    {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .experts = &expert_usual_names},
+    {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .experts = &expert_usual_names, .fused_experts = &fused_names},
     .about = "Qwen 3 with experts, in all layers or some",
 };

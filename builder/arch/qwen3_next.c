@@ -14,27 +14,13 @@ static const struct config_defaults defaults = {
 };
 static const struct experts_defaults experts = {.count = 512, .top_k = 10, .intermediate_size = 512};
 static const char *const count_keys[] = {"num_experts", "num_local_experts"};
-enum { DEFAULT_SHARED_SIZE = 512, DEFAULT_INTERVAL = 4 };
-
-static bool read_mixers(struct model_config *config, struct json_reader *reader, struct status *status)
-{
-    bool given;
-    uint64_t interval = DEFAULT_INTERVAL;
-    if (!config_mixers(config, reader, "linear_attention", MIXER_DELTA_RULE, &given, status) ||
-        !json_reader_u64(reader, "full_attention_interval", false, 1, MODEL_MAX_LAYERS, &interval, status))
-        return false;
-    for (uint64_t i = 0; !given && i < config->layers; i++)
-        config->layer[i].mixer = (i + 1) % interval ? MIXER_DELTA_RULE : MIXER_ATTENTION;
-    return model_attention_layers(config) > 0 ||
-           json_reader_fail(reader, "layer_types", "at least one layer of \"full_attention\"",
-                            json_object_get(reader->object, "layer_types"), status);
-}
+enum { DEFAULT_SHARED_SIZE = 512 };
 
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     if (!config_sizes(config, reader, &defaults, status) ||
         !config_rope_defaults(config, reader, 10000, 0.25, status) || !config_attention_bias(config, reader, status) ||
-        !read_mixers(config, reader, status) || !config_delta_rule(config, reader, status) ||
+        !config_delta_rule_layers(config, reader, status) || !config_delta_rule(config, reader, status) ||
         !config_experts(config, reader, count_keys, "num_experts_per_tok", "moe_intermediate_size", &experts, status))
         return false;
     config->output_gate = true;

@@ -107,14 +107,20 @@ static int vector(struct graph *graph, uint32_t layer, const char *tensor, uint6
 }
 
 #define QKVZ "linear_attn.in_proj_qkvz.weight"
+#define QKV  "linear_attn.in_proj_qkv.weight"
+#define Z    "linear_attn.in_proj_z.weight"
 #define BA   "linear_attn.in_proj_ba.weight"
 
+/* Weights of the three products that the delta rule is of: q, k and v of all heads, z, and b and a. */
+struct delta_rule_inputs {
+    int qkv, z, ba;
+};
+
 /* The rows of a projection come by key heads: q, k, v and z of each, and b and a. */
-static int gated_delta_rule(struct graph *graph, int x, uint32_t layer)
+static struct delta_rule_inputs inputs_by_heads(struct graph *graph, uint32_t layer)
 {
-    const struct model_config *config = graph->config;
-    const struct model_recurrent *sizes = &config->recurrent;
-    const uint64_t hidden = config->hidden_size, per_key = sizes->value_heads / sizes->key_heads;
+    const struct model_recurrent *sizes = &graph->config->recurrent;
+    const uint64_t hidden = graph->config->hidden_size, per_key = sizes->value_heads / sizes->key_heads;
     const uint64_t key = sizes->key_dim, value = per_key * sizes->value_dim, period = 2 * key + 2 * value;
     const uint64_t keys = sizes->key_heads * key, values = sizes->key_heads * value;
     const struct rows qkv[] = {{QKVZ, 0, keys, key, period},
@@ -124,12 +130,44 @@ static int gated_delta_rule(struct graph *graph, int x, uint32_t layer)
     const struct rows ba[] = {{BA, 0, sizes->value_heads, per_key, 2 * per_key},
                               {BA, per_key, sizes->value_heads, per_key, 2 * per_key}};
     const uint64_t rows = sizes->key_heads * period;
-    struct projection by = {.bias = -1};
-    by.weight = weight_of(graph, layer, qkv, 3, rows, hidden, SHARD_ROWS, "linear_attn.in_proj_qkv.weight");
+    struct delta_rule_inputs made;
+    made.qkv = weight_of(graph, layer, qkv, 3, rows, hidden, SHARD_ROWS, QKV);
+    made.z = weight_of(graph, layer, &z, 1, rows, hidden, SHARD_ROWS, Z);
+    made.ba = weight_of(graph, layer, ba, 2, 2 * sizes->value_heads, hidden, SHARD_ROWS, BA);
+    return made;
+}
+
+/* Tensors of their own for q, k and v, for z, b and a. Ranks share each of q, k and v. */
+static struct delta_rule_inputs inputs_apart(struct graph *graph, uint32_t layer)
+{
+    const struct model_recurrent *sizes = &graph->config->recurrent;
+    const uint64_t hidden = graph->config->hidden_size, heads = sizes->value_heads;
+    const uint64_t keys = sizes->key_heads * sizes->key_dim, values = heads * sizes->value_dim;
+    const struct rows qkv[] = {{.tensor = QKV, .first = 0, .count = keys},
+                               {.tensor = QKV, .first = keys, .count = keys},
+                               {.tensor = QKV, .first = 2 * keys, .count = values}};
+    const struct rows z = {.tensor = Z, .count = values};
+    const struct rows ba[] = {{.tensor = "linear_attn.in_proj_b.weight", .count = heads},
+                              {.tensor = "linear_attn.in_proj_a.weight", .count = heads}};
+    struct delta_rule_inputs made;
+    made.qkv = weight_of(graph, layer, qkv, 3, 2 * keys + values, hidden, SHARD_ROWS, QKV);
+    made.z = weight_of(graph, layer, &z, 1, values, hidden, SHARD_ROWS, Z);
+    made.ba = weight_of(graph, layer, ba, 2, heads, hidden, SHARD_ROWS, BA);
+    return made;
+}
+
+static int gated_delta_rule(struct graph *graph, int x, uint32_t layer)
+{
+    const struct model_config *config = graph->config;
+    const struct model_recurrent *sizes = &config->recurrent;
+    const uint64_t hidden = config->hidden_size;
+    const uint64_t keys = sizes->key_heads * sizes->key_dim, values = sizes->value_heads * sizes->value_dim;
+    const struct delta_rule_inputs in = sizes->apart ? inputs_apart(graph, layer) : inputs_by_heads(graph, layer);
+    struct projection by = {.weight = in.qkv, .bias = -1};
     const int mixed = node_matmul(graph, x, layer, by, ACTIVATION_NONE, 1.0, "linear_qkv");
-    by.weight = weight_of(graph, layer, &z, 1, rows, hidden, SHARD_ROWS, "linear_attn.in_proj_z.weight");
+    by.weight = in.z;
     const int gate = node_matmul(graph, x, layer, by, ACTIVATION_NONE, 1.0, "linear_z");
-    by.weight = weight_of(graph, layer, ba, 2, 2 * sizes->value_heads, hidden, SHARD_ROWS, BA);
+    by.weight = in.ba;
     const int beta = node_matmul(graph, x, layer, by, ACTIVATION_NONE, 1.0, "linear_ba");
 
     int convolved;

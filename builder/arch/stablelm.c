@@ -18,13 +18,17 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            config_rope_defaults(config, reader, 10000, 0.25, status) &&
            json_reader_bool(reader, "use_qkv_bias", false, &config->qkv_bias, status) &&
            json_reader_bool(reader, "use_parallel_residual", false, &config->parallel_residual, status) &&
-           config_fixed(reader, "qk_layernorm", false, status); /* a norm of its own for each head */
+           json_reader_bool(reader, "qk_layernorm", false, &config->head_norms, status);
 }
 
 const struct architecture arch_stablelm = {
     "stablelm",
     "StableLmForCausalLM",
     read_config,
-    {.norms = DECODER_PRE_NORM, .norm = NORM_LAYER_BIAS, .shares_norm = true, .partial_rotary = true},
-    .about = "small*: layer norms, rotation of a part of each head; without `qk_layernorm`",
+    {.norms = DECODER_PRE_NORM,
+     .norm = NORM_LAYER_BIAS,
+     .shares_norm = true,
+     .partial_rotary = true,
+     .modules = {.q_norm = "self_attn.q_layernorm", .k_norm = "self_attn.k_layernorm"}}, /* with qk_layernorm */
+    .about = "small*: layer norms, rotation of a part of each head; CPU only with `qk_layernorm`",
 };

@@ -11,13 +11,14 @@
  * of many rows have, give each product an error of 3 per cent, which layers add up: 10 per cent of the logits' root mean square in
  * Llama-3.1-8B with random weights, and so a tenth of the largest where the worst of 128,256 is looked at. The norm after a
  * delta rule divides by the size of o = transpose(S) q, whose terms cancel in a sequence's first tokens, so that it enlarges
- * their rounding: with random weights transformers in bf16 is off by 6.5 per cent of the largest logit on average. */
+ * their rounding: with random weights transformers in bf16 is off by 4.4 per cent of a row's largest logit on average, and by 65 in
+ * the worst of 2400 rows. */
 static float tolerance_for(const struct manifest *manifest, const struct plan *plan)
 {
-    if (manifest->eight_bit_rows) return 3e-1f;
-    bool is_wide = manifest->kv_dtype == ENCODING_E4M3_CHANNEL;
-    for (uint32_t i = 0; i < plan->header.launch_count; i++) is_wide |= plan->launches[i].op == OP_DELTA_RULE;
-    return is_wide ? 1e-1f : 3e-2f;
+    bool has_delta_rule = false;
+    for (uint32_t i = 0; i < plan->header.launch_count; i++) has_delta_rule |= plan->launches[i].op == OP_DELTA_RULE;
+    if (manifest->eight_bit_rows || has_delta_rule) return 3e-1f;
+    return manifest->kv_dtype == ENCODING_E4M3_CHANNEL ? 1e-1f : 3e-2f;
 }
 /* Work of less than a second. */
 static const double most_flops = 1e14;

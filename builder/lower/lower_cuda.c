@@ -28,7 +28,12 @@ static bool emit_node(const struct operand_writer *writer, int n, const struct d
     launch->layer = node->layer;
     launch->record = launch->problem = PLAN_NO_TACTIC;
     launch->operand_count = lower_operands(writer, n, params, launch->operands);
-    return find_tactic(node->op, params, gpu, &launch->tactic, status);
+    if (!find_tactic(node->op, params, gpu, &launch->tactic, status)) return false;
+    const struct device_kernel *kernel = launch->tactic.kernel;
+    const uint64_t counters = kernel->counter_bytes ? kernel->counter_bytes(launch->tactic.params) : 0;
+    return counters <= writer->lowering->scratch_bytes ||
+           status_fail(status, STATUS_INTERNAL, "%s of %u rows: %llu bytes of counters do not fit the scratch memory",
+                       kernel->name, writer->rows, (unsigned long long)counters);
 }
 
 bool device_takes_graph(const struct graph *graph, const struct lowering *lowering, const struct device_facts *gpu,

@@ -356,8 +356,11 @@ static void check_shared_rows(const struct test_device_model *model, const struc
 {
     const struct plan_operand *shared = NULL;
     uint32_t large = 0, of_tokens = 0, own_residuals = 0, own_norms = 0;
-    for (uint32_t l = 0; l < plan->count; l++) /* layer normalisation is no part of a sum: every rank needs every row */
-        if (plan->launches[l].op == OP_RMS_NORM && plan->launches[l].tactic.params[RMS_NORM_CENTRED]) return;
+    /* Layer normalisation is no part of a sum, nor is a norm with an addition after it: every rank needs every row. */
+    for (uint32_t l = 0; l < plan->count; l++)
+        if (plan->launches[l].op == OP_RMS_NORM &&
+            (plan->launches[l].tactic.params[RMS_NORM_CENTRED] || plan->launches[l].tactic.params[RMS_NORM_HAS_ADD_TO]))
+            return;
     for (uint32_t l = 0; l < plan->count; l++) {
         const struct device_launch *launch = &plan->launches[l];
         const int64_t *p = launch->tactic.params;
@@ -498,7 +501,9 @@ static void check_collectives(const struct test_device_model *model, const struc
 {
     uint32_t sums = 0, gathers = 0;
     for (int n = 0; n < graph->node_count; n++) /* no sum makes such a norm */
-        if (graph->nodes[n].op == OP_RMS_NORM && graph->nodes[n].params[RMS_NORM_CENTRED]) return;
+        if (graph->nodes[n].op == OP_RMS_NORM &&
+            (graph->nodes[n].params[RMS_NORM_CENTRED] || graph->nodes[n].operands[RMS_NORM_ADD_TO] >= 0))
+            return;
     for (int n = 0; n < graph->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];
         assert_true(node->op != OP_ADD && node->op != OP_RMS_NORM);
@@ -605,6 +610,26 @@ TEST(page_groups_of_sliding_layers)
     }
 }
 
+/* Ranks add their parts before such a norm, and the residual after it. */
+TEST(norms_after_sums_of_ranks)
+{
+    static struct test_device_model model;
+    assert_true(test_device_model_open_ranks(&model, SLIDING_MODEL, DTYPE_BF16, 2));
+    test_device_model_exchange(&model, 2048);
+    for (int g = 0; g < TEST_GPUS; g++) {
+        test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
+        for (int r = 0; r < DECODES; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, decode_rows[r]);
+        for (int r = 0; r < PREFILLS; r++) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, prefill_rows[r]);
+    }
+    for (int g = 0; g < TEST_GRAPHS; g++)
+        for (int n = 0; n < model.graphs[g].node_count; n++) {
+            const struct graph_node *node = &model.graphs[g].nodes[n];
+            if (!node->removed && node->op == OP_ALL_REDUCE && node->layer != GRAPH_NO_LAYER)
+                assert_true(node->operands[ALL_REDUCE_NORMED] < 0 && node->operands[ALL_REDUCE_RESIDUAL] < 0);
+        }
+    test_device_model_close(&model);
+}
+
 TEST(the_wide_graph_takes_few_rows)
 {
     static struct test_device_model model;
@@ -696,14 +721,28 @@ TEST(latent_attention)
         "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"n_shared_experts\": 1, \"kv_lora_rank\": 32, "
         "\"q_lora_rank\": 24, \"qk_nope_head_dim\": 24, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24, "
         "\"n_group\": 4, \"topk_group\": 2}";
+    int refused = 0;
     for (int g = 0; g < TEST_GPUS; g++) {
         struct test_device_model model;
         test_device_model_open(&model, source, DTYPE_BF16);
         test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
         for (uint32_t rows = 1; rows <= 64; rows *= 2) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, rows);
         for (uint32_t rows = 1; rows <= 512; rows *= 8) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, rows);
+        /* A prompt's few rows share their tokens among clusters, too. */
+        static const uint32_t one[] = {1}, few[] = {1, 40};
+        struct device_plan plan;
+        struct status status = {0};
+        const struct graph *prefill = test_device_model_graph(&model, PLAN_PREFILL, 40);
+        test_device_model_scratch(&model, &test_gpus[g], few, 2);
+        lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, 40);
+        test_device_model_scratch(&model, &test_gpus[g], one, 1);
+        bool ok = lower_device_plan(prefill, &model.lowering, &test_gpus[g], 40, &plan, &status);
+        if (!ok) test_expect_failure(ok, &status, STATUS_INTERNAL, "attention_latent|scratch memory");
+        refused += !ok;
+        device_plan_free(&plan);
         test_device_model_close(&model);
     }
+    assert_true(refused > 0);
 }
 
 /* Short convolutions, and the delta rule beside attention with a gate and experts. */

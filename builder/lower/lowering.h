@@ -30,8 +30,11 @@ struct memory_plan {
     uint64_t arena_bytes;
 };
 
-/* Bytes of a KV page's block of one layer. */
+/* Bytes of a KV page's block of a layer with the model's heads; of the layer, 0 if it has none; and of all layers. */
 uint64_t kv_layer_bytes(const struct model_config *config, uint64_t page_tokens, enum encoding_id kv_dtype);
+uint64_t kv_block_bytes_of(const struct model_config *config, uint32_t layer, uint64_t page_tokens,
+                           enum encoding_id kv_dtype);
+uint64_t kv_all_bytes(const struct model_config *config, uint64_t page_tokens, enum encoding_id kv_dtype);
 
 /* Bytes of the COMM space; 0 with one rank. False on overflow. */
 bool lower_comm_bytes(const struct lowering *lowering, uint64_t *bytes);

@@ -87,6 +87,14 @@ static struct plan_operand place_weight(const struct graph_weight *weight)
     return (struct plan_operand){.space = SPACE_WEIGHTS, .offset = weight->offset, .bytes = weight->bytes};
 }
 
+/* The block that holds the keys and values which the layer reads. */
+static struct page_place kv_place(const struct operand_writer *writer, uint32_t layer)
+{
+    const struct lowering *lowering = writer->lowering;
+    const struct model_config *config = writer->graph->config;
+    return page_place_of(config, lowering->kv_dtype, &lowering->geometry, model_kv_layer(config, layer));
+}
+
 static struct plan_operand place(const struct operand_writer *writer, int n, int operand)
 {
     const struct graph_node *node = &writer->graph->nodes[n];
@@ -108,12 +116,12 @@ static struct plan_operand place(const struct operand_writer *writer, int n, int
             table.bytes -= offset;
         }
         if (schema->field != STATE_PAGE_TABLE) return table;
-        page = page_place_of(writer->graph->config, lowering->kv_dtype, &lowering->geometry, node->layer);
+        page = kv_place(writer, node->layer);
         table.offset += page.group * plan_page_table_stride(&lowering->geometry);
         table.bytes = lowering->geometry.slots * lowering->geometry.pages_per_slot * sizeof(int32_t);
         return table;
     case ROLE_KV:
-        page = page_place_of(writer->graph->config, lowering->kv_dtype, &lowering->geometry, node->layer);
+        page = kv_place(writer, node->layer);
         return (struct plan_operand){.space = SPACE_KV, .offset = page.offset, .bytes = page.bytes};
     case ROLE_HEADER: return (struct plan_operand){.space = SPACE_COMM, .bytes = sizeof(struct comm_header)};
     case ROLE_EXCHANGE:

@@ -22,8 +22,7 @@ struct packing {
 /* Bytes of the layer in a page; 0: it has no KV cache. */
 static uint64_t block_bytes(const struct packing *packing, uint32_t layer)
 {
-    if (packing->config->layer[layer].mixer != MIXER_ATTENTION) return 0; /* the others have the same heads */
-    return kv_layer_bytes(packing->config, packing->page_tokens, packing->kv_dtype);
+    return kv_block_bytes_of(packing->config, layer, packing->page_tokens, packing->kv_dtype);
 }
 
 static uint64_t window_of(const struct packing *packing, uint32_t layer)
@@ -95,9 +94,7 @@ bool page_groups_choose(const struct model_config *config, enum encoding_id kv_d
                         struct plan_geometry *geometry)
 {
     struct packing packing = {.config = config, .kv_dtype = kv_dtype, .page_tokens = geometry->page_tokens};
-    uint64_t all_bytes = 0;
-    for (uint32_t l = 0; l < config->layers; l++)
-        if (!checked_add(all_bytes, block_bytes(&packing, l), &all_bytes)) return false;
+    const uint64_t all_bytes = kv_all_bytes(config, geometry->page_tokens, kv_dtype);
     if (!all_bytes) return false;
     packing.page_bytes = all_bytes;
     if (!pack_all(&packing)) return false;

@@ -39,7 +39,8 @@ static void check_places(const struct plan_geometry *geometry)
         const struct page_place place = places[l] = page_place_of(&config, ENCODING_F32, geometry, l);
         const uint64_t window = config.layer[l].window;
         assert_true(place.group < geometry->page_groups);
-        assert_int_equal(place.bytes, kv_layer_bytes(&config, PAGE, ENCODING_F32));
+        assert_int_equal(place.bytes, kv_block_bytes_of(&config, l, PAGE, ENCODING_F32));
+        if (place.bytes == 0) continue;
         assert_true(place.offset % PLAN_ALIGNMENT == 0 && place.offset + place.bytes <= geometry->page_bytes);
         const uint64_t held = geometry->page_window[place.group];
         assert_true(held == 0 || (window && window <= held));
@@ -77,6 +78,30 @@ TEST(groups_of_known_patterns)
         assert_int_equal(geometry.page_bytes, cases[i].layers * kv_layer_bytes(&config, PAGE, ENCODING_F32));
         assert_int_equal(sliding, cases[i].sliding);
     }
+}
+
+/* Layers without a window have larger heads, and the last layers read the keys of earlier ones. */
+TEST(layers_of_two_sizes)
+{
+    static const char *const patterns[] = {"SSSSF", "SSSSSF", "SF"};
+    for (int shared = 0; shared < 2; shared++)
+        for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+            make_config(patterns[i], 6);
+            const size_t period = strlen(patterns[i]);
+            for (uint64_t l = 0; l < config.layers; l++) {
+                if (!config.layer[l].window) config.layer[l].head_dim = 64, config.layer[l].kv_heads = 4;
+                if (shared && l >= 2 * period) config.layer[l].shares = (uint32_t)(period + l % period + 1);
+            }
+            const uint64_t own = shared ? 2 : 6, one = kv_layer_bytes(&config, PAGE, ENCODING_F32);
+            assert_int_equal(kv_all_bytes(&config, PAGE, ENCODING_F32), own * (period - 1 + 4) * one);
+            assert_int_equal(model_attention_layers(&config), own * period);
+            const struct plan_geometry geometry = choose(CONTEXT, 16), small = choose(64, 16);
+            check_places(&geometry);
+            check_places(&small);
+            assert_true(geometry.page_groups > 1 && geometry.page_bytes % PLAN_ALIGNMENT == 0);
+            assert_int_equal(small.page_groups, 1);
+            assert_int_equal(small.page_bytes, kv_all_bytes(&config, PAGE, ENCODING_F32));
+        }
 }
 
 /* Gemma 3 4b has 29 layers with a window and 5 without: pages of 5 leave one layer unused, in a group with a window. */

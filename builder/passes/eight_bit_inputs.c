@@ -11,7 +11,8 @@
 
 static bool takes_codes(const struct graph *graph, const struct graph_node *node)
 {
-    if (node->removed || node->op != OP_MATMUL || node->operands[MATMUL_NORM] >= 0 || node->params[MATMUL_EXPERTS])
+    if (node->removed || node->op != OP_MATMUL || node->operands[MATMUL_NORM] >= 0 || node->params[MATMUL_EXPERTS] ||
+        node->params[MATMUL_BLOCK_N])
         return false;
     const struct graph_weight *weight = &graph->weights[node->operands[MATMUL_W]];
     const struct encoding *encoding = encoding_find(weight->encoding);

@@ -3,6 +3,7 @@
  * 16-bit copy, which the op that makes the stream writes as well: a norm as its second output, an embedding as one more
  * lookup. */
 #include "builder/passes/pass.h"
+#include "kernels/all_reduce/all_reduce.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -48,6 +49,11 @@ static bool convert(struct graph *graph, const struct graph_index *index, struct
         return status_fail(status, STATUS_BAD_INPUT,
                            "the model multiplies a sum that no norm follows, which the cuda target cannot; use "
                            "--target cpu");
+    } else if (node && node->op == OP_ALL_REDUCE && node->operands[ALL_REDUCE_OUT] == value) {
+        return status_fail(
+            status, STATUS_BAD_INPUT,
+            "--gpus: the model multiplies a sum over all GPUs that no norm follows, which the cuda target "
+            "cannot; build with --gpus 1");
     }
     return true;
 }

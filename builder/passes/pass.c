@@ -7,9 +7,9 @@ const struct pass *const passes[] = {
     &pass_shard, /* several ranks */
     &pass_last_position,
     &pass_fuse_residual_norm,
-    &pass_compute_dtype,   /* CPU */
-    &pass_fuse_all_reduce, /* devices, down to activation_dtypes */
-    &pass_fuse_norm_add,
+    &pass_compute_dtype, /* CPU */
+    &pass_fuse_norm_add, /* devices, down to activation_dtypes */
+    &pass_fuse_all_reduce,
     &pass_fuse_residual_matmul,
     &pass_expert_sums,
     &pass_fuse_norm_matmul,

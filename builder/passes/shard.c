@@ -12,12 +12,12 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/rope_append/rope_append.h"
 
-static uint64_t share_rows(const struct graph *graph, const struct weight_source *source)
+static uint64_t share_rows(const struct graph *graph, uint32_t layer, const struct weight_source *source)
 {
     const struct model_config *whole = graph->config, *rank = graph->rank_config;
     switch (source->shard) {
     case SHARD_ROWS: return source->rows / graph->ranks;
-    case SHARD_KV_ROWS: return source->rows / whole->kv_heads * rank->kv_heads;
+    case SHARD_KV_ROWS: return source->rows / model_kv_heads(whole, layer) * model_kv_heads(rank, layer);
     case SHARD_VOCABULARY: return (source->rows + graph->ranks - 1) / graph->ranks;
     default: return source->rows;
     }
@@ -27,7 +27,7 @@ static void share_weight(const struct graph *graph, struct graph_weight *weight)
 {
     for (int i = 0; i < weight->source_count; i++) {
         struct weight_source *source = &weight->sources[i];
-        source->rank_rows = share_rows(graph, source);
+        source->rank_rows = share_rows(graph, weight->layer, source);
         if (source->shard == SHARD_COLUMNS) source->rank_columns = source->columns / graph->ranks;
         weight->columns = weight->depth = source->rank_columns;
     }
@@ -95,16 +95,23 @@ static bool join(struct graph *graph, int n, enum plan_op op, int *renamed)
     return true;
 }
 
-/* A norm over all heads would need the other ranks' sum. */
+/* A norm over all heads would need the other ranks' sum. Where each head has a weight of its own, ranks share the heads. */
 static bool check_norms(const struct graph *graph, struct status *status)
 {
-    for (int n = 0; n < graph->node_count; n++)
-        if (graph->nodes[n].op == OP_ROPE_APPEND &&
-            graph->nodes[n].params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_HEAD)
+    for (int n = 0; n < graph->node_count; n++) {
+        const int64_t *params = graph->nodes[n].params;
+        if (graph->nodes[n].op != OP_ROPE_APPEND) continue;
+        if (params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_HEADS && params[ROPE_APPEND_KV_HEADS] % graph->ranks)
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "--gpus %u: each KV head of this model has a norm of its own, and %u ranks cannot share "
+                               "%d KV heads equally; expected a number that divides them",
+                               (unsigned)graph->ranks, (unsigned)graph->ranks, (int)params[ROPE_APPEND_KV_HEADS]);
+        if (params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH)
             return status_fail(status, STATUS_BAD_INPUT,
                                "--gpus %u: this model normalises q and k over all heads together, which cannot be "
                                "divided between GPUs yet; build with --gpus 1",
                                (unsigned)graph->ranks);
+    }
     return true;
 }
 

@@ -197,7 +197,18 @@ static bool is_zero_bias(const struct graph *graph, const struct tensor_view *te
     return data && i == tensor->bytes;
 }
 
-/* Layers that predict the tokens after the next one. */
+/* What makes keys and values, in a layer that reads those of another one. */
+static bool is_of_shared_keys(const struct model_config *config, uint64_t layer, const char *rest)
+{
+    static const char *const modules[] = {".self_attn.k_proj.", ".self_attn.v_proj.", ".self_attn.k_norm.",
+                                          ".self_attn.v_norm."};
+    if (layer >= config->layers || !config->layer[layer].shares) return false;
+    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
+        if (strncmp(rest, modules[i], strlen(modules[i])) == 0) return true;
+    return false;
+}
+
+/* Layers that predict the tokens after the next one, and parts of layers that have no use. */
 static bool is_of_ignored_layer(const struct model_config *config, const char *name)
 {
     static const char prefix[] = "model.layers.";
@@ -206,6 +217,7 @@ static bool is_of_ignored_layer(const struct model_config *config, const char *n
     if (strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
     char *end;
     const unsigned long layer = strtoul(name + sizeof prefix - 1, &end, 10);
+    if (is_of_shared_keys(config, layer, end)) return true;
     return *end == '.' && layer >= config->layers && layer - config->layers < config->ignored_layers;
 }
 
@@ -287,7 +299,7 @@ static bool bind_weight(const struct graph_weight *weight, const struct checkpoi
         if (source->tensor) {
             const struct tensor_view *tensor = checkpoint_find(checkpoint, source->tensor);
             if (!check_tensor(source, tensor, status)) return false;
-            if (!claims_add(&claims[tensor - checkpoint->tensors], source))
+            if (!source->again && !claims_add(&claims[tensor - checkpoint->tensors], source))
                 return status_fail(status, STATUS_MACHINE, "out of memory while binding weights");
             if (own == ENCODING_NONE) own = (enum encoding_id)tensor->dtype;
         }
@@ -485,7 +497,7 @@ bool share_encodings(struct graph *to, const struct graph *from, struct status *
         struct graph_weight *weight = &to->weights[w];
         const struct graph_weight *source = &from->weights[w];
         if (strcmp(weight->name, source->name) != 0 || weight->form != source->form ||
-            weight->interleave != source->interleave || weight->experts != source->experts)
+            weight->interleave != source->interleave)
             return status_fail(status, STATUS_INTERNAL, "decode and prefill graphs differ in weight '%s'",
                                source->name);
         weight->encoding = source->encoding;
@@ -500,7 +512,7 @@ bool share_weights(struct graph *to, const struct graph *from, struct status *st
     for (int w = 0; w < to->weight_count; w++) {
         struct graph_weight *weight = &to->weights[w];
         const struct graph_weight *source = &from->weights[w];
-        if (weight->used != source->used)
+        if (weight->used != source->used || weight->experts != source->experts)
             return status_fail(status, STATUS_INTERNAL, "decode and prefill graphs differ in weight '%s'",
                                source->name);
         weight->offset = source->offset;
@@ -514,6 +526,6 @@ uint64_t count_parameters(const struct graph *graph)
     uint64_t total = 0;
     for (int w = 0; w < graph->weight_count; w++)
         for (int i = 0; i < graph->weights[w].source_count; i++)
-            total += source_elements(&graph->weights[w].sources[i]);
+            total += graph->weights[w].sources[i].again ? 0 : source_elements(&graph->weights[w].sources[i]);
     return total;
 }

@@ -77,6 +77,7 @@ static bool link_attention(const struct search *search, const struct graph_node 
     for (int n = 0; n < model->node_count; n++) {
         const struct graph_node *append = &model->nodes[n];
         if (append->removed || append->op != OP_ROPE_APPEND || append->layer != attention->layer) continue;
+        if (append->params[ROPE_APPEND_NORM_V]) return false; /* which would take a factor out again */
         const struct graph_node *matmul = maker_of(search, append->operands[ROPE_APPEND_QKV]);
         if (!matmul || matmul->op != OP_MATMUL || matmul_is_gated(matmul->params)) return false;
         link->head_dim = (uint64_t)params[PAGED_HEAD_DIM];

@@ -13,6 +13,7 @@
 #include "builder/weights/shard.h"
 #include "formats/base/test_program.h"
 #include "kernels/matmul/weight_layout.h"
+#include "kernels/rope_append/rope_append.h"
 
 enum { TOKENS = 600, SEQUENCES = 2, CONTEXT = 32, PAGE = 16, MOST_DEPTH = 64 };
 
@@ -163,6 +164,22 @@ TEST(links_of_every_family)
             free(links);
             close_fixture(&f);
         }
+}
+
+/* A norm of v would take a factor out again. */
+TEST(normalised_values_have_no_links)
+{
+    struct fixture f = {0};
+    int count;
+    test_model_init_sizes(&f.model, TEST_LLAMA, DTYPE_BF16, &sizes_of[0]);
+    open_fixture(&f, 1, &as_int4, alike);
+    for (int n = 0; n < f.plain.node_count; n++)
+        if (f.plain.nodes[n].op == OP_ROPE_APPEND) f.plain.nodes[n].params[ROPE_APPEND_NORM_V] = 1;
+    struct channel_link *links = find_links(&f, &count);
+    assert_int_equal(count, 3 * TEST_LAYERS);
+    for (int l = 0; l < count; l++) assert_null(strstr(f.engine.weights[links[l].matrix].name, "o_proj"));
+    free(links);
+    close_fixture(&f);
 }
 
 /* Weights that are not calibrated, or whose rows would be rounded once more, or whose codes are floats, stay as they are. */

@@ -29,6 +29,16 @@ bool shard_config(const struct model_config *whole, uint32_t ranks, struct model
                            "--gpus: %u GPUs cannot share %" PRIu64 " KV heads (config.json: num_key_value_heads); "
                            "expected a number that divides it, or a multiple of it",
                            ranks, whole->kv_heads);
+    for (uint64_t l = 0; l < whole->layers; l++) {
+        const uint64_t kv_heads = whole->layer[l].kv_heads;
+        if (kv_heads && kv_heads % ranks != 0 && ranks % kv_heads != 0)
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "--gpus: %u GPUs cannot share the %" PRIu64 " KV heads of layer %" PRIu64
+                               "; expected a number that divides them, or a multiple of it",
+                               ranks, kv_heads, l);
+        if (kv_heads) rank->layer[l].kv_heads = rank_kv_heads(kv_heads, ranks);
+        rank->layer[l].inner = whole->layer[l].inner / ranks;
+    }
     const struct model_recurrent *recurrent = &whole->recurrent;
     if (!divides(ranks, recurrent->channels, "channels of a convolution", "hidden_size, or linear_* of all heads",
                  status) ||

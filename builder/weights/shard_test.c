@@ -11,6 +11,8 @@ static struct model_config config_with(uint64_t heads, uint64_t kv_heads, uint64
 {
     struct model_config config;
     memset(&config, 0x5a, sizeof config);
+    config.layers = 1;
+    config.layer[0] = (struct model_layer){0};
     config.heads = heads;
     config.kv_heads = kv_heads;
     config.intermediate_size = inner;
@@ -64,6 +66,20 @@ TEST(experts_that_cannot_be_shared_are_named)
     whole.experts.shared_size = 10;
     test_expect_failure(shard_config(&whole, 4, &rank, &status), &status, STATUS_BAD_INPUT,
                         "--gpus: 4 GPUs cannot share 10 rows of the shared expert equally");
+}
+
+/* A layer may have KV heads and rows of its MLP of its own. */
+TEST(layers_with_other_heads)
+{
+    struct model_config whole = config_with(16, 8, 32), rank;
+    struct status status = {0};
+    whole.layers = 2;
+    whole.layer[1] = (struct model_layer){.kv_heads = 2, .inner = 64};
+    test_expect_success(shard_config(&whole, 4, &rank, &status), &status);
+    assert_true(model_kv_heads(&rank, 0) == 2 && model_kv_heads(&rank, 1) == 1 && rank.layer[1].inner == 16);
+    whole.layer[1].kv_heads = 3;
+    test_expect_failure(shard_config(&whole, 4, &rank, &status), &status, STATUS_BAD_INPUT,
+                        "--gpus: 4 GPUs cannot share the 3 KV heads of layer 1");
 }
 
 TEST(shapes_that_cannot_be_shared_are_named)

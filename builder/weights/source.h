@@ -50,6 +50,7 @@ struct weight_source {
     bool
         transposed; /* the source's rows are the columns of the tensor, or of each of its matrices, one after the other */
     bool flat;      /* all dimensions are rows */
+    bool again;     /* another source takes the same elements */
     /* The tensor must have codes, which this encoding holds: without them its dimensions would mean something else. NONE: it
      * need not have any. */
     enum encoding_id codes;

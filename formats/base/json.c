@@ -175,7 +175,25 @@ bool json_reader_open(struct json_reader *reader, json_t *object, const char *pa
 void json_reader_close(struct json_reader *reader)
 {
     json_decref(reader->consumed);
+    free(reader->own_path);
     *reader = (struct json_reader){0};
+}
+
+bool json_reader_descend(struct json_reader *reader, const char *key, struct status *status)
+{
+    struct json_reader inner;
+    const size_t size = strlen(reader->path) + strlen(key) + sizeof ": ";
+    char *path = malloc(size);
+    if (!path) return status_fail(status, STATUS_MACHINE, "%s: out of memory", reader->path);
+    snprintf(path, size, "%s: %s", reader->path, key);
+    if (!json_reader_open(&inner, json_object_get(reader->object, key), path, status)) {
+        free(path);
+        return false;
+    }
+    json_reader_close(reader);
+    inner.own_path = path;
+    *reader = inner;
+    return true;
 }
 
 json_t *json_reader_get(struct json_reader *reader, const char *key)
@@ -252,17 +270,28 @@ bool json_reader_string(struct json_reader *reader, const char *key, bool requir
 
 bool json_reader_all_consumed(const struct json_reader *reader, struct status *status)
 {
+    enum { MOST_NAMED = 5 };
     const char *key;
     json_t *value;
+    char names[400] = "", text[80] = "";
+    size_t used = 0;
+    int count = 0;
     if (reader->out_of_memory) return status_fail(status, STATUS_MACHINE, "%s: out of memory", reader->path);
     json_object_foreach (reader->object, key, value) {
         if (json_is_null(value) || json_object_get(reader->consumed, key)) continue;
-        char text[80];
-        json_value_text(value, text, sizeof text);
-        return status_fail(
-            status, STATUS_BAD_INPUT,
-            "%s: field '%.120s' is not understood; it may change the output, so it is refused (found %s)", reader->path,
-            key, text);
+        if (count == 0) json_value_text(value, text, sizeof text);
+        if (count < MOST_NAMED && used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s'%.120s'", count ? ", " : "", key);
+        count++;
     }
-    return true;
+    if (count == 0) return true;
+    if (count == 1)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: field %s is not understood; it may change the output, so it is refused (found %s)",
+                           reader->path, names, text);
+    char more[32] = "";
+    if (count > MOST_NAMED) snprintf(more, sizeof more, " and %d more", count - MOST_NAMED);
+    return status_fail(status, STATUS_BAD_INPUT,
+                       "%s: fields %s%s are not understood; they may change the output, so they are refused",
+                       reader->path, names, more);
 }

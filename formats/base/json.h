@@ -32,13 +32,17 @@ bool json_fail_build(struct status *status, const char *what);
 /* Reader of one JSON object that remembers which keys were read. */
 struct json_reader {
     json_t *object;     /* borrowed */
-    const char *path;   /* borrowed, for messages: "config.json", "config.json: rope_scaling" */
+    const char *path;   /* for messages: "config.json", "config.json: rope_scaling"; borrowed, or `own_path` */
+    char *own_path;     /* owned: set by json_reader_descend, else NULL */
     json_t *consumed;   /* owned: an object with the keys that were read */
     bool out_of_memory; /* a key could not be added: json_reader_all_consumed fails */
 };
 
 bool json_reader_open(struct json_reader *reader, json_t *object, const char *path, struct status *status);
 void json_reader_close(struct json_reader *reader);
+
+/* Goes on with the object under the key, of which nothing was read, instead of the one around it. On failure the reader is as before. */
+bool json_reader_descend(struct json_reader *reader, const char *key, struct status *status);
 
 /* Marks the key as read and returns the borrowed value, NULL if absent. JSON null counts as absent. */
 json_t *json_reader_get(struct json_reader *reader, const char *key);
@@ -60,8 +64,8 @@ bool json_reader_is_null(const struct json_reader *reader, const char *key);
 bool json_reader_fail(const struct json_reader *reader, const char *key, const char *expected, const json_t *found,
                       struct status *status);
 
-/* Fails if a key was not read, and names it ("field 'xyz' is not understood; ..."). A key whose value is null counts as
- * absent. */
+/* Fails if keys were not read, and names the first ones ("field 'xyz' is not understood; ..."). A key whose value is null counts
+ * as absent. */
 bool json_reader_all_consumed(const struct json_reader *reader, struct status *status);
 
 const char *json_type_name(const json_t *value); /* "object", "string", "missing", ... for messages */

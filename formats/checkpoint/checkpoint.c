@@ -296,6 +296,40 @@ static bool open_single(struct checkpoint *checkpoint, const char *path, struct 
     return add_shard(checkpoint, strdup(path), status) && merge_tensors(checkpoint, status);
 }
 
+/* Matrices of all experts are [experts, in, out]. Where in and out are equal, the shape does not say so. */
+static bool is_transposed(const struct tensor_view *tensor, uint64_t in, uint64_t out)
+{
+    return tensor->rank == 3 && in != out && tensor->shape[1] == in && tensor->shape[2] == out;
+}
+
+/* What tensors say of the model, after those of the text part have their own names. */
+static void read_tensors(struct checkpoint *checkpoint)
+{
+    static const char head[] = "lm_head.", up[] = ".mlp.experts.gate_up_proj", down[] = ".mlp.experts.down_proj";
+    struct model_config *config = &checkpoint->config;
+    const uint64_t hidden = config->hidden_size, inner = config->experts.intermediate_size;
+    bool has_head = false;
+    for (size_t t = 0; t < checkpoint->tensor_count; t++) {
+        const struct tensor_view *tensor = &checkpoint->tensors[t];
+        has_head |= strncmp(tensor->name, head, sizeof head - 1) == 0;
+        config->fused_experts |= file_has_suffix(tensor->name, up);
+        config->fused_transposed |= (file_has_suffix(tensor->name, up) && is_transposed(tensor, hidden, 2 * inner)) ||
+                                    (file_has_suffix(tensor->name, down) && is_transposed(tensor, inner, hidden));
+    }
+    if (config->tied_without_head) config->tie_word_embeddings = !has_head;
+}
+
+/* Leaves the text part of a checkpoint with other parts. */
+static bool unwrap(struct checkpoint *checkpoint, struct status *status)
+{
+    struct model_config *config = &checkpoint->config;
+    if (config->wrapper &&
+        !wrapper_unwrap(config->wrapper, checkpoint->tensors, &checkpoint->tensor_count, checkpoint->towers, status))
+        return false;
+    read_tensors(checkpoint);
+    return true;
+}
+
 /* Puts matrices in the place of the tensors of quantised modules. */
 static bool join_quantised(struct checkpoint *checkpoint, struct status *status)
 {
@@ -354,7 +388,7 @@ bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool confi
     if (!config_only) {
         if (!weights && !(weights = find_weights(checkpoint->directory, status))) goto done;
         if (!(file_has_suffix(weights, index_suffix) ? open_sharded : open_single)(checkpoint, weights, status) ||
-            !join_quantised(checkpoint, status))
+            !unwrap(checkpoint, status) || !join_quantised(checkpoint, status))
             goto done;
     }
     done = true;

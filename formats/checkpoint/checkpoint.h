@@ -8,6 +8,7 @@
 
 #include "formats/checkpoint/model_config.h"
 #include "formats/checkpoint/quantised.h"
+#include "formats/checkpoint/wrapper.h"
 
 struct checkpoint {
     char *directory;      /* owned: folder of config.json and the tokenizer */
@@ -20,9 +21,10 @@ struct checkpoint {
     struct model_config config; /* config.json merged with generation_config.json */
     struct tensor_view *tensors; /* over all shards, sorted by name; owned by `quantised` */
     size_t tensor_count;
-    uint64_t tensor_bytes;              /* sum over all tensors of the files */
-    struct quantised_tensors quantised; /* owned: the tensors, and those of quantised modules as one */
-    struct checkpoint_shard *shards;    /* owned: mapping and parsed header of each file */
+    uint64_t tensor_bytes;                         /* sum over all tensors of the files */
+    struct model_tower towers[WRAPPER_MAX_TOWERS]; /* parts that were left out, up to the first without a name */
+    struct quantised_tensors quantised;            /* owned: the tensors, and those of quantised modules as one */
+    struct checkpoint_shard *shards;               /* owned: mapping and parsed header of each file */
     size_t shard_count;
 };
 

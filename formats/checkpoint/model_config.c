@@ -132,6 +132,11 @@ static bool check_limits(const struct model_config *config, const char *name, st
     return true;
 }
 
+bool model_config_check_plain_fields(struct json_reader *reader, struct status *status)
+{
+    return field_rules_check(reader, plain_fields, sizeof plain_fields / sizeof *plain_fields, status);
+}
+
 bool model_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                         model_config_reader *read_family, struct status *status)
 {
@@ -145,8 +150,7 @@ bool model_config_parse(struct model_config *config, const char *text, size_t si
     snprintf(config->model_type, sizeof config->model_type, "%s", model_type);
     done = read_family(config, &reader, status) && check_limits(config, name, status) &&
            parse_quantisation(config, &reader, status) && parse_dtype(config, &reader, status) &&
-           generation_fields_parse(config, &reader, status) &&
-           field_rules_check(&reader, plain_fields, sizeof plain_fields / sizeof *plain_fields, status) &&
+           generation_fields_parse(config, &reader, status) && model_config_check_plain_fields(&reader, status) &&
            json_reader_all_consumed(&reader, status);
 done:
     json_reader_close(&reader);

@@ -11,6 +11,7 @@
 #include "formats/encoding/dtype.h"
 
 struct json_reader;
+struct model_wrapper;
 
 /* Size limits, far above any real model. They keep every product that later code forms below 2^63; the largest is the
  * bytes of a KV cache: layers * kv_heads * head_dim * 2 * 4 * max_position <= 2^(10 + 18 + 1 + 2 + 30). */
@@ -28,13 +29,14 @@ enum {
     MODEL_MAX_TOP_K = 1 << 6,
 };
 
-enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE };
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE, ROPE_PROPORTIONAL };
 
 struct rope_config {
     enum rope_type type;
     uint64_t rotary_dim; /* elements of a head that are rotated, its first ones: even, at most head_dim */
     double theta;
-    double factor;                  /* linear, llama3, yarn */
+    double factor;                  /* linear, llama3, yarn, proportional */
+    uint64_t turning_pairs;         /* proportional: pairs that turn, the first ones of the rotary_dim / 2 */
     double low_freq_factor;         /* llama3 */
     double high_freq_factor;        /* llama3 */
     uint64_t original_max_position; /* llama3, yarn; 0: max_position_embeddings. longrope: from 1 */
@@ -58,6 +60,10 @@ struct model_layer {
     uint64_t window; /* attention reads this many latest positions; 0: all */
     enum layer_rope rope;
     bool experts; /* its MLP is one of experts */
+    /* Where they are not those of the model (0: they are): KV heads, elements of a head, and rows of the MLP without experts. */
+    uint64_t kv_heads, head_dim, inner;
+    bool keys_are_values; /* v is what k is before its norm and its rotation */
+    uint32_t shares;      /* the layer has no keys and values, but reads those of layer shares - 1; 0: it has its own */
 };
 
 /* The MLPs of experts, the same in all layers that have them. count 0: no layer has. */
@@ -85,6 +91,8 @@ struct model_recurrent {
     uint64_t channels; /* of the convolution */
     bool conv_bias;    /* of MIXER_SHORT_CONV: of the convolution and of the projections around it */
     uint64_t key_heads, value_heads, key_dim, value_dim; /* MIXER_DELTA_RULE */
+    bool
+        apart; /* its projections: q, k and v in one tensor, z, b and a each in another; else the rows of two by key heads */
 };
 
 struct model_config {
@@ -93,6 +101,13 @@ struct model_config {
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, vocab_size, max_position;
     double rms_norm_eps;
     bool tie_word_embeddings;
+    bool
+        tied_without_head; /* whether embeddings are tied is said by the checkpoint, which has an LM head or not; without
+                             * weights tie_word_embeddings counts */
+    /* All experts of a layer are in mlp.experts.gate_up_proj and down_proj; as [experts, in, out]. */
+    bool fused_experts, fused_transposed;
+    const struct model_wrapper
+        *wrapper;               /* borrowed: the model is the text part of a checkpoint with others; NULL: it is all */
     bool qkv_bias, output_bias; /* of the attention projections */
     bool mlp_bias;              /* of all matrices of the MLP, and of its experts */
     bool parallel_residual;     /* attention and MLP read the same x, and both are added to it */
@@ -108,6 +123,12 @@ struct model_config {
     struct model_recurrent recurrent;
     bool output_gate; /* attention: q has a gate of the same width, whose sigmoid multiplies what attention gives */
     bool no_qk_norm;  /* q and k are not normalised, though the family's class may do so */
+    bool value_norms; /* each head of v is normalised without a weight */
+    /* Elements of a vector of each token that each layer gets beside x (builder/arch/per_layer.c); 0: there is none. */
+    uint64_t per_layer_size;
+    bool experts_beside; /* layers with experts have the other MLP, too, and a norm before and after each */
+    bool layer_scalars;  /* what a layer makes is multiplied by a number of the layer */
+    bool head_norms;     /* each head of q and k has a layer norm of its own, without a bias */
     uint64_t
         ignored_layers; /* layers after the last one that the checkpoint has for other uses than predicting the next token */
     const char *ignored_prefix;          /* of tensors that serve other uses, too; a constant; NULL: none */
@@ -138,6 +159,8 @@ typedef bool model_config_reader(struct model_config *config, struct json_reader
  * are refused. */
 bool model_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                         model_config_reader *read_family, struct status *status);
+/* Marks the fields as read that this folder knows to have no effect on what any model computes; some must have one value. */
+bool model_config_check_plain_fields(struct json_reader *reader, struct status *status);
 /* rope_theta, partial_rotary_factor, original_max_position_embeddings, rope_scaling and rope_parameters of config.json.
  * Where rope.theta, rope.rotary_dim or local_rope.theta are not 0, they are the family's defaults; where rope.type is not
  * ROPE_DEFAULT, all of rope is, for a config.json that has no such object. With has_local_rope,
@@ -151,17 +174,41 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
 bool generation_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                              struct status *status);
 
-/* Elements of a head that rotate where partial_rotary_factor is 1. */
+static inline uint64_t model_head_dim(const struct model_config *config, uint64_t layer)
+{
+    return config->layer[layer].head_dim ? config->layer[layer].head_dim : config->head_dim;
+}
+static inline uint64_t model_kv_heads(const struct model_config *config, uint64_t layer)
+{
+    return config->layer[layer].kv_heads ? config->layer[layer].kv_heads : config->kv_heads;
+}
+/* The layer whose keys and values the layer reads. */
+static inline uint32_t model_kv_layer(const struct model_config *config, uint32_t layer)
+{
+    return config->layer[layer].shares ? config->layer[layer].shares - 1 : layer;
+}
+
+/* Elements of a head that rotate where partial_rotary_factor is 1, in layers with this embedding. The number of layers may not
+ * have been checked yet. */
+static inline uint64_t rope_dim_of(const struct model_config *config, enum layer_rope kind)
+{
+    if (config->latent.kv_rank) return config->latent.rope_dim;
+    for (uint64_t i = 0; i < config->layers && i < MODEL_MAX_LAYERS; i++)
+        if (config->layer[i].rope == kind && config->layer[i].mixer == MIXER_ATTENTION)
+            return model_head_dim(config, i);
+    return config->head_dim;
+}
 static inline uint64_t rope_whole_dim(const struct model_config *config)
 {
-    return config->latent.kv_rank ? config->latent.rope_dim : config->head_dim;
+    return rope_dim_of(config, LAYER_ROPE_MAIN);
 }
 
 /* Layers that have a KV cache. */
 static inline uint64_t model_attention_layers(const struct model_config *config)
 {
     uint64_t count = 0;
-    for (uint64_t i = 0; i < config->layers; i++) count += config->layer[i].mixer == MIXER_ATTENTION;
+    for (uint64_t i = 0; i < config->layers; i++)
+        count += config->layer[i].mixer == MIXER_ATTENTION && !config->layer[i].shares;
     return count;
 }
 

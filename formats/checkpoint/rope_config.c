@@ -43,11 +43,8 @@ static bool parse_type(struct json_reader *reader, enum rope_type *type, struct 
     static const struct {
         const char *name;
         enum rope_type type;
-    } types[] = {{"default", ROPE_DEFAULT},
-                 {"linear", ROPE_LINEAR},
-                 {"llama3", ROPE_LLAMA3},
-                 {"yarn", ROPE_YARN},
-                 {"longrope", ROPE_LONGROPE}};
+    } types[] = {{"default", ROPE_DEFAULT}, {"linear", ROPE_LINEAR},     {"llama3", ROPE_LLAMA3},
+                 {"yarn", ROPE_YARN},       {"longrope", ROPE_LONGROPE}, {"proportional", ROPE_PROPORTIONAL}};
     const char *rope_type = NULL, *legacy_type = NULL;
     if (!json_reader_string(reader, "rope_type", false, &rope_type, status) ||
         !json_reader_string(reader, "type", false, &legacy_type, status))
@@ -61,9 +58,10 @@ static bool parse_type(struct json_reader *reader, enum rope_type *type, struct 
         *type = types[i].type;
         return true;
     }
-    return status_fail(status, STATUS_BAD_INPUT,
-                       "%s: field '%s': expected default, linear, llama3, yarn or longrope, found '%.80s'",
-                       reader->path, rope_type ? "rope_type" : "type", name);
+    return status_fail(
+        status, STATUS_BAD_INPUT,
+        "%s: field '%s': expected default, linear, llama3, yarn, longrope or proportional, found '%.80s'", reader->path,
+        rope_type ? "rope_type" : "type", name);
 }
 
 static bool parse_factor(struct json_reader *reader, double *factor, struct status *status)
@@ -172,16 +170,31 @@ static bool parse_rotary_dim(struct json_reader *reader, uint64_t head_dim, uint
                        reader->path, head_dim, *rotary_dim, factor);
 }
 
+/* partial_rotary_factor is the part of the pairs that turn, the first ones; the others are pairs, too, of the frequency 0. */
+static bool parse_proportional(struct json_reader *reader, uint64_t dim, struct rope_config *rope,
+                               struct status *status)
+{
+    static const struct range parts = {.most = 1, .expected = "a number above 0, at most 1"};
+    double part = 1;
+    rope->factor = 1;
+    rope->rotary_dim = dim;
+    if (!parse_real(reader, "partial_rotary_factor", false, &parts, &part, status) ||
+        !parse_optional_scale(reader, "factor", false, &rope->factor, status))
+        return false;
+    rope->turning_pairs = (uint64_t)(part * (double)dim / 2);
+    return true;
+}
+
 /* One rope_scaling or rope_parameters object. Keys that its type does not read are refused by name. */
 static bool parse_object(struct rope_config *rope, json_t *object, const char *path, const struct model_config *config,
-                         const struct rope_config *absent, struct status *status)
+                         uint64_t dim, const struct rope_config *absent, struct status *status)
 {
     struct json_reader reader;
     bool done = false;
     *rope = *absent;
     if (!json_reader_open(&reader, object, path, status)) goto done;
     if (!parse_theta(&reader, &rope->theta, status) || !parse_type(&reader, &rope->type, status)) goto done;
-    if (!parse_rotary_dim(&reader, rope_whole_dim(config), &rope->rotary_dim, status)) goto done;
+    if (rope->type != ROPE_PROPORTIONAL && !parse_rotary_dim(&reader, dim, &rope->rotary_dim, status)) goto done;
     if (rope->type != ROPE_LONGROPE) rope->original_max_position = 0; /* others read the object's alone */
     switch (rope->type) {
     case ROPE_DEFAULT: done = true; break;
@@ -189,6 +202,7 @@ static bool parse_object(struct rope_config *rope, json_t *object, const char *p
     case ROPE_LLAMA3: done = parse_factor(&reader, &rope->factor, status) && parse_llama3(&reader, rope, status); break;
     case ROPE_YARN: done = parse_factor(&reader, &rope->factor, status) && parse_yarn(&reader, rope, status); break;
     case ROPE_LONGROPE: done = parse_longrope(&reader, config, rope, status); break;
+    case ROPE_PROPORTIONAL: done = parse_proportional(&reader, dim, rope, status); break;
     }
     done = done && json_reader_all_consumed(&reader, status);
 done:
@@ -199,10 +213,10 @@ done:
 static bool same_rope(const struct rope_config *a, const struct rope_config *b)
 {
     return a->type == b->type && a->rotary_dim == b->rotary_dim && a->theta == b->theta && a->factor == b->factor &&
-           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
-           a->original_max_position == b->original_max_position && a->beta_fast == b->beta_fast &&
-           a->beta_slow == b->beta_slow && a->attention_factor == b->attention_factor && a->mscale == b->mscale &&
-           a->mscale_all_dim == b->mscale_all_dim && a->truncate == b->truncate &&
+           a->turning_pairs == b->turning_pairs && a->low_freq_factor == b->low_freq_factor &&
+           a->high_freq_factor == b->high_freq_factor && a->original_max_position == b->original_max_position &&
+           a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow && a->attention_factor == b->attention_factor &&
+           a->mscale == b->mscale && a->mscale_all_dim == b->mscale_all_dim && a->truncate == b->truncate &&
            memcmp(a->short_factor, b->short_factor, sizeof a->short_factor) == 0 &&
            memcmp(a->long_factor, b->long_factor, sizeof a->long_factor) == 0;
 }
@@ -219,7 +233,7 @@ static bool parse_main(struct rope_config *rope, json_t *object, const char *pat
                        const struct beside *beside, struct status *status)
 {
     const struct rope_config *plain = &beside->rope;
-    if (!parse_object(rope, object, path, config, plain, status)) return false;
+    if (!parse_object(rope, object, path, config, rope_whole_dim(config), plain, status)) return false;
     if (beside->theta_given && rope->theta != plain->theta)
         return status_fail(status, STATUS_BAD_INPUT, "%s: field 'rope_theta': expected %.17g as beside it, found %.17g",
                            path, plain->theta, rope->theta);
@@ -257,12 +271,15 @@ static bool parse_by_kind(struct rope_config *rope, struct model_config *config,
     if (main && !parse_main(rope, main, inner, config, beside, status)) goto done;
     snprintf(inner, sizeof inner, "%s: sliding_attention", path);
     const struct rope_config absent = config->local_rope;
-    if (local && !parse_object(&config->local_rope, local, inner, config, &absent, status)) goto done;
-    if (config->local_rope.rotary_dim != rope->rotary_dim || config->local_rope.type == ROPE_LONGROPE) {
+    const uint64_t local_dim = rope_dim_of(config, LAYER_ROPE_LOCAL);
+    if (local && !parse_object(&config->local_rope, local, inner, config, local_dim, &absent, status)) goto done;
+    /* Where heads are of two sizes, those of either turn as a whole. */
+    const uint64_t expected = local_dim == rope_whole_dim(config) ? rope->rotary_dim : local_dim;
+    if (config->local_rope.rotary_dim != expected || config->local_rope.type == ROPE_LONGROPE) {
         status_fail(status, STATUS_BAD_INPUT,
                     "%s: expected as many rotated elements of a head as for full_attention (%" PRIu64
                     ") and no longrope, found %" PRIu64 "%s",
-                    inner, rope->rotary_dim, config->local_rope.rotary_dim,
+                    inner, expected, config->local_rope.rotary_dim,
                     config->local_rope.type == ROPE_LONGROPE ? " and longrope" : "");
         goto done;
     }
@@ -293,6 +310,8 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
     config->rope.original_max_position = 0;
     const double local_theta = config->local_rope.theta;
     config->local_rope = config->rope;
+    if (rope_dim_of(config, LAYER_ROPE_LOCAL) != rope_whole_dim(config))
+        config->local_rope.rotary_dim = rope_dim_of(config, LAYER_ROPE_LOCAL);
     if (local_theta != 0) config->local_rope.theta = local_theta;
     for (size_t i = 0; i < 2; i++) {
         struct rope_config rope;
@@ -436,6 +455,10 @@ bool rope_frequencies(const struct rope_config *rope, uint64_t max_position, flo
         longrope_frequencies(rope, rope->short_factor, inv_freq);
         if (sets == 2) longrope_frequencies(rope, rope->long_factor, inv_freq + rope->rotary_dim / 2);
         *attention_scaling = (float)longrope_attention_factor(rope);
+        break;
+    case ROPE_PROPORTIONAL:
+        for (uint64_t i = 0; i < rope->rotary_dim / 2; i++)
+            inv_freq[i] = i < rope->turning_pairs ? inv_freq[i] / (float)rope->factor : 0;
         break;
     }
     if (!isfinite(*attention_scaling))

@@ -68,6 +68,7 @@ static const struct field {
     {GROUP_LIMITS, "recurrent_bytes", FIELD_OPTIONAL, offsetof(struct manifest, geometry.recurrent_bytes), 1,
      (double)PLAN_MAX_RECURRENT_BYTES},
     {GROUP_KV_CACHE, "layers", FIELD_OPTIONAL, offsetof(struct manifest, kv_layers), 1, 4096},
+    {GROUP_KV_CACHE, "all_bytes", FIELD_OPTIONAL, offsetof(struct manifest, kv_all_bytes), 1, MANIFEST_MAX_NUMBER},
     {GROUP_KV_CACHE, "page_tokens", FIELD_NUMBER, offsetof(struct manifest, geometry.page_tokens), 1, 1 << 16},
     {GROUP_KV_CACHE, "pages_per_slot", FIELD_NUMBER, offsetof(struct manifest, geometry.pages_per_slot), 1, 1 << 30},
     {GROUP_KV_CACHE, "latent_dim", FIELD_OPTIONAL, offsetof(struct manifest, latent_dim), 1, 1 << 16},
@@ -276,6 +277,10 @@ static bool check_page_bytes(const struct manifest *manifest, struct status *sta
                         manifest->latent_dim, &layer_bytes) ||
         !checked_mul(layer_bytes, manifest->kv_layers ? manifest->kv_layers : manifest->layers, &all_bytes))
         return status_fail(status, STATUS_BAD_INPUT, "kv_cache: the size of a page overflows");
+    if (manifest->kv_all_bytes) { /* what heads a layer has is in the plans */
+        all_bytes = manifest->kv_all_bytes;
+        layer_bytes = 1;
+    }
     if (plan_page_groups(geometry) == 1) {
         if (!check_derived("kv_cache: page_bytes", geometry->page_bytes, all_bytes, status)) return false;
     } else if (geometry->page_bytes < layer_bytes || geometry->page_bytes >= all_bytes) {

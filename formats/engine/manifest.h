@@ -36,7 +36,9 @@ struct manifest {
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, parameters;
     uint64_t
         latent_dim; /* pages of the KV cache have no V: it is the first so many elements of the rows of K; 0: they have V */
-    uint64_t kv_layers;               /* layers that have a KV cache; 0: all */
+    uint64_t kv_layers; /* layers that have a KV cache; 0: all */
+    uint64_t
+        kv_all_bytes; /* where their blocks in pages differ in size: the bytes of all of them, on each rank; else 0 */
     enum encoding_id weight_encoding; /* of most matrices */
     enum encoding_id kv_dtype;        /* of the KV cache */
     uint64_t

@@ -47,6 +47,8 @@ const char *plan_op_name(unsigned op)
         [OP_SHORT_CONV] = "short_conv",
         [OP_DELTA_RULE] = "delta_rule",
         [OP_SIGMOID_GATE] = "sigmoid_gate",
+        [OP_MULTIPLY] = "multiply",
+        [OP_ROPE_QUERY] = "rope_query",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }

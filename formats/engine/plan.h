@@ -62,6 +62,8 @@ enum plan_op {
     OP_SHORT_CONV = 21,
     OP_DELTA_RULE = 22,
     OP_SIGMOID_GATE = 23,
+    OP_MULTIPLY = 24,
+    OP_ROPE_QUERY = 25,
     OP_COUNT
 };
 

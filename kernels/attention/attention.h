@@ -19,7 +19,7 @@
  *
  * Numerics contract: a row's result depends on its own sequence only, never on the other rows, the chunking of the prompt
  * or the number of threads: tokens are taken in blocks of ATTENTION_BLOCK_TOKENS counted from token 0 of the sequence,
- * blocks merged in rising order. HEAD_DIM is at most OP_MAX_HEAD_DIM (kernels/op/schema.h), SCALE positive. */
+ * blocks merged in rising order. HEAD_DIM is at most OP_MAX_HEAD_DIM, with values of 16 bits OP_MAX_HALF_HEAD_DIM (kernels/op/schema.h); SCALE is positive. */
 #ifndef KERNELS_ATTENTION_ATTENTION_H
 #define KERNELS_ATTENTION_ATTENTION_H
 
@@ -48,7 +48,7 @@ enum attention_param {
     ATTENTION_CAP_BITS,   /* bits of a float32 >= 0; 0: no cap */
     ATTENTION_HAS_SINKS,
     ATTENTION_SINKS_DTYPE,
-    ATTENTION_VALUE_DIM, /* CPU: at most HEAD_DIM, with one KV head; 0: v is in the pages, of HEAD_DIM elements */
+    ATTENTION_VALUE_DIM, /* at most HEAD_DIM, with one KV head; 0: v is in the pages, of HEAD_DIM elements */
     ATTENTION_PARAMS
 };
 

@@ -19,6 +19,23 @@ static inline float kv_row_scale(const float *x, int64_t count, float eps)
     return 1.0f / sqrtf(vec_sum(squares) / (float)count + eps);
 }
 
+/* out[i] = x[i] minus the mean of x */
+static inline void kv_row_centre(const float *x, int64_t count, float *out)
+{
+    vec sum = vec_set(0);
+    for (int64_t i = 0; i < count; i += VEC_WIDTH) sum = sum + vec_load_dtype(x, i, count - i, DTYPE_F32);
+    const vec mean = vec_set(vec_sum(sum) / (float)count);
+    for (int64_t i = 0; i < count; i += VEC_WIDTH)
+        vec_store_dtype(out, i, count - i, DTYPE_F32, vec_load_dtype(x, i, count - i, DTYPE_F32) - mean);
+}
+
+/* out[i] = x[i] * scale */
+static inline void kv_row_multiply(const float *x, float scale, int64_t count, float *out)
+{
+    for (int64_t i = 0; i < count; i += VEC_WIDTH)
+        vec_store_dtype(out, i, count - i, DTYPE_F32, vec_load_dtype(x, i, count - i, DTYPE_F32) * vec_set(scale));
+}
+
 /* out[i] = x[i] * scale * weight[first + i] */
 static inline void kv_row_norm(const float *x, float scale, const void *weight, int64_t first, enum dtype dtype,
                                int64_t head_dim, float *out)

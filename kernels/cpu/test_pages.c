@@ -67,3 +67,15 @@ void test_pages_assert_coded_close(const struct pages *pages, const int64_t *par
     test_assert_same_bits(same, expected, bytes, "values, their scales, and what no row has written");
     test_release(&memory);
 }
+
+void test_pages_assert_close(const void *found, const void *expected, size_t bytes, enum dtype dtype, double relative)
+{
+    const uint8_t *a = found, *b = expected;
+    for (size_t i = 0; i < bytes / 2; i++) {
+        if (memcmp(a + 2 * i, b + 2 * i, 2) == 0) continue;
+        assert_false(test_is_poison(a + 2 * i, 2));
+        assert_false(test_is_poison(b + 2 * i, 2));
+        const float value = op_element(a, (int64_t)i, dtype), wanted = op_element(b, (int64_t)i, dtype);
+        test_assert_close(&value, &wanted, 1, 4e-6, relative, "kv");
+    }
+}

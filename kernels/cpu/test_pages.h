@@ -17,4 +17,7 @@ void test_pages_assert_coded_close(const struct pages *pages, const int64_t *par
                                    const int32_t *positions, int64_t count, size_t layer, const void *found,
                                    const void *expected, size_t bytes);
 
+/* The same of pools of 16-bit numbers, which may differ by `relative`. What no row has written is poison in both. */
+void test_pages_assert_close(const void *found, const void *expected, size_t bytes, enum dtype dtype, double relative);
+
 #endif

@@ -11,10 +11,12 @@
 #include "kernels/embed/embed.h"
 #include "kernels/latent_append/latent_append.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/multiply/multiply.h"
 #include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_attention/rope_attention.h"
+#include "kernels/rope_query/rope_query.h"
 #include "kernels/rope_table/rope_table.h"
 #include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
@@ -48,6 +50,8 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_SHORT_CONV] = &op_short_conv,
     [OP_DELTA_RULE] = &op_delta_rule,
     [OP_SIGMOID_GATE] = &op_sigmoid_gate,
+    [OP_MULTIPLY] = &op_multiply,
+    [OP_ROPE_QUERY] = &op_rope_query,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

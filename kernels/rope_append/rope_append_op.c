@@ -20,7 +20,10 @@ void rope_append_cost(const int64_t *params, uint64_t context, uint64_t *bytes, 
 
 static const char *illegal(const int64_t *params)
 {
-    if (params[ROPE_APPEND_NORM_SCOPE] && !params[ROPE_APPEND_HAS_NORM]) return "norm_scope is 1 without a norm";
+    if (params[ROPE_APPEND_NORM_SCOPE] && !params[ROPE_APPEND_HAS_NORM]) return "norm_scope is not 0 without a norm";
+    if (params[ROPE_APPEND_CENTRED] &&
+        (!params[ROPE_APPEND_HAS_NORM] || params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH))
+        return "centred without a norm over each head";
     const char *why = op_rotary_illegal(params, ROPE_APPEND_ROTARY_DIM);
     return why ? why : op_paged_illegal(params);
 }
@@ -43,6 +46,8 @@ static const struct op_param param_schema[ROPE_APPEND_PARAMS] = {
     [ROPE_APPEND_EPS_BITS] = {"eps_bits", 14, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
     [ROPE_APPEND_ROTARY_DIM] = {"rotary_dim", 256, PARAM_INTEGER, PARAM_OF_NODE, .most = OP_MAX_HEAD_DIM},
     [ROPE_APPEND_NORM_SCOPE] = {"norm_scope", 257, PARAM_INTEGER, PARAM_OF_NODE, .most = ROPE_APPEND_NORM_SCOPES - 1},
+    [ROPE_APPEND_NORM_V] = {"norm_v", 258, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [ROPE_APPEND_CENTRED] = {"centred", 259, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
 };
 static const struct op_operand operand_schema[ROPE_APPEND_OPERANDS] = {
     OP_COUNTS_OPERAND,

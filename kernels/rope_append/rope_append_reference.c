@@ -5,11 +5,11 @@
 #include "kernels/op/op.h"
 #include "kernels/rope_append/rope_append.h"
 
-/* 1 / sqrt(mean(x^2) + EPS) */
-static double scale_of(const struct op_call *call, const float *x, int64_t count)
+/* 1 / sqrt(mean((x - less)^2) + EPS) */
+static double scale_of(const struct op_call *call, const float *x, int64_t count, double less)
 {
     double squares = 0;
-    for (int64_t i = 0; i < count; i++) squares += (double)x[i] * x[i];
+    for (int64_t i = 0; i < count; i++) squares += ((double)x[i] - less) * ((double)x[i] - less);
     return 1.0 / sqrt(squares / (double)count + (double)op_float_param(call->params, ROPE_APPEND_EPS_BITS));
 }
 
@@ -21,12 +21,14 @@ static void rotate_head(const struct op_call *call, const float *x, int64_t head
     const int64_t rotary_dim = op_rotary_dim(call->params, ROPE_APPEND_ROTARY_DIM), half = rotary_dim / 2;
     const bool over_width = call->params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH;
     const enum dtype norm_dtype = (enum dtype)call->params[ROPE_APPEND_NORM_DTYPE];
-    double normal[OP_MAX_HEAD_DIM];
-    for (int64_t i = 0; i < head_dim; i++) normal[i] = x[head * head_dim + i];
+    double normal[OP_MAX_HEAD_DIM], mean = 0;
+    for (int64_t i = 0; i < head_dim; i++) mean += (double)x[head * head_dim + i] / (double)head_dim;
+    if (!call->params[ROPE_APPEND_CENTRED]) mean = 0;
+    for (int64_t i = 0; i < head_dim; i++) normal[i] = (double)x[head * head_dim + i] - mean;
     if (call->params[ROPE_APPEND_HAS_NORM]) {
         const double scale =
-            over_width ? scale_of(call, x, heads * head_dim) : scale_of(call, x + head * head_dim, head_dim);
-        const int64_t first = over_width ? head * head_dim : 0;
+            over_width ? scale_of(call, x, heads * head_dim, 0) : scale_of(call, x + head * head_dim, head_dim, mean);
+        const int64_t first = call->params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_HEAD ? head * head_dim : 0;
         for (int64_t i = 0; i < head_dim; i++)
             normal[i] *= scale * op_element(call->operands[norm_operand], first + i, norm_dtype);
     }
@@ -56,11 +58,13 @@ void rope_append_reference(const struct op_call *call)
         for (int64_t g = 0; g < kv_heads; g++) {
             uint8_t *key = pages_key(&pages, slots[r], positions[r], g);
             uint8_t *scale = pages.scales ? pages_key_scale(&pages, slots[r], positions[r], g) : NULL;
-            float k[OP_MAX_HEAD_DIM];
+            float k[OP_MAX_HEAD_DIM], v[OP_MAX_HEAD_DIM];
+            const float *value = qkv + (heads + kv_heads + g) * head_dim;
+            const double scale_v = params[ROPE_APPEND_NORM_V] ? scale_of(call, value, head_dim, 0) : 1;
+            for (int64_t i = 0; i < head_dim; i++) v[i] = (float)(value[i] * scale_v);
             rotate_head(call, qkv + heads * head_dim, kv_heads, g, table, ROPE_APPEND_NORM_K, k);
             op_kv_store_row(k, head_dim, encoding, key, scale);
-            op_kv_store_row(qkv + (heads + kv_heads + g) * head_dim, head_dim, encoding, key + pages.values,
-                            scale ? scale + pages.values : NULL);
+            op_kv_store_row(v, head_dim, encoding, key + pages.values, scale ? scale + pages.values : NULL);
         }
     }
 }

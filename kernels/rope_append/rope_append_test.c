@@ -19,6 +19,7 @@ struct shape {
     enum dtype norm_dtype;
     bool has_norm;
     int64_t rotary_dim, norm_scope;
+    bool norm_v, centred;
 };
 
 enum { LAYERS = 3, LAYER = 1 /* the launch's layer: the others' memory must stay as it is */, PIECE_BYTES = 1024 };
@@ -57,6 +58,8 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         [ROPE_APPEND_EPS_BITS] = test_float_bits(1e-6f),
         [ROPE_APPEND_ROTARY_DIM] = shape->rotary_dim,
         [ROPE_APPEND_NORM_SCOPE] = shape->norm_scope,
+        [ROPE_APPEND_NORM_V] = shape->norm_v,
+        [ROPE_APPEND_CENTRED] = shape->centred,
     };
     struct test_case *test = &setup->test;
     test_case_open(test, &op_rope_append, params, &geometry, (int32_t)shape->valid);
@@ -170,7 +173,7 @@ static void assert_layout(const struct setup *setup, const uint8_t *kv)
                              v + g * shape->head_dim);
             continue;
         }
-        for (int64_t i = 0; i < shape->head_dim; i++) {
+        for (int64_t i = 0; i < shape->head_dim && !shape->norm_v; i++) {
             int64_t k_index = (g * shape->page_tokens + position % shape->page_tokens) * shape->head_dim + i;
             int64_t v_index = k_index + shape->kv_heads * shape->page_tokens * shape->head_dim;
             float expected = v[g * shape->head_dim + i];
@@ -266,6 +269,34 @@ TEST(rotates_a_part)
             .norm_scope = round % 3 == 2,
         };
         shape.valid = test_random_range(&random, 1, shape.rows);
+        check_shape(&random, &shape);
+    }
+}
+
+/* Norms of v, centred ones, with a weight for each head or one for all; heads as large as they may be. */
+TEST(other_norms)
+{
+    struct test_random random = {11};
+    static const int64_t head_dims[] = {2, 20, 64, 256, OP_MAX_HEAD_DIM};
+    for (int round = 0; round < 120; round++) {
+        const int64_t kv_heads = test_random_range(&random, 1, 3);
+        struct shape shape = {
+            .rows = test_random_range(&random, 1, 6),
+            .heads = kv_heads * test_random_range(&random, 1, 4),
+            .kv_heads = kv_heads,
+            .head_dim = head_dims[round % 5],
+            .page_tokens = 16,
+            .slots = (uint64_t)test_random_range(&random, 1, 4),
+            .context = 64,
+            .kv_dtype = encodings[round / 5 % ENCODINGS],
+            .norm_dtype = dtypes[round / 25 % 3],
+            .has_norm = round % 4 != 3,
+            .norm_v = round % 2,
+        };
+        if (!encoding_is_plain(shape.kv_dtype)) shape.norm_v = false; /* codes of values are compared bit by bit */
+        shape.centred = shape.has_norm && round % 3 == 0;
+        shape.norm_scope = shape.has_norm && round % 8 < 4 ? ROPE_APPEND_NORM_HEADS : ROPE_APPEND_NORM_HEAD;
+        shape.valid = shape.rows;
         check_shape(&random, &shape);
     }
 }
@@ -432,11 +463,20 @@ TEST(hostile_params_are_refused)
                               {ROPE_APPEND_KV_DTYPE, DTYPE_F8_E4M3}, {ROPE_APPEND_KV_DTYPE, ENCODING_MXFP4},
                               {ROPE_APPEND_KV_DTYPE, ENCODING_E4M3_TENSOR}, {ROPE_APPEND_HAS_NORM, 2},
                               {ROPE_APPEND_NORM_DTYPE, 0}, {ROPE_APPEND_EPS_BITS, -1}, {ROPE_APPEND_ROTARY_DIM, -2},
-                              {ROPE_APPEND_ROTARY_DIM, 31}, {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, 2}));
+                              {ROPE_APPEND_ROTARY_DIM, 31}, {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, 3},
+                              {ROPE_APPEND_NORM_V, 2}, {ROPE_APPEND_CENTRED, 2}));
     int64_t without_norm[ROPE_APPEND_PARAMS];
     memcpy(without_norm, params, sizeof params);
     without_norm[ROPE_APPEND_HAS_NORM] = 0;
-    test_refuses(&op_rope_append, without_norm, &geometry, TEST_CHANGES({ROPE_APPEND_NORM_SCOPE, 1}));
+    test_refuses(&op_rope_append, without_norm, &geometry,
+                 TEST_CHANGES({ROPE_APPEND_NORM_SCOPE, 1}, {ROPE_APPEND_NORM_SCOPE, 2}, {ROPE_APPEND_CENTRED, 1}));
+    int64_t over_width[ROPE_APPEND_PARAMS], halves[ROPE_APPEND_PARAMS];
+    memcpy(over_width, params, sizeof params);
+    over_width[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
+    test_refuses(&op_rope_append, over_width, &geometry, TEST_CHANGES({ROPE_APPEND_CENTRED, 1}));
+    memcpy(halves, params, sizeof params);
+    halves[ROPE_APPEND_X_DTYPE] = DTYPE_BF16;
+    test_refuses(&op_rope_append, halves, &geometry, TEST_CHANGES({ROPE_APPEND_HEAD_DIM, OP_MAX_HALF_HEAD_DIM + 2}));
     struct plan_geometry short_slots = geometry;
     short_slots.max_context = 65; /* four pages of sixteen do not hold it */
     test_refuses(&op_rope_append, params, &short_slots, TEST_CHANGES({ROPE_APPEND_ROWS, 4}));

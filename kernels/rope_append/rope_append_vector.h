@@ -19,6 +19,7 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
     const int64_t rotary_dim = op_rotary_dim(params, ROPE_APPEND_ROTARY_DIM);
     const bool has_norm = params[ROPE_APPEND_HAS_NORM] != 0;
     const bool over_width = params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH;
+    const bool own_weights = params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_HEAD;
     const enum dtype norm_dtype = (enum dtype)params[ROPE_APPEND_NORM_DTYPE];
     const float eps = op_float_param(params, ROPE_APPEND_EPS_BITS);
     const struct pages pages = pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE], params);
@@ -28,12 +29,16 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
         int64_t row = unit / units, head = unit % units;
         const float *x = (const float *)call->operands[ROPE_APPEND_QKV] + unit * head_dim;
         const float *table = (const float *)call->operands[ROPE_APPEND_TABLE] + row * rotary_dim;
+        float normal[OP_MAX_HEAD_DIM];
         if (head >= heads + kv_heads) {
+            if (params[ROPE_APPEND_NORM_V]) {
+                kv_row_multiply(x, kv_row_scale(x, head_dim, eps), head_dim, normal);
+                x = normal;
+            }
             kv_row_store(&pages, slots[row], positions[row], head - heads - kv_heads, pages.values, x, head_dim,
                          encoding);
             continue;
         }
-        float normal[OP_MAX_HEAD_DIM];
         bool is_query = head < heads;
         if (has_norm) {
             const void *weight = call->operands[is_query ? ROPE_APPEND_NORM_Q : ROPE_APPEND_NORM_K];
@@ -43,8 +48,12 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
                 scale_k = kv_row_scale(q + heads * head_dim, kv_heads * head_dim, eps);
                 scaled_row = row;
             }
+            if (params[ROPE_APPEND_CENTRED]) {
+                kv_row_centre(x, head_dim, normal);
+                x = normal;
+            }
             const float scale = !over_width ? kv_row_scale(x, head_dim, eps) : is_query ? scale_q : scale_k;
-            const int64_t first = over_width ? (is_query ? head : head - heads) * head_dim : 0;
+            const int64_t first = own_weights ? (is_query ? head : head - heads) * head_dim : 0;
             kv_row_norm(x, scale, weight, first, norm_dtype, head_dim, normal);
             x = normal;
         }

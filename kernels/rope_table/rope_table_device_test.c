@@ -56,7 +56,8 @@ TEST(hostile_params_are_refused)
     const int64_t params[ROPE_TABLE_PARAMS] = {4, 0, 64, test_float_bits(1)};
     test_hostile_launches(&device_rope_table, params);
     test_launch_refuses(&device_rope_table, params,
-                        TEST_CHANGES({ROPE_TABLE_SWITCHES, 2}, {ROPE_TABLE_HEAD_DIM, 63}, {ROPE_TABLE_HEAD_DIM, 258},
+                        TEST_CHANGES({ROPE_TABLE_SWITCHES, 2}, {ROPE_TABLE_HEAD_DIM, 63},
+                                     {ROPE_TABLE_HEAD_DIM, OP_MAX_HEAD_DIM + 2},
                                      {ROPE_TABLE_SCALING_BITS, test_float_bits(INFINITY)}));
 }
 

@@ -4,7 +4,7 @@
  * scores = softmax or sigmoid of the row's logits. An expert's claim is its score (+ bias). With GROUPS above 1 only the experts
  * of the TOP_GROUPS best groups can be chosen; a group's claim is its best one, or the sum of its best two. The TOP_K experts
  * with the greatest claims are chosen, of equal ones the lower index. Their weights are their scores, by falling claims, then
- * as RENORMALISE says, times SCALE. With ROUTER_SOFTMAX_CHOSEN the claims are logits, and the softmax is over the chosen ones.
+ * as RENORMALISE says, times SCALE, and with scales times that of the expert. With ROUTER_SOFTMAX_CHOSEN the claims are logits, and the softmax is over the chosen ones.
  *
  * A row whose seed is not 0 has claims that follow from the seed alone (router_seeded_claim), so that rounding does not change which
  * experts are chosen: checks compare logits of different plans and targets so. The weights follow from the scores as ever.
@@ -27,6 +27,7 @@ enum router_operand {
     ROUTER_LISTS,  /* CUDA: i32[rows, router_list_width]: router_lists of all valid rows */
     ROUTER_SEEDS,  /* HAS_SEEDS: i32[STEP_ROWS]: of the step's token rows */
     ROUTER_INDEX,  /* COUNT_INDEX 1: i32[rows]: the token row of each row */
+    ROUTER_SCALES, /* HAS_SCALES, CPU: SCALES_DTYPE[EXPERTS] */
     ROUTER_OPERANDS
 };
 enum router_param {
@@ -45,6 +46,8 @@ enum router_param {
     ROUTER_BIAS_DTYPE,
     ROUTER_HAS_SEEDS,
     ROUTER_STEP_ROWS,
+    ROUTER_HAS_SCALES,
+    ROUTER_SCALES_DTYPE,
     ROUTER_PARAMS
 };
 

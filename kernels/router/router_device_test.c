@@ -25,6 +25,7 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [ROUTER_GROUP_SCORE] = problem->group_score,
         [ROUTER_HAS_BIAS] = problem->bias != DTYPE_NONE,
         [ROUTER_BIAS_DTYPE] = problem->bias ? problem->bias : DTYPE_F32,
+        [ROUTER_SCALES_DTYPE] = DTYPE_F32,
         [ROUTER_HAS_SEEDS] = problem->experts % 3 != 0,
         [ROUTER_STEP_ROWS] = problem->rows + 3,
         [ROUTER_COUNT_INDEX] = problem->experts % 3 == 1,
@@ -125,7 +126,7 @@ TEST(hostile_params_are_refused)
     test_hostile_launches(&device_router, params);
     test_launch_refuses(&device_router, params,
                         TEST_CHANGES({ROUTER_ROUTE_WIDTH, 7}, {ROUTER_ROUTE_WIDTH, 80}, {ROUTER_GROUPS, 7},
-                                     {ROUTER_TOP_GROUPS, 9}, {ROUTER_EXPERTS, 2048}));
+                                     {ROUTER_TOP_GROUPS, 9}, {ROUTER_EXPERTS, 2048}, {ROUTER_HAS_SCALES, 1}));
 }
 
 int main(void) { return test_run(); }

@@ -31,6 +31,7 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     const uint64_t rows = (uint64_t)params[ROUTER_ROWS], experts = (uint64_t)params[ROUTER_EXPERTS];
     *bytes = rows * (experts + (uint64_t)params[ROUTER_ROUTE_WIDTH]) * sizeof(float);
     if (params[ROUTER_HAS_BIAS]) *bytes += experts * dtype_bytes((enum dtype)params[ROUTER_BIAS_DTYPE]);
+    if (params[ROUTER_HAS_SCALES]) *bytes += experts * dtype_bytes((enum dtype)params[ROUTER_SCALES_DTYPE]);
     *flops = rows * experts * (FLOPS_PER_SCORE + (uint64_t)top_k_of(params));
 }
 
@@ -123,7 +124,12 @@ static void route_row(const struct op_call *call, int64_t row)
                           : params[ROUTER_RENORMALISE] == ROUTER_AS_THEY_ARE ? 1
                           : sum < eps                                        ? eps
                                                                              : sum;
-    for (int64_t choice = 0; choice < top_k; choice++) weights[choice] = weights[choice] / divisor * scale;
+    const void *scales = call->operands[ROUTER_SCALES];
+    for (int64_t choice = 0; choice < top_k; choice++) {
+        weights[choice] = weights[choice] / divisor * scale;
+        if (scales)
+            weights[choice] *= op_element(scales, (int64_t)ids[choice], (enum dtype)params[ROUTER_SCALES_DTYPE]);
+    }
 }
 
 static void run(const struct op_call *call, struct team_member *member)
@@ -163,6 +169,10 @@ static const struct op_param param_schema[ROUTER_PARAMS] = {
     [ROUTER_HAS_SEEDS] = {"has_seeds", OP_LATER_PARAM_ID, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
     [ROUTER_STEP_ROWS] = {"step_rows", OP_LATER_PARAM_ID + 1, PARAM_INTEGER, PARAM_OF_STEP, .least = 1,
                           .most = OP_MAX_ROWS, .fallback = 1},
+    [ROUTER_HAS_SCALES] = {"has_scales", OP_LATER_PARAM_ID + 2, PARAM_INTEGER, PARAM_OF_PRESENT, ROUTER_SCALES,
+                           .most = 1},
+    [ROUTER_SCALES_DTYPE] = {"scales_dtype", OP_LATER_PARAM_ID + 3, PARAM_DTYPE, PARAM_OF_DTYPE, ROUTER_SCALES,
+                             .fallback = DTYPE_F32},
 };
 static const struct op_operand operand_schema[ROUTER_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -176,6 +186,8 @@ static const struct op_operand operand_schema[ROUTER_OPERANDS] = {
                       .rows = ROUTER_STEP_ROWS, .columns = OP_NONE},
     [ROUTER_INDEX] = {"index", ROLE_STEP, .field = STEP_OUT_ROWS, .present = ROUTER_COUNT_INDEX, .fixed = DTYPE_I32,
                       .rows = ROUTER_ROWS, .columns = OP_NONE},
+    [ROUTER_SCALES] = {"scales", ROLE_WEIGHT, .present = ROUTER_HAS_SCALES, .dtype = ROUTER_SCALES_DTYPE,
+                       .rows = OP_NONE, .columns = ROUTER_EXPERTS},
 };
 
 const struct op_descriptor op_router = {

@@ -25,7 +25,7 @@ struct expected_row {
     int64_t ids[ROUTER_MAX_TOP_K];
 };
 
-static void expect_row(const int64_t *params, const float *logits, const float *bias, int32_t seed,
+static void expect_row(const int64_t *params, const float *logits, const float *bias, const float *scales, int32_t seed,
                        struct expected_row *row)
 {
     const int64_t experts = params[ROUTER_EXPERTS], top_k = params[ROUTER_ROUTE_WIDTH] / 2;
@@ -61,7 +61,8 @@ static void expect_row(const int64_t *params, const float *logits, const float *
     if (params[ROUTER_RENORMALISE] == ROUTER_SUM_OR_EPS && sum < eps) sum = eps;
     const bool divide = chosen_only || params[ROUTER_RENORMALISE] != ROUTER_AS_THEY_ARE;
     for (int64_t i = 0; i < top_k; i++)
-        row->weights[i] = row->weights[i] / (divide ? sum : 1) * (double)op_float_param(params, ROUTER_SCALE_BITS);
+        row->weights[i] = row->weights[i] / (divide ? sum : 1) * (double)op_float_param(params, ROUTER_SCALE_BITS) *
+                          (scales ? (double)scales[row->ids[i]] : 1);
 }
 
 /* Logits that differ by more than rounding, in random order. */
@@ -87,19 +88,21 @@ static void check(int64_t rows, int64_t experts, int64_t top_k, const int64_t *c
     const int64_t valid = test_random_range(&numbers, rows > 3 ? rows - 3 : 1, rows);
     struct test_case test;
     test_case_open(&test, &op_router, params, &test_geometry, (int32_t)valid);
-    float *bias = test.call.operands[ROUTER_BIAS];
+    float *bias = test.call.operands[ROUTER_BIAS], *scales = test.call.operands[ROUTER_SCALES];
     int32_t *seeds = test.call.operands[ROUTER_SEEDS], *index = test.call.operands[ROUTER_INDEX];
     for (int64_t row = 0; seeds && row < rows + 5; row++)
         seeds[row] = row % 3 ? (int32_t)row + 1 : 0; /* some have none */
     for (int64_t row = 0; index && row < valid; row++) index[row] = (int32_t)((row * 7 + 2) % (rows + 5));
     const float *out = test.call.operands[ROUTER_OUT], *logits = test.call.operands[ROUTER_LOGITS];
     fill_logits(test.call.operands[ROUTER_LOGITS], rows, experts);
+    for (int64_t i = 0; scales && i < experts; i++) scales[i] = 0.5f + 0.25f * (float)(i % 7);
     for (int64_t i = 0; bias && i < experts; i++) bias[i] = 0.37f * (float)(i % 5) - 0.61f;
     for (int run = 0; run <= TEST_TEAMS; run++) {
         test_case_run(&test, ROUTER_OUT, run);
         for (int64_t row = 0; row < valid; row++) {
             struct expected_row expected;
-            expect_row(params, logits + row * experts, bias, seeds ? seeds[index ? index[row] : row] : 0, &expected);
+            expect_row(params, logits + row * experts, bias, scales, seeds ? seeds[index ? index[row] : row] : 0,
+                       &expected);
             const float *routes = out + row * 2 * top_k;
             for (int64_t i = 0; i < top_k; i++) {
                 assert_int_equal(router_expert(routes, top_k, i, experts), expected.ids[i]);
@@ -118,7 +121,7 @@ static void plain_params(int64_t params[ROUTER_PARAMS])
     memset(params, 0, ROUTER_PARAMS * sizeof *params);
     params[ROUTER_SCALE_BITS] = OP_FLOAT_ONE_BITS;
     params[ROUTER_GROUPS] = params[ROUTER_TOP_GROUPS] = 1;
-    params[ROUTER_BIAS_DTYPE] = DTYPE_F32;
+    params[ROUTER_BIAS_DTYPE] = params[ROUTER_SCALES_DTYPE] = DTYPE_F32;
 }
 
 TEST(chooses_as_a_plain_computation_does)
@@ -135,6 +138,7 @@ TEST(chooses_as_a_plain_computation_does)
                 params[ROUTER_SCALE_BITS] = test_float_bits(2.5f);
                 params[ROUTER_HAS_BIAS] = score == ROUTER_SIGMOID && renormalise > 0;
                 params[ROUTER_HAS_SEEDS] = renormalise != ROUTER_SUM_PLUS_EPS;
+                params[ROUTER_HAS_SCALES] = (score + renormalise) % 2;
                 check(s == 6 ? 3 : 17, sizes[s][0], sizes[s][1], params);
             }
 }

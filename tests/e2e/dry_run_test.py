@@ -111,6 +111,13 @@ class Fit(Planning):
         self.assertEqual(half["available_bytes"], fit["available_bytes"])
         self.assertAlmostEqual(half["needed_bytes"] / fit["needed_bytes"], 0.5, delta=0.02)
 
+    def test_gpus_with_norms_after_sums(self):
+        sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+                 "vocab_size": 320}
+        self.plan({"model_type": "gemma3_text", **sizes}, "--gpu", "h200", "--gpus", "2")
+        refused = self.plan({"model_type": "exaone4", **sizes, "sliding_window": None}, "--gpu", "h200", "--gpus", "2", rc=BAD_INPUT)
+        self.assertIn("a sum over all GPUs that no norm follows", refused.stderr)
+
     def test_parts(self):
         """Weights, scratch and the KV pages of one full sequence."""
         report = json.loads(self.plan(CONFIG, "--gpu", "h200", "--json").stdout)

@@ -267,7 +267,8 @@ class LatentAttention(ReferenceTest):
     def test_a_gpu(self):
         """The widths of this test are none that a GPU's kernels take, but for those of V3."""
         command = [ENGBUILD, "--target", "cuda", "--gpu", "h200", "--dry-run", "--model"]
-        for options in ((), ("--kv-dtype", "fp8"), ("--dtype", "int8"), ("--gpus", "2")):
+        for options in ((), ("--kv-dtype", "fp8"), ("--dtype", "int8"), ("--gpus", "2"), ("--dtype", "fp8", "--compute", "fp8"),
+                        ("--gpus", "2", "--dtype", "fp8", "--compute", "fp8")):
             with self.subTest(options=options):
                 result = run([*command, self.checkpoint("v3, widths of V3")[0], *options])
                 self.assertEqual((result.rc, result.stderr), (0, ""))

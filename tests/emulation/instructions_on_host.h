@@ -103,7 +103,7 @@ static u32 cluster_address(u32 address, u32 rank)
     if (address >> RANK_SHIFT || rank >= own_cluster->memories.size()) abort();
     return address | (rank + 1) << RANK_SHIFT;
 }
-/* Of another block's shared memory, or of this one's if it is alone. */
+/* Reads another block's shared memory, or this one's if it is alone. */
 template <class T> static T load_from_cluster(u32 remote)
 {
     const u32 offset = remote & ((1u << RANK_SHIFT) - 1);

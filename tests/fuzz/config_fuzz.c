@@ -19,6 +19,19 @@ static void check_tokens(const struct model_config *config)
     require(config->temperature >= 0 && config->top_p >= 0 && config->top_p <= 1 && config->repetition_penalty > 0);
 }
 
+static void check_layer(const struct model_config *config, uint32_t index)
+{
+    const struct model_layer *layer = &config->layer[index];
+    const uint64_t head_dim = model_head_dim(config, index), kv_heads = model_kv_heads(config, index);
+    const uint32_t source = model_kv_layer(config, index);
+    require(layer->window <= UINT64_C(1) << 30);
+    require(head_dim >= 2 && head_dim / 2 <= 512 && config->heads * head_dim <= UINT64_C(1) << 18);
+    require(kv_heads >= 1 && config->heads % kv_heads == 0);
+    require(source <= index && !config->layer[source].shares && config->layer[source].mixer == layer->mixer);
+    require(model_head_dim(config, source) == head_dim && model_kv_heads(config, source) == kv_heads);
+    require(!config->layer[source].window == !layer->window && layer->inner <= UINT64_C(1) << 20);
+}
+
 static void check_config(const struct model_config *config)
 {
     float inv_freq[2 * 512], scaling;
@@ -26,14 +39,15 @@ static void check_config(const struct model_config *config)
     require(config->layers >= 1 && config->layers <= MODEL_MAX_LAYERS);
     require(config->kv_heads >= 1 && config->heads % config->kv_heads == 0);
     require(config->rope.rotary_dim >= 2 && config->rope.rotary_dim % 2 == 0 &&
-            config->rope.rotary_dim <= config->head_dim);
+            config->rope.rotary_dim <= rope_whole_dim(config));
+    require(!config->has_local_rope || config->local_rope.rotary_dim <= rope_dim_of(config, LAYER_ROPE_LOCAL));
     require(config->head_dim >= 2 && rope_whole_dim(config) % 2 == 0 && config->head_dim / 2 <= 512);
     const struct model_latent *latent = &config->latent;
     require(latent->kv_rank == 0 || (config->kv_heads == 1 && latent->kv_rank + latent->rope_dim == config->head_dim &&
                                      config->heads * (latent->nope_dim + latent->value_dim) <= UINT64_C(1) << 18));
     require(config->layers * config->kv_heads * config->head_dim <= UINT64_C(1) << 28);
     require(config->max_position >= 1 && config->max_position <= UINT64_C(1) << 30);
-    for (size_t i = 0; i < config->layers; i++) require(config->layer[i].window <= UINT64_C(1) << 30);
+    for (uint32_t i = 0; i < config->layers; i++) check_layer(config, i);
     const double scales[] = {config->embedding_scale, config->attention_scale, config->residual_scale,
                              config->logits_scale};
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) require(scales[i] > 9e-7 && scales[i] < 1.1e6);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "runtime/eng.h"
+#include "runtime/session/session.h"
 #include "tests/gpu/check.h"
 
 extern char **environ;
@@ -27,8 +28,12 @@ static const double logit_bound = 3e-2, int8_kv_bound = 5e-2, fp8_kv_bound = 1.3
  * the worst of 3900 rows of such small models, by 5.2e-2 in one with longrope, whose attention factor sharpens softmax, and by more
  * than 3e-2 in 11 rows of 100 of one whose activations are squared. */
 static const double worst_factor = 2, rows_beyond = 0.015;
-/* With experts a row differs from where on a router chose otherwise: no row has to be near, but many are. */
-static const double rows_beyond_with_experts = 0.75;
+/* Rounding makes a router choose otherwise, so that engines with experts are compared twice: with experts chosen by position
+ * (eng_session.fixes_routes), like any other engine, and as they are used, where no row has to be near, but many are. */
+static const double rows_beyond_with_routers = 0.75;
+/* The norm after a delta rule enlarges rounding (builder/golden/golden_cuda.c): in 2400 rows of a small Qwen 3.5 without experts
+ * transformers in bf16 differs from itself in float32 by more than 1e-1 in 6.5 of 100, by 6.5e-1 in the worst. */
+static const double delta_rule_bound = 1e-1, rows_beyond_with_delta_rule = 0.1;
 static const double least_agreement = 0.75;
 
 enum { MOST_BATCH = 16, MOST_PROMPT = 300, STEPS = 24, MOST_ARGUMENTS = 32, DRAWS = 32 };
@@ -164,7 +169,8 @@ struct pair {
     size_t vocab, context;
     double bound, worst;       /* for the error of a logit, and the largest found; of the largest logit of its row */
     size_t rows, beyond, ties; /* beyond: with an error above `bound` */
-    bool has_experts;
+    bool has_routers;          /* that choose by themselves */
+    bool has_delta_rule;
 };
 
 static struct side open_side(const char *path)
@@ -210,7 +216,8 @@ static void compare_rows(struct pair *pair, const float *cpu, const float *gpu, 
     pair->rows++;
     pair->worst = fmax(pair->worst, error / largest);
     pair->beyond += error > pair->bound * largest;
-    if (!(error <= worst_factor * pair->bound * largest) && !(pair->has_experts && isfinite(error))) {
+    if (!(error <= worst_factor * pair->bound * largest) &&
+        !((pair->has_routers || pair->has_delta_rule) && isfinite(error))) {
         printf("%s: logit %zu: CPU %g, GPU %g, largest %g\n", what, at, (double)cpu[at], (double)gpu[at], largest);
         fail("the engines' logits differ", NULL);
     }
@@ -304,6 +311,7 @@ static const struct extent whole = {{1, 2, 7, 31, 33, 64, 130, MOST_PROMPT, 0},
                                     SEQUENCES,
                                     DRAWS};
 static const struct extent brief = {{33, 0}, {3, 0}, 4, 3, 4};
+static const struct extent routed_extent = {{1, 33, 130, 0}, {3, MOST_BATCH, 0}, STEPS, SEQUENCES, DRAWS};
 
 static size_t sequence_length(int sequence) { return 1 + (size_t)sequence * 9; }
 
@@ -367,7 +375,7 @@ static void check_sequences(struct pair *pair, const struct extent *extent, bool
             if (i % 2) {
                 sampled++;
                 equal += next == drawn[i][step];
-            } else if (!pair->has_experts &&
+            } else if (!pair->has_routers && !pair->has_delta_rule &&
                        (double)logits[next] - (double)logits[drawn[i][step]] > 2 * pair->bound * largest) {
                 printf("sequence %d, token %d: CPU %d (%g), GPU %d (%g)\n", i, step, next, (double)logits[next],
                        drawn[i][step], (double)logits[drawn[i][step]]);
@@ -383,11 +391,33 @@ static void check_sequences(struct pair *pair, const struct extent *extent, bool
         fail("sampled tokens differ from the CPU's too often", NULL);
 }
 
+static void check_batches(struct pair *pair, const struct extent *extent)
+{
+    for (const size_t *length = extent->lengths; *length; length++)
+        if (*length + extent->steps < pair->context) check_batch(pair, 1, *length, extent->steps);
+    for (const size_t *batch = extent->batches; *batch; batch++)
+        if (5 * *batch + 3 + extent->steps < pair->context) check_batch(pair, *batch, 3, extent->steps / 2);
+    printf("%zu rows of logits%s: largest error %.2g of the largest logit, %zu above %g; %zu ties\n", pair->rows,
+           pair->has_routers ? ", experts chosen by routers" : "", pair->worst, pair->beyond, pair->bound, pair->ties);
+    const double most_beyond = pair->has_routers      ? rows_beyond_with_routers
+                               : pair->has_delta_rule ? rows_beyond_with_delta_rule
+                                                      : rows_beyond;
+    if ((double)pair->beyond > most_beyond * (double)pair->rows)
+        fail("the engines' logits differ in too many rows", NULL);
+}
+
+/* Whether experts are chosen by position. Steps that are queued ahead have no positions from the host. */
+static void fix_routes(const struct pair *pair, bool by_position)
+{
+    pair->cpu.session->fixes_routes = pair->gpu.session->fixes_routes = by_position;
+}
+
 int engine_check_run(const struct engine_check *check)
 {
     const struct extent *extent = check->is_brief ? &brief : &whole;
     struct paths paths;
-    struct pair pair = {.bound = logit_bound, .has_experts = check->has_experts};
+    struct pair pair = {.bound = check->has_delta_rule ? delta_rule_bound : logit_bound,
+                        .has_delta_rule = check->has_delta_rule};
     struct eng_engine_facts facts;
     struct eng_error error;
     if (check->kv_dtype) pair.bound = strcmp(check->kv_dtype, "fp8") == 0 ? fp8_kv_bound : int8_kv_bound;
@@ -402,15 +432,15 @@ int engine_check_run(const struct engine_check *check)
     if (eng_engine_get_facts(pair.gpu.engine, &facts, &error) != ENG_OK) fail("eng_engine_get_facts", &error);
     pair.vocab = facts.vocab_size;
     pair.context = facts.max_context;
-    for (const size_t *length = extent->lengths; *length; length++)
-        if (*length + extent->steps < pair.context) check_batch(&pair, 1, *length, extent->steps);
-    for (const size_t *batch = extent->batches; *batch; batch++)
-        if (5 * *batch + 3 + extent->steps < pair.context) check_batch(&pair, *batch, 3, extent->steps / 2);
-    printf("%zu rows of logits: largest error %.2g of the largest logit, %zu above %g; %zu ties\n", pair.rows,
-           pair.worst, pair.beyond, pair.bound, pair.ties);
-    const double most_beyond = check->has_experts ? rows_beyond_with_experts : rows_beyond;
-    if ((double)pair.beyond > most_beyond * (double)pair.rows)
-        fail("the engines' logits differ in too many rows", NULL);
+    if (check->has_experts) {
+        struct pair routed = pair;
+        routed.has_routers = true;
+        check_batches(&routed, check->is_brief ? &brief : &routed_extent);
+    }
+    fix_routes(&pair, true);
+    check_batches(&pair, extent);
+    fix_routes(&pair, false);
+    pair.has_routers = check->has_experts;
     /* A few draws say nothing about how often they agree. */
     if (sequence_length(extent->sequences - 1) + (size_t)extent->draws < pair.context)
         check_sequences(&pair, extent, check->is_trained && !check->is_brief);

@@ -56,7 +56,7 @@ struct check {
     char model[CHECK_PATH]; /* of an engine check */
     const char *dtype, *kv_dtype, *compute, *tune;
     unsigned context;
-    bool is_trained, has_experts;
+    bool is_trained, has_experts, has_delta_rule;
     const char *tool; /* of compute-sanitizer, NULL: none */
 };
 
@@ -112,7 +112,7 @@ struct recipe {
     const char *dtype;   /* codes stay as they are */
     const char *compute; /* with which products of codes have the precision of others */
     unsigned context;    /* 0: CHECK_CONTEXT */
-    bool has_experts;
+    bool has_experts, has_delta_rule;
 };
 
 /* False: the folder has no checkpoint of a supported type, and it would be refused. */
@@ -130,6 +130,7 @@ static bool find_recipe(const char *folder, struct recipe *recipe)
     const bool is_short = json_is_integer(positions) && json_integer_value(positions) < CHECK_CONTEXT;
     *recipe = (struct recipe){.dtype = quantisation ? "auto" : "bf16",
                               .compute = is_fp8 ? "bf16" : NULL,
+                              .has_delta_rule = json_object_get(config, "linear_num_value_heads") != NULL,
                               .context = is_short ? (unsigned)json_integer_value(positions) : 0};
     const char *key;
     json_t *value;
@@ -152,6 +153,7 @@ static void add_models(const char *folder, size_t prefix, int depth)
         check->compute = recipe.compute;
         check->context = recipe.context;
         check->has_experts = recipe.has_experts;
+        check->has_delta_rule = recipe.has_delta_rule;
     }
     int count = depth < MOST_DEPTH ? scandir(folder, &entries, NULL, alphasort) : 0;
     for (int i = 0; i < count; i++) {
@@ -481,6 +483,7 @@ static int run_engine(const struct check *check)
                                         .compute = check->compute,
                                         .context = check->context,
                                         .has_experts = check->has_experts,
+                                        .has_delta_rule = check->has_delta_rule,
                                         .tune = check->tune,
                                         .scratch = folder,
                                         .is_trained = check->is_trained,

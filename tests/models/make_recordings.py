@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Small checkpoints of random weights with what transformers computes from them, for tests/e2e/architectures_test.py:
+
+    pip install torch transformers==5.17.0
+    tests/models/make_recordings.py FOLDER [NAME...]
+    ENG_RECORDINGS=FOLDER python3 tests/e2e/architectures_test.py
+
+Each folder holds the checkpoint, as transformers saves it in bfloat16, reference.json (prompts and greedy tokens) and
+reference_logits.npz (logits at the last four positions of each prompt), both computed in float32 from the saved weights."""
+
+import copy
+import json
+import os
+import sys
+
+import numpy
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
+
+SEED = 1
+VOCABULARY = 320
+PROMPT_LENGTHS = (1, 7, 40, 100)
+NEW_TOKENS = 24
+LOGIT_ROWS = 4
+
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+         "vocab_size": VOCABULARY, "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2}
+VISION_PATCHES = {"depth": 1, "hidden_size": 32, "num_heads": 2, "patch_size": 4}
+TOKENS = {"image_token_id": 310, "video_token_id": 311, "vision_start_token_id": 312, "vision_end_token_id": 313}
+TOKENS_OF_GLM = {"image_token_id": 310, "video_token_id": 311, "image_start_token_id": 312, "image_end_token_id": 313,
+                 "video_start_token_id": 314, "video_end_token_id": 315}
+SIGLIP = {"model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+          "num_attention_heads": 2, "image_size": 16, "patch_size": 4}
+SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3], "mrope_interleaved": True}
+LINEAR = {**SIZES, "num_hidden_layers": 4, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+          "linear_value_head_dim": 16,
+          "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1],
+                              "mrope_interleaved": True}}
+GEMMA4 = {**SIZES, "num_hidden_layers": 6, "head_dim": 16, "global_head_dim": 32, "sliding_window": 16, "final_logit_softcapping": 30.0,
+          "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+                          "full_attention"]}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
+
+# Each: model_type, the configuration. A configuration with text_config is of a model with other parts.
+MODELS = {
+    "qwen3_5": ("qwen3_5_text", LINEAR),
+    "qwen3_5_moe": ("qwen3_5_moe_text", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 64}),
+    # All experts of a layer in two tensors, as Qwen stores them.
+    "qwen3_5_moe-fused": ("qwen3_5_moe_text", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 64}),
+    "qwen3_5-vision": ("qwen3_5", {**TOKENS, "text_config": LINEAR, "vision_config": {**VISION_PATCHES, "out_hidden_size": 64}}),
+    "gemma4": ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 3, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 16,
+                               "vocab_size_per_layer_input": VOCABULARY}),
+    "gemma4-keys-are-values": ("gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_key_value_heads": 2, "num_global_key_value_heads": 1,
+                                               "hidden_size_per_layer_input": 0}),
+    "gemma4-experts": ("gemma4_text", {**GEMMA4, "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3,
+                                       "moe_intermediate_size": 48, "hidden_size_per_layer_input": 0,
+                                       "attention_k_eq_v": True}),
+    "gemma4-vision": ("gemma4", {"text_config": {**GEMMA4, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 16,
+                                                 "vocab_size_per_layer_input": VOCABULARY},
+                                 "vision_config": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+                                                   "num_attention_heads": 2, "head_dim": 16}, "audio_config": None,
+                                 # Beyond the vocabulary: the model reads others than these tokens, even without an image.
+                                 "image_token_id": 1000, "video_token_id": 1001, "audio_token_id": 1002}),
+    "stablelm-qk_layernorm": ("stablelm", {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2, "qk_layernorm": True,
+                                           "partial_rotary_factor": 0.25, "use_parallel_residual": True, "use_qkv_bias": True}),
+    "qwen2_vl": ("qwen2_vl", {**TOKENS, "text_config": {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                                                                   "mrope_section": [4, 6, 6]}},
+                              "vision_config": {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": 4}}),
+    "qwen2_5_vl": ("qwen2_5_vl", {**TOKENS, "text_config": {**SIZES, "rope_parameters": {"rope_type": "default",
+                                                                                       "rope_theta": 10000.0,
+                                                                                       "mrope_section": [4, 6, 6]}},
+                                  "vision_config": {**VISION_PATCHES, "out_hidden_size": 64, "intermediate_size": 48}}),
+    "qwen3_vl": ("qwen3_vl", {**TOKENS, "text_config": {**SIZES, "head_dim": 16, "rope_parameters": SECTIONS},
+                              "vision_config": {**VISION_PATCHES, "out_hidden_size": 64, "deepstack_visual_indexes": [0]}}),
+    "qwen3_vl_moe": ("qwen3_vl_moe", {**TOKENS, "text_config": {**SIZES, **EXPERTS, "head_dim": 16, "rope_parameters": SECTIONS},
+                                      "vision_config": {**VISION_PATCHES, "out_hidden_size": 64, "deepstack_visual_indexes": [0]}}),
+    "glm4v": ("glm4v", {**TOKENS_OF_GLM, "text_config": {**SIZES, "head_dim": 32,
+                                                         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                                                             "partial_rotary_factor": 0.5, "mrope_section": [2, 3, 3]}},
+                        "vision_config": {**VISION_PATCHES, "out_hidden_size": 64, "intermediate_size": 48}}),
+    "glm4v_moe": ("glm4v_moe", {**TOKENS_OF_GLM,
+                                "text_config": {**SIZES, "num_hidden_layers": 3, "head_dim": 32, "n_routed_experts": 8,
+                                                "num_experts_per_tok": 3, "moe_intermediate_size": 48,
+                                                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                                                    "partial_rotary_factor": 0.5, "mrope_section": [2, 3, 3]}},
+                                "vision_config": {**VISION_PATCHES, "out_hidden_size": 64, "intermediate_size": 48}}),
+    "gemma3-vision": ("gemma3", {"text_config": {**SIZES, "num_hidden_layers": 6, "head_dim": 32, "sliding_window": 16,
+                                                 "query_pre_attn_scalar": 32},
+                                 "vision_config": SIGLIP, "mm_tokens_per_image": 4, "image_token_index": 310}),
+    "mistral3": ("mistral3", {"text_config": {**SIZES, "model_type": "mistral", "head_dim": 32, "sliding_window": None},
+                              "vision_config": {**SIGLIP, "model_type": "pixtral"}, "image_token_index": 310,
+                              "tie_word_embeddings": False}),
+    "llava": ("llava", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": SIGLIP, "image_token_index": 310}),
+    "llava_next": ("llava_next", {"text_config": {**SIZES, "model_type": "mistral", "head_dim": 32, "sliding_window": None},
+                                  "vision_config": SIGLIP, "image_token_index": 310}),
+    "llava_onevision": ("llava_onevision", {"text_config": {**SIZES, "model_type": "qwen2"}, "vision_config": SIGLIP,
+                                            "image_token_index": 310, "video_token_index": 311}),
+    "llava_next_video": ("llava_next_video", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": SIGLIP,
+                                              "image_token_index": 310, "video_token_index": 311}),
+    "video_llava": ("video_llava", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": SIGLIP, "image_token_index": 310,
+                                    "video_token_index": 311}),
+    "vipllava": ("vipllava", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": SIGLIP, "image_token_index": 310,
+                              "vision_feature_layers": [-1]}),
+    "deepseek_vl": ("deepseek_vl", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": SIGLIP, "image_token_id": 310}),
+    "voxtral": ("voxtral", {"text_config": {**SIZES, "model_type": "llama", "head_dim": 32},
+                            "audio_config": {"model_type": "voxtral_encoder", "hidden_size": 32, "intermediate_size": 128,
+                                             "num_hidden_layers": 1, "num_attention_heads": 2, "num_mel_bins": 16,
+                                             "max_source_positions": 20},
+                            "audio_token_id": 310}),
+    "internvl": ("internvl", {"text_config": {**SIZES, "model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": False},
+                              "vision_config": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+                                                "num_attention_heads": 2, "image_size": [16, 16], "patch_size": [4, 4]},
+                              "image_token_id": 310, "tie_word_embeddings": False}),
+    "lfm2_vl": ("lfm2_vl", {"text_config": {**SIZES, "model_type": "lfm2", "conv_L_cache": 3, "block_auto_adjust_ff_dim": False,
+                                            "layer_types": ["conv", "full_attention"]},
+                            "vision_config": {**SIGLIP, "model_type": "siglip2_vision_model", "num_patches": 16},
+                            "image_token_id": 310}),
+    "idefics3": ("idefics3", {"text_config": {**SIZES, "model_type": "llama"},
+                              "vision_config": {**SIGLIP, "model_type": "idefics3_vision"}, "image_token_id": 310, "pad_token_id": 0}),
+    "qwen2_audio": ("qwen2_audio", {"text_config": {**SIZES, "model_type": "qwen2"},
+                                    "audio_config": {"model_type": "qwen2_audio_encoder", "num_mel_bins": 16, "encoder_layers": 1,
+                                                     "encoder_attention_heads": 2, "encoder_ffn_dim": 48, "d_model": 32,
+                                                     "max_source_positions": 20},
+                                    "audio_token_index": 310}),
+    "smolvlm": ("smolvlm", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": {**SIGLIP, "model_type": "smolvlm_vision"},
+                            "image_token_id": 310, "pad_token_id": 0}),
+}
+
+
+def fill(model):
+    """Random parameters that bfloat16 holds: matrices that keep the size of activations, norms around what they begin with."""
+    scalars = [item for item in model.named_buffers() if item[0].endswith("layer_scalar")]
+    for name, parameter in [*model.named_parameters(), *scalars]:
+        noise = torch.randn_like(parameter)
+        if parameter.dim() > 1:
+            values = noise / parameter.shape[-1] ** 0.5
+        elif any(part in name for part in ("bias", "A_log", "dt_")):
+            values = 0.1 * noise
+        else:
+            values = parameter + 0.05 * noise
+        parameter.copy_(values.to(torch.bfloat16))
+
+
+def save(model, folder, fused):
+    stored = copy.deepcopy(model)
+    for parameter in stored.parameters():  # buffers stay in float32
+        parameter.data = parameter.data.to(torch.bfloat16)
+    stored.config.dtype = torch.bfloat16
+    stored.save_pretrained(folder)
+    if fused:  # save_pretrained stores each expert on its own
+        tensors = {name: tensor.contiguous() for name, tensor in stored.state_dict().items()}
+        save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+
+
+def record(model):
+    generator = torch.Generator().manual_seed(SEED + 5)
+    cases, arrays = [], {}
+    for i, length in enumerate(PROMPT_LENGTHS):
+        prompt = torch.randint(3, VOCABULARY - 20, (length,), generator=generator)  # no token that stands for an image
+        arrays["logits_%d" % i] = model(input_ids=prompt[None]).logits[0, -LOGIT_ROWS:].float().numpy()
+        tokens, gaps = prompt.clone(), []
+        for _ in range(NEW_TOKENS):
+            best = torch.topk(model(input_ids=tokens[None]).logits[0, -1].float(), 2)
+            gaps.append(round(float(best.values[0] - best.values[1]), 5))
+            tokens = torch.cat([tokens, best.indices[:1]])
+        cases.append({"prompt": prompt.tolist(), "greedy": tokens[length:].tolist(), "top1_top2_gap": gaps})
+    return cases, arrays
+
+
+def make(name, folder):
+    model_type, fields = MODELS[name]
+    torch.manual_seed(SEED)
+    config = AutoConfig.for_model(model_type, **copy.deepcopy(fields))
+    auto = AutoModelForMultimodalLM if "text_config" in fields else AutoModelForCausalLM
+    model = auto.from_config(config, attn_implementation="eager").float().eval()
+    fill(model)
+    os.makedirs(folder, exist_ok=True)
+    save(model, folder, name.endswith("-fused"))
+    read = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    cases, arrays = record(read)
+    numpy.savez(os.path.join(folder, "reference_logits.npz"), **arrays)
+    with open(os.path.join(folder, "reference.json"), "w", encoding="utf-8") as file:
+        json.dump({"transformers": transformers.__version__, "cases": cases}, file)
+    print("%s: largest logit %.3f, least distance %g" %
+          (name, max(abs(rows).max() for rows in arrays.values()), min(min(case["top1_top2_gap"]) for case in cases)), flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_grad_enabled(False)
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    for chosen in sys.argv[2:] or MODELS:
+        make(chosen, os.path.join(sys.argv[1], chosen))
