@@ -9,7 +9,8 @@
  *   out[r, h, :] = o / sqrt(mean of o^2 + EPS) * norm * silu(z[r, h, :])
  *
  * The state (kernels/op/recurrent.h) is f32[VALUE_HEADS, KEY_DIM, VALUE_DIM]. float32; the order of sums depends on the
- * instruction set alone. GPUs: all but the operands of X_DTYPE is float32, and the order of sums depends on the tunables alone. */
+ * instruction set alone. GPUs: all but the operands of X_DTYPE is float32, but for factors of products with 16 significant bits where
+ * rows go in chunks, and the order of sums depends on the tunables and, there, on how a prompt is divided. */
 #ifndef KERNELS_DELTA_RULE_DELTA_RULE_H
 #define KERNELS_DELTA_RULE_DELTA_RULE_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* delta_rule (contract: delta_rule.h) of prompts: CHUNK rows of a slot at a time, by products on tensor cores. Yang, Wang, Zhang, Shen,
  * Kim 2024, "Parallelizing linear transformers with the delta rule over sequence length", arXiv:2406.06484; with decays: section 3.3 of
- * arXiv:2412.06464. With rows i and j of a chunk, b the factors sigmoid, G the sums of the logarithms of the decays from the chunk's first
- * row on, S the state before the chunk, and D the rows delta = b * (v - held):
+ * arXiv:2412.06464. With rows i and j of a chunk, b the sigmoids, G the sums of the logarithms of the decays from the chunk's first
+ * row on, S the state before the chunk, and D the differences that the rows add to the state:
  *
  *   A[i, j] = b_i (k_i . k_j) exp(G_i - G_j) for j < i, else 0
  *   (I + A) D = b V - b exp(G) K S
@@ -10,8 +10,8 @@
  *   S = exp(G_last) S + transpose(K) (exp(G_last - G) D)
  *
  * A head is the work of a cluster, whose blocks divide the columns of the state. Its columns are independent: each of COLUMN_WARPS warps
- * has sixteen of them, transposed, in registers as the result of products, which is also how products take them (mma.cuh); O and D never
- * leave its registers, either, before they are complete. Meanwhile other warps prepare what does not depend on the state for the next
+ * has sixteen of them, transposed, in registers as the result of products, which is also how products take them (mma.cuh); O and D are
+ * computed in its registers, too. Meanwhile other warps prepare what does not depend on the state for the next
  * chunk, each block of the cluster for itself, and others finish the chunk before: the norm over all columns of the head, and the gate.
  * Blocks of a cluster meet once in a chunk.
  *
@@ -23,7 +23,6 @@
 
 #include "kernels/cuda/include/mma.cuh"
 #include "kernels/cuda/include/ptx.cuh"
-#include "kernels/cuda/include/reduce.cuh"
 #include "kernels/delta_rule/delta_rule_chunk_layout.cuh"
 #include "kernels/op/recurrent_copies.cuh"
 
@@ -40,7 +39,7 @@ template <class P> struct delta_rule_chunk_body {
     static constexpr int OUT_WIDTH = P::VALUE_HEADS * P::VALUE_DIM, K_COLUMN = P::KEY_HEADS * P::KEY_DIM;
     static constexpr int QKV_WIDTH = 2 * K_COLUMN + OUT_WIDTH;
     static constexpr int STAGES = DELTA_RULE_CHUNK_STAGES;
-    enum { PREPARERS_BARRIER = 1, FINISHERS_BARRIER };
+    enum { PREPARERS_BARRIER = 1, FINISHERS_BARRIER, ALL_BARRIER };
     static constexpr float LOG2_E = 1.44269504f;
     /* Decays below 2^-160 are zero, and G must stay small enough for its differences. */
     static constexpr float LEAST_LOG = -160;
@@ -75,7 +74,7 @@ template <class P> struct delta_rule_chunk_body {
     static __device__ __forceinline__ int finisher() { return (int)threadIdx.x - 32 * (WARPS + PREPARERS); }
     static __device__ __forceinline__ void meet_preparers() { named_barrier(PREPARERS_BARRIER, 32 * PREPARERS); }
     static __device__ __forceinline__ void meet_finishers() { named_barrier(FINISHERS_BARRIER, 32 * FINISHERS); }
-    /* All threads of all blocks of the cluster. */
+    /* All threads of all blocks of the cluster, each at its own place in the code. */
     static __device__ __forceinline__ void meet_all()
     {
         if constexpr (SPLIT > 1) {
@@ -83,7 +82,7 @@ template <class P> struct delta_rule_chunk_body {
             cluster_sync();
 #endif
         } else {
-            __syncthreads();
+            named_barrier(ALL_BARRIER, THREADS);
         }
     }
 
