@@ -11,7 +11,7 @@ template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
 
     float experts[PER_LANE], weights[PER_LANE];
 
-    /* Once earlier launches have ended. Of all rows: a caller need not wait for the number of those that are valid first. */
+    /* Once earlier launches have ended. All rows are loaded, so that a caller need not wait for the number of valid ones first. */
     __device__ __forceinline__ void load(const float *routes)
     {
         const int lane = (int)threadIdx.x % 32;
