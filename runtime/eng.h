@@ -327,7 +327,10 @@ struct eng_session_options {
      * what half of the available memory holds (of a GPU: nine tenths of its free memory), but at least one full
      * context. */
     uint64_t kv_bytes;
-    /* "portable", "avx2", "avx512", "avx512bf16"; NULL: the best that this processor has. Must be NULL for GPUs. */
+    /* "portable", "avx2", "avx512", "avx512bf16", "amx"; NULL: the best that this processor has. Must be NULL for GPUs. Where the
+     * processor has AMX, the first session asks the system, once, to let this process use its tile registers. It then refuses
+     * alternate signal stacks (sigaltstack) without room for them, 8 KiB more than without; where it does not allow them, as
+     * where a thread has a smaller one already, "avx512bf16" is the best. */
     const char *instruction_set;
 };
 static inline void eng_session_options_init(struct eng_session_options *options)
