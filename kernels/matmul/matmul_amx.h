@@ -38,9 +38,9 @@ static void configure(const struct matmul_tile_call *call, int k_bytes)
     const uint8_t second = call->rows > TILE_ROWS ? (uint8_t)(call->rows - TILE_ROWS) : first;
     struct tile_config config = {.palette = TILE_PALETTE};
     for (int i = 0; i < TILE_REGISTERS; i++) {
-        const bool is_activations = i == 4 || i == 5;
+        const bool is_activations = i == 4 || i == 5, is_weights = i == 6 || i == 7;
         config.row_bytes[i] = (uint16_t)(is_activations ? k_bytes : TILE_ROW_BYTES);
-        config.rows[i] = i == 6 || i == 7 ? (uint8_t)(k_bytes / 4) : i == 5 || i / 2 == 1 ? second : first;
+        config.rows[i] = is_weights ? (uint8_t)(k_bytes / 4) : i == 5 || i / 2 == 1 ? second : first;
     }
     TILE_CONFIGURE(&config);
     *call->tile_shape = shape;
@@ -179,24 +179,32 @@ MATMUL_INLINE void tile_groups(const struct matmul_tile_call *call, const bool t
     }
 }
 
-#define FOR_SHAPE(DO, call)                                           \
-    do {                                                              \
-        const bool two_ = (call)->rows > TILE_ROWS;                   \
-        switch ((call)->panels) {                                     \
-        case 1: two_ ? DO(call, true, 1) : DO(call, false, 1); break; \
-        case 2: two_ ? DO(call, true, 2) : DO(call, false, 2); break; \
-        case 3: DO(call, false, 3); break;                            \
-        default: DO(call, false, 4); break;                           \
-        }                                                             \
-    } while (0)
+/* Sizes as constants, so that loops over them vanish. Codes have at most two panels. */
+static void tile_coded(const struct matmul_tile_call *call)
+{
+    const bool two = call->rows > TILE_ROWS;
+    if (call->panels == 1)
+        two ? tile_groups(call, true, 1) : tile_groups(call, false, 1);
+    else
+        two ? tile_groups(call, true, 2) : tile_groups(call, false, 2);
+}
+
+static void tile_plain(const struct matmul_tile_call *call)
+{
+    const bool two = call->rows > TILE_ROWS;
+    switch (call->panels) {
+    case 1: two ? tile_range(call, true, 1) : tile_range(call, false, 1); break;
+    case 2: two ? tile_range(call, true, 2) : tile_range(call, false, 2); break;
+    case 3: tile_range(call, false, 3); break;
+    default: tile_range(call, false, 4); break;
+    }
+}
 
 static void tile_bf16(const struct matmul_tile_call *call)
 {
-    configure(call, call->form->group && call->form->group < TILE_K ? TILE_ROW_BYTES / 2 : TILE_ROW_BYTES);
-    if (call->form->group)
-        FOR_SHAPE(tile_groups, call);
-    else
-        FOR_SHAPE(tile_range, call);
+    const struct panel_form *form = call->form;
+    configure(call, form->group && form->group < TILE_K ? TILE_ROW_BYTES / 2 : TILE_ROW_BYTES);
+    form->group ? tile_coded(call) : tile_plain(call);
 }
 
 /* bf16 of -16 to 15. */

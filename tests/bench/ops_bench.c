@@ -360,11 +360,11 @@ static void run_matmul(struct bench *bench, int rows, int64_t n, int64_t k)
     char what[64];
     snprintf(what, sizeof what, "%" PRId64 " x %" PRId64 " %s, %s", n, k, encoding_label(options->dtype),
              encoding_label(options->compute));
-    const struct op_case c = {.op = OP_MATMUL,
-                              .what = what,
-                              .rows = rows,
-                              .settings = {
-                                  {"n", n}, {"k", k}, {"dtype", options->dtype}, {"compute_dtype", options->compute}}};
+    const struct op_case c =
+        {.op = OP_MATMUL,
+         .what = what,
+         .rows = rows,
+         .settings = {{"n", n}, {"k", k}, {"dtype", options->dtype}, {"compute_dtype", options->compute}}};
     int64_t params[PLAN_MAX_PARAMS] = {0}, candidates[MAX_CANDIDATES][MATMUL_TUNABLES];
     int count = 1;
     make_params(bench, &c, params);
@@ -420,7 +420,8 @@ static void run_matmuls(struct bench *bench)
             run_matmul(bench, options->rows ? options->rows : rows[r], n, k);
             if (options->rows) break;
         }
-        if (!options->rows && !options->has_tunables && encoding_is_plain(options->dtype)) run_pack(bench, n < 16384 ? n : 16384, k);
+        if (!options->rows && !options->has_tunables && encoding_is_plain(options->dtype))
+            run_pack(bench, n < 16384 ? n : 16384, k);
         if (options->n) break;
     }
 }
@@ -515,7 +516,11 @@ static bool is_matmul_compute(enum encoding_id encoding)
 
 static bool parse_options(int argc, char **argv, struct options *options)
 {
-    *options = (struct options){.rounds = 15, .isa = cpu_isa_best(), .dtype = ENCODING_BF16, .compute = ENCODING_F32, .kv_dtype = ENCODING_F32};
+    *options = (struct options){.rounds = 15,
+                                .isa = cpu_isa_best(),
+                                .dtype = ENCODING_BF16,
+                                .compute = ENCODING_F32,
+                                .kv_dtype = ENCODING_F32};
     for (int option; (option = getopt(argc, argv, "t:r:i:d:C:m:s:T:af:k:c:")) != -1;) {
         int64_t *t = options->tunables;
         bool ok = true;
