@@ -49,7 +49,7 @@ struct matmul_tile_call {
         *prefetch;        /* for each 64 bytes that it reads of each panel, the tile prefetches one line here */
     size_t prefetch_step; /* (and panel_bytes further on for each further panel), then goes on by this */
     float *sums;          /* [rows][panels * PANEL_ROWS] */
-    /* Of kernels with one tile function: */
+    /* The rest is for kernels with one tile function. */
     int panels, rows;
     const unsigned char *numbers; /* the weights, decoded; or as they are stored, if that is the same */
     size_t numbers_bytes;         /* from one panel to the next */
