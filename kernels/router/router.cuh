@@ -122,11 +122,12 @@ template <class P> struct router_body {
     }
 
     /* A row, by a warp. `claims`: as take_other_groups. */
-    static __device__ __forceinline__ void route_row(const float *logits, const void *bias, int seed, float *out,
-                                                     float *claims)
+    static __device__ __forceinline__ void route_row(const float *logits, const void *bias, const void *scales,
+                                                     int seed, float *out, float *claims)
     {
         const int lane = (int)threadIdx.x % 32;
         float scores[PER_LANE], weights[CHOICES_PER_LANE] = {}, largest = 0, sum = 0;
+        float factors[CHOICES_PER_LANE] = {}; /* of the chosen experts */
         u32 ranks[PER_LANE];
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++)
@@ -157,7 +158,10 @@ template <class P> struct router_body {
             sum += score;
 #pragma unroll
             for (int i = 0; i < CHOICES_PER_LANE; i++)
-                if (lane + 32 * i == choice) weights[i] = score;
+                if (lane + 32 * i == choice) {
+                    weights[i] = score;
+                    if constexpr (P::HAS_SCALES) factors[i] = load_element<P::SCALES_DTYPE>(scales, expert);
+                }
             if (lane == choice % 32) out[TOP_K + choice] = (float)expert;
         }
         if constexpr (CHOSEN_ONLY) {
@@ -178,7 +182,9 @@ template <class P> struct router_body {
                                                                     : sum;
 #pragma unroll
         for (int i = 0; i < CHOICES_PER_LANE; i++)
-            if (lane + 32 * i < TOP_K) out[lane + 32 * i] = weights[i] / divisor * float_of_bits(P::SCALE_BITS);
+            if (lane + 32 * i < TOP_K)
+                out[lane + 32 * i] =
+                    weights[i] / divisor * float_of_bits(P::SCALE_BITS) * (P::HAS_SCALES ? factors[i] : 1);
     }
 
     /* The expert of a choice, -1 beyond the last one. */
@@ -235,7 +241,8 @@ template <class P> struct router_body {
 
     /* `memory`: shared, router_shared_bytes. The grid is one cluster. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const float *logits, float *out,
-                                               const void *bias, int *lists, const int *seeds, const int *index)
+                                               const void *bias, int *lists, const int *seeds, const int *index,
+                                               const void *scales)
     {
         const int warp = (int)threadIdx.x / 32, blocks = (int)gridDim.x, block = (int)blockIdx.x;
         int *const counted = (int *)memory, *const begins = counted + EXPERTS;
@@ -244,7 +251,7 @@ template <class P> struct router_body {
         device_wait();
         const int rows = min(counts[P::COUNT_INDEX], P::ROWS), count = rows * TOP_K;
         for (int row = block * ROUTER_WARPS + warp; row < rows; row += blocks * ROUTER_WARPS)
-            route_row(logits + (i64)row * EXPERTS, bias, P::HAS_SEEDS ? seeds[P::COUNT_INDEX ? index[row] : row] : 0,
+            route_row(logits + (i64)row * EXPERTS, bias, scales, P::HAS_SEEDS ? seeds[P::COUNT_INDEX ? index[row] : row] : 0,
                       out + (i64)row * (2 * TOP_K), claims);
 #if __CUDA_ARCH__ >= 900
         if (blocks > 1) cluster_sync();

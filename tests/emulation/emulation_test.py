@@ -233,6 +233,20 @@ def scattereds():
         yield scattered(run_of(1, 95, 20), 1, HEAD_DIM=64, KV_DTYPE=encoding, X_DTYPE=F32, KEY_TILE=16)
 
 
+def wide_scattereds():
+    """Heads whose columns of v two blocks share: even parts and others, each way of reading pages."""
+    mixed = run_of(2, 30, 5) + [(0, 5)] + run_of(1, 63, 2) + [(0, 0), (2, 77)]
+    yield scattered(mixed, 8, HEAD_DIM=512, KV_HEADS=1, WARPS_Q=2, KEY_TILE=32, COPIES_LATE=1)
+    yield scattered(mixed, 2, HEAD_DIM=512, SPLIT=4, X_DTYPE=F16, KV_DTYPE=F16)
+    yield scattered(mixed, 1, HEAD_DIM=272, SPLIT=2, KEY_TILE=32, COPIES_LATE=1)
+    yield scattered(mixed, 2, HEAD_DIM=330, KV_HEADS=1, KEY_TILE=16, WINDOW=30)
+    yield scattered(mixed, 1, HEAD_DIM=320, KV_HEADS=1, X_DTYPE=F32, KV_DTYPE=F32, KEY_TILE=16, CAP_BITS=CAP, HAS_SINKS=1)
+    yield scattered(mixed, 1, HEAD_DIM=264, KV_HEADS=1, X_DTYPE=BF16, KV_DTYPE=F16, KEY_TILE=16)
+    for encoding in CODED_KV:
+        yield scattered(mixed, 4, HEAD_DIM=512, KV_HEADS=1, KV_DTYPE=encoding, KEY_TILE=16)
+        yield scattered(mixed, 2, HEAD_DIM=288, KV_HEADS=1, KV_DTYPE=encoding, SPLIT=2, KEY_TILE=32)
+
+
 def latent(rows, heads, **changes):
     case = attention("attention_latent_body", rows, heads, **{"KV_HEADS": 1, "WARPS_Q": 1, "WARPS_V": 4, "GROUPS": 1, **changes})
     return {**case, "BLOCKS_IN_ALL": -(-case["ROWS"] * heads // (16 * case["WARPS_Q"])) * case["GROUPS"] * case["SPLIT"]}
@@ -608,6 +622,9 @@ class Emulation(unittest.TestCase):
 
     def test_attention_generic(self):
         self.check(scattereds())
+
+    def test_attention_of_wide_heads(self):
+        self.check(wide_scattereds())
 
     def test_latent_append(self):
         self.check(latent_rows())
