@@ -8,6 +8,7 @@
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/delta_rule/delta_rule.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/multiply/multiply.h"
 #include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/router/router.h"
@@ -39,6 +40,11 @@ static void mark(const struct graph *graph, struct choice *choice)
             (node->operands[MATMUL_NORM] < 0 ? choice->multiplied : stays_float)[node->operands[MATMUL_X]] = true;
         if (node->op == OP_QUANTISE) choice->multiplied[node->operands[QUANTISE_X]] = true;
     }
+    for (int n = graph->node_count - 1; n >= 0; n--) { /* selections come after what they select of */
+        const struct graph_node *node = &graph->nodes[n];
+        if (!node->removed && node->op == OP_SELECT_ROWS && choice->multiplied[node->operands[SELECT_ROWS_OUT]])
+            choice->multiplied[node->operands[SELECT_ROWS_X]] = true;
+    }
 }
 
 /* The dtype of an output whose dtype the op leaves open. */
@@ -53,6 +59,11 @@ static enum dtype choose(const struct graph *graph, const struct graph_node *nod
                    : graph->compute_dtype;
     case OP_SUM_PARTS:
         return node->operands[SUM_PARTS_RESIDUAL] >= 0 || choice->stays_float[node->operands[operand]]
+                   ? DTYPE_F32
+                   : graph->compute_dtype;
+    case OP_MULTIPLY: /* a product of the residual stream stays in it */
+        return choice->stays_float[node->operands[operand]] ||
+                       graph->values[node->operands[MULTIPLY_X]].dtype == DTYPE_F32
                    ? DTYPE_F32
                    : graph->compute_dtype;
     case OP_EMBED: /* 16 bits for the other ranks, and for matmuls (pass_matmul_inputs) or their codes */
