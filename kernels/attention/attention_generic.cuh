@@ -280,6 +280,7 @@ template <class P> struct attention_generic_body {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const float *from = partial + ((other - 1) * tile + warp_q * 16 + lane / 4 + 8 * i) * partial_floats;
+                const u32 values = shared_address(from + lane % 4 * 2); /* in order: all at once they would spill */
                 float max = fmaxf(e.max[i], from[value_dim]);
                 float base = max == -infinity() ? 0 : max * scale;
                 float mine = exp2_approximate(e.max[i] * scale - base);
@@ -290,7 +291,9 @@ template <class P> struct attention_generic_body {
                 for (int d = 0; d < value_dim / 8; d++) {
 #pragma unroll
                     for (int j = 0; j < 2; j++)
-                        e.out[d][2 * i + j] = e.out[d][2 * i + j] * mine + from[8 * d + lane % 4 * 2 + j] * theirs;
+                        e.out[d][2 * i + j] =
+                            e.out[d][2 * i + j] * mine +
+                            float_of_bits(load_shared_word_ordered(values + (u32)(8 * d + j) * 4)) * theirs;
                 }
             }
         }
