@@ -12,10 +12,12 @@
 #include "kernels/delta_rule/delta_rule.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul_device.h"
+#include "kernels/multiply/multiply.h"
 #include "kernels/op/op.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_attention/rope_attention.h"
+#include "kernels/rope_query/rope_query.h"
 #include "kernels/rope_table/rope_table.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
@@ -93,11 +95,21 @@ static void check_state(const struct test_device_model *model, const struct grap
     check_place(operand, SPACE_STATE, field);
 }
 
-static uint64_t attention_layers_before(const struct model_config *config, uint32_t layer)
+/* The block of the KV pages that the layer reads, which may be that of a layer before it, where all are in one group. */
+static struct plan_field kv_place(const struct test_device_model *model, const struct graph *graph, uint32_t layer)
 {
-    uint64_t count = 0;
-    for (uint32_t i = 0; i < layer; i++) count += config->layer[i].mixer == MIXER_ATTENTION;
-    return count;
+    const struct model_layer *layers = model->config.layer;
+    const uint64_t planes = graph->config->latent.kv_rank ? 1 : 2;
+    const uint32_t owner = layers[layer].shares ? layers[layer].shares - 1 : layer;
+    struct plan_field place = {0, 0};
+    for (uint32_t i = 0; i <= owner; i++) {
+        place.offset += place.bytes;
+        place.bytes = 0;
+        if (layers[i].mixer == MIXER_ATTENTION && !layers[i].shares)
+            place.bytes = planes * model_kv_heads(graph->config, i) * model->lowering.geometry.page_tokens *
+                          model_head_dim(&model->config, i) * 2;
+    }
+    return place;
 }
 
 static void check_operand(const struct test_device_model *model, const struct graph *graph,
@@ -106,18 +118,12 @@ static void check_operand(const struct test_device_model *model, const struct gr
 {
     const struct graph_node *node = &graph->nodes[index];
     const struct op_operand *schema = &op_find(node->op)->operands[place];
-    const uint64_t planes = graph->config->latent.kv_rank ? 1 : 2;
-    const uint64_t kv =
-        planes * graph->config->kv_heads * model->lowering.geometry.page_tokens * model->config.head_dim * 2;
     const struct graph_weight *weight = NULL;
     assert_int_equal(operand->access, op_operand_access(schema));
     switch ((enum op_role)schema->role) {
     case ROLE_STEP: check_place(operand, SPACE_STEP, layout->step[schema->field]); break;
     case ROLE_STATE: check_state(model, node, schema, layout, operand); break;
-    case ROLE_KV:
-        check_place(operand, SPACE_KV,
-                    (struct plan_field){attention_layers_before(&model->config, node->layer) * kv, kv});
-        break;
+    case ROLE_KV: check_place(operand, SPACE_KV, kv_place(model, graph, node->layer)); break;
     case ROLE_HEADER: check_place(operand, SPACE_COMM, (struct plan_field){0, sizeof(struct comm_header)}); break;
     case ROLE_EXCHANGE: assert_int_equal(operand->space, SPACE_COMM); break; /* where: check_exchange */
     case ROLE_WORKSPACE: fail(); break;                                      /* GPUs have none */
@@ -242,6 +248,26 @@ static void check_params(const struct test_device_model *model, const struct gra
         assert_int_equal(params[ROPE_ATTENTION_WINDOW], node->params[ROPE_ATTENTION_WINDOW]);
         assert_int_equal(params[ROPE_ATTENTION_SCALE_BITS], node->params[ROPE_ATTENTION_SCALE_BITS]);
         assert_int_equal(params[ROPE_ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
+        assert_int_equal(params[ROPE_ATTENTION_HEAD_DIM], model_head_dim(&model->config, node->layer));
+        assert_int_equal(params[ROPE_ATTENTION_KV_HEADS], model_kv_heads(graph->config, node->layer));
+        assert_int_equal(params[ROPE_ATTENTION_APPENDED], model->config.layer[node->layer].shares != 0);
+        assert_int_equal(params[ROPE_ATTENTION_NORM_V],
+                         model->config.value_norms && !model->config.layer[node->layer].shares);
+        assert_int_equal(params[ROPE_ATTENTION_CENTRED], model->config.head_norms);
+        assert_int_equal(params[ROPE_ATTENTION_NORM_SCOPE],
+                         model->config.head_norms ? ROPE_APPEND_NORM_HEADS : ROPE_APPEND_NORM_HEAD);
+    } else if (node->op == OP_ROPE_APPEND) {
+        assert_int_equal(params[ROPE_APPEND_NORM_V], model->config.value_norms);
+        assert_int_equal(params[ROPE_APPEND_CENTRED], model->config.head_norms);
+    } else if (node->op == OP_ROPE_QUERY) {
+        assert_int_equal(params[ROPE_QUERY_HEAD_DIM], model_head_dim(&model->config, node->layer));
+        assert_int_equal(params[ROPE_QUERY_X_DTYPE], graph->compute_dtype);
+    } else if (node->op == OP_MULTIPLY) {
+        const bool by_weight = node->operands[MULTIPLY_WEIGHT] >= 0;
+        assert_int_equal(params[MULTIPLY_HAS_WEIGHT], by_weight);
+        assert_int_equal(params[MULTIPLY_X_DTYPE], by_weight ? DTYPE_F32 : graph->compute_dtype);
+        assert_int_equal(params[MULTIPLY_OUT_DTYPE], by_weight ? DTYPE_F32 : graph->compute_dtype);
+        if (!by_weight) assert_int_equal(params[MULTIPLY_BY_DTYPE], DTYPE_F32); /* what a norm adds to */
     }
 }
 
@@ -788,6 +814,65 @@ TEST(recurrent_layers)
                 assert_int_equal(found[0], convolutions[s]);
                 assert_int_equal(found[1], s ? recurrent[s] : 0);
                 assert_int_equal(found[2], gates[s]);
+            }
+            test_device_model_close(&model);
+        }
+}
+
+#define GEMMA4                                                                                                       \
+    "{\"model_type\": \"gemma4_text\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 6, "     \
+    "\"num_attention_heads\": 4, \"vocab_size\": 320, \"max_position_embeddings\": 2048, \"sliding_window\": 128, "      \
+    "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", \"sliding_attention\", "     \
+    "\"sliding_attention\", \"full_attention\"], \"vocab_size_per_layer_input\": 320, "
+
+/* Heads of two sizes, layers that read what others append, norms of v, inputs of each layer; and norms of each head of q and k. */
+TEST(heads_of_several_sizes)
+{
+    static const struct {
+        const char *config;
+        int sharing, products; /* layers without keys; multiplications by values */
+        bool one_rank;         /* several GPUs do not take it */
+    } models[] = {
+        {GEMMA4 "\"head_dim\": 256, \"global_head_dim\": 512, \"num_key_value_heads\": 1, \"num_kv_shared_layers\": 3, "
+                "\"use_double_wide_mlp\": true, \"hidden_size_per_layer_input\": 16}",
+         3, 6, true},
+        {GEMMA4 "\"head_dim\": 32, \"global_head_dim\": 64, \"num_key_value_heads\": 4, \"attention_k_eq_v\": true, "
+                "\"num_global_key_value_heads\": 2, \"hidden_size_per_layer_input\": 0}",
+         0, 0, false},
+        {GEMMA4 "\"head_dim\": 16, \"global_head_dim\": 32, \"num_key_value_heads\": 2, \"num_kv_shared_layers\": 2, "
+                "\"hidden_size_per_layer_input\": 0, \"enable_moe_block\": true, \"num_experts\": 8, "
+                "\"top_k_experts\": 3, \"moe_intermediate_size\": 48}",
+         2, 0, false},
+        {"{\"model_type\": \"stablelm\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+         "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 50, \"qk_layernorm\": true}",
+         0, 0, false},
+    };
+    static struct test_device_model model;
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+        for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+            const bool opened = test_device_model_open_ranks(&model, models[m].config, DTYPE_BF16, ranks);
+            assert_int_equal(opened, ranks == 1 || !models[m].one_rank);
+            if (!opened) continue;
+            if (ranks > 1) test_device_model_exchange(&model, 2048);
+            for (int g = 0; g < TEST_GPUS; g++) {
+                test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
+                for (int r = 0; r < DECODES; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, decode_rows[r]);
+                for (int r = 0; r < PREFILLS; r++)
+                    lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, prefill_rows[r]);
+            }
+            for (int g = 0; g < TEST_GRAPHS; g++) {
+                const struct graph *graph = &model.graphs[g];
+                int found[3] = {0};
+                for (int n = 0; n < graph->node_count; n++) {
+                    const struct graph_node *node = &graph->nodes[n];
+                    if (node->removed) continue;
+                    found[0] += node->op == OP_ROPE_QUERY;
+                    found[1] += node->op == OP_MULTIPLY && node->operands[MULTIPLY_BY] >= 0;
+                    found[2] += node->op == OP_ROPE_ATTENTION && node->params[ROPE_ATTENTION_APPENDED];
+                }
+                assert_int_equal(found[0], graph->kind == PLAN_DECODE ? 0 : models[m].sharing);
+                assert_int_equal(found[1], models[m].products);
+                assert_int_equal(found[2], graph->kind == PLAN_DECODE ? models[m].sharing : 0);
             }
             test_device_model_close(&model);
         }
