@@ -819,10 +819,10 @@ TEST(recurrent_layers)
         }
 }
 
-#define GEMMA4                                                                                                       \
-    "{\"model_type\": \"gemma4_text\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 6, "     \
-    "\"num_attention_heads\": 4, \"vocab_size\": 320, \"max_position_embeddings\": 2048, \"sliding_window\": 128, "      \
-    "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", \"sliding_attention\", "     \
+#define GEMMA4                                                                                                      \
+    "{\"model_type\": \"gemma4_text\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 6, "  \
+    "\"num_attention_heads\": 4, \"vocab_size\": 320, \"max_position_embeddings\": 2048, \"sliding_window\": 128, " \
+    "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", \"sliding_attention\", "   \
     "\"sliding_attention\", \"full_attention\"], \"vocab_size_per_layer_input\": 320, "
 
 /* Heads of two sizes, layers that read what others append, norms of v, inputs of each layer; and norms of each head of q and k. */

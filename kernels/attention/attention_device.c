@@ -77,8 +77,7 @@ static const char *generic_launch(const int64_t *params, const struct device_fac
     why = shared_limit(layout.bytes + layout.static_bytes, gpu);
     if (why) return why;
     *geometry = (struct device_geometry){
-        .grid = {(uint32_t)((entries + tile - 1) / tile), (uint32_t)params[ATTENTION_KV_HEADS],
-                 (uint32_t)layout.parts},
+        .grid = {(uint32_t)((entries + tile - 1) / tile), (uint32_t)params[ATTENTION_KV_HEADS], (uint32_t)layout.parts},
         .block = {(uint32_t)(WARP * warps_q * split), 1, 1},
         .cluster = {1, 1, 1},
         .shared_bytes = (uint32_t)layout.bytes,

@@ -28,8 +28,7 @@ template <class P> struct attention_generic_body {
     static constexpr int group = P::HEADS / P::KV_HEADS;
     static constexpr int threads = 32 * P::WARPS_Q * P::SPLIT;
     static constexpr int warp_keys = P::KEY_TILE / P::SPLIT;
-    static_assert(P::HEADS % P::KV_HEADS == 0 && P::HEAD_DIM % 2 == 0 && warp_keys % 16 == 0 &&
-                      P::PAGE_BYTES % 16 == 0,
+    static_assert(P::HEADS % P::KV_HEADS == 0 && P::HEAD_DIM % 2 == 0 && warp_keys % 16 == 0 && P::PAGE_BYTES % 16 == 0,
                   "launch checks");
 
     /* Elements in shared memory: as they are, or as f32 of which the tensor cores take the upper 19 bits. */
@@ -346,7 +345,8 @@ template <class P> struct attention_generic_body {
             score_keys(scores, q, shared_address(stage) + key_offset);
             mask_keys(scores, e, run.begin, run.end, i * P::KEY_TILE + part * warp_keys);
             weigh_keys(scores, e);
-            add_values(e, scores, shared_address(stage) + (u32)(P::KEY_TILE * row_bytes + part * warp_keys * value_row_bytes));
+            add_values(e, scores,
+                       shared_address(stage) + (u32)(P::KEY_TILE * row_bytes + part * warp_keys * value_row_bytes));
             __syncthreads();
         }
     }

@@ -159,7 +159,8 @@ TEST(hostile_params)
         assert_int_equal(kernels[k]->launch(params, &gpu, &geometry) != NULL, kernels[k] == &device_attention_prefill);
         memcpy(params, problem, sizeof problem);
         params[ATTENTION_HEAD_DIM] = 512; /* more than a warpgroup's registers hold */
-        assert_int_equal(kernels[k]->candidates(params, &gpu, list + 1, 7) > 0, kernels[k] == &device_attention_generic);
+        assert_int_equal(kernels[k]->candidates(params, &gpu, list + 1, 7) > 0,
+                         kernels[k] == &device_attention_generic);
         test_launch_refuses(kernels[k], list[0],
                             TEST_CHANGES({ATTENTION_ROWS, 0}, {ATTENTION_COUNT_INDEX, 2}, {ATTENTION_HEADS, 31},
                                          {ATTENTION_KV_HEADS, 0}, {ATTENTION_HEAD_DIM, 127}, {ATTENTION_HEAD_DIM, 514},

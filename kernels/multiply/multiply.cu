@@ -3,15 +3,15 @@
 #include "kernels/multiply/multiply.cuh"
 
 #ifndef KERNEL_PARAMS
-#define KERNEL_PARAMS              \
-    PARAM(ROWS) = 16;              \
-    PARAM(COUNT_INDEX) = 0;        \
-    PARAM(WIDTH) = 256;            \
-    PARAM(HAS_BY) = 1;             \
-    PARAM(HAS_WEIGHT) = 0;         \
-    PARAM(WEIGHT_DTYPE) = 1;       \
-    PARAM(X_DTYPE) = DTYPE_BF16;   \
-    PARAM(BY_DTYPE) = DTYPE_F32;   \
+#define KERNEL_PARAMS            \
+    PARAM(ROWS) = 16;            \
+    PARAM(COUNT_INDEX) = 0;      \
+    PARAM(WIDTH) = 256;          \
+    PARAM(HAS_BY) = 1;           \
+    PARAM(HAS_WEIGHT) = 0;       \
+    PARAM(WEIGHT_DTYPE) = 1;     \
+    PARAM(X_DTYPE) = DTYPE_BF16; \
+    PARAM(BY_DTYPE) = DTYPE_F32; \
     PARAM(OUT_DTYPE) = DTYPE_BF16;
 #define PARAM_HAS_BY     1
 #define PARAM_HAS_WEIGHT 0

@@ -49,9 +49,13 @@ TEST(equals_the_formula)
 
 TEST(hostile_params_are_refused)
 {
-    const int64_t params[MULTIPLY_PARAMS] =
-        {[MULTIPLY_ROWS] = 3, [MULTIPLY_WIDTH] = 64, [MULTIPLY_HAS_WEIGHT] = 1, [MULTIPLY_WEIGHT_DTYPE] = DTYPE_BF16,
-         [MULTIPLY_X_DTYPE] = DTYPE_F32, [MULTIPLY_BY_DTYPE] = DTYPE_F32, [MULTIPLY_OUT_DTYPE] = DTYPE_F32};
+    const int64_t params[MULTIPLY_PARAMS] = {[MULTIPLY_ROWS] = 3,
+                                             [MULTIPLY_WIDTH] = 64,
+                                             [MULTIPLY_HAS_WEIGHT] = 1,
+                                             [MULTIPLY_WEIGHT_DTYPE] = DTYPE_BF16,
+                                             [MULTIPLY_X_DTYPE] = DTYPE_F32,
+                                             [MULTIPLY_BY_DTYPE] = DTYPE_F32,
+                                             [MULTIPLY_OUT_DTYPE] = DTYPE_F32};
     test_refuses(&op_multiply, params, &test_geometry,
                  TEST_CHANGES({MULTIPLY_WIDTH, 0}, {MULTIPLY_ROWS, -1}, {MULTIPLY_HAS_BY, 1}, {MULTIPLY_HAS_WEIGHT, 0},
                               {MULTIPLY_WEIGHT_DTYPE, DTYPE_F8_E4M3}, {MULTIPLY_X_DTYPE, 0}, {MULTIPLY_OUT_DTYPE, 0}));

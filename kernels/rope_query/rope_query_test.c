@@ -48,8 +48,8 @@ TEST(equals_reference)
 TEST(small_case)
 {
     const int64_t params[ROPE_QUERY_PARAMS] =
-        {[ROPE_QUERY_ROWS] = 1,       [ROPE_QUERY_HEADS] = 1,    [ROPE_QUERY_HEAD_DIM] = 4,
-         [ROPE_QUERY_ROTARY_DIM] = 2, [ROPE_QUERY_HAS_NORM] = 1, [ROPE_QUERY_NORM_DTYPE] = DTYPE_F32,
+        {[ROPE_QUERY_ROWS] = 1,           [ROPE_QUERY_HEADS] = 1,    [ROPE_QUERY_HEAD_DIM] = 4,
+         [ROPE_QUERY_ROTARY_DIM] = 2,     [ROPE_QUERY_HAS_NORM] = 1, [ROPE_QUERY_NORM_DTYPE] = DTYPE_F32,
          [ROPE_QUERY_X_DTYPE] = DTYPE_F32};
     static const float x[4] = {2, -2, 2, 2}, table[2] = {0, 1}, norm[4] = {1, 3, 5, 7}, out[4] = {3, 1, 5, 7};
     struct test_case test;

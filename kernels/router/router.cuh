@@ -251,8 +251,9 @@ template <class P> struct router_body {
         device_wait();
         const int rows = min(counts[P::COUNT_INDEX], P::ROWS), count = rows * TOP_K;
         for (int row = block * ROUTER_WARPS + warp; row < rows; row += blocks * ROUTER_WARPS)
-            route_row(logits + (i64)row * EXPERTS, bias, scales, P::HAS_SEEDS ? seeds[P::COUNT_INDEX ? index[row] : row] : 0,
-                      out + (i64)row * (2 * TOP_K), claims);
+            route_row(logits + (i64)row * EXPERTS, bias, scales,
+                      P::HAS_SEEDS ? seeds[P::COUNT_INDEX ? index[row] : row] : 0, out + (i64)row * (2 * TOP_K),
+                      claims);
 #if __CUDA_ARCH__ >= 900
         if (blocks > 1) cluster_sync();
 #endif

@@ -20,7 +20,8 @@ static guarded<params::ROWS * WIDTH * 2> out;
 
 static void run_thread_of_kernel()
 {
-    body::run(counts, IN_PLACE ? (const u16 *)out.bytes : x, table, (u16 *)out.bytes, params::HAS_NORM ? norm : nullptr);
+    body::run(counts, IN_PLACE ? (const u16 *)out.bytes : x, table, (u16 *)out.bytes,
+              params::HAS_NORM ? norm : nullptr);
 }
 
 int main()
