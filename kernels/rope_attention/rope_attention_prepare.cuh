@@ -181,7 +181,7 @@ template <class P> struct rope_attention_preparation {
                         squares += low[k][r][e] * low[k][r][e] + high[k][r][e] * high[k][r][e];
                 scale = rsqrtf(warp_sum(squares) / P::HEAD_DIM + float_of_bits(P::EPS_BITS));
             }
-            /* Of the weights of the norms of all heads, those of this one. */
+            /* The head's first weight, where each head has weights of its own. */
             const int first = P::NORM_SCOPE != ROPE_APPEND_NORM_HEADS ? 0
                               : task < BLOCK_HEADS ? (kv_head * GROUP + head_block * TILE_HEADS + task) * P::HEAD_DIM
                                                    : kv_head * P::HEAD_DIM;

@@ -27,7 +27,7 @@ STABLELM = {"model_type": "stablelm", "hidden_size": 5120, "intermediate_size": 
             "num_key_value_heads": 8, "vocab_size": 100352, "qk_layernorm": True, "use_parallel_residual": True}
 INPUTS = {"hidden_size_per_layer_input": 256}
 GLOBAL_KEYS = {"attention_k_eq_v": True, "sliding_window": 1024}
-# The shapes of what is published, and on how many GPUs they run.
+# Shapes of published models, and the numbers of GPUs of this test.
 PUBLISHED = {
     "E2B": (gemma4(35, 5, 1536, 6144, 8, 1, num_kv_shared_layers=20, use_double_wide_mlp=True, **INPUTS), (1,)),
     "E4B": (gemma4(42, 6, 2560, 10240, 8, 2, num_kv_shared_layers=18, **INPUTS), (1,)),
