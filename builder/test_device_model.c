@@ -113,13 +113,12 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
     for (int g = 0; g < TEST_GRAPHS; g++)
         if (g != TEST_LARGE_BATCH) test_expect_success(share_weights(&model->graphs[g], wide, status), status);
 
-    uint64_t layer_bytes = kv_layer_bytes(&model->rank_config, PAGE_TOKENS, (enum encoding_id)compute_dtype);
     model->lowering = (struct lowering){
         .geometry = {.slots = slots,
                      .max_context = context,
                      .page_tokens = PAGE_TOKENS,
                      .pages_per_slot = (context + PAGE_TOKENS - 1) / PAGE_TOKENS,
-                     .page_bytes = model->config.layers * layer_bytes,
+                     .page_bytes = kv_all_bytes(&model->rank_config, PAGE_TOKENS, (enum encoding_id)compute_dtype),
                      .vocab_size = model->config.vocab_size,
                      .ranks = ranks,
                      .recurrent_bytes = recurrent_bytes(&model->rank_config, TARGET_CUDA)},

@@ -20,8 +20,8 @@ static const char usage[] =
     "usage: make_checkpoint --config FOLDER -o FOLDER [options]\n"
     "\n"
     "Writes config.json and model.safetensors with random weights: matrices uniform with standard deviation\n"
-    "1/sqrt(columns), so that activations keep their size, norm weights around 1, or around 0 where the model adds 1 "
-    "to them.\n"
+    "1/sqrt(columns), so that activations keep their size, norm weights and factors around 1, or around 0 where the\n"
+    "model adds 1 to them, those of q smaller where the model does not scale scores.\n"
     "\n";
 
 enum { CHUNK_ELEMENTS = 1 << 20 };
@@ -117,13 +117,26 @@ static bool write_all(struct making *making, struct status *status)
     return !atomic_load(&making->failed);
 }
 
+/* Around what the tensor's values lie. */
+static float centre_of(const struct model_config *config, const struct weight_source *source)
+{
+    static const char *const factors[] = {"layer_scalar", "router.scale", "per_expert_scale"};
+    /* Where scores are not divided by the root of a head's size, the norm of q does so in trained models. */
+    if (strstr(source->tensor, "q_norm") && config->attention_scale == 1) return 1 / sqrtf((float)source->shape[0]);
+    if (strstr(source->tensor, "norm")) return 1.0f - source->add;
+    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++)
+        if (strstr(source->tensor, factors[i])) return 1;
+    return 0;
+}
+
 /* Several sources may be parts of one tensor. */
-static void add_tensor(struct making *making, const struct weight_source *source, enum dtype dtype)
+static void add_tensor(struct making *making, const struct model_config *config, const struct weight_source *source,
+                       enum dtype dtype)
 {
     if (!source->tensor) return;
     for (size_t t = 0; t < making->count; t++)
         if (strcmp(making->tensors[t].name, source->tensor) == 0) return;
-    making->centres[making->count] = strstr(source->tensor, "norm") ? 1.0f - source->add : 0.0f;
+    making->centres[making->count] = centre_of(config, source);
     struct tensor_view *tensor = &making->tensors[making->count++];
     *tensor = (struct tensor_view){.name = source->tensor, .dtype = dtype, .bytes = dtype_bytes(dtype)};
     for (; tensor->rank < SOURCE_MAX_RANK && source->shape[tensor->rank]; tensor->rank++) {
@@ -146,7 +159,7 @@ static bool write_weights(const struct graph *graph, enum dtype dtype, uint64_t 
     }
     for (int w = 0; w < graph->weight_count; w++)
         for (int i = 0; i < graph->weights[w].source_count; i++)
-            add_tensor(&making, &graph->weights[w].sources[i], dtype);
+            add_tensor(&making, graph->config, &graph->weights[w].sources[i], dtype);
     bool ok = file_output_open(&making.output, path, status) &&
               safetensors_write_header(&making.output, making.tensors, making.count, status) &&
               write_all(&making, status) && file_output_commit(&making.output, status);

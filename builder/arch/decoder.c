@@ -463,13 +463,6 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     const struct model_config *config = graph->config;
     const uint64_t hidden = config->hidden_size, vocab = config->vocab_size;
     int embedding, tables[LAYER_ROPE_KINDS];
-    const char *missing = config->head_norms    ? "norms of each head of q and k (qk_layernorm)"
-                          : config->value_norms ? "normalised values and heads of different sizes"
-                                                : NULL;
-    if (missing && graph->target != TARGET_CPU)
-        return status_fail(status, STATUS_BAD_INPUT,
-                           "model_type '%s': the cuda target has no kernels for %s yet; use --target cpu",
-                           config->model_type, missing);
     int x = embed(graph, traits, &embedding);
     if (!rope_tables(graph, tables, status)) return false;
     const struct per_layer inputs = per_layer_begin(graph, x);

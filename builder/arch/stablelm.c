@@ -30,5 +30,5 @@ const struct architecture arch_stablelm = {
      .shares_norm = true,
      .partial_rotary = true,
      .modules = {.q_norm = "self_attn.q_layernorm", .k_norm = "self_attn.k_layernorm"}}, /* with qk_layernorm */
-    .about = "small*: layer norms, rotation of a part of each head; CPU only with `qk_layernorm`",
+    .about = "small*: layer norms, rotation of a part of each head; norms of each head with `qk_layernorm`",
 };

@@ -1,449 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lowering for devices: every operand of every launch is the one that the op's contract names, in a memory that holds
- * what the graph says. Worked out here from the graph and the contracts' headers. */
+/* Lowering for devices: plans of Llama-like models, on one rank and several, in every kind of page groups. */
 #include "builder/lower/page_groups.h"
+#include "builder/lower/test_lower_cuda.h"
 #include "builder/passes/pass.h"
-#include "formats/base/test_program.h"
-#include "builder/test_device_model.h"
 #include "builder/weights/weights.h"
+#include "formats/base/test_program.h"
 #include "kernels/all_gather/all_gather.h"
 #include "kernels/all_reduce/all_reduce.h"
-#include "kernels/attention/attention_device.h"
-#include "kernels/delta_rule/delta_rule.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul_device.h"
-#include "kernels/op/op.h"
 #include "kernels/rms_norm/rms_norm.h"
-#include "kernels/rope_append/rope_append.h"
-#include "kernels/rope_attention/rope_attention.h"
-#include "kernels/rope_table/rope_table.h"
-#include "kernels/sample/sample.h"
-#include "kernels/select_rows/select_rows.h"
-
-enum { GRANULE = PLAN_ALIGNMENT };
-
-static const uint32_t decode_rows[] = {1, 2, 3, 7, 8, 9, 16, 33, 64};
-static const uint32_t prefill_rows[] = {1, 2, 8, 9, 32, 127, 512, 2048};
-enum {
-    DECODES = sizeof decode_rows / sizeof *decode_rows,
-    PREFILLS = sizeof prefill_rows / sizeof *prefill_rows,
-};
-
-/* ---- operands ---- */
-
-struct layout {
-    struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
-};
-
-static void check_place(const struct plan_operand *operand, enum plan_space space, struct plan_field field)
-{
-    assert_int_equal(operand->space, space);
-    assert_int_equal(operand->offset, field.offset);
-    assert_int_equal(operand->bytes, field.bytes);
-    assert_int_equal(operand->reserved0, 0);
-    assert_int_equal(operand->tensor_map, 0); /* set when the plan is finished */
-}
-
-static uint64_t rows_of(const struct graph_value *value, const struct plan_header *header)
-{
-    return value->rows == ROWS_TOKENS ? header->rows : header->out_rows;
-}
-
-/* Where a value is; only the offset of one in the arena is the memory plan's choice. */
-static void check_value(const struct graph_value *value, const struct plan_header *header, const struct layout *layout,
-                        const struct plan_operand *operand)
-{
-    const uint64_t bytes = rows_of(value, header) * value->width * dtype_bytes(value->dtype);
-    if (value->place == VALUE_LOGITS)
-        check_place(operand, SPACE_STEP, layout->step[STEP_LOGITS]);
-    else
-        check_place(operand, SPACE_ARENA, (struct plan_field){operand->offset, bytes});
-}
-
-/* Calls `visit` for every input and output in the arena. */
-typedef void visit_value(void *context, int value, const struct plan_operand *operand, bool written);
-
-static uint64_t aligned(uint64_t bytes) { return (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT; }
-
-/* Where the op's state begins in a slot's first copy: after that of the layers before, and of its layer's convolution. */
-static uint64_t recurrent_place(const struct test_device_model *model, const struct graph_node *node)
-{
-    const struct model_config *config = &model->rank_config;
-    const struct model_recurrent *sizes = &config->recurrent;
-    const uint64_t conv = aligned((sizes->kernel - 1) * sizes->channels * sizeof(float));
-    const uint64_t rule = aligned(sizes->value_heads * sizes->key_dim * sizes->value_dim * sizeof(float));
-    uint64_t place = 0;
-    for (uint32_t layer = 0; layer < node->layer; layer++) {
-        if (config->layer[layer].mixer != MIXER_ATTENTION) place += conv;
-        if (config->layer[layer].mixer == MIXER_DELTA_RULE) place += rule;
-    }
-    assert_true(place + conv + rule <= model->lowering.geometry.recurrent_bytes / 2);
-    return node->op == OP_DELTA_RULE ? place + conv : place;
-}
-
-static void check_state(const struct test_device_model *model, const struct graph_node *node,
-                        const struct op_operand *schema, const struct layout *layout,
-                        const struct plan_operand *operand)
-{
-    struct plan_field field = layout->state[schema->field];
-    if (schema->field == STATE_RECURRENT) {
-        const uint64_t place = recurrent_place(model, node);
-        field.offset += place, field.bytes -= place;
-    }
-    check_place(operand, SPACE_STATE, field);
-}
-
-static uint64_t attention_layers_before(const struct model_config *config, uint32_t layer)
-{
-    uint64_t count = 0;
-    for (uint32_t i = 0; i < layer; i++) count += config->layer[i].mixer == MIXER_ATTENTION;
-    return count;
-}
-
-static void check_operand(const struct test_device_model *model, const struct graph *graph,
-                          const struct device_plan *plan, uint32_t index, int place, const struct plan_operand *operand,
-                          const struct layout *layout)
-{
-    const struct graph_node *node = &graph->nodes[index];
-    const struct op_operand *schema = &op_find(node->op)->operands[place];
-    const uint64_t planes = graph->config->latent.kv_rank ? 1 : 2;
-    const uint64_t kv =
-        planes * graph->config->kv_heads * model->lowering.geometry.page_tokens * model->config.head_dim * 2;
-    const struct graph_weight *weight = NULL;
-    assert_int_equal(operand->access, op_operand_access(schema));
-    switch ((enum op_role)schema->role) {
-    case ROLE_STEP: check_place(operand, SPACE_STEP, layout->step[schema->field]); break;
-    case ROLE_STATE: check_state(model, node, schema, layout, operand); break;
-    case ROLE_KV:
-        check_place(operand, SPACE_KV,
-                    (struct plan_field){attention_layers_before(&model->config, node->layer) * kv, kv});
-        break;
-    case ROLE_HEADER: check_place(operand, SPACE_COMM, (struct plan_field){0, sizeof(struct comm_header)}); break;
-    case ROLE_EXCHANGE: assert_int_equal(operand->space, SPACE_COMM); break; /* where: check_exchange */
-    case ROLE_WORKSPACE: fail(); break;                                      /* GPUs have none */
-    case ROLE_COUNTERS: check_place(operand, SPACE_ARENA, (struct plan_field){0, model->lowering.scratch_bytes}); break;
-    case ROLE_WEIGHT:
-        weight = &graph->weights[node->operands[place]];
-        check_place(operand, SPACE_WEIGHTS, (struct plan_field){weight->offset, weight->bytes});
-        assert_int_equal(operand->offset % 256, 0);
-        break;
-    case ROLE_INPUT:
-    case ROLE_OUTPUT: check_value(&graph->values[node->operands[place]], &plan->header, layout, operand); break;
-    }
-}
-
-static void check_operands(const struct test_device_model *model, const struct graph *graph,
-                           const struct device_plan *plan, uint32_t index, visit_value *visit, void *context)
-{
-    const struct graph_node *node = &graph->nodes[index];
-    const struct device_launch *launch = &plan->launches[index];
-    const struct op_descriptor *op = op_find(node->op);
-    struct layout layout;
-    uint64_t total;
-    uint32_t count = 0;
-    assert_true(step_layout(plan->header.rows, plan->header.out_rows, model->lowering.geometry.vocab_size, layout.step,
-                            &total));
-    assert_true(state_layout(&model->lowering.geometry, layout.state, &total));
-    for (int i = 0; i < op->operand_count; i++) {
-        if (!op_has_operand(op, TARGET_CUDA, launch->tactic.params, i)) continue;
-        const struct plan_operand *operand = &launch->operands[count++];
-        const bool is_value = graph_reads(node, i) || graph_makes(node, i);
-        check_operand(model, graph, plan, index, i, operand, &layout);
-        if (is_value && operand->space == SPACE_ARENA) visit(context, node->operands[i], operand, graph_makes(node, i));
-    }
-    assert_int_equal(launch->operand_count, count);
-    for (int i = 0; i < PLAN_MAX_OPERANDS; i++) /* nothing of the node is left out */
-        if (node->operands[i] >= 0) assert_true(op_has_operand(op, TARGET_CUDA, launch->tactic.params, i));
-}
-
-/* What a loader will demand of the launch. */
-static void check_schema(const struct test_device_model *model, const struct device_plan *plan, uint32_t index)
-{
-    const struct device_launch *launch = &plan->launches[index];
-    struct plan_launch as_planned = {.op = (uint16_t)launch->op,
-                                     .operand_count = (uint16_t)launch->operand_count,
-                                     .tactic = PLAN_NO_TACTIC};
-    struct plan_param params[PLAN_MAX_PARAMS];
-    struct plan view = {.header = plan->header,
-                        .launches = &as_planned,
-                        .operands = launch->operands,
-                        .params = params};
-    struct plan_geometry geometry = model->lowering.geometry;
-    uint64_t state_bytes;
-    struct status status = {0};
-    as_planned.param_count = (uint16_t)op_list_params(op_find(launch->op), launch->tactic.params, 0, true, params);
-    assert_true(plan_place_step(&view, geometry.vocab_size) && geometry_place_state(&geometry, &state_bytes));
-    view.header.launch_count = 1;
-    view.header.operand_count = launch->operand_count;
-    view.header.param_count = as_planned.param_count;
-    test_expect_success(op_verify(&view, 0, TARGET_CUDA, &geometry, "plan", &status), &status);
-}
-
-static uint64_t op_bytes_of_w(const int64_t *params)
-{
-    return matmul_device_operand_bytes(params, matmul_device_operand(params, MATMUL_W));
-}
-
-static void check_params(const struct test_device_model *model, const struct graph *graph,
-                         const struct device_plan *plan, uint32_t index)
-{
-    const struct graph_node *node = &graph->nodes[index];
-    const int64_t *params = plan->launches[index].tactic.params;
-    const bool out_rows = graph_node_rows(graph, node) == ROWS_OUT;
-    assert_int_equal(params[OP_PARAM_ROWS], out_rows ? plan->header.out_rows : plan->header.rows);
-    assert_int_equal(params[OP_PARAM_COUNT_INDEX], out_rows);
-    if (node->op == OP_MATMUL) {
-        const struct graph_weight *weight = &graph->weights[node->operands[MATMUL_W]];
-        const bool norm = node->operands[MATMUL_NORM] >= 0;
-        assert_int_equal(params[MATMUL_N], weight->rows);
-        assert_int_equal(params[MATMUL_K], weight->depth);
-        assert_int_equal(params[MATMUL_DTYPE], weight->encoding);
-        assert_int_equal(weight->bytes, op_bytes_of_w(params));
-        assert_int_equal(params[MATMUL_OUT_DTYPE], graph->values[node->operands[MATMUL_OUT]].dtype);
-        assert_int_equal(params[MATMUL_INPUT_DTYPE], norm ? DTYPE_F32 : graph->compute_dtype);
-        assert_int_equal(params[MATMUL_EPILOGUE], node->params[MATMUL_EPILOGUE]);
-        assert_int_equal(params[MATMUL_HAS_NORM], norm);
-        assert_int_equal(params[MATMUL_EPS_BITS], norm ? float_to_bits((float)model->config.rms_norm_eps) : 0);
-    } else if (node->op == OP_EMBED) {
-        assert_int_equal(params[EMBED_SHARDED], graph->ranks > 1);
-        assert_int_equal(params[EMBED_OUT_DTYPE], graph->values[node->operands[EMBED_OUT]].dtype);
-        const struct graph_weight *table = &graph->weights[node->operands[EMBED_TABLE]];
-        const uint64_t vocab = table->rows;
-        assert_int_equal(params[EMBED_VOCAB], vocab);
-        assert_int_equal(params[EMBED_TABLE_DTYPE], table->encoding);
-        assert_int_equal(params[EMBED_LAYOUT],
-                         encoding_is_plain(table->encoding) ? LAYOUT_ROW_MAJOR : LAYOUT_FRAGMENT16);
-        if (graph->ranks > 1) assert_int_equal(vocab, (model->config.vocab_size + graph->ranks - 1) / graph->ranks);
-    } else if (node->op == OP_ALL_REDUCE) {
-        bool norm = node->operands[ALL_REDUCE_NORM] >= 0;
-        assert_int_equal(params[ALL_REDUCE_RANKS], graph->ranks);
-        assert_int_equal(params[ALL_REDUCE_WIDTH], model->config.hidden_size);
-        assert_int_equal(params[ALL_REDUCE_X_DTYPE], graph->values[node->operands[ALL_REDUCE_X]].dtype);
-        assert_int_equal(params[ALL_REDUCE_HAS_RESIDUAL] != 0,
-                         node->operands[ALL_REDUCE_RESIDUAL] >= 0); /* which rows: below */
-        assert_int_equal(params[ALL_REDUCE_HAS_NORM] != 0, norm);
-        assert_int_equal(params[ALL_REDUCE_EPS_BITS], norm ? float_to_bits((float)model->config.rms_norm_eps) : 0);
-        assert_int_equal(graph->values[node->operands[ALL_REDUCE_OUT]].dtype, DTYPE_F32);
-        if (norm)
-            assert_int_equal(params[ALL_REDUCE_OUT_DTYPE], graph->values[node->operands[ALL_REDUCE_NORMED]].dtype);
-    } else if (node->op == OP_ALL_GATHER) {
-        assert_int_equal(params[ALL_GATHER_RANKS], graph->ranks);
-        assert_int_equal(params[ALL_GATHER_OUT_WIDTH], model->config.vocab_size);
-        assert_int_equal(graph->values[node->operands[ALL_GATHER_X]].dtype, DTYPE_F32);
-    } else if (node->op == OP_ATTENTION) { /* a decode step's rows belong to different sequences */
-        assert_int_equal(params[ATTENTION_SCATTERED], graph->kind == PLAN_DECODE);
-        if (graph->config->latent.kv_rank || graph->kind == PLAN_DECODE)
-            assert_ptr_equal(plan->launches[index].tactic.kernel,
-                             graph->config->latent.kv_rank ? &device_attention_latent : &device_attention_generic);
-        assert_int_equal(params[ATTENTION_WINDOW], node->params[ATTENTION_WINDOW]);
-        assert_int_equal(params[ATTENTION_SCALE_BITS], node->params[ATTENTION_SCALE_BITS]);
-        assert_int_equal(params[ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
-    } else if (node->op == OP_ROPE_ATTENTION) {
-        assert_int_equal(params[ROPE_ATTENTION_WINDOW], node->params[ROPE_ATTENTION_WINDOW]);
-        assert_int_equal(params[ROPE_ATTENTION_SCALE_BITS], node->params[ROPE_ATTENTION_SCALE_BITS]);
-        assert_int_equal(params[ROPE_ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
-    }
-}
-
-/* ---- memory ---- */
-
-/* Last writer of each granule of the arena; -1: none. */
-struct arena {
-    const struct test_device_model *model;
-    const struct graph *graph;
-    const struct device_plan *plan;
-    uint32_t launch;
-    int *owner;
-    size_t granules;
-};
-
-static void read_or_write(struct arena *arena, int value, const struct plan_operand *operand, bool written)
-{
-    size_t first = operand->offset / GRANULE, end = (operand->offset + operand->bytes + GRANULE - 1) / GRANULE;
-    assert_int_equal(operand->offset % GRANULE, 0);
-    assert_true(end <= arena->granules);
-    assert_true(operand->offset >= arena->model->lowering.scratch_bytes);
-    for (size_t g = first; g < end; g++) {
-        if (!written && arena->owner[g] != value)
-            fail_msg("launch %u reads '%s' where '%s' was written last", arena->launch,
-                     arena->graph->values[value].name,
-                     arena->owner[g] < 0 ? "nothing" : arena->graph->values[arena->owner[g]].name);
-        if (written) arena->owner[g] = value;
-    }
-}
-
-static void visit_reads(void *context, int value, const struct plan_operand *operand, bool written)
-{
-    if (!written) read_or_write(context, value, operand, false);
-}
-
-static void visit_writes(void *context, int value, const struct plan_operand *operand, bool written)
-{
-    if (written) read_or_write(context, value, operand, true);
-}
-
-static bool overlap(const struct plan_operand *a, const struct plan_operand *b)
-{
-    return a->space == b->space && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
-}
-
-/* The operand of the schema at a place of the launch's list. */
-static const struct op_operand *operand_at(const struct device_launch *launch, uint32_t position, int *index)
-{
-    const struct op_descriptor *op = op_find(launch->op);
-    for (*index = 0; *index < op->operand_count; ++*index)
-        if (op_operand_position(op, TARGET_CUDA, launch->tactic.params, *index) == (int)position)
-            return &op->operands[*index];
-    fail();
-    return NULL;
-}
-
-/* A launch writes over nothing that it reads, except a result over an input that the schema lets it replace, place for
- * place. */
-static void check_overlaps(const struct device_launch *launch)
-{
-    for (uint32_t i = 0; i < launch->operand_count; i++)
-        for (uint32_t j = 0; j < launch->operand_count; j++) {
-            const struct plan_operand *a = &launch->operands[i], *b = &launch->operands[j];
-            int output, input;
-            if (i == j || !(a->access & ACCESS_WRITE) || !overlap(a, b)) continue;
-            const struct op_operand *schema = operand_at(launch, i, &output);
-            operand_at(launch, j, &input);
-            assert_true(schema->replaces & (1u << input));
-            assert_int_equal(a->offset, b->offset);
-            assert_int_equal(a->bytes, b->bytes);
-        }
-}
-
-/* Enough for every tactic that the tuner may put here. */
-static void check_scratch(const struct test_device_model *model, const struct device_launch *launch,
-                          const struct device_facts *gpu)
-{
-    static struct device_tactic tactics[64];
-    int count = device_tactics(launch->op, launch->tactic.params, gpu, tactics, 64);
-    assert_true(count >= 1);
-    for (int i = 0; i < count; i++)
-        if (tactics[i].kernel->counter_bytes)
-            assert_true(tactics[i].kernel->counter_bytes(tactics[i].params) <= model->lowering.scratch_bytes);
-}
-
-/* The buffers of successive collectives, in this plan or from its end to its beginning, do not overlap, and lie inside
- * the COMM space after its header. */
-static void check_exchange(const struct test_device_model *model, const struct device_plan *plan)
-{
-    const struct plan_operand *first = NULL, *last = NULL;
-    uint64_t comm_bytes;
-    assert_true(lower_comm_bytes(&model->lowering, &comm_bytes));
-    for (uint32_t l = 0; l < plan->count; l++) {
-        const struct device_launch *launch = &plan->launches[l];
-        if (!plan_op_is_collective(launch->op)) continue;
-        assert_int_equal((int)ALL_GATHER_BUFFER, (int)ALL_REDUCE_BUFFER);
-        const struct plan_operand *buffer = &launch->operands[ALL_REDUCE_BUFFER];
-        assert_true(buffer->offset >= sizeof(struct comm_header));
-        assert_true(buffer->offset + buffer->bytes <= comm_bytes);
-        assert_int_equal(buffer->offset % PLAN_ALIGNMENT, 0);
-        assert_false(last && overlap(last, buffer));
-        if (!first) first = buffer;
-        last = buffer;
-    }
-    assert_int_equal(first != NULL, model->ranks > 1);
-    assert_false(first && first != last && overlap(first, last));
-}
-
-/* No other rank reads data that only the owners of rows have; if there are too many rows for one shot, owners share
- * them. */
-static void check_shared_rows(const struct test_device_model *model, const struct device_plan *plan)
-{
-    const struct plan_operand *shared = NULL;
-    uint32_t large = 0, of_tokens = 0, own_residuals = 0, own_norms = 0;
-    /* Layer normalisation is no part of a sum, nor is a norm with an addition after it: every rank needs every row. */
-    for (uint32_t l = 0; l < plan->count; l++)
-        if (plan->launches[l].op == OP_RMS_NORM &&
-            (plan->launches[l].tactic.params[RMS_NORM_CENTRED] || plan->launches[l].tactic.params[RMS_NORM_HAS_ADD_TO]))
-            return;
-    for (uint32_t l = 0; l < plan->count; l++) {
-        const struct device_launch *launch = &plan->launches[l];
-        const int64_t *p = launch->tactic.params;
-        for (uint32_t o = 0; shared && o < launch->operand_count; o++) {
-            if (!overlap(&launch->operands[o], shared) || !(launch->operands[o].access & ACCESS_READ)) continue;
-            assert_int_equal(launch->op, OP_ALL_REDUCE);
-            assert_int_equal(o, op_operand_position(&op_all_reduce, TARGET_CUDA, p, ALL_REDUCE_RESIDUAL));
-            assert_int_equal(p[ALL_REDUCE_HAS_RESIDUAL], ALL_REDUCE_OWN_ROWS);
-        }
-        for (uint32_t o = 0; shared && o < launch->operand_count; o++)
-            if (overlap(&launch->operands[o], shared) && launch->operands[o].access & ACCESS_WRITE) shared = NULL;
-        if (launch->op != OP_ALL_REDUCE) continue;
-        bool own_residual = p[ALL_REDUCE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS;
-        bool own_norm = p[ALL_REDUCE_HAS_NORM] == ALL_REDUCE_OWN_ROWS;
-        bool is_large = all_reduce_device_is_large((uint64_t)p[ALL_REDUCE_ROWS], (uint64_t)p[ALL_REDUCE_WIDTH],
-                                                   model->ranks, (enum dtype)p[ALL_REDUCE_X_DTYPE]);
-        assert_false((own_residual || own_norm) && !is_large);
-        if (is_large) assert_int_not_equal(p[ALL_REDUCE_HAS_RESIDUAL], ALL_REDUCE_EVERY_ROW);
-        if (own_norm) shared = &launch->operands[ALL_REDUCE_OUT];
-        of_tokens += p[ALL_REDUCE_ROWS] == plan->header.rows;
-        large += is_large, own_residuals += own_residual, own_norms += own_norm;
-    }
-    if (!large || large != of_tokens) return;
-    /* The last layer takes some rows of a prefill's last sum of all rows, whichever rank owns them. */
-    assert_int_equal(own_residuals, of_tokens - 1);
-    assert_int_equal(own_norms, of_tokens - (plan->header.kind == PLAN_PREFILL));
-}
-
-/* Returns the sum of all values' sizes. */
-static uint64_t check_plan(const struct test_device_model *model, const struct graph *graph,
-                           const struct device_plan *plan, const struct device_facts *gpu)
-{
-    struct arena arena = {.model = model, .graph = graph, .plan = plan};
-    uint64_t sum = 0;
-    assert_int_equal(plan->count, graph->node_count);
-    arena.granules = plan->header.arena_bytes / GRANULE;
-    arena.owner = malloc((arena.granules + 1) * sizeof *arena.owner);
-    assert_non_null(arena.owner);
-    for (size_t g = 0; g < arena.granules; g++) arena.owner[g] = -1;
-    for (arena.launch = 0; arena.launch < plan->count; arena.launch++) {
-        const struct device_launch *launch = &plan->launches[arena.launch];
-        const struct graph_node *node = &graph->nodes[arena.launch];
-        struct device_geometry geometry;
-        assert_int_equal(launch->op, node->op);
-        assert_int_equal(launch->layer, node->layer);
-        assert_int_equal(launch->record, PLAN_NO_TACTIC);
-        assert_int_equal(launch->tactic.kernel->op, node->op);
-        assert_true(device_kernel_runs_on(launch->tactic.kernel, gpu));
-        assert_null(launch->tactic.kernel->launch(launch->tactic.params, gpu, &geometry));
-        check_operands(model, graph, plan, arena.launch, visit_reads, &arena);
-        check_operands(model, graph, plan, arena.launch, visit_writes, &arena);
-        check_params(model, graph, plan, arena.launch);
-        check_schema(model, plan, arena.launch);
-        check_overlaps(launch);
-        check_scratch(model, launch, gpu);
-        for (int o = 0; o < PLAN_MAX_OPERANDS; o++) {
-            const struct graph_value *out = graph_makes(node, o) ? &graph->values[node->operands[o]] : NULL;
-            if (out && out->place == VALUE_ARENA)
-                sum += rows_of(out, &plan->header) * out->width * dtype_bytes(out->dtype);
-        }
-    }
-    check_exchange(model, plan);
-    check_shared_rows(model, plan);
-    free(arena.owner);
-    return sum;
-}
-
-static void lower_and_check(struct test_device_model *model, const struct device_facts *gpu, enum plan_kind kind,
-                            uint32_t rows)
-{
-    struct device_plan plan;
-    struct status status = {0};
-    const struct graph *graph = test_device_model_graph(model, kind, rows);
-    if (!lower_device_plan(graph, &model->lowering, gpu, rows, &plan, &status))
-        fail_msg("%s on '%s', kind %d, %u rows: %s", model->name, gpu->name, (int)kind, rows, status.message);
-    assert_int_equal(plan.header.kind, kind);
-    assert_int_equal(plan.header.rows, rows);
-    assert_int_equal(plan.header.out_rows, kind == PLAN_DECODE ? rows : 1);
-    uint64_t sum = check_plan(model, graph, &plan, gpu);
-    /* Lifetimes pay: less than every value at its own place. */
-    if (rows >= 32) assert_true(plan.header.arena_bytes - model->lowering.scratch_bytes < sum);
-    device_plan_free(&plan);
-}
 
 TEST(every_plan_of_every_model)
 {
@@ -454,11 +20,9 @@ TEST(every_plan_of_every_model)
             test_device_model_open(&model, source, half ? DTYPE_F16 : DTYPE_BF16);
             for (int g = 0; g < TEST_GPUS; g++) {
                 const struct device_facts *gpu = &test_gpus[g];
-                test_device_model_scratch(&model, gpu, decode_rows, DECODES);
+                test_lower_all(&model, gpu);
                 assert_int_equal(model.lowering.scratch_bytes % PLAN_ALIGNMENT, 0);
                 assert_true(model.lowering.scratch_bytes > 0);
-                for (int r = 0; r < DECODES; r++) lower_and_check(&model, gpu, PLAN_DECODE, decode_rows[r]);
-                for (int r = 0; r < PREFILLS; r++) lower_and_check(&model, gpu, PLAN_PREFILL, prefill_rows[r]);
             }
             test_device_model_close(&model);
         }
@@ -484,12 +48,7 @@ TEST(plans_of_coded_matrices)
                     tables += !encoding_is_plain(graph->weights[node->operands[EMBED_TABLE]].encoding);
             }
             if (ranks > 1) test_device_model_exchange(&model, 2048);
-            for (int g = 0; g < TEST_GPUS; g++) {
-                test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
-                for (int r = 0; r < DECODES; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, decode_rows[r]);
-                for (int r = 0; r < PREFILLS; r++)
-                    lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, prefill_rows[r]);
-            }
+            for (int g = 0; g < TEST_GPUS; g++) test_lower_all(&model, &test_gpus[g]);
             test_device_model_close(&model);
         }
     assert_true(coded > 40 && tables > 2);
@@ -533,8 +92,8 @@ TEST(every_plan_of_several_ranks)
             for (int g = 0; g < TEST_GRAPHS; g++) check_collectives(&model, &model.graphs[g]);
             for (int g = 0; g < TEST_GPUS; g++) {
                 test_device_model_scratch(&model, &test_gpus[g], rows, 4);
-                for (int r = 0; r < 4; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, rows[r]);
-                for (int r = 0; r < 4; r++) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, chunks[r]);
+                for (int r = 0; r < 4; r++) test_lower_and_check(&model, &test_gpus[g], PLAN_DECODE, rows[r]);
+                for (int r = 0; r < 4; r++) test_lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, chunks[r]);
             }
             test_device_model_close(&model);
         }
@@ -562,18 +121,18 @@ static void check_page_groups(const struct test_device_model *model, const struc
     for (uint32_t n = 0; n < plan->count; n++) {
         const struct device_launch *launch = &plan->launches[n];
         const struct op_descriptor *op = op_find(launch->op);
-        check_schema(model, plan, n);
+        test_check_schema(model, plan, n);
         for (int i = 0; i < op->operand_count; i++) {
             const int at = op_operand_position(op, TARGET_CUDA, launch->tactic.params, i);
             if (at < 0) continue;
             const struct plan_operand *operand = &launch->operands[at];
             const uint32_t layer = launch->layer;
             if (op->operands[i].role == ROLE_STATE && op->operands[i].field == STATE_PAGE_TABLE)
-                check_place(operand, SPACE_STATE,
-                            (struct plan_field){state[STATE_PAGE_TABLE].offset + groups[layer] * stride,
-                                                geometry->slots * geometry->pages_per_slot * sizeof(int32_t)});
+                test_check_place(operand, SPACE_STATE,
+                                 (struct plan_field){state[STATE_PAGE_TABLE].offset + groups[layer] * stride,
+                                                     geometry->slots * geometry->pages_per_slot * sizeof(int32_t)});
             if (op->operands[i].role != ROLE_KV) continue;
-            check_place(operand, SPACE_KV, (struct plan_field){places[layer] * layer_bytes, layer_bytes});
+            test_check_place(operand, SPACE_KV, (struct plan_field){places[layer] * layer_bytes, layer_bytes});
             launches++;
         }
     }
@@ -616,11 +175,7 @@ TEST(norms_after_sums_of_ranks)
     static struct test_device_model model;
     assert_true(test_device_model_open_ranks(&model, SLIDING_MODEL, DTYPE_BF16, 2));
     test_device_model_exchange(&model, 2048);
-    for (int g = 0; g < TEST_GPUS; g++) {
-        test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
-        for (int r = 0; r < DECODES; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, decode_rows[r]);
-        for (int r = 0; r < PREFILLS; r++) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, prefill_rows[r]);
-    }
+    for (int g = 0; g < TEST_GPUS; g++) test_lower_all(&model, &test_gpus[g]);
     for (int g = 0; g < TEST_GRAPHS; g++)
         for (int n = 0; n < model.graphs[g].node_count; n++) {
             const struct graph_node *node = &model.graphs[g].nodes[n];
@@ -636,11 +191,11 @@ TEST(the_wide_graph_takes_few_rows)
     struct device_plan plan;
     struct status status = {0};
     test_device_model_open(&model, test_device_model_source(0), DTYPE_BF16);
-    test_device_model_scratch(&model, &test_gpus[0], decode_rows, DECODES);
+    test_device_model_scratch(&model, &test_gpus[0], test_decode_rows, TEST_DECODES);
     for (uint32_t rows = 1; rows <= 8; rows++) {
         const struct graph *graph = &model.graphs[TEST_LARGE_BATCH];
         test_expect_success(lower_device_plan(graph, &model.lowering, &test_gpus[0], rows, &plan, &status), &status);
-        check_plan(&model, graph, &plan, &test_gpus[0]);
+        test_check_plan(&model, graph, &plan, &test_gpus[0]);
         device_plan_free(&plan);
     }
     test_device_model_close(&model);
@@ -679,7 +234,7 @@ TEST(a_residual_that_is_read_later_stays)
     for (uint32_t rows = 1; rows <= 64; rows *= 8) {
         bool ok = lower_device_plan(&graph, &model.lowering, &test_gpus[0], rows, &plan, &status);
         test_expect_success(ok, &status);
-        check_plan(&model, &graph, &plan, &test_gpus[0]);
+        test_check_plan(&model, &graph, &plan, &test_gpus[0]);
         const struct plan_operand *x = &plan.launches[X].operands[EMBED_OUT];
         assert_true(plan.launches[FIRST].operands[MATMUL_OUT].offset != x->offset);
         assert_int_equal(plan.launches[SECOND].operands[MATMUL_OUT].offset, x->offset);
@@ -687,110 +242,6 @@ TEST(a_residual_that_is_read_later_stays)
     }
     graph_free(&graph);
     test_device_model_close(&model);
-}
-
-/* A prompt's last layer routes its last row alone, whose seed is that of a token row: the router finds it. */
-TEST(experts)
-{
-    static const char source[] =
-        "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 64, \"intermediate_size\": 100, \"num_hidden_layers\": 2, "
-        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, "
-        "\"num_experts\": 16, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48}";
-    struct test_device_model model;
-    test_device_model_open(&model, source, DTYPE_BF16);
-    test_device_model_scratch(&model, &test_gpus[0], decode_rows, DECODES);
-    for (uint32_t rows = 1; rows <= 64; rows *= 2) lower_and_check(&model, &test_gpus[0], PLAN_DECODE, rows);
-    for (uint32_t rows = 1; rows <= 512; rows *= 8) lower_and_check(&model, &test_gpus[0], PLAN_PREFILL, rows);
-    const struct graph *graph = test_device_model_graph(&model, PLAN_PREFILL, 64);
-    int of_out_rows = 0, routers = 0;
-    for (int n = 0; n < graph->node_count; n++) {
-        if (graph->nodes[n].removed || graph->nodes[n].op != OP_ROUTER) continue;
-        routers++;
-        of_out_rows += graph_node_rows(graph, &graph->nodes[n]) == ROWS_OUT;
-    }
-    assert_int_equal(routers, 2);
-    assert_int_equal(of_out_rows, 1);
-    test_device_model_close(&model);
-}
-
-TEST(latent_attention)
-{
-    static const char source[] =
-        "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
-        "\"num_attention_heads\": 4, \"vocab_size\": 50, \"first_k_dense_replace\": 1, \"n_routed_experts\": 8, "
-        "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"n_shared_experts\": 1, \"kv_lora_rank\": 32, "
-        "\"q_lora_rank\": 24, \"qk_nope_head_dim\": 24, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24, "
-        "\"n_group\": 4, \"topk_group\": 2}";
-    int refused = 0;
-    for (int g = 0; g < TEST_GPUS; g++) {
-        struct test_device_model model;
-        test_device_model_open(&model, source, DTYPE_BF16);
-        test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
-        for (uint32_t rows = 1; rows <= 64; rows *= 2) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, rows);
-        for (uint32_t rows = 1; rows <= 512; rows *= 8) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, rows);
-        /* A prompt's few rows share their tokens among clusters, too. */
-        static const uint32_t one[] = {1}, few[] = {1, 40};
-        struct device_plan plan;
-        struct status status = {0};
-        const struct graph *prefill = test_device_model_graph(&model, PLAN_PREFILL, 40);
-        test_device_model_scratch(&model, &test_gpus[g], few, 2);
-        lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, 40);
-        test_device_model_scratch(&model, &test_gpus[g], one, 1);
-        bool ok = lower_device_plan(prefill, &model.lowering, &test_gpus[g], 40, &plan, &status);
-        if (!ok) test_expect_failure(ok, &status, STATUS_INTERNAL, "attention_latent|scratch memory");
-        refused += !ok;
-        device_plan_free(&plan);
-        test_device_model_close(&model);
-    }
-    assert_true(refused > 0);
-}
-
-/* Short convolutions, and the delta rule beside attention with a gate and experts. */
-TEST(recurrent_layers)
-{
-    static const char *const sources[] = {
-        "{\"model_type\": \"lfm2\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 5, "
-        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 50, \"max_position_embeddings\": 512, "
-        "\"norm_eps\": 1e-6, \"full_attn_idxs\": [1, 3]}",
-        "{\"model_type\": \"qwen3_next\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 4, "
-        "\"num_attention_heads\": 4, "
-        "\"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, \"linear_num_key_heads\": 2, "
-        "\"linear_num_value_heads\": 4, \"linear_key_head_dim\": 32, \"linear_value_head_dim\": 64, "
-        "\"num_experts\": 16, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, "
-        "\"shared_expert_intermediate_size\": 48}",
-    };
-    static const int recurrent[] = {3, 3}, convolutions[] = {3, 3}, gates[] = {0, 1};
-    struct test_device_model model;
-    for (int s = 0; s < 2; s++)
-        for (uint32_t ranks = 1; ranks <= 2; ranks++) {
-            assert_true(test_device_model_open_ranks(&model, sources[s], DTYPE_BF16, ranks));
-            if (ranks > 1) test_device_model_exchange(&model, 2048);
-            for (int g = 0; g < TEST_GPUS; g++) {
-                test_device_model_scratch(&model, &test_gpus[g], decode_rows, DECODES);
-                for (int r = 0; r < DECODES; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, decode_rows[r]);
-                for (int r = 0; r < PREFILLS; r++)
-                    lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, prefill_rows[r]);
-            }
-            for (int g = 0; g < TEST_GRAPHS; g++) {
-                const struct graph *graph = &model.graphs[g];
-                int found[3] = {0};
-                for (int n = 0; n < graph->node_count; n++) {
-                    const struct graph_node *node = &graph->nodes[n];
-                    if (node->removed) continue;
-                    found[0] += node->op == OP_SHORT_CONV;
-                    found[1] += node->op == OP_DELTA_RULE;
-                    found[2] += node->op == OP_SIGMOID_GATE;
-                    if (node->op != OP_DELTA_RULE) continue;
-                    assert_int_equal(node->params[DELTA_RULE_SCATTERED], graph->kind == PLAN_DECODE);
-                    assert_int_equal(graph->values[node->operands[DELTA_RULE_BA]].dtype, DTYPE_F32);
-                    assert_int_equal(graph->values[node->operands[DELTA_RULE_QKV]].dtype, DTYPE_BF16);
-                }
-                assert_int_equal(found[0], convolutions[s]);
-                assert_int_equal(found[1], s ? recurrent[s] : 0);
-                assert_int_equal(found[2], gates[s]);
-            }
-            test_device_model_close(&model);
-        }
 }
 
 int main(void) { return test_run(); }

@@ -8,6 +8,7 @@
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/delta_rule/delta_rule.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/multiply/multiply.h"
 #include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/router/router.h"
@@ -19,9 +20,8 @@ struct choice {
     bool *stays_float, *multiplied;
 };
 
-/* Values that stay float32 because of their readers: logits or a rank's part of them, also a router's; what a norm reads; what the decay of a
- * state comes from; in fp16, whose range
- * is too small for sums, a rank's part of a sum. */
+/* Values that stay float32 because of their readers: logits or a rank's part of them, also a router's; what a norm reads
+ * or adds to; what the decay of a state comes from; in fp16, whose range is too small for sums, a rank's part of a sum. */
 static void mark(const struct graph *graph, struct choice *choice)
 {
     bool *stays_float = choice->stays_float;
@@ -30,6 +30,8 @@ static void mark(const struct graph *graph, struct choice *choice)
         const struct graph_node *node = &graph->nodes[n];
         if (node->removed) continue;
         if (node->op == OP_RMS_NORM) stays_float[node->operands[RMS_NORM_X]] = true;
+        if (node->op == OP_RMS_NORM && node->operands[RMS_NORM_ADD_TO] >= 0)
+            stays_float[node->operands[RMS_NORM_ADD_TO]] = true;
         if (node->op == OP_DELTA_RULE) stays_float[node->operands[DELTA_RULE_BA]] = true;
         if (node->op == OP_ROUTER) stays_float[node->operands[ROUTER_LOGITS]] = true;
         if (node->op == OP_ALL_GATHER) stays_float[node->operands[ALL_GATHER_X]] = true;
@@ -38,6 +40,11 @@ static void mark(const struct graph *graph, struct choice *choice)
         if (node->op == OP_MATMUL)
             (node->operands[MATMUL_NORM] < 0 ? choice->multiplied : stays_float)[node->operands[MATMUL_X]] = true;
         if (node->op == OP_QUANTISE) choice->multiplied[node->operands[QUANTISE_X]] = true;
+    }
+    for (int n = graph->node_count - 1; n >= 0; n--) { /* selections come after what they select of */
+        const struct graph_node *node = &graph->nodes[n];
+        if (!node->removed && node->op == OP_SELECT_ROWS && choice->multiplied[node->operands[SELECT_ROWS_OUT]])
+            choice->multiplied[node->operands[SELECT_ROWS_X]] = true;
     }
 }
 
@@ -55,11 +62,20 @@ static enum dtype choose(const struct graph *graph, const struct graph_node *nod
         return node->operands[SUM_PARTS_RESIDUAL] >= 0 || choice->stays_float[node->operands[operand]]
                    ? DTYPE_F32
                    : graph->compute_dtype;
+    case OP_MULTIPLY: /* a product of the residual stream stays in it */
+        return choice->stays_float[node->operands[operand]] ||
+                       graph->values[node->operands[MULTIPLY_X]].dtype == DTYPE_F32
+                   ? DTYPE_F32
+                   : graph->compute_dtype;
     case OP_EMBED: /* 16 bits for the other ranks, and for matmuls (pass_matmul_inputs) or their codes */
         return graph->ranks > 1 || choice->multiplied[node->operands[operand]] ? graph->compute_dtype : DTYPE_F32;
     case OP_RMS_NORM:
         if (operand == RMS_NORM_OUT && node->operands[RMS_NORM_SCALES] >= 0) return DTYPE_F8_E4M3;
-        return operand == RMS_NORM_OUT && node->operands[RMS_NORM_ADD_TO] >= 0 ? DTYPE_F32 : graph->compute_dtype;
+        return operand == RMS_NORM_OUT &&
+                       (node->operands[RMS_NORM_ADD_TO] >= 0 || choice->stays_float[node->operands[operand]])
+                   ? DTYPE_F32
+                   : graph->compute_dtype;
+    case OP_ALL_REDUCE: return choice->stays_float[node->operands[operand]] ? DTYPE_F32 : graph->compute_dtype;
     case OP_SELECT_ROWS: return graph->values[node->operands[SELECT_ROWS_X]].dtype;
     default: return graph->compute_dtype;
     }

@@ -1,12 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decode: rows are of different sequences, so each can rotate, append and attend on its own: one launch instead of two.
- * In a prefill a row attends to what other rows of the step append. */
+ * In a prefill a row attends to what other rows of the step append. A layer that reads what another one has appended rotates and attends. */
 #include <string.h>
 
 #include "builder/passes/pass.h"
 #include "kernels/attention/attention.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_attention/rope_attention.h"
+#include "kernels/rope_query/rope_query.h"
+
+static void take_append(struct graph_node *attention, const struct graph_node *rope)
+{
+    attention->operands[ROPE_ATTENTION_QKV] = rope->operands[ROPE_APPEND_QKV];
+    attention->operands[ROPE_ATTENTION_TABLE] = rope->operands[ROPE_APPEND_TABLE];
+    attention->operands[ROPE_ATTENTION_NORM_Q] = rope->operands[ROPE_APPEND_NORM_Q];
+    attention->operands[ROPE_ATTENTION_NORM_K] = rope->operands[ROPE_APPEND_NORM_K];
+    attention->params[ROPE_ATTENTION_EPS_BITS] = rope->params[ROPE_APPEND_EPS_BITS];
+    attention->params[ROPE_ATTENTION_ROTARY_DIM] = rope->params[ROPE_APPEND_ROTARY_DIM];
+    attention->params[ROPE_ATTENTION_NORM_SCOPE] = rope->params[ROPE_APPEND_NORM_SCOPE];
+    attention->params[ROPE_ATTENTION_NORM_V] = rope->params[ROPE_APPEND_NORM_V];
+    attention->params[ROPE_ATTENTION_CENTRED] = rope->params[ROPE_APPEND_CENTRED];
+}
+
+static void take_query(struct graph_node *attention, const struct graph_node *rope)
+{
+    attention->operands[ROPE_ATTENTION_QKV] = rope->operands[ROPE_QUERY_X];
+    attention->operands[ROPE_ATTENTION_TABLE] = rope->operands[ROPE_QUERY_TABLE];
+    attention->operands[ROPE_ATTENTION_NORM_Q] = rope->operands[ROPE_QUERY_NORM];
+    attention->operands[ROPE_ATTENTION_NORM_K] = rope->operands[ROPE_QUERY_NORM]; /* not read */
+    attention->params[ROPE_ATTENTION_EPS_BITS] = rope->params[ROPE_QUERY_EPS_BITS];
+    attention->params[ROPE_ATTENTION_ROTARY_DIM] = rope->params[ROPE_QUERY_ROTARY_DIM];
+    attention->params[ROPE_ATTENTION_APPENDED] = 1;
+}
 
 static void fuse(struct graph_node *rope, struct graph_node *attention)
 {
@@ -14,18 +39,13 @@ static void fuse(struct graph_node *rope, struct graph_node *attention)
     attention->op = OP_ROPE_ATTENTION;
     memset(attention->params, 0, sizeof attention->params);
     for (int i = 0; i < PLAN_MAX_OPERANDS; i++) attention->operands[i] = GRAPH_ABSENT;
-    attention->operands[ROPE_ATTENTION_QKV] = rope->operands[ROPE_APPEND_QKV];
-    attention->operands[ROPE_ATTENTION_TABLE] = rope->operands[ROPE_APPEND_TABLE];
-    attention->operands[ROPE_ATTENTION_NORM_Q] = rope->operands[ROPE_APPEND_NORM_Q];
-    attention->operands[ROPE_ATTENTION_NORM_K] = rope->operands[ROPE_APPEND_NORM_K];
     attention->operands[ROPE_ATTENTION_OUT] = from.operands[ATTENTION_OUT];
     memcpy(attention->params, from.params, PAGED_PARAMS * sizeof *from.params);
     attention->operands[ROPE_ATTENTION_SINKS] = from.operands[ATTENTION_SINKS];
     attention->params[ROPE_ATTENTION_CAP_BITS] = from.params[ATTENTION_CAP_BITS];
     attention->params[ROPE_ATTENTION_WINDOW] = from.params[ATTENTION_WINDOW];
     attention->params[ROPE_ATTENTION_SCALE_BITS] = from.params[ATTENTION_SCALE_BITS];
-    attention->params[ROPE_ATTENTION_EPS_BITS] = rope->params[ROPE_APPEND_EPS_BITS];
-    attention->params[ROPE_ATTENTION_ROTARY_DIM] = rope->params[ROPE_APPEND_ROTARY_DIM];
+    (rope->op == OP_ROPE_QUERY ? take_query : take_append)(attention, rope);
     rope->removed = true;
 }
 
@@ -36,7 +56,8 @@ static void visit(struct graph *graph, struct graph_index *index, int n)
     if (index->producer[q] < 0 || index->uses[q] != 1) return;
     struct graph_node *rope = &graph->nodes[index->producer[q]];
     /* A block of the fused launch has the heads of one kv head: it cannot normalise all of them together. */
-    if (rope->op == OP_ROPE_APPEND && rope->params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_HEAD)
+    if (rope->op == OP_ROPE_QUERY ||
+        (rope->op == OP_ROPE_APPEND && rope->params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_WIDTH))
         fuse(rope, attention);
 }
 

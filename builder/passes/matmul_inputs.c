@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor cores multiply 16-bit values. A matmul that reads the float32 residual stream without a norm between them reads a
  * 16-bit copy, which the op that makes the stream writes as well: a norm as its second output, an embedding as one more
- * lookup. */
+ * lookup, of which rows are selected as of the first one. */
 #include "builder/passes/pass.h"
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/rms_norm/rms_norm.h"
+#include "kernels/select_rows/select_rows.h"
 
 static int new_copy(struct graph *graph, int value)
 {
@@ -19,17 +20,42 @@ static bool multiplies(const struct graph_node *node)
     return !node->removed && node->op == OP_MATMUL && node->operands[MATMUL_NORM] < 0;
 }
 
-/* One more lookup for the matmuls that read an embedding. */
-static bool copy_embedding(struct graph *graph, int n)
+/* The matmuls after node `n` that read `value` read a copy of it instead: `copy`, -1: one that is made as they are found, and
+ * returned. */
+static int replace_inputs(struct graph *graph, int n, int value, int copy)
 {
-    const int value = graph->nodes[n].operands[EMBED_OUT];
-    int copy = GRAPH_ABSENT;
     for (int i = n + 1; i < graph->node_count; i++) {
         if (!multiplies(&graph->nodes[i]) || graph->nodes[i].operands[MATMUL_X] != value) continue;
         if (copy < 0) copy = new_copy(graph, value);
         graph->nodes[i].operands[MATMUL_X] = copy;
     }
-    if (copy < 0) return !graph->out_of_memory;
+    return copy;
+}
+
+/* Rows that are selected of `value`, which matmuls read: of the copy, too. Returns it as replace_inputs does. */
+static int copy_selections(struct graph *graph, int n, int value, int copy)
+{
+    for (int i = n + 1; i < graph->node_count; i++) {
+        const struct graph_node *select = &graph->nodes[i];
+        if (select->removed || select->op != OP_SELECT_ROWS || select->operands[SELECT_ROWS_X] != value) continue;
+        const uint32_t layer = select->layer;
+        const int selected = replace_inputs(graph, i, select->operands[SELECT_ROWS_OUT], GRAPH_ABSENT);
+        if (selected < 0) continue;
+        if (copy < 0) copy = new_copy(graph, value);
+        struct graph_node *made = graph_insert(graph, ++i, OP_SELECT_ROWS, layer);
+        if (!made) return GRAPH_ABSENT;
+        made->operands[SELECT_ROWS_X] = copy;
+        made->operands[SELECT_ROWS_OUT] = selected;
+    }
+    return copy;
+}
+
+/* One more lookup for the matmuls that read an embedding. */
+static bool copy_embedding(struct graph *graph, int n)
+{
+    const int value = graph->nodes[n].operands[EMBED_OUT];
+    const int copy = copy_selections(graph, n, value, replace_inputs(graph, n, value, GRAPH_ABSENT));
+    if (copy < 0 || graph->out_of_memory) return !graph->out_of_memory;
     struct graph_node *lookup = graph_insert(graph, n + 1, OP_EMBED, graph->nodes[n].layer);
     if (!lookup) return false;
     *lookup = graph->nodes[n];

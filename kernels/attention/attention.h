@@ -19,7 +19,7 @@
  *
  * Numerics contract: a row's result depends on its own sequence only, never on the other rows, the chunking of the prompt
  * or the number of threads: tokens are taken in blocks of ATTENTION_BLOCK_TOKENS counted from token 0 of the sequence,
- * blocks merged in rising order. HEAD_DIM is at most OP_MAX_HEAD_DIM, with values of 16 bits OP_MAX_HALF_HEAD_DIM (kernels/op/schema.h); SCALE is positive. */
+ * blocks merged in rising order. HEAD_DIM is at most OP_MAX_HEAD_DIM (kernels/op/schema.h); SCALE is positive. */
 #ifndef KERNELS_ATTENTION_ATTENTION_H
 #define KERNELS_ATTENTION_ATTENTION_H
 

@@ -23,7 +23,8 @@ const char *attention_cudnn_illegal(const int64_t *params)
     if (params[ATTENTION_SCATTERED]) return "the rows belong to several sequences";
     if (params[ATTENTION_CAP_BITS]) return "scores have a cap";
     if (params[ATTENTION_HAS_SINKS]) return "heads have sinks";
-    if (params[ATTENTION_HEAD_DIM] % 8) return "HEAD_DIM is not a multiple of 8 in 8..256";
+    if (params[ATTENTION_HEAD_DIM] % 8 || params[ATTENTION_HEAD_DIM] > 256)
+        return "HEAD_DIM is not a multiple of 8 in 8..256";
     if (page_tokens & (page_tokens - 1)) return "PAGE_TOKENS is not a power of two in 1..2^30";
     if (params[ATTENTION_PAGES_PER_SLOT] > MOST_TOKENS / page_tokens)
         return "PAGES_PER_SLOT is not positive or makes more than 2^30 tokens";

@@ -22,7 +22,7 @@ static const char *illegal(const int64_t *params)
     why = op_paged_codes_illegal(params);
     if (why) return why;
     if (params[ATTENTION_VALUE_DIM]) return "v is a part of k";
-    if (params[ATTENTION_HEAD_DIM] % 2) return "HEAD_DIM is not even in 2..256";
+    if (params[ATTENTION_HEAD_DIM] % 2) return "HEAD_DIM is not even";
     if (params[ATTENTION_PAGES_PER_SLOT] > MOST_TOKENS / params[ATTENTION_PAGE_TOKENS])
         return "PAGES_PER_SLOT is not positive or makes more than 2^30 tokens";
     return params[ATTENTION_PAGE_BYTES] % ALIGNMENT ? "PAGE_BYTES is not a multiple of 16 in 1..2^40" : NULL;
@@ -77,7 +77,7 @@ static const char *generic_launch(const int64_t *params, const struct device_fac
     why = shared_limit(layout.bytes + layout.static_bytes, gpu);
     if (why) return why;
     *geometry = (struct device_geometry){
-        .grid = {(uint32_t)((entries + tile - 1) / tile), (uint32_t)params[ATTENTION_KV_HEADS], 1},
+        .grid = {(uint32_t)((entries + tile - 1) / tile), (uint32_t)params[ATTENTION_KV_HEADS], (uint32_t)layout.parts},
         .block = {(uint32_t)(WARP * warps_q * split), 1, 1},
         .cluster = {1, 1, 1},
         .shared_bytes = (uint32_t)layout.bytes,

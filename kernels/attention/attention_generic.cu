@@ -8,7 +8,7 @@
     PARAM(COUNT_INDEX) = 0;                                                                  \
     PARAM(HEADS) = 32;                                                                       \
     PARAM(KV_HEADS) = 8;                                                                     \
-    PARAM(HEAD_DIM) = 128; /* even, at most 256 */                                           \
+    PARAM(HEAD_DIM) = 128; /* even, at most 512 */                                           \
     PARAM(PAGE_TOKENS) = 64;                                                                 \
     PARAM(PAGES_PER_SLOT) = 128;                                                             \
     PARAM(PAGE_BYTES) = 8388608;                                                             \

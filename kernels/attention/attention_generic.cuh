@@ -5,10 +5,10 @@
  *   t from max(0, positions[r] - WINDOW + 1) (WINDOW 0: from 0) to positions[r] inclusive.
  *
  * Operands: counts i32[2]; q X_DTYPE[ROWS, HEADS * HEAD_DIM]; slots i32[ROWS]; positions i32[ROWS];
- * page_table i32[SLOT_COUNT, PAGES_PER_SLOT]; kv (pages as in rope_append.h); out as q, may be q itself. All 16-byte
- * aligned. Rows may belong to any slots in any order; consecutive rows of one slot share its tokens.
+ * page_table i32[SLOT_COUNT, PAGES_PER_SLOT]; kv (pages as in rope_append.h); out as q, may be q itself if HEAD_DIM is at most 256. All
+ * 16-byte aligned. Rows may belong to any slots in any order; consecutive rows of one slot share its tokens.
  *
- * A block has 16 * WARPS_Q entries, an entry being one (row, head of the group), and walks over the tokens of each slot
+ * A block has 16 * WARPS_Q entries, of heads above 256 a part of their columns of v (grid z), an entry being one (row, head of the group), and walks over the tokens of each slot
  * that its rows belong to, KEY_TILE at a time, masked entry by entry. SPLIT warps share the tokens of a tile and merge
  * at the end. Two tiles are in flight (cp.async).
  *
@@ -28,8 +28,7 @@ template <class P> struct attention_generic_body {
     static constexpr int group = P::HEADS / P::KV_HEADS;
     static constexpr int threads = 32 * P::WARPS_Q * P::SPLIT;
     static constexpr int warp_keys = P::KEY_TILE / P::SPLIT;
-    static_assert(P::HEADS % P::KV_HEADS == 0 && P::HEAD_DIM % 2 == 0 && P::HEAD_DIM <= 256 && warp_keys % 16 == 0 &&
-                      P::PAGE_BYTES % 16 == 0,
+    static_assert(P::HEADS % P::KV_HEADS == 0 && P::HEAD_DIM % 2 == 0 && warp_keys % 16 == 0 && P::PAGE_BYTES % 16 == 0,
                   "launch checks");
 
     /* Elements in shared memory: as they are, or as f32 of which the tensor cores take the upper 19 bits. */
@@ -44,6 +43,8 @@ template <class P> struct attention_generic_body {
     static constexpr int tile = (int)layout.entries;
     static constexpr int dim = (int)layout.dim;
     static constexpr int row_bytes = (int)layout.row_bytes;
+    static constexpr int parts = (int)layout.parts, value_dim = (int)layout.value_dim;
+    static constexpr int value_row_bytes = (int)layout.value_row_bytes;
 
     /* Bytes of one asynchronous copy: what divides a token's k and keeps it aligned, at most 16. */
     static constexpr int token_bytes = P::HEAD_DIM * kv_element;
@@ -55,6 +56,9 @@ template <class P> struct attention_generic_body {
     static constexpr int q_offset = 0;
     static constexpr int stage_offset = (int)layout.stages_offset, stage_bytes = (int)layout.stage_bytes;
     static constexpr int partial_floats = (int)layout.partial_floats;
+
+    /* The block's first column of v. */
+    static __device__ __forceinline__ int first_value() { return parts == 1 ? 0 : (int)blockIdx.z * value_dim; }
 
     /* d[16, 8] += a[16, step] * b[step, 8] */
     static __device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1)
@@ -73,10 +77,16 @@ template <class P> struct attention_generic_body {
         constexpr i64 head_bytes = (i64)P::PAGE_TOKENS * token_bytes;
         for (int i = (int)threadIdx.x; i < P::KEY_TILE * copies; i += threads) {
             int entry = i / copies, part = i % copies, t = token + entry;
-            u8 *k = stage + entry * row_bytes + part * copy_elements * element, *v = k + P::KEY_TILE * row_bytes;
+            const int column = part * copy_elements - first_value();
+            const bool has_value = parts == 1 || (column >= 0 && column < value_dim);
+            u8 *k = stage + entry * row_bytes + part * copy_elements * element;
+            u8 *v = stage + P::KEY_TILE * row_bytes + entry * value_row_bytes + column * element;
             if (t < first || t > last) {
 #pragma unroll
-                for (int j = 0; j < copy_elements * element; j += 4) *(u32 *)(k + j) = *(u32 *)(v + j) = 0;
+                for (int j = 0; j < copy_elements * element; j += 4) {
+                    *(u32 *)(k + j) = 0;
+                    if (has_value) *(u32 *)(v + j) = 0;
+                }
                 continue;
             }
             const u8 *block = kv + pages[t / P::PAGE_TOKENS] * (i64)P::PAGE_BYTES;
@@ -86,15 +96,16 @@ template <class P> struct attention_generic_body {
                 const u8 *scales = block + pages_layout::SCALES + (g * P::PAGE_TOKENS + t % P::PAGE_TOKENS) * 4;
                 const float scale_v = *(const float *)(scales + pages_layout::VALUES);
                 kv_load_codes<P::KV_DTYPE, P::X_DTYPE>(k, from, *(const float *)scales * kv_codes<P::KV_DTYPE>::FACTOR);
-                kv_load_codes<P::KV_DTYPE, P::X_DTYPE>(v, from_v, scale_v * kv_codes<P::KV_DTYPE>::FACTOR);
+                if (has_value)
+                    kv_load_codes<P::KV_DTYPE, P::X_DTYPE>(v, from_v, scale_v * kv_codes<P::KV_DTYPE>::FACTOR);
             } else if constexpr (verbatim) {
                 copy_async<copy>(shared_address(k), from);
-                copy_async<copy>(shared_address(v), from_v);
+                if (has_value) copy_async<copy>(shared_address(v), from_v);
             } else {
 #pragma unroll
                 for (int j = 0; j < copy_elements; j++) {
                     ((float *)k)[j] = load_element<P::KV_DTYPE>(from, j);
-                    ((float *)v)[j] = load_element<P::KV_DTYPE>(from_v, j);
+                    if (has_value) ((float *)v)[j] = load_element<P::KV_DTYPE>(from_v, j);
                 }
             }
         }
@@ -120,7 +131,7 @@ template <class P> struct attention_generic_body {
     struct entries {
         int row[2], first[2], last[2]; /* tokens first to last */
         float max[2], sum[2];          /* of the scores; sum: of this thread's columns */
-        float out[dim / 8][4];
+        float out[value_dim / 8][4];
     };
 
     static __device__ __forceinline__ void score_keys(float (&scores)[warp_keys / 8][4], u32 q, u32 k)
@@ -193,7 +204,7 @@ template <class P> struct attention_generic_body {
             }
             e.sum[i] = e.sum[i] * factor + sum;
 #pragma unroll
-            for (int d = 0; d < dim / 8; d++) {
+            for (int d = 0; d < value_dim / 8; d++) {
                 e.out[d][2 * i] *= factor;
                 e.out[d][2 * i + 1] *= factor;
             }
@@ -206,7 +217,7 @@ template <class P> struct attention_generic_body {
     {
         int lane = (int)threadIdx.x % 32;
         if constexpr (halves) {
-            v += (u32)((lane % 16) * row_bytes + lane / 16 * 16);
+            v += (u32)((lane % 16) * value_row_bytes + lane / 16 * 16);
 #pragma unroll
             for (int k = 0; k < warp_keys / 16; k++) {
                 const u32 a[4] = {
@@ -216,25 +227,25 @@ template <class P> struct attention_generic_body {
                     pack_halves<P::X_DTYPE>(weights[2 * k + 1][2], weights[2 * k + 1][3]),
                 };
 #pragma unroll
-                for (int d = 0; d < dim / 16; d++) {
+                for (int d = 0; d < value_dim / 16; d++) {
                     u32 b[4];
-                    load_matrices_transposed(b, v + k * 16 * row_bytes + 32 * d);
+                    load_matrices_transposed(b, v + k * 16 * value_row_bytes + 32 * d);
                     multiply(e.out[2 * d], a, b[0], b[1]);
                     multiply(e.out[2 * d + 1], a, b[2], b[3]);
                 }
             }
         } else {
             /* Weights of tokens 2c and 2c + 1 stand where the product wants steps c and c + 4: so do the values. */
-            v += (u32)((lane % 4) * 2 * row_bytes + lane / 4 * 4);
+            v += (u32)((lane % 4) * 2 * value_row_bytes + lane / 4 * 4);
 #pragma unroll
             for (int k = 0; k < warp_keys / 8; k++) {
                 const u32 a[4] = {bits_of_float(weights[k][0]), bits_of_float(weights[k][2]),
                                   bits_of_float(weights[k][1]), bits_of_float(weights[k][3])};
 #pragma unroll
-                for (int d = 0; d < dim / 8; d++) {
+                for (int d = 0; d < value_dim / 8; d++) {
                     u32 b[2];
-                    b[0] = load_shared_word_ordered(v + k * 8 * row_bytes + 32 * d);
-                    b[1] = load_shared_word_ordered(v + (k * 8 + 1) * row_bytes + 32 * d);
+                    b[0] = load_shared_word_ordered(v + k * 8 * value_row_bytes + 32 * d);
+                    b[1] = load_shared_word_ordered(v + (k * 8 + 1) * value_row_bytes + 32 * d);
                     multiply(e.out[d], a, b[0], b[1]);
                 }
             }
@@ -252,13 +263,13 @@ template <class P> struct attention_generic_body {
             for (int i = 0; i < 2; i++) {
                 float *to = partial + ((part - 1) * tile + warp_q * 16 + lane / 4 + 8 * i) * partial_floats;
 #pragma unroll
-                for (int d = 0; d < dim / 8; d++) {
+                for (int d = 0; d < value_dim / 8; d++) {
                     to[8 * d + lane % 4 * 2] = e.out[d][2 * i];
                     to[8 * d + lane % 4 * 2 + 1] = e.out[d][2 * i + 1];
                 }
                 if (lane % 4 == 0) {
-                    to[dim] = e.max[i];
-                    to[dim + 1] = e.sum[i];
+                    to[value_dim] = e.max[i];
+                    to[value_dim + 1] = e.sum[i];
                 }
             }
         }
@@ -268,17 +279,20 @@ template <class P> struct attention_generic_body {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const float *from = partial + ((other - 1) * tile + warp_q * 16 + lane / 4 + 8 * i) * partial_floats;
-                float max = fmaxf(e.max[i], from[dim]);
+                const u32 values = shared_address(from + lane % 4 * 2); /* in order: all at once they would spill */
+                float max = fmaxf(e.max[i], from[value_dim]);
                 float base = max == -infinity() ? 0 : max * scale;
                 float mine = exp2_approximate(e.max[i] * scale - base);
-                float theirs = exp2_approximate(from[dim] * scale - base);
+                float theirs = exp2_approximate(from[value_dim] * scale - base);
                 e.max[i] = max;
-                e.sum[i] = e.sum[i] * mine + from[dim + 1] * theirs;
+                e.sum[i] = e.sum[i] * mine + from[value_dim + 1] * theirs;
 #pragma unroll
-                for (int d = 0; d < dim / 8; d++) {
+                for (int d = 0; d < value_dim / 8; d++) {
 #pragma unroll
                     for (int j = 0; j < 2; j++)
-                        e.out[d][2 * i + j] = e.out[d][2 * i + j] * mine + from[8 * d + lane % 4 * 2 + j] * theirs;
+                        e.out[d][2 * i + j] =
+                            e.out[d][2 * i + j] * mine +
+                            float_of_bits(load_shared_word_ordered(values + (u32)(8 * d + j) * 4)) * theirs;
                 }
             }
         }
@@ -290,8 +304,8 @@ template <class P> struct attention_generic_body {
         const float max = e.max[i] * (float_of_bits(P::SCALE_BITS) * SCORES_LOG2_E);
         float factor = reciprocal(e.sum[i] + sink_term<P>(sinks, head, max));
 #pragma unroll
-        for (int d = 0; d < dim / 8; d++) {
-            int column = 8 * d + (int)threadIdx.x % 4 * 2;
+        for (int d = 0; d < value_dim / 8; d++) {
+            int column = first_value() + 8 * d + (int)threadIdx.x % 4 * 2;
             if (column >= P::HEAD_DIM) continue;
             i64 index = ((i64)row * P::HEADS + head) * P::HEAD_DIM + column;
             float low = e.out[d][2 * i] * factor, high = e.out[d][2 * i + 1] * factor;
@@ -331,7 +345,8 @@ template <class P> struct attention_generic_body {
             score_keys(scores, q, shared_address(stage) + key_offset);
             mask_keys(scores, e, run.begin, run.end, i * P::KEY_TILE + part * warp_keys);
             weigh_keys(scores, e);
-            add_values(e, scores, shared_address(stage) + (u32)((P::KEY_TILE + part * warp_keys) * row_bytes));
+            add_values(e, scores,
+                       shared_address(stage) + (u32)(P::KEY_TILE * row_bytes + part * warp_keys * value_row_bytes));
             __syncthreads();
         }
     }
@@ -348,9 +363,13 @@ template <class P> struct attention_generic_body {
         int warp_q = (int)threadIdx.x / 32 % P::WARPS_Q, part = (int)threadIdx.x / 32 / P::WARPS_Q,
             lane = (int)threadIdx.x % 32;
         /* Clears the padding, which the copies never write. */
-        for (int i = (int)threadIdx.x; i < 4 * P::KEY_TILE; i += threads) {
-            for (int column = P::HEAD_DIM; column < dim; column += 4 / element)
-                *(u32 *)(memory + stage_offset + i * row_bytes + column * element) = 0;
+        for (int i = (int)threadIdx.x; i < 2 * P::KEY_TILE; i += threads) {
+            u8 *stage = memory + stage_offset + i / P::KEY_TILE * stage_bytes;
+            u8 *k = stage + i % P::KEY_TILE * row_bytes;
+            u8 *v = stage + P::KEY_TILE * row_bytes + i % P::KEY_TILE * value_row_bytes;
+            for (int column = P::HEAD_DIM; column < dim; column += 4 / element) *(u32 *)(k + column * element) = 0;
+            for (int column = P::HEAD_DIM - first_value(); column < value_dim; column += 4 / element)
+                *(u32 *)(v + column * element) = 0;
         }
         device_wait();
         int valid = min(counts[P::COUNT_INDEX], P::ROWS);
@@ -375,7 +394,7 @@ template <class P> struct attention_generic_body {
             e.sum[i] = 0;
         }
 #pragma unroll
-        for (int d = 0; d < dim / 8; d++)
+        for (int d = 0; d < value_dim / 8; d++)
 #pragma unroll
             for (int i = 0; i < 4; i++) e.out[d][i] = 0;
 

@@ -47,11 +47,13 @@ LAYOUT_FUNCTION layout_size attention_prefill_registers(layout_size tile_q, layo
 }
 
 /* q (a row for each entry), then two stages of KEY_TILE rows of k and as many of v. After the last tile the stages
- * hold the partial results of the warps that share an entry's tokens. Static: slot and position of each entry's row. */
+ * hold the partial results of the warps that share an entry's tokens. Static: slot and position of each entry's row.
+ * Registers hold 256 columns of v: of wider heads a block computes all scores, and the results of a part of the columns. */
 struct attention_generic_layout {
     layout_size entries; /* of a block, each a (row, head of the group) */
     layout_size dim;     /* of a row, padded with zeros to whole products */
     layout_size row_bytes;
+    layout_size parts, value_dim, value_row_bytes; /* blocks that share the columns of v, and what each has of a row */
     layout_size stages_offset, stage_bytes;
     layout_size partial_floats; /* of an entry: accumulated v, maximum, sum */
     layout_size bytes, static_bytes;
@@ -66,9 +68,12 @@ LAYOUT_FUNCTION struct attention_generic_layout attention_generic_lay_out(layout
     l.entries = 16 * warps_q;
     l.dim = layout_divide_up(head_dim, 16) * 16;
     l.row_bytes = l.dim * element_bytes + 16; /* an odd multiple of 16: eight rows lie in eight different bank groups */
+    l.parts = layout_divide_up(l.dim, 256);
+    l.value_dim = layout_divide_up(l.dim, 16 * l.parts) * 16;
+    l.value_row_bytes = l.value_dim * element_bytes + 16; /* likewise */
     l.stages_offset = l.entries * l.row_bytes;
-    l.stage_bytes = 2 * key_tile * l.row_bytes;
-    l.partial_floats = l.dim + 2;
+    l.stage_bytes = key_tile * (l.row_bytes + l.value_row_bytes);
+    l.partial_floats = l.value_dim + 2;
     l.bytes = l.stages_offset + layout_larger(2 * l.stage_bytes, (split - 1) * l.entries * l.partial_floats * 4);
     l.static_bytes = 2 * l.entries * 4;
     return l;

@@ -55,7 +55,17 @@ TEST(generic_equals_reference)
         {64, 60, 90, 1, 1, 80, 30, DTYPE_F16, ENCODING_INT8_CHANNEL, 32, true, .in_place = false},
         {24, 24, 70, 1, 4, 256, 0, DTYPE_F32, ENCODING_INT8_CHANNEL, 0, false, .in_place = false},
         {24, 24, 70, 3, 1, 16, 0, DTYPE_F32, ENCODING_E4M3_CHANNEL, 48, false, .in_place = false},
+        {100, 93, 500, 1, 8, 512, 0, DTYPE_BF16, ENCODING_BF16, 0, false, .in_place = false},
+        {40, 37, 100, 2, 2, 272, 16, DTYPE_F16, ENCODING_F16, 16, false, .sinks = DTYPE_F32},
+        {33, 31, 90, 2, 4, 320, 0, DTYPE_BF16, ENCODING_E4M3_CHANNEL, 0, true, .cap = 2},
+        {24, 24, 70, 1, 4, 330, 0, DTYPE_F32, ENCODING_F32, 0, false, .in_place = false},
+        {64, 60, 90, 1, 4, 512, 0, DTYPE_F16, ENCODING_INT8_CHANNEL, 32, true, .in_place = false},
     };
+    static const struct attention_shape wide_candidates = {100, 93,         50,
+                                                           1,   8,          512,
+                                                           0,   DTYPE_BF16, ENCODING_BF16,
+                                                           0,   false,      .in_place = false};
+    check_shape(&random, &wide_candidates, &device_attention_generic, 16);
     check_shape(&random, &all_candidates, &device_attention_generic, 16);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         check_shape(&random, &shapes[i], &device_attention_generic, 1 + (int)(i % 2));
@@ -147,9 +157,13 @@ TEST(hostile_params)
         assert_null(kernels[k]->launch(params, &gpu, &geometry));
         params[ATTENTION_SCATTERED] = 1;
         assert_int_equal(kernels[k]->launch(params, &gpu, &geometry) != NULL, kernels[k] == &device_attention_prefill);
+        memcpy(params, problem, sizeof problem);
+        params[ATTENTION_HEAD_DIM] = 512; /* more than a warpgroup's registers hold */
+        assert_int_equal(kernels[k]->candidates(params, &gpu, list + 1, 7) > 0,
+                         kernels[k] == &device_attention_generic);
         test_launch_refuses(kernels[k], list[0],
                             TEST_CHANGES({ATTENTION_ROWS, 0}, {ATTENTION_COUNT_INDEX, 2}, {ATTENTION_HEADS, 31},
-                                         {ATTENTION_KV_HEADS, 0}, {ATTENTION_HEAD_DIM, 127}, {ATTENTION_HEAD_DIM, 258},
+                                         {ATTENTION_KV_HEADS, 0}, {ATTENTION_HEAD_DIM, 127}, {ATTENTION_HEAD_DIM, 514},
                                          {ATTENTION_PAGE_TOKENS, 0}, {ATTENTION_PAGE_BYTES, 8},
                                          {ATTENTION_PAGES_PER_SLOT, 0}, {ATTENTION_SLOT_COUNT, 0},
                                          {ATTENTION_KV_DTYPE, 0}, {ATTENTION_KV_DTYPE, ENCODING_INT4_G32},

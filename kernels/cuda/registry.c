@@ -11,10 +11,12 @@
 #include "kernels/latent_append/latent_append.h"
 #include "kernels/matmul/matmul_cublaslt.h"
 #include "kernels/matmul/matmul_device.h"
+#include "kernels/multiply/multiply.h"
 #include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_attention/rope_attention.h"
+#include "kernels/rope_query/rope_query.h"
 #include "kernels/rope_table/rope_table.h"
 #include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
@@ -50,6 +52,8 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_SHORT_CONV] = KERNELS(&device_short_conv),
     [OP_DELTA_RULE] = KERNELS(&device_delta_rule_chunk, &device_delta_rule),
     [OP_SIGMOID_GATE] = KERNELS(&device_sigmoid_gate),
+    [OP_MULTIPLY] = KERNELS(&device_multiply),
+    [OP_ROPE_QUERY] = KERNELS(&device_rope_query),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
 static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,

@@ -10,7 +10,10 @@ static void check(int64_t rows, int64_t valid, int64_t width, enum dtype dtype)
                                              [MULTIPLY_WIDTH] = width,
                                              [MULTIPLY_HAS_BY] = dtype == DTYPE_NONE,
                                              [MULTIPLY_HAS_WEIGHT] = dtype != DTYPE_NONE,
-                                             [MULTIPLY_WEIGHT_DTYPE] = dtype == DTYPE_NONE ? DTYPE_F32 : dtype};
+                                             [MULTIPLY_WEIGHT_DTYPE] = dtype == DTYPE_NONE ? DTYPE_F32 : dtype,
+                                             [MULTIPLY_X_DTYPE] = DTYPE_F32,
+                                             [MULTIPLY_BY_DTYPE] = DTYPE_F32,
+                                             [MULTIPLY_OUT_DTYPE] = DTYPE_F32};
     const size_t count = (size_t)(valid * width);
     struct test_case test;
     test_case_open(&test, &op_multiply, params, &test_geometry, (int32_t)valid);
@@ -46,11 +49,16 @@ TEST(equals_the_formula)
 
 TEST(hostile_params_are_refused)
 {
-    const int64_t params[MULTIPLY_PARAMS] =
-        {[MULTIPLY_ROWS] = 3, [MULTIPLY_WIDTH] = 64, [MULTIPLY_HAS_WEIGHT] = 1, [MULTIPLY_WEIGHT_DTYPE] = DTYPE_BF16};
+    const int64_t params[MULTIPLY_PARAMS] = {[MULTIPLY_ROWS] = 3,
+                                             [MULTIPLY_WIDTH] = 64,
+                                             [MULTIPLY_HAS_WEIGHT] = 1,
+                                             [MULTIPLY_WEIGHT_DTYPE] = DTYPE_BF16,
+                                             [MULTIPLY_X_DTYPE] = DTYPE_F32,
+                                             [MULTIPLY_BY_DTYPE] = DTYPE_F32,
+                                             [MULTIPLY_OUT_DTYPE] = DTYPE_F32};
     test_refuses(&op_multiply, params, &test_geometry,
                  TEST_CHANGES({MULTIPLY_WIDTH, 0}, {MULTIPLY_ROWS, -1}, {MULTIPLY_HAS_BY, 1}, {MULTIPLY_HAS_WEIGHT, 0},
-                              {MULTIPLY_WEIGHT_DTYPE, DTYPE_F8_E4M3}));
+                              {MULTIPLY_WEIGHT_DTYPE, DTYPE_F8_E4M3}, {MULTIPLY_X_DTYPE, 0}, {MULTIPLY_OUT_DTYPE, 0}));
     test_hostile_params(&op_multiply, params, &test_geometry);
 }
 

@@ -50,8 +50,6 @@ const char *op_latent_illegal(const int64_t *params, int64_t value_dim)
     if (value_dim > params[PAGED_HEAD_DIM]) return "value_dim is above head_dim";
     if (value_dim && params[PAGED_KV_HEADS] != 1) return "value_dim with more than one KV head";
     if (!value_dim && params[PAGED_HEAD_DIM] > OP_MAX_HEAD_DIM) return "head_dim is above 512 without value_dim";
-    if (!value_dim && params[PAGED_HEAD_DIM] > OP_MAX_HALF_HEAD_DIM && params[PAGED_X_DTYPE] != DTYPE_F32)
-        return "head_dim is above 256 with values of 16 bits";
     if ((uint64_t)params[PAGED_PAGE_BYTES] < op_latent_layout(params, value_dim).bytes)
         return "page_bytes is less than K and V of a layer";
     return NULL;

@@ -11,8 +11,6 @@
 
 /* Limits that keep every product of parameters inside 64 bits. */
 enum { OP_MAX_ROWS = 1 << 20, OP_MAX_WIDTH = INT32_MAX, OP_MAX_HEADS = 1 << 12, OP_MAX_HEAD_DIM = 512 };
-/* With values of 16 bits, as kernels for GPUs have them. */
-enum { OP_MAX_HALF_HEAD_DIM = 256 };
 /* Elements of a row of the KV cache that all heads share (latent attention). */
 enum { OP_MAX_LATENT_DIM = 640 };
 /* Bits of FLT_MIN, 1 and FLT_MAX. */

@@ -19,7 +19,9 @@
     PARAM(NORM_DTYPE) = DTYPE_BF16; \
     PARAM(EPS_BITS) = 0x358637bd;   \
     PARAM(ROTARY_DIM) = 0;          \
-    PARAM(NORM_SCOPE) = 0;
+    PARAM(NORM_SCOPE) = 0;          \
+    PARAM(NORM_V) = 0;              \
+    PARAM(CENTRED) = 0;
 #define PARAM_HAS_NORM 0
 #endif
 

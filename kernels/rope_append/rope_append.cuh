@@ -3,7 +3,8 @@
  *
  * A head of a row is the work of a group of lanes, a power of two. A head is pairs of elements: those that are rotated
  * together, then those of the rest, its first half with its second; a lane holds both elements of VECTOR neighbouring
- * pairs, so that a rotation stays inside a lane. With NORM_SCOPE 1 a block has a row, and sums all of it first. */
+ * pairs, so that a rotation stays inside a lane. With NORM_SCOPE 1 a block has a row, and sums all of it first. rope_query is the same
+ * without KV heads. */
 #ifndef KERNELS_ROPE_APPEND_ROPE_APPEND_CUH
 #define KERNELS_ROPE_APPEND_ROPE_APPEND_CUH
 
@@ -19,7 +20,8 @@ template <class P> struct rope_append_body {
     static constexpr int ALL_HEADS = P::HEADS + 2 * P::KV_HEADS;
     static constexpr int VECTOR = (int)rope_append_vector(HALF, ROTATED), VECTORS = HALF / VECTOR;
     static constexpr int LANES = (int)rope_append_lanes(HALF, ROTATED);
-    static constexpr int STEPS = (VECTORS + LANES - 1) / LANES; /* more than 1 for odd halves above 32 alone */
+    static constexpr int STEPS = (VECTORS + LANES - 1) / LANES; /* more than 1 where VECTOR is small */
+    static constexpr bool OVER_WIDTH = P::NORM_SCOPE == ROPE_APPEND_NORM_WIDTH;
 
     typedef kv_pages<P> pages;
 
@@ -113,13 +115,52 @@ template <class P> struct rope_append_body {
         }
     }
 
+    /* Sum over the lanes of a head. By all lanes of the warp. */
+    static __device__ __forceinline__ float sum_of_lanes(float sum)
+    {
+#pragma unroll
+        for (int offset = LANES / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+        return sum;
+    }
+
+    /* Takes the mean off the elements of a head. By all lanes of the warp; `applies`: to the lane's head. */
+    static __device__ __forceinline__ void centre(pairs &head, int lane, bool applies)
+    {
+        float sum = 0;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++)
+                if (applies && (s * LANES + lane) * VECTOR < HALF) sum += head.low[s][j] + head.high[s][j];
+        const float mean = sum_of_lanes(sum) * (1.0f / P::HEAD_DIM);
+        if (!applies) return;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) head.low[s][j] -= mean, head.high[s][j] -= mean;
+    }
+
+    /* The factor of the norm of a head. By all lanes of the warp. */
+    static __device__ __forceinline__ float factor_of(const pairs &head, int lane, bool valid)
+    {
+        float squares = 0;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++)
+                if (valid && (s * LANES + lane) * VECTOR < HALF)
+                    squares = fmaf(head.low[s][j], head.low[s][j], fmaf(head.high[s][j], head.high[s][j], squares));
+        return scale_of(sum_of_lanes(squares), P::HEAD_DIM);
+    }
+
     /* Stores head `head` of a row, normalised with `factor` times weight[first...] and rotated, where that is its due. */
     static __device__ __forceinline__ void store(pairs &held, i64 row, int head, int lane, float factor,
                                                  const void *weight, int first_weight, const float *table,
                                                  const int *slots, const int *positions, const int *page_table, u8 *kv,
                                                  u16 *q)
     {
-        const bool is_query = head < P::HEADS, is_value = head >= P::HEADS + P::KV_HEADS;
+        const bool is_query = P::KV_HEADS == 0 || head < P::HEADS;
+        const bool is_value = !is_query && head >= P::HEADS + P::KV_HEADS;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const int i = (s * LANES + lane) * VECTOR;
@@ -134,6 +175,9 @@ template <class P> struct rope_append_body {
 #pragma unroll
             for (int j = 0; j < VECTOR; j++) {
                 float a = held.low[s][j], b = held.high[s][j];
+                if constexpr (P::NORM_V) {
+                    if (is_value) a *= factor, b *= factor;
+                }
                 if constexpr (P::HAS_NORM) {
                     if (!is_value) {
                         a *= factor * load_element<P::NORM_DTYPE>(weight, first_weight + to_low(i) + i + j);
@@ -205,7 +249,7 @@ template <class P> struct rope_append_body {
     {
         device_trigger();
         device_wait();
-        if constexpr (P::NORM_SCOPE) {
+        if constexpr (OVER_WIDTH) {
             run_row(counts, qkv, table, slots, positions, page_table, kv, q, norm_q, norm_k);
         } else {
             const i64 item = ((i64)blockIdx.x * THREADS + threadIdx.x) / LANES;
@@ -217,23 +261,13 @@ template <class P> struct rope_append_body {
             pairs held;
             load(held, qkv + item * P::HEAD_DIM, lane, valid); /* item counts heads of all rows */
             float factor = 1;
-            if constexpr (P::HAS_NORM) {
-                float squares = 0;
-#pragma unroll
-                for (int s = 0; s < STEPS; s++)
-#pragma unroll
-                    for (int j = 0; j < VECTOR; j++)
-                        if (valid && (s * LANES + lane) * VECTOR < HALF)
-                            squares =
-                                fmaf(held.low[s][j], held.low[s][j], fmaf(held.high[s][j], held.high[s][j], squares));
-#pragma unroll
-                for (int offset = LANES / 2; offset > 0; offset /= 2)
-                    squares += __shfl_xor_sync(0xffffffffu, squares, offset);
-                factor = scale_of(squares, P::HEAD_DIM);
-            }
+            if constexpr (P::CENTRED) centre(held, lane, valid && head < P::HEADS + P::KV_HEADS);
+            if constexpr (P::HAS_NORM || P::NORM_V) factor = factor_of(held, lane, valid);
             if (!valid) return;
-            store(held, row, head, lane, factor, head < P::HEADS ? norm_q : norm_k, 0, table, slots, positions,
-                  page_table, kv, q);
+            const bool is_query = head < P::HEADS;
+            const int first = P::NORM_SCOPE == ROPE_APPEND_NORM_HEADS ? (is_query ? head : head - P::HEADS) : 0;
+            store(held, row, head, lane, factor, is_query ? norm_q : norm_k, first * P::HEAD_DIM, table, slots,
+                  positions, page_table, kv, q);
         }
     }
 };

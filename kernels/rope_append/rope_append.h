@@ -15,13 +15,15 @@
  * The row's token goes to page page_table[slot, position / PAGE_TOKENS], entry position % PAGE_TOKENS. Layout of a page and
  * encodings: kernels/op/paged.h. Encodings with scales round to the nearest code, ties to the even one.
  *
- * GPUs: for prefill, without NORM_V, CENTRED and NORM_SCOPE 2; X_DTYPE of 16 bits, KV_DTYPE of 16 bits or with codes. Float32 inside, relative error 1e-6 of the larger of a rotated pair
- * before the rounding to X_DTYPE (q) or KV_DTYPE (k); v is exact. Every operand begins at a multiple of 16 bytes. Slots,
+ * GPUs: for prefill; NORM_V not with NORM_SCOPE 1; X_DTYPE of 16 bits, KV_DTYPE of 16 bits or with codes. Float32 inside, relative error
+ * 1e-6 of the larger of a rotated pair before the rounding to X_DTYPE (q) or KV_DTYPE (k), with CENTRED of the head's largest element;
+ * v is exact without NORM_V. Every operand begins at a multiple of 16 bytes. Slots,
  * positions and page table entries of valid rows are the submitter's duty. */
 #ifndef KERNELS_ROPE_APPEND_ROPE_APPEND_H
 #define KERNELS_ROPE_APPEND_ROPE_APPEND_H
 
 #include "kernels/op/paged.h"
+#include "kernels/rope_append/rope_append_layout.cuh"
 
 enum rope_append_operand {
     ROPE_APPEND_COUNTS,
@@ -46,14 +48,6 @@ enum rope_append_param {
     ROPE_APPEND_NORM_V,
     ROPE_APPEND_CENTRED, /* with HAS_NORM, not over the width */
     ROPE_APPEND_PARAMS
-};
-
-/* What the mean of a norm is taken over; HEADS: over each head, with weights of its own. */
-enum rope_append_norm_scope {
-    ROPE_APPEND_NORM_HEAD,
-    ROPE_APPEND_NORM_WIDTH,
-    ROPE_APPEND_NORM_HEADS,
-    ROPE_APPEND_NORM_SCOPES
 };
 
 extern const struct op_descriptor op_rope_append;

@@ -2,7 +2,6 @@
 #include "kernels/rope_append/rope_append.h"
 
 #include "kernels/cuda/kernel.h"
-#include "kernels/rope_append/rope_append_layout.cuh"
 
 enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, MAX_PAGE_TOKENS = 65536 };
 
@@ -12,9 +11,8 @@ static const char *illegal(const int64_t *params)
 {
     const char *why = op_params_illegal(&op_rope_append, params);
     if (why) return why;
-    if (params[ROPE_APPEND_NORM_V] || params[ROPE_APPEND_CENTRED] ||
-        params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_HEADS)
-        return "there is no kernel for NORM_V, CENTRED and NORM_SCOPE 2";
+    if (params[ROPE_APPEND_NORM_V] && params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH)
+        return "NORM_V with a norm over the width";
     if (params[ROPE_APPEND_PAGE_TOKENS] > MAX_PAGE_TOKENS) return "PAGE_TOKENS is not in 1..65536";
     if (params[ROPE_APPEND_PAGE_BYTES] > INT32_MAX) return "PAGE_BYTES is above 2^31-1";
     if (params[ROPE_APPEND_PAGE_BYTES] % 16) return "PAGE_BYTES is not a multiple of 16";

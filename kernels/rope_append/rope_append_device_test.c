@@ -12,6 +12,7 @@ struct shape {
     enum dtype norm_dtype;
     bool has_norm;
     int64_t rotary_dim, norm_scope;
+    bool norm_v, centred;
 };
 enum { SLOTS = 3, CONTEXT = 1024, LAYERS = 3, LAYER = 1 };
 
@@ -39,6 +40,8 @@ static void check(const struct shape *shape)
         [ROPE_APPEND_EPS_BITS] = test_float_bits(1e-6f),
         [ROPE_APPEND_ROTARY_DIM] = shape->rotary_dim,
         [ROPE_APPEND_NORM_SCOPE] = shape->norm_scope,
+        [ROPE_APPEND_NORM_V] = shape->norm_v,
+        [ROPE_APPEND_CENTRED] = shape->centred,
     };
     struct test_random random = {(uint64_t)(shape->rows * 5 + shape->head_dim)};
     struct test_launch launch;
@@ -94,9 +97,9 @@ TEST(equals_reference)
                                     .has_norm = (i + i / 9) % 2};
         check(&shape);
     }
-    const struct shape llama = {700, 650, 32, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, false, 0, 0};
+    const struct shape llama = {700, 650, 32, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, .has_norm = false};
     check(&llama);
-    const struct shape qwen = {300, 300, 32, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, 0, 0};
+    const struct shape qwen = {300, 300, 32, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, .has_norm = true};
     check(&qwen);
 }
 
@@ -142,10 +145,42 @@ TEST(rotates_a_part_and_normalises_the_width)
                                     .norm_scope = i / 8 == 2};
         check(&shape);
     }
-    const struct shape olmo = {300, 290, 32, 32, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, 0, 1};
+    const struct shape olmo = {300, 290, 32, 32, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, .norm_scope = 1};
     check(&olmo);
-    const struct shape phi = {300, 300, 24, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, false, 96, 0};
+    const struct shape phi = {300, 300, 24, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, false, .rotary_dim = 96};
     check(&phi);
+}
+
+TEST(normalises_values_and_takes_means_off)
+{
+    TEST_NEEDS_DEVICE();
+    static const int64_t dims[][2] = {{512, 0}, {24, 12}, {256, 64}, {64, 0}, {160, 40}, {254, 2}, {20, 6}, {384, 96}};
+    static const enum encoding_id encodings[] = {ENCODING_BF16, ENCODING_F16, ENCODING_INT8_CHANNEL,
+                                                 ENCODING_E4M3_CHANNEL};
+    for (int i = 0; i < 32; i++) {
+        const bool has_norm = i % 5 != 4, centred = has_norm && i % 4 % 3;
+        const struct shape shape = {.rows = i % 5 == 0 ? 1 : 3 + 7 * i,
+                                    .valid = i % 5 == 0 ? 1 : 2 + 6 * i,
+                                    .heads = 2 * (1 + i % 3),
+                                    .kv_heads = 1 + i % 3,
+                                    .head_dim = dims[i % 8][0],
+                                    .page_tokens = 16,
+                                    .x_dtype = i / 8 % 2 ? DTYPE_F16 : DTYPE_BF16,
+                                    .kv_dtype = encodings[i / 8],
+                                    .norm_dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32,
+                                    .has_norm = has_norm,
+                                    .rotary_dim = dims[i % 8][1],
+                                    .norm_scope = centred ? ROPE_APPEND_NORM_HEADS : ROPE_APPEND_NORM_HEAD,
+                                    .norm_v = i % 2 == 0,
+                                    .centred = centred};
+        if (encoding_is_plain(shape.kv_dtype) || shape.head_dim % 16 == 0) check(&shape);
+    }
+    const struct shape gemma = {700, 650, 8, 1, 512, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, .norm_v = true};
+    check(&gemma);
+    const struct shape stablelm = {300,        300,           32,         8,    160, 64,
+                                   DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, 40,  ROPE_APPEND_NORM_HEADS,
+                                   false,      true};
+    check(&stablelm);
 }
 
 TEST(hostile_params_are_refused)
@@ -158,7 +193,12 @@ TEST(hostile_params_are_refused)
                                      {ROPE_APPEND_PAGE_BYTES, 4 * 2 * 64 * 64 - 16},
                                      {ROPE_APPEND_PAGE_BYTES, 4 * 2 * 64 * 64 + 8}, {ROPE_APPEND_KV_DTYPE, DTYPE_F32},
                                      {ROPE_APPEND_KV_DTYPE, ENCODING_INT4_G32}, {ROPE_APPEND_ROTARY_DIM, 31},
-                                     {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, 2}));
+                                     {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, 3},
+                                     {ROPE_APPEND_HEAD_DIM, 514}));
+    int64_t over_width[ROPE_APPEND_PARAMS];
+    memcpy(over_width, params, sizeof params);
+    over_width[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
+    test_launch_refuses(&device_rope_append, over_width, TEST_CHANGES({ROPE_APPEND_NORM_V, 1}));
 }
 
 int main(void) { return test_run(); }

@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How rope_append divides a head among lanes, for the kernel and for its host file. */
+/* Kinds of norms of rope_append, and how it divides a head among lanes, for the kernel and for its host file. */
 #ifndef KERNELS_ROPE_APPEND_ROPE_APPEND_LAYOUT_CUH
 #define KERNELS_ROPE_APPEND_ROPE_APPEND_LAYOUT_CUH
 
 #include "kernels/cuda/include/layout.cuh"
+
+/* What the mean of a norm is taken over; HEADS: over each head, with weights of its own. */
+enum rope_append_norm_scope {
+    ROPE_APPEND_NORM_HEAD,
+    ROPE_APPEND_NORM_WIDTH,
+    ROPE_APPEND_NORM_HEADS,
+    ROPE_APPEND_NORM_SCOPES
+};
 
 /* Elements of one access: a divisor of half a head and of half its rotated part. */
 LAYOUT_FUNCTION layout_size rope_append_vector(layout_size half, layout_size rotated_half)

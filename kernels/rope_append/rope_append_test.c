@@ -470,13 +470,10 @@ TEST(hostile_params_are_refused)
     without_norm[ROPE_APPEND_HAS_NORM] = 0;
     test_refuses(&op_rope_append, without_norm, &geometry,
                  TEST_CHANGES({ROPE_APPEND_NORM_SCOPE, 1}, {ROPE_APPEND_NORM_SCOPE, 2}, {ROPE_APPEND_CENTRED, 1}));
-    int64_t over_width[ROPE_APPEND_PARAMS], halves[ROPE_APPEND_PARAMS];
+    int64_t over_width[ROPE_APPEND_PARAMS];
     memcpy(over_width, params, sizeof params);
     over_width[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
     test_refuses(&op_rope_append, over_width, &geometry, TEST_CHANGES({ROPE_APPEND_CENTRED, 1}));
-    memcpy(halves, params, sizeof params);
-    halves[ROPE_APPEND_X_DTYPE] = DTYPE_BF16;
-    test_refuses(&op_rope_append, halves, &geometry, TEST_CHANGES({ROPE_APPEND_HEAD_DIM, OP_MAX_HALF_HEAD_DIM + 2}));
     struct plan_geometry short_slots = geometry;
     short_slots.max_context = 65; /* four pages of sixteen do not hold it */
     test_refuses(&op_rope_append, params, &short_slots, TEST_CHANGES({ROPE_APPEND_ROWS, 4}));

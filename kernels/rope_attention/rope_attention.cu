@@ -8,7 +8,7 @@
     PARAM(COUNT_INDEX) = 0;                                                                                        \
     PARAM(HEADS) = 32; /* a multiple of KV_HEADS */                                                                \
     PARAM(KV_HEADS) = 8;                                                                                           \
-    PARAM(HEAD_DIM) = 128;   /* even, 2 to 256; multiples of 8 are fast */                                         \
+    PARAM(HEAD_DIM) = 128;   /* even, 2 to 512; multiples of 8 are fast */                                         \
     PARAM(PAGE_TOKENS) = 64; /* a power of two, a multiple of TILE_TOKENS */                                       \
     PARAM(PAGES_PER_SLOT) = 128;                                                                                   \
     PARAM(PAGE_BYTES) = 262144; /* a multiple of 16 */                                                             \
@@ -24,6 +24,10 @@
     PARAM(CAP_BITS) = 0;                                                                                           \
     PARAM(HAS_SINKS) = 0;                                                                                          \
     PARAM(SINKS_DTYPE) = DTYPE_F32;                                                                                \
+    PARAM(NORM_SCOPE) = 0;                                                                                         \
+    PARAM(NORM_V) = 0;                                                                                             \
+    PARAM(CENTRED) = 0;                                                                                            \
+    PARAM(APPENDED) = 0;                                                                                           \
     PARAM(SPLITS) = 16;      /* tunable: blocks per (row, kv head, head block), 1 to 64: as many as may work */    \
     PARAM(WARPS) = 8;        /* tunable: per block, 1 to 16 */                                                     \
     PARAM(TILE_TOKENS) = 16; /* tunable: 16, 32, 64: fewer rounds, more registers */                               \

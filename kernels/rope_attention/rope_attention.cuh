@@ -123,8 +123,10 @@ template <class P> struct rope_attention_body {
                                  (u32)(row - first) < (u32)(last - first));
         }
         if constexpr (ROW_BYTES % 16 == 0) {
-#pragma unroll
-            for (int j = 0; j < (P::TILE_TOKENS * CHUNKS + 31) / 32; j++) {
+            constexpr int COPIES = (P::TILE_TOKENS * CHUNKS + 31) / 32;
+            constexpr int UNROLLED = P::HEAD_DIM > 256 ? 4 : COPIES; /* the widest heads leave few registers */
+#pragma unroll(UNROLLED)
+            for (int j = 0; j < COPIES; j++) {
                 int i = lane + 32 * j, row = i / CHUNKS;
                 if (P::TILE_TOKENS * CHUNKS % 32 && row >= P::TILE_TOKENS) continue;
                 copy_async_if<16>(stage + chunk_at(row, i % CHUNKS), from + i * 16,
@@ -569,9 +571,14 @@ template <class P> struct rope_attention_body {
         device_wait();
 
         const i64 place = kv_head * P::PAGE_TOKENS + work.position % P::PAGE_TOKENS;
-        preparation::run(shared, qkv + (i64)row * (P::HEADS + 2 * P::KV_HEADS) * P::HEAD_DIM,
-                         table + (i64)row * (2 * preparation::ROTATED), norm_q, norm_k,
-                         kv + (i64)new_page * P::PAGE_BYTES, place, kv_head, head_block, heads, with_new, warp, lane);
+        constexpr int QKV_HEADS = P::HEADS + (P::APPENDED ? 0 : 2 * P::KV_HEADS);
+        u8 *const new_block = kv + (i64)new_page * P::PAGE_BYTES;
+        if constexpr (P::APPENDED) {
+            if (with_new) preparation::take(shared, new_block, place);
+        }
+        preparation::run(shared, qkv + (i64)row * QKV_HEADS * P::HEAD_DIM,
+                         table + (i64)row * (2 * preparation::ROTATED), norm_q, norm_k, new_block, place, kv_head,
+                         head_block, heads, with_new, warp, lane);
         __syncthreads();
         queries held;
 #pragma unroll

@@ -4,10 +4,12 @@
  *
  * For each valid row r (rows belong to different slots), with q, k, v the row's heads in QKV:
  *
- *   q, k = rope(norm(q)), rope(norm(k))                  norm over each head if HAS_NORM; both as in rope_append.h
+ *   q, k = rope(norm(q)), rope(norm(k))                  norm over each head if HAS_NORM, of v if NORM_V: rope_append.h
  *   page of positions[r] takes k and v in KV_DTYPE       pages as in rope_append.h
  *   out[r, h, :] = sum over t of softmax_t(SCALE * q[h] . k[t, g]) * v[t, g],   g = h / (HEADS / KV_HEADS),
  *   t from max(0, positions[r] - WINDOW + 1) (WINDOW 0: from 0) to positions[r], the new token as rounded.
+ *
+ * With APPENDED the row's k and v are in the page, where an earlier launch of the same step has put them: QKV has q alone.
  *
  * q and the softmax weights are rounded to KV_DTYPE, or to f16 where that has codes; sums are float32. Tolerance against
  * op_rope_append.reference and op_attention.reference on the same rounded inputs: 1 % of the largest |out| of the row with
@@ -15,16 +17,17 @@
  *
  * COUNTS, SLOTS, POSITIONS, PAGE_TABLE and KV of earlier tokens are read before the launches before have completed: no
  * launch of the same graph may write them, but for KV this launch itself and those of other layers. TABLE and QKV are
- * read after the wait. Results are the same bits in every run, whatever the other rows are. */
+ * read after the wait, with APPENDED the token's own k and v, too. Results are the same bits in every run, whatever the other rows are. */
 #ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_H
 #define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_H
 
 #include "kernels/cuda/kernel.h"
 #include "kernels/op/paged.h"
+#include "kernels/rope_append/rope_append_layout.cuh"
 
 enum rope_attention_operand {
     ROPE_ATTENTION_COUNTS,
-    ROPE_ATTENTION_QKV,        /* X_DTYPE[rows, (HEADS + 2 KV_HEADS) * HEAD_DIM] */
+    ROPE_ATTENTION_QKV,        /* X_DTYPE[rows, (HEADS + 2 KV_HEADS) * HEAD_DIM]; APPENDED: [rows, HEADS * HEAD_DIM] */
     ROPE_ATTENTION_TABLE,      /* f32[rows, ROTARY_DIM or HEAD_DIM]: rope_table's output */
     ROPE_ATTENTION_SLOTS,      /* i32[rows] */
     ROPE_ATTENTION_POSITIONS,  /* i32[rows] */
@@ -33,8 +36,8 @@ enum rope_attention_operand {
     ROPE_ATTENTION_OUT,        /* X_DTYPE[rows, HEADS * HEAD_DIM] */
     ROPE_ATTENTION_WORKSPACE,  /* rope_attention_workspace_bytes, all zero before the first launch, and again after
                                 * each */
-    ROPE_ATTENTION_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM] */
-    ROPE_ATTENTION_NORM_K,     /* likewise */
+    ROPE_ATTENTION_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM], with NORM_SCOPE 2 [HEADS * HEAD_DIM] */
+    ROPE_ATTENTION_NORM_K,     /* likewise, [KV_HEADS * HEAD_DIM]; with APPENDED not read */
     ROPE_ATTENTION_SINKS,      /* HAS_SINKS: SINKS_DTYPE[HEADS] */
     ROPE_ATTENTION_OPERANDS
 };
@@ -49,6 +52,10 @@ enum rope_attention_param {
     ROPE_ATTENTION_CAP_BITS,   /* this and sinks as in attention.h */
     ROPE_ATTENTION_HAS_SINKS,
     ROPE_ATTENTION_SINKS_DTYPE,
+    ROPE_ATTENTION_NORM_SCOPE, /* this and the next two as in rope_append.h; not over the width */
+    ROPE_ATTENTION_NORM_V,
+    ROPE_ATTENTION_CENTRED,
+    ROPE_ATTENTION_APPENDED, /* without the three before */
     ROPE_ATTENTION_PROBLEM_PARAMS,
     /* Tunables: see rope_attention.cu. */
     ROPE_ATTENTION_SPLITS = ROPE_ATTENTION_PROBLEM_PARAMS, /* 1 to 64 */

@@ -3,7 +3,12 @@
 
 static const char *illegal(const int64_t *params)
 {
+    const int64_t scope = params[ROPE_ATTENTION_NORM_SCOPE], centred = params[ROPE_ATTENTION_CENTRED];
     const char *why = op_rotary_illegal(params, ROPE_ATTENTION_ROTARY_DIM);
+    if (scope == ROPE_APPEND_NORM_WIDTH) return "norm_scope is the width";
+    if ((scope || centred) && !params[ROPE_ATTENTION_HAS_NORM]) return "norm_scope or centred without a norm";
+    if (params[ROPE_ATTENTION_APPENDED] && (scope || centred || params[ROPE_ATTENTION_NORM_V]))
+        return "appended with norm_scope, norm_v or centred";
     return why ? why : op_paged_illegal(params);
 }
 
@@ -11,6 +16,19 @@ static uint64_t table_width(const int64_t *params)
 {
     return (uint64_t)op_rotary_dim(params, ROPE_ATTENTION_ROTARY_DIM);
 }
+
+static uint64_t qkv_width(const int64_t *params)
+{
+    return params[ROPE_ATTENTION_APPENDED] ? op_heads_width(params) : op_qkv_width(params);
+}
+
+static uint64_t norm_width(const int64_t *params, int heads)
+{
+    return (uint64_t)(params[ROPE_ATTENTION_HEAD_DIM] * (params[ROPE_ATTENTION_NORM_SCOPE] ? params[heads] : 1));
+}
+
+static uint64_t norm_q_width(const int64_t *params) { return norm_width(params, ROPE_ATTENTION_HEADS); }
+static uint64_t norm_k_width(const int64_t *params) { return norm_width(params, ROPE_ATTENTION_KV_HEADS); }
 
 static const struct op_param param_schema[ROPE_ATTENTION_PROBLEM_PARAMS] = {
     OP_PAGED_PARAMS(ROPE_ATTENTION_QKV),
@@ -25,11 +43,16 @@ static const struct op_param param_schema[ROPE_ATTENTION_PROBLEM_PARAMS] = {
     [ROPE_ATTENTION_HAS_SINKS] = {"has_sinks", 258, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_ATTENTION_SINKS, .most = 1},
     [ROPE_ATTENTION_SINKS_DTYPE] = {"sinks_dtype", 259, PARAM_DTYPE, PARAM_OF_DTYPE, ROPE_ATTENTION_SINKS,
                                     .fallback = DTYPE_F32},
+    [ROPE_ATTENTION_NORM_SCOPE] = {"norm_scope", 260, PARAM_INTEGER, PARAM_OF_NODE,
+                                   .most = ROPE_APPEND_NORM_SCOPES - 1},
+    [ROPE_ATTENTION_NORM_V] = {"norm_v", 261, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [ROPE_ATTENTION_CENTRED] = {"centred", 262, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [ROPE_ATTENTION_APPENDED] = {"appended", 263, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
 };
 static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
     OP_COUNTS_OPERAND,
     [ROPE_ATTENTION_QKV] = {"qkv", ROLE_INPUT, .dtype = ROPE_ATTENTION_X_DTYPE, .rows = ROPE_ATTENTION_ROWS,
-                            .width = op_qkv_width},
+                            .width = qkv_width},
     [ROPE_ATTENTION_TABLE] = {"table", ROLE_INPUT, .fixed = DTYPE_F32, .rows = ROPE_ATTENTION_ROWS,
                               .width = table_width},
     [ROPE_ATTENTION_SLOTS] = OP_STEP_OPERAND("slots", STEP_SLOTS, ROPE_ATTENTION_ROWS),
@@ -41,9 +64,9 @@ static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
     [ROPE_ATTENTION_WORKSPACE] = {"workspace", ROLE_COUNTERS, .rows = OP_NONE, .columns = OP_NONE,
                                   .element_bytes = PLAN_ALIGNMENT /* with any tunables */},
     [ROPE_ATTENTION_NORM_Q] = {"norm_q", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_NORM,
-                               .dtype = ROPE_ATTENTION_NORM_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEAD_DIM},
+                               .dtype = ROPE_ATTENTION_NORM_DTYPE, .rows = OP_NONE, .width = norm_q_width},
     [ROPE_ATTENTION_NORM_K] = {"norm_k", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_NORM,
-                               .dtype = ROPE_ATTENTION_NORM_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEAD_DIM},
+                               .dtype = ROPE_ATTENTION_NORM_DTYPE, .rows = OP_NONE, .width = norm_k_width},
     [ROPE_ATTENTION_SINKS] = {"sinks", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_SINKS,
                               .dtype = ROPE_ATTENTION_SINKS_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEADS},
 };

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/include/kv.cuh"
 #include "kernels/cuda/include/reduce.cuh"
+#include "kernels/rope_append/rope_append_layout.cuh"
 
 template <class P> struct rope_attention_preparation {
     static constexpr int GROUP = P::HEADS / P::KV_HEADS;
@@ -21,7 +22,7 @@ template <class P> struct rope_attention_preparation {
     static constexpr bool ALL_ROTATED = ROTATED == PAIRS;
     static constexpr int VECTOR = PAIRS % 2 == 0 && ROTATED % 2 == 0 ? 2 : 1;
     static constexpr int ROUNDS = (PAIRS + 32 * VECTOR - 1) / (32 * VECTOR);
-    static constexpr int TASKS = BLOCK_HEADS + 2; /* vectors to prepare: q heads, k, v */
+    static constexpr int TASKS = BLOCK_HEADS + (P::APPENDED ? 0 : 2); /* vectors to prepare: q heads, k, v */
     static constexpr int WARP_TASKS = (TASKS + P::WARPS - 1) / P::WARPS;
 
     /* Pairs of the head vectors that this lane prepares. */
@@ -88,6 +89,39 @@ template <class P> struct rope_attention_preparation {
             }
     }
 
+    /* Takes the mean off the elements of a vector whose pairs the warp holds. */
+    static __device__ __forceinline__ void centre(round_values &low, round_values &high, int lane)
+    {
+        float sum = 0; /* what a lane holds beyond the vector is 0 */
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++)
+#pragma unroll
+            for (int e = 0; e < VECTOR; e++) sum += low[r][e] + high[r][e];
+        const float mean = warp_sum(sum) / P::HEAD_DIM;
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++)
+#pragma unroll
+            for (int e = 0; e < VECTOR; e++)
+                if (pair_index(lane, r) < PAIRS) low[r][e] -= mean, high[r][e] -= mean;
+    }
+
+    /* With APPENDED: the row's k and v, as they are in row `place` of their page, into shared memory. By the block. */
+    template <class SHARED> static __device__ __forceinline__ void take(SHARED &shared, const u8 *block, i64 place)
+    {
+        constexpr int WORDS = ROW_BYTES / 4;
+        for (int i = (int)threadIdx.x; i < 2 * WORDS; i += 32 * P::WARPS) {
+            const bool is_v = i >= WORDS;
+            const int word = is_v ? i - WORDS : i;
+            const u8 *row = block + (is_v ? pages::VALUES : 0) + place * ROW_BYTES;
+            ((int *)(is_v ? shared.v : shared.k))[word] = load_written_int((const int *)row + word);
+        }
+        if (CODED && threadIdx.x < 2) {
+            const bool is_v = threadIdx.x == 1;
+            const u8 *scales = block + (is_v ? pages::VALUES : 0) + pages::SCALES;
+            (is_v ? shared.v_scale : shared.k_scale) = load_written_float((const float *)scales + place);
+        }
+    }
+
     /* q, k and v of this block: norm, rope, rounding; into shared memory and, k and v, to row `place` of their page. */
     template <class SHARED>
     static __device__ __forceinline__ void run(SHARED &shared, const u16 *qkv, const float *table, const void *norm_q,
@@ -135,7 +169,10 @@ template <class P> struct rope_attention_preparation {
             if (task < BLOCK_HEADS ? task >= heads : task >= TASKS || !with_new) continue;
             bool is_v = task == BLOCK_HEADS + 1;
             float scale = 1;
-            if constexpr (P::HAS_NORM) {
+            if constexpr (P::CENTRED) {
+                if (!is_v) centre(low[k], high[k], lane);
+            }
+            if constexpr (P::HAS_NORM || P::NORM_V) {
                 float squares = 0;
 #pragma unroll
                 for (int r = 0; r < ROUNDS; r++)
@@ -144,6 +181,10 @@ template <class P> struct rope_attention_preparation {
                         squares += low[k][r][e] * low[k][r][e] + high[k][r][e] * high[k][r][e];
                 scale = rsqrtf(warp_sum(squares) / P::HEAD_DIM + float_of_bits(P::EPS_BITS));
             }
+            /* The head's first weight, where each head has weights of its own. */
+            const int first = P::NORM_SCOPE != ROPE_APPEND_NORM_HEADS ? 0
+                              : task < BLOCK_HEADS ? (kv_head * GROUP + head_block * TILE_HEADS + task) * P::HEAD_DIM
+                                                   : kv_head * P::HEAD_DIM;
             u16 *to = task < BLOCK_HEADS ? shared.q[task] : (u16 *)(is_v ? shared.v : shared.k);
             u8 *page = task >= BLOCK_HEADS && head_block == 0 ? block + (is_v ? pages::VALUES : 0) : nullptr;
             u16 *also = page ? (u16 *)(page + place * ROW_BYTES) : nullptr;
@@ -156,9 +197,10 @@ template <class P> struct rope_attention_preparation {
                     float x = low[k][r][e], y = high[k][r][e];
                     if (P::HAS_NORM && !is_v) {
                         const void *norm = task < BLOCK_HEADS ? norm_q : norm_k;
-                        x *= scale * load_element<P::NORM_DTYPE>(norm, to_low(i) + i + e);
-                        y *= scale * load_element<P::NORM_DTYPE>(norm, to_high(i) + i + e);
+                        x *= scale * load_element<P::NORM_DTYPE>(norm, first + to_low(i) + i + e);
+                        y *= scale * load_element<P::NORM_DTYPE>(norm, first + to_high(i) + i + e);
                     }
+                    if (P::NORM_V && is_v) x *= scale, y *= scale;
                     low[k][r][e] = is_v ? x : x * cosine[r][e] - y * sine[r][e];
                     high[k][r][e] = is_v ? y : y * cosine[r][e] + x * sine[r][e];
                 }

@@ -8,6 +8,7 @@
 #include "kernels/cpu/test_pages.h"
 #include "kernels/cuda/test_launch.h"
 #include "kernels/rope_append/rope_append.h"
+#include "kernels/rope_query/rope_query.h"
 
 struct shape {
     int64_t rows, valid, kv_heads, group, head_dim, page_tokens, window, slots, context;
@@ -19,6 +20,8 @@ struct shape {
     int64_t rotary_dim; /* 0: head_dim */
     float cap;          /* 0: none */
     enum dtype sinks;   /* DTYPE_NONE: none */
+    int64_t norm_scope;
+    bool norm_v, centred, appended;
 };
 
 /* A launch, and what the device should make of it. */
@@ -56,6 +59,10 @@ static void set_params(struct setup *setup)
         [ROPE_ATTENTION_CAP_BITS] = test_float_bits(shape->cap),
         [ROPE_ATTENTION_HAS_SINKS] = shape->sinks != DTYPE_NONE,
         [ROPE_ATTENTION_SINKS_DTYPE] = shape->sinks ? shape->sinks : DTYPE_F32,
+        [ROPE_ATTENTION_NORM_SCOPE] = shape->norm_scope,
+        [ROPE_ATTENTION_NORM_V] = shape->norm_v,
+        [ROPE_ATTENTION_CENTRED] = shape->centred,
+        [ROPE_ATTENTION_APPENDED] = shape->appended,
         [ROPE_ATTENTION_SPLITS] = shape->splits,
         [ROPE_ATTENTION_WARPS] = shape->warps,
         [ROPE_ATTENTION_TILE_TOKENS] = shape->tile_tokens,
@@ -67,14 +74,15 @@ static void set_params(struct setup *setup)
     memcpy(setup->params, params, sizeof params);
 }
 
-/* In the pool the tokens before positions[r] exist, and all else is NaN. */
+/* In the pool the tokens before positions[r] exist, with APPENDED that one, too, and all else is NaN. */
 static void fill_pool(struct setup *setup, struct test_random *random, const int32_t *slots, const int32_t *positions)
 {
     const struct shape *shape = &setup->shape;
     for (int64_t r = 0; r < shape->valid; r++) {
         int64_t last = positions[r], first = 0;
         if (shape->window && last >= shape->window) first = last - shape->window + 1;
-        for (int64_t t = first; t < last; t++) test_pages_fill(random, &setup->pages, setup->params, slots[r], t);
+        for (int64_t t = first; t < last + shape->appended; t++)
+            test_pages_fill(random, &setup->pages, setup->params, slots[r], t);
     }
 }
 
@@ -104,16 +112,39 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     test_launch_fill(launch, ROPE_ATTENTION_QKV, random, -1, 1);
     test_launch_fill(launch, ROPE_ATTENTION_TABLE, random, -1, 1);
     if (shape->sinks) test_launch_fill(&setup->launch, ROPE_ATTENTION_SINKS, random, -2, 3);
-    for (int n = ROPE_ATTENTION_NORM_Q; n <= ROPE_ATTENTION_NORM_K; n++) {
-        float norm[OP_MAX_HEAD_DIM];
-        test_fill(random, norm, (size_t)shape->head_dim, DTYPE_F32, 0.5f, 1.5f);
-        if (shape->has_norm) test_launch_encode(launch, n, norm);
-    }
+    for (int n = ROPE_ATTENTION_NORM_Q; shape->has_norm && n <= ROPE_ATTENTION_NORM_K; n++)
+        test_launch_fill(launch, n, random, 0.5f, 1.5f);
     setup->pages = pages_of((uint8_t *)launch->host[ROPE_ATTENTION_KV] + setup->layer_offset, table, setup->params);
     fill_pool(setup, random, slots, places);
 }
 
 static bool is_coded(const struct setup *setup) { return !encoding_is_plain(setup->shape.kv_dtype); }
+
+/* q of rows whose k and v are in the pool. */
+static void query_reference(struct setup *setup)
+{
+    const int64_t *p = setup->params;
+    void *const *host = setup->launch.host;
+    const int64_t params[ROPE_QUERY_PARAMS] = {
+        [ROPE_QUERY_ROWS] = p[ROPE_ATTENTION_ROWS],
+        [ROPE_QUERY_HEADS] = p[ROPE_ATTENTION_HEADS],
+        [ROPE_QUERY_HEAD_DIM] = p[ROPE_ATTENTION_HEAD_DIM],
+        [ROPE_QUERY_ROTARY_DIM] = op_rotary_dim(p, ROPE_ATTENTION_ROTARY_DIM),
+        [ROPE_QUERY_HAS_NORM] = p[ROPE_ATTENTION_HAS_NORM],
+        [ROPE_QUERY_NORM_DTYPE] = p[ROPE_ATTENTION_NORM_DTYPE],
+        [ROPE_QUERY_EPS_BITS] = p[ROPE_ATTENTION_EPS_BITS],
+        [ROPE_QUERY_X_DTYPE] = DTYPE_F32,
+    };
+    const struct op_call query = {
+        .params = params,
+        .operands = {[ROPE_QUERY_COUNTS] = host[ROPE_ATTENTION_COUNTS],
+                     [ROPE_QUERY_X] = test_launch_decode(&setup->launch, ROPE_ATTENTION_QKV),
+                     [ROPE_QUERY_TABLE] = host[ROPE_ATTENTION_TABLE],
+                     [ROPE_QUERY_OUT] = setup->q,
+                     [ROPE_QUERY_NORM] = host[ROPE_ATTENTION_NORM_Q]},
+    };
+    op_rope_query.reference(&query);
+}
 
 /* rope_append on a copy of the pool. */
 static void append_reference(struct setup *setup)
@@ -132,7 +163,9 @@ static void append_reference(struct setup *setup)
     append_params[ROPE_APPEND_NORM_DTYPE] = p[ROPE_ATTENTION_NORM_DTYPE];
     append_params[ROPE_APPEND_EPS_BITS] = p[ROPE_ATTENTION_EPS_BITS];
     append_params[ROPE_APPEND_ROTARY_DIM] = p[ROPE_ATTENTION_ROTARY_DIM];
-    append_params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_HEAD;
+    append_params[ROPE_APPEND_NORM_SCOPE] = p[ROPE_ATTENTION_NORM_SCOPE];
+    append_params[ROPE_APPEND_NORM_V] = p[ROPE_ATTENTION_NORM_V];
+    append_params[ROPE_APPEND_CENTRED] = p[ROPE_ATTENTION_CENTRED];
     const struct op_call append = {
         .params = append_params,
         .operands = {host[ROPE_ATTENTION_COUNTS], test_launch_decode(launch, ROPE_ATTENTION_QKV),
@@ -140,7 +173,10 @@ static void append_reference(struct setup *setup)
                      host[ROPE_ATTENTION_PAGE_TABLE], kv, setup->q, host[ROPE_ATTENTION_NORM_Q],
                      host[ROPE_ATTENTION_NORM_K]},
     };
-    rope_append_reference(&append);
+    if (setup->shape.appended)
+        query_reference(setup);
+    else
+        rope_append_reference(&append);
     if (is_coded(setup)) return; /* q keeps more bits than a f16 has, relative to its largest element */
     test_round(setup->q, (size_t)(launch->valid * p[ROPE_ATTENTION_HEADS] * p[ROPE_ATTENTION_HEAD_DIM]),
                (enum dtype)setup->shape.kv_dtype); /* as the contract says */
@@ -378,6 +414,72 @@ TEST(rotates_a_part)
     }
 }
 
+/* Norms of v, of heads with weights of their own, without the mean; heads of up to 512 elements. */
+TEST(norms)
+{
+    TEST_NEEDS_DEVICE();
+    struct test_random random = {11};
+    static const int64_t head_dims[] = {512, 256, 64, 160, 20, 384, 128, 330};
+    static const enum encoding_id encodings[] = {ENCODING_BF16, ENCODING_E4M3_CHANNEL, ENCODING_F16,
+                                                 ENCODING_INT8_CHANNEL};
+    static const int32_t positions[3] = {130, 0, 299};
+    for (int round = 0; round < 32; round++) {
+        struct shape shape = plain;
+        shape.head_dim = head_dims[round % 8];
+        shape.kv_dtype = encodings[round / 8];
+        if (shape.head_dim % 16 && round / 8 % 2) continue; /* no codes of such heads */
+        shape.x_dtype = shape.kv_dtype == ENCODING_F16 ? DTYPE_F16 : DTYPE_BF16;
+        shape.group = 1 + round % 3 * 4;
+        shape.context = 300;
+        shape.valid = 3;
+        shape.scale = 2 / sqrtf((float)shape.head_dim);
+        shape.warps = shape.head_dim > 128 ? 2 : 4;
+        shape.splits = 1 + round % 3;
+        shape.stages = 2 + round % 2;
+        shape.has_norm = round % 5 != 4;
+        shape.norm_dtype = (enum dtype[]){DTYPE_F32, DTYPE_F16, DTYPE_BF16}[round % 3];
+        shape.norm_v = round % 2 == 0;
+        shape.centred = shape.has_norm && round % 4 % 3;
+        shape.norm_scope = shape.centred ? ROPE_APPEND_NORM_HEADS : ROPE_APPEND_NORM_HEAD;
+        shape.bulk = round % 3 == 1 && shape.head_dim % 8 == 0 && has_bulk();
+        char what[64];
+        snprintf(what, sizeof what, "norms, head_dim %d, %s", (int)shape.head_dim, encoding_label(shape.kv_dtype));
+        check_shape(&random, &shape, positions, what);
+    }
+}
+
+/* k and v are in the pages. */
+TEST(appended)
+{
+    TEST_NEEDS_DEVICE();
+    struct test_random random = {12};
+    static const int64_t head_dims[] = {512, 256, 64, 18};
+    static const enum encoding_id encodings[] = {ENCODING_BF16, ENCODING_E4M3_CHANNEL, ENCODING_F16,
+                                                 ENCODING_INT8_CHANNEL};
+    static const int32_t positions[4] = {130, 0, 15, 299};
+    for (int round = 0; round < 32; round++) {
+        struct shape shape = plain;
+        shape.appended = true;
+        shape.head_dim = head_dims[round % 4];
+        shape.kv_dtype = encodings[round / 8];
+        if (shape.head_dim % 16 && round / 8 % 2) continue; /* no codes of such heads */
+        shape.x_dtype = shape.kv_dtype == ENCODING_F16 ? DTYPE_F16 : DTYPE_BF16;
+        shape.kv_heads = 1 + round % 2;
+        shape.group = 1 + round % 3 * 7;
+        shape.slots = 5;
+        shape.context = 300;
+        shape.scale = 2 / sqrtf((float)shape.head_dim);
+        shape.warps = shape.head_dim > 128 ? 2 : 4;
+        shape.splits = 1 + round % 4;
+        shape.window = round % 4 == 1 ? 100 : 0;
+        shape.has_norm = round % 5 != 4;
+        shape.bulk = round / 4 % 2 && shape.head_dim % 8 == 0 && has_bulk();
+        char what[64];
+        snprintf(what, sizeof what, "appended, head_dim %d, %s", (int)shape.head_dim, encoding_label(shape.kv_dtype));
+        check_shape(&random, &shape, positions, what);
+    }
+}
+
 TEST(caps_and_sinks)
 {
     TEST_NEEDS_DEVICE();
@@ -536,11 +638,11 @@ TEST(every_candidate)
     struct test_random random = {7};
     static const int32_t positions[4] = {63, 180, 1099, 640};
     static const enum encoding_id encodings[] = {ENCODING_BF16, ENCODING_E4M3_CHANNEL, ENCODING_INT8_CHANNEL};
-    for (int round = 0; round < 6; round++) {
+    for (int round = 0; round < 9; round++) {
         struct shape shape = plain;
         struct setup setup = {.layer_offset = 1 << 24};
-        shape.head_dim = round % 2 ? 64 : 128;
-        shape.kv_dtype = encodings[round / 2];
+        shape.head_dim = (const int64_t[]){128, 64, 512}[round % 3];
+        shape.kv_dtype = encodings[round / 3];
         shape.x_dtype = DTYPE_BF16;
         setup.shape = shape;
         set_params(&setup);
@@ -587,7 +689,7 @@ TEST(hostile_params)
     test_launch_refuses(&device_rope_attention, setup.params,
                         TEST_CHANGES({ROPE_ATTENTION_ROWS, 65536}, {ROPE_ATTENTION_HEADS, 7},
                                      {ROPE_ATTENTION_KV_HEADS, 3}, {ROPE_ATTENTION_HEAD_DIM, 63},
-                                     {ROPE_ATTENTION_HEAD_DIM, 258}, {ROPE_ATTENTION_ROTARY_DIM, 31},
+                                     {ROPE_ATTENTION_HEAD_DIM, 514}, {ROPE_ATTENTION_ROTARY_DIM, 31},
                                      {ROPE_ATTENTION_ROTARY_DIM, 66}, {ROPE_ATTENTION_ROTARY_DIM, -2},
                                      {ROPE_ATTENTION_PAGE_TOKENS, 48}, {ROPE_ATTENTION_PAGE_TOKENS, 8},
                                      {ROPE_ATTENTION_PAGE_BYTES, 65537}, {ROPE_ATTENTION_PAGE_BYTES, 4096},
@@ -598,21 +700,26 @@ TEST(hostile_params)
                                      {ROPE_ATTENTION_TILE_TOKENS, 128}, {ROPE_ATTENTION_HEAD_TILES, 3},
                                      {ROPE_ATTENTION_PAGES_PER_SLOT, INT32_MAX}, {ROPE_ATTENTION_STAGES, 1},
                                      {ROPE_ATTENTION_STAGES, 17}, {ROPE_ATTENTION_BULK, 2},
-                                     {ROPE_ATTENTION_ALONE_TILES, 0}));
+                                     {ROPE_ATTENTION_ALONE_TILES, 0}, {ROPE_ATTENTION_NORM_SCOPE, 1},
+                                     {ROPE_ATTENTION_NORM_SCOPE, 2}, {ROPE_ATTENTION_CENTRED, 1},
+                                     {ROPE_ATTENTION_NORM_V, 2}, {ROPE_ATTENTION_APPENDED, 2}));
+    setup.params[ROPE_ATTENTION_APPENDED] = 1;
+    assert_null(device_rope_attention.launch(setup.params, &hopper, &geometry));
+    test_launch_refuses(&device_rope_attention, setup.params, TEST_CHANGES({ROPE_ATTENTION_NORM_V, 1}));
 }
 
 TEST(candidates_are_legal)
 {
     enum { CAPACITY = 64 };
     static int64_t found[CAPACITY][PLAN_MAX_PARAMS];
-    static const int64_t dims[] = {2, 64, 80, 128, 256}, groups[] = {1, 4, 8, 12, 32};
-    for (int i = 0; i < 100; i++) {
+    static const int64_t dims[] = {2, 64, 80, 128, 256, 512, 330}, groups[] = {1, 4, 8, 12, 32};
+    for (int i = 0; i < 140; i++) {
         struct setup setup = {.shape = plain, .layer_offset = 1 << 24};
         struct device_geometry geometry;
-        const struct device_facts gpu = test_facts(i / 50 ? 80 : 90);
-        setup.shape.head_dim = dims[i % 5];
-        setup.shape.group = groups[i / 5 % 5];
-        setup.shape.rows = i / 25 % 2 ? 1 : 32;
+        const struct device_facts gpu = test_facts(i / 70 ? 80 : 90);
+        setup.shape.head_dim = dims[i % 7];
+        setup.shape.group = groups[i / 7 % 5];
+        setup.shape.rows = i / 35 % 2 ? 1 : 32;
         setup.shape.page_tokens = i % 3 ? 64 : 16;
         if (i % 4 == 3 && setup.shape.head_dim % 16 == 0) setup.shape.kv_dtype = ENCODING_E4M3_CHANNEL;
         set_params(&setup);

@@ -14,7 +14,8 @@ static void check(int64_t rows, int64_t valid, int64_t heads, int64_t head_dim, 
                                                [ROPE_QUERY_ROTARY_DIM] = rotary_dim,
                                                [ROPE_QUERY_HAS_NORM] = dtype != DTYPE_NONE,
                                                [ROPE_QUERY_NORM_DTYPE] = dtype == DTYPE_NONE ? DTYPE_F32 : dtype,
-                                               [ROPE_QUERY_EPS_BITS] = test_float_bits(1e-6f)};
+                                               [ROPE_QUERY_EPS_BITS] = test_float_bits(1e-6f),
+                                               [ROPE_QUERY_X_DTYPE] = DTYPE_F32};
     const size_t count = (size_t)(valid * heads * head_dim), all = (size_t)(rows * heads * head_dim);
     struct test_case test;
     test_case_open(&test, &op_rope_query, params, &test_geometry, (int32_t)valid);
@@ -47,8 +48,9 @@ TEST(equals_reference)
 TEST(small_case)
 {
     const int64_t params[ROPE_QUERY_PARAMS] =
-        {[ROPE_QUERY_ROWS] = 1,       [ROPE_QUERY_HEADS] = 1,    [ROPE_QUERY_HEAD_DIM] = 4,
-         [ROPE_QUERY_ROTARY_DIM] = 2, [ROPE_QUERY_HAS_NORM] = 1, [ROPE_QUERY_NORM_DTYPE] = DTYPE_F32};
+        {[ROPE_QUERY_ROWS] = 1,           [ROPE_QUERY_HEADS] = 1,    [ROPE_QUERY_HEAD_DIM] = 4,
+         [ROPE_QUERY_ROTARY_DIM] = 2,     [ROPE_QUERY_HAS_NORM] = 1, [ROPE_QUERY_NORM_DTYPE] = DTYPE_F32,
+         [ROPE_QUERY_X_DTYPE] = DTYPE_F32};
     static const float x[4] = {2, -2, 2, 2}, table[2] = {0, 1}, norm[4] = {1, 3, 5, 7}, out[4] = {3, 1, 5, 7};
     struct test_case test;
     test_case_open(&test, &op_rope_query, params, &test_geometry, 1);
@@ -69,12 +71,13 @@ TEST(hostile_params_are_refused)
                                                [ROPE_QUERY_ROTARY_DIM] = 32,
                                                [ROPE_QUERY_HAS_NORM] = 1,
                                                [ROPE_QUERY_NORM_DTYPE] = DTYPE_BF16,
-                                               [ROPE_QUERY_EPS_BITS] = test_float_bits(1e-6f)};
+                                               [ROPE_QUERY_EPS_BITS] = test_float_bits(1e-6f),
+                                               [ROPE_QUERY_X_DTYPE] = DTYPE_F32};
     test_refuses(&op_rope_query, params, &test_geometry,
                  TEST_CHANGES({ROPE_QUERY_HEADS, 0}, {ROPE_QUERY_HEAD_DIM, 63}, {ROPE_QUERY_ROTARY_DIM, 66},
                               {ROPE_QUERY_ROTARY_DIM, 31}, {ROPE_QUERY_ROTARY_DIM, 0},
                               {ROPE_QUERY_HEAD_DIM, OP_MAX_HEAD_DIM + 2}, {ROPE_QUERY_NORM_DTYPE, DTYPE_F8_E4M3},
-                              {ROPE_QUERY_EPS_BITS, -1}));
+                              {ROPE_QUERY_EPS_BITS, -1}, {ROPE_QUERY_X_DTYPE, 0}));
     test_hostile_params(&op_rope_query, params, &test_geometry);
 }
 

@@ -17,10 +17,13 @@
     PARAM(GROUP_SCORE) = 1;         \
     PARAM(HAS_BIAS) = 1;            \
     PARAM(HAS_SEEDS) = 1;           \
-    PARAM(BIAS_DTYPE) = DTYPE_F32;
+    PARAM(BIAS_DTYPE) = DTYPE_F32;  \
+    PARAM(HAS_SCALES) = 1;          \
+    PARAM(SCALES_DTYPE) = DTYPE_BF16;
 #define PARAM_HAS_BIAS    1
 #define PARAM_HAS_SEEDS   1
 #define PARAM_COUNT_INDEX 0
+#define PARAM_HAS_SCALES  1
 #endif
 
 struct router_params {
@@ -30,9 +33,11 @@ typedef router_body<router_params> router_kernel;
 
 extern "C" __global__ void __launch_bounds__(router_kernel::THREADS, 1)
     router(const int *counts, const float *logits, float *out OPTIONAL(PARAM_HAS_BIAS, const void *bias),
-           int *lists OPTIONAL(PARAM_HAS_SEEDS, const int *seeds) OPTIONAL(PARAM_COUNT_INDEX, const int *index))
+           int *lists OPTIONAL(PARAM_HAS_SEEDS, const int *seeds) OPTIONAL(PARAM_COUNT_INDEX, const int *index)
+               OPTIONAL(PARAM_HAS_SCALES, const void *scales))
 {
     extern __shared__ __align__(16) u8 router_memory[];
     router_kernel::run(router_memory, counts, logits, out, IF_PRESENT(PARAM_HAS_BIAS, bias), lists,
-                       IF_PRESENT(PARAM_HAS_SEEDS, seeds), IF_PRESENT(PARAM_COUNT_INDEX, index));
+                       IF_PRESENT(PARAM_HAS_SEEDS, seeds), IF_PRESENT(PARAM_COUNT_INDEX, index),
+                       IF_PRESENT(PARAM_HAS_SCALES, scales));
 }

@@ -140,11 +140,12 @@ template <class P> struct router_body {
     }
 
     /* A row, by a warp. `claims`: as take_other_groups; `kept`: of this row, with KEPT. */
-    static __device__ __forceinline__ void route_row(const inputs &in, const void *bias, float *out, float *claims,
-                                                     u16 *kept)
+    static __device__ __forceinline__ void route_row(const inputs &in, const void *bias, const void *scales, float *out,
+                                                     float *claims, u16 *kept)
     {
         const int lane = (int)threadIdx.x % 32;
         float scores[PER_LANE], weights[CHOICES_PER_LANE] = {}, largest = 0, sum = 0;
+        float factors[CHOICES_PER_LANE] = {}; /* of the chosen experts */
         u32 ranks[PER_LANE];
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) scores[i] = in.logits[i];
@@ -174,7 +175,10 @@ template <class P> struct router_body {
             sum += score;
 #pragma unroll
             for (int i = 0; i < CHOICES_PER_LANE; i++)
-                if (lane + 32 * i == choice) weights[i] = score;
+                if (lane + 32 * i == choice) {
+                    weights[i] = score;
+                    if constexpr (P::HAS_SCALES) factors[i] = load_element<P::SCALES_DTYPE>(scales, expert);
+                }
             if (lane == choice % 32) {
                 out[TOP_K + choice] = (float)expert;
                 if constexpr (KEPT) kept[choice] = (u16)expert;
@@ -198,7 +202,9 @@ template <class P> struct router_body {
                                                                     : sum;
 #pragma unroll
         for (int i = 0; i < CHOICES_PER_LANE; i++)
-            if (lane + 32 * i < TOP_K) out[lane + 32 * i] = weights[i] / divisor * float_of_bits(P::SCALE_BITS);
+            if (lane + 32 * i < TOP_K)
+                out[lane + 32 * i] =
+                    weights[i] / divisor * float_of_bits(P::SCALE_BITS) * (P::HAS_SCALES ? factors[i] : 1);
     }
 
     /* The choices of all rows: in shared memory with KEPT, else as the rows have written them. */
@@ -275,7 +281,8 @@ template <class P> struct router_body {
 
     /* `memory`: shared, router_shared_bytes. The grid is one cluster. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const float *logits, float *out,
-                                               const void *bias, int *lists, const int *seeds, const int *index)
+                                               const void *bias, int *lists, const int *seeds, const int *index,
+                                               const void *scales)
     {
         const int warp = (int)threadIdx.x / 32, blocks = (int)gridDim.x, block = (int)blockIdx.x;
         int *const counted = (int *)memory, *const begins = counted + EXPERTS;
@@ -293,7 +300,7 @@ template <class P> struct router_body {
                                          (P::GROUPS > 1 ? ROUTER_WARPS * EXPERTS : 0)),
                                  rows * TOP_K};
         while (row < rows) {
-            route_row(in, bias, out + (i64)row * (2 * TOP_K), claims, all.kept + row * TOP_K);
+            route_row(in, bias, scales, out + (i64)row * (2 * TOP_K), claims, all.kept + row * TOP_K);
             row += blocks * ROUTER_WARPS;
             if (row < rows) load_inputs(in, logits, seeds, index, row);
         }

@@ -27,7 +27,7 @@ enum router_operand {
     ROUTER_LISTS,  /* CUDA: i32[rows, router_list_width]: router_lists of all valid rows */
     ROUTER_SEEDS,  /* HAS_SEEDS: i32[STEP_ROWS]: of the step's token rows */
     ROUTER_INDEX,  /* COUNT_INDEX 1: i32[rows]: the token row of each row */
-    ROUTER_SCALES, /* HAS_SCALES, CPU: SCALES_DTYPE[EXPERTS] */
+    ROUTER_SCALES, /* HAS_SCALES: SCALES_DTYPE[EXPERTS] */
     ROUTER_OPERANDS
 };
 enum router_param {

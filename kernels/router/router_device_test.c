@@ -7,7 +7,7 @@
 
 struct problem {
     int64_t rows, valid, experts, top_k, score, renormalise, groups, top_groups, group_score;
-    enum dtype bias; /* DTYPE_NONE: none */
+    enum dtype bias, scales; /* DTYPE_NONE: none */
 };
 
 static void fill_params(const struct problem *problem, int64_t *params)
@@ -25,7 +25,8 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [ROUTER_GROUP_SCORE] = problem->group_score,
         [ROUTER_HAS_BIAS] = problem->bias != DTYPE_NONE,
         [ROUTER_BIAS_DTYPE] = problem->bias ? problem->bias : DTYPE_F32,
-        [ROUTER_SCALES_DTYPE] = DTYPE_F32,
+        [ROUTER_HAS_SCALES] = problem->scales != DTYPE_NONE,
+        [ROUTER_SCALES_DTYPE] = problem->scales ? problem->scales : DTYPE_F32,
         [ROUTER_HAS_SEEDS] = problem->experts % 3 != 0,
         [ROUTER_STEP_ROWS] = problem->rows + 3,
         [ROUTER_COUNT_INDEX] = problem->experts % 3 == 1,
@@ -73,6 +74,7 @@ static void check(const struct problem *problem)
     test_launch_open(&launch, &device_router, params, problem->valid);
     fill_logits(&launch, &random, problem->valid, problem->experts);
     if (problem->bias) test_launch_fill(&launch, ROUTER_BIAS, &random, -0.5f, 0.5f);
+    if (problem->scales) test_launch_fill(&launch, ROUTER_SCALES, &random, 0.5f, 2);
     int32_t *seeds = launch.host[ROUTER_SEEDS], *index = launch.host[ROUTER_INDEX];
     for (int64_t row = 0; seeds && row < problem->rows + 3; row++) seeds[row] = row % 2 ? (int32_t)row + 1 : 0;
     for (int64_t row = 0; index && row < problem->valid; row++) index[row] = (int32_t)(problem->rows + 2 - row);
@@ -102,18 +104,20 @@ static void check(const struct problem *problem)
 TEST(equals_reference)
 {
     static const struct problem problems[] = {
-        {1, 1, 8, 2, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, DTYPE_NONE},
-        {1, 1, 1, 1, ROUTER_SIGMOID, ROUTER_AS_THEY_ARE, 1, 1, 0, DTYPE_NONE},
-        {16, 13, 128, 8, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 1, 1, 0, DTYPE_NONE},
-        {17, 17, 60, 4, ROUTER_SOFTMAX_CHOSEN, ROUTER_AS_THEY_ARE, 1, 1, 0, DTYPE_NONE},
-        {40, 33, 64, 6, ROUTER_SOFTMAX, ROUTER_SUM_OR_EPS, 1, 1, 0, DTYPE_F32},
-        {70, 70, 256, 8, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS, 8, 4, ROUTER_GROUP_BEST_TWO, DTYPE_F32},
-        {5, 5, 160, 6, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 8, 3, ROUTER_GROUP_BEST, DTYPE_NONE},
-        {9, 9, 96, 2, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS, 48, 20, ROUTER_GROUP_BEST_TWO, DTYPE_BF16},
-        {300, 299, 512, 10, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, DTYPE_NONE},
-        {3, 3, 1024, 64, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, DTYPE_F16},
-        {2048, 2000, 128, 8, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, DTYPE_NONE},
-        {4, 0, 32, 4, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, DTYPE_NONE},
+        {1, 1, 8, 2, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, DTYPE_NONE, DTYPE_NONE},
+        {1, 1, 1, 1, ROUTER_SIGMOID, ROUTER_AS_THEY_ARE, 1, 1, 0, DTYPE_NONE, DTYPE_NONE},
+        {16, 13, 128, 8, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 1, 1, 0, DTYPE_NONE, DTYPE_NONE},
+        {17, 17, 60, 4, ROUTER_SOFTMAX_CHOSEN, ROUTER_AS_THEY_ARE, 1, 1, 0, DTYPE_NONE, DTYPE_NONE},
+        {40, 33, 64, 6, ROUTER_SOFTMAX, ROUTER_SUM_OR_EPS, 1, 1, 0, DTYPE_F32, DTYPE_NONE},
+        {70, 70, 256, 8, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS, 8, 4, ROUTER_GROUP_BEST_TWO, DTYPE_F32, DTYPE_NONE},
+        {5, 5, 160, 6, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 8, 3, ROUTER_GROUP_BEST, DTYPE_NONE, DTYPE_NONE},
+        {9, 9, 96, 2, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS, 48, 20, ROUTER_GROUP_BEST_TWO, DTYPE_BF16, DTYPE_NONE},
+        {300, 299, 512, 10, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, DTYPE_NONE, DTYPE_NONE},
+        {3, 3, 1024, 64, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, DTYPE_F16, DTYPE_NONE},
+        {2048, 2000, 128, 8, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, DTYPE_NONE, DTYPE_NONE},
+        {4, 0, 32, 4, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, DTYPE_NONE, DTYPE_NONE},
+        {40, 37, 128, 8, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, DTYPE_NONE, DTYPE_BF16},
+        {3, 3, 64, 40, ROUTER_SIGMOID, ROUTER_AS_THEY_ARE, 1, 1, 0, DTYPE_F32, DTYPE_F32},
     };
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) check(&problems[i]);
@@ -122,11 +126,13 @@ TEST(equals_reference)
 TEST(hostile_params_are_refused)
 {
     int64_t params[ROUTER_PARAMS];
-    fill_params(&(struct problem){4, 4, 64, 4, ROUTER_SIGMOID, 1, 8, 4, ROUTER_GROUP_BEST_TWO, DTYPE_F32}, params);
+    fill_params(&(struct problem){4, 4, 64, 4, ROUTER_SIGMOID, 1, 8, 4, ROUTER_GROUP_BEST_TWO, DTYPE_F32, DTYPE_NONE},
+                params);
     test_hostile_launches(&device_router, params);
     test_launch_refuses(&device_router, params,
                         TEST_CHANGES({ROUTER_ROUTE_WIDTH, 7}, {ROUTER_ROUTE_WIDTH, 80}, {ROUTER_GROUPS, 7},
-                                     {ROUTER_TOP_GROUPS, 9}, {ROUTER_EXPERTS, 2048}, {ROUTER_HAS_SCALES, 1}));
+                                     {ROUTER_TOP_GROUPS, 9}, {ROUTER_EXPERTS, 2048}, {ROUTER_HAS_SCALES, 2},
+                                     {ROUTER_SCALES_DTYPE, DTYPE_F8_E4M3}));
 }
 
 int main(void) { return test_run(); }

@@ -8,7 +8,7 @@
 
 template <class P> struct sigmoid_gate_body {
     static constexpr int THREADS = LAYOUT_ELEMENTWISE_THREADS;
-    static constexpr int VECTOR = P::WIDTH % 8 == 0 ? 8 : P::WIDTH % 4 == 0 ? 4 : 1, VECTORS = P::WIDTH / VECTOR;
+    static constexpr int VECTOR = (int)layout_elementwise_vector(P::WIDTH), VECTORS = P::WIDTH / VECTOR;
 
     /* `out` may be `x` or `gate`. */
     static __device__ __forceinline__ void run(const int *counts, const void *x, const void *gate, void *out)

@@ -13,8 +13,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (why) return why;
     const int64_t rows = params[SIGMOID_GATE_ROWS], width = params[SIGMOID_GATE_WIDTH];
     if (width > MOST_WIDTH) return "parameter width is above 2^24";
-    const int64_t vectors = width % 8 == 0 ? width / 8 : width % 4 == 0 ? width / 4 : width;
-    const int64_t blocks = layout_divide_up(rows * vectors, THREADS);
+    const int64_t blocks = layout_divide_up(rows * (width / layout_elementwise_vector(width)), THREADS);
     if (blocks > INT32_MAX) return "ROWS * WIDTH is too large for one grid";
     *geometry = (struct device_geometry){{(uint32_t)blocks, 1, 1}, {THREADS, 1, 1}, {1, 1, 1}, 0};
     return NULL;

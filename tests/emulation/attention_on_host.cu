@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_generic, attention_latent and attention_prefill on the host: KERNEL_PARAMS is the problem and the tunables of BODY; SLOTS and
- * POSITIONS are those of the valid rows, BLOCKS_IN_ALL the thread blocks for each kv head (generic) or for all heads. IN_PLACE: out
+ * POSITIONS are those of the valid rows, BLOCKS_IN_ALL the thread blocks for each kv head and part of v (generic) or for all heads. IN_PLACE: out
  * is q's memory. Compares every element of out with plain code in double; prints what differs and exits with 1. COPIES_LATE: see
  * copies_are_late. SPOIL: 1 an element of out, 2 of the pages is changed before the checks, for them to see; 0 nothing. The prefill
  * kernel with SPLIT above 1 needs more of clusters than is emulated. emulation_test.py includes it in a namespace for each case, after
@@ -92,6 +92,10 @@ template <class P> static void run_body(attention_prefill_body<P> *)
 template <class P> static int first_written(int, attention_prefill_body<P> *) { return 0; }
 template <class BODY> static int first_written(int position, BODY *) { return first_token<params>(position); }
 
+/* Blocks that share the columns of v. */
+template <class P> static unsigned parts_of(attention_generic_body<P> *) { return attention_generic_body<P>::parts; }
+template <class BODY> static unsigned parts_of(BODY *) { return 1; }
+
 static void run_thread_of_kernel() { run_body((body *)nullptr); }
 
 static void draw_operands()
@@ -152,8 +156,10 @@ int main()
     draw_operands();
     gridDim.x = BLOCKS_IN_ALL;
     gridDim.y = is_generic ? params::KV_HEADS : 1;
-    for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
+    gridDim.z = parts_of((body *)nullptr);
+    for (unsigned yz = 0; yz < gridDim.y * gridDim.z; yz++)
         for (int i = 0; i < BLOCKS_IN_ALL; i += cluster) {
+            blockIdx.y = yz % gridDim.y, blockIdx.z = yz / gridDim.y;
             if (cluster > 1) {
                 run_cluster(i, cluster, BLOCKS_IN_ALL, body::threads, run_thread_of_kernel);
                 continue;

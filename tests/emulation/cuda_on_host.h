@@ -53,7 +53,7 @@ inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 
 struct index_of {
-    unsigned x, y;
+    unsigned x, y, z;
 };
 static thread_local index_of threadIdx, blockIdx, gridDim;
 

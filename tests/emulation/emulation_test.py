@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
-every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), latent_append (latent_append_on_host.cu),
-rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
+every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
+(latent_append_on_host.cu), multiply (multiply_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
 (delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
 
@@ -21,6 +21,7 @@ C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
+           "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
@@ -91,6 +92,33 @@ def rotations():
         yield {**case, "PAGE_BYTES": page_bytes(case, 1) + 64}
 
 
+def normalised_rotations():
+    """Norms of v, of heads that have weights of their own, without their means; the largest heads."""
+    shapes = [(512, 0, 1, 0, 1, 0), (512, 128, 0, 0, 1, 0), (64, 0, 1, 2, 0, 1), (80, 20, 1, 2, 1, 1), (24, 12, 1, 0, 1, 1), (254, 2, 1, 2, 0, 0)]
+    for kv_dtype, (head_dim, rotary, norm, scope, norm_v, centred) in itertools.product([BF16] + CODED_KV, shapes):
+        if kv_dtype != BF16 and head_dim % 16:
+            continue  # no codes of such heads
+        case = {"SOURCE": "rope_append", "VALID": 5, "ROWS": 6, "HEADS": 4, "KV_HEADS": 2, "HEAD_DIM": head_dim, "PAGE_TOKENS": 4,
+                "PAGES_PER_SLOT": 3, "SLOT_COUNT": 3, "KV_DTYPE": kv_dtype, "X_DTYPE": BF16, "HAS_NORM": norm, "ROTARY_DIM": rotary,
+                "NORM_SCOPE": scope, "NORM_V": norm_v, "CENTRED": centred}
+        yield {**case, "PAGE_BYTES": page_bytes(case, 1) + 64}
+
+
+def queries():
+    """rope_query: heads of every size, in place and not."""
+    for i, (head_dim, rotary, norm, dtype) in enumerate([(512, 512, 1, BF16), (256, 256, 1, F16), (128, 32, 0, BF16), (20, 6, 1, F16), (254, 2, 1, BF16)]):
+        yield {"SOURCE": "rope_query", "VALID": 5, "ROWS": 7, "HEADS": 1 + i, "HEAD_DIM": head_dim, "ROTARY_DIM": rotary, "HAS_NORM": norm,
+               "X_DTYPE": dtype, "IN_PLACE": i % 2}
+
+
+def products():
+    """multiply: by a value and by a weight, vectors of 8, 4 and 1 elements, each dtype."""
+    for i, (width, dtypes) in enumerate([(256, (BF16, F32, BF16)), (36, (F16, F32, F16)), (13, (BF16, BF16, F32)), (2816, (F32, F32, F32))]):
+        for by_weight in (0, 1):
+            yield {"SOURCE": "multiply", "VALID": 3, "ROWS": 4, "WIDTH": width, "HAS_BY": 1 - by_weight, "HAS_WEIGHT": by_weight,
+                   "WEIGHT_DTYPE": [BF16, F32, F16][i % 3], **dict(zip(("X_DTYPE", "BY_DTYPE", "OUT_DTYPE"), dtypes))}
+
+
 def latent_rows():
     """latent_append: widths of both parts, even ones that are no multiple of anything."""
     for kv_dtype, (head_dim, value_dim, heads) in itertools.product([BF16] + CODED_KV, [(576, 512, 2), (48, 32, 5), (80, 78, 1), (96, 20, 3)]):
@@ -151,6 +179,19 @@ def decodes():
         yield decode([90], 2, HEAD_DIM=256, KV_DTYPE=encoding, SPLITS=2, WARPS=3, X_DTYPE=F16, COPIES_LATE=1)
 
 
+def other_decodes():
+    """Norms of v, of heads that have weights of their own, without their means; k and v that are in the pages; the largest heads."""
+    for i, (encoding, late) in enumerate([(BF16, 0), (BF16, 1)] + [(encoding, late) for encoding in CODED_KV for late in (0, 1)]):
+        yield decode([0, 47, 64], 3, HEAD_DIM=48, KV_DTYPE=encoding, NORM_V=1, SPLITS=2, COPIES_LATE=late, BULK=late)
+        yield decode([15, 70], 5, HEAD_DIM=80, KV_DTYPE=encoding, NORM_SCOPE=2, CENTRED=1, ROTARY_DIM=20, WARPS=3, BULK=1 - late,
+                     NORM_DTYPE=[BF16, F32][late])
+        yield decode([0, 31, 100], 4, HEAD_DIM=128, KV_DTYPE=encoding, APPENDED=1, SPLITS=3, COPIES_LATE=late, BULK=late)
+        yield decode([63, 120], 16, HEAD_DIM=64, KV_DTYPE=encoding, APPENDED=1, WINDOW=40, HEAD_TILES=1 + i % 2, SPLITS=2, WARPS=1, HAS_NORM=late)
+        yield decode([63, 80], 8, HEAD_DIM=512, KV_DTYPE=encoding, KV_HEADS=1, APPENDED=late, NORM_V=1 - late, SPLITS=2, BULK=late, COPIES_LATE=1)
+    yield decode([40, 5], 2, HEAD_DIM=18, NORM_V=1, CENTRED=1, NORM_SCOPE=2, STAGES=2, SPLITS=3, WARPS=1, X_DTYPE=F16, KV_DTYPE=F16)
+    yield decode([17, 80], 2, HEAD_DIM=18, ROTARY_DIM=6, APPENDED=1, SPLITS=3, WARPS=1)
+
+
 def attention(kernel, rows, group, **changes):
     """`rows`: (slot, position) of each. Two rows more are not valid."""
     slots, positions = zip(*rows)
@@ -190,6 +231,20 @@ def scattereds():
         yield scattered(mixed, 7, HEAD_DIM=80, KV_DTYPE=encoding, X_DTYPE=F16, SPLIT=2, KEY_TILE=32, WINDOW=20, PAGE_TOKENS=16)
         yield scattered(mixed, 3, HEAD_DIM=48, KV_DTYPE=encoding, SPLIT=4)
         yield scattered(run_of(1, 95, 20), 1, HEAD_DIM=64, KV_DTYPE=encoding, X_DTYPE=F32, KEY_TILE=16)
+
+
+def wide_scattereds():
+    """Heads whose columns of v two blocks share: even parts and others, each way of reading pages."""
+    mixed = run_of(2, 30, 5) + [(0, 5)] + run_of(1, 63, 2) + [(0, 0), (2, 77)]
+    yield scattered(mixed, 8, HEAD_DIM=512, KV_HEADS=1, WARPS_Q=2, KEY_TILE=32, COPIES_LATE=1)
+    yield scattered(mixed, 2, HEAD_DIM=512, SPLIT=4, X_DTYPE=F16, KV_DTYPE=F16)
+    yield scattered(mixed, 1, HEAD_DIM=272, SPLIT=2, KEY_TILE=32, COPIES_LATE=1)
+    yield scattered(mixed, 2, HEAD_DIM=330, KV_HEADS=1, KEY_TILE=16, WINDOW=30)
+    yield scattered(mixed, 1, HEAD_DIM=320, KV_HEADS=1, X_DTYPE=F32, KV_DTYPE=F32, KEY_TILE=16, CAP_BITS=CAP, HAS_SINKS=1)
+    yield scattered(mixed, 1, HEAD_DIM=264, KV_HEADS=1, X_DTYPE=BF16, KV_DTYPE=F16, KEY_TILE=16)
+    for encoding in CODED_KV:
+        yield scattered(mixed, 4, HEAD_DIM=512, KV_HEADS=1, KV_DTYPE=encoding, KEY_TILE=16)
+        yield scattered(mixed, 2, HEAD_DIM=288, KV_HEADS=1, KV_DTYPE=encoding, SPLIT=2, KEY_TILE=32)
 
 
 def latent(rows, heads, **changes):
@@ -454,7 +509,8 @@ def source_of(cases):
     lines += ['#include "%s"' % header for header in HEADERS + (MATMUL_HEADERS if matmuls else [])]
     for number, case in enumerate(cases):
         macros = {"SPOIL": 0, **{name: case[name] for name in MACROS if name in case}}
-        params = {"NORM_DTYPE": BF16, "COUNT_INDEX": 0, "RING_PAGES": 0, "VALUE_DIM": 0, "EPS_BITS": 0x3727C5AC}  # 1e-5
+        params = {"NORM_DTYPE": BF16, "COUNT_INDEX": 0, "RING_PAGES": 0, "VALUE_DIM": 0, "EPS_BITS": 0x3727C5AC,  # 1e-5
+                  "NORM_SCOPE": 0, "NORM_V": 0, "CENTRED": 0, "APPENDED": 0}
         params.update((name, value) for name, value in case.items() if name not in MACROS + ["SOURCE"])
         macros["KERNEL_PARAMS"] = "".join("PARAM(%s)=%d;" % param for param in params.items())
         for name, value in macros.items():
@@ -570,12 +626,25 @@ class Emulation(unittest.TestCase):
 
     def test_rope_append(self):
         self.check(rotations())
+        self.check(normalised_rotations())
+
+    def test_rope_query(self):
+        self.check(queries())
+
+    def test_multiply(self):
+        self.check(products())
 
     def test_rope_attention(self):
         self.check(decodes())
 
+    def test_other_rope_attention(self):
+        self.check(other_decodes())
+
     def test_attention_generic(self):
         self.check(scattereds())
+
+    def test_attention_of_wide_heads(self):
+        self.check(wide_scattereds())
 
     def test_latent_append(self):
         self.check(latent_rows())
@@ -604,6 +673,10 @@ class Emulation(unittest.TestCase):
     def test_defects_of_rope_append_are_seen(self):
         case = next(rotations())
         self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["q row 5", "v of slot 0", "pages was written"])
+
+    def test_defects_of_small_kernels_are_seen(self):
+        cases = [{**case, "SPOIL": spoil} for case in (next(queries()), next(products())) for spoil in (1, 2)]
+        self.check_defects(cases, ["q row 4", "of out was written", "out element", "of out was written"])
 
     def test_defects_of_latent_attention_are_seen(self):
         case = next(latent_rows())

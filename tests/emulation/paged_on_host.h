@@ -212,7 +212,8 @@ template <class P> struct pages_on_host {
                 u8 rounded[4];
                 store_element<P::KV_DTYPE>(rounded, 0, (float)values[i]);
                 if (is_exact ? element(found, i) == element(rounded, 0)
-                             : std::fabs(element(found, i) - values[i]) <= error)
+                             : std::fabs(element(found, i) - values[i]) <= error ||
+                                   (std::isnan(element(found, i)) && std::isnan(values[i])))
                     continue;
                 problem("%s of slot %d token %d head %d element %d: %g, expected %g", what, slot, position, head, i,
                         element(found, i), values[i]);
@@ -231,22 +232,35 @@ template <class P> struct pages_on_host {
 
 /* ---- references ---- */
 
+/* v of head `head` at x (X_DTYPE), with NORM_V normalised. */
+template <class P> static void prepare_value_on_host(const void *x, int head, double *to)
+{
+    double squares = 0;
+    for (int i = 0; i < P::HEAD_DIM; i++) {
+        to[i] = (double)load_element<P::X_DTYPE>(x, head * P::HEAD_DIM + i);
+        squares += to[i] * to[i];
+    }
+    const double scale = 1 / std::sqrt(squares / P::HEAD_DIM + (double)__int_as_float(P::EPS_BITS));
+    for (int i = 0; P::NORM_V && i < P::HEAD_DIM; i++) to[i] *= scale;
+}
+
 /* Head `head` of the `heads` at x (X_DTYPE), normalised (over the whole width, or else the head) and rotated. */
 template <class P>
-static void prepare_on_host(const void *x, int heads, int head, const void *norm, bool over_width, const float *table,
-                            double *to)
+static void prepare_on_host(const void *x, int heads, int head, const void *norm, const float *table, double *to)
 {
+    const bool over_width = P::NORM_SCOPE == 1, has_all_weights = P::NORM_SCOPE > 0;
     const int dim = P::HEAD_DIM, rotated = P::ROTARY_DIM ? P::ROTARY_DIM : dim, half = rotated / 2;
     const int first = over_width ? 0 : head, last = over_width ? heads : head + 1;
-    double values[P::HEAD_DIM], squares = 0;
+    double values[P::HEAD_DIM], squares = 0, mean = 0;
+    for (int i = first * dim; P::CENTRED && i < last * dim; i++) mean += (double)load_element<P::X_DTYPE>(x, i) / dim;
     for (int i = first * dim; i < last * dim; i++) {
-        const double value = load_element<P::X_DTYPE>(x, i);
+        const double value = (double)load_element<P::X_DTYPE>(x, i) - mean;
         squares += value * value;
     }
     const double scale = 1 / std::sqrt(squares / ((last - first) * dim) + (double)__int_as_float(P::EPS_BITS));
     for (int i = 0; i < dim; i++) {
-        values[i] = load_element<P::X_DTYPE>(x, head * dim + i);
-        if (P::HAS_NORM) values[i] *= scale * load_element<P::NORM_DTYPE>(norm, (over_width ? head * dim : 0) + i);
+        values[i] = (double)load_element<P::X_DTYPE>(x, head * dim + i) - mean;
+        if (P::HAS_NORM) values[i] *= scale * load_element<P::NORM_DTYPE>(norm, (has_all_weights ? head * dim : 0) + i);
     }
     for (int i = 0; i < dim; i++) {
         to[i] = values[i];

@@ -28,8 +28,7 @@ static pages_on_host<params> pages;
 static void expect_q(int row, int head)
 {
     double expected[DIM];
-    prepare_on_host<params>(qkv + row * WIDTH, params::HEADS, head, norm_q, params::NORM_SCOPE, table + row * ROTATED,
-                            expected);
+    prepare_on_host<params>(qkv + row * WIDTH, params::HEADS, head, norm_q, table + row * ROTATED, expected);
     for (int i = 0; i < DIM; i++) {
         const double found = load_element<params::X_DTYPE>(q.bytes, (row * params::HEADS + head) * DIM + i);
         if (!(std::fabs(found - expected[i]) <= rounding_of(params::X_DTYPE) * 1.01 * std::fabs(expected[i]) + 2e-6))
@@ -61,7 +60,7 @@ int main()
         if (r < VALID) pages.map(slots[r], positions[r], positions[r]);
     }
     const int groups = body::THREADS / body::LANES, heads = params::HEADS + 2 * params::KV_HEADS;
-    const int blocks = params::NORM_SCOPE ? params::ROWS : (params::ROWS * heads + groups - 1) / groups;
+    const int blocks = params::NORM_SCOPE == 1 ? params::ROWS : (params::ROWS * heads + groups - 1) / groups;
     for (int i = 0; i < blocks; i++) run_block(i, body::THREADS, run_thread_of_kernel);
     if (SPOIL == 1) q.bytes[VALID * params::HEADS * DIM * 2 - 1] ^= 1;
     if (SPOIL == 2) pages.row(slots[0], positions[0], 0, true)[0] ^= 1;
@@ -72,10 +71,10 @@ int main()
         for (int h = 0; h < params::HEADS; h++) expect_q(r, h);
         for (int g = 0; g < params::KV_HEADS; g++) {
             double k[DIM], v[DIM];
-            prepare_on_host<params>(keys, params::KV_HEADS, g, norm_k, params::NORM_SCOPE, table + r * ROTATED, k);
-            for (int i = 0; i < DIM; i++) v[i] = (double)load_element<params::X_DTYPE>(values, g * DIM + i);
+            prepare_on_host<params>(keys, params::KV_HEADS, g, norm_k, table + r * ROTATED, k);
+            prepare_value_on_host<params>(values, g, v);
             pages.expect_row("k", slots[r], positions[r], g, false, k, false);
-            pages.expect_row("v", slots[r], positions[r], g, true, v, true);
+            pages.expect_row("v", slots[r], positions[r], g, true, v, !params::NORM_V);
         }
     }
     q.expect_poison("q", VALID * params::HEADS * DIM * 2);

@@ -21,7 +21,9 @@ enum {
     VALID_ROWS = sizeof first_positions / sizeof *first_positions,
     DIM = params::HEAD_DIM,
     ROTATED = params::ROTARY_DIM ? params::ROTARY_DIM : DIM,
-    WIDTH = (params::HEADS + 2 * params::KV_HEADS) * DIM,
+    WIDTH = (params::HEADS + (params::APPENDED ? 0 : 2 * params::KV_HEADS)) * DIM,
+    NORM_HEADS_Q = params::NORM_SCOPE ? params::HEADS : 1,
+    NORM_HEADS_K = params::NORM_SCOPE ? params::KV_HEADS : 1,
     OUT_BYTES = params::HEADS * DIM * 2, /* of a row */
     NORM_BYTES = params::NORM_DTYPE == DTYPE_F32 ? 4 : 2,
     Q_DTYPE = pages_type::CODED ? 2 : params::KV_DTYPE,          /* that q and the weights are rounded to */
@@ -36,7 +38,7 @@ enum {
 static int counts[2], slots[params::ROWS], positions[params::ROWS];
 alignas(64) static u16 qkv[params::ROWS * WIDTH];
 alignas(64) static float table[params::ROWS * ROTATED];
-alignas(64) static u8 norm_q[DIM * NORM_BYTES], norm_k[DIM * NORM_BYTES];
+alignas(64) static u8 norm_q[NORM_HEADS_Q * DIM * NORM_BYTES], norm_k[NORM_HEADS_K * DIM * NORM_BYTES];
 static guarded<params::ROWS * OUT_BYTES> out;
 static guarded<WORKSPACE_BYTES> workspace;
 static pages_type pages;
@@ -82,15 +84,17 @@ static void launch(int step)
     }
 }
 
+/* With APPENDED they have been there before. */
 static void expect_appended(int row)
 {
+    if (params::APPENDED) return;
     const u16 *keys = qkv + row * WIDTH + params::HEADS * DIM, *values = keys + params::KV_HEADS * DIM;
     for (int g = 0; g < params::KV_HEADS; g++) {
         double k[DIM], v[DIM];
-        prepare_on_host<params>(keys, params::KV_HEADS, g, norm_k, false, table + row * ROTATED, k);
-        for (int i = 0; i < DIM; i++) v[i] = (double)load_element<params::X_DTYPE>(values, g * DIM + i);
+        prepare_on_host<params>(keys, params::KV_HEADS, g, norm_k, table + row * ROTATED, k);
+        prepare_value_on_host<params>(values, g, v);
         pages.expect_row("k", slots[row], positions[row], g, false, k, false);
-        pages.expect_row("v", slots[row], positions[row], g, true, v, true);
+        pages.expect_row("v", slots[row], positions[row], g, true, v, !params::NORM_V);
     }
 }
 
@@ -101,7 +105,7 @@ static void expect_attention(int row)
         attention_on_host<params> attention(pages, slots[row], g, first_token<params>(positions[row]), positions[row]);
         for (int h = g * body::GROUP; h < (g + 1) * body::GROUP; h++) {
             double q[DIM];
-            prepare_on_host<params>(qkv + row * WIDTH, params::HEADS, h, norm_q, false, table + row * ROTATED, q);
+            prepare_on_host<params>(qkv + row * WIDTH, params::HEADS, h, norm_q, table + row * ROTATED, q);
             for (double &x : q) x = (double)float_of_half<Q_DTYPE>(half_of_float<Q_DTYPE>((float)x));
             attention.expect_out(row, h, positions[row], q, out.bytes + row * OUT_BYTES + h * DIM * 2,
                                  rounding_of(Q_DTYPE) * (pages_type::CODED ? 2 : 1));
@@ -120,8 +124,8 @@ static void spoil()
 int main()
 {
     copies_are_late = COPIES_LATE;
-    for (int i = 0; i < DIM; i++) store_element<params::NORM_DTYPE>(norm_q, i, draw(0.5f, 1.5f));
-    for (int i = 0; i < DIM; i++) store_element<params::NORM_DTYPE>(norm_k, i, draw(0.5f, 1.5f));
+    for (int i = 0; i < NORM_HEADS_Q * DIM; i++) store_element<params::NORM_DTYPE>(norm_q, i, draw(0.5f, 1.5f));
+    for (int i = 0; i < NORM_HEADS_K * DIM; i++) store_element<params::NORM_DTYPE>(norm_k, i, draw(0.5f, 1.5f));
     pages.poison();
     workspace.poison();
     memset(workspace.bytes, 0, WORKSPACE_BYTES);
@@ -131,6 +135,7 @@ int main()
             const int first = first_token<params>(positions[r]);
             pages.map(slots[r], first, positions[r]);
             for (int t = first; step == 0 && t < positions[r]; t++) pages.fill(slots[r], t);
+            if (params::APPENDED) pages.fill(slots[r], positions[r]);
         }
         launch(step);
         spoil();

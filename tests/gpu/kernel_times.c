@@ -256,6 +256,51 @@ static void add_recurrent(void)
     }
 }
 
+/* Layers of Gemma 4 E2B without a window: large heads, with keys of their own or of another layer; inputs of each layer. */
+static void add_wide_heads(void)
+{
+    static const struct shape shape = {"gemma4-e2b", 1536, 8, 1, 512, 6144, 262144};
+    static const int batches[] = {1, 16}, chunks[] = {512, 2048};
+    const struct op_setting scale = {"scale_bits", test_float_bits(1)}, norm = {"has_norm", 1};
+    for (int i = 0; i < 2; i++) {
+        for (int context = 1024; context <= 32768; context *= 32)
+            for (int appended = 0; appended <= 1; appended++)
+                add(&shape,
+                    &(struct op_case){.op = OP_ROPE_ATTENTION,
+                                      .what = appended ? "attention, keys of another layer" : "attention",
+                                      .rows = batches[i],
+                                      .context = context,
+                                      .settings = {scale, norm, {"norm_v", !appended}, {"appended", appended}}});
+        const struct op_case prompts[] = {
+            {.op = OP_ATTENTION, .what = "attention, prompt", .rows = chunks[i], .settings = {scale}},
+            {.op = OP_ROPE_APPEND, .what = "norms, rope, append", .rows = chunks[i], .settings = {norm, {"norm_v", 1}}},
+            {.op = OP_ROPE_QUERY, .what = "norm, rope", .rows = chunks[i], .settings = {norm, {"rotary_dim", 512}}},
+        };
+        for (size_t p = 0; p < sizeof prompts / sizeof *prompts; p++) {
+            struct op_case c = prompts[p];
+            c.one_slot = true;
+            c.context = c.rows;
+            add(&shape, &c);
+        }
+    }
+    for (int rows = 1; rows <= 2048; rows *= 2048) {
+        add(&shape, &(struct op_case){.op = OP_MULTIPLY,
+                                      .what = "input of a layer",
+                                      .rows = rows,
+                                      .settings = {{"width", 256},
+                                                   {"has_by", 1},
+                                                   {"x_dtype", DTYPE_BF16},
+                                                   {"out_dtype", DTYPE_BF16}}});
+        add(&shape, &(struct op_case){.op = OP_MULTIPLY,
+                                      .what = "factor of a layer",
+                                      .rows = rows,
+                                      .settings = {{"width", 1536},
+                                                   {"has_weight", 1},
+                                                   {"x_dtype", DTYPE_F32},
+                                                   {"out_dtype", DTYPE_F32}}});
+    }
+}
+
 /* One rank alone, which exchanges with itself: what the kernel costs without a link. */
 static void add_all_reduce(const struct shape *shape, int rows, int ranks)
 {
@@ -595,6 +640,7 @@ static void times(void **state)
     add_public_shapes();
     add_experts();
     add_recurrent();
+    add_wide_heads();
     for (int i = 0; i < problem_count; i++)
         if (!wanted || strstr(problems[i].name, wanted)) add_timings(&problems[i]);
     printf("compiling %d candidates\n", timings.count);

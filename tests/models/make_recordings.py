@@ -53,6 +53,9 @@ MODELS = {
     "qwen3_5-vision": ("qwen3_5", {**TOKENS, "text_config": LINEAR, "vision_config": {**VISION_PATCHES, "out_hidden_size": 64}}),
     "gemma4": ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 3, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 16,
                                "vocab_size_per_layer_input": VOCABULARY}),
+    # Heads as large as those of the published models.
+    "gemma4-wide": ("gemma4_text", {**GEMMA4, "head_dim": 256, "global_head_dim": 512, "num_kv_shared_layers": 3, "use_double_wide_mlp": True,
+                                    "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": VOCABULARY}),
     "gemma4-keys-are-values": ("gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_key_value_heads": 2, "num_global_key_value_heads": 1,
                                                "hidden_size_per_layer_input": 0}),
     "gemma4-experts": ("gemma4_text", {**GEMMA4, "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3,
@@ -132,6 +135,8 @@ MODELS = {
 
 def fill(model):
     """Random parameters that bfloat16 holds: matrices that keep the size of activations, norms around what they begin with."""
+    # Gemma 4 does not divide scores by the root of a head's size: around 1 this norm would make attention so sharp that rounding grows.
+    is_unscaled = "gemma4" in model.config.model_type
     scalars = [item for item in model.named_buffers() if item[0].endswith("layer_scalar")]
     for name, parameter in [*model.named_parameters(), *scalars]:
         noise = torch.randn_like(parameter)
@@ -141,6 +146,8 @@ def fill(model):
             values = 0.1 * noise
         else:
             values = parameter + 0.05 * noise
+            if is_unscaled and name.endswith("q_norm.weight"):
+                values = values / parameter.shape[-1] ** 0.5
         parameter.copy_(values.to(torch.bfloat16))
 
 

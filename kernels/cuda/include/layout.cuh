@@ -21,4 +21,10 @@ LAYOUT_FUNCTION layout_size layout_smaller(layout_size a, layout_size b) { retur
 /* Threads of a block where the kernel has no tunable for it. */
 enum { LAYOUT_ELEMENTWISE_THREADS = 256, LAYOUT_ROPE_TABLE_THREADS = 128 };
 
+/* Neighbouring elements of a row that a thread of an elementwise kernel takes. */
+LAYOUT_FUNCTION layout_size layout_elementwise_vector(layout_size width)
+{
+    return width % 8 == 0 ? 8 : width % 4 == 0 ? 4 : 1;
+}
+
 #endif

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lowering for devices: plans of models with experts, latent attention, recurrent layers, and heads of several sizes. */
+#include "builder/lower/test_lower_cuda.h"
+#include "formats/base/test_program.h"
+#include "kernels/delta_rule/delta_rule.h"
+#include "kernels/multiply/multiply.h"
+#include "kernels/rope_attention/rope_attention.h"
+
+/* A prompt's last layer routes its last row alone, whose seed is that of a token row: the router finds it. */
+TEST(experts)
+{
+    static const char source[] =
+        "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 64, \"intermediate_size\": 100, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, "
+        "\"num_experts\": 16, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48}";
+    struct test_device_model model;
+    test_device_model_open(&model, source, DTYPE_BF16);
+    test_device_model_scratch(&model, &test_gpus[0], test_decode_rows, TEST_DECODES);
+    for (uint32_t rows = 1; rows <= 64; rows *= 2) test_lower_and_check(&model, &test_gpus[0], PLAN_DECODE, rows);
+    for (uint32_t rows = 1; rows <= 512; rows *= 8) test_lower_and_check(&model, &test_gpus[0], PLAN_PREFILL, rows);
+    const struct graph *graph = test_device_model_graph(&model, PLAN_PREFILL, 64);
+    int of_out_rows = 0, routers = 0;
+    for (int n = 0; n < graph->node_count; n++) {
+        if (graph->nodes[n].removed || graph->nodes[n].op != OP_ROUTER) continue;
+        routers++;
+        of_out_rows += graph_node_rows(graph, &graph->nodes[n]) == ROWS_OUT;
+    }
+    assert_int_equal(routers, 2);
+    assert_int_equal(of_out_rows, 1);
+    test_device_model_close(&model);
+}
+
+TEST(latent_attention)
+{
+    static const char source[] =
+        "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 4, \"vocab_size\": 50, \"first_k_dense_replace\": 1, \"n_routed_experts\": 8, "
+        "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"n_shared_experts\": 1, \"kv_lora_rank\": 32, "
+        "\"q_lora_rank\": 24, \"qk_nope_head_dim\": 24, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24, "
+        "\"n_group\": 4, \"topk_group\": 2}";
+    int refused = 0;
+    for (int g = 0; g < TEST_GPUS; g++) {
+        struct test_device_model model;
+        test_device_model_open(&model, source, DTYPE_BF16);
+        test_device_model_scratch(&model, &test_gpus[g], test_decode_rows, TEST_DECODES);
+        for (uint32_t rows = 1; rows <= 64; rows *= 2) test_lower_and_check(&model, &test_gpus[g], PLAN_DECODE, rows);
+        for (uint32_t rows = 1; rows <= 512; rows *= 8) test_lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, rows);
+        /* A prompt's few rows share their tokens among clusters, too. */
+        static const uint32_t one[] = {1}, few[] = {1, 40};
+        struct device_plan plan;
+        struct status status = {0};
+        const struct graph *prefill = test_device_model_graph(&model, PLAN_PREFILL, 40);
+        test_device_model_scratch(&model, &test_gpus[g], few, 2);
+        test_lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, 40);
+        test_device_model_scratch(&model, &test_gpus[g], one, 1);
+        bool ok = lower_device_plan(prefill, &model.lowering, &test_gpus[g], 40, &plan, &status);
+        if (!ok) test_expect_failure(ok, &status, STATUS_INTERNAL, "attention_latent|scratch memory");
+        refused += !ok;
+        device_plan_free(&plan);
+        test_device_model_close(&model);
+    }
+    assert_true(refused > 0);
+}
+
+/* Short convolutions, and the delta rule beside attention with a gate and experts. */
+TEST(recurrent_layers)
+{
+    static const char *const sources[] = {
+        "{\"model_type\": \"lfm2\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 5, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 50, \"max_position_embeddings\": 512, "
+        "\"norm_eps\": 1e-6, \"full_attn_idxs\": [1, 3]}",
+        "{\"model_type\": \"qwen3_next\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 4, "
+        "\"num_attention_heads\": 4, "
+        "\"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, \"linear_num_key_heads\": 2, "
+        "\"linear_num_value_heads\": 4, \"linear_key_head_dim\": 32, \"linear_value_head_dim\": 64, "
+        "\"num_experts\": 16, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, "
+        "\"shared_expert_intermediate_size\": 48}",
+    };
+    static const int recurrent[] = {3, 3}, convolutions[] = {3, 3}, gates[] = {0, 1};
+    struct test_device_model model;
+    for (int s = 0; s < 2; s++)
+        for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+            assert_true(test_device_model_open_ranks(&model, sources[s], DTYPE_BF16, ranks));
+            if (ranks > 1) test_device_model_exchange(&model, 2048);
+            for (int g = 0; g < TEST_GPUS; g++) test_lower_all(&model, &test_gpus[g]);
+            for (int g = 0; g < TEST_GRAPHS; g++) {
+                const struct graph *graph = &model.graphs[g];
+                int found[3] = {0};
+                for (int n = 0; n < graph->node_count; n++) {
+                    const struct graph_node *node = &graph->nodes[n];
+                    if (node->removed) continue;
+                    found[0] += node->op == OP_SHORT_CONV;
+                    found[1] += node->op == OP_DELTA_RULE;
+                    found[2] += node->op == OP_SIGMOID_GATE;
+                    if (node->op != OP_DELTA_RULE) continue;
+                    assert_int_equal(node->params[DELTA_RULE_SCATTERED], graph->kind == PLAN_DECODE);
+                    assert_int_equal(graph->values[node->operands[DELTA_RULE_BA]].dtype, DTYPE_F32);
+                    assert_int_equal(graph->values[node->operands[DELTA_RULE_QKV]].dtype, DTYPE_BF16);
+                }
+                assert_int_equal(found[0], convolutions[s]);
+                assert_int_equal(found[1], s ? recurrent[s] : 0);
+                assert_int_equal(found[2], gates[s]);
+            }
+            test_device_model_close(&model);
+        }
+}
+
+#define GEMMA4                                                                                                      \
+    "{\"model_type\": \"gemma4_text\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 6, "  \
+    "\"num_attention_heads\": 4, \"vocab_size\": 320, \"max_position_embeddings\": 2048, \"sliding_window\": 128, " \
+    "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", \"sliding_attention\", "   \
+    "\"sliding_attention\", \"full_attention\"], \"vocab_size_per_layer_input\": 320, "
+
+/* Heads of two sizes, layers that read what others append, norms of v, inputs of each layer; and norms of each head of q and k. */
+TEST(heads_of_several_sizes)
+{
+    static const struct {
+        const char *config;
+        int sharing, products; /* layers without keys; multiplications by values */
+        bool one_rank;         /* several GPUs do not take it */
+    } models[] = {
+        {GEMMA4 "\"head_dim\": 256, \"global_head_dim\": 512, \"num_key_value_heads\": 1, \"num_kv_shared_layers\": 3, "
+                "\"use_double_wide_mlp\": true, \"hidden_size_per_layer_input\": 16}",
+         3, 6, true},
+        {GEMMA4 "\"head_dim\": 32, \"global_head_dim\": 64, \"num_key_value_heads\": 4, \"attention_k_eq_v\": true, "
+                "\"num_global_key_value_heads\": 2, \"hidden_size_per_layer_input\": 0}",
+         0, 0, false},
+        {GEMMA4 "\"head_dim\": 16, \"global_head_dim\": 32, \"num_key_value_heads\": 2, \"num_kv_shared_layers\": 2, "
+                "\"hidden_size_per_layer_input\": 0, \"enable_moe_block\": true, \"num_experts\": 8, "
+                "\"top_k_experts\": 3, \"moe_intermediate_size\": 48}",
+         2, 0, false},
+        {"{\"model_type\": \"stablelm\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+         "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 50, \"qk_layernorm\": true}",
+         0, 0, false},
+    };
+    static struct test_device_model model;
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+        for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+            const bool opened = test_device_model_open_ranks(&model, models[m].config, DTYPE_BF16, ranks);
+            assert_int_equal(opened, ranks == 1 || !models[m].one_rank);
+            if (!opened) continue;
+            if (ranks > 1) test_device_model_exchange(&model, 2048);
+            for (int g = 0; g < TEST_GPUS; g++) test_lower_all(&model, &test_gpus[g]);
+            for (int g = 0; g < TEST_GRAPHS; g++) {
+                const struct graph *graph = &model.graphs[g];
+                int found[3] = {0};
+                for (int n = 0; n < graph->node_count; n++) {
+                    const struct graph_node *node = &graph->nodes[n];
+                    if (node->removed) continue;
+                    found[0] += node->op == OP_ROPE_QUERY;
+                    found[1] += node->op == OP_MULTIPLY && node->operands[MULTIPLY_BY] >= 0;
+                    found[2] += node->op == OP_ROPE_ATTENTION && node->params[ROPE_ATTENTION_APPENDED];
+                }
+                assert_int_equal(found[0], graph->kind == PLAN_DECODE ? 0 : models[m].sharing);
+                assert_int_equal(found[1], models[m].products);
+                assert_int_equal(found[2], graph->kind == PLAN_DECODE ? models[m].sharing : 0);
+            }
+            test_device_model_close(&model);
+        }
+}
+
+int main(void) { return test_run(); }
