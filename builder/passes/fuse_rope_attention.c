@@ -18,6 +18,7 @@ static void fuse(struct graph_node *rope, struct graph_node *attention)
     attention->operands[ROPE_ATTENTION_TABLE] = rope->operands[ROPE_APPEND_TABLE];
     attention->operands[ROPE_ATTENTION_NORM_Q] = rope->operands[ROPE_APPEND_NORM_Q];
     attention->operands[ROPE_ATTENTION_NORM_K] = rope->operands[ROPE_APPEND_NORM_K];
+    attention->operands[ROPE_ATTENTION_KV_SCALES] = rope->operands[ROPE_APPEND_KV_SCALES];
     attention->operands[ROPE_ATTENTION_OUT] = from.operands[ATTENTION_OUT];
     memcpy(attention->params, from.params, PAGED_PARAMS * sizeof *from.params);
     attention->operands[ROPE_ATTENTION_SINKS] = from.operands[ATTENTION_SINKS];

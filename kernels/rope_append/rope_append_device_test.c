@@ -12,6 +12,7 @@ struct shape {
     enum dtype norm_dtype;
     bool has_norm;
     int64_t rotary_dim, norm_scope;
+    bool kv_scales;
 };
 enum { SLOTS = 3, CONTEXT = 1024, LAYERS = 3, LAYER = 1 };
 
@@ -39,6 +40,7 @@ static void check(const struct shape *shape)
         [ROPE_APPEND_EPS_BITS] = test_float_bits(1e-6f),
         [ROPE_APPEND_ROTARY_DIM] = shape->rotary_dim,
         [ROPE_APPEND_NORM_SCOPE] = shape->norm_scope,
+        [ROPE_APPEND_HAS_KV_SCALES] = shape->kv_scales,
     };
     struct test_random random = {(uint64_t)(shape->rows * 5 + shape->head_dim)};
     struct test_launch launch;
@@ -48,6 +50,7 @@ static void check(const struct shape *shape)
     test_launch_fill(&launch, ROPE_APPEND_TABLE, &random, -1, 1);
     for (int i = ROPE_APPEND_NORM_Q; shape->has_norm && i <= ROPE_APPEND_NORM_K; i++)
         test_launch_fill(&launch, i, &random, 0.5f, 1.5f);
+    if (shape->kv_scales) test_launch_fill(&launch, ROPE_APPEND_KV_SCALES, &random, 0.001f, 0.006f);
     int32_t *slots = launch.host[ROPE_APPEND_SLOTS], *positions = launch.host[ROPE_APPEND_POSITIONS];
     int32_t *page_table = launch.host[ROPE_APPEND_PAGE_TABLE];
     for (size_t i = 0; i < pages; i++) page_table[i] = (int32_t)(pages - 1 - i);
@@ -94,9 +97,9 @@ TEST(equals_reference)
                                     .has_norm = (i + i / 9) % 2};
         check(&shape);
     }
-    const struct shape llama = {700, 650, 32, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, false, 0, 0};
+    const struct shape llama = {700, 650, 32, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, false, 0, 0, false};
     check(&llama);
-    const struct shape qwen = {300, 300, 32, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, 0, 0};
+    const struct shape qwen = {300, 300, 32, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, 0, 0, false};
     check(&qwen);
 }
 
@@ -122,6 +125,26 @@ TEST(codes_with_scales_equal_reference)
     }
 }
 
+TEST(static_scales_equal_reference)
+{
+    TEST_NEEDS_DEVICE();
+    static const int64_t head_dims[] = {16, 64, 80, 128, 256};
+    for (int i = 0; i < 10; i++) {
+        const struct shape shape = {.rows = 3 + 7 * i,
+                                    .valid = 2 + 6 * i,
+                                    .heads = 2 * (1 + i % 4),
+                                    .kv_heads = 1 + i % 4,
+                                    .head_dim = head_dims[i % 5],
+                                    .page_tokens = i % 3 ? 64 : 16,
+                                    .x_dtype = i % 2 ? DTYPE_BF16 : DTYPE_F16,
+                                    .kv_dtype = ENCODING_E4M3_CHANNEL,
+                                    .norm_dtype = DTYPE_BF16,
+                                    .has_norm = i / 5,
+                                    .kv_scales = true};
+        check(&shape);
+    }
+}
+
 TEST(rotates_a_part_and_normalises_the_width)
 {
     TEST_NEEDS_DEVICE();
@@ -142,9 +165,9 @@ TEST(rotates_a_part_and_normalises_the_width)
                                     .norm_scope = i / 8 == 2};
         check(&shape);
     }
-    const struct shape olmo = {300, 290, 32, 32, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, 0, 1};
+    const struct shape olmo = {300, 290, 32, 32, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, 0, 1, false};
     check(&olmo);
-    const struct shape phi = {300, 300, 24, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, false, 96, 0};
+    const struct shape phi = {300, 300, 24, 8, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, false, 96, 0, false};
     check(&phi);
 }
 

@@ -503,7 +503,7 @@ template <class P> struct rope_attention_body {
     static __device__ __forceinline__ void run(u8 *rings, const i32 *counts, const u16 *qkv, const float *table,
                                                const i32 *slots, const i32 *positions, const i32 *page_table, u8 *kv,
                                                u16 *out, void *workspace, const void *norm_q, const void *norm_k,
-                                               const void *sinks)
+                                               const void *sinks, const float *kv_scales)
     {
         __shared__ shared_data shared;
         const int split = (int)blockIdx.x % P::SPLITS, block = (int)blockIdx.x / P::SPLITS;
@@ -570,7 +570,7 @@ template <class P> struct rope_attention_body {
 
         const i64 place = kv_head * P::PAGE_TOKENS + work.position % P::PAGE_TOKENS;
         preparation::run(shared, qkv + (i64)row * (P::HEADS + 2 * P::KV_HEADS) * P::HEAD_DIM,
-                         table + (i64)row * (2 * preparation::ROTATED), norm_q, norm_k,
+                         table + (i64)row * (2 * preparation::ROTATED), norm_q, norm_k, kv_scales,
                          kv + (i64)new_page * P::PAGE_BYTES, place, kv_head, head_block, heads, with_new, warp, lane);
         __syncthreads();
         queries held;

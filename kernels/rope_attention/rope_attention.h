@@ -36,6 +36,7 @@ enum rope_attention_operand {
     ROPE_ATTENTION_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM] */
     ROPE_ATTENTION_NORM_K,     /* likewise */
     ROPE_ATTENTION_SINKS,      /* HAS_SINKS: SINKS_DTYPE[HEADS] */
+    ROPE_ATTENTION_KV_SCALES,  /* HAS_KV_SCALES: f32[KV_HEADS, 2], static scales (kernels/op/paged.h) */
     ROPE_ATTENTION_OPERANDS
 };
 enum rope_attention_param {
@@ -49,6 +50,7 @@ enum rope_attention_param {
     ROPE_ATTENTION_CAP_BITS,   /* this and sinks as in attention.h */
     ROPE_ATTENTION_HAS_SINKS,
     ROPE_ATTENTION_SINKS_DTYPE,
+    ROPE_ATTENTION_HAS_KV_SCALES,
     ROPE_ATTENTION_PROBLEM_PARAMS,
     /* Tunables: see rope_attention.cu. */
     ROPE_ATTENTION_SPLITS = ROPE_ATTENTION_PROBLEM_PARAMS, /* 1 to 64 */

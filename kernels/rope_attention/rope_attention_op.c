@@ -4,6 +4,7 @@
 static const char *illegal(const int64_t *params)
 {
     const char *why = op_rotary_illegal(params, ROPE_ATTENTION_ROTARY_DIM);
+    if (!why) why = op_kv_scales_illegal(params, ROPE_ATTENTION_HAS_KV_SCALES);
     return why ? why : op_paged_illegal(params);
 }
 
@@ -25,6 +26,8 @@ static const struct op_param param_schema[ROPE_ATTENTION_PROBLEM_PARAMS] = {
     [ROPE_ATTENTION_HAS_SINKS] = {"has_sinks", 258, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_ATTENTION_SINKS, .most = 1},
     [ROPE_ATTENTION_SINKS_DTYPE] = {"sinks_dtype", 259, PARAM_DTYPE, PARAM_OF_DTYPE, ROPE_ATTENTION_SINKS,
                                     .fallback = DTYPE_F32},
+    [ROPE_ATTENTION_HAS_KV_SCALES] = {"has_kv_scales", 260, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_ATTENTION_KV_SCALES,
+                                      .most = 1},
 };
 static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -46,6 +49,8 @@ static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
                                .dtype = ROPE_ATTENTION_NORM_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEAD_DIM},
     [ROPE_ATTENTION_SINKS] = {"sinks", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_SINKS,
                               .dtype = ROPE_ATTENTION_SINKS_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEADS},
+    [ROPE_ATTENTION_KV_SCALES] = {"kv_scales", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_KV_SCALES, .fixed = DTYPE_F32,
+                                  .rows = OP_NONE, .width = op_kv_scales_width},
 };
 
 /* rope_append and attention fused; a CPU runs both ops. */

@@ -19,6 +19,7 @@ struct shape {
     int64_t rotary_dim; /* 0: head_dim */
     float cap;          /* 0: none */
     enum dtype sinks;   /* DTYPE_NONE: none */
+    bool kv_scales;
 };
 
 /* A launch, and what the device should make of it. */
@@ -56,6 +57,7 @@ static void set_params(struct setup *setup)
         [ROPE_ATTENTION_CAP_BITS] = test_float_bits(shape->cap),
         [ROPE_ATTENTION_HAS_SINKS] = shape->sinks != DTYPE_NONE,
         [ROPE_ATTENTION_SINKS_DTYPE] = shape->sinks ? shape->sinks : DTYPE_F32,
+        [ROPE_ATTENTION_HAS_KV_SCALES] = shape->kv_scales,
         [ROPE_ATTENTION_SPLITS] = shape->splits,
         [ROPE_ATTENTION_WARPS] = shape->warps,
         [ROPE_ATTENTION_TILE_TOKENS] = shape->tile_tokens,
@@ -104,6 +106,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     test_launch_fill(launch, ROPE_ATTENTION_QKV, random, -1, 1);
     test_launch_fill(launch, ROPE_ATTENTION_TABLE, random, -1, 1);
     if (shape->sinks) test_launch_fill(&setup->launch, ROPE_ATTENTION_SINKS, random, -2, 3);
+    if (shape->kv_scales) test_launch_fill(&setup->launch, ROPE_ATTENTION_KV_SCALES, random, 0.001f, 0.003f);
     for (int n = ROPE_ATTENTION_NORM_Q; n <= ROPE_ATTENTION_NORM_K; n++) {
         float norm[OP_MAX_HEAD_DIM];
         test_fill(random, norm, (size_t)shape->head_dim, DTYPE_F32, 0.5f, 1.5f);
@@ -126,19 +129,20 @@ static void append_reference(struct setup *setup)
     setup->expected = test_take(&launch->memory, q_bytes);
     setup->expected_pool = memcpy(test_take(&launch->memory, pool_bytes), launch->host[ROPE_ATTENTION_KV], pool_bytes);
     void *const *host = launch->host, *kv = setup->expected_pool + setup->layer_offset;
-    int64_t append_params[ROPE_APPEND_PARAMS];
+    int64_t append_params[ROPE_APPEND_PARAMS] = {0};
     memcpy(append_params, p, PAGED_PARAMS * sizeof *p);
     append_params[ROPE_APPEND_HAS_NORM] = p[ROPE_ATTENTION_HAS_NORM];
     append_params[ROPE_APPEND_NORM_DTYPE] = p[ROPE_ATTENTION_NORM_DTYPE];
     append_params[ROPE_APPEND_EPS_BITS] = p[ROPE_ATTENTION_EPS_BITS];
     append_params[ROPE_APPEND_ROTARY_DIM] = p[ROPE_ATTENTION_ROTARY_DIM];
     append_params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_HEAD;
+    append_params[ROPE_APPEND_HAS_KV_SCALES] = p[ROPE_ATTENTION_HAS_KV_SCALES];
     const struct op_call append = {
         .params = append_params,
         .operands = {host[ROPE_ATTENTION_COUNTS], test_launch_decode(launch, ROPE_ATTENTION_QKV),
                      host[ROPE_ATTENTION_TABLE], host[ROPE_ATTENTION_SLOTS], host[ROPE_ATTENTION_POSITIONS],
                      host[ROPE_ATTENTION_PAGE_TABLE], kv, setup->q, host[ROPE_ATTENTION_NORM_Q],
-                     host[ROPE_ATTENTION_NORM_K]},
+                     host[ROPE_ATTENTION_NORM_K], host[ROPE_ATTENTION_KV_SCALES]},
     };
     rope_append_reference(&append);
     if (is_coded(setup)) return; /* q keeps more bits than a f16 has, relative to its largest element */
@@ -427,6 +431,7 @@ TEST(codes_with_scales)
         shape.rotary_dim = round % 6 == 5 ? shape.head_dim / 2 : 0;
         shape.stages = 2 + round % 5;
         shape.bulk = round / 8 % 2 && has_bulk();
+        shape.kv_scales = round % 4 == 2; /* numbers up to 1 are beyond 448 times some */
         const int32_t positions[6] = {0, 15, 99, 100, 1099, (int32_t)test_random_range(&random, 0, 1099)};
         char what[64];
         snprintf(what, sizeof what, "%s head_dim %d group %d", encoding_label(shape.kv_dtype), (int)shape.head_dim,
