@@ -521,7 +521,7 @@ TEST(rotation_joins_attention_in_decode_alone)
                      "%%mixed[T,8] = rope_attention(qkv=%%qkv, table=%%table, norm_q=@norm_q[8 row-major], "
                      "norm_k=@norm_k[8 row-major]%s) heads=1 kv_heads=1 head_dim=8 window=7 scale_bits=0.25 "
                      "eps_bits=0.5%s\n",
-                     rotary, rotary / 2, variant == STATIC_SCALES ? ", kv_scales=@scales[2 row-major]" : "",
+                     rotary, rotary / 2, variant == STATIC_SCALES ? ", kv_scales=@scales[2 constant]" : "",
                      variant == PARTIAL ? " rotary_dim=4" : "");
             test_graph_expect(&graph, expected);
         } else {

@@ -10,7 +10,7 @@
 
 enum { OF_K = 1, OF_V = 2 };
 
-/* Of what a tensor with this name has scales: bits OF_K and OF_V. */
+/* The parts of a KV cache whose scales a tensor with this name has: bits OF_K and OF_V. */
 static unsigned part_of(const char *name)
 {
     static const struct {
