@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- which encoding ---- */
 
@@ -29,6 +30,18 @@ static enum encoding_id of_group(const enum encoding_id encodings[3], uint64_t c
     return ENCODING_NONE;
 }
 
+/* One with the same numbers; blocks of the checkpoint must end where groups do. */
+static enum encoding_id of_table(const struct quantised *matrix)
+{
+    for (size_t i = 0; encoding_at(i); i++) {
+        const struct encoding *each = encoding_at(i);
+        if (each->code != CODE_TABLE || memcmp(each->table, matrix->table, 16 * sizeof *each->table) != 0) continue;
+        if (matrix->columns % each->block_columns == 0 && matrix->scale.block_columns % each->block_columns == 0)
+            return each->id;
+    }
+    return ENCODING_NONE;
+}
+
 static enum encoding_id encoding_of(const struct quantised *matrix)
 {
     static const enum encoding_id int4[3] = {ENCODING_INT4_G32, ENCODING_INT4_G64, ENCODING_INT4_G128};
@@ -37,6 +50,7 @@ static enum encoding_id encoding_of(const struct quantised *matrix)
     static const enum encoding_id int8[3] = {ENCODING_INT8_G32, ENCODING_INT8_G64, ENCODING_INT8_G128};
     const bool row_scales = matrix->scale.block_columns >= matrix->columns;
     const uint64_t group = row_scales ? 128 : matrix->scale.block_columns; /* any group has the row's scale */
+    if (matrix->code == QUANTISED_TABLE) return of_table(matrix);
     if (matrix->groups || matrix->added || matrix->scale.flat || matrix->scale.type == QUANTISED_NESTED ||
         matrix->scale.type == QUANTISED_SIX_BITS)
         return ENCODING_NONE;
@@ -61,7 +75,7 @@ static enum encoding_id encoding_of(const struct quantised *matrix)
     case QUANTISED_E2M1:
         if (matrix->scale.type == QUANTISED_E8M0 && group == 32 && matrix->global == 1.0f) return ENCODING_MXFP4;
         return matrix->scale.type == QUANTISED_E4M3_SCALE && group == 16 ? ENCODING_NVFP4 : ENCODING_NONE;
-    case QUANTISED_TABLE: break;
+    case QUANTISED_TABLE: break; /* above */
     }
     if (found == ENCODING_NONE || found == ENCODING_INT8_CHANNEL) return found;
     return scales_fit_f16(matrix) ? found : ENCODING_NONE;
@@ -164,6 +178,7 @@ static bool code_of(const struct encoding *encoding, float number, int zero, uin
     }
     case CODE_E4M3: *code = e4m3_from_float(number); return true;
     case CODE_E2M1: *code = e2m1_from_float(number); return true;
+    case CODE_TABLE: *code = table_from_float(encoding->table, number); return true;
     }
     return false;
 }
@@ -176,6 +191,7 @@ float coded_number(const struct encoding *encoding, uint8_t code, int zero)
     case CODE_UINT4: return (float)(code - zero);
     case CODE_E4M3: return e4m3_to_float(code);
     case CODE_E2M1: return e2m1_to_float(code);
+    case CODE_TABLE: return encoding->table[code];
     }
     return 0;
 }

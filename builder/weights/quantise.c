@@ -156,6 +156,7 @@ static void encode(const struct encoding *encoding, const float *values, uint64_
         case CODE_UINT4: codes[i] = (uint8_t)clamp(nearest(clamp(number, -16, 16)) + (float)zero, 0, 15); break;
         case CODE_E4M3: codes[i] = e4m3_from_float(number); break;
         case CODE_E2M1: codes[i] = e2m1_from_float(number); break;
+        case CODE_TABLE: codes[i] = table_from_float(encoding->table, number); break;
         }
     }
 }
@@ -172,6 +173,7 @@ static float group_scale(const struct encoding *encoding, const struct group *gr
         if (encoding->scale == SCALE_E8M0) return e4m3_power(largest);
         return largest / 448;
     case CODE_E2M1: return encoding->global ? nv_scale(group, global) : mx_scale(group);
+    case CODE_TABLE: return largest; /* of a table it is 1 */
     }
     return 0;
 }

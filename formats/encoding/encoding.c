@@ -21,6 +21,22 @@
         .block_columns = group                                                                     \
     }
 
+#define TABLE(of, text, numbers)                                                                    \
+    {                                                                                               \
+        .id = of, .name = text, .code = CODE_TABLE, .bits = 4, .scale = SCALE_F32, .block_rows = 1, \
+        .block_columns = 64, .table = numbers                                                       \
+    }
+
+/* The numbers of bitsandbytes: quantiles of the normal distribution (arXiv:2305.14314, appendix E), and a float of 4 bits. */
+static const float nf4_numbers[16] = {-1.0f,         -0.696192801f, -0.525073051f,  -0.394917488f,
+                                      -0.284441382f, -0.18477343f,  -0.0910500363f, 0.0f,
+                                      0.0795802996f, 0.160930201f,  0.246112302f,   0.337915242f,
+                                      0.440709829f,  0.562617004f,  0.722956836f,   1.0f};
+static const float fp4_numbers[16] = {0.0f,          0.0625f / 12.0f,  8.0f / 12.0f,  12.0f / 12.0f,
+                                      4.0f / 12.0f,  6.0f / 12.0f,     2.0f / 12.0f,  3.0f / 12.0f,
+                                      -0.0f,         -0.0625f / 12.0f, -8.0f / 12.0f, -12.0f / 12.0f,
+                                      -4.0f / 12.0f, -6.0f / 12.0f,    -2.0f / 12.0f, -3.0f / 12.0f};
+
 /* By rising id. */
 static const struct encoding encodings[] = {
     FLOATS(ENCODING_F32, "f32", 32),
@@ -77,6 +93,8 @@ static const struct encoding encodings[] = {
      .scale = SCALE_E8M0,
      .block_rows = 1,
      .block_columns = 32},
+    TABLE(ENCODING_NF4_G64, "nf4_g64", nf4_numbers),
+    TABLE(ENCODING_FP4_G64, "fp4_g64", fp4_numbers),
 };
 
 enum { ENCODING_COUNT = sizeof encodings / sizeof *encodings };

@@ -58,6 +58,14 @@ uint8_t e2m1_from_float(float value)
     return (uint8_t)(small_from_float(&e2m1, fabsf(value)) | (signbit(value) ? 0x8 : 0));
 }
 
+uint8_t table_from_float(const float table[16], float value)
+{
+    uint8_t nearest = 0;
+    for (uint8_t code = 1; code < 16; code++)
+        if (fabsf(table[code] - value) < fabsf(table[nearest] - value)) nearest = code;
+    return nearest;
+}
+
 float e8m0_to_float(uint8_t code) { return code == 255 ? NAN : ldexpf(1.0f, code - 127); }
 
 /* ---- planes ---- */
@@ -122,6 +130,7 @@ static float code_value(const struct encoding *encoding, const uint8_t *row, uin
     case CODE_UINT4: return (float)(load_code(row, column, 4) - zero);
     case CODE_E4M3: return e4m3_to_float(row[column]);
     case CODE_E2M1: return e2m1_to_float(load_code(row, column, 4));
+    case CODE_TABLE: return encoding->table[load_code(row, column, 4)];
     }
     return 0.0f;
 }
@@ -272,6 +281,7 @@ static float wanted_scale(const struct encoding *encoding, const struct block *b
         /* 4 is the power of two of the largest code, 6: what the MX format asks for. */
         if (encoding->scale == SCALE_E8M0) return block_magnitude(block) / 4.0f;
         return global > 0.0f ? block_magnitude(block) / e2m1_largest / global : 0.0f;
+    case CODE_TABLE: return block_magnitude(block);
     }
     return 1.0f;
 }
@@ -288,6 +298,7 @@ static uint8_t code_of(const struct encoding *encoding, float value, float scale
     case CODE_UINT4: return (uint8_t)clamped(rintf(scaled) + (float)zero, 0.0f, 15.0f);
     case CODE_E4M3: return e4m3_from_float(scaled);
     case CODE_E2M1: return e2m1_from_float(scaled);
+    case CODE_TABLE: return table_from_float(encoding->table, scaled);
     }
     return 0;
 }

@@ -12,10 +12,12 @@ _Static_assert((int)FRAGMENT_ROWS == (int)PANEL_ROWS && (int)FRAGMENT_LARGEST_DT
 _Static_assert((int)ENCODING_INT8_CHANNEL == 16 && (int)ENCODING_INT4_G32 == 17 &&
                    (int)ENCODING_INT4_G128_ZEROS == 22 && (int)ENCODING_E4M3_CHANNEL == 24 &&
                    (int)ENCODING_E4M3_BLOCK128 == 25 && (int)ENCODING_MXFP4 == 26 && (int)ENCODING_NVFP4 == 27 &&
-                   (int)ENCODING_INT8_G32 == 28 && (int)ENCODING_INT8_G128 == 30 && (int)ENCODING_MXFP8 == 31,
+                   (int)ENCODING_INT8_G32 == 28 && (int)ENCODING_INT8_G128 == 30 && (int)ENCODING_MXFP8 == 31 &&
+                   (int)ENCODING_NF4_G64 == 32 && (int)ENCODING_FP4_G64 == 33,
                "encodings of fragment_lay_out");
 _Static_assert((int)FRAGMENT_INT8 == (int)CODE_INT8 && (int)FRAGMENT_UINT4 == (int)CODE_UINT4 &&
-                   (int)FRAGMENT_E4M3 == (int)CODE_E4M3 && (int)FRAGMENT_E2M1 == (int)CODE_E2M1,
+                   (int)FRAGMENT_E4M3 == (int)CODE_E4M3 && (int)FRAGMENT_E2M1 == (int)CODE_E2M1 &&
+                   (int)FRAGMENT_TABLE == (int)CODE_TABLE,
                "codes");
 _Static_assert((int)FRAGMENT_F32 == (int)SCALE_F32 && (int)FRAGMENT_F16 == (int)SCALE_F16 &&
                    (int)FRAGMENT_E5M3 == (int)SCALE_E4M3 && (int)FRAGMENT_E8M0 == (int)SCALE_E8M0,
@@ -138,6 +140,9 @@ static struct place fragment_place(const struct encoding *encoding, uint64_t row
     const uint64_t lane = row % 8 * 4 + k % 8 / 2, lane_register = k % 16 / 8 * 2 + row / 8, second = k % 2;
     const uint64_t lane_k = encoding->bits == 4 ? 64 : 32, step = k % lane_k / 16;
     const uint64_t at = k / lane_k * 512 + lane * 16;
+    if (encoding->code == CODE_TABLE)
+        return (struct place){at + step * 4,
+                              (uint32_t)(16 * (lane_register / 2) + 8 * (lane_register % 2) + 4 * second)};
     if (encoding->bits == 4) return (struct place){at + step * 4, (uint32_t)(4 * lane_register + 16 * second)};
     return (struct place){at + step * 8 + lane_register / 2 * 4, (uint32_t)(16 * second + 8 * (lane_register % 2))};
 }
@@ -286,10 +291,14 @@ void panel_pack_coded(const struct panel_form *form, const struct coded_row *row
         }
         put_code(form, codes_of(form, panel, i), index, i, code);
     }
-    /* What pads the last line or strip of int4 must be the code of 0. */
-    for (uint64_t i = k; encoding->code == CODE_UINT4 && i % form->line_k; i++) {
+    /* What pads the last line or strip must be the code of 0. */
+    const bool pads = encoding->code == CODE_UINT4 || encoding->code == CODE_TABLE;
+    for (uint64_t i = k; pads && i % form->line_k; i++) {
         const uint64_t group = (form->fragments ? i : k - 1) / form->group;
-        const uint8_t zero = !encoding->zeros ? 8 : group > (k - 1) / form->group ? 0 : row->zeros[group];
+        const uint8_t zero = encoding->code == CODE_TABLE    ? table_from_float(encoding->table, 0)
+                             : !encoding->zeros              ? 8
+                             : group > (k - 1) / form->group ? 0
+                                                             : row->zeros[group];
         put_code(form, codes_of(form, panel, k - 1), index, i, zero);
     }
 }
@@ -300,6 +309,8 @@ static float code_value(const struct panel_form *form, uint8_t code, int zero)
     case CODE_FLOAT: break;
     case CODE_UINT4: return (float)(code - zero);
     case CODE_E2M1: return e2m1_to_float(code);
+    case CODE_TABLE:
+        return form->fragments ? bf16_to_float(fragment_number(form->encoding->id, code)) : form->encoding->table[code];
     case CODE_INT8: return (float)(int8_t)code;
     case CODE_E4M3: return e4m3_to_float(code) * (form->fragments ? 1.0f : 0x1p-8f);
     }

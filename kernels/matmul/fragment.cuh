@@ -3,7 +3,7 @@
  * memory become the registers of a bfloat16 A operand of mma.m16n8k16 (mma.cuh), and so of wgmma.m64 for each of a
  * warpgroup's four warps.
  *
- * Codes become bfloat16 exactly. Where groups have scales, the product of a group's codes is multiplied by them in float32
+ * Codes become bfloat16 exactly, but those of tables, which panel.h rounds. Where groups have scales, the product of a group's codes is multiplied by them in float32
  * (SUM_SCALES); but nvfp4 codes are multiplied before, which is exact, too: 2 and 4 significant bits. Scales of rows are left
  * for the end of the sums (fragment_factor). */
 #ifndef KERNELS_MATMUL_FRAGMENT_CUH
@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/include/element.cuh"
 #include "kernels/cuda/include/ptx.cuh"
-#include "kernels/matmul/fragment_layout.cuh"
+#include "kernels/matmul/fragment_table.cuh"
 
 /* Pairs of bfloat16: a + b, a - b. */
 __device__ __forceinline__ u32 add_bf16_pair(u32 a, u32 b) { return fma_bf16_pair(a, 0x3f803f80, b); }
@@ -149,6 +149,10 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
                 const u32 high = i % 2 ? word : word << 8;
                 a[i] = fma_bf16_pair(and_or(high >> 4, 0x07f007f0, high & 0x80008000), 0x7b807b80, MINUS_ZERO);
             }
+        } else if constexpr (LAYOUT.code == FRAGMENT_TABLE) {
+            const u32 word = codes[step % PART_STEPS];
+            fragment_table<ENCODING>::look_up(a[0], a[1], word);
+            fragment_table<ENCODING>::look_up(a[2], a[3], word >> 16);
         } else {
             /* As bfloat16 the bits say 2^-126 of the number. */
             const u32 word = codes[step % PART_STEPS];

@@ -36,6 +36,10 @@ void test_coded_row(struct test_random *random, const struct panel_form *form, u
         case CODE_UINT4: number = (float)(row->codes[i] - row->zeros[i / group]); break;
         case CODE_E4M3: number = e4m3_to_float(row->codes[i]); break;
         case CODE_E2M1: number = e2m1_to_float(row->codes[i]); break;
+        case CODE_TABLE:
+            number = encoding->table[row->codes[i]];
+            if (form->fragments) number = bf16_to_float(bf16_from_float(number));
+            break;
         }
         if (values) values[i] = number * (form->group ? row->scales[i / group] : 1) * row->factor;
     }
