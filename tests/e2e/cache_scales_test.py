@@ -2,6 +2,7 @@
 """Static scales of a KV cache (k_scale, v_scale) that a quantised checkpoint brings, on a random model of two layers. The reference is a
 Llama in plain Python that rounds keys and values to e4m3 with those scales."""
 
+import array
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import random
 import struct
 import unittest
 
+from gguf_writer import write_safetensors
 from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, ReferenceTest, build_engine, output, output_json, run, scratch, succeed,
                      tally, write)
 
@@ -70,20 +72,14 @@ def write_checkpoint(folder, model, quantisation, scales):
     matrices, floats = model
     tensors = {}
     for name, (codes, scale) in matrices.items():
-        tensors[name + ".weight"] = ("F8_E4M3", [len(codes), len(codes[0])], b"".join(map(bytes, codes)))
-        tensors[name + ".weight_scale"] = ("F32", [1], struct.pack("<f", scale))
+        tensors[name + ".weight"] = ([len(codes), len(codes[0])], b"".join(map(bytes, codes)), "F8_E4M3")
+        tensors[name + ".weight_scale"] = ([1], array.array("f", [scale]))
     for name, value in floats.items():
         rows = value if isinstance(value[0], list) else [value]
         shape = [len(rows), len(rows[0])] if rows is value else [len(value)]
-        tensors[name] = ("F32", shape, b"".join(struct.pack("<%df" % len(row), *row) for row in rows))
-    for name, (shape, numbers) in scales.items():
-        tensors[name] = ("F32", shape, struct.pack("<%df" % len(numbers), *numbers))
-    header, data = {}, b""
-    for name, (dtype, shape, part) in sorted(tensors.items()):
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(part)]}
-        data += part
-    text = json.dumps(header).encode()
-    write(os.path.join(folder, "model.safetensors"), struct.pack("<Q", len(text)) + text + data)
+        tensors[name] = (shape, array.array("f", [number for row in rows for number in row]))
+    tensors.update((name, (shape, array.array("f", numbers))) for name, (shape, numbers) in scales.items())
+    write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
     write(os.path.join(folder, "config.json"), json.dumps({**CONFIG, "quantization_config": quantisation}).encode())
 
 
