@@ -15,10 +15,10 @@
         .id = of, .name = text, .code = CODE_UINT4, .bits = 4, .scale = SCALE_F16, .block_rows = 1, \
         .block_columns = group, .zeros = has_zeros                                                  \
     }
-#define INT8(of, text, group)                                                                      \
+#define INT8(of, text, group, has_zeros)                                                           \
     {                                                                                              \
         .id = of, .name = text, .code = CODE_INT8, .bits = 8, .scale = SCALE_F16, .block_rows = 1, \
-        .block_columns = group                                                                     \
+        .block_columns = group, .zeros = has_zeros                                                 \
     }
 
 #define TABLE(of, text, numbers)                                                                    \
@@ -83,9 +83,9 @@ static const struct encoding encodings[] = {
      .block_rows = 1,
      .block_columns = 16,
      .global = true},
-    INT8(ENCODING_INT8_G32, "int8_g32", 32),
-    INT8(ENCODING_INT8_G64, "int8_g64", 64),
-    INT8(ENCODING_INT8_G128, "int8_g128", 128),
+    INT8(ENCODING_INT8_G32, "int8_g32", 32, false),
+    INT8(ENCODING_INT8_G64, "int8_g64", 64, false),
+    INT8(ENCODING_INT8_G128, "int8_g128", 128, false),
     {.id = ENCODING_MXFP8,
      .name = "mxfp8",
      .code = CODE_E4M3,
@@ -95,6 +95,9 @@ static const struct encoding encodings[] = {
      .block_columns = 32},
     TABLE(ENCODING_NF4_G64, "nf4_g64", nf4_numbers),
     TABLE(ENCODING_FP4_G64, "fp4_g64", fp4_numbers),
+    INT8(ENCODING_INT8_G32_ZEROS, "int8_g32_zeros", 32, true),
+    INT8(ENCODING_INT8_G64_ZEROS, "int8_g64_zeros", 64, true),
+    INT8(ENCODING_INT8_G128_ZEROS, "int8_g128_zeros", 128, true),
 };
 
 enum { ENCODING_COUNT = sizeof encodings / sizeof *encodings };

@@ -39,11 +39,14 @@ enum encoding_id {
     ENCODING_MXFP8 = 31,
     ENCODING_NF4_G64 = 32,
     ENCODING_FP4_G64 = 33,
+    ENCODING_INT8_G32_ZEROS = 34,
+    ENCODING_INT8_G64_ZEROS = 35,
+    ENCODING_INT8_G128_ZEROS = 36,
 };
 
 enum encoding_code {
     CODE_FLOAT, /* a number by itself: float32, float16 or bfloat16, as the encoding's id says */
-    CODE_INT8,  /* two's complement */
+    CODE_INT8,  /* two's complement, less its zero, if there are zeros */
     CODE_UINT4, /* less its zero */
     CODE_E4M3,  /* float8_e4m3fn: largest 448, no infinity, 0x7f and 0xff are NaN */
     CODE_E2M1,  /* 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives (8 to 15) */

@@ -126,7 +126,7 @@ static float code_value(const struct encoding *encoding, const uint8_t *row, uin
         if (encoding->id == ENCODING_F32) return load_float(row, column);
         return encoding->id == ENCODING_F16 ? f16_to_float(load_half(row, column))
                                             : bf16_to_float(load_half(row, column));
-    case CODE_INT8: return (float)(int8_t)row[column];
+    case CODE_INT8: return (float)((int8_t)row[column] - (encoding->zeros ? (int8_t)zero : 0));
     case CODE_UINT4: return (float)(load_code(row, column, 4) - zero);
     case CODE_E4M3: return e4m3_to_float(row[column]);
     case CODE_E2M1: return e2m1_to_float(load_code(row, column, 4));
@@ -269,7 +269,10 @@ static float wanted_scale(const struct encoding *encoding, const struct block *b
     float least, largest;
     switch (encoding->code) {
     case CODE_FLOAT: break;
-    case CODE_INT8: return block_magnitude(block) / int8_largest;
+    case CODE_INT8:
+        if (!encoding->zeros) return block_magnitude(block) / int8_largest;
+        block_range(block, &least, &largest);
+        return largest / 255.0f - least / 255.0f;
     case CODE_UINT4:
         if (!encoding->zeros) return block_magnitude(block) / int4_largest;
         block_range(block, &least, &largest);
@@ -294,7 +297,9 @@ static uint8_t code_of(const struct encoding *encoding, float value, float scale
     const float scaled = scale > 0.0f ? value / scale : 0.0f;
     switch (encoding->code) {
     case CODE_FLOAT: break;
-    case CODE_INT8: return (uint8_t)(int8_t)clamped(rintf(scaled), -int8_largest, int8_largest);
+    case CODE_INT8:
+        if (encoding->zeros) return (uint8_t)(int8_t)clamped(rintf(scaled) + (float)zero, -128.0f, int8_largest);
+        return (uint8_t)(int8_t)clamped(rintf(scaled), -int8_largest, int8_largest);
     case CODE_UINT4: return (uint8_t)clamped(rintf(scaled) + (float)zero, 0.0f, 15.0f);
     case CODE_E4M3: return e4m3_from_float(scaled);
     case CODE_E2M1: return e2m1_from_float(scaled);
@@ -312,7 +317,9 @@ static bool encode_block(const struct encoding *encoding, const struct block *bl
     if (encoding->zeros) {
         float least, largest;
         block_range(block, &least, &largest);
-        zero = scale > 0.0f ? (int)clamped(rintf(-least / scale), 0.0f, 15.0f) : 0;
+        const int lowest = encoding->code == CODE_INT8 ? -128 : 0;
+        const float codes_below = encoding->code == CODE_INT8 ? 255.0f : 15.0f;
+        zero = scale > 0.0f ? (int)clamped(rintf(-least / scale), 0.0f, codes_below) + lowest : 0;
         store_code(zeros, index, encoding->bits, (uint8_t)zero);
     }
     if (encoding->global) scale *= global;

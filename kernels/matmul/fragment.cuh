@@ -141,6 +141,18 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
                 const u32 word = codes[step % 2 * 2 + i / 2] >> i % 2 * 8;
                 a[i] = subtract_bf16_pair(and_or(word, 0x007f007f, HUNDRED28), and_or(word, 0x00800080, HUNDRED28));
             }
+            if constexpr (LAYOUT.zeros) { /* at most 255 remains, which a bfloat16 holds */
+                u32 zero[2];
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int index = step / GROUP_STEPS * 2 + half;
+                    const u32 both = byte_in_both_halves(h.zeros[index / 4], index % 4, 0);
+                    zero[half] =
+                        subtract_bf16_pair(and_or(both, 0x007f007f, HUNDRED28), and_or(both, 0x00800080, HUNDRED28));
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++) a[i] = subtract_bf16_pair(a[i], zero[i % 2]);
+            }
         } else if constexpr (LAYOUT.code == FRAGMENT_E4M3) {
             /* As bfloat16 the bits say 2^-120 of the number. */
 #pragma unroll

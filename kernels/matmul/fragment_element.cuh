@@ -41,7 +41,8 @@ template <int ENCODING> struct fragment_element {
             return small_float(magnitude, 1, 0x7e800000, sign << 31);
         } else {
             const u32 byte = codes[step * 8 + lane_register / 2 * 4 + second * 2 + lane_register % 2];
-            if constexpr (LAYOUT.code == FRAGMENT_INT8) return (float)(signed char)byte;
+            if constexpr (LAYOUT.code == FRAGMENT_INT8)
+                return (float)((signed char)byte - (LAYOUT.zeros ? (signed char)zero : 0));
             return small_float(byte & 0x7f, 3, 0x7b800000, byte << 24 & 0x80000000);
         }
     }

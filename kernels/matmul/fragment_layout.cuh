@@ -57,6 +57,9 @@ LAYOUT_FUNCTION struct fragment_layout fragment_lay_out(long long encoding)
         l.code = FRAGMENT_E4M3, l.scale = FRAGMENT_E8M0, l.group = 32;
     } else if (encoding == 32 || encoding == 33) {
         l.code = FRAGMENT_TABLE, l.scale = FRAGMENT_F32, l.group = 64;
+    } else if (encoding >= 34 && encoding <= 36) { /* int8 with zeros */
+        l.code = FRAGMENT_INT8, l.scale = FRAGMENT_F16, l.zeros = 1;
+        l.group = 32 << (encoding - 34);
     }
     if (l.code == 0) return l;
     l.bits = l.code == FRAGMENT_INT8 || l.code == FRAGMENT_E4M3 ? 8 : 4;

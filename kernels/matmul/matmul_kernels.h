@@ -152,10 +152,14 @@ __attribute__((noinline)) static void add_group(const struct matmul_tile_call *c
         const unsigned char *zeros = head + form->span_groups * form->scale_bytes;
         for (int part = 0; part < VECTORS_PER_PANEL; part++) {
             const vec scale = load_scales(form, scales, part);
+            const unsigned char *of_part = zeros + part * 4 * MATMUL_LANES;
+            const vec zero = !form->encoding->zeros              ? (vec){0}
+                             : form->encoding->code == CODE_INT8 ? vec_int8(of_part, place)
+                                                                 : vec_int4(of_part, place, table);
             for (int row = 0; row < rows; row++) {
                 const int at = (row * panels + panel) * PANEL_ROWS + part * MATMUL_LANES;
                 vec sum = vec_load(group_sums + at);
-                if (form->encoding->zeros) sum -= vec_int4(zeros + part * 4 * MATMUL_LANES, place, table) * x_sums[row];
+                if (form->encoding->zeros) sum -= zero * x_sums[row];
                 vec_store(call->sums + at, vec_multiply_add(scale, sum, vec_load(call->sums + at)));
             }
         }

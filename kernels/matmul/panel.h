@@ -92,7 +92,7 @@ void panel_pack(const void *const rows[PANEL_ROWS], uint64_t k, enum dtype dtype
 
 /* A row of any other encoding before it is packed. */
 struct coded_row {
-    uint8_t *codes; /* [K]; int4: with the zero that `zeros` says, else 8 */
+    uint8_t *codes; /* [K]; int4 and int8: with the zero that `zeros` says, else 8 and 0 */
     float *scales;  /* [groups]; each has a value in the encoding's type of scales */
     uint8_t *zeros; /* [groups], of encodings that have them */
     float factor;   /* scale of the row, or its global scale */

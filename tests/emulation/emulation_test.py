@@ -252,7 +252,7 @@ def chunks():
         yield chunk(112, 130, 1, HEAD_DIM=64, KV_DTYPE=encoding, TILE_Q=128, WINDOW=50, PAGE_TOKENS=16, RING_PAGES=13)
 
 
-ENCODINGS = list(range(16, 23)) + list(range(24, 34))  # enum encoding_id: those with fragments
+ENCODINGS = list(range(16, 23)) + list(range(24, 37))  # enum encoding_id: those with fragments
 MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_DTYPE": F32, "SCALE_BITS": 0x3F800000, "CAP_BITS": 0x40200000, "BIAS_DTYPE": F32,
           "NORM_DTYPE": F32, "EXPERTS": 0, "ROUTE_WIDTH": 0, "PARTS": 0, "BLOCK_N": 0, "INPUT_DTYPE": BF16, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
 
