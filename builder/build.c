@@ -20,6 +20,7 @@
 #include "builder/arch/arch.h"
 #include "builder/passes/pass.h"
 #include "builder/report.h"
+#include "builder/weights/cache_scales.h"
 #include "builder/weights/shard.h"
 #include "builder/weights/weights.h"
 #include "formats/base/checked.h"
@@ -91,6 +92,19 @@ static int prefill_chunks(const struct build *build, uint64_t context, uint32_t 
     return count;
 }
 
+/* As asked, else as the checkpoint's configuration says, if the target has kernels for it. */
+static enum encoding_id kv_dtype(const struct build *build)
+{
+    const struct model_config *config = &build->checkpoint.config;
+    const bool cuda = build->target == TARGET_CUDA;
+    bool has_codes = cache_is_e4m3(&build->checkpoint);
+    for (uint64_t layer = 0; cuda && layer < config->layers; layer++)
+        has_codes = has_codes && model_head_dim(config, layer) % 16 == 0;
+    if (build->options->kv_dtype) return build->options->kv_dtype;
+    if (has_codes) return ENCODING_E4M3_CHANNEL;
+    return cuda ? (enum encoding_id)build_half_dtype(build) : ENCODING_F32;
+}
+
 static bool set_geometry(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
@@ -107,9 +121,7 @@ static bool set_geometry(struct build *build, struct status *status)
     bool cuda = build->target == TARGET_CUDA;
     geometry->page_tokens = cuda ? BUILD_PAGE_TOKENS_CUDA : BUILD_PAGE_TOKENS;
     geometry->pages_per_slot = (geometry->max_context + geometry->page_tokens - 1) / geometry->page_tokens;
-    build->lowering.kv_dtype = options->kv_dtype ? options->kv_dtype
-                               : cuda            ? (enum encoding_id)build_half_dtype(build)
-                                                 : ENCODING_F32;
+    build->lowering.kv_dtype = kv_dtype(build);
     if (!shard_config(config, options->gpus, &build->rank_config, status)) return false;
     uint32_t chunks[BUILD_MAX_PLANS];
     const int chunk_count = prefill_chunks(build, geometry->max_context, chunks);
@@ -489,6 +501,8 @@ bool build_engine(const struct build_options *options, struct status *status)
         .tactics = &build->tactics,
         .channels = &build->channels,
         .compute_given = options->compute != ENCODING_NONE,
+        .kv_dtype_given = options->kv_dtype != ENCODING_NONE,
+        .scaled_layers = build->scaled_layers,
         .tokenizer_tokens = build->tokenizer_tokens,
         .chat_templates = build->chat_templates,
         .no_tokenizer = build->no_tokenizer[0] ? build->no_tokenizer : NULL,

@@ -3,6 +3,7 @@
 
 #include "builder/arch/arch.h"
 #include "builder/passes/pass.h"
+#include "builder/weights/cache_scales.h"
 #include "builder/weights/weights.h"
 
 static bool is_coded(enum encoding_id asked) { return asked != ENCODING_NONE && !encoding_is_plain(asked); }
@@ -46,19 +47,27 @@ static bool run_build_passes(const struct build *build, struct graph *graph, str
     return run_passes(graph, dump_after, build->options->out, status);
 }
 
+/* The engine's graphs; those of the unquantised model that it is compared with form a scale for each row. */
+static bool import(struct build *build, struct graph *graph, struct status *status)
+{
+    if (!import_graph(graph, status)) return false;
+    return graph->target != build->target || build->lowering.kv_dtype != ENCODING_E4M3_CHANNEL ||
+           cache_scales_add(graph, &build->checkpoint, &build->scaled_layers, status);
+}
+
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
                       bool small_batch, enum encoding_id rounds_to, struct status *status)
 {
     init_graph(build, graph, target, kind);
     if (target == TARGET_CPU) graph->rounds_to = rounds_to;
     graph->small_batch = small_batch;
-    return import_graph(graph, status) && run_build_passes(build, graph, status);
+    return import(build, graph, status) && run_build_passes(build, graph, status);
 }
 
 bool build_make_eight_bit_graph(struct build *build, struct graph *graph, enum plan_kind kind, struct status *status)
 {
     init_graph(build, graph, TARGET_CUDA, kind);
     graph->eight_bit = true;
-    return import_graph(graph, status) && share_encodings(graph, &build->decode, status) &&
+    return import(build, graph, status) && share_encodings(graph, &build->decode, status) &&
            run_build_passes(build, graph, status) && share_weights(graph, &build->decode, status);
 }

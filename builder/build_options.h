@@ -29,7 +29,9 @@ struct build_options {
     /* To what matmuls round activations. CPU: BF16, INT8_G32, or F32 (ENCODING_NONE: likewise). CUDA: the type
      * of matrices without codes; E4M3_CHANNEL: codes in plans of many rows; ENCODING_NONE: what the checkpoint was made for. */
     enum encoding_id compute;
-    enum encoding_id kv_dtype; /* ENCODING_NONE: F32 on the CPU, that of the matrices on a GPU */
+    enum encoding_id
+        kv_dtype; /* ENCODING_NONE: E4M3_CHANNEL if the checkpoint says so, else F32 on the CPU, that of the matrices
+                                * on a GPU */
     enum tune_level tune;
     const char *tuning_cache; /* NULL: memory only */
     bool lean;                /* CUDA: no tactics of libraries */

@@ -24,6 +24,7 @@ struct build {
     uint32_t eight_bit_rows;
     struct graph eight_bit_decode, eight_bit_prefill;
     struct lowering lowering;
+    uint32_t scaled_layers; /* layers whose KV cache has the checkpoint's scales */
     struct team *team;
     struct machine machine;
     struct cuda_build *cuda;                /* build_cuda.c; NULL for the CPU target */

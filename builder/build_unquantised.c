@@ -105,11 +105,13 @@ static bool cpu_model_open(struct build *build, struct cpu_model *model, const c
            lower_on_cpu(build, model, status) && engine_writer_map_weights(model->writer, &model->weights, status);
 }
 
-/* Calibration knows weights by their numbers. */
-static bool has_same_weights(const struct graph *a, const struct graph *b, struct status *status)
+/* Calibration knows weights by their numbers. The engine's graph alone may have scales of its KV cache, after all others. */
+static bool has_same_weights(const struct graph *own, const struct graph *engine, struct status *status)
 {
-    bool same = a->weight_count == b->weight_count;
-    for (int w = 0; same && w < a->weight_count; w++) same = strcmp(a->weights[w].name, b->weights[w].name) == 0;
+    bool same = own->weight_count <= engine->weight_count;
+    for (int w = 0; same && w < own->weight_count; w++)
+        same = strcmp(own->weights[w].name, engine->weights[w].name) == 0;
+    for (int w = own->weight_count; same && w < engine->weight_count; w++) same = !engine->weights[w].sources[0].tensor;
     return same || status_fail(status, STATUS_INTERNAL, "the graphs of engine and processor have different weights");
 }
 

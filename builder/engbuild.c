@@ -48,9 +48,13 @@ static const struct cli_choice dtypes[] = {{"auto", ENCODING_NONE},         {"f3
                                            {"fp8", ENCODING_E4M3_CHANNEL},  {"mxfp4", ENCODING_MXFP4},
                                            {"nvfp4", ENCODING_NVFP4},       {NULL, 0}};
 static const struct cli_choice groups[] = {{"32", 32}, {"64", 64}, {"128", 128}, {NULL, 0}};
-static const struct cli_choice kv_dtypes[] = {{"f32", ENCODING_F32},          {"fp16", ENCODING_F16},
-                                              {"bf16", ENCODING_BF16},        {"int8", ENCODING_INT8_CHANNEL},
-                                              {"fp8", ENCODING_E4M3_CHANNEL}, {NULL, 0}};
+static const struct cli_choice kv_dtypes[] = {{"auto", ENCODING_NONE},
+                                              {"f32", ENCODING_F32},
+                                              {"fp16", ENCODING_F16},
+                                              {"bf16", ENCODING_BF16},
+                                              {"int8", ENCODING_INT8_CHANNEL},
+                                              {"fp8", ENCODING_E4M3_CHANNEL},
+                                              {NULL, 0}};
 static const struct cli_choice compute_dtypes[] = {{"f32", ENCODING_F32},
                                                    {"bf16", ENCODING_BF16},
                                                    {"int8", ENCODING_INT8_G32},
@@ -129,9 +133,11 @@ static int read_flags(struct command_line *line, int argc, char **argv)
              "int8, in blocks of 32 with a scale, "
              "makes matrices of int4 and int8 faster where it has AVX-512 VNNI, too. cuda: fp8 multiplies matrices of "
              "fp8 by activations in fp8, with a scale for each row, in plans of 32 rows or more"},
-        {"kv-dtype", 0, "f32|fp16|bf16|int8|fp8", .choice = &line->kv_dtype, .choices = kv_dtypes,
-         .help = "KV cache (default: f32; cuda: as the matrices, bf16 with codes). int8, fp8: codes of 8 bits with a "
-                 "scale for each token and KV head"},
+        {"kv-dtype", 0, "auto|f32|fp16|bf16|int8|fp8", .choice = &line->kv_dtype, .choices = kv_dtypes,
+         .help =
+             "KV cache (default: auto, which is fp8 where the checkpoint's configuration says so, else f32; cuda: as "
+             "the matrices, bf16 with codes). int8, fp8: codes of 8 bits with a scale for each token and KV head; fp8 "
+             "with the checkpoint's static scales (k_scale, v_scale), where it has them"},
         {"tune", 0, "off|quick|full", .choice = &line->tune, .choices = tune_levels,
          .help = "off: nothing is measured, cached records and defaults (default: quick)"},
         {"tuning-cache", 0, "FILE", .text = &options->tuning_cache,

@@ -164,6 +164,9 @@ void report_print(const struct build_report *report, FILE *out)
         fprintf(out, "           quantised checkpoint (%s): %s%s\n", report->quantised,
                 encoding_is_plain(m->weight_encoding) ? "weights are dequantised" : "codes are kept",
                 m->eight_bit_rows ? "" : ", activations are not quantised");
+    if (m->kv_dtype == ENCODING_E4M3_CHANNEL && (report->scaled_layers || !report->kv_dtype_given))
+        fprintf(out, "           KV cache%s: %s\n", report->kv_dtype_given ? "" : " as the checkpoint says",
+                report->scaled_layers ? "its scales are the checkpoint's" : "each row has a scale of its own");
     if (m->eight_bit_rows)
         fprintf(out, "compute    fp8 from %" PRIu64 " rows on%s, else bf16\n", m->eight_bit_rows,
                 report->compute_given ? "" : " (as the checkpoint's activations)");
@@ -284,6 +287,10 @@ char *report_json(const struct build_report *report, struct status *status)
         ok = json_put(root, "compute",
                       json_pack("{s:I, s:b}", "fp8_from_rows", (json_int_t)m->eight_bit_rows, "as_checkpoint",
                                 !report->compute_given));
+    if (ok && m->kv_dtype == ENCODING_E4M3_CHANNEL)
+        ok = json_put(root, "kv_cache",
+                      json_pack("{s:b, s:I}", "as_checkpoint", !report->kv_dtype_given, "layers_with_static_scales",
+                                (json_int_t)report->scaled_layers));
     if (ok && m->accuracy.tokens)
         ok = json_put(root, "accuracy",
                       json_pack("{s:I, s:f, s:f}", "tokens", (json_int_t)m->accuracy.tokens, "kl", m->accuracy.kl,

@@ -24,6 +24,8 @@ struct build_report {
     const char *no_tokenizer;                      /* and why */
     const struct chat_templates *chat_templates;   /* NULL: none */
     bool compute_given;                            /* --compute says what products are of, not the checkpoint */
+    bool kv_dtype_given;                           /* --kv-dtype says what the KV cache is, not the checkpoint */
+    uint32_t scaled_layers;                        /* layers whose KV cache has the checkpoint's scales */
     const char *quantised;                         /* quant_method of the checkpoint, NULL: none */
     const struct model_tower *towers; /* [WRAPPER_MAX_TOWERS]: left out, up to the first without a name; NULL: none */
     const char *output;               /* NULL: nothing was written */

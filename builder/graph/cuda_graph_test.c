@@ -474,7 +474,7 @@ TEST(norms_join_all_their_readers_or_none)
 
 TEST(rotation_joins_attention_in_decode_alone)
 {
-    enum { FUSED, PARTIAL, PREFILL, READ_TWICE, WIDE_NORM, CASES };
+    enum { FUSED, PARTIAL, STATIC_SCALES, PREFILL, READ_TWICE, WIDE_NORM, CASES };
     for (int variant = 0; variant < CASES; variant++) {
         struct graph graph;
         begin(&graph, variant == PREFILL ? PLAN_PREFILL : PLAN_DECODE, true);
@@ -493,6 +493,9 @@ TEST(rotation_joins_attention_in_decode_alone)
         graph.nodes[rope].operands[ROPE_APPEND_NORM_K] = norm_k;
         graph.nodes[rope].params[ROPE_APPEND_EPS_BITS] = float_to_bits(0.5f);
         if (variant == WIDE_NORM) graph.nodes[rope].params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
+        if (variant == STATIC_SCALES)
+            graph.nodes[rope].operands[ROPE_APPEND_KV_SCALES] =
+                graph_constant(&graph, (const float[]){1, 2}, 2, "scales");
         if (variant == PARTIAL) {
             graph.nodes[rope].params[ROPE_APPEND_ROTARY_DIM] = WIDTH / 2;
             graph.values[table].width = WIDTH / 2;
@@ -508,17 +511,18 @@ TEST(rotation_joins_attention_in_decode_alone)
         }
         if (variant == READ_TWICE) node(&graph, OP_RMS_NORM, q, -1, "other reader");
         run(&graph, &pass_fuse_rope_attention);
-        if (variant == FUSED || variant == PARTIAL) {
+        if (variant <= STATIC_SCALES) {
             char expected[1024];
             const int rotary = variant == PARTIAL ? WIDTH / 2 : WIDTH;
-            snprintf(
-                expected, sizeof expected,
-                "%%x[T,8] = embed(table=@w.x[8,8 row-major])\n"
-                "%%table[T,%d] = rope_table(inv_freq=@w.table[%d row-major])\n"
-                "%%qkv[T,24] = matmul(x=%%x, w=@qkv[24,8 matrix])\n"
-                "%%mixed[T,8] = rope_attention(qkv=%%qkv, table=%%table, norm_q=@norm_q[8 row-major], "
-                "norm_k=@norm_k[8 row-major]) heads=1 kv_heads=1 head_dim=8 window=7 scale_bits=0.25 eps_bits=0.5%s\n",
-                rotary, rotary / 2, variant == PARTIAL ? " rotary_dim=4" : "");
+            snprintf(expected, sizeof expected,
+                     "%%x[T,8] = embed(table=@w.x[8,8 row-major])\n"
+                     "%%table[T,%d] = rope_table(inv_freq=@w.table[%d row-major])\n"
+                     "%%qkv[T,24] = matmul(x=%%x, w=@qkv[24,8 matrix])\n"
+                     "%%mixed[T,8] = rope_attention(qkv=%%qkv, table=%%table, norm_q=@norm_q[8 row-major], "
+                     "norm_k=@norm_k[8 row-major]%s) heads=1 kv_heads=1 head_dim=8 window=7 scale_bits=0.25 "
+                     "eps_bits=0.5%s\n",
+                     rotary, rotary / 2, variant == STATIC_SCALES ? ", kv_scales=@scales[2 constant]" : "",
+                     variant == PARTIAL ? " rotary_dim=4" : "");
             test_graph_expect(&graph, expected);
         } else {
             assert_false(graph.nodes[rope].removed);

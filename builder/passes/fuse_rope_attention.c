@@ -15,6 +15,7 @@ static void take_append(struct graph_node *attention, const struct graph_node *r
     attention->operands[ROPE_ATTENTION_TABLE] = rope->operands[ROPE_APPEND_TABLE];
     attention->operands[ROPE_ATTENTION_NORM_Q] = rope->operands[ROPE_APPEND_NORM_Q];
     attention->operands[ROPE_ATTENTION_NORM_K] = rope->operands[ROPE_APPEND_NORM_K];
+    attention->operands[ROPE_ATTENTION_KV_SCALES] = rope->operands[ROPE_APPEND_KV_SCALES];
     attention->params[ROPE_ATTENTION_EPS_BITS] = rope->params[ROPE_APPEND_EPS_BITS];
     attention->params[ROPE_ATTENTION_ROTARY_DIM] = rope->params[ROPE_APPEND_ROTARY_DIM];
     attention->params[ROPE_ATTENTION_NORM_SCOPE] = rope->params[ROPE_APPEND_NORM_SCOPE];

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- which encoding ---- */
 
@@ -29,14 +30,29 @@ static enum encoding_id of_group(const enum encoding_id encodings[3], uint64_t c
     return ENCODING_NONE;
 }
 
+/* One with the same numbers; blocks of the checkpoint must end where groups do. */
+static enum encoding_id of_table(const struct quantised *matrix)
+{
+    for (size_t i = 0; encoding_at(i); i++) {
+        const struct encoding *each = encoding_at(i);
+        if (each->code != CODE_TABLE || memcmp(each->table, matrix->table, 16 * sizeof *each->table) != 0) continue;
+        if (matrix->columns % each->block_columns == 0 && matrix->scale.block_columns % each->block_columns == 0)
+            return each->id;
+    }
+    return ENCODING_NONE;
+}
+
 static enum encoding_id encoding_of(const struct quantised *matrix)
 {
     static const enum encoding_id int4[3] = {ENCODING_INT4_G32, ENCODING_INT4_G64, ENCODING_INT4_G128};
     static const enum encoding_id int4_zeros[3] = {ENCODING_INT4_G32_ZEROS, ENCODING_INT4_G64_ZEROS,
                                                    ENCODING_INT4_G128_ZEROS};
     static const enum encoding_id int8[3] = {ENCODING_INT8_G32, ENCODING_INT8_G64, ENCODING_INT8_G128};
+    static const enum encoding_id int8_zeros[3] = {ENCODING_INT8_G32_ZEROS, ENCODING_INT8_G64_ZEROS,
+                                                   ENCODING_INT8_G128_ZEROS};
     const bool row_scales = matrix->scale.block_columns >= matrix->columns;
     const uint64_t group = row_scales ? 128 : matrix->scale.block_columns; /* any group has the row's scale */
+    if (matrix->code == QUANTISED_TABLE) return of_table(matrix);
     if (matrix->groups || matrix->added || matrix->scale.flat || matrix->scale.type == QUANTISED_NESTED ||
         matrix->scale.type == QUANTISED_SIX_BITS)
         return ENCODING_NONE;
@@ -47,12 +63,12 @@ static enum encoding_id encoding_of(const struct quantised *matrix)
     case QUANTISED_UNSIGNED:
         if (bits <= 4)
             found = of_group(zeros ? int4_zeros : int4, group);
-        else if (bits == 8 && !zeros)
-            found = row_scales ? ENCODING_INT8_CHANNEL : of_group(int8, group);
+        else if (bits == 8)
+            found = zeros ? of_group(int8_zeros, group) : row_scales ? ENCODING_INT8_CHANNEL : of_group(int8, group);
         if (!zeros && matrix->zero != 1u << (bits - 1)) return ENCODING_NONE;
         break;
     case QUANTISED_INT8:
-        if (!zeros) found = row_scales ? ENCODING_INT8_CHANNEL : of_group(int8, group);
+        found = zeros ? of_group(int8_zeros, group) : row_scales ? ENCODING_INT8_CHANNEL : of_group(int8, group);
         break;
     case QUANTISED_E4M3:
         if (row_scales) return ENCODING_E4M3_CHANNEL;
@@ -61,7 +77,7 @@ static enum encoding_id encoding_of(const struct quantised *matrix)
     case QUANTISED_E2M1:
         if (matrix->scale.type == QUANTISED_E8M0 && group == 32 && matrix->global == 1.0f) return ENCODING_MXFP4;
         return matrix->scale.type == QUANTISED_E4M3_SCALE && group == 16 ? ENCODING_NVFP4 : ENCODING_NONE;
-    case QUANTISED_TABLE: break;
+    case QUANTISED_TABLE: break; /* above */
     }
     if (found == ENCODING_NONE || found == ENCODING_INT8_CHANNEL) return found;
     return scales_fit_f16(matrix) ? found : ENCODING_NONE;
@@ -152,10 +168,12 @@ static bool code_of(const struct encoding *encoding, float number, int zero, uin
 {
     switch (encoding->code) {
     case CODE_FLOAT: break;
-    case CODE_INT8:
-        if (!(number >= -128 && number <= 127)) return false;
-        *code = (uint8_t)(int8_t)lrintf(number);
+    case CODE_INT8: {
+        const float shifted = number + (encoding->zeros ? (float)(int8_t)zero : 0);
+        if (!(shifted >= -128.25f && shifted <= 127.25f)) return false;
+        *code = (uint8_t)(int8_t)lrintf(shifted);
         return true;
+    }
     case CODE_UINT4: {
         const float shifted = number + (float)zero;
         if (!(shifted >= -0.5f && shifted < 15.5f)) return false;
@@ -164,6 +182,7 @@ static bool code_of(const struct encoding *encoding, float number, int zero, uin
     }
     case CODE_E4M3: *code = e4m3_from_float(number); return true;
     case CODE_E2M1: *code = e2m1_from_float(number); return true;
+    case CODE_TABLE: *code = table_from_float(encoding->table, number); return true;
     }
     return false;
 }
@@ -172,10 +191,11 @@ float coded_number(const struct encoding *encoding, uint8_t code, int zero)
 {
     switch (encoding->code) {
     case CODE_FLOAT: break;
-    case CODE_INT8: return (float)(int8_t)code;
+    case CODE_INT8: return (float)((int8_t)code - (encoding->zeros ? (int8_t)zero : 0));
     case CODE_UINT4: return (float)(code - zero);
     case CODE_E4M3: return e4m3_to_float(code);
     case CODE_E2M1: return e2m1_to_float(code);
+    case CODE_TABLE: return encoding->table[code];
     }
     return 0;
 }
@@ -190,7 +210,9 @@ bool coded_from_quantised(const struct panel_form *form, const struct quantised 
         const struct quantised_group group = quantised_group_at(matrix, row, first + begin);
         const uint64_t end = count - begin < step ? count : begin + step;
         const float scale = group.scale * matrix->global; /* as quantised_read has it */
-        const int zero = encoding->zeros ? group.zero : 8;
+        /* Unsigned codes of 8 bits become signed ones. */
+        const int less = encoding->code == CODE_INT8 && matrix->code == QUANTISED_UNSIGNED ? 128 : 0;
+        const int zero = encoding->zeros ? group.zero - less : 8;
         if (!form->group)
             to->factor = scale;
         else if (encoding->global)

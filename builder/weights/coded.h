@@ -28,7 +28,7 @@ void coded_row_close(struct coded_row *row);
 bool coded_from_quantised(const struct panel_form *form, const struct quantised *matrix, uint64_t row, uint64_t first,
                           uint64_t count, const float *values, struct coded_row *to, uint64_t *refused);
 
-/* The number of a code, before its scale; `zero` is what int4 subtracts. */
+/* The number of a code, before its scale; `zero` is what int4, and int8 with zeros, subtract. */
 float coded_number(const struct encoding *encoding, uint8_t code, int zero);
 
 /* What calibration says about the columns of a row. */

@@ -150,7 +150,7 @@ static void encode_row(enum tensor_layout layout, enum encoding_id encoding, con
     coded_row_close(&row);
 }
 
-/* Groups of very different magnitudes, so that scales take many values. */
+/* Groups of very different magnitudes, so that scales take many values. On a GPU numbers of tables are rounded to bfloat16. */
 TEST(both_targets_encode_floats_alike)
 {
     enum { COUNT = 1024, ROWS = 200 };
@@ -170,7 +170,7 @@ TEST(both_targets_encode_floats_alike)
             encode_row(LAYOUT_PANEL16, encoding->id, floats, COUNT, cpu);
             encode_row(LAYOUT_FRAGMENT16, encoding->id, floats, COUNT, cuda);
             for (int i = 0; i < COUNT; i++)
-                if (cpu[i] != cuda[i])
+                if (fabsf(cpu[i] - cuda[i]) > (encoding->code == CODE_TABLE ? 0x1p-8f * fabsf(cpu[i]) : 0))
                     fail_msg("%s row %d element %d: %g for the GPU, %g for the CPU, of %g", encoding->name, row, i,
                              (double)cuda[i], (double)cpu[i], (double)floats[i]);
         }

@@ -95,6 +95,20 @@ static float affine_scale(const struct group *group, uint8_t *zero)
     return best;
 }
 
+/* Codes from -128 to 127 less a zero point, which is one of them: so many that no range but the whole is worth a trial. */
+static float affine_byte_scale(const struct group *group, uint8_t *zero)
+{
+    float least = 0, most = 0;
+    for (uint64_t i = 0; i < group->count; i++) {
+        least = fminf(least, group->values[i]);
+        most = fmaxf(most, group->values[i]);
+    }
+    const float scale = as_f16((most - least) / 255);
+    *zero = 0;
+    if (scale > 0 && isfinite(scale)) *zero = (uint8_t)(int8_t)(clamp(nearest(-least / scale), 0, 255) - 128);
+    return scale;
+}
+
 /* ---- e2m1 ---- */
 
 static double e2m1_error(const struct group *group, float scale)
@@ -152,10 +166,15 @@ static void encode(const struct encoding *encoding, const float *values, uint64_
         const float number = scale == 0 ? 0 : values[i] / scale;
         switch (encoding->code) {
         case CODE_FLOAT: break;
-        case CODE_INT8: codes[i] = (uint8_t)(int8_t)clamp(nearest(number), -127, 127); break;
+        case CODE_INT8:
+            codes[i] = (uint8_t)(int8_t)(encoding->zeros
+                                             ? clamp(nearest(clamp(number, -256, 256)) + (float)(int8_t)zero, -128, 127)
+                                             : clamp(nearest(number), -127, 127));
+            break;
         case CODE_UINT4: codes[i] = (uint8_t)clamp(nearest(clamp(number, -16, 16)) + (float)zero, 0, 15); break;
         case CODE_E4M3: codes[i] = e4m3_from_float(number); break;
         case CODE_E2M1: codes[i] = e2m1_from_float(number); break;
+        case CODE_TABLE: codes[i] = table_from_float(encoding->table, number); break;
         }
     }
 }
@@ -167,11 +186,12 @@ static float group_scale(const struct encoding *encoding, const struct group *gr
     switch (encoding->code) {
     case CODE_FLOAT: break;
     case CODE_UINT4: return encoding->zeros ? affine_scale(group, zero) : as_f16(symmetric_scale(group));
-    case CODE_INT8: return as_f16(largest / 127);
+    case CODE_INT8: return encoding->zeros ? affine_byte_scale(group, zero) : as_f16(largest / 127);
     case CODE_E4M3:
         if (encoding->scale == SCALE_E8M0) return e4m3_power(largest);
         return largest / 448;
     case CODE_E2M1: return encoding->global ? nv_scale(group, global) : mx_scale(group);
+    case CODE_TABLE: return largest; /* of a table it is 1 */
     }
     return 0;
 }

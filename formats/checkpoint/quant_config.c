@@ -413,17 +413,37 @@ static bool check_sparsity(struct json_reader *reader, struct status *status)
     return done;
 }
 
+/* kv_cache_scheme: how a KV cache is to be quantised. Nothing in it changes weights: what it may say beside the type of the
+ * codes is passed over. AutoFP8 writes "static", for e4m3, in place of an object. */
+static bool read_cache_scheme(struct quant_config *config, struct json_reader *reader, bool may_be_name,
+                              struct status *status)
+{
+    const json_t *scheme = json_reader_get(reader, "kv_cache_scheme");
+    if (!scheme || json_is_null(scheme)) return true;
+    if (may_be_name && json_is_string(scheme) && strcmp(json_string_value(scheme), "static") == 0) {
+        config->cache = QUANT_CACHE_E4M3;
+        return true;
+    }
+    if (!json_is_object(scheme))
+        return json_reader_fail(reader, "kv_cache_scheme",
+                                may_be_name ? "an object, \"static\" or null" : "an object or null", scheme, status);
+    const json_t *type = json_object_get(scheme, "type"), *bits = json_object_get(scheme, "num_bits");
+    const bool is_e4m3 = json_is_string(type) && strcmp(json_string_value(type), "float") == 0 &&
+                         json_is_integer(bits) && json_integer_value(bits) == 8 &&
+                         !json_is_true(json_object_get(scheme, "dynamic"));
+    config->cache = is_e4m3 ? QUANT_CACHE_E4M3 : QUANT_CACHE_OTHER;
+    return true;
+}
+
 static bool parse_compressed_tensors(struct quant_config *config, struct json_reader *reader, struct status *status)
 {
     static const struct field_rule rules[] = {{"moe_sparsity_config", FIELD_EMPTY}, {"transform_config", FIELD_EMPTY}};
-    const json_t *cache = json_reader_get(reader, "kv_cache_scheme");
     size_t format = 0;
-    if (cache && !json_is_object(cache))
-        return json_reader_fail(reader, "kv_cache_scheme", "an object or null", cache, status);
     quant_ignore(
         reader,
         "dequantize global_compression_ratio quantization_status run_compressed use_optimized_inference version");
-    return quant_read_name(reader, "format", false, QUANT_NAMES(group_formats), &format, status) &&
+    return read_cache_scheme(config, reader, false, status) &&
+           quant_read_name(reader, "format", false, QUANT_NAMES(group_formats), &format, status) &&
            quant_read_strings(reader, "ignore", false, status) && check_sparsity(reader, status) &&
            field_rules_check(reader, rules, QUANT_COUNT(rules), status) && parse_groups(config, reader, status);
 }
@@ -451,7 +471,8 @@ static bool parse_fp8(struct quant_config *config, struct json_reader *reader, s
     quant_ignore(reader, "dequantize");
     set_scheme(config, true, 8, 0);
     config->eight_bit_inputs = true; /* with either activation_scheme */
-    return quant_read_name(reader, "fmt", false, QUANT_NAMES(types), &index, status) &&
+    return read_cache_scheme(config, reader, true, status) &&
+           quant_read_name(reader, "fmt", false, QUANT_NAMES(types), &index, status) &&
            quant_read_name(reader, "activation_scheme", false, QUANT_NAMES(activations), &index, status) &&
            quant_read_name(reader, "scale_fmt", false, QUANT_NAMES(scale_types), &index, status) &&
            quant_read_strings(reader, "modules_to_convert", false, status) && read_excluded_modules(reader, status) &&
@@ -500,7 +521,13 @@ static bool parse_modelopt(struct quant_config *config, struct json_reader *read
     static const struct field_rule rules[] = {{"has_zero_point", FIELD_FALSE}, {"pre_quant_scale", FIELD_FALSE}};
     struct quant_config groups = {0};
     size_t index = 0;
-    quant_ignore(reader, "kv_cache_quant_algo kv_cache_scheme producer version");
+    const json_t *cache = json_reader_get(reader, "kv_cache_quant_algo");
+    if (cache && !json_is_null(cache) && !json_is_string(cache))
+        return json_reader_fail(reader, "kv_cache_quant_algo", "a string or null", cache, status);
+    quant_ignore(reader, "producer version");
+    if (!read_cache_scheme(config, reader, false, status)) return false;
+    if (json_is_string(cache)) /* FP8 is e4m3 */
+        config->cache = strcasecmp(json_string_value(cache), "FP8") == 0 ? QUANT_CACHE_E4M3 : QUANT_CACHE_OTHER;
     if (!quant_read_name(reader, "quant_algo", true, QUANT_NAMES(algorithms), &index, status) ||
         !quant_read_strings(reader, "ignore", false, status) ||
         !quant_read_strings(reader, "exclude_modules", false, status) ||

@@ -31,6 +31,9 @@ struct quant_scheme {
     bool symmetric;      /* no zero points, or all the same */
 };
 
+/* What the configuration says about the codes of a KV cache, to which the checkpoint's scales of one belong. */
+enum quant_cache { QUANT_CACHE_UNSAID, QUANT_CACHE_E4M3, QUANT_CACHE_OTHER };
+
 enum { QUANT_MAX_SCHEMES = 16 };
 struct quant_config {
     enum quant_method method;
@@ -41,6 +44,7 @@ struct quant_config {
     bool by_gptqmodel;                  /* GPTQ: meta.quantizer begins with "gptqmodel" */
     enum quant_order order;             /* AWQ */
     uint64_t block_rows, block_columns; /* FP8: elements that share a scale; 0: not given */
+    enum quant_cache cache;
     bool eight_bit_inputs; /* where weights are e4m3, activations were too when the model was trained or calibrated */
 };
 

@@ -154,7 +154,8 @@ static const struct accepted {
       {FLOAT(8, 0)},
       .scheme_count = 1,
       .block_rows = 128,
-      .block_columns = 64}},
+      .block_columns = 64,
+      .cache = QUANT_CACHE_E4M3}},
     {WEIGHTS("'type': 'float', 'strategy': 'block', 'block_structure': '128x128'"),
      {QUANT_COMPRESSED_TENSORS,
       "compressed-tensors",
@@ -218,10 +219,19 @@ static const struct accepted {
     {MODELOPT(", 'config_groups': {'group_0': {'targets': ['Linear'], 'input_activations': {'dynamic': false, "
               "'num_bits': 4, 'type': 'float', 'group_size': 16}, 'weights': {'dynamic': false, 'num_bits': 4, "
               "'type': 'float', 'group_size': 16}}}, 'kv_cache_scheme': {'num_bits': 8}"),
-     {QUANT_MODELOPT, "modelopt", {FLOAT(4, 16)}, .scheme_count = 1}},
+     {QUANT_MODELOPT, "modelopt", {FLOAT(4, 16)}, .scheme_count = 1, .cache = QUANT_CACHE_OTHER}},
     {"'quant_algo': 'NVFP4', 'kv_cache_quant_algo': 'FP8', 'group_size': 16, 'exclude_modules': ['lm_head', "
      "'*.gate']",
-     {QUANT_MODELOPT, "modelopt", {FLOAT(4, 16)}, .scheme_count = 1}},
+     {QUANT_MODELOPT, "modelopt", {FLOAT(4, 16)}, .scheme_count = 1, .cache = QUANT_CACHE_E4M3}},
+    {MODELOPT(", 'kv_cache_quant_algo': 'NVFP4', 'kv_cache_scheme': {'num_bits': 8, 'type': 'float'}"),
+     {QUANT_MODELOPT, "modelopt", {FLOAT(4, 16)}, .scheme_count = 1, .cache = QUANT_CACHE_OTHER}},
+    {FP8(", 'kv_cache_scheme': 'static'"),
+     {QUANT_FP8, "fp8", {FLOAT(8, 0)}, .scheme_count = 1, .eight_bit_inputs = true, .cache = QUANT_CACHE_E4M3}},
+    {FP8(", 'kv_cache_scheme': {'num_bits': 8, 'type': 'float', 'dynamic': true}"),
+     {QUANT_FP8, "fp8", {FLOAT(8, 0)}, .scheme_count = 1, .eight_bit_inputs = true, .cache = QUANT_CACHE_OTHER}},
+    {FP8(", 'kv_cache_scheme': {'num_bits': 8, 'type': 'int'}"),
+     {QUANT_FP8, "fp8", {FLOAT(8, 0)}, .scheme_count = 1, .eight_bit_inputs = true, .cache = QUANT_CACHE_OTHER}},
+    {FP8(", 'kv_cache_scheme': null"), {QUANT_FP8, "fp8", {FLOAT(8, 0)}, .scheme_count = 1, .eight_bit_inputs = true}},
     {"'quant_method': 'modelopt_fp4', 'quant_algo': 'W4A16_NVFP4'",
      {QUANT_MODELOPT, "modelopt_fp4", {FLOAT(4, 16)}, .scheme_count = 1}},
     {"'quant_algo': 'FP8', 'group_size': null, 'has_zero_point': false, 'config_groups': {'group_0': {'targets': "
@@ -262,6 +272,7 @@ TEST(test_accepted)
         assert_int_equal(config.zeros_less_one, expected->zeros_less_one);
         assert_int_equal(config.by_gptqmodel, expected->by_gptqmodel);
         assert_int_equal(config.order, expected->order);
+        assert_int_equal(config.cache, expected->cache);
         assert_int_equal(config.block_rows, expected->block_rows);
         assert_int_equal(config.block_columns, expected->block_columns);
         if (config.eight_bit_inputs != expected->eight_bit_inputs) fail_msg("eight_bit_inputs: %s", accepted[i].fields);
@@ -517,6 +528,7 @@ TEST(test_wrong_types)
         {WEIGHTS("%s"), "dynamic", ""},
         {WEIGHTS("%s"), "symmetric", "b"},
         {FP8(", %s"), "method fmt activation_scheme scale_fmt weight_block_size", ""},
+        {FP8(", %s"), "kv_cache_scheme", "o"},
         {FP8(", %s"), "modules_to_not_convert ignored_layers modules_to_convert", ""},
         {"'quant_method': 'mxfp8', %s", "fmt activation_scheme scale_fmt weight_block_size ignored_layers", ""},
         {"'quant_method': 'mxfp4', %s", "modules_to_not_convert ignored_layers", ""},
@@ -524,6 +536,8 @@ TEST(test_wrong_types)
         {"'quant_method': 'fbgemm_fp8', %s", "activation_scale_ub", "ir"},
         {"'quant_method': 'modelopt', %s", "quant_algo", ""},
         {MODELOPT(", %s"), "method ignore exclude_modules group_size config_groups", ""},
+        {MODELOPT(", %s"), "kv_cache_scheme", "o"},
+        {MODELOPT(", %s"), "kv_cache_quant_algo", "s"},
         {MODELOPT(", %s"), "has_zero_point pre_quant_scale", ""},
         {BNB(", %s"), "load_in_4bit load_in_8bit", "b"},
         {BNB(", 'load_in_4bit': true, %s"), "bnb_4bit_quant_type bnb_4bit_quant_storage llm_int8_skip_modules", ""},

@@ -88,16 +88,35 @@ struct quantised_tensors {
     struct quantised *matrices; /* owned; what their `quantised` points to */
     size_t matrix_count;
     char *names; /* owned storage of the names that are new */
+    struct tensor_view
+        *cache_scales; /* owned: those of the list that are scales of a KV cache, which `tensors` has not */
+    size_t cache_scale_count;
 };
 
 /* `tensors`: [count], sorted by name; borrowed, and what they point to must outlive the result. Checks of every module: all
  * planes are there with shapes and dtypes that fit together and agree with the configuration; scales are finite; groups are
  * complete; zeros do not contradict a symmetric scheme. A tensor that a module does not need for its weights (scales of
- * activations or of a KV cache) is left out; one that belongs to no module stays, so that it is refused where nothing reads
+ * activations or of a KV cache) is left out of the list; one that belongs to no module stays, so that it is refused where nothing reads
  * it. NaN codes are found where elements are read. */
 bool quantised_open(struct quantised_tensors *result, const struct quant_config *config,
                     const struct tensor_view *tensors, size_t count, struct status *status);
 void quantised_close(struct quantised_tensors *tensors);
+
+/* Static scales of a layer's KV cache (quantised_cache.c): one for all KV heads or one for each. An element of the cache is its
+ * code times the scale. */
+struct quantised_cache_scales {
+    const struct tensor_view *k, *v; /* NULL, both: the layer has none */
+};
+/* Those of layers [0, layers), scales[layers]. By all names that are in use: P.k_scale and P.v_scale, P.k_proj.k_scale and P.v_proj.v_scale, P.kv_scale for both,
+ * P.k_proj.output_scale and P.v_proj.output_scale. Fails if there is one of k or v alone, or two of either. */
+bool quantised_find_cache_scales(const struct quantised_tensors *tensors, uint64_t layers,
+                                 struct quantised_cache_scales *scales, struct status *status);
+/* The numbers of such a tensor: scales[kv_heads * step], every `step`-th. Fails if shape or dtype are others, or if a number is not
+ * from `least` to `most`. */
+bool quantised_read_cache_scales(const struct tensor_view *tensor, uint64_t kv_heads, uint64_t step, float least,
+                                 float most, float *scales, struct status *status);
+/* Whether a tensor of a quantised checkpoint is such a scale, by its name. */
+bool quantised_is_cache_scale(const char *name);
 
 /* Elements [first_column, first_column + count) of a row as floats: (code - zero) * scale * global, each multiplication rounded
  * once. */

@@ -100,7 +100,11 @@ static bool add_plain(struct quantised_reading *reading)
     struct quantised_tensors *result = reading->result;
     for (size_t i = 0; i < reading->count; i++) {
         const struct tensor_view *tensor = &reading->tensors[i];
-        if (reading->used[i] || (reading->config->method != QUANT_NONE && is_of_activations(tensor->name))) continue;
+        if (reading->used[i]) continue;
+        if (reading->config->method != QUANT_NONE && is_of_activations(tensor->name)) {
+            if (quantised_is_cache_scale(tensor->name)) result->cache_scales[result->cache_scale_count++] = *tensor;
+            continue;
+        }
         result->tensors[result->count++] = *tensor;
     }
     qsort(result->tensors, result->count, sizeof *result->tensors, quantised_compare_names);
@@ -124,9 +128,10 @@ bool quantised_open(struct quantised_tensors *result, const struct quant_config 
     for (size_t i = 0; i < count; i++) names += strlen(tensors[i].name) + sizeof ".weight";
     *result = (struct quantised_tensors){.tensors = calloc(count + 1, sizeof *tensors),
                                          .matrices = calloc(count + 1, sizeof *result->matrices),
-                                         .names = malloc(names)};
+                                         .names = malloc(names),
+                                         .cache_scales = calloc(count + 1, sizeof *tensors)};
     reading.used = calloc(count + 1, sizeof *reading.used);
-    if (!result->tensors || !result->matrices || !result->names || !reading.used) {
+    if (!result->tensors || !result->matrices || !result->names || !result->cache_scales || !reading.used) {
         status_fail(status, STATUS_MACHINE, "out of memory");
         goto done;
     }
@@ -154,5 +159,6 @@ void quantised_close(struct quantised_tensors *tensors)
     free(tensors->tensors);
     free(tensors->matrices);
     free(tensors->names);
+    free(tensors->cache_scales);
     *tensors = (struct quantised_tensors){0};
 }

@@ -319,6 +319,97 @@ TEST(scales_of_a_cache_are_left_out)
     }
 }
 
+static struct quantised_cache_scales scales_of(uint64_t layer)
+{
+    enum { LAYERS = 13 };
+    static struct quantised_cache_scales all[LAYERS];
+    memset(all, 0xff, sizeof all);
+    test_expect_success(quantised_find_cache_scales(&result, LAYERS, all, &status), &status);
+    return all[layer];
+}
+
+static void add_scale(const char *name, enum dtype dtype, uint64_t count, const float *values)
+{
+    uint8_t *data = test_quantised_tensor(&checkpoint, name, dtype, 1, count, 0);
+    for (uint64_t i = 0; i < count; i++) {
+        const uint16_t half = dtype == DTYPE_F16 ? f16_from_float(values[i]) : bf16_from_float(values[i]);
+        memcpy(data + i * dtype_bytes(dtype), dtype == DTYPE_F32 ? (const void *)&values[i] : &half,
+               dtype_bytes(dtype));
+    }
+}
+
+/* By every name that writers use; of layers beyond the model's and of names without a layer nothing is found. */
+TEST(scales_of_a_cache_are_found)
+{
+    static const struct test_quantised what = {TEST_CT_FLOAT8, 0, 8, 32, 0, 8, DTYPE_BF16, 0};
+    static const float two[2] = {0.5f, 0.25f};
+    float found[6] = {0, 0, 0, 0, 0, 0};
+    test_quantised_add(&checkpoint, FIRST, &what);
+    add_scale("model.layers.0.self_attn.k_scale", DTYPE_F32, 1, two);
+    add_scale("model.layers.0.self_attn.v_scale", DTYPE_BF16, 2, two);
+    add_scale("model.layers.1.self_attn.k_proj.k_scale", DTYPE_F16, 1, two);
+    add_scale("model.layers.1.self_attn.v_proj.v_scale", DTYPE_F16, 1, two + 1);
+    add_scale("model.layers.2.self_attn.kv_scale", DTYPE_F32, 1, two);
+    add_scale("model.layers.3.self_attn.k_proj.output_scale", DTYPE_F32, 1, two);
+    add_scale("model.layers.3.self_attn.v_proj.output_scale", DTYPE_F32, 1, two);
+    add_scale("model.layers.3.self_attn.q_proj.output_scale", DTYPE_F32, 1, two);
+    add_scale("model.layers.99.self_attn.k_scale", DTYPE_F32, 1, two);
+    add_scale("model.layers.99999999999999999999.self_attn.k_scale", DTYPE_F32, 1, two);
+    add_scale("model.v_scale", DTYPE_F32, 1, two);
+    test_expect_success(open_checkpoint(), &status);
+    assert_int_equal(result.cache_scale_count, 8);
+    for (uint64_t layer = 0; layer < 4; layer++) {
+        const struct quantised_cache_scales scales = scales_of(layer);
+        assert_non_null(scales.k);
+        assert_non_null(scales.v);
+        assert_int_equal(scales.k == scales.v, layer == 2);
+    }
+    assert_null(scales_of(4).k);
+    test_expect_success(quantised_read_cache_scales(scales_of(0).k, 3, 2, 1e-9f, 1, found, &status), &status);
+    assert_true(found[0] == 0.5f && found[1] == 0 && found[2] == 0.5f && found[3] == 0 && found[4] == 0.5f);
+    test_expect_success(quantised_read_cache_scales(scales_of(0).v, 2, 1, 1e-9f, 1, found, &status), &status);
+    assert_true(found[0] == 0.5f && found[1] == 0.25f);
+    test_expect_success(quantised_read_cache_scales(scales_of(1).v, 1, 1, 0.25f, 0.25f, found, &status), &status);
+    assert_true(found[0] == 0.25f);
+}
+
+TEST(scales_of_a_cache_that_do_not_fit_are_refused)
+{
+    static const struct test_quantised what = {TEST_CT_FLOAT8, 0, 8, 32, 0, 8, DTYPE_BF16, 0};
+    static const float bad[] = {0, -1, NAN, INFINITY, 1e-8f, 2};
+    struct quantised_cache_scales scales[2];
+    float found[4];
+    test_quantised_add(&checkpoint, FIRST, &what);
+    add_scale("model.layers.1.self_attn.k_scale", DTYPE_F32, 1, bad + 5);
+    test_expect_success(open_checkpoint(), &status);
+    test_expect_success(quantised_find_cache_scales(&result, 1, scales, &status), &status);
+    test_expect_failure(quantised_find_cache_scales(&result, 2, scales, &status), &status, STATUS_BAD_INPUT,
+                        "layers.1.self_attn.k_scale|keys, but layer 1|values");
+    add_scale("model.layers.1.self_attn.kv_scale", DTYPE_F32, 1, bad + 5);
+    quantised_close(&result);
+    test_expect_success(open_checkpoint(), &status);
+    test_expect_failure(quantised_find_cache_scales(&result, 2, scales, &status), &status, STATUS_BAD_INPUT,
+                        "self_attn.k_scale|self_attn.kv_scale|expected one");
+    quantised_close(&result);
+    free_checkpoint(NULL);
+    test_quantised_add(&checkpoint, FIRST, &what);
+    add_scale("model.layers.0.self_attn.kv_scale", DTYPE_F32, 6, bad);
+    add_scale("model.layers.1.self_attn.kv_scale", DTYPE_BF16, 3, bad);
+    test_quantised_tensor(&checkpoint, "model.layers.2.self_attn.kv_scale", DTYPE_I32, 1, 1, 0);
+    test_expect_success(open_checkpoint(), &status);
+    struct tensor_view numbers = result.cache_scales[0];
+    numbers.shape[0] = 1;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        test_expect_failure(quantised_read_cache_scales(&numbers, 2, 1, 1e-7f, 1, found, &status), &status,
+                            STATUS_BAD_INPUT, "layers.0|from 1e-07 to 1|found");
+        numbers.data = (const uint8_t *)numbers.data + sizeof *bad;
+    }
+    test_expect_failure(quantised_read_cache_scales(&result.cache_scales[1], 2, 1, 1e-7f, 1, found, &status), &status,
+                        STATUS_BAD_INPUT, "layers.1|1 or 2 numbers|BF16 [3]");
+    test_expect_failure(quantised_read_cache_scales(&result.cache_scales[2], 2, 1, 1e-7f, 1, found, &status), &status,
+                        STATUS_BAD_INPUT, "layers.2|F32, F16 or BF16|I32 [1]");
+}
+
 /* What changes the result of a layer beside its weights must not vanish. */
 TEST(other_tensors_stay_or_are_refused)
 {

@@ -15,11 +15,27 @@
         .id = of, .name = text, .code = CODE_UINT4, .bits = 4, .scale = SCALE_F16, .block_rows = 1, \
         .block_columns = group, .zeros = has_zeros                                                  \
     }
-#define INT8(of, text, group)                                                                      \
+#define INT8(of, text, group, has_zeros)                                                           \
     {                                                                                              \
         .id = of, .name = text, .code = CODE_INT8, .bits = 8, .scale = SCALE_F16, .block_rows = 1, \
-        .block_columns = group                                                                     \
+        .block_columns = group, .zeros = has_zeros                                                 \
     }
+
+#define TABLE(of, text, numbers)                                                                    \
+    {                                                                                               \
+        .id = of, .name = text, .code = CODE_TABLE, .bits = 4, .scale = SCALE_F32, .block_rows = 1, \
+        .block_columns = 64, .table = numbers                                                       \
+    }
+
+/* The numbers of bitsandbytes: quantiles of the normal distribution (arXiv:2305.14314, appendix E), and a float of 4 bits. */
+static const float nf4_numbers[16] = {-1.0f,         -0.696192801f, -0.525073051f,  -0.394917488f,
+                                      -0.284441382f, -0.18477343f,  -0.0910500363f, 0.0f,
+                                      0.0795802996f, 0.160930201f,  0.246112302f,   0.337915242f,
+                                      0.440709829f,  0.562617004f,  0.722956836f,   1.0f};
+static const float fp4_numbers[16] = {0.0f,          0.0625f / 12.0f,  8.0f / 12.0f,  12.0f / 12.0f,
+                                      4.0f / 12.0f,  6.0f / 12.0f,     2.0f / 12.0f,  3.0f / 12.0f,
+                                      -0.0f,         -0.0625f / 12.0f, -8.0f / 12.0f, -12.0f / 12.0f,
+                                      -4.0f / 12.0f, -6.0f / 12.0f,    -2.0f / 12.0f, -3.0f / 12.0f};
 
 /* By rising id. */
 static const struct encoding encodings[] = {
@@ -67,9 +83,9 @@ static const struct encoding encodings[] = {
      .block_rows = 1,
      .block_columns = 16,
      .global = true},
-    INT8(ENCODING_INT8_G32, "int8_g32", 32),
-    INT8(ENCODING_INT8_G64, "int8_g64", 64),
-    INT8(ENCODING_INT8_G128, "int8_g128", 128),
+    INT8(ENCODING_INT8_G32, "int8_g32", 32, false),
+    INT8(ENCODING_INT8_G64, "int8_g64", 64, false),
+    INT8(ENCODING_INT8_G128, "int8_g128", 128, false),
     {.id = ENCODING_MXFP8,
      .name = "mxfp8",
      .code = CODE_E4M3,
@@ -77,6 +93,11 @@ static const struct encoding encodings[] = {
      .scale = SCALE_E8M0,
      .block_rows = 1,
      .block_columns = 32},
+    TABLE(ENCODING_NF4_G64, "nf4_g64", nf4_numbers),
+    TABLE(ENCODING_FP4_G64, "fp4_g64", fp4_numbers),
+    INT8(ENCODING_INT8_G32_ZEROS, "int8_g32_zeros", 32, true),
+    INT8(ENCODING_INT8_G64_ZEROS, "int8_g64_zeros", 64, true),
+    INT8(ENCODING_INT8_G128_ZEROS, "int8_g128_zeros", 128, true),
 };
 
 enum { ENCODING_COUNT = sizeof encodings / sizeof *encodings };

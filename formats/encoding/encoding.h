@@ -37,14 +37,20 @@ enum encoding_id {
     ENCODING_INT8_G64 = 29,
     ENCODING_INT8_G128 = 30,
     ENCODING_MXFP8 = 31,
+    ENCODING_NF4_G64 = 32,
+    ENCODING_FP4_G64 = 33,
+    ENCODING_INT8_G32_ZEROS = 34,
+    ENCODING_INT8_G64_ZEROS = 35,
+    ENCODING_INT8_G128_ZEROS = 36,
 };
 
 enum encoding_code {
     CODE_FLOAT, /* a number by itself: float32, float16 or bfloat16, as the encoding's id says */
-    CODE_INT8,  /* two's complement */
+    CODE_INT8,  /* two's complement, less its zero, if there are zeros */
     CODE_UINT4, /* less its zero */
     CODE_E4M3,  /* float8_e4m3fn: largest 448, no infinity, 0x7f and 0xff are NaN */
     CODE_E2M1,  /* 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives (8 to 15) */
+    CODE_TABLE, /* an index of the encoding's table */
 };
 
 enum encoding_scale {
@@ -63,6 +69,7 @@ struct encoding {
     enum encoding_scale scale;
     uint32_t block_rows, block_columns; /* elements that share a scale; 0: all rows, all columns */
     bool zeros, global;                 /* planes */
+    const float *table;                 /* CODE_TABLE: the numbers of the 16 codes, at most 1, of which one is 0 */
 };
 
 /* NULL if `id`, which may come from a file, is not an encoding. */
@@ -112,7 +119,8 @@ bool encoding_from_float(enum encoding_id id, uint64_t rows, uint64_t columns, c
 float e4m3_to_float(uint8_t code);
 uint8_t e4m3_from_float(float value);
 float e2m1_to_float(uint8_t code);
-float e8m0_to_float(uint8_t code); /* 2^(code - 127); 255: NaN */
+uint8_t table_from_float(const float table[16], float value); /* the first of equally near ones */
+float e8m0_to_float(uint8_t code);                            /* 2^(code - 127); 255: NaN */
 uint8_t e2m1_from_float(float value);
 
 #endif

@@ -37,6 +37,11 @@ static const struct expected expectations[] = {
     {ENCODING_INT8_G64, 29, "int8_g64", 8, 1, 64, 2, false, false},
     {ENCODING_INT8_G128, 30, "int8_g128", 8, 1, 128, 2, false, false},
     {ENCODING_MXFP8, 31, "mxfp8", 8, 1, 32, 1, false, false},
+    {ENCODING_NF4_G64, 32, "nf4_g64", 4, 1, 64, 4, false, false},
+    {ENCODING_FP4_G64, 33, "fp4_g64", 4, 1, 64, 4, false, false},
+    {ENCODING_INT8_G32_ZEROS, 34, "int8_g32_zeros", 8, 1, 32, 2, true, false},
+    {ENCODING_INT8_G64_ZEROS, 35, "int8_g64_zeros", 8, 1, 64, 2, true, false},
+    {ENCODING_INT8_G128_ZEROS, 36, "int8_g128_zeros", 8, 1, 128, 2, true, false},
 };
 enum { ENCODINGS = sizeof expectations / sizeof *expectations };
 
@@ -91,7 +96,7 @@ TEST(the_table_is_complete)
         if (e->number <= 3) assert_int_equal(e->bits / 8, dtype_bytes((enum dtype)e->number));
     }
     assert_null(encoding_at(ENCODINGS));
-    static const int64_t unknown[] = {0, -1, 4, 5, 6, 7, 8, 9, 15, 32, 1 << 20, INT64_MAX, INT64_MIN};
+    static const int64_t unknown[] = {0, -1, 4, 5, 6, 7, 8, 9, 15, 37, 1 << 20, INT64_MAX, INT64_MIN};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         struct encoding_layout layout;
         assert_null(encoding_find(unknown[i]));
@@ -156,6 +161,35 @@ static double small_value(unsigned code, int exponent_bits, int mantissa_bits, i
 
 static double e4m3_value(unsigned code) { return small_value(code, 4, 3, 7); }
 static double e2m1_value(unsigned code) { return small_value(code, 2, 1, 1); }
+
+/* The numbers of bitsandbytes 0.49 as it prints them, in units of 10^-16; those of FP4 are twelfths. */
+static double nf4_value(unsigned code)
+{
+    static const double numbers[16] = {-1e16,
+                                       -6961928009986877,
+                                       -5250730514526367,
+                                       -3949174880981445,
+                                       -2844413816928864,
+                                       -1847734302282333,
+                                       -910500362515450,
+                                       0,
+                                       795802995562553,
+                                       1609302014112473,
+                                       2461123019456863,
+                                       3379152417182923,
+                                       4407098293304443,
+                                       5626170039176941,
+                                       7229568362236023,
+                                       1e16};
+    return (double)(float)(numbers[code] * 1e-16);
+}
+
+static double fp4_value(unsigned code)
+{
+    static const double twelfths[8] = {0, 0.0625, 8, 12, 4, 6, 2, 3};
+    const double magnitude = (double)(float)(twelfths[code % 8] / 12);
+    return code < 8 ? magnitude : -magnitude;
+}
 
 TEST(every_code_of_the_small_floats)
 {
@@ -263,7 +297,8 @@ static int zero_at(const struct view *v, uint64_t row, uint64_t column)
 {
     if (!v->e->zeros) return 8;
     const uint64_t pitch = v->sizes[2] / v->rows;
-    return (int)bits_at(v->data + v->offsets[2] + row * pitch, column / v->e->block_columns, 4);
+    const unsigned zero = bits_at(v->data + v->offsets[2] + row * pitch, column / v->e->block_columns, v->e->bits);
+    return v->e->bits == 8 ? (int8_t)zero : (int)zero;
 }
 
 static unsigned code_at(const struct view *v, uint64_t row, uint64_t column)
@@ -282,19 +317,25 @@ static double code_value(const struct view *v, unsigned code, int zero)
     case ENCODING_INT8_G32:
     case ENCODING_INT8_G64:
     case ENCODING_INT8_G128: return code < 128 ? code : (double)code - 256;
+    case ENCODING_INT8_G32_ZEROS:
+    case ENCODING_INT8_G64_ZEROS:
+    case ENCODING_INT8_G128_ZEROS: return (code < 128 ? code : (double)code - 256) - zero;
     case ENCODING_E4M3_TENSOR:
     case ENCODING_E4M3_CHANNEL:
     case ENCODING_E4M3_BLOCK128:
     case ENCODING_MXFP8: return e4m3_value(code);
     case ENCODING_MXFP4:
     case ENCODING_NVFP4: return e2m1_value(code);
+    case ENCODING_NF4_G64: return nf4_value(code);
+    case ENCODING_FP4_G64: return fp4_value(code);
     default: return (double)code - zero;
     }
 }
 
 static bool is_int8(const struct expected *e)
 {
-    return e->id == ENCODING_INT8_CHANNEL || (e->id >= ENCODING_INT8_G32 && e->id <= ENCODING_INT8_G128);
+    return e->id == ENCODING_INT8_CHANNEL || (e->id >= ENCODING_INT8_G32 && e->id <= ENCODING_INT8_G128) ||
+           (e->id >= ENCODING_INT8_G32_ZEROS && e->id <= ENCODING_INT8_G128_ZEROS);
 }
 
 static bool is_number(const struct expected *e, unsigned code)
@@ -384,7 +425,7 @@ static double nearest(const struct view *v, double value, double scale, int zero
     const unsigned codes = 1u << v->e->bits;
     double best = INFINITY;
     for (unsigned code = 0; code < codes; code++) {
-        if (!is_number(v->e, code) || (is_int8(v->e) && code == 128)) continue;
+        if (!is_number(v->e, code) || (is_int8(v->e) && !v->e->zeros && code == 128)) continue;
         best = fmin(best, fabs(code_value(v, code, zero) * scale - value));
     }
     return best;
@@ -406,13 +447,15 @@ static void expect_scale(const struct view *v, const float *values, uint64_t row
     case ENCODING_E4M3_BLOCK128: wanted = magnitude / 448; break;
     case ENCODING_MXFP4: wanted = magnitude > 0 ? pow(2, floor(log2(magnitude)) - 2) : pow(2, -127); break;
     case ENCODING_MXFP8: wanted = magnitude > 0 ? pow(2, floor(log2(magnitude)) - 8) : pow(2, -127); break;
+    case ENCODING_NF4_G64:
+    case ENCODING_FP4_G64: wanted = magnitude; break;
     case ENCODING_NVFP4:
         assert_true(fabs(global_at(v, row) - row_largest / 2688) <= row_largest * 1e-9);
         wanted = row_largest > 0 ? magnitude / 6 / global_at(v, row) : 0;
         tolerance = 0.0626; /* three bits of mantissa */
         break;
     default:
-        wanted = e->zeros ? (largest - least) / 15 : magnitude / (is_int8(e) ? 127 : 7);
+        wanted = e->zeros ? (largest - least) / (is_int8(e) ? 255 : 15) : magnitude / (is_int8(e) ? 127 : 7);
         tolerance = 0.0005; /* ten bits */
         break;
     }

@@ -58,6 +58,14 @@ uint8_t e2m1_from_float(float value)
     return (uint8_t)(small_from_float(&e2m1, fabsf(value)) | (signbit(value) ? 0x8 : 0));
 }
 
+uint8_t table_from_float(const float table[16], float value)
+{
+    uint8_t nearest = 0;
+    for (uint8_t code = 1; code < 16; code++)
+        if (fabsf(table[code] - value) < fabsf(table[nearest] - value)) nearest = code;
+    return nearest;
+}
+
 float e8m0_to_float(uint8_t code) { return code == 255 ? NAN : ldexpf(1.0f, code - 127); }
 
 /* ---- planes ---- */
@@ -118,10 +126,11 @@ static float code_value(const struct encoding *encoding, const uint8_t *row, uin
         if (encoding->id == ENCODING_F32) return load_float(row, column);
         return encoding->id == ENCODING_F16 ? f16_to_float(load_half(row, column))
                                             : bf16_to_float(load_half(row, column));
-    case CODE_INT8: return (float)(int8_t)row[column];
+    case CODE_INT8: return (float)((int8_t)row[column] - (encoding->zeros ? (int8_t)zero : 0));
     case CODE_UINT4: return (float)(load_code(row, column, 4) - zero);
     case CODE_E4M3: return e4m3_to_float(row[column]);
     case CODE_E2M1: return e2m1_to_float(load_code(row, column, 4));
+    case CODE_TABLE: return encoding->table[load_code(row, column, 4)];
     }
     return 0.0f;
 }
@@ -260,7 +269,10 @@ static float wanted_scale(const struct encoding *encoding, const struct block *b
     float least, largest;
     switch (encoding->code) {
     case CODE_FLOAT: break;
-    case CODE_INT8: return block_magnitude(block) / int8_largest;
+    case CODE_INT8:
+        if (!encoding->zeros) return block_magnitude(block) / int8_largest;
+        block_range(block, &least, &largest);
+        return largest / 255.0f - least / 255.0f;
     case CODE_UINT4:
         if (!encoding->zeros) return block_magnitude(block) / int4_largest;
         block_range(block, &least, &largest);
@@ -272,6 +284,7 @@ static float wanted_scale(const struct encoding *encoding, const struct block *b
         /* 4 is the power of two of the largest code, 6: what the MX format asks for. */
         if (encoding->scale == SCALE_E8M0) return block_magnitude(block) / 4.0f;
         return global > 0.0f ? block_magnitude(block) / e2m1_largest / global : 0.0f;
+    case CODE_TABLE: return block_magnitude(block);
     }
     return 1.0f;
 }
@@ -284,10 +297,13 @@ static uint8_t code_of(const struct encoding *encoding, float value, float scale
     const float scaled = scale > 0.0f ? value / scale : 0.0f;
     switch (encoding->code) {
     case CODE_FLOAT: break;
-    case CODE_INT8: return (uint8_t)(int8_t)clamped(rintf(scaled), -int8_largest, int8_largest);
+    case CODE_INT8:
+        if (encoding->zeros) return (uint8_t)(int8_t)clamped(rintf(scaled) + (float)zero, -128.0f, int8_largest);
+        return (uint8_t)(int8_t)clamped(rintf(scaled), -int8_largest, int8_largest);
     case CODE_UINT4: return (uint8_t)clamped(rintf(scaled) + (float)zero, 0.0f, 15.0f);
     case CODE_E4M3: return e4m3_from_float(scaled);
     case CODE_E2M1: return e2m1_from_float(scaled);
+    case CODE_TABLE: return table_from_float(encoding->table, scaled);
     }
     return 0;
 }
@@ -301,7 +317,9 @@ static bool encode_block(const struct encoding *encoding, const struct block *bl
     if (encoding->zeros) {
         float least, largest;
         block_range(block, &least, &largest);
-        zero = scale > 0.0f ? (int)clamped(rintf(-least / scale), 0.0f, 15.0f) : 0;
+        const int lowest = encoding->code == CODE_INT8 ? -128 : 0;
+        const float codes_below = encoding->code == CODE_INT8 ? 255.0f : 15.0f;
+        zero = scale > 0.0f ? (int)clamped(rintf(-least / scale), 0.0f, codes_below) + lowest : 0;
         store_code(zeros, index, encoding->bits, (uint8_t)zero);
     }
     if (encoding->global) scale *= global;

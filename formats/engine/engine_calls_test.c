@@ -170,9 +170,9 @@ static const struct edit edits[] = {
     SECTION(reserved, 0x80000000, "header: 2 library calls in 320 bytes"),
     ENTRY(0, library, 0, "unknown library 0"),
     ENTRY(1, library, UINT32_MAX, "unknown library 4294967295"),
-    ENTRY(0, operand_count, 0, "operands: expected 1 to 12, found 0"),
-    ENTRY(1, operand_count, 13, "operands: expected 1 to 12, found 13"),
-    ENTRY(1, operand_count, UINT32_MAX, "operands: expected 1 to 12, found 4294967295"),
+    ENTRY(0, operand_count, 0, "operands: expected 1 to 16, found 0"),
+    ENTRY(1, operand_count, 17, "operands: expected 1 to 16, found 17"),
+    ENTRY(1, operand_count, UINT32_MAX, "operands: expected 1 to 16, found 4294967295"),
     ENTRY(0, reserved, 1, "a reserved field is not zero"),
     ENTRY(1, reserved, 0x80000000, "a reserved field is not zero"),
     ENTRY(0, offset, 0, "data: 40 bytes at 0, expected at least 1 at 128 inside 320"),
@@ -351,7 +351,7 @@ TEST(there_are_at_most_65536_calls)
     }
 }
 
-/* 1 to 12 operands; a call of several launches, and one without launches. */
+/* 1 to 16 operands; a call of several launches, and one without launches. */
 TEST(calls_are_shared_and_have_few_or_many_operands)
 {
     static const uint16_t counts[] = {1, 5, PLAN_MAX_OPERANDS};
@@ -360,6 +360,7 @@ TEST(calls_are_shared_and_have_few_or_many_operands)
         struct plan_launch *attention = part(IN_ATTENTION - IN_SAMPLE), *matmul = part(IN_MATMUL - IN_SAMPLE);
         attention->kernel = 1;
         attention->operand_count = matmul->operand_count = counts[i];
+        attention->first_operand = matmul->first_operand = 0; /* from which on there are that many */
         const struct edit edit = CALL(1, operand_count, counts[i], NULL);
         make_edit(&edit, sample.calls_section);
         open_sample(false);

@@ -19,7 +19,7 @@
 #include "formats/encoding/encoding.h"
 #include "formats/base/status.h"
 
-enum { PLAN_MAX_OPERANDS = 12, PLAN_MAX_PARAMS = 64, PLAN_MAX_LAUNCHES = 65536, PLAN_MAX_DEPENDENCIES = 16 };
+enum { PLAN_MAX_OPERANDS = 16, PLAN_MAX_PARAMS = 64, PLAN_MAX_LAUNCHES = 65536, PLAN_MAX_DEPENDENCIES = 16 };
 enum { PLAN_MAX_PAGE_GROUPS = 16 };
 enum { PLAN_ALIGNMENT = 64 }; /* bytes: every operand offset is a multiple of it unless the op says otherwise */
 #define PLAN_NO_TACTIC UINT32_MAX

@@ -191,7 +191,7 @@ static const struct edit edits[] = {
     LAUNCH(2, op, 0, "launch 2 (?): unknown op 0"),
     LAUNCH(2, op, OP_COUNT, "launch 2 (?): unknown op"),
     LAUNCH(2, op, 65535, "launch 2 (?): unknown op 65535"),
-    LAUNCH(2, operand_count, PLAN_MAX_OPERANDS + 1, "13 operands, at most 12"),
+    LAUNCH(2, operand_count, PLAN_MAX_OPERANDS + 1, "17 operands, at most 16"),
     LAUNCH(2, param_count, PLAN_MAX_PARAMS + 1, "65 parameters, at most 64"),
     LAUNCH(2, dependency_count, PLAN_MAX_DEPENDENCIES + 1, "17 dependencies, at most 16"),
     LAUNCH(2, first_operand, UINT32_MAX, "operands 4294967295 + 8 lie outside"),

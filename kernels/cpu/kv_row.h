@@ -62,14 +62,15 @@ static inline void kv_row_rotate(const float *x, const float *table, int64_t hea
         vec_store_dtype(out, i, head_dim - i, DTYPE_F32, vec_load_dtype(x, i, head_dim - i, DTYPE_F32));
 }
 
-/* A row of keys (`offset` 0) or of values (their offset) of a token to its place in the pages. */
+/* A row of keys (`offset` 0) or of values (their offset) of a token to its place in the pages. `given`: the static scale of
+ * the head's rows; NULL: none. */
 VEC_INLINE void kv_row_store(const struct pages *pages, int64_t slot, int64_t position, int64_t kv_head, int64_t offset,
-                             const float *row, int64_t head_dim, enum encoding_id encoding)
+                             const float *row, int64_t head_dim, enum encoding_id encoding, const float *given)
 {
     uint8_t *codes = pages_key(pages, slot, position, kv_head) + offset;
     if (encoding == ENCODING_INT8_CHANNEL || encoding == ENCODING_E4M3_CHANNEL) {
         float scale;
-        vec_store_scaled(row, head_dim, encoding, codes, &scale);
+        vec_store_scaled(row, head_dim, encoding, given, codes, &scale);
         memcpy(pages_key_scale(pages, slot, position, kv_head) + offset, &scale, sizeof scale);
         return;
     }

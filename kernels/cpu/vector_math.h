@@ -90,9 +90,9 @@ static inline vec_int vec_e4m3_codes(vec value)
     return (small & is_small) | (normal & ~is_small) | (bits >> 24 & vec_int_set(0x80));
 }
 
-/* A row of `count` floats as codes of 8 bits and their scale: kernels/op/paged.h. */
-VEC_INLINE void vec_store_scaled(const float *row, int64_t count, enum encoding_id encoding, uint8_t *codes,
-                                 float *scale)
+/* A row of `count` floats as codes of 8 bits and their scale: kernels/op/paged.h. `given`: the static scale; NULL: none. */
+VEC_INLINE void vec_store_scaled(const float *row, int64_t count, enum encoding_id encoding, const float *given,
+                                 uint8_t *codes, float *scale)
 {
     const bool is_int8 = encoding == ENCODING_INT8_CHANNEL;
     vec largest = vec_set(0), zeros = vec_set(0); /* zeros: NaN if anything is not finite */
@@ -101,7 +101,7 @@ VEC_INLINE void vec_store_scaled(const float *row, int64_t count, enum encoding_
         largest = vec_max((vec)((vec_int)value & vec_int_set(INT32_MAX)), largest);
         zeros = zeros + value * vec_set(0);
     }
-    *scale = vec_sum(zeros) + vec_largest(largest) / (is_int8 ? 127.0f : 448.0f);
+    *scale = vec_sum(zeros) + (given ? *given : vec_largest(largest) / (is_int8 ? 127.0f : 448.0f));
     const bool has_codes = *scale > 0;
     for (int64_t i = 0; i < count; i += VEC_WIDTH) {
         vec scaled = vec_set(0);

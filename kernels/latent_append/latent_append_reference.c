@@ -47,7 +47,7 @@ void latent_append_reference(const struct op_call *call)
         float key[OP_MAX_LATENT_DIM];
         normalise(call, x, latent_dim, key);
         rotate(x + latent_dim, table, rope_dim, key + latent_dim);
-        op_kv_store_row(key, head_dim, (enum encoding_id)params[LATENT_APPEND_KV_DTYPE],
+        op_kv_store_row(key, head_dim, (enum encoding_id)params[LATENT_APPEND_KV_DTYPE], NULL,
                         pages_key(&pages, slots[r], positions[r], 0),
                         pages.scales ? pages_key_scale(&pages, slots[r], positions[r], 0) : NULL);
     }

@@ -38,7 +38,7 @@ VEC_INLINE void latent_append_units(const struct op_call *call, struct share sha
         kv_row_norm(x, kv_row_scale(x, latent_dim, eps), call->operands[LATENT_APPEND_NORM], 0, norm_dtype, latent_dim,
                     key);
         kv_row_rotate(x + latent_dim, table, rope_dim, rope_dim, key + latent_dim);
-        kv_row_store(&pages, slots[row], positions[row], 0, 0, key, head_dim, encoding);
+        kv_row_store(&pages, slots[row], positions[row], 0, 0, key, head_dim, encoding, NULL);
     }
 }
 

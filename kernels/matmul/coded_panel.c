@@ -12,10 +12,13 @@ _Static_assert((int)FRAGMENT_ROWS == (int)PANEL_ROWS && (int)FRAGMENT_LARGEST_DT
 _Static_assert((int)ENCODING_INT8_CHANNEL == 16 && (int)ENCODING_INT4_G32 == 17 &&
                    (int)ENCODING_INT4_G128_ZEROS == 22 && (int)ENCODING_E4M3_CHANNEL == 24 &&
                    (int)ENCODING_E4M3_BLOCK128 == 25 && (int)ENCODING_MXFP4 == 26 && (int)ENCODING_NVFP4 == 27 &&
-                   (int)ENCODING_INT8_G32 == 28 && (int)ENCODING_INT8_G128 == 30 && (int)ENCODING_MXFP8 == 31,
+                   (int)ENCODING_INT8_G32 == 28 && (int)ENCODING_INT8_G128 == 30 && (int)ENCODING_MXFP8 == 31 &&
+                   (int)ENCODING_NF4_G64 == 32 && (int)ENCODING_FP4_G64 == 33 && (int)ENCODING_INT8_G32_ZEROS == 34 &&
+                   (int)ENCODING_INT8_G128_ZEROS == 36,
                "encodings of fragment_lay_out");
 _Static_assert((int)FRAGMENT_INT8 == (int)CODE_INT8 && (int)FRAGMENT_UINT4 == (int)CODE_UINT4 &&
-                   (int)FRAGMENT_E4M3 == (int)CODE_E4M3 && (int)FRAGMENT_E2M1 == (int)CODE_E2M1,
+                   (int)FRAGMENT_E4M3 == (int)CODE_E4M3 && (int)FRAGMENT_E2M1 == (int)CODE_E2M1 &&
+                   (int)FRAGMENT_TABLE == (int)CODE_TABLE,
                "codes");
 _Static_assert((int)FRAGMENT_F32 == (int)SCALE_F32 && (int)FRAGMENT_F16 == (int)SCALE_F16 &&
                    (int)FRAGMENT_E5M3 == (int)SCALE_E4M3 && (int)FRAGMENT_E8M0 == (int)SCALE_E8M0,
@@ -138,6 +141,9 @@ static struct place fragment_place(const struct encoding *encoding, uint64_t row
     const uint64_t lane = row % 8 * 4 + k % 8 / 2, lane_register = k % 16 / 8 * 2 + row / 8, second = k % 2;
     const uint64_t lane_k = encoding->bits == 4 ? 64 : 32, step = k % lane_k / 16;
     const uint64_t at = k / lane_k * 512 + lane * 16;
+    if (encoding->code == CODE_TABLE)
+        return (struct place){at + step * 4,
+                              (uint32_t)(16 * (lane_register / 2) + 8 * (lane_register % 2) + 4 * second)};
     if (encoding->bits == 4) return (struct place){at + step * 4, (uint32_t)(4 * lane_register + 16 * second)};
     return (struct place){at + step * 8 + lane_register / 2 * 4, (uint32_t)(16 * second + 8 * (lane_register % 2))};
 }
@@ -211,7 +217,8 @@ static uint8_t code_at(const struct panel_form *form, const uint8_t *base, uint6
 /* The zero of group `place` of the head, in the zeros. */
 static struct place zero_place(const struct panel_form *form, uint64_t row, uint64_t place)
 {
-    if (!form->fragments) return (struct place){4 * row, nibble_bit(place)};
+    if (!form->fragments)
+        return (struct place){4 * row, form->encoding->bits == 8 ? (uint32_t)(8 * place) : nibble_bit(place)};
     const uint64_t index = scale_index(form, row, place);
     return (struct place){index / 4 * 4, (uint32_t)(index % 4 * 8)};
 }
@@ -276,7 +283,8 @@ void panel_pack_coded(const struct panel_form *form, const struct coded_row *row
         put_scale(form, head + scale_index(form, index, place) * bytes,
                   factor_in_scales ? row->scales[g] * e4m3_factor(form) : row->scales[g]);
         if (encoding->zeros)
-            put_bits(head + form->span_groups * form->scale_bytes, zero_place(form, index, place), row->zeros[g] & 15);
+            put_bits(head + form->span_groups * form->scale_bytes, zero_place(form, index, place),
+                     row->zeros[g] & (encoding->bits == 8 ? 255 : 15));
     }
     for (uint64_t i = 0; i < k; i++) {
         uint8_t code = row->codes[i];
@@ -286,10 +294,14 @@ void panel_pack_coded(const struct panel_form *form, const struct coded_row *row
         }
         put_code(form, codes_of(form, panel, i), index, i, code);
     }
-    /* What pads the last line or strip of int4 must be the code of 0. */
-    for (uint64_t i = k; encoding->code == CODE_UINT4 && i % form->line_k; i++) {
+    /* What pads the last line or strip must be the code of 0. */
+    const bool pads = encoding->code == CODE_UINT4 || encoding->code == CODE_TABLE || encoding->zeros;
+    for (uint64_t i = k; pads && i % form->line_k; i++) {
         const uint64_t group = (form->fragments ? i : k - 1) / form->group;
-        const uint8_t zero = !encoding->zeros ? 8 : group > (k - 1) / form->group ? 0 : row->zeros[group];
+        const uint8_t zero = encoding->code == CODE_TABLE    ? table_from_float(encoding->table, 0)
+                             : !encoding->zeros              ? 8
+                             : group > (k - 1) / form->group ? 0
+                                                             : row->zeros[group];
         put_code(form, codes_of(form, panel, k - 1), index, i, zero);
     }
 }
@@ -300,7 +312,9 @@ static float code_value(const struct panel_form *form, uint8_t code, int zero)
     case CODE_FLOAT: break;
     case CODE_UINT4: return (float)(code - zero);
     case CODE_E2M1: return e2m1_to_float(code);
-    case CODE_INT8: return (float)(int8_t)code;
+    case CODE_TABLE:
+        return form->fragments ? bf16_to_float(fragment_number(form->encoding->id, code)) : form->encoding->table[code];
+    case CODE_INT8: return (float)((int8_t)code - (form->encoding->zeros ? (int8_t)zero : 0));
     case CODE_E4M3: return e4m3_to_float(code) * (form->fragments ? 1.0f : 0x1p-8f);
     }
     return 0.0f;
@@ -337,7 +351,8 @@ void panel_read(const struct panel_form *form, const void *panels, uint64_t n, u
             if (encoding->scale == SCALE_E4M3) scale *= 0x1p-8f;
             if (encoding->zeros) {
                 const struct place at_zero = zero_place(form, row, place);
-                zero = (int)bits_at(head + form->span_groups * form->scale_bytes, at_zero, 15);
+                zero =
+                    (int)bits_at(head + form->span_groups * form->scale_bytes, at_zero, encoding->bits == 8 ? 255 : 15);
             }
         }
         values[i] = code_value(form, code_at(form, panel + line_offset(form, at), row, at), zero) * scale * factor;

@@ -3,7 +3,7 @@
  * memory become the registers of a bfloat16 A operand of mma.m16n8k16 (mma.cuh), and so of wgmma.m64 for each of a
  * warpgroup's four warps.
  *
- * Codes become bfloat16 exactly. Where groups have scales, the product of a group's codes is multiplied by them in float32
+ * Codes become bfloat16 exactly, but those of tables, which panel.h rounds. Where groups have scales, the product of a group's codes is multiplied by them in float32
  * (SUM_SCALES); but nvfp4 codes are multiplied before, which is exact, too: 2 and 4 significant bits. Scales of rows are left
  * for the end of the sums (fragment_factor). */
 #ifndef KERNELS_MATMUL_FRAGMENT_CUH
@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/include/element.cuh"
 #include "kernels/cuda/include/ptx.cuh"
-#include "kernels/matmul/fragment_layout.cuh"
+#include "kernels/matmul/fragment_table.cuh"
 
 /* Pairs of bfloat16: a + b, a - b. */
 __device__ __forceinline__ u32 add_bf16_pair(u32 a, u32 b) { return fma_bf16_pair(a, 0x3f803f80, b); }
@@ -141,6 +141,18 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
                 const u32 word = codes[step % 2 * 2 + i / 2] >> i % 2 * 8;
                 a[i] = subtract_bf16_pair(and_or(word, 0x007f007f, HUNDRED28), and_or(word, 0x00800080, HUNDRED28));
             }
+            if constexpr (LAYOUT.zeros) { /* at most 255 remains, which a bfloat16 holds */
+                u32 zero[2];
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int index = step / GROUP_STEPS * 2 + half;
+                    const u32 both = byte_in_both_halves(h.zeros[index / 4], index % 4, 0);
+                    zero[half] =
+                        subtract_bf16_pair(and_or(both, 0x007f007f, HUNDRED28), and_or(both, 0x00800080, HUNDRED28));
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++) a[i] = subtract_bf16_pair(a[i], zero[i % 2]);
+            }
         } else if constexpr (LAYOUT.code == FRAGMENT_E4M3) {
             /* As bfloat16 the bits say 2^-120 of the number. */
 #pragma unroll
@@ -149,6 +161,10 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
                 const u32 high = i % 2 ? word : word << 8;
                 a[i] = fma_bf16_pair(and_or(high >> 4, 0x07f007f0, high & 0x80008000), 0x7b807b80, MINUS_ZERO);
             }
+        } else if constexpr (LAYOUT.code == FRAGMENT_TABLE) {
+            const u32 word = codes[step % PART_STEPS];
+            fragment_table<ENCODING>::look_up(a[0], a[1], word);
+            fragment_table<ENCODING>::look_up(a[2], a[3], word >> 16);
         } else {
             /* As bfloat16 the bits say 2^-126 of the number. */
             const u32 word = codes[step % PART_STEPS];

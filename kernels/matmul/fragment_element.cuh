@@ -4,7 +4,7 @@
 #define KERNELS_MATMUL_FRAGMENT_ELEMENT_CUH
 
 #include "kernels/cuda/include/element.cuh"
-#include "kernels/matmul/fragment_layout.cuh"
+#include "kernels/matmul/fragment_table.cuh"
 
 template <int ENCODING> struct fragment_element {
     static constexpr fragment_layout LAYOUT = fragment_lay_out(ENCODING);
@@ -26,6 +26,12 @@ template <int ENCODING> struct fragment_element {
         codes += k / LANE_K * 512 + lane * 16;
         if constexpr (LAYOUT.bits == 4) {
             const u32 word = *(const u32 *)(codes + step * 4), half = word >> second * 16;
+            if constexpr (LAYOUT.code == FRAGMENT_TABLE) {
+                u32 pairs[2];
+                fragment_table<ENCODING>::look_up(pairs[0], pairs[1], word >> lane_register / 2 * 16);
+                const u32 pair = lane_register % 2 ? pairs[1] : pairs[0];
+                return float_of_bits(second ? pair & 0xffff0000 : pair << 16);
+            }
             const u32 bit = lane_register * 4 + second * 16 + 3; /* int4; of a word that rotates */
             if constexpr (LAYOUT.code == FRAGMENT_UINT4)
                 return (float)((int)((word >> bit | word << (32 - bit)) & 15) - zero);
@@ -35,7 +41,8 @@ template <int ENCODING> struct fragment_element {
             return small_float(magnitude, 1, 0x7e800000, sign << 31);
         } else {
             const u32 byte = codes[step * 8 + lane_register / 2 * 4 + second * 2 + lane_register % 2];
-            if constexpr (LAYOUT.code == FRAGMENT_INT8) return (float)(signed char)byte;
+            if constexpr (LAYOUT.code == FRAGMENT_INT8)
+                return (float)((signed char)byte - (LAYOUT.zeros ? (signed char)zero : 0));
             return small_float(byte & 0x7f, 3, 0x7b800000, byte << 24 & 0x80000000);
         }
     }

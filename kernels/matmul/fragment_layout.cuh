@@ -15,7 +15,7 @@ enum {
 };
 
 /* Codes, as enum encoding_code. */
-enum { FRAGMENT_INT8 = 1, FRAGMENT_UINT4 = 2, FRAGMENT_E4M3 = 3, FRAGMENT_E2M1 = 4 };
+enum { FRAGMENT_INT8 = 1, FRAGMENT_UINT4 = 2, FRAGMENT_E4M3 = 3, FRAGMENT_E2M1 = 4, FRAGMENT_TABLE = 5 };
 /* Scales of a group, as enum encoding_scale. */
 enum { FRAGMENT_NO_SCALE = 0, FRAGMENT_F32 = 1, FRAGMENT_F16 = 2, FRAGMENT_E5M3 = 3, FRAGMENT_E8M0 = 4 };
 
@@ -55,9 +55,14 @@ LAYOUT_FUNCTION struct fragment_layout fragment_lay_out(long long encoding)
         l.code = FRAGMENT_E2M1, l.scale = FRAGMENT_E5M3, l.group = 16, l.factors = 1;
     } else if (encoding == 31) {
         l.code = FRAGMENT_E4M3, l.scale = FRAGMENT_E8M0, l.group = 32;
+    } else if (encoding == 32 || encoding == 33) {
+        l.code = FRAGMENT_TABLE, l.scale = FRAGMENT_F32, l.group = 64;
+    } else if (encoding >= 34 && encoding <= 36) { /* int8 with zeros */
+        l.code = FRAGMENT_INT8, l.scale = FRAGMENT_F16, l.zeros = 1;
+        l.group = 32 << (encoding - 34);
     }
     if (l.code == 0) return l;
-    l.bits = l.code == FRAGMENT_UINT4 || l.code == FRAGMENT_E2M1 ? 4 : 8;
+    l.bits = l.code == FRAGMENT_INT8 || l.code == FRAGMENT_E4M3 ? 8 : 4;
     if (l.scale == FRAGMENT_F32) scale_bytes = 4;
     if (l.scale == FRAGMENT_F16) scale_bytes = 2;
     if (l.scale == FRAGMENT_E5M3 || l.scale == FRAGMENT_E8M0) scale_bytes = 1;
@@ -68,6 +73,16 @@ LAYOUT_FUNCTION struct fragment_layout fragment_lay_out(long long encoding)
     l.codes_at = l.zeros_at + FRAGMENT_ROWS / 2 * l.pair_zero_bytes;
     l.strip_bytes = l.codes_at + FRAGMENT_ROWS * FRAGMENT_STRIP_K * l.bits / 8;
     return l;
+}
+
+/* Tables: the number of a code as bits of a bfloat16, to which it is rounded (formats/encoding/encoding.c). */
+LAYOUT_FUNCTION unsigned short fragment_number(long long encoding, int code)
+{
+    const unsigned short nf4[16] = {0xbf80, 0xbf32, 0xbf06, 0xbeca, 0xbe92, 0xbe3d, 0xbdba, 0x0000,
+                                    0x3da3, 0x3e25, 0x3e7c, 0x3ead, 0x3ee2, 0x3f10, 0x3f39, 0x3f80};
+    const unsigned short fp4[16] = {0x0000, 0x3bab, 0x3f2b, 0x3f80, 0x3eab, 0x3f00, 0x3e2b, 0x3e80,
+                                    0x8000, 0xbbab, 0xbf2b, 0xbf80, 0xbeab, 0xbf00, 0xbe2b, 0xbe80};
+    return encoding == 32 ? nf4[code] : fp4[code];
 }
 
 LAYOUT_FUNCTION int fragment_is_coded(long long encoding) { return encoding > FRAGMENT_LARGEST_DTYPE; }

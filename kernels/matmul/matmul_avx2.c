@@ -25,9 +25,12 @@ static inline vec vec_bf16_odd(const void *from)
 
 typedef uint32_t word_vector __attribute__((vector_size(32)));
 typedef int32_t integer_vector __attribute__((vector_size(32)));
+typedef struct {
+    vec low, high; /* of codes 0 to 7, and of 8 to 15 */
+} vec_numbers;
 
 /* The code in the low bits of 2^23: a float of 2^23 + code. */
-static inline vec vec_int4(const void *from, const int place, vec table)
+static inline vec vec_int4(const void *from, const int place, vec_numbers table)
 {
     (void)table;
     const word_vector codes = (word_vector)_mm256_loadu_si256(from) >> MATMUL_NIBBLE_SHIFT(place) & 15;
@@ -35,13 +38,20 @@ static inline vec vec_int4(const void *from, const int place, vec table)
 }
 
 /* A permutation looks only at the three lowest bits of each index: the magnitude. */
-static inline vec vec_e2m1(const void *from, const int place, vec table)
+static inline vec vec_e2m1(const void *from, const int place, vec_numbers table)
 {
     (void)table;
     const vec magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
     const word_vector codes = (word_vector)_mm256_loadu_si256(from) >> MATMUL_NIBBLE_SHIFT(place);
     const word_vector signs = (codes << 28) & 0x80000000u;
     return _mm256_xor_ps(_mm256_permutevar8x32_ps(magnitudes, (__m256i)codes), (vec)signs);
+}
+
+static inline vec vec_looked_up(const void *from, const int place, vec_numbers table)
+{
+    const word_vector codes = (word_vector)_mm256_loadu_si256(from) >> MATMUL_NIBBLE_SHIFT(place);
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(table.low, (__m256i)codes),
+                            _mm256_permutevar8x32_ps(table.high, (__m256i)codes), (vec)(codes << 28));
 }
 
 static inline vec vec_int8(const void *from, const int place)
@@ -61,10 +71,10 @@ static inline vec vec_e8m0(const void *from)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from)), 23));
 }
 
-static inline vec vec_table(const enum encoding_code code)
+static inline vec_numbers vec_table(const struct encoding *encoding)
 {
-    (void)code;
-    return (vec){0};
+    if (encoding->code != CODE_TABLE) return (vec_numbers){_mm256_setzero_ps(), _mm256_setzero_ps()};
+    return (vec_numbers){_mm256_loadu_ps(encoding->table), _mm256_loadu_ps(encoding->table + 8)};
 }
 
 #include "kernels/matmul/matmul_kernels.h"
@@ -76,6 +86,7 @@ MATMUL_TILES_6(MATMUL_DEFINE_CODED, INT4)
 MATMUL_TILES_6(MATMUL_DEFINE_CODED, INT8)
 MATMUL_TILES_6(MATMUL_DEFINE_CODED, E4M3)
 MATMUL_TILES_6(MATMUL_DEFINE_CODED, E2M1)
+MATMUL_TILES_6(MATMUL_DEFINE_CODED, TABLE)
 
 void matmul_finish_avx2(const struct matmul_finish_call *call) { finish(call); }
 
@@ -91,7 +102,7 @@ static const struct matmul_kernels kernels = {
     .tiles = {MATMUL_TILES_6(MATMUL_LIST_TILE, BF16) MATMUL_TILES_6(MATMUL_LIST_TILE, F16)
                   MATMUL_TILES_6(MATMUL_LIST_TILE, F32) MATMUL_TILES_6(MATMUL_LIST_TILE, INT4)
                       MATMUL_TILES_6(MATMUL_LIST_TILE, INT8) MATMUL_TILES_6(MATMUL_LIST_TILE, E4M3)
-                          MATMUL_TILES_6(MATMUL_LIST_TILE, E2M1)},
+                          MATMUL_TILES_6(MATMUL_LIST_TILE, E2M1) MATMUL_TILES_6(MATMUL_LIST_TILE, TABLE)},
 };
 
 void matmul_run_float_avx2(const struct op_call *call, struct team_member *member)

@@ -25,20 +25,25 @@ static inline vec vec_bf16_odd(const void *from)
 typedef uint32_t word_vector __attribute__((vector_size(64)));
 typedef int32_t integer_vector __attribute__((vector_size(64)));
 
-static inline vec vec_table(const enum encoding_code code)
+typedef vec vec_numbers;
+
+static inline vec vec_table(const struct encoding *encoding)
 {
-    return code == CODE_E2M1 ? _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6)
-                             : _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    if (encoding->code == CODE_TABLE) return _mm512_loadu_ps(encoding->table);
+    return encoding->code == CODE_E2M1
+               ? _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6)
+               : _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
 }
 
-/* A permutation looks only at the four lowest bits of each index: a table of codes needs no mask. One function for both codes,
+/* A permutation looks only at the four lowest bits of each index: a table of codes needs no mask. One function for all codes,
  * so that their tiles are the same code. */
 static inline vec vec_int4(const void *from, const int place, vec table)
 {
     const word_vector codes = (word_vector)_mm512_loadu_si512(from) >> MATMUL_NIBBLE_SHIFT(place);
     return _mm512_permutexvar_ps((__m512i)codes, table);
 }
-#define vec_e2m1 vec_int4
+#define vec_e2m1      vec_int4
+#define vec_looked_up vec_int4
 
 static inline vec vec_int8(const void *from, const int place)
 {
@@ -65,7 +70,7 @@ MATMUL_TILES_24(MATMUL_DEFINE_TILE, F32)
 MATMUL_TILES_24(MATMUL_DEFINE_CODED, INT4)
 MATMUL_TILES_24(MATMUL_DEFINE_CODED, INT8)
 MATMUL_TILES_24(MATMUL_DEFINE_CODED, E4M3)
-#define LIST_E2M1(PANELS, ROWS, KIND) MATMUL_TILE_AT(PANELS, ROWS, E2M1, tile_INT4_##PANELS##x##ROWS)
+#define LIST_AS_INT4(PANELS, ROWS, KIND) MATMUL_TILE_AT(PANELS, ROWS, KIND, tile_INT4_##PANELS##x##ROWS)
 
 void matmul_finish_avx512(const struct matmul_finish_call *call) { finish(call); }
 
@@ -81,7 +86,7 @@ static const struct matmul_kernels kernels = {
     .tiles = {MATMUL_TILES_24(MATMUL_LIST_TILE, BF16) MATMUL_TILES_24(MATMUL_LIST_TILE, F16)
                   MATMUL_TILES_24(MATMUL_LIST_TILE, F32) MATMUL_TILES_24(MATMUL_LIST_TILE, INT4)
                       MATMUL_TILES_24(MATMUL_LIST_TILE, INT8) MATMUL_TILES_24(MATMUL_LIST_TILE, E4M3)
-                          MATMUL_TILES_24(LIST_E2M1, E2M1)},
+                          MATMUL_TILES_24(LIST_AS_INT4, E2M1) MATMUL_TILES_24(LIST_AS_INT4, TABLE)},
 };
 
 void matmul_run_avx512(const struct op_call *call, struct team_member *member) { matmul_loop(call, member, &kernels); }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul for AVX-512 with BF16: weights of type BF16 are multiplied as they are stored, two k at a time, with
- * activations in split or pair form. Codes of 4 bits are multiplied alike: each stands for a number that a bf16 holds, and a
- * permutation of words looks up 32 of them. Other weights take the AVX-512 code.
+ * activations in split or pair form. Codes of 4 bits, but those of tables, are multiplied alike: each stands for a number that a
+ * bf16 holds, and a permutation of words looks up 32 of them. Other weights take the AVX-512 code.
  *
  * VDPBF16PS rounds to nearest even and treats subnormal operands and results as zero, whatever the control register
  * says. It needs as many instructions per product as the AVX-512 code has multiplications (hi and lo), but saves the
@@ -290,9 +290,10 @@ static const struct matmul_kernels pair_kernels = {
 void matmul_run_avx512bf16(const struct op_call *call, struct team_member *member)
 {
     const enum encoding_id encoding = (enum encoding_id)call->params[MATMUL_DTYPE];
+    const enum encoding_code code = encoding_find(encoding)->code;
     if (call->params[MATMUL_COMPUTE_DTYPE] == ENCODING_INT8_G32) {
         if (!matmul_run_int8_avx512bf16(call, member)) matmul_run_avx512(call, member);
-    } else if (encoding != ENCODING_BF16 && encoding_find(encoding)->bits != 4)
+    } else if (encoding != ENCODING_BF16 && code != CODE_UINT4 && code != CODE_E2M1)
         matmul_run_avx512(call, member);
     else
         matmul_loop(call, member, call->params[MATMUL_COMPUTE_DTYPE] == DTYPE_BF16 ? &pair_kernels : &split_kernels);

@@ -10,6 +10,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     (void)gpu;
     const char *why = matmul_device_illegal(params);
     if (why) return why;
+    /* Codes of e4m3 neither: it wants their rows one after the other (tests/bench/RESULTS.md says what that would gain). */
     if (matmul_is_coded(params)) return "cuBLASLt knows no coded weights";
     if (params[MATMUL_HAS_NORM]) return "cuBLASLt normalises no rows";
     if (matmul_matrices(params)) return "cuBLASLt has no experts or blocks here";

@@ -8,10 +8,11 @@
  *   vec_bf16_even(pointer), vec_bf16_odd(pointer)
  *                                  first and second of each pair of bf16
  *   vec_f16(pointer)               f16 to f32
- *   vec_int4(pointer, place, table), vec_e2m1(pointer, place, table), vec_int8(pointer, place)
+ *   vec_int4(pointer, place, table), vec_e2m1(pointer, place, table), vec_looked_up(pointer, place, table), vec_int8(pointer, place)
  *                                  numbers of codes (int4: less 8) at a place from 0 on of a line of codes (panel.h), of as
  *                                  many rows as there are lanes, the first of which has its word at `pointer`
- *   vec_table(code)                the table that vec_int4 and vec_e2m1 use, if they use one
+ *   typedef ... vec_numbers;       what vec_table makes
+ *   vec_table(encoding)            the table that vec_int4, vec_e2m1 and vec_looked_up use, if they use one
  *   vec_e4m3(pointer)              numbers of consecutive e4m3 codes, times 2^-8
  *   vec_e8m0(pointer)              powers of two of consecutive e8m0 codes; 0 for code 0
  *
@@ -32,7 +33,7 @@ MATMUL_INLINE void vec_store(float *to, vec value) { *(vec_unaligned *)to = (vec
 
 /* Vector `part` of a panel at place `k` of a pair of k, or of a line of codes, that begins at `line`. */
 MATMUL_INLINE vec load_weights(const unsigned char *line, const int part, const int k, const enum matmul_weights kind,
-                               const vec table)
+                               const vec_numbers table)
 {
     const unsigned char *words = line + part * 4 * MATMUL_LANES;
     switch (kind) {
@@ -40,6 +41,7 @@ MATMUL_INLINE vec load_weights(const unsigned char *line, const int part, const 
     case MATMUL_WEIGHTS_F16: return vec_f16(line + k * 2 * PANEL_ROWS + part * 2 * MATMUL_LANES);
     case MATMUL_WEIGHTS_INT4: return vec_int4(words, k, table);
     case MATMUL_WEIGHTS_E2M1: return vec_e2m1(words, k, table);
+    case MATMUL_WEIGHTS_TABLE: return vec_looked_up(words, k, table);
     case MATMUL_WEIGHTS_INT8: return vec_int8(words, k);
     case MATMUL_WEIGHTS_E4M3: return vec_e4m3(line + k * PANEL_ROWS + part * MATMUL_LANES);
     default: return vec_load((const float *)(const void *)(line + k * 4 * PANEL_ROWS + part * 4 * MATMUL_LANES));
@@ -49,7 +51,7 @@ MATMUL_INLINE vec load_weights(const unsigned char *line, const int part, const 
 /* Adds the products of one k. The side of the tile with fewer vectors is held in registers, the other one streams. */
 MATMUL_INLINE void add_products(vec sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS * VECTORS_PER_PANEL],
                                 const unsigned char *line, size_t panel_bytes, const float *x, const int panels,
-                                const int rows, const int k, const enum matmul_weights kind, const vec table)
+                                const int rows, const int k, const enum matmul_weights kind, const vec_numbers table)
 {
     if (rows <= panels * VECTORS_PER_PANEL) {
         vec values[MATMUL_MAX_TILE_ROWS];
@@ -99,12 +101,12 @@ MATMUL_INLINE void tile_float(const struct matmul_tile_call *call, const int pan
             for (int panel = 0; panel < panels; panel++) __builtin_prefetch(prefetch + (size_t)panel * panel_bytes);
             prefetch += prefetch_step;
         }
-        add_products(sums, weights, panel_bytes, x, panels, rows, 0, kind, (vec){0});
-        add_products(sums, weights, panel_bytes, x + rows, panels, rows, 1, kind, (vec){0});
+        add_products(sums, weights, panel_bytes, x, panels, rows, 0, kind, (vec_numbers){0});
+        add_products(sums, weights, panel_bytes, x + rows, panels, rows, 1, kind, (vec_numbers){0});
         weights += pair_bytes;
         x += 2 * rows;
     }
-    if (call->depth % 2) add_products(sums, weights, panel_bytes, x, panels, rows, 0, kind, (vec){0});
+    if (call->depth % 2) add_products(sums, weights, panel_bytes, x, panels, rows, 0, kind, (vec_numbers){0});
     MATMUL_UNROLL
     for (int row = 0; row < rows; row++) {
         MATMUL_UNROLL
@@ -144,16 +146,20 @@ __attribute__((noinline)) static void add_group(const struct matmul_tile_call *c
                                                 int rows)
 {
     const struct panel_form *form = call->form;
-    const vec table = vec_table(form->encoding->code);
+    const vec_numbers table = vec_table(form->encoding);
     for (int panel = 0; panel < panels; panel++, head += call->panel_bytes) {
         const unsigned char *scales = head + (size_t)place * form->scale_bytes;
         const unsigned char *zeros = head + form->span_groups * form->scale_bytes;
         for (int part = 0; part < VECTORS_PER_PANEL; part++) {
             const vec scale = load_scales(form, scales, part);
+            const unsigned char *of_part = zeros + part * 4 * MATMUL_LANES;
+            const vec zero = !form->encoding->zeros              ? (vec){0}
+                             : form->encoding->code == CODE_INT8 ? vec_int8(of_part, place)
+                                                                 : vec_int4(of_part, place, table);
             for (int row = 0; row < rows; row++) {
                 const int at = (row * panels + panel) * PANEL_ROWS + part * MATMUL_LANES;
                 vec sum = vec_load(group_sums + at);
-                if (form->encoding->zeros) sum -= vec_int4(zeros + part * 4 * MATMUL_LANES, place, table) * x_sums[row];
+                if (form->encoding->zeros) sum -= zero * x_sums[row];
                 vec_store(call->sums + at, vec_multiply_add(scale, sum, vec_load(call->sums + at)));
             }
         }
@@ -167,9 +173,9 @@ MATMUL_INLINE void tile_coded(const struct matmul_tile_call *call, const int pan
     const size_t panel_bytes = call->panel_bytes, prefetch_step = call->prefetch_step;
     const unsigned char *weights = call->weights, *prefetch = call->prefetch, *head = weights;
     const float *x = call->activations;
-    const int line_k = kind == MATMUL_WEIGHTS_INT4 || kind == MATMUL_WEIGHTS_E2M1 ? 8 : 4;
+    const int line_k = kind == MATMUL_WEIGHTS_INT8 || kind == MATMUL_WEIGHTS_E4M3 ? 4 : 8;
     const int64_t group = form->group ? form->group : call->depth;
-    const vec table = vec_table(form->encoding->code);
+    const vec_numbers table = vec_table(form->encoding);
     const float *from = form->group ? matmul_no_sums : call->sums;
     float group_sums[MATMUL_MAX_TILE_SUMS], *to = form->group ? group_sums : call->sums;
     vec sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS * VECTORS_PER_PANEL];

@@ -54,6 +54,7 @@ static enum matmul_weights weights_kind(int64_t encoding)
     case CODE_UINT4: return MATMUL_WEIGHTS_INT4;
     case CODE_E4M3: return MATMUL_WEIGHTS_E4M3;
     case CODE_E2M1: return MATMUL_WEIGHTS_E2M1;
+    case CODE_TABLE: return MATMUL_WEIGHTS_TABLE;
     }
     return encoding == ENCODING_BF16  ? MATMUL_WEIGHTS_BF16
            : encoding == ENCODING_F16 ? MATMUL_WEIGHTS_F16

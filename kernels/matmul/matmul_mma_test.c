@@ -77,9 +77,9 @@ static const struct matmul_device_case coded_cases[] = {
     {{.rows = 1, .n = 1, .k = 8, .out_dtype = F32}, {{16, 8, 512, 4, 1, 1, 4}}},
     {{.rows = 8, .n = 17, .k = 176, .out_dtype = BF16}, {{16, 8, 1024, 2, 1, 1, 8}}},
     {{.rows = 9, .n = 1041, .k = 1000, .out_dtype = F32, .residual = true, .bias = BF16}, {{64, 16, 256, 3, 4, 1, 2}}},
-    {{.rows = 33, .n = 352, .k = 2056, .out_dtype = BF16, .activation = SILU}, {{64, 32, 256, 3, 2, 1, 2}}},
+    {{.rows = 33, .n = 352, .k = 2056, .out_dtype = BF16, .activation = SILU}, {{64, 24, 256, 3, 2, 1, 2}}},
     {{.rows = 100, .n = 720, .k = 392, .out_dtype = F32, .activation = SILU, .bias = F32},
-     {{128, 64, 128, 3, 4, 2, 1}}},
+     {{128, 48, 128, 3, 4, 2, 1}}},
     {{.rows = 257, .n = 700, .k = 136, .out_dtype = F16, .bias = F16, .scale = 0.22f}, {{64, 128, 128, 2, 2, 2, 1}}},
 };
 /* Corners of the tunables that no candidate takes. */

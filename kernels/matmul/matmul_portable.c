@@ -44,6 +44,7 @@ static inline vec vec_f16(const void *from)
 
 typedef int32_t integer_vector __attribute__((vector_size(16)));
 typedef uint8_t bytes8 __attribute__((vector_size(4)));
+typedef const float *vec_numbers;
 
 static inline bits32 load_bytes(const void *from)
 {
@@ -52,7 +53,7 @@ static inline bits32 load_bytes(const void *from)
     return __builtin_convertvector(bytes, bits32);
 }
 
-static inline vec vec_int4(const void *from, const int place, vec table)
+static inline vec vec_int4(const void *from, const int place, vec_numbers table)
 {
     (void)table;
     const bits32 codes = load_bits32(from) >> MATMUL_NIBBLE_SHIFT(place) & 15;
@@ -60,12 +61,18 @@ static inline vec vec_int4(const void *from, const int place, vec table)
 }
 
 /* Exponent and mantissa in the place of a float's are the number times 2^-126; a subnormal one becomes normal. */
-static inline vec vec_e2m1(const void *from, const int place, vec table)
+static inline vec vec_e2m1(const void *from, const int place, vec_numbers table)
 {
     (void)table;
     const bits32 codes = load_bits32(from) >> MATMUL_NIBBLE_SHIFT(place);
     const vec magnitudes = (vec)((codes & 7) << 22) * 0x1p126f;
     return (vec)((bits32)magnitudes | (codes & 8) << 28);
+}
+
+static inline vec vec_looked_up(const void *from, const int place, vec_numbers table)
+{
+    const bits32 codes = load_bits32(from) >> MATMUL_NIBBLE_SHIFT(place) & 15;
+    return (vec){table[codes[0]], table[codes[1]], table[codes[2]], table[codes[3]]};
 }
 
 static inline vec vec_int8(const void *from, const int place)
@@ -83,11 +90,7 @@ static inline vec vec_e4m3(const void *from)
 
 static inline vec vec_e8m0(const void *from) { return (vec)(load_bytes(from) << 23); }
 
-static inline vec vec_table(const enum encoding_code code)
-{
-    (void)code;
-    return (vec){0};
-}
+static inline vec_numbers vec_table(const struct encoding *encoding) { return encoding->table; }
 
 #include "kernels/matmul/matmul_kernels.h"
 
@@ -98,6 +101,7 @@ MATMUL_TILES_3(MATMUL_DEFINE_CODED, INT4)
 MATMUL_TILES_3(MATMUL_DEFINE_CODED, INT8)
 MATMUL_TILES_3(MATMUL_DEFINE_CODED, E4M3)
 MATMUL_TILES_3(MATMUL_DEFINE_CODED, E2M1)
+MATMUL_TILES_3(MATMUL_DEFINE_CODED, TABLE)
 
 static const struct matmul_kernels kernels = {
     .isa = CPU_PORTABLE,
@@ -105,7 +109,7 @@ static const struct matmul_kernels kernels = {
     .tiles = {MATMUL_TILES_3(MATMUL_LIST_TILE, BF16) MATMUL_TILES_3(MATMUL_LIST_TILE, F16)
                   MATMUL_TILES_3(MATMUL_LIST_TILE, F32) MATMUL_TILES_3(MATMUL_LIST_TILE, INT4)
                       MATMUL_TILES_3(MATMUL_LIST_TILE, INT8) MATMUL_TILES_3(MATMUL_LIST_TILE, E4M3)
-                          MATMUL_TILES_3(MATMUL_LIST_TILE, E2M1)},
+                          MATMUL_TILES_3(MATMUL_LIST_TILE, E2M1) MATMUL_TILES_3(MATMUL_LIST_TILE, TABLE)},
 };
 
 void matmul_run_portable(const struct op_call *call, struct team_member *member)

@@ -34,6 +34,8 @@
  *     4 bits: a word of 32 bits for 16 k. The second k of a register has bits 16 above those of the first. int4: register
  *             i has the bits from 4 i + 3 on; those of the last code go on at bit 0. e2m1: magnitude from bit 6, 3, 0
  *             and 9 on, sign at bit 15, 12, 14 and 13 for register 0, 1, 2, 3
+ *             tables: from bit 0 on the codes of register 0, the first k and then the second, then those of register 1, 2 and 3. A code
+ *             stands for its number rounded to bfloat16
  *     8 bits: a word for two registers: the first k of both, then the second k of both
  * Row factors of encodings with e4m3 scales are stored 2^8 times as large: kernels read those scales 2^-8 times as large. */
 #ifndef KERNELS_MATMUL_PANEL_H
@@ -90,7 +92,7 @@ void panel_pack(const void *const rows[PANEL_ROWS], uint64_t k, enum dtype dtype
 
 /* A row of any other encoding before it is packed. */
 struct coded_row {
-    uint8_t *codes; /* [K]; int4: with the zero that `zeros` says, else 8 */
+    uint8_t *codes; /* [K]; int4 and int8: with the zero that `zeros` says, else 8 and 0 */
     float *scales;  /* [groups]; each has a value in the encoding's type of scales */
     uint8_t *zeros; /* [groups], of encodings that have them */
     float factor;   /* scale of the row, or its global scale */

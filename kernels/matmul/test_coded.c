@@ -19,7 +19,7 @@ void test_coded_row(struct test_random *random, const struct panel_form *form, u
     row->factor =
         form->factor_bytes ? test_random_float(random, 0.5f, 1.5f) / (encoding->bits == 8 ? 200.0f : 1.0f) : 1;
     for (uint64_t g = 0; g * group < k; g++) {
-        row->zeros[g] = encoding->zeros ? (uint8_t)test_random_range(random, 0, 15) : 8;
+        row->zeros[g] = encoding->zeros ? (uint8_t)test_random_range(random, 0, encoding->bits == 8 ? 255 : 15) : 8;
         const float scale = test_random_float(random, 0.05f, 0.2f);
         row->scales[g] = encoding->scale == SCALE_F16    ? f16_to_float(f16_from_float(scale))
                          : encoding->scale == SCALE_E4M3 ? e4m3_to_float(e4m3_from_float(scale))
@@ -32,10 +32,16 @@ void test_coded_row(struct test_random *random, const struct panel_form *form, u
         float number = 0;
         switch (encoding->code) {
         case CODE_FLOAT: break;
-        case CODE_INT8: number = (int8_t)row->codes[i]; break;
+        case CODE_INT8:
+            number = (float)((int8_t)row->codes[i] - (encoding->zeros ? (int8_t)row->zeros[i / group] : 0));
+            break;
         case CODE_UINT4: number = (float)(row->codes[i] - row->zeros[i / group]); break;
         case CODE_E4M3: number = e4m3_to_float(row->codes[i]); break;
         case CODE_E2M1: number = e2m1_to_float(row->codes[i]); break;
+        case CODE_TABLE:
+            number = encoding->table[row->codes[i]];
+            if (form->fragments) number = bf16_to_float(bf16_from_float(number));
+            break;
         }
         if (values) values[i] = number * (form->group ? row->scales[i / group] : 1) * row->factor;
     }

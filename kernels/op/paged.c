@@ -71,8 +71,32 @@ const char *op_rotary_illegal(const int64_t *params, int index)
     return params[index] > params[PAGED_HEAD_DIM] ? "rotary_dim is above head_dim" : NULL;
 }
 
-void op_kv_store_row(const float *row, int64_t width, enum encoding_id encoding, void *codes, void *scale)
+const char *op_kv_scales_illegal(const int64_t *params, int present)
 {
+    return params[present] && params[PAGED_KV_DTYPE] != ENCODING_E4M3_CHANNEL
+               ? "static scales of KV pages whose codes are not e4m3"
+               : NULL;
+}
+
+uint64_t op_kv_scales_width(const int64_t *params) { return 2 * (uint64_t)params[PAGED_KV_HEADS]; }
+
+/* Codes of e4m3 with a static scale. */
+static void store_row_given(const float *row, int64_t width, float given, uint8_t *codes, void *scale)
+{
+    bool is_finite = true;
+    for (int64_t i = 0; i < width; i++) is_finite = is_finite && isfinite(row[i]);
+    for (int64_t i = 0; i < width; i++) codes[i] = is_finite ? e4m3_from_float(row[i] / given) : 0;
+    if (!is_finite) given = NAN;
+    memcpy(scale, &given, sizeof given);
+}
+
+void op_kv_store_row(const float *row, int64_t width, enum encoding_id encoding, const float *given, void *codes,
+                     void *scale)
+{
+    if (given) {
+        store_row_given(row, width, *given, codes, scale);
+        return;
+    }
     uint8_t encoded[OP_MAX_LATENT_DIM * sizeof(float)];
     struct encoding_layout layout;
     uint64_t refused;

@@ -13,7 +13,11 @@
  *                                is appended: its largest magnitude / 127 or / 448. An element is code * scale. A row of
  *                                zeros has scale 0 and codes 0; one with a NaN or an infinity has scale NaN and codes 0.
  *
- * Static scales of checkpoints (k_scale, v_scale) are not used. struct op_kv_layout has the offsets.
+ * An op that appends may have an operand of static scales, those that a checkpoint was calibrated with (k_scale, v_scale):
+ * float32 [KV_HEADS, 2], of K and of V, with e4m3_channel alone. They are then the scales of all rows of that head, and numbers beyond 448 times the scale become the largest code; a row with a NaN or an infinity is as above. A static scale is from
+ * OP_LEAST_KV_SCALE to OP_MOST_KV_SCALE.
+ *
+ * struct op_kv_layout has the offsets.
  *
  * Ops of latent attention have a parameter more, VALUE_DIM: above 0, the block has no V; the first VALUE_DIM elements of a row of K,
  * with its scale, are the token's v. There is one KV head, and HEAD_DIM is at most OP_MAX_LATENT_DIM. */
@@ -76,6 +80,13 @@ const char *op_latent_illegal(const int64_t *params, int64_t value_dim);
 /* Why no kernel for GPUs reads such pages because of the codes in them; NULL if one may, or if there are no codes. */
 const char *op_paged_codes_illegal(const int64_t *params);
 
+#define OP_LEAST_KV_SCALE 0x1p-100f
+#define OP_MOST_KV_SCALE  0x1p100f
+
+/* Static scales of rows: the parameter `present` that says whether there are any, and the operand's elements. */
+const char *op_kv_scales_illegal(const int64_t *params, int present);
+uint64_t op_kv_scales_width(const int64_t *params);
+
 /* Elements of a head that are rotated: parameter `index`, or all of the head where that is 0. And why they are illegal,
  * NULL if they are legal. */
 static inline int64_t op_rotary_dim(const int64_t *params, int index)
@@ -97,9 +108,10 @@ struct op_kv_layout op_latent_layout(const int64_t *params, int64_t value_dim); 
 /* Bytes of a row with its scale. */
 uint64_t op_kv_row_bytes(const int64_t *params);
 
-/* Stores a row of keys or values plainly: codes of `row` [width], and at `scale`, if the encoding has one, its scale. Requires: width
- * is at most OP_MAX_LATENT_DIM. */
-void op_kv_store_row(const float *row, int64_t width, enum encoding_id encoding, void *codes, void *scale);
+/* Stores a row of keys or values plainly: codes of `row` [width], and at `scale`, if the encoding has one, its scale.
+ * `given`: the static scale; NULL: none. Requires: width is at most OP_MAX_LATENT_DIM. */
+void op_kv_store_row(const float *row, int64_t width, enum encoding_id encoding, const float *given, void *codes,
+                     void *scale);
 
 /* struct op_operand.bytes of ROLE_KV; .width of heads and of the projection of q, k and v. */
 bool op_kv_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,

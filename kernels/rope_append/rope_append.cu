@@ -21,8 +21,10 @@
     PARAM(ROTARY_DIM) = 0;          \
     PARAM(NORM_SCOPE) = 0;          \
     PARAM(NORM_V) = 0;              \
-    PARAM(CENTRED) = 0;
-#define PARAM_HAS_NORM 0
+    PARAM(CENTRED) = 0;             \
+    PARAM(HAS_KV_SCALES) = 0;
+#define PARAM_HAS_NORM      0
+#define PARAM_HAS_KV_SCALES 0
 #endif
 
 struct rope_append_params {
@@ -35,8 +37,9 @@ extern "C" __global__ void __launch_bounds__(rope_append_kernel::THREADS)
                 const int *__restrict__ slots, const int *__restrict__ positions, const int *__restrict__ page_table,
                 u8 *__restrict__ kv,
                 u16 *__restrict__ q OPTIONAL(PARAM_HAS_NORM, const void *__restrict__ norm_q,
-                                             const void *__restrict__ norm_k))
+                                             const void *__restrict__ norm_k)
+                    OPTIONAL(PARAM_HAS_KV_SCALES, const float *__restrict__ kv_scales))
 {
     rope_append_kernel::run(counts, qkv, table, slots, positions, page_table, kv, q, IF_PRESENT(PARAM_HAS_NORM, norm_q),
-                            IF_PRESENT(PARAM_HAS_NORM, norm_k));
+                            IF_PRESENT(PARAM_HAS_NORM, norm_k), IF_PRESENT(PARAM_HAS_KV_SCALES, kv_scales));
 }

@@ -84,8 +84,9 @@ template <class P> struct rope_append_body {
         }
     }
 
-    /* The same to codes with a scale; by all lanes of the head. */
-    static __device__ __forceinline__ void store_codes(u8 *to, float *scale_to, const pairs &head, int lane)
+    /* The same to codes with a scale; by all lanes of the head. `given`: with HAS_KV_SCALES, the static scale. */
+    static __device__ __forceinline__ void store_codes(u8 *to, float *scale_to, const float *given, const pairs &head,
+                                                       int lane)
     {
         const u32 lanes = (LANES < 32 ? (1u << LANES % 32) - 1 : 0xffffffffu) << threadIdx.x % 32 / LANES * LANES;
         float largest = 0;
@@ -98,7 +99,11 @@ template <class P> struct rope_append_body {
 #pragma unroll
         for (int offset = LANES / 2; offset > 0; offset /= 2)
             largest = max_or_nan(largest, __shfl_xor_sync(lanes, largest, offset));
-        const float scale = codes_scale<P::KV_DTYPE>(largest);
+        float scale;
+        if constexpr (P::HAS_KV_SCALES)
+            scale = codes_given_scale(largest, *given);
+        else
+            scale = codes_scale<P::KV_DTYPE>(largest);
         if (lane == 0) *scale_to = scale;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -107,8 +112,10 @@ template <class P> struct rope_append_body {
             codes first, second;
 #pragma unroll
             for (int j = 0; j < VECTOR; j++) {
-                first.at[j] = (u8)code_of<P::KV_DTYPE>(head.low[s][j], scale);
-                second.at[j] = (u8)code_of<P::KV_DTYPE>(head.high[s][j], scale);
+                float low = head.low[s][j], high = head.high[s][j];
+                if constexpr (P::HAS_KV_SCALES) low = codes_limited(low, scale), high = codes_limited(high, scale);
+                first.at[j] = (u8)code_of<P::KV_DTYPE>(low, scale);
+                second.at[j] = (u8)code_of<P::KV_DTYPE>(high, scale);
             }
             *(codes *)(to + to_low(i) + i) = first;
             *(codes *)(to + to_high(i) + i) = second;
@@ -157,7 +164,7 @@ template <class P> struct rope_append_body {
     static __device__ __forceinline__ void store(pairs &held, i64 row, int head, int lane, float factor,
                                                  const void *weight, int first_weight, const float *table,
                                                  const int *slots, const int *positions, const int *page_table, u8 *kv,
-                                                 u16 *q)
+                                                 u16 *q, const float *kv_scales)
     {
         const bool is_query = P::KV_HEADS == 0 || head < P::HEADS;
         const bool is_value = !is_query && head >= P::HEADS + P::KV_HEADS;
@@ -201,7 +208,8 @@ template <class P> struct rope_append_body {
         const i64 place = (i64)kv_head * P::PAGE_TOKENS + position % P::PAGE_TOKENS;
         u8 *block = kv + (i64)page * P::PAGE_BYTES + (is_value ? pages::VALUES : 0);
         if constexpr (pages::CODED)
-            store_codes(block + place * pages::ROW_BYTES, (float *)(block + pages::SCALES) + place, held, lane);
+            store_codes(block + place * pages::ROW_BYTES, (float *)(block + pages::SCALES) + place,
+                        P::HAS_KV_SCALES ? kv_scales + (2 * kv_head + is_value) : nullptr, held, lane);
         else
             store_halves<P::KV_DTYPE>((u16 *)(block + place * pages::ROW_BYTES), held, lane);
     }
@@ -224,7 +232,8 @@ template <class P> struct rope_append_body {
     /* A block has a row; its groups of lanes take the heads in turn. */
     static __device__ __forceinline__ void run_row(const int *counts, const u16 *qkv, const float *table,
                                                    const int *slots, const int *positions, const int *page_table,
-                                                   u8 *kv, u16 *q, const void *norm_q, const void *norm_k)
+                                                   u8 *kv, u16 *q, const void *norm_q, const void *norm_k,
+                                                   const float *kv_scales)
     {
         const i64 row = blockIdx.x;
         const int lane = threadIdx.x % LANES;
@@ -238,19 +247,20 @@ template <class P> struct rope_append_body {
             pairs held;
             load(held, from + head * P::HEAD_DIM, lane, true);
             store(held, row, head, lane, is_query ? q_factor : k_factor, is_query ? norm_q : norm_k,
-                  (is_query ? head : head - P::HEADS) * P::HEAD_DIM, table, slots, positions, page_table, kv, q);
+                  (is_query ? head : head - P::HEADS) * P::HEAD_DIM, table, slots, positions, page_table, kv, q,
+                  kv_scales);
         }
     }
 
-    /* `norm_q`, `norm_k`: null without HAS_NORM. */
+    /* `norm_q`, `norm_k`: null without HAS_NORM; `kv_scales`: without HAS_KV_SCALES. */
     static __device__ __forceinline__ void run(const int *counts, const u16 *qkv, const float *table, const int *slots,
                                                const int *positions, const int *page_table, u8 *kv, u16 *q,
-                                               const void *norm_q, const void *norm_k)
+                                               const void *norm_q, const void *norm_k, const float *kv_scales)
     {
         device_trigger();
         device_wait();
         if constexpr (OVER_WIDTH) {
-            run_row(counts, qkv, table, slots, positions, page_table, kv, q, norm_q, norm_k);
+            run_row(counts, qkv, table, slots, positions, page_table, kv, q, norm_q, norm_k, kv_scales);
         } else {
             const i64 item = ((i64)blockIdx.x * THREADS + threadIdx.x) / LANES;
             const int lane = threadIdx.x % LANES;
@@ -267,7 +277,7 @@ template <class P> struct rope_append_body {
             const bool is_query = head < P::HEADS;
             const int first = P::NORM_SCOPE == ROPE_APPEND_NORM_HEADS ? (is_query ? head : head - P::HEADS) : 0;
             store(held, row, head, lane, factor, is_query ? norm_q : norm_k, first * P::HEAD_DIM, table, slots,
-                  positions, page_table, kv, q);
+                  positions, page_table, kv, q, kv_scales);
         }
     }
 };

@@ -36,6 +36,7 @@ enum rope_append_operand {
     ROPE_APPEND_Q,          /* X_DTYPE[rows, HEADS * HEAD_DIM] */
     ROPE_APPEND_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM], with NORM_SCOPE 1 and 2 [HEADS * HEAD_DIM] */
     ROPE_APPEND_NORM_K,     /* likewise, [KV_HEADS * HEAD_DIM] */
+    ROPE_APPEND_KV_SCALES,  /* HAS_KV_SCALES: f32[KV_HEADS, 2], static scales (kernels/op/paged.h) */
     ROPE_APPEND_OPERANDS
 };
 enum rope_append_param {
@@ -47,6 +48,7 @@ enum rope_append_param {
     ROPE_APPEND_NORM_SCOPE, /* enum rope_append_norm_scope; above 0 only with HAS_NORM */
     ROPE_APPEND_NORM_V,
     ROPE_APPEND_CENTRED, /* with HAS_NORM, not over the width */
+    ROPE_APPEND_HAS_KV_SCALES,
     ROPE_APPEND_PARAMS
 };
 

@@ -12,7 +12,7 @@ struct shape {
     enum dtype norm_dtype;
     bool has_norm;
     int64_t rotary_dim, norm_scope;
-    bool norm_v, centred;
+    bool norm_v, centred, kv_scales;
 };
 enum { SLOTS = 3, CONTEXT = 1024, LAYERS = 3, LAYER = 1 };
 
@@ -42,6 +42,7 @@ static void check(const struct shape *shape)
         [ROPE_APPEND_NORM_SCOPE] = shape->norm_scope,
         [ROPE_APPEND_NORM_V] = shape->norm_v,
         [ROPE_APPEND_CENTRED] = shape->centred,
+        [ROPE_APPEND_HAS_KV_SCALES] = shape->kv_scales,
     };
     struct test_random random = {(uint64_t)(shape->rows * 5 + shape->head_dim)};
     struct test_launch launch;
@@ -51,6 +52,7 @@ static void check(const struct shape *shape)
     test_launch_fill(&launch, ROPE_APPEND_TABLE, &random, -1, 1);
     for (int i = ROPE_APPEND_NORM_Q; shape->has_norm && i <= ROPE_APPEND_NORM_K; i++)
         test_launch_fill(&launch, i, &random, 0.5f, 1.5f);
+    if (shape->kv_scales) test_launch_fill(&launch, ROPE_APPEND_KV_SCALES, &random, 0.001f, 0.006f);
     int32_t *slots = launch.host[ROPE_APPEND_SLOTS], *positions = launch.host[ROPE_APPEND_POSITIONS];
     int32_t *page_table = launch.host[ROPE_APPEND_PAGE_TABLE];
     for (size_t i = 0; i < pages; i++) page_table[i] = (int32_t)(pages - 1 - i);
@@ -121,6 +123,26 @@ TEST(codes_with_scales_equal_reference)
                                     .has_norm = i / 8 > 0,
                                     .rotary_dim = i % 3 ? 0 : head_dims[i % 8] / 4 * 2,
                                     .norm_scope = i / 8 == 2};
+        check(&shape);
+    }
+}
+
+TEST(static_scales_equal_reference)
+{
+    TEST_NEEDS_DEVICE();
+    static const int64_t head_dims[] = {16, 64, 80, 128, 256};
+    for (int i = 0; i < 10; i++) {
+        const struct shape shape = {.rows = 3 + 7 * i,
+                                    .valid = 2 + 6 * i,
+                                    .heads = 2 * (1 + i % 4),
+                                    .kv_heads = 1 + i % 4,
+                                    .head_dim = head_dims[i % 5],
+                                    .page_tokens = i % 3 ? 64 : 16,
+                                    .x_dtype = i % 2 ? DTYPE_BF16 : DTYPE_F16,
+                                    .kv_dtype = ENCODING_E4M3_CHANNEL,
+                                    .norm_dtype = DTYPE_BF16,
+                                    .has_norm = i / 5,
+                                    .kv_scales = true};
         check(&shape);
     }
 }

@@ -25,6 +25,7 @@ static const char *illegal(const int64_t *params)
         (!params[ROPE_APPEND_HAS_NORM] || params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH))
         return "centred without a norm over each head";
     const char *why = op_rotary_illegal(params, ROPE_APPEND_ROTARY_DIM);
+    if (!why) why = op_kv_scales_illegal(params, ROPE_APPEND_HAS_KV_SCALES);
     return why ? why : op_paged_illegal(params);
 }
 
@@ -48,6 +49,8 @@ static const struct op_param param_schema[ROPE_APPEND_PARAMS] = {
     [ROPE_APPEND_NORM_SCOPE] = {"norm_scope", 257, PARAM_INTEGER, PARAM_OF_NODE, .most = ROPE_APPEND_NORM_SCOPES - 1},
     [ROPE_APPEND_NORM_V] = {"norm_v", 258, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
     [ROPE_APPEND_CENTRED] = {"centred", 259, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [ROPE_APPEND_HAS_KV_SCALES] = {"has_kv_scales", 260, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_APPEND_KV_SCALES,
+                                   .most = 1},
 };
 static const struct op_operand operand_schema[ROPE_APPEND_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -64,6 +67,8 @@ static const struct op_operand operand_schema[ROPE_APPEND_OPERANDS] = {
                             .rows = OP_NONE, .width = norm_q_width},
     [ROPE_APPEND_NORM_K] = {"norm_k", ROLE_WEIGHT, .present = ROPE_APPEND_HAS_NORM, .dtype = ROPE_APPEND_NORM_DTYPE,
                             .rows = OP_NONE, .width = norm_k_width},
+    [ROPE_APPEND_KV_SCALES] = {"kv_scales", ROLE_WEIGHT, .present = ROPE_APPEND_HAS_KV_SCALES, .fixed = DTYPE_F32,
+                               .rows = OP_NONE, .width = op_kv_scales_width},
 };
 
 const struct op_descriptor op_rope_append = {

@@ -49,6 +49,7 @@ void rope_append_reference(const struct op_call *call)
     const int32_t *slots = call->operands[ROPE_APPEND_SLOTS], *positions = call->operands[ROPE_APPEND_POSITIONS];
     const enum encoding_id encoding = (enum encoding_id)params[ROPE_APPEND_KV_DTYPE];
     const struct pages pages = pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE], params);
+    const float *scales = params[ROPE_APPEND_HAS_KV_SCALES] ? call->operands[ROPE_APPEND_KV_SCALES] : NULL;
     for (int64_t r = 0; r < rows; r++) {
         const float *qkv = (const float *)call->operands[ROPE_APPEND_QKV] + r * (heads + 2 * kv_heads) * head_dim;
         const float *table = (const float *)call->operands[ROPE_APPEND_TABLE] + r * rotary_dim;
@@ -63,8 +64,9 @@ void rope_append_reference(const struct op_call *call)
             const double scale_v = params[ROPE_APPEND_NORM_V] ? scale_of(call, value, head_dim, 0) : 1;
             for (int64_t i = 0; i < head_dim; i++) v[i] = (float)(value[i] * scale_v);
             rotate_head(call, qkv + heads * head_dim, kv_heads, g, table, ROPE_APPEND_NORM_K, k);
-            op_kv_store_row(k, head_dim, encoding, key, scale);
-            op_kv_store_row(v, head_dim, encoding, key + pages.values, scale ? scale + pages.values : NULL);
+            op_kv_store_row(k, head_dim, encoding, scales ? scales + 2 * g : NULL, key, scale);
+            op_kv_store_row(v, head_dim, encoding, scales ? scales + 2 * g + 1 : NULL, key + pages.values,
+                            scale ? scale + pages.values : NULL);
         }
     }
 }

@@ -19,7 +19,7 @@ struct shape {
     enum dtype norm_dtype;
     bool has_norm;
     int64_t rotary_dim, norm_scope;
-    bool norm_v, centred;
+    bool norm_v, centred, kv_scales;
 };
 
 enum { LAYERS = 3, LAYER = 1 /* the launch's layer: the others' memory must stay as it is */, PIECE_BYTES = 1024 };
@@ -60,6 +60,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         [ROPE_APPEND_NORM_SCOPE] = shape->norm_scope,
         [ROPE_APPEND_NORM_V] = shape->norm_v,
         [ROPE_APPEND_CENTRED] = shape->centred,
+        [ROPE_APPEND_HAS_KV_SCALES] = shape->kv_scales,
     };
     struct test_case *test = &setup->test;
     test_case_open(test, &op_rope_append, params, &geometry, (int32_t)shape->valid);
@@ -88,6 +89,11 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         const size_t count = (size_t)(shape->head_dim * (shape->norm_scope ? heads : 1));
         assert_int_equal(test->demands[i].bytes, count * dtype_bytes(shape->norm_dtype));
         test_fill(random, test->call.operands[i], count, shape->norm_dtype, 0.5f, 1.5f);
+    }
+    if (shape->kv_scales) { /* numbers up to 2 are beyond 448 times some of them */
+        assert_int_equal(test->demands[test->operand_count - 1].bytes, 2 * shape->kv_heads * 4);
+        test_fill(random, test->call.operands[ROPE_APPEND_KV_SCALES], (size_t)(2 * shape->kv_heads), DTYPE_F32, 0.001f,
+                  0.006f);
     }
 }
 
@@ -135,8 +141,10 @@ static uint8_t nearest_e4m3(float value)
     return (uint8_t)(best | (signbit(value) ? 0x80 : 0));
 }
 
-/* Row `row` of the matrix of the block at `matrix` must be `values`: codes, from the next multiple of 256 bytes on scales. */
-static void assert_coded_row(const struct shape *shape, const uint8_t *matrix, int64_t row, const float *values)
+/* Row `row` of the matrix of the block at `matrix` must be `values`: codes, from the next multiple of 256 bytes on scales.
+ * `given`: the static scale, NULL: none. */
+static void assert_coded_row(const struct shape *shape, const uint8_t *matrix, int64_t row, const float *values,
+                             const float *given)
 {
     const int64_t codes_bytes = shape->kv_heads * shape->page_tokens * shape->head_dim;
     const uint8_t *codes = matrix + row * shape->head_dim;
@@ -144,7 +152,7 @@ static void assert_coded_row(const struct shape *shape, const uint8_t *matrix, i
     for (int64_t i = 0; i < shape->head_dim; i++) largest = fmaxf(largest, fabsf(values[i]));
     memcpy(&scale, matrix + (codes_bytes + 255) / 256 * 256 + row * 4, sizeof scale);
     const bool is_int8 = shape->kv_dtype == ENCODING_INT8_CHANNEL;
-    assert_true(scale == largest / (is_int8 ? 127.0f : 448.0f));
+    assert_true(scale == (given ? *given : largest / (is_int8 ? 127.0f : 448.0f)));
     for (int64_t i = 0; i < shape->head_dim; i++) {
         const float scaled = values[i] / scale;
         assert_int_equal(codes[i], is_int8 ? (uint8_t)(int8_t)lrintf(scaled) : nearest_e4m3(scaled));
@@ -169,8 +177,9 @@ static void assert_layout(const struct setup *setup, const uint8_t *kv)
         if (!encoding_is_plain(shape->kv_dtype)) {
             const int64_t rows = shape->kv_heads * shape->page_tokens;
             const uint8_t *values = block + (rows * shape->head_dim + 255) / 256 * 256 + rows * 4;
+            const float *scales = setup->test.call.operands[ROPE_APPEND_KV_SCALES];
             assert_coded_row(shape, values, g * shape->page_tokens + position % shape->page_tokens,
-                             v + g * shape->head_dim);
+                             v + g * shape->head_dim, shape->kv_scales ? scales + 2 * g + 1 : NULL);
             continue;
         }
         for (int64_t i = 0; i < shape->head_dim && !shape->norm_v; i++) {
@@ -241,6 +250,31 @@ TEST(equals_reference)
             .kv_dtype = encodings[round / 6 % ENCODINGS],
             .norm_dtype = dtypes[round / 30 % 3],
             .has_norm = round % 2,
+        };
+        shape.valid = test_random_range(&random, 1, shape.rows);
+        check_shape(&random, &shape);
+    }
+}
+
+/* Static scales: rows keep them, whatever their largest magnitude is. */
+TEST(static_scales)
+{
+    struct test_random random = {12};
+    static const int64_t head_dims[] = {2, 8, 20, 64, 128, 256};
+    for (int round = 0; round < 60; round++) {
+        const int64_t kv_heads = test_random_range(&random, 1, 3);
+        struct shape shape = {
+            .rows = test_random_range(&random, 1, round % 9 ? 6 : 40),
+            .heads = kv_heads * test_random_range(&random, 1, 4),
+            .kv_heads = kv_heads,
+            .head_dim = head_dims[round % 6],
+            .page_tokens = 16,
+            .slots = (uint64_t)test_random_range(&random, 1, 4),
+            .context = 256,
+            .kv_dtype = ENCODING_E4M3_CHANNEL,
+            .norm_dtype = dtypes[round / 6 % 3],
+            .has_norm = round % 2,
+            .kv_scales = true,
         };
         shape.valid = test_random_range(&random, 1, shape.rows);
         check_shape(&random, &shape);
@@ -383,22 +417,26 @@ TEST(a_row_alone_gives_the_same_bits)
 }
 
 /* Rows of zeros, of subnormal and of the largest numbers, and rows with NaN or infinity; without rotation, so that keys are
- * exact, too. */
+ * exact, too. Codes of int8, of e4m3, and of e4m3 with the smallest and the largest static scale. */
 TEST(rows_at_the_limits)
 {
+    enum { KINDS = 4 };
     enum { ROWS = 9, MOST_DIM = 64 };
     struct test_random random = {15};
-    for (int round = 0; round < 8; round++) {
+    static const float given[KINDS] = {0, 0, OP_LEAST_KV_SCALE, OP_MOST_KV_SCALE};
+    for (int round = 0; round < 4 * KINDS; round++) {
+        const int kind = round % KINDS;
         const struct shape shape = {.rows = ROWS,
                                     .valid = ROWS,
                                     .heads = 1,
                                     .kv_heads = 1,
-                                    .head_dim = (const int64_t[]){2, 20, 64, 40}[round / 2],
+                                    .head_dim = (const int64_t[]){2, 20, 64, 40}[round / KINDS],
                                     .page_tokens = 16,
                                     .slots = 1,
                                     .context = 32,
-                                    .kv_dtype = encodings[3 + round % 2],
-                                    .norm_dtype = DTYPE_F32};
+                                    .kv_dtype = encodings[3 + (kind > 0)],
+                                    .norm_dtype = DTYPE_F32,
+                                    .kv_scales = given[kind] > 0};
         const float specials[ROWS] = {0, -0.0f, NAN, -INFINITY, FLT_MAX, 0x1p-149f, 100 * 0x1p-149f, 190 * 0x1p-149f,
                                       1};
         struct setup setup;
@@ -416,6 +454,8 @@ TEST(rows_at_the_limits)
                 row[test_random_range(&random, 0, shape.head_dim - 1)] = specials[r];
             }
         }
+        float *scales = test->call.operands[ROPE_APPEND_KV_SCALES];
+        if (shape.kv_scales) scales[0] = scales[1] = given[kind];
         uint8_t *expected = malloc(setup.pool_bytes);
         op_rope_append.reference(&test->call);
         memcpy(expected, kv->data, setup.pool_bytes);
@@ -434,12 +474,13 @@ TEST(rows_at_the_limits)
                     float scale, wanted;
                     memcpy(&scale, at, sizeof scale);
                     memcpy(&wanted, expected + (at - kv->data), sizeof wanted);
-                    if (r < 2) assert_true(scale == 0 && !signbit(scale));
+                    if (r < 2) assert_true(scale == given[kind] && !signbit(scale));
                     if (r == 2 || r == 3) assert_true(isnan(scale) && isnan(wanted));
                     if (r == 2 || r == 3) memcpy(at, &wanted, sizeof wanted); /* any NaN */
+                    if (r < 2 && shape.kv_scales) continue; /* zeros keep their signs, as in all codes with a scale */
                     if (r < 4) assert_memory_equal(codes, zeros, (size_t)shape.head_dim);
                     if (r >= 4) assert_true(isfinite(scale));
-                    if (r == 4) assert_true(scale == FLT_MAX / (round % 2 ? 448.0f : 127.0f));
+                    if (r == 4 && !shape.kv_scales) assert_true(scale == FLT_MAX / (kind ? 448.0f : 127.0f));
                 }
             test_assert_same_bits(kv->data, expected, setup.pool_bytes, cpu_isa_name(isa));
         }
@@ -464,7 +505,7 @@ TEST(hostile_params_are_refused)
                               {ROPE_APPEND_KV_DTYPE, ENCODING_E4M3_TENSOR}, {ROPE_APPEND_HAS_NORM, 2},
                               {ROPE_APPEND_NORM_DTYPE, 0}, {ROPE_APPEND_EPS_BITS, -1}, {ROPE_APPEND_ROTARY_DIM, -2},
                               {ROPE_APPEND_ROTARY_DIM, 31}, {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, 3},
-                              {ROPE_APPEND_NORM_V, 2}, {ROPE_APPEND_CENTRED, 2}));
+                              {ROPE_APPEND_NORM_V, 2}, {ROPE_APPEND_CENTRED, 2}, {ROPE_APPEND_HAS_KV_SCALES, 1}));
     int64_t without_norm[ROPE_APPEND_PARAMS];
     memcpy(without_norm, params, sizeof params);
     without_norm[ROPE_APPEND_HAS_NORM] = 0;

@@ -23,6 +23,7 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
     const enum dtype norm_dtype = (enum dtype)params[ROPE_APPEND_NORM_DTYPE];
     const float eps = op_float_param(params, ROPE_APPEND_EPS_BITS);
     const struct pages pages = pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE], params);
+    const float *scales = params[ROPE_APPEND_HAS_KV_SCALES] ? call->operands[ROPE_APPEND_KV_SCALES] : NULL;
     int64_t scaled_row = -1; /* over_width: the row that the scales are of */
     float scale_q = 0, scale_k = 0;
     for (int64_t unit = share.first; unit < share.last; unit++) {
@@ -36,7 +37,7 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
                 x = normal;
             }
             kv_row_store(&pages, slots[row], positions[row], head - heads - kv_heads, pages.values, x, head_dim,
-                         encoding);
+                         encoding, scales ? scales + 2 * (head - heads - kv_heads) + 1 : NULL);
             continue;
         }
         bool is_query = head < heads;
@@ -63,7 +64,8 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
         } else {
             float key[OP_MAX_HEAD_DIM];
             kv_row_rotate(x, table, head_dim, rotary_dim, key);
-            kv_row_store(&pages, slots[row], positions[row], head - heads, 0, key, head_dim, encoding);
+            kv_row_store(&pages, slots[row], positions[row], head - heads, 0, key, head_dim, encoding,
+                         scales ? scales + 2 * (head - heads) : NULL);
         }
     }
 }

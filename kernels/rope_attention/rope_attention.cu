@@ -28,6 +28,7 @@
     PARAM(NORM_V) = 0;                                                                                             \
     PARAM(CENTRED) = 0;                                                                                            \
     PARAM(APPENDED) = 0;                                                                                           \
+    PARAM(HAS_KV_SCALES) = 0;                                                                                      \
     PARAM(SPLITS) = 16;      /* tunable: blocks per (row, kv head, head block), 1 to 64: as many as may work */    \
     PARAM(WARPS) = 8;        /* tunable: per block, 1 to 16 */                                                     \
     PARAM(TILE_TOKENS) = 16; /* tunable: 16, 32, 64: fewer rounds, more registers */                               \
@@ -35,8 +36,9 @@
     PARAM(STAGES) = 3;       /* tunable: of a warp's ring, 2 to 16: K or V of a tile each; bytes in flight */      \
     PARAM(BULK) = 0; /* tunable: 1: rows are fetched by the copy engine (9.0, HEAD_DIM % 8 == 0); 0: by threads */ \
     PARAM(ALONE_TILES) = 2; /* tunable: per warp, that one split takes alone: a merge costs more; 1 to 64 */
-#define PARAM_HAS_NORM  1
-#define PARAM_HAS_SINKS 0
+#define PARAM_HAS_NORM      1
+#define PARAM_HAS_SINKS     0
+#define PARAM_HAS_KV_SCALES 0
 #endif
 
 struct rope_attention_params {
@@ -48,10 +50,11 @@ extern "C" __global__ void __launch_bounds__(rope_attention_kernel::THREADS, 1)
     rope_attention(const i32 *counts, const u16 *qkv, const float *table, const i32 *slots, const i32 *positions,
                    const i32 *page_table, u8 *kv, u16 *out,
                    void *workspace OPTIONAL(PARAM_HAS_NORM, const void *norm_q, const void *norm_k)
-                       OPTIONAL(PARAM_HAS_SINKS, const void *sinks))
+                       OPTIONAL(PARAM_HAS_SINKS, const void *sinks)
+                           OPTIONAL(PARAM_HAS_KV_SCALES, const float *kv_scales))
 {
     extern __shared__ __align__(16) u8 rope_attention_memory[];
     rope_attention_kernel::run(rope_attention_memory, counts, qkv, table, slots, positions, page_table, kv, out,
                                workspace, IF_PRESENT(PARAM_HAS_NORM, norm_q), IF_PRESENT(PARAM_HAS_NORM, norm_k),
-                               IF_PRESENT(PARAM_HAS_SINKS, sinks));
+                               IF_PRESENT(PARAM_HAS_SINKS, sinks), IF_PRESENT(PARAM_HAS_KV_SCALES, kv_scales));
 }

@@ -39,6 +39,7 @@ enum rope_attention_operand {
     ROPE_ATTENTION_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM], with NORM_SCOPE 2 [HEADS * HEAD_DIM] */
     ROPE_ATTENTION_NORM_K,     /* likewise, [KV_HEADS * HEAD_DIM]; with APPENDED not read */
     ROPE_ATTENTION_SINKS,      /* HAS_SINKS: SINKS_DTYPE[HEADS] */
+    ROPE_ATTENTION_KV_SCALES,  /* HAS_KV_SCALES: f32[KV_HEADS, 2], static scales (kernels/op/paged.h) */
     ROPE_ATTENTION_OPERANDS
 };
 enum rope_attention_param {
@@ -56,6 +57,7 @@ enum rope_attention_param {
     ROPE_ATTENTION_NORM_V,
     ROPE_ATTENTION_CENTRED,
     ROPE_ATTENTION_APPENDED, /* without the three before */
+    ROPE_ATTENTION_HAS_KV_SCALES,
     ROPE_ATTENTION_PROBLEM_PARAMS,
     /* Tunables: see rope_attention.cu. */
     ROPE_ATTENTION_SPLITS = ROPE_ATTENTION_PROBLEM_PARAMS, /* 1 to 64 */

@@ -9,6 +9,7 @@ static const char *illegal(const int64_t *params)
     if ((scope || centred) && !params[ROPE_ATTENTION_HAS_NORM]) return "norm_scope or centred without a norm";
     if (params[ROPE_ATTENTION_APPENDED] && (scope || centred || params[ROPE_ATTENTION_NORM_V]))
         return "appended with norm_scope, norm_v or centred";
+    if (!why) why = op_kv_scales_illegal(params, ROPE_ATTENTION_HAS_KV_SCALES);
     return why ? why : op_paged_illegal(params);
 }
 
@@ -48,6 +49,8 @@ static const struct op_param param_schema[ROPE_ATTENTION_PROBLEM_PARAMS] = {
     [ROPE_ATTENTION_NORM_V] = {"norm_v", 261, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
     [ROPE_ATTENTION_CENTRED] = {"centred", 262, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
     [ROPE_ATTENTION_APPENDED] = {"appended", 263, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [ROPE_ATTENTION_HAS_KV_SCALES] = {"has_kv_scales", 264, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_ATTENTION_KV_SCALES,
+                                      .most = 1},
 };
 static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -69,6 +72,8 @@ static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
                                .dtype = ROPE_ATTENTION_NORM_DTYPE, .rows = OP_NONE, .width = norm_k_width},
     [ROPE_ATTENTION_SINKS] = {"sinks", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_SINKS,
                               .dtype = ROPE_ATTENTION_SINKS_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEADS},
+    [ROPE_ATTENTION_KV_SCALES] = {"kv_scales", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_KV_SCALES, .fixed = DTYPE_F32,
+                                  .rows = OP_NONE, .width = op_kv_scales_width},
 };
 
 /* rope_append and attention fused; a CPU runs both ops. */

@@ -82,8 +82,9 @@ template <class P> struct rope_attention_preparation {
             for (int e = 0; e < VECTOR; e++) {
                 int i = pair_index(lane, r);
                 if (i >= PAIRS) continue;
-                const u8 first = (u8)code_of<P::KV_DTYPE>(low[r][e], scale),
-                         second = (u8)code_of<P::KV_DTYPE>(high[r][e], scale);
+                float a = low[r][e], b = high[r][e];
+                if constexpr (P::HAS_KV_SCALES) a = codes_limited(a, scale), b = codes_limited(b, scale);
+                const u8 first = (u8)code_of<P::KV_DTYPE>(a, scale), second = (u8)code_of<P::KV_DTYPE>(b, scale);
                 to[to_low(i) + i + e] = first, to[to_high(i) + i + e] = second;
                 if (also) also[to_low(i) + i + e] = first, also[to_high(i) + i + e] = second;
             }
@@ -125,12 +126,13 @@ template <class P> struct rope_attention_preparation {
     /* q, k and v of this block: norm, rope, rounding; into shared memory and, k and v, to row `place` of their page. */
     template <class SHARED>
     static __device__ __forceinline__ void run(SHARED &shared, const u16 *qkv, const float *table, const void *norm_q,
-                                               const void *norm_k, u8 *block, i64 place, int kv_head, int head_block,
-                                               int heads, bool with_new, int warp, int lane)
+                                               const void *norm_k, const float *kv_scales, u8 *block, i64 place,
+                                               int kv_head, int head_block, int heads, bool with_new, int warp,
+                                               int lane)
     {
         float low[WARP_TASKS][ROUNDS][VECTOR], high[WARP_TASKS][ROUNDS][VECTOR];
         float cosine[ROUNDS][VECTOR], sine[ROUNDS][VECTOR];
-        (void)norm_q, (void)norm_k;
+        (void)norm_q, (void)norm_k, (void)kv_scales;
 #pragma unroll
         for (int k = 0; k < WARP_TASKS; k++) {
             int task = warp + k * P::WARPS;
@@ -216,7 +218,11 @@ template <class P> struct rope_attention_preparation {
                         if (pair_index(lane, r) < PAIRS)
                             store_halves(to, nullptr, low[k][r], high[k][r], 1 / factor, pair_index(lane, r));
                 } else {
-                    const float row_scale = codes_scale<P::KV_DTYPE>(largest);
+                    float row_scale;
+                    if constexpr (P::HAS_KV_SCALES)
+                        row_scale = codes_given_scale(largest, kv_scales[2 * kv_head + is_v]);
+                    else
+                        row_scale = codes_scale<P::KV_DTYPE>(largest);
                     if (lane == 0) (is_v ? shared.v_scale : shared.k_scale) = row_scale;
                     if (lane == 0 && page) ((float *)(page + pages::SCALES))[place] = row_scale;
                     store_codes((u8 *)to, (u8 *)also, low[k], high[k], row_scale, lane);

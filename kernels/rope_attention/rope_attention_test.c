@@ -21,7 +21,7 @@ struct shape {
     float cap;          /* 0: none */
     enum dtype sinks;   /* DTYPE_NONE: none */
     int64_t norm_scope;
-    bool norm_v, centred, appended;
+    bool norm_v, centred, appended, kv_scales;
 };
 
 /* A launch, and what the device should make of it. */
@@ -63,6 +63,7 @@ static void set_params(struct setup *setup)
         [ROPE_ATTENTION_NORM_V] = shape->norm_v,
         [ROPE_ATTENTION_CENTRED] = shape->centred,
         [ROPE_ATTENTION_APPENDED] = shape->appended,
+        [ROPE_ATTENTION_HAS_KV_SCALES] = shape->kv_scales,
         [ROPE_ATTENTION_SPLITS] = shape->splits,
         [ROPE_ATTENTION_WARPS] = shape->warps,
         [ROPE_ATTENTION_TILE_TOKENS] = shape->tile_tokens,
@@ -114,6 +115,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     if (shape->sinks) test_launch_fill(&setup->launch, ROPE_ATTENTION_SINKS, random, -2, 3);
     for (int n = ROPE_ATTENTION_NORM_Q; shape->has_norm && n <= ROPE_ATTENTION_NORM_K; n++)
         test_launch_fill(launch, n, random, 0.5f, 1.5f);
+    if (shape->kv_scales) test_launch_fill(&setup->launch, ROPE_ATTENTION_KV_SCALES, random, 0.001f, 0.003f);
     setup->pages = pages_of((uint8_t *)launch->host[ROPE_ATTENTION_KV] + setup->layer_offset, table, setup->params);
     fill_pool(setup, random, slots, places);
 }
@@ -157,7 +159,7 @@ static void append_reference(struct setup *setup)
     setup->expected = test_take(&launch->memory, q_bytes);
     setup->expected_pool = memcpy(test_take(&launch->memory, pool_bytes), launch->host[ROPE_ATTENTION_KV], pool_bytes);
     void *const *host = launch->host, *kv = setup->expected_pool + setup->layer_offset;
-    int64_t append_params[ROPE_APPEND_PARAMS];
+    int64_t append_params[ROPE_APPEND_PARAMS] = {0};
     memcpy(append_params, p, PAGED_PARAMS * sizeof *p);
     append_params[ROPE_APPEND_HAS_NORM] = p[ROPE_ATTENTION_HAS_NORM];
     append_params[ROPE_APPEND_NORM_DTYPE] = p[ROPE_ATTENTION_NORM_DTYPE];
@@ -166,12 +168,13 @@ static void append_reference(struct setup *setup)
     append_params[ROPE_APPEND_NORM_SCOPE] = p[ROPE_ATTENTION_NORM_SCOPE];
     append_params[ROPE_APPEND_NORM_V] = p[ROPE_ATTENTION_NORM_V];
     append_params[ROPE_APPEND_CENTRED] = p[ROPE_ATTENTION_CENTRED];
+    append_params[ROPE_APPEND_HAS_KV_SCALES] = p[ROPE_ATTENTION_HAS_KV_SCALES];
     const struct op_call append = {
         .params = append_params,
         .operands = {host[ROPE_ATTENTION_COUNTS], test_launch_decode(launch, ROPE_ATTENTION_QKV),
                      host[ROPE_ATTENTION_TABLE], host[ROPE_ATTENTION_SLOTS], host[ROPE_ATTENTION_POSITIONS],
                      host[ROPE_ATTENTION_PAGE_TABLE], kv, setup->q, host[ROPE_ATTENTION_NORM_Q],
-                     host[ROPE_ATTENTION_NORM_K]},
+                     host[ROPE_ATTENTION_NORM_K], host[ROPE_ATTENTION_KV_SCALES]},
     };
     if (setup->shape.appended)
         query_reference(setup);
@@ -529,6 +532,7 @@ TEST(codes_with_scales)
         shape.rotary_dim = round % 6 == 5 ? shape.head_dim / 2 : 0;
         shape.stages = 2 + round % 5;
         shape.bulk = round / 8 % 2 && has_bulk();
+        shape.kv_scales = round % 4 == 2; /* numbers up to 1 are beyond 448 times some */
         const int32_t positions[6] = {0, 15, 99, 100, 1099, (int32_t)test_random_range(&random, 0, 1099)};
         char what[64];
         snprintf(what, sizeof what, "%s head_dim %d group %d", encoding_label(shape.kv_dtype), (int)shape.head_dim,

@@ -106,7 +106,7 @@ class BuildFlags(ErrorTest):
         tally("engbuild: lists", self.count)
 
     def test_choices(self):
-        words = {"--dtype": ["auto", "f32", "fp16", "bf16"], "--kv-dtype": ["f32", "fp16", "bf16", "int8", "fp8"],
+        words = {"--dtype": ["auto", "f32", "fp16", "bf16"], "--kv-dtype": ["auto", "f32", "fp16", "bf16", "int8", "fp8"],
                  "--compute": ["f32", "bf16", "int8", "fp8"],
                  "--tune": ["off", "quick", "full"], "--target": ["cpu", "cuda"]}
         for flag, names in words.items():

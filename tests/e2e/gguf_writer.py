@@ -44,10 +44,11 @@ def read_checkpoint(folder):
 
 
 def write_safetensors(path, tensors):
+    """tensors: name -> (shape, array of floats), or (shape, bytes, name of their type)."""
     header, data = {}, b""
-    for name, (shape, values) in tensors.items():
-        part = values.tobytes()
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(part)]}
+    for name, (shape, values, *dtype) in tensors.items():
+        part = values if dtype else values.tobytes()
+        header[name] = {"dtype": dtype[0] if dtype else "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(part)]}
         data += part
     text = json.dumps(header).encode()
     with open(path, "wb") as file:

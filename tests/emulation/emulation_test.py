@@ -34,7 +34,7 @@ C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "for
 MACROS = ["BODY", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLOTS", "POSITIONS", "IN_PLACE", "COPIES_LATE", "RUNS",
           "WALKERS", "TOKENS", "CHUNKED"]
 F32, F16, BF16, E4M3 = 1, 2, 3, 4
-CODED_KV = [16, 24]  # enum encoding_id of pages with codes that the kernels take: 16 (int8_channel), 24 (e4m3_channel)
+INT8_KV, E4M3_KV = CODED_KV = [16, 24]  # enum encoding_id of pages with codes that the kernels take: int8_channel, e4m3_channel
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
 SECONDS = 120
 PROGRAMS = 2  # of a test, compiled at once
@@ -89,7 +89,10 @@ def rotations():
         case = {"SOURCE": "rope_append", "VALID": 6, "ROWS": 7, "HEADS": 6, "KV_HEADS": 2, "HEAD_DIM": head_dim, "PAGE_TOKENS": 4,
                 "PAGES_PER_SLOT": 3, "SLOT_COUNT": 3, "KV_DTYPE": kv_dtype, "X_DTYPE": BF16, "HAS_NORM": norm, "ROTARY_DIM": rotary,
                 "NORM_SCOPE": scope}
-        yield {**case, "PAGE_BYTES": page_bytes(case, 1) + 64}
+        case["PAGE_BYTES"] = page_bytes(case, 1) + 64
+        yield case
+        if kv_dtype == E4M3_KV:
+            yield {**case, "HAS_KV_SCALES": 1}
 
 
 def normalised_rotations():
@@ -177,6 +180,9 @@ def decodes():
                          SPLITS=2, COPIES_LATE=late)
         yield decode([0, 47, 64], 3, HEAD_DIM=48, KV_DTYPE=encoding, SPLITS=2, WARPS=2)
         yield decode([90], 2, HEAD_DIM=256, KV_DTYPE=encoding, SPLITS=2, WARPS=3, X_DTYPE=F16, COPIES_LATE=1)
+    for late in (0, 1):
+        yield decode([15, 70], 7, HEAD_DIM=[80, 128][late], KV_DTYPE=E4M3_KV, BULK=late, WARPS=2, SPLITS=2, STAGES=2, COPIES_LATE=late,
+                     X_DTYPE=[F16, BF16][late], HAS_NORM=late, HAS_SINKS=1 - late, HAS_KV_SCALES=1)
 
 
 def other_decodes():
@@ -301,7 +307,7 @@ def chunks():
         yield chunk(112, 130, 1, HEAD_DIM=64, KV_DTYPE=encoding, TILE_Q=128, WINDOW=50, PAGE_TOKENS=16, RING_PAGES=13)
 
 
-ENCODINGS = list(range(16, 23)) + list(range(24, 32))  # enum encoding_id: those with fragments
+ENCODINGS = list(range(16, 23)) + list(range(24, 37))  # enum encoding_id: those with fragments
 MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_DTYPE": F32, "SCALE_BITS": 0x3F800000, "CAP_BITS": 0x40200000, "BIAS_DTYPE": F32,
           "NORM_DTYPE": F32, "EXPERTS": 0, "ROUTE_WIDTH": 0, "PARTS": 0, "BLOCK_N": 0, "INPUT_DTYPE": BF16, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
 
@@ -510,7 +516,7 @@ def source_of(cases):
     for number, case in enumerate(cases):
         macros = {"SPOIL": 0, **{name: case[name] for name in MACROS if name in case}}
         params = {"NORM_DTYPE": BF16, "COUNT_INDEX": 0, "RING_PAGES": 0, "VALUE_DIM": 0, "EPS_BITS": 0x3727C5AC,  # 1e-5
-                  "NORM_SCOPE": 0, "NORM_V": 0, "CENTRED": 0, "APPENDED": 0}
+                  "NORM_SCOPE": 0, "NORM_V": 0, "CENTRED": 0, "APPENDED": 0, "HAS_KV_SCALES": 0}
         params.update((name, value) for name, value in case.items() if name not in MACROS + ["SOURCE"])
         macros["KERNEL_PARAMS"] = "".join("PARAM(%s)=%d;" % param for param in params.items())
         for name, value in macros.items():

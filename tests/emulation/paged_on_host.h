@@ -92,6 +92,7 @@ template <class P> struct pages_on_host {
     };
     static_assert(P::PAGE_BYTES >= KEYS + VALUES && BLOCK % 16 == 0, "a block at the end of the page");
 
+    float static_scales[2 * P::KV_HEADS]; /* with HAS_KV_SCALES, as the operand has them */
     alignas(256) u8 pool[PAGES * (long)P::PAGE_BYTES], expected[PAGES * (long)P::PAGE_BYTES];
     int table[PAGES];
 
@@ -100,6 +101,8 @@ template <class P> struct pages_on_host {
         memset(pool, 0xff, sizeof pool); /* NaN, but for int8, whose scales are NaN */
         memset(expected, 0xff, sizeof expected);
         for (int &page : table) page = NO_INDEX;
+        for (float &given : static_scales) /* the largest numbers are beyond 448 times some */
+            given = P::HAS_KV_SCALES ? draw(0.001f, 0.005f) : 0;
     }
 
     kv_operand kv() { return {pool + BLOCK}; }
@@ -187,11 +190,13 @@ template <class P> struct pages_on_host {
         const double factor = (double)*scale(slot, position, head, is_value);
         double largest = 0, zeros = 0;
         for (int i = 0; i < P::HEAD_DIM; i++) largest = std::max(largest, std::fabs(values[i])), zeros += values[i] * 0;
-        const double due = largest / LARGEST_CODE + zeros;
+        const double given = (double)static_scales[2 * head + is_value];
+        const double due = (P::HAS_KV_SCALES ? given : largest / LARGEST_CODE) + zeros;
         if (std::isnan(due) ? !std::isnan(factor) : !(std::fabs(factor - due) <= 1e-6 * due))
             problem("%s of slot %d token %d head %d: scale %g, expected %g", what, slot, position, head, factor, due);
         for (int i = 0; i < P::HEAD_DIM; i++) {
-            const double value = due > 0 ? values[i] / due : 0; /* an error of 1e-6 of the largest may pass a tie */
+            double value = due > 0 ? values[i] / due : 0; /* an error of 1e-6 of the largest may pass a tie */
+            value = std::max(-(double)LARGEST_CODE, std::min((double)LARGEST_CODE, value));
             const double error = due > 0 ? code_step(P::KV_DTYPE, value) / 2 + 1e-6 * LARGEST_CODE : 0;
             if (std::fabs(element(found, i) - value) <= error && (due > 0 || found[i] == 0)) continue;
             problem("%s of slot %d token %d head %d element %d: code %g, expected %g", what, slot, position, head, i,

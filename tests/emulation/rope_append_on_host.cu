@@ -38,7 +38,8 @@ static void expect_q(int row, int head)
 
 static void run_thread_of_kernel()
 {
-    body::run(counts, qkv, table, slots, positions, pages.table, pages.kv(), (u16 *)q.bytes, norm_q, norm_k);
+    body::run(counts, qkv, table, slots, positions, pages.table, pages.kv(), (u16 *)q.bytes, norm_q, norm_k,
+              pages.static_scales);
 }
 
 static void store(u16 *to, float value) { store_element<params::X_DTYPE>(to, 0, value); }

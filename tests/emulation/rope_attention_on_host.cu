@@ -48,7 +48,7 @@ static void run_thread_of_kernel()
 {
     body::run((u8 *)shared_memory, counts, qkv, table, slots, positions, pages.table, pages.kv(), (u16 *)out.bytes,
               workspace.bytes, params::HAS_NORM ? norm_q : nullptr, params::HAS_NORM ? norm_k : nullptr,
-              sinks.operand());
+              sinks.operand(), pages.static_scales);
 }
 
 /* The operands of launch `step`; those of rows that are not valid are no index and no number. */

@@ -31,6 +31,25 @@ static void read_matrix(const struct tensor_view *tensor)
     }
 }
 
+/* As a model of two layers with four KV heads reads them. */
+static void read_cache_scales(const struct quantised_tensors *tensors)
+{
+    enum { LAYERS = 2, KV_HEADS = 4 };
+    struct status status = {0};
+    struct quantised_cache_scales scales[LAYERS];
+    float numbers[2 * KV_HEADS];
+    if (!quantised_find_cache_scales(tensors, LAYERS, scales, &status)) {
+        require_refusal(&status);
+        return;
+    }
+    for (int i = 0; i < 2 * LAYERS; i++) {
+        const struct tensor_view *tensor = i % 2 ? scales[i / 2].v : scales[i / 2].k;
+        if (!tensor) continue;
+        status_clear(&status);
+        if (!quantised_read_cache_scales(tensor, KV_HEADS, 2, 1e-9f, 1e9f, numbers, &status)) require_refusal(&status);
+    }
+}
+
 static void try_tensors(const struct quant_config *config, const struct safetensors *file)
 {
     struct status status = {0};
@@ -43,6 +62,7 @@ static void try_tensors(const struct quant_config *config, const struct safetens
         require(i == 0 || strcmp(result.tensors[i - 1].name, result.tensors[i].name) < 0);
         if (result.tensors[i].quantised) read_matrix(&result.tensors[i]);
     }
+    read_cache_scales(&result);
     quantised_close(&result);
 }
 

@@ -16,6 +16,13 @@ template <int ENCODING> __device__ __forceinline__ float codes_scale(float large
     return largest / (ENCODING == CODES_INT8 ? 127.0f : 448.0f) + largest * 0;
 }
 
+/* The same of a row whose scale was given beforehand, and what its values are limited to: e4m3. */
+__device__ __forceinline__ float codes_given_scale(float largest, float given) { return given + largest * 0; }
+__device__ __forceinline__ float codes_limited(float value, float scale)
+{
+    return fminf(448.0f * scale, fmaxf(-448.0f * scale, value));
+}
+
 /* value / scale, rounded to nearest; 0 where the scale is 0 or NaN. Requires: |value| at most the row's largest. */
 __device__ __forceinline__ float codes_quotient(float value, float scale)
 {
