@@ -6,6 +6,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "kernels/cpu/tile_config.h"
 
 /* Extended control register 0: state components that the operating system has enabled (Intel SDM volume 1, chapter
  * 13.3). */
@@ -14,6 +18,21 @@ static uint64_t enabled_states(void)
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (uint64_t)high << 32 | low;
+}
+
+/* Whether there are AMX tile registers of the known sizes, with products of bf16 and int8, that this process may use. Linux
+ * saves them for a process after it has asked, since they enlarge the frames of its signal handlers; it refuses where a
+ * thread's alternate signal stack is too small for them, or a filter of system calls does. */
+static bool has_tiles(uint64_t states)
+{
+    enum { TILE_STATES = 0x60000 /* shapes, contents */, TILE_CONTENTS = 18, ASK_FOR_STATE = 0x1023 };
+    unsigned eax, ebx, ecx, edx;
+    if ((states & TILE_STATES) != TILE_STATES || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+    const unsigned amx = bit_AMX_TILE | bit_AMX_BF16 | bit_AMX_INT8;
+    if ((edx & amx) != amx || !__get_cpuid_count(0x1d, TILE_PALETTE, &eax, &ebx, &ecx, &edx)) return false;
+    const bool known = eax >> 16 == TILE_ROWS * TILE_ROW_BYTES && (ebx & 0xffff) == TILE_ROW_BYTES &&
+                       ebx >> 16 == TILE_REGISTERS && (ecx & 0xffff) == TILE_ROWS;
+    return known && syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_CONTENTS) == 0;
 }
 
 static enum cpu_isa detect(void)
@@ -35,7 +54,8 @@ static enum cpu_isa detect(void)
     enum { AVX512_BF16 = 1 << 5 }; /* leaf 7, subleaf 1, eax */
     /* Every processor with BF16 has VNNI; CPU_AVX512BF16 stands for both. */
     if (subleaves < 1 || !(ecx & bit_AVX512VNNI) || !__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) return CPU_AVX512;
-    return eax & AVX512_BF16 ? CPU_AVX512BF16 : CPU_AVX512;
+    if (!(eax & AVX512_BF16)) return CPU_AVX512;
+    return has_tiles(states) ? CPU_AMX : CPU_AVX512BF16;
 }
 #else
 static enum cpu_isa detect(void) { return CPU_PORTABLE; }
@@ -43,7 +63,8 @@ static enum cpu_isa detect(void) { return CPU_PORTABLE; }
 
 enum cpu_isa cpu_isa_best(void)
 {
-    /* Kept after the first call: the answer never changes, and under a hypervisor CPUID traps and costs microseconds.
+    /* Kept after the first call: the answer never changes, under a hypervisor CPUID traps and costs microseconds, and tile
+     * registers are asked for once.
      * Threads that race store the same value. */
     static _Atomic int known = -1;
     int isa = atomic_load_explicit(&known, memory_order_relaxed);
@@ -61,6 +82,7 @@ const char *cpu_isa_name(enum cpu_isa isa)
     case CPU_AVX2: return "avx2";
     case CPU_AVX512: return "avx512";
     case CPU_AVX512BF16: return "avx512bf16";
+    case CPU_AMX: return "amx";
     case CPU_ISA_COUNT: break;
     }
     return "?";

@@ -11,14 +11,14 @@ template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
 
     float experts[PER_LANE], weights[PER_LANE];
 
-    /* Once earlier launches have ended. `rows`: that are valid. */
-    __device__ __forceinline__ void load(const float *routes, int rows)
+    /* Once earlier launches have ended. All rows are loaded, so that a caller need not wait for the number of valid ones first. */
+    __device__ __forceinline__ void load(const float *routes)
     {
         const int lane = (int)threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) {
             const int choice = lane + 32 * i, row = choice / TOP_K;
-            if (row >= rows) continue;
+            if (row >= ROWS) continue;
             const float *route = routes + row * (2 * TOP_K) + choice % TOP_K;
             weights[i] = load_written_float(route);
             experts[i] = load_written_float(route + TOP_K);

@@ -11,6 +11,11 @@
  * pair of k, unless x is rounded to bf16 anyway; the other instruction sets use the float activation. Infinite and NaN activations stay what they are;
  * AVX512BF16 treats subnormal numbers as zero and makes NaN of an infinite weight times a finite activation.
  *
+ * AMX multiplies launches with activations in bf16 and weights BF16 or coded (K of 32 or more): the chain is then one over blocks of
+ * 32 k (of 16 with groups of 16), and what it adds for a block is the chain of the even k plus that of the odd k, each from 0
+ * on. Sums of a group of codes begin at 0 and are multiplied by its scale; zero points are taken off the codes. It rounds to nearest even and treats
+ * subnormal numbers as zero. Launches with activations in int8 give the bits of AVX512BF16, and so do all others.
+ *
  * Over experts (ROUTES of router.h), W is one matrix after the other for EXPERTS experts, each of N / EXPERTS rows, and a row of
  * x is multiplied by those of its TOP_K choices:
  *   gated: out[r, c] = the product of x[r] and expert id[r, c], one of TOP_K parts of a row of out

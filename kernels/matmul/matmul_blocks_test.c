@@ -5,6 +5,7 @@
 
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/test_coded.h"
+#include "kernels/matmul/test_matmul.h"
 
 enum { THREADS = 3 };
 
@@ -97,7 +98,7 @@ static void run_launch(struct launch *launch, enum cpu_isa isa)
 {
     test_buffer_poison(&launch->test.buffers[MATMUL_OUT]);
     test_buffer_poison(&launch->test.buffers[MATMUL_WORKSPACE]);
-    test_run_on(team, &op_matmul, isa, &launch->test.call);
+    test_run_on(team, test_matmul_op(), isa, &launch->test.call);
     test_case_assert_intact(&launch->test);
 }
 
@@ -151,7 +152,7 @@ static void check(const struct problem *problem)
     op_matmul.reference(&launch.test.call);
     for (int64_t row = 0; row < problem->valid; row += stride) compare_row(&launch, problem, row, CPU_ISA_COUNT);
     for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-        if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+        if (!test_matmul_runs((enum cpu_isa)isa)) continue;
         for (int repeat = 0; repeat < 3; repeat++) {
             randomize_tunables(launch.test.params);
             run_launch(&launch, (enum cpu_isa)isa);
@@ -222,7 +223,7 @@ TEST(row_alone)
     memcpy(of_one->operands[MATMUL_W], of_batch->operands[MATMUL_W], batch.test.buffers[MATMUL_W].bytes);
     const size_t x = alone.test.buffers[MATMUL_X].bytes, out = alone.test.buffers[MATMUL_OUT].bytes;
     for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-        if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+        if (!test_matmul_runs((enum cpu_isa)isa)) continue;
         randomize_tunables(batch.test.params);
         run_launch(&batch, (enum cpu_isa)isa);
         for (size_t row = 0; row < ROWS; row++) {

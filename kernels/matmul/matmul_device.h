@@ -40,6 +40,13 @@ const char *matmul_device_illegal(const int64_t *params);
 /* struct device_kernel.cost of every device matmul; needs legal params. */
 void matmul_device_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops);
 
+/* Shared memory that a thread block may use so that per_sm of them share a multiprocessor. */
+int64_t matmul_device_most_shared(const struct device_facts *gpu, int64_t per_sm);
+/* Lower bound of the shared memory: no multiprocessor ever has room for one more block than per_sm. Blocks of a launch start on
+ * multiprocessors as the previous launch leaves them; those free early would take the blocks of others, and stream
+ * twice as much as the rest. After matmul_mma a quarter of an H200's multiprocessors had no thread block. */
+int64_t matmul_device_least_shared(const struct device_facts *gpu, int64_t per_sm);
+
 /* Candidates in order of an estimate of their time, in any unit; the earlier of equals first. */
 struct matmul_ranking {
     int count, most; /* kept */
@@ -72,6 +79,19 @@ enum { MATMUL_GEMV_MOST_ROWS = 8, MATMUL_GEMV_MOST_K = 65536, MATMUL_GEMV_MOST_C
  * each row that chose it, and keeps x of all choices in shared memory. */
 bool matmul_gemv_sums_choices(int64_t rows, int64_t experts, int64_t top_k, int64_t k);
 extern const struct device_kernel device_matmul_gemv;
+
+/* matmul_grouped: experts of few rows each, up to 1024 choices, without HAS_NORM and without a sum over choices, K a multiple of 32;
+ * compute capability 9.0 and later; bound by the bandwidth of the memory. Its tunables. */
+enum matmul_grouped_param {
+    MATMUL_GROUPED_WARPS = MATMUL_FIRST_TUNABLE, /* that multiply: 1..16 */
+    MATMUL_GROUPED_STAGES,                       /* of the ring of weights and x in shared memory: 2..32 */
+    MATMUL_GROUPED_CHUNK,   /* k of one stage: a multiple of 128 and of 32 * WARPS, coded of 128 * WARPS, up to 4096 */
+    MATMUL_GROUPED_GROUPS,  /* groups of 8 weight rows in a tile: 2, 4, 8 */
+    MATMUL_GROUPED_COLUMNS, /* most rows of x that are multiplied with a tile at once: 1..8 */
+    MATMUL_GROUPED_CTAS_PER_SM, /* thread blocks launched for each multiprocessor: 1..4 */
+    MATMUL_GROUPED_PARAMS
+};
+extern const struct device_kernel device_matmul_grouped;
 
 /* matmul_mma: any number of rows, without HAS_NORM; its tunables. */
 enum matmul_mma_param {

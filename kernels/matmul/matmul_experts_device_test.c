@@ -182,7 +182,8 @@ static void check_params(const struct device_kernel *kernel, const struct proble
 /* Every `step`-th candidate of every kernel that has some. */
 static void check(const struct problem *problem, int step)
 {
-    static const struct device_kernel *const kernels[] = {&device_matmul_gemv, &device_matmul_mma};
+    static const struct device_kernel *const kernels[] = {&device_matmul_gemv, &device_matmul_grouped,
+                                                          &device_matmul_mma};
     int64_t params[PLAN_MAX_PARAMS], found[32][PLAN_MAX_PARAMS];
     const struct device_facts *gpu = &test_device()->device.facts;
     int checked = 0;
@@ -207,6 +208,10 @@ TEST(tails)
         {70, 70, 4, 2, 144, 136, ENCODING_BF16, ACTIVATION_SILU, DTYPE_BF16, ALIKE},
         {200, 190, 5, 2, 150, 72, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, ALIKE},
         {6, 0, 4, 2, 64, 64, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, 0},
+        {16, 16, 9, 3, 144, 1056, ENCODING_BF16, ACTIVATION_SILU, DTYPE_BF16, 0},
+        {16, 15, 70, 4, 100, 736, ENCODING_F16, ACTIVATION_NONE, DTYPE_F16, 0},
+        {64, 61, 40, 4, 96, 160, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, 0},
+        {40, 40, 30, 2, 64, 96, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, ALIKE},
         {1, 1, 8, 3, 72, 88, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, SUMMED},
         {1, 1, 12, 4, 2100, 1032, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, SUMMED},
         {5, 4, 30, 12, 48, 40, ENCODING_F16, ACTIVATION_NONE, DTYPE_F16, SUMMED},
@@ -226,6 +231,8 @@ TEST(every_encoding)
     for (size_t i = 0; matmul_device_next_coded(&i, &encoding);) {
         check(&(struct problem){3, 3, 9, 4, 96, 256, encoding, ACTIVATION_SILU, DTYPE_NONE, 0}, 5);
         check(&(struct problem){40, 38, 5, 2, 48, 320, encoding, ACTIVATION_NONE, DTYPE_BF16, 0}, 5);
+        check(&(struct problem){16, 16, 20, 4, 96, 1440, encoding, ACTIVATION_CLAMPED, DTYPE_BF16, 0}, 4);
+        check(&(struct problem){16, 13, 40, 4, 112, 768, encoding, ACTIVATION_NONE, DTYPE_NONE, 0}, 4);
         check(&(struct problem){4, 3, 9, 4, 96, 1280, encoding, ACTIVATION_SILU, DTYPE_BF16, NORMED}, 5);
         check(&(struct problem){1, 1, 7, 3, 80, 1408, encoding, ACTIVATION_NONE, DTYPE_BF16, SUMMED}, 4);
         check(&(struct problem){7, 6, 20, 3, 48, 384, encoding, ACTIVATION_NONE, DTYPE_NONE, SUMMED}, 9);
@@ -237,28 +244,36 @@ TEST(candidates)
     TEST_NEEDS_DEVICE();
     check(&(struct problem){4, 4, 16, 4, 192, 320, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, 0}, 1);
     check(&(struct problem){2, 2, 16, 4, 192, 1152, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, SUMMED}, 1);
+    check(&(struct problem){16, 16, 16, 4, 192, 1152, ENCODING_BF16, ACTIVATION_SILU, DTYPE_BF16, 0}, 1);
+    check(&(struct problem){16, 16, 16, 4, 192, 2048, ENCODING_MXFP4, ACTIVATION_NONE, DTYPE_BF16, 0}, 1);
     check(&(struct problem){300, 290, 8, 4, 160, 192, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, 0}, 1);
 }
 
 /* Lists of another step, or of no router: nothing beside the operands is read or written. */
-TEST(lists_are_not_trusted)
+static void check_hostile_lists(const struct device_kernel *kernel)
 {
     static const struct problem problem = {4, 4, 16, 4, 96, 64, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, 0};
     static const int32_t values[] = {-1, INT32_MIN, INT32_MAX, 7, 1 << 20};
     int64_t params[PLAN_MAX_PARAMS], found[1][PLAN_MAX_PARAMS];
-    TEST_NEEDS_DEVICE();
     fill_params(&problem, params);
     memset(found, 0, sizeof found);
-    assert_int_equal(device_matmul_mma.candidates(params, &test_device()->device.facts, found, 1), 1);
+    assert_int_equal(kernel->candidates(params, &test_device()->device.facts, found, 1), 1);
     for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
         struct launch launch;
         open_launch(&launch, &problem, found[0]);
         int32_t *lists = launch.test.host[MATMUL_LISTS];
         for (size_t i = v % 2; i < test_launch_count(&launch.test, MATMUL_LISTS); i += 2) lists[i] = values[v];
-        test_kernel_open(&launch.test.kernel, &device_matmul_mma, found[0]);
+        test_kernel_open(&launch.test.kernel, kernel, found[0]);
         test_launch_run(&launch.test);
         test_launch_close(&launch.test);
     }
+}
+
+TEST(lists_are_not_trusted)
+{
+    TEST_NEEDS_DEVICE();
+    check_hostile_lists(&device_matmul_mma);
+    if (test_device()->device.facts.capability >= 90) check_hostile_lists(&device_matmul_grouped);
 }
 
 /* Routes that name no expert, on the other hand, are a part of the contract: they count nothing. */
@@ -298,8 +313,48 @@ TEST(kernels_without_experts)
     assert_int_equal(device_matmul_mma.candidates(params, &matmul_test_h200, found, 1), 0);
     assert_non_null(strstr(device_matmul_mma.launch(params, &matmul_test_h200, &geometry), "sum over experts"));
     assert_int_equal(device_matmul_gemv.candidates(params, &matmul_test_h200, found, 1), 1);
+    assert_int_equal(device_matmul_grouped.candidates(params, &matmul_test_h200, found, 1), 0);
+    assert_non_null(strstr(device_matmul_grouped.launch(params, &matmul_test_h200, &geometry), "sum over experts"));
     params[MATMUL_ROWS] = 40; /* 80 choices */
     assert_int_equal(device_matmul_gemv.candidates(params, &matmul_test_h200, found, 1), 0);
+}
+
+TEST(problems_of_matmul_grouped)
+{
+    int64_t params[PLAN_MAX_PARAMS], found[32][PLAN_MAX_PARAMS];
+    struct device_geometry geometry;
+    struct problem problem = {16, 16, 32, 4, 96, 64, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, 0};
+    fill_params(&problem, params);
+    memset(found, 0, sizeof found);
+    const int count = device_matmul_grouped.candidates(params, &matmul_test_h200, found, 32);
+    assert_true(count > 0);
+    for (int i = 0; i < count; i++) {
+        assert_null(device_matmul_grouped.launch(found[i], &matmul_test_h200, &geometry));
+        assert_true(geometry.grid[0] <= 4 * (uint32_t)matmul_test_h200.multiprocessors);
+    }
+    test_hostile_launches(&device_matmul_grouped, found[0]);
+    static const struct {
+        enum matmul_grouped_param tunable;
+        int64_t value;
+        const char *says;
+    } wrong[] = {{MATMUL_GROUPED_WARPS, 17, "WARPS"},  {MATMUL_GROUPED_STAGES, 1, "STAGES"},
+                 {MATMUL_GROUPED_CHUNK, 192, "CHUNK"}, {MATMUL_GROUPED_CHUNK, 128, "32 * WARPS"},
+                 {MATMUL_GROUPED_GROUPS, 3, "GROUPS"}, {MATMUL_GROUPED_COLUMNS, 9, "COLUMNS"},
+                 {MATMUL_GROUPED_STAGES, 32, "ring"},  {MATMUL_GROUPED_CTAS_PER_SM, 0, "CTAS_PER_SM"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        int64_t changed[PLAN_MAX_PARAMS];
+        memcpy(changed, found[0], sizeof changed);
+        changed[wrong[i].tunable] = wrong[i].value;
+        const char *illegal = device_matmul_grouped.launch(changed, &matmul_test_h200, &geometry);
+        if (!illegal || !strstr(illegal, wrong[i].says)) fail_msg("%s: %s", wrong[i].says, illegal ? illegal : "legal");
+    }
+    assert_int_equal(device_matmul_grouped.candidates(params, &matmul_test_a10, found, 1), 0);
+    problem.rows = 300; /* more than eight rows for each matrix */
+    fill_params(&problem, params);
+    assert_int_equal(device_matmul_grouped.candidates(params, &matmul_test_h200, found, 1), 0);
+    problem.rows = 4, problem.k = 40;
+    fill_params(&problem, params);
+    assert_int_equal(device_matmul_grouped.candidates(params, &matmul_test_h200, found, 1), 0);
 }
 
 TEST(when_choices_are_summed)

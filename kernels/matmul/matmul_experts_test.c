@@ -5,6 +5,7 @@
 
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/test_coded.h"
+#include "kernels/matmul/test_matmul.h"
 
 enum { THREADS = 3 };
 
@@ -113,7 +114,7 @@ static void run_launch(struct launch *launch, enum cpu_isa isa)
 {
     test_buffer_poison(&launch->test.buffers[MATMUL_OUT]);
     test_buffer_poison(&launch->test.buffers[MATMUL_WORKSPACE]);
-    test_run_on(team, &op_matmul, isa, &launch->test.call);
+    test_run_on(team, test_matmul_op(), isa, &launch->test.call);
 }
 
 static void randomize_tunables(int64_t *params)
@@ -211,7 +212,7 @@ static void check(const struct problem *problem)
     for (int64_t row = 0; row<valid; row += problem->rows> 40 ? 29 : 1)
         compare_row(&launch, problem, row, CPU_ISA_COUNT);
     for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-        if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+        if (!test_matmul_runs((enum cpu_isa)isa)) continue;
         for (int repeat = 0; repeat < 3; repeat++) {
             randomize_tunables(launch.test.params);
             run_launch(&launch, (enum cpu_isa)isa);
@@ -287,7 +288,7 @@ TEST(clamped_swiglu_of_extremes)
     *(float *)launch.test.call.operands[MATMUL_X] = 0; /* products are biases */
     float *bias = launch.test.call.operands[MATMUL_BIAS];
     for (int isa = 0; isa <= CPU_ISA_COUNT; isa++) {
-        if (isa < CPU_ISA_COUNT && !cpu_isa_supported((enum cpu_isa)isa)) continue;
+        if (isa < CPU_ISA_COUNT && !test_matmul_runs((enum cpu_isa)isa)) continue;
         for (int first = 0; first < EXTREMES; first++) {
             for (int i = 0; i < 2 * N; i++)
                 bias[i] = extremes[(i % PANEL_ROWS + i / PANEL_ROWS % 2 * first) % EXTREMES];
@@ -331,15 +332,17 @@ TEST(numbers_of_rows_and_experts)
 TEST(row_alone)
 {
     enum { ROWS = 33 };
-    for (int gated = 0; gated < 2; gated++) {
+    static const enum encoding_id computes[] = {ENCODING_F32, ENCODING_BF16, ENCODING_INT8_G32};
+    for (int i = 0; i < 6; i++) {
+        const bool gated = i % 2;
         struct problem problem = {.rows = ROWS,
                                   .experts = 6,
                                   .top_k = 3,
                                   .n = 64,
                                   .k = 203,
-                                  .encoding = ENCODING_BF16,
+                                  .encoding = i / 2 == 2 ? ENCODING_INT4_G32 : ENCODING_BF16,
                                   .activation = gated ? ACTIVATION_SILU : ACTIVATION_NONE,
-                                  .compute = ENCODING_F32};
+                                  .compute = computes[i / 2]};
         struct launch batch, alone;
         open_launch(&batch, &problem);
         problem.rows = 1;
@@ -349,7 +352,7 @@ TEST(row_alone)
         const size_t x = alone.test.buffers[MATMUL_X].bytes, out = alone.test.buffers[MATMUL_OUT].bytes,
                      routes = alone.test.buffers[MATMUL_ROUTES].bytes;
         for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-            if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+            if (!test_matmul_runs((enum cpu_isa)isa)) continue;
             randomize_tunables(batch.test.params);
             run_launch(&batch, (enum cpu_isa)isa);
             for (size_t row = 0; row < ROWS; row++) {
@@ -389,7 +392,7 @@ TEST(ids_that_name_no_expert)
         }
         const int64_t columns = (int64_t)(launch.test.buffers[MATMUL_OUT].bytes / sizeof(float)) / 5;
         for (int isa = 0; isa <= CPU_ISA_COUNT; isa++) {
-            if (isa < CPU_ISA_COUNT && !cpu_isa_supported((enum cpu_isa)isa)) continue;
+            if (isa < CPU_ISA_COUNT && !test_matmul_runs((enum cpu_isa)isa)) continue;
             if (isa == CPU_ISA_COUNT)
                 op_matmul.reference(&launch.test.call);
             else

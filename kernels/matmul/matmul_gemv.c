@@ -10,10 +10,7 @@ _Static_assert((int)MATMUL_GEMV_COPY_THREADS == GEMV_COPY_THREADS && (int)MATMUL
                    (int)MATMUL_GEMV_COPY_BOXES == GEMV_COPY_BOXES && (int)MATMUL_GEMV_MOST_CHOICES == GEMV_MOST_CHOICES,
                "as the kernel knows them");
 
-enum {
-    BOX_K = 64,
-    RESERVED_SHARED_BYTES = 1024, /* per thread block, by the hardware */
-};
+enum { BOX_K = 64 };
 
 /* Rows of x: over experts without a gate each choice has one. */
 static int64_t x_rows(const int64_t *params)
@@ -37,22 +34,6 @@ static int64_t tiles(const int64_t *params)
                              : matmul_sums_choices(params) ? params[MATMUL_ROWS]
                                                            : matmul_slots(params, params[MATMUL_ROWS]);
     return matrices * layout_divide_up(matmul_expert_n(params), 8 * params[MATMUL_GEMV_GROUPS]);
-}
-
-/* Shared memory that a thread block may use so that per_sm of them share a multiprocessor. */
-static int64_t most_shared(const struct device_facts *gpu, int64_t per_sm)
-{
-    const int64_t part = gpu->shared_per_sm / per_sm - RESERVED_SHARED_BYTES;
-    return part < gpu->shared_per_block ? part : gpu->shared_per_block;
-}
-
-/* Lower bound of the shared memory: no multiprocessor ever has room for one more block. Blocks of a launch start on
- * multiprocessors as the previous launch leaves them; those free early would take the blocks of others, and stream
- * twice as much as the rest. After matmul_mma a quarter of an H200's multiprocessors had no thread block. */
-static int64_t least_shared(const struct device_facts *gpu, int64_t per_sm)
-{
-    const int64_t part = gpu->shared_per_sm / (per_sm + 1) - RESERVED_SHARED_BYTES;
-    return part < 0 ? 0 : gemv_round_up(part + 1, 128);
 }
 
 static const char *tunables_illegal(const int64_t *params, const struct device_facts *gpu)
@@ -115,7 +96,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (illegal) return illegal;
     int64_t shared = shared_bytes(params);
     const int64_t split_k = params[MATMUL_GEMV_SPLIT_K], per_sm = params[MATMUL_GEMV_CTAS_PER_SM];
-    if (shared < least_shared(gpu, per_sm)) shared = least_shared(gpu, per_sm);
+    if (shared < matmul_device_least_shared(gpu, per_sm)) shared = matmul_device_least_shared(gpu, per_sm);
     if (shared > gpu->shared_per_block) return "the ring and x do not fit in shared memory";
     int64_t clusters = gpu->multiprocessors * per_sm / split_k;
     if (clusters > tiles(params)) clusters = tiles(params);
@@ -196,7 +177,7 @@ struct candidates {
 static void add_candidate(struct candidates *candidates, const int64_t *problem, const struct device_facts *gpu,
                           const struct shape *shape, int64_t split_k, int64_t x_shared, int64_t least_ring)
 {
-    const int64_t budget = most_shared(gpu, shape->ctas_per_sm);
+    const int64_t budget = matmul_device_most_shared(gpu, shape->ctas_per_sm);
     int64_t params[PLAN_MAX_PARAMS] = {0};
     memcpy(params, problem, MATMUL_FIRST_TUNABLE * sizeof *params);
     params[MATMUL_GEMV_WARPS] = shape->warps;

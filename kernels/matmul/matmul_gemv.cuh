@@ -27,6 +27,7 @@
 #include "kernels/matmul/expert_choices.cuh"
 #include "kernels/matmul/fragment.cuh"
 #include "kernels/matmul/matmul_gemv_layout.cuh"
+#include "kernels/matmul/strip_product.cuh"
 
 /* Type of the operand W: rows of 16-bit elements or panels, or with boxes a tensor map. */
 template <int COPY> struct gemv_weights {
@@ -433,71 +434,20 @@ template <class P> struct matmul_gemv_body {
         }
     }
 
-    /* Those of two rows of x; over experts a product has one. */
-    static __device__ __forceinline__ void load_x_sums(u32 (&sums)[2], u32 from)
-    {
-        if constexpr (EXPERTS)
-            sums[0] = sums[1] = bits_of_float(load_shared_float(from));
-        else
-            load_shared(sums, from);
-    }
+    /* Sums of x over the groups of a strip, for encodings with zeros. Those of two rows of x; over experts a product has one. */
+    struct strip_x_sums {
+        static constexpr bool PRESENT = ZEROS;
+        u32 at;
 
-    /* Coded weights: a warp multiplies strips of the tile's panels, 16 rows of W by 8 rows of x. Sums of even and of odd
-     * steps are two chains of instructions; they meet at the end of each group, where its scales multiply them. */
-    static __device__ __forceinline__ void multiply_strips(float (&sums)[PANELS][4], u32 strips, u32 x_at, u32 x_sums)
-    {
-        typedef fragment_strip<P::DTYPE> strip;
-        typename strip::head heads[PANELS];
-        u32 codes[PANELS][strip::PARTS][4], x[strip::STEPS / 2][4];
-        float parts[PANELS][2][4] = {};
-        /* All loads first: what follows waits for them once. */
-#pragma unroll
-        for (int panel = 0; panel < PANELS; panel++) {
-            const u32 of_panel = strips + (u32)(panel * WEIGHT_PITCH);
-#pragma unroll
-            for (int part = 0; part < strip::PARTS; part++) strip::load_codes(codes[panel][part], of_panel, part);
-            heads[panel] = strip::load_head(of_panel);
+        __device__ __forceinline__ void load(u32 (&sums)[2], int group) const
+        {
+            const u32 from = at + (u32)(group * X_SUM_BYTES);
+            if constexpr (EXPERTS)
+                sums[0] = sums[1] = bits_of_float(load_shared_float(from));
+            else
+                load_shared(sums, from);
         }
-#pragma unroll
-        for (int i = 0; i < strip::STEPS / 2; i++) load_matrices(x[i], x_at + (u32)(i * 64));
-#pragma unroll
-        for (int step = 0; step < strip::STEPS; step++) {
-            if constexpr (ZEROS) {
-                if (step % strip::GROUP_STEPS == 0) {
-                    u32 of_x[2]; /* of two rows */
-                    load_x_sums(of_x, x_sums + (u32)(step / strip::GROUP_STEPS * X_SUM_BYTES));
-#pragma unroll
-                    for (int panel = 0; panel < PANELS; panel++)
-#pragma unroll
-                        for (int j = 0; j < 4; j++)
-                            parts[panel][0][j] = strip::zero_above(heads[panel], step / strip::GROUP_STEPS, j / 2) *
-                                                 float_of_bits(of_x[j % 2]);
-                }
-            }
-#pragma unroll
-            for (int panel = 0; panel < PANELS; panel++) {
-                u32 a[4];
-                if constexpr (ZEROS)
-                    strip::decode_above(a, codes[panel][step / strip::PART_STEPS], step);
-                else
-                    strip::decode(a, codes[panel][step / strip::PART_STEPS], heads[panel], step);
-                mma<ELEMENT>(parts[panel][step % 2], a[0], a[1], a[2], a[3], x[step / 2][step % 2 * 2],
-                             x[step / 2][step % 2 * 2 + 1]);
-            }
-            if ((step + 1) % strip::GROUP_STEPS != 0) continue;
-#pragma unroll
-            for (int panel = 0; panel < PANELS; panel++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const float sum = parts[panel][0][j] + parts[panel][1][j];
-                    if constexpr (strip::SUM_SCALES)
-                        sums[panel][j] += sum * strip::scale(heads[panel], step / strip::GROUP_STEPS, j / 2);
-                    else
-                        sums[panel][j] += sum;
-                    parts[panel][0][j] = parts[panel][1][j] = 0;
-                }
-        }
-    }
+    };
 
     static __device__ __forceinline__ void consume_coded(const void *x, const void *norm, const block_work work,
                                                          const shared_layout shared)
@@ -520,8 +470,11 @@ template <class P> struct matmul_gemv_body {
                 for (int j = 0; j < STEPS_PER_STAGE; j++) {
                     const int in_stage = warp + j * P::WARPS, k = chunk * P::CHUNK + in_stage * STEP;
                     if (k >= work.part_k) break;
-                    multiply_strips(sums, shared.ring + (u32)(stage * STAGE_BYTES + in_stage * FRAGMENTS.strip_bytes),
-                                    x_at + (u32)k * 2, x_sums + (u32)(ZEROS ? k / FRAGMENTS.group * X_SUM_BYTES : 0));
+                    const u32 strips = shared.ring + (u32)(stage * STAGE_BYTES + in_stage * FRAGMENTS.strip_bytes);
+                    multiply_strips<P::DTYPE, WEIGHT_PITCH>(sums, strips, x_at + (u32)k * 2, FRAGMENT_STRIP_K,
+                                                            strip_x_sums{
+                                                                x_sums +
+                                                                (u32)(ZEROS ? k / FRAGMENTS.group * X_SUM_BYTES : 0)});
                 }
                 barrier_arrive(shared.empty + 8 * (u32)stage);
                 if (++stage == P::STAGES) stage = 0, parity ^= 1;
@@ -754,8 +707,8 @@ template <class P> struct matmul_gemv_body {
         choices held = {};
         if constexpr (EXPERTS) {
             device_wait();
+            if (warp >= P::WARPS) held.load(routes);
             rows = min(counts[P::COUNT_INDEX], P::ROWS);
-            if (warp >= P::WARPS) held.load(routes, rows);
         }
         const block_work work = find_work(rows);
         if (warp == P::WARPS + 1) {

@@ -36,11 +36,11 @@ MATMUL_INLINE void int8_prepare(const float *x, int64_t k, int64_t rows, int64_t
     }
 }
 
-static void prepare_nibbles(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
+static inline void prepare_nibbles(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
 {
     int8_prepare(x, k, rows, first, last, out, true);
 }
-static void prepare_bytes(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
+static inline void prepare_bytes(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
 {
     int8_prepare(x, k, rows, first, last, out, false);
 }

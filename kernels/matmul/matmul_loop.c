@@ -23,12 +23,18 @@ enum {
     PRIVATE_BYTES = 32768,
     /* Elements of K per ticket of a shared preparation. */
     PREPARE_DEPTH = 1024,
+    /* Decoded weights of one tile of panels. */
+    NUMBERS_BYTES = 65536,
+    /* Blocks of k are multiples of it where there are no spans. */
+    DEPTH_STEP = 64,
 };
 
 /* In the member's scratch. */
 struct scratch {
     _Alignas(LINE_BYTES) float sums[SUMS_FLOATS];
     _Alignas(LINE_BYTES) float activations[PRIVATE_BYTES / sizeof(float)];
+    _Alignas(LINE_BYTES) unsigned char numbers[NUMBERS_BYTES];
+    uint32_t tile_shape;
 };
 _Static_assert(sizeof(struct scratch) <= TEAM_SCRATCH_BYTES, "fits the scratch of a team's member");
 
@@ -37,6 +43,7 @@ struct blocking {
     int64_t tile_panels, tile_rows;
     int64_t block_depth, block_rows;
     int64_t task_panels, total_panels;
+    bool any_rows; /* a tile may have any number of rows up to tile_rows, not only those of MATMUL_TILES_24 */
 };
 
 static enum matmul_weights weights_kind(int64_t encoding)
@@ -85,16 +92,24 @@ static void decode(const struct op_call *call, struct matmul_problem *problem)
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static void plan_blocking(const int64_t *params, const struct matmul_problem *problem, enum cpu_isa isa,
-                          struct blocking *blocking)
+static void plan_blocking(const int64_t *params, const struct matmul_problem *problem,
+                          const struct matmul_kernels *kernels, struct blocking *blocking)
 {
+    const int64_t span = problem->form.span_k ? problem->form.span_k : DEPTH_STEP;
+    blocking->any_rows = kernels->tile != NULL;
     blocking->tile_panels = params[MATMUL_PANELS_PER_TILE];
     blocking->tile_rows = params[MATMUL_ROWS_PER_TILE];
-    matmul_clamp_tile(params, isa, &blocking->tile_panels, &blocking->tile_rows);
     blocking->block_depth = params[MATMUL_DEPTH_BLOCK] ? params[MATMUL_DEPTH_BLOCK] : problem->k;
-    if (problem->form.span_k) { /* whole spans */
-        const int64_t span = problem->form.span_k;
+    if (problem->form.span_k) /* whole spans */
         blocking->block_depth = (blocking->block_depth + span - 1) / span * span;
+    if (kernels->tile) {
+        const int64_t most = matmul_amx_panels(params);
+        blocking->tile_panels = matmul_panels_choice(smaller(blocking->tile_panels, most), problem->is_gated);
+        blocking->tile_rows = matmul_amx_rows(blocking->tile_panels);
+        const int64_t fit = NUMBERS_BYTES / (blocking->tile_panels * PANEL_ROWS * kernels->number_bytes);
+        blocking->block_depth = smaller(blocking->block_depth, fit / span * span);
+    } else {
+        matmul_clamp_tile(params, kernels->isa, &blocking->tile_panels, &blocking->tile_rows);
     }
     int64_t block_rows = params[MATMUL_ROWS_PER_BLOCK] ? params[MATMUL_ROWS_PER_BLOCK] : problem->rows;
     blocking->block_rows = smaller(block_rows, SUMS_FLOATS / (blocking->tile_panels * PANEL_ROWS));
@@ -114,7 +129,9 @@ static int64_t next_tile_rows(int64_t remaining, int64_t most)
 static int64_t tile_rows_at(const struct matmul_problem *problem, const struct blocking *blocking, int64_t row)
 {
     int64_t block_end = row - row % blocking->block_rows + blocking->block_rows;
-    return next_tile_rows(smaller(block_end, problem->rows) - row, blocking->tile_rows);
+    const int64_t remaining = smaller(block_end, problem->rows) - row;
+    return blocking->any_rows ? smaller(remaining, blocking->tile_rows)
+                              : next_tile_rows(remaining, blocking->tile_rows);
 }
 
 static void prepare_float(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
@@ -183,11 +200,30 @@ static int64_t activation_units(const struct matmul_kernels *kernels, int64_t k)
     return kernels->pair_units ? k / 2 * kernels->pair_units : k;
 }
 
+/* The weights of a tile's block of k as numbers: those of BF16 are numbers where the block is whole. */
+static void decode_block(const struct matmul_problem *problem, const struct matmul_kernels *kernels,
+                         struct matmul_tile_call *tile, int64_t panels, unsigned char *numbers)
+{
+    const int64_t padded = (tile->depth + MATMUL_AMX_K - 1) / MATMUL_AMX_K * MATMUL_AMX_K;
+    if (problem->weights_kind == MATMUL_WEIGHTS_BF16 && padded == tile->depth) {
+        tile->numbers = tile->weights;
+        tile->numbers_bytes = tile->panel_bytes;
+        return;
+    }
+    tile->numbers = numbers;
+    tile->numbers_bytes = (size_t)(padded * PANEL_ROWS * kernels->number_bytes);
+    for (int64_t panel = 0; panel < panels; panel++)
+        kernels->decode(tile->form, problem->weights_kind, tile->weights + (size_t)panel * tile->panel_bytes,
+                        tile->depth, numbers + (size_t)panel * tile->numbers_bytes);
+}
+
 /* One tile of panels for one block of rows. `next_weights`: what this member reads after it, NULL if unknown. */
 static void run_panels(const struct matmul_problem *problem, const struct blocking *blocking,
                        const struct matmul_kernels *kernels, const float *activations, int64_t first_panel,
-                       int64_t panels, int64_t first_row, int64_t rows, const unsigned char *next_weights, float *sums)
+                       int64_t panels, int64_t first_row, int64_t rows, const unsigned char *next_weights,
+                       struct scratch *scratch)
 {
+    float *const sums = scratch->sums;
     memset(sums, 0, (size_t)(rows * panels * PANEL_ROWS) * sizeof(float));
     int64_t tiles = 0;
     for (int64_t row = first_row; row < first_row + rows; row += tile_rows_at(problem, blocking, row)) tiles++;
@@ -196,6 +232,8 @@ static void run_panels(const struct matmul_problem *problem, const struct blocki
     struct matmul_tile_call tile = {
         .form = &problem->form,
         .panel_bytes = problem->panel_bytes,
+        .panels = (int)panels,
+        .tile_shape = &scratch->tile_shape,
     };
     /* Each of the row tiles prefetches its share of the next block. */
     size_t step = tiles == 1 ? 0 : tiles < LINE_BYTES ? (size_t)((LINE_BYTES + tiles - 1) / tiles) : 1;
@@ -204,6 +242,7 @@ static void run_panels(const struct matmul_problem *problem, const struct blocki
         const bool last = first + tile.depth == problem->k;
         end = last ? problem->panel_bytes : panel_offset(&problem->form, (uint64_t)(first + tile.depth));
         tile.weights = panel + begin;
+        if (kernels->tile) decode_block(problem, kernels, &tile, panels, scratch->numbers);
         const unsigned char *next = last ? next_weights : panel + end;
         size_t block_bytes = end - begin, prefetched = 0;
         for (int64_t row = first_row, tile_rows; row < first_row + rows; row += tile_rows) {
@@ -213,7 +252,11 @@ static void run_panels(const struct matmul_problem *problem, const struct blocki
             tile.activations =
                 activations + row * problem->activation_depth + activation_units(kernels, first) * tile_rows;
             tile.sums = sums + (row - first_row) * panels * PANEL_ROWS;
-            kernels->tiles[problem->weights_kind][MATMUL_SIZE_INDEX(panels)][MATMUL_SIZE_INDEX(tile_rows)](&tile);
+            tile.rows = (int)tile_rows;
+            if (kernels->tile)
+                kernels->tile(&tile);
+            else
+                kernels->tiles[problem->weights_kind][MATMUL_SIZE_INDEX(panels)][MATMUL_SIZE_INDEX(tile_rows)](&tile);
             prefetched += block_bytes / LINE_BYTES * step;
         }
         begin = end;
@@ -230,7 +273,8 @@ static void run_panels(const struct matmul_problem *problem, const struct blocki
 }
 
 static void run_task(const struct matmul_problem *problem, const struct blocking *blocking,
-                     const struct matmul_kernels *kernels, const float *activations, int64_t first_panel, float *sums)
+                     const struct matmul_kernels *kernels, const float *activations, int64_t first_panel,
+                     struct scratch *scratch)
 {
     int64_t last_panel = smaller(first_panel + blocking->task_panels, blocking->total_panels);
     for (int64_t row = 0; row < problem->rows; row += blocking->block_rows) {
@@ -241,7 +285,7 @@ static void run_task(const struct matmul_problem *problem, const struct blocking
             int64_t next_panel = panel + panels < last_panel ? panel + panels : first_panel;
             bool known = panel + panels < last_panel || !last_block;
             run_panels(problem, blocking, kernels, activations, panel, panels, row, rows,
-                       known ? problem->weights + (size_t)next_panel * problem->panel_bytes : NULL, sums);
+                       known ? problem->weights + (size_t)next_panel * problem->panel_bytes : NULL, scratch);
         }
     }
 }
@@ -250,7 +294,8 @@ static void run_task(const struct matmul_problem *problem, const struct blocking
 
 /* Where the choices of an expert begin in its launch: a launch of its own, but for the places of its rows. */
 static void select_expert(const int64_t *params, const struct matmul_problem *all, const struct expert_lists *lists,
-                          int64_t expert, enum cpu_isa isa, struct matmul_problem *one, struct blocking *blocking)
+                          int64_t expert, const struct matmul_kernels *kernels, struct matmul_problem *one,
+                          struct blocking *blocking)
 {
     const uint64_t panels = panel_count((uint64_t)all->n);
     *one = *all;
@@ -259,7 +304,7 @@ static void select_expert(const int64_t *params, const struct matmul_problem *al
     one->weights += (uint64_t)expert * panels * all->panel_bytes;
     if (one->bias)
         one->bias = (const unsigned char *)all->bias + (uint64_t)(expert * all->n) * dtype_bytes(all->bias_dtype);
-    plan_blocking(params, one, isa, blocking);
+    plan_blocking(params, one, kernels, blocking);
 }
 
 /* Rows [row, row + rows) of an expert: parts of them are brought together before they are prepared. */
@@ -267,8 +312,9 @@ static void prepare_choices(const struct matmul_problem *one, const struct matmu
                             int64_t rows, float *gathered, float *activations)
 {
     float *group = activations + row * one->activation_depth;
-    for (int64_t first = 0; first < one->k; first += PREPARE_DEPTH) {
-        const int64_t count = smaller(PREPARE_DEPTH, one->k - first);
+    const int64_t depth = rows * PREPARE_DEPTH > SUMS_FLOATS ? PREPARE_DEPTH / 2 : PREPARE_DEPTH;
+    for (int64_t first = 0; first < one->k; first += depth) {
+        const int64_t count = smaller(depth, one->k - first);
         for (int64_t i = 0; i < rows; i++) {
             const int64_t slot = one->slots[row + i], x_row = one->activation ? slot / one->top_k : slot;
             memcpy(gathered + i * count, one->x + x_row * one->k + first, (size_t)count * sizeof(float));
@@ -276,7 +322,8 @@ static void prepare_choices(const struct matmul_problem *one, const struct matmu
         prepare_rows(one, kernels, gathered, count, rows, 0, count, group + activation_units(kernels, first) * rows);
     }
 }
-_Static_assert(MATMUL_MAX_TILE_ROWS *PREPARE_DEPTH <= SUMS_FLOATS, "a part of a group's rows fits where sums do");
+_Static_assert(MATMUL_MAX_TILE_ROWS *PREPARE_DEPTH <= SUMS_FLOATS && MATMUL_AMX_ROWS * PREPARE_DEPTH / 2 <= SUMS_FLOATS,
+               "a part of a group's rows fits where sums do");
 
 /* Outputs that products are added to, for a task's panels; of experts with a gate, those of choices that name no expert. */
 static void begin_outputs(const struct matmul_problem *all, const struct expert_lists *lists, int64_t first_panel,
@@ -315,7 +362,7 @@ static void run_experts(const int64_t *params, const struct matmul_problem *all,
 
     int64_t item = 0, ticket = works ? (int64_t)team_ticket(member) : -1;
     for (int64_t expert = 0; works && expert < lists.experts; expert++) {
-        select_expert(params, all, &lists, expert, kernels->isa, &one, &blocking);
+        select_expert(params, all, &lists, expert, kernels, &one, &blocking);
         float *own = activations + lists.begin[expert] * all->activation_depth;
         for (int64_t row = 0, rows; row < one.rows; row += rows, item++) {
             rows = tile_rows_at(&one, &blocking, row);
@@ -334,14 +381,14 @@ static void run_experts(const int64_t *params, const struct matmul_problem *all,
         if (!apart || task == 0) begin_outputs(all, &lists, first_panel, each);
         for (int64_t expert = apart ? task / tasks : 0; expert < last; expert++) {
             if (lists.begin[expert + 1] == lists.begin[expert]) continue;
-            select_expert(params, all, &lists, expert, kernels->isa, &one, &blocking);
+            select_expert(params, all, &lists, expert, kernels, &one, &blocking);
             run_task(&one, &blocking, kernels, activations + lists.begin[expert] * all->activation_depth, first_panel,
-                     scratch->sums);
+                     scratch);
         }
     }
 }
 
-void matmul_loop(const struct op_call *call, struct team_member *member, const struct matmul_kernels *kernels)
+static void run_launch(const struct op_call *call, struct team_member *member, const struct matmul_kernels *kernels)
 {
     struct scratch *scratch = member->scratch;
     struct matmul_problem problem;
@@ -359,7 +406,7 @@ void matmul_loop(const struct op_call *call, struct team_member *member, const s
         run_experts(call->params, &problem, kernels, scratch, member, works);
         return;
     }
-    plan_blocking(call->params, &problem, kernels->isa, &blocking);
+    plan_blocking(call->params, &problem, kernels, &blocking);
 
     const float *activations = problem.x;
     /* Single rows in float form are x itself. */
@@ -376,5 +423,13 @@ void matmul_loop(const struct op_call *call, struct team_member *member, const s
     if (!works) return;
     uint32_t tasks = (uint32_t)((blocking.total_panels + blocking.task_panels - 1) / blocking.task_panels);
     for (uint32_t task; (task = team_ticket(member)) < tasks;)
-        run_task(&problem, &blocking, kernels, activations, (int64_t)task * blocking.task_panels, scratch->sums);
+        run_task(&problem, &blocking, kernels, activations, (int64_t)task * blocking.task_panels, scratch);
+}
+
+void matmul_loop(const struct op_call *call, struct team_member *member, const struct matmul_kernels *kernels)
+{
+    struct scratch *scratch = member->scratch;
+    scratch->tile_shape = 0;
+    run_launch(call, member, kernels);
+    if (scratch->tile_shape) kernels->release();
 }

@@ -31,7 +31,7 @@ static int64_t shared_bytes(const int64_t *params) { return layout_of(params).by
 static int64_t row_tiles(const int64_t *params, int64_t tile_m)
 {
     const int64_t rows = params[MATMUL_ROWS], blocks = matmul_blocks(params);
-    return params[MATMUL_EXPERTS] ? matmul_mma_expert_tiles(matmul_slots(params, rows), params[MATMUL_EXPERTS], tile_m)
+    return params[MATMUL_EXPERTS] ? expert_tiles(matmul_slots(params, rows), params[MATMUL_EXPERTS], tile_m)
                                   : layout_divide_up(rows, tile_m) * (blocks ? blocks : 1);
 }
 

@@ -46,7 +46,7 @@ template <class P> struct matmul_mma_body {
     static constexpr int LEAST_BLOCKS = CODED ? 1 : 0;
     static constexpr int TILES_OF_ROWS = (P::ROWS + P::TILE_M - 1) / P::TILE_M;
     static constexpr int ROW_TILES =
-        EXPERTS ? (int)matmul_mma_expert_tiles(CHOICES, EXPERTS, P::TILE_M) : TILES_OF_ROWS * (DIAGONAL ? DIAGONAL : 1);
+        EXPERTS ? (int)expert_tiles(CHOICES, EXPERTS, P::TILE_M) : TILES_OF_ROWS * (DIAGONAL ? DIAGONAL : 1);
     static constexpr int STEPS = (P::K + P::TILE_K - 1) / P::TILE_K;
     static constexpr int PARTS = P::TILE_N / P::WARPS_N / 16; /* tiles of 16 rows of W that a warp multiplies */
     static constexpr int BLOCKS = P::TILE_M / P::WARPS_M / 8; /* by blocks of 8 rows of x: 4 sums in each thread */

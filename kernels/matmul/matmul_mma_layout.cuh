@@ -3,6 +3,7 @@
 #ifndef KERNELS_MATMUL_MATMUL_MMA_LAYOUT_CUH
 #define KERNELS_MATMUL_MATMUL_MMA_LAYOUT_CUH
 
+#include "kernels/matmul/expert_tiles.cuh"
 #include "kernels/matmul/fragment_layout.cuh"
 
 /* The ring of STAGES stages, each a tile of W, then of x. Afterwards the sums of a set of warps take its place, then
@@ -15,12 +16,6 @@ struct matmul_mma_layout {
         choices; /* offset; over experts and blocks: tile_m choices, then their weights, which nothing takes the place of */
     layout_size bytes;
 };
-
-/* Most tiles of tile_m of `choices` choices: the last tile of each expert that has any may have fewer. */
-LAYOUT_FUNCTION layout_size matmul_mma_expert_tiles(layout_size choices, layout_size experts, layout_size tile_m)
-{
-    return layout_smaller(choices, layout_smaller(choices, experts) + choices / tile_m);
-}
 
 LAYOUT_FUNCTION struct matmul_mma_layout matmul_mma_lay_out(layout_size encoding, layout_size tile_n,
                                                             layout_size tile_m, layout_size tile_k, layout_size stages,

@@ -6,8 +6,9 @@
 #include "formats/encoding/encoding.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/test_coded.h"
+#include "kernels/matmul/test_matmul.h"
 
-enum { THREADS = 3 };
+enum { THREADS = TEST_MATMUL_THREADS };
 
 /* Every so many of the cases of large products run under a sanitizer. */
 #ifdef __SANITIZE_ADDRESS__
@@ -21,90 +22,9 @@ static struct test_random numbers = {1};
 
 static int64_t random_below(int64_t limit) { return test_random_range(&numbers, 0, limit - 1); }
 
-static const struct plan_geometry geometry =
-    {.slots = 8, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 4096, .vocab_size = 512};
-
-static void fill_weights(uint8_t *weights, uint64_t n, uint64_t k, enum encoding_id encoding)
-{
-    struct panel_form form;
-    struct test_memory memory = {0};
-    struct coded_row row;
-    assert_true(panel_form(encoding, &form));
-    if (!encoding_is_plain(encoding)) {
-        test_coded_row_open(&memory, k, &row);
-        for (uint64_t i = 0; i < n; i++) {
-            test_coded_row(&numbers, &form, k, &row, NULL);
-            panel_pack_coded(&form, &row, i % PANEL_ROWS, k, weights + i / PANEL_ROWS * panel_bytes(k, encoding));
-        }
-        test_release(&memory);
-        return;
-    }
-    const enum dtype dtype = (enum dtype)encoding;
-    const uint64_t depth = panel_depth(k, dtype), element = dtype_bytes(dtype);
-    for (uint64_t i = 0; i < n; i++)
-        for (uint64_t j = 0; j < k; j++)
-            test_fill(&numbers, weights + panel_index(i, j, depth, dtype) * element, 1, dtype, -1, 1);
-}
-
-static void launch_create(struct test_case *launch, int64_t rows, int64_t n, int64_t k, enum encoding_id encoding,
-                          int epilogue, enum dtype bias_dtype, bool residual)
-{
-    const int64_t params[MATMUL_PARAMS] = {
-        [MATMUL_ROWS] = rows,
-        [MATMUL_N] = n,
-        [MATMUL_K] = k,
-        [MATMUL_DTYPE] = encoding,
-        [MATMUL_EPILOGUE] = epilogue,
-        [MATMUL_CAP_BITS] = test_float_bits(
-            epilogue == EPILOGUE_PLAIN + ACTIVATION_SOFTCAP || epilogue == ACTIVATION_CLAMPED ? 2.5f : 1),
-        [MATMUL_HAS_BIAS] = bias_dtype != DTYPE_NONE,
-        [MATMUL_BIAS_DTYPE] = bias_dtype,
-        [MATMUL_HAS_RESIDUAL] = residual,
-        [MATMUL_PANELS_PER_TILE] = 2,
-        [MATMUL_ROWS_PER_TILE] = 1,
-        [MATMUL_PANELS_PER_TASK] = 2,
-    };
-    test_case_open(launch, &op_matmul, params, &geometry, (int32_t)rows);
-    void *const *operands = launch->call.operands;
-    uint8_t *weights = operands[MATMUL_W];
-    memset(weights, 0, launch->buffers[MATMUL_W].bytes);
-    fill_weights(weights, (uint64_t)n, (uint64_t)k, encoding);
-    test_fill(&numbers, operands[MATMUL_X], (size_t)(rows * k), DTYPE_F32, -1, 1);
-    if (bias_dtype != DTYPE_NONE) test_fill(&numbers, operands[MATMUL_BIAS], (size_t)n, bias_dtype, -1, 1);
-    if (residual) test_fill(&numbers, operands[MATMUL_RESIDUAL], (size_t)(rows * n), DTYPE_F32, -1, 1);
-}
-
-static void set_valid_rows(struct test_case *launch, int64_t rows)
-{
-    ((int32_t *)launch->call.operands[MATMUL_COUNTS])[0] = (int32_t)rows;
-}
-
-/* Everything that the launch should write is NaN before, so that a hole shows. */
-static void launch_run(struct test_case *launch, enum cpu_isa isa, struct team *with)
-{
-    test_buffer_poison(&launch->buffers[MATMUL_OUT]);
-    test_buffer_poison(&launch->buffers[MATMUL_WORKSPACE]);
-    test_run_on(with, &op_matmul, isa, &launch->call);
-}
-
 static int64_t out_columns(const struct test_case *launch)
 {
     return matmul_is_gated(launch->params) ? launch->params[MATMUL_N] / 2 : launch->params[MATMUL_N];
-}
-
-/* Tunables that are legal for some instruction set. */
-static void randomize_tunables(struct test_case *launch)
-{
-    static const int64_t panels[] = {1, 2, 3, 4, 6, 8}, rows[] = {1, 2, 3, 4, 6, 8, 12};
-    static const int64_t depths[] = {0, 64, 128, 192, 640}, blocks[] = {0, 0, 13, 24, 100};
-    do {
-        launch->params[MATMUL_PANELS_PER_TILE] = panels[random_below(6)];
-        launch->params[MATMUL_ROWS_PER_TILE] = rows[random_below(7)];
-        launch->params[MATMUL_DEPTH_BLOCK] = depths[random_below(5)];
-        launch->params[MATMUL_ROWS_PER_BLOCK] = blocks[random_below(5)];
-        launch->params[MATMUL_PANELS_PER_TASK] = launch->params[MATMUL_PANELS_PER_TILE] * (1 + random_below(4));
-        launch->params[MATMUL_THREADS] = random_below(THREADS + 1);
-    } while (matmul_tunables_illegal(launch->params, CPU_AVX512BF16));
 }
 
 /* Largest |out| error relative to `scale`, which bounds the sum of magnitudes of the products. */
@@ -123,7 +43,7 @@ static void compare(const struct test_case *launch, const float *expected, enum 
     const bool zeros = encoding_find(params[MATMUL_DTYPE])->zeros;
     double relative =
         (zeros ? 4e-6 : 0) +
-        (isa == CPU_AVX512BF16 && (params[MATMUL_DTYPE] == DTYPE_BF16 || encoding_find(params[MATMUL_DTYPE])->bits == 4)
+        (isa >= CPU_AVX512BF16 && (params[MATMUL_DTYPE] == DTYPE_BF16 || encoding_find(params[MATMUL_DTYPE])->bits == 4)
              ? 0x1p-16
              : 0) +
         2e-6;
@@ -195,12 +115,12 @@ static void check_problem(int64_t rows, int64_t n, int64_t k, enum encoding_id e
                           enum dtype bias_dtype, bool residual)
 {
     struct test_case launch;
-    launch_create(&launch, rows, n, k, encoding, epilogue, bias_dtype, residual);
+    test_matmul_open(&numbers, &launch, rows, n, k, encoding, epilogue, bias_dtype, residual);
     if (!matmul_is_gated(launch.params) && random_below(2)) launch.params[MATMUL_SCALE_BITS] = test_float_bits(0.22f);
     static const enum encoding_id computes[] = {ENCODING_BF16, ENCODING_INT8_G32};
     if (random_below(3) == 0) launch.params[MATMUL_COMPUTE_DTYPE] = computes[random_below(2)];
     int64_t valid_rows = random_below(4) == 0 ? random_below(rows + 1) : rows;
-    set_valid_rows(&launch, valid_rows);
+    test_matmul_set_rows(&launch, valid_rows);
     size_t out_bytes = launch.buffers[MATMUL_OUT].bytes;
     float *out = launch.call.operands[MATMUL_OUT];
     float *expected = malloc(out_bytes), *first = malloc(out_bytes);
@@ -210,10 +130,10 @@ static void check_problem(int64_t rows, int64_t n, int64_t k, enum encoding_id e
     op_matmul.reference(&launch.call);
     memcpy(expected, out, out_bytes);
     for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-        if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+        if (!test_matmul_runs((enum cpu_isa)isa)) continue;
         for (int repeat = 0; repeat < 4; repeat++) {
-            randomize_tunables(&launch);
-            launch_run(&launch, (enum cpu_isa)isa, team);
+            test_matmul_tunables(&numbers, &launch);
+            test_matmul_run(&launch, (enum cpu_isa)isa, team);
             if (repeat == 0) {
                 compare(&launch, expected, (enum cpu_isa)isa, valid_rows);
                 memcpy(first, out, out_bytes);
@@ -351,25 +271,27 @@ TEST(test_coded)
 /* A row alone gives the bits that it gives in a batch, which is large enough for a shared preparation. */
 TEST(test_row_alone)
 {
-    enum { ROWS = 61, N = 80, K = 203 };
-    for (size_t e = 0; encoding_at(e); e++) {
+    enum { ROWS = 61, N = 80, K = 203, COMPUTES = 3 };
+    static const enum encoding_id computes[COMPUTES] = {ENCODING_F32, ENCODING_BF16, ENCODING_INT8_G32};
+    for (size_t i = 0; encoding_at(i / COMPUTES); i++) {
         struct panel_form form;
-        const enum encoding_id encoding = encoding_at(e)->id;
+        const enum encoding_id encoding = encoding_at(i / COMPUTES)->id;
         struct test_case batch, alone;
         if (!panel_form(encoding, &form)) continue;
-        launch_create(&batch, ROWS, N, K, encoding, ACTIVATION_NONE, DTYPE_F32, false);
-        launch_create(&alone, 1, N, K, encoding, ACTIVATION_NONE, DTYPE_F32, false);
+        test_matmul_open(&numbers, &batch, ROWS, N, K, encoding, ACTIVATION_NONE, DTYPE_F32, false);
+        test_matmul_open(&numbers, &alone, 1, N, K, encoding, ACTIVATION_NONE, DTYPE_F32, false);
+        batch.params[MATMUL_COMPUTE_DTYPE] = alone.params[MATMUL_COMPUTE_DTYPE] = computes[i % COMPUTES];
         memcpy(alone.call.operands[MATMUL_W], batch.call.operands[MATMUL_W], batch.buffers[MATMUL_W].bytes);
         memcpy(alone.call.operands[MATMUL_BIAS], batch.call.operands[MATMUL_BIAS], N * sizeof(float));
         for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-            if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
-            randomize_tunables(&batch);
-            launch_run(&batch, (enum cpu_isa)isa, team);
+            if (!test_matmul_runs((enum cpu_isa)isa)) continue;
+            test_matmul_tunables(&numbers, &batch);
+            test_matmul_run(&batch, (enum cpu_isa)isa, team);
             for (int64_t row = 0; row < ROWS; row += SAMPLE) {
                 memcpy(alone.call.operands[MATMUL_X], (const float *)batch.call.operands[MATMUL_X] + row * K,
                        K * sizeof(float));
-                randomize_tunables(&alone);
-                launch_run(&alone, (enum cpu_isa)isa, row % 2 ? single : team);
+                test_matmul_tunables(&numbers, &alone);
+                test_matmul_run(&alone, (enum cpu_isa)isa, row % 2 ? single : team);
                 assert_memory_equal(alone.call.operands[MATMUL_OUT],
                                     (const float *)batch.call.operands[MATMUL_OUT] + row * N, N * sizeof(float));
             }
@@ -387,24 +309,24 @@ TEST(test_rounded_activations)
         struct panel_form form;
         struct test_case launch;
         if (!panel_form(encoding_at(e)->id, &form)) continue;
-        launch_create(&launch, ROWS, N, K, encoding_at(e)->id, ACTIVATION_NONE, DTYPE_NONE, false);
+        test_matmul_open(&numbers, &launch, ROWS, N, K, encoding_at(e)->id, ACTIVATION_NONE, DTYPE_NONE, false);
         const size_t bytes = launch.buffers[MATMUL_OUT].bytes;
         float *x = launch.call.operands[MATMUL_X], *out = launch.call.operands[MATMUL_OUT];
         float *given = malloc(ROWS * K * sizeof *given), *expected = malloc(bytes);
         assert_true(given && expected);
         memcpy(given, x, ROWS * K * sizeof *given);
         for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-            if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+            if (!test_matmul_runs((enum cpu_isa)isa)) continue;
             memcpy(x, given, ROWS * K * sizeof *given);
             launch.params[MATMUL_COMPUTE_DTYPE] = DTYPE_F32;
-            launch_run(&launch, (enum cpu_isa)isa, team);
+            test_matmul_run(&launch, (enum cpu_isa)isa, team);
             memcpy(expected, out, bytes);
             launch.params[MATMUL_COMPUTE_DTYPE] = DTYPE_BF16;
-            launch_run(&launch, (enum cpu_isa)isa, team);
+            test_matmul_run(&launch, (enum cpu_isa)isa, team);
             assert_memory_not_equal(out, expected, bytes);
             memcpy(expected, out, bytes);
             test_round(x, ROWS * K, DTYPE_BF16);
-            launch_run(&launch, (enum cpu_isa)isa, team);
+            test_matmul_run(&launch, (enum cpu_isa)isa, team);
             assert_memory_equal(out, expected, bytes);
         }
         free(given);
@@ -418,19 +340,19 @@ TEST(test_residual_in_place)
 {
     enum { ROWS = 9, N = 53, K = 130 };
     struct test_case launch;
-    launch_create(&launch, ROWS, N, K, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, true);
+    test_matmul_open(&numbers, &launch, ROWS, N, K, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, true);
     size_t bytes = launch.buffers[MATMUL_OUT].bytes;
     float *expected = malloc(bytes), *residual = launch.call.operands[MATMUL_RESIDUAL];
     float *out = launch.call.operands[MATMUL_OUT];
     assert_non_null(expected);
     for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-        if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
-        launch_run(&launch, (enum cpu_isa)isa, team);
+        if (!test_matmul_runs((enum cpu_isa)isa)) continue;
+        test_matmul_run(&launch, (enum cpu_isa)isa, team);
         memcpy(expected, out, bytes);
-        randomize_tunables(&launch);
+        test_matmul_tunables(&numbers, &launch);
         memcpy(out, residual, bytes);
         launch.call.operands[MATMUL_RESIDUAL] = out;
-        test_run_on(team, &op_matmul, (enum cpu_isa)isa, &launch.call);
+        test_run_on(team, test_matmul_op(), (enum cpu_isa)isa, &launch.call);
         launch.call.operands[MATMUL_RESIDUAL] = residual;
         assert_memory_equal(out, expected, bytes);
     }
@@ -443,7 +365,7 @@ TEST(test_special_values)
 {
     enum { ROWS = 7, N = 32, K = 40 };
     struct test_case launch;
-    launch_create(&launch, ROWS, N, K, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false);
+    test_matmul_open(&numbers, &launch, ROWS, N, K, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, false);
     float *x = launch.call.operands[MATMUL_X];
     const float *out = launch.call.operands[MATMUL_OUT];
     uint16_t *weights = launch.call.operands[MATMUL_W];
@@ -458,10 +380,10 @@ TEST(test_special_values)
     x[4 * K + 9] = 1.0f + 0x1p-12f;
     x[5 * K + 1] = -0x1.fffffep127f;
     for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-        if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+        if (!test_matmul_runs((enum cpu_isa)isa)) continue;
         for (int repeat = 0; repeat < 5; repeat++) {
-            randomize_tunables(&launch);
-            launch_run(&launch, (enum cpu_isa)isa, team);
+            test_matmul_tunables(&numbers, &launch);
+            test_matmul_run(&launch, (enum cpu_isa)isa, team);
             for (int n = 0; n < N; n++) {
                 assert_true(out[n] == INFINITY);
                 assert_true(isnan(out[N + n]));
@@ -485,7 +407,7 @@ TEST(test_int8_activations)
     for (size_t e = 0; e < sizeof encodings / sizeof *encodings; e++) {
         const enum encoding_id encoding = encodings[e];
         struct test_case launch;
-        launch_create(&launch, ROWS, N, K, encoding, ACTIVATION_NONE, DTYPE_NONE, false);
+        test_matmul_open(&numbers, &launch, ROWS, N, K, encoding, ACTIVATION_NONE, DTYPE_NONE, false);
         launch.params[MATMUL_COMPUTE_DTYPE] = ENCODING_INT8_G32;
         float *x = launch.call.operands[MATMUL_X], *weights = launch.call.operands[MATMUL_W];
         const float *out = launch.call.operands[MATMUL_OUT];
@@ -511,9 +433,9 @@ TEST(test_int8_activations)
         for (int k = 0; k < K; k++) x[4 * K + k] = 0x1p-101f;
         for (int k = 0; k < K; k++) x[5 * K + k] = 0x1p-100f;
         for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-            if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
-            randomize_tunables(&launch);
-            launch_run(&launch, (enum cpu_isa)isa, team);
+            if (!test_matmul_runs((enum cpu_isa)isa)) continue;
+            test_matmul_tunables(&numbers, &launch);
+            test_matmul_run(&launch, (enum cpu_isa)isa, team);
             for (int n = 0; n < N; n++) {
                 assert_true(out[0 * N + n] == 3);
                 assert_true(fabsf(out[1 * N + n] + 249) <= 1e-4f);
@@ -531,7 +453,7 @@ TEST(test_silu)
 {
     enum { ROWS = 400, N = 32, K = 2 };
     struct test_case launch;
-    launch_create(&launch, ROWS, N, K, ENCODING_F32, ACTIVATION_SILU, DTYPE_NONE, false);
+    test_matmul_open(&numbers, &launch, ROWS, N, K, ENCODING_F32, ACTIVATION_SILU, DTYPE_NONE, false);
     float *x = launch.call.operands[MATMUL_X], *weights = launch.call.operands[MATMUL_W];
     const float *out = launch.call.operands[MATMUL_OUT];
     for (uint64_t n = 0; n < N; n++) {
@@ -543,8 +465,8 @@ TEST(test_silu)
         x[row * K + 1] = 1;
     }
     for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-        if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
-        launch_run(&launch, (enum cpu_isa)isa, team);
+        if (!test_matmul_runs((enum cpu_isa)isa)) continue;
+        test_matmul_run(&launch, (enum cpu_isa)isa, team);
         for (int row = 0; row < ROWS; row++) {
             double gate = (double)x[row * K], expected = gate / (1 + exp(-gate));
             for (int column = 0; column < 16; column++)
@@ -635,13 +557,13 @@ TEST(hostile_params)
     int count;
     struct status status;
     status_clear(&status);
-    assert_true(op_demands(&op_matmul, TARGET_CPU, good, &geometry, operands, &count, &status));
+    assert_true(op_demands(&op_matmul, TARGET_CPU, good, &test_matmul_geometry, operands, &count, &status));
     assert_int_equal(count, 5);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memcpy(params, good, sizeof params);
         params[cases[i].param] = cases[i].value;
         status_clear(&status);
-        if (op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status))
+        if (op_demands(&op_matmul, TARGET_CPU, params, &test_matmul_geometry, operands, &count, &status))
             fail_msg("case %d is accepted", (int)i);
         assert_int_not_equal(status.code, STATUS_OK);
         if (!strstr(status.message, cases[i].message)) fail_msg("case %d: %s", (int)i, status.message);
@@ -649,28 +571,28 @@ TEST(hostile_params)
 
     memcpy(params, good, sizeof params);
     params[MATMUL_EPILOGUE] = ACTIVATION_SILU;
-    assert_true(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
+    assert_true(op_demands(&op_matmul, TARGET_CPU, params, &test_matmul_geometry, operands, &count, &status));
     params[MATMUL_N] = 48;
-    assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
+    assert_false(op_demands(&op_matmul, TARGET_CPU, params, &test_matmul_geometry, operands, &count, &status));
     assert_non_null(strstr(status.message, "a gate"));
     params[MATMUL_N] = 64;
     params[MATMUL_HAS_RESIDUAL] = 1;
-    assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
+    assert_false(op_demands(&op_matmul, TARGET_CPU, params, &test_matmul_geometry, operands, &count, &status));
     assert_non_null(strstr(status.message, "a residual with an activation"));
     params[MATMUL_HAS_RESIDUAL] = 0;
     params[MATMUL_SCALE_BITS] = test_float_bits(0.22f);
-    assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
+    assert_false(op_demands(&op_matmul, TARGET_CPU, params, &test_matmul_geometry, operands, &count, &status));
     assert_non_null(strstr(status.message, "a gate"));
     params[MATMUL_SCALE_BITS] = OP_FLOAT_ONE_BITS;
     params[MATMUL_PANELS_PER_TILE] = 1;
-    assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
+    assert_false(op_demands(&op_matmul, TARGET_CPU, params, &test_matmul_geometry, operands, &count, &status));
     assert_non_null(strstr(status.message, "a gate"));
 
     /* The largest sizes neither overflow nor shrink. */
     memcpy(params, good, sizeof params);
     params[MATMUL_N] = params[MATMUL_K] = INT32_MAX;
     params[MATMUL_ROWS] = 1 << 20;
-    assert_true(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
+    assert_true(op_demands(&op_matmul, TARGET_CPU, params, &test_matmul_geometry, operands, &count, &status));
     assert_true(operands[MATMUL_X].bytes == (uint64_t)INT32_MAX << 22);
     assert_true(operands[MATMUL_W].bytes == (uint64_t)1 << 63);
 }
@@ -678,15 +600,18 @@ TEST(hostile_params)
 /* The default and all candidates are legal, differ, and fit the instruction set. */
 TEST(test_candidates)
 {
+    static const enum encoding_id encodings[] = {ENCODING_BF16, ENCODING_F16, ENCODING_F32, ENCODING_INT4_G32},
+                                  computes[] = {ENCODING_F32, ENCODING_BF16, ENCODING_INT8_G32};
     static const int64_t rows[] = {1, 2, 4, 8, 16, 128, 512}, widths[] = {1, 64, 512, 2048, 16384, 128256};
     for (int isa = 0; isa < CPU_ISA_COUNT; isa++)
         for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
             for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
-                for (int t = 0; t < 3; t++)
+                for (int t = 0; t < 12; t++)
                     for (int swiglu = 0; swiglu <= (widths[w] % 32 == 0); swiglu++) {
                         int64_t params[MATMUL_PARAMS] = {
-                            [MATMUL_ROWS] = rows[r],    [MATMUL_N] = widths[w],     [MATMUL_K] = 2048,
-                            [MATMUL_DTYPE] = dtypes[t], [MATMUL_EPILOGUE] = swiglu,
+                            [MATMUL_ROWS] = rows[r],    [MATMUL_N] = widths[w],
+                            [MATMUL_K] = 2048,          [MATMUL_DTYPE] = encodings[t % 4],
+                            [MATMUL_EPILOGUE] = swiglu, [MATMUL_COMPUTE_DTYPE] = computes[t / 4],
                         };
                         int64_t candidates[64][MATMUL_TUNABLES];
                         size_t bytes = sizeof candidates[0];

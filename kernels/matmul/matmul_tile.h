@@ -8,7 +8,8 @@
  *   float form: f32[k][rows]
  *   split form: {hi, lo}[k / 2][rows], hi and lo each two bf16 for k and k + 1 (0 beyond K)
  *   pair form:  two bf16 [k / 2][rows], for k and k + 1 (0 beyond K)
- *   int8 form:  blocks of 32 k, each 16 units of 4 bytes for each row: matmul_int8.h */
+ *   int8 form:  blocks of 32 k, each 16 units of 4 bytes for each row: matmul_int8.h
+ * AMX has forms of its own (matmul_amx.h). */
 #ifndef KERNELS_MATMUL_MATMUL_TILE_H
 #define KERNELS_MATMUL_MATMUL_TILE_H
 
@@ -17,6 +18,7 @@
 #include "kernels/matmul/matmul.h"
 
 enum { MATMUL_MAX_TILE_PANELS = 8, MATMUL_MAX_TILE_ROWS = 12, MATMUL_MAX_TILE_SUMS = 24 * PANEL_ROWS };
+enum { MATMUL_AMX_ROWS = 32, MATMUL_AMX_PANELS = 4, MATMUL_AMX_K = 32 };
 
 /* A side of a register tile has 1, 2, 3, 4, 6, 8 or 12 panels or rows: the index of a size in this list. */
 #define MATMUL_SIZE_INDEX(size) ((size) <= 4 ? (size)-1 : (size) <= 8 ? (size) / 2 + 1 : 6)
@@ -48,6 +50,11 @@ struct matmul_tile_call {
         *prefetch;        /* for each 64 bytes that it reads of each panel, the tile prefetches one line here */
     size_t prefetch_step; /* (and panel_bytes further on for each further panel), then goes on by this */
     float *sums;          /* [rows][panels * PANEL_ROWS] */
+    /* The rest is for kernels with one tile function. */
+    int panels, rows;
+    const unsigned char *numbers; /* the weights, decoded; or as they are stored, if that is the same */
+    size_t numbers_bytes;         /* from one panel to the next */
+    uint32_t *tile_shape;         /* of this member's tile registers, as the kernels note it; 0: they have none */
 };
 typedef void matmul_tile(const struct matmul_tile_call *call);
 
@@ -98,6 +105,14 @@ struct matmul_kernels {
      * group's start. NULL: float form. int8 form: `first` is a multiple of 32. */
     matmul_prepare *prepare;
     void (*finish)(const struct matmul_finish_call *call);
+    /* Instead of `tiles`: one function for up to MATMUL_AMX_ROWS rows with up to 2 panels, or half of them with up to 4. It reads
+     * the numbers that `decode` makes of `depth` k of a panel, [depth rounded up to MATMUL_AMX_K][PANEL_ROWS] of number_bytes each.
+     * `release` ends a member's use of tile registers. */
+    matmul_tile *tile;
+    void (*decode)(const struct panel_form *form, enum matmul_weights kind, const unsigned char *weights, int64_t depth,
+                   unsigned char *numbers);
+    int number_bytes;
+    void (*release)(void);
     matmul_tile *tiles[MATMUL_WEIGHTS_COUNT][MATMUL_TILE_PANEL_SIZES][MATMUL_TILE_ROW_SIZES]; /* by MATMUL_SIZE_INDEX */
 };
 
@@ -127,6 +142,40 @@ static inline float matmul_route_weight(const struct matmul_problem *problem, in
 /* Runs a launch on this member with these kernels. */
 void matmul_loop(const struct op_call *call, struct team_member *member, const struct matmul_kernels *kernels);
 
+/* Whether AMX multiplies such a launch, with `rows` rows of each matrix, by tile registers. The choice changes no bit of launches with
+ * activations in int8; of those with activations in bf16 it depends on the weights alone, so that a row has the same bits alone and
+ * in a batch. */
+static inline bool matmul_takes_amx(const int64_t *params, int64_t rows)
+{
+    enum { LEAST_INT8_ROWS = 16 }; /* fewer do not pay for the decoding */
+    const enum encoding_id encoding = (enum encoding_id)params[MATMUL_DTYPE];
+    const enum encoding_code code = encoding_find(encoding)->code;
+    if (params[MATMUL_K] < MATMUL_AMX_K) return false; /* padded activations would not fit the workspace */
+    if (params[MATMUL_COMPUTE_DTYPE] == ENCODING_INT8_G32)
+        return rows >= LEAST_INT8_ROWS && (code == CODE_UINT4 || code == CODE_INT8);
+    if (code == CODE_FLOAT || code == CODE_TABLE) /* a bf16 does not hold the numbers of tables */
+        return params[MATMUL_COMPUTE_DTYPE] == ENCODING_BF16 && encoding == ENCODING_BF16;
+    return params[MATMUL_COMPUTE_DTYPE] == ENCODING_BF16;
+}
+
+/* Rows that each matrix of a launch of `rows` rows has, on average. */
+static inline int64_t matmul_matrix_rows(const int64_t *params, int64_t rows)
+{
+    const int64_t matrices = matmul_matrices(params);
+    return matmul_slots(params, rows) / (matrices > 0 ? matrices : 1);
+}
+
+/* Register tiles of AMX: panels that most of them may have, and rows for so many panels. */
+static inline int64_t matmul_amx_panels(const int64_t *params)
+{
+    return matmul_is_coded(params) ? MATMUL_AMX_PANELS / 2
+                                   : MATMUL_AMX_PANELS; /* the numbers of two panels fit the scratch */
+}
+static inline int64_t matmul_amx_rows(int64_t panels)
+{
+    return panels > MATMUL_AMX_PANELS / 2 ? MATMUL_AMX_ROWS / 2 : MATMUL_AMX_ROWS;
+}
+
 /* Accumulators (panels times rows) that the registers of an instruction set hold beside the operands of such a launch. */
 int64_t matmul_tile_limit(const int64_t *params, enum cpu_isa isa);
 
@@ -155,6 +204,7 @@ op_run matmul_run_portable;
 op_run matmul_run_avx2, matmul_run_float_avx2; /* the second: activations in float form */
 op_run matmul_run_avx512;
 op_run matmul_run_avx512bf16;
+op_run matmul_run_amx;
 
 /* Bits below a code of 4 bits, at a place of a line of codes (panel.h). */
 #define MATMUL_NIBBLE_SHIFT(place) (4 * ((place) / 2) + 16 * ((place) % 2))

@@ -35,8 +35,9 @@ int64_t matmul_tile_limit(const int64_t *params, enum cpu_isa isa)
     switch (isa) {
     case CPU_AVX2: return 6;    /* 12 of 16 registers, two to a panel */
     case CPU_AVX512: return 24; /* of 32 */
-    case CPU_AVX512BF16: return is_int8 ? 12 : 24;
-    default: return 3; /* 12 of SSE2's 16, four to a panel */
+    case CPU_AVX512BF16:
+    case CPU_AMX: return is_int8 ? 12 : 24; /* tile registers aside: an engine tuned with them is legal without */
+    default: return 3;                      /* 12 of SSE2's 16, four to a panel */
     }
 }
 
@@ -95,6 +96,19 @@ static int64_t task_panels(const int64_t *params, int threads, int64_t tile_pane
     return tile_panels * (tiles < 1 ? 1 : tiles > most ? most : tiles);
 }
 
+static bool takes_amx(const int64_t *params, enum cpu_isa isa)
+{
+    return isa == CPU_AMX && matmul_takes_amx(params, matmul_matrix_rows(params, params[MATMUL_ROWS]));
+}
+
+/* A tile covers all rows, so that blocks of k save no reads; with codes they still bound the numbers that a cache holds. */
+static bool is_one_tile(const int64_t *params, enum cpu_isa isa, const int64_t *tunables)
+{
+    const int64_t rows = params[MATMUL_ROWS];
+    if (!takes_amx(params, isa)) return tunables[ROWS] >= rows && matmul_rows_choice(rows) == rows;
+    return rows <= matmul_amx_rows(tunables[PANELS]) && !matmul_is_coded(params);
+}
+
 static void default_tile(const int64_t *params, enum cpu_isa isa, int threads, int64_t *panels, int64_t *rows)
 {
     bool even = matmul_is_gated(params);
@@ -107,6 +121,9 @@ static void default_tile(const int64_t *params, enum cpu_isa isa, int threads, i
     /* Six rows and as many panels as fit, at most four: with AVX-512 that takes the fewest loads per product, with one
      * row it keeps enough chains of additions going, and more streams the hardware's prefetch does not follow well. */
     *panels = matmul_panels_choice(limit / *rows < 4 ? limit / *rows : 4, even);
+    /* As many panels as fit beside the rows; those of the register tile stay, for other processors. */
+    if (takes_amx(params, isa))
+        *panels = params[MATMUL_ROWS] > MATMUL_AMX_ROWS / 2 ? 2 : matmul_panels_choice(matmul_amx_panels(params), even);
     /* A narrow matrix gets smaller tasks, to keep the whole team busy. */
     int64_t all_panels = (int64_t)panel_count((uint64_t)matmul_expert_n(params));
     while (*panels > least_panels && *panels * threads > all_panels) *panels = matmul_panels_choice(*panels - 1, even);
@@ -119,7 +136,8 @@ void matmul_default_tunables(const int64_t *params, enum cpu_isa isa, int thread
     tunables[PANELS] = tile_panels;
     tunables[ROWS] = tile_rows;
     /* Several tiles of rows share a block of weights (32 KiB of 16-bit ones), small enough to stay near the L1. */
-    tunables[DEPTH] = tile_rows < rows && params[MATMUL_K] > 256 ? 256 : 0;
+    const bool has_blocks = takes_amx(params, isa) ? !is_one_tile(params, isa, tunables) : tile_rows < rows;
+    tunables[DEPTH] = has_blocks && params[MATMUL_K] > 256 ? 256 : 0;
     tunables[BLOCK] = 0;
     tunables[TASK] = task_panels(params, threads, tile_panels, DEFAULT_TASKS_PER_THREAD);
     tunables[THREADS] = 0;
@@ -140,7 +158,7 @@ static void append(struct collection *to, const int64_t *tunables)
 {
     int64_t params[MATMUL_PARAMS];
     int64_t rows = to->params[MATMUL_ROWS];
-    bool one_tile = tunables[ROWS] >= rows && matmul_rows_choice(rows) == rows;
+    bool one_tile = is_one_tile(to->params, to->isa, tunables);
     if (to->count >= to->capacity || (one_tile && tunables[DEPTH] != 0) || tunables[DEPTH] >= to->params[MATMUL_K] ||
         tunables[BLOCK] >= rows)
         return;
@@ -171,6 +189,21 @@ static void append_tiles(struct collection *to, const int64_t base[MATMUL_TUNABL
     }
 }
 
+/* The panels of tiles of AMX, whose rows follow. */
+static void append_amx_tiles(struct collection *to, const int64_t base[MATMUL_TUNABLES])
+{
+    for (int64_t panels = matmul_amx_panels(to->params); panels >= 1; panels /= 2) {
+        int64_t tunables[MATMUL_TUNABLES];
+        memcpy(tunables, base, sizeof tunables);
+        tunables[PANELS] = panels;
+        if (is_one_tile(to->params, to->isa, tunables)) tunables[DEPTH] = 0;
+        while (panels * tunables[ROWS] > matmul_tile_limit(to->params, to->isa))
+            tunables[ROWS] = matmul_rows_choice(tunables[ROWS] - 1);
+        tunables[TASK] = task_panels(to->params, to->threads, panels, DEFAULT_TASKS_PER_THREAD);
+        append(to, tunables);
+    }
+}
+
 /* Copies of `base` with one tunable changed. */
 static void append_values(struct collection *to, const int64_t base[MATMUL_TUNABLES], int which, const int64_t *values,
                           int count)
@@ -187,8 +220,10 @@ int matmul_candidates(const int64_t *params, enum cpu_isa isa, int threads, int6
                       int capacity)
 {
     enum { MAX_CANDIDATES = 60 }; /* measuring more costs more than it gains */
-    static const int64_t depths[] = {256, 0, 128, 512, 1024}, blocks[] = {24, 48, 96};
+    static const int64_t depths[] = {256, 0, 128, 512, 1024}, blocks[] = {24, 48, 96}, amx_blocks[] = {32, 64, 128};
     enum { DEPTHS = sizeof depths / sizeof depths[0], BLOCKS = sizeof blocks / sizeof blocks[0] };
+    void (*const append_all)(struct collection *, const int64_t *) =
+        takes_amx(params, isa) ? append_amx_tiles : append_tiles;
     struct collection to = {params, isa, threads, candidates, capacity < MAX_CANDIDATES ? capacity : MAX_CANDIDATES, 0};
     int64_t base[MATMUL_TUNABLES];
     matmul_default_tunables(params, isa, threads, base);
@@ -205,12 +240,12 @@ int matmul_candidates(const int64_t *params, enum cpu_isa isa, int threads, int6
     const int64_t parts[] = {1, 2, threads / 2};
     if (params[MATMUL_ROWS] * params[MATMUL_N] * params[MATMUL_K] < 4000000)
         append_values(&to, base, THREADS, parts, 3);
-    append_tiles(&to, base);
+    append_all(&to, base);
     append_values(&to, base, DEPTH, depths, DEPTHS);
-    if (params[MATMUL_ROWS] > 24) append_values(&to, base, BLOCK, blocks, BLOCKS);
+    if (params[MATMUL_ROWS] > 24) append_values(&to, base, BLOCK, takes_amx(params, isa) ? amx_blocks : blocks, BLOCKS);
     for (int i = 0; i < DEPTHS; i++) {
         base[DEPTH] = depths[i];
-        append_tiles(&to, base);
+        append_all(&to, base);
     }
     return to.count;
 }

@@ -28,7 +28,7 @@ struct router_params {
 };
 typedef router_body<router_params> router_kernel;
 
-extern "C" __global__ void __launch_bounds__(router_kernel::THREADS)
+extern "C" __global__ void __launch_bounds__(router_kernel::THREADS, 1)
     router(const int *counts, const float *logits, float *out OPTIONAL(PARAM_HAS_BIAS, const void *bias),
            int *lists OPTIONAL(PARAM_HAS_SEEDS, const int *seeds) OPTIONAL(PARAM_COUNT_INDEX, const int *index))
 {

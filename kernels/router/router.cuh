@@ -19,6 +19,7 @@ template <class P> struct router_body {
     static constexpr int THREADS = 32 * ROUTER_WARPS, EXPERTS = P::EXPERTS, TOP_K = P::ROUTE_WIDTH / 2;
     static constexpr int PER_LANE = (EXPERTS + 31) / 32, CHOICES_PER_LANE = (TOP_K + 31) / 32;
     static constexpr int GROUP_SIZE = EXPERTS / P::GROUPS, GROUPS_PER_LANE = (P::GROUPS + 31) / 32;
+    static constexpr bool KEPT = router_keeps_choices(P::ROWS * TOP_K);
     static constexpr bool CHOSEN_ONLY = P::SCORE == ROUTER_SOFTMAX_CHOSEN;
 
     /* Rises with the value, NaN above all; never 0, which taken experts have. */
@@ -121,16 +122,32 @@ template <class P> struct router_body {
         }
     }
 
-    /* A row, by a warp. `claims`: as take_other_groups. */
-    static __device__ __forceinline__ void route_row(const float *logits, const void *bias, int seed, float *out,
-                                                     float *claims)
+    /* What a row is routed by, of a warp. */
+    struct inputs {
+        float logits[PER_LANE];
+        int seed;
+    };
+
+    static __device__ __forceinline__ void load_inputs(inputs &in, const float *logits, const int *seeds,
+                                                       const int *index, int row)
+    {
+        const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++)
+            in.logits[i] =
+                lane + 32 * i < EXPERTS ? load_written_float(logits + (i64)row * EXPERTS + lane + 32 * i) : 0;
+        in.seed = P::HAS_SEEDS ? seeds[P::COUNT_INDEX ? index[row] : row] : 0;
+    }
+
+    /* A row, by a warp. `claims`: as take_other_groups; `kept`: of this row, with KEPT. */
+    static __device__ __forceinline__ void route_row(const inputs &in, const void *bias, float *out, float *claims,
+                                                     u16 *kept)
     {
         const int lane = (int)threadIdx.x % 32;
         float scores[PER_LANE], weights[CHOICES_PER_LANE] = {}, largest = 0, sum = 0;
         u32 ranks[PER_LANE];
 #pragma unroll
-        for (int i = 0; i < PER_LANE; i++)
-            scores[i] = lane + 32 * i < EXPERTS ? load_written_float(logits + lane + 32 * i) : 0;
+        for (int i = 0; i < PER_LANE; i++) scores[i] = in.logits[i];
         make_scores(scores);
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) {
@@ -139,7 +156,7 @@ template <class P> struct router_body {
             if constexpr (P::HAS_BIAS)
                 if (expert < EXPERTS) claim += load_element<P::BIAS_DTYPE>(bias, expert);
             if constexpr (P::HAS_SEEDS)
-                if (seed) claim = router_seeded_claim(seed, expert);
+                if (in.seed) claim = router_seeded_claim(in.seed, expert);
             ranks[i] = expert < EXPERTS ? rank_of(claim) : 0;
             if constexpr (P::GROUPS > 1)
                 if (expert < EXPERTS) claims[expert] = claim;
@@ -158,7 +175,10 @@ template <class P> struct router_body {
 #pragma unroll
             for (int i = 0; i < CHOICES_PER_LANE; i++)
                 if (lane + 32 * i == choice) weights[i] = score;
-            if (lane == choice % 32) out[TOP_K + choice] = (float)expert;
+            if (lane == choice % 32) {
+                out[TOP_K + choice] = (float)expert;
+                if constexpr (KEPT) kept[choice] = (u16)expert;
+            }
         }
         if constexpr (CHOSEN_ONLY) {
             float all = 0;
@@ -181,21 +201,41 @@ template <class P> struct router_body {
             if (lane + 32 * i < TOP_K) out[lane + 32 * i] = weights[i] / divisor * float_of_bits(P::SCALE_BITS);
     }
 
-    /* The expert of a choice, -1 beyond the last one. */
-    static __device__ __forceinline__ int expert_of(const float *routes, int choice, int count)
+    /* The choices of all rows: in shared memory with KEPT, else as the rows have written them. */
+    struct all_choices {
+        const float *routes;
+        u16 *kept;
+        int count;
+    };
+
+    static __device__ __forceinline__ int written_expert(const float *routes, int choice)
     {
-        if (choice >= count) return -1;
         return (int)load_written_float(routes + (i64)(choice / TOP_K) * (2 * TOP_K) + TOP_K + choice % TOP_K);
     }
 
+    /* The expert of a choice, -1 beyond the last one. */
+    static __device__ __forceinline__ int expert_of(const all_choices all, int choice)
+    {
+        if (choice >= all.count) return -1;
+        if constexpr (KEPT) return all.kept[choice];
+        return written_expert(all.routes, choice);
+    }
+
+    /* Those of other blocks, too. */
+    static __device__ __forceinline__ void keep_all(const all_choices all)
+    {
+#pragma unroll 8
+        for (int choice = (int)threadIdx.x; choice < all.count; choice += THREADS)
+            all.kept[choice] = (u16)written_expert(all.routes, choice);
+    }
+
     /* Where each list begins, in shared memory. `counts`, `begins`: [EXPERTS], [EXPERTS + 1]. */
-    static __device__ __forceinline__ void count_choices(const float *routes, int count, int *counts, int *begins)
+    static __device__ __forceinline__ void count_choices(const all_choices all, int *counts, int *begins)
     {
         const int thread = (int)threadIdx.x;
         for (int i = thread; i < EXPERTS; i += THREADS) counts[i] = 0;
         __syncthreads();
-        for (int choice = thread; choice < count; choice += THREADS)
-            atomicAdd(&counts[expert_of(routes, choice, count)], 1);
+        for (int choice = thread; choice < all.count; choice += THREADS) atomicAdd(&counts[expert_of(all, choice)], 1);
         __syncthreads();
         if (thread < 32) {
             int before = 0;
@@ -215,15 +255,15 @@ template <class P> struct router_body {
         __syncthreads();
     }
 
-    static __device__ __forceinline__ void write_list(const float *routes, int count, int expert, int begin, int end,
+    static __device__ __forceinline__ void write_list(const all_choices all, int expert, int begin, int end,
                                                       int *choices)
     {
         constexpr int UNROLLED = 4; /* loads under way */
         const int lane = (int)threadIdx.x % 32;
-        for (int base = 0; base < count && begin < end; base += 32 * UNROLLED) {
+        for (int base = 0; base < all.count && begin < end; base += 32 * UNROLLED) {
             int experts[UNROLLED];
 #pragma unroll
-            for (int i = 0; i < UNROLLED; i++) experts[i] = expert_of(routes, base + 32 * i + lane, count);
+            for (int i = 0; i < UNROLLED; i++) experts[i] = expert_of(all, base + 32 * i + lane);
 #pragma unroll
             for (int i = 0; i < UNROLLED; i++) {
                 const u32 named = __ballot_sync(0xffffffffu, experts[i] == expert);
@@ -242,18 +282,31 @@ template <class P> struct router_body {
         float *const claims = (float *)(begins + EXPERTS + 1) + (P::GROUPS > 1 ? warp * EXPERTS : 0);
         device_trigger();
         device_wait();
-        const int rows = min(counts[P::COUNT_INDEX], P::ROWS), count = rows * TOP_K;
-        for (int row = block * ROUTER_WARPS + warp; row < rows; row += blocks * ROUTER_WARPS)
-            route_row(logits + (i64)row * EXPERTS, bias, P::HAS_SEEDS ? seeds[P::COUNT_INDEX ? index[row] : row] : 0,
-                      out + (i64)row * (2 * TOP_K), claims);
+        /* The first row's logits, valid or not, arrive together with the number of valid rows. */
+        int row = block * ROUTER_WARPS + warp;
+        inputs in = {};
+        if (P::COUNT_INDEX == 0 && row < P::ROWS) load_inputs(in, logits, seeds, index, row);
+        const int rows = min(counts[P::COUNT_INDEX], P::ROWS);
+        if (P::COUNT_INDEX != 0 && row < rows) load_inputs(in, logits, seeds, index, row);
+        const all_choices all = {out,
+                                 (u16 *)((float *)(begins + EXPERTS + 1) +
+                                         (P::GROUPS > 1 ? ROUTER_WARPS * EXPERTS : 0)),
+                                 rows * TOP_K};
+        while (row < rows) {
+            route_row(in, bias, out + (i64)row * (2 * TOP_K), claims, all.kept + row * TOP_K);
+            row += blocks * ROUTER_WARPS;
+            if (row < rows) load_inputs(in, logits, seeds, index, row);
+        }
 #if __CUDA_ARCH__ >= 900
         if (blocks > 1) cluster_sync();
 #endif
         __syncthreads();
-        count_choices(out, count, counted, begins);
+        if constexpr (KEPT)
+            if (blocks > 1) keep_all(all);
+        count_choices(all, counted, begins);
         for (int i = block * THREADS + (int)threadIdx.x; i <= EXPERTS; i += blocks * THREADS) lists[i] = begins[i];
         for (int expert = block * ROUTER_WARPS + warp; expert < EXPERTS; expert += blocks * ROUTER_WARPS)
-            write_list(out, count, expert, begins[expert], begins[expert + 1], lists + EXPERTS + 1);
+            write_list(all, expert, begins[expert], begins[expert + 1], lists + EXPERTS + 1);
     }
 };
 

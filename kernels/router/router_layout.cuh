@@ -13,10 +13,16 @@ LAYOUT_FUNCTION layout_size router_blocks(layout_size rows)
     return rows <= ROUTER_WARPS ? 1 : rows <= 2 * ROUTER_WARPS ? 2 : rows <= 4 * ROUTER_WARPS ? 4 : ROUTER_MOST_BLOCKS;
 }
 
-/* Bytes of shared memory: choices of each expert, where their lists begin, and with groups the claims of each warp's row. */
-LAYOUT_FUNCTION layout_size router_shared_bytes(layout_size experts, layout_size groups)
+/* Whether every block keeps the experts of all choices, two bytes each, in shared memory: lists are made of them by reading all of them again
+ * for each expert. */
+LAYOUT_FUNCTION int router_keeps_choices(layout_size choices) { return choices * 2 <= (64 << 10); }
+
+/* Bytes of shared memory: how many choices each expert has, where their lists begin, with groups the claims of each warp's row, and
+ * the kept choices. */
+LAYOUT_FUNCTION layout_size router_shared_bytes(layout_size experts, layout_size groups, layout_size choices)
 {
-    return 4 * (2 * experts + 1 + (groups > 1 ? ROUTER_WARPS * experts : 0));
+    return 4 * (2 * experts + 1 + (groups > 1 ? ROUTER_WARPS * experts : 0)) +
+           (router_keeps_choices(choices) ? 2 * choices : 0);
 }
 
 #endif

@@ -3,7 +3,7 @@
  *
  *   ops_bench [-t THREADS] [-i ISA] [-r ROUNDS] [-f FILE] [-k TYPE] [OP...]
  *   ops_bench ... [-k TYPE] [-c CONTEXT] attention
- *   ops_bench ... [-d bf16|f16|f32] [-m ROWS] [-s NxK] [-T P,R,D,B,T,N] [-a] matmul
+ *   ops_bench ... [-d ENCODING] [-C COMPUTE] [-m ROWS] [-s NxK] [-T P,R,D,B,T,N] [-a] matmul
  *
  * One line per case: best and median over the rounds of the microseconds of a launch with its barrier, as a replay pays
  * for it; GB/s and GFLOP/s by the op's own cost; and the share of the bandwidth probe: a plain streaming read of as many
@@ -11,7 +11,9 @@
  * that lasts longer than a round does not change). Parameters and operands follow from the op's schema: weights rotate
  * through a buffer larger than the caches, with -f a mapping of that file, which is made and removed; KV blocks of several
  * layers take turns; -k is their type (F32, F16, BF16, int8_channel, e4m3_channel). attention: -c measures one row at that
- * context alone. matmul: -a measures every candidate; -T P,R,... given tunables; its weights are also packed. */
+ * context alone. matmul: -d is the encoding of its weights (BF16, F16, F32, int4_g32 and so on), -C to what activations are
+ * rounded (F32, BF16, int8_g32); -a measures every candidate; -T P,R,... given tunables; its weights are also packed, if they have
+ * no codes. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -64,7 +66,7 @@ static const struct op_descriptor *op_of(const struct op_case *c) { return op_fi
 struct options {
     int threads, rounds;
     enum cpu_isa isa;
-    enum dtype dtype;
+    enum encoding_id dtype, compute; /* of matmul */
     int rows;
     int64_t n, k; /* 0: the built-in list */
     bool all_candidates, has_tunables;
@@ -356,11 +358,13 @@ static void run_matmul(struct bench *bench, int rows, int64_t n, int64_t k)
 {
     const struct options *options = &bench->options;
     char what[64];
-    snprintf(what, sizeof what, "%" PRId64 " x %" PRId64 " %s", n, k, dtype_name(options->dtype));
-    const struct op_case c = {.op = OP_MATMUL,
-                              .what = what,
-                              .rows = rows,
-                              .settings = {{"n", n}, {"k", k}, {"dtype", options->dtype}}};
+    snprintf(what, sizeof what, "%" PRId64 " x %" PRId64 " %s, %s", n, k, encoding_label(options->dtype),
+             encoding_label(options->compute));
+    const struct op_case c =
+        {.op = OP_MATMUL,
+         .what = what,
+         .rows = rows,
+         .settings = {{"n", n}, {"k", k}, {"dtype", options->dtype}, {"compute_dtype", options->compute}}};
     int64_t params[PLAN_MAX_PARAMS] = {0}, candidates[MAX_CANDIDATES][MATMUL_TUNABLES];
     int count = 1;
     make_params(bench, &c, params);
@@ -384,7 +388,7 @@ static void run_matmul(struct bench *bench, int rows, int64_t n, int64_t k)
 static void run_pack(struct bench *bench, int64_t n, int64_t k)
 {
     static double us[MAX_ROUNDS];
-    const enum dtype dtype = bench->options.dtype;
+    const enum dtype dtype = (enum dtype)bench->options.dtype;
     const size_t row_bytes = (size_t)k * dtype_bytes(dtype), matrix_bytes = (size_t)n * row_bytes;
     const size_t out_bytes = panel_bytes((uint64_t)k, dtype);
     const int rounds = bench->options.rounds < 9 ? bench->options.rounds : 9;
@@ -416,7 +420,8 @@ static void run_matmuls(struct bench *bench)
             run_matmul(bench, options->rows ? options->rows : rows[r], n, k);
             if (options->rows) break;
         }
-        if (!options->rows && !options->has_tunables) run_pack(bench, n < 16384 ? n : 16384, k);
+        if (!options->rows && !options->has_tunables && encoding_is_plain(options->dtype))
+            run_pack(bench, n < 16384 ? n : 16384, k);
         if (options->n) break;
     }
 }
@@ -498,19 +503,33 @@ static bool parse_isa(const char *name, enum cpu_isa *isa)
     return false;
 }
 
+static bool is_matmul_encoding(enum encoding_id encoding)
+{
+    struct panel_form form;
+    return panel_form(encoding, &form);
+}
+
+static bool is_matmul_compute(enum encoding_id encoding)
+{
+    return encoding == ENCODING_F32 || encoding == ENCODING_BF16 || encoding == ENCODING_INT8_G32;
+}
+
 static bool parse_options(int argc, char **argv, struct options *options)
 {
-    *options = (struct options){.rounds = 15, .isa = cpu_isa_best(), .dtype = DTYPE_BF16, .kv_dtype = ENCODING_F32};
-    for (int option; (option = getopt(argc, argv, "t:r:i:d:m:s:T:af:k:c:")) != -1;) {
+    *options = (struct options){.rounds = 15,
+                                .isa = cpu_isa_best(),
+                                .dtype = ENCODING_BF16,
+                                .compute = ENCODING_F32,
+                                .kv_dtype = ENCODING_F32};
+    for (int option; (option = getopt(argc, argv, "t:r:i:d:C:m:s:T:af:k:c:")) != -1;) {
         int64_t *t = options->tunables;
         bool ok = true;
         switch (option) {
         case 't': ok = (options->threads = atoi(optarg)) >= 0; break;
         case 'r': ok = (options->rounds = atoi(optarg)) >= 1 && options->rounds <= MAX_ROUNDS; break;
         case 'i': ok = parse_isa(optarg, &options->isa); break;
-        case 'd':
-            options->dtype = !strcmp(optarg, "bf16") ? DTYPE_BF16 : !strcmp(optarg, "f16") ? DTYPE_F16 : DTYPE_F32;
-            break;
+        case 'd': ok = is_matmul_encoding(options->dtype = encoding_from_label(optarg)); break;
+        case 'C': ok = is_matmul_compute(options->compute = encoding_from_label(optarg)); break;
         case 'm': ok = (options->rows = atoi(optarg)) > 0; break;
         case 's': ok = sscanf(optarg, "%" SCNd64 "x%" SCNd64, &options->n, &options->k) == 2; break;
         case 'T':
@@ -540,7 +559,7 @@ int main(int argc, char **argv)
     struct status status = {0};
     if (!parse_options(argc, argv, &bench.options)) {
         fprintf(stderr, "usage: ops_bench [-t THREADS] [-i ISA] [-r ROUNDS] [-f FILE] [-k TYPE] [-c CONTEXT] "
-                        "[-d bf16|f16|f32] [-m ROWS] [-s NxK] [-T P,R,D,B,T,N] [-a] [OP...]\n");
+                        "[-d ENCODING] [-C COMPUTE] [-m ROWS] [-s NxK] [-T P,R,D,B,T,N] [-a] [OP...]\n");
         return 2;
     }
     if (bench.options.context) geometry->slots = 1, geometry->max_context = (uint64_t)bench.options.context;

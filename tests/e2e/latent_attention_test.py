@@ -11,7 +11,7 @@ import random
 import struct
 import unittest
 
-from harness import (ENGBUILD, ENGINFO, LOGIT_TOLERANCE, MAKE_CHECKPOINT, SANITIZED, ReferenceTest, build_engine, contents, output_json, run,
+from harness import (ENGBUILD, ENGINFO, INSTRUCTION_SETS, LOGIT_TOLERANCE, MAKE_CHECKPOINT, SANITIZED, ReferenceTest, build_engine, contents, output_json, run,
                      runs_here, scratch, succeed, tally, write)
 
 SIZES = {"hidden_size": 48, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 64,
@@ -243,7 +243,7 @@ class LatentAttention(ReferenceTest):
     def test_instruction_sets(self):
         name, count = "v3, widths of V3", 0
         engine = build_engine(self.checkpoint(name)[0])
-        for instruction_set in ("portable", "avx2", "avx512", "avx512bf16"):
+        for instruction_set in INSTRUCTION_SETS:
             if not runs_here(engine, instruction_set):
                 continue
             with self.subTest(instruction_set):

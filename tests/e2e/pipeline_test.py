@@ -10,7 +10,7 @@ import shutil
 import signal
 import unittest
 
-from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, build_engine, chat_model, changed_model, fables_engine,
+from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, INSTRUCTION_SETS, SANITIZED, build_engine, chat_model, changed_model, fables_engine,
                      needs_shared, output, output_json, read_json, read_npy, run, scratch, shared, start, succeed,
                      tally)
 
@@ -332,7 +332,7 @@ class Inspect(PipelineTest):
                         ["--max-batch", "1", "--prefill-chunks", "1"]):
             with self.subTest(options=options):
                 output([ENGRUN, build_engine(FABLES, *options), "--selftest"])
-        for name in ("portable", "avx2", "avx512", "avx512bf16"):
+        for name in INSTRUCTION_SETS:
             with self.subTest(name):
                 self.assertIn(run([ENGRUN, fables_engine(), "--selftest", "--isa", name]).rc, (0, 3))
 

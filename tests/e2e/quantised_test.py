@@ -8,7 +8,7 @@ import shutil
 import struct
 import unittest
 
-from harness import (ENGBUILD, ENGINFO, ENGRUN, FABLES, LOGIT_TOLERANCE, SANITIZED, SHARED, ReferenceTest, build_engine,
+from harness import (ENGBUILD, ENGINFO, ENGRUN, FABLES, INSTRUCTION_SETS, LOGIT_TOLERANCE, SANITIZED, SHARED, ReferenceTest, build_engine,
                      needs_shared, output, output_json, read_json, recorded_cases, run, scratch, shared, tally, write)
 
 SUPPORTED = ["awq-w4-g32", "ct-fp8-channel", "ct-mxfp4", "ct-nvfp4", "ct-w4a16-g32", "ct-w4a16-g64-asym", "ct-w8a8-int",
@@ -228,7 +228,7 @@ class OwnCodes(ReferenceTest):
         prompt = self.cases[0]["ids"]
         for flags, name, _, _ in self.TYPES:
             _, (expected,) = self.logits(self.engine(flags), prompt, 1, "--isa", "portable")
-            for isa in ("avx2", "avx512", "avx512bf16"):
+            for isa in INSTRUCTION_SETS[1:]:
                 with self.subTest(name, isa=isa):
                     if run([ENGRUN, self.engine(flags), "--tokens", "1", "-n", "1", "--isa", isa]).rc:
                         continue

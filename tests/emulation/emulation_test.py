@@ -25,7 +25,7 @@ HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
            "kernels/delta_rule/delta_rule.cuh", "kernels/delta_rule/delta_rule_chunk.cuh"]
-MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "mma", "wgmma")]
+MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "grouped", "mma", "wgmma")]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
 C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
              "formats/encoding/dtype.c"]
@@ -291,6 +291,23 @@ def expert_gemvs():
     yield expert_gemv(40, 12, 16, ROWS=5, VALID=4, DTYPE=16, K=128)
 
 
+def grouped(experts, top_k, n, **changes):
+    own = {"WARPS": 2, "STAGES": 3, "CHUNK": 256, "GROUPS": 4, "COLUMNS": 8, "CTAS_PER_SM": 1}
+    return {"SOURCE": "matmul", "BODY": "matmul_grouped_body", **MATMUL, **own, "VALID": changes["ROWS"], "EXPERTS": experts, "ROUTE_WIDTH": 2 * top_k,
+            "N": experts * n, "PARTS": 0 if changes.get("EPILOGUE") else 1, **changes}
+
+
+def groupeds():
+    """Gated and parts; every encoding; tails of N and of K; groups of one and of several tiles; experts without a choice; invalid rows."""
+    for i, encoding in enumerate([BF16] + ENCODINGS):
+        changes = {"DTYPE": encoding, "K": [160, 544, 256][i % 3], "HAS_BIAS": i % 2, "GROUPS": [2, 4, 8][i % 3], "COLUMNS": [8, 3, 4][i // 2 % 3]}
+        yield grouped(5, 3, 48, ROWS=[4, 9][i % 2], EPILOGUE=[1, 2][i % 2], **changes)
+        yield grouped(5, 2, 80, ROWS=[12, 3][i % 2], **changes)
+    yield grouped(70, 2, 48, ROWS=9, VALID=7, DTYPE=BF16, K=96, CHUNK=128, STAGES=2)
+    yield grouped(3, 1, 112, ROWS=40, VALID=33, DTYPE=26, K=160, WARPS=1, CHUNK=128, EPILOGUE=1, BLOCKS_IN_ALL=5)
+    yield grouped(4, 2, 16, ROWS=6, VALID=0, DTYPE=BF16, K=128, CHUNK=128)
+
+
 def gemvs():
     """Every encoding; tails of N and of K, one to eight rows, both ways of copying."""
     for i, encoding in enumerate(ENCODINGS):
@@ -528,6 +545,9 @@ class Emulation(unittest.TestCase):
     def test_expert_gemv(self):
         self.check(expert_gemvs())
 
+    def test_grouped(self):
+        self.check(groupeds())
+
     def test_coded_mma(self):
         self.check(mmas())
 
@@ -541,7 +561,7 @@ class Emulation(unittest.TestCase):
         self.check(codes_of_both())
 
     def test_defects_of_coded_matmuls_are_seen(self):
-        whole = (gemv(DTYPE=19, ROWS=3, N=48, K=264), mma(DTYPE=19, ROWS=9, N=48, K=264), mma(DTYPE=16, ROWS=9, N=48, K=264),
+        whole = (gemv(DTYPE=19, ROWS=3, N=48, K=264), grouped(1, 1, 48, DTYPE=19, ROWS=3, K=256), mma(DTYPE=19, ROWS=9, N=48, K=264), mma(DTYPE=16, ROWS=9, N=48, K=264),
                  wgmma(DTYPE=24, ROWS=20, N=64, K=264), wgmma(DTYPE=24, INPUT_DTYPE=E4M3, ROWS=20, N=64, K=272))
         cases = [{**case, "SPOIL": spoil} for case in whole for spoil in (1, 2)]
         self.check_defects(cases, ["out["] * len(cases))

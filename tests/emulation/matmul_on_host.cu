@@ -35,7 +35,8 @@ enum {
 
 static int counts[2] = {1 << 30, VALID};
 alignas(64) static float x[X_ROWS * K], norm_weights[K], bias[N], residual[ROWS * COLUMNS];
-alignas(64) static float routes[ROWS * 2 * TOP_K]; /* router.h */
+alignas(64) static float routes[ROWS * 2 * TOP_K];           /* router.h */
+alignas(64) static int lists[params::EXPERTS + 1 + CHOICES]; /* router.h: of the valid rows */
 alignas(64) static unsigned short x_halves[X_ROWS * K];
 alignas(64) static unsigned char x_codes[ROWS * K]; /* in the order of quantise.h */
 alignas(64) static float x_scales[ROWS];
@@ -190,6 +191,19 @@ static void draw_routes()
     }
 }
 
+static void fill_lists()
+{
+    int listed = 0;
+    for (int &value : lists) value = 1 << 30;
+    for (int expert = 0; expert < params::EXPERTS; expert++) {
+        lists[expert] = listed;
+        for (int choice = 0; choice < VALID * TOP_K; choice++)
+            if (routes[choice / TOP_K * 2 * TOP_K + TOP_K + choice % TOP_K] == (float)expert)
+                lists[params::EXPERTS + 1 + listed++] = choice;
+    }
+    lists[params::EXPERTS] = listed;
+}
+
 static const void *bias_operand() { return params::HAS_BIAS ? bias : nullptr; }
 static const float *residual_operand() { return params::HAS_RESIDUAL ? residual : nullptr; }
 
@@ -197,6 +211,12 @@ template <class P> static void run_body(const void *input, matmul_gemv_body<P> *
 {
     matmul_gemv_body<P>::run((u8 *)shared_memory, counts, input, (const u16 *)panels.data(), out, bias_operand(),
                              residual_operand(), P::HAS_NORM ? norm_weights : nullptr, routes);
+}
+
+template <class P> static void run_body(const void *, matmul_grouped_body<P> *)
+{
+    matmul_grouped_body<P>::run((u8 *)shared_memory, x_halves, (const u16 *)panels.data(), out, bias_operand(), routes,
+                                lists);
 }
 
 template <class P> static void run_body(const void *, matmul_mma_body<P> *)
@@ -244,6 +264,7 @@ int main()
         x_halves[i] = i / K < VALID * (X_ROWS / ROWS) ? half_of_float<3>(x[i]) : 0xffff; /* NaN beyond the valid rows */
     }
     draw_routes();
+    fill_lists();
     if (CODES) draw_codes();
     for (float &value : norm_weights) value = draw(0.5f, 1.5f);
     for (float &value : bias) value = draw(-1, 1);
