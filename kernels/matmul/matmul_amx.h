@@ -234,13 +234,16 @@ MATMUL_INLINE __m512i pair_floats(__m512 first, __m512 second)
                            _mm512_and_si512(_mm512_castps_si512(second), _mm512_set1_epi32(-65536)));
 }
 
-MATMUL_INLINE void decode_bytes(const unsigned char *line, unsigned char *to)
+/* `zeros`: float32, of the rows. */
+MATMUL_INLINE void decode_bytes(const unsigned char *line, __m512 zeros, unsigned char *to)
 {
     const __m512i words = _mm512_loadu_si512(line);
     for (unsigned i = 0; i < 2; i++) {
         const __m512i first = _mm512_slli_epi32(words, 24 - 16 * i), second = _mm512_slli_epi32(words, 16 - 16 * i);
-        _mm512_storeu_si512(to + i * PANEL_LINE_BYTES, pair_floats(_mm512_cvtepi32_ps(_mm512_srai_epi32(first, 24)),
-                                                                   _mm512_cvtepi32_ps(_mm512_srai_epi32(second, 24))));
+        const __m512 one = _mm512_cvtepi32_ps(_mm512_srai_epi32(first, 24)),
+                     other = _mm512_cvtepi32_ps(_mm512_srai_epi32(second, 24));
+        _mm512_storeu_si512(to + i * PANEL_LINE_BYTES,
+                            pair_floats(_mm512_sub_ps(one, zeros), _mm512_sub_ps(other, zeros)));
     }
 }
 
@@ -251,10 +254,16 @@ MATMUL_INLINE __m512 e4m3_floats(const unsigned char *codes)
     return _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(words, 7), _mm256_set1_epi16((short)0xbf80)));
 }
 
-/* 16 less the zero points of group `place` of a span, for both k of a pair. */
+/* 16 less the zero points of group `place` of a span, for both k of a pair; of int8 its zero points as float32, or zeros. */
 MATMUL_INLINE __m512i zero_offset(const struct panel_form *form, const unsigned char *head, int place)
 {
     if (form->encoding->code == CODE_E2M1) return _mm512_setzero_si512();
+    if (form->encoding->code == CODE_INT8) {
+        if (!form->encoding->zeros) return _mm512_setzero_si512();
+        const __m512i words = _mm512_loadu_si512(head + form->span_groups * form->scale_bytes);
+        const __m512i bytes = _mm512_sll_epi32(words, _mm_cvtsi32_si128(24 - 8 * place));
+        return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32(bytes, 24)));
+    }
     __m512i zero = _mm512_set1_epi32(8);
     if (form->encoding->zeros) {
         const __m512i words = _mm512_loadu_si512(head + form->span_groups * form->scale_bytes);
@@ -281,7 +290,8 @@ static void decode_codes(const unsigned char *codes, enum matmul_weights kind, i
             decode_nibbles(codes, offset, e2m1, to);
         break;
     case MATMUL_WEIGHTS_INT8:
-        for (; k < depth; k += 4, codes += PANEL_LINE_BYTES, to += 2 * PANEL_LINE_BYTES) decode_bytes(codes, to);
+        for (; k < depth; k += 4, codes += PANEL_LINE_BYTES, to += 2 * PANEL_LINE_BYTES)
+            decode_bytes(codes, _mm512_castsi512_ps(offset), to);
         break;
     case MATMUL_WEIGHTS_E4M3:
         for (; k < depth; k += 2, codes += 2 * PANEL_ROWS, to += PANEL_LINE_BYTES)

@@ -12,7 +12,7 @@
  * 8i..8i+7 of the up matrix, and out has N / 2 columns: out[r, j] = act(g) * u, g and u with their biases.
  *
  * Weights are row-major [N, K], K contiguous, or coded: panels in FRAGMENT16 layout (panel.h), multiplied as bfloat16, which
- * holds every code, with scales in float32. Every operand begins at a multiple of 64 bytes. Sums are float32, in an
+ * holds every code less its zero (numbers of tables are rounded to it), with scales in float32. Every operand begins at a multiple of 64 bytes. Sums are float32, in an
  * order that is fixed by the parameters: two runs give the same bits. With HAS_NORM, x * norm is rounded to the element
  * type that is multiplied and the row's factor multiplies the sum. Rows at and after min(counts[COUNT_INDEX], ROWS): outputs unspecified. */
 #ifndef KERNELS_MATMUL_MATMUL_DEVICE_H

@@ -153,7 +153,9 @@ static inline bool matmul_takes_amx(const int64_t *params, int64_t rows)
     if (params[MATMUL_K] < MATMUL_AMX_K) return false; /* padded activations would not fit the workspace */
     if (params[MATMUL_COMPUTE_DTYPE] == ENCODING_INT8_G32)
         return rows >= LEAST_INT8_ROWS && (code == CODE_UINT4 || code == CODE_INT8);
-    return params[MATMUL_COMPUTE_DTYPE] == ENCODING_BF16 && (code != CODE_FLOAT || encoding == ENCODING_BF16);
+    if (code == CODE_FLOAT || code == CODE_TABLE) /* a bf16 does not hold the numbers of tables */
+        return params[MATMUL_COMPUTE_DTYPE] == ENCODING_BF16 && encoding == ENCODING_BF16;
+    return params[MATMUL_COMPUTE_DTYPE] == ENCODING_BF16;
 }
 
 /* Rows that each matrix of a launch of `rows` rows has, on average. */

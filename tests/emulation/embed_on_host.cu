@@ -53,7 +53,7 @@ static void make_table(const struct panel_form &form)
             code = (u8)draw(1u << e.bits);
             if (e.code == CODE_E4M3 && (code & 0x7f) == 0x7f) code = 0x80;
         }
-        for (u8 &zero : zeros) zero = e.zeros ? (u8)draw(16) : 8;
+        for (u8 &zero : zeros) zero = e.zeros ? (u8)draw(1u << e.bits) : 8;
         for (float &scale : scales) scale = draw_scale(e);
         const coded_row values = {codes.data(), scales.data(), zeros.data(), 0.37f + (float)draw(5)};
         panel_pack_coded(&form, &values, (u64)row % PANEL_ROWS, PITCH, table.data() + row / PANEL_ROWS * panel);
@@ -94,5 +94,5 @@ int main()
 {
     return check<16>() | check<17>() | check<18>() | check<19>() | check<20>() | check<21>() | check<22>() |
            check<24>() | check<25>() | check<26>() | check<27>() | check<28>() | check<29>() | check<30>() |
-           check<31>();
+           check<31>() | check<32>() | check<33>() | check<34>() | check<35>() | check<36>();
 }
