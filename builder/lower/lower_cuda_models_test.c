@@ -4,6 +4,7 @@
 #include "formats/base/test_program.h"
 #include "kernels/delta_rule/delta_rule.h"
 #include "kernels/multiply/multiply.h"
+#include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_attention/rope_attention.h"
 
 /* A prompt's last layer routes its last row alone, whose seed is that of a token row: the router finds it. */
@@ -143,16 +144,20 @@ TEST(heads_of_several_sizes)
             for (int g = 0; g < TEST_GPUS; g++) test_lower_all(&model, &test_gpus[g]);
             for (int g = 0; g < TEST_GRAPHS; g++) {
                 const struct graph *graph = &model.graphs[g];
-                int found[3] = {0};
+                int found[5] = {0};
                 for (int n = 0; n < graph->node_count; n++) {
                     const struct graph_node *node = &graph->nodes[n];
                     if (node->removed) continue;
+                    found[3] += node->op == OP_MULTIPLY;
+                    found[4] += node->op == OP_RMS_NORM && node->operands[RMS_NORM_FACTOR] >= 0;
                     found[0] += node->op == OP_ROPE_QUERY;
                     found[1] += node->op == OP_MULTIPLY && node->operands[MULTIPLY_BY] >= 0;
                     found[2] += node->op == OP_ROPE_ATTENTION && node->params[ROPE_ATTENTION_APPENDED];
                 }
                 assert_int_equal(found[0], graph->kind == PLAN_DECODE ? 0 : models[m].sharing);
                 assert_int_equal(found[1], models[m].products);
+                assert_int_equal(found[3], models[m].products); /* norms take the factors of layers */
+                assert_int_equal(found[4], model.config.layer_scalars ? model.config.layers : 0);
                 assert_int_equal(found[2], graph->kind == PLAN_DECODE ? models[m].sharing : 0);
             }
             test_device_model_close(&model);

@@ -9,6 +9,7 @@ const struct pass *const passes[] = {
     &pass_fuse_residual_norm,
     &pass_compute_dtype, /* CPU */
     &pass_fuse_norm_add, /* devices, down to activation_dtypes */
+    &pass_fuse_norm_factor,
     &pass_fuse_all_reduce,
     &pass_fuse_residual_matmul,
     &pass_expert_sums,
@@ -37,7 +38,7 @@ bool run_passes(struct graph *graph, const char *dump_after, FILE *dump, struct 
 
 bool pass_name_known(const char *name, struct status *status)
 {
-    char names[256] = "import";
+    char names[512] = "import";
     if (strcmp(name, "import") == 0) return true;
     for (const struct pass *const *pass = passes; *pass; pass++) {
         if (strcmp(name, (*pass)->name) == 0) return true;

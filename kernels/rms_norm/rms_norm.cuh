@@ -65,19 +65,22 @@ template <class P> struct rms_norm_body {
             store_element<ELEMENT>(out, index, value[0]);
     }
 
-    /* `add_to`, `copy`, `scales` and `bias`: null where the op has none. */
+    /* `add_to`, `copy`, `scales`, `bias` and `factors`: null where the op has none. */
     static __device__ __forceinline__ void run(const int *counts, const float *x, const void *weight, void *out,
-                                               const float *add_to, void *copy, float *scales, const void *bias)
+                                               const float *add_to, void *copy, float *scales, const void *bias,
+                                               const void *factors)
     {
         device_trigger();
         const int first = threadIdx.x * VECTOR;
         float scale[KEPT][VECTOR], value[KEPT][VECTOR], base[KEPT][VECTOR], added[KEPT][VECTOR];
+        float times[KEPT][VECTOR];
         if constexpr (KEEP) /* constants: before the wait */
 #pragma unroll
             for (int s = 0; s < STEPS; s++)
                 if (first + s * STRIDE < P::HIDDEN) {
                     load_vector<P::WEIGHT_DTYPE>(weight, first + s * STRIDE, scale[s]);
                     if constexpr (P::HAS_BIAS) load_vector<P::BIAS_DTYPE>(bias, first + s * STRIDE, added[s]);
+                    if constexpr (P::HAS_FACTOR) load_vector<P::FACTOR_DTYPE>(factors, first + s * STRIDE, times[s]);
                 }
         device_wait();
 
@@ -138,12 +141,14 @@ template <class P> struct rms_norm_body {
                 if constexpr (!KEEP) load_vector<P::WEIGHT_DTYPE>(weight, column, scale[s]);
                 if constexpr (!KEEP && P::HAS_ADD_TO) load_vector<DTYPE_F32>(add_to, row + column, base[s]);
                 if constexpr (!KEEP && P::HAS_BIAS) load_vector<P::BIAS_DTYPE>(bias, column, added[s]);
+                if constexpr (!KEEP && P::HAS_FACTOR) load_vector<P::FACTOR_DTYPE>(factors, column, times[s]);
 #pragma unroll
                 for (int i = 0; i < VECTOR; i++) {
                     if constexpr (!KEEP && P::CENTRED) value[s][i] -= mean;
                     value[s][i] = value[s][i] * factor * scale[s][i];
                     if constexpr (P::HAS_BIAS) value[s][i] += added[s][i];
                     if constexpr (P::HAS_ADD_TO) value[s][i] += base[s][i];
+                    if constexpr (P::HAS_FACTOR) value[s][i] *= times[s][i];
                 }
                 if constexpr (!CODES) store_vector<P::OUT_DTYPE>(out, row + column, value[s]);
                 if constexpr (P::HAS_COPY) store_vector<P::COPY_DTYPE>(copy, row + column, value[s]);

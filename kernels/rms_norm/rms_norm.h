@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rms_norm: y[r, :] = s[r, :] / sqrt(mean(s[r, :]^2) + EPS) * weight (+ bias), with s = x or, with HAS_RESIDUAL, s = x + residual
- * (also written to `sum`, which may be the same memory as x or residual). With HAS_ADD_TO: out = add_to + y. With HAS_COPY
- * `copy` is the same as out in another dtype. Root mean square layer normalisation,
+ * (also written to `sum`, which may be the same memory as x or residual). With HAS_ADD_TO: out = add_to + y, with
+ * HAS_FACTOR each column of it times `factor`. With HAS_COPY `copy` is the same as out in another dtype. Root mean square layer normalisation,
  * Zhang and Sennrich 2019. With CENTRED the mean of the row is taken from s before all that: layer normalisation, Ba et al.
  * 2016. Float32 throughout; the sum of squares is formed in a fixed order that does not depend on
  * the number of rows or threads.
@@ -26,6 +26,7 @@ enum rms_norm_operand {
     RMS_NORM_COPY,     /* HAS_COPY: COPY_DTYPE[rows, HIDDEN] */
     RMS_NORM_SCALES,   /* HAS_SCALES: f32[rows] */
     RMS_NORM_BIAS,     /* HAS_BIAS: BIAS_DTYPE[HIDDEN] */
+    RMS_NORM_FACTOR,   /* HAS_FACTOR: FACTOR_DTYPE[HIDDEN] */
     RMS_NORM_OPERANDS
 };
 enum rms_norm_param {
@@ -43,6 +44,8 @@ enum rms_norm_param {
     RMS_NORM_CENTRED,
     RMS_NORM_HAS_BIAS,
     RMS_NORM_BIAS_DTYPE,
+    RMS_NORM_HAS_FACTOR, /* with HAS_ADD_TO */
+    RMS_NORM_FACTOR_DTYPE,
     RMS_NORM_PARAMS
 };
 

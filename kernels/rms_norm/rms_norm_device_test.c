@@ -11,9 +11,9 @@ static const float eps = 1e-5f;
 
 static double relative_of(enum dtype dtype) { return dtype == DTYPE_F32 ? 1e-6 : dtype == DTYPE_F16 ? 5.5e-4 : 4.4e-3; }
 
-/* `copy_dtype`: DTYPE_NONE: the op neither adds nor copies. `bias`: likewise. */
-static void check_all(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, enum dtype out_dtype,
-                      int64_t threads, enum dtype copy_dtype, bool centred, enum dtype bias)
+/* `copy_dtype`: DTYPE_NONE: the op neither adds nor copies. `bias`, `factor`: likewise. */
+static void check_factors(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, enum dtype out_dtype,
+                          int64_t threads, enum dtype copy_dtype, bool centred, enum dtype bias, enum dtype factor)
 {
     const bool adds = copy_dtype != DTYPE_NONE;
     const int64_t params[RMS_NORM_DEVICE_PARAMS] = {rows,
@@ -30,6 +30,8 @@ static void check_all(int64_t rows, int64_t valid, int64_t hidden, enum dtype dt
                                                     centred,
                                                     bias != DTYPE_NONE,
                                                     bias ? bias : DTYPE_BF16,
+                                                    factor != DTYPE_NONE,
+                                                    factor ? factor : DTYPE_BF16,
                                                     threads};
     struct test_random random = {(uint64_t)(rows * 3 + hidden)};
     struct test_launch launch;
@@ -38,6 +40,7 @@ static void check_all(int64_t rows, int64_t valid, int64_t hidden, enum dtype dt
     test_launch_fill(&launch, RMS_NORM_X, &random, -3, 3);
     test_launch_fill(&launch, RMS_NORM_WEIGHT, &random, 0.2f, 2);
     if (bias) test_launch_fill(&launch, RMS_NORM_BIAS, &random, -1, 1);
+    if (factor) test_launch_fill(&launch, RMS_NORM_FACTOR, &random, 0.2f, 1);
     if (adds) test_launch_fill(&launch, RMS_NORM_ADD_TO, &random, -3, 3);
     test_launch_run_twice(&launch);
     struct op_call call = test_launch_call(&launch);
@@ -51,6 +54,12 @@ static void check_all(int64_t rows, int64_t valid, int64_t hidden, enum dtype dt
         test_assert_close(test_launch_found(&launch, RMS_NORM_COPY), expected, valid_cells, absolute,
                           relative_of(copy_dtype), "rms_norm, copy");
     test_launch_close(&launch);
+}
+
+static void check_all(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, enum dtype out_dtype,
+                      int64_t threads, enum dtype copy_dtype, bool centred, enum dtype bias)
+{
+    check_factors(rows, valid, hidden, dtype, out_dtype, threads, copy_dtype, centred, bias, DTYPE_NONE);
 }
 
 static void check(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, enum dtype out_dtype, int64_t threads)
@@ -83,6 +92,15 @@ TEST(adds_and_copies)
     check_all(5, 4, 2880, DTYPE_BF16, DTYPE_F32, 96, DTYPE_F32, false, DTYPE_NONE);
 }
 
+TEST(multiplies_by_factors)
+{
+    TEST_NEEDS_DEVICE();
+    check_factors(9, 7, 2048, DTYPE_BF16, DTYPE_F32, 256, DTYPE_BF16, false, DTYPE_NONE, DTYPE_BF16);
+    check_factors(1, 1, 5376, DTYPE_BF16, DTYPE_F32, 1024, DTYPE_F16, false, DTYPE_NONE, DTYPE_F32);
+    check_factors(3, 3, 333, DTYPE_F32, DTYPE_F32, 64, DTYPE_BF16, true, DTYPE_F32, DTYPE_F16);
+    check_factors(2, 2, 20002, DTYPE_BF16, DTYPE_F32, 128, DTYPE_BF16, false, DTYPE_NONE, DTYPE_BF16);
+}
+
 TEST(takes_the_mean_off)
 {
     TEST_NEEDS_DEVICE();
@@ -99,8 +117,8 @@ TEST(takes_the_mean_off)
 static void check_codes(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, int64_t threads)
 {
     const int64_t params[RMS_NORM_DEVICE_PARAMS] =
-        {rows,       1, hidden, dtype, test_float_bits(eps), DTYPE_F8_E4M3, 0, 0, 0,
-         DTYPE_BF16, 1, 0,      0,     DTYPE_BF16,           threads};
+        {rows, 1, hidden,     dtype, test_float_bits(eps), DTYPE_F8_E4M3, 0, 0, 0, DTYPE_BF16, 1,
+         0,    0, DTYPE_BF16, 0,     DTYPE_BF16,           threads};
     struct test_random random = {(uint64_t)(rows * 3 + hidden)};
     struct test_launch launch;
     test_launch_open(&launch, &device_rms_norm, params, valid);
@@ -151,14 +169,16 @@ TEST(makes_codes)
 
 TEST(hostile_params_are_refused)
 {
-    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {4,          0, 64, DTYPE_BF16, test_float_bits(eps),
-                                                    DTYPE_BF16, 0, 0,  0,          DTYPE_BF16,
-                                                    0,          0, 0,  DTYPE_BF16, 256};
+    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {4,          0,  64, DTYPE_BF16, test_float_bits(eps),
+                                                    DTYPE_BF16, 0,  0,  0,          DTYPE_BF16,
+                                                    0,          0,  0,  DTYPE_BF16, 0,
+                                                    DTYPE_BF16, 256};
     test_hostile_launches(&device_rms_norm, params);
     test_launch_refuses(&device_rms_norm, params,
                         TEST_CHANGES({RMS_NORM_HIDDEN, 0}, {RMS_NORM_DEVICE_THREADS, 48},
                                      {RMS_NORM_DEVICE_THREADS, 1056}, {RMS_NORM_OUT_DTYPE, DTYPE_U8},
-                                     {RMS_NORM_OUT_DTYPE, DTYPE_F8_E4M3}, {RMS_NORM_HAS_SCALES, 1}));
+                                     {RMS_NORM_OUT_DTYPE, DTYPE_F8_E4M3}, {RMS_NORM_HAS_SCALES, 1},
+                                     {RMS_NORM_HAS_FACTOR, 1}));
     const struct device_facts facts = test_facts(90);
     int64_t candidates[8][PLAN_MAX_PARAMS];
     assert_in_range(device_rms_norm.candidates(params, &facts, candidates, 8), 1, 8);

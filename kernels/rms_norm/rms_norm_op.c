@@ -17,6 +17,7 @@ void rms_norm_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uin
     if (params[RMS_NORM_HAS_COPY]) element_bytes += dtype_bytes((enum dtype)params[RMS_NORM_COPY_DTYPE]);
     if (params[RMS_NORM_HAS_SCALES]) *bytes = rows * sizeof(float);
     if (params[RMS_NORM_HAS_BIAS]) *bytes += width * dtype_bytes((enum dtype)params[RMS_NORM_BIAS_DTYPE]);
+    if (params[RMS_NORM_HAS_FACTOR]) *bytes += width * dtype_bytes((enum dtype)params[RMS_NORM_FACTOR_DTYPE]);
     *bytes += rows * width * element_bytes + width * dtype_bytes((enum dtype)params[RMS_NORM_WEIGHT_DTYPE]);
     *flops = (params[RMS_NORM_HAS_RESIDUAL] || params[RMS_NORM_HAS_ADD_TO] ? 5u : 4u) * rows * width;
 }
@@ -24,6 +25,7 @@ void rms_norm_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uin
 static const char *illegal(const int64_t *params)
 {
     if (params[RMS_NORM_HAS_RESIDUAL] && params[RMS_NORM_HAS_ADD_TO]) return "both residual and add_to";
+    if (params[RMS_NORM_HAS_FACTOR] && !params[RMS_NORM_HAS_ADD_TO]) return "factor without add_to";
     if (!params[RMS_NORM_HAS_SCALES])
         return params[RMS_NORM_OUT_DTYPE] == DTYPE_F8_E4M3 ? "codes without scales" : NULL;
     if (params[RMS_NORM_OUT_DTYPE] != DTYPE_F8_E4M3) return "scales without codes";
@@ -57,6 +59,10 @@ static const struct op_param param_schema[RMS_NORM_PARAMS] = {
                            .most = 1},
     [RMS_NORM_BIAS_DTYPE] = {"bias_dtype", OP_LATER_PARAM_ID + 6, PARAM_DTYPE, PARAM_OF_DTYPE, RMS_NORM_BIAS,
                              .fallback = DTYPE_BF16},
+    [RMS_NORM_HAS_FACTOR] = {"has_factor", OP_LATER_PARAM_ID + 7, PARAM_INTEGER, PARAM_OF_PRESENT, RMS_NORM_FACTOR,
+                             .most = 1},
+    [RMS_NORM_FACTOR_DTYPE] = {"factor_dtype", OP_LATER_PARAM_ID + 8, PARAM_DTYPE, PARAM_OF_DTYPE, RMS_NORM_FACTOR,
+                               .fallback = DTYPE_BF16},
 };
 static const struct op_operand operand_schema[RMS_NORM_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -77,6 +83,8 @@ static const struct op_operand operand_schema[RMS_NORM_OPERANDS] = {
                          .rows = RMS_NORM_ROWS, .columns = OP_NONE},
     [RMS_NORM_BIAS] = {"bias", ROLE_WEIGHT, .present = RMS_NORM_HAS_BIAS, .dtype = RMS_NORM_BIAS_DTYPE, .rows = OP_NONE,
                        .columns = RMS_NORM_HIDDEN},
+    [RMS_NORM_FACTOR] = {"factor", ROLE_WEIGHT, .present = RMS_NORM_HAS_FACTOR, .dtype = RMS_NORM_FACTOR_DTYPE,
+                         .rows = OP_NONE, .columns = RMS_NORM_HIDDEN},
 };
 
 const struct op_descriptor op_rms_norm = {

@@ -27,10 +27,16 @@ void rms_norm_reference(const struct op_call *call)
         for (int64_t i = 0; i < width && call->params[RMS_NORM_CENTRED]; i++) mean += (double)x[i] / (double)width;
         for (int64_t i = 0; i < width; i++) squares += ((double)x[i] - mean) * ((double)x[i] - mean);
         double scale = 1.0 / sqrt(squares / (double)width + eps);
-        for (int64_t i = 0; i < width; i++)
+        for (int64_t i = 0; i < width; i++) {
+            const double factor = call->params[RMS_NORM_HAS_FACTOR]
+                                      ? (double)op_element(call->operands[RMS_NORM_FACTOR], i,
+                                                           (enum dtype)call->params[RMS_NORM_FACTOR_DTYPE])
+                                      : 1;
             out[i] =
-                (float)(((double)x[i] - mean) * scale * (double)op_element(call->operands[RMS_NORM_WEIGHT], i, dtype) +
-                        (call->params[RMS_NORM_HAS_BIAS] ? (double)op_element(bias, i, bias_dtype) : 0.0) +
-                        (add_to ? (double)add_to[i] : 0.0));
+                (float)(factor *
+                        (((double)x[i] - mean) * scale * (double)op_element(call->operands[RMS_NORM_WEIGHT], i, dtype) +
+                         (call->params[RMS_NORM_HAS_BIAS] ? (double)op_element(bias, i, bias_dtype) : 0.0) +
+                         (add_to ? (double)add_to[i] : 0.0)));
+        }
     }
 }

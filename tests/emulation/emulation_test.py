@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
-(latent_append_on_host.cu), multiply (multiply_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
+(latent_append_on_host.cu), multiply (multiply_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
 (delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
 
@@ -21,7 +21,7 @@ C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
-           "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh",
+           "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/rms_norm/rms_norm.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
@@ -120,6 +120,16 @@ def products():
         for by_weight in (0, 1):
             yield {"SOURCE": "multiply", "VALID": 3, "ROWS": 4, "WIDTH": width, "HAS_BY": 1 - by_weight, "HAS_WEIGHT": by_weight,
                    "WEIGHT_DTYPE": [BF16, F32, F16][i % 3], **dict(zip(("X_DTYPE", "BY_DTYPE", "OUT_DTYPE"), dtypes))}
+
+
+def norms():
+    """rms_norm: rows that stay in registers and longer ones, vectors and single elements; each option alone and with others."""
+    options = [{}, {"HAS_ADD_TO": 1, "HAS_COPY": 1, "OUT_DTYPE": F32}, {"HAS_ADD_TO": 1, "HAS_FACTOR": 1, "OUT_DTYPE": F32},
+               {"HAS_ADD_TO": 1, "HAS_FACTOR": 1, "HAS_COPY": 1, "HAS_BIAS": 1, "CENTRED": 1, "OUT_DTYPE": F32}, {"HAS_BIAS": 1, "CENTRED": 1}]
+    for i, (hidden, option) in enumerate(itertools.product((96, 333, 4400), options)):
+        yield {"SOURCE": "rms_norm", "VALID": 2, "ROWS": 3, "HIDDEN": hidden, "THREADS": 32 if hidden > 4000 else 64, "OUT_DTYPE": BF16,
+               "WEIGHT_DTYPE": [BF16, F32, F16][i % 3], "BIAS_DTYPE": [F32, BF16][i % 2], "FACTOR_DTYPE": [BF16, F16, F32][i % 3],
+               "COPY_DTYPE": [BF16, F16][i % 2], "HAS_ADD_TO": 0, "HAS_COPY": 0, "HAS_BIAS": 0, "HAS_FACTOR": 0, **option}
 
 
 def latent_rows():
@@ -637,6 +647,9 @@ class Emulation(unittest.TestCase):
     def test_rope_query(self):
         self.check(queries())
 
+    def test_rms_norm(self):
+        self.check(norms())
+
     def test_multiply(self):
         self.check(products())
 
@@ -681,8 +694,8 @@ class Emulation(unittest.TestCase):
         self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["q row 5", "v of slot 0", "pages was written"])
 
     def test_defects_of_small_kernels_are_seen(self):
-        cases = [{**case, "SPOIL": spoil} for case in (next(queries()), next(products())) for spoil in (1, 2)]
-        self.check_defects(cases, ["q row 4", "of out was written", "out element", "of out was written"])
+        cases = [{**case, "SPOIL": spoil} for case in (next(queries()), next(products()), next(norms())) for spoil in (1, 2)]
+        self.check_defects(cases, ["q row 4", "of out was written", "out element", "of out was written", "out row 1", "of out was written"])
 
     def test_defects_of_latent_attention_are_seen(self):
         case = next(latent_rows())
