@@ -199,9 +199,19 @@ TEST(normalises_values_and_takes_means_off)
     }
     const struct shape gemma = {700, 650, 8, 1, 512, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, .norm_v = true};
     check(&gemma);
-    const struct shape stablelm = {300,        300,           32,         8,    160, 64,
-                                   DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, 40,  ROPE_APPEND_NORM_HEADS,
-                                   false,      true};
+    const struct shape stablelm = {300,
+                                   300,
+                                   32,
+                                   8,
+                                   160,
+                                   64,
+                                   DTYPE_BF16,
+                                   ENCODING_BF16,
+                                   DTYPE_BF16,
+                                   true,
+                                   .rotary_dim = 40,
+                                   .norm_scope = ROPE_APPEND_NORM_HEADS,
+                                   .centred = true};
     check(&stablelm);
 }
 
