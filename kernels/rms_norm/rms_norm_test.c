@@ -36,7 +36,8 @@ static void check_shape(struct test_random *random, int64_t rows, int64_t valid,
                                              [RMS_NORM_HAS_RESIDUAL] = has_residual,
                                              [RMS_NORM_CENTRED] = centred,
                                              [RMS_NORM_HAS_BIAS] = bias != DTYPE_NONE,
-                                             [RMS_NORM_BIAS_DTYPE] = bias ? bias : DTYPE_BF16};
+                                             [RMS_NORM_BIAS_DTYPE] = bias ? bias : DTYPE_BF16,
+                                             [RMS_NORM_FACTOR_DTYPE] = DTYPE_BF16};
     struct test_case test;
     test_case_open(&test, &op_rms_norm, params, &test_geometry, (int32_t)valid);
     size_t count = (size_t)(valid * width), all = (size_t)(rows * width), bytes = count * sizeof(float);
