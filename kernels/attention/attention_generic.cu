@@ -32,7 +32,7 @@ struct attention_generic_params {
 };
 typedef attention_generic_body<attention_generic_params> attention_generic_kernel;
 
-extern "C" __global__ void __launch_bounds__(attention_generic_kernel::threads)
+extern "C" __global__ void __launch_bounds__(attention_generic_kernel::threads, 1)
     attention_generic(const i32 *counts, const void *q, const i32 *slots, const i32 *positions, const i32 *page_table,
                       const u8 *kv, void *out OPTIONAL(PARAM_HAS_SINKS, const void *sinks))
 {

@@ -32,7 +32,7 @@ struct rope_append_params {
 };
 typedef rope_append_body<rope_append_params> rope_append_kernel;
 
-extern "C" __global__ void __launch_bounds__(rope_append_kernel::THREADS)
+extern "C" __global__ void __launch_bounds__(rope_append_kernel::THREADS, 1)
     rope_append(const int *__restrict__ counts, const u16 *__restrict__ qkv, const float *__restrict__ table,
                 const int *__restrict__ slots, const int *__restrict__ positions, const int *__restrict__ page_table,
                 u8 *__restrict__ kv,

@@ -190,7 +190,7 @@ static void attention_on(struct setup *setup, uint8_t *pool)
 {
     const int64_t *p = setup->params;
     void *const *host = setup->launch.host;
-    int64_t attention_params[ATTENTION_PARAMS];
+    int64_t attention_params[ATTENTION_PARAMS] = {0};
     memcpy(attention_params, p, PAGED_PARAMS * sizeof *p);
     attention_params[ATTENTION_WINDOW] = p[ROPE_ATTENTION_WINDOW];
     attention_params[ATTENTION_SCALE_BITS] = p[ROPE_ATTENTION_SCALE_BITS];

@@ -139,16 +139,15 @@ template <class P> struct router_body {
         in.seed = P::HAS_SEEDS ? seeds[P::COUNT_INDEX ? index[row] : row] : 0;
     }
 
-    /* A row, by a warp. `claims`: as take_other_groups; `kept`: of this row, with KEPT. */
-    static __device__ __forceinline__ void route_row(const inputs &in, const void *bias, const void *scales, float *out,
+    /* A row, by a warp, whose inputs it spoils. `claims`: as take_other_groups; `kept`: of this row, with KEPT. */
+    static __device__ __forceinline__ void route_row(inputs &in, const void *bias, const void *scales, float *out,
                                                      float *claims, u16 *kept)
     {
         const int lane = (int)threadIdx.x % 32;
-        float scores[PER_LANE], weights[CHOICES_PER_LANE] = {}, largest = 0, sum = 0;
+        float(&scores)[PER_LANE] = in.logits;
+        float weights[CHOICES_PER_LANE] = {}, largest = 0, sum = 0;
         float factors[CHOICES_PER_LANE] = {}; /* of the chosen experts */
         u32 ranks[PER_LANE];
-#pragma unroll
-        for (int i = 0; i < PER_LANE; i++) scores[i] = in.logits[i];
         make_scores(scores);
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) {
@@ -292,9 +291,10 @@ template <class P> struct router_body {
         /* The first row's logits, valid or not, arrive together with the number of valid rows. */
         int row = block * ROUTER_WARPS + warp;
         inputs in = {};
-        if (P::COUNT_INDEX == 0 && row < P::ROWS) load_inputs(in, logits, seeds, index, row);
+        constexpr bool EARLY = P::COUNT_INDEX == 0 && PER_LANE <= 16; /* more are held in too many registers */
+        if (EARLY && row < P::ROWS) load_inputs(in, logits, seeds, index, row);
         const int rows = min(counts[P::COUNT_INDEX], P::ROWS);
-        if (P::COUNT_INDEX != 0 && row < rows) load_inputs(in, logits, seeds, index, row);
+        if (!EARLY && row < rows) load_inputs(in, logits, seeds, index, row);
         const all_choices all = {out,
                                  (u16 *)((float *)(begins + EXPERTS + 1) +
                                          (P::GROUPS > 1 ? ROUTER_WARPS * EXPERTS : 0)),
