@@ -68,6 +68,8 @@ static const char *generic_launch(const int64_t *params, const struct device_fac
     if (!one_of_1_2_4(split)) return "SPLIT is not 1, 2 or 4";
     if ((key_tile != 16 && key_tile != 32 && key_tile != 64) || key_tile < 16 * split)
         return "KEY_TILE is not 16, 32 or 64, or less than 16 * SPLIT";
+    if (split == 4 && key_tile == 64 && params[ATTENTION_HEAD_DIM] > 240 && params[ATTENTION_HEAD_DIM] < 256)
+        return "heads of 242 to 254 elements spill registers with SPLIT 4 and KEY_TILE 64";
     const struct attention_generic_layout layout =
         attention_generic_lay_out(params[ATTENTION_HEAD_DIM], generic_is_halves(params) ? 2 : 4, warps_q, split,
                                   key_tile);

@@ -40,9 +40,23 @@ static int code_order(uint8_t code, enum encoding_id encoding)
     return code & 0x80 ? -(code & 0x7f) : code;
 }
 
+/* A row that was computed with other roundings: its scale by a little, codes by one. Then it is as wanted. */
+static void take_close_row(uint8_t *codes, uint8_t *at, const uint8_t *wanted, const uint8_t *wanted_at,
+                           int64_t head_dim, enum encoding_id encoding, const char *what)
+{
+    float scale, wanted_scale;
+    memcpy(&scale, at, sizeof scale);
+    memcpy(&wanted_scale, wanted_at, sizeof scale);
+    test_assert_close(&scale, &wanted_scale, 1, 0, 4e-6, what);
+    for (int64_t i = 0; i < head_dim; i++)
+        assert_in_range(code_order(codes[i], encoding) - code_order(wanted[i], encoding) + 1, 0, 2);
+    memcpy(codes, wanted, (size_t)head_dim);
+    memcpy(at, wanted_at, sizeof scale);
+}
+
 void test_pages_assert_coded_close(const struct pages *pages, const int64_t *params, const int32_t *slots,
-                                   const int32_t *positions, int64_t count, size_t layer, const void *found,
-                                   const void *expected, size_t bytes)
+                                   const int32_t *positions, int64_t count, size_t layer, bool with_values,
+                                   const void *found, const void *expected, size_t bytes)
 {
     const enum encoding_id encoding = (enum encoding_id)params[PAGED_KV_DTYPE];
     const int64_t head_dim = params[PAGED_HEAD_DIM];
@@ -54,15 +68,12 @@ void test_pages_assert_coded_close(const struct pages *pages, const int64_t *par
         for (int64_t g = 0; g < params[PAGED_KV_HEADS]; g++) {
             uint8_t *codes = pages_key(&own, slots[r], positions[r], g);
             uint8_t *at = pages_key_scale(&own, slots[r], positions[r], g);
-            const uint8_t *wanted = (const uint8_t *)expected + (codes - same);
-            float scale, wanted_scale;
-            memcpy(&scale, at, sizeof scale);
-            memcpy(&wanted_scale, (const uint8_t *)expected + (at - same), sizeof scale);
-            test_assert_close(&scale, &wanted_scale, 1, 0, 4e-6, "scale of a key");
-            for (int64_t i = 0; i < head_dim; i++)
-                assert_in_range(code_order(codes[i], encoding) - code_order(wanted[i], encoding) + 1, 0, 2);
-            memcpy(codes, wanted, (size_t)head_dim);
-            memcpy(at, &wanted_scale, sizeof wanted_scale);
+            const uint8_t *wanted = (const uint8_t *)expected + (codes - same),
+                          *wanted_at = (const uint8_t *)expected + (at - same);
+            take_close_row(codes, at, wanted, wanted_at, head_dim, encoding, "scale of a key");
+            if (with_values)
+                take_close_row(codes + own.values, at + own.values, wanted + own.values, wanted_at + own.values,
+                               head_dim, encoding, "scale of a value");
         }
     test_assert_same_bits(same, expected, bytes, "values, their scales, and what no row has written");
     test_release(&memory);

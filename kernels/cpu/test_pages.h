@@ -12,10 +12,10 @@ void test_pages_fill(struct test_random *random, const struct pages *pages, cons
                      int64_t token);
 
 /* Two pools with codes, `bytes` each, whose layer's block is at `layer`, after a launch that appended rows [0, count):
- * scales of keys may differ by rounding and codes by one step, all else is equal. `pages`: of one of them. */
+ * scales of keys, with_values of values, too, may differ by rounding and codes by one step, all else is equal. `pages`: of one of them. */
 void test_pages_assert_coded_close(const struct pages *pages, const int64_t *params, const int32_t *slots,
-                                   const int32_t *positions, int64_t count, size_t layer, const void *found,
-                                   const void *expected, size_t bytes);
+                                   const int32_t *positions, int64_t count, size_t layer, bool with_values,
+                                   const void *found, const void *expected, size_t bytes);
 
 /* The same of pools of 16-bit numbers, which may differ by `relative`. What no row has written is poison in both. */
 void test_pages_assert_close(const void *found, const void *expected, size_t bytes, enum dtype dtype, double relative);

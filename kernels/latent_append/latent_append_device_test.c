@@ -68,8 +68,8 @@ static void check(const struct shape *shape)
         test_pages_assert_close(found, expected, pool, (enum dtype)shape->kv_dtype,
                                 2 * relative_of((enum dtype)shape->kv_dtype));
     else
-        test_pages_assert_coded_close(&all, params, slots, positions, shape->valid, LAYER * aligned, found, expected,
-                                      pool);
+        test_pages_assert_coded_close(&all, params, slots, positions, shape->valid, LAYER * aligned, false, found,
+                                      expected, pool);
     test_launch_close(&launch);
 }
 

@@ -107,8 +107,8 @@ static void assert_kv_close(const struct setup *setup, const uint8_t *found, con
         const struct pages pages =
             pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE], call->params);
         test_pages_assert_coded_close(&pages, call->params, call->operands[ROPE_APPEND_SLOTS],
-                                      call->operands[ROPE_APPEND_POSITIONS], setup->shape.valid, layer, found, expected,
-                                      setup->pool_bytes);
+                                      call->operands[ROPE_APPEND_POSITIONS], setup->shape.valid, layer, false, found,
+                                      expected, setup->pool_bytes);
         return;
     }
     const enum dtype dtype = (enum dtype)setup->shape.kv_dtype;

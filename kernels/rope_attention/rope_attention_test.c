@@ -216,7 +216,7 @@ static void compare_pools(const struct setup *setup)
     if (is_coded(setup)) {
         test_pages_assert_coded_close(&setup->pages, setup->params, setup->launch.host[ROPE_ATTENTION_SLOTS],
                                       setup->launch.host[ROPE_ATTENTION_POSITIONS], setup->shape.valid,
-                                      (size_t)setup->layer_offset, found, setup->expected_pool,
+                                      (size_t)setup->layer_offset, setup->shape.norm_v, found, setup->expected_pool,
                                       setup->launch.device[ROPE_ATTENTION_KV].bytes);
         return;
     }
