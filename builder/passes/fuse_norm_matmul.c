@@ -34,8 +34,8 @@ static void fuse(struct graph *graph, struct graph_index *index, int n)
 {
     struct graph_node *norm = &graph->nodes[n];
     if (norm->operands[RMS_NORM_RESIDUAL] >= 0 || norm->params[RMS_NORM_CENTRED] ||
-        norm->operands[RMS_NORM_BIAS] >= 0 || !graph_is_small_batch(graph, norm->operands[RMS_NORM_OUT]) ||
-        !offer(graph, index, n, false))
+        norm->operands[RMS_NORM_BIAS] >= 0 || norm->operands[RMS_NORM_ADD_TO] >= 0 ||
+        !graph_is_small_batch(graph, norm->operands[RMS_NORM_OUT]) || !offer(graph, index, n, false))
         return;
     offer(graph, index, n, true);
     norm->removed = true;

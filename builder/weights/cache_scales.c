@@ -40,18 +40,23 @@ static bool add(struct graph *graph, int n, const struct quantised_cache_scales 
 bool cache_scales_add(struct graph *graph, const struct checkpoint *checkpoint, uint32_t *layers, struct status *status)
 {
     struct quantised_cache_scales *scales;
-    bool ok = true;
+    bool *used, ok = true;
     *layers = 0;
     if (!checkpoint->quantised.cache_scale_count || checkpoint->config.quantisation.cache == QUANT_CACHE_OTHER)
         return true;
     scales = calloc(graph->config->layers, sizeof *scales);
-    if (!scales) return status_fail(status, STATUS_MACHINE, "out of memory");
-    if (!quantised_find_cache_scales(&checkpoint->quantised, graph->config->layers, scales, status)) ok = false;
+    used = calloc(graph->config->layers, sizeof *used);
+    if (!scales || !used) ok = status_fail(status, STATUS_MACHINE, "out of memory");
+    for (int n = 0; ok && n < graph->node_count; n++)
+        if (graph->nodes[n].op == OP_ROPE_APPEND) used[graph->nodes[n].layer] = true;
+    ok = ok && quantised_find_cache_scales(&checkpoint->quantised, graph->config->layers, used,
+                                           graph->config->ignored_prefix, scales, status);
     for (int n = 0; ok && n < graph->node_count; n++) {
         if (graph->nodes[n].op != OP_ROPE_APPEND || !scales[graph->nodes[n].layer].k) continue;
         ok = add(graph, n, &scales[graph->nodes[n].layer], status);
         *layers += ok;
     }
+    free(used);
     free(scales);
     return ok;
 }

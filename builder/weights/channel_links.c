@@ -7,6 +7,7 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
+#include "kernels/rope_attention/rope_attention.h"
 
 /* The part of a joined weight whose rows are channels. */
 enum { SOURCE_ALL = 0, SOURCES_ALL = 1, SOURCE_UP = 1, SOURCES_GATE_UP = 2, SOURCE_V = 2, SOURCES_QKV = 3 };
@@ -69,11 +70,25 @@ static bool link_matmul(const struct search *search, const struct graph_node *ma
     return true;
 }
 
+/* Whether the KV cache of a layer has scales that the checkpoint was calibrated for: with v as it is. The engine's nodes have them. */
+static bool has_static_scales(const struct graph *engine, uint32_t layer)
+{
+    for (int n = 0; n < engine->node_count; n++) {
+        const struct graph_node *node = &engine->nodes[n];
+        if (node->removed || node->layer != layer) continue;
+        if ((node->op == OP_ROPE_APPEND && node->operands[ROPE_APPEND_KV_SCALES] >= 0) ||
+            (node->op == OP_ROPE_ATTENTION && node->operands[ROPE_ATTENTION_KV_SCALES] >= 0))
+            return true;
+    }
+    return false;
+}
+
 /* v goes through the KV cache of its layer. */
 static bool link_attention(const struct search *search, const struct graph_node *attention, struct channel_link *link)
 {
     const struct graph *model = search->model;
     const int64_t *params = attention->params;
+    if (has_static_scales(search->engine, attention->layer)) return false;
     for (int n = 0; n < model->node_count; n++) {
         const struct graph_node *append = &model->nodes[n];
         if (append->removed || append->op != OP_ROPE_APPEND || append->layer != attention->layer) continue;

@@ -108,9 +108,10 @@ struct quantised_cache_scales {
     const struct tensor_view *k, *v; /* NULL, both: the layer has none */
 };
 /* Those of layers [0, layers), scales[layers]. By all names that are in use: P.k_scale and P.v_scale, P.k_proj.k_scale and P.v_proj.v_scale, P.kv_scale for both,
- * P.k_proj.output_scale and P.v_proj.output_scale. Fails if there is one of k or v alone, or two of either. */
-bool quantised_find_cache_scales(const struct quantised_tensors *tensors, uint64_t layers,
-                                 struct quantised_cache_scales *scales, struct status *status);
+ * P.k_proj.output_scale and P.v_proj.output_scale. Fails if there is one of k or v alone, or two of either. Layers
+ * that are not in used[layers] (NULL: all are) have none, whatever the checkpoint has; names that begin with `ignored` (NULL: none do) do not count. */
+bool quantised_find_cache_scales(const struct quantised_tensors *tensors, uint64_t layers, const bool *used,
+                                 const char *ignored, struct quantised_cache_scales *scales, struct status *status);
 /* The numbers of such a tensor: scales[kv_heads * step], every `step`-th. Fails if shape or dtype are others, or if a number is not
  * from `least` to `most`. */
 bool quantised_read_cache_scales(const struct tensor_view *tensor, uint64_t kv_heads, uint64_t step, float least,

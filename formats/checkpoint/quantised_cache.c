@@ -59,15 +59,16 @@ static bool note(const struct tensor_view *tensor, const struct tensor_view **pa
     return true;
 }
 
-bool quantised_find_cache_scales(const struct quantised_tensors *tensors, uint64_t layers,
-                                 struct quantised_cache_scales *scales, struct status *status)
+bool quantised_find_cache_scales(const struct quantised_tensors *tensors, uint64_t layers, const bool *used,
+                                 const char *ignored, struct quantised_cache_scales *scales, struct status *status)
 {
     uint64_t layer;
     memset(scales, 0, layers * sizeof *scales);
     for (size_t i = 0; i < tensors->cache_scale_count; i++) {
         const struct tensor_view *tensor = &tensors->cache_scales[i];
         const unsigned parts = part_of(tensor->name);
-        if (!layer_of(tensor->name, &layer) || layer >= layers) continue;
+        if (!layer_of(tensor->name, &layer) || layer >= layers || (used && !used[layer])) continue;
+        if (ignored && strncmp(tensor->name, ignored, strlen(ignored)) == 0) continue;
         if ((parts & OF_K && !note(tensor, &scales[layer].k, status)) ||
             (parts & OF_V && !note(tensor, &scales[layer].v, status)))
             return false;

@@ -324,7 +324,7 @@ static struct quantised_cache_scales scales_of(uint64_t layer)
     enum { LAYERS = 13 };
     static struct quantised_cache_scales all[LAYERS];
     memset(all, 0xff, sizeof all);
-    test_expect_success(quantised_find_cache_scales(&result, LAYERS, all, &status), &status);
+    test_expect_success(quantised_find_cache_scales(&result, LAYERS, NULL, NULL, all, &status), &status);
     return all[layer];
 }
 
@@ -382,14 +382,19 @@ TEST(scales_of_a_cache_that_do_not_fit_are_refused)
     test_quantised_add(&checkpoint, FIRST, &what);
     add_scale("model.layers.1.self_attn.k_scale", DTYPE_F32, 1, bad + 5);
     test_expect_success(open_checkpoint(), &status);
-    test_expect_success(quantised_find_cache_scales(&result, 1, scales, &status), &status);
-    test_expect_failure(quantised_find_cache_scales(&result, 2, scales, &status), &status, STATUS_BAD_INPUT,
+    test_expect_success(quantised_find_cache_scales(&result, 1, NULL, NULL, scales, &status), &status);
+    test_expect_failure(quantised_find_cache_scales(&result, 2, NULL, NULL, scales, &status), &status, STATUS_BAD_INPUT,
                         "layers.1.self_attn.k_scale|keys, but layer 1|values");
     add_scale("model.layers.1.self_attn.kv_scale", DTYPE_F32, 1, bad + 5);
     quantised_close(&result);
     test_expect_success(open_checkpoint(), &status);
-    test_expect_failure(quantised_find_cache_scales(&result, 2, scales, &status), &status, STATUS_BAD_INPUT,
+    test_expect_failure(quantised_find_cache_scales(&result, 2, NULL, NULL, scales, &status), &status, STATUS_BAD_INPUT,
                         "self_attn.k_scale|self_attn.kv_scale|expected one");
+    static const bool first[2] = {true};
+    test_expect_success(quantised_find_cache_scales(&result, 2, first, NULL, scales, &status), &status);
+    assert_null(scales[1].k);
+    test_expect_success(quantised_find_cache_scales(&result, 2, NULL, "model.layers.1.", scales, &status), &status);
+    assert_null(scales[1].k);
     quantised_close(&result);
     free_checkpoint(NULL);
     test_quantised_add(&checkpoint, FIRST, &what);

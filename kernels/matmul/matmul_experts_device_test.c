@@ -337,10 +337,11 @@ TEST(problems_of_matmul_grouped)
         enum matmul_grouped_param tunable;
         int64_t value;
         const char *says;
-    } wrong[] = {{MATMUL_GROUPED_WARPS, 17, "WARPS"},  {MATMUL_GROUPED_STAGES, 1, "STAGES"},
-                 {MATMUL_GROUPED_CHUNK, 192, "CHUNK"}, {MATMUL_GROUPED_CHUNK, 128, "32 * WARPS"},
-                 {MATMUL_GROUPED_GROUPS, 3, "GROUPS"}, {MATMUL_GROUPED_COLUMNS, 9, "COLUMNS"},
-                 {MATMUL_GROUPED_STAGES, 32, "ring"},  {MATMUL_GROUPED_CTAS_PER_SM, 0, "CTAS_PER_SM"}};
+    } wrong[] = {{MATMUL_GROUPED_WARPS, 17, "WARPS"},           {MATMUL_GROUPED_STAGES, 1, "STAGES"},
+                 {MATMUL_GROUPED_CHUNK, 192, "CHUNK"},          {MATMUL_GROUPED_CHUNK, 128, "32 * WARPS"},
+                 {MATMUL_GROUPED_GROUPS, 3, "GROUPS"},          {MATMUL_GROUPED_COLUMNS, 9, "COLUMNS"},
+                 {MATMUL_GROUPED_STAGES, 32, "ring"},           {MATMUL_GROUPED_CTAS_PER_SM, 0, "CTAS_PER_SM"},
+                 {MATMUL_GROUPED_CTAS_PER_SM, 4, "CTAS_PER_SM"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         int64_t changed[PLAN_MAX_PARAMS];
         memcpy(changed, found[0], sizeof changed);

@@ -46,6 +46,7 @@ static const char *tunables_illegal(const int64_t *params)
         return "COLUMNS is not in 1..8";
     if (params[MATMUL_GROUPED_CTAS_PER_SM] < 1 || params[MATMUL_GROUPED_CTAS_PER_SM] > 4)
         return "CTAS_PER_SM is not in 1..4";
+    if (32 * (warps + 2) * params[MATMUL_GROUPED_CTAS_PER_SM] > 2048) return "a multiprocessor has 2048 threads";
     return NULL;
 }
 
@@ -58,8 +59,9 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     const struct grouped_layout layout = layout_of(params);
     const int64_t per_sm = params[MATMUL_GROUPED_CTAS_PER_SM];
     int64_t shared = (int64_t)layout.bytes;
+    if (shared > matmul_device_most_shared(gpu, per_sm))
+        return "the ring does not fit the shared memory of CTAS_PER_SM";
     if (shared < matmul_device_least_shared(gpu, per_sm)) shared = matmul_device_least_shared(gpu, per_sm);
-    if (shared > gpu->shared_per_block) return "the ring does not fit the shared memory of a block";
     const int64_t pieces =
         (int64_t)layout.most_groups * layout_divide_up(matmul_expert_n(params), 8 * params[MATMUL_GROUPED_GROUPS]);
     const int64_t blocks = gpu->multiprocessors * per_sm;

@@ -170,7 +170,7 @@ template <class P> struct router_body {
         for (int choice = 0; choice < TOP_K; choice++) {
             const int expert = take_greatest(ranks);
             const float score = element(scores, expert);
-            if (choice == 0) largest = score;
+            largest = choice == 0 ? score : fmaxf(largest, score); /* seeds choose in another order */
             sum += score;
 #pragma unroll
             for (int i = 0; i < CHOICES_PER_LANE; i++)

@@ -38,7 +38,7 @@ static void read_cache_scales(const struct quantised_tensors *tensors)
     struct status status = {0};
     struct quantised_cache_scales scales[LAYERS];
     float numbers[2 * KV_HEADS];
-    if (!quantised_find_cache_scales(tensors, LAYERS, scales, &status)) {
+    if (!quantised_find_cache_scales(tensors, LAYERS, NULL, NULL, scales, &status)) {
         require_refusal(&status);
         return;
     }
