@@ -78,7 +78,7 @@ int64_t matmul_device_most_shared(const struct device_facts *gpu, int64_t per_sm
 int64_t matmul_device_least_shared(const struct device_facts *gpu, int64_t per_sm)
 {
     const int64_t part = gpu->shared_per_sm / (per_sm + 1) - RESERVED_SHARED_BYTES;
-    return part < 0 ? 0 : layout_divide_up(part + 1, SHARED_UNIT) * SHARED_UNIT;
+    return part < 0 ? 0 : layout_round_up(part + 1, SHARED_UNIT);
 }
 
 void matmul_device_rank(struct matmul_ranking *ranking, const int64_t *params, double cost)

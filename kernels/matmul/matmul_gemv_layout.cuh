@@ -13,13 +13,11 @@
 
 enum { GEMV_MOST_CHOICES = 64 }; /* of experts, by all rows */
 
-LAYOUT_FUNCTION layout_size gemv_round_up(layout_size a, layout_size b) { return layout_divide_up(a, b) * b; }
-
 /* k that one thread block of a cluster takes; the last one's part may be smaller. Whole boxes and 128-byte lines, or whole
  * strips. */
 LAYOUT_FUNCTION layout_size gemv_part(layout_size encoding, layout_size k, layout_size split_k)
 {
-    return gemv_round_up(layout_divide_up(k, split_k), fragment_is_coded(encoding) ? FRAGMENT_STRIP_K : 64);
+    return layout_round_up(layout_divide_up(k, split_k), fragment_is_coded(encoding) ? FRAGMENT_STRIP_K : 64);
 }
 
 /* In this order: ring of weights, x, sums of x over groups (coded weights with zeros), sums of the warps (two tiles), sums of the
@@ -62,12 +60,12 @@ LAYOUT_FUNCTION struct gemv_layout gemv_lay_out(layout_size encoding, layout_siz
     l.x_sums = l.x + x_shared * x_rows * l.x_pitch;
     l.sums = l.x_sums;
     if (fragment_lay_out(encoding).code == FRAGMENT_UINT4)
-        l.sums += gemv_round_up(l.part / fragment_lay_out(encoding).group * l.x_sum_bytes, 16);
+        l.sums += layout_round_up(l.part / fragment_lay_out(encoding).group * l.x_sum_bytes, 16);
     l.cluster_sums = l.sums + 2 * warps * l.sum_bytes;
     l.squares = l.cluster_sums + (split_k > 1 ? 2 * split_k * l.sum_bytes : 0);
     const layout_size normed = layout_smaller(x_rows, 8); /* a norm is of rows of x, not of choices */
     l.cluster_squares = l.squares + 4 * normed * warps;
-    l.barriers = gemv_round_up(l.cluster_squares + 4 * normed * split_k, 8);
+    l.barriers = layout_round_up(l.cluster_squares + 4 * normed * split_k, 8);
     l.bytes = l.barriers + 8 * (2 * stages + 8);
     return l;
 }

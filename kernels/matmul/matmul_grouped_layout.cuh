@@ -20,8 +20,6 @@ struct grouped_layout {
     layout_size bytes;
 };
 
-LAYOUT_FUNCTION layout_size grouped_round_up(layout_size a, layout_size b) { return layout_divide_up(a, b) * b; }
-
 LAYOUT_FUNCTION struct grouped_layout grouped_lay_out(layout_size encoding, layout_size choices, layout_size experts,
                                                       layout_size warps, layout_size stages, layout_size chunk,
                                                       layout_size groups, layout_size columns)
@@ -45,7 +43,7 @@ LAYOUT_FUNCTION struct grouped_layout grouped_lay_out(layout_size encoding, layo
     l.groups = l.begins + (experts + 1) * 4;
     l.choices = l.groups + l.most_groups * 4;
     l.weights = l.choices + choices * 4;
-    l.barriers = grouped_round_up(l.weights + choices * 4, 8);
+    l.barriers = layout_round_up(l.weights + choices * 4, 8);
     l.bytes = l.barriers + 8 * (2 * stages + 4);
     return l;
 }

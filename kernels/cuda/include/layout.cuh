@@ -15,6 +15,7 @@
 typedef long long layout_size;
 
 LAYOUT_FUNCTION layout_size layout_divide_up(layout_size a, layout_size b) { return (a + b - 1) / b; }
+LAYOUT_FUNCTION layout_size layout_round_up(layout_size a, layout_size b) { return layout_divide_up(a, b) * b; }
 LAYOUT_FUNCTION layout_size layout_larger(layout_size a, layout_size b) { return a > b ? a : b; }
 LAYOUT_FUNCTION layout_size layout_smaller(layout_size a, layout_size b) { return a < b ? a : b; }
 
