@@ -68,8 +68,9 @@ bool build_choose_joins(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
     struct graph graph;
-    if (!build->checkpoint.config.experts.shared_size) return true;
-    memset(build->joins, GRAPH_JOIN_SHARED, sizeof build->joins);
+    const struct model_config *config = &build->checkpoint.config;
+    if (!config->experts.shared_size && !config->latent.kv_rank) return true;
+    memset(build->joins, GRAPH_JOIN_SHARED | GRAPH_JOIN_LATENT, sizeof build->joins);
     init_graph(build, &graph, build->target, PLAN_DECODE);
     const bool ok = import_graph(&graph, status) && run_passes(&graph, NULL, NULL, status);
     if (ok)

@@ -27,6 +27,7 @@ enum weight_form {
 /* Ways to make one weight, multiplied in one launch, of two that could be apart: bits. */
 enum graph_join {
     GRAPH_JOIN_SHARED = 1, /* the shared expert as experts of the routed ones' matrices */
+    GRAPH_JOIN_LATENT = 2, /* of latent attention: q and the latent row, products of one x */
 };
 
 struct graph_weight {

@@ -152,11 +152,14 @@ def norms():
 
 
 def latent_rows():
-    """latent_append: widths of both parts, even ones that are no multiple of anything."""
+    """latent_append: widths of both parts, even ones that are no multiple of anything; rows of their own and columns of wider ones."""
     for kv_dtype, (head_dim, value_dim, heads) in itertools.product([BF16] + CODED_KV, [(576, 512, 2), (48, 32, 5), (80, 78, 1), (96, 20, 3)]):
         case = {"SOURCE": "latent_append", "VALID": 6, "ROWS": 7, "HEADS": heads, "KV_HEADS": 1, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim,
-                "PAGE_TOKENS": 16, "PAGES_PER_SLOT": 3, "SLOT_COUNT": 3, "KV_DTYPE": kv_dtype, "X_DTYPE": [BF16, F16][heads % 2]}
-        yield {**case, "PAGE_BYTES": page_bytes(case, 1) + 64}
+                "PAGE_TOKENS": 16, "PAGES_PER_SLOT": 3, "SLOT_COUNT": 3, "KV_DTYPE": kv_dtype, "X_DTYPE": [BF16, F16][heads % 2],
+                "Q_PITCH": 0, "Q_FIRST": 0, "KV_PITCH": 0}
+        case["PAGE_BYTES"] = page_bytes(case, 1) + 64
+        yield case
+        yield {**case, "Q_FIRST": 2 * heads + 1, "Q_PITCH": 2 * heads + 9 + heads * (head_dim - value_dim), "KV_PITCH": head_dim + 6}
 
 
 SCALE_BITS = 0x3E800000  # 0.25
@@ -338,7 +341,7 @@ def chunks():
 
 ENCODINGS = list(range(16, 23)) + list(range(24, 37))  # enum encoding_id: those with fragments
 MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_DTYPE": F32, "SCALE_BITS": 0x3F800000, "CAP_BITS": 0x40200000, "BIAS_DTYPE": F32,
-          "NORM_DTYPE": F32, "EXPERTS": 0, "ROUTE_WIDTH": 0, "PARTS": 0, "BLOCK_N": 0, "INPUT_DTYPE": BF16, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
+          "NORM_DTYPE": F32, "EXPERTS": 0, "ROUTE_WIDTH": 0, "PARTS": 0, "BLOCK_N": 0, "X_PITCH": 0, "INPUT_DTYPE": BF16, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
 
 
 def gemv(**changes):
@@ -435,11 +438,13 @@ def mmas():
 
 
 def blocks():
-    """Block diagonal weights in every encoding: tails of rows, of a block's rows and of K."""
+    """Block diagonal weights in every encoding: tails of rows, of a block's rows and of K, rows of x with other columns after them."""
     for i, encoding in enumerate([BF16] + ENCODINGS):
         rows, tile_m = [(1, 8), (9, 8), (20, 16)][i % 3]
         block_n, count = [(24, 3), (80, 2), (17, 4), (48, 1)][i % 4]
-        yield mma(DTYPE=encoding, ROWS=rows, VALID=max(1, rows - i % 3), N=-(-block_n // 16) * 16 * count, BLOCK_N=block_n, K=[136, 264][i % 2],
+        k = [136, 264][i % 2]
+        yield mma(DTYPE=encoding, ROWS=rows, VALID=max(1, rows - i % 3), N=-(-block_n // 16) * 16 * count, BLOCK_N=block_n, K=k,
+                  X_PITCH=count * k + 8 * (i % 5) if i % 5 else 0,
                   TILE_N=[16, 32][i % 2], TILE_M=tile_m, WARPS_N=1, STAGES=2 + i % 2)
 
 
