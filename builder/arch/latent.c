@@ -88,7 +88,7 @@ static bool can_share_rows(const struct graph *graph)
            config->head_dim % ALIGNED_ELEMENTS == 0;
 }
 
-/* Of all heads of q the elements that do not rotate, then those that do, then with `joined` the latent row. */
+/* The elements of all heads of q that do not rotate, then those that do, then with `joined` the latent row. */
 static int shared_rows(struct graph *graph, int q_in, uint32_t layer, const char *module, uint64_t columns, bool joined)
 {
     const struct model_latent *latent = &graph->config->latent;
