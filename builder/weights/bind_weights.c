@@ -487,11 +487,21 @@ static bool encode_part(const struct graph *graph, struct graph_weight *part, co
            choose_encoding(graph, part, checkpoint, types, &ignored);
 }
 
+/* The router of a layer has a row for the gate of its shared expert, which is then an expert in any case. */
+static bool has_shared_gate(const struct graph *graph, uint32_t layer)
+{
+    for (int w = 0; w < graph->weight_count; w++) {
+        const struct graph_weight *weight = &graph->weights[w];
+        if (weight->layer == layer && weight->join == GRAPH_JOIN_SHARED && !weight->experts) return true;
+    }
+    return false;
+}
+
 /* Calibration leaves out matrices of experts, and a shared expert multiplies every row: it stays a matrix that is calibrated. */
-static bool loses_calibration(const struct graph_weight *part)
+static bool loses_calibration(const struct graph *graph, const struct graph_weight *part)
 {
     return part->join == GRAPH_JOIN_SHARED && part->experts && !part->keeps_codes &&
-           encoding_find(part->encoding)->bits == 4;
+           encoding_find(part->encoding)->bits == 4 && !has_shared_gate(graph, part->layer);
 }
 
 static bool parts_agree(const struct graph *graph, const struct graph_weight *weight,
@@ -504,7 +514,7 @@ static bool parts_agree(const struct graph *graph, const struct graph_weight *we
         if (is_kept(&first, &types->kept[k]) != is_kept(&second, &types->kept[k])) return false;
     return encode_part(graph, &first, checkpoint, assumed, types) &&
            encode_part(graph, &second, checkpoint, assumed, types) && first.encoding == second.encoding &&
-           first.keeps_codes == second.keeps_codes && !(calibrated && loses_calibration(&second));
+           first.keeps_codes == second.keeps_codes && !(calibrated && loses_calibration(graph, &second));
 }
 
 void choose_joins(uint8_t *joins, struct graph *graph, const struct checkpoint *checkpoint, enum encoding_id assumed,

@@ -12,7 +12,7 @@ struct fixture {
     enum dtype routed, shared;
     uint32_t ranks;
     struct weight_types types;
-    bool calibrated, of_experts;
+    bool calibrated, of_experts, gated; /* gated: the layer has another joined weight, of no experts */
 };
 
 static void open_weight(struct fixture *made)
@@ -38,6 +38,20 @@ static void open_weight(struct fixture *made)
     if (made->of_experts) found->experts = 2 + SHARED;
     graph_shard(&f->graph, weight, SHARD_COLUMNS);
     graph_mark_join(&f->graph, weight, GRAPH_JOIN_SHARED, 2);
+    if (!made->gated) return;
+    const uint64_t rows[] = {2, 1};
+    const char *const routers[] = {"b.router.weight", "b.shared_gate.weight"};
+    for (int i = 0; i < 2; i++) {
+        const uint64_t shape[] = {rows[i], HIDDEN};
+        const struct weight_source source = {.shape = {rows[i], HIDDEN}};
+        test_tensors_add(f, routers[i], DTYPE_F32, 2, shape);
+        if (i == 0)
+            weight = graph_weight_from(&f->graph, LAYER, WEIGHT_MATRIX, &source, "%s", routers[i]);
+        else
+            graph_weight_append(&f->graph, weight, &source, "%s", routers[i]);
+    }
+    f->graph.weights[weight].exact = true;
+    graph_mark_join(&f->graph, weight, GRAPH_JOIN_SHARED, 1);
 }
 
 /* Whether the parts stay joined, with the checkpoint and, where it says the same, without. */
@@ -127,6 +141,8 @@ TEST(calibrated_matrices)
                 made.of_experts = of_experts;
                 made.types.matrices = bits == 4 ? ENCODING_INT4_G32 : ENCODING_INT8_CHANNEL;
                 assert_int_equal(stays(&made, true), !(of_experts && calibrated && bits == 4));
+                made.gated = true; /* not calibrated in any case */
+                assert_true(stays(&made, true));
             }
 }
 

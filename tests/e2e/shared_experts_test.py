@@ -2,12 +2,14 @@
 """Shared experts as experts of the routed ones' matrices: the same logits as with matrices of their own, on one rank and on two, and
 where they stay apart. Dry runs of published shapes for GPUs; small engines for GPUs with the fake driver of tests/fake_cuda."""
 
+import array
 import json
 import os
 import struct
 import unittest
 
-from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, MAKE_CHECKPOINT, SANITIZED, ReferenceTest, build_engine, contents, output, run,
+from gguf_writer import read_checkpoint, write_safetensors
+from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, MAKE_CHECKPOINT, SANITIZED, ReferenceTest, build_engine, contents, output, output_json, run,
                      scratch, succeed, tally, write)
 
 FAKE = {"FAKE_CUDA_MEMORY": "100000000", "FAKE_CUDA_DEVICES": "2",
@@ -89,6 +91,24 @@ def change_dtypes(model, matches):
     write(path, struct.pack("<Q", len(text)) + text + made)
 
 
+def encoded(name, values, shape, size):
+    """GPTQ in 8 bits without zero points: (tensors of the module, the numbers that they stand for)."""
+    rows, columns = shape
+    scales, codes, numbers = [0.0] * (columns // size * rows), bytearray(rows * columns), array.array("f")
+    for at in range(0, len(values), size):
+        row, column = divmod(at, columns)
+        part = values[at:at + size]
+        scale = struct.unpack("<e", struct.pack("<e", max(map(abs, part)) / 127))[0]
+        scales[column // size * rows + row] = scale
+        for i, value in enumerate(part):
+            code = max(-128, min(127, round(value / scale)))
+            codes[((column + i) // 4 * rows + row) * 4 + (column + i) % 4] = code + 128
+            numbers.append(code * scale)
+    zeros = bytes([127]) * (columns // size * rows)
+    return {name + ".qweight": ([columns // 4, rows], bytes(codes), "I32"), name + ".qzeros": ([columns // size, rows // 4], zeros, "I32"),
+            name + ".scales": ([columns // size, rows], struct.pack("<%de" % len(scales), *scales), "F16")}, numbers
+
+
 @unittest.skipUnless(os.path.exists(MAKE_CHECKPOINT), "needs make_checkpoint")
 class SharedExperts(ReferenceTest):
     def setUp(self):
@@ -133,11 +153,52 @@ class SharedExperts(ReferenceTest):
         """Codes of the builder, whose groups must end where an expert's columns do."""
         model = self.model("deepseek_v2", moe_intermediate_size=64)
         for dtype, options, joined in (("int8", [], True), ("int4", ["--group", "32"], True), ("int4", ["--group", "128"], False),
-                                       ("fp8", [], True), ("int4", ["--calibrate", "self"], False)):
+                                       ("fp8", [], True), ("int4", ["--group", "32", "--calibrate", "self"], False)):
             with self.subTest(dtype, options=options):
                 graph = graph_of(model, "--target", "cpu", "--dtype", dtype, *options)
                 self.assertEqual(shared_in(graph) != [], joined)
                 output([ENGRUN, build_engine(model, "--dtype", dtype, *options), "--selftest"])
+
+    def test_calibration_leaves_out_gated_ones_anyway(self):
+        model = self.model("qwen2_moe of 4")
+        options = ["--dtype", "int4", "--group", "32", "--calibrate", "self"]
+        self.assertEqual(shared_in(graph_of(model, "--target", "cpu", *options)), [4, 4])
+        output([ENGRUN, build_engine(model, *options), "--selftest"])
+
+    def test_kept_codes(self):
+        """Codes of a checkpoint are kept in joined matrices, whose columns are parts of the shared expert's; where its tensors have none,
+        it stays apart."""
+        method = {"quant_method": "gptq", "bits": 8, "group_size": 32, "sym": True, "desc_act": False}
+        for name, excluded, joined in (("qwen2_moe of 4", "no module", True), ("deepseek_v2", "no module", True),
+                                       ("deepseek_v2", "shared_experts.down_proj", False), ("qwen2_moe of 4", "mlp.experts.1.gate", False)):
+            with self.subTest(name, excluded=excluded):
+                widths = {"moe_intermediate_size": 64}  # two groups of an expert
+                if "qwen2" in name:
+                    widths["shared_expert_intermediate_size"] = 256
+                base, tensors, numbers = self.model(name, **widths), {}, {}
+                for tensor, (shape, values) in read_checkpoint(base).items():
+                    if ".mlp." in tensor and "expert" in tensor and "_gate." not in tensor and excluded not in tensor:
+                        made, values = encoded(tensor[:-len(".weight")], values, shape, 32)
+                        tensors.update(made)
+                    else:
+                        tensors[tensor] = (shape, values)
+                    numbers[tensor] = (shape, values)
+                folders = [os.path.join(self.folder, "%s without %s %s" % (name, excluded, kind)) for kind in ("codes", "numbers")]
+                for folder, parts, changes in zip(folders, (tensors, numbers), ({"quantization_config": method}, {})):
+                    os.mkdir(folder)
+                    write_safetensors(os.path.join(folder, "model.safetensors"), parts)
+                    write(os.path.join(folder, "config.json"), json.dumps({**USUAL, **MODELS[name][0], **widths, **changes}).encode())
+                for options in ([], ["--gpus", "2"]):
+                    self.assertEqual(shared_in(graph_of(folders[0], "--target", "cpu", *options)) != [], joined)
+                    prompt = [(11 * i + 5) % 320 for i in range(29)]
+                    expected = self.logits(build_engine(folders[1], *APART), prompt, 4)
+                    found = self.logits(build_engine(folders[0], *options), prompt, 4)
+                    self.assertEqual(found[0], expected[0])
+                    for a, b in zip(found[1], expected[1]):
+                        self.check_logits(a, b, TOLERANCE, options)
+                manifest = output_json([ENGINFO, build_engine(folders[0]), "--json"])["manifest"]
+                if joined:
+                    self.assertEqual(manifest["model"]["weight_dtype"], "int8_g32")
 
     def test_apart_where_parts_differ(self):
         """Types of the checkpoint's tensors, of --keep, widths that are no multiple."""
