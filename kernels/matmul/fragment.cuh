@@ -158,8 +158,8 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const u32 word = codes[step % 2 * 2 + i / 2];
-                const u32 high = i % 2 ? word : word << 8;
-                a[i] = fma_bf16_pair(and_or(high >> 4, 0x07f007f0, high & 0x80008000), 0x7b807b80, MINUS_ZERO);
+                const u32 sign = (i % 2 ? word : word << 8) & 0x80008000;
+                a[i] = fma_bf16_pair(and_or(i % 2 ? word >> 4 : word << 4, 0x07f007f0, sign), 0x7b807b80, MINUS_ZERO);
             }
         } else if constexpr (LAYOUT.code == FRAGMENT_TABLE) {
             const u32 word = codes[step % PART_STEPS];
@@ -197,8 +197,8 @@ template <int ENCODING> __device__ __forceinline__ float fragment_factor(const v
     constexpr fragment_layout LAYOUT = fragment_lay_out(ENCODING);
     if constexpr (LAYOUT.factors) {
         const u8 *panel = (const u8 *)weights + row / FRAGMENT_ROWS * fragment_panel_bytes(LAYOUT, k);
-        const float factor = ((const float *)panel)[row % FRAGMENT_ROWS];
-        return LAYOUT.scale == FRAGMENT_E5M3 ? factor * 64 : factor; /* decode leaves 2^(112 - 126) of 2^-8 */
+        constexpr float DECODED = LAYOUT.scale == FRAGMENT_E5M3 ? 64 : 1; /* decode gives 2^-14 of a number, not 2^-8 */
+        return ((const float *)panel)[row % FRAGMENT_ROWS] * DECODED;
     }
     return 1;
 }
