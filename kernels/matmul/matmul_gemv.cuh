@@ -496,7 +496,7 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     const int row = lane % 4 * 2 + j % 2; /* of x */
-                    if (row < ROWS)
+                    if (j % 2 < ROWS && row < ROWS)       /* with one row the compiler drops the sums of the others */
                         store_shared(target + 4 * (u32)(row * SUM_PITCH + panel * 16 + j / 2 * 8), sums[panel][j]);
                 }
             barrier_arrive(shared.sums_full + 8 * (u32)buffer);
