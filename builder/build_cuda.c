@@ -205,6 +205,11 @@ static bool is_eight_bit(const struct build *build, uint32_t rows)
     return build->eight_bit_rows && rows >= build->eight_bit_rows;
 }
 
+static bool is_small_batch(const struct build *build, uint32_t rows)
+{
+    return rows <= graph_small_batch_rows(&build->small_batch);
+}
+
 /* Few rows can also use the graph for many: end-to-end tuning finds the faster one. */
 static bool lower_one(struct build *build, const struct graph *graph, const struct graph *alternative, uint32_t rows,
                       struct status *status)
@@ -214,7 +219,12 @@ static bool lower_one(struct build *build, const struct graph *graph, const stru
     struct plan_header *header = &build->plans[build->plan_count++].header;
     for (int v = 0; v < PLAN_VARIANTS && graphs[v]; v++) {
         struct device_plan *plan = &variants->plans[variants->count];
-        if (!lower_device_plan(graphs[v], &build->lowering, build_cuda_facts(build), rows, plan, status)) return false;
+        if (!lower_device_plan(graphs[v], &build->lowering, build_cuda_facts(build), rows, plan, status)) {
+            /* A launch for few rows may have no kernel for the encoding of a weight (--keep). */
+            if (v + 1 == PLAN_VARIANTS || !graphs[v + 1] || status->code != STATUS_BAD_INPUT) return false;
+            status_clear(status);
+            continue;
+        }
         /* The manifest's arena is large enough for either until one is chosen. */
         uint64_t arena_bytes = header->arena_bytes;
         if (variants->count++ == 0) *header = plan->header;
@@ -230,12 +240,15 @@ bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_co
     for (int i = 0; i < batch_count + chunk_count; i++) {
         const bool is_decode = i < batch_count;
         const uint32_t rows = is_decode ? batches[i] : chunks[i - batch_count];
-        const uint64_t bytes = device_scratch_bytes(is_decode ? &build->decode : &build->prefill, &build->lowering,
-                                                    build_cuda_facts(build), rows);
-        if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
+        const struct graph *graphs[] = {is_decode ? &build->decode : &build->prefill,
+                                        is_decode && is_small_batch(build, rows) ? &build->small_batch : NULL};
+        for (int g = 0; g < 2 && graphs[g]; g++) {
+            const uint64_t bytes = device_scratch_bytes(graphs[g], &build->lowering, build_cuda_facts(build), rows);
+            if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
+        }
     }
     for (int i = 0; i < batch_count; i++) {
-        const bool small_batch = batches[i] <= graph_small_batch_rows(&build->small_batch);
+        const bool small_batch = is_small_batch(build, batches[i]);
         const struct graph *graph = small_batch                       ? &build->small_batch
                                     : is_eight_bit(build, batches[i]) ? &build->eight_bit_decode
                                                                       : &build->decode;

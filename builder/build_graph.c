@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include "builder/arch/arch.h"
+#include "builder/build_cuda.h"
 #include "builder/passes/pass.h"
 #include "builder/weights/cache_scales.h"
 #include "builder/weights/weights.h"
+#include "kernels/routed_matmul/routed_matmul.h"
 
 static bool is_coded(enum encoding_id asked) { return asked != ENCODING_NONE && !encoding_is_plain(asked); }
 
@@ -37,7 +39,10 @@ static void init_graph(const struct build *build, struct graph *graph, enum engi
 {
     graph_init(graph, &build->checkpoint.config, kind);
     graph->target = target;
-    if (target == TARGET_CUDA) graph->compute_dtype = build_half_dtype(build);
+    if (target == TARGET_CUDA) {
+        graph->compute_dtype = build_half_dtype(build);
+        graph->has_routed_matmul = build_cuda_facts(build)->capability >= device_routed_matmul.least_capability;
+    }
     graph->ranks = build->options->gpus;
     graph->joins = build->joins;
     if (graph->ranks > 1) graph->rank_config = &build->rank_config;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/matmul/matmul_device.h"
+#include "kernels/routed_matmul/routed_matmul.h"
 #include "kernels/matmul/weight_layout.h"
 
 void graph_init(struct graph *graph, const struct model_config *config, enum plan_kind kind)
@@ -268,19 +269,22 @@ bool graph_gemv_has_experts(const struct graph *graph, const struct graph_node *
                                     (int64_t)graph->weights[matmul->operands[MATMUL_W]].depth);
 }
 
-/* What only matmul_gemv has: sums over choices, norms of their x. */
-static bool needs_gemv(const struct graph_node *node)
+/* Whether a launch that only the kernels for few rows have takes so many: sums over choices, norms of their x, routed_matmul. */
+static bool takes_rows(const struct graph *graph, const struct graph_node *node, uint32_t rows)
 {
-    if (node->removed || node->op != OP_MATMUL || !node->params[MATMUL_EXPERTS]) return false;
-    return matmul_sums_choices(node->params) || node->operands[MATMUL_NORM] >= 0;
+    if (node->removed) return true;
+    if (node->op == OP_ROUTED_MATMUL)
+        return rows * graph->values[node->operands[ROUTED_MATMUL_ROUTES]].width / 2 <= MATMUL_GEMV_MOST_CHOICES;
+    if (node->op != OP_MATMUL || !node->params[MATMUL_EXPERTS]) return true;
+    if (!matmul_sums_choices(node->params) && node->operands[MATMUL_NORM] < 0) return true;
+    return graph_gemv_has_experts(graph, node, rows);
 }
 
 uint32_t graph_small_batch_rows(const struct graph *graph)
 {
     uint32_t rows = GRAPH_SMALL_BATCH;
     for (int n = 0; n < graph->node_count; n++)
-        while (rows > 1 && needs_gemv(&graph->nodes[n]) && !graph_gemv_has_experts(graph, &graph->nodes[n], rows))
-            rows--;
+        while (rows > 1 && !takes_rows(graph, &graph->nodes[n], rows)) rows--;
     return rows;
 }
 

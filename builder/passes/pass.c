@@ -18,6 +18,7 @@ const struct pass *const passes[] = {
     &pass_matmul_inputs,
     &pass_eight_bit_inputs,
     &pass_activation_dtypes,
+    &pass_fuse_router,
     &pass_dead_code,
     NULL,
 };

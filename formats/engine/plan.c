@@ -49,6 +49,7 @@ const char *plan_op_name(unsigned op)
         [OP_SIGMOID_GATE] = "sigmoid_gate",
         [OP_MULTIPLY] = "multiply",
         [OP_ROPE_QUERY] = "rope_query",
+        [OP_ROUTED_MATMUL] = "routed_matmul",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }

@@ -64,6 +64,7 @@ enum plan_op {
     OP_SIGMOID_GATE = 23,
     OP_MULTIPLY = 24,
     OP_ROPE_QUERY = 25,
+    OP_ROUTED_MATMUL = 26, /* a router, its matrix and the matmul over the experts it chooses fused: device targets */
     OP_COUNT
 };
 

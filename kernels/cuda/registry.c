@@ -18,6 +18,7 @@
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/rope_query/rope_query.h"
 #include "kernels/rope_table/rope_table.h"
+#include "kernels/routed_matmul/routed_matmul.h"
 #include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
@@ -54,6 +55,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_SIGMOID_GATE] = KERNELS(&device_sigmoid_gate),
     [OP_MULTIPLY] = KERNELS(&device_multiply),
     [OP_ROPE_QUERY] = KERNELS(&device_rope_query),
+    [OP_ROUTED_MATMUL] = KERNELS(&device_routed_matmul),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
 static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,

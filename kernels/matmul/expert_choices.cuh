@@ -5,23 +5,46 @@
 
 #include "kernels/cuda/include/ptx.cuh"
 
+/* Waits, by a whole warp of a launch that follows routed_matmul, until that launch, which may still run, has written its routes and
+ * lists. `total`: the end of the last list, which is 0 from before this launch could begin until they are written. After
+ * a while, and where no row has choices, until it has ended. */
+__device__ __forceinline__ void await_routes(const int *total)
+{
+    enum { LOOKS = 1000, PAUSE_NS = 20 };
+    for (int i = 0; i < LOOKS; i++) {
+        if (load_acquire(total) != 0) return;
+        nanosleep(PAUSE_NS);
+    }
+    device_wait();
+}
+
 /* EXPERTS 0: there are none, and everything belongs to matrix 0. All functions: by the whole warp. */
 template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
     static constexpr int PER_LANE = (ROWS * TOP_K + 31) / 32;
 
     float experts[PER_LANE], weights[PER_LANE];
 
-    /* Once earlier launches have ended. All rows are loaded, so that a caller need not wait for the number of valid ones first. */
+    /* Once earlier launches have ended, or await_routes has returned. All rows are loaded, so that a caller need not wait for the number of
+     * valid ones first. */
     __device__ __forceinline__ void load(const float *routes)
+    {
+        load_by([&](int at) { return load_written_float(routes + at); });
+    }
+    /* The same of routes in shared memory. */
+    __device__ __forceinline__ void load_shared_routes(u32 routes)
+    {
+        load_by([&](int at) { return load_shared_float(routes + 4 * (u32)at); });
+    }
+
+    template <class LOAD> __device__ __forceinline__ void load_by(LOAD element)
     {
         const int lane = (int)threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) {
-            const int choice = lane + 32 * i, row = choice / TOP_K;
+            const int choice = lane + 32 * i, row = choice / TOP_K, at = row * (2 * TOP_K) + choice % TOP_K;
             if (row >= ROWS) continue;
-            const float *route = routes + row * (2 * TOP_K) + choice % TOP_K;
-            weights[i] = load_written_float(route);
-            experts[i] = load_written_float(route + TOP_K);
+            weights[i] = element(at);
+            experts[i] = element(at + TOP_K);
         }
     }
 

@@ -158,8 +158,8 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const u32 word = codes[step % 2 * 2 + i / 2];
-                const u32 high = i % 2 ? word : word << 8;
-                a[i] = fma_bf16_pair(and_or(high >> 4, 0x07f007f0, high & 0x80008000), 0x7b807b80, MINUS_ZERO);
+                const u32 sign = (i % 2 ? word : word << 8) & 0x80008000;
+                a[i] = fma_bf16_pair(and_or(i % 2 ? word >> 4 : word << 4, 0x07f007f0, sign), 0x7b807b80, MINUS_ZERO);
             }
         } else if constexpr (LAYOUT.code == FRAGMENT_TABLE) {
             const u32 word = codes[step % PART_STEPS];
@@ -167,19 +167,26 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
             fragment_table<ENCODING>::look_up(a[2], a[3], word >> 16);
         } else {
             /* As bfloat16 the bits say 2^-126 of the number. */
+            constexpr u32 NUMBER = 0x81c081c0, SIGN = 0x80008000, MAGNITUDE = 0x01c001c0;
             const u32 word = codes[step % PART_STEPS];
-            u32 factor[2] = {0x7e807e80, 0x7e807e80};
+            a[0] = word & NUMBER;
+            a[1] = word * 8 & NUMBER;
+            /* One multiplication shifts the magnitude by 6 and the sign by 1. No two bits of the factors' products coincide. */
+            a[2] = (word & 0x40074007) * ((1 << 6) + (1 << 1)) & NUMBER;
+            a[3] = and_or(word >> 3, MAGNITUDE, word << 2 & SIGN);
             if constexpr (LAYOUT.scale == FRAGMENT_E5M3) {
+                /* 2^112 times the scales of an even step and of the next one, for either row; fragment_factor has the rest. */
+                const u32 scales = h.scales[step / 2];
+                const u32 rows[2] = {and_or(scales << 4, 0x0ff00ff0, 0x70007000),
+                                     and_or(scales >> 4, 0x0ff00ff0, 0x70007000)};
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int index = step * 2 + half; /* 2^118 times the scale */
-                    factor[half] = byte_in_both_halves(h.scales[index / 4], index % 4, 0) * 16 + 0x73007300;
-                }
+                for (int i = 0; i < 4; i++)
+                    a[i] = step % 2 ? multiply_bf16_pair_by<1>(a[i], rows[i % 2])
+                                    : multiply_bf16_pair_by<0>(a[i], rows[i % 2]);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; i++) a[i] = fma_bf16_pair(a[i], 0x7e807e80, MINUS_ZERO);
             }
-            a[0] = fma_bf16_pair(word & 0x81c081c0, factor[0], MINUS_ZERO);
-            a[1] = fma_bf16_pair(word << 3 & 0x81c081c0, factor[1], MINUS_ZERO);
-            a[2] = fma_bf16_pair(and_or(word << 6, 0x01c001c0, word << 1 & 0x80008000), factor[0], MINUS_ZERO);
-            a[3] = fma_bf16_pair(and_or(word >> 3, 0x01c001c0, word << 2 & 0x80008000), factor[1], MINUS_ZERO);
         }
     }
 };
@@ -190,7 +197,8 @@ template <int ENCODING> __device__ __forceinline__ float fragment_factor(const v
     constexpr fragment_layout LAYOUT = fragment_lay_out(ENCODING);
     if constexpr (LAYOUT.factors) {
         const u8 *panel = (const u8 *)weights + row / FRAGMENT_ROWS * fragment_panel_bytes(LAYOUT, k);
-        return ((const float *)panel)[row % FRAGMENT_ROWS];
+        constexpr float DECODED = LAYOUT.scale == FRAGMENT_E5M3 ? 64 : 1; /* decode gives 2^-14 of a number, not 2^-8 */
+        return ((const float *)panel)[row % FRAGMENT_ROWS] * DECODED;
     }
     return 1;
 }

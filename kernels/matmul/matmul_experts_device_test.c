@@ -8,7 +8,8 @@
 enum flag {
     ALIKE = 1,  /* all rows choose the same experts */
     SUMMED = 2, /* without an activation: the weighted sum, and a residual */
-    NORMED = 4  /* with an activation: the norm of x */
+    NORMED = 4, /* with an activation: the norm of x */
+    EARLY = 8   /* SUMMED: the routes are there when the launch begins */
 };
 
 struct problem {
@@ -38,6 +39,7 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [MATMUL_PARTS] = !problem->activation && !(problem->flags & SUMMED),
         [MATMUL_HAS_RESIDUAL] = (problem->flags & SUMMED) != 0,
         [MATMUL_HAS_NORM] = (problem->flags & NORMED) != 0,
+        [MATMUL_EARLY_ROUTES] = (problem->flags & EARLY) != 0,
         [MATMUL_EPS_BITS] = (problem->flags & NORMED) ? test_float_bits(1e-5f) : 0,
     };
     memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
@@ -236,6 +238,7 @@ TEST(every_encoding)
         check(&(struct problem){4, 3, 9, 4, 96, 1280, encoding, ACTIVATION_SILU, DTYPE_BF16, NORMED}, 5);
         check(&(struct problem){1, 1, 7, 3, 80, 1408, encoding, ACTIVATION_NONE, DTYPE_BF16, SUMMED}, 4);
         check(&(struct problem){7, 6, 20, 3, 48, 384, encoding, ACTIVATION_NONE, DTYPE_NONE, SUMMED}, 9);
+        check(&(struct problem){1, 1, 9, 4, 64, 768, encoding, ACTIVATION_NONE, DTYPE_NONE, SUMMED | EARLY}, 11);
     }
 }
 
@@ -298,6 +301,14 @@ TEST(choices_of_no_expert)
         check_outputs(&launch, &problem, "no expert");
         test_launch_close(&launch.test);
     }
+}
+
+/* Lists without choices: the launch waits for the one before it, and is as right. */
+TEST(early_routes)
+{
+    TEST_NEEDS_DEVICE();
+    check(&(struct problem){3, 3, 16, 4, 96, 320, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, SUMMED | EARLY}, 2);
+    check(&(struct problem){2, 0, 16, 4, 96, 320, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, SUMMED | EARLY}, 5);
 }
 
 TEST(kernels_without_experts)

@@ -27,6 +27,7 @@
     PARAM(EXPERTS) = 0;             \
     PARAM(ROUTE_WIDTH) = 0;         \
     PARAM(PARTS) = 0;               \
+    PARAM(EARLY_ROUTES) = 0;        \
     PARAM(WARPS) = 8;               \
     PARAM(STAGES) = 5;              \
     PARAM(CHUNK) = 512;             \
@@ -54,10 +55,11 @@ typedef matmul_gemv_body<matmul_gemv_params> matmul_gemv_kernel;
 extern "C" __global__ void __launch_bounds__(matmul_gemv_kernel::THREADS, matmul_gemv_kernel::BLOCKS)
     matmul_gemv(const int *counts, const void *x, const __grid_constant__ matmul_gemv_kernel::weights_operand weights,
                 void *out OPTIONAL(PARAM_HAS_BIAS, const void *bias) OPTIONAL(PARAM_HAS_RESIDUAL, const float *residual)
-                    OPTIONAL(PARAM_HAS_NORM, const void *norm) OPTIONAL(HAS_ROUTES, const float *routes, const int *))
+                    OPTIONAL(PARAM_HAS_NORM, const void *norm)
+                        OPTIONAL(HAS_ROUTES, const float *routes, const int *lists))
 {
     extern __shared__ __align__(1024) u8 matmul_gemv_memory[];
     matmul_gemv_kernel::run(matmul_gemv_memory, counts, x, weights, out, IF_PRESENT(PARAM_HAS_BIAS, bias),
                             IF_PRESENT(PARAM_HAS_RESIDUAL, residual), IF_PRESENT(PARAM_HAS_NORM, norm),
-                            IF_PRESENT(HAS_ROUTES, routes));
+                            IF_PRESENT(HAS_ROUTES, routes), IF_PRESENT(HAS_ROUTES, lists));
 }

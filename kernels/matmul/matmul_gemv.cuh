@@ -37,7 +37,9 @@ template <> struct gemv_weights<GEMV_COPY_BOXES> {
     typedef tensor_map type;
 };
 
-template <class P> struct matmul_gemv_body {
+/* ROUTES_HERE: a caller of the parts makes the routes, and with HAS_NORM the factors of the rows, before tiles are finished
+ * (routed_matmul). */
+template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
     static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
     static_assert(P::ROWS >= 1 && P::ROWS <= 8, "the columns of a product");
     static_assert(P::K % 8 == 0, "rows of W begin at multiples of 16 bytes");
@@ -366,14 +368,23 @@ template <class P> struct matmul_gemv_body {
         __syncwarp();
     }
 
+    /* A consumer warp: its products of every stage. Requires: x is staged, where it is. */
     static __device__ __forceinline__ void consume(const void *x, const void *norm, const block_work work,
                                                    const shared_layout shared)
+    {
+        if constexpr (CODED)
+            consume_coded(work, shared);
+        else
+            consume_plain(x, norm, work, shared);
+    }
+
+    static __device__ __forceinline__ void consume_plain(const void *x, const void *norm, const block_work work,
+                                                         const shared_layout shared)
     {
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         const int row = lane / 4, quarter = lane % 4; /* of the fragments */
         /* Columns of the product beyond ROWS multiply the first row again and are dropped. */
         const int tile_row = row < ROWS ? row : 0;
-        if constexpr (P::X_SHARED || P::HAS_NORM) stage_x(x, norm, work, shared);
 
         /* In boxes, 16-byte pieces of row r lie at their number xor r % 8: what a quarter of a warp reads of two
          * rows is in different banks if the rows' numbers differ by 4. So fragment row 0, 1, 2, 3, ... is row 0, 4,
@@ -449,11 +460,9 @@ template <class P> struct matmul_gemv_body {
         }
     };
 
-    static __device__ __forceinline__ void consume_coded(const void *x, const void *norm, const block_work work,
-                                                         const shared_layout shared)
+    static __device__ __forceinline__ void consume_coded(const block_work work, const shared_layout shared)
     {
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-        stage_x(x, norm, work, shared);
         /* Rows of x beyond ROWS are the first again, and what comes of them is dropped. */
         const int tile_row = lane % 8 < ROWS ? lane % 8 : 0;
         int stage = 0;
@@ -487,7 +496,7 @@ template <class P> struct matmul_gemv_body {
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     const int row = lane % 4 * 2 + j % 2; /* of x */
-                    if (row < ROWS)
+                    if (j % 2 < ROWS && row < ROWS)       /* with one row the compiler drops the sums of the others */
                         store_shared(target + 4 * (u32)(row * SUM_PITCH + panel * 16 + j / 2 * 8), sums[panel][j]);
                 }
             barrier_arrive(shared.sums_full + 8 * (u32)buffer);
@@ -607,7 +616,7 @@ template <class P> struct matmul_gemv_body {
                 barrier_wait_cluster(shared.cluster_full + 8 * buffer, (u32)(i / 2) % 2);
                 source = shared.cluster_sums + 4 * (u32)(buffer * P::SPLIT_K * SUM_FLOATS);
             }
-            if (P::HAS_NORM && i == 0) make_factors<PARTS>(squares);
+            if (P::HAS_NORM && !ROUTES_HERE && i == 0) make_factors<PARTS>(squares);
 #pragma unroll
             for (int j = 0; j < OUT_PER_LANE; j++) {
                 const output o = tile_output(lane + 32 * j);
@@ -671,31 +680,35 @@ template <class P> struct matmul_gemv_body {
                             (i64)(work.tile + i * work.tile_step) * TILE * (P::BIAS_DTYPE == DTYPE_F32 ? 4 : 2));
     }
 
-    /* `memory`: shared, gemv's layout, aligned to 1024. `bias`, `residual`, `norm`, `routes`: null without HAS_..., ROUTE_WIDTH. */
+    /* By one thread, before any other uses them. Every lane arrives that has read or written what a barrier guards. One arrival of
+     * each warp after __syncwarp would be correct and is no faster, but compute-sanitizer's racecheck does not understand it. */
+    static __device__ __forceinline__ void init_barriers(const shared_layout shared)
+    {
+        for (int i = 0; i < P::STAGES; i++) {
+            barrier_init(shared.full + 8 * i, P::COPY == GEMV_COPY_THREADS ? 32 : 1);
+            barrier_init(shared.empty + 8 * i, 32 * P::WARPS);
+        }
+        for (int i = 0; i < 2; i++) {
+            barrier_init(shared.sums_full + 8 * i, 32 * P::WARPS);
+            barrier_init(shared.sums_empty + 8 * i, 32);
+            barrier_init(shared.cluster_full + 8 * i, 32 * P::SPLIT_K);
+            barrier_init(shared.cluster_empty + 8 * i, 32);
+        }
+#if __CUDA_ARCH__ >= 900 /* for the copy engine and for the other blocks of the cluster */
+        barrier_init_done();
+#endif
+    }
+
+    /* `memory`: shared, gemv's layout, aligned to 1024. `bias`, `residual`, `norm`, `routes`, `lists`: null without HAS_..., ROUTE_WIDTH. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const void *x,
                                                const weights_operand &weights, void *out, const void *bias,
-                                               const float *residual, const void *norm, const float *routes)
+                                               const float *residual, const void *norm, const float *routes,
+                                               const int *lists)
     {
         const shared_layout shared = shared_addresses(memory);
         const int warp = (int)threadIdx.x / 32;
 
-        /* Every lane arrives that has read or written what a barrier guards. One arrival of each warp after
-         * __syncwarp would be correct and is no faster, but compute-sanitizer's racecheck does not understand it. */
-        if (threadIdx.x == 0) {
-            for (int i = 0; i < P::STAGES; i++) {
-                barrier_init(shared.full + 8 * i, P::COPY == GEMV_COPY_THREADS ? 32 : 1);
-                barrier_init(shared.empty + 8 * i, 32 * P::WARPS);
-            }
-            for (int i = 0; i < 2; i++) {
-                barrier_init(shared.sums_full + 8 * i, 32 * P::WARPS);
-                barrier_init(shared.sums_empty + 8 * i, 32);
-                barrier_init(shared.cluster_full + 8 * i, 32 * P::SPLIT_K);
-                barrier_init(shared.cluster_empty + 8 * i, 32);
-            }
-#if __CUDA_ARCH__ >= 900 /* for the copy engine and for the other blocks of the cluster */
-            barrier_init_done();
-#endif
-        }
+        if (threadIdx.x == 0) init_barriers(shared);
         /* Early, so that the next launch fills its ring as soon as this one leaves room; a later trigger was slower. */
         device_trigger();
         __syncthreads();
@@ -706,7 +719,11 @@ template <class P> struct matmul_gemv_body {
         int rows = P::ROWS;
         choices held = {};
         if constexpr (EXPERTS) {
-            device_wait();
+            /* No launch of the step writes counts. */
+            if (!P::EARLY_ROUTES)
+                device_wait();
+            else if (warp >= P::WARPS)
+                await_routes(lists + P::EXPERTS);
             if (warp >= P::WARPS) held.load(routes);
             rows = min(counts[P::COUNT_INDEX], P::ROWS);
         }
@@ -719,10 +736,8 @@ template <class P> struct matmul_gemv_body {
             if (warp < P::WARPS) {
                 prefetch_constants(bias, norm, work);
                 device_wait();
-                if constexpr (CODED)
-                    consume_coded(x, norm, work, shared);
-                else
-                    consume(x, norm, work, shared);
+                if constexpr (P::X_SHARED || P::HAS_NORM) stage_x(x, norm, work, shared);
+                consume(x, norm, work, shared);
             } else {
                 device_wait();
                 finish(weights, out, bias, residual, work, held, shared);

@@ -72,7 +72,8 @@ static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
                             .most = 2 * ROUTER_MAX_TOP_K},
     [MATMUL_PARTS] = {"parts", OP_LATER_PARAM_ID + 6, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
     [MATMUL_BLOCK_N] = {"block_n", OP_LATER_PARAM_ID + 7, PARAM_INTEGER, PARAM_OF_NODE, .most = OP_MAX_WIDTH},
-    [MATMUL_X_PITCH] = {"x_pitch", OP_LATER_PARAM_ID + 8, PARAM_INTEGER, PARAM_OF_WIDER, MATMUL_X,
+    [MATMUL_EARLY_ROUTES] = {"early_routes", OP_LATER_PARAM_ID + 8, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [MATMUL_X_PITCH] = {"x_pitch", OP_LATER_PARAM_ID + 9, PARAM_INTEGER, PARAM_OF_WIDER, MATMUL_X,
                         .most = OP_MAX_WIDTH},
 };
 static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
@@ -154,6 +155,7 @@ static const char *illegal(const int64_t *params)
     if ((params[MATMUL_EXPERTS] == 0) != (params[MATMUL_ROUTE_WIDTH] == 0))
         return "experts without routes, or the reverse";
     if (params[MATMUL_PARTS] && !params[MATMUL_EXPERTS]) return "parts without experts";
+    if (params[MATMUL_EARLY_ROUTES] && !matmul_sums_choices(params)) return "early_routes without a sum over experts";
     if (params[MATMUL_EXPERTS] > 0) {
         const char *why = experts_illegal(params);
         if (why) return why;
@@ -170,6 +172,7 @@ static const char *cpu_illegal(const int64_t *params)
 {
     if (params[MATMUL_HAS_NORM]) return "CPU code has no norm";
     if (params[MATMUL_PARTS]) return "CPU code has no parts";
+    if (params[MATMUL_EARLY_ROUTES]) return "CPU code has no early_routes";
     if (params[MATMUL_HAS_X_SCALES]) return "CPU code has no x_scales";
     if (params[MATMUL_COMPUTE_DTYPE] == DTYPE_F16) return "parameter compute_dtype is F16";
     if (matmul_is_gated(params) && matmul_expert_n(params) % (2 * PANEL_ROWS) != 0)

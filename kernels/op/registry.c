@@ -18,6 +18,7 @@
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/rope_query/rope_query.h"
 #include "kernels/rope_table/rope_table.h"
+#include "kernels/routed_matmul/routed_matmul.h"
 #include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
@@ -52,6 +53,7 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_SIGMOID_GATE] = &op_sigmoid_gate,
     [OP_MULTIPLY] = &op_multiply,
     [OP_ROPE_QUERY] = &op_rope_query,
+    [OP_ROUTED_MATMUL] = &op_routed_matmul,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

@@ -32,10 +32,6 @@ __device__ __forceinline__ merged merge(const float2 *sums, int sums_pitch, cons
     return all;
 }
 
-/* A word of the workspace is zero until it is written: a value is its own flag and needs neither a fence nor a
- * counter. Zero itself is written as minus zero. */
-__device__ __forceinline__ float marked(float value) { return value == 0 ? float_of_bits(0x80000000) : value; }
-
 __device__ __forceinline__ bool is_written(float4 v)
 {
     return bits_of_float(v.x) && bits_of_float(v.y) && bits_of_float(v.z) && bits_of_float(v.w);

@@ -350,6 +350,12 @@ static unsigned fma_bf16_pair(unsigned a, unsigned b, unsigned c)
     return result;
 }
 
+template <int HALF> static unsigned multiply_bf16_pair_by(unsigned a, unsigned b)
+{
+    const unsigned number = b >> 16 * HALF & 0xffff;
+    return fma_bf16_pair(a, number << 16 | number, 0x80008000);
+}
+
 static unsigned subtract_f16_pair(unsigned a, unsigned b)
 {
     unsigned result = 0;

@@ -179,11 +179,15 @@ static void load_written(u32 (&to)[4], const void *from) { memcpy(to, from, 16);
 static float load_written_float(const float *from) { return *from; }
 static int load_written_int(const int *from) { return *from; }
 static void prefetch_l2(const void *) {}
+static int load_acquire(const int *from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }
+static void store_release(int *to, int value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
+static void nanosleep(u32) { give_way(); }
 template <class T> static T load_relaxed(const T *from)
 {
     give_way(); /* a thread may wait for what another block writes */
     return *from;
 }
+static void store_relaxed(u32 *to, u32 value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
 static u32 add_relaxed(u32 *to, u32 value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
 static u64 policy_evict_first() { return 0; }
 static void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier)

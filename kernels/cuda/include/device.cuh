@@ -57,6 +57,10 @@ __device__ __forceinline__ void device_trigger()
 __device__ __forceinline__ float float_of_bits(u32 bits) { return __int_as_float((int)bits); }
 __device__ __forceinline__ u32 bits_of_float(float value) { return (u32)__float_as_int(value); }
 
+/* A word of a workspace is zero until it is written: a value is its own flag and needs neither a fence nor a
+ * counter. Zero itself is written as minus zero. */
+__device__ __forceinline__ float marked(float value) { return value == 0 ? float_of_bits(0x80000000) : value; }
+
 __device__ __forceinline__ u32 shared_address(const void *pointer) { return (u32)__cvta_generic_to_shared(pointer); }
 
 #endif

@@ -50,6 +50,22 @@ __device__ __forceinline__ u32 fma_bf16_pair(u32 a, u32 b, u32 c)
     return d;
 }
 
+/* The pair `a` times number `half` of the pair b, rounded once; subnormal numbers count. */
+template <int HALF> __device__ __forceinline__ u32 multiply_bf16_pair_by(u32 a, u32 b)
+{
+    u32 d;
+    asm("{\n"
+        ".reg .b16 number<2>;\n"
+        ".reg .b32 both;\n"
+        "mov.b32 {number0, number1}, %2;\n"
+        "mov.b32 both, {number%3, number%3};\n"
+        "fma.rn.bf16x2 %0, %1, both, %4;\n"
+        "}"
+        : "=r"(d)
+        : "r"(a), "r"(b), "n"(HALF), "r"(0x80008000));
+    return d;
+}
+
 /* a - b on pairs of f16. */
 __device__ __forceinline__ u32 subtract_f16_pair(u32 a, u32 b)
 {

@@ -297,7 +297,30 @@ __device__ __forceinline__ void prefetch_l2(const void *address)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
-/* load_relaxed, add_relaxed: words that other blocks write at the same time. */
+/* A word that another block or launch publishes with store_release: what it wrote before can be read afterwards. */
+__device__ __forceinline__ int load_acquire(const int *from)
+{
+    int value;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+/* After __syncwarp also for what the other lanes of the warp wrote before. */
+__device__ __forceinline__ void store_release(int *to, int value)
+{
+    asm volatile("fence.acq_rel.gpu; st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ __forceinline__ void nanosleep(u32 time) { asm volatile("nanosleep.u32 %0;" ::"r"(time)); }
+/* load_relaxed, store_relaxed, add_relaxed: words that other blocks read or write at the same time. */
+__device__ __forceinline__ u32 load_relaxed(const u32 *from)
+{
+    u32 value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+__device__ __forceinline__ void store_relaxed(u32 *to, u32 value)
+{
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
 __device__ __forceinline__ float4 load_relaxed(const float4 *from)
 {
     float4 value;

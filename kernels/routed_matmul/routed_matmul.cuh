@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* routed_matmul: a router with its matrix, and the gated matmul over the experts that it chooses, for 1..8 rows (contract:
+ * routed_matmul.h). Made of matmul_gemv's ring and tiles and of router's choice of a row's experts.
+ *
+ * Every thread block multiplies x, which it needs in shared memory anyway, by a few rows of the router's matrix, which were copied into the
+ * ring before the previous launch had ended. The blocks exchange the logits through a workspace whose words are zero until they are
+ * written, and each chooses the experts by itself. Then the ring takes their weights. Block 0 also writes the routes for the launches that
+ * follow. The last block that has read the logits leaves zeros. All blocks must be resident at the same time. */
+#ifndef KERNELS_ROUTED_MATMUL_ROUTED_MATMUL_CUH
+#define KERNELS_ROUTED_MATMUL_ROUTED_MATMUL_CUH
+
+#include "kernels/matmul/matmul_gemv.cuh"
+#include "kernels/routed_matmul/routed_matmul_layout.cuh"
+#include "kernels/router/router.cuh"
+
+template <class P> struct routed_matmul_body {
+    struct matmul_params : P {
+        static constexpr int SCALE_BITS = 0x3f800000, HAS_RESIDUAL = 0, PARTS = 0, EARLY_ROUTES = 0;
+        static constexpr int SPLIT_K = 1, X_SHARED = 1, GROUPS = P::TILE_GROUPS;
+    };
+    typedef matmul_gemv_body<matmul_params, true> matmul;
+    struct router_params : P {
+        static constexpr int EXPERTS = P::ROUTED, GROUPS = P::ROUTER_GROUPS, HAS_BIAS = P::HAS_CLAIM_BIAS;
+        static constexpr int BIAS_DTYPE = P::CLAIM_BIAS_DTYPE, EPS_BITS = P::ROUTER_EPS_BITS,
+                             SCALE_BITS = P::ROUTER_SCALE_BITS;
+    };
+    typedef router_body<router_params> router;
+
+    static constexpr int TOP_K = P::ROUTE_WIDTH / 2, WARPS = P::WARPS, THREADS = matmul::THREADS,
+                         BLOCKS = matmul::BLOCKS;
+    static constexpr routed_matmul_layout LAYOUT =
+        routed_matmul_lay_out(matmul::LAYOUT.bytes, P::ROWS, P::K, P::WARPS, P::ROUTED, P::ROUTER_GROUPS,
+                              P::ROUTE_WIDTH / 2);
+    static constexpr int SHARE = ROUTED_MATMUL_SHARE, MATRIX_PITCH = (int)LAYOUT.matrix_pitch;
+    static_assert(matmul::GATED && matmul::EXPERTS && P::COPY != GEMV_COPY_THREADS, "experts with a gate, bulk copies");
+    static_assert(P::MATRIX_DTYPE == matmul::ELEMENT, "x is staged for both products");
+    static_assert(P::ROWS * TOP_K <= GEMV_MOST_CHOICES, "choices");
+
+    typedef typename matmul::weights_operand weights_operand;
+    typedef typename matmul::shared_layout shared_layout;
+    typedef typename matmul::block_work block_work;
+
+    /* Operands of the router, null where there is none. */
+    struct router_operands {
+        const u16 *matrix;
+        u32 *workspace; /* [1]: blocks that have read the logits; from LOGITS_AT on f32[ROWS][ROUTED]: marked logits */
+        const void *bias, *claim_bias, *scales;
+        const int *seeds, *index;
+    };
+    static constexpr int LOGITS_AT = ROUTED_MATMUL_TICKET_BYTES / 4;
+
+    /* Shared memory beside matmul's, as addresses. */
+    struct routing_layout {
+        u32 parts;
+        u32 matrix_full, parts_full, routes_full; /* mbarriers of one phase; a warp arrives once after __syncwarp */
+    };
+
+    static __device__ __forceinline__ routing_layout routing_addresses(const void *memory)
+    {
+        const u32 start = shared_address(memory), barriers = start + (u32)LAYOUT.barriers;
+        return {start + (u32)LAYOUT.parts, barriers, barriers + 8, barriers + 16};
+    }
+
+    static __device__ __forceinline__ void warp_arrive(u32 barrier)
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+    }
+
+    /* This block has the rows blockIdx.x, blockIdx.x + gridDim.x, ... of the matrix: so many. */
+    static __device__ __forceinline__ int share()
+    {
+        return (int)blockIdx.x < P::ROUTED ? (P::ROUTED - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x : 0;
+    }
+
+    /* They go into the ring, by the producer warp. */
+    static __device__ __forceinline__ void copy_matrix(const u16 *matrix, const shared_layout shared,
+                                                       const routing_layout own)
+    {
+        const int lane = (int)threadIdx.x % 32, rows = share();
+        if (lane == 0) barrier_arrive_expect(own.matrix_full, (u32)(rows * P::K * 2));
+        __syncwarp();
+        if (lane < rows)
+            bulk_copy(shared.ring + (u32)(lane * MATRIX_PITCH),
+                      matrix + (i64)((int)blockIdx.x + lane * (int)gridDim.x) * P::K, P::K * 2, own.matrix_full);
+    }
+
+    /* Products of this warp's k, by a consumer warp. */
+    static __device__ __forceinline__ void multiply_matrix(const shared_layout shared, const routing_layout own)
+    {
+        constexpr int STEP = matmul::STEP;
+        const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+        const int row = lane / 4, quarter = lane % 4; /* of the fragments */
+        const u32 x_at = shared.x + (u32)((row < P::ROWS ? row : 0) * matmul::X_PITCH + quarter * 16);
+        const u32 matrix_at = shared.ring + (u32)(row * MATRIX_PITCH + quarter * 16);
+        const bool has_row = row < share();
+        float sums[2] = {};
+#pragma unroll 1
+        for (int i = 0; i < matmul::STEPS_PER_WARP; i++)
+#pragma unroll
+            for (int within = 0; within < STEP; within += 32) {
+                const int k = (warp + i * WARPS) * STEP + within;
+                if (k >= P::K) break;
+                const bool valid = P::K % 32 == 0 || k + quarter * 8 < P::K;
+                u32 values[4] = {}, weights[4] = {};
+                if (valid) load_shared(values, x_at + (u32)k * 2);
+                if (valid && has_row) load_shared(weights, matrix_at + (u32)k * 2);
+                matmul::multiply(sums, values[0], values[1], weights[0], weights[1]);
+                matmul::multiply(sums, values[2], values[3], weights[2], weights[3]);
+            }
+        if (row >= P::ROWS) return;
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+            store_shared(own.parts + 4 * (u32)((warp * P::ROWS + row) * SHARE + quarter * 2 + c), sums[c]);
+    }
+
+    /* Logits of this block's rows of the matrix to all blocks, by the warp that finishes tiles. */
+    static __device__ __forceinline__ void send_logits(const router_operands operands, int rows,
+                                                       const shared_layout shared, const routing_layout own)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        constexpr int PER_LANE = (P::ROWS * SHARE + 31) / 32;
+        float add[PER_LANE] = {};
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const int at = lane + 32 * i, expert = (int)blockIdx.x + at % SHARE * (int)gridDim.x;
+            if (P::HAS_ROUTER_BIAS && at < P::ROWS * SHARE && expert < P::ROUTED)
+                add[i] = load_element<P::ROUTER_BIAS_DTYPE>(operands.bias, expert);
+        }
+        barrier_wait(own.parts_full, 0);
+        if constexpr (P::HAS_NORM) matmul::template make_factors<WARPS>(shared.squares);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const int at = lane + 32 * i, row = at / SHARE, expert = (int)blockIdx.x + at % SHARE * (int)gridDim.x;
+            if (row >= rows || expert >= P::ROUTED) continue;
+            float sum = 0;
+#pragma unroll
+            for (int warp = 0; warp < WARPS; warp++)
+                sum += load_shared_float(own.parts + 4 * (u32)(warp * P::ROWS * SHARE + at));
+            if constexpr (P::HAS_NORM) sum *= load_shared_float(shared.squares + 4 * (u32)row);
+            store_relaxed(operands.workspace + LOGITS_AT + row * P::ROUTED + expert,
+                          bits_of_float(marked(sum + add[i])));
+        }
+    }
+
+    /* The experts of rows warp, warp + WARPS, ..., by a consumer warp. */
+    static __device__ __forceinline__ void choose(u8 *memory, const router_operands operands, int rows)
+    {
+        const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+        float *const claims = (float *)(memory + LAYOUT.claims) + (P::ROUTER_GROUPS > 1 ? warp * P::ROUTED : 0);
+        float *const routes = (float *)(memory + LAYOUT.routes);
+        for (int row = warp; row < rows; row += WARPS) {
+            const u32 *const logits = operands.workspace + LOGITS_AT + row * P::ROUTED;
+            typename router::inputs in = {};
+            if constexpr (P::HAS_SEEDS) in.seed = operands.seeds[P::COUNT_INDEX ? operands.index[row] : row];
+            bool all;
+            do {
+                all = true;
+#pragma unroll
+                for (int i = 0; i < router::PER_LANE; i++) {
+                    if (lane + 32 * i >= P::ROUTED) continue;
+                    const u32 bits = load_relaxed(logits + lane + 32 * i);
+                    in.logits[i] = float_of_bits(bits);
+                    all &= bits != 0;
+                }
+            } while (!__all_sync(0xffffffffu, all));
+            router::route_row(in, operands.claim_bias, operands.scales, routes + row * (2 * TOP_K), claims,
+                              (u16 *)(memory + LAYOUT.kept) + row * TOP_K);
+        }
+    }
+
+    /* The logits of this block's rows are read: the last block clears the workspace. By a warp. */
+    static __device__ __forceinline__ void leave(u32 *workspace)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        u32 ticket = 0;
+        if (lane == 0) ticket = add_relaxed(workspace, 1);
+        if (__shfl_sync(0xffffffffu, ticket, 0) != gridDim.x - 1) return;
+        for (int i = lane; i < P::ROWS * P::ROUTED; i += 32) workspace[LOGITS_AT + i] = 0;
+        if (lane == 0) workspace[0] = 0;
+    }
+
+    /* Routes and lists for the launches that follow, by one warp. */
+    static __device__ __forceinline__ void publish(const u8 *memory, int rows, float *routes, int *lists)
+    {
+        const float *const found = (const float *)(memory + LAYOUT.routes);
+        const u16 *const experts = (const u16 *)(memory + LAYOUT.kept);
+        const int lane = (int)threadIdx.x % 32, count = rows * TOP_K;
+        for (int i = lane; i < rows * 2 * TOP_K; i += 32) routes[i] = found[i];
+        for (int expert = lane; expert < P::EXPERTS; expert += 32) {
+            int begin = 0;
+            for (int choice = 0; choice < count; choice++) begin += experts[choice] < expert;
+            lists[expert] = begin;
+        }
+        for (int choice = lane; choice < count; choice += 32) {
+            int place = 0;
+            for (int other = 0; other < count; other++)
+                place += experts[other] < experts[choice] || (experts[other] == experts[choice] && other < choice);
+            lists[P::EXPERTS + 1 + place] = choice;
+        }
+        __syncwarp();
+        if (lane == 0) store_release(lists + P::EXPERTS, count);
+    }
+
+    /* `memory`: shared, LAYOUT.bytes, aligned to 1024. `bias`, `norm`: null without HAS_... */
+    static __device__ __forceinline__ void run(u8 *memory, const int *counts, const void *x,
+                                               const weights_operand &weights, void *out, float *routes, int *lists,
+                                               const void *bias, const void *norm, const router_operands operands)
+    {
+        const shared_layout shared = matmul::shared_addresses(memory);
+        const routing_layout own = routing_addresses(memory);
+        const int warp = (int)threadIdx.x / 32;
+        typename matmul::choices held = {};
+        if (threadIdx.x == 0) {
+            barrier_init(own.matrix_full, 1);
+            barrier_init(own.parts_full, WARPS);
+            barrier_init(own.routes_full, WARPS);
+            matmul::init_barriers(shared);
+        }
+        __syncthreads();
+        if (warp == WARPS + 1) copy_matrix(operands.matrix, shared, own);
+        /* No launch of the step writes counts. */
+        const int rows = min(counts[P::COUNT_INDEX], P::ROWS);
+        const block_work work = matmul::find_work(rows);
+        if (warp < WARPS) matmul::prefetch_constants(bias, norm, work);
+        device_wait();
+        if (warp < WARPS) {
+            matmul::stage_x(x, norm, work, shared);
+            barrier_wait(own.matrix_full, 0);
+            multiply_matrix(shared, own);
+            warp_arrive(own.parts_full);
+            choose(memory, operands, rows);
+            warp_arrive(own.routes_full);
+            matmul::consume(x, norm, work, shared);
+        } else if (warp == WARPS) {
+            /* The next launch may begin now, and look for the routes. */
+            if (blockIdx.x == 0) {
+                if (threadIdx.x % 32 == 0) store_release(lists + P::EXPERTS, 0);
+                __syncwarp();
+            }
+            device_trigger();
+            send_logits(operands, rows, shared, own);
+            barrier_wait(own.routes_full, 0);
+            held.load_shared_routes(shared_address(memory + LAYOUT.routes));
+            if (blockIdx.x == 0) publish(memory, rows, routes, lists);
+            leave(operands.workspace);
+            matmul::finish(weights, out, bias, nullptr, work, held, shared);
+        } else {
+            barrier_wait(own.routes_full, 0);
+            held.load_shared_routes(shared_address(memory + LAYOUT.routes));
+            matmul::produce(weights, work, held, shared);
+        }
+    }
+};
+
+#endif
