@@ -59,10 +59,15 @@ TOLERANCE = 2e-4  # of logits around 1: the order of sums
 APART = ["--keep", "*.shared_expert*=f32"]
 
 
+def decode_graphs(model, after, *options):
+    """All decode graphs after a pass."""
+    dumped = succeed([ENGBUILD, "--model", model, "--dry-run", "--dump-after", after, "--quiet", *options]).stdout
+    return dumped.split("# prefill graph")[0].split("# decode graph")[1:]
+
+
 def graph_of(model, *options):
     """The decode graph, after the import."""
-    dumped = succeed([ENGBUILD, "--model", model, "--dry-run", "--dump-after", "import", "--quiet", *options]).stdout
-    return dumped.split("# prefill graph")[0].split("# decode graph")[1]
+    return decode_graphs(model, "import", *options)[0]
 
 
 def shared_in(graph):
@@ -226,6 +231,13 @@ class SharedExperts(ReferenceTest):
                     graph = graph_of(model, "--gpu", "h200", "--tuning-cache", "none", "--max-context", "4096", *options)
                     self.assertEqual(shared_in(graph), [shared] * layers)
                     self.assertEqual(graph.count(" experts=%d " % experts), 2 * layers)
+                    if "--gpus" in options:
+                        continue
+                    _, few_rows = decode_graphs(model, "dead_code", "--gpu", "h200", "--tuning-cache", "none", "--max-context", "4096", *options)
+                    fused = [line for line in few_rows.splitlines() if "= routed_matmul(" in line]
+                    self.assertEqual(len(fused), layers)
+                    for line in fused:
+                        self.assertIn(" shared=%d " % shared, line)
 
     def test_engines_for_gpus(self):
         for name in ("qwen2_moe of 4", "deepseek_v3"):
