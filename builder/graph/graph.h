@@ -74,7 +74,7 @@ struct graph {
     enum engine_target target;  /* TARGET_CPU unless the builder says otherwise */
     enum dtype compute_dtype;   /* CUDA: dtype of matrices without codes and of 16-bit values, F16 or BF16 */
     enum encoding_id rounds_to; /* CPU: what matmuls round activations to, BF16 or INT8_G32; else they do not */
-    bool has_routed_matmul;          /* CUDA: the GPU takes routed_matmul */
+    bool has_routed_matmul;     /* CUDA: the GPU takes routed_matmul */
     bool small_batch;           /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
     bool
         eight_bit; /* CUDA: matmuls of e4m3 codes multiply codes of activations. Requires: the weights have their encodings

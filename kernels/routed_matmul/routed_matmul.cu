@@ -55,13 +55,15 @@ struct routed_matmul_params {
 };
 typedef routed_matmul_body<routed_matmul_params> routed_matmul_kernel;
 
-extern "C" __global__ void __launch_bounds__(routed_matmul_kernel::THREADS, routed_matmul_kernel::BLOCKS) routed_matmul(
-    const int *counts, const void *x, const __grid_constant__ routed_matmul_kernel::weights_operand weights, void *out,
-    float *routes, int *lists,
-    const u16 *matrix, u32 *workspace OPTIONAL(PARAM_HAS_BIAS, const void *bias) OPTIONAL(PARAM_HAS_NORM, const void *norm)
-        OPTIONAL(PARAM_HAS_ROUTER_BIAS, const void *router_bias) OPTIONAL(PARAM_HAS_CLAIM_BIAS, const void *claim_bias)
-            OPTIONAL(PARAM_HAS_SEEDS, const int *seeds) OPTIONAL(PARAM_COUNT_INDEX, const int *index)
-                OPTIONAL(PARAM_HAS_SCALES, const void *scales))
+extern "C" __global__ void __launch_bounds__(routed_matmul_kernel::THREADS, routed_matmul_kernel::BLOCKS)
+    routed_matmul(const int *counts, const void *x,
+                  const __grid_constant__ routed_matmul_kernel::weights_operand weights, void *out, float *routes,
+                  int *lists, const u16 *matrix,
+                  u32 *workspace OPTIONAL(PARAM_HAS_BIAS, const void *bias) OPTIONAL(PARAM_HAS_NORM, const void *norm)
+                      OPTIONAL(PARAM_HAS_ROUTER_BIAS, const void *router_bias)
+                          OPTIONAL(PARAM_HAS_CLAIM_BIAS, const void *claim_bias)
+                              OPTIONAL(PARAM_HAS_SEEDS, const int *seeds) OPTIONAL(PARAM_COUNT_INDEX, const int *index)
+                                  OPTIONAL(PARAM_HAS_SCALES, const void *scales))
 {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(1024) u8 routed_matmul_memory[];

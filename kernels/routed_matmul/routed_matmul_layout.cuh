@@ -24,7 +24,8 @@ LAYOUT_FUNCTION struct routed_matmul_layout routed_matmul_lay_out(layout_size ge
                                                                   layout_size groups, layout_size top_k)
 {
     struct routed_matmul_layout l = {0};
-    l.matrix_pitch = layout_round_up(k * 2, 128) + 64; /* two rows that a quarter of a warp reads are in different banks */
+    l.matrix_pitch =
+        layout_round_up(k * 2, 128) + 64; /* two rows that a quarter of a warp reads are in different banks */
     l.parts = layout_round_up(gemv_bytes, 16);
     l.claims = l.parts + 4 * warps * rows * ROUTED_MATMUL_SHARE;
     l.routes = l.claims + (groups > 1 ? 4 * warps * routed : 0);
