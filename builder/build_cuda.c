@@ -10,6 +10,7 @@
 #include "builder/gpu_record.h"
 #include "builder/lower/names.h"
 #include "builder/lower/lower_cuda.h"
+#include "kernels/routed_matmul/routed_matmul.h"
 #include "tuner/cuda/plan_timer.h"
 #include "tuner/cuda/tune.h"
 
@@ -146,6 +147,7 @@ bool build_cuda_open(struct build *build, struct status *status)
     if (!cuda) return status_fail(status, STATUS_MACHINE, "out of memory");
     cuda->gpus.ranks = options->gpus;
     if (!open_device(build, status)) return false;
+    build->has_routed_matmul = build_cuda_facts(build)->capability >= device_routed_matmul.least_capability;
     if (is_plan_only(options)) return true;
     if (!open_others(build, status)) return false;
     char *cache = kernel_cache_path(options);

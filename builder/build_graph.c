@@ -4,11 +4,9 @@
 #include <string.h>
 
 #include "builder/arch/arch.h"
-#include "builder/build_cuda.h"
 #include "builder/passes/pass.h"
 #include "builder/weights/cache_scales.h"
 #include "builder/weights/weights.h"
-#include "kernels/routed_matmul/routed_matmul.h"
 
 static bool is_coded(enum encoding_id asked) { return asked != ENCODING_NONE && !encoding_is_plain(asked); }
 
@@ -41,7 +39,7 @@ static void init_graph(const struct build *build, struct graph *graph, enum engi
     graph->target = target;
     if (target == TARGET_CUDA) {
         graph->compute_dtype = build_half_dtype(build);
-        graph->has_routed_matmul = build_cuda_facts(build)->capability >= device_routed_matmul.least_capability;
+        graph->has_routed_matmul = build->has_routed_matmul;
     }
     graph->ranks = build->options->gpus;
     graph->joins = build->joins;

@@ -23,6 +23,7 @@ struct build {
     struct graph small_batch; /* CUDA: decode of at most GRAPH_SMALL_BATCH rows */
     /* CUDA: plans of so many rows or more multiply codes of activations and are of these graphs; 0: no plan does. */
     uint32_t eight_bit_rows;
+    bool has_routed_matmul; /* of the GPU: set by build_cuda_open */
     struct graph eight_bit_decode, eight_bit_prefill;
     struct lowering lowering;
     uint32_t scaled_layers; /* layers whose KV cache has the checkpoint's scales */

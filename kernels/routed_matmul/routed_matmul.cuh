@@ -43,7 +43,8 @@ template <class P> struct routed_matmul_body {
     /* Operands of the router, null where there is none. */
     struct router_operands {
         const u16 *matrix;
-        u32 *workspace; /* [1]: blocks that have read the logits; from LOGITS_AT on f32[ROWS][ROUTED]: marked logits */
+        u32 *
+            workspace; /* [1]: blocks that have read the logits; from LOGITS_AT on f32[ROWS][32][PER_LANE]: marked logits */
         const void *bias, *claim_bias, *scales;
         const int *seeds, *index;
     };
@@ -85,33 +86,40 @@ template <class P> struct routed_matmul_body {
                       matrix + (i64)((int)blockIdx.x + lane * (int)gridDim.x) * P::K, P::K * 2, own.matrix_full);
     }
 
-    /* Products of this warp's k, by a consumer warp. */
+    /* Products of this warp's k, by a consumer warp. Several chains of sums: the launch waits for them. */
     static __device__ __forceinline__ void multiply_matrix(const shared_layout shared, const routing_layout own)
     {
-        constexpr int STEP = matmul::STEP;
+        constexpr int STEP = matmul::STEP, CHAINS = 4, UNROLLED = STEP > 32 ? 2 : 8;
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         const int row = lane / 4, quarter = lane % 4; /* of the fragments */
         const u32 x_at = shared.x + (u32)((row < P::ROWS ? row : 0) * matmul::X_PITCH + quarter * 16);
         const u32 matrix_at = shared.ring + (u32)(row * MATRIX_PITCH + quarter * 16);
         const bool has_row = row < share();
-        float sums[2] = {};
-#pragma unroll 1
+        float sums[CHAINS][2] = {};
+#pragma unroll UNROLLED
         for (int i = 0; i < matmul::STEPS_PER_WARP; i++)
 #pragma unroll
             for (int within = 0; within < STEP; within += 32) {
-                const int k = (warp + i * WARPS) * STEP + within;
-                if (k >= P::K) break;
-                const bool valid = P::K % 32 == 0 || k + quarter * 8 < P::K;
+                const int k = (warp + i * WARPS) * STEP + within, chain = (i * (STEP / 32) + within / 32) % 2 * 2;
+                const bool valid = k + quarter * 8 < P::K;
                 u32 values[4] = {}, weights[4] = {};
                 if (valid) load_shared(values, x_at + (u32)k * 2);
                 if (valid && has_row) load_shared(weights, matrix_at + (u32)k * 2);
-                matmul::multiply(sums, values[0], values[1], weights[0], weights[1]);
-                matmul::multiply(sums, values[2], values[3], weights[2], weights[3]);
+                matmul::multiply(sums[chain], values[0], values[1], weights[0], weights[1]);
+                matmul::multiply(sums[chain + 1], values[2], values[3], weights[2], weights[3]);
             }
         if (row >= P::ROWS) return;
 #pragma unroll
         for (int c = 0; c < 2; c++)
-            store_shared(own.parts + 4 * (u32)((warp * P::ROWS + row) * SHARE + quarter * 2 + c), sums[c]);
+            store_shared(own.parts + 4 * (u32)((warp * P::ROWS + row) * SHARE + quarter * 2 + c),
+                         sums[0][c] + sums[1][c] + (sums[2][c] + sums[3][c]));
+    }
+
+    /* A logit lies beside those that the same lane of `choose` has. */
+    static constexpr int PER_LANE = router::PER_LANE, ROW_LOGITS = 32 * PER_LANE;
+    static __device__ __forceinline__ int place_of(int row, int expert)
+    {
+        return LOGITS_AT + row * ROW_LOGITS + expert % 32 * PER_LANE + expert / 32;
     }
 
     /* Logits of this block's rows of the matrix to all blocks, by the warp that finishes tiles. */
@@ -128,7 +136,6 @@ template <class P> struct routed_matmul_body {
                 add[i] = load_element<P::ROUTER_BIAS_DTYPE>(operands.bias, expert);
         }
         barrier_wait(own.parts_full, 0);
-        if constexpr (P::HAS_NORM) matmul::template make_factors<WARPS>(shared.squares);
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) {
             const int at = lane + 32 * i, row = at / SHARE, expert = (int)blockIdx.x + at % SHARE * (int)gridDim.x;
@@ -137,10 +144,19 @@ template <class P> struct routed_matmul_body {
 #pragma unroll
             for (int warp = 0; warp < WARPS; warp++)
                 sum += load_shared_float(own.parts + 4 * (u32)(warp * P::ROWS * SHARE + at));
-            if constexpr (P::HAS_NORM) sum *= load_shared_float(shared.squares + 4 * (u32)row);
-            store_relaxed(operands.workspace + LOGITS_AT + row * P::ROUTED + expert,
-                          bits_of_float(marked(sum + add[i])));
+            if constexpr (P::HAS_NORM) sum *= factor_of(shared, row);
+            store_relaxed(operands.workspace + place_of(row, expert), bits_of_float(marked(sum + add[i])));
         }
+        if constexpr (P::HAS_NORM) {
+            __syncwarp();
+            matmul::template make_factors<WARPS>(shared.squares);
+        }
+    }
+
+    /* As make_factors makes it. */
+    static __device__ __forceinline__ float factor_of(const shared_layout shared, int row)
+    {
+        return rsqrtf(matmul::template ordered_squares<WARPS>(shared.squares, row) / P::K + float_of_bits(P::EPS_BITS));
     }
 
     /* The experts of rows warp, warp + WARPS, ..., by a consumer warp. */
@@ -150,18 +166,28 @@ template <class P> struct routed_matmul_body {
         float *const claims = (float *)(memory + LAYOUT.claims) + (P::ROUTER_GROUPS > 1 ? warp * P::ROUTED : 0);
         float *const routes = (float *)(memory + LAYOUT.routes);
         for (int row = warp; row < rows; row += WARPS) {
-            const u32 *const logits = operands.workspace + LOGITS_AT + row * P::ROUTED;
+            const u32 *const logits = operands.workspace + place_of(row, lane);
             typename router::inputs in = {};
             if constexpr (P::HAS_SEEDS) in.seed = operands.seeds[P::COUNT_INDEX ? operands.index[row] : row];
             bool all;
             do {
                 all = true;
+                u32 bits[PER_LANE];
+                if constexpr (PER_LANE % 4 == 0) {
 #pragma unroll
-                for (int i = 0; i < router::PER_LANE; i++) {
-                    if (lane + 32 * i >= P::ROUTED) continue;
-                    const u32 bits = load_relaxed(logits + lane + 32 * i);
-                    in.logits[i] = float_of_bits(bits);
-                    all &= bits != 0;
+                    for (int i = 0; i < PER_LANE; i += 4) {
+                        const float4 four = load_relaxed((const float4 *)(logits + i));
+                        bits[i] = bits_of_float(four.x), bits[i + 1] = bits_of_float(four.y);
+                        bits[i + 2] = bits_of_float(four.z), bits[i + 3] = bits_of_float(four.w);
+                    }
+                } else {
+#pragma unroll
+                    for (int i = 0; i < PER_LANE; i++) bits[i] = load_relaxed(logits + i);
+                }
+#pragma unroll
+                for (int i = 0; i < PER_LANE; i++) {
+                    in.logits[i] = float_of_bits(bits[i]);
+                    all &= bits[i] != 0 || lane + 32 * i >= P::ROUTED;
                 }
             } while (!__all_sync(0xffffffffu, all));
             router::route_row(in, operands.claim_bias, operands.scales, routes + row * (2 * TOP_K), claims,
@@ -176,7 +202,7 @@ template <class P> struct routed_matmul_body {
         u32 ticket = 0;
         if (lane == 0) ticket = add_relaxed(workspace, 1);
         if (__shfl_sync(0xffffffffu, ticket, 0) != gridDim.x - 1) return;
-        for (int i = lane; i < P::ROWS * P::ROUTED; i += 32) workspace[LOGITS_AT + i] = 0;
+        for (int i = lane; i < P::ROWS * ROW_LOGITS; i += 32) workspace[LOGITS_AT + i] = 0;
         if (lane == 0) workspace[0] = 0;
     }
 

@@ -59,8 +59,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 
 static uint64_t counter_bytes(const int64_t *params)
 {
-    return ROUTED_MATMUL_TICKET_BYTES +
-           sizeof(float) * (uint64_t)params[ROUTED_MATMUL_ROWS] * (uint64_t)params[ROUTED_MATMUL_ROUTED];
+    return ROUTED_MATMUL_TICKET_BYTES + sizeof(float) * (uint64_t)params[ROUTED_MATMUL_ROWS] *
+                                            (uint64_t)layout_round_up(params[ROUTED_MATMUL_ROUTED], 32);
 }
 
 static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_map *map)
