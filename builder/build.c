@@ -53,14 +53,13 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
     const struct build_options *options = build->options;
     const enum encoding_id compute = options->compute;
     bool cuda = build->target == TARGET_CUDA;
-    if (!build_make_graph(build, &build->decode, build->target, PLAN_DECODE, false, compute, status) ||
+    if (!build_choose_joins(build, status) ||
+        !build_make_graph(build, &build->decode, build->target, PLAN_DECODE, false, compute, status) ||
         (cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, true, compute, status)) ||
         !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, false, compute, status))
         return false;
-    const enum dtype own = build->checkpoint.config.dtype;
-    if (build->has_weights
-            ? !bind_weights(&build->decode, &build->checkpoint, &options->types, status)
-            : !assume_weights(&build->decode, own ? (enum encoding_id)own : ENCODING_BF16, &options->types, status))
+    if (build->has_weights ? !bind_weights(&build->decode, &build->checkpoint, &options->types, status)
+                           : !assume_weights(&build->decode, build_assumed_encoding(build), &options->types, status))
         return false;
     return plan_weights(&build->decode, weights_bytes, status) &&
            share_weights(&build->prefill, &build->decode, status) &&

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/build_graph.h"
 
+#include <string.h>
+
 #include "builder/arch/arch.h"
 #include "builder/passes/pass.h"
 #include "builder/weights/cache_scales.h"
@@ -40,6 +42,7 @@ static void init_graph(const struct build *build, struct graph *graph, enum engi
         graph->has_routed_matmul = build->has_routed_matmul;
     }
     graph->ranks = build->options->gpus;
+    graph->joins = build->joins;
     if (graph->ranks > 1) graph->rank_config = &build->rank_config;
 }
 
@@ -56,6 +59,28 @@ static bool import(struct build *build, struct graph *graph, struct status *stat
     if (!import_graph(graph, status)) return false;
     return graph->target != build->target || build->lowering.kv_dtype != ENCODING_E4M3_CHANNEL ||
            cache_scales_add(graph, &build->checkpoint, &build->scaled_layers, status);
+}
+
+enum encoding_id build_assumed_encoding(const struct build *build)
+{
+    const enum dtype own = build->checkpoint.config.dtype;
+    return own ? (enum encoding_id)own : ENCODING_BF16;
+}
+
+bool build_choose_joins(struct build *build, struct status *status)
+{
+    const struct build_options *options = build->options;
+    struct graph graph;
+    const struct model_config *config = &build->checkpoint.config;
+    if (!config->experts.shared_size && !config->latent.kv_rank) return true;
+    memset(build->joins, GRAPH_JOIN_SHARED | GRAPH_JOIN_LATENT, sizeof build->joins);
+    init_graph(build, &graph, build->target, PLAN_DECODE);
+    const bool ok = import_graph(&graph, status) && run_passes(&graph, NULL, NULL, status);
+    if (ok)
+        choose_joins(build->joins, &graph, build->has_weights ? &build->checkpoint : NULL,
+                     build_assumed_encoding(build), &options->types, options->calibrate != NULL);
+    graph_free(&graph);
+    return ok;
 }
 
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,

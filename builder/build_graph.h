@@ -10,6 +10,12 @@
  * only where there are no tensors. */
 enum dtype build_half_dtype(const struct build *build);
 
+/* Sets build->joins, which all graphs have in common. Requires: build->rank_config is set. */
+bool build_choose_joins(struct build *build, struct status *status);
+
+/* The encoding that a model without weights is assumed to have. */
+enum encoding_id build_assumed_encoding(const struct build *build);
+
 /* Imports the model for a target, the build's or the CPU, and runs the passes. `rounds_to`: what matmuls of the CPU round activations
  * to, as graph.h says. */
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,

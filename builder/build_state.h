@@ -18,6 +18,7 @@ struct build {
     struct checkpoint checkpoint;
     bool checkpoint_open, has_weights;
     struct model_config rank_config; /* several ranks: the configuration of each */
+    uint8_t joins[MODEL_MAX_LAYERS]; /* of all graphs: graph->joins */
     struct graph decode, prefill;
     struct graph small_batch; /* CUDA: decode of at most GRAPH_SMALL_BATCH rows */
     /* CUDA: plans of so many rows or more multiply codes of activations and are of these graphs; 0: no plan does. */

@@ -343,14 +343,14 @@ static int add_mlp_and_experts(struct graph *graph, const struct decoder_traits 
         graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &scale, "%s.%u.router.scale", layers_of(traits), layer);
     const int routed_by = node_rms_norm(graph, sum, layer, weight, config->rms_norm_eps, "router_in");
     const int in = layer_norm(graph, traits, sum, layer, "pre_feedforward_layernorm_2", "experts_in");
-    int out = experts_mlp(graph, traits->experts, routed_by, in, layer);
+    int out = experts_mlp(graph, traits->experts, routed_by, in, 0, layer);
     out = layer_norm(graph, traits, out, layer, "post_feedforward_layernorm_2", "experts_normed");
     out = layer_norm(graph, traits, add(graph, dense, out, hidden, layer, "both"), layer, traits->norms.mlp_out,
                      "mlp_out");
     return add(graph, sum, out, hidden, layer, "after_mlp");
 }
 
-/* sum + mlp(x). A shared expert is added on its own, since either side may take an addition over. */
+/* sum + mlp(x). A shared expert that is not joined is added on its own, since either side may take an addition over. */
 static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int sum, int x, uint32_t layer)
 {
     const struct model_config *config = graph->config;
@@ -359,10 +359,12 @@ static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int
     const bool routed = config->layer[layer].experts;
     if (routed && config->experts_beside) return add_mlp_and_experts(graph, traits, sum, x, layer);
     const uint64_t inner = config->layer[layer].inner ? config->layer[layer].inner : config->intermediate_size;
-    int out = routed ? experts_mlp(graph, names, x, x, layer) : dense_mlp(graph, traits, x, layer, "mlp", inner);
+    const uint64_t joined = routed && !traits->norms.mlp_out ? experts_shared_joined(graph, names, layer) : 0;
+    int out =
+        routed ? experts_mlp(graph, names, x, x, joined, layer) : dense_mlp(graph, traits, x, layer, "mlp", inner);
     out = layer_norm(graph, traits, out, layer, traits->norms.mlp_out, "mlp_out");
     sum = add(graph, sum, out, hidden, layer, "after_mlp");
-    if (!routed || !shared_size) return sum;
+    if (!routed || !shared_size || joined) return sum;
     const int shared = names->shared_gate ? experts_shared(graph, names, x, layer)
                                           : dense_mlp(graph, traits, x, layer, names->shared, shared_size);
     return add(graph, sum, shared, hidden, layer, "after_shared");

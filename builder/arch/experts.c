@@ -33,7 +33,11 @@ struct stack {
     bool parameters, by_turns, transposed; /* fused, as struct expert_names says */
     uint64_t experts, parts, rows, columns;
     enum shard shard;
+    uint64_t shared; /* experts after these, of the rows or columns of another module's matrices; 0: none */
+    const char *shared_module, *shared_names[2];
 };
+
+static uint64_t all_experts(const struct stack *stack) { return stack->experts + stack->shared; }
 
 static void tensor_name(const struct stack *stack, uint64_t expert, uint64_t part, bool bias,
                         char name[2 * GRAPH_NAME_BYTES])
@@ -80,6 +84,23 @@ static struct weight_source source_of(const struct graph *graph, const struct st
     return source;
 }
 
+/* A module with the rows of several experts, or with the columns of their last matrices, becomes one expert after the other. */
+static void append_shared(struct graph *graph, int weight, const struct stack *stack)
+{
+    const bool by_columns = stack->shard == SHARD_COLUMNS;
+    const uint64_t rows = stack->rows, columns = stack->columns;
+    for (uint64_t expert = 0; expert < stack->shared; expert++)
+        for (uint64_t part = 0; part < stack->parts; part++) {
+            struct weight_source source = {.rows = rows, .columns = columns};
+            source.shape[0] = by_columns ? rows : stack->shared * rows;
+            source.shape[1] = by_columns ? stack->shared * columns : columns;
+            *(by_columns ? &source.first_column : &source.first_row) = expert * (by_columns ? columns : rows);
+            graph_weight_append(graph, weight, &source, "model.layers.%u.%s.%s.weight", stack->layer,
+                                stack->shared_module, stack->shared_names[part]);
+        }
+    if (stack->shared) graph_mark_join(graph, weight, GRAPH_JOIN_SHARED, (int)(stack->experts * stack->parts));
+}
+
 /* The matrices, or the biases. */
 static int stacked(struct graph *graph, const struct stack *stack, bool bias, const char *label)
 {
@@ -95,10 +116,11 @@ static int stacked(struct graph *graph, const struct stack *stack, bool bias, co
             else
                 graph_weight_append(graph, weight, &source, "%s", name);
         }
+    if (!bias) append_shared(graph, weight, stack);
     if (graph->out_of_memory) return -1;
     struct graph_weight *made = &graph->weights[weight];
     snprintf(made->name, sizeof made->name, "model.layers.%u.%s.%s", stack->layer, label, bias ? "bias" : "weight");
-    made->experts = stack->experts;
+    made->experts = all_experts(stack);
     made->interleave = graph_interleave(graph);
     made->rows = graph_weight_rows(made);
     graph_shard(graph, weight, bias && stack->shard == SHARD_COLUMNS ? SHARD_FIRST_RANK : stack->shard);
@@ -118,7 +140,7 @@ static int routed(struct graph *graph, int x, struct choices routes, const struc
     const int bias = graph->config->mlp_bias ? stacked(graph, stack, true, name) : GRAPH_ABSENT;
     if (graph->out_of_memory) return -1;
     struct graph_weight *matrix = &graph->weights[weight];
-    const uint64_t top_k = graph->values[routes.routes].width / 2, rows = matrix->rows / stack->experts;
+    const uint64_t top_k = graph->values[routes.routes].width / 2, rows = matrix->rows / all_experts(stack);
     const bool gated = epilogue != ACTIVATION_NONE;
     matrix->depth = graph->values[x].width / (gated ? 1 : top_k);
     const int y = graph_value(graph, ROWS_TOKENS, gated ? top_k * rows / 2 : rows, "%s%u", label, stack->layer);
@@ -131,18 +153,25 @@ static int routed(struct graph *graph, int x, struct choices routes, const struc
     node->operands[MATMUL_OUT] = y;
     node->params[MATMUL_EPILOGUE] = epilogue;
     node->params[MATMUL_SCALE_BITS] = float_to_bits((float)scale);
-    node->params[MATMUL_EXPERTS] = (int64_t)stack->experts;
+    node->params[MATMUL_EXPERTS] = (int64_t)all_experts(stack);
     if (epilogue == ACTIVATION_CLAMPED)
         node->params[MATMUL_CAP_BITS] = float_to_bits((float)graph->config->swiglu_limit);
     return y;
 }
 
-/* Logits of `count` experts. The matrix keeps the checkpoint's type: it is small, and a wrong choice costs much. */
+/* Logits of `count` experts, then with `gate`, a module, that of the shared ones. The matrix keeps the checkpoint's type: it is small,
+ * and a wrong choice costs much. */
 static int router_logits(struct graph *graph, int x, uint32_t layer, const char *module, uint64_t count, bool has_bias,
-                         const char *label)
+                         const char *gate, const char *label)
 {
+    const struct weight_source of_gate = {.shape = {1, graph->config->hidden_size}};
     const int weight = graph_matrix(graph, layer, count, graph->config->hidden_size, WEIGHT_MATRIX,
                                     "model.layers.%u.%s.weight", layer, module);
+    if (gate) {
+        graph_weight_append(graph, weight, &of_gate, "model.layers.%u.%s.weight", layer, gate);
+        graph_mark_join(graph, weight, GRAPH_JOIN_SHARED, 1);
+        count++;
+    }
     if (weight >= 0) graph->weights[weight].exact = true;
     const int bias =
         has_bias ? graph_vector(graph, layer, count, "model.layers.%u.%s.bias", layer, module) : GRAPH_ABSENT;
@@ -155,6 +184,7 @@ static int router_logits(struct graph *graph, int x, uint32_t layer, const char 
     return logits;
 }
 
+/* `experts`, `top_k`: with the shared ones. */
 static struct graph_node *route(struct graph *graph, int logits, uint32_t layer, uint64_t experts, uint64_t top_k,
                                 const char *label, struct choices *choices)
 {
@@ -170,9 +200,11 @@ static struct graph_node *route(struct graph *graph, int logits, uint32_t layer,
     return node;
 }
 
-/* Which experts of the layer each row goes through. */
-static struct choices router(struct graph *graph, const struct expert_names *names, int x, uint32_t layer)
+/* Which experts of the layer each row goes through; the last `shared` are those of all rows. */
+static struct choices router(struct graph *graph, const struct expert_names *names, int x, uint64_t shared,
+                             uint32_t layer)
 {
+    const char *gate = shared ? names->shared_gate : NULL;
     const struct model_experts *experts = &graph->config->experts;
     struct choices routes;
     int bias = GRAPH_ABSENT;
@@ -185,8 +217,10 @@ static struct choices router(struct graph *graph, const struct expert_names *nam
     const int scales = names->scales
                            ? graph_vector(graph, layer, experts->count, "model.layers.%u.%s", layer, names->scales)
                            : GRAPH_ABSENT;
-    const int logits = router_logits(graph, x, layer, names->router, experts->count, names->router_bias, "router");
-    struct graph_node *node = route(graph, logits, layer, experts->count, experts->top_k, "expert", &routes);
+    const int logits =
+        router_logits(graph, x, layer, names->router, experts->count, names->router_bias, gate, "router");
+    struct graph_node *node =
+        route(graph, logits, layer, experts->count + shared, experts->top_k + shared, "expert", &routes);
     node->operands[ROUTER_BIAS] = bias;
     node->operands[ROUTER_SCALES] = scales;
     node->params[ROUTER_HAS_SEEDS] = 1;
@@ -197,6 +231,8 @@ static struct choices router(struct graph *graph, const struct expert_names *nam
     node->params[ROUTER_GROUPS] = (int64_t)experts->groups;
     node->params[ROUTER_TOP_GROUPS] = (int64_t)experts->top_groups;
     node->params[ROUTER_GROUP_SCORE] = experts->group_score;
+    node->params[ROUTER_SHARED] = (int64_t)shared;
+    node->params[ROUTER_SHARED_GATE] = gate != NULL;
     return routes;
 }
 
@@ -210,7 +246,20 @@ static int expert_products(struct graph *graph, int x, struct choices routes, co
     return routed(graph, activated, routes, down, down_name, ACTIVATION_NONE, graph->config->residual_scale, label);
 }
 
-int experts_mlp(struct graph *graph, const struct expert_names *names, int routed_by, int x, uint32_t layer)
+uint64_t experts_shared_joined(const struct graph *graph, const struct expert_names *names, uint32_t layer)
+{
+    const struct model_experts *experts = &graph->config->experts;
+    const uint64_t count = experts->shared_size / experts->intermediate_size;
+    const bool has_vectors = names->router_bias || names->selection_bias || names->scales; /* one element each */
+    if (!graph_may_join(graph, layer, GRAPH_JOIN_SHARED) || !names->shared || graph->config->mlp_bias ||
+        (names->shared_gate && has_vectors) || experts->shared_size % experts->intermediate_size ||
+        experts->count + count > ROUTER_MAX_EXPERTS || experts->top_k + count > ROUTER_MAX_TOP_K)
+        return 0;
+    return count;
+}
+
+int experts_mlp(struct graph *graph, const struct expert_names *names, int routed_by, int x, uint64_t shared,
+                uint32_t layer)
 {
     const struct model_experts *experts = &graph->config->experts;
     const uint64_t hidden = graph->config->hidden_size, inner = experts->intermediate_size;
@@ -227,7 +276,10 @@ int experts_mlp(struct graph *graph, const struct expert_names *names, int route
                              .parts = 2,
                              .rows = inner,
                              .columns = hidden,
-                             .shard = SHARD_ROWS};
+                             .shard = SHARD_ROWS,
+                             .shared = shared,
+                             .shared_module = names->shared,
+                             .shared_names = {"gate_proj", "up_proj"}};
     const struct stack down = {.layer = layer,
                                .module = names->experts,
                                .numbered = true,
@@ -240,8 +292,11 @@ int experts_mlp(struct graph *graph, const struct expert_names *names, int route
                                .parts = 1,
                                .rows = hidden,
                                .columns = inner,
-                               .shard = SHARD_COLUMNS};
-    const struct choices routes = router(graph, names, routed_by, layer);
+                               .shard = SHARD_COLUMNS,
+                               .shared = shared,
+                               .shared_module = names->shared,
+                               .shared_names = {"down_proj"}};
+    const struct choices routes = router(graph, names, routed_by, shared, layer);
     return expert_products(graph, x, routes, &up, &down, "experts", "mlp.experts.gate_up_proj",
                            "mlp.experts.down_proj");
 }
@@ -250,7 +305,7 @@ int experts_shared(struct graph *graph, const struct expert_names *names, int x,
 {
     const uint64_t hidden = graph->config->hidden_size, inner = graph->config->experts.shared_size;
     struct choices routes;
-    const int logits = router_logits(graph, x, layer, names->shared_gate, 1, false, "shared");
+    const int logits = router_logits(graph, x, layer, names->shared_gate, 1, false, NULL, "shared");
     route(graph, logits, layer, 1, 1, "shared", &routes)->params[ROUTER_SCORE] = ROUTER_SIGMOID;
     const struct stack up = {.layer = layer,
                              .module = names->shared,

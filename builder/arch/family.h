@@ -140,9 +140,12 @@ int node_sigmoid_gate(struct graph *graph, int x, int gate, uint32_t layer, cons
 
 /* ---- experts.c ---- */
 
-/* The weighted sum of the chosen experts of a layer, which `routed_by` chooses; and its shared expert with a gate, whose factor for each row makes it an expert
- * that is always chosen. Both return a value. */
-int experts_mlp(struct graph *graph, const struct expert_names *names, int routed_by, int x, uint32_t layer);
+/* As how many experts beside the routed ones the layer's shared expert is computed (GRAPH_JOIN_SHARED); 0: on its own. */
+uint64_t experts_shared_joined(const struct graph *graph, const struct expert_names *names, uint32_t layer);
+/* The weighted sum of the chosen experts of a layer, which `routed_by` chooses, and of `shared` joined ones; and its shared expert with a
+ * gate, whose factor for each row makes it an expert that is always chosen. Both return a value. */
+int experts_mlp(struct graph *graph, const struct expert_names *names, int routed_by, int x, uint64_t shared,
+                uint32_t layer);
 int experts_shared(struct graph *graph, const struct expert_names *names, int x, uint32_t layer);
 
 bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status);

@@ -294,6 +294,18 @@ bool graph_is_small_batch(const struct graph *graph, int value)
     return (graph->values[value].rows == ROWS_OUT && graph->kind == PLAN_PREFILL) || graph->small_batch;
 }
 
+bool graph_may_join(const struct graph *graph, uint32_t layer, enum graph_join join)
+{
+    return graph->joins && graph->joins[layer] & join;
+}
+
+void graph_mark_join(struct graph *graph, int weight, enum graph_join join, int from)
+{
+    if (weight < 0) return;
+    graph->weights[weight].join = (uint8_t)join;
+    graph->weights[weight].joined_from = from;
+}
+
 void graph_shard(struct graph *graph, int weight, enum shard shard)
 {
     for (int i = 0; weight >= 0 && i < graph->weights[weight].source_count; i++)

@@ -24,6 +24,12 @@ enum weight_form {
     WEIGHT_MATRIX,    /* the layout that the target's matmul reads: weight_layout_of (kernels/matmul/weight_layout.h) */
 };
 
+/* Ways to make one weight, multiplied in one launch, of two that could be apart: bits. */
+enum graph_join {
+    GRAPH_JOIN_SHARED = 1, /* the shared expert as experts of the routed ones' matrices */
+    GRAPH_JOIN_LATENT = 2, /* of latent attention: q and the latent row, products of one x */
+};
+
 struct graph_weight {
     char name[GRAPH_NAME_BYTES]; /* name in the engine file */
     enum weight_form form;
@@ -33,6 +39,8 @@ struct graph_weight {
         interleave; /* rows of each source in turn, each source padded to a multiple; 0: one source after the other */
     uint64_t
         experts; /* matrices of so many experts or blocks, one after the other, each of equally many sources; 0: one matrix */
+    uint8_t join; /* the way that joined sources joined_from.. to those before; 0: none did */
+    int joined_from;
     bool exact; /* --dtype makes no codes of it (--keep may), and --compute rounds nothing that it is multiplied by */
     uint64_t rows, columns; /* logical shape, on each rank; columns 0: a vector */
     uint64_t depth;         /* columns as stored, >= columns, the rest zeros (K of a matmul) */
@@ -85,6 +93,7 @@ struct graph {
     int value_count, value_capacity;
     struct graph_weight *weights; /* both kinds of one model create the same weights in the same order */
     int weight_count, weight_capacity;
+    const uint8_t *joins; /* borrowed [layers]: bits of enum graph_join that the import may use; NULL: none */
     const struct calibration *calibration; /* borrowed: of the weights (builder/weights/calibration.h); NULL: none */
     const struct channel_scales *scales;   /* borrowed: of the weights (builder/weights/channel_scales.h); NULL: none */
     bool out_of_memory;                    /* sticky: checked once after import and after each pass */
@@ -139,6 +148,11 @@ bool graph_gemv_has_experts(const struct graph *graph, const struct graph_node *
 uint32_t graph_small_batch_rows(const struct graph *graph);
 /* Whether the value has at most GRAPH_SMALL_BATCH rows in every plan. */
 bool graph_is_small_batch(const struct graph *graph, int value);
+
+/* Whether the import may join so in this layer. */
+bool graph_may_join(const struct graph *graph, uint32_t layer, enum graph_join join);
+/* Marks the sources that the weight has got since it had `from`; -1: no weight, nothing to mark. */
+void graph_mark_join(struct graph *graph, int weight, enum graph_join join, int from);
 
 /* Sets how ranks share the sources that the weight has so far; -1: no weight, nothing to set. */
 void graph_shard(struct graph *graph, int weight, enum shard shard);

@@ -102,6 +102,7 @@ static int64_t param_of(const struct graph *graph, const struct graph_node *node
     case PARAM_OF_COUNT: return tokens ? 0 : 1;
     case PARAM_OF_STEP: return step->rows;
     case PARAM_OF_WIDTH: return there ? (int64_t)width_of(graph, node, param->operand) : param->fallback;
+    case PARAM_OF_WIDER: return 0; /* known with all others */
     case PARAM_OF_HEIGHT: return there ? (int64_t)graph->weights[node->operands[param->operand]].rows : param->fallback;
     case PARAM_OF_PITCH: return (int64_t)graph->weights[node->operands[param->operand]].depth;
     case PARAM_OF_DTYPE: return dtype_of(graph, node, param);
@@ -120,4 +121,10 @@ void graph_node_params(const struct graph *graph, const struct graph_node *node,
 {
     const struct op_descriptor *op = op_find(node->op);
     for (int i = 0; i < op->param_count; i++) params[i] = param_of(graph, node, i, step);
+    for (int i = 0; i < op->param_count; i++) {
+        const int operand = op->params[i].operand;
+        if (op->params[i].source != PARAM_OF_WIDER || !is_present(graph, node, operand)) continue;
+        const uint64_t width = width_of(graph, node, operand);
+        if (width > op_operand_width(&op->operands[operand], params)) params[i] = (int64_t)width;
+    }
 }

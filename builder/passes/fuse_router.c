@@ -29,11 +29,13 @@ static bool have_one_input(const struct graph_node *a, const struct graph_node *
            (a->operands[MATMUL_NORM] < 0 || a->params[MATMUL_EPS_BITS] == b->params[MATMUL_EPS_BITS]);
 }
 
-static bool fits(const struct graph *graph, const struct graph_node *logits, const struct graph_node *up)
+static bool fits(const struct graph *graph, const struct graph_node *logits, const struct graph_node *router,
+                 const struct graph_node *up)
 {
     const struct graph_weight *matrix = &graph->weights[logits->operands[MATMUL_W]],
                               *experts = &graph->weights[up->operands[MATMUL_W]];
-    return up->op == OP_MATMUL && up->params[MATMUL_EXPERTS] == (int64_t)matrix->rows && matmul_is_gated(up->params) &&
+    const int64_t count = (int64_t)matrix->rows - router->params[ROUTER_SHARED_GATE] + router->params[ROUTER_SHARED];
+    return up->op == OP_MATMUL && up->params[MATMUL_EXPERTS] == count && matmul_is_gated(up->params) &&
            up->operands[MATMUL_X_SCALES] < 0 && have_one_input(logits, up) && matrix->depth == experts->depth &&
            graph_gemv_has_experts(graph, up, 1);
 }
@@ -66,6 +68,8 @@ static void take_router(struct graph_node *node, const struct graph_node *logits
     node->params[ROUTED_MATMUL_ROUTER_GROUPS] = router->params[ROUTER_GROUPS];
     node->params[ROUTED_MATMUL_TOP_GROUPS] = router->params[ROUTER_TOP_GROUPS];
     node->params[ROUTED_MATMUL_GROUP_SCORE] = router->params[ROUTER_GROUP_SCORE];
+    node->params[ROUTED_MATMUL_SHARED] = router->params[ROUTER_SHARED];
+    node->params[ROUTED_MATMUL_SHARED_GATE] = router->params[ROUTER_SHARED_GATE];
     node->params[ROUTED_MATMUL_HAS_SEEDS] = router->params[ROUTER_HAS_SEEDS];
 }
 
@@ -76,7 +80,7 @@ static void visit(struct graph *graph, struct graph_index *index, int n)
     const int reader = first_reader(graph, router->operands[ROUTER_OUT]);
     if (producer < 0 || index->uses[value] != 1 || reader < 0) return;
     struct graph_node *logits = &graph->nodes[producer], *up = &graph->nodes[reader];
-    if (!is_plain(logits) || !fits(graph, logits, up)) return;
+    if (!is_plain(logits) || !fits(graph, logits, router, up)) return;
     struct graph_node node = {.op = OP_ROUTED_MATMUL, .layer = up->layer};
     for (int i = 0; i < PLAN_MAX_OPERANDS; i++) node.operands[i] = GRAPH_ABSENT;
     take_matmul(&node, up);

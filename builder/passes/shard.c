@@ -49,12 +49,10 @@ static void share_node(struct graph *graph, struct graph_node *node)
         if (op->params[i].share == SHARE_KV_HEADS)
             node->params[i] = (int64_t)rank_kv_heads((uint64_t)node->params[i], graph->ranks);
     }
-    if (node->op == OP_MATMUL) {
+    if (node->op == OP_MATMUL && !node->params[MATMUL_BLOCK_N]) {                          /* blocks are whole */
         const bool parts = node->params[MATMUL_EXPERTS] && !matmul_is_gated(node->params); /* of x: for each choice */
         struct graph_weight *weight = &graph->weights[node->operands[MATMUL_W]];
-        const uint64_t count = node->params[MATMUL_BLOCK_N] ? weight->experts
-                               : parts                      ? graph->values[node->operands[MATMUL_ROUTES]].width / 2
-                                                            : 1;
+        const uint64_t count = parts ? graph->values[node->operands[MATMUL_ROUTES]].width / 2 : 1;
         weight->depth = graph->values[node->operands[MATMUL_X]].width / count;
     }
     graph_node_params(graph, node, &step, params);

@@ -284,7 +284,7 @@ static void unify_dtypes(struct graph *graph)
     }
 }
 
-/* Checks the sources of a weight, notes them as claims on their tensors, and finds the encoding that holds the elements of
+/* Checks the sources of a weight, notes them as claims on their tensors (NULL: not), and finds the encoding that holds the elements of
  * all: the tensors' own, or F32 where these differ or arithmetic makes other values. */
 static bool bind_weight(const struct graph_weight *weight, const struct checkpoint *checkpoint,
                         struct tensor_claims *claims, enum encoding_id *common, struct status *status)
@@ -299,7 +299,7 @@ static bool bind_weight(const struct graph_weight *weight, const struct checkpoi
         if (source->tensor) {
             const struct tensor_view *tensor = checkpoint_find(checkpoint, source->tensor);
             if (!check_tensor(source, tensor, status)) return false;
-            if (!source->again && !claims_add(&claims[tensor - checkpoint->tensors], source))
+            if (claims && !source->again && !claims_add(&claims[tensor - checkpoint->tensors], source))
                 return status_fail(status, STATUS_MACHINE, "out of memory while binding weights");
             if (own == ENCODING_NONE) own = (enum encoding_id)tensor->dtype;
         }
@@ -443,22 +443,89 @@ done:
     return ok;
 }
 
+static bool assume_weight(const struct graph *graph, struct graph_weight *weight, enum encoding_id encoding,
+                          const struct weight_types *types, struct status *status)
+{
+    bool tensors = false;
+    for (int i = 0; i < weight->source_count; i++) tensors |= weight->sources[i].tensor != NULL;
+    weight->encoding = tensors ? encoding : ENCODING_F32;
+    if (weight->source_count && weight->sources[0].codes != ENCODING_NONE) {
+        const enum encoding_id kept = coded_that_splits(weight, weight->sources[0].codes, graph->ranks);
+        weight->encoding = kept != ENCODING_NONE ? kept : ENCODING_F32;
+    }
+    return !types || !weight->source_count || choose_encoding(graph, weight, NULL, types, status);
+}
+
 bool assume_weights(struct graph *graph, enum encoding_id encoding, const struct weight_types *types,
                     struct status *status)
 {
     if (types && !patterns_match(graph, types, status)) return false;
-    for (int w = 0; w < graph->weight_count; w++) {
-        struct graph_weight *weight = &graph->weights[w];
-        bool tensors = false;
-        for (int i = 0; i < weight->source_count; i++) tensors |= weight->sources[i].tensor != NULL;
-        weight->encoding = tensors ? encoding : ENCODING_F32;
-        if (weight->source_count && weight->sources[0].codes != ENCODING_NONE) {
-            const enum encoding_id kept = coded_that_splits(weight, weight->sources[0].codes, graph->ranks);
-            weight->encoding = kept != ENCODING_NONE ? kept : ENCODING_F32;
-        }
-        if (types && weight->source_count && !choose_encoding(graph, weight, NULL, types, status)) return false;
-    }
+    for (int w = 0; w < graph->weight_count; w++)
+        if (!assume_weight(graph, &graph->weights[w], encoding, types, status)) return false;
     return true;
+}
+
+/* ---- joins ---- */
+
+/* Sources [first, end) of a weight as one of their own; its name is that of their first tensor. */
+static struct graph_weight part_of(const struct graph_weight *weight, int first, int end)
+{
+    struct graph_weight part = *weight;
+    part.sources += first;
+    part.source_count = end - first;
+    if (first && part.sources[0].tensor) snprintf(part.name, sizeof part.name, "%s", part.sources[0].tensor);
+    return part;
+}
+
+/* Sets encoding and keeps_codes of a part as bind_weights would, without a checkpoint as assume_weights would. */
+static bool encode_part(const struct graph *graph, struct graph_weight *part, const struct checkpoint *checkpoint,
+                        enum encoding_id assumed, const struct weight_types *types)
+{
+    struct status ignored = {0}; /* what makes a weight impossible is reported where weights are bound */
+    if (!checkpoint) return assume_weight(graph, part, assumed, types, &ignored);
+    return bind_weight(part, checkpoint, NULL, &part->encoding, &ignored) &&
+           choose_encoding(graph, part, checkpoint, types, &ignored);
+}
+
+/* The router of a layer has a row for the gate of its shared expert, which is then an expert in any case. */
+static bool has_shared_gate(const struct graph *graph, uint32_t layer)
+{
+    for (int w = 0; w < graph->weight_count; w++) {
+        const struct graph_weight *weight = &graph->weights[w];
+        if (weight->layer == layer && weight->join == GRAPH_JOIN_SHARED && !weight->experts) return true;
+    }
+    return false;
+}
+
+/* Calibration leaves out matrices of experts, and a shared expert multiplies every row: it stays a matrix that is calibrated. */
+static bool loses_calibration(const struct graph *graph, const struct graph_weight *part)
+{
+    return part->join == GRAPH_JOIN_SHARED && part->experts && !part->keeps_codes &&
+           encoding_find(part->encoding)->bits == 4 && !has_shared_gate(graph, part->layer);
+}
+
+static bool parts_agree(const struct graph *graph, const struct graph_weight *weight,
+                        const struct checkpoint *checkpoint, enum encoding_id assumed, const struct weight_types *types,
+                        bool calibrated)
+{
+    struct graph_weight first = part_of(weight, 0, weight->joined_from),
+                        second = part_of(weight, weight->joined_from, weight->source_count);
+    for (int k = 0; k < types->kept_count; k++)
+        if (is_kept(&first, &types->kept[k]) != is_kept(&second, &types->kept[k])) return false;
+    return encode_part(graph, &first, checkpoint, assumed, types) &&
+           encode_part(graph, &second, checkpoint, assumed, types) && first.encoding == second.encoding &&
+           first.keeps_codes == second.keeps_codes && !(calibrated && loses_calibration(graph, &second));
+}
+
+void choose_joins(uint8_t *joins, struct graph *graph, const struct checkpoint *checkpoint, enum encoding_id assumed,
+                  const struct weight_types *types, bool calibrated)
+{
+    if (checkpoint) take_short_names(graph, checkpoint);
+    for (int w = 0; w < graph->weight_count; w++) {
+        const struct graph_weight *weight = &graph->weights[w];
+        if (weight->join && weight->source_count && !parts_agree(graph, weight, checkpoint, assumed, types, calibrated))
+            joins[weight->layer] &= (uint8_t)~weight->join;
+    }
 }
 
 static bool packed_bytes(const struct graph *graph, const struct graph_weight *weight, uint64_t *bytes)

@@ -21,6 +21,13 @@ bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, cons
 bool assume_weights(struct graph *graph, enum encoding_id encoding, const struct weight_types *types,
                     struct status *status);
 
+/* `joins`: [layers], as of graph->joins, which made the graph. Removes each join of a layer where the two parts of a weight would have
+ * different encodings as weights of their own, or a pattern of `types` is for one part alone, or
+ * calibration (`calibrated`) is for one part alone. Requires: the passes have run. `checkpoint`
+ * NULL, `assumed`: as assume_weights. */
+void choose_joins(uint8_t *joins, struct graph *graph, const struct checkpoint *checkpoint, enum encoding_id assumed,
+                  const struct weight_types *types, bool calibrated);
+
 /* Fixes offset, in the rank's region, and size of every weight in use. total_bytes: of all ranks' regions, which are
  * alike and follow each other. */
 bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *status);

@@ -7,7 +7,8 @@
 struct composed_matmul {
     static constexpr int ROWS = 16, COUNT_INDEX = 0, K = 4096, DTYPE = DTYPE_BF16, BIAS_DTYPE = DTYPE_F32, HAS_NORM = 0;
     static constexpr int NORM_DTYPE = DTYPE_F32, EPS_BITS = 0, TILE_K = 64, STAGES = 4, WARPS_N = 4, WARPS_M = 1;
-    static constexpr int WARPS_K = 2, TILE_M = 16, HAS_BIAS = 0, EXPERTS = 0, ROUTE_WIDTH = 0, PARTS = 0, BLOCK_N = 0;
+    static constexpr int WARPS_K = 2, TILE_M = 16, HAS_BIAS = 0, EXPERTS = 0, ROUTE_WIDTH = 0, PARTS = 0, BLOCK_N = 0,
+                         X_PITCH = 0;
 };
 struct composed_first : composed_matmul {
     static constexpr int N = 6144, OUT_DTYPE = DTYPE_BF16, EPILOGUE = ACTIVATION_NONE, HAS_RESIDUAL = 0, TILE_N = 64;

@@ -17,7 +17,10 @@
     PARAM(X_DTYPE) = DTYPE_BF16;    \
     PARAM(VALUE_DIM) = 512;         \
     PARAM(NORM_DTYPE) = DTYPE_BF16; \
-    PARAM(EPS_BITS) = 0x358637bd;
+    PARAM(EPS_BITS) = 0x358637bd;   \
+    PARAM(Q_PITCH) = 3648;          \
+    PARAM(Q_FIRST) = 2048;          \
+    PARAM(KV_PITCH) = 3648;
 #endif
 
 struct latent_append_params {

@@ -14,6 +14,8 @@ template <class P> struct latent_append_body {
     static constexpr int THREADS = LAYOUT_ELEMENTWISE_THREADS;
     static constexpr int ROPE = P::HEAD_DIM - P::VALUE_DIM, HALF = ROPE / 2;
     static constexpr int PAIRS = P::VALUE_DIM / 2; /* of the latent part */
+    static constexpr i64 Q_PITCH = P::Q_PITCH ? P::Q_PITCH : P::HEADS * ROPE;
+    static constexpr i64 KV_PITCH = P::KV_PITCH ? P::KV_PITCH : P::HEAD_DIM;
     static constexpr int STEPS = (PAIRS + 31) / 32, TURNS = (HALF + 31) / 32;
 
     typedef kv_pages<P> pages;
@@ -133,12 +135,12 @@ template <class P> struct latent_append_body {
         const float *angles = table + row * ROPE;
         if (head < P::HEADS) {
             const i64 of_head = row * P::HEADS + head;
-            make_query(q + of_head * P::HEAD_DIM, q_latent + of_head * P::VALUE_DIM, q_rope + of_head * ROPE, angles,
-                       lane);
+            make_query(q + of_head * P::HEAD_DIM, q_latent + of_head * P::VALUE_DIM,
+                       q_rope + row * Q_PITCH + P::Q_FIRST + head * ROPE, angles, lane);
             return;
         }
         struct key key;
-        make_key(key, kv_row + row * P::HEAD_DIM, angles, norm, lane);
+        make_key(key, kv_row + row * KV_PITCH + (KV_PITCH - P::HEAD_DIM), angles, norm, lane);
         const int position = positions[row], place = position % P::PAGE_TOKENS;
         const int page = page_table[(i64)slots[row] * P::PAGES_PER_SLOT + position / P::PAGE_TOKENS];
         u8 *block = kv + (i64)page * P::PAGE_BYTES, *to = block + (i64)place * pages::ROW_BYTES;

@@ -13,6 +13,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     const char *why = op_params_illegal(&op_latent_append, params);
     if (why) return why;
     if (params[LATENT_APPEND_VALUE_DIM] % 2) return "VALUE_DIM is odd";
+    if (params[LATENT_APPEND_KV_PITCH] % 2) return "KV_PITCH is odd";
     if (params[LATENT_APPEND_KV_DTYPE] == DTYPE_F32) return "KV_DTYPE is F32";
     if (params[LATENT_APPEND_PAGE_BYTES] % 16) return "PAGE_BYTES is not a multiple of 16";
     why = op_paged_codes_illegal(params);

@@ -9,6 +9,7 @@ struct shape {
     enum dtype x_dtype;
     enum encoding_id kv_dtype;
     enum dtype norm_dtype;
+    int64_t q_pitch, q_first, kv_pitch; /* 0: rows have no other columns */
 };
 enum { SLOTS = 3, CONTEXT = 1024, LAYERS = 3, LAYER = 1 };
 
@@ -34,6 +35,9 @@ static void check(const struct shape *shape)
         [LATENT_APPEND_VALUE_DIM] = shape->value_dim,
         [LATENT_APPEND_NORM_DTYPE] = shape->norm_dtype,
         [LATENT_APPEND_EPS_BITS] = test_float_bits(1e-6f),
+        [LATENT_APPEND_Q_PITCH] = shape->q_pitch,
+        [LATENT_APPEND_Q_FIRST] = shape->q_first,
+        [LATENT_APPEND_KV_PITCH] = shape->kv_pitch,
     };
     static const int filled[] = {LATENT_APPEND_Q_LATENT, LATENT_APPEND_Q_ROPE, LATENT_APPEND_KV_ROW};
     struct test_random random = {(uint64_t)(shape->rows * 5 + shape->head_dim)};
@@ -83,19 +87,26 @@ TEST(equals_reference)
     for (int i = 0; i < 24; i++) {
         const bool is_coded = i % 2;
         const int64_t *dim = is_coded ? coded_dims[i / 2 % 4] : dims[i / 2 % 6];
-        const struct shape shape = {.rows = i % 5 == 0 ? 1 : 3 + 7 * i,
-                                    .valid = i % 5 == 0 ? 1 : 2 + 6 * i,
-                                    .heads = i % 7 ? 1 + i % 4 : 16,
-                                    .head_dim = dim[0],
-                                    .value_dim = dim[1],
-                                    .page_tokens = i % 3 ? 64 : 16,
-                                    .x_dtype = dtypes[i / 3 % 2],
-                                    .kv_dtype = is_coded ? encodings[i / 2 % 2] : (enum encoding_id)dtypes[i / 2 % 2],
-                                    .norm_dtype = dtypes[i % 3]};
+        struct shape shape = {.rows = i % 5 == 0 ? 1 : 3 + 7 * i,
+                              .valid = i % 5 == 0 ? 1 : 2 + 6 * i,
+                              .heads = i % 7 ? 1 + i % 4 : 16,
+                              .head_dim = dim[0],
+                              .value_dim = dim[1],
+                              .page_tokens = i % 3 ? 64 : 16,
+                              .x_dtype = dtypes[i / 3 % 2],
+                              .kv_dtype = is_coded ? encodings[i / 2 % 2] : (enum encoding_id)dtypes[i / 2 % 2],
+                              .norm_dtype = dtypes[i % 3]};
+        if (i % 3) {
+            shape.q_first = 3 * i;
+            shape.q_pitch = shape.q_first + shape.heads * (shape.head_dim - shape.value_dim) + i % 5;
+        }
+        if (i % 4) shape.kv_pitch = shape.head_dim + 2 * i;
         check(&shape);
     }
-    const struct shape deepseek = {300, 290, 128, 576, 512, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16};
+    const struct shape deepseek = {300, 290, 128, 576, 512, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, 24576, 16384, 0};
     check(&deepseek);
+    const struct shape lite = {3, 3, 16, 576, 512, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, 3648, 2048, 3648};
+    check(&lite);
 }
 
 TEST(hostile_params_are_refused)
@@ -108,7 +119,8 @@ TEST(hostile_params_are_refused)
                                      {LATENT_APPEND_HEAD_DIM, 47}, {LATENT_APPEND_KV_HEADS, 2},
                                      {LATENT_APPEND_PAGE_BYTES, 64 * 48 * 2 - 16},
                                      {LATENT_APPEND_PAGE_BYTES, 64 * 48 * 2 + 8}, {LATENT_APPEND_KV_DTYPE, DTYPE_F32},
-                                     {LATENT_APPEND_KV_DTYPE, ENCODING_INT4_G32}, {LATENT_APPEND_X_DTYPE, DTYPE_F32}));
+                                     {LATENT_APPEND_KV_DTYPE, ENCODING_INT4_G32}, {LATENT_APPEND_X_DTYPE, DTYPE_F32},
+                                     {LATENT_APPEND_KV_PITCH, 49}, {LATENT_APPEND_Q_FIRST, 8}));
 }
 
 int main(void) { return test_run(); }

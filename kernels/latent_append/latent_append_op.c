@@ -20,7 +20,13 @@ static const char *illegal(const int64_t *params)
 {
     const int64_t rope_dim = latent_append_rope_dim(params);
     if (rope_dim < 2 || rope_dim % 2) return "value_dim is not below head_dim by an even number";
-    return op_latent_illegal(params, params[LATENT_APPEND_VALUE_DIM]);
+    const char *why = op_latent_illegal(params, params[LATENT_APPEND_VALUE_DIM]);
+    if (why) return why;
+    const int64_t q_end = params[LATENT_APPEND_Q_FIRST] + params[LATENT_APPEND_HEADS] * rope_dim;
+    if (params[LATENT_APPEND_Q_PITCH] ? params[LATENT_APPEND_Q_PITCH] < q_end : params[LATENT_APPEND_Q_FIRST] > 0)
+        return "parameter q_pitch is below the end of q_rope";
+    const int64_t kv_pitch = params[LATENT_APPEND_KV_PITCH];
+    return kv_pitch && kv_pitch < params[LATENT_APPEND_HEAD_DIM] ? "parameter kv_pitch is below head_dim" : NULL;
 }
 
 static uint64_t q_latent_width(const int64_t *params)
@@ -31,7 +37,13 @@ static uint64_t q_latent_width(const int64_t *params)
 static uint64_t rope_width(const int64_t *params) { return (uint64_t)latent_append_rope_dim(params); }
 static uint64_t q_rope_width(const int64_t *params)
 {
+    if (params[LATENT_APPEND_Q_PITCH]) return (uint64_t)params[LATENT_APPEND_Q_PITCH];
     return (uint64_t)params[LATENT_APPEND_HEADS] * rope_width(params);
+}
+static uint64_t kv_row_width(const int64_t *params)
+{
+    const int64_t pitch = params[LATENT_APPEND_KV_PITCH];
+    return (uint64_t)(pitch ? pitch : params[LATENT_APPEND_HEAD_DIM]);
 }
 
 static bool kv_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
@@ -48,6 +60,12 @@ static const struct op_param param_schema[LATENT_APPEND_PARAMS] = {
     [LATENT_APPEND_NORM_DTYPE] = {"norm_dtype", 13, PARAM_DTYPE, PARAM_OF_DTYPE, LATENT_APPEND_NORM,
                                   .fallback = DTYPE_BF16},
     [LATENT_APPEND_EPS_BITS] = {"eps_bits", 14, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
+    [LATENT_APPEND_Q_PITCH] = {"q_pitch", OP_LATER_PARAM_ID, PARAM_INTEGER, PARAM_OF_WIDER, LATENT_APPEND_Q_ROPE,
+                               .most = OP_MAX_WIDTH},
+    [LATENT_APPEND_Q_FIRST] = {"q_first", OP_LATER_PARAM_ID + 1, PARAM_INTEGER, PARAM_OF_NODE, .share = SHARE_HEADS,
+                               .most = OP_MAX_WIDTH},
+    [LATENT_APPEND_KV_PITCH] = {"kv_pitch", OP_LATER_PARAM_ID + 2, PARAM_INTEGER, PARAM_OF_WIDER, LATENT_APPEND_KV_ROW,
+                                .most = OP_MAX_WIDTH},
 };
 static const struct op_operand operand_schema[LATENT_APPEND_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -56,7 +74,7 @@ static const struct op_operand operand_schema[LATENT_APPEND_OPERANDS] = {
     [LATENT_APPEND_Q_ROPE] = {"q_rope", ROLE_INPUT, .dtype = LATENT_APPEND_X_DTYPE, .rows = LATENT_APPEND_ROWS,
                               .width = q_rope_width},
     [LATENT_APPEND_KV_ROW] = {"kv_row", ROLE_INPUT, .dtype = LATENT_APPEND_X_DTYPE, .rows = LATENT_APPEND_ROWS,
-                              .columns = LATENT_APPEND_HEAD_DIM},
+                              .width = kv_row_width},
     [LATENT_APPEND_TABLE] = {"table", ROLE_INPUT, .fixed = DTYPE_F32, .rows = LATENT_APPEND_ROWS, .width = rope_width},
     [LATENT_APPEND_SLOTS] = OP_STEP_OPERAND("slots", STEP_SLOTS, LATENT_APPEND_ROWS),
     [LATENT_APPEND_POSITIONS] = OP_STEP_OPERAND("positions", STEP_POSITIONS, LATENT_APPEND_ROWS),

@@ -37,12 +37,13 @@ void latent_append_reference(const struct op_call *call)
         pages_of_latent(call->operands[LATENT_APPEND_KV], call->operands[LATENT_APPEND_PAGE_TABLE], params, latent_dim);
     for (int64_t r = 0; r < rows; r++) {
         const float *table = (const float *)call->operands[LATENT_APPEND_TABLE] + r * rope_dim;
-        const float *x = (const float *)call->operands[LATENT_APPEND_KV_ROW] + r * head_dim;
+        const float *x = (const float *)call->operands[LATENT_APPEND_KV_ROW] + latent_append_kv_at(params, r);
+        const float *q_rope = (const float *)call->operands[LATENT_APPEND_Q_ROPE] + latent_append_q_at(params, r);
         for (int64_t i = r * heads; i < (r + 1) * heads; i++) {
             float *q = (float *)call->operands[LATENT_APPEND_Q] + i * head_dim;
             memcpy(q, (const float *)call->operands[LATENT_APPEND_Q_LATENT] + i * latent_dim,
                    (size_t)latent_dim * sizeof *q);
-            rotate((const float *)call->operands[LATENT_APPEND_Q_ROPE] + i * rope_dim, table, rope_dim, q + latent_dim);
+            rotate(q_rope + (i - r * heads) * rope_dim, table, rope_dim, q + latent_dim);
         }
         float key[OP_MAX_LATENT_DIM];
         normalise(call, x, latent_dim, key);

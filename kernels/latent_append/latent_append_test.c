@@ -18,7 +18,15 @@ struct shape {
     int64_t rows, valid, heads, head_dim, latent_dim, page_tokens;
     enum encoding_id kv_dtype;
     enum dtype norm_dtype;
+    int64_t q_pitch, q_first, kv_pitch; /* 0: rows have no other columns */
 };
+
+static int64_t q_width(const struct shape *shape)
+{
+    return shape->q_pitch ? shape->q_pitch : shape->heads * (shape->head_dim - shape->latent_dim);
+}
+
+static int64_t kv_width(const struct shape *shape) { return shape->kv_pitch ? shape->kv_pitch : shape->head_dim; }
 
 struct setup {
     struct test_case test;
@@ -53,6 +61,9 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         [LATENT_APPEND_VALUE_DIM] = shape->latent_dim,
         [LATENT_APPEND_NORM_DTYPE] = shape->norm_dtype,
         [LATENT_APPEND_EPS_BITS] = test_float_bits(1e-3f),
+        [LATENT_APPEND_Q_PITCH] = shape->q_pitch,
+        [LATENT_APPEND_Q_FIRST] = shape->q_first,
+        [LATENT_APPEND_KV_PITCH] = shape->kv_pitch,
     };
     struct test_case *test = &setup->test;
     test_case_open(test, &op_latent_append, params, &geometry, (int32_t)shape->valid);
@@ -74,8 +85,8 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         int operand;
         int64_t width;
     } inputs[] = {{LATENT_APPEND_Q_LATENT, shape->heads * shape->latent_dim},
-                  {LATENT_APPEND_Q_ROPE, shape->heads * rope_dim},
-                  {LATENT_APPEND_KV_ROW, shape->head_dim},
+                  {LATENT_APPEND_Q_ROPE, q_width(shape)},
+                  {LATENT_APPEND_KV_ROW, kv_width(shape)},
                   {LATENT_APPEND_TABLE, rope_dim}};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
         assert_int_equal(test->demands[inputs[i].operand].bytes, shape->rows * inputs[i].width * 4);
@@ -111,10 +122,10 @@ static void expect_row(const struct setup *setup, int64_t row, double *q, double
         const int64_t index = row * shape->heads + h;
         for (int64_t i = 0; i < latent; i++)
             q[h * shape->head_dim + i] = (double)((const float *)operands[LATENT_APPEND_Q_LATENT])[index * latent + i];
-        rotate((const float *)operands[LATENT_APPEND_Q_ROPE] + index * rope, table, rope,
-               q + h * shape->head_dim + latent);
+        rotate((const float *)operands[LATENT_APPEND_Q_ROPE] + row * q_width(shape) + shape->q_first + h * rope, table,
+               rope, q + h * shape->head_dim + latent);
     }
-    const float *x = (const float *)operands[LATENT_APPEND_KV_ROW] + row * shape->head_dim;
+    const float *x = (const float *)operands[LATENT_APPEND_KV_ROW] + (row + 1) * kv_width(shape) - shape->head_dim;
     double squares = 0;
     for (int64_t i = 0; i < latent; i++) squares += (double)x[i] * (double)x[i];
     for (int64_t i = 0; i < latent; i++)
@@ -236,6 +247,11 @@ TEST(equals_a_plain_computation)
                               .kv_dtype = encodings[round / 6 % ENCODINGS],
                               .norm_dtype = dtypes[round / 30 % 3]};
         shape.valid = test_random_range(&random, 1, shape.rows);
+        if (round % 3) {
+            shape.q_first = test_random_range(&random, 0, 40);
+            shape.q_pitch = shape.q_first + q_width(&shape) + test_random_range(&random, 0, 9);
+        }
+        if (round % 4) shape.kv_pitch = shape.head_dim + test_random_range(&random, 1, 70);
         check_shape(&random, &shape);
     }
 }
@@ -299,7 +315,17 @@ TEST(hostile_params_are_refused)
                               {LATENT_APPEND_KV_HEADS, 2}, {LATENT_APPEND_HEAD_DIM, 580},
                               {LATENT_APPEND_HEAD_DIM, OP_MAX_LATENT_DIM + 2}, {LATENT_APPEND_HEAD_DIM, 2},
                               {LATENT_APPEND_X_DTYPE, DTYPE_BF16}, {LATENT_APPEND_PAGE_BYTES, 36800},
-                              {LATENT_APPEND_KV_DTYPE, ENCODING_INT4_G32}, {LATENT_APPEND_EPS_BITS, -1}));
+                              {LATENT_APPEND_KV_DTYPE, ENCODING_INT4_G32}, {LATENT_APPEND_EPS_BITS, -1},
+                              {LATENT_APPEND_Q_FIRST, 1}, {LATENT_APPEND_Q_PITCH, 511}, {LATENT_APPEND_Q_PITCH, -1},
+                              {LATENT_APPEND_KV_PITCH, 575}, {LATENT_APPEND_KV_PITCH, INT64_MAX}));
+    int64_t shared[LATENT_APPEND_PARAMS];
+    memcpy(shared, params, sizeof shared);
+    shared[LATENT_APPEND_Q_PITCH] = shared[LATENT_APPEND_KV_PITCH] = 1600;
+    shared[LATENT_APPEND_Q_FIRST] = 512;
+    test_hostile_params(&op_latent_append, shared, &geometry);
+    test_refuses(&op_latent_append, shared, &geometry,
+                 TEST_CHANGES({LATENT_APPEND_Q_FIRST, 1089}, {LATENT_APPEND_Q_FIRST, INT64_MAX},
+                              {LATENT_APPEND_Q_PITCH, 0}, {LATENT_APPEND_Q_PITCH, 1023}));
 }
 
 int main(void) { return test_run(); }

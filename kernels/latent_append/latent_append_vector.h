@@ -30,10 +30,11 @@ VEC_INLINE void latent_append_units(const struct op_call *call, struct share sha
             const int64_t index = row * heads + head;
             float *to = q + index * head_dim;
             memcpy(to, q_latent + index * latent_dim, (size_t)latent_dim * sizeof *to);
-            kv_row_rotate(q_rope + index * rope_dim, table, rope_dim, rope_dim, to + latent_dim);
+            kv_row_rotate(q_rope + latent_append_q_at(params, row) + head * rope_dim, table, rope_dim, rope_dim,
+                          to + latent_dim);
             continue;
         }
-        const float *x = kv_rows + row * head_dim;
+        const float *x = kv_rows + latent_append_kv_at(params, row);
         float key[OP_MAX_LATENT_DIM];
         kv_row_norm(x, kv_row_scale(x, latent_dim, eps), call->operands[LATENT_APPEND_NORM], 0, norm_dtype, latent_dim,
                     key);

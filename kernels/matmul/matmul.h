@@ -28,6 +28,7 @@
  * With BLOCK_N W is block diagonal: B blocks of BLOCK_N rows and K columns, one after the other, each padded with zero rows to a
  * multiple of 16, and part b of a row of x gives part b of a row of out:
  *   out[r, b * BLOCK_N + n] = SCALE * sum over k of x[r, b * K + k] * W[b, n, k].
+ * Rows of x may go on after the last part (X_PITCH).
  *
  * An op call takes about 100 KiB of each member's stack. */
 #ifndef KERNELS_MATMUL_MATMUL_H
@@ -40,7 +41,7 @@
 
 enum matmul_operand {
     MATMUL_COUNTS,
-    MATMUL_X,         /* INPUT_DTYPE[rows, K] */
+    MATMUL_X,         /* INPUT_DTYPE[rows, K], with X_PITCH [rows, X_PITCH] */
     MATMUL_W,         /* DTYPE: CPU panel_count(N) panels, CUDA [N, K], or panels in FRAGMENT16 layout if coded */
     MATMUL_OUT,       /* OUT_DTYPE[rows, N], gated: [rows, N / 2]; may be RESIDUAL, never X */
     MATMUL_BIAS,      /* HAS_BIAS: BIAS_DTYPE[N], ordered as the rows of W */
@@ -75,6 +76,7 @@ enum matmul_param {
     MATMUL_ROUTE_WIDTH, /* 2 * TOP_K; 0: no routes */
     MATMUL_PARTS,       /* CUDA, 1: out keeps the addends of the weighted sum */
     MATMUL_BLOCK_N, /* N is a multiple of it, rounded up to 16; no bias, residual, activation or experts. 0: one block */
+    MATMUL_X_PITCH, /* with BLOCK_N: elements of a row of x where they are more than B * K; 0: they are as many */
     MATMUL_EARLY_ROUTES, /* CUDA, with a sum over choices, 1: routes and lists are of the launch before, a routed_matmul, and are
                           * read while it still runs */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
@@ -121,6 +123,13 @@ static inline int64_t matmul_expert_n(const int64_t *params)
 {
     if (params[MATMUL_BLOCK_N] > 0) return params[MATMUL_BLOCK_N];
     return params[MATMUL_EXPERTS] > 0 ? params[MATMUL_N] / params[MATMUL_EXPERTS] : params[MATMUL_N];
+}
+/* Elements from a row of x to the next. */
+static inline int64_t matmul_x_pitch(const int64_t *params)
+{
+    if (params[MATMUL_X_PITCH] > 0) return params[MATMUL_X_PITCH];
+    if (params[MATMUL_BLOCK_N] > 0) return matmul_blocks(params) * params[MATMUL_K];
+    return (matmul_is_gated(params) ? 1 : params[MATMUL_EXPERTS] > 0 ? matmul_top_k(params) : 1) * params[MATMUL_K];
 }
 /* Matrices in W that rows are gathered for: experts or blocks; 0: W is one matrix. */
 static inline int64_t matmul_matrices(const int64_t *params)

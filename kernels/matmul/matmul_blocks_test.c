@@ -15,7 +15,10 @@ static struct test_random numbers = {6};
 struct problem {
     int64_t rows, valid, blocks, n, k; /* n: rows of a block */
     enum encoding_id encoding, compute;
+    int64_t more; /* elements of a row of x after its parts */
 };
+
+static int64_t x_pitch(const struct problem *problem) { return problem->blocks * problem->k + problem->more; }
 
 /* A launch, and its weights as floats. */
 struct launch {
@@ -49,6 +52,7 @@ static void open_launch(struct launch *launch, const struct problem *problem)
         [MATMUL_SCALE_BITS] = test_float_bits(0.75f),
         [MATMUL_COMPUTE_DTYPE] = problem->compute,
         [MATMUL_BLOCK_N] = problem->n,
+        [MATMUL_X_PITCH] = problem->more ? x_pitch(problem) : 0,
         [MATMUL_PANELS_PER_TILE] = 2,
         [MATMUL_ROWS_PER_TILE] = 1,
         [MATMUL_PANELS_PER_TASK] = 2,
@@ -57,7 +61,7 @@ static void open_launch(struct launch *launch, const struct problem *problem)
     *launch = (struct launch){0};
     test_case_open(&launch->test, &op_matmul, params, &test_geometry, (int32_t)problem->valid);
     struct test_case *test = &launch->test;
-    assert_int_equal(test->buffers[MATMUL_X].bytes, problem->rows * problem->blocks * problem->k * 4);
+    assert_int_equal(test->buffers[MATMUL_X].bytes, problem->rows * x_pitch(problem) * 4);
     assert_int_equal(test->buffers[MATMUL_OUT].bytes, problem->rows * problem->blocks * problem->n * 4);
     launch->weights = test_take(&launch->memory, n * k * sizeof(float));
     memset(test->call.operands[MATMUL_W], 0, test->buffers[MATMUL_W].bytes);
@@ -70,8 +74,7 @@ static void open_launch(struct launch *launch, const struct problem *problem)
         test_coded_matrix(&numbers, &form, panel_bytes(k, problem->encoding), n, k, test->call.operands[MATMUL_W],
                           launch->weights);
     }
-    test_fill(&numbers, test->call.operands[MATMUL_X], (size_t)(problem->valid * problem->blocks) * k, DTYPE_F32, -1,
-              1);
+    test_fill(&numbers, test->call.operands[MATMUL_X], (size_t)(problem->valid * x_pitch(problem)), DTYPE_F32, -1, 1);
 }
 
 static void close_launch(struct launch *launch)
@@ -109,7 +112,7 @@ static void expect_row(const struct launch *launch, const struct problem *proble
     const int64_t k = problem->k;
     float *x = malloc((size_t)k * sizeof *x);
     for (int64_t block = 0; block < problem->blocks; block++) {
-        matmul_round((const float *)launch->test.call.operands[MATMUL_X] + (row * problem->blocks + block) * k, k,
+        matmul_round((const float *)launch->test.call.operands[MATMUL_X] + row * x_pitch(problem) + block * k, k,
                      problem->compute, x);
         for (int64_t n = 0; n < problem->n; n++) {
             const float *w = launch->weights + (block * padded(problem->n) + n) * k;
@@ -181,7 +184,8 @@ TEST(every_encoding_and_instruction_set)
                                     .n = widths[i / 3],
                                     .k = i % 2 ? 96 : 128,
                                     .encoding = encoding_at(e)->id,
-                                    .compute = computes[(i + e) % 3]});
+                                    .compute = computes[(i + e) % 3],
+                                    .more = (int64_t)(i % 4) * 5});
     }
 }
 
@@ -200,7 +204,8 @@ TEST(numbers_of_rows_and_blocks)
                                         .n = shapes[s][0],
                                         .k = shapes[s][1],
                                         .encoding = encodings[(r + b + s) % 3],
-                                        .compute = ENCODING_F32});
+                                        .compute = ENCODING_F32,
+                                        .more = (int64_t)(r + s) % 3 * 7});
             }
 }
 
@@ -252,7 +257,11 @@ TEST(hostile_params_are_refused)
                  TEST_CHANGES({MATMUL_BLOCK_N, -1}, {MATMUL_BLOCK_N, 65}, {MATMUL_BLOCK_N, 97}, {MATMUL_N, 95},
                               {MATMUL_N, 16}, {MATMUL_BLOCK_N, INT64_MAX}, {MATMUL_HAS_BIAS, 1},
                               {MATMUL_HAS_RESIDUAL, 1}, {MATMUL_EPILOGUE, ACTIVATION_SILU},
-                              {MATMUL_EPILOGUE, EPILOGUE_PLAIN + ACTIVATION_GELU}));
+                              {MATMUL_EPILOGUE, EPILOGUE_PLAIN + ACTIVATION_GELU}, {MATMUL_X_PITCH, 119},
+                              {MATMUL_X_PITCH, -1}, {MATMUL_X_PITCH, INT64_MAX}));
+    params[MATMUL_BLOCK_N] = 0;
+    test_refuses(&op_matmul, params, &test_geometry, TEST_CHANGES({MATMUL_X_PITCH, 120}));
+    params[MATMUL_BLOCK_N] = 24;
     params[MATMUL_ROWS] = 1 << 20;
     test_refuses(&op_matmul, params, &test_geometry, TEST_CHANGES({MATMUL_N, 32 * 4096}));
 }

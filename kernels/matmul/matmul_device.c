@@ -35,6 +35,7 @@ const char *matmul_device_illegal(const int64_t *params)
     const char *why = op_params_illegal(&op_matmul, params);
     if (why) return why;
     if (n > MATMUL_DEVICE_MOST_N) return "parameter n is above 2^24";
+    if (params[MATMUL_X_PITCH] % 8) return "parameter x_pitch is not a multiple of 8";
     if (k > MATMUL_DEVICE_MOST_K || k % 8) return "parameter k is not a multiple of 8 up to 2^24";
     struct panel_form form;
     if (dtype != DTYPE_F16 && dtype != DTYPE_BF16 && !fragment_form(dtype, &form))

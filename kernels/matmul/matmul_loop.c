@@ -84,6 +84,7 @@ static void decode(const struct op_call *call, struct matmul_problem *problem)
         .workspace = call->operands[MATMUL_WORKSPACE],
         .routes = call->operands[MATMUL_ROUTES],
         .top_k = matmul_slots(params, 1),
+        .x_pitch = matmul_x_pitch(params),
         .has_blocks = params[MATMUL_BLOCK_N] > 0,
     };
     panel_form(params[MATMUL_DTYPE], &problem->form);
@@ -316,8 +317,9 @@ static void prepare_choices(const struct matmul_problem *one, const struct matmu
     for (int64_t first = 0; first < one->k; first += depth) {
         const int64_t count = smaller(depth, one->k - first);
         for (int64_t i = 0; i < rows; i++) {
-            const int64_t slot = one->slots[row + i], x_row = one->activation ? slot / one->top_k : slot;
-            memcpy(gathered + i * count, one->x + x_row * one->k + first, (size_t)count * sizeof(float));
+            const int64_t slot = one->slots[row + i], part = one->activation ? 0 : slot % one->top_k;
+            const float *x = one->x + slot / one->top_k * one->x_pitch + part * one->k + first;
+            memcpy(gathered + i * count, x, (size_t)count * sizeof(float));
         }
         prepare_rows(one, kernels, gathered, count, rows, 0, count, group + activation_units(kernels, first) * rows);
     }

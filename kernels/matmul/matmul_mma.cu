@@ -23,6 +23,7 @@
     PARAM(ROUTE_WIDTH) = 0;                                                         \
     PARAM(PARTS) = 0;                                                               \
     PARAM(BLOCK_N) = 0;                                                             \
+    PARAM(X_PITCH) = 0;                                                             \
     PARAM(TILE_N) = 64; /* rows of W in a tile: 16, 32 or 64 for each of WARPS_N */ \
     PARAM(TILE_M) = 16; /* rows of x in a tile: 8 to 64 for each of WARPS_M */      \
     PARAM(TILE_K) = 64; /* k in a stage: 32, 64, 128; coded: 128 to 1024 */         \

@@ -18,7 +18,7 @@
  * Over experts (matmul.h) each tile of x has rows that chose the same expert, gathered by the router's lists. Each warp finds
  * the expert of the block's tile by itself. W waits for earlier launches, too, since it depends on the lists.
  *
- * With BLOCK_N (matmul.h) a tile of x has part b of some rows, all for block b of W.
+ * With BLOCK_N (matmul.h) a tile of x has part b of some rows, all for block b of W; rows of x may have X_PITCH elements.
  *
  * Errors: as a float32 sum in any order; 16-bit outputs are rounded once. Legal tunables: matmul_device.h. */
 #ifndef KERNELS_MATMUL_MATMUL_MMA_CUH
@@ -97,8 +97,10 @@ template <class P> struct matmul_mma_body {
         for (int i = (int)threadIdx.x; i < P::TILE_M * CHUNKS; i += THREADS) {
             const int row = i / CHUNKS, chunk = i % CHUNKS, k = step * P::TILE_K + chunk * 8;
             const bool inside = row < count && k < P::K;
-            const i64 from = GATED ? choices[row] / TOP_K : choices[row];
-            copy_async_if<16>(to + place(row, chunk), inside ? x + from * P::K + k : x, inside);
+            i64 from = (i64)(GATED ? choices[row] / TOP_K : choices[row]) * P::K;
+            if constexpr (P::X_PITCH)
+                from = (i64)(choices[row] / DIAGONAL) * P::X_PITCH + choices[row] % DIAGONAL * P::K;
+            copy_async_if<16>(to + place(row, chunk), inside ? x + from + k : x, inside);
         }
     }
 

@@ -13,10 +13,7 @@ static uint64_t matmul_out_columns(const int64_t *params)
     return (matmul_is_gated(params) ? n / 2 : n) * parts;
 }
 
-static uint64_t x_columns(const int64_t *params)
-{
-    return (uint64_t)params[MATMUL_K] * (uint64_t)(matmul_is_gated(params) ? 1 : matmul_slots(params, 1));
-}
+static uint64_t x_columns(const int64_t *params) { return (uint64_t)matmul_x_pitch(params); }
 
 /* rows, k < 2^31 keep it below 2^64, over experts rows below 2^20 and TOP_K below 2^7, with blocks parts below 2^31. */
 uint64_t matmul_workspace_bytes(const int64_t *params)
@@ -75,7 +72,9 @@ static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
                             .most = 2 * ROUTER_MAX_TOP_K},
     [MATMUL_PARTS] = {"parts", OP_LATER_PARAM_ID + 6, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
     [MATMUL_BLOCK_N] = {"block_n", OP_LATER_PARAM_ID + 7, PARAM_INTEGER, PARAM_OF_NODE, .most = OP_MAX_WIDTH},
-    [MATMUL_EARLY_ROUTES] = {"early_routes", OP_LATER_PARAM_ID + 8, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [MATMUL_X_PITCH] = {"x_pitch", OP_LATER_PARAM_ID + 8, PARAM_INTEGER, PARAM_OF_WIDER, MATMUL_X,
+                        .most = OP_MAX_WIDTH},
+    [MATMUL_EARLY_ROUTES] = {"early_routes", OP_LATER_PARAM_ID + 9, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
 };
 static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -112,6 +111,8 @@ static const char *blocks_illegal(const int64_t *params)
     const int64_t rows = (int64_t)(panel_count((uint64_t)params[MATMUL_BLOCK_N]) * PANEL_ROWS);
     if (params[MATMUL_N] % rows) return "parameter n is not a multiple of block_n rounded up to 16";
     if (params[MATMUL_N] / rows > INT32_MAX / params[MATMUL_ROWS]) return "rows times blocks are above 2^31 - 1";
+    if (params[MATMUL_X_PITCH] && params[MATMUL_X_PITCH] / params[MATMUL_K] < params[MATMUL_N] / rows)
+        return "parameter x_pitch is below the blocks times k";
     if (params[MATMUL_EXPERTS] || params[MATMUL_HAS_BIAS] || params[MATMUL_HAS_RESIDUAL] || params[MATMUL_HAS_NORM] ||
         params[MATMUL_HAS_X_SCALES] || params[MATMUL_EPILOGUE] != ACTIVATION_NONE)
         return "blocks with experts, a bias, a residual, a norm, x_scales or an activation";
@@ -160,6 +161,7 @@ static const char *illegal(const int64_t *params)
         if (why) return why;
     }
     if (params[MATMUL_BLOCK_N] > 0) return blocks_illegal(params);
+    if (params[MATMUL_X_PITCH]) return "x_pitch without blocks";
     if (!matmul_is_gated(params)) return NULL;
     if (activation == ACTIVATION_SOFTCAP) return "a gate with a softcap";
     if (params[MATMUL_SCALE_BITS] != OP_FLOAT_ONE_BITS) return "a scale with a gate";

@@ -10,13 +10,13 @@ static double element(const void *data, enum dtype dtype, uint64_t index)
     return dtype == DTYPE_BF16 ? bf16_to_float(half) : f16_to_float(half);
 }
 
-/* x[row] . W[n] + bias[n]; over experts and with blocks x is cut into rows of K. */
-static double dot(const struct op_call *call, int64_t row, int64_t n)
+/* Part `part` of x[row] . W[n] + bias[n]; over experts and with blocks x is cut into parts of K. */
+static double dot(const struct op_call *call, int64_t row, int64_t part, int64_t n)
 {
     enum { PART = 256 };
     const int64_t *params = call->params;
     const uint64_t k_count = (uint64_t)params[MATMUL_K];
-    const float *x = (const float *)call->operands[MATMUL_X] + row * params[MATMUL_K];
+    const float *x = (const float *)call->operands[MATMUL_X] + row * matmul_x_pitch(params) + part * params[MATMUL_K];
     float weights[PART], values[PART];
     double sum = 0;
     struct panel_form form;
@@ -47,10 +47,9 @@ static void routed_row(const struct op_call *call, int64_t row, int64_t first, i
             const int64_t expert = router_expert(routes, top_k, choice, params[MATMUL_EXPERTS]);
             const int64_t at = expert * n_count + n;
             if (!matmul_is_gated(params)) {
-                const double part = expert < 0
-                                        ? 0
-                                        : (double)router_weight(routes, choice) * dot(call, row * top_k + choice, at) *
-                                              (double)op_float_param(params, MATMUL_SCALE_BITS);
+                const double part = expert < 0 ? 0
+                                               : (double)router_weight(routes, choice) * dot(call, row, choice, at) *
+                                                     (double)op_float_param(params, MATMUL_SCALE_BITS);
                 if (parts) parts[choice * n_count] = (float)part;
                 sum += part;
             } else if (n / PANEL_ROWS % 2 == 0) {
@@ -59,7 +58,7 @@ static void routed_row(const struct op_call *call, int64_t row, int64_t first, i
                     expert < 0
                         ? 0
                         : (float)activate_gated(matmul_activation(params), op_float_param(params, MATMUL_CAP_BITS),
-                                                dot(call, row, at), dot(call, row, at + PANEL_ROWS));
+                                                dot(call, row, 0, at), dot(call, row, 0, at + PANEL_ROWS));
             }
         }
         if (!matmul_is_gated(params) && !parts) out[row * n_count + n] = (float)sum;
@@ -75,7 +74,7 @@ static void blocks_row(const struct op_call *call, int64_t row, int64_t first, i
     for (int64_t n = first; n < last; n++)
         if (n % padded < block_n)
             out[n / padded * block_n + n % padded] =
-                (float)(dot(call, row * blocks + n / padded, n) * (double)op_float_param(params, MATMUL_SCALE_BITS));
+                (float)(dot(call, row, n / padded, n) * (double)op_float_param(params, MATMUL_SCALE_BITS));
 }
 
 void matmul_reference_range(const struct op_call *call, int64_t first, int64_t last)
@@ -96,12 +95,12 @@ void matmul_reference_range(const struct op_call *call, int64_t first, int64_t l
         for (int64_t n = first; n < last; n++) {
             if (matmul_is_gated(params)) {
                 if (n / PANEL_ROWS % 2 != 0) continue; /* an up row: done with its gate row */
-                double gate = dot(call, row, n), up = dot(call, row, n + PANEL_ROWS);
+                double gate = dot(call, row, 0, n), up = dot(call, row, 0, n + PANEL_ROWS);
                 int64_t column = n / (2 * PANEL_ROWS) * PANEL_ROWS + n % PANEL_ROWS;
                 out[row * (n_count / 2) + column] =
                     (float)activate_gated(matmul_activation(params), op_float_param(params, MATMUL_CAP_BITS), gate, up);
             } else {
-                double sum = dot(call, row, n) * (double)op_float_param(params, MATMUL_SCALE_BITS);
+                double sum = dot(call, row, 0, n) * (double)op_float_param(params, MATMUL_SCALE_BITS);
                 if (residual) sum += (double)residual[row * n_count + n];
                 sum = activate_capped((enum activation)matmul_activation(params),
                                       op_float_param(params, MATMUL_CAP_BITS), sum);

@@ -83,6 +83,7 @@ struct matmul_problem {
      * parts of the rows, likewise; top_k is then the number of blocks, and there are no routes. */
     const int32_t *slots;
     const float *routes;
+    int64_t x_pitch; /* elements from a row of x to the next */
     int64_t top_k;
     bool has_blocks;
 };

@@ -36,6 +36,7 @@ enum op_param_source {
     PARAM_OF_COUNT,   /* which of STEP_COUNTS holds the valid rows */
     PARAM_OF_STEP,    /* token rows of the step */
     PARAM_OF_WIDTH,   /* `operand`: elements of a row; of a vector its elements */
+    PARAM_OF_WIDER,   /* `operand`, an input: elements of a row where it has more than the op reads, else 0 */
     PARAM_OF_HEIGHT,  /* `operand`, a weight: its rows */
     PARAM_OF_PITCH,   /* `operand`, a weight: elements of a row as stored */
     PARAM_OF_DTYPE,   /* `operand`; the default where it is absent */

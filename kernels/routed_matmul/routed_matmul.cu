@@ -6,7 +6,7 @@
 #define KERNEL_PARAMS                      \
     PARAM(ROWS) = 1;                       \
     PARAM(COUNT_INDEX) = 0;                \
-    PARAM(N) = 8192;                       \
+    PARAM(N) = 8704;                       \
     PARAM(K) = 1024;                       \
     PARAM(DTYPE) = DTYPE_BF16;             \
     PARAM(OUT_DTYPE) = DTYPE_BF16;         \
@@ -17,8 +17,8 @@
     PARAM(NORM_DTYPE) = DTYPE_BF16;        \
     PARAM(EPS_BITS) = 925353388;           \
     PARAM(CAP_BITS) = 0x3f800000;          \
-    PARAM(EXPERTS) = 32;                   \
-    PARAM(ROUTE_WIDTH) = 8;                \
+    PARAM(EXPERTS) = 34;                   \
+    PARAM(ROUTE_WIDTH) = 12;               \
     PARAM(MATRIX_DTYPE) = DTYPE_BF16;      \
     PARAM(ROUTED) = 32;                    \
     PARAM(HAS_ROUTER_BIAS) = 1;            \
@@ -40,7 +40,10 @@
     PARAM(CHUNK) = 512;                    \
     PARAM(TILE_GROUPS) = 2;                \
     PARAM(CTAS_PER_SM) = 1;                \
-    PARAM(COPY) = GEMV_COPY_ROWS;
+    PARAM(SHARED) = 2;                     \
+    PARAM(SHARED_GATE) = 0;                \
+    PARAM(COPY) = GEMV_COPY_ROWS;          \
+    PARAM(SHARE) = 1;
 #define PARAM_HAS_BIAS        1
 #define PARAM_HAS_NORM        1
 #define PARAM_HAS_ROUTER_BIAS 1

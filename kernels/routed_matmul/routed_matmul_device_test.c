@@ -7,7 +7,7 @@
 
 #include "kernels/matmul/test_matmul_device.h"
 
-enum { NORMED = 1, BIASED = 2, CLAIMED = 4, SCALED = 8, SEEDED = 16, OF_OUT_ROWS = 32 };
+enum { NORMED = 1, BIASED = 2, CLAIMED = 4, SCALED = 8, SEEDED = 16, OF_OUT_ROWS = 32, GATED = 64 };
 
 struct problem {
     int64_t rows, valid, experts, top_k, n, k; /* n: of one expert, gate and up */
@@ -15,7 +15,14 @@ struct problem {
     enum activation activation;
     int64_t score, renormalise, groups, top_groups;
     unsigned flags;
+    int64_t shared; /* of the experts and of top_k */
 };
+
+/* Rows of the router's matrix. */
+static int64_t routed(const struct problem *problem)
+{
+    return problem->experts - problem->shared + ((problem->flags & GATED) != 0);
+}
 
 static void fill_params(const struct problem *problem, int64_t *params)
 {
@@ -40,7 +47,9 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [ROUTED_MATMUL_EXPERTS] = problem->experts,
         [ROUTED_MATMUL_ROUTE_WIDTH] = 2 * problem->top_k,
         [ROUTED_MATMUL_MATRIX_DTYPE] = element,
-        [ROUTED_MATMUL_ROUTED] = problem->experts,
+        [ROUTED_MATMUL_ROUTED] = routed(problem),
+        [ROUTED_MATMUL_SHARED] = problem->shared,
+        [ROUTED_MATMUL_SHARED_GATE] = (flags & GATED) != 0,
         [ROUTED_MATMUL_HAS_ROUTER_BIAS] = (flags & BIASED) != 0,
         [ROUTED_MATMUL_ROUTER_BIAS_DTYPE] = DTYPE_F32,
         [ROUTED_MATMUL_SCORE] = problem->score,
@@ -121,16 +130,16 @@ static double biased(const struct launch *launch, int operand, int64_t at, enum 
 
 static void check_routes(struct launch *launch, const struct problem *problem, const char *what)
 {
-    const int64_t experts = problem->experts, top_k = problem->top_k;
+    const int64_t experts = problem->experts, top_k = problem->top_k, count = routed(problem);
     struct test_launch *test = &launch->test;
     int64_t params[PLAN_MAX_PARAMS] = {0};
-    float *logits = test_take(&test->memory, (size_t)(problem->valid * experts + 1) * sizeof *logits);
+    float *logits = test_take(&test->memory, (size_t)(problem->valid * count + 1) * sizeof *logits);
     float *routes = test_take(&test->memory, (size_t)(problem->valid * 2 * top_k + 1) * sizeof *routes);
     for (int64_t row = 0; row < problem->valid; row++)
-        for (int64_t e = 0; e < experts; e++) {
+        for (int64_t e = 0; e < count; e++) {
             double error;
-            logits[row * experts + e] = (float)(dot(launch, launch->matrix, row, e, &error) +
-                                                biased(launch, ROUTED_MATMUL_ROUTER_BIAS, e, DTYPE_F32));
+            logits[row * count + e] = (float)(dot(launch, launch->matrix, row, e, &error) +
+                                              biased(launch, ROUTED_MATMUL_ROUTER_BIAS, e, DTYPE_F32));
         }
     const struct op_call own = test_launch_call(test);
     struct op_call call = own;
@@ -210,19 +219,27 @@ static bool is_there(void) { return test_device()->device.facts.capability >= 90
 TEST(equals_reference)
 {
     static const struct problem problems[] = {
-        {1, 1, 128, 8, 96, 2048, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, NORMED},
+        {1, 1, 128, 8, 96, 2048, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, NORMED, 0},
         {1, 1, 32, 4, 192, 2880, ENCODING_MXFP4, ACTIVATION_CLAMPED, ROUTER_SOFTMAX_CHOSEN, ROUTER_AS_THEY_ARE, 1, 1,
-         NORMED | BIASED | SEEDED},
+         NORMED | BIASED | SEEDED, 0},
         {1, 1, 64, 6, 96, 1000, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 1, 1,
-         NORMED | SCALED},
+         NORMED | SCALED, 0},
         {4, 3, 60, 4, 48, 1032, ENCODING_F16, ACTIVATION_GELU_TANH, ROUTER_SIGMOID, ROUTER_SUM_OR_EPS, 1, 1,
-         CLAIMED | SEEDED | OF_OUT_ROWS},
+         CLAIMED | SEEDED | OF_OUT_ROWS, 0},
         {8, 8, 64, 8, 32, 512, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS, 8, 4,
-         NORMED | CLAIMED},
+         NORMED | CLAIMED, 0},
         {7, 5, 8, 2, 64, 4096, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1,
-         NORMED | SEEDED},
-        {2, 0, 16, 2, 32, 256, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 1, 1, NORMED},
-        {1, 1, 5, 5, 32, 64, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0},
+         NORMED | SEEDED, 0},
+        {2, 0, 16, 2, 32, 256, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 1, 1, NORMED, 0},
+        {1, 1, 66, 8, 96, 2048, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 1, 1,
+         NORMED | SEEDED, 2},
+        {3, 3, 41, 5, 64, 1152, ENCODING_INT4_G32, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1,
+         NORMED | GATED, 1},
+        {1, 1, 513, 11, 64, 2048, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1,
+         NORMED | GATED, 1},
+        {4, 4, 258, 10, 32, 1024, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS, 8, 4,
+         NORMED | CLAIMED, 2},
+        {1, 1, 5, 5, 32, 64, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, 0},
     };
     TEST_NEEDS_DEVICE();
     if (!is_there()) skip();
@@ -236,10 +253,10 @@ TEST(every_encoding)
     if (!is_there()) skip();
     for (size_t i = 0; matmul_device_next_coded(&i, &encoding);) {
         check(&(struct problem){1, 1, 24, 4, 96, 1280, encoding, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS,
-                                1, 1, NORMED | BIASED},
+                                1, 1, NORMED | BIASED, 0},
               11);
         check(&(struct problem){3, 3, 40, 4, 64, 1408, encoding, ACTIVATION_SILU, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS,
-                                1, 1, CLAIMED},
+                                1, 1, CLAIMED, 0},
               13);
     }
 }
@@ -249,17 +266,17 @@ TEST(candidates)
     TEST_NEEDS_DEVICE();
     if (!is_there()) skip();
     check(&(struct problem){1, 1, 48, 4, 160, 768, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS,
-                            1, 1, NORMED},
+                            1, 1, NORMED, 0},
           1);
     check(&(struct problem){4, 4, 48, 4, 160, 2048, ENCODING_E4M3_CHANNEL, ACTIVATION_SILU, ROUTER_SOFTMAX,
-                            ROUTER_SUM_PLUS_EPS, 1, 1, NORMED},
+                            ROUTER_SUM_PLUS_EPS, 1, 1, NORMED, 0},
           1);
 }
 
 TEST(hostile_parameters)
 {
     const struct problem problem =
-        {4, 4, 48, 4, 160, 768, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, NORMED};
+        {4, 4, 48, 4, 160, 768, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, NORMED, 0};
     static const struct test_change refused[] = {
         {ROUTED_MATMUL_ROWS, 9},
         {ROUTED_MATMUL_EPILOGUE, ACTIVATION_NONE},
@@ -267,6 +284,10 @@ TEST(hostile_parameters)
         {ROUTED_MATMUL_ROUTE_WIDTH, 98},
         {ROUTED_MATMUL_ROUTE_WIDTH, 7},
         {ROUTED_MATMUL_MATRIX_DTYPE, DTYPE_F16},
+        {ROUTED_MATMUL_SHARE, 0},
+        {ROUTED_MATMUL_SHARE, 9},
+        {ROUTED_MATMUL_SHARED, 1},
+        {ROUTED_MATMUL_SHARED_GATE, 1},
         {ROUTED_MATMUL_COPY, 0},
         {ROUTED_MATMUL_STAGES, 1},
         {ROUTED_MATMUL_INPUT_DTYPE, DTYPE_BF16},

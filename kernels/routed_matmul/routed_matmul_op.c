@@ -50,6 +50,8 @@ void routed_matmul_as_router(const int64_t *params, int64_t *router)
         [ROUTER_STEP_ROWS] = params[ROUTED_MATMUL_STEP_ROWS],
         [ROUTER_HAS_SCALES] = params[ROUTED_MATMUL_HAS_SCALES],
         [ROUTER_SCALES_DTYPE] = params[ROUTED_MATMUL_SCALES_DTYPE],
+        [ROUTER_SHARED] = params[ROUTED_MATMUL_SHARED],
+        [ROUTER_SHARED_GATE] = params[ROUTED_MATMUL_SHARED_GATE],
     };
     memcpy(router, values, sizeof values);
 }
@@ -60,7 +62,9 @@ static const char *illegal(const int64_t *params)
     routed_matmul_as_matmul(params, matmul);
     routed_matmul_as_router(params, router);
     if (!matmul_is_gated(matmul)) return "parameter epilogue has no gate";
-    if (params[ROUTED_MATMUL_EXPERTS] != params[ROUTED_MATMUL_ROUTED]) return "parameter routed is not experts";
+    if (params[ROUTED_MATMUL_EXPERTS] !=
+        params[ROUTED_MATMUL_ROUTED] - params[ROUTED_MATMUL_SHARED_GATE] + params[ROUTED_MATMUL_SHARED])
+        return "parameter experts is not routed and shared ones";
     const char *why = op_params_illegal(&op_matmul, matmul);
     return why ? why : op_params_illegal(&op_router, router);
 }
@@ -136,6 +140,8 @@ static const struct op_param param_schema[ROUTED_MATMUL_PROBLEM_PARAMS] = {
     [ROUTED_MATMUL_HAS_SCALES] = {"has_scales", 32, PARAM_INTEGER, PARAM_OF_PRESENT, ROUTED_MATMUL_SCALES, .most = 1},
     [ROUTED_MATMUL_SCALES_DTYPE] = {"scales_dtype", 33, PARAM_DTYPE, PARAM_OF_DTYPE, ROUTED_MATMUL_SCALES,
                                     .fallback = DTYPE_F32},
+    [ROUTED_MATMUL_SHARED] = {"shared", 34, PARAM_INTEGER, PARAM_OF_NODE, .most = ROUTER_MAX_TOP_K - 1},
+    [ROUTED_MATMUL_SHARED_GATE] = {"shared_gate", 35, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
 };
 static const struct op_operand operand_schema[ROUTED_MATMUL_OPERANDS] = {
     OP_COUNTS_OPERAND,

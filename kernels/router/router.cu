@@ -3,23 +3,25 @@
 #include "kernels/router/router.cuh"
 
 #ifndef KERNEL_PARAMS
-#define KERNEL_PARAMS               \
-    PARAM(ROWS) = 16;               \
-    PARAM(COUNT_INDEX) = 0;         \
-    PARAM(EXPERTS) = 256;           \
-    PARAM(ROUTE_WIDTH) = 16;        \
-    PARAM(SCORE) = ROUTER_SIGMOID;  \
-    PARAM(RENORMALISE) = 1;         \
-    PARAM(EPS_BITS) = 0x1e3ce508;   \
-    PARAM(SCALE_BITS) = 0x40200000; \
-    PARAM(GROUPS) = 8;              \
-    PARAM(TOP_GROUPS) = 4;          \
-    PARAM(GROUP_SCORE) = 1;         \
-    PARAM(HAS_BIAS) = 1;            \
-    PARAM(HAS_SEEDS) = 1;           \
-    PARAM(BIAS_DTYPE) = DTYPE_F32;  \
-    PARAM(HAS_SCALES) = 1;          \
-    PARAM(SCALES_DTYPE) = DTYPE_BF16;
+#define KERNEL_PARAMS                 \
+    PARAM(ROWS) = 16;                 \
+    PARAM(COUNT_INDEX) = 0;           \
+    PARAM(EXPERTS) = 256;             \
+    PARAM(ROUTE_WIDTH) = 18;          \
+    PARAM(SCORE) = ROUTER_SIGMOID;    \
+    PARAM(RENORMALISE) = 1;           \
+    PARAM(EPS_BITS) = 0x1e3ce508;     \
+    PARAM(SCALE_BITS) = 0x40200000;   \
+    PARAM(GROUPS) = 8;                \
+    PARAM(TOP_GROUPS) = 4;            \
+    PARAM(GROUP_SCORE) = 1;           \
+    PARAM(HAS_BIAS) = 1;              \
+    PARAM(HAS_SEEDS) = 1;             \
+    PARAM(BIAS_DTYPE) = DTYPE_F32;    \
+    PARAM(HAS_SCALES) = 1;            \
+    PARAM(SCALES_DTYPE) = DTYPE_BF16; \
+    PARAM(SHARED) = 1;                \
+    PARAM(SHARED_GATE) = 0;
 #define PARAM_HAS_BIAS    1
 #define PARAM_HAS_SEEDS   1
 #define PARAM_COUNT_INDEX 0

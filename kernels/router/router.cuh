@@ -16,9 +16,11 @@
 #include "kernels/router/router_layout.cuh"
 
 template <class P> struct router_body {
-    static constexpr int THREADS = 32 * ROUTER_WARPS, EXPERTS = P::EXPERTS, TOP_K = P::ROUTE_WIDTH / 2;
-    static constexpr int PER_LANE = (EXPERTS + 31) / 32, CHOICES_PER_LANE = (TOP_K + 31) / 32;
-    static constexpr int GROUP_SIZE = EXPERTS / P::GROUPS, GROUPS_PER_LANE = (P::GROUPS + 31) / 32;
+    static constexpr int THREADS = 32 * ROUTER_WARPS, LOGITS = P::EXPERTS, ROUTED = LOGITS - P::SHARED_GATE;
+    static constexpr int EXPERTS = ROUTED + P::SHARED; /* that have a list */
+    static constexpr int TOP_K = P::ROUTE_WIDTH / 2, CHOSEN = TOP_K - P::SHARED;
+    static constexpr int PER_LANE = (LOGITS + 31) / 32, CHOICES_PER_LANE = (TOP_K + 31) / 32;
+    static constexpr int GROUP_SIZE = ROUTED / P::GROUPS, GROUPS_PER_LANE = (P::GROUPS + 31) / 32;
     static constexpr bool KEPT = router_keeps_choices(P::ROWS * TOP_K);
     static constexpr bool CHOSEN_ONLY = P::SCORE == ROUTER_SOFTMAX_CHOSEN;
 
@@ -29,14 +31,19 @@ template <class P> struct router_body {
         return value != value ? 0xffffffffu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
     }
 
+    template <int COUNT> static __device__ __forceinline__ u32 greatest_of(const u32 (&ranks)[COUNT])
+    {
+        u32 best = 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) best = ranks[i] > best ? ranks[i] : best;
+        return best;
+    }
+
     /* The greatest of COUNT ranks of each lane, of equal ones the lowest index, which is then taken. */
     template <int COUNT> static __device__ __forceinline__ int take_greatest(u32 (&ranks)[COUNT])
     {
         const int lane = (int)threadIdx.x % 32;
-        u32 best = 0;
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) best = ranks[i] > best ? ranks[i] : best;
-        best = __reduce_max_sync(0xffffffffu, best);
+        const u32 best = __reduce_max_sync(0xffffffffu, greatest_of(ranks));
         u32 index = 0xffffffffu;
 #pragma unroll
         for (int i = COUNT - 1; i >= 0; i--)
@@ -67,14 +74,14 @@ template <class P> struct router_body {
             float largest = -infinity(), sum = 0;
 #pragma unroll
             for (int i = 0; i < PER_LANE; i++)
-                if (lane + 32 * i < EXPERTS) largest = fmaxf(largest, scores[i]);
+                if (lane + 32 * i < ROUTED) largest = fmaxf(largest, scores[i]);
 #pragma unroll
             for (int offset = 16; offset > 0; offset /= 2)
                 largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
 #pragma unroll
             for (int i = 0; i < PER_LANE; i++) {
                 scores[i] = expf(scores[i] - largest);
-                if (lane + 32 * i < EXPERTS) sum += scores[i];
+                if (lane + 32 * i < ROUTED) sum += scores[i];
             }
             sum = warp_sum(sum);
 #pragma unroll
@@ -82,7 +89,7 @@ template <class P> struct router_body {
         }
     }
 
-    /* Takes the experts of all groups but the best ones. `claims`: [EXPERTS], of this warp, in shared memory. */
+    /* Takes the experts of all groups but the best ones. `claims`: [ROUTED], of this warp, in shared memory. */
     static __device__ __forceinline__ void take_other_groups(u32 (&ranks)[PER_LANE], const float *claims)
     {
         const int lane = (int)threadIdx.x % 32;
@@ -134,8 +141,7 @@ template <class P> struct router_body {
         const int lane = (int)threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++)
-            in.logits[i] =
-                lane + 32 * i < EXPERTS ? load_written_float(logits + (i64)row * EXPERTS + lane + 32 * i) : 0;
+            in.logits[i] = lane + 32 * i < LOGITS ? load_written_float(logits + (i64)row * LOGITS + lane + 32 * i) : 0;
         in.seed = P::HAS_SEEDS ? seeds[P::COUNT_INDEX ? index[row] : row] : 0;
     }
 
@@ -148,28 +154,50 @@ template <class P> struct router_body {
         float weights[CHOICES_PER_LANE] = {}, largest = 0, sum = 0;
         float factors[CHOICES_PER_LANE] = {}; /* of the chosen experts */
         u32 ranks[PER_LANE];
+        float shared = 1; /* weight of the shared experts */
+        if constexpr (P::SHARED_GATE) shared = 1 / (1 + expf(-element(scores, ROUTED)));
         make_scores(scores);
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) {
             const int expert = lane + 32 * i;
             float claim = scores[i];
             if constexpr (P::HAS_BIAS)
-                if (expert < EXPERTS) claim += load_element<P::BIAS_DTYPE>(bias, expert);
+                if (expert < ROUTED) claim += load_element<P::BIAS_DTYPE>(bias, expert);
             if constexpr (P::HAS_SEEDS)
                 if (in.seed) claim = router_seeded_claim(in.seed, expert);
-            ranks[i] = expert < EXPERTS ? rank_of(claim) : 0;
+            ranks[i] = expert < ROUTED ? rank_of(claim) : 0;
             if constexpr (P::GROUPS > 1)
-                if (expert < EXPERTS) claims[expert] = claim;
+                if (expert < ROUTED) claims[expert] = claim;
         }
         if constexpr (P::GROUPS > 1) {
             __syncwarp();
             take_other_groups(ranks, claims);
             __syncwarp();
         }
-#pragma unroll 1
-        for (int choice = 0; choice < TOP_K; choice++) {
-            const int expert = take_greatest(ranks);
-            const float score = element(scores, expert);
+        /* A choice waits for little of the one before: the lane that has the greatest claim takes it and finds its next one. */
+        u32 greatest = greatest_of(ranks);
+#pragma unroll 4
+        for (int choice = 0; choice < CHOSEN; choice++) {
+            const u32 best = __reduce_max_sync(0xffffffffu, greatest);
+            const u32 lanes = __ballot_sync(0xffffffffu, greatest == best);
+            int place = 0;
+#pragma unroll
+            for (int i = PER_LANE - 1; i >= 0; i--)
+                if (ranks[i] == best) place = i;
+            int owner = __ffs((int)lanes) - 1;
+            if (lanes & (lanes - 1)) /* equal claims: the lowest expert */
+                owner =
+                    (int)(__reduce_min_sync(0xffffffffu, greatest == best ? (u32)(lane + 32 * place) : 0xffffffffu) %
+                          32);
+            u32 bits = 0; /* by masks: of a choice the compiler makes an array in local memory */
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++) {
+                bits |= bits_of_float(scores[i]) & (0u - (u32)(i == place));
+                if (lane == owner && i == place) ranks[i] = 0;
+            }
+            greatest = greatest_of(ranks);
+            const int expert = __shfl_sync(0xffffffffu, lane + 32 * place, owner);
+            const float score = float_of_bits(__shfl_sync(0xffffffffu, bits, owner));
             largest = choice == 0 ? score : fmaxf(largest, score); /* seeds choose in another order */
             sum += score;
 #pragma unroll
@@ -187,7 +215,7 @@ template <class P> struct router_body {
             float all = 0;
 #pragma unroll
             for (int i = 0; i < CHOICES_PER_LANE; i++) {
-                weights[i] = lane + 32 * i < TOP_K ? expf(weights[i] - largest) : 0;
+                weights[i] = lane + 32 * i < CHOSEN ? expf(weights[i] - largest) : 0;
                 all += weights[i];
             }
             all = warp_sum(all);
@@ -201,9 +229,14 @@ template <class P> struct router_body {
                                                                     : sum;
 #pragma unroll
         for (int i = 0; i < CHOICES_PER_LANE; i++)
-            if (lane + 32 * i < TOP_K)
+            if (lane + 32 * i < CHOSEN)
                 out[lane + 32 * i] =
                     weights[i] / divisor * float_of_bits(P::SCALE_BITS) * (P::HAS_SCALES ? factors[i] : 1);
+        for (int choice = CHOSEN + lane; choice < TOP_K; choice += 32) {
+            out[choice] = shared;
+            out[TOP_K + choice] = (float)(ROUTED + choice - CHOSEN);
+            if constexpr (KEPT) kept[choice] = (u16)(ROUTED + choice - CHOSEN);
+        }
     }
 
     /* The choices of all rows: in shared memory with KEPT, else as the rows have written them. */

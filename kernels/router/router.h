@@ -9,6 +9,10 @@
  * A row whose seed is not 0 has claims that follow from the seed alone (router_seeded_claim), so that rounding does not change which
  * experts are chosen: checks compare logits of different plans and targets so. The weights follow from the scores as ever.
  *
+ * After the TOP_K chosen experts a row has SHARED more choices, which are the same for all rows: the experts that follow the routed ones.
+ * Their weight is 1, with SHARED_GATE the sigmoid of the row's last logit, which is then no expert's. SCALE and scales do not apply to
+ * them.
+ *
  * float32; sums in the order of experts or choices. NaN is greater than all numbers, so that a row with a NaN has weights
  * that are NaN, and always experts that there are. */
 #ifndef KERNELS_ROUTER_ROUTER_H
@@ -22,7 +26,7 @@ enum { ROUTER_MAX_EXPERTS = 1024, ROUTER_MAX_TOP_K = 64 };
 enum router_operand {
     ROUTER_COUNTS,
     ROUTER_LOGITS, /* f32[rows, EXPERTS] */
-    ROUTER_OUT,    /* f32[rows, ROUTE_WIDTH]: routes, of each row TOP_K weights, then TOP_K ids as floats */
+    ROUTER_OUT,    /* f32[rows, ROUTE_WIDTH]: routes, of each row TOP_K + SHARED weights, then as many ids as floats */
     ROUTER_BIAS,   /* HAS_BIAS: BIAS_DTYPE[EXPERTS] */
     ROUTER_LISTS,  /* CUDA: i32[rows, router_list_width]: router_lists of all valid rows */
     ROUTER_SEEDS,  /* HAS_SEEDS: i32[STEP_ROWS]: of the step's token rows */
@@ -33,13 +37,13 @@ enum router_operand {
 enum router_param {
     ROUTER_ROWS,
     ROUTER_COUNT_INDEX,
-    ROUTER_EXPERTS,
-    ROUTER_ROUTE_WIDTH, /* 2 * TOP_K */
+    ROUTER_EXPERTS,     /* logits of a row */
+    ROUTER_ROUTE_WIDTH, /* 2 * (TOP_K + SHARED) */
     ROUTER_SCORE,       /* enum router_score */
     ROUTER_RENORMALISE, /* enum router_renormalise */
     ROUTER_EPS_BITS,
     ROUTER_SCALE_BITS,
-    ROUTER_GROUPS, /* a divisor of EXPERTS */
+    ROUTER_GROUPS, /* a divisor of the routed experts */
     ROUTER_TOP_GROUPS,
     ROUTER_GROUP_SCORE, /* enum router_group_score */
     ROUTER_HAS_BIAS,
@@ -48,13 +52,15 @@ enum router_param {
     ROUTER_STEP_ROWS,
     ROUTER_HAS_SCALES,
     ROUTER_SCALES_DTYPE,
+    ROUTER_SHARED,
+    ROUTER_SHARED_GATE,
     ROUTER_PARAMS
 };
 
 extern const struct op_descriptor op_router;
 extern const struct device_kernel device_router;
 
-/* Lists of the choices of each expert, at the start of an array of ROWS rows: where the list of each begins and the last one
+/* Lists of the choices of each of EXPERTS experts, routed and shared, TOP_K of them by each row, at the start of an array of ROWS rows: where the list of each begins and the last one
  * ends, EXPERTS + 1 numbers, then the choices, ROWS * TOP_K numbers row * TOP_K + choice, those of an expert by rising
  * rows. */
 static inline int64_t router_list_width(int64_t experts, int64_t top_k) { return experts + 1 + top_k; }

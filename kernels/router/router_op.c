@@ -5,12 +5,22 @@
 
 #include "kernels/cpu/share.h"
 
-static int64_t top_k_of(const int64_t *params) { return params[ROUTER_ROUTE_WIDTH] / 2; }
+/* Choices of a row, and those that its scores make. */
+static int64_t choices_of(const int64_t *params) { return params[ROUTER_ROUTE_WIDTH] / 2; }
+static int64_t top_k_of(const int64_t *params) { return choices_of(params) - params[ROUTER_SHARED]; }
+static int64_t routed_of(const int64_t *params) { return params[ROUTER_EXPERTS] - params[ROUTER_SHARED_GATE]; }
+static int64_t experts_of(const int64_t *params) { return routed_of(params) + params[ROUTER_SHARED]; }
 
 static const char *illegal(const int64_t *params)
 {
-    const int64_t experts = params[ROUTER_EXPERTS], groups = params[ROUTER_GROUPS];
+    const int64_t experts = routed_of(params), groups = params[ROUTER_GROUPS];
     if (params[ROUTER_ROUTE_WIDTH] % 2) return "parameter route_width is odd";
+    if (params[ROUTER_SHARED_GATE] && !params[ROUTER_SHARED]) return "parameter shared_gate without shared experts";
+    if (params[ROUTER_SHARED_GATE] && (params[ROUTER_HAS_BIAS] || params[ROUTER_HAS_SCALES]))
+        return "parameter shared_gate with a bias or scales";
+    if (experts < 1) return "parameter shared_gate without an expert's logit";
+    if (experts_of(params) > ROUTER_MAX_EXPERTS) return "routed and shared experts are too many";
+    if (top_k_of(params) < 1) return "parameter route_width is not above twice shared";
     if (params[ROUTER_HAS_SEEDS] && params[ROUTER_ROWS] > params[ROUTER_STEP_ROWS])
         return "parameter rows is above step_rows";
     if (experts % groups) return "parameter groups does not divide the experts";
@@ -37,6 +47,8 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
 
 /* ---- scores ---- */
 
+static float sigmoid(float x) { return 1 / (1 + expf(-x)); }
+
 /* May be in place. */
 static void softmax(const float *logits, int64_t count, float *scores)
 {
@@ -52,13 +64,13 @@ static void softmax(const float *logits, int64_t count, float *scores)
 
 static void score_row(const int64_t *params, const float *logits, float *scores)
 {
-    const int64_t experts = params[ROUTER_EXPERTS];
+    const int64_t experts = routed_of(params);
     if (params[ROUTER_SCORE] == ROUTER_SOFTMAX) {
         softmax(logits, experts, scores);
         return;
     }
     for (int64_t i = 0; i < experts; i++)
-        scores[i] = params[ROUTER_SCORE] == ROUTER_SIGMOID ? 1 / (1 + expf(-logits[i])) : logits[i];
+        scores[i] = params[ROUTER_SCORE] == ROUTER_SIGMOID ? sigmoid(logits[i]) : logits[i];
 }
 
 /* ---- choice ---- */
@@ -86,24 +98,25 @@ static float group_claim(const int64_t *params, const float *claims, int64_t siz
 /* Takes the experts of all groups but the best ones. */
 static void take_other_groups(const int64_t *params, const float *claims, bool *taken)
 {
-    const int64_t groups = params[ROUTER_GROUPS], size = params[ROUTER_EXPERTS] / groups;
+    const int64_t groups = params[ROUTER_GROUPS], size = routed_of(params) / groups;
     float of_group[ROUTER_MAX_EXPERTS];
     bool chosen[ROUTER_MAX_EXPERTS] = {false};
     for (int64_t g = 0; g < groups; g++) of_group[g] = group_claim(params, claims + g * size, size);
     for (int64_t i = 0; i < params[ROUTER_TOP_GROUPS]; i++) chosen[greatest(of_group, chosen, groups)] = true;
-    for (int64_t i = 0; i < params[ROUTER_EXPERTS]; i++) taken[i] = !chosen[i / size];
+    for (int64_t i = 0; i < routed_of(params); i++) taken[i] = !chosen[i / size];
 }
 
 static void route_row(const struct op_call *call, int64_t row)
 {
     const int64_t *params = call->params;
-    const int64_t experts = params[ROUTER_EXPERTS], top_k = top_k_of(params);
+    const int64_t experts = routed_of(params), top_k = top_k_of(params), choices = choices_of(params);
     const float eps = op_float_param(params, ROUTER_EPS_BITS), scale = op_float_param(params, ROUTER_SCALE_BITS);
     const void *bias = call->operands[ROUTER_BIAS];
     float scores[ROUTER_MAX_EXPERTS], claims[ROUTER_MAX_EXPERTS];
     bool taken[ROUTER_MAX_EXPERTS] = {false};
-    float *weights = (float *)call->operands[ROUTER_OUT] + row * params[ROUTER_ROUTE_WIDTH], *ids = weights + top_k;
-    score_row(params, (const float *)call->operands[ROUTER_LOGITS] + row * experts, scores);
+    float *weights = (float *)call->operands[ROUTER_OUT] + row * params[ROUTER_ROUTE_WIDTH], *ids = weights + choices;
+    const float *logits = (const float *)call->operands[ROUTER_LOGITS] + row * params[ROUTER_EXPERTS];
+    score_row(params, logits, scores);
     const int32_t *seeds = call->operands[ROUTER_SEEDS], *index = call->operands[ROUTER_INDEX];
     const int32_t seed = seeds ? seeds[index ? index[row] : row] : 0;
     for (int64_t i = 0; i < experts; i++)
@@ -130,6 +143,10 @@ static void route_row(const struct op_call *call, int64_t row)
         if (scales)
             weights[choice] *= op_element(scales, (int64_t)ids[choice], (enum dtype)params[ROUTER_SCALES_DTYPE]);
     }
+    for (int64_t choice = top_k; choice < choices; choice++) {
+        ids[choice] = (float)(experts + choice - top_k);
+        weights[choice] = params[ROUTER_SHARED_GATE] ? sigmoid(logits[experts]) : 1;
+    }
 }
 
 static void run(const struct op_call *call, struct team_member *member)
@@ -146,7 +163,7 @@ static void reference(const struct op_call *call)
 
 static uint64_t list_width(const int64_t *params)
 {
-    return (uint64_t)router_list_width(params[ROUTER_EXPERTS], top_k_of(params));
+    return (uint64_t)router_list_width(experts_of(params), choices_of(params));
 }
 
 static const struct op_param param_schema[ROUTER_PARAMS] = {
@@ -173,6 +190,8 @@ static const struct op_param param_schema[ROUTER_PARAMS] = {
                            .most = 1},
     [ROUTER_SCALES_DTYPE] = {"scales_dtype", OP_LATER_PARAM_ID + 3, PARAM_DTYPE, PARAM_OF_DTYPE, ROUTER_SCALES,
                              .fallback = DTYPE_F32},
+    [ROUTER_SHARED] = {"shared", OP_LATER_PARAM_ID + 4, PARAM_INTEGER, PARAM_OF_NODE, .most = ROUTER_MAX_TOP_K - 1},
+    [ROUTER_SHARED_GATE] = {"shared_gate", OP_LATER_PARAM_ID + 5, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
 };
 static const struct op_operand operand_schema[ROUTER_OPERANDS] = {
     OP_COUNTS_OPERAND,

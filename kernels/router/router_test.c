@@ -28,7 +28,8 @@ struct expected_row {
 static void expect_row(const int64_t *params, const float *logits, const float *bias, const float *scales, int32_t seed,
                        struct expected_row *row)
 {
-    const int64_t experts = params[ROUTER_EXPERTS], top_k = params[ROUTER_ROUTE_WIDTH] / 2;
+    const int64_t experts = params[ROUTER_EXPERTS] - params[ROUTER_SHARED_GATE], shared = params[ROUTER_SHARED];
+    const int64_t top_k = params[ROUTER_ROUTE_WIDTH] / 2 - shared;
     const int64_t groups = params[ROUTER_GROUPS], size = experts / groups;
     const bool chosen_only = params[ROUTER_SCORE] == ROUTER_SOFTMAX_CHOSEN;
     double scores[ROUTER_MAX_EXPERTS], claims[ROUTER_MAX_EXPERTS], group_claims[ROUTER_MAX_EXPERTS], sum = 0;
@@ -63,6 +64,10 @@ static void expect_row(const int64_t *params, const float *logits, const float *
     for (int64_t i = 0; i < top_k; i++)
         row->weights[i] = row->weights[i] / (divide ? sum : 1) * (double)op_float_param(params, ROUTER_SCALE_BITS) *
                           (scales ? (double)scales[row->ids[i]] : 1);
+    for (int64_t i = 0; i < shared; i++) {
+        row->ids[top_k + i] = experts + i;
+        row->weights[top_k + i] = params[ROUTER_SHARED_GATE] ? 1 / (1 + exp(-(double)logits[experts])) : 1;
+    }
 }
 
 /* Logits that differ by more than rounding, in random order. */
@@ -76,6 +81,7 @@ static void fill_logits(float *logits, int64_t rows, int64_t experts)
     }
 }
 
+/* `experts`: logits of a row; `top_k`: choices of a row. */
 static void check(int64_t rows, int64_t experts, int64_t top_k, const int64_t *changes)
 {
     int64_t params[ROUTER_PARAMS];
@@ -85,6 +91,7 @@ static void check(int64_t rows, int64_t experts, int64_t top_k, const int64_t *c
     params[ROUTER_COUNT_INDEX] = params[ROUTER_HAS_SEEDS] && experts % 3 == 0;
     params[ROUTER_EXPERTS] = experts;
     params[ROUTER_ROUTE_WIDTH] = 2 * top_k;
+    const int64_t all_experts = experts - params[ROUTER_SHARED_GATE] + params[ROUTER_SHARED];
     const int64_t valid = test_random_range(&numbers, rows > 3 ? rows - 3 : 1, rows);
     struct test_case test;
     test_case_open(&test, &op_router, params, &test_geometry, (int32_t)valid);
@@ -105,7 +112,7 @@ static void check(int64_t rows, int64_t experts, int64_t top_k, const int64_t *c
                        &expected);
             const float *routes = out + row * 2 * top_k;
             for (int64_t i = 0; i < top_k; i++) {
-                assert_int_equal(router_expert(routes, top_k, i, experts), expected.ids[i]);
+                assert_int_equal(router_expert(routes, top_k, i, all_experts), expected.ids[i]);
                 if (!(fabs((double)router_weight(routes, i) - expected.weights[i]) <= 2e-6 * fabs(expected.weights[i])))
                     fail_msg("row %d choice %d: weight %.9g, expected %.9g", (int)row, (int)i,
                              (double)router_weight(routes, i), expected.weights[i]);
@@ -158,6 +165,36 @@ TEST(chooses_from_the_best_groups)
                 params[ROUTER_HAS_BIAS] = of_group;
                 check(9, 64, best < 4 ? 5 : 8, params);
             }
+}
+
+TEST(shared_experts_are_chosen_by_all_rows)
+{
+    static const int64_t sizes[][2] = {{1, 1}, {6, 2}, {64, 6}, {257, 8}, {1000, 40}};
+    int64_t params[ROUTER_PARAMS];
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int score = 0; score < ROUTER_SCORES; score++)
+            for (int64_t shared = 1; shared <= 24; shared = shared < 4 ? shared + 1 : 6 * shared) {
+                const int64_t gate = (shared + score) % 2;
+                plain_params(params);
+                params[ROUTER_SHARED] = shared;
+                params[ROUTER_SHARED_GATE] = gate;
+                params[ROUTER_SCORE] = score;
+                params[ROUTER_RENORMALISE] = score == ROUTER_SOFTMAX_CHOSEN ? 0 : ROUTER_SUM_PLUS_EPS;
+                params[ROUTER_EPS_BITS] = test_float_bits(1e-3f);
+                params[ROUTER_SCALE_BITS] = test_float_bits(2.5f);
+                params[ROUTER_HAS_BIAS] = score == ROUTER_SIGMOID && !gate;
+                params[ROUTER_HAS_SCALES] = score == ROUTER_SOFTMAX && !gate;
+                params[ROUTER_HAS_SEEDS] = shared > 1;
+                check(9, sizes[s][0] + gate, sizes[s][1] + shared, params);
+            }
+    plain_params(params);
+    params[ROUTER_SHARED] = 2;
+    params[ROUTER_SCORE] = ROUTER_SIGMOID;
+    params[ROUTER_GROUPS] = 8;
+    params[ROUTER_TOP_GROUPS] = 3;
+    params[ROUTER_GROUP_SCORE] = ROUTER_GROUP_BEST_TWO;
+    params[ROUTER_HAS_BIAS] = params[ROUTER_HAS_SEEDS] = 1;
+    check(9, 64, 8, params);
 }
 
 /* Every expert has its turn, for every seed others. */
@@ -224,7 +261,22 @@ TEST(hostile_params_are_refused)
                               {ROUTER_ROUTE_WIDTH, 0}, {ROUTER_ROUTE_WIDTH, 7}, {ROUTER_ROUTE_WIDTH, 18},
                               {ROUTER_GROUPS, 0}, {ROUTER_GROUPS, 3}, {ROUTER_TOP_GROUPS, 5}, {ROUTER_TOP_GROUPS, 0},
                               {ROUTER_SCORE, ROUTER_SCORES}, {ROUTER_SCORE, ROUTER_SOFTMAX_CHOSEN},
-                              {ROUTER_RENORMALISE, ROUTER_RENORMALISES}, {ROUTER_GROUP_SCORE, ROUTER_GROUP_SCORES}));
+                              {ROUTER_RENORMALISE, ROUTER_RENORMALISES}, {ROUTER_GROUP_SCORE, ROUTER_GROUP_SCORES},
+                              {ROUTER_SHARED, 4}, {ROUTER_SHARED, -1}, {ROUTER_SHARED, ROUTER_MAX_TOP_K},
+                              {ROUTER_SHARED_GATE, 1}, {ROUTER_SHARED_GATE, 2}));
+    plain_params(params);
+    params[ROUTER_ROWS] = 4;
+    params[ROUTER_EXPERTS] = 2;
+    params[ROUTER_ROUTE_WIDTH] = 8;
+    params[ROUTER_SHARED] = 3;
+    params[ROUTER_SHARED_GATE] = 1;
+    test_hostile_params(&op_router, params, &test_geometry);
+    test_refuses(&op_router, params, &test_geometry,
+                 TEST_CHANGES({ROUTER_EXPERTS, 1}, {ROUTER_SHARED, 0}, {ROUTER_SHARED, 2}, {ROUTER_HAS_BIAS, 1},
+                              {ROUTER_HAS_SCALES, 1}, {ROUTER_GROUPS, 2}));
+    params[ROUTER_EXPERTS] = ROUTER_MAX_EXPERTS - 3;
+    params[ROUTER_SHARED_GATE] = 0;
+    test_refuses(&op_router, params, &test_geometry, TEST_CHANGES({ROUTER_EXPERTS, ROUTER_MAX_EXPERTS - 2}));
 }
 
 int main(void) { return test_run(); }

@@ -23,6 +23,8 @@ V2, V3 = {"model_type": "deepseek_v2"}, {"model_type": "deepseek_v3", "n_group":
 
 CASES = {
     "v2": V2,
+    "v2, direct q": {**V2, "q_lora_rank": None},
+    "v2, direct q, rows of q that are no multiple of 8": {**V2, "q_lora_rank": None, "qk_nope_head_dim": 11},
     "v2, direct q, biases": {**V2, "q_lora_rank": None, "attention_bias": True},
     "v2, groups": {**V2, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2,
                    "routed_scaling_factor": 16.0},
@@ -35,7 +37,7 @@ CASES = {
                          "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128},
 }
 # Settings whose engines ranks share.
-OF_RANKS = ["v2, direct q, biases", "v3"]
+OF_RANKS = ["v2, direct q", "v2, direct q, biases", "v3"]
 
 
 # ---- the plain model ----

@@ -257,6 +257,7 @@ template <class T> static T __shfl_up_sync(unsigned lanes, T value, int offset)
     return __shfl_sync(lanes, value, lane >= offset ? lane - offset : lane);
 }
 static int __ffs(int value) { return __builtin_ffs(value); }
+static int __popc(unsigned value) { return __builtin_popcount(value); }
 template <class T> static T __shfl_xor_sync(unsigned lanes, T value, int offset)
 {
     return __shfl_sync(lanes, value, (int)(threadIdx.x % 32) ^ offset);
@@ -271,6 +272,24 @@ static unsigned __ballot_sync(unsigned lanes, bool value)
     meet_in_warp(lanes);
     return votes;
 }
+/* Requires: all lanes of the warp call it. */
+template <class F> static unsigned reduce_on_host(unsigned lanes, unsigned value, F better)
+{
+    running->lanes[threadIdx.x] = value;
+    meet_in_warp(lanes);
+    for (unsigned lane = 0; lane < 32; lane++) value = better(value, running->lanes[threadIdx.x / 32 * 32 + lane]);
+    meet_in_warp(lanes);
+    return value;
+}
+static unsigned __reduce_max_sync(unsigned lanes, unsigned value)
+{
+    return reduce_on_host(lanes, value, [](unsigned a, unsigned b) { return a > b ? a : b; });
+}
+static unsigned __reduce_min_sync(unsigned lanes, unsigned value)
+{
+    return reduce_on_host(lanes, value, [](unsigned a, unsigned b) { return a < b ? a : b; });
+}
+static int atomicAdd(int *to, int value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
 static bool __any_sync(unsigned lanes, bool value) { return __ballot_sync(lanes, value) != 0; }
 static bool __all_sync(unsigned lanes, bool value) { return __ballot_sync(lanes, value) == lanes; }
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
-(latent_append_on_host.cu), multiply (multiply_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
+(latent_append_on_host.cu), multiply (multiply_on_host.cu), router (router_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
 (delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
 
@@ -21,7 +21,7 @@ C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
-           "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/rms_norm/rms_norm.cuh",
+           "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
@@ -122,6 +122,25 @@ def products():
                    "WEIGHT_DTYPE": [BF16, F32, F16][i % 3], **dict(zip(("X_DTYPE", "BY_DTYPE", "OUT_DTYPE"), dtypes))}
 
 
+def router(experts, top_k, **changes):
+    """`experts`: logits of a row; `top_k`: choices of a row. Scores: softmax, sigmoid, softmax of the chosen ones."""
+    return {"SOURCE": "router", "VALID": 5, "ROWS": 6, "EXPERTS": experts, "ROUTE_WIDTH": 2 * top_k, "SCORE": 0, "RENORMALISE": 0,
+            "EPS_BITS": 0x1E3CE508, "SCALE_BITS": 0x40200000, "GROUPS": 1, "TOP_GROUPS": 1, "GROUP_SCORE": 0, "HAS_BIAS": 0,
+            "BIAS_DTYPE": F32, "HAS_SEEDS": 0, "HAS_SCALES": 0, "SCALES_DTYPE": F32, "SHARED": 0, "SHARED_GATE": 0, **changes}
+
+
+def routers():
+    """Each score; with and without shared experts, their gate, groups, seeds; lists in one pass and in several."""
+    yield router(64, 8, SHARED=2)
+    yield router(61, 8, SHARED=4, SHARED_GATE=1, HAS_SEEDS=1)
+    yield router(33, 4, SHARED=1, SHARED_GATE=1, SCORE=1, RENORMALISE=1)  # the gate in a lane's second logit
+    yield router(2, 5, SHARED=4, SHARED_GATE=1)
+    yield router(64, 9, SHARED=1, SCORE=1, RENORMALISE=1, GROUPS=8, TOP_GROUPS=4, GROUP_SCORE=1, HAS_BIAS=1, HAS_SEEDS=1)
+    yield router(40, 40, SHARED=36, SCORE=2, HAS_SCALES=1)
+    yield router(72, 6, RENORMALISE=1, GROUPS=36, TOP_GROUPS=5, VALID=19, ROWS=20)
+    yield router(8, 2, SCORE=2, VALID=1, ROWS=1)
+
+
 def norms():
     """rms_norm: rows that stay in registers and longer ones, vectors and single elements; each option alone and with others."""
     options = [{}, {"HAS_ADD_TO": 1, "HAS_COPY": 1, "OUT_DTYPE": F32}, {"HAS_ADD_TO": 1, "HAS_FACTOR": 1, "OUT_DTYPE": F32},
@@ -133,11 +152,14 @@ def norms():
 
 
 def latent_rows():
-    """latent_append: widths of both parts, even ones that are no multiple of anything."""
+    """latent_append: widths of both parts, even ones that are no multiple of anything; rows of their own and columns of wider ones."""
     for kv_dtype, (head_dim, value_dim, heads) in itertools.product([BF16] + CODED_KV, [(576, 512, 2), (48, 32, 5), (80, 78, 1), (96, 20, 3)]):
         case = {"SOURCE": "latent_append", "VALID": 6, "ROWS": 7, "HEADS": heads, "KV_HEADS": 1, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim,
-                "PAGE_TOKENS": 16, "PAGES_PER_SLOT": 3, "SLOT_COUNT": 3, "KV_DTYPE": kv_dtype, "X_DTYPE": [BF16, F16][heads % 2]}
-        yield {**case, "PAGE_BYTES": page_bytes(case, 1) + 64}
+                "PAGE_TOKENS": 16, "PAGES_PER_SLOT": 3, "SLOT_COUNT": 3, "KV_DTYPE": kv_dtype, "X_DTYPE": [BF16, F16][heads % 2],
+                "Q_PITCH": 0, "Q_FIRST": 0, "KV_PITCH": 0}
+        case["PAGE_BYTES"] = page_bytes(case, 1) + 64
+        yield case
+        yield {**case, "Q_FIRST": 2 * heads + 1, "Q_PITCH": 2 * heads + 9 + heads * (head_dim - value_dim), "KV_PITCH": head_dim + 6}
 
 
 SCALE_BITS = 0x3E800000  # 0.25
@@ -319,7 +341,7 @@ def chunks():
 
 ENCODINGS = list(range(16, 23)) + list(range(24, 37))  # enum encoding_id: those with fragments
 MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_DTYPE": F32, "SCALE_BITS": 0x3F800000, "CAP_BITS": 0x40200000, "BIAS_DTYPE": F32,
-          "NORM_DTYPE": F32, "EXPERTS": 0, "ROUTE_WIDTH": 0, "PARTS": 0, "BLOCK_N": 0, "INPUT_DTYPE": BF16, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
+          "NORM_DTYPE": F32, "EXPERTS": 0, "ROUTE_WIDTH": 0, "PARTS": 0, "EARLY_ROUTES": 0, "BLOCK_N": 0, "X_PITCH": 0, "INPUT_DTYPE": BF16, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
 
 
 def gemv(**changes):
@@ -416,11 +438,13 @@ def mmas():
 
 
 def blocks():
-    """Block diagonal weights in every encoding: tails of rows, of a block's rows and of K."""
+    """Block diagonal weights in every encoding: tails of rows, of a block's rows and of K, rows of x with other columns after them."""
     for i, encoding in enumerate([BF16] + ENCODINGS):
         rows, tile_m = [(1, 8), (9, 8), (20, 16)][i % 3]
         block_n, count = [(24, 3), (80, 2), (17, 4), (48, 1)][i % 4]
-        yield mma(DTYPE=encoding, ROWS=rows, VALID=max(1, rows - i % 3), N=-(-block_n // 16) * 16 * count, BLOCK_N=block_n, K=[136, 264][i % 2],
+        k = [136, 264][i % 2]
+        yield mma(DTYPE=encoding, ROWS=rows, VALID=max(1, rows - i % 3), N=-(-block_n // 16) * 16 * count, BLOCK_N=block_n, K=k,
+                  X_PITCH=count * k + 8 * (i % 5) if i % 5 else 0,
                   TILE_N=[16, 32][i % 2], TILE_M=tile_m, WARPS_N=1, STAGES=2 + i % 2)
 
 
@@ -650,6 +674,9 @@ class Emulation(unittest.TestCase):
     def test_rms_norm(self):
         self.check(norms())
 
+    def test_router(self):
+        self.check(routers())
+
     def test_multiply(self):
         self.check(products())
 
@@ -694,6 +721,8 @@ class Emulation(unittest.TestCase):
         self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["q row 5", "v of slot 0", "pages was written"])
 
     def test_defects_of_small_kernels_are_seen(self):
+        case = next(routers())
+        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["row 0 weight 7", "list of expert", "of out was written"])
         cases = [{**case, "SPOIL": spoil} for case in (next(queries()), next(products()), next(norms())) for spoil in (1, 2)]
         self.check_defects(cases, ["q row 4", "of out was written", "out element", "of out was written", "out row 1", "of out was written"])
 

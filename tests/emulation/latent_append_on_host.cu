@@ -12,10 +12,15 @@ struct params {
 typedef latent_append_body<params> body;
 
 enum { DIM = params::HEAD_DIM, LATENT = params::VALUE_DIM, ROPE = DIM - LATENT, HALF = ROPE / 2 };
+enum {
+    Q_PITCH = params::Q_PITCH ? params::Q_PITCH : params::HEADS * ROPE,
+    KV_PITCH = params::KV_PITCH ? params::KV_PITCH : DIM,
+    KV_FIRST = KV_PITCH - DIM,
+};
 
 static int counts[2] = {VALID, 1 << 30}, slots[params::ROWS], positions[params::ROWS];
-alignas(64) static u16 q_latent[params::ROWS * params::HEADS * LATENT], q_rope[params::ROWS * params::HEADS * ROPE];
-alignas(64) static u16 kv_row[params::ROWS * DIM], norm[LATENT];
+alignas(64) static u16 q_latent[params::ROWS * params::HEADS * LATENT], q_rope[params::ROWS * Q_PITCH];
+alignas(64) static u16 kv_row[params::ROWS * KV_PITCH], norm[LATENT];
 alignas(64) static float table[params::ROWS * ROPE];
 static guarded<params::ROWS * params::HEADS * DIM * 2> q;
 static pages_on_host<params> pages;
@@ -36,7 +41,7 @@ static void expect_q(int row, int head)
     double expected[DIM];
     const int of_head = row * params::HEADS + head;
     for (int i = 0; i < LATENT; i++) expected[i] = x_element(q_latent, of_head * LATENT + i);
-    rotate_on_host(q_rope + of_head * ROPE, table + row * ROPE, expected + LATENT);
+    rotate_on_host(q_rope + row * Q_PITCH + params::Q_FIRST + head * ROPE, table + row * ROPE, expected + LATENT);
     for (int i = 0; i < DIM; i++) {
         const double found = (double)load_element<params::X_DTYPE>(q.bytes, of_head * DIM + i);
         if (!(std::fabs(found - expected[i]) <= rounding_of(params::X_DTYPE) * 1.01 * std::fabs(expected[i]) + 2e-6))
@@ -47,7 +52,7 @@ static void expect_q(int row, int head)
 static void expect_key(int row)
 {
     double key[DIM], squares = 0;
-    const u16 *x = kv_row + row * DIM;
+    const u16 *x = kv_row + row * KV_PITCH + KV_FIRST;
     for (int i = 0; i < LATENT; i++) squares += x_element(x, i) * x_element(x, i);
     const double scale = 1 / std::sqrt(squares / LATENT + (double)__int_as_float(params::EPS_BITS));
     for (int i = 0; i < LATENT; i++)
@@ -75,9 +80,13 @@ template <int COUNT> static void fill(u16 (&to)[COUNT])
 int main()
 {
     fill(q_latent), fill(q_rope), fill(kv_row);
+    for (int i = 0; i < params::ROWS * KV_PITCH; i++)
+        if (i % KV_PITCH < KV_FIRST) kv_row[i] = 0xffff; /* others' columns: NaN */
+    for (int i = 0; i < params::ROWS * Q_PITCH; i++)
+        if (i % Q_PITCH < params::Q_FIRST || i % Q_PITCH >= params::Q_FIRST + params::HEADS * ROPE) q_rope[i] = 0xffff;
     for (float &x : table) x = draw(-1, 1);
     for (u16 &x : norm) store_element<params::NORM_DTYPE>(&x, 0, draw(0.5f, 1.5f));
-    store_element<params::X_DTYPE>(kv_row, 2 * DIM - 1, INFINITY); /* of the key of row 1 */
+    store_element<params::X_DTYPE>(kv_row, 2 * KV_PITCH - 1, INFINITY); /* of the key of row 1 */
     q.poison();
     pages.poison();
     for (int r = 0; r < params::ROWS; r++) { /* beyond the valid rows: nothing that could be an index */

@@ -29,15 +29,16 @@ enum {
                                  : N,
     COLUMNS = GATED ? MATRIX_N / 2 : MATRIX_N,
     X_ROWS = GATED ? ROWS : CHOICES,
+    X_PITCH = params::X_PITCH ? params::X_PITCH : X_ROWS / ROWS * K, /* of a row of the launch */
     OUT_ROWS = SUMMED ? ROWS : CHOICES,
     PANELS = (N + 15) / 16,
 };
 
 static int counts[2] = {1 << 30, VALID};
-alignas(64) static float x[X_ROWS * K], norm_weights[K], bias[N], residual[ROWS * COLUMNS];
+alignas(64) static float x[ROWS * X_PITCH], norm_weights[K], bias[N], residual[ROWS * COLUMNS];
 alignas(64) static float routes[ROWS * 2 * TOP_K];           /* router.h */
 alignas(64) static int lists[params::EXPERTS + 1 + CHOICES]; /* router.h: of the valid rows */
-alignas(64) static unsigned short x_halves[X_ROWS * K];
+alignas(64) static unsigned short x_halves[ROWS * X_PITCH];
 alignas(64) static unsigned char x_codes[ROWS * K]; /* in the order of quantise.h */
 alignas(64) static float x_scales[ROWS];
 enum { CODES = params::INPUT_DTYPE == DTYPE_F8_E4M3 };
@@ -96,19 +97,19 @@ static void draw_coded_weights()
 
 static double dot(int row, int n, double *magnitude)
 {
+    const int parts = X_ROWS / ROWS, at = row / parts * X_PITCH + row % parts * K;
     double sum = 0;
     *magnitude = 0;
     for (int k = 0; k < K; k++) {
-        const double element =
-            CODES ? x[row * K + k]
-                  : float_of_half<3>(params::HAS_NORM ? half_of_float<3>(x[row * K + k] * norm_weights[k])
-                                                      : x_halves[row * K + k]);
+        const double element = CODES ? x[at + k]
+                                     : float_of_half<3>(params::HAS_NORM ? half_of_float<3>(x[at + k] * norm_weights[k])
+                                                                         : x_halves[at + k]);
         sum += element * (double)w[(size_t)n * K + k];
         *magnitude += std::fabs(element * (double)w[(size_t)n * K + k]);
     }
     if (params::HAS_NORM) {
         double squares = 0;
-        for (int k = 0; k < K; k++) squares += (double)x[row * K + k] * (double)x[row * K + k];
+        for (int k = 0; k < K; k++) squares += (double)x[at + k] * (double)x[at + k];
         const double factor = 1 / std::sqrt(squares / K + (double)__int_as_float(params::EPS_BITS));
         sum *= factor, *magnitude *= factor;
     }
@@ -259,9 +260,10 @@ static void draw_codes()
 
 int main()
 {
-    for (int i = 0; i < X_ROWS * K; i++) {
+    for (int i = 0; i < ROWS * X_PITCH; i++) {
+        const bool is_read = i / X_PITCH < VALID && i % X_PITCH < X_ROWS / ROWS * K;
         x[i] = draw(-1, 1);
-        x_halves[i] = i / K < VALID * (X_ROWS / ROWS) ? half_of_float<3>(x[i]) : 0xffff; /* NaN beyond the valid rows */
+        x_halves[i] = is_read ? half_of_float<3>(x[i]) : 0xffff; /* NaN beyond the valid rows and after their parts */
     }
     draw_routes();
     fill_lists();
