@@ -33,10 +33,10 @@ static bool fits(const struct graph *graph, const struct graph_node *logits, con
                  const struct graph_node *up)
 {
     const struct graph_weight *matrix = &graph->weights[logits->operands[MATMUL_W]],
-                              *stack = &graph->weights[up->operands[MATMUL_W]];
-    const int64_t experts = (int64_t)matrix->rows - router->params[ROUTER_SHARED_GATE] + router->params[ROUTER_SHARED];
-    return up->op == OP_MATMUL && up->params[MATMUL_EXPERTS] == experts && matmul_is_gated(up->params) &&
-           up->operands[MATMUL_X_SCALES] < 0 && have_one_input(logits, up) && matrix->depth == stack->depth &&
+                              *experts = &graph->weights[up->operands[MATMUL_W]];
+    const int64_t count = (int64_t)matrix->rows - router->params[ROUTER_SHARED_GATE] + router->params[ROUTER_SHARED];
+    return up->op == OP_MATMUL && up->params[MATMUL_EXPERTS] == count && matmul_is_gated(up->params) &&
+           up->operands[MATMUL_X_SCALES] < 0 && have_one_input(logits, up) && matrix->depth == experts->depth &&
            graph_gemv_has_experts(graph, up, 1);
 }
 
@@ -68,9 +68,9 @@ static void take_router(struct graph_node *node, const struct graph_node *logits
     node->params[ROUTED_MATMUL_ROUTER_GROUPS] = router->params[ROUTER_GROUPS];
     node->params[ROUTED_MATMUL_TOP_GROUPS] = router->params[ROUTER_TOP_GROUPS];
     node->params[ROUTED_MATMUL_GROUP_SCORE] = router->params[ROUTER_GROUP_SCORE];
-    node->params[ROUTED_MATMUL_HAS_SEEDS] = router->params[ROUTER_HAS_SEEDS];
     node->params[ROUTED_MATMUL_SHARED] = router->params[ROUTER_SHARED];
     node->params[ROUTED_MATMUL_SHARED_GATE] = router->params[ROUTER_SHARED_GATE];
+    node->params[ROUTED_MATMUL_HAS_SEEDS] = router->params[ROUTER_HAS_SEEDS];
 }
 
 static void visit(struct graph *graph, struct graph_index *index, int n)

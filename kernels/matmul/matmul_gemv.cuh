@@ -49,6 +49,15 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
 
     static constexpr bool EXPERTS = P::EXPERTS > 0;
     static constexpr int TOP_K = EXPERTS ? P::ROUTE_WIDTH / 2 : 1, CHOICES = P::ROWS * TOP_K;
+    /* Choices of every row, the last ones, that are known before the routes: their tiles come first. */
+    template <bool HERE> static constexpr int shared_choices()
+    {
+        if constexpr (HERE)
+            return P::SHARED;
+        else
+            return 0;
+    }
+    static constexpr int SHARED = shared_choices<ROUTES_HERE>(), CHOSEN = TOP_K - SHARED;
     static constexpr bool SUMMED = EXPERTS && !GATED && !P::PARTS; /* over the choices of a row */
     static constexpr int MATRIX_N = EXPERTS ? P::N / P::EXPERTS : P::N;
     static constexpr int X_ROWS = EXPERTS && !GATED ? CHOICES : P::ROWS;
@@ -109,6 +118,7 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
         int tile, tile_step, count;
         int rank; /* in the cluster */
         int first_k, part_k;
+        int rows; /* of x that are valid */
     };
 
     /* `rows`: of x that are valid. */
@@ -121,6 +131,7 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
         work.tile_step = clusters;
         work.count = (tiles - work.tile + work.tile_step - 1) / work.tile_step * TILE_CHOICES;
         work.rank = (int)blockIdx.x % P::SPLIT_K;
+        work.rows = rows;
         work.first_k = work.rank * PART;
         work.part_k = P::K % PART == 0 ? PART : min(PART, P::K - work.first_k);
         return work;
@@ -134,6 +145,12 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
     static __device__ __forceinline__ piece find_piece(const block_work work, int i)
     {
         const int tile = work.tile + i / TILE_CHOICES * work.tile_step;
+        if constexpr (SHARED > 0) {
+            const int slot = tile / TILES, later = slot - work.rows * SHARED;
+            const int choice =
+                later < 0 ? slot / SHARED * TOP_K + CHOSEN + slot % SHARED : later / CHOSEN * TOP_K + later % CHOSEN;
+            return {choice, tile % TILES * TILE};
+        }
         if constexpr (EXPERTS) return {tile / TILES * TILE_CHOICES + i % TILE_CHOICES, tile % TILES * TILE};
         return {0, tile * TILE};
     }
@@ -229,13 +246,21 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
     static __device__ __forceinline__ void produce(const weights_operand &weights, const block_work work,
                                                    const choices &held, const shared_layout shared)
     {
+        produce_by([&](int choice) { return held.expert_of(choice); }, weights, work, shared);
+    }
+
+    /* `expert_of`: by the whole warp, of choices in the order of tiles. */
+    template <class EXPERT_OF>
+    static __device__ __forceinline__ void produce_by(EXPERT_OF expert_of, const weights_operand &weights,
+                                                      const block_work work, const shared_layout shared)
+    {
         const u64 policy = policy_evict_first();
         int stage = 0;
         u32 parity = 1; /* of the phase before the first: the ring begins empty */
         for (int i = 0; i < work.count; i++) {
             const piece of = find_piece(work, i);
             const int rows = min(TILE, MATRIX_N - of.first); /* of no expert: those of expert 0, which are not used */
-            const int first_row = max(held.expert_of(of.choice), 0) * MATRIX_N + of.first;
+            const int first_row = max(expert_of(of.choice), 0) * MATRIX_N + of.first;
             for (int chunk = 0; chunk < CHUNKS; chunk++) {
                 const int length = max(0, min(P::CHUNK, work.part_k - chunk * P::CHUNK));
                 barrier_wait(shared.empty + 8 * (u32)stage, parity);

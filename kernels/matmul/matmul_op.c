@@ -72,9 +72,9 @@ static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
                             .most = 2 * ROUTER_MAX_TOP_K},
     [MATMUL_PARTS] = {"parts", OP_LATER_PARAM_ID + 6, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
     [MATMUL_BLOCK_N] = {"block_n", OP_LATER_PARAM_ID + 7, PARAM_INTEGER, PARAM_OF_NODE, .most = OP_MAX_WIDTH},
-    [MATMUL_EARLY_ROUTES] = {"early_routes", OP_LATER_PARAM_ID + 8, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
-    [MATMUL_X_PITCH] = {"x_pitch", OP_LATER_PARAM_ID + 9, PARAM_INTEGER, PARAM_OF_WIDER, MATMUL_X,
+    [MATMUL_X_PITCH] = {"x_pitch", OP_LATER_PARAM_ID + 8, PARAM_INTEGER, PARAM_OF_WIDER, MATMUL_X,
                         .most = OP_MAX_WIDTH},
+    [MATMUL_EARLY_ROUTES] = {"early_routes", OP_LATER_PARAM_ID + 9, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
 };
 static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
     OP_COUNTS_OPERAND,

@@ -35,14 +35,15 @@
     PARAM(HAS_SEEDS) = 1;                  \
     PARAM(HAS_SCALES) = 1;                 \
     PARAM(SCALES_DTYPE) = DTYPE_BF16;      \
-    PARAM(SHARED) = 2;                     \
-    PARAM(SHARED_GATE) = 0;                \
     PARAM(WARPS) = 8;                      \
     PARAM(STAGES) = 6;                     \
     PARAM(CHUNK) = 512;                    \
     PARAM(TILE_GROUPS) = 2;                \
     PARAM(CTAS_PER_SM) = 1;                \
-    PARAM(COPY) = GEMV_COPY_ROWS;
+    PARAM(SHARED) = 2;                     \
+    PARAM(SHARED_GATE) = 0;                \
+    PARAM(COPY) = GEMV_COPY_ROWS;          \
+    PARAM(SHARE) = 1;
 #define PARAM_HAS_BIAS        1
 #define PARAM_HAS_NORM        1
 #define PARAM_HAS_ROUTER_BIAS 1

@@ -2,9 +2,9 @@
 /* routed_matmul: a router with its matrix, and the gated matmul over the experts that it chooses, for 1..8 rows (contract:
  * routed_matmul.h). Made of matmul_gemv's ring and tiles and of router's choice of a row's experts.
  *
- * Every thread block multiplies x, which it needs in shared memory anyway, by a few rows of the router's matrix, which were copied into the
- * ring before the previous launch had ended. The blocks exchange the logits through a workspace whose words are zero until they are
- * written, and each chooses the experts by itself. Then the ring takes their weights. Block 0 also writes the routes for the launches that
+ * Every thread block multiplies x, which it needs in shared memory anyway, by a few rows of the router's matrix, which were copied
+ * before the previous launch had ended. The blocks exchange the logits through a workspace whose words are zero until they are
+ * written, and each chooses the experts by itself. Then the ring takes their weights, after those of shared experts, which need no choice. Block 0 also writes the routes for the launches that
  * follow. The last block that has read the logits leaves zeros. All blocks must be resident at the same time. */
 #ifndef KERNELS_ROUTED_MATMUL_ROUTED_MATMUL_CUH
 #define KERNELS_ROUTED_MATMUL_ROUTED_MATMUL_CUH
@@ -29,9 +29,9 @@ template <class P> struct routed_matmul_body {
     static constexpr int TOP_K = P::ROUTE_WIDTH / 2, WARPS = P::WARPS, THREADS = matmul::THREADS,
                          BLOCKS = matmul::BLOCKS;
     static constexpr routed_matmul_layout LAYOUT =
-        routed_matmul_lay_out(matmul::LAYOUT.bytes, P::ROWS, P::K, P::WARPS, P::ROUTED, P::ROUTER_GROUPS,
+        routed_matmul_lay_out(matmul::LAYOUT.bytes, P::ROWS, P::K, P::WARPS, P::SHARE, P::ROUTED, P::ROUTER_GROUPS,
                               P::ROUTE_WIDTH / 2);
-    static constexpr int SHARE = ROUTED_MATMUL_SHARE, MATRIX_PITCH = (int)LAYOUT.matrix_pitch;
+    static constexpr int SHARE = ROUTED_MATMUL_MOST_SHARE, MATRIX_PITCH = (int)LAYOUT.matrix_pitch;
     static_assert(matmul::GATED && matmul::EXPERTS && P::COPY != GEMV_COPY_THREADS, "experts with a gate, bulk copies");
     static_assert(P::MATRIX_DTYPE == matmul::ELEMENT, "x is staged for both products");
     static_assert(P::ROWS * TOP_K <= GEMV_MOST_CHOICES, "choices");
@@ -52,14 +52,14 @@ template <class P> struct routed_matmul_body {
 
     /* Shared memory beside matmul's, as addresses. */
     struct routing_layout {
-        u32 parts;
+        u32 matrix, parts;
         u32 matrix_full, parts_full, routes_full; /* mbarriers of one phase; a warp arrives once after __syncwarp */
     };
 
     static __device__ __forceinline__ routing_layout routing_addresses(const void *memory)
     {
         const u32 start = shared_address(memory), barriers = start + (u32)LAYOUT.barriers;
-        return {start + (u32)LAYOUT.parts, barriers, barriers + 8, barriers + 16};
+        return {start + (u32)LAYOUT.matrix, start + (u32)LAYOUT.parts, barriers, barriers + 8, barriers + 16};
     }
 
     static __device__ __forceinline__ void warp_arrive(u32 barrier)
@@ -74,15 +74,14 @@ template <class P> struct routed_matmul_body {
         return (int)blockIdx.x < P::ROUTED ? (P::ROUTED - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x : 0;
     }
 
-    /* They go into the ring, by the producer warp. */
-    static __device__ __forceinline__ void copy_matrix(const u16 *matrix, const shared_layout shared,
-                                                       const routing_layout own)
+    /* By the producer warp. */
+    static __device__ __forceinline__ void copy_matrix(const u16 *matrix, const routing_layout own)
     {
         const int lane = (int)threadIdx.x % 32, rows = share();
         if (lane == 0) barrier_arrive_expect(own.matrix_full, (u32)(rows * P::K * 2));
         __syncwarp();
         if (lane < rows)
-            bulk_copy(shared.ring + (u32)(lane * MATRIX_PITCH),
+            bulk_copy(own.matrix + (u32)(lane * MATRIX_PITCH),
                       matrix + (i64)((int)blockIdx.x + lane * (int)gridDim.x) * P::K, P::K * 2, own.matrix_full);
     }
 
@@ -93,7 +92,7 @@ template <class P> struct routed_matmul_body {
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         const int row = lane / 4, quarter = lane % 4; /* of the fragments */
         const u32 x_at = shared.x + (u32)((row < P::ROWS ? row : 0) * matmul::X_PITCH + quarter * 16);
-        const u32 matrix_at = shared.ring + (u32)(row * MATRIX_PITCH + quarter * 16);
+        const u32 matrix_at = own.matrix + (u32)(row * MATRIX_PITCH + quarter * 16);
         const bool has_row = row < share();
         float sums[CHAINS][2] = {};
 #pragma unroll UNROLLED
@@ -244,13 +243,29 @@ template <class P> struct routed_matmul_body {
             matmul::init_barriers(shared);
         }
         __syncthreads();
-        if (warp == WARPS + 1) copy_matrix(operands.matrix, shared, own);
         /* No launch of the step writes counts. */
         const int rows = min(counts[P::COUNT_INDEX], P::ROWS);
         const block_work work = matmul::find_work(rows);
-        if (warp < WARPS) matmul::prefetch_constants(bias, norm, work);
-        device_wait();
+        const u32 routes_at = shared_address(memory + LAYOUT.routes);
+        if (warp == WARPS + 1) {
+            bool waits = true;
+            copy_matrix(operands.matrix, own);
+            matmul::produce_by(
+                [&](int choice) {
+                    if (choice % TOP_K >= router::CHOSEN) return router::ROUTED + choice % TOP_K - router::CHOSEN;
+                    if (waits) {
+                        barrier_wait(own.routes_full, 0);
+                        held.load_shared_routes(routes_at);
+                        waits = false;
+                    }
+                    return held.expert_of(choice);
+                },
+                weights, work, shared);
+            return;
+        }
         if (warp < WARPS) {
+            matmul::prefetch_constants(bias, norm, work);
+            device_wait();
             matmul::stage_x(x, norm, work, shared);
             barrier_wait(own.matrix_full, 0);
             multiply_matrix(shared, own);
@@ -258,7 +273,8 @@ template <class P> struct routed_matmul_body {
             choose(memory, operands, rows);
             warp_arrive(own.routes_full);
             matmul::consume(x, norm, work, shared);
-        } else if (warp == WARPS) {
+        } else {
+            device_wait();
             /* The next launch may begin now, and look for the routes. */
             if (blockIdx.x == 0) {
                 if (threadIdx.x % 32 == 0) store_release(lists + P::EXPERTS, 0);
@@ -267,14 +283,10 @@ template <class P> struct routed_matmul_body {
             device_trigger();
             send_logits(operands, rows, shared, own);
             barrier_wait(own.routes_full, 0);
-            held.load_shared_routes(shared_address(memory + LAYOUT.routes));
+            held.load_shared_routes(routes_at);
             if (blockIdx.x == 0) publish(memory, rows, routes, lists);
             leave(operands.workspace);
             matmul::finish(weights, out, bias, nullptr, work, held, shared);
-        } else {
-            barrier_wait(own.routes_full, 0);
-            held.load_shared_routes(shared_address(memory + LAYOUT.routes));
-            matmul::produce(weights, work, held, shared);
         }
     }
 };

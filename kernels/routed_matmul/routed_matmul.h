@@ -51,7 +51,7 @@ enum routed_matmul_param {
     ROUTED_MATMUL_EXPERTS,
     ROUTED_MATMUL_ROUTE_WIDTH,
     ROUTED_MATMUL_MATRIX_DTYPE,
-    ROUTED_MATMUL_ROUTED, /* rows of the router's matrix */
+    ROUTED_MATMUL_ROUTED, /* rows of the router's matrix: EXPERTS of ROUTER_EXPERTS */
     ROUTED_MATMUL_HAS_ROUTER_BIAS,
     ROUTED_MATMUL_ROUTER_BIAS_DTYPE,
     ROUTED_MATMUL_SCORE, /* from here on as the parameters of router */
@@ -67,8 +67,8 @@ enum routed_matmul_param {
     ROUTED_MATMUL_STEP_ROWS,
     ROUTED_MATMUL_HAS_SCALES,
     ROUTED_MATMUL_SCALES_DTYPE,
-    ROUTED_MATMUL_SHARED,      /* EXPERTS is ROUTED plus SHARED, */
-    ROUTED_MATMUL_SHARED_GATE, /* less the matrix's row for the gate */
+    ROUTED_MATMUL_SHARED,
+    ROUTED_MATMUL_SHARED_GATE,
     ROUTED_MATMUL_PROBLEM_PARAMS,
     /* Tunables: as those of matmul_gemv, without clusters that split K and with x in shared memory. */
     ROUTED_MATMUL_WARPS = ROUTED_MATMUL_PROBLEM_PARAMS,
@@ -77,6 +77,7 @@ enum routed_matmul_param {
     ROUTED_MATMUL_TILE_GROUPS, /* GROUPS of matmul_gemv */
     ROUTED_MATMUL_CTAS_PER_SM,
     ROUTED_MATMUL_COPY,
+    ROUTED_MATMUL_SHARE, /* rows of the router's matrix for which a thread block has room: 1..8, at least what each has */
     ROUTED_MATMUL_PARAMS
 };
 

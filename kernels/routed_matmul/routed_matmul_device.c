@@ -31,7 +31,7 @@ static struct gemv_layout ring_of(const int64_t *gemv)
 static struct routed_matmul_layout layout_of(const int64_t *params, layout_size gemv_bytes)
 {
     return routed_matmul_lay_out(gemv_bytes, params[ROUTED_MATMUL_ROWS], params[ROUTED_MATMUL_K],
-                                 params[ROUTED_MATMUL_WARPS], params[ROUTED_MATMUL_ROUTED],
+                                 params[ROUTED_MATMUL_WARPS], params[ROUTED_MATMUL_SHARE], params[ROUTED_MATMUL_ROUTED],
                                  params[ROUTED_MATMUL_ROUTER_GROUPS], params[ROUTED_MATMUL_ROUTE_WIDTH] / 2);
 }
 
@@ -47,12 +47,11 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (params[ROUTED_MATMUL_MATRIX_DTYPE] != matmul_device_element(gemv))
         return "parameter matrix_dtype is not that of the elements that are multiplied";
     if (params[ROUTED_MATMUL_COPY] == MATMUL_GEMV_COPY_THREADS) return "COPY is 0";
+    if (params[ROUTED_MATMUL_SHARE] > ROUTED_MATMUL_MOST_SHARE ||
+        params[ROUTED_MATMUL_SHARE] < layout_divide_up(params[ROUTED_MATMUL_ROUTED], geometry->grid[0]))
+        return "SHARE is not in 1..8, or less than a thread block has of the router's matrix";
     const struct gemv_layout ring = ring_of(gemv);
     const struct routed_matmul_layout layout = layout_of(params, ring.bytes);
-    const int64_t share = layout_divide_up(params[ROUTED_MATMUL_ROUTED], geometry->grid[0]);
-    if (share > ROUTED_MATMUL_SHARE) return "a thread block has more than 8 rows of the router's matrix";
-    if (share * layout.matrix_pitch > gemv[MATMUL_GEMV_STAGES] * ring.stage_bytes)
-        return "a block's rows of the router's matrix do not fit the ring";
     if (geometry->shared_bytes < layout.bytes) geometry->shared_bytes = (uint32_t)layout.bytes;
     return layout.bytes > gpu->shared_per_block ? "the ring and the routes do not fit in shared memory" : NULL;
 }
@@ -86,6 +85,10 @@ static int add(const int64_t *params, int64_t *gemv, const struct device_facts *
     own[ROUTED_MATMUL_TILE_GROUPS] = gemv[MATMUL_GEMV_GROUPS];
     own[ROUTED_MATMUL_CTAS_PER_SM] = gemv[MATMUL_GEMV_CTAS_PER_SM];
     own[ROUTED_MATMUL_COPY] = gemv[MATMUL_GEMV_COPY];
+    own[ROUTED_MATMUL_SHARE] = ROUTED_MATMUL_MOST_SHARE;
+    struct device_geometry geometry;
+    if (!device_matmul_gemv.launch(gemv, gpu, &geometry))
+        own[ROUTED_MATMUL_SHARE] = layout_divide_up(params[ROUTED_MATMUL_ROUTED], geometry.grid[0]);
     while (gemv[MATMUL_GEMV_STAGES] > 2 && layout_of(own, ring_of(gemv).bytes).bytes > most) gemv[MATMUL_GEMV_STAGES]--;
     own[ROUTED_MATMUL_STAGES] = gemv[MATMUL_GEMV_STAGES];
     return device_add_candidate(&device_routed_matmul, params, own + ROUTED_MATMUL_PROBLEM_PARAMS, gpu, found, count,
@@ -126,7 +129,7 @@ const struct device_kernel device_routed_matmul = {
     .least_capability = 90,
     .problem = &op_routed_matmul,
     DEVICE_OWN_NAMES(ROUTED_MATMUL_PARAMS - ROUTED_MATMUL_PROBLEM_PARAMS, "WARPS", "STAGES", "CHUNK", "TILE_GROUPS",
-                     "CTAS_PER_SM", "COPY"),
+                     "CTAS_PER_SM", "COPY", "SHARE"),
     .coresident = true,
     .launch = launch,
     .candidates = find_candidates,

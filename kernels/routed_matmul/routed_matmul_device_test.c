@@ -7,7 +7,7 @@
 
 #include "kernels/matmul/test_matmul_device.h"
 
-enum { NORMED = 1, BIASED = 2, CLAIMED = 4, SCALED = 8, SEEDED = 16, OF_OUT_ROWS = 32 };
+enum { NORMED = 1, BIASED = 2, CLAIMED = 4, SCALED = 8, SEEDED = 16, OF_OUT_ROWS = 32, GATED = 64 };
 
 struct problem {
     int64_t rows, valid, experts, top_k, n, k; /* n: of one expert, gate and up */
@@ -15,12 +15,14 @@ struct problem {
     enum activation activation;
     int64_t score, renormalise, groups, top_groups;
     unsigned flags;
-    int64_t shared, gate; /* shared experts beside those; the last row of the router's matrix is for their gate */
+    int64_t shared; /* of the experts and of top_k */
 };
 
-static int64_t matrices_of(const struct problem *problem) { return problem->experts + problem->shared; }
-static int64_t logits_of(const struct problem *problem) { return problem->experts + problem->gate; }
-static int64_t choices_of(const struct problem *problem) { return problem->top_k + problem->shared; }
+/* Rows of the router's matrix. */
+static int64_t routed(const struct problem *problem)
+{
+    return problem->experts - problem->shared + ((problem->flags & GATED) != 0);
+}
 
 static void fill_params(const struct problem *problem, int64_t *params)
 {
@@ -29,7 +31,7 @@ static void fill_params(const struct problem *problem, int64_t *params)
     const int64_t values[ROUTED_MATMUL_PROBLEM_PARAMS] = {
         [ROUTED_MATMUL_ROWS] = problem->rows,
         [ROUTED_MATMUL_COUNT_INDEX] = (flags & OF_OUT_ROWS) != 0,
-        [ROUTED_MATMUL_N] = matrices_of(problem) * problem->n,
+        [ROUTED_MATMUL_N] = problem->experts * problem->n,
         [ROUTED_MATMUL_K] = problem->k,
         [ROUTED_MATMUL_DTYPE] = problem->dtype,
         [ROUTED_MATMUL_OUT_DTYPE] = element,
@@ -42,10 +44,12 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [ROUTED_MATMUL_INPUT_DTYPE] = (flags & NORMED) ? DTYPE_F32 : element,
         [ROUTED_MATMUL_CAP_BITS] =
             problem->activation == ACTIVATION_CLAMPED ? test_float_bits(1.25f) : OP_FLOAT_ONE_BITS,
-        [ROUTED_MATMUL_EXPERTS] = matrices_of(problem),
-        [ROUTED_MATMUL_ROUTE_WIDTH] = 2 * choices_of(problem),
+        [ROUTED_MATMUL_EXPERTS] = problem->experts,
+        [ROUTED_MATMUL_ROUTE_WIDTH] = 2 * problem->top_k,
         [ROUTED_MATMUL_MATRIX_DTYPE] = element,
-        [ROUTED_MATMUL_ROUTED] = logits_of(problem),
+        [ROUTED_MATMUL_ROUTED] = routed(problem),
+        [ROUTED_MATMUL_SHARED] = problem->shared,
+        [ROUTED_MATMUL_SHARED_GATE] = (flags & GATED) != 0,
         [ROUTED_MATMUL_HAS_ROUTER_BIAS] = (flags & BIASED) != 0,
         [ROUTED_MATMUL_ROUTER_BIAS_DTYPE] = DTYPE_F32,
         [ROUTED_MATMUL_SCORE] = problem->score,
@@ -60,8 +64,6 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [ROUTED_MATMUL_STEP_ROWS] = problem->rows + 3,
         [ROUTED_MATMUL_HAS_SCALES] = (flags & SCALED) != 0,
         [ROUTED_MATMUL_SCALES_DTYPE] = DTYPE_BF16,
-        [ROUTED_MATMUL_SHARED] = problem->shared,
-        [ROUTED_MATMUL_SHARED_GATE] = problem->gate,
     };
     memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
     memcpy(params, values, sizeof values);
@@ -69,7 +71,7 @@ static void fill_params(const struct problem *problem, int64_t *params)
 
 struct launch {
     struct test_launch test;
-    const float *weights, *matrix; /* [matrices_of * n, k], [logits_of, k] */
+    const float *weights, *matrix; /* [experts * n, k], [experts, k] */
 };
 
 static void open_launch(struct launch *launch, const struct problem *problem, const int64_t *params)
@@ -128,15 +130,15 @@ static double biased(const struct launch *launch, int operand, int64_t at, enum 
 
 static void check_routes(struct launch *launch, const struct problem *problem, const char *what)
 {
-    const int64_t width = logits_of(problem), experts = matrices_of(problem), top_k = choices_of(problem);
+    const int64_t experts = problem->experts, top_k = problem->top_k, count = routed(problem);
     struct test_launch *test = &launch->test;
     int64_t params[PLAN_MAX_PARAMS] = {0};
-    float *logits = test_take(&test->memory, (size_t)(problem->valid * width + 1) * sizeof *logits);
+    float *logits = test_take(&test->memory, (size_t)(problem->valid * count + 1) * sizeof *logits);
     float *routes = test_take(&test->memory, (size_t)(problem->valid * 2 * top_k + 1) * sizeof *routes);
     for (int64_t row = 0; row < problem->valid; row++)
-        for (int64_t e = 0; e < width; e++) {
+        for (int64_t e = 0; e < count; e++) {
             double error;
-            logits[row * width + e] = (float)(dot(launch, launch->matrix, row, e, &error) +
+            logits[row * count + e] = (float)(dot(launch, launch->matrix, row, e, &error) +
                                               biased(launch, ROUTED_MATMUL_ROUTER_BIAS, e, DTYPE_F32));
         }
     const struct op_call own = test_launch_call(test);
@@ -167,7 +169,7 @@ static void check_routes(struct launch *launch, const struct problem *problem, c
 
 static void check_products(const struct launch *launch, const struct problem *problem, const char *what)
 {
-    const int64_t columns = problem->n / 2, top_k = choices_of(problem);
+    const int64_t columns = problem->n / 2, top_k = problem->top_k;
     const float *routes = launch->test.found[ROUTED_MATMUL_ROUTES];
     for (int64_t at = 0; at < problem->valid * top_k * columns; at++) {
         const int64_t choice = at / columns, column = at % columns, row = choice / top_k;
@@ -217,27 +219,27 @@ static bool is_there(void) { return test_device()->device.facts.capability >= 90
 TEST(equals_reference)
 {
     static const struct problem problems[] = {
-        {1, 1, 128, 8, 96, 2048, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, NORMED, 0,
-         0},
+        {1, 1, 128, 8, 96, 2048, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, NORMED, 0},
         {1, 1, 32, 4, 192, 2880, ENCODING_MXFP4, ACTIVATION_CLAMPED, ROUTER_SOFTMAX_CHOSEN, ROUTER_AS_THEY_ARE, 1, 1,
-         NORMED | BIASED | SEEDED, 0, 0},
+         NORMED | BIASED | SEEDED, 0},
         {1, 1, 64, 6, 96, 1000, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 1, 1,
-         NORMED | SCALED, 0, 0},
+         NORMED | SCALED, 0},
         {4, 3, 60, 4, 48, 1032, ENCODING_F16, ACTIVATION_GELU_TANH, ROUTER_SIGMOID, ROUTER_SUM_OR_EPS, 1, 1,
-         CLAIMED | SEEDED | OF_OUT_ROWS, 0, 0},
+         CLAIMED | SEEDED | OF_OUT_ROWS, 0},
         {8, 8, 64, 8, 32, 512, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS, 8, 4,
-         NORMED | CLAIMED, 0, 0},
+         NORMED | CLAIMED, 0},
         {7, 5, 8, 2, 64, 4096, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1,
-         NORMED | SEEDED, 0, 0},
-        {2, 0, 16, 2, 32, 256, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 1, 1, NORMED, 0, 0},
-        {1, 1, 64, 6, 128, 2048, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 1, 1,
-         NORMED | SEEDED, 2, 0},
-        {2, 2, 60, 4, 96, 1024, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 1, 1, NORMED, 4, 1},
-        {5, 4, 256, 8, 32, 512, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS, 8, 4,
-         NORMED | CLAIMED | SEEDED, 1, 0},
-        {1, 1, 512, 10, 64, 768, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, NORMED, 1,
-         1},
-        {1, 1, 5, 5, 32, 64, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, 0, 0},
+         NORMED | SEEDED, 0},
+        {2, 0, 16, 2, 32, 256, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 1, 1, NORMED, 0},
+        {1, 1, 66, 8, 96, 2048, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_AS_THEY_ARE, 1, 1,
+         NORMED | SEEDED, 2},
+        {3, 3, 41, 5, 64, 1152, ENCODING_INT4_G32, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1,
+         NORMED | GATED, 1},
+        {1, 1, 513, 11, 64, 2048, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1,
+         NORMED | GATED, 1},
+        {4, 4, 258, 10, 32, 1024, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS, 8, 4,
+         NORMED | CLAIMED, 2},
+        {1, 1, 5, 5, 32, 64, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, 0, 0},
     };
     TEST_NEEDS_DEVICE();
     if (!is_there()) skip();
@@ -251,10 +253,10 @@ TEST(every_encoding)
     if (!is_there()) skip();
     for (size_t i = 0; matmul_device_next_coded(&i, &encoding);) {
         check(&(struct problem){1, 1, 24, 4, 96, 1280, encoding, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS,
-                                1, 1, NORMED | BIASED, 0, 0},
+                                1, 1, NORMED | BIASED, 0},
               11);
         check(&(struct problem){3, 3, 40, 4, 64, 1408, encoding, ACTIVATION_SILU, ROUTER_SIGMOID, ROUTER_SUM_PLUS_EPS,
-                                1, 1, CLAIMED, 0, 0},
+                                1, 1, CLAIMED, 0},
               13);
     }
 }
@@ -264,27 +266,28 @@ TEST(candidates)
     TEST_NEEDS_DEVICE();
     if (!is_there()) skip();
     check(&(struct problem){1, 1, 48, 4, 160, 768, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS,
-                            1, 1, NORMED, 0, 0},
+                            1, 1, NORMED, 0},
           1);
     check(&(struct problem){4, 4, 48, 4, 160, 2048, ENCODING_E4M3_CHANNEL, ACTIVATION_SILU, ROUTER_SOFTMAX,
-                            ROUTER_SUM_PLUS_EPS, 1, 1, NORMED, 0, 0},
+                            ROUTER_SUM_PLUS_EPS, 1, 1, NORMED, 0},
           1);
 }
 
 TEST(hostile_parameters)
 {
     const struct problem problem =
-        {4, 4, 48,     4, 160, 768, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS,
-         1, 1, NORMED, 0, 0};
+        {4, 4, 48, 4, 160, 768, ENCODING_BF16, ACTIVATION_SILU, ROUTER_SOFTMAX, ROUTER_SUM_PLUS_EPS, 1, 1, NORMED, 0};
     static const struct test_change refused[] = {
         {ROUTED_MATMUL_ROWS, 9},
         {ROUTED_MATMUL_EPILOGUE, ACTIVATION_NONE},
         {ROUTED_MATMUL_ROUTED, 47},
-        {ROUTED_MATMUL_SHARED, 1},
-        {ROUTED_MATMUL_SHARED_GATE, 1},
         {ROUTED_MATMUL_ROUTE_WIDTH, 98},
         {ROUTED_MATMUL_ROUTE_WIDTH, 7},
         {ROUTED_MATMUL_MATRIX_DTYPE, DTYPE_F16},
+        {ROUTED_MATMUL_SHARE, 0},
+        {ROUTED_MATMUL_SHARE, 9},
+        {ROUTED_MATMUL_SHARED, 1},
+        {ROUTED_MATMUL_SHARED_GATE, 1},
         {ROUTED_MATMUL_COPY, 0},
         {ROUTED_MATMUL_STAGES, 1},
         {ROUTED_MATMUL_INPUT_DTYPE, DTYPE_BF16},

@@ -6,12 +6,13 @@
 #include "kernels/cuda/include/layout.cuh"
 
 /* Rows of the router's matrix that a thread block has at most; bytes of the workspace before the logits. */
-enum { ROUTED_MATMUL_SHARE = 8, ROUTED_MATMUL_TICKET_BYTES = 64 };
+enum { ROUTED_MATMUL_MOST_SHARE = 8, ROUTED_MATMUL_TICKET_BYTES = 64 };
 
 struct routed_matmul_layout {
-    layout_size matrix_pitch; /* bytes of a row of the router's matrix, which lies in the ring */
+    layout_size matrix_pitch; /* bytes of a row of the router's matrix */
     /* Offsets in shared memory. */
-    layout_size parts;  /* f32[warps][rows][ROUTED_MATMUL_SHARE]: products of each warp's k */
+    layout_size matrix; /* [share] rows of it */
+    layout_size parts;  /* f32[warps][rows][ROUTED_MATMUL_MOST_SHARE]: products of each warp's k */
     layout_size claims; /* f32[warps][routed] with groups */
     layout_size routes; /* f32[rows][2 * top_k] */
     layout_size kept;   /* u16[rows * top_k], as router_body wants it */
@@ -20,14 +21,16 @@ struct routed_matmul_layout {
 };
 
 LAYOUT_FUNCTION struct routed_matmul_layout routed_matmul_lay_out(layout_size gemv_bytes, layout_size rows,
-                                                                  layout_size k, layout_size warps, layout_size routed,
-                                                                  layout_size groups, layout_size top_k)
+                                                                  layout_size k, layout_size warps, layout_size share,
+                                                                  layout_size routed, layout_size groups,
+                                                                  layout_size top_k)
 {
     struct routed_matmul_layout l = {0};
     l.matrix_pitch =
         layout_round_up(k * 2, 128) + 64; /* two rows that a quarter of a warp reads are in different banks */
-    l.parts = layout_round_up(gemv_bytes, 16);
-    l.claims = l.parts + 4 * warps * rows * ROUTED_MATMUL_SHARE;
+    l.matrix = layout_round_up(gemv_bytes, 16);
+    l.parts = l.matrix + share * l.matrix_pitch;
+    l.claims = l.parts + 4 * warps * rows * ROUTED_MATMUL_MOST_SHARE;
     l.routes = l.claims + (groups > 1 ? 4 * warps * routed : 0);
     l.kept = l.routes + 8 * rows * top_k;
     l.barriers = layout_round_up(l.kept + 2 * rows * top_k, 8);

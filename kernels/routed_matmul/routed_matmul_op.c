@@ -62,8 +62,9 @@ static const char *illegal(const int64_t *params)
     routed_matmul_as_matmul(params, matmul);
     routed_matmul_as_router(params, router);
     if (!matmul_is_gated(matmul)) return "parameter epilogue has no gate";
-    if (params[ROUTED_MATMUL_EXPERTS] != router_experts(router))
-        return "parameter experts is not that of routed and shared ones";
+    if (params[ROUTED_MATMUL_EXPERTS] !=
+        params[ROUTED_MATMUL_ROUTED] - params[ROUTED_MATMUL_SHARED_GATE] + params[ROUTED_MATMUL_SHARED])
+        return "parameter experts is not routed and shared ones";
     const char *why = op_params_illegal(&op_matmul, matmul);
     return why ? why : op_params_illegal(&op_router, router);
 }

@@ -31,14 +31,19 @@ template <class P> struct router_body {
         return value != value ? 0xffffffffu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
     }
 
+    template <int COUNT> static __device__ __forceinline__ u32 greatest_of(const u32 (&ranks)[COUNT])
+    {
+        u32 best = 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) best = ranks[i] > best ? ranks[i] : best;
+        return best;
+    }
+
     /* The greatest of COUNT ranks of each lane, of equal ones the lowest index, which is then taken. */
     template <int COUNT> static __device__ __forceinline__ int take_greatest(u32 (&ranks)[COUNT])
     {
         const int lane = (int)threadIdx.x % 32;
-        u32 best = 0;
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) best = ranks[i] > best ? ranks[i] : best;
-        best = __reduce_max_sync(0xffffffffu, best);
+        const u32 best = __reduce_max_sync(0xffffffffu, greatest_of(ranks));
         u32 index = 0xffffffffu;
 #pragma unroll
         for (int i = COUNT - 1; i >= 0; i--)
@@ -169,10 +174,30 @@ template <class P> struct router_body {
             take_other_groups(ranks, claims);
             __syncwarp();
         }
-#pragma unroll 1
+        /* A choice waits for little of the one before: the lane that has the greatest claim takes it and finds its next one. */
+        u32 greatest = greatest_of(ranks);
+#pragma unroll 4
         for (int choice = 0; choice < CHOSEN; choice++) {
-            const int expert = take_greatest(ranks);
-            const float score = element(scores, expert);
+            const u32 best = __reduce_max_sync(0xffffffffu, greatest);
+            const u32 lanes = __ballot_sync(0xffffffffu, greatest == best);
+            int place = 0;
+#pragma unroll
+            for (int i = PER_LANE - 1; i >= 0; i--)
+                if (ranks[i] == best) place = i;
+            int owner = __ffs((int)lanes) - 1;
+            if (lanes & (lanes - 1)) /* equal claims: the lowest expert */
+                owner =
+                    (int)(__reduce_min_sync(0xffffffffu, greatest == best ? (u32)(lane + 32 * place) : 0xffffffffu) %
+                          32);
+            u32 bits = 0; /* by masks: of a choice the compiler makes an array in local memory */
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++) {
+                bits |= bits_of_float(scores[i]) & (0u - (u32)(i == place));
+                if (lane == owner && i == place) ranks[i] = 0;
+            }
+            greatest = greatest_of(ranks);
+            const int expert = __shfl_sync(0xffffffffu, lane + 32 * place, owner);
+            const float score = float_of_bits(__shfl_sync(0xffffffffu, bits, owner));
             largest = choice == 0 ? score : fmaxf(largest, score); /* seeds choose in another order */
             sum += score;
 #pragma unroll

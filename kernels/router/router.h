@@ -65,12 +65,6 @@ extern const struct device_kernel device_router;
  * rows. */
 static inline int64_t router_list_width(int64_t experts, int64_t top_k) { return experts + 1 + top_k; }
 
-/* Experts of a router's routes, with the shared ones. */
-static inline int64_t router_experts(const int64_t *params)
-{
-    return params[ROUTER_EXPERTS] - params[ROUTER_SHARED_GATE] + params[ROUTER_SHARED];
-}
-
 /* The weight of a choice in a row's routes, and its expert; -1 where the id names none. */
 static inline float router_weight(const float *routes, int64_t choice) { return routes[choice]; }
 static inline int64_t router_expert(const float *routes, int64_t top_k, int64_t choice, int64_t experts)

@@ -9,6 +9,7 @@
 static int64_t choices_of(const int64_t *params) { return params[ROUTER_ROUTE_WIDTH] / 2; }
 static int64_t top_k_of(const int64_t *params) { return choices_of(params) - params[ROUTER_SHARED]; }
 static int64_t routed_of(const int64_t *params) { return params[ROUTER_EXPERTS] - params[ROUTER_SHARED_GATE]; }
+static int64_t experts_of(const int64_t *params) { return routed_of(params) + params[ROUTER_SHARED]; }
 
 static const char *illegal(const int64_t *params)
 {
@@ -18,7 +19,7 @@ static const char *illegal(const int64_t *params)
     if (params[ROUTER_SHARED_GATE] && (params[ROUTER_HAS_BIAS] || params[ROUTER_HAS_SCALES]))
         return "parameter shared_gate with a bias or scales";
     if (experts < 1) return "parameter shared_gate without an expert's logit";
-    if (router_experts(params) > ROUTER_MAX_EXPERTS) return "routed and shared experts are too many";
+    if (experts_of(params) > ROUTER_MAX_EXPERTS) return "routed and shared experts are too many";
     if (top_k_of(params) < 1) return "parameter route_width is not above twice shared";
     if (params[ROUTER_HAS_SEEDS] && params[ROUTER_ROWS] > params[ROUTER_STEP_ROWS])
         return "parameter rows is above step_rows";
@@ -162,7 +163,7 @@ static void reference(const struct op_call *call)
 
 static uint64_t list_width(const int64_t *params)
 {
-    return (uint64_t)router_list_width(router_experts(params), choices_of(params));
+    return (uint64_t)router_list_width(experts_of(params), choices_of(params));
 }
 
 static const struct op_param param_schema[ROUTER_PARAMS] = {
