@@ -211,7 +211,7 @@ static const float *residual_operand() { return params::HAS_RESIDUAL ? residual 
 template <class P> static void run_body(const void *input, matmul_gemv_body<P> *)
 {
     matmul_gemv_body<P>::run((u8 *)shared_memory, counts, input, (const u16 *)panels.data(), out, bias_operand(),
-                             residual_operand(), P::HAS_NORM ? norm_weights : nullptr, routes);
+                             residual_operand(), P::HAS_NORM ? norm_weights : nullptr, routes, lists);
 }
 
 template <class P> static void run_body(const void *, matmul_grouped_body<P> *)
