@@ -55,8 +55,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (layout_divide_up(value_blocks, warps_v) * 8 > (warps_q * warps_v > 8 ? MOST_SUMS / 2 : MOST_SUMS))
         return "the accumulated v does not fit the registers";
     const struct attention_latent_layout layout =
-        attention_latent_lay_out(params[ATTENTION_HEAD_DIM], params[ATTENTION_VALUE_DIM], warps_q, warps_v, key_tile,
-                                 split * groups);
+        attention_latent_lay_out(params[ATTENTION_HEADS], params[ATTENTION_HEAD_DIM], params[ATTENTION_VALUE_DIM],
+                                 warps_q, warps_v, key_tile, split, groups);
     if (layout.bytes > gpu->shared_per_block) return "the tiles do not fit shared memory";
     const int64_t entries = params[ATTENTION_ROWS] * params[ATTENTION_HEADS];
     const int64_t tiles = layout_divide_up(entries, layout.entries);

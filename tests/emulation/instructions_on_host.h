@@ -79,15 +79,13 @@ static void barrier_wait_tight(u32 address, u32 parity) { barrier_wait(address, 
 static void named_barrier(int id, int threads) { meet(running->named[id], threads); }
 static void named_barrier_arrive(int id, int threads) { arrive(running->named[id], threads); }
 
-/* ---- clusters: of one block, except where run_cluster runs several (cluster_sync, loads) ---- */
+/* ---- clusters: of one block, except where run_cluster runs several (cluster_sync, its two halves, loads, stores) ---- */
 
 enum { RANK_SHIFT = 24 }; /* addresses of other blocks: the rank + 1 above, the distance below */
 
 static void barrier_arrive_at(u32, u32) { abort(); }
 static void barrier_arrive_cluster(u32) { abort(); }
 static void barrier_wait_cluster(u32, u32) { abort(); }
-static void cluster_arrive() { abort(); }
-static void cluster_wait() { abort(); }
 static void cluster_sync()
 {
     if (!own_cluster) abort();
@@ -95,6 +93,8 @@ static void cluster_sync()
     if (threadIdx.x == 0) pthread_barrier_wait(&own_cluster->meeting);
     meet(running->all, running->threads);
 }
+static void cluster_arrive() {} /* the blocks meet where they wait, which each does once after it has arrived */
+static void cluster_wait() { cluster_sync(); }
 static void cluster_arrive_aligned() { abort(); }
 static void cluster_wait_aligned() { abort(); }
 static u32 cluster_address(u32 address, u32 rank)
@@ -103,22 +103,23 @@ static u32 cluster_address(u32 address, u32 rank)
     if (address >> RANK_SHIFT || rank >= own_cluster->memories.size()) abort();
     return address | (rank + 1) << RANK_SHIFT;
 }
-/* Reads another block's shared memory, or this one's if it is alone. */
-template <class T> static T load_from_cluster(u32 remote)
+/* In another block's shared memory, or in this one's if it is alone. */
+static void *cluster_words(u32 remote)
 {
     const u32 offset = remote & ((1u << RANK_SHIFT) - 1);
-    const void *from = shared_words(offset);
+    if (!own_cluster) return shared_words(offset);
+    if (!(remote >> RANK_SHIFT) || offset % 4) abort();
+    return own_cluster->memories[(remote >> RANK_SHIFT) - 1] + offset;
+}
+template <class T> static T load_from_cluster(u32 remote)
+{
     T value;
-    if (own_cluster) {
-        if (!(remote >> RANK_SHIFT)) abort();
-        from = own_cluster->memories[(remote >> RANK_SHIFT) - 1] + offset;
-    }
-    memcpy(&value, from, sizeof value);
+    memcpy(&value, cluster_words(remote), sizeof value);
     return value;
 }
 static u32 cluster_load_word(u32 remote) { return load_from_cluster<u32>(remote); }
 static float4 cluster_load(u32 remote) { return load_from_cluster<float4>(remote); }
-static void cluster_store(u32, float) { abort(); }
+static void cluster_store(u32 remote, float value) { memcpy(cluster_words(remote), &value, sizeof value); }
 
 /* ---- memory ---- */
 
