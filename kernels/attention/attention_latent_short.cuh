@@ -27,7 +27,7 @@ template <class P> struct attention_latent_short {
         return (float *)(memory + offset);
     }
 
-    /* Of tokens [begin, end): those of the block's tile, and the slab. */
+    /* Asks for the rows of the block's tile and of the slab that belong to tokens [begin, end). */
     static __device__ __forceinline__ void load(u8 *memory, const sequence &from, int rank, int begin, int end)
     {
         u8 *stage = memory + tiles::stage_offset, *slab = stage + tiles::stage_bytes;

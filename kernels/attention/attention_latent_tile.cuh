@@ -60,7 +60,7 @@ template <class P> struct attention_latent_tile {
         }
     }
 
-    /* The first COLUMNS columns of `count` rows become zero: what is multiplied by a weight of zero must not be NaN. */
+    /* The first COLUMNS columns of `count` rows become zero: NaN times a weight of zero is NaN. */
     template <int COLUMNS, int PITCH> static __device__ __forceinline__ void clear_tokens(u8 *rows, int count)
     {
         constexpr int pieces = COLUMNS / 8;
