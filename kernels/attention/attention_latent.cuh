@@ -43,12 +43,15 @@ template <class P> struct attention_latent_body {
      * before have completed. With more rows it would take too long to find out what that is. */
     static constexpr bool ONE_ROW = P::HEADS % tile == 0 && P::ROWS <= 256;
     static constexpr bool SHORT = ONE_ROW && layout.has_slab;
+    /* Tiles that a block takes before one more cluster takes part, whose results cost more to merge than 64 tokens. */
+    static constexpr int LEAST_TILES = ONE_ROW ? 64 / P::KEY_TILE : 1;
 
     /* Asks for those of tokens [begin, end) that are in the tile of `first`, into its stage. */
     static __device__ __forceinline__ void load_keys(u8 *stage, const sequence &from, int first, int begin, int end)
     {
         const int low = max(begin, first), high = min(end, first + P::KEY_TILE);
-        tiles::template load_tokens<P::HEAD_DIM, row_bytes>(stage + (low - first) * row_bytes, from, low, high, 0);
+        tiles::template load_tokens<P::HEAD_DIM, row_bytes, true>(stage + (low - first) * row_bytes, from, low, high,
+                                                                  0);
     }
     /* All of the tile of `first`: zeros after token `last`. */
     static __device__ __forceinline__ void load_tile(u8 *stage, const sequence &from, int first, int last)
@@ -143,20 +146,21 @@ template <class P> struct attention_latent_body {
         int begin, end, last;
     };
 
-    /* Tile `first`, then every DEALT-th, of a run for the entries of its rows. `asked`: tiles that are on their way. */
+    /* Tile `first`, then every `stride`-th, of a run for the entries of its rows. `asked`: tiles that are on their way. */
     static __device__ __forceinline__ void walk_run(u8 *memory, struct entries &e, const struct row_run &run,
-                                                    const sequence &from, const place &at, int first, int asked)
+                                                    const sequence &from, const place &at, int first, int stride,
+                                                    int asked)
     {
         u8 *stages = memory + stage_offset;
         const u32 q = tiles::query_address(memory, at), key_offset = tiles::key_offset(at);
         const int end = run.last / P::KEY_TILE + 1;
         if (asked < 1 && first < end) load_tile(stages, from, first * P::KEY_TILE, run.last);
-        for (int i = first, turn = 0; i < end; i += DEALT, turn ^= 1, asked--) {
+        for (int i = first, turn = 0; i < end; i += stride, turn ^= 1, asked--) {
             u8 *stage = stages + turn * stage_bytes;
             copy_wait<0>();
             __syncthreads(); /* the tile has come; the tile before and its weights have been used */
-            if (asked < 2 && i + DEALT < end)
-                load_tile(stages + (turn ^ 1) * stage_bytes, from, (i + DEALT) * P::KEY_TILE, run.last);
+            if (asked < 2 && i + stride < end)
+                load_tile(stages + (turn ^ 1) * stage_bytes, from, (i + stride) * P::KEY_TILE, run.last);
             float scores[warp_keys / 8][4];
             tiles::score_keys(scores, q, shared_address(stage) + key_offset);
             mask_keys(scores, e, run.begin, run.end, i * P::KEY_TILE + at.part * warp_keys);
@@ -320,12 +324,12 @@ template <class P> struct attention_latent_body {
         if constexpr (P::SPLIT > 1) cluster_sync(); /* the others have read */
     }
 
-    /* Clusters that have tokens of rows [begin, end). */
+    /* Clusters that share the tokens of rows [begin, end). */
     static __device__ __forceinline__ int groups_of(const i32 *positions, int begin, int end)
     {
         int last = 0;
         for (int row = begin; row < end; row++) last = max(last, positions[row]);
-        return min(P::GROUPS, (last / P::KEY_TILE + P::SPLIT) / P::SPLIT);
+        return min(P::GROUPS, last / (P::KEY_TILE * P::SPLIT * LEAST_TILES) + 1);
     }
 
     /* Tokens of `slot` before this one were written by earlier steps: it is the first of the slot's rows. By whole warps. */
@@ -410,7 +414,8 @@ template <class P> struct attention_latent_body {
                 }
             }
             u8 *const stages = memory + stage_offset;
-            const int tokens[2] = {first_tile * P::KEY_TILE, (first_tile + DEALT) * P::KEY_TILE};
+            const int stride = P::SPLIT * groups;
+            const int tokens[2] = {first_tile * P::KEY_TILE, (first_tile + stride) * P::KEY_TILE};
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 if (tokens[i] > run.last) continue;
@@ -423,7 +428,7 @@ template <class P> struct attention_latent_body {
             for (int i = 0; i < 2; i++)
                 if (tokens[i] <= run.last) load_keys(stages + i * stage_bytes, from, tokens[i], written, run.last + 1);
             copy_commit();
-            walk_run(memory, e, run, from, at, first_tile, 2);
+            walk_run(memory, e, run, from, at, first_tile, stride, 2);
         } else {
             device_wait();
             tiles::load_queries(memory, q, first_entry, entries);
@@ -434,7 +439,7 @@ template <class P> struct attention_latent_body {
                 run.last = 0;
                 for (run.end = run.begin; run.end < row_end && slots[run.end] == slot; run.end++)
                     run.last = max(run.last, positions[run.end]);
-                walk_run(memory, e, run, from, at, first_tile, 0);
+                walk_run(memory, e, run, from, at, first_tile, DEALT, 0);
             }
         }
         copy_wait<0>(); /* q of a block without a tile */

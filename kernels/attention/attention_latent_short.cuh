@@ -19,7 +19,6 @@ template <class P> struct attention_latent_short {
     static constexpr int MOST_TOKENS = P::SPLIT * P::KEY_TILE;
     static constexpr int entries = tiles::tile;
     static constexpr int slab_columns = (int)layout.slab_columns, slab_row = (int)layout.slab_row_bytes;
-    static constexpr int weights_row = (int)layout.all_weights_row_bytes;
     static constexpr int warp_columns = slab_columns / P::WARPS_V, column_blocks = warp_columns / 8;
 
     static __device__ __forceinline__ float *floats(u8 *memory, layout_size offset)
@@ -33,19 +32,26 @@ template <class P> struct attention_latent_short {
         u8 *stage = memory + tiles::stage_offset, *slab = stage + tiles::stage_bytes;
         const int first = rank * P::KEY_TILE;
         const int low = max(begin, first), high = min(end, first + P::KEY_TILE);
-        tiles::template load_tokens<P::HEAD_DIM, tiles::row_bytes>(stage + (low - first) * tiles::row_bytes, from, low,
-                                                                   high, 0);
-        tiles::template load_tokens<slab_columns, slab_row>(slab + begin * slab_row, from, begin, end,
-                                                            rank * slab_columns);
+        tiles::template load_tokens<P::HEAD_DIM, tiles::row_bytes, true>(stage + (low - first) * tiles::row_bytes, from,
+                                                                         low, high, 0);
+        tiles::template load_tokens<slab_columns, slab_row, false>(slab + begin * slab_row, from, begin, end,
+                                                                   rank * slab_columns);
+    }
+
+    /* Where the weights of 16 entries for 8 tokens lie: a lane's two words are those that it holds of a product's operand, so that
+     * a warp writes and reads neighbouring bytes. */
+    static __device__ __forceinline__ u32 weights_at(int warp_q, int eight, int lane)
+    {
+        return (u32)(layout.weights_offset + ((warp_q * (MOST_TOKENS / 8) + eight) * 32 + lane) * 8);
     }
 
     /* Weights of the block's tile, relative to its own maximum, to all blocks of the cluster. */
     static __device__ __forceinline__ void send_weights(u8 *memory, float (&scores)[tiles::warp_keys / 8][4],
                                                         const place &at, int rank)
     {
-        constexpr int pairs = tiles::warp_keys / 8;
+        constexpr int eights = tiles::warp_keys / 8;
         const float scale = float_of_bits(P::SCALE_BITS) * SCORES_LOG2_E;
-        u32 weights[2][pairs];
+        u32 weights[2][eights];
         float maximum[2], sum[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -58,7 +64,7 @@ template <class P> struct attention_latent_short {
             const float base = max == -infinity() ? 0 : maximum[i];
             sum[i] = 0;
 #pragma unroll
-            for (int n = 0; n < pairs; n++) {
+            for (int n = 0; n < eights; n++) {
                 const float low = exp2_approximate(scores[n][2 * i] * scale - base);
                 const float high = exp2_approximate(scores[n][2 * i + 1] * scale - base);
                 sum[i] += low + high;
@@ -67,25 +73,25 @@ template <class P> struct attention_latent_short {
             sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
             sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
         }
+        /* The four lanes of two entries send their sums and, for the whole block, their maxima. */
+        const int entry = at.warp_q * 16 + at.lane / 4 + at.lane % 2 * 8;
+        const bool is_maximum = at.lane % 4 >= 2;
+        const float low = is_maximum ? maximum[0] : sum[0], high = is_maximum ? maximum[1] : sum[1];
+        const float number = at.lane % 2 ? high : low;
+        const u32 number_at =
+            is_maximum ? (u32)(layout.all_maxima_offset + (rank * entries + entry) * 4)
+                       : (u32)(layout.all_sums_offset + ((rank * P::WARPS_V + at.part) * entries + entry) * 4);
+        const int first = (rank * P::WARPS_V + at.part) * eights;
         cluster_wait(); /* all blocks have begun */
         const u32 base = shared_address(memory);
 #pragma unroll
         for (int to = 0; to < P::SPLIT; to++) {
             const u32 there = cluster_address(base, (u32)to);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int entry = at.warp_q * 16 + at.lane / 4 + 8 * i;
-                const int token = rank * P::KEY_TILE + at.part * tiles::warp_keys + at.lane % 4 * 2;
-                const u32 row = there + (u32)(layout.weights_offset + entry * weights_row + token * 2);
-#pragma unroll
-                for (int n = 0; n < pairs; n++) cluster_store(row + (u32)n * 16, float_of_bits(weights[i][n]));
-                if (at.lane % 4 == 0)
-                    cluster_store(there + (u32)(layout.all_sums_offset +
-                                                ((rank * P::WARPS_V + at.part) * entries + entry) * 4),
-                                  sum[i]);
-                if (at.lane % 4 == 0 && at.part == 0)
-                    cluster_store(there + (u32)(layout.all_maxima_offset + (rank * entries + entry) * 4), maximum[i]);
-            }
+            for (int n = 0; n < eights; n++)
+                cluster_store(there + weights_at(at.warp_q, first + n, at.lane),
+                              (u64)weights[1][n] << 32 | weights[0][n]);
+            if (!is_maximum || at.part == 0) cluster_store(there + number_at, number);
         }
     }
 
@@ -115,30 +121,29 @@ template <class P> struct attention_latent_short {
 
     /* sums[block] = weights of the block's tile * the warp's columns of the slab. */
     static __device__ __forceinline__ void add_values(float (&sums)[P::SPLIT][column_blocks][4], const u8 *memory,
-                                                      const place &at, int used)
+                                                      const place &at, int last)
     {
-        const u32 weights = shared_address(memory + layout.weights_offset) +
-                            (u32)((at.warp_q * 16 + at.lane % 16) * weights_row + at.lane / 16 * 16);
-        const u32 slab = shared_address(memory + tiles::stage_offset + tiles::stage_bytes) +
-                         (u32)(at.lane * slab_row + at.part * warp_columns * 2);
+        const u32 base = shared_address(memory);
+        const u32 slab =
+            base + (u32)(tiles::stage_offset + tiles::stage_bytes + at.lane * slab_row + at.part * warp_columns * 2);
 #pragma unroll
         for (int block = 0; block < P::SPLIT; block++) {
 #pragma unroll
             for (int n = 0; n < column_blocks; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) sums[block][n][i] = 0;
-            if (block >= used) continue;
 #pragma unroll
             for (int token = block * P::KEY_TILE; token < (block + 1) * P::KEY_TILE; token += 32) {
-                u32 a[2][4];
-                load_matrices(a[0], weights + token * 2);
-                load_matrices(a[1], weights + token * 2 + 32);
+                u32 a[4][2];
+                if (token > last) continue;
+#pragma unroll
+                for (int i = 0; i < 4; i++) load_shared(a[i], base + weights_at(at.warp_q, token / 8 + i, at.lane));
 #pragma unroll
                 for (int n = 0; n < column_blocks; n++) {
                     u32 b[4];
                     load_matrices_transposed(b, slab + token * slab_row + n * 16);
-                    mma<P::X_DTYPE>(sums[block][n], a[0][0], a[0][1], a[0][2], a[0][3], b[0], b[1]);
-                    mma<P::X_DTYPE>(sums[block][n], a[1][0], a[1][1], a[1][2], a[1][3], b[2], b[3]);
+                    mma<P::X_DTYPE>(sums[block][n], a[0][0], a[0][1], a[1][0], a[1][1], b[0], b[1]);
+                    mma<P::X_DTYPE>(sums[block][n], a[2][0], a[2][1], a[3][0], a[3][1], b[2], b[3]);
                 }
             }
         }
@@ -172,8 +177,7 @@ template <class P> struct attention_latent_short {
         u8 *stage = memory + tiles::stage_offset, *slab = stage + tiles::stage_bytes;
         const int used = last / P::KEY_TILE + 1; /* blocks that have tokens */
         load(memory, from, rank, 0, written);
-        tiles::template clear_tokens<slab_columns, slab_row>(slab + (last + 1) * slab_row,
-                                                             used * P::KEY_TILE - 1 - last);
+        tiles::template clear_tokens<slab_columns, slab_row>(slab + (last + 1) * slab_row, 31 - last % 32);
         cluster_arrive();
         device_wait();
         tiles::load_queries(memory, q, first_entry, entries);
@@ -199,7 +203,7 @@ template <class P> struct attention_latent_short {
         cluster_sync(); /* the weights are there */
         float sums[P::SPLIT][column_blocks][4];
         leave_factors(memory, used);
-        add_values(sums, memory, at, used);
+        add_values(sums, memory, at, last);
         __syncthreads();
         store(out + (i64)first_entry * P::VALUE_DIM, memory, sums, at, rank);
     }

@@ -34,17 +34,22 @@ template <class P> struct attention_latent_tile {
         const i32 *pages;
     };
 
-    /* Columns [column, column + COLUMNS) of tokens [begin, end) into `rows`, PITCH bytes each, that of `begin` first. Reads past
-     * the L1 cache, which may hold a line of before the step's tokens were written. */
-    template <int COLUMNS, int PITCH>
-    static __device__ __forceinline__ void load_tokens(u8 *rows, const struct sequence &from, int begin, int end,
-                                                       int column)
+    /* Columns [column, column + COLUMNS) of tokens [begin, end) into `rows`, PITCH bytes each, that of `begin` first. IN_TILE: all
+     * are of one tile. Reads past the L1 cache, which may hold a line of before the step's tokens were written. */
+    template <int COLUMNS, int PITCH, bool IN_TILE>
+    static __device__ __forceinline__ void load_tokens(u8 *rows, const sequence &from, int begin, int end, int column)
     {
         constexpr int copies = COLUMNS / copy_elements;
+        constexpr bool one_page = IN_TILE && P::PAGE_TOKENS % P::KEY_TILE == 0;
+        constexpr int unrolled = threads > 256 ? 1 : 4; /* large blocks leave few registers */
         static_assert(COLUMNS % copy_elements == 0, "whole copies");
+        if (begin >= end) return;
+        int page = one_page ? from.pages[begin / P::PAGE_TOKENS] : 0;
+#pragma unroll(unrolled)
         for (int i = (int)threadIdx.x; i < (end - begin) * copies; i += threads) {
             const int token = begin + i / copies, part = i % copies;
-            const u8 *block = from.kv + from.pages[token / P::PAGE_TOKENS] * (i64)P::PAGE_BYTES;
+            if constexpr (!one_page) page = from.pages[token / P::PAGE_TOKENS];
+            const u8 *block = from.kv + page * (i64)P::PAGE_BYTES;
             const u8 *source =
                 block + (token % P::PAGE_TOKENS) * token_bytes + column * pages_layout::ELEMENT_BYTES + part * 16;
             u8 *to = rows + i / copies * PITCH + part * copy_elements * 2;

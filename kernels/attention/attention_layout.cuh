@@ -94,7 +94,7 @@ struct attention_latent_layout {
     layout_size weights_offset, weights_row_bytes;
     layout_size maxima_offset;
     layout_size partial_floats; /* of an entry: accumulated v, maximum, sum; room to keep 16-byte alignment */
-    layout_size has_slab, slab_columns, slab_row_bytes, all_weights_row_bytes;
+    layout_size has_slab, slab_columns, slab_row_bytes;
     layout_size all_maxima_offset, all_sums_offset,
         factors_offset; /* float32[SPLIT, entries], [SPLIT, WARPS_V, entries], */
     layout_size bytes;  /* [entries, SPLIT] */
@@ -115,10 +115,9 @@ LAYOUT_FUNCTION struct attention_latent_layout attention_latent_lay_out(layout_s
     l.weights_row_bytes = key_tile * 2 + 16;
     l.slab_columns = value_dim / split;
     l.slab_row_bytes = l.slab_columns * 2 + 16; /* likewise */
-    l.all_weights_row_bytes = split * key_tile * 2 + 16;
     l.has_slab = split > 1 && heads % l.entries == 0 && value_dim % (8 * warps_v * split) == 0 && key_tile % 32 == 0 &&
                  split * key_tile * l.slab_row_bytes <= l.stage_bytes;
-    l.maxima_offset = l.weights_offset + l.entries * (l.has_slab ? l.all_weights_row_bytes : l.weights_row_bytes);
+    l.maxima_offset = l.weights_offset + l.entries * (l.has_slab ? split * key_tile * 2 : l.weights_row_bytes);
     l.all_maxima_offset = l.maxima_offset + warps_v * l.entries * 4;
     l.all_sums_offset = l.all_maxima_offset + (l.has_slab ? split * l.entries * 4 : 0);
     l.factors_offset = l.all_sums_offset + (l.has_slab ? split * warps_v * l.entries * 4 : 0);

@@ -119,7 +119,10 @@ template <class T> static T load_from_cluster(u32 remote)
 }
 static u32 cluster_load_word(u32 remote) { return load_from_cluster<u32>(remote); }
 static float4 cluster_load(u32 remote) { return load_from_cluster<float4>(remote); }
-static void cluster_store(u32 remote, float value) { memcpy(cluster_words(remote), &value, sizeof value); }
+template <class T> static void cluster_store(u32 remote, T value)
+{
+    memcpy(cluster_words(remote), &value, sizeof value);
+}
 
 /* ---- memory ---- */
 
