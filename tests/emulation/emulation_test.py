@@ -723,7 +723,9 @@ class Emulation(unittest.TestCase):
         case = next(latent_rows())
         self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["q row 5", "k of slot 0", "pages was written"])
         case = latent([(0, 3)], 1, HEAD_DIM=16, VALUE_DIM=16)
-        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2)], ["out row 0", "pages was written"])
+        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["out row 0", "pages was written", "out row 0"])
+        case = latent([(0, 40)], 16, HEAD_DIM=144, VALUE_DIM=128, SPLIT=2, KEY_TILE=32)
+        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["out row 0", "pages was written", "out row 0"])
 
     def test_defects_of_attention_are_seen(self):
         case = decode([5], 1, HEAD_DIM=32, KV_HEADS=1)
