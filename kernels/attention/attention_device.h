@@ -36,9 +36,9 @@ extern const struct device_kernel device_attention_generic;
 enum attention_latent_param {
     ATTENTION_LATENT_WARPS_Q = ATTENTION_PARAMS, /* 1, 2, 4: sixteens of (row, head) pairs of a block */
     ATTENTION_LATENT_WARPS_V,                    /* 2, 4, 8: warps that share sixteen's tokens and columns of v */
-    ATTENTION_LATENT_KEY_TILE,                   /* 16, 32, 64 tokens: for each of WARPS_V 8 or a multiple of 16 */
-    ATTENTION_LATENT_SPLIT,  /* 1, 2, 4, 8 blocks of a cluster share the tokens; 1 below capability 90 */
-    ATTENTION_LATENT_GROUPS, /* 1..32 clusters share them: with more than 1 at most a block for each multiprocessor */
+    ATTENTION_LATENT_KEY_TILE, /* 16, 32, 64 tokens, at least 4 * WARPS_V; below 8 two warps share scores */
+    ATTENTION_LATENT_SPLIT,    /* 1, 2, 4, 8 blocks of a cluster share the tokens; 1 below capability 90 */
+    ATTENTION_LATENT_GROUPS,   /* 1..32 clusters share them: with more than 1 at most a block for each multiprocessor */
     ATTENTION_LATENT_PARAMS
 };
 extern const struct device_kernel device_attention_latent;

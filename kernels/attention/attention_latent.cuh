@@ -4,8 +4,8 @@
  *
  * A block has 16 * WARPS_Q entries, an entry being one (row, head), and walks over the tokens of each slot that its rows
  * belong to, KEY_TILE at a time, so that a token's row is read once for all of them; v is a part of it in shared memory.
- * WARPS_V warps share 16 entries: each scores its part of a tile's tokens, then all exchange their weights through shared
- * memory, and each adds up its part of v's columns. GROUPS clusters of SPLIT blocks share the tokens of the same entries:
+ * WARPS_V warps share 16 entries: each scores its part of a tile's tokens, of at least 8, where two warps may share the columns, then
+ * all exchange their weights through shared memory, and each adds up its part of v's columns. GROUPS clusters of SPLIT blocks share the tokens of the same entries:
  * tiles are dealt to the blocks in turn, and each block of a cluster merges a part of the columns at the end. The last of the
  * clusters that have tokens takes over the results of the others, which they leave in the counters, whose words are zero until
  * they are written, and makes them zero again. Two tiles are in flight (cp.async). Where a block's entries belong to one row,
@@ -97,15 +97,18 @@ template <class P> struct attention_latent_body {
             const int entry = at.warp_q * 16 + at.lane / 4 + 8 * i;
             float max = e.max[i];
 #pragma unroll
-            for (int part = 0; part < P::WARPS_V; part++) max = fmaxf(max, tiles::maxima(memory)[part * tile + entry]);
+            for (int part = 0; part < tiles::key_warps; part++)
+                max = fmaxf(max, tiles::maxima(memory)[part * tile + entry]);
             /* No token seen yet: any finite number works. */
             const float base = max == -infinity() ? 0 : max * scale;
             const float factor = exp2_approximate(e.max[i] * scale - base);
-            u8 *weights = memory + weights_offset + entry * weights_row + (at.part * warp_keys + at.lane % 4 * 2) * 2;
+            u8 *weights =
+                memory + weights_offset + entry * weights_row + (tiles::key_part(at) * warp_keys + at.lane % 4 * 2) * 2;
             float sum = 0;
             e.max[i] = max;
 #pragma unroll
             for (int n = 0; n < warp_keys / 8; n++) {
+                if (!tiles::has_scores(at)) continue;
                 const float low = exp2_approximate(scores[n][2 * i] * scale - base);
                 const float high = exp2_approximate(scores[n][2 * i + 1] * scale - base);
                 sum += low + high;
@@ -162,9 +165,11 @@ template <class P> struct attention_latent_body {
             if (asked < 2 && i + stride < end)
                 load_tile(stages + (turn ^ 1) * stage_bytes, from, (i + stride) * P::KEY_TILE, run.last);
             float scores[warp_keys / 8][4];
-            tiles::score_keys(scores, q, shared_address(stage) + key_offset);
-            mask_keys(scores, e, run.begin, run.end, i * P::KEY_TILE + at.part * warp_keys);
-            tiles::leave_maxima(memory, scores, at);
+            tiles::score_keys(memory, scores, q, shared_address(stage) + key_offset, at);
+            if (tiles::has_scores(at)) {
+                mask_keys(scores, e, run.begin, run.end, i * P::KEY_TILE + tiles::key_part(at) * warp_keys);
+                tiles::leave_maxima(memory, scores, at);
+            }
             __syncthreads();
             weigh_keys(memory, scores, e, at);
             __syncthreads();

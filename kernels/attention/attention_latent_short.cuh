@@ -38,6 +38,16 @@ template <class P> struct attention_latent_short {
                                                                    rank * slab_columns);
     }
 
+    /* Scores of tokens after `last` become -infinity. `first`: token of the lane's first score. */
+    static __device__ __forceinline__ void mask(float (&scores)[tiles::warp_keys / 8][4], int first, int last)
+    {
+#pragma unroll
+        for (int n = 0; n < tiles::warp_keys / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (first + 8 * n + i % 2 > last) scores[n][i] = -infinity();
+    }
+
     /* Where the weights of 16 entries for 8 tokens lie: a lane's two words are those that it holds of a product's operand, so that
      * a warp writes and reads neighbouring bytes. */
     static __device__ __forceinline__ u32 weights_at(int warp_q, int eight, int lane)
@@ -45,7 +55,7 @@ template <class P> struct attention_latent_short {
         return (u32)(layout.weights_offset + ((warp_q * (MOST_TOKENS / 8) + eight) * 32 + lane) * 8);
     }
 
-    /* Weights of the block's tile, relative to its own maximum, to all blocks of the cluster. */
+    /* Weights of the block's tile, relative to its own maximum, to all blocks of the cluster, by a warp that has scores. */
     static __device__ __forceinline__ void send_weights(u8 *memory, float (&scores)[tiles::warp_keys / 8][4],
                                                         const place &at, int rank)
     {
@@ -58,7 +68,7 @@ template <class P> struct attention_latent_short {
             const int entry = at.warp_q * 16 + at.lane / 4 + 8 * i;
             float max = -infinity();
 #pragma unroll
-            for (int part = 0; part < P::WARPS_V; part++)
+            for (int part = 0; part < tiles::key_warps; part++)
                 max = fmaxf(max, tiles::maxima(memory)[part * entries + entry]);
             maximum[i] = max * scale;
             const float base = max == -infinity() ? 0 : maximum[i];
@@ -80,8 +90,8 @@ template <class P> struct attention_latent_short {
         const float number = at.lane % 2 ? high : low;
         const u32 number_at =
             is_maximum ? (u32)(layout.all_maxima_offset + (rank * entries + entry) * 4)
-                       : (u32)(layout.all_sums_offset + ((rank * P::WARPS_V + at.part) * entries + entry) * 4);
-        const int first = (rank * P::WARPS_V + at.part) * eights;
+                       : (u32)(layout.all_sums_offset + ((rank * tiles::key_warps + at.part) * entries + entry) * 4);
+        const int first = (rank * tiles::key_warps + at.part) * eights;
         cluster_wait(); /* all blocks have begun */
         const u32 base = shared_address(memory);
 #pragma unroll
@@ -104,8 +114,8 @@ template <class P> struct attention_latent_short {
             if (block < used) {
                 maximum = floats(memory, layout.all_maxima_offset)[block * entries + entry];
 #pragma unroll
-                for (int part = 0; part < P::WARPS_V; part++)
-                    sum += floats(memory, layout.all_sums_offset)[(block * P::WARPS_V + part) * entries + entry];
+                for (int part = 0; part < tiles::key_warps; part++)
+                    sum += floats(memory, layout.all_sums_offset)[(block * tiles::key_warps + part) * entries + entry];
             }
             float top = maximum;
 #pragma unroll
@@ -185,21 +195,20 @@ template <class P> struct attention_latent_short {
         copy_commit();
         copy_wait<0>();
         __syncthreads();
+        float scores[tiles::warp_keys / 8][4];
         if (rank < used) {
-            float scores[tiles::warp_keys / 8][4];
-            tiles::score_keys(scores, tiles::query_address(memory, at), shared_address(stage) + tiles::key_offset(at));
-            const int first = rank * P::KEY_TILE + at.part * tiles::warp_keys + at.lane % 4 * 2;
-#pragma unroll
-            for (int n = 0; n < tiles::warp_keys / 8; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    if (first + 8 * n + i % 2 > last) scores[n][i] = -infinity();
-            tiles::leave_maxima(memory, scores, at);
+            tiles::score_keys(memory, scores, tiles::query_address(memory, at),
+                              shared_address(stage) + tiles::key_offset(at), at);
+            if (tiles::has_scores(at)) {
+                mask(scores, rank * P::KEY_TILE + at.part * tiles::warp_keys + at.lane % 4 * 2, last);
+                tiles::leave_maxima(memory, scores, at);
+            }
             __syncthreads();
-            send_weights(memory, scores, at, rank);
-        } else {
-            cluster_wait();
         }
+        if (rank < used && tiles::has_scores(at))
+            send_weights(memory, scores, at, rank);
+        else
+            cluster_wait();
         cluster_sync(); /* the weights are there */
         float sums[P::SPLIT][column_blocks][4];
         leave_factors(memory, used);

@@ -59,7 +59,7 @@ TEST(hostile_params_are_refused)
         [ATTENTION_SINKS_DTYPE] = DTYPE_F32,
         [ATTENTION_VALUE_DIM] = 512,
         [ATTENTION_LATENT_WARPS_Q] = 1,
-        [ATTENTION_LATENT_WARPS_V] = 4,
+        [ATTENTION_LATENT_WARPS_V] = 8,
         [ATTENTION_LATENT_KEY_TILE] = 64,
         [ATTENTION_LATENT_SPLIT] = 4,
         [ATTENTION_LATENT_GROUPS] = 3,

@@ -10,23 +10,31 @@
 
 template <class P> struct attention_latent_tile {
     static constexpr int threads = 32 * P::WARPS_Q * P::WARPS_V;
-    static constexpr int warp_keys = P::KEY_TILE / P::WARPS_V;
     typedef kv_pages<P> pages_layout;
     static constexpr bool coded = pages_layout::CODED;
     static constexpr attention_latent_layout layout =
         attention_latent_lay_out(P::HEADS, P::HEAD_DIM, P::VALUE_DIM, P::WARPS_Q, P::WARPS_V, P::KEY_TILE, P::SPLIT,
                                  P::GROUPS);
+    static constexpr int key_warps = (int)layout.key_warps, dim_warps = (int)layout.dim_warps;
+    static constexpr int warp_keys = P::KEY_TILE / key_warps;
     static constexpr int tile = (int)layout.entries, dim = (int)layout.dim, row_bytes = (int)layout.row_bytes;
     static constexpr int stage_offset = (int)layout.stages_offset, stage_bytes = (int)layout.stage_bytes;
     static constexpr int token_bytes = P::HEAD_DIM * pages_layout::ELEMENT_BYTES;
     static constexpr int copy_elements = 16 / pages_layout::ELEMENT_BYTES;
-    static_assert(warp_keys == 8 || warp_keys % 16 == 0, "launch checks");
+    static_assert((warp_keys == 8 || warp_keys % 16 == 0) && dim_warps <= 2, "launch checks");
     static_assert(P::HEAD_DIM % 8 == 0 && P::VALUE_DIM % 8 == 0, "launch checks");
 
     /* Where a warp stands: its sixteen entries, and its part of their tokens and columns. */
     struct place {
         int warp_q, part, lane;
     };
+
+    /* The warp's part of a tile's tokens; whether it has their scores, which it shares with another one if dim_warps is 2. */
+    static __device__ __forceinline__ int key_part(const place &at)
+    {
+        return dim_warps > 1 ? at.part % key_warps : at.part;
+    }
+    static __device__ __forceinline__ bool has_scores(const place &at) { return dim_warps == 1 || at.part < key_warps; }
 
     /* Pages of a sequence. */
     struct sequence {
@@ -94,13 +102,16 @@ template <class P> struct attention_latent_tile {
     static __device__ __forceinline__ u32 key_offset(const struct place &at)
     {
         const int key = warp_keys == 8 ? at.lane % 8 : at.lane % 8 + at.lane / 16 * 8;
-        return (u32)((at.part * warp_keys + key) * row_bytes + at.lane / 8 % 2 * 16);
+        return (u32)((key_part(at) * warp_keys + key) * row_bytes + at.lane / 8 % 2 * 16);
     }
 
     /* `q`, `k`: the lane's addresses for ldmatrix. A chain of products waits for each of them: there are several. */
-    static __device__ __forceinline__ void score_keys(float (&scores)[warp_keys / 8][4], u32 q, u32 k)
+    static __device__ __forceinline__ void score_part(float (&scores)[warp_keys / 8][4], u32 q, u32 k, const place &at)
     {
-        constexpr int tiles = warp_keys / 8, chains = tiles < 4 ? 4 / tiles : 1, steps = dim / 16;
+        constexpr int tiles = warp_keys / 8, chains = tiles < 4 ? 4 / tiles : 1, all_steps = dim / 16;
+        constexpr int steps = (all_steps + dim_warps - 1) / dim_warps; /* of a warp, at most */
+        const int begin = has_scores(at) ? 0 : steps, own_steps = min(steps, all_steps - begin);
+        q += (u32)(32 * begin), k += (u32)(32 * begin);
         float sums[chains][tiles][4];
 #pragma unroll
         for (int c = 0; c < chains; c++)
@@ -114,7 +125,7 @@ template <class P> struct attention_latent_tile {
             for (int c = 0; c < chains; c++) {
                 const int s = first + c;
                 u32 a[4];
-                if (steps % chains && s >= steps) continue;
+                if ((steps % chains || all_steps % dim_warps) && s >= own_steps) continue;
                 load_matrices(a, q + 32 * s);
                 if constexpr (warp_keys == 8) {
                     u32 b[2];
@@ -141,9 +152,33 @@ template <class P> struct attention_latent_tile {
             }
     }
 
+    /* Scores of the warp's tokens, in the warps that have_scores. Called by all threads. */
+    static __device__ __forceinline__ void score_keys(u8 *memory, float (&scores)[warp_keys / 8][4], u32 q, u32 k,
+                                                      const place &at)
+    {
+        score_part(scores, q, k, at);
+        if constexpr (dim_warps > 1) {
+            float4 *parts = (float4 *)(memory + layout.scores_offset) +
+                            (at.warp_q * key_warps + key_part(at)) * (warp_keys / 8) * 32 + at.lane;
+            if (!has_scores(at)) {
+#pragma unroll
+                for (int n = 0; n < warp_keys / 8; n++)
+                    parts[n * 32] = make_float4(scores[n][0], scores[n][1], scores[n][2], scores[n][3]);
+            }
+            __syncthreads();
+            if (has_scores(at)) {
+#pragma unroll
+                for (int n = 0; n < warp_keys / 8; n++) {
+                    const float4 part = parts[n * 32];
+                    scores[n][0] += part.x, scores[n][1] += part.y, scores[n][2] += part.z, scores[n][3] += part.w;
+                }
+            }
+        }
+    }
+
     static __device__ __forceinline__ float *maxima(u8 *memory) { return (float *)(memory + layout.maxima_offset); }
 
-    /* The largest scores of the warp's tokens. */
+    /* The largest scores of the warp's tokens, of a warp that has them. */
     static __device__ __forceinline__ void leave_maxima(u8 *memory, const float (&scores)[warp_keys / 8][4],
                                                         const struct place &at)
     {
@@ -154,7 +189,7 @@ template <class P> struct attention_latent_tile {
             for (int n = 0; n < warp_keys / 8; n++) max = fmaxf(max, fmaxf(scores[n][2 * i], scores[n][2 * i + 1]));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
-            if (at.lane % 4 == 0) maxima(memory)[at.part * tile + at.warp_q * 16 + at.lane / 4 + 8 * i] = max;
+            if (at.lane % 4 == 0) maxima(memory)[key_part(at) * tile + at.warp_q * 16 + at.lane / 4 + 8 * i] = max;
         }
     }
 };

@@ -93,10 +93,13 @@ struct attention_latent_layout {
     layout_size stages_offset, stage_bytes;
     layout_size weights_offset, weights_row_bytes;
     layout_size maxima_offset;
+    layout_size key_warps,
+        dim_warps;              /* parts of a tile's tokens that warps score, and of the columns: WARPS_V in all */
+    layout_size scores_offset;  /* with 2 of dim_warps: float32[WARPS_Q, KEY_TILE / 8, 128], partial scores */
     layout_size partial_floats; /* of an entry: accumulated v, maximum, sum; room to keep 16-byte alignment */
     layout_size has_slab, slab_columns, slab_row_bytes;
     layout_size all_maxima_offset, all_sums_offset,
-        factors_offset; /* float32[SPLIT, entries], [SPLIT, WARPS_V, entries], */
+        factors_offset; /* float32[SPLIT, entries], [SPLIT, key_warps, entries], */
     layout_size bytes;  /* [entries, SPLIT] */
 };
 
@@ -113,14 +116,17 @@ LAYOUT_FUNCTION struct attention_latent_layout attention_latent_lay_out(layout_s
     l.stage_bytes = key_tile * l.row_bytes;
     l.weights_offset = l.stages_offset + 2 * l.stage_bytes;
     l.weights_row_bytes = key_tile * 2 + 16;
+    l.key_warps = layout_smaller(warps_v, key_tile / 8);
+    l.dim_warps = warps_v / l.key_warps;
     l.slab_columns = value_dim / split;
     l.slab_row_bytes = l.slab_columns * 2 + 16; /* likewise */
     l.has_slab = split > 1 && heads % l.entries == 0 && value_dim % (8 * warps_v * split) == 0 && key_tile % 32 == 0 &&
                  split * key_tile * l.slab_row_bytes <= l.stage_bytes;
     l.maxima_offset = l.weights_offset + l.entries * (l.has_slab ? split * key_tile * 2 : l.weights_row_bytes);
-    l.all_maxima_offset = l.maxima_offset + warps_v * l.entries * 4;
+    l.scores_offset = l.maxima_offset + warps_v * l.entries * 4;
+    l.all_maxima_offset = l.scores_offset + (l.dim_warps > 1 ? key_tile * l.entries * 4 : 0);
     l.all_sums_offset = l.all_maxima_offset + (l.has_slab ? split * l.entries * 4 : 0);
-    l.factors_offset = l.all_sums_offset + (l.has_slab ? split * warps_v * l.entries * 4 : 0);
+    l.factors_offset = l.all_sums_offset + (l.has_slab ? split * l.key_warps * l.entries * 4 : 0);
     l.bytes = l.factors_offset + (l.has_slab ? l.entries * split * 4 : 0);
     l.partial_floats = value_dim + 4;
     if (split * groups > 1) l.bytes = layout_larger(l.bytes, l.entries * l.partial_floats * 4);
