@@ -64,8 +64,9 @@ template <class P> struct rope_attention_body {
         ROPE_ATTENTION_WARP_BYTES(P::HEAD_DIM, ROW_BYTES, CODED, P::TILE_TOKENS, P::STAGES, BLOCK_HEADS);
     static constexpr int PAGE_TILES = P::PAGE_TOKENS / P::TILE_TOKENS;
     static constexpr bool ODD = P::STAGES % 2; /* then a stage holds K and V in turn */
-    /* K and V of tiles, each, that a warp asks for before the wait: what the ring does not hold comes into the L2 cache, from
-     * where it arrives while others are used; memory would take longer. */
+    /* K and V of tiles, each, that a warp of a split that is alone asks for before the wait: what the ring does not hold comes into
+     * the L2 cache, from where it arrives while others are used; memory would take longer. Where all splits work, memory is busy
+     * as it is. */
     static constexpr int ASKED = 2 * P::ALONE_TILES > 16 ? 16 : 2 * P::ALONE_TILES > 4 ? 2 * P::ALONE_TILES : 4;
     static constexpr int LINE = 128; /* bytes of a line of the L2 cache */
     /* q is kept in registers where there are enough, else read for every tile. */
@@ -580,7 +581,7 @@ template <class P> struct rope_attention_body {
                 const int tile = work.tile + i / 2 * P::WARPS;
                 const float *scales;
                 const u8 *from = rows_of(ahead[i / 2], tile, i % 2 ? V_OFFSET : 0, scales);
-                if (tile < end) prefetch_tile(from, scales, lane);
+                if (tile < end && work.active == 1) prefetch_tile(from, scales, lane);
             }
         }
         /* In the round of `tile` its K makes room for a fetch of tile + STAGES / 2 rounds, its V for (STAGES + 1) /
@@ -641,7 +642,12 @@ template <class P> struct rope_attention_body {
         auto next_stage = [&] {
             if (++stage == P::STAGES) stage = 0, parity ^= 1;
         };
+        /* The ticket is asked for in the last round, so that it has come when the warps' results are merged. Each split that works
+         * has a tile for its first warp. The last ticket makes the counter zero. */
+        u32 ticket = 0;
         for (; work.tile < end; work.tile += P::WARPS) {
+            if (P::SPLITS > 1 && threadIdx.x == 0 && work.active > 1 && work.tile + P::WARPS >= end)
+                ticket = count_relaxed((u32 *)workspace + block, (u32)work.active - 1);
             const int start = work.tile * P::TILE_TOKENS, first = work.first - start, token = work.position - start;
             const int k_ahead = work.tile + P::STAGES / 2 * P::WARPS,
                       v_ahead = work.tile + (P::STAGES + 1) / 2 * P::WARPS;
@@ -682,10 +688,6 @@ template <class P> struct rope_attention_body {
             next_page = coming_page;
         }
         if (!P::BULK) copies_wait<0>();
-        /* The ticket arrives while the warps' results are merged. */
-        u32 *tickets = (u32 *)workspace + block;
-        u32 ticket = 0;
-        if (P::SPLITS > 1 && threadIdx.x == 0 && work.active > 1) ticket = add_relaxed(tickets, 1);
         const float *parts = (const float *)rings;
         store_partial(shared, (float *)(rings + warp * WARP_BYTES), state, warp, lane);
         __syncthreads();
@@ -728,7 +730,6 @@ template <class P> struct rope_attention_body {
         }
         __syncthreads();
         for (int i = (int)threadIdx.x; i < work.active * BLOCK_HEADS; i += THREADS) space_sums[i] = make_float2(0, 0);
-        if (threadIdx.x == 0) *tickets = 0;
     }
 };
 

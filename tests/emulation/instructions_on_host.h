@@ -196,7 +196,13 @@ template <class T> static T load_relaxed(const T *from)
     give_way(); /* a thread may wait for what another block writes */
     return *from;
 }
-static u32 add_relaxed(u32 *to, u32 value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
+static u32 count_relaxed(u32 *to, u32 most)
+{
+    u32 old = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (
+        !__atomic_compare_exchange_n(to, &old, old >= most ? 0 : old + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    return old;
+}
 static u64 policy_evict_first() { return 0; }
 static void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier)
 {

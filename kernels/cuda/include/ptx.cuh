@@ -297,7 +297,7 @@ __device__ __forceinline__ void prefetch_l2(const void *address)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
-/* load_relaxed, add_relaxed: words that other blocks write at the same time. */
+/* load_relaxed, count_relaxed: words that other blocks write at the same time. */
 __device__ __forceinline__ float4 load_relaxed(const float4 *from)
 {
     float4 value;
@@ -313,10 +313,12 @@ __device__ __forceinline__ float2 load_relaxed(const float2 *from)
     asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(from) : "memory");
     return value;
 }
-__device__ __forceinline__ u32 add_relaxed(u32 *to, u32 value)
+/* Adds one, or makes `most` zero again. An addition would be gathered from the lanes of a warp and then wait for its result
+ * at once, whoever needs it. */
+__device__ __forceinline__ u32 count_relaxed(u32 *to, u32 most)
 {
     u32 old;
-    asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(to), "r"(value) : "memory");
+    asm volatile("atom.inc.relaxed.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(to), "r"(most) : "memory");
     return old;
 }
 
