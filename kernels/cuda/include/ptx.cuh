@@ -313,8 +313,8 @@ __device__ __forceinline__ float2 load_relaxed(const float2 *from)
     asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(from) : "memory");
     return value;
 }
-/* Adds one, or makes `most` zero again. An addition would be gathered from the lanes of a warp and then wait for its result
- * at once, whoever needs it. */
+/* Adds one, or makes `most` zero again. The compiler gathers additions of a warp's lanes into one atomic, whose result all lanes then
+ * wait for at once; it does not gather these. */
 __device__ __forceinline__ u32 count_relaxed(u32 *to, u32 most)
 {
     u32 old;
