@@ -30,13 +30,15 @@ extern const struct device_kernel device_attention_generic;
 
 /* attention_latent: VALUE_DIM, which the other kernels do not have: v[t] is the first VALUE_DIM elements of k[t]. Any slots and
  * positions in any order; HEAD_DIM and VALUE_DIM multiples of 8; X_DTYPE F16 or BF16; KV_DTYPE the same, or with codes, which
- * are rounded to X_DTYPE: HEAD_DIM and PAGE_TOKENS multiples of 16; no window, cap or sinks. */
+ * are rounded to X_DTYPE: HEAD_DIM and PAGE_TOKENS multiples of 16; no window, cap or sinks. COUNTS, SLOTS, POSITIONS, PAGE_TABLE and
+ * KV of tokens before the first of the slot's rows are read before the launches before have completed: no launch of the same graph may
+ * write them. */
 enum attention_latent_param {
     ATTENTION_LATENT_WARPS_Q = ATTENTION_PARAMS, /* 1, 2, 4: sixteens of (row, head) pairs of a block */
     ATTENTION_LATENT_WARPS_V,                    /* 2, 4, 8: warps that share sixteen's tokens and columns of v */
-    ATTENTION_LATENT_KEY_TILE,                   /* 16, 32, 64 tokens: for each of WARPS_V 8 or a multiple of 16 */
-    ATTENTION_LATENT_SPLIT,  /* 1, 2, 4, 8 blocks of a cluster share the tokens; 1 below capability 90 */
-    ATTENTION_LATENT_GROUPS, /* 1..32 clusters share them: with more than 1 at most a block for each multiprocessor */
+    ATTENTION_LATENT_KEY_TILE, /* 16, 32, 64 tokens, at least 4 * WARPS_V; below 8 two warps share scores */
+    ATTENTION_LATENT_SPLIT,    /* 1, 2, 4, 8 blocks of a cluster share the tokens; 1 below capability 90 */
+    ATTENTION_LATENT_GROUPS,   /* 1..32 clusters share them: with more than 1 at most a block for each multiprocessor */
     ATTENTION_LATENT_PARAMS
 };
 extern const struct device_kernel device_attention_latent;

@@ -45,8 +45,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (why) return why;
     if (!power_of_two(warps_q, 1, 4)) return "WARPS_Q is not 1, 2 or 4";
     if (!power_of_two(warps_v, 2, 8)) return "WARPS_V is not 2, 4 or 8";
-    if (!power_of_two(key_tile, 16, 64) || key_tile < 8 * warps_v)
-        return "KEY_TILE is not 16, 32 or 64, or less than 8 * WARPS_V";
+    if (!power_of_two(key_tile, 16, 64) || key_tile < 4 * warps_v)
+        return "KEY_TILE is not 16, 32 or 64, or less than 4 * WARPS_V";
     if (!power_of_two(split, 1, 8)) return "SPLIT is not 1, 2, 4 or 8";
     if (groups < 1 || groups > MOST_GROUPS) return "GROUPS is not in 1..32";
     if (split > 1 && gpu->capability < 90) return "SPLIT is above 1 without clusters";
@@ -55,8 +55,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (layout_divide_up(value_blocks, warps_v) * 8 > (warps_q * warps_v > 8 ? MOST_SUMS / 2 : MOST_SUMS))
         return "the accumulated v does not fit the registers";
     const struct attention_latent_layout layout =
-        attention_latent_lay_out(params[ATTENTION_HEAD_DIM], params[ATTENTION_VALUE_DIM], warps_q, warps_v, key_tile,
-                                 split * groups);
+        attention_latent_lay_out(params[ATTENTION_HEADS], params[ATTENTION_HEAD_DIM], params[ATTENTION_VALUE_DIM],
+                                 warps_q, warps_v, key_tile, split, groups);
     if (layout.bytes > gpu->shared_per_block) return "the tiles do not fit shared memory";
     const int64_t entries = params[ATTENTION_ROWS] * params[ATTENTION_HEADS];
     const int64_t tiles = layout_divide_up(entries, layout.entries);
@@ -76,8 +76,9 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
                       int capacity)
 {
     /* WARPS_Q, WARPS_V, KEY_TILE, SPLIT */
-    static const int64_t few[][4] = {{1, 8, 64, 8}, {1, 8, 64, 4}, {1, 4, 64, 8}, {1, 4, 32, 8}, {1, 8, 64, 2},
-                                     {1, 4, 64, 4}, {1, 4, 32, 4}, {2, 4, 64, 4}, {1, 8, 64, 1}, {2, 4, 32, 2},
+    static const int64_t few[][4] = {{1, 8, 64, 8}, {1, 8, 32, 8}, {1, 8, 64, 4}, {1, 8, 32, 4},
+                                     {1, 4, 64, 8}, {1, 4, 32, 8}, {1, 8, 64, 2}, {1, 4, 64, 4},
+                                     {1, 4, 32, 4}, {2, 4, 64, 4}, {1, 8, 64, 1}, {2, 4, 32, 2},
                                      {1, 4, 64, 1}, {4, 4, 32, 2}, {1, 4, 32, 1}, {1, 2, 16, 1}};
     static const int64_t many[][4] = {{4, 4, 32, 1}, {2, 4, 64, 1}, {4, 2, 32, 1}, {2, 4, 32, 1}, {2, 8, 64, 1},
                                       {1, 4, 64, 1}, {4, 4, 32, 2}, {1, 4, 32, 1}, {1, 2, 16, 1}};

@@ -19,7 +19,7 @@
     PARAM(VALUE_DIM) = 512;                                                                                \
     PARAM(WARPS_Q) = 1;   /* 1, 2, 4: more read each token less often, fewer make more blocks */           \
     PARAM(WARPS_V) = 4;   /* 2, 4, 8: each keeps VALUE_DIM / WARPS_V columns of 16 entries in registers */ \
-    PARAM(KEY_TILE) = 64; /* 16, 32, 64 tokens, 8 or a multiple of 16 of each of WARPS_V */                \
+    PARAM(KEY_TILE) = 64; /* 16, 32, 64 tokens, at least 4 * WARPS_V: fewer take less shared memory */     \
     PARAM(SPLIT) = 1;     /* 1, 2, 4, 8 blocks of a cluster share the tokens: more for few rows */         \
     PARAM(GROUPS) = 1;    /* 1..32 clusters share them */
 #endif

@@ -4,81 +4,66 @@
  *
  * A block has 16 * WARPS_Q entries, an entry being one (row, head), and walks over the tokens of each slot that its rows
  * belong to, KEY_TILE at a time, so that a token's row is read once for all of them; v is a part of it in shared memory.
- * WARPS_V warps share 16 entries: each scores its part of a tile's tokens, then all exchange their weights through shared
- * memory, and each adds up its part of v's columns. GROUPS clusters of SPLIT blocks share the tokens of the same entries:
+ * WARPS_V warps share 16 entries: each scores its part of a tile's tokens, of at least 8, where two warps may share the columns, then
+ * all exchange their weights through shared memory, and each adds up its part of v's columns. GROUPS clusters of SPLIT blocks share the tokens of the same entries:
  * tiles are dealt to the blocks in turn, and each block of a cluster merges a part of the columns at the end. The last of the
  * clusters that have tokens takes over the results of the others, which they leave in the counters, whose words are zero until
- * they are written, and makes them zero again. Two tiles are in flight (cp.async).
+ * they are written, and makes them zero again. Two tiles are in flight (cp.async). Where a block's entries belong to one row,
+ * which decode has, the tiles in flight at the beginning are asked for before the launches before have completed, and a context
+ * of up to SPLIT tiles goes another way (attention_latent_short.cuh).
  *
  * Accumulation f32, online softmax in base 2, products of X_DTYPE, weights and codes of the pages rounded to it. A row's
  * result depends on nothing but the row, its tokens and the tunables. */
 #ifndef KERNELS_ATTENTION_ATTENTION_LATENT_CUH
 #define KERNELS_ATTENTION_ATTENTION_LATENT_CUH
 
-#include "kernels/attention/attention_layout.cuh"
-#include "kernels/cuda/include/kv.cuh"
-#include "kernels/cuda/include/mma.cuh"
-#include "kernels/cuda/include/ptx.cuh"
-#include "kernels/cuda/include/scores.cuh"
+#include "kernels/attention/attention_latent_short.cuh"
+#include "kernels/attention/attention_latent_tile.cuh"
 #include "kernels/rope_attention/rope_attention_merge.cuh"
 
 template <class P> struct attention_latent_body {
-    static constexpr int threads = 32 * P::WARPS_Q * P::WARPS_V;
+    typedef attention_latent_tile<P> tiles;
+    typedef typename tiles::place place;
+    typedef typename tiles::sequence sequence;
+    static constexpr int threads = tiles::threads;
     /* On a multiprocessor, for the compiler, which otherwise may spill registers to have room for one more. */
     static constexpr int LEAST_BLOCKS = 1;
-    static constexpr int warp_keys = P::KEY_TILE / P::WARPS_V;
+    static constexpr int warp_keys = tiles::warp_keys;
     static constexpr int DEALT = P::SPLIT * P::GROUPS; /* blocks that share the tokens of an entry */
-    typedef kv_pages<P> pages_layout;
-    static constexpr bool coded = pages_layout::CODED;
-    static constexpr attention_latent_layout layout =
-        attention_latent_lay_out(P::HEAD_DIM, P::VALUE_DIM, P::WARPS_Q, P::WARPS_V, P::KEY_TILE, DEALT);
-    static constexpr int tile = (int)layout.entries, dim = (int)layout.dim, row_bytes = (int)layout.row_bytes;
-    static constexpr int stage_offset = (int)layout.stages_offset, stage_bytes = (int)layout.stage_bytes;
+    static constexpr attention_latent_layout layout = tiles::layout;
+    static constexpr int tile = tiles::tile, dim = tiles::dim, row_bytes = tiles::row_bytes;
+    static constexpr int stage_offset = tiles::stage_offset, stage_bytes = tiles::stage_bytes;
     static constexpr int weights_offset = (int)layout.weights_offset, weights_row = (int)layout.weights_row_bytes;
     static constexpr int value_blocks = (P::VALUE_DIM + 15) / 16; /* of 16 columns */
     static constexpr int own_blocks = (value_blocks + P::WARPS_V - 1) / P::WARPS_V;
-    static constexpr int token_bytes = P::HEAD_DIM * pages_layout::ELEMENT_BYTES;
-    static constexpr int copies = token_bytes / 16; /* of 16 bytes, of one token */
-    static constexpr int copy_elements = 16 / pages_layout::ELEMENT_BYTES;
     static constexpr int partial_floats = (int)layout.partial_floats;
-    static_assert(warp_keys == 8 || warp_keys % 16 == 0, "launch checks");
-    static_assert(P::HEAD_DIM % 8 == 0 && P::VALUE_DIM % 8 == 0, "launch checks");
+    static constexpr int MERGE_BATCH =
+        P::GROUPS < 9 ? P::GROUPS : 8; /* loads of other clusters' results that are in flight */
+    /* Whether a block's entries belong to one row: what earlier steps wrote of its sequence is then read before the launches
+     * before have completed. With more rows it would take too long to find out what that is. */
+    static constexpr bool ONE_ROW = P::HEADS % tile == 0 && P::ROWS <= 256;
+    static constexpr bool SHORT = ONE_ROW && layout.has_slab;
+    /* Tiles that a block takes before one more cluster takes part, whose results cost more to merge than 64 tokens. */
+    static constexpr int LEAST_TILES = ONE_ROW ? 64 / P::KEY_TILE : 1;
 
-    /* Rows of tokens [token, token + KEY_TILE) into a stage; tokens outside [0, last] become zero: their memory may hold
-     * NaN, and 0 * NaN is NaN. */
-    static __device__ __forceinline__ void load_keys(u8 *stage, const u8 *kv, const i32 *pages, int token, int last)
+    /* Asks for those of tokens [begin, end) that are in the tile of `first`, into its stage. */
+    static __device__ __forceinline__ void load_keys(u8 *stage, const sequence &from, int first, int begin, int end)
     {
-        for (int i = (int)threadIdx.x; i < P::KEY_TILE * copies; i += threads) {
-            const int entry = i / copies, part = i % copies, t = token + entry;
-            u8 *to = stage + entry * row_bytes + part * copy_elements * 2;
-            if (t > last) {
-#pragma unroll
-                for (int j = 0; j < copy_elements * 2; j += 16) *(uint4 *)(to + j) = make_uint4(0, 0, 0, 0);
-                continue;
-            }
-            const u8 *block = kv + pages[t / P::PAGE_TOKENS] * (i64)P::PAGE_BYTES;
-            const u8 *from = block + (t % P::PAGE_TOKENS) * token_bytes + part * 16;
-            if constexpr (coded) {
-                const float scale = *(const float *)(block + pages_layout::SCALES + t % P::PAGE_TOKENS * 4);
-                kv_load_codes<P::KV_DTYPE, P::X_DTYPE>(to, from, scale * kv_codes<P::KV_DTYPE>::FACTOR);
-            } else {
-                copy_async<16>(shared_address(to), from);
-            }
-        }
+        const int low = max(begin, first), high = min(end, first + P::KEY_TILE);
+        tiles::template load_tokens<P::HEAD_DIM, row_bytes, true>(stage + (low - first) * row_bytes, from, low, high,
+                                                                  0);
+    }
+    /* All of the tile of `first`: zeros after token `last`. */
+    static __device__ __forceinline__ void load_tile(u8 *stage, const sequence &from, int first, int last)
+    {
+        load_keys(stage, from, first, first, last + 1);
+        clear_after(stage, first, last);
         copy_commit();
     }
-
-    static __device__ __forceinline__ void load_queries(u8 *memory, const u16 *q, int first_entry, int entries)
+    static __device__ __forceinline__ void clear_after(u8 *stage, int first, int last)
     {
-        constexpr int pieces = dim / 8;
-        for (int i = (int)threadIdx.x; i < tile * pieces; i += threads) {
-            const int entry = i / pieces, column = i % pieces * 8;
-            const bool is_there = column < P::HEAD_DIM && entry < entries;
-            const i64 from = ((i64)first_entry + entry) * P::HEAD_DIM + column;
-            copy_async_if<16>(shared_address(memory + entry * row_bytes + column * 2), is_there ? q + from : q,
-                              is_there);
-        }
-        copy_commit();
+        const int there = last + 1 - first;
+        tiles::template clear_tokens<P::HEAD_DIM, row_bytes>(stage + there * row_bytes, P::KEY_TILE - there);
     }
 
     /* State of a thread's two entries (rows lane / 4 and lane / 4 + 8 of the warp's sixteen). */
@@ -87,55 +72,6 @@ template <class P> struct attention_latent_body {
         float max[2], sum[2]; /* of the scores; sum: of this thread's tokens */
         float out[2 * own_blocks][4];
     };
-    /* Where a warp stands: its sixteen entries, and its part of their tokens and columns. */
-    struct place {
-        int warp_q, part, lane;
-    };
-
-    /* `q`, `k`: the lane's addresses for ldmatrix. A chain of products waits for each of them: there are several. */
-    static __device__ __forceinline__ void score_keys(float (&scores)[warp_keys / 8][4], u32 q, u32 k)
-    {
-        constexpr int tiles = warp_keys / 8, chains = tiles < 4 ? 4 / tiles : 1, steps = dim / 16;
-        float sums[chains][tiles][4];
-#pragma unroll
-        for (int c = 0; c < chains; c++)
-#pragma unroll
-            for (int n = 0; n < tiles; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) sums[c][n][i] = 0;
-#pragma unroll 2
-        for (int first = 0; first < steps; first += chains) {
-#pragma unroll
-            for (int c = 0; c < chains; c++) {
-                const int s = first + c;
-                u32 a[4];
-                if (steps % chains && s >= steps) continue;
-                load_matrices(a, q + 32 * s);
-                if constexpr (warp_keys == 8) {
-                    u32 b[2];
-                    load_matrices(b, k + 32 * s);
-                    mma<P::X_DTYPE>(sums[c][0], a[0], a[1], a[2], a[3], b[0], b[1]);
-                } else {
-#pragma unroll
-                    for (int n = 0; n < tiles; n += 2) {
-                        u32 b[4];
-                        load_matrices(b, k + n * 8 * row_bytes + 32 * s);
-                        mma<P::X_DTYPE>(sums[c][n], a[0], a[1], a[2], a[3], b[0], b[1]);
-                        mma<P::X_DTYPE>(sums[c][n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
-                    }
-                }
-            }
-        }
-#pragma unroll
-        for (int n = 0; n < tiles; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                scores[n][i] = sums[0][n][i];
-#pragma unroll
-                for (int c = 1; c < chains; c++) scores[n][i] += sums[c][n][i];
-            }
-    }
-
     /* Scores of entries of rows outside [begin, end) and of tokens that the entry does not see become -infinity. */
     static __device__ __forceinline__ void mask_keys(float (&scores)[warp_keys / 8][4], const struct entries &e,
                                                      int begin, int end, int token)
@@ -151,26 +87,9 @@ template <class P> struct attention_latent_body {
         }
     }
 
-    static __device__ __forceinline__ float *maxima(u8 *memory) { return (float *)(memory + layout.maxima_offset); }
-
-    /* The largest scores of the warp's tokens. */
-    static __device__ __forceinline__ void leave_maxima(u8 *memory, const float (&scores)[warp_keys / 8][4],
-                                                        const struct place &at)
-    {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float max = -infinity();
-#pragma unroll
-            for (int n = 0; n < warp_keys / 8; n++) max = fmaxf(max, fmaxf(scores[n][2 * i], scores[n][2 * i + 1]));
-            max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
-            max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
-            if (at.lane % 4 == 0) maxima(memory)[at.part * tile + at.warp_q * 16 + at.lane / 4 + 8 * i] = max;
-        }
-    }
-
     /* Scores become weights in shared memory; maximum, sum and what was accumulated follow. */
     static __device__ __forceinline__ void weigh_keys(u8 *memory, const float (&scores)[warp_keys / 8][4],
-                                                      struct entries &e, const struct place &at)
+                                                      struct entries &e, const place &at)
     {
         const float scale = float_of_bits(P::SCALE_BITS) * SCORES_LOG2_E;
 #pragma unroll
@@ -178,15 +97,18 @@ template <class P> struct attention_latent_body {
             const int entry = at.warp_q * 16 + at.lane / 4 + 8 * i;
             float max = e.max[i];
 #pragma unroll
-            for (int part = 0; part < P::WARPS_V; part++) max = fmaxf(max, maxima(memory)[part * tile + entry]);
+            for (int part = 0; part < tiles::key_warps; part++)
+                max = fmaxf(max, tiles::maxima(memory)[part * tile + entry]);
             /* No token seen yet: any finite number works. */
             const float base = max == -infinity() ? 0 : max * scale;
             const float factor = exp2_approximate(e.max[i] * scale - base);
-            u8 *weights = memory + weights_offset + entry * weights_row + (at.part * warp_keys + at.lane % 4 * 2) * 2;
+            u8 *weights =
+                memory + weights_offset + entry * weights_row + (tiles::key_part(at) * warp_keys + at.lane % 4 * 2) * 2;
             float sum = 0;
             e.max[i] = max;
 #pragma unroll
             for (int n = 0; n < warp_keys / 8; n++) {
+                if (!tiles::has_scores(at)) continue;
                 const float low = exp2_approximate(scores[n][2 * i] * scale - base);
                 const float high = exp2_approximate(scores[n][2 * i + 1] * scale - base);
                 sum += low + high;
@@ -202,7 +124,7 @@ template <class P> struct attention_latent_body {
     }
 
     /* e.out += weights * the warp's columns of v. */
-    static __device__ __forceinline__ void add_values(struct entries &e, u32 weights, u32 stage, const struct place &at)
+    static __device__ __forceinline__ void add_values(struct entries &e, u32 weights, u32 stage, const place &at)
     {
         const int first = at.part * own_blocks;
         weights += (u32)((at.warp_q * 16 + at.lane % 16) * weights_row + at.lane / 16 * 16);
@@ -227,26 +149,27 @@ template <class P> struct attention_latent_body {
         int begin, end, last;
     };
 
-    /* Tile `first`, then every DEALT-th, of a run for the entries of its rows. */
+    /* Tile `first`, then every `stride`-th, of a run for the entries of its rows. `asked`: tiles that are on their way. */
     static __device__ __forceinline__ void walk_run(u8 *memory, struct entries &e, const struct row_run &run,
-                                                    const u8 *kv, const i32 *pages, const struct place &at, int first)
+                                                    const sequence &from, const place &at, int first, int stride,
+                                                    int asked)
     {
         u8 *stages = memory + stage_offset;
-        const u32 q = shared_address(memory) + (u32)((at.warp_q * 16 + at.lane % 16) * row_bytes + at.lane / 16 * 16);
-        const int key = warp_keys == 8 ? at.lane % 8 : at.lane % 8 + at.lane / 16 * 8;
-        const u32 key_offset = (u32)((at.part * warp_keys + key) * row_bytes + at.lane / 8 % 2 * 16);
+        const u32 q = tiles::query_address(memory, at), key_offset = tiles::key_offset(at);
         const int end = run.last / P::KEY_TILE + 1;
-        if (first < end) load_keys(stages, kv, pages, first * P::KEY_TILE, run.last);
-        for (int i = first, turn = 0; i < end; i += DEALT, turn ^= 1) {
+        if (asked < 1 && first < end) load_tile(stages, from, first * P::KEY_TILE, run.last);
+        for (int i = first, turn = 0; i < end; i += stride, turn ^= 1, asked--) {
             u8 *stage = stages + turn * stage_bytes;
             copy_wait<0>();
             __syncthreads(); /* the tile has come; the tile before and its weights have been used */
-            if (i + DEALT < end)
-                load_keys(stages + (turn ^ 1) * stage_bytes, kv, pages, (i + DEALT) * P::KEY_TILE, run.last);
+            if (asked < 2 && i + stride < end)
+                load_tile(stages + (turn ^ 1) * stage_bytes, from, (i + stride) * P::KEY_TILE, run.last);
             float scores[warp_keys / 8][4];
-            score_keys(scores, q, shared_address(stage) + key_offset);
-            mask_keys(scores, e, run.begin, run.end, i * P::KEY_TILE + at.part * warp_keys);
-            leave_maxima(memory, scores, at);
+            tiles::score_keys(memory, scores, q, shared_address(stage) + key_offset, at);
+            if (tiles::has_scores(at)) {
+                mask_keys(scores, e, run.begin, run.end, i * P::KEY_TILE + tiles::key_part(at) * warp_keys);
+                tiles::leave_maxima(memory, scores, at);
+            }
             __syncthreads();
             weigh_keys(memory, scores, e, at);
             __syncthreads();
@@ -256,9 +179,9 @@ template <class P> struct attention_latent_body {
     }
 
     /* The sums of all tokens of the block. */
-    static __device__ __forceinline__ void add_sums(u8 *memory, struct entries &e, const struct place &at)
+    static __device__ __forceinline__ void add_sums(u8 *memory, struct entries &e, const place &at)
     {
-        float *sums = maxima(memory);
+        float *sums = tiles::maxima(memory);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             e.sum[i] += __shfl_xor_sync(0xffffffffu, e.sum[i], 1);
@@ -276,7 +199,7 @@ template <class P> struct attention_latent_body {
     }
 
     static __device__ __forceinline__ void store_entries(u16 *out, const struct entries &e, int first_entry,
-                                                         int entries, const struct place &at)
+                                                         int entries, const place &at)
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -295,7 +218,7 @@ template <class P> struct attention_latent_body {
     }
 
     /* What this block has of each entry, into shared memory. */
-    static __device__ __forceinline__ void leave_partials(u8 *memory, const struct entries &e, const struct place &at)
+    static __device__ __forceinline__ void leave_partials(u8 *memory, const struct entries &e, const place &at)
     {
         __syncthreads(); /* everything in shared memory has been read */
 #pragma unroll
@@ -378,16 +301,25 @@ template <class P> struct attention_latent_body {
                 sums[(i64)group * tile_pieces + i] = make_float2(marked(all.maximum), marked(all.sum));
                 continue;
             }
-            for (int other = 0; other + 1 < groups; other++) {
-                float4 *value_at = quads + (i64)other * tile_pieces + i;
-                float2 *part_at = sums + (i64)other * tile_pieces + i;
-                float4 value = load_relaxed(value_at);
-                float2 part = load_relaxed(part_at);
-                while (!is_written(value)) value = load_relaxed(value_at);
-                while (!is_written(part)) part = load_relaxed(part_at);
-                *value_at = make_float4(0, 0, 0, 0);
-                *part_at = make_float2(0, 0);
-                add_part(all, value, part);
+            for (int start = 0; start + 1 < groups; start += MERGE_BATCH) {
+                float4 values[MERGE_BATCH];
+                float2 parts[MERGE_BATCH];
+#pragma unroll
+                for (int j = 0; j < MERGE_BATCH; j++) {
+                    const i64 other = (i64)min(start + j, groups - 2) * tile_pieces + i;
+                    values[j] = load_relaxed(quads + other);
+                    parts[j] = load_relaxed(sums + other);
+                }
+#pragma unroll
+                for (int j = 0; j < MERGE_BATCH; j++) {
+                    if (start + j + 1 >= groups) continue;
+                    const i64 other = (i64)(start + j) * tile_pieces + i;
+                    while (!is_written(values[j])) values[j] = load_relaxed(quads + other);
+                    while (!is_written(parts[j])) parts[j] = load_relaxed(sums + other);
+                    quads[other] = make_float4(0, 0, 0, 0);
+                    sums[other] = make_float2(0, 0);
+                    add_part(all, values[j], parts[j]);
+                }
             }
             const float factor = reciprocal(all.sum);
             const float values[4] = {all.value.x * factor, all.value.y * factor, all.value.z * factor,
@@ -397,15 +329,33 @@ template <class P> struct attention_latent_body {
         if constexpr (P::SPLIT > 1) cluster_sync(); /* the others have read */
     }
 
-    /* Clusters that have tokens of rows [begin, end). */
+    /* Clusters that share the tokens of rows [begin, end). */
     static __device__ __forceinline__ int groups_of(const i32 *positions, int begin, int end)
     {
         int last = 0;
         for (int row = begin; row < end; row++) last = max(last, positions[row]);
-        return min(P::GROUPS, (last / P::KEY_TILE + P::SPLIT) / P::SPLIT);
+        return min(P::GROUPS, last / (P::KEY_TILE * P::SPLIT * LEAST_TILES) + 1);
     }
 
-    /* `memory`: shared, laid out as attention_layout.cuh says, aligned to 128. */
+    /* Tokens of `slot` before this one were written by earlier steps: it is the first of the slot's rows. By whole warps. */
+    static __device__ __forceinline__ int first_of_step(const i32 *slots, const i32 *positions, int slot, int valid)
+    {
+        if constexpr (P::ROWS == 1) return positions[0];
+        int first = 0x7fffffff;
+#pragma unroll
+        for (int base = 0; base < P::ROWS; base += 32) {
+            const int row = base + (int)threadIdx.x % 32, at = min(row, P::ROWS - 1);
+            const int other = slots[at], position = positions[at];
+            if (row < valid && other == slot) first = min(first, position);
+        }
+#pragma unroll
+        for (int offset = 16; offset > 0; offset /= 2) first = min(first, __shfl_xor_sync(0xffffffffu, first, offset));
+        return first;
+    }
+
+    /* Grid: SPLIT * GROUPS blocks of each tile of entries. Counts, slots, positions, the page table and tokens that earlier steps
+     * wrote are read before the launches before have completed, which write none of them. `memory`: shared, laid out as
+     * attention_layout.cuh says, aligned to 128. */
     static __device__ __forceinline__ void run(u8 *memory, const i32 *counts, const u16 *q, const i32 *slots,
                                                const i32 *positions, const i32 *page_table, const u8 *kv, u16 *out,
                                                float4 *counters)
@@ -413,14 +363,15 @@ template <class P> struct attention_latent_body {
         device_trigger();
         const int rank = (int)blockIdx.x % P::SPLIT, group = (int)blockIdx.x / P::SPLIT % P::GROUPS;
         const int block = (int)gridDim.x / DEALT - 1 - (int)blockIdx.x / DEALT; /* longest contexts first */
-        const int first_entry = block * tile;
-        const struct place at = {(int)threadIdx.x / 32 % P::WARPS_Q, (int)threadIdx.x / 32 / P::WARPS_Q,
-                                 (int)threadIdx.x % 32};
+        const int first_entry = block * tile, first_tile = rank + P::SPLIT * group;
+        const place at = {(int)threadIdx.x / 32 % P::WARPS_Q, (int)threadIdx.x / 32 / P::WARPS_Q,
+                          (int)threadIdx.x % 32};
         /* Clears the padding, which the copies never write. */
-        if constexpr (dim > P::HEAD_DIM)
+        if constexpr (dim > P::HEAD_DIM) {
             for (int i = (int)threadIdx.x; i < 2 * P::KEY_TILE; i += threads)
                 *(uint4 *)(memory + stage_offset + i * row_bytes + P::HEAD_DIM * 2) = make_uint4(0, 0, 0, 0);
-        device_wait();
+            if constexpr (SHORT) __syncthreads(); /* the slab may lie there */
+        }
         /* Loads that do not wait for one another. Rows that are not valid have numbers, too, which are not used. */
         int row[2], position[2];
 #pragma unroll
@@ -431,14 +382,15 @@ template <class P> struct attention_latent_body {
         const int first_slot = slots[first_entry / P::HEADS];
         const int valid = min(counts[P::COUNT_INDEX], P::ROWS);
         const int entries = min(valid * P::HEADS - first_entry, tile); /* that there are */
-        if (entries <= 0) return;                                      /* the whole cluster */
         const int row_end = (first_entry + entries - 1) / P::HEADS + 1;
         int groups = 1;
         if constexpr (P::GROUPS > 1) {
-            groups = groups_of(positions, first_entry / P::HEADS, row_end);
-            if (group >= groups) return;
+            if (entries > 0) groups = groups_of(positions, first_entry / P::HEADS, row_end);
         }
-        load_queries(memory, q, first_entry, entries);
+        if (entries <= 0 || group >= groups) { /* the whole cluster */
+            device_wait();
+            return;
+        }
 
         struct entries e;
 #pragma unroll
@@ -455,12 +407,45 @@ template <class P> struct attention_latent_body {
             for (int i = 0; i < 4; i++) e.out[d][i] = 0;
 
         struct row_run run;
-        for (run.begin = first_entry / P::HEADS; run.begin < row_end; run.begin = run.end) {
-            const int slot = run.begin == first_entry / P::HEADS ? first_slot : slots[run.begin];
-            run.last = 0;
-            for (run.end = run.begin; run.end < row_end && slots[run.end] == slot; run.end++)
-                run.last = max(run.last, positions[run.end]);
-            walk_run(memory, e, run, kv, page_table + (i64)slot * P::PAGES_PER_SLOT, at, rank + P::SPLIT * group);
+        run.begin = first_entry / P::HEADS;
+        if constexpr (ONE_ROW) {
+            run.end = row_end, run.last = position[0];
+            const sequence from = {kv, page_table + (i64)first_slot * P::PAGES_PER_SLOT};
+            const int written = first_of_step(slots, positions, first_slot, valid);
+            if constexpr (SHORT) {
+                if (run.last < P::SPLIT * P::KEY_TILE) {
+                    attention_latent_short<P>::run(memory, q, out, from, first_entry, run.last, written, rank, at);
+                    return;
+                }
+            }
+            u8 *const stages = memory + stage_offset;
+            const int stride = P::SPLIT * groups;
+            const int tokens[2] = {first_tile * P::KEY_TILE, (first_tile + stride) * P::KEY_TILE};
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if (tokens[i] > run.last) continue;
+                load_keys(stages + i * stage_bytes, from, tokens[i], 0, written);
+                clear_after(stages + i * stage_bytes, tokens[i], run.last);
+            }
+            device_wait();
+            tiles::load_queries(memory, q, first_entry, entries);
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if (tokens[i] <= run.last) load_keys(stages + i * stage_bytes, from, tokens[i], written, run.last + 1);
+            copy_commit();
+            walk_run(memory, e, run, from, at, first_tile, stride, 2);
+        } else {
+            device_wait();
+            tiles::load_queries(memory, q, first_entry, entries);
+            copy_commit();
+            for (; run.begin < row_end; run.begin = run.end) {
+                const int slot = run.begin == first_entry / P::HEADS ? first_slot : slots[run.begin];
+                const sequence from = {kv, page_table + (i64)slot * P::PAGES_PER_SLOT};
+                run.last = 0;
+                for (run.end = run.begin; run.end < row_end && slots[run.end] == slot; run.end++)
+                    run.last = max(run.last, positions[run.end]);
+                walk_run(memory, e, run, from, at, first_tile, DEALT, 0);
+            }
         }
         copy_wait<0>(); /* q of a block without a tile */
         add_sums(memory, e, at);

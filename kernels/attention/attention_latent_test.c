@@ -36,6 +36,9 @@ TEST(equals_reference)
         {33, 31, 90, 1, 16, 576, 0, DTYPE_F16, ENCODING_INT8_CHANNEL, 16, true, .value_dim = 512},
         {40, 37, 100, 1, 2, 96, 0, DTYPE_BF16, ENCODING_E4M3_CHANNEL, 16, false, .value_dim = 64},
         {1, 0, 10, 1, 16, 576, 0, DTYPE_BF16, ENCODING_BF16, 0, true, .value_dim = 512},
+        {5, 4, 254, 1, 16, 576, 0, DTYPE_BF16, ENCODING_BF16, 0, true, .value_dim = 512}, /* from short to long */
+        {5, 5, 254, 1, 16, 576, 0, DTYPE_F16, ENCODING_F16, 0, false, .value_dim = 512},  /* one sequence's */
+        {2, 2, 60, 1, 32, 144, 0, DTYPE_BF16, ENCODING_BF16, 0, true, .value_dim = 128},
     };
     for (size_t i = 0; i < sizeof all_candidates / sizeof *all_candidates; i++)
         check_shape(&random, &all_candidates[i], 16);
@@ -59,7 +62,7 @@ TEST(hostile_params_are_refused)
         [ATTENTION_SINKS_DTYPE] = DTYPE_F32,
         [ATTENTION_VALUE_DIM] = 512,
         [ATTENTION_LATENT_WARPS_Q] = 1,
-        [ATTENTION_LATENT_WARPS_V] = 4,
+        [ATTENTION_LATENT_WARPS_V] = 8,
         [ATTENTION_LATENT_KEY_TILE] = 64,
         [ATTENTION_LATENT_SPLIT] = 4,
         [ATTENTION_LATENT_GROUPS] = 3,

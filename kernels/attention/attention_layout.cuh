@@ -80,8 +80,12 @@ LAYOUT_FUNCTION struct attention_generic_layout attention_generic_lay_out(layout
 }
 
 /* q (a row for each entry), then two stages of KEY_TILE tokens, the weights of a tile, and for each of WARPS_V and entry a
- * maximum, later a sum. At the end of a block of `dealt` that share their entries, from the beginning on: what it has of
- * each entry. */
+ * maximum, later a sum. At the end of a block of SPLIT * GROUPS that share their entries, from the beginning on: what it has of
+ * each entry.
+ *
+ * Where a block's entries belong to one row, a cluster can share a short context otherwise (has_slab): the second stage is then
+ * a slab, the block's part of the columns of v of all tokens of SPLIT tiles, the weights are those of all of them, and maxima, sums
+ * and factors of each block of the cluster follow. */
 struct attention_latent_layout {
     layout_size entries; /* of a block, each a (row, head) */
     layout_size dim;     /* of a row, padded with zeros to whole products */
@@ -89,13 +93,20 @@ struct attention_latent_layout {
     layout_size stages_offset, stage_bytes;
     layout_size weights_offset, weights_row_bytes;
     layout_size maxima_offset;
+    layout_size key_warps,
+        dim_warps;              /* parts of a tile's tokens that warps score, and of the columns: WARPS_V in all */
+    layout_size scores_offset;  /* with 2 of dim_warps: float32[WARPS_Q, KEY_TILE / 8, 128], partial scores */
     layout_size partial_floats; /* of an entry: accumulated v, maximum, sum; room to keep 16-byte alignment */
-    layout_size bytes;
+    layout_size has_slab, slab_columns, slab_row_bytes;
+    layout_size all_maxima_offset, all_sums_offset,
+        factors_offset; /* float32[SPLIT, entries], [SPLIT, key_warps, entries], */
+    layout_size bytes;  /* [entries, SPLIT] */
 };
 
-LAYOUT_FUNCTION struct attention_latent_layout attention_latent_lay_out(layout_size head_dim, layout_size value_dim,
-                                                                        layout_size warps_q, layout_size warps_v,
-                                                                        layout_size key_tile, layout_size dealt)
+LAYOUT_FUNCTION struct attention_latent_layout attention_latent_lay_out(layout_size heads, layout_size head_dim,
+                                                                        layout_size value_dim, layout_size warps_q,
+                                                                        layout_size warps_v, layout_size key_tile,
+                                                                        layout_size split, layout_size groups)
 {
     struct attention_latent_layout l = {0};
     l.entries = 16 * warps_q;
@@ -105,10 +116,20 @@ LAYOUT_FUNCTION struct attention_latent_layout attention_latent_lay_out(layout_s
     l.stage_bytes = key_tile * l.row_bytes;
     l.weights_offset = l.stages_offset + 2 * l.stage_bytes;
     l.weights_row_bytes = key_tile * 2 + 16;
-    l.maxima_offset = l.weights_offset + l.entries * l.weights_row_bytes;
+    l.key_warps = layout_smaller(warps_v, key_tile / 8);
+    l.dim_warps = warps_v / l.key_warps;
+    l.slab_columns = value_dim / split;
+    l.slab_row_bytes = l.slab_columns * 2 + 16; /* likewise */
+    l.has_slab = split > 1 && heads % l.entries == 0 && value_dim % (8 * warps_v * split) == 0 && key_tile % 32 == 0 &&
+                 split * key_tile * l.slab_row_bytes <= l.stage_bytes;
+    l.maxima_offset = l.weights_offset + l.entries * (l.has_slab ? split * key_tile * 2 : l.weights_row_bytes);
+    l.scores_offset = l.maxima_offset + warps_v * l.entries * 4;
+    l.all_maxima_offset = l.scores_offset + (l.dim_warps > 1 ? key_tile * l.entries * 4 : 0);
+    l.all_sums_offset = l.all_maxima_offset + (l.has_slab ? split * l.entries * 4 : 0);
+    l.factors_offset = l.all_sums_offset + (l.has_slab ? split * l.key_warps * l.entries * 4 : 0);
+    l.bytes = l.factors_offset + (l.has_slab ? l.entries * split * 4 : 0);
     l.partial_floats = value_dim + 4;
-    l.bytes = l.maxima_offset + warps_v * l.entries * 4;
-    if (dealt > 1) l.bytes = layout_larger(l.bytes, l.entries * l.partial_floats * 4);
+    if (split * groups > 1) l.bytes = layout_larger(l.bytes, l.entries * l.partial_floats * 4);
     return l;
 }
 

@@ -50,7 +50,7 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
     static constexpr bool EXPERTS = P::EXPERTS > 0;
     static constexpr int TOP_K = EXPERTS ? P::ROUTE_WIDTH / 2 : 1, CHOICES = P::ROWS * TOP_K;
     /* Choices of every row, the last ones, that are known before the routes: their tiles come first. */
-    template <bool HERE> static constexpr int shared_choices()
+    template <bool HERE> static __device__ constexpr int shared_choices()
     {
         if constexpr (HERE)
             return P::SHARED;

@@ -64,6 +64,11 @@ template <class P> struct rope_attention_body {
         ROPE_ATTENTION_WARP_BYTES(P::HEAD_DIM, ROW_BYTES, CODED, P::TILE_TOKENS, P::STAGES, BLOCK_HEADS);
     static constexpr int PAGE_TILES = P::PAGE_TOKENS / P::TILE_TOKENS;
     static constexpr bool ODD = P::STAGES % 2; /* then a stage holds K and V in turn */
+    /* K and V of tiles, each, that a warp of a split that is alone asks for before the wait: what the ring does not hold comes into
+     * the L2 cache, from where it arrives while others are used; memory would take longer. Where all splits work, memory is busy
+     * as it is. */
+    static constexpr int ASKED = 2 * P::ALONE_TILES > 16 ? 16 : 2 * P::ALONE_TILES > 4 ? 2 * P::ALONE_TILES : 4;
+    static constexpr int LINE = 128; /* bytes of a line of the L2 cache */
     /* q is kept in registers where there are enough, else read for every tile. */
     static constexpr bool Q_HELD = P::HEAD_TILES * Q_BLOCKS <= 4 && THREADS <= 256;
 
@@ -163,9 +168,9 @@ template <class P> struct rope_attention_body {
     }
 
     /* Where the tile has the new token's row, it becomes `values`, with *scale; rows of V without weight become zero, since
-     * what lies there may be NaN (copy_tile has left zeros). By a whole warp. */
+     * what lies there may be NaN (copy_tile has left zeros). `again`: the stage will be filled once more. By a whole warp. */
     static __device__ __forceinline__ void patch(u32 stage, const u8 *values, const float *scale, int first, int token,
-                                                 bool is_v, int lane)
+                                                 bool is_v, bool again, int lane)
     {
         if (token < P::TILE_TOKENS) {
             for (int chunk = lane; chunk < CHUNKS; chunk += 32)
@@ -175,17 +180,29 @@ template <class P> struct rope_attention_body {
             }
         }
         if constexpr (P::BULK) {
-            for (int row = 0; is_v && row < P::TILE_TOKENS; row++)
-                if (row < first || row > token) {
-                    for (int chunk = lane; chunk < CHUNKS; chunk += 32)
-                        store_shared(stage + chunk_at(row, chunk), make_uint4(0, 0, 0, 0));
-                    if constexpr (CODED) {
-                        if (lane == 0) store_shared(stage + SCALES_AT + (u32)row * 4, 0.0f);
-                    }
-                }
-            fence_async_shared(); /* the stage may be filled again */
+#pragma unroll 1 /* in most tiles it does nothing: registers matter more */
+            for (int i = lane; is_v && i < P::TILE_TOKENS * CHUNKS; i += 32) {
+                const int row = i / CHUNKS;
+                if (row < first || row > token) store_shared(stage + chunk_at(row, i % CHUNKS), make_uint4(0, 0, 0, 0));
+            }
+            if constexpr (CODED) {
+#pragma unroll 1
+                for (int row = lane; is_v && row < P::TILE_TOKENS; row += 32)
+                    if (row < first || row > token) store_shared(stage + SCALES_AT + (u32)row * 4, 0.0f);
+            }
+            if (again) fence_async_shared(); /* a fence waits for more than these stores */
         }
         __syncwarp();
+    }
+
+    /* Rows of a tile from `from`, and their scales, on their way into the L2 cache. */
+    static __device__ __forceinline__ void prefetch_tile(const u8 *from, const float *scales, int lane)
+    {
+#pragma unroll
+        for (int i = lane * LINE; i < P::TILE_TOKENS * ROW_BYTES; i += 32 * LINE) prefetch_l2(from + i);
+        if constexpr (CODED) {
+            if (lane == 0) prefetch_l2(scales);
+        }
     }
 
     /* A chunk of a stage; zeros beyond HEAD_DIM. */
@@ -534,25 +551,38 @@ template <class P> struct rope_attention_body {
             barrier_init_done();
             __syncwarp();
         }
+        /* Where K or V of a tile lies, and its scales. */
+        auto rows_of = [&](int page, int tile, int offset, const float *&scales) {
+            const u8 *block = kv + (i64)page * P::PAGE_BYTES;
+            const int place = kv_head * P::PAGE_TOKENS + tile % PAGE_TILES * P::TILE_TOKENS;
+            scales = (const float *)(block + (offset + (int)pages::SCALES + place * 4));
+            return block + (offset + place * ROW_BYTES);
+        };
         /* K or V of a tile on its way into a stage. */
         auto fetch = [&](int stage, int page, int tile, int offset) {
             const int start = tile * P::TILE_TOKENS, first = work.first - start, last = work.position - start;
-            const u8 *block = kv + (i64)page * P::PAGE_BYTES;
-            const int place = kv_head * P::PAGE_TOKENS + tile % PAGE_TILES * P::TILE_TOKENS;
-            const u8 *from = block + (offset + place * ROW_BYTES);
-            const float *scales = (const float *)(block + (offset + (int)pages::SCALES + place * 4));
+            const float *scales;
+            const u8 *from = rows_of(page, tile, offset, scales);
             const u32 to = ring + (u32)(stage * STAGE_BYTES);
             if (P::BULK && tile < end) copy_rows(to, from, scales, first, last, arrived + 8 * (u32)stage, lane);
             if (!P::BULK && tile < end) copy_tile(to, from, scales, first, last, lane);
             if (!P::BULK) copy_commit(); /* empty beyond the last tile */
         };
         {
-            int ahead[(P::STAGES + 1) / 2];
+            constexpr int ALL = P::STAGES > ASKED ? P::STAGES : ASKED;
+            int ahead[(ALL + 1) / 2];
 #pragma unroll
-            for (int i = 0; i < (P::STAGES + 1) / 2; i++) ahead[i] = page_of(work.tile + i * P::WARPS);
+            for (int i = 0; i < (ALL + 1) / 2; i++) ahead[i] = page_of(work.tile + i * P::WARPS);
 #pragma unroll
             for (int i = 0; i < P::STAGES; i++)
                 fetch(i, ahead[i / 2], work.tile + i / 2 * P::WARPS, i % 2 ? V_OFFSET : 0);
+#pragma unroll
+            for (int i = P::STAGES; i < ALL; i++) {
+                const int tile = work.tile + i / 2 * P::WARPS;
+                const float *scales;
+                const u8 *from = rows_of(ahead[i / 2], tile, i % 2 ? V_OFFSET : 0, scales);
+                if (tile < end && work.active == 1) prefetch_tile(from, scales, lane);
+            }
         }
         /* In the round of `tile` its K makes room for a fetch of tile + STAGES / 2 rounds, its V for (STAGES + 1) /
          * 2. */
@@ -567,6 +597,8 @@ template <class P> struct rope_attention_body {
         if constexpr (CODED) {
             for (int i = (int)threadIdx.x; i < TILE_HEADS; i += THREADS) shared.q_factor[i] = 1;
         }
+        typename preparation::norms norms;
+        preparation::load_norms(norms, norm_q, norm_k, kv_head, head_block, warp, lane);
         __syncthreads();
         device_wait();
 
@@ -577,8 +609,8 @@ template <class P> struct rope_attention_body {
             if (with_new) preparation::take(shared, new_block, place);
         }
         preparation::run(shared, qkv + (i64)row * QKV_HEADS * P::HEAD_DIM,
-                         table + (i64)row * (2 * preparation::ROTATED), norm_q, norm_k, kv_scales, new_block, place,
-                         kv_head, head_block, heads, with_new, warp, lane);
+                         table + (i64)row * (2 * preparation::ROTATED), norms, norm_q, norm_k, kv_scales, new_block,
+                         place, kv_head, head_block, heads, with_new, warp, lane);
         __syncthreads();
         queries held;
 #pragma unroll
@@ -610,7 +642,12 @@ template <class P> struct rope_attention_body {
         auto next_stage = [&] {
             if (++stage == P::STAGES) stage = 0, parity ^= 1;
         };
+        /* The ticket is asked for in the last round, so that it has come when the warps' results are merged. Each split that works
+         * has a tile for its first warp. The last ticket makes the counter zero. */
+        u32 ticket = 0;
         for (; work.tile < end; work.tile += P::WARPS) {
+            if (P::SPLITS > 1 && threadIdx.x == 0 && work.active > 1 && work.tile + P::WARPS >= end)
+                ticket = count_relaxed((u32 *)workspace + block, (u32)work.active - 1);
             const int start = work.tile * P::TILE_TOKENS, first = work.first - start, token = work.position - start;
             const int k_ahead = work.tile + P::STAGES / 2 * P::WARPS,
                       v_ahead = work.tile + (P::STAGES + 1) / 2 * P::WARPS;
@@ -619,7 +656,9 @@ template <class P> struct rope_attention_body {
             u32 weights[TOKEN_TILES][P::HEAD_TILES][2];
             const bool edge = first > 0 || token < P::TILE_TOKENS;
             wait();
-            if (edge) patch(ring + (u32)(stage * STAGE_BYTES), shared.k, &shared.k_scale, first, token, false, lane);
+            if (edge)
+                patch(ring + (u32)(stage * STAGE_BYTES), shared.k, &shared.k_scale, first, token, false, k_ahead < end,
+                      lane);
             score(scores, ring + (u32)(stage * STAGE_BYTES), held, shared, lane);
             __syncwarp();
             fetch(stage, ODD ? page : next_page, k_ahead, ODD ? V_OFFSET : 0);
@@ -637,7 +676,9 @@ template <class P> struct rope_attention_body {
             }
             weigh(weights, state, scores);
             wait();
-            if (edge) patch(ring + (u32)(stage * STAGE_BYTES), shared.v, &shared.v_scale, first, token, true, lane);
+            if (edge)
+                patch(ring + (u32)(stage * STAGE_BYTES), shared.v, &shared.v_scale, first, token, true, v_ahead < end,
+                      lane);
             if constexpr (CODED) scale_weights(weights, state, scores, ring + (u32)(stage * STAGE_BYTES), lane);
             accumulate(state, ring + (u32)(stage * STAGE_BYTES), weights, lane);
             __syncwarp();
@@ -647,10 +688,6 @@ template <class P> struct rope_attention_body {
             next_page = coming_page;
         }
         if (!P::BULK) copies_wait<0>();
-        /* The ticket arrives while the warps' results are merged. */
-        u32 *tickets = (u32 *)workspace + block;
-        u32 ticket = 0;
-        if (P::SPLITS > 1 && threadIdx.x == 0 && work.active > 1) ticket = add_relaxed(tickets, 1);
         const float *parts = (const float *)rings;
         store_partial(shared, (float *)(rings + warp * WARP_BYTES), state, warp, lane);
         __syncthreads();
@@ -693,7 +730,6 @@ template <class P> struct rope_attention_body {
         }
         __syncthreads();
         for (int i = (int)threadIdx.x; i < work.active * BLOCK_HEADS; i += THREADS) space_sums[i] = make_float2(0, 0);
-        if (threadIdx.x == 0) *tickets = 0;
     }
 };
 

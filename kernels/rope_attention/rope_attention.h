@@ -15,7 +15,7 @@
  * op_rope_append.reference and op_attention.reference on the same rounded inputs: 1 % of the largest |out| of the row with
  * bf16, 0.2 % with f16 and with codes, where k and v of the new token may be rounded to a neighbouring code.
  *
- * COUNTS, SLOTS, POSITIONS, PAGE_TABLE and KV of earlier tokens are read before the launches before have completed: no
+ * COUNTS, SLOTS, POSITIONS, PAGE_TABLE, NORM_Q, NORM_K and KV of earlier tokens are read before the launches before have completed: no
  * launch of the same graph may write them, but for KV this launch itself and those of other layers. TABLE and QKV are
  * read after the wait, with APPENDED the token's own k and v, too. Results are the same bits in every run, whatever the other rows are. */
 #ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_H

@@ -33,6 +33,47 @@ template <class P> struct rope_attention_preparation {
 
     typedef float round_values[ROUNDS][VECTOR];
 
+    /* Weights of the norms of a warp's vectors, which are read before the launches before have completed, if registers hold
+     * them. */
+    static constexpr bool NORMS_EARLY = P::HAS_NORM && WARP_TASKS * ROUNDS * VECTOR <= 8;
+    struct norms {
+        float low[NORMS_EARLY ? WARP_TASKS : 1][ROUNDS][VECTOR], high[NORMS_EARLY ? WARP_TASKS : 1][ROUNDS][VECTOR];
+    };
+
+    static __device__ __forceinline__ bool is_value(int task) { return task == BLOCK_HEADS + 1; }
+
+    /* A vector's first weight: 0 where all heads have the same. */
+    static __device__ __forceinline__ int first_weight(int task, int kv_head, int head_block)
+    {
+        return P::NORM_SCOPE != ROPE_APPEND_NORM_HEADS ? 0
+               : task < BLOCK_HEADS ? (kv_head * GROUP + head_block * TILE_HEADS + task) * P::HEAD_DIM
+                                    : kv_head * P::HEAD_DIM;
+    }
+
+    static __device__ __forceinline__ void load_norms(norms &norms, const void *norm_q, const void *norm_k, int kv_head,
+                                                      int head_block, int warp, int lane)
+    {
+        (void)norm_q, (void)norm_k;
+        if constexpr (NORMS_EARLY) {
+#pragma unroll
+            for (int k = 0; k < WARP_TASKS; k++) {
+                const int task = warp + k * P::WARPS;
+                const void *norm = task < BLOCK_HEADS ? norm_q : norm_k;
+                const int first = first_weight(task, kv_head, head_block);
+#pragma unroll
+                for (int r = 0; r < ROUNDS; r++)
+#pragma unroll
+                    for (int e = 0; e < VECTOR; e++) {
+                        const int i = pair_index(lane, r);
+                        const bool used = i < PAIRS && task < TASKS && !is_value(task) &&
+                                          (task >= BLOCK_HEADS || head_block * TILE_HEADS + task < GROUP);
+                        norms.low[k][r][e] = used ? load_element<P::NORM_DTYPE>(norm, first + to_low(i) + i + e) : 0;
+                        norms.high[k][r][e] = used ? load_element<P::NORM_DTYPE>(norm, first + to_high(i) + i + e) : 0;
+                    }
+            }
+        }
+    }
+
     /* Largest magnitude of a vector whose pairs the warp holds; NaN if there is one. */
     static __device__ __forceinline__ float largest_of(const round_values &low, const round_values &high, int lane)
     {
@@ -125,14 +166,14 @@ template <class P> struct rope_attention_preparation {
 
     /* q, k and v of this block: norm, rope, rounding; into shared memory and, k and v, to row `place` of their page. */
     template <class SHARED>
-    static __device__ __forceinline__ void run(SHARED &shared, const u16 *qkv, const float *table, const void *norm_q,
-                                               const void *norm_k, const float *kv_scales, u8 *block, i64 place,
-                                               int kv_head, int head_block, int heads, bool with_new, int warp,
-                                               int lane)
+    static __device__ __forceinline__ void run(SHARED &shared, const u16 *qkv, const float *table, const norms &norms,
+                                               const void *norm_q, const void *norm_k, const float *kv_scales,
+                                               u8 *block, i64 place, int kv_head, int head_block, int heads,
+                                               bool with_new, int warp, int lane)
     {
         float low[WARP_TASKS][ROUNDS][VECTOR], high[WARP_TASKS][ROUNDS][VECTOR];
         float cosine[ROUNDS][VECTOR], sine[ROUNDS][VECTOR];
-        (void)norm_q, (void)norm_k, (void)kv_scales;
+        (void)norms, (void)norm_q, (void)norm_k, (void)kv_scales;
 #pragma unroll
         for (int k = 0; k < WARP_TASKS; k++) {
             int task = warp + k * P::WARPS;
@@ -169,7 +210,7 @@ template <class P> struct rope_attention_preparation {
         for (int k = 0; k < WARP_TASKS; k++) {
             int task = warp + k * P::WARPS;
             if (task < BLOCK_HEADS ? task >= heads : task >= TASKS || !with_new) continue;
-            bool is_v = task == BLOCK_HEADS + 1;
+            const bool is_v = is_value(task);
             float scale = 1;
             if constexpr (P::CENTRED) {
                 if (!is_v) centre(low[k], high[k], lane);
@@ -183,10 +224,7 @@ template <class P> struct rope_attention_preparation {
                         squares += low[k][r][e] * low[k][r][e] + high[k][r][e] * high[k][r][e];
                 scale = rsqrtf(warp_sum(squares) / P::HEAD_DIM + float_of_bits(P::EPS_BITS));
             }
-            /* The head's first weight, where each head has weights of its own. */
-            const int first = P::NORM_SCOPE != ROPE_APPEND_NORM_HEADS ? 0
-                              : task < BLOCK_HEADS ? (kv_head * GROUP + head_block * TILE_HEADS + task) * P::HEAD_DIM
-                                                   : kv_head * P::HEAD_DIM;
+            const int first = first_weight(task, kv_head, head_block);
             u16 *to = task < BLOCK_HEADS ? shared.q[task] : (u16 *)(is_v ? shared.v : shared.k);
             u8 *page = task >= BLOCK_HEADS && head_block == 0 ? block + (is_v ? pages::VALUES : 0) : nullptr;
             u16 *also = page ? (u16 *)(page + place * ROW_BYTES) : nullptr;
@@ -199,8 +237,13 @@ template <class P> struct rope_attention_preparation {
                     float x = low[k][r][e], y = high[k][r][e];
                     if (P::HAS_NORM && !is_v) {
                         const void *norm = task < BLOCK_HEADS ? norm_q : norm_k;
-                        x *= scale * load_element<P::NORM_DTYPE>(norm, first + to_low(i) + i + e);
-                        y *= scale * load_element<P::NORM_DTYPE>(norm, first + to_high(i) + i + e);
+                        if constexpr (NORMS_EARLY) {
+                            x *= scale * norms.low[k][r][e];
+                            y *= scale * norms.high[k][r][e];
+                        } else {
+                            x *= scale * load_element<P::NORM_DTYPE>(norm, first + to_low(i) + i + e);
+                            y *= scale * load_element<P::NORM_DTYPE>(norm, first + to_high(i) + i + e);
+                        }
                     }
                     if (P::NORM_V && is_v) x *= scale, y *= scale;
                     low[k][r][e] = is_v ? x : x * cosine[r][e] - y * sine[r][e];

@@ -199,10 +199,9 @@ template <class P> struct routed_matmul_body {
     {
         const int lane = (int)threadIdx.x % 32;
         u32 ticket = 0;
-        if (lane == 0) ticket = add_relaxed(workspace, 1);
+        if (lane == 0) ticket = count_relaxed(workspace, gridDim.x - 1);
         if (__shfl_sync(0xffffffffu, ticket, 0) != gridDim.x - 1) return;
         for (int i = lane; i < P::ROWS * ROW_LOGITS; i += 32) workspace[LOGITS_AT + i] = 0;
-        if (lane == 0) workspace[0] = 0;
     }
 
     /* Routes and lists for the launches that follow, by one warp. */

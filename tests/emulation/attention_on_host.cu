@@ -2,7 +2,9 @@
 /* attention_generic, attention_latent and attention_prefill on the host: KERNEL_PARAMS is the problem and the tunables of BODY; SLOTS and
  * POSITIONS are those of the valid rows, BLOCKS_IN_ALL the thread blocks for each kv head and part of v (generic) or for all heads. IN_PLACE: out
  * is q's memory. Compares every element of out with plain code in double; prints what differs and exits with 1. COPIES_LATE: see
- * copies_are_late. SPOIL: 1 an element of out, 2 of the pages is changed before the checks, for them to see; 0 nothing. The prefill
+ * copies_are_late. What launches before write, q and the tokens of the valid rows, comes where a block of attention_latent waits for
+ * them. SPOIL: 1 an element of out, 2 of the pages is changed before the checks, 3 the tokens of the rows do not come, for them to see;
+ * 0 nothing. The prefill
  * kernel with SPLIT above 1 needs more of clusters than is emulated. emulation_test.py includes it in a namespace for each case, after
  * these headers. */
 #include "tests/emulation/paged_on_host.h"
@@ -96,6 +98,37 @@ template <class BODY> static int first_written(int position, BODY *) { return fi
 template <class P> static unsigned parts_of(attention_generic_body<P> *) { return attention_generic_body<P>::parts; }
 template <class BODY> static unsigned parts_of(BODY *) { return 1; }
 
+/* ---- what the launches before write ---- */
+
+static u8 written_q[sizeof q];
+
+template <class WORK> static void each_written_row(WORK work)
+{
+    for (int r = 0; r < VALID_ROWS; r++) {
+        u8 *row = pages.row(slots[r], positions[r], 0, false);
+        work(row, pages_type::ROW_BYTES);
+        if (pages_type::CODED) work((u8 *)pages.scale(slots[r], positions[r], 0, false), (int)sizeof(float));
+    }
+}
+
+static void hide_written()
+{
+    memset(q, 0xff, sizeof q); /* NaN */
+    each_written_row([](u8 *at, int bytes) { memset(at, 0xff, (size_t)bytes); });
+}
+
+/* Every thread of a block calls it once. */
+static void show_written()
+{
+    meet(running->all, running->threads);
+    if (threadIdx.x == 0) {
+        memcpy(q, written_q, sizeof q);
+        if (SPOIL != 3)
+            each_written_row([](u8 *at, int bytes) { memcpy(at, pages.expected + (at - pages.pool), (size_t)bytes); });
+    }
+    meet(running->all, running->threads);
+}
+
 static void run_thread_of_kernel() { run_body((body *)nullptr); }
 
 static void draw_operands()
@@ -150,16 +183,20 @@ int main()
 {
     const bool is_generic = std::is_same<body, attention_generic_body<params>>::value;
     const bool is_prefill = std::is_same<body, attention_prefill_body<params>>::value;
-    const int cluster = std::is_same<body, attention_latent_body<params>>::value ? params::SPLIT : 1;
+    const bool is_latent = std::is_same<body, attention_latent_body<params>>::value;
+    const int cluster = is_latent ? params::SPLIT : 1;
     copies_are_late = COPIES_LATE;
     pages.poison();
     draw_operands();
+    memcpy(written_q, q, sizeof q);
+    at_device_wait = is_latent ? show_written : nullptr;
     gridDim.x = BLOCKS_IN_ALL;
     gridDim.y = is_generic ? params::KV_HEADS : 1;
     gridDim.z = parts_of((body *)nullptr);
     for (unsigned yz = 0; yz < gridDim.y * gridDim.z; yz++)
         for (int i = 0; i < BLOCKS_IN_ALL; i += cluster) {
             blockIdx.y = yz % gridDim.y, blockIdx.z = yz / gridDim.y;
+            if (is_latent) hide_written();
             if (cluster > 1) {
                 run_cluster(i, cluster, BLOCKS_IN_ALL, body::threads, run_thread_of_kernel);
                 continue;

@@ -230,6 +230,7 @@ static void run_cluster(int first, int blocks, int all, int threads, void (*body
             own_rank = (unsigned)rank;
             gridDim.x = (unsigned)all;
             cluster.memories[(size_t)rank] = shared_memory;
+            memset(shared_memory, 0xff, SHARED_BYTES);
             pthread_barrier_wait(&cluster.meeting);
             run_block(first + rank, threads, body);
         });

@@ -302,10 +302,33 @@ def latents():
     yield latent([(0, 5), (2, 330)], 5, HEAD_DIM=48, VALUE_DIM=32, SPLIT=4, WARPS_V=2, COPIES_LATE=1)
     yield latent(mixed, 3, HEAD_DIM=56, VALUE_DIM=40, WARPS_Q=2, KEY_TILE=32, GROUPS=5, X_DTYPE=F16, KV_DTYPE=F16)
     yield latent(run_of(1, 95, 20), 1, HEAD_DIM=8, VALUE_DIM=8, WARPS_V=2, KEY_TILE=16, PAGE_TOKENS=48)
+    yield latent(mixed, 3, HEAD_DIM=56, VALUE_DIM=40, WARPS_V=4, KEY_TILE=16, WARPS_Q=2, GROUPS=2, COPIES_LATE=1)
     yield latent(mixed, 20, HEAD_DIM=72, VALUE_DIM=72, WARPS_V=2, WARPS_Q=4, KEY_TILE=64, SCALE_BITS=0x3F000000)
     for encoding in CODED_KV:
         yield latent(mixed, 4, HEAD_DIM=96, VALUE_DIM=64, KV_DTYPE=encoding, COPIES_LATE=1)
         yield latent(mixed, 7, HEAD_DIM=80, VALUE_DIM=80, KV_DTYPE=encoding, X_DTYPE=F16, WARPS_V=2, KEY_TILE=16, PAGE_TOKENS=16)
+
+
+def short_latents():
+    """Blocks with one row: contexts that a tile of each block of a cluster holds, up to the last token, and longer ones; tokens that other rows
+    of the step write; columns and warps of every tunable."""
+    rows = [(0, 0), (1, 31), (2, 63), (3, 64)] + run_of(4, 29, 4) + [(5, 200)] + run_of(6, 0, 2)
+    shape = {"HEAD_DIM": 144, "VALUE_DIM": 128, "SPLIT": 2, "KEY_TILE": 32}
+    for late in (0, 1):
+        yield latent(rows, 16, **shape, COPIES_LATE=late)
+        yield latent(rows, 32, **shape, WARPS_Q=2, GROUPS=2 + late, X_DTYPE=F16, KV_DTYPE=F16, COPIES_LATE=late)
+        yield latent([(0, 127), (1, 128), (2, 77)], 16, HEAD_DIM=160, VALUE_DIM=128, SPLIT=4 >> late, KEY_TILE=32 << late, WARPS_V=2, GROUPS=11, COPIES_LATE=late)
+    yield latent([(0, 199), (1, 255), (2, 256)], 16, HEAD_DIM=576, VALUE_DIM=512, SPLIT=8, KEY_TILE=32, COPIES_LATE=1)
+    yield latent([(1, 300)], 16, HEAD_DIM=576, VALUE_DIM=512, SPLIT=8, WARPS_V=8)
+    for positions in ((199, 255), (256, 700)):  # two warps share the columns of 8 tokens
+        yield latent(list(enumerate(positions)), 16, HEAD_DIM=576, VALUE_DIM=512, SPLIT=8, WARPS_V=8, KEY_TILE=32, GROUPS=2, COPIES_LATE=1)
+    yield latent(rows, 32, HEAD_DIM=144, VALUE_DIM=128, SPLIT=2, KEY_TILE=32, WARPS_V=8, WARPS_Q=2, GROUPS=2)  # 9 products: not alike
+    yield latent([(0, 70), (1, 127)], 16, HEAD_DIM=136, VALUE_DIM=64, SPLIT=2, WARPS_V=4)  # padding within the slab
+    yield latent(rows, 16, HEAD_DIM=128, VALUE_DIM=128, SPLIT=2, KEY_TILE=32)  # no room for a slab
+    yield latent(run_of(1, 0, 270), 16, HEAD_DIM=24, VALUE_DIM=16, KEY_TILE=32, WARPS_V=2, PAGE_TOKENS=48)  # too many rows
+    for i, encoding in enumerate(CODED_KV):
+        yield latent(rows, 16, **shape, KV_DTYPE=encoding, X_DTYPE=[BF16, F16][i], COPIES_LATE=1)
+        yield latent([(0, 70), (1, 130)], 16, HEAD_DIM=160, VALUE_DIM=128, SPLIT=4, KEY_TILE=32, WARPS_V=2, KV_DTYPE=encoding, GROUPS=2)
 
 
 def chunk(first, count, group, **changes):
@@ -698,6 +721,9 @@ class Emulation(unittest.TestCase):
     def test_attention_latent(self):
         self.check(latents())
 
+    def test_attention_latent_of_short_contexts(self):
+        self.check(short_latents())
+
     def test_attention_prefill(self):
         self.check(chunks())
 
@@ -730,7 +756,9 @@ class Emulation(unittest.TestCase):
         case = next(latent_rows())
         self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["q row 5", "k of slot 0", "pages was written"])
         case = latent([(0, 3)], 1, HEAD_DIM=16, VALUE_DIM=16)
-        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2)], ["out row 0", "pages was written"])
+        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["out row 0", "pages was written", "out row 0"])
+        case = latent([(0, 40)], 16, HEAD_DIM=144, VALUE_DIM=128, SPLIT=2, KEY_TILE=32)
+        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["out row 0", "pages was written", "out row 0"])
 
     def test_defects_of_attention_are_seen(self):
         case = decode([5], 1, HEAD_DIM=32, KV_HEADS=1)

@@ -7,6 +7,14 @@
 
 #include "kernels/cuda/include/device.cuh"
 
+/* Called where a thread waits for the launches before, by a test that has hidden what they write. */
+static void (*at_device_wait)();
+static void wait_for_launches()
+{
+    if (at_device_wait) at_device_wait();
+}
+#define device_wait() wait_for_launches()
+
 /* Static shared memory may lie before the dynamic part: addresses are signed distances from that. */
 static char *shared_at(u32 address) { return shared_memory + (int)address; }
 static float *shared_float(u32 address) { return (float *)shared_at(address); }
@@ -79,15 +87,13 @@ static void barrier_wait_tight(u32 address, u32 parity) { barrier_wait(address, 
 static void named_barrier(int id, int threads) { meet(running->named[id], threads); }
 static void named_barrier_arrive(int id, int threads) { arrive(running->named[id], threads); }
 
-/* ---- clusters: of one block, except where run_cluster runs several (cluster_sync, loads) ---- */
+/* ---- clusters: of one block, except where run_cluster runs several (cluster_sync, its two halves, loads, stores) ---- */
 
 enum { RANK_SHIFT = 24 }; /* addresses of other blocks: the rank + 1 above, the distance below */
 
 static void barrier_arrive_at(u32, u32) { abort(); }
 static void barrier_arrive_cluster(u32) { abort(); }
 static void barrier_wait_cluster(u32, u32) { abort(); }
-static void cluster_arrive() { abort(); }
-static void cluster_wait() { abort(); }
 static void cluster_sync()
 {
     if (!own_cluster) abort();
@@ -95,6 +101,8 @@ static void cluster_sync()
     if (threadIdx.x == 0) pthread_barrier_wait(&own_cluster->meeting);
     meet(running->all, running->threads);
 }
+static void cluster_arrive() {} /* the blocks meet where they wait, which each does once after it has arrived */
+static void cluster_wait() { cluster_sync(); }
 static void cluster_arrive_aligned() { abort(); }
 static void cluster_wait_aligned() { abort(); }
 static u32 cluster_address(u32 address, u32 rank)
@@ -103,22 +111,26 @@ static u32 cluster_address(u32 address, u32 rank)
     if (address >> RANK_SHIFT || rank >= own_cluster->memories.size()) abort();
     return address | (rank + 1) << RANK_SHIFT;
 }
-/* Reads another block's shared memory, or this one's if it is alone. */
-template <class T> static T load_from_cluster(u32 remote)
+/* In another block's shared memory, or in this one's if it is alone. */
+static void *cluster_words(u32 remote)
 {
     const u32 offset = remote & ((1u << RANK_SHIFT) - 1);
-    const void *from = shared_words(offset);
+    if (!own_cluster) return shared_words(offset);
+    if (!(remote >> RANK_SHIFT) || offset % 4) abort();
+    return own_cluster->memories[(remote >> RANK_SHIFT) - 1] + offset;
+}
+template <class T> static T load_from_cluster(u32 remote)
+{
     T value;
-    if (own_cluster) {
-        if (!(remote >> RANK_SHIFT)) abort();
-        from = own_cluster->memories[(remote >> RANK_SHIFT) - 1] + offset;
-    }
-    memcpy(&value, from, sizeof value);
+    memcpy(&value, cluster_words(remote), sizeof value);
     return value;
 }
 static u32 cluster_load_word(u32 remote) { return load_from_cluster<u32>(remote); }
 static float4 cluster_load(u32 remote) { return load_from_cluster<float4>(remote); }
-static void cluster_store(u32, float) { abort(); }
+template <class T> static void cluster_store(u32 remote, T value)
+{
+    memcpy(cluster_words(remote), &value, sizeof value);
+}
 
 /* ---- memory ---- */
 
@@ -188,7 +200,13 @@ template <class T> static T load_relaxed(const T *from)
     return *from;
 }
 static void store_relaxed(u32 *to, u32 value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
-static u32 add_relaxed(u32 *to, u32 value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
+static u32 count_relaxed(u32 *to, u32 most)
+{
+    u32 old = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (
+        !__atomic_compare_exchange_n(to, &old, old >= most ? 0 : old + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    return old;
+}
 static u64 policy_evict_first() { return 0; }
 static void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier)
 {

@@ -310,7 +310,7 @@ __device__ __forceinline__ void store_release(int *to, int value)
     asm volatile("fence.acq_rel.gpu; st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 __device__ __forceinline__ void nanosleep(u32 time) { asm volatile("nanosleep.u32 %0;" ::"r"(time)); }
-/* load_relaxed, store_relaxed, add_relaxed: words that other blocks read or write at the same time. */
+/* load_relaxed, store_relaxed, count_relaxed: words that other blocks read or write at the same time. */
 __device__ __forceinline__ u32 load_relaxed(const u32 *from)
 {
     u32 value;
@@ -336,10 +336,12 @@ __device__ __forceinline__ float2 load_relaxed(const float2 *from)
     asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(from) : "memory");
     return value;
 }
-__device__ __forceinline__ u32 add_relaxed(u32 *to, u32 value)
+/* Adds one, or makes `most` zero again. The compiler gathers additions of a warp's lanes into one atomic, whose result all lanes then
+ * wait for at once; it does not gather these. */
+__device__ __forceinline__ u32 count_relaxed(u32 *to, u32 most)
 {
     u32 old;
-    asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(to), "r"(value) : "memory");
+    asm volatile("atom.inc.relaxed.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(to), "r"(most) : "memory");
     return old;
 }
 
