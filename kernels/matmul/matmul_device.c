@@ -82,6 +82,11 @@ int64_t matmul_device_least_shared(const struct device_facts *gpu, int64_t per_s
     return part < 0 ? 0 : layout_round_up(part + 1, SHARED_UNIT);
 }
 
+int64_t matmul_device_second_shared(const struct device_facts *gpu)
+{
+    return gpu->shared_per_sm - matmul_device_least_shared(gpu, 1) - 2 * RESERVED_SHARED_BYTES;
+}
+
 void matmul_device_rank(struct matmul_ranking *ranking, const int64_t *params, double cost)
 {
     struct matmul_estimate *list = ranking->list;

@@ -47,6 +47,9 @@ int64_t matmul_device_most_shared(const struct device_facts *gpu, int64_t per_sm
  * twice as much as the rest. After matmul_mma a quarter of an H200's multiprocessors had no thread block. */
 int64_t matmul_device_least_shared(const struct device_facts *gpu, int64_t per_sm);
 
+/* Shared memory of a thread block that starts while each multiprocessor still has one, of the launch before, with that lower bound. */
+int64_t matmul_device_second_shared(const struct device_facts *gpu);
+
 /* Candidates in order of an estimate of their time, in any unit; the earlier of equals first. */
 struct matmul_ranking {
     int count, most; /* kept */

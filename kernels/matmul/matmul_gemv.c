@@ -96,7 +96,9 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (illegal) return illegal;
     int64_t shared = shared_bytes(params);
     const int64_t split_k = params[MATMUL_GEMV_SPLIT_K], per_sm = params[MATMUL_GEMV_CTAS_PER_SM];
-    if (shared < matmul_device_least_shared(gpu, per_sm)) shared = matmul_device_least_shared(gpu, per_sm);
+    /* A launch that begins while the one before multiplies takes the other half of each multiprocessor. */
+    const int64_t least = params[MATMUL_EARLY_ROUTES] ? 0 : matmul_device_least_shared(gpu, per_sm);
+    if (shared < least) shared = least;
     if (shared > gpu->shared_per_block) return "the ring and x do not fit in shared memory";
     int64_t clusters = gpu->multiprocessors * per_sm / split_k;
     if (clusters > tiles(params)) clusters = tiles(params);
@@ -177,7 +179,9 @@ struct candidates {
 static void add_candidate(struct candidates *candidates, const int64_t *problem, const struct device_facts *gpu,
                           const struct shape *shape, int64_t split_k, int64_t x_shared, int64_t least_ring)
 {
-    const int64_t budget = matmul_device_most_shared(gpu, shape->ctas_per_sm);
+    int64_t budget = matmul_device_most_shared(gpu, shape->ctas_per_sm);
+    if (problem[MATMUL_EARLY_ROUTES] && budget > matmul_device_second_shared(gpu))
+        budget = matmul_device_second_shared(gpu);
     int64_t params[PLAN_MAX_PARAMS] = {0};
     memcpy(params, problem, MATMUL_FIRST_TUNABLE * sizeof *params);
     params[MATMUL_GEMV_WARPS] = shape->warps;

@@ -73,11 +73,12 @@ static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_ma
 
 enum { MOST_CANDIDATES = 32 };
 
-/* A candidate of matmul_gemv, with as many stages fewer as the routes need. */
+/* A candidate of matmul_gemv, with as many stages fewer as the routes need, and as leave half of each multiprocessor to the next launch,
+ * which knows the routes long before this one ends. */
 static int add(const int64_t *params, int64_t *gemv, const struct device_facts *gpu, int64_t (*found)[PLAN_MAX_PARAMS],
                int count, int capacity)
 {
-    const int64_t most = matmul_device_most_shared(gpu, gemv[MATMUL_GEMV_CTAS_PER_SM]);
+    const int64_t most = matmul_device_least_shared(gpu, 1);
     int64_t own[ROUTED_MATMUL_PARAMS] = {0};
     memcpy(own, params, ROUTED_MATMUL_PROBLEM_PARAMS * sizeof *own);
     own[ROUTED_MATMUL_WARPS] = gemv[MATMUL_GEMV_WARPS];
@@ -105,7 +106,8 @@ static int find_candidates(const int64_t *params, const struct device_facts *gpu
     const int ring_count = device_matmul_gemv.candidates(gemv, gpu, rings, MOST_CANDIDATES);
     int count = 0;
     for (int i = 0; i < ring_count; i++)
-        if (rings[i][MATMUL_GEMV_SPLIT_K] == 1 && rings[i][MATMUL_GEMV_X_SHARED])
+        if (rings[i][MATMUL_GEMV_SPLIT_K] == 1 && rings[i][MATMUL_GEMV_X_SHARED] &&
+            rings[i][MATMUL_GEMV_CTAS_PER_SM] == 1)
             count = add(params, rings[i], gpu, params_out, count, capacity);
     return count;
 }

@@ -80,6 +80,8 @@ static void open_launch(struct launch *launch, const struct problem *problem, co
     struct test_launch *test = &launch->test;
     const float most = 3 / sqrtf((float)problem->k);
     test_launch_open_operands(test, &op_routed_matmul, params, problem->valid);
+    test_launch_resize(test, ROUTED_MATMUL_WORKSPACE, device_routed_matmul.counter_bytes(params), 0);
+    memset(test->host[ROUTED_MATMUL_WORKSPACE], 0, test->device[ROUTED_MATMUL_WORKSPACE].bytes);
     test_fill(&random, test->host[ROUTED_MATMUL_X], (size_t)(problem->k * problem->valid),
               test_launch_dtype(test, ROUTED_MATMUL_X), -1, 1);
     if (encoding_is_plain(problem->dtype)) {
@@ -207,6 +209,9 @@ static void check(const struct problem *problem, int step)
         if (launch.test.kernel.local_bytes)
             fail_msg("%s: %d bytes of local memory", what, launch.test.kernel.local_bytes);
         test_launch_run_twice(&launch.test);
+        const uint8_t *workspace = launch.test.found[ROUTED_MATMUL_WORKSPACE];
+        for (size_t b = 0; b < launch.test.device[ROUTED_MATMUL_WORKSPACE].bytes; b++)
+            assert_int_equal(workspace[b], 0);
         check_routes(&launch, problem, what);
         check_products(&launch, problem, what);
         test_launch_assert_rows_untouched(&launch.test, ROUTED_MATMUL_OUT);
