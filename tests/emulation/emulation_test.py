@@ -2,7 +2,7 @@
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
 (latent_append_on_host.cu), multiply (multiply_on_host.cu), router (router_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
-(delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
+(delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu), a router with the matmul that it is for (routed_matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
 
 import concurrent.futures
@@ -26,7 +26,7 @@ HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
            "kernels/delta_rule/delta_rule.cuh", "kernels/delta_rule/delta_rule_chunk.cuh"]
-MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "grouped", "mma", "wgmma")]
+MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "grouped", "mma", "wgmma")] + ["kernels/routed_matmul/routed_matmul.cuh"]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
 C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
              "formats/encoding/dtype.c"]
@@ -401,6 +401,30 @@ def expert_gemvs():
     yield expert_gemv(40, 12, 16, ROWS=5, VALID=4, DTYPE=16, K=128)
 
 
+def routed(experts, top_k, n, **changes):
+    """`experts`: with shared ones; `top_k`: choices of a row; `n`: rows of an expert's gate and up."""
+    case = {"SOURCE": "routed_matmul", "ROWS": 1, "N": experts * n, "K": 264, "DTYPE": BF16, "OUT_DTYPE": F32, "EPILOGUE": 1, "HAS_BIAS": 0, "BIAS_DTYPE": F32,
+            "HAS_NORM": 1, "NORM_DTYPE": F32, "CAP_BITS": 0x3F800000, "EXPERTS": experts, "ROUTE_WIDTH": 2 * top_k, "MATRIX_DTYPE": BF16,
+            "HAS_ROUTER_BIAS": 0, "ROUTER_BIAS_DTYPE": F32, "SCORE": 0, "RENORMALISE": 0, "ROUTER_EPS_BITS": 0x1E3CE508, "ROUTER_SCALE_BITS": 0x40200000,
+            "ROUTER_GROUPS": 1, "TOP_GROUPS": 1, "GROUP_SCORE": 0, "HAS_CLAIM_BIAS": 0, "CLAIM_BIAS_DTYPE": F32, "HAS_SEEDS": 0, "HAS_SCALES": 0,
+            "SCALES_DTYPE": F32, "SHARED": 0, "SHARED_GATE": 0, "WARPS": 2, "STAGES": 3, "CHUNK": 256, "TILE_GROUPS": 2, "CTAS_PER_SM": 1, "COPY": 1,
+            "BLOCKS_IN_ALL": 3, **changes}
+    matrix_rows = experts - case["SHARED"] + case["SHARED_GATE"]
+    return {"VALID": case["ROWS"], "ROUTED": matrix_rows, "SHARE": -(-matrix_rows // case["BLOCKS_IN_ALL"]), **case}
+
+
+def routeds():
+    """Few and many rows of the router's matrix for a block; logits of a lane by fours and alone; shared experts; every score; invalid rows."""
+    yield routed(8, 2, 32)
+    yield routed(24, 4, 48, DTYPE=16, K=520, ROWS=3, VALID=2, HAS_BIAS=1, HAS_ROUTER_BIAS=1, RENORMALISE=1)
+    yield routed(18, 5, 32, SHARED=2, HAS_SEEDS=1, ROWS=4, VALID=3, HAS_NORM=0)
+    yield routed(15, 4, 32, SHARED=1, SHARED_GATE=1, DTYPE=19, K=384, RENORMALISE=1)
+    yield routed(40, 6, 16, SCORE=1, RENORMALISE=1, ROUTER_GROUPS=1, HAS_CLAIM_BIAS=1, BLOCKS_IN_ALL=5, ROWS=8, HAS_SCALES=1, K=136)
+    yield routed(100, 8, 16, BLOCKS_IN_ALL=13, SCORE=2, K=128)
+    yield routed(130, 4, 16, BLOCKS_IN_ALL=17, K=64, CHUNK=128, SHARED=1, WARPS=4)
+    yield routed(8, 2, 32, ROWS=2, VALID=0)
+
+
 def grouped(experts, top_k, n, **changes):
     own = {"WARPS": 2, "STAGES": 3, "CHUNK": 256, "GROUPS": 4, "COLUMNS": 8, "CTAS_PER_SM": 1}
     return {"SOURCE": "matmul", "BODY": "matmul_grouped_body", **MATMUL, **own, "VALID": changes["ROWS"], "EXPERTS": experts, "ROUTE_WIDTH": 2 * top_k,
@@ -559,7 +583,7 @@ def delta_rule_chunks():
 
 
 def has_matmuls(cases):
-    return any(case["SOURCE"] == "matmul" for case in cases)
+    return any(case["SOURCE"] in ("matmul", "routed_matmul") for case in cases)
 
 
 def source_of(cases):
@@ -657,6 +681,13 @@ class Emulation(unittest.TestCase):
 
     def test_expert_gemv(self):
         self.check(expert_gemvs())
+
+    def test_routed(self):
+        self.check(routeds())
+
+    def test_defects_of_routed_are_seen(self):
+        whole = routed(8, 8, 32, DTYPE=19, K=384)
+        self.check_defects([{**whole, "SPOIL": spoil} for spoil in (1, 3)], ["out[", "weights["])
 
     def test_grouped(self):
         self.check(groupeds())
