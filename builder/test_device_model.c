@@ -70,7 +70,7 @@ const char *test_device_model_source(size_t index)
     return path;
 }
 
-static bool make_graph(struct test_device_model *model, enum test_graph which, enum dtype compute_dtype,
+static bool make_graph(struct test_device_model *model, enum test_graph which, enum dtype compute_dtype, bool routed,
                        struct status *status)
 {
     struct graph *graph = &model->graphs[which];
@@ -78,13 +78,14 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, e
     graph->target = TARGET_CUDA;
     graph->compute_dtype = compute_dtype;
     graph->small_batch = which == TEST_SMALL_BATCH;
+    graph->has_routed_matmul = routed;
     graph->ranks = model->ranks;
     if (model->ranks > 1) graph->rank_config = &model->rank_config;
     return import_graph(graph, status) && run_passes(graph, NULL, NULL, status);
 }
 
 static bool try_ranks(struct test_device_model *model, const char *source, int64_t matrices, uint64_t slots,
-                      uint64_t context, uint32_t ranks, struct status *status)
+                      uint64_t context, uint32_t ranks, bool routed, struct status *status)
 {
     enum { PAGE_TOKENS = 64 };
     const struct weight_types types = {.matrices = (enum encoding_id)matrices};
@@ -104,7 +105,7 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
     if (!shard_config(&model->config, ranks, &model->rank_config, status)) return false;
     struct graph *wide = &model->graphs[TEST_LARGE_BATCH];
     for (int g = 0; g < TEST_GRAPHS; g++)
-        if (!make_graph(model, (enum test_graph)g, compute_dtype, status)) return false;
+        if (!make_graph(model, (enum test_graph)g, compute_dtype, routed, status)) return false;
     bool bound = model->has_checkpoint ? bind_weights(wide, &model->checkpoint, &types, status)
                                        : assume_weights(wide, (enum encoding_id)compute_dtype, &types, status);
     if (!bound) return false;
@@ -130,13 +131,13 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
 bool test_device_model_try(struct test_device_model *model, const char *source, int64_t matrices, uint64_t slots,
                            uint64_t context, struct status *status)
 {
-    return try_ranks(model, source, matrices, slots, context, 1, status);
+    return try_ranks(model, source, matrices, slots, context, 1, false, status);
 }
 
 bool test_device_model_open_ranks(struct test_device_model *model, const char *source, int64_t matrices, uint32_t ranks)
 {
     struct status status = {0};
-    if (try_ranks(model, source, matrices, 64, 512, ranks, &status)) return true;
+    if (try_ranks(model, source, matrices, 64, 512, ranks, false, &status)) return true;
     test_device_model_close(model);
     return false;
 }
@@ -145,6 +146,12 @@ void test_device_model_open(struct test_device_model *model, const char *source,
 {
     struct status status = {0};
     test_expect_success(test_device_model_try(model, source, matrices, 64, 512, &status), &status);
+}
+
+void test_device_model_open_routed(struct test_device_model *model, const char *source, uint32_t ranks)
+{
+    struct status status = {0};
+    test_expect_success(try_ranks(model, source, ENCODING_BF16, 64, 512, ranks, true, &status), &status);
 }
 
 void test_device_model_close(struct test_device_model *model)

@@ -36,6 +36,8 @@ void test_device_model_open(struct test_device_model *model, const char *source,
 /* Shared by several ranks; false where there are no equal shares. */
 bool test_device_model_open_ranks(struct test_device_model *model, const char *source, int64_t matrices,
                                   uint32_t ranks);
+/* The same in bf16 for a GPU that takes routed_matmul. */
+void test_device_model_open_routed(struct test_device_model *model, const char *source, uint32_t ranks);
 void test_device_model_close(struct test_device_model *model);
 
 /* The graph for `rows` rows of a step. */
