@@ -166,12 +166,13 @@ static const struct shape coded_thread_shapes[] = {
     {MATMUL_GEMV_COPY_THREADS, 4, 512, 2, 6, 1},  {MATMUL_GEMV_COPY_THREADS, 4, 512, 2, 4, 2},
     {MATMUL_GEMV_COPY_THREADS, 2, 256, 2, 4, 2},
 };
-enum { GOOD_RING_BYTES = 48 << 10, LEAST_RING_BYTES = 24 << 10, MOST_CANDIDATES = 32 };
+enum { GOOD_RING_BYTES = 48 << 10, LEAST_RING_BYTES = 24 << 10, MOST_CANDIDATES = 40 };
 
 /* Those found so far. */
 struct candidates {
     int64_t (*params)[PLAN_MAX_PARAMS];
     int count, capacity;
+    int64_t most_shared; /* of a thread block */
 };
 
 /* The problem with this shape and the most stages that fit, if that is legal, new, and the ring has least_ring bytes
@@ -180,8 +181,7 @@ static void add_candidate(struct candidates *candidates, const int64_t *problem,
                           const struct shape *shape, int64_t split_k, int64_t x_shared, int64_t least_ring)
 {
     int64_t budget = matmul_device_most_shared(gpu, shape->ctas_per_sm);
-    if (problem[MATMUL_EARLY_ROUTES] && budget > matmul_device_second_shared(gpu))
-        budget = matmul_device_second_shared(gpu);
+    if (budget > candidates->most_shared) budget = candidates->most_shared;
     int64_t params[PLAN_MAX_PARAMS] = {0};
     memcpy(params, problem, MATMUL_FIRST_TUNABLE * sizeof *params);
     params[MATMUL_GEMV_WARPS] = shape->warps;
@@ -213,10 +213,17 @@ static int find_candidates(const int64_t *params, const struct device_facts *gpu
 {
     const struct shape *shapes;
     const int count = shapes_for(params, gpu, &shapes);
-    struct candidates candidates = {params_out, 0, capacity < MOST_CANDIDATES ? capacity : MOST_CANDIDATES};
+    struct candidates candidates = {params_out, 0, capacity < MOST_CANDIDATES ? capacity : MOST_CANDIDATES, INT64_MAX};
     if (problem_illegal(params)) return 0;
     /* No cluster, if x leaves enough shared memory: in a cluster every tile waits for all thread blocks. */
-    for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, GOOD_RING_BYTES);
+    for (int i = 0; i < count; i++) {
+        if (params[MATMUL_EARLY_ROUTES]) { /* beside the launch before, if that leaves room */
+            candidates.most_shared = matmul_device_second_shared(gpu);
+            add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, GOOD_RING_BYTES);
+            candidates.most_shared = INT64_MAX;
+        }
+        add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, GOOD_RING_BYTES);
+    }
     const bool roomy = candidates.count > 0;
     if (!roomy)
         for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, LEAST_RING_BYTES);

@@ -71,14 +71,14 @@ static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_ma
 
 /* ---- candidates ---- */
 
-enum { MOST_CANDIDATES = 32 };
+enum { GEMV_CANDIDATES = 32 };
 
-/* A candidate of matmul_gemv, with as many stages fewer as the routes need, and as leave half of each multiprocessor to the next launch,
- * which knows the routes long before this one ends. */
-static int add(const int64_t *params, int64_t *gemv, const struct device_facts *gpu, int64_t (*found)[PLAN_MAX_PARAMS],
-               int count, int capacity)
+/* A candidate of matmul_gemv, with as many stages fewer as fit into `most` bytes of shared memory beside the routes. */
+static int add(const int64_t *params, const int64_t *base, int64_t most, const struct device_facts *gpu,
+               int64_t (*found)[PLAN_MAX_PARAMS], int count, int capacity)
 {
-    const int64_t most = matmul_device_least_shared(gpu, 1);
+    int64_t gemv[PLAN_MAX_PARAMS];
+    memcpy(gemv, base, sizeof gemv);
     int64_t own[ROUTED_MATMUL_PARAMS] = {0};
     memcpy(own, params, ROUTED_MATMUL_PROBLEM_PARAMS * sizeof *own);
     own[ROUTED_MATMUL_WARPS] = gemv[MATMUL_GEMV_WARPS];
@@ -99,16 +99,19 @@ static int add(const int64_t *params, int64_t *gemv, const struct device_facts *
 static int find_candidates(const int64_t *params, const struct device_facts *gpu,
                            int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
-    int64_t gemv[PLAN_MAX_PARAMS] = {0}, rings[MOST_CANDIDATES][PLAN_MAX_PARAMS];
+    int64_t gemv[PLAN_MAX_PARAMS] = {0}, rings[GEMV_CANDIDATES][PLAN_MAX_PARAMS];
     if (op_params_illegal(&op_routed_matmul, params)) return 0;
     routed_matmul_as_matmul(params, gemv);
     memset(rings, 0, sizeof rings);
-    const int ring_count = device_matmul_gemv.candidates(gemv, gpu, rings, MOST_CANDIDATES);
+    const int ring_count = device_matmul_gemv.candidates(gemv, gpu, rings, GEMV_CANDIDATES);
     int count = 0;
+    /* Each also so that it leaves half of each multiprocessor to the next launch, which knows the routes long before this one ends. */
+    const int64_t most[2] = {matmul_device_least_shared(gpu, 1), matmul_device_most_shared(gpu, 1)};
     for (int i = 0; i < ring_count; i++)
-        if (rings[i][MATMUL_GEMV_SPLIT_K] == 1 && rings[i][MATMUL_GEMV_X_SHARED] &&
-            rings[i][MATMUL_GEMV_CTAS_PER_SM] == 1)
-            count = add(params, rings[i], gpu, params_out, count, capacity);
+        for (int m = 0; m < 2; m++)
+            if (rings[i][MATMUL_GEMV_SPLIT_K] == 1 && rings[i][MATMUL_GEMV_X_SHARED] &&
+                rings[i][MATMUL_GEMV_CTAS_PER_SM] == 1)
+                count = add(params, rings[i], most[m], gpu, params_out, count, capacity);
     return count;
 }
 
