@@ -222,8 +222,10 @@ static bool lower_one(struct build *build, const struct graph *graph, const stru
     for (int v = 0; v < PLAN_VARIANTS && graphs[v]; v++) {
         struct device_plan *plan = &variants->plans[variants->count];
         if (!lower_device_plan(graphs[v], &build->lowering, build_cuda_facts(build), rows, plan, status)) {
-            /* A launch for few rows may have no kernel for the encoding of a weight (--keep). */
             if (v + 1 == PLAN_VARIANTS || !graphs[v + 1] || status->code != STATUS_BAD_INPUT) return false;
+            /* A launch for few rows may have no kernel for the encoding of a weight (--keep). */
+            progress_warn(&build->progress, "decode plan of batch size %u: made as for many rows: %s", rows,
+                          status->message);
             status_clear(status);
             continue;
         }

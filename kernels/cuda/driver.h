@@ -226,6 +226,7 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTAL
     X(StreamSynchronize, cuStreamSynchronize, (cu_stream stream))                                                      \
     X(StreamBeginCapture, cuStreamBeginCapture_v2, (cu_stream stream, int mode))                                       \
     X(StreamEndCapture, cuStreamEndCapture, (cu_stream stream, cu_graph * graph))                                      \
+    X(StreamWaitEvent, cuStreamWaitEvent, (cu_stream stream, cu_event event, unsigned flags))                          \
     X(EventCreate, cuEventCreate, (cu_event * event, unsigned flags))                                                  \
     X(EventDestroy, cuEventDestroy_v2, (cu_event event))                                                               \
     X(EventRecord, cuEventRecord, (cu_event event, cu_stream stream))                                                  \

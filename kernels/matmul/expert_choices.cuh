@@ -7,15 +7,17 @@
 
 /* Waits, by a whole warp of a launch that follows routed_matmul, until that launch, which may still run, has written its routes and
  * lists. `total`: the end of the last list, which is 0 from before this launch could begin until they are written. After
- * a while, and where no row has choices, until it has ended. */
+ * a while, until it has ended. Requires: a row has choices. */
 __device__ __forceinline__ void await_routes(const int *total)
 {
     enum { LOOKS = 1000, PAUSE_NS = 20 };
-    for (int i = 0; i < LOOKS; i++) {
-        if (load_acquire(total) != 0) return;
-        nanosleep(PAUSE_NS);
+    bool is_there = false;
+    for (int i = 0; i < LOOKS && !is_there; i++) {
+        is_there = __shfl_sync(0xffffffffu, load_acquire(total), 0) != 0; /* one answer for all lanes */
+        if (!is_there) nanosleep(PAUSE_NS);
     }
-    device_wait();
+    if (!is_there) device_wait();
+    __syncwarp();
 }
 
 /* EXPERTS 0: there are none, and everything belongs to matrix 0. All functions: by the whole warp. */

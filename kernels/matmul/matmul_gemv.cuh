@@ -745,12 +745,13 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
         choices held = {};
         if constexpr (EXPERTS) {
             /* No launch of the step writes counts. */
-            if (!P::EARLY_ROUTES)
+            if (P::EARLY_ROUTES) rows = min(counts[P::COUNT_INDEX], P::ROWS);
+            if (!P::EARLY_ROUTES || rows == 0)
                 device_wait();
             else if (warp >= P::WARPS)
                 await_routes(lists + P::EXPERTS);
             if (warp >= P::WARPS) held.load(routes);
-            rows = min(counts[P::COUNT_INDEX], P::ROWS);
+            if (!P::EARLY_ROUTES) rows = min(counts[P::COUNT_INDEX], P::ROWS);
         }
         const block_work work = find_work(rows);
         if (warp == P::WARPS + 1) {

@@ -274,9 +274,10 @@ template <class P> struct routed_matmul_body {
             matmul::consume(x, norm, work, shared);
         } else {
             device_wait();
-            /* The next launch may begin now, and look for the routes. */
+            /* The next launch may begin now, and look for the routes: it must not see what lay there before. */
             if (blockIdx.x == 0) {
                 if (threadIdx.x % 32 == 0) store_release(lists + P::EXPERTS, 0);
+                fence_gpu();
                 __syncwarp();
             }
             device_trigger();

@@ -14,6 +14,7 @@
 #include "runtime/load/memory_contract.h"
 #include "formats/base/memory_limit.h"
 #include "runtime/backend/state_shadow.h"
+#include "runtime/backend/turns.h"
 
 /* A bound plan and the offsets in its step block that the host accesses. */
 struct cuda_step {
@@ -21,6 +22,7 @@ struct cuda_step {
     const struct plan *source; /* the plan that is bound */
     uint64_t input_bytes;      /* from the block's beginning to the end of the last input field */
     uint64_t counts_offset, next_tokens_offset, logits_offset;
+    bool takes_turns; /* launches whose blocks wait for each other, on one rank */
 };
 
 struct cuda_backend {
@@ -186,6 +188,8 @@ static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan
     char name[64];
     snprintf(name, sizeof name, "plan %zu", index);
     cuda->plans[index].source = plan;
+    for (uint32_t i = 0; i < plan->header.launch_count && !cuda->common.comm; i++)
+        cuda->plans[index].takes_turns |= (plan->launches[i].attributes & LAUNCH_CORESIDENT) != 0;
     return cuda_plan_bind(&cuda->plans[index].bound, &cuda->device, &cuda->engine->kernels, plan, &cuda->memory, name,
                           status);
 }
@@ -234,6 +238,7 @@ static void destroy(struct backend *backend)
     if (cuda->device.context) {
         bool entered = device_enter(&cuda->device, &ignored);
         if (entered) driver->StreamSynchronize(cuda->device.stream);
+        turn_forget(&cuda->device, cuda);
         for (size_t i = 0; i < cuda->plan_count; i++) cuda_plan_free(&cuda->plans[i].bound, &cuda->device);
         for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++)
             if (cuda->done[i]) driver->EventDestroy(cuda->done[i]);
@@ -370,7 +375,12 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
     cuda->last_plan = plan;
     if (!device_enter(&cuda->device, status)) return false;
     bool ok = (inputs == INPUTS_OF_LAST_REPLAY || send_inputs(cuda, step, status)) &&
-              cuda_plan_launch(&step->bound, &cuda->device, status) && fetch_tokens(cuda, step, status);
+              (!step->takes_turns || turn_begin(&cuda->device, cuda, status));
+    if (ok) {
+        ok = cuda_plan_launch(&step->bound, &cuda->device, status) && fetch_tokens(cuda, step, status);
+        if (step->takes_turns)
+            turn_end(&cuda->device, cuda, cuda->done[(cuda->submitted - 1) % BACKEND_MOST_IN_FLIGHT]);
+    }
     device_leave(&cuda->device);
     return ok;
 }

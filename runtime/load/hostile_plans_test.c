@@ -5,6 +5,7 @@
 #include "formats/base/test_program.h"
 
 #include "kernels/op/op.h"
+#include "kernels/routed_matmul/routed_matmul.h"
 #include "runtime/load/load.h"
 
 enum {
@@ -50,9 +51,19 @@ static int64_t first_guess(const struct op_param *param, bool has_all)
     uint64_t value;
     if (op_param_is_type(param)) return cpu ? DTYPE_F32 : DTYPE_BF16;
     if (param->type == PARAM_FLOAT) return clamp(param, (int64_t)float_to_bits(1));
+    /* One expert, which a router's matrix has a row for, and none that all rows share. */
+    if (param >= op_routed_matmul.params && param < op_routed_matmul.params + op_routed_matmul.param_count) {
+        static const char *const ones[] = {"experts", "routed", "router_groups", "top_groups"};
+        for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
+            if (strcmp(param->name, ones[i]) == 0) return 1;
+        if (strcmp(param->name, "route_width") == 0) return 2;
+    }
     /* A matmul with all else has no experts. */
     if (strcmp(param->name, "experts") == 0) return clamp(param, !has_all);
-    if (strcmp(param->name, "block_n") == 0) return 0;
+    static const char *const zeros[] = {"block_n", "x_pitch", "shared",  "shared_gate",
+                                        "q_pitch", "q_first", "kv_pitch"};
+    for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++)
+        if (strcmp(param->name, zeros[i]) == 0) return 0;
     /* Rows that all heads share. */
     if (strcmp(param->name, "kv_heads") == 0) return 1;
     if (strcmp(param->name, "value_dim") == 0) return clamp(param, 0);

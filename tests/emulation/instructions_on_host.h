@@ -193,6 +193,7 @@ static int load_written_int(const int *from) { return *from; }
 static void prefetch_l2(const void *) {}
 static int load_acquire(const int *from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }
 static void store_release(int *to, int value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
+static void fence_gpu() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static void nanosleep(u32) { give_way(); }
 template <class T> static T load_relaxed(const T *from)
 {

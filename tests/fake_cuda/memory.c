@@ -456,6 +456,17 @@ cu_result cuEventRecord(cu_event event, cu_stream stream)
     LEAVE(CU_SUCCESS);
 }
 
+/* The host waits in the place of the stream. */
+cu_result cuStreamWaitEvent(cu_stream stream, cu_event event, unsigned flags)
+{
+    ENTER;
+    REQUIRE_STREAM(stream);
+    REQUIRE_ALIVE(event, FAKE_CUDA_EVENT);
+    REQUIRE(flags == 0, CU_ERROR_INVALID_VALUE);
+    if (event->stream) fake_catch_up(event->stream, event->behind);
+    LEAVE(CU_SUCCESS);
+}
+
 cu_result cuEventSynchronize(cu_event event)
 {
     ENTER;

@@ -309,6 +309,8 @@ __device__ __forceinline__ void store_release(int *to, int value)
 {
     asm volatile("fence.acq_rel.gpu; st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
+/* What this thread has written can be read by others before what it writes, or lets begin, from now on. */
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ void nanosleep(u32 time) { asm volatile("nanosleep.u32 %0;" ::"r"(time)); }
 /* load_relaxed, store_relaxed, count_relaxed: words that other blocks read or write at the same time. */
 __device__ __forceinline__ u32 load_relaxed(const u32 *from)
