@@ -12,7 +12,8 @@
  * with the session.
  *
  * Threads. [any]: any number of threads may call the function at the same time, also on the same handle. [session]: at
- * most one thread at a time for each session, its sequences and its slots; different sessions are independent.
+ * most one thread at a time for each session, its sequences and its slots; different sessions are independent, but for their
+ * steps on one GPU, some of which the library lets run one after the other (engines with experts).
  * [stream]: at most one thread at a time for each text stream.
  *
  * Processes. A child made by fork has a copy of the parent's memory, but none of the library's threads and no GPU. With
