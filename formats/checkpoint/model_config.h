@@ -99,6 +99,7 @@ struct model_config {
     char model_type[32];
     char architecture[64]; /* architectures[0], "" if absent */
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, vocab_size, max_position;
+    const char *position_limit; /* why max_position is less than max_position_embeddings; a constant; NULL: it is not */
     double rms_norm_eps;
     bool tie_word_embeddings;
     bool
