@@ -25,6 +25,12 @@ static const struct text_part texts[] = {
     {"mistral", "mistral", false,
      "{'vocab_size': 32000, 'hidden_size': 4096, 'intermediate_size': 14336, 'num_hidden_layers': 32, "
      "'num_attention_heads': 32}"},
+    {"ministral3", "ministral3", false,
+     "{'vocab_size': 131072, 'hidden_size': 4096, 'intermediate_size': 14336, 'num_hidden_layers': 34, "
+     "'num_attention_heads': 32}"},
+    {"granite", "granite", false,
+     "{'vocab_size': 32000, 'hidden_size': 4096, 'intermediate_size': 11008, 'num_hidden_layers': 32, "
+     "'num_attention_heads': 32}"},
     {"qwen2", "qwen2", false,
      "{'vocab_size': 151936, 'hidden_size': 4096, 'intermediate_size': 22016, 'num_hidden_layers': 32, "
      "'num_attention_heads': 32}"},
@@ -81,6 +87,7 @@ enum { TEXT_COUNT = sizeof texts / sizeof *texts };
 struct wrapper_row {
     struct model_wrapper model;
     const char *texts;
+    const char *fields;   /* more fields than outer_fields, of the other parts alone; separated by spaces; NULL: none */
     bool flat;            /* without text_config its fields are those of config.json */
     const char *defaults; /* instead of those of the text part's class; NULL: none */
 };
@@ -97,7 +104,7 @@ static const struct wrapper_row wrappers[] = {
      .texts = "gemma4_text"},
     {.model =
          {"mistral3", "Mistral3ForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
-     .texts = "mistral"},
+     .texts = "mistral ministral3"},
     {.model = {"llava",
                "LlavaForConditionalGeneration",
                "language_model",
@@ -162,6 +169,23 @@ static const struct wrapper_row wrappers[] = {
                "language_model",
                {"audio_tower", "multi_modal_projector"}},
      .texts = "qwen2"},
+    {.model =
+         {"got_ocr2", "GotOcr2ForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
+     .texts = "qwen2"},
+    {.model = {"ovis2", "Ovis2ForConditionalGeneration", "language_model", {"vision_tower", "visual_embeddings_table"}},
+     .texts = "qwen2 qwen3 llama",
+     .fields = "visual_indicator_token_ids"},
+    {.model = {"perception_lm",
+               "PerceptionLMForConditionalGeneration",
+               "language_model",
+               {"vision_tower", "multi_modal_projector"}},
+     .texts = "llama",
+     .fields = "projector_pooling_ratio vision_use_cls_token"},
+    /* transformers 5.17 leaves logits_scaling out. Engines divide logits by it, as Granite alone has them; the largest logit is the
+     * same. The LoRA adapter, which transformers switches off where there is no sound, is a file of its own. */
+    {.model = {"granite_speech", "GraniteSpeechForConditionalGeneration", "language_model", {"encoder", "projector"}},
+     .texts = "granite",
+     .fields = "downsample_rate encoder_config has_lora_adapter projector_config window_size"},
     {.model = {"glm4v", "Glm4vForConditionalGeneration", "language_model", {"visual"}}, .texts = "glm4v_text"},
     {.model = {"glm4v_moe", "Glm4vMoeForConditionalGeneration", "language_model", {"visual"}},
      .texts = "glm4v_moe_text"},
@@ -351,6 +375,13 @@ static bool check_outer(const struct wrapper_row *row, struct json_reader *outer
     json_t *value;
     static const char *const read[] = {"model_type", "architectures", "text_config"};
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) json_reader_get(outer, read[i]);
+    for (const char *word = row->fields ? row->fields : ""; *word;) {
+        char field[40];
+        const size_t length = strcspn(word, " ");
+        snprintf(field, sizeof field, "%.*s", (int)length, word);
+        json_reader_get(outer, field);
+        word += length + strspn(word + length, " ");
+    }
     struct model_config *unused = calloc(1, sizeof *unused);
     if (!unused) return status_fail(status, STATUS_MACHINE, "out of memory");
     unused->vocab_size = MODEL_MAX_VOCAB;

@@ -55,6 +55,37 @@ CASES = {
         outer={"model_type": "mistral3", "image_token_index": 10, "multimodal_projector_bias": False,
                "projector_hidden_act": "gelu", "spatial_merge_size": 2, "vision_feature_layer": -1},
         text={"tie_word_embeddings": None}, names=before("language_model."), towers={TOWER: [8, 8], PROJECTOR: [4, 8]}),
+    "mistral3 of a ministral3": dict(
+        own={"model_type": "ministral3", "head_dim": 16, "rope_parameters": {
+            "type": "yarn", "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.1}},
+        outer={"model_type": "mistral3", "image_token_index": 10, "multimodal_projector_bias": False, "spatial_merge_size": 2,
+               "tie_word_embeddings": False, "dtype": "float32"},
+        names=inside("language_model"), towers={"model." + TOWER: [8, 8], "model." + PROJECTOR: [4, 8]}),
+    "got_ocr2": dict(
+        own={"model_type": "qwen2", "rope_theta": 1e6, "sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 21,
+             "tie_word_embeddings": True},
+        outer={"model_type": "got_ocr2", "image_seq_length": 576, "image_token_index": 95, "pad_token_id": -1, "ignore_index": -100},
+        names=before("language_model."), towers={TOWER: [8, 8], PROJECTOR: [4, 8]}),
+    "ovis2": dict(
+        own={"model_type": "qwen2", "rope_theta": 1e6, "tie_word_embeddings": False},
+        outer={"model_type": "ovis2", "image_token_id": 90, "visual_indicator_token_ids": [91, 92, 93, 94, 95], "hidden_size": 48,
+               "vocab_size": 96, "tie_word_embeddings": False},
+        names=inside("language_model"), towers={"model." + TOWER: [8, 8], "model.visual_embeddings_table.weight": [8, 48]}),
+    "perception_lm": dict(
+        own={"model_type": "llama", "head_dim": 16, "rope_theta": 5e5, "rope_scaling": {
+            "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 128}, "tie_word_embeddings": True},
+        outer={"model_type": "perception_lm", "image_token_id": 90, "video_token_id": 91, "projector_pooling_ratio": 2,
+               "vision_use_cls_token": True},
+        names=inside("language_model"), towers={"model." + TOWER: [8, 8], "model." + PROJECTOR: [4, 8]}),
+    "granite_speech": dict(
+        own={"model_type": "granite", "attention_multiplier": 0.1, "embedding_multiplier": 12.0, "logits_scaling": 8.0,
+             "residual_multiplier": 0.22, "tie_word_embeddings": True},
+        outer={"model_type": "granite_speech", "audio_token_index": 90, "downsample_rate": 5, "window_size": 15, "has_lora_adapter": True,
+               "encoder_config": {"hidden_dim": 8, "num_layers": 1}, "projector_config": {"hidden_size": 8}, "initializer_range": 0.02,
+               "vision_config": None},
+        names=before("language_model."), towers={"encoder.input_linear.weight": [8, 8], "projector.query": [4, 8]}),
     "llava": dict(
         own={"model_type": "llama", "tie_word_embeddings": False},
         outer={"model_type": "llava", "ignore_index": -100, "image_token_index": 32000, "pad_token_id": 95, "vocab_size": 96,
@@ -242,7 +273,18 @@ class Wrappers(ReferenceTest):
                      "found 95")
         self.refused(self.wrapped(case, text={"llama_4_scaling_beta": 0.1}), "config.json: text_config: field",
                      "'llama_4_scaling_beta'")
-        self.refused(self.wrapped(case, text={"model_type": "ministral3"}), "text_config", "'model_type'", "mistral", "ministral3")
+        self.refused(self.wrapped(case, text={"model_type": "mistral4"}), "text_config", "'model_type'", "mistral ministral3", "mistral4")
+        speech = CASES["granite_speech"]
+        adapter = "language_model.model.layers.0.self_attn.q_proj.lora_A.default.weight"
+        self.refused(self.wrapped(speech, beside={adapter: [8, 48]}), "tensor '%s' is not used" % adapter[len("language_model."):])
+        self.refused(self.wrapped(speech, outer={**speech["outer"], "attention_window": 3}), "field 'attention_window'", "not understood")
+        self.refused(self.wrapped(speech, text={"window_size": 15}), "text_config: field 'window_size'", "not understood")
+        scaled = self.wrapped(CASES["mistral3 of a ministral3"])
+        engine = os.path.join(self.scratch.name, "no.eng")
+        result = run([ENGBUILD, "--model", scaled, "--target", "cpu", "--tune", "off", "--max-context", "65", "-o", engine])
+        self.assertEqual(result.rc, 1, result.stderr)
+        self.assertIn("--max-context: expected at most 64 (original_max_position_embeddings", result.stderr)
+        self.assertIn("llama_4_scaling_beta", result.stderr)
         self.refused(self.wrapped(case, **{"class": "MistralForCausalLM"}), "'architectures'", "Mistral3ForConditionalGeneration")
         self.refused(self.wrapped(case, towers={"audio_tower.weight": [8, 8]}), "tensor 'audio_tower.weight' is not used")
         twice = self.wrapped(case)
