@@ -139,10 +139,11 @@ bool wrapper_unwrap(const struct model_config *config, struct tensor_view *tenso
     for (size_t i = 0; i < WRAPPER_MAX_TOWERS; i++)
         if (all[i].name) towers[found++] = all[i];
     if (!kept)
-        return status_fail(status, STATUS_BAD_INPUT,
-                           "checkpoint: all tensors are of parts that are left out (%s, ..); expected those of a text "
-                           "part, too",
-                           towers[0].name);
+        return status_fail(
+            status, STATUS_BAD_INPUT,
+            "checkpoint: all tensors are of parts that are left out (%s); expected those of a text part, "
+            "too",
+            found ? towers[0].name : "there are none");
     qsort(tensors, kept, sizeof *tensors, compare_names);
     for (size_t t = 1; t < kept; t++)
         if (compare_names(&tensors[t - 1], &tensors[t]) == 0)
