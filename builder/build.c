@@ -110,9 +110,10 @@ static bool set_geometry(struct build *build, struct status *status)
     const struct model_config *config = &build->checkpoint.config;
     struct plan_geometry *geometry = &build->lowering.geometry;
     if (options->max_context > config->max_position)
-        return status_fail(status, STATUS_BAD_INPUT,
-                           "--max-context: expected at most %" PRIu64 " (max_position_embeddings), found %" PRIu64,
-                           config->max_position, options->max_context);
+        return status_fail(status, STATUS_BAD_INPUT, "--max-context: expected at most %" PRIu64 " (%s), found %" PRIu64,
+                           config->max_position,
+                           config->position_limit ? config->position_limit : "max_position_embeddings",
+                           options->max_context);
     geometry->slots = largest_batch(options);
     geometry->max_context = options->max_context                           ? options->max_context
                             : config->max_position < BUILD_DEFAULT_CONTEXT ? config->max_position

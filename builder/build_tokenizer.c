@@ -64,7 +64,8 @@ bool build_import_tokenizer(struct build *build, struct status *status)
     struct tokenizer *tokenizer = tokenizer_open(build->tokenizer, build->tokenizer_bytes, false, status);
     if (!tokenizer) return status_prefix(status, "%s", path);
     uint32_t known = build->tokenizer_tokens = tokenizer_vocab_size(tokenizer);
-    if (known > build->manifest.geometry.vocab_size)
+    /* A prompt with a token of the rows that are left out is refused. */
+    if (known > build->manifest.geometry.vocab_size + build->checkpoint.config.unused.embedding_rows)
         ok = status_fail(status, STATUS_BAD_INPUT,
                          "%s: the tokenizer has token ids up to %u, config.json: vocab_size is %" PRIu64, path,
                          known - 1, build->manifest.geometry.vocab_size);

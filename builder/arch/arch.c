@@ -10,11 +10,11 @@
 
 /* Every family, in the order of messages. */
 #define FAMILIES(row)                                                                                               \
-    row(llama) row(mistral) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3) row(smollm3) row(seed_oss)      \
-        row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(gemma3) row(gemma4) row(cohere2) row(stablelm) \
-            row(starcoder2) row(nemotron) row(gpt2) row(gpt_neox) row(mixtral) row(qwen2_moe) row(qwen3_moe)        \
-                row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe) row(gpt_oss) row(deepseek_v2)            \
-                    row(deepseek_v3) row(qwen3_next) row(qwen3_5) row(qwen3_5_moe) row(lfm2)
+    row(llama) row(mistral) row(ministral3) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3) row(smollm3)    \
+        row(seed_oss) row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(gemma3) row(gemma4) row(cohere2) \
+            row(stablelm) row(starcoder2) row(nemotron) row(gpt2) row(gpt_neox) row(mixtral) row(qwen2_moe)         \
+                row(qwen3_moe) row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe) row(gpt_oss)              \
+                    row(deepseek_v2) row(deepseek_v3) row(qwen3_next) row(qwen3_5) row(qwen3_5_moe) row(lfm2)
 
 #define DECLARE(name) extern const struct architecture arch_##name;
 FAMILIES(DECLARE)
@@ -73,7 +73,7 @@ static const struct architecture *nearest_family(const char *model_type, const j
         const char *name = families[i]->model_type;
         size_t common = 0;
         while (name[common] && name[common] == model_type[common]) common++;
-        if (common < LEAST_COMMON) continue;
+        if (common < LEAST_COMMON || 2 * common < strlen(name)) continue;
         const long score = 2 * (long)common - (long)strlen(name + common) +
                            ((families[i]->decoder.experts != NULL) == has_experts(config) ? EXPERTS : 0);
         if (!nearest || score > best) nearest = families[i], best = score;
@@ -125,9 +125,35 @@ static void describe_nearest(const struct architecture *nearest, const json_t *c
     free(fields);
 }
 
+/* What a model needs that no block of the builder computes, though its fields resemble those of a family. NULL: not known. */
+static const char *missing_block(const char *model_type)
+{
+    static const char altup[] =
+        "its layers predict and correct several copies of the residual (AltUp), add a residual of low rank (LAuReL) "
+        "and "
+        "keep the largest elements of an MLP's gate alone (activation_sparsity_pattern), and no block of engbuild "
+        "computes these";
+    static const struct {
+        const char *model_type, *missing;
+    } known[] = {
+        {"gemma3n", altup},
+        {"gemma3n_text", altup},
+        {"paligemma", "each token of its prompt attends to all others of the prompt, and engines attend to earlier "
+                      "tokens alone"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].model_type, model_type) == 0) return known[i].missing;
+    return NULL;
+}
+
 static bool refuse(const char *model_type, const struct json_reader *reader, struct status *status)
 {
     char about[400] = "no supported one is like it";
+    const char *missing = missing_block(model_type);
+    if (missing)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: model_type '%s' is not supported (engbuild --list-models prints those that are): %s",
+                           reader->path, model_type, missing);
     const json_t *text = text_part(reader->object);
     const char *text_type = json_string_value(json_object_get(text, "model_type"));
     const struct architecture *nearest = nearest_family(text_type ? text_type : model_type, text);

@@ -61,9 +61,14 @@ TEST(test_model_types)
          "nearest supported one is 'qwen3'|differs|'vision_config'|not understood"},
         {"qwen3_omni_moe", "\"num_key_value_heads\": 8, \"num_experts\": 8, \"vision_config\": {}",
          "'qwen3_moe'|'vision_config'"},
-        {"paligemma",
+        {"aria",
          "\"text_config\": {\"model_type\": \"gemma2\", " TEST_SIZES ", \"prefix_attention\": 1, \"tokens\": 2}",
          "nearest supported one to its text part is 'gemma2'|fields 'prefix_attention', 'tokens' are not understood"},
+        {"paligemma", "\"text_config\": {\"model_type\": \"gemma2\", " TEST_SIZES "}",
+         "'paligemma' is not supported|attends to all others of the prompt"},
+        {"gemma3n", "\"text_config\": {\"model_type\": \"gemma3n_text\", " TEST_SIZES "}",
+         "'gemma3n' is not supported|AltUp|LAuReL|activation_sparsity_pattern"},
+        {"gemma3n_text", "\"altup_num_inputs\": 4", "'gemma3n_text' is not supported|AltUp"},
         {"deepseek_vl_v2", "\"language_config\": {\"model_type\": \"deepseek_v2\", " TEST_SIZES "}",
          "nearest supported one to its text part is 'deepseek_v2'"},
         {"bert", "\"type_vocab_size\": 2", "no supported one is like it"},
@@ -108,6 +113,7 @@ TEST(test_defaults)
     } expected[] = {
         {"llama", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
         {"mistral", 8, 32, 32, 131072, 4096, "wwww", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"ministral3", 8, 128, 128, 16384, 0, "----", "mmmm", 1e6, 1e-5, 1, 11, 1, false, false},
         {"qwen2", 32, 32, 32, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, true},
         {"qwen3", 32, 128, 128, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"granite", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
@@ -429,6 +435,63 @@ static void expect_gpt_oss_rope(const struct rope_config *rope, double factor, d
     assert_true(rope->beta_fast == 32 && rope->beta_slow == 1 && rope->attention_factor == 0);
     assert_int_equal(rope->original_max_position, 4096);
     assert_int_equal(rope->rotary_dim, 64);
+}
+
+TEST(test_ministral3)
+{
+    static const char yarn[] =
+        "\"type\": \"yarn\", \"rope_type\": \"yarn\", \"rope_theta\": 1000000.0, \"factor\": 16.0,"
+        " \"beta_fast\": 32.0, \"beta_slow\": 1.0, \"mscale\": 1.0, \"mscale_all_dim\": 1.0,"
+        " \"original_max_position_embeddings\": 16384";
+    /* With a beta, positions end where the factor on queries begins; without one they are the model's. */
+    static const struct {
+        const char *beta;
+        uint64_t max_position;
+    } betas[] = {{", \"llama_4_scaling_beta\": 0.1, \"max_position_embeddings\": 262144", 16384},
+                 {", \"llama_4_scaling_beta\": -1", 16384},
+                 {", \"llama_4_scaling_beta\": 0.0", 262144},
+                 {", \"llama_4_scaling_beta\": null", 262144},
+                 {"", 262144}};
+    static const char *const objects[] = {"rope_parameters", "rope_scaling"};
+    for (size_t i = 0; i < sizeof betas / sizeof *betas; i++) {
+        for (size_t object = 0; object < 2; object++) {
+            char fields[512];
+            snprintf(fields, sizeof fields, "\"%s\": {%s%s}", objects[object], yarn, betas[i].beta);
+            struct model_config config = test_config_accepted("ministral3", fields);
+            assert_int_equal(config.max_position, betas[i].max_position);
+            assert_int_equal(config.position_limit != NULL, config.max_position < 262144);
+            assert_int_equal(config.rope.type, ROPE_YARN);
+            assert_int_equal(config.rope.original_max_position, 16384);
+            assert_true(config.rope.theta == 1e6 && config.rope.mscale == 1 && config.rope.mscale_all_dim == 1);
+        }
+    }
+    /* The object of the class; a model that ends earlier. */
+    struct model_config config = test_config_accepted("ministral3", "\"max_position_embeddings\": 100");
+    assert_int_equal(config.max_position, 100);
+    assert_null(config.position_limit);
+    assert_int_equal(config.rope.type, ROPE_YARN);
+    assert_true(config.rope.factor == 16 && config.rope.theta == 1e6 && config.rope.truncate);
+    config = test_config_accepted("ministral3", "\"rope_parameters\": {\"rope_type\": \"default\"}");
+    assert_int_equal(config.rope.type, ROPE_DEFAULT);
+    assert_true(config.rope.theta == 1e4);
+    expect_layers("ministral3", "\"sliding_window\": 16", 16, "ssss");
+    static const struct {
+        const char *fields, *words;
+    } cases[] = {
+        {"\"rope_parameters\": {\"rope_type\": \"default\", \"llama_4_scaling_beta\": 0.1}",
+         "rope_parameters|'original_max_position_embeddings'|llama_4_scaling_beta is not 0|nothing"},
+        {"\"rope_parameters\": {\"llama_4_scaling_beta\": \"0.1\"}", "'llama_4_scaling_beta'|a number"},
+        {"\"rope_parameters\": {\"llama_4_scaling_beta\": 1, \"original_max_position_embeddings\": 0}",
+         "'original_max_position_embeddings'|found 0"},
+        {"\"rope_parameters\": {\"rope_type\": \"default\", \"llama_4_scaling\": 1}", "'llama_4_scaling'"},
+        {"\"llama_4_scaling_beta\": 0.1", "'llama_4_scaling_beta'|not understood"},
+        {"\"rope_parameters\": 3", "rope_parameters: expected an object"},
+        {"\"attention_bias\": true", "'attention_bias'"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        test_config_refused("ministral3", cases[i].fields, cases[i].words);
+    test_config_refused("mistral", "\"rope_parameters\": {\"rope_type\": \"default\", \"llama_4_scaling_beta\": 0.1}",
+                        "'llama_4_scaling_beta'");
 }
 
 TEST(test_gpt_oss)

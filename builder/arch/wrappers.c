@@ -10,69 +10,85 @@
 
 /* ---- the lists ---- */
 
+enum text_kind {
+    TEXT_PLAIN,
+    TEXT_SECTIONS,        /* positions of the rotary embedding come in sections */
+    TEXT_CROSS_ATTENTION, /* some layers attend to an image, and text alone passes over them */
+};
+
 /* What a text_config may be. `family`: the model_type of builder/arch that computes the same. `defaults`: of the configuration
  * class, for fields that text_config may omit, where the family requires them or has others; names without quotes. */
 struct text_part {
     const char *model_type, *family;
-    bool sections; /* positions of the rotary embedding come in sections */
+    enum text_kind kind;
     const char *defaults;
 };
 
 static const struct text_part texts[] = {
-    {"llama", "llama", false,
+    {"llama", "llama", TEXT_PLAIN,
      "{'vocab_size': 32000, 'hidden_size': 4096, 'intermediate_size': 11008, 'num_hidden_layers': 32, "
      "'num_attention_heads': 32}"},
-    {"mistral", "mistral", false,
+    {"mistral", "mistral", TEXT_PLAIN,
      "{'vocab_size': 32000, 'hidden_size': 4096, 'intermediate_size': 14336, 'num_hidden_layers': 32, "
      "'num_attention_heads': 32}"},
-    {"qwen2", "qwen2", false,
+    {"ministral3", "ministral3", TEXT_PLAIN,
+     "{'vocab_size': 131072, 'hidden_size': 4096, 'intermediate_size': 14336, 'num_hidden_layers': 34, "
+     "'num_attention_heads': 32}"},
+    {"granite", "granite", TEXT_PLAIN,
+     "{'vocab_size': 32000, 'hidden_size': 4096, 'intermediate_size': 11008, 'num_hidden_layers': 32, "
+     "'num_attention_heads': 32}"},
+    {"mllama_text_model", "llama", TEXT_CROSS_ATTENTION,
+     "{'vocab_size': 128256, 'hidden_size': 4096, 'intermediate_size': 14336, 'num_hidden_layers': 40, "
+     "'num_attention_heads': 32, 'num_key_value_heads': 8, 'max_position_embeddings': 131072, 'rms_norm_eps': 1e-5, "
+     "'rope_theta': 500000.0, 'bos_token_id': 128000, 'eos_token_id': 128001, 'pad_token_id': 128004}"},
+    {"qwen2", "qwen2", TEXT_PLAIN,
      "{'vocab_size': 151936, 'hidden_size': 4096, 'intermediate_size': 22016, 'num_hidden_layers': 32, "
      "'num_attention_heads': 32}"},
-    {"qwen3", "qwen3", false,
+    {"qwen3", "qwen3", TEXT_PLAIN,
      "{'vocab_size': 151936, 'hidden_size': 4096, 'intermediate_size': 22016, 'num_hidden_layers': 32, "
      "'num_attention_heads': 32}"},
-    {"qwen3_moe", "qwen3_moe", false,
+    {"qwen3_moe", "qwen3_moe", TEXT_PLAIN,
      "{'vocab_size': 151936, 'hidden_size': 2048, 'intermediate_size': 6144, 'num_hidden_layers': 24, "
      "'num_attention_heads': 32}"},
-    {"cohere2", "cohere2", false,
+    {"cohere2", "cohere2", TEXT_PLAIN,
      "{'vocab_size': 256000, 'hidden_size': 8192, 'intermediate_size': 22528, 'num_hidden_layers': 40, "
      "'num_attention_heads': 64}"},
-    {"lfm2", "lfm2", false,
+    {"lfm2", "lfm2", TEXT_PLAIN,
      "{'vocab_size': 65536, 'hidden_size': 2560, 'intermediate_size': 12288, 'num_hidden_layers': 32, "
      "'num_attention_heads': 32}"},
-    {"gemma3_text", "gemma3_text", false,
+    {"gemma3_text", "gemma3_text", TEXT_PLAIN,
      "{'vocab_size': 262208, 'hidden_size': 2304, 'intermediate_size': 9216, 'num_hidden_layers': 26, "
      "'num_attention_heads': 8}"},
-    {"gemma4_text", "gemma4_text", false,
+    {"gemma4_text", "gemma4_text", TEXT_PLAIN,
      "{'vocab_size': 262144, 'hidden_size': 2304, 'intermediate_size': 9216, 'num_hidden_layers': 30, "
      "'num_attention_heads': 8}"},
-    {"glm4v_text", "glm4", true,
+    {"glm4v_text", "glm4", TEXT_SECTIONS,
      "{'vocab_size': 151552, 'hidden_size': 4096, 'intermediate_size': 13696, 'num_hidden_layers': 40, "
      "'num_attention_heads': 32, 'max_position_embeddings': 32768, 'rms_norm_eps': 1e-5, 'attention_bias': true, "
      "'partial_rotary_factor': 1.0, 'eos_token_id': null, 'pad_token_id': null}"},
-    {"glm4v_moe_text", "glm4_moe", true,
+    {"glm4v_moe_text", "glm4_moe", TEXT_SECTIONS,
      "{'vocab_size': 151424, 'hidden_size': 4096, 'intermediate_size': 10944, 'num_hidden_layers': 46, "
      "'num_attention_heads': 96, 'max_position_embeddings': 65536, 'attention_bias': true}"},
-    {"qwen2_vl_text", "qwen2", true,
+    {"qwen2_vl_text", "qwen2", TEXT_SECTIONS,
      "{'vocab_size': 152064, 'hidden_size': 8192, 'intermediate_size': 29568, 'num_hidden_layers': 80, "
      "'num_attention_heads': 64, 'num_key_value_heads': 8, 'max_window_layers': 80, 'rms_norm_eps': 1e-5, "
      "'rope_theta': 1000000.0, 'bos_token_id': 151643, 'eos_token_id': 151645}"},
-    {"qwen2_5_vl_text", "qwen2", true,
+    {"qwen2_5_vl_text", "qwen2", TEXT_SECTIONS,
      "{'vocab_size': 152064, 'hidden_size': 8192, 'intermediate_size': 29568, 'num_hidden_layers': 80, "
      "'num_attention_heads': 64, 'num_key_value_heads': 8, 'max_window_layers': 80, 'rms_norm_eps': 1e-5, "
      "'rope_theta': 1000000.0, 'bos_token_id': 151643, 'eos_token_id': 151645}"},
-    {"qwen3_vl_text", "qwen3", true,
+    {"qwen3_vl_text", "qwen3", TEXT_SECTIONS,
      "{'vocab_size': 151936, 'hidden_size': 4096, 'intermediate_size': 22016, 'num_hidden_layers': 32, "
      "'num_attention_heads': 32, 'max_position_embeddings': 128000, 'rope_theta': 500000.0}"},
-    {"qwen3_vl_moe_text", "qwen3_moe", true,
+    {"qwen3_vl_moe_text", "qwen3_moe", TEXT_SECTIONS,
      "{'vocab_size': 151936, 'hidden_size': 2048, 'intermediate_size': 5632, 'num_hidden_layers': 24, "
      "'num_attention_heads': 16, 'num_key_value_heads': 16, 'max_position_embeddings': 128000, "
      "'num_experts_per_tok': 4, 'moe_intermediate_size': 1408, 'norm_topk_prob': true, 'rope_theta': 500000.0, "
      "'tie_word_embeddings': true}"},
-    {"qwen3_5_text", "qwen3_5_text", false,
+    {"qwen3_5_text", "qwen3_5_text", TEXT_PLAIN,
      "{'vocab_size': 248320, 'hidden_size': 4096, 'intermediate_size': 12288, 'num_hidden_layers': 32, "
      "'num_attention_heads': 16}"},
-    {"qwen3_5_moe_text", "qwen3_5_moe_text", false,
+    {"qwen3_5_moe_text", "qwen3_5_moe_text", TEXT_PLAIN,
      "{'vocab_size': 248320, 'hidden_size': 2048, 'num_hidden_layers': 40, 'num_attention_heads': 16}"},
 };
 enum { TEXT_COUNT = sizeof texts / sizeof *texts };
@@ -81,6 +97,7 @@ enum { TEXT_COUNT = sizeof texts / sizeof *texts };
 struct wrapper_row {
     struct model_wrapper model;
     const char *texts;
+    const char *fields;   /* more fields than outer_fields, of the other parts alone; separated by spaces; NULL: none */
     bool flat;            /* without text_config its fields are those of config.json */
     const char *defaults; /* instead of those of the text part's class; NULL: none */
 };
@@ -97,7 +114,7 @@ static const struct wrapper_row wrappers[] = {
      .texts = "gemma4_text"},
     {.model =
          {"mistral3", "Mistral3ForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
-     .texts = "mistral"},
+     .texts = "mistral ministral3"},
     {.model = {"llava",
                "LlavaForConditionalGeneration",
                "language_model",
@@ -162,6 +179,28 @@ static const struct wrapper_row wrappers[] = {
                "language_model",
                {"audio_tower", "multi_modal_projector"}},
      .texts = "qwen2"},
+    {.model =
+         {"got_ocr2", "GotOcr2ForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
+     .texts = "qwen2"},
+    {.model = {"ovis2", "Ovis2ForConditionalGeneration", "language_model", {"vision_tower", "visual_embeddings_table"}},
+     .texts = "qwen2 qwen3 llama",
+     .fields = "visual_indicator_token_ids"},
+    {.model = {"perception_lm",
+               "PerceptionLMForConditionalGeneration",
+               "language_model",
+               {"vision_tower", "multi_modal_projector"}},
+     .texts = "llama",
+     .fields = "projector_pooling_ratio vision_use_cls_token"},
+    /* transformers 5.17 leaves logits_scaling out. Engines divide logits by it, as Granite alone has them; the largest logit is the
+     * same. The LoRA adapter, which transformers switches off where there is no sound, is a file of its own. */
+    {.model = {"granite_speech", "GraniteSpeechForConditionalGeneration", "language_model", {"encoder", "projector"}},
+     .texts = "granite",
+     .fields = "downsample_rate encoder_config has_lora_adapter projector_config window_size"},
+    {.model = {"mllama",
+               "MllamaForConditionalGeneration",
+               "language_model",
+               {"vision_model", "multi_modal_projector", "cross_attention_layers"}},
+     .texts = "mllama_text_model"},
     {.model = {"glm4v", "Glm4vForConditionalGeneration", "language_model", {"visual"}}, .texts = "glm4v_text"},
     {.model = {"glm4v_moe", "Glm4vMoeForConditionalGeneration", "language_model", {"visual"}},
      .texts = "glm4v_moe_text"},
@@ -351,6 +390,13 @@ static bool check_outer(const struct wrapper_row *row, struct json_reader *outer
     json_t *value;
     static const char *const read[] = {"model_type", "architectures", "text_config"};
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) json_reader_get(outer, read[i]);
+    for (const char *word = row->fields ? row->fields : ""; *word;) {
+        char field[40];
+        const size_t length = strcspn(word, " ");
+        snprintf(field, sizeof field, "%.*s", (int)length, word);
+        json_reader_get(outer, field);
+        word += length + strspn(word + length, " ");
+    }
     struct model_config *unused = calloc(1, sizeof *unused);
     if (!unused) return status_fail(status, STATUS_MACHINE, "out of memory");
     unused->vocab_size = MODEL_MAX_VOCAB;
@@ -486,7 +532,8 @@ static bool enter(const struct wrapper_row *row, struct model_config *config, st
     if (!json_put(inner, "model_type", json_string(text->family)))
         return status_fail(status, STATUS_MACHINE, "out of memory");
     return (flat || json_reader_descend(reader, "text_config", status)) &&
-           (!text->sections || wrapper_drop_sections(reader->object, reader->path, status)) &&
+           (text->kind != TEXT_CROSS_ATTENTION || wrapper_drop_cross_attention(config, reader, status)) &&
+           (text->kind != TEXT_SECTIONS || wrapper_drop_sections(reader->object, reader->path, status)) &&
            field_rules_check(reader, outer_fields, sizeof outer_fields / sizeof *outer_fields, status) &&
            field_rules_check(reader, inner_fields, sizeof inner_fields / sizeof *inner_fields, status);
 }

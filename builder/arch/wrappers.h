@@ -16,6 +16,9 @@ bool wrapper_enter(struct model_config *config, struct json_reader *reader, stru
  * them. */
 bool wrapper_drop_sections(json_t *text, const char *path, struct status *status);
 
+/* mllama.c: takes the layers in which text attends to an image out of num_hidden_layers; their tensors are left out. */
+bool wrapper_drop_cross_attention(struct model_config *config, struct json_reader *reader, struct status *status);
+
 /* The model types of wrappers and a line about each, for engbuild --list-models; NULL after the last. `about`: [size]. */
 const char *wrapper_model_type(size_t index);
 void wrapper_about(size_t index, char *about, size_t size);

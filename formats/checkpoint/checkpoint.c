@@ -323,8 +323,8 @@ static void read_tensors(struct checkpoint *checkpoint)
 static bool unwrap(struct checkpoint *checkpoint, struct status *status)
 {
     struct model_config *config = &checkpoint->config;
-    if (config->wrapper &&
-        !wrapper_unwrap(config->wrapper, checkpoint->tensors, &checkpoint->tensor_count, checkpoint->towers, status))
+    if (config->wrapper && !wrapper_unwrap(config, checkpoint->tensors, &checkpoint->tensor_count, checkpoint->towers,
+                                           &checkpoint->layer_names, status))
         return false;
     read_tensors(checkpoint);
     return true;
@@ -408,6 +408,7 @@ void checkpoint_close(struct checkpoint *checkpoint)
     free(checkpoint->shards);
     if (checkpoint->tensors != checkpoint->quantised.tensors) free(checkpoint->tensors);
     quantised_close(&checkpoint->quantised);
+    free(checkpoint->layer_names);
     free(checkpoint->tokenizer_path);
     free(checkpoint->other_tokenizer);
     free(checkpoint->tokenizer_text);

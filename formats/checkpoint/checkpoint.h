@@ -21,7 +21,8 @@ struct checkpoint {
     struct model_config config; /* config.json merged with generation_config.json */
     struct tensor_view *tensors; /* over all shards, sorted by name; owned by `quantised` */
     size_t tensor_count;
-    uint64_t tensor_bytes;                         /* sum over all tensors of the files */
+    uint64_t tensor_bytes; /* sum over all tensors of the files */
+    char *layer_names;     /* owned: storage of names of tensors whose layers are counted anew; else NULL */
     struct model_tower towers[WRAPPER_MAX_TOWERS]; /* parts that were left out, up to the first without a name */
     struct quantised_tensors quantised;            /* owned: the tensors, and those of quantised modules as one */
     struct checkpoint_shard *shards;               /* owned: mapping and parsed header of each file */

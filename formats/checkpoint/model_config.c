@@ -25,6 +25,7 @@ static const struct field_rule plain_fields[] = {
     {"classifier_dropout", FIELD_NO_EFFECT},
     {"cross_attention_hidden_size", FIELD_ABSENT},
     {"embd_pdrop", FIELD_NO_EFFECT},
+    {"dropout", FIELD_NO_EFFECT},
     {"embedding_dropout", FIELD_NO_EFFECT},
     {"finetuning_task", FIELD_NO_EFFECT},
     {"gradient_checkpointing", FIELD_NO_EFFECT},

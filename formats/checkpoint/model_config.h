@@ -95,10 +95,18 @@ struct model_recurrent {
         apart; /* its projections: q, k and v in one tensor, z, b and a each in another; else the rows of two by key heads */
 };
 
+/* What the text part of a checkpoint has for other input alone, and text passes over. */
+struct model_unused {
+    uint64_t layers;              /* of the checkpoint, with those that are left out; 0: none is */
+    bool layer[MODEL_MAX_LAYERS]; /* [layers] */
+    uint64_t embedding_rows;      /* of the embedding after those of the vocabulary */
+};
+
 struct model_config {
     char model_type[32];
     char architecture[64]; /* architectures[0], "" if absent */
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, vocab_size, max_position;
+    const char *position_limit; /* why max_position is less than max_position_embeddings; a constant; NULL: it is not */
     double rms_norm_eps;
     bool tie_word_embeddings;
     bool
@@ -108,6 +116,7 @@ struct model_config {
     bool fused_experts, fused_transposed;
     const struct model_wrapper
         *wrapper;               /* borrowed: the model is the text part of a checkpoint with others; NULL: it is all */
+    struct model_unused unused; /* with a wrapper */
     bool qkv_bias, output_bias; /* of the attention projections */
     bool mlp_bias;              /* of all matrices of the MLP, and of its experts */
     bool parallel_residual;     /* attention and MLP read the same x, and both are added to it */

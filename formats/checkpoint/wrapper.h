@@ -4,6 +4,7 @@
 #ifndef FORMATS_CHECKPOINT_WRAPPER_H
 #define FORMATS_CHECKPOINT_WRAPPER_H
 
+#include "formats/checkpoint/model_config.h"
 #include "formats/checkpoint/safetensors.h"
 
 enum { WRAPPER_MAX_TOWERS = 8 };
@@ -13,7 +14,9 @@ struct model_wrapper {
     const char *model_type, *architecture; /* of the outer configuration */
     /* The module that has the text part; its name ends with "model". It may be in "model.", and so may the towers. */
     const char *module;
-    const char *towers[WRAPPER_MAX_TOWERS]; /* modules that are left out, up to the first NULL */
+    /* Modules that are left out, up to the first NULL. Where the text part has layers or rows that text passes over (struct
+     * model_unused), the last of these names stands for them. */
+    const char *towers[WRAPPER_MAX_TOWERS];
 };
 
 /* What was left out of a checkpoint. */
@@ -23,9 +26,11 @@ struct model_tower {
     uint64_t bytes;
 };
 
-/* Renames the tensors of the text part and takes those of the towers out of the array. The rest stays as it is. The result is sorted;
- * fails if two tensors get one name. `towers`: [WRAPPER_MAX_TOWERS]; those that the checkpoint has come first. */
-bool wrapper_unwrap(const struct model_wrapper *wrapper, struct tensor_view *tensors, size_t *count,
-                    struct model_tower *towers, struct status *status);
+/* Renames the tensors of the text part and takes those of the towers out of the array, with layers and rows that text passes over;
+ * the other layers are counted anew. The rest stays as it is. The result is sorted; fails if two tensors get one name. `towers`:
+ * [WRAPPER_MAX_TOWERS]; those that the checkpoint has come first. *names: owned by the caller, also after a failure; storage of names
+ * of tensors, or NULL. Requires: config->wrapper, config->vocab_size and config->unused are set. */
+bool wrapper_unwrap(const struct model_config *config, struct tensor_view *tensors, size_t *count,
+                    struct model_tower *towers, char **names, struct status *status);
 
 #endif

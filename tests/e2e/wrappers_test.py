@@ -28,8 +28,21 @@ def inside(module):
     return lambda name: name.replace("model.", "model.%s." % module, 1) if name.startswith("model.") else name
 
 
+def between(crossing):
+    """Layers of the text part with others among them, whose numbers are given."""
+    def rename(name):
+        before, dot, rest = name.partition("model.layers.")
+        if not dot:
+            return "language_model." + name
+        layer, _, module = rest.partition(".")
+        own = [number for number in range(32) if number not in crossing]
+        return "language_model.model.layers.%d.%s" % (own[int(layer)], module)
+    return rename
+
+
 # Each: the text part's own configuration, what the outer one and text_config then are, names of tensors, towers.
-# `text`: what text_config says in another way; None takes a field out. `beside`: tensors that the family leaves out.
+# `text`: what text_config says in another way; None takes a field out. `beside`: tensors that the family leaves out. `unused`: those
+# that the last tower's name stands for; `embedding_rows`: more rows of the embedding, which it stands for, too.
 CASES = {
     "gemma3": dict(
         own={"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 8, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
@@ -55,6 +68,47 @@ CASES = {
         outer={"model_type": "mistral3", "image_token_index": 10, "multimodal_projector_bias": False,
                "projector_hidden_act": "gelu", "spatial_merge_size": 2, "vision_feature_layer": -1},
         text={"tie_word_embeddings": None}, names=before("language_model."), towers={TOWER: [8, 8], PROJECTOR: [4, 8]}),
+    "mistral3 of a ministral3": dict(
+        own={"model_type": "ministral3", "head_dim": 16, "rope_parameters": {
+            "type": "yarn", "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.1}},
+        outer={"model_type": "mistral3", "image_token_index": 10, "multimodal_projector_bias": False, "spatial_merge_size": 2,
+               "tie_word_embeddings": False, "dtype": "float32"},
+        names=inside("language_model"), towers={"model." + TOWER: [8, 8], "model." + PROJECTOR: [4, 8]}),
+    "mllama": dict(
+        own={"model_type": "llama", "rms_norm_eps": 1e-5, "rope_theta": 5e5, "tie_word_embeddings": False, "num_hidden_layers": 12,
+             "bos_token_id": 1, "eos_token_id": 2, "num_key_value_heads": 4},
+        outer={"model_type": "mllama", "image_token_index": 96, "torch_dtype": "float32"},
+        text={"model_type": "mllama_text_model", "num_hidden_layers": 15, "cross_attention_layers": [3, 8, 13], "dropout": 0,
+              "rope_theta": None, "rms_norm_eps": None},
+        names=between([3, 8, 13]), towers={"vision_model.patch_embedding.weight": [8, 8], PROJECTOR: [4, 8]},
+        unused={"language_model.model.layers.3.cross_attn.q_proj.weight": [48, 48],
+                "language_model.model.layers.13.cross_attn_mlp_gate": [1], "language_model.model.layers.8.mlp.up_proj.weight": [64, 48]},
+        embedding_rows=8),
+    "got_ocr2": dict(
+        own={"model_type": "qwen2", "rope_theta": 1e6, "sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 21,
+             "tie_word_embeddings": True},
+        outer={"model_type": "got_ocr2", "image_seq_length": 576, "image_token_index": 95, "pad_token_id": -1, "ignore_index": -100},
+        names=before("language_model."), towers={TOWER: [8, 8], PROJECTOR: [4, 8]}),
+    "ovis2": dict(
+        own={"model_type": "qwen2", "rope_theta": 1e6, "tie_word_embeddings": False},
+        outer={"model_type": "ovis2", "image_token_id": 90, "visual_indicator_token_ids": [91, 92, 93, 94, 95], "hidden_size": 48,
+               "vocab_size": 96, "tie_word_embeddings": False},
+        names=inside("language_model"), towers={"model." + TOWER: [8, 8], "model.visual_embeddings_table.weight": [8, 48]}),
+    "perception_lm": dict(
+        own={"model_type": "llama", "head_dim": 16, "rope_theta": 5e5, "rope_scaling": {
+            "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 128}, "tie_word_embeddings": True},
+        outer={"model_type": "perception_lm", "image_token_id": 90, "video_token_id": 91, "projector_pooling_ratio": 2,
+               "vision_use_cls_token": True},
+        names=inside("language_model"), towers={"model." + TOWER: [8, 8], "model." + PROJECTOR: [4, 8]}),
+    "granite_speech": dict(
+        own={"model_type": "granite", "attention_multiplier": 0.1, "embedding_multiplier": 12.0, "logits_scaling": 8.0,
+             "residual_multiplier": 0.22, "tie_word_embeddings": True},
+        outer={"model_type": "granite_speech", "audio_token_index": 90, "downsample_rate": 5, "window_size": 15, "has_lora_adapter": True,
+               "encoder_config": {"hidden_dim": 8, "num_layers": 1}, "projector_config": {"hidden_size": 8}, "initializer_range": 0.02,
+               "vision_config": None},
+        names=before("language_model."), towers={"encoder.input_linear.weight": [8, 8], "projector.query": [4, 8]}),
     "llava": dict(
         own={"model_type": "llama", "tie_word_embeddings": False},
         outer={"model_type": "llava", "ignore_index": -100, "image_token_index": 32000, "pad_token_id": 95, "vocab_size": 96,
@@ -119,11 +173,28 @@ def write_checkpoint(folder, header, data):
     write(os.path.join(folder, "model.safetensors"), struct.pack("<Q", len(text)) + text + data)
 
 
+def with_rows(header, data, name, count):
+    """The tensor with more rows, of zeros."""
+    made, pieces, end = {}, [], 0
+    for key, value in header.items():
+        start, stop = value["data_offsets"]
+        piece, shape = data[start:stop], list(value["shape"])
+        if key == name:
+            piece += bytes(count * len(piece) // shape[0])
+            shape[0] += count
+        made[key] = {"dtype": value["dtype"], "shape": shape, "data_offsets": [end, end + len(piece)]}
+        pieces.append(piece)
+        end += len(piece)
+    return made, b"".join(pieces)
+
+
 def wrap(source, folder, case):
     """A checkpoint of the model in `source` and of towers of ones."""
     header, data = read_checkpoint(source)
+    if "embedding_rows" in case:
+        header, data = with_rows(header, data, "model.embed_tokens.weight", case["embedding_rows"])
     renamed = {case["names"](name): value for name, value in header.items()}
-    for name, shape in {**case["towers"], **case.get("beside", {})}.items():
+    for name, shape in {**case["towers"], **case.get("unused", {}), **case.get("beside", {})}.items():
         size = 4
         for extent in shape:
             size *= extent
@@ -189,7 +260,12 @@ class Wrappers(ReferenceTest):
                 self.assertEqual(report["parameters"], plain["parameters"])
                 self.assertNotIn("left_out", plain)
                 left_out = {tower["name"]: (tower["tensors"], tower["bytes"]) for tower in report["left_out"]}
-                self.assertEqual(len(left_out), len(case["towers"]))
+                unused = case.get("unused", {})
+                self.assertEqual(len(left_out), len(case["towers"]) + bool(unused))
+                if unused:
+                    rows = case["embedding_rows"]
+                    elements = rows * SIZES["hidden_size"] + sum(shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in unused.values())
+                    self.assertEqual(left_out["cross_attention_layers"], (len(unused) + bool(rows), 4 * elements))
                 for tensor, shape in case["towers"].items():
                     tower = tensor.removeprefix("model.").split(".")[0]
                     bytes = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
@@ -222,6 +298,33 @@ class Wrappers(ReferenceTest):
         story = succeed([ENGRUN, engine, "-p", "Once upon a time", "-n", "12"]).stdout
         self.assertIn("there was a little fox named Mira", story)
 
+    def test_token_for_images(self):
+        """The tokenizer of Mllama has a token after the vocabulary, which stands for an image: a prompt with it is refused."""
+        model = self.folder()
+        config = read_json(FABLES, "config.json")
+        size, layers = config["vocab_size"], config["num_hidden_layers"]
+        case = {"outer": {"model_type": "mllama", "image_token_index": size}, "names": between([1]), "towers": {PROJECTOR: [4, 8]},
+                "text": {"model_type": "mllama_text_model", "num_hidden_layers": layers + 1, "cross_attention_layers": [1]},
+                "embedding_rows": 8}
+        wrap(FABLES, model, case)
+        tokenizer = read_json(FABLES, "tokenizer.json")
+        image = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+                 "special": True}
+        for count, accepted in (8, True), (9, False):
+            added = [{**image, "id": size + i, "content": "<|image%d|>" % i} for i in range(count)]
+            write(os.path.join(model, "tokenizer.json"),
+                  json.dumps({**tokenizer, "added_tokens": tokenizer["added_tokens"] + added}).encode())
+            if not accepted:
+                self.refused(model, "token ids up to %d" % (size + 8), "vocab_size is %d" % size)
+                continue
+            engine = os.path.join(model, "m.eng")
+            succeed([ENGBUILD, "--model", model, "--target", "cpu", "--tune", "off", "-o", engine])
+            story = succeed([ENGRUN, engine, "-p", "Once upon a time", "-n", "12"]).stdout
+            self.assertIn("there was a little fox named Mira", story)
+            result = run([ENGRUN, engine, "-p", "<|image0|>Once upon a time", "-n", "12"])
+            self.assertEqual(result.rc, 1, result.stderr)
+            self.assertIn("is %d, expected 0 to %d" % (size, size - 1), result.stderr)
+
     def test_tied_embeddings_where_configurations_differ(self):
         """The checkpoint has a head or not: that says which configuration is meant."""
         case = CASES["llava"]
@@ -242,7 +345,25 @@ class Wrappers(ReferenceTest):
                      "found 95")
         self.refused(self.wrapped(case, text={"llama_4_scaling_beta": 0.1}), "config.json: text_config: field",
                      "'llama_4_scaling_beta'")
-        self.refused(self.wrapped(case, text={"model_type": "ministral3"}), "text_config", "'model_type'", "mistral", "ministral3")
+        self.refused(self.wrapped(case, text={"model_type": "mistral4"}), "text_config", "'model_type'", "mistral ministral3", "mistral4")
+        speech = CASES["granite_speech"]
+        adapter = "language_model.model.layers.0.self_attn.q_proj.lora_A.default.weight"
+        self.refused(self.wrapped(speech, beside={adapter: [8, 48]}), "tensor '%s' is not used" % adapter[len("language_model."):])
+        self.refused(self.wrapped(speech, outer={**speech["outer"], "attention_window": 3}), "field 'attention_window'", "not understood")
+        self.refused(self.wrapped(speech, text={"window_size": 15}), "text_config: field 'window_size'", "not understood")
+        mllama = CASES["mllama"]
+        crossing = "text_config: field 'cross_attention_layers'"
+        for layers, found in ([3, 3], "3"), ([15], "15"), ([-1], "-1"), (["3"], '"3"'), (3, "3"), (list(range(15)), "fewer layers"):
+            self.refused(self.wrapped(mllama, text={**mllama["text"], "cross_attention_layers": layers}), crossing, found)
+        self.refused(self.wrapped(mllama, text={**mllama["text"], "cross_attention_layers": [2, 8, 13]}),
+                     "tensor 'model.layers.2.self_attn", "cross_attention_layers")
+        self.refused(self.wrapped(mllama, embedding_rows=7), "tensor 'model.embed_tokens.weight'", "[96, 48]", "[103, 48]")
+        scaled = self.wrapped(CASES["mistral3 of a ministral3"])
+        engine = os.path.join(self.scratch.name, "no.eng")
+        result = run([ENGBUILD, "--model", scaled, "--target", "cpu", "--tune", "off", "--max-context", "65", "-o", engine])
+        self.assertEqual(result.rc, 1, result.stderr)
+        self.assertIn("--max-context: expected at most 64 (original_max_position_embeddings", result.stderr)
+        self.assertIn("llama_4_scaling_beta", result.stderr)
         self.refused(self.wrapped(case, **{"class": "MistralForCausalLM"}), "'architectures'", "Mistral3ForConditionalGeneration")
         self.refused(self.wrapped(case, towers={"audio_tower.weight": [8, 8]}), "tensor 'audio_tower.weight' is not used")
         twice = self.wrapped(case)

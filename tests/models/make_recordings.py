@@ -42,6 +42,10 @@ LINEAR = {**SIZES, "num_hidden_layers": 4, "head_dim": 32, "linear_num_key_heads
 GEMMA4 = {**SIZES, "num_hidden_layers": 6, "head_dim": 16, "global_head_dim": 32, "sliding_window": 16, "final_logit_softcapping": 30.0,
           "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "sliding_attention",
                           "full_attention"]}
+# Contexts of the recordings are shorter than original_max_position_embeddings: there llama_4_scaling_beta has no effect.
+MINISTRAL = {**SIZES, "head_dim": 32, "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "beta_fast": 32.0,
+                                                          "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                                                          "original_max_position_embeddings": 128, "llama_4_scaling_beta": 0.1}}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
 
 # Each: model_type, the configuration. A configuration with text_config is of a model with other parts.
@@ -96,6 +100,42 @@ MODELS = {
     "mistral3": ("mistral3", {"text_config": {**SIZES, "model_type": "mistral", "head_dim": 32, "sliding_window": None},
                               "vision_config": {**SIGLIP, "model_type": "pixtral"}, "image_token_index": 310,
                               "tie_word_embeddings": False}),
+    "ministral3": ("ministral3", MINISTRAL),
+    "mistral3-ministral3": ("mistral3", {"text_config": {**MINISTRAL, "model_type": "ministral3"},
+                                         "vision_config": {**SIGLIP, "model_type": "pixtral"}, "image_token_index": 310,
+                                         "tie_word_embeddings": False}),
+    "mllama": ("mllama", {"text_config": {**SIZES, "num_hidden_layers": 6, "cross_attention_layers": [1, 4], "pad_token_id": 0,
+                                          "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+                          "vision_config": {"hidden_size": 32, "num_hidden_layers": 2, "num_global_layers": 1, "attention_heads": 2,
+                                            "intermediate_size": 48, "vision_output_dim": 64, "image_size": 16, "patch_size": 4,
+                                            "intermediate_layers_indices": [0]},
+                          "image_token_index": VOCABULARY}),
+    "got_ocr2": ("got_ocr2", {"text_config": {**SIZES, "model_type": "qwen2"}, "image_token_index": 310,
+                              "vision_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "mlp_dim": 48,
+                                                "output_channels": 16, "image_size": 64, "patch_size": 16,
+                                                "global_attn_indexes": [0]}}),
+    "ovis2": ("ovis2", {"text_config": {**SIZES, "model_type": "qwen2", "tie_word_embeddings": False}, "image_token_id": 310,
+                        "visual_indicator_token_ids": [311, 312, 313, 314, 315], "hidden_size": 64, "vocab_size": VOCABULARY,
+                        "vision_config": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
+                                          "image_size": 16, "patch_size": 4, "vocab_size": 40},
+                        "tie_word_embeddings": False}),
+    # Needs the package timm.
+    "perception_lm": ("perception_lm", {"text_config": {**SIZES, "model_type": "llama", "head_dim": 32, "rope_parameters": {
+        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64}},
+                                        "vision_config": {"architecture": "vit_pe_core_tiny_patch16_384", "do_pooling": False,
+                                                          "model_args": {"embed_dim": 32, "depth": 1, "num_heads": 2, "img_size": [32, 32],
+                                                                         "global_pool": ""}},
+                                        "image_token_id": 310, "video_token_id": 311}),
+    # logits_scaling is 1: the class of the whole model does not apply it.
+    "granite_speech": ("granite_speech", {"text_config": {**SIZES, "model_type": "granite", "attention_multiplier": 0.2,
+                                                          "embedding_multiplier": 3.0, "residual_multiplier": 0.5},
+                                          "encoder_config": {"hidden_dim": 32, "num_layers": 1, "num_heads": 2, "dim_head": 16,
+                                                             "input_dim": 16, "context_size": 20},
+                                          "projector_config": {"model_type": "blip_2_qformer", "hidden_size": 32, "intermediate_size": 48,
+                                                               "num_hidden_layers": 1, "num_attention_heads": 2,
+                                                               "encoder_hidden_size": 32},
+                                          "audio_token_index": 310, "has_lora_adapter": False}),
     "llava": ("llava", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": SIGLIP, "image_token_index": 310}),
     "llava_next": ("llava_next", {"text_config": {**SIZES, "model_type": "mistral", "head_dim": 32, "sliding_window": None},
                                   "vision_config": SIGLIP, "image_token_index": 310}),
