@@ -25,10 +25,12 @@ static uint64_t enabled_states(void)
  * thread's alternate signal stack is too small for them, or a filter of system calls does. */
 static bool has_tiles(uint64_t states)
 {
+    /* Bits of edx of leaf 7; cpuid.h of clang 14 has other names for them. */
+    const unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24, amx_int8 = 1u << 25;
     enum { TILE_STATES = 0x60000 /* shapes, contents */, TILE_CONTENTS = 18, ASK_FOR_STATE = 0x1023 };
     unsigned eax, ebx, ecx, edx;
     if ((states & TILE_STATES) != TILE_STATES || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-    const unsigned amx = bit_AMX_TILE | bit_AMX_BF16 | bit_AMX_INT8;
+    const unsigned amx = amx_tile | amx_bf16 | amx_int8;
     if ((edx & amx) != amx || !__get_cpuid_count(0x1d, TILE_PALETTE, &eax, &ebx, &ecx, &edx)) return false;
     const bool known = eax >> 16 == TILE_ROWS * TILE_ROW_BYTES && (ebx & 0xffff) == TILE_ROW_BYTES &&
                        ebx >> 16 == TILE_REGISTERS && (ecx & 0xffff) == TILE_ROWS;
