@@ -383,8 +383,19 @@ static void add_experts(void)
                                     .what = "sum",
                                     .rows = rows,
                                     .settings = {{"parts", TOP_K}, {"out_dtype", DTYPE_F32}, {"has_residual", 1}}};
+        const struct op_case routed = {.op = OP_ROUTED_MATMUL,
+                                       .what = "router, gate, up",
+                                       .rows = rows,
+                                       .settings = {{"n", (int64_t)EXPERTS * 2 * INNER},
+                                                    {"k", HIDDEN},
+                                                    {"epilogue", ACTIVATION_SILU},
+                                                    {"input_dtype", DTYPE_BF16},
+                                                    {"routed", EXPERTS},
+                                                    of_experts[0],
+                                                    of_experts[1]}};
         add(&shape, &up);
         add(&shape, &down);
+        if (sums) add(&shape, &routed);
         if (!sums) add(&shape, &sum);
     }
 }
