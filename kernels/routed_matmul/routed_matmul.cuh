@@ -4,8 +4,9 @@
  *
  * Every thread block multiplies x, which it needs in shared memory anyway, by a few rows of the router's matrix, which were copied
  * before the previous launch had ended. The blocks exchange the logits through a workspace whose words are zero until they are
- * written, and each chooses the experts by itself. Then the ring takes their weights, after those of shared experts, which need no choice. Block 0 also writes the routes for the launches that
- * follow. The last block that has read the logits leaves zeros. All blocks must be resident at the same time. */
+ * written, and each chooses the experts by itself. Then the ring takes their weights, after those of shared experts, which need no
+ * choice. Block 0 also writes the routes for the launches that follow. The last block that has read the logits leaves zeros. All
+ * blocks must be resident at the same time. */
 #ifndef KERNELS_ROUTED_MATMUL_ROUTED_MATMUL_CUH
 #define KERNELS_ROUTED_MATMUL_ROUTED_MATMUL_CUH
 
@@ -43,8 +44,7 @@ template <class P> struct routed_matmul_body {
     /* Operands of the router, null where there is none. */
     struct router_operands {
         const u16 *matrix;
-        u32 *
-            workspace; /* [1]: blocks that have read the logits; from LOGITS_AT on f32[ROWS][32][PER_LANE]: marked logits */
+        u32 *workspace; /* [1]: blocks that have read the logits; from LOGITS_AT on f32[ROWS][32][PER_LANE], marked */
         const void *bias, *claim_bias, *scales;
         const int *seeds, *index;
     };

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "kernels/matmul/weight_layout.h"
-
 void routed_matmul_as_matmul(const int64_t *params, int64_t *matmul)
 {
     const int64_t values[MATMUL_FIRST_TUNABLE] = {
@@ -83,10 +81,9 @@ static uint64_t list_width(const int64_t *params)
 static bool weight_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                          uint64_t *bytes)
 {
-    (void)geometry;
-    const int64_t encoding = params[ROUTED_MATMUL_DTYPE];
-    return weight_layout_bytes(weight_layout_of(target, encoding), encoding, (uint64_t)params[ROUTED_MATMUL_N],
-                               (uint64_t)params[ROUTED_MATMUL_K], bytes);
+    int64_t matmul[PLAN_MAX_PARAMS] = {0};
+    routed_matmul_as_matmul(params, matmul);
+    return op_operand_bytes(&op_matmul, target, matmul, geometry, MATMUL_W, bytes);
 }
 
 static const struct op_param param_schema[ROUTED_MATMUL_PROBLEM_PARAMS] = {

@@ -60,9 +60,9 @@ enum router_param {
 extern const struct op_descriptor op_router;
 extern const struct device_kernel device_router;
 
-/* Lists of the choices of each of EXPERTS experts, routed and shared, TOP_K of them by each row, at the start of an array of ROWS rows: where the list of each begins and the last one
- * ends, EXPERTS + 1 numbers, then the choices, ROWS * TOP_K numbers row * TOP_K + choice, those of an expert by rising
- * rows. */
+/* Lists of the choices of each of EXPERTS experts, routed and shared, TOP_K of them by each row, at the start of an array of ROWS rows:
+ * where the list of each begins and the last one ends, EXPERTS + 1 numbers, then the choices, ROWS * TOP_K numbers
+ * row * TOP_K + choice, those of an expert by rising rows. */
 static inline int64_t router_list_width(int64_t experts, int64_t top_k) { return experts + 1 + top_k; }
 
 /* The weight of a choice in a row's routes, and its expert; -1 where the id names none. */

@@ -118,6 +118,17 @@ class Fit(Planning):
         refused = self.plan({"model_type": "exaone4", **sizes, "sliding_window": None}, "--gpu", "h200", "--gpus", "2", rc=BAD_INPUT)
         self.assertIn("a sum over all GPUs that no norm follows", refused.stderr)
 
+    def test_a_router_with_codes(self):
+        """The launch for few rows that a router is a part of reads its matrix in 16 bits: with codes the plan is that for many rows."""
+        config = {**CONFIG, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 16, "num_experts_per_tok": 2,
+                  "moe_intermediate_size": 768, "norm_topk_prob": True}
+        flags = ("--target", "cuda", "--gpu", "h200", "--batch-sizes", "1", "--max-batch", "1")
+        fused = self.plan(config, *flags, "--dump-after", "dead_code")
+        apart = self.plan(config, *flags, "--keep", "*mlp.gate.weight=int8")
+        self.assertIn("routed_matmul(", fused.stdout)
+        self.assertNotIn("warning", fused.stderr)
+        self.assertRegex(apart.stderr, r"decode plan of batch size 1: made as for many rows: routed_matmul .*matrix_dtype")
+
     def test_parts(self):
         """Weights, scratch and the KV pages of one full sequence."""
         report = json.loads(self.plan(CONFIG, "--gpu", "h200", "--json").stdout)
