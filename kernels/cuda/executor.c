@@ -43,6 +43,16 @@ static bool read_parameters(struct cuda_kernel *kernel, const struct device *dev
     return true;
 }
 
+/* From capability 90 on a launch begins beside the one before. A multiprocessor divides its memory between shared memory and L1 for
+ * one launch at a time, so all launches ask for the same division; left to the driver, blocks of two launches that fit side by side
+ * wait for each other. */
+static bool set_attribute(const struct device *device, cu_kernel handle, enum cu_function_attribute attribute,
+                          int value, const char *name, struct status *status)
+{
+    return cuda_ok(&device->driver, device->driver.KernelSetAttribute(attribute, value, handle, device->handle), status,
+                   "kernel '%s': function attribute %d = %d", name, (int)attribute, value);
+}
+
 static bool load_kernel(struct cuda_kernel *kernel, const struct device *device, const struct engine_kernel *entry,
                         struct status *status)
 {
@@ -71,16 +81,11 @@ static bool load_kernel(struct cuda_kernel *kernel, const struct device *device,
         return false;
     kernel->max_threads = (uint32_t)threads;
     kernel->static_shared_bytes = (uint32_t)shared;
-    int dynamic = device->facts.shared_per_block - shared;
-    return cuda_ok(driver,
-                   driver->KernelSetAttribute(CU_FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic, handle,
-                                              device->handle),
-                   status, "kernel '%s': %d bytes of dynamic shared memory", entry->entry, dynamic) &&
-           (device->facts.capability < 90 || /* there are no clusters */
-            cuda_ok(driver,
-                    driver->KernelSetAttribute(CU_FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, handle,
-                                               device->handle),
-                    status, "kernel '%s': large clusters", entry->entry)) &&
+    return set_attribute(device, handle, CU_FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                         device->facts.shared_per_block - shared, entry->entry, status) &&
+           (device->facts.capability < 90 ||
+            (set_attribute(device, handle, CU_FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, entry->entry, status) &&
+             set_attribute(device, handle, CU_FUNCTION_PREFERRED_SHARED_MEMORY_CARVEOUT, 100, entry->entry, status))) &&
            cuda_ok(driver, driver->KernelGetFunction(&kernel->function, handle), status,
                    "kernel '%s': bringing it to the device", entry->entry);
 }

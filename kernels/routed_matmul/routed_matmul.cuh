@@ -53,19 +53,13 @@ template <class P> struct routed_matmul_body {
     /* Shared memory beside matmul's, as addresses. */
     struct routing_layout {
         u32 matrix, parts;
-        u32 matrix_full, parts_full, routes_full; /* mbarriers of one phase; a warp arrives once after __syncwarp */
+        u32 matrix_full, parts_full, routes_full; /* mbarriers of one phase */
     };
 
     static __device__ __forceinline__ routing_layout routing_addresses(const void *memory)
     {
         const u32 start = shared_address(memory), barriers = start + (u32)LAYOUT.barriers;
         return {start + (u32)LAYOUT.matrix, start + (u32)LAYOUT.parts, barriers, barriers + 8, barriers + 16};
-    }
-
-    static __device__ __forceinline__ void warp_arrive(u32 barrier)
-    {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
     }
 
     /* This block has the rows blockIdx.x, blockIdx.x + gridDim.x, ... of the matrix: so many. */
@@ -237,8 +231,8 @@ template <class P> struct routed_matmul_body {
         typename matmul::choices held = {};
         if (threadIdx.x == 0) {
             barrier_init(own.matrix_full, 1);
-            barrier_init(own.parts_full, WARPS);
-            barrier_init(own.routes_full, WARPS);
+            barrier_init(own.parts_full, 32 * WARPS); /* every lane arrives, as in matmul_gemv */
+            barrier_init(own.routes_full, 32 * WARPS);
             matmul::init_barriers(shared);
         }
         __syncthreads();
@@ -268,9 +262,9 @@ template <class P> struct routed_matmul_body {
             matmul::stage_x(x, norm, work, shared);
             barrier_wait(own.matrix_full, 0);
             multiply_matrix(shared, own);
-            warp_arrive(own.parts_full);
+            barrier_arrive(own.parts_full);
             choose(memory, operands, rows);
-            warp_arrive(own.routes_full);
+            barrier_arrive(own.routes_full);
             matmul::consume(x, norm, work, shared);
         } else {
             device_wait();

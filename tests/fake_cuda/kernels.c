@@ -191,6 +191,9 @@ cu_result cuKernelSetAttribute(int attribute, int value, cu_kernel handle, cu_de
         REQUIRE(value >= 0 && value <= FAKE_SHARED_MOST, CU_ERROR_INVALID_VALUE);
         kernel->shared_most = (unsigned)value;
         break;
+    case CU_FUNCTION_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        REQUIRE(value >= -1 && value <= 100, CU_ERROR_INVALID_VALUE);
+        break;
     case CU_FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: kernel->large_cluster = value != 0; break;
     default: LEAVE(fake_misuse(CU_ERROR_INVALID_VALUE));
     }
