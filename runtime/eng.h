@@ -333,6 +333,8 @@ struct eng_session_options {
      * a thread has an alternate signal stack (sigaltstack) without room for them, 8 KiB; then "avx512bf16" is the best. After
      * it has agreed, it refuses such stacks. */
     const char *instruction_set;
+    /* 1: sequences use no KV pages of other sequences that began with the same tokens. See "Sequences". */
+    uint32_t no_prefix_cache;
 };
 static inline void eng_session_options_init(struct eng_session_options *options)
 {
@@ -366,6 +368,9 @@ struct eng_session_facts {
     /* Why the GPUs exchange data through host memory, which is slower than access to each other's memory; borrowed
      * likewise. NULL: they do not. */
     const char *detour;
+    uint32_t cached_pages;  /* part of free_pages: their content can be used again until they are taken */
+    uint64_t cached_tokens; /* of prompts, so far, that were not computed, since pages with them were there */
+    uint64_t set_aside;     /* times, so far, that a sequence was set aside for want of pages */
 };
 static inline void eng_session_facts_init(struct eng_session_facts *facts)
 {
@@ -398,10 +403,16 @@ ENG_API enum eng_status eng_sampling_recommended(const struct eng_engine *engine
 
 /* ---- Sequences ---- */
 
-/* A prompt and its answer. Sequences wait in the order of submission until a slot and the pages for the whole prompt
- * and answer are free, and then own them: a running sequence never lacks pages, and none is evicted. Each step runs one
- * plan: one chunk of the oldest unfinished prompt, or one token for every sequence that decodes. If both are possible
- * they alternate, so that a long prompt delays answers by one chunk at a time.
+/* A prompt and its answer. Sequences wait in the order of submission until a slot and the pages for the prompt are free. Then they
+ * take pages as they grow. Each step runs one plan: one chunk of the oldest unfinished prompt, or one token for every sequence that
+ * decodes. If both are possible they alternate, so that a long prompt delays answers by one chunk at a time.
+ *
+ * If no page is free, the sequence that began last is set aside: it gives its slot and pages back, waits as the first of all
+ * (ENG_STATE_WAITING), and goes on later with the same tokens, most of which must be computed again. The oldest one always goes on.
+ *
+ * Prefix cache. Whole pages of a sequence that ended or was set aside keep their content until they are needed. A sequence that begins
+ * with the same tokens uses them, also those of a sequence that still runs, and computes the rest alone. Its tokens are the same as
+ * without, up to the rounding of plans of different sizes. Models with sliding windows or recurrent layers have no such cache.
  *
  * A model with longrope has other rotary frequencies for sequences of more tokens than its original context. When a
  * sequence or a slot grows past that length, all of its tokens are processed again, once, which takes as long as a prompt
@@ -442,7 +453,7 @@ struct eng_sequence_options {
     const int32_t *stop_tokens;          /* [stop_count], in addition to the engine's end tokens */
     uint32_t stop_count;                 /* at most ENG_MAX_STOP_TOKENS */
     uint32_t max_new_tokens;             /* for each submit; 0: until the context is full */
-    /* Tokens that its pages hold in total; 0: prompt and answer or, with ENG_SEQUENCE_KEEP, the engine's whole
+    /* Most tokens that it holds in total; 0: prompt and answer or, with ENG_SEQUENCE_KEEP, the engine's whole
      * context. */
     uint32_t context_tokens;
     uint32_t flags; /* enum eng_sequence_flags */

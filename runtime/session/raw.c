@@ -52,7 +52,7 @@ static bool make_room(struct eng_session *session, uint32_t slot, size_t count, 
         "%s: slot %u needs %u KV pages in all, has %u, and %u are free; release or truncate slots, or ask for a larger "
         "pool (kv_tokens)",
         function, slot, slots_pages_for(session, own->position + count), slots_pages_held(session, (int32_t)slot),
-        session->free_page_count);
+        page_pool_available(&session->pool));
 }
 
 enum eng_status eng_slot_acquire(struct eng_session *session, uint32_t *slot, struct eng_error *error)

@@ -33,11 +33,9 @@ static bool row_logits(struct eng_sequence *sequence, uint32_t row, const float 
     return *logits != NULL;
 }
 
-static bool step_prefill(struct eng_sequence *sequence, struct status *status)
+static bool step_prefill(struct eng_sequence *sequence, uint32_t chunk, size_t plan, struct status *status)
 {
     struct eng_session *session = sequence->session;
-    size_t plan;
-    uint32_t chunk = replay_chunk(session, sequence->count - sequence->computed, &plan);
     bool last = sequence->computed + chunk == sequence->count;
     int32_t drawn = 0;
     const float *logits = NULL;
@@ -45,9 +43,21 @@ static bool step_prefill(struct eng_sequence *sequence, struct status *status)
                         last ? &drawn : NULL, status) ||
         (last && !row_logits(sequence, 0, &logits, status)))
         return false;
-    sequence->computed += chunk;
+    sequence_computed(sequence, chunk);
     if (last) sequence_append(sequence, drawn, logits);
     return true;
+}
+
+/* Pages for the next token of every sequence that decodes, the oldest first. Returns how many are left. */
+static uint32_t reserve_decode(struct eng_session *session)
+{
+    for (uint32_t i = 0; i < session->active_count; i++) {
+        struct eng_sequence *sequence = session->active[i];
+        if (sequence->state == ENG_STATE_DECODE) sequence_reserve(sequence, (uint64_t)sequence->computed + 1);
+    }
+    for (uint32_t i = 0; i < session->active_count; i++)
+        if (session->active[i]->state == ENG_STATE_DECODE) sequence_reserve_ahead(session->active[i]);
+    return decoding_count(session);
 }
 
 /* Submits a step for all sequences that decode. */
@@ -77,7 +87,8 @@ static bool may_look_ahead(const struct eng_session *session)
     for (uint32_t row = 0; row < flight->rows; row++) {
         const struct eng_sequence *sequence = flight->sequences[row];
         if (!sequence || sequence_ends_next(sequence) || sequence_switches_next(sequence) ||
-            (sequence->flags & ENG_SEQUENCE_LOGITS))
+            (sequence->flags & ENG_SEQUENCE_LOGITS) ||
+            slots_room(session, sequence->slot) < (uint64_t)sequence->computed + 2)
             return false;
     }
     return true;
@@ -115,7 +126,7 @@ static bool complete(struct eng_session *session, struct status *status)
         }
         if (!row_logits(sequence, row, &logits, status)) return false;
         replay_accept(session, flight.slots[row], drawn[row]);
-        sequence->computed++;
+        sequence_computed(sequence, 1);
         sequence_append(sequence, drawn[row], logits);
     }
     return true;
@@ -137,27 +148,36 @@ static bool drain_if_void(struct eng_session *session, struct status *status)
     return scheduler_drain(session, status);
 }
 
-static bool step(struct eng_session *session, struct status *status)
+/* Begins a step: a chunk of a prompt, which is complete on return, or a decode step, which is in flight. Sequences for which there are
+ * no pages are set aside, so that each turn of the loop has fewer. */
+static bool begin_step(struct eng_session *session, struct status *status)
 {
-    if (!drain_if_void(session, status)) return false;
-    if (!session->flight_count) {
-        sequence_admit(session);
+    sequence_admit(session);
+    while (session->active_count) {
         struct eng_sequence *prefill = oldest_in_prefill(session);
         uint32_t decoding = decoding_count(session);
         if (prefill && (!decoding || !session->prefilled_last)) {
+            size_t plan;
+            const uint32_t chunk = replay_chunk(session, prefill->count - prefill->computed, &plan);
+            if (!sequence_reserve(prefill, (uint64_t)prefill->computed + chunk)) continue;
             session->prefilled_last = true;
-            return step_prefill(prefill, status);
+            return step_prefill(prefill, chunk, plan, status);
         }
-        if (!decoding && !session->waiting_count) return true;
-        if (!decoding)
-            return status_fail(
-                status, STATUS_FULL,
-                "eng_step: %u sequences wait and none can run: %u slots and %u KV pages are free; destroy kept "
-                "sequences or release slots",
-                session->waiting_count, session->free_slot_count, session->free_page_count);
+        decoding = reserve_decode(session);
         session->prefilled_last = false;
-        if (!submit_decode(session, decoding, status)) return false;
+        if (decoding) return submit_decode(session, decoding, status);
     }
+    return !session->waiting_count ||
+           status_fail(status, STATUS_FULL,
+                       "eng_step: %u sequences wait and none can run: %u slots and %u KV pages are free; destroy kept "
+                       "sequences or release slots",
+                       session->waiting_count, session->free_slot_count, page_pool_available(&session->pool));
+}
+
+static bool step(struct eng_session *session, struct status *status)
+{
+    if (!drain_if_void(session, status) || (!session->flight_count && !begin_step(session, status))) return false;
+    if (!session->flight_count) return true;
     return (!may_look_ahead(session) || submit_ahead(session, status)) && complete(session, status);
 }
 

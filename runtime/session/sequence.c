@@ -10,45 +10,132 @@ static uint32_t context_limit(const struct eng_sequence *sequence)
     return (uint32_t)sequence->session->geometry->max_context;
 }
 
-/* Tokens for which pages are reserved at admission. The last drawn token is never computed and needs no room. */
-static uint64_t reserved_tokens(const struct eng_sequence *sequence, uint64_t count)
+/* Tokens that it holds at most, if nothing stops it earlier. The last drawn token is never computed and needs no room. */
+static uint64_t most_tokens(const struct eng_sequence *sequence, uint64_t prompt_end)
 {
     uint64_t limit = context_limit(sequence);
     if ((sequence->flags & ENG_SEQUENCE_KEEP) || sequence->context_tokens || !sequence->max_new_tokens) return limit;
-    uint64_t tokens = count + sequence->max_new_tokens - 1;
+    uint64_t tokens = prompt_end + sequence->max_new_tokens - 1;
     return tokens < limit ? tokens : limit;
 }
+
+/* ---- the cache of pages ---- */
+
+static uint64_t page_tokens(const struct eng_session *session) { return session->geometry->page_tokens; }
+
+static void begin_blocks(struct eng_sequence *sequence)
+{
+    const struct eng_session *session = sequence->session;
+    sequence->blocks = 0;
+    sequence->block = page_pool_root(session->rope_set ? session->rope_set[sequence->slot] : 0);
+}
+
+/* Rotary frequencies that the sequence will have, as slots_switch_rope selects them. */
+static int32_t rope_set_of(const struct eng_sequence *sequence)
+{
+    const struct plan_geometry *geometry = sequence->session->geometry;
+    return geometry->rope_original && sequence->count > geometry->rope_original;
+}
+
+/* Blocks of the cache with which the sequence begins, and how many of those are idle. One token at least is left to compute: its
+ * logits are needed. */
+static uint32_t count_known(const struct eng_sequence *sequence, uint32_t *idle)
+{
+    const struct eng_session *session = sequence->session;
+    uint64_t number = page_pool_root(rope_set_of(sequence));
+    uint32_t known = 0;
+    *idle = 0;
+    while ((known + 1) * page_tokens(session) < sequence->count) {
+        const int32_t block = page_pool_find(&session->pool, number, sequence->tokens + known * page_tokens(session));
+        if (block == PAGE_POOL_NONE) break;
+        number = page_pool_number(&session->pool, block);
+        *idle += page_pool_is_idle(&session->pool, block);
+        known++;
+    }
+    return known;
+}
+
+static void hold_known(struct eng_sequence *sequence)
+{
+    struct eng_session *session = sequence->session;
+    while ((sequence->blocks + 1) * page_tokens(session) < sequence->count) {
+        const int32_t block = page_pool_find(&session->pool, sequence->block, sequence->tokens + sequence->computed);
+        if (block == PAGE_POOL_NONE) break;
+        sequence->block = page_pool_number(&session->pool, block);
+        sequence->blocks++;
+        sequence->computed += (uint32_t)page_tokens(session);
+        slots_hold_block(session, sequence->slot, block);
+    }
+    session->cached_tokens += sequence->computed;
+}
+
+void sequence_computed(struct eng_sequence *sequence, uint32_t count)
+{
+    struct eng_session *session = sequence->session;
+    sequence->computed += count;
+    if (!session->caches) return;
+    for (; (sequence->blocks + 1) * page_tokens(session) <= sequence->computed; sequence->blocks++)
+        sequence->block = slots_keep_block(session, sequence->slot, sequence->blocks, sequence->block,
+                                           sequence->tokens + sequence->blocks * page_tokens(session));
+}
+
+/* All of its tokens are to be computed again, with other rotary frequencies. Other sequences may share its pages. */
+static void compute_again(struct eng_sequence *sequence)
+{
+    slots_empty(sequence->session, sequence->slot);
+    sequence->computed = 0;
+    begin_blocks(sequence);
+}
+
+/* ---- waiting and running ---- */
 
 static void start_prefill(struct eng_sequence *sequence)
 {
     struct eng_session *session = sequence->session;
-    slots_mark_seen(session, sequence->slot, sequence->tokens + sequence->computed,
-                    sequence->count - sequence->computed);
-    if (slots_switch_rope(session, sequence->slot, sequence->count)) sequence->computed = 0;
     sequence->state = ENG_STATE_PREFILL;
     session->active[session->active_count++] = sequence;
 }
 
+/* Tokens that it has pages for when it begins: its own and one more. */
+static uint64_t first_tokens(const struct eng_sequence *sequence)
+{
+    const uint64_t most = most_tokens(sequence, sequence->prompt_end), tokens = (uint64_t)sequence->count + 1;
+    return tokens <= most || most < sequence->count ? tokens : most;
+}
+
+/* Pages that it then takes of those available: blocks that others hold are not among them. */
+static uint64_t first_pages(const struct eng_sequence *sequence)
+{
+    const struct eng_session *session = sequence->session;
+    uint32_t idle = 0, known = session->caches ? count_known(sequence, &idle) : 0;
+    return slots_pages_for(session, first_tokens(sequence)) - (uint64_t)(known - idle) * session->pool.groups;
+}
+
 bool sequence_can_admit(const struct eng_session *session)
 {
-    /* Strictly in order, so that short sequences do not delay a long one for ever. */
+    /* Strictly in order, so that short sequences do not delay a long one for ever. Each of those that run is left a page to grow:
+     * otherwise the youngest would be set aside at once. */
     const struct eng_sequence *first = session->first_waiting;
     return first && session->free_slot_count &&
-           slots_pages_for(session, reserved_tokens(first, first->count)) <= session->free_page_count;
+           first_pages(first) + (uint64_t)session->active_count * session->pool.groups <=
+               page_pool_available(&session->pool);
 }
 
 void sequence_admit(struct eng_session *session)
 {
     while (sequence_can_admit(session)) {
         struct eng_sequence *sequence = session->first_waiting;
-        int32_t slot = slots_take(session, SLOT_SEQUENCE);
-        slots_reserve(session, slot, reserved_tokens(sequence, sequence->count));
-        slots_set_sampler(session, slot, &sequence->sampler);
         session->first_waiting = sequence->next;
         if (!session->first_waiting) session->last_waiting = NULL;
         session->waiting_count--;
         sequence->next = NULL;
-        sequence->slot = slot;
+        sequence->slot = slots_take(session, SLOT_SEQUENCE);
+        slots_set_sampler(session, sequence->slot, &sequence->sampler);
+        slots_mark_seen(session, sequence->slot, sequence->tokens, sequence->count);
+        slots_switch_rope(session, sequence->slot, sequence->count);
+        begin_blocks(sequence);
+        if (session->caches) hold_known(sequence);
+        slots_reserve(session, sequence->slot, first_tokens(sequence));
         start_prefill(sequence);
     }
 }
@@ -84,6 +171,44 @@ static void free_slot(struct eng_sequence *sequence)
     if (sequence->slot == SESSION_NO_SLOT) return;
     slots_give_back(sequence->session, sequence->slot);
     sequence->slot = SESSION_NO_SLOT;
+}
+
+void sequence_set_aside(struct eng_sequence *sequence)
+{
+    struct eng_session *session = sequence->session;
+    leave_active(sequence);
+    sequence->sampler = session->samplers[sequence->slot]; /* with its count of draws */
+    free_slot(sequence);
+    sequence->computed = 0;
+    sequence->state = ENG_STATE_WAITING;
+    sequence->next = session->first_waiting;
+    session->first_waiting = sequence;
+    if (!session->last_waiting) session->last_waiting = sequence;
+    session->waiting_count++;
+    session->set_aside++;
+}
+
+bool sequence_reserve(struct eng_sequence *sequence, uint64_t tokens)
+{
+    struct eng_session *session = sequence->session;
+    while (!slots_reserve(session, sequence->slot, tokens)) {
+        struct eng_sequence *youngest = session->active[session->active_count - 1];
+        sequence_set_aside(youngest);
+        if (youngest == sequence) return false;
+    }
+    return true;
+}
+
+void sequence_reserve_ahead(struct eng_sequence *sequence)
+{
+    enum { AHEAD_PAGES = 2 };
+    struct eng_session *session = sequence->session;
+    const uint64_t most = most_tokens(sequence, sequence->prompt_end);
+    uint64_t tokens = sequence->computed + 1 + AHEAD_PAGES * page_tokens(session);
+    if (tokens > most) tokens = most;
+    if (tokens <= slots_room(session, sequence->slot)) return;
+    const uint64_t spare = (uint64_t)session->active_count * session->pool.groups * (AHEAD_PAGES + 1);
+    if (page_pool_available(&session->pool) > spare) slots_reserve(session, sequence->slot, tokens);
 }
 
 static void finish(struct eng_sequence *sequence, enum eng_end end)
@@ -135,7 +260,7 @@ void sequence_append(struct eng_sequence *sequence, int32_t token, const float *
     else if (sequence->computed >= context_limit(sequence))
         finish(sequence, ENG_END_CONTEXT);
     else if (slots_switch_rope(sequence->session, sequence->slot, sequence->count)) {
-        sequence->computed = 0;
+        compute_again(sequence);
         sequence->state = ENG_STATE_PREFILL;
     }
 }
@@ -190,7 +315,7 @@ enum eng_status eng_sequence_create(struct eng_session *session, const struct en
     created->state = ENG_STATE_IDLE;
     created->end = ENG_END_NONE;
     created->slot = SESSION_NO_SLOT;
-    created->count = created->computed = created->prompt_end = created->polled = 0;
+    created->count = created->computed = created->prompt_end = created->polled = created->blocks = 0;
     created->drawn_step = 0;
     created->logits = NULL;
     *sequence = created;
@@ -230,13 +355,13 @@ static bool check_submit(const struct eng_sequence *sequence, const int32_t *tok
         if (tokens[i] < 0 || (uint64_t)tokens[i] >= vocab_size)
             return status_fail(status, STATUS_BAD_INPUT, "%s: token %zu is %d, expected 0 to %u", function, i,
                                tokens[i], (unsigned)vocab_size - 1);
-    uint64_t reserved = reserved_tokens(sequence, sequence->count + count);
+    const uint64_t most = most_tokens(sequence, sequence->count + count);
     const struct eng_session *session = sequence->session;
-    if (!again && slots_pages_for(session, reserved) > session->page_count)
+    if (!again && slots_pages_for(session, most) > session->pool.count)
         return status_fail(status, STATUS_TOO_LONG,
                            "%s: prompt and answer need %u KV pages, the whole pool has %u; ask for a larger pool "
                            "(kv_tokens), or set max_new_tokens or context_tokens lower",
-                           function, slots_pages_for(session, reserved), session->page_count);
+                           function, slots_pages_for(session, most), session->pool.count);
     return true;
 }
 
@@ -263,6 +388,9 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
     sequence->end = ENG_END_NONE;
     agree(sequence);
     if (sequence->slot != SESSION_NO_SLOT) {
+        slots_mark_seen(session, sequence->slot, sequence->tokens + sequence->computed,
+                        sequence->count - sequence->computed);
+        if (slots_switch_rope(session, sequence->slot, sequence->count)) compute_again(sequence);
         start_prefill(sequence);
         return report_ok(error);
     }

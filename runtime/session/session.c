@@ -65,12 +65,12 @@ static bool find_fields(struct eng_session *session, struct status *status)
 static bool allocate_tables(struct eng_session *session, const struct session_sizes *sizes, struct status *status)
 {
     uint64_t slots = session->geometry->slots;
-    session->page_count = session->free_page_count = session->backend->pages;
-    session->free_pages = calloc(session->page_count, sizeof *session->free_pages);
+    bool ok = page_pool_open(&session->pool, session->backend->pages, plan_page_groups(session->geometry),
+                             (uint32_t)session->geometry->page_tokens, session->caches);
     session->slots = calloc(slots, sizeof *session->slots);
     session->active = calloc(slots, sizeof *session->active);
     session->sequences = calloc(session->max_sequences, sizeof *session->sequences);
-    bool ok = session->free_pages && session->slots && session->active && session->sequences;
+    ok = ok && session->slots && session->active && session->sequences;
     for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) {
         struct session_flight *flight = &session->flights[i];
         flight->slots = calloc(slots, sizeof *flight->slots);
@@ -79,8 +79,6 @@ static bool allocate_tables(struct eng_session *session, const struct session_si
     }
     if (!ok) return status_fail(status, STATUS_MACHINE, "out of memory");
 
-    for (uint32_t i = 0; i < session->page_count; i++) /* page 0 on top */
-        session->free_pages[i] = (int32_t)(session->page_count - 1 - i);
     session->free_slot_count = (uint32_t)slots;
     char *buffer = session->tokens.base;
     for (uint64_t i = 0; i < slots; i++, buffer += sizes->token_buffer_bytes)
@@ -120,6 +118,9 @@ static bool create(struct eng_session *session, const struct backend_type *type,
         return status_fail(status, STATUS_USAGE, "eng_session_create: threads is %" PRIu32 ", expected 0 to %d",
                            options->threads, TEAM_MAX_THREADS);
     session->max_sequences = (uint32_t)sequences;
+    session->caches = !options->no_prefix_cache && !session->geometry->recurrent_bytes;
+    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++)
+        session->caches = session->caches && !session->geometry->page_window[g];
     session->checked_ns = coarse_ns();
     if (!load_weights_unchanged(session->engine, status)) return false;
     if (!plan_sizes(session, &sizes))
@@ -151,7 +152,7 @@ void eng_session_destroy(struct eng_session **handle)
     }
     free(session->plans);
     free(session->selftest);
-    free(session->free_pages);
+    page_pool_close(&session->pool);
     free(session->slots);
     free(session->active);
     free(session->sequences);
@@ -229,8 +230,8 @@ enum eng_status eng_session_get_facts(const struct eng_session *session, struct 
         .threads = session->backend->threads,
         .slots = (uint32_t)session->geometry->slots,
         .free_slots = session->free_slot_count,
-        .pages = session->page_count,
-        .free_pages = session->free_page_count,
+        .pages = session->pool.count,
+        .free_pages = page_pool_available(&session->pool),
         .max_sequences = session->max_sequences,
         .memory_bytes = session->backend->host_bytes + session->backend->device_bytes + session->tokens.bytes,
         .kv_bytes = session->backend->kv_bytes,
@@ -242,6 +243,9 @@ enum eng_status eng_session_get_facts(const struct eng_session *session, struct 
         .graph_seconds = session->backend->graph_seconds,
         .fallback = session->backend->fallback,
         .detour = session->backend->detour,
+        .cached_pages = session->pool.idle_count,
+        .cached_tokens = session->cached_tokens,
+        .set_aside = session->set_aside,
     };
     return report_result(report_write_facts(facts, &own, sizeof own, "eng_session_facts", &status), &status, error);
 }

@@ -6,6 +6,7 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/load/host_memory.h"
+#include "runtime/session/page_pool.h"
 
 enum { SESSION_NO_SLOT = -1 };
 
@@ -47,6 +48,8 @@ struct eng_sequence {
     int32_t *tokens;     /* [max_context + 1]: prompts and answers in order */
     uint32_t count;      /* tokens so far */
     uint32_t computed;   /* tokens that are in the KV pages */
+    uint32_t blocks;     /* whole pages of them that the cache knows */
+    uint64_t block;      /* number of the last of those, or of the empty text */
     uint32_t prompt_end; /* end of the latest prompt; later tokens were drawn */
     uint32_t polled;     /* tokens [polled, count) have not been polled */
     uint64_t drawn_step; /* the step that drew its last token, and the logits of that draw */
@@ -69,6 +72,7 @@ struct eng_session {
     struct status failure; /* of the backend; every later call fails with it */
     const struct plan_geometry *geometry;
     uint64_t chunk; /* most tokens that a step appends to a sequence */
+    bool caches;    /* pages of sequences are used again: no page group has a window, and there is no recurrent state */
 
     struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
     int32_t *page_table;            /* STATE_PAGE_TABLE: this, the next two and rope_set are backend->state */
@@ -81,8 +85,7 @@ struct eng_session {
     struct session_plan *plans; /* decode plans by increasing rows, then prefill plans by increasing rows */
     size_t plan_count, decode_plans;
 
-    int32_t *free_pages; /* a stack */
-    uint32_t page_count, free_page_count;
+    struct page_pool pool;
     struct session_slot *slots;
     uint32_t free_slot_count;
 
@@ -93,9 +96,11 @@ struct eng_session {
     struct eng_sequence **active; /* [slots]: admitted and not done, in order of admission */
     uint32_t active_count;
     uint32_t waiting_count;
-    bool prefilled_last; /* the last step was a prefill; decoding sequences are next */
-    uint64_t steps;      /* replays waited for; logits of earlier ones are invalid */
-    uint64_t checked_ns; /* when the engine's file was last found unchanged */
+    uint64_t set_aside;     /* times that a sequence was */
+    uint64_t cached_tokens; /* tokens of prompts that were found in the cache */
+    bool prefilled_last;    /* the last step was a prefill; decoding sequences are next */
+    uint64_t steps;         /* replays waited for; logits of earlier ones are invalid */
+    uint64_t checked_ns;    /* when the engine's file was last found unchanged */
 
     struct session_flight flights[BACKEND_MOST_IN_FLIGHT]; /* oldest first; between two calls at most one */
     uint32_t flight_count;
@@ -121,6 +126,14 @@ uint32_t slots_pages_held(const struct eng_session *session, int32_t slot);
 /* Takes pages so that the slot has room for `tokens` tokens in all. False, with nothing changed, if too few are
  * free. */
 bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens);
+/* Tokens that the slot's pages have room for. */
+uint64_t slots_room(const struct eng_session *session, int32_t slot);
+/* Gives the slot a block of the cache, whose tokens follow those that it has. Requires: it has whole blocks alone. */
+void slots_hold_block(struct eng_session *session, int32_t slot, int32_t block);
+/* Puts the slot's pages at `index` into the cache: page_pool_keep. */
+uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t index, uint64_t before,
+                          const int32_t *tokens);
+void slots_empty(struct eng_session *session, int32_t slot); /* without tokens and pages */
 void slots_set_sampler(struct eng_session *session, int32_t slot, const struct sampler_state *sampler);
 void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *tokens, size_t count);
 /* Shortens a raw slot. Returns the tokens that its pages still have: `position`, or 0 if pages of tokens in the window before it
@@ -170,6 +183,16 @@ bool sampling_read(const struct eng_sampling *sampling, struct sampler_state *st
 
 /* sequence.c: appends a drawn token and ends the sequence if it is the last one. PLAN_NO_TOKEN ends it, too. */
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits);
+/* So many more of its tokens are in the KV pages: those of whole pages enter the cache. */
+void sequence_computed(struct eng_sequence *sequence, uint32_t count);
+/* Takes pages for `tokens` tokens in all. If too few are available, the sequences that were admitted last are set aside until there
+ * are enough. False: it was set aside itself. Requires: nothing is in flight. */
+bool sequence_reserve(struct eng_sequence *sequence, uint64_t tokens);
+/* Takes pages for later tokens as well, if there are plenty: steps that change page tables are not queued ahead. */
+void sequence_reserve_ahead(struct eng_sequence *sequence);
+/* Takes slot and pages away from an active sequence, which waits as the first of all and later goes on with the same tokens. Requires:
+ * as sequence_reserve. */
+void sequence_set_aside(struct eng_sequence *sequence);
 /* Admits waiting sequences in order, as far as slots and pages are free. */
 bool sequence_can_admit(const struct eng_session *session);
 void sequence_admit(struct eng_session *session);

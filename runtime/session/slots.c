@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* KV pages and slots, and the replay of one step. Free pages are a stack of numbers. A slot's pages are the first
- * entries of its rows of the page tables, which plans read.
+/* Slots and their KV pages, and the replay of one step. A slot's pages are the first entries of its rows of the page tables, which
+ * plans read.
  *
  * Groups with a window. A slot needs no more pages than one step reads and writes (plan_ring_pages), and page i of its
  * sequence is always page i % plan_ring_pages of those. So the table does not change while the sequence grows past its
@@ -57,7 +57,7 @@ static void shrink(struct eng_session *session, int32_t slot, uint64_t tokens)
         if (tokens > 0 && is_ring(session, g, own) && own->written / session->geometry->page_tokens >= own->pages[g])
             continue;
         while (own->pages[g] > group_pages(session, g, tokens))
-            session->free_pages[session->free_page_count++] = slot_pages(session, g, slot)[--own->pages[g]];
+            page_pool_drop(&session->pool, g, slot_pages(session, g, slot)[--own->pages[g]]);
     }
 }
 
@@ -90,17 +90,52 @@ bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens)
         const uint32_t pages = group_pages(session, g, tokens);
         more += pages > own->pages[g] ? pages - own->pages[g] : 0;
     }
-    if (more > session->free_page_count) return false;
+    if (more > page_pool_available(&session->pool)) return false;
     for (unsigned g = 0; more && g < groups; g++) {
         int32_t *row = slot_pages(session, g, slot);
         const uint32_t pages = group_pages(session, g, tokens);
         if (own->pages[g] >= pages) continue;
-        while (own->pages[g] < pages) row[own->pages[g]++] = session->free_pages[--session->free_page_count];
+        while (own->pages[g] < pages) row[own->pages[g]++] = page_pool_take(&session->pool);
         for (uint64_t i = pages; is_ring(session, g, own) && i < session->geometry->pages_per_slot; i++)
             row[i] = row[i - pages];
     }
     if (more) state_changed(session, slot, BACKEND_PAGES);
     return true;
+}
+
+uint64_t slots_room(const struct eng_session *session, int32_t slot)
+{
+    uint64_t least = session->geometry->max_context;
+    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++) {
+        const uint64_t tokens = session->slots[slot].pages[g] * session->geometry->page_tokens;
+        if (!is_ring(session, g, &session->slots[slot]) && tokens < least) least = tokens;
+    }
+    return least;
+}
+
+void slots_hold_block(struct eng_session *session, int32_t slot, int32_t block)
+{
+    struct session_slot *own = &session->slots[slot];
+    const int32_t *pages = page_pool_hold(&session->pool, block);
+    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++)
+        slot_pages(session, g, slot)[own->pages[g]++] = pages[g];
+    own->position += (uint32_t)session->geometry->page_tokens;
+    own->written = own->position;
+    state_changed(session, slot, BACKEND_PAGES);
+}
+
+uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t index, uint64_t before,
+                          const int32_t *tokens)
+{
+    int32_t pages[PLAN_MAX_PAGE_GROUPS];
+    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++) pages[g] = slot_pages(session, g, slot)[index];
+    return page_pool_keep(&session->pool, before, tokens, pages);
+}
+
+void slots_empty(struct eng_session *session, int32_t slot)
+{
+    shrink(session, slot, 0);
+    session->slots[slot].position = session->slots[slot].written = 0;
 }
 
 void slots_set_sampler(struct eng_session *session, int32_t slot, const struct sampler_state *sampler)

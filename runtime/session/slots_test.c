@@ -26,7 +26,6 @@ struct fixture {
     struct sampler_state samplers[SLOTS];
     uint8_t seen[SLOTS];
     int32_t history[SLOTS][CONTEXT];
-    int32_t free_pages[MOST_PAGES];
     int32_t *table;
     int64_t pool[MOST_PAGES][MOST_PAGE_TOKENS]; /* slot * CONTEXT + position, JUNK or UNWRITTEN */
 };
@@ -55,12 +54,9 @@ static void open_fixture(struct fixture *f, const uint64_t *windows, unsigned gr
                                       .samplers = f->samplers,
                                       .seen = f->seen,
                                       .seen_bytes = 1,
-                                      .free_pages = f->free_pages,
-                                      .page_count = pages,
-                                      .free_page_count = pages,
                                       .slots = f->slots,
                                       .free_slot_count = SLOTS};
-    for (uint32_t p = 0; p < pages; p++) f->free_pages[p] = (int32_t)p;
+    assert_true(page_pool_open(&f->session.pool, pages, groups, (uint32_t)page_tokens, false));
     for (int s = 0; s < SLOTS; s++) f->slots[s].history = f->history[s];
     for (int p = 0; p < MOST_PAGES; p++)
         for (int t = 0; t < MOST_PAGE_TOKENS; t++) f->pool[p][t] = UNWRITTEN;
@@ -70,7 +66,7 @@ static int64_t *place_of(struct fixture *f, unsigned group, int32_t slot, uint64
 {
     const uint64_t page_tokens = f->geometry.page_tokens;
     const int32_t page = f->table[plan_page_row(&f->geometry, group, (uint64_t)slot) + token / page_tokens];
-    assert_in_range(page, 0, f->session.page_count - 1);
+    assert_in_range(page, 0, f->session.pool.count - 1);
     return &f->pool[page][token % page_tokens];
 }
 
@@ -104,10 +100,10 @@ static void check_earlier_entries(struct fixture *f, int32_t slot)
 static void check_pages(const struct fixture *f)
 {
     bool taken[MOST_PAGES] = {false};
-    uint32_t count = f->session.free_page_count;
-    for (uint32_t i = 0; i < f->session.free_page_count; i++) {
-        assert_false(taken[f->free_pages[i]]);
-        taken[f->free_pages[i]] = true;
+    uint32_t count = f->session.pool.free_count;
+    for (uint32_t i = 0; i < f->session.pool.free_count; i++) {
+        assert_false(taken[f->session.pool.free[i]]);
+        taken[f->session.pool.free[i]] = true;
     }
     for (int32_t s = 0; s < SLOTS; s++) {
         if (f->slots[s].use == SLOT_FREE) continue;
@@ -116,12 +112,12 @@ static void check_pages(const struct fixture *f)
         for (unsigned g = 0; g < f->geometry.page_groups; g++)
             for (uint32_t i = 0; i < f->slots[s].pages[g]; i++) {
                 const int32_t page = f->table[plan_page_row(&f->geometry, g, (uint64_t)s) + i];
-                assert_in_range(page, 0, f->session.page_count - 1);
+                assert_in_range(page, 0, f->session.pool.count - 1);
                 assert_false(taken[page]);
                 taken[page] = true;
             }
     }
-    assert_int_equal(count, f->session.page_count);
+    assert_int_equal(count, f->session.pool.count);
 }
 
 static void append(struct fixture *f, int32_t slot, uint64_t count)
@@ -158,12 +154,12 @@ static unsigned use_at_random(struct fixture *f, uint64_t *random)
             truncate_slot(f, slot, position);
             lost += before > position;
         } else if (own->position + count <= CONTEXT) {
-            const uint32_t held = slots_pages_held(&f->session, slot), free_pages = f->session.free_page_count;
+            const uint32_t held = slots_pages_held(&f->session, slot), free_pages = f->session.pool.free_count;
             if (slots_reserve(&f->session, slot, own->position + count)) {
                 append(f, slot, count);
             } else {
                 assert_int_equal(slots_pages_held(&f->session, slot), held);
-                assert_int_equal(f->session.free_page_count, free_pages);
+                assert_int_equal(f->session.pool.free_count, free_pages);
             }
             /* A step that was queued ahead and is discarded. */
             if (action == 2 && own->position < CONTEXT && slots_reserve(&f->session, slot, own->position + 1))
@@ -188,8 +184,9 @@ TEST(no_token_of_a_window_is_overwritten_and_no_page_is_lost)
         use_at_random(&f, &random);
         for (int32_t s = 0; s < SLOTS; s++)
             if (f.slots[s].use != SLOT_FREE) slots_give_back(&f.session, s);
-        assert_int_equal(f.session.free_page_count, f.session.page_count);
+        assert_int_equal(f.session.pool.free_count, f.session.pool.count);
         free(f.table);
+        page_pool_close(&f.session.pool);
     }
 }
 
@@ -211,6 +208,7 @@ TEST(a_window_group_holds_its_window_however_long_the_sequence)
     assert_int_equal(f.slots[0].pages[0], 4);
     assert_int_equal(slots_truncate(&f.session, 0, CONTEXT - 20), 0);
     free(f.table);
+    page_pool_close(&f.session.pool);
 }
 
 TEST(a_short_slot_gives_pages_of_a_window_group_back)
@@ -225,6 +223,7 @@ TEST(a_short_slot_gives_pages_of_a_window_group_back)
     assert_int_equal(slots_pages_held(&f.session, 0), 2);
     check_pages(&f);
     free(f.table);
+    page_pool_close(&f.session.pool);
 }
 
 int main(void) { return test_run(); }

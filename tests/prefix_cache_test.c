@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pages that are shared, used again, and taken away: whatever happens to its pages, a sequence gets the tokens that it gets by itself. */
+#include "tests/test_fables.h"
+#include "formats/base/test_program.h"
+#include "formats/base/test_support.h"
+
+#include <string.h>
+
+enum { LONGEST = 256 };
+
+struct request {
+    int32_t prompt[LONGEST], answer[LONGEST];
+    uint32_t count, wanted, polled;
+    bool sampled;
+    uint64_t seed;
+    struct eng_sequence *sequence;
+};
+
+static struct eng_session *open_session(uint64_t kv_tokens, bool caches)
+{
+    struct eng_session_options options;
+    eng_session_options_init(&options);
+    options.kv_tokens = kv_tokens;
+    options.no_prefix_cache = !caches;
+    return fables_session(fables, &options);
+}
+
+static struct eng_session_facts facts_of(const struct eng_session *session)
+{
+    struct eng_session_facts facts;
+    eng_session_facts_init(&facts);
+    CHECK(eng_session_get_facts(session, &facts, &error));
+    return facts;
+}
+
+static void begin(struct eng_session *session, struct request *request)
+{
+    const struct eng_sampling sampling = fables_sampling(request->sampled, request->seed);
+    struct eng_sequence_options options;
+    eng_sequence_options_init(&options);
+    options.sampling = &sampling;
+    options.max_new_tokens = request->wanted;
+    options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    request->sequence = NULL;
+    request->polled = 0;
+    CHECK(eng_sequence_create(session, &options, &request->sequence, &error));
+    CHECK(eng_sequence_submit(request->sequence, request->prompt, request->count, &error));
+}
+
+/* True: it is done, and destroyed. */
+static bool poll_request(struct request *request, int32_t *answer)
+{
+    request->polled +=
+        (uint32_t)eng_sequence_poll(request->sequence, answer + request->polled, LONGEST - request->polled);
+    if (eng_sequence_state(request->sequence) != ENG_STATE_DONE) return false;
+    assert_int_equal(request->polled, request->wanted);
+    eng_sequence_destroy(&request->sequence);
+    return true;
+}
+
+static void run_alone(struct eng_session *session, struct request *request)
+{
+    begin(session, request);
+    fables_finish(session);
+    assert_true(poll_request(request, request->answer));
+}
+
+/* Steps until the first token of the answer. */
+static uint32_t steps_to_first(struct eng_session *session, struct request *request)
+{
+    uint32_t steps = 0;
+    begin(session, request);
+    while (eng_sequence_state(request->sequence) != ENG_STATE_DECODE) {
+        CHECK(eng_step(session, NULL, &error));
+        steps++;
+    }
+    return steps;
+}
+
+TEST(two_long_answers_fit_side_by_side)
+{
+    struct request requests[2] = {{.count = 4, .wanted = 250, .seed = 1},
+                                  {.count = 4, .wanted = 250, .sampled = true, .seed = 2}};
+    struct eng_session *plain = open_session(0, false), *session = open_session(FABLES_CONTEXT, true);
+    for (uint32_t i = 0; i < 2; i++) {
+        fables_tokens(40 + i, requests[i].prompt, requests[i].count);
+        run_alone(plain, &requests[i]);
+        begin(session, &requests[i]);
+    }
+    for (int i = 0; i < 8; i++) CHECK(eng_step(session, NULL, &error));
+    for (int i = 0; i < 2; i++) assert_int_equal(eng_sequence_state(requests[i].sequence), ENG_STATE_DECODE);
+    fables_finish(session);
+    for (int i = 0; i < 2; i++) {
+        int32_t answer[LONGEST];
+        assert_true(poll_request(&requests[i], answer));
+        assert_memory_equal(answer, requests[i].answer, requests[i].wanted * sizeof *answer);
+    }
+    assert_in_range(facts_of(session).set_aside, 1, 100); /* 508 tokens do not fit */
+    eng_session_destroy(&session);
+    eng_session_destroy(&plain);
+}
+
+TEST(a_prompt_with_a_known_beginning_is_not_computed_again)
+{
+    struct request first = {.count = 250, .wanted = 20, .seed = 3}, second;
+    struct eng_session *plain = open_session(0, false), *session = open_session(0, true);
+    fables_tokens(50, first.prompt, first.count);
+    second = first;
+    fables_tokens(51, second.prompt + 240, 10);
+    run_alone(plain, &first);
+    run_alone(plain, &second);
+    assert_int_equal(facts_of(plain).cached_tokens, 0);
+    for (int round = 0; round < 2; round++) {
+        int32_t answer[LONGEST];
+        const uint32_t steps[2] = {steps_to_first(session, &first), steps_to_first(session, &second)};
+        assert_in_range(steps[1], 1, 2); /* a chunk, and perhaps a token of the other */
+        if (round == 0) assert_true(steps[0] > 3);
+        fables_finish(session);
+        assert_true(poll_request(&first, answer));
+        assert_memory_equal(answer, first.answer, first.wanted * sizeof *answer);
+        assert_true(poll_request(&second, answer));
+        assert_memory_equal(answer, second.answer, second.wanted * sizeof *answer);
+    }
+    const struct eng_session_facts facts = facts_of(session);
+    assert_in_range(facts.cached_tokens, 3 * 200, 2 * 250 + 2 * 240);
+    assert_true(facts.cached_pages > 0);
+    assert_int_equal(facts.free_pages, facts.pages);
+    eng_session_destroy(&session);
+    eng_session_destroy(&plain);
+}
+
+/* An answer is part of the next prompt. */
+TEST(a_conversation_goes_on_where_it_was)
+{
+    struct request request = {.count = 30, .wanted = 60, .seed = 4};
+    struct eng_session *plain = open_session(0, false), *session = open_session(0, true);
+    fables_tokens(60, request.prompt, request.count);
+    for (int turn = 0; turn < 3; turn++) {
+        int32_t answer[LONGEST];
+        const uint64_t before = facts_of(session).cached_tokens;
+        run_alone(plain, &request);
+        begin(session, &request);
+        fables_finish(session);
+        assert_true(poll_request(&request, answer));
+        assert_memory_equal(answer, request.answer, request.wanted * sizeof *answer);
+        if (turn) assert_true(facts_of(session).cached_tokens - before > request.count / 2);
+        memcpy(request.prompt + request.count, answer, request.wanted * sizeof *answer);
+        request.count += request.wanted;
+        fables_tokens(61 + (uint32_t)turn, request.prompt + request.count, 9);
+        request.count += 9;
+        request.wanted = 30;
+    }
+    eng_session_destroy(&session);
+    eng_session_destroy(&plain);
+}
+
+/* Prompts are made of few pieces, so that many begin alike and some differ in one token alone, and the pool holds a few of them. */
+static void make_prompt(struct request *request, uint64_t *random)
+{
+    enum { PIECES = 4 };
+    *request = (struct request){.wanted = 1 + (uint32_t)(test_random(random) % 120),
+                                .sampled = test_random(random) % 2,
+                                .seed = test_random(random) % 3};
+    const uint32_t pieces = 1 + (uint32_t)(test_random(random) % 4);
+    for (uint32_t i = 0; i < pieces; i++) {
+        const uint32_t length = 16 * (1 + (uint32_t)(test_random(random) % 3));
+        fables_tokens((uint32_t)(test_random(random) % PIECES), request->prompt + request->count, length);
+        request->count += length;
+    }
+    request->count -= (uint32_t)(test_random(random) % 9);
+    if (test_random(random) % 4 == 0) fables_tokens(99, request->prompt + test_random(random) % request->count, 1);
+}
+
+TEST(no_text_of_another_sequence_after_evictions)
+{
+    enum { REQUESTS = 160, AT_ONCE = 12 };
+    static struct request requests[REQUESTS];
+    struct eng_session *plain = open_session(0, false), *session = open_session(FABLES_CONTEXT, true);
+    uint64_t random = 11;
+    struct request *running[AT_ONCE] = {NULL};
+    static int32_t answers[AT_ONCE][LONGEST];
+    uint32_t begun = 0, done = 0;
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        make_prompt(&requests[i], &random);
+        run_alone(plain, &requests[i]);
+    }
+    while (done < REQUESTS) {
+        struct request **place = &running[test_random(&random) % AT_ONCE];
+        int32_t *answer = answers[place - running];
+        if (*place && test_random(&random) % 64 == 0) {
+            eng_sequence_destroy(&(*place)->sequence);
+            *place = NULL;
+            done++;
+        } else if (!*place && begun < REQUESTS) {
+            *place = &requests[begun++];
+            begin(session, *place);
+        } else if (*place && poll_request(*place, answer)) {
+            assert_memory_equal(answer, (*place)->answer, (*place)->wanted * sizeof *answer);
+            *place = NULL;
+            done++;
+        }
+        if (test_random(&random) % 2) CHECK(eng_step(session, NULL, &error));
+    }
+    const struct eng_session_facts facts = facts_of(session);
+    assert_int_equal(facts.free_pages, facts.pages);
+    assert_true(facts.cached_tokens > 1000);
+    assert_in_range(facts.set_aside, 2, 1000);
+    eng_session_destroy(&session);
+    eng_session_destroy(&plain);
+}
+
+int main(void) { return test_run_with(fables_start, NULL, NULL, fables_stop); }
