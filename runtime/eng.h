@@ -261,6 +261,15 @@ ENG_API enum eng_status eng_detokenize(const struct eng_engine *engine, const in
                                        uint32_t flags, char *text, size_t capacity, size_t *size,
                                        struct eng_error *error);
 
+/* The bytes that a token adds to a text after its first token: not always whole characters. Special tokens have their text. Sets *size
+ * and, unless NULL, *is_special; writes nothing and returns ENG_TOO_LONG if they exceed `capacity`. A token without text has size 0.
+ * [any] */
+ENG_API enum eng_status eng_token_bytes(const struct eng_engine *engine, int32_t token, char *bytes, size_t capacity,
+                                        size_t *size, uint32_t *is_special, struct eng_error *error);
+/* Sets *token to the token whose content in the vocabulary is text[size], such as "<|im_end|>"; ENG_NOT_FOUND: there is none. [any] */
+ENG_API enum eng_status eng_token_find(const struct eng_engine *engine, const char *text, size_t size, int32_t *token,
+                                       struct eng_error *error);
+
 /* Converts ids to text one at a time. The concatenated texts of all pushes and the finish equal the text of
  * eng_detokenize for all ids; no push ends within a character. */
 struct eng_text;

@@ -386,6 +386,17 @@ static void check_text(const struct eng_engine *engine)
     assert_int_equal(eng_detokenize(engine, tokens, count, 0, text, size, &needed, &error), ENG_TOO_LONG);
     assert_int_equal(needed, size);
 
+    /* The bytes of the tokens are those of the text, also where a token ends within a character. */
+    uint32_t is_special;
+    for (size_t i = count; i-- > 1; size -= needed) {
+        CHECK(eng_token_bytes(engine, tokens[i], streamed, sizeof streamed, &needed, &is_special, &error));
+        assert_memory_equal(text + size - needed, streamed, needed);
+        assert_int_equal(is_special, 0);
+        if (needed) assert_int_equal(eng_token_bytes(engine, tokens[i], NULL, 0, &needed, NULL, &error), ENG_TOO_LONG);
+    }
+    assert_int_equal(eng_token_bytes(engine, -1, streamed, sizeof streamed, &needed, NULL, &error), ENG_BAD_INPUT);
+    assert_int_equal(eng_token_find(engine, "no such token", 13, &few[0], &error), ENG_NOT_FOUND);
+
     struct eng_text *stream;
     const char *piece;
     CHECK(eng_text_create(engine, 0, &stream, &error));

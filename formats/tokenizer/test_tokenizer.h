@@ -7,7 +7,7 @@
 #include <zlib.h>
 
 #include "formats/base/test_support.h"
-#include "formats/tokenizer/tokenizer.h"
+#include "formats/tokenizer/tokenizer_internal.h"
 #include "formats/tokenizer/tokenizer_text.h"
 
 #define ADDED(id, content, single_word, lstrip, rstrip, normalized, special)                                      \
@@ -219,11 +219,28 @@ static inline void check_case(const char *name, const char *text, size_t size, b
     fail_msg("%s: other ids than expected (%zu, expected %zu) for: %.*s", name, encoded.count, count, (int)size, text);
 }
 
+/* What the tokens after the first add is the end of the text, unless bytes are replaced or the end is stripped. */
+static inline void check_token_bytes(const char *name, const int32_t *ids, size_t count)
+{
+    if (strstr(decoded.text, "\xef\xbf\xbd") || opened.tokenizer->header->strip_stop) return;
+    char *bytes = malloc(decode_stream_max_bytes(opened.tokenizer));
+    size_t at = decoded.size;
+    assert_non_null(bytes);
+    for (size_t i = count; i-- > 1;) {
+        const size_t size = tokenizer_token_bytes(opened.tokenizer, ids[i], bytes);
+        if (size > at || memcmp(decoded.text + at - size, bytes, size) != 0)
+            fail_msg("%s: token %d has other bytes than in: %s", name, ids[i], decoded.text);
+        at -= size;
+    }
+    free(bytes);
+}
+
 static inline void check_decoded(const char *name, const int32_t *ids, size_t count, const char *expected, size_t size)
 {
     decode(ids, count, false);
     if (decoded.size != size || memcmp(decoded.text, expected, size) != 0)
         fail_msg("%s: decoded '%s', expected '%s'", name, decoded.text, expected);
+    check_token_bytes(name, ids, count);
     char *streamed = stream_all(opened.tokenizer, ids, count, false);
     if (memcmp(streamed, expected, size) != 0) fail_msg("%s: streamed '%s', expected '%s'", name, streamed, expected);
     free(streamed);

@@ -35,6 +35,10 @@ int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *text, size
 bool tokenizer_token_text(const struct tokenizer *tokenizer, int32_t id, const char **text, size_t *size);
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 
+/* Writes the bytes that a token adds to a text after its first token, which may begin or end within a character, and returns how many:
+ * 0 if there is no such token. Special tokens have their text. Requires: room for decode_stream_max_bytes. */
+size_t tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id, char *bytes);
+
 /* Growable buffers of ids and bytes, reused between calls. Zero-initialised; freed with token_buffer_free or
  * text_buffer_free. */
 struct token_buffer {

@@ -151,6 +151,27 @@ static void put_token(struct sink *sink, const uint8_t *bytes, size_t size, bool
     if (!(header->decoder_flags & DECODER_BYTES)) drop_pending(sink);
 }
 
+/* The same bytes as put_token's, written as they are. */
+static size_t copy_token(const struct tokenizer *tokenizer, const uint8_t *bytes, size_t size, char *out)
+{
+    const struct image_header *header = tokenizer->header;
+    char mark[TEXT_CHARACTER_BYTES];
+    const size_t mark_size =
+        header->decoder_flags & DECODER_METASPACE ? text_write(header->metaspace_character, mark) : 0;
+    size_t used = 0;
+    const char *found;
+    while (mark_size && (found = text_find((const char *)bytes, size, mark, mark_size)) != NULL) {
+        const size_t before = (size_t)(found - (const char *)bytes);
+        memcpy(out + used, bytes, before);
+        used += before;
+        out[used++] = ' ';
+        size -= before + mark_size;
+        bytes += before + mark_size;
+    }
+    memcpy(out + used, bytes, size);
+    return used + size;
+}
+
 static bool is_skipped(const struct image_token *token, bool skip_special)
 {
     return !(token->flags & TOKEN_PRESENT) || (skip_special && (token->flags & TOKEN_SPECIAL));
@@ -196,6 +217,16 @@ static void finish(struct sink *sink)
     end_run(sink);
     drop_pending(sink);
     sink->stream->held = 0; /* the text ends here: strip them */
+}
+
+size_t tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id, char *bytes)
+{
+    if (id < 0 || (uint32_t)id >= tokenizer->header->token_count) return 0;
+    const struct image_token *token = &tokenizer->tokens[id];
+    if (is_skipped(token, false)) return 0;
+    size_t used = 0;
+    if ((tokenizer->header->decoder_flags & DECODER_JOIN_SPACE) && !is_run_byte(tokenizer, token)) bytes[used++] = ' ';
+    return used + copy_token(tokenizer, tokenizer->decoded + token->decoded_offset, token->decoded_bytes, bytes + used);
 }
 
 size_t decode_stream_max_bytes(const struct tokenizer *tokenizer)

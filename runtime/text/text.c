@@ -117,6 +117,58 @@ enum eng_status eng_detokenize(const struct eng_engine *engine, const int32_t *t
     return report_result(detokenize(engine, tokens, count, flags, text, capacity, size, &status), &status, error);
 }
 
+static bool token_bytes(const struct eng_engine *engine, int32_t token, char *bytes, size_t capacity, size_t *size,
+                        uint32_t *is_special, struct status *status)
+{
+    static const char function[] = "eng_token_bytes";
+    if (!check_tokenizer(engine, function, 0, 0, status) ||
+        !report_not_null(capacity ? bytes : "", function, "bytes", status) ||
+        !report_not_null(size, function, "size", status))
+        return false;
+    if (token < 0 || (uint64_t)token >= engine->file.manifest.geometry.vocab_size)
+        return status_fail(status, STATUS_BAD_INPUT, "%s: token is %d, expected 0 to %u", function, token,
+                           (unsigned)engine->file.manifest.geometry.vocab_size - 1);
+    char *own = malloc(decode_stream_max_bytes(engine->tokenizer));
+    if (!own) return status_fail(status, STATUS_MACHINE, "out of memory");
+    *size = tokenizer_token_bytes(engine->tokenizer, token, own);
+    if (is_special) *is_special = tokenizer_is_special(engine->tokenizer, token);
+    const bool fits = *size <= capacity;
+    if (fits && *size) memcpy(bytes, own, *size);
+    free(own);
+    return fits || status_fail(status, STATUS_TOO_LONG, "%s: token %d has %zu bytes, room for %zu", function, token,
+                               *size, capacity);
+}
+
+enum eng_status eng_token_bytes(const struct eng_engine *engine, int32_t token, char *bytes, size_t capacity,
+                                size_t *size, uint32_t *is_special, struct eng_error *error)
+{
+    struct status status = {0};
+    return report_result(token_bytes(engine, token, bytes, capacity, size, is_special, &status), &status, error);
+}
+
+static bool token_find(const struct eng_engine *engine, const char *text, size_t size, int32_t *token,
+                       struct status *status)
+{
+    static const char function[] = "eng_token_find";
+    if (!check_tokenizer(engine, function, 0, 0, status) ||
+        !report_not_null(size ? text : "", function, "text", status) ||
+        !report_not_null(token, function, "token", status))
+        return false;
+    const int32_t found = size ? tokenizer_find(engine->tokenizer, text, size) : -1;
+    if (found < 0)
+        return status_fail(status, STATUS_NOT_FOUND, "%s: the vocabulary has no token of these %zu bytes", function,
+                           size);
+    *token = found;
+    return true;
+}
+
+enum eng_status eng_token_find(const struct eng_engine *engine, const char *text, size_t size, int32_t *token,
+                               struct eng_error *error)
+{
+    struct status status = {0};
+    return report_result(token_find(engine, text, size, token, &status), &status, error);
+}
+
 enum eng_status eng_text_create(const struct eng_engine *engine, uint32_t flags, struct eng_text **stream,
                                 struct eng_error *error)
 {
