@@ -344,6 +344,9 @@ struct eng_session_options {
     const char *instruction_set;
     /* 1: sequences use no KV pages of other sequences that began with the same tokens. See "Sequences". */
     uint32_t no_prefix_cache;
+    /* Most tokens of a prompt that one step computes while other sequences decode: what their next tokens wait for. 0: the largest
+     * chunk of the engine's plans, which computes prompts fastest. */
+    uint32_t prompt_step;
 };
 static inline void eng_session_options_init(struct eng_session_options *options)
 {

@@ -129,6 +129,55 @@ TEST(a_prompt_with_a_known_beginning_is_not_computed_again)
     eng_session_destroy(&plain);
 }
 
+TEST(what_begins_together_is_computed_once)
+{
+    enum { TOGETHER = 4 };
+    static struct request requests[TOGETHER];
+    struct eng_session *plain = open_session(0, false), *session = open_session(0, true);
+    for (uint32_t i = 0; i < TOGETHER; i++) {
+        requests[i] = (struct request){.count = 250, .wanted = 12, .sampled = true, .seed = i};
+        fables_tokens(55, requests[i].prompt, requests[i].count);
+        run_alone(plain, &requests[i]);
+        begin(session, &requests[i]);
+    }
+    fables_finish(session);
+    for (int i = 0; i < TOGETHER; i++) {
+        int32_t answer[LONGEST];
+        assert_true(poll_request(&requests[i], answer));
+        assert_memory_equal(answer, requests[i].answer, requests[i].wanted * sizeof *answer);
+    }
+    assert_in_range(facts_of(session).cached_tokens, (TOGETHER - 1) * 200, (TOGETHER - 1) * 250);
+    assert_int_equal(facts_of(session).free_pages, facts_of(session).pages);
+    eng_session_destroy(&session);
+    eng_session_destroy(&plain);
+}
+
+/* A prompt that comes while another answers is divided into small steps, each followed by a token of the other. */
+TEST(a_long_prompt_lets_others_speak)
+{
+    struct request talker = {.count = 4, .wanted = 200, .seed = 8}, reader = {.count = 240, .wanted = 8, .seed = 9};
+    struct eng_session *plain = open_session(0, false), *session;
+    struct eng_session_options options;
+    int32_t answer[LONGEST];
+    eng_session_options_init(&options);
+    options.prompt_step = 16;
+    session = fables_session(fables, &options);
+    fables_tokens(70, talker.prompt, talker.count);
+    fables_tokens(71, reader.prompt, reader.count);
+    run_alone(plain, &talker);
+    run_alone(plain, &reader);
+    assert_int_equal(steps_to_first(session, &talker), 1);
+    const uint32_t steps = steps_to_first(session, &reader);
+    assert_in_range(steps, 2 * 240 / 16 - 1, 2 * 240 / 16 + 1);
+    fables_finish(session);
+    assert_true(poll_request(&talker, answer));
+    assert_memory_equal(answer, talker.answer, talker.wanted * sizeof *answer);
+    assert_true(poll_request(&reader, answer));
+    assert_memory_equal(answer, reader.answer, reader.wanted * sizeof *answer);
+    eng_session_destroy(&session);
+    eng_session_destroy(&plain);
+}
+
 /* An answer is part of the next prompt. */
 TEST(a_conversation_goes_on_where_it_was)
 {

@@ -158,7 +158,11 @@ static bool begin_step(struct eng_session *session, struct status *status)
         uint32_t decoding = decoding_count(session);
         if (prefill && (!decoding || !session->prefilled_last)) {
             size_t plan;
-            const uint32_t chunk = replay_chunk(session, prefill->count - prefill->computed, &plan);
+            /* Of sequences that began together with the same text, the first one has computed it by now. */
+            sequence_use_cache(prefill);
+            uint32_t rest = prefill->count - prefill->computed;
+            if (decoding && session->prompt_step && rest > session->prompt_step) rest = session->prompt_step;
+            const uint32_t chunk = replay_chunk(session, rest, &plan);
             if (!sequence_reserve(prefill, (uint64_t)prefill->computed + chunk)) continue;
             session->prefilled_last = true;
             return step_prefill(prefill, chunk, plan, status);

@@ -55,18 +55,20 @@ static uint32_t count_known(const struct eng_sequence *sequence, uint32_t *idle)
     return known;
 }
 
-static void hold_known(struct eng_sequence *sequence)
+void sequence_use_cache(struct eng_sequence *sequence)
 {
     struct eng_session *session = sequence->session;
-    while ((sequence->blocks + 1) * page_tokens(session) < sequence->count) {
+    const uint32_t page = (uint32_t)page_tokens(session), computed = sequence->computed;
+    if (!session->caches || computed != sequence->blocks * page) return;
+    while (sequence->computed + page < sequence->count) {
         const int32_t block = page_pool_find(&session->pool, sequence->block, sequence->tokens + sequence->computed);
         if (block == PAGE_POOL_NONE) break;
         sequence->block = page_pool_number(&session->pool, block);
         sequence->blocks++;
-        sequence->computed += (uint32_t)page_tokens(session);
+        sequence->computed += page;
         slots_hold_block(session, sequence->slot, block);
     }
-    session->cached_tokens += sequence->computed;
+    session->cached_tokens += sequence->computed - computed;
 }
 
 void sequence_computed(struct eng_sequence *sequence, uint32_t count)
@@ -134,7 +136,7 @@ void sequence_admit(struct eng_session *session)
         slots_mark_seen(session, sequence->slot, sequence->tokens, sequence->count);
         slots_switch_rope(session, sequence->slot, sequence->count);
         begin_blocks(sequence);
-        if (session->caches) hold_known(sequence);
+        sequence_use_cache(sequence);
         slots_reserve(session, sequence->slot, first_tokens(sequence));
         start_prefill(sequence);
     }

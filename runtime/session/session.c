@@ -118,6 +118,7 @@ static bool create(struct eng_session *session, const struct backend_type *type,
         return status_fail(status, STATUS_USAGE, "eng_session_create: threads is %" PRIu32 ", expected 0 to %d",
                            options->threads, TEAM_MAX_THREADS);
     session->max_sequences = (uint32_t)sequences;
+    session->prompt_step = options->prompt_step;
     session->caches = !options->no_prefix_cache && !session->geometry->recurrent_bytes;
     for (unsigned g = 0; g < plan_page_groups(session->geometry); g++)
         session->caches = session->caches && !session->geometry->page_window[g];

@@ -71,8 +71,9 @@ struct eng_session {
     struct backend *backend;
     struct status failure; /* of the backend; every later call fails with it */
     const struct plan_geometry *geometry;
-    uint64_t chunk; /* most tokens that a step appends to a sequence */
-    bool caches;    /* pages of sequences are used again: no page group has a window, and there is no recurrent state */
+    uint64_t chunk;       /* most tokens that a step appends to a sequence */
+    uint32_t prompt_step; /* as in struct eng_session_options */
+    bool caches; /* pages of sequences are used again: no page group has a window, and there is no recurrent state */
 
     struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
     int32_t *page_table;            /* STATE_PAGE_TABLE: this, the next two and rope_set are backend->state */
@@ -128,7 +129,7 @@ uint32_t slots_pages_held(const struct eng_session *session, int32_t slot);
 bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens);
 /* Tokens that the slot's pages have room for. */
 uint64_t slots_room(const struct eng_session *session, int32_t slot);
-/* Gives the slot a block of the cache, whose tokens follow those that it has. Requires: it has whole blocks alone. */
+/* Gives the slot a block of the cache, whose tokens follow those that it has. Requires: those are whole blocks. */
 void slots_hold_block(struct eng_session *session, int32_t slot, int32_t block);
 /* Puts the slot's pages at `index` into the cache: page_pool_keep. */
 uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t index, uint64_t before,
@@ -183,6 +184,8 @@ bool sampling_read(const struct eng_sampling *sampling, struct sampler_state *st
 
 /* sequence.c: appends a drawn token and ends the sequence if it is the last one. PLAN_NO_TOKEN ends it, too. */
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits);
+/* Takes blocks of the cache for the tokens that it would compute next. */
+void sequence_use_cache(struct eng_sequence *sequence);
 /* So many more of its tokens are in the KV pages: those of whole pages enter the cache. */
 void sequence_computed(struct eng_sequence *sequence, uint32_t count);
 /* Takes pages for `tokens` tokens in all. If too few are available, the sequences that were admitted last are set aside until there

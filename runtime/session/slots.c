@@ -117,8 +117,15 @@ void slots_hold_block(struct eng_session *session, int32_t slot, int32_t block)
 {
     struct session_slot *own = &session->slots[slot];
     const int32_t *pages = page_pool_hold(&session->pool, block);
-    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++)
-        slot_pages(session, g, slot)[own->pages[g]++] = pages[g];
+    const uint32_t index = own->position / (uint32_t)session->geometry->page_tokens;
+    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++) {
+        int32_t *place = slot_pages(session, g, slot) + index;
+        if (index < own->pages[g])
+            page_pool_drop(&session->pool, g, *place); /* taken for these tokens, and not needed now */
+        else
+            own->pages[g]++;
+        *place = pages[g];
+    }
     own->position += (uint32_t)session->geometry->page_tokens;
     own->written = own->position;
     state_changed(session, slot, BACKEND_PAGES);
