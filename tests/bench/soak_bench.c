@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Many sequences at random through one session, with all slots busy: each must say what it says alone.
  *
- *   soak_bench ENGINE COUNT [--seed N] [--threads N] [--specs N] [--most-drift PERCENT]
+ *   soak_bench ENGINE COUNT [--seed N] [--threads N] [--specs N] [--most-drift PERCENT] [--kv-tokens N]
  *
  * First some specifications of sequences (default 256) are drawn: prompt, length, greedy or sampled, stop tokens, end tokens
- * heeded or not, one submit or two (KEEP). Each is run with a session to itself; that is its answer. Then COUNT sequences,
+ * heeded or not, one submit or two (KEEP). Half of the prompts begin with one of a few texts. Each is run with a session to itself
+ * and without a prefix cache; that is its answer. Then COUNT sequences,
  * each of a random specification, run with as many beside it as there are slots, and others waiting; some are cancelled at a
  * random token. Whenever a tenth of them is done, all are, and slots and pages must be free again.
  *
@@ -26,6 +27,7 @@ enum {
     MOST_PROMPT = 160,
     MOST_NEW = 64,
     SUBMITS = 2,
+    OPENINGS = 8,
     MOST_TOKENS = SUBMITS * MOST_NEW,
     MOST_SPECS = 1 << 16,
     TENTHS = 10,
@@ -62,6 +64,8 @@ struct soak {
     struct eng_engine_facts facts;
     struct eng_session_facts idle; /* of the session before its first sequence */
     uint32_t threads;
+    uint64_t kv_tokens; /* of the pool, when all run together */
+    int32_t openings[OPENINGS][MOST_PROMPT];
     uint64_t random;
     uint32_t spec_count, place_count;
     struct spec *specs;      /* [spec_count] */
@@ -181,7 +185,12 @@ static void make_spec(struct soak *soak, struct spec *spec)
         /* As often short as long. */
         uint32_t most = draw_one_of(soak, 2) ? most_prompt : most_prompt / 8;
         spec->prompt_counts[s] = draw_between(soak, 1, most ? most : 1);
-        for (uint32_t i = 0; i < spec->prompt_counts[s]; i++)
+        uint32_t opened = 0;
+        if (s == 0 && draw_one_of(soak, 2)) {
+            opened = draw_between(soak, 0, spec->prompt_counts[s]);
+            memcpy(spec->prompts[s], soak->openings[draw(soak) % OPENINGS], opened * sizeof *spec->prompts[s]);
+        }
+        for (uint32_t i = opened; i < spec->prompt_counts[s]; i++)
             spec->prompts[s][i] = (int32_t)draw_between(soak, 0, soak->facts.vocab_size - 1);
     }
     if (spec->submits > 1) spec->flags |= ENG_SEQUENCE_KEEP;
@@ -310,6 +319,7 @@ static void use_whole_pool(struct soak *soak)
     options.max_new_tokens = 1;
     for (uint32_t i = 0; i < soak->idle.slots; i++) {
         CHECK(eng_sequence_create(soak->session, &options, &all[i], &error));
+        prompt[0] = (int32_t)i; /* no two begin alike */
         CHECK(eng_sequence_submit(all[i], prompt, count, &error));
     }
     do CHECK(eng_step(soak->session, &unfinished, &error));
@@ -319,11 +329,13 @@ static void use_whole_pool(struct soak *soak)
     free(prompt);
 }
 
-static void create_session(struct soak *soak)
+static void create_session(struct soak *soak, bool together)
 {
     struct eng_session_options options;
     eng_session_options_init(&options);
     options.threads = soak->threads;
+    options.no_prefix_cache = !together;
+    if (together) options.kv_tokens = soak->kv_tokens;
     CHECK(eng_session_create(soak->engine, &options, &soak->session, &error));
 }
 
@@ -331,12 +343,15 @@ static int soak_all(struct soak *soak, uint64_t count)
 {
     bool is_whole = true;
     double begun = seconds();
-    create_session(soak);
+    create_session(soak, false);
+    for (int o = 0; o < OPENINGS; o++)
+        for (int i = 0; i < MOST_PROMPT; i++)
+            soak->openings[o][i] = (int32_t)draw_between(soak, 0, soak->facts.vocab_size - 1);
     for (uint32_t i = 0; i < soak->spec_count; i++) make_spec(soak, &soak->specs[i]);
     eng_session_destroy(&soak->session);
     printf("%" PRIu32 " specifications alone: %.1f s\n", soak->spec_count, seconds() - begun);
 
-    create_session(soak);
+    create_session(soak, true);
     eng_session_facts_init(&soak->idle);
     CHECK(eng_session_get_facts(soak->session, &soak->idle, &error));
     soak->place_count = soak->idle.slots * (1 + WAITING_PER_SLOT);
@@ -362,6 +377,11 @@ static int soak_all(struct soak *soak, uint64_t count)
            count, soak->idle.slots, soak->facts.ranks, soak->tokens, seconds() - begun,
            100.0 * (double)soak->full_steps / (double)soak->steps, soak->steps, soak->cancelled, soak->differing,
            (double)first * 1e-6, (double)last * 1e-6, 100 * drift);
+    struct eng_session_facts facts;
+    eng_session_facts_init(&facts);
+    CHECK(eng_session_get_facts(soak->session, &facts, &error));
+    printf("%" PRIu64 " tokens of prompts from the cache, %" PRIu64 " times set aside\n", facts.cached_tokens,
+           facts.set_aside);
     eng_session_destroy(&soak->session);
     free(soak->running);
     bool has_grown = soak->most_drift > 0 && drift > soak->most_drift;
@@ -385,7 +405,8 @@ int main(int argc, char **argv)
 {
     struct soak soak = {.random = 1, .spec_count = 256, .most_drift = 0.01};
     if (argc < 3)
-        end(EXIT_USAGE, "usage: soak_bench ENGINE COUNT [--seed N] [--threads N] [--specs N] [--most-drift PERCENT]");
+        end(EXIT_USAGE, "usage: soak_bench ENGINE COUNT [--seed N] [--threads N] [--specs N] [--most-drift PERCENT] "
+                        "[--kv-tokens N]");
     uint64_t count = (uint64_t)read_number("COUNT", argv[2], TENTHS, 1e12);
     for (int i = 3; i < argc; i += 2) {
         if (!strcmp(argv[i], "--seed"))
@@ -394,6 +415,8 @@ int main(int argc, char **argv)
             soak.threads = (uint32_t)read_number(argv[i], argv[i + 1], 0, 1024);
         else if (!strcmp(argv[i], "--specs"))
             soak.spec_count = (uint32_t)read_number(argv[i], argv[i + 1], 1, MOST_SPECS);
+        else if (!strcmp(argv[i], "--kv-tokens"))
+            soak.kv_tokens = (uint64_t)read_number(argv[i], argv[i + 1], 0, 1e12);
         else if (!strcmp(argv[i], "--most-drift"))
             soak.most_drift = read_number(argv[i], argv[i + 1], 0, 1e6) / 100;
         else

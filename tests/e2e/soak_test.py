@@ -17,21 +17,30 @@ SUMMARY = re.compile(r"^(\d+) sequences, (\d+) slots, (\d+) ranks: (\d+) tokens 
 
 
 class Soak(unittest.TestCase):
-    def soak(self, ranks, *options):
+    def soak(self, ranks, *options, kv_tokens=0):
         engine = build_engine(FABLES, "--max-context", "256", "--max-batch", "4", "--prefill-chunks", "8,64", *options)
-        result = run([SOAK, engine, str(SEQUENCES), *OPTIONS])
+        result = run([SOAK, engine, str(SEQUENCES), *OPTIONS, "--kv-tokens", str(kv_tokens)])
         self.assertEqual((result.rc, result.stderr), (0, ""), result.stdout)
         count, slots, found_ranks, tokens, busy, cancelled, differing = SUMMARY.search(result.stdout).groups()
         self.assertEqual((int(count), int(slots), int(found_ranks), int(differing)), (SEQUENCES, 4, ranks, 0))
         self.assertGreater(int(tokens), 5 * SEQUENCES)
         self.assertGreater(int(cancelled), 0)
-        self.assertGreater(float(busy), 30)
+        cached, aside = map(int, re.search(r"(\d+) tokens of prompts from the cache, (\d+) times set aside",
+                                           result.stdout).groups())
+        self.assertGreater(cached, SEQUENCES)
+        if kv_tokens:
+            self.assertGreater(aside, 3)
+        else:
+            self.assertGreater(float(busy), 30)
 
     def test_one_rank(self):
         self.soak(1)
 
     def test_two_ranks(self):
         self.soak(2, "--gpus", "2")
+
+    def test_too_few_pages(self):
+        self.soak(1, kv_tokens=272)
 
     def test_usage(self):
         for words, expected in (([], "usage"), (["x", "5"], "COUNT: expected a number from 10"),
