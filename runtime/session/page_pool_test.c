@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pool under random use, against a model that knows every text from its beginning: a block is found only by the whole text that led
- * to it, no page is lost or in two places, and what is held is not taken. */
+ * to it, no page is lost or in two places, and no held page is taken. */
 #include "runtime/session/page_pool.h"
 #include "formats/base/test_program.h"
 #include "formats/base/test_support.h"

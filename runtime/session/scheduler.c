@@ -158,7 +158,7 @@ static bool begin_step(struct eng_session *session, struct status *status)
         uint32_t decoding = decoding_count(session);
         if (prefill && (!decoding || !session->prefilled_last)) {
             size_t plan;
-            /* Of sequences that began together with the same text, the first one has computed it by now. */
+            /* The first of several sequences that began together with the same text has computed it by now. */
             sequence_use_cache(prefill);
             uint32_t rest = prefill->count - prefill->computed;
             if (decoding && session->prompt_step && rest > session->prompt_step) rest = session->prompt_step;
