@@ -503,6 +503,16 @@ ENG_API enum eng_end eng_sequence_end(const struct eng_sequence *sequence);     
  * decode. [session] [no allocation] */
 ENG_API const float *eng_sequence_logits(const struct eng_sequence *sequence);
 
+/* Saves tokens, sampler and KV pages to a file, which appears completely or not at all and replaces one of that name. A sequence that
+ * has no slot is saved without pages. ENG_USAGE: the model has recurrent layers, or several processes share the engine. [session] */
+ENG_API enum eng_status eng_sequence_save(struct eng_sequence *sequence, const char *path, struct eng_error *error);
+/* Creates a sequence from such a file: done and kept, as with ENG_SEQUENCE_KEEP, so that more can be submitted; all of its tokens count
+ * as polled. `options` as in eng_sequence_create; without sampling in them its draws go on where they were. The file must be of this
+ * engine file (ENG_VERSION) and undamaged (ENG_CORRUPT). ENG_FULL: no slot or too few pages are free. [session] */
+ENG_API enum eng_status eng_sequence_restore(struct eng_session *session, const char *path,
+                                             const struct eng_sequence_options *options, struct eng_sequence **sequence,
+                                             struct eng_error *error);
+
 /* Ends the sequence (ENG_STATE_DONE) and frees its slot and pages. Tokens drawn so far can still be polled.
  * [session] */
 ENG_API void eng_sequence_cancel(struct eng_sequence *sequence);

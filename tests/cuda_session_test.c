@@ -130,6 +130,41 @@ TEST(test_same_tokens_as_on_the_cpu)
     eng_session_destroy(&another);
 }
 
+static void answer_turn(struct eng_session *session, struct eng_sequence *sequence, uint32_t seed, int32_t *answer)
+{
+    int32_t prompt[PROMPT];
+    fables_tokens(seed, prompt, PROMPT);
+    CHECK(eng_sequence_submit(sequence, prompt, PROMPT, &error));
+    fables_finish(session);
+    assert_int_equal(eng_sequence_poll(sequence, answer, ANSWER), ANSWER);
+}
+
+TEST(test_saved_pages_are_those_of_the_gpu)
+{
+    struct eng_engine *engine = open_engine();
+    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence = NULL;
+    int32_t first[ANSWER], expected[ANSWER], found[ANSWER];
+    char saved[320];
+    snprintf(saved, sizeof saved, "%s.seq", path);
+    eng_sequence_options_init(&options);
+    options.max_new_tokens = ANSWER;
+    options.flags = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP;
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    answer_turn(session, sequence, 1, first);
+    CHECK(eng_sequence_save(sequence, saved, &error));
+    answer_turn(session, sequence, 2, expected);
+    eng_session_destroy(&session);
+    session = fables_session(engine, NULL);
+    CHECK(eng_sequence_restore(session, saved, &options, &sequence, &error));
+    answer_turn(session, sequence, 2, found);
+    assert_memory_equal(expected, found, sizeof expected);
+    eng_session_destroy(&session);
+    eng_close(&engine);
+    unlink(saved);
+}
+
 TEST(test_slots_and_logits)
 {
     struct eng_session_options options;

@@ -206,6 +206,44 @@ TEST(sequences_in_a_pool_of_their_windows)
     assert_true(RING < ALL);
 }
 
+/* The file has the pages of the window alone. */
+TEST(a_saved_sequence_goes_on_past_its_window)
+{
+    enum { TURNS = 3, PROMPT = 60, ANSWER = 30 };
+    struct eng_engine *engine;
+    struct eng_session *session = open_session(&engine, 0, false);
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence;
+    int32_t prompt[PROMPT], answers[2][ANSWER];
+    char saved[320];
+    struct stat file;
+    snprintf(saved, sizeof saved, "%s/saved.seq", folder);
+    eng_sequence_options_init(&options);
+    options.max_new_tokens = ANSWER;
+    options.flags = ENG_SEQUENCE_KEEP | ENG_SEQUENCE_IGNORE_EOS;
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    for (uint32_t turn = 0; turn <= TURNS; turn++) {
+        if (turn == TURNS) CHECK(eng_sequence_save(sequence, saved, &error));
+        fables_tokens(30 + turn, prompt, PROMPT);
+        CHECK(eng_sequence_submit(sequence, prompt, PROMPT, &error));
+        fables_finish(session);
+        assert_int_equal(eng_sequence_poll(sequence, answers[0], ANSWER), ANSWER);
+    }
+    eng_sequence_destroy(&sequence);
+    CHECK(eng_sequence_restore(session, saved, &options, &sequence, &error));
+    CHECK(eng_sequence_submit(sequence, prompt, PROMPT, &error));
+    fables_finish(session);
+    assert_int_equal(eng_sequence_poll(sequence, answers[1], ANSWER), ANSWER);
+    assert_memory_equal(answers[0], answers[1], sizeof answers[0]);
+    eng_sequence_destroy(&sequence);
+    struct eng_engine_facts facts;
+    eng_engine_facts_init(&facts);
+    CHECK(eng_engine_get_facts(engine, &facts, &error));
+    assert_int_equal(stat(saved, &file), 0);
+    assert_in_range((uint64_t)file.st_size, RING * facts.page_bytes, RING * facts.page_bytes + 4096);
+    close_session(session, engine);
+}
+
 TEST(a_pool_smaller_than_a_window_is_refused_by_numbers)
 {
     struct eng_engine *engine;

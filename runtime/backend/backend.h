@@ -99,6 +99,10 @@ struct backend_type {
      * nothing is in flight. */
     bool (*trace)(struct backend *backend, size_t plan, double *replay_us, double *launch_us, struct status *status);
 
+    /* Copies a page of the KV pool, of all ranks one after the other, to `bytes` or from there. NULL: not possible. Requires: nothing
+     * is in flight. */
+    bool (*copy_page)(struct backend *backend, int32_t page, uint8_t *bytes, bool to_pool, struct status *status);
+
     /* Several ranks: sets the COMM spaces of all ranks, comm[ranks]. Called once, before the first submit. */
     bool (*connect)(struct backend *backend, const uint64_t *comm, struct status *status);
     /* Makes this rank stop waiting for others, now and later. Any thread. */

@@ -264,6 +264,16 @@ static bool connect_ranks(struct backend *backend, const uint64_t *comm, struct 
     return true;
 }
 
+static bool copy_page(struct backend *backend, int32_t page, uint8_t *bytes, bool to_pool, struct status *status)
+{
+    const struct cpu_backend *cpu = cpu_of(backend);
+    const uint64_t size = cpu->file->manifest.geometry.page_bytes;
+    uint8_t *own = (uint8_t *)cpu->kv.base + (uint64_t)page * size;
+    (void)status;
+    memcpy(to_pool ? own : bytes, to_pool ? bytes : own, size);
+    return true;
+}
+
 static void stop(struct backend *backend) { comm_stop(cpu_of(backend)->comm); }
 
 const struct backend_type backend_cpu = {
@@ -274,6 +284,7 @@ const struct backend_type backend_cpu = {
     .wait = wait_for,
     .logits = logits,
     .trace = trace,
+    .copy_page = copy_page,
     .connect = connect_ranks,
     .stop = stop,
     .shares_memory = true,

@@ -366,6 +366,21 @@ static bool fetch_tokens(const struct cuda_backend *cuda, const struct cuda_step
     return cuda_ok(driver, driver->EventRecord(cuda->done[turn], cuda->device.stream), status, "recording an event");
 }
 
+static bool copy_page(struct backend *backend, int32_t page, uint8_t *bytes, bool to_pool, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_driver *driver = &cuda->device.driver;
+    const uint64_t size = cuda->manifest->geometry.page_bytes;
+    const cu_deviceptr own = cuda->memory.base[SPACE_KV] + (uint64_t)page * size;
+    if (!device_enter(&cuda->device, status)) return false;
+    const cu_result result = to_pool ? driver->MemcpyHtoDAsync(own, bytes, size, cuda->device.stream)
+                                     : driver->MemcpyDtoHAsync(bytes, own, size, cuda->device.stream);
+    bool ok = cuda_ok(driver, result, status, "copying a KV page") &&
+              cuda_ok(driver, driver->StreamSynchronize(cuda->device.stream), status, "copying a KV page");
+    device_leave(&cuda->device);
+    return ok;
+}
+
 static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
 {
     struct cuda_backend *cuda = cuda_of(backend);
@@ -570,6 +585,7 @@ const struct backend_type backend_cuda = {
     .logits = logits,
     .source = source,
     .trace = trace,
+    .copy_page = copy_page,
     .connect = connect_ranks,
     .stop = stop,
     .settle = settle,

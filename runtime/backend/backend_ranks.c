@@ -376,6 +376,16 @@ const struct plan *backend_ranks_source(const struct backend *backend, size_t pl
     return all->rank_type->source ? all->rank_type->source(all->ranks[0].backend, plan) : own;
 }
 
+bool backend_ranks_copy_page(struct backend *backend, int32_t page, uint8_t *bytes, bool to_pool, struct status *status)
+{
+    const struct ranks_backend *all = ranks_of(backend);
+    const uint64_t size = all->engine->file.manifest.geometry.page_bytes;
+    for (uint32_t r = 0; r < all->count; r++)
+        if (!all->rank_type->copy_page(all->ranks[r].backend, page, bytes + r * size, to_pool, status))
+            return status_prefix(status, "rank %" PRIu32, all->engine->first_rank + r);
+    return true;
+}
+
 bool backend_ranks_trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us,
                          struct status *status)
 {

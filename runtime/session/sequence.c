@@ -295,22 +295,15 @@ static bool read_options(struct eng_sequence *sequence, const struct eng_sequenc
     return true;
 }
 
-enum eng_status eng_sequence_create(struct eng_session *session, const struct eng_sequence_options *options,
-                                    struct eng_sequence **sequence, struct eng_error *error)
+bool sequence_make(struct eng_session *session, const struct eng_sequence_options *options,
+                   struct eng_sequence **sequence, struct status *status)
 {
-    struct status status = {0};
-    if (!report_not_null(session, "eng_sequence_create", "session", &status) ||
-        !report_not_null((const void *)sequence, "eng_sequence_create", "sequence", &status) ||
-        !session_usable(session, &status))
-        return report_status(&status, error);
     struct eng_sequence *created = session->free_sequences;
-    if (!created) {
-        status_fail(&status, STATUS_FULL,
-                    "eng_sequence_create: all %u sequences exist (max_sequences); destroy one, or ask for more",
-                    session->max_sequences);
-        return report_status(&status, error);
-    }
-    if (!read_options(created, options, &status)) return report_status(&status, error);
+    if (!created)
+        return status_fail(status, STATUS_FULL,
+                           "eng_sequence_create: all %u sequences exist (max_sequences); destroy one, or ask for more",
+                           session->max_sequences);
+    if (!read_options(created, options, status)) return false;
     session->free_sequences = created->next;
     created->next = NULL;
     created->exists = true;
@@ -321,7 +314,26 @@ enum eng_status eng_sequence_create(struct eng_session *session, const struct en
     created->drawn_step = 0;
     created->logits = NULL;
     *sequence = created;
-    return report_ok(error);
+    return true;
+}
+
+enum eng_status eng_sequence_create(struct eng_session *session, const struct eng_sequence_options *options,
+                                    struct eng_sequence **sequence, struct eng_error *error)
+{
+    struct status status = {0};
+    bool ok = report_not_null(session, "eng_sequence_create", "session", &status) &&
+              report_not_null((const void *)sequence, "eng_sequence_create", "sequence", &status) &&
+              session_usable(session, &status) && sequence_make(session, options, sequence, &status);
+    return report_result(ok, &status, error);
+}
+
+void sequence_restored(struct eng_sequence *sequence, uint32_t computed)
+{
+    begin_blocks(sequence);
+    sequence_computed(sequence, computed);
+    sequence->flags |= ENG_SEQUENCE_KEEP;
+    sequence->state = ENG_STATE_DONE;
+    sequence->end = ENG_END_LENGTH;
 }
 
 static bool check_submit(const struct eng_sequence *sequence, const int32_t *tokens, size_t count,

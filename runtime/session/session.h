@@ -134,6 +134,8 @@ void slots_hold_block(struct eng_session *session, int32_t slot, int32_t block);
 /* Puts the slot's pages at `index` into the cache: page_pool_keep. */
 uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t index, uint64_t before,
                           const int32_t *tokens);
+/* The slot's pages have so many tokens, with these rotary frequencies. */
+void slots_place(struct eng_session *session, int32_t slot, uint32_t position, int32_t rope_set);
 void slots_empty(struct eng_session *session, int32_t slot); /* without tokens and pages */
 void slots_set_sampler(struct eng_session *session, int32_t slot, const struct sampler_state *sampler);
 void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *tokens, size_t count);
@@ -186,6 +188,11 @@ bool sampling_read(const struct eng_sampling *sampling, struct sampler_state *st
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits);
 /* Takes blocks of the cache for the tokens that it would compute next. */
 void sequence_use_cache(struct eng_sequence *sequence);
+/* eng_sequence_create without checks of pointers. */
+bool sequence_make(struct eng_session *session, const struct eng_sequence_options *options,
+                   struct eng_sequence **sequence, struct status *status);
+/* Tokens, sampler and pages of its slot are those of a sequence that is done and kept. */
+void sequence_restored(struct eng_sequence *sequence, uint32_t computed);
 /* So many more of its tokens are in the KV pages: those of whole pages enter the cache. */
 void sequence_computed(struct eng_sequence *sequence, uint32_t count);
 /* Takes pages for `tokens` tokens in all. If too few are available, the sequences that were admitted last are set aside until there

@@ -139,6 +139,14 @@ uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t in
     return page_pool_keep(&session->pool, before, tokens, pages);
 }
 
+void slots_place(struct eng_session *session, int32_t slot, uint32_t position, int32_t rope_set)
+{
+    session->slots[slot].position = session->slots[slot].written = position;
+    if (!session->rope_set || session->rope_set[slot] == rope_set) return;
+    session->rope_set[slot] = rope_set;
+    state_changed(session, slot, BACKEND_ROPE_SET);
+}
+
 void slots_empty(struct eng_session *session, int32_t slot)
 {
     shrink(session, slot, 0);
