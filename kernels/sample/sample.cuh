@@ -19,7 +19,10 @@
 struct sampler_state { /* formats/engine/plan.h */
     float temperature, top_p, repetition_penalty;
     int top_k;
-    u64 seed, draw, reserved[4];
+    u64 seed, draw;
+    u32 options;
+    float min_p_log, presence_penalty, frequency_penalty;
+    u64 reserved[2];
 };
 static_assert(sizeof(sampler_state) == 64, "formats/engine/plan.h");
 
@@ -99,8 +102,12 @@ template <class P> struct sample_body {
     /* u32[SLICE] if STAGED: dynamic shared memory. */
     static __device__ __forceinline__ uint4 *staged_keys()
     {
+#ifdef KERNELS_ON_HOST
+        return (uint4 *)shared_memory;
+#else
         extern __shared__ uint4 sample_staged_keys[];
         return sample_staged_keys;
+#endif
     }
 
     /* The cluster: without one, a block. */
@@ -174,6 +181,12 @@ template <class P> struct sample_body {
         float penalty;
         u32 first; /* token of the slice */
         int count; /* tokens of the slice */
+        /* HAS_OPTIONS; NULL: the sampler does not have the option. */
+        const u32 *adjustments; /* the slot's row; words of tokens begin at the slice's */
+        const u32 *allowed;     /* the slot's row */
+        const sampler_state *sampler;
+
+        __device__ __forceinline__ bool changes_logits() const { return P::HAS_OPTIONS && (adjustments || allowed); }
     };
 
     static __device__ __forceinline__ void load_values(const row_slice &row, int i, float value[VECTOR])
@@ -196,6 +209,39 @@ template <class P> struct sample_body {
                 value[j] = value[j] >= 0 ? __fdiv_rn(value[j], row.penalty) : __fmul_rn(value[j], row.penalty);
     }
 
+    /* Logit biases, penalties of the answer's tokens, tokens that are not allowed. */
+    static __device__ __forceinline__ void adjust(const row_slice &row, int i, float value[VECTOR])
+    {
+        if (row.adjustments) {
+            const u32 *words = row.adjustments + SAMPLE_BIAS_WORDS + row.first + i;
+            u32 word[VECTOR], any = 0;
+            if constexpr (VECTOR == 4) {
+                const uint4 vector = *(const uint4 *)words;
+                word[0] = vector.x, word[1] = vector.y, word[2] = vector.z, word[3] = vector.w;
+            } else {
+                word[0] = *words;
+            }
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) any |= word[j];
+            if (any)
+#pragma unroll
+                for (int j = 0; j < VECTOR; j++) {
+                    const u32 occurrences = word[j] & ((1u << SAMPLE_COUNT_BITS) - 1);
+                    const float bias = float_of_bits(row.adjustments[word[j] >> SAMPLE_COUNT_BITS]);
+                    const float penalty = __fadd_rn(__fmul_rn(row.sampler->frequency_penalty, (float)occurrences),
+                                                    row.sampler->presence_penalty);
+                    value[j] = __fadd_rn(value[j], bias);
+                    if (occurrences) value[j] = __fsub_rn(value[j], penalty);
+                }
+        }
+        if (row.allowed) {
+            const u32 token = row.first + (u32)i, bits = row.allowed[token / 32] >> (token % 32);
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++)
+                if (!(bits >> j & 1)) value[j] = -infinity();
+        }
+    }
+
     /* visit(keys, id of the first) for every VECTOR tokens of the slice. */
     template <class VISIT> static __device__ __forceinline__ void for_each_vector(const row_slice &row, VISIT visit)
     {
@@ -211,6 +257,7 @@ template <class P> struct sample_body {
                 float value[VECTOR];
                 load_values(row, i, value);
                 penalise(row, i, value);
+                if (row.changes_logits()) adjust(row, i, value);
 #pragma unroll
                 for (int j = 0; j < VECTOR; j++) key[j] = key_of(value[j]);
             }
@@ -545,6 +592,10 @@ template <class P> struct sample_body {
         /* Tokens below this weigh nothing. */
         const float least = __fsub_rn(largest, __fmul_rn(22.0f, temperature));
         u32 low = least < largest ? key_of(least) : KEY_LOWEST;
+        if (P::HAS_OPTIONS && (sampler->options & SAMPLE_OPTION_MIN_P)) {
+            const float least_of_min_p = __fadd_rn(largest, __fmul_rn(temperature, sampler->min_p_log));
+            if (least_of_min_p <= largest) low = max(low, key_of(least_of_min_p));
+        }
         const int top_k = sampler->top_k > 0 && sampler->top_k < P::VOCAB ? sampler->top_k : 0;
         if (top_k && top_k <= BOUND_GROUPS && bound > low) low = bound;
 
@@ -597,6 +648,12 @@ template <class P> struct sample_body {
         }
     }
 
+    static __device__ __forceinline__ void count_token(u32 *word)
+    {
+        constexpr u32 MOST = (1u << SAMPLE_COUNT_BITS) - 1;
+        if ((*word & MOST) < MOST) ++*word;
+    }
+
     struct best_token {
         u32 key, id;
         u32 bound; /* the least of the groups' largest keys */
@@ -642,10 +699,10 @@ template <class P> struct sample_body {
         return {(u32)(best >> 32), ~(u32)best, bound};
     }
 
-    /* `tokens`, `positions`: null without FEEDBACK. */
+    /* `tokens`, `positions`: null without FEEDBACK. `adjustments`, `allowed`: null without HAS_OPTIONS. */
     static __device__ __forceinline__ void run(const int *counts, const float *logits, const int *out_rows,
                                                const int *slots, sampler_state *samplers, u8 *seen, int *next_tokens,
-                                               int *tokens, int *positions)
+                                               int *tokens, int *positions, u32 *adjustments, const u32 *allowed)
     {
         device_trigger();
         if (threadIdx.x == 0) state().list_length = 0;
@@ -677,31 +734,50 @@ template <class P> struct sample_body {
         const bool greedy = !(temperature > 0);
         row.penalty = exists ? sampler->repetition_penalty : 1.0f;
         row.seen = row.penalty != 1.0f ? row_seen + row.first / 8 : nullptr;
+        row.adjustments = row.allowed = nullptr;
+        row.sampler = sampler;
+        u32 *row_adjustments = adjustments + (i64)slot * (SAMPLE_BIAS_WORDS + P::VOCAB);
+        const u32 options = P::HAS_OPTIONS && exists ? sampler->options : 0;
+        if (options & SAMPLE_OPTION_ADJUSTS) row.adjustments = row_adjustments;
+        if (options & SAMPLE_OPTION_ALLOWS) row.allowed = allowed + (i64)slot * ((P::VOCAB + 31) / 32);
 
         float best_value = -infinity(), best_vector[VECTOR] = {},
               worst = -infinity(); /* worst: NaN once there was one */
         int best_index = -1;
-        for (int base = 0;;) {
+        auto take = [&](int i, const float(&taken)[VECTOR]) {
+            float largest = taken[0];
+#pragma unroll
+            for (int j = 1; j < VECTOR; j++) largest = max_or_nan(largest, taken[j]);
+            worst = max_or_nan(worst, largest);
+            const bool better = largest > best_value;
+            best_value = better ? largest : best_value;
+            best_index = better ? i : best_index;
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) best_vector[j] = better ? taken[j] : best_vector[j];
+            if (greedy || !STAGED) return;
+            if constexpr (VECTOR == 4)
+                staged_keys()[i / 4] =
+                    make_uint4(key_of(taken[0]), key_of(taken[1]), key_of(taken[2]), key_of(taken[3]));
+            else
+                ((u32 *)staged_keys())[i] = key_of(taken[0]);
+        };
+        const bool changes_logits = row.changes_logits();
+        if (changes_logits) /* a loop of its own, so that the other one keeps its registers */
+#pragma unroll 1
+            for (int i = threadIdx.x * VECTOR; i < row.count; i += STRIDE) {
+                float changed[VECTOR];
+                load_values(row, i, changed);
+                penalise(row, i, changed);
+                adjust(row, i, changed);
+                take(i, changed);
+            }
+        for (int base = 0; !changes_logits;) {
 #pragma unroll
             for (int b = 0; b < BATCH; b++) {
                 const int i = (base + b) * STRIDE + threadIdx.x * VECTOR;
                 if (i >= row.count) continue;
                 penalise(row, i, value[b]);
-                float largest = value[b][0];
-#pragma unroll
-                for (int j = 1; j < VECTOR; j++) largest = max_or_nan(largest, value[b][j]);
-                worst = max_or_nan(worst, largest);
-                const bool better = largest > best_value;
-                best_value = better ? largest : best_value;
-                best_index = better ? i : best_index;
-#pragma unroll
-                for (int j = 0; j < VECTOR; j++) best_vector[j] = better ? value[b][j] : best_vector[j];
-                if (greedy || !STAGED) continue;
-                if constexpr (VECTOR == 4)
-                    staged_keys()[i / 4] =
-                        make_uint4(key_of(value[b][0]), key_of(value[b][1]), key_of(value[b][2]), key_of(value[b][3]));
-                else
-                    ((u32 *)staged_keys())[i] = key_of(value[b][0]);
+                take(i, value[b]);
             }
             base += BATCH;
             if (base >= STEPS) break;
@@ -728,6 +804,7 @@ template <class P> struct sample_body {
         if (finite) {
             samplers[slot].draw++;
             row_seen[token / 8] |= (u8)(1u << token % 8);
+            if (options & SAMPLE_OPTION_ADJUSTS) count_token(row_adjustments + SAMPLE_BIAS_WORDS + token);
         }
         if constexpr (P::FEEDBACK) {
             tokens[in_row] = next;
