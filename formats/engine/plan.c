@@ -114,7 +114,7 @@ bool state_layout(const struct plan_geometry *geometry, struct plan_field fields
     const uint64_t rows = geometry->sampling_options ? geometry->slots : 0;
     const uint64_t adjustment_factors[] = {rows, plan_adjustment_words(geometry->vocab_size), sizeof(uint32_t)};
     const uint64_t allowed_factors[] = {rows, plan_allowed_words(geometry->vocab_size), sizeof(uint32_t)};
-    if (geometry->vocab_size > UINT64_MAX - PLAN_BIAS_WORDS ||
+    if ((rows && geometry->vocab_size > UINT64_MAX - PLAN_BIAS_WORDS) ||
         !checked_product(adjustment_factors, 3, &fields[STATE_ADJUSTMENTS].bytes) ||
         !checked_product(allowed_factors, 3, &fields[STATE_ALLOWED].bytes))
         return false;
