@@ -13,18 +13,7 @@
 #ifndef KERNELS_SAMPLE_SAMPLE_CUH
 #define KERNELS_SAMPLE_SAMPLE_CUH
 
-#include "kernels/cuda/include/ptx.cuh"
-#include "kernels/sample/sample_layout.cuh"
-
-struct sampler_state { /* formats/engine/plan.h */
-    float temperature, top_p, repetition_penalty;
-    int top_k;
-    u64 seed, draw;
-    u32 options;
-    float min_p_log, presence_penalty, frequency_penalty;
-    u64 reserved[2];
-};
-static_assert(sizeof(sampler_state) == 64, "formats/engine/plan.h");
+#include "kernels/sample/sample_logits.cuh"
 
 template <u32 VALUE> struct sample_bits_of {
     static constexpr int value = 1 + sample_bits_of<VALUE / 2>::value;
@@ -39,7 +28,9 @@ template <class P> struct sample_body {
 #else
     static constexpr int CTAS = P::CLUSTER;
 #endif
-    static constexpr int VECTOR = P::VOCAB % 4 == 0 ? 4 : 1;        /* logits of one load: rows keep their alignment */
+    typedef sample_logits<P> rows;
+    typedef typename rows::row_slice row_slice;
+    static constexpr int VECTOR = rows::VECTOR;
     static constexpr int SLICE = (int)sample_slice(P::VOCAB, CTAS); /* tokens of a block */
     static constexpr int STRIDE = P::THREADS * VECTOR;
     static constexpr int STEPS = (SLICE + STRIDE - 1) / STRIDE;
@@ -174,74 +165,6 @@ template <class P> struct sample_body {
     static __device__ __forceinline__ u64 order_of(u32 key, u32 id) { return ((u64)key << ID_BITS) | (ID_MASK - id); }
     static __device__ __forceinline__ u32 id_of(u64 order) { return (u32)(ID_MASK - (order & ID_MASK)); }
 
-    /* One row, as this block sees it. */
-    struct row_slice {
-        const float *logits; /* of the slice */
-        const u8 *seen;      /* of the slice; NULL: no penalty */
-        float penalty;
-        u32 first; /* token of the slice */
-        int count; /* tokens of the slice */
-        /* HAS_OPTIONS; NULL: the sampler does not have the option. */
-        const u32 *adjustments; /* the slot's row; words of tokens begin at the slice's */
-        const u32 *allowed;     /* the slot's row */
-        const sampler_state *sampler;
-
-        __device__ __forceinline__ bool changes_logits() const { return P::HAS_OPTIONS && (adjustments || allowed); }
-    };
-
-    static __device__ __forceinline__ void load_values(const row_slice &row, int i, float value[VECTOR])
-    {
-        if constexpr (VECTOR == 4) {
-            const float4 vector = *(const float4 *)(row.logits + i);
-            value[0] = vector.x, value[1] = vector.y, value[2] = vector.z, value[3] = vector.w;
-        } else {
-            value[0] = row.logits[i];
-        }
-    }
-
-    static __device__ __forceinline__ void penalise(const row_slice &row, int i, float value[VECTOR])
-    {
-        if (!row.seen) return;
-        const u32 seen = (u32)row.seen[i / 8] >> (i % 8);
-#pragma unroll
-        for (int j = 0; j < VECTOR; j++)
-            if (seen >> j & 1)
-                value[j] = value[j] >= 0 ? __fdiv_rn(value[j], row.penalty) : __fmul_rn(value[j], row.penalty);
-    }
-
-    /* Logit biases, penalties of the answer's tokens, tokens that are not allowed. */
-    static __device__ __forceinline__ void adjust(const row_slice &row, int i, float value[VECTOR])
-    {
-        if (row.adjustments) {
-            const u32 *words = row.adjustments + SAMPLE_BIAS_WORDS + row.first + i;
-            u32 word[VECTOR], any = 0;
-            if constexpr (VECTOR == 4) {
-                const uint4 vector = *(const uint4 *)words;
-                word[0] = vector.x, word[1] = vector.y, word[2] = vector.z, word[3] = vector.w;
-            } else {
-                word[0] = *words;
-            }
-#pragma unroll
-            for (int j = 0; j < VECTOR; j++) any |= word[j];
-            if (any)
-#pragma unroll
-                for (int j = 0; j < VECTOR; j++) {
-                    const u32 occurrences = word[j] & ((1u << SAMPLE_COUNT_BITS) - 1);
-                    const float bias = float_of_bits(row.adjustments[word[j] >> SAMPLE_COUNT_BITS]);
-                    const float penalty = __fadd_rn(__fmul_rn(row.sampler->frequency_penalty, (float)occurrences),
-                                                    row.sampler->presence_penalty);
-                    value[j] = __fadd_rn(value[j], bias);
-                    if (occurrences) value[j] = __fsub_rn(value[j], penalty);
-                }
-        }
-        if (row.allowed) {
-            const u32 token = row.first + (u32)i, bits = row.allowed[token / 32] >> (token % 32);
-#pragma unroll
-            for (int j = 0; j < VECTOR; j++)
-                if (!(bits >> j & 1)) value[j] = -infinity();
-        }
-    }
-
     /* visit(keys, id of the first) for every VECTOR tokens of the slice. */
     template <class VISIT> static __device__ __forceinline__ void for_each_vector(const row_slice &row, VISIT visit)
     {
@@ -255,9 +178,9 @@ template <class P> struct sample_body {
                 key[0] = ((const u32 *)staged_keys())[i];
             } else {
                 float value[VECTOR];
-                load_values(row, i, value);
-                penalise(row, i, value);
-                if (row.changes_logits()) adjust(row, i, value);
+                rows::load_values(row, i, value);
+                rows::penalise(row, i, value);
+                if (row.changes_logits()) rows::adjust(row, i, value);
 #pragma unroll
                 for (int j = 0; j < VECTOR; j++) key[j] = key_of(value[j]);
             }
@@ -721,7 +644,7 @@ template <class P> struct sample_body {
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
             const int i = b * STRIDE + threadIdx.x * VECTOR;
-            if (i < row.count) load_values(row, i, value[b]);
+            if (i < row.count) rows::load_values(row, i, value[b]);
         }
         const int valid = counts[P::COUNT_INDEX];
         const u32 in_row = (u32)out_rows[out_row];
@@ -766,9 +689,9 @@ template <class P> struct sample_body {
 #pragma unroll 1
             for (int i = threadIdx.x * VECTOR; i < row.count; i += STRIDE) {
                 float changed[VECTOR];
-                load_values(row, i, changed);
-                penalise(row, i, changed);
-                adjust(row, i, changed);
+                rows::load_values(row, i, changed);
+                rows::penalise(row, i, changed);
+                rows::adjust(row, i, changed);
                 take(i, changed);
             }
         for (int base = 0; !changes_logits;) {
@@ -776,7 +699,7 @@ template <class P> struct sample_body {
             for (int b = 0; b < BATCH; b++) {
                 const int i = (base + b) * STRIDE + threadIdx.x * VECTOR;
                 if (i >= row.count) continue;
-                penalise(row, i, value[b]);
+                rows::penalise(row, i, value[b]);
                 take(i, value[b]);
             }
             base += BATCH;
@@ -784,7 +707,7 @@ template <class P> struct sample_body {
 #pragma unroll
             for (int b = 0; b < BATCH; b++) {
                 const int i = (base + b) * STRIDE + threadIdx.x * VECTOR;
-                if (i < row.count) load_values(row, i, value[b]);
+                if (i < row.count) rows::load_values(row, i, value[b]);
             }
         }
         u32 best_id = 0xffffffff;

@@ -15,7 +15,7 @@ static double log_sum(const float *logits, uint64_t vocab_size)
     return (double)largest + log(sum);
 }
 
-/* The `count` largest logits, of equal ones the lowest tokens first; what is left of top[count] has token -1. */
+/* The `count` largest logits, of equal ones the lowest tokens first. Entries beyond the vocabulary have token -1. */
 static void find_top(const float *logits, uint64_t vocab_size, struct eng_logprob *top, size_t count)
 {
     size_t found = 0;
