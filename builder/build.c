@@ -132,6 +132,7 @@ static bool set_geometry(struct build *build, struct status *status)
     geometry->rope_original =
         rope_sets(&config->rope, config->max_position) > 1 ? config->rope.original_max_position : 0;
     geometry->ranks = options->gpus;
+    geometry->sampling_options = 1;
     return true;
 }
 

@@ -393,8 +393,15 @@ static inline void eng_session_facts_init(struct eng_session_facts *facts)
 ENG_API enum eng_status eng_session_get_facts(const struct eng_session *session, struct eng_session_facts *facts,
                                               struct eng_error *error);
 
+enum { ENG_MAX_LOGIT_BIASES = 1024 };
+struct eng_logit_bias {
+    int32_t token;
+    float bias; /* added to the token's logit; -100 to 100 */
+};
+
 /* How tokens are drawn. The n-th draw of a sequence uses the n-th random number of its seed, so its tokens depend only
- * on its own prompt and settings, never on other sequences. */
+ * on its own prompt and settings, never on other sequences. Order: repetition_penalty, logit_bias, presence_penalty and
+ * frequency_penalty, allowed tokens, temperature, top_k and min_p, top_p. */
 struct eng_sampling {
     size_t struct_size;
     float temperature;        /* 0 or more; 0: greedy, the most likely token (the lowest id among equals) */
@@ -402,6 +409,18 @@ struct eng_sampling {
     float repetition_penalty; /* of tokens that occurred in prompt or answer; 0 or 1: none */
     uint32_t top_k;           /* keep the k likeliest tokens; 0: all */
     uint64_t seed;
+    /* The fields from here on, where they are not 0, need an engine of format 2.3 or later that was built with this release or a
+     * later one (else ENG_VERSION).
+     *
+     * keep the tokens whose probability is at least min_p times that of the likeliest token, after temperature and before
+     * top_p; 0: all; at most 1 */
+    float min_p;
+    /* -2 to 2, 0: none. Subtracted from the logits of tokens that occur in the answer: presence_penalty once, frequency_penalty
+     * for each occurrence. The answer are the tokens drawn since the latest prompt. */
+    float presence_penalty, frequency_penalty;
+    uint32_t logit_bias_count; /* at most ENG_MAX_LOGIT_BIASES */
+    const struct eng_logit_bias
+        *logit_bias; /* [logit_bias_count]; of entries with the same token the last one applies */
 };
 static inline void eng_sampling_init(struct eng_sampling *sampling)
 {
@@ -444,11 +463,12 @@ enum eng_end {
     ENG_END_LENGTH = 2,    /* max_new_tokens is reached */
     ENG_END_CONTEXT = 3,   /* the context is full */
     ENG_END_CANCELLED = 4, /* eng_sequence_cancel */
-    /* No token could be drawn: after the repetition penalty, a logit was NaN or +infinity, or none was finite. The
+    /* No token could be drawn: of the tokens that are allowed, a logit was NaN or +infinity, or none was finite. The
      * cause is the checkpoint or a number format (a value overflowed). Slot and pages are free, also with
      * ENG_SEQUENCE_KEEP. Other sequences are not affected: eng_step returns ENG_OK, and they get the same tokens as
      * without this one. */
-    ENG_END_NOT_FINITE = 5
+    ENG_END_NOT_FINITE = 5,
+    ENG_END_NONE_ALLOWED = 6 /* eng_sequence_set_allowed allowed no token when the next one was to be drawn */
 };
 
 enum { ENG_MAX_STOP_TOKENS = 16 };
@@ -456,7 +476,9 @@ enum eng_sequence_flags {
     ENG_SEQUENCE_IGNORE_EOS = 1, /* end tokens do not end it; stop_tokens still do */
     /* it keeps slot and pages when it is done, so that more can be submitted; not after CANCELLED or NOT_FINITE */
     ENG_SEQUENCE_KEEP = 2,
-    ENG_SEQUENCE_LOGITS = 4 /* required for eng_sequence_logits on a GPU */
+    ENG_SEQUENCE_LOGITS = 4, /* required for eng_sequence_logits and eng_sequence_logprobs on a GPU */
+    /* Required for eng_sequence_set_allowed. On a GPU no step of the sequence is queued before its last token is known. */
+    ENG_SEQUENCE_ALLOWED = 8
 };
 
 struct eng_sequence_options {
@@ -498,13 +520,35 @@ ENG_API size_t eng_sequence_poll(struct eng_sequence *sequence, int32_t *tokens,
 ENG_API enum eng_state eng_sequence_state(const struct eng_sequence *sequence); /* [session] [no allocation] */
 ENG_API enum eng_end eng_sequence_end(const struct eng_sequence *sequence);     /* [session] [no allocation] */
 
+/* Sets the tokens that may be drawn next, until the next call: token t if bit t % 32 of allowed[t / 32] is set. `words` is
+ * vocab_size / 32, rounded up; further bits are ignored. NULL with `words` 0: all tokens. May be called between any two steps,
+ * also before eng_sequence_submit. If no token is allowed, the next step that would draw ends the sequence
+ * (ENG_END_NONE_ALLOWED). End and stop tokens are tokens like all others. Requires: ENG_SEQUENCE_ALLOWED. ENG_VERSION: the
+ * engine was built before there were sampling options. [session] [no allocation] */
+ENG_API enum eng_status eng_sequence_set_allowed(struct eng_sequence *sequence, const uint32_t *allowed, size_t words,
+                                                 struct eng_error *error);
+
 /* Returns the logits [vocab_size] from which the last step drew this sequence's token, before penalty and temperature;
  * NULL if it drew none, or on a GPU without ENG_SEQUENCE_LOGITS. Borrowed until the session's next step, prefill or
  * decode. [session] [no allocation] */
 ENG_API const float *eng_sequence_logits(const struct eng_sequence *sequence);
 
+enum { ENG_MAX_LOGPROBS = 20 };
+struct eng_logprob {
+    int32_t token;
+    float logprob; /* natural logarithm of its probability; -infinity: 0 */
+};
+/* Sets *drawn (may be NULL) to the token that the last step drew for this sequence, and top[count] to the `count` likeliest tokens, the
+ * likeliest first, of equal ones the lowest; tokens -1 beyond the vocabulary. The probabilities are those of the model: from the
+ * logits of eng_sequence_logits, before penalties, biases, allowed tokens and temperature. Takes about a nanosecond for each
+ * token of the vocabulary. Requires: count is at most ENG_MAX_LOGPROBS. ENG_USAGE: eng_sequence_logits returns NULL. [session]
+ * [no allocation] */
+ENG_API enum eng_status eng_sequence_logprobs(const struct eng_sequence *sequence, struct eng_logprob *drawn,
+                                              struct eng_logprob *top, size_t count, struct eng_error *error);
+
 /* Saves tokens, sampler and KV pages to a file, which appears completely or not at all and replaces one of that name. A sequence that
- * has no slot is saved without pages. ENG_USAGE: the model has recurrent layers, or several processes share the engine. [session] */
+ * has no slot is saved without pages. ENG_USAGE: the model has recurrent layers, several processes share the engine, or the sequence has
+ * logit biases. [session] */
 ENG_API enum eng_status eng_sequence_save(struct eng_sequence *sequence, const char *path, struct eng_error *error);
 /* Creates a sequence from such a file: done and kept, as with ENG_SEQUENCE_KEEP, so that more can be submitted; all of its tokens count
  * as polled. `options` as in eng_sequence_create; without sampling in them its draws go on where they were. The file must be of this
@@ -534,9 +578,13 @@ ENG_API void eng_sequence_destroy(struct eng_sequence **sequence);
 ENG_API enum eng_status eng_slot_acquire(struct eng_session *session, uint32_t *slot, struct eng_error *error);
 /* Releases the slot and its pages. [session] [no allocation] */
 ENG_API enum eng_status eng_slot_release(struct eng_session *session, uint32_t slot, struct eng_error *error);
-/* Sets the sampler and restarts its draws. [session] [no allocation] */
+/* Sets the sampler and restarts its draws. The slot's answer, whose tokens presence_penalty and frequency_penalty count, begins
+ * here, and again at the end of each eng_prefill. [session] [no allocation] */
 ENG_API enum eng_status eng_slot_set_sampling(struct eng_session *session, uint32_t slot,
                                               const struct eng_sampling *sampling, struct eng_error *error);
+/* As eng_sequence_set_allowed, for the slot's next draws. ENG_USAGE: no token is allowed. [session] [no allocation] */
+ENG_API enum eng_status eng_slot_set_allowed(struct eng_session *session, uint32_t slot, const uint32_t *allowed,
+                                             size_t words, struct eng_error *error);
 ENG_API enum eng_status eng_slot_position(const struct eng_session *session, uint32_t slot, uint32_t *position,
                                           struct eng_error *error); /* [session] [no allocation] */
 /* Removes the tokens from `position` on, also from the repetition penalty. Requires: position is at most the current

@@ -194,9 +194,13 @@ static void make_plan(struct fake_plan *own, const struct plan *plan, uint32_t i
         [ROPE_ATTENTION_SINKS_DTYPE] = DTYPE_F32,
     };
     const int64_t end[PLAN_MAX_PARAMS] = {
-        [SAMPLE_ROWS] = plan->header.out_rows,          [SAMPLE_COUNT_INDEX] = 1,
-        [SAMPLE_VOCAB] = (int64_t)geometry->vocab_size, [SAMPLE_SLOT_COUNT] = (int64_t)geometry->slots,
-        [SAMPLE_IN_ROWS] = plan->header.rows,           [SAMPLE_FEEDBACK] = plan->header.kind == PLAN_DECODE,
+        [SAMPLE_ROWS] = plan->header.out_rows,
+        [SAMPLE_COUNT_INDEX] = 1,
+        [SAMPLE_VOCAB] = (int64_t)geometry->vocab_size,
+        [SAMPLE_SLOT_COUNT] = (int64_t)geometry->slots,
+        [SAMPLE_IN_ROWS] = plan->header.rows,
+        [SAMPLE_FEEDBACK] = plan->header.kind == PLAN_DECODE,
+        [SAMPLE_HAS_OPTIONS] = (int64_t)geometry->sampling_options,
     };
     *own = (struct fake_plan){.plan = plan, .view = *plan};
     struct plan_header *header = &own->view.header;

@@ -104,6 +104,13 @@ struct eng_sampling fables_sampling(bool sampled, uint64_t seed)
     sampling.top_p = 0.95f;
     sampling.repetition_penalty = 1.3f;
     sampling.seed = seed;
+    static const struct eng_logit_bias biases[] = {{300, 2.5f}, {700, -3}, {900, 1}, {300, 1.5f}};
+    sampling.min_p = 0.01f;
+    sampling.presence_penalty = 0.4f;
+    sampling.frequency_penalty = 0.3f;
+    if (seed % 3) return sampling;
+    sampling.logit_bias = biases;
+    sampling.logit_bias_count = sizeof biases / sizeof *biases;
     return sampling;
 }
 

@@ -72,7 +72,8 @@ bool cli_read_number(const char *flag, const char *text, uint64_t least, uint64_
 bool cli_read_real(const char *flag, const char *text, double least, double most, double *value)
 {
     char *end = NULL;
-    bool ok = (*text >= '0' && *text <= '9') || *text == '.';
+    const char *digits = text + (least < 0 && *text == '-');
+    bool ok = (*digits >= '0' && *digits <= '9') || *digits == '.';
     double number = ok ? strtod(text, &end) : 0;
     if (ok && !*end && isfinite(number) && number >= least && number <= most) {
         *value = number;

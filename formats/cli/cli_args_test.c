@@ -22,6 +22,9 @@ TEST(test_reals)
     assert_true(cli_read_real("-t", "1e-3", 0, 1, &value) && value == 1e-3);
     static const char *const bad[] = {"", "nan", "inf", "-0.1", "1.1", "0.5x", " 0.5", "1e999", "."};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(cli_read_real("-t", bad[i], 0, 1, &value));
+    assert_true(cli_read_real("-t", "-0.5", -2, 2, &value) && value == -0.5);
+    assert_false(cli_read_real("-t", "-2.5", -2, 2, &value) || cli_read_real("-t", "-", -2, 2, &value) ||
+                 cli_read_real("-t", "--1", -2, 2, &value));
 }
 
 TEST(test_lists)

@@ -89,6 +89,16 @@ static unsigned list_step_fields(const struct plan *plan, struct plan_field_entr
     return count;
 }
 
+/* Only sample reads these two, and its launches that do have an essential parameter. */
+static unsigned list_state_fields(const struct plan_geometry *geometry,
+                                  struct plan_field_entry entries[STATE_FIELD_COUNT])
+{
+    const unsigned count = plan_list_fields(geometry->state, STATE_FIELD_COUNT, entries);
+    for (unsigned i = 0; i < count; i++)
+        if (entries[i].id == STATE_ADJUSTMENTS + 1 || entries[i].id == STATE_ALLOWED + 1) entries[i].flags = 0;
+    return count;
+}
+
 /* `geometry`: its state fields are listed in the section; NULL: none. */
 static bool encode_plans(struct engine_writer *writer, enum engine_section section, const struct plan *plans,
                          size_t count, const struct plan_geometry *geometry, struct status *status)
@@ -96,7 +106,7 @@ static bool encode_plans(struct engine_writer *writer, enum engine_section secti
     struct section_buffer buffer;
     struct plan_field_entry state[STATE_FIELD_COUNT], step[STEP_FIELD_COUNT];
     struct engine_plans_header header = {.plan_count = (uint32_t)count};
-    if (geometry) header.field_count = plan_list_fields(geometry->state, STATE_FIELD_COUNT, state);
+    if (geometry) header.field_count = list_state_fields(geometry, state);
     uint64_t size = sizeof header + header.field_count * sizeof *state + count * sizeof(struct plan_header);
     if (count > UINT32_MAX) return status_fail(status, STATUS_BAD_INPUT, "engine: too many plans");
     for (size_t i = 0; i < count; i++) {

@@ -110,6 +110,7 @@ static bool read_state_fields(struct engine *engine, const struct plan_field_ent
 {
     struct plan_geometry *geometry = &engine->manifest.geometry;
     uint64_t total;
+    geometry->sampling_options = plan_lists_field(entries, count, STATE_ADJUSTMENTS); /* not before 2.3 */
     if (!geometry_place_state(geometry, &total))
         return status_fail(status, STATUS_CORRUPT, "the size of the state overflows");
     return plan_read_fields(entries, count, SPACE_STATE, engine->manifest.state_bytes, geometry->state,

@@ -61,12 +61,12 @@ const char *plan_library_name(unsigned library)
     return library < LIBRARY_COUNT && names[library] ? names[library] : "?";
 }
 
-/* Places fields of known sizes one after the other, in `order` (NULL: as they are); the caller fills fields[i].bytes. */
+/* Places fields of known sizes one after the other, in `order`; the caller fills fields[i].bytes. */
 static bool place_fields(struct plan_field *fields, const int *order, int count, uint64_t *total_bytes)
 {
     uint64_t position = 0;
     for (int i = 0; i < count; i++) {
-        struct plan_field *field = &fields[order ? order[i] : i];
+        struct plan_field *field = &fields[order[i]];
         field->offset = position;
         if (!checked_add(position, field->bytes, &position)) return false;
         if (!checked_align(position, PLAN_ALIGNMENT, &position)) return false;
@@ -111,7 +111,17 @@ bool state_layout(const struct plan_geometry *geometry, struct plan_field fields
     if (!checked_mul(geometry->rope_original ? geometry->slots : 0, sizeof(int32_t), &fields[STATE_ROPE_SET].bytes))
         return false;
     if (!checked_mul(geometry->slots, geometry->recurrent_bytes, &fields[STATE_RECURRENT].bytes)) return false;
-    if (!place_fields(fields, NULL, STATE_FIELD_COUNT, total_bytes)) return false;
+    const uint64_t rows = geometry->sampling_options ? geometry->slots : 0;
+    const uint64_t adjustment_factors[] = {rows, plan_adjustment_words(geometry->vocab_size), sizeof(uint32_t)};
+    const uint64_t allowed_factors[] = {rows, plan_allowed_words(geometry->vocab_size), sizeof(uint32_t)};
+    if ((rows && geometry->vocab_size > UINT64_MAX - PLAN_BIAS_WORDS) ||
+        !checked_product(adjustment_factors, 3, &fields[STATE_ADJUSTMENTS].bytes) ||
+        !checked_product(allowed_factors, 3, &fields[STATE_ALLOWED].bytes))
+        return false;
+    /* What the host writes lies together (plan_host_state_bytes). */
+    static const int order[STATE_FIELD_COUNT] = {STATE_PAGE_TABLE,  STATE_SAMPLERS, STATE_SEEN,     STATE_ROPE_SET,
+                                                 STATE_ADJUSTMENTS, STATE_ALLOWED,  STATE_RECURRENT};
+    if (!place_fields(fields, order, STATE_FIELD_COUNT, total_bytes)) return false;
     for (int i = 0; i < STATE_FIELD_COUNT; i++)
         if (!fields[i].bytes) fields[i].offset = 0;
     return true;

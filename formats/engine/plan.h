@@ -202,6 +202,9 @@ enum state_field {
     STATE_SEEN,     /* u8[slots, ceil(vocab / 8)]: bit t set = token t occurred in the sequence */
     STATE_ROPE_SET, /* i32[slots]: 0 or 1, the slot's set of rotary frequencies; only with geometry.rope_original */
     STATE_RECURRENT, /* u8[slots, recurrent_bytes]: what layers without a KV cache keep; only with geometry.recurrent_bytes */
+    /* The next two: only with geometry.sampling_options. A slot's row is valid only while its sampler has the option. */
+    STATE_ADJUSTMENTS, /* u32[slots, PLAN_BIAS_WORDS + vocab]: logit biases and counts of the answer's tokens (SAMPLER_ADJUSTS) */
+    STATE_ALLOWED, /* u32[slots, ceil(vocab / 32)]: bit t set = token t may be drawn (SAMPLER_ALLOWS) */
     STATE_FIELD_COUNT,
     STATE_ALWAYS_COUNT = STATE_ROPE_SET /* those before it are in every engine */
 };
@@ -243,6 +246,9 @@ struct plan_geometry {
     /* Each slot's block of STATE_RECURRENT, in which layers have places of their own, on GPUs in two copies (kernels/op/recurrent.h);
      * 0: no layer has any. */
     uint64_t recurrent_bytes;
+    /* 1: kernels of the sample op know sampler_state.options, and STATE_ADJUSTMENTS and STATE_ALLOWED exist. 0: engines built before
+     * there were options. Not in the manifest: a reader takes it from the list of state fields. */
+    uint64_t sampling_options;
     struct plan_field state[STATE_FIELD_COUNT]; /* from the file, or geometry_place_state */
 };
 #define PLAN_MAX_RECURRENT_BYTES (INT64_C(1) << 40)
@@ -321,9 +327,36 @@ struct sampler_state {
     int32_t top_k;            /* 0 = off */
     uint64_t seed;
     uint64_t draw;
-    uint64_t reserved[4];
+    uint32_t options;        /* bits of enum sampler_option; 0 without geometry.sampling_options */
+    float min_p_log;         /* SAMPLER_MIN_P: natural logarithm of min_p, at most 0 */
+    float presence_penalty;  /* SAMPLER_ADJUSTS: subtracted from logits of tokens of the answer */
+    float frequency_penalty; /* SAMPLER_ADJUSTS: likewise, once for each occurrence in the answer */
+    uint64_t reserved[2];
 };
 _Static_assert(sizeof(struct sampler_state) == 64, "layout");
+
+enum sampler_option {
+    SAMPLER_MIN_P = 1,   /* min_p_log applies */
+    SAMPLER_ADJUSTS = 2, /* the slot's row of STATE_ADJUSTMENTS and the two penalties apply */
+    SAMPLER_ALLOWS = 4,  /* the slot's row of STATE_ALLOWED applies */
+};
+
+/* A row of STATE_ADJUSTMENTS: f32[PLAN_BIAS_WORDS] logit biases, of which the first is 0; then a word for each token: its count in
+ * the answer in the lower PLAN_COUNT_BITS bits, at most PLAN_COUNT_MOST, and above them the index of its logit bias (0: none). So a
+ * row without biases and counts is all 0. */
+enum {
+    PLAN_MAX_LOGIT_BIASES = 1024,
+    PLAN_BIAS_WORDS = 1028, /* one more, rounded up to 16 bytes */
+    PLAN_COUNT_BITS = 20,
+    PLAN_COUNT_MOST = (1 << PLAN_COUNT_BITS) - 1,
+};
+static inline void plan_count_token(uint32_t *row, int32_t token)
+{
+    uint32_t *word = &row[PLAN_BIAS_WORDS + token];
+    if ((*word & PLAN_COUNT_MOST) < PLAN_COUNT_MOST) ++*word;
+}
+static inline uint64_t plan_adjustment_words(uint64_t vocab_size) { return PLAN_BIAS_WORDS + vocab_size; }
+static inline uint64_t plan_allowed_words(uint64_t vocab_size) { return vocab_size / 32 + (vocab_size % 32 != 0); }
 
 /* Layout of the STATE space by a writer; see step_layout. A field that the engine does not have is all 0. */
 bool state_layout(const struct plan_geometry *geometry, struct plan_field fields[STATE_FIELD_COUNT],

@@ -100,17 +100,39 @@ TEST(state_layout_places_fields_in_order)
     assert_int_equal(fields[STATE_ROPE_SET].offset, 320 + 384);
     assert_int_equal(fields[STATE_ROPE_SET].bytes, 12);
     assert_int_equal(total, 320 + 384 + 64 + 3008);
-    assert_int_equal(plan_list_fields(fields, STATE_FIELD_COUNT, listed), STATE_FIELD_COUNT);
+    assert_int_equal(plan_list_fields(fields, STATE_FIELD_COUNT, listed), STATE_RECURRENT + 1);
     assert_int_equal(listed[STATE_ROPE_SET].id, 4);
     assert_int_equal(listed[STATE_ROPE_SET].flags, PLAN_FIELD_ESSENTIAL);
     /* A reader takes the list as it is, with the field and without it. */
-    assert_true(plan_read_fields(listed, STATE_FIELD_COUNT, SPACE_STATE, total, fields, STATE_FIELD_COUNT, &status));
+    assert_true(plan_read_fields(listed, STATE_RECURRENT + 1, SPACE_STATE, total, fields, STATE_FIELD_COUNT, &status));
     assert_false(plan_read_fields(listed, STATE_ALWAYS_COUNT, SPACE_STATE, total, fields, STATE_FIELD_COUNT, &status));
     assert_non_null(strstr(status.message, "has 3 of its 5 fields"));
     status_clear(&status);
     assert_true(state_layout(&geometry, fields, &total));
     assert_true(plan_read_fields(listed, STATE_ALWAYS_COUNT, SPACE_STATE, total, fields, STATE_FIELD_COUNT, &status));
     assert_int_equal(fields[STATE_ROPE_SET].bytes, 0);
+}
+
+TEST(state_layout_has_sampling_options)
+{
+    struct plan_geometry geometry = {.slots = 3,
+                                     .pages_per_slot = 7,
+                                     .vocab_size = 1001,
+                                     .recurrent_bytes = 64,
+                                     .sampling_options = 1};
+    uint64_t total;
+    assert_true(geometry_place_state(&geometry, &total));
+    assert_int_equal(geometry.state[STATE_ADJUSTMENTS].offset, 320 + 384);
+    assert_int_equal(geometry.state[STATE_ADJUSTMENTS].bytes, 3 * (1028 + 1001) * 4);
+    assert_int_equal(geometry.state[STATE_ALLOWED].offset, 704 + 24384);
+    assert_int_equal(geometry.state[STATE_ALLOWED].bytes, 3 * 32 * 4);
+    assert_int_equal(geometry.state[STATE_RECURRENT].offset, 704 + 24384 + 384); /* the host writes all before it */
+    assert_int_equal(plan_host_state_bytes(&geometry), 704 + 24384 + 384);
+    geometry.vocab_size = UINT64_MAX - 100;
+    assert_false(geometry_place_state(&geometry, &total));
+    uint32_t row[PLAN_BIAS_WORDS + 2] = {[PLAN_BIAS_WORDS] = PLAN_COUNT_MOST - 1};
+    for (int i = 0; i < 3; i++) plan_count_token(row, 0);
+    assert_int_equal(row[PLAN_BIAS_WORDS], PLAN_COUNT_MOST); /* the bias above it stays */
 }
 
 TEST(layouts_refuse_overflow)

@@ -76,7 +76,10 @@ static bool check_identity(const struct sequence_header *header, const struct se
 static bool is_sampler(const struct sampler_state *sampler)
 {
     return isfinite(sampler->temperature) && sampler->temperature >= 0 && sampler->top_p > 0 && sampler->top_p <= 1 &&
-           isfinite(sampler->repetition_penalty) && sampler->repetition_penalty > 0 && sampler->top_k >= 0;
+           isfinite(sampler->repetition_penalty) && sampler->repetition_penalty > 0 && sampler->top_k >= 0 &&
+           !(sampler->options & ~(uint32_t)(SAMPLER_MIN_P | SAMPLER_ADJUSTS)) && sampler->min_p_log <= 0 &&
+           isfinite(sampler->presence_penalty) && isfinite(sampler->frequency_penalty) && !sampler->reserved[0] &&
+           !sampler->reserved[1];
 }
 
 static bool check_numbers(const struct sequence_header *header, const struct sequence_expectation *expected,

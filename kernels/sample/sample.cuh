@@ -13,15 +13,7 @@
 #ifndef KERNELS_SAMPLE_SAMPLE_CUH
 #define KERNELS_SAMPLE_SAMPLE_CUH
 
-#include "kernels/cuda/include/ptx.cuh"
-#include "kernels/sample/sample_layout.cuh"
-
-struct sampler_state { /* formats/engine/plan.h */
-    float temperature, top_p, repetition_penalty;
-    int top_k;
-    u64 seed, draw, reserved[4];
-};
-static_assert(sizeof(sampler_state) == 64, "formats/engine/plan.h");
+#include "kernels/sample/sample_logits.cuh"
 
 template <u32 VALUE> struct sample_bits_of {
     static constexpr int value = 1 + sample_bits_of<VALUE / 2>::value;
@@ -36,7 +28,9 @@ template <class P> struct sample_body {
 #else
     static constexpr int CTAS = P::CLUSTER;
 #endif
-    static constexpr int VECTOR = P::VOCAB % 4 == 0 ? 4 : 1;        /* logits of one load: rows keep their alignment */
+    typedef sample_logits<P> rows;
+    typedef typename rows::row_slice row_slice;
+    static constexpr int VECTOR = rows::VECTOR;
     static constexpr int SLICE = (int)sample_slice(P::VOCAB, CTAS); /* tokens of a block */
     static constexpr int STRIDE = P::THREADS * VECTOR;
     static constexpr int STEPS = (SLICE + STRIDE - 1) / STRIDE;
@@ -99,8 +93,12 @@ template <class P> struct sample_body {
     /* u32[SLICE] if STAGED: dynamic shared memory. */
     static __device__ __forceinline__ uint4 *staged_keys()
     {
+#ifdef KERNELS_ON_HOST
+        return (uint4 *)shared_memory;
+#else
         extern __shared__ uint4 sample_staged_keys[];
         return sample_staged_keys;
+#endif
     }
 
     /* The cluster: without one, a block. */
@@ -167,35 +165,6 @@ template <class P> struct sample_body {
     static __device__ __forceinline__ u64 order_of(u32 key, u32 id) { return ((u64)key << ID_BITS) | (ID_MASK - id); }
     static __device__ __forceinline__ u32 id_of(u64 order) { return (u32)(ID_MASK - (order & ID_MASK)); }
 
-    /* One row, as this block sees it. */
-    struct row_slice {
-        const float *logits; /* of the slice */
-        const u8 *seen;      /* of the slice; NULL: no penalty */
-        float penalty;
-        u32 first; /* token of the slice */
-        int count; /* tokens of the slice */
-    };
-
-    static __device__ __forceinline__ void load_values(const row_slice &row, int i, float value[VECTOR])
-    {
-        if constexpr (VECTOR == 4) {
-            const float4 vector = *(const float4 *)(row.logits + i);
-            value[0] = vector.x, value[1] = vector.y, value[2] = vector.z, value[3] = vector.w;
-        } else {
-            value[0] = row.logits[i];
-        }
-    }
-
-    static __device__ __forceinline__ void penalise(const row_slice &row, int i, float value[VECTOR])
-    {
-        if (!row.seen) return;
-        const u32 seen = (u32)row.seen[i / 8] >> (i % 8);
-#pragma unroll
-        for (int j = 0; j < VECTOR; j++)
-            if (seen >> j & 1)
-                value[j] = value[j] >= 0 ? __fdiv_rn(value[j], row.penalty) : __fmul_rn(value[j], row.penalty);
-    }
-
     /* visit(keys, id of the first) for every VECTOR tokens of the slice. */
     template <class VISIT> static __device__ __forceinline__ void for_each_vector(const row_slice &row, VISIT visit)
     {
@@ -209,8 +178,9 @@ template <class P> struct sample_body {
                 key[0] = ((const u32 *)staged_keys())[i];
             } else {
                 float value[VECTOR];
-                load_values(row, i, value);
-                penalise(row, i, value);
+                rows::load_values(row, i, value);
+                rows::penalise(row, i, value);
+                if (row.changes_logits()) rows::adjust(row, i, value);
 #pragma unroll
                 for (int j = 0; j < VECTOR; j++) key[j] = key_of(value[j]);
             }
@@ -545,6 +515,10 @@ template <class P> struct sample_body {
         /* Tokens below this weigh nothing. */
         const float least = __fsub_rn(largest, __fmul_rn(22.0f, temperature));
         u32 low = least < largest ? key_of(least) : KEY_LOWEST;
+        if (P::HAS_OPTIONS && (sampler->options & SAMPLE_OPTION_MIN_P)) {
+            const float least_of_min_p = __fadd_rn(largest, __fmul_rn(temperature, sampler->min_p_log));
+            if (least_of_min_p <= largest) low = max(low, key_of(least_of_min_p));
+        }
         const int top_k = sampler->top_k > 0 && sampler->top_k < P::VOCAB ? sampler->top_k : 0;
         if (top_k && top_k <= BOUND_GROUPS && bound > low) low = bound;
 
@@ -597,6 +571,12 @@ template <class P> struct sample_body {
         }
     }
 
+    static __device__ __forceinline__ void count_token(u32 *word)
+    {
+        constexpr u32 MOST = (1u << SAMPLE_COUNT_BITS) - 1;
+        if ((*word & MOST) < MOST) ++*word;
+    }
+
     struct best_token {
         u32 key, id;
         u32 bound; /* the least of the groups' largest keys */
@@ -642,10 +622,10 @@ template <class P> struct sample_body {
         return {(u32)(best >> 32), ~(u32)best, bound};
     }
 
-    /* `tokens`, `positions`: null without FEEDBACK. */
+    /* `tokens`, `positions`: null without FEEDBACK. `adjustments`, `allowed`: null without HAS_OPTIONS. */
     static __device__ __forceinline__ void run(const int *counts, const float *logits, const int *out_rows,
                                                const int *slots, sampler_state *samplers, u8 *seen, int *next_tokens,
-                                               int *tokens, int *positions)
+                                               int *tokens, int *positions, u32 *adjustments, const u32 *allowed)
     {
         device_trigger();
         if (threadIdx.x == 0) state().list_length = 0;
@@ -664,7 +644,7 @@ template <class P> struct sample_body {
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
             const int i = b * STRIDE + threadIdx.x * VECTOR;
-            if (i < row.count) load_values(row, i, value[b]);
+            if (i < row.count) rows::load_values(row, i, value[b]);
         }
         const int valid = counts[P::COUNT_INDEX];
         const u32 in_row = (u32)out_rows[out_row];
@@ -677,38 +657,57 @@ template <class P> struct sample_body {
         const bool greedy = !(temperature > 0);
         row.penalty = exists ? sampler->repetition_penalty : 1.0f;
         row.seen = row.penalty != 1.0f ? row_seen + row.first / 8 : nullptr;
+        row.adjustments = row.allowed = nullptr;
+        row.sampler = sampler;
+        u32 *row_adjustments = adjustments + (i64)slot * (SAMPLE_BIAS_WORDS + P::VOCAB);
+        const u32 options = P::HAS_OPTIONS && exists ? sampler->options : 0;
+        if (options & SAMPLE_OPTION_ADJUSTS) row.adjustments = row_adjustments;
+        if (options & SAMPLE_OPTION_ALLOWS) row.allowed = allowed + (i64)slot * ((P::VOCAB + 31) / 32);
 
         float best_value = -infinity(), best_vector[VECTOR] = {},
               worst = -infinity(); /* worst: NaN once there was one */
         int best_index = -1;
-        for (int base = 0;;) {
+        auto take = [&](int i, const float(&taken)[VECTOR]) {
+            float largest = taken[0];
+#pragma unroll
+            for (int j = 1; j < VECTOR; j++) largest = max_or_nan(largest, taken[j]);
+            worst = max_or_nan(worst, largest);
+            const bool better = largest > best_value;
+            best_value = better ? largest : best_value;
+            best_index = better ? i : best_index;
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) best_vector[j] = better ? taken[j] : best_vector[j];
+            if (greedy || !STAGED) return;
+            if constexpr (VECTOR == 4)
+                staged_keys()[i / 4] =
+                    make_uint4(key_of(taken[0]), key_of(taken[1]), key_of(taken[2]), key_of(taken[3]));
+            else
+                ((u32 *)staged_keys())[i] = key_of(taken[0]);
+        };
+        const bool changes_logits = row.changes_logits();
+        if (changes_logits) /* a loop of its own, so that the other one keeps its registers */
+#pragma unroll 1
+            for (int i = threadIdx.x * VECTOR; i < row.count; i += STRIDE) {
+                float changed[VECTOR];
+                rows::load_values(row, i, changed);
+                rows::penalise(row, i, changed);
+                rows::adjust(row, i, changed);
+                take(i, changed);
+            }
+        for (int base = 0; !changes_logits;) {
 #pragma unroll
             for (int b = 0; b < BATCH; b++) {
                 const int i = (base + b) * STRIDE + threadIdx.x * VECTOR;
                 if (i >= row.count) continue;
-                penalise(row, i, value[b]);
-                float largest = value[b][0];
-#pragma unroll
-                for (int j = 1; j < VECTOR; j++) largest = max_or_nan(largest, value[b][j]);
-                worst = max_or_nan(worst, largest);
-                const bool better = largest > best_value;
-                best_value = better ? largest : best_value;
-                best_index = better ? i : best_index;
-#pragma unroll
-                for (int j = 0; j < VECTOR; j++) best_vector[j] = better ? value[b][j] : best_vector[j];
-                if (greedy || !STAGED) continue;
-                if constexpr (VECTOR == 4)
-                    staged_keys()[i / 4] =
-                        make_uint4(key_of(value[b][0]), key_of(value[b][1]), key_of(value[b][2]), key_of(value[b][3]));
-                else
-                    ((u32 *)staged_keys())[i] = key_of(value[b][0]);
+                rows::penalise(row, i, value[b]);
+                take(i, value[b]);
             }
             base += BATCH;
             if (base >= STEPS) break;
 #pragma unroll
             for (int b = 0; b < BATCH; b++) {
                 const int i = (base + b) * STRIDE + threadIdx.x * VECTOR;
-                if (i < row.count) load_values(row, i, value[b]);
+                if (i < row.count) rows::load_values(row, i, value[b]);
             }
         }
         u32 best_id = 0xffffffff;
@@ -728,6 +727,7 @@ template <class P> struct sample_body {
         if (finite) {
             samplers[slot].draw++;
             row_seen[token / 8] |= (u8)(1u << token % 8);
+            if (options & SAMPLE_OPTION_ADJUSTS) count_token(row_adjustments + SAMPLE_BIAS_WORDS + token);
         }
         if constexpr (P::FEEDBACK) {
             tokens[in_row] = next;

@@ -9,6 +9,11 @@ enum {
     MAX_CLUSTER = 8,
 };
 
+_Static_assert((int)SAMPLE_OPTION_MIN_P == SAMPLER_MIN_P && (int)SAMPLE_OPTION_ADJUSTS == SAMPLER_ADJUSTS &&
+                   (int)SAMPLE_OPTION_ALLOWS == SAMPLER_ALLOWS && (int)SAMPLE_BIAS_WORDS == PLAN_BIAS_WORDS &&
+                   (int)SAMPLE_COUNT_BITS == PLAN_COUNT_BITS,
+               "device code knows the same options");
+
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {
     const int64_t rows = params[SAMPLE_ROWS], vocab = params[SAMPLE_VOCAB];

@@ -34,9 +34,48 @@ static uint64_t weight_of(float value, float largest, float inverse_temperature)
     return (uint64_t)ldexpf(fmaf(p, r * r, r) + 1.0f, (int)n + 30);
 }
 
-static int32_t expected_token(const float *logits, int64_t vocab, const struct sampler_state *sampler,
-                              const uint8_t *seen)
+enum { ROWS = 5, VALID = 4, IN_ROWS = 6, SLOTS = 7 };
+struct problem {
+    int64_t vocab, seen_bytes;
+    int32_t counts[2], out_rows[ROWS], slots[IN_ROWS], next[ROWS], tokens[IN_ROWS], positions[IN_ROWS];
+    struct sampler_state samplers[SLOTS];
+    float *logits; /* [ROWS, vocab] */
+    uint8_t *seen; /* [SLOTS, seen_bytes] */
+    /* NULL without options. */
+    uint32_t *adjustments, *allowed; /* [SLOTS, PLAN_BIAS_WORDS + vocab], [SLOTS, ceil(vocab / 32)] */
+};
+
+static uint32_t *adjustments_of(const struct problem *problem, int32_t slot)
 {
+    return problem->adjustments + (uint64_t)slot * plan_adjustment_words((uint64_t)problem->vocab);
+}
+
+static size_t adjustment_bytes(const struct problem *problem)
+{
+    return SLOTS * plan_adjustment_words((uint64_t)problem->vocab) * sizeof(uint32_t);
+}
+
+static size_t allowed_bytes(const struct problem *problem)
+{
+    return SLOTS * plan_allowed_words((uint64_t)problem->vocab) * sizeof(uint32_t);
+}
+
+static float adjusted(const uint32_t *row, const struct sampler_state *sampler, int64_t token, float value)
+{
+    const uint32_t word = row[PLAN_BIAS_WORDS + token], count = word & PLAN_COUNT_MOST;
+    float bias, penalty = sampler->frequency_penalty * (float)count;
+    memcpy(&bias, &row[word >> PLAN_COUNT_BITS], sizeof bias);
+    penalty += sampler->presence_penalty;
+    value += bias;
+    return count ? value - penalty : value;
+}
+
+static int32_t expected_token(const struct problem *problem, const float *logits, int32_t slot)
+{
+    const int64_t vocab = problem->vocab;
+    const struct sampler_state *sampler = &problem->samplers[slot];
+    const uint8_t *seen = problem->seen + slot * problem->seen_bytes;
+    const uint32_t options = problem->adjustments ? sampler->options : 0;
     struct item *items = malloc((size_t)vocab * sizeof *items);
     const float penalty = sampler->repetition_penalty;
     int32_t token = PLAN_NO_TOKEN;
@@ -44,6 +83,11 @@ static int32_t expected_token(const float *logits, int64_t vocab, const struct s
     for (int64_t t = 0; t < vocab; t++) {
         float value = logits[t];
         if (penalty != 1.0f && (seen[t / 8] >> (t % 8) & 1)) value = value >= 0 ? value / penalty : value * penalty;
+        if (options & SAMPLER_ADJUSTS) value = adjusted(adjustments_of(problem, slot), sampler, t, value);
+        if (options & SAMPLER_ALLOWS &&
+            !(problem->allowed[(uint64_t)slot * plan_allowed_words((uint64_t)vocab) + (uint64_t)t / 32] >> (t % 32) &
+              1))
+            value = -INFINITY;
         if (isnan(value) || value == INFINITY) goto done;
         items[t] = (struct item){value + 0.0f, (uint32_t)t};
     }
@@ -56,6 +100,10 @@ static int32_t expected_token(const float *logits, int64_t vocab, const struct s
         int64_t kept = sampler->top_k;
         while (kept < count && items[kept].value == items[sampler->top_k - 1].value) kept++;
         count = kept;
+    }
+    if (options & SAMPLER_MIN_P) {
+        const float depth = sampler->temperature * sampler->min_p_log, least = largest + depth;
+        while (items[count - 1].value < least) count--;
     }
     uint64_t total = 0;
     for (int64_t i = 0; i < count; i++) total += weight_of(items[i].value, largest, inverse);
@@ -77,15 +125,6 @@ done:
     free(items);
     return token;
 }
-
-enum { ROWS = 5, VALID = 4, IN_ROWS = 6, SLOTS = 7 };
-struct problem {
-    int64_t vocab, seen_bytes;
-    int32_t counts[2], out_rows[ROWS], slots[IN_ROWS], next[ROWS], tokens[IN_ROWS], positions[IN_ROWS];
-    struct sampler_state samplers[SLOTS];
-    float *logits; /* [ROWS, vocab] */
-    uint8_t *seen; /* [SLOTS, seen_bytes] */
-};
 
 static void fill_logits(struct test_random *random, float *logits, int64_t vocab, int kind)
 {
@@ -115,6 +154,29 @@ static void fill_logits(struct test_random *random, float *logits, int64_t vocab
 }
 enum { KINDS = 17 };
 
+/* Biases and counts of a slot, tokens that it may draw; where its sampler has not the option, anything. */
+static void fill_options(struct test_random *random, struct problem *problem, int slot)
+{
+    uint32_t *row = adjustments_of(problem, slot);
+    const int64_t words = (int64_t)plan_allowed_words((uint64_t)problem->vocab);
+    const uint32_t options = (uint32_t)test_random_range(random, 0, 7);
+    problem->samplers[slot].options = options;
+    for (int64_t i = 0; i < PLAN_BIAS_WORDS + problem->vocab; i++)
+        row[i] = options & SAMPLER_ADJUSTS ? 0 : (uint32_t)test_random_bits(random);
+    for (int64_t w = 0; w < words; w++)
+        problem->allowed[slot * words + w] = (uint32_t)(test_random_bits(random) | test_random_bits(random));
+    if (!(options & SAMPLER_ADJUSTS)) return;
+    for (int64_t t = 0; t < problem->vocab; t += test_random_range(random, 1, 9))
+        row[PLAN_BIAS_WORDS + t] = (uint32_t)test_random_range(random, 1, 4);
+    for (uint32_t i = 1; i <= PLAN_MAX_LOGIT_BIASES; i += 33) {
+        const float bias = test_random_float(random, -5, 5);
+        uint32_t *word = &row[PLAN_BIAS_WORDS + test_random_range(random, 0, problem->vocab - 1)];
+        memcpy(&row[i], &bias, sizeof bias);
+        *word = (*word & PLAN_COUNT_MOST) | i << PLAN_COUNT_BITS;
+    }
+    row[PLAN_BIAS_WORDS] |= PLAN_COUNT_MOST; /* stays */
+}
+
 static void fill_problem(struct test_random *random, struct problem *problem, int round)
 {
     static const int32_t top_ks[] = {0, 1, 2, 40, 50, 1000, 100000, -3, INT32_MAX, 100, 127, 128, 129, 300};
@@ -122,6 +184,7 @@ static void fill_problem(struct test_random *random, struct problem *problem, in
     static const float temperatures[] = {1.0f, 0.7f,   2.5f,     0.05f, 1e-6f, 0,     0.6f,  30.0f,
                                          -1,   1e-42f, INFINITY, 0.8f,  1e30f, 1e-5f, 200.0f};
     static const float penalties[] = {1.0f, 1.3f, 1.0f, 0.8f, 1.0f};
+    static const float min_p_logs[] = {0, -0.7f, -2.3f, -4.6f, -14};
     problem->counts[0] = INT32_MAX, problem->counts[1] = VALID;
     for (int s = 0; s < SLOTS; s++)
         problem->samplers[s] = (struct sampler_state){.temperature = temperatures[test_random_range(random, 0, 14)],
@@ -129,7 +192,11 @@ static void fill_problem(struct test_random *random, struct problem *problem, in
                                                       .top_k = top_ks[test_random_range(random, 0, 13)],
                                                       .repetition_penalty = penalties[test_random_range(random, 0, 4)],
                                                       .seed = test_random_bits(random),
-                                                      .draw = test_random_bits(random) >> 20};
+                                                      .draw = test_random_bits(random) >> 20,
+                                                      .min_p_log = min_p_logs[test_random_range(random, 0, 4)],
+                                                      .presence_penalty = test_random_float(random, -2, 2),
+                                                      .frequency_penalty = test_random_float(random, -1, 1)};
+    for (int s = 0; problem->adjustments && s < SLOTS; s++) fill_options(random, problem, s);
     for (int64_t i = 0; i < SLOTS * problem->seen_bytes; i++) problem->seen[i] = (uint8_t)test_random_bits(random);
     for (int r = 0; r < IN_ROWS; r++) {
         problem->slots[r] = (r * 3 + round) % SLOTS;
@@ -152,14 +219,14 @@ static void apply_expected(const struct problem *problem, struct problem *after,
         after->next[r] = 0;
         if (in_row < 0 || in_row >= IN_ROWS) continue;
         const int32_t slot = problem->slots[in_row];
-        const uint8_t *seen = problem->seen + slot * problem->seen_bytes;
-        const int32_t token =
-            expected_token(problem->logits + r * problem->vocab, problem->vocab, &problem->samplers[slot], seen);
+        const int32_t token = expected_token(problem, problem->logits + r * problem->vocab, slot);
         after->next[r] = token;
         if (token != PLAN_NO_TOKEN) {
             after->samplers[slot].draw++;
             uint8_t *byte = &after->seen[slot * problem->seen_bytes + token / 8];
             *byte = (uint8_t)(*byte | 1u << (token % 8));
+            if (problem->adjustments && problem->samplers[slot].options & SAMPLER_ADJUSTS)
+                plan_count_token(adjustments_of(after, slot), token);
         }
         if (!feedback) continue;
         after->tokens[in_row] = token;
@@ -174,10 +241,15 @@ static int compare_with_cpu(const struct problem *problem, const struct problem 
     struct problem copy = *problem;
     copy.seen = malloc((size_t)(SLOTS * problem->seen_bytes));
     memcpy(copy.seen, problem->seen, (size_t)(SLOTS * problem->seen_bytes));
-    const int64_t params[SAMPLE_PARAMS] = {ROWS, 1, problem->vocab, SLOTS, IN_ROWS};
+    if (problem->adjustments) {
+        copy.adjustments = malloc(adjustment_bytes(problem));
+        memcpy(copy.adjustments, problem->adjustments, adjustment_bytes(problem));
+    }
+    const int64_t params[SAMPLE_PARAMS] = {ROWS, 1, problem->vocab, SLOTS, IN_ROWS, 0, problem->adjustments != NULL};
     const struct op_call call = {params,
                                  {copy.counts, copy.logits, copy.out_rows, copy.slots, copy.samplers, copy.seen,
-                                  copy.next, [SAMPLE_WORKSPACE] = malloc(workspace)}};
+                                  copy.next, [SAMPLE_ADJUSTMENTS] = copy.adjustments, [SAMPLE_ALLOWED] = copy.allowed,
+                                  [SAMPLE_WORKSPACE] = malloc(workspace)}};
     if (reference)
         sample_reference(&call);
     else
@@ -186,6 +258,7 @@ static int compare_with_cpu(const struct problem *problem, const struct problem 
     for (int r = 0; r < VALID; r++) different += copy.next[r] != after->next[r];
     free(call.operands[SAMPLE_WORKSPACE]);
     free(copy.seen);
+    if (problem->adjustments) free(copy.adjustments);
     return different;
 }
 
@@ -194,17 +267,18 @@ static int draws, different_from_vectors, different_from_reference, reference_dr
 /* The launch's operands; their contents before it. */
 static void load(struct test_launch *launch, const struct problem *problem)
 {
-    const void *content[] = {problem->counts, problem->logits, problem->out_rows, problem->slots,    problem->samplers,
-                             problem->seen,   problem->next,   problem->tokens,   problem->positions};
-    for (int i = 0; i <= SAMPLE_POSITIONS; i++)
+    const void *content[] = {problem->counts,    problem->logits,      problem->out_rows, problem->slots,
+                             problem->samplers,  problem->seen,        problem->next,     problem->tokens,
+                             problem->positions, problem->adjustments, problem->allowed};
+    for (int i = 0; i <= SAMPLE_ALLOWED; i++)
         if (launch->host[i]) memcpy(launch->host[i], content[i], launch->device[i].bytes);
 }
 
-static void check(int64_t vocab, int64_t cluster, int64_t threads, bool feedback, int rounds)
+static void check_with(int64_t vocab, int64_t cluster, int64_t threads, bool feedback, bool options, int rounds)
 {
     struct test_random random = {(uint64_t)(vocab * 16 + cluster)};
     struct problem problem = {.vocab = vocab, .seen_bytes = (vocab + 7) / 8};
-    const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, feedback, cluster, threads};
+    const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, feedback, options, cluster, threads};
     const size_t seen_bytes = (size_t)(SLOTS * problem.seen_bytes);
     struct test_launch launch;
     test_launch_open(&launch, &device_sample, params, VALID);
@@ -212,12 +286,19 @@ static void check(int64_t vocab, int64_t cluster, int64_t threads, bool feedback
     problem.logits = test_take(&launch.memory, (size_t)(ROWS * vocab) * sizeof(float));
     problem.seen = test_take(&launch.memory, seen_bytes);
     uint8_t *expected_seen = test_take(&launch.memory, seen_bytes);
+    uint32_t *expected_adjustments = options ? test_take(&launch.memory, adjustment_bytes(&problem)) : NULL;
+    if (options) {
+        problem.adjustments = test_take(&launch.memory, adjustment_bytes(&problem));
+        problem.allowed = test_take(&launch.memory, allowed_bytes(&problem));
+    }
     for (int round = 0; round < rounds; round++) {
         fill_problem(&random, &problem, round);
         load(&launch, &problem);
         test_launch_run(&launch);
         struct problem expected = problem;
         expected.seen = memcpy(expected_seen, problem.seen, seen_bytes);
+        if (options)
+            expected.adjustments = memcpy(expected_adjustments, problem.adjustments, adjustment_bytes(&problem));
         apply_expected(&problem, &expected, feedback);
         const int32_t *next = launch.found[SAMPLE_NEXT_TOKENS];
         for (int r = 0; r < VALID; r++) {
@@ -225,13 +306,16 @@ static void check(int64_t vocab, int64_t cluster, int64_t threads, bool feedback
             const int32_t in_row = problem.out_rows[r] < 0 || problem.out_rows[r] >= IN_ROWS ? 0 : problem.out_rows[r];
             const struct sampler_state *s = &problem.samplers[problem.slots[in_row]];
             fail_msg("vocab %d cluster %d round %d row %d (kind %d): token %d, expected %d; temperature %g top_p %g "
-                     "top_k %d penalty %g",
+                     "top_k %d penalty %g options %u",
                      (int)vocab, (int)cluster, round, r, (round * ROWS + r) % KINDS, next[r], expected.next[r],
-                     (double)s->temperature, (double)s->top_p, s->top_k, (double)s->repetition_penalty);
+                     (double)s->temperature, (double)s->top_p, s->top_k, (double)s->repetition_penalty, s->options);
         }
         assert_memory_equal(next, expected.next, sizeof expected.next);
         assert_memory_equal(launch.found[SAMPLE_SAMPLERS], expected.samplers, sizeof expected.samplers);
         test_assert_same_bits(launch.found[SAMPLE_SEEN], expected.seen, seen_bytes, "seen");
+        if (options)
+            test_assert_same_bits(launch.found[SAMPLE_ADJUSTMENTS], expected.adjustments, adjustment_bytes(&problem),
+                                  "adjustments");
         if (feedback) assert_memory_equal(launch.found[SAMPLE_TOKENS], expected.tokens, sizeof expected.tokens);
         if (feedback)
             assert_memory_equal(launch.found[SAMPLE_POSITIONS], expected.positions, sizeof expected.positions);
@@ -242,6 +326,12 @@ static void check(int64_t vocab, int64_t cluster, int64_t threads, bool feedback
         different_from_reference += compare_with_cpu(&problem, &expected, true);
     }
     test_launch_close(&launch);
+}
+
+static void check(int64_t vocab, int64_t cluster, int64_t threads, bool feedback, int rounds)
+{
+    check_with(vocab, cluster, threads, feedback, false, rounds);
+    check_with(vocab, cluster, threads, feedback, true, rounds);
 }
 
 /* For compute-sanitizer, which takes minutes over large vocabularies: the kernel's ways through them at the smallest that
@@ -294,7 +384,7 @@ static void check_every_place(int64_t vocab, int64_t cluster, float bad, float t
 {
     struct test_random random = {(uint64_t)(vocab + cluster)};
     struct problem problem = {.vocab = vocab, .seen_bytes = (vocab + 7) / 8};
-    const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, 0, cluster, 128};
+    const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, 0, 0, cluster, 128};
     struct test_launch launch;
     test_launch_open(&launch, &device_sample, params, VALID);
     problem.logits = test_take(&launch.memory, (size_t)(ROWS * vocab) * sizeof(float));
@@ -336,31 +426,39 @@ TEST(expectation_equals_the_cpu)
     static const int64_t vocabs[] = {1, 17, 512, 5003, 32000};
     struct test_random random = {21};
     int different = 0;
-    for (int v = 0; v < 5; v++) {
-        struct problem problem = {.vocab = vocabs[v], .seen_bytes = (vocabs[v] + 7) / 8};
-        problem.logits = malloc((size_t)(ROWS * vocabs[v]) * sizeof(float));
+    for (int v = 0; v < 10; v++) {
+        struct problem problem = {.vocab = vocabs[v / 2], .seen_bytes = (vocabs[v / 2] + 7) / 8};
+        problem.logits = malloc((size_t)(ROWS * problem.vocab) * sizeof(float));
         problem.seen = malloc((size_t)(SLOTS * problem.seen_bytes));
+        if (v % 2) {
+            problem.adjustments = malloc(adjustment_bytes(&problem));
+            problem.allowed = malloc(allowed_bytes(&problem));
+        }
         struct problem expected;
         uint8_t *seen = calloc(SLOTS, (size_t)problem.seen_bytes);
+        uint32_t *adjustments = malloc(adjustment_bytes(&problem));
         for (int round = 0; round < 36; round++) {
             fill_problem(&random, &problem, round);
             expected = problem;
             expected.seen = seen;
+            expected.adjustments = adjustments; /* not compared */
             apply_expected(&problem, &expected, false);
             different += compare_with_cpu(&problem, &expected, false);
         }
         free(problem.logits), free(problem.seen), free(seen);
+        free(problem.adjustments), free(problem.allowed), free(adjustments);
     }
     if (cpu_isa_best() >= CPU_AVX2) assert_int_equal(different, 0);
 }
 
 TEST(hostile_params_are_refused)
 {
-    const int64_t params[SAMPLE_DEVICE_PARAMS] = {4, 1, 128256, 8, 4, 1, 8, 512};
+    const int64_t params[SAMPLE_DEVICE_PARAMS] = {4, 1, 128256, 8, 4, 1, 1, 8, 512};
     test_hostile_launches(&device_sample, params);
     test_launch_refuses(&device_sample, params,
                         TEST_CHANGES({SAMPLE_VOCAB, 0}, {SAMPLE_DEVICE_CLUSTER, 3}, {SAMPLE_DEVICE_CLUSTER, 16},
-                                     {SAMPLE_DEVICE_THREADS, 96}, {SAMPLE_DEVICE_THREADS, 520}, {SAMPLE_FEEDBACK, 2}));
+                                     {SAMPLE_DEVICE_THREADS, 96}, {SAMPLE_DEVICE_THREADS, 520}, {SAMPLE_FEEDBACK, 2},
+                                     {SAMPLE_HAS_OPTIONS, 2}));
     assert_false(test_launch_accepts(&device_sample, params, 80)); /* no clusters */
     const struct device_facts hopper = test_facts(90), ampere = test_facts(80);
     int64_t candidates[8][PLAN_MAX_PARAMS];

@@ -12,6 +12,15 @@ enum {
     SAMPLE_STATIC_BYTES = 40 << 10,     /* of static shared memory, at most */
 };
 
+/* Options and a row of adjustments: formats/engine/plan.h, which sample_device.c compares. */
+enum {
+    SAMPLE_OPTION_MIN_P = 1,
+    SAMPLE_OPTION_ADJUSTS = 2,
+    SAMPLE_OPTION_ALLOWS = 4,
+    SAMPLE_BIAS_WORDS = 1028,
+    SAMPLE_COUNT_BITS = 20,
+};
+
 /* Tokens of a block: whole bytes of SEEN. */
 LAYOUT_FUNCTION layout_size sample_slice(layout_size vocab, layout_size cluster)
 {

@@ -20,6 +20,13 @@ void sample_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
 
 static uint64_t seen_width(const int64_t *params) { return ((uint64_t)params[SAMPLE_VOCAB] + 7) / 8; }
 
+static uint64_t adjustments_width(const int64_t *params)
+{
+    return plan_adjustment_words((uint64_t)params[SAMPLE_VOCAB]);
+}
+
+static uint64_t allowed_width(const int64_t *params) { return plan_allowed_words((uint64_t)params[SAMPLE_VOCAB]); }
+
 static bool workspace_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                             uint64_t *bytes)
 {
@@ -36,7 +43,10 @@ static const struct op_param param_schema[SAMPLE_PARAMS] = {
                            .field = offsetof(struct plan_geometry, slots), .least = 1, .most = OP_MAX_ROWS},
     [SAMPLE_IN_ROWS] = {"in_rows", 5, PARAM_INTEGER, PARAM_OF_STEP, .least = 1, .most = OP_MAX_ROWS},
     [SAMPLE_FEEDBACK] = {"feedback", 6, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [SAMPLE_HAS_OPTIONS] = {"has_options", OP_LATER_PARAM_ID, PARAM_INTEGER, PARAM_OF_ENGINE,
+                            .field = offsetof(struct plan_geometry, sampling_options), .most = 1},
 };
+_Static_assert(offsetof(struct plan_geometry, sampling_options) <= UINT8_MAX, "struct op_param");
 static const struct op_operand operand_schema[SAMPLE_OPERANDS] = {
     OP_COUNTS_OPERAND,
     [SAMPLE_LOGITS] = {"logits", ROLE_INPUT, .fixed = DTYPE_F32, .rows = SAMPLE_ROWS, .columns = SAMPLE_VOCAB},
@@ -52,6 +62,10 @@ static const struct op_operand operand_schema[SAMPLE_OPERANDS] = {
                        .rows = SAMPLE_IN_ROWS, .columns = OP_NONE},
     [SAMPLE_POSITIONS] = {"positions", ROLE_STEP, ACCESS_READ_WRITE, STEP_POSITIONS, SAMPLE_FEEDBACK,
                           .fixed = DTYPE_I32, .rows = SAMPLE_IN_ROWS, .columns = OP_NONE},
+    [SAMPLE_ADJUSTMENTS] = {"adjustments", ROLE_STATE, ACCESS_READ_WRITE, STATE_ADJUSTMENTS, SAMPLE_HAS_OPTIONS,
+                            .rows = SAMPLE_SLOT_COUNT, .width = adjustments_width, .element_bytes = sizeof(uint32_t)},
+    [SAMPLE_ALLOWED] = {"allowed", ROLE_STATE, ACCESS_READ, STATE_ALLOWED, SAMPLE_HAS_OPTIONS,
+                        .rows = SAMPLE_SLOT_COUNT, .width = allowed_width, .element_bytes = sizeof(uint32_t)},
     [SAMPLE_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
 };
 

@@ -7,8 +7,9 @@
 static float penalised(const struct sample_row *row, uint32_t token)
 {
     float value = row->logits[token], penalty = row->sampler->repetition_penalty;
-    if (penalty == 1.0f || !sample_is_seen(row, token)) return value;
-    return value > 0 ? value / penalty : value * penalty;
+    if (!sample_is_allowed(row->allowed, token)) return -INFINITY;
+    if (penalty != 1.0f && sample_is_seen(row, token)) value = value > 0 ? value / penalty : value * penalty;
+    return row->adjustments ? sample_adjusted(row->adjustments, row->sampler, token, value) : value;
 }
 
 /* Falling value, then rising id. */
@@ -60,6 +61,12 @@ static int32_t draw(const struct sample_row *row)
         float least = penalised(row, ids[sampler->top_k - 1]);
         int64_t kept = sampler->top_k;
         while (kept < count && penalised(row, ids[kept]) == least) kept++;
+        count = kept;
+    }
+    if (sampler->options & SAMPLER_MIN_P) {
+        int64_t kept = 1;
+        while (kept < count && (penalised(row, ids[kept]) - largest) / sampler->temperature >= sampler->min_p_log)
+            kept++;
         count = kept;
     }
     double total = 0;

@@ -25,8 +25,10 @@ struct sample_row {
     struct sampler_state *sampler; /* NULL: the row does not exist (hostile out_rows) */
     uint8_t *seen;                 /* [seen_bytes] */
     int64_t seen_bytes;
-    float *maxima; /* workspace [sample_maxima(vocab)] */
-    uint32_t *ids; /* workspace [vocab] */
+    uint32_t *adjustments;   /* [PLAN_BIAS_WORDS + vocab]; NULL: none */
+    const uint32_t *allowed; /* [ceil(vocab / 32)]; NULL: all */
+    float *maxima;           /* workspace [sample_maxima(vocab)] */
+    uint32_t *ids;           /* workspace [vocab] */
 };
 
 static inline struct sample_row sample_row_of(const struct op_call *call, int64_t row)
@@ -47,7 +49,32 @@ static inline struct sample_row sample_row_of(const struct op_call *call, int64_
     int32_t slot = ((const int32_t *)call->operands[SAMPLE_SLOTS])[in_row];
     result.sampler = (struct sampler_state *)call->operands[SAMPLE_SAMPLERS] + slot;
     result.seen = (uint8_t *)call->operands[SAMPLE_SEEN] + slot * seen_bytes;
+    if (!params[SAMPLE_HAS_OPTIONS]) return result;
+    if (result.sampler->options & SAMPLER_ADJUSTS)
+        result.adjustments =
+            (uint32_t *)call->operands[SAMPLE_ADJUSTMENTS] + (uint64_t)slot * plan_adjustment_words((uint64_t)vocab);
+    if (result.sampler->options & SAMPLER_ALLOWS)
+        result.allowed =
+            (const uint32_t *)call->operands[SAMPLE_ALLOWED] + (uint64_t)slot * plan_allowed_words((uint64_t)vocab);
     return result;
+}
+
+/* The token's logit bias, presence_penalty and frequency_penalty. One operation a statement, so that no compiler joins two to
+ * one that rounds once: GPUs compute the same bits. */
+static inline float sample_adjusted(const uint32_t *adjustments, const struct sampler_state *sampler, int64_t token,
+                                    float value)
+{
+    const uint32_t word = adjustments[PLAN_BIAS_WORDS + token], count = word & PLAN_COUNT_MOST;
+    value += float_from_bits(adjustments[word >> PLAN_COUNT_BITS]);
+    if (!count) return value;
+    float penalty = sampler->frequency_penalty * (float)count;
+    penalty += sampler->presence_penalty;
+    return value - penalty;
+}
+
+static inline bool sample_is_allowed(const uint32_t *allowed, int64_t token)
+{
+    return !allowed || (allowed[token / 32] >> (token % 32) & 1);
 }
 
 static inline bool sample_is_seen(const struct sample_row *row, int64_t token)
@@ -63,6 +90,7 @@ static inline void sample_commit(const struct op_call *call, int64_t row_index, 
     if (!row->sampler || token < 0) return;
     row->sampler->draw++;
     row->seen[token / 8] = (uint8_t)(row->seen[token / 8] | 1u << (token % 8));
+    if (row->adjustments) plan_count_token(row->adjustments, token);
 }
 
 #endif

@@ -41,14 +41,17 @@ static inline float sample_key_value(uint32_t key)
     return float_from_bits(key ^ (key >> 31 ? 0x80000000u : 0xffffffffu));
 }
 
-/* An array of values: the row's logits with the repetition penalty, or its maxima. */
+/* An array of values: the row's logits as sample.h changes them, or its maxima. */
 struct sample_source {
     const float *values;
     int64_t count;
     const uint8_t *seen; /* NULL: no penalty */
     int64_t seen_bytes;
     float penalty;
-    const float *maxima; /* of each group of vectors, as the first pass left them; NULL: none */
+    const uint32_t *adjustments; /* NULL: none */
+    const struct sampler_state *sampler;
+    const uint32_t *allowed; /* NULL: all */
+    const float *maxima;     /* of each group of vectors, as the first pass left them; NULL: none */
 };
 
 /* Penalised logit, negative zero made positive so that equal values have equal keys. */
@@ -57,7 +60,24 @@ static inline float sample_value(const struct sample_source *source, uint32_t to
     float value = source->values[token];
     if (source->seen && source->seen[token / 8] >> (token % 8) & 1)
         value = value > 0 ? value / source->penalty : value * source->penalty;
+    if (source->adjustments) value = sample_adjusted(source->adjustments, source->sampler, token, value);
+    if (!sample_is_allowed(source->allowed, token)) value = -INFINITY;
     return value + 0.0f;
+}
+
+/* Adjustments of the values of the tokens [first, first + count). */
+static inline vec sample_adjust(const struct sample_source *source, int64_t first, int64_t count, vec value)
+{
+    const uint32_t *words = source->adjustments + PLAN_BIAS_WORDS + first;
+    const int64_t lanes = count < VEC_WIDTH ? count : VEC_WIDTH;
+    uint32_t any = 0;
+    float values[VEC_WIDTH];
+    for (int64_t j = 0; j < lanes; j++) any |= words[j];
+    if (!any) return value; /* as in most vectors */
+    vec_store(values, value);
+    for (int64_t j = 0; j < lanes; j++)
+        values[j] = sample_adjusted(source->adjustments, source->sampler, first + j, values[j]);
+    return vec_load(values);
 }
 
 /* The same for the tokens [first, first + count), first a multiple of VEC_WIDTH; -infinity beyond. */
@@ -79,6 +99,10 @@ static inline vec sample_values(const struct sample_source *source, int64_t firs
             value = vec_select(bits, penalised, value);
         }
     }
+    if (source->adjustments) value = sample_adjust(source, first, count, value);
+    if (source->allowed)
+        value =
+            vec_select(source->allowed[first / 32] >> first % 32 & ((1u << VEC_WIDTH) - 1u), value, vec_set(-INFINITY));
     return value + vec_set(0);
 }
 
@@ -90,6 +114,9 @@ static inline struct sample_source sample_source_of(const struct sample_row *row
                                   .seen = penalised ? row->seen : NULL,
                                   .seen_bytes = row->seen_bytes,
                                   .penalty = row->sampler->repetition_penalty,
+                                  .adjustments = row->adjustments,
+                                  .sampler = row->sampler,
+                                  .allowed = row->allowed,
                                   .maxima = row->maxima};
 }
 
@@ -104,7 +131,7 @@ static inline void sample_find_maxima(const struct sample_row *row, int64_t firs
         vec largest[2] = {vec_set(-INFINITY), vec_set(-INFINITY)};
         vec_int fits = vec_int_set(-1); /* lanes without NaN and +infinity */
         int64_t end = group + GROUP < last ? group + GROUP : last, i = group;
-        if (!source.seen)
+        if (!source.seen && !source.adjustments && !source.allowed)
             for (; i + 2 * VEC_WIDTH <= end; i += 2 * VEC_WIDTH) {
                 const vec low = vec_load(source.values + i), high = vec_load(source.values + i + VEC_WIDTH);
                 largest[0] = vec_max(low, largest[0]);
@@ -402,6 +429,13 @@ static inline uint32_t sample_draw(const struct sample_row *row, const struct sa
     /* e^-22 is less than 2^-30: tokens below that weigh nothing and need not be looked at again. */
     float least_value = largest - 22.0f * sampler->temperature;
     if (least_value < largest && sample_key(least_value + 0.0f) > set.low) set.low = sample_key(least_value + 0.0f);
+
+    if (sampler->options & SAMPLER_MIN_P) {
+        const float depth = sampler->temperature * sampler->min_p_log;
+        least_value = largest + depth;
+        if (least_value <= largest && sample_key(least_value + 0.0f) > set.low)
+            set.low = sample_key(least_value + 0.0f);
+    }
 
     /* Bounds in units of the temperature below the maximum: probabilities of e^-2, e^-5 and e^-9 relative to it. */
     struct sample_bands bands = {.bound = {-2, -5, -9, -INFINITY}};

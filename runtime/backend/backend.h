@@ -31,7 +31,9 @@ enum backend_state {
     BACKEND_SEEN = 4,
     BACKEND_ROPE_SET = 8,
     BACKEND_RECURRENT = 16, /* never: plans alone write it */
-    BACKEND_STATE_ALL = 31
+    BACKEND_ADJUSTMENTS = 32,
+    BACKEND_ALLOWED = 64,
+    BACKEND_STATE_ALL = 127
 };
 
 /* Source of a replay's inputs: the host's fields, or the step block as the last replay of the same decode plan left it:
@@ -87,7 +89,7 @@ struct backend_type {
      * on failure. */
     const int32_t *(*wait)(struct backend *backend, struct status *status);
     /* Accepts the token that the replay waited for last drew for the slot. A draw that is not accepted must be undone
-     * with state_changed(SAMPLER | SEEN). NULL as state_changed. */
+     * with state_changed(SAMPLER | SEEN), and ADJUSTMENTS if the sampler has SAMPLER_ADJUSTS. NULL as state_changed. */
     void (*drew)(struct backend *backend, int32_t slot, int32_t token);
     /* Returns the logits [count, vocab_size] of out rows [row, row + count) of the replay waited for last, borrowed
      * until the next submit; NULL on failure. Requires: nothing is in flight. */

@@ -7,6 +7,7 @@
 _Static_assert((int)BACKEND_PAGES == 1 << STATE_PAGE_TABLE && (int)BACKEND_SAMPLER == 1 << STATE_SAMPLERS &&
                    (int)BACKEND_SEEN == 1 << STATE_SEEN && (int)BACKEND_ROPE_SET == 1 << STATE_ROPE_SET &&
                    (int)BACKEND_RECURRENT == 1 << STATE_RECURRENT &&
+                   (int)BACKEND_ADJUSTMENTS == 1 << STATE_ADJUSTMENTS && (int)BACKEND_ALLOWED == 1 << STATE_ALLOWED &&
                    (int)BACKEND_STATE_ALL == (1 << STATE_FIELD_COUNT) - 1,
                "a bit for each field");
 
@@ -18,9 +19,13 @@ bool state_shadow_open(struct state_shadow *shadow, const struct plan_geometry *
     shadow->row_bytes[STATE_SAMPLERS] = sizeof(struct sampler_state);
     shadow->row_bytes[STATE_SEEN] = geometry->vocab_size / 8 + (geometry->vocab_size % 8 != 0);
     shadow->row_bytes[STATE_ROPE_SET] = geometry->rope_original ? sizeof(int32_t) : 0;
+    if (geometry->sampling_options) {
+        shadow->row_bytes[STATE_ADJUSTMENTS] = plan_adjustment_words(geometry->vocab_size) * sizeof(uint32_t);
+        shadow->row_bytes[STATE_ALLOWED] = plan_allowed_words(geometry->vocab_size) * sizeof(uint32_t);
+    }
     shadow->changed = malloc(geometry->slots);
     if (!shadow->changed) return status_fail(status, STATUS_MACHINE, "out of memory");
-    memset(shadow->changed, BACKEND_STATE_ALL, geometry->slots);
+    memset(shadow->changed, BACKEND_STATE_ALL & ~(BACKEND_ADJUSTMENTS | BACKEND_ALLOWED), geometry->slots);
     return true;
 }
 
@@ -45,6 +50,8 @@ void state_shadow_drew(struct state_shadow *shadow, int32_t slot, int32_t token)
     struct sampler_state *sampler = (struct sampler_state *)(void *)row_of(shadow, STATE_SAMPLERS, (uint64_t)slot);
     sampler->draw++;
     row_of(shadow, STATE_SEEN, (uint64_t)slot)[token / 8] |= (uint8_t)(1u << (token % 8));
+    if (sampler->options & SAMPLER_ADJUSTS)
+        plan_count_token((uint32_t *)(void *)row_of(shadow, STATE_ADJUSTMENTS, (uint64_t)slot), token);
 }
 
 /* A slot has a row in the page table of each page group. */

@@ -14,13 +14,13 @@ struct state_shadow {
     uint8_t *changed; /* owned, [slots]: bits of enum backend_state */
 };
 
-/* All rows are marked as changed. */
+/* All rows are marked as changed, except those that are valid only with an option of their sampler. */
 bool state_shadow_open(struct state_shadow *shadow, const struct plan_geometry *geometry, uint8_t *state,
                        struct status *status);
 void state_shadow_close(struct state_shadow *shadow); /* does nothing on a shadow that is all zero */
 
 void state_shadow_changed(struct state_shadow *shadow, int32_t slot, unsigned what);
-/* Repeats the effect of the sample op: one draw more, and the token has occurred. */
+/* Repeats the effect of the sample op: one draw more, and the token has occurred once more. */
 void state_shadow_drew(struct state_shadow *shadow, int32_t slot, int32_t token);
 
 /* Copies [offset, offset + bytes) of the STATE space to the device. */

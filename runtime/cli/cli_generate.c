@@ -105,6 +105,11 @@ static int choose_sampling(struct generation *run)
     if (options->top_p >= 0) sampling->top_p = (float)options->top_p;
     if (options->repetition_penalty >= 0) sampling->repetition_penalty = (float)options->repetition_penalty;
     if (options->top_k >= 0) sampling->top_k = (uint32_t)options->top_k;
+    sampling->min_p = (float)options->min_p;
+    sampling->presence_penalty = (float)options->presence_penalty;
+    sampling->frequency_penalty = (float)options->frequency_penalty;
+    sampling->logit_bias = options->biases->entries;
+    sampling->logit_bias_count = options->biases->count;
     return draw_seed(run, sampling, &sampling->seed) ? CLI_DONE : fail_status(run);
 }
 
@@ -118,7 +123,7 @@ static int create_sequence(struct generation *run)
     sequence.max_new_tokens = options->max_new_tokens;
     if (options->ignore_eos) sequence.flags |= ENG_SEQUENCE_IGNORE_EOS;
     if (options->chat) sequence.flags |= ENG_SEQUENCE_KEEP;
-    if (options->logits_path) sequence.flags |= ENG_SEQUENCE_LOGITS;
+    if (options->logits_path || options->logprobs) sequence.flags |= ENG_SEQUENCE_LOGITS;
     /* The checkpoint's end tokens may not include the one that ends a turn. */
     sequence.stop_tokens = &run->facts.chat_end_token;
     sequence.stop_count = options->chat && run->facts.chat_end_token >= 0;
@@ -135,7 +140,7 @@ static int open_outputs(struct generation *run)
     if (!code) code = create_sequence(run);
     if (code) return code;
     uint32_t flags = options->keep_special ? ENG_TEXT_KEEP_SPECIAL : 0;
-    if (!options->print_tokens && run->facts.has_tokenizer &&
+    if (!options->print_tokens && !options->logprobs && run->facts.has_tokenizer &&
         eng_text_create(run->engine, flags, &run->text, &run->error))
         return fail_error(run);
     if (!options->logits_path || run->process > 0) return CLI_DONE;
@@ -152,9 +157,19 @@ static int print(struct generation *run, const char *text, size_t size)
     return ok ? CLI_DONE : fail_status(run);
 }
 
-/* Prints one drawn token to stdout, as text or id. */
+static int print_logprobs(struct generation *run)
+{
+    struct eng_logprob drawn, top[ENG_MAX_LOGPROBS];
+    const size_t count = (size_t)run->options->logprob_count;
+    if (eng_sequence_logprobs(run->sequence, &drawn, top, count, &run->error)) return fail_error(run);
+    run->at_line_start = true;
+    return cli_write_logprobs(&drawn, top, count, &run->status) ? CLI_DONE : fail_status(run);
+}
+
+/* Prints the token that the last step drew to stdout, as text, as id or with log-probabilities. */
 static int print_token(struct generation *run, int32_t token)
 {
+    if (run->options->logprobs) return print_logprobs(run);
     if (!run->text) {
         char number[16];
         int size = snprintf(number, sizeof number, run->at_line_start ? "%" PRId32 : " %" PRId32, token);

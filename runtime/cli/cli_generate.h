@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "runtime/cli/cli_args.h"
+#include "runtime/cli/cli_sampling.h"
 #include "runtime/eng.h"
 
 struct generate_options {
@@ -28,7 +29,11 @@ struct generate_options {
     uint32_t max_new_tokens;                       /* 0: until an end token or the end of the context */
     double temperature, top_p, repetition_penalty; /* < 0: not given */
     int64_t top_k;                                 /* < 0: not given */
-    bool seed_given;                               /* else a random one, which is printed */
+    double min_p, presence_penalty, frequency_penalty;
+    const struct cli_logit_biases *biases;
+    bool logprobs;          /* JSON lines with log-probabilities instead of text */
+    uint64_t logprob_count; /* of the likeliest tokens in each */
+    bool seed_given;        /* else a random one, which is printed */
     uint64_t seed;
     struct cli_devices devices; /* for engines for GPUs */
     struct eng_session_options session;

@@ -26,6 +26,7 @@ struct arguments {
     struct tokenize_options tokenize;
     struct render_options render;
     struct cli_list tokens;
+    struct cli_logit_biases biases;
     bool do_tokenize, do_render, selftest, count_given;
     uint64_t count, top_k;
     const char *special_tokens; /* "parse" or "text"; NULL: not given */
@@ -54,6 +55,9 @@ static int check_combination(const struct arguments *arguments)
     if (cli_check_devices(&generate->devices)) return CLI_USAGE;
     if (generate->prompt && generate->tokens) return cli_usage("expected one of -p and --tokens, found both");
     if (generate->chat && generate->tokens) return cli_usage("--chat: not with --tokens");
+    if (generate->logprobs && (generate->chat || generate->print_tokens || text_work || arguments->selftest))
+        return cli_usage(
+            "--logprobs: not with --chat, --print-tokens, --selftest, --tokenize, --detokenize or --render");
     if (generate->system && !generate->chat) return cli_usage("--system: only with --chat");
     if (special && (generate->tokens || arguments->selftest || arguments->tokenize.detokenize || arguments->do_render))
         return cli_usage("--special-tokens: not with --tokens, --selftest, --detokenize or --render, which encode no "
@@ -94,15 +98,28 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
          .help = "draw from the K likeliest tokens; 0: all"},
         {"top-p", 0, "P", .real = &generate->top_p, .most = 1, .above_zero = "above 0 and at most 1",
          .help = "draw from the likeliest tokens whose probabilities sum up to P; 1: all"},
+        {"min-p", 0, "P", .real = &generate->min_p, .most = 1,
+         .help = "draw from the tokens with at least P times the probability of the likeliest one; 0: all"},
         {"repetition-penalty", 0, "R", .real = &generate->repetition_penalty, .most = 1000000, .above_zero = "above 0",
          .help = "makes tokens that occurred less likely; 1: none"},
+        {"presence-penalty", 0, "R", .read = cli_read_presence_penalty, .to = &generate->presence_penalty,
+         .help = "from -2 to 2: subtracted from the logits of tokens that occurred in the answer"},
+        {"frequency-penalty", 0, "R", .read = cli_read_frequency_penalty, .to = &generate->frequency_penalty,
+         .help = "from -2 to 2: the same, once for each time that the token occurred"},
+        {"logit-bias", 0, "LIST", .read = cli_read_logit_bias, .to = &arguments->biases,
+         .help = "added to logits: token id and bias from -100 to 100, such as 42:-1.5,7:3"},
         {"recommended", .set = &generate->recommended,
-         .help = "use the checkpoint's generation_config.json for those of these four that are not given"},
+         .help =
+             "use the checkpoint's generation_config.json for temperature, top-k, top-p and repetition-penalty where "
+             "they are not given"},
         {"seed", 0, "S", .number = &generate->seed, .most = UINT64_MAX, .given = &generate->seed_given,
          .help = "the same seed draws the same text; default: a random one, which is printed on stderr"},
         {.help = "output:"},
         {"print-tokens", .set = &generate->print_tokens,
          .help = "the generated ids, separated by spaces, instead of text"},
+        {"logprobs", 0, "N", .number = &generate->logprob_count, .most = ENG_MAX_LOGPROBS, .given = &generate->logprobs,
+         .help = "instead of text a line of JSON for each token: its log-probability and those of the N likeliest "
+                 "tokens, as the model gives them, before penalties and temperature"},
         {"keep-special", .set = &generate->keep_special, .help = "special tokens appear in the text"},
         {"logits", 0, "FILE.npy", .text = &generate->logits_path,
          .help = "float32 [tokens, vocabulary]: the logits of each token"},
@@ -156,6 +173,7 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
     generate->session.threads = (uint32_t)generate->devices.threads;
     generate->session.instruction_set = generate->devices.instruction_set;
     generate->tokens = arguments->tokens.values;
+    generate->biases = &arguments->biases;
     generate->token_count = arguments->tokens.count;
     generate->top_k = arguments->top_k == none ? -1 : (int64_t)arguments->top_k;
     generate->plain = arguments->special_tokens ? !strcmp(arguments->special_tokens, "text") : generate->chat;

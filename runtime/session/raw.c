@@ -84,10 +84,29 @@ enum eng_status eng_slot_set_sampling(struct eng_session *session, uint32_t slot
                                       struct eng_error *error)
 {
     struct status status = {0};
-    struct sampler_state state;
-    if (!check_slot(session, slot, "eng_slot_set_sampling", &status) || !sampling_read(sampling, &state, &status))
+    struct session_sampling own;
+    if (!check_slot(session, slot, "eng_slot_set_sampling", &status) ||
+        !sampling_read(session, sampling, &own, &status))
         return report_status(&status, error);
-    slots_set_sampler(session, (int32_t)slot, &state);
+    own.state.options |= session->samplers[slot].options & SAMPLER_ALLOWS;
+    slot_options_set(session, (int32_t)slot, &own);
+    return report_ok(error);
+}
+
+enum eng_status eng_slot_set_allowed(struct eng_session *session, uint32_t slot, const uint32_t *allowed, size_t words,
+                                     struct eng_error *error)
+{
+    static const char function[] = "eng_slot_set_allowed";
+    struct status status = {0};
+    enum session_mask mask;
+    if (!check_slot(session, slot, function, &status) ||
+        !slot_options_check_allowed(session, allowed, words, function, &mask, &status))
+        return report_status(&status, error);
+    if (mask == MASK_NONE) {
+        status_fail(&status, STATUS_USAGE, "%s: no token is allowed, expected at least one", function);
+        return report_status(&status, error);
+    }
+    slot_options_set_allowed(session, (int32_t)slot, allowed);
     return report_ok(error);
 }
 
@@ -154,9 +173,11 @@ enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, ui
         return report_status(&status, error);
     }
     const bool is_whole = slots_truncate(session, (int32_t)slot, position) == position;
+    if (session->slots[slot].answer_start > position) session->slots[slot].answer_start = position;
     bool ok = is_whole ||
               (scheduler_drain(session, &status) && compute_history(session, slot, position, NULL, &status)) ||
               status_prefix(&status, "eng_slot_truncate");
+    if (ok) slot_options_recount(session, (int32_t)slot);
     return ok ? report_ok(error) : report_status(&status, error);
 }
 
@@ -174,6 +195,8 @@ static bool prefill(struct eng_session *session, uint32_t slot, const int32_t *t
     bool wanted = next_token || logits;
     int32_t drawn = 0;
     slots_switch_rope(session, (int32_t)slot, end);
+    session->slots[slot].answer_start = (uint32_t)end;
+    slot_options_begin_answer(session, (int32_t)slot, NULL, 0);
     if (!compute_history(session, slot, end, wanted ? &drawn : NULL, status))
         return status_prefix(status, "%s", function);
     if (next_token) *next_token = drawn;

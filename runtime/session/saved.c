@@ -75,18 +75,21 @@ static bool save(struct eng_sequence *sequence, const char *path, struct status 
     if (!sequence->exists || sequence->count == 0)
         return status_fail(status, STATUS_USAGE, "%s: the sequence %s", function,
                            sequence->exists ? "has no tokens" : "was destroyed");
+    if (sequence->sampling.bias_count)
+        return status_fail(status, STATUS_USAGE, "%s: sequences with logit biases cannot be saved", function);
     if (!session_usable(session, status) || !can_copy(session, function, status) || !scheduler_drain(session, status))
         return false;
     struct saving saving = {.header = {.engine = session->engine->file.checksum,
                                        .groups = plan_page_groups(session->geometry),
                                        .token_count = sequence->count,
                                        .prompt_end = sequence->prompt_end,
-                                       .sampler = sequence->sampler}};
+                                       .sampler = sequence->sampling.state}};
     bool ok = open_copying(&saving.copying, session, status);
     saving.header.page_bytes = saving.copying.page_bytes;
     saving.copying.slot = sequence->slot;
     if (sequence->slot != SESSION_NO_SLOT) {
         saving.header.sampler = session->samplers[sequence->slot];
+        saving.header.sampler.options &= ~(uint32_t)SAMPLER_ALLOWS; /* a mask is of one step */
         saving.header.computed = saving.header.written = sequence->computed;
         saving.header.rope_set = session->rope_set ? (uint32_t)session->rope_set[sequence->slot] : 0;
         for (unsigned g = 0; g < saving.header.groups; g++)
@@ -164,8 +167,8 @@ static bool restore(struct eng_session *session, const char *path, const struct 
               sequence_make(session, options, &sequence, status) && take_slot(session, &file, &slot, status);
     if (ok) {
         sequence->slot = copying.slot = slot;
-        if (!options || !options->sampling) sequence->sampler = file.header.sampler;
-        slots_set_sampler(session, slot, &sequence->sampler);
+        if (!options || !options->sampling) sequence->sampling.state = file.header.sampler;
+        slot_options_set(session, slot, &sequence->sampling);
         ok = fill(sequence, &file, &copying, status);
     }
     if (ok)

@@ -132,8 +132,11 @@ void sequence_admit(struct eng_session *session)
         session->waiting_count--;
         sequence->next = NULL;
         sequence->slot = slots_take(session, SLOT_SEQUENCE);
-        slots_set_sampler(session, sequence->slot, &sequence->sampler);
+        slot_options_set(session, sequence->slot, &sequence->sampling);
+        slot_options_set_allowed(session, sequence->slot, sequence->mask == MASK_ALL ? NULL : sequence->allowed);
         slots_mark_seen(session, sequence->slot, sequence->tokens, sequence->count);
+        slot_options_begin_answer(session, sequence->slot, sequence->tokens + sequence->prompt_end,
+                                  sequence->count - sequence->prompt_end);
         slots_switch_rope(session, sequence->slot, sequence->count);
         begin_blocks(sequence);
         sequence_use_cache(sequence);
@@ -179,7 +182,7 @@ void sequence_set_aside(struct eng_sequence *sequence)
 {
     struct eng_session *session = sequence->session;
     leave_active(sequence);
-    sequence->sampler = session->samplers[sequence->slot]; /* with its count of draws */
+    sequence->sampling.state = session->samplers[sequence->slot]; /* with its count of draws */
     free_slot(sequence);
     sequence->computed = 0;
     sequence->state = ENG_STATE_WAITING;
@@ -248,7 +251,7 @@ void sequence_append(struct eng_sequence *sequence, int32_t token, const float *
 {
     if (token == PLAN_NO_TOKEN) {
         sequence->logits = NULL;
-        finish(sequence, ENG_END_NOT_FINITE);
+        finish(sequence, sequence->mask == MASK_NONE ? ENG_END_NONE_ALLOWED : ENG_END_NOT_FINITE);
         return;
     }
     sequence->tokens[sequence->count++] = token;
@@ -272,14 +275,15 @@ static bool read_options(struct eng_sequence *sequence, const struct eng_sequenc
     static const char function[] = "eng_sequence_create";
     const struct plan_geometry *geometry = sequence->session->geometry;
     struct eng_sequence_options own;
+    struct session_sampling sampling;
     if (!report_read_options(&own, sizeof own, given, "eng_sequence_options", status) ||
-        !sampling_read(own.sampling, &sequence->sampler, status))
+        !sampling_read(sequence->session, own.sampling, &sampling, status))
         return false;
     if (own.stop_count > ENG_MAX_STOP_TOKENS)
         return status_fail(status, STATUS_USAGE, "%s: stop_count is %u, expected at most %d", function, own.stop_count,
                            ENG_MAX_STOP_TOKENS);
     if (own.stop_count && !report_not_null(own.stop_tokens, function, "options->stop_tokens", status)) return false;
-    const uint32_t known = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP | ENG_SEQUENCE_LOGITS;
+    const uint32_t known = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP | ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED;
     if (own.flags & ~known)
         return status_fail(status, STATUS_USAGE, "%s: flags are %#x, expected only bits of %#x", function, own.flags,
                            known);
@@ -287,6 +291,9 @@ static bool read_options(struct eng_sequence *sequence, const struct eng_sequenc
         return status_fail(status, STATUS_TOO_LONG,
                            "%s: context_tokens is %u, expected at most the engine's context of %u", function,
                            own.context_tokens, (unsigned)geometry->max_context);
+    sequence->sampling = sampling;
+    sequence->sampling.biases = sequence->biases;
+    if (sampling.bias_count) memcpy(sequence->biases, sampling.biases, sampling.bias_count * sizeof *sampling.biases);
     sequence->flags = own.flags;
     sequence->max_new_tokens = own.max_new_tokens;
     sequence->context_tokens = own.context_tokens;
@@ -312,6 +319,7 @@ bool sequence_make(struct eng_session *session, const struct eng_sequence_option
     created->slot = SESSION_NO_SLOT;
     created->count = created->computed = created->prompt_end = created->polled = created->blocks = 0;
     created->drawn_step = 0;
+    created->mask = MASK_ALL;
     created->logits = NULL;
     *sequence = created;
     return true;
@@ -404,6 +412,7 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
     if (sequence->slot != SESSION_NO_SLOT) {
         slots_mark_seen(session, sequence->slot, sequence->tokens + sequence->computed,
                         sequence->count - sequence->computed);
+        slot_options_begin_answer(session, sequence->slot, NULL, 0);
         if (slots_switch_rope(session, sequence->slot, sequence->count)) compute_again(sequence);
         start_prefill(sequence);
         return report_ok(error);
@@ -415,6 +424,27 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
         session->first_waiting = sequence;
     session->last_waiting = sequence;
     session->waiting_count++;
+    return report_ok(error);
+}
+
+enum eng_status eng_sequence_set_allowed(struct eng_sequence *sequence, const uint32_t *allowed, size_t words,
+                                         struct eng_error *error)
+{
+    static const char function[] = "eng_sequence_set_allowed";
+    struct status status = {0};
+    enum session_mask mask;
+    if (!report_not_null(sequence, function, "sequence", &status)) return report_status(&status, error);
+    struct eng_session *session = sequence->session;
+    if (!sequence->exists)
+        status_fail(&status, STATUS_USAGE, "%s: the sequence was destroyed", function);
+    else if (!(sequence->flags & ENG_SEQUENCE_ALLOWED))
+        status_fail(&status, STATUS_USAGE, "%s: the sequence was not created with ENG_SEQUENCE_ALLOWED", function);
+    else if (session_usable(session, &status))
+        slot_options_check_allowed(session, allowed, words, function, &mask, &status);
+    if (status.code != STATUS_OK) return report_status(&status, error);
+    sequence->mask = mask;
+    if (allowed) memcpy(sequence->allowed, allowed, words * sizeof *allowed);
+    if (sequence->slot != SESSION_NO_SLOT) slot_options_set_allowed(session, sequence->slot, allowed);
     return report_ok(error);
 }
 

@@ -16,16 +16,23 @@ enum { SEQUENCES_PER_SLOT = 4, LEAST_SEQUENCES = 64, MOST_SEQUENCES = 1 << 20 };
 
 /* Memory of a session besides its backend. */
 struct session_sizes {
-    uint64_t token_buffer_bytes, tokens_bytes; /* of one sequence or slot; of all */
+    uint64_t token_buffer_bytes; /* of one sequence or slot */
+    uint64_t option_bytes;       /* logit biases and allowed tokens of one sequence */
+    uint64_t tokens_bytes;       /* of all of both */
 };
 
 static bool plan_sizes(const struct eng_session *session, struct session_sizes *sizes)
 {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), buffers;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), buffers, all_options;
+    if (session->geometry->sampling_options)
+        sizes->option_bytes = PLAN_MAX_LOGIT_BIASES * sizeof(struct eng_logit_bias) +
+                              plan_allowed_words(session->geometry->vocab_size) * sizeof(uint32_t);
     return checked_add(session->geometry->max_context, 1, &sizes->token_buffer_bytes) &&
            checked_mul(sizes->token_buffer_bytes, sizeof(int32_t), &sizes->token_buffer_bytes) &&
            checked_add(session->geometry->slots, session->max_sequences, &buffers) &&
            checked_mul(sizes->token_buffer_bytes, buffers, &sizes->tokens_bytes) &&
+           checked_mul(sizes->option_bytes, session->max_sequences, &all_options) &&
+           checked_add(sizes->tokens_bytes, all_options, &sizes->tokens_bytes) &&
            checked_align(sizes->tokens_bytes, page, &sizes->tokens_bytes);
 }
 
@@ -39,6 +46,10 @@ static bool find_fields(struct eng_session *session, struct status *status)
     session->samplers = (struct sampler_state *)(void *)(base + state[STATE_SAMPLERS].offset);
     session->seen = base + state[STATE_SEEN].offset;
     session->seen_bytes = vocab_size / 8 + (vocab_size % 8 != 0);
+    if (session->geometry->sampling_options) {
+        session->adjustments = (uint32_t *)(void *)(base + state[STATE_ADJUSTMENTS].offset);
+        session->allowed = (uint32_t *)(void *)(base + state[STATE_ALLOWED].offset);
+    }
     if (session->geometry->rope_original) session->rope_set = (int32_t *)(void *)(base + state[STATE_ROPE_SET].offset);
 
     session->plans = calloc(file->plan_count, sizeof *session->plans);
@@ -89,6 +100,10 @@ static bool allocate_tables(struct eng_session *session, const struct session_si
         sequence->tokens = (int32_t *)(void *)buffer;
         sequence->next = session->free_sequences;
         session->free_sequences = sequence;
+    }
+    for (uint32_t i = 0; sizes->option_bytes && i < session->max_sequences; i++, buffer += sizes->option_bytes) {
+        session->sequences[i].biases = (struct eng_logit_bias *)(void *)buffer;
+        session->sequences[i].allowed = (uint32_t *)(void *)(session->sequences[i].biases + PLAN_MAX_LOGIT_BIASES);
     }
     return true;
 }

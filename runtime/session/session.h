@@ -30,8 +30,18 @@ struct session_slot {
     /* Pages it holds in each page group: the first entries of its row of the group's table. A group with a window that holds
      * plan_ring_pages uses them in turn, and its further entries repeat them. */
     uint32_t pages[PLAN_MAX_PAGE_GROUPS];
-    int32_t *history; /* raw slots: the tokens at positions [0, position), for eng_slot_truncate; [max_context] */
+    uint32_t answer_start; /* raw slots: position of the first token that penalties of the answer count */
+    int32_t *history;      /* raw slots: the tokens at positions [0, position), for eng_slot_truncate; [max_context] */
 };
+
+/* Settings of a sampler as sampling_read checked them. */
+struct session_sampling {
+    struct sampler_state state;
+    const struct eng_logit_bias *biases; /* [bias_count], borrowed */
+    uint32_t bias_count;
+};
+
+enum session_mask { MASK_ALL, MASK_SOME, MASK_NONE }; /* tokens that eng_sequence_set_allowed allows */
 
 struct eng_sequence {
     struct eng_session *session;
@@ -40,9 +50,12 @@ struct eng_sequence {
     enum eng_end end;
     int32_t slot; /* SESSION_NO_SLOT until admitted */
     uint32_t flags;
-    uint32_t max_new_tokens; /* 0: until the context is full */
-    uint32_t context_tokens; /* as in the options */
-    struct sampler_state sampler;
+    uint32_t max_new_tokens;          /* 0: until the context is full */
+    uint32_t context_tokens;          /* as in the options */
+    struct session_sampling sampling; /* biases: the next array */
+    struct eng_logit_bias *biases; /* [PLAN_MAX_LOGIT_BIASES]; NULL: the engine has no sampling options, as the next */
+    uint32_t *allowed;             /* [plan_allowed_words]: the caller's, for a slot to come */
+    enum session_mask mask;
     int32_t stop_tokens[ENG_MAX_STOP_TOKENS];
     uint32_t stop_count;
     int32_t *tokens;     /* [max_context + 1]: prompts and answers in order */
@@ -80,6 +93,9 @@ struct eng_session {
     struct sampler_state *samplers; /* [slots] */
     uint8_t *seen;                  /* [slots, seen_bytes] */
     uint64_t seen_bytes;
+    uint32_t
+        *adjustments;  /* [slots, plan_adjustment_words]: STATE_ADJUSTMENTS; NULL: no sampling options, as the next */
+    uint32_t *allowed; /* [slots, plan_allowed_words]: STATE_ALLOWED */
     int32_t *rope_set; /* [slots]; NULL: the engine has one set of rotary frequencies */
     bool fixes_routes; /* routers choose by position: replays compare equal on every machine (golden_route_seed) */
 
@@ -143,6 +159,8 @@ void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *t
  * have been used again. Then all tokens must be computed again from the history. */
 uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t position);
 void slots_clear_seen(struct eng_session *session, int32_t slot);
+/* Announces changed parts of the slot's state, bits of enum backend_state. */
+void slots_changed(struct eng_session *session, int32_t slot, unsigned what);
 
 /* Whether the tokens of the slot have other rotary frequencies than a sequence of `total` tokens needs (longrope). */
 bool slots_rope_differs(const struct eng_session *session, int32_t slot, uint64_t total);
@@ -181,8 +199,21 @@ const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t c
 /* scheduler.c: waits for the decode steps that eng_step queued ahead and appends their tokens. */
 bool scheduler_drain(struct eng_session *session, struct status *status);
 
-/* sampling.c */
-bool sampling_read(const struct eng_sampling *sampling, struct sampler_state *state, struct status *status);
+/* sampling.c: checks the caller's settings. Fails for options that the engine's kernels do not know. */
+bool sampling_read(const struct eng_session *session, const struct eng_sampling *given,
+                   struct session_sampling *sampling, struct status *status);
+
+/* slot_options.c: the slot's sampler with its options. An answer without tokens begins. */
+void slot_options_set(struct eng_session *session, int32_t slot, const struct session_sampling *sampling);
+/* Begins the slot's answer, which has `count` tokens already. */
+void slot_options_begin_answer(struct eng_session *session, int32_t slot, const int32_t *tokens, size_t count);
+/* Raw slots: the answer has the tokens from answer_start to the slot's position. */
+void slot_options_recount(struct eng_session *session, int32_t slot);
+/* Tokens that may be drawn: [plan_allowed_words]; NULL: all. */
+void slot_options_set_allowed(struct eng_session *session, int32_t slot, const uint32_t *allowed);
+/* Checks a caller's mask, and sets *mask to what it allows. */
+bool slot_options_check_allowed(const struct eng_session *session, const uint32_t *allowed, size_t words,
+                                const char *function, enum session_mask *mask, struct status *status);
 
 /* sequence.c: appends a drawn token and ends the sequence if it is the last one. PLAN_NO_TOKEN ends it, too. */
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits);

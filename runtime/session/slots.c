@@ -17,13 +17,15 @@ static void state_changed(struct eng_session *session, int32_t slot, unsigned wh
     if (type->state_changed) type->state_changed(session->backend, slot, what);
 }
 
+void slots_changed(struct eng_session *session, int32_t slot, unsigned what) { state_changed(session, slot, what); }
+
 int32_t slots_take(struct eng_session *session, enum slot_use use)
 {
     for (uint32_t i = 0; session->free_slot_count && i < session->geometry->slots; i++) {
         struct session_slot *slot = &session->slots[i];
         if (slot->use != SLOT_FREE) continue;
         slot->use = use;
-        slot->position = slot->written = 0;
+        slot->position = slot->written = slot->answer_start = 0;
         memset(slot->pages, 0, sizeof slot->pages);
         session->free_slot_count--;
         slots_set_sampler(session, (int32_t)i, &(struct sampler_state){.top_p = 1, .repetition_penalty = 1});
@@ -361,5 +363,6 @@ void replay_accept(struct eng_session *session, int32_t slot, int32_t drawn)
 
 void replay_reject(struct eng_session *session, int32_t slot)
 {
-    state_changed(session, slot, BACKEND_SAMPLER | BACKEND_SEEN);
+    const bool adjusts = session->samplers[slot].options & SAMPLER_ADJUSTS;
+    state_changed(session, slot, BACKEND_SAMPLER | BACKEND_SEEN | (adjusts ? (unsigned)BACKEND_ADJUSTMENTS : 0));
 }

@@ -25,6 +25,7 @@ static void restore(const struct traced_step *step)
         int32_t slot = (int32_t)step->slots[i];
         slots_truncate(session, slot, session->slots[slot].position);
         slots_set_sampler(session, slot, &step->samplers[i]);
+        slot_options_recount(session, slot);
     }
 }
 

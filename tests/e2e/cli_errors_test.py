@@ -427,6 +427,18 @@ class RunFlags(ErrorTest):
         self.refuses_values(self.command, "--temperature", reals)
         self.refuses_values(self.command, "--top-p", reals + ["0", "1.01"])
         self.refuses_values(self.command, "--repetition-penalty", reals + ["0"])
+        self.refuses_values(self.command, "--min-p", reals + ["1.01"])
+        signed = ["", "x", "nan", "-inf", "1,5", "0.5x", "2.01", "-2.01", "-", "--1"]
+        self.refuses_values(self.command, "--presence-penalty", signed)
+        self.refuses_values(self.command, "--frequency-penalty", signed)
+        self.refuses_values(self.command, "--logit-bias", ["", "5", "5:1,", "5:1,x", "5:1,7", "5;7"])
+        for value, word in (("-5:1", "-5"), ("x:1", "x"), ("5:101", "101"), ("5:", "100"), ("5:nan", "nan"), ("99999999999:1", "99999999999")):
+            self.fails(USAGE, ["--logit-bias", "expected", word], *self.command, "--logit-bias", value)
+        self.fails(USAGE, ["1024"], *self.command, "--logit-bias", ",".join(["5:1"] * 1025))
+        self.fails(USAGE, ["logit_bias", "2147483647"], *self.command, "--logit-bias", "2147483647:1")
+        self.refuses_values(self.command, "--logprobs", NOT_NUMBERS + ["21"])
+        for other in ("--chat", "--print-tokens"):
+            self.fails(USAGE, ["--logprobs", other], *self.command, "--logprobs", "2", other)
         tally("engrun: values", self.count)
 
     def test_instruction_set(self):

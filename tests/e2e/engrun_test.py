@@ -3,6 +3,7 @@
 cli_errors_test.py; numbers: reference_test.py."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import time
 import unittest
 
-from harness import ENGINFO, ENGRUN, chat_engine, fables_engine, read_npy, run, scratch, start, succeed
+from harness import ENGINFO, ENGRUN, chat_engine, fables_engine, read_npy, rows, run, scratch, start, succeed
 
 PROMPT = "Once upon a time"
 INTERRUPTED = 128 + signal.SIGINT
@@ -113,6 +114,41 @@ class Sampling(unittest.TestCase):
     def test_repetition_penalty(self):
         words = self.ids("--repetition-penalty", "1000").split()
         self.assertEqual(len(words), len(set(words)), "no token twice under such a penalty")
+
+    def test_penalties_of_the_answer(self):
+        self.assertEqual(self.ids("--presence-penalty", "0", "--frequency-penalty", "0", "--min-p", "0"), self.ids())
+        plain, words = self.ids().split(), self.ids("--presence-penalty", "2", "--frequency-penalty", "2").split()
+        self.assertGreater(len(set(words)), len(set(plain)))
+        self.assertNotEqual(self.ids("--frequency-penalty", "-2").split(), plain)
+
+    def test_logit_bias(self):
+        self.assertEqual(self.ids("--logit-bias", "77:100").split(), ["77"] * 30)
+        first = self.ids().split()[0]
+        self.assertNotIn(first, self.ids("--logit-bias", "3:0.5,%s:-100" % first).split())
+
+    def test_min_p(self):
+        flags = ["--temperature", "3", "--seed", "5"]
+        self.assertEqual(self.ids(*flags, "--min-p", "1"), self.ids())
+        self.assertNotEqual(self.ids(*flags, "--min-p", "0.01"), self.ids(*flags))
+
+    def test_logprobs(self):
+        flags = ["--temperature", "1.5", "--seed", "5", "--presence-penalty", "1"]
+        with scratch() as folder:
+            path = os.path.join(folder, "logits.npy")
+            text = succeed([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "20", "--ignore-eos", "--logprobs", "3",
+                            "--logits", path, *flags]).stdout
+            logits = rows(read_npy(path))
+        lines = [json.loads(line) for line in text.splitlines()]
+        ids = self.ids(*flags, "-n", "20").split()
+        self.assertEqual([str(line["token"]) for line in lines], ids)
+        for line, row in zip(lines, logits):
+            total = math.log(sum(math.exp(value) for value in row))
+            best = sorted(range(len(row)), key=lambda token: (-row[token], token))[:3]
+            self.assertEqual([entry["token"] for entry in line["top"]], best)
+            for entry in [line, *line["top"]]:
+                self.assertAlmostEqual(entry["logprob"], row[entry["token"]] - total, places=3)
+        none = succeed([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "2", "--logprobs", "0"]).stdout
+        self.assertEqual([json.loads(line)["top"] for line in none.splitlines()], [[], []])
 
     def test_threads_change_nothing(self):
         self.assertEqual(self.ids("--threads", "1"), self.ids("--threads", "3"))

@@ -2,7 +2,7 @@
 /* CUDA C++ on the host, as far as the kernels that are tested here use it: a block is a thread, and its threads are contexts that take
  * turns in it (makecontext starts them, longjmp switches, without system calls). They give way where they wait: at barriers, in shuffles, and whenever they look at memory that
  * another GPU may write. What runs in another order here than on a GPU must not matter; how fast anything is cannot be seen.
- * Clusters (run_cluster) have barriers of all their blocks and loads; nothing else of them is there. */
+ * Clusters (run_cluster) have barriers of all their blocks, loads, stores and additions; nothing else of them is there. */
 #ifndef TESTS_EMULATION_CUDA_ON_HOST_H
 #define TESTS_EMULATION_CUDA_ON_HOST_H
 
@@ -241,15 +241,27 @@ static void run_cluster(int first, int blocks, int all, int threads, void (*body
 /* ---- what kernels call ---- */
 
 static void __syncthreads() { meet(running->all, running->threads); }
+/* How many threads of the block have the condition. */
+static int __syncthreads_count(bool condition)
+{
+    int count = 0;
+    running->lanes[threadIdx.x] = condition;
+    __syncthreads();
+    for (int i = 0; i < running->threads; i++) count += (int)running->lanes[i];
+    __syncthreads();
+    return count;
+}
 
 /* The value that lane `from` of the warp gives. Requires: every lane of `lanes`, which has this one, calls it. */
 template <class T> static T __shfl_sync(unsigned lanes, T value, int from)
 {
-    static_assert(sizeof value == 4, "a register");
-    memcpy(&running->lanes[threadIdx.x], &value, sizeof value);
-    meet_in_warp(lanes);
-    memcpy(&value, &running->lanes[threadIdx.x / 32 * 32 + (unsigned)from], sizeof value);
-    meet_in_warp(lanes);
+    static_assert(sizeof value % 4 == 0, "registers");
+    for (size_t i = 0; i < sizeof value; i += 4) {
+        memcpy(&running->lanes[threadIdx.x], (char *)&value + i, 4);
+        meet_in_warp(lanes);
+        memcpy((char *)&value + i, &running->lanes[threadIdx.x / 32 * 32 + (unsigned)from], 4);
+        meet_in_warp(lanes);
+    }
     return value;
 }
 template <class T> static T __shfl_up_sync(unsigned lanes, T value, int offset)
@@ -258,6 +270,7 @@ template <class T> static T __shfl_up_sync(unsigned lanes, T value, int offset)
     return __shfl_sync(lanes, value, lane >= offset ? lane - offset : lane);
 }
 static int __ffs(int value) { return __builtin_ffs(value); }
+static int __clzll(long long value) { return value ? __builtin_clzll((unsigned long long)value) : 64; }
 static int __popc(unsigned value) { return __builtin_popcount(value); }
 template <class T> static T __shfl_xor_sync(unsigned lanes, T value, int offset)
 {
@@ -291,6 +304,7 @@ static unsigned __reduce_min_sync(unsigned lanes, unsigned value)
     return reduce_on_host(lanes, value, [](unsigned a, unsigned b) { return a < b ? a : b; });
 }
 static int atomicAdd(int *to, int value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
+static unsigned atomicAdd(unsigned *to, unsigned value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
 static bool __any_sync(unsigned lanes, bool value) { return __ballot_sync(lanes, value) != 0; }
 static bool __all_sync(unsigned lanes, bool value) { return __ballot_sync(lanes, value) == lanes; }
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
-(latent_append_on_host.cu), multiply (multiply_on_host.cu), router (router_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
+(latent_append_on_host.cu), multiply (multiply_on_host.cu), router (router_on_host.cu), sample
+(sample_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
 (delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu), a router with the matmul that it is for (routed_matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
 
@@ -27,7 +28,7 @@ HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_
            "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
-           "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
+           "kernels/sample/philox.h", "kernels/sample/sample.cuh", "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
            "kernels/delta_rule/delta_rule.cuh", "kernels/delta_rule/delta_rule_chunk.cuh"]
 MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "grouped", "mma", "wgmma")] + ["kernels/routed_matmul/routed_matmul.cuh"]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
@@ -141,6 +142,24 @@ def routers():
     yield router(40, 40, SHARED=36, SCORE=2, HAS_SCALES=1)
     yield router(72, 6, RENORMALISE=1, GROUPS=36, TOP_GROUPS=5, VALID=19, ROWS=20)
     yield router(8, 2, SCORE=2, VALID=1, ROWS=1)
+
+
+def sample(vocab, cluster, threads=128, **changes):
+    return {"SOURCE": "sample", "VALID": 3, "ROWS": 4, "COUNT_INDEX": 1, "VOCAB": vocab, "SLOT_COUNT": 5, "IN_ROWS": 4, "FEEDBACK": 1,
+            "HAS_OPTIONS": 1, "CLUSTER": cluster, "THREADS": threads, **changes}
+
+
+def samples():
+    """One load of each thread and several, vectors and single logits, blocks alone and clusters; keys that are kept and logits that
+    every pass reads again; with options and without."""
+    yield sample(517, 1)
+    yield sample(1032, 2)
+    yield sample(1031, 2, FEEDBACK=0)
+    yield sample(2600, 4, THREADS=160)
+    yield sample(3001, 1, THREADS=256)
+    yield sample(1032, 2, HAS_OPTIONS=0)
+    yield sample(12304, 1, THREADS=512, VALID=2, ROWS=2)
+    yield sample(12301, 1, THREADS=512, VALID=1, ROWS=1)
 
 
 def norms():
@@ -437,7 +456,7 @@ def has_matmuls(cases):
 def source_of(cases):
     """One program of all cases, each in a namespace of its own: the compiler needs half a second for what they share, a twentieth
     for each case. The program's argument is the index of a case."""
-    lines = ["#include <%s>" % header for header in ("cstdio", "pthread.h")]
+    lines = ["#include <%s>" % header for header in ("algorithm", "cstdio", "pthread.h")]
     matmuls = has_matmuls(cases)
     if matmuls:  # before device code, whose macros have the names of its enums
         lines += ['extern "C" {', '#include "%s"' % C_HEADER, "}"]
@@ -510,6 +529,12 @@ class Emulation(unittest.TestCase):
         for case, problem, word in zip(cases, self.problems_of(cases), words, strict=True):
             with self.subTest(**case):
                 self.assertIn(word, problem)
+
+    def test_sample(self):
+        self.check(samples())
+
+    def test_defects_of_sample_are_seen(self):
+        self.check_defects([{**sample(517, 1), "SPOIL": spoil} for spoil in (1, 2, 3)], ["row 0: token", "adjustments[", "samplers[1]"])
 
     def test_two_shot(self):
         self.check(two_shots())

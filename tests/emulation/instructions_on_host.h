@@ -89,7 +89,7 @@ static void named_barrier_arrive(int id, int threads) { arrive(running->named[id
 
 /* ---- clusters: of one block, except where run_cluster runs several (cluster_sync, its two halves, loads, stores) ---- */
 
-enum { RANK_SHIFT = 24 }; /* addresses of other blocks: the rank + 1 above, the distance below */
+enum { RANK_SHIFT = 24 }; /* addresses of other blocks: the rank + 1 above, the signed distance below */
 
 static void barrier_arrive_at(u32, u32) { abort(); }
 static void barrier_arrive_cluster(u32) { abort(); }
@@ -105,17 +105,19 @@ static void cluster_arrive() {} /* the blocks meet where they wait, which each d
 static void cluster_wait() { cluster_sync(); }
 static void cluster_arrive_aligned() { abort(); }
 static void cluster_wait_aligned() { abort(); }
+static u32 cluster_rank() { return own_cluster ? own_rank : 0; }
+static int signed_distance(u32 address) { return (int)(address << (32 - RANK_SHIFT)) >> (32 - RANK_SHIFT); }
 static u32 cluster_address(u32 address, u32 rank)
 {
     if (!own_cluster) return address;
-    if (address >> RANK_SHIFT || rank >= own_cluster->memories.size()) abort();
-    return address | (rank + 1) << RANK_SHIFT;
+    if (signed_distance(address) != (int)address || rank >= own_cluster->memories.size()) abort();
+    return (address & ((1u << RANK_SHIFT) - 1)) | (rank + 1) << RANK_SHIFT;
 }
 /* In another block's shared memory, or in this one's if it is alone. */
 static void *cluster_words(u32 remote)
 {
-    const u32 offset = remote & ((1u << RANK_SHIFT) - 1);
-    if (!own_cluster) return shared_words(offset);
+    const int offset = signed_distance(remote);
+    if (!own_cluster) return shared_words(remote);
     if (!(remote >> RANK_SHIFT) || offset % 4) abort();
     return own_cluster->memories[(remote >> RANK_SHIFT) - 1] + offset;
 }
@@ -130,6 +132,10 @@ static float4 cluster_load(u32 remote) { return load_from_cluster<float4>(remote
 template <class T> static void cluster_store(u32 remote, T value)
 {
     memcpy(cluster_words(remote), &value, sizeof value);
+}
+static u32 cluster_add(u32 remote, u32 value)
+{
+    return __atomic_fetch_add((u32 *)cluster_words(remote), value, __ATOMIC_RELAXED);
 }
 
 /* ---- memory ---- */
@@ -253,6 +259,13 @@ template <int COUNT> static void registers_increase() {}
 /* ---- arithmetic ---- */
 
 static u32 and_or(u32 a, u32 mask, u32 bits) { return a & mask | bits; }
+static float __fadd_rn(float a, float b) { return a + b; }
+static float __fsub_rn(float a, float b) { return a - b; }
+static float __fmul_rn(float a, float b) { return a * b; }
+static float __fdiv_rn(float a, float b) { return a / b; }
+static float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+static double __dmul_rn(double a, double b) { return a * b; }
+static int __float2int_rd(float value) { return std::fabs(value) < 0x1p30f ? (int)floorf(value) : 0; }
 static float infinity() { return float_of_bits(0x7f800000); }
 static float exp2_approximate(float x)
 {
