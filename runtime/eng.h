@@ -540,7 +540,7 @@ struct eng_logprob {
 };
 /* Sets *drawn (may be NULL) to the token that the last step drew for this sequence, and top[count] to the `count` likeliest tokens, the
  * likeliest first, of equal ones the lowest; tokens -1 beyond the vocabulary. The probabilities are those of the model: from the
- * logits of eng_sequence_logits, before penalties, biases, allowed tokens and temperature. Takes about a nanosecond for each
+ * logits of eng_sequence_logits, before penalties, biases, allowed tokens and temperature. Takes about 5 ns of the calling thread for each
  * token of the vocabulary. Requires: count is at most ENG_MAX_LOGPROBS. ENG_USAGE: eng_sequence_logits returns NULL. [session]
  * [no allocation] */
 ENG_API enum eng_status eng_sequence_logprobs(const struct eng_sequence *sequence, struct eng_logprob *drawn,

@@ -15,6 +15,9 @@ _Static_assert(offsetof(struct eng_engine_facts, open_seconds) == 136, "eng_engi
 _Static_assert(offsetof(struct eng_session_options, instruction_set) == 32, "eng_session_options");
 _Static_assert(offsetof(struct eng_session_facts, instruction_set) == 48, "eng_session_facts");
 _Static_assert(offsetof(struct eng_sampling, seed) == 24, "eng_sampling");
+_Static_assert(offsetof(struct eng_sampling, min_p) == 32, "eng_sampling");
+_Static_assert(offsetof(struct eng_sampling, logit_bias) == 48, "eng_sampling");
+_Static_assert(sizeof(struct eng_logit_bias) == 8 && sizeof(struct eng_logprob) == 8, "eng_logit_bias, eng_logprob");
 _Static_assert(offsetof(struct eng_sequence_options, flags) == 36, "eng_sequence_options");
 
 enum { PROMPT = 100, ANSWER = 12 };
@@ -25,6 +28,7 @@ TEST(test_statuses_are_pinned)
     assert_int_equal(ENG_TOO_LONG, 9);
     assert_int_equal(ENG_NOT_FINITE, 10);
     assert_int_equal(ENG_END_NOT_FINITE, 5);
+    assert_int_equal(ENG_END_NONE_ALLOWED, 6);
     assert_string_equal(eng_status_name(ENG_FULL), "full");
     assert_string_equal(eng_status_name(12345), "unknown");
     assert_string_equal(eng_version(), ENG_VERSION_TEXT);

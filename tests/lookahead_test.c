@@ -25,8 +25,8 @@ struct script {
     int turns;
     size_t prompt[TURNS];
     uint32_t max_new_tokens;
-    bool sampled, logits;
-    int32_t stop_token; /* -1: none */
+    bool sampled, logits, allowed; /* allowed: some tokens only */
+    int32_t stop_token;            /* -1: none */
     int32_t answers[TURNS][LONGEST_ANSWER];
     size_t counts[TURNS];
     enum eng_end ends[TURNS];
@@ -92,7 +92,15 @@ static struct eng_sequence *create(struct eng_session *session, const struct scr
         options.context_tokens = 200;
     }
     if (script->logits) options.flags |= ENG_SEQUENCE_LOGITS;
+    if (script->allowed) options.flags |= ENG_SEQUENCE_ALLOWED;
     CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    if (script->allowed) {
+        uint32_t allowed[2048 / 32];
+        const size_t words = (session->geometry->vocab_size + 31) / 32;
+        assert_true(words * sizeof *allowed <= sizeof allowed);
+        for (size_t w = 0; w < words; w++) allowed[w] = 0x9249a5b7u * (script->seed + (uint32_t)w + 1) | 1;
+        CHECK(eng_sequence_set_allowed(sequence, allowed, words, &error));
+    }
     return sequence;
 }
 
@@ -121,6 +129,7 @@ static void make_script(struct eng_session *plain, struct random *random, struct
     script->turns = below(random, 2) ? 1 : 1 + (int)below(random, TURNS);
     script->sampled = below(random, 3) > 0;
     script->logits = below(random, 8) == 0;
+    script->allowed = below(random, 8) == 0;
     script->max_new_tokens = 1 + below(random, LONGEST_ANSWER);
     for (int turn = 0; turn < script->turns; turn++)
         script->prompt[turn] = 1 + below(random, script->turns > 1 ? 30 : LONGEST_PROMPT);

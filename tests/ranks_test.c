@@ -26,9 +26,16 @@ static struct eng_sequence *start(struct eng_session *session, size_t index)
     eng_sequence_options_init(&options);
     options.sampling = &sampling;
     options.max_new_tokens = ANSWER;
-    options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    options.flags = ENG_SEQUENCE_IGNORE_EOS | (index == 3 || index == 6 ? ENG_SEQUENCE_ALLOWED : 0u);
     fables_tokens((uint32_t)index, prompt, prompt_lengths[index]);
     CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    if (options.flags & ENG_SEQUENCE_ALLOWED) {
+        uint32_t allowed[64];
+        memset(allowed, 0x4d + (int)index, sizeof allowed);
+        const size_t words = (session->geometry->vocab_size + 31) / 32;
+        assert_true(words <= sizeof allowed / sizeof *allowed);
+        CHECK(eng_sequence_set_allowed(sequence, allowed, words, &error));
+    }
     CHECK(eng_sequence_submit(sequence, prompt, prompt_lengths[index], &error));
     return sequence;
 }

@@ -2,16 +2,27 @@
 /* Log-probabilities of a drawn token and of the likeliest ones, from the row's logits as the model gave them. */
 #include <math.h>
 
+#include "kernels/cpu/vector_portable.h"
 #include "runtime/session/session.h"
 
 /* Logarithm of the sum of exponentials. Requires: no logit is NaN or +infinity, and one is finite, as in every row that gave
  * a token, unless tokens that were not allowed have others: then the result is NaN. */
 static double log_sum(const float *logits, uint64_t vocab_size)
 {
-    float largest = -INFINITY;
+    enum { BLOCK = 64 * VEC_WIDTH }; /* so few additions in float */
+    const uint64_t whole = vocab_size - vocab_size % VEC_WIDTH;
+    vec most = vec_set(-INFINITY);
+    for (uint64_t t = 0; t < whole; t += VEC_WIDTH) most = vec_max(vec_load(logits + t), most);
+    float largest = vec_largest(most);
+    for (uint64_t t = whole; t < vocab_size; t++) largest = logits[t] > largest ? logits[t] : largest;
     double sum = 0;
-    for (uint64_t t = 0; t < vocab_size; t++) largest = logits[t] > largest ? logits[t] : largest;
-    for (uint64_t t = 0; t < vocab_size; t++) sum += (double)expf(logits[t] - largest);
+    for (uint64_t block = 0; block < whole; block += BLOCK) {
+        const uint64_t end = block + BLOCK < whole ? block + BLOCK : whole;
+        vec sums = vec_set(0);
+        for (uint64_t t = block; t < end; t += VEC_WIDTH) sums += vec_exp(vec_load(logits + t) - vec_set(largest));
+        sum += (double)vec_sum(sums);
+    }
+    for (uint64_t t = whole; t < vocab_size; t++) sum += (double)expf(logits[t] - largest);
     return (double)largest + log(sum);
 }
 

@@ -5,14 +5,19 @@
 #include "formats/base/test_program.h"
 #include "tests/test_fables.h"
 
-enum { SEQUENCES = 6, PROMPT = 70 };
+enum { SEQUENCES = 6, PROMPT = 70, ALLOWED_WORDS = 64 };
 
-static void run_sequences(struct eng_session *session, struct eng_text *stream)
+static void run_sequences(struct eng_session *session, struct eng_text *stream, size_t vocab_size)
 {
     struct eng_sequence *sequences[SEQUENCES];
     struct eng_sequence_options options;
     struct eng_sampling sampling;
     int32_t prompt[PROMPT], token;
+    struct eng_logprob drawn, top[ENG_MAX_LOGPROBS];
+    uint32_t allowed[ALLOWED_WORDS];
+    const size_t words = (vocab_size + 31) / 32;
+    assert_true(words <= ALLOWED_WORDS);
+    memset(allowed, 0x77, sizeof allowed);
     fables_tokens(1, prompt, PROMPT);
     eng_sampling_init(&sampling);
     eng_sequence_options_init(&options);
@@ -20,11 +25,18 @@ static void run_sequences(struct eng_session *session, struct eng_text *stream)
     sampling.top_p = 0.9f;
     sampling.top_k = 40;
     sampling.repetition_penalty = 1.2f;
+    static const struct eng_logit_bias biases[] = {{400, 1}, {500, -1}};
+    sampling.min_p = 0.01f;
+    sampling.presence_penalty = sampling.frequency_penalty = 0.1f;
+    sampling.logit_bias = biases;
+    sampling.logit_bias_count = 2;
     options.sampling = &sampling;
+    options.flags = ENG_SEQUENCE_ALLOWED | ENG_SEQUENCE_LOGITS;
     options.max_new_tokens = 10;
     for (size_t i = 0; i < SEQUENCES; i++) {
         CHECK(eng_sequence_create(session, &options, &sequences[i], &error));
         CHECK(eng_sequence_submit(sequences[i], prompt, PROMPT - 10 * i, &error));
+        CHECK(eng_sequence_set_allowed(sequences[i], allowed, words, &error));
     }
     uint32_t unfinished = 1;
     const char *text;
@@ -32,8 +44,11 @@ static void run_sequences(struct eng_session *session, struct eng_text *stream)
     while (unfinished) {
         CHECK(eng_step(session, &unfinished, &error));
         for (size_t i = 0; i < SEQUENCES; i++)
-            while (eng_sequence_poll(sequences[i], &token, 1))
+            while (eng_sequence_poll(sequences[i], &token, 1)) {
+                CHECK(eng_sequence_logprobs(sequences[i], &drawn, top, ENG_MAX_LOGPROBS, &error));
+                CHECK(eng_sequence_set_allowed(sequences[i], allowed, words, &error));
                 CHECK(eng_text_push(stream, token, &text, &size, &error));
+            }
         eng_sequence_cancel(sequences[3]);
     }
     CHECK(eng_text_finish(stream, &text, &size, &error));
@@ -75,7 +90,7 @@ TEST(test_no_allocation)
     run_slots(session, logits);
 
     faults_arm(0, false);
-    run_sequences(session, stream);
+    run_sequences(session, stream, facts.vocab_size);
     run_slots(session, logits);
     faults_disarm();
     assert_int_equal(faults_calls(), 0);

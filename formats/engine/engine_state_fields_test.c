@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fields of the STATE space that some engines have: sampling options are there where the section lists both of their fields, and a
+ * reader that does not know these may pass over them. */
+#include "formats/engine/test_engine.h"
+#include "formats/base/test_folder.h"
+#include "formats/engine/engine_layout.h"
+
+static struct status status;
+static struct test_engine sample;
+static struct engine engine;
+
+/* The sample with or without options, in memory; its state fields are at *entries. */
+static uint8_t *write_sample(bool options, size_t *size, struct engine_plans_header **header,
+                             struct plan_field_entry **entries)
+{
+    const char *path = in_folder("a.eng");
+    test_expect_success(test_engine_make(&sample, &status), &status);
+    sample.manifest.geometry.sampling_options = options;
+    assert_true(geometry_place_state(&sample.manifest.geometry, &sample.manifest.state_bytes));
+    test_expect_success(test_engine_write(&sample, path, false, &status), &status);
+    uint8_t *bytes = test_engine_read(path, size);
+    struct engine_section_entry *entry = test_engine_entry(bytes, *size, SECTION_PLANS);
+    assert_non_null(entry);
+    *header = (void *)(bytes + entry->offset);
+    *entries = (void *)(*header + 1);
+    return bytes;
+}
+
+TEST(options_are_there_where_their_fields_are_listed)
+{
+    for (int options = 0; options < 2; options++) {
+        size_t size;
+        struct engine_plans_header *header;
+        struct plan_field_entry *entries;
+        uint8_t *bytes = write_sample(options, &size, &header, &entries);
+        assert_int_equal(header->field_count, STATE_ALWAYS_COUNT + 2 * options);
+        for (uint32_t i = 0; i < header->field_count; i++)
+            assert_int_equal(entries[i].flags, i < STATE_ALWAYS_COUNT ? PLAN_FIELD_ESSENTIAL : 0);
+        assert_true(engine_open_memory(&engine, bytes, size, "memory", &status));
+        const struct plan_geometry *geometry = &engine.manifest.geometry;
+        assert_int_equal(geometry->sampling_options, options);
+        for (int i = 0; i < STATE_FIELD_COUNT; i++) {
+            assert_int_equal(geometry->state[i].offset, sample.manifest.geometry.state[i].offset);
+            assert_int_equal(geometry->state[i].bytes, sample.manifest.geometry.state[i].bytes);
+        }
+        engine_close(&engine);
+        free(bytes);
+    }
+}
+
+static void expect_refused(uint8_t *bytes, size_t size, const char *text)
+{
+    engine_fix_checksums(bytes, size);
+    test_expect_failure(engine_open_memory(&engine, bytes, size, "memory", &status), &status, STATUS_CORRUPT, text);
+}
+
+TEST(fields_of_options_are_checked)
+{
+    size_t size;
+    struct engine_plans_header *header;
+    struct plan_field_entry *entries;
+    uint8_t *bytes = write_sample(true, &size, &header, &entries);
+    struct plan_field_entry *adjustments = &entries[STATE_ALWAYS_COUNT], *allowed = &entries[STATE_ALWAYS_COUNT + 1];
+    const struct plan_field_entry kept = *adjustments;
+    assert_int_equal(adjustments->id, STATE_ADJUSTMENTS + 1);
+    assert_int_equal(allowed->id, STATE_ALLOWED + 1);
+    allowed->id = 50; /* unknown, and not essential: the other one is alone */
+    expect_refused(bytes, size, "section 'plans': the state space has 4 of its 5 fields");
+    allowed->id = STATE_ALLOWED + 1;
+    adjustments->bytes -= 4;
+    expect_refused(bytes, size, "section 'plans': state field of id 6: expected at least");
+    *adjustments = kept;
+    adjustments->offset = entries[0].offset;
+    expect_refused(bytes, size, "section 'plans': state field 3");
+    *adjustments = kept;
+    engine_fix_checksums(bytes, size);
+    assert_true(engine_open_memory(&engine, bytes, size, "memory", &status));
+    engine_close(&engine);
+    free(bytes);
+}
+
+int main(void) { return test_run_with(NULL, make_folder, remove_folder, NULL); }
