@@ -78,7 +78,9 @@ static struct eng_session *plain_session(struct eng_engine *engine)
 
 static struct eng_sequence *create(struct eng_session *session, const struct script *script)
 {
-    const struct eng_sampling sampling = fables_sampling(script->sampled, script->seed);
+    struct eng_sampling sampling = fables_sampling(script->sampled, script->seed);
+    if (session->geometry->vocab_size < 1000)
+        sampling.logit_bias_count = 0; /* they are for tokens of a larger vocabulary */
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
     eng_sequence_options_init(&options);
