@@ -15,6 +15,7 @@ struct server_peer {
     bool is_answered; /* its request has arrived */
     bool is_closed;   /* for sending and receiving, by this file */
     double since;     /* cli_seconds() of the last change of is_answered */
+    double left;      /* when it was first seen that a request cannot become complete; 0: not */
     void *context;    /* NULL: nothing to tell if the client leaves */
 };
 
@@ -80,6 +81,7 @@ static void change(struct server_peers *peers, struct server_peer *peer, bool is
     pthread_mutex_lock(&peers->lock);
     peer->is_answered = is_answered;
     peer->since = cli_seconds();
+    peer->left = 0;
     peer->context = NULL;
     pthread_mutex_unlock(&peers->lock);
 }
@@ -102,20 +104,33 @@ static bool has_left(const struct server_peer *peer)
     return poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR));
 }
 
+/* The HTTP library waits for the rest of a body even if the client has closed its direction. What has arrived may still
+ * be complete and only wait for a thread, so that a moment passes first. */
+static bool is_cut_off(struct server_peer *peer, double now)
+{
+    const double moment = 1;
+    if (peer->is_answered || !has_left(peer)) return false;
+    if (peer->left == 0) peer->left = now;
+    return now - peer->left > moment;
+}
+
+static void check_peer(const struct server_peers *peers, struct server_peer *peer, double now)
+{
+    const double most = peer->is_answered ? peers->answer_seconds : peers->receive_seconds;
+    if (peer->context && has_left(peer)) {
+        peers->left(peer->context);
+        peer->context = NULL;
+    }
+    if (peer->is_closed || (now - peer->since <= most && !is_cut_off(peer, now))) return;
+    /* The HTTP library closes the descriptor when it notices. */
+    peer->is_closed = true;
+    shutdown(peer->descriptor, SHUT_RDWR);
+}
+
 void server_peers_check(struct server_peers *peers)
 {
     const double now = cli_seconds();
     pthread_mutex_lock(&peers->lock);
-    for (struct server_peer *peer = peers->first; peer; peer = peer->next) {
-        if (peer->context && has_left(peer)) {
-            peers->left(peer->context);
-            peer->context = NULL;
-        }
-        const double most = peer->is_answered ? peers->answer_seconds : peers->receive_seconds;
-        if (peer->is_closed || now - peer->since <= most) continue;
-        /* The HTTP library closes the descriptor when it notices. */
-        peer->is_closed = true;
-        shutdown(peer->descriptor, SHUT_RDWR);
-    }
+    for (struct server_peer *peer = peers->first; peer; peer = peer->next) check_peer(peers, peer, now);
     pthread_mutex_unlock(&peers->lock);
 }

@@ -407,7 +407,7 @@ class Mutations(ServerTest):
         server = self.serve(fables())
         rng, counts = random.Random(2), {}
         body = json.dumps({**SHORT, "max_tokens": 2}).encode()
-        for _ in range(300):
+        for _ in range(500):
             data = self.damage(rng, header(body, extra="Connection: close\r\n"))
             connection = server.socket()
             try:
@@ -420,7 +420,7 @@ class Mutations(ServerTest):
             status = reply[9:12].decode() if reply else "closed"
             counts[status] = counts.get(status, 0) + 1
             self.assertTrue(status == "closed" or status[0] in "24" or status in ("501", "505"), (data, reply))
-        tally("damaged requests %s" % counts, 300)
+        tally("damaged requests %s" % counts, 500)
         self.check_works(server)
         self.assertEqual(server.stop(), 0)
 
