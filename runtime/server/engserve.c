@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engserve: engines behind an HTTP server with the interface of OpenAI's API. */
+/* engserve: an HTTP server that answers with engines, in the form of OpenAI's API. */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include <microhttpd.h>
 #include <stdatomic.h>
 
-#include "runtime/server/server.h"
+#include "runtime/server/server_options.h"
 #include "runtime/server/server_peers.h"
 #include "runtime/server/server_reply.h"
 
@@ -36,7 +36,7 @@ struct server_exchange {
     unsigned http; /* status of the reply; 0: none yet */
     double begin;  /* cli_seconds() */
 
-    /* Of a request that generates. */
+    /* Only requests that generate use the following. */
     struct server_model *model;
     struct server_job *job;
     struct server_stream stream;
