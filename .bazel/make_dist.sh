@@ -24,7 +24,7 @@ root=$stage/eng-$version
 for file in "$@"; do
     # Built files lie under bazel-out/CONFIG/bin/, sources under the root of the tree.
     case ${file#bazel-out/*/bin/} in
-        builder/* | runtime/engrun | runtime/engbench | runtime/enginfo | tests/gpu/*) target=bin/${file##*/} mode=755 ;;
+        builder/* | runtime/engrun | runtime/engbench | runtime/enginfo | runtime/engserve | tests/gpu/*) target=bin/${file##*/} mode=755 ;;
         tests/bench/collectives_bench) target=bin/collectives-bench mode=755 ;;
         runtime/libeng.so) target=lib/libeng.so mode=755 ;;
         runtime/libeng.a) target=lib/libeng.a mode=644 ;;

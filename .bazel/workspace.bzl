@@ -22,6 +22,13 @@ def eng_workspace():
         defines = ["XXH_INLINE_ALL="],
     )
     system_library(name = "sodium", pc = "libsodium", header = "sodium.h", lib = "sodium", debian = "libsodium-dev")
+    system_library(
+        name = "microhttpd",
+        pc = "libmicrohttpd",
+        header = "microhttpd.h",
+        lib = "microhttpd",
+        debian = "libmicrohttpd-dev",
+    )
     system_library(name = "zlib", pc = "zlib", header = "zlib.h", lib = "z", debian = "zlib1g-dev")
     system_library(name = "cmocka", pc = "cmocka", header = "cmocka.h", lib = "cmocka", debian = "libcmocka-dev")
 

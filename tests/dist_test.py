@@ -77,7 +77,7 @@ class Unpacked(unittest.TestCase):
 
 class Tarball(Unpacked):
     def test_holds_everything(self):
-        for name in ("bin/engbuild", "bin/engrun", "bin/engbench", "bin/enginfo", "bin/gpu-tests",
+        for name in ("bin/engbuild", "bin/engrun", "bin/engbench", "bin/enginfo", "bin/engserve", "bin/gpu-tests",
                      "bin/collectives-bench", "lib/libeng.so", "lib/libeng.a", "lib/pkgconfig/eng.pc",
                      "include/eng.h", "share/eng/models/fables/config.json",
                      "share/doc/eng/README.md", "share/doc/eng/RESULTS.md", "share/doc/eng/SECURITY.md",
@@ -121,12 +121,12 @@ class Tarball(Unpacked):
             self.assertEqual((member.mtime, member.uid, member.gid), (0, 0, 0), member.name)
 
     def test_programs_run_elsewhere(self):
-        for program in ("engbuild", "engrun", "engbench", "enginfo", "gpu-tests"):
+        for program in ("engbuild", "engrun", "engbench", "enginfo", "engserve", "gpu-tests"):
             text = output([self.path("bin", program), "--version"], cwd="/", env={"PATH": "/usr/bin:/bin"})
             self.assertIn(self.version, text)
 
     def test_brings_its_libraries(self):
-        for file in ("bin/engbuild", "bin/engrun", "bin/gpu-tests", "lib/libeng.so"):
+        for file in ("bin/engbuild", "bin/engrun", "bin/engserve", "bin/gpu-tests", "lib/libeng.so"):
             for line in output(["ldd", self.path(file)]).splitlines():
                 name = line.split()[0]
                 if name not in C_LIBRARY and name != "linux-vdso.so.1" and "/ld-linux" not in name:

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/server/server.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "formats/cli/cli_process.h"
+#include "runtime/server/server_exchange.h"
+
+/* A request must arrive within this time, and the next one on the same connection, however slowly. */
+enum { RECEIVE_SECONDS = 30 };
+/* Bodies in memory at the same time, as a multiple of the largest. */
+enum { MOST_BODIES = 16 };
+enum { CONNECTION_MEMORY_BYTES = 32 << 10, STREAM_BLOCK_BYTES = 16 << 10 };
+
+/* ---- replies ---- */
+
+static enum MHD_Result add_headers(const struct server_exchange *exchange, struct MHD_Response *response,
+                                   const char *content_type)
+{
+    enum MHD_Result ok = MHD_add_response_header(response, "Content-Type", content_type);
+    if (ok && exchange->http == 401) ok = MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
+    if (ok && exchange->http == 405) ok = MHD_add_response_header(response, "Allow", exchange->route->method);
+    if (ok && (exchange->http == 429 || exchange->http == 503))
+        ok = MHD_add_response_header(response, "Retry-After", "1");
+    return ok;
+}
+
+/* Takes the contents of `out`. */
+static enum MHD_Result queue_reply(struct server_exchange *exchange, const char *content_type,
+                                   struct server_buffer *out)
+{
+    struct MHD_Response *response = MHD_create_response_from_buffer(out->size, out->data, MHD_RESPMEM_MUST_FREE);
+    if (!response) {
+        server_buffer_free(out);
+        return MHD_NO;
+    }
+    enum MHD_Result ok = add_headers(exchange, response, content_type);
+    if (ok) ok = MHD_queue_response(exchange->connection, exchange->http, response);
+    MHD_destroy_response(response);
+    return ok;
+}
+
+static enum MHD_Result reply_error(struct server_exchange *exchange)
+{
+    struct server_buffer out = {0};
+    exchange->http = exchange->error.http;
+    if (server_reply_error(&exchange->error, &out)) return queue_reply(exchange, "application/json", &out);
+    server_buffer_free(&out);
+    return MHD_NO;
+}
+
+/* Gives the library the next bytes of a stream. */
+static ssize_t read_stream(void *context, uint64_t position, char *to, size_t capacity)
+{
+    struct server_exchange *exchange = context;
+    struct server_buffer *events = &exchange->events;
+    (void)position;
+    if (exchange->sent == events->size) {
+        events->size = exchange->sent = 0;
+        if (!server_stream_next(&exchange->stream, exchange->model, exchange->job, events))
+            return MHD_CONTENT_READER_END_WITH_ERROR;
+    }
+    if (events->size) {
+        size_t size = events->size - exchange->sent;
+        if (size > capacity) size = capacity;
+        memcpy(to, events->data + exchange->sent, size);
+        exchange->sent += size;
+        return (ssize_t)size;
+    }
+    if (exchange->stream.finished) return MHD_CONTENT_READER_END_OF_STREAM;
+    server_exchange_wait(exchange);
+    return 0;
+}
+
+static enum MHD_Result queue_stream(struct server_exchange *exchange)
+{
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream, exchange, NULL);
+    if (!response) return MHD_NO;
+    exchange->http = MHD_HTTP_OK;
+    enum MHD_Result ok = add_headers(exchange, response, "text/event-stream; charset=utf-8");
+    if (ok) ok = MHD_add_response_header(response, "Cache-Control", "no-cache");
+    if (ok) ok = MHD_queue_response(exchange->connection, exchange->http, response);
+    MHD_destroy_response(response);
+    return ok;
+}
+
+static enum MHD_Result answer(struct server_exchange *exchange)
+{
+    struct server_buffer out = {0};
+    const struct server_route *route = exchange->route;
+    if (exchange->error.http) return reply_error(exchange);
+    const unsigned http = route->answer(exchange, &out);
+    if (http == SERVER_LATER) return exchange->is_streaming ? queue_stream(exchange) : MHD_YES;
+    if (!http) {
+        server_buffer_free(&out);
+        return reply_error(exchange);
+    }
+    exchange->http = http;
+    return queue_reply(exchange, route->content_type, &out);
+}
+
+/* ---- requests ---- */
+
+static const char *header(const struct server_exchange *exchange, const char *name)
+{
+    return MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, name);
+}
+
+/* A constant, for the log, which shall not hold what a client has made up. */
+static const char *known_method(const char *method)
+{
+    static const char *const methods[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        if (strcmp(methods[i], method) == 0) return methods[i];
+    return "OTHER";
+}
+
+static bool is_json(const char *type)
+{
+    static const char json[] = "application/json";
+    const size_t size = sizeof json - 1;
+    return type && strncasecmp(type, json, size) == 0 && (!type[size] || type[size] == ';' || type[size] == ' ');
+}
+
+static bool is_post(const struct server_route *route) { return route->method[0] == 'P'; }
+
+/* Limits of lengths in headers: a text that is no number is the library's to refuse. */
+static uint64_t declared_length(const struct server_exchange *exchange)
+{
+    const char *length = header(exchange, "Content-Length");
+    return length ? strtoull(length, NULL, 10) : 0;
+}
+
+static bool fail_body(struct server_exchange *exchange)
+{
+    return server_fail(&exchange->error, 413, "body_too_large", NULL,
+                       "the body is larger than the %" PRIu64 " bytes that this server takes",
+                       exchange->server->options.max_body);
+}
+
+/* All that can be refused before the body has arrived. */
+static bool check_head(struct server_exchange *exchange)
+{
+    const struct server_options *options = &exchange->server->options;
+    const struct server_route *route = exchange->route;
+    struct server_error *error = &exchange->error;
+    const char *method = strcmp(exchange->method, "HEAD") == 0 ? "GET" : exchange->method;
+    if (options->keys && !(route && route->is_open) &&
+        !server_keys_allow(options->keys, header(exchange, "Authorization")))
+        return server_fail(error, 401, "invalid_api_key", NULL,
+                           "expected a valid key in the header 'Authorization: Bearer KEY'");
+    if (!route)
+        return server_fail(
+            error, 404, "unknown_url", NULL,
+            "no such path; this server has /v1/chat/completions, /v1/completions, /v1/models, /tokenize, "
+            "/detokenize, /health, /metrics and /slots");
+    if (strcmp(route->method, method) != 0)
+        return server_fail(error, 405, "method_not_allowed", NULL, "expected method %s at this path, found %s",
+                           route->method, exchange->method);
+    if (!is_post(route)) return true;
+    if (!is_json(header(exchange, "Content-Type")))
+        return server_fail(error, 415, "unsupported_media_type", NULL,
+                           "expected the header 'Content-Type: application/json'");
+    return declared_length(exchange) <= options->max_body || fail_body(exchange);
+}
+
+/* A client that sends a refused body reads no reply before it has sent it; up to a limit the body is received and
+ * dropped. */
+static bool is_body_endless(const struct server_exchange *exchange, uint64_t bytes)
+{
+    const uint64_t most = exchange->server->options.max_body;
+    return bytes > (most > UINT64_MAX / 8 ? UINT64_MAX : most * 4 + (1 << 20));
+}
+
+static bool take_body(struct server_exchange *exchange, const char *data, size_t size)
+{
+    struct server *server = exchange->server;
+    exchange->received += size;
+    if (is_body_endless(exchange, exchange->received)) return false;
+    if (exchange->error.http || !is_post(exchange->route)) return true;
+    if (exchange->received > server->options.max_body) {
+        fail_body(exchange);
+    } else if (atomic_fetch_add(&server->body_bytes, size) + size > MOST_BODIES * server->options.max_body) {
+        atomic_fetch_sub(&server->body_bytes, size);
+        server_fail(&exchange->error, 503, "out_of_memory", NULL,
+                    "the server is receiving too many large requests; try later");
+    } else if (!server_buffer_add(&exchange->body, data, size)) {
+        atomic_fetch_sub(&server->body_bytes, size);
+        server_fail_memory(&exchange->error);
+    }
+    return true;
+}
+
+static void drop_body(struct server_exchange *exchange)
+{
+    atomic_fetch_sub(&exchange->server->body_bytes, exchange->body.size);
+    server_buffer_free(&exchange->body);
+}
+
+static struct server_exchange *begin(struct server *server, struct MHD_Connection *connection, const char *path,
+                                     const char *method)
+{
+    const union MHD_ConnectionInfo *peer = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct server_exchange *exchange = calloc(1, sizeof *exchange);
+    if (!exchange) return NULL;
+    exchange->path = strdup(path);
+    if (!exchange->path) {
+        free(exchange);
+        return NULL;
+    }
+    exchange->server = server;
+    exchange->connection = connection;
+    exchange->peer = peer ? peer->socket_context : NULL;
+    exchange->route = server_find_route(path);
+    exchange->method = known_method(method);
+    exchange->begin = cli_seconds();
+    atomic_fetch_add(&server->exchanges, 1);
+    return exchange;
+}
+
+static enum MHD_Result handle(void *context, struct MHD_Connection *connection, const char *path, const char *method,
+                              const char *version, const char *data, size_t *size, void **own)
+{
+    struct server *server = context;
+    struct server_exchange *exchange = *own;
+    (void)version;
+    if (!exchange) {
+        *own = exchange = begin(server, connection, path, method);
+        if (!exchange) return MHD_NO;
+        check_head(exchange);
+        return is_body_endless(exchange, declared_length(exchange)) ? reply_error(exchange) : MHD_YES;
+    }
+    if (*size) {
+        if (!take_body(exchange, data, *size)) return MHD_NO;
+        *size = 0;
+        return MHD_YES;
+    }
+    if (!exchange->job) server_peer_begin(server->peers, exchange->peer);
+    enum MHD_Result result = answer(exchange);
+    drop_body(exchange);
+    return result;
+}
+
+/* ---- the end of requests ---- */
+
+/* Requires: the lock of the model, if there is a job. */
+static void describe_job(const struct server_exchange *exchange, char *text, size_t size)
+{
+    const struct server_job *job = exchange->job;
+    uint64_t count = 0;
+    char first[48] = "";
+    for (size_t i = 0; i < job->choice_count; i++) count += job->choices[i].tokens;
+    if (job->first_token > 0)
+        snprintf(first, sizeof first, ", first token after %.3f s", job->first_token - job->arrival);
+    snprintf(text, size, " %.64s: %" PRIu64 " prompt tokens, %" PRIu64 " generated%s,",
+             server_model_name(exchange->model), job->prompt_tokens, count, first);
+}
+
+/* Names paths of the table alone: no text of a client appears in the log. */
+static void log_line(const struct server_exchange *exchange, bool is_sent)
+{
+    const struct server_error *error = exchange->job ? &exchange->job->failure : &exchange->error;
+    char work[256] = "";
+    if (exchange->server->options.quiet) return;
+    if (exchange->job) describe_job(exchange, work, sizeof work);
+    fprintf(stderr, "%s: %s %s %u%s%s%s %.3f s%s\n", cli_program(), exchange->method,
+            exchange->route ? exchange->route->path : "(other path)", exchange->http, error->code ? " " : "",
+            error->code ? error->code : "", work, cli_seconds() - exchange->begin, is_sent ? "" : ", connection lost");
+}
+
+static void complete(void *context, struct MHD_Connection *connection, void **own,
+                     enum MHD_RequestTerminationCode reason)
+{
+    struct server *server = context;
+    struct server_exchange *exchange = *own;
+    (void)connection;
+    if (!exchange) return;
+    *own = NULL;
+    server_peer_end(server->peers, exchange->peer);
+    if (exchange->job) server_model_lock(exchange->model);
+    log_line(exchange, reason == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    if (exchange->job) server_model_unlock(exchange->model);
+    if (exchange->job) server_model_release(exchange->model, exchange->job);
+    server_stream_close(&exchange->stream);
+    server_buffer_free(&exchange->events);
+    drop_body(exchange);
+    free(exchange->path);
+    free(exchange);
+    atomic_fetch_sub(&server->exchanges, 1);
+}
+
+static void watch_connection(void *context, struct MHD_Connection *connection, void **peer,
+                             enum MHD_ConnectionNotificationCode what)
+{
+    struct server *server = context;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *socket = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        *peer = socket ? server_peer_add(server->peers, socket->connect_fd) : NULL;
+    } else {
+        server_peer_remove(server->peers, *peer);
+        *peer = NULL;
+    }
+}
+
+static void client_left(void *context) { atomic_store((atomic_bool *)context, true); }
+
+/* ---- the server ---- */
+
+static bool start_daemon(struct server *server)
+{
+    const struct server_options *options = &server->options;
+    const unsigned threads = (unsigned)options->http_threads;
+    server->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handle, server,
+                         MHD_OPTION_LISTEN_SOCKET, options->listener, MHD_OPTION_THREAD_POOL_SIZE,
+                         threads > 1 ? threads : 0, MHD_OPTION_CONNECTION_LIMIT, (unsigned)options->max_connections,
+                         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)RECEIVE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, complete, server,
+                         MHD_OPTION_NOTIFY_CONNECTION, watch_connection, server, MHD_OPTION_END);
+    return server->daemon != NULL;
+}
+
+bool server_start(const struct server_options *options, struct server **server, struct status *status)
+{
+    struct server *made = calloc(1, sizeof *made);
+    struct timespec now;
+    if (!made) {
+        close(options->listener);
+        return status_fail(status, STATUS_MACHINE, "out of memory");
+    }
+    clock_gettime(CLOCK_REALTIME, &now);
+    made->options = *options;
+    made->created = (int64_t)now.tv_sec;
+    double receive = options->timeout < RECEIVE_SECONDS ? options->timeout : RECEIVE_SECONDS;
+    made->peers = server_peers_create(receive, options->timeout + RECEIVE_SECONDS, client_left);
+    if (made->peers && start_daemon(made)) {
+        *server = made;
+        return true;
+    }
+    close(options->listener);
+    server_peers_destroy(made->peers);
+    free(made);
+    return status_fail(status, STATUS_MACHINE,
+                       "the HTTP server cannot start its threads: too little memory or too few "
+                       "descriptors");
+}
+
+void server_check(struct server *server) { server_peers_check(server->peers); }
+
+void server_drain(struct server *server)
+{
+    if (atomic_exchange(&server->draining, true)) return;
+    MHD_socket listener = MHD_quiesce_daemon(server->daemon);
+    if (listener != MHD_INVALID_SOCKET) close(listener);
+}
+
+bool server_is_busy(struct server *server) { return atomic_load(&server->exchanges) > 0; }
+
+void server_stop(struct server **server)
+{
+    struct server *stopped = *server;
+    *server = NULL;
+    if (!stopped) return;
+    server_drain(stopped);
+    MHD_stop_daemon(stopped->daemon);
+    server_peers_destroy(stopped->peers);
+    free(stopped);
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/server/server_chat.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/json.h"
+#include "runtime/server/server_buffer.h"
+
+enum { MOST_ROLE_BYTES = 32 };
+
+static bool wrong(struct server_error *error, size_t index, const char *member, const char *expected,
+                  const json_t *found)
+{
+    char param[64], text[160];
+    json_value_text(found, text, sizeof text);
+    snprintf(param, sizeof param, "messages[%zu]%s", index, member);
+    return server_fail(error, 400, "invalid_value", param, "%s: expected %s, found %s", param, expected, text);
+}
+
+static bool is_role(const json_t *value)
+{
+    const char *role = json_string_value(value);
+    const size_t size = role ? strlen(role) : 0;
+    return size > 0 && size <= MOST_ROLE_BYTES &&
+           strspn(role, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == size;
+}
+
+/* Appends the text of one part. */
+static bool add_part(size_t index, const json_t *part, struct server_buffer *text, struct server_error *error)
+{
+    const char *type = json_string_value(json_object_get(part, "type")), *key;
+    const json_t *content = json_object_get(part, "text"), *value;
+    if (!type || strcmp(type, "text") != 0)
+        return wrong(error, index, ".content", "parts of type \"text\", since the engine reads nothing else",
+                     json_object_get(part, "type"));
+    if (!json_is_string(content)) return wrong(error, index, ".content", "a string in \"text\" of each part", content);
+    json_object_foreach ((json_t *)(uintptr_t)part, key, value)
+        if (strcmp(key, "type") != 0 && strcmp(key, "text") != 0 && !json_is_null(value))
+            return server_fail(error, 400, "unknown_parameter", "messages",
+                               "messages[%zu].content: field '%.64s' of a part is not known to this server", index,
+                               key);
+    return ((!text->size || server_buffer_text(text, "\n")) &&
+            server_buffer_add(text, json_string_value(content), json_string_length(content))) ||
+           server_fail_memory(error);
+}
+
+/* An owned JSON string; NULL: failed. */
+static json_t *read_content(size_t index, const json_t *content, struct server_error *error)
+{
+    struct server_buffer text = {0};
+    json_t *string = NULL;
+    if (json_is_string(content)) return json_incref((json_t *)(uintptr_t)content);
+    if (!json_is_array(content) || !json_array_size(content)) {
+        wrong(error, index, ".content", "a string or an array of text parts", content);
+        return NULL;
+    }
+    bool ok = true;
+    for (size_t i = 0; ok && i < json_array_size(content); i++)
+        ok = add_part(index, json_array_get(content, i), &text, error);
+    if (ok) {
+        string = json_stringn(text.data ? text.data : "", text.size);
+        if (!string) server_fail_memory(error);
+    }
+    server_buffer_free(&text);
+    return string;
+}
+
+static bool check_fields(size_t index, json_t *message, struct server_error *error)
+{
+    static const char *const known[] = {"role", "content", "name"};
+    const char *key;
+    const json_t *value;
+    char param[SERVER_PARAM_BYTES];
+    json_object_foreach (message, key, value) {
+        bool is_known = json_is_null(value);
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known = is_known || strcmp(key, known[i]) == 0;
+        if (is_known) continue;
+        snprintf(param, sizeof param, "messages[%zu].%s", index, key);
+        return server_fail(
+            error, 400, "unknown_parameter", param,
+            "messages[%zu]: field '%.64s' is not supported by this server; expected role, content and name", index,
+            key);
+    }
+    return true;
+}
+
+static bool add_message(size_t index, json_t *message, json_t *list, struct server_error *error)
+{
+    if (!json_is_object(message)) return wrong(error, index, "", "an object", message);
+    json_t *role = json_object_get(message, "role"), *name = json_object_get(message, "name");
+    if (!check_fields(index, message, error)) return false;
+    if (!is_role(role))
+        return wrong(error, index, ".role", "a role of letters, digits, '_' and '-' that the chat template knows",
+                     role);
+    if (name && !json_is_null(name) && !json_is_string(name)) return wrong(error, index, ".name", "a string", name);
+    json_t *content = read_content(index, json_object_get(message, "content"), error);
+    json_t *made = json_object();
+    bool ok = content != NULL;
+    if (ok)
+        ok = (made && json_put(made, "role", json_incref(role)) && json_put(made, "content", json_incref(content)) &&
+              (!json_is_string(name) || json_put(made, "name", json_incref(name))) &&
+              json_add(list, json_incref(made))) ||
+             server_fail_memory(error);
+    json_decref(content);
+    json_decref(made);
+    return ok;
+}
+
+static bool add_messages(const json_t *messages, json_t *list, struct server_error *error)
+{
+    if (!json_is_array(messages) || !json_array_size(messages)) {
+        char text[160];
+        json_value_text(messages, text, sizeof text);
+        return server_fail(error, 400, "invalid_value", "messages",
+                           "messages: expected an array of at least one message, found %s", text);
+    }
+    for (size_t i = 0; i < json_array_size(messages); i++)
+        if (!add_message(i, json_array_get(messages, i), list, error)) return false;
+    return true;
+}
+
+static bool add_variables(const json_t *given, json_t *variables, struct server_error *error)
+{
+    const char *key;
+    json_t *value;
+    if (!given || json_is_null(given)) return true;
+    if (!json_is_object(given))
+        return server_fail(error, 400, "invalid_value", "chat_template_kwargs",
+                           "chat_template_kwargs: expected an object, found %s", json_type_name(given));
+    json_object_foreach ((json_t *)(uintptr_t)given, key, value) {
+        if (strcmp(key, "messages") == 0)
+            return server_fail(error, 400, "invalid_value", "chat_template_kwargs",
+                               "chat_template_kwargs: messages belong in the field of that name");
+        if (!json_put(variables, key, json_incref(value))) return server_fail_memory(error);
+    }
+    return true;
+}
+
+bool server_chat_variables(json_t *body, bool add_generation_prompt, char **variables, struct server_error *error)
+{
+    json_t *made = json_object(), *list = json_array();
+    bool ok = (made && list && json_put(made, "add_generation_prompt", json_boolean(add_generation_prompt))) ||
+              server_fail_memory(error);
+    ok = ok && add_messages(json_object_get(body, "messages"), list, error) &&
+         add_variables(json_object_get(body, "chat_template_kwargs"), made, error);
+    if (ok) {
+        *variables = json_put(made, "messages", json_incref(list)) ? json_format(made, JSON_COMPACT) : NULL;
+        ok = *variables || server_fail_memory(error);
+    }
+    json_decref(list);
+    json_decref(made);
+    return ok;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/server/server_job.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "formats/cli/cli_process.h"
+
+enum { COMPLETION_NEW_TOKENS = 16 }; /* as OpenAI's API has it */
+
+/* ---- tokens of prompts ---- */
+
+static enum eng_status convert(const struct eng_engine *engine, const struct server_request *request,
+                               const struct server_prompt *prompt, int32_t *tokens, size_t capacity, size_t *count,
+                               struct eng_error *error)
+{
+    if (request->variables) return eng_chat_tokens(engine, request->variables, NULL, 0, tokens, capacity, count, error);
+    return eng_tokenize(engine, prompt->text, prompt->size, request->add_special ? ENG_TEXT_ADD_SPECIAL : 0, tokens,
+                        capacity, count, error);
+}
+
+static bool tokenize_prompt(const struct eng_engine *engine, const struct server_request *request,
+                            struct server_prompt *prompt, struct server_error *error)
+{
+    struct eng_error cause = {0};
+    size_t size = request->variables ? strlen(request->variables) : prompt->size;
+    size_t capacity = size / 2 + 64, count = 0;
+    /* A prompt seldom has a token for every two bytes: then it is converted once more. */
+    for (int attempt = 0; attempt < 2; attempt++) {
+        free(prompt->tokens);
+        prompt->tokens = malloc(capacity * sizeof *prompt->tokens);
+        if (!prompt->tokens) return server_fail_memory(error);
+        enum eng_status status = convert(engine, request, prompt, prompt->tokens, capacity, &count, &cause);
+        if (status == ENG_OK) {
+            prompt->count = count;
+            return true;
+        }
+        if (status != ENG_TOO_LONG || count <= capacity) break;
+        capacity = count;
+    }
+    return server_fail_eng(error, request->variables ? "messages" : "prompt", &cause);
+}
+
+bool server_job_tokenize(const struct eng_engine *engine, struct server_request *request, struct server_error *error)
+{
+    for (size_t i = 0; i < request->prompt_count; i++)
+        if (!request->prompts[i].tokens && !tokenize_prompt(engine, request, &request->prompts[i], error)) return false;
+    return true;
+}
+
+bool server_job_check_tokens(const struct eng_engine_facts *facts, const struct server_prompt *prompt,
+                             const char *param, struct server_error *error)
+{
+    for (size_t i = 0; i < prompt->count; i++)
+        if (prompt->tokens[i] < 0 || (uint32_t)prompt->tokens[i] >= facts->vocab_size)
+            return server_fail(error, 400, "invalid_value", param,
+                               "%s: expected token ids below %" PRIu32 ", the size of the vocabulary, found %" PRId32,
+                               param, facts->vocab_size, prompt->tokens[i]);
+    return true;
+}
+
+static bool check_prompt(const struct eng_engine_facts *facts, const struct server_request *request,
+                         const struct server_prompt *prompt, uint64_t max_new_tokens, struct server_error *error)
+{
+    const char *param = request->variables ? "messages" : "prompt";
+    if (!prompt->count)
+        return server_fail(error, 400, "invalid_value", param, "%s: expected at least one token, found none", param);
+    if (prompt->count + (max_new_tokens ? max_new_tokens : 1) > facts->max_context)
+        return server_fail(error, 400, "context_length_exceeded", param,
+                           "the context of this model is %" PRIu32 " tokens; the prompt has %zu, and %" PRIu64
+                           " are requested for the answer; shorten the prompt or lower max_tokens",
+                           facts->max_context, prompt->count, max_new_tokens ? max_new_tokens : 1);
+    return server_job_check_tokens(facts, prompt, param, error);
+}
+
+bool server_job_detokenize(const struct eng_engine *engine, const int32_t *tokens, size_t count, uint32_t flags,
+                           char **text, size_t *size, struct server_error *error)
+{
+    struct eng_error cause = {0};
+    enum eng_status status = eng_detokenize(engine, tokens, count, flags, NULL, 0, size, &cause);
+    if (status != ENG_OK && status != ENG_TOO_LONG) return server_fail_eng(error, "tokens", &cause);
+    *text = malloc(*size + 1);
+    if (!*text) return server_fail_memory(error);
+    if (!eng_detokenize(engine, tokens, count, flags, *text, *size + 1, size, &cause)) return true;
+    free(*text);
+    *text = NULL;
+    return server_fail_eng(error, "tokens", &cause);
+}
+
+/* ---- jobs ---- */
+
+static bool choose_sampling(const struct eng_engine *engine, const struct server_request *request,
+                            struct eng_sampling *sampling, struct server_error *error)
+{
+    struct eng_error cause = {0};
+    eng_sampling_init(sampling);
+    if (eng_sampling_recommended(engine, sampling, &cause)) return server_fail_eng(error, NULL, &cause);
+    if (request->temperature >= 0) sampling->temperature = (float)request->temperature;
+    if (request->top_p >= 0) sampling->top_p = (float)request->top_p;
+    if (request->repetition_penalty >= 0) sampling->repetition_penalty = (float)request->repetition_penalty;
+    if (request->top_k >= 0) sampling->top_k = (uint32_t)request->top_k;
+    sampling->seed = request->seed;
+    if (!request->seed_given && getrandom(&sampling->seed, sizeof sampling->seed, 0) != sizeof sampling->seed)
+        return server_fail(error, 503, NULL, "seed", "the system gives no random seed; give one");
+    return true;
+}
+
+/* A tokenizer's text may depend on the token before, as the space before a word does: the stream starts with the end of
+ * the prompt. A chat's answer is a text of its own. */
+static bool replay_prompt(struct server_choice *choice, const struct server_prompt *prompt, struct eng_error *error)
+{
+    enum { MOST_TOKENS = 64 };
+    const char *text;
+    size_t size, first = prompt->count > MOST_TOKENS ? prompt->count - MOST_TOKENS : 0;
+    for (size_t i = first; i < prompt->count; i++)
+        if (eng_text_push(choice->text, prompt->tokens[i], &text, &size, error)) return false;
+    return true;
+}
+
+static bool add_echo(const struct eng_engine *engine, const struct server_request *request,
+                     const struct server_prompt *prompt, struct server_choice *choice, struct server_error *error)
+{
+    char *owned = NULL;
+    size_t size = prompt->size;
+    if (!prompt->text &&
+        !server_job_detokenize(engine, prompt->tokens, prompt->count, request->skip_special ? 0 : ENG_TEXT_KEEP_SPECIAL,
+                               &owned, &size, error))
+        return false;
+    bool ok = server_buffer_add(&choice->out, owned ? owned : prompt->text, size) || server_fail_memory(error);
+    free(owned);
+    return ok;
+}
+
+static bool prepare_choice(const struct eng_engine *engine, struct server_job *job, size_t index,
+                           struct server_error *error)
+{
+    struct eng_error cause = {0};
+    const struct server_request *request = &job->request;
+    const struct server_prompt *prompt = &request->prompts[server_job_prompt_of(job, index)];
+    struct server_choice *choice = &job->choices[index];
+    choice->stop = (struct server_stop){.strings = request->stops, .count = request->stop_count};
+    if (eng_text_create(engine, request->skip_special ? 0 : ENG_TEXT_KEEP_SPECIAL, &choice->text, &cause) ||
+        (!request->variables && !replay_prompt(choice, prompt, &cause)))
+        return server_fail_eng(error, NULL, &cause);
+    return !request->echo || add_echo(engine, request, prompt, choice, error);
+}
+
+static bool name_job(struct server_job *job, struct server_error *error)
+{
+    uint64_t number;
+    struct timespec now;
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
+        return server_fail(error, 503, NULL, NULL, "the system gives no random numbers");
+    snprintf(job->id, sizeof job->id, "%s-%016" PRIx64, job->request.variables ? "chatcmpl" : "cmpl", number);
+    clock_gettime(CLOCK_REALTIME, &now);
+    job->created = (int64_t)now.tv_sec;
+    return true;
+}
+
+static bool fill(const struct eng_engine *engine, const struct eng_engine_facts *facts, struct server_job *job,
+                 struct server_error *error)
+{
+    struct server_request *request = &job->request;
+    uint64_t most = server_request_max_tokens(request);
+    if (!most && !request->variables) most = COMPLETION_NEW_TOKENS;
+    job->max_new_tokens = (uint32_t)most;
+    if (!server_job_tokenize(engine, request, error) || !choose_sampling(engine, request, &job->sampling, error) ||
+        !name_job(job, error))
+        return false;
+    for (size_t i = 0; i < request->prompt_count; i++) {
+        if (!check_prompt(facts, request, &request->prompts[i], most, error)) return false;
+        job->prompt_tokens += request->prompts[i].count;
+    }
+    job->choices = calloc(request->prompt_count * request->n, sizeof *job->choices);
+    if (!job->choices) return server_fail_memory(error);
+    job->choice_count = request->prompt_count * request->n;
+    for (size_t i = 0; i < job->choice_count; i++)
+        if (!prepare_choice(engine, job, i, error)) return false;
+    return true;
+}
+
+bool server_job_create(const struct eng_engine *engine, const struct eng_engine_facts *facts,
+                       struct server_request *request, struct server_job **job, struct server_error *error)
+{
+    struct server_job *made = calloc(1, sizeof *made);
+    if (!made) return server_fail_memory(error);
+    made->request = *request;
+    made->arrival = cli_seconds();
+    made->references = 1;
+    *request = (struct server_request){0};
+    if (!fill(engine, facts, made, error)) {
+        server_job_free(made);
+        return false;
+    }
+    *job = made;
+    return true;
+}
+
+void server_job_free(struct server_job *job)
+{
+    for (size_t i = 0; i < job->choice_count; i++) {
+        eng_text_destroy(&job->choices[i].text);
+        server_stop_free(&job->choices[i].stop);
+        server_buffer_free(&job->choices[i].out);
+    }
+    free(job->choices);
+    server_request_free(&job->request);
+    free(job);
+}
+
+size_t server_job_prompt_of(const struct server_job *job, size_t choice) { return choice / job->request.n; }

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A request that generates: its prompts as tokens, its choices and their texts. One thread prepares it, the thread of the
+ * model computes it, and a thread of the HTTP server reads its texts meanwhile. */
+#ifndef RUNTIME_SERVER_SERVER_JOB_H
+#define RUNTIME_SERVER_SERVER_JOB_H
+
+#include <stdatomic.h>
+
+#include "runtime/server/server_metrics.h"
+#include "runtime/server/server_request.h"
+
+enum { SERVER_ID_BYTES = 40 };
+
+struct server_choice {
+    /* Used by the thread that prepares the job, then by that of the model. */
+    struct eng_text *text;
+    struct server_stop stop;
+    double last_token; /* time; 0: none */
+    /* Under the lock of the model from submission on. */
+    struct server_buffer out; /* text of the answer; a stream drops what it has sent */
+    uint64_t tokens;
+    enum server_finish finish;
+};
+
+struct server_job {
+    struct server_request request;
+    char id[SERVER_ID_BYTES];
+    int64_t created; /* seconds since 1970 */
+    struct eng_sampling sampling;
+    uint32_t max_new_tokens;       /* 0: until the context is full */
+    struct server_choice *choices; /* owned [choice_count]; n for each prompt, in order */
+    size_t choice_count;
+    uint64_t prompt_tokens; /* of all prompts */
+
+    /* Under the lock of the model from submission on. */
+    unsigned references;
+    size_t started, finished; /* choices */
+    bool done;                /* all choices are finished, or the job has failed */
+    bool cancelled;           /* `failure` says why; the model's thread ends the job */
+    atomic_bool abandoned;    /* the client has left: as cancelled, without the lock */
+    struct server_error failure;
+    double arrival, first_token, end, deadline; /* cli_seconds(); 0: not yet */
+    struct server_job *next;                    /* in the queue */
+    /* Called with the lock held after every change of the above; NULL: nothing waits. */
+    void (*wake)(void *context);
+    void *context;
+};
+
+/* Checks the request against the engine and converts its prompts. On success *job owns the contents of *request, which
+ * is emptied. */
+bool server_job_create(const struct eng_engine *engine, const struct eng_engine_facts *facts,
+                       struct server_request *request, struct server_job **job, struct server_error *error);
+void server_job_free(struct server_job *job);
+
+/* Index of the prompt of a choice. */
+size_t server_job_prompt_of(const struct server_job *job, size_t choice);
+
+/* Converts the prompts of a request that are not tokens yet. */
+bool server_job_tokenize(const struct eng_engine *engine, struct server_request *request, struct server_error *error);
+/* Text of tokens, owned by the caller. */
+bool server_job_detokenize(const struct eng_engine *engine, const int32_t *tokens, size_t count, uint32_t flags,
+                           char **text, size_t *size, struct server_error *error);
+/* Whether the vocabulary has all tokens. */
+bool server_job_check_tokens(const struct eng_engine_facts *facts, const struct server_prompt *prompt,
+                             const char *param, struct server_error *error);
+
+#endif

@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/server/server_model.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/cli/cli_process.h"
+#include "runtime/cli/cli_args.h"
+
+/* A choice that has a sequence of the session. */
+struct slot {
+    struct server_job *job; /* NULL: free */
+    size_t choice;
+    struct eng_sequence *sequence; /* used by the thread of the model alone */
+    enum eng_state state;          /* after the last step */
+};
+
+struct server_model {
+    char *name;
+    struct eng_engine *engine;
+    struct eng_session *session; /* used by the thread of the model alone */
+    struct eng_engine_facts facts;
+    double timeout;
+    uint64_t max_queue;
+    pthread_t thread;
+    bool has_thread;
+
+    pthread_mutex_t lock; /* of all that follows, and of the jobs */
+    pthread_cond_t changed;
+    struct server_job *first, **last; /* jobs with choices that have not started */
+    uint64_t queued;
+    struct slot *slots; /* owned [slot_count] */
+    size_t slot_count, used_slots;
+    struct server_metrics metrics;
+    bool stopping;
+    struct server_error failure; /* of the engine: no job can run any more */
+};
+
+/* ---- the end of jobs; all with the lock held ---- */
+
+static void wake(struct server_job *job)
+{
+    if (job->wake) job->wake(job->context);
+}
+
+/* Requires: the lock, unless no other thread knows the job. */
+static void drop_reference(struct server_job *job)
+{
+    if (--job->references == 0) server_job_free(job);
+}
+
+static void free_slot(struct server_model *model, struct slot *slot)
+{
+    eng_sequence_destroy(&slot->sequence);
+    *slot = (struct slot){.state = ENG_STATE_IDLE};
+    model->used_slots--;
+}
+
+static void leave_queue(struct server_model *model, struct server_job *job)
+{
+    for (struct server_job **at = &model->first; *at; at = &(*at)->next) {
+        if (*at != job) continue;
+        *at = job->next;
+        if (!*at) model->last = at;
+        model->queued--;
+        job->next = NULL;
+        return;
+    }
+}
+
+static void end_job(struct server_model *model, struct server_job *job)
+{
+    job->done = true;
+    job->end = cli_seconds();
+    if (!job->failure.http) server_metrics_time(&model->metrics, SERVER_TIME_REQUEST, job->end - job->arrival);
+    wake(job);
+    drop_reference(job);
+}
+
+/* Ends all choices of the job. */
+static void fail_job(struct server_model *model, struct server_job *job, enum server_finish finish)
+{
+    leave_queue(model, job);
+    for (size_t i = 0; i < model->slot_count; i++)
+        if (model->slots[i].job == job) free_slot(model, &model->slots[i]);
+    for (size_t i = 0; i < job->choice_count; i++) {
+        if (job->choices[i].finish) continue;
+        job->choices[i].finish = finish;
+        model->metrics.finished[finish]++;
+    }
+    end_job(model, job);
+}
+
+/* Any job that is not done; NULL: there is none. */
+static struct server_job *any_job(const struct server_model *model)
+{
+    for (size_t i = 0; i < model->slot_count; i++)
+        if (model->slots[i].job) return model->slots[i].job;
+    return model->first;
+}
+
+static void fail_model(struct server_model *model, const struct eng_error *error)
+{
+    server_fail(&model->failure, 503, "engine_failed", NULL, "the engine has failed: %s", error->message);
+    fprintf(stderr, "%s: %s: no more requests are taken: %s\n", cli_program(), model->name, error->message);
+    for (struct server_job *job; (job = any_job(model));) {
+        job->failure = model->failure;
+        fail_job(model, job, SERVER_FINISH_ERROR);
+    }
+}
+
+static const struct server_error *client_left(struct server_error *reason)
+{
+    server_fail(reason, 499, "client_closed_request", NULL, "the client has closed the connection");
+    return reason;
+}
+
+static void cancel(struct server_job *job, const struct server_error *reason)
+{
+    if (job->done || job->cancelled) return;
+    job->cancelled = true;
+    job->failure = *reason;
+}
+
+static void end_if_late(struct server_model *model, struct server_job *job, double now)
+{
+    struct server_error reason;
+    if (atomic_load(&job->abandoned)) cancel(job, client_left(&reason));
+    if (now > job->deadline && !job->cancelled) {
+        server_fail(&reason, 408, "request_timeout", NULL, "the request took longer than %g s", model->timeout);
+        cancel(job, &reason);
+    }
+    if (job->cancelled) fail_job(model, job, SERVER_FINISH_ABORT);
+}
+
+static void end_cancelled(struct server_model *model)
+{
+    const double now = cli_seconds();
+    for (size_t i = 0; i < model->slot_count; i++)
+        if (model->slots[i].job) end_if_late(model, model->slots[i].job, now);
+    for (struct server_job *job = model->first, *next; job; job = next) {
+        next = job->next;
+        end_if_late(model, job, now);
+    }
+}
+
+/* ---- the start of choices ---- */
+
+static bool start_choice(struct server_model *model, struct server_job *job, struct slot *slot, struct eng_error *error)
+{
+    const struct server_request *request = &job->request;
+    const size_t index = job->started;
+    const struct server_prompt *prompt = &request->prompts[server_job_prompt_of(job, index)];
+    struct eng_sampling sampling = job->sampling;
+    struct eng_sequence_options options;
+    int32_t stops[ENG_MAX_STOP_TOKENS];
+    uint32_t count = request->stop_token_count;
+    memcpy(stops, request->stop_tokens, count * sizeof *stops);
+    if (request->variables && model->facts.chat_end_token >= 0) stops[count++] = model->facts.chat_end_token;
+    /* Choices of one request differ, and the same request with a seed gives the same choices. */
+    sampling.seed += index;
+    eng_sequence_options_init(&options);
+    options.sampling = &sampling;
+    options.stop_tokens = stops;
+    options.stop_count = count;
+    options.max_new_tokens = job->max_new_tokens;
+    if (request->ignore_eos) options.flags |= ENG_SEQUENCE_IGNORE_EOS;
+    if (eng_sequence_create(model->session, &options, &slot->sequence, error)) return false;
+    if (eng_sequence_submit(slot->sequence, prompt->tokens, prompt->count, error)) {
+        eng_sequence_destroy(&slot->sequence);
+        return false;
+    }
+    slot->job = job;
+    slot->choice = index;
+    slot->state = eng_sequence_state(slot->sequence);
+    model->used_slots++;
+    model->metrics.prompt_tokens += index % request->n == 0 ? prompt->count : 0;
+    if (++job->started == job->choice_count) leave_queue(model, job);
+    return true;
+}
+
+static void start_choices(struct server_model *model)
+{
+    for (size_t i = 0; i < model->slot_count && model->first; i++) {
+        struct server_job *job = model->first;
+        struct eng_error error = {0};
+        if (model->slots[i].job || start_choice(model, job, &model->slots[i], &error)) continue;
+        if (error.status == ENG_FULL && model->used_slots) return;
+        server_fail_eng(&job->failure, NULL, &error);
+        fail_job(model, job, SERVER_FINISH_ERROR);
+    }
+}
+
+/* ---- tokens ---- */
+
+static bool add_text(struct server_choice *choice, int32_t token, struct eng_error *error)
+{
+    const char *text;
+    size_t size;
+    if (eng_text_push(choice->text, token, &text, &size, error)) return false;
+    if (server_stop_push(&choice->stop, text, size, &choice->out)) return true;
+    *error = (struct eng_error){ENG_MACHINE, "out of memory"};
+    return false;
+}
+
+static bool finish_text(struct server_choice *choice, struct eng_error *error)
+{
+    const char *text;
+    size_t size;
+    if (choice->stop.found) return true;
+    if (eng_text_finish(choice->text, &text, &size, error)) return false;
+    if (server_stop_push(&choice->stop, text, size, &choice->out) && server_stop_finish(&choice->stop, &choice->out))
+        return true;
+    *error = (struct eng_error){ENG_MACHINE, "out of memory"};
+    return false;
+}
+
+static void count_token(struct server_model *model, struct server_job *job, struct server_choice *choice, double now)
+{
+    if (!choice->tokens++)
+        server_metrics_time(&model->metrics, SERVER_TIME_FIRST_TOKEN, now - job->arrival);
+    else
+        server_metrics_time(&model->metrics, SERVER_TIME_PER_TOKEN, now - choice->last_token);
+    if (job->first_token == 0) job->first_token = now;
+    choice->last_token = now;
+    model->metrics.generation_tokens++;
+}
+
+/* Takes the tokens that the last step drew for a choice. The token that ends an answer is no part of its text. */
+static bool take_tokens(struct server_model *model, struct slot *slot, double now, struct eng_error *error)
+{
+    struct server_choice *choice = &slot->job->choices[slot->choice];
+    int32_t token, before = -1;
+    while (!choice->stop.found && eng_sequence_poll(slot->sequence, &token, 1)) {
+        if (before >= 0 && !add_text(choice, before, error)) return false;
+        if (choice->stop.found) return true;
+        before = token;
+        count_token(model, slot->job, choice, now);
+    }
+    bool is_end = eng_sequence_end(slot->sequence) == ENG_END_EOS;
+    return before < 0 || choice->stop.found || is_end || add_text(choice, before, error);
+}
+
+static enum server_finish finish_of(const struct slot *slot, enum eng_end end)
+{
+    if (slot->job->choices[slot->choice].stop.found || end == ENG_END_EOS) return SERVER_FINISH_STOP;
+    return end == ENG_END_LENGTH || end == ENG_END_CONTEXT ? SERVER_FINISH_LENGTH : SERVER_FINISH_ERROR;
+}
+
+static void finish_choice(struct server_model *model, struct slot *slot)
+{
+    struct server_job *job = slot->job;
+    struct server_choice *choice = &job->choices[slot->choice];
+    struct eng_error error = {0};
+    choice->finish = finish_of(slot, eng_sequence_end(slot->sequence));
+    model->metrics.finished[choice->finish]++;
+    free_slot(model, slot);
+    if (choice->finish == SERVER_FINISH_ERROR)
+        server_fail(&job->failure, 500, "not_finite", NULL,
+                    "no token can be drawn: the model's logits are not finite (NaN or infinity)");
+    else if (!finish_text(choice, &error))
+        server_fail_eng(&job->failure, NULL, &error);
+    if (job->failure.http)
+        fail_job(model, job, SERVER_FINISH_ERROR);
+    else if (++job->finished == job->choice_count)
+        end_job(model, job);
+    else
+        wake(job);
+}
+
+static void collect(struct server_model *model)
+{
+    const double now = cli_seconds();
+    for (size_t i = 0; i < model->slot_count; i++) {
+        struct slot *slot = &model->slots[i];
+        struct eng_error error = {0};
+        if (!slot->job) continue;
+        const uint64_t tokens = slot->job->choices[slot->choice].tokens;
+        slot->state = eng_sequence_state(slot->sequence);
+        if (!take_tokens(model, slot, now, &error)) {
+            server_fail_eng(&slot->job->failure, NULL, &error);
+            fail_job(model, slot->job, SERVER_FINISH_ERROR);
+        } else if (slot->state == ENG_STATE_DONE || slot->job->choices[slot->choice].stop.found) {
+            finish_choice(model, slot);
+        } else if (slot->job->choices[slot->choice].tokens != tokens) {
+            wake(slot->job);
+        }
+    }
+}
+
+static void publish(struct server_model *model)
+{
+    struct eng_session_facts facts;
+    eng_session_facts_init(&facts);
+    model->metrics.running = model->metrics.waiting = 0;
+    for (size_t i = 0; i < model->slot_count; i++) {
+        if (!model->slots[i].job) continue;
+        if (model->slots[i].state == ENG_STATE_WAITING)
+            model->metrics.waiting++;
+        else
+            model->metrics.running++;
+    }
+    if (!eng_session_get_facts(model->session, &facts, NULL) && facts.pages)
+        model->metrics.kv_usage = (double)(facts.pages - facts.free_pages) / (double)facts.pages;
+}
+
+static void *run(void *argument)
+{
+    struct server_model *model = argument;
+    server_model_lock(model);
+    for (;;) {
+        struct eng_error error = {0};
+        end_cancelled(model);
+        start_choices(model);
+        publish(model);
+        if (model->used_slots) {
+            server_model_unlock(model);
+            enum eng_status status = eng_step(model->session, NULL, &error);
+            server_model_lock(model);
+            if (status)
+                fail_model(model, &error);
+            else
+                collect(model);
+        } else if (!model->first) {
+            if (model->stopping) break;
+            pthread_cond_wait(&model->changed, &model->lock);
+        }
+    }
+    server_model_unlock(model);
+    return NULL;
+}
+
+/* ---- for other threads ---- */
+
+void server_model_lock(struct server_model *model) { pthread_mutex_lock(&model->lock); }
+void server_model_unlock(struct server_model *model) { pthread_mutex_unlock(&model->lock); }
+
+bool server_model_submit(struct server_model *model, struct server_job *job, struct server_error *error)
+{
+    bool ok = true;
+    server_model_lock(model);
+    if (model->failure.http) {
+        *error = model->failure;
+        ok = false;
+    } else if (model->stopping) {
+        ok = server_fail(error, 503, "shutting_down", NULL, "the server is shutting down");
+    } else if (model->queued >= model->max_queue) {
+        ok = server_fail(error, 429, "queue_full", NULL, "%" PRIu64 " requests wait, as many as may; try later",
+                         model->queued);
+    } else {
+        job->deadline = job->arrival + model->timeout;
+        job->references++;
+        *model->last = job;
+        model->last = &job->next;
+        model->queued++;
+        pthread_cond_signal(&model->changed);
+    }
+    server_model_unlock(model);
+    return ok;
+}
+
+void server_model_cancel_all(struct server_model *model, const struct server_error *reason)
+{
+    server_model_lock(model);
+    for (size_t i = 0; i < model->slot_count; i++)
+        if (model->slots[i].job) cancel(model->slots[i].job, reason);
+    for (struct server_job *at = model->first; at; at = at->next) cancel(at, reason);
+    pthread_cond_signal(&model->changed);
+    server_model_unlock(model);
+}
+
+void server_model_release(struct server_model *model, struct server_job *job)
+{
+    struct server_error reason;
+    server_model_lock(model);
+    cancel(job, client_left(&reason));
+    job->wake = NULL;
+    drop_reference(job);
+    pthread_cond_signal(&model->changed);
+    server_model_unlock(model);
+}
+
+bool server_model_is_busy(struct server_model *model)
+{
+    server_model_lock(model);
+    bool busy = model->used_slots || model->first;
+    server_model_unlock(model);
+    return busy;
+}
+
+bool server_model_is_healthy(struct server_model *model, struct server_error *error)
+{
+    server_model_lock(model);
+    bool healthy = !model->failure.http;
+    if (!healthy) *error = model->failure;
+    server_model_unlock(model);
+    return healthy;
+}
+
+void server_model_metrics(struct server_model *model, struct server_metrics *metrics)
+{
+    server_model_lock(model);
+    *metrics = model->metrics;
+    for (const struct server_job *job = model->first; job; job = job->next)
+        metrics->waiting += job->choice_count - job->started;
+    server_model_unlock(model);
+}
+
+size_t server_model_slots(const struct server_model *model) { return model->slot_count; }
+
+void server_model_slot(struct server_model *model, size_t index, struct server_slot_facts *facts)
+{
+    server_model_lock(model);
+    const struct slot *slot = &model->slots[index];
+    const struct server_job *job = slot->job;
+    *facts = (struct server_slot_facts){.state = slot->state, .choice = slot->choice};
+    if (job) {
+        memcpy(facts->id, job->id, sizeof facts->id);
+        facts->prompt_tokens = job->request.prompts[server_job_prompt_of(job, slot->choice)].count;
+        facts->generated_tokens = job->choices[slot->choice].tokens;
+        facts->seconds = cli_seconds() - job->arrival;
+    }
+    server_model_unlock(model);
+}
+
+const char *server_model_name(const struct server_model *model) { return model->name; }
+const struct eng_engine *server_model_engine(const struct server_model *model) { return model->engine; }
+const struct eng_engine_facts *server_model_facts(const struct server_model *model) { return &model->facts; }
+
+/* ---- opening ---- */
+
+static bool fail_open(struct eng_error *error, enum eng_status status, const char *what, const char *why)
+{
+    error->status = (int32_t)status;
+    snprintf(error->message, sizeof error->message, "%s: %s", what, why);
+    return false;
+}
+
+static bool open_engine(struct server_model *model, const struct server_model_options *options, struct eng_error *error)
+{
+    struct eng_session_options session = *options->session;
+    eng_engine_facts_init(&model->facts);
+    if (eng_open(options->path, options->open, &model->engine, error) ||
+        eng_engine_get_facts(model->engine, &model->facts, error))
+        return false;
+    if (!model->facts.has_tokenizer)
+        return fail_open(error, ENG_BAD_INPUT, options->path,
+                         "the engine has no tokenizer, which a server needs; build it from a checkpoint with one");
+    /* More sequences than slots would only wait: requests wait in the queue of the server instead. */
+    session.max_sequences = model->facts.slots;
+    if (eng_session_create(model->engine, &session, &model->session, error)) return false;
+    if (!options->quiet) cli_note_fallback(model->session);
+    return true;
+}
+
+static bool prepare(struct server_model *model, const struct server_model_options *options, struct eng_error *error)
+{
+    model->max_queue = options->max_queue;
+    model->timeout = options->timeout;
+    model->last = &model->first;
+    model->name = strdup(options->name);
+    if (!model->name) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
+    if (!open_engine(model, options, error)) return false;
+    model->slots = calloc(model->facts.slots, sizeof *model->slots);
+    if (!model->slots) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
+    model->slot_count = model->facts.slots;
+    model->has_thread = pthread_create(&model->thread, NULL, run, model) == 0;
+    return model->has_thread || fail_open(error, ENG_MACHINE, options->path, "a thread cannot be created");
+}
+
+bool server_model_open(const struct server_model_options *options, struct server_model **model, struct eng_error *error)
+{
+    struct server_model *made = calloc(1, sizeof *made);
+    if (!made) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_cond_init(&made->changed, NULL);
+    bool ok = prepare(made, options, error);
+    if (!ok) server_model_close(&made);
+    *model = made;
+    return ok;
+}
+
+void server_model_close(struct server_model **model)
+{
+    struct server_model *closed = *model;
+    *model = NULL;
+    if (!closed) return;
+    if (closed->has_thread) {
+        server_model_lock(closed);
+        closed->stopping = true;
+        pthread_cond_signal(&closed->changed);
+        server_model_unlock(closed);
+        pthread_join(closed->thread, NULL);
+    }
+    eng_session_destroy(&closed->session);
+    eng_close(&closed->engine);
+    pthread_cond_destroy(&closed->changed);
+    pthread_mutex_destroy(&closed->lock);
+    free(closed->slots);
+    free(closed->name);
+    free(closed);
+}

@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/server/server_request.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/json.h"
+#include "runtime/server/server_chat.h"
+
+enum { GENERATE = SERVER_CHAT | SERVER_COMPLETION, ALL = GENERATE | SERVER_TOKENIZE | SERVER_DETOKENIZE };
+
+/* Bounds the memory of the JSON tree, in which the shortest value takes a hundred times its text. */
+enum { MOST_JSON_VALUES = 500000 };
+
+static bool wrong(struct server_error *error, const char *name, const char *expected, const json_t *found)
+{
+    char text[160];
+    json_value_text(found, text, sizeof text);
+    return server_fail(error, 400, "invalid_value", name, "%s: expected %s, found %s", name, expected, text);
+}
+
+/* ---- readers of fields ---- */
+
+struct field {
+    const char *name;
+    unsigned endpoints; /* enum server_endpoint */
+    bool (*read)(const struct field *field, const json_t *value, struct server_request *request,
+                 struct server_error *error);
+    size_t offset;      /* in struct server_request */
+    double least, most; /* of a number */
+    bool above_least;   /* the least itself is refused, too */
+};
+
+static void *target(const struct field *field, struct server_request *request)
+{
+    return (char *)request + field->offset;
+}
+
+static bool read_bool(const struct field *field, const json_t *value, struct server_request *request,
+                      struct server_error *error)
+{
+    if (!json_is_boolean(value)) return wrong(error, field->name, "true or false", value);
+    *(bool *)target(field, request) = json_is_true(value);
+    return true;
+}
+
+static bool read_real(const struct field *field, const json_t *value, struct server_request *request,
+                      struct server_error *error)
+{
+    const double number = json_number_value(value);
+    char expected[96];
+    if (json_is_number(value) && number >= field->least && number <= field->most &&
+        !(field->above_least && number <= field->least)) {
+        *(double *)target(field, request) = number;
+        return true;
+    }
+    snprintf(expected, sizeof expected, "a number %s %g and at most %g", field->above_least ? "above" : "of at least",
+             field->least, field->most);
+    return wrong(error, field->name, expected, value);
+}
+
+static bool read_count(const struct field *field, const json_t *value, struct server_request *request,
+                       struct server_error *error)
+{
+    const json_int_t number = json_integer_value(value);
+    char expected[96];
+    if (json_is_integer(value) && (double)number >= field->least && (double)number <= field->most) {
+        *(uint64_t *)target(field, request) = (uint64_t)number;
+        return true;
+    }
+    snprintf(expected, sizeof expected, "an integer from %.0f to %.0f", field->least, field->most);
+    return wrong(error, field->name, expected, value);
+}
+
+static bool read_top_k(const struct field *field, const json_t *value, struct server_request *request,
+                       struct server_error *error)
+{
+    const json_int_t number = json_integer_value(value);
+    if (!json_is_integer(value) || number < -1 || number > INT32_MAX)
+        return wrong(error, field->name, "an integer from -1 (all tokens) to 2147483647", value);
+    request->top_k = number < 0 ? 0 : number;
+    return true;
+}
+
+static bool read_seed(const struct field *field, const json_t *value, struct server_request *request,
+                      struct server_error *error)
+{
+    if (!json_is_integer(value)) return wrong(error, field->name, "an integer", value);
+    request->seed = (uint64_t)json_integer_value(value);
+    request->seed_given = true;
+    return true;
+}
+
+static bool read_model(const struct field *field, const json_t *value, struct server_request *request,
+                       struct server_error *error)
+{
+    if (!json_is_string(value)) return wrong(error, field->name, "the name of a model", value);
+    request->model = json_string_value(value);
+    return true;
+}
+
+static bool read_user(const struct field *field, const json_t *value, struct server_request *request,
+                      struct server_error *error)
+{
+    (void)request;
+    return json_is_string(value) || wrong(error, field->name, "a string", value);
+}
+
+static bool read_stream_options(const struct field *field, const json_t *value, struct server_request *request,
+                                struct server_error *error)
+{
+    const char *key;
+    const json_t *option;
+    if (!json_is_object(value)) return wrong(error, field->name, "an object", value);
+    json_object_foreach ((json_t *)(uintptr_t)value, key, option) {
+        if (strcmp(key, "include_usage") != 0)
+            return server_fail(error, 400, "unknown_parameter", field->name,
+                               "stream_options: field '%.64s' is not supported; expected include_usage alone", key);
+        if (!json_is_boolean(option)) return wrong(error, "stream_options.include_usage", "true or false", option);
+        request->include_usage = json_is_true(option);
+    }
+    return true;
+}
+
+static bool add_stop(const json_t *value, struct server_request *request, struct server_error *error)
+{
+    const size_t length = json_string_length(value);
+    if (!json_is_string(value) || length < 1 || length > SERVER_MOST_STOP_BYTES)
+        return server_fail(error, 400, "invalid_value", "stop", "stop: expected strings of 1 to %d bytes, found %s",
+                           SERVER_MOST_STOP_BYTES,
+                           json_is_string(value) ? "one of another length" : json_type_name(value));
+    request->stops[request->stop_count++] = json_string_value(value);
+    return true;
+}
+
+static bool read_stop(const struct field *field, const json_t *value, struct server_request *request,
+                      struct server_error *error)
+{
+    if (json_is_string(value)) return add_stop(value, request, error);
+    if (!json_is_array(value) || json_array_size(value) > SERVER_MOST_STOPS)
+        return wrong(error, field->name, "a string or an array of up to 4 strings", value);
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (!add_stop(json_array_get(value, i), request, error)) return false;
+    return true;
+}
+
+static bool is_token(const json_t *value)
+{
+    return json_is_integer(value) && json_integer_value(value) >= 0 && json_integer_value(value) <= INT32_MAX;
+}
+
+static bool read_stop_tokens(const struct field *field, const json_t *value, struct server_request *request,
+                             struct server_error *error)
+{
+    /* One is left for the token that ends an answer in the chat template. */
+    enum { MOST = ENG_MAX_STOP_TOKENS - 1 };
+    if (!json_is_array(value) || json_array_size(value) > MOST)
+        return wrong(error, field->name, "an array of up to 15 token ids", value);
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *token = json_array_get(value, i);
+        if (!is_token(token)) return wrong(error, field->name, "token ids", token);
+        request->stop_tokens[request->stop_token_count++] = (int32_t)json_integer_value(token);
+    }
+    return true;
+}
+
+/* ---- prompts ---- */
+
+static bool read_ids(const json_t *array, const char *name, struct server_prompt *prompt, struct server_error *error)
+{
+    const size_t count = json_array_size(array);
+    prompt->tokens = malloc((count + 1) * sizeof *prompt->tokens);
+    if (!prompt->tokens) return server_fail_memory(error);
+    prompt->count = count;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *token = json_array_get(array, i);
+        if (!is_token(token)) return wrong(error, name, "token ids from 0", token);
+        prompt->tokens[i] = (int32_t)json_integer_value(token);
+    }
+    return true;
+}
+
+static bool read_one_prompt(const json_t *value, const char *name, struct server_prompt *prompt,
+                            struct server_error *error)
+{
+    if (json_is_string(value)) {
+        prompt->text = json_string_value(value);
+        prompt->size = json_string_length(value);
+        return true;
+    }
+    if (json_is_array(value)) return read_ids(value, name, prompt, error);
+    return wrong(error, name, "a string, an array of token ids, or an array of either", value);
+}
+
+static bool make_prompts(struct server_request *request, size_t count, struct server_error *error)
+{
+    request->prompts = calloc(count, sizeof *request->prompts);
+    request->prompt_count = request->prompts ? count : 0;
+    return request->prompts || server_fail_memory(error);
+}
+
+static bool read_prompt(const struct field *field, const json_t *value, struct server_request *request,
+                        struct server_error *error)
+{
+    const json_t *first = json_array_get(value, 0);
+    if (request->endpoint == SERVER_TOKENIZE && !json_is_string(value))
+        return wrong(error, field->name, "a string", value);
+    if (!json_is_array(value) || json_is_integer(first))
+        return make_prompts(request, 1, error) && read_one_prompt(value, field->name, request->prompts, error);
+    const size_t count = json_array_size(value);
+    if (count < 1 || count > SERVER_MOST_CHOICES) return wrong(error, field->name, "1 to 128 prompts", value);
+    if (!make_prompts(request, count, error)) return false;
+    for (size_t i = 0; i < count; i++)
+        if (!read_one_prompt(json_array_get(value, i), field->name, &request->prompts[i], error)) return false;
+    return true;
+}
+
+static bool read_tokens(const struct field *field, const json_t *value, struct server_request *request,
+                        struct server_error *error)
+{
+    if (!json_is_array(value)) return wrong(error, field->name, "an array of token ids", value);
+    return make_prompts(request, 1, error) && read_ids(value, field->name, request->prompts, error);
+}
+
+/* Messages and variables of the template are read together, after all fields. */
+static bool read_chat(const struct field *field, const json_t *value, struct server_request *request,
+                      struct server_error *error)
+{
+    (void)field, (void)value, (void)request, (void)error;
+    return true;
+}
+
+/* ---- the tables ---- */
+
+#define AT(member) .offset = offsetof(struct server_request, member)
+
+static const struct field fields[] = {
+    {"model", ALL, .read = read_model},
+    {"messages", SERVER_CHAT | SERVER_TOKENIZE, .read = read_chat},
+    {"chat_template_kwargs", SERVER_CHAT | SERVER_TOKENIZE, .read = read_chat},
+    {"add_generation_prompt", SERVER_CHAT | SERVER_TOKENIZE, read_bool, AT(add_generation)},
+    {"prompt", SERVER_COMPLETION | SERVER_TOKENIZE, .read = read_prompt},
+    {"tokens", SERVER_DETOKENIZE, .read = read_tokens},
+    {"add_special_tokens", SERVER_COMPLETION | SERVER_TOKENIZE, read_bool, AT(add_special)},
+    {"skip_special_tokens", GENERATE, read_bool, AT(skip_special)},
+    {"stream", GENERATE, read_bool, AT(stream)},
+    {"stream_options", GENERATE, .read = read_stream_options},
+    {"n", GENERATE, read_count, AT(n), 1, SERVER_MOST_CHOICES},
+    {"echo", SERVER_COMPLETION, read_bool, AT(echo)},
+    {"max_tokens", GENERATE, read_count, AT(max_tokens), 1, INT32_MAX},
+    {"max_completion_tokens", SERVER_CHAT, read_count, AT(max_completion_tokens), 1, INT32_MAX},
+    {"temperature", GENERATE, read_real, AT(temperature), 0, 1000000},
+    {"top_p", GENERATE, read_real, AT(top_p), 0, 1, true},
+    {"top_k", GENERATE, .read = read_top_k},
+    {"repetition_penalty", GENERATE, read_real, AT(repetition_penalty), 0, 1000000, true},
+    {"seed", GENERATE, .read = read_seed},
+    {"stop", GENERATE, .read = read_stop},
+    {"stop_token_ids", GENERATE, .read = read_stop_tokens},
+    {"ignore_eos", GENERATE, read_bool, AT(ignore_eos)},
+    {"user", GENERATE, .read = read_user},
+};
+
+/* Fields that clients send with the value that changes nothing; any other value is refused. */
+enum { MOST_NEUTRAL = 3 };
+static const struct {
+    const char *name;
+    unsigned endpoints;
+    const char *values[MOST_NEUTRAL]; /* JSON; NULL: none but null */
+} neutral[] = {
+    {"logprobs", SERVER_CHAT, {"false"}},
+    {"logprobs", SERVER_COMPLETION, {NULL}},
+    {"top_logprobs", SERVER_CHAT, {"0"}},
+    {"prompt_logprobs", GENERATE, {NULL}},
+    {"presence_penalty", GENERATE, {"0"}},
+    {"frequency_penalty", GENERATE, {"0"}},
+    {"min_p", GENERATE, {"0"}},
+    {"min_tokens", GENERATE, {"0"}},
+    {"logit_bias", GENERATE, {"{}"}},
+    {"best_of", SERVER_COMPLETION, {"1"}},
+    {"suffix", SERVER_COMPLETION, {"\"\""}},
+    {"response_format", GENERATE, {"{\"type\": \"text\"}"}},
+    {"structured_outputs", GENERATE, {NULL}},
+    {"tools", SERVER_CHAT | SERVER_TOKENIZE, {"[]"}},
+    {"tool_choice", SERVER_CHAT, {"\"none\"", "\"auto\""}},
+    {"parallel_tool_calls", SERVER_CHAT, {"true", "false"}},
+    {"functions", SERVER_CHAT, {"[]"}},
+    {"function_call", SERVER_CHAT, {"\"none\"", "\"auto\""}},
+    {"continue_final_message", SERVER_CHAT | SERVER_TOKENIZE, {"false"}},
+    {"return_token_strs", SERVER_TOKENIZE, {"false"}},
+    {"modalities", SERVER_CHAT, {"[\"text\"]"}},
+    {"store", SERVER_CHAT, {"false"}},
+    {"metadata", SERVER_CHAT, {"{}"}},
+    {"service_tier", SERVER_CHAT, {"\"auto\"", "\"default\""}},
+};
+
+static bool equals(const json_t *value, const char *text)
+{
+    json_t *other = json_loads(text, JSON_DECODE_ANY, NULL);
+    bool equal = json_is_number(value) && json_is_number(other) ? json_number_value(value) == json_number_value(other)
+                                                                : json_equal(value, other);
+    json_decref(other);
+    return equal;
+}
+
+static bool refuse(enum server_endpoint endpoint, const char *name, const json_t *value, struct server_error *error)
+{
+    for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) {
+        if (strcmp(neutral[i].name, name) != 0 || !(neutral[i].endpoints & endpoint)) continue;
+        for (int v = 0; v < MOST_NEUTRAL && neutral[i].values[v]; v++)
+            if (equals(value, neutral[i].values[v])) return true;
+        return server_fail(error, 400, "unsupported_parameter", name,
+                           "%s is not supported by this server; leave it out%s%s", name,
+                           neutral[i].values[0] ? " or set it to " : "",
+                           neutral[i].values[0] ? neutral[i].values[0] : "");
+    }
+    return server_fail(error, 400, "unknown_parameter", name, "field '%.64s' is not known to this server; leave it out",
+                       name);
+}
+
+static bool read_field(const char *name, const json_t *value, struct server_request *request,
+                       struct server_error *error)
+{
+    if (json_is_null(value)) return true;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (strcmp(fields[i].name, name) == 0 && (fields[i].endpoints & request->endpoint))
+            return fields[i].read(&fields[i], value, request, error);
+    return refuse(request->endpoint, name, value, error);
+}
+
+/* ---- whole requests ---- */
+
+static bool has(const struct server_request *request, const char *name)
+{
+    const json_t *value = json_object_get(request->body, name);
+    return value && !json_is_null(value);
+}
+
+static bool require_input(struct server_request *request, struct server_error *error)
+{
+    const bool chat = has(request, "messages");
+    const char *needed = request->endpoint == SERVER_CHAT         ? "messages"
+                         : request->endpoint == SERVER_DETOKENIZE ? "tokens"
+                                                                  : "prompt";
+    if (request->endpoint == SERVER_TOKENIZE && chat && request->prompts)
+        return server_fail(error, 400, "invalid_value", "messages", "expected one of prompt and messages, found both");
+    if (!chat && (has(request, "chat_template_kwargs") || has(request, "add_generation_prompt")))
+        return server_fail(error, 400, "invalid_value", "messages",
+                           "chat_template_kwargs and add_generation_prompt: only with messages");
+    if (!chat && !request->prompts)
+        return server_fail(error, 400, "missing_required_parameter", needed, "%s: expected%s, found nothing", needed,
+                           request->endpoint == SERVER_TOKENIZE ? " this field or messages" : " this field");
+    if (!chat) return true;
+    if (request->special_given && request->add_special)
+        return server_fail(error, 400, "unsupported_parameter", "add_special_tokens",
+                           "add_special_tokens: not with messages, whose template adds them");
+    return make_prompts(request, 1, error) &&
+           server_chat_variables(request->body, request->add_generation, &request->variables, error);
+}
+
+static bool check_together(const struct server_request *request, struct server_error *error)
+{
+    if (request->include_usage && !request->stream)
+        return server_fail(error, 400, "invalid_value", "stream_options", "stream_options: only with stream");
+    if (request->max_tokens && request->max_completion_tokens && request->max_tokens != request->max_completion_tokens)
+        return server_fail(error, 400, "invalid_value", "max_tokens",
+                           "expected one of max_tokens and max_completion_tokens, found both with different values");
+    if (request->prompt_count * request->n > SERVER_MOST_CHOICES)
+        return server_fail(error, 400, "invalid_value", "n",
+                           "expected at most %d answers, found %zu prompts times n %" PRIu64, SERVER_MOST_CHOICES,
+                           request->prompt_count, request->n);
+    return true;
+}
+
+/* Values of a JSON text, counted by the characters before them; characters in strings do not count. */
+static size_t count_values(const char *text, size_t size)
+{
+    size_t count = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < size; i++) {
+        if (text[i] == '"') in_string = !in_string;
+        if (in_string && text[i] == '\\') i++;
+        if (!in_string) count += text[i] == ',' || text[i] == '[' || text[i] == '{' || text[i] == ':';
+    }
+    return count;
+}
+
+bool server_request_read(enum server_endpoint endpoint, const char *body, size_t size, struct server_request *request,
+                         struct server_error *error)
+{
+    struct status status = {0};
+    const char *name;
+    const json_t *value;
+    *request = (struct server_request){.endpoint = endpoint,
+                                       .n = 1,
+                                       .temperature = -1,
+                                       .top_p = -1,
+                                       .repetition_penalty = -1,
+                                       .top_k = -1,
+                                       .add_special = true,
+                                       .skip_special = true,
+                                       .add_generation = true};
+    if (count_values(body, size) > MOST_JSON_VALUES)
+        return server_fail(error, 413, "too_many_values", NULL, "the body has more than %d JSON values",
+                           MOST_JSON_VALUES);
+    request->body = json_parse(body, size, "body", &status);
+    if (!request->body) return server_fail_status(error, NULL, &status);
+    if (!json_is_object(request->body)) return wrong(error, "body", "an object", request->body);
+    request->special_given = has(request, "add_special_tokens");
+    json_object_foreach (request->body, name, value)
+        if (!read_field(name, value, request, error)) return false;
+    return require_input(request, error) && check_together(request, error);
+}
+
+void server_request_free(struct server_request *request)
+{
+    for (size_t i = 0; i < request->prompt_count; i++) free(request->prompts[i].tokens);
+    free(request->prompts);
+    free(request->variables);
+    json_decref(request->body);
+    *request = (struct server_request){0};
+}
+
+uint64_t server_request_max_tokens(const struct server_request *request)
+{
+    return request->max_completion_tokens ? request->max_completion_tokens : request->max_tokens;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the bodies of requests. Every field is used or refused by its name: server_request.c has two tables, one of the
+ * fields that are read and one of those that may only have the value that changes nothing. A new option is a row there. */
+#ifndef RUNTIME_SERVER_SERVER_REQUEST_H
+#define RUNTIME_SERVER_SERVER_REQUEST_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "runtime/server/server_error.h"
+#include "runtime/server/server_stop.h"
+
+enum server_endpoint {
+    SERVER_CHAT = 1,       /* POST /v1/chat/completions */
+    SERVER_COMPLETION = 2, /* POST /v1/completions */
+    SERVER_TOKENIZE = 4,   /* POST /tokenize */
+    SERVER_DETOKENIZE = 8  /* POST /detokenize */
+};
+
+/* Choices of one request: prompts times n. */
+enum { SERVER_MOST_CHOICES = 128 };
+
+struct server_prompt {
+    const char *text; /* borrowed from the body; NULL: given as tokens, or a chat */
+    size_t size;
+    int32_t *tokens; /* owned [count]; NULL: not converted yet */
+    size_t count;
+};
+
+struct server_request {
+    enum server_endpoint endpoint;
+    json_t *body;      /* owned: strings below are borrowed from it */
+    const char *model; /* NULL: not given */
+    bool stream, include_usage, echo, ignore_eos;
+    bool add_special;                              /* tokens around a text */
+    bool special_given;                            /* add_special_tokens was in the body */
+    bool skip_special;                             /* special tokens do not appear in answers */
+    bool add_generation;                           /* the prompt of a chat ends with the beginning of an answer */
+    uint64_t n, max_tokens, max_completion_tokens; /* 0: not given */
+    double temperature, top_p, repetition_penalty; /* < 0: not given */
+    int64_t top_k;                                 /* < 0: not given; 0: all */
+    uint64_t seed;
+    bool seed_given;
+    const char *stops[SERVER_MOST_STOPS];
+    size_t stop_count;
+    int32_t stop_tokens[ENG_MAX_STOP_TOKENS];
+    uint32_t stop_token_count;
+    struct server_prompt *prompts; /* owned [prompt_count]; of a chat: one without text */
+    size_t prompt_count;
+    char *variables; /* owned: JSON for the chat template; NULL: no chat */
+};
+
+/* Reads body[size]. The caller releases *request with server_request_free, also after a failure. */
+bool server_request_read(enum server_endpoint endpoint, const char *body, size_t size, struct server_request *request,
+                         struct server_error *error);
+void server_request_free(struct server_request *request);
+
+/* Limit of new tokens that the request names; 0: none. */
+uint64_t server_request_max_tokens(const struct server_request *request);
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/server/server_request.h"
+
+#include "formats/base/test_support.h"
+
+static struct server_request request;
+static struct server_error error;
+
+static bool read_text(enum server_endpoint endpoint, const char *text)
+{
+    error = (struct server_error){0};
+    return server_request_read(endpoint, text, strlen(text), &request, &error);
+}
+
+static void accept(enum server_endpoint endpoint, const char *text)
+{
+    if (!read_text(endpoint, test_json(text))) fail_msg("%s: refused: %s", text, error.message);
+}
+
+TEST(test_completion)
+{
+    accept(SERVER_COMPLETION,
+           "{'model': 'm', 'prompt': 'abc', 'max_tokens': 7, 'temperature': 0.5, 'top_p': 1, 'top_k': -1,"
+           " 'seed': -3, 'n': 2, 'stop': ['x', 'yz'], 'stop_token_ids': [4, 5], 'stream': true, 'echo': true,"
+           " 'stream_options': {'include_usage': true}, 'ignore_eos': true, 'repetition_penalty': 1.25,"
+           " 'skip_special_tokens': false, 'add_special_tokens': false, 'user': 'u'}");
+    assert_string_equal(request.model, "m");
+    assert_int_equal(request.prompt_count, 1);
+    assert_memory_equal(request.prompts[0].text, "abc", 4);
+    assert_int_equal(request.prompts[0].size, 3);
+    assert_int_equal(server_request_max_tokens(&request), 7);
+    assert_true(request.temperature == 0.5 && request.top_p == 1 && request.repetition_penalty == 1.25);
+    assert_int_equal(request.top_k, 0);
+    assert_true(request.seed_given && request.seed == UINT64_MAX - 2);
+    assert_int_equal(request.n, 2);
+    assert_int_equal(request.stop_count, 2);
+    assert_string_equal(request.stops[1], "yz");
+    assert_int_equal(request.stop_token_count, 2);
+    assert_int_equal(request.stop_tokens[1], 5);
+    assert_true(request.stream && request.include_usage && request.echo && request.ignore_eos);
+    assert_false(request.skip_special || request.add_special);
+    assert_null(request.variables);
+    server_request_free(&request);
+}
+
+TEST(test_defaults)
+{
+    accept(SERVER_COMPLETION, "{'prompt': 'x', 'temperature': null, 'stop': null, 'unknown': null}");
+    assert_null(request.model);
+    assert_true(request.temperature < 0 && request.top_p < 0 && request.repetition_penalty < 0 && request.top_k < 0);
+    assert_false(request.stream || request.include_usage || request.echo || request.ignore_eos || request.seed_given);
+    assert_true(request.skip_special && request.add_special);
+    assert_int_equal(request.n, 1);
+    assert_int_equal(server_request_max_tokens(&request), 0);
+    server_request_free(&request);
+}
+
+TEST(test_prompts)
+{
+    accept(SERVER_COMPLETION, "{'prompt': [[1, 2], 'b', []]}");
+    assert_int_equal(request.prompt_count, 3);
+    assert_int_equal(request.prompts[0].count, 2);
+    assert_int_equal(request.prompts[0].tokens[1], 2);
+    assert_string_equal(request.prompts[1].text, "b");
+    assert_int_equal(request.prompts[2].count, 0);
+    server_request_free(&request);
+    accept(SERVER_COMPLETION, "{'prompt': [1, 2147483647]}");
+    assert_int_equal(request.prompt_count, 1);
+    assert_int_equal(request.prompts[0].tokens[1], INT32_MAX);
+    server_request_free(&request);
+}
+
+TEST(test_chat)
+{
+    accept(
+        SERVER_CHAT,
+        "{'messages': [{'role': 'system', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]},"
+        " {'role': 'user', 'content': 'c', 'name': 'd', 'refusal': null}], 'chat_template_kwargs': {'thinking': "
+        "false}}");
+    assert_string_equal(
+        request.variables,
+        test_json("{'add_generation_prompt':true,'thinking':false,'messages':[{'role':'system','content':'a\\nb'},"
+                  "{'role':'user','content':'c','name':'d'}]}"));
+    assert_int_equal(request.prompt_count, 1);
+    server_request_free(&request);
+    accept(SERVER_TOKENIZE, "{'messages': [{'role': 'user', 'content': ''}], 'add_generation_prompt': false}");
+    assert_non_null(strstr(request.variables, test_json("'add_generation_prompt':false")));
+    server_request_free(&request);
+}
+
+TEST(test_refused)
+{
+    static const struct {
+        enum server_endpoint endpoint;
+        const char *text, *param, *words;
+        unsigned http;
+    } cases[] = {
+        {SERVER_COMPLETION, "{'prompt': 'x', 'temperature': 'a'}", "temperature", "temperature|number|'a'", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'top_p': 0}", "top_p", "above 0|found 0", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'n': 2.0}", "n", "integer from 1 to 128", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': 0}", "logprobs", "not supported", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'tools': []}", "tools", "not known", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'stream_options': {'include_usage': 1}}", "stream_options.include_usage",
+         "true or false", 400},
+        {SERVER_COMPLETION, "{'prompt': 5}", "prompt", "found 5", 400},
+        {SERVER_COMPLETION, "{'prompt': [[1.5]]}", "prompt", "token ids", 400},
+        {SERVER_COMPLETION, "{'prompt': [2147483648]}", "prompt", "token ids", 400},
+        {SERVER_COMPLETION, "{}", "prompt", "found nothing", 400},
+        {SERVER_COMPLETION, "[]", "body", "expected an object", 400},
+        {SERVER_COMPLETION, "{", "", "not valid JSON", 400},
+        {SERVER_CHAT, "{'messages': []}", "messages", "at least one", 400},
+        {SERVER_CHAT, "{'messages': {}}", "messages", "found an object", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'a b', 'content': 'x'}]}", "messages[0].role", "letters", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': [{'type': 'image_url'}]}]}", "messages[0].content",
+         "image_url", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x', 'tool_calls': []}]}", "messages[0].tool_calls",
+         "tool_calls", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'tools': [1]}", "tools", "not supported", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'response_format': {'type': 'json_schema'}}",
+         "response_format", "not supported", 400},
+        {SERVER_TOKENIZE, "{'prompt': ['x']}", "prompt", "a string", 400},
+        {SERVER_TOKENIZE, "{'prompt': 'x', 'add_generation_prompt': true}", "messages", "only with messages", 400},
+        {SERVER_TOKENIZE, "{'messages': [{'role': 'u', 'content': 'x'}], 'add_special_tokens': true}",
+         "add_special_tokens", "template", 400},
+        {SERVER_DETOKENIZE, "{'tokens': 'x'}", "tokens", "array of token ids", 400},
+        {SERVER_DETOKENIZE, "{'tokens': [], 'prompt': 'x'}", "prompt", "not known", 400},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct status status = {0};
+        if (read_text(cases[i].endpoint, test_json(cases[i].text))) fail_msg("accepted: %s", cases[i].text);
+        assert_string_equal(error.param, cases[i].param);
+        assert_int_equal(error.http, cases[i].http);
+        snprintf(status.message, sizeof status.message, "%s", error.message);
+        test_expect_message(&status, test_json(cases[i].words));
+        server_request_free(&request);
+    }
+}
+
+/* Names that a client has made up: long, and cut within a character. */
+TEST(test_unknown_names)
+{
+    char text[512];
+    snprintf(text, sizeof text, "{\"prompt\": \"x\", \"%090d\xc3\xa9\": 1}", 7);
+    assert_false(read_text(SERVER_COMPLETION, text));
+    assert_int_equal(strlen(error.param), 92);
+    server_request_free(&request);
+    snprintf(text, sizeof text, "{\"prompt\": \"x\", \"%094d\xc3\xa9\": 1}", 7);
+    assert_false(read_text(SERVER_COMPLETION, text));
+    assert_int_equal(error.param[94], '?');
+    server_request_free(&request);
+}
+
+TEST(test_number_of_values)
+{
+    enum { COUNT = 500001 };
+    char *text = malloc(2 * COUNT + 64);
+    assert_non_null(text);
+    for (int strings = 0; strings < 2; strings++) {
+        size_t size = (size_t)sprintf(text, strings ? "{\"prompt\":\"" : "{\"prompt\":[1");
+        for (int i = 0; i < COUNT; i++) size += (size_t)sprintf(text + size, ",1");
+        size += (size_t)sprintf(text + size, strings ? "\"}" : "]}");
+        error = (struct server_error){0};
+        assert_int_equal(server_request_read(SERVER_COMPLETION, text, size, &request, &error), strings);
+        assert_int_equal(error.http, strings ? 0 : 413);
+        server_request_free(&request);
+    }
+    free(text);
+}
+
+int main(void) { return test_run(); }

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""openai_client.py URL KEY: what OpenAI's own client for Python makes of engserve. Prints the number of its checks."""
+
+import asyncio
+import sys
+
+import openai
+
+PROMPT = "Once upon a time"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+url, key = sys.argv[1:]
+client = openai.OpenAI(base_url=url + "/v1", api_key=key, max_retries=0)
+checks = 0
+
+
+def check(condition, *what):
+    global checks
+    checks += 1
+    if not condition:
+        raise AssertionError(what)
+
+
+def refused(kind, call, param=None, code=None):
+    try:
+        call()
+    except kind as error:
+        check(error.param == param and error.code == code, error.body)
+    else:
+        check(False, "not refused", kind)
+
+
+def models():
+    check([model.id for model in client.models.list()] == ["chat", "fables"])
+    check(client.models.retrieve("fables").owned_by == "eng")
+    refused(openai.NotFoundError, lambda: client.models.retrieve("none"), "model", "model_not_found")
+
+
+def completions():
+    options = {"model": "fables", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+    whole = client.completions.create(**options)
+    check(whole.choices[0].text.startswith(", there was a little fox"), whole)
+    check(whole.choices[0].finish_reason == "length" and whole.usage.completion_tokens == 12, whole)
+    text, usage = "", None
+    for chunk in client.completions.create(**options, stream=True, stream_options={"include_usage": True}):
+        text += chunk.choices[0].text if chunk.choices else ""
+        usage = chunk.usage or usage
+    check(text == whole.choices[0].text and usage == whole.usage, text, usage)
+    stopped = client.completions.create(**options, stop=["fox"], n=2, extra_body={"top_k": 5})
+    check([choice.text for choice in stopped.choices] == [", there was a little "] * 2, stopped)
+
+
+def chats():
+    options = {"model": "chat", "messages": HELLO, "max_completion_tokens": 10, "temperature": 0.7, "seed": 4}
+    whole = client.chat.completions.create(**options)
+    check(whole.choices[0].message.role == "assistant" and whole.object == "chat.completion", whole)
+    deltas = [chunk.choices[0] for chunk in client.chat.completions.create(**options, stream=True)]
+    check("".join(choice.delta.content or "" for choice in deltas) == whole.choices[0].message.content, deltas)
+    check(deltas[0].delta.role == "assistant" and deltas[-1].finish_reason == whole.choices[0].finish_reason, deltas)
+
+
+def errors():
+    chat = {"model": "chat", "messages": HELLO}
+    refused(openai.BadRequestError, lambda: client.chat.completions.create(**chat, temperature=-1), "temperature", "invalid_value")
+    refused(openai.BadRequestError, lambda: client.chat.completions.create(**chat, logprobs=True), "logprobs", "unsupported_parameter")
+    refused(openai.NotFoundError, lambda: client.chat.completions.create(**{**chat, "model": "x"}), "model", "model_not_found")
+    refused(openai.BadRequestError, lambda: client.completions.create(model="fables", prompt="a " * 3000), "prompt",
+            "context_length_exceeded")
+    stranger = openai.OpenAI(base_url=url + "/v1", api_key="another-key", max_retries=0)
+    refused(openai.AuthenticationError, stranger.models.list, None, "invalid_api_key")
+
+
+async def many():
+    """Clients at the same time, with connections that are kept."""
+    own = openai.AsyncOpenAI(base_url=url + "/v1", api_key=key, max_retries=0)
+    options = {"model": "fables", "prompt": PROMPT, "max_tokens": 8, "temperature": 1}
+    replies = await asyncio.gather(*(own.completions.create(**options, seed=index % 4) for index in range(64)))
+    texts = [reply.choices[0].text for reply in replies]
+    check(texts == texts[:4] * 16, texts)
+    await own.close()
+
+
+models()
+completions()
+chats()
+errors()
+asyncio.run(many())
+print(checks)

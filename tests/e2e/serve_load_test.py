@@ -1,0 +1,429 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engserve under load and with clients that misbehave: limits, keys, disconnects, the end of the program, many connections,
+slow clients, mutated requests."""
+
+import json
+import os
+import random
+import signal
+import socket
+import threading
+import time
+import unittest
+
+from harness import ENGSERVE, FABLES, build_engine, chat_engine, run, scratch, tally, write
+from server import PATIENCE, Server, choices, events
+
+PROMPT = "Once upon a time"
+SHORT = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0}
+# Takes longer than any test: 128,000 tokens.
+ENDLESS = {"prompt": PROMPT, "max_tokens": 1000, "ignore_eos": True, "n": 128}
+FOLDER = scratch()
+
+
+def fables():
+    return build_engine(FABLES, "--max-batch", "4")
+
+
+def header(body, path="/v1/completions", extra=""):
+    return ("POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n" %
+            (path, extra, len(body))).encode()
+
+
+class ServerTest(unittest.TestCase):
+    def serve(self, *arguments):
+        server = Server(*arguments)
+        self.addCleanup(lambda: server.process.poll() is None and server.stop(signal.SIGKILL))
+        return server
+
+    def begin(self, server, body, path="/v1/completions"):
+        """A socket on which a request was sent."""
+        connection = server.socket()
+        self.addCleanup(connection.close)
+        data = json.dumps(body).encode()
+        connection.sendall(header(data, path) + data)
+        return connection
+
+    def read_all(self, connection):
+        data = b""
+        while True:
+            more = connection.recv(65536)
+            if not more:
+                return data
+            data += more
+
+    def check_works(self, server):
+        text = server.json("POST", "/v1/completions", SHORT)["choices"][0]["text"]
+        self.assertTrue(text.startswith(", there was"), text)
+
+
+class Keys(ServerTest):
+    def test_keys(self):
+        path = os.path.join(FOLDER.name, "keys")
+        write(path, b"# clients\nfirst-key-123\r\n\nsecond-key-456\n")
+        server = self.serve(fables(), "--api-key-file", path)
+        bearer = lambda key: {"Authorization": "Bearer " + key}
+        for headers, status in (({}, 401), (bearer("first-key-123"), 200), (bearer("second-key-456"), 200), (bearer("first-key-12"), 401),
+                                (bearer("first-key-1234"), 401), (bearer(""), 401), ({"Authorization": "Basic first-key-123"}, 401),
+                                ({"Authorization": "bearer first-key-123"}, 200), (bearer("# clients"), 401)):
+            for method, url, body in (("GET", "/v1/models", None), ("POST", "/v1/completions", SHORT), ("GET", "/metrics", None),
+                                      ("GET", "/slots", None)):
+                with self.subTest(headers=headers, url=url):
+                    reply = server.request(method, url, body, headers)
+                    self.assertEqual(reply.status, status)
+                    if status == 401:
+                        self.assertEqual(json.loads(reply.body)["error"]["code"], "invalid_api_key")
+                        self.assertEqual(reply.headers["WWW-Authenticate"], "Bearer")
+        self.assertEqual(server.request("GET", "/health").status, 200)
+        self.assertEqual(server.request("GET", "/none").status, 401)
+        self.assertNotIn("key-", server.log)
+        self.assertEqual(server.stop(), 0)
+
+    def test_warning(self):
+        """Without keys at an address that other machines can reach."""
+        path = os.path.join(FOLDER.name, "warning-keys")
+        write(path, b"first-key-123\n")
+        for arguments, warns in ((["--host", "0.0.0.0"], True), ([], False), (["--host", "0.0.0.0", "--api-key-file", path], False)):
+            with self.subTest(arguments):
+                server = None
+                try:
+                    server = Server(fables(), *arguments)
+                except AssertionError as error:  # the address that it prints is another one
+                    self.assertIn("0.0.0.0", str(error))
+                    self.assertEqual("warning: other machines can reach http://0.0.0.0" in str(error), warns)
+                else:
+                    self.assertEqual("warning" in server.log, warns)
+                    self.assertEqual(server.stop(), 0)
+
+
+class Limits(ServerTest):
+    def test_body(self):
+        server = self.serve(fables(), "--max-body", "2000")
+        fits = json.dumps({**SHORT, "user": "u" * 1500}).encode()
+        self.assertEqual(server.request("POST", "/v1/completions", fits, {"Content-Type": "application/json"}).status, 200)
+        for size in (2001, 5000, 500000, 3000000):
+            with self.subTest(size):
+                connection = server.socket()
+                try:
+                    connection.sendall(header(b"x" * size) + b"x" * size)
+                except ConnectionError:
+                    self.assertGreater(size, 1000000)
+                else:
+                    self.assertIn(b" 413 ", connection.recv(100))
+                connection.close()
+        for pieces, status in ((1, b" 200 "), (100, b" 413 ")):
+            with self.subTest("chunked", pieces=pieces):
+                connection = server.socket()
+                body = json.dumps(SHORT).encode() + b" " * 100 * (pieces - 1)
+                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                                   b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
+                for at in range(0, len(body), 100):
+                    piece = body[at:at + 100]
+                    connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+                connection.sendall(b"0\r\n\r\n")
+                self.assertIn(status, self.read_all(connection)[:20])
+                connection.close()
+        self.check_works(server)
+
+    def test_queue(self):
+        server = self.serve(fables(), "--max-queue", "1")
+        long = self.begin(server, ENDLESS)
+        server.wait_until(lambda: len(server.busy_slots()) == 4)
+        reply = server.request("POST", "/v1/completions", SHORT)
+        self.assertEqual(reply.status, 429)
+        self.assertEqual(reply.headers["Retry-After"], "1")
+        error = json.loads(reply.body)["error"]
+        self.assertEqual((error["type"], error["code"]), ("rate_limit_error", "queue_full"))
+        self.assertGreater(server.metric("num_requests_waiting"), 100)
+        self.assertEqual(server.metric("num_requests_running"), 4)
+        self.assertGreater(server.metric("kv_cache_usage_perc"), 0)
+        long.close()
+        server.wait_until(lambda: not server.busy_slots())
+        self.check_works(server)
+
+    def test_time(self):
+        server = self.serve(fables(), "--timeout", str(1.5 * PATIENCE))
+        reply = server.request("POST", "/v1/completions", ENDLESS)
+        self.assertEqual(reply.status, 408)
+        self.assertEqual(json.loads(reply.body)["error"]["code"], "request_timeout")
+        chunks = server.events("/v1/completions", ENDLESS)
+        self.assertEqual(chunks[-1]["error"]["code"], "request_timeout")
+        self.assertGreater(len(choices(chunks[:-1])), 3)
+        self.assertEqual(server.busy_slots(), [])
+        self.check_works(server)
+
+    def test_descriptors(self):
+        result = run(["bash", "-c", 'ulimit -n 200; exec "$@"', "bash", ENGSERVE, fables(), "--port", "0"])
+        self.assertEqual(result.rc, 3)
+        self.assertIn("--max-connections", result.stderr)
+
+
+class Disconnects(ServerTest):
+    def test_in_the_middle(self):
+        server = self.serve(fables())
+        for body in (ENDLESS, {**ENDLESS, "stream": True}):
+            with self.subTest(stream="stream" in body):
+                aborted = server.metric("request_success_total", finished_reason="abort")
+                connection = self.begin(server, body)
+                server.wait_until(lambda: len(server.busy_slots()) == 4)
+                if "stream" in body:
+                    self.assertIn(b"data: ", connection.recv(4096) + connection.recv(4096))
+                connection.close()
+                server.wait_until(lambda: not server.busy_slots())
+                server.wait_until(lambda: server.metric("request_success_total", finished_reason="abort") > aborted)
+                count = server.metric("generation_tokens_total")
+                time.sleep(0.2)
+                self.assertEqual(server.metric("generation_tokens_total"), count)
+                self.assertEqual(server.metric("num_requests_waiting"), 0)
+        self.check_works(server)
+        self.assertIn("connection lost", server.log)
+        self.assertEqual(server.stop(), 0)
+
+    def test_while_waiting(self):
+        server = self.serve(fables())
+        first = self.begin(server, ENDLESS)
+        server.wait_until(lambda: len(server.busy_slots()) == 4)
+        second = self.begin(server, ENDLESS)
+        server.wait_until(lambda: server.metric("num_requests_waiting") > 128)
+        second.close()
+        server.wait_until(lambda: server.metric("num_requests_waiting") < 128)
+        self.assertEqual(len(server.busy_slots()), 4)
+        first.close()
+        server.wait_until(lambda: not server.busy_slots())
+
+
+class End(ServerTest):
+    def test_drain(self):
+        """What has arrived is answered, and nothing else is accepted."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            for stream in (False, True):
+                with self.subTest(number=number, stream=stream):
+                    server = self.serve(fables())
+                    body = {"prompt": PROMPT, "max_tokens": 900, "ignore_eos": True, "n": 8, "stream": stream}
+                    idle = server.connect()
+                    server.request("GET", "/health", connection=idle)
+                    connection = self.begin(server, body)
+                    server.wait_until(lambda: len(server.busy_slots()) == 4)
+                    server.process.send_signal(number)
+                    server.wait_until(lambda: "shutting down" in server.log)
+                    time.sleep(0.1)
+                    self.assertRaises(OSError, server.socket)
+                    refused = server.request("POST", "/v1/completions", SHORT, connection=idle)
+                    self.assertEqual(refused.status, 503)
+                    idle.close()
+                    data = b""
+                    ending = b"data: [DONE]\n\n\r\n0\r\n\r\n" if stream else b'"total_tokens":7205}}'
+                    while not data.endswith(ending):
+                        more = connection.recv(65536)
+                        self.assertTrue(more, data[-300:])
+                        data += more
+                    self.assertIn(b" 200 ", data[:20])
+                    self.assertEqual(server.process.wait(60 * PATIENCE), 0)
+
+    def test_drain_is_bounded(self):
+        server = self.serve(fables(), "--timeout", str(1 * PATIENCE))
+        connection = self.begin(server, {**ENDLESS, "stream": True})
+        server.wait_until(lambda: server.busy_slots())
+        start = time.monotonic()
+        self.assertEqual(server.stop(), 0)
+        self.assertLess(time.monotonic() - start, 8 * PATIENCE)
+        self.assertIn(b"request_timeout", self.read_all(connection))
+
+    def test_second_signal(self):
+        server = self.serve(fables())
+        connection = self.begin(server, ENDLESS)
+        server.wait_until(lambda: server.busy_slots())
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_until(lambda: "shutting down" in server.log)
+        self.assertEqual(server.stop(signal.SIGTERM), -signal.SIGTERM)
+        connection.close()
+
+
+class ManyClients(ServerTest):
+    def test_many_at_once(self):
+        """Each gets its own answer."""
+        server = self.serve(fables())
+        expected = [server.json("POST", "/v1/completions", {**SHORT, "temperature": 1, "seed": seed})["choices"][0]["text"]
+                    for seed in range(10)]
+        results, barrier = {}, threading.Barrier(200)
+
+        def client(index):
+            barrier.wait()
+            body = {**SHORT, "temperature": 1, "seed": index % 10}
+            try:
+                if index % 2:
+                    results[index] = choices(server.events("/v1/completions", body))[0][0]
+                else:
+                    results[index] = server.json("POST", "/v1/completions", body)["choices"][0]["text"]
+            except Exception as error:  # pylint: disable=broad-except
+                results[index] = repr(error)
+
+        threads = [threading.Thread(target=client, args=(index,)) for index in range(200)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(results, {index: expected[index % 10] for index in range(200)})
+        self.assertEqual(server.busy_slots(), [])
+        self.assertEqual(server.stop(), 0)
+
+    def test_more_connections_than_allowed(self):
+        """Those beyond the limit wait until others end."""
+        server = self.serve(fables(), "--max-connections", "8", "--http-threads", "2")
+        idle = [server.socket() for _ in range(8)]
+        late = self.begin(server, SHORT)
+        late.settimeout(0.3)
+        self.assertRaises(TimeoutError, late.recv, 100)
+        for connection in idle:
+            connection.close()
+        late.settimeout(30 * PATIENCE)
+        self.assertIn(b" 200 ", late.recv(100))
+
+    def test_slow_clients(self):
+        """Clients that send nothing, or a byte now and then, are disconnected, and do not hold up others."""
+        seconds = 1.5 * PATIENCE
+        server = self.serve(fables(), "--timeout", str(seconds))
+        body = json.dumps(SHORT).encode()
+        slow = []
+        for begin in (b"", b"POST /v1/comp", header(body)[:-2], header(body) + body[:10]):
+            for _ in range(10):
+                connection = server.socket()
+                connection.sendall(begin)
+                slow.append(connection)
+        start = time.monotonic()
+        self.check_works(server)
+        self.assertLess(time.monotonic() - start, 1 * PATIENCE)
+        open_ones = list(slow)
+        while open_ones and time.monotonic() - start < 4 * seconds:
+            for connection in list(open_ones):
+                try:
+                    connection.send(b"x")
+                    connection.settimeout(0.001)
+                    if connection.recv(10) == b"":
+                        open_ones.remove(connection)
+                except (TimeoutError, BlockingIOError):
+                    pass
+                except OSError:
+                    open_ones.remove(connection)
+            time.sleep(0.1)
+        self.assertEqual(open_ones, [])
+        for connection in slow:
+            connection.close()
+        self.check_works(server)
+
+    def test_slow_reader(self):
+        """A client that does not read its stream does not hold up others."""
+        server = self.serve(fables())
+        connection = server.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        data = json.dumps({**ENDLESS, "n": 4, "stream": True}).encode()
+        connection.sendall(header(data) + data)
+        server.wait_until(lambda: server.metric("generation_tokens_total") >= 4000, 60)
+        self.check_works(server)
+        self.assertEqual(server.busy_slots(), [])
+        body = b""
+        while b"[DONE]" not in body[-100:]:
+            body += connection.recv(65536)
+        self.assertIn(b" 200 ", body[:20])
+        connection.close()
+
+    def test_connection_is_kept(self):
+        server = self.serve(fables())
+        connection = server.connect()
+        for _ in range(20):
+            self.assertEqual(server.request("POST", "/v1/completions", SHORT, connection=connection).status, 200)
+            self.assertEqual(server.request("GET", "/health", connection=connection).status, 200)
+        connection.close()
+
+
+class Mutations(ServerTest):
+    BODIES = [("/v1/completions", {"model": "fables", **SHORT, "stop": ["a", "b"], "seed": 3, "n": 2, "top_k": 5, "echo": True}),
+              ("/v1/completions", {"model": "fables", "prompt": [1, 2, 3], "max_tokens": 4, "stream": True,
+                                   "stream_options": {"include_usage": True}}),
+              ("/v1/chat/completions", {"model": "chat", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4,
+                                        "temperature": 0.5, "top_p": 0.9, "tools": [], "response_format": {"type": "text"}}),
+              ("/v1/chat/completions", {"model": "chat", "max_completion_tokens": 3, "chat_template_kwargs": {"a": [1]},
+                                        "messages": [{"role": "system", "content": [{"type": "text", "text": "x"}], "name": "n"}]}),
+              ("/tokenize", {"model": "fables", "prompt": "Hello"}), ("/detokenize", {"model": "fables", "tokens": [5, 6]})]
+    VALUES = [None, True, False, 0, -1, 1, 2, 1e308, -0.0, 1.5, 2**62, "", "x", "\ud83d\ude00", "<|end|>", "a" * 5000, [], [[]], {}, {"a": {}},
+              [0], ["x"], [None]]
+
+    def mutate(self, rng, value):
+        """The value with a few places replaced, removed or doubled."""
+        if isinstance(value, dict) and value:
+            value = dict(value)
+            key = rng.choice(list(value))
+            kind = rng.random()
+            if kind < 0.2:
+                del value[key]
+            elif kind < 0.3:
+                value[rng.choice(["x", "n", "prompt", "messages", "stop", key + "s"])] = rng.choice(self.VALUES)
+            else:
+                value[key] = self.mutate(rng, value[key])
+            return value
+        if isinstance(value, list) and value and rng.random() < 0.7:
+            value = list(value)
+            at = rng.randrange(len(value))
+            value[at] = self.mutate(rng, value[at])
+            return value * rng.choice([1, 1, 1, 3])
+        return rng.choice(self.VALUES)
+
+    @staticmethod
+    def damage(rng, data):
+        data = bytearray(data)
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(data) + 1)
+            data[at:at + rng.randrange(4)] = bytes(rng.choice(b'{}[]",:\\0123456789eE.-u\xff\x00 tn') for _ in range(rng.randrange(4)))
+        return bytes(data)
+
+    def test_bodies(self):
+        server = self.serve("fables=" + fables(), "chat=" + chat_engine())
+        rng, counts, connection = random.Random(1), {}, server.connect()
+        for _ in range(2000):
+            path, body = rng.choice(self.BODIES)
+            for _ in range(rng.randrange(1, 3)):
+                body = self.mutate(rng, body)
+            if isinstance(body, dict) and "max_tokens" not in body and "max_completion_tokens" not in body and "messages" in body:
+                body["max_tokens"] = 3
+            data = json.dumps(body).encode()
+            if rng.random() < 0.3:
+                data = self.damage(rng, data)
+            reply = server.request("POST", path, data, {"Content-Type": "application/json"}, connection)
+            counts[reply.status] = counts.get(reply.status, 0) + 1
+            self.assertIn(reply.status // 100, (2, 4), (path, data, reply))
+            if reply.status == 200 and reply.headers["Content-Type"].startswith("text/event-stream"):
+                events(reply.body)
+            else:
+                json.loads(reply.body)
+        connection.close()
+        self.assertGreater(counts[200], 100)
+        self.assertGreater(counts[400], 100)
+        tally("mutated bodies %s" % counts, 2000)
+        server.wait_until(lambda: not server.busy_slots())
+        self.assertEqual(server.stop(), 0)
+
+    def test_requests(self):
+        """Damaged heads: a refusal, an answer, or a closed connection."""
+        server = self.serve(fables())
+        rng, counts = random.Random(2), {}
+        body = json.dumps({**SHORT, "max_tokens": 2}).encode()
+        for _ in range(500):
+            data = self.damage(rng, header(body, extra="Connection: close\r\n"))
+            connection = server.socket()
+            try:
+                connection.sendall(data + body)
+                connection.shutdown(socket.SHUT_WR)
+                reply = self.read_all(connection)
+            except ConnectionError:
+                reply = b""
+            connection.close()
+            status = reply[9:12].decode() if reply else "closed"
+            counts[status] = counts.get(status, 0) + 1
+            self.assertTrue(status == "closed" or status[0] in "24" or status in ("501", "505"), (data, reply))
+        tally("damaged requests %s" % counts, 500)
+        self.check_works(server)
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bodies of HTTP requests: any bytes are refused with a message and a status of HTTP, or give a request within its limits.
+ * The first byte selects the endpoint. */
+#include "runtime/server/server_request.h"
+
+#include <string.h>
+
+#include "tests/fuzz/fuzz.h"
+
+static void check_request(const struct server_request *request)
+{
+    require(request->n >= 1 && request->prompt_count >= 1);
+    require(request->prompt_count * request->n <= SERVER_MOST_CHOICES);
+    require(request->stop_count <= SERVER_MOST_STOPS && request->stop_token_count < ENG_MAX_STOP_TOKENS);
+    for (size_t i = 0; i < request->stop_count; i++)
+        require(request->stops[i][0] && strlen(request->stops[i]) <= SERVER_MOST_STOP_BYTES);
+    for (size_t i = 0; i < request->prompt_count; i++) {
+        const struct server_prompt *prompt = &request->prompts[i];
+        require(!!prompt->text + !!prompt->tokens == (request->variables ? 0 : 1));
+        for (size_t t = 0; t < prompt->count; t++) require(prompt->tokens[t] >= 0);
+        require(!prompt->text || strlen(prompt->text) == prompt->size);
+    }
+    require(request->temperature == -1 || request->temperature >= 0);
+    require(request->top_p == -1 || (request->top_p > 0 && request->top_p <= 1));
+    require(request->repetition_penalty == -1 || request->repetition_penalty > 0);
+    require(server_request_max_tokens(request) <= INT32_MAX);
+}
+
+/* Nodes of a JSON tree: a byte of text may be one. */
+const struct fuzz_cost fuzz_cost = {.base_ms = 100, .us_per_byte = 20, .base_bytes = 256 << 10, .bytes_per_byte = 512};
+
+int fuzz_try(const uint8_t *data, size_t size)
+{
+    static const enum server_endpoint endpoints[] = {SERVER_CHAT, SERVER_COMPLETION, SERVER_TOKENIZE,
+                                                     SERVER_DETOKENIZE};
+    struct server_request request;
+    struct server_error error = {0};
+    if (!size) return 0;
+    if (server_request_read(endpoints[data[0] % 4], (const char *)data + 1, size - 1, &request, &error))
+        check_request(&request);
+    else
+        require(error.http >= 400 && error.http < 500 && error.message[0]);
+    server_request_free(&request);
+    return 0;
+}
