@@ -261,40 +261,44 @@ json_t *schema_merge(struct schema *schema, json_t *left, json_t *right)
     return merge_properties(schema, result, left, right) ? result : NULL;
 }
 
-json_t *schema_flatten(struct schema *schema, json_t *value)
+/* One step: without the reference, or without allOf. */
+static json_t *flatten_once(struct schema *schema, json_t *value)
 {
     static const char *const reference[] = {"$ref"}, *const all[] = {"allOf"};
-    for (int depth = 0; !schema->tree->failed; depth++) {
-        if (depth > SCHEMA_MOST_DEPTH || ++schema->read_count > SCHEMA_MOST_READ) {
-            schema_fail(schema, "references and allOf are nested too deeply, or refer to themselves");
-            return NULL;
-        }
-        if (json_is_boolean(value)) return value;
-        if (!json_is_object(value)) {
-            schema_fail(schema, "expected a schema (an object, true or false), found %s", json_type_name(value));
-            return NULL;
-        }
-        json_t *target = json_object_get(value, "$ref"), *list = json_object_get(value, "allOf");
-        if (target) {
-            json_t *to = schema_resolve(schema, target), *rest = NULL;
-            const bool is_only = !schema_has_assertion(value, reference, 1);
-            if (to && !is_only) rest = schema_without(schema, value, reference, 1);
-            value = is_only ? to : rest ? schema_merge(schema, to, rest) : NULL;
-        } else if (list) {
-            if (!json_is_array(list) || json_array_size(list) == 0) {
-                schema_fail(schema, "'allOf': expected a list of schemas");
-                return NULL;
-            }
-            json_t *merged = schema_without(schema, value, all, 1);
-            for (size_t i = 0; merged && i < json_array_size(list); i++)
-                merged = schema_merge(schema, merged, json_array_get(list, i));
-            value = merged;
-        } else {
-            return value;
-        }
-        if (!value) return NULL;
+    json_t *target = json_object_get(value, "$ref"), *list = json_object_get(value, "allOf");
+    if (target) {
+        json_t *to = schema_resolve(schema, target), *rest;
+        if (!to || !schema_has_assertion(value, reference, 1)) return to;
+        rest = schema_without(schema, value, reference, 1);
+        return rest ? schema_merge(schema, to, rest) : NULL;
     }
-    return NULL;
+    if (!json_is_array(list) || json_array_size(list) == 0) {
+        schema_fail(schema, "'allOf': expected a list of schemas");
+        return NULL;
+    }
+    json_t *merged = schema_without(schema, value, all, 1);
+    for (size_t i = 0; merged && i < json_array_size(list); i++)
+        merged = schema_merge(schema, merged, json_array_get(list, i));
+    return merged;
+}
+
+json_t *schema_flatten(struct schema *schema, json_t *value)
+{
+    schema->flatten_depth++; /* merging flattens both sides */
+    while (value && !schema->tree->failed) {
+        if (schema->flatten_depth > SCHEMA_MOST_DEPTH || ++schema->read_count > SCHEMA_MOST_READ) {
+            schema_fail(schema, "references and allOf are nested too deeply, or refer to themselves");
+            break;
+        }
+        if (!json_is_boolean(value) && !json_is_object(value)) {
+            schema_fail(schema, "expected a schema (an object, true or false), found %s", json_type_name(value));
+            break;
+        }
+        if (!json_object_get(value, "$ref") && !json_object_get(value, "allOf")) break;
+        value = flatten_once(schema, value);
+    }
+    schema->flatten_depth--;
+    return schema->tree->failed ? NULL : value;
 }
 
 enum {

@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* States that one byte may reach, with their calls; what comes after is dropped. */
-enum { MOST_VISITED = 1 << 16, BASE = 0 };
-/* Items expanded in one call from outside: about a second. */
-enum { MOST_WORK = 1 << 24 };
+enum {
+    BASE = 0,
+    MOST_VISITED = 1 << 16, /* items that one byte may reach */
+    MOST_WORK = 1 << 24,    /* items expanded in one call from outside: about a second */
+};
 
 bool sets_grow(struct sets *sets, void **array, uint32_t *capacity, uint64_t needed, size_t element)
 {
@@ -33,6 +34,14 @@ bool sets_grow(struct sets *sets, void **array, uint32_t *capacity, uint64_t nee
     *array = memory;
     *capacity = (uint32_t)larger;
     return true;
+}
+
+static void fail_ambiguous(struct sets *sets)
+{
+    if (sets->failed) return;
+    status_fail(sets->status, STATUS_FULL,
+                "grammar: too many alternatives have to be followed at the same time; simplify the schema or expression");
+    sets->failed = true;
 }
 
 uint32_t sets_hash(const uint32_t *words, uint32_t count, uint32_t seed)
@@ -121,8 +130,12 @@ static uint32_t add_call(struct sets *sets, uint32_t frame, uint32_t parent)
     if (!sets_grow(sets, (void **)&sets->calls, &sets->call_capacity, (uint64_t)sets->call_count + 1,
                    sizeof *sets->calls))
         return BASE;
-    sets->calls[sets->call_count] =
-        (struct sets_call){.frame = frame, .parent = parent, .depth = sets->calls[parent].depth + 1};
+    const struct sets_call around = sets->calls[parent];
+    const uint32_t need = around.depth + sets->grammar->states[frame].height;
+    sets->calls[sets->call_count] = (struct sets_call){.frame = frame,
+                                                       .parent = parent,
+                                                       .depth = around.depth + 1,
+                                                       .need = need > around.need ? need : around.need};
     table_put(&sets->by_call, at, sets->call_count);
     return sets->call_count++;
 }
@@ -131,7 +144,8 @@ static uint32_t add_call(struct sets *sets, uint32_t frame, uint32_t parent)
 static void visit(struct sets *sets, uint32_t state, uint32_t call)
 {
     if (sets->grammar->states[state].height + sets->calls[call].depth > GRAMMAR_MOST_DEPTH) return;
-    if (sets->visited_count == MOST_VISITED || !table_reserve(sets, &sets->by_item, hash_item)) return;
+    if (sets->visited_count == MOST_VISITED) fail_ambiguous(sets);
+    if (!table_reserve(sets, &sets->by_item, hash_item)) return;
     const uint32_t mask = sets->by_item.capacity - 1;
     uint32_t at = hash_pair(state, call) & mask;
     for (; table_used(&sets->by_item, at); at = (at + 1) & mask) {
@@ -199,24 +213,48 @@ static int compare_items(const void *left, const void *right, void *argument)
     return order;
 }
 
+static uint32_t kept_need(const struct sets *sets, const struct sets_item *item)
+{
+    const struct sets_call *call = &sets->calls[item->call];
+    const uint32_t need = call->depth + sets->grammar->states[item->state].height;
+    return need > call->need ? need : call->need;
+}
+
+static int compare_needs(const void *left, const void *right, void *argument)
+{
+    const uint32_t a = kept_need(argument, left), b = kept_need(argument, right);
+    return a != b ? (a > b) - (a < b) : compare_items(left, right, argument);
+}
+
+/* Drops items that exceed GRAMMAR_MOST_WORDS. Those that can be finished with the fewest calls stay, so that one is left wherever
+ * GRAMMAR_MOST_DEPTH leaves any. */
+static void drop_items(struct sets *sets)
+{
+    uint64_t words = 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < sets->kept_count; i++) words += sets->calls[sets->kept[i].call].depth + 1;
+    if (words <= GRAMMAR_MOST_WORDS) return;
+    qsort_r(sets->kept, sets->kept_count, sizeof *sets->kept, compare_needs, sets);
+    for (words = 0; count < sets->kept_count; count++) {
+        words += sets->calls[sets->kept[count].call].depth + 1;
+        if (words > GRAMMAR_MOST_WORDS) break;
+    }
+    sets->kept_count = count;
+}
+
 static uint32_t finish_set(struct sets *sets)
 {
     uint32_t used = 0;
     sets->work += sets->visited_count;
-    if (!sets->failed && sets->work > MOST_WORK) {
-        status_fail(sets->status, STATUS_FULL,
-                    "grammar: too many alternatives have to be followed at the same time; simplify the schema or "
-                    "expression");
-        sets->failed = true;
-    }
+    if (sets->work > MOST_WORK) fail_ambiguous(sets);
     if (sets->failed || sets->kept_count == 0) return SETS_DEAD;
+    drop_items(sets);
     qsort_r(sets->kept, sets->kept_count, sizeof *sets->kept, compare_items, sets);
     if (!sets_grow(sets, (void **)&sets->scratch, &sets->scratch_capacity, GRAMMAR_MOST_WORDS,
                    sizeof *sets->scratch))
         return SETS_DEAD;
     for (uint32_t i = 0; i < sets->kept_count; i++) {
         const uint32_t depth = sets->calls[sets->kept[i].call].depth;
-        if (used + 1 + depth > GRAMMAR_MOST_WORDS) continue;
         sets->scratch[used] = sets->kept[i].state << ITEM_DEPTH_BITS | depth;
         uint32_t call = sets->kept[i].call;
         for (uint32_t k = depth; k > 0; k--, call = sets->calls[call].parent)

@@ -31,6 +31,7 @@ struct sets_table {
 struct sets_call {
     uint32_t frame, parent; /* return state, and the call around it, 0: the base */
     uint32_t depth;
+    uint32_t need; /* calls above the base without which what follows the returns cannot be finished */
 };
 struct sets_item {
     uint32_t state, call;

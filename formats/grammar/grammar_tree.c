@@ -138,10 +138,6 @@ uint32_t tree_sequence(struct tree *tree, const uint32_t *nodes, uint32_t count)
     return add_group(tree, TREE_SEQUENCE, nodes, count, TREE_NODE_EMPTY);
 }
 
-uint32_t tree_choice(struct tree *tree, const uint32_t *nodes, uint32_t count)
-{
-    return add_group(tree, TREE_CHOICE, nodes, count, TREE_NODE_NEVER);
-}
 
 /* The node itself, or a call of a rule with it if copies of it are expensive. */
 static uint32_t share(struct tree *tree, uint32_t node, uint64_t copies)
@@ -242,7 +238,8 @@ static uint32_t texts_from(struct tree *tree, const struct grammar_text *texts, 
         while (end < count && texts[end].bytes[common] == texts[i].bytes[common]) end++;
         tree_nodes_add(tree, &branches, texts_from(tree, texts + i, end - i, common, depth + 1));
     }
-    const uint32_t rest = tree->failed ? TREE_NODE_EMPTY : tree_choice(tree, branches.items, branches.count);
+    const uint32_t rest = tree->failed ? TREE_NODE_EMPTY
+                                       : add_group(tree, TREE_CHOICE, branches.items, branches.count, TREE_NODE_NEVER);
     free(branches.items);
     return TREE_SEQUENCE_OF(tree, prefix, rest);
 }
@@ -252,6 +249,45 @@ uint32_t tree_texts(struct tree *tree, struct grammar_text *texts, uint32_t coun
     if (count == 0) return TREE_NODE_NEVER;
     qsort(texts, count, sizeof *texts, compare_texts);
     return texts_from(tree, texts, count, 0, 0);
+}
+
+/* Literals among the nodes are joined by their common prefixes, so that a set of states holds few of them at a time. */
+uint32_t tree_choice(struct tree *tree, const uint32_t *nodes, uint32_t count)
+{
+    uint32_t literals = 0, others = 0, node = TREE_NODE_EMPTY;
+    uint64_t size = 0;
+    if (tree->failed) return TREE_NODE_EMPTY;
+    for (uint32_t i = 0; i < count; i++) {
+        if (tree->nodes[nodes[i]].kind != TREE_LITERAL) continue;
+        literals++;
+        size += tree->nodes[nodes[i]].b;
+    }
+    if (literals < 2) return add_group(tree, TREE_CHOICE, nodes, count, TREE_NODE_NEVER);
+    struct grammar_text *texts = malloc(literals * sizeof *texts);
+    uint32_t *rest = malloc(((size_t)count + 1) * sizeof *rest);
+    char *bytes = malloc(size), *at = bytes; /* those of the tree move */
+    if (!texts || !rest || !bytes) {
+        tree_fail(tree, STATUS_MACHINE, "grammar: out of memory");
+        goto done;
+    }
+    literals = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct tree_node *literal = &tree->nodes[nodes[i]];
+        if (literal->kind != TREE_LITERAL) {
+            rest[others++] = nodes[i];
+            continue;
+        }
+        memcpy(at, tree->bytes + literal->a, literal->b);
+        texts[literals++] = (struct grammar_text){at, literal->b};
+        at += literal->b;
+    }
+    rest[others++] = tree_texts(tree, texts, literals);
+    if (!tree->failed) node = add_group(tree, TREE_CHOICE, rest, others, TREE_NODE_NEVER);
+done:
+    free(texts);
+    free(rest);
+    free(bytes);
+    return node;
 }
 
 uint32_t tree_rule_add(struct tree *tree, const char *name, bool nullable)
