@@ -26,8 +26,8 @@ enum {
     GRAMMAR_MOST_RULES = 1 << 12,        /* targets of references, and repeated parts that have a rule of their own */
     GRAMMAR_MOST_STATES = 1 << 20,       /* of the automaton */
     GRAMMAR_MOST_DEPTH = 64,             /* rules within rules: an output that nests deeper is not accepted */
-    GRAMMAR_MOST_WORDS = 1000,           /* of alternatives that a state follows at the same time; the others are dropped */
-    GRAMMAR_MOST_WHITESPACE = 64,        /* grammar_options.most_whitespace */
+    GRAMMAR_MOST_WORDS = 1000,    /* of alternatives that a state follows at the same time; the others are dropped */
+    GRAMMAR_MOST_WHITESPACE = 64, /* grammar_options.most_whitespace */
     GRAMMAR_MOST_TOKEN_BYTES = 1 << 12,  /* of a token */
     GRAMMAR_MOST_TOKENS = 1 << 21,       /* of a vocabulary */
     GRAMMAR_MOST_CACHE_BYTES = 96 << 20, /* of a matcher's caches, which are emptied from time to time */

@@ -20,9 +20,10 @@ static uint32_t add_state(struct compiler *c, enum automaton_kind kind, uint32_t
     struct grammar *grammar = c->grammar;
     struct tree *tree = c->tree;
     if (grammar->state_count == GRAMMAR_MOST_STATES)
-        return tree_fail(tree, STATUS_BAD_INPUT,
-                         "grammar is too large: its automaton has more than %d states; use smaller counts of repetition",
-                         GRAMMAR_MOST_STATES);
+        return tree_fail(
+            tree, STATUS_BAD_INPUT,
+            "grammar is too large: its automaton has more than %d states; use smaller counts of repetition",
+            GRAMMAR_MOST_STATES);
     if (!tree_grow(tree, (void **)&grammar->states, &grammar->state_capacity, (uint64_t)grammar->state_count + 1,
                    sizeof *grammar->states, GRAMMAR_MOST_STATES) ||
         !tree_grow(tree, (void **)&grammar->alias, &grammar->alias_capacity, (uint64_t)grammar->state_count + 1,
@@ -334,8 +335,7 @@ static void find_heights(struct compiler *c)
     uint32_t *rule_of_start = calloc(grammar->state_count, sizeof *rule_of_start);
     if (!callable || !rule_of_start || !reverse_open(&reverse, grammar))
         tree_fail(tree, STATUS_MACHINE, "grammar: out of memory");
-    for (uint32_t i = 0; i < grammar->rule_count && !tree->failed; i++)
-        rule_of_start[grammar->rule_starts[i]] = i + 1;
+    for (uint32_t i = 0; i < grammar->rule_count && !tree->failed; i++) rule_of_start[grammar->rule_starts[i]] = i + 1;
     for (uint32_t i = 0; i < grammar->state_count && !tree->failed; i++)
         if (grammar->states[i].kind == AUTOMATON_END) tree_nodes_add(tree, &pending, i);
     for (unsigned height = 0; height <= GRAMMAR_MOST_DEPTH && pending.count && !tree->failed; height++) {

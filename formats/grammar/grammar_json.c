@@ -29,11 +29,11 @@ uint32_t json_string_node(struct json_parts *parts)
      * pairs only. */
     if (!parts->has_string) {
         parts->string_rule = tree_rule_add(tree, "string", false);
-        const uint32_t node = regex(
-            tree,
-            "([^\\x00-\\x1f\"\\\\]|\\\\([\"\\\\/bfnrt]|u([1-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|"
-            "0[1-9a-fA-F][0-9a-fA-F]{2}|00[1-9a-fA-F][0-9a-fA-F]|000[1-9a-fA-F]|"
-            "[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})))*\"");
+        const uint32_t node =
+            regex(tree,
+                  "([^\\x00-\\x1f\"\\\\]|\\\\([\"\\\\/bfnrt]|u([1-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|"
+                  "0[1-9a-fA-F][0-9a-fA-F]{2}|00[1-9a-fA-F][0-9a-fA-F]|000[1-9a-fA-F]|"
+                  "[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})))*\"");
         if (!tree->failed) tree->rules[parts->string_rule].node = node;
         parts->has_string = true;
     }
@@ -80,13 +80,12 @@ uint32_t json_value_node(struct json_parts *parts)
         parts->has_value = true;
         parts->value_rule = tree_rule_add(tree, "any value", false);
         const uint32_t value = tree_call(tree, parts->value_rule);
-        const uint32_t member =
-            TREE_SEQUENCE_OF(tree, json_string_node(parts), json_colon_node(parts), value);
+        const uint32_t member = TREE_SEQUENCE_OF(tree, json_string_node(parts), json_colon_node(parts), value);
         const struct tree_item members = {member, 0, TREE_UNLIMITED, 0}, elements = {value, 0, TREE_UNLIMITED, 0};
         const uint32_t node = TREE_CHOICE_OF(tree, json_brackets_node(parts, "{", &members, 1, "}"),
-                                             json_brackets_node(parts, "[", &elements, 1, "]"),
-                                             json_string_node(parts), json_number_node(parts),
-                                             tree_text(tree, "true"), tree_text(tree, "false"), tree_text(tree, "null"));
+                                             json_brackets_node(parts, "[", &elements, 1, "]"), json_string_node(parts),
+                                             json_number_node(parts), tree_text(tree, "true"), tree_text(tree, "false"),
+                                             tree_text(tree, "null"));
         if (!tree->failed) tree->rules[parts->value_rule].node = node;
     }
     return tree_call(tree, parts->value_rule);
@@ -128,8 +127,7 @@ static uint32_t other_from(struct json_parts *parts, const char *const *names, u
         if (!tree_set_has(plain, character)) continue;
         tree_set_remove(tree, rest, character, character);
         const uint32_t further = other_from(parts, names + i, end - i, at + length, plain, tail, depth + 1);
-        tree_nodes_add(tree, &choices,
-                       TREE_SEQUENCE_OF(tree, tree_literal(tree, names[i] + at, length), further));
+        tree_nodes_add(tree, &choices, TREE_SEQUENCE_OF(tree, tree_literal(tree, names[i] + at, length), further));
     }
     tree_nodes_add(tree, &choices, TREE_SEQUENCE_OF(tree, tree_class(tree, rest), tail));
     if (!is_name) tree_nodes_add(tree, &choices, tree_text(tree, "\""));

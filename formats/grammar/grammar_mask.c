@@ -27,8 +27,8 @@ void masks_clear(struct grammar_matcher *matcher)
 /* A call above `parent`; 0 is the end of the base, or of what is known of it. */
 static uint32_t push(struct grammar_matcher *matcher, uint32_t frame, uint32_t parent)
 {
-    if (!sets_grow(&matcher->sets, (void **)&matcher->calls, &matcher->call_capacity,
-                   (uint64_t)matcher->call_count + 1, sizeof *matcher->calls))
+    if (!sets_grow(&matcher->sets, (void **)&matcher->calls, &matcher->call_capacity, (uint64_t)matcher->call_count + 1,
+                   sizeof *matcher->calls))
         return 0;
     matcher->calls[matcher->call_count] =
         (struct sets_call){.frame = frame, .parent = parent, .depth = matcher->calls[parent].depth + 1};
@@ -193,8 +193,7 @@ static bool find_mask(struct grammar_matcher *matcher, uint32_t set, bool base, 
     for (; matcher->by_key.slots[at]; at = (at + 1) & slots) {
         *index = (uint32_t)matcher->by_key.slots[at] - 1;
         const struct mask *found = &matcher->masks[*index];
-        if (found->key_count == count && memcmp(matcher->keys + found->key, key, count * sizeof *key) == 0)
-            return true;
+        if (found->key_count == count && memcmp(matcher->keys + found->key, key, count * sizeof *key) == 0) return true;
     }
     if (!sets_grow(sets, (void **)&matcher->masks, &matcher->mask_capacity, (uint64_t)matcher->mask_count + 1,
                    sizeof *matcher->masks) ||

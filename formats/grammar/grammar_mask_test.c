@@ -115,7 +115,8 @@ TEST(states_are_values)
     test_expect_success(grammar_accept_bytes(first, &fork, "\"x", 2, &status), &status);
     /* A failure leaves the state as it was. */
     const struct grammar_state before = place;
-    test_expect_failure(grammar_accept_bytes(first, &place, ",3]]", 4, &status), &status, STATUS_BAD_INPUT, "0x5D|offset 3");
+    test_expect_failure(grammar_accept_bytes(first, &place, ",3]]", 4, &status), &status, STATUS_BAD_INPUT,
+                        "0x5D|offset 3");
     assert_memory_equal(&before, &place, sizeof place);
     test_expect_success(grammar_accept_bytes(first, &place, "", 0, &status), &status);
     /* A state of one matcher in another, whose sets have other numbers. */
@@ -141,7 +142,9 @@ TEST(states_outlive_the_caches)
     uint64_t random = 11, most = 0, emptied = 0;
     test_expect_success(grammar_begin(matcher, &place, &status), &status);
     for (int i = 0; i < 60000 && emptied < 2; i++) {
-        const char *next = test_random(&random) % 2 ? "ab" : "\xC3\xA9" "b";
+        const char *next = test_random(&random) % 2 ? "ab"
+                                                    : "\xC3\xA9"
+                                                      "b";
         const uint64_t before = matcher->sets.bytes;
         test_expect_success(grammar_accept_bytes(matcher, &place, next, strlen(next), &status), &status);
         emptied += matcher->sets.bytes < before;
@@ -159,7 +162,8 @@ TEST(vocabularies_are_bounded)
     static char text[GRAMMAR_MOST_TOKEN_BYTES + 1];
     struct grammar_token token = {.bytes = text, .size = sizeof text};
     memset(text, 'a', sizeof text);
-    test_expect_failure(grammar_vocabulary_open(&token, 1, &status) != NULL, &status, STATUS_BAD_INPUT, "token 0|4097|4096");
+    test_expect_failure(grammar_vocabulary_open(&token, 1, &status) != NULL, &status, STATUS_BAD_INPUT,
+                        "token 0|4097|4096");
     test_expect_failure(grammar_vocabulary_open(&token, 0, &status) != NULL, &status, STATUS_BAD_INPUT, "found 0");
     token.size = GRAMMAR_MOST_TOKEN_BYTES;
     struct grammar_vocabulary *one = grammar_vocabulary_open(&token, 1, &status);
@@ -187,8 +191,9 @@ TEST(vocabularies_are_bounded)
 TEST(unusual_tokens)
 {
     struct status status = {0};
-    const struct grammar_token tokens[] = {{"a", 1, GRAMMAR_TOKEN_TEXT},    {"a", 1, GRAMMAR_TOKEN_TEXT}, {"", 0, GRAMMAR_TOKEN_TEXT},
-                                           {"", 0, GRAMMAR_TOKEN_END},      {"x", 1, GRAMMAR_TOKEN_END},  {"aa", 2, GRAMMAR_TOKEN_TEXT},
+    const struct grammar_token tokens[] = {{"a", 1, GRAMMAR_TOKEN_TEXT},   {"a", 1, GRAMMAR_TOKEN_TEXT},
+                                           {"", 0, GRAMMAR_TOKEN_TEXT},    {"", 0, GRAMMAR_TOKEN_END},
+                                           {"x", 1, GRAMMAR_TOKEN_END},    {"aa", 2, GRAMMAR_TOKEN_TEXT},
                                            {"a", 1, GRAMMAR_TOKEN_SPECIAL}};
     struct grammar_vocabulary *few = grammar_vocabulary_open(tokens, 7, &status);
     struct grammar *grammar = grammar_regex_open("a{0,2}", 6, &status);

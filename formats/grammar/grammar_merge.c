@@ -81,7 +81,8 @@ static json_t *common_types(const json_t *left, const json_t *right)
     for (int side = 0; side < 2; side++) {
         const size_t count = json_is_array(sides[side]) ? json_array_size(sides[side]) : 1;
         for (size_t i = 0; i < count; i++) {
-            json_t *name = json_is_array(sides[side]) ? json_array_get(sides[side], i) : (json_t *)(uintptr_t)sides[side];
+            json_t *name =
+                json_is_array(sides[side]) ? json_array_get(sides[side], i) : (json_t *)(uintptr_t)sides[side];
             const json_t *other = sides[1 - side];
             bool has = json_is_array(other) ? list_has(other, name) : json_equal(other, name);
             /* Every integer is a number. */
@@ -130,7 +131,8 @@ static bool restrict_others(struct schema *schema, json_t *merged, json_t *owner
     json_object_foreach (json_object_get(other, "properties"), name, property) {
         if (json_object_get(json_object_get(owner, "properties"), name)) continue;
         if (json_is_false(additional)) {
-            schema_fail(schema, "property '%.80s' contradicts additionalProperties of a schema that applies together", name);
+            schema_fail(schema, "property '%.80s' contradicts additionalProperties of a schema that applies together",
+                        name);
             return false;
         }
         json_t *restricted = both(schema, property, additional);
@@ -207,7 +209,8 @@ static bool merge_keyword(struct schema *schema, json_t *result, const char *key
     } else if (json_equal(left, right)) {
         value = json_incref(left);
     } else {
-        schema_fail(schema, "'%.80s' of schemas that apply together differs; expected it in one of them, or the same", key);
+        schema_fail(schema, "'%.80s' of schemas that apply together differs; expected it in one of them, or the same",
+                    key);
         return false;
     }
     if (!value) {

@@ -20,7 +20,10 @@ static struct grammar_matcher *open_regex(const char *text, struct grammar **gra
     return matcher;
 }
 
-static bool accepts(struct grammar_matcher *matcher, const char *text) { return test_accepts(matcher, text, strlen(text)); }
+static bool accepts(struct grammar_matcher *matcher, const char *text)
+{
+    return test_accepts(matcher, text, strlen(text));
+}
 
 /* The whole text, as PCRE2 has it. */
 static bool matches(const char *pattern, const char *text, size_t size)
@@ -29,8 +32,8 @@ static bool matches(const char *pattern, const char *text, size_t size)
     size_t offset;
     char whole[300];
     snprintf(whole, sizeof whole, "^(?:%s)$", pattern);
-    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)whole, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_DOLLAR_ENDONLY, &code,
-                                         &offset, NULL);
+    pcre2_code *compiled =
+        pcre2_compile((PCRE2_SPTR)whole, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_DOLLAR_ENDONLY, &code, &offset, NULL);
     assert_non_null(compiled);
     pcre2_match_data *data = pcre2_match_data_create_from_pattern(compiled, NULL);
     const int result = pcre2_match(compiled, (PCRE2_SPTR)text, size, 0, 0, data, NULL);
@@ -86,7 +89,8 @@ TEST(random_outputs_match)
 /* Random texts over a few characters are accepted exactly where PCRE2 matches them. */
 TEST(random_texts_have_the_same_answer)
 {
-    static const char *const characters[] = {"a", "b", "c", "d", "é", "日", "0", "1", ".", ",", "@", "\n", "A", "B", "C", "x", "y"};
+    static const char *const characters[] = {"a", "b", "c",  "d", "é", "日", "0", "1", ".",
+                                             ",", "@", "\n", "A", "B", "C",  "x", "y"};
     uint64_t random = 6;
     size_t accepted = 0;
     for (size_t i = 0; i < sizeof expressions / sizeof *expressions; i++) {
@@ -94,7 +98,8 @@ TEST(random_texts_have_the_same_answer)
         struct grammar_matcher *matcher = open_regex(expressions[i], &grammar);
         for (int round = 0; round < 400; round++) {
             char text[64] = "";
-            const uint64_t length = test_random(&random) % 7, kinds = round % 2 ? 3 : sizeof characters / sizeof *characters;
+            const uint64_t length = test_random(&random) % 7,
+                           kinds = round % 2 ? 3 : sizeof characters / sizeof *characters;
             for (uint64_t k = 0; k < length; k++) strcat(text, characters[test_random(&random) % kinds]);
             const bool expected = matches(expressions[i], text, strlen(text));
             if (accepts(matcher, text) != expected)
@@ -111,11 +116,22 @@ TEST(only_utf8_is_accepted)
 {
     struct grammar *grammar;
     struct grammar_matcher *matcher = open_regex("[^a]*", &grammar);
-    static const char *const wrong[] = {"\x80",         "\xC0\xAF",         "\xC1\x81",         "\xE0\x80\x80", "\xED\xA0\x80",
-                                        "\xED\xBF\xBF", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80",     "\xFF",
-                                        "\xC3",         "\xE6\x97",         "\xC3("};
-    static const char *const right[] = {"\x7F", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80", "\xEF\xBF\xBF",
-                                        "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"};
+    static const char *const wrong[] = {"\x80",
+                                        "\xC0\xAF",
+                                        "\xC1\x81",
+                                        "\xE0\x80\x80",
+                                        "\xED\xA0\x80",
+                                        "\xED\xBF\xBF",
+                                        "\xF0\x80\x80\x80",
+                                        "\xF4\x90\x80\x80",
+                                        "\xF5\x80",
+                                        "\xFF",
+                                        "\xC3",
+                                        "\xE6\x97",
+                                        "\xC3("};
+    static const char *const right[] = {"\x7F",         "\xC2\x80",         "\xDF\xBF",
+                                        "\xE0\xA0\x80", "\xED\x9F\xBF",     "\xEE\x80\x80",
+                                        "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         if (accepts(matcher, wrong[i])) fail_msg("sequence %zu is accepted", i);
     for (size_t i = 0; i < sizeof right / sizeof *right; i++)
@@ -131,7 +147,8 @@ TEST(nothing_is_exponential)
     struct grammar_matcher *matcher = open_regex("(a?){30}a{30}", &grammar);
     char text[2000];
     memset(text, 'a', sizeof text);
-    for (size_t size = 25; size < 65; size++) assert_int_equal(test_accepts(matcher, text, size), size >= 30 && size <= 60);
+    for (size_t size = 25; size < 65; size++)
+        assert_int_equal(test_accepts(matcher, text, size), size >= 30 && size <= 60);
     grammar_matcher_close(matcher);
     grammar_close(grammar);
 
@@ -171,20 +188,34 @@ TEST(unsupported_and_wrong_expressions_are_refused)
     static const struct {
         const char *text, *words;
     } cases[] = {
-        {"a(?=b)", "look-around|byte 3"}, {"(?<!a)b", "look-around"},
-        {"(a)\\1", "back reference"},     {"\\k<a>", "back reference"},
-        {"a\\b", "word boundary"},        {"\\p{L}", "Unicode property"},
-        {"(?i)a", "kind of group"},       {"a**", "repetition of a repetition"},
-        {"a*+", "possessive"},            {"*a", "repetition of nothing"},
-        {"(a", "closing parenthesis"},    {"a)", "without a group"},
-        {"[a", "closing bracket"},        {"[b-a]", "range"},
-        {"[a-\\d]", "range"},             {"[[:alpha:]]", "POSIX"},
-        {"a{3,2}", "count"},              {"a{2", "closing brace"},
-        {"a{x}", "brace"},                {"a{9999999}", "repetition"},
-        {"\\", "backslash"},              {"\\xZ1", "hexadecimal"},
-        {"\\uD800", "surrogate"},         {"a^b", "anchor"},
-        {"(a$)", "anchor"},               {"\\q", "escape"},
-        {"[]", "no output"},              {"a{1000000}b{1000000}", "too large|states"},
+        {"a(?=b)", "look-around|byte 3"},
+        {"(?<!a)b", "look-around"},
+        {"(a)\\1", "back reference"},
+        {"\\k<a>", "back reference"},
+        {"a\\b", "word boundary"},
+        {"\\p{L}", "Unicode property"},
+        {"(?i)a", "kind of group"},
+        {"a**", "repetition of a repetition"},
+        {"a*+", "possessive"},
+        {"*a", "repetition of nothing"},
+        {"(a", "closing parenthesis"},
+        {"a)", "without a group"},
+        {"[a", "closing bracket"},
+        {"[b-a]", "range"},
+        {"[a-\\d]", "range"},
+        {"[[:alpha:]]", "POSIX"},
+        {"a{3,2}", "count"},
+        {"a{2", "closing brace"},
+        {"a{x}", "brace"},
+        {"a{9999999}", "repetition"},
+        {"\\", "backslash"},
+        {"\\xZ1", "hexadecimal"},
+        {"\\uD800", "surrogate"},
+        {"a^b", "anchor"},
+        {"(a$)", "anchor"},
+        {"\\q", "escape"},
+        {"[]", "no output"},
+        {"a{1000000}b{1000000}", "too large|states"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect_refusal(cases[i].text, strlen(cases[i].text), cases[i].words);
@@ -221,7 +252,8 @@ TEST(escapes_of_characters)
 
 TEST(choices)
 {
-    static const struct grammar_text texts[] = {{"yes", 3}, {"no", 2}, {"not sure", 8}, {"nothing", 7}, {"日本", 6}, {"yes", 3}};
+    static const struct grammar_text texts[] = {{"yes", 3},     {"no", 2},   {"not sure", 8},
+                                                {"nothing", 7}, {"日本", 6}, {"yes", 3}};
     const size_t count = sizeof texts / sizeof *texts;
     struct status status = {0};
     struct grammar *grammar = grammar_choices_open(texts, count, &status);
@@ -253,8 +285,8 @@ TEST(wrong_choices_are_refused)
     const struct grammar_text broken[] = {{"a", 1}, {"\xC3", 1}};
     test_expect_failure(grammar_choices_open(broken, 2, &status) != NULL, &status, STATUS_BAD_INPUT, "choice 1|UTF-8");
     test_expect_failure(grammar_choices_open(broken, 0, &status) != NULL, &status, STATUS_BAD_INPUT, "found 0");
-    test_expect_failure(grammar_choices_open(broken, GRAMMAR_MOST_CHOICES + 1, &status) != NULL, &status, STATUS_BAD_INPUT,
-                        "16385");
+    test_expect_failure(grammar_choices_open(broken, GRAMMAR_MOST_CHOICES + 1, &status) != NULL, &status,
+                        STATUS_BAD_INPUT, "16385");
     /* 1000 texts, each of which begins with the one before. */
     static char letters[1000];
     static struct grammar_text nested[1000];

@@ -13,9 +13,9 @@
 
 enum { MOST_COUNT = 1 << 20 }; /* of lengths and numbers of elements */
 
-static const char *const annotations[] = {"title",    "description", "default",   "examples",      "example",
-                                          "$schema",  "$comment",    "$defs",     "definitions",   "deprecated",
-                                          "readOnly", "writeOnly",   "$anchor",   "discriminator", "$vocabulary"};
+static const char *const annotations[] = {"title",    "description", "default", "examples",      "example",
+                                          "$schema",  "$comment",    "$defs",   "definitions",   "deprecated",
+                                          "readOnly", "writeOnly",   "$anchor", "discriminator", "$vocabulary"};
 static const char *const object_keywords[] = {"properties", "required", "additionalProperties"};
 static const char *const array_keywords[] = {"items", "prefixItems", "minItems", "maxItems"};
 static const char *const string_keywords[] = {"minLength", "maxLength", "pattern", "format"};
@@ -168,7 +168,8 @@ static bool check_required(struct schema *schema, const json_t *required, const 
     for (size_t i = 0; i < json_array_size(required); i++) {
         const char *name = json_string_value(json_array_get(required, i));
         if (name && json_object_get(properties, name)) continue;
-        schema_fail(schema, "'required' names '%.80s'; expected a name that 'properties' lists", name ? name : "(no text)");
+        schema_fail(schema, "'required' names '%.80s'; expected a name that 'properties' lists",
+                    name ? name : "(no text)");
         return false;
     }
     return true;
@@ -199,10 +200,11 @@ static uint32_t object_node(struct schema *schema, const json_t *value, unsigned
     }
     if (additional ? !json_is_false(additional) : !properties) {
         const size_t mark = enter(schema, "/additionalProperties");
-        const uint32_t other = additional ? schema_node(schema, additional, depth + 1) : json_value_node(&schema->parts);
+        const uint32_t other =
+            additional ? schema_node(schema, additional, depth + 1) : json_value_node(&schema->parts);
         schema->path[mark] = '\0';
-        const uint32_t key = count ? json_other_name_node(&schema->parts, names, count)
-                                   : json_string_node(&schema->parts);
+        const uint32_t key =
+            count ? json_other_name_node(&schema->parts, names, count) : json_string_node(&schema->parts);
         items[count] = (struct tree_item){TREE_SEQUENCE_OF(tree, key, json_colon_node(&schema->parts), other), 0,
                                           TREE_UNLIMITED, 0};
         count++;
@@ -258,13 +260,14 @@ static const struct {
     const char *name, *regex;
 } formats[] = {
 #define LEAP_YEAR "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
-#define DATE                                                                                                          \
-    "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))" \
+#define DATE                                                                                                           \
+    "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8])" \
+    ")"                                                                                                                \
     "|" LEAP_YEAR "-02-29)"
-#define TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define TIME  "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 #define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-#define ATOM "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}"
-#define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+#define ATOM  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}"
+#define BYTE  "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
     {"date", DATE},
     {"time", TIME},
     {"date-time", DATE "T" TIME},
@@ -281,7 +284,8 @@ static uint32_t format_node(struct schema *schema, const json_t *format)
     for (size_t i = 0; name && i < COUNT(formats); i++)
         if (strcmp(formats[i].name, name) == 0)
             return regex_node(schema->tree, formats[i].regex, strlen(formats[i].regex), REGEX_WHOLE, name);
-    return schema_fail(schema, "'format' %.60s is not supported; expected date, time, date-time, uuid, email, ipv4 or hostname",
+    return schema_fail(schema,
+                       "'format' %.60s is not supported; expected date, time, date-time, uuid, email, ipv4 or hostname",
                        name ? name : json_type_name(format));
 }
 
@@ -296,7 +300,9 @@ static uint32_t string_node(struct schema *schema, const json_t *value)
     if ((pattern != NULL) + (format != NULL) + bounded > 1)
         return schema_fail(schema, "'%s' together with '%s' is not supported; expected one of them",
                            pattern ? "pattern" : "format",
-                           pattern && format ? "format" : least > 0 ? "minLength" : "maxLength");
+                           pattern && format ? "format"
+                           : least > 0       ? "minLength"
+                                             : "maxLength");
     if (least > most) return TREE_NODE_NEVER;
     if (pattern) {
         if (!json_is_string(pattern))
@@ -583,9 +589,9 @@ struct grammar *grammar_object_open(const struct grammar_options *options, struc
     if (!tree_open(&tree, status) || !check_options(&tree, options, &most_whitespace)) goto done;
     tree_rule_add(&tree, "JSON object", false);
     json_parts_open(&parts, &tree, most_whitespace);
-    const struct tree_item members = {
-        TREE_SEQUENCE_OF(&tree, json_string_node(&parts), json_colon_node(&parts), json_value_node(&parts)), 0,
-        TREE_UNLIMITED, 0};
+    const struct tree_item members = {TREE_SEQUENCE_OF(&tree, json_string_node(&parts), json_colon_node(&parts),
+                                                       json_value_node(&parts)),
+                                      0, TREE_UNLIMITED, 0};
     const uint32_t node = json_brackets_node(&parts, "{", &members, 1, "}");
     if (!tree.failed) {
         tree.rules[0].node = node;

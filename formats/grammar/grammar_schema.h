@@ -43,7 +43,7 @@ struct schema {
     struct schema_target {
         const json_t *schema;
         uint32_t rule;
-    } *targets; /* of references, each once */
+    } * targets; /* of references, each once */
     uint32_t target_count, target_capacity, read_count, merged_count, flatten_depth;
     char path[SCHEMA_PATH_BYTES]; /* JSON pointer of the schema in hand, for messages */
 };

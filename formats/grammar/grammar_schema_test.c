@@ -194,8 +194,7 @@ TEST(depth_is_bounded_without_a_dead_end)
     test_expect_success(grammar_fill_mask(matcher, &place, mask, &status), &status);
     assert_false(mask['[' / 32] >> '[' % 32 & 1);
     assert_true(mask[']' / 32] >> ']' % 32 & 1);
-    for (; depth > 0; depth--)
-        test_expect_success(grammar_accept_bytes(matcher, &place, "]", 1, &status), &status);
+    for (; depth > 0; depth--) test_expect_success(grammar_accept_bytes(matcher, &place, "]", 1, &status), &status);
     assert_true(grammar_must_end(matcher, &place));
     /* A walk that opens whenever it can, with every mask compared. */
     uint64_t random = 3;
@@ -235,10 +234,12 @@ TEST(unsupported_and_wrong_schemas_are_refused_by_name)
     expect_refusal("{'type':'number','multipleOf':0.01}", "'multipleOf'|0.01");
     expect_refusal("{'type':'integer','multipleOf':5000}", "'multipleOf'");
     expect_refusal("{'oneOf':[{'type':'number'},{'type':'integer'}]}", "'#/oneOf/1'|oneOf|alternative 0");
-    expect_refusal("{'oneOf':[{'type':'object','properties':{'a':{}}},{'type':'object','properties':{'b':{}}}]}", "oneOf");
+    expect_refusal("{'oneOf':[{'type':'object','properties':{'a':{}}},{'type':'object','properties':{'b':{}}}]}",
+                   "oneOf");
     expect_refusal("{'enum':[1,2],'minimum':2}", "'minimum'|'enum'");
     expect_refusal("{'allOf':[{'pattern':'a'},{'pattern':'b'}]}", "'pattern'|differs");
-    expect_refusal("{'allOf':[{'properties':{'a':{}},'additionalProperties':false},{'properties':{'b':{}}}]}", "'b'|additionalProperties");
+    expect_refusal("{'allOf':[{'properties':{'a':{}},'additionalProperties':false},{'properties':{'b':{}}}]}",
+                   "'b'|additionalProperties");
     expect_refusal("{'properties':{'a':5}}", "#/properties/a|integer");
     expect_refusal("{'anyOf':[]}", "'anyOf'");
     expect_refusal("{'a':", "not valid JSON|line 1");
@@ -254,7 +255,8 @@ TEST(schemas_without_output_are_refused)
     expect_refusal("{'properties':{'a':{'$ref':'#'}},'required':['a']}", "no output");
     expect_refusal("{'$ref':'#'}", "refers to itself");
     expect_refusal("{'anyOf':[{'$ref':'#'},{'type':'string'}]}", "refers to itself");
-    expect_refusal("{'$ref':'#/$defs/a','$defs':{'a':{'$ref':'#/$defs/b'},'b':{'$ref':'#/$defs/a'}}}", "refers to itself");
+    expect_refusal("{'$ref':'#/$defs/a','$defs':{'a':{'$ref':'#/$defs/b'},'b':{'$ref':'#/$defs/a'}}}",
+                   "refers to itself");
     expect_refusal("{'allOf':[{'$ref':'#'}]}", "refer to themselves");
 }
 
@@ -275,7 +277,8 @@ TEST(hostile_schemas_are_bounded)
     /* Each definition refers to the next one twice: 2^60 texts, 60 rules. */
     at = stpcpy(text, "{'$ref':'#/$defs/d0','$defs':{");
     for (int i = 0; i < 40; i++)
-        at += sprintf(at, "'d%d':{'properties':{'a':{'$ref':'#/$defs/d%d'},'b':{'$ref':'#/$defs/d%d'}}},", i, i + 1, i + 1);
+        at += sprintf(at, "'d%d':{'properties':{'a':{'$ref':'#/$defs/d%d'},'b':{'$ref':'#/$defs/d%d'}}},", i, i + 1,
+                      i + 1);
     stpcpy(at, "'d40':{'type':'null'}}}");
     struct grammar *grammar = open_schema(text, NULL);
     assert_true(grammar_bytes(grammar) < 1 << 20);
@@ -290,10 +293,11 @@ TEST(hostile_schemas_are_bounded)
 /* Alternatives that stay possible together while they recurse: 2^n stacks. Some are dropped, and outputs stay valid. */
 TEST(ambiguous_recursion_stays_bounded)
 {
-    const char *text = "{'$defs':{'n':{'anyOf':[{'type':'null'},"
-                       "{'type':'object','properties':{'a':{'$ref':'#/$defs/n'},'b':{'const':1}},'required':['a','b']},"
-                       "{'type':'object','properties':{'a':{'$ref':'#/$defs/n'},'c':{'const':2}},'required':['a','c']}]}},"
-                       "'$ref':'#/$defs/n'}";
+    const char *text =
+        "{'$defs':{'n':{'anyOf':[{'type':'null'},"
+        "{'type':'object','properties':{'a':{'$ref':'#/$defs/n'},'b':{'const':1}},'required':['a','b']},"
+        "{'type':'object','properties':{'a':{'$ref':'#/$defs/n'},'c':{'const':2}},'required':['a','c']}]}},"
+        "'$ref':'#/$defs/n'}";
     struct status status = {0};
     struct grammar *grammar = open_schema(text, NULL);
     struct grammar_matcher *matcher = open_matcher(grammar);

@@ -39,8 +39,9 @@ bool sets_grow(struct sets *sets, void **array, uint32_t *capacity, uint64_t nee
 static void fail_ambiguous(struct sets *sets)
 {
     if (sets->failed) return;
-    status_fail(sets->status, STATUS_FULL,
-                "grammar: too many alternatives have to be followed at the same time; simplify the schema or expression");
+    status_fail(
+        sets->status, STATUS_FULL,
+        "grammar: too many alternatives have to be followed at the same time; simplify the schema or expression");
     sets->failed = true;
 }
 
@@ -250,8 +251,7 @@ static uint32_t finish_set(struct sets *sets)
     if (sets->failed || sets->kept_count == 0) return SETS_DEAD;
     drop_items(sets);
     qsort_r(sets->kept, sets->kept_count, sizeof *sets->kept, compare_items, sets);
-    if (!sets_grow(sets, (void **)&sets->scratch, &sets->scratch_capacity, GRAMMAR_MOST_WORDS,
-                   sizeof *sets->scratch))
+    if (!sets_grow(sets, (void **)&sets->scratch, &sets->scratch_capacity, GRAMMAR_MOST_WORDS, sizeof *sets->scratch))
         return SETS_DEAD;
     for (uint32_t i = 0; i < sets->kept_count; i++) {
         const uint32_t depth = sets->calls[sets->kept[i].call].depth;
@@ -393,8 +393,8 @@ uint32_t sets_pop(struct sets *sets, uint32_t set, uint32_t frame)
     }
     expand(sets);
     const uint32_t result = finish_set(sets);
-    if (sets->failed || !sets_grow(sets, (void **)&sets->pops, &sets->pop_capacity, (uint64_t)sets->pop_count + 1,
-                                   sizeof *sets->pops))
+    if (sets->failed ||
+        !sets_grow(sets, (void **)&sets->pops, &sets->pop_capacity, (uint64_t)sets->pop_count + 1, sizeof *sets->pops))
         return SETS_DEAD;
     table_put(&sets->by_pop, at, sets->pop_count);
     sets->pops[sets->pop_count++] = (struct sets_pop){set, frame, result};

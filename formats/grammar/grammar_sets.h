@@ -43,7 +43,7 @@ struct sets {
     uint32_t *words, *rows;
     struct sets_pop {
         uint32_t set, frame, result;
-    } *pops;
+    } * pops;
     uint32_t set_count, set_capacity, word_count, word_capacity, row_count, row_capacity, pop_count, pop_capacity;
     struct sets_table by_words, by_pop;
     uint64_t bytes; /* of all arrays */

@@ -87,9 +87,8 @@ void tree_close(struct tree *tree)
 uint32_t tree_literal(struct tree *tree, const char *bytes, size_t size)
 {
     if (size == 0) return TREE_NODE_EMPTY;
-    if (size > TREE_MOST_WORDS ||
-        !tree_grow(tree, (void **)&tree->bytes, &tree->byte_capacity, (uint64_t)tree->byte_count + size, 1,
-                   TREE_MOST_WORDS))
+    if (size > TREE_MOST_WORDS || !tree_grow(tree, (void **)&tree->bytes, &tree->byte_capacity,
+                                             (uint64_t)tree->byte_count + size, 1, TREE_MOST_WORDS))
         return TREE_NODE_EMPTY;
     memcpy(tree->bytes + tree->byte_count, bytes, size);
     const uint32_t at = tree->byte_count;
@@ -180,8 +179,8 @@ uint32_t tree_separated(struct tree *tree, const struct tree_item *items, uint32
         item.node = share(tree, item.node, copies);
         if (tree->failed) return TREE_NODE_EMPTY;
         nullable = nullable && item.least == 0;
-        states = add_saturated(states, copies * (tree->nodes[item.node].states + UINT64_C(3) +
-                                                 tree->nodes[separator].states));
+        states = add_saturated(states,
+                               copies * (tree->nodes[item.node].states + UINT64_C(3) + tree->nodes[separator].states));
         uint32_t *words = add_words(tree, ITEM_WORDS);
         if (!words) return TREE_NODE_EMPTY;
         memcpy(words, &item, sizeof item);
@@ -225,8 +224,8 @@ static uint32_t texts_from(struct tree *tree, const struct grammar_text *texts, 
     const uint32_t prefix = tree_literal(tree, first->bytes + at, common - at);
     if (tree->failed || count == 1) return prefix;
     if (depth > MOST_TRIE_DEPTH)
-        return tree_fail(tree, STATUS_BAD_INPUT, "choices: more than %d of them are prefixes of one another; expected less",
-                         MOST_TRIE_DEPTH);
+        return tree_fail(tree, STATUS_BAD_INPUT,
+                         "choices: more than %d of them are prefixes of one another; expected less", MOST_TRIE_DEPTH);
     struct tree_nodes branches = {0};
     for (uint32_t i = 0, end; i < count && !tree->failed; i = end) {
         end = i + 1;
@@ -238,8 +237,8 @@ static uint32_t texts_from(struct tree *tree, const struct grammar_text *texts, 
         while (end < count && texts[end].bytes[common] == texts[i].bytes[common]) end++;
         tree_nodes_add(tree, &branches, texts_from(tree, texts + i, end - i, common, depth + 1));
     }
-    const uint32_t rest = tree->failed ? TREE_NODE_EMPTY
-                                       : add_group(tree, TREE_CHOICE, branches.items, branches.count, TREE_NODE_NEVER);
+    const uint32_t rest =
+        tree->failed ? TREE_NODE_EMPTY : add_group(tree, TREE_CHOICE, branches.items, branches.count, TREE_NODE_NEVER);
     free(branches.items);
     return TREE_SEQUENCE_OF(tree, prefix, rest);
 }
@@ -406,8 +405,11 @@ static uint32_t class_sequences(struct tree *tree, uint32_t low, uint32_t high)
 
 uint32_t tree_class(struct tree *tree, const struct tree_set *set)
 {
-    static const struct tree_range parts[] = {
-        {0, 0x7F}, {0x80, 0x7FF}, {0x800, 0xD7FF}, {0xE000, 0xFFFF}, {0x10000, TREE_LAST_CHARACTER}};
+    static const struct tree_range parts[] = {{0, 0x7F},
+                                              {0x80, 0x7FF},
+                                              {0x800, 0xD7FF},
+                                              {0xE000, 0xFFFF},
+                                              {0x10000, TREE_LAST_CHARACTER}};
     struct tree_set sorted = *set;
     uint32_t count = 0;
     if (tree->failed) return TREE_NODE_EMPTY;

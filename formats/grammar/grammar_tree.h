@@ -82,9 +82,8 @@ uint32_t tree_graph(struct tree *tree, const struct tree_edge *edges, uint32_t c
 /* One of the texts, by their common prefixes. Sorts `texts`. */
 struct grammar_text;
 uint32_t tree_texts(struct tree *tree, struct grammar_text *texts, uint32_t count);
-#define TREE_SEQUENCE_OF(tree, ...)                  \
-    tree_sequence((tree), (uint32_t[]){__VA_ARGS__}, \
-                  (uint32_t)(sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t)))
+#define TREE_SEQUENCE_OF(tree, ...) \
+    tree_sequence((tree), (uint32_t[]){__VA_ARGS__}, (uint32_t)(sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t)))
 #define TREE_CHOICE_OF(tree, ...) \
     tree_choice((tree), (uint32_t[]){__VA_ARGS__}, (uint32_t)(sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t)))
 

@@ -17,7 +17,8 @@ static bool has_type(const json_t *type, const json_t *value)
     }
     const char *name = json_string_value(type);
     assert_non_null(name);
-    if (strcmp(name, "integer") == 0) return json_is_number(value) && floor(json_number_value(value)) == json_number_value(value);
+    if (strcmp(name, "integer") == 0)
+        return json_is_number(value) && floor(json_number_value(value)) == json_number_value(value);
     if (strcmp(name, "number") == 0) return json_is_number(value);
     if (strcmp(name, "string") == 0) return json_is_string(value);
     if (strcmp(name, "boolean") == 0) return json_is_boolean(value);
@@ -89,18 +90,20 @@ static bool has_format(const char *format, const char *text)
         return strlen(text) > 11 && is_date(text, 10) && text[10] == 'T' && is_time(text + 11);
     if (strcmp(format, "uuid") == 0) {
         for (int i = 0; i < 36; i++)
-            if (i == 8 || i == 13 || i == 18 || i == 23 ? text[i] != '-' : !strchr("0123456789abcdefABCDEF", text[i]) || !text[i])
+            if (i == 8 || i == 13 || i == 18 || i == 23 ? text[i] != '-'
+                                                        : !strchr("0123456789abcdefABCDEF", text[i]) || !text[i])
                 return false;
         return text[36] == '\0';
     }
     if (strcmp(format, "ipv4") == 0) {
         unsigned a, b, c, d;
         int used = 0;
-        return sscanf(text, "%3u.%3u.%3u.%3u%n", &a, &b, &c, &d, &used) == 4 && text[used] == '\0' && a < 256 && b < 256 &&
-               c < 256 && d < 256;
+        return sscanf(text, "%3u.%3u.%3u.%3u%n", &a, &b, &c, &d, &used) == 4 && text[used] == '\0' && a < 256 &&
+               b < 256 && c < 256 && d < 256;
     }
     if (strcmp(format, "hostname") == 0)
-        return strlen(text) < 254 && matches("^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$", text);
+        return strlen(text) < 254 &&
+               matches("^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$", text);
     assert_string_equal(format, "email");
     const char *at = strchr(text, '@');
     return at && at - text > 0 && at - text <= 64 && !strchr(at + 1, '@') && strchr(at, '.') && !strstr(text, "..") &&
@@ -159,11 +162,14 @@ static bool scalar_is_valid(const json_t *schema, const json_t *value)
 {
     const json_t *rule;
     if (json_is_string(value)) {
-        if ((rule = json_object_get(schema, "minLength")) && characters(value) < (size_t)json_integer_value(rule)) return false;
-        if ((rule = json_object_get(schema, "maxLength")) && characters(value) > (size_t)json_integer_value(rule)) return false;
+        if ((rule = json_object_get(schema, "minLength")) && characters(value) < (size_t)json_integer_value(rule))
+            return false;
+        if ((rule = json_object_get(schema, "maxLength")) && characters(value) > (size_t)json_integer_value(rule))
+            return false;
         if ((rule = json_object_get(schema, "pattern")) && !matches(json_string_value(rule), json_string_value(value)))
             return false;
-        if ((rule = json_object_get(schema, "format")) && !has_format(json_string_value(rule), json_string_value(value)))
+        if ((rule = json_object_get(schema, "format")) &&
+            !has_format(json_string_value(rule), json_string_value(value)))
             return false;
     }
     if (json_is_number(value)) {
@@ -211,13 +217,64 @@ bool test_is_valid(const json_t *root, const json_t *schema, const json_t *value
 
 void test_vocabulary_open(struct test_vocabulary *v)
 {
-    static const char *const pieces[] = {
-        "{\"",     "\":",     "\",\"",   "\":\"", "\"}",     "},{",        "[[",    "]]",    "true",     "false", "null",  "nul",
-        "name",    "id",      "value",   "type",  "next",    "the",        " the",  "hello", "world",    "é",     "日本", "\xF0\x9F",
-        "\x98\x80", "\xE6",   "\\\"",    "\\u",   "\\u00",   "\\ud83d",    "00",    "123",   "1234567",  "0.5",   "e+",    "-1",
-        "\"a\":",  "{\"a\":", ",\"b\":", "2024-", "-01-",    "T12:00:00Z", "aaaa",  "abab",  "@example", ".com",  "\n",    "  ",
-        "\"}]}",   "}}",      "],",      ",[",    "\"name\":\"", "[1,2,3]", "[{\"", "\"]",
-        "                                                ", "================================================"};
+    static const char *const pieces[] = {"{\"",
+                                         "\":",
+                                         "\",\"",
+                                         "\":\"",
+                                         "\"}",
+                                         "},{",
+                                         "[[",
+                                         "]]",
+                                         "true",
+                                         "false",
+                                         "null",
+                                         "nul",
+                                         "name",
+                                         "id",
+                                         "value",
+                                         "type",
+                                         "next",
+                                         "the",
+                                         " the",
+                                         "hello",
+                                         "world",
+                                         "é",
+                                         "日本",
+                                         "\xF0\x9F",
+                                         "\x98\x80",
+                                         "\xE6",
+                                         "\\\"",
+                                         "\\u",
+                                         "\\u00",
+                                         "\\ud83d",
+                                         "00",
+                                         "123",
+                                         "1234567",
+                                         "0.5",
+                                         "e+",
+                                         "-1",
+                                         "\"a\":",
+                                         "{\"a\":",
+                                         ",\"b\":",
+                                         "2024-",
+                                         "-01-",
+                                         "T12:00:00Z",
+                                         "aaaa",
+                                         "abab",
+                                         "@example",
+                                         ".com",
+                                         "\n",
+                                         "  ",
+                                         "\"}]}",
+                                         "}}",
+                                         "],",
+                                         ",[",
+                                         "\"name\":\"",
+                                         "[1,2,3]",
+                                         "[{\"",
+                                         "\"]",
+                                         "                                                ",
+                                         "================================================"};
     const size_t piece_count = sizeof pieces / sizeof *pieces;
     static char bytes[256];
     v->count = 256 + piece_count + 2;
@@ -260,8 +317,8 @@ static void compare_mask(struct grammar_matcher *matcher, const struct test_voca
             if (!expected) assert_int_equal(status.code, STATUS_BAD_INPUT);
         }
         if (is_set(mask, id) != expected)
-            fail_msg("token %u '%.*s': the mask says %d, the matcher %d", id, (int)v->tokens[id].size, v->tokens[id].bytes,
-                     is_set(mask, id), expected);
+            fail_msg("token %u '%.*s': the mask says %d, the matcher %d", id, (int)v->tokens[id].size,
+                     v->tokens[id].bytes, is_set(mask, id), expected);
     }
 }
 
@@ -305,8 +362,8 @@ char *test_walk(struct grammar_matcher *matcher, const struct test_vocabulary *v
         if (id == v->end) break;
         assert_false(grammar_must_end(matcher, &state));
         fwrite(v->tokens[id].bytes, 1, v->tokens[id].size, out);
-        test_expect_success(
-            grammar_accept_bytes(matcher, &state, v->tokens[id].bytes, v->tokens[id].size, &status), &status);
+        test_expect_success(grammar_accept_bytes(matcher, &state, v->tokens[id].bytes, v->tokens[id].size, &status),
+                            &status);
     }
     fclose(out);
     return text;

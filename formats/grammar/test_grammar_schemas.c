@@ -17,11 +17,13 @@ const struct test_schema test_schemas[] = {
      "{'name':'x','age':3}", "{'name':'x'}\n{}\n{'name':'x','age':'3'}\n{'age':3,'name':'x'}"},
     {"{'type':'object','properties':{'name':{'type':'string'},'age':{'type':'integer'}}}",
      "{}\n{'name':'x'}\n{'age':3}\n{'name':'x','age':3}", "{,'age':3}\n{'name':'x',}\n{'other':1}"},
-    {"{'type':'object','properties':{'a':{'type':'integer'},'b':{'type':'integer'},'c':{'type':'integer'}},'required':['b']}",
+    {"{'type':'object','properties':{'a':{'type':'integer'},'b':{'type':'integer'},'c':{'type':'integer'}},'required':["
+     "'b']}",
      "{'b':1}\n{'a':1,'b':2}\n{'b':1,'c':2}\n{'a':1,'b':2,'c':3}", "{'a':1}\n{'a':1,'c':1}\n{'b':1,}"},
     {"{'type':'object','properties':{'a':{'type':'integer'}},'required':['a'],'additionalProperties':false}", "{'a':1}",
      "{}\n{'a':1,'b':2}"},
-    {"{'type':'object','properties':{'a':{'type':'integer'},'ab':{'type':'null'}},'required':['a'],'additionalProperties':true}",
+    {"{'type':'object','properties':{'a':{'type':'integer'},'ab':{'type':'null'}},'required':['a'],'"
+     "additionalProperties':true}",
      "{'a':1}\n{'a':1,'b':'x','abc':[]}\n{'a':1,'ab':null,'':2}\n{'a':1,'ä':2}",
      "{'a':1,'a':'x'}\n{'a':1,'ab':1}\n{'b':1}\n{'a':1,'\\u0061':'x'}"},
     {"{'type':'object','additionalProperties':{'type':'integer'}}", "{}\n{'x':1,'y':2}", "{'x':'1'}\n{'x':1.5}"},
@@ -29,7 +31,8 @@ const struct test_schema test_schemas[] = {
     {"{'type':'array','items':{'type':'string'}}", "[]\n['a','b']", "[1]\n['a',1]"},
     {"{'type':'array','items':{'type':'integer'},'minItems':2}", "[1,2]\n[1,2,3]", "[]\n[1]"},
     {"{'type':'array','items':{'type':'integer'},'maxItems':3}", "[]\n[1,2,3]", "[1,2,3,4]"},
-    {"{'type':'array','items':{'type':'boolean'},'minItems':1,'maxItems':2}", "[true]\n[true,false]", "[]\n[true,true,true]"},
+    {"{'type':'array','items':{'type':'boolean'},'minItems':1,'maxItems':2}", "[true]\n[true,false]",
+     "[]\n[true,true,true]"},
     {"{'type':'array','prefixItems':[{'type':'string'},{'type':'integer'}],'minItems':2,'maxItems':2}", "['a',1]",
      "['a']\n[1,'a']\n['a',1,2]"},
     {"{'type':'array','prefixItems':[{'type':'string'},{'type':'integer'}],'items':{'type':'null'}}",
@@ -44,25 +47,35 @@ const struct test_schema test_schemas[] = {
     {"{'anyOf':[{'type':'object','properties':{'a':{'type':'integer'}},'required':['a']},"
      "{'type':'object','properties':{'a':{'type':'string'},'b':{'type':'null'}},'required':['a','b']}]}",
      "{'a':1}\n{'a':'x','b':null}", "{'a':'x'}\n{'a':1,'b':null}"},
-    {"{'oneOf':[{'type':'object','properties':{'kind':{'const':'cat'},'lives':{'type':'integer'}},'required':['kind','lives']},"
-     "{'type':'object','properties':{'kind':{'const':'dog'},'tricks':{'type':'array','items':{'type':'string'}}},'required':['kind']}],"
+    {"{'oneOf':[{'type':'object','properties':{'kind':{'const':'cat'},'lives':{'type':'integer'}},'required':['kind','"
+     "lives']},"
+     "{'type':'object','properties':{'kind':{'const':'dog'},'tricks':{'type':'array','items':{'type':'string'}}},'"
+     "required':['kind']}],"
      "'discriminator':{'propertyName':'kind'}}",
      "{'kind':'cat','lives':9}\n{'kind':'dog'}\n{'kind':'dog','tricks':['sit']}", "{'kind':'cat'}\n{'kind':'cow'}"},
     {"{'oneOf':[{'type':'string'},{'type':'null'}]}", "'a'\nnull", "1"},
     {"{'allOf':[{'type':'object','properties':{'a':{'type':'integer'}},'required':['a']},"
      "{'type':'object','properties':{'b':{'type':'string'}},'required':['b']}]}",
      "{'a':1,'b':'x'}", "{'a':1}\n{'b':'x'}"},
-    {"{'allOf':[{'properties':{'a':{'minimum':3}}},{'properties':{'a':{'type':'integer','maximum':5}},'required':['a']}],'type':'object'}",
+    {"{'allOf':[{'properties':{'a':{'minimum':3}}},{'properties':{'a':{'type':'integer','maximum':5}},'required':['a']}"
+     "],'type':'object'}",
      "{'a':3}\n{'a':5}", "{'a':2}\n{'a':6}\n{}"},
-    {"{'$ref':'#/$defs/point','$defs':{'point':{'type':'object','properties':{'x':{'type':'number'},'y':{'type':'number'}},'required':['x','y']}}}",
+    {"{'$ref':'#/$defs/"
+     "point','$defs':{'point':{'type':'object','properties':{'x':{'type':'number'},'y':{'type':'number'}},'required':['"
+     "x','y']}}}",
      "{'x':1,'y':-2.5}", "{'x':1}\n{'y':1,'x':1}"},
-    {"{'type':'object','properties':{'value':{'type':'integer'},'next':{'anyOf':[{'$ref':'#'},{'type':'null'}]}},'required':['value','next']}",
-     "{'value':1,'next':null}\n{'value':1,'next':{'value':2,'next':{'value':3,'next':null}}}", "{'value':1}\n{'value':1,'next':{}}"},
-    {"{'$defs':{'tree':{'type':'object','properties':{'name':{'type':'string'},'children':{'type':'array','items':{'$ref':'#/$defs/tree'}}},"
+    {"{'type':'object','properties':{'value':{'type':'integer'},'next':{'anyOf':[{'$ref':'#'},{'type':'null'}]}},'"
+     "required':['value','next']}",
+     "{'value':1,'next':null}\n{'value':1,'next':{'value':2,'next':{'value':3,'next':null}}}",
+     "{'value':1}\n{'value':1,'next':{}}"},
+    {"{'$defs':{'tree':{'type':'object','properties':{'name':{'type':'string'},'children':{'type':'array','items':{'$"
+     "ref':'#/$defs/tree'}}},"
      "'required':['name','children'],'additionalProperties':false}},'$ref':'#/$defs/tree'}",
-     "{'name':'a','children':[]}\n{'name':'a','children':[{'name':'b','children':[{'name':'c','children':[]}]},{'name':'d','children':[]}]}",
+     "{'name':'a','children':[]}\n{'name':'a','children':[{'name':'b','children':[{'name':'c','children':[]}]},{'name':"
+     "'d','children':[]}]}",
      "{'name':'a'}\n{'name':'a','children':[{}]}"},
-    {"{'$defs':{'expression':{'anyOf':[{'type':'number'},{'type':'array','prefixItems':[{'enum':['+','-']},{'$ref':'#/$defs/expression'},"
+    {"{'$defs':{'expression':{'anyOf':[{'type':'number'},{'type':'array','prefixItems':[{'enum':['+','-']},{'$ref':'#/"
+     "$defs/expression'},"
      "{'$ref':'#/$defs/expression'}],'minItems':3,'maxItems':3}]}},'$ref':'#/$defs/expression'}",
      "1\n['+',1,['-',2,3]]", "['+',1]\n['*',1,2]\n['+',1,2,3]"},
     {"{'type':'string','minLength':3}", "'abc'\n'日本語x'", "'ab'\n''"},
@@ -75,9 +88,11 @@ const struct test_schema test_schemas[] = {
     {"{'type':'string','pattern':'^(\\\\d{3}-)?\\\\d{4}$'}", "'123-4567'\n'4567'", "'123-456'\n'12-4567'"},
     {"{'type':'string','pattern':'^x|y$'}", "'xaa'\n'aay'", "'axa'\n'ya'"},
     {"{'type':'string','pattern':'^[^a-z\\\\s]+$'}", "'ABC'\n'\\'\\\\'\n'é日'", "'a'\n'A B'\n''"},
-    {"{'type':'string','format':'date'}", "'2024-02-29'\n'1999-12-31'", "'2023-02-29'\n'2024-13-01'\n'1900-02-29'\n'2024-04-31'"},
+    {"{'type':'string','format':'date'}", "'2024-02-29'\n'1999-12-31'",
+     "'2023-02-29'\n'2024-13-01'\n'1900-02-29'\n'2024-04-31'"},
     {"{'type':'string','format':'time'}", "'23:59:59Z'\n'00:00:00.5+01:30'", "'24:00:00Z'\n'12:00Z'\n'12:00:00'"},
-    {"{'type':'string','format':'date-time'}", "'2000-02-29T00:00:00Z'", "'2000-02-30T00:00:00Z'\n'2000-01-01 00:00:00Z'"},
+    {"{'type':'string','format':'date-time'}", "'2000-02-29T00:00:00Z'",
+     "'2000-02-30T00:00:00Z'\n'2000-01-01 00:00:00Z'"},
     {"{'type':'string','format':'uuid'}", "'123e4567-e89b-12d3-a456-426614174000'", "'123e4567-e89b-12d3-a456'\n'x'"},
     {"{'type':'string','format':'email'}", "'a.b@example.com'", "'a@b'\n'@example.com'\n'a..b@example.com'"},
     {"{'type':'string','format':'ipv4'}", "'127.0.0.1'\n'255.255.255.255'", "'256.0.0.1'\n'1.2.3'\n'01.2.3.4'"},
@@ -90,25 +105,32 @@ const struct test_schema test_schemas[] = {
     {"{'type':'integer','multipleOf':7,'minimum':1,'maximum':100}", "7\n14\n98", "0\n1\n100\n105"},
     {"{'type':'integer','multipleOf':100}", "0\n100\n-2500", "50\n101"},
     {"{'type':'number','minimum':0,'maximum':1}", "0\n1\n0.5\n1.0\n0.000001", "1.1\n-0.1\n2\n1.000001"},
-    {"{'type':'number','exclusiveMinimum':0.1,'exclusiveMaximum':0.25}", "0.2\n0.100001\n0.249999", "0.1\n0.25\n0\n0.3\n0.250000"},
+    {"{'type':'number','exclusiveMinimum':0.1,'exclusiveMaximum':0.25}", "0.2\n0.100001\n0.249999",
+     "0.1\n0.25\n0\n0.3\n0.250000"},
     {"{'type':'number','minimum':-273.15}", "-273.15\n-273.1\n0\n20.5", "-273.16\n-300"},
     {"{'type':'number','minimum':-2.5,'maximum':-0.5}", "-2.5\n-1\n-0.5", "-2.51\n-0.4\n0\n1"},
     {"{'type':'number','multipleOf':5}", "0\n5\n-10", "1\n5.5"},
-    {"{'type':'object','properties':{'a':{'type':'object','properties':{'b':{'type':'object','properties':{'c':{'type':'array','items':"
+    {"{'type':'object','properties':{'a':{'type':'object','properties':{'b':{'type':'object','properties':{'c':{'type':"
+     "'array','items':"
      "{'type':'object','properties':{'d':{'enum':['x','y']}}}}}}}}}}",
      "{}\n{'a':{'b':{'c':[{'d':'x'},{}]}}}", "{'a':{'b':{'c':[{'d':'z'}]}}}"},
-    {"{'type':'object','properties':{'id':{'type':'integer'}},'required':['id'],'anyOf':[{'properties':{'email':{'type':'string','format':'email'}},"
+    {"{'type':'object','properties':{'id':{'type':'integer'}},'required':['id'],'anyOf':[{'properties':{'email':{'type'"
+     ":'string','format':'email'}},"
      "'required':['email']},{'properties':{'phone':{'type':'string','pattern':'^[0-9]{5}$'}},'required':['phone']}]}",
      "{'id':1,'email':'a@b.com'}\n{'id':1,'phone':'12345'}", "{'id':1}\n{'email':'a@b.com'}"},
-    {"{'$schema':'https://json-schema.org/draft/2020-12/schema','$id':'https://example.com/a','title':'T','description':'D','type':'object',"
+    {"{'$schema':'https://json-schema.org/draft/2020-12/schema','$id':'https://example.com/"
+     "a','title':'T','description':'D','type':'object',"
      "'properties':{'a':{'type':'string','default':'x','examples':['y']}},'required':['a']}",
      "{'a':''}", "{}"},
     {"{'type':'object','properties':{'a\\'b':{'type':'integer'},'é/~':{'type':'integer'}},'required':['a\\'b','é/~']}",
      "{'a\\'b':1,'é/~':2}", "{'a':1}"},
-    {"{'properties':{'a':{'$ref':'#/properties/b'},'b':{'type':'array','items':{'$ref':'#/properties/c~1d'}},'c/d':{'type':'null'}}}",
+    {"{'properties':{'a':{'$ref':'#/properties/b'},'b':{'type':'array','items':{'$ref':'#/properties/c~1d'}},'c/"
+     "d':{'type':'null'}}}",
      "{'a':[null],'b':[]}\n{'c/d':null}", "{'a':null}"},
-    {"{'$ref':'#/$defs/a','description':'beside','$defs':{'a':{'type':'string','maxLength':2}},'minLength':1}", "'a'\n'ab'", "''\n'abc'"},
-    {"{'type':'array','items':{'type':'array','items':{'type':'array','items':{'type':'integer'},'maxItems':5},'maxItems':5},'maxItems':5}",
+    {"{'$ref':'#/$defs/a','description':'beside','$defs':{'a':{'type':'string','maxLength':2}},'minLength':1}",
+     "'a'\n'ab'", "''\n'abc'"},
+    {"{'type':'array','items':{'type':'array','items':{'type':'array','items':{'type':'integer'},'maxItems':5},'"
+     "maxItems':5},'maxItems':5}",
      "[]\n[[[1,2],[]],[]]", "[1]\n[[1]]\n[[[]],[],[],[],[],[]]"},
     {"{'type':'object','properties':{'optional':false,'a':true}}", "{}\n{'a':[{}]}", "{'optional':1}"},
 };
