@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Schemas that apply together: references with keywords beside them, allOf, and keywords beside anyOf become one schema; and the test
+ * whether two schemas exclude each other, which oneOf needs. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/json.h"
+#include "formats/grammar/grammar_schema.h"
+
+/* Takes the reference; the value lives as long as the schema. NULL: failed. */
+static json_t *keep(struct schema *schema, json_t *value)
+{
+    if (value && json_add(schema->made, value)) return value;
+    tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
+    return NULL;
+}
+
+static bool put(struct schema *schema, json_t *object, const char *key, json_t *owned)
+{
+    if (++schema->merged_count > SCHEMA_MOST_MERGED) {
+        json_decref(owned);
+        schema_fail(schema, "schemas that apply together are too large: more than %d keywords are copied",
+                    SCHEMA_MOST_MERGED);
+        return false;
+    }
+    if (json_put(object, key, owned)) return true;
+    tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
+    return false;
+}
+
+json_t *schema_without(struct schema *schema, json_t *value, const char *const *keys, size_t count)
+{
+    json_t *copy = keep(schema, json_object()), *member;
+    const char *key;
+    if (!copy) return NULL;
+    json_object_foreach (value, key, member) {
+        bool leave = false;
+        for (size_t i = 0; i < count; i++) leave = leave || strcmp(key, keys[i]) == 0;
+        if (!leave && !put(schema, copy, key, json_incref(member))) return NULL;
+    }
+    return copy;
+}
+
+bool schema_has_assertion(const json_t *value, const char *const *except, size_t count)
+{
+    json_t *member;
+    const char *key;
+    json_object_foreach ((json_t *)(uintptr_t)value, key, member) {
+        bool leave = schema_is_annotation(key);
+        for (size_t i = 0; i < count; i++) leave = leave || strcmp(key, except[i]) == 0;
+        if (!leave) return true;
+    }
+    return false;
+}
+
+static json_t *both(struct schema *schema, json_t *left, json_t *right)
+{
+    json_t *all = json_pack("{s:[O,O]}", "allOf", left, right);
+    if (!all) tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
+    return all;
+}
+
+static bool list_has(const json_t *list, const json_t *value)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_equal(json_array_get(list, i), value)) return true;
+    return false;
+}
+
+static bool name_is(const json_t *name, const char *text)
+{
+    return json_is_string(name) && strcmp(json_string_value(name), text) == 0;
+}
+
+/* The types that both allow; an owned list. */
+static json_t *common_types(const json_t *left, const json_t *right)
+{
+    json_t *list = json_array();
+    const json_t *sides[2] = {left, right};
+    for (int side = 0; side < 2; side++) {
+        const size_t count = json_is_array(sides[side]) ? json_array_size(sides[side]) : 1;
+        for (size_t i = 0; i < count; i++) {
+            json_t *name =
+                json_is_array(sides[side]) ? json_array_get(sides[side], i) : (json_t *)(uintptr_t)sides[side];
+            const json_t *other = sides[1 - side];
+            bool has = json_is_array(other) ? list_has(other, name) : json_equal(other, name);
+            /* Every integer is a number. */
+            if (!has && name_is(name, "integer")) {
+                json_t *number = json_string("number");
+                has = json_is_array(other) ? list_has(other, number) : json_equal(other, number);
+                json_decref(number);
+            }
+            if (has && !list_has(list, name) && !json_add(list, json_incref(name))) {
+                json_decref(list);
+                return NULL;
+            }
+        }
+    }
+    return list;
+}
+
+static json_t *common_values(json_t *left, json_t *right)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; list && i < json_array_size(left); i++)
+        if (list_has(right, json_array_get(left, i)) && !json_add(list, json_incref(json_array_get(left, i)))) {
+            json_decref(list);
+            return NULL;
+        }
+    return list;
+}
+
+static json_t *joined(json_t *left, json_t *right)
+{
+    json_t *list = json_copy(left);
+    for (size_t i = 0; list && i < json_array_size(right); i++)
+        if (!list_has(list, json_array_get(right, i)) && !json_add(list, json_incref(json_array_get(right, i)))) {
+            json_decref(list);
+            return NULL;
+        }
+    return list;
+}
+
+/* What `owner` says of the properties that only `other` lists: they are its additional ones. */
+static bool restrict_others(struct schema *schema, json_t *merged, json_t *owner, json_t *other)
+{
+    json_t *additional = json_object_get(owner, "additionalProperties"), *property;
+    const char *name;
+    if (!additional || json_is_true(additional)) return true;
+    json_object_foreach (json_object_get(other, "properties"), name, property) {
+        if (json_object_get(json_object_get(owner, "properties"), name)) continue;
+        if (json_is_false(additional)) {
+            schema_fail(schema, "property '%.80s' contradicts additionalProperties of a schema that applies together",
+                        name);
+            return false;
+        }
+        json_t *restricted = both(schema, property, additional);
+        if (!restricted || !put(schema, merged, name, restricted)) return false;
+    }
+    return true;
+}
+
+static bool merge_properties(struct schema *schema, json_t *result, json_t *left, json_t *right)
+{
+    json_t *first = json_object_get(left, "properties"), *second = json_object_get(right, "properties"), *property;
+    const char *name;
+    json_t *merged = json_object();
+    if (!merged) {
+        tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
+        return false;
+    }
+    json_object_foreach (first, name, property) {
+        json_t *other = json_object_get(second, name);
+        json_t *value = other ? both(schema, property, other) : json_incref(property);
+        if (!value || !put(schema, merged, name, value)) goto failed;
+    }
+    json_object_foreach (second, name, property)
+        if (!json_object_get(first, name) && !put(schema, merged, name, json_incref(property))) goto failed;
+    if (!restrict_others(schema, merged, left, right) || !restrict_others(schema, merged, right, left)) goto failed;
+    if (json_object_size(merged) == 0 && !first && !second) {
+        json_decref(merged);
+        return true;
+    }
+    return put(schema, result, "properties", merged);
+failed:
+    json_decref(merged);
+    return false;
+}
+
+static bool is_one_of(const char *key, const char *const *keys, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(key, keys[i]) == 0) return true;
+    return false;
+}
+
+static bool is_greater(const json_t *left, const json_t *right)
+{
+    if (json_is_integer(left) && json_is_integer(right)) return json_integer_value(left) > json_integer_value(right);
+    return json_number_value(left) > json_number_value(right);
+}
+
+/* A keyword that both have. */
+static bool merge_keyword(struct schema *schema, json_t *result, const char *key, json_t *left, json_t *right)
+{
+    static const char *const least[] = {"minimum", "exclusiveMinimum", "minLength", "minItems"};
+    static const char *const most[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems"};
+    json_t *value = NULL;
+    if (strcmp(key, "type") == 0) {
+        value = common_types(left, right);
+    } else if (strcmp(key, "enum") == 0 && json_is_array(left) && json_is_array(right)) {
+        value = common_values(left, right);
+    } else if (strcmp(key, "required") == 0 && json_is_array(left) && json_is_array(right)) {
+        value = joined(left, right);
+    } else if (is_one_of(key, least, 4) && json_is_number(left) && json_is_number(right)) {
+        value = json_incref(is_greater(left, right) ? left : right);
+    } else if (is_one_of(key, most, 4) && json_is_number(left) && json_is_number(right)) {
+        value = json_incref(is_greater(left, right) ? right : left);
+    } else if (strcmp(key, "items") == 0) {
+        value = both(schema, left, right);
+    } else if (strcmp(key, "additionalProperties") == 0) {
+        if (json_is_false(left) || json_is_false(right))
+            value = json_false();
+        else if (json_is_true(left) || json_is_true(right))
+            value = json_incref(json_is_true(left) ? right : left);
+        else
+            value = both(schema, left, right);
+    } else if (json_equal(left, right)) {
+        value = json_incref(left);
+    } else {
+        schema_fail(schema, "'%.80s' of schemas that apply together differs; expected it in one of them, or the same",
+                    key);
+        return false;
+    }
+    if (!value) {
+        tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
+        return false;
+    }
+    return put(schema, result, key, value);
+}
+
+/* const as an enum of one value */
+static json_t *with_enum(struct schema *schema, json_t *value)
+{
+    json_t *constant = json_object_get(value, "const");
+    if (!constant) return value;
+    static const char *const names[] = {"const", "enum"};
+    json_t *copy = schema_without(schema, value, names, 2), *list = json_object_get(value, "enum");
+    if (!copy) return NULL;
+    json_t *values = list && !list_has(list, constant) ? json_array() : json_pack("[O]", constant);
+    return put(schema, copy, "enum", values) ? copy : NULL;
+}
+
+json_t *schema_merge(struct schema *schema, json_t *left, json_t *right)
+{
+    static const char *const apart[] = {"properties"};
+    left = schema_flatten(schema, left);
+    right = left ? schema_flatten(schema, right) : NULL;
+    if (!right) return NULL;
+    if (json_is_true(left) || json_is_false(right)) return right;
+    if (json_is_true(right) || json_is_false(left)) return left;
+    left = with_enum(schema, left);
+    right = left ? with_enum(schema, right) : NULL;
+    json_t *result = right ? keep(schema, json_object()) : NULL, *value;
+    const char *key;
+    if (!result) return NULL;
+    json_object_foreach (left, key, value) {
+        if (schema_is_annotation(key) || is_one_of(key, apart, 1)) continue;
+        json_t *other = json_object_get(right, key);
+        if (other ? !merge_keyword(schema, result, key, value, other) : !put(schema, result, key, json_incref(value)))
+            return NULL;
+    }
+    json_object_foreach (right, key, value) {
+        if (schema_is_annotation(key) || is_one_of(key, apart, 1) || json_object_get(left, key)) continue;
+        if (!put(schema, result, key, json_incref(value))) return NULL;
+    }
+    /* prefixItems and items of different schemas would count different elements. */
+    if ((json_object_get(left, "prefixItems") && json_object_get(right, "items")) ||
+        (json_object_get(right, "prefixItems") && json_object_get(left, "items"))) {
+        schema_fail(schema, "'prefixItems' and 'items' of schemas that apply together are not supported");
+        return NULL;
+    }
+    return merge_properties(schema, result, left, right) ? result : NULL;
+}
+
+/* One step: without the reference, or without allOf. */
+static json_t *flatten_once(struct schema *schema, json_t *value)
+{
+    static const char *const reference[] = {"$ref"}, *const all[] = {"allOf"};
+    json_t *target = json_object_get(value, "$ref"), *list = json_object_get(value, "allOf");
+    if (target) {
+        json_t *to = schema_resolve(schema, target), *rest;
+        if (!to || !schema_has_assertion(value, reference, 1)) return to;
+        rest = schema_without(schema, value, reference, 1);
+        return rest ? schema_merge(schema, to, rest) : NULL;
+    }
+    if (!json_is_array(list) || json_array_size(list) == 0) {
+        schema_fail(schema, "'allOf': expected a list of schemas");
+        return NULL;
+    }
+    json_t *merged = schema_without(schema, value, all, 1);
+    for (size_t i = 0; merged && i < json_array_size(list); i++)
+        merged = schema_merge(schema, merged, json_array_get(list, i));
+    return merged;
+}
+
+json_t *schema_flatten(struct schema *schema, json_t *value)
+{
+    schema->flatten_depth++; /* merging flattens both sides */
+    while (value && !schema->tree->failed) {
+        if (schema->flatten_depth > SCHEMA_MOST_DEPTH || ++schema->read_count > SCHEMA_MOST_READ) {
+            schema_fail(schema, "references and allOf are nested too deeply, or refer to themselves");
+            break;
+        }
+        if (!json_is_boolean(value) && !json_is_object(value)) {
+            schema_fail(schema, "expected a schema (an object, true or false), found %s", json_type_name(value));
+            break;
+        }
+        if (!json_object_get(value, "$ref") && !json_object_get(value, "allOf")) break;
+        value = flatten_once(schema, value);
+    }
+    schema->flatten_depth--;
+    return schema->tree->failed ? NULL : value;
+}
+
+enum {
+    TYPE_OBJECT = 1,
+    TYPE_ARRAY = 2,
+    TYPE_STRING = 4,
+    TYPE_NUMBER = 8,
+    TYPE_BOOLEAN = 16,
+    TYPE_NULL = 32,
+    TYPE_ANY = 63,
+};
+
+static int type_of_value(const json_t *value)
+{
+    if (json_is_object(value)) return TYPE_OBJECT;
+    if (json_is_array(value)) return TYPE_ARRAY;
+    if (json_is_string(value)) return TYPE_STRING;
+    if (json_is_number(value)) return TYPE_NUMBER;
+    return json_is_boolean(value) ? TYPE_BOOLEAN : TYPE_NULL;
+}
+
+static int type_of_name(const json_t *name)
+{
+    static const char *const names[] = {"object", "array", "string", "number", "boolean", "null"};
+    for (int i = 0; i < 6; i++)
+        if (name_is(name, names[i])) return 1 << i;
+    return name_is(name, "integer") ? TYPE_NUMBER : TYPE_ANY;
+}
+
+/* The types that a flat schema may allow. */
+static int types_of(const json_t *schema)
+{
+    const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum");
+    int types = TYPE_ANY, found = 0;
+    if (json_is_false(schema)) return 0;
+    if (json_is_string(type)) types = type_of_name(type);
+    if (json_is_array(type)) {
+        for (size_t i = 0; i < json_array_size(type); i++) found |= type_of_name(json_array_get(type, i));
+        types = found;
+    }
+    if (json_is_array(list)) {
+        found = 0;
+        for (size_t i = 0; i < json_array_size(list); i++) found |= type_of_value(json_array_get(list, i));
+        types &= found;
+    }
+    return types;
+}
+
+static bool is_required(const json_t *schema, const char *name)
+{
+    const json_t *list = json_object_get(schema, "required");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (name_is(json_array_get(list, i), name)) return true;
+    return false;
+}
+
+/* Whether two lists of values have none in common. Numbers may be written in two ways: 1 and 1.0 are the same. */
+static bool no_common_value(const json_t *left, const json_t *right)
+{
+    if (!json_is_array(left) || !json_is_array(right)) return false;
+    for (size_t i = 0; i < json_array_size(left); i++) {
+        for (size_t k = 0; k < json_array_size(right); k++) {
+            const json_t *a = json_array_get(left, i), *b = json_array_get(right, k);
+            if (!json_is_string(a) && !json_is_string(b) && type_of_value(a) == type_of_value(b) &&
+                !(json_is_boolean(a) && json_is_boolean(b)))
+                return false;
+            if (json_equal(a, b)) return false;
+        }
+    }
+    return true;
+}
+
+/* Whether objects of `left` must have a property that `right` forbids. */
+static bool has_forbidden(const json_t *left, const json_t *right)
+{
+    const json_t *required = json_object_get(left, "required");
+    if (!json_is_false(json_object_get(right, "additionalProperties"))) return false;
+    for (size_t i = 0; i < json_array_size(required); i++) {
+        const char *name = json_string_value(json_array_get(required, i));
+        if (name && !json_object_get(json_object_get(right, "properties"), name)) return true;
+    }
+    return false;
+}
+
+bool schema_disjoint(struct schema *schema, json_t *left, json_t *right)
+{
+    left = schema_flatten(schema, left);
+    right = left ? schema_flatten(schema, right) : NULL;
+    left = right && json_is_object(left) ? with_enum(schema, left) : left;
+    right = left && json_is_object(right) ? with_enum(schema, right) : right;
+    if (!left || !right) return false;
+    const int common = types_of(left) & types_of(right);
+    if (common == 0 || no_common_value(json_object_get(left, "enum"), json_object_get(right, "enum"))) return true;
+    if (common != TYPE_OBJECT) return false;
+    if (has_forbidden(left, right) || has_forbidden(right, left)) return true;
+    json_t *property;
+    const char *name;
+    json_object_foreach (json_object_get(left, "properties"), name, property) {
+        json_t *other = json_object_get(json_object_get(right, "properties"), name);
+        if (!other || !is_required(left, name) || !is_required(right, name)) continue;
+        json_t *first = schema_flatten(schema, property), *second = first ? schema_flatten(schema, other) : NULL;
+        first = second && json_is_object(first) ? with_enum(schema, first) : first;
+        second = first && json_is_object(second) ? with_enum(schema, second) : second;
+        if (!first || !second) return false;
+        if ((types_of(first) & types_of(second)) == 0 ||
+            no_common_value(json_object_get(first, "enum"), json_object_get(second, "enum")))
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Grammars of JSON Schemas: documents are accepted or refused, random outputs are valid, and so is whatever is accepted. */
+#include "formats/base/json.h"
+#include "formats/base/test_program.h"
+#include "formats/base/test_support.h"
+#include "formats/grammar/test_grammar.h"
+
+static struct test_vocabulary vocabulary;
+
+static char *quoted(const char *text)
+{
+    char *copy = strdup(text);
+    assert_non_null(copy);
+    return test_quote(copy);
+}
+
+static struct grammar *open_schema(const char *text, const struct grammar_options *options)
+{
+    struct status status = {0};
+    char *json = quoted(text);
+    struct grammar *grammar = grammar_schema_open(json, strlen(json), options, &status);
+    if (!grammar) fail_msg("%s: %s", json, status.message);
+    free(json);
+    return grammar;
+}
+
+static struct grammar_matcher *open_matcher(const struct grammar *grammar)
+{
+    struct status status = {0};
+    struct grammar_matcher *matcher = grammar_matcher_open(grammar, vocabulary.vocabulary, &status);
+    test_expect_success(matcher != NULL, &status);
+    return matcher;
+}
+
+static void expect_documents(struct grammar_matcher *matcher, const char *schema, const char *documents, bool expected)
+{
+    char *copy = quoted(documents), *rest = copy;
+    for (char *document; (document = strsep(&rest, "\n"));)
+        if (test_accepts(matcher, document, strlen(document)) != expected)
+            fail_msg("%s: %s is %s", schema, document, expected ? "refused" : "accepted");
+    free(copy);
+}
+
+TEST(documents_are_accepted_or_refused)
+{
+    assert_true(test_schema_count >= 60);
+    for (size_t i = 0; i < test_schema_count; i++) {
+        struct grammar *grammar = open_schema(test_schemas[i].schema, NULL);
+        struct grammar_matcher *matcher = open_matcher(grammar);
+        expect_documents(matcher, test_schemas[i].schema, test_schemas[i].valid, true);
+        expect_documents(matcher, test_schemas[i].schema, test_schemas[i].invalid, false);
+        grammar_matcher_close(matcher);
+        grammar_close(grammar);
+    }
+}
+
+/* What the tables call valid is valid for the validator of this test, too. */
+TEST(the_validator_agrees_with_the_documents)
+{
+    struct status status = {0};
+    for (size_t i = 0; i < test_schema_count; i++) {
+        char *text = quoted(test_schemas[i].schema), *documents = quoted(test_schemas[i].valid), *rest = documents;
+        json_t *schema = json_parse(text, strlen(text), "schema", &status);
+        test_expect_success(schema != NULL, &status);
+        for (char *document; (document = strsep(&rest, "\n"));) {
+            json_t *value = json_loads(document, JSON_DECODE_ANY, NULL);
+            if (!value || !test_is_valid(schema, schema, value)) fail_msg("%s: %s is not valid", text, document);
+            json_decref(value);
+        }
+        json_decref(schema);
+        free(text);
+        free(documents);
+    }
+}
+
+static void expect_valid(const json_t *schema, const char *name, const char *text, size_t size)
+{
+    json_error_t error;
+    json_t *value = json_loadb(text, size, JSON_DECODE_ANY, &error);
+    if (!value) fail_msg("%s: not JSON: %.*s (%s)", name, (int)size, text, error.text);
+    if (!test_is_valid(schema, schema, value)) fail_msg("%s: not valid: %.*s", name, (int)size, text);
+    json_decref(value);
+}
+
+/* Changes some bytes of a text that is accepted: whatever is accepted then is valid, too. */
+static size_t try_changes(struct grammar_matcher *matcher, const json_t *schema, const char *name, const char *text,
+                          size_t size, uint64_t *random)
+{
+    static const char likely[] = "\"{}[],:0123456789.-eEabnulltrue\\ ";
+    size_t accepted = 0;
+    for (int attempt = 0; attempt < 40 && size > 0; attempt++) {
+        char *copy = malloc(size + 1);
+        assert_non_null(copy);
+        memcpy(copy, text, size);
+        size_t length = size, at = test_random(random) % size;
+        switch (test_random(random) % 3) {
+        case 0: copy[at] = likely[test_random(random) % (sizeof likely - 1)]; break;
+        case 1:
+            memmove(copy + at, copy + at + 1, size - at - 1);
+            length--;
+            break;
+        default:
+            memmove(copy + at + 1, copy + at, size - at);
+            copy[at] = likely[test_random(random) % (sizeof likely - 1)];
+            length++;
+        }
+        if (test_accepts(matcher, copy, length)) {
+            expect_valid(schema, name, copy, length);
+            accepted++;
+        }
+        free(copy);
+    }
+    return accepted;
+}
+
+TEST(random_outputs_are_valid)
+{
+    struct status status = {0};
+    uint64_t random = 1;
+    size_t changed = 0;
+    for (size_t i = 0; i < test_schema_count; i++) {
+        char *text = quoted(test_schemas[i].schema);
+        json_t *schema = json_parse(text, strlen(text), "schema", &status);
+        for (uint32_t whitespace = 0; whitespace <= 2; whitespace += 2) {
+            struct grammar_options options;
+            grammar_options_initialize(&options);
+            options.most_whitespace = whitespace;
+            struct grammar *grammar = open_schema(test_schemas[i].schema, &options);
+            struct grammar_matcher *matcher = open_matcher(grammar);
+            for (int round = 0; round < 30; round++) {
+                size_t size;
+                char *output = test_walk(matcher, &vocabulary, &random, round * 3, round % 10 == 9, &size);
+                expect_valid(schema, text, output, size);
+                assert_true(test_accepts(matcher, output, size));
+                changed += try_changes(matcher, schema, text, output, size, &random);
+                free(output);
+            }
+            grammar_matcher_close(matcher);
+            grammar_close(grammar);
+        }
+        json_decref(schema);
+        free(text);
+    }
+    assert_true(changed > 1000);
+}
+
+TEST(white_space_is_bounded)
+{
+    struct grammar_options options;
+    grammar_options_initialize(&options);
+    options.most_whitespace = 2;
+    struct grammar *grammar = open_schema("{'properties':{'a':{'type':'array','items':{'type':'integer'}}}}", &options);
+    struct grammar_matcher *matcher = open_matcher(grammar);
+    expect_documents(matcher, "white space", "{ 'a' : [ 1 , 2  ] }\n{  }\n{'a':[1]}", true);
+    expect_documents(matcher, "white space", "{   'a':[1]}\n{'a':   [1]}\n{'a':[1,   2]}\n {}", false);
+    grammar_matcher_close(matcher);
+    grammar_close(grammar);
+}
+
+TEST(any_object)
+{
+    struct status status = {0};
+    uint64_t random = 2;
+    struct grammar *grammar = grammar_object_open(NULL, &status);
+    test_expect_success(grammar != NULL, &status);
+    struct grammar_matcher *matcher = open_matcher(grammar);
+    expect_documents(matcher, "object", "{}\n{'a':{'b':[1,2,{'c':null}]}}", true);
+    expect_documents(matcher, "object", "[]\n1\n{'a'}\n{}{}", false);
+    for (int round = 0; round < 50; round++) {
+        size_t size;
+        char *output = test_walk(matcher, &vocabulary, &random, 60, round % 10 == 0, &size);
+        json_t *value = json_loadb(output, size, 0, NULL);
+        if (!json_is_object(value)) fail_msg("no object: %s", output);
+        json_decref(value);
+        free(output);
+    }
+    grammar_matcher_close(matcher);
+    grammar_close(grammar);
+}
+
+/* Outputs cannot nest deeper than the bound, and near it the masks still lead to an end. */
+TEST(depth_is_bounded_without_a_dead_end)
+{
+    struct grammar *grammar = open_schema("{'type':'array','items':{'$ref':'#'}}", NULL);
+    struct grammar_matcher *matcher = open_matcher(grammar);
+    struct grammar_state place;
+    struct status status = {0};
+    uint32_t mask[64];
+    int depth = 0;
+    test_expect_success(grammar_begin(matcher, &place, &status), &status);
+    while (grammar_accept_bytes(matcher, &place, "[", 1, &status)) depth++;
+    test_expect_failure(false, &status, STATUS_BAD_INPUT, "0x5B|not allowed");
+    assert_int_equal(depth, GRAMMAR_MOST_DEPTH);
+    test_expect_success(grammar_fill_mask(matcher, &place, mask, &status), &status);
+    assert_false(mask['[' / 32] >> '[' % 32 & 1);
+    assert_true(mask[']' / 32] >> ']' % 32 & 1);
+    for (; depth > 0; depth--) test_expect_success(grammar_accept_bytes(matcher, &place, "]", 1, &status), &status);
+    assert_true(grammar_must_end(matcher, &place));
+    /* A walk that opens whenever it can, with every mask compared. */
+    uint64_t random = 3;
+    for (int round = 0; round < 3; round++) {
+        size_t size;
+        free(test_walk(matcher, &vocabulary, &random, 400, true, &size));
+    }
+    grammar_matcher_close(matcher);
+    grammar_close(grammar);
+}
+
+static void expect_refusal(const char *text, const char *words)
+{
+    struct status status = {0};
+    char *json = quoted(text);
+    struct grammar *grammar = grammar_schema_open(json, strlen(json), NULL, &status);
+    test_expect_failure(grammar != NULL, &status, STATUS_BAD_INPUT, words);
+    free(json);
+}
+
+TEST(unsupported_and_wrong_schemas_are_refused_by_name)
+{
+    expect_refusal("{'type':'object','properties':{'a':{'not':{}}}}", "'#/properties/a'|'not'|not supported");
+    expect_refusal("{'patternProperties':{}}", "'patternProperties'");
+    expect_refusal("{'type':'array','uniqueItems':true}", "'uniqueItems'");
+    expect_refusal("{'if':{},'then':{}}", "'if'");
+    expect_refusal("{'type':'text'}", "'type'|text");
+    expect_refusal("{'type':'object','properties':{'a':{}},'required':['b']}", "'required'|'b'");
+    expect_refusal("{'$ref':'http://example.com/x'}", "$ref|http://example.com/x");
+    expect_refusal("{'$ref':'#/$defs/missing'}", "#/$defs/missing");
+    expect_refusal("{'properties':{'a':{'$ref':'#/$defs/missing'}}}", "#/properties/a");
+    expect_refusal("{'type':'string','format':'iri'}", "'format'|iri");
+    expect_refusal("{'type':'string','pattern':'^a','maxLength':3}", "'pattern'|'maxLength'");
+    expect_refusal("{'type':'string','pattern':'(?=a)b'}", "/pattern|look-around|byte 2");
+    expect_refusal("{'type':'string','minLength':-1}", "'minLength'|-1");
+    expect_refusal("{'type':'string','maxLength':1.5}", "'maxLength'");
+    expect_refusal("{'type':'number','multipleOf':0.01}", "'multipleOf'|0.01");
+    expect_refusal("{'type':'integer','multipleOf':5000}", "'multipleOf'");
+    expect_refusal("{'oneOf':[{'type':'number'},{'type':'integer'}]}", "'#/oneOf/1'|oneOf|alternative 0");
+    expect_refusal("{'oneOf':[{'type':'object','properties':{'a':{}}},{'type':'object','properties':{'b':{}}}]}",
+                   "oneOf");
+    expect_refusal("{'enum':[1,2],'minimum':2}", "'minimum'|'enum'");
+    expect_refusal("{'allOf':[{'pattern':'a'},{'pattern':'b'}]}", "'pattern'|differs");
+    expect_refusal("{'allOf':[{'properties':{'a':{}},'additionalProperties':false},{'properties':{'b':{}}}]}",
+                   "'b'|additionalProperties");
+    expect_refusal("{'properties':{'a':5}}", "#/properties/a|integer");
+    expect_refusal("{'anyOf':[]}", "'anyOf'");
+    expect_refusal("{'a':", "not valid JSON|line 1");
+    expect_refusal("7", "not valid JSON");
+}
+
+TEST(schemas_without_output_are_refused)
+{
+    expect_refusal("{'type':'string','enum':[1,2]}", "no output");
+    expect_refusal("{'type':'integer','minimum':5,'maximum':4}", "no output");
+    expect_refusal("{'type':'integer','minimum':8,'maximum':13,'multipleOf':7}", "no output");
+    expect_refusal("{'properties':{'a':false},'required':['a']}", "no output");
+    expect_refusal("{'properties':{'a':{'$ref':'#'}},'required':['a']}", "no output");
+    expect_refusal("{'$ref':'#'}", "refers to itself");
+    expect_refusal("{'anyOf':[{'$ref':'#'},{'type':'string'}]}", "refers to itself");
+    expect_refusal("{'$ref':'#/$defs/a','$defs':{'a':{'$ref':'#/$defs/b'},'b':{'$ref':'#/$defs/a'}}}",
+                   "refers to itself");
+    expect_refusal("{'allOf':[{'$ref':'#'}]}", "refer to themselves");
+}
+
+/* A tree that merges grow without end, a schema that doubles at each level, and one that is nested too deeply. */
+TEST(hostile_schemas_are_bounded)
+{
+    expect_refusal("{'$defs':{'a':{'properties':{'x':{'$ref':'#/$defs/a'},'y':{'$ref':'#/$defs/a'}}}},"
+                   "'allOf':[{'$ref':'#/$defs/a'},{'properties':{'x':{'$ref':'#'},'y':{'$ref':'#'}}}]}",
+                   "JSON Schema");
+    char *text = malloc(1 << 16);
+    assert_non_null(text);
+    char *at = stpcpy(text, "{'type':'object','properties':{'a':");
+    for (int i = 0; i < 300; i++) at = stpcpy(at, "{'type':'array','items':");
+    at = stpcpy(at, "{}");
+    for (int i = 0; i < 300; i++) at = stpcpy(at, "}");
+    stpcpy(at, "}}");
+    expect_refusal(text, "schemas within schemas");
+    /* Each definition refers to the next one twice: 2^60 texts, 60 rules. */
+    at = stpcpy(text, "{'$ref':'#/$defs/d0','$defs':{");
+    for (int i = 0; i < 40; i++)
+        at += sprintf(at, "'d%d':{'properties':{'a':{'$ref':'#/$defs/d%d'},'b':{'$ref':'#/$defs/d%d'}}},", i, i + 1,
+                      i + 1);
+    stpcpy(at, "'d40':{'type':'null'}}}");
+    struct grammar *grammar = open_schema(text, NULL);
+    assert_true(grammar_bytes(grammar) < 1 << 20);
+    grammar_close(grammar);
+    at = stpcpy(text, "{'type':'string','maxLength':2000,'minLength':1000}");
+    grammar = open_schema(text, NULL);
+    grammar_close(grammar);
+    expect_refusal("{'type':'string','maxLength':1000000}", "too large|states");
+    free(text);
+}
+
+/* Alternatives that stay possible together while they recurse: 2^n stacks. Some are dropped, and outputs stay valid. */
+TEST(ambiguous_recursion_stays_bounded)
+{
+    const char *text =
+        "{'$defs':{'n':{'anyOf':[{'type':'null'},"
+        "{'type':'object','properties':{'a':{'$ref':'#/$defs/n'},'b':{'const':1}},'required':['a','b']},"
+        "{'type':'object','properties':{'a':{'$ref':'#/$defs/n'},'c':{'const':2}},'required':['a','c']}]}},"
+        "'$ref':'#/$defs/n'}";
+    struct status status = {0};
+    struct grammar *grammar = open_schema(text, NULL);
+    struct grammar_matcher *matcher = open_matcher(grammar);
+    char *json = quoted(text);
+    json_t *schema = json_parse(json, strlen(json), "schema", &status);
+    uint64_t random = 4;
+    expect_documents(matcher, text, "null\n{'a':{'a':null,'c':2},'b':1}", true);
+    for (int round = 0; round < 10; round++) {
+        size_t size;
+        char *output = test_walk(matcher, &vocabulary, &random, 400, false, &size);
+        expect_valid(schema, text, output, size);
+        free(output);
+    }
+    free(json);
+    json_decref(schema);
+    grammar_matcher_close(matcher);
+    grammar_close(grammar);
+}
+
+int main(void)
+{
+    test_vocabulary_open(&vocabulary);
+    const int result = test_run();
+    test_vocabulary_close(&vocabulary);
+    return result;
+}
