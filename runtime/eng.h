@@ -432,6 +432,26 @@ static inline void eng_sampling_init(struct eng_sampling *sampling)
 ENG_API enum eng_status eng_sampling_recommended(const struct eng_engine *engine, struct eng_sampling *sampling,
                                                  struct eng_error *error);
 
+/* ---- Grammars ---- */
+
+/* What an answer may be. Before each draw the tokens that cannot continue it are excluded, so whatever is drawn, an answer that ends by
+ * itself (ENG_END_EOS) fits; one that ends by its length is the beginning of one that fits. */
+struct eng_grammar;
+enum eng_grammar_kind {
+    ENG_GRAMMAR_JSON_SCHEMA = 1, /* a document of the JSON Schema `text`, without white space between its parts */
+    ENG_GRAMMAR_JSON_OBJECT = 2, /* any JSON object; `text` is not read */
+    ENG_GRAMMAR_REGEX = 3,       /* a text that the regular expression matches as a whole */
+    ENG_GRAMMAR_CHOICES = 4      /* one of the strings of the JSON array `text` */
+};
+/* Compiles text[size]. ENG_BAD_INPUT: it is no such source, or asks for a keyword or construct that is not supported, which the
+ * message names with its place; or the engine has no tokenizer or no end token. ENG_VERSION: the engine was built before there were
+ * sampling options. Time and memory are bounded. The grammar keeps its engine open; sequences of all of the engine's sessions can
+ * use it at the same time. [any] */
+ENG_API enum eng_status eng_grammar_create(const struct eng_engine *engine, enum eng_grammar_kind kind,
+                                           const char *text, size_t size, struct eng_grammar **grammar,
+                                           struct eng_error *error);
+ENG_API void eng_grammar_destroy(struct eng_grammar **grammar); /* [any] */
+
 /* ---- Sequences ---- */
 
 /* A prompt and its answer. Sequences wait in the order of submission until a slot and the pages for the prompt are free. Then they
@@ -468,7 +488,8 @@ enum eng_end {
      * ENG_SEQUENCE_KEEP. Other sequences are not affected: eng_step returns ENG_OK, and they get the same tokens as
      * without this one. */
     ENG_END_NOT_FINITE = 5,
-    ENG_END_NONE_ALLOWED = 6 /* eng_sequence_set_allowed allowed no token when the next one was to be drawn */
+    /* eng_sequence_set_allowed allowed no token when the next one was to be drawn, or no token continues what the grammar has */
+    ENG_END_NONE_ALLOWED = 6
 };
 
 enum { ENG_MAX_STOP_TOKENS = 16 };
@@ -491,6 +512,9 @@ struct eng_sequence_options {
      * context. */
     uint32_t context_tokens;
     uint32_t flags; /* enum eng_sequence_flags */
+    /* Each answer follows it from its first token on, and ends where it ends; NULL: none. The sequence keeps it. Not with
+     * ENG_SEQUENCE_IGNORE_EOS or ENG_SEQUENCE_ALLOWED. Creating the sequence and its steps then allocate memory. */
+    struct eng_grammar *grammar;
 };
 static inline void eng_sequence_options_init(struct eng_sequence_options *options)
 {

@@ -298,6 +298,7 @@ void load_release(struct eng_engine *engine)
     if (load_is_inherited(engine) && (engine->cuda || engine->process_group)) return;
     load_cuda_close(engine);
     process_group_leave(&engine->process_group);
+    grammar_vocabulary_close(engine->vocabulary);
     if (engine->tokenizer) tokenizer_close(engine->tokenizer);
     if (engine->file_open) engine_close(&engine->file);
     host_memory_unmap(&engine->weights);

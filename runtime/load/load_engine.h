@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "formats/engine/engine_file.h"
+#include "formats/grammar/grammar.h"
 #include "formats/tokenizer/tokenizer.h"
 #include "runtime/load/host_memory.h"
 #include "runtime/load/report.h"
@@ -18,12 +19,13 @@ struct eng_engine {
     char *path;
     struct engine file;
     bool file_open;
-    bool no_libraries;               /* as in struct eng_open_options */
-    struct host_memory weights;      /* private_weights: copy of the weights, whose file is closed */
-    struct tokenizer *tokenizer;     /* NULL: the engine has none */
-    struct load_cuda *cuda;          /* [rank_count]: engines for GPUs (load_gpu.h); NULL: processors */
-    uint32_t first_rank, rank_count; /* ranks of this process: all, unless process_group is set */
-    atomic_bool has_heard;           /* load_hear_of_others has waited */
+    bool no_libraries;                     /* as in struct eng_open_options */
+    struct host_memory weights;            /* private_weights: copy of the weights, whose file is closed */
+    struct tokenizer *tokenizer;           /* NULL: the engine has none */
+    struct grammar_vocabulary *vocabulary; /* its tokens for grammars; NULL until one is made */
+    struct load_cuda *cuda;                /* [rank_count]: engines for GPUs (load_gpu.h); NULL: processors */
+    uint32_t first_rank, rank_count;       /* ranks of this process: all, unless process_group is set */
+    atomic_bool has_heard;                 /* load_hear_of_others has waited */
     atomic_bool
         rank_failed; /* a rank of this process has failed while others may wait for it to join or to create a session */
     uint64_t noted_steps;                /* of all sessions, for process_group_note */

@@ -87,7 +87,7 @@ static bool may_look_ahead(const struct eng_session *session)
     for (uint32_t row = 0; row < flight->rows; row++) {
         const struct eng_sequence *sequence = flight->sequences[row];
         if (!sequence || sequence_ends_next(sequence) || sequence_switches_next(sequence) ||
-            (sequence->flags & (ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED)) ||
+            (sequence->flags & (ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED)) || sequence->grammar ||
             slots_room(session, sequence->slot) < (uint64_t)sequence->computed + 2)
             return false;
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sequences, from submission to the last token. scheduler.c decides which of them run next. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/session/session.h"
@@ -247,6 +248,16 @@ bool sequence_switches_next(const struct eng_sequence *sequence)
     return slots_rope_differs(sequence->session, sequence->slot, (uint64_t)sequence->computed + 2);
 }
 
+/* The tokens that may be drawn next, as the grammar has put them into sequence->allowed; `ok` false: none, since it failed. */
+static void allow(struct eng_sequence *sequence, bool ok)
+{
+    const uint64_t words = plan_allowed_words(sequence->session->geometry->vocab_size);
+    if (!ok) memset(sequence->allowed, 0, words * sizeof *sequence->allowed);
+    sequence->mask = ok ? MASK_SOME : MASK_NONE;
+    if (sequence->slot != SESSION_NO_SLOT)
+        slot_options_set_allowed(sequence->session, sequence->slot, sequence->allowed);
+}
+
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits)
 {
     if (token == PLAN_NO_TOKEN) {
@@ -267,6 +278,10 @@ void sequence_append(struct eng_sequence *sequence, int32_t token, const float *
     else if (slots_switch_rope(sequence->session, sequence->slot, sequence->count)) {
         compute_again(sequence);
         sequence->state = ENG_STATE_PREFILL;
+    }
+    if (sequence->grammar && sequence->state != ENG_STATE_DONE) {
+        struct status ignored = {0};
+        allow(sequence, grammar_follow(sequence->grammar, sequence->place, token, sequence->allowed, &ignored));
     }
 }
 
@@ -291,6 +306,17 @@ static bool read_options(struct eng_sequence *sequence, const struct eng_sequenc
         return status_fail(status, STATUS_TOO_LONG,
                            "%s: context_tokens is %u, expected at most the engine's context of %u", function,
                            own.context_tokens, (unsigned)geometry->max_context);
+    if (own.grammar && grammar_engine(own.grammar) != sequence->session->engine)
+        return status_fail(status, STATUS_USAGE, "%s: the grammar is of another engine", function);
+    if (own.grammar && (own.flags & (ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_ALLOWED)))
+        return status_fail(status, STATUS_USAGE,
+                           "%s: a grammar ends with an end token and allows tokens itself: not with "
+                           "ENG_SEQUENCE_IGNORE_EOS or ENG_SEQUENCE_ALLOWED",
+                           function);
+    if (own.grammar && !(sequence->place = malloc(sizeof *sequence->place)))
+        return status_fail(status, STATUS_MACHINE, "out of memory");
+    sequence->grammar = own.grammar;
+    if (own.grammar) grammar_retain(own.grammar);
     sequence->sampling = sampling;
     sequence->sampling.biases = sequence->biases;
     if (sampling.bias_count) memcpy(sequence->biases, sampling.biases, sampling.bias_count * sizeof *sampling.biases);
@@ -409,6 +435,10 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
     sequence->prompt_end = sequence->polled = sequence->count;
     sequence->end = ENG_END_NONE;
     agree(sequence);
+    if (sequence->grammar) {
+        struct status ignored = {0};
+        allow(sequence, grammar_start(sequence->grammar, sequence->place, sequence->allowed, &ignored));
+    }
     if (sequence->slot != SESSION_NO_SLOT) {
         slots_mark_seen(session, sequence->slot, sequence->tokens + sequence->computed,
                         sequence->count - sequence->computed);
@@ -480,6 +510,14 @@ void eng_sequence_cancel(struct eng_sequence *sequence)
         finish(sequence, ENG_END_CANCELLED);
 }
 
+void sequence_let_go(struct eng_sequence *sequence)
+{
+    grammar_release(sequence->grammar);
+    free(sequence->place);
+    sequence->grammar = NULL;
+    sequence->place = NULL;
+}
+
 void eng_sequence_destroy(struct eng_sequence **handle)
 {
     if (!handle || !*handle) return;
@@ -487,6 +525,7 @@ void eng_sequence_destroy(struct eng_sequence **handle)
     *handle = NULL;
     if (!sequence->exists) return;
     eng_sequence_cancel(sequence);
+    sequence_let_go(sequence);
     sequence->exists = false;
     sequence->next = sequence->session->free_sequences;
     sequence->session->free_sequences = sequence;

@@ -7,6 +7,7 @@
 #include "runtime/backend/backend.h"
 #include "runtime/load/host_memory.h"
 #include "runtime/session/page_pool.h"
+#include "runtime/text/grammar.h"
 
 enum { SESSION_NO_SLOT = -1 };
 
@@ -56,6 +57,8 @@ struct eng_sequence {
     struct eng_logit_bias *biases; /* [PLAN_MAX_LOGIT_BIASES]; NULL: the engine has no sampling options, as the next */
     uint32_t *allowed;             /* [plan_allowed_words]: the caller's, for a slot to come */
     enum session_mask mask;
+    struct eng_grammar *grammar; /* NULL: none, as the next */
+    struct grammar_state *place; /* of the answer in its grammar; owned */
     int32_t stop_tokens[ENG_MAX_STOP_TOKENS];
     uint32_t stop_count;
     int32_t *tokens;     /* [max_context + 1]: prompts and answers in order */
@@ -219,6 +222,8 @@ bool slot_options_check_allowed(const struct eng_session *session, const uint32_
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits);
 /* Takes blocks of the cache for the tokens that it would compute next. */
 void sequence_use_cache(struct eng_sequence *sequence);
+/* Releases its grammar. */
+void sequence_let_go(struct eng_sequence *sequence);
 /* eng_sequence_create without checks of pointers. */
 bool sequence_make(struct eng_session *session, const struct eng_sequence_options *options,
                    struct eng_sequence **sequence, struct status *status);

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Answers that follow a grammar: whatever the model would say, what ends by itself fits, alone and with others, also where pages are
+ * few; a grammar that allows everything changes nothing. */
+#include "tests/test_fables.h"
+#include "formats/base/test_program.h"
+#include "formats/base/test_support.h"
+
+#include <jansson.h>
+#include <string.h>
+
+enum { PROMPT = 12, MOST = 200, TEXT_BYTES = 8192 };
+
+static const char schema[] =
+    "{\"type\": \"object\", \"properties\": {\"name\": {\"type\": \"string\", \"maxLength\": 12}, \"age\": {\"type\": "
+    "\"integer\", "
+    "\"minimum\": 0, \"maximum\": 120}, \"tags\": {\"type\": \"array\", \"items\": {\"enum\": [\"red\", \"green\"]}, "
+    "\"maxItems\": 3}, \"ok\": {\"type\": \"boolean\"}}, \"required\": [\"name\", \"age\", \"tags\", \"ok\"], "
+    "\"additionalProperties\": false}";
+
+static struct eng_grammar *make(enum eng_grammar_kind kind, const char *text)
+{
+    struct eng_grammar *grammar = NULL;
+    CHECK(eng_grammar_create(fables, kind, text, strlen(text), &grammar, &error));
+    return grammar;
+}
+
+static struct eng_sequence *begin(struct eng_session *session, struct eng_grammar *grammar, uint32_t seed,
+                                  uint32_t most)
+{
+    struct eng_sampling sampling;
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence = NULL;
+    int32_t prompt[PROMPT];
+    eng_sampling_init(&sampling);
+    sampling.temperature = seed % 4 ? 1.5f : 0;
+    sampling.seed = seed;
+    eng_sequence_options_init(&options);
+    options.sampling = &sampling;
+    options.max_new_tokens = most;
+    options.grammar = grammar;
+    fables_tokens(seed, prompt, PROMPT);
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    CHECK(eng_sequence_submit(sequence, prompt, PROMPT, &error));
+    return sequence;
+}
+
+/* The answer without its end token; "" if it did not end by itself. */
+static void text_of(struct eng_sequence *sequence, char *text)
+{
+    int32_t tokens[MOST];
+    const size_t count = eng_sequence_poll(sequence, tokens, MOST);
+    size_t size = 0;
+    assert_int_equal(eng_sequence_state(sequence), ENG_STATE_DONE);
+    if (eng_sequence_end(sequence) == ENG_END_EOS)
+        CHECK(eng_detokenize(fables, tokens, count, 0, text, TEXT_BYTES, &size, &error));
+    else
+        assert_int_equal(eng_sequence_end(sequence), ENG_END_LENGTH);
+    text[size] = '\0';
+}
+
+static void check_person(const char *text)
+{
+    json_error_t where;
+    json_t *person = json_loads(text, JSON_REJECT_DUPLICATES, &where);
+    if (!person) fail_msg("%s: %s", where.text, text);
+    size_t i;
+    const json_t *tag;
+    assert_int_equal(json_object_size(person), 4);
+    assert_true(json_is_string(json_object_get(person, "name")));
+    assert_in_range(json_integer_value(json_object_get(person, "age")), 0, 120);
+    assert_true(json_is_boolean(json_object_get(person, "ok")));
+    assert_true(json_array_size(json_object_get(person, "tags")) <= 3);
+    json_array_foreach (json_object_get(person, "tags"), i, tag)
+        assert_true(!strcmp(json_string_value(tag), "red") || !strcmp(json_string_value(tag), "green"));
+    json_decref(person);
+}
+
+TEST(answers_are_documents_of_the_schema)
+{
+    enum { ANSWERS = 24 };
+    static char text[TEXT_BYTES], alone[ANSWERS][TEXT_BYTES];
+    struct eng_session_options options;
+    struct eng_grammar *grammar = make(ENG_GRAMMAR_JSON_SCHEMA, schema);
+    eng_session_options_init(&options);
+    uint32_t ended = 0;
+    for (int round = 0; round < 2; round++) {
+        struct eng_sequence *sequences[ANSWERS], *other[ANSWERS];
+        options.kv_tokens = round ? FABLES_CONTEXT : 0;
+        struct eng_session *session = fables_session(fables, &options);
+        for (uint32_t i = 0; i < ANSWERS; i++) {
+            sequences[i] = begin(session, grammar, i, MOST);
+            if (round) other[i] = begin(session, NULL, 100 + i, 40); /* without a grammar, in the same steps */
+            if (!round) fables_finish(session);
+        }
+        fables_finish(session);
+        for (uint32_t i = 0; i < ANSWERS; i++) {
+            text_of(sequences[i], text);
+            if (text[0]) check_person(text), ended++;
+            if (!round) strcpy(alone[i], text);
+            assert_string_equal(text, alone[i]);
+            eng_sequence_destroy(&sequences[i]);
+            if (round) eng_sequence_destroy(&other[i]);
+        }
+        eng_session_destroy(&session);
+    }
+    eng_grammar_destroy(&grammar);
+    assert_true(ended > ANSWERS);
+}
+
+static void check_choice(enum eng_grammar_kind kind, const char *source, const char *const *expected, size_t count)
+{
+    char text[TEXT_BYTES];
+    struct eng_session *session = fables_session(fables, NULL);
+    struct eng_grammar *grammar = make(kind, source);
+    uint32_t found[4] = {0};
+    for (uint32_t seed = 0; seed < 30; seed++) {
+        struct eng_sequence *sequence = begin(session, grammar, seed, MOST);
+        fables_finish(session);
+        text_of(sequence, text);
+        size_t i = 0;
+        while (i < count && strcmp(text, expected[i]) != 0) i++;
+        if (i == count) fail_msg("'%s' is none of the choices", text);
+        found[i]++;
+        eng_sequence_destroy(&sequence);
+    }
+    assert_true(found[0] && found[1]); /* both ways were gone */
+    eng_grammar_destroy(&grammar);
+    eng_session_destroy(&session);
+}
+
+TEST(answers_are_choices)
+{
+    static const char *const words[] = {"yes", "no, never"}, *const codes[] = {"a1", "a2"};
+    check_choice(ENG_GRAMMAR_CHOICES, "[\"yes\", \"no, never\"]", words, 2);
+    check_choice(ENG_GRAMMAR_REGEX, "a[12]", codes, 2);
+}
+
+TEST(a_grammar_that_allows_everything_changes_nothing)
+{
+    struct eng_session *session = fables_session(fables, NULL);
+    struct eng_grammar *grammar = make(ENG_GRAMMAR_REGEX, "(.|\\n|\\r)*");
+    for (uint32_t seed = 0; seed < 8; seed++) {
+        int32_t expected[MOST], found[MOST];
+        struct eng_sequence *plain = begin(session, NULL, 4 * seed, 60), *bound = begin(session, grammar, 4 * seed, 60);
+        fables_finish(session);
+        const size_t count = eng_sequence_poll(plain, expected, MOST);
+        assert_int_equal(eng_sequence_poll(bound, found, MOST), count);
+        assert_memory_equal(expected, found, count * sizeof *found);
+        eng_sequence_destroy(&plain);
+        eng_sequence_destroy(&bound);
+    }
+    eng_grammar_destroy(&grammar);
+    eng_session_destroy(&session);
+}
+
+TEST(refusals)
+{
+    struct eng_grammar *grammar = NULL;
+    struct eng_session *session = fables_session(fables, NULL);
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence = NULL;
+    static const struct {
+        enum eng_grammar_kind kind;
+        const char *text, *words;
+    } cases[] = {{ENG_GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\", \"dependentSchemas\": {}}", "dependentSchemas"},
+                 {ENG_GRAMMAR_JSON_SCHEMA, "{", "eng_grammar_create"},
+                 {ENG_GRAMMAR_REGEX, "(?=a)b", "eng_grammar_create"},
+                 {ENG_GRAMMAR_CHOICES, "[1]", "array of at least one string"},
+                 {ENG_GRAMMAR_CHOICES, "[]", "array of at least one string"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(eng_grammar_create(fables, cases[i].kind, cases[i].text, strlen(cases[i].text), &grammar,
+                                            &error),
+                         ENG_BAD_INPUT);
+        if (!strstr(error.message, cases[i].words)) fail_msg("%s", error.message);
+        assert_null(grammar);
+    }
+    assert_int_equal(eng_grammar_create(fables, (enum eng_grammar_kind)9, "", 0, &grammar, &error), ENG_USAGE);
+    grammar = make(ENG_GRAMMAR_JSON_OBJECT, "");
+    eng_sequence_options_init(&options);
+    options.grammar = grammar;
+    options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    assert_int_equal(eng_sequence_create(session, &options, &sequence, &error), ENG_USAGE);
+    assert_non_null(strstr(error.message, "end token"));
+    struct eng_engine *another = fables_open();
+    struct eng_session *elsewhere = fables_session(another, NULL);
+    options.flags = 0;
+    assert_int_equal(eng_sequence_create(elsewhere, &options, &sequence, &error), ENG_USAGE);
+    assert_non_null(strstr(error.message, "another engine"));
+    eng_session_destroy(&elsewhere);
+    eng_close(&another);
+    eng_grammar_destroy(&grammar);
+    eng_session_destroy(&session);
+}
+
+int main(void) { return test_run_with(fables_start, NULL, NULL, fables_stop); }
