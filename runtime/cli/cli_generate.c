@@ -24,6 +24,7 @@ struct generation {
     struct eng_engine *engine;
     struct eng_session *session;
     struct eng_sequence *sequence;
+    struct eng_grammar *grammar;
     struct eng_text *text;
     struct eng_sampling sampling;
     struct conversation conversation;
@@ -113,6 +114,26 @@ static int choose_sampling(struct generation *run)
     return draw_seed(run, sampling, &sampling->seed) ? CLI_DONE : fail_status(run);
 }
 
+/* What answers must be, if anything. */
+static int make_grammar(struct generation *run)
+{
+    enum { MOST_SCHEMA_BYTES = 1 << 20 };
+    const struct generate_options *options = run->options;
+    const char *text = options->regex ? options->regex : "";
+    char *schema = NULL;
+    size_t size = strlen(text);
+    enum eng_grammar_kind kind = options->json_schema ? ENG_GRAMMAR_JSON_SCHEMA
+                                 : options->regex     ? ENG_GRAMMAR_REGEX
+                                                      : ENG_GRAMMAR_JSON_OBJECT;
+    if (!options->json_schema && !options->regex && !options->json_object) return CLI_DONE;
+    if (options->json_schema && !file_read(options->json_schema, MOST_SCHEMA_BYTES, &schema, &size, &run->status))
+        return fail_status(run);
+    if (schema) text = schema;
+    const enum eng_status made = eng_grammar_create(run->engine, kind, text, size, &run->grammar, &run->error);
+    free(schema);
+    return made ? fail_error(run) : CLI_DONE;
+}
+
 /* Replaces the current sequence. */
 static int create_sequence(struct generation *run)
 {
@@ -121,6 +142,7 @@ static int create_sequence(struct generation *run)
     eng_sequence_options_init(&sequence);
     sequence.sampling = &run->sampling;
     sequence.max_new_tokens = options->max_new_tokens;
+    sequence.grammar = run->grammar;
     if (options->ignore_eos) sequence.flags |= ENG_SEQUENCE_IGNORE_EOS;
     if (options->chat) sequence.flags |= ENG_SEQUENCE_KEEP;
     if (options->logits_path || options->logprobs) sequence.flags |= ENG_SEQUENCE_LOGITS;
@@ -137,6 +159,7 @@ static int open_outputs(struct generation *run)
 {
     const struct generate_options *options = run->options;
     int code = choose_sampling(run);
+    if (!code) code = make_grammar(run);
     if (!code) code = create_sequence(run);
     if (code) return code;
     uint32_t flags = options->keep_special ? ENG_TEXT_KEEP_SPECIAL : 0;
@@ -526,6 +549,7 @@ static void close_generation(struct generation *run)
     free(run->context);
     eng_text_destroy(&run->text);
     eng_sequence_destroy(&run->sequence);
+    eng_grammar_destroy(&run->grammar);
     eng_session_destroy(&run->session);
     eng_close(&run->engine);
 }

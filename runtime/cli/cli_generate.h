@@ -31,6 +31,8 @@ struct generate_options {
     int64_t top_k;                                 /* < 0: not given */
     double min_p, presence_penalty, frequency_penalty;
     const struct cli_logit_biases *biases;
+    const char *json_schema, *regex; /* a file, an expression; NULL: not given; at most one of these and json_object */
+    bool json_object;
     bool logprobs;          /* JSON lines with log-probabilities instead of text */
     uint64_t logprob_count; /* of the likeliest tokens in each */
     bool seed_given;        /* else a random one, which is printed */

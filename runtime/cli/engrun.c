@@ -58,6 +58,12 @@ static int check_combination(const struct arguments *arguments)
     if (generate->logprobs && (generate->chat || generate->print_tokens || text_work || arguments->selftest))
         return cli_usage(
             "--logprobs: not with --chat, --print-tokens, --selftest, --tokenize, --detokenize or --render");
+    const int grammars = generate->json_object + (generate->json_schema != NULL) + (generate->regex != NULL);
+    if (grammars > 1) return cli_usage("expected one of --json, --json-schema and --regex, found several");
+    if (grammars && (generate->ignore_eos || text_work || arguments->selftest))
+        return cli_usage(
+            "--json, --json-schema and --regex: not with --ignore-eos, --selftest, --tokenize, --detokenize or "
+            "--render");
     if (generate->system && !generate->chat) return cli_usage("--system: only with --chat");
     if (special && (generate->tokens || arguments->selftest || arguments->tokenize.detokenize || arguments->do_render))
         return cli_usage("--special-tokens: not with --tokens, --selftest, --detokenize or --render, which encode no "
@@ -108,6 +114,11 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
          .help = "from -2 to 2: the same, once for each time that the token occurred"},
         {"logit-bias", 0, "LIST", .read = cli_read_logit_bias, .to = &arguments->biases,
          .help = "added to logits: token id and bias from -100 to 100, such as 42:-1.5,7:3"},
+        {"json", .set = &generate->json_object, .help = "the answer is a JSON object"},
+        {"json-schema", 0, "FILE", .text = &generate->json_schema,
+         .help = "the answer is a JSON document of the schema in FILE, without white space between its parts"},
+        {"regex", 0, "R", .text = &generate->regex,
+         .help = "the answer is a text that the expression matches as a whole"},
         {"recommended", .set = &generate->recommended,
          .help =
              "use the checkpoint's generation_config.json for temperature, top-k, top-p and repetition-penalty where "

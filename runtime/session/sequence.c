@@ -234,7 +234,7 @@ static bool ends_sequence(const struct eng_sequence *sequence, int32_t token)
         if (manifest->eos_tokens[i] == token) return true;
     for (uint32_t i = 0; i < sequence->stop_count; i++)
         if (sequence->stop_tokens[i] == token) return true;
-    return false;
+    return sequence->grammar && token == chat_end_token(sequence->session->engine);
 }
 
 bool sequence_ends_next(const struct eng_sequence *sequence)

@@ -25,6 +25,7 @@ static enum grammar_token_kind kind_of(const struct eng_engine *engine, int32_t 
     const struct manifest *manifest = &engine->file.manifest;
     for (int i = 0; i < manifest->eos_count; i++)
         if (manifest->eos_tokens[i] == token) return GRAMMAR_TOKEN_END;
+    if (token == chat_end_token(engine)) return GRAMMAR_TOKEN_END;
     return tokenizer_is_special(engine->tokenizer, token) ? GRAMMAR_TOKEN_SPECIAL : GRAMMAR_TOKEN_TEXT;
 }
 

@@ -131,6 +131,23 @@ class Sampling(unittest.TestCase):
         self.assertEqual(self.ids(*flags, "--min-p", "1"), self.ids())
         self.assertNotEqual(self.ids(*flags, "--min-p", "0.01"), self.ids(*flags))
 
+    def test_answers_of_a_form(self):
+        schema = os.path.join(scratch(), "schema.json")
+        with open(schema, "w") as file:
+            json.dump({"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "old": {"type": "boolean"}},
+                       "required": ["name", "old"], "additionalProperties": False}, file)
+        answer = json.loads(succeed([ENGRUN, fables_engine(), "-p", PROMPT, "--json-schema", schema, "-n", "200"]))
+        self.assertEqual(sorted(answer), ["name", "old"])
+        self.assertLessEqual(len(answer["name"]), 8)
+        self.assertRegex(succeed([ENGRUN, fables_engine(), "-p", PROMPT, "--regex", "[0-9]{4}"]), r"^[0-9]{4}\n$")
+        for words, expected in ((["--regex", "(?=a)"], "eng_grammar_create"), (["--json", "--regex", "a"], "found several"),
+                                (["--json", "--ignore-eos"], "not with --ignore-eos"),
+                                (["--json-schema", "/no/such"], "/no/such")):
+            with self.subTest(words):
+                result = run([ENGRUN, fables_engine(), "-p", PROMPT, *words])
+                self.assertNotEqual(result.rc, 0)
+                self.assertIn(expected, result.stderr)
+
     def test_logprobs(self):
         flags = ["--temperature", "1.5", "--seed", "5", "--presence-penalty", "1"]
         with scratch() as folder:
