@@ -24,7 +24,7 @@ void masks_clear(struct grammar_matcher *matcher)
     matcher->call_count = matcher->call_capacity = 0;
 }
 
-/* A call above `parent`; 0 is the end of the base, or of what is known of it. */
+/* A call above `parent`; 0 is the end of the base, or of its known part. */
 static uint32_t push(struct grammar_matcher *matcher, uint32_t frame, uint32_t parent)
 {
     if (!sets_grow(&matcher->sets, (void **)&matcher->calls, &matcher->call_capacity, (uint64_t)matcher->call_count + 1,
@@ -71,6 +71,26 @@ static void defer(struct grammar_matcher *matcher, uint32_t node, uint32_t set)
         matcher->deferred[matcher->deferred_count++] = (struct mask_deferred){node, set};
 }
 
+/* Whether every plain byte leads from the set to itself, as within a text of any length. */
+static bool loops(struct grammar_matcher *matcher, uint32_t set)
+{
+    struct sets *sets = &matcher->sets;
+    uint8_t answer = 2;
+    if (sets->sets[set].loops) return sets->sets[set].loops == 2;
+    for (uint32_t byte = 0; byte < 256 && answer == 2; byte++)
+        if (vocabulary_is_plain((uint8_t)byte) && sets_next(sets, set, matcher->grammar->byte_class[byte]) != set)
+            answer = 1;
+    if (!sets->failed) sets->sets[set].loops = answer;
+    return answer == 2 && !sets->failed;
+}
+
+static uint32_t allow(const struct vocabulary_tree *tree, uint32_t first, uint32_t end, uint32_t *bits)
+{
+    for (uint32_t i = tree->first_token[first]; i < tree->first_token[end]; i++)
+        bits[tree->tokens[i] / 32] |= UINT32_C(1) << tree->tokens[i] % 32;
+    return tree->first_token[end] - tree->first_token[first];
+}
+
 /* Sets the bits of the allowed tokens below a node that `set` reached, and returns their number. */
 static uint32_t walk(struct grammar_matcher *matcher, const struct vocabulary_tree *tree, uint32_t start, uint32_t set,
                      uint32_t call, bool base, uint32_t *bits)
@@ -87,13 +107,24 @@ static uint32_t walk(struct grammar_matcher *matcher, const struct vocabulary_tr
         defer(matcher, start, set);
         return 0;
     }
-    path[tree->depth[start]] = (struct walk_step){set, call, matcher->call_count};
+    path[tree->depth[start]] = (struct walk_step){set, call, matcher->call_count, loops(matcher, set)};
     while (i < end && !sets->failed) {
         const uint32_t depth = tree->depth[i];
         const struct walk_step from = path[depth - 1];
         uint32_t next = sets_next(sets, from.set, byte_class[tree->byte[i]]);
         if (next == SETS_DEAD) {
             i = tree->end[i];
+            continue;
+        }
+        if (next == from.set) { /* it was settled */
+            if (from.loops && tree->plain[i]) {
+                allowed += allow(tree, i, tree->end[i], bits);
+                i = tree->end[i];
+                continue;
+            }
+            path[depth] = from;
+            allowed += allow(tree, i, i + 1, bits);
+            i++;
             continue;
         }
         matcher->call_count = from.call_count; /* the calls of the nodes before are not needed any more */
@@ -103,14 +134,17 @@ static uint32_t walk(struct grammar_matcher *matcher, const struct vocabulary_tr
             i = tree->end[i];
             continue;
         }
-        for (uint32_t k = tree->first_token[i]; k < tree->first_token[i + 1]; k++, allowed++)
-            bits[tree->tokens[k] / 32] |= UINT32_C(1) << tree->tokens[k] % 32;
-        if (deferred && tree->end[i] > i + 1) {
+        allowed += allow(tree, i, i + 1, bits);
+        if (tree->end[i] == i + 1) {
+            i++;
+            continue;
+        }
+        if (deferred) {
             defer(matcher, i, next);
             i = tree->end[i];
             continue;
         }
-        path[depth] = (struct walk_step){next, call, matcher->call_count};
+        path[depth] = (struct walk_step){next, call, matcher->call_count, loops(matcher, next)};
         i++;
     }
     return allowed;

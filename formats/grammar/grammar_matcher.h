@@ -22,6 +22,7 @@ struct mask_deferred {
 
 struct walk_step {
     uint32_t set, call, call_count;
+    bool loops;
 };
 
 struct grammar_matcher {

@@ -280,12 +280,10 @@ static void describe(const struct sets *sets, struct set *set)
 {
     const uint32_t *words = sets->words + set->words, *first = words;
     uint32_t need = 0, common = words[0] & ((1 << ITEM_DEPTH_BITS) - 1), depth;
-    set->only_ends = true;
     for (uint32_t at = 0; at < set->count; at += depth + 1) {
         depth = words[at] & ((1 << ITEM_DEPTH_BITS) - 1);
         const bool end = sets->grammar->states[words[at] >> ITEM_DEPTH_BITS].kind == AUTOMATON_END;
         set->ends = set->ends || end;
-        set->only_ends = set->only_ends && end;
         if (item_need(sets, words + at) > need) need = item_need(sets, words + at);
         if (depth < common) common = depth;
         for (uint32_t k = 0; k < common; k++)

@@ -17,9 +17,9 @@ struct set {
     uint32_t row;          /* transitions, sets.rows[row ..); SETS_NONE: none yet */
     uint32_t factored;     /* this set without the `common` lowest calls, which all items have */
     uint8_t common;
-    uint8_t need; /* calls above the base without which an item cannot be finished */
-    bool ends;    /* an item returns to the base */
-    bool only_ends;
+    uint8_t need;  /* calls above the base without which an item cannot be finished */
+    bool ends;     /* an item returns to the base */
+    uint8_t loops; /* every plain byte (grammar_vocabulary.h) leads back to the set: 0: not known, 1: no, 2: yes */
 };
 
 /* Open-addressed table of indices. A slot of another generation is free, so that clearing takes no time. */

@@ -12,7 +12,14 @@ struct vocabulary_tree {
     uint32_t *tokens;      /* ids */
     uint16_t *depth;       /* [count]: bytes from the start */
     uint8_t *byte;         /* [count]: the last byte */
+    bool *plain;           /* [count]: the bytes of all descendants are plain */
 };
+
+/* Printable ASCII that a JSON string holds as it is: most of a vocabulary. */
+static inline bool vocabulary_is_plain(uint8_t byte)
+{
+    return byte >= 0x20 && byte < 0x7F && byte != '"' && byte != '\\';
+}
 
 struct grammar_vocabulary {
     uint32_t token_count, end_count;
