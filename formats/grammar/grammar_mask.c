@@ -204,9 +204,9 @@ static bool keep_allowed(struct grammar_matcher *matcher, struct mask *mask, uin
     mask->allowed = matcher->allowed_count;
     mask->allowed_count = mask->dense ? words : allowed;
     if (!sets_grow(&matcher->sets, (void **)&matcher->allowed, &matcher->allowed_capacity,
-                   (uint64_t)matcher->allowed_count + mask->allowed_count, sizeof *matcher->allowed))
+                   (uint64_t)matcher->allowed_count + mask->allowed_count + 1, sizeof *matcher->allowed))
         return false;
-    uint32_t *to = matcher->allowed + matcher->allowed_count;
+    uint32_t *to = matcher->allowed + matcher->allowed_count; /* one more was reserved: there is an array */
     if (mask->dense) memcpy(to, matcher->bits, words * sizeof *to);
     for (uint32_t i = 0; i < words && !mask->dense; i++)
         for (uint32_t left = matcher->bits[i]; left; left &= left - 1)
