@@ -71,17 +71,33 @@ static void defer(struct grammar_matcher *matcher, uint32_t node, uint32_t set)
         matcher->deferred[matcher->deferred_count++] = (struct mask_deferred){node, set};
 }
 
-/* Whether every plain byte leads from the set to itself, as within a text of any length. */
-static bool loops(struct grammar_matcher *matcher, uint32_t set)
+/* The set that every plain byte leads to; SETS_DEAD: there is not one, or it has to be settled. */
+static uint32_t plain_next(struct grammar_matcher *matcher, uint32_t set)
 {
     struct sets *sets = &matcher->sets;
-    uint8_t answer = 2;
-    if (sets->sets[set].loops) return sets->sets[set].loops == 2;
-    for (uint32_t byte = 0; byte < 256 && answer == 2; byte++)
-        if (vocabulary_is_plain((uint8_t)byte) && sets_next(sets, set, matcher->grammar->byte_class[byte]) != set)
-            answer = 1;
-    if (!sets->failed) sets->sets[set].loops = answer;
-    return answer == 2 && !sets->failed;
+    uint32_t next = SETS_NONE;
+    if (sets->sets[set].plain_next != SETS_NONE) return sets->sets[set].plain_next;
+    for (uint32_t byte = 0; byte < 256 && next != SETS_DEAD; byte++) {
+        if (!vocabulary_is_plain((uint8_t)byte)) continue;
+        const uint32_t one = sets_next(sets, set, matcher->grammar->byte_class[byte]);
+        next = next == SETS_NONE || next == one ? one : SETS_DEAD;
+    }
+    const struct set *found = &sets->sets[next];
+    /* With the same need, the walk's answer to the depth of calls stays the same. */
+    if (found->common || found->ends || found->need != sets->sets[set].need) next = next == set ? set : SETS_DEAD;
+    if (!sets->failed) sets->sets[set].plain_next = next;
+    return sets->failed ? SETS_DEAD : next;
+}
+
+/* Whether all texts of so many plain bytes are allowed from the set on. */
+static bool allows_plain(struct grammar_matcher *matcher, uint32_t set, uint32_t bytes)
+{
+    if (bytes == 0 || bytes == VOCABULARY_NOT_PLAIN) return false;
+    uint32_t next = plain_next(matcher, set);
+    if (next == set) return true;
+    if (bytes > AUTOMATON_FAR) return false;
+    for (; bytes > 1 && next != SETS_DEAD; bytes--) next = plain_next(matcher, next);
+    return next != SETS_DEAD;
 }
 
 static uint32_t allow(const struct vocabulary_tree *tree, uint32_t first, uint32_t end, uint32_t *bits)
@@ -89,6 +105,15 @@ static uint32_t allow(const struct vocabulary_tree *tree, uint32_t first, uint32
     for (uint32_t i = tree->first_token[first]; i < tree->first_token[end]; i++)
         bits[tree->tokens[i] / 32] |= UINT32_C(1) << tree->tokens[i] % 32;
     return tree->first_token[end] - tree->first_token[first];
+}
+
+/* Allows all tokens below a node at once if they are plain and the node's set allows every plain text. Returns the next node. */
+static uint32_t pass_plain(struct grammar_matcher *matcher, const struct vocabulary_tree *tree, uint32_t node,
+                           uint32_t set, uint32_t *allowed, uint32_t *bits)
+{
+    if (!allows_plain(matcher, set, tree->plain[node])) return node + 1;
+    *allowed += allow(tree, node + 1, tree->end[node], bits);
+    return tree->end[node];
 }
 
 /* Sets the bits of the allowed tokens below a node that `set` reached, and returns their number. */
@@ -107,7 +132,7 @@ static uint32_t walk(struct grammar_matcher *matcher, const struct vocabulary_tr
         defer(matcher, start, set);
         return 0;
     }
-    path[tree->depth[start]] = (struct walk_step){set, call, matcher->call_count, loops(matcher, set)};
+    path[tree->depth[start]] = (struct walk_step){set, call, matcher->call_count};
     while (i < end && !sets->failed) {
         const uint32_t depth = tree->depth[i];
         const struct walk_step from = path[depth - 1];
@@ -117,14 +142,9 @@ static uint32_t walk(struct grammar_matcher *matcher, const struct vocabulary_tr
             continue;
         }
         if (next == from.set) { /* it was settled */
-            if (from.loops && tree->plain[i]) {
-                allowed += allow(tree, i, tree->end[i], bits);
-                i = tree->end[i];
-                continue;
-            }
-            path[depth] = from;
             allowed += allow(tree, i, i + 1, bits);
-            i++;
+            path[depth] = from;
+            i = pass_plain(matcher, tree, i, next, &allowed, bits);
             continue;
         }
         matcher->call_count = from.call_count; /* the calls of the nodes before are not needed any more */
@@ -144,8 +164,8 @@ static uint32_t walk(struct grammar_matcher *matcher, const struct vocabulary_tr
             i = tree->end[i];
             continue;
         }
-        path[depth] = (struct walk_step){next, call, matcher->call_count, loops(matcher, next)};
-        i++;
+        path[depth] = (struct walk_step){next, call, matcher->call_count};
+        i = pass_plain(matcher, tree, i, next, &allowed, bits);
     }
     return allowed;
 }

@@ -22,7 +22,6 @@ struct mask_deferred {
 
 struct walk_step {
     uint32_t set, call, call_count;
-    bool loops;
 };
 
 struct grammar_matcher {

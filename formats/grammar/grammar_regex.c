@@ -272,9 +272,7 @@ __attribute__((noinline)) static uint32_t read_character(struct regex *r)
         tree_set_add(r->tree, &set, 0x2028, 0x2029);
         tree_set_complement(r->tree, &set);
         return class_of(r, &set);
-    case '\\':
-        r->at++;
-        return read_escape(r, &set, &character) ? class_of(r, &set) : character_of(r, character);
+    case '\\': r->at++; return read_escape(r, &set, &character) ? class_of(r, &set) : character_of(r, character);
     case '*':
     case '+':
     case '?': return refuse(r, "a repetition of nothing");
@@ -282,9 +280,7 @@ __attribute__((noinline)) static uint32_t read_character(struct regex *r)
     case '}': return refuse(r, "a brace without a count (write \\{ or \\})");
     case '^':
     case '$': return refuse(r, "an anchor inside the expression");
-    default:
-        r->at += text_read(r->text + r->at, &character);
-        return character_of(r, character);
+    default: r->at += text_read(r->text + r->at, &character); return character_of(r, character);
     }
 }
 

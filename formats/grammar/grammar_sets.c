@@ -315,7 +315,11 @@ uint32_t sets_intern(struct sets *sets, const uint32_t *words, uint32_t count)
                    sizeof *sets->words))
         return SETS_DEAD;
     const uint32_t index = sets->set_count;
-    struct set set = {.words = sets->word_count, .count = count, .row = SETS_NONE, .factored = index};
+    struct set set = {.words = sets->word_count,
+                      .count = count,
+                      .row = SETS_NONE,
+                      .factored = index,
+                      .plain_next = SETS_NONE};
     memcpy(sets->words + sets->word_count, words, count * sizeof *words);
     sets->word_count += count;
     describe(sets, &set);
@@ -456,7 +460,7 @@ bool sets_open(struct sets *sets, const struct grammar *grammar)
     sets->grammar = grammar;
     /* The dead set is the first. */
     if (!sets_grow(sets, (void **)&sets->sets, &sets->set_capacity, 1, sizeof *sets->sets)) return false;
-    sets->sets[sets->set_count++] = (struct set){.row = SETS_NONE};
+    sets->sets[sets->set_count++] = (struct set){.row = SETS_NONE, .plain_next = SETS_DEAD};
     return true;
 }
 

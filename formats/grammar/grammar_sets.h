@@ -17,9 +17,10 @@ struct set {
     uint32_t row;          /* transitions, sets.rows[row ..); SETS_NONE: none yet */
     uint32_t factored;     /* this set without the `common` lowest calls, which all items have */
     uint8_t common;
-    uint8_t need;  /* calls above the base without which an item cannot be finished */
-    bool ends;     /* an item returns to the base */
-    uint8_t loops; /* every plain byte (grammar_vocabulary.h) leads back to the set: 0: not known, 1: no, 2: yes */
+    uint8_t need; /* calls above the base without which an item cannot be finished */
+    bool ends;    /* an item returns to the base */
+    uint32_t
+        plain_next; /* the set that every plain byte (grammar_vocabulary.h) leads to; SETS_DEAD: none; SETS_NONE: not known */
 };
 
 /* Open-addressed table of indices. A slot of another generation is free, so that clearing takes no time. */
@@ -47,7 +48,7 @@ struct sets {
     /* What a byte leads to before states that take no byte are followed: most bytes of a text lead to the same. */
     struct sets_kernel {
         uint32_t words, count, result; /* sets.words */
-    } *kernels;
+    } * kernels;
     uint32_t kernel_count, kernel_capacity;
     uint32_t set_count, set_capacity, word_count, word_capacity, row_count, row_capacity, pop_count, pop_capacity;
     struct sets_table by_words, by_pop, by_kernel;

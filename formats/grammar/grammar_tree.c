@@ -59,8 +59,8 @@ static uint32_t add_node(struct tree *tree, struct tree_node node)
 static uint32_t *add_words(struct tree *tree, uint64_t count)
 {
     /* One more than needed, so that there is an array even for no words. */
-    if (!tree_grow(tree, (void **)&tree->words, &tree->word_capacity, tree->word_count + count + 1,
-                   sizeof *tree->words, TREE_MOST_WORDS))
+    if (!tree_grow(tree, (void **)&tree->words, &tree->word_capacity, tree->word_count + count + 1, sizeof *tree->words,
+                   TREE_MOST_WORDS))
         return NULL;
     uint32_t *words = tree->words + tree->word_count;
     tree->word_count += (uint32_t)count;

@@ -24,6 +24,16 @@ static uint32_t common_bytes(const struct grammar_token *a, const struct grammar
     return common;
 }
 
+/* Tells the nodes above the one at `depth` of its byte. Above a node that is not plain, none is. */
+static void note_byte(struct vocabulary_tree *tree, const uint32_t *path, uint32_t depth, bool is_plain)
+{
+    for (uint32_t above = depth; above-- > 0;) {
+        uint16_t *plain = &tree->plain[path[above]];
+        if (*plain == VOCABULARY_NOT_PLAIN || (is_plain && *plain >= depth - above)) return;
+        *plain = is_plain ? (uint16_t)(depth - above) : VOCABULARY_NOT_PLAIN;
+    }
+}
+
 /* Takes the array of sorted ids. */
 static bool build_tree(struct vocabulary_tree *tree, const struct grammar_token *tokens, uint32_t *ids, uint32_t count)
 {
@@ -41,7 +51,7 @@ static bool build_tree(struct vocabulary_tree *tree, const struct grammar_token 
     tree->plain = malloc(nodes * sizeof *tree->plain);
     if (!tree->end || !tree->first_token || !tree->depth || !tree->byte || !tree->plain) return false;
     tree->depth[0] = tree->byte[0] = 0;
-    tree->plain[0] = true;
+    tree->plain[0] = 0;
     tree->first_token[0] = 0;
     tree->count = 1;
     for (uint32_t i = 0; i < count; i++) {
@@ -51,13 +61,11 @@ static bool build_tree(struct vocabulary_tree *tree, const struct grammar_token 
         while (depth < token->size) {
             const uint32_t node = tree->count++;
             tree->byte[node] = (uint8_t)token->bytes[depth];
-            tree->plain[node] = true;
-            /* Above a node that is not plain, none is. */
-            if (!vocabulary_is_plain(tree->byte[node]))
-                for (uint32_t k = depth + 1; k > 0 && tree->plain[path[k - 1]]; k--) tree->plain[path[k - 1]] = false;
+            tree->plain[node] = 0;
             path[++depth] = node;
             tree->depth[node] = (uint16_t)depth;
             tree->first_token[node] = i;
+            note_byte(tree, path, depth, vocabulary_is_plain(tree->byte[node]));
         }
     }
     while (depth > 0) tree->end[path[depth--]] = tree->count;
@@ -139,8 +147,8 @@ void grammar_vocabulary_close(struct grammar_vocabulary *vocabulary)
 
 static uint64_t tree_bytes(const struct vocabulary_tree *tree, uint32_t tokens)
 {
-    return (uint64_t)tree->count *
-               (sizeof *tree->end + sizeof *tree->first_token + sizeof *tree->depth + 1 + sizeof *tree->plain) +
+    return (uint64_t)tree->count * (sizeof *tree->end + sizeof *tree->first_token + sizeof *tree->depth +
+                                    sizeof *tree->byte + sizeof *tree->plain) +
            (uint64_t)tokens * sizeof *tree->tokens;
 }
 
