@@ -80,29 +80,27 @@ static bool name_is(const json_t *name, const char *text)
     return json_is_string(name) && strcmp(json_string_value(name), text) == 0;
 }
 
-/* The types that both allow; an owned list. */
+/* Whether the value of `type`, a name or a list of names, has the name. */
+static bool type_has(const json_t *type, const char *name)
+{
+    bool has = name_is(type, name);
+    for (size_t i = 0; i < json_array_size(type) && !has; i++) has = name_is(json_array_get(type, i), name);
+    return has;
+}
+
+/* The types that both allow; an owned list. Every integer is a number. */
 static json_t *common_types(const json_t *left, const json_t *right)
 {
+    static const char *const names[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
     json_t *list = json_array();
-    const json_t *sides[2] = {left, right};
-    for (int side = 0; side < 2; side++) {
-        const size_t count = json_is_array(sides[side]) ? json_array_size(sides[side]) : 1;
-        for (size_t i = 0; i < count; i++) {
-            json_t *name =
-                json_is_array(sides[side]) ? json_array_get(sides[side], i) : (json_t *)(uintptr_t)sides[side];
-            const json_t *other = sides[1 - side];
-            bool has = json_is_array(other) ? list_has(other, name) : json_equal(other, name);
-            /* Every integer is a number. */
-            if (!has && name_is(name, "integer")) {
-                json_t *number = json_string("number");
-                has = json_is_array(other) ? list_has(other, number) : json_equal(other, number);
-                json_decref(number);
-            }
-            if (has && !list_has(list, name) && !json_add(list, json_incref(name))) {
-                json_decref(list);
-                return NULL;
-            }
-        }
+    for (size_t i = 0; list && i < sizeof names / sizeof *names; i++) {
+        const bool whole = strcmp(names[i], "integer") == 0;
+        if (!(type_has(left, names[i]) || (whole && type_has(left, "number"))) ||
+            !(type_has(right, names[i]) || (whole && type_has(right, "number"))))
+            continue;
+        if (json_add(list, json_string(names[i]))) continue;
+        json_decref(list);
+        return NULL;
     }
     return list;
 }
@@ -120,12 +118,17 @@ static json_t *common_values(json_t *left, json_t *right)
 
 static json_t *joined(json_t *left, json_t *right)
 {
-    json_t *list = json_copy(left);
-    for (size_t i = 0; list && i < json_array_size(right); i++)
-        if (!list_has(list, json_array_get(right, i)) && !json_add(list, json_incref(json_array_get(right, i)))) {
-            json_decref(list);
-            return NULL;
+    json_t *list = json_array();
+    json_t *const sides[2] = {left, right};
+    for (int side = 0; list && side < 2; side++) {
+        for (size_t i = 0; i < json_array_size(sides[side]); i++) {
+            json_t *value = json_array_get(sides[side], i);
+            if ((side == 0 || !list_has(left, value)) && !json_add(list, json_incref(value))) {
+                json_decref(list);
+                return NULL;
+            }
         }
+    }
     return list;
 }
 
