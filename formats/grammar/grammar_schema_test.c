@@ -208,7 +208,7 @@ static json_t *random_schema(uint64_t *random, int depth)
     return schema;
 }
 
-/* Schemas of all kinds of keywords beside one another: what is not refused gives valid outputs. */
+/* Schemas of all kinds of keywords beside one another: a schema that is accepted gives valid outputs. */
 TEST(outputs_of_random_schemas_are_valid)
 {
     uint64_t random = 12;
