@@ -100,7 +100,8 @@ struct grammar_state {
     uint32_t words[GRAMMAR_MOST_WORDS];  /* [count] */
 };
 
-/* The state before the first byte. Fails without memory only. */
+/* The state before the first byte. Fails with STATUS_MACHINE without memory, and with STATUS_FULL if the grammar begins with too many
+ * alternatives. */
 bool grammar_begin(struct grammar_matcher *matcher, struct grammar_state *state, struct status *status);
 
 /* Follows the bytes. STATUS_BAD_INPUT: the grammar does not allow them; the message names the first that it refuses. STATUS_MACHINE:

@@ -24,7 +24,7 @@ void masks_clear(struct grammar_matcher *matcher)
     matcher->call_count = matcher->call_capacity = 0;
 }
 
-/* A call above `parent`; 0 is the end of the base, or of what is known of it. */
+/* A call above `parent`; 0 is the end of the base, or of its known part. */
 static uint32_t push(struct grammar_matcher *matcher, uint32_t frame, uint32_t parent)
 {
     if (!sets_grow(&matcher->sets, (void **)&matcher->calls, &matcher->call_capacity, (uint64_t)matcher->call_count + 1,
@@ -71,6 +71,51 @@ static void defer(struct grammar_matcher *matcher, uint32_t node, uint32_t set)
         matcher->deferred[matcher->deferred_count++] = (struct mask_deferred){node, set};
 }
 
+/* The set that every plain byte leads to; SETS_DEAD: there is not one, or it has to be settled. */
+static uint32_t plain_next(struct grammar_matcher *matcher, uint32_t set)
+{
+    struct sets *sets = &matcher->sets;
+    uint32_t next = SETS_NONE;
+    if (sets->sets[set].plain_next != SETS_NONE) return sets->sets[set].plain_next;
+    for (uint32_t byte = 0; byte < 256 && next != SETS_DEAD; byte++) {
+        if (!vocabulary_is_plain((uint8_t)byte)) continue;
+        const uint32_t one = sets_next(sets, set, matcher->grammar->byte_class[byte]);
+        next = next == SETS_NONE || next == one ? one : SETS_DEAD;
+    }
+    const struct set *found = &sets->sets[next];
+    /* With the same need, the walk's answer to the depth of calls stays the same. */
+    if (found->common || found->ends || found->need != sets->sets[set].need) next = next == set ? set : SETS_DEAD;
+    if (!sets->failed) sets->sets[set].plain_next = next;
+    return sets->failed ? SETS_DEAD : next;
+}
+
+/* Whether all texts of so many plain bytes are allowed from the set on. */
+static bool allows_plain(struct grammar_matcher *matcher, uint32_t set, uint32_t bytes)
+{
+    if (bytes == 0 || bytes == VOCABULARY_NOT_PLAIN) return false;
+    uint32_t next = plain_next(matcher, set);
+    if (next == set) return true;
+    if (bytes > AUTOMATON_FAR) return false;
+    for (; bytes > 1 && next != SETS_DEAD; bytes--) next = plain_next(matcher, next);
+    return next != SETS_DEAD;
+}
+
+static uint32_t allow(const struct vocabulary_tree *tree, uint32_t first, uint32_t end, uint32_t *bits)
+{
+    for (uint32_t i = tree->first_token[first]; i < tree->first_token[end]; i++)
+        bits[tree->tokens[i] / 32] |= UINT32_C(1) << tree->tokens[i] % 32;
+    return tree->first_token[end] - tree->first_token[first];
+}
+
+/* Allows all tokens below a node at once if they are plain and the node's set allows every plain text. Returns the next node. */
+static uint32_t pass_plain(struct grammar_matcher *matcher, const struct vocabulary_tree *tree, uint32_t node,
+                           uint32_t set, uint32_t *allowed, uint32_t *bits)
+{
+    if (!allows_plain(matcher, set, tree->plain[node])) return node + 1;
+    *allowed += allow(tree, node + 1, tree->end[node], bits);
+    return tree->end[node];
+}
+
 /* Sets the bits of the allowed tokens below a node that `set` reached, and returns their number. */
 static uint32_t walk(struct grammar_matcher *matcher, const struct vocabulary_tree *tree, uint32_t start, uint32_t set,
                      uint32_t call, bool base, uint32_t *bits)
@@ -96,6 +141,12 @@ static uint32_t walk(struct grammar_matcher *matcher, const struct vocabulary_tr
             i = tree->end[i];
             continue;
         }
+        if (next == from.set) { /* it was settled */
+            allowed += allow(tree, i, i + 1, bits);
+            path[depth] = from;
+            i = pass_plain(matcher, tree, i, next, &allowed, bits);
+            continue;
+        }
         matcher->call_count = from.call_count; /* the calls of the nodes before are not needed any more */
         call = from.call;
         next = settle(matcher, next, &call, base, &deferred);
@@ -103,15 +154,18 @@ static uint32_t walk(struct grammar_matcher *matcher, const struct vocabulary_tr
             i = tree->end[i];
             continue;
         }
-        for (uint32_t k = tree->first_token[i]; k < tree->first_token[i + 1]; k++, allowed++)
-            bits[tree->tokens[k] / 32] |= UINT32_C(1) << tree->tokens[k] % 32;
-        if (deferred && tree->end[i] > i + 1) {
+        allowed += allow(tree, i, i + 1, bits);
+        if (tree->end[i] == i + 1) {
+            i++;
+            continue;
+        }
+        if (deferred) {
             defer(matcher, i, next);
             i = tree->end[i];
             continue;
         }
         path[depth] = (struct walk_step){next, call, matcher->call_count};
-        i++;
+        i = pass_plain(matcher, tree, i, next, &allowed, bits);
     }
     return allowed;
 }
@@ -170,9 +224,9 @@ static bool keep_allowed(struct grammar_matcher *matcher, struct mask *mask, uin
     mask->allowed = matcher->allowed_count;
     mask->allowed_count = mask->dense ? words : allowed;
     if (!sets_grow(&matcher->sets, (void **)&matcher->allowed, &matcher->allowed_capacity,
-                   (uint64_t)matcher->allowed_count + mask->allowed_count, sizeof *matcher->allowed))
+                   (uint64_t)matcher->allowed_count + mask->allowed_count + 1, sizeof *matcher->allowed))
         return false;
-    uint32_t *to = matcher->allowed + matcher->allowed_count;
+    uint32_t *to = matcher->allowed + matcher->allowed_count; /* one more was reserved: there is an array */
     if (mask->dense) memcpy(to, matcher->bits, words * sizeof *to);
     for (uint32_t i = 0; i < words && !mask->dense; i++)
         for (uint32_t left = matcher->bits[i]; left; left &= left - 1)

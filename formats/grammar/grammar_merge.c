@@ -16,12 +16,19 @@ static json_t *keep(struct schema *schema, json_t *value)
     return NULL;
 }
 
+bool schema_charge(struct schema *schema, uint64_t steps)
+{
+    schema->merged_count += steps;
+    if (schema->merged_count <= SCHEMA_MOST_MERGED) return true;
+    schema_fail(schema, "schemas that apply together are too large: comparing them takes more than %d steps",
+                SCHEMA_MOST_MERGED);
+    return false;
+}
+
 static bool put(struct schema *schema, json_t *object, const char *key, json_t *owned)
 {
-    if (++schema->merged_count > SCHEMA_MOST_MERGED) {
+    if (!schema_charge(schema, 16)) { /* a copy costs more than a comparison */
         json_decref(owned);
-        schema_fail(schema, "schemas that apply together are too large: more than %d keywords are copied",
-                    SCHEMA_MOST_MERGED);
         return false;
     }
     if (json_put(object, key, owned)) return true;
@@ -73,29 +80,27 @@ static bool name_is(const json_t *name, const char *text)
     return json_is_string(name) && strcmp(json_string_value(name), text) == 0;
 }
 
-/* The types that both allow; an owned list. */
+/* Whether the value of `type`, a name or a list of names, has the name. */
+static bool type_has(const json_t *type, const char *name)
+{
+    bool has = name_is(type, name);
+    for (size_t i = 0; i < json_array_size(type) && !has; i++) has = name_is(json_array_get(type, i), name);
+    return has;
+}
+
+/* The types that both allow; an owned list. Every integer is a number. */
 static json_t *common_types(const json_t *left, const json_t *right)
 {
+    static const char *const names[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
     json_t *list = json_array();
-    const json_t *sides[2] = {left, right};
-    for (int side = 0; side < 2; side++) {
-        const size_t count = json_is_array(sides[side]) ? json_array_size(sides[side]) : 1;
-        for (size_t i = 0; i < count; i++) {
-            json_t *name =
-                json_is_array(sides[side]) ? json_array_get(sides[side], i) : (json_t *)(uintptr_t)sides[side];
-            const json_t *other = sides[1 - side];
-            bool has = json_is_array(other) ? list_has(other, name) : json_equal(other, name);
-            /* Every integer is a number. */
-            if (!has && name_is(name, "integer")) {
-                json_t *number = json_string("number");
-                has = json_is_array(other) ? list_has(other, number) : json_equal(other, number);
-                json_decref(number);
-            }
-            if (has && !list_has(list, name) && !json_add(list, json_incref(name))) {
-                json_decref(list);
-                return NULL;
-            }
-        }
+    for (size_t i = 0; list && i < sizeof names / sizeof *names; i++) {
+        const bool whole = strcmp(names[i], "integer") == 0;
+        if (!(type_has(left, names[i]) || (whole && type_has(left, "number"))) ||
+            !(type_has(right, names[i]) || (whole && type_has(right, "number"))))
+            continue;
+        if (json_add(list, json_string(names[i]))) continue;
+        json_decref(list);
+        return NULL;
     }
     return list;
 }
@@ -113,12 +118,17 @@ static json_t *common_values(json_t *left, json_t *right)
 
 static json_t *joined(json_t *left, json_t *right)
 {
-    json_t *list = json_copy(left);
-    for (size_t i = 0; list && i < json_array_size(right); i++)
-        if (!list_has(list, json_array_get(right, i)) && !json_add(list, json_incref(json_array_get(right, i)))) {
-            json_decref(list);
-            return NULL;
+    json_t *list = json_array();
+    json_t *const sides[2] = {left, right};
+    for (int side = 0; list && side < 2; side++) {
+        for (size_t i = 0; i < json_array_size(sides[side]); i++) {
+            json_t *value = json_array_get(sides[side], i);
+            if ((side == 0 || !list_has(left, value)) && !json_add(list, json_incref(value))) {
+                json_decref(list);
+                return NULL;
+            }
         }
+    }
     return list;
 }
 
@@ -187,6 +197,7 @@ static bool merge_keyword(struct schema *schema, json_t *result, const char *key
     static const char *const least[] = {"minimum", "exclusiveMinimum", "minLength", "minItems"};
     static const char *const most[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems"};
     json_t *value = NULL;
+    if (!schema_charge(schema, (json_array_size(left) + 1) * (json_array_size(right) + 1))) return false;
     if (strcmp(key, "type") == 0) {
         value = common_types(left, right);
     } else if (strcmp(key, "enum") == 0 && json_is_array(left) && json_is_array(right)) {
@@ -227,7 +238,7 @@ static json_t *with_enum(struct schema *schema, json_t *value)
     if (!constant) return value;
     static const char *const names[] = {"const", "enum"};
     json_t *copy = schema_without(schema, value, names, 2), *list = json_object_get(value, "enum");
-    if (!copy) return NULL;
+    if (!copy || !schema_charge(schema, json_array_size(list))) return NULL;
     json_t *values = list && !list_has(list, constant) ? json_array() : json_pack("[O]", constant);
     return put(schema, copy, "enum", values) ? copy : NULL;
 }
@@ -386,13 +397,20 @@ static bool has_forbidden(const json_t *left, const json_t *right)
     return false;
 }
 
+/* Before lists are compared: each member of an enum with each, names with the names of both. */
+static bool charge_lists(struct schema *schema, const json_t *left, const json_t *right, const char *key)
+{
+    const uint64_t a = json_array_size(json_object_get(left, key)), b = json_array_size(json_object_get(right, key));
+    return schema_charge(schema, 1 + (strcmp(key, "enum") == 0 ? a * b : a + b));
+}
+
 bool schema_disjoint(struct schema *schema, json_t *left, json_t *right)
 {
     left = schema_flatten(schema, left);
     right = left ? schema_flatten(schema, right) : NULL;
     left = right && json_is_object(left) ? with_enum(schema, left) : left;
     right = left && json_is_object(right) ? with_enum(schema, right) : right;
-    if (!left || !right) return false;
+    if (!left || !right || !charge_lists(schema, left, right, "enum")) return false;
     const int common = types_of(left) & types_of(right);
     if (common == 0 || no_common_value(json_object_get(left, "enum"), json_object_get(right, "enum"))) return true;
     if (common != TYPE_OBJECT) return false;
@@ -401,11 +419,12 @@ bool schema_disjoint(struct schema *schema, json_t *left, json_t *right)
     const char *name;
     json_object_foreach (json_object_get(left, "properties"), name, property) {
         json_t *other = json_object_get(json_object_get(right, "properties"), name);
+        if (!charge_lists(schema, left, right, "required")) return false;
         if (!other || !is_required(left, name) || !is_required(right, name)) continue;
         json_t *first = schema_flatten(schema, property), *second = first ? schema_flatten(schema, other) : NULL;
         first = second && json_is_object(first) ? with_enum(schema, first) : first;
         second = first && json_is_object(second) ? with_enum(schema, second) : second;
-        if (!first || !second) return false;
+        if (!first || !second || !charge_lists(schema, first, second, "enum")) return false;
         if ((types_of(first) & types_of(second)) == 0 ||
             no_common_value(json_object_get(first, "enum"), json_object_get(second, "enum")))
             return true;

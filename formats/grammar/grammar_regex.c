@@ -39,28 +39,34 @@ static bool skip(struct regex *r, char c)
     return true;
 }
 
-uint32_t regex_json_class(struct tree *tree, const struct tree_set *set)
+/* One character as JSON has it in a string. Readers that end a string at NUL exist: \u0000 is left out. */
+static uint32_t json_character(struct tree *tree, uint32_t character)
 {
     static const char letters[] = "\b\t\n\f\r\"\\", names[] = "btnfr\"\\";
-    struct tree_set sorted = *set;
+    char text[8];
+    const char *letter = character && character < 0x80 ? strchr(letters, (int)character) : NULL;
+    if (character == 0) return TREE_NODE_NEVER;
+    if (!letter && character >= 0x20) return tree_literal(tree, text, text_write(character, text));
+    if (letter)
+        snprintf(text, sizeof text, "\\%c", names[letter - letters]);
+    else
+        snprintf(text, sizeof text, "\\u%04x", (unsigned)character);
+    return tree_text(tree, text);
+}
+
+uint32_t regex_json_class(struct tree *tree, const struct tree_set *set)
+{
+    struct tree_set sorted, plain;
     struct tree_nodes choices = {0};
+    tree_set_copy(&sorted, set);
     tree_set_normalize(&sorted);
-    struct tree_set plain = sorted;
+    tree_set_copy(&plain, &sorted);
     tree_set_remove(tree, &plain, 0, 0x1F);
     tree_set_remove(tree, &plain, '"', '"');
     tree_set_remove(tree, &plain, '\\', '\\');
     tree_nodes_add(tree, &choices, tree_class(tree, &plain));
-    /* Readers that end a string at NUL exist: \u0000 is left out. */
-    for (uint32_t c = 1; c <= '\\'; c = c == 0x1F ? '"' : c == '"' ? '\\' : c + 1) {
-        char text[8];
-        const char *letter = memchr(letters, (int)c, sizeof letters - 1);
-        if (!tree_set_has(&sorted, c)) continue;
-        if (letter)
-            snprintf(text, sizeof text, "\\%c", names[letter - letters]);
-        else
-            snprintf(text, sizeof text, "\\u%04x", (unsigned)c);
-        tree_nodes_add(tree, &choices, tree_text(tree, text));
-    }
+    for (uint32_t c = 1; c <= '\\'; c = c == 0x1F ? '"' : c == '"' ? '\\' : c + 1)
+        if (tree_set_has(&sorted, c)) tree_nodes_add(tree, &choices, json_character(tree, c));
     const uint32_t node = tree->failed ? TREE_NODE_EMPTY : tree_choice(tree, choices.items, choices.count);
     free(choices.items);
     return node;
@@ -69,6 +75,13 @@ uint32_t regex_json_class(struct tree *tree, const struct tree_set *set)
 static uint32_t class_of(struct regex *r, const struct tree_set *set)
 {
     return r->use == REGEX_JSON ? regex_json_class(r->tree, set) : tree_class(r->tree, set);
+}
+
+static uint32_t character_of(struct regex *r, uint32_t character)
+{
+    char text[TEXT_CHARACTER_BYTES];
+    return r->use == REGEX_JSON ? json_character(r->tree, character)
+                                : tree_literal(r->tree, text, text_write(character, text));
 }
 
 static void add_digits(struct regex *r, struct tree_set *set) { tree_set_add(r->tree, set, '0', '9'); }
@@ -95,8 +108,9 @@ static void add_space(struct regex *r, struct tree_set *set)
 static bool read_escape(struct regex *r, struct tree_set *set, uint32_t *character)
 {
     static const char from[] = "nrtfv0", to[] = "\n\r\t\f\v\0";
-    struct tree_set members = {0};
+    struct tree_set members;
     const char c = peek(r, 0);
+    members.count = 0;
     *character = 0;
     if (at_end(r)) {
         refuse(r, "a backslash at the end");
@@ -183,7 +197,8 @@ static bool class_member(struct regex *r, struct tree_set *set, uint32_t *charac
 /* After the opening bracket. */
 static uint32_t read_class(struct regex *r)
 {
-    struct tree_set set = {0};
+    struct tree_set set;
+    set.count = 0;
     const bool complement = skip(r, '^');
     while (!at_end(r) && peek(r, 0) != ']') {
         uint32_t low = 0, high = 0;
@@ -245,8 +260,9 @@ static uint32_t read_group(struct regex *r)
 /* Not inlined: sets are large, and groups recurse. */
 __attribute__((noinline)) static uint32_t read_character(struct regex *r)
 {
-    struct tree_set set = {0};
+    struct tree_set set;
     uint32_t character = 0;
+    set.count = 0;
     switch (peek(r, 0)) {
     case '[': r->at++; return read_class(r);
     case '.':
@@ -256,10 +272,7 @@ __attribute__((noinline)) static uint32_t read_character(struct regex *r)
         tree_set_add(r->tree, &set, 0x2028, 0x2029);
         tree_set_complement(r->tree, &set);
         return class_of(r, &set);
-    case '\\':
-        r->at++;
-        if (!read_escape(r, &set, &character)) tree_set_add(r->tree, &set, character, character);
-        return class_of(r, &set);
+    case '\\': r->at++; return read_escape(r, &set, &character) ? class_of(r, &set) : character_of(r, character);
     case '*':
     case '+':
     case '?': return refuse(r, "a repetition of nothing");
@@ -267,10 +280,7 @@ __attribute__((noinline)) static uint32_t read_character(struct regex *r)
     case '}': return refuse(r, "a brace without a count (write \\{ or \\})");
     case '^':
     case '$': return refuse(r, "an anchor inside the expression");
-    default:
-        r->at += text_read(r->text + r->at, &character);
-        tree_set_add(r->tree, &set, character, character);
-        return class_of(r, &set);
+    default: r->at += text_read(r->text + r->at, &character); return character_of(r, character);
     }
 }
 

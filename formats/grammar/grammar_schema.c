@@ -150,29 +150,24 @@ static uint32_t property_node(struct schema *schema, const char *name, json_t *p
     return TREE_SEQUENCE_OF(schema->tree, quoted, json_colon_node(&schema->parts), value);
 }
 
-static bool is_required(const json_t *list, const char *name)
+/* An object with the required names as keys, owned; NULL: failed. */
+static json_t *required_names(struct schema *schema, const json_t *required, const json_t *properties)
 {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *text = json_string_value(json_array_get(list, i));
-        if (text && strcmp(text, name) == 0) return true;
-    }
-    return false;
-}
-
-static bool check_required(struct schema *schema, const json_t *required, const json_t *properties)
-{
-    if (required && !json_is_array(required)) {
+    json_t *names = json_object();
+    if (!names) tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
+    if (required && !json_is_array(required))
         schema_fail(schema, "'required': expected a list of names, found %s", json_type_name(required));
-        return false;
-    }
-    for (size_t i = 0; i < json_array_size(required); i++) {
+    for (size_t i = 0; i < json_array_size(required) && !schema->tree->failed; i++) {
         const char *name = json_string_value(json_array_get(required, i));
-        if (name && json_object_get(properties, name)) continue;
-        schema_fail(schema, "'required' names '%.80s'; expected a name that 'properties' lists",
-                    name ? name : "(no text)");
-        return false;
+        if (!name || !json_object_get(properties, name))
+            schema_fail(schema, "'required' names '%.80s'; expected a name that 'properties' lists",
+                        name ? name : "(no text)");
+        else if (!json_put(names, name, json_true()))
+            tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
     }
-    return true;
+    if (!schema->tree->failed) return names;
+    json_decref(names);
+    return NULL;
 }
 
 static uint32_t object_node(struct schema *schema, const json_t *value, unsigned depth)
@@ -184,7 +179,8 @@ static uint32_t object_node(struct schema *schema, const json_t *value, unsigned
     uint32_t count = 0, node = TREE_NODE_EMPTY;
     if (properties && !json_is_object(properties))
         return schema_fail(schema, "'properties': expected an object, found %s", json_type_name(properties));
-    if (!check_required(schema, required, properties)) return TREE_NODE_EMPTY;
+    json_t *needed = required_names(schema, required, properties);
+    if (!needed) return TREE_NODE_EMPTY;
     const size_t capacity = json_object_size(properties) + 1;
     struct tree_item *items = calloc(capacity, sizeof *items);
     const char **names = calloc(capacity, sizeof *names);
@@ -193,9 +189,9 @@ static uint32_t object_node(struct schema *schema, const json_t *value, unsigned
         goto done;
     }
     json_object_foreach (properties, name, property) {
-        const bool needed = is_required(required, name);
+        const uint32_t least = json_object_get(needed, name) ? 1 : 0;
         names[count] = name;
-        items[count++] = (struct tree_item){property_node(schema, name, property, depth), needed, 1, 0};
+        items[count++] = (struct tree_item){property_node(schema, name, property, depth), least, 1, 0};
         if (tree->failed) goto done;
     }
     if (additional ? !json_is_false(additional) : !properties) {
@@ -211,6 +207,7 @@ static uint32_t object_node(struct schema *schema, const json_t *value, unsigned
     }
     node = json_brackets_node(&schema->parts, "{", items, count, "}");
 done:
+    json_decref(needed);
     free(items);
     free(names);
     return node;
@@ -553,7 +550,6 @@ struct grammar *grammar_schema_open(const char *text, size_t size, const struct 
                   GRAMMAR_MOST_SOURCE_BYTES);
         goto done;
     }
-    /* A schema may be true or false, which is no document of its own for json_parse. */
     schema.root = json_parse(text, size, "JSON Schema", status);
     schema.made = json_array();
     if (!schema.root) goto done;

@@ -10,7 +10,7 @@
 enum {
     SCHEMA_MOST_DEPTH = 100,      /* schemas within schemas */
     SCHEMA_MOST_READ = 1 << 17,   /* schemas that are read, each as often as it is merged or repeated */
-    SCHEMA_MOST_MERGED = 1 << 20, /* keys that are copied while schemas are merged */
+    SCHEMA_MOST_MERGED = 1 << 24, /* keys that are copied, and values that are compared, while schemas are merged */
     SCHEMA_PATH_BYTES = 300,
 };
 
@@ -44,7 +44,8 @@ struct schema {
         const json_t *schema;
         uint32_t rule;
     } * targets; /* of references, each once */
-    uint32_t target_count, target_capacity, read_count, merged_count, flatten_depth;
+    uint32_t target_count, target_capacity, read_count, flatten_depth;
+    uint64_t merged_count;
     char path[SCHEMA_PATH_BYTES]; /* JSON pointer of the schema in hand, for messages */
 };
 
@@ -56,6 +57,8 @@ json_t *schema_resolve(struct schema *schema, const json_t *reference);
 bool schema_is_annotation(const char *key);
 /* Whether it has a keyword that is neither an annotation nor one of the exceptions. */
 bool schema_has_assertion(const json_t *value, const char *const *except, size_t count);
+/* Counts steps of work on schemas that apply together; false: there are too many, and the tree has failed. */
+bool schema_charge(struct schema *schema, uint64_t steps);
 /* A schema that is valid where both are; NULL: failed. Borrowed: it lives as long as `schema`. References at its top are resolved. */
 json_t *schema_merge(struct schema *schema, json_t *left, json_t *right);
 /* The schema without references, allOf at its top; NULL: failed. Borrowed, likewise. */

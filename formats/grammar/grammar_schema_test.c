@@ -144,6 +144,104 @@ TEST(random_outputs_are_valid)
     assert_true(changed > 1000);
 }
 
+static uint64_t below(uint64_t *random, uint64_t limit) { return test_random(random) % limit; }
+
+static json_t *random_schema(uint64_t *random, int depth);
+
+static json_t *random_list(uint64_t *random, int depth)
+{
+    json_t *list = json_array();
+    for (uint64_t count = 1 + below(random, 3); count > 0; count--) json_add(list, random_schema(random, depth));
+    return list;
+}
+
+static void add_object_keywords(json_t *schema, uint64_t *random, int depth)
+{
+    static const char *const names[] = {"a", "b", "ab"};
+    json_t *properties = json_object(), *required = json_array();
+    for (int i = 0; i < 3; i++) {
+        if (below(random, 2)) continue;
+        json_put(properties, names[i], random_schema(random, depth));
+        if (below(random, 2)) json_add(required, json_string(names[i]));
+    }
+    json_put(schema, "properties", properties);
+    json_put(schema, "required", required);
+    if (below(random, 3) == 0)
+        json_put(schema, "additionalProperties", below(random, 2) ? json_false() : random_schema(random, depth));
+}
+
+static json_t *random_value(uint64_t *random)
+{
+    static const char *const values[] = {"1", "2", "1.5", "\"x\"", "\"y\"", "null", "true", "[1]", "{\"a\":1}"};
+    return json_loads(values[below(random, sizeof values / sizeof *values)], JSON_DECODE_ANY, NULL);
+}
+
+/* Keywords of every kind beside one another. */
+static json_t *random_schema(uint64_t *random, int depth)
+{
+    static const char *const types[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
+    json_t *schema = json_object();
+    if (below(random, 2)) {
+        json_put(schema, "type", json_string(types[below(random, 7)]));
+    } else if (below(random, 2)) {
+        json_put(schema, "type", json_pack("[s,s]", types[below(random, 7)], types[below(random, 7)]));
+    }
+    if (depth > 0 && below(random, 2)) add_object_keywords(schema, random, depth - 1);
+    if (depth > 0 && below(random, 4) == 0) json_put(schema, "items", random_schema(random, depth - 1));
+    if (depth > 0 && below(random, 6) == 0) json_put(schema, "prefixItems", random_list(random, depth - 1));
+    if (below(random, 5) == 0) json_put(schema, "minItems", json_integer((json_int_t)below(random, 3)));
+    if (below(random, 5) == 0) json_put(schema, "maxItems", json_integer((json_int_t)below(random, 4)));
+    if (below(random, 5) == 0) json_put(schema, "minimum", json_integer((json_int_t)below(random, 30) - 15));
+    if (below(random, 5) == 0) json_put(schema, "exclusiveMaximum", json_real((double)below(random, 100) / 8));
+    if (below(random, 9) == 0) json_put(schema, "multipleOf", json_integer(1 + (json_int_t)below(random, 12)));
+    if (below(random, 5) == 0) json_put(schema, "maxLength", json_integer((json_int_t)below(random, 6)));
+    if (below(random, 9) == 0) json_put(schema, "pattern", json_string(below(random, 2) ? "^[ab]+" : "x|^y$"));
+    if (below(random, 12) == 0)
+        json_put(schema, "enum",
+                 json_pack("[o,o,o]", random_value(random), random_value(random), random_value(random)));
+    if (below(random, 20) == 0) json_put(schema, "const", random_value(random));
+    if (depth > 0 && below(random, 4) == 0) json_put(schema, "anyOf", random_list(random, depth - 1));
+    if (depth > 0 && below(random, 6) == 0) json_put(schema, "oneOf", random_list(random, depth - 1));
+    if (depth > 0 && below(random, 4) == 0) json_put(schema, "allOf", random_list(random, depth - 1));
+    if (below(random, 6) == 0)
+        json_put(schema, "$ref", json_string(below(random, 3) ? below(random, 2) ? "#/$defs/p" : "#/$defs/q" : "#"));
+    return schema;
+}
+
+/* Schemas of all kinds of keywords beside one another: a schema that is accepted gives valid outputs. */
+TEST(outputs_of_random_schemas_are_valid)
+{
+    uint64_t random = 12;
+    size_t opened = 0;
+    for (int i = 0; i < 6000; i++) {
+        struct status status = {0};
+        json_t *schema = random_schema(&random, 3);
+        json_put(schema, "$defs",
+                 json_pack("{s:o, s:o}", "p", random_schema(&random, 2), "q", random_schema(&random, 1)));
+        char *text = json_format(schema, 0);
+        assert_non_null(text);
+        struct grammar *grammar = grammar_schema_open(text, strlen(text), NULL, &status);
+        if (!grammar) {
+            assert_int_equal(status.code, STATUS_BAD_INPUT);
+        } else {
+            struct grammar_matcher *matcher = open_matcher(grammar);
+            for (int round = 0; round < 3; round++) {
+                size_t size;
+                char *output = test_walk(matcher, &vocabulary, &random, round * 12, false, &size);
+                expect_valid(schema, text, output, size);
+                try_changes(matcher, schema, text, output, size, &random);
+                free(output);
+            }
+            grammar_matcher_close(matcher);
+            opened++;
+        }
+        grammar_close(grammar);
+        free(text);
+        json_decref(schema);
+    }
+    assert_true(opened > 1500);
+}
+
 TEST(white_space_is_bounded)
 {
     struct grammar_options options;
@@ -287,6 +385,29 @@ TEST(hostile_schemas_are_bounded)
     grammar = open_schema(text, NULL);
     grammar_close(grammar);
     expect_refusal("{'type':'string','maxLength':1000000}", "too large|states");
+    free(text);
+}
+
+/* Names that are required and lists that are compared: no work grows with the square of the text's length. */
+TEST(long_lists_are_fast)
+{
+    enum { NAMES = 20000 };
+    char *text = malloc(1 << 20), *at = stpcpy(text, "{'type':'object','properties':{");
+    assert_non_null(text);
+    for (int i = 0; i < NAMES; i++) at += sprintf(at, "%s'p%d':{'type':'null'}", i ? "," : "", i);
+    at = stpcpy(at, "},'required':[");
+    for (int i = 0; i < NAMES; i++) at += sprintf(at, "%s'p%d'", i ? "," : "", i);
+    stpcpy(at, "]}");
+    struct grammar *grammar = open_schema(text, NULL);
+    grammar_close(grammar);
+    at = stpcpy(text, "{'allOf':[");
+    for (int side = 0; side < 2; side++) {
+        at = stpcpy(at, side ? ",{'enum':[" : "{'enum':[");
+        for (int i = 0; i < NAMES; i++) at += sprintf(at, "%s%d", i ? "," : "", i * 2 + side);
+        at = stpcpy(at, "]}");
+    }
+    stpcpy(at, "]}");
+    expect_refusal(text, "apply together|steps");
     free(text);
 }
 

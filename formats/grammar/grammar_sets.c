@@ -118,6 +118,11 @@ static uint32_t hash_set(const struct sets *sets, uint32_t index)
     return sets_hash(sets->words + sets->sets[index].words, sets->sets[index].count, 0);
 }
 
+static uint32_t hash_kernel(const struct sets *sets, uint32_t index)
+{
+    return sets_hash(sets->words + sets->kernels[index].words, sets->kernels[index].count, 0);
+}
+
 /* The call of `frame` above `parent`, each once; BASE if it cannot be made. */
 static uint32_t add_call(struct sets *sets, uint32_t frame, uint32_t parent)
 {
@@ -280,12 +285,10 @@ static void describe(const struct sets *sets, struct set *set)
 {
     const uint32_t *words = sets->words + set->words, *first = words;
     uint32_t need = 0, common = words[0] & ((1 << ITEM_DEPTH_BITS) - 1), depth;
-    set->only_ends = true;
     for (uint32_t at = 0; at < set->count; at += depth + 1) {
         depth = words[at] & ((1 << ITEM_DEPTH_BITS) - 1);
         const bool end = sets->grammar->states[words[at] >> ITEM_DEPTH_BITS].kind == AUTOMATON_END;
         set->ends = set->ends || end;
-        set->only_ends = set->only_ends && end;
         if (item_need(sets, words + at) > need) need = item_need(sets, words + at);
         if (depth < common) common = depth;
         for (uint32_t k = 0; k < common; k++)
@@ -312,7 +315,11 @@ uint32_t sets_intern(struct sets *sets, const uint32_t *words, uint32_t count)
                    sizeof *sets->words))
         return SETS_DEAD;
     const uint32_t index = sets->set_count;
-    struct set set = {.words = sets->word_count, .count = count, .row = SETS_NONE, .factored = index};
+    struct set set = {.words = sets->word_count,
+                      .count = count,
+                      .row = SETS_NONE,
+                      .factored = index,
+                      .plain_next = SETS_NONE};
     memcpy(sets->words + sets->word_count, words, count * sizeof *words);
     sets->word_count += count;
     describe(sets, &set);
@@ -339,6 +346,40 @@ uint32_t sets_begin(struct sets *sets)
     return finish_set(sets);
 }
 
+/* The set of the items, and of those that they lead to without a byte. */
+static uint32_t close_kernel(struct sets *sets, const uint32_t *kernel, uint32_t count)
+{
+    uint32_t depth;
+    if (!table_reserve(sets, &sets->by_kernel, hash_kernel)) return SETS_DEAD;
+    const uint32_t mask = sets->by_kernel.capacity - 1;
+    uint32_t at = sets_hash(kernel, count, 0) & mask;
+    for (; table_used(&sets->by_kernel, at); at = (at + 1) & mask) {
+        const struct sets_kernel *found = &sets->kernels[(uint32_t)sets->by_kernel.slots[at]];
+        if (found->count == count && memcmp(sets->words + found->words, kernel, count * sizeof *kernel) == 0)
+            return found->result;
+    }
+    begin_set(sets);
+    for (uint32_t i = 0; i < count && !sets->failed; i += depth + 1) {
+        uint32_t call = BASE;
+        depth = kernel[i] & ((1 << ITEM_DEPTH_BITS) - 1);
+        for (uint32_t k = 0; k < depth && !sets->failed; k++) call = add_call(sets, kernel[i + k + 1], call);
+        if (!sets->failed) visit(sets, kernel[i] >> ITEM_DEPTH_BITS, call);
+    }
+    expand(sets);
+    const uint32_t result = finish_set(sets);
+    if (sets->failed ||
+        !sets_grow(sets, (void **)&sets->kernels, &sets->kernel_capacity, (uint64_t)sets->kernel_count + 1,
+                   sizeof *sets->kernels) ||
+        !sets_grow(sets, (void **)&sets->words, &sets->word_capacity, (uint64_t)sets->word_count + count,
+                   sizeof *sets->words))
+        return SETS_DEAD;
+    memcpy(sets->words + sets->word_count, kernel, count * sizeof *kernel);
+    table_put(&sets->by_kernel, at, sets->kernel_count);
+    sets->kernels[sets->kernel_count++] = (struct sets_kernel){sets->word_count, count, result};
+    sets->word_count += count;
+    return result;
+}
+
 uint32_t sets_step(struct sets *sets, uint32_t set, uint32_t byte_class)
 {
     const struct grammar *grammar = sets->grammar;
@@ -352,22 +393,21 @@ uint32_t sets_step(struct sets *sets, uint32_t set, uint32_t byte_class)
         memset(sets->rows + sets->row_count, 0xFF, grammar->class_count * sizeof *sets->rows);
         sets->row_count += grammar->class_count;
     }
-    begin_set(sets);
     const struct set from = sets->sets[set];
+    uint32_t kernel[GRAMMAR_MOST_WORDS], used = 0;
     sets->work += from.count;
-    for (uint32_t i = 0; i < from.count && !sets->failed; i += depth + 1) {
+    for (uint32_t i = 0; i < from.count; i += depth + 1) {
         const uint32_t *item = sets->words + from.words + i;
         const struct automaton_state *state = &grammar->states[item[0] >> ITEM_DEPTH_BITS];
         depth = item[0] & ((1 << ITEM_DEPTH_BITS) - 1);
         if (state->kind != AUTOMATON_BYTES || byte_class < grammar->byte_class[state->low] ||
             byte_class > grammar->byte_class[state->high])
             continue;
-        uint32_t call = BASE;
-        for (uint32_t k = 0; k < depth && !sets->failed; k++) call = add_call(sets, item[k + 1], call);
-        if (!sets->failed) visit(sets, state->a, call);
+        kernel[used] = state->a << ITEM_DEPTH_BITS | depth;
+        if (depth) memcpy(kernel + used + 1, item + 1, depth * sizeof *item);
+        used += depth + 1;
     }
-    expand(sets);
-    const uint32_t next = finish_set(sets);
+    const uint32_t next = used ? close_kernel(sets, kernel, used) : SETS_DEAD;
     if (!sets->failed) sets->rows[sets->sets[set].row + byte_class] = next;
     return next;
 }
@@ -415,26 +455,13 @@ uint32_t sets_within(struct sets *sets, uint32_t set, uint32_t most)
     return sets_intern(sets, kept, used);
 }
 
-static void start(struct sets *sets)
-{
-    /* The dead set is the first. */
-    if (sets_grow(sets, (void **)&sets->sets, &sets->set_capacity, 1, sizeof *sets->sets))
-        sets->sets[sets->set_count++] = (struct set){.row = SETS_NONE};
-}
-
 bool sets_open(struct sets *sets, const struct grammar *grammar)
 {
     sets->grammar = grammar;
-    start(sets);
-    return !sets->failed;
-}
-
-void sets_clear(struct sets *sets)
-{
-    table_clear(&sets->by_words);
-    table_clear(&sets->by_pop);
-    sets->set_count = sets->word_count = sets->row_count = sets->pop_count = 0;
-    start(sets);
+    /* The dead set is the first. */
+    if (!sets_grow(sets, (void **)&sets->sets, &sets->set_capacity, 1, sizeof *sets->sets)) return false;
+    sets->sets[sets->set_count++] = (struct set){.row = SETS_NONE, .plain_next = SETS_DEAD};
+    return true;
 }
 
 void sets_close(struct sets *sets)
@@ -443,6 +470,8 @@ void sets_close(struct sets *sets)
     free(sets->words);
     free(sets->rows);
     free(sets->pops);
+    free(sets->kernels);
+    free(sets->by_kernel.slots);
     free(sets->by_words.slots);
     free(sets->by_pop.slots);
     free(sets->calls);

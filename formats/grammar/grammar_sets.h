@@ -19,7 +19,8 @@ struct set {
     uint8_t common;
     uint8_t need; /* calls above the base without which an item cannot be finished */
     bool ends;    /* an item returns to the base */
-    bool only_ends;
+    uint32_t
+        plain_next; /* the set that every plain byte (grammar_vocabulary.h) leads to; SETS_DEAD: none; SETS_NONE: not known */
 };
 
 /* Open-addressed table of indices. A slot of another generation is free, so that clearing takes no time. */
@@ -44,8 +45,13 @@ struct sets {
     struct sets_pop {
         uint32_t set, frame, result;
     } * pops;
+    /* What a byte leads to before states that take no byte are followed: most bytes of a text lead to the same. */
+    struct sets_kernel {
+        uint32_t words, count, result; /* sets.words */
+    } * kernels;
+    uint32_t kernel_count, kernel_capacity;
     uint32_t set_count, set_capacity, word_count, word_capacity, row_count, row_capacity, pop_count, pop_capacity;
-    struct sets_table by_words, by_pop;
+    struct sets_table by_words, by_pop, by_kernel;
     uint64_t bytes; /* of all arrays */
     /* While a set is made: calls, items to expand, items that stay. */
     struct sets_call *calls;
@@ -69,8 +75,6 @@ static inline void sets_enter(struct sets *sets, struct status *status)
 
 bool sets_open(struct sets *sets, const struct grammar *grammar);
 void sets_close(struct sets *sets);
-/* Forgets every set. */
-void sets_clear(struct sets *sets);
 bool sets_grow(struct sets *sets, void **array, uint32_t *capacity, uint64_t needed, size_t element);
 uint32_t sets_hash(const uint32_t *words, uint32_t count, uint32_t seed);
 

@@ -58,7 +58,8 @@ static uint32_t add_node(struct tree *tree, struct tree_node node)
 
 static uint32_t *add_words(struct tree *tree, uint64_t count)
 {
-    if (!tree_grow(tree, (void **)&tree->words, &tree->word_capacity, tree->word_count + count, sizeof *tree->words,
+    /* One more than needed, so that there is an array even for no words. */
+    if (!tree_grow(tree, (void **)&tree->words, &tree->word_capacity, tree->word_count + count + 1, sizeof *tree->words,
                    TREE_MOST_WORDS))
         return NULL;
     uint32_t *words = tree->words + tree->word_count;
@@ -354,17 +355,24 @@ void tree_set_normalize(struct tree_set *set)
     set->count = kept;
 }
 
+void tree_set_copy(struct tree_set *to, const struct tree_set *from)
+{
+    to->count = from->count;
+    memcpy(to->ranges, from->ranges, from->count * sizeof *from->ranges);
+}
+
 void tree_set_complement(struct tree *tree, struct tree_set *set)
 {
-    struct tree_set inverse = {0};
+    struct tree_set inverse;
     uint32_t next = 0;
+    inverse.count = 0;
     tree_set_normalize(set);
     for (uint32_t i = 0; i < set->count; i++) {
         if (set->ranges[i].low > next) tree_set_add(tree, &inverse, next, set->ranges[i].low - 1);
         next = set->ranges[i].high + 1;
     }
     if (next <= TREE_LAST_CHARACTER) tree_set_add(tree, &inverse, next, TREE_LAST_CHARACTER);
-    *set = inverse;
+    tree_set_copy(set, &inverse);
 }
 
 void tree_set_remove(struct tree *tree, struct tree_set *set, uint32_t low, uint32_t high)
@@ -410,10 +418,11 @@ uint32_t tree_class(struct tree *tree, const struct tree_set *set)
                                               {0x800, 0xD7FF},
                                               {0xE000, 0xFFFF},
                                               {0x10000, TREE_LAST_CHARACTER}};
-    struct tree_set sorted = *set;
+    struct tree_set sorted;
     uint32_t count = 0;
     if (tree->failed) return TREE_NODE_EMPTY;
     const uint32_t at = tree->word_count;
+    tree_set_copy(&sorted, set);
     tree_set_normalize(&sorted);
     for (uint32_t i = 0; i < sorted.count; i++) {
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {

@@ -91,7 +91,7 @@ uint32_t tree_texts(struct tree *tree, struct grammar_text *texts, uint32_t coun
 uint32_t tree_rule_add(struct tree *tree, const char *name, bool nullable);
 uint32_t tree_call(struct tree *tree, uint32_t rule);
 
-/* A set of characters. */
+/* A set of characters. It is large: `count` = 0 empties it, and copies take the ranges in use. */
 struct tree_range {
     uint32_t low, high;
 };
@@ -100,6 +100,7 @@ struct tree_set {
     struct tree_range ranges[TREE_MOST_RANGES];
 };
 void tree_set_add(struct tree *tree, struct tree_set *set, uint32_t low, uint32_t high);
+void tree_set_copy(struct tree_set *to, const struct tree_set *from);
 void tree_set_normalize(struct tree_set *set); /* sorted, without overlap */
 void tree_set_complement(struct tree *tree, struct tree_set *set);
 void tree_set_remove(struct tree *tree, struct tree_set *set, uint32_t low, uint32_t high);

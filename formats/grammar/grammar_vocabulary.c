@@ -24,6 +24,16 @@ static uint32_t common_bytes(const struct grammar_token *a, const struct grammar
     return common;
 }
 
+/* Tells the nodes above the one at `depth` of its byte. Above a node that is not plain, none is. */
+static void note_byte(struct vocabulary_tree *tree, const uint32_t *path, uint32_t depth, bool is_plain)
+{
+    for (uint32_t above = depth; above-- > 0;) {
+        uint16_t *plain = &tree->plain[path[above]];
+        if (*plain == VOCABULARY_NOT_PLAIN || (is_plain && *plain >= depth - above)) return;
+        *plain = is_plain ? (uint16_t)(depth - above) : VOCABULARY_NOT_PLAIN;
+    }
+}
+
 /* Takes the array of sorted ids. */
 static bool build_tree(struct vocabulary_tree *tree, const struct grammar_token *tokens, uint32_t *ids, uint32_t count)
 {
@@ -38,8 +48,10 @@ static bool build_tree(struct vocabulary_tree *tree, const struct grammar_token 
     tree->first_token = malloc((nodes + 1) * sizeof *tree->first_token);
     tree->depth = malloc(nodes * sizeof *tree->depth);
     tree->byte = malloc(nodes);
-    if (!tree->end || !tree->first_token || !tree->depth || !tree->byte) return false;
+    tree->plain = malloc(nodes * sizeof *tree->plain);
+    if (!tree->end || !tree->first_token || !tree->depth || !tree->byte || !tree->plain) return false;
     tree->depth[0] = tree->byte[0] = 0;
+    tree->plain[0] = 0;
     tree->first_token[0] = 0;
     tree->count = 1;
     for (uint32_t i = 0; i < count; i++) {
@@ -49,9 +61,11 @@ static bool build_tree(struct vocabulary_tree *tree, const struct grammar_token 
         while (depth < token->size) {
             const uint32_t node = tree->count++;
             tree->byte[node] = (uint8_t)token->bytes[depth];
+            tree->plain[node] = 0;
             path[++depth] = node;
             tree->depth[node] = (uint16_t)depth;
             tree->first_token[node] = i;
+            note_byte(tree, path, depth, vocabulary_is_plain(tree->byte[node]));
         }
     }
     while (depth > 0) tree->end[path[depth--]] = tree->count;
@@ -67,6 +81,7 @@ static void free_tree(struct vocabulary_tree *tree)
     free(tree->tokens);
     free(tree->depth);
     free(tree->byte);
+    free(tree->plain);
 }
 
 struct grammar_vocabulary *grammar_vocabulary_open(const struct grammar_token *tokens, size_t count,
@@ -91,8 +106,10 @@ struct grammar_vocabulary *grammar_vocabulary_open(const struct grammar_token *t
     shorts = malloc(count * sizeof *shorts);
     longs = malloc(count * sizeof *longs);
     if (!vocabulary || !shorts || !longs) goto done;
-    vocabulary->ends = malloc(count * sizeof *vocabulary->ends);
+    for (uint32_t i = 0; i < count; i++) vocabulary->end_count += tokens[i].kind == GRAMMAR_TOKEN_END;
+    vocabulary->ends = malloc(((size_t)vocabulary->end_count + 1) * sizeof *vocabulary->ends);
     if (!vocabulary->ends) goto done;
+    vocabulary->end_count = 0;
     vocabulary->token_count = (uint32_t)count;
     for (uint32_t i = 0; i < count; i++) {
         if (tokens[i].kind == GRAMMAR_TOKEN_END) vocabulary->ends[vocabulary->end_count++] = i;
@@ -130,13 +147,14 @@ void grammar_vocabulary_close(struct grammar_vocabulary *vocabulary)
 
 static uint64_t tree_bytes(const struct vocabulary_tree *tree, uint32_t tokens)
 {
-    return (uint64_t)tree->count * (sizeof *tree->end + sizeof *tree->first_token + sizeof *tree->depth + 1) +
+    return (uint64_t)tree->count * (sizeof *tree->end + sizeof *tree->first_token + sizeof *tree->depth +
+                                    sizeof *tree->byte + sizeof *tree->plain) +
            (uint64_t)tokens * sizeof *tree->tokens;
 }
 
 uint64_t grammar_vocabulary_bytes(const struct grammar_vocabulary *vocabulary)
 {
-    return sizeof *vocabulary + (uint64_t)vocabulary->token_count * sizeof *vocabulary->ends +
+    return sizeof *vocabulary + (uint64_t)vocabulary->end_count * sizeof *vocabulary->ends +
            tree_bytes(&vocabulary->shorts, vocabulary->token_count) +
            tree_bytes(&vocabulary->longs, vocabulary->token_count);
 }

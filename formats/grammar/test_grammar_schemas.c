@@ -132,6 +132,18 @@ const struct test_schema test_schemas[] = {
     {"{'type':'array','items':{'type':'array','items':{'type':'array','items':{'type':'integer'},'maxItems':5},'"
      "maxItems':5},'maxItems':5}",
      "[]\n[[[1,2],[]],[]]", "[1]\n[[1]]\n[[[]],[],[],[],[],[]]"},
+    {"{'type':'object','properties':{'a':{'type':'integer'},'b':{'type':'integer'}},'anyOf':[{'required':['a']},{'"
+     "required':['b']}]}",
+     "{'a':1}\n{'b':1}\n{'a':1,'b':2}", "{}"},
+    {"{'type':['object','null'],'properties':{'a':{'type':['array','string'],'items':{'enum':[1,2]},'maxLength':1}}}",
+     "null\n{}\n{'a':[1,2]}\n{'a':'x'}", "{'a':[3]}\n{'a':'xy'}\n[]"},
+    {"{'anyOf':[{'const':'aa'},{'const':'ab'},{'const':1},{'type':'null'},{'const':'a'}]}", "'aa'\n'ab'\n'a'\n1\nnull",
+     "'b'\n'aab'\n2"},
+    {"{'allOf':[{'enum':[1,2,3]},{'enum':[2,3,4]}],'type':'integer'}", "2\n3", "1\n4"},
+    {"{'allOf':[{'properties':{'a':{'type':'number'}},'additionalProperties':{'type':'integer'}},{'properties':{'b':{'"
+     "minimum':2,'type':'number'}}}],"
+     "'type':'object'}",
+     "{'a':1.5,'b':3}\n{'b':2,'c':7}", "{'b':2.5}\n{'b':1}\n{'c':'x'}"},
     {"{'type':'object','properties':{'optional':false,'a':true}}", "{}\n{'a':[{}]}", "{'optional':1}"},
 };
 const size_t test_schema_count = sizeof test_schemas / sizeof *test_schemas;

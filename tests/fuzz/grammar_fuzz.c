@@ -10,9 +10,9 @@
 #include "tests/fuzz/fuzz.h"
 
 /* A short text may use all the steps and all the memory that grammars have. */
-const struct fuzz_cost fuzz_cost = {.base_ms = 60000,
+const struct fuzz_cost fuzz_cost = {.base_ms = 20000,
                                     .us_per_byte = 100,
-                                    .base_bytes = 512 << 20,
+                                    .base_bytes = 320 << 20,
                                     .bytes_per_byte = 1024};
 
 enum { BYTES = 256, TOKENS = BYTES + 6, END = TOKENS - 1, MOST_STEPS = 60, MOST_CHOICES = 64 };
