@@ -71,7 +71,7 @@ LAYOUT_FUNCTION layout_size matmul_wgmma_sums(layout_size encoding, layout_size 
     if (!fragment_is_coded(encoding)) return sums;
     if (x_bytes == 1)
         return sums + sets * tile_m / 2 + 24 + (sets ? 24 : 0) + (multicast > 1 ? 16 : 0) +
-               (layout.code == FRAGMENT_INT8 && tile_k == 256 ? 8 : 0);
+               (layout.code == FRAGMENT_INT8 ? 8 * (parts - 1) + (tile_k == 256 ? 8 : 0) : 0);
     return sums + sets * tile_m / 2 + 32 + (sets == 2 ? 16 + 8 * parts : 0) + (layout.zeros ? 8 : 0) +
            (layout.code == FRAGMENT_TABLE ? 16 : 0) + (layout.scale == FRAGMENT_E5M3 ? 24 + 8 * parts : 0) +
            (layout.bits == 8 ? 8 + 16 * parts : 0) + (tile_k == 256 ? 8 : 0) + (multicast > 1 ? 16 : 0);
