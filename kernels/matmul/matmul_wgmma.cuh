@@ -13,8 +13,7 @@
  *
  * Coded weights (fragment.cuh) come as strips of 128 k by plain copies, and a warp's panel of 16 rows becomes wgmma's first
  * operand in registers. If x has codes, too (quantise.h), codes are multiplied; the scales of rows of W and of x multiply the sums of
- * all k. Of e4m3 codes the sums of 512 k at most are computed by themselves. Those of int8 codes are integers, which no K up to 2^17
- * takes out of 32 bits.
+ * all k. Sums of e4m3 codes are computed for 512 k at most by themselves; those of int8 codes are integers, which 32 bits hold.
  *
  * Operands: counts, x and W (tensor maps: boxes of 128 bytes and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle; a
  * coded W is a pointer), out, bias, residual, x_scales. Legal tunables and the shared memory they need: matmul_wgmma.c. */
