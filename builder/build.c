@@ -255,6 +255,7 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     m->weight_encoding = matrix_encoding(&build->decode);
     m->kv_dtype = build->lowering.kv_dtype;
     m->eight_bit_rows = build->eight_bit_rows;
+    m->eight_bit_inputs = build->eight_bit_rows ? build->eight_bit_decode.input_codes : DTYPE_NONE;
     m->geometry = build->lowering.geometry;
     m->weights_bytes = weights_bytes;
     if (!lower_comm_bytes(&build->lowering, &m->comm_bytes))

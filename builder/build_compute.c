@@ -5,6 +5,15 @@
 #include "builder/lower/lower_cuda.h"
 #include "kernels/matmul/matmul.h"
 
+/* The codes of activations that a value of --compute asks for on GPUs; NONE: none. */
+static enum dtype codes_of(enum encoding_id compute)
+{
+    return compute == ENCODING_E4M3_CHANNEL ? DTYPE_F8_E4M3 : compute == ENCODING_INT8_G32 ? DTYPE_I8 : DTYPE_NONE;
+}
+
+/* As --compute and --dtype name them. */
+static const char *label_of(enum dtype codes) { return codes == DTYPE_I8 ? "int8" : "fp8"; }
+
 bool build_compute_check(const struct build *build, struct status *status)
 {
     const enum encoding_id asked = build->options->compute;
@@ -15,11 +24,11 @@ bool build_compute_check(const struct build *build, struct status *status)
                    "--compute: the cpu target multiplies f32, bf16 or int8 activations, found fp8; choose one of "
                    "them, or --target cuda");
     const enum dtype half = build_half_dtype(build);
-    return asked == ENCODING_NONE || asked == ENCODING_E4M3_CHANNEL || (int)asked == (int)half ||
+    return asked == ENCODING_NONE || codes_of(asked) || (int)asked == (int)half ||
            status_fail(
                status, STATUS_USAGE,
-               "--compute: products of this engine for GPUs are of %s, as its matrices (--dtype) say, or of fp8; "
-               "found %s",
+               "--compute: products of this engine for GPUs are of %s, as its matrices (--dtype) say, or of fp8 or "
+               "int8; found %s",
                dtype_name(half), encoding_label(asked));
 }
 
@@ -43,44 +52,55 @@ static bool check_plans(struct build *build, const struct graph *graph, const st
     return true;
 }
 
-bool build_compute_choose(struct build *build, const struct device_facts *gpu, const uint32_t *batches, int batch_count,
-                          const uint32_t *chunks, int chunk_count, struct status *status)
+/* Decides for one kind of codes. `is_asked`: by --compute. */
+static bool choose(struct build *build, enum dtype codes, bool is_asked, const struct device_facts *gpu,
+                   const uint32_t *batches, int batch_count, const uint32_t *chunks, int chunk_count,
+                   struct status *status)
 {
-    const bool is_asked = build->options->compute == ENCODING_E4M3_CHANNEL;
-    /* A checkpoint may have static scales of activations. They are not used: each row has its own scale, which fits it at least as
-     * well. */
-    const bool is_default =
-        build->options->compute == ENCODING_NONE && build->checkpoint.config.quantisation.eight_bit_inputs;
+    const char *label = label_of(codes);
     struct status reason = {0};
-    if (!is_asked && !is_default) return true;
-    if (!build_make_eight_bit_graph(build, &build->eight_bit_decode, PLAN_DECODE, status) ||
-        !build_make_eight_bit_graph(build, &build->eight_bit_prefill, PLAN_PREFILL, status))
+    if (!build_make_eight_bit_graph(build, &build->eight_bit_decode, PLAN_DECODE, codes, status) ||
+        !build_make_eight_bit_graph(build, &build->eight_bit_prefill, PLAN_PREFILL, codes, status))
         return false;
     if (!multiplies_codes(&build->eight_bit_decode))
-        return is_default ||
-               status_fail(
-                   status, STATUS_BAD_INPUT,
-                   "--compute fp8: expected matrices of fp8 codes with columns in multiples of 16, found none in this "
-                   "engine; choose --dtype fp8, or another --compute");
+        return !is_asked ||
+               status_fail(status, STATUS_BAD_INPUT,
+                           "--compute %s: expected matrices of %s codes%s with columns in multiples of 16, found none "
+                           "in this engine; choose --dtype %s%s, or another --compute",
+                           label, label, codes == DTYPE_I8 ? " with one scale a row" : "", label,
+                           codes == DTYPE_I8 ? " without --group" : "");
     if (!check_plans(build, &build->eight_bit_decode, gpu, batches, batch_count, &reason) ||
         !check_plans(build, &build->eight_bit_prefill, gpu, chunks, chunk_count, &reason)) {
         const int major = gpu->capability / 10, minor = gpu->capability % 10;
         build->eight_bit_rows = 0;
         if (is_asked)
             return status_fail(status, reason.code,
-                               "--compute fp8: no kernels for compute capability %d.%d: %s; choose --compute bf16",
-                               major, minor, reason.message);
+                               "--compute %s: no kernels for compute capability %d.%d: %s; choose --compute bf16",
+                               label, major, minor, reason.message);
         progress_warn(
             &build->progress,
-            "the checkpoint's activations are fp8, but this engine's are bf16: no kernels for compute capability "
+            "the checkpoint's activations are %s, but this engine's are bf16: no kernels for compute capability "
             "%d.%d: %s; --compute bf16 says so on purpose",
-            major, minor, reason.message);
+            label, major, minor, reason.message);
     } else if (is_asked && !build->eight_bit_rows) {
         progress_warn(
             &build->progress,
-            "--compute fp8: no plan has %d rows or more (--max-batch, --prefill-chunks); plans of fewer multiply "
+            "--compute %s: no plan has %d rows or more (--max-batch, --prefill-chunks); plans of fewer multiply "
             "bf16",
-            GRAPH_EIGHT_BIT_ROWS);
+            label, GRAPH_EIGHT_BIT_ROWS);
     }
     return true;
+}
+
+bool build_compute_choose(struct build *build, const struct device_facts *gpu, const uint32_t *batches, int batch_count,
+                          const uint32_t *chunks, int chunk_count, struct status *status)
+{
+    const struct quant_config *quantisation = &build->checkpoint.config.quantisation;
+    const enum encoding_id compute = build->options->compute;
+    const bool is_asked = compute != ENCODING_NONE;
+    /* A checkpoint may have static scales of activations. They are not used: each row has its own scale, which fits it at least as
+     * well. */
+    /* Products of int8 codes have not run on a GPU yet: they are no default for checkpoints whose activations are int8. */
+    const enum dtype codes = is_asked ? codes_of(compute) : quantisation->fp8_inputs ? DTYPE_F8_E4M3 : DTYPE_NONE;
+    return !codes || choose(build, codes, is_asked, gpu, batches, batch_count, chunks, chunk_count, status);
 }

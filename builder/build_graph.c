@@ -92,10 +92,11 @@ bool build_make_graph(struct build *build, struct graph *graph, enum engine_targ
     return import(build, graph, status) && run_build_passes(build, graph, status);
 }
 
-bool build_make_eight_bit_graph(struct build *build, struct graph *graph, enum plan_kind kind, struct status *status)
+bool build_make_eight_bit_graph(struct build *build, struct graph *graph, enum plan_kind kind, enum dtype codes,
+                                struct status *status)
 {
     init_graph(build, graph, TARGET_CUDA, kind);
-    graph->eight_bit = true;
+    graph->input_codes = codes;
     return import(build, graph, status) && share_encodings(graph, &build->decode, status) &&
            run_build_passes(build, graph, status) && share_weights(graph, &build->decode, status);
 }

@@ -21,8 +21,9 @@ enum encoding_id build_assumed_encoding(const struct build *build);
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
                       bool small_batch, enum encoding_id rounds_to, struct status *status);
 
-/* The graph of the CUDA target that multiplies codes of activations, with weights. Requires: those of build->decode have their
+/* The graph of the CUDA target that multiplies codes of activations, F8_E4M3 or I8, with weights. Requires: those of build->decode have their
  * places. */
-bool build_make_eight_bit_graph(struct build *build, struct graph *graph, enum plan_kind kind, struct status *status);
+bool build_make_eight_bit_graph(struct build *build, struct graph *graph, enum plan_kind kind, enum dtype codes,
+                                struct status *status);
 
 #endif

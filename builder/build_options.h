@@ -27,7 +27,8 @@ struct build_options {
     const char *calibrate;     /* file of text, or "self": text that the model draws; NULL: no calibration */
     bool no_accuracy;          /* do not measure what weights of fewer bits cost */
     /* To what matmuls round activations. CPU: BF16, INT8_G32, or F32 (ENCODING_NONE: likewise). CUDA: the type
-     * of matrices without codes; E4M3_CHANNEL: codes in plans of many rows; ENCODING_NONE: what the checkpoint was made for. */
+     * of matrices without codes; E4M3_CHANNEL, INT8_G32: codes with a scale for each row in plans of many rows; ENCODING_NONE: what
+     * the checkpoint was made for. */
     enum encoding_id compute;
     enum encoding_id
         kv_dtype; /* ENCODING_NONE: E4M3_CHANNEL if the checkpoint says so, else F32 on the CPU, that of the matrices

@@ -222,7 +222,7 @@ static bool open_quantised(struct build *build, const uint8_t *weights, struct a
     if (build->target == TARGET_CPU) return true;
     /* Codes of activations are part of how it rounds. */
     const enum encoding_id asked = build->options->compute;
-    const enum encoding_id rounds_to = asked == ENCODING_E4M3_CHANNEL ? ENCODING_F32 : asked;
+    const enum encoding_id rounds_to = encoding_is_plain(asked) ? asked : ENCODING_F32;
     if (!cpu_model_open(build, &own->coded, "quantised", &build->options->types, rounds_to, &build->decode, status))
         return false;
     *model = view_of(&own->coded);
@@ -232,7 +232,8 @@ static bool open_quantised(struct build *build, const uint8_t *weights, struct a
 bool build_find_accuracy(struct build *build, const uint8_t *weights, struct status *status)
 {
     struct accuracy_model quantised;
-    const bool differs = has_new_codes(&build->decode) || build->options->compute == ENCODING_INT8_G32;
+    const bool differs =
+        has_new_codes(&build->decode) || (build->target == TARGET_CPU && build->options->compute == ENCODING_INT8_G32);
     if (build->options->no_accuracy || !differs) return true;
     progress_stage(&build->progress, "accuracy");
     bool ok = open_unquantised(build, status) && open_quantised(build, weights, &quantised, status);

@@ -128,11 +128,12 @@ static int read_flags(struct command_line *line, int argc, char **argv)
         {"compute", 0, "f32|bf16|int8|fp8", .choice = &line->compute, .choices = compute_dtypes,
          .help =
              "to what matrix products round activations (default: f32; cuda: as the matrices, bf16 with codes, or fp8 "
-             "where "
-             "the checkpoint's activations are). cpu: bf16 reads prompts faster where the processor has AVX-512 BF16; "
+             "or int8 where the checkpoint's activations are). cpu: bf16 reads prompts faster where the processor has "
+             "AVX-512 BF16; "
              "int8, in blocks of 32 with a scale, "
              "makes matrices of int4 and int8 faster where it has AVX-512 VNNI, too. cuda: fp8 multiplies matrices of "
-             "fp8 by activations in fp8, with a scale for each row, in plans of 32 rows or more"},
+             "fp8 by activations in fp8, int8 those of int8 with one scale a row by activations in int8, with a scale "
+             "for each row, in plans of 32 rows or more"},
         {"kv-dtype", 0, "auto|f32|fp16|bf16|int8|fp8", .choice = &line->kv_dtype, .choices = kv_dtypes,
          .help =
              "KV cache (default: auto, which is fp8 where the checkpoint's configuration says so, else f32; cuda: as "

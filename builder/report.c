@@ -168,8 +168,8 @@ void report_print(const struct build_report *report, FILE *out)
         fprintf(out, "           KV cache%s: %s\n", report->kv_dtype_given ? "" : " as the checkpoint says",
                 report->scaled_layers ? "its scales are the checkpoint's" : "each row has a scale of its own");
     if (m->eight_bit_rows)
-        fprintf(out, "compute    fp8 from %" PRIu64 " rows on%s, else bf16\n", m->eight_bit_rows,
-                report->compute_given ? "" : " (as the checkpoint's activations)");
+        fprintf(out, "compute    %s from %" PRIu64 " rows on%s, else bf16\n", manifest_eight_bit_label(m),
+                m->eight_bit_rows, report->compute_given ? "" : " (as the checkpoint's activations)");
     if (m->accuracy.tokens)
         fprintf(out,
                 "accuracy   %.1f %% of %" PRIu64
@@ -285,8 +285,8 @@ char *report_json(const struct build_report *report, struct status *status)
     if (ok && has_towers(report)) ok = json_put(root, "left_out", towers_json(report));
     if (ok && m->eight_bit_rows)
         ok = json_put(root, "compute",
-                      json_pack("{s:I, s:b}", "fp8_from_rows", (json_int_t)m->eight_bit_rows, "as_checkpoint",
-                                !report->compute_given));
+                      json_pack("{s:I, s:b}", m->eight_bit_inputs == DTYPE_I8 ? "int8_from_rows" : "fp8_from_rows",
+                                (json_int_t)m->eight_bit_rows, "as_checkpoint", !report->compute_given));
     if (ok && m->kv_dtype == ENCODING_E4M3_CHANNEL)
         ok = json_put(root, "kv_cache",
                       json_pack("{s:b, s:I}", "as_checkpoint", !report->kv_dtype_given, "layers_with_static_scales",

@@ -48,6 +48,12 @@ TEST(compute_is_reported)
     expect_words(print(), "codes are kept, activations are not quantised\n", "compute  ");
     expect_words(report_json(&report, &status), NULL, "\"compute\"");
     manifest.eight_bit_rows = 32;
+    manifest.eight_bit_inputs = DTYPE_I8;
+    expect_words(print(), "\ncompute    int8 from 32 rows on (as the checkpoint's activations), else bf16\n",
+                 "fp8 from");
+    expect_words(report_json(&report, &status), "\"int8_from_rows\": 32,\n    \"as_checkpoint\": true",
+                 "fp8_from_rows");
+    manifest.eight_bit_inputs = DTYPE_F8_E4M3;
     expect_words(print(), "\ncompute    fp8 from 32 rows on (as the checkpoint's activations), else bf16\n",
                  "not quantised");
     expect_words(report_json(&report, &status), "\"fp8_from_rows\": 32,\n    \"as_checkpoint\": true", NULL);

@@ -19,12 +19,19 @@ static const struct model_config no_config = {.model_type = "llama"};
 
 enum { WIDTH = 32 };
 
+/* Codes of activations, and a weight's encoding that goes with them. */
+static const struct kind {
+    enum dtype codes;
+    enum encoding_id encoding;
+} kinds[] = {{DTYPE_F8_E4M3, ENCODING_E4M3_CHANNEL}, {DTYPE_I8, ENCODING_INT8_CHANNEL}};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
 static void begin(struct graph *graph, enum plan_kind kind)
 {
     graph_init(graph, &no_config, kind);
     graph->target = TARGET_CUDA;
     graph->compute_dtype = DTYPE_BF16;
-    graph->eight_bit = true;
+    graph->input_codes = DTYPE_F8_E4M3;
 }
 
 static int new_value(struct graph *graph, const char *name)
@@ -112,6 +119,29 @@ TEST(a_norm_makes_codes_that_all_readers_take)
     graph_free(&graph);
 }
 
+TEST(codes_are_of_int8_where_weights_are)
+{
+    struct graph graph;
+    begin(&graph, PLAN_DECODE);
+    graph.input_codes = DTYPE_I8;
+    const int normed = norm(&graph, embed(&graph, "x"), "normed");
+    const int a = multiply(&graph, normed, ENCODING_INT8_CHANNEL, "a");
+    multiply(&graph, a, ENCODING_INT8_CHANNEL, "b");
+    multiply(&graph, a, ENCODING_E4M3_CHANNEL, "c");
+    run(&graph);
+    test_graph_expect(&graph, "%x[T,32] = embed(table=@w.x[50,32 row-major])\n"
+                              "%normed[T,32], %normed.scales[T,1] = rms_norm(x=%x, weight=@w.normed[32 row-major])\n"
+                              "%a[T,32] = matmul(x=%normed, w=@w.a[32,32 matrix], x_scales=%normed.scales)\n"
+                              "%a.codes[T,32], %a.scales[T,1] = quantise(x=%a)\n"
+                              "%b[T,32] = matmul(x=%a.codes, w=@w.b[32,32 matrix], x_scales=%a.scales)\n"
+                              "%c[T,32] = matmul(x=%a, w=@w.c[32,32 matrix])\n");
+    expect_dtype(&graph, "normed", DTYPE_I8);
+    expect_dtype(&graph, "normed.scales", DTYPE_F32);
+    expect_dtype(&graph, "a", DTYPE_BF16);
+    expect_dtype(&graph, "a.codes", DTYPE_I8);
+    graph_free(&graph);
+}
+
 /* Readers that take no codes leave the norm as it is; the others share one quantise. */
 TEST(mixed_readers_share_one_quantise)
 {
@@ -193,50 +223,68 @@ TEST(other_makers_are_followed_by_a_quantise)
     graph_free(&graph);
 }
 
+/* Gives every value and weight this width. */
+static void widen(struct graph *graph, uint64_t width)
+{
+    for (int v = 0; v < graph->value_count; v++) graph->values[v].width = width;
+    for (int w = 0; w < graph->weight_count; w++) {
+        struct graph_weight *weight = &graph->weights[w];
+        if (weight->columns) weight->columns = weight->depth = width;
+        if (weight->rows == WIDTH) weight->rows = width;
+    }
+}
+
+enum stays { OTHER_ENCODING, NOT_ASKED, ODD_WIDTH, WITH_NORM, OF_OUT_ROWS, TOO_DEEP };
+
+/* The pass leaves a graph whose one matmul has a weight of this encoding as it is. */
+static void expect_unchanged(enum dtype codes, enum encoding_id encoding, enum stays reason)
+{
+    struct graph graph;
+    struct status status = {0};
+    begin(&graph, PLAN_PREFILL);
+    graph.input_codes = reason == NOT_ASKED ? DTYPE_NONE : codes;
+    const int x = embed(&graph, "x"), normed = norm(&graph, x, "normed");
+    const int product = multiply(&graph, normed, encoding, "a");
+    struct graph_node *matmul = &graph.nodes[graph.node_count - 1];
+    if (reason == WITH_NORM) matmul->operands[MATMUL_NORM] = graph.nodes[1].operands[RMS_NORM_WEIGHT];
+    if (reason == OF_OUT_ROWS) graph.values[normed].rows = graph.values[product].rows = graph.values[x].rows = ROWS_OUT;
+    if (reason == ODD_WIDTH) widen(&graph, WIDTH + 8);
+    if (reason == TOO_DEEP) widen(&graph, 1 << 17); /* sums of int8 codes would not fit 32 bits */
+    char *before = test_graph_text(&graph);
+    test_expect_success(pass_eight_bit_inputs.run(&graph, &status), &status);
+    char *after = test_graph_text(&graph);
+    assert_string_equal(after, before);
+    free(before), free(after);
+    graph_free(&graph);
+}
+
 TEST(other_matmuls_stay)
 {
-    static const enum encoding_id others[] = {ENCODING_BF16,  ENCODING_INT8_CHANNEL, ENCODING_INT4_G128,
-                                              ENCODING_NVFP4, ENCODING_MXFP4,        ENCODING_NONE};
-    enum { OTHERS = sizeof others / sizeof *others, NOT_ASKED = OTHERS, ODD_WIDTH, WITH_NORM, OUT_ROWS, CASES };
-    for (int variant = 0; variant < CASES; variant++) {
-        struct graph graph;
-        begin(&graph, PLAN_PREFILL);
-        graph.eight_bit = variant != NOT_ASKED;
-        const int x = embed(&graph, "x"), normed = norm(&graph, x, "normed");
-        const int product = multiply(&graph, normed, variant < OTHERS ? others[variant] : ENCODING_E4M3_CHANNEL, "a");
-        struct graph_node *matmul = &graph.nodes[graph.node_count - 1];
-        if (variant == WITH_NORM) matmul->operands[MATMUL_NORM] = graph.nodes[1].operands[RMS_NORM_WEIGHT];
-        if (variant == OUT_ROWS)
-            graph.values[normed].rows = graph.values[product].rows = graph.values[x].rows = ROWS_OUT;
-        if (variant == ODD_WIDTH) {
-            for (int v = 0; v < graph.value_count; v++) graph.values[v].width = WIDTH + 8;
-            for (int w = 0; w < graph.weight_count; w++) {
-                struct graph_weight *weight = &graph.weights[w];
-                if (weight->columns) weight->columns = weight->depth = WIDTH + 8;
-                if (weight->rows == WIDTH) weight->rows = WIDTH + 8;
-            }
-        }
-        char *before = test_graph_text(&graph);
-        struct status status = {0};
-        test_expect_success(pass_eight_bit_inputs.run(&graph, &status), &status);
-        char *after = test_graph_text(&graph);
-        assert_string_equal(after, before);
-        free(before), free(after);
-        graph_free(&graph);
+    static const enum encoding_id others[] = {ENCODING_BF16,  ENCODING_INT4_G128, ENCODING_NVFP4,
+                                              ENCODING_MXFP4, ENCODING_INT8_G128, ENCODING_INT8_G32_ZEROS,
+                                              ENCODING_NONE};
+    for (int k = 0; k < KINDS; k++) {
+        for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+            expect_unchanged(kinds[k].codes, others[i], OTHER_ENCODING);
+        expect_unchanged(kinds[k].codes, kinds[1 - k].encoding, OTHER_ENCODING);
+        for (enum stays reason = NOT_ASKED; reason <= OF_OUT_ROWS; reason++)
+            expect_unchanged(kinds[k].codes, kinds[k].encoding, reason);
     }
+    expect_unchanged(DTYPE_I8, ENCODING_INT8_CHANNEL, TOO_DEEP);
 }
 
 /* ---- whole models ---- */
 
 /* The graph as a build makes it: build_make_eight_bit_graph. */
-static void open_graph(struct graph *graph, const struct test_device_model *model, enum plan_kind kind)
+static void open_graph(struct graph *graph, const struct test_device_model *model, enum dtype codes,
+                       enum plan_kind kind)
 {
     struct status status = {0};
     const struct graph *bound = &model->graphs[TEST_LARGE_BATCH];
     graph_init(graph, &model->config, kind);
     graph->target = TARGET_CUDA;
     graph->compute_dtype = DTYPE_BF16;
-    graph->eight_bit = true;
+    graph->input_codes = codes;
     graph->ranks = model->ranks;
     if (model->ranks > 1) graph->rank_config = &model->rank_config;
     test_expect_success(import_graph(graph, &status), &status);
@@ -266,12 +314,13 @@ static void check_graph(const struct test_device_model *model, const struct grap
         const struct graph_node *node = &graph->nodes[n];
         normed += node->op == OP_RMS_NORM && node->operands[RMS_NORM_SCALES] >= 0;
         quantised += node->op == OP_QUANTISE;
-        if (node->op == OP_ALL_REDUCE) assert_true(graph->values[node->operands[ALL_REDUCE_X]].dtype != DTYPE_F8_E4M3);
+        if (node->op == OP_ALL_REDUCE)
+            assert_true(graph->values[node->operands[ALL_REDUCE_X]].dtype != graph->input_codes);
         if (node->op != OP_MATMUL) continue;
         const bool wanted = graph_node_rows(graph, node) == ROWS_TOKENS &&
                             graph->weights[node->operands[MATMUL_W]].depth % QUANTISE_GROUP == 0;
         assert_int_equal(node->operands[MATMUL_X_SCALES] >= 0, wanted);
-        assert_int_equal(graph->values[node->operands[MATMUL_X]].dtype == DTYPE_F8_E4M3, wanted);
+        assert_int_equal(graph->values[node->operands[MATMUL_X]].dtype == graph->input_codes, wanted);
         coded += wanted;
     }
     const int layers = (int)model->config.layers;
@@ -287,34 +336,39 @@ static void check_graph(const struct test_device_model *model, const struct grap
     expect_legal(graph);
 }
 
-TEST(models_multiply_codes)
+static void check_model(const char *source, const struct kind *kind, uint32_t ranks)
 {
     static struct test_device_model model;
+    static const enum plan_kind plans[] = {PLAN_DECODE, PLAN_PREFILL};
+    if (!test_device_model_open_ranks(&model, source, kind->encoding, ranks)) return;
+    for (int p = 0; p < 2; p++) {
+        struct graph graph;
+        open_graph(&graph, &model, kind->codes, plans[p]);
+        check_graph(&model, &graph);
+        graph_free(&graph);
+    }
+    test_device_model_close(&model);
+}
+
+TEST(models_multiply_codes)
+{
     const char *source;
     for (size_t m = 0; (source = test_device_model_source(m)); m++)
-        for (uint32_t ranks = 1; ranks <= 2; ranks++) {
-            if (!test_device_model_open_ranks(&model, source, ENCODING_E4M3_CHANNEL, ranks)) continue;
-            for (int k = 0; k < 2; k++) {
-                struct graph graph;
-                open_graph(&graph, &model, k ? PLAN_PREFILL : PLAN_DECODE);
-                check_graph(&model, &graph);
-                graph_free(&graph);
-            }
-            test_device_model_close(&model);
-        }
+        for (uint32_t ranks = 1; ranks <= 2; ranks++)
+            for (int k = 0; k < KINDS; k++) check_model(source, &kinds[k], ranks);
 }
 
 /* ---- checkpoints ---- */
 
-TEST(checkpoints_say_whether_activations_are_fp8)
+TEST(checkpoints_say_what_activations_are)
 {
     static const struct {
         const char *folder;
-        bool expected;
-    } cases[] = {{"ct-fp8-channel", true}, {"fp8-block", true},    {"fp8-tensor-static", true},
-                 {"awq-w4-g32", false},    {"ct-mxfp4", false},    {"ct-nvfp4", false},
-                 {"ct-w4a16-g32", false},  {"ct-w8a8-int", false}, {"gptq-w8-channel-v2", false},
-                 {"modelopt-nvfp4", false}};
+        bool fp8, int8;
+    } cases[] = {{"ct-fp8-channel", .fp8 = true}, {"fp8-block", .fp8 = true},     {"fp8-tensor-static", .fp8 = true},
+                 {"ct-w8a8-int", .int8 = true},   {"awq-w4-g32", .fp8 = false},   {"ct-mxfp4", .fp8 = false},
+                 {"ct-nvfp4", .fp8 = false},      {"ct-w4a16-g32", .fp8 = false}, {"gptq-w8-channel-v2", .fp8 = false},
+                 {"modelopt-nvfp4", .fp8 = false}};
     if (!test_shared()) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct checkpoint checkpoint;
@@ -322,7 +376,8 @@ TEST(checkpoints_say_whether_activations_are_fp8)
         char path[512];
         snprintf(path, sizeof path, "%s/models/quantised/%s", test_shared(), cases[i].folder);
         test_expect_success(checkpoint_open(&checkpoint, path, false, arch_read_config, &status), &status);
-        if (checkpoint.config.quantisation.eight_bit_inputs != cases[i].expected) fail_msg("%s", cases[i].folder);
+        const struct quant_config *found = &checkpoint.config.quantisation;
+        if (found->fp8_inputs != cases[i].fp8 || found->int8_inputs != cases[i].int8) fail_msg("%s", cases[i].folder);
         checkpoint_close(&checkpoint);
     }
 }

@@ -46,7 +46,7 @@ struct graph_weight {
     uint64_t depth;         /* columns as stored, >= columns, the rest zeros (K of a matmul) */
     uint32_t layer;
     bool used; /* set by dead_code: some node reads it */
-    /* set by bind_weights and plan_weights; in a graph with eight_bit the first two by share_encodings, before its passes */
+    /* set by bind_weights and plan_weights; in a graph with input_codes the first two by share_encodings, before its passes */
     enum encoding_id encoding; /* in the engine file */
     bool keeps_codes;          /* of the quantised tensors that it is of */
     uint64_t offset, bytes;    /* in the weight section */
@@ -62,7 +62,7 @@ struct graph_value {
     enum value_place place;
     enum row_space rows;
     uint64_t width;   /* elements per row */
-    enum dtype dtype; /* F32; on devices also that of the weights, or F8_E4M3: pass_activation_dtypes */
+    enum dtype dtype; /* F32; on devices also that of the weights, F8_E4M3 or I8: pass_activation_dtypes */
 };
 
 /* Operands and parameters stand at their places in the op's schema. */
@@ -84,9 +84,9 @@ struct graph {
     enum encoding_id rounds_to; /* CPU: what matmuls round activations to, BF16 or INT8_G32; else they do not */
     bool has_routed_matmul;     /* CUDA: the GPU takes routed_matmul */
     bool small_batch;           /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
-    bool
-        eight_bit; /* CUDA: matmuls of e4m3 codes multiply codes of activations. Requires: the weights have their encodings
-                                 * before the passes run (share_encodings) */
+    /* CUDA: F8_E4M3 or I8: matmuls of weights with such codes multiply codes of activations; NONE: none does. Requires, if not NONE:
+     * the weights have their encodings before the passes run (share_encodings). */
+    enum dtype input_codes;
     struct graph_node *nodes;
     int node_count, node_capacity;
     struct graph_value *values;
@@ -101,7 +101,7 @@ struct graph {
 };
 
 enum { GRAPH_SMALL_BATCH = 8 };
-/* Least token rows of plans that a graph with eight_bit is for. With fewer, reading the weights takes nearly all of the time, and
+/* Least token rows of plans that a graph with input_codes is for. With fewer, reading the weights takes nearly all of the time, and
  * activations of fewer bits save none of it. */
 enum { GRAPH_EIGHT_BIT_ROWS = 32 };
 

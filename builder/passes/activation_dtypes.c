@@ -70,11 +70,12 @@ static enum dtype choose(const struct graph *graph, const struct graph_node *nod
     case OP_EMBED: /* 16 bits for the other ranks, and for matmuls (pass_matmul_inputs) or their codes */
         return graph->ranks > 1 || choice->multiplied[node->operands[operand]] ? graph->compute_dtype : DTYPE_F32;
     case OP_RMS_NORM:
-        if (operand == RMS_NORM_OUT && node->operands[RMS_NORM_SCALES] >= 0) return DTYPE_F8_E4M3;
+        if (operand == RMS_NORM_OUT && node->operands[RMS_NORM_SCALES] >= 0) return graph->input_codes;
         return operand == RMS_NORM_OUT &&
                        (node->operands[RMS_NORM_ADD_TO] >= 0 || choice->stays_float[node->operands[operand]])
                    ? DTYPE_F32
                    : graph->compute_dtype;
+    case OP_QUANTISE: return graph->input_codes;
     case OP_ALL_REDUCE: return choice->stays_float[node->operands[operand]] ? DTYPE_F32 : graph->compute_dtype;
     case OP_SELECT_ROWS: return graph->values[node->operands[SELECT_ROWS_X]].dtype;
     default: return graph->compute_dtype;

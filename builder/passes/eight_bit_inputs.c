@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensor cores multiply codes of 8 bits twice as fast as 16-bit values. Where the graph has eight_bit, matmuls of e4m3 codes read
- * codes of x and a scale for each row. A norm that only they read makes the codes itself; any other value becomes codes once, in an
+/* Tensor cores multiply codes of 8 bits twice as fast as 16-bit values. Where the graph has input_codes, matmuls whose weights have
+ * such codes read codes of x and a scale for each row. A norm that only they read makes the codes itself; any other value becomes codes once, in an
  * op after the one that makes it, for all of them. Values of the rows that need logits stay 16-bit: in a prefill plan these are few.
  *
  * With several ranks each multiplies its own part of x, with scales of that part, before the sums are added. */
@@ -15,9 +15,8 @@ static bool takes_codes(const struct graph *graph, const struct graph_node *node
         node->params[MATMUL_BLOCK_N])
         return false;
     const struct graph_weight *weight = &graph->weights[node->operands[MATMUL_W]];
-    const struct encoding *encoding = encoding_find(weight->encoding);
-    return encoding && encoding->code == CODE_E4M3 && weight->depth % QUANTISE_GROUP == 0 &&
-           graph_node_rows(graph, node) == ROWS_TOKENS;
+    return matmul_codes_of_x(weight->encoding, weight->depth) == graph->input_codes &&
+           weight->depth % QUANTISE_GROUP == 0 && graph_node_rows(graph, node) == ROWS_TOKENS;
 }
 
 static int count_readers(const struct graph *graph, int value)
@@ -65,7 +64,7 @@ static bool convert(struct graph *graph, const struct graph_index *index, int n,
 static bool run(struct graph *graph, struct status *status)
 {
     struct graph_index index;
-    if (!graph->eight_bit) return true;
+    if (!graph->input_codes) return true;
     if (!graph_index_open(&index, graph, status)) return false;
     for (int n = 0; n < graph->node_count; n++) {
         int inserted = 0;
@@ -78,5 +77,5 @@ static bool run(struct graph *graph, struct status *status)
     return !graph->out_of_memory || status_fail(status, STATUS_MACHINE, "out of memory while importing the model");
 }
 
-const struct pass pass_eight_bit_inputs = {"eight_bit_inputs", "codes of activations for matmuls of e4m3 codes", run,
-                                           PASS_FOR(TARGET_CUDA)};
+const struct pass pass_eight_bit_inputs = {"eight_bit_inputs", "codes of activations for matmuls of codes of 8 bits",
+                                           run, PASS_FOR(TARGET_CUDA)};

@@ -258,8 +258,9 @@ static bool set_block(struct quant_config *config, uint64_t rows, uint64_t colum
     return true;
 }
 
-/* QuantizationArgs of weights. `e4m3`: float of 8 bits with the scales of FP8, not of MXFP8. */
-static bool parse_weights(struct quant_config *config, struct json_reader *reader, bool *e4m3, struct status *status)
+/* QuantizationArgs of weights. */
+static bool parse_weights(struct quant_config *config, struct json_reader *reader, struct quant_scheme *found,
+                          struct status *status)
 {
     static const struct quant_integer_field integer_bits = {{"num_bits"}, "an integer from 2 to 8", 2, 8, 0};
     static const struct quant_integer_field float_bits = {{"num_bits"},
@@ -299,17 +300,24 @@ static bool parse_weights(struct quant_config *config, struct json_reader *reade
         return json_reader_fail(reader, "block_structure",
                                 rows ? "null, as 'strategy' is not block" : "two integers, as 'strategy' is block",
                                 json_object_get(reader->object, "block_structure"), status);
-    *e4m3 = scheme.is_float && scheme.bits == 8 && scheme.group_size == 0;
+    *found = scheme;
     return (!rows || set_block(config, rows, columns, reader->path, status)) &&
            add_scheme(config, &scheme, reader->path, status);
 }
 
-/* QuantizationArgs of activations, of which nothing else matters. */
-static bool is_e4m3(const json_t *inputs)
+/* Notes what a group's activations were, from their QuantizationArgs, of which nothing else matters. Scales of weights: those of FP8,
+ * not of MXFP8, or of int8 for whole rows. */
+static void note_inputs(struct quant_config *config, const struct quant_scheme *weights, const json_t *inputs)
 {
     const char *type = json_string_value(json_object_get(inputs, "type"));
-    const json_t *bits = json_object_get(inputs, "num_bits");
-    return type && strcasecmp(type, "float") == 0 && (!bits || json_integer_value(bits) == 8);
+    const json_t *bits = json_object_get(inputs, "num_bits"), *symmetric = json_object_get(inputs, "symmetric");
+    const bool is_float = type && strcasecmp(type, "float") == 0;
+    if (!inputs || weights->bits != 8 || weights->group_size || weights->is_float != is_float) return;
+    if (bits && json_integer_value(bits) != 8) return;
+    if (is_float)
+        config->fp8_inputs = true;
+    else if (weights->symmetric && (!type || strcasecmp(type, "int") == 0) && (!symmetric || json_is_true(symmetric)))
+        config->int8_inputs = true;
 }
 
 /* A group: targets and their scheme. */
@@ -329,9 +337,9 @@ static bool parse_group(struct quant_config *config, struct json_reader *reader,
     struct json_reader inner = {0};
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "%.200s: weights", reader->path);
-    bool e4m3 = false;
-    const bool done = json_reader_open(&inner, weights, path, status) && parse_weights(config, &inner, &e4m3, status);
-    config->eight_bit_inputs |= e4m3 && is_e4m3(inputs);
+    struct quant_scheme scheme = {0};
+    const bool done = json_reader_open(&inner, weights, path, status) && parse_weights(config, &inner, &scheme, status);
+    if (done) note_inputs(config, &scheme, inputs);
     json_reader_close(&inner);
     return done;
 }
@@ -344,17 +352,17 @@ static bool parse_preset(struct quant_config *config, struct json_reader *groups
         const char *name;
         struct quant_scheme scheme;
         uint64_t block;
-        bool eight_bit_inputs;
+        enum { OTHER_INPUTS, FP8_INPUTS, INT8_INPUTS } inputs;
     } presets[] = {
-        {"W4A16", {false, 4, 128, true}, 0, false},   {"W4A16_ASYM", {false, 4, 128, false}, 0, false},
-        {"W8A16", {false, 8, 0, true}, 0, false}, /* whole rows in old versions, 128 in new ones: the tensors tell */
-        {"W8A8", {false, 8, 0, true}, 0, false},      {"INT8", {false, 8, 0, true}, 0, false},
-        {"W4A8", {false, 4, 128, true}, 0, false},    {"W4AFP8", {false, 4, 128, true}, 0, false},
-        {"FP8", {true, 8, 0, true}, 0, true},         {"FP8_DYNAMIC", {true, 8, 0, true}, 0, true},
-        {"FP8_BLOCK", {true, 8, 0, true}, 128, true}, {"NVFP4", {true, 4, 16, true}, 0, false},
-        {"NVFP4A16", {true, 4, 16, true}, 0, false},  {"MXFP4", {true, 4, 32, true}, 0, false},
-        {"MXFP4A16", {true, 4, 32, true}, 0, false},  {"MXFP8", {true, 8, 32, true}, 0, false},
-        {"MXFP8A16", {true, 8, 32, true}, 0, false},
+        {"W4A16", {false, 4, 128, true}, 0, OTHER_INPUTS},  {"W4A16_ASYM", {false, 4, 128, false}, 0, OTHER_INPUTS},
+        {"W8A16", {false, 8, 0, true}, 0, OTHER_INPUTS}, /* whole rows in old versions, 128 in new ones: the tensors tell */
+        {"W8A8", {false, 8, 0, true}, 0, INT8_INPUTS},      {"INT8", {false, 8, 0, true}, 0, INT8_INPUTS},
+        {"W4A8", {false, 4, 128, true}, 0, OTHER_INPUTS},   {"W4AFP8", {false, 4, 128, true}, 0, OTHER_INPUTS},
+        {"FP8", {true, 8, 0, true}, 0, FP8_INPUTS},         {"FP8_DYNAMIC", {true, 8, 0, true}, 0, FP8_INPUTS},
+        {"FP8_BLOCK", {true, 8, 0, true}, 128, FP8_INPUTS}, {"NVFP4", {true, 4, 16, true}, 0, OTHER_INPUTS},
+        {"NVFP4A16", {true, 4, 16, true}, 0, OTHER_INPUTS}, {"MXFP4", {true, 4, 32, true}, 0, OTHER_INPUTS},
+        {"MXFP4A16", {true, 4, 32, true}, 0, OTHER_INPUTS}, {"MXFP8", {true, 8, 32, true}, 0, OTHER_INPUTS},
+        {"MXFP8A16", {true, 8, 32, true}, 0, OTHER_INPUTS},
     };
     const size_t preset = quant_find_name(QUANT_NAMES(presets), name);
     if (preset == QUANT_COUNT(presets)) {
@@ -365,7 +373,8 @@ static bool parse_preset(struct quant_config *config, struct json_reader *groups
                            name, expected);
     }
     const uint64_t block = presets[preset].block;
-    config->eight_bit_inputs |= presets[preset].eight_bit_inputs;
+    config->fp8_inputs |= presets[preset].inputs == FP8_INPUTS;
+    config->int8_inputs |= presets[preset].inputs == INT8_INPUTS;
     return quant_read_strings(groups, name, true, status) &&
            (!block || set_block(config, block, block, groups->path, status)) &&
            add_scheme(config, &presets[preset].scheme, groups->path, status);
@@ -470,7 +479,7 @@ static bool parse_fp8(struct quant_config *config, struct json_reader *reader, s
     size_t index;
     quant_ignore(reader, "dequantize");
     set_scheme(config, true, 8, 0);
-    config->eight_bit_inputs = true; /* with either activation_scheme */
+    config->fp8_inputs = true; /* with either activation_scheme */
     return read_cache_scheme(config, reader, true, status) &&
            quant_read_name(reader, "fmt", false, QUANT_NAMES(types), &index, status) &&
            quant_read_name(reader, "activation_scheme", false, QUANT_NAMES(activations), &index, status) &&
@@ -484,7 +493,7 @@ static bool parse_mxfp8(struct quant_config *config, struct json_reader *reader,
     if (!parse_fp8(config, reader, status)) return false;
     /* The format fixes the block, whatever weight_block_size says. */
     set_scheme(config, true, 8, 32);
-    config->eight_bit_inputs = false; /* they have a scale for each 32 elements */
+    config->fp8_inputs = false; /* they have a scale for each 32 elements */
     config->block_rows = 1;
     config->block_columns = 32;
     return true;
@@ -494,7 +503,7 @@ static bool parse_fbgemm(struct quant_config *config, struct json_reader *reader
 {
     double activation_limit;
     set_scheme(config, true, 8, 0);
-    config->eight_bit_inputs = true;
+    config->fp8_inputs = true;
     return json_reader_double(reader, "activation_scale_ub", false, &activation_limit, status) &&
            read_excluded_modules(reader, status);
 }
@@ -512,7 +521,7 @@ static bool parse_modelopt(struct quant_config *config, struct json_reader *read
         const char *name;
         uint32_t bits;
         uint64_t group_size, block;
-        bool eight_bit_inputs;
+        bool fp8_inputs;
     } algorithms[] = {{"FP8", 8, 0, 0, true},
                       {"NVFP4", 4, 16, 0, false},
                       {"W4A16_NVFP4", 4, 16, 0, false},
@@ -535,7 +544,7 @@ static bool parse_modelopt(struct quant_config *config, struct json_reader *read
         return false;
     set_scheme(config, true, algorithms[index].bits, algorithms[index].group_size);
     config->block_rows = config->block_columns = algorithms[index].block;
-    config->eight_bit_inputs = algorithms[index].eight_bit_inputs;
+    config->fp8_inputs = algorithms[index].fp8_inputs;
 
     /* group_size and config_groups repeat what quant_algo says. */
     const uint64_t expected = algorithms[index].group_size + algorithms[index].block;

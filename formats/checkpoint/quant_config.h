@@ -45,7 +45,9 @@ struct quant_config {
     enum quant_order order;             /* AWQ */
     uint64_t block_rows, block_columns; /* FP8: elements that share a scale; 0: not given */
     enum quant_cache cache;
-    bool eight_bit_inputs; /* where weights are e4m3, activations were too when the model was trained or calibrated */
+    /* Activations had these codes when the model was trained or calibrated: e4m3 where weights are; int8, without zeros, where weights
+     * are, with whole rows or more to a scale. */
+    bool fp8_inputs, int8_inputs;
 };
 
 /* Reads a quantization_config: every field is understood, known to have no effect on weights, or refused by name, as are

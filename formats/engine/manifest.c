@@ -408,6 +408,8 @@ static json_t *format_extra(const struct manifest *manifest)
     if (good && manifest->accuracy.tokens) good = json_put(extra, "accuracy", format_accuracy(&manifest->accuracy));
     if (good && manifest->eight_bit_rows)
         good = json_put(extra, "eight_bit_rows", json_integer((json_int_t)manifest->eight_bit_rows));
+    if (good && manifest->eight_bit_rows && manifest->eight_bit_inputs == DTYPE_I8)
+        good = json_put(extra, "eight_bit_inputs", json_string(dtype_name(manifest->eight_bit_inputs)));
     if (good) return extra;
     json_decref(extra);
     return NULL;
@@ -609,6 +611,28 @@ static bool parse_eight_bit_rows(const json_t *value, uint64_t *rows, struct sta
                                     json_is_integer(value) ? "a smaller one" : json_type_name(value));
 }
 
+/* Likewise, after eight_bit_rows: F8_E4M3 where it is not there. */
+static bool parse_eight_bit_inputs(const json_t *value, struct manifest *manifest, struct status *status)
+{
+    const char *name = json_string_value(value);
+    if (value && !name)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "manifest: extra: eight_bit_inputs: expected the name of a type, found %s",
+                           json_type_name(value));
+    if (!manifest->eight_bit_rows) return true;
+    manifest->eight_bit_inputs = name ? dtype_from_name(name) : DTYPE_F8_E4M3;
+    if (manifest->eight_bit_inputs != DTYPE_I8 && manifest->eight_bit_inputs != DTYPE_F8_E4M3)
+        manifest->eight_bit_inputs = DTYPE_NONE;
+    return true;
+}
+
+const char *manifest_eight_bit_label(const struct manifest *manifest)
+{
+    return manifest->eight_bit_inputs == DTYPE_I8        ? "int8"
+           : manifest->eight_bit_inputs == DTYPE_F8_E4M3 ? "fp8"
+                                                         : "codes of 8 bits";
+}
+
 static bool parse_root(struct json_reader *reader, struct manifest *manifest, struct status *status)
 {
     if (!parse_text(reader, "builder_version", manifest->builder_version, sizeof manifest->builder_version, status))
@@ -624,6 +648,7 @@ static bool parse_root(struct json_reader *reader, struct manifest *manifest, st
                            json_type_name(extra));
     return parse_accuracy(json_object_get(extra, "accuracy"), &manifest->accuracy, status) &&
            parse_eight_bit_rows(json_object_get(extra, "eight_bit_rows"), &manifest->eight_bit_rows, status) &&
+           parse_eight_bit_inputs(json_object_get(extra, "eight_bit_inputs"), manifest, status) &&
            json_reader_all_consumed(reader, status);
 }
 

@@ -41,8 +41,9 @@ struct manifest {
         kv_all_bytes; /* where their blocks in pages differ in size: the bytes of all of them, on each rank; else 0 */
     enum encoding_id weight_encoding; /* of most matrices */
     enum encoding_id kv_dtype;        /* of the KV cache */
-    uint64_t
-        eight_bit_rows; /* CUDA: plans of so many rows or more multiply codes of activations (e4m3); 0: no plan does */
+    uint64_t eight_bit_rows; /* CUDA: plans of so many rows or more multiply codes of activations; 0: no plan does */
+    enum dtype
+        eight_bit_inputs; /* with eight_bit_rows: what these are, F8_E4M3 or I8; NONE: none that this version knows */
     /* limits and geometry */
     struct plan_geometry geometry;
     /* exact memory contract, bytes */
@@ -58,6 +59,9 @@ struct manifest {
     bool has_tokenizer;
     struct manifest_accuracy accuracy; /* of weights that the builder encoded with fewer bits */
 };
+
+/* "fp8" or "int8", for display. Requires: eight_bit_rows is not 0. */
+const char *manifest_eight_bit_label(const struct manifest *manifest);
 
 /* Canonical JSON text (sorted keys, stable numbers), NUL-terminated, to be freed by the caller. */
 bool manifest_format(const struct manifest *manifest, char **text, size_t *size, struct status *status);

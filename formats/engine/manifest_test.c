@@ -48,6 +48,7 @@ TEST(round_trip_keeps_every_field)
     manifest->pad_token = 15;
     manifest->bos_token = -1;
     manifest->eight_bit_rows = 32;
+    manifest->eight_bit_inputs = DTYPE_I8;
     char *text = format();
     const struct manifest back = parse(text); /* which covers the other fields */
     assert_memory_equal(&back.temperature, &manifest->temperature, sizeof(double));
@@ -62,6 +63,7 @@ TEST(round_trip_keeps_every_field)
     assert_true(back.has_tokenizer);
     assert_int_equal(back.top_k, 40);
     assert_int_equal(back.eight_bit_rows, 32);
+    assert_int_equal(back.eight_bit_inputs, DTYPE_I8);
     assert_string_equal(back.model_name, manifest->model_name);
     assert_memory_equal(&back.geometry, &manifest->geometry, offsetof(struct plan_geometry, state));
     free(text);
@@ -169,6 +171,11 @@ static const struct text_edit processor_edits[] = {
     {"'builder_version':", "'extra':{'eight_bit_rows':0},'builder_version':", "eight_bit_rows: expected an integer"},
     {"'builder_version':", "'extra':{'eight_bit_rows':'x'},'builder_version':",
      "eight_bit_rows: expected an integer from 1 on, found string"},
+    {"'builder_version':", "'extra':{'eight_bit_rows':32,'eight_bit_inputs':'I8'},'builder_version':", NULL},
+    {"'builder_version':", "'extra':{'eight_bit_rows':32,'eight_bit_inputs':'I5'},'builder_version':", NULL},
+    {"'builder_version':", "'extra':{'eight_bit_inputs':'I8'},'builder_version':", NULL},
+    {"'builder_version':", "'extra':{'eight_bit_rows':32,'eight_bit_inputs':8},'builder_version':",
+     "eight_bit_inputs: expected the name of a type, found integer"},
     {"'builder_version':", "'extra':{'accuracy':1},'builder_version':", "extra: accuracy: expected an object"},
     {"'builder_version':", "'extra':{'accuracy':{'tokens':0,'kl':0.5,'top1':0.25}},'builder_version':", "tokens"},
     {"'builder_version':", "'extra':{'accuracy':{'tokens':9,'kl':'x','top1':0.25}},'builder_version':", "kl"},

@@ -132,7 +132,7 @@ static inline bool plan_calls_collective(const struct plan_launch *launch)
 
 /* A matrix for the tensor memory accelerator: the loader encodes it for the operand that refers to it. */
 struct plan_tensor_map {
-    int64_t dtype;         /* enum dtype: F32, F16, BF16 or F8_E4M3 */
+    int64_t dtype;         /* enum dtype: F32, F16, BF16, F8_E4M3 or I8 */
     int64_t columns, rows; /* rows 0: up to the end of the space (the KV pool) */
     int64_t pitch;         /* bytes between rows */
     int64_t box_columns, box_rows;
@@ -148,7 +148,8 @@ static inline uint64_t plan_tensor_map_element_bytes(const struct plan_tensor_ma
     case DTYPE_F32: return sizeof(float);
     case DTYPE_F16:
     case DTYPE_BF16: return sizeof(uint16_t);
-    case DTYPE_F8_E4M3: return 1;
+    case DTYPE_F8_E4M3:
+    case DTYPE_I8: return 1;
     default: return 0;
     }
 }

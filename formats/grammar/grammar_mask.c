@@ -6,24 +6,6 @@
 
 #include "formats/grammar/grammar_matcher.h"
 
-void masks_clear(struct grammar_matcher *matcher)
-{
-    free(matcher->by_key.slots);
-    free(matcher->masks);
-    free(matcher->keys);
-    free(matcher->allowed);
-    free(matcher->deferred);
-    free(matcher->calls);
-    matcher->by_key = (struct sets_table){0};
-    matcher->masks = NULL;
-    matcher->keys = matcher->allowed = NULL;
-    matcher->deferred = NULL;
-    matcher->calls = NULL;
-    matcher->mask_count = matcher->mask_capacity = matcher->key_count = matcher->key_capacity = 0;
-    matcher->allowed_count = matcher->allowed_capacity = matcher->deferred_count = matcher->deferred_capacity = 0;
-    matcher->call_count = matcher->call_capacity = 0;
-}
-
 /* A call above `parent`; 0 is the end of the base, or of its known part. */
 static uint32_t push(struct grammar_matcher *matcher, uint32_t frame, uint32_t parent)
 {

@@ -46,6 +46,5 @@ struct grammar_matcher {
 bool matcher_enter(struct grammar_matcher *matcher, struct status *status);
 /* The state's set. */
 uint32_t matcher_find(struct grammar_matcher *matcher, const struct grammar_state *state);
-void masks_clear(struct grammar_matcher *matcher);
 
 #endif

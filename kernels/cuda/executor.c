@@ -146,7 +146,8 @@ static bool find_map_type(int64_t dtype, int *type)
     case DTYPE_F32: *type = CU_TENSOR_MAP_FLOAT32; return true;
     case DTYPE_F16: *type = CU_TENSOR_MAP_FLOAT16; return true;
     case DTYPE_BF16: *type = CU_TENSOR_MAP_BFLOAT16; return true;
-    case DTYPE_F8_E4M3: *type = CU_TENSOR_MAP_UINT8; return true;
+    case DTYPE_F8_E4M3:
+    case DTYPE_I8: *type = CU_TENSOR_MAP_UINT8; return true;
     default: return false;
     }
 }

@@ -82,10 +82,10 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
                                (u32)(part % VECTOR_PARTS * CODE_WORDS * 4));
     }
 
-    /* e4m3: the codes of two steps as they are, the A operand of mma.m16n8k32 if B is in the order of quantise.h. */
+    /* e4m3 and int8: the codes of two steps as they are, the A operand of mma.m16n8k32 if B is in the order of quantise.h. */
     static __device__ __forceinline__ void keep(u32 (&a)[4], const u32 (&codes)[CODE_WORDS])
     {
-        static_assert(LAYOUT.code == FRAGMENT_E4M3 && PART_STEPS == 2, "e4m3");
+        static_assert(LAYOUT.bits == 8 && PART_STEPS == 2, "codes of 8 bits");
 #pragma unroll
         for (int i = 0; i < 4; i++) a[i] = __byte_perm(codes[i / 2 * 2], codes[i / 2 * 2 + 1], i % 2 ? 0x7531 : 0x6420);
     }

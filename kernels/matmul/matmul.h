@@ -66,11 +66,11 @@ enum matmul_param {
     MATMUL_HAS_RESIDUAL, /* not with an activation */
     MATMUL_HAS_NORM,     /* CUDA */
     MATMUL_NORM_DTYPE,
-    MATMUL_EPS_BITS,      /* bits of a float32 >= 0 */
-    MATMUL_INPUT_DTYPE,   /* F8_E4M3 (CUDA): with x_scales, and an encoding of e4m3 codes as DTYPE */
-    MATMUL_SCALE_BITS,    /* bits of a float32 above 0; 1 with a gate */
+    MATMUL_EPS_BITS,    /* bits of a float32 >= 0 */
+    MATMUL_INPUT_DTYPE, /* F8_E4M3 or I8 (CUDA): with x_scales, and a DTYPE whose codes these are: matmul_codes_of_x */
+    MATMUL_SCALE_BITS,  /* bits of a float32 above 0; 1 with a gate */
     MATMUL_COMPUTE_DTYPE, /* CPU: F32, or what x is rounded to before it is multiplied (matmul_round): BF16, INT8_G32 */
-    MATMUL_HAS_X_SCALES,  /* with INPUT_DTYPE F8_E4M3, and only then; not with a norm */
+    MATMUL_HAS_X_SCALES,  /* with INPUT_DTYPE F8_E4M3 or I8, and only then; not with a norm */
     MATMUL_CAP_BITS, /* bits of a float32 above 0, with EPILOGUE_PLAIN + SOFTCAP and the limit with CLAMPED; else of 1 */
     MATMUL_EXPERTS,  /* matrices in W; 0: W is one matrix, and there are no routes */
     MATMUL_ROUTE_WIDTH, /* 2 * TOP_K; 0: no routes */
@@ -96,6 +96,10 @@ enum matmul_param {
 };
 enum { MATMUL_TUNABLES = MATMUL_PARAMS - MATMUL_FIRST_TUNABLE };
 enum { MATMUL_MAX_TASK_PANELS = 4096 };
+
+/* Dtype of the codes of x by which a matrix of this encoding and K columns can be multiplied: F8_E4M3 for e4m3; I8 for int8 with one
+ * scale a row and no zeros, of fewer than 2^17 columns, whose sums of products fit 32 bits; else NONE. */
+enum dtype matmul_codes_of_x(int64_t encoding, uint64_t k);
 
 /* W holds gate and up rows by turns. */
 static inline bool matmul_is_gated(const int64_t *params) { return EPILOGUE_IS_GATED(params[MATMUL_EPILOGUE]); }

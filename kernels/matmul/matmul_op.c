@@ -3,7 +3,15 @@
 #include "kernels/matmul/matmul.h"
 
 #include "kernels/matmul/matmul_tile.h"
+#include "kernels/matmul/matmul_wgmma_layout.cuh"
 #include "kernels/matmul/weight_layout.h"
+
+enum dtype matmul_codes_of_x(int64_t encoding, uint64_t k)
+{
+    const struct encoding *weight = encoding_find(encoding);
+    if (encoding == ENCODING_INT8_CHANNEL) return k <= MATMUL_WGMMA_MOST_INTEGERS ? DTYPE_I8 : DTYPE_NONE;
+    return weight && weight->code == CODE_E4M3 ? DTYPE_F8_E4M3 : DTYPE_NONE;
+}
 
 static uint64_t matmul_out_columns(const int64_t *params)
 {
@@ -139,10 +147,14 @@ static const char *illegal(const int64_t *params)
     const int64_t compute = params[MATMUL_COMPUTE_DTYPE];
     if (!encoding_is_plain((enum encoding_id)compute) && compute != ENCODING_INT8_G32)
         return op_no_kernel(encoding_find(compute), "compute_dtype");
-    if ((params[MATMUL_INPUT_DTYPE] == DTYPE_F8_E4M3) != params[MATMUL_HAS_X_SCALES])
-        return "x_scales without an x of F8_E4M3, or the reverse";
-    if (params[MATMUL_HAS_X_SCALES] && encoding_find(params[MATMUL_DTYPE])->code != CODE_E4M3)
-        return "an x of F8_E4M3 and weights that are not e4m3";
+    const int64_t input = params[MATMUL_INPUT_DTYPE];
+    if ((input == DTYPE_F8_E4M3 || input == DTYPE_I8) != params[MATMUL_HAS_X_SCALES])
+        return "x_scales without an x of F8_E4M3 or I8, or the reverse";
+    if (params[MATMUL_HAS_X_SCALES] &&
+        (int64_t)matmul_codes_of_x(params[MATMUL_DTYPE], (uint64_t)params[MATMUL_K]) != input)
+        return input == DTYPE_I8
+                   ? "an x of I8 and weights that are not int8 with one scale a row, or a k of 2^17 or more"
+                   : "an x of F8_E4M3 and weights that are not e4m3";
     if (params[MATMUL_HAS_X_SCALES] && params[MATMUL_HAS_NORM]) return "x_scales with a norm";
     const enum activation activation = matmul_activation(params);
     if (activation >= ACTIVATION_COUNT || params[MATMUL_EPILOGUE] == EPILOGUE_PLAIN)

@@ -42,8 +42,10 @@ static int64_t most_blocks(const int64_t *params)
     return matmul_wgmma_blocks(params[MATMUL_DTYPE], sums_per_thread(params), params[MATMUL_WGMMA_WARPGROUPS]);
 }
 
+/* Integers need registers once more where they become floats. */
 static int64_t most_sums(const int64_t *params)
 {
+    if (params[MATMUL_INPUT_DTYPE] == DTYPE_I8) return params[MATMUL_WGMMA_WARPGROUPS] == 3 ? 100 : 176;
     if (params[MATMUL_WGMMA_WARPGROUPS] == 3) return matmul_is_coded(params) ? 120 : 96;
     return matmul_is_coded(params) ? 208 : 128;
 }

@@ -12,8 +12,8 @@
  * tile for all. Errors: as a float32 sum in any order; 16-bit outputs are rounded once.
  *
  * Coded weights (fragment.cuh) come as strips of 128 k by plain copies, and a warp's panel of 16 rows becomes wgmma's first
- * operand in registers. If x has codes, too (quantise.h), codes are multiplied, the sums of 512 k at most by themselves; the scales of
- * rows of W and of x multiply the sums of all k.
+ * operand in registers. If x has codes, too (quantise.h), codes are multiplied; the scales of rows of W and of x multiply the sums of
+ * all k. Sums of e4m3 codes are computed for 512 k at most by themselves; those of int8 codes are integers, which 32 bits hold.
  *
  * Operands: counts, x and W (tensor maps: boxes of 128 bytes and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle; a
  * coded W is a pointer), out, bias, residual, x_scales. Legal tunables and the shared memory they need: matmul_wgmma.c. */
@@ -42,7 +42,8 @@ template <class P> struct matmul_wgmma_body {
     typedef typename wgmma_weights<CODED>::type weights_operand;
     static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
     static constexpr int OUT_COLUMNS = GATED ? P::N / 2 : P::N;
-    static constexpr bool CODES = P::INPUT_DTYPE == DTYPE_F8_E4M3; /* x has codes, too */
+    static constexpr bool INTEGERS = P::INPUT_DTYPE == DTYPE_I8; /* x has codes, too: of int8 */
+    static constexpr bool CODES = INTEGERS || P::INPUT_DTYPE == DTYPE_F8_E4M3;
     static constexpr int X_BYTES = CODES ? 1 : 2;
     static constexpr int BOX_BYTES = 128, BOX_K = BOX_BYTES / X_BYTES; /* the width of the swizzle */
     static constexpr int CLUSTER = P::SPLIT_K * P::MULTICAST;
@@ -80,7 +81,7 @@ template <class P> struct matmul_wgmma_body {
     static_assert(!CODED || fragment_strips(P::K) % STRIPS == 0, "stages of whole strips");
     static_assert(P::SPLIT_K == 1 || (P::MULTICAST == 1 && P::PERSISTENT == 0), "SPLIT_K");
     static_assert(P::HAS_NORM == 0, "HAS_NORM");
-    static_assert(!CODES || FRAGMENTS.code == FRAGMENT_E4M3, "codes of x and of W");
+    static_assert(!CODES || FRAGMENTS.code == (INTEGERS ? FRAGMENT_INT8 : FRAGMENT_E4M3), "codes of x and of W");
 
     /* How a warpgroup writes staged sums: 16 bytes a thread. */
     static constexpr int VECTOR = 16 / OUT_BYTES;
@@ -199,6 +200,7 @@ template <class P> struct matmul_wgmma_body {
      * been multiplied: SETS groups at once, of which the last one of a stage is in the last set. */
     static constexpr int SETS =
         matmul_wgmma_group_sets(P::DTYPE, X_BYTES, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS);
+    static_assert(!INTEGERS || (SETS == 0 && FRAGMENTS.factors && P::K <= MATMUL_WGMMA_MOST_INTEGERS), "sums of all k");
     /* Stages of a group, where no scale ends it earlier: as many as 512 k have. */
     static constexpr int GROUP_STAGES = SETS && !fragment_sum_scales(FRAGMENTS) ? 512 / P::TILE_K : 1;
     struct group_sums {
@@ -211,6 +213,11 @@ template <class P> struct matmul_wgmma_body {
             wgmma_codes<P::TILE_M>::run(to, a, x, add);
         else
             wgmma_rows<P::TILE_M>::run(to, a, x, add);
+    }
+
+    static __device__ __forceinline__ void multiply(int (&to)[P::TILE_M / 2], const u32 (&a)[4], u64 x, int add)
+    {
+        wgmma_integers<P::TILE_M>::run(to, a, x, add);
     }
 
     /* Codes of a turn. */
@@ -232,7 +239,8 @@ template <class P> struct matmul_wgmma_body {
      * steps at a time, while the tensor cores multiply what it decoded before, and asks for the codes of the next turn before
      * that. One group is scaled while the next is multiplied, the last one of a stage with the next stage. The stage before
      * may be filled again once the first turn has begun: `empty` is its mbarrier, 0: there was none. `begins_group`: GROUP_STAGES. */
-    static __device__ __forceinline__ void multiply_strips(float (&sums)[PARTS][P::TILE_M / 2], group_sums &groups,
+    template <class SUM>
+    static __device__ __forceinline__ void multiply_strips(SUM (&sums)[PARTS][P::TILE_M / 2], group_sums &groups,
                                                            u32 stage, u32 empty, bool begins_group)
     {
         typedef fragment_strip<P::DTYPE> codes;
@@ -300,7 +308,8 @@ template <class P> struct matmul_wgmma_body {
     }
 
     /* Coded weights: the sums of a warpgroup's rows of W and the rows of x, over steps first_step to end_step. */
-    static __device__ __forceinline__ void multiply_coded(float (&sums)[PARTS][P::TILE_M / 2], u32 base, u32 *slot,
+    template <class SUM>
+    static __device__ __forceinline__ void multiply_coded(SUM (&sums)[PARTS][P::TILE_M / 2], u32 base, u32 *slot,
                                                           u32 *parity, int first_step, int end_step)
     {
         const u32 full = base + BARRIERS, empty = full + 8 * P::STAGES;
@@ -326,6 +335,17 @@ template <class P> struct matmul_wgmma_body {
         if constexpr (SETS != 0) add_group(sums[PARTS - 1], groups.set[SETS - 1], groups.scales[SETS - 1]);
 #pragma unroll
         for (int part = 0; part < PARTS; part++) wgmma_keep(sums[part]);
+    }
+
+    static __device__ __forceinline__ void multiply_integers(float (&sums)[PARTS][P::TILE_M / 2], u32 base, u32 *slot,
+                                                             u32 *parity, int first_step, int end_step)
+    {
+        int exact[PARTS][P::TILE_M / 2];
+        multiply_coded(exact, base, slot, parity, first_step, end_step);
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+#pragma unroll
+            for (int i = 0; i < P::TILE_M / 2; i++) sums[part][i] = (float)exact[part][i];
     }
 
     /* Scales that the two rows of W of a thread's sums may have. */
@@ -603,7 +623,10 @@ template <class P> struct matmul_wgmma_body {
                     for (int part = 0; part < PARTS; part++)
                         factors[part] = load_factors(weights, bias_row(at, (int)warpgroup, part));
                     fetch_scales(scales, x_scales, at.row);
-                    multiply_coded(sums, base, &slot, &parity, first_step, end_step);
+                    if constexpr (INTEGERS)
+                        multiply_integers(sums, base, &slot, &parity, first_step, end_step);
+                    else
+                        multiply_coded(sums, base, &slot, &parity, first_step, end_step);
                     if constexpr (CODES) named_barrier(1 + (int)warpgroup, 128); /* the scales are there */
 #pragma unroll
                     for (int part = 0; part < PARTS; part++) {

@@ -6,6 +6,9 @@
 
 #include "kernels/matmul/fragment_layout.cuh"
 
+/* Codes of int8 that are multiplied and added in 32 bits: products are 2^14 at most. */
+enum { MATMUL_WGMMA_MOST_INTEGERS = (1 << 17) - 1 };
+
 /* In this order: the ring of STAGES stages, each a tile of W, then of x (with SPLIT_K, the sums take its place
  * afterwards); two buffers of staged sums for each warpgroup; if x has codes, its TILE_M scales for each warpgroup; two arrays of
  * STAGES mbarriers. */
@@ -42,15 +45,16 @@ LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size enco
 }
 
 /* Coded weights: sets of sums for groups with scales of their own, 2 if a group is scaled while the next is multiplied; 0: the
- * sums of the tile are computed directly. If x has codes, 512 k of panels
- * without groups are, unless the tile leaves no registers for that: then the tensor cores keep the sums. */
+ * sums of the tile are computed directly. If x has codes of e4m3, 512 k of panels
+ * without groups are, unless the tile leaves no registers for that: then the tensor cores keep the sums. Sums of int8 codes are exact. */
 LAYOUT_FUNCTION int matmul_wgmma_group_sets(layout_size encoding, layout_size x_bytes, layout_size tile_n,
                                             layout_size tile_m, layout_size tile_k, layout_size warpgroups)
 {
     const struct fragment_layout layout = fragment_lay_out(encoding);
     const layout_size parts = tile_n / (64 * warpgroups);
     const layout_size groups = parts * tile_k / FRAGMENT_STRIP_K * layout.groups;
-    if (layout.code && !fragment_sum_scales(layout) && x_bytes == 1) return parts == 1 && tile_m <= 160;
+    if (layout.code && !fragment_sum_scales(layout) && x_bytes == 1)
+        return layout.code == FRAGMENT_E4M3 && parts == 1 && tile_m <= 160;
     if (layout.code == 0 || !fragment_sum_scales(layout)) return 0;
     return groups > 1 && tile_m <= (parts == 1 ? 32 : 64) ? 2 : 1;
 }
@@ -65,7 +69,9 @@ LAYOUT_FUNCTION layout_size matmul_wgmma_sums(layout_size encoding, layout_size 
     const layout_size sets = matmul_wgmma_group_sets(encoding, x_bytes, tile_n, tile_m, tile_k, warpgroups);
     const struct fragment_layout layout = fragment_lay_out(encoding);
     if (!fragment_is_coded(encoding)) return sums;
-    if (x_bytes == 1) return sums + sets * tile_m / 2 + 24 + (sets ? 24 : 0) + (multicast > 1 ? 16 : 0);
+    if (x_bytes == 1)
+        return sums + sets * tile_m / 2 + 24 + (sets ? 24 : 0) + (multicast > 1 ? 16 : 0) +
+               (layout.code == FRAGMENT_INT8 ? 8 * (parts - 1) + (tile_k == 256 ? 8 : 0) : 0);
     return sums + sets * tile_m / 2 + 32 + (sets == 2 ? 16 + 8 * parts : 0) + (layout.zeros ? 8 : 0) +
            (layout.code == FRAGMENT_TABLE ? 16 : 0) + (layout.scale == FRAGMENT_E5M3 ? 24 + 8 * parts : 0) +
            (layout.bits == 8 ? 8 + 16 * parts : 0) + (tile_k == 256 ? 8 : 0) + (multicast > 1 ? 16 : 0);

@@ -161,6 +161,37 @@ TEST(test_codes_of_both)
     matmul_device_check_coded(&device_matmul_wgmma, cases + 1, sizeof cases / sizeof cases[0] - 1);
 }
 
+/* Sums of int8 codes reach 2^31 at 2^17 columns: there no x of them is legal, below it is. */
+TEST(test_integers_that_fit)
+{
+    const struct matmul_device_problem problem = {.rows = 64,
+                                                  .n = 64,
+                                                  .k = (1 << 17) - 16,
+                                                  .dtype = (enum dtype)ENCODING_INT8_CHANNEL,
+                                                  .out_dtype = F32,
+                                                  .codes = true};
+    int64_t params[PLAN_MAX_PARAMS], found[4][PLAN_MAX_PARAMS];
+    struct device_geometry geometry;
+    matmul_device_problem_params(&problem, params);
+    assert_int_equal(params[MATMUL_INPUT_DTYPE], DTYPE_I8);
+    assert_int_equal(device_matmul_wgmma.candidates(params, &h200, found, 4), 4);
+    for (int i = 0; i < 4; i++) {
+        assert_null(device_matmul_wgmma.launch(found[i], &h200, &geometry));
+        found[i][MATMUL_K] = 1 << 17;
+        assert_non_null(strstr(device_matmul_wgmma.launch(found[i], &h200, &geometry), "k of 2^17 or more"));
+        found[i][MATMUL_K] = problem.k;
+        found[i][MATMUL_DTYPE] = ENCODING_INT8_G128;
+        assert_non_null(strstr(device_matmul_wgmma.launch(found[i], &h200, &geometry), "one scale a row"));
+        found[i][MATMUL_DTYPE] = ENCODING_E4M3_CHANNEL;
+        assert_non_null(strstr(device_matmul_wgmma.launch(found[i], &h200, &geometry), "one scale a row"));
+    }
+    params[MATMUL_K] = 1 << 17;
+    assert_int_equal(device_matmul_wgmma.candidates(params, &h200, found, 4), 0);
+    TEST_NEEDS_DEVICE();
+    matmul_device_check(&device_matmul_wgmma, &problem,
+                        (struct matmul_device_tunables){{64, 64, 128, 1, 5, 1, 1, 0, 1, 1}}, 0);
+}
+
 TEST(test_candidates_of_codes)
 {
     static const struct matmul_device_problem problems[] = {
@@ -169,9 +200,11 @@ TEST(test_candidates_of_codes)
         {.rows = 500, .n = 3080, .k = 1040, .out_dtype = F32, .residual = true, .codes = true},
         {.rows = 2048, .n = 4096, .k = 4096, .out_dtype = BF16, .codes = true},
     };
-    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
         matmul_device_check_coded_candidates(&device_matmul_wgmma, &h200, &problems[i],
                                              i % 2 ? ENCODING_E4M3_BLOCK128 : ENCODING_E4M3_CHANNEL);
+        matmul_device_check_coded_candidates(&device_matmul_wgmma, &h200, &problems[i], ENCODING_INT8_CHANNEL);
+    }
 }
 
 TEST(test_candidates)

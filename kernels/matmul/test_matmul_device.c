@@ -44,7 +44,7 @@ void matmul_device_problem_params(const struct matmul_device_problem *problem, i
     params[MATMUL_NORM_DTYPE] = problem->norm ? problem->norm : F32;
     params[MATMUL_EPS_BITS] = problem->norm ? test_float_bits(1e-5f) : 0;
     params[MATMUL_INPUT_DTYPE] = problem->norm ? F32 : (enum dtype)matmul_device_element(params);
-    if (problem->codes) params[MATMUL_INPUT_DTYPE] = DTYPE_F8_E4M3;
+    if (problem->codes) params[MATMUL_INPUT_DTYPE] = matmul_codes_of_x(problem->dtype, (uint64_t)problem->k);
     params[MATMUL_HAS_X_SCALES] = problem->codes;
     params[MATMUL_SCALE_BITS] = test_float_bits(problem->scale);
     test_complete_params(&op_matmul, params);
@@ -60,7 +60,8 @@ static double x_element(const struct test_launch *launch, int64_t row, int64_t k
     while (quantise_element(place) != k % QUANTISE_GROUP) place++;
     const uint8_t code =
         ((const uint8_t *)launch->host[MATMUL_X])[row * k_count + k / QUANTISE_GROUP * QUANTISE_GROUP + place];
-    return (double)e4m3_to_float(code) * (double)((const float *)launch->host[MATMUL_X_SCALES])[row];
+    const double number = params[MATMUL_INPUT_DTYPE] == DTYPE_I8 ? (double)(int8_t)code : (double)e4m3_to_float(code);
+    return number * (double)((const float *)launch->host[MATMUL_X_SCALES])[row];
 }
 
 /* A sum, and a bound of the device's error.
@@ -69,7 +70,7 @@ static double x_element(const struct test_launch *launch, int64_t row, int64_t k
  * largest partial sum at each of k / 16 additions. Products of random signs add up to a partial sum below 6 sigma,
  * sigma^2 = sum of squares; 16 more additions for the parts of a split.
  *
- * Codes: sums lose at most 2^-13 of the largest product or partial sum at each of k / 32 additions. */
+ * Codes of e4m3: sums lose at most 2^-13 of the largest product or partial sum at each of k / 32 additions. Those of int8 are exact. */
 struct bounded {
     double value, error;
 };
@@ -91,7 +92,7 @@ static struct bounded dot(const struct test_launch *launch, int64_t row, int64_t
         bias = op_element(launch->host[MATMUL_BIAS], n, (enum dtype)params[MATMUL_BIAS_DTYPE]);
     const double largest = 6 * sqrt(squares) + fabs(bias);
     double error = ((double)k_count / 16 + 16) * 0x1p-22 * largest;
-    if (params[MATMUL_HAS_X_SCALES]) error += (double)k_count / 32 * 0x1p-13 * 6 * sqrt(squares);
+    if (params[MATMUL_INPUT_DTYPE] == DTYPE_F8_E4M3) error += (double)k_count / 32 * 0x1p-13 * 6 * sqrt(squares);
     return (struct bounded){sum + bias, error};
 }
 
@@ -160,16 +161,19 @@ float *matmul_device_fill_coded(struct test_launch *launch, struct test_random *
     return values;
 }
 
-/* Codes of e4m3 and scales with which x is up to 1. */
+/* Codes and scales with which x is up to 1. Row 0 of int8 has the largest code throughout. */
 static void fill_codes(struct test_launch *launch, struct test_random *random)
 {
     const size_t count = (size_t)(launch->params[MATMUL_K] * launch->valid);
+    const bool integers = launch->params[MATMUL_INPUT_DTYPE] == DTYPE_I8;
     uint8_t *codes = launch->host[MATMUL_X];
     for (size_t i = 0; i < count; i++) {
         codes[i] = (uint8_t)test_random_range(random, 0, 255);
-        if ((codes[i] & 0x7f) == 0x7f) codes[i] = 0;
+        if (integers ? codes[i] == 0x80 : (codes[i] & 0x7f) == 0x7f) codes[i] = 0;
+        if (integers && i < (size_t)launch->params[MATMUL_K]) codes[i] = 127;
     }
-    test_fill(random, launch->host[MATMUL_X_SCALES], (size_t)launch->valid, DTYPE_F32, 0.5f / 448, 1.0f / 448);
+    const float largest = integers ? 127 : 448;
+    test_fill(random, launch->host[MATMUL_X_SCALES], (size_t)launch->valid, DTYPE_F32, 0.5f / largest, 1 / largest);
 }
 
 static void open_operands(struct test_launch *launch, const int64_t *params, int valid)
@@ -288,7 +292,7 @@ void matmul_device_check_coded(const struct device_kernel *kernel, const struct 
             for (size_t i = e % 2; i < count; i += 2) {
                 struct matmul_device_problem problem = cases[i].problem;
                 int64_t params[PLAN_MAX_PARAMS];
-                if (problem.codes && encoding_find(encoding)->code != CODE_E4M3) continue;
+                if (problem.codes && !matmul_codes_of_x(encoding, (uint64_t)problem.k)) continue;
                 problem.dtype = (enum dtype)encoding;
                 fill_params(kernel, &problem, &cases[i].tunables, params);
                 if (!has_registers(kernel, params)) continue;

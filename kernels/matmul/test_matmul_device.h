@@ -22,7 +22,7 @@ struct matmul_device_problem {
     int activation;        /* of the epilogue: NONE, an enum activation, gated, or EPILOGUE_PLAIN + one */
     enum dtype bias, norm; /* DTYPE_NONE: without */
     bool residual;         /* in place: out is the residual's memory */
-    bool codes;            /* x of e4m3 with scales */
+    bool codes;            /* x of the codes that W has, with scales */
     float scale;           /* 0: 1 */
     int valid;             /* rows; 0: all, -1: none */
 };

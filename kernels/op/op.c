@@ -139,7 +139,7 @@ const char *op_no_kernel(const struct encoding *encoding, const char *param)
 static const char *param_illegal(const struct op_param *param, int64_t value)
 {
     if (param->type == PARAM_ENCODING && encoding_find(value)) return NULL;
-    if (param->type == PARAM_CODES && value == DTYPE_F8_E4M3) return NULL;
+    if (param->type == PARAM_CODES && (value == DTYPE_F8_E4M3 || value == DTYPE_I8)) return NULL;
     if (op_param_is_type(param)) {
         const struct encoding *encoding = encoding_find(value);
         if (value == DTYPE_F32 || value == DTYPE_F16 || value == DTYPE_BF16) return NULL;

@@ -24,7 +24,7 @@ enum { OP_NONE = 255 };
 enum op_param_type {
     PARAM_INTEGER,  /* least to most */
     PARAM_DTYPE,    /* enum dtype: F32, F16 or BF16 */
-    PARAM_CODES,    /* the same, or F8_E4M3: codes in the order of quantise.h, with a scale for each row */
+    PARAM_CODES,    /* the same, or F8_E4M3 or I8: codes in the order of quantise.h, with a scale for each row */
     PARAM_ENCODING, /* enum encoding_id: plain ones, on the CPU all; the op says which it has code for */
     PARAM_FLOAT,    /* bits of a float32, least to most: rising bits are rising floats from 0 on */
 };

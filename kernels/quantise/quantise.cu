@@ -3,11 +3,12 @@
 #include "kernels/quantise/quantise.cuh"
 
 #ifndef KERNEL_PARAMS
-#define KERNEL_PARAMS            \
-    PARAM(ROWS) = 64;            \
-    PARAM(COUNT_INDEX) = 0;      \
-    PARAM(WIDTH) = 14336;        \
-    PARAM(X_DTYPE) = DTYPE_BF16; \
+#define KERNEL_PARAMS                 \
+    PARAM(ROWS) = 64;                 \
+    PARAM(COUNT_INDEX) = 0;           \
+    PARAM(WIDTH) = 14336;             \
+    PARAM(X_DTYPE) = DTYPE_BF16;      \
+    PARAM(OUT_DTYPE) = DTYPE_F8_E4M3; \
     PARAM(THREADS) = 256;
 #endif
 

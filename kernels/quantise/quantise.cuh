@@ -10,15 +10,16 @@
 template <class P> struct quantise_body {
     static constexpr int GROUPS = P::WIDTH / 16; /* of a row */
     static constexpr int STEPS = (GROUPS + P::THREADS - 1) / P::THREADS;
+    static constexpr int ENCODING = codes_of_dtype(P::OUT_DTYPE);
 
     static __device__ __forceinline__ float element(u32 word, int half)
     {
         return float_of_half<P::X_DTYPE>((u16)(word >> half * 16));
     }
 
-    static __device__ __forceinline__ u32 codes_of_pair(u32 word, float scale)
+    static __device__ __forceinline__ u32 pair(u32 word, float scale)
     {
-        return codes_e4m3_pair(codes_quotient(element(word, 0), scale), codes_quotient(element(word, 1), scale));
+        return codes_of_pair<ENCODING>(element(word, 0), element(word, 1), scale);
     }
 
     static __device__ __forceinline__ void run(const int *counts, const uint4 *x, uint4 *out, float *scales)
@@ -48,15 +49,14 @@ template <class P> struct quantise_body {
             for (int i = 0; i < 8; i++)
                 largest =
                     max_or_nan(largest, max_or_nan(fabsf(element(words[s][i], 0)), fabsf(element(words[s][i], 1))));
-        const float scale = codes_scale<CODES_E4M3>(block_largest<P::THREADS>(largest));
+        const float scale = codes_scale<ENCODING>(block_largest<P::THREADS>(largest));
         if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const int group = (int)threadIdx.x + s * P::THREADS;
             u32 codes[4];
 #pragma unroll
-            for (int t = 0; t < 4; t++)
-                codes[t] = codes_of_pair(words[s][t], scale) | codes_of_pair(words[s][t + 4], scale) << 16;
+            for (int t = 0; t < 4; t++) codes[t] = pair(words[s][t], scale) | pair(words[s][t + 4], scale) << 16;
             if (group < GROUPS)
                 out[(i64)blockIdx.x * GROUPS + group] = make_uint4(codes[0], codes[1], codes[2], codes[3]);
         }

@@ -16,7 +16,7 @@ template <class P> struct rms_norm_body {
     static constexpr bool KEEP = STEPS * VECTOR <= 32; /* registers for the row: half of what 1024 threads may have */
     static constexpr int KEPT = KEEP ? STEPS : 1;
 
-    static constexpr bool CODES = P::OUT_DTYPE == DTYPE_F8_E4M3;
+    static constexpr int CODES = codes_of_dtype(P::OUT_DTYPE);
     static_assert(!CODES || (KEEP && VECTOR == 4), "launch checks");
 
     /* Codes of this thread's numbers, in the order of quantise.h: of 16 elements, four threads have four each, and two of them
@@ -30,7 +30,7 @@ template <class P> struct rms_norm_body {
 #pragma unroll
             for (int i = 0; i < VECTOR; i++)
                 if (first + s * STRIDE < P::HIDDEN) largest = max_or_nan(largest, fabsf(value[s][i]));
-        const float scale = codes_scale<CODES_E4M3>(block_largest<P::THREADS>(largest));
+        const float scale = codes_scale<CODES>(block_largest<P::THREADS>(largest));
         const bool upper = threadIdx.x & 2;
         if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 #pragma unroll
@@ -38,8 +38,7 @@ template <class P> struct rms_norm_body {
             u32 pairs[VECTOR / 2];
 #pragma unroll
             for (int i = 0; i < VECTOR; i += 2)
-                pairs[i / 2] =
-                    codes_e4m3_pair(codes_quotient(value[s][i], scale), codes_quotient(value[s][i + 1], scale));
+                pairs[i / 2] = codes_of_pair<CODES>(value[s][i], value[s][i + 1], scale);
             const u32 theirs = __shfl_xor_sync(0xffffffffu, pairs[upper ? 0 : 1], 2);
             const u32 word = upper ? theirs | pairs[1] << 16 : pairs[0] | theirs << 16;
             const int group = (first + s * STRIDE) / 16 * 16, place = (int)threadIdx.x % 2 * 2 + upper;

@@ -8,7 +8,7 @@
  *
  * GPUs: rounded once to OUT_DTYPE: relative error 1e-6 before that rounding. The order of the sum depends on HIDDEN and
  * THREADS alone, so a row's result does not depend on the other rows. Operands begin at multiples of 16 bytes; `out` may
- * be `x` or `add_to` when OUT_DTYPE is F32. With OUT_DTYPE F8_E4M3 out and scales are what quantise (quantise.h) makes of the
+ * be `x` or `add_to` when OUT_DTYPE is F32. With OUT_DTYPE F8_E4M3 or I8 out and scales are what quantise (quantise.h) makes of the
  * rows in float32. */
 #ifndef KERNELS_RMS_NORM_RMS_NORM_H
 #define KERNELS_RMS_NORM_RMS_NORM_H
@@ -40,7 +40,7 @@ enum rms_norm_param {
     RMS_NORM_HAS_ADD_TO,   /* CUDA, as the next two */
     RMS_NORM_HAS_COPY,
     RMS_NORM_COPY_DTYPE,
-    RMS_NORM_HAS_SCALES, /* with OUT_DTYPE F8_E4M3, and only then; not with HAS_ADD_TO */
+    RMS_NORM_HAS_SCALES, /* with OUT_DTYPE F8_E4M3 or I8, and only then; not with HAS_ADD_TO */
     RMS_NORM_CENTRED,
     RMS_NORM_HAS_BIAS,
     RMS_NORM_BIAS_DTYPE,

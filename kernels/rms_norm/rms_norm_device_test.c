@@ -114,11 +114,14 @@ TEST(takes_the_mean_off)
 
 /* A row becomes what quantise makes of it, whose largest number has the largest code; the last bits of its numbers may differ from the
  * reference's, and so may a code by one. */
-static void check_codes(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, int64_t threads)
+static void check_codes(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype, enum dtype out, int64_t threads)
 {
-    const int64_t params[RMS_NORM_DEVICE_PARAMS] =
-        {rows, 1, hidden,     dtype, test_float_bits(eps), DTYPE_F8_E4M3, 0, 0, 0, DTYPE_BF16, 1,
-         0,    0, DTYPE_BF16, 0,     DTYPE_BF16,           threads};
+    const bool integers = out == DTYPE_I8;
+    const float steps = integers ? 127 : 448;
+    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {rows,       1,      hidden, dtype,      test_float_bits(eps),
+                                                    out,        0,      0,      0,          DTYPE_BF16,
+                                                    1,          0,      0,      DTYPE_BF16, 0,
+                                                    DTYPE_BF16, threads};
     struct test_random random = {(uint64_t)(rows * 3 + hidden)};
     struct test_launch launch;
     test_launch_open(&launch, &device_rms_norm, params, valid);
@@ -138,20 +141,22 @@ static void check_codes(int64_t rows, int64_t valid, int64_t hidden, enum dtype 
         const bool is_nan = valid > 2 && r == 2, is_zero = valid > 2 && r == 1;
         int most = 0;
         for (int64_t k = 0; k < hidden; k++) largest = fmaxf(largest, fabsf(expected[r * hidden + k]));
-        if (is_nan ? !isnan(scales[r]) : !(fabsf(scales[r] - largest / 448) <= 1e-6f * largest / 448))
-            fail_msg("scale of row %lld: expected %g, found %g", (long long)r, (double)(largest / 448),
+        if (is_nan ? !isnan(scales[r]) : !(fabsf(scales[r] - largest / steps) <= 1e-6f * largest / steps))
+            fail_msg("scale of row %lld: expected %g, found %g", (long long)r, (double)(largest / steps),
                      (double)scales[r]);
         for (int64_t k = 0; k < hidden; k++) {
             const int code = codes[r * hidden + k];
             const int64_t from = k / QUANTISE_GROUP * QUANTISE_GROUP + quantise_element((int)(k % QUANTISE_GROUP));
-            if ((code & 0x7f) > most) most = code & 0x7f;
-            if (is_nan || is_zero ? code != 0
-                                  : !(fabsf(e4m3_to_float((uint8_t)code) * scales[r] - expected[r * hidden + from]) <=
-                                      0x1.01p-4f * fabsf(expected[r * hidden + from]) + 0x1.01p-10f * scales[r]))
+            const int magnitude = integers ? abs((int8_t)code) : code & 0x7f;
+            const float number = integers ? (float)(int8_t)code : e4m3_to_float((uint8_t)code);
+            const float wanted = expected[r * hidden + from];
+            const float error = integers ? 0.501f * scales[r] : 0x1.01p-4f * fabsf(wanted) + 0x1.01p-10f * scales[r];
+            if (magnitude > most) most = magnitude;
+            if (is_nan || is_zero ? code != 0 : !(fabsf(number * scales[r] - wanted) <= error))
                 fail_msg("row %lld, element %lld: code %d, scale %g, expected %g", (long long)r, (long long)from, code,
-                         (double)scales[r], (double)expected[r * hidden + from]);
+                         (double)scales[r], (double)wanted);
         }
-        if (!is_nan && !is_zero) assert_int_equal(most, 0x7e);
+        if (!is_nan && !is_zero) assert_int_equal(most, integers ? 127 : 0x7e);
     }
     test_launch_close(&launch);
 }
@@ -159,12 +164,15 @@ static void check_codes(int64_t rows, int64_t valid, int64_t hidden, enum dtype 
 TEST(makes_codes)
 {
     TEST_NEEDS_DEVICE();
-    check_codes(1, 1, 16, DTYPE_F32, 32);
-    check_codes(9, 7, 2048, DTYPE_BF16, 256);
-    check_codes(5, 5, 4096, DTYPE_F16, 1024);
-    check_codes(300, 300, 4096, DTYPE_BF16, 128);
-    check_codes(4, 4, 2880, DTYPE_BF16, 96);
-    check_codes(3, 3, 16384, DTYPE_BF16, 512);
+    for (int i = 0; i < 2; i++) {
+        const enum dtype out = i ? DTYPE_I8 : DTYPE_F8_E4M3;
+        check_codes(1, 1, 16, DTYPE_F32, out, 32);
+        check_codes(9, 7, 2048, DTYPE_BF16, out, 256);
+        check_codes(5, 5, 4096, DTYPE_F16, out, 1024);
+        check_codes(300, 300, 4096, DTYPE_BF16, out, 128);
+        check_codes(4, 4, 2880, DTYPE_BF16, out, 96);
+        check_codes(3, 3, 16384, DTYPE_BF16, out, 512);
+    }
 }
 
 TEST(hostile_params_are_refused)
@@ -177,8 +185,8 @@ TEST(hostile_params_are_refused)
     test_launch_refuses(&device_rms_norm, params,
                         TEST_CHANGES({RMS_NORM_HIDDEN, 0}, {RMS_NORM_DEVICE_THREADS, 48},
                                      {RMS_NORM_DEVICE_THREADS, 1056}, {RMS_NORM_OUT_DTYPE, DTYPE_U8},
-                                     {RMS_NORM_OUT_DTYPE, DTYPE_F8_E4M3}, {RMS_NORM_HAS_SCALES, 1},
-                                     {RMS_NORM_HAS_FACTOR, 1}));
+                                     {RMS_NORM_OUT_DTYPE, DTYPE_F8_E4M3}, {RMS_NORM_OUT_DTYPE, DTYPE_I8},
+                                     {RMS_NORM_HAS_SCALES, 1}, {RMS_NORM_HAS_FACTOR, 1}));
     const struct device_facts facts = test_facts(90);
     int64_t candidates[8][PLAN_MAX_PARAMS];
     assert_in_range(device_rms_norm.candidates(params, &facts, candidates, 8), 1, 8);

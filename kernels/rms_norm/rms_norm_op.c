@@ -26,9 +26,9 @@ static const char *illegal(const int64_t *params)
 {
     if (params[RMS_NORM_HAS_RESIDUAL] && params[RMS_NORM_HAS_ADD_TO]) return "both residual and add_to";
     if (params[RMS_NORM_HAS_FACTOR] && !params[RMS_NORM_HAS_ADD_TO]) return "factor without add_to";
-    if (!params[RMS_NORM_HAS_SCALES])
-        return params[RMS_NORM_OUT_DTYPE] == DTYPE_F8_E4M3 ? "codes without scales" : NULL;
-    if (params[RMS_NORM_OUT_DTYPE] != DTYPE_F8_E4M3) return "scales without codes";
+    const bool codes = params[RMS_NORM_OUT_DTYPE] == DTYPE_F8_E4M3 || params[RMS_NORM_OUT_DTYPE] == DTYPE_I8;
+    if (!params[RMS_NORM_HAS_SCALES]) return codes ? "codes without scales" : NULL;
+    if (!codes) return "scales without codes";
     if (params[RMS_NORM_HAS_ADD_TO] || params[RMS_NORM_HAS_RESIDUAL]) return "scales with add_to or residual";
     return params[RMS_NORM_HIDDEN] % QUANTISE_GROUP ? "codes of rows that are no multiple of 16" : NULL;
 }

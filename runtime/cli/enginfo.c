@@ -140,7 +140,8 @@ static void print_summary(const struct engine *file, const struct verification *
            encoding_label(manifest->kv_dtype));
     print_matrices(file);
     if (manifest->eight_bit_rows)
-        printf("compute:    fp8 in plans of %" PRIu64 " rows or more, else bf16\n", manifest->eight_bit_rows);
+        printf("compute:    %s in plans of %" PRIu64 " rows or more, else bf16\n", manifest_eight_bit_label(manifest),
+               manifest->eight_bit_rows);
     if (manifest->accuracy.tokens)
         printf("accuracy:   %.1f %% of %" PRIu64
                " tokens were the unquantised model's first choice, too; divergence %.4f nats\n",

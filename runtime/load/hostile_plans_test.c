@@ -49,6 +49,7 @@ static int64_t first_guess(const struct op_param *param, bool has_all)
     const struct plan_geometry *geometry = &fixture.file.manifest.geometry;
     const bool cpu = fixture.file.manifest.target == TARGET_CPU;
     uint64_t value;
+    if (param->type == PARAM_CODES && param->fallback != DTYPE_F32) return param->fallback; /* of codes alone */
     if (op_param_is_type(param)) return cpu ? DTYPE_F32 : DTYPE_BF16;
     if (param->type == PARAM_FLOAT) return clamp(param, (int64_t)float_to_bits(1));
     /* One expert, which a router's matrix has a row for, and none that all rows share. */

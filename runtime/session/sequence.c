@@ -510,7 +510,7 @@ void eng_sequence_cancel(struct eng_sequence *sequence)
         finish(sequence, ENG_END_CANCELLED);
 }
 
-void sequence_let_go(struct eng_sequence *sequence)
+static void let_go(struct eng_sequence *sequence)
 {
     grammar_release(sequence->grammar);
     free(sequence->place);
@@ -525,7 +525,7 @@ void eng_sequence_destroy(struct eng_sequence **handle)
     *handle = NULL;
     if (!sequence->exists) return;
     eng_sequence_cancel(sequence);
-    sequence_let_go(sequence);
+    let_go(sequence);
     sequence->exists = false;
     sequence->next = sequence->session->free_sequences;
     sequence->session->free_sequences = sequence;

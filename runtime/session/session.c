@@ -171,7 +171,10 @@ void eng_session_destroy(struct eng_session **handle)
     page_pool_close(&session->pool);
     free(session->slots);
     free(session->active);
-    for (uint32_t i = 0; session->sequences && i < session->max_sequences; i++) sequence_let_go(&session->sequences[i]);
+    for (uint32_t i = 0; session->sequences && i < session->max_sequences; i++) {
+        grammar_release(session->sequences[i].grammar);
+        free(session->sequences[i].place);
+    }
     free(session->sequences);
     host_memory_unmap(&session->tokens);
     load_release(session->engine);

@@ -222,8 +222,6 @@ bool slot_options_check_allowed(const struct eng_session *session, const uint32_
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits);
 /* Takes blocks of the cache for the tokens that it would compute next. */
 void sequence_use_cache(struct eng_sequence *sequence);
-/* Releases its grammar. */
-void sequence_let_go(struct eng_sequence *sequence);
 /* eng_sequence_create without checks of pointers. */
 bool sequence_make(struct eng_session *session, const struct eng_sequence_options *options,
                    struct eng_sequence **sequence, struct status *status);

@@ -131,50 +131,49 @@ class CudaBuild(unittest.TestCase):
         self.build("b.eng", *small)
         self.assertEqual(contents(self.path("m.eng")), contents(self.path("b.eng")))
 
-    def test_engines_with_fp8_activations(self):
-        """--compute fp8: with one GPU and two, tuned and not; plans of fewer rows are those of a build without it."""
-        many = ["--dtype", "fp8", "--compute", "fp8", "--max-batch", "32", "--batch-sizes", "1,16,32", "--prefill-chunks", "16,64"]
-        for flags in (["--no-accuracy"], ["--tune", "off", "--gpus", "2"]):
-            with self.subTest(flags):
+    def test_engines_with_codes_of_activations(self):
+        """--compute fp8 and int8: with one GPU and two, tuned and not; plans of fewer rows are those of a build without it."""
+        for codes, flags in (("fp8", ["--no-accuracy"]), ("fp8", ["--tune", "off", "--gpus", "2"]), ("int8", ["--no-accuracy"]),
+                             ("int8", ["--tune", "off", "--gpus", "2"])):
+            many = ["--dtype", codes, "--compute", codes, "--max-batch", "32", "--batch-sizes", "1,16,32", "--prefill-chunks", "16,64"]
+            with self.subTest(codes, flags=flags):
                 env = {"FAKE_CUDA_DEVICES": "2"}
                 report = json.loads(self.build("m.eng", *many, *flags, "--json", env=env).stdout)
-                self.assertEqual(report["compute"], {"fp8_from_rows": 32, "as_checkpoint": False})
+                self.assertEqual(report["compute"], {codes + "_from_rows": 32, "as_checkpoint": False})
                 plain = json.loads(self.build("p.eng", *many, *flags, "--compute", "bf16", "--json", env=env).stdout)
                 self.assertNotIn("compute", plain)
                 self.assertEqual([plan["rows"] for plan, other in zip(report["plans"], plain["plans"])
                                   if plan["launches"] != other["launches"]], [32, 64])
-                self.assertIn("compute:    fp8 in plans of 32 rows or more, else bf16\n",
+                self.assertIn("compute:    %s in plans of 32 rows or more, else bf16\n" % codes,
                               succeed([ENGINFO, self.path("m.eng")]).stdout)
                 self.assertIn("tolerance 0.3", succeed([ENGRUN, self.path("m.eng"), "--selftest"], env={**FAKE, **env}).stdout)
                 self.assertIn("tolerance 0.03", succeed([ENGRUN, self.path("p.eng"), "--selftest"], env={**FAKE, **env}).stdout)
 
     @needs_shared("models", "quantised")
-    def test_fp8_activations_are_the_default(self):
-        for name in ("ct-fp8-channel", "fp8-block", "fp8-tensor-static"):
+    def test_codes_of_activations_are_the_default(self):
+        for name, codes in (("ct-fp8-channel", "fp8"), ("fp8-block", "fp8"), ("fp8-tensor-static", "fp8")):
             with self.subTest(name):
                 result = self.build("m.eng", "--model", shared("models", "quantised", name), "--dry-run", "--prefill-chunks", "32")
                 self.assertEqual(result.stderr, "")
-                self.assertIn("\ncompute    fp8 from 32 rows on (as the checkpoint's activations), else bf16\n", result.stdout)
+                self.assertIn("\ncompute    %s from 32 rows on (as the checkpoint's activations), else bf16\n" % codes, result.stdout)
 
     @needs_shared("models", "quantised")
-    def test_fp8_activations_of_a_checkpoint(self):
+    def test_codes_of_activations_of_a_checkpoint(self):
         """Where the GPU has no kernels for them, the build says so, unless it need not decide."""
         older, large = {"FAKE_CUDA_CAPABILITY": "80"}, ["--dry-run", "--prefill-chunks", "32"]
-        for name in ("ct-fp8-channel", "fp8-block", "fp8-tensor-static"):
+        for name, codes in (("ct-fp8-channel", "fp8"), ("fp8-block", "fp8"), ("fp8-tensor-static", "fp8")):
             model = ["--model", shared("models", "quantised", name)]
             with self.subTest(name):
                 result = self.build("m.eng", *model, *large, env=older)
-                self.assertIn("warning: the checkpoint's activations are fp8, but this engine's are bf16: no kernels for compute "
-                              "capability 8.0", result.stderr)
+                self.assertIn("warning: the checkpoint's activations are %s, but this engine's are bf16: no kernels for compute "
+                              "capability 8.0" % codes, result.stderr)
                 self.assertIn("codes are kept, activations are not quantised", result.stdout)
-                message = self.build("m.eng", *model, *large, "--compute", "fp8", env=older, rc=1).stderr
+                message = self.build("m.eng", *model, *large, "--compute", codes, env=older, rc=1).stderr
                 self.assertIn("no kernels for compute capability 8.0", message)
                 for flags in (["--compute", "bf16"], ["--dtype", "bf16"], ["--prefill-chunks", "16"]):
                     result = self.build("m.eng", *model, *large, *flags, env=older)
                     self.assertEqual(result.stderr, "")
                     self.assertNotIn("compute  ", result.stdout)
-        result = self.build("m.eng", "--model", shared("models", "quantised", "ct-w8a8-int"), *large, env=older)
-        self.assertEqual(result.stderr, "")
 
     def test_calibrated_codes(self):
         found = {}
@@ -401,6 +400,11 @@ class CudaBuild(unittest.TestCase):
             ({}, ["--dtype", "int4", "--compute", "f32"], 2, ["--compute", "of BF16", "found F32"]),
             ({}, ["--compute", "fp8"], 1, ["--compute fp8", "expected matrices of fp8 codes", "--dtype fp8"]),
             ({}, ["--dtype", "int8", "--compute", "fp8"], 1, ["--compute fp8", "--dtype fp8"]),
+            ({}, ["--compute", "int8"], 1, ["--compute int8", "expected matrices of int8 codes with one scale a row", "--dtype int8"]),
+            ({}, ["--dtype", "int8", "--group", "128", "--head-dtype", "bf16", "--compute", "int8"], 1, ["--compute int8", "without --group"]),
+            ({}, ["--dtype", "fp8", "--compute", "int8"], 1, ["--compute int8", "--dtype int8"]),
+            ({"FAKE_CUDA_CAPABILITY": "80"}, ["--dtype", "int8", "--compute", "int8", "--prefill-chunks", "32"], 1,
+             ["--compute int8", "no kernels for compute capability 8.0", "of 32 rows", "--compute bf16"]),
             ({"FAKE_CUDA_CAPABILITY": "80"}, ["--dtype", "fp8", "--compute", "fp8", "--prefill-chunks", "32"], 1,
              ["--compute fp8", "no kernels for compute capability 8.0", "of 32 rows", "--compute bf16"]),
             ({}, ["--dtype", "fp16", "--head-dtype", "int8"], 1, ["expected BF16", "found F16", "--head-dtype"]),

@@ -132,7 +132,8 @@ class Sampling(unittest.TestCase):
         self.assertNotEqual(self.ids(*flags, "--min-p", "0.01"), self.ids(*flags))
 
     def test_answers_of_a_form(self):
-        schema = os.path.join(scratch(), "schema.json")
+        folder = scratch()
+        schema = os.path.join(folder.name, "schema.json")
         with open(schema, "w") as file:
             json.dump({"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "old": {"type": "boolean"}},
                        "required": ["name", "old"], "additionalProperties": False}, file)

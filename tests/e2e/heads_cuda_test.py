@@ -64,7 +64,8 @@ class Heads(unittest.TestCase):
     def test_published_shapes(self):
         count = 0
         for name, (config, gpus) in PUBLISHED.items():
-            for flags in ([], ["--kv-dtype", "fp8"], ["--dtype", "int4"], ["--dtype", "fp8", "--compute", "fp8"]):
+            for flags in ([], ["--kv-dtype", "fp8"], ["--dtype", "int4"], ["--dtype", "fp8", "--compute", "fp8"],
+                          ["--dtype", "int8", "--compute", "int8"]):
                 for ranks in gpus:
                     with self.subTest(name, flags=flags, ranks=ranks):
                         result = run([ENGBUILD, "--model", self.shape(config), "--gpu", "h200", "--dry-run", "--tuning-cache", "none",

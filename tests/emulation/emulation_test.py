@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
-(latent_append_on_host.cu), multiply (multiply_on_host.cu), router (router_on_host.cu), sample
+(latent_append_on_host.cu), multiply (multiply_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), sample
 (sample_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
 (delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu), a router with the matmul that it is for (routed_matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import unittest
 
-from matmul_cases import (BF16, E4M3, F16, F32, blocks, codes_of_both, expert_gemvs, gemv, gemvs, grouped, groupeds,
+from matmul_cases import (BF16, E4M3, F16, F32, I8, blocks, codes_of_both, expert_gemvs, gemv, gemvs, grouped, groupeds,
                           mma, mmas, plain, routed, routeds, wgmma, wgmmas)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -25,7 +25,7 @@ C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
-           "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh",
+           "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "kernels/sample/philox.h", "kernels/sample/sample.cuh", "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
@@ -36,7 +36,7 @@ C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "for
              "formats/encoding/dtype.c"]
 # All else in a case is a parameter of its kernel.
 MACROS = ["BODY", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLOTS", "POSITIONS", "IN_PLACE", "COPIES_LATE", "RUNS",
-          "WALKERS", "TOKENS", "CHUNKED"]
+          "WALKERS", "TOKENS", "CHUNKED", "BY_NORM"]
 INT8_KV, E4M3_KV = CODED_KV = [16, 24]  # enum encoding_id of pages with codes that the kernels take: int8_channel, e4m3_channel
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
 SECONDS = 120
@@ -170,6 +170,15 @@ def norms():
         yield {"SOURCE": "rms_norm", "VALID": 2, "ROWS": 3, "HIDDEN": hidden, "THREADS": 32 if hidden > 4000 else 64, "OUT_DTYPE": BF16,
                "WEIGHT_DTYPE": [BF16, F32, F16][i % 3], "BIAS_DTYPE": [F32, BF16][i % 2], "FACTOR_DTYPE": [BF16, F16, F32][i % 3],
                "COPY_DTYPE": [BF16, F16][i % 2], "HAS_ADD_TO": 0, "HAS_COPY": 0, "HAS_BIAS": 0, "HAS_FACTOR": 0, **option}
+
+
+def quantisations():
+    """quantise, and rms_norm that makes codes: e4m3 and int8, one group of a row, threads with several groups and without any."""
+    norm = {"WEIGHT_DTYPE": F32, "HAS_ADD_TO": 0, "HAS_COPY": 0, "COPY_DTYPE": BF16, "HAS_BIAS": 0, "BIAS_DTYPE": F32, "HAS_FACTOR": 0, "FACTOR_DTYPE": F32}
+    for i, (codes, (width, threads)) in enumerate(itertools.product((E4M3, I8), ((16, 32), (592, 64), (2064, 96), (1024, 32)))):
+        case = {"SOURCE": "quantise", "VALID": 6, "ROWS": 7, "WIDTH": width, "THREADS": threads, "OUT_DTYPE": codes}
+        yield {**case, "X_DTYPE": [BF16, F16][i % 2], "BY_NORM": 0}
+        yield {**case, "X_DTYPE": F32, "BY_NORM": 1, "HIDDEN": width, **norm}
 
 
 def latent_rows():
@@ -579,7 +588,8 @@ class Emulation(unittest.TestCase):
 
     def test_defects_of_coded_matmuls_are_seen(self):
         whole = (gemv(DTYPE=19, ROWS=3, N=48, K=264), grouped(1, 1, 48, DTYPE=19, ROWS=3, K=256), mma(DTYPE=19, ROWS=9, N=48, K=264), mma(DTYPE=16, ROWS=9, N=48, K=264),
-                 wgmma(DTYPE=24, ROWS=20, N=64, K=264), wgmma(DTYPE=24, INPUT_DTYPE=E4M3, ROWS=20, N=64, K=272))
+                 wgmma(DTYPE=24, ROWS=20, N=64, K=264), wgmma(DTYPE=24, INPUT_DTYPE=E4M3, ROWS=20, N=64, K=272),
+                 wgmma(DTYPE=16, INPUT_DTYPE=I8, ROWS=20, N=64, K=272))
         cases = [{**case, "SPOIL": spoil} for case in whole for spoil in (1, 2)]
         self.check_defects(cases, ["out["] * len(cases))
 
@@ -600,6 +610,13 @@ class Emulation(unittest.TestCase):
 
     def test_rms_norm(self):
         self.check(norms())
+
+    def test_quantise(self):
+        self.check(quantisations())
+
+    def test_defects_of_codes_are_seen(self):
+        cases = [{**case, "SPOIL": spoil} for case in itertools.islice(quantisations(), 9, 11) for spoil in (1, 2, 3)]
+        self.check_defects(cases, ["row 0 element", "row 0: scale", "of out was written"] * 2)
 
     def test_router(self):
         self.check(routers())

@@ -403,6 +403,7 @@ static void wgmma_begin() {}
 static void wgmma_commit() {}
 template <int PENDING> static void wgmma_wait() {}
 template <int COUNT> static void wgmma_keep(float (&)[COUNT]) {}
+template <int COUNT> static void wgmma_keep(int (&)[COUNT]) {}
 static void wgmma_keep(u32 (&)[4]) {}
 static u64 wgmma_tile(u32 address, u32 next = 16) { return address / 16 | (u64)(next / 16) << 16; }
 /* Element of a tile with rows of 128 bytes in the 128-byte swizzle; tiles of 64 columns follow each other as the descriptor
@@ -433,27 +434,35 @@ static float e4m3_element(u8 code)
     const float magnitude = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
     return (code & 0x7f) == 0x7f ? __builtin_nanf("") : code & 0x80 ? -magnitude : magnitude;
 }
-/* Element (row, k) of the 16 x 32 operand of e4m3 in words 0 to 3 of this warp's lanes. */
-static float a_code(int row, int k)
+static float int8_element(u8 code) { return (signed char)code; }
+/* Element (row, k) of the 16 x 32 operand of codes in words 0 to 3 of this warp's lanes. */
+static u8 a_code(int row, int k) { return (u8)(given(row % 8 * 4 + k % 16 / 4, k / 16 * 2 + row / 8) >> k % 4 * 8); }
+/* Sums in double: exact for int8, of which one that an int32 does not hold ends the program. */
+template <int N_, class SUM>
+static void multiply_codes(SUM (&d)[N_], const u32 (&a)[4], u64 x, int add, float (*element)(u8))
 {
-    return e4m3_element((u8)(given(row % 8 * 4 + k % 16 / 4, k / 16 * 2 + row / 8) >> k % 4 * 8));
+    const int lane = (int)threadIdx.x % 32;
+    const u32 start = (u32)(x & 0xffff) * 16;
+    give({a[0], a[1], a[2], a[3]});
+    for (int i = 0; i < N_; i++) {
+        const int row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        double sum = add ? d[i] : 0;
+        for (int k = 0; k < 32; k++)
+            sum += (double)element(a_code(row, k)) *
+                   (double)element(*(u8 *)shared_at(swizzled(start + (u32)(column * 128 + k))));
+        if ((SUM)0.5f == 0 && std::fabs(sum) >= 2147483648.0) abort();
+        d[i] = (SUM)sum;
+    }
+    __syncwarp();
 }
 template <int N_> struct wgmma_codes {
     static void run(float (&d)[N_ / 2], const u32 (&a)[4], u64 x, int add)
     {
-        const int lane = (int)threadIdx.x % 32;
-        const u32 start = (u32)(x & 0xffff) * 16;
-        give({a[0], a[1], a[2], a[3]});
-        for (int i = 0; i < N_ / 2; i++) {
-            const int row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-            double sum = add ? d[i] : 0;
-            for (int k = 0; k < 32; k++)
-                sum += (double)a_code(row, k) *
-                       (double)e4m3_element(*(u8 *)shared_at(swizzled(start + (u32)(column * 128 + k))));
-            d[i] = (float)sum;
-        }
-        __syncwarp();
+        multiply_codes(d, a, x, add, e4m3_element);
     }
+};
+template <int N_> struct wgmma_integers {
+    static void run(int (&d)[N_ / 2], const u32 (&a)[4], u64 x, int add) { multiply_codes(d, a, x, add, int8_element); }
 };
 template <int N_, int DTYPE_> struct wgmma {
     static void run(float (&d)[N_ / 2], u64 w, u64 x, int add)

@@ -2,7 +2,7 @@
 """Cases of emulation_test.py that multiply: problems and tunables of each kernel. All numbers of a case are parameters of its kernel, but for those that
 emulation_test.py lists."""
 
-F32, F16, BF16, E4M3 = 1, 2, 3, 4
+F32, F16, BF16, E4M3, I8 = 1, 2, 3, 4, 6
 
 ENCODINGS = list(range(16, 23)) + list(range(24, 37))  # enum encoding_id: those with fragments
 MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_DTYPE": F32, "SCALE_BITS": 0x3F800000, "CAP_BITS": 0x40200000, "BIAS_DTYPE": F32,
@@ -105,9 +105,9 @@ def wgmmas():
 
 
 def codes_of_both():
-    """x and W of e4m3: every encoding of it, tails, 1 and 2 sets of sums, parts, strips of a stage."""
-    for i, encoding in enumerate((24, 25, 31)):
-        case = {"DTYPE": encoding, "INPUT_DTYPE": E4M3}
+    """x and W of e4m3 in every encoding of it, and of int8: tails, 1 and 2 sets of sums, parts, strips of a stage."""
+    for i, (encoding, codes) in enumerate(((24, E4M3), (25, E4M3), (31, E4M3), (16, I8))):
+        case = {"DTYPE": encoding, "INPUT_DTYPE": codes}
         yield wgmma(**case, ROWS=70, VALID=67, N=72, K=272, TILE_M=64, HAS_BIAS=1)
         yield wgmma(**case, ROWS=9, N=264, K=512, TILE_M=16, TILE_N=256, WARPGROUPS=2, TILE_K=256, HAS_RESIDUAL=1)
         yield wgmma(**case, ROWS=40, N=96, K=400, TILE_M=32, TILE_N=128, EPILOGUE=1, STAGES=2 + i)

@@ -41,7 +41,7 @@ alignas(64) static int lists[params::EXPERTS + 1 + CHOICES]; /* router.h: of the
 alignas(64) static unsigned short x_halves[ROWS * X_PITCH];
 alignas(64) static unsigned char x_codes[ROWS * K]; /* in the order of quantise.h */
 alignas(64) static float x_scales[ROWS];
-enum { CODES = params::INPUT_DTYPE == DTYPE_F8_E4M3 };
+enum { INTEGERS = params::INPUT_DTYPE == DTYPE_I8, CODES = INTEGERS || params::INPUT_DTYPE == DTYPE_F8_E4M3 };
 alignas(64) static float out[OUT_ROWS * COLUMNS];
 static int wrong;
 
@@ -204,9 +204,9 @@ static void draw_codes()
         const int k = i % K, row = i / K;
         const int element = k / 16 * 16 + k % 16 / 4 * 2 + k % 2 + k % 4 / 2 * 8;
         unsigned char code = (unsigned char)draw(0, 255.9f);
-        if ((code & 127) == 127) code = 0;
+        if (INTEGERS ? code == 128 : (code & 127) == 127) code = 0;
         x_codes[i] = row < VALID ? code : 0x7f;
-        x[row * K + element] = e4m3_element(code) * x_scales[row];
+        x[row * K + element] = (INTEGERS ? int8_element(code) : e4m3_element(code)) * x_scales[row];
     }
 }
 

@@ -31,7 +31,7 @@ struct engine_check {
     const char *model;
     const char *dtype;    /* --dtype of both engines */
     const char *kv_dtype; /* --kv-dtype of both engines, int8 or fp8; NULL: without */
-    const char *compute;  /* --compute of the engine for the GPU, fp8 or bf16; NULL: without */
+    const char *compute;  /* --compute of the engine for the GPU, fp8, int8 or bf16; NULL: without */
     const char *tune;     /* --tune of the engine for the GPU */
     const char *scratch;  /* an empty folder */
     unsigned context;     /* --max-context of both engines; 0: CHECK_CONTEXT */

@@ -126,10 +126,12 @@ static bool find_recipe(const char *folder, struct recipe *recipe)
     const json_t *positions = json_object_get(config, "max_position_embeddings");
     if (!positions) positions = json_object_get(config, "n_positions");
     char *text = quantisation ? json_dumps(quantisation, JSON_COMPACT) : NULL;
-    const bool is_fp8 = text && (strstr(text, "fp8") || strstr(text, "FP8") || strstr(text, "\"float\""));
+    static const char *const words[] = {"fp8", "FP8", "\"float\"", "\"int-quantized\"", "W8A8", "INT8"};
+    bool has_codes = false;
+    for (size_t i = 0; text && i < sizeof words / sizeof *words; i++) has_codes |= strstr(text, words[i]) != NULL;
     const bool is_short = json_is_integer(positions) && json_integer_value(positions) < CHECK_CONTEXT;
     *recipe = (struct recipe){.dtype = quantisation ? "auto" : "bf16",
-                              .compute = is_fp8 ? "bf16" : NULL,
+                              .compute = has_codes ? "bf16" : NULL,
                               .has_delta_rule = json_object_get(config, "linear_num_value_heads") != NULL,
                               .context = is_short ? (unsigned)json_integer_value(positions) : 0};
     const char *key;
@@ -175,6 +177,7 @@ static void add_all(void)
     add_engine_check(fables, "fables-int4", "int4", NULL, "quick");
     add_engine_check(fables, "fables-kv-fp8", "bf16", "fp8", "quick");
     add_engine_check(fables, "fables-compute-fp8", "fp8", NULL, "quick")->compute = "fp8";
+    add_engine_check(fables, "fables-compute-int8", "int8", NULL, "quick")->compute = "int8";
     add_engine_check(fables, "fables-fp16", "fp16", NULL, "off");
     add_engine_check(fables, "fables-int8", "int8", NULL, "off");
     add_engine_check(fables, "fables-fp8", "fp8", NULL, "off");

@@ -176,7 +176,7 @@ static void add_matmul(const struct shape *shape, int rows, const char *what, in
 static void add_coded(const char *model, int rows, enum encoding_id encoding, const char *what, int64_t n, int64_t k,
                       enum dtype out_dtype, bool swiglu, bool residual, enum dtype input)
 {
-    const bool norm = input == DTYPE_F32, codes = input == DTYPE_F8_E4M3;
+    const bool norm = input == DTYPE_F32, codes = input == DTYPE_F8_E4M3 || input == DTYPE_I8;
     const struct shape shape = {.name = model, .hidden = k, .heads = 1, .kv_heads = 1, .head_dim = 128};
     char name[48];
     snprintf(name, sizeof name, "%s, %s%s", what, encoding_name(encoding), codes ? " x too" : "");
@@ -332,6 +332,7 @@ static void add_coded_shape(const struct shape *shape)
     for (int rows = 64; rows <= 2048; rows *= 32) {
         add_coded_layer(shape, rows, ENCODING_E4M3_CHANNEL, DTYPE_F8_E4M3);
         add_coded_layer(shape, rows, ENCODING_E4M3_BLOCK128, DTYPE_F8_E4M3);
+        add_coded_layer(shape, rows, ENCODING_INT8_CHANNEL, DTYPE_I8);
     }
     for (int rows = 1; rows <= 16; rows *= 16)
         for (int context = 1024; context <= 32768; context *= 32)
@@ -535,6 +536,8 @@ static void fill_host(uint8_t *block, const struct problem *problem, const struc
         for (uint64_t i = 0; i < bytes; i++) block[i] &= 0xbf;
     } else if (operand->dtype == DTYPE_F8_E4M3) {
         for (uint64_t i = 0; i < bytes; i++) block[i] = e4m3_from_float((float)test_random_range(&random, -448, 448));
+    } else if (operand->dtype == DTYPE_I8) {
+        for (uint64_t i = 0; i < bytes; i++) block[i] = (uint8_t)(int8_t)test_random_range(&random, -127, 127);
     } else if (operand->dtype && !encoding_is_plain((enum encoding_id)operand->dtype))
         fill_panels(block, problem, bytes);
     else if (operand->dtype)

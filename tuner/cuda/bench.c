@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/matmul/matmul.h"
 #include "tuner/cuda/bench_choices.h"
 #include "tuner/cuda/library_launches.h"
 
@@ -136,9 +137,13 @@ static void run_close(struct bench_run *run)
     free(run);
 }
 
-double cuda_bench_roofline(const struct cuda_bench *bench, uint64_t bytes, uint64_t flops)
+double cuda_bench_roofline(const struct cuda_bench *bench, const struct device_tactic *tactic)
 {
-    double bytes_us = (double)bytes / bench->read_bytes_per_us, flops_us = (double)flops / bench->flops_per_us;
+    uint64_t bytes, flops;
+    tactic->kernel->cost(tactic->params, BENCH_CONTEXT, &bytes, &flops);
+    const bool multiplies_codes = tactic->kernel->op == OP_MATMUL && tactic->params[MATMUL_HAS_X_SCALES];
+    const double bytes_us = (double)bytes / bench->read_bytes_per_us;
+    const double flops_us = (double)flops / bench->flops_per_us / (multiplies_codes ? 2 : 1);
     return bytes_us > flops_us ? bytes_us : flops_us;
 }
 
@@ -153,11 +158,9 @@ double cuda_bench_expected_us(const struct cuda_bench *bench, const struct bench
 {
     /* Estimate: each launch costs one graph node, and takes longer than the roofline. */
     const double bind_us = 10, overhead_us = 3, slowness = 1.5;
-    uint64_t bytes, flops;
-    problem->tactics[0].kernel->cost(problem->tactics[0].params, BENCH_CONTEXT, &bytes, &flops);
     const struct race_options options = race_options_for(level);
     const double launches = count_launches(bench, problem);
-    double call_us = launches * (overhead_us + slowness * cuda_bench_roofline(bench, bytes, flops));
+    double call_us = launches * (overhead_us + slowness * cuda_bench_roofline(bench, &problem->tactics[0]));
     if (bench_reads_context(problem->op)) call_us *= CONTEXTS;
     return problem->tactic_count * launches * bind_us + race_expected_us(problem->tactic_count, call_us, &options);
 }
@@ -166,7 +169,6 @@ bool cuda_bench_race(struct cuda_bench *bench, const struct bench_problem *probl
                      struct race_result *result, struct status *status)
 {
     const struct device *device = device_of(bench);
-    uint64_t bytes, flops;
     struct bench_run *run = calloc(1, sizeof *run);
     if (!run) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
     run->bench = bench;
@@ -177,9 +179,8 @@ bool cuda_bench_race(struct cuda_bench *bench, const struct bench_problem *probl
               cuda_ok(&device->driver, device->driver.EventCreate(&run->start, CU_EVENT_DEFAULT), status, "an event") &&
               cuda_ok(&device->driver, device->driver.EventCreate(&run->end, CU_EVENT_DEFAULT), status, "an event");
     for (int c = 0; ok && c < problem->tactic_count; c++) bind(run, c);
-    problem->tactics[0].kernel->cost(problem->tactics[0].params, BENCH_CONTEXT, &bytes, &flops);
     struct race_options options = race_options_for(level);
-    options.floor_us = cuda_bench_roofline(bench, bytes, flops);
+    options.floor_us = cuda_bench_roofline(bench, &problem->tactics[0]);
     options.good_enough = level == TUNE_FULL || !bench->ceiling_is_sure ? 0 : 1.02;
     if (ok) race(run_candidate, run, problem->tactic_count, &options, result);
     if (ok && result->winner < 0) {

@@ -54,8 +54,9 @@ void cuda_bench_close(struct cuda_bench *bench); /* harmless on one that is all 
 /* Loads the kernels and calls of the shared set; unloads those loaded before. */
 bool cuda_bench_load(struct cuda_bench *bench, struct status *status);
 
-/* Lower bound in microseconds for `bytes` and `flops` on this GPU. */
-double cuda_bench_roofline(const struct cuda_bench *bench, uint64_t bytes, uint64_t flops);
+/* Lower bound in microseconds of a launch of the tactic on this GPU, at BENCH_CONTEXT. Tensor cores multiply codes of 8 bits twice as
+ * fast as 16-bit values. */
+double cuda_bench_roofline(const struct cuda_bench *bench, const struct device_tactic *tactic);
 
 /* Races the tactics. A tactic that cannot run on this GPU is dropped. Fails with the reason of the last one if none can
  * run. */

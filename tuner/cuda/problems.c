@@ -110,7 +110,7 @@ void describe_alone(struct tuning_record *record, const char *key, const struct 
     memcpy(record->key, key, sizeof record->key);
     record->value_count = describe_tactic(tactic, record->values);
     tactic->kernel->cost(tactic->params, BENCH_CONTEXT, &record->bytes, &record->flops);
-    if (bench) record->roofline_us = cuda_bench_roofline(bench, record->bytes, record->flops);
+    if (bench) record->roofline_us = cuda_bench_roofline(bench, tactic);
     snprintf(record->level, sizeof record->level, "%s", tune_level_name(TUNE_OFF));
     record->candidates = 1;
 }

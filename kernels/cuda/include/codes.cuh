@@ -4,11 +4,18 @@
 #define KERNELS_CUDA_INCLUDE_CODES_CUH
 
 #include "kernels/cuda/include/element.cuh"
+#include "kernels/cuda/include/layout.cuh"
 #include "kernels/cuda/include/ptx.cuh"
 
 /* As enum encoding_id (formats/encoding/encoding.h). */
 #define CODES_INT8 16
 #define CODES_E4M3 24
+
+/* The codes that elements of a dtype are; 0: none. */
+LAYOUT_FUNCTION int codes_of_dtype(int dtype)
+{
+    return dtype == DTYPE_I8 ? CODES_INT8 : dtype == DTYPE_F8_E4M3 ? CODES_E4M3 : 0;
+}
 
 /* Scale of a row whose largest magnitude is `largest`, which is NaN if the row has a NaN: NaN also for an infinity. */
 template <int ENCODING> __device__ __forceinline__ float codes_scale(float largest)
@@ -63,15 +70,31 @@ __device__ __forceinline__ u32 codes_e4m3_pair(float first, float second)
 #endif
 }
 
+/* int8 of a number, rounded to nearest even. */
+__device__ __forceinline__ u32 codes_int8(float number)
+{
+    const float magic = 12582912; /* 1.5 * 2^23: the sum has no bits left for a fraction */
+    return bits_of_float(fminf(127, fmaxf(-127, number)) + magic) & 0xff;
+}
+
 /* Code of a value of a row with this scale. */
 template <int ENCODING> __device__ __forceinline__ u32 code_of(float value, float scale)
 {
     const float scaled = codes_quotient(value, scale);
-    if constexpr (ENCODING == CODES_INT8) {
-        const float magic = 12582912; /* 1.5 * 2^23: the sum has no bits left for a fraction */
-        return bits_of_float(fminf(127, fmaxf(-127, scaled)) + magic) & 0xff;
-    } else
+    if constexpr (ENCODING == CODES_INT8)
+        return codes_int8(scaled);
+    else
         return codes_e4m3(scaled);
+}
+
+/* The same of two values; the first in the lower byte. */
+template <int ENCODING> __device__ __forceinline__ u32 codes_of_pair(float first, float second, float scale)
+{
+    const float low = codes_quotient(first, scale), high = codes_quotient(second, scale);
+    if constexpr (ENCODING == CODES_INT8)
+        return codes_int8(low) | codes_int8(high) << 8;
+    else
+        return codes_e4m3_pair(low, high);
 }
 
 #endif

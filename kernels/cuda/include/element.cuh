@@ -10,6 +10,7 @@
 #define DTYPE_F16     2
 #define DTYPE_BF16    3
 #define DTYPE_F8_E4M3 4 /* codes: no element that load_element reads */
+#define DTYPE_I8      6 /* codes, too */
 
 #ifndef KERNELS_ON_HOST /* tests/emulation has its own */
 /* A 16-bit element (DTYPE_F16 or DTYPE_BF16) as float, and a float rounded to nearest even. */

@@ -22,6 +22,11 @@ template <int COUNT> __device__ __forceinline__ void wgmma_keep(float (&d)[COUNT
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
+template <int COUNT> __device__ __forceinline__ void wgmma_keep(int (&d)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(d[i])::"memory");
+}
 
 /* The same of operands in registers, before a begin: none of them is made between products. */
 __device__ __forceinline__ void wgmma_keep(u32 (&a)[4])
@@ -42,7 +47,7 @@ __device__ __forceinline__ u64 wgmma_tile(u32 address, u32 next = 16)
     return (u64)((address & 0x3ffffu) >> 4) | (u64)(next >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
 
-/* The text of one instruction: operand lists of 4 to 128 registers, each list the one before and more. */
+/* The text of one instruction: operand lists of 4 to 128 registers, each list the one before and more. `of`: "+f" or "+r". */
 #define WGMMA_R4 "%0, %1, %2, %3"
 #define WGMMA_R8 \
     WGMMA_R4     \
@@ -75,23 +80,23 @@ __device__ __forceinline__ u64 wgmma_tile(u32 address, u32 next = 16)
     WGMMA_R96                                                                                      \
     ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
     ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define WGMMA_D4(i)   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define WGMMA_D8(i)   WGMMA_D4(i), WGMMA_D4(i + 4)
-#define WGMMA_D12(i)  WGMMA_D8(i), WGMMA_D4(i + 8)
-#define WGMMA_D16(i)  WGMMA_D8(i), WGMMA_D8(i + 8)
-#define WGMMA_D24(i)  WGMMA_D16(i), WGMMA_D8(i + 16)
-#define WGMMA_D32(i)  WGMMA_D16(i), WGMMA_D16(i + 16)
-#define WGMMA_D48(i)  WGMMA_D32(i), WGMMA_D16(i + 32)
-#define WGMMA_D64(i)  WGMMA_D32(i), WGMMA_D32(i + 32)
-#define WGMMA_D80(i)  WGMMA_D64(i), WGMMA_D16(i + 64)
-#define WGMMA_D96(i)  WGMMA_D64(i), WGMMA_D32(i + 64)
-#define WGMMA_D128(i) WGMMA_D64(i), WGMMA_D64(i + 64)
+#define WGMMA_D4(of, i)   of(d[i]), of(d[i + 1]), of(d[i + 2]), of(d[i + 3])
+#define WGMMA_D8(of, i)   WGMMA_D4(of, i), WGMMA_D4(of, i + 4)
+#define WGMMA_D12(of, i)  WGMMA_D8(of, i), WGMMA_D4(of, i + 8)
+#define WGMMA_D16(of, i)  WGMMA_D8(of, i), WGMMA_D8(of, i + 8)
+#define WGMMA_D24(of, i)  WGMMA_D16(of, i), WGMMA_D8(of, i + 16)
+#define WGMMA_D32(of, i)  WGMMA_D16(of, i), WGMMA_D16(of, i + 16)
+#define WGMMA_D48(of, i)  WGMMA_D32(of, i), WGMMA_D16(of, i + 32)
+#define WGMMA_D64(of, i)  WGMMA_D32(of, i), WGMMA_D32(of, i + 32)
+#define WGMMA_D80(of, i)  WGMMA_D64(of, i), WGMMA_D16(of, i + 64)
+#define WGMMA_D96(of, i)  WGMMA_D64(of, i), WGMMA_D32(of, i + 64)
+#define WGMMA_D128(of, i) WGMMA_D64(of, i), WGMMA_D64(of, i + 64)
 
 #define WGMMA_ASM(n, registers, type, a, b, accumulate)                                                  \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate ", 0;\n"                                 \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" WGMMA_R##registers \
                  "}, " a ", " b ", p, 1, 1, 0, 0;\n}"                                                    \
-                 : WGMMA_D##registers(0)                                                                 \
+                 : WGMMA_D##registers("+f", 0)                                                           \
                  : "l"(w), "l"(x), "r"(add))
 
 /* run(d, w, x, add): d = W tile times x tile transposed, plus d if add. */
@@ -124,7 +129,7 @@ template <int N_, int DTYPE_> struct wgmma_registers;
     asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                              \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" WGMMA_R##registers \
                  "}, " a_list ", " b_operand ", p, 1, 1, 1;\n}"                                          \
-                 : WGMMA_D##registers(0)                                                                 \
+                 : WGMMA_D##registers("+f", 0)                                                           \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 #define WGMMA_REGISTERS_DEFINE(n, registers, a_list, b_operand)                   \
     template <int DTYPE_> struct wgmma_registers<n, DTYPE_> {                     \
@@ -152,7 +157,7 @@ template <int N_> struct wgmma_rows;
             asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate ", 0;\n"                             \
                          "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" WGMMA_R##registers     \
                          "}, {" a_list "}, " x_operand ", p, 1, 1, 0;\n}"                                    \
-                         : WGMMA_D##registers(0)                                                             \
+                         : WGMMA_D##registers("+f", 0)                                                       \
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x), "r"(add));                    \
         }                                                                                                    \
     };
@@ -168,18 +173,27 @@ WGMMA_ROWS_DEFINE(160, 80, "%80, %81, %82, %83", "%84", "%85")
 WGMMA_ROWS_DEFINE(192, 96, "%96, %97, %98, %99", "%100", "%101")
 WGMMA_ROWS_DEFINE(256, 128, "%128, %129, %130, %131", "%132", "%133")
 
-/* The same with codes of e4m3: a is 64 x 32 as of mma.m16n8k32, x a tile of rows of 128 codes. Sums of the tensor cores have
- * about 14 bits. */
+/* The same with codes of 8 bits: a is 64 x 32 as of mma.m16n8k32, x a tile of rows of 128 codes. Sums of e4m3 codes are float32,
+ * of which the tensor cores keep about 14 bits; those of int8 codes are int32 and exact, but wrap around at 2^31. */
 template <int N_> struct wgmma_codes;
+template <int N_> struct wgmma_integers;
+#define WGMMA_CODES_ASM(n, registers, types, of, scales, a_list, x_operand, accumulate)      \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate ", 0;\n"                     \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k32." types " {" WGMMA_R##registers \
+                 "}, {" a_list "}, " x_operand ", p" scales ";\n}"                           \
+                 : WGMMA_D##registers(of, 0)                                                 \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x), "r"(add))
 #define WGMMA_CODES_DEFINE(n, registers, a_list, x_operand, accumulate)                                      \
     template <> struct wgmma_codes<n> {                                                                      \
         static __device__ __forceinline__ void run(float (&d)[registers], const u32 (&a)[4], u64 x, int add) \
         {                                                                                                    \
-            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate ", 0;\n"                             \
-                         "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" WGMMA_R##registers     \
-                         "}, {" a_list "}, " x_operand ", p, 1, 1;\n}"                                       \
-                         : WGMMA_D##registers(0)                                                             \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x), "r"(add));                    \
+            WGMMA_CODES_ASM(n, registers, "f32.e4m3.e4m3", "+f", ", 1, 1", a_list, x_operand, accumulate);   \
+        }                                                                                                    \
+    };                                                                                                       \
+    template <> struct wgmma_integers<n> {                                                                   \
+        static __device__ __forceinline__ void run(int (&d)[registers], const u32 (&a)[4], u64 x, int add)   \
+        {                                                                                                    \
+            WGMMA_CODES_ASM(n, registers, "s32.s8.s8", "+r", "", a_list, x_operand, accumulate);             \
         }                                                                                                    \
     };
 WGMMA_CODES_DEFINE(8, 4, "%4, %5, %6, %7", "%8", "%9")
