@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/json.h"
 #include "formats/grammar/grammar_schema.h"
 #include "formats/tokenizer/tokenizer_text.h"
 

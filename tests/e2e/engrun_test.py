@@ -137,10 +137,10 @@ class Sampling(unittest.TestCase):
         with open(schema, "w") as file:
             json.dump({"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "old": {"type": "boolean"}},
                        "required": ["name", "old"], "additionalProperties": False}, file)
-        answer = json.loads(succeed([ENGRUN, fables_engine(), "-p", PROMPT, "--json-schema", schema, "-n", "200"]))
+        answer = json.loads(succeed([ENGRUN, fables_engine(), "-p", PROMPT, "--json-schema", schema, "-n", "200"]).stdout)
         self.assertEqual(sorted(answer), ["name", "old"])
         self.assertLessEqual(len(answer["name"]), 8)
-        self.assertRegex(succeed([ENGRUN, fables_engine(), "-p", PROMPT, "--regex", "[0-9]{4}"]), r"^[0-9]{4}\n$")
+        self.assertRegex(succeed([ENGRUN, fables_engine(), "-p", PROMPT, "--regex", "[0-9]{4}"]).stdout, r"^[0-9]{4}\n$")
         for words, expected in ((["--regex", "(?=a)"], "eng_grammar_create"), (["--json", "--regex", "a"], "found several"),
                                 (["--json", "--ignore-eos"], "not with --ignore-eos"),
                                 (["--json-schema", "/no/such"], "/no/such")):
