@@ -33,7 +33,7 @@ def header(body, path="/v1/completions", extra=""):
 class ServerTest(unittest.TestCase):
     def serve(self, *arguments):
         server = Server(*arguments)
-        self.addCleanup(lambda: server.process.poll() is None and server.stop(signal.SIGKILL))
+        self.addCleanup(server.stop, signal.SIGKILL)
         return server
 
     def begin(self, server, body, path="/v1/completions"):
@@ -224,10 +224,24 @@ class End(ServerTest):
         server = self.serve(fables(), "--timeout", str(1 * PATIENCE))
         connection = self.begin(server, {**ENDLESS, "stream": True})
         server.wait_until(lambda: server.busy_slots())
+        server.process.send_signal(signal.SIGTERM)
         start = time.monotonic()
-        self.assertEqual(server.stop(), 0)
+        data = self.read_all(connection)
+        self.assertEqual(server.process.wait(60 * PATIENCE), 0)
         self.assertLess(time.monotonic() - start, 8 * PATIENCE)
-        self.assertIn(b"request_timeout", self.read_all(connection))
+        # The time of the request and that of the program's end pass at nearly the same moment.
+        self.assertRegex(data[-400:], b'"code":"(request_timeout|shutting_down)"')
+        self.assertIn(b"[DONE]", data[-100:])
+
+    def test_end_with_a_client_that_does_not_read(self):
+        server = self.serve(fables(), "--timeout", str(1 * PATIENCE))
+        connection = server.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        data = json.dumps({**ENDLESS, "stream": True}).encode()
+        connection.sendall(header(data) + data)
+        server.wait_until(lambda: server.busy_slots())
+        self.assertEqual(server.stop(), 0)
+        connection.close()
 
     def test_second_signal(self):
         server = self.serve(fables())
