@@ -159,7 +159,7 @@ static bool start_choice(struct server_model *model, struct server_job *job, str
     int32_t stops[ENG_MAX_STOP_TOKENS];
     uint32_t count = request->stop_token_count;
     memcpy(stops, request->stop_tokens, count * sizeof *stops);
-    if (request->variables && model->facts.chat_end_token >= 0) stops[count++] = model->facts.chat_end_token;
+    if (request->is_chat && model->facts.chat_end_token >= 0) stops[count++] = model->facts.chat_end_token;
     /* Choices of one request differ, and the same request with a seed gives the same choices. */
     sampling.seed += index;
     eng_sequence_options_init(&options);

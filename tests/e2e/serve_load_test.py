@@ -5,6 +5,7 @@ slow clients, mutated requests."""
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import threading
@@ -152,10 +153,49 @@ class Limits(ServerTest):
         self.assertEqual(server.busy_slots(), [])
         self.check_works(server)
 
+    def test_bodies_together(self):
+        """Large requests that wait count together; what they held is given back."""
+        server = self.serve(fables(), "--max-body", "4000")
+        body = {**ENDLESS, "user": "u" * 3500}
+        waiting = [self.begin(server, body) for _ in range(35)]
+        server.wait_until(lambda: server.metric("num_requests_waiting") > 30 * 128)
+        reply = server.request("POST", "/v1/completions", {**SHORT, "user": "u" * 3500})
+        self.assertEqual(reply.status, 503)
+        self.assertEqual(json.loads(reply.body)["error"]["code"], "out_of_memory")
+        for connection in waiting:
+            connection.close()
+        server.wait_until(lambda: not server.busy_slots())
+        server.wait_until(lambda: server.request("POST", "/v1/completions", {**SHORT, "user": "u" * 3500}).status == 200)
+
     def test_descriptors(self):
         result = run(["bash", "-c", 'ulimit -n 200; exec "$@"', "bash", ENGSERVE, fables(), "--port", "0"])
         self.assertEqual(result.rc, 3)
         self.assertIn("--max-connections", result.stderr)
+
+
+class Failures(ServerTest):
+    def test_engine_fails(self):
+        """A file that changes fails its engine, and no other one."""
+        path = os.path.join(FOLDER.name, "changed.eng")
+        shutil.copy(fables(), path)
+        os.chmod(path, 0o644)
+        server = self.serve("good=" + fables(), "bad=" + path)
+        connection = self.begin(server, {**ENDLESS, "model": "bad"})
+        stream = self.begin(server, {**ENDLESS, "model": "bad", "stream": True})
+        server.wait_until(lambda: server.busy_slots())
+        with open(path, "ab") as file:
+            file.write(b"x")
+        connection.settimeout(20 * PATIENCE)
+        self.assertIn(b" 503 ", connection.recv(100))
+        data = b""
+        while b"[DONE]" not in data:
+            data += stream.recv(65536)
+        self.assertIn(b'"code":"engine_failed"', data)
+        self.assertEqual(server.json("POST", "/v1/completions", {**SHORT, "model": "bad"}, expect=503)["error"]["code"], "engine_failed")
+        self.assertEqual(server.request("GET", "/health").status, 503)
+        self.assertEqual(server.request("POST", "/v1/completions", {**SHORT, "model": "good"}).status, 200)
+        self.assertIn("bad: no more requests are taken", server.log)
+        self.assertEqual(server.stop(), 0)
 
 
 class Disconnects(ServerTest):
