@@ -14,8 +14,8 @@
 
 /* A request must arrive within this time, and the next one on the same connection, however slowly. */
 enum { RECEIVE_SECONDS = 30 };
-/* Bodies of all requests that are being received or answered, as a multiple of the largest: what is kept of a request while
- * it waits is at most twice its body. */
+/* Bodies of all requests that are being received or answered, as a multiple of the largest. A request that waits keeps at
+ * most twice its body. */
 enum { MOST_BODIES = 32 };
 enum { CONNECTION_MEMORY_BYTES = 32 << 10, STREAM_BLOCK_BYTES = 16 << 10 };
 

@@ -57,7 +57,7 @@ bool server_request_read(enum server_endpoint endpoint, const char *body, size_t
                          struct server_error *error);
 void server_request_free(struct server_request *request);
 
-/* Releases the body, which may be many times as large as what is still needed while a request waits: afterwards model,
+/* Releases the body, which may be many times as large as the parts that a waiting request needs: afterwards model,
  * variables and the texts of prompts are NULL. Requires: the prompts are tokens. False: out of memory. */
 bool server_request_shrink(struct server_request *request);
 
