@@ -59,6 +59,13 @@ static void free_slot(struct server_model *model, struct slot *slot)
     model->used_slots--;
 }
 
+static void enter_queue(struct server_model *model, struct server_job *job)
+{
+    *model->last = job;
+    model->last = &job->next;
+    model->queued++;
+}
+
 static void leave_queue(struct server_model *model, struct server_job *job)
 {
     for (struct server_job **at = &model->first; *at; at = &(*at)->next) {
@@ -178,7 +185,9 @@ static bool start_choice(struct server_model *model, struct server_job *job, str
     slot->state = eng_sequence_state(slot->sequence);
     model->used_slots++;
     model->metrics.prompt_tokens += index % request->n == 0 ? prompt->count : 0;
-    if (++job->started == job->choice_count) leave_queue(model, job);
+    leave_queue(model, job);
+    /* Jobs take turns: one of many choices does not hold up those after it until its last choice has started. */
+    if (++job->started < job->choice_count) enter_queue(model, job);
     return true;
 }
 
@@ -353,9 +362,7 @@ bool server_model_submit(struct server_model *model, struct server_job *job, str
     } else {
         job->deadline = job->arrival + model->timeout;
         job->references++;
-        *model->last = job;
-        model->last = &job->next;
-        model->queued++;
+        enter_queue(model, job);
         pthread_cond_signal(&model->changed);
     }
     server_model_unlock(model);

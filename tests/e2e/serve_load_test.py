@@ -333,6 +333,17 @@ class ManyClients(ServerTest):
         late.settimeout(30 * PATIENCE)
         self.assertIn(b" 200 ", late.recv(100))
 
+    def test_many_choices_do_not_hold_up_others(self):
+        """A short request is answered long before a request of 128 long choices that came earlier."""
+        server = self.serve(fables())
+        long = self.begin(server, ENDLESS)
+        server.wait_until(lambda: len(server.busy_slots()) == 4)
+        self.check_works(server)
+        self.assertLess(server.metric("generation_tokens_total"), 30000)
+        self.assertEqual({slot["prompt_tokens"] for slot in server.busy_slots()}, {5})
+        long.close()
+        server.wait_until(lambda: not server.busy_slots())
+
     def test_slow_clients(self):
         """Clients that send nothing, or a byte now and then, are disconnected, and do not hold up others."""
         seconds = 1.5 * PATIENCE
