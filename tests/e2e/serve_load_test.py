@@ -386,6 +386,7 @@ class ManyClients(ServerTest):
         server.wait_until(lambda: server.metric("generation_tokens_total") >= 4000, 60)
         self.check_works(server)
         self.assertEqual(server.busy_slots(), [])
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         body = b""
         while b"[DONE]" not in body[-100:]:
             body += connection.recv(65536)
