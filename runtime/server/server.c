@@ -14,8 +14,9 @@
 
 /* A request must arrive within this time, and the next one on the same connection, however slowly. */
 enum { RECEIVE_SECONDS = 30 };
-/* Bodies in memory at the same time, as a multiple of the largest. */
-enum { MOST_BODIES = 16 };
+/* Bodies of all requests that are being received or answered, as a multiple of the largest. A request that waits keeps at
+ * most twice its body. */
+enum { MOST_BODIES = 32 };
 enum { CONNECTION_MEMORY_BYTES = 32 << 10, STREAM_BLOCK_BYTES = 16 << 10 };
 
 /* ---- replies ---- */
@@ -190,18 +191,12 @@ static bool take_body(struct server_exchange *exchange, const char *data, size_t
     } else if (atomic_fetch_add(&server->body_bytes, size) + size > MOST_BODIES * server->options.max_body) {
         atomic_fetch_sub(&server->body_bytes, size);
         server_fail(&exchange->error, 503, "out_of_memory", NULL,
-                    "the server is receiving too many large requests; try later");
-    } else if (!server_buffer_add(&exchange->body, data, size)) {
-        atomic_fetch_sub(&server->body_bytes, size);
-        server_fail_memory(&exchange->error);
+                    "the server is answering too many large requests; try later");
+    } else {
+        exchange->counted += size;
+        if (!server_buffer_add(&exchange->body, data, size)) server_fail_memory(&exchange->error);
     }
     return true;
-}
-
-static void drop_body(struct server_exchange *exchange)
-{
-    atomic_fetch_sub(&exchange->server->body_bytes, exchange->body.size);
-    server_buffer_free(&exchange->body);
 }
 
 static struct server_exchange *begin(struct server *server, struct MHD_Connection *connection, const char *path,
@@ -244,7 +239,7 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
     }
     if (!exchange->job) server_peer_begin(server->peers, exchange->peer);
     enum MHD_Result result = answer(exchange);
-    drop_body(exchange);
+    server_buffer_free(&exchange->body);
     return result;
 }
 
@@ -290,7 +285,8 @@ static void complete(void *context, struct MHD_Connection *connection, void **ow
     if (exchange->job) server_model_release(exchange->model, exchange->job);
     server_stream_close(&exchange->stream);
     server_buffer_free(&exchange->events);
-    drop_body(exchange);
+    server_buffer_free(&exchange->body);
+    atomic_fetch_sub(&server->body_bytes, exchange->counted);
     free(exchange->path);
     free(exchange);
     atomic_fetch_sub(&server->exchanges, 1);

@@ -18,7 +18,7 @@ struct server {
     int64_t created; /* seconds since 1970 */
     atomic_bool draining;
     atomic_size_t exchanges;
-    atomic_size_t body_bytes; /* of all requests that are being received */
+    atomic_size_t body_bytes; /* of all requests that are being received or answered */
 };
 
 struct server_route;
@@ -32,6 +32,7 @@ struct server_exchange {
     char *path;                       /* owned */
     struct server_buffer body;
     size_t received; /* bytes of the body, kept or not */
+    size_t counted;  /* part of server->body_bytes */
     struct server_error error;
     unsigned http; /* status of the reply; 0: none yet */
     double begin;  /* cli_seconds() */

@@ -18,7 +18,7 @@ static enum eng_status convert(const struct eng_engine *engine, const struct ser
                                const struct server_prompt *prompt, int32_t *tokens, size_t capacity, size_t *count,
                                struct eng_error *error)
 {
-    if (request->variables) return eng_chat_tokens(engine, request->variables, NULL, 0, tokens, capacity, count, error);
+    if (request->is_chat) return eng_chat_tokens(engine, request->variables, NULL, 0, tokens, capacity, count, error);
     return eng_tokenize(engine, prompt->text, prompt->size, request->add_special ? ENG_TEXT_ADD_SPECIAL : 0, tokens,
                         capacity, count, error);
 }
@@ -27,7 +27,7 @@ static bool tokenize_prompt(const struct eng_engine *engine, const struct server
                             struct server_prompt *prompt, struct server_error *error)
 {
     struct eng_error cause = {0};
-    size_t size = request->variables ? strlen(request->variables) : prompt->size;
+    size_t size = request->is_chat ? strlen(request->variables) : prompt->size;
     size_t capacity = size / 2 + 64, count = 0;
     /* A prompt seldom has a token for every two bytes: then it is converted once more. */
     for (int attempt = 0; attempt < 2; attempt++) {
@@ -42,7 +42,7 @@ static bool tokenize_prompt(const struct eng_engine *engine, const struct server
         if (status != ENG_TOO_LONG || count <= capacity) break;
         capacity = count;
     }
-    return server_fail_eng(error, request->variables ? "messages" : "prompt", &cause);
+    return server_fail_eng(error, request->is_chat ? "messages" : "prompt", &cause);
 }
 
 bool server_job_tokenize(const struct eng_engine *engine, struct server_request *request, struct server_error *error)
@@ -66,7 +66,7 @@ bool server_job_check_tokens(const struct eng_engine_facts *facts, const struct 
 static bool check_prompt(const struct eng_engine_facts *facts, const struct server_request *request,
                          const struct server_prompt *prompt, uint64_t max_new_tokens, struct server_error *error)
 {
-    const char *param = request->variables ? "messages" : "prompt";
+    const char *param = request->is_chat ? "messages" : "prompt";
     if (!prompt->count)
         return server_fail(error, 400, "invalid_value", param, "%s: expected at least one token, found none", param);
     if (prompt->count + (max_new_tokens ? max_new_tokens : 1) > facts->max_context)
@@ -144,7 +144,7 @@ static bool prepare_choice(const struct eng_engine *engine, struct server_job *j
     struct server_choice *choice = &job->choices[index];
     choice->stop = (struct server_stop){.strings = request->stops, .count = request->stop_count};
     if (eng_text_create(engine, request->skip_special ? 0 : ENG_TEXT_KEEP_SPECIAL, &choice->text, &cause) ||
-        (!request->variables && !replay_prompt(choice, prompt, &cause)))
+        (!request->is_chat && !replay_prompt(choice, prompt, &cause)))
         return server_fail_eng(error, NULL, &cause);
     return !request->echo || add_echo(engine, request, prompt, choice, error);
 }
@@ -155,7 +155,7 @@ static bool name_job(struct server_job *job, struct server_error *error)
     struct timespec now;
     if (getrandom(&number, sizeof number, 0) != sizeof number)
         return server_fail(error, 503, NULL, NULL, "the system gives no random numbers");
-    snprintf(job->id, sizeof job->id, "%s-%016" PRIx64, job->request.variables ? "chatcmpl" : "cmpl", number);
+    snprintf(job->id, sizeof job->id, "%s-%016" PRIx64, job->request.is_chat ? "chatcmpl" : "cmpl", number);
     clock_gettime(CLOCK_REALTIME, &now);
     job->created = (int64_t)now.tv_sec;
     return true;
@@ -166,7 +166,7 @@ static bool fill(const struct eng_engine *engine, const struct eng_engine_facts 
 {
     struct server_request *request = &job->request;
     uint64_t most = server_request_max_tokens(request);
-    if (!most && !request->variables) most = COMPLETION_NEW_TOKENS;
+    if (!most && !request->is_chat) most = COMPLETION_NEW_TOKENS;
     job->max_new_tokens = (uint32_t)most;
     if (!server_job_tokenize(engine, request, error) || !choose_sampling(engine, request, &job->sampling, error) ||
         !name_job(job, error))
@@ -180,7 +180,7 @@ static bool fill(const struct eng_engine *engine, const struct eng_engine_facts 
     job->choice_count = request->prompt_count * request->n;
     for (size_t i = 0; i < job->choice_count; i++)
         if (!prepare_choice(engine, job, i, error)) return false;
-    return true;
+    return server_request_shrink(request) || server_fail_memory(error);
 }
 
 bool server_job_create(const struct eng_engine *engine, const struct eng_engine_facts *facts,

@@ -23,7 +23,7 @@ struct server_choice {
 };
 
 struct server_job {
-    struct server_request request;
+    struct server_request request; /* shrunk */
     char id[SERVER_ID_BYTES];
     int64_t created; /* seconds since 1970 */
     struct eng_sampling sampling;

@@ -59,6 +59,13 @@ static void free_slot(struct server_model *model, struct slot *slot)
     model->used_slots--;
 }
 
+static void enter_queue(struct server_model *model, struct server_job *job)
+{
+    *model->last = job;
+    model->last = &job->next;
+    model->queued++;
+}
+
 static void leave_queue(struct server_model *model, struct server_job *job)
 {
     for (struct server_job **at = &model->first; *at; at = &(*at)->next) {
@@ -159,7 +166,7 @@ static bool start_choice(struct server_model *model, struct server_job *job, str
     int32_t stops[ENG_MAX_STOP_TOKENS];
     uint32_t count = request->stop_token_count;
     memcpy(stops, request->stop_tokens, count * sizeof *stops);
-    if (request->variables && model->facts.chat_end_token >= 0) stops[count++] = model->facts.chat_end_token;
+    if (request->is_chat && model->facts.chat_end_token >= 0) stops[count++] = model->facts.chat_end_token;
     /* Choices of one request differ, and the same request with a seed gives the same choices. */
     sampling.seed += index;
     eng_sequence_options_init(&options);
@@ -178,7 +185,9 @@ static bool start_choice(struct server_model *model, struct server_job *job, str
     slot->state = eng_sequence_state(slot->sequence);
     model->used_slots++;
     model->metrics.prompt_tokens += index % request->n == 0 ? prompt->count : 0;
-    if (++job->started == job->choice_count) leave_queue(model, job);
+    leave_queue(model, job);
+    /* Jobs take turns: one of many choices does not hold up those after it until its last choice has started. */
+    if (++job->started < job->choice_count) enter_queue(model, job);
     return true;
 }
 
@@ -353,9 +362,7 @@ bool server_model_submit(struct server_model *model, struct server_job *job, str
     } else {
         job->deadline = job->arrival + model->timeout;
         job->references++;
-        *model->last = job;
-        model->last = &job->next;
-        model->queued++;
+        enter_queue(model, job);
         pthread_cond_signal(&model->changed);
     }
     server_model_unlock(model);

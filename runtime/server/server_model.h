@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An engine that is served: its session, and the thread that steps it. Jobs wait in a queue of bounded length, in the
- * order of their arrival, until the session has a sequence for them. */
+ * order of their arrival, until the session has a sequence for them; those of several choices start one at each turn. */
 #ifndef RUNTIME_SERVER_SERVER_MODEL_H
 #define RUNTIME_SERVER_SERVER_MODEL_H
 

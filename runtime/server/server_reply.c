@@ -109,7 +109,7 @@ static json_t *usage_object(const struct server_job *job)
 static json_t *answer_object(const char *model, const struct server_job *job, const char *chat_object, json_t *choices)
 {
     return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", job->id, "object",
-                     job->request.variables ? chat_object : "text_completion", "created", (json_int_t)job->created,
+                     job->request.is_chat ? chat_object : "text_completion", "created", (json_int_t)job->created,
                      "model", model, "choices", choices);
 }
 
@@ -125,7 +125,7 @@ static json_t *whole_choice(const struct server_job *job, size_t index)
 {
     const struct server_choice *choice = &job->choices[index];
     json_t *text = json_stringn(choice->out.data ? choice->out.data : "", choice->out.size);
-    if (!job->request.variables) return choice_object(index, "text", text, choice->finish);
+    if (!job->request.is_chat) return choice_object(index, "text", text, choice->finish);
     json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", text, "refusal");
     return choice_object(index, "message", message, choice->finish);
 }
@@ -196,7 +196,7 @@ static bool print_text(const char *model, const struct server_job *job, size_t i
                        struct server_buffer *out)
 {
     json_t *content = json_stringn(text->data, text->size);
-    const bool is_chat = job->request.variables != NULL;
+    const bool is_chat = job->request.is_chat;
     if (is_chat) content = json_pack("{s:o}", "content", content);
     json_t *choice = choice_object(index, is_chat ? "delta" : "text", content, SERVER_FINISH_NONE);
     return print_chunk(model, job, list_of(choice), false, out);
@@ -204,7 +204,7 @@ static bool print_text(const char *model, const struct server_job *job, size_t i
 
 static bool print_begin(const char *model, const struct server_job *job, size_t index, struct server_buffer *out)
 {
-    if (!job->request.variables) return true;
+    if (!job->request.is_chat) return true;
     json_t *delta = json_pack("{s:s, s:s}", "role", "assistant", "content", "");
     return print_chunk(model, job, list_of(choice_object(index, "delta", delta, SERVER_FINISH_NONE)), false, out);
 }
@@ -212,8 +212,8 @@ static bool print_begin(const char *model, const struct server_job *job, size_t 
 static bool print_end(const char *model, const struct server_job *job, size_t index, enum server_finish finish,
                       struct server_buffer *out)
 {
-    json_t *choice = job->request.variables ? choice_object(index, "delta", json_object(), finish)
-                                            : choice_object(index, "text", json_string(""), finish);
+    json_t *choice = job->request.is_chat ? choice_object(index, "delta", json_object(), finish)
+                                          : choice_object(index, "text", json_string(""), finish);
     return print_chunk(model, job, list_of(choice), false, out);
 }
 

@@ -68,11 +68,10 @@ static struct server_job job;
 
 static void make_job(bool is_chat)
 {
-    static char variables[] = "{}";
     memset(choices, 0, sizeof choices);
     job = (struct server_job){.id = "id-1", .created = 5, .choices = choices, .choice_count = 2, .prompt_tokens = 3};
     job.request.n = 2;
-    job.request.variables = is_chat ? variables : NULL;
+    job.request.is_chat = is_chat;
     assert_true(server_buffer_text(&choices[0].out, "one"));
     choices[0].tokens = 1;
     choices[0].finish = SERVER_FINISH_STOP;

@@ -356,6 +356,7 @@ static bool require_input(struct server_request *request, struct server_error *e
     if (request->special_given && request->add_special)
         return server_fail(error, 400, "unsupported_parameter", "add_special_tokens",
                            "add_special_tokens: not with messages, whose template adds them");
+    request->is_chat = true;
     return make_prompts(request, 1, error) &&
            server_chat_variables(request->body, request->add_generation, &request->variables, error);
 }
@@ -419,8 +420,35 @@ void server_request_free(struct server_request *request)
     for (size_t i = 0; i < request->prompt_count; i++) free(request->prompts[i].tokens);
     free(request->prompts);
     free(request->variables);
+    free(request->own_stops);
     json_decref(request->body);
     *request = (struct server_request){0};
+}
+
+bool server_request_shrink(struct server_request *request)
+{
+    size_t size = 1;
+    for (size_t i = 0; i < request->stop_count; i++) size += strlen(request->stops[i]) + 1;
+    request->own_stops = malloc(size);
+    if (!request->own_stops) return false;
+    char *at = request->own_stops;
+    for (size_t i = 0; i < request->stop_count; i++) {
+        const size_t length = strlen(request->stops[i]) + 1;
+        request->stops[i] = memcpy(at, request->stops[i], length);
+        at += length;
+    }
+    for (size_t i = 0; i < request->prompt_count; i++) {
+        struct server_prompt *prompt = &request->prompts[i];
+        int32_t *fitting = realloc(prompt->tokens, (prompt->count + 1) * sizeof *fitting);
+        if (fitting) prompt->tokens = fitting;
+        prompt->text = NULL;
+    }
+    free(request->variables);
+    json_decref(request->body);
+    request->variables = NULL;
+    request->body = NULL;
+    request->model = NULL;
+    return true;
 }
 
 uint64_t server_request_max_tokens(const struct server_request *request)

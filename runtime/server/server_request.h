@@ -29,7 +29,7 @@ struct server_prompt {
 
 struct server_request {
     enum server_endpoint endpoint;
-    json_t *body;      /* owned: strings below are borrowed from it */
+    json_t *body;      /* owned: strings below are borrowed from it; NULL after server_request_shrink */
     const char *model; /* NULL: not given */
     bool stream, include_usage, echo, ignore_eos;
     bool add_special;                              /* tokens around a text */
@@ -43,17 +43,23 @@ struct server_request {
     bool seed_given;
     const char *stops[SERVER_MOST_STOPS];
     size_t stop_count;
+    char *own_stops; /* owned: the memory of `stops` after server_request_shrink */
     int32_t stop_tokens[ENG_MAX_STOP_TOKENS];
     uint32_t stop_token_count;
     struct server_prompt *prompts; /* owned [prompt_count]; of a chat: one without text */
     size_t prompt_count;
-    char *variables; /* owned: JSON for the chat template; NULL: no chat */
+    bool is_chat;    /* messages were given */
+    char *variables; /* owned: JSON for the chat template; NULL: no chat, or converted already */
 };
 
 /* Reads body[size]. The caller releases *request with server_request_free, also after a failure. */
 bool server_request_read(enum server_endpoint endpoint, const char *body, size_t size, struct server_request *request,
                          struct server_error *error);
 void server_request_free(struct server_request *request);
+
+/* Releases the body, which may be many times as large as the parts that a waiting request needs: afterwards model,
+ * variables and the texts of prompts are NULL. Requires: the prompts are tokens. False: out of memory. */
+bool server_request_shrink(struct server_request *request);
 
 /* Limit of new tokens that the request names; 0: none. */
 uint64_t server_request_max_tokens(const struct server_request *request);

@@ -40,6 +40,15 @@ TEST(test_completion)
     assert_true(request.stream && request.include_usage && request.echo && request.ignore_eos);
     assert_false(request.skip_special || request.add_special);
     assert_null(request.variables);
+    assert_false(request.is_chat);
+    /* What remains while it waits. */
+    request.prompts[0].tokens = calloc(3, sizeof *request.prompts[0].tokens);
+    request.prompts[0].count = 2;
+    assert_true(server_request_shrink(&request));
+    assert_true(!request.body && !request.model && !request.prompts[0].text);
+    assert_string_equal(request.stops[0], "x");
+    assert_string_equal(request.stops[1], "yz");
+    assert_int_equal(request.prompts[0].count, 2);
     server_request_free(&request);
 }
 

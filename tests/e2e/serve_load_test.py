@@ -5,6 +5,7 @@ slow clients, mutated requests."""
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import threading
@@ -33,7 +34,7 @@ def header(body, path="/v1/completions", extra=""):
 class ServerTest(unittest.TestCase):
     def serve(self, *arguments):
         server = Server(*arguments)
-        self.addCleanup(lambda: server.process.poll() is None and server.stop(signal.SIGKILL))
+        self.addCleanup(server.stop, signal.SIGKILL)
         return server
 
     def begin(self, server, body, path="/v1/completions"):
@@ -152,10 +153,49 @@ class Limits(ServerTest):
         self.assertEqual(server.busy_slots(), [])
         self.check_works(server)
 
+    def test_bodies_together(self):
+        """Large requests that wait count together; what they held is given back."""
+        server = self.serve(fables(), "--max-body", "4000")
+        body = {**ENDLESS, "user": "u" * 3500}
+        waiting = [self.begin(server, body) for _ in range(35)]
+        server.wait_until(lambda: server.metric("num_requests_waiting") > 30 * 128)
+        reply = server.request("POST", "/v1/completions", {**SHORT, "user": "u" * 3500})
+        self.assertEqual(reply.status, 503)
+        self.assertEqual(json.loads(reply.body)["error"]["code"], "out_of_memory")
+        for connection in waiting:
+            connection.close()
+        server.wait_until(lambda: not server.busy_slots())
+        server.wait_until(lambda: server.request("POST", "/v1/completions", {**SHORT, "user": "u" * 3500}).status == 200)
+
     def test_descriptors(self):
         result = run(["bash", "-c", 'ulimit -n 200; exec "$@"', "bash", ENGSERVE, fables(), "--port", "0"])
         self.assertEqual(result.rc, 3)
         self.assertIn("--max-connections", result.stderr)
+
+
+class Failures(ServerTest):
+    def test_engine_fails(self):
+        """A file that changes fails its engine, and no other one."""
+        path = os.path.join(FOLDER.name, "changed.eng")
+        shutil.copy(fables(), path)
+        os.chmod(path, 0o644)
+        server = self.serve("good=" + fables(), "bad=" + path)
+        connection = self.begin(server, {**ENDLESS, "model": "bad"})
+        stream = self.begin(server, {**ENDLESS, "model": "bad", "stream": True})
+        server.wait_until(lambda: server.busy_slots())
+        with open(path, "ab") as file:
+            file.write(b"x")
+        connection.settimeout(20 * PATIENCE)
+        self.assertIn(b" 503 ", connection.recv(100))
+        data = b""
+        while b"[DONE]" not in data:
+            data += stream.recv(65536)
+        self.assertIn(b'"code":"engine_failed"', data)
+        self.assertEqual(server.json("POST", "/v1/completions", {**SHORT, "model": "bad"}, expect=503)["error"]["code"], "engine_failed")
+        self.assertEqual(server.request("GET", "/health").status, 503)
+        self.assertEqual(server.request("POST", "/v1/completions", {**SHORT, "model": "good"}).status, 200)
+        self.assertIn("bad: no more requests are taken", server.log)
+        self.assertEqual(server.stop(), 0)
 
 
 class Disconnects(ServerTest):
@@ -224,10 +264,24 @@ class End(ServerTest):
         server = self.serve(fables(), "--timeout", str(1 * PATIENCE))
         connection = self.begin(server, {**ENDLESS, "stream": True})
         server.wait_until(lambda: server.busy_slots())
+        server.process.send_signal(signal.SIGTERM)
         start = time.monotonic()
-        self.assertEqual(server.stop(), 0)
+        data = self.read_all(connection)
+        self.assertEqual(server.process.wait(60 * PATIENCE), 0)
         self.assertLess(time.monotonic() - start, 8 * PATIENCE)
-        self.assertIn(b"request_timeout", self.read_all(connection))
+        # The time of the request and that of the program's end pass at nearly the same moment.
+        self.assertRegex(data[-400:], b'"code":"(request_timeout|shutting_down)"')
+        self.assertIn(b"[DONE]", data[-100:])
+
+    def test_end_with_a_client_that_does_not_read(self):
+        server = self.serve(fables(), "--timeout", str(1 * PATIENCE))
+        connection = server.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        data = json.dumps({**ENDLESS, "stream": True}).encode()
+        connection.sendall(header(data) + data)
+        server.wait_until(lambda: server.busy_slots())
+        self.assertEqual(server.stop(), 0)
+        connection.close()
 
     def test_second_signal(self):
         server = self.serve(fables())
@@ -279,6 +333,17 @@ class ManyClients(ServerTest):
         late.settimeout(30 * PATIENCE)
         self.assertIn(b" 200 ", late.recv(100))
 
+    def test_many_choices_do_not_hold_up_others(self):
+        """A short request is answered long before a request of 128 long choices that came earlier."""
+        server = self.serve(fables())
+        long = self.begin(server, ENDLESS)
+        server.wait_until(lambda: len(server.busy_slots()) == 4)
+        self.check_works(server)
+        self.assertLess(server.metric("generation_tokens_total"), 30000)
+        self.assertEqual({slot["prompt_tokens"] for slot in server.busy_slots()}, {5})
+        long.close()
+        server.wait_until(lambda: not server.busy_slots())
+
     def test_slow_clients(self):
         """Clients that send nothing, or a byte now and then, are disconnected, and do not hold up others."""
         seconds = 1.5 * PATIENCE
@@ -321,6 +386,7 @@ class ManyClients(ServerTest):
         server.wait_until(lambda: server.metric("generation_tokens_total") >= 4000, 60)
         self.check_works(server)
         self.assertEqual(server.busy_slots(), [])
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         body = b""
         while b"[DONE]" not in body[-100:]:
             body += connection.recv(65536)

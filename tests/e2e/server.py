@@ -98,7 +98,9 @@ class Server:
         return total
 
     def stop(self, number=signal.SIGTERM, timeout=60):
-        """The exit code after a signal."""
+        """The exit code after a signal; of a server that has ended already, without one."""
+        if self.last_log is not None:
+            return self.process.returncode
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:

@@ -11,12 +11,13 @@ static void check_request(const struct server_request *request)
 {
     require(request->n >= 1 && request->prompt_count >= 1);
     require(request->prompt_count * request->n <= SERVER_MOST_CHOICES);
+    require(request->is_chat == (request->variables != NULL));
     require(request->stop_count <= SERVER_MOST_STOPS && request->stop_token_count < ENG_MAX_STOP_TOKENS);
     for (size_t i = 0; i < request->stop_count; i++)
         require(request->stops[i][0] && strlen(request->stops[i]) <= SERVER_MOST_STOP_BYTES);
     for (size_t i = 0; i < request->prompt_count; i++) {
         const struct server_prompt *prompt = &request->prompts[i];
-        require(!!prompt->text + !!prompt->tokens == (request->variables ? 0 : 1));
+        require(!!prompt->text + !!prompt->tokens == (request->is_chat ? 0 : 1));
         for (size_t t = 0; t < prompt->count; t++) require(prompt->tokens[t] >= 0);
         require(!prompt->text || strlen(prompt->text) == prompt->size);
     }
