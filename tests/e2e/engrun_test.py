@@ -141,7 +141,7 @@ class Sampling(unittest.TestCase):
         self.assertEqual(sorted(answer), ["name", "old"])
         self.assertLessEqual(len(answer["name"]), 8)
         self.assertRegex(succeed([ENGRUN, fables_engine(), "-p", PROMPT, "--regex", "[0-9]{4}"]).stdout, r"^[0-9]{4}\n$")
-        for words, expected in ((["--regex", "(?=a)"], "eng_grammar_create"), (["--json", "--regex", "a"], "found several"),
+        for words, expected in ((["--regex", "(?=a)"], "look-around"), (["--json", "--regex", "a"], "found several"),
                                 (["--json", "--ignore-eos"], "not with --ignore-eos"),
                                 (["--json-schema", "/no/such"], "/no/such")):
             with self.subTest(words):
