@@ -575,7 +575,7 @@ ENG_API enum eng_status eng_sequence_logprobs(const struct eng_sequence *sequenc
  * logit biases. [session] */
 ENG_API enum eng_status eng_sequence_save(struct eng_sequence *sequence, const char *path, struct eng_error *error);
 /* Creates a sequence from such a file: done and kept, as with ENG_SEQUENCE_KEEP, so that more can be submitted; all of its tokens count
- * as polled. `options` as in eng_sequence_create; without sampling in them its draws go on where they were. The file must be of this
+ * as polled. Other sequences do not use its pages, since their numbers may be any. `options` as in eng_sequence_create; without sampling in them its draws go on where they were. The file must be of this
  * engine file (ENG_VERSION) and undamaged (ENG_CORRUPT). ENG_FULL: no slot or too few pages are free. [session] */
 ENG_API enum eng_status eng_sequence_restore(struct eng_session *session, const char *path,
                                              const struct eng_sequence_options *options, struct eng_sequence **sequence,

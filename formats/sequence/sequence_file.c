@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "formats/base/checked.h"
@@ -73,13 +74,15 @@ static bool check_identity(const struct sequence_header *header, const struct se
     return true;
 }
 
-static bool is_sampler(const struct sampler_state *sampler)
+static bool is_penalty(float penalty) { return penalty >= -2 && penalty <= 2; }
+
+static bool is_sampler(const struct sampler_state *sampler, bool has_options)
 {
+    const uint32_t known = has_options ? SAMPLER_MIN_P | SAMPLER_ADJUSTS : 0;
     return isfinite(sampler->temperature) && sampler->temperature >= 0 && sampler->top_p > 0 && sampler->top_p <= 1 &&
            isfinite(sampler->repetition_penalty) && sampler->repetition_penalty > 0 && sampler->top_k >= 0 &&
-           !(sampler->options & ~(uint32_t)(SAMPLER_MIN_P | SAMPLER_ADJUSTS)) && sampler->min_p_log <= 0 &&
-           isfinite(sampler->presence_penalty) && isfinite(sampler->frequency_penalty) && !sampler->reserved[0] &&
-           !sampler->reserved[1];
+           !(sampler->options & ~known) && sampler->min_p_log <= 0 && is_penalty(sampler->presence_penalty) &&
+           is_penalty(sampler->frequency_penalty) && !sampler->reserved[0] && !sampler->reserved[1];
 }
 
 static bool check_numbers(const struct sequence_header *header, const struct sequence_expectation *expected,
@@ -90,7 +93,7 @@ static bool check_numbers(const struct sequence_header *header, const struct seq
                 header->computed <= header->token_count && header->computed <= expected->max_context &&
                 header->written >= header->computed && header->written <= expected->max_context &&
                 header->prompt_end <= header->token_count && header->rope_set <= 1 && header->reserved == 0 &&
-                is_sampler(&header->sampler);
+                is_sampler(&header->sampler, expected->has_options);
     for (uint32_t g = header->groups; g < PLAN_MAX_PAGE_GROUPS; g++) fits = fits && header->pages[g] == 0;
     if (!fits) return damaged(status, "numbers of its header contradict each other or the engine");
     if (count_pages(header) > expected->most_pages)
@@ -99,29 +102,40 @@ static bool check_numbers(const struct sequence_header *header, const struct seq
     return true;
 }
 
+/* Tokens and checksums of pages, once the header is known to be right. */
+static bool read_tables(struct sequence_file *file, const struct sequence_expectation *expected, struct status *status)
+{
+    const struct sequence_header *header = &file->header;
+    struct parts parts;
+    if (!find_parts(header, &parts) || parts.end != file->map.size)
+        return status_fail(status, STATUS_CORRUPT, "it has %" PRIu64 " bytes, and its header says otherwise; it is cut",
+                           file->map.size);
+    file->pages_offset = parts.pages;
+    file->page_count = count_pages(header);
+    file->tokens = calloc(header->token_count, sizeof *file->tokens);
+    file->checksums = calloc(file->page_count + 1, sizeof *file->checksums);
+    if (!file->tokens || !file->checksums) return status_fail(status, STATUS_MACHINE, "out of memory");
+    if (!file_map_read(&file->map, parts.tokens, file->tokens, header->token_count * sizeof *file->tokens, status) ||
+        !file_map_read(&file->map, parts.checksums, file->checksums, file->page_count * sizeof *file->checksums,
+                       status))
+        return false;
+    if (tables_checksum(header, file->tokens, file->checksums) != header->tables_checksum)
+        return damaged(status, "its tokens have another checksum");
+    for (uint32_t i = 0; i < header->token_count; i++)
+        if (file->tokens[i] < 0 || (uint64_t)file->tokens[i] >= expected->vocab_size)
+            return damaged(status, "a token is outside the vocabulary");
+    return true;
+}
+
 bool sequence_file_open(struct sequence_file *file, const char *path, const struct sequence_expectation *expected,
                         struct status *status)
 {
-    struct parts parts;
     *file = (struct sequence_file){0};
     if (!file_map_open(&file->map, path, status)) return false;
     bool ok = file->map.size >= sizeof file->header || damaged(status, "it is shorter than its header");
-    if (ok) memcpy(&file->header, file->map.data, sizeof file->header);
-    ok = ok && check_identity(&file->header, expected, status) && check_numbers(&file->header, expected, status);
-    if (ok && (!find_parts(&file->header, &parts) || parts.end != file->map.size))
-        ok = status_fail(status, STATUS_CORRUPT, "it has %" PRIu64 " bytes, and its header says otherwise; it is cut",
-                         file->map.size);
-    if (ok) {
-        file->tokens = (const int32_t *)(const void *)(file->map.data + parts.tokens);
-        file->checksums = (const uint64_t *)(const void *)(file->map.data + parts.checksums);
-        file->pages_offset = parts.pages;
-        file->page_count = count_pages(&file->header);
-        ok = tables_checksum(&file->header, file->tokens, file->checksums) == file->header.tables_checksum ||
-             damaged(status, "its tokens have another checksum");
-    }
-    for (uint32_t i = 0; ok && i < file->header.token_count; i++)
-        if (file->tokens[i] < 0 || (uint64_t)file->tokens[i] >= expected->vocab_size)
-            ok = damaged(status, "a token is outside the vocabulary");
+    ok = ok && file_map_read(&file->map, 0, &file->header, sizeof file->header, status) &&
+         check_identity(&file->header, expected, status) && check_numbers(&file->header, expected, status) &&
+         read_tables(file, expected, status);
     if (ok) return true;
     sequence_file_close(file);
     return status_prefix(status, "%s", path);
@@ -130,6 +144,8 @@ bool sequence_file_open(struct sequence_file *file, const char *path, const stru
 void sequence_file_close(struct sequence_file *file)
 {
     file_map_close(&file->map);
+    free(file->tokens);
+    free(file->checksums);
     *file = (struct sequence_file){0};
 }
 

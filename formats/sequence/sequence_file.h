@@ -41,14 +41,15 @@ struct sequence_expectation {
     uint64_t engine, page_bytes, vocab_size, max_context;
     uint32_t groups;
     uint64_t most_pages; /* of the pool */
+    bool has_options;    /* geometry.sampling_options */
 };
 
 /* A file that is open for reading. */
 struct sequence_file {
     struct file_map map;
     struct sequence_header header;
-    const int32_t *tokens; /* these point into the map */
-    const uint64_t *checksums;
+    int32_t *tokens; /* these are copies: the file may be written while it is read */
+    uint64_t *checksums;
     uint64_t pages_offset, page_count;
 };
 

@@ -194,6 +194,13 @@ static bool is_busy(struct program *program)
     return busy;
 }
 
+static void cancel_all(struct program *program)
+{
+    struct server_error reason;
+    server_fail(&reason, 503, "shutting_down", NULL, "the server has shut down before the answer was complete");
+    for (size_t i = 0; i < program->arguments.model_count; i++) server_model_cancel_all(program->models[i], &reason);
+}
+
 static void wait_until_idle(struct program *program, double seconds)
 {
     const double end = cli_seconds() + seconds;
@@ -206,14 +213,12 @@ static void wait_until_idle(struct program *program, double seconds)
 /* What has arrived is answered, within a time. */
 static void drain(struct program *program)
 {
-    struct server_error reason;
     /* Any second signal ends the process. */
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     server_drain(program->server);
     wait_until_idle(program, program->arguments.timeout);
-    server_fail(&reason, 503, "shutting_down", NULL, "the server has shut down before the answer was complete");
-    for (size_t i = 0; i < program->arguments.model_count; i++) server_model_cancel_all(program->models[i], &reason);
+    cancel_all(program);
     wait_until_idle(program, LAST_SECONDS);
 }
 
@@ -227,8 +232,18 @@ static void serve(struct program *program)
     drain(program);
 }
 
+/* A step that has begun runs to its end, and libmicrohttpd ends the process if a connection still waits for it. */
+static void finish_steps(struct program *program)
+{
+    cancel_all(program);
+    for (size_t i = 0; i < program->arguments.model_count; i++)
+        while (server_model_is_busy(program->models[i])) wait_a_moment();
+    wait_until_idle(program, LAST_SECONDS);
+}
+
 static void stop(struct program *program)
 {
+    if (program->server) finish_steps(program);
     server_stop(&program->server);
     for (size_t i = 0; i < program->arguments.model_count; i++) server_model_close(&program->models[i]);
     server_keys_free(program->keys);

@@ -172,6 +172,7 @@ enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, ui
                     session->slots[slot].position);
         return report_status(&status, error);
     }
+    if (position == session->slots[slot].position) return report_ok(error); /* nothing to remove */
     const bool is_whole = slots_truncate(session, (int32_t)slot, position) == position;
     if (session->slots[slot].answer_start > position) session->slots[slot].answer_start = position;
     bool ok = is_whole ||

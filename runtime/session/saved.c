@@ -162,7 +162,8 @@ static bool restore(struct eng_session *session, const char *path, const struct 
                                                   .vocab_size = session->geometry->vocab_size,
                                                   .max_context = session->geometry->max_context,
                                                   .groups = plan_page_groups(session->geometry),
-                                                  .most_pages = session->pool.count};
+                                                  .most_pages = session->pool.count,
+                                                  .has_options = session->geometry->sampling_options};
     bool ok = opened && sequence_file_open(&file, path, &expected, status) &&
               sequence_make(session, options, &sequence, status) && take_slot(session, &file, &slot, status);
     if (ok) {

@@ -60,7 +60,7 @@ void sequence_use_cache(struct eng_sequence *sequence)
 {
     struct eng_session *session = sequence->session;
     const uint32_t page = (uint32_t)page_tokens(session), computed = sequence->computed;
-    if (!session->caches || computed != sequence->blocks * page) return;
+    if (!session->caches || sequence->is_restored || computed != sequence->blocks * page) return;
     while (sequence->computed + page < sequence->count) {
         const int32_t block = page_pool_find(&session->pool, sequence->block, sequence->tokens + sequence->computed);
         if (block == PAGE_POOL_NONE) break;
@@ -76,7 +76,7 @@ void sequence_computed(struct eng_sequence *sequence, uint32_t count)
 {
     struct eng_session *session = sequence->session;
     sequence->computed += count;
-    if (!session->caches) return;
+    if (!session->caches || sequence->is_restored) return;
     for (; (sequence->blocks + 1) * page_tokens(session) <= sequence->computed; sequence->blocks++)
         sequence->block = slots_keep_block(session, sequence->slot, sequence->blocks, sequence->block,
                                            sequence->tokens + sequence->blocks * page_tokens(session));
@@ -114,14 +114,26 @@ static uint64_t first_pages(const struct eng_sequence *sequence)
     return slots_pages_for(session, first_tokens(sequence)) - (uint64_t)(known - idle) * session->pool.groups;
 }
 
+/* A page of each group for every active sequence that may still take one. */
+static uint64_t growth(const struct eng_session *session)
+{
+    uint64_t pages = 0;
+    for (uint32_t i = 0; i < session->active_count; i++) {
+        const struct eng_sequence *sequence = session->active[i];
+        const uint64_t most = slots_pages_for(session, most_tokens(sequence, sequence->prompt_end));
+        const uint64_t held = slots_pages_held(session, sequence->slot), left = most > held ? most - held : 0;
+        pages += left < session->pool.groups ? left : session->pool.groups;
+    }
+    return pages;
+}
+
 bool sequence_can_admit(const struct eng_session *session)
 {
     /* Strictly in order, so that short sequences do not delay a long one for ever. Each of those that run is left a page to grow:
      * otherwise the youngest would be set aside at once. */
     const struct eng_sequence *first = session->first_waiting;
     return first && session->free_slot_count &&
-           first_pages(first) + (uint64_t)session->active_count * session->pool.groups <=
-               page_pool_available(&session->pool);
+           first_pages(first) + growth(session) <= page_pool_available(&session->pool);
 }
 
 void sequence_admit(struct eng_session *session)
@@ -175,6 +187,9 @@ static void leave_active(struct eng_sequence *sequence)
 static void free_slot(struct eng_sequence *sequence)
 {
     if (sequence->slot == SESSION_NO_SLOT) return;
+    /* With its count of draws. Admission sets the mask again. */
+    sequence->sampling.state = sequence->session->samplers[sequence->slot];
+    sequence->sampling.state.options &= ~(uint32_t)SAMPLER_ALLOWS;
     slots_give_back(sequence->session, sequence->slot);
     sequence->slot = SESSION_NO_SLOT;
 }
@@ -183,7 +198,6 @@ void sequence_set_aside(struct eng_sequence *sequence)
 {
     struct eng_session *session = sequence->session;
     leave_active(sequence);
-    sequence->sampling.state = session->samplers[sequence->slot]; /* with its count of draws */
     free_slot(sequence);
     sequence->computed = 0;
     sequence->state = ENG_STATE_WAITING;
@@ -346,6 +360,7 @@ bool sequence_make(struct eng_session *session, const struct eng_sequence_option
     created->count = created->computed = created->prompt_end = created->polled = created->blocks = 0;
     created->drawn_step = 0;
     created->mask = MASK_ALL;
+    created->is_restored = false;
     created->logits = NULL;
     *sequence = created;
     return true;
@@ -364,6 +379,7 @@ enum eng_status eng_sequence_create(struct eng_session *session, const struct en
 void sequence_restored(struct eng_sequence *sequence, uint32_t computed)
 {
     begin_blocks(sequence);
+    sequence->is_restored = true;
     sequence_computed(sequence, computed);
     sequence->flags |= ENG_SEQUENCE_KEEP;
     sequence->state = ENG_STATE_DONE;
@@ -405,7 +421,7 @@ static bool check_submit(const struct eng_sequence *sequence, const int32_t *tok
                                tokens[i], (unsigned)vocab_size - 1);
     const uint64_t most = most_tokens(sequence, sequence->count + count);
     const struct eng_session *session = sequence->session;
-    if (!again && slots_pages_for(session, most) > session->pool.count)
+    if (slots_pages_for(session, most) > session->pool.count)
         return status_fail(status, STATUS_TOO_LONG,
                            "%s: prompt and answer need %u KV pages, the whole pool has %u; ask for a larger pool "
                            "(kv_tokens), or set max_new_tokens or context_tokens lower",
@@ -434,6 +450,7 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
     sequence->count += (uint32_t)count;
     sequence->prompt_end = sequence->polled = sequence->count;
     sequence->end = ENG_END_NONE;
+    sequence->logits = NULL; /* those of the last draw: the last token is of the prompt now */
     agree(sequence);
     if (sequence->grammar) {
         struct status ignored = {0};

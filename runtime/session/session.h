@@ -64,6 +64,7 @@ struct eng_sequence {
     int32_t *tokens;     /* [max_context + 1]: prompts and answers in order */
     uint32_t count;      /* tokens so far */
     uint32_t computed;   /* tokens that are in the KV pages */
+    bool is_restored;    /* its pages came from a file: others do not use them */
     uint32_t blocks;     /* whole pages of them that the cache knows */
     uint64_t block;      /* number of the last of those, or of the empty text */
     uint32_t prompt_end; /* end of the latest prompt; later tokens were drawn */

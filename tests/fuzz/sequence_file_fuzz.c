@@ -41,7 +41,7 @@ size_t fuzz_fix_up(uint8_t *data, size_t size)
 
 static void try_file(const char *path)
 {
-    const struct sequence_expectation expected = {ENGINE, PAGE_BYTES, VOCAB, CONTEXT, 2, 40};
+    const struct sequence_expectation expected = {ENGINE, PAGE_BYTES, VOCAB, CONTEXT, 2, 40, true};
     struct sequence_file file;
     struct status status = {0};
     uint8_t page[PAGE_BYTES];
