@@ -93,16 +93,36 @@ bool server_job_detokenize(const struct eng_engine *engine, const int32_t *token
 
 /* ---- jobs ---- */
 
-static bool choose_sampling(const struct eng_engine *engine, const struct server_request *request,
-                            struct eng_sampling *sampling, struct server_error *error)
+static bool check_biases(const struct eng_engine_facts *facts, const struct server_request *request,
+                         struct server_error *error)
+{
+    for (uint32_t i = 0; i < request->bias_count; i++)
+        if ((uint32_t)request->biases[i].token >= facts->vocab_size)
+            return server_fail(error, 400, "invalid_value", "logit_bias",
+                               "logit_bias: expected token ids below %" PRIu32
+                               ", the size of the vocabulary, found %" PRId32,
+                               facts->vocab_size, request->biases[i].token);
+    return true;
+}
+
+/* The biases stay the request's. */
+static bool choose_sampling(const struct eng_engine *engine, const struct eng_engine_facts *facts,
+                            const struct server_request *request, struct eng_sampling *sampling,
+                            struct server_error *error)
 {
     struct eng_error cause = {0};
+    if (!check_biases(facts, request, error)) return false;
     eng_sampling_init(sampling);
     if (eng_sampling_recommended(engine, sampling, &cause)) return server_fail_eng(error, NULL, &cause);
     if (request->temperature >= 0) sampling->temperature = (float)request->temperature;
     if (request->top_p >= 0) sampling->top_p = (float)request->top_p;
     if (request->repetition_penalty >= 0) sampling->repetition_penalty = (float)request->repetition_penalty;
     if (request->top_k >= 0) sampling->top_k = (uint32_t)request->top_k;
+    sampling->min_p = (float)request->min_p;
+    sampling->presence_penalty = (float)request->presence_penalty;
+    sampling->frequency_penalty = (float)request->frequency_penalty;
+    sampling->logit_bias = request->biases;
+    sampling->logit_bias_count = request->bias_count;
     sampling->seed = request->seed;
     if (!request->seed_given && getrandom(&sampling->seed, sizeof sampling->seed, 0) != sizeof sampling->seed)
         return server_fail(error, 503, NULL, "seed", "the system gives no random seed; give one");
@@ -168,8 +188,8 @@ static bool fill(const struct eng_engine *engine, const struct eng_engine_facts 
     uint64_t most = server_request_max_tokens(request);
     if (!most && !request->is_chat) most = COMPLETION_NEW_TOKENS;
     job->max_new_tokens = (uint32_t)most;
-    if (!server_job_tokenize(engine, request, error) || !choose_sampling(engine, request, &job->sampling, error) ||
-        !name_job(job, error))
+    if (!server_job_tokenize(engine, request, error) ||
+        !choose_sampling(engine, facts, request, &job->sampling, error) || !name_job(job, error))
         return false;
     for (size_t i = 0; i < request->prompt_count; i++) {
         if (!check_prompt(facts, request, &request->prompts[i], most, error)) return false;

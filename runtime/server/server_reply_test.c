@@ -38,7 +38,7 @@ TEST(test_errors_of_the_library)
     static const struct {
         enum eng_status status;
         unsigned http;
-    } cases[] = {{ENG_BAD_INPUT, 400}, {ENG_TOO_LONG, 400}, {ENG_FULL, 429},
+    } cases[] = {{ENG_BAD_INPUT, 400}, {ENG_TOO_LONG, 400}, {ENG_FULL, 429},    {ENG_VERSION, 400},
                  {ENG_MACHINE, 503},   {ENG_CORRUPT, 503},  {ENG_INTERNAL, 500}};
     struct server_error error;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -167,6 +167,42 @@ static bool read_stop_tokens(const struct field *field, const json_t *value, str
     return true;
 }
 
+/* A token id as the key of an object: digits alone. */
+static bool read_id(const char *key, int32_t *token)
+{
+    enum { MOST_DIGITS = 10 };
+    const size_t digits = strspn(key, "0123456789");
+    if (!digits || digits > MOST_DIGITS || key[digits]) return false;
+    const unsigned long long number = strtoull(key, NULL, 10);
+    if (number > INT32_MAX) return false;
+    *token = (int32_t)number;
+    return true;
+}
+
+static bool read_biases(const struct field *field, const json_t *value, struct server_request *request,
+                        struct server_error *error)
+{
+    enum { MOST_BIAS = 100 };
+    const char *key;
+    const json_t *bias;
+    const size_t count = json_object_size(value);
+    if (!json_is_object(value) || count > ENG_MAX_LOGIT_BIASES)
+        return wrong(error, field->name, "an object of up to 1024 token ids, each with its bias", value);
+    request->biases = malloc((count + 1) * sizeof *request->biases);
+    if (!request->biases) return server_fail_memory(error);
+    json_object_foreach ((json_t *)(uintptr_t)value, key, bias) {
+        const double number = json_number_value(bias);
+        int32_t token;
+        if (!read_id(key, &token))
+            return server_fail(error, 400, "invalid_value", field->name,
+                               "%s: expected token ids, such as \"42\", as keys, found '%.64s'", field->name, key);
+        if (!json_is_number(bias) || number < -MOST_BIAS || number > MOST_BIAS)
+            return wrong(error, field->name, "biases from -100 to 100", bias);
+        request->biases[request->bias_count++] = (struct eng_logit_bias){token, (float)number};
+    }
+    return true;
+}
+
 /* ---- prompts ---- */
 
 static bool read_ids(const json_t *array, const char *name, struct server_prompt *prompt, struct server_error *error)
@@ -256,6 +292,10 @@ static const struct field fields[] = {
     {"top_p", GENERATE, read_real, AT(top_p), 0, 1, true},
     {"top_k", GENERATE, .read = read_top_k},
     {"repetition_penalty", GENERATE, read_real, AT(repetition_penalty), 0, 1000000, true},
+    {"min_p", GENERATE, read_real, AT(min_p), 0, 1},
+    {"presence_penalty", GENERATE, read_real, AT(presence_penalty), -2, 2},
+    {"frequency_penalty", GENERATE, read_real, AT(frequency_penalty), -2, 2},
+    {"logit_bias", GENERATE, .read = read_biases},
     {"seed", GENERATE, .read = read_seed},
     {"stop", GENERATE, .read = read_stop},
     {"stop_token_ids", GENERATE, .read = read_stop_tokens},
@@ -274,11 +314,7 @@ static const struct {
     {"logprobs", SERVER_COMPLETION, {NULL}},
     {"top_logprobs", SERVER_CHAT, {"0"}},
     {"prompt_logprobs", GENERATE, {NULL}},
-    {"presence_penalty", GENERATE, {"0"}},
-    {"frequency_penalty", GENERATE, {"0"}},
-    {"min_p", GENERATE, {"0"}},
     {"min_tokens", GENERATE, {"0"}},
-    {"logit_bias", GENERATE, {"{}"}},
     {"best_of", SERVER_COMPLETION, {"1"}},
     {"suffix", SERVER_COMPLETION, {"\"\""}},
     {"response_format", GENERATE, {"{\"type\": \"text\"}"}},
@@ -421,6 +457,7 @@ void server_request_free(struct server_request *request)
     free(request->prompts);
     free(request->variables);
     free(request->own_stops);
+    free(request->biases);
     json_decref(request->body);
     *request = (struct server_request){0};
 }

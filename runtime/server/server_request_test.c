@@ -52,6 +52,20 @@ TEST(test_completion)
     server_request_free(&request);
 }
 
+TEST(test_biases)
+{
+    accept(SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'5': -100, '2147483647': 0.5}, 'min_p': 0.25,"
+                              " 'presence_penalty': -2, 'frequency_penalty': 1.5}");
+    assert_true(request.min_p == 0.25 && request.presence_penalty == -2 && request.frequency_penalty == 1.5);
+    assert_int_equal(request.bias_count, 2);
+    assert_int_equal(request.biases[1].token, INT32_MAX);
+    assert_true(request.biases[0].bias == -100.0f && request.biases[1].bias == 0.5f);
+    server_request_free(&request);
+    accept(SERVER_CHAT, "{'messages': [{'role': 'user', 'content': 'x'}], 'logit_bias': {}}");
+    assert_int_equal(request.bias_count, 0);
+    server_request_free(&request);
+}
+
 TEST(test_defaults)
 {
     accept(SERVER_COMPLETION, "{'prompt': 'x', 'temperature': null, 'stop': null, 'unknown': null}");
@@ -108,6 +122,9 @@ TEST(test_refused)
         {SERVER_COMPLETION, "{'prompt': 'x', 'top_p': 0}", "top_p", "above 0|found 0", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'n': 2.0}", "n", "integer from 1 to 128", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': 0}", "logprobs", "not supported", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'-1': 1}}", "logit_bias", "token ids|found", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'2147483648': 1}}", "logit_bias", "2147483648", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'1': 101}}", "logit_bias", "-100 to 100|101", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'tools': []}", "tools", "not known", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'stream_options': {'include_usage': 1}}", "stream_options.include_usage",
          "true or false", 400},

@@ -164,10 +164,23 @@ class Completions(Served):
         body = {"prompt": PROMPT, "max_tokens": 24, "seed": 5}
         for options, flags in (({"temperature": 2, "top_k": 3}, ["--temperature", "2", "--top-k", "3"]),
                                ({"temperature": 2, "top_p": 0.5}, ["--temperature", "2", "--top-p", "0.5"]),
-                               ({"temperature": 0, "repetition_penalty": 1.5}, ["--repetition-penalty", "1.5"])):
+                               ({"temperature": 0, "repetition_penalty": 1.5}, ["--repetition-penalty", "1.5"]),
+                               ({"temperature": 2, "min_p": 0.2}, ["--temperature", "2", "--min-p", "0.2"]),
+                               ({"temperature": 0, "presence_penalty": 2}, ["--presence-penalty", "2"]),
+                               ({"temperature": 0, "frequency_penalty": 1.5}, ["--frequency-penalty", "1.5"]),
+                               ({"temperature": 0, "logit_bias": {"70": 100, "80": 99.5}}, ["--logit-bias", "70:100,80:99.5"])):
             with self.subTest(options):
                 (choice,) = self.complete(**body, **options)["choices"]
                 self.assertEqual(choice["text"], continuation(PROMPT, 24, "--seed", "5", *flags))
+
+    def test_sampling_options_change_answers(self):
+        body, plain = {"prompt": PROMPT, "max_tokens": 24, "seed": 5}, continuation(PROMPT, 24)
+        first = int(output([ENGRUN, fables(), "-p", PROMPT, "-n", "1", "--print-tokens"]))
+        for options in ({"presence_penalty": 2}, {"frequency_penalty": 2}, {"logit_bias": {str(first): -100}}):
+            with self.subTest(options):
+                self.assertNotEqual(self.complete(**body, temperature=0, **options)["choices"][0]["text"], plain)
+        (choice,) = self.complete(**body, temperature=2, min_p=1)["choices"]
+        self.assertEqual(choice["text"], plain)
 
     def test_prompts(self):
         """Tokens, several texts, several lists of tokens: choices are in the order of prompts."""
@@ -194,6 +207,15 @@ class Completions(Served):
 
 
 class Chats(Served):
+    def test_sampling_options(self):
+        body = {"max_tokens": 12, "temperature": 0}
+        for options, flags in (({"presence_penalty": 2}, ["--presence-penalty", "2"]), ({"frequency_penalty": 2}, ["--frequency-penalty", "2"]),
+                               ({"logit_bias": {"70": 100}}, ["--logit-bias", "70:100"]), ({"min_p": 0.5}, ["--min-p", "0.5"])):
+            with self.subTest(options):
+                (choice,) = self.chat(**body, **options)["choices"]
+                self.assertEqual(choice["message"]["content"], output([ENGRUN, chat_engine(), "--chat", "-p", "Hello", "-n", "12", "--quiet",
+                                                                       *flags])[:-1])
+
     def test_equals_engrun(self):
         reply = self.chat(max_tokens=12, temperature=0)
         self.assertEqual(reply["object"], "chat.completion")
@@ -280,15 +302,17 @@ class Refused(Served):
                 ("top_k", -2, "-1"), ("n", 0, "1 to 128"), ("n", 129), ("n", 1.5), ("seed", "x", "integer"),
                 ("max_tokens", 0, "1"), ("max_tokens", -5), ("stop", ["a"] * 5, "4"), ("stop", [""], "1 to"), ("stop", 3),
                 ("stop", "x" * 1025), ("stop_token_ids", [-1]), ("stop_token_ids", list(range(16))), ("stream", 1, "true or false"),
-                ("ignore_eos", "yes"), ("user", 3), ("repetition_penalty", 0), ("logit_bias", {"1": 2}, "not supported"),
-                ("presence_penalty", 0.5, "not supported"), ("frequency_penalty", 1, "not supported"), ("min_p", 0.1, "not supported"),
+                ("ignore_eos", "yes"), ("user", 3), ("repetition_penalty", 0), ("logit_bias", {"1": 101}, "101"),
+                ("logit_bias", {"x": 1}, "'x'"), ("logit_bias", {"+1": 1}, "'+1'"), ("logit_bias", {"999999": 1}, "999999", "vocabulary"),
+                ("logit_bias", {str(i): 1 for i in range(1025)}, "1024"), ("logit_bias", [1]), ("logit_bias", {"1": "2"}),
+                ("presence_penalty", 2.5, "at most 2"), ("frequency_penalty", -2.5, "at least -2"), ("min_p", 1.1, "at most 1"),
                 ("response_format", {"type": "json_object"}, "not supported"), ("skip_special_tokens", 0), ("model", 3)):
             for path, own in (("/v1/completions", {"model": "fables", "prompt": PROMPT}),
                               ("/v1/chat/completions", {"model": "chat", "messages": HELLO})):
                 with self.subTest(path=path, field=field, value=value):
                     self.refused(path, {**own, field: value}, 400, field, field, *words)
                     tried += 1
-        self.assertEqual(tried, 56)
+        self.assertEqual(tried, 68)
 
     def test_fields_of_one_endpoint(self):
         chat, complete = {"model": "chat", "messages": HELLO}, {"model": "fables", "prompt": PROMPT}
