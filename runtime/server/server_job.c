@@ -181,10 +181,12 @@ static bool name_job(struct server_job *job, struct server_error *error)
     return true;
 }
 
-static bool fill(const struct eng_engine *engine, const struct eng_engine_facts *facts, struct server_job *job,
-                 struct server_error *error)
+static bool fill(const struct eng_engine *engine, const struct eng_engine_facts *facts,
+                 struct server_grammars *grammars, struct server_job *job, struct server_error *error)
 {
     struct server_request *request = &job->request;
+    if (request->format.field && !server_grammars_take(grammars, engine, &request->format, &job->grammar, error))
+        return false;
     uint64_t most = server_request_max_tokens(request);
     if (!most && !request->is_chat) most = COMPLETION_NEW_TOKENS;
     job->max_new_tokens = (uint32_t)most;
@@ -204,7 +206,8 @@ static bool fill(const struct eng_engine *engine, const struct eng_engine_facts 
 }
 
 bool server_job_create(const struct eng_engine *engine, const struct eng_engine_facts *facts,
-                       struct server_request *request, struct server_job **job, struct server_error *error)
+                       struct server_grammars *grammars, struct server_request *request, struct server_job **job,
+                       struct server_error *error)
 {
     struct server_job *made = calloc(1, sizeof *made);
     if (!made) return server_fail_memory(error);
@@ -212,7 +215,7 @@ bool server_job_create(const struct eng_engine *engine, const struct eng_engine_
     made->arrival = cli_seconds();
     made->references = 1;
     *request = (struct server_request){0};
-    if (!fill(engine, facts, made, error)) {
+    if (!fill(engine, facts, grammars, made, error)) {
         server_job_free(made);
         return false;
     }
@@ -228,6 +231,7 @@ void server_job_free(struct server_job *job)
         server_buffer_free(&job->choices[i].out);
     }
     free(job->choices);
+    server_grammars_give_back(job->grammar);
     server_request_free(&job->request);
     free(job);
 }

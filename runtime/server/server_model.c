@@ -23,6 +23,7 @@ struct server_model {
     struct eng_engine *engine;
     struct eng_session *session; /* used by the thread of the model alone */
     struct eng_engine_facts facts;
+    struct server_grammars *grammars;
     double timeout;
     uint64_t max_queue;
     pthread_t thread;
@@ -174,6 +175,7 @@ static bool start_choice(struct server_model *model, struct server_job *job, str
     options.stop_tokens = stops;
     options.stop_count = count;
     options.max_new_tokens = job->max_new_tokens;
+    options.grammar = server_grammar_compiled(job->grammar);
     if (request->ignore_eos) options.flags |= ENG_SEQUENCE_IGNORE_EOS;
     if (eng_sequence_create(model->session, &options, &slot->sequence, error)) return false;
     if (eng_sequence_submit(slot->sequence, prompt->tokens, prompt->count, error)) {
@@ -264,10 +266,14 @@ static void finish_choice(struct server_model *model, struct slot *slot)
     struct server_job *job = slot->job;
     struct server_choice *choice = &job->choices[slot->choice];
     struct eng_error error = {0};
-    choice->finish = finish_of(slot, eng_sequence_end(slot->sequence));
+    const enum eng_end end = eng_sequence_end(slot->sequence);
+    choice->finish = finish_of(slot, end);
     model->metrics.finished[choice->finish]++;
     free_slot(model, slot);
-    if (choice->finish == SERVER_FINISH_ERROR)
+    if (choice->finish == SERVER_FINISH_ERROR && end == ENG_END_NONE_ALLOWED)
+        server_fail(&job->failure, 400, "no_token_allowed", NULL,
+                    "no token of this model continues the answer in the format that was asked for");
+    else if (choice->finish == SERVER_FINISH_ERROR)
         server_fail(&job->failure, 500, "not_finite", NULL,
                     "no token can be drawn: the model's logits are not finite (NaN or infinity)");
     else if (!finish_text(choice, &error))
@@ -436,6 +442,7 @@ void server_model_slot(struct server_model *model, size_t index, struct server_s
 const char *server_model_name(const struct server_model *model) { return model->name; }
 const struct eng_engine *server_model_engine(const struct server_model *model) { return model->engine; }
 const struct eng_engine_facts *server_model_facts(const struct server_model *model) { return &model->facts; }
+struct server_grammars *server_model_grammars(const struct server_model *model) { return model->grammars; }
 
 /* ---- opening ---- */
 
@@ -469,7 +476,8 @@ static bool prepare(struct server_model *model, const struct server_model_option
     model->timeout = options->timeout;
     model->last = &model->first;
     model->name = strdup(options->name);
-    if (!model->name) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
+    model->grammars = server_grammars_open();
+    if (!model->name || !model->grammars) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
     if (!open_engine(model, options, error)) return false;
     model->slots = calloc(model->facts.slots, sizeof *model->slots);
     if (!model->slots) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
@@ -503,6 +511,7 @@ void server_model_close(struct server_model **model)
         pthread_join(closed->thread, NULL);
     }
     eng_session_destroy(&closed->session);
+    server_grammars_close(&closed->grammars);
     eng_close(&closed->engine);
     pthread_cond_destroy(&closed->changed);
     pthread_mutex_destroy(&closed->lock);

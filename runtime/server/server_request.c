@@ -167,6 +167,12 @@ static bool read_stop_tokens(const struct field *field, const json_t *value, str
     return true;
 }
 
+static bool read_format(const struct field *field, const json_t *value, struct server_request *request,
+                        struct server_error *error)
+{
+    return server_format_read(field->name, value, &request->format, error);
+}
+
 /* A token id as the key of an object: digits alone. */
 static bool read_id(const char *key, int32_t *token)
 {
@@ -297,6 +303,10 @@ static const struct field fields[] = {
     {"frequency_penalty", GENERATE, read_real, AT(frequency_penalty), -2, 2},
     {"logit_bias", GENERATE, .read = read_biases},
     {"seed", GENERATE, .read = read_seed},
+    {"response_format", GENERATE, .read = read_format},
+    {"guided_json", GENERATE, .read = read_format},
+    {"guided_regex", GENERATE, .read = read_format},
+    {"guided_choice", GENERATE, .read = read_format},
     {"stop", GENERATE, .read = read_stop},
     {"stop_token_ids", GENERATE, .read = read_stop_tokens},
     {"ignore_eos", GENERATE, read_bool, AT(ignore_eos)},
@@ -317,7 +327,6 @@ static const struct {
     {"min_tokens", GENERATE, {"0"}},
     {"best_of", SERVER_COMPLETION, {"1"}},
     {"suffix", SERVER_COMPLETION, {"\"\""}},
-    {"response_format", GENERATE, {"{\"type\": \"text\"}"}},
     {"structured_outputs", GENERATE, {NULL}},
     {"tools", SERVER_CHAT | SERVER_TOKENIZE, {"[]"}},
     {"tool_choice", SERVER_CHAT, {"\"none\"", "\"auto\""}},
@@ -404,6 +413,9 @@ static bool check_together(const struct server_request *request, struct server_e
     if (request->max_tokens && request->max_completion_tokens && request->max_tokens != request->max_completion_tokens)
         return server_fail(error, 400, "invalid_value", "max_tokens",
                            "expected one of max_tokens and max_completion_tokens, found both with different values");
+    if (request->format.field && request->ignore_eos)
+        return server_fail(error, 400, "invalid_value", "ignore_eos",
+                           "ignore_eos: not with %s, whose answers end where they are complete", request->format.field);
     if (request->prompt_count * request->n > SERVER_MOST_CHOICES)
         return server_fail(error, 400, "invalid_value", "n",
                            "expected at most %d answers, found %zu prompts times n %" PRIu64, SERVER_MOST_CHOICES,
@@ -458,6 +470,7 @@ void server_request_free(struct server_request *request)
     free(request->variables);
     free(request->own_stops);
     free(request->biases);
+    server_format_free(&request->format);
     json_decref(request->body);
     *request = (struct server_request){0};
 }
@@ -481,6 +494,7 @@ bool server_request_shrink(struct server_request *request)
         prompt->text = NULL;
     }
     free(request->variables);
+    server_format_free(&request->format);
     json_decref(request->body);
     request->variables = NULL;
     request->body = NULL;

@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "runtime/server/server_error.h"
+#include "runtime/server/server_format.h"
 #include "runtime/server/server_stop.h"
 
 enum server_endpoint {
@@ -41,7 +41,8 @@ struct server_request {
     double min_p, presence_penalty, frequency_penalty; /* 0: none */
     struct eng_logit_bias *biases;                     /* owned [bias_count] */
     uint32_t bias_count;
-    int64_t top_k; /* < 0: not given; 0: all */
+    struct server_format format; /* owned; its text is gone after server_request_shrink */
+    int64_t top_k;               /* < 0: not given; 0: all */
     uint64_t seed;
     bool seed_given;
     const char *stops[SERVER_MOST_STOPS];

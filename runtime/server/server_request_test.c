@@ -66,6 +66,36 @@ TEST(test_biases)
     server_request_free(&request);
 }
 
+TEST(test_formats)
+{
+    static const struct {
+        const char *text, *source;
+        enum eng_grammar_kind kind;
+    } cases[] = {
+        {"'response_format': {'type': 'text'}", NULL, ENG_GRAMMAR_JSON_OBJECT},
+        {"'response_format': {'type': 'json_object'}", "", ENG_GRAMMAR_JSON_OBJECT},
+        {"'response_format': {'type': 'json_schema', 'json_schema': {'name': 'n', 'strict': true, 'schema': {'z': 1, "
+         "'a': 2}}}",
+         "{'z':1,'a':2}", ENG_GRAMMAR_JSON_SCHEMA},
+        {"'guided_json': {'b': [1]}, 'response_format': {'type': 'text'}", "{'b':[1]}", ENG_GRAMMAR_JSON_SCHEMA},
+        {"'guided_json': '{ }'", "{ }", ENG_GRAMMAR_JSON_SCHEMA},
+        {"'guided_regex': 'a+'", "a+", ENG_GRAMMAR_REGEX},
+        {"'guided_choice': ['x', 'y']", "['x','y']", ENG_GRAMMAR_CHOICES},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{'prompt': 'x', %s}", cases[i].text);
+        accept(SERVER_COMPLETION, text);
+        assert_int_equal(request.format.field != NULL, cases[i].source != NULL);
+        if (cases[i].source) {
+            assert_int_equal(request.format.kind, cases[i].kind);
+            assert_string_equal(request.format.text ? request.format.text : "", test_json(cases[i].source));
+            assert_int_equal(request.format.size, strlen(cases[i].source));
+        }
+        server_request_free(&request);
+    }
+}
+
 TEST(test_defaults)
 {
     accept(SERVER_COMPLETION, "{'prompt': 'x', 'temperature': null, 'stop': null, 'unknown': null}");
@@ -143,7 +173,21 @@ TEST(test_refused)
          "tool_calls", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'tools': [1]}", "tools", "not supported", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'response_format': {'type': 'json_schema'}}",
-         "response_format", "not supported", 400},
+         "response_format", "json_schema|found nothing", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'response_format': {'type': 'xml'}}", "response_format",
+         "json_object|found 'xml'", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'response_format': {'type': 'json_object', 'json_schema': {}}}",
+         "response_format", "json_schema", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'response_format': {'type': 'json_schema', 'json_schema': {'schema': 1}}}",
+         "response_format", "json_schema.schema|found 1", 400},
+        {SERVER_COMPLETION,
+         "{'prompt': 'x', 'response_format': {'type': 'json_schema', 'json_schema': {'schema': {}, 'strict': 'x'}}}",
+         "response_format", "json_schema.strict", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'guided_regex': 'a', 'guided_choice': ['b']}", "guided_choice",
+         "guided_regex|both", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'guided_json': '{}', 'ignore_eos': true}", "ignore_eos", "guided_json",
+         400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'guided_json': 5}", "guided_json", "JSON Schema", 400},
         {SERVER_TOKENIZE, "{'prompt': ['x']}", "prompt", "a string", 400},
         {SERVER_TOKENIZE, "{'prompt': 'x', 'add_generation_prompt': true}", "messages", "only with messages", 400},
         {SERVER_TOKENIZE, "{'messages': [{'role': 'u', 'content': 'x'}], 'add_special_tokens': true}",

@@ -3,6 +3,7 @@
 
 import json
 import os
+import threading
 import unittest
 
 from harness import ENGRUN, ENGSERVE, FABLES, build_engine, chat_engine, output, run, scratch, write
@@ -10,6 +11,9 @@ from server import Server, choices
 
 PROMPT = "Once upon a time"
 GREEDY = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0}
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99},
+                                          "kind": {"enum": ["fox", "wolf"]}},
+          "required": ["name", "age", "kind"], "additionalProperties": False}
 HELLO = [{"role": "user", "content": "Hello"}]
 FOLDER = scratch()
 
@@ -206,6 +210,105 @@ class Completions(Served):
         self.assertEqual(len(reply["choices"]), 64)
 
 
+class Formats(Served):
+    """Answers that have a form."""
+
+    def text(self, expect="stop", **body):
+        (choice,) = self.complete(**{"prompt": PROMPT, "max_tokens": 200, "temperature": 0, **body})["choices"]
+        self.assertEqual(choice["finish_reason"], expect, choice)
+        return choice["text"]
+
+    def check_schema(self, text):
+        found = json.loads(text)
+        self.assertEqual(sorted(found), ["age", "kind", "name"])
+        self.assertTrue(isinstance(found["age"], int) and 0 <= found["age"] <= 99 and len(found["name"]) <= 8, found)
+        self.assertIn(found["kind"], ("fox", "wolf"))
+
+    def test_schema(self):
+        path = os.path.join(FOLDER.name, "schema.json")
+        write(path, json.dumps(SCHEMA).encode())
+        named = {"type": "json_schema", "json_schema": {"name": "animal", "schema": SCHEMA, "strict": True}}
+        expected = continuation(PROMPT, 200, "--json-schema", path)
+        for body in ({"response_format": named}, {"guided_json": SCHEMA}, {"guided_json": json.dumps(SCHEMA)}):
+            with self.subTest(body):
+                text = self.text(**body)
+                self.check_schema(text)
+                self.assertEqual(text, expected)
+        reply = self.complete(prompt=PROMPT, max_tokens=200, temperature=1.5, seed=3, n=8, response_format=named)
+        for choice in reply["choices"]:
+            self.assertEqual(choice["finish_reason"], "stop")
+            self.check_schema(choice["text"])
+        self.assertGreater(len({choice["text"] for choice in reply["choices"]}), 1)
+
+    def test_chat(self):
+        named = {"type": "json_schema", "json_schema": {"name": "animal", "schema": SCHEMA}}
+        for extra in ({"temperature": 0}, {"temperature": 1.5, "seed": 4}):
+            (choice,) = self.chat(max_tokens=200, response_format=named, **extra)["choices"]
+            self.assertEqual(choice["finish_reason"], "stop")
+            self.check_schema(choice["message"]["content"])
+            chunks = self.server.events("/v1/chat/completions", {"model": "chat", "messages": HELLO, "max_tokens": 200,
+                                                                 "response_format": named, **extra})
+            self.assertEqual(choices(chunks)[0][:2], (choice["message"]["content"], "stop"))
+
+    def test_object(self):
+        for seed in range(6):
+            reply = self.complete(prompt=PROMPT, max_tokens=60, temperature=1, seed=seed, response_format={"type": "json_object"})
+            (choice,) = reply["choices"]
+            self.assertTrue(choice["text"].startswith("{"), choice)
+            if choice["finish_reason"] == "stop":
+                self.assertIsInstance(json.loads(choice["text"]), dict)
+
+    def test_regex_and_choice(self):
+        self.assertRegex(self.text(guided_regex="[0-9]{4}-[a-z]{3}"), r"^[0-9]{4}-[a-z]{3}$")
+        self.assertEqual(self.text(guided_regex="[0-9]{4}"), continuation(PROMPT, 200, "--regex", "[0-9]{4}"))
+        for seed in range(4):
+            self.assertIn(self.text(guided_choice=["yes", "no", "perhaps"], temperature=2, seed=seed), ("yes", "no", "perhaps"))
+        (choice,) = self.chat(max_tokens=50, guided_choice=["caf\u00e9"])["choices"]
+        self.assertEqual((choice["message"]["content"], choice["finish_reason"]), ("caf\u00e9", "stop"))
+        self.assertEqual(self.text(expect="length", guided_regex="[0-9]{400}", max_tokens=5)[:1].isdigit(), True)
+
+    def test_text(self):
+        self.assertEqual(self.text(expect="length", max_tokens=24, response_format={"type": "text"}), continuation(PROMPT, 24))
+
+    def test_many(self):
+        """More formats than are kept, several at the same time, each of them again."""
+        for _ in range(2):
+            for first in range(0, 48, 8):
+                threads, found = [], {}
+                for number in range(first, first + 8):
+                    body = {"model": "fables", "prompt": PROMPT, "max_tokens": 50, "guided_regex": "a%db" % number}
+                    threads.append(threading.Thread(target=lambda n=number, b=body: found.update(
+                        {n: self.server.json("POST", "/v1/completions", b)["choices"][0]["text"]})))
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                self.assertEqual(found, {number: "a%db" % number for number in range(first, first + 8)})
+
+    def test_refused(self):
+        schema = lambda **keywords: {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": keywords}}}
+        for body, param, *words in (
+                (schema(type="object", unevaluatedProperties=False), "response_format", "unevaluatedProperties"),
+                (schema(type="integer", multipleOf="x"), "response_format", "multipleOf"),
+                ({"guided_json": {"type": "strange"}}, "guided_json", "strange"), ({"guided_json": "{"}, "guided_json"),
+                ({"guided_json": {"$ref": "http://x/y"}}, "guided_json", "$ref"), ({"guided_regex": "(?=a)b"}, "guided_regex"),
+                ({"guided_regex": "("}, "guided_regex"), ({"guided_choice": []}, "guided_choice", "at least one"),
+                ({"guided_choice": [1]}, "guided_choice"), ({"guided_choice": "yes"}, "guided_choice", "array"),
+                ({"guided_regex": 3}, "guided_regex", "string"), ({"guided_json": True}, "guided_json"),
+                ({"response_format": {"type": "grammar"}}, "response_format", "json_schema"),
+                ({"response_format": "json"}, "response_format", "object"),
+                ({"response_format": {"type": "json_object", "x": 1}}, "response_format", "'x'"),
+                ({"response_format": {"type": "json_schema"}}, "response_format", "nothing"),
+                ({"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}}, "response_format", "schema"),
+                ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex", "both"),
+                ({"guided_choice": ["a"], "guided_json": {}}, "guided_json", "both"),
+                ({"guided_choice": ["a"], "ignore_eos": True}, "ignore_eos", "guided_choice")):
+            for path, own in (("/v1/completions", {"model": "fables", "prompt": PROMPT}),
+                              ("/v1/chat/completions", {"model": "chat", "messages": HELLO})):
+                with self.subTest(path=path, body=body):
+                    self.refused(path, {**own, **body}, 400, param, *words)
+
+
 class Chats(Served):
     def test_sampling_options(self):
         body = {"max_tokens": 12, "temperature": 0}
@@ -306,7 +409,7 @@ class Refused(Served):
                 ("logit_bias", {"x": 1}, "'x'"), ("logit_bias", {"+1": 1}, "'+1'"), ("logit_bias", {"999999": 1}, "999999", "vocabulary"),
                 ("logit_bias", {str(i): 1 for i in range(1025)}, "1024"), ("logit_bias", [1]), ("logit_bias", {"1": "2"}),
                 ("presence_penalty", 2.5, "at most 2"), ("frequency_penalty", -2.5, "at least -2"), ("min_p", 1.1, "at most 1"),
-                ("response_format", {"type": "json_object"}, "not supported"), ("skip_special_tokens", 0), ("model", 3)):
+                ("response_format", {"type": "xml"}, "json_object"), ("skip_special_tokens", 0), ("model", 3)):
             for path, own in (("/v1/completions", {"model": "fables", "prompt": PROMPT}),
                               ("/v1/chat/completions", {"model": "chat", "messages": HELLO})):
                 with self.subTest(path=path, field=field, value=value):
