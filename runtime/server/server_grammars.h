@@ -15,7 +15,7 @@ struct server_grammars;
 struct server_grammar; /* one of them, in use */
 
 struct server_grammars *server_grammars_open(void); /* NULL: out of memory */
-/* Requires: none is in use. */
+/* Releases those in use, too: none may be given back afterwards. */
 void server_grammars_close(struct server_grammars **grammars);
 
 /* Gives the grammar of a format, compiled if it is not there. 400 if the engine cannot follow it, 429 if
