@@ -10,6 +10,10 @@
 
 #include "formats/cli/cli_process.h"
 
+enum {
+    /* of one request: 32 MiB, and in JSON about ten times as much */
+    MOST_LOGPROBS = 4 << 20
+};
 enum { COMPLETION_NEW_TOKENS = 16 }; /* as OpenAI's API has it */
 
 /* ---- tokens of prompts ---- */
@@ -162,6 +166,7 @@ static bool prepare_choice(const struct eng_engine *engine, struct server_job *j
     const struct server_request *request = &job->request;
     const struct server_prompt *prompt = &request->prompts[server_job_prompt_of(job, index)];
     struct server_choice *choice = &job->choices[index];
+    choice->logprobs.top_count = (size_t)request->top_logprobs;
     choice->stop = (struct server_stop){.strings = request->stops, .count = request->stop_count};
     if (eng_text_create(engine, request->skip_special ? 0 : ENG_TEXT_KEEP_SPECIAL, &choice->text, &cause) ||
         (!request->is_chat && !replay_prompt(choice, prompt, &cause)))
@@ -181,6 +186,21 @@ static bool name_job(struct server_job *job, struct server_error *error)
     return true;
 }
 
+static bool check_logprobs(const struct eng_engine_facts *facts, const struct server_job *job,
+                           struct server_error *error)
+{
+    const struct server_request *request = &job->request;
+    /* None of the factors is large: 128 answers, 21 numbers, 2^32 tokens. */
+    const uint64_t tokens = job->max_new_tokens ? job->max_new_tokens : facts->max_context,
+                   choices = request->prompt_count * request->n,
+                   numbers = choices * (1 + request->top_logprobs) * tokens;
+    if (!request->wants_logprobs || numbers <= MOST_LOGPROBS) return true;
+    return server_fail(error, 400, "invalid_value", "logprobs",
+                       "logprobs: %" PRIu64 " answers of up to %" PRIu64 " tokens with 1 + %" PRIu64
+                       " log-probabilities each are %" PRIu64 ", expected at most %d; lower max_tokens",
+                       choices, tokens, request->top_logprobs, numbers, MOST_LOGPROBS);
+}
+
 static bool fill(const struct eng_engine *engine, const struct eng_engine_facts *facts,
                  struct server_grammars *grammars, struct server_job *job, struct server_error *error)
 {
@@ -190,6 +210,7 @@ static bool fill(const struct eng_engine *engine, const struct eng_engine_facts 
     uint64_t most = server_request_max_tokens(request);
     if (!most && !request->is_chat) most = COMPLETION_NEW_TOKENS;
     job->max_new_tokens = (uint32_t)most;
+    if (!check_logprobs(facts, job, error)) return false;
     if (!server_job_tokenize(engine, request, error) ||
         !choose_sampling(engine, facts, request, &job->sampling, error) || !name_job(job, error))
         return false;
@@ -229,6 +250,7 @@ void server_job_free(struct server_job *job)
         eng_text_destroy(&job->choices[i].text);
         server_stop_free(&job->choices[i].stop);
         server_buffer_free(&job->choices[i].out);
+        server_logprobs_free(&job->choices[i].logprobs);
     }
     free(job->choices);
     server_grammars_give_back(job->grammar);

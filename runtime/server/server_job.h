@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "runtime/server/server_grammars.h"
+#include "runtime/server/server_logprobs.h"
 #include "runtime/server/server_metrics.h"
 #include "runtime/server/server_request.h"
 
@@ -16,9 +17,11 @@ struct server_choice {
     /* Used by the thread that prepares the job, then by that of the model. */
     struct eng_text *text;
     struct server_stop stop;
-    double last_token; /* time; 0: none */
+    double last_token;             /* time; 0: none */
+    uint64_t characters, released; /* of the text so far, and of the part of it that has come to `out` */
     /* Under the lock of the model from submission on. */
     struct server_buffer out; /* text of the answer; a stream drops what it has sent */
+    struct server_logprobs logprobs;
     uint64_t tokens;
     enum server_finish finish;
 };

@@ -176,6 +176,7 @@ static bool start_choice(struct server_model *model, struct server_job *job, str
     options.stop_count = count;
     options.max_new_tokens = job->max_new_tokens;
     options.grammar = server_grammar_compiled(job->grammar);
+    if (request->wants_logprobs) options.flags |= ENG_SEQUENCE_LOGITS;
     if (request->ignore_eos) options.flags |= ENG_SEQUENCE_IGNORE_EOS;
     if (eng_sequence_create(model->session, &options, &slot->sequence, error)) return false;
     if (eng_sequence_submit(slot->sequence, prompt->tokens, prompt->count, error)) {
@@ -207,26 +208,63 @@ static void start_choices(struct server_model *model)
 
 /* ---- tokens ---- */
 
-static bool add_text(struct server_choice *choice, int32_t token, struct eng_error *error)
+static uint64_t count_characters(const char *text, size_t size)
 {
-    const char *text;
-    size_t size;
-    if (eng_text_push(choice->text, token, &text, &size, error)) return false;
-    if (server_stop_push(&choice->stop, text, size, &choice->out)) return true;
+    uint64_t count = 0;
+    for (size_t i = 0; i < size; i++) count += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return count;
+}
+
+static bool push_text(struct server_choice *choice, const char *text, size_t size, bool is_last,
+                      struct eng_error *error)
+{
+    const size_t before = choice->out.size;
+    choice->characters += count_characters(text, size);
+    if (!server_stop_push(&choice->stop, text, size, &choice->out) ||
+        (is_last && !server_stop_finish(&choice->stop, &choice->out))) {
+        *error = (struct eng_error){ENG_MACHINE, "out of memory"};
+        return false;
+    }
+    if (choice->out.size > before)
+        choice->released += count_characters(choice->out.data + before, choice->out.size - before);
+    server_logprobs_text(&choice->logprobs, choice->characters, choice->released);
+    return true;
+}
+
+/* Requires: the token is the one that the last step drew, as with logits every step draws one at most. */
+static bool add_logprobs(const struct slot *slot, int32_t token, struct eng_error *error)
+{
+    struct server_choice *choice = &slot->job->choices[slot->choice];
+    struct eng_logprob drawn, top[ENG_MAX_LOGPROBS];
+    if (!slot->job->request.wants_logprobs) return true;
+    if (eng_sequence_logprobs(slot->sequence, &drawn, top, choice->logprobs.top_count, error)) return false;
+    if (drawn.token != token) {
+        *error = (struct eng_error){ENG_INTERNAL, "log-probabilities of another token"};
+        return false;
+    }
+    if (server_logprobs_add(&choice->logprobs, &drawn, top, choice->characters)) return true;
     *error = (struct eng_error){ENG_MACHINE, "out of memory"};
     return false;
+}
+
+static bool add_token(const struct slot *slot, int32_t token, struct eng_error *error)
+{
+    struct server_choice *choice = &slot->job->choices[slot->choice];
+    const char *text;
+    size_t size;
+    return add_logprobs(slot, token, error) && !eng_text_push(choice->text, token, &text, &size, error) &&
+           push_text(choice, text, size, false, error);
 }
 
 static bool finish_text(struct server_choice *choice, struct eng_error *error)
 {
     const char *text;
     size_t size;
-    if (choice->stop.found) return true;
-    if (eng_text_finish(choice->text, &text, &size, error)) return false;
-    if (server_stop_push(&choice->stop, text, size, &choice->out) && server_stop_finish(&choice->stop, &choice->out))
-        return true;
-    *error = (struct eng_error){ENG_MACHINE, "out of memory"};
-    return false;
+    if (!choice->stop.found &&
+        (eng_text_finish(choice->text, &text, &size, error) || !push_text(choice, text, size, true, error)))
+        return false;
+    server_logprobs_finish(&choice->logprobs, choice->released);
+    return true;
 }
 
 static void count_token(struct server_model *model, struct server_job *job, struct server_choice *choice, double now)
@@ -246,13 +284,13 @@ static bool take_tokens(struct server_model *model, struct slot *slot, double no
     struct server_choice *choice = &slot->job->choices[slot->choice];
     int32_t token, before = -1;
     while (!choice->stop.found && eng_sequence_poll(slot->sequence, &token, 1)) {
-        if (before >= 0 && !add_text(choice, before, error)) return false;
+        if (before >= 0 && !add_token(slot, before, error)) return false;
         if (choice->stop.found) return true;
         before = token;
         count_token(model, slot->job, choice, now);
     }
     bool is_end = eng_sequence_end(slot->sequence) == ENG_END_EOS;
-    return before < 0 || choice->stop.found || is_end || add_text(choice, before, error);
+    return before < 0 || choice->stop.found || is_end || add_token(slot, before, error);
 }
 
 static enum server_finish finish_of(const struct slot *slot, enum eng_end end)

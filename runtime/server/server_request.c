@@ -167,6 +167,14 @@ static bool read_stop_tokens(const struct field *field, const json_t *value, str
     return true;
 }
 
+/* The number of likeliest tokens, as completions have it. */
+static bool read_logprobs(const struct field *field, const json_t *value, struct server_request *request,
+                          struct server_error *error)
+{
+    request->wants_logprobs = true;
+    return read_count(field, value, request, error);
+}
+
 static bool read_format(const struct field *field, const json_t *value, struct server_request *request,
                         struct server_error *error)
 {
@@ -303,6 +311,9 @@ static const struct field fields[] = {
     {"frequency_penalty", GENERATE, read_real, AT(frequency_penalty), -2, 2},
     {"logit_bias", GENERATE, .read = read_biases},
     {"seed", GENERATE, .read = read_seed},
+    {"logprobs", SERVER_CHAT, read_bool, AT(wants_logprobs)},
+    {"top_logprobs", SERVER_CHAT, read_count, AT(top_logprobs), 0, ENG_MAX_LOGPROBS},
+    {"logprobs", SERVER_COMPLETION, read_logprobs, AT(top_logprobs), 0, ENG_MAX_LOGPROBS},
     {"response_format", GENERATE, .read = read_format},
     {"guided_json", GENERATE, .read = read_format},
     {"guided_regex", GENERATE, .read = read_format},
@@ -320,9 +331,6 @@ static const struct {
     unsigned endpoints;
     const char *values[MOST_NEUTRAL]; /* JSON; NULL: none but null */
 } neutral[] = {
-    {"logprobs", SERVER_CHAT, {"false"}},
-    {"logprobs", SERVER_COMPLETION, {NULL}},
-    {"top_logprobs", SERVER_CHAT, {"0"}},
     {"prompt_logprobs", GENERATE, {NULL}},
     {"min_tokens", GENERATE, {"0"}},
     {"best_of", SERVER_COMPLETION, {"1"}},
@@ -413,6 +421,11 @@ static bool check_together(const struct server_request *request, struct server_e
     if (request->max_tokens && request->max_completion_tokens && request->max_tokens != request->max_completion_tokens)
         return server_fail(error, 400, "invalid_value", "max_tokens",
                            "expected one of max_tokens and max_completion_tokens, found both with different values");
+    if (request->top_logprobs && !request->wants_logprobs)
+        return server_fail(error, 400, "invalid_value", "top_logprobs", "top_logprobs: only with logprobs");
+    if (request->wants_logprobs && request->echo)
+        return server_fail(error, 400, "invalid_value", "logprobs",
+                           "logprobs: not with echo, since there are none of the prompt's tokens");
     if (request->format.field && request->ignore_eos)
         return server_fail(error, 400, "invalid_value", "ignore_eos",
                            "ignore_eos: not with %s, whose answers end where they are complete", request->format.field);

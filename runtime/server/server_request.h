@@ -41,6 +41,8 @@ struct server_request {
     double min_p, presence_penalty, frequency_penalty; /* 0: none */
     struct eng_logit_bias *biases;                     /* owned [bias_count] */
     uint32_t bias_count;
+    bool wants_logprobs;
+    uint64_t top_logprobs;       /* likeliest tokens that each token's log-probability comes with */
     struct server_format format; /* owned; its text is gone after server_request_shrink */
     int64_t top_k;               /* < 0: not given; 0: all */
     uint64_t seed;

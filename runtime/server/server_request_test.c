@@ -66,6 +66,22 @@ TEST(test_biases)
     server_request_free(&request);
 }
 
+TEST(test_logprobs)
+{
+    accept(SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': 0}");
+    assert_true(request.wants_logprobs && request.top_logprobs == 0);
+    server_request_free(&request);
+    accept(SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': null}");
+    assert_false(request.wants_logprobs);
+    server_request_free(&request);
+    accept(SERVER_CHAT, "{'messages': [{'role': 'user', 'content': 'x'}], 'logprobs': true, 'top_logprobs': 20}");
+    assert_true(request.wants_logprobs && request.top_logprobs == 20);
+    server_request_free(&request);
+    accept(SERVER_CHAT, "{'messages': [{'role': 'user', 'content': 'x'}], 'logprobs': false, 'top_logprobs': 0}");
+    assert_false(request.wants_logprobs);
+    server_request_free(&request);
+}
+
 TEST(test_formats)
 {
     static const struct {
@@ -151,7 +167,14 @@ TEST(test_refused)
         {SERVER_COMPLETION, "{'prompt': 'x', 'temperature': 'a'}", "temperature", "temperature|number|'a'", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'top_p': 0}", "top_p", "above 0|found 0", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'n': 2.0}", "n", "integer from 1 to 128", 400},
-        {SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': 0}", "logprobs", "not supported", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': 21}", "logprobs", "0 to 20", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': true}", "logprobs", "0 to 20", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': 1, 'echo': true}", "logprobs", "echo", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'logprobs': 1}", "logprobs", "true or false", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'logprobs': true, 'top_logprobs': 21}",
+         "top_logprobs", "0 to 20", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'top_logprobs': 1}", "top_logprobs",
+         "only with logprobs", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'-1': 1}}", "logit_bias", "token ids|found", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'2147483648': 1}}", "logit_bias", "2147483648", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'1': 101}}", "logit_bias", "-100 to 100|101", 400},

@@ -193,7 +193,8 @@ static unsigned answer_generation(struct server_exchange *exchange, enum server_
         exchange->error = exchange->job->failure;
         return 0;
     }
-    return reply(exchange, server_reply_job(server_model_name(exchange->model), exchange->job, out));
+    return reply(exchange, server_reply_job(server_model_name(exchange->model), server_model_engine(exchange->model),
+                                            exchange->job, out));
 }
 
 static unsigned answer_chat(struct server_exchange *exchange, struct server_buffer *out)

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import threading
 import unittest
 
@@ -309,6 +310,117 @@ class Formats(Served):
                     self.refused(path, {**own, **body}, 400, param, *words)
 
 
+class Logprobs(Served):
+    def drawn(self, prompt, count, *flags):
+        """What engrun prints: of each token its log-probability and those of the likeliest ones."""
+        return [json.loads(line) for line in output([ENGRUN, fables(), "-p", prompt, "-n", str(count), *flags]).splitlines()]
+
+    def test_completion(self):
+        for top, options, flags in ((0, {}, []), (5, {}, []), (20, {"temperature": 2, "seed": 3}, ["--temperature", "2", "--seed", "3"])):
+            with self.subTest(top):
+                expected = self.drawn(PROMPT, 24, "--logprobs", str(top), *flags)
+                reply = self.complete(**{**GREEDY, **options}, logprobs=top)
+                (choice,) = reply["choices"]
+                plain = self.complete(**{**GREEDY, **options})["choices"][0]
+                self.assertEqual(choice["text"], plain["text"])
+                found = choice["logprobs"]
+                self.assertEqual(list(found), ["tokens", "token_logprobs", "top_logprobs", "text_offset"])
+                self.assertEqual("".join(found["tokens"]), choice["text"])
+                self.assertEqual(found["text_offset"], [len("".join(found["tokens"][:i])) for i in range(24)])
+                for number, one in zip(found["token_logprobs"], expected):
+                    self.assertAlmostEqual(number, one["logprob"], places=4)
+                for token, number, likeliest, one in zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], expected):
+                    self.assertEqual(likeliest[token], number)
+                    values = sorted(likeliest.values(), reverse=True)[:len(one["top"])]
+                    self.assertEqual(list(likeliest.values())[:top], values[:top])
+                    self.assertIn(len(likeliest), (max(top, 1), top + 1))
+                    for value, other in zip(values, one["top"]):
+                        self.assertAlmostEqual(value, other["logprob"], places=4)
+
+    def test_chat(self):
+        for top in (0, 1, 20):
+            with self.subTest(top):
+                (choice,) = self.chat(max_tokens=12, temperature=1, seed=5, logprobs=True, top_logprobs=top)["choices"]
+                content = choice["logprobs"]["content"]
+                self.assertEqual((list(choice["logprobs"]), len(content)), (["content", "refusal"], 12))
+                self.assertEqual(b"".join(bytes(one["bytes"]) for one in content).decode(), choice["message"]["content"])
+                for one in content:
+                    self.assertEqual(list(one), ["token", "logprob", "bytes", "top_logprobs"])
+                    self.assertEqual(len(one["top_logprobs"]), top)
+                    self.assertEqual(bytes(one["bytes"]).decode(), one["token"])
+                    numbers = [other["logprob"] for other in one["top_logprobs"]]
+                    self.assertEqual(numbers, sorted(numbers, reverse=True))
+                    self.assertTrue(all(number <= 0 for number in [one["logprob"], *numbers]))
+                    same = [other["logprob"] for other in one["top_logprobs"] if other["bytes"] == one["bytes"]]
+                    self.assertTrue(one["logprob"] in same or (not same and all(one["logprob"] <= number for number in numbers)))
+        self.assertIsNone(self.chat(max_tokens=2, logprobs=False)["choices"][0]["logprobs"])
+
+    def test_model_itself(self):
+        """They are those of the model, before biases and temperature."""
+        plain = self.complete(**GREEDY, logprobs=2)["choices"][0]["logprobs"]
+        first = int(output([ENGRUN, fables(), "-p", PROMPT, "-n", "1", "--print-tokens"]))
+        other = self.complete(**GREEDY, logprobs=2, logit_bias={str(first): -100})["choices"][0]["logprobs"]
+        self.assertNotEqual(other["tokens"][0], plain["tokens"][0])
+        self.assertEqual(other["top_logprobs"][0][plain["tokens"][0]], plain["token_logprobs"][0])
+
+    def test_end_token(self):
+        """The end token is no part of the text, and has no entry."""
+        reply = self.complete(prompt=PROMPT, max_tokens=900, temperature=0, logprobs=1)
+        (choice,) = reply["choices"]
+        self.assertEqual(choice["finish_reason"], "stop")
+        self.assertEqual(len(choice["logprobs"]["tokens"]), reply["usage"]["completion_tokens"] - 1)
+        self.assertEqual("".join(choice["logprobs"]["tokens"]), choice["text"])
+
+    def test_stop_strings(self):
+        """No token is shown that begins after the answer's end."""
+        for stop in ("fox", " little fox na", "ittle fox named Mir", ", there"):
+            with self.subTest(stop):
+                (choice,) = self.complete(**GREEDY, stop=stop, logprobs=0)["choices"]
+                tokens = choice["logprobs"]["tokens"]
+                self.assertTrue("".join(tokens).startswith(choice["text"]))
+                self.assertEqual(len("".join(tokens[:-1])) < len(choice["text"]), bool(tokens))
+
+    def test_parts_of_characters(self):
+        text = "caf\u00e9 \U0001f98a"
+        (choice,) = self.complete(prompt=PROMPT, max_tokens=50, guided_choice=[text], logprobs=1)["choices"]
+        self.assertEqual(choice["text"], text)
+        found = choice["logprobs"]
+        parts = [token for token in found["tokens"] if token.startswith("bytes:")]
+        self.assertGreater(len(parts), 1)
+        self.assertTrue(all(re.fullmatch(r"bytes:(\\x[0-9a-f]{2})+", part) for part in parts), parts)
+        self.assertEqual(max(found["text_offset"]), len(text) - 1)
+        (choice,) = self.chat(max_tokens=50, guided_choice=[text], logprobs=True, top_logprobs=2)["choices"]
+        self.assertEqual(b"".join(bytes(one["bytes"]) for one in choice["logprobs"]["content"]).decode(), text)
+
+    def test_stream_equals_whole(self):
+        for extra in ({}, {"n": 3, "temperature": 1, "seed": 4}, {"stop": ["fox named Mir"]}, {"guided_choice": ["caf\u00e9 \U0001f98a"]}):
+            with self.subTest(extra):
+                body = {**GREEDY, **extra, "logprobs": 3}
+                whole = {choice["index"]: choice for choice in self.complete(**body)["choices"]}
+                found = {index: {key: [] for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset")} for index in whole}
+                chunks = self.server.events("/v1/completions", {"model": "fables", **body})
+                for chunk in chunks:
+                    (choice,) = chunk["choices"]
+                    for key, values in (choice["logprobs"] or {}).items():
+                        found[choice["index"]][key] += values
+                self.assertEqual(found, {index: choice["logprobs"] for index, choice in whole.items()})
+                self.assertEqual({index: text for index, (text, *_) in choices(chunks).items()},
+                                 {index: choice["text"] for index, choice in whole.items()})
+                body = {"max_tokens": 12, "temperature": 0, **extra, "logprobs": True, "top_logprobs": 2}
+                whole = {choice["index"]: choice["logprobs"]["content"] for choice in self.chat(**body)["choices"]}
+                found = {index: [] for index in whole}
+                for chunk in self.server.events("/v1/chat/completions", {"model": "chat", "messages": HELLO, **body}):
+                    (choice,) = chunk["choices"]
+                    found[choice["index"]] += (choice["logprobs"] or {"content": []})["content"]
+                self.assertEqual(found, whole)
+
+    def test_too_many(self):
+        """The memory of an answer is bounded."""
+        body = {"model": "fables", "prompt": PROMPT, "n": 128, "logprobs": 0}
+        self.refused("/v1/completions", {**body, "max_tokens": 32769}, 400, "logprobs", "max_tokens")
+        self.refused("/v1/completions", {**body, "max_tokens": 32768}, 400, "prompt", "context")
+
+
 class Chats(Served):
     def test_sampling_options(self):
         body = {"max_tokens": 12, "temperature": 0}
@@ -420,8 +532,10 @@ class Refused(Served):
     def test_fields_of_one_endpoint(self):
         chat, complete = {"model": "chat", "messages": HELLO}, {"model": "fables", "prompt": PROMPT}
         for path, body, param, code in (
-                ("/v1/chat/completions", {**chat, "logprobs": True}, "logprobs", "unsupported_parameter"),
-                ("/v1/chat/completions", {**chat, "top_logprobs": 2}, "top_logprobs", "unsupported_parameter"),
+                ("/v1/chat/completions", {**chat, "logprobs": 1}, "logprobs", "invalid_value"),
+                ("/v1/chat/completions", {**chat, "top_logprobs": 2}, "top_logprobs", "invalid_value"),
+                ("/v1/chat/completions", {**chat, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
+                ("/v1/chat/completions", {**chat, "logprobs": True, "top_logprobs": -1}, "top_logprobs", "invalid_value"),
                 ("/v1/chat/completions", {**chat, "tools": [{}]}, "tools", "unsupported_parameter"),
                 ("/v1/chat/completions", {**chat, "tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
                 ("/v1/chat/completions", {**chat, "prompt": "x"}, "prompt", "unknown_parameter"),
@@ -430,7 +544,10 @@ class Refused(Served):
                 ("/v1/chat/completions", {**chat, "temprature": 1}, "temprature", "unknown_parameter"),
                 ("/v1/chat/completions", {"model": "chat"}, "messages", "missing_required_parameter"),
                 ("/v1/chat/completions", {**chat, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "invalid_value"),
-                ("/v1/completions", {**complete, "logprobs": 1}, "logprobs", "unsupported_parameter"),
+                ("/v1/completions", {**complete, "logprobs": 21}, "logprobs", "invalid_value"),
+                ("/v1/completions", {**complete, "logprobs": True}, "logprobs", "invalid_value"),
+                ("/v1/completions", {**complete, "logprobs": 2, "echo": True}, "logprobs", "invalid_value"),
+                ("/v1/completions", {**complete, "prompt_logprobs": 1}, "prompt_logprobs", "unsupported_parameter"),
                 ("/v1/completions", {**complete, "best_of": 2}, "best_of", "unsupported_parameter"),
                 ("/v1/completions", {**complete, "suffix": "x"}, "suffix", "unsupported_parameter"),
                 ("/v1/completions", {**complete, "messages": HELLO}, "messages", "unknown_parameter"),
