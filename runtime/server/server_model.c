@@ -356,8 +356,10 @@ static void publish(struct server_model *model)
         else
             model->metrics.running++;
     }
-    if (!eng_session_get_facts(model->session, &facts, NULL) && facts.pages)
-        model->metrics.kv_usage = (double)(facts.pages - facts.free_pages) / (double)facts.pages;
+    if (eng_session_get_facts(model->session, &facts, NULL)) return;
+    model->metrics.cached_tokens = facts.cached_tokens;
+    model->metrics.set_aside = facts.set_aside;
+    if (facts.pages) model->metrics.kv_usage = (double)(facts.pages - facts.free_pages) / (double)facts.pages;
 }
 
 static void *run(void *argument)

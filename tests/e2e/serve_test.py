@@ -89,6 +89,19 @@ class About(Served):
         infinite = self.server.metric("time_to_first_token_seconds_bucket", model_name="fables", le="+Inf")
         self.assertEqual(infinite, self.server.metric("time_to_first_token_seconds_count", model_name="fables"))
 
+    def test_prefix_cache(self):
+        prompt, hits = "The wolf and the fox. " * 30, "prefix_cache_hits_total"
+        answers, counts = [], [self.server.metric(hits, model_name="fables")]
+        for _ in range(2):
+            reply = self.complete(prompt=prompt, max_tokens=2, temperature=0)
+            answers.append(reply["choices"][0]["text"])
+            counts.append(self.server.metric(hits, model_name="fables"))
+        self.assertEqual(answers[0], answers[1])
+        self.assertGreater(counts[2] - counts[1], reply["usage"]["prompt_tokens"] // 2)
+        self.assertLess(counts[2] - counts[1], reply["usage"]["prompt_tokens"])
+        self.assertIn("# TYPE eng:%s counter\n" % hits, self.server.request("GET", "/metrics").body.decode())
+        self.assertEqual(self.server.metric("num_preemptions_total"), 0)
+
     def test_head(self):
         reply = self.server.request("HEAD", "/health")
         self.assertEqual((reply.status, reply.body), (200, b""))
