@@ -493,6 +493,21 @@ static bool fail_open(struct eng_error *error, enum eng_status status, const cha
     return false;
 }
 
+uint32_t server_model_prompt_step(const char *info)
+{
+    enum { LEAST = 16, PARTS = 4 };
+    json_t *root = json_loads(info, 0, NULL), *plan;
+    json_int_t largest = 0;
+    size_t index;
+    json_array_foreach (json_object_get(root, "plans"), index, plan) {
+        const char *kind = json_string_value(json_object_get(plan, "kind"));
+        const json_int_t rows = json_integer_value(json_object_get(plan, "rows"));
+        if (kind && strcmp(kind, "prefill") == 0 && rows > largest && rows <= INT32_MAX) largest = rows;
+    }
+    json_decref(root);
+    return largest / PARTS > LEAST ? (uint32_t)(largest / PARTS) : LEAST;
+}
+
 static bool open_engine(struct server_model *model, const struct server_model_options *options, struct eng_error *error)
 {
     struct eng_session_options session = *options->session;
@@ -505,6 +520,7 @@ static bool open_engine(struct server_model *model, const struct server_model_op
                          "the engine has no tokenizer, which a server needs; build it from a checkpoint with one");
     /* More sequences than slots would only wait: requests wait in the queue of the server instead. */
     session.max_sequences = model->facts.slots;
+    if (!session.prompt_step) session.prompt_step = server_model_prompt_step(eng_info(model->engine));
     if (eng_session_create(model->engine, &session, &model->session, error)) return false;
     if (!options->quiet) cli_note_fallback(model->session);
     return true;
