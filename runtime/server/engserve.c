@@ -38,7 +38,7 @@ static const char usage[] = "usage: engserve FILE... [flags]\n"
 
 struct arguments {
     const char *host, *key_file;
-    uint64_t port, max_queue, max_connections, max_body, http_threads;
+    uint64_t port, prompt_step, max_queue, max_connections, max_body, http_threads;
     double timeout;
     bool quiet, finished;
     struct cli_devices devices;
@@ -76,6 +76,10 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
              "seconds in which a request must be answered (600); also, how long the end of the program waits for them"},
         {"http-threads", 0, "N", .number = &arguments->http_threads, .least = 1, .most = 64,
          .help = "threads that receive requests and send answers (4)"},
+        {.help = "steps:"},
+        {"prompt-step", 0, "N", .number = &arguments->prompt_step, .least = 1, .most = INT32_MAX,
+         .help = "most tokens of a prompt that one step computes while others are answered (a quarter of the engine's "
+                 "largest chunk, at least 16): fewer delay answers less, more compute prompts faster"},
         {.help = "output:"},
         {"quiet", .set = &arguments->quiet, .help = "no notes and no line for each request on stderr"},
         {.help = "machine:"},
@@ -132,6 +136,7 @@ static int open_models(struct program *program)
     struct eng_error error = {0};
     eng_session_options_init(&session);
     session.threads = (uint32_t)arguments->devices.threads;
+    session.prompt_step = (uint32_t)arguments->prompt_step;
     session.instruction_set = arguments->devices.instruction_set;
     for (size_t i = 0; i < arguments->model_count && !cli_caught_signal(); i++) {
         const struct server_name *name = &arguments->names[i];

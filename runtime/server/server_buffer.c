@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/printable.h"
+
 static bool reserve(struct server_buffer *buffer, size_t more)
 {
     enum { LEAST_BYTES = 256 };
@@ -46,6 +48,22 @@ bool server_buffer_format(struct server_buffer *buffer, const char *format, ...)
     va_end(arguments);
     buffer->size += (size_t)size;
     return true;
+}
+
+bool server_buffer_string(struct server_buffer *buffer, const char *text, size_t size)
+{
+    bool ok = server_buffer_text(buffer, "\"");
+    for (size_t at = 0, length; ok && at < size; at += length ? length : 1) {
+        const unsigned char byte = (unsigned char)text[at];
+        length = printable_utf8(text + at, size - at);
+        if (byte < ' ')
+            ok = server_buffer_format(buffer, "\\u%04x", (unsigned)byte);
+        else if (byte == '"' || byte == '\\')
+            ok = server_buffer_format(buffer, "\\%c", byte);
+        else
+            ok = length ? server_buffer_add(buffer, text + at, length) : server_buffer_text(buffer, "\xef\xbf\xbd");
+    }
+    return ok && server_buffer_text(buffer, "\"");
 }
 
 void server_buffer_drop(struct server_buffer *buffer, size_t size)

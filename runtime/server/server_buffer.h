@@ -16,6 +16,9 @@ bool server_buffer_add(struct server_buffer *buffer, const char *data, size_t si
 bool server_buffer_text(struct server_buffer *buffer, const char *text);
 bool server_buffer_format(struct server_buffer *buffer, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Appends the text as a JSON string, in which bytes that are not UTF-8 become U+FFFD. On failure part of it is there. */
+bool server_buffer_string(struct server_buffer *buffer, const char *text, size_t size);
+
 /* Removes bytes at the beginning. Requires: size is at most the buffer's. */
 void server_buffer_drop(struct server_buffer *buffer, size_t size);
 void server_buffer_free(struct server_buffer *buffer);

@@ -36,7 +36,9 @@ static unsigned http_of(int status)
     switch (status) {
     case ENG_BAD_INPUT:
     case ENG_USAGE:
-    case ENG_TOO_LONG: return 400;
+    case ENG_TOO_LONG:
+    /* of an option that the engine is too old for */
+    case ENG_VERSION: return 400;
     case ENG_FULL: return 429;
     case ENG_MACHINE:
     case ENG_CORRUPT: return 503;

@@ -10,6 +10,10 @@
 
 #include "formats/cli/cli_process.h"
 
+enum {
+    /* of one request: 32 MiB, and in JSON about ten times as much */
+    MOST_LOGPROBS = 4 << 20
+};
 enum { COMPLETION_NEW_TOKENS = 16 }; /* as OpenAI's API has it */
 
 /* ---- tokens of prompts ---- */
@@ -93,16 +97,36 @@ bool server_job_detokenize(const struct eng_engine *engine, const int32_t *token
 
 /* ---- jobs ---- */
 
-static bool choose_sampling(const struct eng_engine *engine, const struct server_request *request,
-                            struct eng_sampling *sampling, struct server_error *error)
+static bool check_biases(const struct eng_engine_facts *facts, const struct server_request *request,
+                         struct server_error *error)
+{
+    for (uint32_t i = 0; i < request->bias_count; i++)
+        if ((uint32_t)request->biases[i].token >= facts->vocab_size)
+            return server_fail(error, 400, "invalid_value", "logit_bias",
+                               "logit_bias: expected token ids below %" PRIu32
+                               ", the size of the vocabulary, found %" PRId32,
+                               facts->vocab_size, request->biases[i].token);
+    return true;
+}
+
+/* The biases stay the request's. */
+static bool choose_sampling(const struct eng_engine *engine, const struct eng_engine_facts *facts,
+                            const struct server_request *request, struct eng_sampling *sampling,
+                            struct server_error *error)
 {
     struct eng_error cause = {0};
+    if (!check_biases(facts, request, error)) return false;
     eng_sampling_init(sampling);
     if (eng_sampling_recommended(engine, sampling, &cause)) return server_fail_eng(error, NULL, &cause);
     if (request->temperature >= 0) sampling->temperature = (float)request->temperature;
     if (request->top_p >= 0) sampling->top_p = (float)request->top_p;
     if (request->repetition_penalty >= 0) sampling->repetition_penalty = (float)request->repetition_penalty;
     if (request->top_k >= 0) sampling->top_k = (uint32_t)request->top_k;
+    sampling->min_p = (float)request->min_p;
+    sampling->presence_penalty = (float)request->presence_penalty;
+    sampling->frequency_penalty = (float)request->frequency_penalty;
+    sampling->logit_bias = request->biases;
+    sampling->logit_bias_count = request->bias_count;
     sampling->seed = request->seed;
     if (!request->seed_given && getrandom(&sampling->seed, sizeof sampling->seed, 0) != sizeof sampling->seed)
         return server_fail(error, 503, NULL, "seed", "the system gives no random seed; give one");
@@ -142,6 +166,7 @@ static bool prepare_choice(const struct eng_engine *engine, struct server_job *j
     const struct server_request *request = &job->request;
     const struct server_prompt *prompt = &request->prompts[server_job_prompt_of(job, index)];
     struct server_choice *choice = &job->choices[index];
+    choice->logprobs.top_count = (size_t)request->top_logprobs;
     choice->stop = (struct server_stop){.strings = request->stops, .count = request->stop_count};
     if (eng_text_create(engine, request->skip_special ? 0 : ENG_TEXT_KEEP_SPECIAL, &choice->text, &cause) ||
         (!request->is_chat && !replay_prompt(choice, prompt, &cause)))
@@ -161,15 +186,33 @@ static bool name_job(struct server_job *job, struct server_error *error)
     return true;
 }
 
-static bool fill(const struct eng_engine *engine, const struct eng_engine_facts *facts, struct server_job *job,
-                 struct server_error *error)
+static bool check_logprobs(const struct eng_engine_facts *facts, const struct server_job *job,
+                           struct server_error *error)
+{
+    const struct server_request *request = &job->request;
+    /* None of the factors is large: 128 answers, 21 numbers, 2^32 tokens. */
+    const uint64_t tokens = job->max_new_tokens ? job->max_new_tokens : facts->max_context,
+                   choices = request->prompt_count * request->n,
+                   numbers = choices * (1 + request->top_logprobs) * tokens;
+    if (!request->wants_logprobs || numbers <= MOST_LOGPROBS) return true;
+    return server_fail(error, 400, "invalid_value", "logprobs",
+                       "logprobs: %" PRIu64 " answers of up to %" PRIu64 " tokens with 1 + %" PRIu64
+                       " log-probabilities each are %" PRIu64 ", expected at most %d; lower max_tokens",
+                       choices, tokens, request->top_logprobs, numbers, MOST_LOGPROBS);
+}
+
+static bool fill(const struct eng_engine *engine, const struct eng_engine_facts *facts,
+                 struct server_grammars *grammars, struct server_job *job, struct server_error *error)
 {
     struct server_request *request = &job->request;
+    if (request->format.field && !server_grammars_take(grammars, engine, &request->format, &job->grammar, error))
+        return false;
     uint64_t most = server_request_max_tokens(request);
     if (!most && !request->is_chat) most = COMPLETION_NEW_TOKENS;
     job->max_new_tokens = (uint32_t)most;
-    if (!server_job_tokenize(engine, request, error) || !choose_sampling(engine, request, &job->sampling, error) ||
-        !name_job(job, error))
+    if (!check_logprobs(facts, job, error)) return false;
+    if (!server_job_tokenize(engine, request, error) ||
+        !choose_sampling(engine, facts, request, &job->sampling, error) || !name_job(job, error))
         return false;
     for (size_t i = 0; i < request->prompt_count; i++) {
         if (!check_prompt(facts, request, &request->prompts[i], most, error)) return false;
@@ -184,7 +227,8 @@ static bool fill(const struct eng_engine *engine, const struct eng_engine_facts 
 }
 
 bool server_job_create(const struct eng_engine *engine, const struct eng_engine_facts *facts,
-                       struct server_request *request, struct server_job **job, struct server_error *error)
+                       struct server_grammars *grammars, struct server_request *request, struct server_job **job,
+                       struct server_error *error)
 {
     struct server_job *made = calloc(1, sizeof *made);
     if (!made) return server_fail_memory(error);
@@ -192,7 +236,7 @@ bool server_job_create(const struct eng_engine *engine, const struct eng_engine_
     made->arrival = cli_seconds();
     made->references = 1;
     *request = (struct server_request){0};
-    if (!fill(engine, facts, made, error)) {
+    if (!fill(engine, facts, grammars, made, error)) {
         server_job_free(made);
         return false;
     }
@@ -206,8 +250,10 @@ void server_job_free(struct server_job *job)
         eng_text_destroy(&job->choices[i].text);
         server_stop_free(&job->choices[i].stop);
         server_buffer_free(&job->choices[i].out);
+        server_logprobs_free(&job->choices[i].logprobs);
     }
     free(job->choices);
+    server_grammars_give_back(job->grammar);
     server_request_free(&job->request);
     free(job);
 }

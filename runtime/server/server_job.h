@@ -6,6 +6,8 @@
 
 #include <stdatomic.h>
 
+#include "runtime/server/server_grammars.h"
+#include "runtime/server/server_logprobs.h"
 #include "runtime/server/server_metrics.h"
 #include "runtime/server/server_request.h"
 
@@ -15,9 +17,11 @@ struct server_choice {
     /* Used by the thread that prepares the job, then by that of the model. */
     struct eng_text *text;
     struct server_stop stop;
-    double last_token; /* time; 0: none */
+    double last_token;             /* time; 0: none */
+    uint64_t characters, released; /* of the text so far, and of the part of it that has come to `out` */
     /* Under the lock of the model from submission on. */
     struct server_buffer out; /* text of the answer; a stream drops what it has sent */
+    struct server_logprobs logprobs;
     uint64_t tokens;
     enum server_finish finish;
 };
@@ -27,8 +31,9 @@ struct server_job {
     char id[SERVER_ID_BYTES];
     int64_t created; /* seconds since 1970 */
     struct eng_sampling sampling;
-    uint32_t max_new_tokens;       /* 0: until the context is full */
-    struct server_choice *choices; /* owned [choice_count]; n for each prompt, in order */
+    struct server_grammar *grammar; /* of the model's; NULL: any text */
+    uint32_t max_new_tokens;        /* 0: until the context is full */
+    struct server_choice *choices;  /* owned [choice_count]; n for each prompt, in order */
     size_t choice_count;
     uint64_t prompt_tokens; /* of all prompts */
 
@@ -46,10 +51,11 @@ struct server_job {
     void *context;
 };
 
-/* Checks the request against the engine and converts its prompts. On success *job owns the contents of *request, which
+/* Checks the request against the engine, compiles its grammar and converts its prompts. On success *job owns the contents of *request, which
  * is emptied. */
 bool server_job_create(const struct eng_engine *engine, const struct eng_engine_facts *facts,
-                       struct server_request *request, struct server_job **job, struct server_error *error);
+                       struct server_grammars *grammars, struct server_request *request, struct server_job **job,
+                       struct server_error *error);
 void server_job_free(struct server_job *job);
 
 /* Index of the prompt of a choice. */

@@ -71,6 +71,10 @@ static bool print_values(const struct server_metrics *metrics, const char *const
         {"prompt_tokens_total", "counter", "Tokens of prompts.", offsetof(struct server_metrics, prompt_tokens), false},
         {"generation_tokens_total", "counter", "Tokens of answers.", offsetof(struct server_metrics, generation_tokens),
          false},
+        {"prefix_cache_hits_total", "counter", "Tokens of prompts that were not computed, since KV pages had them.",
+         offsetof(struct server_metrics, cached_tokens), false},
+        {"num_preemptions_total", "counter", "Times that a sequence was set aside for want of KV pages.",
+         offsetof(struct server_metrics, set_aside), false},
     };
     bool ok = true;
     for (size_t v = 0; ok && v < sizeof values / sizeof *values; v++) {

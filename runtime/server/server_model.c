@@ -23,6 +23,7 @@ struct server_model {
     struct eng_engine *engine;
     struct eng_session *session; /* used by the thread of the model alone */
     struct eng_engine_facts facts;
+    struct server_grammars *grammars;
     double timeout;
     uint64_t max_queue;
     pthread_t thread;
@@ -174,6 +175,8 @@ static bool start_choice(struct server_model *model, struct server_job *job, str
     options.stop_tokens = stops;
     options.stop_count = count;
     options.max_new_tokens = job->max_new_tokens;
+    options.grammar = server_grammar_compiled(job->grammar);
+    if (request->wants_logprobs) options.flags |= ENG_SEQUENCE_LOGITS;
     if (request->ignore_eos) options.flags |= ENG_SEQUENCE_IGNORE_EOS;
     if (eng_sequence_create(model->session, &options, &slot->sequence, error)) return false;
     if (eng_sequence_submit(slot->sequence, prompt->tokens, prompt->count, error)) {
@@ -205,26 +208,63 @@ static void start_choices(struct server_model *model)
 
 /* ---- tokens ---- */
 
-static bool add_text(struct server_choice *choice, int32_t token, struct eng_error *error)
+static uint64_t count_characters(const char *text, size_t size)
 {
-    const char *text;
-    size_t size;
-    if (eng_text_push(choice->text, token, &text, &size, error)) return false;
-    if (server_stop_push(&choice->stop, text, size, &choice->out)) return true;
+    uint64_t count = 0;
+    for (size_t i = 0; i < size; i++) count += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return count;
+}
+
+static bool push_text(struct server_choice *choice, const char *text, size_t size, bool is_last,
+                      struct eng_error *error)
+{
+    const size_t before = choice->out.size;
+    choice->characters += count_characters(text, size);
+    if (!server_stop_push(&choice->stop, text, size, &choice->out) ||
+        (is_last && !server_stop_finish(&choice->stop, &choice->out))) {
+        *error = (struct eng_error){ENG_MACHINE, "out of memory"};
+        return false;
+    }
+    if (choice->out.size > before)
+        choice->released += count_characters(choice->out.data + before, choice->out.size - before);
+    server_logprobs_text(&choice->logprobs, choice->characters, choice->released);
+    return true;
+}
+
+/* Requires: the token is the one that the last step drew, as with logits every step draws one at most. */
+static bool add_logprobs(const struct slot *slot, int32_t token, struct eng_error *error)
+{
+    struct server_choice *choice = &slot->job->choices[slot->choice];
+    struct eng_logprob drawn, top[ENG_MAX_LOGPROBS];
+    if (!slot->job->request.wants_logprobs) return true;
+    if (eng_sequence_logprobs(slot->sequence, &drawn, top, choice->logprobs.top_count, error)) return false;
+    if (drawn.token != token) {
+        *error = (struct eng_error){ENG_INTERNAL, "log-probabilities of another token"};
+        return false;
+    }
+    if (server_logprobs_add(&choice->logprobs, &drawn, top, choice->characters)) return true;
     *error = (struct eng_error){ENG_MACHINE, "out of memory"};
     return false;
+}
+
+static bool add_token(const struct slot *slot, int32_t token, struct eng_error *error)
+{
+    struct server_choice *choice = &slot->job->choices[slot->choice];
+    const char *text;
+    size_t size;
+    return add_logprobs(slot, token, error) && !eng_text_push(choice->text, token, &text, &size, error) &&
+           push_text(choice, text, size, false, error);
 }
 
 static bool finish_text(struct server_choice *choice, struct eng_error *error)
 {
     const char *text;
     size_t size;
-    if (choice->stop.found) return true;
-    if (eng_text_finish(choice->text, &text, &size, error)) return false;
-    if (server_stop_push(&choice->stop, text, size, &choice->out) && server_stop_finish(&choice->stop, &choice->out))
-        return true;
-    *error = (struct eng_error){ENG_MACHINE, "out of memory"};
-    return false;
+    if (!choice->stop.found &&
+        (eng_text_finish(choice->text, &text, &size, error) || !push_text(choice, text, size, true, error)))
+        return false;
+    server_logprobs_finish(&choice->logprobs, choice->released);
+    return true;
 }
 
 static void count_token(struct server_model *model, struct server_job *job, struct server_choice *choice, double now)
@@ -244,13 +284,13 @@ static bool take_tokens(struct server_model *model, struct slot *slot, double no
     struct server_choice *choice = &slot->job->choices[slot->choice];
     int32_t token, before = -1;
     while (!choice->stop.found && eng_sequence_poll(slot->sequence, &token, 1)) {
-        if (before >= 0 && !add_text(choice, before, error)) return false;
+        if (before >= 0 && !add_token(slot, before, error)) return false;
         if (choice->stop.found) return true;
         before = token;
         count_token(model, slot->job, choice, now);
     }
     bool is_end = eng_sequence_end(slot->sequence) == ENG_END_EOS;
-    return before < 0 || choice->stop.found || is_end || add_text(choice, before, error);
+    return before < 0 || choice->stop.found || is_end || add_token(slot, before, error);
 }
 
 static enum server_finish finish_of(const struct slot *slot, enum eng_end end)
@@ -264,10 +304,14 @@ static void finish_choice(struct server_model *model, struct slot *slot)
     struct server_job *job = slot->job;
     struct server_choice *choice = &job->choices[slot->choice];
     struct eng_error error = {0};
-    choice->finish = finish_of(slot, eng_sequence_end(slot->sequence));
+    const enum eng_end end = eng_sequence_end(slot->sequence);
+    choice->finish = finish_of(slot, end);
     model->metrics.finished[choice->finish]++;
     free_slot(model, slot);
-    if (choice->finish == SERVER_FINISH_ERROR)
+    if (choice->finish == SERVER_FINISH_ERROR && end == ENG_END_NONE_ALLOWED)
+        server_fail(&job->failure, 400, "no_token_allowed", NULL,
+                    "no token of this model continues the answer in the format that was asked for");
+    else if (choice->finish == SERVER_FINISH_ERROR)
         server_fail(&job->failure, 500, "not_finite", NULL,
                     "no token can be drawn: the model's logits are not finite (NaN or infinity)");
     else if (!finish_text(choice, &error))
@@ -312,8 +356,10 @@ static void publish(struct server_model *model)
         else
             model->metrics.running++;
     }
-    if (!eng_session_get_facts(model->session, &facts, NULL) && facts.pages)
-        model->metrics.kv_usage = (double)(facts.pages - facts.free_pages) / (double)facts.pages;
+    if (eng_session_get_facts(model->session, &facts, NULL)) return;
+    model->metrics.cached_tokens = facts.cached_tokens;
+    model->metrics.set_aside = facts.set_aside;
+    if (facts.pages) model->metrics.kv_usage = (double)(facts.pages - facts.free_pages) / (double)facts.pages;
 }
 
 static void *run(void *argument)
@@ -436,6 +482,7 @@ void server_model_slot(struct server_model *model, size_t index, struct server_s
 const char *server_model_name(const struct server_model *model) { return model->name; }
 const struct eng_engine *server_model_engine(const struct server_model *model) { return model->engine; }
 const struct eng_engine_facts *server_model_facts(const struct server_model *model) { return &model->facts; }
+struct server_grammars *server_model_grammars(const struct server_model *model) { return model->grammars; }
 
 /* ---- opening ---- */
 
@@ -444,6 +491,21 @@ static bool fail_open(struct eng_error *error, enum eng_status status, const cha
     error->status = (int32_t)status;
     snprintf(error->message, sizeof error->message, "%s: %s", what, why);
     return false;
+}
+
+uint32_t server_model_prompt_step(const char *info)
+{
+    enum { LEAST = 16, PARTS = 4 };
+    json_t *root = json_loads(info, 0, NULL), *plan;
+    json_int_t largest = 0;
+    size_t index;
+    json_array_foreach (json_object_get(root, "plans"), index, plan) {
+        const char *kind = json_string_value(json_object_get(plan, "kind"));
+        const json_int_t rows = json_integer_value(json_object_get(plan, "rows"));
+        if (kind && strcmp(kind, "prefill") == 0 && rows > largest && rows <= INT32_MAX) largest = rows;
+    }
+    json_decref(root);
+    return largest / PARTS > LEAST ? (uint32_t)(largest / PARTS) : LEAST;
 }
 
 static bool open_engine(struct server_model *model, const struct server_model_options *options, struct eng_error *error)
@@ -458,6 +520,7 @@ static bool open_engine(struct server_model *model, const struct server_model_op
                          "the engine has no tokenizer, which a server needs; build it from a checkpoint with one");
     /* More sequences than slots would only wait: requests wait in the queue of the server instead. */
     session.max_sequences = model->facts.slots;
+    if (!session.prompt_step) session.prompt_step = server_model_prompt_step(eng_info(model->engine));
     if (eng_session_create(model->engine, &session, &model->session, error)) return false;
     if (!options->quiet) cli_note_fallback(model->session);
     return true;
@@ -469,7 +532,8 @@ static bool prepare(struct server_model *model, const struct server_model_option
     model->timeout = options->timeout;
     model->last = &model->first;
     model->name = strdup(options->name);
-    if (!model->name) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
+    model->grammars = server_grammars_open();
+    if (!model->name || !model->grammars) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
     if (!open_engine(model, options, error)) return false;
     model->slots = calloc(model->facts.slots, sizeof *model->slots);
     if (!model->slots) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
@@ -503,6 +567,7 @@ void server_model_close(struct server_model **model)
         pthread_join(closed->thread, NULL);
     }
     eng_session_destroy(&closed->session);
+    server_grammars_close(&closed->grammars);
     eng_close(&closed->engine);
     pthread_cond_destroy(&closed->changed);
     pthread_mutex_destroy(&closed->lock);

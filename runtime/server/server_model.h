@@ -11,11 +11,15 @@ struct server_model;
 struct server_model_options {
     const char *name, *path; /* copied */
     const struct eng_open_options *open;
-    const struct eng_session_options *session;
-    uint64_t max_queue; /* jobs that wait */
-    double timeout;     /* seconds from the arrival of a job to its end */
-    bool quiet;         /* no notes on stderr */
+    const struct eng_session_options *session; /* prompt_step 0: server_model_prompt_step */
+    uint64_t max_queue;                        /* jobs that wait */
+    double timeout;                            /* seconds from the arrival of a job to its end */
+    bool quiet;                                /* no notes on stderr */
 };
+
+/* Tokens of a prompt that one step computes while other sequences decode: a quarter of the engine's largest chunk, so that
+ * answers go on while long prompts arrive, but not so few that prompts take much longer. info: as eng_info gives it. */
+uint32_t server_model_prompt_step(const char *info);
 
 bool server_model_open(const struct server_model_options *options, struct server_model **model,
                        struct eng_error *error);
@@ -25,6 +29,7 @@ void server_model_close(struct server_model **model);
 const char *server_model_name(const struct server_model *model);
 const struct eng_engine *server_model_engine(const struct server_model *model);
 const struct eng_engine_facts *server_model_facts(const struct server_model *model);
+struct server_grammars *server_model_grammars(const struct server_model *model);
 
 /* Queues the job, which then has two references: the caller's, and that of the model until the job is done. 429 if the
  * queue is full, 503 if the engine has failed. */

@@ -9,7 +9,7 @@
 /* Takes the reference of `value`; NULL: out of memory. */
 static bool print(json_t *value, struct server_buffer *out)
 {
-    char *text = value ? json_format(value, JSON_COMPACT) : NULL;
+    char *text = value ? json_format(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     bool ok = text && server_buffer_text(out, text);
     free(text);
     json_decref(value);
@@ -105,44 +105,49 @@ static json_t *usage_object(const struct server_job *job)
                      (json_int_t)tokens, "total_tokens", (json_int_t)(job->prompt_tokens + tokens));
 }
 
-/* Takes the reference of `choices`. */
-static json_t *answer_object(const char *model, const struct server_job *job, const char *chat_object, json_t *choices)
+/* Everything before the choices. */
+static bool print_head(const char *model, const struct server_job *job, const char *chat_object,
+                       struct server_buffer *out)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", job->id, "object",
-                     job->request.is_chat ? chat_object : "text_completion", "created", (json_int_t)job->created,
-                     "model", model, "choices", choices);
+    return server_buffer_format(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", job->id,
+                                job->request.is_chat ? chat_object : "text_completion", (long long)job->created) &&
+           server_buffer_string(out, model, strlen(model)) && server_buffer_text(out, ",\"choices\":[");
 }
 
-/* One choice; `key` is "message" or "delta" of a chat. Takes the reference of `content`, the text or object. */
-static json_t *choice_object(size_t index, const char *key, json_t *content, enum server_finish finish)
+/* One choice; `key` is "message" or "delta" of a chat. Takes the reference of `content`, the text or object. NULL: out of
+ * memory. Log-probabilities are printed one by one, since a tree of them takes many times the memory of their text; NULL:
+ * null. */
+static bool print_choice(size_t index, const char *key, json_t *content, const struct server_logprobs *logprobs,
+                         const struct eng_engine *engine, enum server_finish finish, struct server_buffer *out)
 {
     const char *reason = server_finish_name(finish);
-    return json_pack("{s:I, s:o, s:n, s:o}", "index", (json_int_t)index, key, content, "logprobs", "finish_reason",
-                     reason ? json_string(reason) : json_null());
+    bool ok = server_buffer_format(out, "{\"index\":%zu,\"%s\":", index, key);
+    ok = print(content, out) && ok && server_buffer_text(out, ",\"logprobs\":");
+    ok = ok && (logprobs ? server_logprobs_print(logprobs, engine, strcmp(key, "text") != 0, out)
+                         : server_buffer_text(out, "null"));
+    return ok && (reason ? server_buffer_format(out, ",\"finish_reason\":\"%s\"}", reason)
+                         : server_buffer_text(out, ",\"finish_reason\":null}"));
 }
 
-static json_t *whole_choice(const struct server_job *job, size_t index)
+static bool print_whole_choice(const struct eng_engine *engine, const struct server_job *job, size_t index,
+                               struct server_buffer *out)
 {
     const struct server_choice *choice = &job->choices[index];
+    const struct server_logprobs *logprobs = job->request.wants_logprobs ? &choice->logprobs : NULL;
     json_t *text = json_stringn(choice->out.data ? choice->out.data : "", choice->out.size);
-    if (!job->request.is_chat) return choice_object(index, "text", text, choice->finish);
+    if (!job->request.is_chat) return print_choice(index, "text", text, logprobs, engine, choice->finish, out);
     json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", text, "refusal");
-    return choice_object(index, "message", message, choice->finish);
+    return print_choice(index, "message", message, logprobs, engine, choice->finish, out);
 }
 
-bool server_reply_job(const char *model, const struct server_job *job, struct server_buffer *out)
+bool server_reply_job(const char *model, const struct eng_engine *engine, const struct server_job *job,
+                      struct server_buffer *out)
 {
-    json_t *choices = json_array();
-    bool ok = choices != NULL;
-    for (size_t i = 0; ok && i < job->choice_count; i++) ok = json_add(choices, whole_choice(job, i));
-    if (!ok) {
-        json_decref(choices);
-        return false;
-    }
-    json_t *answer = answer_object(model, job, "chat.completion", choices);
-    if (answer && json_put(answer, "usage", usage_object(job))) return print(answer, out);
-    json_decref(answer);
-    return false;
+    bool ok = print_head(model, job, "chat.completion", out);
+    for (size_t i = 0; ok && i < job->choice_count; i++)
+        ok = server_buffer_text(out, i ? "," : "") && print_whole_choice(engine, job, i, out);
+    return ok && server_buffer_text(out, "],\"usage\":") && print(usage_object(job), out) &&
+           server_buffer_text(out, "}");
 }
 
 /* ---- streams ---- */
@@ -167,54 +172,56 @@ static bool print_event(json_t *value, struct server_buffer *out)
     return server_buffer_text(out, "data: ") && print(value, out) && server_buffer_text(out, "\n\n");
 }
 
-/* Takes the reference of `choices`; `usage`: NULL: none, or of all tokens. */
-static bool print_chunk(const char *model, const struct server_job *job, json_t *choices, bool usage,
-                        struct server_buffer *out)
+static bool print_chunk_head(const char *model, const struct server_job *job, struct server_buffer *out)
 {
-    json_t *chunk = answer_object(model, job, "chat.completion.chunk", choices);
-    /* As in OpenAI's API, the member is null in all chunks but the last. */
-    if (chunk && job->request.include_usage && !json_put(chunk, "usage", usage ? usage_object(job) : json_null())) {
-        json_decref(chunk);
+    return server_buffer_text(out, "data: ") && print_head(model, job, "chat.completion.chunk", out);
+}
+
+/* `usage`: of all tokens; else, as in OpenAI's API, null in all chunks but the last. */
+static bool print_chunk_end(const struct server_job *job, bool usage, struct server_buffer *out)
+{
+    bool ok = server_buffer_text(out, "]");
+    if (job->request.include_usage)
+        ok = ok && server_buffer_text(out, ",\"usage\":") &&
+             (usage ? print(usage_object(job), out) : server_buffer_text(out, "null"));
+    return ok && server_buffer_text(out, "}\n\n");
+}
+
+/* A chunk with one choice, whose text or delta is `content`. Takes its reference. */
+static bool print_chunk(struct server_model *model, const struct server_job *job, size_t index, json_t *content,
+                        const struct server_logprobs *logprobs, enum server_finish finish, struct server_buffer *out)
+{
+    if (!print_chunk_head(server_model_name(model), job, out)) {
+        json_decref(content);
         return false;
     }
-    return print_event(chunk, out);
+    return print_choice(index, job->request.is_chat ? "delta" : "text", content, logprobs, server_model_engine(model),
+                        finish, out) &&
+           print_chunk_end(job, false, out);
 }
 
-static json_t *list_of(json_t *value)
-{
-    json_t *list = json_array();
-    if (list && value && json_array_append(list, value) == 0) {
-        json_decref(value);
-        return list;
-    }
-    json_decref(value);
-    json_decref(list);
-    return NULL;
-}
-
-static bool print_text(const char *model, const struct server_job *job, size_t index, const struct server_buffer *text,
+static bool print_text(struct server_model *model, const struct server_job *job, size_t index,
+                       const struct server_buffer *text, const struct server_logprobs *logprobs,
                        struct server_buffer *out)
 {
-    json_t *content = json_stringn(text->data, text->size);
-    const bool is_chat = job->request.is_chat;
-    if (is_chat) content = json_pack("{s:o}", "content", content);
-    json_t *choice = choice_object(index, is_chat ? "delta" : "text", content, SERVER_FINISH_NONE);
-    return print_chunk(model, job, list_of(choice), false, out);
+    json_t *content = json_stringn(text->data ? text->data : "", text->size);
+    if (job->request.is_chat) content = json_pack("{s:o}", "content", content);
+    return print_chunk(model, job, index, content, job->request.wants_logprobs ? logprobs : NULL, SERVER_FINISH_NONE,
+                       out);
 }
 
-static bool print_begin(const char *model, const struct server_job *job, size_t index, struct server_buffer *out)
+static bool print_begin(struct server_model *model, const struct server_job *job, size_t index,
+                        struct server_buffer *out)
 {
     if (!job->request.is_chat) return true;
     json_t *delta = json_pack("{s:s, s:s}", "role", "assistant", "content", "");
-    return print_chunk(model, job, list_of(choice_object(index, "delta", delta, SERVER_FINISH_NONE)), false, out);
+    return print_chunk(model, job, index, delta, NULL, SERVER_FINISH_NONE, out);
 }
 
-static bool print_end(const char *model, const struct server_job *job, size_t index, enum server_finish finish,
+static bool print_end(struct server_model *model, const struct server_job *job, size_t index, enum server_finish finish,
                       struct server_buffer *out)
 {
-    json_t *choice = job->request.is_chat ? choice_object(index, "delta", json_object(), finish)
-                                          : choice_object(index, "text", json_string(""), finish);
-    return print_chunk(model, job, list_of(choice), false, out);
+    return print_chunk(model, job, index, job->request.is_chat ? json_object() : json_string(""), NULL, finish, out);
 }
 
 static bool finished_well(enum server_finish finish)
@@ -226,27 +233,29 @@ static bool finished_well(enum server_finish finish)
 static bool next_of_choice(struct server_stream *stream, struct server_model *model, struct server_job *job,
                            size_t index, struct server_buffer *out)
 {
-    const char *name = server_model_name(model);
     struct server_choice *choice = &job->choices[index];
+    struct server_logprobs logprobs = {0};
     /* Taken as a whole, so that the lock is not held while events are made. */
     server_model_lock(model);
     struct server_buffer text = choice->out;
     const enum server_finish finish = choice->finish;
+    bool ok = server_logprobs_take(&choice->logprobs, &logprobs);
     choice->out = (struct server_buffer){0};
     server_model_unlock(model);
 
-    bool ok = true, ends = finished_well(finish) && !stream->ended[index];
-    if (!stream->begun[index] && (text.size || ends)) {
+    const bool has_text = text.size || logprobs.count, ends = finished_well(finish) && !stream->ended[index];
+    if (ok && !stream->begun[index] && (has_text || ends)) {
         stream->begun[index] = true;
-        ok = print_begin(name, job, index, out);
+        ok = print_begin(model, job, index, out);
     }
-    if (ok && text.size) ok = print_text(name, job, index, &text, out);
+    if (ok && has_text) ok = print_text(model, job, index, &text, &logprobs, out);
     if (ok && ends) {
         stream->ended[index] = true;
         stream->ended_count++;
-        ok = print_end(name, job, index, finish, out);
+        ok = print_end(model, job, index, finish, out);
     }
     server_buffer_free(&text);
+    server_logprobs_free(&logprobs);
     return ok;
 }
 
@@ -256,7 +265,8 @@ static bool print_last(struct server_stream *stream, struct server_model *model,
     stream->finished = true;
     if (job->failure.http && stream->ended_count < job->choice_count) {
         if (!print_event(error_object(&job->failure), out)) return false;
-    } else if (job->request.include_usage && !print_chunk(server_model_name(model), job, json_array(), true, out)) {
+    } else if (job->request.include_usage &&
+               !(print_chunk_head(server_model_name(model), job, out) && print_chunk_end(job, true, out))) {
         return false;
     }
     return server_buffer_text(out, "data: [DONE]\n\n");
@@ -278,6 +288,7 @@ bool server_stream_has_news(const struct server_stream *stream, const struct ser
 {
     bool news = job->done && !stream->finished;
     for (size_t i = 0; !news && i < job->choice_count; i++)
-        news = !stream->ended[i] && (job->choices[i].out.size || finished_well(job->choices[i].finish));
+        news = !stream->ended[i] &&
+               (job->choices[i].out.size || job->choices[i].logprobs.ready || finished_well(job->choices[i].finish));
     return news;
 }

@@ -17,8 +17,9 @@ bool server_reply_slots(struct server_model *const *models, size_t count, struct
 bool server_reply_tokens(const struct server_prompt *prompt, uint32_t max_context, struct server_buffer *out);
 bool server_reply_text(const char *text, size_t size, struct server_buffer *out);
 
-/* Requires: the job is done and has not failed. */
-bool server_reply_job(const char *model, const struct server_job *job, struct server_buffer *out);
+/* engine: for log-probabilities, else not used. Requires: the job is done and has not failed. */
+bool server_reply_job(const char *model, const struct eng_engine *engine, const struct server_job *job,
+                      struct server_buffer *out);
 
 /* Server-sent events of one job. */
 struct server_stream {

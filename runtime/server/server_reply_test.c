@@ -38,7 +38,7 @@ TEST(test_errors_of_the_library)
     static const struct {
         enum eng_status status;
         unsigned http;
-    } cases[] = {{ENG_BAD_INPUT, 400}, {ENG_TOO_LONG, 400}, {ENG_FULL, 429},
+    } cases[] = {{ENG_BAD_INPUT, 400}, {ENG_TOO_LONG, 400}, {ENG_FULL, 429},    {ENG_VERSION, 400},
                  {ENG_MACHINE, 503},   {ENG_CORRUPT, 503},  {ENG_INTERNAL, 500}};
     struct server_error error;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -87,7 +87,7 @@ static void free_job(void)
 TEST(test_whole_answers)
 {
     make_job(false);
-    assert_true(server_reply_job("m", &job, &out));
+    assert_true(server_reply_job("m", NULL, &job, &out));
     expect("{'id':'id-1','object':'text_completion','created':5,'model':'m','choices':[{'index':0,'text':'one','"
            "logprobs':null,"
            "'finish_reason':'stop'},{'index':1,'text':'','logprobs':null,'finish_reason':'length'}],'usage':{'prompt_"
@@ -95,7 +95,7 @@ TEST(test_whole_answers)
            "'completion_tokens':5,'total_tokens':8}}");
     free_job();
     make_job(true);
-    assert_true(server_reply_job("m", &job, &out));
+    assert_true(server_reply_job("m", NULL, &job, &out));
     expect(
         "{'id':'id-1','object':'chat.completion','created':5,'model':'m','choices':[{'index':0,'message':{'role':'"
         "assistant',"
@@ -115,6 +115,9 @@ TEST(test_news_of_streams)
     assert_true(server_stream_has_news(&stream, &job));
     server_buffer_free(&choices[0].out);
     assert_false(server_stream_has_news(&stream, &job));
+    choices[0].logprobs.ready = 1;
+    assert_true(server_stream_has_news(&stream, &job));
+    choices[0].logprobs.ready = 0;
     choices[1].finish = SERVER_FINISH_STOP;
     assert_true(server_stream_has_news(&stream, &job));
     stream.ended[1] = true;

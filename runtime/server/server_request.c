@@ -167,6 +167,56 @@ static bool read_stop_tokens(const struct field *field, const json_t *value, str
     return true;
 }
 
+/* The number of likeliest tokens, as completions have it. */
+static bool read_logprobs(const struct field *field, const json_t *value, struct server_request *request,
+                          struct server_error *error)
+{
+    request->wants_logprobs = true;
+    return read_count(field, value, request, error);
+}
+
+static bool read_format(const struct field *field, const json_t *value, struct server_request *request,
+                        struct server_error *error)
+{
+    return server_format_read(field->name, value, &request->format, error);
+}
+
+/* A token id as the key of an object: digits alone. */
+static bool read_id(const char *key, int32_t *token)
+{
+    enum { MOST_DIGITS = 10 };
+    const size_t digits = strspn(key, "0123456789");
+    if (!digits || digits > MOST_DIGITS || key[digits]) return false;
+    const unsigned long long number = strtoull(key, NULL, 10);
+    if (number > INT32_MAX) return false;
+    *token = (int32_t)number;
+    return true;
+}
+
+static bool read_biases(const struct field *field, const json_t *value, struct server_request *request,
+                        struct server_error *error)
+{
+    enum { MOST_BIAS = 100 };
+    const char *key;
+    const json_t *bias;
+    const size_t count = json_object_size(value);
+    if (!json_is_object(value) || count > ENG_MAX_LOGIT_BIASES)
+        return wrong(error, field->name, "an object of up to 1024 token ids, each with its bias", value);
+    request->biases = malloc((count + 1) * sizeof *request->biases);
+    if (!request->biases) return server_fail_memory(error);
+    json_object_foreach ((json_t *)(uintptr_t)value, key, bias) {
+        const double number = json_number_value(bias);
+        int32_t token;
+        if (!read_id(key, &token))
+            return server_fail(error, 400, "invalid_value", field->name,
+                               "%s: expected token ids, such as \"42\", as keys, found '%.64s'", field->name, key);
+        if (!json_is_number(bias) || number < -MOST_BIAS || number > MOST_BIAS)
+            return wrong(error, field->name, "biases from -100 to 100", bias);
+        request->biases[request->bias_count++] = (struct eng_logit_bias){token, (float)number};
+    }
+    return true;
+}
+
 /* ---- prompts ---- */
 
 static bool read_ids(const json_t *array, const char *name, struct server_prompt *prompt, struct server_error *error)
@@ -256,7 +306,18 @@ static const struct field fields[] = {
     {"top_p", GENERATE, read_real, AT(top_p), 0, 1, true},
     {"top_k", GENERATE, .read = read_top_k},
     {"repetition_penalty", GENERATE, read_real, AT(repetition_penalty), 0, 1000000, true},
+    {"min_p", GENERATE, read_real, AT(min_p), 0, 1},
+    {"presence_penalty", GENERATE, read_real, AT(presence_penalty), -2, 2},
+    {"frequency_penalty", GENERATE, read_real, AT(frequency_penalty), -2, 2},
+    {"logit_bias", GENERATE, .read = read_biases},
     {"seed", GENERATE, .read = read_seed},
+    {"logprobs", SERVER_CHAT, read_bool, AT(wants_logprobs)},
+    {"top_logprobs", SERVER_CHAT, read_count, AT(top_logprobs), 0, ENG_MAX_LOGPROBS},
+    {"logprobs", SERVER_COMPLETION, read_logprobs, AT(top_logprobs), 0, ENG_MAX_LOGPROBS},
+    {"response_format", GENERATE, .read = read_format},
+    {"guided_json", GENERATE, .read = read_format},
+    {"guided_regex", GENERATE, .read = read_format},
+    {"guided_choice", GENERATE, .read = read_format},
     {"stop", GENERATE, .read = read_stop},
     {"stop_token_ids", GENERATE, .read = read_stop_tokens},
     {"ignore_eos", GENERATE, read_bool, AT(ignore_eos)},
@@ -270,18 +331,10 @@ static const struct {
     unsigned endpoints;
     const char *values[MOST_NEUTRAL]; /* JSON; NULL: none but null */
 } neutral[] = {
-    {"logprobs", SERVER_CHAT, {"false"}},
-    {"logprobs", SERVER_COMPLETION, {NULL}},
-    {"top_logprobs", SERVER_CHAT, {"0"}},
     {"prompt_logprobs", GENERATE, {NULL}},
-    {"presence_penalty", GENERATE, {"0"}},
-    {"frequency_penalty", GENERATE, {"0"}},
-    {"min_p", GENERATE, {"0"}},
     {"min_tokens", GENERATE, {"0"}},
-    {"logit_bias", GENERATE, {"{}"}},
     {"best_of", SERVER_COMPLETION, {"1"}},
     {"suffix", SERVER_COMPLETION, {"\"\""}},
-    {"response_format", GENERATE, {"{\"type\": \"text\"}"}},
     {"structured_outputs", GENERATE, {NULL}},
     {"tools", SERVER_CHAT | SERVER_TOKENIZE, {"[]"}},
     {"tool_choice", SERVER_CHAT, {"\"none\"", "\"auto\""}},
@@ -368,6 +421,14 @@ static bool check_together(const struct server_request *request, struct server_e
     if (request->max_tokens && request->max_completion_tokens && request->max_tokens != request->max_completion_tokens)
         return server_fail(error, 400, "invalid_value", "max_tokens",
                            "expected one of max_tokens and max_completion_tokens, found both with different values");
+    if (request->top_logprobs && !request->wants_logprobs)
+        return server_fail(error, 400, "invalid_value", "top_logprobs", "top_logprobs: only with logprobs");
+    if (request->wants_logprobs && request->echo)
+        return server_fail(error, 400, "invalid_value", "logprobs",
+                           "logprobs: not with echo, since there are none of the prompt's tokens");
+    if (request->format.field && request->ignore_eos)
+        return server_fail(error, 400, "invalid_value", "ignore_eos",
+                           "ignore_eos: not with %s, whose answers end where they are complete", request->format.field);
     if (request->prompt_count * request->n > SERVER_MOST_CHOICES)
         return server_fail(error, 400, "invalid_value", "n",
                            "expected at most %d answers, found %zu prompts times n %" PRIu64, SERVER_MOST_CHOICES,
@@ -421,6 +482,8 @@ void server_request_free(struct server_request *request)
     free(request->prompts);
     free(request->variables);
     free(request->own_stops);
+    free(request->biases);
+    server_format_free(&request->format);
     json_decref(request->body);
     *request = (struct server_request){0};
 }
@@ -444,6 +507,7 @@ bool server_request_shrink(struct server_request *request)
         prompt->text = NULL;
     }
     free(request->variables);
+    server_format_free(&request->format);
     json_decref(request->body);
     request->variables = NULL;
     request->body = NULL;

@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "runtime/server/server_error.h"
+#include "runtime/server/server_format.h"
 #include "runtime/server/server_stop.h"
 
 enum server_endpoint {
@@ -32,13 +32,19 @@ struct server_request {
     json_t *body;      /* owned: strings below are borrowed from it; NULL after server_request_shrink */
     const char *model; /* NULL: not given */
     bool stream, include_usage, echo, ignore_eos;
-    bool add_special;                              /* tokens around a text */
-    bool special_given;                            /* add_special_tokens was in the body */
-    bool skip_special;                             /* special tokens do not appear in answers */
-    bool add_generation;                           /* the prompt of a chat ends with the beginning of an answer */
-    uint64_t n, max_tokens, max_completion_tokens; /* 0: not given */
-    double temperature, top_p, repetition_penalty; /* < 0: not given */
-    int64_t top_k;                                 /* < 0: not given; 0: all */
+    bool add_special;                                  /* tokens around a text */
+    bool special_given;                                /* add_special_tokens was in the body */
+    bool skip_special;                                 /* special tokens do not appear in answers */
+    bool add_generation;                               /* the prompt of a chat ends with the beginning of an answer */
+    uint64_t n, max_tokens, max_completion_tokens;     /* 0: not given */
+    double temperature, top_p, repetition_penalty;     /* < 0: not given */
+    double min_p, presence_penalty, frequency_penalty; /* 0: none */
+    struct eng_logit_bias *biases;                     /* owned [bias_count] */
+    uint32_t bias_count;
+    bool wants_logprobs;
+    uint64_t top_logprobs;       /* likeliest tokens that each token's log-probability comes with */
+    struct server_format format; /* owned; its text is gone after server_request_shrink */
+    int64_t top_k;               /* < 0: not given; 0: all */
     uint64_t seed;
     bool seed_given;
     const char *stops[SERVER_MOST_STOPS];

@@ -52,6 +52,66 @@ TEST(test_completion)
     server_request_free(&request);
 }
 
+TEST(test_biases)
+{
+    accept(SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'5': -100, '2147483647': 0.5}, 'min_p': 0.25,"
+                              " 'presence_penalty': -2, 'frequency_penalty': 1.5}");
+    assert_true(request.min_p == 0.25 && request.presence_penalty == -2 && request.frequency_penalty == 1.5);
+    assert_int_equal(request.bias_count, 2);
+    assert_int_equal(request.biases[1].token, INT32_MAX);
+    assert_true(request.biases[0].bias == -100.0f && request.biases[1].bias == 0.5f);
+    server_request_free(&request);
+    accept(SERVER_CHAT, "{'messages': [{'role': 'user', 'content': 'x'}], 'logit_bias': {}}");
+    assert_int_equal(request.bias_count, 0);
+    server_request_free(&request);
+}
+
+TEST(test_logprobs)
+{
+    accept(SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': 0}");
+    assert_true(request.wants_logprobs && request.top_logprobs == 0);
+    server_request_free(&request);
+    accept(SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': null}");
+    assert_false(request.wants_logprobs);
+    server_request_free(&request);
+    accept(SERVER_CHAT, "{'messages': [{'role': 'user', 'content': 'x'}], 'logprobs': true, 'top_logprobs': 20}");
+    assert_true(request.wants_logprobs && request.top_logprobs == 20);
+    server_request_free(&request);
+    accept(SERVER_CHAT, "{'messages': [{'role': 'user', 'content': 'x'}], 'logprobs': false, 'top_logprobs': 0}");
+    assert_false(request.wants_logprobs);
+    server_request_free(&request);
+}
+
+TEST(test_formats)
+{
+    static const struct {
+        const char *text, *source;
+        enum eng_grammar_kind kind;
+    } cases[] = {
+        {"'response_format': {'type': 'text'}", NULL, ENG_GRAMMAR_JSON_OBJECT},
+        {"'response_format': {'type': 'json_object'}", "", ENG_GRAMMAR_JSON_OBJECT},
+        {"'response_format': {'type': 'json_schema', 'json_schema': {'name': 'n', 'strict': true, 'schema': {'z': 1, "
+         "'a': 2}}}",
+         "{'z':1,'a':2}", ENG_GRAMMAR_JSON_SCHEMA},
+        {"'guided_json': {'b': [1]}, 'response_format': {'type': 'text'}", "{'b':[1]}", ENG_GRAMMAR_JSON_SCHEMA},
+        {"'guided_json': '{ }'", "{ }", ENG_GRAMMAR_JSON_SCHEMA},
+        {"'guided_regex': 'a+'", "a+", ENG_GRAMMAR_REGEX},
+        {"'guided_choice': ['x', 'y']", "['x','y']", ENG_GRAMMAR_CHOICES},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{'prompt': 'x', %s}", cases[i].text);
+        accept(SERVER_COMPLETION, text);
+        assert_int_equal(request.format.field != NULL, cases[i].source != NULL);
+        if (cases[i].source) {
+            assert_int_equal(request.format.kind, cases[i].kind);
+            assert_string_equal(request.format.text ? request.format.text : "", test_json(cases[i].source));
+            assert_int_equal(request.format.size, strlen(cases[i].source));
+        }
+        server_request_free(&request);
+    }
+}
+
 TEST(test_defaults)
 {
     accept(SERVER_COMPLETION, "{'prompt': 'x', 'temperature': null, 'stop': null, 'unknown': null}");
@@ -107,7 +167,17 @@ TEST(test_refused)
         {SERVER_COMPLETION, "{'prompt': 'x', 'temperature': 'a'}", "temperature", "temperature|number|'a'", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'top_p': 0}", "top_p", "above 0|found 0", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'n': 2.0}", "n", "integer from 1 to 128", 400},
-        {SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': 0}", "logprobs", "not supported", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': 21}", "logprobs", "0 to 20", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': true}", "logprobs", "0 to 20", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logprobs': 1, 'echo': true}", "logprobs", "echo", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'logprobs': 1}", "logprobs", "true or false", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'logprobs': true, 'top_logprobs': 21}",
+         "top_logprobs", "0 to 20", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'top_logprobs': 1}", "top_logprobs",
+         "only with logprobs", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'-1': 1}}", "logit_bias", "token ids|found", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'2147483648': 1}}", "logit_bias", "2147483648", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'1': 101}}", "logit_bias", "-100 to 100|101", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'tools': []}", "tools", "not known", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'stream_options': {'include_usage': 1}}", "stream_options.include_usage",
          "true or false", 400},
@@ -126,7 +196,21 @@ TEST(test_refused)
          "tool_calls", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'tools': [1]}", "tools", "not supported", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'response_format': {'type': 'json_schema'}}",
-         "response_format", "not supported", 400},
+         "response_format", "json_schema|found nothing", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'response_format': {'type': 'xml'}}", "response_format",
+         "json_object|found 'xml'", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'response_format': {'type': 'json_object', 'json_schema': {}}}",
+         "response_format", "json_schema", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'response_format': {'type': 'json_schema', 'json_schema': {'schema': 1}}}",
+         "response_format", "json_schema.schema|found 1", 400},
+        {SERVER_COMPLETION,
+         "{'prompt': 'x', 'response_format': {'type': 'json_schema', 'json_schema': {'schema': {}, 'strict': 'x'}}}",
+         "response_format", "json_schema.strict", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'guided_regex': 'a', 'guided_choice': ['b']}", "guided_choice",
+         "guided_regex|both", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'guided_json': '{}', 'ignore_eos': true}", "ignore_eos", "guided_json",
+         400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'guided_json': 5}", "guided_json", "JSON Schema", 400},
         {SERVER_TOKENIZE, "{'prompt': ['x']}", "prompt", "a string", 400},
         {SERVER_TOKENIZE, "{'prompt': 'x', 'add_generation_prompt': true}", "messages", "only with messages", 400},
         {SERVER_TOKENIZE, "{'messages': [{'role': 'u', 'content': 'x'}], 'add_special_tokens': true}",

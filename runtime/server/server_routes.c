@@ -152,7 +152,8 @@ static bool submit(struct server_exchange *exchange, struct server_request *requ
     struct server_model *model = find_model(exchange, request->model);
     struct server_job *job = NULL;
     const bool is_stream = request->stream;
-    if (!model || !server_job_create(server_model_engine(model), server_model_facts(model), request, &job, error))
+    if (!model || !server_job_create(server_model_engine(model), server_model_facts(model),
+                                     server_model_grammars(model), request, &job, error))
         return false;
     bool ok = !is_stream || server_stream_open(&exchange->stream, job) || server_fail_memory(error);
     job->wake = wake;
@@ -192,7 +193,8 @@ static unsigned answer_generation(struct server_exchange *exchange, enum server_
         exchange->error = exchange->job->failure;
         return 0;
     }
-    return reply(exchange, server_reply_job(server_model_name(exchange->model), exchange->job, out));
+    return reply(exchange, server_reply_job(server_model_name(exchange->model), server_model_engine(exchange->model),
+                                            exchange->job, out));
 }
 
 static unsigned answer_chat(struct server_exchange *exchange, struct server_buffer *out)

@@ -2,6 +2,7 @@
 """openai_client.py URL KEY: what OpenAI's own client for Python makes of engserve. Prints the number of its checks."""
 
 import asyncio
+import json
 import sys
 
 import openai
@@ -59,10 +60,31 @@ def chats():
     check(deltas[0].delta.role == "assistant" and deltas[-1].finish_reason == whole.choices[0].finish_reason, deltas)
 
 
+def logprobs():
+    completion = client.completions.create(model="fables", prompt=PROMPT, max_tokens=8, temperature=0, logprobs=3).choices[0]
+    check("".join(completion.logprobs.tokens) == completion.text and len(completion.logprobs.top_logprobs[0]) == 3, completion)
+    options = {"model": "chat", "messages": HELLO, "max_tokens": 8, "temperature": 0, "logprobs": True, "top_logprobs": 2}
+    content = client.chat.completions.create(**options).choices[0].logprobs.content
+    check(len(content) == 8 and all(one.top_logprobs[0].logprob == one.logprob for one in content), content)
+    parts = [chunk.choices[0].logprobs for chunk in client.chat.completions.create(**options, stream=True)]
+    check([one for part in parts if part for one in part.content] == content, parts)
+
+
+def formats():
+    schema = {"type": "object", "properties": {"kind": {"enum": ["fox", "wolf"]}}, "required": ["kind"], "additionalProperties": False}
+    options = {"model": "chat", "messages": HELLO, "max_tokens": 50}
+    form = {"type": "json_schema", "json_schema": {"name": "animal", "schema": schema, "strict": True}}
+    found = json.loads(client.chat.completions.create(**options, response_format=form).choices[0].message.content)
+    check(found["kind"] in ("fox", "wolf"), found)
+    chosen = client.chat.completions.create(**options, extra_body={"guided_choice": ["yes", "no"]}).choices[0]
+    check(chosen.message.content in ("yes", "no") and chosen.finish_reason == "stop", chosen)
+    refused(openai.BadRequestError, lambda: client.chat.completions.create(**options, extra_body={"guided_regex": "("}), "guided_regex")
+
+
 def errors():
     chat = {"model": "chat", "messages": HELLO}
     refused(openai.BadRequestError, lambda: client.chat.completions.create(**chat, temperature=-1), "temperature", "invalid_value")
-    refused(openai.BadRequestError, lambda: client.chat.completions.create(**chat, logprobs=True), "logprobs", "unsupported_parameter")
+    refused(openai.BadRequestError, lambda: client.chat.completions.create(**chat, tools=[{}]), "tools", "unsupported_parameter")
     refused(openai.NotFoundError, lambda: client.chat.completions.create(**{**chat, "model": "x"}), "model", "model_not_found")
     refused(openai.BadRequestError, lambda: client.completions.create(model="fables", prompt="a " * 3000), "prompt",
             "context_length_exceeded")
@@ -83,6 +105,8 @@ async def many():
 models()
 completions()
 chats()
+logprobs()
+formats()
 errors()
 asyncio.run(many())
 print(checks)

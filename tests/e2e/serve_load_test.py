@@ -142,6 +142,28 @@ class Limits(ServerTest):
         server.wait_until(lambda: not server.busy_slots())
         self.check_works(server)
 
+    def test_prompt_step(self):
+        """Answers go on between the parts of a prompt: each of them gets a token for each part."""
+        server = self.serve(fables(), "--prompt-step", "1")
+        long, prompt = {**ENDLESS, "n": 3}, "The wolf and the fox. " * 20
+        count = server.json("POST", "/tokenize", {"prompt": prompt})["count"]
+        expected = None
+        for attempt in range(20):
+            answers = self.begin(server, long)
+            server.wait_until(lambda: len(server.busy_slots()) == 3)
+            before = server.metric("generation_tokens_total")
+            # Each attempt begins with another word, or the prefix cache would have the rest.
+            reply = server.json("POST", "/v1/completions", {"prompt": "%d " % attempt + prompt, "max_tokens": 1})
+            drawn, busy = server.metric("generation_tokens_total") - before, len(server.busy_slots())
+            answers.close()
+            server.wait_until(lambda: not server.busy_slots())
+            self.assertEqual(reply["usage"]["completion_tokens"], 1)
+            if busy == 3:  # none of them had ended
+                expected = 3 * (count - 2)
+                break
+        self.assertIsNotNone(expected, "the answers always ended first")
+        self.assertGreaterEqual(drawn, expected)
+
     def test_time(self):
         server = self.serve(fables(), "--timeout", str(1.5 * PATIENCE))
         reply = server.request("POST", "/v1/completions", ENDLESS)

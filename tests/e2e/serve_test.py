@@ -6,48 +6,10 @@ import os
 import unittest
 
 from harness import ENGRUN, ENGSERVE, FABLES, build_engine, chat_engine, output, run, scratch, write
+from served import GREEDY, HELLO, PROMPT, Served, continuation, fables
 from server import Server, choices
 
-PROMPT = "Once upon a time"
-GREEDY = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0}
-HELLO = [{"role": "user", "content": "Hello"}]
 FOLDER = scratch()
-
-
-def fables():
-    return build_engine(FABLES, "--max-batch", "4")
-
-
-def continuation(prompt, count, *flags):
-    """What engrun prints, less the line feed at its end."""
-    return output([ENGRUN, fables(), "-p", prompt, "-n", str(count), "--quiet", *flags])[:-1]
-
-
-class Served(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("fables=" + fables(), "chat=" + chat_engine())
-
-    @classmethod
-    def tearDownClass(cls):
-        code = cls.server.stop()
-        assert code == 0, (code, cls.server.log)
-
-    def complete(self, **body):
-        return self.server.json("POST", "/v1/completions", {"model": "fables", **body})
-
-    def chat(self, **body):
-        return self.server.json("POST", "/v1/chat/completions", {"model": "chat", "messages": HELLO, **body})
-
-    def refused(self, path, body, status, param, *words):
-        reply = self.server.json("POST", path, body, expect=status)
-        self.assertEqual(set(reply), {"error"})
-        error = reply["error"]
-        self.assertEqual(set(error), {"message", "type", "param", "code"})
-        self.assertEqual(error["param"], param, error)
-        for word in words:
-            self.assertIn(word, error["message"])
-        return error
 
 
 class About(Served):
@@ -83,6 +45,19 @@ class About(Served):
             self.assertIn("# TYPE eng:%s gauge\n" % name, text)
         infinite = self.server.metric("time_to_first_token_seconds_bucket", model_name="fables", le="+Inf")
         self.assertEqual(infinite, self.server.metric("time_to_first_token_seconds_count", model_name="fables"))
+
+    def test_prefix_cache(self):
+        prompt, hits = "The wolf and the fox. " * 30, "prefix_cache_hits_total"
+        answers, counts = [], [self.server.metric(hits, model_name="fables")]
+        for _ in range(2):
+            reply = self.complete(prompt=prompt, max_tokens=2, temperature=0)
+            answers.append(reply["choices"][0]["text"])
+            counts.append(self.server.metric(hits, model_name="fables"))
+        self.assertEqual(answers[0], answers[1])
+        self.assertGreater(counts[2] - counts[1], reply["usage"]["prompt_tokens"] // 2)
+        self.assertLess(counts[2] - counts[1], reply["usage"]["prompt_tokens"])
+        self.assertIn("# TYPE eng:%s counter\n" % hits, self.server.request("GET", "/metrics").body.decode())
+        self.assertEqual(self.server.metric("num_preemptions_total"), 0)
 
     def test_head(self):
         reply = self.server.request("HEAD", "/health")
@@ -164,10 +139,23 @@ class Completions(Served):
         body = {"prompt": PROMPT, "max_tokens": 24, "seed": 5}
         for options, flags in (({"temperature": 2, "top_k": 3}, ["--temperature", "2", "--top-k", "3"]),
                                ({"temperature": 2, "top_p": 0.5}, ["--temperature", "2", "--top-p", "0.5"]),
-                               ({"temperature": 0, "repetition_penalty": 1.5}, ["--repetition-penalty", "1.5"])):
+                               ({"temperature": 0, "repetition_penalty": 1.5}, ["--repetition-penalty", "1.5"]),
+                               ({"temperature": 2, "min_p": 0.2}, ["--temperature", "2", "--min-p", "0.2"]),
+                               ({"temperature": 0, "presence_penalty": 2}, ["--presence-penalty", "2"]),
+                               ({"temperature": 0, "frequency_penalty": 1.5}, ["--frequency-penalty", "1.5"]),
+                               ({"temperature": 0, "logit_bias": {"70": 100, "80": 99.5}}, ["--logit-bias", "70:100,80:99.5"])):
             with self.subTest(options):
                 (choice,) = self.complete(**body, **options)["choices"]
                 self.assertEqual(choice["text"], continuation(PROMPT, 24, "--seed", "5", *flags))
+
+    def test_sampling_options_change_answers(self):
+        body, plain = {"prompt": PROMPT, "max_tokens": 24, "seed": 5}, continuation(PROMPT, 24)
+        first = int(output([ENGRUN, fables(), "-p", PROMPT, "-n", "1", "--print-tokens"]))
+        for options in ({"presence_penalty": 2}, {"frequency_penalty": 2}, {"logit_bias": {str(first): -100}}):
+            with self.subTest(options):
+                self.assertNotEqual(self.complete(**body, temperature=0, **options)["choices"][0]["text"], plain)
+        (choice,) = self.complete(**body, temperature=2, min_p=1)["choices"]
+        self.assertEqual(choice["text"], plain)
 
     def test_prompts(self):
         """Tokens, several texts, several lists of tokens: choices are in the order of prompts."""
@@ -194,6 +182,15 @@ class Completions(Served):
 
 
 class Chats(Served):
+    def test_sampling_options(self):
+        body = {"max_tokens": 12, "temperature": 0}
+        for options, flags in (({"presence_penalty": 2}, ["--presence-penalty", "2"]), ({"frequency_penalty": 2}, ["--frequency-penalty", "2"]),
+                               ({"logit_bias": {"70": 100}}, ["--logit-bias", "70:100"]), ({"min_p": 0.5}, ["--min-p", "0.5"])):
+            with self.subTest(options):
+                (choice,) = self.chat(**body, **options)["choices"]
+                self.assertEqual(choice["message"]["content"], output([ENGRUN, chat_engine(), "--chat", "-p", "Hello", "-n", "12", "--quiet",
+                                                                       *flags])[:-1])
+
     def test_equals_engrun(self):
         reply = self.chat(max_tokens=12, temperature=0)
         self.assertEqual(reply["object"], "chat.completion")
@@ -280,21 +277,25 @@ class Refused(Served):
                 ("top_k", -2, "-1"), ("n", 0, "1 to 128"), ("n", 129), ("n", 1.5), ("seed", "x", "integer"),
                 ("max_tokens", 0, "1"), ("max_tokens", -5), ("stop", ["a"] * 5, "4"), ("stop", [""], "1 to"), ("stop", 3),
                 ("stop", "x" * 1025), ("stop_token_ids", [-1]), ("stop_token_ids", list(range(16))), ("stream", 1, "true or false"),
-                ("ignore_eos", "yes"), ("user", 3), ("repetition_penalty", 0), ("logit_bias", {"1": 2}, "not supported"),
-                ("presence_penalty", 0.5, "not supported"), ("frequency_penalty", 1, "not supported"), ("min_p", 0.1, "not supported"),
-                ("response_format", {"type": "json_object"}, "not supported"), ("skip_special_tokens", 0), ("model", 3)):
+                ("ignore_eos", "yes"), ("user", 3), ("repetition_penalty", 0), ("logit_bias", {"1": 101}, "101"),
+                ("logit_bias", {"x": 1}, "'x'"), ("logit_bias", {"+1": 1}, "'+1'"), ("logit_bias", {"999999": 1}, "999999", "vocabulary"),
+                ("logit_bias", {str(i): 1 for i in range(1025)}, "1024"), ("logit_bias", [1]), ("logit_bias", {"1": "2"}),
+                ("presence_penalty", 2.5, "at most 2"), ("frequency_penalty", -2.5, "at least -2"), ("min_p", 1.1, "at most 1"),
+                ("response_format", {"type": "xml"}, "json_object"), ("skip_special_tokens", 0), ("model", 3)):
             for path, own in (("/v1/completions", {"model": "fables", "prompt": PROMPT}),
                               ("/v1/chat/completions", {"model": "chat", "messages": HELLO})):
                 with self.subTest(path=path, field=field, value=value):
                     self.refused(path, {**own, field: value}, 400, field, field, *words)
                     tried += 1
-        self.assertEqual(tried, 56)
+        self.assertEqual(tried, 68)
 
     def test_fields_of_one_endpoint(self):
         chat, complete = {"model": "chat", "messages": HELLO}, {"model": "fables", "prompt": PROMPT}
         for path, body, param, code in (
-                ("/v1/chat/completions", {**chat, "logprobs": True}, "logprobs", "unsupported_parameter"),
-                ("/v1/chat/completions", {**chat, "top_logprobs": 2}, "top_logprobs", "unsupported_parameter"),
+                ("/v1/chat/completions", {**chat, "logprobs": 1}, "logprobs", "invalid_value"),
+                ("/v1/chat/completions", {**chat, "top_logprobs": 2}, "top_logprobs", "invalid_value"),
+                ("/v1/chat/completions", {**chat, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
+                ("/v1/chat/completions", {**chat, "logprobs": True, "top_logprobs": -1}, "top_logprobs", "invalid_value"),
                 ("/v1/chat/completions", {**chat, "tools": [{}]}, "tools", "unsupported_parameter"),
                 ("/v1/chat/completions", {**chat, "tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
                 ("/v1/chat/completions", {**chat, "prompt": "x"}, "prompt", "unknown_parameter"),
@@ -303,7 +304,10 @@ class Refused(Served):
                 ("/v1/chat/completions", {**chat, "temprature": 1}, "temprature", "unknown_parameter"),
                 ("/v1/chat/completions", {"model": "chat"}, "messages", "missing_required_parameter"),
                 ("/v1/chat/completions", {**chat, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "invalid_value"),
-                ("/v1/completions", {**complete, "logprobs": 1}, "logprobs", "unsupported_parameter"),
+                ("/v1/completions", {**complete, "logprobs": 21}, "logprobs", "invalid_value"),
+                ("/v1/completions", {**complete, "logprobs": True}, "logprobs", "invalid_value"),
+                ("/v1/completions", {**complete, "logprobs": 2, "echo": True}, "logprobs", "invalid_value"),
+                ("/v1/completions", {**complete, "prompt_logprobs": 1}, "prompt_logprobs", "unsupported_parameter"),
                 ("/v1/completions", {**complete, "best_of": 2}, "best_of", "unsupported_parameter"),
                 ("/v1/completions", {**complete, "suffix": "x"}, "suffix", "unsupported_parameter"),
                 ("/v1/completions", {**complete, "messages": HELLO}, "messages", "unknown_parameter"),
@@ -413,6 +417,7 @@ class CommandLine(unittest.TestCase):
         self.refused(2, ["NAME=FILE"], "a b=" + path)
         self.refused(2, ["--port", "65535"], path, "--port", "65536")
         self.refused(2, ["--timeout"], path, "--timeout", "0")
+        self.refused(2, ["--prompt-step"], path, "--prompt-step", "0")
         self.refused(1, ["missing.eng"], "missing.eng", "--port", "0")
         self.refused(3, ["--host nowhere.invalid"], path, "--host", "nowhere.invalid")
         keys = os.path.join(FOLDER.name, "keys")

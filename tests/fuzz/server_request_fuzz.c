@@ -7,6 +7,21 @@
 
 #include "tests/fuzz/fuzz.h"
 
+static void check_options(const struct server_request *request)
+{
+    const struct server_format *format = &request->format;
+    require(request->min_p >= 0 && request->min_p <= 1);
+    require(request->presence_penalty >= -2 && request->presence_penalty <= 2);
+    require(request->frequency_penalty >= -2 && request->frequency_penalty <= 2);
+    require(request->bias_count <= ENG_MAX_LOGIT_BIASES);
+    for (uint32_t i = 0; i < request->bias_count; i++)
+        require(request->biases[i].token >= 0 && request->biases[i].bias >= -100 && request->biases[i].bias <= 100);
+    require(request->top_logprobs <= (request->wants_logprobs ? ENG_MAX_LOGPROBS : 0));
+    require(!request->wants_logprobs || !request->echo);
+    require(format->field ? !request->ignore_eos : !format->text);
+    require(!format->text || strlen(format->text) == format->size);
+}
+
 static void check_request(const struct server_request *request)
 {
     require(request->n >= 1 && request->prompt_count >= 1);
@@ -25,6 +40,7 @@ static void check_request(const struct server_request *request)
     require(request->top_p == -1 || (request->top_p > 0 && request->top_p <= 1));
     require(request->repetition_penalty == -1 || request->repetition_penalty > 0);
     require(server_request_max_tokens(request) <= INT32_MAX);
+    check_options(request);
 }
 
 /* Nodes of a JSON tree: a byte of text may be one. */
