@@ -29,7 +29,7 @@ class Soak(unittest.TestCase):
                                            result.stdout).groups())
         self.assertGreater(cached, SEQUENCES)
         if kv_tokens:
-            self.assertGreater(aside, 3)
+            self.assertGreater(aside, 0)
         else:
             self.assertGreater(float(busy), 30)
 
