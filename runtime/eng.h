@@ -353,7 +353,8 @@ static inline void eng_session_options_init(struct eng_session_options *options)
     memset(options, 0, sizeof *options);
     options->struct_size = sizeof *options;
 }
-/* Creates a session. All memory that it needs is known exactly and is checked against this machine (free memory,
+/* Creates a session. All memory that it needs, but for tables of about 5 bytes for each token of the KV pool, is known exactly and is
+ * checked against this machine (free memory,
  * control group, address space limit, free GPU memory) before any is taken; too little is ENG_MACHINE. [any] */
 ENG_API enum eng_status eng_session_create(struct eng_engine *engine, const struct eng_session_options *options,
                                            struct eng_session **session, struct eng_error *error);

@@ -7,33 +7,13 @@
 
 static struct test_vocabulary vocabulary;
 
-static struct grammar *open_schema(const char *text)
-{
-    struct status status = {0};
-    char *json = strdup(text);
-    assert_non_null(json);
-    test_quote(json);
-    struct grammar *grammar = grammar_schema_open(json, strlen(json), NULL, &status);
-    if (!grammar) fail_msg("%s: %s", json, status.message);
-    free(json);
-    return grammar;
-}
-
-static struct grammar_matcher *open_matcher(const struct grammar *grammar)
-{
-    struct status status = {0};
-    struct grammar_matcher *matcher = grammar_matcher_open(grammar, vocabulary.vocabulary, &status);
-    test_expect_success(matcher != NULL, &status);
-    return matcher;
-}
-
 /* Each mask of each step against the answers of the matcher, token by token. */
 TEST(masks_equal_the_answers_for_each_token)
 {
     uint64_t random = 9;
     for (size_t i = 0; i < test_schema_count; i++) {
-        struct grammar *grammar = open_schema(test_schemas[i].schema);
-        struct grammar_matcher *matcher = open_matcher(grammar);
+        struct grammar *grammar = test_schema_open(test_schemas[i].schema, NULL);
+        struct grammar_matcher *matcher = test_matcher_open(grammar, &vocabulary);
         for (int round = 0; round < 8; round++) {
             size_t size;
             free(test_walk(matcher, &vocabulary, &random, round * 8, true, &size));
@@ -51,7 +31,7 @@ TEST(counted_repetitions_share_masks)
     struct status status = {0};
     struct grammar *grammar = grammar_regex_open("([a-z =]{3}){20,60}[a-z]{0,100}x", 32, &status);
     test_expect_success(grammar != NULL, &status);
-    struct grammar_matcher *matcher = open_matcher(grammar);
+    struct grammar_matcher *matcher = test_matcher_open(grammar, &vocabulary);
     uint64_t random = 10;
     for (int round = 0; round < 4; round++) {
         size_t size;
@@ -60,8 +40,8 @@ TEST(counted_repetitions_share_masks)
     grammar_matcher_close(matcher);
     grammar_close(grammar);
 
-    grammar = open_schema("{'type':'string','minLength':400,'maxLength':1000}");
-    matcher = open_matcher(grammar);
+    grammar = test_schema_open("{'type':'string','minLength':400,'maxLength':1000}", NULL);
+    matcher = test_matcher_open(grammar, &vocabulary);
     struct grammar_state place;
     uint32_t mask[64];
     test_expect_success(grammar_begin(matcher, &place, &status), &status);
@@ -84,7 +64,7 @@ TEST(long_tokens_are_judged_to_their_end)
 {
     struct status status = {0};
     struct grammar *grammar = grammar_regex_open(" {0,47}|={48}", 13, &status);
-    struct grammar_matcher *matcher = open_matcher(grammar);
+    struct grammar_matcher *matcher = test_matcher_open(grammar, &vocabulary);
     struct grammar_state place;
     uint32_t mask[64], spaces = 0, signs = 0;
     for (uint32_t id = 256; id < vocabulary.count; id++) {
@@ -105,8 +85,10 @@ TEST(long_tokens_are_judged_to_their_end)
 TEST(states_are_values)
 {
     struct status status = {0};
-    struct grammar *grammar = open_schema("{'anyOf':[{'type':'array','items':{'type':'integer'}},{'type':'string'}]}");
-    struct grammar_matcher *first = open_matcher(grammar), *second = open_matcher(grammar);
+    struct grammar *grammar =
+        test_schema_open("{'anyOf':[{'type':'array','items':{'type':'integer'}},{'type':'string'}]}", NULL);
+    struct grammar_matcher *first = test_matcher_open(grammar, &vocabulary),
+                           *second = test_matcher_open(grammar, &vocabulary);
     struct grammar_state place, fork;
     uint32_t mask[64], other[64];
     test_expect_success(grammar_begin(first, &place, &status), &status);
@@ -137,7 +119,7 @@ TEST(states_outlive_the_caches)
     const char *text = "(a|b|\xC3\xA9)*a(a|b|\xC3\xA9){40}";
     struct grammar *grammar = grammar_regex_open(text, strlen(text), &status);
     test_expect_success(grammar != NULL, &status);
-    struct grammar_matcher *matcher = open_matcher(grammar);
+    struct grammar_matcher *matcher = test_matcher_open(grammar, &vocabulary);
     struct grammar_state place;
     uint64_t random = 11, most = 0, emptied = 0;
     test_expect_success(grammar_begin(matcher, &place, &status), &status);

@@ -14,24 +14,6 @@ static char *quoted(const char *text)
     return test_quote(copy);
 }
 
-static struct grammar *open_schema(const char *text, const struct grammar_options *options)
-{
-    struct status status = {0};
-    char *json = quoted(text);
-    struct grammar *grammar = grammar_schema_open(json, strlen(json), options, &status);
-    if (!grammar) fail_msg("%s: %s", json, status.message);
-    free(json);
-    return grammar;
-}
-
-static struct grammar_matcher *open_matcher(const struct grammar *grammar)
-{
-    struct status status = {0};
-    struct grammar_matcher *matcher = grammar_matcher_open(grammar, vocabulary.vocabulary, &status);
-    test_expect_success(matcher != NULL, &status);
-    return matcher;
-}
-
 static void expect_documents(struct grammar_matcher *matcher, const char *schema, const char *documents, bool expected)
 {
     char *copy = quoted(documents), *rest = copy;
@@ -45,8 +27,8 @@ TEST(documents_are_accepted_or_refused)
 {
     assert_true(test_schema_count >= 60);
     for (size_t i = 0; i < test_schema_count; i++) {
-        struct grammar *grammar = open_schema(test_schemas[i].schema, NULL);
-        struct grammar_matcher *matcher = open_matcher(grammar);
+        struct grammar *grammar = test_schema_open(test_schemas[i].schema, NULL);
+        struct grammar_matcher *matcher = test_matcher_open(grammar, &vocabulary);
         expect_documents(matcher, test_schemas[i].schema, test_schemas[i].valid, true);
         expect_documents(matcher, test_schemas[i].schema, test_schemas[i].invalid, false);
         grammar_matcher_close(matcher);
@@ -125,8 +107,8 @@ TEST(random_outputs_are_valid)
             struct grammar_options options;
             grammar_options_initialize(&options);
             options.most_whitespace = whitespace;
-            struct grammar *grammar = open_schema(test_schemas[i].schema, &options);
-            struct grammar_matcher *matcher = open_matcher(grammar);
+            struct grammar *grammar = test_schema_open(test_schemas[i].schema, &options);
+            struct grammar_matcher *matcher = test_matcher_open(grammar, &vocabulary);
             for (int round = 0; round < 30; round++) {
                 size_t size;
                 char *output = test_walk(matcher, &vocabulary, &random, round * 3, round % 10 == 9, &size);
@@ -224,7 +206,7 @@ TEST(outputs_of_random_schemas_are_valid)
         if (!grammar) {
             assert_int_equal(status.code, STATUS_BAD_INPUT);
         } else {
-            struct grammar_matcher *matcher = open_matcher(grammar);
+            struct grammar_matcher *matcher = test_matcher_open(grammar, &vocabulary);
             for (int round = 0; round < 3; round++) {
                 size_t size;
                 char *output = test_walk(matcher, &vocabulary, &random, round * 12, false, &size);
@@ -247,8 +229,9 @@ TEST(white_space_is_bounded)
     struct grammar_options options;
     grammar_options_initialize(&options);
     options.most_whitespace = 2;
-    struct grammar *grammar = open_schema("{'properties':{'a':{'type':'array','items':{'type':'integer'}}}}", &options);
-    struct grammar_matcher *matcher = open_matcher(grammar);
+    struct grammar *grammar =
+        test_schema_open("{'properties':{'a':{'type':'array','items':{'type':'integer'}}}}", &options);
+    struct grammar_matcher *matcher = test_matcher_open(grammar, &vocabulary);
     expect_documents(matcher, "white space", "{ 'a' : [ 1 , 2  ] }\n{  }\n{'a':[1]}", true);
     expect_documents(matcher, "white space", "{   'a':[1]}\n{'a':   [1]}\n{'a':[1,   2]}\n {}", false);
     grammar_matcher_close(matcher);
@@ -261,7 +244,7 @@ TEST(any_object)
     uint64_t random = 2;
     struct grammar *grammar = grammar_object_open(NULL, &status);
     test_expect_success(grammar != NULL, &status);
-    struct grammar_matcher *matcher = open_matcher(grammar);
+    struct grammar_matcher *matcher = test_matcher_open(grammar, &vocabulary);
     expect_documents(matcher, "object", "{}\n{'a':{'b':[1,2,{'c':null}]}}", true);
     expect_documents(matcher, "object", "[]\n1\n{'a'}\n{}{}", false);
     for (int round = 0; round < 50; round++) {
@@ -279,8 +262,8 @@ TEST(any_object)
 /* Outputs cannot nest deeper than the bound, and near it the masks still lead to an end. */
 TEST(depth_is_bounded_without_a_dead_end)
 {
-    struct grammar *grammar = open_schema("{'type':'array','items':{'$ref':'#'}}", NULL);
-    struct grammar_matcher *matcher = open_matcher(grammar);
+    struct grammar *grammar = test_schema_open("{'type':'array','items':{'$ref':'#'}}", NULL);
+    struct grammar_matcher *matcher = test_matcher_open(grammar, &vocabulary);
     struct grammar_state place;
     struct status status = {0};
     uint32_t mask[64];
@@ -378,11 +361,11 @@ TEST(hostile_schemas_are_bounded)
         at += sprintf(at, "'d%d':{'properties':{'a':{'$ref':'#/$defs/d%d'},'b':{'$ref':'#/$defs/d%d'}}},", i, i + 1,
                       i + 1);
     stpcpy(at, "'d40':{'type':'null'}}}");
-    struct grammar *grammar = open_schema(text, NULL);
+    struct grammar *grammar = test_schema_open(text, NULL);
     assert_true(grammar_bytes(grammar) < 1 << 20);
     grammar_close(grammar);
     at = stpcpy(text, "{'type':'string','maxLength':2000,'minLength':1000}");
-    grammar = open_schema(text, NULL);
+    grammar = test_schema_open(text, NULL);
     grammar_close(grammar);
     expect_refusal("{'type':'string','maxLength':1000000}", "too large|states");
     free(text);
@@ -398,7 +381,7 @@ TEST(long_lists_are_fast)
     at = stpcpy(at, "},'required':[");
     for (int i = 0; i < NAMES; i++) at += sprintf(at, "%s'p%d'", i ? "," : "", i);
     stpcpy(at, "]}");
-    struct grammar *grammar = open_schema(text, NULL);
+    struct grammar *grammar = test_schema_open(text, NULL);
     grammar_close(grammar);
     at = stpcpy(text, "{'allOf':[");
     for (int side = 0; side < 2; side++) {
@@ -420,8 +403,8 @@ TEST(ambiguous_recursion_stays_bounded)
         "{'type':'object','properties':{'a':{'$ref':'#/$defs/n'},'c':{'const':2}},'required':['a','c']}]}},"
         "'$ref':'#/$defs/n'}";
     struct status status = {0};
-    struct grammar *grammar = open_schema(text, NULL);
-    struct grammar_matcher *matcher = open_matcher(grammar);
+    struct grammar *grammar = test_schema_open(text, NULL);
+    struct grammar_matcher *matcher = test_matcher_open(grammar, &vocabulary);
     char *json = quoted(text);
     json_t *schema = json_parse(json, strlen(json), "schema", &status);
     uint64_t random = 4;

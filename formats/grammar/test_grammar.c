@@ -382,3 +382,23 @@ bool test_accepts(struct grammar_matcher *matcher, const char *text, size_t size
     }
     return grammar_may_end(matcher, &state);
 }
+
+struct grammar *test_schema_open(const char *text, const struct grammar_options *options)
+{
+    struct status status = {0};
+    char *json = strdup(text);
+    assert_non_null(json);
+    test_quote(json);
+    struct grammar *grammar = grammar_schema_open(json, strlen(json), options, &status);
+    if (!grammar) fail_msg("%s: %s", json, status.message);
+    free(json);
+    return grammar;
+}
+
+struct grammar_matcher *test_matcher_open(const struct grammar *grammar, const struct test_vocabulary *vocabulary)
+{
+    struct status status = {0};
+    struct grammar_matcher *matcher = grammar_matcher_open(grammar, vocabulary->vocabulary, &status);
+    test_expect_success(matcher != NULL, &status);
+    return matcher;
+}

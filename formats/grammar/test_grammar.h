@@ -35,4 +35,8 @@ char *test_walk(struct grammar_matcher *matcher, const struct test_vocabulary *v
 /* Whether the whole text is an output of the grammar. */
 bool test_accepts(struct grammar_matcher *matcher, const char *text, size_t size);
 
+/* A grammar of a schema in which ' stands for ", and a matcher with the vocabulary. They end the test if that fails. */
+struct grammar *test_schema_open(const char *text, const struct grammar_options *options);
+struct grammar_matcher *test_matcher_open(const struct grammar *grammar, const struct test_vocabulary *vocabulary);
+
 #endif

@@ -194,7 +194,8 @@ static void free_slot(struct eng_sequence *sequence)
     sequence->slot = SESSION_NO_SLOT;
 }
 
-void sequence_set_aside(struct eng_sequence *sequence)
+/* Takes slot and pages away from an active sequence, which waits as the first of all and later goes on with the same tokens. */
+static void set_aside(struct eng_sequence *sequence)
 {
     struct eng_session *session = sequence->session;
     leave_active(sequence);
@@ -213,7 +214,7 @@ bool sequence_reserve(struct eng_sequence *sequence, uint64_t tokens)
     struct eng_session *session = sequence->session;
     while (!slots_reserve(session, sequence->slot, tokens)) {
         struct eng_sequence *youngest = session->active[session->active_count - 1];
-        sequence_set_aside(youngest);
+        set_aside(youngest);
         if (youngest == sequence) return false;
     }
     return true;

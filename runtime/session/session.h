@@ -235,9 +235,6 @@ void sequence_computed(struct eng_sequence *sequence, uint32_t count);
 bool sequence_reserve(struct eng_sequence *sequence, uint64_t tokens);
 /* Takes pages for later tokens as well, if there are plenty: steps that change page tables are not queued ahead. */
 void sequence_reserve_ahead(struct eng_sequence *sequence);
-/* Takes slot and pages away from an active sequence, which waits as the first of all and later goes on with the same tokens. Requires:
- * as sequence_reserve. */
-void sequence_set_aside(struct eng_sequence *sequence);
 /* Admits waiting sequences in order, as far as slots and pages are free. */
 bool sequence_can_admit(const struct eng_session *session);
 void sequence_admit(struct eng_session *session);
