@@ -44,10 +44,11 @@ static bool multiplies_codes(const struct graph *graph)
 static bool check_plans(struct build *build, const struct graph *graph, const struct device_facts *gpu,
                         const uint32_t *rows, int count, struct status *status)
 {
+    const uint32_t least = graph_least_rows_of_codes(graph);
     for (int i = 0; i < count; i++) {
-        if (rows[i] < GRAPH_EIGHT_BIT_ROWS) continue;
+        if (rows[i] < least) continue;
         if (!device_takes_graph(graph, &build->lowering, gpu, rows[i], status)) return false;
-        build->eight_bit_rows = GRAPH_EIGHT_BIT_ROWS;
+        build->eight_bit_rows = least;
     }
     return true;
 }
@@ -65,10 +66,12 @@ static bool choose(struct build *build, enum dtype codes, bool is_asked, const s
     if (!multiplies_codes(&build->eight_bit_decode))
         return !is_asked ||
                status_fail(status, STATUS_BAD_INPUT,
-                           "--compute %s: expected matrices of %s codes%s with columns in multiples of 16, found none "
-                           "in this engine; choose --dtype %s%s, or another --compute",
-                           label, label, codes == DTYPE_I8 ? " with one scale a row" : "", label,
-                           codes == DTYPE_I8 ? " without --group" : "");
+                           "--compute %s: expected matrices of %s with columns in multiples of 16, found none in this "
+                           "engine; choose --dtype %s, or another --compute",
+                           label,
+                           codes == DTYPE_I8 ? "int8 codes with one scale a row or int4 codes in groups of 64 or 128"
+                                             : "fp8 codes",
+                           codes == DTYPE_I8 ? "int8 without --group, or int4 with --group 64 or 128" : label);
     if (!check_plans(build, &build->eight_bit_decode, gpu, batches, batch_count, &reason) ||
         !check_plans(build, &build->eight_bit_prefill, gpu, chunks, chunk_count, &reason)) {
         const int major = gpu->capability / 10, minor = gpu->capability % 10;
@@ -85,9 +88,9 @@ static bool choose(struct build *build, enum dtype codes, bool is_asked, const s
     } else if (is_asked && !build->eight_bit_rows) {
         progress_warn(
             &build->progress,
-            "--compute %s: no plan has %d rows or more (--max-batch, --prefill-chunks); plans of fewer multiply "
+            "--compute %s: no plan has %u rows or more (--max-batch, --prefill-chunks); plans of fewer multiply "
             "bf16",
-            label, GRAPH_EIGHT_BIT_ROWS);
+            label, graph_least_rows_of_codes(&build->eight_bit_decode));
     }
     return true;
 }
@@ -100,7 +103,9 @@ bool build_compute_choose(struct build *build, const struct device_facts *gpu, c
     const bool is_asked = compute != ENCODING_NONE;
     /* A checkpoint may have static scales of activations. They are not used: each row has its own scale, which fits it at least as
      * well. */
-    /* Products of int8 codes have not run on a GPU yet: they are no default for checkpoints whose activations are int8. */
-    const enum dtype codes = is_asked ? codes_of(compute) : quantisation->fp8_inputs ? DTYPE_F8_E4M3 : DTYPE_NONE;
+    const enum dtype trained = quantisation->fp8_inputs    ? DTYPE_F8_E4M3
+                               : quantisation->int8_inputs ? DTYPE_I8
+                                                           : DTYPE_NONE;
+    const enum dtype codes = is_asked ? codes_of(compute) : trained;
     return !codes || choose(build, codes, is_asked, gpu, batches, batch_count, chunks, chunk_count, status);
 }

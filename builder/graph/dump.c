@@ -70,7 +70,7 @@ void graph_dump(const struct graph *graph, FILE *out)
     fprintf(out, "# %s graph of %s; T = token rows, R = rows that need logits",
             graph->kind == PLAN_DECODE ? "decode" : "prefill", graph->config->model_type);
     if (graph->ranks > 1) fprintf(out, "; %u ranks", graph->ranks);
-    if (graph->input_codes) fprintf(out, "; for %d rows or more", GRAPH_EIGHT_BIT_ROWS);
+    if (graph->input_codes) fprintf(out, "; for %u rows or more", graph_least_rows_of_codes(graph));
     fputc('\n', out);
     for (int n = 0; n < graph->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];

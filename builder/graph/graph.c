@@ -288,6 +288,16 @@ uint32_t graph_small_batch_rows(const struct graph *graph)
     return rows;
 }
 
+uint32_t graph_least_rows_of_codes(const struct graph *graph)
+{
+    for (int n = 0; n < graph->node_count; n++) {
+        const struct graph_node *node = &graph->nodes[n];
+        if (node->removed || node->op != OP_MATMUL || node->operands[MATMUL_X_SCALES] < 0) continue;
+        if (encoding_find(graph->weights[node->operands[MATMUL_W]].encoding)->bits == 4) return GRAPH_FOUR_BIT_ROWS;
+    }
+    return GRAPH_EIGHT_BIT_ROWS;
+}
+
 bool graph_is_small_batch(const struct graph *graph, int value)
 {
     /* Out rows of a prefill: the last token. */

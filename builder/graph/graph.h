@@ -102,8 +102,10 @@ struct graph {
 
 enum { GRAPH_SMALL_BATCH = 8 };
 /* Least token rows of plans that a graph with input_codes is for. With fewer, reading the weights takes nearly all of the time, and
- * activations of fewer bits save none of it. */
-enum { GRAPH_EIGHT_BIT_ROWS = 32 };
+ * activations of fewer bits save none of it. Codes of 4 bits take half the time to read, and longer to become bfloat16 than int8. */
+enum { GRAPH_EIGHT_BIT_ROWS = 32, GRAPH_FOUR_BIT_ROWS = 16 };
+/* After pass_eight_bit_inputs. */
+uint32_t graph_least_rows_of_codes(const struct graph *graph);
 
 void graph_init(struct graph *graph, const struct model_config *config, enum plan_kind kind);
 void graph_free(struct graph *graph);

@@ -82,12 +82,24 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
                                (u32)(part % VECTOR_PARTS * CODE_WORDS * 4));
     }
 
-    /* e4m3 and int8: the codes of two steps as they are, the A operand of mma.m16n8k32 if B is in the order of quantise.h. */
-    static __device__ __forceinline__ void keep(u32 (&a)[4], const u32 (&codes)[CODE_WORDS])
+    /* Codes of 8 bits for each of which the operand of `keep` has so many units. */
+    static constexpr float KEPT_UNITS = LAYOUT.code == FRAGMENT_UINT4 ? 16 : 1;
+
+    /* The codes of steps `step` and `step` + 1 in 8 bits, the A operand of mma.m16n8k32 if B is in the order of quantise.h: e4m3 and
+     * int8 as they are, int4 less 8 as an int8 of KEPT_UNITS times that. */
+    static __device__ __forceinline__ void keep(u32 (&a)[4], const u32 (&codes)[CODE_WORDS], int step)
     {
-        static_assert(LAYOUT.bits == 8 && PART_STEPS == 2, "codes of 8 bits");
+        static_assert(LAYOUT.bits == 8 || (LAYOUT.code == FRAGMENT_UINT4 && !LAYOUT.zeros), "codes of 8 bits, int4");
 #pragma unroll
-        for (int i = 0; i < 4; i++) a[i] = __byte_perm(codes[i / 2 * 2], codes[i / 2 * 2 + 1], i % 2 ? 0x7531 : 0x6420);
+        for (int i = 0; i < 4; i++) {
+            if constexpr (LAYOUT.bits == 8) {
+                a[i] = __byte_perm(codes[i / 2 * 2], codes[i / 2 * 2 + 1], i % 2 ? 0x7351 : 0x6240);
+            } else {
+                /* The upper halves of bytes: registers 0 and 2, or 1 and 3; the codes are 8 more than their numbers. */
+                const u32 word = codes[(step + i / 2) % PART_STEPS];
+                a[i] = (__funnelshift_r(word, word, i % 2 ? 3 : 31) & 0xf0f0f0f0) ^ 0x80808080;
+            }
+        }
     }
 
     /* Byte `byte` of a word in both of its halves, below the lowest byte of `above`. */

@@ -98,7 +98,8 @@ enum { MATMUL_TUNABLES = MATMUL_PARAMS - MATMUL_FIRST_TUNABLE };
 enum { MATMUL_MAX_TASK_PANELS = 4096 };
 
 /* Dtype of the codes of x by which a matrix of this encoding and K columns can be multiplied: F8_E4M3 for e4m3; I8 for int8 with one
- * scale a row and no zeros, of fewer than 2^17 columns, whose sums of products fit 32 bits; else NONE. */
+ * scale a row and no zeros, of fewer than 2^17 columns, whose sums of products fit 32 bits, and for int4 without zeros in groups of 64
+ * or 128; else NONE. */
 enum dtype matmul_codes_of_x(int64_t encoding, uint64_t k);
 
 /* W holds gate and up rows by turns. */

@@ -5,8 +5,9 @@
  *   y = x, or with HAS_NORM x is the float32 residual stream and
  *   y[r, k] = x[r, k] * rsqrt(mean over k of x[r, k]^2 + EPS) * norm[k]
  *
- * With X_SCALES (matmul_wgmma alone) x and W have codes of e4m3, which are multiplied as such (kernels/quantise/quantise.h):
- * out[r, n] = X_SCALES[r] * sum over k of code of x[r, k] * W[n, k], ...; the tensor cores keep about 14 bits of sums.
+ * With X_SCALES (matmul_wgmma alone) x and W have codes, which are multiplied as such (kernels/quantise/quantise.h):
+ * out[r, n] = X_SCALES[r] * sum over k of code of x[r, k] * W[n, k], ...; of sums of e4m3 the tensor cores keep about 14 bits, those of
+ * integers are exact.
  *
  * With a gate rows 16i..16i+7 of W are rows 8i..8i+7 of the gate matrix and rows 16i+8..16i+15 are rows
  * 8i..8i+7 of the up matrix, and out has N / 2 columns: out[r, j] = act(g) * u, g and u with their biases.

@@ -10,6 +10,8 @@ enum dtype matmul_codes_of_x(int64_t encoding, uint64_t k)
 {
     const struct encoding *weight = encoding_find(encoding);
     if (encoding == ENCODING_INT8_CHANNEL) return k <= MATMUL_WGMMA_MOST_INTEGERS ? DTYPE_I8 : DTYPE_NONE;
+    /* Sums of smaller groups would take longer to scale than to compute. */
+    if (encoding == ENCODING_INT4_G128 || encoding == ENCODING_INT4_G64) return DTYPE_I8;
     return weight && weight->code == CODE_E4M3 ? DTYPE_F8_E4M3 : DTYPE_NONE;
 }
 
@@ -152,9 +154,10 @@ static const char *illegal(const int64_t *params)
         return "x_scales without an x of F8_E4M3 or I8, or the reverse";
     if (params[MATMUL_HAS_X_SCALES] &&
         (int64_t)matmul_codes_of_x(params[MATMUL_DTYPE], (uint64_t)params[MATMUL_K]) != input)
-        return input == DTYPE_I8
-                   ? "an x of I8 and weights that are not int8 with one scale a row, or a k of 2^17 or more"
-                   : "an x of F8_E4M3 and weights that are not e4m3";
+        return input == DTYPE_I8 ? "an x of I8 and weights that are not int8 with one scale a row and a k below 2^17, "
+                                   "or int4 in groups of 64 "
+                                   "or 128"
+                                 : "an x of F8_E4M3 and weights that are not e4m3";
     if (params[MATMUL_HAS_X_SCALES] && params[MATMUL_HAS_NORM]) return "x_scales with a norm";
     const enum activation activation = matmul_activation(params);
     if (activation >= ACTIVATION_COUNT || params[MATMUL_EPILOGUE] == EPILOGUE_PLAIN)

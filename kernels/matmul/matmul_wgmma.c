@@ -189,12 +189,14 @@ static double coded_cost(const int64_t *params, const struct device_facts *gpu, 
     const double strips = (double)params[MATMUL_K] / FRAGMENT_STRIP_K / load.split_k; /* of a block, for 64 rows of W */
     const double parts = load.tile_n / 64 / (double)params[MATMUL_WGMMA_WARPGROUPS];
     const bool has_codes = params[MATMUL_HAS_X_SCALES];
+    const bool scales_sums = fragment_sum_scales(fragment_lay_out(params[MATMUL_DTYPE]));
+    const double strip_latency = !has_codes ? 221 : scales_sums ? 180 : 100;
     const double strip_cycles = has_codes ? load.tile_m * 2 : 1.23 * (load.tile_m * 4 > 74 ? load.tile_m * 4 : 74);
     const double terms[] = {
         load.bytes / 5.29e6,
         1.98 * load.bytes / (running * (double)(params[MATMUL_WGMMA_STAGES] * layout_of(params).stage_bytes)),
         load.on_sm * strips * load.tile_n / 64 * strip_cycles / CYCLES,
-        rounds * strips * parts * ((has_codes ? 100 : 221) + 1.52 * load.tile_m) / CYCLES,
+        rounds * strips * parts * (strip_latency + 1.52 * load.tile_m) / CYCLES,
         load.on_sm * strips * (FRAGMENT_STRIP_K / tile_k) * (47.7 + 41.9 / FRAGMENT_ROWS * load.tile_n) / CYCLES,
     };
     double squares = 0;

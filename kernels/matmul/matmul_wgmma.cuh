@@ -13,7 +13,8 @@
  *
  * Coded weights (fragment.cuh) come as strips of 128 k by plain copies, and a warp's panel of 16 rows becomes wgmma's first
  * operand in registers. If x has codes, too (quantise.h), codes are multiplied; the scales of rows of W and of x multiply the sums of
- * all k. Sums of e4m3 codes are computed for 512 k at most by themselves; those of int8 codes are integers, which 32 bits hold.
+ * all k, those of groups the groups' sums. Sums of e4m3 codes are computed for 512 k at most by themselves; those of int8 codes, which
+ * int4 codes become, are integers, which 32 bits hold.
  *
  * Operands: counts, x and W (tensor maps: boxes of 128 bytes and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle; a
  * coded W is a pointer), out, bias, residual, x_scales. Legal tunables and the shared memory they need: matmul_wgmma.c. */
@@ -43,6 +44,7 @@ template <class P> struct matmul_wgmma_body {
     static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
     static constexpr int OUT_COLUMNS = GATED ? P::N / 2 : P::N;
     static constexpr bool INTEGERS = P::INPUT_DTYPE == DTYPE_I8; /* x has codes, too: of int8 */
+    static constexpr bool GROUP_INTEGERS = INTEGERS && fragment_sum_scales(FRAGMENTS);
     static constexpr bool CODES = INTEGERS || P::INPUT_DTYPE == DTYPE_F8_E4M3;
     static constexpr int X_BYTES = CODES ? 1 : 2;
     static constexpr int BOX_BYTES = 128, BOX_K = BOX_BYTES / X_BYTES; /* the width of the swizzle */
@@ -81,7 +83,10 @@ template <class P> struct matmul_wgmma_body {
     static_assert(!CODED || fragment_strips(P::K) % STRIPS == 0, "stages of whole strips");
     static_assert(P::SPLIT_K == 1 || (P::MULTICAST == 1 && P::PERSISTENT == 0), "SPLIT_K");
     static_assert(P::HAS_NORM == 0, "HAS_NORM");
-    static_assert(!CODES || FRAGMENTS.code == (INTEGERS ? FRAGMENT_INT8 : FRAGMENT_E4M3), "codes of x and of W");
+    static_assert(!CODES || FRAGMENTS.code == (!INTEGERS        ? FRAGMENT_E4M3
+                                               : GROUP_INTEGERS ? FRAGMENT_UINT4
+                                                                : FRAGMENT_INT8),
+                  "codes of x and of W");
 
     /* How a warpgroup writes staged sums: 16 bytes a thread. */
     static constexpr int VECTOR = 16 / OUT_BYTES;
@@ -183,16 +188,17 @@ template <class P> struct matmul_wgmma_body {
     }
 
     /* Sums of a group, times its scales. */
-    static __device__ __forceinline__ void add_group(float (&sums)[P::TILE_M / 2], float (&group)[P::TILE_M / 2],
+    template <class SUM>
+    static __device__ __forceinline__ void add_group(float (&sums)[P::TILE_M / 2], SUM (&group)[P::TILE_M / 2],
                                                      const float (&scales)[2])
     {
         wgmma_keep(group);
 #pragma unroll
         for (int i = 0; i < P::TILE_M / 2; i++) {
             if constexpr (fragment_sum_scales(FRAGMENTS))
-                sums[i] += group[i] * scales[i % 4 / 2];
+                sums[i] += (float)group[i] * scales[i % 4 / 2];
             else
-                sums[i] += group[i];
+                sums[i] += (float)group[i];
         }
     }
 
@@ -200,11 +206,13 @@ template <class P> struct matmul_wgmma_body {
      * been multiplied: SETS groups at once, of which the last one of a stage is in the last set. */
     static constexpr int SETS =
         matmul_wgmma_group_sets(P::DTYPE, X_BYTES, P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS);
-    static_assert(!INTEGERS || (SETS == 0 && FRAGMENTS.factors && P::K <= MATMUL_WGMMA_MOST_INTEGERS), "sums of all k");
+    static_assert(!INTEGERS || GROUP_INTEGERS || (SETS == 0 && FRAGMENTS.factors && P::K <= MATMUL_WGMMA_MOST_INTEGERS),
+                  "sums of all k");
     /* Stages of a group, where no scale ends it earlier: as many as 512 k have. */
     static constexpr int GROUP_STAGES = SETS && !fragment_sum_scales(FRAGMENTS) ? 512 / P::TILE_K : 1;
-    struct group_sums {
-        float set[SETS ? SETS : 1][P::TILE_M / 2], scales[SETS ? SETS : 1][2];
+    template <class SUM> struct group_sums {
+        SUM set[SETS ? SETS : 1][P::TILE_M / 2];
+        float scales[SETS ? SETS : 1][2];
     };
 
     static __device__ __forceinline__ void multiply(float (&to)[P::TILE_M / 2], const u32 (&a)[4], u64 x, int add)
@@ -239,8 +247,8 @@ template <class P> struct matmul_wgmma_body {
      * steps at a time, while the tensor cores multiply what it decoded before, and asks for the codes of the next turn before
      * that. One group is scaled while the next is multiplied, the last one of a stage with the next stage. The stage before
      * may be filled again once the first turn has begun: `empty` is its mbarrier, 0: there was none. `begins_group`: GROUP_STAGES. */
-    template <class SUM>
-    static __device__ __forceinline__ void multiply_strips(SUM (&sums)[PARTS][P::TILE_M / 2], group_sums &groups,
+    template <class SUM, class GROUP>
+    static __device__ __forceinline__ void multiply_strips(SUM (&sums)[PARTS][P::TILE_M / 2], group_sums<GROUP> &groups,
                                                            u32 stage, u32 empty, bool begins_group)
     {
         typedef fragment_strip<P::DTYPE> codes;
@@ -271,7 +279,7 @@ template <class P> struct matmul_wgmma_body {
 #pragma unroll
             for (int i = 0; i < TURN / STEP; i++) {
                 if constexpr (CODES) {
-                    codes::keep(a[turn % 2][i], now.words[i]);
+                    codes::keep(a[turn % 2][i], now.words[i * 2 / codes::PART_STEPS], first + i * 2);
                     wgmma_keep(a[turn % 2][i]);
                 } else
                     codes::decode(a[turn % 2][i], now.words[i / codes::PART_STEPS], now.head, first + i);
@@ -285,7 +293,8 @@ template <class P> struct matmul_wgmma_body {
                     if (begins)
 #pragma unroll
                         for (int half = 0; half < 2; half++)
-                            groups.scales[set][half] = codes::scale(now.head, first / codes::GROUP_STEPS, half);
+                            groups.scales[set][half] = codes::scale(now.head, first / codes::GROUP_STEPS, half) *
+                                                       (CODES ? 1 / codes::KEPT_UNITS : 1);
                 }
             }
             wgmma_begin();
@@ -308,12 +317,12 @@ template <class P> struct matmul_wgmma_body {
     }
 
     /* Coded weights: the sums of a warpgroup's rows of W and the rows of x, over steps first_step to end_step. */
-    template <class SUM>
+    template <class GROUP, class SUM>
     static __device__ __forceinline__ void multiply_coded(SUM (&sums)[PARTS][P::TILE_M / 2], u32 base, u32 *slot,
                                                           u32 *parity, int first_step, int end_step)
     {
         const u32 full = base + BARRIERS, empty = full + 8 * P::STAGES;
-        group_sums groups = {};
+        group_sums<GROUP> groups = {};
         u32 last = 0; /* mbarrier of the stage before */
 #pragma unroll
         for (int part = 0; part < PARTS; part++)
@@ -341,7 +350,7 @@ template <class P> struct matmul_wgmma_body {
                                                              u32 *parity, int first_step, int end_step)
     {
         int exact[PARTS][P::TILE_M / 2];
-        multiply_coded(exact, base, slot, parity, first_step, end_step);
+        multiply_coded<int>(exact, base, slot, parity, first_step, end_step);
 #pragma unroll
         for (int part = 0; part < PARTS; part++)
 #pragma unroll
@@ -623,10 +632,12 @@ template <class P> struct matmul_wgmma_body {
                     for (int part = 0; part < PARTS; part++)
                         factors[part] = load_factors(weights, bias_row(at, (int)warpgroup, part));
                     fetch_scales(scales, x_scales, at.row);
-                    if constexpr (INTEGERS)
+                    if constexpr (INTEGERS && !GROUP_INTEGERS)
                         multiply_integers(sums, base, &slot, &parity, first_step, end_step);
+                    else if constexpr (GROUP_INTEGERS)
+                        multiply_coded<int>(sums, base, &slot, &parity, first_step, end_step);
                     else
-                        multiply_coded(sums, base, &slot, &parity, first_step, end_step);
+                        multiply_coded<float>(sums, base, &slot, &parity, first_step, end_step);
                     if constexpr (CODES) named_barrier(1 + (int)warpgroup, 128); /* the scales are there */
 #pragma unroll
                     for (int part = 0; part < PARTS; part++) {

@@ -178,9 +178,9 @@ TEST(test_integers_that_fit)
     for (int i = 0; i < 4; i++) {
         assert_null(device_matmul_wgmma.launch(found[i], &h200, &geometry));
         found[i][MATMUL_K] = 1 << 17;
-        assert_non_null(strstr(device_matmul_wgmma.launch(found[i], &h200, &geometry), "k of 2^17 or more"));
+        assert_non_null(strstr(device_matmul_wgmma.launch(found[i], &h200, &geometry), "a k below 2^17"));
         found[i][MATMUL_K] = problem.k;
-        found[i][MATMUL_DTYPE] = ENCODING_INT8_G128;
+        found[i][MATMUL_DTYPE] = i % 2 ? ENCODING_INT8_G128 : ENCODING_INT4_G32;
         assert_non_null(strstr(device_matmul_wgmma.launch(found[i], &h200, &geometry), "one scale a row"));
         found[i][MATMUL_DTYPE] = ENCODING_E4M3_CHANNEL;
         assert_non_null(strstr(device_matmul_wgmma.launch(found[i], &h200, &geometry), "one scale a row"));
@@ -204,6 +204,8 @@ TEST(test_candidates_of_codes)
         matmul_device_check_coded_candidates(&device_matmul_wgmma, &h200, &problems[i],
                                              i % 2 ? ENCODING_E4M3_BLOCK128 : ENCODING_E4M3_CHANNEL);
         matmul_device_check_coded_candidates(&device_matmul_wgmma, &h200, &problems[i], ENCODING_INT8_CHANNEL);
+        matmul_device_check_coded_candidates(&device_matmul_wgmma, &h200, &problems[i],
+                                             i % 2 ? ENCODING_INT4_G64 : ENCODING_INT4_G128);
     }
 }
 

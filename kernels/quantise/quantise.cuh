@@ -56,7 +56,8 @@ template <class P> struct quantise_body {
             const int group = (int)threadIdx.x + s * P::THREADS;
             u32 codes[4];
 #pragma unroll
-            for (int t = 0; t < 4; t++) codes[t] = pair(words[s][t], scale) | pair(words[s][t + 4], scale) << 16;
+            for (int t = 0; t < 4; t++)
+                codes[t] = codes_interleaved(pair(words[s][t], scale), pair(words[s][t + 4], scale));
             if (group < GROUPS)
                 out[(i64)blockIdx.x * GROUPS + group] = make_uint4(codes[0], codes[1], codes[2], codes[3]);
         }

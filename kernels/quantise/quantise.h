@@ -5,9 +5,9 @@
  *
  * Codes are e4m3 (OUT_DTYPE F8_E4M3, L = 448) or int8 (I8, L = 127; -128 does not occur).
  *
- * Order: of each QUANTISE_GROUP elements, code 4 t + i (t, i from 0 to 3) is of element 2 t + i % 2 + 8 * (i / 2). A thread of
- * mma.m16n8k16 has these four of a row side by side, and so weights in FRAGMENT16 layout (kernels/matmul/panel.h) are multiplied as
- * they lie.
+ * Order: of each QUANTISE_GROUP elements, code 4 t + i (t, i from 0 to 3) is of element 2 t + i / 2 + 8 * (i % 2). A thread of
+ * mma.m16n8k16 has these four of a row, in this order where a mask takes the codes of 4 bits of two rows apart, and so weights in
+ * FRAGMENT16 layout (kernels/matmul/panel.h) are multiplied as they lie.
  *
  * Zeros have the code 0. A row of zeros has the scale 0 and codes of 0, one with a NaN or an infinity the scale NaN and codes of 0. x / scale is rounded as
  * a float32 before it is rounded to a code. A row's result does not depend on the other rows. Rows at and after the count:
@@ -20,7 +20,7 @@
 enum { QUANTISE_GROUP = 16 };
 
 /* Element of a group whose code is at `place` (0 to 15). */
-static inline int quantise_element(int place) { return place / 4 * 2 + place % 2 + place % 4 / 2 * 8; }
+static inline int quantise_element(int place) { return place / 4 * 2 + place % 4 / 2 + place % 2 * 8; }
 
 enum quantise_operand {
     QUANTISE_COUNTS,

@@ -137,24 +137,26 @@ class CudaBuild(unittest.TestCase):
     def test_engines_with_codes_of_activations(self):
         """--compute fp8 and int8: with one GPU and two, tuned and not; plans of fewer rows are those of a build without it."""
         for codes, flags in (("fp8", ["--no-accuracy"]), ("fp8", ["--tune", "off", "--gpus", "2"]), ("int8", ["--no-accuracy"]),
-                             ("int8", ["--tune", "off", "--gpus", "2"])):
-            many = ["--dtype", codes, "--compute", codes, "--max-batch", "32", "--batch-sizes", "1,16,32", "--prefill-chunks", "16,64"]
+                             ("int8", ["--tune", "off", "--gpus", "2"]), ("int4", ["--group", "64", "--no-accuracy"])):
+            compute, rows = ("int8", 16) if codes == "int4" else (codes, 32)
+            many = ["--dtype", codes, "--compute", compute, "--max-batch", "32", "--batch-sizes", "1,16,32", "--prefill-chunks", "16,64"]
             with self.subTest(codes, flags=flags):
                 env = {"FAKE_CUDA_DEVICES": "2"}
                 report = json.loads(self.build("m.eng", *many, *flags, "--json", env=env).stdout)
-                self.assertEqual(report["compute"], {codes + "_from_rows": 32, "as_checkpoint": False})
+                self.assertEqual(report["compute"], {compute + "_from_rows": rows, "as_checkpoint": False})
                 plain = json.loads(self.build("p.eng", *many, *flags, "--compute", "bf16", "--json", env=env).stdout)
                 self.assertNotIn("compute", plain)
                 self.assertEqual([plan["rows"] for plan, other in zip(report["plans"], plain["plans"])
-                                  if plan["launches"] != other["launches"]], [32, 64])
-                self.assertIn("compute:    %s in plans of 32 rows or more, else bf16\n" % codes,
+                                  if plan["launches"] != other["launches"]],
+                                 [count for count in (16, 32, 16, 64) if count >= rows])
+                self.assertIn("compute:    %s in plans of %d rows or more, else bf16\n" % (compute, rows),
                               succeed([ENGINFO, self.path("m.eng")]).stdout)
                 self.assertIn("tolerance 0.3", succeed([ENGRUN, self.path("m.eng"), "--selftest"], env={**FAKE, **env}).stdout)
                 self.assertIn("tolerance 0.03", succeed([ENGRUN, self.path("p.eng"), "--selftest"], env={**FAKE, **env}).stdout)
 
     @needs_shared("models", "quantised")
     def test_codes_of_activations_are_the_default(self):
-        for name, codes in (("ct-fp8-channel", "fp8"), ("fp8-block", "fp8"), ("fp8-tensor-static", "fp8")):
+        for name, codes in (("ct-fp8-channel", "fp8"), ("fp8-block", "fp8"), ("fp8-tensor-static", "fp8"), ("ct-w8a8-int", "int8")):
             with self.subTest(name):
                 result = self.build("m.eng", "--model", shared("models", "quantised", name), "--dry-run", "--prefill-chunks", "32")
                 self.assertEqual(result.stderr, "")
@@ -164,7 +166,7 @@ class CudaBuild(unittest.TestCase):
     def test_codes_of_activations_of_a_checkpoint(self):
         """Where the GPU has no kernels for them, the build says so, unless it need not decide."""
         older, large = {"FAKE_CUDA_CAPABILITY": "80"}, ["--dry-run", "--prefill-chunks", "32"]
-        for name, codes in (("ct-fp8-channel", "fp8"), ("fp8-block", "fp8"), ("fp8-tensor-static", "fp8")):
+        for name, codes in (("ct-fp8-channel", "fp8"), ("fp8-block", "fp8"), ("fp8-tensor-static", "fp8"), ("ct-w8a8-int", "int8")):
             model = ["--model", shared("models", "quantised", name)]
             with self.subTest(name):
                 result = self.build("m.eng", *model, *large, env=older)
@@ -403,7 +405,7 @@ class CudaBuild(unittest.TestCase):
             ({}, ["--dtype", "int4", "--compute", "f32"], 2, ["--compute", "of BF16", "found F32"]),
             ({}, ["--compute", "fp8"], 1, ["--compute fp8", "expected matrices of fp8 codes", "--dtype fp8"]),
             ({}, ["--dtype", "int8", "--compute", "fp8"], 1, ["--compute fp8", "--dtype fp8"]),
-            ({}, ["--compute", "int8"], 1, ["--compute int8", "expected matrices of int8 codes with one scale a row", "--dtype int8"]),
+            ({}, ["--compute", "int8"], 1, ["--compute int8", "expected matrices of int8 codes with one scale a row or int4", "--dtype int8"]),
             ({}, ["--dtype", "int8", "--group", "128", "--head-dtype", "bf16", "--compute", "int8"], 1, ["--compute int8", "without --group"]),
             ({}, ["--dtype", "fp8", "--compute", "int8"], 1, ["--compute int8", "--dtype int8"]),
             ({"FAKE_CUDA_CAPABILITY": "80"}, ["--dtype", "int8", "--compute", "int8", "--prefill-chunks", "32"], 1,

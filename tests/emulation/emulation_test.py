@@ -589,7 +589,7 @@ class Emulation(unittest.TestCase):
     def test_defects_of_coded_matmuls_are_seen(self):
         whole = (gemv(DTYPE=19, ROWS=3, N=48, K=264), grouped(1, 1, 48, DTYPE=19, ROWS=3, K=256), mma(DTYPE=19, ROWS=9, N=48, K=264), mma(DTYPE=16, ROWS=9, N=48, K=264),
                  wgmma(DTYPE=24, ROWS=20, N=64, K=264), wgmma(DTYPE=24, INPUT_DTYPE=E4M3, ROWS=20, N=64, K=272),
-                 wgmma(DTYPE=16, INPUT_DTYPE=I8, ROWS=20, N=64, K=272))
+                 wgmma(DTYPE=16, INPUT_DTYPE=I8, ROWS=20, N=64, K=272), wgmma(DTYPE=19, INPUT_DTYPE=I8, ROWS=20, N=64, K=272))
         cases = [{**case, "SPOIL": spoil} for case in whole for spoil in (1, 2)]
         self.check_defects(cases, ["out["] * len(cases))
 

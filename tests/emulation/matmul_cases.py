@@ -105,12 +105,12 @@ def wgmmas():
 
 
 def codes_of_both():
-    """x and W of e4m3 in every encoding of it, and of int8: tails, 1 and 2 sets of sums, parts, strips of a stage."""
-    for i, (encoding, codes) in enumerate(((24, E4M3), (25, E4M3), (31, E4M3), (16, I8))):
+    """x and W of e4m3 in every encoding of it, of int8, and int4 by int8: tails, 1 and 2 sets of sums, parts, strips of a stage."""
+    for i, (encoding, codes) in enumerate(((24, E4M3), (25, E4M3), (31, E4M3), (16, I8), (18, I8), (19, I8))):
         case = {"DTYPE": encoding, "INPUT_DTYPE": codes}
         yield wgmma(**case, ROWS=70, VALID=67, N=72, K=272, TILE_M=64, HAS_BIAS=1)
         yield wgmma(**case, ROWS=9, N=264, K=512, TILE_M=16, TILE_N=256, WARPGROUPS=2, TILE_K=256, HAS_RESIDUAL=1)
-        yield wgmma(**case, ROWS=40, N=96, K=400, TILE_M=32, TILE_N=128, EPILOGUE=1, STAGES=2 + i)
+        yield wgmma(**case, ROWS=40, N=96, K=400, TILE_M=32, TILE_N=128, EPILOGUE=1, STAGES=2 + i % 4)
         yield wgmma(**case, ROWS=130, VALID=129, N=130, K=144, TILE_M=96, TILE_N=128, WARPGROUPS=2, ROW_GROUP=1)
 
 

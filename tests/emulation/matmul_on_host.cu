@@ -202,7 +202,7 @@ static void draw_codes()
     for (int i = 0; i < ROWS; i++) x_scales[i] = i < VALID ? draw(0.001f, 0.004f) : __builtin_nanf("");
     for (int i = 0; i < ROWS * K; i++) {
         const int k = i % K, row = i / K;
-        const int element = k / 16 * 16 + k % 16 / 4 * 2 + k % 2 + k % 4 / 2 * 8;
+        const int element = k / 16 * 16 + k % 16 / 4 * 2 + k % 4 / 2 + k % 2 * 8;
         unsigned char code = (unsigned char)draw(0, 255.9f);
         if (INTEGERS ? code == 128 : (code & 127) == 127) code = 0;
         x_codes[i] = row < VALID ? code : 0x7f;

@@ -71,7 +71,7 @@ static void check_row(int row)
     if (std::isnan(scale) ? !std::isnan(scales[row]) : !(std::fabs(scales[row] - (double)scale) <= slack * scale))
         problem("row %d: scale %g, expected %g", row, scales[row], scale);
     for (int place = 0; place < WIDTH; place++) {
-        const int k = place / 16 * 16 + place % 16 / 4 * 2 + place % 2 + place % 4 / 2 * 8;
+        const int k = place / 16 * 16 + place % 16 / 4 * 2 + place % 4 / 2 + place % 2 * 8;
         const u8 code = out.bytes[row * WIDTH + place];
         const float quotient = is_zero ? 0 : value[k] / scale;
         const double number = ENCODING == PAGED_INT8 ? (signed char)code : e4m3_value(code);

@@ -355,14 +355,12 @@ static void run_sequences(const struct pair *pair, const struct extent *extent, 
 }
 
 /* The CPU reads the tokens that the GPU drew and draws its own at each of them. */
-static void check_sequences(struct pair *pair, const struct extent *extent, bool is_trained)
+static void compare_tokens(struct pair *pair, const struct extent *extent, int32_t drawn[SEQUENCES][DRAWS],
+                           bool is_trained)
 {
-    int32_t drawn[SEQUENCES][DRAWS] = {{0}}, again[SEQUENCES][DRAWS] = {{0}}, prompt[CHECK_CONTEXT];
+    int32_t prompt[CHECK_CONTEXT];
     float *logits = must(malloc(pair->vocab * sizeof *logits));
     size_t equal = 0, sampled = 0;
-    run_sequences(pair, extent, drawn);
-    run_sequences(pair, extent, again);
-    if (memcmp(drawn, again, sizeof drawn) != 0) fail("the same sequences gave other tokens the second time", NULL);
     for (int i = 0; i < extent->sequences; i++) {
         struct eng_sampling sampling = sequence_sampling(i);
         uint32_t slot = acquire(&pair->cpu, &sampling);
@@ -389,6 +387,20 @@ static void check_sequences(struct pair *pair, const struct extent *extent, bool
     printf("sampled tokens: %zu of %zu as on the CPU\n", equal, sampled);
     if (is_trained && (double)equal < least_agreement * (double)sampled)
         fail("sampled tokens differ from the CPU's too often", NULL);
+}
+
+/* The second time the prompts' first pages are known, and what is left of them takes plans for fewer rows, whose sums have another
+ * order or precision. */
+static void check_sequences(struct pair *pair, const struct extent *extent, bool is_trained)
+{
+    int32_t first[SEQUENCES][DRAWS] = {{0}}, second[SEQUENCES][DRAWS] = {{0}}, third[SEQUENCES][DRAWS] = {{0}};
+    run_sequences(pair, extent, first);
+    run_sequences(pair, extent, second);
+    run_sequences(pair, extent, third);
+    if (memcmp(second, third, sizeof second) != 0)
+        fail("the same sequences with the same known pages gave other tokens", NULL);
+    compare_tokens(pair, extent, first, is_trained);
+    if (memcmp(first, second, sizeof first) != 0) compare_tokens(pair, extent, second, is_trained);
 }
 
 static void check_batches(struct pair *pair, const struct extent *extent)

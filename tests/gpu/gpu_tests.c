@@ -178,6 +178,7 @@ static void add_all(void)
     add_engine_check(fables, "fables-kv-fp8", "bf16", "fp8", "quick");
     add_engine_check(fables, "fables-compute-fp8", "fp8", NULL, "quick")->compute = "fp8";
     add_engine_check(fables, "fables-compute-int8", "int8", NULL, "quick")->compute = "int8";
+    add_engine_check(fables, "fables-int4-compute-int8", "int4", NULL, "quick")->compute = "int8";
     add_engine_check(fables, "fables-fp16", "fp16", NULL, "off");
     add_engine_check(fables, "fables-int8", "int8", NULL, "off");
     add_engine_check(fables, "fables-fp8", "fp8", NULL, "off");

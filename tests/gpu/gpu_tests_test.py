@@ -62,7 +62,7 @@ exec "${0%/*}/engbuild.real" "$@"
 """
 
 
-TUNED = ["engine/fables" + kind for kind in ("", "-int4", "-kv-fp8", "-compute-fp8", "-compute-int8")]
+TUNED = ["engine/fables" + kind for kind in ("", "-int4", "-kv-fp8", "-compute-fp8", "-compute-int8", "-int4-compute-int8")]
 UNTUNED = ["engine/fables-" + kind for kind in ("fp16", "int8", "fp8", "mxfp4", "nvfp4", "kv-int8")]
 
 

@@ -329,10 +329,12 @@ static void add_coded_shape(const struct shape *shape)
                 add_coded(shape->name, batches[i], id, "head", shape->vocab, shape->hidden, DTYPE_F32, false, false,
                           input);
         }
+    add_coded_layer(shape, 16, ENCODING_INT4_G128, DTYPE_I8);
     for (int rows = 64; rows <= 2048; rows *= 32) {
         add_coded_layer(shape, rows, ENCODING_E4M3_CHANNEL, DTYPE_F8_E4M3);
         add_coded_layer(shape, rows, ENCODING_E4M3_BLOCK128, DTYPE_F8_E4M3);
         add_coded_layer(shape, rows, ENCODING_INT8_CHANNEL, DTYPE_I8);
+        add_coded_layer(shape, rows, ENCODING_INT4_G128, DTYPE_I8);
     }
     for (int rows = 1; rows <= 16; rows *= 16)
         for (int context = 1024; context <= 32768; context *= 32)

@@ -97,4 +97,7 @@ template <int ENCODING> __device__ __forceinline__ u32 codes_of_pair(float first
         return codes_e4m3_pair(low, high);
 }
 
+/* Four codes, of two pairs in turn. */
+__device__ __forceinline__ u32 codes_interleaved(u32 pair, u32 other) { return __byte_perm(pair, other, 0x5140); }
+
 #endif
