@@ -19,7 +19,8 @@ struct generate_options {
     const char *system;      /* with chat: the system message, NULL: none */
     const char *logits_path; /* NULL: logits are not written */
     bool chat;
-    bool plain; /* special tokens in prompts and messages are text */
+    bool no_history; /* with chat: what is entered is not kept in a file */
+    bool plain;      /* special tokens in prompts and messages are text */
     bool ignore_eos;
     bool print_tokens;                             /* ids instead of text */
     bool keep_special;                             /* special tokens appear in the text */
@@ -41,7 +42,7 @@ struct generate_options {
     struct eng_session_options session;
 };
 
-/* Returns the exit code; messages are printed. */
+/* Continues a prompt. Returns the exit code; messages are printed. */
 int generate(const struct generate_options *options);
 /* Runs the engine's self test and prints the result. */
 int generate_selftest(const struct generate_options *options);
