@@ -22,8 +22,8 @@ static enum chat_command run_help(const struct call *call)
                "/load FILE     goes on with a saved conversation\n"
                "/exit          leaves, as Ctrl-D does\n"
                "\n"
-               "A line that ends with \\ goes on with the next line. \"\"\" begins a message of several\n"
-               "lines, and \"\"\" ends it. A space before / makes a message of it.\n"
+               "A line that ends with \\ goes on with the next line. \"\"\" begins a message of\n"
+               "several lines, and \"\"\" ends it. A space before / makes a message of it.\n"
                "Ctrl-C ends an answer, or discards what was typed; twice in an empty line it\n"
                "leaves.%s",
                call->style->can_edit ? " Pasted lines stay together. Alt-Enter begins another line. Up and\n"
@@ -134,12 +134,13 @@ static const struct {
     {"/load", run_load, true},  {"/exit", run_exit, false},    {"/quit", run_exit, false},
 };
 
-/* Length of a slash and a word of small letters at the beginning of the text; 0: it begins in another way. */
+/* Length of a slash and a word of small letters at the beginning of the text, with a space or nothing after them; 0: it begins in
+ * another way. */
 static size_t name_length(const char *text)
 {
     const size_t letters = *text == '/' ? strspn(text + 1, "abcdefghijklmnopqrstuvwxyz") : 0;
     const char after = letters ? text[1 + letters] : 'x';
-    return after == '\0' || after == ' ' || after == '\t' || after == '\n' ? 1 + letters : 0;
+    return after == '\0' || after == ' ' || after == '\t' ? 1 + letters : 0;
 }
 
 static char *trimmed(const char *text)

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -21,7 +23,7 @@
 /* libedit marks with it where codes begin and end that take no place in the line. */
 #define CODE_MARK "\001"
 
-enum { READ_BYTES = 4096, PROMPT_BYTES = 64 };
+enum { READ_BYTES = 4096, PROMPT_BYTES = 64, PROMPT_COLUMNS = 2 };
 
 struct chat_editor {
     EditLine *edit;
@@ -31,6 +33,7 @@ struct chat_editor {
     char bytes[READ_BYTES]; /* read from the terminal: [next, end) is not used yet */
     size_t next, end;
     const wchar_t *last_keys; /* of end_keys, still to be given to libedit; NULL: the line goes on */
+    struct termios terminal;  /* before the editor changed it: its keys for signals */
     bool is_pasting;
     bool had_text;
 };
@@ -75,10 +78,39 @@ static void take_default(struct chat_editor *editor, int number)
     ask_for_marked_pastes(false);
     el_set(editor->edit, EL_PREP_TERM, 0);
     sigaction(number, &plain, &ours);
-    raise(number);
+    kill(0, number); /* as the terminal would: to all processes of the job */
     sigaction(number, &ours, NULL);
     el_set(editor->edit, EL_PREP_TERM, 1);
     ask_for_marked_pastes(true);
+    el_resize(editor->edit);
+    el_set(editor->edit, EL_REFRESH);
+}
+
+/* The column after a character of the text, and rows that it takes more. */
+static int column_after(wchar_t character, int column, int columns, int *rows)
+{
+    enum { TAB = 8, CONTROL_WIDTH = 2 };
+    const int width = wcwidth(character);
+    if (character == L'\t') return column / TAB * TAB + TAB;
+    if (character != L'\n') column += width < 0 ? CONTROL_WIDTH : width;
+    if (character != L'\n' && column < columns) return column;
+    ++*rows;
+    return character == L'\n' || column == columns ? 0 : width;
+}
+
+/* Draws the line again after the terminal has another width, at the place where a terminal that wraps its lines anew has it
+ * now. */
+static void redraw(struct chat_editor *editor)
+{
+    const LineInfoW *line = el_wline(editor->edit);
+    struct winsize size = {0};
+    int rows = 0, column = PROMPT_COLUMNS;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return;
+    for (const wchar_t *at = line->buffer; at < line->cursor; at++)
+        column = column_after(*at, column, size.ws_col, &rows);
+    if (rows > 0) printf("\033[%dA", rows);
+    fputs("\r\033[J", stdout);
+    fflush(stdout);
     el_resize(editor->edit);
     el_set(editor->edit, EL_REFRESH);
 }
@@ -88,12 +120,10 @@ static void handle_signals(struct chat_editor *editor)
     for (size_t i = 0; i < HANDLED; i++) {
         if (!arrived[i]) continue;
         arrived[i] = 0;
-        if (handled[i] != SIGWINCH) {
+        if (handled[i] == SIGWINCH)
+            redraw(editor);
+        else
             take_default(editor, handled[i]);
-        } else {
-            el_resize(editor->edit);
-            el_set(editor->edit, EL_REFRESH);
-        }
     }
 }
 
@@ -119,6 +149,20 @@ static bool next_byte(struct chat_editor *editor, char *byte)
     return true;
 }
 
+/* While a line is edited the terminal makes no signals of keys, since a paste may hold the same bytes. Returns whether the byte is
+ * such a key. */
+static bool is_signal_key(const struct chat_editor *editor, char byte)
+{
+    static const int numbers[][2] = {{VINTR, SIGINT}, {VQUIT, SIGQUIT}, {VSUSP, SIGTSTP}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const cc_t key = editor->terminal.c_cc[numbers[i][0]];
+        if (key == _POSIX_VDISABLE || key != (unsigned char)byte) continue;
+        raise(numbers[i][1]);
+        return true;
+    }
+    return false;
+}
+
 /* A byte that belongs to no UTF-8 character becomes U+FFFD. */
 static bool next_character(struct chat_editor *editor, wchar_t *character)
 {
@@ -127,6 +171,7 @@ static bool next_character(struct chat_editor *editor, wchar_t *character)
         char byte;
         if (!next_byte(editor, &byte)) return false;
         const bool is_first = mbsinit(&state);
+        if (is_first && !editor->is_pasting && is_signal_key(editor, byte)) continue;
         const size_t used = mbrtowc(character, &byte, 1, &state);
         if (used == (size_t)-2) continue;
         if (used != (size_t)-1) return true;
@@ -289,6 +334,8 @@ bool chat_editor_open(struct chat_editor **opened, const struct chat_style *styl
         return has_memory || status_fail(status, STATUS_MACHINE, "out of memory");
     }
     editor->style = style;
+    if (tcgetattr(STDIN_FILENO, &editor->terminal) != 0)
+        memset(editor->terminal.c_cc, _POSIX_VDISABLE, sizeof editor->terminal.c_cc);
     history(editor->history, &event, H_SETSIZE, CHAT_HISTORY_MOST_ENTRIES);
     history(editor->history, &event, H_SETUNIQUE, 1);
     el_set(editor->edit, EL_CLIENTDATA, editor);
@@ -299,6 +346,8 @@ bool chat_editor_open(struct chat_editor **opened, const struct chat_style *styl
     el_source(editor->edit, NULL); /* ~/.editrc: the user's own keys */
     bind_own_keys(editor->edit);
     el_set(editor->edit, EL_GETCFN, read_character);
+    /* See is_signal_key; and a carriage return before a line feed can be told from another line feed. */
+    el_set(editor->edit, EL_SETTY, "-d", "-isig", "-icrnl", "-inlcr", NULL);
     *opened = editor;
     return true;
 }
@@ -311,24 +360,29 @@ void chat_editor_close(struct chat_editor *editor)
     free(editor);
 }
 
-static void set_prompt(struct chat_editor *editor, const char *text)
+/* libedit gives codes to the terminal before the character that follows them: the last one must not end the prompt. */
+static void set_prompt(struct chat_editor *editor, char sign)
 {
     const char *colour = chat_style_colour(editor->style, CHAT_PROMPT_COLOUR);
     const char *end = chat_style_colour(editor->style, CHAT_COLOUR_END);
-    snprintf(editor->prompt, sizeof editor->prompt,
-             *colour ? CODE_MARK "%s" CODE_MARK "%s" CODE_MARK "%s" CODE_MARK : "%s%s%s", colour, text, end);
+    if (*colour)
+        snprintf(editor->prompt, sizeof editor->prompt, CODE_MARK "%s" CODE_MARK "%c" CODE_MARK "%s" CODE_MARK " ",
+                 colour, sign, end);
+    else
+        snprintf(editor->prompt, sizeof editor->prompt, "%c ", sign);
 }
 
-enum chat_line chat_editor_read(struct chat_editor *editor, const char *prompt, const char **line, bool *had_text)
+enum chat_line chat_editor_read(struct chat_editor *editor, char sign, const char **line, bool *had_text)
 {
     struct sigaction before[HANDLED];
     int count = 0;
-    set_prompt(editor, prompt);
+    set_prompt(editor, sign);
     editor->had_text = false;
     editor->last_keys = NULL;
     set_handlers(before);
     ask_for_marked_pastes(true);
     el_resize(editor->edit);
+    el_set(editor->edit, EL_PREP_TERM, 1); /* before the prompt is there: what is typed then is not echoed twice */
     const char *text = el_gets(editor->edit, &count);
     ask_for_marked_pastes(false);
     restore_handlers(before);

@@ -18,9 +18,9 @@ enum chat_line {
 bool chat_editor_open(struct chat_editor **editor, const struct chat_style *style, struct status *status);
 void chat_editor_close(struct chat_editor *editor);
 
-/* Reads a line after a prompt. *line: without its newline, borrowed until the next call. *had_text: after
+/* Reads a line after a prompt, which is the sign and a space. *line: without its newline, borrowed until the next call. *had_text: after
  * CHAT_LINE_INTERRUPTED, whether something had been entered. */
-enum chat_line chat_editor_read(struct chat_editor *editor, const char *prompt, const char **line, bool *had_text);
+enum chat_line chat_editor_read(struct chat_editor *editor, char sign, const char **line, bool *had_text);
 /* Makes a text the latest entry of the history. */
 void chat_editor_remember(struct chat_editor *editor, const char *text);
 

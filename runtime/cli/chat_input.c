@@ -10,7 +10,8 @@
 
 #include "formats/cli/cli_process.h"
 
-static const char first_prompt[] = "> ", next_prompt[] = "| ";
+/* Of prompts: a new message, and one that goes on. */
+enum { FIRST_SIGN = '>', NEXT_SIGN = '|' };
 
 static void open_history(struct chat_input *input)
 {
@@ -45,10 +46,10 @@ void chat_input_close(struct chat_input *input)
 }
 
 /* A line without an editor. */
-static enum chat_line read_plain(struct chat_input *input, const char *prompt, const char **line)
+static enum chat_line read_plain(struct chat_input *input, char sign, const char **line)
 {
     if (input->style->is_interactive) {
-        fputs(prompt, stderr);
+        fprintf(stderr, "%c ", sign);
         if (!cli_wait_for_input()) {
             fputc('\n', stderr);
             return CHAT_LINE_INTERRUPTED;
@@ -99,7 +100,7 @@ static const char *read_from_program(struct chat_input *input)
 {
     const char *line = "";
     while (!*line)
-        if (read_plain(input, "", &line) != CHAT_LINE_TEXT) return NULL;
+        if (read_plain(input, FIRST_SIGN, &line) != CHAT_LINE_TEXT) return NULL;
     return line;
 }
 
@@ -109,10 +110,10 @@ const char *chat_input_read(struct chat_input *input, bool *is_block)
     if (!input->style->is_interactive) return read_from_program(input);
     chat_message_reset(&input->message);
     while (!input->message.is_complete) {
-        const char *line = NULL, *prompt = input->message.is_begun ? next_prompt : first_prompt;
+        const char *line = NULL, sign = input->message.is_begun ? NEXT_SIGN : FIRST_SIGN;
         bool had_text = false;
-        const enum chat_line read = input->editor ? chat_editor_read(input->editor, prompt, &line, &had_text)
-                                                  : read_plain(input, prompt, &line);
+        const enum chat_line read =
+            input->editor ? chat_editor_read(input->editor, sign, &line, &had_text) : read_plain(input, sign, &line);
         if (read == CHAT_LINE_END) return NULL;
         if (read == CHAT_LINE_TEXT) {
             take_line(input, line);
