@@ -3,7 +3,7 @@
 #ifndef RUNTIME_CLI_CHAT_H
 #define RUNTIME_CLI_CHAT_H
 
-#include "runtime/cli/cli_generate.h"
+#include "runtime/cli/cli_generation.h"
 
 /* Returns the exit code; messages are printed. */
 int chat(const struct generate_options *options);

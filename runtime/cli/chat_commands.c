@@ -14,8 +14,7 @@ struct call {
 
 static enum chat_command run_help(const struct call *call)
 {
-    chat_reply(call->style,
-               "/help          shows this\n"
+    chat_reply("/help          shows this\n"
                "/system TEXT   sets the system message; without TEXT shows it; \"\" removes it\n"
                "/clear         forgets all turns; the system message stays\n"
                "/save FILE     saves the conversation as JSON\n"
@@ -36,29 +35,32 @@ static enum chat_command run_system(const struct call *call)
 {
     struct status status = {0};
     const char *now = conversation_system(call->conversation);
-    if (!*call->text) {
-        chat_reply(call->style, now ? "The system message is: %s" : "There is no system message.%s", now ? now : "");
+    if (!*call->text && now) {
+        chat_reply("The system message is: %s", now);
+    } else if (!*call->text) {
+        chat_reply("There is no system message.");
     } else {
         const char *text = strcmp(call->text, "\"\"") != 0 ? call->text : NULL;
         if (!conversation_set_system(call->conversation, text, &status))
             chat_complain(&status);
         else
-            chat_reply(call->style, text ? "The system message is set." : "There is no system message now.");
+            chat_reply(text ? "The system message is set." : "There is no system message now.");
     }
     return CHAT_COMMAND_DONE;
 }
 
-static void reply_turns(const struct call *call, const char *before, const char *after)
+/* "3 turns", what happened to them, and the file. */
+static void reply_turns(const struct call *call, const char *after)
 {
     const size_t turns = conversation_turns(call->conversation);
-    chat_reply(call->style, "%s%zu turn%s%s%s", before, turns, turns == 1 ? "" : "s", after, call->text);
+    chat_reply("%zu turn%s%s%s", turns, turns == 1 ? "" : "s", after, call->text);
 }
 
 static enum chat_command run_clear(const struct call *call)
 {
     const size_t turns = conversation_turns(call->conversation);
     conversation_drop(call->conversation, turns);
-    chat_reply(call->style, "%zu turn%s forgotten%s.", turns, turns == 1 ? " is" : "s are",
+    chat_reply("%zu turn%s forgotten%s.", turns, turns == 1 ? " is" : "s are",
                conversation_system(call->conversation) ? "; the system message stays" : "");
     return CHAT_COMMAND_DONE;
 }
@@ -94,7 +96,7 @@ static bool save(const struct call *call, const char *path, struct status *statu
     if (call->conversation->count == 0)
         return status_fail(status, STATUS_USAGE, "/save: the conversation is empty: there is nothing to save");
     if (!conversation_save(call->conversation, path, &replaced, status)) return false;
-    reply_turns(call, "", replaced ? " saved, in place of the chat that was in " : " saved to ");
+    reply_turns(call, replaced ? " saved, in place of the chat that was in " : " saved to ");
     return true;
 }
 
@@ -112,10 +114,9 @@ static bool load(const struct call *call, const char *path, struct status *statu
 static enum chat_command run_load(const struct call *call)
 {
     if (!with_file(call, "/load", load)) return CHAT_COMMAND_DONE;
-    reply_turns(call, "", " loaded from ");
+    reply_turns(call, " loaded from ");
     if (conversation_turns(call->conversation) > 0)
-        chat_reply(call->style, "The last answer is: %s",
-                   call->conversation->messages[call->conversation->count - 1].content);
+        chat_reply("The last answer is: %s", call->conversation->messages[call->conversation->count - 1].content);
     return CHAT_COMMAND_DONE;
 }
 

@@ -382,7 +382,8 @@ enum chat_line chat_editor_read(struct chat_editor *editor, char sign, const cha
     set_handlers(before);
     ask_for_marked_pastes(true);
     el_resize(editor->edit);
-    el_set(editor->edit, EL_PREP_TERM, 1); /* before the prompt is there: what is typed then is not echoed twice */
+    el_set(editor->edit, EL_PREP_TERM,
+           1); /* before the prompt is printed: keys after it are not echoed by the terminal */
     const char *text = el_gets(editor->edit, &count);
     ask_for_marked_pastes(false);
     restore_handlers(before);

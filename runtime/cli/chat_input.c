@@ -10,7 +10,7 @@
 
 #include "formats/cli/cli_process.h"
 
-/* Of prompts: a new message, and one that goes on. */
+/* Signs of the prompts for a new message, and for one that goes on. */
 enum { FIRST_SIGN = '>', NEXT_SIGN = '|' };
 
 static void open_history(struct chat_input *input)
@@ -70,7 +70,7 @@ static bool goes_on(struct chat_input *input, bool had_text)
     had_text = had_text || input->message.is_begun;
     chat_message_reset(&input->message);
     if (!had_text && input->was_interrupted) return false;
-    if (!had_text) chat_reply(input->style, "Ctrl-C again, or Ctrl-D, leaves the chat.");
+    if (!had_text) chat_reply("Ctrl-C again, or Ctrl-D, leaves the chat.");
     input->was_interrupted = !had_text;
     cli_forget_signal();
     return true;

@@ -26,35 +26,34 @@ const char *chat_style_colour(const struct chat_style *style, enum chat_colour c
 }
 
 /* The text may hold names and texts of files, which must not control the terminal. */
-static void print_lines(const struct chat_style *style, const char *before, const char *format, va_list arguments)
+static void print_lines(const char *format, va_list arguments)
 {
     char *text = NULL;
     const int size = vasprintf(&text, format, arguments);
     if (size < 0) return;
-    fputs(chat_style_colour(style, CHAT_NOTE_COLOUR), stderr);
-    fputs(before, stderr);
     cli_print_text(stderr, text, (size_t)size);
-    fprintf(stderr, "%s\n", chat_style_colour(style, CHAT_COLOUR_END));
     free(text);
 }
 
 void chat_note(const struct chat_style *style, const char *format, ...)
 {
-    char before[64] = "";
     va_list arguments;
     if (style->is_quiet) return;
-    if (!style->is_interactive) snprintf(before, sizeof before, "%s: note: ", cli_program());
+    fputs(chat_style_colour(style, CHAT_NOTE_COLOUR), stderr);
+    if (!style->is_interactive) fprintf(stderr, "%s: note: ", cli_program());
     va_start(arguments, format);
-    print_lines(style, before, format, arguments);
+    print_lines(format, arguments);
     va_end(arguments);
+    fprintf(stderr, "%s\n", chat_style_colour(style, CHAT_COLOUR_END));
 }
 
-void chat_reply(const struct chat_style *style, const char *format, ...)
+void chat_reply(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    print_lines(style, "", format, arguments);
+    print_lines(format, arguments);
     va_end(arguments);
+    fputc('\n', stderr);
 }
 
 void chat_complain(const struct status *status)

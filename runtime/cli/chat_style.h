@@ -23,7 +23,7 @@ const char *chat_style_colour(const struct chat_style *style, enum chat_colour c
 /* A line that the user need not act on; nothing if is_quiet. */
 void chat_note(const struct chat_style *style, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A line that answers a command; several if the text has several. */
-void chat_reply(const struct chat_style *style, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void chat_reply(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The message of a failure after which the conversation goes on. */
 void chat_complain(const struct status *status);
 

@@ -46,17 +46,17 @@ static int chat_tokens(struct chat_model *model, size_t dropped, struct chat_pro
     struct generation *run = &model->run;
     const struct conversation *conversation = &model->conversation;
     const size_t first = conversation->first, count = conversation->count - 2 * dropped;
+    const uint32_t flags = ENG_CHAT_ANSWER | (run->options->plain ? 0u : ENG_CHAT_CONTENT_SPECIAL);
     free(prompt->tokens);
     *prompt = (struct chat_prompt){0};
     struct eng_message *messages = malloc(count * sizeof *messages);
     if (!messages) return generation_fail_memory(run);
     memcpy(messages, conversation->messages, first * sizeof *messages);
     memcpy(messages + first, conversation->messages + first + 2 * dropped, (count - first) * sizeof *messages);
-    enum eng_status status =
-        eng_chat(run->engine, messages, count, ENG_CHAT_ANSWER, NULL, 0, &prompt->count, &run->error);
+    enum eng_status status = eng_chat(run->engine, messages, count, flags, NULL, 0, &prompt->count, &run->error);
     if (status == ENG_OK || status == ENG_TOO_LONG) {
         prompt->tokens = malloc((prompt->count + 1) * sizeof *prompt->tokens);
-        status = prompt->tokens ? eng_chat(run->engine, messages, count, ENG_CHAT_ANSWER, prompt->tokens, prompt->count,
+        status = prompt->tokens ? eng_chat(run->engine, messages, count, flags, prompt->tokens, prompt->count,
                                            &prompt->count, &run->error)
                                 : ENG_MACHINE;
     }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "formats/cli/cli_process.h"
-#include "runtime/cli/cli_generation.h"
 
 /* The text continues the prompt: without the prompt in the stream, a word's leading space would be lost. */
 static int replay_prompt(struct generation *run, const int32_t *tokens, size_t count)

@@ -94,7 +94,7 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
                  "edited, /help shows commands, Ctrl-C ends an answer, Ctrl-D the chat"},
         {"system", 0, "TEXT", .text = &generate->system, .help = "with --chat: the system message"},
         {"no-history", .set = &generate->no_history,
-         .help = "with --chat at a terminal: do not keep what is entered in ~/.local/state/eng/chat_history "
+         .help = "with --chat at a terminal: do not keep messages in ~/.local/state/eng/chat_history "
                  "(XDG_STATE_HOME is respected)"},
         {"special-tokens", 0, "HOW", .text = &arguments->special_tokens,
          .help = "special tokens in the text of the prompt, such as <|end|>: 'parse' recognises them (the default; the "

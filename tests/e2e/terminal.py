@@ -39,7 +39,7 @@ class Terminal:
         return bool(more)
 
     def read_until(self, pattern):
-        """Reads until the pattern is found, and discards everything up to its end. Returns what is discarded."""
+        """Reads until the pattern is found, and discards everything up to its end. Returns that."""
         while True:
             found = re.search(pattern, self.output)
             if found:
