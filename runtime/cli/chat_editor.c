@@ -129,12 +129,14 @@ static void handle_signals(struct chat_editor *editor)
 
 /* ---- characters ---- */
 
+/* A signal may arrive just before a wait or be handled by another thread, so waits have a time limit. */
+enum { SLICE_MS = 100 };
+
 /* The next byte; false: a signal was caught, or the terminal is gone. */
 static bool next_byte(struct chat_editor *editor, char *byte)
 {
-    /* A signal may arrive just before the wait or be handled by another thread, so the wait has a time limit. */
-    enum { SLICE_MS = 100 };
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    if (cli_caught_signal()) return false;
     while (editor->next == editor->end) {
         if (cli_caught_signal()) return false;
         handle_signals(editor);
@@ -149,14 +151,16 @@ static bool next_byte(struct chat_editor *editor, char *byte)
     return true;
 }
 
-/* While a line is edited the terminal makes no signals of keys, since a paste may hold the same bytes. Returns whether the byte is
- * such a key. */
+/* While a line is edited the terminal makes no signals of keys, since a paste may hold the same bytes; but bytes of a paste are
+ * followed by others, at least by its end mark. Returns whether the byte is such a key. */
 static bool is_signal_key(const struct chat_editor *editor, char byte)
 {
     static const int numbers[][2] = {{VINTR, SIGINT}, {VQUIT, SIGQUIT}, {VSUSP, SIGTSTP}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         const cc_t key = editor->terminal.c_cc[numbers[i][0]];
         if (key == _POSIX_VDISABLE || key != (unsigned char)byte) continue;
+        struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+        if (editor->is_pasting && (editor->next < editor->end || poll(&input, 1, SLICE_MS) != 0)) return false;
         raise(numbers[i][1]);
         return true;
     }
@@ -171,7 +175,7 @@ static bool next_character(struct chat_editor *editor, wchar_t *character)
         char byte;
         if (!next_byte(editor, &byte)) return false;
         const bool is_first = mbsinit(&state);
-        if (is_first && !editor->is_pasting && is_signal_key(editor, byte)) continue;
+        if (is_first && is_signal_key(editor, byte)) continue;
         const size_t used = mbrtowc(character, &byte, 1, &state);
         if (used == (size_t)-2) continue;
         if (used != (size_t)-1) return true;
@@ -292,9 +296,10 @@ static void bind_keys(EditLine *edit)
 
 static void bind_own_keys(EditLine *edit)
 {
-    el_set(edit, EL_ADDFN, "eng-paste", "Insert a marked paste", paste);
-    el_set(edit, EL_ADDFN, "eng-line-feed", "Insert a line feed", insert_line_feed);
-    el_set(edit, EL_ADDFN, "eng-end", "Move to the end of the text", move_to_end);
+    /* libedit keeps these names, and would never free copies that el_set makes. */
+    el_wset(edit, EL_ADDFN, L"eng-paste", L"Insert a marked paste", paste);
+    el_wset(edit, EL_ADDFN, L"eng-line-feed", L"Insert a line feed", insert_line_feed);
+    el_wset(edit, EL_ADDFN, L"eng-end", L"Move to the end of the text", move_to_end);
     el_set(edit, EL_BIND, "\\e[9999~", "eng-end", NULL);
     el_set(edit, EL_BIND, "\\e[200~", "eng-paste", NULL);
     el_set(edit, EL_BIND, "\\e\\n", "eng-line-feed", NULL);

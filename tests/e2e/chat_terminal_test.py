@@ -128,6 +128,16 @@ class Editing(ChatTest):
                     terminal.write("\x04")
                     self.assertEqual(terminal.end(), 0)
 
+    def test_a_paste_without_end(self):
+        terminal = self.begin()
+        terminal.write("\x1b[200~draft")
+        terminal.write("\x03")
+        terminal.read_until(rb"draft(.|\n)*> ")
+        terminal.write("typed\x03sent\n")  # what follows Ctrl-C is not part of what it discards
+        self.assertEqual(self.saved(terminal)[0]["content"], "sent")
+        terminal.write("\x04")
+        self.assertEqual(terminal.end(), 0)
+
     def test_a_new_width(self):
         terminal = self.begin()
         terminal.write("word " * 30)
