@@ -29,6 +29,7 @@ def eng_workspace():
         lib = "microhttpd",
         debian = "libmicrohttpd-dev",
     )
+    system_library(name = "edit", pc = "libedit", header = "histedit.h", lib = "edit", debian = "libedit-dev")
     system_library(name = "zlib", pc = "zlib", header = "zlib.h", lib = "z", debian = "zlib1g-dev")
     system_library(name = "cmocka", pc = "cmocka", header = "cmocka.h", lib = "cmocka", debian = "libcmocka-dev")
 

@@ -20,6 +20,7 @@ MAY_INCLUDE = {
 
 # Libraries that parse or pack data belong in formats/; reports are written with jansson elsewhere too.
 MAY_USE_LIBRARY = {
+    "histedit.h": {"runtime"},
     "jansson.h": {"formats", "builder", "runtime", "tests"},
     "microhttpd.h": {"runtime"},
     "pcre2.h": {"formats", "tests"},

@@ -15,7 +15,7 @@
 
 #define ADVICE_RENAME "replace a file by rename, never by writing into it"
 
-enum { TEMPORARY_NAME_ATTEMPTS = 100, OUTPUT_MODE = 0644 };
+enum { TEMPORARY_NAME_ATTEMPTS = 100, OUTPUT_MODE = 0644, OWNER_MODE = 0600 };
 
 static bool not_regular(const char *path, mode_t mode, struct status *status)
 {
@@ -355,6 +355,12 @@ bool file_output_write(struct file_output *output, const void *data, uint64_t si
     if (!write_at(output, output->position, data, size, status)) return false;
     output->position += size;
     return true;
+}
+
+bool file_output_restrict(struct file_output *output, struct status *status)
+{
+    return fchmod(output->descriptor, OWNER_MODE) == 0 ||
+           status_fail_errno(status, STATUS_MACHINE, errno, "cannot restrict '%s' to its owner", output->path);
 }
 
 bool file_output_pad(struct file_output *output, uint64_t alignment, struct status *status)

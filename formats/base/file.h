@@ -60,6 +60,8 @@ struct file_output {
 
 bool file_output_open(struct file_output *output, const char *path, struct status *status);
 bool file_output_write(struct file_output *output, const void *data, uint64_t size, struct status *status);
+/* Only the owner may read or write the file. Call it before the first write. */
+bool file_output_restrict(struct file_output *output, struct status *status);
 /* Writes zeros up to the next multiple of `alignment` (a power of two). */
 bool file_output_pad(struct file_output *output, uint64_t alignment, struct status *status);
 /* Reserves `bytes` zeros, which file_output_patch fills later. */

@@ -115,6 +115,23 @@ static bool write_sample(const char *path)
     return done;
 }
 
+/* Only the owner may read it, also where it replaces a file that others may read. */
+TEST(test_restricted_output)
+{
+    struct file_output output;
+    struct stat information;
+    const char *path = in_folder("out");
+    test_write_text(path, "before");
+    assert_int_equal(chmod(path, 0644), 0);
+    test_expect_success(file_output_open(&output, path, &status), &status);
+    test_expect_success(file_output_restrict(&output, &status), &status);
+    test_expect_success(file_output_write(&output, "after", 5, &status), &status);
+    test_expect_success(file_output_commit(&output, &status), &status);
+    expect_content(path, "after", 5);
+    assert_int_equal(stat(path, &information), 0);
+    assert_int_equal(information.st_mode & 07777, 0600);
+}
+
 TEST(test_output)
 {
     struct stat information;

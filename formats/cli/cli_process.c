@@ -13,7 +13,7 @@
 #include "formats/base/printable.h"
 
 static const char *program = "eng";
-static bool reader_left;
+static bool reader_left, keeps_interrupts;
 static volatile sig_atomic_t caught;
 
 void cli_begin(const char *name)
@@ -42,10 +42,17 @@ static void remember(int number) { caught = number; }
 void cli_catch_signals(void)
 {
     /* No SA_RESTART: a read from a terminal returns. */
-    struct sigaction action = {.sa_handler = remember, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction action = {.sa_handler = remember, .sa_flags = keeps_interrupts ? 0 : (int)SA_RESETHAND};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
+    action.sa_flags = (int)SA_RESETHAND;
     sigaction(SIGTERM, &action, NULL);
+}
+
+void cli_keep_interrupts(void)
+{
+    keeps_interrupts = true;
+    cli_catch_signals();
 }
 
 int cli_caught_signal(void) { return caught; }

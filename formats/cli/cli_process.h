@@ -26,6 +26,8 @@ const char *cli_program(void); /* as given to cli_begin */
 
 /* SIGINT and SIGTERM are recorded; a second one ends the process. */
 void cli_catch_signals(void);
+/* From now on a second SIGINT does not end the process. SIGQUIT (Ctrl-\) still does. */
+void cli_keep_interrupts(void);
 int cli_caught_signal(void); /* 0: none so far */
 /* Resets the record: the next signal is recorded again. */
 void cli_forget_signal(void);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/cli/chat.h"
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_generate.h"
 #include "runtime/cli/cli_render.h"
@@ -65,6 +66,7 @@ static int check_combination(const struct arguments *arguments)
             "--json, --json-schema and --regex: not with --ignore-eos, --selftest, --tokenize, --detokenize or "
             "--render");
     if (generate->system && !generate->chat) return cli_usage("--system: only with --chat");
+    if (generate->no_history && !generate->chat) return cli_usage("--no-history: only with --chat");
     if (special && (generate->tokens || arguments->selftest || arguments->tokenize.detokenize || arguments->do_render))
         return cli_usage("--special-tokens: not with --tokens, --selftest, --detokenize or --render, which encode no "
                          "text");
@@ -88,9 +90,12 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
         {"tokens", 0, "LIST", .list = &arguments->tokens, .most = INT32_MAX,
          .help = "token ids separated by commas, used exactly as given"},
         {"chat", .set = &generate->chat,
-         .help = "the prompt is a user's message; without -p, every line of stdin is one; at a terminal Ctrl-C ends an "
-                 "answer, Ctrl-D the chat"},
+         .help = "the prompt is a user's message; without -p, every line of stdin is one; at a terminal lines can be "
+                 "edited, /help shows commands, Ctrl-C ends an answer, Ctrl-D the chat"},
         {"system", 0, "TEXT", .text = &generate->system, .help = "with --chat: the system message"},
+        {"no-history", .set = &generate->no_history,
+         .help = "with --chat at a terminal: do not keep messages in ~/.local/state/eng/chat_history "
+                 "(XDG_STATE_HOME is respected)"},
         {"special-tokens", 0, "HOW", .text = &arguments->special_tokens,
          .help = "special tokens in the text of the prompt, such as <|end|>: 'parse' recognises them (the default; the "
                  "author of the prompt can then end a turn or begin one), 'text' does not (the default with --chat)"},
@@ -213,6 +218,8 @@ int main(int argc, char **argv)
         code = render_lines(&arguments.render);
     } else if (arguments.selftest) {
         code = generate_selftest(&arguments.generate);
+    } else if (arguments.generate.chat) {
+        code = chat(&arguments.generate);
     } else {
         code = generate(&arguments.generate);
     }

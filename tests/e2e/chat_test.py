@@ -1,104 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engrun on a terminal: a conversation with Ctrl-C and Ctrl-D, one that grows beyond the context, text that would be a
-command to the terminal."""
+"""Conversations of engrun: Ctrl-C and Ctrl-D on a terminal, one that grows beyond the context, text that would be a command to
+the terminal. Editing and commands: chat_terminal_test.py."""
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import unittest
 
 from harness import ENGRUN, build_engine, chat_engine, chat_model, run, scratch, succeed
+from terminal import Terminal
 
 INTERRUPTED = 128 + signal.SIGINT
 SYSTEM = "Be brief."
 FOLDER = scratch()
 
 
-class Terminal:
-    """A program on a terminal of its own."""
-
-    def __init__(self, command):
-        self.output = b""
-        self.pid, self.terminal = pty.fork()
-        if self.pid == 0:
-            os.execv(command[0], command)
-
-    def read(self, seconds=60):
-        """Reads more output; False at the end."""
-        if not select.select([self.terminal], [], [], seconds)[0]:
-            raise AssertionError("no output for %g s after %r" % (seconds, self.output))
-        try:
-            more = os.read(self.terminal, 65536)
-        except OSError:  # how Linux reports that the last program closed it
-            more = b""
-        self.output += more
-        return bool(more)
-
-    def read_until(self, pattern):
-        """Reads until the pattern is found, and discards everything up to its end."""
-        while True:
-            found = re.search(pattern, self.output)
-            if found:
-                self.output = self.output[found.end():]
-                return found
-            if not self.read():
-                raise AssertionError("%r ended before %r" % (self.output, pattern))
-
-    def write(self, text):
-        os.write(self.terminal, text.encode())
-
-    def end(self):
-        """The exit code, once everything has been read."""
-        while self.read():
-            pass
-        os.close(self.terminal)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
 class Interruption(unittest.TestCase):
+    """With the line editor and, on a terminal that is too simple for it, without."""
+
     @classmethod
     def setUpClass(cls):
         cls.engine = chat_engine()
 
-    def begin(self, *flags):
-        terminal = Terminal([ENGRUN, self.engine, "--chat", "--ignore-eos", "--isa", "portable", "--threads", "1", *flags])
+    def begin(self, kind):
+        terminal = Terminal([ENGRUN, self.engine, "--chat", "--ignore-eos", "--isa", "portable", "--threads", "1"],
+                            env={"TERM": kind, "NO_COLOR": "1"})
         terminal.read_until(b"> ")
         return terminal
 
     def interrupt_an_answer(self, terminal):
         terminal.write("Tell me a tale.\n")
-        terminal.read_until(rb"tale\.\r\n")
+        terminal.read_until(rb"tale\.\r*\n")
         terminal.read_until(rb"\w+ \w+")  # the answer has a thousand tokens
         terminal.write("\x03")
-        terminal.read_until(rb"\^C(.|\n)*\r\n> ")
+        terminal.read_until(rb"\^C(.|\n)*\n(\x1b\[\?2004h)?> ")
 
-    def test_ctrl_c_ends_the_answer_and_then_the_chat(self):
-        terminal = self.begin()
-        self.interrupt_an_answer(terminal)
-        self.interrupt_an_answer(terminal)
-        terminal.write("\x03")
-        self.assertEqual(terminal.end(), INTERRUPTED)
+    def test_ctrl_c_ends_the_answer_and_twice_the_chat(self):
+        for kind in ("xterm", "dumb"):
+            with self.subTest(kind):
+                terminal = self.begin(kind)
+                self.interrupt_an_answer(terminal)
+                terminal.write("\x03")
+                terminal.read_until(rb"Ctrl-C again(.|\n)*> ")
+                self.interrupt_an_answer(terminal)  # two Ctrl-C that do not follow each other
+                terminal.write("\x03")
+                terminal.read_until(rb"Ctrl-C again(.|\n)*> ")
+                terminal.write("\x03")
+                self.assertEqual(terminal.end(), INTERRUPTED)
 
     def test_ctrl_d_ends_the_chat(self):
-        terminal = self.begin()
-        self.interrupt_an_answer(terminal)
-        terminal.write("\x04")
-        self.assertEqual(terminal.end(), 0)
-
-    def test_ctrl_c_while_it_waits(self):
-        terminal = self.begin()
-        terminal.write("\x03")
-        self.assertEqual(terminal.end(), INTERRUPTED)
+        for kind in ("xterm", "dumb"):
+            with self.subTest(kind):
+                terminal = self.begin(kind)
+                self.interrupt_an_answer(terminal)
+                terminal.write("\x04")
+                self.assertEqual(terminal.end(), 0)
 
     def test_terminate(self):
-        terminal = self.begin()
+        terminal = self.begin("xterm")
         terminal.write("Tell me a tale.\n")
-        terminal.read_until(rb"tale\.\r\n")
+        terminal.read_until(rb"tale\.\r*\n")
         terminal.read_until(rb"\w+ \w+")
-        os.kill(terminal.pid, signal.SIGTERM)
+        terminal.kill()
         self.assertEqual(terminal.end(), 128 + signal.SIGTERM)
 
     def test_one_question(self):
@@ -152,8 +116,35 @@ class Context(unittest.TestCase):
         chat = succeed([ENGRUN, self.engine, "--chat", "--ignore-eos", "--print-tokens"], input="One.\nTwo.\nThree.\n")
         self.assertEqual(len(chat.stdout.splitlines()), 3)
         self.assertEqual(chat.stderr.count("the context of 64 tokens is full"), 2, chat.stderr)
+        self.assertEqual(chat.stderr.count("the answer ends here"), 3, chat.stderr)
         for line in chat.stdout.splitlines():
             self.assertGreaterEqual(len(line.split()), 64 // 4)
+
+    def test_slides_within_an_answer(self):
+        """An answer that reaches the end of the context goes on without the oldest turn, as if that had never been."""
+        context, limit = 128, 60
+        engine = build_engine(chat_model(FOLDER.name), "--max-context", str(context))
+        first = "<|im_start|>user\nOne.<|im_end|>\n<|im_start|>assistant\n"
+        second = "<|im_start|>user\nTwo.<|im_end|>\n<|im_start|>assistant\n"
+        chat = succeed([ENGRUN, engine, "--chat", "--ignore-eos", "-n", str(limit), "--print-tokens"],
+                       input="One.\nTwo.\n")
+        answers = [[int(word) for word in line.split()] for line in chat.stdout.splitlines()]
+        self.assertEqual([len(answer) for answer in answers], [limit, limit])
+        self.assertEqual(chat.stderr, "engrun: note: the context of 128 tokens is full: the oldest 1 turn was left out\n")
+        # What was drawn while both turns were there, and what follows after the first has left.
+        both = self.ids(first + self.text(answers[0]) + "<|im_end|>\n" + second)
+        before = self.continuation(engine, both, limit)
+        kept = len(before)
+        self.assertIn(kept, (context - len(both), context - len(both) + 1))
+        self.assertEqual(answers[1][:kept], before)
+        after = self.continuation(engine, self.ids(second) + before, limit - kept)
+        self.assertGreater(len(after), 10)
+        self.assertEqual(answers[1][kept:], after)
+
+    def continuation(self, engine, ids, count):
+        printed = succeed([ENGRUN, engine, "--tokens", ",".join(map(str, ids)), "-n", str(count), "--ignore-eos",
+                           "--print-tokens"]).stdout
+        return [int(word) for word in printed.split()]
 
     def test_quiet(self):
         chat = run([ENGRUN, self.engine, "--chat", "--ignore-eos", "--quiet"], input="One.\nTwo.\n")
@@ -166,12 +157,12 @@ class Context(unittest.TestCase):
         self.assertEqual(chat.rc, 1)
         self.assertRegex(chat.stderr, r"the prompt has \d+ tokens, the engine's context is 64")
         self.assertNotIn("eng_", chat.stderr)
-        terminal = Terminal([ENGRUN, self.engine, "--chat", "-n", "5"])
+        terminal = Terminal([ENGRUN, self.engine, "--chat", "-n", "5"], env={"NO_COLOR": "1"})
         terminal.read_until(b"> ")
         terminal.write(long + "\n")
-        terminal.read_until(rb"the prompt has \d+ tokens(.|\n)*\r\n> ")
+        terminal.read_until(rb"the prompt has \d+ tokens(.|\n)*> ")
         terminal.write("One.\n")
-        terminal.read_until(rb"One\.\r\n(.|\n)*\r\n> ")
+        terminal.read_until(rb"One\.\r*\n(.|\n)*> ")
         terminal.write("\x04")
         self.assertEqual(terminal.end(), 0)
 

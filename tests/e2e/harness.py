@@ -82,8 +82,11 @@ def needs_shared(*parts):
 
 
 def environment(variables=None):
-    """The environment of the programs: the user's own tuning cache is neither read nor written."""
-    return {**os.environ, "XDG_CACHE_HOME": os.path.join(_process_scratch().name, "cache"), **(variables or {})}
+    """The environment of the programs: the user's own tuning cache, history and key bindings are neither read nor
+    written."""
+    folder = _process_scratch().name
+    return {**os.environ, "XDG_CACHE_HOME": os.path.join(folder, "cache"),
+            "XDG_STATE_HOME": os.path.join(folder, "state"), "EDITRC": os.path.join(folder, "editrc"), **(variables or {})}
 
 
 def run(command, input=None, timeout=300, env=None, cwd=None, text=True, max_file_bytes=None, max_memory_bytes=None):
