@@ -288,7 +288,7 @@ async function connect() {
 /* Tries again until the server answers. */
 function lose(message) {
   clearTimeout(timer);
-  const text = message + " The conversation is kept; the page tries to reach the server again.";
+  const text = message + " The conversation is kept. Trying again.";
   if (find("connection").textContent !== text) find("connection").textContent = text; // it is read out at each change
   timer = setTimeout(connect, RECONNECT_MS[Math.min(attempts++, RECONNECT_MS.length - 1)]);
 }
