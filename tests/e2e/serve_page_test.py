@@ -93,8 +93,8 @@ class Reply(unittest.TestCase):
 
 
 class Scripted:
-    """A server with engserve's page whose answers are given: lists of texts, each sent as an event of its own, and at the end
-    an object for an event, or None for a connection that breaks off when the test sets `breaks`."""
+    """A server with engserve's page whose answers are given: lists of texts (or deltas), each sent as an event of its own, and at
+    the end an object for an event, or None for a connection that breaks off when the test sets `breaks`."""
 
     def __init__(self, page, answers):
         parent, self.answers, self.breaks = self, list(answers), threading.Event()
@@ -112,6 +112,8 @@ class Scripted:
             def do_GET(self):
                 if self.path == "/":
                     self.reply(page.body, {name: page.headers[name] for name in ("Content-Type", "Content-Security-Policy")})
+                elif self.path == "/health":
+                    self.close_connection = True  # without a reply
                 else:
                     model = {"id": "<b>scripted</b>", "object": "model", "max_model_len": 4096, "has_chat": True}
                     self.reply(json.dumps({"data": [model]}).encode(), {"Content-Type": "application/json"})
@@ -125,7 +127,8 @@ class Scripted:
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 for text in texts:
-                    self.event({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]})
+                    delta = text if isinstance(text, dict) else {"content": text}
+                    self.event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
                 if last is None:
                     parent.breaks.wait(60)
                 else:
@@ -196,7 +199,7 @@ class InBrowser(unittest.TestCase):
         cls.browser.close()
 
     def serve(self, *arguments, port=0):
-        server = Server(*arguments, port=port)
+        server = Server(*arguments, "--threads", "1", port=port)  # the browser needs a processor, too
         self.addCleanup(server.stop, signal.SIGKILL)
         return server
 
@@ -348,7 +351,7 @@ class InBrowser(unittest.TestCase):
     def test_hostile_answers(self):
         """Texts are shown as they are, whatever they hold; answers that break off can be asked for again."""
         html = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
-        texts = ["Look: ", html, "\n\n**bold** and `co", "de` \u20ac\U0001f98a \u202e\n\n```html\n", html, "\n", "```\n\n", "x" + "`" * 500, "**" * 500]
+        texts = [{"reasoning_content": html}, "Look: ", html, "\n\n**bold** and `co", "de` \u20ac\U0001f98a \u202e\n\n```html\n", html, "\n", "```\n\n", "x" + "`" * 500, "**" * 500]
         server = self.scripted([*texts, END], ["Half", None], ["Half", {"error": {"message": "<i>no memory</i>", "code": None}}], [*texts, END])
         tab = self.open(server)
         self.say(tab, html)
@@ -359,6 +362,7 @@ class InBrowser(unittest.TestCase):
         self.assertEqual(tab.evaluate("[...document.querySelectorAll('.block')].at(1).textContent"), "bold and code \u20ac\U0001f98a \u202e")
         self.assertEqual(tab.evaluate("[...document.querySelectorAll('.answer code')].map((one) => one.textContent)"), ["code", html])
         self.assertEqual(tab.evaluate("document.querySelector('.question .text').textContent"), html)
+        self.assertEqual(tab.evaluate("document.querySelector('.thinking:not([hidden]) .text').textContent"), html)
         for problem in ("was lost before", "<i>no memory</i>"):
             tab.evaluate("document.querySelector('.again').click()")
             tab.wait("%s === 'Half'" % TEXT)
@@ -375,6 +379,18 @@ class InBrowser(unittest.TestCase):
                            "document.body.append(Object.assign(document.createElement('script'), {text: '1'}))"):
             with self.subTest(expression):
                 self.assertTrue(tab.evaluate("(() => { try { %s; return false } catch (error) { return error instanceof Error } })()" % expression))
+
+    def test_silence(self):
+        """A connection that dies without a sign is noticed."""
+        server = self.scripted(["Half", None])
+        tab = self.open(server)
+        self.say(tab, "Hello")
+        tab.wait("document.querySelector('.answer')?.textContent.includes('Half')")
+        tab.evaluate("performance.now = ((now) => () => now() + 20000)(performance.now.bind(performance))")
+        tab.wait("document.querySelector('.notice:not([hidden])')?.textContent.includes('was lost before')")
+        self.assertEqual(tab.evaluate(TEXT), "Half")
+        server.breaks.set()
+        self.assertEqual(tab.complaints(), [])
 
     def test_for_all(self):
         """Names of controls, contrast in both schemes, narrow windows."""
@@ -409,6 +425,10 @@ class InBrowser(unittest.TestCase):
                 self.assertTrue(tab.evaluate("[...document.querySelectorAll('header button, #send')].filter((one) => one.checkVisibility())"
                                              ".every((one) => { const box = one.getBoundingClientRect(); return box.left >= 0 && box.right <= innerWidth "
                                              "&& box.bottom <= innerHeight; })"))
+        tab.evaluate("scroller.scrollTop = 0")
+        tab.wait("document.getElementById('latest').checkVisibility()")
+        tab.evaluate("document.getElementById('latest').click()")
+        tab.wait("!document.getElementById('latest').checkVisibility() && scroller.scrollTop > 100")
         self.assertEqual(tab.complaints(), [])
 
 

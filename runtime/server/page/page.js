@@ -4,6 +4,8 @@
 
 const COMPLETION_TOKENS = 512; // of a model without a chat template, if no limit is set
 const FIGURES_MS = 250; // between updates of the figures of an answer that is arriving
+const SILENT_MS = 10000; // without a part of an answer, after which the server is asked whether it is there
+const WATCH_MS = 1000;
 const RECONNECT_MS = [500, 1000, 2000, 4000]; // the last one again and again
 
 const find = (id) => document.getElementById(id);
@@ -153,8 +155,8 @@ function viewOf(turn) {
     question.dir = "auto";
     view.item.append(element("div", "question", element("h2", "unseen", "You"), question));
   }
-  const title = turn.kind === "chat" ? turn.model : "Your text and how " + turn.model + " continues it";
-  view.item.append(element("div", "answer", element("h2", "unseen", title), view.thinking, view.text, view.facts, view.notice));
+  view.title = element("h2", "unseen");
+  view.item.append(element("div", "answer", view.title, view.thinking, view.text, view.facts, view.notice));
   views.set(turn, view);
   find("turns").append(view.item);
   return view;
@@ -187,6 +189,7 @@ function paintEnd(turn, view) {
 
 function paintTurn(turn) {
   const view = viewOf(turn);
+  view.title.textContent = turn.kind === "chat" ? turn.model : "Your text and how " + turn.model + " continues it";
   view.item.classList.toggle("writing", turn.state === "writing");
   paintText(turn, view);
   paintEnd(turn, view);
@@ -231,9 +234,10 @@ function follow() {
 
 /* `kind`: "lost": no or half a reply; "key": refused without a valid key; "refused": the server says why. */
 class Problem extends Error {
-  constructor(kind, message) {
+  constructor(kind, message, code) {
     super(message);
     this.kind = kind;
+    this.code = code;
   }
 }
 
@@ -244,15 +248,16 @@ async function call(path, body, signal) {
   try {
     response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (signal?.aborted) throw error;
     throw new Problem("lost", "The server cannot be reached.");
   }
   if (response.ok) return response;
-  const message = await response.json().then((reply) => reply.error.message, () => "the server answers with status " + response.status);
-  throw new Problem(response.status === 401 ? "key" : "refused", message);
+  const { message, code } = await response.json().then((reply) => reply.error, () => ({ message: "status " + response.status }));
+  throw new Problem(response.status === 401 ? "key" : "refused", message, code);
 }
 
 const currentModel = () => models.find((model) => model.id === find("model").value);
+const kindOf = (model) => (model.has_chat ? "chat" : "text");
 
 function showModels(list) {
   const chosen = find("model").value || recall("model", "");
@@ -406,6 +411,13 @@ function paintArriving(turn, progress) {
   follow();
 }
 
+/* A connection may die without a sign: while nothing arrives, the server is asked whether it is there. */
+async function watch(progress, abort) {
+  if (performance.now() - Math.max(progress.begin, progress.last) < SILENT_MS) return;
+  const isThere = await fetch("health", { signal: AbortSignal.timeout(SILENT_MS) }).then(() => true, () => false);
+  if (!isThere) abort.abort(new Problem("lost", "The server does not answer."));
+}
+
 function fail(turn, error) {
   turn.state = "failed";
   if (error.kind === "key") {
@@ -413,6 +425,7 @@ function fail(turn, error) {
     askForKey(key ? "The server does not accept this key." : "");
   } else if (error.kind === "refused") {
     turn.problem = error.message;
+    if (error.code === "context_length_exceeded" && turns.length > 1) turn.problem += ". A new chat has the whole context again.";
   } else {
     turn.problem = turn.answer ? "The connection to the server was lost before the answer was complete." : "The server did not answer.";
     lose("The connection to the server was lost.");
@@ -422,6 +435,8 @@ function fail(turn, error) {
 async function answer(turn) {
   if (writing) return;
   const abort = new AbortController();
+  const model = currentModel();
+  if (model && kindOf(model) === turn.kind) turn.model = model.id; // another one may have been chosen since
   const progress = { begin: performance.now(), first: 0, last: 0, events: 0, shown: 0, spoken: 0, usage: null, finish: null };
   writing = { turn, abort };
   Object.assign(turn, { answer: "", thinking: "", state: "writing", problem: "", facts: [] });
@@ -430,13 +445,15 @@ async function answer(turn) {
   paint();
   remember("turns", turns);
   input.focus();
+  const watching = setInterval(watch, WATCH_MS, progress, abort);
   try {
     await receive(turn, progress, abort);
     turn.state = "done";
   } catch (error) {
-    if (abort.signal.aborted) turn.state = "stopped";
+    if (abort.signal.aborted && error.kind !== "lost") turn.state = "stopped";
     else fail(turn, error);
   }
+  clearInterval(watching);
   const stopHadFocus = document.activeElement === find("stop");
   writing = null;
   turn.facts = factsOf(turn, progress);
@@ -453,7 +470,7 @@ function send() {
   const model = currentModel();
   if (!model) connect();
   if (writing || !model || !input.value.trim()) return;
-  const turn = { question: input.value, kind: model.has_chat ? "chat" : "text", model: model.id };
+  const turn = { question: input.value, kind: kindOf(model), model: model.id };
   turns.push(turn);
   input.value = "";
   fitInput();
