@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""embed_page.py PAGE.html: prints a C file that defines server_page and server_page_policy (runtime/server/server_page.h).
+"""embed_page.py PAGE.html: prints the C file that runtime/server/server_page.h declares.
 
 The style sheet and the script that the page names, beside it, become part of it: one file, which needs no other. The
 policy allows these two, by their hashes, and nothing else."""
@@ -34,9 +34,9 @@ def insert(page, pattern, name, folder):
 
 
 def policy(style, script):
-    return "; ".join(("default-src 'none'", "script-src " + source(script), "style-src " + source(style), "img-src data:",
-                      "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
-                      "require-trusted-types-for 'script'", "trusted-types 'none'"))
+    return "; ".join(("default-src 'none'", "script-src " + source(script), "style-src " + source(style),
+                      "img-src data:", "connect-src 'self'", "base-uri 'none'", "form-action 'none'",
+                      "frame-ancestors 'none'", "require-trusted-types-for 'script'", "trusted-types 'none'"))
 
 
 def main(path):

@@ -3,9 +3,9 @@
 
     serve_start.py ENGSERVE ENGINE [--repetitions 20] [--prompt TEXT] [-- FLAG...]
 
-Prints mean, standard deviation and median of the time to the line that says it is ready, and to the first token of a streamed
-answer that a client asks for then. The repetition before the first does not count: it brings the file
-into the page cache. Flags after -- are engserve's. Uses the standard library alone.
+Prints mean, standard deviation and median of the time to the line that says it is ready, and to the first token of a
+streamed answer that a client asks for then. The repetition before the first does not count: it brings the file into the
+page cache. Flags after -- are engserve's. Uses the standard library alone.
 """
 
 import argparse
@@ -64,8 +64,8 @@ def main():
         parser.error("--repetitions: expected at least 2")
     times = [start(arguments) for _ in range(arguments.repetitions + 1)][1:]
     for name, values in zip(("ready", "first token"), zip(*times)):
-        print("%-12s %8.1f +- %.1f ms, median %.1f ms" % (name, 1e3 * statistics.mean(values), 1e3 * statistics.stdev(values),
-                                                          1e3 * statistics.median(values)))
+        mean, spread, median = (1e3 * one(values) for one in (statistics.mean, statistics.stdev, statistics.median))
+        print("%-12s %8.1f +- %.1f ms, median %.1f ms" % (name, mean, spread, median))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ import time
 from harness import SANITIZED, scratch
 
 PATIENCE = 4 if SANITIZED else 1  # the server of the tests is slower then, the browser is not
-FLAGS = ["--headless", "--remote-debugging-pipe", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+FLAGS = ["--headless", "--remote-debugging-pipe", "--disable-gpu", "--disable-software-rasterizer", "--disable-dev-shm-usage", "--no-first-run",
          "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         "--disable-features=Translate,OptimizationHints,MediaRouter", "--hide-scrollbars", "--no-proxy-server",
+         "--disable-features=Translate,OptimizationHints,MediaRouter", "--window-size=640,480", "--hide-scrollbars", "--no-proxy-server",
          # It opens pages of these tests alone, and its own sandbox does not work inside others or as root.
          "--no-sandbox"]
 # name: (key code, text that the key enters)

@@ -77,7 +77,8 @@ class Reply(unittest.TestCase):
         self.assertLess(len(self.reply.body), 48 << 10)
         named = re.findall(r"""(?:\bsrc|\bhref)\s*=\s*["']?([^"'>\s]*)|url\(([^)]*)|@import\s+(\S+)""", self.text)
         self.assertEqual([name for names in named for name in names if name and not name.startswith("data:")], [])
-        self.assertEqual(re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|localStorage|cookie", self.text), [])
+        forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|localStorage|cookie"
+        self.assertEqual(re.findall(forbidden, self.text), [])
 
     def test_methods(self):
         head = self.server.request("HEAD", "/")
@@ -351,7 +352,8 @@ class InBrowser(unittest.TestCase):
     def test_hostile_answers(self):
         """Texts are shown as they are, whatever they hold; answers that break off can be asked for again."""
         html = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
-        texts = [{"reasoning_content": html}, "Look: ", html, "\n\n**bold** and `co", "de` \u20ac\U0001f98a \u202e\n\n```html\n", html, "\n", "```\n\n", "x" + "`" * 500, "**" * 500]
+        texts = [{"reasoning_content": html}, "Look: ", html, "\n\n**bold** and `co", "de` \u20ac\U0001f98a \u202e\n\n```html\n", html,
+                 "\n", "```\n\n", "x" + "`" * 500, "**" * 500]
         server = self.scripted([*texts, END], ["Half", None], ["Half", {"error": {"message": "<i>no memory</i>", "code": None}}], [*texts, END])
         tab = self.open(server)
         self.say(tab, html)
@@ -420,11 +422,13 @@ class InBrowser(unittest.TestCase):
         for width, height in ((320, 480), (320, 256), (1920, 1080)):
             with self.subTest(width=width):
                 tab.size(width, height)
-                self.assertEqual(tab.evaluate("[document.scrollingElement, document.getElementById('scroller')].map((one) => one.scrollWidth > one.clientWidth)"),
+                self.assertEqual(tab.evaluate("[document.scrollingElement, scroller].map((one) => one.scrollWidth > one.clientWidth)"),
                                  [False, False])
-                self.assertTrue(tab.evaluate("[...document.querySelectorAll('header button, #send')].filter((one) => one.checkVisibility())"
-                                             ".every((one) => { const box = one.getBoundingClientRect(); return box.left >= 0 && box.right <= innerWidth "
-                                             "&& box.bottom <= innerHeight; })"))
+                boxes = tab.evaluate("[...document.querySelectorAll('header button, #send')].filter((one) => one.checkVisibility())"
+                                     ".map((one) => one.getBoundingClientRect()).map((box) => [box.left, box.right, box.bottom])")
+                self.assertEqual(len(boxes), 3)
+                for left, right, bottom in boxes:
+                    self.assertTrue(left >= 0 and right <= width and bottom <= height, (left, right, bottom))
         tab.evaluate("scroller.scrollTop = 0")
         tab.wait("document.getElementById('latest').checkVisibility()")
         tab.evaluate("document.getElementById('latest').click()")

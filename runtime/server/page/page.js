@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page at "/": a conversation with a model of this server. Texts of models are hostile: they become text nodes, never HTML.
+// The page at "/": a conversation with a model of this server. Texts of models are hostile: they become text nodes,
+// never HTML.
 "use strict";
 
 const COMPLETION_TOKENS = 512; // of a model without a chat template, if no limit is set
@@ -12,7 +13,8 @@ const find = (id) => document.getElementById(id);
 const scroller = find("scroller");
 const input = find("input");
 
-/* A turn: {question, kind: "chat" or "text", model, answer, thinking, state: "writing", "done", "stopped" or "failed", problem, facts} */
+/* A turn: {question, kind: "chat" or "text", model, answer, thinking, state: "writing", "done", "stopped" or "failed",
+ * problem, facts}. */
 let turns = [];
 let previous = []; // the conversation before "New chat"
 let models = [];
@@ -145,17 +147,22 @@ function paintBlocks(target, text) {
 function viewOf(turn) {
   let view = views.get(turn);
   if (view) return view;
-  view = { text: element("div", "text"), thinking: element("details", "thinking"), notice: element("div", "notice"), facts: element("div", "facts") };
-  view.thought = element("div", "text");
+  view = {
+    item: element("li", "turn"),
+    title: element("h2", "unseen"),
+    thinking: element("details", "thinking"),
+    thought: element("div", "text"),
+    text: element("div", "text"),
+    facts: element("div", "facts"),
+    notice: element("div", "notice"),
+  };
   view.thinking.append(element("summary", "", "Thinking"), view.thought);
   view.text.dir = "auto";
-  view.item = element("li", "turn");
   if (turn.kind === "chat") {
     const question = element("div", "text", turn.question);
     question.dir = "auto";
     view.item.append(element("div", "question", element("h2", "unseen", "You"), question));
   }
-  view.title = element("h2", "unseen");
   view.item.append(element("div", "answer", view.title, view.thinking, view.text, view.facts, view.notice));
   views.set(turn, view);
   find("turns").append(view.item);
@@ -183,7 +190,8 @@ function paintEnd(turn, view) {
   }
   const facts = (turn.facts || []).map((fact) => element("span", "", fact));
   const copy = turn.answer ? copyButton(() => turn.answer) : "";
-  view.facts.replaceChildren(...facts, copy, isLast && turn.state !== "failed" ? button("Try again", again, "plain again") : "");
+  const retry = isLast && turn.state !== "failed" ? button("Try again", again, "plain again") : "";
+  view.facts.replaceChildren(...facts, copy, retry);
   view.facts.hidden = turn.state === "writing";
 }
 
@@ -246,13 +254,15 @@ async function call(path, body, signal) {
   if (body) headers["Content-Type"] = "application/json";
   let response;
   try {
-    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
+    const method = body ? "POST" : "GET";
+    response = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Problem("lost", "The server cannot be reached.");
   }
   if (response.ok) return response;
-  const { message, code } = await response.json().then((reply) => reply.error, () => ({ message: "status " + response.status }));
+  const unknown = () => ({ message: "status " + response.status });
+  const { message, code } = await response.json().then((reply) => reply.error, unknown);
   throw new Problem(response.status === 401 ? "key" : "refused", message, code);
 }
 
@@ -351,9 +361,11 @@ function figuresOf(progress) {
 
 function factsOf(turn, progress) {
   const facts = [];
-  if (progress.first) facts.push(...figuresOf(progress), "first after " + ((progress.first - progress.begin) / 1000).toFixed(2) + " s");
+  const wait = (progress.first - progress.begin) / 1000;
+  if (progress.first) facts.push(...figuresOf(progress), "first after " + wait.toFixed(2) + " s");
+  const total = progress.usage?.total_tokens;
   const length = models.find((model) => model.id === turn.model)?.max_model_len;
-  if (progress.usage && length) facts.push(number(progress.usage.total_tokens) + " of " + number(length) + " tokens of context");
+  if (total && length) facts.push(number(total) + " of " + number(length) + " tokens of context");
   if (turn.state === "stopped") facts.push("stopped");
   if (progress.finish === "length") facts.push("cut off at the limit of its length");
   return facts;
@@ -424,10 +436,12 @@ function fail(turn, error) {
     turn.problem = "The server needs a valid API key for an answer.";
     askForKey(key ? "The server does not accept this key." : "");
   } else if (error.kind === "refused") {
-    turn.problem = error.message;
-    if (error.code === "context_length_exceeded" && turns.length > 1) turn.problem += ". A new chat has the whole context again.";
+    const isTooLong = error.code === "context_length_exceeded" && turns.length > 1;
+    turn.problem = error.message + (isTooLong ? ". A new chat has the whole context again." : "");
   } else {
-    turn.problem = turn.answer ? "The connection to the server was lost before the answer was complete." : "The server did not answer.";
+    turn.problem = turn.answer
+      ? "The connection to the server was lost before the answer was complete."
+      : "The server did not answer.";
     lose("The connection to the server was lost.");
   }
 }
@@ -437,7 +451,8 @@ async function answer(turn) {
   const abort = new AbortController();
   const model = currentModel();
   if (model && kindOf(model) === turn.kind) turn.model = model.id; // another one may have been chosen since
-  const progress = { begin: performance.now(), first: 0, last: 0, events: 0, shown: 0, spoken: 0, usage: null, finish: null };
+  const begin = performance.now();
+  const progress = { begin, first: 0, last: 0, events: 0, shown: 0, spoken: 0, usage: null, finish: null };
   writing = { turn, abort };
   Object.assign(turn, { answer: "", thinking: "", state: "writing", problem: "", facts: [] });
   following = true;
@@ -557,7 +572,9 @@ window.addEventListener("pagehide", () => remember("turns", turns));
 // ---- the beginning ----
 
 turns = recall("turns", []);
-for (const turn of turns)
-  if (turn.state === "writing") Object.assign(turn, { state: "failed", problem: "The page was left before the answer was complete." });
+for (const turn of turns) {
+  if (turn.state !== "writing") continue;
+  Object.assign(turn, { state: "failed", problem: "The page was left before the answer was complete." });
+}
 paint();
 connect();
