@@ -76,17 +76,16 @@ class Browser:
         return json.loads(message)
 
     def open(self, url):
-        """A new tab with a page, and with storage of its own."""
-        context = self.command("Target.createBrowserContext")["browserContextId"]
-        target = self.command("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        """A new tab with a page."""
+        target = self.command("Target.createTarget", url="about:blank")["targetId"]
         tab = Tab(self, target, self.command("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
         tab.go(url)
         return tab
 
     def close(self):
-        os.close(self.to)
+        os.close(self.to)  # which ends it
         try:
-            self.process.wait(10)
+            self.process.wait(10 * PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -119,7 +118,7 @@ class Tab:
             raise AssertionError("%s: %s" % (expression, reply["exceptionDetails"].get("exception", {}).get("description")))
         return reply["result"].get("value")
 
-    def wait(self, expression, seconds=15):
+    def wait(self, expression, seconds=30):
         """Evaluates an expression again and again until it is true."""
         end = time.monotonic() + seconds * PATIENCE
         while True:

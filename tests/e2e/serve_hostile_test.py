@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engserve and clients that send what is no request, leave at any moment, or come a thousand at once."""
+"""engserve and clients that send damaged requests, leave at any moment, or come a thousand at once."""
 
 import json
 import os
