@@ -9,7 +9,8 @@ import unittest
 from architecture_test import MAY_INCLUDE, tree_root
 
 IDENTIFIER = "SPDX-License-Identifier: Apache-2.0"
-COMMENTS = {"/* %s */" % IDENTIFIER: (".c", ".h", ".cu", ".cuh"),
+COMMENTS = {"/* %s */" % IDENTIFIER: (".c", ".h", ".cu", ".cuh", ".css"),
+            "// %s" % IDENTIFIER: (".js",),
             "# %s" % IDENTIFIER: (".py", ".bzl", ".sh", "BUILD", "WORKSPACE")}
 
 # Data that others' programs wrote, or that hold licences of their own.

@@ -19,6 +19,8 @@ enum { RECEIVE_SECONDS = 30 };
 enum { MOST_BODIES = 32 };
 enum { CONNECTION_MEMORY_BYTES = 32 << 10, STREAM_BLOCK_BYTES = 16 << 10 };
 
+static bool is_post(const struct server_route *route) { return route->method[0] == 'P'; }
+
 /* ---- replies ---- */
 
 static enum MHD_Result add_headers(const struct server_exchange *exchange, struct MHD_Response *response,
@@ -26,7 +28,15 @@ static enum MHD_Result add_headers(const struct server_exchange *exchange, struc
 {
     enum MHD_Result ok = MHD_add_response_header(response, "Content-Type", content_type);
     if (ok && exchange->http == 401) ok = MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
-    if (ok && exchange->http == 405) ok = MHD_add_response_header(response, "Allow", exchange->route->method);
+    if (ok) ok = MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (ok && exchange->policy) {
+        ok = MHD_add_response_header(response, "Content-Security-Policy", exchange->policy);
+        if (ok) ok = MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
+        /* The page and the rest of the server are of one version. */
+        if (ok) ok = MHD_add_response_header(response, "Cache-Control", "no-cache");
+    }
+    if (ok && exchange->http == 405)
+        ok = MHD_add_response_header(response, "Allow", is_post(exchange->route) ? "POST" : "GET, HEAD");
     if (ok && (exchange->http == 429 || exchange->http == 503))
         ok = MHD_add_response_header(response, "Retry-After", "1");
     return ok;
@@ -130,8 +140,6 @@ static bool is_json(const char *type)
     return type && strncasecmp(type, json, size) == 0 && (!type[size] || type[size] == ';' || type[size] == ' ');
 }
 
-static bool is_post(const struct server_route *route) { return route->method[0] == 'P'; }
-
 /* Limits of lengths in headers: a text that is no number is the library's to refuse. */
 static uint64_t declared_length(const struct server_exchange *exchange)
 {
@@ -160,7 +168,7 @@ static bool check_head(struct server_exchange *exchange)
     if (!route)
         return server_fail(
             error, 404, "unknown_url", NULL,
-            "no such path; this server has /v1/chat/completions, /v1/completions, /v1/models, /tokenize, "
+            "no such path; this server has a page at /, /v1/chat/completions, /v1/completions, /v1/models, /tokenize, "
             "/detokenize, /health, /metrics and /slots");
     if (strcmp(route->method, method) != 0)
         return server_fail(error, 405, "method_not_allowed", NULL, "expected method %s at this path, found %s",

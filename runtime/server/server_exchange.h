@@ -34,8 +34,9 @@ struct server_exchange {
     size_t received; /* bytes of the body, kept or not */
     size_t counted;  /* part of server->body_bytes */
     struct server_error error;
-    unsigned http; /* status of the reply; 0: none yet */
-    double begin;  /* cli_seconds() */
+    unsigned http;      /* status of the reply; 0: none yet */
+    const char *policy; /* Content-Security-Policy of the reply; constant; NULL: none */
+    double begin;       /* cli_seconds() */
 
     /* Only requests that generate use the following. */
     struct server_model *model;
@@ -49,7 +50,7 @@ struct server_exchange {
 
 /* How a path is answered. */
 struct server_route {
-    const char *path; /* one that ends with '/' is the beginning of paths */
+    const char *path; /* one that ends with '/' is the beginning of paths, but for "/" itself */
     const char *method;
     bool is_open; /* needs no key */
     /* Appends the reply and returns its status; 0 after a failure, with exchange->error set; SERVER_LATER if the reply

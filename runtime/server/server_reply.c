@@ -32,9 +32,10 @@ bool server_reply_error(const struct server_error *error, struct server_buffer *
 
 static json_t *model_object(const struct server_model *model, int64_t created)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:I}", "id", server_model_name(model), "object", "model", "created",
+    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:b}", "id", server_model_name(model), "object", "model", "created",
                      (json_int_t)created, "owned_by", "eng", "max_model_len",
-                     (json_int_t)server_model_facts(model)->max_context);
+                     (json_int_t)server_model_facts(model)->max_context, "has_chat",
+                     (int)server_model_facts(model)->has_chat);
 }
 
 bool server_reply_model(const struct server_model *model, int64_t created, struct server_buffer *out)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/server/server_exchange.h"
+#include "runtime/server/server_page.h"
 
 static unsigned reply(struct server_exchange *exchange, bool ok)
 {
@@ -15,6 +16,12 @@ static unsigned reply(struct server_exchange *exchange, bool ok)
 }
 
 /* ---- about the server ---- */
+
+static unsigned answer_page(struct server_exchange *exchange, struct server_buffer *out)
+{
+    exchange->policy = server_page_policy;
+    return reply(exchange, server_buffer_add(out, server_page, server_page_bytes));
+}
 
 static unsigned answer_health(struct server_exchange *exchange, struct server_buffer *out)
 {
@@ -212,6 +219,7 @@ static unsigned answer_completion(struct server_exchange *exchange, struct serve
 #define JSON_TYPE "application/json"
 
 static const struct server_route routes[] = {
+    {"/", "GET", true, answer_page, "text/html; charset=utf-8"},
     {"/health", "GET", true, answer_health, JSON_TYPE},
     {"/metrics", "GET", false, answer_metrics, "text/plain; version=0.0.4; charset=utf-8"},
     {"/slots", "GET", false, answer_slots, JSON_TYPE},
@@ -227,7 +235,7 @@ const struct server_route *server_find_route(const char *path)
 {
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         const size_t size = strlen(routes[i].path);
-        const bool is_beginning = routes[i].path[size - 1] == '/';
+        const bool is_beginning = size > 1 && routes[i].path[size - 1] == '/';
         if (is_beginning ? strncmp(path, routes[i].path, size) == 0 && path[size] : strcmp(path, routes[i].path) == 0)
             return &routes[i];
     }

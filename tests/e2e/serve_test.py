@@ -17,6 +17,7 @@ class About(Served):
         reply = self.server.json("GET", "/v1/models")
         self.assertEqual(reply["object"], "list")
         self.assertEqual([model["id"] for model in reply["data"]], ["fables", "chat"])
+        self.assertEqual([model["has_chat"] for model in reply["data"]], [False, True])
         for model in reply["data"]:
             self.assertEqual(model["object"], "model")
             self.assertEqual(model["max_model_len"], 1024)
@@ -369,7 +370,7 @@ class Refused(Served):
         self.assertEqual(many.status, 413)
 
     def test_paths_methods_types(self):
-        for method, path, status in (("GET", "/", 404), ("POST", "/v1", 404), ("GET", "/v1/completions", 405),
+        for method, path, status in (("GET", "//", 404), ("POST", "/v1", 404), ("GET", "/v1/completions", 405),
                                      ("POST", "/health", 405), ("DELETE", "/v1/models", 405), ("OPTIONS", "/v1/chat/completions", 405),
                                      ("GET", "/v1/models/", 404), ("GET", "/%2e%2e/etc/passwd", 404), ("BREW", "/health", 405)):
             with self.subTest(method=method, path=path):

@@ -20,14 +20,14 @@ Reply = collections.namedtuple("Reply", "status headers body")
 
 
 class Server:
-    """engserve, ready, at a free port of this machine. `log` is what it has written to stderr."""
+    """engserve, ready, at a port of this machine (0: a free one). `log` is what it has written to stderr."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, port=0):
         self.folder = scratch()
         self.last_log = None  # of a server that has ended
         self.log_path = os.path.join(self.folder.name, "log")
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen([ENGSERVE, *arguments, "--port", "0"], stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen([ENGSERVE, *arguments, "--port", str(port)], stdin=subprocess.DEVNULL,
                                             stdout=subprocess.PIPE, stderr=log, env=environment())
         line = self.process.stdout.readline().decode()
         found = re.search(r"ready at http://127\.0\.0\.1:(\d+)$", line)
