@@ -10,6 +10,7 @@
 #include "runtime/server/server_options.h"
 #include "runtime/server/server_peers.h"
 #include "runtime/server/server_reply.h"
+#include "runtime/server/server_stream.h"
 
 struct server {
     struct server_options options;

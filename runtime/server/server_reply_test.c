@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/server/server_reply.h"
 
+#include "runtime/server/server_stream.h"
+
 #include "formats/base/test_support.h"
 
 static struct server_buffer out;

@@ -7,8 +7,8 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "runtime/server/server_format.h"
 #include "runtime/server/server_stop.h"
+#include "runtime/server/server_tools.h"
 
 enum server_endpoint {
     SERVER_CHAT = 1,       /* POST /v1/chat/completions */
@@ -54,8 +54,10 @@ struct server_request {
     uint32_t stop_token_count;
     struct server_prompt *prompts; /* owned [prompt_count]; of a chat: one without text */
     size_t prompt_count;
-    bool is_chat;    /* messages were given */
-    char *variables; /* owned: JSON for the chat template; NULL: no chat, or converted already */
+    bool is_chat;              /* messages were given */
+    char *variables;           /* owned: JSON for the chat template; NULL: no chat, or converted already */
+    struct server_tools tools; /* owned */
+    bool parallel_calls;
 };
 
 /* Reads body[size]. The caller releases *request with server_request_free, also after a failure. */
