@@ -32,7 +32,7 @@ def refused(kind, call, param=None, code=None):
 
 
 def models():
-    check([model.id for model in client.models.list()] == ["chat", "fables"])
+    check([model.id for model in client.models.list()] == ["chat", "fables", "tools"])
     check(client.models.retrieve("fables").owned_by == "eng")
     refused(openai.NotFoundError, lambda: client.models.retrieve("none"), "model", "model_not_found")
 
@@ -81,10 +81,26 @@ def formats():
     refused(openai.BadRequestError, lambda: client.chat.completions.create(**options, extra_body={"guided_regex": "("}), "guided_regex")
 
 
+def tools():
+    schema = {"type": "object", "properties": {"place": {"enum": ["Rome", "Oslo"]}}, "required": ["place"], "additionalProperties": False}
+    function = {"name": "get_weather", "description": "The weather.", "parameters": schema, "strict": True}
+    options = {"model": "tools", "messages": HELLO, "max_tokens": 60, "seed": 3, "tools": [{"type": "function", "function": function}]}
+    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+        whole = client.chat.completions.create(**options, tool_choice=choice, parallel_tool_calls=False).choices[0]
+        (call,) = whole.message.tool_calls
+        check(json.loads(call.function.arguments)["place"] in ("Rome", "Oslo") and whole.finish_reason == "tool_calls", whole)
+        with client.chat.completions.stream(**options, tool_choice=choice, parallel_tool_calls=False) as stream:
+            (streamed,) = stream.get_final_completion().choices[0].message.tool_calls
+        check(streamed.function.arguments == call.function.arguments and streamed.function.name == "get_weather", streamed)
+    answer = [whole.message, {"role": "tool", "tool_call_id": call.id, "content": "Sun."}]
+    after = client.chat.completions.create(**{**options, "messages": HELLO + answer, "max_tokens": 5}).choices[0]
+    check(after.message.content and not after.message.tool_calls, after)
+
+
 def errors():
     chat = {"model": "chat", "messages": HELLO}
     refused(openai.BadRequestError, lambda: client.chat.completions.create(**chat, temperature=-1), "temperature", "invalid_value")
-    refused(openai.BadRequestError, lambda: client.chat.completions.create(**chat, tools=[{}]), "tools", "unsupported_parameter")
+    refused(openai.BadRequestError, lambda: client.chat.completions.create(**chat, tools=[{}]), "tools[0]", "invalid_value")
     refused(openai.NotFoundError, lambda: client.chat.completions.create(**{**chat, "model": "x"}), "model", "model_not_found")
     refused(openai.BadRequestError, lambda: client.completions.create(model="fables", prompt="a " * 3000), "prompt",
             "context_length_exceeded")
@@ -107,6 +123,7 @@ completions()
 chats()
 logprobs()
 formats()
+tools()
 errors()
 asyncio.run(many())
 print(checks)

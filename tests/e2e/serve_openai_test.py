@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from harness import FABLES, build_engine, chat_engine, scratch, write
+from harness import FABLES, build_engine, chat_engine, scratch, tools_engine, write
 from server import Server
 
 PACKAGE = "openai==3.57.0"
@@ -40,7 +40,8 @@ class Client(unittest.TestCase):
             self.skipTest(reason)
         keys = os.path.join(FOLDER.name, "keys")
         write(keys, b"key-of-the-test\n")
-        server = Server("chat=" + chat_engine(), "fables=" + build_engine(FABLES, "--max-batch", "4"), "--api-key-file", keys)
+        server = Server("chat=" + chat_engine(), "fables=" + build_engine(FABLES, "--max-batch", "4"), "tools=" + tools_engine(),
+                        "--api-key-file", keys)
         done = subprocess.run([python, CLIENT, "http://127.0.0.1:%d" % server.port, "key-of-the-test"], capture_output=True,
                               timeout=300, check=False)
         log = server.log
