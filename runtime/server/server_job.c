@@ -193,7 +193,9 @@ static bool name_job(struct server_job *job, struct server_error *error)
     struct timespec now;
     if (getrandom(&number, sizeof number, 0) != sizeof number)
         return server_fail(error, 503, NULL, NULL, "the system gives no random numbers");
-    snprintf(job->id, sizeof job->id, "%s-%016" PRIx64, job->request.is_chat ? "chatcmpl" : "cmpl", number);
+    static const char *const names[] = {"chatcmpl-", "msg_", "resp_"};
+    snprintf(job->id, sizeof job->id, "%s%016" PRIx64, job->request.is_chat ? names[job->request.shape] : "cmpl-",
+             number);
     clock_gettime(CLOCK_REALTIME, &now);
     job->created = (int64_t)now.tv_sec;
     return true;

@@ -54,6 +54,15 @@ bool server_parts_call(struct server_parts *parts, const char *name, const char 
     return part->name && server_buffer_add(&part->text, arguments, size);
 }
 
+bool server_parts_begin(struct server_parts *parts, const struct server_part *like)
+{
+    struct server_part *part = add(parts, like->kind);
+    if (!part) return false;
+    memcpy(part->id, like->id, sizeof part->id);
+    if (like->name) part->name = strdup(like->name);
+    return !like->name || part->name;
+}
+
 void server_parts_truncate(struct server_parts *parts, size_t count)
 {
     for (; parts->count > count; parts->count--) {

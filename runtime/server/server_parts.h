@@ -32,6 +32,8 @@ bool server_parts_text(struct server_parts *parts, enum server_part_kind kind, c
 /* `id` "" or longer than fits: a random one is made. */
 bool server_parts_call(struct server_parts *parts, const char *name, const char *id, const char *arguments,
                        size_t size);
+/* Appends a part with the kind, name and id of another one, and no text. */
+bool server_parts_begin(struct server_parts *parts, const struct server_part *like);
 /* Drops all parts from index `count` on. Requires: there are as many. */
 void server_parts_truncate(struct server_parts *parts, size_t count);
 void server_parts_free(struct server_parts *parts);

@@ -23,9 +23,23 @@ static json_t *error_object(const struct server_error *error)
                      "code", error->code ? json_string(error->code) : json_null());
 }
 
-bool server_reply_error(const struct server_error *error, struct server_buffer *out)
+/* As Anthropic's API has it. */
+static json_t *messages_error_object(const struct server_error *error)
 {
-    return print(error_object(error), out);
+    static const struct {
+        unsigned http;
+        const char *type;
+    } types[] = {{401, "authentication_error"}, {404, "not_found_error"},  {408, "timeout_error"},
+                 {413, "request_too_large"},    {429, "rate_limit_error"}, {503, "overloaded_error"}};
+    const char *type = error->http >= 500 ? "api_error" : "invalid_request_error";
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i].http == error->http) type = types[i].type;
+    return json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", type, "message", error->message);
+}
+
+bool server_reply_error(const struct server_error *error, enum server_shape shape, struct server_buffer *out)
+{
+    return print(shape == SERVER_MESSAGES ? messages_error_object(error) : error_object(error), out);
 }
 
 /* ---- models, slots, tokens ---- */

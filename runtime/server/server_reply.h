@@ -6,7 +6,8 @@
 
 #include "runtime/server/server_model.h"
 
-bool server_reply_error(const struct server_error *error, struct server_buffer *out);
+/* SERVER_RESPONSES has OpenAI's errors, too. */
+bool server_reply_error(const struct server_error *error, enum server_shape shape, struct server_buffer *out);
 
 /* An entry of the list of models; the list. `created`: seconds since 1970. */
 bool server_reply_model(const struct server_model *model, int64_t created, struct server_buffer *out);

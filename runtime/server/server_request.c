@@ -469,13 +469,24 @@ static size_t count_values(const char *text, size_t size)
     return count;
 }
 
-bool server_request_read(enum server_endpoint endpoint, const char *body, size_t size, struct server_request *request,
-                         struct server_error *error)
+bool server_request_parse(const char *body, size_t size, json_t **value, struct server_error *error)
 {
     struct status status = {0};
+    *value = NULL;
+    if (count_values(body, size) > MOST_JSON_VALUES)
+        return server_fail(error, 413, "too_many_values", NULL, "the body has more than %d JSON values",
+                           MOST_JSON_VALUES);
+    *value = json_parse(body, size, "body", &status);
+    return *value || server_fail_status(error, NULL, &status);
+}
+
+bool server_request_read_value(enum server_endpoint endpoint, json_t *body, struct server_request *request,
+                               struct server_error *error)
+{
     const char *name;
     const json_t *value;
     *request = (struct server_request){.endpoint = endpoint,
+                                       .body = body,
                                        .n = 1,
                                        .temperature = -1,
                                        .top_p = -1,
@@ -485,16 +496,20 @@ bool server_request_read(enum server_endpoint endpoint, const char *body, size_t
                                        .skip_special = true,
                                        .add_generation = true,
                                        .parallel_calls = true};
-    if (count_values(body, size) > MOST_JSON_VALUES)
-        return server_fail(error, 413, "too_many_values", NULL, "the body has more than %d JSON values",
-                           MOST_JSON_VALUES);
-    request->body = json_parse(body, size, "body", &status);
-    if (!request->body) return server_fail_status(error, NULL, &status);
     if (!json_is_object(request->body)) return wrong(error, "body", "an object", request->body);
     request->special_given = has(request, "add_special_tokens");
     json_object_foreach (request->body, name, value)
         if (!read_field(name, value, request, error)) return false;
     return require_input(request, error) && check_together(request, error);
+}
+
+bool server_request_read(enum server_endpoint endpoint, const char *body, size_t size, struct server_request *request,
+                         struct server_error *error)
+{
+    json_t *value;
+    *request = (struct server_request){.endpoint = endpoint};
+    return server_request_parse(body, size, &value, error) &&
+           server_request_read_value(endpoint, value, request, error);
 }
 
 void server_request_free(struct server_request *request)
@@ -506,6 +521,7 @@ void server_request_free(struct server_request *request)
     free(request->biases);
     server_format_free(&request->format);
     server_tools_free(&request->tools);
+    json_decref(request->echo_body);
     json_decref(request->body);
     *request = (struct server_request){0};
 }

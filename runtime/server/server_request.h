@@ -17,6 +17,9 @@ enum server_endpoint {
     SERVER_DETOKENIZE = 8  /* POST /detokenize */
 };
 
+/* The API through which a chat came: replies have its shape. */
+enum server_shape { SERVER_OPENAI, SERVER_MESSAGES, SERVER_RESPONSES };
+
 /* Choices of one request: prompts times n. */
 enum { SERVER_MOST_CHOICES = 128 };
 
@@ -29,6 +32,8 @@ struct server_prompt {
 
 struct server_request {
     enum server_endpoint endpoint;
+    enum server_shape shape;
+    json_t *echo_body; /* owned: the fields of a response that repeat the request; NULL: none */
     json_t *body;      /* owned: strings below are borrowed from it; NULL after server_request_shrink */
     const char *model; /* NULL: not given */
     bool stream, include_usage, echo, ignore_eos;
@@ -60,7 +65,12 @@ struct server_request {
     bool parallel_calls;
 };
 
-/* Reads body[size]. The caller releases *request with server_request_free, also after a failure. */
+/* Parses body[size], whose number of values is bounded. *value: owned by the caller. */
+bool server_request_parse(const char *body, size_t size, json_t **value, struct server_error *error);
+/* Reads a body; takes its reference. The caller releases *request with server_request_free, also after a failure. */
+bool server_request_read_value(enum server_endpoint endpoint, json_t *body, struct server_request *request,
+                               struct server_error *error);
+/* Both of them. */
 bool server_request_read(enum server_endpoint endpoint, const char *body, size_t size, struct server_request *request,
                          struct server_error *error);
 void server_request_free(struct server_request *request);

@@ -19,6 +19,7 @@ bool server_stream_open(struct server_stream *stream, const struct server_job *j
 void server_stream_close(struct server_stream *stream)
 {
     for (size_t i = 0; i < stream->choice_count; i++) server_answer_free(&stream->answers[i]);
+    server_responses_free(&stream->items);
     free(stream->answers);
     free(stream->begun);
     free(stream->ended);
@@ -30,21 +31,63 @@ static bool finished_well(enum server_finish finish)
     return finish == SERVER_FINISH_STOP || finish == SERVER_FINISH_LENGTH;
 }
 
-/* The new text of a choice as events. */
-static bool print_news(struct server_stream *stream, struct server_model *model, const struct server_job *job,
-                       size_t index, const struct server_buffer *text, const struct server_logprobs *logprobs,
-                       bool ends, struct server_buffer *out)
+/* What a choice has gained. */
+struct news {
+    size_t index; /* of the choice */
+    struct server_buffer text;
+    struct server_logprobs logprobs;
+    enum server_finish finish; /* NONE: it goes on */
+    const char *stop;          /* the stop string before which it has ended */
+};
+
+static bool print_begin(struct server_stream *stream, const struct server_model *model, const struct server_job *job,
+                        size_t index, struct server_buffer *out)
 {
-    struct server_answer *answer = &stream->answers[index];
+    switch (job->request.shape) {
+    case SERVER_MESSAGES: return server_messages_begin(server_model_name(model), job, out);
+    case SERVER_RESPONSES: return server_responses_begin(&stream->items, server_model_name(model), job, out);
+    default: return server_reply_begin(model, job, index, out);
+    }
+}
+
+static bool print_parts(struct server_stream *stream, const struct server_model *model, const struct server_job *job,
+                        const struct news *news, size_t calls, const struct server_parts *parts,
+                        struct server_buffer *out)
+{
+    switch (job->request.shape) {
+    case SERVER_MESSAGES: return server_messages_parts(&stream->blocks, parts, out);
+    case SERVER_RESPONSES: return server_responses_parts(&stream->items, job, parts, out);
+    default: return server_reply_parts(model, job, news->index, calls, parts, &news->logprobs, out);
+    }
+}
+
+static bool print_end(struct server_stream *stream, const struct server_model *model, const struct server_job *job,
+                      const struct news *news, struct server_buffer *out)
+{
+    const size_t calls = stream->answers[news->index].calls;
+    switch (job->request.shape) {
+    case SERVER_MESSAGES: return server_messages_end(&stream->blocks, job, news->finish, calls, news->stop, out);
+    case SERVER_RESPONSES:
+        return server_responses_end(&stream->items, server_model_name(model), job, news->finish, out);
+    default: return server_reply_end(model, job, news->index, calls, news->finish, out);
+    }
+}
+
+static bool print_news(struct server_stream *stream, const struct server_model *model, const struct server_job *job,
+                       const struct news *news, struct server_buffer *out)
+{
+    struct server_answer *answer = &stream->answers[news->index];
     struct server_parts parts = {0};
     const size_t calls = answer->calls;
-    bool ok =
-        server_answer_push(answer, text->data, text->size, &parts) && (!ends || server_answer_finish(answer, &parts));
-    if (ok && !stream->begun[index] && (parts.count || logprobs->count || ends)) {
-        stream->begun[index] = true;
-        ok = server_reply_begin(model, job, index, out);
+    /* Only a chunk of a chat says nothing until there is something to say. */
+    const bool is_chunk = job->request.shape == SERVER_OPENAI;
+    bool ok = server_answer_push(answer, news->text.data, news->text.size, &parts) &&
+              (!news->finish || server_answer_finish(answer, &parts));
+    if (ok && !stream->begun[news->index] && (!is_chunk || parts.count || news->logprobs.count || news->finish)) {
+        stream->begun[news->index] = true;
+        ok = print_begin(stream, model, job, news->index, out);
     }
-    ok = ok && server_reply_parts(model, job, index, calls, &parts, logprobs, out);
+    ok = ok && print_parts(stream, model, job, news, calls, &parts, out);
     server_parts_free(&parts);
     return ok;
 }
@@ -54,31 +97,34 @@ static bool next_of_choice(struct server_stream *stream, struct server_model *mo
                            size_t index, struct server_buffer *out)
 {
     struct server_choice *choice = &job->choices[index];
-    struct server_logprobs logprobs = {0};
+    struct news news = {.index = index};
     /* Taken as a whole, so that the lock is not held while events are made. */
     server_model_lock(model);
-    struct server_buffer text = choice->out;
-    const enum server_finish finish = choice->finish;
-    bool ok = server_logprobs_take(&choice->logprobs, &logprobs);
+    news.text = choice->out;
+    if (finished_well(choice->finish)) {
+        news.finish = choice->finish;
+        news.stop = choice->stop.matched;
+    }
+    bool ok = server_logprobs_take(&choice->logprobs, &news.logprobs);
     choice->out = (struct server_buffer){0};
     server_model_unlock(model);
 
-    const bool ends = finished_well(finish) && !stream->ended[index];
-    ok = ok && print_news(stream, model, job, index, &text, &logprobs, ends, out);
-    if (ok && ends) {
+    ok = ok && print_news(stream, model, job, &news, out);
+    if (ok && news.finish) {
         stream->ended[index] = true;
         stream->ended_count++;
-        ok = server_reply_end(model, job, index, stream->answers[index].calls, finish, out);
+        ok = print_end(stream, model, job, &news, out);
     }
-    server_buffer_free(&text);
-    server_logprobs_free(&logprobs);
+    server_buffer_free(&news.text);
+    server_logprobs_free(&news.logprobs);
     return ok;
 }
 
-static bool print_failure(const struct server_job *job, struct server_buffer *out)
+static bool print_failure(struct server_stream *stream, const struct server_job *job, struct server_buffer *out)
 {
-    return server_buffer_text(out, "data: ") && server_reply_error(&job->failure, out) &&
-           server_buffer_text(out, "\n\n");
+    if (job->request.shape == SERVER_RESPONSES) return server_responses_fail(&stream->items, &job->failure, out);
+    return server_buffer_text(out, job->request.shape == SERVER_MESSAGES ? "event: error\ndata: " : "data: ") &&
+           server_reply_error(&job->failure, job->request.shape, out) && server_buffer_text(out, "\n\n");
 }
 
 static bool print_last(struct server_stream *stream, struct server_model *model, const struct server_job *job,
@@ -86,8 +132,9 @@ static bool print_last(struct server_stream *stream, struct server_model *model,
 {
     stream->finished = true;
     const bool has_failed = job->failure.http && stream->ended_count < job->choice_count;
-    return (has_failed ? print_failure(job, out) : server_reply_usage(model, job, out)) &&
-           server_buffer_text(out, "data: [DONE]\n\n");
+    if (has_failed && !print_failure(stream, job, out)) return false;
+    if (job->request.shape != SERVER_OPENAI) return true;
+    return (has_failed || server_reply_usage(model, job, out)) && server_buffer_text(out, "data: [DONE]\n\n");
 }
 
 bool server_stream_next(struct server_stream *stream, struct server_model *model, struct server_job *job,

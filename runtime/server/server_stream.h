@@ -3,12 +3,15 @@
 #ifndef RUNTIME_SERVER_SERVER_STREAM_H
 #define RUNTIME_SERVER_SERVER_STREAM_H
 
-#include "runtime/server/server_model.h"
+#include "runtime/server/server_messages.h"
+#include "runtime/server/server_responses.h"
 
 struct server_stream {
     bool *begun, *ended;           /* owned [choice_count]: the first event, the finish reason were sent */
     struct server_answer *answers; /* owned [choice_count] */
     size_t choice_count, ended_count;
+    struct server_message_blocks blocks; /* used by SERVER_MESSAGES, as the next one is by SERVER_RESPONSES */
+    struct server_response_items items;
     bool finished; /* nothing will follow */
 };
 
