@@ -308,15 +308,26 @@ static bool convert_metadata(const struct server_conversion *row, const json_t *
 static bool convert_thinking(const struct server_conversion *row, const json_t *value, json_t *chat,
                              struct server_error *error)
 {
-    static const char *const members[] = {"type"};
-    const json_t *type = json_object_get(value, "type");
+    static const char *const members[] = {"type", "display"};
+    const json_t *type = json_object_get(value, "type"), *display = server_convert_get(value, "display");
+    if (display && !is_text(display, "summarized"))
+        return server_convert_wrong(error, row->field, "\"summarized\" in \"display\", or nothing", display);
     if (!is_text(type, "disabled") && !is_text(type, "adaptive"))
         return server_convert_wrong(error, row->field,
                                     "\"disabled\" or \"adaptive\" in \"type\", since this server keeps no budget",
                                     type);
-    if (!server_convert_members(row->field, value, members, 1, error)) return false;
+    if (!server_convert_members(row->field, value, members, 2, error)) return false;
     return server_convert_put(chat, "chat_template_kwargs",
                               json_pack("{s:b}", "enable_thinking", is_text(type, "adaptive")), error);
+}
+
+/* Says what to keep for later requests, which the server does by itself. */
+static bool convert_cache(const struct server_conversion *row, const json_t *value, json_t *chat,
+                          struct server_error *error)
+{
+    (void)chat;
+    return is_text(json_object_get(value, "type"), "ephemeral") ||
+           server_convert_wrong(error, row->field, "\"ephemeral\" in \"type\"", json_object_get(value, "type"));
 }
 
 static bool convert_output(const struct server_conversion *row, const json_t *value, json_t *chat,
@@ -348,6 +359,8 @@ static const struct server_conversion rows[] = {
     {"tool_choice", .convert = convert_choice},
     {"thinking", .convert = convert_thinking},
     {"output_config", .convert = convert_output},
+    {"cache_control", .convert = convert_cache},
+    {"speed", .neutral = {"\"standard\""}},
     /* Not in bodies whose tokens are counted, from here on. */
     {"max_tokens", .convert = server_convert_copy},
     {"stream", .convert = server_convert_copy},
@@ -361,7 +374,7 @@ static const struct server_conversion rows[] = {
     {"mcp_servers", .neutral = {"[]"}},
     {"context_management", .convert = NULL},
 };
-enum { COUNTED_ROWS = 7 };
+enum { COUNTED_ROWS = 9 };
 
 bool server_messages_read(const json_t *body, bool counts, json_t **chat, struct server_error *error)
 {

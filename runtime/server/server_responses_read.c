@@ -326,6 +326,7 @@ static const struct server_conversion rows[] = {
     {"user", .convert = server_convert_label},
     {"safety_identifier", .convert = server_convert_label},
     {"prompt_cache_key", .convert = server_convert_label},
+    {"prompt_cache_retention", .convert = server_convert_label},
     {"store", .neutral = {"false"}},
     {"previous_response_id", .convert = NULL},
     {"conversation", .convert = NULL},
