@@ -101,8 +101,7 @@ static void find_marker(const struct server_answer *answer, const char *marker, 
     const char *found = memmem(text, size, marker, length);
     if (found) {
         const size_t at = (size_t)(found - text);
-        if (!first->size || at < first->at || (at == first->at && length > first->size))
-            *first = (struct beginning){at, length, pattern};
+        if (!first->size || at < first->at) *first = (struct beginning){at, length, pattern};
         return;
     }
     size_t end = length - 1 < size ? length - 1 : size;
@@ -207,6 +206,23 @@ static bool add_call(struct server_answer *answer, struct server_parts *parts, b
     return true;
 }
 
+/* Begins the pattern after the one that failed which begins with the same text. */
+static bool try_other(struct server_answer *answer)
+{
+    bool is_later = false;
+    for (size_t i = 0; !answer->after_call && pattern_of(answer, i); i++) {
+        const char *pattern = pattern_of(answer, i);
+        const size_t length = server_pattern_literal(pattern);
+        const bool is_same = rest_size(answer) >= length && memcmp(rest(answer), pattern, length) == 0;
+        if (is_later && is_same && takes_pattern(answer, pattern)) {
+            begin_pattern(answer, pattern, false);
+            return true;
+        }
+        is_later = is_later || pattern == answer->match.pattern;
+    }
+    return false;
+}
+
 static bool go_on_in_pattern(struct server_answer *answer, struct server_parts *parts, bool *more)
 {
     enum server_matched matched = server_match_step(&answer->match, rest(answer), rest_size(answer));
@@ -219,7 +235,7 @@ static bool go_on_in_pattern(struct server_answer *answer, struct server_parts *
         matched = SERVER_MATCH_NONE;
     }
     answer->state = SERVER_ANSWER_TEXT;
-    if (matched == SERVER_MATCH_NONE && answer->is_start) return true;
+    if (matched == SERVER_MATCH_NONE && (answer->is_start || try_other(answer))) return true;
     if (matched == SERVER_MATCH_NONE) return use_text(answer, SERVER_PART_CONTENT, answer->match.at, parts);
     answer->used += answer->match.at;
     if (!answer->after_call) drop_space(answer);

@@ -112,6 +112,8 @@ TEST(test_calls)
         {">>>all recipient", "get\n{'n': 1}>>>all_of-it\n{}", "{get {'n': 1}}{all_of-it {}}"},
         {">>>all recipient", "all_of-it\n{}", "{all_of-it {}}"},
         {">>>all recipient", "almost", "almost"},
+        {">>>all recipient", ">>>all\nHello", "Hello"},
+        {">>>all recipient", "a >>>al", "a >>>al"},
         {"<|tools_prefix|>", "<|tools_prefix|>[{'get': {'n': 1}}, {'get': {}}]<|tools_suffix|>",
          "{get {'n':1}}{get {}}"},
         {"<|channel|>analysis<|message|>",

@@ -49,7 +49,7 @@ static const struct {
     {"functionary-3.1",
      {"<function=", "<|python_tag|>"},
      {"<function=$name>~$args$!~</function>", "<|python_tag|>~$calls$!"}},
-    {"functionary-3.2", {">>>all", "recipient"}, {"^$name\n$args$!", "^all\n", ">>>all\n", ">>>$name\n$args$!"}},
+    {"functionary-3.2", {">>>all", "recipient"}, {"^$name\n$args$!", "^all\n", ">>>$name\n$args$!", ">>>all\n"}},
     {"hunyuan",
      {"<arg_key", "':opensource'"},
      {"<tool_calls:opensource>$(<tool_call:opensource>~"
