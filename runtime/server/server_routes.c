@@ -229,6 +229,14 @@ static unsigned answer_completion(struct server_exchange *exchange, struct serve
     return answer_generation(exchange, SERVER_COMPLETION, out);
 }
 
+static unsigned refuse_embeddings(struct server_exchange *exchange, struct server_buffer *out)
+{
+    (void)out;
+    server_fail(&exchange->error, 400, "unsupported_endpoint", NULL,
+                "embeddings are not supported: engines give tokens and log-probabilities, and no hidden states");
+    return 0;
+}
+
 /* ---- the table ---- */
 
 #define JSON_TYPE "application/json"
@@ -244,6 +252,7 @@ static const struct server_route routes[] = {
     {"/v1/messages", "POST", false, answer_chat, JSON_TYPE},
     {"/v1/messages/count_tokens", "POST", false, answer_count, JSON_TYPE},
     {"/v1/responses", "POST", false, answer_chat, JSON_TYPE},
+    {"/v1/embeddings", "POST", false, refuse_embeddings, JSON_TYPE},
     {"/tokenize", "POST", false, answer_tokenize, JSON_TYPE},
     {"/detokenize", "POST", false, answer_detokenize, JSON_TYPE},
 };
