@@ -36,7 +36,7 @@ struct server_answer {
 /* in_thought: the prompt ends with the beginning of reasoning. */
 void server_answer_begin(struct server_answer *answer, const struct server_dialect *dialect,
                          const struct server_tools *tools, bool in_thought);
-/* Each appends to `parts` what is decided. False: out of memory. */
+/* Each appends the decided parts. False: out of memory. */
 bool server_answer_push(struct server_answer *answer, const char *text, size_t size, struct server_parts *parts);
 bool server_answer_finish(struct server_answer *answer, struct server_parts *parts);
 void server_answer_free(struct server_answer *answer);

@@ -82,7 +82,7 @@ static enum server_calls add_value(json_t *value, const struct server_tools *too
 
 /* ---- a name, and arguments after it ---- */
 
-/* Of an id such as "functions.NAME:0". */
+/* The name in an id such as "functions.NAME:0". */
 static struct server_span name_in_id(struct server_span id, const char *text)
 {
     static const char prefix[] = "functions.";
