@@ -47,10 +47,10 @@ static char *answer_of(const struct chat_templates *templates, const json_t *arg
         while (before.text[common] && before.text[common] == after.text[common]) common++;
         /* The prompt begins reasoning that this message does not have. */
         while (common && common < before.size && after.text[common - 1] != '>') common--;
-        /* Some write the functions before the last question, so that only the end of the prompt is the same. */
-        const size_t size = before.size < 10 ? before.size : 10;
-        for (const char *at = after.text; (at = strstr(at, before.text + before.size - size)); at++)
-            common = (size_t)(at - after.text) + size;
+        /* One writes the functions before the last question alone, so that only the end of the prompt is the same. */
+        const char *question = strstr(after.text + common, "K\xc3\xb6ln?"), *end = strchr(before.text, '\0') - 7;
+        const char *same = question && before.size > 7 ? strstr(question, end) : NULL;
+        if (same) common = (size_t)(same - after.text) + strlen(end);
         answer = strdup(after.text + common);
     }
     template_result_free(&before);
