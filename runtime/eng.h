@@ -314,6 +314,10 @@ ENG_API enum eng_status eng_chat(const struct eng_engine *engine, const struct e
 ENG_API enum eng_status eng_chat_tokens(const struct eng_engine *engine, const char *variables, const char *now,
                                         uint32_t flags, int32_t *tokens, size_t capacity, size_t *count,
                                         struct eng_error *error);
+/* Returns the text of a chat template, NUL-terminated, borrowed until eng_close; `name` NULL: the template for conversations with
+ * tools. NULL: the engine has no such template, or it cannot be used. Programs find in it how the model writes tool calls. [any] */
+ENG_API const char *eng_chat_template(const struct eng_engine *engine, const char *name);
+
 /* Gives the text of which eng_chat_tokens gives the ids, NUL-terminated; needs no tokenizer. capacity, size: as in
  * eng_detokenize. [any] */
 ENG_API enum eng_status eng_chat_render(const struct eng_engine *engine, const char *variables, const char *now,

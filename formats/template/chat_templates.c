@@ -235,6 +235,13 @@ bool chat_templates_can_render(const struct chat_templates *templates, struct st
     return choose(templates, NULL, false, status) != NULL;
 }
 
+const char *chat_templates_text(const struct chat_templates *templates, const char *name)
+{
+    struct status ignored = {0};
+    const struct named_template *chosen = choose(templates, name, true, &ignored);
+    return chosen ? template_text(chosen->template) : NULL;
+}
+
 /* A copy of the variables with what transformers adds, and one of the templates' own without those that are given.
  * jansson counts references of values without regard to threads: what threads share is copied in full. */
 static bool complete_variables(const struct chat_templates *templates, const json_t *variables, json_t **complete,

@@ -23,6 +23,8 @@ void chat_templates_close(struct chat_templates *templates);
 
 /* Names in their order; NULL: there are no more. *usable: it can be used. */
 const char *chat_templates_name(const struct chat_templates *templates, size_t index, bool *usable);
+/* The text of a template, borrowed; `name` NULL: of the one for conversations with tools. NULL: there is none that can be used. */
+const char *chat_templates_text(const struct chat_templates *templates, const char *name);
 /* Whether a conversation without tools has a template; if not, *status has the reason. */
 bool chat_templates_can_render(const struct chat_templates *templates, struct status *status);
 /* The token that ends an answer, -1: unknown; and the added tokens that the template writes around a message. */

@@ -26,6 +26,8 @@ struct template; /* immutable: threads may share it */
 /* Parses `size` bytes of UTF-8. Fails with a message that has the line and the fault. Owned (template_close). */
 struct template *template_open(const char *text, size_t size, struct status *status);
 void template_close(struct template *template);
+/* The text that was parsed, NUL-terminated, with line feeds as jinja2 reads them. Borrowed. */
+const char *template_text(const struct template *template);
 
 /* What a template makes of variables. */
 struct template_result {

@@ -771,6 +771,8 @@ struct template *template_open(const char *text, size_t size, struct status *sta
     return NULL;
 }
 
+const char *template_text(const struct template *template) { return template->source; }
+
 void template_close(struct template *template)
 {
     if (!template) return;

@@ -61,7 +61,8 @@ static enum MHD_Result reply_error(struct server_exchange *exchange)
 {
     struct server_buffer out = {0};
     exchange->http = exchange->error.http;
-    if (server_reply_error(&exchange->error, &out)) return queue_reply(exchange, "application/json", &out);
+    if (server_reply_error(&exchange->error, exchange->shape, &out))
+        return queue_reply(exchange, "application/json", &out);
     server_buffer_free(&out);
     return MHD_NO;
 }
@@ -162,14 +163,14 @@ static bool check_head(struct server_exchange *exchange)
     struct server_error *error = &exchange->error;
     const char *method = strcmp(exchange->method, "HEAD") == 0 ? "GET" : exchange->method;
     if (options->keys && !(route && route->is_open) &&
-        !server_keys_allow(options->keys, header(exchange, "Authorization")))
+        !server_keys_allow(options->keys, header(exchange, "Authorization"), header(exchange, "x-api-key")))
         return server_fail(error, 401, "invalid_api_key", NULL,
-                           "expected a valid key in the header 'Authorization: Bearer KEY'");
+                           "expected a valid key in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'");
     if (!route)
         return server_fail(
             error, 404, "unknown_url", NULL,
-            "no such path; this server has a page at /, /v1/chat/completions, /v1/completions, /v1/models, /tokenize, "
-            "/detokenize, /health, /metrics and /slots");
+            "no such path; this server has a page at /, /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
+            "/v1/messages/count_tokens, /v1/models, /tokenize, /detokenize, /health, /metrics and /slots");
     if (strcmp(route->method, method) != 0)
         return server_fail(error, 405, "method_not_allowed", NULL, "expected method %s at this path, found %s",
                            route->method, exchange->method);
@@ -222,6 +223,7 @@ static struct server_exchange *begin(struct server *server, struct MHD_Connectio
     exchange->connection = connection;
     exchange->peer = peer ? peer->socket_context : NULL;
     exchange->route = server_find_route(path);
+    exchange->shape = server_shape_of(path);
     exchange->method = known_method(method);
     exchange->begin = cli_seconds();
     atomic_fetch_add(&server->exchanges, 1);

@@ -69,7 +69,7 @@ static json_t *read_content(size_t index, const json_t *content, struct server_e
 
 static bool check_fields(size_t index, json_t *message, struct server_error *error)
 {
-    static const char *const known[] = {"role", "content", "name"};
+    static const char *const known[] = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"};
     const char *key;
     const json_t *value;
     char param[SERVER_PARAM_BYTES];
@@ -80,29 +80,106 @@ static bool check_fields(size_t index, json_t *message, struct server_error *err
         snprintf(param, sizeof param, "messages[%zu].%s", index, key);
         return server_fail(
             error, 400, "unknown_parameter", param,
-            "messages[%zu]: field '%.64s' is not supported by this server; expected role, content and name", index,
-            key);
+            "messages[%zu]: field '%.64s' is not supported by this server; expected role, content, name, "
+            "tool_calls, tool_call_id and reasoning_content",
+            index, key);
     }
     return true;
+}
+
+/* ---- calls ---- */
+
+/* An owned object; NULL: the text or value is none. */
+static json_t *read_arguments(const json_t *value)
+{
+    struct status ignored = {0};
+    if (json_is_object(value)) return json_incref((json_t *)(uintptr_t)value);
+    if (!json_is_string(value)) return NULL;
+    if (!json_string_length(value)) return json_object();
+    json_t *read = json_parse(json_string_value(value), json_string_length(value), "arguments", &ignored);
+    if (json_is_object(read)) return read;
+    json_decref(read);
+    return NULL;
+}
+
+static bool add_call(size_t index, const json_t *call, json_t *list, struct server_error *error)
+{
+    const json_t *function = json_object_get(call, "function"), *name = json_object_get(function, "name"),
+                 *id = json_object_get(call, "id"), *type = json_object_get(call, "type");
+    if (!json_is_object(call)) return wrong(error, index, ".tool_calls", "an array of objects", call);
+    if (type && !json_is_null(type) && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
+        return wrong(error, index, ".tool_calls", "calls of type \"function\"", type);
+    if (!json_is_string(name)) return wrong(error, index, ".tool_calls", "the name of a function in each call", name);
+    if (id && !json_is_null(id) && !json_is_string(id))
+        return wrong(error, index, ".tool_calls", "a string in \"id\" of each call", id);
+    json_t *arguments = read_arguments(json_object_get(function, "arguments"));
+    if (!arguments)
+        return wrong(error, index, ".tool_calls", "a JSON object, or its text, in \"arguments\" of each call",
+                     json_object_get(function, "arguments"));
+    json_t *made =
+        json_pack("{s:s, s:{s:O, s:O}}", "type", "function", "function", "name", name, "arguments", arguments);
+    bool ok = made && (!json_is_string(id) || json_put(made, "id", json_incref((json_t *)(uintptr_t)id))) &&
+              json_add(list, json_incref(made));
+    json_decref(arguments);
+    json_decref(made);
+    return ok || server_fail_memory(error);
+}
+
+/* Adds the calls of a message, if it has any. */
+static bool add_calls(size_t index, const json_t *calls, json_t *made, struct server_error *error)
+{
+    if (!calls || json_is_null(calls)) return true;
+    if (!json_is_array(calls)) return wrong(error, index, ".tool_calls", "an array", calls);
+    if (!json_array_size(calls)) return true;
+    json_t *list = json_array();
+    bool ok = list || server_fail_memory(error);
+    for (size_t i = 0; ok && i < json_array_size(calls); i++)
+        ok = add_call(index, json_array_get(calls, i), list, error);
+    ok = ok && (json_put(made, "tool_calls", json_incref(list)) || server_fail_memory(error));
+    json_decref(list);
+    return ok;
+}
+
+/* ---- messages ---- */
+
+static bool add_text(size_t index, const json_t *message, const char *member, json_t *made, struct server_error *error)
+{
+    char place[32];
+    json_t *value = json_object_get(message, member);
+    snprintf(place, sizeof place, ".%s", member);
+    if (!value || json_is_null(value)) return true;
+    if (!json_is_string(value)) return wrong(error, index, place, "a string", value);
+    return json_put(made, member, json_incref(value)) || server_fail_memory(error);
+}
+
+/* A message that has calls needs no content. */
+static json_t *content_of(size_t index, const json_t *message, struct server_error *error)
+{
+    const json_t *content = json_object_get(message, "content");
+    if ((content && !json_is_null(content)) || !json_array_size(json_object_get(message, "tool_calls")))
+        return read_content(index, content, error);
+    json_t *empty = json_string("");
+    if (!empty) server_fail_memory(error);
+    return empty;
 }
 
 static bool add_message(size_t index, json_t *message, json_t *list, struct server_error *error)
 {
     if (!json_is_object(message)) return wrong(error, index, "", "an object", message);
-    json_t *role = json_object_get(message, "role"), *name = json_object_get(message, "name");
+    json_t *role = json_object_get(message, "role");
     if (!check_fields(index, message, error)) return false;
     if (!is_role(role))
         return wrong(error, index, ".role", "a role of letters, digits, '_' and '-' that the chat template knows",
                      role);
-    if (name && !json_is_null(name) && !json_is_string(name)) return wrong(error, index, ".name", "a string", name);
-    json_t *content = read_content(index, json_object_get(message, "content"), error);
+    json_t *content = content_of(index, message, error);
+    if (!content) return false;
     json_t *made = json_object();
-    bool ok = content != NULL;
-    if (ok)
-        ok = (made && json_put(made, "role", json_incref(role)) && json_put(made, "content", json_incref(content)) &&
-              (!json_is_string(name) || json_put(made, "name", json_incref(name))) &&
-              json_add(list, json_incref(made))) ||
-             server_fail_memory(error);
+    bool ok = (made && json_put(made, "role", json_incref(role)) && json_put(made, "content", json_incref(content))) ||
+              server_fail_memory(error);
+    ok = ok && add_text(index, message, "name", made, error) && add_text(index, message, "tool_call_id", made, error) &&
+         add_text(index, message, "reasoning_content", made, error) &&
+         add_calls(index, json_object_get(message, "tool_calls"), made, error);
+    ok = ok && (json_add(list, json_incref(made)) || server_fail_memory(error));
     json_decref(content);
     json_decref(made);
     return ok;
@@ -138,13 +215,29 @@ static bool add_variables(const json_t *given, json_t *variables, struct server_
     return true;
 }
 
-bool server_chat_variables(json_t *body, bool add_generation_prompt, char **variables, struct server_error *error)
+/* A variable of templates that know one. */
+static bool add_effort(json_t *effort, json_t *variables, struct server_error *error)
+{
+    char text[160];
+    if (!effort || json_is_null(effort)) return true;
+    json_value_text(effort, text, sizeof text);
+    if (!json_is_string(effort))
+        return server_fail(error, 400, "invalid_value", "reasoning_effort",
+                           "reasoning_effort: expected a string, found %s", text);
+    return json_put(variables, "reasoning_effort", json_incref(effort)) || server_fail_memory(error);
+}
+
+bool server_chat_variables(json_t *body, bool add_generation_prompt, const struct server_tools *tools, char **variables,
+                           struct server_error *error)
 {
     json_t *made = json_object(), *list = json_array();
     bool ok = (made && list && json_put(made, "add_generation_prompt", json_boolean(add_generation_prompt))) ||
               server_fail_memory(error);
     ok = ok && add_messages(json_object_get(body, "messages"), list, error) &&
+         add_effort(json_object_get(body, "reasoning_effort"), made, error) &&
          add_variables(json_object_get(body, "chat_template_kwargs"), made, error);
+    if (ok && server_tools_are_active(tools))
+        ok = json_put(made, "tools", json_incref(tools->list)) || server_fail_memory(error);
     if (ok) {
         *variables = json_put(made, "messages", json_incref(list)) ? json_format(made, JSON_COMPACT) : NULL;
         ok = *variables || server_fail_memory(error);
@@ -152,4 +245,31 @@ bool server_chat_variables(json_t *body, bool add_generation_prompt, char **vari
     json_decref(list);
     json_decref(made);
     return ok;
+}
+
+/* *found: there was a call. False: out of memory. */
+static bool make_text(json_t *call, bool *found)
+{
+    json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+    if (!json_is_object(arguments)) return true;
+    char *text = json_format(arguments, 0);
+    *found = true;
+    bool ok = text && json_put(function, "arguments", json_string(text));
+    free(text);
+    return ok;
+}
+
+bool server_chat_text_arguments(char **variables)
+{
+    json_t *read = json_loads(*variables, 0, NULL), *message, *call;
+    size_t index, other;
+    bool ok = read != NULL, found = false;
+    json_array_foreach (json_object_get(read, "messages"), index, message)
+        json_array_foreach (json_object_get(message, "tool_calls"), other, call) ok = ok && make_text(call, &found);
+    char *text = ok && found ? json_format(read, JSON_COMPACT) : NULL;
+    json_decref(read);
+    if (!text) return false;
+    free(*variables);
+    *variables = text;
+    return true;
 }

@@ -10,6 +10,7 @@
 #include "runtime/server/server_options.h"
 #include "runtime/server/server_peers.h"
 #include "runtime/server/server_reply.h"
+#include "runtime/server/server_stream.h"
 
 struct server {
     struct server_options options;
@@ -28,6 +29,7 @@ struct server_exchange {
     struct MHD_Connection *connection;
     struct server_peer *peer;
     const struct server_route *route; /* NULL: no such path */
+    enum server_shape shape;          /* of the request and its reply */
     const char *method;               /* constant */
     char *path;                       /* owned */
     struct server_buffer body;
@@ -62,6 +64,9 @@ enum { SERVER_LATER = 1 };
 
 /* NULL: none has the path. */
 const struct server_route *server_find_route(const char *path);
+
+/* By the beginning of a path, also of one that no route has. */
+enum server_shape server_shape_of(const char *path);
 
 /* Suspends the exchange unless the job is done. False: it is done. */
 bool server_exchange_wait(struct server_exchange *exchange);

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "formats/cli/cli_process.h"
+#include "runtime/server/server_chat.h"
 
 enum {
     /* of one request: 32 MiB, and in JSON about ten times as much */
@@ -27,18 +28,19 @@ static enum eng_status convert(const struct eng_engine *engine, const struct ser
                         capacity, count, error);
 }
 
-static bool tokenize_prompt(const struct eng_engine *engine, const struct server_request *request,
-                            struct server_prompt *prompt, struct server_error *error)
+/* `cause`: as eng_chat_tokens gives it. */
+static bool try_prompt(const struct eng_engine *engine, const struct server_request *request,
+                       struct server_prompt *prompt, struct eng_error *cause, struct server_error *error)
 {
-    struct eng_error cause = {0};
     size_t size = request->is_chat ? strlen(request->variables) : prompt->size;
     size_t capacity = size / 2 + 64, count = 0;
+    *cause = (struct eng_error){0};
     /* A prompt seldom has a token for every two bytes: then it is converted once more. */
     for (int attempt = 0; attempt < 2; attempt++) {
         free(prompt->tokens);
         prompt->tokens = malloc(capacity * sizeof *prompt->tokens);
         if (!prompt->tokens) return server_fail_memory(error);
-        enum eng_status status = convert(engine, request, prompt, prompt->tokens, capacity, &count, &cause);
+        enum eng_status status = convert(engine, request, prompt, prompt->tokens, capacity, &count, cause);
         if (status == ENG_OK) {
             prompt->count = count;
             return true;
@@ -46,7 +48,17 @@ static bool tokenize_prompt(const struct eng_engine *engine, const struct server
         if (status != ENG_TOO_LONG || count <= capacity) break;
         capacity = count;
     }
-    return server_fail_eng(error, request->is_chat ? "messages" : "prompt", &cause);
+    return server_fail_eng(error, request->is_chat ? "messages" : "prompt", cause);
+}
+
+static bool tokenize_prompt(const struct eng_engine *engine, struct server_request *request,
+                            struct server_prompt *prompt, struct server_error *error)
+{
+    struct eng_error cause;
+    struct server_error other;
+    if (try_prompt(engine, request, prompt, &cause, error)) return true;
+    return cause.status == ENG_BAD_INPUT && request->is_chat && server_chat_text_arguments(&request->variables) &&
+           try_prompt(engine, request, prompt, &cause, &other);
 }
 
 bool server_job_tokenize(const struct eng_engine *engine, struct server_request *request, struct server_error *error)
@@ -168,7 +180,8 @@ static bool prepare_choice(const struct eng_engine *engine, struct server_job *j
     struct server_choice *choice = &job->choices[index];
     choice->logprobs.top_count = (size_t)request->top_logprobs;
     choice->stop = (struct server_stop){.strings = request->stops, .count = request->stop_count};
-    if (eng_text_create(engine, request->skip_special ? 0 : ENG_TEXT_KEEP_SPECIAL, &choice->text, &cause) ||
+    if (eng_text_create(engine, request->skip_special && !job->voice ? 0 : ENG_TEXT_KEEP_SPECIAL, &choice->text,
+                        &cause) ||
         (!request->is_chat && !replay_prompt(choice, prompt, &cause)))
         return server_fail_eng(error, NULL, &cause);
     return !request->echo || add_echo(engine, request, prompt, choice, error);
@@ -180,7 +193,9 @@ static bool name_job(struct server_job *job, struct server_error *error)
     struct timespec now;
     if (getrandom(&number, sizeof number, 0) != sizeof number)
         return server_fail(error, 503, NULL, NULL, "the system gives no random numbers");
-    snprintf(job->id, sizeof job->id, "%s-%016" PRIx64, job->request.is_chat ? "chatcmpl" : "cmpl", number);
+    static const char *const names[] = {"chatcmpl-", "msg_", "resp_"};
+    snprintf(job->id, sizeof job->id, "%s%016" PRIx64, job->request.is_chat ? names[job->request.shape] : "cmpl-",
+             number);
     clock_gettime(CLOCK_REALTIME, &now);
     job->created = (int64_t)now.tv_sec;
     return true;
@@ -201,10 +216,25 @@ static bool check_logprobs(const struct eng_engine_facts *facts, const struct se
                        choices, tokens, request->top_logprobs, numbers, MOST_LOGPROBS);
 }
 
-static bool fill(const struct eng_engine *engine, const struct eng_engine_facts *facts,
-                 struct server_grammars *grammars, struct server_job *job, struct server_error *error)
+/* Answers in a format are content as they are, and so are those of engines without tools and reasoning. */
+static bool choose_voice(const struct server_voice *voice, struct server_job *job, struct server_error *error)
 {
     struct server_request *request = &job->request;
+    if (server_tools_are_active(&request->tools) && !voice->dialect.name)
+        return server_fail(error, 400, "unsupported_parameter", "tools",
+                           "tools: the chat template of this model shows no tools; leave them out");
+    if (server_tools_are_forced(&request->tools)) return server_tools_format(&request->tools, &request->format, error);
+    if (request->is_chat && !request->format.field && (voice->dialect.thought || voice->dialect.name))
+        job->voice = voice;
+    return true;
+}
+
+static bool fill(const struct eng_engine *engine, const struct eng_engine_facts *facts,
+                 const struct server_voice *voice, struct server_grammars *grammars, struct server_job *job,
+                 struct server_error *error)
+{
+    struct server_request *request = &job->request;
+    if (!choose_voice(voice, job, error)) return false;
     if (request->format.field && !server_grammars_take(grammars, engine, &request->format, &job->grammar, error))
         return false;
     uint64_t most = server_request_max_tokens(request);
@@ -218,6 +248,9 @@ static bool fill(const struct eng_engine *engine, const struct eng_engine_facts 
         if (!check_prompt(facts, request, &request->prompts[i], most, error)) return false;
         job->prompt_tokens += request->prompts[i].count;
     }
+    if (job->voice)
+        job->in_thought =
+            server_voice_is_in_thought(job->voice, engine, request->prompts->tokens, request->prompts->count);
     job->choices = calloc(request->prompt_count * request->n, sizeof *job->choices);
     if (!job->choices) return server_fail_memory(error);
     job->choice_count = request->prompt_count * request->n;
@@ -227,8 +260,8 @@ static bool fill(const struct eng_engine *engine, const struct eng_engine_facts 
 }
 
 bool server_job_create(const struct eng_engine *engine, const struct eng_engine_facts *facts,
-                       struct server_grammars *grammars, struct server_request *request, struct server_job **job,
-                       struct server_error *error)
+                       const struct server_voice *voice, struct server_grammars *grammars,
+                       struct server_request *request, struct server_job **job, struct server_error *error)
 {
     struct server_job *made = calloc(1, sizeof *made);
     if (!made) return server_fail_memory(error);
@@ -236,7 +269,7 @@ bool server_job_create(const struct eng_engine *engine, const struct eng_engine_
     made->arrival = cli_seconds();
     made->references = 1;
     *request = (struct server_request){0};
-    if (!fill(engine, facts, grammars, made, error)) {
+    if (!fill(engine, facts, voice, grammars, made, error)) {
         server_job_free(made);
         return false;
     }
@@ -259,3 +292,20 @@ void server_job_free(struct server_job *job)
 }
 
 size_t server_job_prompt_of(const struct server_job *job, size_t choice) { return choice / job->request.n; }
+
+void server_job_begin_answer(const struct server_job *job, struct server_answer *answer)
+{
+    const struct server_tools *tools = &job->request.tools;
+    server_answer_begin(answer, job->voice ? &job->voice->dialect : NULL, server_tools_are_active(tools) ? tools : NULL,
+                        job->in_thought);
+}
+
+bool server_job_divide(const struct server_job *job, size_t choice, struct server_parts *parts)
+{
+    struct server_answer answer;
+    const struct server_buffer *text = &job->choices[choice].out;
+    server_job_begin_answer(job, &answer);
+    bool ok = server_answer_push(&answer, text->data, text->size, parts) && server_answer_finish(&answer, parts);
+    server_answer_free(&answer);
+    return ok;
+}

@@ -6,10 +6,12 @@
 
 #include <stdatomic.h>
 
+#include "runtime/server/server_answer.h"
 #include "runtime/server/server_grammars.h"
 #include "runtime/server/server_logprobs.h"
 #include "runtime/server/server_metrics.h"
 #include "runtime/server/server_request.h"
+#include "runtime/server/server_voice.h"
 
 enum { SERVER_ID_BYTES = 40 };
 
@@ -32,8 +34,11 @@ struct server_job {
     int64_t created; /* seconds since 1970 */
     struct eng_sampling sampling;
     struct server_grammar *grammar; /* of the model's; NULL: any text */
-    uint32_t max_new_tokens;        /* 0: until the context is full */
-    struct server_choice *choices;  /* owned [choice_count]; n for each prompt, in order */
+    /* The model's, for an answer that is divided into reasoning, content and calls; NULL: all is content. */
+    const struct server_voice *voice;
+    bool in_thought;               /* the prompt ends with the beginning of reasoning */
+    uint32_t max_new_tokens;       /* 0: until the context is full */
+    struct server_choice *choices; /* owned [choice_count]; n for each prompt, in order */
     size_t choice_count;
     uint64_t prompt_tokens; /* of all prompts */
 
@@ -51,12 +56,17 @@ struct server_job {
     void *context;
 };
 
-/* Checks the request against the engine, compiles its grammar and converts its prompts. On success *job owns the contents of *request, which
- * is emptied. */
+/* Checks the request against the engine, compiles its grammar and converts its prompts. On success *job owns the contents of *request,
+ * which is emptied. `voice` is borrowed. */
 bool server_job_create(const struct eng_engine *engine, const struct eng_engine_facts *facts,
-                       struct server_grammars *grammars, struct server_request *request, struct server_job **job,
-                       struct server_error *error);
+                       const struct server_voice *voice, struct server_grammars *grammars,
+                       struct server_request *request, struct server_job **job, struct server_error *error);
 void server_job_free(struct server_job *job);
+
+/* The reader of a choice's text. */
+void server_job_begin_answer(const struct server_job *job, struct server_answer *answer);
+/* Divides the whole text of a choice. Requires: the job is done. False: out of memory. */
+bool server_job_divide(const struct server_job *job, size_t choice, struct server_parts *parts);
 
 /* Index of the prompt of a choice. */
 size_t server_job_prompt_of(const struct server_job *job, size_t choice);

@@ -87,14 +87,22 @@ bool server_keys_read(const char *path, struct server_keys **keys, struct status
 
 size_t server_keys_count(const struct server_keys *keys) { return keys->count; }
 
-bool server_keys_allow(const struct server_keys *keys, const char *authorization)
+/* The key in an Authorization header; NULL: it has none. */
+static const char *bearer_key(const char *authorization)
 {
     static const char scheme[] = "Bearer ";
-    unsigned char found[HASH_BYTES];
-    int matches = 0;
-    if (!authorization || strncasecmp(authorization, scheme, sizeof scheme - 1) != 0) return false;
+    if (strncasecmp(authorization, scheme, sizeof scheme - 1) != 0) return NULL;
     const char *key = authorization + sizeof scheme - 1;
     while (*key == ' ') key++;
+    return key;
+}
+
+bool server_keys_allow(const struct server_keys *keys, const char *authorization, const char *api_key)
+{
+    unsigned char found[HASH_BYTES];
+    int matches = 0;
+    const char *key = authorization ? bearer_key(authorization) : api_key;
+    if (!key) return false;
     hash(keys, key, strlen(key), found);
     /* All keys are compared, so that the time does not depend on which one matches. */
     for (size_t i = 0; i < keys->count; i++) matches |= sodium_memcmp(found, keys->hashes[i], HASH_BYTES) == 0;

@@ -34,7 +34,10 @@ TEST(test_allow)
                  {"Bearer first-key-1\r", false},
                  {"Bearer FIRST-KEY-1", false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_int_equal(server_keys_allow(keys, cases[i].header), cases[i].allowed);
+        assert_int_equal(server_keys_allow(keys, cases[i].header, NULL), cases[i].allowed);
+    assert_true(server_keys_allow(keys, NULL, "first-key-1"));
+    assert_false(server_keys_allow(keys, NULL, "first-key-2"));
+    assert_false(server_keys_allow(keys, "Basic first-key-1", "first-key-1"));
     server_keys_free(keys);
     test_folder_remove(folder);
 }

@@ -18,11 +18,16 @@ struct slot {
     enum eng_state state;          /* after the last step */
 };
 
+/* Whether a divided answer has a text of a token; found out when it is drawn first. */
+enum token_kind { TOKEN_UNKNOWN, TOKEN_TEXT, TOKEN_DROPPED };
+
 struct server_model {
     char *name;
     struct eng_engine *engine;
     struct eng_session *session; /* used by the thread of the model alone */
     struct eng_engine_facts facts;
+    struct server_voice voice;
+    uint8_t *token_kinds; /* owned [vocab_size], enum token_kind: used by the thread of the model alone */
     struct server_grammars *grammars;
     double timeout;
     uint64_t max_queue;
@@ -247,13 +252,25 @@ static bool add_logprobs(const struct slot *slot, int32_t token, struct eng_erro
     return false;
 }
 
-static bool add_token(const struct slot *slot, int32_t token, struct eng_error *error)
+/* Special tokens that are no markers of a dialect. Those of the request's own choice stay. */
+static bool is_dropped(const struct server_model *model, const struct server_job *job, int32_t token)
+{
+    if (!job->voice || !job->request.skip_special || token < 0 || (uint32_t)token >= model->facts.vocab_size)
+        return false;
+    uint8_t *kind = &model->token_kinds[token];
+    if (*kind == TOKEN_UNKNOWN)
+        *kind = server_voice_drops(job->voice, model->engine, token) ? TOKEN_DROPPED : TOKEN_TEXT;
+    return *kind == TOKEN_DROPPED;
+}
+
+static bool add_token(const struct server_model *model, const struct slot *slot, int32_t token, struct eng_error *error)
 {
     struct server_choice *choice = &slot->job->choices[slot->choice];
     const char *text;
     size_t size;
-    return add_logprobs(slot, token, error) && !eng_text_push(choice->text, token, &text, &size, error) &&
-           push_text(choice, text, size, false, error);
+    if (!add_logprobs(slot, token, error)) return false;
+    if (is_dropped(model, slot->job, token)) return push_text(choice, "", 0, false, error);
+    return !eng_text_push(choice->text, token, &text, &size, error) && push_text(choice, text, size, false, error);
 }
 
 static bool finish_text(struct server_choice *choice, struct eng_error *error)
@@ -284,13 +301,13 @@ static bool take_tokens(struct server_model *model, struct slot *slot, double no
     struct server_choice *choice = &slot->job->choices[slot->choice];
     int32_t token, before = -1;
     while (!choice->stop.found && eng_sequence_poll(slot->sequence, &token, 1)) {
-        if (before >= 0 && !add_token(slot, before, error)) return false;
+        if (before >= 0 && !add_token(model, slot, before, error)) return false;
         if (choice->stop.found) return true;
         before = token;
         count_token(model, slot->job, choice, now);
     }
     bool is_end = eng_sequence_end(slot->sequence) == ENG_END_EOS;
-    return before < 0 || choice->stop.found || is_end || add_token(slot, before, error);
+    return before < 0 || choice->stop.found || is_end || add_token(model, slot, before, error);
 }
 
 static enum server_finish finish_of(const struct slot *slot, enum eng_end end)
@@ -482,6 +499,7 @@ void server_model_slot(struct server_model *model, size_t index, struct server_s
 const char *server_model_name(const struct server_model *model) { return model->name; }
 const struct eng_engine *server_model_engine(const struct server_model *model) { return model->engine; }
 const struct eng_engine_facts *server_model_facts(const struct server_model *model) { return &model->facts; }
+const struct server_voice *server_model_voice(const struct server_model *model) { return &model->voice; }
 struct server_grammars *server_model_grammars(const struct server_model *model) { return model->grammars; }
 
 /* ---- opening ---- */
@@ -518,6 +536,9 @@ static bool open_engine(struct server_model *model, const struct server_model_op
     if (!model->facts.has_tokenizer)
         return fail_open(error, ENG_BAD_INPUT, options->path,
                          "the engine has no tokenizer, which a server needs; build it from a checkpoint with one");
+    if (!server_voice_open(model->engine, &model->voice, error)) return false;
+    model->token_kinds = calloc(model->facts.vocab_size, sizeof *model->token_kinds);
+    if (!model->token_kinds) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
     /* More sequences than slots would only wait: requests wait in the queue of the server instead. */
     session.max_sequences = model->facts.slots;
     if (!session.prompt_step) session.prompt_step = server_model_prompt_step(eng_info(model->engine));
@@ -572,6 +593,7 @@ void server_model_close(struct server_model **model)
     pthread_cond_destroy(&closed->changed);
     pthread_mutex_destroy(&closed->lock);
     free(closed->slots);
+    free(closed->token_kinds);
     free(closed->name);
     free(closed);
 }

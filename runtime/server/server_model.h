@@ -29,6 +29,7 @@ void server_model_close(struct server_model **model);
 const char *server_model_name(const struct server_model *model);
 const struct eng_engine *server_model_engine(const struct server_model *model);
 const struct eng_engine_facts *server_model_facts(const struct server_model *model);
+const struct server_voice *server_model_voice(const struct server_model *model);
 struct server_grammars *server_model_grammars(const struct server_model *model);
 
 /* Queues the job, which then has two references: the caller's, and that of the model until the job is done. 429 if the

@@ -23,9 +23,23 @@ static json_t *error_object(const struct server_error *error)
                      "code", error->code ? json_string(error->code) : json_null());
 }
 
-bool server_reply_error(const struct server_error *error, struct server_buffer *out)
+/* As Anthropic's API has it. */
+static json_t *messages_error_object(const struct server_error *error)
 {
-    return print(error_object(error), out);
+    static const struct {
+        unsigned http;
+        const char *type;
+    } types[] = {{401, "authentication_error"}, {404, "not_found_error"},  {408, "timeout_error"},
+                 {413, "request_too_large"},    {429, "rate_limit_error"}, {503, "overloaded_error"}};
+    const char *type = error->http >= 500 ? "api_error" : "invalid_request_error";
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i].http == error->http) type = types[i].type;
+    return json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", type, "message", error->message);
+}
+
+bool server_reply_error(const struct server_error *error, enum server_shape shape, struct server_buffer *out)
+{
+    return print(shape == SERVER_MESSAGES ? messages_error_object(error) : error_object(error), out);
 }
 
 /* ---- models, slots, tokens ---- */
@@ -115,13 +129,18 @@ static bool print_head(const char *model, const struct server_job *job, const ch
            server_buffer_string(out, model, strlen(model)) && server_buffer_text(out, ",\"choices\":[");
 }
 
+/* Why a choice has ended; NULL: it has not. */
+static const char *reason_of(enum server_finish finish, size_t calls)
+{
+    return finish == SERVER_FINISH_STOP && calls ? "tool_calls" : server_finish_name(finish);
+}
+
 /* One choice; `key` is "message" or "delta" of a chat. Takes the reference of `content`, the text or object. NULL: out of
  * memory. Log-probabilities are printed one by one, since a tree of them takes many times the memory of their text; NULL:
  * null. */
 static bool print_choice(size_t index, const char *key, json_t *content, const struct server_logprobs *logprobs,
-                         const struct eng_engine *engine, enum server_finish finish, struct server_buffer *out)
+                         const struct eng_engine *engine, const char *reason, struct server_buffer *out)
 {
-    const char *reason = server_finish_name(finish);
     bool ok = server_buffer_format(out, "{\"index\":%zu,\"%s\":", index, key);
     ok = print(content, out) && ok && server_buffer_text(out, ",\"logprobs\":");
     ok = ok && (logprobs ? server_logprobs_print(logprobs, engine, strcmp(key, "text") != 0, out)
@@ -130,15 +149,70 @@ static bool print_choice(size_t index, const char *key, json_t *content, const s
                          : server_buffer_text(out, ",\"finish_reason\":null}"));
 }
 
+static json_t *text_of(const struct server_buffer *text)
+{
+    return json_stringn(text->data ? text->data : "", text->size);
+}
+
+/* The text of all parts of a kind. */
+static json_t *text_of_kind(const struct server_parts *parts, enum server_part_kind kind)
+{
+    struct server_buffer all = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < parts->count; i++)
+        if (parts->items[i].kind == kind)
+            ok = server_buffer_add(&all, parts->items[i].text.data, parts->items[i].text.size);
+    json_t *text = ok ? text_of(&all) : NULL;
+    server_buffer_free(&all);
+    return text;
+}
+
+static size_t count_kind(const struct server_parts *parts, enum server_part_kind kind)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < parts->count; i++) count += parts->items[i].kind == kind;
+    return count;
+}
+
+static json_t *call_object(const struct server_part *part)
+{
+    return json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", part->id, "type", "function", "function", "name", part->name,
+                     "arguments", text_of(&part->text));
+}
+
+/* Only an answer without calls always has content. */
+static json_t *message_object(const struct server_parts *parts)
+{
+    const bool has_calls = count_kind(parts, SERVER_PART_CALL), has_text = count_kind(parts, SERVER_PART_CONTENT);
+    json_t *message =
+        json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
+                  has_calls && !has_text ? json_null() : text_of_kind(parts, SERVER_PART_CONTENT), "refusal");
+    bool ok = message != NULL;
+    if (ok && count_kind(parts, SERVER_PART_REASONING))
+        ok = json_put(message, "reasoning_content", text_of_kind(parts, SERVER_PART_REASONING));
+    json_t *calls = json_array();
+    for (size_t i = 0; ok && i < parts->count; i++)
+        if (parts->items[i].kind == SERVER_PART_CALL) ok = json_add(calls, call_object(&parts->items[i]));
+    if (ok && has_calls) ok = json_put(message, "tool_calls", json_incref(calls));
+    json_decref(calls);
+    if (ok) return message;
+    json_decref(message);
+    return NULL;
+}
+
 static bool print_whole_choice(const struct eng_engine *engine, const struct server_job *job, size_t index,
                                struct server_buffer *out)
 {
     const struct server_choice *choice = &job->choices[index];
     const struct server_logprobs *logprobs = job->request.wants_logprobs ? &choice->logprobs : NULL;
-    json_t *text = json_stringn(choice->out.data ? choice->out.data : "", choice->out.size);
-    if (!job->request.is_chat) return print_choice(index, "text", text, logprobs, engine, choice->finish, out);
-    json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", text, "refusal");
-    return print_choice(index, "message", message, logprobs, engine, choice->finish, out);
+    struct server_parts parts = {0};
+    if (!job->request.is_chat)
+        return print_choice(index, "text", text_of(&choice->out), logprobs, engine, reason_of(choice->finish, 0), out);
+    bool ok = server_job_divide(job, index, &parts) &&
+              print_choice(index, "message", message_object(&parts), logprobs, engine,
+                           reason_of(choice->finish, count_kind(&parts, SERVER_PART_CALL)), out);
+    server_parts_free(&parts);
+    return ok;
 }
 
 bool server_reply_job(const char *model, const struct eng_engine *engine, const struct server_job *job,
@@ -151,31 +225,11 @@ bool server_reply_job(const char *model, const struct eng_engine *engine, const 
            server_buffer_text(out, "}");
 }
 
-/* ---- streams ---- */
+/* ---- chunks of streams ---- */
 
-bool server_stream_open(struct server_stream *stream, const struct server_job *job)
+static bool print_chunk_head(const struct server_model *model, const struct server_job *job, struct server_buffer *out)
 {
-    *stream = (struct server_stream){.begun = calloc(job->choice_count, sizeof *stream->begun),
-                                     .ended = calloc(job->choice_count, sizeof *stream->ended)};
-    return stream->begun && stream->ended;
-}
-
-void server_stream_close(struct server_stream *stream)
-{
-    free(stream->begun);
-    free(stream->ended);
-    *stream = (struct server_stream){0};
-}
-
-/* Takes the reference of `value`. */
-static bool print_event(json_t *value, struct server_buffer *out)
-{
-    return server_buffer_text(out, "data: ") && print(value, out) && server_buffer_text(out, "\n\n");
-}
-
-static bool print_chunk_head(const char *model, const struct server_job *job, struct server_buffer *out)
-{
-    return server_buffer_text(out, "data: ") && print_head(model, job, "chat.completion.chunk", out);
+    return server_buffer_text(out, "data: ") && print_head(server_model_name(model), job, "chat.completion.chunk", out);
 }
 
 /* `usage`: of all tokens; else, as in OpenAI's API, null in all chunks but the last. */
@@ -189,107 +243,66 @@ static bool print_chunk_end(const struct server_job *job, bool usage, struct ser
 }
 
 /* A chunk with one choice, whose text or delta is `content`. Takes its reference. */
-static bool print_chunk(struct server_model *model, const struct server_job *job, size_t index, json_t *content,
-                        const struct server_logprobs *logprobs, enum server_finish finish, struct server_buffer *out)
+static bool print_chunk(const struct server_model *model, const struct server_job *job, size_t index, json_t *content,
+                        const struct server_logprobs *logprobs, const char *reason, struct server_buffer *out)
 {
-    if (!print_chunk_head(server_model_name(model), job, out)) {
+    if (!print_chunk_head(model, job, out)) {
         json_decref(content);
         return false;
     }
-    return print_choice(index, job->request.is_chat ? "delta" : "text", content, logprobs, server_model_engine(model),
-                        finish, out) &&
+    return print_choice(index, job->request.is_chat ? "delta" : "text", content,
+                        job->request.wants_logprobs ? logprobs : NULL, server_model_engine(model), reason, out) &&
            print_chunk_end(job, false, out);
 }
 
-static bool print_text(struct server_model *model, const struct server_job *job, size_t index,
-                       const struct server_buffer *text, const struct server_logprobs *logprobs,
-                       struct server_buffer *out)
-{
-    json_t *content = json_stringn(text->data ? text->data : "", text->size);
-    if (job->request.is_chat) content = json_pack("{s:o}", "content", content);
-    return print_chunk(model, job, index, content, job->request.wants_logprobs ? logprobs : NULL, SERVER_FINISH_NONE,
-                       out);
-}
-
-static bool print_begin(struct server_model *model, const struct server_job *job, size_t index,
+bool server_reply_begin(const struct server_model *model, const struct server_job *job, size_t index,
                         struct server_buffer *out)
 {
     if (!job->request.is_chat) return true;
     json_t *delta = json_pack("{s:s, s:s}", "role", "assistant", "content", "");
-    return print_chunk(model, job, index, delta, NULL, SERVER_FINISH_NONE, out);
+    return print_chunk(model, job, index, delta, NULL, NULL, out);
 }
 
-static bool print_end(struct server_model *model, const struct server_job *job, size_t index, enum server_finish finish,
-                      struct server_buffer *out)
+/* `call`: index of the call that the part belongs to. */
+static json_t *delta_of(const struct server_part *part, size_t call)
 {
-    return print_chunk(model, job, index, job->request.is_chat ? json_object() : json_string(""), NULL, finish, out);
+    const json_int_t index = (json_int_t)call;
+    if (part->kind == SERVER_PART_CALL)
+        return json_pack("{s:[{s:I, s:s, s:s, s:{s:s, s:o}}]}", "tool_calls", "index", index, "id", part->id, "type",
+                         "function", "function", "name", part->name, "arguments", text_of(&part->text));
+    if (part->kind == SERVER_PART_ARGUMENTS)
+        return json_pack("{s:[{s:I, s:{s:o}}]}", "tool_calls", "index", index, "function", "arguments",
+                         text_of(&part->text));
+    return json_pack("{s:o}", part->kind == SERVER_PART_CONTENT ? "content" : "reasoning_content",
+                     text_of(&part->text));
 }
 
-static bool finished_well(enum server_finish finish)
-{
-    return finish == SERVER_FINISH_STOP || finish == SERVER_FINISH_LENGTH;
-}
-
-/* Events of one choice since the last call. */
-static bool next_of_choice(struct server_stream *stream, struct server_model *model, struct server_job *job,
-                           size_t index, struct server_buffer *out)
-{
-    struct server_choice *choice = &job->choices[index];
-    struct server_logprobs logprobs = {0};
-    /* Taken as a whole, so that the lock is not held while events are made. */
-    server_model_lock(model);
-    struct server_buffer text = choice->out;
-    const enum server_finish finish = choice->finish;
-    bool ok = server_logprobs_take(&choice->logprobs, &logprobs);
-    choice->out = (struct server_buffer){0};
-    server_model_unlock(model);
-
-    const bool has_text = text.size || logprobs.count, ends = finished_well(finish) && !stream->ended[index];
-    if (ok && !stream->begun[index] && (has_text || ends)) {
-        stream->begun[index] = true;
-        ok = print_begin(model, job, index, out);
-    }
-    if (ok && has_text) ok = print_text(model, job, index, &text, &logprobs, out);
-    if (ok && ends) {
-        stream->ended[index] = true;
-        stream->ended_count++;
-        ok = print_end(model, job, index, finish, out);
-    }
-    server_buffer_free(&text);
-    server_logprobs_free(&logprobs);
-    return ok;
-}
-
-static bool print_last(struct server_stream *stream, struct server_model *model, const struct server_job *job,
-                       struct server_buffer *out)
-{
-    stream->finished = true;
-    if (job->failure.http && stream->ended_count < job->choice_count) {
-        if (!print_event(error_object(&job->failure), out)) return false;
-    } else if (job->request.include_usage &&
-               !(print_chunk_head(server_model_name(model), job, out) && print_chunk_end(job, true, out))) {
-        return false;
-    }
-    return server_buffer_text(out, "data: [DONE]\n\n");
-}
-
-bool server_stream_next(struct server_stream *stream, struct server_model *model, struct server_job *job,
+bool server_reply_parts(const struct server_model *model, const struct server_job *job, size_t index, size_t calls,
+                        const struct server_parts *parts, const struct server_logprobs *logprobs,
                         struct server_buffer *out)
 {
-    if (stream->finished) return true;
-    server_model_lock(model);
-    const bool done = job->done;
-    server_model_unlock(model);
-    for (size_t i = 0; i < job->choice_count; i++)
-        if (!stream->ended[i] && !next_of_choice(stream, model, job, i, out)) return false;
-    return !done || print_last(stream, model, job, out);
+    bool ok = true;
+    for (size_t i = 0; ok && i < parts->count; i++) {
+        const struct server_part *part = &parts->items[i];
+        calls += part->kind == SERVER_PART_CALL;
+        json_t *content = job->request.is_chat ? delta_of(part, calls ? calls - 1 : 0) : text_of(&part->text);
+        ok = print_chunk(model, job, index, content, logprobs, NULL, out);
+        logprobs = NULL;
+    }
+    /* Tokens without text, and those of a text that is not decided yet. */
+    if (!ok || parts->count || !logprobs || !logprobs->count) return ok;
+    json_t *content = job->request.is_chat ? json_pack("{s:s}", "content", "") : json_string("");
+    return print_chunk(model, job, index, content, logprobs, NULL, out);
 }
 
-bool server_stream_has_news(const struct server_stream *stream, const struct server_job *job)
+bool server_reply_end(const struct server_model *model, const struct server_job *job, size_t index, size_t calls,
+                      enum server_finish finish, struct server_buffer *out)
 {
-    bool news = job->done && !stream->finished;
-    for (size_t i = 0; !news && i < job->choice_count; i++)
-        news = !stream->ended[i] &&
-               (job->choices[i].out.size || job->choices[i].logprobs.ready || finished_well(job->choices[i].finish));
-    return news;
+    return print_chunk(model, job, index, job->request.is_chat ? json_object() : json_string(""), NULL,
+                       reason_of(finish, calls), out);
+}
+
+bool server_reply_usage(const struct server_model *model, const struct server_job *job, struct server_buffer *out)
+{
+    return !job->request.include_usage || (print_chunk_head(model, job, out) && print_chunk_end(job, true, out));
 }

@@ -6,7 +6,8 @@
 
 #include "runtime/server/server_model.h"
 
-bool server_reply_error(const struct server_error *error, struct server_buffer *out);
+/* SERVER_RESPONSES has OpenAI's errors, too. */
+bool server_reply_error(const struct server_error *error, enum server_shape shape, struct server_buffer *out);
 
 /* An entry of the list of models; the list. `created`: seconds since 1970. */
 bool server_reply_model(const struct server_model *model, int64_t created, struct server_buffer *out);
@@ -21,18 +22,16 @@ bool server_reply_text(const char *text, size_t size, struct server_buffer *out)
 bool server_reply_job(const char *model, const struct eng_engine *engine, const struct server_job *job,
                       struct server_buffer *out);
 
-/* Server-sent events of one job. */
-struct server_stream {
-    bool *begun, *ended; /* owned [choice_count]: the first event, the finish reason were sent */
-    size_t ended_count;
-    bool finished; /* nothing will follow */
-};
-bool server_stream_open(struct server_stream *stream, const struct server_job *job);
-/* Appends the events for everything that is new; nothing if nothing is. Takes the lock of the model. */
-bool server_stream_next(struct server_stream *stream, struct server_model *model, struct server_job *job,
+/* Chunks of a stream, as server-sent events. A choice has one that begins it, any number with parts of it, and one that ends it;
+ * after all choices comes one of usage alone, if the request wants it. `calls`: those that came before. logprobs NULL:
+ * none. */
+bool server_reply_begin(const struct server_model *model, const struct server_job *job, size_t index,
                         struct server_buffer *out);
-/* Whether there is something new, so that server_stream_next would append to its buffer. Requires: the lock is held. */
-bool server_stream_has_news(const struct server_stream *stream, const struct server_job *job);
-void server_stream_close(struct server_stream *stream);
+bool server_reply_parts(const struct server_model *model, const struct server_job *job, size_t index, size_t calls,
+                        const struct server_parts *parts, const struct server_logprobs *logprobs,
+                        struct server_buffer *out);
+bool server_reply_end(const struct server_model *model, const struct server_job *job, size_t index, size_t calls,
+                      enum server_finish finish, struct server_buffer *out);
+bool server_reply_usage(const struct server_model *model, const struct server_job *job, struct server_buffer *out);
 
 #endif

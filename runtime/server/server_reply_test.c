@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/server/server_reply.h"
 
+#include "runtime/server/server_stream.h"
+
 #include "formats/base/test_support.h"
 
 static struct server_buffer out;
@@ -16,7 +18,7 @@ TEST(test_errors)
 {
     struct server_error error;
     server_fail(&error, 400, "invalid_value", "n", "a 'quoted' \"text\"\n");
-    assert_true(server_reply_error(&error, &out));
+    assert_true(server_reply_error(&error, SERVER_OPENAI, &out));
     assert_true(server_buffer_add(&out, "", 1));
     assert_string_equal(
         out.data,
@@ -24,9 +26,15 @@ TEST(test_errors)
         "\"code\":\"invalid_value\"}}");
     server_buffer_free(&out);
     server_fail(&error, 500, NULL, NULL, "bytes \xff\xc3");
-    assert_true(server_reply_error(&error, &out));
+    assert_true(server_reply_error(&error, SERVER_OPENAI, &out));
     expect("{'error':{'message':'bytes ?"
            "?','type':'server_error','param':null,'code':null}}");
+    assert_true(server_reply_error(&error, SERVER_MESSAGES, &out));
+    expect("{'type':'error','error':{'type':'api_error','message':'bytes ?"
+           "?'}}");
+    server_fail(&error, 429, NULL, NULL, "full");
+    assert_true(server_reply_error(&error, SERVER_MESSAGES, &out));
+    expect("{'type':'error','error':{'type':'rate_limit_error','message':'full'}}");
     assert_string_equal(server_error_type(401), "authentication_error");
     assert_string_equal(server_error_type(429), "rate_limit_error");
     assert_string_equal(server_error_type(503), "server_error");

@@ -275,7 +275,14 @@ static bool read_tokens(const struct field *field, const json_t *value, struct s
     return make_prompts(request, 1, error) && read_ids(value, field->name, request->prompts, error);
 }
 
-/* Messages and variables of the template are read together, after all fields. */
+static bool read_tools(const struct field *field, const json_t *value, struct server_request *request,
+                       struct server_error *error)
+{
+    (void)field;
+    return server_tools_read((json_t *)(uintptr_t)value, &request->tools, error);
+}
+
+/* Messages, variables of the template and tool_choice are read together, after all fields. */
 static bool read_chat(const struct field *field, const json_t *value, struct server_request *request,
                       struct server_error *error)
 {
@@ -311,6 +318,10 @@ static const struct field fields[] = {
     {"frequency_penalty", GENERATE, read_real, AT(frequency_penalty), -2, 2},
     {"logit_bias", GENERATE, .read = read_biases},
     {"seed", GENERATE, .read = read_seed},
+    {"tools", SERVER_CHAT | SERVER_TOKENIZE, .read = read_tools},
+    {"tool_choice", SERVER_CHAT, .read = read_chat},
+    {"parallel_tool_calls", SERVER_CHAT, read_bool, AT(parallel_calls)},
+    {"reasoning_effort", SERVER_CHAT | SERVER_TOKENIZE, .read = read_chat},
     {"logprobs", SERVER_CHAT, read_bool, AT(wants_logprobs)},
     {"top_logprobs", SERVER_CHAT, read_count, AT(top_logprobs), 0, ENG_MAX_LOGPROBS},
     {"logprobs", SERVER_COMPLETION, read_logprobs, AT(top_logprobs), 0, ENG_MAX_LOGPROBS},
@@ -336,9 +347,6 @@ static const struct {
     {"best_of", SERVER_COMPLETION, {"1"}},
     {"suffix", SERVER_COMPLETION, {"\"\""}},
     {"structured_outputs", GENERATE, {NULL}},
-    {"tools", SERVER_CHAT | SERVER_TOKENIZE, {"[]"}},
-    {"tool_choice", SERVER_CHAT, {"\"none\"", "\"auto\""}},
-    {"parallel_tool_calls", SERVER_CHAT, {"true", "false"}},
     {"functions", SERVER_CHAT, {"[]"}},
     {"function_call", SERVER_CHAT, {"\"none\"", "\"auto\""}},
     {"continue_final_message", SERVER_CHAT | SERVER_TOKENIZE, {"false"}},
@@ -399,9 +407,11 @@ static bool require_input(struct server_request *request, struct server_error *e
                                                                   : "prompt";
     if (request->endpoint == SERVER_TOKENIZE && chat && request->prompts)
         return server_fail(error, 400, "invalid_value", "messages", "expected one of prompt and messages, found both");
-    if (!chat && (has(request, "chat_template_kwargs") || has(request, "add_generation_prompt")))
-        return server_fail(error, 400, "invalid_value", "messages",
-                           "chat_template_kwargs and add_generation_prompt: only with messages");
+    if (!chat && (has(request, "chat_template_kwargs") || has(request, "add_generation_prompt") ||
+                  has(request, "tools") || has(request, "reasoning_effort")))
+        return server_fail(
+            error, 400, "invalid_value", "messages",
+            "chat_template_kwargs, add_generation_prompt, tools and reasoning_effort: only with messages");
     if (!chat && !request->prompts)
         return server_fail(error, 400, "missing_required_parameter", needed, "%s: expected%s, found nothing", needed,
                            request->endpoint == SERVER_TOKENIZE ? " this field or messages" : " this field");
@@ -410,8 +420,10 @@ static bool require_input(struct server_request *request, struct server_error *e
         return server_fail(error, 400, "unsupported_parameter", "add_special_tokens",
                            "add_special_tokens: not with messages, whose template adds them");
     request->is_chat = true;
+    request->tools.one_call = !request->parallel_calls;
     return make_prompts(request, 1, error) &&
-           server_chat_variables(request->body, request->add_generation, &request->variables, error);
+           server_tools_choose(json_object_get(request->body, "tool_choice"), &request->tools, error) &&
+           server_chat_variables(request->body, request->add_generation, &request->tools, &request->variables, error);
 }
 
 static bool check_together(const struct server_request *request, struct server_error *error)
@@ -426,6 +438,14 @@ static bool check_together(const struct server_request *request, struct server_e
     if (request->wants_logprobs && request->echo)
         return server_fail(error, 400, "invalid_value", "logprobs",
                            "logprobs: not with echo, since there are none of the prompt's tokens");
+    if (request->format.field && server_tools_are_active(&request->tools))
+        return server_fail(error, 400, "invalid_value", request->format.field,
+                           "%s: not with tools, whose calls have another form; leave out tools or set tool_choice to "
+                           "\"none\"",
+                           request->format.field);
+    if (server_tools_are_forced(&request->tools) && request->ignore_eos)
+        return server_fail(error, 400, "invalid_value", "ignore_eos",
+                           "ignore_eos: not with a call that is required, which ends where it is complete");
     if (request->format.field && request->ignore_eos)
         return server_fail(error, 400, "invalid_value", "ignore_eos",
                            "ignore_eos: not with %s, whose answers end where they are complete", request->format.field);
@@ -449,13 +469,24 @@ static size_t count_values(const char *text, size_t size)
     return count;
 }
 
-bool server_request_read(enum server_endpoint endpoint, const char *body, size_t size, struct server_request *request,
-                         struct server_error *error)
+bool server_request_parse(const char *body, size_t size, json_t **value, struct server_error *error)
 {
     struct status status = {0};
+    *value = NULL;
+    if (count_values(body, size) > MOST_JSON_VALUES)
+        return server_fail(error, 413, "too_many_values", NULL, "the body has more than %d JSON values",
+                           MOST_JSON_VALUES);
+    *value = json_parse(body, size, "body", &status);
+    return *value || server_fail_status(error, NULL, &status);
+}
+
+bool server_request_read_value(enum server_endpoint endpoint, json_t *body, struct server_request *request,
+                               struct server_error *error)
+{
     const char *name;
     const json_t *value;
     *request = (struct server_request){.endpoint = endpoint,
+                                       .body = body,
                                        .n = 1,
                                        .temperature = -1,
                                        .top_p = -1,
@@ -463,17 +494,22 @@ bool server_request_read(enum server_endpoint endpoint, const char *body, size_t
                                        .top_k = -1,
                                        .add_special = true,
                                        .skip_special = true,
-                                       .add_generation = true};
-    if (count_values(body, size) > MOST_JSON_VALUES)
-        return server_fail(error, 413, "too_many_values", NULL, "the body has more than %d JSON values",
-                           MOST_JSON_VALUES);
-    request->body = json_parse(body, size, "body", &status);
-    if (!request->body) return server_fail_status(error, NULL, &status);
+                                       .add_generation = true,
+                                       .parallel_calls = true};
     if (!json_is_object(request->body)) return wrong(error, "body", "an object", request->body);
     request->special_given = has(request, "add_special_tokens");
     json_object_foreach (request->body, name, value)
         if (!read_field(name, value, request, error)) return false;
     return require_input(request, error) && check_together(request, error);
+}
+
+bool server_request_read(enum server_endpoint endpoint, const char *body, size_t size, struct server_request *request,
+                         struct server_error *error)
+{
+    json_t *value;
+    *request = (struct server_request){.endpoint = endpoint};
+    return server_request_parse(body, size, &value, error) &&
+           server_request_read_value(endpoint, value, request, error);
 }
 
 void server_request_free(struct server_request *request)
@@ -484,6 +520,8 @@ void server_request_free(struct server_request *request)
     free(request->own_stops);
     free(request->biases);
     server_format_free(&request->format);
+    server_tools_free(&request->tools);
+    json_decref(request->echo_body);
     json_decref(request->body);
     *request = (struct server_request){0};
 }

@@ -7,8 +7,8 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "runtime/server/server_format.h"
 #include "runtime/server/server_stop.h"
+#include "runtime/server/server_tools.h"
 
 enum server_endpoint {
     SERVER_CHAT = 1,       /* POST /v1/chat/completions */
@@ -16,6 +16,9 @@ enum server_endpoint {
     SERVER_TOKENIZE = 4,   /* POST /tokenize */
     SERVER_DETOKENIZE = 8  /* POST /detokenize */
 };
+
+/* The API through which a chat came: replies have its shape. */
+enum server_shape { SERVER_OPENAI, SERVER_MESSAGES, SERVER_RESPONSES };
 
 /* Choices of one request: prompts times n. */
 enum { SERVER_MOST_CHOICES = 128 };
@@ -29,6 +32,8 @@ struct server_prompt {
 
 struct server_request {
     enum server_endpoint endpoint;
+    enum server_shape shape;
+    json_t *echo_body; /* owned: the fields of a response that repeat the request; NULL: none */
     json_t *body;      /* owned: strings below are borrowed from it; NULL after server_request_shrink */
     const char *model; /* NULL: not given */
     bool stream, include_usage, echo, ignore_eos;
@@ -54,11 +59,18 @@ struct server_request {
     uint32_t stop_token_count;
     struct server_prompt *prompts; /* owned [prompt_count]; of a chat: one without text */
     size_t prompt_count;
-    bool is_chat;    /* messages were given */
-    char *variables; /* owned: JSON for the chat template; NULL: no chat, or converted already */
+    bool is_chat;              /* messages were given */
+    char *variables;           /* owned: JSON for the chat template; NULL: no chat, or converted already */
+    struct server_tools tools; /* owned */
+    bool parallel_calls;
 };
 
-/* Reads body[size]. The caller releases *request with server_request_free, also after a failure. */
+/* Parses body[size], whose number of values is bounded. *value: owned by the caller. */
+bool server_request_parse(const char *body, size_t size, json_t **value, struct server_error *error);
+/* Reads a body; takes its reference. The caller releases *request with server_request_free, also after a failure. */
+bool server_request_read_value(enum server_endpoint endpoint, json_t *body, struct server_request *request,
+                               struct server_error *error);
+/* Both of them. */
 bool server_request_read(enum server_endpoint endpoint, const char *body, size_t size, struct server_request *request,
                          struct server_error *error);
 void server_request_free(struct server_request *request);

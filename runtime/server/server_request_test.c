@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/server/server_request.h"
 
+#include "runtime/server/server_chat.h"
+
 #include "formats/base/test_support.h"
 
 static struct server_request request;
@@ -157,6 +159,33 @@ TEST(test_chat)
     server_request_free(&request);
 }
 
+TEST(test_tools)
+{
+    accept(SERVER_CHAT,
+           "{'messages': [{'role': 'assistant', 'content': null, 'reasoning_content': 'r', 'tool_calls': [{'id': 'i', "
+           "'type': 'function', 'function': {'name': 'f', 'arguments': '{\\'a\\': 1}'}}]}, {'role': 'tool', "
+           "'tool_call_id': "
+           "'i', 'content': [{'type': 'text', 'text': '7'}]}], 'reasoning_effort': 'low', 'parallel_tool_calls': false,"
+           " 'tools': [{'type': 'function', 'function': {'name': 'f'}}]}");
+    assert_string_equal(
+        request.variables,
+        test_json(
+            "{'add_generation_prompt':true,'reasoning_effort':'low','tools':[{'type':'function','function':{'name':"
+            "'f'}}],'messages':[{'role':'assistant','content':'','reasoning_content':'r','tool_calls':[{'type':"
+            "'function','function':{'name':'f','arguments':{'a':1}},'id':'i'}]},{'role':'tool','content':'7',"
+            "'tool_call_id':'i'}]}"));
+    assert_true(server_tools_are_active(&request.tools) && !server_tools_are_forced(&request.tools));
+    assert_true(request.tools.one_call);
+    assert_true(server_chat_text_arguments(&request.variables));
+    assert_non_null(strstr(request.variables, "\"arguments\":\"{\\\"a\\\": 1}\""));
+    assert_false(server_chat_text_arguments(&request.variables));
+    server_request_free(&request);
+    accept(SERVER_CHAT, "{'messages': [{'role': 'user', 'content': 'x'}], 'tool_choice': 'none',"
+                        " 'tools': [{'type': 'function', 'function': {'name': 'f'}}]}");
+    assert_null(strstr(request.variables, "tools"));
+    server_request_free(&request);
+}
+
 TEST(test_refused)
 {
     static const struct {
@@ -192,9 +221,31 @@ TEST(test_refused)
         {SERVER_CHAT, "{'messages': [{'role': 'a b', 'content': 'x'}]}", "messages[0].role", "letters", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': [{'type': 'image_url'}]}]}", "messages[0].content",
          "image_url", 400},
-        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x', 'tool_calls': []}]}", "messages[0].tool_calls",
-         "tool_calls", 400},
-        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'tools': [1]}", "tools", "not supported", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x', 'tool_calls': 1}]}", "messages[0].tool_calls",
+         "array|found 1", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'tool_calls': [{'function': {'name': 'f', 'arguments': '[]'}}]}]}",
+         "messages[0].tool_calls", "JSON object", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': null}]}", "messages[0].content", "found null", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x', 'tool_call_id': 1}]}", "messages[0].tool_call_id",
+         "a string", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x', 'audio': {}}]}", "messages[0].audio",
+         "tool_call_id|reasoning_content", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'tools': [1]}", "tools[0]", "an object", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'tool_choice': 'required'}", "tool_choice",
+         "only with tools", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'parallel_tool_calls': 1}", "parallel_tool_calls",
+         "true or false", 400},
+        {SERVER_CHAT,
+         "{'messages': [{'role': 'u', 'content': 'x'}], 'response_format': {'type': 'json_object'}, 'tools': [{'type': "
+         "'function', 'function': {'name': 'f'}}]}",
+         "response_format", "not with tools", 400},
+        {SERVER_CHAT,
+         "{'messages': [{'role': 'u', 'content': 'x'}], 'ignore_eos': true, 'tool_choice': 'required', 'tools': "
+         "[{'type': "
+         "'function', 'function': {'name': 'f'}}]}",
+         "ignore_eos", "required", 400},
+        {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'functions': [1]}", "functions", "not supported",
+         400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'response_format': {'type': 'json_schema'}}",
          "response_format", "json_schema|found nothing", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'response_format': {'type': 'xml'}}", "response_format",

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/server/server_exchange.h"
+#include "runtime/server/server_input.h"
 #include "runtime/server/server_page.h"
 
 static unsigned reply(struct server_exchange *exchange, bool ok)
@@ -159,7 +160,7 @@ static bool submit(struct server_exchange *exchange, struct server_request *requ
     struct server_model *model = find_model(exchange, request->model);
     struct server_job *job = NULL;
     const bool is_stream = request->stream;
-    if (!model || !server_job_create(server_model_engine(model), server_model_facts(model),
+    if (!model || !server_job_create(server_model_engine(model), server_model_facts(model), server_model_voice(model),
                                      server_model_grammars(model), request, &job, error))
         return false;
     bool ok = !is_stream || server_stream_open(&exchange->stream, job) || server_fail_memory(error);
@@ -177,6 +178,14 @@ static bool submit(struct server_exchange *exchange, struct server_request *requ
     return true;
 }
 
+static bool read_request(struct server_exchange *exchange, enum server_endpoint endpoint, bool counts,
+                         struct server_request *request)
+{
+    const struct server_buffer *body = &exchange->body;
+    return server_input_read(exchange->shape, endpoint, counts, body->data ? body->data : "", body->size, request,
+                             &exchange->error);
+}
+
 static unsigned begin_answer(struct server_exchange *exchange, enum server_endpoint endpoint)
 {
     struct server_request request;
@@ -184,9 +193,7 @@ static unsigned begin_answer(struct server_exchange *exchange, enum server_endpo
         server_fail(&exchange->error, 503, "shutting_down", NULL, "the server is shutting down");
         return 0;
     }
-    bool ok = server_request_read(endpoint, exchange->body.data ? exchange->body.data : "", exchange->body.size,
-                                  &request, &exchange->error) &&
-              submit(exchange, &request);
+    bool ok = read_request(exchange, endpoint, false, &request) && submit(exchange, &request);
     server_request_free(&request);
     return ok ? SERVER_LATER : 0;
 }
@@ -200,8 +207,23 @@ static unsigned answer_generation(struct server_exchange *exchange, enum server_
         exchange->error = exchange->job->failure;
         return 0;
     }
-    return reply(exchange, server_reply_job(server_model_name(exchange->model), server_model_engine(exchange->model),
-                                            exchange->job, out));
+    const char *model = server_model_name(exchange->model);
+    switch (exchange->shape) {
+    case SERVER_MESSAGES: return reply(exchange, server_messages_reply(model, exchange->job, out));
+    case SERVER_RESPONSES: return reply(exchange, server_responses_reply(model, exchange->job, out));
+    default: return reply(exchange, server_reply_job(model, server_model_engine(exchange->model), exchange->job, out));
+    }
+}
+
+static unsigned answer_count(struct server_exchange *exchange, struct server_buffer *out)
+{
+    struct server_request request;
+    const struct server_model *model = NULL;
+    bool ok = read_request(exchange, SERVER_CHAT, true, &request) && (model = find_model(exchange, request.model)) &&
+              server_job_tokenize(server_model_engine(model), &request, &exchange->error) &&
+              (server_messages_count(request.prompts->count, out) || server_fail_memory(&exchange->error));
+    server_request_free(&request);
+    return ok ? MHD_HTTP_OK : 0;
 }
 
 static unsigned answer_chat(struct server_exchange *exchange, struct server_buffer *out)
@@ -212,6 +234,14 @@ static unsigned answer_chat(struct server_exchange *exchange, struct server_buff
 static unsigned answer_completion(struct server_exchange *exchange, struct server_buffer *out)
 {
     return answer_generation(exchange, SERVER_COMPLETION, out);
+}
+
+static unsigned refuse_embeddings(struct server_exchange *exchange, struct server_buffer *out)
+{
+    (void)out;
+    server_fail(&exchange->error, 400, "unsupported_endpoint", NULL,
+                "embeddings are not supported: engines give tokens and log-probabilities, and no hidden states");
+    return 0;
 }
 
 /* ---- the table ---- */
@@ -227,6 +257,10 @@ static const struct server_route routes[] = {
     {"/v1/models/", "GET", false, answer_model, JSON_TYPE},
     {"/v1/chat/completions", "POST", false, answer_chat, JSON_TYPE},
     {"/v1/completions", "POST", false, answer_completion, JSON_TYPE},
+    {"/v1/messages", "POST", false, answer_chat, JSON_TYPE},
+    {"/v1/messages/count_tokens", "POST", false, answer_count, JSON_TYPE},
+    {"/v1/responses", "POST", false, answer_chat, JSON_TYPE},
+    {"/v1/embeddings", "POST", false, refuse_embeddings, JSON_TYPE},
     {"/tokenize", "POST", false, answer_tokenize, JSON_TYPE},
     {"/detokenize", "POST", false, answer_detokenize, JSON_TYPE},
 };
@@ -240,4 +274,11 @@ const struct server_route *server_find_route(const char *path)
             return &routes[i];
     }
     return NULL;
+}
+
+enum server_shape server_shape_of(const char *path)
+{
+    static const char messages[] = "/v1/messages", responses[] = "/v1/responses";
+    if (strncmp(path, messages, sizeof messages - 1) == 0) return SERVER_MESSAGES;
+    return strncmp(path, responses, sizeof responses - 1) == 0 ? SERVER_RESPONSES : SERVER_OPENAI;
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* False: the held text has no stop string. */
-static bool find_stop(const struct server_stop *stop, size_t *begin)
+static bool find_stop(struct server_stop *stop, size_t *begin)
 {
     const struct server_buffer *held = &stop->held;
     size_t end = 0;
@@ -17,6 +17,7 @@ static bool find_stop(const struct server_stop *stop, size_t *begin)
         if (found && (first + length > end || (first + length == end && first > *begin))) continue;
         *begin = first;
         end = first + length;
+        stop->matched = stop->strings[i];
         found = true;
     }
     return found;

@@ -12,6 +12,7 @@ struct server_stop {
     size_t count;
     struct server_buffer held; /* the end of the text so far, with which a stop string may begin */
     bool found;                /* the text has ended */
+    const char *matched;       /* the stop string before which it has; borrowed likewise, NULL: none */
 };
 
 /* Adds a piece of the answer, and appends to `out` what can be sent. The stop string that ends first counts, and of those

@@ -159,6 +159,12 @@ enum eng_status eng_chat_tokens(const struct eng_engine *engine, const char *var
     return report_result(ok, &status, error);
 }
 
+const char *eng_chat_template(const struct eng_engine *engine, const char *name)
+{
+    const struct chat_templates *templates = engine ? engine->file.chat_templates : NULL;
+    return templates ? chat_templates_text(templates, name) : NULL;
+}
+
 enum eng_status eng_chat_render(const struct eng_engine *engine, const char *variables, const char *now, char *text,
                                 size_t capacity, size_t *size, struct eng_error *error)
 {

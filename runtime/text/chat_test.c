@@ -154,6 +154,20 @@ static void expect_refusal(enum eng_status code, enum eng_status found, const st
     if (found != code || !strstr(error->message, words)) fail_msg("%d: %s", found, error->message);
 }
 
+TEST(template_texts)
+{
+    use(chatml);
+    assert_string_equal(eng_chat_template(&engine, NULL), "{{ tools | tojson }}");
+    assert_string_equal(eng_chat_template(&engine, "tool_use"), "{{ tools | tojson }}");
+    assert_non_null(strstr(eng_chat_template(&engine, "default"), "<|im_start|>{{ m.role }}\n"));
+    assert_null(eng_chat_template(&engine, "other"));
+    use(mistral);
+    assert_ptr_equal(eng_chat_template(&engine, NULL), eng_chat_template(&engine, "default"));
+    use(NULL);
+    assert_null(eng_chat_template(&engine, NULL));
+    assert_null(eng_chat_template(NULL, NULL));
+}
+
 TEST(refusals)
 {
     struct eng_error error;

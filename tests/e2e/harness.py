@@ -220,6 +220,37 @@ def chat_engine():
     return build_engine(chat_model(_process_scratch().name))
 
 
+TOOLS = """{%- if tools %}
+    {{- '<|im_start|>system\\n' + (tools | tojson) + '\\nCall with <tool_call>{"name": ..., "arguments": ...}</tool_call>.<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' }}
+    {%- if message.reasoning_content %}
+        {{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n' }}
+    {%- endif %}
+    {{- message.content }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking %}
+        {{- '<think>\\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+
+
+@functools.lru_cache(maxsize=None)
+def tools_engine():
+    """The same model with a chat template that shows tools and reasoning."""
+    model = chat_model(_process_scratch().name)
+    write(os.path.join(model, "chat_template.jinja"), TOOLS.encode())
+    return build_engine(model, "--max-batch", "4")
+
+
 def contents(path):
     with open(path, "rb") as file:
         return file.read()

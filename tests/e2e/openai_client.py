@@ -32,7 +32,7 @@ def refused(kind, call, param=None, code=None):
 
 
 def models():
-    check([model.id for model in client.models.list()] == ["chat", "fables"])
+    check([model.id for model in client.models.list()] == ["chat", "fables", "tools"])
     check(client.models.retrieve("fables").owned_by == "eng")
     refused(openai.NotFoundError, lambda: client.models.retrieve("none"), "model", "model_not_found")
 
@@ -81,10 +81,54 @@ def formats():
     refused(openai.BadRequestError, lambda: client.chat.completions.create(**options, extra_body={"guided_regex": "("}), "guided_regex")
 
 
+def tools():
+    schema = {"type": "object", "properties": {"place": {"enum": ["Rome", "Oslo"]}}, "required": ["place"], "additionalProperties": False}
+    function = {"name": "get_weather", "description": "The weather.", "parameters": schema, "strict": True}
+    options = {"model": "tools", "messages": HELLO, "max_tokens": 60, "seed": 3, "tools": [{"type": "function", "function": function}]}
+    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+        whole = client.chat.completions.create(**options, tool_choice=choice, parallel_tool_calls=False).choices[0]
+        (call,) = whole.message.tool_calls
+        check(json.loads(call.function.arguments)["place"] in ("Rome", "Oslo") and whole.finish_reason == "tool_calls", whole)
+        with client.chat.completions.stream(**options, tool_choice=choice, parallel_tool_calls=False) as stream:
+            (streamed,) = stream.get_final_completion().choices[0].message.tool_calls
+        check(streamed.function.arguments == call.function.arguments and streamed.function.name == "get_weather", streamed)
+    answer = [whole.message, {"role": "tool", "tool_call_id": call.id, "content": "Sun."}]
+    after = client.chat.completions.create(**{**options, "messages": HELLO + answer, "max_tokens": 5}).choices[0]
+    check(after.message.content and not after.message.tool_calls, after)
+
+
+def responses():
+    options = {"model": "tools", "input": "Hello", "instructions": "Be brief.", "max_output_tokens": 10, "temperature": 0}
+    whole = client.responses.create(**options)
+    check(whole.status == "incomplete" and whole.incomplete_details.reason == "max_output_tokens" and whole.output_text, whole)
+    check(whole.usage.output_tokens == 10 and whole.instructions == "Be brief." and not whole.store, whole)
+    events = list(client.responses.create(**options, stream=True))
+    final = events[-1].response
+    check([event.sequence_number for event in events] == list(range(len(events))) and events[-1].type == "response.incomplete", events)
+    check("".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text, events)
+    check(final.output_text == whole.output_text and final.usage == whole.usage, final)
+    schema = {"type": "object", "properties": {"kind": {"enum": ["fox", "wolf"]}}, "required": ["kind"], "additionalProperties": False}
+    form = {"format": {"type": "json_schema", "name": "animal", "schema": schema, "strict": True}}
+    found = client.responses.create(**{**options, "max_output_tokens": 50}, text=form)
+    check(json.loads(found.output_text)["kind"] in ("fox", "wolf") and found.status == "completed", found)
+    tool = {"type": "function", "name": "choose", "parameters": schema, "strict": True}
+    called = {**options, "max_output_tokens": 60, "tools": [tool], "tool_choice": "required", "parallel_tool_calls": False}
+    (call,) = client.responses.create(**called).output
+    check(call.type == "function_call" and json.loads(call.arguments)["kind"] in ("fox", "wolf"), call)
+    with client.responses.stream(**called) as stream:
+        (streamed,) = stream.get_final_response().output
+    check((streamed.name, streamed.arguments) == (call.name, call.arguments), streamed)
+    items = HELLO + [call, {"type": "function_call_output", "call_id": call.call_id, "output": "Good."}]
+    check(client.responses.create(**{**options, "input": items}).output_text, items)
+    refused(openai.BadRequestError, lambda: client.responses.create(**options, store=True), "store", "unsupported_parameter")
+    refused(openai.BadRequestError, lambda: client.responses.create(**options, previous_response_id="resp_1"), "previous_response_id",
+            "unsupported_parameter")
+
+
 def errors():
     chat = {"model": "chat", "messages": HELLO}
     refused(openai.BadRequestError, lambda: client.chat.completions.create(**chat, temperature=-1), "temperature", "invalid_value")
-    refused(openai.BadRequestError, lambda: client.chat.completions.create(**chat, tools=[{}]), "tools", "unsupported_parameter")
+    refused(openai.BadRequestError, lambda: client.chat.completions.create(**chat, tools=[{}]), "tools[0]", "invalid_value")
     refused(openai.NotFoundError, lambda: client.chat.completions.create(**{**chat, "model": "x"}), "model", "model_not_found")
     refused(openai.BadRequestError, lambda: client.completions.create(model="fables", prompt="a " * 3000), "prompt",
             "context_length_exceeded")
@@ -107,6 +151,8 @@ completions()
 chats()
 logprobs()
 formats()
+tools()
+responses()
 errors()
 asyncio.run(many())
 print(checks)

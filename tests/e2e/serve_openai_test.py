@@ -4,43 +4,26 @@ the test installs the package with pip into a folder of its own, and is skipped 
 
 import os
 import subprocess
-import sys
 import unittest
 
-from harness import FABLES, build_engine, chat_engine, scratch, write
+from client_package import interpreter
+from harness import FABLES, build_engine, chat_engine, scratch, tools_engine, write
 from server import Server
 
 PACKAGE = "openai==3.57.0"
 CLIENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "openai_client.py")
 FOLDER = scratch()
-INSTALL_SECONDS = 240
-
-
-def interpreter():
-    """An interpreter that has the package; a text that says why there is none."""
-    given = os.environ.get("ENG_OPENAI_PYTHON")
-    if given:
-        return given, None
-    folder = os.path.join(FOLDER.name, "packages")
-    python = os.path.join(folder, "bin", "python")
-    try:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True, capture_output=True, timeout=INSTALL_SECONDS)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--retries", "1", "--timeout", "15", PACKAGE],
-                       check=True, capture_output=True, timeout=INSTALL_SECONDS)
-    except (subprocess.SubprocessError, OSError) as error:
-        output = getattr(error, "stderr", None) or str(error).encode()
-        return None, "%s cannot be installed: %s" % (PACKAGE, output.decode(errors="replace").strip().split("\n")[-1])
-    return python, None
 
 
 class Client(unittest.TestCase):
     def test_client(self):
-        python, reason = interpreter()
+        python, reason = interpreter(PACKAGE, "ENG_OPENAI_PYTHON", FOLDER.name)
         if not python:
             self.skipTest(reason)
         keys = os.path.join(FOLDER.name, "keys")
         write(keys, b"key-of-the-test\n")
-        server = Server("chat=" + chat_engine(), "fables=" + build_engine(FABLES, "--max-batch", "4"), "--api-key-file", keys)
+        server = Server("chat=" + chat_engine(), "fables=" + build_engine(FABLES, "--max-batch", "4"), "tools=" + tools_engine(),
+                        "--api-key-file", keys)
         done = subprocess.run([python, CLIENT, "http://127.0.0.1:%d" % server.port, "key-of-the-test"], capture_output=True,
                               timeout=300, check=False)
         log = server.log

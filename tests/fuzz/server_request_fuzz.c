@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bodies of HTTP requests: any bytes are refused with a message and a status of HTTP, or give a request within its limits.
  * The first byte selects the endpoint. */
-#include "runtime/server/server_request.h"
+#include "runtime/server/server_input.h"
 
 #include <string.h>
 
@@ -46,17 +46,41 @@ static void check_request(const struct server_request *request)
 /* Nodes of a JSON tree: a byte of text may be one. */
 const struct fuzz_cost fuzz_cost = {.base_ms = 100, .us_per_byte = 20, .base_bytes = 256 << 10, .bytes_per_byte = 512};
 
+static void check_tools(const struct server_request *request)
+{
+    const struct server_tools *tools = &request->tools;
+    struct server_format format = {0};
+    struct server_error error = {0};
+    require(tools->list || tools->choice == SERVER_TOOLS_AUTO || tools->choice == SERVER_TOOLS_NONE);
+    require((tools->named != NULL) == (tools->choice == SERVER_TOOLS_NAMED));
+    require(!server_tools_are_active(tools) || !request->format.field);
+    if (!server_tools_are_forced(tools)) return;
+    require(server_tools_format(tools, &format, &error) && strlen(format.text) == format.size);
+    server_format_free(&format);
+}
+
 int fuzz_try(const uint8_t *data, size_t size)
 {
-    static const enum server_endpoint endpoints[] = {SERVER_CHAT, SERVER_COMPLETION, SERVER_TOKENIZE,
-                                                     SERVER_DETOKENIZE};
+    static const struct {
+        enum server_shape shape;
+        enum server_endpoint endpoint;
+        bool counts;
+    } kinds[] = {{SERVER_OPENAI, SERVER_CHAT, false},     {SERVER_OPENAI, SERVER_COMPLETION, false},
+                 {SERVER_OPENAI, SERVER_TOKENIZE, false}, {SERVER_OPENAI, SERVER_DETOKENIZE, false},
+                 {SERVER_MESSAGES, SERVER_CHAT, false},   {SERVER_MESSAGES, SERVER_CHAT, true},
+                 {SERVER_RESPONSES, SERVER_CHAT, false}};
     struct server_request request;
     struct server_error error = {0};
     if (!size) return 0;
-    if (server_request_read(endpoints[data[0] % 4], (const char *)data + 1, size - 1, &request, &error))
+    const size_t kind = data[0] % 8 % (sizeof kinds / sizeof *kinds);
+    if (server_input_read(kinds[kind].shape, kinds[kind].endpoint, kinds[kind].counts, (const char *)data + 1, size - 1,
+                          &request, &error)) {
         check_request(&request);
-    else
+        check_tools(&request);
+        require((request.echo_body != NULL) == (kinds[kind].shape == SERVER_RESPONSES));
+    } else {
         require(error.http >= 400 && error.http < 500 && error.message[0]);
+    }
     server_request_free(&request);
     return 0;
 }

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Divides the text of an answer, as it comes, into content, reasoning and calls. A text that is no well-formed call of one of the
+ * tools stays content; white space around calls and reasoning, and the markers of both, are no part of the answer. */
+#ifndef RUNTIME_SERVER_SERVER_ANSWER_H
+#define RUNTIME_SERVER_SERVER_ANSWER_H
+
+#include "runtime/server/server_calls.h"
+#include "runtime/server/server_dialects.h"
+
+enum server_answer_state {
+    SERVER_ANSWER_PLAIN,   /* all is content */
+    SERVER_ANSWER_TEXT,    /* content, in which reasoning and calls are looked for */
+    SERVER_ANSWER_THOUGHT, /* reasoning */
+    SERVER_ANSWER_PATTERN, /* what may be a call */
+    SERVER_ANSWER_NAMED    /* all is the arguments of one function */
+};
+
+struct server_answer {
+    const struct server_dialect *dialect; /* borrowed; NULL: PLAIN */
+    const struct server_tools *tools;     /* borrowed; NULL: no calls */
+    enum server_answer_state state;
+    struct server_buffer held;  /* not decided yet */
+    size_t used;                /* bytes of `held` that are */
+    struct server_buffer space; /* of the kind of text that came last: dropped if something else follows */
+    struct server_match match;
+    bool is_required;   /* all is an array of calls */
+    bool start_is_past; /* patterns of beginnings do not match any more */
+    size_t next_start;  /* index of the first one that was not tried */
+    bool is_start;      /* `match` is one of them */
+    bool has_content;
+    bool skip_space; /* white space that comes next is dropped */
+    bool after_call; /* nothing but white space has come since a call */
+    size_t calls;
+};
+
+/* in_thought: the prompt ends with the beginning of reasoning. */
+void server_answer_begin(struct server_answer *answer, const struct server_dialect *dialect,
+                         const struct server_tools *tools, bool in_thought);
+/* Each appends the decided parts. False: out of memory. */
+bool server_answer_push(struct server_answer *answer, const char *text, size_t size, struct server_parts *parts);
+bool server_answer_finish(struct server_answer *answer, struct server_parts *parts);
+void server_answer_free(struct server_answer *answer);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/server/server_calls.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/json.h"
+#include "runtime/server/server_literals.h"
+
+static json_t *parse(const char *text, size_t size)
+{
+    struct status ignored = {0};
+    return json_parse(text, size, "arguments", &ignored);
+}
+
+/* The text of arguments: an object, or a string that has the text of one. */
+static enum server_calls add_named(const char *name, const char *id, const json_t *arguments,
+                                   const struct server_tools *tools, struct server_parts *parts)
+{
+    if (!server_tools_find(tools, name, strlen(name))) return SERVER_CALLS_NONE;
+    json_t *read = NULL;
+    if (json_is_string(arguments)) {
+        read = parse(json_string_value(arguments), json_string_length(arguments));
+        arguments = read;
+    }
+    enum server_calls added = SERVER_CALLS_NONE;
+    if (json_is_object(arguments)) {
+        char *text = json_format(arguments, JSON_COMPACT);
+        added = text && server_parts_call(parts, name, id, text, strlen(text)) ? SERVER_CALLS_ADDED
+                                                                               : SERVER_CALLS_NO_MEMORY;
+        free(text);
+    }
+    json_decref(read);
+    return added;
+}
+
+/* ---- JSON with the names ---- */
+
+static const json_t *first_of(const json_t *object, const char *const *keys, size_t count)
+{
+    const json_t *value = NULL;
+    for (size_t i = 0; !value && i < count; i++) value = json_object_get(object, keys[i]);
+    return value;
+}
+
+static enum server_calls add_object(const json_t *object, const struct server_tools *tools, struct server_parts *parts)
+{
+    static const char *const names[] = {"name", "tool_name"}, *const places[] = {"arguments", "parameters"};
+    const json_t *inner = json_object_get(object, "function"), *id = json_object_get(object, "id");
+    const json_t *call = json_is_object(inner) ? inner : object;
+    const json_t *name = first_of(call, names, 2), *arguments = first_of(call, places, 2);
+    const char *key;
+    const json_t *value;
+    if (json_is_string(name))
+        return add_named(json_string_value(name), json_is_string(id) ? json_string_value(id) : "", arguments, tools,
+                         parts);
+    /* {NAME: ARGUMENTS} */
+    if (json_object_size(object) != 1) return SERVER_CALLS_NONE;
+    json_object_foreach ((json_t *)(uintptr_t)object, key, value) return add_named(key, "", value, tools, parts);
+    return SERVER_CALLS_NONE;
+}
+
+static enum server_calls add_all(const json_t *value, const struct server_tools *tools, struct server_parts *parts)
+{
+    const size_t before = parts->count;
+    enum server_calls added = json_is_object(value) ? add_object(value, tools, parts) : SERVER_CALLS_NONE;
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        added = add_object(json_array_get(value, i), tools, parts);
+        if (added != SERVER_CALLS_ADDED) break;
+    }
+    if (added != SERVER_CALLS_ADDED) server_parts_truncate(parts, before);
+    return added;
+}
+
+/* Takes the reference of `value`; NULL: no such value. */
+static enum server_calls add_value(json_t *value, const struct server_tools *tools, struct server_parts *parts)
+{
+    enum server_calls added = add_all(value, tools, parts);
+    json_decref(value);
+    return added;
+}
+
+/* ---- a name, and arguments after it ---- */
+
+/* The name in an id such as "functions.NAME:0". */
+static struct server_span name_in_id(struct server_span id, const char *text)
+{
+    static const char prefix[] = "functions.";
+    const size_t length = sizeof prefix - 1;
+    while (id.size && strchr(" \n", text[id.begin + id.size - 1])) id.size--;
+    if (id.size > length && memcmp(text + id.begin, prefix, length) == 0) id.begin += length, id.size -= length;
+    const char *colon = memrchr(text + id.begin, ':', id.size);
+    if (colon) id.size = (size_t)(colon - text) - id.begin;
+    return id;
+}
+
+static bool is_string_type(const json_t *type)
+{
+    bool is_string = json_is_string(type) && strcmp(json_string_value(type), "string") == 0;
+    for (size_t i = 0; i < json_array_size(type); i++) {
+        const char *one = json_string_value(json_array_get(type, i));
+        if (!one || (strcmp(one, "string") != 0 && strcmp(one, "null") != 0)) return false;
+        is_string = is_string || strcmp(one, "string") == 0;
+    }
+    return is_string;
+}
+
+static bool is_string_argument(const json_t *function, const char *key)
+{
+    const json_t *schema = json_object_get(json_object_get(json_object_get(function, "parameters"), "properties"), key);
+    return is_string_type(json_object_get(schema, "type"));
+}
+
+/* The text without the line feeds that some models put around it. NULL: no memory, or no UTF-8. */
+static json_t *value_of(const struct server_argument *argument, const char *text, bool is_string)
+{
+    const char *begin = text + argument->value.begin, *type = text + argument->type.begin;
+    size_t size = argument->value.size;
+    if (size && *begin == '\n') begin++, size--;
+    if (size && begin[size - 1] == '\n') size--;
+    if (argument->type.size) is_string = argument->type.size == 4 && memcmp(type, "true", 4) == 0;
+    json_t *value = is_string ? NULL : json_loadb(begin, size, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
+    return value ? value : json_stringn(begin, size);
+}
+
+static bool put_argument(json_t *object, const json_t *function, const struct server_argument *argument,
+                         const char *text)
+{
+    char *key = strndup(text + argument->key.begin, argument->key.size);
+    bool ok = key && !json_object_get(object, key) &&
+              json_put(object, key, value_of(argument, text, is_string_argument(function, key)));
+    free(key);
+    return ok;
+}
+
+static enum server_calls add_arguments(const struct server_found *found, const char *name, const char *text,
+                                       const struct server_tools *tools, struct server_parts *parts)
+{
+    json_t *object = json_object();
+    if (!object) return SERVER_CALLS_NO_MEMORY;
+    const json_t *function = server_tools_find(tools, name, strlen(name));
+    enum server_calls added = SERVER_CALLS_ADDED;
+    for (size_t i = 0; added == SERVER_CALLS_ADDED && i < found->argument_count; i++)
+        if (!put_argument(object, function, &found->arguments[i], text)) added = SERVER_CALLS_NONE;
+    if (added == SERVER_CALLS_ADDED) added = add_named(name, "", object, tools, parts);
+    json_decref(object);
+    return added;
+}
+
+/* The text of the arguments is kept as it is. */
+static enum server_calls add_text(const struct server_found *found, const char *name, const char *id, const char *text,
+                                  struct server_parts *parts)
+{
+    const char *arguments = text + found->args.begin;
+    json_t *value = parse(arguments, found->args.size);
+    const bool is_object = json_is_object(value);
+    json_decref(value);
+    if (!is_object) return SERVER_CALLS_NONE;
+    return server_parts_call(parts, name, id, arguments, found->args.size) ? SERVER_CALLS_ADDED
+                                                                           : SERVER_CALLS_NO_MEMORY;
+}
+
+static enum server_calls add_after_name(const struct server_found *found, const char *text,
+                                        const struct server_tools *tools, struct server_parts *parts)
+{
+    const struct server_span span = found->name.size ? found->name : name_in_id(found->id, text);
+    struct server_span id = found->id;
+    char name[SERVER_MOST_TOOL_NAME_BYTES + 1], given[SERVER_CALL_ID_BYTES] = "";
+    if (!span.size || span.size >= sizeof name || !server_tools_find(tools, text + span.begin, span.size))
+        return SERVER_CALLS_NONE;
+    memcpy(name, text + span.begin, span.size);
+    name[span.size] = 0;
+    while (id.size && strchr(" \n", text[id.begin + id.size - 1])) id.size--;
+    if (id.size < sizeof given) memcpy(given, text + id.begin, id.size);
+    if (found->gemma.size) {
+        json_t *object = server_gemma_object(text + found->gemma.begin, found->gemma.size);
+        enum server_calls added = add_named(name, given, object, tools, parts);
+        json_decref(object);
+        return added;
+    }
+    if (found->args.size) return add_text(found, name, given, text, parts);
+    return add_arguments(found, name, text, tools, parts);
+}
+
+enum server_calls server_calls_add(const struct server_found *found, const char *text, const struct server_tools *tools,
+                                   struct server_parts *parts)
+{
+    if (found->calls.size) return add_value(parse(text + found->calls.begin, found->calls.size), tools, parts);
+    if (found->python.size)
+        return add_value(server_python_calls(text + found->python.begin, found->python.size), tools, parts);
+    return add_after_name(found, text, tools, parts);
+}

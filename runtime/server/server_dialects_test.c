@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dialects against real chat templates: a call that a template writes is read back from its text (shared material; without it
+ * those tests are skipped). */
+#include "runtime/server/server_dialects.h"
+
+#include <dirent.h>
+
+#include "formats/base/file.h"
+#include "formats/base/json.h"
+#include "formats/base/test_support.h"
+#include "formats/template/chat_templates.h"
+#include "runtime/server/server_answer.h"
+
+static struct chat_templates *open_template(const char *path)
+{
+    struct status status = {0};
+    struct file_map map;
+    test_expect_success(file_map_open(&map, path, &status), &status);
+    struct chat_templates *templates = chat_templates_of_text((const char *)map.data, map.size, "template", &status);
+    test_expect_success(templates != NULL, &status);
+    file_map_close(&map);
+    return templates;
+}
+
+/* Text of the first `count` messages of the case; false: the template refuses them. */
+static bool render(const struct chat_templates *templates, const json_t *arguments, size_t count, bool answer,
+                   struct template_result *result)
+{
+    struct status status = {0};
+    json_t *variables = json_copy((json_t *)(uintptr_t)arguments), *messages = json_array();
+    for (size_t i = 0; i < count; i++)
+        json_array_append(messages, json_array_get(json_object_get(arguments, "messages"), i));
+    json_object_set_new(variables, "messages", messages);
+    json_object_set_new(variables, "add_generation_prompt", json_boolean(answer));
+    const bool ok = chat_templates_render(templates, variables, NULL, result, &status);
+    json_decref(variables);
+    return ok;
+}
+
+/* The answer in which a template writes the third message of a case, with the call. */
+static char *answer_of(const struct chat_templates *templates, const json_t *arguments)
+{
+    struct template_result before = {0}, after = {0};
+    char *answer = NULL;
+    if (render(templates, arguments, 2, true, &before) && render(templates, arguments, 3, false, &after)) {
+        size_t common = 0;
+        while (before.text[common] && before.text[common] == after.text[common]) common++;
+        /* The prompt begins reasoning that this message does not have. */
+        while (common && common < before.size && after.text[common - 1] != '>') common--;
+        /* One writes the functions before the last question alone, so that only the end of the prompt is the same. */
+        const char *question = strstr(after.text + common, "K\xc3\xb6ln?"), *end = strchr(before.text, '\0') - 7;
+        const char *same = question && before.size > 7 ? strstr(question, end) : NULL;
+        if (same) common = (size_t)(same - after.text) + strlen(end);
+        answer = strdup(after.text + common);
+    }
+    template_result_free(&before);
+    template_result_free(&after);
+    return answer;
+}
+
+/* Arguments as a text where the template adds them to one. */
+static json_t *with_text_arguments(const json_t *arguments)
+{
+    json_t *copy = json_deep_copy(arguments);
+    json_t *call = json_object_get(json_array_get(json_object_get(json_array_get(json_object_get(copy, "messages"), 2),
+                                                                  "tool_calls"),
+                                                  0),
+                                   "function");
+    json_object_set_new(call, "arguments", json_string("{\"place\": \"K\xc3\xb6ln\", \"days\": 3}"));
+    return copy;
+}
+
+static size_t read_answer(const char *answer, size_t piece, const struct server_dialect *dialect,
+                          const struct server_tools *tools, struct server_parts *parts)
+{
+    struct server_answer divided;
+    size_t calls = 0;
+    server_answer_begin(&divided, dialect, tools, false);
+    for (size_t at = 0, size = strlen(answer); at < size; at += piece)
+        assert_true(server_answer_push(&divided, answer + at, piece < size - at ? piece : size - at, parts));
+    assert_true(server_answer_finish(&divided, parts));
+    server_answer_free(&divided);
+    for (size_t i = 0; i < parts->count; i++) calls += parts->items[i].kind == SERVER_PART_CALL;
+    return calls;
+}
+
+static bool check_call(const char *name, const char *answer, const struct server_dialect *dialect,
+                       const struct server_tools *tools)
+{
+    json_t *expected = json_pack("{s:s, s:i}", "place", "K\xc3\xb6ln", "days", 3);
+    bool all = true;
+    for (size_t piece = 1; piece < 40; piece += 6) {
+        struct server_parts parts = {0};
+        bool found = read_answer(answer, piece, dialect, tools, &parts) == 1;
+        for (size_t i = 0; i < parts.count; i++) {
+            const struct server_part *part = &parts.items[i];
+            if (part->kind == SERVER_PART_CALL) {
+                json_t *arguments = json_loadb(part->text.data, part->text.size, 0, NULL);
+                found = found && json_equal(arguments, expected) && strcmp(part->name, "get_weather") == 0;
+                json_decref(arguments);
+            } else if (memmem(part->text.data, part->text.size, "K\xc3\xb6ln", 5)) {
+                found = false;
+            }
+        }
+        if (!found) print_error("%s (%s), pieces of %zu: %s\n", name, dialect->name, piece, answer);
+        all = all && found;
+        server_parts_free(&parts);
+    }
+    json_decref(expected);
+    return all;
+}
+
+static bool check_template(const char *folder, const char *name, int length, bool *has_answer)
+{
+    char path[1024];
+    struct status status = {0};
+    struct file_map map;
+    struct server_dialect dialect;
+    struct server_error error = {0};
+    struct server_tools tools = {0};
+    snprintf(path, sizeof path, "%s/%.*s.jinja", folder, length, name);
+    struct chat_templates *templates = open_template(path);
+    server_dialect_find(chat_templates_text(templates, NULL), &dialect);
+    snprintf(path, sizeof path, "%s/%.*s.cases.json", folder, length, name);
+    test_expect_success(file_map_open(&map, path, &status), &status);
+    json_t *cases = json_parse((const char *)map.data, map.size, path, &status);
+    test_expect_success(cases != NULL, &status);
+    const json_t *arguments = json_object_get(json_array_get(cases, 8), "arguments");
+    assert_true(server_tools_read(json_object_get(arguments, "tools"), &tools, &error));
+    char *answer = answer_of(templates, arguments);
+    if (!answer || !strstr(answer, "K\xc3\xb6ln")) {
+        json_t *other = with_text_arguments(arguments);
+        free(answer);
+        answer = answer_of(templates, other);
+        json_decref(other);
+    }
+    *has_answer = dialect.patterns[0] && answer && strstr(answer, "K\xc3\xb6ln");
+    const bool good = !*has_answer || check_call(name, answer, &dialect, &tools);
+    free(answer);
+    server_tools_free(&tools);
+    json_decref(cases);
+    file_map_close(&map);
+    chat_templates_close(templates);
+    return good;
+}
+
+TEST(real_templates)
+{
+    struct dirent **entries;
+    char folder[400];
+    size_t answers = 0, failures = 0;
+    if (!test_shared()) skip();
+    snprintf(folder, sizeof folder, "%s/chat_templates", test_shared());
+    const int count = scandir(folder, &entries, NULL, alphasort);
+    if (count < 0) skip();
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name, *end = strstr(name, ".jinja");
+        bool has_answer = false;
+        if (end && !check_template(folder, name, (int)(end - name), &has_answer)) failures++;
+        if (end && !has_answer) print_message("%s: writes no such call\n", name);
+        answers += has_answer;
+        free(entries[i]);
+    }
+    free(entries);
+    assert_int_equal(failures, 0);
+    assert_in_range(answers, 30, 1000);
+}
+
+int main(void) { return test_run(); }

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/server/server_input.h"
+
+#include "runtime/server/server_messages_read.h"
+#include "runtime/server/server_responses_read.h"
+
+bool server_input_read(enum server_shape shape, enum server_endpoint endpoint, bool counts, const char *body,
+                       size_t size, struct server_request *request, struct server_error *error)
+{
+    json_t *value = NULL, *chat = NULL, *echo = NULL;
+    *request = (struct server_request){.endpoint = endpoint};
+    if (shape == SERVER_OPENAI) return server_request_read(endpoint, body, size, request, error);
+    bool ok = server_request_parse(body, size, &value, error) &&
+              (shape == SERVER_MESSAGES ? server_messages_read(value, counts, &chat, error)
+                                        : server_responses_read(value, &chat, &echo, error));
+    json_decref(value);
+    ok = ok && server_request_read_value(endpoint, chat, request, error);
+    request->shape = shape;
+    request->echo_body = echo;
+    return ok;
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/server/server_input.h"
+
+#include "formats/base/test_support.h"
+
+static struct server_request request;
+static struct server_error error;
+
+static bool read_text(enum server_shape shape, bool counts, const char *text)
+{
+    error = (struct server_error){0};
+    return server_input_read(shape, SERVER_CHAT, counts, text, strlen(text), &request, &error);
+}
+
+static void accept(enum server_shape shape, bool counts, const char *text)
+{
+    if (!read_text(shape, counts, test_json(text))) fail_msg("%s: refused: %s", text, error.message);
+    assert_int_equal(request.shape, shape);
+    assert_true(request.is_chat);
+}
+
+TEST(test_messages)
+{
+    accept(SERVER_MESSAGES, false,
+           "{'model': 'm', 'max_tokens': 7, 'system': [{'type': 'text', 'text': 's', 'cache_control': {'type': "
+           "'ephemeral'}}], 'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': [{'type': "
+           "'thinking', 'thinking': 't', 'signature': 'x'}, {'type': 'text', 'text': 'a', 'citations': null}, {'type': "
+           "'tool_use', 'id': 'i', 'name': 'f', 'input': {'n': 1}}]}, {'role': 'user', 'content': [{'type': 'text', "
+           "'text': 'b'}, {'type': 'tool_result', 'tool_use_id': 'i', 'content': 'r', 'is_error': true}, {'type': "
+           "'tool_result', 'tool_use_id': 'j'}, {'type': 'text', 'text': 'c'}]}], 'stop_sequences': ['x', 'y'], "
+           "'temperature': 0.5, 'top_k': 3, 'thinking': {'type': 'adaptive'}, 'stream': true, 'metadata': {'user_id': "
+           "'u'}, 'tools': [{'name': 'f', 'description': 'd', 'input_schema': {'type': 'object'}}], 'tool_choice': "
+           "{'type': 'auto', 'disable_parallel_tool_use': true}}");
+    assert_string_equal(
+        request.variables,
+        test_json(
+            "{'add_generation_prompt':true,'enable_thinking':true,'tools':[{'type':'function','function':{'name':"
+            "'f','parameters':{'type':'object'},'description':'d'}}],'messages':[{'role':'system','content':'s'},"
+            "{'role':'user','content':'q'},{'role':'assistant','content':'a','reasoning_content':'t','tool_calls':"
+            "[{'type':'function','function':{'name':'f','arguments':{'n':1}},'id':'i'}]},{'role':'user',"
+            "'content':'b'},{'role':'tool','content':'Error:\\nr','tool_call_id':'i'},{'role':'tool','content':"
+            "'','tool_call_id':'j'},{'role':'user','content':'c'}]}"));
+    assert_int_equal(server_request_max_tokens(&request), 7);
+    assert_true(request.stream && request.stop_count == 2 && request.temperature == 0.5 && request.top_k == 3);
+    assert_true(request.tools.one_call && request.tools.choice == SERVER_TOOLS_AUTO);
+    server_request_free(&request);
+    accept(SERVER_MESSAGES, false,
+           "{'max_tokens': 1, 'messages': [{'role': 'user', 'content': 'q'}], 'output_config': {'format': {'type': "
+           "'json_schema', 'schema': {'type': 'null'}}, 'effort': 'low'}, 'thinking': {'type': 'disabled'}}");
+    assert_string_equal(request.format.text, test_json("{'type':'null'}"));
+    assert_non_null(strstr(request.variables, test_json("'reasoning_effort':'low','enable_thinking':false")));
+    server_request_free(&request);
+    accept(SERVER_MESSAGES, true, "{'messages': [{'role': 'user', 'content': 'q'}], 'system': 's'}");
+    server_request_free(&request);
+}
+
+TEST(test_responses)
+{
+    accept(
+        SERVER_RESPONSES, false,
+        "{'input': [{'role': 'developer', 'content': 'd'}, {'type': 'reasoning', 'id': 'r', 'summary': [], 'content': "
+        "[{'type': 'reasoning_text', 'text': 't'}]}, {'type': 'message', 'role': 'assistant', 'content': [{'type': "
+        "'output_text', 'text': 'a', 'annotations': []}]}, {'type': 'function_call', 'call_id': 'i', 'name': 'f', "
+        "'arguments': '{}'}, {'type': 'function_call', 'call_id': 'j', 'name': 'f', 'arguments': ''}, {'type': "
+        "'function_call_output', 'call_id': 'i', 'output': 'r'}, {'role': 'assistant', 'content': 'x'}, {'role': "
+        "'assistant', 'content': 'y'}, {'role': 'user', 'content': [{'type': 'input_text', 'text': 'q'}]}],"
+        " 'instructions': 's', 'max_output_tokens': 9, 'store': false, 'metadata': {'a': 'b'}, 'reasoning': "
+        "{'effort': 'low'}, 'tools': [{'type': 'function', 'name': 'f', 'parameters': {'type': 'object'}, 'strict': "
+        "true}], 'tool_choice': {'type': 'function', 'name': 'f'}, 'parallel_tool_calls': false}");
+    assert_string_equal(
+        request.variables,
+        test_json(
+            "{'add_generation_prompt':true,'reasoning_effort':'low','tools':[{'type':'function','function':{'name':"
+            "'f','parameters':{'type':'object'},'strict':true}}],'messages':[{'role':'system','content':'s'},"
+            "{'role':'system','content':'d'},{'role':'assistant','content':'a','reasoning_content':'t',"
+            "'tool_calls':[{'type':'function','function':{'name':'f','arguments':{}},'id':'i'},{'type':'function',"
+            "'function':{'name':'f','arguments':{}},'id':'j'}]},{'role':'tool','content':'r','tool_call_id':'i'},"
+            "{'role':'assistant','content':'x'},{'role':'assistant','content':'y'},{'role':'user','content':"
+            "'q'}]}"));
+    assert_int_equal(server_request_max_tokens(&request), 9);
+    assert_string_equal(request.tools.named, "f");
+    assert_string_equal(json_string_value(json_object_get(request.echo_body, "instructions")), "s");
+    assert_true(json_is_false(json_object_get(request.echo_body, "store")));
+    server_request_free(&request);
+    accept(SERVER_RESPONSES, false,
+           "{'input': 'q', 'text': {'format': {'type': 'json_schema', 'name': 'n', 'schema': {'type': 'null'}}}}");
+    assert_string_equal(request.format.text, test_json("{'type':'null'}"));
+    server_request_free(&request);
+}
+
+#define ASK "'max_tokens': 5, 'messages': [{'role': 'user', 'content': 'x'}]"
+
+TEST(test_refused)
+{
+    static const struct {
+        enum server_shape shape;
+        const char *text, *param, *words;
+    } cases[] = {
+        {SERVER_MESSAGES, "[]", "body", "an object"},
+        {SERVER_MESSAGES, "{'max_tokens': 5}", "messages", "found nothing"},
+        {SERVER_MESSAGES, "{'messages': [{'role': 'user', 'content': 'x'}]}", "max_tokens", "found nothing"},
+        {SERVER_MESSAGES, "{" ASK ", 'n': 2}", "n", "not known"},
+        {SERVER_MESSAGES, "{" ASK ", 'container': 'x'}", "container", "not supported"},
+        {SERVER_MESSAGES, "{" ASK ", 'service_tier': 'x'}", "service_tier", "'auto'"},
+        {SERVER_MESSAGES, "{" ASK ", 'temperature': 'x'}", "temperature", "a number"},
+        {SERVER_MESSAGES, "{" ASK ", 'stop_sequences': ['']}", "stop_sequences", "strings"},
+        {SERVER_MESSAGES, "{" ASK ", 'system': 1}", "system", "found 1"},
+        {SERVER_MESSAGES, "{" ASK ", 'thinking': {'type': 'enabled', 'budget_tokens': 1024}}", "thinking", "budget"},
+        {SERVER_MESSAGES, "{" ASK ", 'metadata': {'x': 1}}", "metadata", "field|not supported"},
+        {SERVER_MESSAGES, "{" ASK ", 'tools': [{'type': 'bash_20250124', 'name': 'bash'}]}", "tools.0",
+         "bash_20250124"},
+        {SERVER_MESSAGES, "{" ASK ", 'tools': [{'name': 'f'}]}", "tools.0", "input_schema"},
+        {SERVER_MESSAGES, "{" ASK ", 'tool_choice': {'type': 'tool'}}", "tool_choice", "with a|name"},
+        {SERVER_MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'system', 'content': 'x'}]}", "messages.0",
+         "assistant"},
+        {SERVER_MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'user', 'content': [{'type': 'image'}]}]}",
+         "messages.0.content.0", "image"},
+        {SERVER_MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'assistant', 'content': 'x'}]}", "messages",
+         "last message"},
+        {SERVER_RESPONSES, "{}", "input", "found nothing"},
+        {SERVER_RESPONSES, "{'input': []}", "input", "at least one"},
+        {SERVER_RESPONSES, "{'input': 'x', 'store': true}", "store", "not supported|false"},
+        {SERVER_RESPONSES, "{'input': 'x', 'previous_response_id': 'r'}", "previous_response_id", "not supported"},
+        {SERVER_RESPONSES, "{'input': 'x', 'include': ['x']}", "include", "not supported"},
+        {SERVER_RESPONSES, "{'input': 'x', 'messages': []}", "messages", "not known"},
+        {SERVER_RESPONSES, "{'input': 'x', 'tools': [{'type': 'web_search'}]}", "tools[0]", "web_search"},
+        {SERVER_RESPONSES, "{'input': 'x', 'text': {'verbosity': 'high'}}", "text", "verbosity"},
+        {SERVER_RESPONSES, "{'input': 'x', 'reasoning': {'summary': 'detailed'}}", "reasoning", "summary"},
+        {SERVER_RESPONSES, "{'input': [{'type': 'item_reference', 'id': 'x'}]}", "input[0]", "item_reference"},
+        {SERVER_RESPONSES, "{'input': [{'role': 'user', 'content': [{'type': 'input_image'}]}]}", "input[0]",
+         "input_image"},
+        {SERVER_RESPONSES, "{'input': [{'type': 'function_call', 'name': 'f', 'arguments': '{}'}]}", "input[0]",
+         "call_id"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct status status = {0};
+        if (read_text(cases[i].shape, false, test_json(cases[i].text))) fail_msg("accepted: %s", cases[i].text);
+        assert_string_equal(error.param, cases[i].param);
+        assert_int_equal(error.http, 400);
+        snprintf(status.message, sizeof status.message, "%s", error.message);
+        test_expect_message(&status, test_json(cases[i].words));
+        server_request_free(&request);
+    }
+    assert_false(read_text(SERVER_MESSAGES, true, test_json("{" ASK "}")));
+    assert_string_equal(error.param, "max_tokens");
+    server_request_free(&request);
+}
+
+int main(void) { return test_run(); }

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bodies of Anthropic's Messages API as bodies of /v1/chat/completions. */
+#ifndef RUNTIME_SERVER_SERVER_MESSAGES_READ_H
+#define RUNTIME_SERVER_SERVER_MESSAGES_READ_H
+
+#include <jansson.h>
+
+#include "runtime/server/server_error.h"
+
+/* *chat is owned by the caller, NULL after a failure. counts: the body is one of /v1/messages/count_tokens. */
+bool server_messages_read(const json_t *body, bool counts, json_t **chat, struct server_error *error);
+
+#endif

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/server/server_tools.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/json.h"
+
+enum { MOST_SCHEMA_DEPTH = 100 };
+
+static bool wrong(struct server_error *error, const char *param, const char *expected, const json_t *found)
+{
+    char text[160];
+    json_value_text(found, text, sizeof text);
+    return server_fail(error, 400, "invalid_value", param, "%s: expected %s, found %s", param, expected, text);
+}
+
+/* ---- the list ---- */
+
+static bool is_name(const json_t *value)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+    const char *name = json_string_value(value);
+    const size_t size = name ? strlen(name) : 0;
+    return size > 0 && size <= SERVER_MOST_TOOL_NAME_BYTES && strspn(name, letters) == size;
+}
+
+static bool check_members(const char *param, const json_t *object, const char *const *names, size_t count,
+                          struct server_error *error)
+{
+    const char *key;
+    const json_t *value;
+    json_object_foreach ((json_t *)(uintptr_t)object, key, value) {
+        bool known = json_is_null(value);
+        for (size_t i = 0; !known && i < count; i++) known = strcmp(key, names[i]) == 0;
+        if (!known)
+            return server_fail(error, 400, "unknown_parameter", param, "%s: field '%.64s' is not known to this server",
+                               param, key);
+    }
+    return true;
+}
+
+static bool is_kind(const json_t *value, bool is_right) { return !value || json_is_null(value) || is_right; }
+
+static bool check_function(const char *param, const json_t *function, struct server_error *error)
+{
+    static const char *const members[] = {"name", "description", "parameters", "strict"};
+    const json_t *description = json_object_get(function, "description"),
+                 *parameters = json_object_get(function, "parameters"), *strict = json_object_get(function, "strict");
+    if (!json_is_object(function)) return wrong(error, param, "an object in \"function\"", function);
+    if (!check_members(param, function, members, sizeof members / sizeof *members, error)) return false;
+    if (!is_name(json_object_get(function, "name")))
+        return wrong(error, param, "a name of 1 to 128 letters, digits, '_', '-' and '.'",
+                     json_object_get(function, "name"));
+    if (!is_kind(description, json_is_string(description)))
+        return wrong(error, param, "a string in \"description\"", description);
+    if (!is_kind(parameters, json_is_object(parameters)))
+        return wrong(error, param, "a JSON Schema, an object, in \"parameters\"", parameters);
+    return is_kind(strict, json_is_boolean(strict)) || wrong(error, param, "true or false in \"strict\"", strict);
+}
+
+static bool check_tool(size_t index, const json_t *tool, const struct server_tools *tools, struct server_error *error)
+{
+    static const char *const members[] = {"type", "function"};
+    char param[32];
+    snprintf(param, sizeof param, "tools[%zu]", index);
+    if (!json_is_object(tool)) return wrong(error, param, "an object", tool);
+    const json_t *type = json_object_get(tool, "type"), *function = json_object_get(tool, "function");
+    if (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0)
+        return wrong(error, param, "\"function\" in \"type\", since this server has no tools of its own", type);
+    if (!check_members(param, tool, members, 2, error) || !check_function(param, function, error)) return false;
+    const json_t *name = json_object_get(function, "name"),
+                 *first = server_tools_find(tools, json_string_value(name), json_string_length(name));
+    return first == function || server_fail(error, 400, "invalid_value", param,
+                                            "%s: expected functions of different names, found two that are named '%s'",
+                                            param, json_string_value(name));
+}
+
+bool server_tools_read(json_t *list, struct server_tools *tools, struct server_error *error)
+{
+    if (!json_is_array(list) || json_array_size(list) > SERVER_MOST_TOOLS)
+        return wrong(error, "tools", "an array of up to 128 tools", list);
+    if (!json_array_size(list)) return true;
+    tools->list = json_incref(list);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!check_tool(i, json_array_get(list, i), tools, error)) return false;
+    return true;
+}
+
+const json_t *server_tools_find(const struct server_tools *tools, const char *name, size_t size)
+{
+    for (size_t i = 0; i < json_array_size(tools->list); i++) {
+        const json_t *function = json_object_get(json_array_get(tools->list, i), "function"),
+                     *own = json_object_get(function, "name");
+        if (json_is_string(own) && json_string_length(own) == size && memcmp(json_string_value(own), name, size) == 0)
+            return function;
+    }
+    return NULL;
+}
+
+void server_tools_free(struct server_tools *tools)
+{
+    json_decref(tools->list);
+    *tools = (struct server_tools){0};
+}
+
+bool server_tools_are_forced(const struct server_tools *tools)
+{
+    return tools->list && (tools->choice == SERVER_TOOLS_REQUIRED || tools->choice == SERVER_TOOLS_NAMED);
+}
+
+bool server_tools_are_active(const struct server_tools *tools)
+{
+    return tools->list && tools->choice != SERVER_TOOLS_NONE;
+}
+
+/* ---- the choice ---- */
+
+static bool choose_named(const json_t *choice, struct server_tools *tools, struct server_error *error)
+{
+    static const char *const members[] = {"type", "function"}, *const inner[] = {"name"};
+    static const char param[] = "tool_choice";
+    const json_t *type = json_object_get(choice, "type"), *function = json_object_get(choice, "function"),
+                 *name = json_object_get(function, "name");
+    if (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0)
+        return wrong(error, param, "\"function\" in \"type\"", type);
+    if (!check_members(param, choice, members, 2, error) || !check_members(param, function, inner, 1, error))
+        return false;
+    if (!json_is_string(name)) return wrong(error, param, "the name of a function", name);
+    const json_t *found = server_tools_find(tools, json_string_value(name), json_string_length(name));
+    if (!found) return wrong(error, param, "the name of one of the tools", name);
+    tools->named = json_string_value(json_object_get(found, "name"));
+    tools->choice = SERVER_TOOLS_NAMED;
+    return true;
+}
+
+bool server_tools_choose(const json_t *choice, struct server_tools *tools, struct server_error *error)
+{
+    static const struct {
+        const char *name;
+        enum server_tool_choice choice;
+    } names[] = {{"auto", SERVER_TOOLS_AUTO}, {"none", SERVER_TOOLS_NONE}, {"required", SERVER_TOOLS_REQUIRED}};
+    if (!choice || json_is_null(choice)) return true;
+    for (size_t i = 0; json_is_string(choice) && i < sizeof names / sizeof *names; i++) {
+        if (strcmp(json_string_value(choice), names[i].name) != 0) continue;
+        tools->choice = names[i].choice;
+        if (tools->list || tools->choice != SERVER_TOOLS_REQUIRED) return true;
+        return server_fail(error, 400, "invalid_value", "tool_choice", "tool_choice: \"required\" only with tools");
+    }
+    if (json_is_object(choice)) return choose_named(choice, tools, error);
+    return wrong(error, "tool_choice", "\"none\", \"auto\", \"required\" or an object that names a function", choice);
+}
+
+/* ---- the format of an answer that must be a call ---- */
+
+/* Whether the members of an object are schemas by name, or a value in which a "$ref" is no reference. */
+static bool has_names(const char *key)
+{
+    return strcmp(key, "properties") == 0 || strcmp(key, "$defs") == 0 || strcmp(key, "definitions") == 0 ||
+           strcmp(key, "patternProperties") == 0;
+}
+
+static bool is_value(const char *key)
+{
+    return strcmp(key, "const") == 0 || strcmp(key, "enum") == 0 || strcmp(key, "default") == 0 ||
+           strcmp(key, "examples") == 0;
+}
+
+/* References within a schema hold after it was put at #/$defs/INDEX. `names`: the members are schemas, whatever their keys. */
+static bool move_references(json_t *schema, size_t index, bool names, int depth)
+{
+    const char *key;
+    json_t *value;
+    size_t i;
+    if (depth > MOST_SCHEMA_DEPTH) return true; /* which the reader of schemas refuses */
+    json_array_foreach (schema, i, value)
+        if (!move_references(value, index, false, depth + 1)) return false;
+    json_object_foreach (schema, key, value) {
+        if (!names && strcmp(key, "$ref") == 0 && json_is_string(value) && json_string_value(value)[0] == '#') {
+            json_t *moved = json_sprintf("#/$defs/%zu%s", index, json_string_value(value) + 1);
+            if (!moved || json_object_set_new(schema, key, moved)) return false;
+        } else if (names || !is_value(key)) {
+            if (!move_references(value, index, !names && has_names(key), depth + 1)) return false;
+        }
+    }
+    return true;
+}
+
+/* A copy of the function's schema, whose values are objects. */
+static json_t *schema_of(const json_t *function)
+{
+    const json_t *parameters = json_object_get(function, "parameters");
+    if (!json_is_object(parameters) || !json_object_size(parameters))
+        return json_pack("{s:s, s:{}, s:b}", "type", "object", "properties", "additionalProperties", 0);
+    json_t *schema = json_deep_copy(parameters);
+    if (schema && !json_object_get(schema, "type") && !json_object_get(schema, "$ref") &&
+        !json_put(schema, "type", json_string("object"))) {
+        json_decref(schema);
+        return NULL;
+    }
+    return schema;
+}
+
+static bool add_alternative(size_t index, const json_t *function, json_t *alternatives, json_t *definitions)
+{
+    char key[32], reference[48];
+    snprintf(key, sizeof key, "%zu", index);
+    snprintf(reference, sizeof reference, "#/$defs/%zu", index);
+    json_t *schema = schema_of(function);
+    if (!schema || !move_references(schema, index, false, 0)) {
+        json_decref(schema);
+        return false;
+    }
+    return json_put(definitions, key, schema) &&
+           json_add(alternatives,
+                    json_pack("{s:s, s:{s:{s:O}, s:{s:s}}, s:[s, s], s:b}", "type", "object", "properties", "name",
+                              "const", json_object_get(function, "name"), "arguments", "$ref", reference, "required",
+                              "name", "arguments", "additionalProperties", 0));
+}
+
+static json_t *schema_of_calls(const struct server_tools *tools)
+{
+    json_t *alternatives = json_array(), *definitions = json_object();
+    bool ok = alternatives && definitions;
+    for (size_t i = 0; ok && i < json_array_size(tools->list); i++)
+        ok = add_alternative(i, json_object_get(json_array_get(tools->list, i), "function"), alternatives, definitions);
+    json_t *schema = ok ? json_pack("{s:s, s:i, s:{s:O}, s:O}", "type", "array", "minItems", 1, "items", "anyOf",
+                                    alternatives, "$defs", definitions)
+                        : NULL;
+    json_decref(alternatives);
+    json_decref(definitions);
+    if (schema && tools->one_call && !json_put(schema, "maxItems", json_integer(1))) {
+        json_decref(schema);
+        return NULL;
+    }
+    return schema;
+}
+
+bool server_tools_format(const struct server_tools *tools, struct server_format *format, struct server_error *error)
+{
+    json_t *schema =
+        tools->named ? schema_of(server_tools_find(tools, tools->named, strlen(tools->named))) : schema_of_calls(tools);
+    char *text = schema ? json_format(schema, JSON_COMPACT) : NULL;
+    json_decref(schema);
+    if (!text) return server_fail_memory(error);
+    *format =
+        (struct server_format){.field = "tools", .kind = ENG_GRAMMAR_JSON_SCHEMA, .text = text, .size = strlen(text)};
+    return true;
+}

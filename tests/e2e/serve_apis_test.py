@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engserve in the shapes of Anthropic's Messages API and OpenAI's Responses API, without their clients."""
+
+import json
+import unittest
+
+from harness import chat_engine, tools_engine
+from served import HELLO, Served
+from server import Server
+
+TOOL = {"name": "get_weather", "input_schema": {"type": "object", "properties": {"place": {"enum": ["Rome", "Oslo"]}},
+                                                 "required": ["place"], "additionalProperties": False}}
+
+
+def events_of(reply):
+    """[(name, data)] of a stream."""
+    found = []
+    for event in reply.body.decode().split("\n\n")[:-1]:
+        name, data = event.split("\n")
+        found.append((name[len("event: "):], json.loads(data[len("data: "):])))
+    return found
+
+
+class Apis(Served):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("tools=" + tools_engine(), "chat=" + chat_engine())
+
+    def stream(self, path, body):
+        reply = self.server.request("POST", path, {**body, "stream": True})
+        self.assertEqual(reply.status, 200, reply)
+        found = events_of(reply)
+        for name, data in found:
+            self.assertEqual(data["type"], name)
+        return found
+
+    def reference(self, **body):
+        options = {"model": "tools", "messages": HELLO, "max_tokens": 10, "temperature": 0, **body}
+        return self.server.json("POST", "/v1/chat/completions", options)["choices"][0]["message"]
+
+    def test_messages(self):
+        body = {"model": "tools", "messages": HELLO, "max_tokens": 10, "temperature": 0}
+        text = self.reference()["content"]
+        whole = self.server.json("POST", "/v1/messages", body)
+        self.assertEqual(whole["content"], [{"type": "text", "text": text}])
+        self.assertEqual((whole["type"], whole["role"], whole["model"], whole["stop_reason"]), ("message", "assistant", "tools", "max_tokens"))
+        self.assertEqual(whole["usage"]["output_tokens"], 10)
+        events = self.stream("/v1/messages", body)
+        self.assertEqual([name for name, _ in events if name != "content_block_delta"],
+                         ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"])
+        self.assertEqual("".join(data["delta"]["text"] for name, data in events if name == "content_block_delta"), text)
+        counted = self.server.json("POST", "/v1/messages/count_tokens", {"model": "tools", "messages": HELLO})
+        self.assertEqual(counted, {"input_tokens": whole["usage"]["input_tokens"]})
+
+    def test_messages_with_tools(self):
+        body = {"model": "tools", "messages": HELLO, "max_tokens": 60, "tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}}
+        whole = self.server.json("POST", "/v1/messages", body)
+        (block,) = whole["content"]
+        self.assertEqual((block["type"], block["name"], whole["stop_reason"]), ("tool_use", "get_weather", "tool_use"))
+        self.assertIn(block["input"]["place"], ("Rome", "Oslo"))
+        events = self.stream("/v1/messages", body)
+        partial = "".join(data["delta"]["partial_json"] for name, data in events if name == "content_block_delta")
+        self.assertIn(json.loads(partial)["place"], ("Rome", "Oslo"))
+        # Arguments that are cut are no object.
+        cut = self.server.json("POST", "/v1/messages", {**body, "max_tokens": 2})
+        self.assertEqual((cut["content"][0]["type"], cut["stop_reason"]), ("text", "max_tokens"))
+
+    def test_responses(self):
+        body = {"model": "tools", "input": "Hello", "max_output_tokens": 10, "temperature": 0}
+        text = self.reference()["content"]
+        whole = self.server.json("POST", "/v1/responses", body)
+        self.assertEqual((whole["object"], whole["status"], whole["output"][0]["status"]), ("response", "incomplete", "incomplete"))
+        self.assertEqual(whole["output"][0]["content"], [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}])
+        events = self.stream("/v1/responses", body)
+        self.assertEqual([name for name, _ in events if not name.endswith(".delta")],
+                         ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+                          "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.incomplete"])
+        self.assertEqual([data["sequence_number"] for _, data in events], list(range(len(events))))
+        self.assertEqual("".join(data["delta"] for name, data in events if name == "response.output_text.delta"), text)
+        self.assertEqual(events[-1][1]["response"]["output"][0]["content"], whole["output"][0]["content"])
+
+    def test_responses_with_tools(self):
+        tool = {"type": "function", "name": TOOL["name"], "parameters": TOOL["input_schema"]}
+        body = {"model": "tools", "input": "Hello", "max_output_tokens": 60, "tools": [tool], "tool_choice": "required",
+                "parallel_tool_calls": False}
+        (item,) = self.server.json("POST", "/v1/responses", body)["output"]
+        self.assertEqual((item["type"], item["name"]), ("function_call", "get_weather"))
+        self.assertIn(json.loads(item["arguments"])["place"], ("Rome", "Oslo"))
+        names = [name for name, _ in self.stream("/v1/responses", body)]
+        self.assertEqual(names[2:-1], ["response.output_item.added", "response.function_call_arguments.delta",
+                                       "response.function_call_arguments.done", "response.output_item.done"])
+
+    def test_errors(self):
+        reply = self.server.json("POST", "/v1/messages", {"model": "tools", "messages": HELLO}, expect=400)
+        self.assertEqual((reply["type"], reply["error"]["type"]), ("error", "invalid_request_error"))
+        self.assertIn("max_tokens", reply["error"]["message"])
+        reply = self.server.json("POST", "/v1/messages", {"model": "x", "messages": HELLO, "max_tokens": 5}, expect=404)
+        self.assertEqual(reply["error"]["type"], "not_found_error")
+        reply = self.server.json("GET", "/v1/messages", expect=405)
+        self.assertEqual(reply["type"], "error")
+        self.refused("/v1/responses", {"input": "x", "store": True}, 400, "store", "not supported")
+        self.refused("/v1/embeddings", {"input": "x"}, 400, None, "hidden states")
+
+
+if __name__ == "__main__":
+    unittest.main()

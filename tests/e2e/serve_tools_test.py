@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engserve: calls of tools, and reasoning apart from content. The model's answers mean nothing: calls are required, so that their
+grammar makes them."""
+
+import json
+import re
+import unittest
+
+from harness import chat_engine, tools_engine
+from served import HELLO, Served
+from server import Server, choices
+
+WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "The weather.", "parameters": {
+    "type": "object", "properties": {"place": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+    "required": ["place", "days"], "additionalProperties": False}}}
+TIME = {"type": "function", "function": {"name": "get_time"}}
+HISTORY = HELLO + [
+    {"role": "assistant", "content": None, "reasoning_content": "I look.",
+     "tool_calls": [{"id": "a12345678", "type": "function",
+                     "function": {"name": "get_weather", "arguments": json.dumps({"place": "Rome", "days": 2})}}]},
+    {"role": "tool", "tool_call_id": "a12345678", "content": "Sun."}]
+
+
+class Tools(Served):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("tools=" + tools_engine(), "chat=" + chat_engine())
+
+    def ask(self, **body):
+        options = {"model": "tools", "messages": HELLO, "max_tokens": 100, **body}
+        (choice,) = self.server.json("POST", "/v1/chat/completions", options)["choices"]
+        chunks = self.server.events("/v1/chat/completions", options)
+        return choice, chunks
+
+    def calls_of(self, chunks):
+        calls = {}
+        for chunk in chunks:
+            for call in chunk["choices"][0]["delta"].get("tool_calls", []):
+                name, arguments = calls.get(call["index"], (None, ""))
+                calls[call["index"]] = (call["function"].get("name", name), arguments + call["function"]["arguments"])
+        return [calls[index] for index in sorted(calls)]
+
+    def check_calls(self, choice, chunks):
+        calls = choice["message"]["tool_calls"]
+        self.assertEqual(choice["finish_reason"], "tool_calls", choice)
+        self.assertIsNone(choice["message"]["content"])
+        for call in calls:
+            self.assertTrue(re.fullmatch("[0-9a-zA-Z]{9}", call["id"]), call)
+            self.assertEqual(call["type"], "function")
+            self.check_arguments(call["function"])
+        self.assertEqual(self.calls_of(chunks), [(call["function"]["name"], call["function"]["arguments"]) for call in calls])
+        self.assertEqual(choices(chunks)[0], ("", "tool_calls", "assistant"))
+        return calls
+
+    def check_arguments(self, function):
+        arguments = json.loads(function["arguments"])
+        if function["name"] == "get_time":
+            self.assertEqual(arguments, {})
+        else:
+            self.assertEqual(function["name"], "get_weather")
+            self.assertIn(arguments["place"], ("Rome", "Oslo"))
+            self.assertIn(arguments["days"], range(1, 8))
+
+    def test_named(self):
+        named = {"type": "function", "function": {"name": "get_weather"}}
+        for seed in range(4):
+            calls = self.check_calls(*self.ask(tools=[TIME, WEATHER], tool_choice=named, temperature=1.5, seed=seed))
+            self.assertEqual([call["function"]["name"] for call in calls], ["get_weather"])
+
+    def test_required(self):
+        names = set()
+        for seed in range(6):
+            calls = self.check_calls(*self.ask(tools=[TIME, WEATHER], tool_choice="required", parallel_tool_calls=False,
+                                               temperature=1.5, seed=seed))
+            self.assertEqual(len(calls), 1)
+            names.add(calls[0]["function"]["name"])
+        self.assertEqual(names, {"get_time", "get_weather"})
+
+    def test_required_that_is_cut(self):
+        choice, _ = self.ask(tools=[TIME, WEATHER], tool_choice="required", max_tokens=3, temperature=0)
+        self.assertEqual(choice["finish_reason"], "length")
+        self.assertTrue(choice["message"]["content"].startswith("["), choice)
+        self.assertNotIn("tool_calls", choice["message"])
+
+    def test_no_calls(self):
+        """The answer of a model that makes none is the same as without tools in the reply's form."""
+        for extra in ({"tools": [TIME], "tool_choice": "auto"}, {"tools": [TIME], "tool_choice": "none"}, {"tools": []}):
+            choice, chunks = self.ask(**extra, temperature=0, max_tokens=10)
+            self.assertEqual(set(choice["message"]), {"role", "content", "refusal"})
+            self.assertEqual(choices(chunks)[0][0], choice["message"]["content"])
+
+    def rendered(self, **body):
+        tokens = self.server.json("POST", "/tokenize", {"model": "tools", **body})["tokens"]
+        return self.server.json("POST", "/detokenize", {"model": "tools", "tokens": tokens})["prompt"]
+
+    def test_history(self):
+        text = self.rendered(messages=HISTORY, tools=[TIME])
+        self.assertIn('{"type": "function", "function": {"name": "get_time"}}', text)
+        self.assertIn("<think>\nI look.\n</think>\n", text)
+        self.assertIn('<tool_call>{"name": "get_weather", "arguments": {"place": "Rome", "days": 2}}</tool_call>', text)
+        self.assertIn("tool\nSun.", text)
+
+    def test_reasoning(self):
+        plain, _ = self.ask(temperature=0, max_tokens=10)
+        self.assertNotIn("reasoning_content", plain["message"])
+        choice, chunks = self.ask(temperature=0, max_tokens=10, chat_template_kwargs={"enable_thinking": True})
+        self.assertEqual(choice["message"]["content"], "")
+        self.assertTrue(choice["message"]["reasoning_content"])
+        self.assertEqual("".join(chunk["choices"][0]["delta"].get("reasoning_content", "") for chunk in chunks),
+                         choice["message"]["reasoning_content"])
+        # An answer in a format is content alone.
+        choice, _ = self.ask(guided_choice=["yes", "no"], chat_template_kwargs={"enable_thinking": True})
+        self.assertIn(choice["message"]["content"], ("yes", "no"))
+
+    def test_refused(self):
+        self.refused("/v1/chat/completions", {"model": "chat", "messages": HELLO, "tools": [TIME]}, 400, "tools", "shows no tools")
+        broken = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}
+        self.refused("/v1/chat/completions", {"model": "tools", "messages": HELLO, "tools": [broken], "tool_choice": "required"},
+                     400, "tools", "not")
+
+
+if __name__ == "__main__":
+    unittest.main()
