@@ -386,8 +386,8 @@ static enum encoding_id kept_encoding(const struct graph_weight *weight, const s
 }
 
 /* Codes that one GPU would keep and several cannot are not decoded without being asked for: the engine would be several times as large. */
-static bool refuse_divided_groups(const struct graph *graph, const struct graph_weight *weight,
-                                  enum encoding_id whole, struct status *status)
+static bool refuse_divided_groups(const struct graph *graph, const struct graph_weight *weight, enum encoding_id whole,
+                                  struct status *status)
 {
     uint64_t columns = 0;
     const uint32_t group = encoding_find(whole)->block_columns;
