@@ -503,6 +503,8 @@ bool build_engine(const struct build_options *options, struct status *status)
         .tactics = &build->tactics,
         .channels = &build->channels,
         .compute_given = options->compute != ENCODING_NONE,
+        .plain_experts = build_compute_leaves_experts(build),
+        .plain_blocks = build_compute_leaves_blocks(build),
         .kv_dtype_given = options->kv_dtype != ENCODING_NONE,
         .scaled_layers = build->scaled_layers,
         .tokenizer_tokens = build->tokenizer_tokens,

@@ -109,3 +109,24 @@ bool build_compute_choose(struct build *build, const struct device_facts *gpu, c
     const enum dtype codes = is_asked ? codes_of(compute) : trained;
     return !codes || choose(build, codes, is_asked, gpu, batches, batch_count, chunks, chunk_count, status);
 }
+
+bool build_compute_leaves_experts(const struct build *build)
+{
+    const struct graph *graph = &build->eight_bit_decode;
+    for (int n = 0; build->eight_bit_rows && n < graph->node_count; n++) {
+        const struct graph_node *node = &graph->nodes[n];
+        if (!node->removed && (node->op == OP_ROUTED_MATMUL || (node->op == OP_MATMUL && node->params[MATMUL_EXPERTS])))
+            return true;
+    }
+    return false;
+}
+
+bool build_compute_leaves_blocks(const struct build *build)
+{
+    const struct graph *graph = &build->eight_bit_decode;
+    for (int n = 0; build->eight_bit_rows && n < graph->node_count; n++) {
+        const struct graph_node *node = &graph->nodes[n];
+        if (!node->removed && node->op == OP_MATMUL && node->params[MATMUL_BLOCK_N]) return true;
+    }
+    return false;
+}

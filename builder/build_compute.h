@@ -15,4 +15,9 @@ bool build_compute_check(const struct build *build, struct status *status);
 bool build_compute_choose(struct build *build, const struct device_facts *gpu, const uint32_t *batches, int batch_count,
                           const uint32_t *chunks, int chunk_count, struct status *status);
 
+/* Whether matrices of experts, or blocks of latent attention, are multiplied in bf16 in plans of any number of rows, since
+ * eight_bit_inputs leaves them out. False where no plan multiplies codes of activations. */
+bool build_compute_leaves_experts(const struct build *build);
+bool build_compute_leaves_blocks(const struct build *build);
+
 #endif

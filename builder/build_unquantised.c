@@ -117,7 +117,7 @@ static bool has_same_weights(const struct graph *own, const struct graph *engine
 
 static bool open_unquantised(struct build *build, struct status *status)
 {
-    static const struct weight_types as_in_checkpoint = {.matrices = ENCODING_NONE};
+    static const struct weight_types as_in_checkpoint = {.matrices = ENCODING_NONE, .decodes = true};
     if (build->unquantised && build->unquantised->model.weights) return true;
     build_unquantised_close(build);
     struct unquantised *own = build->unquantised = calloc(1, sizeof *own);

@@ -153,6 +153,24 @@ static json_t *towers_json(const struct build_report *report)
     return list;
 }
 
+/* The matrices that are multiplied in bf16 whatever the rows, in words; "": none. */
+static const char *plain_matrices(const struct build_report *report)
+{
+    return report->plain_experts && report->plain_blocks ? "experts and blocks of latent attention"
+           : report->plain_experts                       ? "experts"
+           : report->plain_blocks                        ? "blocks of latent attention"
+                                                         : "";
+}
+
+static void print_compute(const struct build_report *report, FILE *out)
+{
+    const struct manifest *m = report->manifest;
+    const char *plain = plain_matrices(report);
+    fprintf(out, "compute    %s from %" PRIu64 " rows on%s, else bf16\n", manifest_eight_bit_label(m),
+            m->eight_bit_rows, report->compute_given ? "" : " (as the checkpoint's activations)");
+    if (*plain) fprintf(out, "           matrices of %s are multiplied in bf16\n", plain);
+}
+
 void report_print(const struct build_report *report, FILE *out)
 {
     const struct manifest *m = report->manifest;
@@ -167,9 +185,7 @@ void report_print(const struct build_report *report, FILE *out)
     if (m->kv_dtype == ENCODING_E4M3_CHANNEL && (report->scaled_layers || !report->kv_dtype_given))
         fprintf(out, "           KV cache%s: %s\n", report->kv_dtype_given ? "" : " as the checkpoint says",
                 report->scaled_layers ? "its scales are the checkpoint's" : "each row has a scale of its own");
-    if (m->eight_bit_rows)
-        fprintf(out, "compute    %s from %" PRIu64 " rows on%s, else bf16\n", manifest_eight_bit_label(m),
-                m->eight_bit_rows, report->compute_given ? "" : " (as the checkpoint's activations)");
+    if (m->eight_bit_rows) print_compute(report, out);
     if (m->accuracy.tokens)
         fprintf(out,
                 "accuracy   %.1f %% of %" PRIu64
@@ -285,8 +301,10 @@ char *report_json(const struct build_report *report, struct status *status)
     if (ok && has_towers(report)) ok = json_put(root, "left_out", towers_json(report));
     if (ok && m->eight_bit_rows)
         ok = json_put(root, "compute",
-                      json_pack("{s:I, s:b}", m->eight_bit_inputs == DTYPE_I8 ? "int8_from_rows" : "fp8_from_rows",
-                                (json_int_t)m->eight_bit_rows, "as_checkpoint", !report->compute_given));
+                      json_pack("{s:I, s:b, s:b, s:b}",
+                                m->eight_bit_inputs == DTYPE_I8 ? "int8_from_rows" : "fp8_from_rows",
+                                (json_int_t)m->eight_bit_rows, "as_checkpoint", !report->compute_given, "bf16_experts",
+                                report->plain_experts, "bf16_latent_blocks", report->plain_blocks));
     if (ok && m->kv_dtype == ENCODING_E4M3_CHANNEL)
         ok = json_put(root, "kv_cache",
                       json_pack("{s:b, s:I}", "as_checkpoint", !report->kv_dtype_given, "layers_with_static_scales",

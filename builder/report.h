@@ -24,6 +24,8 @@ struct build_report {
     const char *no_tokenizer;                      /* and why */
     const struct chat_templates *chat_templates;   /* NULL: none */
     bool compute_given;                            /* --compute says what products are of, not the checkpoint */
+    bool plain_experts;                            /* with eight_bit_rows: matrices of experts, */
+    bool plain_blocks;                             /* or blocks of latent attention, are multiplied in bf16 */
     bool kv_dtype_given;                           /* --kv-dtype says what the KV cache is, not the checkpoint */
     uint32_t scaled_layers;                        /* layers whose KV cache has the checkpoint's scales */
     const char *quantised;                         /* quant_method of the checkpoint, NULL: none */

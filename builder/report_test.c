@@ -62,4 +62,25 @@ TEST(compute_is_reported)
     expect_words(report_json(&report, &status), "\"as_checkpoint\": false", NULL);
 }
 
+TEST(matrices_left_in_bf16_are_reported)
+{
+    static const char *const lines[] =
+        {NULL, "\n           matrices of experts are multiplied in bf16\n",
+         "\n           matrices of blocks of latent attention are multiplied in bf16\n",
+         "\n           matrices of experts and blocks of latent attention are multiplied "
+         "in bf16\n"};
+    struct status status = {0};
+    manifest.eight_bit_rows = 32;
+    manifest.eight_bit_inputs = DTYPE_F8_E4M3;
+    for (int kind = 0; kind < 4; kind++) {
+        report.plain_experts = kind & 1;
+        report.plain_blocks = kind & 2;
+        expect_words(print(), lines[kind], kind ? NULL : "are multiplied in bf16");
+        expect_words(report_json(&report, &status), kind & 1 ? "\"bf16_experts\": true" : "\"bf16_experts\": false",
+                     kind & 2 ? "\"bf16_latent_blocks\": false" : "\"bf16_latent_blocks\": true");
+    }
+    manifest.eight_bit_rows = 0;
+    expect_words(print(), NULL, "are multiplied in bf16");
+}
+
 int main(void) { return test_run(); }

@@ -375,6 +375,32 @@ static bool has_multiplied_type(const struct graph *graph, const struct graph_we
                        weight->name, dtype_name(type), encoding_label(weight->encoding));
 }
 
+/* The encoding that keeps the weight's codes on each of `ranks` ranks: those in the checkpoint or, without one (NULL), those that its
+ * sources must have. ENCODING_NONE: there is none. */
+static enum encoding_id kept_encoding(const struct graph_weight *weight, const struct checkpoint *checkpoint,
+                                      uint32_t ranks)
+{
+    if (!is_multiplied(weight)) return ENCODING_NONE;
+    if (checkpoint) return coded_encoding(weight, checkpoint, ranks);
+    return weight->source_count ? coded_that_splits(weight, weight->sources[0].codes, ranks) : ENCODING_NONE;
+}
+
+/* Codes that one GPU would keep and several cannot are not decoded without being asked for: the engine would be several times as large. */
+static bool refuse_divided_groups(const struct graph *graph, const struct graph_weight *weight, enum encoding_id whole,
+                                  struct status *status)
+{
+    uint64_t columns = 0;
+    const uint32_t group = encoding_find(whole)->block_columns;
+    for (int i = 0; i < weight->source_count; i++)
+        if (weight->sources[i].rank_columns % group) columns = weight->sources[i].rank_columns;
+    return status_fail(status, STATUS_BAD_INPUT,
+                       "--gpus %" PRIu32 ": tensor '%s' has codes (%s) with one scale for %" PRIu32
+                       " columns, and each GPU would have %" PRIu64
+                       " columns; expected whole groups: choose another --gpus, or --dtype bf16 to decode all codes",
+                       graph->ranks, weight->sources[0].tensor ? weight->sources[0].tensor : weight->name,
+                       encoding_label(whole), group, columns);
+}
+
 /* Changes the encoding of the weight's tensors into that which the engine has. */
 static bool choose_encoding(const struct graph *graph, struct graph_weight *weight, const struct checkpoint *checkpoint,
                             const struct weight_types *types, struct status *status)
@@ -384,10 +410,13 @@ static bool choose_encoding(const struct graph *graph, struct graph_weight *weig
         weight->encoding = asked;
     else if (graph->target == TARGET_CUDA && is_multiplied(weight))
         weight->encoding = (enum encoding_id)graph->compute_dtype;
-    if (checkpoint && is_multiplied(weight)) {
-        const enum encoding_id found = coded_encoding(weight, checkpoint, graph->ranks);
-        weight->keeps_codes = found != ENCODING_NONE && (asked == ENCODING_NONE || asked == found);
-        if (weight->keeps_codes) weight->encoding = found;
+    const enum encoding_id found = kept_encoding(weight, checkpoint, graph->ranks);
+    weight->keeps_codes = found != ENCODING_NONE && (asked == ENCODING_NONE || asked == found);
+    if (weight->keeps_codes) weight->encoding = found;
+    if (found == ENCODING_NONE && asked == ENCODING_NONE && !types->decodes && types->matrices == ENCODING_NONE &&
+        graph->ranks > 1) {
+        const enum encoding_id whole = kept_encoding(weight, checkpoint, 1);
+        if (whole != ENCODING_NONE) return refuse_divided_groups(graph, weight, whole, status);
     }
     if (graph->target == TARGET_CUDA && !has_multiplied_type(graph, weight, status)) return false;
     if (!weight_layout_has(graph_weight_layout(graph, weight), weight->encoding))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Codes and scales for a row of floats. Every group is searched by itself for the scale with the least squared error: the
- * scale that just holds the largest element is seldom the best one, since it makes all others coarse. With feedback an error counts
+/* Codes and scales for a row of floats. Every group of 4-bit codes is searched by itself for the scale with the least squared error: the
+ * scale that just holds the largest element is seldom the best one, since it makes all others coarse. Codes of 8 bits have the
+ * scale that just holds it. With feedback an error counts
  * as much as it adds to the errors of products. */
 #include <math.h>
 

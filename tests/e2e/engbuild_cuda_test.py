@@ -143,7 +143,8 @@ class CudaBuild(unittest.TestCase):
             with self.subTest(codes, flags=flags):
                 env = {"FAKE_CUDA_DEVICES": "2"}
                 report = json.loads(self.build("m.eng", *many, *flags, "--json", env=env).stdout)
-                self.assertEqual(report["compute"], {compute + "_from_rows": rows, "as_checkpoint": False})
+                self.assertEqual(report["compute"], {compute + "_from_rows": rows, "as_checkpoint": False,
+                                                     "bf16_experts": False, "bf16_latent_blocks": False})
                 plain = json.loads(self.build("p.eng", *many, *flags, "--compute", "bf16", "--json", env=env).stdout)
                 self.assertNotIn("compute", plain)
                 self.assertEqual([plan["rows"] for plan, other in zip(report["plans"], plain["plans"])
@@ -161,6 +162,13 @@ class CudaBuild(unittest.TestCase):
                 result = self.build("m.eng", "--model", shared("models", "quantised", name), "--dry-run", "--prefill-chunks", "32")
                 self.assertEqual(result.stderr, "")
                 self.assertIn("\ncompute    %s from 32 rows on (as the checkpoint's activations), else bf16\n" % codes, result.stdout)
+
+    @needs_shared("models", "quantised")
+    def test_matrices_without_codes_of_activations_are_named(self):
+        for name, left in (("fp8-block", False), ("moe-fp8-block", True)):
+            with self.subTest(name):
+                result = self.build("m.eng", "--model", shared("models", "quantised", name), "--dry-run", "--prefill-chunks", "32")
+                self.assertEqual("\n           matrices of experts are multiplied in bf16\n" in result.stdout, left)
 
     @needs_shared("models", "quantised")
     def test_codes_of_activations_of_a_checkpoint(self):

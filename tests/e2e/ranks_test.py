@@ -22,7 +22,9 @@ FABLES_RANKS, STORIES_RANKS = [2], [2, 4]
 TINY_RANKS = {"llama3": [2, 4], "llama-tied-sharded": [2, 4], "mistral-window": [2, 4], "qwen2": [2, 4], "qwen3": [2, 4],
               "granite": [2], "phi3": [2], "phi3-longrope": [2], "phi4-mini": [2], "mixtral": [2],
               "qwen2_moe": [2], "qwen3_moe": [2], "granitemoe": [2], "ernie4_5_moe": [2], "glm4_moe": [2], "gpt_oss": [2],
-              "deepseek_v2": [2], "deepseek_v3": [2], "lfm2": [2], "qwen3_next": [2]}
+              "deepseek_v2": [2], "deepseek_v3": [2], "lfm2": [2], "qwen3_next": [2],
+              "smollm3": [2], "seed_oss": [2], "glm4": [2], "exaone4": [2], "gemma": [2], "gemma2": [2], "gemma3": [2],
+              "cohere2": [2], "stablelm": [2], "starcoder2": [2], "nemotron": [2], "gpt2": [2], "gpt_neox": [2]}
 
 
 def tiny(name):
