@@ -571,6 +571,19 @@ struct eng_logprob {
 ENG_API enum eng_status eng_sequence_logprobs(const struct eng_sequence *sequence, struct eng_logprob *drawn,
                                               struct eng_logprob *top, size_t count, struct eng_error *error);
 
+/* Creates a sequence that goes on from where `sequence` is, with the same tokens: a second answer, or a second conversation if `sequence`
+ * is done and kept. It shares the KV pages that are full and copies the last one (with sliding windows: those of the window) and
+ * recurrent state. All tokens that it begins with count as polled; max_new_tokens and penalties count the answer from its beginning.
+ * `options` as in eng_sequence_create; NULL: those of `sequence`. Without sampling in them the sampler of `sequence` goes on, with the
+ * random number of its next draw, else draws begin with the first number of the seed. A grammar that `sequence` does not have must allow
+ * its answer so far (ENG_USAGE).
+ *
+ * The fork of a sequence that runs goes on at once if none waits and a slot and pages are free; otherwise it waits as the last, and its
+ * tokens are computed again. ENG_FULL: max_sequences exist, or `sequence` is done and no slot or too few pages are free. ENG_USAGE:
+ * `sequence` has no tokens, or has ended and was not kept. [session] [no allocation], but with a grammar */
+ENG_API enum eng_status eng_sequence_fork(struct eng_sequence *sequence, const struct eng_sequence_options *options,
+                                          struct eng_sequence **fork, struct eng_error *error);
+
 /* Saves tokens, sampler and KV pages to a file, which appears completely or not at all and replaces one of that name. A sequence that
  * has no slot is saved without pages. ENG_USAGE: the model has recurrent layers, several processes share the engine, or the sequence has
  * logit biases. [session] */

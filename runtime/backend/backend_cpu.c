@@ -274,6 +274,26 @@ static bool copy_page(struct backend *backend, int32_t page, uint8_t *bytes, boo
     return true;
 }
 
+static bool repeat_page(struct backend *backend, int32_t from, int32_t to, struct status *status)
+{
+    const struct cpu_backend *cpu = cpu_of(backend);
+    const uint64_t size = cpu->file->manifest.geometry.page_bytes;
+    uint8_t *pool = cpu->kv.base;
+    (void)status;
+    memcpy(pool + (uint64_t)to * size, pool + (uint64_t)from * size, size);
+    return true;
+}
+
+static bool repeat_recurrent(struct backend *backend, int32_t from, int32_t to, struct status *status)
+{
+    const struct plan_geometry *geometry = &cpu_of(backend)->file->manifest.geometry;
+    const uint64_t size = geometry->recurrent_bytes;
+    uint8_t *blocks = backend->state + geometry->state[STATE_RECURRENT].offset;
+    (void)status;
+    memcpy(blocks + (uint64_t)to * size, blocks + (uint64_t)from * size, size);
+    return true;
+}
+
 static void stop(struct backend *backend) { comm_stop(cpu_of(backend)->comm); }
 
 const struct backend_type backend_cpu = {
@@ -285,6 +305,8 @@ const struct backend_type backend_cpu = {
     .logits = logits,
     .trace = trace,
     .copy_page = copy_page,
+    .repeat_page = repeat_page,
+    .repeat_recurrent = repeat_recurrent,
     .connect = connect_ranks,
     .stop = stop,
     .shares_memory = true,

@@ -151,6 +151,10 @@ bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens);
 uint64_t slots_room(const struct eng_session *session, int32_t slot);
 /* Gives the slot a block of the cache, whose tokens follow those that it has. Requires: those are whole blocks. */
 void slots_hold_block(struct eng_session *session, int32_t slot, int32_t block);
+/* Gives the slot, which is empty, the tokens of slot `from` and pages for `room` tokens in all. It shares the pages that no step writes
+ * to any more, and has copies of the others and of the recurrent state. False, with STATUS_FULL: too few pages are free; the slot has
+ * some of them then. Requires: nothing is in flight. */
+bool slots_copy_pages(struct eng_session *session, int32_t from, int32_t to, uint64_t room, struct status *status);
 /* Puts the slot's pages at `index` into the cache: page_pool_keep. */
 uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t index, uint64_t before,
                           const int32_t *tokens);
@@ -226,6 +230,12 @@ void sequence_use_cache(struct eng_sequence *sequence);
 /* eng_sequence_create without checks of pointers. */
 bool sequence_make(struct eng_session *session, const struct eng_sequence_options *options,
                    struct eng_sequence **sequence, struct status *status);
+/* Its slot gets the sampler with its options, and what they count of its tokens. */
+void sequence_fill_slot(struct eng_sequence *sequence);
+/* Whether context and pool have room for its tokens, and its answer for one more. */
+bool sequence_check_room(const struct eng_sequence *sequence, const char *function, struct status *status);
+/* Begins in this state: WAITING as the last, or with a slot among those that run, or done and kept. */
+void sequence_join(struct eng_sequence *sequence, enum eng_state state);
 /* Tokens, sampler and pages of its slot are those of a sequence that is done and kept. */
 void sequence_restored(struct eng_sequence *sequence, uint32_t computed);
 /* So many more of its tokens are in the KV pages: those of whole pages enter the cache. */
