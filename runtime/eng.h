@@ -545,6 +545,18 @@ ENG_API size_t eng_sequence_poll(struct eng_sequence *sequence, int32_t *tokens,
 ENG_API enum eng_state eng_sequence_state(const struct eng_sequence *sequence); /* [session] [no allocation] */
 ENG_API enum eng_end eng_sequence_end(const struct eng_sequence *sequence);     /* [session] [no allocation] */
 
+/* Event loops. Sets *descriptor to a file descriptor that becomes readable when a sequence gets tokens or ends (but not by
+ * eng_sequence_cancel and eng_sequence_destroy): an eventfd, non-blocking and closed on exec. Read its 8 bytes first, then poll the
+ * sequences: so no event is lost. It belongs to the session and is closed by eng_session_destroy; use it for poll, epoll and read only.
+ * ENG_MACHINE: the process has no file descriptor left. [session] */
+ENG_API enum eng_status eng_session_wake_fd(struct eng_session *session, int *descriptor, struct eng_error *error);
+/* The same as a function: at its end eng_step calls `callback` once for each sequence that got tokens or ended since, in that order, in
+ * its own thread. The function may call everything on sequences and slots but eng_step, and may destroy the sequence; it must not destroy
+ * the session. NULL: none, as at first. [session] [no allocation] */
+typedef void eng_sequence_callback(void *context, struct eng_sequence *sequence);
+ENG_API enum eng_status eng_session_set_callback(struct eng_session *session, eng_sequence_callback *callback,
+                                                 void *context, struct eng_error *error);
+
 /* Sets the tokens that may be drawn next, until the next call: token t if bit t % 32 of allowed[t / 32] is set. `words` is
  * vocab_size / 32, rounded up; further bits are ignored. NULL with `words` 0: all tokens. May be called between any two steps,
  * also before eng_sequence_submit. If no token is allowed, the next step that would draw ends the sequence
@@ -598,6 +610,9 @@ ENG_API enum eng_status eng_sequence_restore(struct eng_session *session, const 
 /* Ends the sequence (ENG_STATE_DONE) and frees its slot and pages. Tokens drawn so far can still be polled.
  * [session] */
 ENG_API void eng_sequence_cancel(struct eng_sequence *sequence);
+/* The same from any thread, also while another thread is in eng_step, and without waiting for it: the sequence is cancelled at the end of
+ * that step, or at the beginning of the next one. Requires: the sequence is not destroyed during the call. [any] [no allocation] */
+ENG_API void eng_sequence_cancel_async(struct eng_sequence *sequence);
 /* Cancels the sequence and destroys it. [session] [no allocation] */
 ENG_API void eng_sequence_destroy(struct eng_sequence **sequence);
 

@@ -293,6 +293,7 @@ static void allow(struct eng_sequence *sequence, bool ok)
 
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits)
 {
+    news_note(sequence);
     if (token == PLAN_NO_TOKEN) {
         sequence->logits = NULL;
         finish(sequence, sequence->mask == MASK_NONE ? ENG_END_NONE_ALLOWED : ENG_END_NOT_FINITE);
@@ -379,7 +380,7 @@ bool sequence_make(struct eng_session *session, const struct eng_sequence_option
     created->count = created->computed = created->prompt_end = created->polled = created->blocks = 0;
     created->drawn_step = 0;
     created->mask = MASK_ALL;
-    created->is_restored = false;
+    created->is_restored = created->has_news = false;
     created->logits = NULL;
     *sequence = created;
     return true;
@@ -570,6 +571,28 @@ void eng_sequence_cancel(struct eng_sequence *sequence)
         finish(sequence, ENG_END_CANCELLED);
 }
 
+void eng_sequence_cancel_async(struct eng_sequence *sequence)
+{
+    if (!sequence || atomic_exchange(&sequence->is_unwanted, true)) return;
+    _Atomic(struct eng_sequence *) *list = &sequence->session->unwanted;
+    sequence->next_unwanted = atomic_load(list);
+    while (!atomic_compare_exchange_weak(list, &sequence->next_unwanted, sequence)) {}
+}
+
+void sequence_cancel_unwanted(struct eng_session *session)
+{
+    if (!atomic_load(&session->unwanted)) return;
+    struct eng_sequence *sequence = atomic_exchange(&session->unwanted, NULL);
+    while (sequence) {
+        struct eng_sequence *next = sequence->next_unwanted;
+        const bool was_done = sequence->state == ENG_STATE_DONE;
+        atomic_store(&sequence->is_unwanted, false);
+        eng_sequence_cancel(sequence);
+        if (sequence->exists && !was_done) news_note(sequence);
+        sequence = next;
+    }
+}
+
 static void let_go(struct eng_sequence *sequence)
 {
     grammar_release(sequence->grammar);
@@ -584,6 +607,7 @@ void eng_sequence_destroy(struct eng_sequence **handle)
     struct eng_sequence *sequence = *handle;
     *handle = NULL;
     if (!sequence->exists) return;
+    sequence_cancel_unwanted(sequence->session); /* the list must not name it any more */
     eng_sequence_cancel(sequence);
     let_go(sequence);
     sequence->exists = false;

@@ -4,6 +4,8 @@
 #ifndef RUNTIME_SESSION_SESSION_H
 #define RUNTIME_SESSION_SESSION_H
 
+#include <stdatomic.h>
+
 #include "runtime/backend/backend.h"
 #include "runtime/load/host_memory.h"
 #include "runtime/session/page_pool.h"
@@ -72,6 +74,20 @@ struct eng_sequence {
     uint64_t drawn_step; /* the step that drew its last token, and the logits of that draw */
     const float *logits;
     struct eng_sequence *next; /* in the list of waiting or of free sequences */
+    bool has_news, is_in_news; /* is_in_news: it is in the list of struct session_news */
+    struct eng_sequence *next_news;
+    atomic_bool is_unwanted; /* eng_sequence_cancel_async: it is in the list of session->unwanted */
+    struct eng_sequence *next_unwanted;
+};
+
+/* Sequences that got tokens or ended since the caller was told, in that order. */
+struct session_news {
+    struct eng_sequence *first, *last;
+    eng_sequence_callback *callback; /* NULL: none */
+    void *context;
+    int descriptor; /* if has_descriptor */
+    bool has_descriptor;
+    bool is_telling; /* the callback runs */
 };
 
 /* A decode step in flight: submitted and not yet waited for. */
@@ -119,9 +135,11 @@ struct eng_session {
     uint32_t waiting_count;
     uint64_t set_aside;     /* times that a sequence was */
     uint64_t cached_tokens; /* tokens of prompts that were found in the cache */
-    bool prefilled_last;    /* the last step was a prefill; decoding sequences are next */
-    uint64_t steps;         /* replays waited for; logits of earlier ones are invalid */
-    uint64_t checked_ns;    /* when the engine's file was last found unchanged */
+    struct session_news news;
+    _Atomic(struct eng_sequence *) unwanted; /* to be cancelled by the session's thread; any thread adds */
+    bool prefilled_last;                     /* the last step was a prefill; decoding sequences are next */
+    uint64_t steps;                          /* replays waited for; logits of earlier ones are invalid */
+    uint64_t checked_ns;                     /* when the engine's file was last found unchanged */
 
     struct session_flight flights[BACKEND_MOST_IN_FLIGHT]; /* oldest first; between two calls at most one */
     uint32_t flight_count;
@@ -207,6 +225,14 @@ const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t c
 /* scheduler.c: waits for the decode steps that eng_step queued ahead and appends their tokens. */
 bool scheduler_drain(struct eng_session *session, struct status *status);
 
+/* news.c: the sequence got a token or ended. */
+void news_note(struct eng_sequence *sequence);
+/* Makes the descriptor readable if there are news. */
+void news_signal(struct eng_session *session);
+/* The same, and calls the caller's function for each sequence with news. */
+void news_tell(struct eng_session *session);
+void news_close(struct session_news *news);
+
 /* sampling.c: checks the caller's settings. Fails for options that the engine's kernels do not know. */
 bool sampling_read(const struct eng_session *session, const struct eng_sampling *given,
                    struct session_sampling *sampling, struct status *status);
@@ -225,6 +251,8 @@ bool slot_options_check_allowed(const struct eng_session *session, const uint32_
 
 /* sequence.c: appends a drawn token and ends the sequence if it is the last one. PLAN_NO_TOKEN ends it, too. */
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits);
+/* Cancels the sequences of eng_sequence_cancel_async. */
+void sequence_cancel_unwanted(struct eng_session *session);
 /* Takes blocks of the cache for the tokens that it would compute next. */
 void sequence_use_cache(struct eng_sequence *sequence);
 /* eng_sequence_create without checks of pointers. */
