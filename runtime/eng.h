@@ -285,6 +285,17 @@ ENG_API enum eng_status eng_text_finish(struct eng_text *stream, const char **te
                                         struct eng_error *error);
 ENG_API void eng_text_destroy(struct eng_text **stream); /* [stream] */
 
+enum { ENG_MAX_STOP_STRINGS = 16, ENG_MAX_STOP_BYTES = 1024 };
+/* From now on the stream's text ends before the first of strings[count], NUL-terminated UTF-8 of 1 to ENG_MAX_STOP_BYTES bytes each, also
+ * where tokens divide it: pushes hold back text with which one may begin, until more text decides or eng_text_finish returns it. The
+ * stop string that ends first counts, of those that end together the longest. Texts of the stream after eng_text_finish have the same
+ * ones. Count 0: none, as at first. ENG_USAGE: the stream holds text back. [stream] */
+ENG_API enum eng_status eng_text_set_stops(struct eng_text *stream, const char *const *strings, size_t count,
+                                           struct eng_error *error);
+/* Returns the index of the stop string that ended the text, after which pushes and the finish return none; -1: it goes on. [stream]
+ * [no allocation] */
+ENG_API int32_t eng_text_stopped(const struct eng_text *stream);
+
 /* Conversations. The checkpoint's chat template makes one text of the messages, as apply_chat_template of transformers does. An
  * engine without a usable template is ENG_BAD_INPUT, and the message has the reason (eng_engine_facts.has_chat). A template that
  * refuses a conversation, and one that takes more steps, memory or depth than templates may, are ENG_BAD_INPUT and

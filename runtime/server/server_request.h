@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 #include "runtime/server/server_format.h"
-#include "runtime/server/server_stop.h"
 
 enum server_endpoint {
     SERVER_CHAT = 1,       /* POST /v1/chat/completions */
@@ -19,6 +18,9 @@ enum server_endpoint {
 
 /* Choices of one request: prompts times n. */
 enum { SERVER_MOST_CHOICES = 128 };
+
+/* Stop strings of one request, none empty. */
+enum { SERVER_MOST_STOPS = 4, SERVER_MOST_STOP_BYTES = 1024 };
 
 struct server_prompt {
     const char *text; /* borrowed from the body; NULL: given as tokens, or a chat */
