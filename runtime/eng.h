@@ -37,7 +37,8 @@
  * Option structs. Call the *_init function of the struct, which sets its size and defaults, then set fields. In every
  * field 0 (NULL) is the default. New fields are only added at the end. A program built with an older header works with
  * a newer library; one built with a newer header works with an older library if it leaves the fields unknown to that
- * library at 0. */
+ * library at 0. Other languages, for which inline functions do not exist: the library has symbols of the same names, which
+ * set a struct to the size that it had when its symbol first appeared; eng_struct_init sets it to its size in your binding. */
 #ifndef ENG_H
 #define ENG_H
 
@@ -55,10 +56,18 @@ extern "C" {
 #define ENG_API
 #endif
 
+/* Version of this header. Libraries with the same major number have the same SONAME, and programs built for an older one of them run with a
+ * newer one. */
+#define ENG_VERSION_MAJOR  0
+#define ENG_VERSION_MINOR  1
+#define ENG_VERSION_PATCH  0
+#define ENG_VERSION_NUMBER (ENG_VERSION_MAJOR * 1000000 + ENG_VERSION_MINOR * 1000 + ENG_VERSION_PATCH)
+
 #define ENG_VERSION_TEXT "0.1.0"
 
-/* Returns the version of the linked library, which may be newer than this header. [any] */
+/* Return the version of the linked library, which may be newer than this header, as ENG_VERSION_TEXT and ENG_VERSION_NUMBER. [any] */
 ENG_API const char *eng_version(void);
+ENG_API uint32_t eng_version_number(void);
 
 /* ---- Errors ---- */
 
@@ -86,10 +95,16 @@ struct eng_error {
     int32_t status; /* enum eng_status */
     /* What failed, where, expected, found, and what to do. UTF-8, one line, NUL-terminated; empty after ENG_OK. */
     char message[ENG_MESSAGE_BYTES];
+    /* Room for fields of later releases, so that the struct keeps its size. Set to 0 by libraries that do not know them. */
+    uint32_t reserved;
+    uint64_t more_reserved[15];
 };
 
 /* Returns the constant short name of a status; "unknown" for other numbers. [any] */
 ENG_API const char *eng_status_name(int status);
+
+/* Clears given[size], a struct that begins with struct_size, and sets that to `size`: what the struct's *_init function does. [any] */
+ENG_API void eng_struct_init(void *given, size_t size);
 
 /* ---- Engine ---- */
 

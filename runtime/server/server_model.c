@@ -223,7 +223,7 @@ static bool push_text(struct server_choice *choice, const char *text, size_t siz
     bool ok = stop_strings_push(&choice->stop, text, size, &released);
     if (is_last) stop_strings_finish(&choice->stop, &released);
     if (!ok || !server_buffer_add(&choice->out, choice->stop.held, released)) {
-        *error = (struct eng_error){ENG_MACHINE, "out of memory"};
+        *error = (struct eng_error){.status = ENG_MACHINE, .message = "out of memory"};
         return false;
     }
     choice->released += count_characters(choice->stop.held, released);
@@ -240,11 +240,11 @@ static bool add_logprobs(const struct slot *slot, int32_t token, struct eng_erro
     if (!slot->job->request.wants_logprobs) return true;
     if (eng_sequence_logprobs(slot->sequence, &drawn, top, choice->logprobs.top_count, error)) return false;
     if (drawn.token != token) {
-        *error = (struct eng_error){ENG_INTERNAL, "log-probabilities of another token"};
+        *error = (struct eng_error){.status = ENG_INTERNAL, .message = "log-probabilities of another token"};
         return false;
     }
     if (server_logprobs_add(&choice->logprobs, &drawn, top, choice->characters)) return true;
-    *error = (struct eng_error){ENG_MACHINE, "out of memory"};
+    *error = (struct eng_error){.status = ENG_MACHINE, .message = "out of memory"};
     return false;
 }
 
