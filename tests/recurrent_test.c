@@ -5,6 +5,7 @@
 #include "formats/base/test_program.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "formats/base/test_support.h"
 #include "runtime/backend/test_backend.h"
@@ -111,6 +112,18 @@ TEST(state_is_that_of_a_slots_tokens)
     test_folder_remove(folder);
 }
 
+/* Two copies of the state for each slot (runtime/backend/test_backend.h). */
+static void check_on_device(struct eng_engine *engine)
+{
+    struct eng_session_options options;
+    struct eng_session *session = NULL;
+    struct status status = {0};
+    eng_session_options_init(&options);
+    test_expect_success(session_create(engine, &test_backend, &options, &session, &status), &status);
+    forks_check(session, VOCAB);
+    eng_session_destroy(&session);
+}
+
 TEST(forks_copy_the_state)
 {
     if (!test_shared()) skip();
@@ -120,12 +133,8 @@ TEST(forks_copy_the_state)
         struct eng_session *session = open_session(models[m], folder, &engine);
         forks_check(session, VOCAB);
         eng_session_destroy(&session);
-        struct eng_session_options options;
-        struct status status = {0};
-        eng_session_options_init(&options);
-        test_expect_success(session_create(engine, &test_backend, &options, &session, &status), &status);
-        forks_check(session, VOCAB);
-        eng_session_destroy(&session);
+        /* The other model has experts, whose bits depend on what else is in a step. */
+        if (strcmp(models[m], "lfm2") == 0) check_on_device(engine);
         eng_close(&engine);
     }
     test_folder_remove(folder);

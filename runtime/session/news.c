@@ -46,12 +46,6 @@ void news_tell(struct eng_session *session)
     news->is_telling = false;
 }
 
-void news_close(struct session_news *news)
-{
-    if (news->has_descriptor) close(news->descriptor);
-    *news = (struct session_news){0};
-}
-
 enum eng_status eng_session_wake_fd(struct eng_session *session, int *descriptor, struct eng_error *error)
 {
     static const char function[] = "eng_session_wake_fd";

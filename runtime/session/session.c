@@ -168,7 +168,7 @@ void eng_session_destroy(struct eng_session **handle)
     }
     free(session->plans);
     free(session->selftest);
-    news_close(&session->news);
+    if (session->news.has_descriptor) close(session->news.descriptor);
     page_pool_close(&session->pool);
     free(session->slots);
     free(session->active);

@@ -231,7 +231,6 @@ void news_note(struct eng_sequence *sequence);
 void news_signal(struct eng_session *session);
 /* The same, and calls the caller's function for each sequence with news. */
 void news_tell(struct eng_session *session);
-void news_close(struct session_news *news);
 
 /* sampling.c: checks the caller's settings. Fails for options that the engine's kernels do not know. */
 bool sampling_read(const struct eng_session *session, const struct eng_sampling *given,
