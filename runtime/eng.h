@@ -74,16 +74,17 @@ ENG_API uint32_t eng_version_number(void);
 /* Numbers are never changed or reused. */
 enum eng_status {
     ENG_OK = 0,
-    ENG_BAD_INPUT = 1,  /* a file, a prompt or a value is wrong                                     */
-    ENG_USAGE = 2,      /* the call is wrong: NULL, wrong struct size, value out of range           */
-    ENG_MACHINE = 3,    /* this machine cannot do it: memory, threads, disk, GPU, driver            */
-    ENG_INTERNAL = 4,   /* a defect of the library, or results that differ from the golden outputs  */
-    ENG_NOT_FOUND = 5,  /* the named file does not exist                                            */
-    ENG_CORRUPT = 6,    /* the engine file fails its checks                                         */
-    ENG_VERSION = 7,    /* the engine file's version or target is not supported by this library     */
-    ENG_FULL = 8,       /* no free slot, page or sequence; may succeed later                        */
-    ENG_TOO_LONG = 9,   /* tokens exceed the context, or a result exceeds the caller's buffer       */
-    ENG_NOT_FINITE = 10 /* the model's logits are NaN or infinite; no token can be drawn            */
+    ENG_BAD_INPUT = 1,   /* a file, a prompt or a value is wrong                                     */
+    ENG_USAGE = 2,       /* the call is wrong: NULL, wrong struct size, value out of range           */
+    ENG_MACHINE = 3,     /* this machine cannot do it: memory, threads, disk, GPU, driver            */
+    ENG_INTERNAL = 4,    /* a defect of the library, or results that differ from the golden outputs  */
+    ENG_NOT_FOUND = 5,   /* the named file does not exist                                            */
+    ENG_CORRUPT = 6,     /* the engine file fails its checks                                         */
+    ENG_VERSION = 7,     /* the engine file's version or target is not supported by this library     */
+    ENG_FULL = 8,        /* no free slot, page or sequence; may succeed later                        */
+    ENG_TOO_LONG = 9,    /* tokens exceed the context, or a result exceeds the caller's buffer       */
+    ENG_NOT_FINITE = 10, /* the model's logits are NaN or infinite; no token can be drawn            */
+    ENG_CANCELLED = 11   /* a function of the caller asked to stop                                  */
 };
 
 enum { ENG_MESSAGE_BYTES = 512 };
@@ -111,6 +112,18 @@ ENG_API void eng_struct_init(void *given, size_t size);
 struct eng_engine;
 
 enum { ENG_ADDRESS_BYTES = 264, ENG_TOKEN_BYTES = 256 };
+
+/* Hears how many bytes of the weights are loaded, of how many. Return 0 to go on, else eng_open ends with ENG_CANCELLED. */
+typedef int eng_progress_callback(void *context, uint64_t done, uint64_t total);
+
+enum eng_log_level { ENG_LOG_INFO = 1, ENG_LOG_WARNING = 2 };
+/* `message`: one line of UTF-8, NUL-terminated, borrowed during the call. */
+typedef void eng_log_callback(void *context, int32_t level, const char *message);
+
+/* Returns bytes of zeroed memory at an address that is a multiple of the system's page size; NULL: there is none. */
+typedef void *eng_memory_take(void *context, uint64_t bytes);
+/* Takes back what eng_memory_take returned. */
+typedef void eng_memory_give(void *context, void *memory, uint64_t bytes);
 
 struct eng_open_options {
     size_t struct_size;
@@ -176,6 +189,23 @@ struct eng_open_options {
      * was built with. Opens faster (0.2 s for cuBLASLt); some steps take longer. ENG_USAGE if several processes share
      * the engine, since they need NCCL. */
     uint32_t no_libraries;
+    /* Called by the thread of eng_open: first with 0 of all bytes, then after pieces of some MB of the weights, at last with all. If several
+     * processes share the engine, bytes are those of this process, and cancelling fails all of them. */
+    eng_progress_callback *progress;
+    void *progress_context;
+    /* Called for what an operator may want to know: opened engines and failures to, sessions with the reasons of fallback and detour (struct
+     * eng_session_facts), sequences that are set aside, sessions that have failed. Called by the threads that call this library with the
+     * engine and its sessions; it must not call the library. Results and errors do not depend on it. */
+    eng_log_callback *log;
+    void *log_context;
+    /* Where large host memory comes from instead of the system, such as a NUMA node's or one that is counted: the weights with
+     * private_weights; of each session the token buffers, for processors the KV pages and scratch memory, for GPUs the host's copy of
+     * logits. All other memory (the tables of engine and session, tokenizer, libraries, pinned memory of the driver) comes from malloc, the
+     * system and the driver as before. Memory is taken by eng_open and eng_session_create and given back with engine and session, by any
+     * thread that does so. Both or none. */
+    eng_memory_take *memory_take;
+    eng_memory_give *memory_give;
+    void *memory_context;
 };
 static inline void eng_open_options_init(struct eng_open_options *options)
 {
@@ -214,6 +244,10 @@ ENG_API enum eng_status eng_open_options_from_launcher(struct eng_open_options *
  * eng_open. */
 ENG_API enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
                                  struct eng_error *error);
+/* The same for a file that is open for reading, such as one that a sandbox was given. The library has a descriptor of its own afterwards, and
+ * does not use the file's position. Messages name the file "descriptor N". [any] */
+ENG_API enum eng_status eng_open_descriptor(int descriptor, const struct eng_open_options *options,
+                                            struct eng_engine **engine, struct eng_error *error);
 /* Closes the engine. Its memory is released when its last session and text stream are destroyed. [any] */
 ENG_API void eng_close(struct eng_engine **engine);
 

@@ -27,6 +27,7 @@ TEST(test_statuses_are_pinned)
     assert_int_equal(ENG_BAD_INPUT, 1);
     assert_int_equal(ENG_TOO_LONG, 9);
     assert_int_equal(ENG_NOT_FINITE, 10);
+    assert_int_equal(ENG_CANCELLED, 11);
     assert_int_equal(ENG_END_NOT_FINITE, 5);
     assert_int_equal(ENG_END_NONE_ALLOWED, 6);
     assert_string_equal(eng_status_name(ENG_FULL), "full");

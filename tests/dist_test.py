@@ -201,6 +201,13 @@ class Tarball(Unpacked):
         expected = output([self.path("bin/engrun"), self.engine(), "-p", "Once upon a time", "-n", "100"])
         self.assertTrue(text.startswith("Once upon a time"))
         self.assertIn(expected.strip(), text)
+        threads = [os.path.join(self.folder.name, "example-threads.c"), self.engine()]
+        prompts = ["Once upon a time", "The fox", "One day the crow"]
+        together = output([*threads, *prompts], env={"LD_LIBRARY_PATH": self.path("lib")})
+        for prompt in prompts:
+            alone = output([*threads, prompt], env={"LD_LIBRARY_PATH": self.path("lib")})
+            self.assertTrue(alone.startswith(prompt) and len(alone) > len(prompt) + 1, alone)
+            self.assertIn(alone, together)
         chat = os.path.join(self.folder.name, "example-chat.c")
         model, engine = os.path.join(self.folder.name, "chat"), os.path.join(self.folder.name, "chat.eng")
         shutil.copytree(self.path("share/eng/models/fables"), model)

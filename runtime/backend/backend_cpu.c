@@ -99,10 +99,11 @@ static bool plan_sizes(const struct manifest *manifest, const struct backend_opt
                               status);
 }
 
-static bool allocate(struct cpu_backend *cpu, const struct cpu_sizes *sizes, struct status *status)
+static bool allocate(struct cpu_backend *cpu, const struct cpu_sizes *sizes, const struct host_memory_hooks *hooks,
+                     struct status *status)
 {
-    if (!host_memory_map(&cpu->scratch, sizes->scratch_bytes, "scratch memory", status) ||
-        !host_memory_map(&cpu->kv, sizes->kv_bytes, "KV pages", status))
+    if (!host_memory_map(&cpu->scratch, sizes->scratch_bytes, "scratch memory", hooks, status) ||
+        !host_memory_map(&cpu->kv, sizes->kv_bytes, "KV pages", hooks, status))
         return false;
     /* Advice: fewer page faults and TLB misses. Scratch memory is populated now, so that no step waits for it. */
     madvise(cpu->scratch.base, cpu->scratch.bytes, MADV_HUGEPAGE);
@@ -194,8 +195,8 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
     sizes.team_bytes = (uint64_t)threads * TEAM_SCRATCH_BYTES;
     sizes.cached_bytes = engine->weights.base ? 0 : engine->file.manifest.weights_bytes;
     if (!choose_isa(&cpu->isa, options->instruction_set, status) ||
-        !plan_sizes(&engine->file.manifest, options, &sizes, status) || !allocate(cpu, &sizes, status) ||
-        !bind_plans(cpu, &engine->space_sizes, status))
+        !plan_sizes(&engine->file.manifest, options, &sizes, status) ||
+        !allocate(cpu, &sizes, &engine->memory_hooks, status) || !bind_plans(cpu, &engine->space_sizes, status))
         goto fail;
     cpu->team = team_create(threads, status);
     if (!cpu->team) goto fail;

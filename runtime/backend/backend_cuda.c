@@ -150,7 +150,7 @@ static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *si
     cuda->common.state = next_tokens;
     cuda->fault = (volatile uint32_t *)(volatile void *)(cuda->pinned + sizes->pinned_bytes - PLAN_ALIGNMENT);
     return state_shadow_open(&cuda->shadow, &cuda->manifest->geometry, cuda->common.state, status) &&
-           host_memory_map(&cuda->logits, sizes->logits_bytes, "logits", status);
+           host_memory_map(&cuda->logits, sizes->logits_bytes, "logits", &cuda->owner->memory_hooks, status);
 }
 
 /* The COMM space is cleared before any other rank learns its address. */

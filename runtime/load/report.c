@@ -15,6 +15,7 @@ _Static_assert((int)ENG_VERSION == (int)STATUS_VERSION, "pinned");
 _Static_assert((int)ENG_FULL == (int)STATUS_FULL, "pinned");
 _Static_assert((int)ENG_TOO_LONG == (int)STATUS_TOO_LONG, "pinned");
 _Static_assert((int)ENG_NOT_FINITE == (int)STATUS_NOT_FINITE, "pinned");
+_Static_assert((int)ENG_CANCELLED == (int)STATUS_CANCELLED, "pinned");
 _Static_assert(sizeof(struct eng_error) == 640, "pinned");
 _Static_assert((int)ENG_MESSAGE_BYTES >= (int)STATUS_MESSAGE_BYTES, "a message fits");
 

@@ -17,7 +17,7 @@ void eng_struct_init(void *given, size_t size)
     ENG_API void type##_init_symbol(struct type *given) __asm__(#type "_init"); \
     void type##_init_symbol(struct type *given) { eng_struct_init(given, ROUNDED(SIZE_TO(type, last))); }
 
-INIT(eng_open_options, no_libraries)
+INIT(eng_open_options, memory_context)
 INIT(eng_engine_facts, ranks)
 INIT(eng_session_options, prompt_step)
 INIT(eng_session_facts, set_aside)

@@ -225,6 +225,8 @@ static void set_aside(struct eng_sequence *sequence)
     if (!session->last_waiting) session->last_waiting = sequence;
     session->waiting_count++;
     session->set_aside++;
+    log_write(&session->engine->log, ENG_LOG_INFO,
+              "session: a sequence of %u tokens was set aside for want of KV pages", sequence->count);
 }
 
 bool sequence_reserve(struct eng_sequence *sequence, uint64_t tokens)

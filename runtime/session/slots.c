@@ -272,6 +272,7 @@ uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *
 static bool note_failure(struct eng_session *session, const struct status *status)
 {
     session->failure = *status;
+    log_write(&session->engine->log, ENG_LOG_WARNING, "session: every later call fails: %s", status->message);
     return false;
 }
 
