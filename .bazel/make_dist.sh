@@ -26,7 +26,7 @@ for file in "$@"; do
     case ${file#bazel-out/*/bin/} in
         builder/* | runtime/engrun | runtime/engbench | runtime/enginfo | runtime/engserve | tests/gpu/*) target=bin/${file##*/} mode=755 ;;
         tests/bench/collectives_bench) target=bin/collectives-bench mode=755 ;;
-        runtime/libeng.so) target=lib/libeng.so mode=755 ;;
+        runtime/libeng.so) target=lib/libeng.so.$version mode=755 library=$file ;;
         runtime/libeng.a) target=lib/libeng.a mode=644 ;;
         runtime/eng.h) target=include/eng.h mode=644 ;;
         runtime/examples/*) target=share/doc/eng/examples/${file##*/} mode=644 ;;
@@ -37,7 +37,12 @@ for file in "$@"; do
     install -D -m "$mode" "$file" "$root/$target"
 done
 
-binaries=("$root"/bin/* "$root"/lib/libeng.so)
+# The name that programs ask for when they start, and the one that the linker finds.
+soname=$(readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\]$/\1/p')
+ln -s "libeng.so.$version" "$root/lib/$soname"
+ln -s "$soname" "$root/lib/libeng.so"
+
+binaries=("$root"/bin/* "$root/lib/libeng.so.$version")
 strip --strip-unneeded "${binaries[@]}"
 
 # Notices of all code of others that travels along, from the Debian packages that it comes from. A tarball without them

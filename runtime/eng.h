@@ -37,7 +37,8 @@
  * Option structs. Call the *_init function of the struct, which sets its size and defaults, then set fields. In every
  * field 0 (NULL) is the default. New fields are only added at the end. A program built with an older header works with
  * a newer library; one built with a newer header works with an older library if it leaves the fields unknown to that
- * library at 0. */
+ * library at 0. Other languages, for which inline functions do not exist: the library has symbols of the same names, which
+ * set a struct to the size that it had when its symbol first appeared; eng_struct_init sets it to its size in your binding. */
 #ifndef ENG_H
 #define ENG_H
 
@@ -55,26 +56,35 @@ extern "C" {
 #define ENG_API
 #endif
 
+/* Version of this header. Libraries with the same major number have the same SONAME, and programs built for an older one of them run with a
+ * newer one. */
+#define ENG_VERSION_MAJOR  0
+#define ENG_VERSION_MINOR  1
+#define ENG_VERSION_PATCH  0
+#define ENG_VERSION_NUMBER (ENG_VERSION_MAJOR * 1000000 + ENG_VERSION_MINOR * 1000 + ENG_VERSION_PATCH)
+
 #define ENG_VERSION_TEXT "0.1.0"
 
-/* Returns the version of the linked library, which may be newer than this header. [any] */
+/* Return the version of the linked library, which may be newer than this header, as ENG_VERSION_TEXT and ENG_VERSION_NUMBER. [any] */
 ENG_API const char *eng_version(void);
+ENG_API uint32_t eng_version_number(void);
 
 /* ---- Errors ---- */
 
 /* Numbers are never changed or reused. */
 enum eng_status {
     ENG_OK = 0,
-    ENG_BAD_INPUT = 1,  /* a file, a prompt or a value is wrong                                     */
-    ENG_USAGE = 2,      /* the call is wrong: NULL, wrong struct size, value out of range           */
-    ENG_MACHINE = 3,    /* this machine cannot do it: memory, threads, disk, GPU, driver            */
-    ENG_INTERNAL = 4,   /* a defect of the library, or results that differ from the golden outputs  */
-    ENG_NOT_FOUND = 5,  /* the named file does not exist                                            */
-    ENG_CORRUPT = 6,    /* the engine file fails its checks                                         */
-    ENG_VERSION = 7,    /* the engine file's version or target is not supported by this library     */
-    ENG_FULL = 8,       /* no free slot, page or sequence; may succeed later                        */
-    ENG_TOO_LONG = 9,   /* tokens exceed the context, or a result exceeds the caller's buffer       */
-    ENG_NOT_FINITE = 10 /* the model's logits are NaN or infinite; no token can be drawn            */
+    ENG_BAD_INPUT = 1,   /* a file, a prompt or a value is wrong                                     */
+    ENG_USAGE = 2,       /* the call is wrong: NULL, wrong struct size, value out of range           */
+    ENG_MACHINE = 3,     /* this machine cannot do it: memory, threads, disk, GPU, driver            */
+    ENG_INTERNAL = 4,    /* a defect of the library, or results that differ from the golden outputs  */
+    ENG_NOT_FOUND = 5,   /* the named file does not exist                                            */
+    ENG_CORRUPT = 6,     /* the engine file fails its checks                                         */
+    ENG_VERSION = 7,     /* the engine file's version or target is not supported by this library     */
+    ENG_FULL = 8,        /* no free slot, page or sequence; may succeed later                        */
+    ENG_TOO_LONG = 9,    /* tokens exceed the context, or a result exceeds the caller's buffer       */
+    ENG_NOT_FINITE = 10, /* the model's logits are NaN or infinite; no token can be drawn            */
+    ENG_CANCELLED = 11   /* a function of the caller asked to stop                                  */
 };
 
 enum { ENG_MESSAGE_BYTES = 512 };
@@ -86,16 +96,34 @@ struct eng_error {
     int32_t status; /* enum eng_status */
     /* What failed, where, expected, found, and what to do. UTF-8, one line, NUL-terminated; empty after ENG_OK. */
     char message[ENG_MESSAGE_BYTES];
+    /* Room for fields of later releases, so that the struct keeps its size. Set to 0 by libraries that do not know them. */
+    uint32_t reserved;
+    uint64_t more_reserved[15];
 };
 
 /* Returns the constant short name of a status; "unknown" for other numbers. [any] */
 ENG_API const char *eng_status_name(int status);
+
+/* Clears given[size], a struct that begins with struct_size, and sets that to `size`: what the struct's *_init function does. [any] */
+ENG_API void eng_struct_init(void *given, size_t size);
 
 /* ---- Engine ---- */
 
 struct eng_engine;
 
 enum { ENG_ADDRESS_BYTES = 264, ENG_TOKEN_BYTES = 256 };
+
+/* Hears how many bytes of the weights are loaded, of how many. Return 0 to go on, else eng_open ends with ENG_CANCELLED. */
+typedef int eng_progress_callback(void *context, uint64_t done, uint64_t total);
+
+enum eng_log_level { ENG_LOG_INFO = 1, ENG_LOG_WARNING = 2 };
+/* `message`: one line of UTF-8, NUL-terminated, borrowed during the call. */
+typedef void eng_log_callback(void *context, int32_t level, const char *message);
+
+/* Returns bytes of zeroed memory at an address that is a multiple of the system's page size; NULL: there is none. */
+typedef void *eng_memory_take(void *context, uint64_t bytes);
+/* Takes back what eng_memory_take returned. */
+typedef void eng_memory_give(void *context, void *memory, uint64_t bytes);
 
 struct eng_open_options {
     size_t struct_size;
@@ -161,6 +189,23 @@ struct eng_open_options {
      * was built with. Opens faster (0.2 s for cuBLASLt); some steps take longer. ENG_USAGE if several processes share
      * the engine, since they need NCCL. */
     uint32_t no_libraries;
+    /* Called by the thread of eng_open: first with 0 of all bytes, then after pieces of some MB of the weights, at last with all. If several
+     * processes share the engine, bytes are those of this process, and cancelling fails all of them. */
+    eng_progress_callback *progress;
+    void *progress_context;
+    /* Called for what an operator may want to know: opened engines and failures to, sessions with the reasons of fallback and detour (struct
+     * eng_session_facts), sequences that are set aside, sessions that have failed. Called by the threads that call this library with the
+     * engine and its sessions; it must not call the library. Results and errors do not depend on it. */
+    eng_log_callback *log;
+    void *log_context;
+    /* Where large host memory comes from instead of the system, such as a NUMA node's or one that is counted: the weights with
+     * private_weights; of each session the token buffers, for processors the KV pages and scratch memory, for GPUs the host's copy of
+     * logits. All other memory (the tables of engine and session, tokenizer, libraries, pinned memory of the driver) comes from malloc, the
+     * system and the driver as before. Memory is taken by eng_open and eng_session_create and given back with engine and session, by any
+     * thread that does so. Both or none. */
+    eng_memory_take *memory_take;
+    eng_memory_give *memory_give;
+    void *memory_context;
 };
 static inline void eng_open_options_init(struct eng_open_options *options)
 {
@@ -199,6 +244,10 @@ ENG_API enum eng_status eng_open_options_from_launcher(struct eng_open_options *
  * eng_open. */
 ENG_API enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
                                  struct eng_error *error);
+/* The same for a file that is open for reading, such as one that a sandbox was given. The library has a descriptor of its own afterwards, and
+ * does not use the file's position. Messages name the file "descriptor N". [any] */
+ENG_API enum eng_status eng_open_descriptor(int descriptor, const struct eng_open_options *options,
+                                            struct eng_engine **engine, struct eng_error *error);
 /* Closes the engine. Its memory is released when its last session and text stream are destroyed. [any] */
 ENG_API void eng_close(struct eng_engine **engine);
 
@@ -284,6 +333,17 @@ ENG_API enum eng_status eng_text_push(struct eng_text *stream, int32_t token, co
 ENG_API enum eng_status eng_text_finish(struct eng_text *stream, const char **text, size_t *size,
                                         struct eng_error *error);
 ENG_API void eng_text_destroy(struct eng_text **stream); /* [stream] */
+
+enum { ENG_MAX_STOP_STRINGS = 16, ENG_MAX_STOP_BYTES = 1024 };
+/* From now on the stream's text ends before the first of strings[count], NUL-terminated UTF-8 of 1 to ENG_MAX_STOP_BYTES bytes each, also
+ * where tokens divide it: pushes hold back text with which one may begin, until more text decides or eng_text_finish returns it. The
+ * stop string that ends first counts, of those that end together the longest. Texts of the stream after eng_text_finish have the same
+ * ones. Count 0: none, as at first. ENG_USAGE: the stream holds text back. [stream] */
+ENG_API enum eng_status eng_text_set_stops(struct eng_text *stream, const char *const *strings, size_t count,
+                                           struct eng_error *error);
+/* Returns the index of the stop string that ended the text, after which pushes and the finish return none; -1: it goes on. [stream]
+ * [no allocation] */
+ENG_API int32_t eng_text_stopped(const struct eng_text *stream);
 
 /* Conversations. The checkpoint's chat template makes one text of the messages, as apply_chat_template of transformers does. An
  * engine without a usable template is ENG_BAD_INPUT, and the message has the reason (eng_engine_facts.has_chat). A template that
@@ -549,6 +609,18 @@ ENG_API size_t eng_sequence_poll(struct eng_sequence *sequence, int32_t *tokens,
 ENG_API enum eng_state eng_sequence_state(const struct eng_sequence *sequence); /* [session] [no allocation] */
 ENG_API enum eng_end eng_sequence_end(const struct eng_sequence *sequence);     /* [session] [no allocation] */
 
+/* Event loops. Sets *descriptor to a file descriptor that becomes readable when a sequence gets tokens or ends (but not by
+ * eng_sequence_cancel and eng_sequence_destroy): an eventfd, non-blocking and closed on exec. Read its 8 bytes first, then poll the
+ * sequences: so no event is lost. It belongs to the session and is closed by eng_session_destroy; use it for poll, epoll and read only.
+ * ENG_MACHINE: the process has no file descriptor left. [session] */
+ENG_API enum eng_status eng_session_wake_fd(struct eng_session *session, int *descriptor, struct eng_error *error);
+/* The same as a function: at its end eng_step calls `callback` once for each sequence that got tokens or ended since, in that order, in
+ * its own thread. The function may call everything on sequences and slots but eng_step, and may destroy the sequence; it must not destroy
+ * the session. NULL: none, as at first. [session] [no allocation] */
+typedef void eng_sequence_callback(void *context, struct eng_sequence *sequence);
+ENG_API enum eng_status eng_session_set_callback(struct eng_session *session, eng_sequence_callback *callback,
+                                                 void *context, struct eng_error *error);
+
 /* Sets the tokens that may be drawn next, until the next call: token t if bit t % 32 of allowed[t / 32] is set. `words` is
  * vocab_size / 32, rounded up; further bits are ignored. NULL with `words` 0: all tokens. May be called between any two steps,
  * also before eng_sequence_submit. If no token is allowed, the next step that would draw ends the sequence
@@ -575,6 +647,19 @@ struct eng_logprob {
 ENG_API enum eng_status eng_sequence_logprobs(const struct eng_sequence *sequence, struct eng_logprob *drawn,
                                               struct eng_logprob *top, size_t count, struct eng_error *error);
 
+/* Creates a sequence that goes on from where `sequence` is, with the same tokens: a second answer, or a second conversation if `sequence`
+ * is done and kept. It shares the KV pages that are full and copies the last one (with sliding windows: those of the window) and
+ * recurrent state. All tokens that it begins with count as polled; max_new_tokens and penalties count the answer from its beginning.
+ * `options` as in eng_sequence_create; NULL: those of `sequence`. Without sampling in them the sampler of `sequence` goes on, with the
+ * random number of its next draw, else draws begin with the first number of the seed. A grammar that `sequence` does not have must allow
+ * its answer so far (ENG_USAGE).
+ *
+ * The fork of a sequence that runs goes on at once if none waits and a slot and pages are free; otherwise it waits as the last, and its
+ * tokens are computed again. ENG_FULL: max_sequences exist, or `sequence` is done and no slot or too few pages are free. ENG_USAGE:
+ * `sequence` has no tokens, or has ended and was not kept. [session] [no allocation], but with a grammar */
+ENG_API enum eng_status eng_sequence_fork(struct eng_sequence *sequence, const struct eng_sequence_options *options,
+                                          struct eng_sequence **fork, struct eng_error *error);
+
 /* Saves tokens, sampler and KV pages to a file, which appears completely or not at all and replaces one of that name. A sequence that
  * has no slot is saved without pages. ENG_USAGE: the model has recurrent layers, several processes share the engine, or the sequence has
  * logit biases. [session] */
@@ -589,6 +674,9 @@ ENG_API enum eng_status eng_sequence_restore(struct eng_session *session, const 
 /* Ends the sequence (ENG_STATE_DONE) and frees its slot and pages. Tokens drawn so far can still be polled.
  * [session] */
 ENG_API void eng_sequence_cancel(struct eng_sequence *sequence);
+/* The same from any thread, also while another thread is in eng_step, and without waiting for it: the sequence is cancelled at the end of
+ * that step, or at the beginning of the next one. Requires: the sequence is not destroyed during the call. [any] [no allocation] */
+ENG_API void eng_sequence_cancel_async(struct eng_sequence *sequence);
 /* Cancels the sequence and destroys it. [session] [no allocation] */
 ENG_API void eng_sequence_destroy(struct eng_sequence **sequence);
 

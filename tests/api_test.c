@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 /* The binary interface: a change of any of these breaks programs that were built before. */
-_Static_assert(sizeof(struct eng_error) == 4 + ENG_MESSAGE_BYTES, "eng_error");
+_Static_assert(sizeof(struct eng_error) == 640 && offsetof(struct eng_error, message) == 4, "eng_error");
 _Static_assert(offsetof(struct eng_engine_facts, page_bytes) == 24, "eng_engine_facts");
 _Static_assert(offsetof(struct eng_engine_facts, eos_tokens) == 56, "eng_engine_facts");
 _Static_assert(offsetof(struct eng_engine_facts, open_seconds) == 136, "eng_engine_facts");
@@ -27,12 +27,47 @@ TEST(test_statuses_are_pinned)
     assert_int_equal(ENG_BAD_INPUT, 1);
     assert_int_equal(ENG_TOO_LONG, 9);
     assert_int_equal(ENG_NOT_FINITE, 10);
+    assert_int_equal(ENG_CANCELLED, 11);
     assert_int_equal(ENG_END_NOT_FINITE, 5);
     assert_int_equal(ENG_END_NONE_ALLOWED, 6);
     assert_string_equal(eng_status_name(ENG_FULL), "full");
     assert_string_equal(eng_status_name(12345), "unknown");
+    char text[32];
     assert_string_equal(eng_version(), ENG_VERSION_TEXT);
+    snprintf(text, sizeof text, "%d.%d.%d", ENG_VERSION_MAJOR, ENG_VERSION_MINOR, ENG_VERSION_PATCH);
+    assert_string_equal(text, ENG_VERSION_TEXT);
+    assert_int_equal(eng_version_number(), ENG_VERSION_NUMBER);
     assert_string_equal(BUILDER_VERSION, ENG_VERSION_TEXT); /* one release, one number */
+}
+
+/* Fields of later releases are 0, whatever the struct held. */
+TEST(test_errors_can_grow)
+{
+    struct eng_engine *engine = NULL;
+    struct eng_error reported;
+    for (int i = 0; i < 2; i++) {
+        memset(&reported, 0x5a, sizeof reported);
+        assert_int_equal(eng_open(i ? fables_path() : NULL, NULL, &engine, &reported), i ? ENG_OK : ENG_USAGE);
+        assert_int_equal(reported.status, i ? ENG_OK : ENG_USAGE);
+        assert_int_equal(reported.message[0] == '\0', i);
+        assert_int_equal(reported.reserved, 0);
+        for (size_t k = 0; k < sizeof reported.more_reserved / sizeof *reported.more_reserved; k++)
+            assert_int_equal(reported.more_reserved[k], 0);
+    }
+    eng_close(&engine);
+}
+
+TEST(test_struct_init)
+{
+    struct eng_sampling sampling;
+    memset(&sampling, 0x5a, sizeof sampling);
+    eng_struct_init(&sampling, offsetof(struct eng_sampling, min_p));
+    assert_int_equal(sampling.struct_size, offsetof(struct eng_sampling, min_p));
+    assert_int_equal(sampling.seed, 0);
+    assert_true(sampling.min_p != 0); /* beyond the size */
+    eng_struct_init(&sampling, 3);    /* no room for the size itself */
+    assert_int_equal(sampling.struct_size, offsetof(struct eng_sampling, min_p));
+    eng_struct_init(NULL, sizeof sampling);
 }
 
 TEST(test_open_refuses)

@@ -5,14 +5,14 @@
 #include "formats/base/test_support.h"
 #include "formats/base/test_program.h"
 #include "kernels/cuda/test_fake_cuda.h"
-#include "tests/test_fables.h"
+#include "tests/test_forks.h"
 
 #include <dlfcn.h>
 #include <sys/wait.h>
 
 #include "tests/test_cuda_engine.h"
 
-enum { SEQUENCES = 5, ANSWER = 14, PROMPT = 70 };
+enum { SEQUENCES = 5, ANSWER = 14, PROMPT = 70, VOCAB = 1536 };
 
 static const char fake_folder[] = "tests/fake_cuda/whole";
 static char path[300];
@@ -163,6 +163,15 @@ TEST(test_saved_pages_are_those_of_the_gpu)
     eng_session_destroy(&session);
     eng_close(&engine);
     unlink(saved);
+}
+
+TEST(test_forks_copy_pages_of_the_gpu)
+{
+    struct eng_engine *engine = open_engine();
+    struct eng_session *session = fables_session(engine, NULL);
+    forks_check(session, VOCAB);
+    eng_session_destroy(&session);
+    eng_close(&engine);
 }
 
 TEST(test_slots_and_logits)

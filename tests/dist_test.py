@@ -91,7 +91,7 @@ class Tarball(Unpacked):
         with open(self.path("share/doc/eng/THIRD_PARTY"), encoding="utf-8") as file:
             lines = [line.split("\t") for line in file.read().splitlines() if not line.startswith("#")]
         listed = {line[0] for line in lines}
-        bundled = {name for name in os.listdir(self.path("lib")) if ".so." in name}
+        bundled = {name for name in os.listdir(self.path("lib")) if ".so." in name and not name.startswith("libeng.so.")}
         self.assertTrue({"libjansson.so.4", "libz.so.1"} <= bundled, bundled)
         self.assertEqual(listed, bundled | COMPILED_IN)
         for name, _, version, licence, notice in lines:
@@ -201,6 +201,13 @@ class Tarball(Unpacked):
         expected = output([self.path("bin/engrun"), self.engine(), "-p", "Once upon a time", "-n", "100"])
         self.assertTrue(text.startswith("Once upon a time"))
         self.assertIn(expected.strip(), text)
+        threads = [os.path.join(self.folder.name, "example-threads.c"), self.engine()]
+        prompts = ["Once upon a time", "The fox", "One day the crow"]
+        together = output([*threads, *prompts], env={"LD_LIBRARY_PATH": self.path("lib")})
+        for prompt in prompts:
+            alone = output([*threads, prompt], env={"LD_LIBRARY_PATH": self.path("lib")})
+            self.assertTrue(alone.startswith(prompt) and len(alone) > len(prompt) + 1, alone)
+            self.assertIn(alone, together)
         chat = os.path.join(self.folder.name, "example-chat.c")
         model, engine = os.path.join(self.folder.name, "chat"), os.path.join(self.folder.name, "chat.eng")
         shutil.copytree(self.path("share/eng/models/fables"), model)
@@ -222,7 +229,8 @@ class Library(Unpacked):
 
     def names(self, *words):
         lines = output(["nm", "--format=posix", *words]).splitlines()
-        return {line.split()[0].split("@")[0] for line in lines if len(line.split()) > 1}
+        # A: names of versions.
+        return {line.split()[0].split("@")[0] for line in lines if len(line.split()) > 1 and line.split()[1] != "A"}
 
     def test_size(self):
         size = os.path.getsize(self.path("lib/libeng.so"))
@@ -234,6 +242,43 @@ class Library(Unpacked):
             names = self.names(*words)
             self.assertIn("eng_version", names)
             self.assertEqual([name for name in sorted(names) if not name.startswith("eng_")], [], words)
+
+    def test_versions(self):
+        """The SONAME has the major number, and the links lead to the library; symbols have versions; the header's numbers agree."""
+        with open(self.path("include/eng.h"), encoding="utf-8") as file:
+            numbers = re.findall(r"#define ENG_VERSION_(?:MAJOR|MINOR|PATCH) +(\d+)\n", file.read())
+        self.assertEqual(".".join(numbers), self.version)
+        soname = "libeng.so." + numbers[0]
+        self.assertIn("[%s]" % soname, output(["readelf", "-d", self.path("lib/libeng.so")]))
+        self.assertEqual(os.readlink(self.path("lib/libeng.so")), soname)
+        self.assertEqual(os.readlink(self.path("lib", soname)), "libeng.so." + self.version)
+        self.assertFalse(os.path.islink(self.path("lib", "libeng.so." + self.version)))
+        lines = output(["nm", "-D", "--defined-only", self.path("lib/libeng.so")]).splitlines()
+        symbols = {line.split()[2] for line in lines if line.split()[1] == "T"}
+        self.assertIn("eng_open@@ENG_0.1", symbols)
+        self.assertEqual([symbol for symbol in sorted(symbols) if "@@ENG_" not in symbol], [])
+
+    def test_init_symbols(self):
+        """A symbol for each inline function, for languages without the header. It sets a struct's size and no byte after it."""
+        with open(self.path("include/eng.h"), encoding="utf-8") as file:
+            names = re.findall(r"static inline void (eng_\w+_init)\(struct \w+ \*\w+\)", file.read())
+        self.assertGreaterEqual(len(names), 8)
+        library = ctypes.CDLL(self.path("lib/libeng.so"))
+        source = "#include <eng.h>\n#include <stdio.h>\nint main(void)\n{\n%s    return 0;\n}\n" % "".join(
+            "    struct %s s%d;\n    %s_init(&s%d);\n    printf(\"%%zu\\n\", s%d.struct_size);\n" %
+            (name[:-len("_init")], i, name[:-len("_init")], i, i) for i, name in enumerate(names))
+        path = os.path.join(self.folder.name, "sizes")
+        with open(path + ".c", "w", encoding="utf-8") as file:
+            file.write(source)
+        output(["cc", "-std=c11", "-I", self.path("include"), path + ".c", "-o", path])
+        for name, size in zip(names, map(int, output([path]).split())):
+            with self.subTest(name):
+                given = ctypes.create_string_buffer(b"\x5a" * 8192, 8192)
+                getattr(library, name)(given)
+                own = int.from_bytes(given.raw[:8], "little")
+                self.assertTrue(8 < own <= size, (own, size))
+                self.assertEqual(given.raw[8:own].strip(b"\0"), b"")
+                self.assertEqual(set(given.raw[own:]), {0x5a})
 
     def test_libraries_needed(self):
         text = output(["readelf", "-d", self.path("lib/libeng.so")])

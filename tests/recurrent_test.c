@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Models with recurrent state through the public API: slots that are shortened compute again what their state has lost, slots do not
  * see each other's state, and a slot that is used again begins anew. */
-#include "tests/test_fables.h"
+#include "tests/test_forks.h"
 #include "formats/base/test_program.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "formats/base/test_support.h"
+#include "runtime/backend/test_backend.h"
+#include "runtime/session/session.h"
 
 enum { VOCAB = 320, TEXT = 90 };
 static const double tolerance = 1e-4;
@@ -104,6 +107,34 @@ TEST(state_is_that_of_a_slots_tokens)
         CHECK(eng_selftest(session, &result, &error));
         assert_true(result.plans > 1 && result.tokens > 10);
         eng_session_destroy(&session);
+        eng_close(&engine);
+    }
+    test_folder_remove(folder);
+}
+
+/* Two copies of the state for each slot (runtime/backend/test_backend.h). */
+static void check_on_device(struct eng_engine *engine)
+{
+    struct eng_session_options options;
+    struct eng_session *session = NULL;
+    struct status status = {0};
+    eng_session_options_init(&options);
+    test_expect_success(session_create(engine, &test_backend, &options, &session, &status), &status);
+    forks_check(session, VOCAB);
+    eng_session_destroy(&session);
+}
+
+TEST(forks_copy_the_state)
+{
+    if (!test_shared()) skip();
+    char *folder = test_folder();
+    for (int m = 0; m < MODELS; m++) {
+        struct eng_engine *engine;
+        struct eng_session *session = open_session(models[m], folder, &engine);
+        forks_check(session, VOCAB);
+        eng_session_destroy(&session);
+        /* The other model has experts, whose bits depend on what else is in a step. */
+        if (strcmp(models[m], "lfm2") == 0) check_on_device(engine);
         eng_close(&engine);
     }
     test_folder_remove(folder);

@@ -100,4 +100,97 @@ TEST(test_impossible_count)
     eng_close(&engine);
 }
 
+/* The text of a stream with stop strings, whose finish comes after the last token or after a stop. */
+static int32_t stream_text(struct eng_text *stream, const int32_t *tokens, size_t count, char *out)
+{
+    const char *piece;
+    size_t size, used = 0;
+    int32_t stopped = -1;
+    for (size_t i = 0; i < count; i++) {
+        CHECK(eng_text_push(stream, tokens[i], &piece, &size, &error));
+        assert_int_equal(strlen(piece), size);
+        assert_true(size == 0 || ((unsigned char)piece[0] & 0xc0) != 0x80); /* begins a character */
+        if (stopped >= 0) assert_int_equal(size, 0);
+        memcpy(out + used, piece, size);
+        used += size;
+        stopped = eng_text_stopped(stream);
+    }
+    CHECK(eng_text_finish(stream, &piece, &size, &error));
+    assert_int_equal(strlen(piece), size);
+    memcpy(out + used, piece, size + 1);
+    assert_int_equal(eng_text_stopped(stream), -1); /* a new text */
+    return stopped;
+}
+
+TEST(test_stop_strings)
+{
+    static const char text[] = "Once upon a time, the fox said: caf\xc3\xa9! And then it went home.";
+    static const struct {
+        const char *stops[3];
+        size_t count;
+        int32_t stopped;
+        size_t size; /* of the text before it */
+    } cases[] = {
+        {{NULL}, 0, -1, sizeof text - 1},
+        {{"nowhere", "home.x"}, 2, -1, sizeof text - 1},
+        {{"On"}, 1, 0, 0},
+        {{"went", "ime, the f", "fox"}, 3, 1, 13},
+        {{"\xc3\xa9! A"}, 1, 0, 35},
+        {{"home."}, 1, 0, sizeof text - 1 - 5},
+    };
+    struct eng_engine *engine = fables_open();
+    struct eng_text *stream = NULL;
+    int32_t tokens[MOST_TOKENS];
+    size_t count;
+    char out[256];
+    CHECK(eng_tokenize(engine, text, strlen(text), 0, tokens, MOST_TOKENS, &count, &error));
+    CHECK(eng_text_create(engine, 0, &stream, &error));
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            CHECK(eng_text_set_stops(stream, cases[i].stops, cases[i].count, &error));
+            assert_int_equal(stream_text(stream, tokens, count, out), cases[i].stopped);
+            assert_int_equal(strlen(out), cases[i].size);
+            assert_memory_equal(out, text, cases[i].size);
+            /* The same stop strings hold for the next text. */
+            assert_int_equal(stream_text(stream, tokens, count, out), cases[i].stopped);
+        }
+    eng_text_destroy(&stream);
+    eng_close(&engine);
+}
+
+TEST(test_stop_strings_are_checked)
+{
+    static char long_one[ENG_MAX_STOP_BYTES + 2];
+    const char *stops[ENG_MAX_STOP_STRINGS + 1], *piece;
+    struct eng_engine *engine = fables_open();
+    struct eng_text *stream = NULL;
+    int32_t tokens[MOST_TOKENS];
+    size_t count, size;
+    CHECK(eng_text_create(engine, 0, &stream, &error));
+    for (int i = 0; i <= ENG_MAX_STOP_STRINGS; i++) stops[i] = "stop";
+    assert_int_equal(eng_text_set_stops(NULL, stops, 1, &error), ENG_USAGE);
+    assert_int_equal(eng_text_set_stops(stream, NULL, 1, &error), ENG_USAGE);
+    assert_int_equal(eng_text_set_stops(stream, stops, ENG_MAX_STOP_STRINGS + 1, &error), ENG_USAGE);
+    CHECK(eng_text_set_stops(stream, stops, ENG_MAX_STOP_STRINGS, &error));
+    memset(long_one, 'x', ENG_MAX_STOP_BYTES + 1);
+    const char *const wrong[] = {"", long_one, "\xa9!", NULL};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        stops[1] = wrong[i];
+        assert_int_equal(eng_text_set_stops(stream, stops, 2, &error), ENG_USAGE);
+    }
+    long_one[ENG_MAX_STOP_BYTES] = '\0';
+    stops[1] = long_one;
+    CHECK(eng_text_set_stops(stream, stops, 2, &error));
+    CHECK(eng_tokenize(engine, "the xxxxx", 9, 0, tokens, MOST_TOKENS, &count, &error));
+    for (size_t i = 0; i < count; i++) CHECK(eng_text_push(stream, tokens[i], &piece, &size, &error));
+    assert_int_equal(eng_text_set_stops(stream, NULL, 0, &error), ENG_USAGE);
+    assert_non_null(strstr(error.message, "5 bytes"));
+    CHECK(eng_text_finish(stream, &piece, &size, &error));
+    assert_string_equal(piece, "xxxxx");
+    CHECK(eng_text_set_stops(stream, NULL, 0, &error));
+    assert_int_equal(eng_text_stopped(NULL), -1);
+    eng_text_destroy(&stream);
+    eng_close(&engine);
+}
+
 int main(void) { return test_run_with(fables_build, NULL, NULL, fables_remove); }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A model whose layers all slide, through the public API: slots and sequences that have passed their window many times hold the pages
  * of the window alone and give what a new slot gives, also after they were shortened, and with steps that are queued ahead. */
-#include "tests/test_fables.h"
+#include "tests/test_forks.h"
 #include "formats/base/test_program.h"
 
 #include <math.h>
@@ -266,6 +266,18 @@ TEST(a_pool_smaller_than_a_window_is_refused_by_numbers)
     assert_non_null(strstr(error.message, words));
     CHECK(eng_slot_release(session, slot, &error));
     close_session(session, engine);
+}
+
+/* Pages of a window are written again and again: a fork has its own. */
+TEST(forks_have_a_window_of_their_own)
+{
+    for (int ahead = 0; ahead < 2; ahead++) {
+        struct eng_engine *engine;
+        test_backend_settings = (struct test_backend_settings){.pace = PACE_RANDOM};
+        struct eng_session *session = open_session(&engine, 0, ahead);
+        forks_check(session, VOCAB);
+        close_session(session, engine);
+    }
 }
 
 int main(void) { return test_run_with(build, NULL, NULL, clean_up); }

@@ -50,40 +50,34 @@ bool file_find(const char *path, bool *present, struct status *status)
     return status_fail_errno(status, STATUS_BAD_INPUT, reason, "cannot inspect '%s'", path);
 }
 
-/* Opens a regular file for reading. O_NONBLOCK prevents open from blocking on a FIFO. */
-static int open_regular(const char *path, struct stat *information, struct status *status)
+/* Whether an open file is a regular one; if not it is closed. */
+static bool check_regular(int descriptor, const char *path, struct stat *information, struct status *status)
 {
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor < 0) {
-        int reason = errno;
-        if (reason != ENOENT || !is_dangling(path, status))
-            status_fail_errno(status, STATUS_BAD_INPUT, reason, "cannot open '%s'", path);
-        return -1;
-    }
     if (fstat(descriptor, information) != 0)
         status_fail_errno(status, STATUS_BAD_INPUT, errno, "cannot inspect '%s'", path);
     else if (!S_ISREG(information->st_mode))
         not_regular(path, information->st_mode, status);
     else
-        return descriptor;
+        return true;
     close(descriptor);
-    return -1;
+    return false;
 }
 
-bool file_map_open(struct file_map *map, const char *path, struct status *status)
+/* Takes the descriptor. */
+static bool map_descriptor(struct file_map *map, int descriptor, const char *path, struct status *status)
 {
     *map = (struct file_map){0};
     struct stat information;
-    int descriptor = open_regular(path, &information, status);
-    if (descriptor < 0) return false;
+    if (!check_regular(descriptor, path, &information, status)) return false;
     const uint64_t size = (uint64_t)information.st_size;
     bool done = true;
     if (size > SIZE_MAX) {
         done = status_fail(status, STATUS_MACHINE, "'%s' does not fit the address space", path);
     } else if (size) {
         void *data = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-        if (data == MAP_FAILED)
-            done = status_fail_errno(status, STATUS_MACHINE, errno, "cannot map '%s'", path);
+        if (data == MAP_FAILED) /* EACCES: the descriptor is not open for reading */
+            done = status_fail_errno(status, errno == EACCES ? STATUS_BAD_INPUT : STATUS_MACHINE, errno,
+                                     "cannot map '%s'", path);
         else
             *map = (struct file_map){.data = data,
                                      .size = size,
@@ -92,6 +86,32 @@ bool file_map_open(struct file_map *map, const char *path, struct status *status
     }
     if (!map->data) close(descriptor);
     return done;
+}
+
+/* O_NONBLOCK prevents open from blocking on a FIFO. */
+static int open_for_reading(const char *path, struct status *status)
+{
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor >= 0) return descriptor;
+    int reason = errno;
+    if (reason != ENOENT || !is_dangling(path, status))
+        status_fail_errno(status, STATUS_BAD_INPUT, reason, "cannot open '%s'", path);
+    return -1;
+}
+
+bool file_map_open(struct file_map *map, const char *path, struct status *status)
+{
+    *map = (struct file_map){0};
+    int descriptor = open_for_reading(path, status);
+    return descriptor >= 0 && map_descriptor(map, descriptor, path, status);
+}
+
+bool file_map_open_descriptor(struct file_map *map, int descriptor, const char *name, struct status *status)
+{
+    *map = (struct file_map){0};
+    int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) return status_fail_errno(status, STATUS_BAD_INPUT, errno, "cannot use '%s'", name);
+    return map_descriptor(map, own, name, status);
 }
 
 void file_map_close(struct file_map *map)
@@ -165,8 +185,8 @@ bool file_read(const char *path, uint64_t limit, char **text, size_t *size, stru
     struct stat information;
     *text = NULL;
     *size = 0;
-    int descriptor = open_regular(path, &information, status);
-    if (descriptor < 0) return false;
+    int descriptor = open_for_reading(path, status);
+    if (descriptor < 0 || !check_regular(descriptor, path, &information, status)) return false;
     const uint64_t length = (uint64_t)information.st_size;
     if (length > limit || length >= SIZE_MAX) {
         status_fail(status, STATUS_BAD_INPUT, "'%s' is too large: expected at most %llu bytes, found %llu", path,

@@ -24,6 +24,8 @@ struct file_map {
 };
 
 bool file_map_open(struct file_map *map, const char *path, struct status *status);
+/* The same for a file that is open for reading; the map has a descriptor of its own. `name` is for messages. */
+bool file_map_open_descriptor(struct file_map *map, int descriptor, const char *name, struct status *status);
 void file_map_close(struct file_map *map);
 
 /* Fails with STATUS_CORRUPT if size or modification time of the opened file have changed. Renaming or unlinking it is

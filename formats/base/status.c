@@ -96,6 +96,7 @@ int status_exit_code(const struct status *status)
     case STATUS_NOT_FINITE: return 1;
     case STATUS_USAGE: return 2;
     case STATUS_MACHINE:
+    case STATUS_CANCELLED:
     case STATUS_FULL: return 3;
     case STATUS_INTERNAL: return 4;
     }
@@ -116,6 +117,7 @@ const char *status_code_name(enum status_code code)
     case STATUS_FULL: return "full";
     case STATUS_TOO_LONG: return "too long";
     case STATUS_NOT_FINITE: return "not finite";
+    case STATUS_CANCELLED: return "cancelled";
     }
     return "unknown";
 }

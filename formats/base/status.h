@@ -22,6 +22,7 @@ enum status_code {
     STATUS_FULL = 8,        /* no free slot or page now; later it may work                         */
     STATUS_TOO_LONG = 9,    /* a prompt or sequence exceeds the engine's context                   */
     STATUS_NOT_FINITE = 10, /* the model's logits are NaN or infinite: no token can be drawn     */
+    STATUS_CANCELLED = 11,  /* the caller's function asked to stop                                 */
 };
 
 enum { STATUS_MESSAGE_BYTES = 512 };

@@ -105,11 +105,14 @@ struct engine {
 /* Verifies header, table, checksums of all sections but the weights, and every cross reference. Requires: the loader
  * then verifies the weight chunks with engine_verify_weights (in several threads and pieces if it likes). */
 bool engine_open(struct engine *engine, const char *path, struct status *status);
+enum { ENGINE_BY_PATH = INT32_MIN }; /* instead of a descriptor */
 /* engine_open in two parts. begin verifies header, table and manifest; of the engine only manifest and checksum may be used
  * before finish has returned true. If finish fails, the caller closes the engine.
+ * descriptor: of the file, if it is open already; `path` is then a name for messages.
  * max_host_bytes: limit of private memory; exceeding it fails with STATUS_MACHINE. 0: enough for real files of this size
  * (ENGINE_HOST_BASE_BYTES). */
-bool engine_open_begin(struct engine *engine, const char *path, uint64_t max_host_bytes, struct status *status);
+bool engine_open_begin(struct engine *engine, const char *path, int descriptor, uint64_t max_host_bytes,
+                       struct status *status);
 bool engine_open_finish(struct engine *engine, struct status *status);
 /* `data` must be aligned to PLAN_ALIGNMENT and outlive the engine; `name` is for messages. */
 bool engine_open_memory(struct engine *engine, const void *data, uint64_t size, const char *name,

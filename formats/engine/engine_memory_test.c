@@ -104,7 +104,7 @@ TEST(the_manifest_bounds_the_others)
 
 static bool open_within(uint64_t limit)
 {
-    if (!engine_open_begin(&engine, path, limit, &status)) return false;
+    if (!engine_open_begin(&engine, path, ENGINE_BY_PATH, limit, &status)) return false;
     bool ok = engine_open_finish(&engine, &status);
     if (!ok) engine_close(&engine);
     return ok;

@@ -445,10 +445,13 @@ static bool begin(struct engine *engine, struct status *status)
     return check_table(engine, header, opening->entries, status) && read_manifest(engine, opening, status);
 }
 
-bool engine_open_begin(struct engine *engine, const char *path, uint64_t max_host_bytes, struct status *status)
+bool engine_open_begin(struct engine *engine, const char *path, int descriptor, uint64_t max_host_bytes,
+                       struct status *status)
 {
     *engine = (struct engine){.host_limit = max_host_bytes};
-    if (!file_map_open(&engine->map, path, status)) return false;
+    if (descriptor == ENGINE_BY_PATH ? !file_map_open(&engine->map, path, status)
+                                     : !file_map_open_descriptor(&engine->map, descriptor, path, status))
+        return false;
     engine->bytes = engine->map.data;
     engine->size = engine->map.size;
     if (begin(engine, status)) return true;
@@ -466,7 +469,7 @@ bool engine_open_finish(struct engine *engine, struct status *status)
 
 bool engine_open(struct engine *engine, const char *path, struct status *status)
 {
-    if (!engine_open_begin(engine, path, 0, status)) return false;
+    if (!engine_open_begin(engine, path, ENGINE_BY_PATH, 0, status)) return false;
     if (engine_open_finish(engine, status)) return true;
     engine_close(engine);
     return status_prefix(status, "%s", path);

@@ -105,6 +105,11 @@ struct backend_type {
      * is in flight. */
     bool (*copy_page)(struct backend *backend, int32_t page, uint8_t *bytes, bool to_pool, struct status *status);
 
+    /* In all ranks, copies a page of the KV pool to another one, and the recurrent state of a slot to another one. Requires: nothing is
+     * in flight. */
+    bool (*repeat_page)(struct backend *backend, int32_t from, int32_t to, struct status *status);
+    bool (*repeat_recurrent)(struct backend *backend, int32_t from, int32_t to, struct status *status);
+
     /* Several ranks: sets the COMM spaces of all ranks, comm[ranks]. Called once, before the first submit. */
     bool (*connect)(struct backend *backend, const uint64_t *comm, struct status *status);
     /* Makes this rank stop waiting for others, now and later. Any thread. */

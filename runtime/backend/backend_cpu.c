@@ -99,10 +99,11 @@ static bool plan_sizes(const struct manifest *manifest, const struct backend_opt
                               status);
 }
 
-static bool allocate(struct cpu_backend *cpu, const struct cpu_sizes *sizes, struct status *status)
+static bool allocate(struct cpu_backend *cpu, const struct cpu_sizes *sizes, const struct host_memory_hooks *hooks,
+                     struct status *status)
 {
-    if (!host_memory_map(&cpu->scratch, sizes->scratch_bytes, "scratch memory", status) ||
-        !host_memory_map(&cpu->kv, sizes->kv_bytes, "KV pages", status))
+    if (!host_memory_map(&cpu->scratch, sizes->scratch_bytes, "scratch memory", hooks, status) ||
+        !host_memory_map(&cpu->kv, sizes->kv_bytes, "KV pages", hooks, status))
         return false;
     /* Advice: fewer page faults and TLB misses. Scratch memory is populated now, so that no step waits for it. */
     madvise(cpu->scratch.base, cpu->scratch.bytes, MADV_HUGEPAGE);
@@ -194,8 +195,8 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
     sizes.team_bytes = (uint64_t)threads * TEAM_SCRATCH_BYTES;
     sizes.cached_bytes = engine->weights.base ? 0 : engine->file.manifest.weights_bytes;
     if (!choose_isa(&cpu->isa, options->instruction_set, status) ||
-        !plan_sizes(&engine->file.manifest, options, &sizes, status) || !allocate(cpu, &sizes, status) ||
-        !bind_plans(cpu, &engine->space_sizes, status))
+        !plan_sizes(&engine->file.manifest, options, &sizes, status) ||
+        !allocate(cpu, &sizes, &engine->memory_hooks, status) || !bind_plans(cpu, &engine->space_sizes, status))
         goto fail;
     cpu->team = team_create(threads, status);
     if (!cpu->team) goto fail;
@@ -274,6 +275,26 @@ static bool copy_page(struct backend *backend, int32_t page, uint8_t *bytes, boo
     return true;
 }
 
+static bool repeat_page(struct backend *backend, int32_t from, int32_t to, struct status *status)
+{
+    const struct cpu_backend *cpu = cpu_of(backend);
+    const uint64_t size = cpu->file->manifest.geometry.page_bytes;
+    uint8_t *pool = cpu->kv.base;
+    (void)status;
+    memcpy(pool + (uint64_t)to * size, pool + (uint64_t)from * size, size);
+    return true;
+}
+
+static bool repeat_recurrent(struct backend *backend, int32_t from, int32_t to, struct status *status)
+{
+    const struct plan_geometry *geometry = &cpu_of(backend)->file->manifest.geometry;
+    const uint64_t size = geometry->recurrent_bytes;
+    uint8_t *blocks = backend->state + geometry->state[STATE_RECURRENT].offset;
+    (void)status;
+    memcpy(blocks + (uint64_t)to * size, blocks + (uint64_t)from * size, size);
+    return true;
+}
+
 static void stop(struct backend *backend) { comm_stop(cpu_of(backend)->comm); }
 
 const struct backend_type backend_cpu = {
@@ -285,6 +306,8 @@ const struct backend_type backend_cpu = {
     .logits = logits,
     .trace = trace,
     .copy_page = copy_page,
+    .repeat_page = repeat_page,
+    .repeat_recurrent = repeat_recurrent,
     .connect = connect_ranks,
     .stop = stop,
     .shares_memory = true,

@@ -150,7 +150,7 @@ static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *si
     cuda->common.state = next_tokens;
     cuda->fault = (volatile uint32_t *)(volatile void *)(cuda->pinned + sizes->pinned_bytes - PLAN_ALIGNMENT);
     return state_shadow_open(&cuda->shadow, &cuda->manifest->geometry, cuda->common.state, status) &&
-           host_memory_map(&cuda->logits, sizes->logits_bytes, "logits", status);
+           host_memory_map(&cuda->logits, sizes->logits_bytes, "logits", &cuda->owner->memory_hooks, status);
 }
 
 /* The COMM space is cleared before any other rank learns its address. */
@@ -381,6 +381,35 @@ static bool copy_page(struct backend *backend, int32_t page, uint8_t *bytes, boo
     return ok;
 }
 
+/* Later steps follow on the same stream. */
+static bool repeat(struct cuda_backend *cuda, cu_deviceptr blocks, uint64_t size, int32_t from, int32_t to,
+                   const char *what, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    if (!device_enter(&cuda->device, status)) return false;
+    bool ok = cuda_ok(driver,
+                      driver->MemcpyDtoDAsync(blocks + (uint64_t)to * size, blocks + (uint64_t)from * size, size,
+                                              cuda->device.stream),
+                      status, "copying %s", what);
+    device_leave(&cuda->device);
+    return ok;
+}
+
+static bool repeat_page(struct backend *backend, int32_t from, int32_t to, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    return repeat(cuda, cuda->memory.base[SPACE_KV], cuda->manifest->geometry.page_bytes, from, to, "a KV page",
+                  status);
+}
+
+static bool repeat_recurrent(struct backend *backend, int32_t from, int32_t to, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct plan_geometry *geometry = &cuda->manifest->geometry;
+    return repeat(cuda, cuda->memory.base[SPACE_STATE] + geometry->state[STATE_RECURRENT].offset,
+                  geometry->recurrent_bytes, from, to, "a slot's recurrent state", status);
+}
+
 static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
 {
     struct cuda_backend *cuda = cuda_of(backend);
@@ -586,6 +615,8 @@ const struct backend_type backend_cuda = {
     .source = source,
     .trace = trace,
     .copy_page = copy_page,
+    .repeat_page = repeat_page,
+    .repeat_recurrent = repeat_recurrent,
     .connect = connect_ranks,
     .stop = stop,
     .settle = settle,

@@ -386,6 +386,24 @@ bool backend_ranks_copy_page(struct backend *backend, int32_t page, uint8_t *byt
     return true;
 }
 
+bool backend_ranks_repeat_page(struct backend *backend, int32_t from, int32_t to, struct status *status)
+{
+    const struct ranks_backend *all = ranks_of(backend);
+    for (uint32_t r = 0; r < all->count; r++)
+        if (!all->rank_type->repeat_page(all->ranks[r].backend, from, to, status))
+            return status_prefix(status, "rank %" PRIu32, all->engine->first_rank + r);
+    return true;
+}
+
+bool backend_ranks_repeat_recurrent(struct backend *backend, int32_t from, int32_t to, struct status *status)
+{
+    const struct ranks_backend *all = ranks_of(backend);
+    for (uint32_t r = 0; r < all->count; r++)
+        if (!all->rank_type->repeat_recurrent(all->ranks[r].backend, from, to, status))
+            return status_prefix(status, "rank %" PRIu32, all->engine->first_rank + r);
+    return true;
+}
+
 bool backend_ranks_trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us,
                          struct status *status)
 {

@@ -251,6 +251,23 @@ static const float *logits(struct backend *backend, uint32_t row, uint32_t count
     return to;
 }
 
+static bool repeat_page(struct backend *backend, int32_t from, int32_t to, struct status *status)
+{
+    struct test_device *device = device_of(backend);
+    assert_int_equal(device->in_flight, 0);
+    return backend_cpu.repeat_page(device->cpu, from, to, status);
+}
+
+static bool repeat_recurrent(struct backend *backend, int32_t from, int32_t to, struct status *status)
+{
+    struct test_device *device = device_of(backend);
+    const uint64_t bytes = RECURRENT_COPIES_CUDA * device->file->manifest.geometry.recurrent_bytes;
+    (void)status;
+    assert_int_equal(device->in_flight, 0);
+    memcpy(device->copies + (uint64_t)to * bytes, device->copies + (uint64_t)from * bytes, bytes);
+    return true;
+}
+
 const struct backend_type test_backend = {
     .lookahead = true,
     .create = create,
@@ -260,4 +277,6 @@ const struct backend_type test_backend = {
     .wait = wait_for,
     .drew = drew,
     .logits = logits,
+    .repeat_page = repeat_page,
+    .repeat_recurrent = repeat_recurrent,
 };

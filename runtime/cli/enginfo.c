@@ -214,7 +214,7 @@ static bool verify(const struct engine *file, struct verification *verification,
     struct plan_space_sizes sizes;
     size_t decode_plans;
     if (!load_check_plans(file, &decode_plans, &sizes, status)) return false;
-    if (!load_check_weights(file, NULL, 0, &verification->threads, &verification->seconds, status)) return false;
+    if (!load_check_weights(file, NULL, 0, NULL, &verification->threads, &verification->seconds, status)) return false;
     verification->done = true;
     return true;
 }

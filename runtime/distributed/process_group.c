@@ -187,9 +187,8 @@ static void handle(struct process_group *group, struct peer *peer)
     case FRAME_PROOF: process_group_admit_take_of_first(group, peer); break;
     case FRAME_FAIL:
         process_group_set_failed(group,
-                                 in->number > STATUS_OK && in->number <= STATUS_NOT_FINITE
-                                     ? (enum status_code)in->number
-                                     : STATUS_MACHINE,
+                                 in->number > STATUS_OK && in->number <= STATUS_CANCELLED ? (enum status_code)in->number
+                                                                                          : STATUS_MACHINE,
                                  "%.*s", (int)in->bytes, peer->text);
         break;
     case FRAME_PART:

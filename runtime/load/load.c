@@ -25,6 +25,7 @@ struct weight_check {
     const struct engine *file;
     uint8_t *copy; /* NULL: not copied */
     uint64_t pieces;
+    struct load_progress *progress;
     atomic_bool failed;
     struct status *status; /* written by the thread that sets `failed` first */
 };
@@ -39,6 +40,14 @@ static void read_ahead(const struct engine *file, uint64_t piece)
     }
 }
 
+static uint64_t bytes_of(const struct engine *file, uint64_t first, uint64_t count)
+{
+    uint64_t begin, last, bytes;
+    engine_chunk(file, first, &begin, &bytes);
+    engine_chunk(file, first + count - 1, &last, &bytes);
+    return last + bytes - begin;
+}
+
 static void check_pieces(void *argument, struct team_member *member)
 {
     struct weight_check *check = argument;
@@ -49,15 +58,16 @@ static void check_pieces(void *argument, struct team_member *member)
         uint64_t first = piece * CHUNKS_PER_PIECE, count = check->file->weight_chunks - first;
         struct status status = {0};
         if (count > CHUNKS_PER_PIECE) count = CHUNKS_PER_PIECE;
-        if (check->copy ? engine_copy_weights(check->file, first, count, check->copy, &status)
-                        : engine_verify_weights(check->file, first, count, &status))
+        if ((check->copy ? engine_copy_weights(check->file, first, count, check->copy, &status)
+                         : engine_verify_weights(check->file, first, count, &status)) &&
+            load_progress_add(check->progress, bytes_of(check->file, first, count), &status))
             continue;
         if (!atomic_exchange(&check->failed, true)) *check->status = status;
     }
 }
 
-bool load_check_weights(const struct engine *file, uint8_t *copy, uint32_t threads, int *used_threads, double *seconds,
-                        struct status *status)
+bool load_check_weights(const struct engine *file, uint8_t *copy, uint32_t threads, struct load_progress *progress,
+                        int *used_threads, double *seconds, struct status *status)
 {
     double start = load_seconds();
     /* More threads than pieces would not help. */
@@ -65,7 +75,7 @@ bool load_check_weights(const struct engine *file, uint8_t *copy, uint32_t threa
     if (pieces <= 1) threads = 1;
     struct team *team = team_create((int)threads, status);
     if (!team) return false;
-    struct weight_check check = {.file = file, .copy = copy, .pieces = pieces, .status = status};
+    struct weight_check check = {.file = file, .copy = copy, .pieces = pieces, .progress = progress, .status = status};
     atomic_init(&check.failed, false);
     team_run(team, check_pieces, &check);
     *used_threads = team_size(team);
@@ -131,7 +141,7 @@ static bool take_weights(struct eng_engine *engine, struct status *status)
     const uint64_t bytes = engine->file.manifest.weights_bytes;
     if (!memory_limit_check("weights in private memory", bytes, bytes,
                             "free memory, use a smaller model, or do without private_weights", status) ||
-        !host_memory_map(&engine->weights, bytes, "weights in private memory", status))
+        !host_memory_map(&engine->weights, bytes, "weights in private memory", &engine->memory_hooks, status))
         return false;
     host_memory_use_large_pages(&engine->weights);
     return true;
@@ -156,8 +166,8 @@ static bool load_on_host(struct eng_engine *engine, const struct eng_open_option
         !(options->private_weights
               ? take_weights(engine, status)
               : memory_limit_check("weights", bytes, 0, "free memory or use a smaller model", status)) ||
-        !load_check_weights(&engine->file, engine->weights.base, options->threads, &engine->load_threads,
-                            &engine->verify_seconds, status) ||
+        !load_check_weights(&engine->file, engine->weights.base, options->threads, &engine->progress,
+                            &engine->load_threads, &engine->verify_seconds, status) ||
         !engine_unchanged(&engine->file, status))
         return false;
     if (engine->weights.base) engine_use_weights(&engine->file, engine->weights.base);
@@ -265,16 +275,32 @@ static bool find_ranks(struct eng_engine *engine, const struct eng_open_options 
     return engine->process_group != NULL;
 }
 
-static bool load(struct eng_engine *engine, const char *path, const struct eng_open_options *options,
+/* Before the first byte and after the last one the function hears, too. */
+static bool begin_progress(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
+{
+    struct load_progress *progress = &engine->progress;
+    progress->callback = options->progress;
+    progress->context = options->progress_context;
+    progress->thread = pthread_self();
+    progress->total = engine->file.manifest.weights_bytes / load_processes(engine);
+    return load_progress_add(progress, 0, status);
+}
+
+static bool load(struct eng_engine *engine, const char *path, int descriptor, const struct eng_open_options *options,
                  struct status *status)
 {
     double start = load_seconds();
     if (options->threads > TEAM_MAX_THREADS)
         return status_fail(status, STATUS_USAGE, "eng_open: threads is %" PRIu32 ", expected 0 to %d", options->threads,
                            TEAM_MAX_THREADS);
+    engine->log = (struct load_log){options->log, options->log_context};
+    engine->memory_hooks =
+        (struct host_memory_hooks){options->memory_take, options->memory_give, options->memory_context};
+    if (!options->memory_take != !options->memory_give)
+        return status_fail(status, STATUS_USAGE, "eng_open: memory_take and memory_give: expected both or none");
     engine->path = strdup(path);
     if (!engine->path) return status_fail(status, STATUS_MACHINE, "out of memory");
-    if (!engine_open_begin(&engine->file, path, options->max_host_bytes, status)) return false;
+    if (!engine_open_begin(&engine->file, path, descriptor, options->max_host_bytes, status)) return false;
     engine->file_open = true;
     bool on_device = engine->file.manifest.target == TARGET_CUDA;
     if (!on_device && (options->device || options->device_count || options->no_peer_access))
@@ -282,11 +308,16 @@ static bool load(struct eng_engine *engine, const char *path, const struct eng_o
             status, STATUS_USAGE,
             "%s: device, devices, no_peer_access: expected none of them, for this engine runs on processors", path);
     if (!find_ranks(engine, options, status)) return status_prefix(status, "%s", path);
-    if (on_device ? !load_on_device(engine, options, status) : !load_on_host(engine, options, status))
+    if (!begin_progress(engine, options, status) ||
+        (on_device ? !load_on_device(engine, options, status) : !load_on_host(engine, options, status)) ||
+        !load_progress_add(&engine->progress, 0, status))
         return status_prefix(status, "%s", path);
     engine->open_seconds = load_seconds() - start;
     engine->info = info_format(engine, status);
-    return engine->info != NULL;
+    if (!engine->info) return false;
+    log_write(&engine->log, ENG_LOG_INFO, "%s: opened in %.3f s, of which weights %.3f s with %d threads", path,
+              engine->open_seconds, engine->verify_seconds, engine->load_threads);
+    return true;
 }
 
 void load_retain(struct eng_engine *engine) { atomic_fetch_add_explicit(&engine->references, 1, memory_order_relaxed); }
@@ -307,35 +338,53 @@ void load_release(struct eng_engine *engine)
     free(engine);
 }
 
-enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
-                         struct eng_error *error)
+/* Requires: `path` is a path, or a name of the descriptor. */
+static bool open_engine(const char *path, int descriptor, const struct eng_open_options *options,
+                        struct eng_engine **engine, const char *function, struct status *status)
 {
-    struct status status = {0};
     struct eng_open_options own;
-    struct eng_engine *opened = NULL;
-    if (!report_not_null(path, "eng_open", "path", &status) ||
-        !report_not_null((const void *)engine, "eng_open", "engine", &status) ||
-        !report_read_options(&own, sizeof own, options, "eng_open_options", &status))
-        goto fail;
-    opened = calloc(1, sizeof *opened);
-    if (!opened) {
-        status_fail(&status, STATUS_MACHINE, "out of memory");
-        goto fail;
-    }
+    if (!report_not_null((const void *)engine, function, "engine", status) ||
+        !report_read_options(&own, sizeof own, options, "eng_open_options", status))
+        return false;
+    struct eng_engine *opened = calloc(1, sizeof *opened);
+    if (!opened) return status_fail(status, STATUS_MACHINE, "out of memory");
     atomic_init(&opened->references, 1);
     opened->process = getpid();
     nvtx_open();
     nvtx_push("load");
-    bool loaded = load(opened, path, &own, &status);
+    bool loaded = load(opened, path, descriptor, &own, status);
     nvtx_pop();
-    if (!loaded) load_tell_others(opened, &status);
-    if (!loaded) goto fail;
-    *engine = opened;
-    return report_ok(error);
+    if (!loaded) load_tell_others(opened, status);
+    if (!loaded) log_write(&opened->log, ENG_LOG_WARNING, "%s", status->message);
+    if (loaded)
+        *engine = opened;
+    else
+        load_release(opened);
+    return loaded;
+}
 
-fail:
-    load_release(opened);
-    return report_status(&status, error);
+enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
+                         struct eng_error *error)
+{
+    struct status status = {0};
+    bool ok = report_not_null(path, "eng_open", "path", &status) &&
+              open_engine(path, ENGINE_BY_PATH, options, engine, "eng_open", &status);
+    return report_result(ok, &status, error);
+}
+
+enum eng_status eng_open_descriptor(int descriptor, const struct eng_open_options *options, struct eng_engine **engine,
+                                    struct eng_error *error)
+{
+    static const char function[] = "eng_open_descriptor";
+    struct status status = {0};
+    char name[32];
+    snprintf(name, sizeof name, "descriptor %d", descriptor);
+    if (descriptor < 0) {
+        status_fail(&status, STATUS_USAGE, "%s: descriptor is %d, expected one of a file that is open for reading",
+                    function, descriptor);
+        return report_status(&status, error);
+    }
+    return report_result(open_engine(name, descriptor, options, engine, function, &status), &status, error);
 }
 
 void eng_close(struct eng_engine **engine)

@@ -23,8 +23,8 @@ bool load_weights_unchanged(const struct eng_engine *engine, struct status *stat
 bool load_check_plans(const struct engine *file, size_t *decode_plans, struct plan_space_sizes *sizes,
                       struct status *status);
 /* Reads the weights into memory and compares every chunk's hash, with `threads` threads (0: one per processor). copy:
- * NULL, or memory for all weights, into which they are copied; the hash is then that of the copy. */
-bool load_check_weights(const struct engine *file, uint8_t *copy, uint32_t threads, int *used_threads, double *seconds,
-                        struct status *status);
+ * NULL, or memory for all weights, into which they are copied; the hash is then that of the copy. progress: may be NULL. */
+bool load_check_weights(const struct engine *file, uint8_t *copy, uint32_t threads, struct load_progress *progress,
+                        int *used_threads, double *seconds, struct status *status);
 
 #endif

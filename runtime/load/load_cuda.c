@@ -215,8 +215,8 @@ static bool open_upload(struct filling *filling, uint32_t r)
     const uint64_t chunks = file->weight_chunks / ranks;
     const struct upload_range range = {(filling->engine->first_rank + r) * chunks, chunks};
     if (!allocate_weights(cuda, manifest_rank_weights(&file->manifest), status)) return false;
-    filling->weights[r].upload =
-        upload_open(file, &cuda->device, cuda->weights, range, ranks, filling->threads, status);
+    filling->weights[r].upload = upload_open(file, &cuda->device, cuda->weights, range, ranks, filling->threads,
+                                             &filling->engine->progress, status);
     return filling->weights[r].upload != NULL;
 }
 

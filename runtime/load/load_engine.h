@@ -11,6 +11,8 @@
 #include "formats/grammar/grammar.h"
 #include "formats/tokenizer/tokenizer.h"
 #include "runtime/load/host_memory.h"
+#include "runtime/load/log.h"
+#include "runtime/load/progress.h"
 #include "runtime/load/report.h"
 
 struct eng_engine {
@@ -19,6 +21,9 @@ struct eng_engine {
     char *path;
     struct engine file;
     bool file_open;
+    struct load_progress progress;         /* of eng_open */
+    struct load_log log;                   /* the caller's, for what becomes of engine and sessions */
+    struct host_memory_hooks memory_hooks; /* the caller's, for large memory */
     bool no_libraries;                     /* as in struct eng_open_options */
     struct host_memory weights;            /* private_weights: copy of the weights, whose file is closed */
     struct tokenizer *tokenizer;           /* NULL: the engine has none */

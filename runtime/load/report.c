@@ -15,6 +15,8 @@ _Static_assert((int)ENG_VERSION == (int)STATUS_VERSION, "pinned");
 _Static_assert((int)ENG_FULL == (int)STATUS_FULL, "pinned");
 _Static_assert((int)ENG_TOO_LONG == (int)STATUS_TOO_LONG, "pinned");
 _Static_assert((int)ENG_NOT_FINITE == (int)STATUS_NOT_FINITE, "pinned");
+_Static_assert((int)ENG_CANCELLED == (int)STATUS_CANCELLED, "pinned");
+_Static_assert(sizeof(struct eng_error) == 640, "pinned");
 _Static_assert((int)ENG_MESSAGE_BYTES >= (int)STATUS_MESSAGE_BYTES, "a message fits");
 
 /* A larger size was never initialised: no struct of this API comes near it. */
@@ -22,12 +24,14 @@ enum { LARGEST_STRUCT = 4096 };
 
 const char *eng_version(void) { return ENG_VERSION_TEXT; }
 
+uint32_t eng_version_number(void) { return ENG_VERSION_NUMBER; }
+
 const char *eng_status_name(int status) { return status_code_name((enum status_code)status); }
 
 enum eng_status report_status(const struct status *status, struct eng_error *error)
 {
     if (error) {
-        error->status = (int32_t)status->code;
+        *error = (struct eng_error){.status = (int32_t)status->code};
         memcpy(error->message, status->message, sizeof status->message);
     }
     return (enum eng_status)status->code;
@@ -38,6 +42,8 @@ enum eng_status report_ok(struct eng_error *error)
     if (error) {
         error->status = ENG_OK;
         error->message[0] = '\0';
+        error->reserved = 0;
+        memset(error->more_reserved, 0, sizeof error->more_reserved);
     }
     return ENG_OK;
 }

@@ -48,6 +48,7 @@ struct upload {
     const struct device *device;
     cu_deviceptr to;
     struct upload_range range;
+    struct load_progress *progress;
     struct team *team;
     uint64_t buffer_bytes;
     struct pinned_memory staging; /* [threads, BUFFERS, buffer_bytes] */
@@ -71,7 +72,7 @@ struct lane {
 static bool pin_large_pages(struct pinned_memory *memory, const struct cuda_driver *driver, uint64_t bytes)
 {
     struct status ignored = {0};
-    if (!host_memory_map(&memory->registered, bytes, "pinned memory", &ignored)) return false;
+    if (!host_memory_map(&memory->registered, bytes, "pinned memory", NULL, &ignored)) return false;
     host_memory_use_large_pages(&memory->registered);
     memory->base = memory->registered.base;
     if (driver->MemHostRegister(memory->base, bytes, CU_MEMHOSTREGISTER_PORTABLE) == CU_SUCCESS) return true;
@@ -218,7 +219,8 @@ static bool send_chunk(struct upload *upload, struct lane *lane, uint64_t chunk,
         ok = fill_part(upload, lane, offset + done,
                        bytes - done < upload->buffer_bytes ? bytes - done : upload->buffer_bytes, hash, status);
     bool right = hash64_stream_end(hash) == file->weight_hashes[chunk];
-    if (!ok || right) return ok;
+    if (ok && right) return load_progress_add(upload->progress, bytes, status);
+    if (!ok) return false;
     if (!engine_verify_weights(file, chunk, 1, status)) return false;
     return status_fail(status, STATUS_CORRUPT,
                        "section 'weights': chunk %" PRIu64 ": the file changed while it was loaded", chunk);
@@ -280,7 +282,8 @@ static bool take_memory(struct upload *upload, struct status *status)
 }
 
 struct upload *upload_open(const struct engine *file, const struct device *device, cu_deviceptr to,
-                           struct upload_range range, uint32_t gpus, uint32_t threads, struct status *status)
+                           struct upload_range range, uint32_t gpus, uint32_t threads, struct load_progress *progress,
+                           struct status *status)
 {
     struct upload *upload = calloc(1, sizeof *upload);
     if (!upload) {
@@ -294,6 +297,7 @@ struct upload *upload_open(const struct engine *file, const struct device *devic
     upload->device = device;
     upload->to = to;
     upload->range = range;
+    upload->progress = progress;
     upload->buffer_bytes = gpus > 1 ? BUFFER_BYTES : BUFFER_BYTES_ALONE;
     upload->newest = &upload->oldest;
     atomic_init(&upload->filled, NULL);

@@ -6,6 +6,7 @@
 
 #include "formats/engine/engine_file.h"
 #include "kernels/cuda/device.h"
+#include "runtime/load/progress.h"
 
 /* Chunks of the weights: all, or those of a rank. */
 struct upload_range {
@@ -16,9 +17,11 @@ struct upload;
 
 /* Prepares the upload of a range of chunks to device memory at `to`. `gpus` is the number of GPUs filled at the same
  * time. threads 0: as many as a link can use. Starts threads and allocates pinned memory, which takes about as long as
- * loading kernels and may run at the same time. NULL on failure. Requires: file and device outlive the upload. */
+ * loading kernels and may run at the same time. `progress`: NULL, or hears of
+ * each chunk. NULL on failure. Requires: file, device and progress outlive the upload. */
 struct upload *upload_open(const struct engine *file, const struct device *device, cu_deviceptr to,
-                           struct upload_range range, uint32_t gpus, uint32_t threads, struct status *status);
+                           struct upload_range range, uint32_t gpus, uint32_t threads, struct load_progress *progress,
+                           struct status *status);
 int upload_threads(const struct upload *upload);
 /* Runs the upload; call it once. On success all bytes have arrived and the hash of every chunk was correct. */
 bool upload_run(struct upload *upload, struct status *status);

@@ -55,7 +55,7 @@ static int end(void **state)
 
 static bool upload(cu_deviceptr to, struct upload_range range, uint32_t gpus, uint32_t threads, struct status *status)
 {
-    struct upload *upload = upload_open(&file, &device, to, range, gpus, threads, status);
+    struct upload *upload = upload_open(&file, &device, to, range, gpus, threads, NULL, status);
     bool ok = upload && upload_run(upload, status);
     upload_close(upload);
     return ok;

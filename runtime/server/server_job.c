@@ -179,7 +179,7 @@ static bool prepare_choice(const struct eng_engine *engine, struct server_job *j
     const struct server_prompt *prompt = &request->prompts[server_job_prompt_of(job, index)];
     struct server_choice *choice = &job->choices[index];
     choice->logprobs.top_count = (size_t)request->top_logprobs;
-    choice->stop = (struct server_stop){.strings = request->stops, .count = request->stop_count};
+    choice->stop = (struct stop_strings){.strings = request->stops, .count = request->stop_count};
     if (eng_text_create(engine, request->skip_special && !job->voice ? 0 : ENG_TEXT_KEEP_SPECIAL, &choice->text,
                         &cause) ||
         (!request->is_chat && !replay_prompt(choice, prompt, &cause)))
@@ -281,7 +281,7 @@ void server_job_free(struct server_job *job)
 {
     for (size_t i = 0; i < job->choice_count; i++) {
         eng_text_destroy(&job->choices[i].text);
-        server_stop_free(&job->choices[i].stop);
+        stop_strings_free(&job->choices[i].stop);
         server_buffer_free(&job->choices[i].out);
         server_logprobs_free(&job->choices[i].logprobs);
     }

@@ -12,13 +12,14 @@
 #include "runtime/server/server_metrics.h"
 #include "runtime/server/server_request.h"
 #include "runtime/server/server_voice.h"
+#include "runtime/text/stop_strings.h"
 
 enum { SERVER_ID_BYTES = 40 };
 
 struct server_choice {
     /* Used by the thread that prepares the job, then by that of the model. */
     struct eng_text *text;
-    struct server_stop stop;
+    struct stop_strings stop;
     double last_token;             /* time; 0: none */
     uint64_t characters, released; /* of the text so far, and of the part of it that has come to `out` */
     /* Under the lock of the model from submission on. */

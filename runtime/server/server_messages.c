@@ -79,7 +79,7 @@ bool server_messages_reply(const char *model, const struct server_job *job, stru
         calls += parts.items[i].kind == SERVER_PART_CALL;
         ok = json_add(content, block_of(&parts.items[i]));
     }
-    const char *stop = choice->stop.matched;
+    const char *stop = stop_strings_found(&choice->stop);
     ok = ok && print(message_object(model, job, json_incref(content), reason_of(choice->finish, calls, stop), stop,
                                     choice->tokens),
                      out);

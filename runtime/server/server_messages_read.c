@@ -8,7 +8,6 @@
 
 #include "formats/base/json.h"
 #include "runtime/server/server_convert.h"
-#include "runtime/server/server_stop.h"
 
 enum { PLACE_BYTES = 64 };
 

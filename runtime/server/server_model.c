@@ -223,15 +223,16 @@ static uint64_t count_characters(const char *text, size_t size)
 static bool push_text(struct server_choice *choice, const char *text, size_t size, bool is_last,
                       struct eng_error *error)
 {
-    const size_t before = choice->out.size;
+    size_t released;
     choice->characters += count_characters(text, size);
-    if (!server_stop_push(&choice->stop, text, size, &choice->out) ||
-        (is_last && !server_stop_finish(&choice->stop, &choice->out))) {
-        *error = (struct eng_error){ENG_MACHINE, "out of memory"};
+    bool ok = stop_strings_push(&choice->stop, text, size, &released);
+    if (is_last) stop_strings_finish(&choice->stop, &released);
+    if (!ok || !server_buffer_add(&choice->out, choice->stop.held, released)) {
+        *error = (struct eng_error){.status = ENG_MACHINE, .message = "out of memory"};
         return false;
     }
-    if (choice->out.size > before)
-        choice->released += count_characters(choice->out.data + before, choice->out.size - before);
+    choice->released += count_characters(choice->stop.held, released);
+    stop_strings_drop(&choice->stop, released);
     server_logprobs_text(&choice->logprobs, choice->characters, choice->released);
     return true;
 }
@@ -244,11 +245,11 @@ static bool add_logprobs(const struct slot *slot, int32_t token, struct eng_erro
     if (!slot->job->request.wants_logprobs) return true;
     if (eng_sequence_logprobs(slot->sequence, &drawn, top, choice->logprobs.top_count, error)) return false;
     if (drawn.token != token) {
-        *error = (struct eng_error){ENG_INTERNAL, "log-probabilities of another token"};
+        *error = (struct eng_error){.status = ENG_INTERNAL, .message = "log-probabilities of another token"};
         return false;
     }
     if (server_logprobs_add(&choice->logprobs, &drawn, top, choice->characters)) return true;
-    *error = (struct eng_error){ENG_MACHINE, "out of memory"};
+    *error = (struct eng_error){.status = ENG_MACHINE, .message = "out of memory"};
     return false;
 }
 

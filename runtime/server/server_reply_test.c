@@ -50,7 +50,7 @@ TEST(test_errors_of_the_library)
                  {ENG_MACHINE, 503},   {ENG_CORRUPT, 503},  {ENG_INTERNAL, 500}};
     struct server_error error;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct eng_error cause = {(int32_t)cases[i].status, "eng_chat_tokens: the reason"};
+        const struct eng_error cause = {.status = (int32_t)cases[i].status, .message = "eng_chat_tokens: the reason"};
         assert_false(server_fail_eng(&error, "p", &cause));
         assert_int_equal(error.http, cases[i].http);
         assert_string_equal(error.message, "the reason");

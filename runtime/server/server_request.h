@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "runtime/server/server_stop.h"
+#include "runtime/server/server_format.h"
 #include "runtime/server/server_tools.h"
 
 enum server_endpoint {
@@ -22,6 +22,9 @@ enum server_shape { SERVER_OPENAI, SERVER_MESSAGES, SERVER_RESPONSES };
 
 /* Choices of one request: prompts times n. */
 enum { SERVER_MOST_CHOICES = 128 };
+
+/* Stop strings of one request, none empty. */
+enum { SERVER_MOST_STOPS = 4, SERVER_MOST_STOP_BYTES = 1024 };
 
 struct server_prompt {
     const char *text; /* borrowed from the body; NULL: given as tokens, or a chat */

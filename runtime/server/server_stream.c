@@ -103,7 +103,7 @@ static bool next_of_choice(struct server_stream *stream, struct server_model *mo
     news.text = choice->out;
     if (finished_well(choice->finish)) {
         news.finish = choice->finish;
-        news.stop = choice->stop.matched;
+        news.stop = stop_strings_found(&choice->stop);
     }
     bool ok = server_logprobs_take(&choice->logprobs, &news.logprobs);
     choice->out = (struct server_buffer){0};

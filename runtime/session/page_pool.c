@@ -169,6 +169,8 @@ int32_t page_pool_take(struct page_pool *pool)
     return page;
 }
 
+void page_pool_share(struct page_pool *pool, int32_t page) { pool->holders[page]++; }
+
 void page_pool_drop(struct page_pool *pool, unsigned group, int32_t page)
 {
     if (--pool->holders[page]) return;

@@ -42,6 +42,9 @@ void page_pool_close(struct page_pool *pool);
 uint32_t page_pool_available(const struct page_pool *pool);
 /* Takes a page for one slot. Requires: one is available. */
 int32_t page_pool_take(struct page_pool *pool);
+/* One slot more holds a page, at the place of its group where another slot holds it. Requires: so it is with the pages of all groups at
+ * this index, if there is a cache. */
+void page_pool_share(struct page_pool *pool, int32_t page);
 /* One slot less holds the page, which it held at its place of `group`. */
 void page_pool_drop(struct page_pool *pool, unsigned group, int32_t page);
 

@@ -136,6 +136,7 @@ bool scheduler_drain(struct eng_session *session, struct status *status)
 {
     while (session->flight_count)
         if (!complete(session, status)) return false;
+    news_signal(session);
     return true;
 }
 
@@ -189,7 +190,15 @@ enum eng_status eng_step(struct eng_session *session, uint32_t *unfinished, stru
 {
     struct status status = {0};
     if (!report_not_null(session, "eng_step", "session", &status)) return report_status(&status, error);
-    bool ok = session_usable(session, &status) && step(session, &status);
+    bool ok = session_usable(session, &status);
+    if (ok && session->news.is_telling)
+        ok = status_fail(&status, STATUS_USAGE, "eng_step: called by the function of eng_session_set_callback");
+    if (ok) {
+        sequence_cancel_unwanted(session);
+        ok = step(session, &status);
+        sequence_cancel_unwanted(session);
+        news_tell(session);
+    }
     if (unfinished) *unfinished = session->active_count + session->waiting_count;
     return ok ? report_ok(error) : report_status(&status, error);
 }

@@ -136,6 +136,16 @@ bool sequence_can_admit(const struct eng_session *session)
            first_pages(first) + growth(session) <= page_pool_available(&session->pool);
 }
 
+void sequence_fill_slot(struct eng_sequence *sequence)
+{
+    struct eng_session *session = sequence->session;
+    slot_options_set(session, sequence->slot, &sequence->sampling);
+    slot_options_set_allowed(session, sequence->slot, sequence->mask == MASK_ALL ? NULL : sequence->allowed);
+    slots_mark_seen(session, sequence->slot, sequence->tokens, sequence->count);
+    slot_options_begin_answer(session, sequence->slot, sequence->tokens + sequence->prompt_end,
+                              sequence->count - sequence->prompt_end);
+}
+
 void sequence_admit(struct eng_session *session)
 {
     while (sequence_can_admit(session)) {
@@ -145,17 +155,25 @@ void sequence_admit(struct eng_session *session)
         session->waiting_count--;
         sequence->next = NULL;
         sequence->slot = slots_take(session, SLOT_SEQUENCE);
-        slot_options_set(session, sequence->slot, &sequence->sampling);
-        slot_options_set_allowed(session, sequence->slot, sequence->mask == MASK_ALL ? NULL : sequence->allowed);
-        slots_mark_seen(session, sequence->slot, sequence->tokens, sequence->count);
-        slot_options_begin_answer(session, sequence->slot, sequence->tokens + sequence->prompt_end,
-                                  sequence->count - sequence->prompt_end);
+        sequence_fill_slot(sequence);
         slots_switch_rope(session, sequence->slot, sequence->count);
         begin_blocks(sequence);
         sequence_use_cache(sequence);
         slots_reserve(session, sequence->slot, first_tokens(sequence));
         start_prefill(sequence);
     }
+}
+
+static void wait_as_the_last(struct eng_sequence *sequence)
+{
+    struct eng_session *session = sequence->session;
+    sequence->state = ENG_STATE_WAITING;
+    if (session->last_waiting)
+        session->last_waiting->next = sequence;
+    else
+        session->first_waiting = sequence;
+    session->last_waiting = sequence;
+    session->waiting_count++;
 }
 
 static void leave_waiting(struct eng_sequence *sequence)
@@ -207,6 +225,8 @@ static void set_aside(struct eng_sequence *sequence)
     if (!session->last_waiting) session->last_waiting = sequence;
     session->waiting_count++;
     session->set_aside++;
+    log_write(&session->engine->log, ENG_LOG_INFO,
+              "session: a sequence of %u tokens was set aside for want of KV pages", sequence->count);
 }
 
 bool sequence_reserve(struct eng_sequence *sequence, uint64_t tokens)
@@ -275,6 +295,7 @@ static void allow(struct eng_sequence *sequence, bool ok)
 
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits)
 {
+    news_note(sequence);
     if (token == PLAN_NO_TOKEN) {
         sequence->logits = NULL;
         finish(sequence, sequence->mask == MASK_NONE ? ENG_END_NONE_ALLOWED : ENG_END_NOT_FINITE);
@@ -361,7 +382,7 @@ bool sequence_make(struct eng_session *session, const struct eng_sequence_option
     created->count = created->computed = created->prompt_end = created->polled = created->blocks = 0;
     created->drawn_step = 0;
     created->mask = MASK_ALL;
-    created->is_restored = false;
+    created->is_restored = created->has_news = false;
     created->logits = NULL;
     *sequence = created;
     return true;
@@ -385,6 +406,18 @@ void sequence_restored(struct eng_sequence *sequence, uint32_t computed)
     sequence->flags |= ENG_SEQUENCE_KEEP;
     sequence->state = ENG_STATE_DONE;
     sequence->end = ENG_END_LENGTH;
+}
+
+static bool check_pool(const struct eng_sequence *sequence, uint64_t prompt_end, const char *function,
+                       struct status *status)
+{
+    const struct eng_session *session = sequence->session;
+    const uint32_t pages = slots_pages_for(session, most_tokens(sequence, prompt_end));
+    if (pages <= session->pool.count) return true;
+    return status_fail(status, STATUS_TOO_LONG,
+                       "%s: prompt and answer need %u KV pages, the whole pool has %u; ask for a larger pool "
+                       "(kv_tokens), or set max_new_tokens or context_tokens lower",
+                       function, pages, session->pool.count);
 }
 
 static bool check_submit(const struct eng_sequence *sequence, const int32_t *tokens, size_t count,
@@ -420,14 +453,20 @@ static bool check_submit(const struct eng_sequence *sequence, const int32_t *tok
         if (tokens[i] < 0 || (uint64_t)tokens[i] >= vocab_size)
             return status_fail(status, STATUS_BAD_INPUT, "%s: token %zu is %d, expected 0 to %u", function, i,
                                tokens[i], (unsigned)vocab_size - 1);
-    const uint64_t most = most_tokens(sequence, sequence->count + count);
-    const struct eng_session *session = sequence->session;
-    if (slots_pages_for(session, most) > session->pool.count)
-        return status_fail(status, STATUS_TOO_LONG,
-                           "%s: prompt and answer need %u KV pages, the whole pool has %u; ask for a larger pool "
-                           "(kv_tokens), or set max_new_tokens or context_tokens lower",
-                           function, slots_pages_for(session, most), session->pool.count);
-    return true;
+    return check_pool(sequence, sequence->count + count, function, status);
+}
+
+bool sequence_check_room(const struct eng_sequence *sequence, const char *function, struct status *status)
+{
+    const uint32_t limit = context_limit(sequence), drawn = sequence->count - sequence->prompt_end;
+    if (sequence->count > limit)
+        return status_fail(status, STATUS_TOO_LONG, "%s: the sequence has %u tokens, its context is %u", function,
+                           sequence->count, limit);
+    if (sequence->max_new_tokens && drawn >= sequence->max_new_tokens)
+        return status_fail(status, STATUS_USAGE,
+                           "%s: max_new_tokens is %u, expected more than the %u tokens that the answer has", function,
+                           sequence->max_new_tokens, drawn);
+    return check_pool(sequence, sequence->prompt_end, function, status);
 }
 
 /* Adds what determines the scheduler's steps to the data that must be the same in all processes. */
@@ -439,6 +478,18 @@ static void agree(const struct eng_sequence *sequence)
     if (!backend->type->agree) return;
     backend->type->agree(backend, numbers, sizeof numbers);
     backend->type->agree(backend, sequence->stop_tokens, sequence->stop_count * sizeof *sequence->stop_tokens);
+}
+
+void sequence_join(struct eng_sequence *sequence, enum eng_state state)
+{
+    struct eng_session *session = sequence->session;
+    agree(sequence);
+    if (state == ENG_STATE_WAITING) {
+        wait_as_the_last(sequence);
+        return;
+    }
+    sequence->state = state;
+    if (state != ENG_STATE_DONE) session->active[session->active_count++] = sequence;
 }
 
 enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t *tokens, size_t count,
@@ -465,13 +516,7 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
         start_prefill(sequence);
         return report_ok(error);
     }
-    sequence->state = ENG_STATE_WAITING;
-    if (session->last_waiting)
-        session->last_waiting->next = sequence;
-    else
-        session->first_waiting = sequence;
-    session->last_waiting = sequence;
-    session->waiting_count++;
+    wait_as_the_last(sequence);
     return report_ok(error);
 }
 
@@ -528,6 +573,28 @@ void eng_sequence_cancel(struct eng_sequence *sequence)
         finish(sequence, ENG_END_CANCELLED);
 }
 
+void eng_sequence_cancel_async(struct eng_sequence *sequence)
+{
+    if (!sequence || atomic_exchange(&sequence->is_unwanted, true)) return;
+    _Atomic(struct eng_sequence *) *list = &sequence->session->unwanted;
+    sequence->next_unwanted = atomic_load(list);
+    while (!atomic_compare_exchange_weak(list, &sequence->next_unwanted, sequence)) {}
+}
+
+void sequence_cancel_unwanted(struct eng_session *session)
+{
+    if (!atomic_load(&session->unwanted)) return;
+    struct eng_sequence *sequence = atomic_exchange(&session->unwanted, NULL);
+    while (sequence) {
+        struct eng_sequence *next = sequence->next_unwanted;
+        const bool was_done = sequence->state == ENG_STATE_DONE;
+        atomic_store(&sequence->is_unwanted, false);
+        eng_sequence_cancel(sequence);
+        if (sequence->exists && !was_done) news_note(sequence);
+        sequence = next;
+    }
+}
+
 static void let_go(struct eng_sequence *sequence)
 {
     grammar_release(sequence->grammar);
@@ -542,6 +609,7 @@ void eng_sequence_destroy(struct eng_sequence **handle)
     struct eng_sequence *sequence = *handle;
     *handle = NULL;
     if (!sequence->exists) return;
+    sequence_cancel_unwanted(sequence->session); /* the list must not name it any more */
     eng_sequence_cancel(sequence);
     let_go(sequence);
     sequence->exists = false;

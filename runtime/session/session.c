@@ -148,7 +148,9 @@ static bool create(struct eng_session *session, const struct backend_type *type,
                                     .chunk = session->chunk,
                                     .host_bytes = sizes.tokens_bytes};
     session->backend = type->create(session->engine, &asked, status);
-    return session->backend && host_memory_map(&session->tokens, sizes.tokens_bytes, "token buffers", status) &&
+    return session->backend &&
+           host_memory_map(&session->tokens, sizes.tokens_bytes, "token buffers", &session->engine->memory_hooks,
+                           status) &&
            find_fields(session, status) && allocate_tables(session, &sizes, status);
 }
 
@@ -168,6 +170,7 @@ void eng_session_destroy(struct eng_session **handle)
     }
     free(session->plans);
     free(session->selftest);
+    if (session->news.has_descriptor) close(session->news.descriptor);
     page_pool_close(&session->pool);
     free(session->slots);
     free(session->active);
@@ -179,6 +182,18 @@ void eng_session_destroy(struct eng_session **handle)
     host_memory_unmap(&session->tokens);
     load_release(session->engine);
     free(session);
+}
+
+static void tell_of_session(const struct eng_session *session)
+{
+    const struct load_log *log = &session->engine->log;
+    const struct backend *backend = session->backend;
+    log_write(log, ENG_LOG_INFO, "session: %u slots, %u KV pages, %s, %u threads", (unsigned)session->geometry->slots,
+              session->pool.count, backend->device_name ? backend->device_name : backend->instruction_set,
+              backend->threads);
+    if (backend->fallback) log_write(log, ENG_LOG_WARNING, "session: no library is used: %s", backend->fallback);
+    if (backend->detour)
+        log_write(log, ENG_LOG_WARNING, "session: GPUs exchange data through host memory: %s", backend->detour);
 }
 
 bool session_create(struct eng_engine *engine, const struct backend_type *type,
@@ -198,6 +213,7 @@ bool session_create(struct eng_engine *engine, const struct backend_type *type,
     created->geometry = &engine->file.manifest.geometry;
     created->chunk = plan_longest_chunk(engine->file.plans, engine->file.plan_count);
     if (create(created, type, options, status)) {
+        tell_of_session(created);
         *session = created;
         return true;
     }

@@ -4,6 +4,8 @@
 #ifndef RUNTIME_SESSION_SESSION_H
 #define RUNTIME_SESSION_SESSION_H
 
+#include <stdatomic.h>
+
 #include "runtime/backend/backend.h"
 #include "runtime/load/host_memory.h"
 #include "runtime/session/page_pool.h"
@@ -72,6 +74,20 @@ struct eng_sequence {
     uint64_t drawn_step; /* the step that drew its last token, and the logits of that draw */
     const float *logits;
     struct eng_sequence *next; /* in the list of waiting or of free sequences */
+    bool has_news, is_in_news; /* is_in_news: it is in the list of struct session_news */
+    struct eng_sequence *next_news;
+    atomic_bool is_unwanted; /* eng_sequence_cancel_async: it is in the list of session->unwanted */
+    struct eng_sequence *next_unwanted;
+};
+
+/* Sequences that got tokens or ended since the caller was told, in that order. */
+struct session_news {
+    struct eng_sequence *first, *last;
+    eng_sequence_callback *callback; /* NULL: none */
+    void *context;
+    int descriptor; /* if has_descriptor */
+    bool has_descriptor;
+    bool is_telling; /* the callback runs */
 };
 
 /* A decode step in flight: submitted and not yet waited for. */
@@ -119,9 +135,11 @@ struct eng_session {
     uint32_t waiting_count;
     uint64_t set_aside;     /* times that a sequence was */
     uint64_t cached_tokens; /* tokens of prompts that were found in the cache */
-    bool prefilled_last;    /* the last step was a prefill; decoding sequences are next */
-    uint64_t steps;         /* replays waited for; logits of earlier ones are invalid */
-    uint64_t checked_ns;    /* when the engine's file was last found unchanged */
+    struct session_news news;
+    _Atomic(struct eng_sequence *) unwanted; /* to be cancelled by the session's thread; any thread adds */
+    bool prefilled_last;                     /* the last step was a prefill; decoding sequences are next */
+    uint64_t steps;                          /* replays waited for; logits of earlier ones are invalid */
+    uint64_t checked_ns;                     /* when the engine's file was last found unchanged */
 
     struct session_flight flights[BACKEND_MOST_IN_FLIGHT]; /* oldest first; between two calls at most one */
     uint32_t flight_count;
@@ -151,6 +169,10 @@ bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens);
 uint64_t slots_room(const struct eng_session *session, int32_t slot);
 /* Gives the slot a block of the cache, whose tokens follow those that it has. Requires: those are whole blocks. */
 void slots_hold_block(struct eng_session *session, int32_t slot, int32_t block);
+/* Gives the slot, which is empty, the tokens of slot `from` and pages for `room` tokens in all. It shares the pages that no step writes
+ * to any more, and has copies of the others and of the recurrent state. False, with STATUS_FULL: too few pages are free; the slot has
+ * some of them then. Requires: nothing is in flight. */
+bool slots_copy_pages(struct eng_session *session, int32_t from, int32_t to, uint64_t room, struct status *status);
 /* Puts the slot's pages at `index` into the cache: page_pool_keep. */
 uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t index, uint64_t before,
                           const int32_t *tokens);
@@ -203,6 +225,13 @@ const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t c
 /* scheduler.c: waits for the decode steps that eng_step queued ahead and appends their tokens. */
 bool scheduler_drain(struct eng_session *session, struct status *status);
 
+/* news.c: the sequence got a token or ended. */
+void news_note(struct eng_sequence *sequence);
+/* Makes the descriptor readable if there are news. */
+void news_signal(struct eng_session *session);
+/* The same, and calls the caller's function for each sequence with news. */
+void news_tell(struct eng_session *session);
+
 /* sampling.c: checks the caller's settings. Fails for options that the engine's kernels do not know. */
 bool sampling_read(const struct eng_session *session, const struct eng_sampling *given,
                    struct session_sampling *sampling, struct status *status);
@@ -221,11 +250,19 @@ bool slot_options_check_allowed(const struct eng_session *session, const uint32_
 
 /* sequence.c: appends a drawn token and ends the sequence if it is the last one. PLAN_NO_TOKEN ends it, too. */
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits);
+/* Cancels the sequences of eng_sequence_cancel_async. */
+void sequence_cancel_unwanted(struct eng_session *session);
 /* Takes blocks of the cache for the tokens that it would compute next. */
 void sequence_use_cache(struct eng_sequence *sequence);
 /* eng_sequence_create without checks of pointers. */
 bool sequence_make(struct eng_session *session, const struct eng_sequence_options *options,
                    struct eng_sequence **sequence, struct status *status);
+/* Its slot gets the sampler with its options, and what they count of its tokens. */
+void sequence_fill_slot(struct eng_sequence *sequence);
+/* Whether context and pool have room for its tokens, and its answer for one more. */
+bool sequence_check_room(const struct eng_sequence *sequence, const char *function, struct status *status);
+/* Begins in this state: WAITING as the last, or with a slot among those that run, or done and kept. */
+void sequence_join(struct eng_sequence *sequence, enum eng_state state);
 /* Tokens, sampler and pages of its slot are those of a sequence that is done and kept. */
 void sequence_restored(struct eng_sequence *sequence, uint32_t computed);
 /* So many more of its tokens are in the KV pages: those of whole pages enter the cache. */

@@ -133,6 +133,32 @@ void slots_hold_block(struct eng_session *session, int32_t slot, int32_t block)
     state_changed(session, slot, BACKEND_PAGES);
 }
 
+bool slots_copy_pages(struct eng_session *session, int32_t from, int32_t to, uint64_t room, struct status *status)
+{
+    const struct plan_geometry *geometry = session->geometry;
+    struct backend *backend = session->backend;
+    const uint32_t tokens = session->slots[from].position, whole = tokens / (uint32_t)geometry->page_tokens;
+    struct session_slot *own = &session->slots[to];
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++)
+        for (; !geometry->page_window[g] && own->pages[g] < whole; own->pages[g]++) {
+            const int32_t page = slot_pages(session, g, from)[own->pages[g]];
+            slot_pages(session, g, to)[own->pages[g]] = page;
+            page_pool_share(&session->pool, page);
+        }
+    if (!slots_reserve(session, to, room))
+        return status_fail(status, STATUS_FULL, "too few KV pages are free: %u", page_pool_available(&session->pool));
+    slots_place(session, to, tokens, session->rope_set ? session->rope_set[from] : 0);
+    state_changed(session, to, BACKEND_PAGES);
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++) {
+        const uint32_t used = group_pages(session, g, tokens);
+        for (uint32_t i = geometry->page_window[g] ? 0 : whole; i < used; i++)
+            if (!backend->type->repeat_page(backend, slot_pages(session, g, from)[i], slot_pages(session, g, to)[i],
+                                            status))
+                return false;
+    }
+    return tokens == 0 || !geometry->recurrent_bytes || backend->type->repeat_recurrent(backend, from, to, status);
+}
+
 uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t index, uint64_t before,
                           const int32_t *tokens)
 {
@@ -246,6 +272,7 @@ uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *
 static bool note_failure(struct eng_session *session, const struct status *status)
 {
     session->failure = *status;
+    log_write(&session->engine->log, ENG_LOG_WARNING, "session: every later call fails: %s", status->message);
     return false;
 }
 

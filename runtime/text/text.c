@@ -5,12 +5,15 @@
 #include <string.h>
 
 #include "runtime/load/load.h"
+#include "runtime/text/stop_strings.h"
 
 struct eng_text {
     struct eng_engine *engine;
     bool skip_special;
     struct decode_stream stream;
-    size_t capacity; /* of buffer, without the NUL */
+    struct stop_strings stop; /* strings: owned copies */
+    char *released;           /* what the last push or finish released; NULL: there are no stop strings */
+    size_t capacity;          /* of buffer, without the NUL */
     char buffer[];
 };
 
@@ -185,11 +188,107 @@ enum eng_status eng_text_create(const struct eng_engine *engine, uint32_t flags,
     /* Only the engine's reference count changes. */
     created->engine = (struct eng_engine *)(uintptr_t)engine;
     load_retain(created->engine);
+    created->stop = (struct stop_strings){0};
+    created->released = NULL;
     created->capacity = capacity;
     created->skip_special = !(flags & ENG_TEXT_KEEP_SPECIAL);
     decode_stream_begin(&created->stream, engine->tokenizer, created->skip_special);
     *stream = created;
     return report_ok(error);
+}
+
+static bool check_stops(const struct eng_text *stream, const char *const *strings, size_t count, struct status *status)
+{
+    static const char function[] = "eng_text_set_stops";
+    if (!report_not_null(stream, function, "stream", status) ||
+        !report_not_null(count ? (const void *)strings : "", function, "strings", status))
+        return false;
+    if (count > ENG_MAX_STOP_STRINGS)
+        return status_fail(status, STATUS_USAGE, "%s: count is %zu, expected at most %d", function, count,
+                           ENG_MAX_STOP_STRINGS);
+    if (stream->stop.size)
+        return status_fail(status, STATUS_USAGE,
+                           "%s: the stream holds %zu bytes of text back; call eng_text_finish first", function,
+                           stream->stop.size);
+    for (size_t i = 0; i < count; i++) {
+        if (!report_not_null(strings[i], function, "strings", status)) return false;
+        const size_t size = strnlen(strings[i], ENG_MAX_STOP_BYTES + 1);
+        if (size < 1 || size > ENG_MAX_STOP_BYTES)
+            return status_fail(status, STATUS_USAGE, "%s: stop string %zu has %s%zu bytes, expected 1 to %d", function,
+                               i, size > ENG_MAX_STOP_BYTES ? "at least " : "", size, ENG_MAX_STOP_BYTES);
+        if (((unsigned char)strings[i][0] & 0xc0) == 0x80)
+            return status_fail(status, STATUS_USAGE, "%s: stop string %zu begins within a UTF-8 character", function,
+                               i);
+    }
+    return true;
+}
+
+static void free_stops(struct eng_text *stream)
+{
+    free((void *)(uintptr_t)stream->stop.strings);
+    stop_strings_free(&stream->stop);
+    free(stream->released);
+    stream->released = NULL;
+}
+
+/* Copies of the strings, after an array of their addresses. NULL: out of memory. */
+static const char *const *copy_strings(const char *const *strings, size_t count)
+{
+    size_t size = count * sizeof *strings;
+    for (size_t i = 0; i < count; i++) size += strlen(strings[i]) + 1;
+    const char **copies = malloc(size);
+    char *at = (char *)(copies + count);
+    for (size_t i = 0; copies && i < count; i++) {
+        const size_t length = strlen(strings[i]) + 1;
+        copies[i] = memcpy(at, strings[i], length);
+        at += length;
+    }
+    return copies;
+}
+
+enum eng_status eng_text_set_stops(struct eng_text *stream, const char *const *strings, size_t count,
+                                   struct eng_error *error)
+{
+    struct status status = {0};
+    if (!check_stops(stream, strings, count, &status)) return report_status(&status, error);
+    struct eng_text made = {.stop = {.count = count}};
+    if (count) {
+        made.stop.strings = copy_strings(strings, count);
+        bool ok = made.stop.strings && stop_strings_reserve(&made.stop, stream->capacity);
+        made.released = ok ? malloc(made.stop.capacity + 1) : NULL;
+        if (!made.released) {
+            free_stops(&made);
+            status_fail(&status, STATUS_MACHINE, "out of memory");
+            return report_status(&status, error);
+        }
+    }
+    free_stops(stream);
+    stream->stop = made.stop;
+    stream->released = made.released;
+    return report_ok(error);
+}
+
+int32_t eng_text_stopped(const struct eng_text *stream)
+{
+    return stream && stream->stop.found ? (int32_t)stream->stop.which : -1;
+}
+
+/* Gives the caller text[*size] of the buffer, less what may be part of a stop string. */
+static bool release(struct eng_text *stream, bool is_last, const char **text, size_t *size, struct status *status)
+{
+    size_t released;
+    stream->buffer[*size] = '\0';
+    *text = stream->buffer;
+    if (!stream->stop.count) return true;
+    if (!stop_strings_push(&stream->stop, stream->buffer, *size, &released))
+        return status_fail(status, STATUS_MACHINE, "out of memory");
+    if (is_last) stop_strings_finish(&stream->stop, &released);
+    memcpy(stream->released, stream->stop.held, released);
+    stream->released[released] = '\0';
+    stop_strings_drop(&stream->stop, released);
+    *text = stream->released;
+    *size = released;
+    return true;
 }
 
 static bool check_stream(const struct eng_text *stream, const char *const *text, const size_t *size,
@@ -209,9 +308,7 @@ enum eng_status eng_text_push(struct eng_text *stream, int32_t token, const char
     if (!is_padding(stream->engine, token) &&
         !decode_stream_push(&stream->stream, token, stream->buffer, stream->capacity, size, &status))
         return report_status(&status, error);
-    stream->buffer[*size] = '\0';
-    *text = stream->buffer;
-    return report_ok(error);
+    return report_result(release(stream, false, text, size, &status), &status, error);
 }
 
 enum eng_status eng_text_finish(struct eng_text *stream, const char **text, size_t *size, struct eng_error *error)
@@ -219,11 +316,11 @@ enum eng_status eng_text_finish(struct eng_text *stream, const char **text, size
     struct status status = {0};
     if (!check_stream(stream, text, size, "eng_text_finish", &status)) return report_status(&status, error);
     *size = 0;
-    if (!decode_stream_finish(&stream->stream, stream->buffer, stream->capacity, size, &status))
+    if (!decode_stream_finish(&stream->stream, stream->buffer, stream->capacity, size, &status) ||
+        !release(stream, true, text, size, &status))
         return report_status(&status, error);
-    stream->buffer[*size] = '\0';
-    *text = stream->buffer;
     decode_stream_begin(&stream->stream, stream->engine->tokenizer, stream->skip_special);
+    stop_strings_begin(&stream->stop);
     return report_ok(error);
 }
 
@@ -231,6 +328,7 @@ void eng_text_destroy(struct eng_text **stream)
 {
     if (!stream || !*stream) return;
     load_release((*stream)->engine);
+    free_stops(*stream);
     free(*stream);
     *stream = NULL;
 }
