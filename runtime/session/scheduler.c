@@ -41,6 +41,38 @@ static bool row_logits(struct eng_sequence *sequence, uint32_t row, const float 
     return *logits != NULL;
 }
 
+/* ---- rows of prompts in a step ---- */
+
+static double now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+/* How many of `rows` rows of prompts a step computes while sequences decode. */
+static uint32_t prompt_rows(const struct eng_session *session, uint32_t rows)
+{
+    enum { LEAST_IN_TIME = 8 };
+    const double in_time = session->prompt_rows > LEAST_IN_TIME ? session->prompt_rows : LEAST_IN_TIME;
+    if (session->step_ms && rows > in_time) rows = (uint32_t)in_time;
+    return session->prompt_step && rows > session->prompt_step ? session->prompt_step : rows;
+}
+
+/* Learns from a step with so many rows of prompts how many have time. Its other rows take time, too, so the estimate approaches the
+ * right number in several steps. */
+static void note_time(struct eng_session *session, uint32_t rows, double ms)
+{
+    const double budget_ms = session->step_ms, least_ms = budget_ms / 2; /* at most twice as many as before */
+    const double found = rows * budget_ms / (ms > least_ms ? ms : least_ms);
+    /* A step that had few rows to compute says only that more of them have time. */
+    if (ms > budget_ms ? found < session->prompt_rows : found > session->prompt_rows) session->prompt_rows = found;
+    if (session->prompt_rows > (double)session->chunk) session->prompt_rows = (double)session->chunk;
+    if (session->prompt_rows < 1) session->prompt_rows = 1;
+}
+
+/* ---- prefill and decode steps ---- */
+
 static bool step_prefill(struct eng_sequence *sequence, uint32_t chunk, size_t plan, struct status *status)
 {
     struct eng_session *session = sequence->session;
@@ -167,26 +199,10 @@ static bool is_mixed_due(const struct eng_session *session)
     return prompts > 1 || (prompts && decoding);
 }
 
-/* Most rows of prompts beside so many that decode. */
-static uint32_t prompt_rows(const struct eng_session *session, uint32_t decoding)
+static uint32_t mixed_prompt_rows(const struct eng_session *session, uint32_t decoding)
 {
-    enum { LEAST_IN_TIME = 8 };
-    uint32_t rows = replay_mixed_plan(session, UINT32_MAX, UINT32_MAX)->rows - decoding;
-    if (!decoding) return rows;
-    if (session->step_ms && rows > session->prompt_rows)
-        rows = session->prompt_rows > LEAST_IN_TIME ? (uint32_t)session->prompt_rows : LEAST_IN_TIME;
-    return session->prompt_step && rows > session->prompt_step ? session->prompt_step : rows;
-}
-
-/* Learns from a step with so many rows of prompts how many have time. */
-static void note_time(struct eng_session *session, uint32_t rows, double ms)
-{
-    const double found = rows * session->step_ms / (ms > 0.01 ? ms : 0.01), most = (double)session->chunk;
-    /* A step with few rows tells little of one with many. */
-    const double raised = 2.0 * rows > session->prompt_rows ? 2.0 * rows : session->prompt_rows;
-    session->prompt_rows = found < raised ? found : raised;
-    if (session->prompt_rows > most) session->prompt_rows = most;
-    if (session->prompt_rows < 1) session->prompt_rows = 1;
+    const uint32_t rows = replay_mixed_plan(session, UINT32_MAX, UINT32_MAX)->rows - decoding;
+    return decoding ? prompt_rows(session, rows) : rows;
 }
 
 /* Whether another prompt of the step computes the page that is the sequence's next: it is then found in the cache. */
@@ -247,7 +263,7 @@ static uint32_t choose_parts(struct eng_session *session)
         sequence_use_cache(sequence);
         if (!waits_for_page(session, sequence, decoding, count)) session->part_sequence[count++] = sequence;
     }
-    share_rows(session, decoding, count, prompt_rows(session, decoding));
+    share_rows(session, decoding, count, mixed_prompt_rows(session, decoding));
     const uint32_t most = replay_mixed_plan(session, UINT32_MAX, UINT32_MAX)->out_rows;
     uint32_t kept = decoding, draws = decoding;
     for (uint32_t p = decoding; p < count; p++) {
@@ -271,13 +287,6 @@ static bool reserve_parts(struct eng_session *session, uint32_t count)
         sequence_reserve(sequence, (uint64_t)sequence->computed + session->parts[p].count);
     }
     return session->set_aside == before;
-}
-
-static double now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
 static bool step_mixed(struct eng_session *session, uint32_t count, struct status *status)
@@ -328,11 +337,14 @@ static bool begin_step(struct eng_session *session, struct status *status)
             /* The first of several sequences that began together with the same text has computed it by now. */
             sequence_use_cache(prefill);
             uint32_t rest = prefill->count - prefill->computed;
-            if (decoding && session->prompt_step && rest > session->prompt_step) rest = session->prompt_step;
+            if (decoding) rest = prompt_rows(session, rest);
             const uint32_t chunk = replay_chunk(session, rest, &plan);
             if (!sequence_reserve(prefill, (uint64_t)prefill->computed + chunk)) continue;
             session->prefilled_last = true;
-            return step_prefill(prefill, chunk, plan, status);
+            const double start = now_ms();
+            if (!step_prefill(prefill, chunk, plan, status)) return false;
+            if (session->step_ms && decoding) note_time(session, chunk, now_ms() - start);
+            return true;
         }
         decoding = reserve_decode(session);
         session->prefilled_last = false;
