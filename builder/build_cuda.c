@@ -224,8 +224,7 @@ static bool lower_one(struct build *build, const struct graph *graph, const stru
         if (!lower_device_plan(graphs[v], &build->lowering, build_cuda_facts(build), rows, plan, status)) {
             if (v + 1 == PLAN_VARIANTS || !graphs[v + 1] || status->code != STATUS_BAD_INPUT) return false;
             /* A launch for few rows may have no kernel for the encoding of a weight (--keep). */
-            progress_warn(&build->progress, "decode plan of %u rows: made as for many rows: %s", rows,
-                          status->message);
+            progress_warn(&build->progress, "decode plan of %u rows: made as for many rows: %s", rows, status->message);
             status_clear(status);
             continue;
         }

@@ -19,8 +19,8 @@ struct build {
     enum engine_target target;
     struct checkpoint checkpoint;
     bool checkpoint_open, has_weights;
-    struct model_config rank_config; /* several ranks: the configuration of each */
-    uint8_t joins[MODEL_MAX_LAYERS]; /* of all graphs: graph->joins */
+    struct model_config rank_config;       /* several ranks: the configuration of each */
+    uint8_t joins[MODEL_MAX_LAYERS];       /* of all graphs: graph->joins */
     struct build_rows rows[PLAN_KIND_END]; /* of the plans of each kind */
     struct graph decode, prefill;
     struct graph mixed;       /* only with rows of such plans */
@@ -33,7 +33,7 @@ struct build {
     uint32_t scaled_layers; /* layers whose KV cache has the checkpoint's scales */
     struct team *team;
     struct machine machine;
-    struct cuda_build *cuda;                /* build_cuda.c; NULL for the CPU target */
+    struct cuda_build *cuda;            /* build_cuda.c; NULL for the CPU target */
     struct plan plans[BUILD_ALL_PLANS]; /* decode plans, prefill plans, mixed plans */
     size_t plan_count;
     double plan_us[BUILD_ALL_PLANS];            /* devices: measured time of each plan, 0: not measured */

@@ -104,5 +104,5 @@ static bool run(struct graph *graph, struct status *status)
     return true;
 }
 
-const struct pass pass_last_position = {"last_position", "prefill, mixed: only rows that need logits beyond the last attention", run,
-                                        0};
+const struct pass pass_last_position = {"last_position",
+                                        "prefill, mixed: only rows that need logits beyond the last attention", run, 0};

@@ -15,7 +15,8 @@ uint32_t golden_chunk(const struct golden_cases *cases, const struct golden_case
 {
     if (golden_case->kind == PLAN_PREFILL) return golden_case->count;
     const uint32_t tokens = cases->rows[cases->items[golden_case->first_item + item]].position + 1;
-    const uint32_t most = golden_case->kind == PLAN_MIXED && item < GOLDEN_MIXED_CHUNKS ? golden_case->rows >> (item + 1) : 1;
+    const uint32_t most =
+        golden_case->kind == PLAN_MIXED && item < GOLDEN_MIXED_CHUNKS ? golden_case->rows >> (item + 1) : 1;
     return most < 1 ? 1 : most < tokens ? most : tokens;
 }
 
@@ -113,9 +114,7 @@ bool golden_cases_of_prompt(const struct engine_golden *golden, const struct pla
             struct golden_case *one = &list[cases->case_count++];
             *one = (struct golden_case){.kind = header->kind,
                                         .rows = header->rows,
-                                        .count = kinds[k] == PLAN_PREFILL
-                                                     ? most
-                                                     : golden_most_items(header),
+                                        .count = kinds[k] == PLAN_PREFILL ? most : golden_most_items(header),
                                         .first_item = cases->item_count};
             for (uint32_t i = 0; i < golden_case_items(one); i++) /* the last row first */
                 items[cases->item_count++] =

@@ -9,8 +9,8 @@
 
 const char *plan_kind_name(uint32_t kind)
 {
-    static const char *const names[PLAN_KIND_END] = {
-        [PLAN_DECODE] = "decode", [PLAN_PREFILL] = "prefill", [PLAN_MIXED] = "mixed"};
+    static const char *const names[PLAN_KIND_END] =
+        {[PLAN_DECODE] = "decode", [PLAN_PREFILL] = "prefill", [PLAN_MIXED] = "mixed"};
     return kind < PLAN_KIND_END && names[kind] ? names[kind] : "?";
 }
 

@@ -267,7 +267,10 @@ TEST(out_rows_of_mixed_plans)
     static const struct {
         uint32_t out_rows;
         const char *expected; /* NULL: good */
-    } cases[] = {{1, NULL}, {4, NULL}, {0, "out_rows: expected 1 to 4, found 0"}, {5, "out_rows: expected 1 to 4, found 5"}};
+    } cases[] = {{1, NULL},
+                 {4, NULL},
+                 {0, "out_rows: expected 1 to 4, found 0"},
+                 {5, "out_rows: expected 1 to 4, found 5"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(make_sample(NULL), 0);
         struct plan *plan = &sample.plans[2];

@@ -82,9 +82,8 @@ static const int32_t *mixed(struct selftest *test, struct session_plan *plan, co
     for (uint32_t i = 0; i < step->count; i++) {
         const bool is_new = i == 0 || step->slots[i] != step->slots[i - 1];
         if (is_new)
-            test->parts[count++] = (struct replay_part){.slot = test->slots[step->slots[i]],
-                                                        .tokens = &step->tokens[i],
-                                                        .draws = true};
+            test->parts[count++] =
+                (struct replay_part){.slot = test->slots[step->slots[i]], .tokens = &step->tokens[i], .draws = true};
         test->parts[count - 1].count++;
     }
     for (uint32_t p = 0; p < count; p++)

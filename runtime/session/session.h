@@ -133,8 +133,8 @@ struct eng_session {
     uint64_t steps;         /* replays waited for; logits of earlier ones are invalid */
     uint64_t checked_ns;    /* when the engine's file was last found unchanged */
 
-    struct replay_part *parts;           /* [slots]: of a mixed step, as the next */
-    struct eng_sequence **part_sequence; /* [slots] */
+    struct replay_part *parts;                             /* [slots]: of a mixed step, as the next */
+    struct eng_sequence **part_sequence;                   /* [slots] */
     struct session_flight flights[BACKEND_MOST_IN_FLIGHT]; /* oldest first; between two calls at most one */
     uint32_t flight_count;
 

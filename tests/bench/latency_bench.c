@@ -182,16 +182,14 @@ int main(int argc, char **argv)
     const struct {
         const char *name;
         uint32_t *value, least;
-    } flags[] = {{"--answers", &bench.answers, 1},
-                 {"--prompts", &bench.prompts, 1},
-                 {"--tokens", &bench.tokens, 1},
-                 {"--at-once", &bench.at_once, 1},
-                 {"--threads", &bench.options.threads, 0},
-                 {"--prompt-step", &bench.options.prompt_step, 0},
+    } flags[] = {{"--answers", &bench.answers, 1},         {"--prompts", &bench.prompts, 1},
+                 {"--tokens", &bench.tokens, 1},           {"--at-once", &bench.at_once, 1},
+                 {"--threads", &bench.options.threads, 0}, {"--prompt-step", &bench.options.prompt_step, 0},
                  {"--step-ms", &bench.options.step_ms, 0}};
     if (argc < 2)
-        end(EXIT_USAGE, "usage: latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] "
-                        "[--prompt-step N] [--step-ms N]");
+        end(EXIT_USAGE,
+            "usage: latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] "
+            "[--prompt-step N] [--step-ms N]");
     for (int i = 2; i < argc; i += 2) {
         size_t f = 0;
         while (f < sizeof flags / sizeof *flags && strcmp(argv[i], flags[f].name)) f++;

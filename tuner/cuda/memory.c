@@ -182,7 +182,9 @@ void cuda_inputs_fill(struct cuda_inputs *inputs, const struct cuda_rig *rig, co
 {
     const struct plan_geometry *geometry = &rig->manifest->geometry;
     /* Rows that decode, each of a slot of its own: all, none, or in a mixed step up to a half beside a prompt, which has an out row. */
-    uint32_t decoding = header->kind == PLAN_DECODE ? header->rows : header->kind == PLAN_PREFILL ? 0 : header->rows / 2;
+    uint32_t decoding = header->kind == PLAN_DECODE    ? header->rows
+                        : header->kind == PLAN_PREFILL ? 0
+                                                       : header->rows / 2;
     if (header->kind == PLAN_MIXED && decoding > header->out_rows - 1) decoding = header->out_rows - 1;
     uint32_t rows = header->rows;
     if (rows - decoding > geometry->max_context) rows = decoding + (uint32_t)geometry->max_context;
