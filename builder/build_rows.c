@@ -39,14 +39,21 @@ static void choose_chunks(const struct build_options *options, uint64_t context,
 }
 
 /* Those of the prefill plans, so that matrices of the same shapes are tuned once. */
-static void choose_mixed(const struct build_options *options, const struct build_rows *chunks, struct build_rows *mixed)
+static bool choose_mixed(const struct build_options *options, const struct build_rows *chunks, struct build_rows *mixed,
+                         struct status *status)
 {
+    const uint32_t longest = chunks->rows[chunks->count - 1];
     const bool given = options->mixed_step_count > 0;
     const int count = given ? options->mixed_step_count : options->target == TARGET_CPU ? chunks->count : 0;
     for (int i = 0; i < count; i++) {
         const uint32_t rows = given ? options->mixed_steps[i] : chunks->rows[i];
+        if (rows > longest) /* pages of windows have room for that many */
+            return status_fail(status, STATUS_USAGE,
+                               "--mixed-steps: expected at most the largest prefill chunk (%u), found %u", longest,
+                               rows);
         if (rows > 1) add(mixed, rows); /* 0: none; one row has nothing to mix */
     }
+    return true;
 }
 
 bool build_choose_rows(const struct build_options *options, const struct plan_geometry *geometry,
@@ -54,6 +61,6 @@ bool build_choose_rows(const struct build_options *options, const struct plan_ge
 {
     memset(rows, 0, PLAN_KIND_END * sizeof *rows);
     choose_chunks(options, geometry->max_context, &rows[PLAN_PREFILL]);
-    if (geometry->slots > 1) choose_mixed(options, &rows[PLAN_PREFILL], &rows[PLAN_MIXED]);
+    if (geometry->slots > 1 && !choose_mixed(options, &rows[PLAN_PREFILL], &rows[PLAN_MIXED], status)) return false;
     return choose_batches(options, geometry->slots, &rows[PLAN_DECODE], status);
 }

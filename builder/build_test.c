@@ -179,6 +179,9 @@ TEST(mixed_plans_as_asked)
         expect_kind(&engine, PLAN_MIXED, asked[i], 2 * i);
         engine_close(&engine);
     }
+    fixture.options.mixed_steps[1] = 65;
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_USAGE,
+                        "--mixed-steps: expected at most the largest prefill chunk (64), found 65");
     close_fixture(&fixture);
 }
 

@@ -107,8 +107,8 @@ static int read_flags(struct command_line *line, int argc, char **argv)
         {"prefill-chunks", 0, "LIST", .list = &line->prefill_chunks, .least = 1, .most = MOST_CHUNK,
          .help = "prefill plans (default: 16,64,256; cuda: 32,128,512,2048)"},
         {"mixed-steps", 0, "LIST", .list = &line->mixed_steps, .most = MOST_CHUNK,
-         .help = "rows of plans that decode sequences and read prompts in one step; 0: none (default: as "
-                 "--prefill-chunks; cuda: none)"},
+         .help = "rows of plans that decode sequences and read prompts in one step, at most the largest chunk; 0: none "
+                 "(default: as --prefill-chunks; cuda: none)"},
         {"dtype", 0, "TYPE", .choice = &line->dtype, .choices = dtypes,
          .help =
              "matrices in the engine: auto, f32, fp16, bf16, int8, int4, fp8, mxfp4 or nvfp4 (default: auto, as in the "

@@ -337,6 +337,11 @@ TEST(sections_must_agree)
     expect_refused_and_renew("section 'plans': plan 2: kind 1 of 2 rows must not follow kind 2 of 4 rows");
     sample.plans[0] = sample.plans[1];
     expect_refused_and_renew("section 'plans': plan 0: expected decode of 1 row, found kind 1 of 2 rows");
+    sample.plans[1].header.kind = PLAN_PREFILL;
+    sample.plans[1].header.out_rows = 1;
+    sample.plans[2].header.kind = PLAN_MIXED;
+    expect_refused_and_renew(
+        "section 'plans': a mixed plan of 4 rows: expected at most the 2 of the largest prefill plan");
 }
 
 TEST(slots_bound_the_decode_batch)

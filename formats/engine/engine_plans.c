@@ -47,21 +47,27 @@ static bool verify_plan(const struct engine *engine, const struct plan *plan, si
 static bool verify_plan_order(const struct engine *engine, struct status *status)
 {
     const struct plan_header *first = &engine->plans[0].header;
-    bool has_prefill = false;
+    uint32_t longest = 0; /* chunk */
     if (first->kind != PLAN_DECODE || first->rows != 1)
         return status_fail(status, STATUS_CORRUPT,
                            "plan 0: expected decode of 1 row, found kind %" PRIu32 " of %" PRIu32 " rows", first->kind,
                            first->rows);
     for (size_t i = 1; i < engine->plan_count; i++) {
         const struct plan_header *before = &engine->plans[i - 1].header, *header = &engine->plans[i].header;
-        has_prefill = has_prefill || header->kind == PLAN_PREFILL;
+        if (header->kind == PLAN_PREFILL) longest = header->rows;
         if (header->kind < before->kind || (header->kind == before->kind && header->rows <= before->rows))
             return status_fail(status, STATUS_CORRUPT,
                                "plan %zu: kind %" PRIu32 " of %" PRIu32 " rows must not follow kind %" PRIu32
                                " of %" PRIu32 " rows",
                                i, header->kind, header->rows, before->kind, before->rows);
     }
-    return has_prefill || status_fail(status, STATUS_CORRUPT, "there is no prefill plan");
+    if (!longest) return status_fail(status, STATUS_CORRUPT, "there is no prefill plan");
+    /* A window's pages have room for such a chunk. */
+    const struct plan_header *last = &engine->plans[engine->plan_count - 1].header;
+    return last->kind != PLAN_MIXED || last->rows <= longest ||
+           status_fail(status, STATUS_CORRUPT,
+                       "a mixed plan of %" PRIu32 " rows: expected at most the %" PRIu32 " of the largest prefill plan",
+                       last->rows, longest);
 }
 
 /* Reads the fields of a plan's STEP space; its rows determine the least sizes. */

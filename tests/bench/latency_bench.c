@@ -3,7 +3,7 @@
  *
  *   latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] [--prompt-step N] [--step-ms N]
  *
- * N sequences answer all the time (default 4). First nothing else runs, for as many steps as --tokens; then prompts arrive (default 8, of
+ * N sequences answer all the time (default 4). First nothing else runs, for 64 steps; then prompts arrive (default 8, of
  * 512 tokens each), --at-once of them at a time (default 1), each as soon as another has drawn its first token, which is all that it
  * draws. For both parts: the times between two tokens of an answer, median, 99 of 100 and longest; for prompts also the time from submit
  * to the first token; and tokens a second of prompts and answers together. Exit code: 0; 2: usage; 3: the engine cannot be opened or
@@ -18,6 +18,7 @@
 
 #include "runtime/eng.h"
 
+enum { STEPS_ALONE = 64 };
 enum exit_code { EXIT_USAGE = 2, EXIT_MACHINE = 3 };
 
 /* Times in milliseconds. */
@@ -144,7 +145,7 @@ static void run(struct bench *bench)
     for (uint32_t i = 0; i < bench->answers; i++) step(bench);
     double begun = now_ms();
     bench->between.count = 0;
-    for (uint32_t i = 0; i < bench->tokens; i++) drawn += step(bench);
+    for (int i = 0; i < STEPS_ALONE; i++) drawn += step(bench);
     printf("answers alone: %.1f tokens/s\n", (double)drawn / (now_ms() - begun) * 1e3);
     print_times("  between tokens", &bench->between);
 
