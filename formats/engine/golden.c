@@ -77,9 +77,7 @@ bool golden_cases_of_prompt(const struct engine_golden *golden, const struct pla
                             struct golden_cases *cases, struct status *status)
 {
     uint64_t most_items = 0;
-    for (size_t p = 0; p < plan_count; p++) {
-        most_items += golden_most_items(&plans[p].header);
-    }
+    for (size_t p = 0; p < plan_count; p++) most_items += golden_most_items(&plans[p].header);
     struct golden_sequence *sequence = calloc(1, sizeof *sequence);
     struct golden_row *rows = calloc((size_t)golden->token_count + 1, sizeof *rows);
     struct golden_case *list = calloc(plan_count + 1, sizeof *list);

@@ -319,8 +319,8 @@ static bool step_mixed(struct eng_session *session, uint32_t count, struct statu
 
 /* ---- steps ---- */
 
-/* Begins a step: a mixed step or a chunk of a prompt, which is complete on return, or a decode step, which is in flight. Sequences for which there are
- * no pages are set aside, so that each turn of the loop has fewer. */
+/* Begins a step: a mixed step or a chunk of a prompt, which is complete on return, or a decode step, which is in flight. Sequences
+ * for which there are no pages are set aside, so that each turn of the loop has fewer. */
 static bool begin_step(struct eng_session *session, struct status *status)
 {
     sequence_admit(session);
