@@ -59,7 +59,7 @@ static uint32_t prompt_rows(const struct eng_session *session, uint32_t rows)
     return session->prompt_step && rows > session->prompt_step ? session->prompt_step : rows;
 }
 
-/* Learns from a step with so many rows of prompts how many have time. Its other rows take time, too, so the estimate approaches the
+/* Learns from a step with so many rows of prompts how many have time, from few rows on. Its other rows take time, too, so the estimate approaches the
  * right number in several steps. */
 static void note_time(struct eng_session *session, uint32_t rows, double ms)
 {

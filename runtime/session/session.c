@@ -138,7 +138,7 @@ static bool create(struct eng_session *session, const struct backend_type *type,
     session->max_sequences = (uint32_t)sequences;
     session->prompt_step = options->prompt_step;
     session->step_ms = options->step_ms;
-    session->prompt_rows = (double)session->chunk;
+    session->prompt_rows = 1;
     session->caches = !options->no_prefix_cache && !session->geometry->recurrent_bytes;
     for (unsigned g = 0; g < plan_page_groups(session->geometry); g++)
         session->caches = session->caches && !session->geometry->page_window[g];

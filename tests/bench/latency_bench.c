@@ -2,12 +2,13 @@
 /* How long the tokens of answers wait for prompts that arrive.
  *
  *   latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] [--prompt-step N] [--step-ms N]
+ *                 [--processor-time 1]
  *
  * N sequences answer all the time (default 4). First nothing else runs, for 64 steps; then prompts arrive (default 8, of
  * 512 tokens each), --at-once of them at a time (default 1), each as soon as another has drawn its first token, which is all that it
  * draws. For both parts: the times between two tokens of an answer, median, 99 of 100 and longest; for prompts also the time from submit
- * to the first token; and tokens a second of prompts and answers together. Exit code: 0; 2: usage; 3: the engine cannot be opened or
- * run. */
+ * to the first token; and tokens a second of prompts and answers together. With --processor-time and one thread, times are processor
+ * time, which other programs on the machine change little. Exit code: 0; 2: usage; 3: the engine cannot be opened or run. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -36,7 +37,7 @@ struct bench {
     struct eng_engine *engine;
     struct eng_session *session;
     struct eng_engine_facts facts;
-    uint32_t answers, prompts, tokens, at_once;
+    uint32_t answers, prompts, tokens, at_once, processor_time;
     struct eng_session_options options;
     struct eng_sequence **answering; /* [answers] */
     double *last;                    /* [answers]: when it drew its latest token */
@@ -63,10 +64,10 @@ __attribute__((format(printf, 2, 3), noreturn)) static void end(enum exit_code c
         if ((call) != ENG_OK) end(EXIT_MACHINE, "%s", error.message); \
     } while (0)
 
-static double now_ms(void)
+static double now_ms(const struct bench *bench)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(bench->processor_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
@@ -116,7 +117,7 @@ static uint64_t step(struct bench *bench)
     uint64_t drawn = 0;
     int32_t token;
     CHECK(eng_step(bench->session, &unfinished, &error));
-    const double now = now_ms();
+    const double now = now_ms(bench);
     for (uint32_t i = 0; i < bench->answers; i++) {
         if (eng_sequence_poll(bench->answering[i], &token, 1) == 1) {
             if (bench->last[i] > 0) note(&bench->between, now - bench->last[i]);
@@ -143,23 +144,23 @@ static void run(struct bench *bench)
     uint64_t drawn = 0;
     for (uint32_t i = 0; i < bench->answers; i++) bench->answering[i] = start(bench, i, 1, 0);
     for (uint32_t i = 0; i < bench->answers; i++) step(bench);
-    double begun = now_ms();
+    double begun = now_ms(bench);
     bench->between.count = 0;
     for (int i = 0; i < STEPS_ALONE; i++) drawn += step(bench);
-    printf("answers alone: %.1f tokens/s\n", (double)drawn / (now_ms() - begun) * 1e3);
+    printf("answers alone: %.1f tokens/s\n", (double)drawn / (now_ms(bench) - begun) * 1e3);
     print_times("  between tokens", &bench->between);
 
     drawn = 0;
-    begun = now_ms();
+    begun = now_ms(bench);
     while (bench->read < bench->prompts) {
         for (uint32_t i = 0; i < bench->at_once && bench->submitted < bench->prompts; i++) {
             if (bench->reading[i].sequence) continue;
-            bench->reading[i].submitted = now_ms();
+            bench->reading[i].submitted = now_ms(bench);
             bench->reading[i].sequence = start(bench, bench->answers + bench->submitted++, bench->tokens, 1);
         }
         drawn += step(bench);
     }
-    const double took = now_ms() - begun, prompts = (double)bench->prompts * bench->tokens;
+    const double took = now_ms(bench) - begun, prompts = (double)bench->prompts * bench->tokens;
     printf("with prompts: %.1f tokens/s of prompts and %.1f of answers, %.1f together\n", prompts / took * 1e3,
            (double)drawn / took * 1e3, (prompts + (double)drawn) / took * 1e3);
     print_times("  between tokens", &bench->between);
@@ -186,11 +187,11 @@ int main(int argc, char **argv)
     } flags[] = {{"--answers", &bench.answers, 1},         {"--prompts", &bench.prompts, 1},
                  {"--tokens", &bench.tokens, 1},           {"--at-once", &bench.at_once, 1},
                  {"--threads", &bench.options.threads, 0}, {"--prompt-step", &bench.options.prompt_step, 0},
-                 {"--step-ms", &bench.options.step_ms, 0}};
+                 {"--step-ms", &bench.options.step_ms, 0}, {"--processor-time", &bench.processor_time, 0}};
     if (argc < 2)
         end(EXIT_USAGE,
             "usage: latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] "
-            "[--prompt-step N] [--step-ms N]");
+            "[--prompt-step N] [--step-ms N] [--processor-time 1]");
     for (int i = 2; i < argc; i += 2) {
         size_t f = 0;
         while (f < sizeof flags / sizeof *flags && strcmp(argv[i], flags[f].name)) f++;
