@@ -349,7 +349,7 @@ struct eng_session_options {
     uint32_t prompt_step;
     /* Milliseconds that a step may take while sequences decode and prompts are computed: what tokens of an answer wait for each other.
      * Sets how many tokens of prompts such a step computes by the time that earlier ones took, at most prompt_step and at least 8, also
-     * where that takes longer. 0: prompt_step alone. */
+     * where that takes longer. On a GPU how a prompt is divided changes the rounding of its results. 0: prompt_step alone. */
     uint32_t step_ms;
 };
 static inline void eng_session_options_init(struct eng_session_options *options)
