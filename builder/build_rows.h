@@ -5,7 +5,7 @@
 
 #include "builder/build_options.h"
 
-/* Of one kind, rising. */
+/* Those of one kind, rising. */
 struct build_rows {
     uint32_t rows[BUILD_MAX_PLANS];
     int count;

@@ -64,7 +64,7 @@ void golden_cases_free(struct golden_cases *cases); /* of golden_cases_of_prompt
 uint32_t golden_case_items(const struct golden_case *golden_case);
 /* Items of a case of the plan at most. */
 uint32_t golden_most_items(const struct plan_header *header);
-/* Tokens that end with the row of item number `item` of a case, in one replay. Of a mixed plan items 0 and 1 have up to a half and a
+/* Tokens that end with the row of item number `item` of a case, in one replay. In a mixed plan items 0 and 1 have up to a half and a
  * quarter of its rows, the others one. */
 enum { GOLDEN_MIXED_CHUNKS = 2 };
 uint32_t golden_chunk(const struct golden_cases *cases, const struct golden_case *golden_case, uint32_t item);
