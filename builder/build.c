@@ -56,13 +56,16 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
     if (!build_choose_joins(build, status) ||
         !build_make_graph(build, &build->decode, build->target, PLAN_DECODE, false, compute, status) ||
         (cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, true, compute, status)) ||
-        !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, false, compute, status))
+        !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, false, compute, status) ||
+        (build->rows[PLAN_MIXED].count &&
+         !build_make_graph(build, &build->mixed, build->target, PLAN_MIXED, false, compute, status)))
         return false;
     if (build->has_weights ? !bind_weights(&build->decode, &build->checkpoint, &options->types, status)
                            : !assume_weights(&build->decode, build_assumed_encoding(build), &options->types, status))
         return false;
     return plan_weights(&build->decode, weights_bytes, status) &&
            share_weights(&build->prefill, &build->decode, status) &&
+           (!build->rows[PLAN_MIXED].count || share_weights(&build->mixed, &build->decode, status)) &&
            (!cuda || share_weights(&build->small_batch, &build->decode, status));
 }
 
@@ -73,22 +76,6 @@ static uint64_t largest_batch(const struct build_options *options)
     if (options->max_batch) return options->max_batch;
     if (options->batch_size_count) return options->batch_sizes[options->batch_size_count - 1];
     return options->target == TARGET_CUDA ? BUILD_DEFAULT_BATCH_CUDA : BUILD_DEFAULT_BATCH;
-}
-
-/* Lengths of the prefill plans, rising. Returns how many. */
-static int prefill_chunks(const struct build *build, uint64_t context, uint32_t chunks[BUILD_MAX_PLANS])
-{
-    enum { DEFAULT_CHUNKS = 4 };
-    static const uint32_t cpu_chunks[DEFAULT_CHUNKS] = {16, 64, 256},
-                          cuda_chunks[DEFAULT_CHUNKS] = {32, 128, 512, 2048};
-    const struct build_options *options = build->options;
-    const uint32_t *default_chunks = build->target == TARGET_CUDA ? cuda_chunks : cpu_chunks;
-    int count = 0;
-    for (int i = 0; i < options->prefill_chunk_count; i++) chunks[count++] = options->prefill_chunks[i];
-    if (count > 0) return count;
-    for (int i = 0; i < DEFAULT_CHUNKS && default_chunks[i]; i++)
-        if (i == 0 || default_chunks[i - 1] < context) chunks[count++] = default_chunks[i];
-    return count;
 }
 
 /* As asked, else as the checkpoint's configuration says, if the target has kernels for it. */
@@ -123,9 +110,9 @@ static bool set_geometry(struct build *build, struct status *status)
     geometry->pages_per_slot = (geometry->max_context + geometry->page_tokens - 1) / geometry->page_tokens;
     build->lowering.kv_dtype = kv_dtype(build);
     if (!shard_config(config, options->gpus, &build->rank_config, status)) return false;
-    uint32_t chunks[BUILD_MAX_PLANS];
-    const int chunk_count = prefill_chunks(build, geometry->max_context, chunks);
-    if (!page_groups_choose(&build->rank_config, build->lowering.kv_dtype, chunks[chunk_count - 1], geometry))
+    if (!build_choose_rows(options, geometry, build->rows, status)) return false;
+    const struct build_rows *chunks = &build->rows[PLAN_PREFILL];
+    if (!page_groups_choose(&build->rank_config, build->lowering.kv_dtype, chunks->rows[chunks->count - 1], geometry))
         return status_fail(status, STATUS_BAD_INPUT, "a KV page does not fit into 64-bit sizes");
     geometry->recurrent_bytes = recurrent_bytes(&build->rank_config, build->target);
     geometry->vocab_size = config->vocab_size;
@@ -138,48 +125,24 @@ static bool set_geometry(struct build *build, struct status *status)
 
 static bool lower_all(struct build *build, struct status *status)
 {
-    const struct build_options *options = build->options;
-    uint32_t batches[BUILD_MAX_PLANS], chunks[BUILD_MAX_PLANS];
-    int batch_count = 0, chunk_count = 0;
-    uint64_t slots = build->lowering.geometry.slots, context = build->lowering.geometry.max_context;
-    for (int i = 0; i < options->batch_size_count; i++) batches[batch_count++] = options->batch_sizes[i];
-    if (batch_count == 0) {
-        for (uint64_t b = 1; b < slots && batch_count < BUILD_MAX_PLANS - 1; b *= 2)
-            batches[batch_count++] = (uint32_t)b;
-        batches[batch_count++] = (uint32_t)slots;
-    }
-    /* A step may have one sequence, or all slots: both sizes always exist. */
-    bool lacks_one = batches[0] != 1, lacks_all = batches[batch_count - 1] != slots;
-    if (batch_count + lacks_one + lacks_all > BUILD_MAX_PLANS)
-        return status_fail(status, STATUS_USAGE, "--batch-sizes: expected at most %d sizes besides 1 and --max-batch",
-                           BUILD_MAX_PLANS - lacks_one - lacks_all);
-    if (lacks_one) {
-        memmove(batches + 1, batches, (size_t)batch_count * sizeof *batches);
-        batches[0] = 1;
-        batch_count++;
-    }
-    if (lacks_all) batches[batch_count++] = (uint32_t)slots;
-    chunk_count = prefill_chunks(build, context, chunks);
-
+    const uint64_t slots = build->lowering.geometry.slots;
     /* The maximum over all plans: few rows may be exchanged in a way that needs a larger buffer. */
-    for (int i = 0; i < batch_count + chunk_count; i++) {
-        bool decode = i < batch_count;
-        uint64_t rows = decode ? batches[i] : chunks[i - batch_count], bytes;
-        if (!lower_exchange_bytes(decode ? &build->decode : &build->prefill, &build->lowering, rows, decode ? rows : 1,
-                                  &bytes, status))
-            return false;
-        if (bytes > build->lowering.exchange_bytes) build->lowering.exchange_bytes = bytes;
-    }
+    for (enum plan_kind kind = PLAN_DECODE; kind < PLAN_KIND_END; kind++)
+        for (int i = 0; i < build->rows[kind].count; i++) {
+            const uint64_t rows = build->rows[kind].rows[i];
+            uint64_t bytes;
+            if (!lower_exchange_bytes(build_graph_of(build, kind), &build->lowering, rows,
+                                      plan_out_rows(kind, rows, slots), &bytes, status))
+                return false;
+            if (bytes > build->lowering.exchange_bytes) build->lowering.exchange_bytes = bytes;
+        }
     if (build->target == TARGET_CUDA)
-        return build_compute_choose(build, build_cuda_facts(build), batches, batch_count, chunks, chunk_count,
-                                    status) &&
-               build_cuda_lower(build, batches, batch_count, chunks, chunk_count, status);
-    for (int i = 0; i < batch_count; i++, build->plan_count++)
-        if (!lower_plan(&build->decode, &build->lowering, batches[i], &build->plans[build->plan_count], status))
-            return status_prefix(status, "decode plan of batch size %u", batches[i]);
-    for (int i = 0; i < chunk_count; i++, build->plan_count++)
-        if (!lower_plan(&build->prefill, &build->lowering, chunks[i], &build->plans[build->plan_count], status))
-            return status_prefix(status, "prefill plan of %u tokens", chunks[i]);
+        return build_compute_choose(build, build_cuda_facts(build), status) && build_cuda_lower(build, status);
+    for (enum plan_kind kind = PLAN_DECODE; kind < PLAN_KIND_END; kind++)
+        for (int i = 0; i < build->rows[kind].count; i++, build->plan_count++)
+            if (!lower_plan(build_graph_of(build, kind), &build->lowering, build->rows[kind].rows[i],
+                            &build->plans[build->plan_count], status))
+                return status_prefix(status, "%s plan of %u rows", plan_kind_name(kind), build->rows[kind].rows[i]);
     return true;
 }
 
@@ -438,6 +401,8 @@ static void build_close(struct build *build)
     graph_free(&build->eight_bit_decode);
     graph_free(&build->eight_bit_prefill);
     graph_free(&build->prefill);
+    graph_free(&build->mixed);
+    graph_free(&build->eight_bit_mixed);
     if (build->checkpoint_open) checkpoint_close(&build->checkpoint);
     team_destroy(build->team);
     free(build);

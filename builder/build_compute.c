@@ -41,27 +41,30 @@ static bool multiplies_codes(const struct graph *graph)
 }
 
 /* Sets build->eight_bit_rows if a plan has so many rows. False if the GPU has no kernels for such a plan. */
-static bool check_plans(struct build *build, const struct graph *graph, const struct device_facts *gpu,
-                        const uint32_t *rows, int count, struct status *status)
+static bool check_plans(struct build *build, const struct device_facts *gpu, struct status *status)
 {
-    const uint32_t least = graph_least_rows_of_codes(graph);
-    for (int i = 0; i < count; i++) {
-        if (rows[i] < least) continue;
-        if (!device_takes_graph(graph, &build->lowering, gpu, rows[i], status)) return false;
-        build->eight_bit_rows = least;
-    }
+    const uint32_t least = graph_least_rows_of_codes(&build->eight_bit_decode);
+    for (enum plan_kind kind = PLAN_DECODE; kind < PLAN_KIND_END; kind++)
+        for (int i = 0; i < build->rows[kind].count; i++) {
+            const uint32_t rows = build->rows[kind].rows[i];
+            if (rows < least) continue;
+            if (!device_takes_graph(build_eight_bit_graph_of(build, kind), &build->lowering, gpu, rows, status))
+                return false;
+            build->eight_bit_rows = least;
+        }
     return true;
 }
 
 /* Decides for one kind of codes. `is_asked`: by --compute. */
 static bool choose(struct build *build, enum dtype codes, bool is_asked, const struct device_facts *gpu,
-                   const uint32_t *batches, int batch_count, const uint32_t *chunks, int chunk_count,
                    struct status *status)
 {
     const char *label = label_of(codes);
     struct status reason = {0};
     if (!build_make_eight_bit_graph(build, &build->eight_bit_decode, PLAN_DECODE, codes, status) ||
-        !build_make_eight_bit_graph(build, &build->eight_bit_prefill, PLAN_PREFILL, codes, status))
+        !build_make_eight_bit_graph(build, &build->eight_bit_prefill, PLAN_PREFILL, codes, status) ||
+        (build->rows[PLAN_MIXED].count &&
+         !build_make_eight_bit_graph(build, &build->eight_bit_mixed, PLAN_MIXED, codes, status)))
         return false;
     if (!multiplies_codes(&build->eight_bit_decode))
         return !is_asked ||
@@ -72,8 +75,7 @@ static bool choose(struct build *build, enum dtype codes, bool is_asked, const s
                            codes == DTYPE_I8 ? "int8 codes with one scale a row or int4 codes in groups of 64 or 128"
                                              : "fp8 codes",
                            codes == DTYPE_I8 ? "int8 without --group, or int4 with --group 64 or 128" : label);
-    if (!check_plans(build, &build->eight_bit_decode, gpu, batches, batch_count, &reason) ||
-        !check_plans(build, &build->eight_bit_prefill, gpu, chunks, chunk_count, &reason)) {
+    if (!check_plans(build, gpu, &reason)) {
         const int major = gpu->capability / 10, minor = gpu->capability % 10;
         build->eight_bit_rows = 0;
         if (is_asked)
@@ -95,8 +97,7 @@ static bool choose(struct build *build, enum dtype codes, bool is_asked, const s
     return true;
 }
 
-bool build_compute_choose(struct build *build, const struct device_facts *gpu, const uint32_t *batches, int batch_count,
-                          const uint32_t *chunks, int chunk_count, struct status *status)
+bool build_compute_choose(struct build *build, const struct device_facts *gpu, struct status *status)
 {
     const struct quant_config *quantisation = &build->checkpoint.config.quantisation;
     const enum encoding_id compute = build->options->compute;
@@ -107,7 +108,7 @@ bool build_compute_choose(struct build *build, const struct device_facts *gpu, c
                                : quantisation->int8_inputs ? DTYPE_I8
                                                            : DTYPE_NONE;
     const enum dtype codes = is_asked ? codes_of(compute) : trained;
-    return !codes || choose(build, codes, is_asked, gpu, batches, batch_count, chunks, chunk_count, status);
+    return !codes || choose(build, codes, is_asked, gpu, status);
 }
 
 bool build_compute_leaves_experts(const struct build *build)

@@ -11,9 +11,8 @@
 bool build_compute_check(const struct build *build, struct status *status);
 
 /* CUDA: decides whether plans of many rows multiply codes of activations, makes their graphs if they do, and sets
- * build->eight_bit_rows. `batches`, `chunks`: rows of the decode and prefill plans. Requires: the weights have their places. */
-bool build_compute_choose(struct build *build, const struct device_facts *gpu, const uint32_t *batches, int batch_count,
-                          const uint32_t *chunks, int chunk_count, struct status *status);
+ * build->eight_bit_rows. Requires: the weights have their places. */
+bool build_compute_choose(struct build *build, const struct device_facts *gpu, struct status *status);
 
 /* Whether matrices of experts, or blocks of latent attention, are multiplied in bf16 in plans of any number of rows, since
  * eight_bit_inputs leaves them out. False where no plan multiplies codes of activations. */

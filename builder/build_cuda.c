@@ -20,7 +20,7 @@ struct cuda_build {
                                       * machine */
     bool entered;                    /* its context is current for the whole build, so that everything can be freed */
     struct kernel_compiler compiler;
-    struct plan_variants variants[2 * BUILD_MAX_PLANS]; /* as struct build.plans */
+    struct plan_variants variants[BUILD_ALL_PLANS]; /* as struct build.plans */
     struct vendor_cache vendor_cache;
     struct kernel_set kernels; /* of the finished plans */
 };
@@ -224,8 +224,7 @@ static bool lower_one(struct build *build, const struct graph *graph, const stru
         if (!lower_device_plan(graphs[v], &build->lowering, build_cuda_facts(build), rows, plan, status)) {
             if (v + 1 == PLAN_VARIANTS || !graphs[v + 1] || status->code != STATUS_BAD_INPUT) return false;
             /* A launch for few rows may have no kernel for the encoding of a weight (--keep). */
-            progress_warn(&build->progress, "decode plan of batch size %u: made as for many rows: %s", rows,
-                          status->message);
+            progress_warn(&build->progress, "decode plan of %u rows: made as for many rows: %s", rows, status->message);
             status_clear(status);
             continue;
         }
@@ -237,32 +236,29 @@ static bool lower_one(struct build *build, const struct graph *graph, const stru
     return true;
 }
 
-bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_count, const uint32_t *chunks,
-                      int chunk_count, struct status *status)
+bool build_cuda_lower(struct build *build, struct status *status)
 {
     build->lowering.scratch_bytes = 0;
-    for (int i = 0; i < batch_count + chunk_count; i++) {
-        const bool is_decode = i < batch_count;
-        const uint32_t rows = is_decode ? batches[i] : chunks[i - batch_count];
-        const struct graph *graphs[] = {is_decode ? &build->decode : &build->prefill,
-                                        is_decode && is_small_batch(build, rows) ? &build->small_batch : NULL};
-        for (int g = 0; g < 2 && graphs[g]; g++) {
-            const uint64_t bytes = device_scratch_bytes(graphs[g], &build->lowering, build_cuda_facts(build), rows);
-            if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
+    for (enum plan_kind kind = PLAN_DECODE; kind < PLAN_KIND_END; kind++)
+        for (int i = 0; i < build->rows[kind].count; i++) {
+            const uint32_t rows = build->rows[kind].rows[i];
+            const bool small_batch = kind == PLAN_DECODE && is_small_batch(build, rows);
+            const struct graph *graphs[] = {build_graph_of(build, kind), small_batch ? &build->small_batch : NULL};
+            for (int g = 0; g < 2 && graphs[g]; g++) {
+                const uint64_t bytes = device_scratch_bytes(graphs[g], &build->lowering, build_cuda_facts(build), rows);
+                if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
+            }
         }
-    }
-    for (int i = 0; i < batch_count; i++) {
-        const bool small_batch = is_small_batch(build, batches[i]);
-        const struct graph *graph = small_batch                       ? &build->small_batch
-                                    : is_eight_bit(build, batches[i]) ? &build->eight_bit_decode
-                                                                      : &build->decode;
-        if (!lower_one(build, graph, small_batch ? &build->decode : NULL, batches[i], status))
-            return status_prefix(status, "decode plan of batch size %u", batches[i]);
-    }
-    for (int i = 0; i < chunk_count; i++)
-        if (!lower_one(build, is_eight_bit(build, chunks[i]) ? &build->eight_bit_prefill : &build->prefill, NULL,
-                       chunks[i], status))
-            return status_prefix(status, "prefill plan of %u tokens", chunks[i]);
+    for (enum plan_kind kind = PLAN_DECODE; kind < PLAN_KIND_END; kind++)
+        for (int i = 0; i < build->rows[kind].count; i++) {
+            const uint32_t rows = build->rows[kind].rows[i];
+            const bool small_batch = kind == PLAN_DECODE && is_small_batch(build, rows);
+            const struct graph *graph = small_batch                 ? &build->small_batch
+                                        : is_eight_bit(build, rows) ? build_eight_bit_graph_of(build, kind)
+                                                                    : build_graph_of(build, kind);
+            if (!lower_one(build, graph, small_batch ? &build->decode : NULL, rows, status))
+                return status_prefix(status, "%s plan of %u rows", plan_kind_name(kind), rows);
+        }
     return true;
 }
 
@@ -354,7 +350,7 @@ bool build_cuda_write_kernels(struct build *build, struct status *status)
 {
     const struct kernel_set *set = &build->cuda->kernels;
     struct engine_kernel *kernels = kernel_set_view(set);
-    struct plan used[2 * BUILD_MAX_PLANS];
+    struct plan used[BUILD_ALL_PLANS];
     size_t count = 0;
     if (!kernels) return status_fail(status, STATUS_MACHINE, "out of memory while writing the kernels");
     for (size_t p = 0; p < build->plan_count; p++)

@@ -17,8 +17,7 @@ bool build_cuda_is_on_record(const struct build *build); /* the GPU is not on th
 void build_cuda_estimate(struct build *build);
 
 /* Lowers every plan with default tactics; build->plans get only headers, which the manifest needs. */
-bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_count, const uint32_t *chunks,
-                      int chunk_count, struct status *status);
+bool build_cuda_lower(struct build *build, struct status *status);
 
 /* Prints the candidates that the tuner would race. */
 bool build_cuda_list_candidates(struct build *build, struct status *status);

@@ -61,6 +61,18 @@ static bool import(struct build *build, struct graph *graph, struct status *stat
            cache_scales_add(graph, &build->checkpoint, &build->scaled_layers, status);
 }
 
+const struct graph *build_graph_of(const struct build *build, enum plan_kind kind)
+{
+    return kind == PLAN_DECODE ? &build->decode : kind == PLAN_PREFILL ? &build->prefill : &build->mixed;
+}
+
+const struct graph *build_eight_bit_graph_of(const struct build *build, enum plan_kind kind)
+{
+    return kind == PLAN_DECODE    ? &build->eight_bit_decode
+           : kind == PLAN_PREFILL ? &build->eight_bit_prefill
+                                  : &build->eight_bit_mixed;
+}
+
 enum encoding_id build_assumed_encoding(const struct build *build)
 {
     const enum dtype own = build->checkpoint.config.dtype;

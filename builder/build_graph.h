@@ -13,6 +13,11 @@ enum dtype build_half_dtype(const struct build *build);
 /* Sets build->joins, which all graphs have in common. Requires: build->rank_config is set. */
 bool build_choose_joins(struct build *build, struct status *status);
 
+/* The graph of all plans of a kind, or on GPUs of those that no other graph is for. */
+const struct graph *build_graph_of(const struct build *build, enum plan_kind kind);
+/* The graph of plans that multiply codes of activations. Requires: build->eight_bit_rows. */
+const struct graph *build_eight_bit_graph_of(const struct build *build, enum plan_kind kind);
+
 /* The encoding that a model without weights is assumed to have. */
 enum encoding_id build_assumed_encoding(const struct build *build);
 

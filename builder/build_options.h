@@ -9,7 +9,7 @@
 #include "formats/engine/manifest.h"
 #include "tuner/records.h"
 
-enum { BUILD_MAX_PLANS = 32 };
+enum { BUILD_MAX_PLANS = 32 }; /* of a kind */
 
 struct build_options {
     const char *model;                        /* .safetensors, .index.json or folder */
@@ -18,7 +18,8 @@ struct build_options {
     uint64_t max_context;                     /* 0: the model's, at most BUILD_DEFAULT_CONTEXT */
     uint32_t batch_sizes[BUILD_MAX_PLANS];    /* rising; count 0: powers of two up to max_batch */
     uint32_t prefill_chunks[BUILD_MAX_PLANS]; /* rising; count 0: defaults */
-    int batch_size_count, prefill_chunk_count;
+    uint32_t mixed_steps[BUILD_MAX_PLANS];    /* rows of mixed plans, rising; count 0: defaults; 0: none */
+    int batch_size_count, prefill_chunk_count, mixed_step_count;
     enum engine_target target;
     uint32_t gpus;             /* ranks that share the model; the CPU target has threads for them */
     int device;                /* CUDA: ordinal of the GPU to build on */

@@ -3,7 +3,7 @@
 #ifndef BUILDER_BUILD_STATE_H
 #define BUILDER_BUILD_STATE_H
 
-#include "builder/build_options.h"
+#include "builder/build_rows.h"
 #include "builder/lower/lower.h"
 #include "builder/weights/channel_scales.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -11,29 +11,33 @@
 #include "tuner/machine.h"
 #include "tuner/progress.h"
 
+enum { BUILD_ALL_PLANS = (PLAN_KIND_END - PLAN_DECODE) * BUILD_MAX_PLANS };
+
 /* build_close releases it in any state. */
 struct build {
     const struct build_options *options;
     enum engine_target target;
     struct checkpoint checkpoint;
     bool checkpoint_open, has_weights;
-    struct model_config rank_config; /* several ranks: the configuration of each */
-    uint8_t joins[MODEL_MAX_LAYERS]; /* of all graphs: graph->joins */
+    struct model_config rank_config;       /* several ranks: the configuration of each */
+    uint8_t joins[MODEL_MAX_LAYERS];       /* of all graphs: graph->joins */
+    struct build_rows rows[PLAN_KIND_END]; /* of the plans of each kind */
     struct graph decode, prefill;
+    struct graph mixed;       /* only with rows of such plans */
     struct graph small_batch; /* CUDA: decode of at most GRAPH_SMALL_BATCH rows */
     /* CUDA: plans of so many rows or more multiply codes of activations and are of these graphs; 0: no plan does. */
     uint32_t eight_bit_rows;
     bool has_routed_matmul; /* of the GPU: set by build_cuda_open */
-    struct graph eight_bit_decode, eight_bit_prefill;
+    struct graph eight_bit_decode, eight_bit_prefill, eight_bit_mixed;
     struct lowering lowering;
     uint32_t scaled_layers; /* layers whose KV cache has the checkpoint's scales */
     struct team *team;
     struct machine machine;
-    struct cuda_build *cuda;                /* build_cuda.c; NULL for the CPU target */
-    struct plan plans[2 * BUILD_MAX_PLANS]; /* decode plans, then prefill plans */
+    struct cuda_build *cuda;            /* build_cuda.c; NULL for the CPU target */
+    struct plan plans[BUILD_ALL_PLANS]; /* decode plans, prefill plans, mixed plans */
     size_t plan_count;
-    double plan_us[2 * BUILD_MAX_PLANS];            /* devices: measured time of each plan, 0: not measured */
-    struct plan library_plans[2 * BUILD_MAX_PLANS]; /* devices: instead of plans; launch_count 0: none */
+    double plan_us[BUILD_ALL_PLANS];            /* devices: measured time of each plan, 0: not measured */
+    struct plan library_plans[BUILD_ALL_PLANS]; /* devices: instead of plans; launch_count 0: none */
     struct manifest manifest;
     struct tuning_cache cache;
     bool cache_open;

@@ -99,11 +99,13 @@ TEST(engine_holds_what_was_asked_for)
         assert_int_equal(m->geometry.page_bytes, TEST_LAYERS * 2 * TEST_KV_HEADS * TEST_HEAD_DIM * 16 * 4);
         assert_true(m->bos_token == 1 && m->eos_count == 1 && m->eos_tokens[0] == 2 && m->temperature == 0);
         assert_false(m->has_tokenizer);
-        const uint32_t rows[] = {1, 2, 4, 8, 16, 64}; /* no chunk of 256: the context is 64 */
-        assert_int_equal(engine.plan_count, 6);
-        for (size_t p = 0; p < 6; p++) {
-            assert_int_equal(engine.plans[p].header.rows, rows[p]);
-            assert_int_equal(engine.plans[p].header.kind, p < 4 ? PLAN_DECODE : PLAN_PREFILL);
+        const uint32_t rows[] = {1, 2, 4, 8, 16, 64, 16, 64}; /* no chunk of 256: the context is 64 */
+        assert_int_equal(engine.plan_count, 8);
+        for (size_t p = 0; p < 8; p++) {
+            const struct plan_header *header = &engine.plans[p].header;
+            assert_int_equal(header->rows, rows[p]);
+            assert_int_equal(header->kind, p < 4 ? PLAN_DECODE : p < 6 ? PLAN_PREFILL : PLAN_MIXED);
+            assert_int_equal(header->out_rows, p < 4 ? rows[p] : p < 6 ? 1 : 8);
             assert_true(engine.plans[p].header.arena_bytes <= m->arena_bytes);
         }
         assert_int_equal(engine.plans[0].header.arena_bytes < m->arena_bytes, true);
@@ -113,15 +115,28 @@ TEST(engine_holds_what_was_asked_for)
     }
 }
 
+static void expect_kind(const struct engine *engine, enum plan_kind kind, const uint32_t *rows, size_t count)
+{
+    size_t found = 0;
+    for (size_t p = 0; p < engine->plan_count; p++) {
+        if (engine->plans[p].header.kind != kind) continue;
+        assert_true(found < count);
+        assert_int_equal(engine->plans[p].header.rows, rows[found++]);
+    }
+    assert_int_equal(found, count);
+}
+
+/* With several slots, mixed plans have the rows of prefill plans, but not one. */
 static void expect_plans(struct fixture *fixture, const uint32_t *decode, size_t decode_count, const uint32_t *prefill,
                          size_t prefill_count)
 {
     struct engine engine;
     expect_build(fixture);
     test_expect_success(engine_open(&engine, fixture->output, &fixture->status), &fixture->status);
-    assert_int_equal(engine.plan_count, decode_count + prefill_count);
-    for (size_t p = 0; p < engine.plan_count; p++)
-        assert_int_equal(engine.plans[p].header.rows, p < decode_count ? decode[p] : prefill[p - decode_count]);
+    expect_kind(&engine, PLAN_DECODE, decode, decode_count);
+    expect_kind(&engine, PLAN_PREFILL, prefill, prefill_count);
+    const size_t mixes = engine.manifest.geometry.slots > 1 ? prefill_count : 0, ones = prefill[0] == 1;
+    expect_kind(&engine, PLAN_MIXED, prefill + ones, mixes - (mixes ? ones : 0));
     engine_close(&engine);
 }
 
@@ -147,6 +162,26 @@ TEST(limits_make_plans)
     expect_plans(&fixture, (const uint32_t[]){1, 3, 5, 6}, 4, (const uint32_t[]){1, 7}, 2);
     options->max_batch = 0;
     expect_plans(&fixture, (const uint32_t[]){1, 3, 5}, 3, (const uint32_t[]){1, 7}, 2);
+    close_fixture(&fixture);
+}
+
+TEST(mixed_plans_as_asked)
+{
+    static const uint32_t asked[][2] = {{0}, {2, 40}};
+    struct fixture fixture;
+    struct engine engine;
+    open_fixture(&fixture, TEST_QWEN2, DTYPE_F32);
+    for (size_t i = 0; i < 2; i++) {
+        fixture.options.mixed_step_count = 1 + (int)i;
+        memcpy(fixture.options.mixed_steps, asked[i], sizeof asked[i]);
+        expect_build(&fixture);
+        test_expect_success(engine_open(&engine, fixture.output, &fixture.status), &fixture.status);
+        expect_kind(&engine, PLAN_MIXED, asked[i], 2 * i);
+        engine_close(&engine);
+    }
+    fixture.options.mixed_steps[1] = 65;
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_USAGE,
+                        "--mixed-steps: expected at most the largest prefill chunk (64), found 65");
     close_fixture(&fixture);
 }
 

@@ -68,7 +68,7 @@ static const struct cli_choice targets[] = {{"cpu", TARGET_CPU}, {"cuda", TARGET
 
 struct command_line {
     struct build_options options;
-    struct cli_list batch_sizes, prefill_chunks;
+    struct cli_list batch_sizes, prefill_chunks, mixed_steps;
     int target, dtype, head_dtype, group, compute, kv_dtype, tune; /* the enums of the options */
     bool head_given;
     const char *kept;
@@ -106,6 +106,9 @@ static int read_flags(struct command_line *line, int argc, char **argv)
          .help = "decode plans, e.g. 1,2,4,8 (default: powers of two up to --max-batch)"},
         {"prefill-chunks", 0, "LIST", .list = &line->prefill_chunks, .least = 1, .most = MOST_CHUNK,
          .help = "prefill plans (default: 16,64,256; cuda: 32,128,512,2048)"},
+        {"mixed-steps", 0, "LIST", .list = &line->mixed_steps, .most = MOST_CHUNK,
+         .help = "rows of plans that decode sequences and read prompts in one step, at most the largest chunk; 0: none "
+                 "(default: as --prefill-chunks; cuda: none)"},
         {"dtype", 0, "TYPE", .choice = &line->dtype, .choices = dtypes,
          .help =
              "matrices in the engine: auto, f32, fp16, bf16, int8, int4, fp8, mxfp4 or nvfp4 (default: auto, as in the "
@@ -301,7 +304,9 @@ static int read_line(struct command_line *line, int argc, char **argv)
     if (code || line->finished) return code;
     if (optind < argc) return cli_usage("expected --model PATH and other flags, found '%s'", argv[optind]);
     if (!sort_sizes("--batch-sizes", &line->batch_sizes, options->batch_sizes, &options->batch_size_count) ||
-        !sort_sizes("--prefill-chunks", &line->prefill_chunks, options->prefill_chunks, &options->prefill_chunk_count))
+        !sort_sizes("--prefill-chunks", &line->prefill_chunks, options->prefill_chunks,
+                    &options->prefill_chunk_count) ||
+        !sort_sizes("--mixed-steps", &line->mixed_steps, options->mixed_steps, &options->mixed_step_count))
         return CLI_USAGE;
     if (line->target_given) options->target = (enum engine_target)line->target;
     options->compute = (enum encoding_id)line->compute;

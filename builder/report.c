@@ -238,8 +238,9 @@ void report_print(const struct build_report *report, FILE *out)
             flops += plan->launches[n].flops;
         }
         double us = estimate_us(report, plan);
-        fprintf(out, "           %-8s %4u  %8u %12" PRIu64 " %15" PRIu64 " %13" PRIu64, plan_kind_name(&plan->header),
-                plan->header.rows, plan->header.launch_count, plan->header.arena_bytes, bytes, flops);
+        fprintf(out, "           %-8s %4u  %8u %12" PRIu64 " %15" PRIu64 " %13" PRIu64,
+                plan_kind_name(plan->header.kind), plan->header.rows, plan->header.launch_count,
+                plan->header.arena_bytes, bytes, flops);
         if (report->plan_us && report->plan_us[p] > 0)
             fprintf(out, " %9.3f ms measured", report->plan_us[p] * 1e-3);
         else if (report->machine->read_gb_s > 0)
@@ -267,7 +268,7 @@ char *report_json(const struct build_report *report, struct status *status)
     bool ok = plans != NULL;
     for (size_t p = 0; ok && p < report->plan_count; p++) {
         const struct plan *plan = &report->plans[p];
-        json_t *entry = json_pack("{s:s, s:I, s:I, s:I}", "kind", plan_kind_name(&plan->header), "rows",
+        json_t *entry = json_pack("{s:s, s:I, s:I, s:I}", "kind", plan_kind_name(plan->header.kind), "rows",
                                   (json_int_t)plan->header.rows, "launches", (json_int_t)plan->header.launch_count,
                                   "arena_bytes", (json_int_t)plan->header.arena_bytes);
         if (report->machine->read_gb_s > 0)

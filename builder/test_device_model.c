@@ -74,7 +74,10 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, e
                        struct status *status)
 {
     struct graph *graph = &model->graphs[which];
-    graph_init(graph, &model->config, which == TEST_PREFILL ? PLAN_PREFILL : PLAN_DECODE);
+    graph_init(graph, &model->config,
+               which == TEST_PREFILL ? PLAN_PREFILL
+               : which == TEST_MIXED ? PLAN_MIXED
+                                     : PLAN_DECODE);
     graph->target = TARGET_CUDA;
     graph->compute_dtype = compute_dtype;
     graph->small_batch = which == TEST_SMALL_BATCH;
@@ -162,7 +165,7 @@ void test_device_model_close(struct test_device_model *model)
 
 const struct graph *test_device_model_graph(const struct test_device_model *model, enum plan_kind kind, uint32_t rows)
 {
-    if (kind == PLAN_PREFILL) return &model->graphs[TEST_PREFILL];
+    if (kind != PLAN_DECODE) return &model->graphs[kind == PLAN_PREFILL ? TEST_PREFILL : TEST_MIXED];
     const struct graph *small = &model->graphs[TEST_SMALL_BATCH];
     return rows <= graph_small_batch_rows(small) ? small : &model->graphs[TEST_LARGE_BATCH];
 }
@@ -171,12 +174,12 @@ void test_device_model_scratch(struct test_device_model *model, const struct dev
                                size_t count)
 {
     model->lowering.scratch_bytes = 0;
-    for (size_t i = 0; i < 2 * count; i++) {
-        const enum plan_kind kind = i % 2 ? PLAN_PREFILL : PLAN_DECODE;
-        const struct graph *graph = test_device_model_graph(model, kind, rows[i / 2]);
-        const uint64_t bytes = device_scratch_bytes(graph, &model->lowering, gpu, rows[i / 2]);
-        if (bytes > model->lowering.scratch_bytes) model->lowering.scratch_bytes = bytes;
-    }
+    for (size_t i = 0; i < count; i++)
+        for (enum plan_kind kind = PLAN_DECODE; kind < PLAN_KIND_END; kind++) {
+            const struct graph *graph = test_device_model_graph(model, kind, rows[i]);
+            const uint64_t bytes = device_scratch_bytes(graph, &model->lowering, gpu, rows[i]);
+            if (bytes > model->lowering.scratch_bytes) model->lowering.scratch_bytes = bytes;
+        }
 }
 
 void test_device_model_exchange(struct test_device_model *model, uint32_t rows)
@@ -184,7 +187,8 @@ void test_device_model_exchange(struct test_device_model *model, uint32_t rows)
     struct status status = {0};
     model->lowering.exchange_bytes = 0;
     for (int g = 0; g < TEST_GRAPHS; g++) {
-        uint64_t bytes, out_rows = g == TEST_PREFILL ? 1 : rows;
+        const uint64_t out_rows = plan_out_rows(model->graphs[g].kind, rows, model->lowering.geometry.slots);
+        uint64_t bytes;
         test_expect_success(lower_exchange_bytes(&model->graphs[g], &model->lowering, rows, out_rows, &bytes, &status),
                             &status);
         if (bytes > model->lowering.exchange_bytes) model->lowering.exchange_bytes = bytes;

@@ -408,9 +408,13 @@ struct eng_session_options {
     const char *instruction_set;
     /* 1: sequences use no KV pages of other sequences that began with the same tokens. See "Sequences". */
     uint32_t no_prefix_cache;
-    /* Most tokens of a prompt that one step computes while other sequences decode: what their next tokens wait for. 0: the largest
-     * chunk of the engine's plans, which computes prompts fastest. */
+    /* Most tokens of prompts that one step computes while other sequences decode: what their next tokens wait for. 0: as many as the
+     * engine's plans take, which computes prompts fastest. */
     uint32_t prompt_step;
+    /* Milliseconds that a step may take while sequences decode and prompts are computed: what tokens of an answer wait for each other.
+     * Sets how many tokens of prompts such a step computes by the time that earlier ones took, at most prompt_step and at least 8, also
+     * where that takes longer. On a GPU how a prompt is divided changes the rounding of its results. 0: prompt_step alone. */
+    uint32_t step_ms;
 };
 static inline void eng_session_options_init(struct eng_session_options *options)
 {
@@ -744,7 +748,7 @@ static inline void eng_selftest_result_init(struct eng_selftest_result *result)
     result->struct_size = sizeof *result;
 }
 /* Runs every plan in free slots and compares tokens and logits with the engine's golden outputs: decode plans with as many rows
- * as slots and pages are free, prefill plans with full and partly filled chunks. A difference is ENG_INTERNAL, and the message
+ * as slots and pages are free, prefill plans with full and partly filled chunks, mixed plans with both. A difference is ENG_INTERNAL, and the message
  * names the plan; logits that are not finite are ENG_NOT_FINITE; *result (may be NULL) is filled in these cases, too. ENG_FULL:
  * a plan cannot run, since no slot or too few pages are free. ENG_BAD_INPUT: the engine has no golden outputs. [session] */
 ENG_API enum eng_status eng_selftest(struct eng_session *session, struct eng_selftest_result *result,
@@ -753,13 +757,14 @@ ENG_API enum eng_status eng_selftest(struct eng_session *session, struct eng_sel
 /* Outcome of one plan. */
 struct eng_selftest_plan {
     size_t struct_size;
-    uint32_t is_prefill;      /* 1: a prefill plan; 0: a decode plan */
+    uint32_t is_prefill;      /* 1: a prefill plan; 0: another one, see `kind` */
     uint32_t calls_libraries; /* 1: this session replays its variant that calls libraries */
-    uint32_t rows;            /* of the plan: batch size, or tokens of a chunk */
+    uint32_t rows;            /* of the plan: batch size, tokens of a chunk, or both together */
     uint32_t tokens;          /* compared; 0: the plan was not run */
     uint32_t ties, left_out;  /* as in struct eng_selftest_result */
     uint32_t longest_context; /* tokens of the longest context that was compared */
     float largest_error;      /* of a logit, absolute */
+    const char *kind;         /* "decode", "prefill" or "mixed"; constant text */
 };
 static inline void eng_selftest_plan_init(struct eng_selftest_plan *plan)
 {

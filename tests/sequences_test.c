@@ -193,6 +193,17 @@ TEST(test_leaving_changes_nothing_for_others)
     eng_session_destroy(&session);
 }
 
+/* An engine without mixed plans: NULL ends it. */
+static struct eng_engine *open_without_mixed(char path[300])
+{
+    struct status status = {0};
+    struct eng_engine *engine = NULL;
+    snprintf(path, 300, "%s.unmixed", fables_path());
+    if (!fables_build_without_mixed(path, &status)) fail_msg("%s", status.message);
+    CHECK(eng_open(path, NULL, &engine, &error));
+    return engine;
+}
+
 TEST(test_long_prompt_does_not_starve)
 {
     struct eng_session *session = fables_session(fables, NULL);
@@ -200,6 +211,28 @@ TEST(test_long_prompt_does_not_starve)
     uint32_t unfinished;
     CHECK(eng_step(session, &unfinished, &error));
     int32_t tokens[ANSWER];
+    assert_int_equal(eng_sequence_poll(talker, tokens, ANSWER), 1);
+    struct eng_sequence *reader = start(session, 7);
+    /* Steps of 64 rows, of which the decoding sequence has one: 200 tokens are 63 + 63 + 63 + 11. */
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(eng_sequence_state(reader), i ? ENG_STATE_PREFILL : ENG_STATE_WAITING);
+        CHECK(eng_step(session, &unfinished, &error));
+        assert_int_equal(eng_sequence_poll(talker, tokens, ANSWER), 1);
+    }
+    assert_int_equal(eng_sequence_poll(reader, tokens, ANSWER), 1);
+    fables_finish(session);
+    eng_session_destroy(&session);
+}
+
+TEST(test_engines_without_mixed_plans)
+{
+    char path[300];
+    struct eng_engine *engine = open_without_mixed(path);
+    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_sequence *talker = start(session, 0);
+    uint32_t unfinished;
+    CHECK(eng_step(session, &unfinished, &error));
+    int32_t alone[SEQUENCES][ANSWER], together[SEQUENCES][ANSWER], tokens[ANSWER];
     assert_int_equal(eng_sequence_poll(talker, tokens, ANSWER), 1);
     struct eng_sequence *reader = start(session, 7);
     /* 200 tokens are 64 + 64 + 64 + 8: at every second step the decoding sequence gets a token. */
@@ -211,6 +244,56 @@ TEST(test_long_prompt_does_not_starve)
     }
     fables_finish(session);
     eng_session_destroy(&session);
+    run_alone(fables, NULL, alone);
+    run_together(engine, NULL, together);
+    assert_same(alone, together);
+    eng_close(&engine);
+    unlink(path);
+}
+
+/* prompt_step bounds the prompts of a step together, and the oldest has half of it, so that a short one need not wait for it. */
+TEST(test_prompts_share_a_step)
+{
+    enum { STEP = 16 };
+    struct eng_session_options options;
+    eng_session_options_init(&options);
+    options.prompt_step = STEP;
+    struct eng_session *session = fables_session(fables, &options);
+    struct eng_sequence *talker = start(session, 0), *longest, *other, *shortest;
+    int32_t tokens[ANSWER];
+    uint32_t unfinished;
+    CHECK(eng_step(session, &unfinished, &error));
+    longest = start(session, 7);  /* 200 tokens, 8 of them in a step while others read, too, then 16 */
+    other = start(session, 6);    /* 130 */
+    shortest = start(session, 3); /* 9: 4 of them in a step */
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(eng_sequence_poll(shortest, tokens, ANSWER), 0);
+        CHECK(eng_step(session, &unfinished, &error));
+    }
+    assert_int_equal(eng_sequence_poll(shortest, tokens, ANSWER), 1);
+    /* 330 tokens of both are computed at 16 a step; the short one took 9 of those. */
+    int steps = 3;
+    while (eng_sequence_state(longest) == ENG_STATE_PREFILL || eng_sequence_state(other) == ENG_STATE_PREFILL) {
+        CHECK(eng_step(session, &unfinished, &error));
+        assert_int_equal(eng_sequence_poll(talker, tokens, ANSWER) > 0, steps + 1 < ANSWER);
+        steps++;
+    }
+    assert_int_equal(steps, (200 + 130 + 9 + STEP - 1) / STEP);
+    fables_finish(session);
+    eng_session_destroy(&session);
+}
+
+/* However the time of steps divides prompts, tokens are the same. */
+TEST(test_time_of_a_step)
+{
+    struct eng_session_options options;
+    eng_session_options_init(&options);
+    int32_t alone[SEQUENCES][ANSWER], together[SEQUENCES][ANSWER];
+    run_alone(fables, NULL, alone);
+    for (options.step_ms = 1; options.step_ms < 10000; options.step_ms *= 100) {
+        run_together(fables, &options, together);
+        assert_same(alone, together);
+    }
 }
 
 TEST(test_context_end)

@@ -11,7 +11,9 @@
 struct eng_engine *fables;
 static char folder[256], path[300];
 
-bool fables_build_model(const char *model, const char *output, uint32_t gpus, struct status *status)
+static const char fables_model[] = "tests/models/fables";
+
+static bool build_model(const char *model, const char *output, uint32_t gpus, bool mixes, struct status *status)
 {
     struct build_options options;
     build_options_init(&options);
@@ -23,6 +25,7 @@ bool fables_build_model(const char *model, const char *output, uint32_t gpus, st
     options.prefill_chunks[0] = 8;
     options.prefill_chunks[1] = FABLES_LARGEST_CHUNK;
     options.prefill_chunk_count = 2;
+    options.mixed_step_count = !mixes; /* of 0 rows */
     options.tune = TUNE_OFF;
     options.tuning_cache = NULL;
     options.progress = NULL;
@@ -32,17 +35,26 @@ bool fables_build_model(const char *model, const char *output, uint32_t gpus, st
     return ok;
 }
 
+bool fables_build_model(const char *model, const char *output, uint32_t gpus, struct status *status)
+{
+    return build_model(model, output, gpus, true, status);
+}
+
+bool fables_build_without_mixed(const char *output, struct status *status)
+{
+    return build_model(fables_model, output, 1, false, status);
+}
+
 static int build(uint32_t gpus)
 {
-    static const char model[] = "tests/models/fables";
     const char *root = getenv("TEST_TMPDIR");
     struct status status;
     status_clear(&status);
     snprintf(folder, sizeof folder, "%s/fables.XXXXXX", root ? root : "/tmp");
     if (!mkdtemp(folder)) return -1;
     snprintf(path, sizeof path, "%s/fables.eng", folder);
-    bool ok = fables_build_model(model, path, gpus, &status);
-    if (!ok) fprintf(stderr, "build of %s: %s\n", model, status.message);
+    bool ok = fables_build_model(fables_model, path, gpus, &status);
+    if (!ok) fprintf(stderr, "build of %s: %s\n", fables_model, status.message);
     return ok ? 0 : -1;
 }
 

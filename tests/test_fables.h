@@ -19,6 +19,9 @@ enum { FABLES_CONTEXT = 384, FABLES_BATCH = 8, FABLES_LARGEST_CHUNK = 64, FABLES
 /* Builds an engine of a checkpoint with these sizes, without tuning. */
 bool fables_build_model(const char *model, const char *output, uint32_t gpus, struct status *status);
 
+/* The shipped model without mixed plans, as engines before them: its file is `output`. */
+bool fables_build_without_mixed(const char *output, struct status *status);
+
 /* Group set-up and tear-down of cmocka: fables_path() is valid between them. */
 int fables_build(void **state);
 int fables_build_ranks(void **state); /* for FABLES_RANKS ranks */

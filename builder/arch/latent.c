@@ -231,7 +231,7 @@ int latent_attention(struct graph *graph, int x, int table, uint32_t layer)
     attention->operands[ATTENTION_Q] = q;
     attention->operands[ATTENTION_OUT] = mixed;
     set_row(config, attention->params);
-    attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
+    attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind != PLAN_PREFILL;
     attention->params[ATTENTION_VALUE_DIM] = (int64_t)latent->kv_rank;
     attention->params[ATTENTION_SCALE_BITS] =
         float_to_bits((float)(config->attention_scale * rope_latent_score_scale(&config->rope)));

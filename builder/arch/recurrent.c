@@ -192,7 +192,7 @@ static int gated_delta_rule(struct graph *graph, int x, uint32_t layer)
     node->params[DELTA_RULE_KEY_DIM] = (int64_t)sizes->key_dim;
     node->params[DELTA_RULE_VALUE_DIM] = (int64_t)sizes->value_dim;
     node->params[DELTA_RULE_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
-    node->params[DELTA_RULE_SCATTERED] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
+    node->params[DELTA_RULE_SCATTERED] = graph->target == TARGET_CUDA && graph->kind != PLAN_PREFILL;
 
     const struct rows output = {.tensor = "linear_attn.out_proj.weight", .count = hidden};
     by.weight = weight_of(graph, layer, &output, 1, hidden, values, SHARD_COLUMNS, "linear_attn.out_proj.weight");

@@ -97,7 +97,7 @@ static void fill_step(uint8_t *base, const struct plan_field *fields, const stru
     int32_t *seeds = (int32_t *)(void *)(base + fields[STEP_ROUTE_SEEDS].offset);
     for (uint32_t i = 0; i < step->count; i++)
         seeds[i] = step->fixes_routes ? golden_route_seed(step->positions[i]) : 0;
-    for (uint32_t i = 0; i < step->out_rows; i++) out_rows[i] = (int32_t)(step->count - step->out_rows + i);
+    golden_out_rows(step, out_rows);
 }
 
 static void run_rank(struct cpu_replay *run, uint32_t r)

@@ -54,7 +54,7 @@ static bool replay(struct cuda_run *run, const struct plan *plan, const struct c
     memcpy(inputs.positions, step->positions, bytes);
     for (uint32_t i = 0; i < step->count; i++)
         inputs.seeds[i] = step->fixes_routes ? golden_route_seed(step->positions[i]) : 0;
-    for (uint32_t i = 0; i < step->out_rows; i++) inputs.out_rows[i] = (int32_t)(step->count - step->out_rows + i);
+    golden_out_rows(step, inputs.out_rows);
     bool ok = plan_timer_replay(&run->timer, bound, &inputs, status);
     cuda_inputs_close(&inputs);
     return ok;

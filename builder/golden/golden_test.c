@@ -314,6 +314,8 @@ TEST(ranks_equal_the_equations)
 
 /* ---- every plan ---- */
 
+enum { PLANS = 7, SLOTS = 5 };
+
 static void build_several_plans(const char *folder, uint32_t gpus, struct engine *engine)
 {
     struct test_model model;
@@ -322,7 +324,7 @@ static void build_several_plans(const char *folder, uint32_t gpus, struct engine
     options.tune = TUNE_OFF;
     options.threads = 2;
     options.gpus = gpus;
-    options.max_batch = 5;
+    options.max_batch = SLOTS;
     options.batch_sizes[0] = 2;
     options.batch_size_count = 1;
     options.prefill_chunks[0] = 3;
@@ -330,7 +332,7 @@ static void build_several_plans(const char *folder, uint32_t gpus, struct engine
     options.prefill_chunk_count = 2;
     test_model_init(&model, TEST_MISTRAL, DTYPE_BF16);
     build(&model, folder, &options, engine);
-    assert_int_equal(engine->plan_count, 5);
+    assert_int_equal(engine->plan_count, PLANS);
 }
 
 /* Every plan has cases; among them are a second page, a second chunk, a passed window, different positions in one batch. */
@@ -347,11 +349,20 @@ TEST(every_plan_has_cases)
     assert_true(longest > plan_ring_pages(geometry, 0, 16) * geometry->page_tokens);
     for (size_t p = 0; p < engine.plan_count; p++) {
         const struct plan_header *header = &engine.plans[p].header;
-        uint32_t positions = 0, full = 0, partial_with_past = 0;
+        uint32_t positions = 0, full = 0, partial_with_past = 0, found = 0;
         for (uint32_t c = 0; c < cases->case_count; c++) {
             const struct golden_case *one = &cases->cases[c];
             const uint32_t *items = cases->items + one->first_item;
             if (one->kind != header->kind || one->rows != header->rows) continue;
+            found++;
+            if (one->kind == PLAN_MIXED) {
+                /* Two prompts with a past, and sequences that decode. */
+                assert_int_equal(one->count, one->rows < SLOTS ? one->rows : SLOTS);
+                assert_int_equal(golden_chunk(cases, one, 0), one->rows / 2);
+                assert_true(cases->rows[items[0]].position > one->rows);
+                assert_int_equal(golden_chunk(cases, one, 1), one->rows > 4 ? one->rows / 4 : 1);
+                assert_int_equal(golden_chunk(cases, one, 2), 1);
+            }
             full += one->count == one->rows;
             partial_with_past += one->count < one->rows && cases->rows[items[0]].position >= one->count;
             for (uint32_t i = 0; i < golden_case_items(one); i++) {
@@ -365,7 +376,8 @@ TEST(every_plan_has_cases)
             assert_int_equal(full, 2); /* one on pages that are used again */
             assert_int_equal(partial_with_past, 1);
         } else {
-            assert_int_equal(full, 1);
+            assert_int_equal(found, 1);
+            assert_int_equal(full, header->rows <= SLOTS);
             assert_int_equal(positions, header->rows < 3 ? header->rows : 3);
         }
     }
@@ -393,7 +405,7 @@ TEST(a_wrong_plan_fails_and_is_named)
     char *folder = test_folder();
     uint32_t refused = 0;
     for (uint32_t gpus = 1; gpus <= TEST_RANKS; gpus += TEST_RANKS - 1)
-        for (size_t wrong = 0; wrong <= 5; wrong++) { /* 5: none */
+        for (size_t wrong = 0; wrong <= PLANS; wrong++) { /* PLANS: none */
             struct engine engine;
             struct golden_outputs outputs;
             struct status status = {0};
@@ -401,10 +413,10 @@ TEST(a_wrong_plan_fails_and_is_named)
             struct team *team = team_create(3, &status);
             assert_non_null(team);
             build_several_plans(folder, gpus, &engine);
-            if (wrong < 5) damage(&engine.plans[wrong]);
+            if (wrong < PLANS) damage(&engine.plans[wrong]);
             bool ok = compute_golden(&engine.manifest, engine.plans, engine.plan_count, engine.weights, team,
                                      CPU_PORTABLE, NULL, &outputs, &status);
-            assert_int_equal(ok, wrong == 5);
+            assert_int_equal(ok, wrong == PLANS);
             if (ok) {
                 assert_int_equal(outputs.plans.row_count, engine.golden_plans.row_count);
                 golden_outputs_free(&outputs);
@@ -419,7 +431,7 @@ TEST(a_wrong_plan_fails_and_is_named)
             team_destroy(team);
             engine_close(&engine);
         }
-    assert_int_equal(refused, 10);
+    assert_int_equal(refused, 2 * PLANS);
     test_folder_remove(folder);
 }
 

@@ -170,17 +170,19 @@ static void add_chunks(struct draft *draft, const struct plan_header *header, ui
     if (last && tokens / 2 > rows) add_prefill(draft, header, tokens - rows, rows);
 }
 
-/* Short contexts in turn, the long one last. `rows`: of the long, the short and the paged context. */
+/* Short contexts in turn, the long one last, of a mixed plan first: it has the largest chunk. `rows`: of the long, the short and the
+ * paged context. */
 static void add_batch(struct draft *draft, const struct plan_header *header, const uint32_t rows[SEQUENCES])
 {
-    const uint32_t room = GOLDEN_MOST_ITEMS - draft->item_count, count = header->rows < room ? header->rows : room;
+    const uint32_t room = GOLDEN_MOST_ITEMS - draft->item_count, most = golden_most_items(header);
+    const uint32_t count = most < room ? most : room, longest = header->kind == PLAN_MIXED ? 0 : count - 1;
     if (count == 0) return;
     draft->cases[draft->case_count++] = (struct golden_case){.kind = header->kind,
                                                              .rows = header->rows,
                                                              .count = count,
                                                              .first_item = draft->item_count};
     for (uint32_t i = 0; i < count; i++)
-        draft->items[draft->item_count++] = rows[i + 1 == count ? LONG : i % 2 ? PAGED : SHORT];
+        draft->items[draft->item_count++] = rows[i == longest ? LONG : i % 2 ? PAGED : SHORT];
 }
 
 static int compare_rows(const void *left, const void *right)
@@ -220,7 +222,7 @@ static bool choose_cases(const struct golden_task *task, struct golden_cases *ca
     lengths[PAGED] = geometry->page_tokens < lengths[LONG] ? (uint32_t)geometry->page_tokens + 1 : lengths[LONG];
     uint64_t items = MOST_CHUNKS * task->plan_count;
     for (size_t p = 0; p < task->plan_count; p++)
-        if (task->plans[p].header.kind == PLAN_DECODE) items += task->plans[p].header.rows;
+        if (task->plans[p].header.kind != PLAN_PREFILL) items += task->plans[p].header.out_rows;
     struct draft draft = {
         .rows = calloc(MOST_CHUNKS * task->plan_count + SEQUENCES, sizeof *draft.rows),
         .cases = calloc(MOST_CHUNKS * task->plan_count, sizeof *draft.cases),
@@ -239,7 +241,7 @@ static bool choose_cases(const struct golden_task *task, struct golden_cases *ca
         if (task->plans[p].header.kind == PLAN_PREFILL)
             add_chunks(&draft, &task->plans[p].header, lengths[LONG], has_windows(geometry));
     for (size_t p = 0; ok && p < task->plan_count; p++)
-        if (task->plans[p].header.kind == PLAN_DECODE) add_batch(&draft, &task->plans[p].header, ends);
+        if (task->plans[p].header.kind != PLAN_PREFILL) add_batch(&draft, &task->plans[p].header, ends);
     ok = ok && settle_rows(&draft);
     cases->vocab_size = (uint32_t)geometry->vocab_size;
     cases->sequence_count = SEQUENCES;
@@ -348,7 +350,9 @@ static size_t first_prefill(const struct golden_task *task)
 static size_t fitting_prefill(const struct golden_task *task, uint32_t rest)
 {
     size_t p = first_prefill(task);
-    while (p + 1 < task->plan_count && task->plans[p].header.rows < rest) p++;
+    while (p + 1 < task->plan_count && task->plans[p + 1].header.kind == PLAN_PREFILL &&
+           task->plans[p].header.rows < rest)
+        p++;
     return p;
 }
 

@@ -232,7 +232,7 @@ TEST(every_plain_model_becomes_the_expected_graph)
     for (size_t m = 0; (source = test_device_model_source(m)); m++)
         for (int h = 0; h < 2; h++) {
             test_device_model_open(&model, source, halves[h]);
-            for (int g = 0; is_plain(model.config.model_type) && g < TEST_GRAPHS; g++) {
+            for (int g = 0; is_plain(model.config.model_type) && g < TEST_MIXED; g++) {
                 char *expected;
                 size_t size;
                 struct text text = {open_memstream(&expected, &size), &model.config, "T", halves[h] != DTYPE_F16, "\n"};

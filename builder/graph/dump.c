@@ -67,8 +67,8 @@ static void dump_params(const struct graph_node *node, FILE *out)
 
 void graph_dump(const struct graph *graph, FILE *out)
 {
-    fprintf(out, "# %s graph of %s; T = token rows, R = rows that need logits",
-            graph->kind == PLAN_DECODE ? "decode" : "prefill", graph->config->model_type);
+    fprintf(out, "# %s graph of %s; T = token rows, R = rows that need logits", plan_kind_name(graph->kind),
+            graph->config->model_type);
     if (graph->ranks > 1) fprintf(out, "; %u ranks", graph->ranks);
     if (graph->input_codes) fprintf(out, "; for %u rows or more", graph_least_rows_of_codes(graph));
     fputc('\n', out);

@@ -70,7 +70,7 @@ static bool find_dependencies(struct emitter *e, uint64_t *reach, size_t words, 
 }
 
 /* Bytes and operations at the context that estimates are made for. Rows of a prefill share one sequence's KV
- * cache, which the op, knowing only rows, counts once for each. */
+ * cache, which the op, knowing only rows, counts once for each; most rows of a mixed step do so, too. */
 static void set_cost(const struct emitter *e, const struct op_descriptor *op, const int64_t *params,
                      struct plan_launch *launch)
 {
@@ -78,7 +78,7 @@ static void set_cost(const struct emitter *e, const struct op_descriptor *op, co
     const uint64_t context = half < PLAN_COST_CONTEXT ? half : PLAN_COST_CONTEXT;
     uint64_t unused;
     op->cost(params, context, &launch->bytes, &launch->flops);
-    if (op->id != OP_ATTENTION || e->graph->kind != PLAN_PREFILL) return;
+    if (op->id != OP_ATTENTION || e->graph->kind == PLAN_DECODE) return;
     int64_t one_row[PLAN_MAX_PARAMS];
     memcpy(one_row, params, (size_t)op->param_count * sizeof *params);
     one_row[OP_PARAM_ROWS] = 1;

@@ -40,7 +40,7 @@ bool device_takes_graph(const struct graph *graph, const struct lowering *loweri
                         uint32_t rows, struct status *status)
 {
     struct device_tactic tactic;
-    const uint32_t out_rows = graph->kind == PLAN_DECODE ? rows : 1;
+    const uint64_t out_rows = plan_out_rows(graph->kind, rows, lowering->geometry.slots);
     for (int n = 0; n < graph->node_count; n++) {
         int64_t params[PLAN_MAX_PARAMS] = {0};
         lower_params(graph, lowering, rows, out_rows, &graph->nodes[n], params);

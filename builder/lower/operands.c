@@ -10,7 +10,7 @@ bool operands_begin(struct operand_writer *writer, const struct graph *graph, co
 {
     uint64_t state_bytes;
     *writer = (struct operand_writer){.graph = graph, .lowering = lowering, .memory = memory, .rows = rows};
-    writer->out_rows = graph->kind == PLAN_DECODE ? rows : 1;
+    writer->out_rows = (uint32_t)plan_out_rows(graph->kind, rows, lowering->geometry.slots);
     if (step_layout(rows, writer->out_rows, lowering->geometry.vocab_size, writer->step, &writer->step_bytes) &&
         state_layout(&lowering->geometry, writer->state, &state_bytes))
         return true;

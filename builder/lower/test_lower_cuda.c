@@ -18,6 +18,7 @@ enum { GRANULE = PLAN_ALIGNMENT };
 
 const uint32_t test_decode_rows[TEST_DECODES] = {1, 2, 3, 7, 8, 9, 16, 33, 64};
 const uint32_t test_prefill_rows[TEST_PREFILLS] = {1, 2, 8, 9, 32, 127, 512, 2048};
+const uint32_t test_mixed_rows[TEST_MIXES] = {9, 127, 512};
 
 /* ---- operands ---- */
 
@@ -225,9 +226,9 @@ static void check_params(const struct test_device_model *model, const struct gra
         assert_int_equal(params[ALL_GATHER_RANKS], graph->ranks);
         assert_int_equal(params[ALL_GATHER_OUT_WIDTH], model->config.vocab_size);
         assert_int_equal(graph->values[node->operands[ALL_GATHER_X]].dtype, DTYPE_F32);
-    } else if (node->op == OP_ATTENTION) { /* a decode step's rows belong to different sequences */
-        assert_int_equal(params[ATTENTION_SCATTERED], graph->kind == PLAN_DECODE);
-        if (graph->config->latent.kv_rank || graph->kind == PLAN_DECODE)
+    } else if (node->op == OP_ATTENTION) { /* rows of a decode or mixed step belong to different sequences */
+        assert_int_equal(params[ATTENTION_SCATTERED], graph->kind != PLAN_PREFILL);
+        if (graph->config->latent.kv_rank || graph->kind != PLAN_PREFILL)
             assert_ptr_equal(plan->launches[index].tactic.kernel,
                              graph->config->latent.kv_rank ? &device_attention_latent : &device_attention_generic);
         assert_int_equal(params[ATTENTION_WINDOW], node->params[ATTENTION_WINDOW]);
@@ -399,9 +400,9 @@ static void check_shared_rows(const struct test_device_model *model, const struc
         large += is_large, own_residuals += own_residual, own_norms += own_norm;
     }
     if (!large || large != of_tokens) return;
-    /* The last layer takes some rows of a prefill's last sum of all rows, whichever rank owns them. */
+    /* The last layer takes some rows of the last sum of all rows of a prefill or mixed step, whichever rank owns them. */
     assert_int_equal(own_residuals, of_tokens - 1);
-    assert_int_equal(own_norms, of_tokens - (plan->header.kind == PLAN_PREFILL));
+    assert_int_equal(own_norms, of_tokens - (plan->header.kind != PLAN_DECODE));
 }
 
 /* Returns the sum of all values' sizes. */
@@ -453,7 +454,7 @@ void test_lower_and_check(struct test_device_model *model, const struct device_f
         fail_msg("%s on '%s', kind %d, %u rows: %s", model->name, gpu->name, (int)kind, rows, status.message);
     assert_int_equal(plan.header.kind, kind);
     assert_int_equal(plan.header.rows, rows);
-    assert_int_equal(plan.header.out_rows, kind == PLAN_DECODE ? rows : 1);
+    assert_int_equal(plan.header.out_rows, plan_out_rows(kind, rows, model->lowering.geometry.slots));
     uint64_t sum = test_check_plan(model, graph, &plan, gpu);
     /* Lifetimes pay: less than every value at its own place. */
     if (rows >= 32) assert_true(plan.header.arena_bytes - model->lowering.scratch_bytes < sum);
@@ -465,4 +466,5 @@ void test_lower_all(struct test_device_model *model, const struct device_facts *
     test_device_model_scratch(model, gpu, test_decode_rows, TEST_DECODES);
     for (int r = 0; r < TEST_DECODES; r++) test_lower_and_check(model, gpu, PLAN_DECODE, test_decode_rows[r]);
     for (int r = 0; r < TEST_PREFILLS; r++) test_lower_and_check(model, gpu, PLAN_PREFILL, test_prefill_rows[r]);
+    for (int r = 0; r < TEST_MIXES; r++) test_lower_and_check(model, gpu, PLAN_MIXED, test_mixed_rows[r]);
 }

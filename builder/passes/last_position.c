@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Logits are wanted for few rows. Decode: for every row, so the selection disappears. Prefill: for the last
- * row, so the selection moves up past everything that works row by row: through the final norm and the last
+/* Logits are wanted for few rows. Decode: for every row, so the selection disappears. Prefill: for the last row,
+ * mixed: for one of each sequence, so the selection moves up past everything that works row by row: through the final norm and the last
  * layer's MLP and output projection, as far as that layer's attention. */
 #include "builder/passes/pass.h"
 #include "kernels/select_rows/select_rows.h"
@@ -104,5 +104,5 @@ static bool run(struct graph *graph, struct status *status)
     return true;
 }
 
-const struct pass pass_last_position = {"last_position", "prefill: only the last row beyond the last attention", run,
-                                        0};
+const struct pass pass_last_position = {"last_position",
+                                        "prefill, mixed: only rows that need logits beyond the last attention", run, 0};

@@ -271,7 +271,8 @@ static const struct edit edits[] = {
     PLAN(0, kind, PLAN_PREFILL, "plan 0: expected decode of 1 row"),
     PLAN(0, rows, 2, "plan 0: step field of id 2: expected at least 8 bytes, found 4"),
     PLAN(0, out_rows, 0, "plan 0 (decode, 1 rows): out_rows"),
-    PLAN(2, kind, 7, "plan 2 (prefill, 4 rows): kind"),
+    PLAN(2, kind, 7, "plan 2 (?, 4 rows): kind"),
+    PLAN(2, kind, PLAN_MIXED, "there is no prefill plan"),
     PLAN(0, launch_count, UINT32_MAX, "plan 0: leaves the section"),
     PLAN(2, param_count, UINT32_MAX, "plan 2: leaves the section"),
     PLAN(2, param_count, 0, "plan 2: step field 0: "),
@@ -336,6 +337,11 @@ TEST(sections_must_agree)
     expect_refused_and_renew("section 'plans': plan 2: kind 1 of 2 rows must not follow kind 2 of 4 rows");
     sample.plans[0] = sample.plans[1];
     expect_refused_and_renew("section 'plans': plan 0: expected decode of 1 row, found kind 1 of 2 rows");
+    sample.plans[1].header.kind = PLAN_PREFILL;
+    sample.plans[1].header.out_rows = 1;
+    sample.plans[2].header.kind = PLAN_MIXED;
+    expect_refused_and_renew(
+        "section 'plans': a mixed plan of 4 rows: expected at most the 2 of the largest prefill plan");
 }
 
 TEST(slots_bound_the_decode_batch)

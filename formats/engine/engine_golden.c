@@ -132,16 +132,18 @@ static bool verify_cases(const struct engine *engine, const struct golden_cases 
                                cases->items[i], cases->row_count);
     for (uint32_t c = 0; c < cases->case_count; c++) {
         const struct golden_case *one = &cases->cases[c];
-        if (golden_find_plan(engine->plans, engine->plan_count, one->kind, one->rows) == engine->plan_count)
+        const size_t plan = golden_find_plan(engine->plans, engine->plan_count, one->kind, one->rows);
+        if (plan == engine->plan_count)
             return status_fail(status, STATUS_CORRUPT,
                                "case %" PRIu32 ": there is no plan of kind %" PRIu32 " and %" PRIu32 " rows", c,
                                one->kind, one->rows);
-        if (one->count < 1 || one->count > one->rows || one->first_item != end ||
+        const uint32_t most = one->kind == PLAN_MIXED ? golden_most_items(&engine->plans[plan].header) : one->rows;
+        if (one->count < 1 || one->count > most || one->first_item != end ||
             golden_case_items(one) > cases->item_count - end)
             return status_fail(status, STATUS_CORRUPT,
                                "case %" PRIu32 ": expected 1 to %" PRIu32 " rows whose items begin at %" PRIu64
                                " of %" PRIu32 ", found %" PRIu32 " at %" PRIu32,
-                               c, one->rows, end, cases->item_count, one->count, one->first_item);
+                               c, most, end, cases->item_count, one->count, one->first_item);
         const struct golden_row *row = &cases->rows[cases->items[end]];
         if (one->kind == PLAN_PREFILL && row->position + 1 < one->count)
             return status_fail(status, STATUS_CORRUPT,

@@ -29,7 +29,7 @@ static bool verify_plan(const struct engine *engine, const struct plan *plan, si
 {
     const struct manifest *manifest = &engine->manifest;
     char name[64];
-    snprintf(name, sizeof name, "plan %zu (%s, %" PRIu32 " rows)", index, plan_kind_name(&plan->header),
+    snprintf(name, sizeof name, "plan %zu (%s, %" PRIu32 " rows)", index, plan_kind_name(plan->header.kind),
              plan->header.rows);
     struct plan_space_sizes sizes = manifest_space_sizes(manifest);
     sizes.bytes[SPACE_ARENA] = arena_bytes;
@@ -37,31 +37,37 @@ static bool verify_plan(const struct engine *engine, const struct plan *plan, si
     for (uint32_t i = 0; i < plan->header.launch_count; i++)
         if (!verify_launch(engine, plan, &plan->launches[i], tactic_count, status))
             return status_prefix(status, "%s: launch %" PRIu32, name, i);
-    if (plan->header.kind == PLAN_DECODE && plan->header.rows > manifest->geometry.slots)
-        return status_fail(status, STATUS_CORRUPT, "%s: more rows than the engine's %" PRIu64 " slots", name,
-                           manifest->geometry.slots);
+    if (plan->header.kind != PLAN_PREFILL && plan->header.out_rows > manifest->geometry.slots)
+        return status_fail(status, STATUS_CORRUPT, "%s: more %srows than the engine's %" PRIu64 " slots", name,
+                           plan->header.kind == PLAN_MIXED ? "out " : "", manifest->geometry.slots);
     return true;
 }
 
-/* Decode before prefill, rising rows: the runtime searches them in this order. */
+/* Decode before prefill before mixed, rising rows: the runtime searches them in this order. */
 static bool verify_plan_order(const struct engine *engine, struct status *status)
 {
     const struct plan_header *first = &engine->plans[0].header;
+    uint32_t longest = 0; /* chunk */
     if (first->kind != PLAN_DECODE || first->rows != 1)
         return status_fail(status, STATUS_CORRUPT,
                            "plan 0: expected decode of 1 row, found kind %" PRIu32 " of %" PRIu32 " rows", first->kind,
                            first->rows);
     for (size_t i = 1; i < engine->plan_count; i++) {
         const struct plan_header *before = &engine->plans[i - 1].header, *header = &engine->plans[i].header;
+        if (header->kind == PLAN_PREFILL) longest = header->rows;
         if (header->kind < before->kind || (header->kind == before->kind && header->rows <= before->rows))
             return status_fail(status, STATUS_CORRUPT,
                                "plan %zu: kind %" PRIu32 " of %" PRIu32 " rows must not follow kind %" PRIu32
                                " of %" PRIu32 " rows",
                                i, header->kind, header->rows, before->kind, before->rows);
     }
-    if (engine->plans[engine->plan_count - 1].header.kind != PLAN_PREFILL)
-        return status_fail(status, STATUS_CORRUPT, "there is no prefill plan");
-    return true;
+    if (!longest) return status_fail(status, STATUS_CORRUPT, "there is no prefill plan");
+    /* A window's pages have room for such a chunk. */
+    const struct plan_header *last = &engine->plans[engine->plan_count - 1].header;
+    return last->kind != PLAN_MIXED || last->rows <= longest ||
+           status_fail(status, STATUS_CORRUPT,
+                       "a mixed plan of %" PRIu32 " rows: expected at most the %" PRIu32 " of the largest prefill plan",
+                       last->rows, longest);
 }
 
 /* Reads the fields of a plan's STEP space; its rows determine the least sizes. */

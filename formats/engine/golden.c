@@ -8,7 +8,16 @@
 
 uint32_t golden_case_items(const struct golden_case *golden_case)
 {
-    return golden_case->kind == PLAN_DECODE ? golden_case->count : 1;
+    return golden_case->kind == PLAN_PREFILL ? 1 : golden_case->count;
+}
+
+uint32_t golden_chunk(const struct golden_cases *cases, const struct golden_case *golden_case, uint32_t item)
+{
+    if (golden_case->kind == PLAN_PREFILL) return golden_case->count;
+    const uint32_t tokens = cases->rows[cases->items[golden_case->first_item + item]].position + 1;
+    const uint32_t most =
+        golden_case->kind == PLAN_MIXED && item < GOLDEN_MIXED_CHUNKS ? golden_case->rows >> (item + 1) : 1;
+    return most < 1 ? 1 : most < tokens ? most : tokens;
 }
 
 const int32_t *golden_tokens(const struct golden_cases *cases, uint32_t sequence)
@@ -26,16 +35,15 @@ uint32_t golden_longest(const struct golden_cases *cases)
 
 const char *golden_plan_name(const struct plan_header *header, char name[GOLDEN_NAME_BYTES])
 {
-    bool decode = header->kind == PLAN_DECODE;
-    snprintf(name, GOLDEN_NAME_BYTES, "%s plan of %" PRIu32 " %s%s", plan_kind_name(header), header->rows,
-             decode ? "row" : "token", header->rows == 1 ? "" : "s");
+    snprintf(name, GOLDEN_NAME_BYTES, "%s plan of %" PRIu32 " %s%s", plan_kind_name(header->kind), header->rows,
+             header->kind == PLAN_PREFILL ? "token" : "row", header->rows == 1 ? "" : "s");
     return name;
 }
 
 size_t golden_find_plan(const struct plan *plans, size_t plan_count, uint32_t kind, uint32_t rows)
 {
     size_t low = 0, high = plan_count;
-    while (low < high) { /* decode before prefill, by rising rows */
+    while (low < high) { /* by rising kinds and rows */
         size_t middle = low + (high - low) / 2;
         const struct plan_header *header = &plans[middle].header;
         if (header->kind < kind || (header->kind == kind && header->rows < rows))
@@ -44,6 +52,14 @@ size_t golden_find_plan(const struct plan *plans, size_t plan_count, uint32_t ki
             high = middle;
     }
     return low < plan_count && plans[low].header.kind == kind && plans[low].header.rows == rows ? low : plan_count;
+}
+
+uint32_t golden_most_items(const struct plan_header *header)
+{
+    uint32_t most = header->out_rows;
+    if (header->kind == PLAN_MIXED && header->rows >= 4 && most > header->rows / 4 + GOLDEN_MIXED_CHUNKS)
+        most = header->rows / 4 + GOLDEN_MIXED_CHUNKS;
+    return most < GOLDEN_MOST_ITEMS ? most : GOLDEN_MOST_ITEMS;
 }
 
 /* ---- cases of a prompt ---- */
@@ -61,10 +77,7 @@ bool golden_cases_of_prompt(const struct engine_golden *golden, const struct pla
                             struct golden_cases *cases, struct status *status)
 {
     uint64_t most_items = 0;
-    for (size_t p = 0; p < plan_count; p++) {
-        uint32_t rows = plans[p].header.kind == PLAN_DECODE ? plans[p].header.rows : 1;
-        most_items += rows < GOLDEN_MOST_ITEMS ? rows : GOLDEN_MOST_ITEMS;
-    }
+    for (size_t p = 0; p < plan_count; p++) most_items += golden_most_items(&plans[p].header);
     struct golden_sequence *sequence = calloc(1, sizeof *sequence);
     struct golden_row *rows = calloc((size_t)golden->token_count + 1, sizeof *rows);
     struct golden_case *list = calloc(plan_count + 1, sizeof *list);
@@ -90,21 +103,28 @@ bool golden_cases_of_prompt(const struct engine_golden *golden, const struct pla
     for (uint32_t r = 0; r < golden->token_count; r++)
         rows[r] = (struct golden_row){.position = golden->prompt_count - 1 + r, .token = golden->tokens[r]};
     /* Prefill first: contexts of decode rows are then made by plans that were compared. */
-    for (int kind = PLAN_PREFILL; kind >= PLAN_DECODE; kind--)
+    static const enum plan_kind kinds[] = {PLAN_PREFILL, PLAN_DECODE, PLAN_MIXED};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (size_t p = 0; p < plan_count && cases->case_count < plan_count; p++) {
             const struct plan_header *header = &plans[p].header;
-            if (header->kind != (uint32_t)kind) continue;
-            uint32_t most = kind == PLAN_DECODE ? GOLDEN_MOST_ITEMS : golden->prompt_count;
+            if (header->kind != kinds[k]) continue;
+            const uint32_t most = golden->prompt_count < header->rows ? golden->prompt_count : header->rows;
             struct golden_case *one = &list[cases->case_count++];
             *one = (struct golden_case){.kind = header->kind,
                                         .rows = header->rows,
-                                        .count = header->rows < most ? header->rows : most,
+                                        .count = kinds[k] == PLAN_PREFILL ? most : golden_most_items(header),
                                         .first_item = cases->item_count};
             for (uint32_t i = 0; i < golden_case_items(one); i++) /* the last row first */
                 items[cases->item_count++] =
-                    kind == PLAN_DECODE ? golden->token_count - 1 - i % golden->token_count : 0;
+                    kinds[k] == PLAN_PREFILL ? 0 : golden->token_count - 1 - i % golden->token_count;
         }
     return true;
+}
+
+void golden_out_rows(const struct golden_step *step, int32_t *out_rows)
+{
+    for (uint32_t row = 0, found = 0; found < step->out_rows && row < step->count; row++)
+        if (row + 1 == step->count || step->slots[row + 1] != step->slots[row]) out_rows[found++] = (int32_t)row;
 }
 
 /* ---- walk ---- */
@@ -120,8 +140,8 @@ struct walk {
     const struct golden_machine *machine;
     struct held *held;                       /* [slots] */
     uint32_t slots, used;                    /* of the machine; those that were ever reserved */
-    int32_t *tokens, *row_slots, *positions; /* [largest count] of a step */
-    uint32_t *expected;                      /* [largest count]: row of each out row */
+    int32_t *tokens, *row_slots, *positions; /* [largest plan] of a step */
+    uint32_t *expected;                      /* [largest plan]: row of each out row */
     bool *differs;
 };
 
@@ -130,7 +150,7 @@ static bool walk_open(struct walk *walk, struct status *status)
     uint32_t most = 1, slots = 1;
     const struct golden_cases *cases = walk->cases;
     for (uint32_t c = 0; c < cases->case_count; c++) {
-        if (cases->cases[c].count > most) most = cases->cases[c].count;
+        if (cases->cases[c].rows > most) most = cases->cases[c].rows;
         if (golden_case_items(&cases->cases[c]) > slots) slots = golden_case_items(&cases->cases[c]);
     }
     walk->slots = slots < walk->machine->slots ? slots : walk->machine->slots;
@@ -284,22 +304,28 @@ static bool fill_decode(struct walk *walk, const struct golden_case *one, struct
     return true;
 }
 
-static bool fill_prefill(struct walk *walk, const struct golden_case *one, struct golden_step *step,
-                         struct golden_result *result, struct status *status)
+/* The chunks of a prefill or a mixed step in the case's order. */
+static bool fill_chunks(struct walk *walk, const struct golden_case *one, struct golden_step *step,
+                        struct golden_result *result, struct status *status)
 {
-    const uint32_t row = walk->cases->items[one->first_item];
-    const struct golden_row *golden = &walk->cases->rows[row];
-    const uint32_t first = golden->position + 1 - one->count;
-    bool added;
-    if (!add_row(walk, row, first, 0, result, &added, status)) return false;
-    if (!added) return true;
-    for (uint32_t i = 0; i < one->count; i++) {
-        walk->row_slots[i] = walk->row_slots[0];
-        walk->positions[i] = (int32_t)(first + i);
-        walk->tokens[i] = golden_tokens(walk->cases, golden->sequence)[first + i];
+    uint32_t count = 0, out_rows = 0;
+    for (uint32_t item = 0; item < golden_case_items(one); item++) {
+        const uint32_t row = walk->cases->items[one->first_item + item];
+        const struct golden_row *golden = &walk->cases->rows[row];
+        const uint32_t chunk = golden_chunk(walk->cases, one, item), first = golden->position + 1 - chunk;
+        bool added;
+        if (!add_row(walk, row, first, count, result, &added, status)) return false;
+        if (!added) continue;
+        const int32_t slot = walk->row_slots[count];
+        walk->expected[out_rows++] = row;
+        for (uint32_t i = 0; i < chunk; i++, count++) {
+            walk->row_slots[count] = slot;
+            walk->positions[count] = (int32_t)(first + i);
+            walk->tokens[count] = golden_tokens(walk->cases, golden->sequence)[first + i];
+        }
     }
-    step->count = one->count;
-    step->out_rows = 1;
+    step->count = count;
+    step->out_rows = out_rows;
     return true;
 }
 
@@ -314,7 +340,7 @@ static bool run_case(struct walk *walk, const struct golden_case *one, size_t pl
     const float *logits;
     const int32_t *drawn;
     for (uint32_t s = 0; s < walk->used; s++) walk->held[s].taken = false;
-    if (!(one->kind == PLAN_DECODE ? fill_decode : fill_prefill)(walk, one, &step, result, status)) return false;
+    if (!(one->kind == PLAN_DECODE ? fill_decode : fill_chunks)(walk, one, &step, result, status)) return false;
     if (step.count == 0) return true;
     if (!machine->run(machine->context, plan, &step, &logits, &drawn, status)) return false;
     for (uint32_t i = 0; i < step.count; i++)

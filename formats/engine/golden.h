@@ -31,7 +31,8 @@ struct golden_row {
 _Static_assert(sizeof(struct golden_row) == 16, "encoding");
 
 /* One replay of the plan with this kind and rows. Decode: `count` batch rows, each an item. Prefill: one item, whose row is the
- * last one of a chunk of `count` tokens. */
+ * last one of a chunk of `count` tokens. Mixed: `count` items, whose rows are the last ones of chunks of golden_chunk tokens, one after
+ * the other. */
 struct golden_case {
     uint32_t kind, rows; /* of the plan */
     uint32_t count;      /* from 1, at most `rows` */
@@ -52,7 +53,8 @@ struct golden_cases {
 };
 enum { GOLDEN_MOST_SEQUENCES = 64, GOLDEN_MOST_ROWS = 4096, GOLDEN_MOST_CASES = 4096, GOLDEN_MOST_ITEMS = 65536 };
 
-/* The same form for a prompt and its continuation: every decode plan repeats the drawn tokens, every prefill plan ends the prompt.
+/* The same form for a prompt and its continuation: every decode plan repeats the drawn tokens, every prefill plan ends the prompt, and
+ * a mixed plan does both.
  * The arrays are allocated (golden_cases_free), but tokens and logits borrowed from `golden`, whose prompt and tokens must follow
  * each other in memory. */
 bool golden_cases_of_prompt(const struct engine_golden *golden, const struct plan *plans, size_t plan_count,
@@ -60,6 +62,12 @@ bool golden_cases_of_prompt(const struct engine_golden *golden, const struct pla
 void golden_cases_free(struct golden_cases *cases); /* of golden_cases_of_prompt */
 
 uint32_t golden_case_items(const struct golden_case *golden_case);
+/* Items of a case of the plan at most. */
+uint32_t golden_most_items(const struct plan_header *header);
+/* Tokens that end with the row of item number `item` of a case, in one replay. In a mixed plan items 0 and 1 have up to a half and a
+ * quarter of its rows, the others one. */
+enum { GOLDEN_MIXED_CHUNKS = 2 };
+uint32_t golden_chunk(const struct golden_cases *cases, const struct golden_case *golden_case, uint32_t item);
 
 /* The tokens of a sequence from position 0 on. */
 const int32_t *golden_tokens(const struct golden_cases *cases, uint32_t sequence);
@@ -71,12 +79,16 @@ uint32_t golden_longest(const struct golden_cases *cases); /* tokens of the long
  * results differ more than any tolerance allows. */
 static inline int32_t golden_route_seed(int32_t position) { return position + 1; }
 
-/* One replay. Rows are in the order of the plan's; prefill: of one slot, with one out row, the last. */
+/* One replay. Rows are in the order of the plan's; those of a slot follow each other. Out rows: decode: all; else the last row of each
+ * slot. */
 struct golden_step {
     uint32_t count, out_rows;
     const int32_t *tokens, *slots, *positions; /* [count] */
     bool fixes_routes;                         /* by golden_route_seed */
 };
+
+/* The out rows of a step: `out_rows` of the rows that are the last ones of their slots. */
+void golden_out_rows(const struct golden_step *step, int32_t *out_rows);
 
 /* What runs plans. Its slots are numbered from 0 and begin empty. */
 struct golden_machine {

@@ -7,9 +7,11 @@
 
 #include "formats/base/checked.h"
 
-const char *plan_kind_name(const struct plan_header *header)
+const char *plan_kind_name(uint32_t kind)
 {
-    return header->kind == PLAN_DECODE ? "decode" : "prefill";
+    static const char *const names[PLAN_KIND_END] =
+        {[PLAN_DECODE] = "decode", [PLAN_PREFILL] = "prefill", [PLAN_MIXED] = "mixed"};
+    return kind < PLAN_KIND_END && names[kind] ? names[kind] : "?";
 }
 
 const char *plan_space_name(unsigned space)
@@ -279,15 +281,16 @@ bool plan_read_fields(const struct plan_field_entry *entries, uint32_t entry_cou
 
 static bool verify_header(const struct plan_header *header, const struct plan_space_sizes *sizes, struct status *status)
 {
-    if (header->kind != PLAN_DECODE && header->kind != PLAN_PREFILL)
-        return status_fail(status, STATUS_CORRUPT, "kind: expected %d (decode) or %d (prefill), found %" PRIu32,
-                           PLAN_DECODE, PLAN_PREFILL, header->kind);
+    if (header->kind < PLAN_DECODE || header->kind >= PLAN_KIND_END)
+        return status_fail(status, STATUS_CORRUPT,
+                           "kind: expected %d (decode), %d (prefill) or %d (mixed), found %" PRIu32, PLAN_DECODE,
+                           PLAN_PREFILL, PLAN_MIXED, header->kind);
     if (header->rows < 1 || header->rows > INT32_MAX)
         return status_fail(status, STATUS_CORRUPT, "rows: expected 1 to %d, found %" PRIu32, INT32_MAX, header->rows);
-    uint32_t out_rows = header->kind == PLAN_DECODE ? header->rows : 1;
-    if (header->out_rows != out_rows)
-        return status_fail(status, STATUS_CORRUPT, "out_rows: expected %" PRIu32 ", found %" PRIu32, out_rows,
-                           header->out_rows);
+    const uint32_t most = (uint32_t)plan_out_rows(header->kind, header->rows, header->rows);
+    if (header->kind == PLAN_MIXED ? header->out_rows < 1 || header->out_rows > most : header->out_rows != most)
+        return status_fail(status, STATUS_CORRUPT, "out_rows: expected %s%" PRIu32 ", found %" PRIu32,
+                           header->kind == PLAN_MIXED ? "1 to " : "", most, header->out_rows);
     if (header->launch_count < 1 || header->launch_count > PLAN_MAX_LAUNCHES)
         return status_fail(status, STATUS_CORRUPT, "launch count: expected 1 to %d, found %" PRIu32, PLAN_MAX_LAUNCHES,
                            header->launch_count);

@@ -25,7 +25,12 @@ enum { PLAN_ALIGNMENT = 64 }; /* bytes: every operand offset is a multiple of it
 #define PLAN_NO_TACTIC UINT32_MAX
 
 /* The values below are written into engine files and are never reused. */
-enum plan_kind { PLAN_DECODE = 1, PLAN_PREFILL = 2 };
+enum plan_kind {
+    PLAN_DECODE = 1,  /* a row of each of several sequences, all of which get logits */
+    PLAN_PREFILL = 2, /* rows of one sequence: a chunk of its prompt */
+    PLAN_MIXED = 3,   /* rows of several sequences, any number of each: decode rows and chunks of prompts in one step */
+    PLAN_KIND_END
+};
 enum plan_space {
     SPACE_NONE = 0,
     SPACE_WEIGHTS = 1,
@@ -173,8 +178,8 @@ enum plan_use {
 
 struct plan_header {
     uint32_t kind;     /* enum plan_kind */
-    uint32_t rows;     /* DECODE: batch size; PREFILL: chunk length; the input gives the number of valid rows */
-    uint32_t out_rows; /* rows that get logits: rows for DECODE, 1 for PREFILL */
+    uint32_t rows;     /* DECODE: batch size; PREFILL: chunk length; MIXED: both; the input gives the valid rows */
+    uint32_t out_rows; /* rows that get logits: plan_out_rows */
     uint32_t launch_count, operand_count, param_count, tensor_map_count, field_count, dependency_count;
     uint32_t use;         /* enum plan_use */
     uint64_t arena_bytes; /* bytes of the arena that this plan needs */
@@ -225,7 +230,15 @@ struct plan {
 };
 void plan_free(struct plan *plan); /* number of elements of owned arrays */
 
-/* Most tokens that a step of any of the plans appends to one sequence; 1 without prefill plans. */
+/* Rows of a plan that get logits: DECODE: all; PREFILL: the last one; MIXED: one of each sequence, of which there are at most `slots`. */
+static inline uint64_t plan_out_rows(uint32_t kind, uint64_t rows, uint64_t slots)
+{
+    if (kind == PLAN_PREFILL) return 1;
+    return kind == PLAN_MIXED && slots < rows ? slots : rows;
+}
+
+/* Most tokens that a step appends to one sequence: rows of the largest prefill plan, and no more in a mixed plan; 1 without prefill
+ * plans. */
 uint64_t plan_longest_chunk(const struct plan *plans, size_t count);
 
 /* Facts that all plans of an engine share; kernels check their parameters against them. All values are positive. */
@@ -385,7 +398,7 @@ struct plan_space_sizes {
 bool plan_verify(const struct plan *plan, const struct plan_space_sizes *sizes, const char *name,
                  struct status *status);
 
-const char *plan_kind_name(const struct plan_header *header); /* "decode", "prefill" */
+const char *plan_kind_name(uint32_t kind); /* "decode", "prefill", "mixed" */
 const char *plan_space_name(unsigned space);
 const char *plan_op_name(unsigned op);
 const char *plan_library_name(unsigned library); /* "cuBLASLt" */

@@ -191,8 +191,8 @@ static void *part(int number)
 #define PARAM(index, field, value, expected)   IN_LIST(IN_PARAM, index, plan_param, field, value, expected)
 
 static const struct edit edits[] = {
-    HEADER(kind, 0, "kind: expected 1 (decode) or 2 (prefill), found 0"),
-    HEADER(kind, 3, "kind: expected 1 (decode) or 2 (prefill), found 3"),
+    HEADER(kind, 0, "kind: expected 1 (decode), 2 (prefill) or 3 (mixed), found 0"),
+    HEADER(kind, 4, "kind: expected 1 (decode), 2 (prefill) or 3 (mixed), found 4"),
     HEADER(rows, 0, "rows: expected 1 to"),
     HEADER(rows, UINT32_MAX, "rows: expected 1 to"),
     HEADER(out_rows, 0, "out_rows: expected 1, found 0"),
@@ -261,6 +261,32 @@ TEST(every_damage_is_named)
 }
 
 /* An optional operand that is absent: all its fields are 0. */
+/* How many rows of a mixed plan get logits is the engine's affair. */
+TEST(out_rows_of_mixed_plans)
+{
+    static const struct {
+        uint32_t out_rows;
+        const char *expected; /* NULL: good */
+    } cases[] = {{1, NULL},
+                 {4, NULL},
+                 {0, "out_rows: expected 1 to 4, found 0"},
+                 {5, "out_rows: expected 1 to 4, found 5"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(make_sample(NULL), 0);
+        struct plan *plan = &sample.plans[2];
+        struct plan_space_sizes sizes = sizes_of(plan);
+        plan->header.kind = PLAN_MIXED;
+        plan->header.out_rows = cases[i].out_rows;
+        assert_int_equal(plan_verify(plan, &sizes, "a plan", &status), !cases[i].expected);
+        if (cases[i].expected) assert_non_null(strstr(status.message, cases[i].expected));
+        status_clear(&status);
+    }
+    assert_int_equal(plan_out_rows(PLAN_DECODE, 8, 4), 8);
+    assert_int_equal(plan_out_rows(PLAN_PREFILL, 8, 4), 1);
+    assert_int_equal(plan_out_rows(PLAN_MIXED, 8, 4), 4);
+    assert_int_equal(plan_out_rows(PLAN_MIXED, 8, 16), 8);
+}
+
 TEST(operands_may_be_absent)
 {
     struct plan *plan = &sample.plans[0];

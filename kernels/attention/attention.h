@@ -44,8 +44,8 @@ enum attention_param {
     PAGED_NAMES(ATTENTION),
     ATTENTION_WINDOW,     /* tokens that a row sees, itself included; 0: all */
     ATTENTION_SCALE_BITS, /* bits of a float32 > 0 */
-    ATTENTION_SCATTERED,  /* CUDA: 0: the rows are tokens of one sequence, in order; 1: of any sequences */
-    ATTENTION_CAP_BITS,   /* bits of a float32 >= 0; 0: no cap */
+    ATTENTION_SCATTERED, /* CUDA: 0: the rows are tokens of one sequence, in order; 1: of any, those of one after the other */
+    ATTENTION_CAP_BITS, /* bits of a float32 >= 0; 0: no cap */
     ATTENTION_HAS_SINKS,
     ATTENTION_SINKS_DTYPE,
     ATTENTION_VALUE_DIM, /* at most HEAD_DIM, with one KV head; 0: v is in the pages, of HEAD_DIM elements */

@@ -75,11 +75,16 @@ static const char *generic_launch(const int64_t *params, const struct device_fac
                                   key_tile);
     const int64_t group = params[ATTENTION_HEADS] / params[ATTENTION_KV_HEADS], tile = layout.entries;
     const int64_t entries = params[ATTENTION_ROWS] * group;
-    if (entries > INT32_MAX - tile) return "ROWS * (HEADS / KV_HEADS) is too large";
+    if (entries > INT32_MAX - tile - OP_MAX_ROWS) return "ROWS * (HEADS / KV_HEADS) is too large";
+    /* Rows of several slots: a tile that is not full for each of them. */
+    const int64_t most =
+        params[ATTENTION_SLOT_COUNT] < params[ATTENTION_ROWS] ? params[ATTENTION_SLOT_COUNT] : params[ATTENTION_ROWS];
+    const int64_t slots = params[ATTENTION_SCATTERED] ? most : 1;
     why = shared_limit(layout.bytes + layout.static_bytes, gpu);
     if (why) return why;
     *geometry = (struct device_geometry){
-        .grid = {(uint32_t)((entries + tile - 1) / tile), (uint32_t)params[ATTENTION_KV_HEADS], (uint32_t)layout.parts},
+        .grid = {(uint32_t)((entries - slots) / tile + slots), (uint32_t)params[ATTENTION_KV_HEADS],
+                 (uint32_t)layout.parts},
         .block = {(uint32_t)(WARP * warps_q * split), 1, 1},
         .cluster = {1, 1, 1},
         .shared_bytes = (uint32_t)layout.bytes,

@@ -17,7 +17,7 @@
 /* Operands of a launch: those of enum attention_operand but the workspace, sinks and counters. */
 enum { ATTENTION_DEVICE_OPERANDS = ATTENTION_OUT + 1 };
 
-/* attention_generic: any slots and positions in any order; HEAD_DIM even; KV_DTYPE and X_DTYPE F32, F16 or BF16 (equal
+/* attention_generic: any slots and positions, with SCATTERED the rows of a slot one after the other; HEAD_DIM even; KV_DTYPE and X_DTYPE F32, F16 or BF16 (equal
  * and 16-bit: products of that type, p rounded to it; else tf32 products), or KV_DTYPE with codes, which are rounded to
  * X_DTYPE; PAGE_BYTES a multiple of 16. Codes: HEAD_DIM and PAGE_TOKENS multiples of 16. */
 enum attention_generic_param {

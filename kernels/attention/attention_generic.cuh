@@ -6,7 +6,8 @@
  *
  * Operands: counts i32[2]; q X_DTYPE[ROWS, HEADS * HEAD_DIM]; slots i32[ROWS]; positions i32[ROWS];
  * page_table i32[SLOT_COUNT, PAGES_PER_SLOT]; kv (pages as in rope_append.h); out as q, may be q itself if HEAD_DIM is at most 256. All
- * 16-byte aligned. Rows may belong to any slots in any order; consecutive rows of one slot share its tokens.
+ * 16-byte aligned. Rows may belong to any slots in any order; consecutive rows of one slot share its tokens. With SCATTERED the rows of
+ * each slot follow each other, and a block has rows of one slot alone: grid x is as many tiles as that takes at most.
  *
  * A block has 16 * WARPS_Q entries, of heads above 256 a part of their columns of v (grid z), an entry being one (row, head of the group), and walks over the tokens of each slot
  * that its rows belong to, KEY_TILE at a time, masked entry by entry. SPLIT warps share the tokens of a tile and merge
@@ -351,6 +352,29 @@ template <class P> struct attention_generic_body {
         }
     }
 
+    /* The rows of the slot that a block has a tile of, and the tile's first entry; begin == end: there is no such tile. */
+    struct row_tile {
+        int begin, end, first_entry;
+    };
+
+    /* The block's tile, with SCATTERED: found by every warp for itself. */
+    static __device__ __forceinline__ struct row_tile find_tile(const i32 *slots, int valid)
+    {
+        int number = (int)blockIdx.x, begin = 0, lane = (int)threadIdx.x % 32;
+        for (int first = 0; first < valid; first += 32) {
+            int row = first + lane;
+            u32 last_rows =
+                __ballot_sync(0xffffffffu, row < valid && (row + 1 == valid || slots[row + 1] != slots[row]));
+            for (; last_rows != 0; last_rows &= last_rows - 1) {
+                int end = first + __ffs((int)last_rows), tiles = ((end - begin) * group + tile - 1) / tile;
+                if (number < tiles) return row_tile{begin, end, begin * group + number * tile};
+                number -= tiles;
+                begin = end;
+            }
+        }
+        return row_tile{valid, valid, 0};
+    }
+
     /* `memory`: shared, laid out as attention_layout.cuh says, aligned to 128. `sinks`: null without HAS_SINKS. */
     static __device__ __forceinline__ void run(u8 *memory, const i32 *counts, const void *q, const i32 *slots,
                                                const i32 *positions, const i32 *page_table, const u8 *kv, void *out,
@@ -373,6 +397,12 @@ template <class P> struct attention_generic_body {
         }
         device_wait();
         int valid = min(counts[P::COUNT_INDEX], P::ROWS);
+        if constexpr (P::SCATTERED) {
+            const struct row_tile own = find_tile(slots, valid);
+            if (own.begin == own.end) return;
+            first_entry = own.first_entry;
+            valid = own.end;
+        }
         int row_begin = first_entry / group, row_end = min((first_entry + tile - 1) / group + 1, valid);
         if (row_begin >= row_end) return;
         for (int i = (int)threadIdx.x; i < row_end - row_begin; i += threads) {

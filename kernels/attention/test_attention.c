@@ -18,11 +18,16 @@ static void place_rows(const struct attention_setup *setup, struct test_random *
     int32_t *slots = setup->launch.host[ATTENTION_SLOTS], *positions = setup->launch.host[ATTENTION_POSITIONS];
     int32_t *table = setup->launch.host[ATTENTION_PAGE_TABLE];
     int64_t longest[ATTENTION_TEST_SLOTS] = {0}; /* tokens */
-    int64_t slot = ATTENTION_TEST_SLOT;
+    int64_t slot = ATTENTION_TEST_SLOT, changed = 0;
     const struct pages pages = attention_setup_pages(setup, setup->launch.host[ATTENTION_KV]);
     for (int64_t r = 0; r < shape->rows; r++) {
-        if (shape->scattered && test_random_range(random, 0, 2) == 0)
-            slot = test_random_range(random, 0, ATTENTION_TEST_SLOTS - 1);
+        const bool changes = shape->scattered && test_random_range(random, 0, 2) == 0;
+        if (changes && shape->value_dim) slot = test_random_range(random, 0, ATTENTION_TEST_SLOTS - 1);
+        /* The rows of a slot follow each other. */
+        if (changes && !shape->value_dim && changed + 1 < ATTENTION_TEST_SLOTS) {
+            slot = (slot + 1) % ATTENTION_TEST_SLOTS;
+            changed++;
+        }
         int64_t position = shape->scattered ? test_random_range(random, 0, shape->start + 7) : shape->start + r;
         slots[r] = r < shape->valid ? (int32_t)slot : INT32_MAX;
         positions[r] = r < shape->valid ? (int32_t)position : INT32_MIN;

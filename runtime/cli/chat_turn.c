@@ -212,7 +212,7 @@ static char *answer_text(struct generation *run)
     eng_detokenize(run->engine, run->answer, run->answer_count, 0, NULL, 0, &size, &run->error);
     if (run->error.status != ENG_OK && run->error.status != ENG_TOO_LONG) return NULL;
     char *text = malloc(size + 1);
-    if (!text) run->error = (struct eng_error){ENG_MACHINE, "out of memory"};
+    if (!text) run->error = (struct eng_error){.status = ENG_MACHINE, .message = "out of memory"};
     if (!text || !eng_detokenize(run->engine, run->answer, run->answer_count, 0, text, size + 1, &size, &run->error))
         return text;
     free(text);

@@ -124,9 +124,8 @@ static int open_selftest_session(struct generation *run)
 
 static void print_tested_plan(const struct eng_selftest_plan *plan)
 {
-    printf("%s plan of %" PRIu32 " %s%s%s: ", plan->is_prefill ? "prefill" : "decode", plan->rows,
-           plan->is_prefill ? "token" : "row", plan->rows == 1 ? "" : "s",
-           plan->calls_libraries ? " with libraries" : "");
+    printf("%s plan of %" PRIu32 " %s%s%s: ", plan->kind, plan->rows, plan->is_prefill ? "token" : "row",
+           plan->rows == 1 ? "" : "s", plan->calls_libraries ? " with libraries" : "");
     if (plan->tokens == 0)
         printf("not run: the engine has no golden outputs for it\n");
     else

@@ -266,8 +266,8 @@ static bool print_plan(const struct engine *file, const struct plan *plan, struc
         return false;
     }
     double us = measured_us(groups, count, &launches);
-    fprintf(out, "\n%s of %" PRIu32 " row%s%s: %" PRIu32 " launches", plan_kind_name(&plan->header), plan->header.rows,
-            plan->header.rows == 1 ? "" : "s", is_library_plan(file, plan) ? " with libraries" : "",
+    fprintf(out, "\n%s of %" PRIu32 " row%s%s: %" PRIu32 " launches", plan_kind_name(plan->header.kind),
+            plan->header.rows, plan->header.rows == 1 ? "" : "s", is_library_plan(file, plan) ? " with libraries" : "",
             plan->header.launch_count);
     if (launches)
         fprintf(out, ", %" PRIu32 " of them measured, %.1f us in all\n", launches, us);
@@ -417,7 +417,7 @@ static json_t *plan_json(const struct engine *file, const struct plan *plan, str
         json_decref(list);
         return NULL;
     }
-    return json_pack("{s:s, s:I, s:b, s:I, s:I, s:f, s:o}", "kind", plan_kind_name(&plan->header), "rows",
+    return json_pack("{s:s, s:I, s:b, s:I, s:I, s:f, s:o}", "kind", plan_kind_name(plan->header.kind), "rows",
                      (json_int_t)plan->header.rows, "with_libraries", is_library_plan(file, plan), "launches",
                      (json_int_t)plan->header.launch_count, "measured_launches", (json_int_t)launches, "measured_us",
                      us, "tactics", list);

@@ -33,7 +33,7 @@ static json_t *plans_json(const struct engine *file)
             flops += plan->launches[launch].flops;
         }
         json_t *entry =
-            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "kind", plan_kind_name(&plan->header), "rows",
+            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "kind", plan_kind_name(plan->header.kind), "rows",
                       (json_int_t)plan->header.rows, "launches", (json_int_t)plan->header.launch_count, "bytes",
                       (json_int_t)bytes, "flops", (json_int_t)flops, "weight_bytes", (json_int_t)weight_bytes(plan));
         if (json_array_append_new(plans, entry)) {
@@ -55,7 +55,7 @@ static json_t *library_plans_json(const struct engine *file)
             calls += (plan->launches[launch].attributes & LAUNCH_LIBRARY) != 0;
         if (plan->header.launch_count == 0) continue;
         json_t *entry =
-            json_pack("{s:s, s:I, s:I, s:I}", "kind", plan_kind_name(&plan->header), "rows",
+            json_pack("{s:s, s:I, s:I, s:I}", "kind", plan_kind_name(plan->header.kind), "rows",
                       (json_int_t)plan->header.rows, "launches", (json_int_t)plan->header.launch_count, "calls", calls);
         if (json_array_append_new(plans, entry)) {
             json_decref(plans);

@@ -111,7 +111,8 @@ bool load_check_plans(const struct engine *file, size_t *decode_plans, struct pl
         const struct plan *plan = &file->plans[i], *other = file->library_plans ? &file->library_plans[i] : NULL;
         bool decode = plan->header.kind == PLAN_DECODE;
         char name[64];
-        snprintf(name, sizeof name, "plan %zu (%s %" PRIu32 ")", i, plan_kind_name(&plan->header), plan->header.rows);
+        snprintf(name, sizeof name, "plan %zu (%s %" PRIu32 ")", i, plan_kind_name(plan->header.kind),
+                 plan->header.rows);
         if (decode && *decode_plans != i)
             return status_fail(status, STATUS_CORRUPT, "%s: decode plans must come first", name);
         if (decode) (*decode_plans)++;

@@ -38,7 +38,7 @@ static const char usage[] = "usage: engserve FILE... [flags]\n"
 
 struct arguments {
     const char *host, *key_file;
-    uint64_t port, prompt_step, max_queue, max_connections, max_body, http_threads;
+    uint64_t port, prompt_step, step_ms, max_queue, max_connections, max_body, http_threads;
     double timeout;
     bool quiet, finished;
     struct cli_devices devices;
@@ -78,8 +78,11 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
          .help = "threads that receive requests and send answers (4)"},
         {.help = "steps:"},
         {"prompt-step", 0, "N", .number = &arguments->prompt_step, .least = 1, .most = INT32_MAX,
-         .help = "most tokens of a prompt that one step computes while others are answered (a quarter of the engine's "
+         .help = "most tokens of prompts that one step computes while others are answered (a quarter of the engine's "
                  "largest chunk, at least 16): fewer delay answers less, more compute prompts faster"},
+        {"step-ms", 0, "N", .number = &arguments->step_ms, .least = 1, .most = INT32_MAX,
+         .help = "milliseconds that such a step should take: sets how many tokens it computes by the time that earlier "
+                 "ones took, at most --prompt-step where that is given"},
         {.help = "output:"},
         {"quiet", .set = &arguments->quiet, .help = "no notes and no line for each request on stderr"},
         {.help = "machine:"},
@@ -137,6 +140,7 @@ static int open_models(struct program *program)
     eng_session_options_init(&session);
     session.threads = (uint32_t)arguments->devices.threads;
     session.prompt_step = (uint32_t)arguments->prompt_step;
+    session.step_ms = (uint32_t)arguments->step_ms;
     session.instruction_set = arguments->devices.instruction_set;
     for (size_t i = 0; i < arguments->model_count && !cli_caught_signal(); i++) {
         const struct server_name *name = &arguments->names[i];

@@ -169,7 +169,8 @@ static bool check_head(struct server_exchange *exchange)
     if (!route)
         return server_fail(
             error, 404, "unknown_url", NULL,
-            "no such path; this server has a page at /, /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
+            "no such path; this server has a page at /, /v1/chat/completions, /v1/completions, /v1/responses, "
+            "/v1/messages, "
             "/v1/messages/count_tokens, /v1/models, /tokenize, /detokenize, /health, /metrics and /slots");
     if (strcmp(route->method, method) != 0)
         return server_fail(error, 405, "method_not_allowed", NULL, "expected method %s at this path, found %s",

@@ -8,6 +8,7 @@
 
 #include "formats/base/json.h"
 #include "runtime/server/server_convert.h"
+#include "runtime/server/server_request.h"
 
 enum { PLACE_BYTES = 64 };
 

@@ -542,7 +542,8 @@ static bool open_engine(struct server_model *model, const struct server_model_op
     if (!model->token_kinds) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
     /* More sequences than slots would only wait: requests wait in the queue of the server instead. */
     session.max_sequences = model->facts.slots;
-    if (!session.prompt_step) session.prompt_step = server_model_prompt_step(eng_info(model->engine));
+    if (!session.prompt_step && !session.step_ms)
+        session.prompt_step = server_model_prompt_step(eng_info(model->engine));
     if (eng_session_create(model->engine, &session, &model->session, error)) return false;
     if (!options->quiet) cli_note_fallback(model->session);
     return true;

@@ -11,7 +11,7 @@ struct server_model;
 struct server_model_options {
     const char *name, *path; /* copied */
     const struct eng_open_options *open;
-    const struct eng_session_options *session; /* prompt_step 0: server_model_prompt_step */
+    const struct eng_session_options *session; /* prompt_step and step_ms 0: server_model_prompt_step */
     uint64_t max_queue;                        /* jobs that wait */
     double timeout;                            /* seconds from the arrival of a job to its end */
     bool quiet;                                /* no notes on stderr */

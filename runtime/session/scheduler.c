@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eng_step: decides which plan runs next, with which sequences.
  *
+ * Mixed steps. While prompts wait, one step computes the next token of every sequence that decodes and a part of each prompt, and reads
+ * the weights once for all of them. prompt_step and step_ms bound the parts. The oldest prompt has half of their rows at least and the
+ * others the rest in equal parts, so that none waits for all of a long one. A prompt alone is computed by prefill plans. With an engine
+ * without mixed plans, or too small ones, prefill steps of one prompt and decode steps take turns.
+ *
  * Lookahead. If the backend supports it, and while the same sequences continue to decode, the next step is queued
  * before the tokens of the current one are waited for, so that the device never waits for the host. Only stop tokens
  * are not foreseen: the row of a sequence that has ended computes one token that is discarded, in the sequence's own
@@ -8,6 +13,9 @@
  *
  * Longrope. A sequence that grows past the length for which its rotary frequencies hold returns to the state PREFILL with
  * all of its tokens (sequence_append); the last chunk draws the token that the decode step would have drawn. */
+#include <string.h>
+#include <time.h>
+
 #include "runtime/session/session.h"
 
 static struct eng_sequence *oldest_in_prefill(const struct eng_session *session)
@@ -32,6 +40,38 @@ static bool row_logits(struct eng_sequence *sequence, uint32_t row, const float 
     *logits = replay_logits(sequence->session, row, 1, status);
     return *logits != NULL;
 }
+
+/* ---- rows of prompts in a step ---- */
+
+static double now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+/* How many of `rows` rows of prompts a step computes while sequences decode. */
+static uint32_t prompt_rows(const struct eng_session *session, uint32_t rows)
+{
+    enum { LEAST_IN_TIME = 8 };
+    const double in_time = session->prompt_rows > LEAST_IN_TIME ? session->prompt_rows : LEAST_IN_TIME;
+    if (session->step_ms && rows > in_time) rows = (uint32_t)in_time;
+    return session->prompt_step && rows > session->prompt_step ? session->prompt_step : rows;
+}
+
+/* Learns from a step with so many rows of prompts how many have time, from few rows on. Its other rows take time, too, so the estimate approaches the
+ * right number in several steps. */
+static void note_time(struct eng_session *session, uint32_t rows, double ms)
+{
+    const double budget_ms = session->step_ms, least_ms = budget_ms / 2; /* at most twice as many as before */
+    const double found = rows * budget_ms / (ms > least_ms ? ms : least_ms);
+    /* A step that had few rows to compute says only that more of them have time. */
+    if (ms > budget_ms ? found < session->prompt_rows : found > session->prompt_rows) session->prompt_rows = found;
+    if (session->prompt_rows > (double)session->chunk) session->prompt_rows = (double)session->chunk;
+    if (session->prompt_rows < 1) session->prompt_rows = 1;
+}
+
+/* ---- prefill and decode steps ---- */
 
 static bool step_prefill(struct eng_sequence *sequence, uint32_t chunk, size_t plan, struct status *status)
 {
@@ -149,12 +189,148 @@ static bool drain_if_void(struct eng_session *session, struct status *status)
     return scheduler_drain(session, status);
 }
 
-/* Begins a step: a chunk of a prompt, which is complete on return, or a decode step, which is in flight. Sequences for which there are
- * no pages are set aside, so that each turn of the loop has fewer. */
+/* ---- mixed steps ---- */
+
+static bool is_mixed_due(const struct eng_session *session)
+{
+    const struct session_plan *largest = replay_mixed_plan(session, UINT32_MAX, UINT32_MAX);
+    const uint32_t decoding = decoding_count(session);
+    if (!largest || decoding > largest->rows / 2 || decoding >= largest->out_rows) return false;
+    const uint32_t prompts = session->active_count - decoding;
+    return prompts > 1 || (prompts && decoding);
+}
+
+static uint32_t mixed_prompt_rows(const struct eng_session *session, uint32_t decoding)
+{
+    const uint32_t rows = replay_mixed_plan(session, UINT32_MAX, UINT32_MAX)->rows - decoding;
+    return decoding ? prompt_rows(session, rows) : rows;
+}
+
+/* Whether another prompt of the step computes the page that is the sequence's next: it is then found in the cache. */
+static bool waits_for_page(const struct eng_session *session, const struct eng_sequence *sequence, uint32_t first,
+                           uint32_t count)
+{
+    const uint32_t page = (uint32_t)session->geometry->page_tokens, computed = sequence->computed;
+    if (!session->caches || sequence->is_restored || computed != sequence->blocks * page ||
+        computed + page >= sequence->count)
+        return false;
+    for (uint32_t p = first; p < count; p++) {
+        const struct eng_sequence *other = session->part_sequence[p];
+        if (!other->is_restored && other->block == sequence->block && other->count >= computed + page &&
+            memcmp(other->tokens + computed, sequence->tokens + computed, page * sizeof *other->tokens) == 0)
+            return true;
+    }
+    return false;
+}
+
+static uint32_t uncomputed(const struct eng_session *session, uint32_t part)
+{
+    const struct eng_sequence *sequence = session->part_sequence[part];
+    const uint32_t rest = sequence->count - sequence->computed;
+    return rest < session->chunk ? rest : (uint32_t)session->chunk;
+}
+
+/* Divides `rows` among the prompts, parts [first, count) in order of admission. */
+static void share_rows(struct eng_session *session, uint32_t first, uint32_t count, uint32_t rows)
+{
+    uint32_t left = rows;
+    for (uint32_t p = first; p < count; p++) {
+        const uint32_t share = p == first && first + 1 < count ? (left + 1) / 2 : left / (count - p);
+        const uint32_t rest = uncomputed(session, p);
+        session->parts[p].count = rest < share ? rest : share;
+        left -= session->parts[p].count;
+    }
+    for (uint32_t p = first; p < count; p++) {
+        const uint32_t more = uncomputed(session, p) - session->parts[p].count;
+        session->parts[p].count += more < left ? more : left;
+        left -= more < left ? more : left;
+    }
+}
+
+/* The parts of a mixed step: sequences that decode, then prompts. Returns how many. */
+static uint32_t choose_parts(struct eng_session *session)
+{
+    uint32_t decoding = 0, count;
+    for (uint32_t i = 0; i < session->active_count; i++) {
+        if (session->active[i]->state != ENG_STATE_DECODE) continue;
+        session->part_sequence[decoding] = session->active[i];
+        session->parts[decoding++].count = 1;
+    }
+    count = decoding;
+    for (uint32_t i = 0; i < session->active_count; i++) {
+        struct eng_sequence *sequence = session->active[i];
+        if (sequence->state != ENG_STATE_PREFILL) continue;
+        /* The first of several sequences that began together with the same text has computed it by now. */
+        sequence_use_cache(sequence);
+        if (!waits_for_page(session, sequence, decoding, count)) session->part_sequence[count++] = sequence;
+    }
+    share_rows(session, decoding, count, mixed_prompt_rows(session, decoding));
+    const uint32_t most = replay_mixed_plan(session, UINT32_MAX, UINT32_MAX)->out_rows;
+    uint32_t kept = decoding, draws = decoding;
+    for (uint32_t p = decoding; p < count; p++) {
+        struct eng_sequence *sequence = session->part_sequence[p];
+        uint32_t rows = session->parts[p].count;
+        /* Without an out row for its draw, the last token waits. */
+        if (sequence->computed + rows == sequence->count && draws++ >= most) rows--;
+        if (!rows) continue;
+        session->part_sequence[kept] = sequence;
+        session->parts[kept++].count = rows;
+    }
+    return kept;
+}
+
+/* Pages for all parts. False: a sequence was set aside, and all must be chosen again. */
+static bool reserve_parts(struct eng_session *session, uint32_t count)
+{
+    const uint64_t before = session->set_aside;
+    for (uint32_t p = 0; p < count && session->set_aside == before; p++) {
+        struct eng_sequence *sequence = session->part_sequence[p];
+        sequence_reserve(sequence, (uint64_t)sequence->computed + session->parts[p].count);
+    }
+    return session->set_aside == before;
+}
+
+static bool step_mixed(struct eng_session *session, uint32_t count, struct status *status)
+{
+    uint32_t rows = 0, prompts = 0, draws = 0;
+    for (uint32_t p = 0; p < count; p++) {
+        const struct eng_sequence *sequence = session->part_sequence[p];
+        struct replay_part *part = &session->parts[p];
+        part->slot = sequence->slot;
+        part->tokens = sequence->tokens + sequence->computed;
+        part->draws = sequence->computed + part->count == sequence->count;
+        rows += part->count;
+        if (sequence->state == ENG_STATE_PREFILL) prompts += part->count;
+        draws += part->draws;
+    }
+    const double start = now_ms();
+    const int32_t *drawn =
+        replay_mixed(session, replay_mixed_plan(session, rows, draws), session->parts, count, status);
+    if (!drawn) return false;
+    if (session->step_ms && rows > prompts) note_time(session, prompts, now_ms() - start);
+    for (uint32_t p = 0, row = 0; p < count; p++) {
+        struct eng_sequence *sequence = session->part_sequence[p];
+        const float *logits = NULL;
+        if (session->parts[p].draws && !row_logits(sequence, row, &logits, status)) return false;
+        sequence_computed(sequence, session->parts[p].count);
+        if (session->parts[p].draws) sequence_append(sequence, drawn[row++], logits);
+    }
+    return true;
+}
+
+/* ---- steps ---- */
+
+/* Begins a step: a mixed step or a chunk of a prompt, which is complete on return, or a decode step, which is in flight. Sequences
+ * for which there are no pages are set aside, so that each turn of the loop has fewer. */
 static bool begin_step(struct eng_session *session, struct status *status)
 {
     sequence_admit(session);
     while (session->active_count) {
+        if (is_mixed_due(session)) {
+            const uint32_t parts = choose_parts(session);
+            if (reserve_parts(session, parts)) return step_mixed(session, parts, status);
+            continue;
+        }
         struct eng_sequence *prefill = oldest_in_prefill(session);
         uint32_t decoding = decoding_count(session);
         if (prefill && (!decoding || !session->prefilled_last)) {
@@ -162,11 +338,14 @@ static bool begin_step(struct eng_session *session, struct status *status)
             /* The first of several sequences that began together with the same text has computed it by now. */
             sequence_use_cache(prefill);
             uint32_t rest = prefill->count - prefill->computed;
-            if (decoding && session->prompt_step && rest > session->prompt_step) rest = session->prompt_step;
+            if (decoding) rest = prompt_rows(session, rest);
             const uint32_t chunk = replay_chunk(session, rest, &plan);
             if (!sequence_reserve(prefill, (uint64_t)prefill->computed + chunk)) continue;
             session->prefilled_last = true;
-            return step_prefill(prefill, chunk, plan, status);
+            const double start = now_ms();
+            if (!step_prefill(prefill, chunk, plan, status)) return false;
+            if (session->step_ms && decoding) note_time(session, chunk, now_ms() - start);
+            return true;
         }
         decoding = reserve_decode(session);
         session->prefilled_last = false;

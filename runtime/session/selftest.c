@@ -9,6 +9,7 @@ struct selftest {
     struct eng_session *session;
     int32_t *slots; /* [slots]: slots of the session that the walk's slots are; SESSION_NO_SLOT: not taken yet */
     int32_t drawn;  /* by the last prefill step */
+    struct replay_part *parts; /* [slots] */
 };
 
 /* ---- the session as a machine that replays golden outputs ---- */
@@ -73,6 +74,24 @@ static const int32_t *decode(struct selftest *test, struct session_plan *plan, c
     return drawn;
 }
 
+static const int32_t *mixed(struct selftest *test, struct session_plan *plan, const struct golden_step *step,
+                            const float **logits, struct status *status)
+{
+    struct eng_session *session = test->session;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < step->count; i++) {
+        const bool is_new = i == 0 || step->slots[i] != step->slots[i - 1];
+        if (is_new)
+            test->parts[count++] =
+                (struct replay_part){.slot = test->slots[step->slots[i]], .tokens = &step->tokens[i], .draws = true};
+        test->parts[count - 1].count++;
+    }
+    for (uint32_t p = 0; p < count; p++)
+        note_tokens(session, test->parts[p].slot, test->parts[p].tokens, test->parts[p].count);
+    const int32_t *drawn = replay_mixed(session, plan, test->parts, count, status);
+    return drawn && (*logits = replay_logits(session, 0, count, status)) ? drawn : NULL;
+}
+
 static bool run_plan(void *context, size_t plan, const struct golden_step *step, const float **logits,
                      const int32_t **drawn, struct status *status)
 {
@@ -80,6 +99,8 @@ static bool run_plan(void *context, size_t plan, const struct golden_step *step,
     struct eng_session *session = test->session;
     if (plan < session->decode_plans)
         return (*drawn = decode(test, &session->plans[plan], step, logits, status)) != NULL;
+    if (plan >= session->prefill_end)
+        return (*drawn = mixed(test, &session->plans[plan], step, logits, status)) != NULL;
     const int32_t own = test->slots[step->slots[0]];
     note_tokens(session, own, step->tokens, step->count);
     if (!replay_prefill(session, own, step->tokens, step->count, plan, &test->drawn, status)) return false;
@@ -119,7 +140,8 @@ static bool run(struct eng_session *session, struct status *status)
     struct golden_cases prompt = {0};
     memset(session->selftest, 0, session->plan_count * sizeof *session->selftest);
     test.slots = calloc(session->geometry->slots, sizeof *test.slots);
-    bool ok = test.slots || status_fail(status, STATUS_MACHINE, "out of memory");
+    test.parts = calloc(session->geometry->slots, sizeof *test.parts);
+    bool ok = (test.slots && test.parts) || status_fail(status, STATUS_MACHINE, "out of memory");
     session->fixes_routes = true;
     ok = ok && (file->golden_plans.case_count == 0 || walk(&test, &file->golden_plans, status));
     if (ok && file->golden.token_count > 0)
@@ -128,6 +150,7 @@ static bool run(struct eng_session *session, struct status *status)
     session->fixes_routes = false;
     golden_cases_free(&prompt);
     free(test.slots);
+    free(test.parts);
     return ok;
 }
 
@@ -184,6 +207,7 @@ enum eng_status eng_selftest_plan(const struct eng_session *session, size_t inde
     const struct golden_result *found = &session->selftest[index];
     const struct eng_selftest_plan own = {
         .is_prefill = file_plan->header.kind == PLAN_PREFILL,
+        .kind = plan_kind_name(file_plan->header.kind),
         .rows = file_plan->header.rows,
         .calls_libraries = backend->type->source && backend->type->source(backend, index) != file_plan,
         .tokens = found->rows,

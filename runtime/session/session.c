@@ -56,11 +56,12 @@ static bool find_fields(struct eng_session *session, struct status *status)
     session->selftest = calloc(file->plan_count, sizeof *session->selftest);
     if (!session->plans || !session->selftest) return status_fail(status, STATUS_MACHINE, "out of memory");
     session->plan_count = file->plan_count;
-    session->decode_plans = session->engine->decode_plans;
+    session->decode_plans = session->prefill_end = session->engine->decode_plans;
     for (size_t i = 0; i < file->plan_count; i++) {
         const struct plan *plan = &file->plans[i];
         struct session_plan *own = &session->plans[i];
         const struct plan_field *fields = plan->step;
+        session->prefill_end += plan->header.kind == PLAN_PREFILL;
         own->rows = plan->header.rows;
         own->out_rows = plan->header.out_rows;
         own->counts = (int32_t *)(void *)(step + fields[STEP_COUNTS].offset);
@@ -81,7 +82,9 @@ static bool allocate_tables(struct eng_session *session, const struct session_si
     session->slots = calloc(slots, sizeof *session->slots);
     session->active = calloc(slots, sizeof *session->active);
     session->sequences = calloc(session->max_sequences, sizeof *session->sequences);
-    ok = ok && session->slots && session->active && session->sequences;
+    session->parts = calloc(slots, sizeof *session->parts);
+    session->part_sequence = calloc(slots, sizeof *session->part_sequence);
+    ok = ok && session->slots && session->active && session->sequences && session->parts && session->part_sequence;
     for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) {
         struct session_flight *flight = &session->flights[i];
         flight->slots = calloc(slots, sizeof *flight->slots);
@@ -134,6 +137,8 @@ static bool create(struct eng_session *session, const struct backend_type *type,
                            options->threads, TEAM_MAX_THREADS);
     session->max_sequences = (uint32_t)sequences;
     session->prompt_step = options->prompt_step;
+    session->step_ms = options->step_ms;
+    session->prompt_rows = 1;
     session->caches = !options->no_prefix_cache && !session->geometry->recurrent_bytes;
     for (unsigned g = 0; g < plan_page_groups(session->geometry); g++)
         session->caches = session->caches && !session->geometry->page_window[g];
@@ -174,6 +179,8 @@ void eng_session_destroy(struct eng_session **handle)
     page_pool_close(&session->pool);
     free(session->slots);
     free(session->active);
+    free(session->parts);
+    free(session->part_sequence);
     for (uint32_t i = 0; session->sequences && i < session->max_sequences; i++) {
         grammar_release(session->sequences[i].grammar);
         free(session->sequences[i].place);

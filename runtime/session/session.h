@@ -98,6 +98,14 @@ struct session_flight {
     struct eng_sequence **sequences; /* [slots] of the rows; NULL: it has ended since, and its token is discarded */
 };
 
+/* Rows of one slot in a mixed step: the tokens that follow those that it has. */
+struct replay_part {
+    int32_t slot;
+    const int32_t *tokens; /* [count] */
+    uint32_t count;
+    bool draws; /* a token after the last one */
+};
+
 struct eng_session {
     pid_t process; /* process that created it and has its threads */
     struct eng_engine *engine;
@@ -105,7 +113,9 @@ struct eng_session {
     struct status failure; /* of the backend; every later call fails with it */
     const struct plan_geometry *geometry;
     uint64_t chunk;       /* most tokens that a step appends to a sequence */
-    uint32_t prompt_step; /* as in struct eng_session_options */
+    uint32_t prompt_step; /* as in struct eng_session_options, as the next */
+    uint32_t step_ms;
+    double prompt_rows; /* step_ms: rows of prompts that a step has time for, as far as earlier ones tell */
     bool caches; /* pages of sequences are used again: no page group has a window, and there is no recurrent state */
 
     struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
@@ -119,8 +129,8 @@ struct eng_session {
     int32_t *rope_set; /* [slots]; NULL: the engine has one set of rotary frequencies */
     bool fixes_routes; /* routers choose by position: replays compare equal on every machine (golden_route_seed) */
 
-    struct session_plan *plans; /* decode plans by increasing rows, then prefill plans by increasing rows */
-    size_t plan_count, decode_plans;
+    struct session_plan *plans; /* decode plans, prefill plans, mixed plans, each by increasing rows */
+    size_t plan_count, decode_plans, prefill_end;
 
     struct page_pool pool;
     struct session_slot *slots;
@@ -141,6 +151,8 @@ struct eng_session {
     uint64_t steps;                          /* replays waited for; logits of earlier ones are invalid */
     uint64_t checked_ns;                     /* when the engine's file was last found unchanged */
 
+    struct replay_part *parts;                             /* [slots]: of a mixed step, as the next */
+    struct eng_sequence **part_sequence;                   /* [slots] */
     struct session_flight flights[BACKEND_MOST_IN_FLIGHT]; /* oldest first; between two calls at most one */
     uint32_t flight_count;
 
@@ -203,6 +215,12 @@ struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t sl
 /* Appends `count` tokens (one chunk) to a slot. If next_token is not NULL, draws the next token or PLAN_NO_TOKEN. */
 bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
                     int32_t *next_token, struct status *status);
+/* Returns the smallest mixed plan for so many rows and out rows, else the largest; NULL: the engine has none. */
+struct session_plan *replay_mixed_plan(const struct eng_session *session, uint32_t rows, uint32_t out_rows);
+/* Appends the tokens of all parts to their slots in one step. Returns the tokens that were drawn, in the order of the parts, each
+ * checked (PLAN_NO_TOKEN is valid); NULL on failure. Requires: the plan has room. */
+const int32_t *replay_mixed(struct eng_session *session, struct session_plan *plan, const struct replay_part *parts,
+                            uint32_t count, struct status *status);
 /* Returns the smallest decode plan for `count` rows. The caller fills slots and tokens of rows [0, count), then submits
  * it. */
 struct session_plan *replay_decode_plan(const struct eng_session *session, uint32_t count);

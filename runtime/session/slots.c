@@ -259,11 +259,11 @@ uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *
     /* For one token the smallest decode plan computes the same bits faster. It also processes prompts, token by token,
      * if an engine has no prefill plans. */
     *plan_index = 0;
-    if (rest == 1 || session->decode_plans == session->plan_count) return 1;
+    if (rest == 1 || session->decode_plans == session->prefill_end) return 1;
     /* The smallest plan that holds all of `rest`, else the largest. Few passes over the weights matter more than full
      * chunks, since unused rows cost nothing. */
     size_t index = session->decode_plans;
-    while (index + 1 < session->plan_count && session->plans[index].rows < rest) index++;
+    while (index + 1 < session->prefill_end && session->plans[index].rows < rest) index++;
     *plan_index = index;
     return session->plans[index].rows < rest ? session->plans[index].rows : (uint32_t)rest;
 }
@@ -351,6 +351,46 @@ bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *to
     *next_token = drawn[0];
     note_drawn(session, slot, drawn[0]);
     return true;
+}
+
+struct session_plan *replay_mixed_plan(const struct eng_session *session, uint32_t rows, uint32_t out_rows)
+{
+    size_t index = session->prefill_end;
+    while (index + 1 < session->plan_count &&
+           (session->plans[index].rows < rows || session->plans[index].out_rows < out_rows))
+        index++;
+    return index < session->plan_count ? &session->plans[index] : NULL;
+}
+
+static void fill_mixed(struct eng_session *session, struct session_plan *plan, const struct replay_part *parts,
+                       uint32_t count)
+{
+    uint32_t rows = 0, out_rows = 0;
+    for (uint32_t p = 0; p < count; p++) {
+        const struct replay_part *part = &parts[p];
+        memcpy(plan->tokens + rows, part->tokens, part->count * sizeof *part->tokens);
+        for (uint32_t i = 0; i < part->count; i++, rows++) {
+            plan->slots[rows] = part->slot;
+            plan->positions[rows] = (int32_t)(session->slots[part->slot].position + i);
+        }
+        if (part->draws) plan->out_row[out_rows++] = (int32_t)(rows - 1);
+    }
+    plan->counts[0] = (int32_t)rows;
+    plan->counts[1] = (int32_t)out_rows;
+    fill_seeds(session, plan, rows);
+}
+
+const int32_t *replay_mixed(struct eng_session *session, struct session_plan *plan, const struct replay_part *parts,
+                            uint32_t count, struct status *status)
+{
+    fill_mixed(session, plan, parts, count);
+    if (!submit(session, "mixed", plan, INPUTS_FROM_HOST, status)) return NULL;
+    const int32_t *drawn = replay_wait(session, (uint32_t)plan->counts[1], status), *next = drawn;
+    for (uint32_t p = 0; drawn && p < count; p++) {
+        advance(session, parts[p].slot, parts[p].count);
+        if (parts[p].draws) note_drawn(session, parts[p].slot, *next++);
+    }
+    return drawn;
 }
 
 struct session_plan *replay_decode_plan(const struct eng_session *session, uint32_t count)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Many sequences at random through one session, with all slots busy: each must say what it says alone.
  *
- *   soak_bench ENGINE COUNT [--seed N] [--threads N] [--specs N] [--most-drift PERCENT] [--kv-tokens N]
+ *   soak_bench ENGINE COUNT [--seed N] [--threads N] [--specs N] [--most-drift PERCENT] [--kv-tokens N] [--prompt-step N] [--step-ms N]
  *
  * First some specifications of sequences (default 256) are drawn: prompt, length, greedy or sampled, stop tokens, end tokens
  * heeded or not, one submit or two (KEEP). Half of the prompts begin with one of a few texts. Each is run with a session to itself
@@ -64,7 +64,8 @@ struct soak {
     struct eng_engine_facts facts;
     struct eng_session_facts idle; /* of the session before its first sequence */
     uint32_t threads;
-    uint64_t kv_tokens; /* of the pool, when all run together */
+    uint64_t kv_tokens;            /* of the pool, when all run together, as the next two */
+    uint32_t prompt_step, step_ms; /* of the session */
     int32_t openings[OPENINGS][MOST_PROMPT];
     uint64_t random;
     uint32_t spec_count, place_count;
@@ -335,7 +336,11 @@ static void create_session(struct soak *soak, bool together)
     eng_session_options_init(&options);
     options.threads = soak->threads;
     options.no_prefix_cache = !together;
-    if (together) options.kv_tokens = soak->kv_tokens;
+    if (together) {
+        options.kv_tokens = soak->kv_tokens;
+        options.prompt_step = soak->prompt_step;
+        options.step_ms = soak->step_ms;
+    }
     CHECK(eng_session_create(soak->engine, &options, &soak->session, &error));
 }
 
@@ -406,7 +411,7 @@ int main(int argc, char **argv)
     struct soak soak = {.random = 1, .spec_count = 256, .most_drift = 0.01};
     if (argc < 3)
         end(EXIT_USAGE, "usage: soak_bench ENGINE COUNT [--seed N] [--threads N] [--specs N] [--most-drift PERCENT] "
-                        "[--kv-tokens N]");
+                        "[--kv-tokens N] [--prompt-step N] [--step-ms N]");
     uint64_t count = (uint64_t)read_number("COUNT", argv[2], TENTHS, 1e12);
     for (int i = 3; i < argc; i += 2) {
         if (!strcmp(argv[i], "--seed"))
@@ -417,6 +422,10 @@ int main(int argc, char **argv)
             soak.spec_count = (uint32_t)read_number(argv[i], argv[i + 1], 1, MOST_SPECS);
         else if (!strcmp(argv[i], "--kv-tokens"))
             soak.kv_tokens = (uint64_t)read_number(argv[i], argv[i + 1], 0, 1e12);
+        else if (!strcmp(argv[i], "--prompt-step"))
+            soak.prompt_step = (uint32_t)read_number(argv[i], argv[i + 1], 0, INT32_MAX);
+        else if (!strcmp(argv[i], "--step-ms"))
+            soak.step_ms = (uint32_t)read_number(argv[i], argv[i + 1], 0, INT32_MAX);
         else if (!strcmp(argv[i], "--most-drift"))
             soak.most_drift = read_number(argv[i], argv[i + 1], 0, 1e6) / 100;
         else

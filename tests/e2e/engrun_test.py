@@ -215,12 +215,12 @@ class Selftest(unittest.TestCase):
         lines = run([ENGRUN, fables_engine(), "--selftest"]).stdout.splitlines()
         self.assertEqual(len(lines), len(info["plans"]) + 1)
         for line, plan in zip(lines, info["plans"]):
-            unit = "row" if plan["kind"] == "decode" else "token"
+            unit = "token" if plan["kind"] == "prefill" else "row"
             name = "%s plan of %d %s%s: " % (plan["kind"], plan["rows"], unit, "s" if plan["rows"] > 1 else "")
             self.assertTrue(line.startswith(name), (line, name))
             found = re.fullmatch(r"(\d+) tokens, contexts up to (\d+), largest logit error \S+", line[len(name):])
             self.assertTrue(found, line)
-            self.assertGreaterEqual(int(found.group(1)), plan["rows"] if unit == "row" else 2)
+            self.assertGreaterEqual(int(found.group(1)), plan["rows"] if plan["kind"] == "decode" else 2)
             if unit == "row":
                 self.assertEqual(int(found.group(2)), info["golden"]["plans"]["longest_context"])
         self.assertIn("%d plans, " % len(info["plans"]), lines[-1])

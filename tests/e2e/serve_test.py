@@ -419,6 +419,7 @@ class CommandLine(unittest.TestCase):
         self.refused(2, ["--port", "65535"], path, "--port", "65536")
         self.refused(2, ["--timeout"], path, "--timeout", "0")
         self.refused(2, ["--prompt-step"], path, "--prompt-step", "0")
+        self.refused(2, ["--step-ms"], path, "--step-ms", "0")
         self.refused(1, ["missing.eng"], "missing.eng", "--port", "0")
         self.refused(3, ["--host nowhere.invalid"], path, "--host", "nowhere.invalid")
         keys = os.path.join(FOLDER.name, "keys")

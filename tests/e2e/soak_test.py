@@ -17,9 +17,9 @@ SUMMARY = re.compile(r"^(\d+) sequences, (\d+) slots, (\d+) ranks: (\d+) tokens 
 
 
 class Soak(unittest.TestCase):
-    def soak(self, ranks, *options, kv_tokens=0):
+    def soak(self, ranks, *options, kv_tokens=0, session=()):
         engine = build_engine(FABLES, "--max-context", "256", "--max-batch", "4", "--prefill-chunks", "8,64", *options)
-        result = run([SOAK, engine, str(SEQUENCES), *OPTIONS, "--kv-tokens", str(kv_tokens)])
+        result = run([SOAK, engine, str(SEQUENCES), *OPTIONS, "--kv-tokens", str(kv_tokens), *session])
         self.assertEqual((result.rc, result.stderr), (0, ""), result.stdout)
         count, slots, found_ranks, tokens, busy, cancelled, differing = SUMMARY.search(result.stdout).groups()
         self.assertEqual((int(count), int(slots), int(found_ranks), int(differing)), (SEQUENCES, 4, ranks, 0))
@@ -41,6 +41,13 @@ class Soak(unittest.TestCase):
 
     def test_too_few_pages(self):
         self.soak(1, kv_tokens=272)
+
+    def test_bounded_parts_of_prompts(self):
+        self.soak(1, session=["--prompt-step", "5"])
+        self.soak(1, session=["--step-ms", "1"])
+
+    def test_without_mixed_plans(self):
+        self.soak(1, "--mixed-steps", "0", session=["--step-ms", "1"])
 
     def test_usage(self):
         for words, expected in (([], "usage"), (["x", "5"], "COUNT: expected a number from 10"),

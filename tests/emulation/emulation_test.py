@@ -275,8 +275,9 @@ def run_of(slot, first, count):
 
 
 def scattered(rows, group, **changes):
-    case = attention("attention_generic_body", rows, group, **{"WARPS_Q": 1, **changes})
-    return {**case, "BLOCKS_IN_ALL": -(-case["ROWS"] * group // (16 * case["WARPS_Q"]))}
+    case = attention("attention_generic_body", rows, group, **{"WARPS_Q": 1, "SCATTERED": 0, **changes})
+    slots = min(case["SLOT_COUNT"], case["ROWS"]) if case["SCATTERED"] else 1
+    return {**case, "BLOCKS_IN_ALL": (case["ROWS"] * group - slots) // (16 * case["WARPS_Q"]) + slots}
 
 
 def scattereds():
@@ -299,6 +300,17 @@ def scattereds():
         yield scattered(mixed, 7, HEAD_DIM=80, KV_DTYPE=encoding, X_DTYPE=F16, SPLIT=2, KEY_TILE=32, WINDOW=20, PAGE_TOKENS=16)
         yield scattered(mixed, 3, HEAD_DIM=48, KV_DTYPE=encoding, SPLIT=4)
         yield scattered(run_of(1, 95, 20), 1, HEAD_DIM=64, KV_DTYPE=encoding, X_DTYPE=F32, KEY_TILE=16)
+
+
+def tiles_of_slots():
+    """A block has rows of one slot: decode rows beside chunks of prompts, tiles that are full and others, more rows than a warp has lanes."""
+    mixed = [(3, 70), (0, 5), (4, 0)] + run_of(2, 30, 37) + run_of(1, 63, 9)
+    yield scattered(mixed, 2, HEAD_DIM=64, WARPS_Q=2, KEY_TILE=32, SCATTERED=1, COPIES_LATE=1)
+    yield scattered(mixed, 1, HEAD_DIM=80, SPLIT=2, KEY_TILE=32, KV_HEADS=1, SCATTERED=1, SLOT_COUNT=9)
+    yield scattered(mixed, 7, HEAD_DIM=64, SPLIT=4, X_DTYPE=F16, KV_DTYPE=F16, WINDOW=20, PAGE_TOKENS=16, SCATTERED=1)
+    yield scattered(mixed, 3, HEAD_DIM=20, KEY_TILE=16, IN_PLACE=1, SCATTERED=1, CAP_BITS=CAP, HAS_SINKS=1)
+    yield scattered([(s, 9 * s) for s in range(6)], 4, HEAD_DIM=32, KEY_TILE=16, SCATTERED=1)
+    yield scattered(run_of(0, 20, 33), 16, HEAD_DIM=48, KV_DTYPE=E4M3_KV, KV_HEADS=1, WARPS_Q=4, SCATTERED=1)
 
 
 def wide_scattereds():
@@ -632,6 +644,7 @@ class Emulation(unittest.TestCase):
 
     def test_attention_generic(self):
         self.check(scattereds())
+        self.check(tiles_of_slots())
 
     def test_attention_of_wide_heads(self):
         self.check(wide_scattereds())

@@ -62,7 +62,7 @@ bool key_of_plan(const struct key_parts *parts, const struct plan_header *header
                  char key[TUNING_KEY_BYTES], struct status *status)
 {
     return fits(snprintf(key, TUNING_KEY_BYTES, "%s; %s of %" PRIu32 " rows%s; plans %016" PRIx64 "; %s", parts->gpus,
-                         header->kind == PLAN_DECODE ? "decode" : "prefill", header->rows, kind, hash, parts->code),
+                         plan_kind_name(header->kind), header->rows, kind, hash, parts->code),
                 status);
 }
 

@@ -185,7 +185,7 @@ static void warn_of(const struct tune_context *context, const struct device_plan
     char libraries[96] = "libraries";
     name_libraries(context->rig.gpus, made, libraries, sizeof libraries);
     progress_warn(context->progress, "%s of %" PRIu32 " rows: %s %s; our own kernels alone are used",
-                  made->header.kind == PLAN_DECODE ? "decode" : "prefill", made->header.rows,
+                  plan_kind_name(made->header.kind), made->header.rows,
                   bound ? "other logits than those of our own kernels with" : "a plan cannot be made with", libraries);
 }
 

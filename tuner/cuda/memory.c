@@ -181,18 +181,23 @@ void cuda_inputs_fill(struct cuda_inputs *inputs, const struct cuda_rig *rig, co
                       uint64_t position)
 {
     const struct plan_geometry *geometry = &rig->manifest->geometry;
-    bool decode = header->kind == PLAN_DECODE;
+    /* Rows that decode, each of a slot of its own: all, none, or in a mixed step up to a half beside a prompt, which has an out row. */
+    uint32_t decoding = header->kind == PLAN_DECODE    ? header->rows
+                        : header->kind == PLAN_PREFILL ? 0
+                                                       : header->rows / 2;
+    if (header->kind == PLAN_MIXED && decoding > header->out_rows - 1) decoding = header->out_rows - 1;
     uint32_t rows = header->rows;
-    if (!decode && rows > geometry->max_context) rows = (uint32_t)geometry->max_context;
+    if (rows - decoding > geometry->max_context) rows = decoding + (uint32_t)geometry->max_context;
     if (position >= geometry->max_context) position = geometry->max_context - 1;
     inputs->counts[0] = (int32_t)rows;
-    inputs->counts[1] = (int32_t)header->out_rows;
+    inputs->counts[1] = (int32_t)(decoding + (rows > decoding));
     for (uint32_t r = 0; r < rows; r++) {
         inputs->tokens[r] = (int32_t)((r * UINT64_C(7919)) % geometry->vocab_size);
-        inputs->slots[r] = decode ? (int32_t)r : 0;
-        inputs->positions[r] = decode ? (int32_t)position : (int32_t)r;
+        inputs->slots[r] = (int32_t)(r < decoding ? r : decoding);
+        inputs->positions[r] = r < decoding ? (int32_t)position : (int32_t)(r - decoding);
     }
-    for (uint32_t r = 0; r < header->out_rows; r++) inputs->out_rows[r] = (int32_t)(decode ? r : rows - 1);
+    for (uint32_t r = 0; r < decoding; r++) inputs->out_rows[r] = (int32_t)r;
+    if (rows > decoding) inputs->out_rows[decoding] = (int32_t)(rows - 1);
 }
 
 void cuda_inputs_close(struct cuda_inputs *inputs)

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long the tokens of answers wait for prompts that arrive.
+ *
+ *   latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] [--prompt-step N] [--step-ms N]
+ *                 [--processor-time 1]
+ *
+ * N sequences answer all the time (default 4). First nothing else runs, for 64 steps; then prompts arrive (default 8, of
+ * 512 tokens each), --at-once of them at a time (default 1), each as soon as another has drawn its first token, which is all that it
+ * draws. For both parts: the times between two tokens of an answer, median, 99 of 100 and longest; for prompts also the time from submit
+ * to the first token; and tokens a second of prompts and answers together. With --processor-time and one thread, times are processor
+ * time, which other programs on the machine change little. Exit code: 0; 2: usage; 3: the engine cannot be opened or run. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/eng.h"
+
+enum { STEPS_ALONE = 64 };
+enum exit_code { EXIT_USAGE = 2, EXIT_MACHINE = 3 };
+
+/* Times in milliseconds. */
+struct times {
+    double *ms;
+    size_t count, capacity;
+};
+
+struct prompt {
+    struct eng_sequence *sequence; /* NULL: none */
+    double submitted;
+};
+
+struct bench {
+    struct eng_engine *engine;
+    struct eng_session *session;
+    struct eng_engine_facts facts;
+    uint32_t answers, prompts, tokens, at_once, processor_time;
+    struct eng_session_options options;
+    struct eng_sequence **answering; /* [answers] */
+    double *last;                    /* [answers]: when it drew its latest token */
+    struct prompt *reading;          /* [at_once] */
+    int32_t *text;                   /* [tokens] */
+    uint32_t submitted, read;
+    struct times between, first;
+};
+
+__attribute__((format(printf, 2, 3), noreturn)) static void end(enum exit_code code, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "latency: ");
+    vfprintf(stderr, format, arguments);
+    fprintf(stderr, "\n");
+    va_end(arguments);
+    exit(code);
+}
+
+#define CHECK(call)                                                   \
+    do {                                                              \
+        struct eng_error error;                                       \
+        if ((call) != ENG_OK) end(EXIT_MACHINE, "%s", error.message); \
+    } while (0)
+
+static double now_ms(const struct bench *bench)
+{
+    struct timespec now;
+    clock_gettime(bench->processor_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+static void note(struct times *times, double ms)
+{
+    if (times->count == times->capacity) {
+        times->capacity = times->capacity ? 2 * times->capacity : 1024;
+        times->ms = realloc(times->ms, times->capacity * sizeof *times->ms);
+        if (!times->ms) end(EXIT_MACHINE, "out of memory");
+    }
+    times->ms[times->count++] = ms;
+}
+
+static int compare(const void *left, const void *right)
+{
+    const double *a = left, *b = right;
+    return (*a > *b) - (*a < *b);
+}
+
+static void print_times(const char *what, struct times *times)
+{
+    if (times->count == 0) return;
+    qsort(times->ms, times->count, sizeof *times->ms, compare);
+    printf("%s: median %.2f ms, 99 of 100 %.2f ms, longest %.2f ms (%zu)\n", what, times->ms[times->count / 2],
+           times->ms[times->count * 99 / 100], times->ms[times->count - 1], times->count);
+    times->count = 0;
+}
+
+static struct eng_sequence *start(struct bench *bench, uint32_t number, uint32_t count, uint32_t most_new)
+{
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence;
+    eng_sequence_options_init(&options);
+    options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    options.max_new_tokens = most_new;
+    CHECK(eng_sequence_create(bench->session, &options, &sequence, &error));
+    for (uint32_t i = 0; i < count; i++)
+        bench->text[i] = (int32_t)((number * UINT64_C(7919) + (i + 1) * UINT64_C(104729)) % bench->facts.vocab_size);
+    CHECK(eng_sequence_submit(sequence, bench->text, count, &error));
+    return sequence;
+}
+
+/* A step, and what has come of it. An answer that its context ends begins again. Returns the tokens of answers. */
+static uint64_t step(struct bench *bench)
+{
+    uint32_t unfinished;
+    uint64_t drawn = 0;
+    int32_t token;
+    CHECK(eng_step(bench->session, &unfinished, &error));
+    const double now = now_ms(bench);
+    for (uint32_t i = 0; i < bench->answers; i++) {
+        if (eng_sequence_poll(bench->answering[i], &token, 1) == 1) {
+            if (bench->last[i] > 0) note(&bench->between, now - bench->last[i]);
+            bench->last[i] = now;
+            drawn++;
+        }
+        if (eng_sequence_state(bench->answering[i]) != ENG_STATE_DONE) continue;
+        eng_sequence_destroy(&bench->answering[i]);
+        bench->answering[i] = start(bench, i, 1, 0);
+        bench->last[i] = 0;
+    }
+    for (uint32_t i = 0; i < bench->at_once; i++) {
+        struct prompt *prompt = &bench->reading[i];
+        if (!prompt->sequence || eng_sequence_state(prompt->sequence) != ENG_STATE_DONE) continue;
+        note(&bench->first, now - prompt->submitted);
+        eng_sequence_destroy(&prompt->sequence);
+        bench->read++;
+    }
+    return drawn;
+}
+
+static void run(struct bench *bench)
+{
+    uint64_t drawn = 0;
+    for (uint32_t i = 0; i < bench->answers; i++) bench->answering[i] = start(bench, i, 1, 0);
+    for (uint32_t i = 0; i < bench->answers; i++) step(bench);
+    double begun = now_ms(bench);
+    bench->between.count = 0;
+    for (int i = 0; i < STEPS_ALONE; i++) drawn += step(bench);
+    printf("answers alone: %.1f tokens/s\n", (double)drawn / (now_ms(bench) - begun) * 1e3);
+    print_times("  between tokens", &bench->between);
+
+    drawn = 0;
+    begun = now_ms(bench);
+    while (bench->read < bench->prompts) {
+        for (uint32_t i = 0; i < bench->at_once && bench->submitted < bench->prompts; i++) {
+            if (bench->reading[i].sequence) continue;
+            bench->reading[i].submitted = now_ms(bench);
+            bench->reading[i].sequence = start(bench, bench->answers + bench->submitted++, bench->tokens, 1);
+        }
+        drawn += step(bench);
+    }
+    const double took = now_ms(bench) - begun, prompts = (double)bench->prompts * bench->tokens;
+    printf("with prompts: %.1f tokens/s of prompts and %.1f of answers, %.1f together\n", prompts / took * 1e3,
+           (double)drawn / took * 1e3, (prompts + (double)drawn) / took * 1e3);
+    print_times("  between tokens", &bench->between);
+    print_times("  to the first token", &bench->first);
+}
+
+static uint32_t read_number(const char *name, const char *text, uint32_t least)
+{
+    char *rest;
+    const double value = text ? strtod(text, &rest) : 0;
+    if (!text || rest == text || *rest || !(value >= least && value <= INT32_MAX))
+        end(EXIT_USAGE, "%s: expected a number from %" PRIu32 " to %d, found %s", name, least, INT32_MAX,
+            text ? text : "nothing");
+    return (uint32_t)value;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench bench = {.answers = 4, .prompts = 8, .tokens = 512, .at_once = 1};
+    eng_session_options_init(&bench.options);
+    const struct {
+        const char *name;
+        uint32_t *value, least;
+    } flags[] = {{"--answers", &bench.answers, 1},         {"--prompts", &bench.prompts, 1},
+                 {"--tokens", &bench.tokens, 1},           {"--at-once", &bench.at_once, 1},
+                 {"--threads", &bench.options.threads, 0}, {"--prompt-step", &bench.options.prompt_step, 0},
+                 {"--step-ms", &bench.options.step_ms, 0}, {"--processor-time", &bench.processor_time, 0}};
+    if (argc < 2)
+        end(EXIT_USAGE,
+            "usage: latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] "
+            "[--prompt-step N] [--step-ms N] [--processor-time 1]");
+    for (int i = 2; i < argc; i += 2) {
+        size_t f = 0;
+        while (f < sizeof flags / sizeof *flags && strcmp(argv[i], flags[f].name)) f++;
+        if (f == sizeof flags / sizeof *flags) end(EXIT_USAGE, "%s: unknown option", argv[i]);
+        *flags[f].value = read_number(argv[i], argv[i + 1], flags[f].least);
+    }
+    eng_engine_facts_init(&bench.facts);
+    CHECK(eng_open(argv[1], NULL, &bench.engine, &error));
+    CHECK(eng_engine_get_facts(bench.engine, &bench.facts, &error));
+    CHECK(eng_session_create(bench.engine, &bench.options, &bench.session, &error));
+    bench.answering = calloc(bench.answers, sizeof(struct eng_sequence *));
+    bench.last = calloc(bench.answers, sizeof *bench.last);
+    bench.reading = calloc(bench.at_once, sizeof *bench.reading);
+    bench.text = calloc(bench.tokens, sizeof *bench.text);
+    if (!bench.answering || !bench.last || !bench.reading || !bench.text) end(EXIT_MACHINE, "out of memory");
+    run(&bench);
+    eng_session_destroy(&bench.session);
+    eng_close(&bench.engine);
+    free(bench.answering);
+    free(bench.last);
+    free(bench.reading);
+    free(bench.text);
+    free(bench.between.ms);
+    free(bench.first.ms);
+    return 0;
+}
