@@ -95,3 +95,16 @@ bool server_convert(const json_t *body, const struct server_conversion *rows, si
     }
     return true;
 }
+
+bool server_convert_tools(const struct server_conversion *row, const json_t *value,
+                          bool (*add)(size_t index, const json_t *tool, json_t *tools, struct server_error *error),
+                          json_t *chat, struct server_error *error)
+{
+    if (!json_is_array(value)) return server_convert_wrong(error, row->field, "an array of tools", value);
+    json_t *tools = json_array();
+    bool ok = tools || server_fail_memory(error);
+    for (size_t i = 0; ok && i < json_array_size(value); i++) ok = add(i, json_array_get(value, i), tools, error);
+    ok = ok && server_convert_put(chat, "tools", json_incref(tools), error);
+    json_decref(tools);
+    return ok;
+}

@@ -32,6 +32,10 @@ bool server_convert_wrong(struct server_error *error, const char *param, const c
 /* Fails if the object has a member that is neither null nor among names[count]. */
 bool server_convert_members(const char *param, const json_t *object, const char *const *names, size_t count,
                             struct server_error *error);
+/* Adds to `chat` what `add` makes of each of the tools of an array: element `index`, as a tool of a chat, to `tools`. */
+bool server_convert_tools(const struct server_conversion *row, const json_t *value,
+                          bool (*add)(size_t index, const json_t *tool, json_t *tools, struct server_error *error),
+                          json_t *chat, struct server_error *error);
 /* The member if it is there and not null. */
 json_t *server_convert_get(const json_t *object, const char *name);
 /* Takes the reference of `value`; NULL, or no memory for it: 503. */

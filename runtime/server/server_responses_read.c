@@ -236,13 +236,7 @@ static bool add_tool(size_t index, const json_t *tool, json_t *tools, struct ser
 static bool convert_tools(const struct server_conversion *row, const json_t *value, json_t *chat,
                           struct server_error *error)
 {
-    if (!json_is_array(value)) return server_convert_wrong(error, row->field, "an array of tools", value);
-    json_t *tools = json_array();
-    bool ok = tools || server_fail_memory(error);
-    for (size_t i = 0; ok && i < json_array_size(value); i++) ok = add_tool(i, json_array_get(value, i), tools, error);
-    ok = ok && server_convert_put(chat, "tools", json_incref(tools), error);
-    json_decref(tools);
-    return ok;
+    return server_convert_tools(row, value, add_tool, chat, error);
 }
 
 static bool convert_choice(const struct server_conversion *row, const json_t *value, json_t *chat,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "formats/base/json.h"
+#include "runtime/server/server_convert.h"
 
 enum { MOST_SCHEMA_DEPTH = 100 };
 
@@ -26,21 +27,6 @@ static bool is_name(const json_t *value)
     return size > 0 && size <= SERVER_MOST_TOOL_NAME_BYTES && strspn(name, letters) == size;
 }
 
-static bool check_members(const char *param, const json_t *object, const char *const *names, size_t count,
-                          struct server_error *error)
-{
-    const char *key;
-    const json_t *value;
-    json_object_foreach ((json_t *)(uintptr_t)object, key, value) {
-        bool known = json_is_null(value);
-        for (size_t i = 0; !known && i < count; i++) known = strcmp(key, names[i]) == 0;
-        if (!known)
-            return server_fail(error, 400, "unknown_parameter", param, "%s: field '%.64s' is not known to this server",
-                               param, key);
-    }
-    return true;
-}
-
 static bool is_kind(const json_t *value, bool is_right) { return !value || json_is_null(value) || is_right; }
 
 static bool check_function(const char *param, const json_t *function, struct server_error *error)
@@ -49,7 +35,7 @@ static bool check_function(const char *param, const json_t *function, struct ser
     const json_t *description = json_object_get(function, "description"),
                  *parameters = json_object_get(function, "parameters"), *strict = json_object_get(function, "strict");
     if (!json_is_object(function)) return wrong(error, param, "an object in \"function\"", function);
-    if (!check_members(param, function, members, sizeof members / sizeof *members, error)) return false;
+    if (!server_convert_members(param, function, members, sizeof members / sizeof *members, error)) return false;
     if (!is_name(json_object_get(function, "name")))
         return wrong(error, param, "a name of 1 to 128 letters, digits, '_', '-' and '.'",
                      json_object_get(function, "name"));
@@ -69,7 +55,8 @@ static bool check_tool(size_t index, const json_t *tool, const struct server_too
     const json_t *type = json_object_get(tool, "type"), *function = json_object_get(tool, "function");
     if (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0)
         return wrong(error, param, "\"function\" in \"type\", since this server has no tools of its own", type);
-    if (!check_members(param, tool, members, 2, error) || !check_function(param, function, error)) return false;
+    if (!server_convert_members(param, tool, members, 2, error) || !check_function(param, function, error))
+        return false;
     const json_t *name = json_object_get(function, "name"),
                  *first = server_tools_find(tools, json_string_value(name), json_string_length(name));
     return first == function || server_fail(error, 400, "invalid_value", param,
@@ -125,7 +112,8 @@ static bool choose_named(const json_t *choice, struct server_tools *tools, struc
                  *name = json_object_get(function, "name");
     if (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0)
         return wrong(error, param, "\"function\" in \"type\"", type);
-    if (!check_members(param, choice, members, 2, error) || !check_members(param, function, inner, 1, error))
+    if (!server_convert_members(param, choice, members, 2, error) ||
+        !server_convert_members(param, function, inner, 1, error))
         return false;
     if (!json_is_string(name)) return wrong(error, param, "the name of a function", name);
     const json_t *found = server_tools_find(tools, json_string_value(name), json_string_length(name));
