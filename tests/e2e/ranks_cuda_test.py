@@ -29,7 +29,7 @@ WIDE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_si
 SESSIONS = """
 import ctypes, sys
 eng = ctypes.CDLL(sys.argv[1])
-error = ctypes.create_string_buffer(4 + 512)
+error = ctypes.create_string_buffer(1024)
 engine, first, second = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
 assert eng.eng_open(sys.argv[2].encode(), None, ctypes.byref(engine), error) == 0, error.raw
 for _ in range(2):
