@@ -260,9 +260,9 @@ static void expect_unchanged(enum dtype codes, enum encoding_id encoding, enum s
 
 TEST(other_matmuls_stay)
 {
-    static const enum encoding_id others[] = {ENCODING_BF16,  ENCODING_INT4_G128, ENCODING_NVFP4,
-                                              ENCODING_MXFP4, ENCODING_INT8_G128, ENCODING_INT8_G32_ZEROS,
-                                              ENCODING_NONE};
+    static const enum encoding_id others[] = {ENCODING_BF16,           ENCODING_INT4_G32, ENCODING_INT4_G128_ZEROS,
+                                              ENCODING_NVFP4,          ENCODING_MXFP4,    ENCODING_INT8_G128,
+                                              ENCODING_INT8_G32_ZEROS, ENCODING_NONE};
     for (int k = 0; k < KINDS; k++) {
         for (size_t i = 0; i < sizeof others / sizeof *others; i++)
             expect_unchanged(kinds[k].codes, others[i], OTHER_ENCODING);
