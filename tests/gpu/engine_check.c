@@ -389,7 +389,7 @@ static void compare_tokens(struct pair *pair, const struct extent *extent, int32
         fail("sampled tokens differ from the CPU's too often", NULL);
 }
 
-/* The second time the prompts' first pages are known, and what is left of them takes plans for fewer rows, whose sums have another
+/* The second time the prompts' first pages are known, and the rest takes plans for fewer rows, whose sums have another
  * order or precision. */
 static void check_sequences(struct pair *pair, const struct extent *extent, bool is_trained)
 {
