@@ -78,3 +78,12 @@ void server_buffer_free(struct server_buffer *buffer)
     free(buffer->data);
     *buffer = (struct server_buffer){0};
 }
+
+char *server_text_copy(const char *text, size_t size)
+{
+    char *copy = malloc(size + 1);
+    if (!copy) return NULL;
+    memcpy(copy, text, size);
+    copy[size] = 0;
+    return copy;
+}

@@ -23,4 +23,7 @@ bool server_buffer_string(struct server_buffer *buffer, const char *text, size_t
 void server_buffer_drop(struct server_buffer *buffer, size_t size);
 void server_buffer_free(struct server_buffer *buffer);
 
+/* A copy of text[size], which has no NUL at its end, with one. The caller frees it. NULL: out of memory. */
+char *server_text_copy(const char *text, size_t size);
+
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "formats/base/json.h"
+#include "runtime/server/server_buffer.h"
 #include "runtime/server/server_literals.h"
 
 static json_t *parse(const char *text, size_t size)
@@ -126,7 +127,7 @@ static json_t *value_of(const struct server_argument *argument, const char *text
 static bool put_argument(json_t *object, const json_t *function, const struct server_argument *argument,
                          const char *text)
 {
-    char *key = strndup(text + argument->key.begin, argument->key.size);
+    char *key = server_text_copy(text + argument->key.begin, argument->key.size);
     bool ok = key && !json_object_get(object, key) &&
               json_put(object, key, value_of(argument, text, is_string_argument(function, key)));
     free(key);

@@ -44,7 +44,7 @@ static char *take_word(struct reader *reader)
     skip_space(reader);
     const char *begin = reader->at;
     while (reader->at < reader->end && is_one_of(letters, *reader->at)) reader->at++;
-    return reader->at > begin ? strndup(begin, (size_t)(reader->at - begin)) : NULL;
+    return reader->at > begin ? server_text_copy(begin, (size_t)(reader->at - begin)) : NULL;
 }
 
 /* ---- strings ---- */
