@@ -413,7 +413,8 @@ struct eng_session_options {
     uint32_t prompt_step;
     /* Milliseconds that a step may take while sequences decode and prompts are computed: what tokens of an answer wait for each other.
      * Sets how many tokens of prompts such a step computes by the time that earlier ones took, at most prompt_step and at least 8, also
-     * where that takes longer. On a GPU how a prompt is divided changes the rounding of its results. 0: prompt_step alone. */
+     * where that takes longer. On a GPU how a prompt is divided changes the rounding of its results. Must be 0 if several processes share
+     * the engine: their times differ, and so would their steps, which then fail. 0: prompt_step alone. */
     uint32_t step_ms;
 };
 static inline void eng_session_options_init(struct eng_session_options *options)
@@ -421,9 +422,9 @@ static inline void eng_session_options_init(struct eng_session_options *options)
     memset(options, 0, sizeof *options);
     options->struct_size = sizeof *options;
 }
-/* Creates a session. All memory that it needs, but for tables of about 5 bytes for each token of the KV pool, is known exactly and is
- * checked against this machine (free memory,
- * control group, address space limit, free GPU memory) before any is taken; too little is ENG_MACHINE. [any] */
+/* Creates a session. All memory that it needs, but for tables of about 5 bytes for each token of the KV pool, is known
+ * exactly and is checked against this machine (free memory, control group, address space limit, free GPU memory) before
+ * any is taken; too little is ENG_MACHINE. [any] */
 ENG_API enum eng_status eng_session_create(struct eng_engine *engine, const struct eng_session_options *options,
                                            struct eng_session **session, struct eng_error *error);
 ENG_API void eng_session_destroy(struct eng_session **session); /* [session] */
@@ -679,7 +680,8 @@ ENG_API enum eng_status eng_sequence_restore(struct eng_session *session, const 
  * [session] */
 ENG_API void eng_sequence_cancel(struct eng_sequence *sequence);
 /* The same from any thread, also while another thread is in eng_step, and without waiting for it: the sequence is cancelled at the end of
- * that step, or at the beginning of the next one. Requires: the sequence is not destroyed during the call. [any] [no allocation] */
+ * that step, or at the beginning of the next one. Requires: the sequence is not destroyed during the call, and one process alone has the
+ * engine: several would cancel between different steps, which then fail. [any] [no allocation] */
 ENG_API void eng_sequence_cancel_async(struct eng_sequence *sequence);
 /* Cancels the sequence and destroys it. [session] [no allocation] */
 ENG_API void eng_sequence_destroy(struct eng_sequence **sequence);

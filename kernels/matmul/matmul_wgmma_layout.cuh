@@ -69,15 +69,12 @@ LAYOUT_FUNCTION layout_size matmul_wgmma_sums(layout_size encoding, layout_size 
     const layout_size sets = matmul_wgmma_group_sets(encoding, x_bytes, tile_n, tile_m, tile_k, warpgroups);
     const struct fragment_layout layout = fragment_lay_out(encoding);
     if (!fragment_is_coded(encoding)) return sums;
-    if (x_bytes == 1 && layout.code == FRAGMENT_UINT4)
-        return sums + sets * tile_m / 2 +
-               (sets == 2      ? 8 + 16 * parts
-                : tile_m <= 32 ? 8
-                               : 32 * parts) +
-               (tile_k < 256 ? 0
-                : sets == 2  ? 8 * parts
-                             : 40) +
-               (multicast > 1 ? 24 : 0);
+    if (x_bytes == 1 && layout.code == FRAGMENT_UINT4) {
+        /* int4 by int8: what ptxas 13.0 needs to compile every candidate without spills. */
+        layout_size others = tile_m <= 32 ? 8 : 32 * parts, second_strip = 40;
+        if (sets == 2) others = 8 + 16 * parts, second_strip = 8 * parts;
+        return sums + sets * tile_m / 2 + others + (tile_k == 256 ? second_strip : 0) + (multicast > 1 ? 24 : 0);
+    }
     if (x_bytes == 1)
         return sums + sets * tile_m / 2 + 24 + (sets ? 24 : 0) + (multicast > 1 ? 16 : 0) +
                (layout.code == FRAGMENT_INT8 ? 8 * (parts - 1) + (tile_k == 256 ? 8 : 0) : 0);

@@ -24,7 +24,7 @@ enum server_shape { SERVER_OPENAI, SERVER_MESSAGES, SERVER_RESPONSES };
 enum { SERVER_MOST_CHOICES = 128 };
 
 /* Stop strings of one request, none empty. */
-enum { SERVER_MOST_STOPS = 4, SERVER_MOST_STOP_BYTES = 1024 };
+enum { SERVER_MOST_STOPS = 4, SERVER_MOST_STOP_BYTES = ENG_MAX_STOP_BYTES };
 
 struct server_prompt {
     const char *text; /* borrowed from the body; NULL: given as tokens, or a chat */
