@@ -332,6 +332,7 @@ int main(int argc, char **argv)
     bool ok = code == CLI_DONE && (line.finished || build_engine(&line.options, &status));
     free(line.batch_sizes.values);
     free(line.prefill_chunks.values);
+    free(line.mixed_steps.values);
     free(line.default_cache);
     /* An incomplete report has already been reported, with a better message. */
     if (!cli_flush(&write_status) && (ok || cli_reader_left()))

@@ -228,6 +228,7 @@ class Commands(ChatTest):
         first = self.begin(EDITOR, "--system", "Be brief.")
         first.write("One.\nTwo.\n/save %s\n" % self.path("part.json"))
         first.read_until(rb"2 turns saved to")
+        first.read_until(PROMPT)
         first.write("\x04")
         self.assertEqual(first.end(), 0)
         self.assertEqual(stat.S_IMODE(os.stat(self.path("part.json")).st_mode), 0o600)

@@ -136,7 +136,8 @@ class Limits(ServerTest):
         error = json.loads(reply.body)["error"]
         self.assertEqual((error["type"], error["code"]), ("rate_limit_error", "queue_full"))
         self.assertGreater(server.metric("num_requests_waiting"), 100)
-        self.assertEqual(server.metric("num_requests_running"), 4)
+        # Choices that begin together end together; the next four wait for a moment.
+        server.wait_until(lambda: server.metric("num_requests_running") == 4)
         self.assertGreater(server.metric("kv_cache_usage_perc"), 0)
         long.close()
         server.wait_until(lambda: not server.busy_slots())
