@@ -9,9 +9,9 @@ import unittest
 
 from harness import ENGBUILD, FABLES, LIBFAULTS, SANITIZED, run, scratch, tally
 
-POINTS = 12 if SANITIZED else 80
+POINTS = 6 if SANITIZED else 40
 FIRST_CALLS = 4 if SANITIZED else 20  # every one of the first calls, which parse the command line
-LAST_CALLS = 8 if SANITIZED else 30  # every one of the last calls, which rename the file
+LAST_CALLS = 4 if SANITIZED else 30  # every one of the last calls, which rename the file
 OPTIONS = [[], ["--gpus", "2", "--json"]]
 
 

@@ -8,7 +8,7 @@ import shutil
 import struct
 import unittest
 
-from harness import (ENGBUILD, LOGIT_TOLERANCE, SANITIZED, SHARED, ReferenceTest, build_engine, needs_shared, recorded_cases,
+from harness import (ALL_BLOCKS, ENGBUILD, LOGIT_TOLERANCE, SANITIZED, SHARED, ReferenceTest, build_engine, needs_shared, recorded_cases,
                      scratch, shared, succeed, tally)
 
 SUPPORTED = ["llama3", "llama-tied-sharded", "mistral-window", "qwen2", "qwen3", "granite", "olmo2",
@@ -26,7 +26,7 @@ OTHER_EXPERTS = ["gemma4-experts"]
 # A folder of further recordings (tests/models/make_recordings.py makes them), or None.
 RECORDINGS = os.environ.get("ENG_RECORDINGS") or None
 MORE = sorted(os.listdir(RECORDINGS)) if RECORDINGS else []
-ALL = (SUPPORTED if SHARED else []) + MORE
+ALL = ((ALL_BLOCKS if SANITIZED else SUPPORTED) if SHARED else []) + MORE
 
 
 def folder_of(name):

@@ -573,7 +573,7 @@ class CorruptEngines(ErrorTest):
             self.fails(BAD_INPUT, [self.bad], *[word or self.bad for word in tool])
 
     def test_flipped_bits(self):
-        for trial in range(40 if SANITIZED else 120):
+        for trial in range(20 if SANITIZED else 120):
             # Every other position is in the first pages, which hold more than weights.
             position = self.moments.randrange(8192 if trial % 2 else len(self.data))
             data = bytearray(self.data)

@@ -10,11 +10,11 @@ import signal
 import time
 import unittest
 
-from harness import ENGBUILD, ENGINFO, FABLES, SANITIZED, contents, needs_shared, scratch, shared, start, succeed, tally
+from harness import ENGBUILD, ENGINFO, FABLES, contents, needs_shared, sanitized_elsewhere, scratch, shared, start, succeed, tally
 
 SMALL = ["--max-batch", "1", "--batch-sizes", "1", "--prefill-chunks", "16"]
-KILLS_WHILE_TUNING = 4 if SANITIZED else 12
-KILLS_WHEN_TUNED = 12 if SANITIZED else 24
+KILLS_WHILE_TUNING = 12
+KILLS_WHEN_TUNED = 24
 
 
 def build_command(output, cache, *options, model=FABLES):
@@ -134,6 +134,7 @@ class SameBytes(BuildTest):
         self.assertEqual((report["tactics_measured"], report["tactics_cached"]), (0, total))
 
 
+@sanitized_elsewhere
 class Killed(BuildTest):
     """Builds killed by SIGKILL at moments from a seed, so that a failure can be repeated."""
 

@@ -10,8 +10,8 @@ import random
 import tempfile
 import unittest
 
-from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, contents, needs_shared, output_json, run, scratch, shared,
-                     succeed, tally, write)
+from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, contents, needs_shared, output_json, run, sanitized_elsewhere, scratch,
+                     shared, succeed, tally, write)
 
 DRIVER = os.path.join(BUILT, "tests", "fake_cuda", "whole")
 COMPILER = os.path.join(BUILT, "tests", "fake_cuda", "compiler")
@@ -188,16 +188,18 @@ class CudaBuild(unittest.TestCase):
                     self.assertEqual(result.stderr, "")
                     self.assertNotIn("compute  ", result.stdout)
 
+    @sanitized_elsewhere
     def test_calibrated_codes(self):
         found = {}
-        for more in ([], ["--calibrate", "self"]) if SANITIZED else ([], ["--calibrate", "self"], ["--calibrate", "self", "--gpus", "2"]):
+        for more in ([], ["--calibrate", "self"], ["--calibrate", "self", "--gpus", "2"]):
             report = json.loads(self.build("m.eng", "--json", "--dtype", "int4", "--group", "32", *more, "--tune", "off", common=LEAN,
                                            env={"FAKE_CUDA_DEVICES": "2"}).stdout)
             self.assertEqual("calibration_tokens" in report["accuracy"], bool(more))
             found[" ".join(more)] = report["accuracy"]["kl"]
             self.assertEqual(sorted(name for name in os.listdir(self.folder) if "quantised" in name or "calib" in name), [])
-        self.assertLess(max(kl for more, kl in found.items() if more), (1.5 if SANITIZED else 1) * found[""])
+        self.assertLess(max(kl for more, kl in found.items() if more), found[""])
 
+    @sanitized_elsewhere
     def test_tuned_codes(self):
         first = json.loads(self.build("a.eng", "--json", "--dtype", "int4", common=LEAN).stdout)
         second = json.loads(self.build("b.eng", "--json", "--dtype", "int4", common=LEAN).stdout)
@@ -231,6 +233,7 @@ class CudaBuild(unittest.TestCase):
                              "*.down_proj.weight=auto", common=LEAN, rc=1).stderr
         self.assertIn("codes (int4_g32_zeros) as BF16, and the other matrices are F16", message)
 
+    @sanitized_elsewhere
     def test_without_measuring_two_builds_are_the_same(self):
         self.build("a.eng", "--tune", "off", "--tuning-cache", "none")
         self.build("b.eng", "--tune", "off", "--tuning-cache", "none")
@@ -323,6 +326,7 @@ class CudaBuild(unittest.TestCase):
                         self.assertEqual(count, "0", "%s after call %d failed" % (kind, call))
         tally("library cases", len(cases) + 3)
 
+    @sanitized_elsewhere
     def test_either_library_alone(self):
         for hidden, there, record in ((CUDNN, "cublaslt", "cublas"), (CUBLASLT, "attention_cudnn", "cudnn")):
             with self.subTest(hidden=hidden):
@@ -342,6 +346,7 @@ class CudaBuild(unittest.TestCase):
         self.assertEqual(self.build("old.eng", common=SMALL, env=old).stderr, "")
         self.assertEqual(self.libraries_of("old.eng"), ["cublaslt"])
 
+    @sanitized_elsewhere
     def test_plans_that_cudnn_made(self):
         """They are stored beside the cache: without them its records of them do not count."""
         slow = {**WITH_LIBRARY, "FAKE_CUDA_SLOW": "fake_cudnn"}
@@ -470,11 +475,12 @@ class CudaBuild(unittest.TestCase):
         tally("failing calls, --tune " + level, len(chosen))
 
     def test_every_failing_call_ends_the_build(self):
-        self.sweep("off", 12 if SANITIZED else 120, 5)
+        self.sweep("off", 12 if SANITIZED else 60, 5)
 
+    @sanitized_elsewhere
     def test_failing_calls_while_tuning(self):
-        self.sweep("quick", 2 if SANITIZED else 15, 0)
-        self.sweep("quick", 2 if SANITIZED else 15, 0, libraries=True)
+        self.sweep("quick", 10, 0)
+        self.sweep("quick", 10, 0, libraries=True)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,12 @@ SHARED = os.environ.get("ENG_SHARED") or None
 # Built with sanitizers: time limits must be generous, libeng.so cannot be loaded into a plain process.
 SANITIZED = os.environ.get("ENG_SANITIZED") == "1"
 
+# Decorator: the code of the test runs under sanitizers in other tests, where it takes less time.
+sanitized_elsewhere = unittest.skipIf(SANITIZED, "other tests run this code under sanitizers")
+
+# Folders of hf-tiny that have all kinds of blocks between them.
+ALL_BLOCKS = ["mistral-window", "phi3-longrope", "gemma3", "gpt2", "gpt_oss", "deepseek_v3", "lfm2", "qwen3_next"]
+
 Result = collections.namedtuple("Result", "rc stdout stderr seconds")
 
 

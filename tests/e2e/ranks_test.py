@@ -8,9 +8,9 @@ import os
 import random
 import unittest
 
-from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, LOGIT_TOLERANCE, MAKE_CHECKPOINT, SANITIZED,
+from harness import (ALL_BLOCKS, ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, LOGIT_TOLERANCE, MAKE_CHECKPOINT, SANITIZED,
                      FablesReference, ReferenceTest, build_engine, contents, needs_shared, output, output_json,
-                     read_json, recorded_cases, run, scratch, shared, tally)
+                     read_json, recorded_cases, run, sanitized_elsewhere, scratch, shared, tally)
 
 REGION_ALIGNMENT = 4096  # alignment of each rank's weights
 # Partial sums are added in another order than on one rank: tolerance for the arithmetic's own error in float32. Matrix
@@ -82,6 +82,7 @@ class Fables(FablesReference, RanksTest):
                       for case in self.cases[:2 if SANITIZED else None])
         self.assertGreater(largest, 0, "sums of two parts are rounded otherwise; is this an engine of one rank?")
 
+    @sanitized_elsewhere
     def test_long_prompts(self):
         """Several chunks, the last of them short; tokens before the prompt's end need no logits."""
         words = [token for case in self.cases for token in case["ids"] + case["greedy"]]
@@ -102,6 +103,7 @@ class Fables(FablesReference, RanksTest):
                 _, (row,) = self.logits(engine, case["ids"])
                 self.check_logits(row, case["logits"], LOGIT_TOLERANCE, str(options))
 
+    @sanitized_elsewhere
     def test_kv_cache_in_fewer_bits(self):
         """Each rank rounds its own heads' keys and values, as one rank does."""
         for dtype, tolerance in {"bf16": 0.25, "fp16": 0.05, "int8": 0.5, "fp8": 1.5}.items():
@@ -175,6 +177,7 @@ class Stories(RanksTest):
                     self.assertEqual(self.generate(engine, [1], 100), ids[1:])
                     output([ENGRUN, engine, "--selftest"])
 
+    @sanitized_elsewhere
     @needs_shared("models", "stories260K")
     def test_logits(self):
         ids = read_json(stories(), "greedy_reference.json")["greedy_ids_from_bos"]
@@ -200,8 +203,8 @@ class Architectures(RanksTest):
 
     def engines(self):
         """(name, ranks, engine)"""
-        for name, numbers in TINY_RANKS.items():
-            for ranks in numbers[:1] if SANITIZED else numbers:
+        for name in ALL_BLOCKS if SANITIZED else TINY_RANKS:
+            for ranks in TINY_RANKS[name][:1] if SANITIZED else TINY_RANKS[name]:
                 yield name, ranks, build_engine(tiny(name), *gpus(ranks))
 
     def test_recorded_tokens(self):
@@ -284,6 +287,7 @@ class Shapes(RanksTest):
                 output([ENGINFO, several, "--verify"])
         tally("shapes", len(self.SHAPES))
 
+    @sanitized_elsewhere
     def test_any_dtype(self):
         with scratch() as folder:
             model = self.checkpoint(folder, self.SHAPES[0])

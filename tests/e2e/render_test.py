@@ -8,7 +8,7 @@ import unittest
 
 from gguf_writer import convert
 from harness import (ENGBUILD, ENGINFO, ENGRUN, FABLES, build_engine, changed_model, chat_engine, fables_engine, needs_shared,
-                     output, read_json, run, scratch, shared, succeed, tally, write)
+                     output, read_json, run, sanitized_elsewhere, scratch, shared, succeed, tally, write)
 
 NOW = "2026-01-02T03:04:05"
 FOLDER = scratch()
@@ -194,6 +194,7 @@ class Published(unittest.TestCase):
         self.assertGreater(count, 500)
         tally("rendered conversations", count)
 
+    @sanitized_elsewhere
     def test_published_in_an_engine(self):
         """All as named templates of one checkpoint."""
         files, cases = {"chat_template.jinja": "unused"}, {}

@@ -8,7 +8,7 @@ import shutil
 import struct
 import unittest
 
-from harness import (ENGBUILD, ENGRUN, FABLES, MAKE_CHECKPOINT, ReferenceTest, contents, output_json, read_json, run, scratch,
+from harness import (ENGBUILD, ENGRUN, FABLES, MAKE_CHECKPOINT, SANITIZED, ReferenceTest, contents, output_json, read_json, run, scratch,
                      succeed, tally, write)
 
 SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -249,7 +249,7 @@ class Wrappers(ReferenceTest):
 
     def test_engines_are_those_of_the_text_part(self):
         count = 0
-        for name, case in CASES.items():
+        for name, case in list(CASES.items())[::6 if SANITIZED else 1]:
             with self.subTest(name):
                 own = self.text_part(case)
                 folder = self.folder()

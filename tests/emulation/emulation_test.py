@@ -7,6 +7,7 @@ every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu),
 they are, and what a GPU's memory does to their stores, is for GPUs."""
 
 import concurrent.futures
+import functools
 import itertools
 import os
 import random
@@ -41,6 +42,7 @@ INT8_KV, E4M3_KV = CODED_KV = [16, 24]  # enum encoding_id of pages with codes t
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
 SECONDS = 120
 PROGRAMS = 2  # of a test, compiled at once
+FOLDER = tempfile.TemporaryDirectory()
 
 
 def two_shots():
@@ -474,14 +476,37 @@ def has_matmuls(cases):
     return any(case["SOURCE"] in ("matmul", "routed_matmul") for case in cases)
 
 
-def source_of(cases):
-    """One program of all cases, each in a namespace of its own: the compiler needs half a second for what they share, a twentieth
-    for each case. The program's argument is the index of a case."""
+def shared_source(matmuls):
+    """What programs of cases share."""
     lines = ["#include <%s>" % header for header in ("algorithm", "cstdio", "pthread.h")]
-    matmuls = has_matmuls(cases)
     if matmuls:  # before device code, whose macros have the names of its enums
         lines += ['extern "C" {', '#include "%s"' % C_HEADER, "}"]
-    lines += ['#include "%s"' % header for header in HEADERS + (MATMUL_HEADERS if matmuls else [])]
+    return lines + ['#include "%s"' % header for header in HEADERS + (MATMUL_HEADERS if matmuls else [])]
+
+
+@functools.lru_cache(maxsize=None)
+def precompiled(matmuls):
+    """Path of a header with it, which the compiler reads as it has compiled it once: most of its time is spent there."""
+    path = os.path.join(FOLDER.name, "matmuls.h" if matmuls else "others.h")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join(shared_source(matmuls)) + "\n")
+    subprocess.run([*COMPILE, "-x", "c++-header", "-o", path + ".gch", path], check=True)
+    return path
+
+
+@functools.lru_cache(maxsize=None)
+def packing():
+    """Objects of the C functions that pack weights."""
+    objects = []
+    for source in C_SOURCES:
+        objects.append(os.path.join(FOLDER.name, os.path.basename(source) + ".o"))
+        subprocess.run([C_COMPILER, "-O1", "-D_GNU_SOURCE", "-I", ROOT, "-c", "-o", objects[-1], os.path.join(ROOT, source)], check=True)
+    return objects
+
+
+def source_of(cases):
+    """One program of all cases, each in a namespace of its own. The program's argument is the index of a case."""
+    lines = ['#include "%s"' % precompiled(has_matmuls(cases))]
     for number, case in enumerate(cases):
         macros = {"SPOIL": 0, **{name: case[name] for name in MACROS if name in case}}
         params = {"NORM_DTYPE": BF16, "COUNT_INDEX": 0, "RING_PAGES": 0, "VALUE_DIM": 0, "EPS_BITS": 0x3727C5AC,  # 1e-5
@@ -504,25 +529,17 @@ class Emulation(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
-    def packing(self):
-        """Objects of the C functions that pack weights."""
-        objects = []
-        for source in C_SOURCES:
-            objects.append(os.path.join(self.folder, os.path.basename(source) + ".o"))
-            subprocess.run([C_COMPILER, "-O1", "-D_GNU_SOURCE", "-I", ROOT, "-c", "-o", objects[-1], os.path.join(ROOT, source)],
-                           check=True)
-        return objects
-
     def problems_of(self, cases, at_once=2):
         """A text for each case, None if all is well."""
-        objects = self.packing() if has_matmuls(cases) else []
+        objects = packing() if has_matmuls(cases) else []
+        sources = [source_of(cases[part::PROGRAMS]) for part in range(PROGRAMS)]
 
         def program(part):
             return os.path.join(self.folder, "cases_%d" % part)
 
         def make(part):
             return subprocess.run([*COMPILE, "-o", program(part), "-x", "c++", "-", "-x", "none", *objects],
-                                  input=source_of(cases[part::PROGRAMS]), capture_output=True, text=True, check=False)
+                                  input=sources[part], capture_output=True, text=True, check=False)
 
         def run(number):
             command = [program(number % PROGRAMS), str(number // PROGRAMS)]
@@ -608,7 +625,7 @@ class Emulation(unittest.TestCase):
     def test_coded_embed(self):
         program = os.path.join(self.folder, "embed")
         made = subprocess.run([*COMPILE, "-o", program, "-x", "c++", os.path.join(HERE, "embed_on_host.cu"), "-x", "none",
-                               *self.packing()], capture_output=True, text=True, check=False)
+                               *packing()], capture_output=True, text=True, check=False)
         self.assertEqual(made.returncode, 0, made.stderr)
         ran = subprocess.run([program], capture_output=True, text=True, check=False, timeout=SECONDS)
         self.assertEqual((ran.returncode, ran.stdout), (0, ""))
