@@ -22,7 +22,7 @@ static const struct field_rule unused[] = {
     {"use_embedding_sharing", FIELD_NO_EFFECT},
     {"use_gated_activation", FIELD_TRUE},
     {"use_parallel_block", FIELD_TRUE},
-    {"use_parallel_embedding", FIELD_FALSE},
+    {"use_parallel_embedding", FIELD_NO_EFFECT}, /* how the table is divided where it is trained */
     {"use_qk_norm", FIELD_FALSE},
 };
 

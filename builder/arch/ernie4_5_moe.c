@@ -17,6 +17,16 @@ static const struct config_defaults defaults = {
 };
 static const struct experts_defaults experts = {.count = 64, .top_k = 6, .intermediate_size = 1536};
 static const char *const count_keys[] = {"moe_num_experts", "num_experts"};
+static const char *const own_code[] = {"configuration_ernie4_5_moe.Ernie4_5_MoeConfig",
+                                       "modeling_ernie4_5_moe.Ernie4_5_Model",
+                                       "modeling_ernie4_5_moe.Ernie4_5_MoeModel",
+                                       "modeling_ernie4_5_moe.Ernie4_5_MoeForCausalLM"};
+/* Of training: the class in transformers reads none of them. */
+static const struct field_rule unused[] = {
+    {"moe_capacity", FIELD_NO_EFFECT},
+    {"moe_gate", FIELD_NO_EFFECT},
+    {"moe_use_aux_free", FIELD_NO_EFFECT},
+};
 enum { MOST_SHARED = 64 };
 
 /* The layers from start to end of which the number, counted from 1, is a multiple of the interval. */
@@ -41,6 +51,8 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     if (!config_sizes(config, reader, &defaults, status) || !config_fixed(reader, "use_bias", false, status) ||
         !config_experts(config, reader, count_keys, "moe_k", "moe_intermediate_size", &experts, status) ||
         !json_reader_u64(reader, "moe_num_shared_experts", false, 0, MOST_SHARED, &shared, status) ||
+        !field_rules_check(reader, unused, sizeof unused / sizeof *unused, status) ||
+        !config_own_code(config, reader, own_code, sizeof own_code / sizeof *own_code, status) ||
         !read_layers(config, reader, status))
         return false;
     config->rotary_pairs = true;

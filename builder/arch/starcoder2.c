@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "builder/arch/family.h"
+#include "formats/base/field_rules.h"
 
 static const struct config_defaults defaults = {
     .kv_heads = 2,
@@ -12,6 +13,13 @@ static const struct config_defaults defaults = {
     .bos_token = 50256,
     .eos_token = 50256,
     .pad_token = CONFIG_NO_TOKEN,
+};
+
+/* StarCoder 2 15B has them beside hidden_act and norm_epsilon, which alone count. */
+static const struct field_rule unused[] = {
+    {"activation_function", FIELD_NO_EFFECT}, {"attention_softmax_in_fp32", FIELD_NO_EFFECT},
+    {"layer_norm_epsilon", FIELD_NO_EFFECT},  {"scale_attention_softmax_in_fp32", FIELD_NO_EFFECT},
+    {"scale_attn_weights", FIELD_TRUE},
 };
 
 /* Keys of the class that published checkpoints began with. */
@@ -30,6 +38,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     if (!config_sizes(config, reader, &defaults, status) ||
         !json_reader_bool(reader, "use_bias", false, &biases, status) ||
         !is_usual(reader, "mlp_type", "default", status) || !is_usual(reader, "norm_type", "layer_norm", status) ||
+        !field_rules_check(reader, unused, sizeof unused / sizeof *unused, status) ||
         !config_window(config, reader, CONFIG_WINDOW_ALWAYS, 0, status))
         return false;
     config->qkv_bias = config->output_bias = config->mlp_bias = biases;
