@@ -296,7 +296,7 @@ TEST(test_keys_of_published_configurations_without_effect)
                          "\"auto_map\": {\"AutoConfig\": \"configuration_ernie4_5_moe.Ernie4_5_MoeConfig\", "
                          "\"AutoModel\": \"modeling_ernie4_5_moe.Ernie4_5_Model\", \"AutoModelForCausalLM\": "
                          "\"modeling_ernie4_5_moe.Ernie4_5_MoeForCausalLM\"}, \"moe_capacity\": [64, 64, 64], "
-                         "\"moe_gate\": \"topk\", \"moe_use_aux_free\": true");
+                         "\"moe_gate\": \"topk\", \"moe_use_aux_free\": true, \"num_nextn_predict_layers\": 1");
     test_config_refused("ernie4_5_moe", "\"auto_map\": {\"AutoModel\": \"modeling_other.Model\"}",
                         "'auto_map'|remove the field");
 }

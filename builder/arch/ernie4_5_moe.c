@@ -21,11 +21,12 @@ static const char *const own_code[] = {"configuration_ernie4_5_moe.Ernie4_5_MoeC
                                        "modeling_ernie4_5_moe.Ernie4_5_Model",
                                        "modeling_ernie4_5_moe.Ernie4_5_MoeModel",
                                        "modeling_ernie4_5_moe.Ernie4_5_MoeForCausalLM"};
-/* Of training: the class in transformers reads none of them. */
+/* Of training, and of layers that predict further tokens: the class in transformers reads none of them. */
 static const struct field_rule unused[] = {
     {"moe_capacity", FIELD_NO_EFFECT},
     {"moe_gate", FIELD_NO_EFFECT},
     {"moe_use_aux_free", FIELD_NO_EFFECT},
+    {"num_nextn_predict_layers", FIELD_NO_EFFECT},
 };
 enum { MOST_SHARED = 64 };
 
@@ -55,6 +56,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
         !config_own_code(config, reader, own_code, sizeof own_code / sizeof *own_code, status) ||
         !read_layers(config, reader, status))
         return false;
+    config->ignored_prefix = "model.mtp_"; /* layers that predict further tokens */
     config->rotary_pairs = true;
     config->rope.theta = 5e5;
     config->experts.shared_size = shared * config->experts.intermediate_size;
@@ -87,5 +89,6 @@ const struct architecture arch_ernie4_5_moe = {
     "Ernie4_5_MoeForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .experts = &names},
-    .about = "ERNIE 4.5 with experts: selection bias, shared experts",
+    .about = "ERNIE 4.5 with experts: selection bias, shared experts; layers that predict further tokens "
+             "(`model.mtp_`) are left out",
 };

@@ -9,7 +9,7 @@ import struct
 import unittest
 
 from harness import (ALL_BLOCKS, ENGBUILD, LOGIT_TOLERANCE, SANITIZED, SHARED, ReferenceTest, build_engine, needs_shared, recorded_cases,
-                     scratch, shared, succeed, tally)
+                     run, scratch, shared, succeed, tally)
 
 SUPPORTED = ["llama3", "llama-tied-sharded", "mistral-window", "qwen2", "qwen3", "granite", "olmo2",
              "phi3", "phi3-longrope", "phi4-mini", "smollm3", "seed_oss", "glm4", "exaone4", "olmo3", "gemma",
@@ -146,6 +146,28 @@ class Architectures(ReferenceTest):
             engine = os.path.join(folder, "m.eng")
             succeed([ENGBUILD, "--model", model, "--target", "cpu", "--tune", "off", "-o", engine])
             self.check_greedy(engine, prompt, greedy, gaps)
+
+    @needs_shared("models", "hf-tiny")
+    def test_layers_that_predict_further_tokens(self):
+        """As ERNIE 4.5 has them: they are left out, and no other tensor is."""
+        prompt, _, greedy, gaps = recorded("ernie4_5_moe")[3]
+        for name, is_known in (("model.mtp_block.0.mlp.up_proj.weight", True), ("model.mtp_linear_proj.0.weight", True),
+                               ("model.other_block.0.weight", False)):
+            with self.subTest(name), scratch() as folder:
+                model, engine = os.path.join(folder, "ernie"), os.path.join(folder, "m.eng")
+                shutil.copytree(folder_of("ernie4_5_moe"), model)
+                with open(os.path.join(model, "model.safetensors"), "rb") as file:
+                    header, data = json.loads(file.read(struct.unpack("<Q", file.read(8))[0])), file.read()
+                header[name] = {"dtype": "F32", "shape": [4, 4], "data_offsets": [len(data), len(data) + 64]}
+                text = json.dumps(header).encode()
+                with open(os.path.join(model, "model.safetensors"), "wb") as file:
+                    file.write(struct.pack("<Q", len(text)) + text + data + bytes(64))
+                result = run([ENGBUILD, "--model", model, "--target", "cpu", "--tune", "off", "-o", engine])
+                self.assertEqual(result.rc, 0 if is_known else 1, result.stderr)
+                if is_known:
+                    self.check_greedy(engine, prompt, greedy, gaps)
+                else:
+                    self.assertIn("tensor '%s' is not used" % name, result.stderr)
 
     @needs_shared("models", "hf-tiny")
     def test_every_folder_is_supported(self):
