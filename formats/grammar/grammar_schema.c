@@ -437,7 +437,6 @@ static bool check_keywords(struct schema *schema, const json_t *value)
             is_one_of(key, number_keywords, COUNT(number_keywords)) ||
             is_one_of(key, general_keywords, COUNT(general_keywords)))
             continue;
-        if (strcmp(key, "$id") == 0 && value == schema->root) continue;
         if (strcmp(key, "uniqueItems") == 0 && json_is_false(member)) continue;
         schema_fail(schema, "keyword '%.80s' is not supported; remove it, or check it after the output", key);
         return false;
@@ -501,6 +500,7 @@ struct grammar *grammar_schema_open(const char *text, size_t size, const struct 
     schema.root = json_parse(text, size, "JSON Schema", status);
     schema.made = json_array();
     if (!schema.root) goto done;
+    json_object_del(schema.root, "$id"); /* references are within the document */
     if (!schema.made) {
         tree_fail(&tree, STATUS_MACHINE, "JSON Schema: out of memory");
         goto done;

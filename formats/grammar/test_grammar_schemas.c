@@ -118,6 +118,8 @@ const struct test_schema test_schemas[] = {
      ":'string','format':'email'}},"
      "'required':['email']},{'properties':{'phone':{'type':'string','pattern':'^[0-9]{5}$'}},'required':['phone']}]}",
      "{'id':1,'email':'a@b.com'}\n{'id':1,'phone':'12345'}", "{'id':1}\n{'email':'a@b.com'}"},
+    {"{'$id':'https://example.com/s','anyOf':[{'type':'integer'},{'type':'null'}]}", "1\nnull", "'a'"},
+    {"{'$id':'https://example.com/s','const':'a'}", "'a'", "'b'"},
     {"{'$schema':'https://json-schema.org/draft/2020-12/schema','$id':'https://example.com/"
      "a','title':'T','description':'D','type':'object',"
      "'properties':{'a':{'type':'string','default':'x','examples':['y']}},'required':['a']}",
