@@ -24,6 +24,7 @@ _COPTS = [
 # cannot happen (its manual says so).
 _WARNINGS_ARE_ERRORS = select({
     "//.bazel:asan": ["-Wno-error"],
+    "//.bazel:tsan": ["-Wno-error"],
     "//.bazel:fuzz": ["-Wno-error", "-Wno-sign-conversion"],
     "//conditions:default": ["-Werror"],
 })

@@ -202,9 +202,11 @@ static uint32_t array_node(struct schema *schema, const json_t *value, unsigned 
 static const struct {
     const char *name, *regex;
 } formats[] = {
-#define LEAP_YEAR "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+/* RFC 3339 has a year 0000, but many readers do not. */
+#define YEAR      "(0{3}[1-9]|0{2}[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
+#define LEAP_YEAR "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 #define DATE                                                                                                           \
-    "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8])" \
+    "(" YEAR "-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8])" \
     ")"                                                                                                                \
     "|" LEAP_YEAR "-02-29)"
 #define TIME  "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
@@ -435,7 +437,6 @@ static bool check_keywords(struct schema *schema, const json_t *value)
             is_one_of(key, number_keywords, COUNT(number_keywords)) ||
             is_one_of(key, general_keywords, COUNT(general_keywords)))
             continue;
-        if (strcmp(key, "$id") == 0 && value == schema->root) continue;
         if (strcmp(key, "uniqueItems") == 0 && json_is_false(member)) continue;
         schema_fail(schema, "keyword '%.80s' is not supported; remove it, or check it after the output", key);
         return false;
@@ -499,6 +500,7 @@ struct grammar *grammar_schema_open(const char *text, size_t size, const struct 
     schema.root = json_parse(text, size, "JSON Schema", status);
     schema.made = json_array();
     if (!schema.root) goto done;
+    json_object_del(schema.root, "$id"); /* references are within the document */
     if (!schema.made) {
         tree_fail(&tree, STATUS_MACHINE, "JSON Schema: out of memory");
         goto done;

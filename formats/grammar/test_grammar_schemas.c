@@ -88,8 +88,8 @@ const struct test_schema test_schemas[] = {
     {"{'type':'string','pattern':'^(\\\\d{3}-)?\\\\d{4}$'}", "'123-4567'\n'4567'", "'123-456'\n'12-4567'"},
     {"{'type':'string','pattern':'^x|y$'}", "'xaa'\n'aay'", "'axa'\n'ya'"},
     {"{'type':'string','pattern':'^[^a-z\\\\s]+$'}", "'ABC'\n'\\'\\\\'\n'é日'", "'a'\n'A B'\n''"},
-    {"{'type':'string','format':'date'}", "'2024-02-29'\n'1999-12-31'",
-     "'2023-02-29'\n'2024-13-01'\n'1900-02-29'\n'2024-04-31'"},
+    {"{'type':'string','format':'date'}", "'2024-02-29'\n'1999-12-31'\n'0400-02-29'\n'0096-02-29'\n'0001-01-01'",
+     "'2023-02-29'\n'0000-01-01'\n'0000-02-29'\n'2024-13-01'\n'1900-02-29'\n'2024-04-31'"},
     {"{'type':'string','format':'time'}", "'23:59:59Z'\n'00:00:00.5+01:30'", "'24:00:00Z'\n'12:00Z'\n'12:00:00'"},
     {"{'type':'string','format':'date-time'}", "'2000-02-29T00:00:00Z'",
      "'2000-02-30T00:00:00Z'\n'2000-01-01 00:00:00Z'"},
@@ -118,6 +118,8 @@ const struct test_schema test_schemas[] = {
      ":'string','format':'email'}},"
      "'required':['email']},{'properties':{'phone':{'type':'string','pattern':'^[0-9]{5}$'}},'required':['phone']}]}",
      "{'id':1,'email':'a@b.com'}\n{'id':1,'phone':'12345'}", "{'id':1}\n{'email':'a@b.com'}"},
+    {"{'$id':'https://example.com/s','anyOf':[{'type':'integer'},{'type':'null'}]}", "1\nnull", "'a'"},
+    {"{'$id':'https://example.com/s','const':'a'}", "'a'", "'b'"},
     {"{'$schema':'https://json-schema.org/draft/2020-12/schema','$id':'https://example.com/"
      "a','title':'T','description':'D','type':'object',"
      "'properties':{'a':{'type':'string','default':'x','examples':['y']}},'required':['a']}",

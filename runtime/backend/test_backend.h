@@ -5,6 +5,8 @@
 #ifndef RUNTIME_BACKEND_TEST_BACKEND_H
 #define RUNTIME_BACKEND_TEST_BACKEND_H
 
+#include <stdatomic.h>
+
 #include "runtime/backend/backend.h"
 
 enum test_backend_pace {
@@ -17,8 +19,9 @@ enum test_backend_pace {
 struct test_backend_settings {
     enum test_backend_pace pace;
     int fail_submit, fail_wait, fail_logits; /* the n-th call from now fails; 0: none */
-    uint64_t submits, submits_ahead, waits;
-    int alive; /* backends created and not destroyed */
+    /* Ranks count from threads of their own. */
+    _Atomic uint64_t submits, submits_ahead, waits;
+    atomic_int alive; /* backends created and not destroyed */
 };
 extern struct test_backend_settings test_backend_settings;
 

@@ -141,6 +141,13 @@ static bool is_json(const char *type)
     return type && strncasecmp(type, json, size) == 0 && (!type[size] || type[size] == ';' || type[size] == ' ');
 }
 
+/* The library would receive a body in another coding until the client closes the connection, and then answer nothing. */
+static bool has_unknown_coding(const struct server_exchange *exchange)
+{
+    const char *coding = header(exchange, "Transfer-Encoding");
+    return coding && strcasecmp(coding, "chunked") != 0;
+}
+
 /* Limits of lengths in headers: a text that is no number is the library's to refuse. */
 static uint64_t declared_length(const struct server_exchange *exchange)
 {
@@ -148,11 +155,25 @@ static uint64_t declared_length(const struct server_exchange *exchange)
     return length ? strtoull(length, NULL, 10) : 0;
 }
 
+/* "Expect: 100-continue" without a body. */
+static bool expects_no_body(const struct server_exchange *exchange)
+{
+    return header(exchange, "Expect") && !header(exchange, "Transfer-Encoding") && declared_length(exchange) == 0;
+}
+
 static bool fail_body(struct server_exchange *exchange)
 {
     return server_fail(&exchange->error, 413, "body_too_large", NULL,
                        "the body is larger than the %" PRIu64 " bytes that this server takes",
                        exchange->server->options.max_body);
+}
+
+/* A client that sends a refused body reads no reply before it has sent it; up to a limit the body is received and
+ * dropped. */
+static bool is_body_endless(const struct server_exchange *exchange, uint64_t bytes)
+{
+    const uint64_t most = exchange->server->options.max_body;
+    return bytes > (most > UINT64_MAX / 8 ? UINT64_MAX : most * 4 + (1 << 20));
 }
 
 /* All that can be refused before the body has arrived. */
@@ -172,22 +193,17 @@ static bool check_head(struct server_exchange *exchange)
             "no such path; this server has a page at /, /v1/chat/completions, /v1/completions, /v1/responses, "
             "/v1/messages, "
             "/v1/messages/count_tokens, /v1/models, /tokenize, /detokenize, /health, /metrics and /slots");
+    if (has_unknown_coding(exchange))
+        return server_fail(error, 501, "unsupported_transfer_encoding", NULL,
+                           "expected no header Transfer-Encoding, or 'Transfer-Encoding: chunked'");
     if (strcmp(route->method, method) != 0)
         return server_fail(error, 405, "method_not_allowed", NULL, "expected method %s at this path, found %s",
                            route->method, exchange->method);
-    if (!is_post(route)) return true;
+    if (!is_post(route)) return !is_body_endless(exchange, declared_length(exchange)) || fail_body(exchange);
     if (!is_json(header(exchange, "Content-Type")))
         return server_fail(error, 415, "unsupported_media_type", NULL,
                            "expected the header 'Content-Type: application/json'");
     return declared_length(exchange) <= options->max_body || fail_body(exchange);
-}
-
-/* A client that sends a refused body reads no reply before it has sent it; up to a limit the body is received and
- * dropped. */
-static bool is_body_endless(const struct server_exchange *exchange, uint64_t bytes)
-{
-    const uint64_t most = exchange->server->options.max_body;
-    return bytes > (most > UINT64_MAX / 8 ? UINT64_MAX : most * 4 + (1 << 20));
 }
 
 static bool take_body(struct server_exchange *exchange, const char *data, size_t size)
@@ -241,7 +257,10 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
         *own = exchange = begin(server, connection, path, method);
         if (!exchange) return MHD_NO;
         check_head(exchange);
-        return is_body_endless(exchange, declared_length(exchange)) ? reply_error(exchange) : MHD_YES;
+        if (has_unknown_coding(exchange) || is_body_endless(exchange, declared_length(exchange)))
+            return reply_error(exchange);
+        /* Later the library calls this function with the bytes after the head, as if they were a body, and then takes no reply. */
+        return expects_no_body(exchange) ? answer(exchange) : MHD_YES;
     }
     if (*size) {
         if (!take_body(exchange, data, *size)) return MHD_NO;

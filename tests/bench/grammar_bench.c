@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Times of token masks for grammars of JSON Schemas.
  *
- *   grammar_bench TOKENIZER [ROUNDS [SEED]]
+ *   grammar_bench TOKENIZER [ROUNDS [SEED [SCHEMAS OUTPUTS]]]
  *
  * TOKENIZER is a tokenizer.json with the byte-level alphabet of GPT-2 (Llama 3, Qwen). For each schema a matcher follows ROUNDS random
  * outputs (default 20) and fills the mask of each step. Prints compile time and size, and the times of masks in microseconds: median,
- * 99th percentile and worst, of the first output, with empty caches, and of all; all are processor time. Exit code: 0; 1: bad input; 2: usage. */
+ * 99th percentile and worst, of the first output, with empty caches, and of all; all are processor time.
+ *
+ * With SCHEMAS, a file with a schema in each line, those are measured instead, and the file OUTPUTS gets a line for each output that came
+ * to its end, "NUMBER output TEXT" with the number of the schema's line from 0 on, and one for each schema that is refused, "NUMBER refused
+ * MESSAGE". tests/bench/schema_bench.py makes such schemas and checks the outputs. Exit code: 0; 1: bad input; 2: usage. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +21,7 @@
 #include "formats/tokenizer/tokenizer.h"
 #include "formats/tokenizer/tokenizer_text.h"
 
-enum { MOST_STEPS = 400, RUN_ON = 60, MOST_ROUNDS = 1000 };
+enum { MOST_STEPS = 400, RUN_ON = 60, MOST_ROUNDS = 1000, MOST_OUTPUT_BYTES = 1 << 16 };
 
 static const struct {
     const char *name, *schema;
@@ -189,12 +193,16 @@ struct bench {
     uint32_t count, soon[8], soon_count;
     uint32_t *mask;
     struct times first, all;
+    char output[MOST_OUTPUT_BYTES];
+    FILE *outputs; /* NULL: none are written */
 };
 
-static bool follow(struct bench *bench, struct grammar_matcher *matcher, uint64_t *random, struct times *times,
-                   struct status *status)
+/* One random output of schema `number`. */
+static bool follow(struct bench *bench, struct grammar_matcher *matcher, size_t number, uint64_t *random,
+                   struct times *times, struct status *status)
 {
     struct grammar_state state;
+    size_t size = 0;
     if (!grammar_begin(matcher, &state, status)) return false;
     for (int step = 0; step < MOST_STEPS; step++) {
         const double start = now_us();
@@ -203,17 +211,30 @@ static bool follow(struct bench *bench, struct grammar_matcher *matcher, uint64_
         if (!add_time(times, time) || (times == &bench->first && !add_time(&bench->all, time))) return false;
         const uint32_t id =
             choose(bench->tokens, bench->count, bench->mask, random, step >= RUN_ON, bench->soon, bench->soon_count);
-        if (bench->tokens[id].kind == GRAMMAR_TOKEN_END) return true;
-        if (!grammar_accept_bytes(matcher, &state, bench->tokens[id].bytes, bench->tokens[id].size, status))
-            return false;
+        const struct grammar_token *token = &bench->tokens[id];
+        if (token->kind == GRAMMAR_TOKEN_END) {
+            if (bench->outputs) fprintf(bench->outputs, "%zu output %.*s\n", number, (int)size, bench->output);
+            return true;
+        }
+        if (!grammar_accept_bytes(matcher, &state, token->bytes, token->size, status)) return false;
+        if (size + token->size > sizeof bench->output) return true;
+        memcpy(bench->output + size, token->bytes, token->size);
+        size += token->size;
     }
     return true;
 }
 
-static bool measure(struct bench *bench, int index, long rounds, uint64_t *random, struct status *status)
+/* name: "": no line is printed for the schema. */
+static bool measure(struct bench *bench, const char *name, const char *schema, size_t number, long rounds,
+                    uint64_t *random, struct status *status)
 {
     const double start = now_us();
-    struct grammar *grammar = grammar_schema_open(schemas[index].schema, strlen(schemas[index].schema), NULL, status);
+    struct grammar *grammar = grammar_schema_open(schema, strlen(schema), NULL, status);
+    if (!grammar && bench->outputs) {
+        fprintf(bench->outputs, "%zu refused %s\n", number, status->message);
+        *status = (struct status){0};
+        return true;
+    }
     if (!grammar) return false;
     const double compiled = now_us() - start;
     struct grammar_matcher *matcher = grammar_matcher_open(grammar, bench->vocabulary, status);
@@ -221,17 +242,34 @@ static bool measure(struct bench *bench, int index, long rounds, uint64_t *rando
     bool done = matcher != NULL;
     const size_t first = bench->first.count;
     for (long round = 0; done && round < rounds; round++)
-        done = follow(bench, matcher, random, round ? &own : &bench->first, status);
+        done = follow(bench, matcher, number, random, round ? &own : &bench->first, status);
     for (size_t i = 0; done && i < own.count; i++) done = add_time(&bench->all, own.values[i]);
     for (size_t i = first; done && i < bench->first.count; i++) done = add_time(&own, bench->first.values[i]);
-    if (done) {
-        printf("%-12s %9.0f %8" PRIu64 " %6zu", schemas[index].name, compiled, grammar_bytes(grammar), own.count);
+    if (done && *name) {
+        printf("%-12s %9.0f %8" PRIu64 " %6zu", name, compiled, grammar_bytes(grammar), own.count);
         print_times(&own);
         printf("\n");
     }
     free(own.values);
     grammar_matcher_close(matcher);
     grammar_close(grammar);
+    return done;
+}
+
+/* All schemas of a file. */
+static bool measure_file(struct bench *bench, const char *path, long rounds, uint64_t *random, struct status *status)
+{
+    FILE *file = fopen(path, "r");
+    char *line = NULL;
+    size_t capacity = 0, number = 0;
+    if (!file) return status_fail(status, STATUS_MACHINE, "%s: cannot be opened", path);
+    bool done = true;
+    for (ssize_t size; done && (size = getline(&line, &capacity, file)) > 0; number++) {
+        if (line[size - 1] == '\n') line[size - 1] = 0;
+        done = measure(bench, "", line, number, rounds, random, status);
+    }
+    free(line);
+    fclose(file);
     return done;
 }
 
@@ -251,7 +289,7 @@ int main(int count, char **arguments)
 {
     struct status status = {0};
     struct file_map map = {0};
-    struct bench bench = {0};
+    static struct bench bench;
     uint8_t *image = NULL;
     size_t image_size = 0;
     char *bytes = NULL;
@@ -259,8 +297,8 @@ int main(int count, char **arguments)
     const long rounds = count > 2 ? strtol(arguments[2], NULL, 10) : 20;
     uint64_t random = count > 3 ? strtoull(arguments[3], NULL, 10) : 1;
     int result = 1;
-    if (count < 2 || count > 4 || rounds < 1 || rounds > MOST_ROUNDS) {
-        fprintf(stderr, "usage: grammar_bench TOKENIZER [ROUNDS (1 to %d) [SEED]]\n", MOST_ROUNDS);
+    if (count < 2 || count == 5 || count > 6 || rounds < 1 || rounds > MOST_ROUNDS) {
+        fprintf(stderr, "usage: grammar_bench TOKENIZER [ROUNDS (1 to %d) [SEED [SCHEMAS OUTPUTS]]]\n", MOST_ROUNDS);
         return 2;
     }
     if (!file_map_open(&map, arguments[1], &status) ||
@@ -278,8 +316,15 @@ int main(int count, char **arguments)
            (double)grammar_vocabulary_bytes(bench.vocabulary) / 1e6, (now_us() - start) / 1e3);
     printf("%-12s %9s %8s %6s %8s %8s %8s\n", "schema", "compile", "bytes", "masks", "p50", "p99", "worst");
     find_soon(&bench);
-    result = 0;
-    for (int i = 0; i < SCHEMA_COUNT && result == 0; i++) result = !measure(&bench, i, rounds, &random, &status);
+    if (count == 6) {
+        bench.outputs = fopen(arguments[5], "w");
+        if (!bench.outputs) status_fail(&status, STATUS_MACHINE, "%s: cannot be written", arguments[5]);
+        result = !bench.outputs || !measure_file(&bench, arguments[4], rounds, &random, &status);
+    } else {
+        result = 0;
+        for (size_t i = 0; i < SCHEMA_COUNT && result == 0; i++)
+            result = !measure(&bench, schemas[i].name, schemas[i].schema, i, rounds, &random, &status);
+    }
     if (result == 0) {
         printf("%-12s %9s %8s %6zu", "first output", "", "", bench.first.count);
         print_times(&bench.first);
@@ -288,6 +333,7 @@ int main(int count, char **arguments)
         printf("\n");
     }
 done:
+    if (bench.outputs && fclose(bench.outputs)) result = 1;
     if (result) fprintf(stderr, "grammar_bench: %s\n", status.message[0] ? status.message : "out of memory");
     grammar_vocabulary_close(bench.vocabulary);
     free(bench.first.values);

@@ -10,17 +10,15 @@
  * to the first token; and tokens a second of prompts and answers together. With --processor-time and one thread, times are processor
  * time, which other programs on the machine change little. Exit code: 0; 2: usage; 3: the engine cannot be opened or run. */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "runtime/eng.h"
+#include "tests/bench/bench_session.h"
 
 enum { STEPS_ALONE = 64 };
-enum exit_code { EXIT_USAGE = 2, EXIT_MACHINE = 3 };
 
 /* Times in milliseconds. */
 struct times {
@@ -47,23 +45,6 @@ struct bench {
     struct times between, first;
 };
 
-__attribute__((format(printf, 2, 3), noreturn)) static void end(enum exit_code code, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    fprintf(stderr, "latency: ");
-    vfprintf(stderr, format, arguments);
-    fprintf(stderr, "\n");
-    va_end(arguments);
-    exit(code);
-}
-
-#define CHECK(call)                                                   \
-    do {                                                              \
-        struct eng_error error;                                       \
-        if ((call) != ENG_OK) end(EXIT_MACHINE, "%s", error.message); \
-    } while (0)
-
 static double now_ms(const struct bench *bench)
 {
     struct timespec now;
@@ -76,7 +57,7 @@ static void note(struct times *times, double ms)
     if (times->count == times->capacity) {
         times->capacity = times->capacity ? 2 * times->capacity : 1024;
         times->ms = realloc(times->ms, times->capacity * sizeof *times->ms);
-        if (!times->ms) end(EXIT_MACHINE, "out of memory");
+        if (!times->ms) bench_end(BENCH_MACHINE, "out of memory");
     }
     times->ms[times->count++] = ms;
 }
@@ -167,16 +148,6 @@ static void run(struct bench *bench)
     print_times("  to the first token", &bench->first);
 }
 
-static uint32_t read_number(const char *name, const char *text, uint32_t least)
-{
-    char *rest;
-    const double value = text ? strtod(text, &rest) : 0;
-    if (!text || rest == text || *rest || !(value >= least && value <= INT32_MAX))
-        end(EXIT_USAGE, "%s: expected a number from %" PRIu32 " to %d, found %s", name, least, INT32_MAX,
-            text ? text : "nothing");
-    return (uint32_t)value;
-}
-
 int main(int argc, char **argv)
 {
     struct bench bench = {.answers = 4, .prompts = 8, .tokens = 512, .at_once = 1};
@@ -189,14 +160,14 @@ int main(int argc, char **argv)
                  {"--threads", &bench.options.threads, 0}, {"--prompt-step", &bench.options.prompt_step, 0},
                  {"--step-ms", &bench.options.step_ms, 0}, {"--processor-time", &bench.processor_time, 0}};
     if (argc < 2)
-        end(EXIT_USAGE,
-            "usage: latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] "
-            "[--prompt-step N] [--step-ms N] [--processor-time 1]");
+        bench_end(BENCH_USAGE,
+                  "usage: latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] "
+                  "[--prompt-step N] [--step-ms N] [--processor-time 1]");
     for (int i = 2; i < argc; i += 2) {
         size_t f = 0;
         while (f < sizeof flags / sizeof *flags && strcmp(argv[i], flags[f].name)) f++;
-        if (f == sizeof flags / sizeof *flags) end(EXIT_USAGE, "%s: unknown option", argv[i]);
-        *flags[f].value = read_number(argv[i], argv[i + 1], flags[f].least);
+        if (f == sizeof flags / sizeof *flags) bench_end(BENCH_USAGE, "%s: unknown option", argv[i]);
+        *flags[f].value = (uint32_t)bench_number(argv[i], argv[i + 1], flags[f].least, INT32_MAX);
     }
     eng_engine_facts_init(&bench.facts);
     CHECK(eng_open(argv[1], NULL, &bench.engine, &error));
@@ -206,7 +177,7 @@ int main(int argc, char **argv)
     bench.last = calloc(bench.answers, sizeof *bench.last);
     bench.reading = calloc(bench.at_once, sizeof *bench.reading);
     bench.text = calloc(bench.tokens, sizeof *bench.text);
-    if (!bench.answering || !bench.last || !bench.reading || !bench.text) end(EXIT_MACHINE, "out of memory");
+    if (!bench.answering || !bench.last || !bench.reading || !bench.text) bench_end(BENCH_MACHINE, "out of memory");
     run(&bench);
     eng_session_destroy(&bench.session);
     eng_close(&bench.engine);

@@ -10,16 +10,19 @@ from harness import ENGBENCH, FABLES, SANITIZED, build_engine, run
 
 SOAK = os.path.join(os.path.dirname(os.path.dirname(ENGBENCH)), "tests", "bench", "soak_bench")
 SEQUENCES = 60 if SANITIZED else 200
-# Sanitizers retain freed memory and use memory themselves.
-OPTIONS = ["--specs", "16" if SANITIZED else "40", "--seed", "7", *(["--most-drift", "0"] if SANITIZED else [])]
+# Sanitizers retain freed memory and use memory themselves; few sequences do not find all places in the allocator's memory.
+OPTIONS = ["--specs", "16" if SANITIZED else "40", "--most-drift", "0" if SANITIZED else "3"]
 SUMMARY = re.compile(r"^(\d+) sequences, (\d+) slots, (\d+) ranks: (\d+) tokens in .* ([\d.]+) % of \d+ steps with all slots "
                      r"busy, (\d+) cancelled, (\d+) differ from alone, resident", re.M)
 
+OTHERS = re.compile(r"^(?:\d+) cancelled by another thread, (\d+) forks, (\d+) of them with other options, (\d+) saved and restored, "
+                    r"(\d+) ended by a stop string$", re.M)
+
 
 class Soak(unittest.TestCase):
-    def soak(self, ranks, *options, kv_tokens=0, session=()):
+    def soak(self, ranks, *options, kv_tokens=0, session=(), seed=7):
         engine = build_engine(FABLES, "--max-context", "256", "--max-batch", "4", "--prefill-chunks", "8,64", *options)
-        result = run([SOAK, engine, str(SEQUENCES), *OPTIONS, "--kv-tokens", str(kv_tokens), *session])
+        result = run([SOAK, engine, str(SEQUENCES), *OPTIONS, "--seed", str(seed), "--kv-tokens", str(kv_tokens), *session])
         self.assertEqual((result.rc, result.stderr), (0, ""), result.stdout)
         count, slots, found_ranks, tokens, busy, cancelled, differing = SUMMARY.search(result.stdout).groups()
         self.assertEqual((int(count), int(slots), int(found_ranks), int(differing)), (SEQUENCES, 4, ranks, 0))
@@ -28,10 +31,15 @@ class Soak(unittest.TestCase):
         cached, aside = map(int, re.search(r"(\d+) tokens of prompts from the cache, (\d+) times set aside",
                                            result.stdout).groups())
         self.assertGreater(cached, SEQUENCES)
-        if kv_tokens:
-            self.assertGreater(aside, 0)
-        else:
+        forks, other_forks, saved, stopped = map(int, OTHERS.search(result.stdout).groups())
+        self.assertGreater(forks, other_forks)
+        self.assertGreater(stopped, 0)
+        if not SANITIZED:  # which run too few for all of these
+            self.assertGreater(min(other_forks, saved), 0, result.stdout)
+        if not kv_tokens:
             self.assertGreater(float(busy), 30)
+        elif not SANITIZED:
+            self.assertGreater(aside, 0)
 
     def test_one_rank(self):
         self.soak(1)
@@ -40,7 +48,7 @@ class Soak(unittest.TestCase):
         self.soak(2, "--gpus", "2")
 
     def test_too_few_pages(self):
-        self.soak(1, kv_tokens=272)
+        self.soak(1, kv_tokens=256, seed=5)
 
     def test_bounded_parts_of_prompts(self):
         self.soak(1, session=["--prompt-step", "5"])
