@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-/* Least tokens from a checkpoint to the next one: fewer are soon computed. */
-enum { LEAST_DISTANCE = 128 };
+/* Least tokens from a checkpoint to the next one, and to one where texts branch off: fewer are soon computed. */
+enum { LEAST_DISTANCE = 128, LEAST_TO_BRANCH = 32 };
 /* Most checkpoints of a prompt by distance, and of all checkpoints the part that one prompt may take. */
 enum { MOST_OF_PROMPT = 8, PART_OF_ALL = 8 };
 
@@ -152,10 +152,12 @@ void sequence_use_cache(struct eng_sequence *sequence)
 
 /* ---- making checkpoints ---- */
 
-static uint32_t least_distance(const struct eng_session *session)
+static uint32_t in_pages(const struct eng_session *session, uint32_t tokens)
 {
-    return whole_pages(session, LEAST_DISTANCE - 1) + page_tokens(session);
+    return whole_pages(session, tokens + page_tokens(session) - 1);
 }
+
+static uint32_t least_distance(const struct eng_session *session) { return in_pages(session, LEAST_DISTANCE); }
 
 /* From a checkpoint to the next one, where nothing else asks for it. */
 static uint32_t usual_distance(const struct eng_sequence *sequence)
@@ -167,10 +169,18 @@ static uint32_t usual_distance(const struct eng_sequence *sequence)
     return distance > least ? distance : least;
 }
 
-/* The last place of a checkpoint from which something is left to compute. */
-static uint32_t last_place(const struct eng_sequence *sequence)
+/* A place in a prompt for which a checkpoint is made if the one before it is so far away. */
+struct place {
+    uint32_t count, distance;
+};
+enum { PLACES = 2 };
+
+/* Where texts branch off (0: nowhere), and the last whole page before which something is left to compute. */
+static void find_places(const struct eng_sequence *sequence, struct place places[PLACES])
 {
-    return whole_pages(sequence->session, sequence->count - 1);
+    const struct eng_session *session = sequence->session;
+    places[0] = (struct place){sequence->branch, in_pages(session, LEAST_TO_BRANCH)};
+    places[1] = (struct place){whole_pages(session, sequence->count - 1), least_distance(session)};
 }
 
 /* Makes a checkpoint after its first `count` tokens, if its last one is so far before, and the slot still has what it takes. */
@@ -179,7 +189,7 @@ static void make_checkpoint(struct eng_sequence *sequence, uint32_t count, uint3
     struct eng_session *session = sequence->session;
     const uint64_t root = root_of(sequence);
     const uint32_t blocks = session->pool.groups ? count / page_tokens(session) : 0;
-    if (count < sequence->checkpoint + distance) return;
+    if (!count || count < sequence->checkpoint + distance) return;
     struct checkpoint *known = checkpoints_find(&session->checkpoints, root, sequence->tokens, count);
     if (known && known->count == count) {
         checkpoints_touch(&session->checkpoints, known);
@@ -193,6 +203,22 @@ static void make_checkpoint(struct eng_sequence *sequence, uint32_t count, uint3
     sequence->checkpoint = count;
 }
 
+/* Makes those that are due where the sequence is. */
+static void make_checkpoints(struct eng_sequence *sequence)
+{
+    const struct eng_session *session = sequence->session;
+    const uint32_t whole = whole_pages(session, sequence->computed);
+    struct place places[PLACES] = {{0}};
+    bool is_soon = false;
+    if (sequence->state == ENG_STATE_PREFILL) find_places(sequence, places);
+    for (int i = 0; i < PLACES; i++) {
+        const uint32_t count = places[i].count;
+        if (count <= sequence->computed) make_checkpoint(sequence, count, places[i].distance);
+        is_soon |= count > whole && count - whole < least_distance(session);
+    }
+    if (!is_soon) make_checkpoint(sequence, whole, usual_distance(sequence));
+}
+
 void sequence_computed(struct eng_sequence *sequence, uint32_t count)
 {
     struct eng_session *session = sequence->session;
@@ -202,14 +228,7 @@ void sequence_computed(struct eng_sequence *sequence, uint32_t count)
     for (; session->pool.groups && (sequence->blocks + 1) * page <= sequence->computed; sequence->blocks++)
         sequence->block = slots_keep_block(session, sequence->slot, sequence->blocks, sequence->block,
                                            sequence->tokens + (size_t)sequence->blocks * page);
-    if (!session->checkpointing || session->flight_count) return;
-    if (sequence->state == ENG_STATE_PREFILL) {
-        if (sequence->branch && sequence->branch <= sequence->computed)
-            make_checkpoint(sequence, sequence->branch, least_distance(session));
-        if (sequence->computed >= last_place(sequence))
-            make_checkpoint(sequence, last_place(sequence), least_distance(session));
-    }
-    make_checkpoint(sequence, whole_pages(session, sequence->computed), usual_distance(sequence));
+    if (session->checkpointing && !session->flight_count) make_checkpoints(sequence);
 }
 
 void sequence_leave_checkpoint(struct eng_sequence *sequence)
@@ -227,10 +246,12 @@ uint32_t sequence_rest(const struct eng_sequence *sequence)
     const uint32_t computed = sequence->computed;
     uint32_t end = sequence->count;
     if (!session->checkpointing || !session->geometry->recurrent_bytes || sequence->is_restored) return end - computed;
-    const uint32_t places[] = {last_place(sequence), sequence->branch};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (places[i] > computed && places[i] < end && places[i] >= sequence->checkpoint + least_distance(session))
-            end = places[i];
+    struct place places[PLACES];
+    find_places(sequence, places);
+    for (int i = 0; i < PLACES; i++)
+        if (places[i].count > computed && places[i].count < end &&
+            places[i].count >= sequence->checkpoint + places[i].distance)
+            end = places[i].count;
     /* Steps of a long prompt end where a checkpoint can be. */
     const uint32_t chunk_end = end - computed > session->chunk
                                    ? whole_pages(session, computed + (uint32_t)session->chunk)
