@@ -671,9 +671,9 @@ ENG_API enum eng_status eng_sequence_logprobs(const struct eng_sequence *sequenc
 ENG_API enum eng_status eng_sequence_fork(struct eng_sequence *sequence, const struct eng_sequence_options *options,
                                           struct eng_sequence **fork, struct eng_error *error);
 
-/* Saves tokens, sampler and KV pages to a file, which appears completely or not at all and replaces one of that name. A sequence that
- * has no slot is saved without pages. ENG_USAGE: the model has recurrent layers, several processes share the engine, or the sequence has
- * logit biases. [session] */
+/* Saves tokens, sampler, KV pages and recurrent state to a file, which appears completely or not at all and replaces one of that name. A
+ * sequence that has no slot is saved without pages and state. ENG_USAGE: several processes share the engine, or the sequence has logit
+ * biases. [session] */
 ENG_API enum eng_status eng_sequence_save(struct eng_sequence *sequence, const char *path, struct eng_error *error);
 /* Creates a sequence from such a file: done and kept, as with ENG_SEQUENCE_KEEP, so that more can be submitted; all of its tokens count
  * as polled. Other sequences do not use its pages, since their numbers may be any. `options` as in eng_sequence_create; without sampling in them its draws go on where they were. The file must be of this

@@ -43,7 +43,7 @@ struct sequence_expectation {
     uint32_t groups;
     uint64_t most_pages;  /* of the pool */
     uint64_t state_pages; /* of a sequence with computed tokens */
-    bool has_options;    /* geometry.sampling_options */
+    bool has_options;     /* geometry.sampling_options */
 };
 
 /* A file that is open for reading. */

@@ -18,11 +18,11 @@ struct backend_options {
     uint32_t threads;            /* as in struct eng_session_options, as the next two */
     const char *instruction_set; /* or NULL */
     uint64_t kv_tokens, kv_bytes;
-    uint64_t host_bytes; /* of the session itself: part of the memory contract */
-    uint32_t rank;       /* rank of this backend among the engine's ranks: selects its share of the weights */
-    uint64_t chunk;      /* most tokens that a step appends to a sequence; 0 counts as 1 */
-    uint64_t pages;      /* 0, or the pages of the KV pool, memory for which has been checked */
-    uint32_t checkpoints;        /* blocks of recurrent state besides those of the slots */
+    uint64_t host_bytes;  /* of the session itself: part of the memory contract */
+    uint32_t rank;        /* rank of this backend among the engine's ranks: selects its share of the weights */
+    uint64_t chunk;       /* most tokens that a step appends to a sequence; 0 counts as 1 */
+    uint64_t pages;       /* 0, or the pages of the KV pool, memory for which has been checked */
+    uint32_t checkpoints; /* blocks of recurrent state besides those of the slots */
 };
 
 /* Changed parts of a slot's state, as bits. */

@@ -35,7 +35,7 @@ struct cpu_backend {
     struct comm_header *comm;   /* several ranks */
     struct host_memory kv;
     struct host_memory checkpoints; /* blocks of recurrent state after those of the slots */
-    struct cpu_step *plans; /* [plan_count] as in the file */
+    struct cpu_step *plans;         /* [plan_count] as in the file */
     size_t plan_count;
     const struct cpu_step *last; /* submitted */
 };

@@ -391,8 +391,7 @@ static bool repeat(struct cuda_backend *cuda, cu_deviceptr from, cu_deviceptr to
 {
     const struct cuda_driver *driver = &cuda->device.driver;
     if (!device_enter(&cuda->device, status)) return false;
-    bool ok =
-        cuda_ok(driver, driver->MemcpyDtoDAsync(to, from, size, cuda->device.stream), status, "copying %s", what);
+    bool ok = cuda_ok(driver, driver->MemcpyDtoDAsync(to, from, size, cuda->device.stream), status, "copying %s", what);
     device_leave(&cuda->device);
     return ok;
 }

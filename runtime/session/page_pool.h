@@ -22,8 +22,8 @@ struct page_pool {
     uint32_t count, free_count, idle_count; /* pages; idle_count: of idle blocks */
     uint32_t spare_count;                   /* pages that checkpoints would give back (checkpoints.h) */
     uint32_t groups, page_tokens;           /* groups: pages of a block */
-    int32_t *free;     /* a stack */
-    uint32_t *holders; /* [count]: slots that hold the page */
+    int32_t *free;                          /* a stack */
+    uint32_t *holders;                      /* [count]: slots that hold the page */
     /* The cache; NULL without one. A block is numbered by its first page. */
     struct page_block *blocks; /* [count] */
     int32_t *members;          /* [count, groups]: the pages of a block */

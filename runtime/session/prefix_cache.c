@@ -253,9 +253,8 @@ uint32_t sequence_rest(const struct eng_sequence *sequence)
             places[i].count >= sequence->checkpoint + places[i].distance)
             end = places[i].count;
     /* Steps of a long prompt end where a checkpoint can be. */
-    const uint32_t chunk_end = end - computed > session->chunk
-                                   ? whole_pages(session, computed + (uint32_t)session->chunk)
-                                   : end;
+    const uint32_t chunk_end =
+        end - computed > session->chunk ? whole_pages(session, computed + (uint32_t)session->chunk) : end;
     return (chunk_end > computed ? chunk_end : end) - computed;
 }
 

@@ -266,6 +266,18 @@ static uint32_t window_pages(const struct eng_session *session, unsigned group, 
     return end;
 }
 
+/* Whether the slot's pages still have what a checkpoint copies. */
+static bool has_checkpoint(const struct eng_session *session, const struct session_slot *slot, uint32_t tokens)
+{
+    uint32_t first;
+    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++) {
+        if (has_all_tokens(session, g) || !is_ring(session, g, slot)) continue;
+        window_pages(session, g, tokens, &first);
+        if (first + slot->pages[g] <= slot->written / session->geometry->page_tokens) return false;
+    }
+    return !session->geometry->recurrent_bytes || slot->position == tokens;
+}
+
 static uint32_t checkpoint_pages(const struct eng_session *session, uint32_t tokens)
 {
     uint32_t pages = 0, first;
@@ -293,12 +305,11 @@ static int32_t state_of(const struct eng_session *session, const struct checkpoi
 bool slots_make_checkpoint(struct eng_session *session, int32_t slot, uint64_t root, const int32_t *tokens,
                            uint32_t count, uint64_t block)
 {
-    const struct session_slot *own = &session->slots[slot];
     struct backend *backend = session->backend;
     struct status status = {0};
-    if (!has_window(session, own, count) || (session->geometry->recurrent_bytes && own->position != count)) return false;
-    struct checkpoint *checkpoint = checkpoints_add(&session->checkpoints, root, tokens, count, block,
-                                                    checkpoint_pages(session, count));
+    if (!has_checkpoint(session, &session->slots[slot], count)) return false;
+    struct checkpoint *checkpoint =
+        checkpoints_add(&session->checkpoints, root, tokens, count, block, checkpoint_pages(session, count));
     if (!checkpoint) return false;
     bool ok = true;
     for (unsigned g = 0, k = 0; g < plan_page_groups(session->geometry); g++) {
