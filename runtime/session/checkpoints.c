@@ -4,6 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+uint64_t checkpoints_most_pages(const struct plan_geometry *geometry)
+{
+    uint64_t pages = 0;
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++) {
+        const uint64_t most = geometry->page_window[g] / geometry->page_tokens + 2;
+        if (geometry->page_window[g]) pages += most < geometry->pages_per_slot ? most : geometry->pages_per_slot;
+    }
+    return pages;
+}
+
 bool checkpoints_open(struct checkpoints *checkpoints, struct page_pool *pool, uint32_t count, uint32_t most_pages,
                       int32_t *tokens, uint64_t stride)
 {

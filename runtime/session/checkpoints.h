@@ -10,6 +10,7 @@
 #ifndef RUNTIME_SESSION_CHECKPOINTS_H
 #define RUNTIME_SESSION_CHECKPOINTS_H
 
+#include "formats/engine/plan.h"
 #include "runtime/session/page_pool.h"
 
 struct checkpoint {
@@ -32,6 +33,8 @@ struct checkpoints {
     const struct checkpoint *held; /* its pages must stay; NULL: none */
 };
 
+/* Most pages of a checkpoint. */
+uint64_t checkpoints_most_pages(const struct plan_geometry *geometry);
 /* tokens: [count, stride], borrowed. False: out of memory; checkpoints_close is allowed. */
 bool checkpoints_open(struct checkpoints *checkpoints, struct page_pool *pool, uint32_t count, uint32_t most_pages,
                       int32_t *tokens, uint64_t stride);

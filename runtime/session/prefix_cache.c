@@ -117,7 +117,7 @@ static void use_checkpoint(struct eng_sequence *sequence)
     }
     const bool ok = slots_use_checkpoint(session, sequence->slot, checkpoint);
     checkpoints_release(&session->checkpoints);
-    if (!ok) { /* what is wrong, the next step tells */
+    if (!ok) { /* the session has failed, as its next step tells */
         slots_empty(session, sequence->slot);
         sequence->computed = 0;
         sequence_begin_blocks(sequence);
@@ -234,9 +234,10 @@ void sequence_computed(struct eng_sequence *sequence, uint32_t count)
 void sequence_leave_checkpoint(struct eng_sequence *sequence)
 {
     const struct eng_session *session = sequence->session;
+    struct status ignored = {0};
+    if (!session->checkpointing || sequence->is_restored || sequence->slot == SESSION_NO_SLOT) return;
     /* The slot of a step in flight is still written to. */
-    if (!session->checkpointing || sequence->is_restored || sequence->slot == SESSION_NO_SLOT || session->flight_count)
-        return;
+    if (session->flight_count || !session_usable(session, &ignored)) return;
     make_checkpoint(sequence, whole_pages(session, sequence->computed), least_distance(session));
 }
 

@@ -135,7 +135,7 @@ static bool allocate_tables(struct eng_session *session, const struct session_si
         sequence->next = session->free_sequences;
         session->free_sequences = sequence;
     }
-    const uint64_t copies = slots_checkpoint_pages(session->geometry);
+    const uint64_t copies = checkpoints_most_pages(session->geometry);
     if (!checkpoints_open(&session->checkpoints, &session->pool, sizes->checkpoints,
                           copies < pages ? (uint32_t)copies : pages, (int32_t *)(void *)buffer,
                           sizes->token_buffer_bytes / sizeof(int32_t)))

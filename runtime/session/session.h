@@ -193,8 +193,6 @@ bool slots_copy_pages(struct eng_session *session, int32_t from, int32_t to, uin
 /* Puts the slot's pages at `index` into the cache: page_pool_keep. */
 uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t index, uint64_t before,
                           const int32_t *tokens);
-/* Most pages of a checkpoint. */
-uint64_t slots_checkpoint_pages(const struct plan_geometry *geometry);
 /* Makes a checkpoint of the slot's first `count` tokens, which are whole blocks and one at least, as checkpoints_add. False: the slot's
  * pages or state have lost what it needs, or no room is left. Requires: `count` is beyond a checkpoint that the slot used, and nothing
  * is in flight. */

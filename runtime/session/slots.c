@@ -254,6 +254,14 @@ uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t posi
     return own->position;
 }
 
+/* After a failure the state of the backend's spaces is unknown: all later calls fail. */
+static bool note_failure(struct eng_session *session, const struct status *status)
+{
+    session->failure = *status;
+    log_write(&session->engine->log, ENG_LOG_WARNING, "session: every later call fails: %s", status->message);
+    return false;
+}
+
 /* ---- checkpoints ---- */
 
 /* Pages [*first, end) of a group with a window hold what tokens from `tokens` on, a whole number of pages, read: one at least. */
@@ -286,16 +294,6 @@ static uint32_t checkpoint_pages(const struct eng_session *session, uint32_t tok
     return pages;
 }
 
-uint64_t slots_checkpoint_pages(const struct plan_geometry *geometry)
-{
-    uint64_t pages = 0;
-    for (unsigned g = 0; g < plan_page_groups(geometry); g++) {
-        const uint64_t most = geometry->page_window[g] / geometry->page_tokens + 2;
-        if (geometry->page_window[g]) pages += most < geometry->pages_per_slot ? most : geometry->pages_per_slot;
-    }
-    return pages;
-}
-
 /* Where the state of a checkpoint lies among the blocks of recurrent state: after those of slots. */
 static int32_t state_of(const struct eng_session *session, const struct checkpoint *checkpoint)
 {
@@ -320,9 +318,7 @@ bool slots_make_checkpoint(struct eng_session *session, int32_t slot, uint64_t r
     }
     if (session->geometry->recurrent_bytes)
         ok = ok && backend->type->repeat_recurrent(backend, slot, state_of(session, checkpoint), &status);
-    /* Without it, sequences compute more tokens. What is wrong, the next step tells. */
-    if (!ok) checkpoints_drop(&session->checkpoints, checkpoint);
-    return ok;
+    return ok || note_failure(session, &status);
 }
 
 bool slots_use_checkpoint(struct eng_session *session, int32_t slot, const struct checkpoint *checkpoint)
@@ -331,7 +327,8 @@ bool slots_use_checkpoint(struct eng_session *session, int32_t slot, const struc
     struct backend *backend = session->backend;
     struct status status = {0};
     const int32_t *copies = checkpoint->pages;
-    bool ok = slots_reserve(session, slot, checkpoint->count);
+    bool ok = true;
+    if (!slots_reserve(session, slot, checkpoint->count)) return false;
     for (unsigned g = 0; g < plan_page_groups(session->geometry); g++) {
         if (has_all_tokens(session, g)) continue;
         uint32_t first;
@@ -345,7 +342,7 @@ bool slots_use_checkpoint(struct eng_session *session, int32_t slot, const struc
     if (session->geometry->recurrent_bytes)
         ok = ok && backend->type->repeat_recurrent(backend, state_of(session, checkpoint), slot, &status);
     own->position = own->written = checkpoint->count;
-    return ok;
+    return ok || note_failure(session, &status);
 }
 
 /* Tokens are in the pages from now on. */
@@ -370,19 +367,15 @@ uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *
     return session->plans[index].rows < rest ? session->plans[index].rows : (uint32_t)rest;
 }
 
-/* After a failure the state of the backend's spaces is unknown: all later calls fail. */
-static bool note_failure(struct eng_session *session, const struct status *status)
-{
-    session->failure = *status;
-    log_write(&session->engine->log, ENG_LOG_WARNING, "session: every later call fails: %s", status->message);
-    return false;
-}
-
 /* The NVTX range covers the host's part of the step: all of it on processors, the queueing on a GPU, by which tools
  * find its kernels. */
 static bool submit(struct eng_session *session, const char *what, const struct session_plan *plan,
                    enum backend_inputs inputs, struct status *status)
 {
+    if (session->failure.code != STATUS_OK) {
+        *status = session->failure; /* a checkpoint could not be copied */
+        return false;
+    }
     if (!session_weights_unchanged(session, status)) return note_failure(session, status);
     nvtx_push_number(what, (uint64_t)plan->counts[0]);
     bool ok = session->backend->type->submit(session->backend, (size_t)(plan - session->plans), inputs, status);

@@ -281,7 +281,7 @@ TEST(slots_go_on_from_checkpoints)
         const uint64_t page_tokens = 1 + test_random(&random) % MOST_PAGE_TOKENS, chunk = 1 + test_random(&random) % 12;
         open_fixture(&f, windows, groups, page_tokens, chunk, 60 + (uint32_t)(test_random(&random) % 180));
         assert_true(checkpoints_open(&f.session.checkpoints, &f.session.pool, CHECKPOINTS,
-                                     (uint32_t)slots_checkpoint_pages(&f.geometry), f.tokens[0], CONTEXT));
+                                     (uint32_t)checkpoints_most_pages(&f.geometry), f.tokens[0], CONTEXT));
         begun += branch_at_random(&f, &random);
         for (int32_t s = 0; s < SLOTS; s++)
             if (f.slots[s].use != SLOT_FREE) slots_give_back(&f.session, s);
