@@ -416,6 +416,10 @@ struct eng_session_options {
      * where that takes longer. On a GPU how a prompt is divided changes the rounding of its results. Must be 0 if several processes share
      * the engine: their times differ, and so would their steps, which then fail. 0: prompt_step alone. */
     uint32_t step_ms;
+    /* Models with recurrent layers: memory of each rank, on a GPU of that GPU, for the prefix cache's states at earlier places of
+     * sequences, rounded down to states, of which there are at most 64; less than one turns the cache off. 0: 256 MiB, but at least 4
+     * states. Other models need none. */
+    uint64_t checkpoint_bytes;
 };
 static inline void eng_session_options_init(struct eng_session_options *options)
 {
@@ -451,7 +455,7 @@ struct eng_session_facts {
      * likewise. NULL: they do not. */
     const char *detour;
     uint32_t cached_pages;  /* part of free_pages: their content can be used again until they are taken */
-    uint64_t cached_tokens; /* of prompts, so far, that were not computed, since pages with them were there */
+    uint64_t cached_tokens; /* of prompts, so far, that were not computed, since the prefix cache had them */
     uint64_t set_aside;     /* times, so far, that a sequence was set aside for want of pages */
 };
 static inline void eng_session_facts_init(struct eng_session_facts *facts)
@@ -533,7 +537,9 @@ ENG_API void eng_grammar_destroy(struct eng_grammar **grammar); /* [any] */
  *
  * Prefix cache. Whole pages of a sequence that ended or was set aside keep their content until they are needed. A sequence that begins
  * with the same tokens uses them, also those of a sequence that still runs, and computes the rest alone. Its tokens are the same as
- * without, up to the rounding of plans of different sizes. Models with sliding windows or recurrent layers have no such cache.
+ * without, up to the rounding of plans of different sizes. In models with sliding windows or recurrent layers it begins at a checkpoint, a
+ * copy of the windows' pages (in free pages of the pool) and of the recurrent state (checkpoint_bytes): at the end of a prompt's last
+ * whole page, where an earlier text branched off, and at distances of at least 128 tokens in long prompts and answers.
  *
  * A model with longrope has other rotary frequencies for sequences of more tokens than its original context. When a
  * sequence or a slot grows past that length, all of its tokens are processed again, once, which takes as long as a prompt
@@ -665,9 +671,9 @@ ENG_API enum eng_status eng_sequence_logprobs(const struct eng_sequence *sequenc
 ENG_API enum eng_status eng_sequence_fork(struct eng_sequence *sequence, const struct eng_sequence_options *options,
                                           struct eng_sequence **fork, struct eng_error *error);
 
-/* Saves tokens, sampler and KV pages to a file, which appears completely or not at all and replaces one of that name. A sequence that
- * has no slot is saved without pages. ENG_USAGE: the model has recurrent layers, several processes share the engine, or the sequence has
- * logit biases. [session] */
+/* Saves tokens, sampler, KV pages and recurrent state to a file, which appears completely or not at all and replaces one of that name. A
+ * sequence that has no slot is saved without pages and state. ENG_USAGE: several processes share the engine, or the sequence has logit
+ * biases. [session] */
 ENG_API enum eng_status eng_sequence_save(struct eng_sequence *sequence, const char *path, struct eng_error *error);
 /* Creates a sequence from such a file: done and kept, as with ENG_SEQUENCE_KEEP, so that more can be submitted; all of its tokens count
  * as polled. Other sequences do not use its pages, since their numbers may be any. `options` as in eng_sequence_create; without sampling in them its draws go on where they were. The file must be of this

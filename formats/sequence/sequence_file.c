@@ -18,11 +18,16 @@ static uint64_t header_checksum(const struct sequence_header *header)
     return hash64((const uint8_t *)header + from, sizeof *header - from);
 }
 
-static uint64_t count_pages(const struct sequence_header *header)
+static uint64_t count_kv_pages(const struct sequence_header *header)
 {
     uint64_t count = 0;
     for (int g = 0; g < PLAN_MAX_PAGE_GROUPS; g++) count += header->pages[g];
     return count;
+}
+
+static uint64_t count_pages(const struct sequence_header *header)
+{
+    return count_kv_pages(header) + header->state_pages;
 }
 
 /* Where parts begin and the file ends. */
@@ -92,13 +97,14 @@ static bool check_numbers(const struct sequence_header *header, const struct seq
                 header->token_count >= 1 && header->token_count <= expected->max_context + 1 &&
                 header->computed <= header->token_count && header->computed <= expected->max_context &&
                 header->written >= header->computed && header->written <= expected->max_context &&
-                header->prompt_end <= header->token_count && header->rope_set <= 1 && header->reserved == 0 &&
+                header->prompt_end <= header->token_count && header->rope_set <= 1 &&
+                header->state_pages == (header->computed ? expected->state_pages : 0) &&
                 is_sampler(&header->sampler, expected->has_options);
     for (uint32_t g = header->groups; g < PLAN_MAX_PAGE_GROUPS; g++) fits = fits && header->pages[g] == 0;
     if (!fits) return damaged(status, "numbers of its header contradict each other or the engine");
-    if (count_pages(header) > expected->most_pages)
+    if (count_kv_pages(header) > expected->most_pages)
         return status_fail(status, STATUS_FULL, "the sequence has %" PRIu64 " KV pages, the whole pool %" PRIu64,
-                           count_pages(header), expected->most_pages);
+                           count_kv_pages(header), expected->most_pages);
     return true;
 }
 

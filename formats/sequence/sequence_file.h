@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of a saved sequence: its tokens, its sampler and its KV pages, for one engine file.
+/* The file of a saved sequence: its tokens, its sampler, its KV pages and its recurrent state, for one engine file.
  *
  * Little endian, in this order, each part at a multiple of 8 bytes:
  *   struct sequence_header, 8-byte aligned
  *   tokens     i32[token_count]
  *   checksums  u64[pages]: XXH3-64 of each page
- *   pages      u8[pages][page_bytes], group after group, in the order of the page table
+ *   pages      u8[pages][page_bytes], group after group, in the order of the page table; then the recurrent state of all ranks, rank
+ *              after rank, in state_pages pages, the last of which ends with zeros
  * The header's checksum covers the header after it; `tables_checksum` covers tokens and checksums. A reader checks all before it uses
  * any, page by page as it copies them. The numbers in pages are those of the model and may be any. */
 #ifndef FORMATS_SEQUENCE_SEQUENCE_FILE_H
@@ -31,7 +32,7 @@ struct sequence_header {
     uint32_t written;                     /* end of the tokens that were in them: at least `computed` */
     uint32_t prompt_end;                  /* tokens after it were drawn */
     uint32_t rope_set;                    /* 0 or 1 */
-    uint32_t reserved;                    /* 0 */
+    uint32_t state_pages;                 /* 0: no recurrent state; 0 in earlier files, too */
     struct sampler_state sampler;
 };
 _Static_assert(sizeof(struct sequence_header) == 208, "layout");
@@ -40,8 +41,9 @@ _Static_assert(sizeof(struct sequence_header) == 208, "layout");
 struct sequence_expectation {
     uint64_t engine, page_bytes, vocab_size, max_context;
     uint32_t groups;
-    uint64_t most_pages; /* of the pool */
-    bool has_options;    /* geometry.sampling_options */
+    uint64_t most_pages;  /* of the pool */
+    uint64_t state_pages; /* of a sequence with computed tokens */
+    bool has_options;     /* geometry.sampling_options */
 };
 
 /* A file that is open for reading. */
@@ -50,7 +52,7 @@ struct sequence_file {
     struct sequence_header header;
     int32_t *tokens; /* these are copies: the file may be written while it is read */
     uint64_t *checksums;
-    uint64_t pages_offset, page_count;
+    uint64_t pages_offset, page_count; /* pages: with those of the state */
 };
 
 /* Checks everything but the pages. STATUS_VERSION: of another version or another engine; STATUS_CORRUPT: damaged. */

@@ -18,10 +18,11 @@ struct backend_options {
     uint32_t threads;            /* as in struct eng_session_options, as the next two */
     const char *instruction_set; /* or NULL */
     uint64_t kv_tokens, kv_bytes;
-    uint64_t host_bytes; /* of the session itself: part of the memory contract */
-    uint32_t rank;       /* rank of this backend among the engine's ranks: selects its share of the weights */
-    uint64_t chunk;      /* most tokens that a step appends to a sequence; 0 counts as 1 */
-    uint64_t pages;      /* 0, or the pages of the KV pool, memory for which has been checked */
+    uint64_t host_bytes;  /* of the session itself: part of the memory contract */
+    uint32_t rank;        /* rank of this backend among the engine's ranks: selects its share of the weights */
+    uint64_t chunk;       /* most tokens that a step appends to a sequence; 0 counts as 1 */
+    uint64_t pages;       /* 0, or the pages of the KV pool, memory for which has been checked */
+    uint32_t checkpoints; /* blocks of recurrent state besides those of the slots */
 };
 
 /* Changed parts of a slot's state, as bits. */
@@ -101,12 +102,14 @@ struct backend_type {
      * nothing is in flight. */
     bool (*trace)(struct backend *backend, size_t plan, double *replay_us, double *launch_us, struct status *status);
 
-    /* Copies a page of the KV pool, of all ranks one after the other, to `bytes` or from there. NULL: not possible. Requires: nothing
-     * is in flight. */
+    /* Copies a page of the KV pool, or a block of recurrent state, of all ranks one after the other, to `bytes` or from there. NULL: not
+     * possible. Requires: nothing is in flight. */
     bool (*copy_page)(struct backend *backend, int32_t page, uint8_t *bytes, bool to_pool, struct status *status);
+    bool (*copy_recurrent)(struct backend *backend, int32_t block, uint8_t *bytes, bool to_block,
+                           struct status *status);
 
-    /* In all ranks, copies a page of the KV pool to another one, and the recurrent state of a slot to another one. Requires: nothing is
-     * in flight. */
+    /* In all ranks, copies a page of the KV pool to another one, and a block of recurrent state to another one: those of the slots come
+     * first, then backend_options.checkpoints more. Requires: nothing is in flight. */
     bool (*repeat_page)(struct backend *backend, int32_t from, int32_t to, struct status *status);
     bool (*repeat_recurrent)(struct backend *backend, int32_t from, int32_t to, struct status *status);
 

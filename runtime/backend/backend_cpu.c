@@ -34,7 +34,8 @@ struct cpu_backend {
     struct host_memory scratch; /* arena, step, state, comm */
     struct comm_header *comm;   /* several ranks */
     struct host_memory kv;
-    struct cpu_step *plans; /* [plan_count] as in the file */
+    struct host_memory checkpoints; /* blocks of recurrent state after those of the slots */
+    struct cpu_step *plans;         /* [plan_count] as in the file */
     size_t plan_count;
     const struct cpu_step *last; /* submitted */
 };
@@ -43,7 +44,7 @@ struct cpu_backend {
 struct cpu_sizes {
     uint64_t step_offset, state_offset, comm_offset, scratch_bytes;
     uint64_t team_bytes; /* scratch of one rank's threads */
-    uint64_t pages, kv_bytes;
+    uint64_t pages, kv_bytes, checkpoint_bytes;
     uint64_t total;        /* with the session's own memory, for all ranks */
     uint64_t cached_bytes; /* weights in the page cache: it counts as available memory, but they must stay there */
 };
@@ -61,6 +62,7 @@ static bool fixed_sizes(const struct manifest *manifest, uint64_t host_bytes, st
            checked_add(sizes->comm_offset, manifest->comm_bytes, &sizes->scratch_bytes) &&
            checked_align(sizes->scratch_bytes, page, &sizes->scratch_bytes) &&
            checked_add(sizes->scratch_bytes, sizes->team_bytes, &sizes->total) &&
+           checked_add(sizes->total, sizes->checkpoint_bytes, &sizes->total) &&
            checked_mul(sizes->total, plan_ranks(&manifest->geometry), &sizes->total) &&
            checked_add(sizes->total, host_bytes, &sizes->total);
 }
@@ -81,7 +83,8 @@ static bool plan_sizes(const struct manifest *manifest, const struct backend_opt
                        struct status *status)
 {
     uint64_t with_weights, pools;
-    if (!fixed_sizes(manifest, options->host_bytes, sizes))
+    if (!checked_mul(manifest->geometry.recurrent_bytes, options->checkpoints, &sizes->checkpoint_bytes) ||
+        !fixed_sizes(manifest, options->host_bytes, sizes))
         return status_fail(status, STATUS_MACHINE, "session: its memory size exceeds 64 bits");
     sizes->pages = options->pages;
     if (!sizes->pages &&
@@ -103,7 +106,9 @@ static bool allocate(struct cpu_backend *cpu, const struct cpu_sizes *sizes, con
                      struct status *status)
 {
     if (!host_memory_map(&cpu->scratch, sizes->scratch_bytes, "scratch memory", hooks, status) ||
-        !host_memory_map(&cpu->kv, sizes->kv_bytes, "KV pages", hooks, status))
+        !host_memory_map(&cpu->kv, sizes->kv_bytes, "KV pages", hooks, status) ||
+        (sizes->checkpoint_bytes &&
+         !host_memory_map(&cpu->checkpoints, sizes->checkpoint_bytes, "states of checkpoints", hooks, status)))
         return false;
     /* Advice: fewer page faults and TLB misses. Scratch memory is populated now, so that no step waits for it. */
     madvise(cpu->scratch.base, cpu->scratch.bytes, MADV_HUGEPAGE);
@@ -174,6 +179,7 @@ static void destroy(struct backend *backend)
     team_destroy(cpu->team);
     for (size_t i = 0; i < cpu->plan_count; i++) cpu_plan_free(&cpu->plans[i].bound);
     free(cpu->plans);
+    host_memory_unmap(&cpu->checkpoints);
     host_memory_unmap(&cpu->kv);
     host_memory_unmap(&cpu->scratch);
     free(cpu);
@@ -204,7 +210,7 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
     cpu->common.threads = (uint32_t)team_size(cpu->team);
     cpu->common.instruction_set = cpu_isa_name(cpu->isa);
     cpu->common.kv_bytes = cpu->kv.bytes;
-    cpu->common.host_bytes = cpu->scratch.bytes + sizes.team_bytes + cpu->kv.bytes;
+    cpu->common.host_bytes = cpu->scratch.bytes + sizes.team_bytes + cpu->kv.bytes + cpu->checkpoints.bytes;
     return &cpu->common;
 
 fail:
@@ -285,14 +291,27 @@ static bool repeat_page(struct backend *backend, int32_t from, int32_t to, struc
     return true;
 }
 
+static uint8_t *recurrent_block(const struct cpu_backend *cpu, int32_t block)
+{
+    const struct plan_geometry *geometry = &cpu->file->manifest.geometry;
+    const uint64_t index = (uint64_t)block, size = geometry->recurrent_bytes;
+    if (index >= geometry->slots) return (uint8_t *)cpu->checkpoints.base + (index - geometry->slots) * size;
+    return cpu->common.state + geometry->state[STATE_RECURRENT].offset + index * size;
+}
+
+static bool copy_recurrent(struct backend *backend, int32_t block, uint8_t *bytes, bool to_block, struct status *status)
+{
+    const struct cpu_backend *cpu = cpu_of(backend);
+    uint8_t *own = recurrent_block(cpu, block);
+    (void)status;
+    memcpy(to_block ? own : bytes, to_block ? bytes : own, cpu->file->manifest.geometry.recurrent_bytes);
+    return true;
+}
+
 static bool repeat_recurrent(struct backend *backend, int32_t from, int32_t to, struct status *status)
 {
-    const struct plan_geometry *geometry = &cpu_of(backend)->file->manifest.geometry;
-    const uint64_t size = geometry->recurrent_bytes;
-    uint8_t *blocks = backend->state + geometry->state[STATE_RECURRENT].offset;
-    (void)status;
-    memcpy(blocks + (uint64_t)to * size, blocks + (uint64_t)from * size, size);
-    return true;
+    const struct cpu_backend *cpu = cpu_of(backend);
+    return copy_recurrent(backend, to, recurrent_block(cpu, from), true, status);
 }
 
 static void stop(struct backend *backend) { comm_stop(cpu_of(backend)->comm); }
@@ -306,6 +325,7 @@ const struct backend_type backend_cpu = {
     .logits = logits,
     .trace = trace,
     .copy_page = copy_page,
+    .copy_recurrent = copy_recurrent,
     .repeat_page = repeat_page,
     .repeat_recurrent = repeat_recurrent,
     .connect = connect_ranks,

@@ -47,6 +47,7 @@ struct cuda_backend {
     cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded after the copy into next_tokens of the same index */
     struct host_memory logits;             /* [slots, vocab_size], touched when logits are fetched */
     struct state_shadow shadow;
+    uint32_t checkpoints; /* blocks of recurrent state besides those of the slots */
 
     uint64_t submitted, waited; /* counts; replay n uses next_tokens and done at n % BACKEND_MOST_IN_FLIGHT */
     size_t last_plan;           /* submitted */
@@ -95,14 +96,17 @@ static bool plan_sizes(const struct cuda_backend *cuda, const struct engine *fil
 {
     const struct manifest *manifest = cuda->manifest;
     struct memory_contract *contract = &sizes->device;
-    uint64_t free_bytes, taken, host_bytes, arena = manifest->arena_bytes;
+    uint64_t free_bytes, taken, host_bytes, checkpoints, arena = manifest->arena_bytes;
     if (cuda->engine->uses_libraries && file->library_arena_bytes > arena) arena = file->library_arena_bytes;
     *contract = (struct memory_contract){.kernels = memory_contract_graphs(file),
                                          .arena = arena,
                                          .step = manifest->step_bytes,
                                          .state = manifest->state_bytes,
                                          .comm = cuda->engine->link == CUDA_LINK_HOST ? 0 : manifest->comm_bytes};
-    if (!host_sizes(cuda, sizes) || !memory_contract_total(contract, &taken) ||
+    if (!checked_mul(manifest->geometry.recurrent_bytes, options->checkpoints, &checkpoints) ||
+        !checked_align(contract->state, PLAN_ALIGNMENT, &contract->state) ||
+        !checked_add(contract->state, checkpoints, &contract->state) || !host_sizes(cuda, sizes) ||
+        !memory_contract_total(contract, &taken) ||
         !checked_add(options->host_bytes, sizes->pinned_bytes, &host_bytes) ||
         !checked_add(host_bytes, sizes->logits_bytes, &host_bytes) ||
         !checked_add(host_bytes, manifest->comm_bytes - contract->comm, &host_bytes))
@@ -277,6 +281,7 @@ static bool fill(struct cuda_backend *cuda, const struct engine *file, const str
     cuda->plans = calloc(file->plan_count, sizeof *cuda->plans);
     if (!cuda->plans) return status_fail(status, STATUS_MACHINE, "out of memory");
     cuda->plan_count = file->plan_count;
+    cuda->checkpoints = options->checkpoints;
     for (size_t i = 0; i < file->plan_count; i++) find_fields(&file->plans[i], &cuda->plans[i]);
     if (!device_open_again(&cuda->device, &cuda->engine->device, status) ||
         !plan_sizes(cuda, file, options, &sizes, status) || !device_enter(&cuda->device, status))
@@ -366,48 +371,72 @@ static bool fetch_tokens(const struct cuda_backend *cuda, const struct cuda_step
     return cuda_ok(driver, driver->EventRecord(cuda->done[turn], cuda->device.stream), status, "recording an event");
 }
 
-static bool copy_page(struct backend *backend, int32_t page, uint8_t *bytes, bool to_pool, struct status *status)
+/* To the host or from there, when all that was queued before has run. */
+static bool copy(struct cuda_backend *cuda, cu_deviceptr own, uint8_t *bytes, uint64_t size, bool to_own,
+                 const char *what, struct status *status)
 {
-    struct cuda_backend *cuda = cuda_of(backend);
     const struct cuda_driver *driver = &cuda->device.driver;
-    const uint64_t size = cuda->manifest->geometry.page_bytes;
-    const cu_deviceptr own = cuda->memory.base[SPACE_KV] + (uint64_t)page * size;
     if (!device_enter(&cuda->device, status)) return false;
-    const cu_result result = to_pool ? driver->MemcpyHtoDAsync(own, bytes, size, cuda->device.stream)
-                                     : driver->MemcpyDtoHAsync(bytes, own, size, cuda->device.stream);
-    bool ok = cuda_ok(driver, result, status, "copying a KV page") &&
-              cuda_ok(driver, driver->StreamSynchronize(cuda->device.stream), status, "copying a KV page");
+    const cu_result result = to_own ? driver->MemcpyHtoDAsync(own, bytes, size, cuda->device.stream)
+                                    : driver->MemcpyDtoHAsync(bytes, own, size, cuda->device.stream);
+    bool ok = cuda_ok(driver, result, status, "copying %s", what) &&
+              cuda_ok(driver, driver->StreamSynchronize(cuda->device.stream), status, "copying %s", what);
     device_leave(&cuda->device);
     return ok;
 }
 
 /* Later steps follow on the same stream. */
-static bool repeat(struct cuda_backend *cuda, cu_deviceptr blocks, uint64_t size, int32_t from, int32_t to,
-                   const char *what, struct status *status)
+static bool repeat(struct cuda_backend *cuda, cu_deviceptr from, cu_deviceptr to, uint64_t size, const char *what,
+                   struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
     if (!device_enter(&cuda->device, status)) return false;
-    bool ok = cuda_ok(driver,
-                      driver->MemcpyDtoDAsync(blocks + (uint64_t)to * size, blocks + (uint64_t)from * size, size,
-                                              cuda->device.stream),
-                      status, "copying %s", what);
+    bool ok = cuda_ok(driver, driver->MemcpyDtoDAsync(to, from, size, cuda->device.stream), status, "copying %s", what);
     device_leave(&cuda->device);
     return ok;
+}
+
+static cu_deviceptr page_address(const struct cuda_backend *cuda, int32_t page)
+{
+    return cuda->memory.base[SPACE_KV] + (uint64_t)page * cuda->manifest->geometry.page_bytes;
+}
+
+static bool copy_page(struct backend *backend, int32_t page, uint8_t *bytes, bool to_pool, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    return copy(cuda, page_address(cuda, page), bytes, cuda->manifest->geometry.page_bytes, to_pool, "a KV page",
+                status);
 }
 
 static bool repeat_page(struct backend *backend, int32_t from, int32_t to, struct status *status)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    return repeat(cuda, cuda->memory.base[SPACE_KV], cuda->manifest->geometry.page_bytes, from, to, "a KV page",
-                  status);
+    return repeat(cuda, page_address(cuda, from), page_address(cuda, to), cuda->manifest->geometry.page_bytes,
+                  "a KV page", status);
+}
+
+/* Blocks of checkpoints lie at the end of the state. */
+static cu_deviceptr recurrent_address(const struct cuda_backend *cuda, int32_t block)
+{
+    const struct plan_geometry *geometry = &cuda->manifest->geometry;
+    const uint64_t index = (uint64_t)block, size = geometry->recurrent_bytes;
+    const cu_deviceptr state = cuda->memory.base[SPACE_STATE];
+    if (index < geometry->slots) return state + geometry->state[STATE_RECURRENT].offset + index * size;
+    return state + cuda->memory.bytes[SPACE_STATE] - (geometry->slots + cuda->checkpoints - index) * size;
+}
+
+static bool copy_recurrent(struct backend *backend, int32_t block, uint8_t *bytes, bool to_block, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    return copy(cuda, recurrent_address(cuda, block), bytes, cuda->manifest->geometry.recurrent_bytes, to_block,
+                "recurrent state", status);
 }
 
 static bool repeat_recurrent(struct backend *backend, int32_t from, int32_t to, struct status *status)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    const struct plan_geometry *geometry = &cuda->manifest->geometry;
-    return repeat(cuda, cuda->memory.base[SPACE_STATE] + geometry->state[STATE_RECURRENT].offset,
-                  geometry->recurrent_bytes, from, to, "a slot's recurrent state", status);
+    return repeat(cuda, recurrent_address(cuda, from), recurrent_address(cuda, to),
+                  cuda->manifest->geometry.recurrent_bytes, "recurrent state", status);
 }
 
 static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
@@ -615,6 +644,7 @@ const struct backend_type backend_cuda = {
     .source = source,
     .trace = trace,
     .copy_page = copy_page,
+    .copy_recurrent = copy_recurrent,
     .repeat_page = repeat_page,
     .repeat_recurrent = repeat_recurrent,
     .connect = connect_ranks,

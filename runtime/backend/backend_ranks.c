@@ -386,6 +386,17 @@ bool backend_ranks_copy_page(struct backend *backend, int32_t page, uint8_t *byt
     return true;
 }
 
+bool backend_ranks_copy_recurrent(struct backend *backend, int32_t block, uint8_t *bytes, bool to_block,
+                                  struct status *status)
+{
+    const struct ranks_backend *all = ranks_of(backend);
+    const uint64_t size = all->engine->file.manifest.geometry.recurrent_bytes;
+    for (uint32_t r = 0; r < all->count; r++)
+        if (!all->rank_type->copy_recurrent(all->ranks[r].backend, block, bytes + r * size, to_block, status))
+            return status_prefix(status, "rank %" PRIu32, all->engine->first_rank + r);
+    return true;
+}
+
 bool backend_ranks_repeat_page(struct backend *backend, int32_t from, int32_t to, struct status *status)
 {
     const struct ranks_backend *all = ranks_of(backend);

@@ -15,8 +15,8 @@ struct backend *backend_ranks_create(const struct backend_type *type, const stru
     .destroy = backend_ranks_destroy, .state_changed = backend_ranks_state_changed, .submit = backend_ranks_submit, \
     .wait = backend_ranks_wait, .drew = backend_ranks_drew, .logits = backend_ranks_logits,                         \
     .source = backend_ranks_source, .trace = backend_ranks_trace, .agree = backend_ranks_agree,                     \
-    .copy_page = backend_ranks_copy_page, .repeat_page = backend_ranks_repeat_page,                                 \
-    .repeat_recurrent = backend_ranks_repeat_recurrent
+    .copy_page = backend_ranks_copy_page, .copy_recurrent = backend_ranks_copy_recurrent,                           \
+    .repeat_page = backend_ranks_repeat_page, .repeat_recurrent = backend_ranks_repeat_recurrent
 void backend_ranks_destroy(struct backend *backend);
 void backend_ranks_state_changed(struct backend *backend, int32_t slot, unsigned what);
 void backend_ranks_agree(struct backend *backend, const void *bytes, size_t count);
@@ -27,6 +27,8 @@ const float *backend_ranks_logits(struct backend *backend, uint32_t row, uint32_
 const struct plan *backend_ranks_source(const struct backend *backend, size_t plan);
 bool backend_ranks_copy_page(struct backend *backend, int32_t page, uint8_t *bytes, bool to_pool,
                              struct status *status);
+bool backend_ranks_copy_recurrent(struct backend *backend, int32_t block, uint8_t *bytes, bool to_block,
+                                  struct status *status);
 bool backend_ranks_repeat_page(struct backend *backend, int32_t from, int32_t to, struct status *status);
 bool backend_ranks_repeat_recurrent(struct backend *backend, int32_t from, int32_t to, struct status *status);
 bool backend_ranks_trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us,

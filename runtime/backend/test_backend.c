@@ -35,7 +35,7 @@ struct test_device {
     size_t done_plan; /* waited for */
     uint64_t state_bytes, step_bytes;
     float *logits;
-    uint8_t *copies; /* [slots, RECURRENT_COPIES_CUDA, recurrent_bytes] */
+    uint8_t *copies; /* [slots + checkpoints, RECURRENT_COPIES_CUDA, recurrent_bytes] */
     uint32_t random;
 };
 
@@ -97,7 +97,8 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
         device->replays[i].state_sent = take(device->state_bytes * sizeof(bool));
         device->replays[i].next_tokens = take(manifest->geometry.slots * sizeof(int32_t));
     }
-    device->copies = take(manifest->geometry.slots * RECURRENT_COPIES_CUDA * manifest->geometry.recurrent_bytes);
+    device->copies = take((manifest->geometry.slots + options->checkpoints) * RECURRENT_COPIES_CUDA *
+                          manifest->geometry.recurrent_bytes);
     /* What the session does not copy must not work by chance. */
     memset(device->cpu->state, 0x5a, device->state_bytes);
     assert_true(state_shadow_open(&device->shadow, &manifest->geometry, device->common.state, status));

@@ -93,6 +93,8 @@ static bool take_slot(const struct eng_sequence *source, struct eng_sequence *fo
     fork->is_restored = source->is_restored;
     fork->blocks = source->blocks;
     fork->block = source->block;
+    fork->checkpoint = source->checkpoint;
+    fork->branch = source->branch;
     fork->end = source->end;
     sequence_fill_slot(fork);
     return true;

@@ -60,7 +60,10 @@ void page_pool_close(struct page_pool *pool)
     *pool = (struct page_pool){0};
 }
 
-uint32_t page_pool_available(const struct page_pool *pool) { return pool->free_count + pool->idle_count; }
+uint32_t page_pool_available(const struct page_pool *pool)
+{
+    return pool->free_count + pool->idle_count + pool->spare_count;
+}
 
 /* ---- idle blocks ---- */
 
@@ -157,13 +160,18 @@ uint64_t page_pool_keep(struct page_pool *pool, uint64_t before, const int32_t *
 
 /* ---- pages ---- */
 
+uint64_t page_pool_evict(struct page_pool *pool)
+{
+    const int32_t block = pool->oldest;
+    const uint64_t number = page_pool_number(pool, block);
+    leave_idle(pool, block);
+    forget(pool, block);
+    return number;
+}
+
 int32_t page_pool_take(struct page_pool *pool)
 {
-    if (!pool->free_count) {
-        const int32_t block = pool->oldest;
-        leave_idle(pool, block);
-        forget(pool, block);
-    }
+    if (!pool->free_count) page_pool_evict(pool);
     const int32_t page = pool->free[--pool->free_count];
     pool->holders[page] = 1;
     return page;
@@ -171,12 +179,12 @@ int32_t page_pool_take(struct page_pool *pool)
 
 void page_pool_share(struct page_pool *pool, int32_t page) { pool->holders[page]++; }
 
-void page_pool_drop(struct page_pool *pool, unsigned group, int32_t page)
+void page_pool_drop(struct page_pool *pool, int32_t page)
 {
     if (--pool->holders[page]) return;
     const int32_t block = pool->blocks ? pool->block_of[page] : PAGE_POOL_NONE;
     if (block == PAGE_POOL_NONE)
         pool->free[pool->free_count++] = page;
-    else if (group == 0)
+    else if (block == page)
         become_idle(pool, block);
 }

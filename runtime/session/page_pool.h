@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The KV pages of a session: which are free, how many slots share each, and a cache of those whose content can be used again.
  *
- * A block is what one place of a sequence's page table names: a page of every page group. A block in the cache holds page_tokens tokens
+ * A block is what one place of a sequence's page table names: a page of every page group without a window. A block in the cache holds page_tokens tokens
  * of a sequence from a multiple of page_tokens on, and is known by its tokens and by the block before it, which has a number that is
  * never given twice. Tokens and number are compared, not a hash of them, so a block is found only by the text that it was made from.
  * A block in the cache that no slot holds is idle: it lasts until a page is needed and no other is free; the one that was used longest
@@ -20,10 +20,11 @@ enum { PAGE_POOL_NONE = -1 };
 struct page_block;
 struct page_pool {
     uint32_t count, free_count, idle_count; /* pages; idle_count: of idle blocks */
-    uint32_t groups, page_tokens;
-    int32_t *free;     /* a stack */
-    uint32_t *holders; /* [count]: slots that hold the page */
-    /* The cache; NULL without one. A block is numbered by its page of group 0. */
+    uint32_t spare_count;                   /* pages that checkpoints would give back (checkpoints.h) */
+    uint32_t groups, page_tokens;           /* groups: pages of a block */
+    int32_t *free;                          /* a stack */
+    uint32_t *holders;                      /* [count]: slots that hold the page */
+    /* The cache; NULL without one. A block is numbered by its first page. */
     struct page_block *blocks; /* [count] */
     int32_t *members;          /* [count, groups]: the pages of a block */
     int32_t *block_of;         /* [count]: the block in the cache that the page belongs to, PAGE_POOL_NONE */
@@ -34,19 +35,20 @@ struct page_pool {
     uint64_t last_number;
 };
 
-/* All pages are free. `caches`: has a cache. False: out of memory; page_pool_close is allowed. */
+/* All pages are free. `caches`: has a cache; groups is positive then. False: out of memory; page_pool_close is allowed. */
 bool page_pool_open(struct page_pool *pool, uint32_t count, uint32_t groups, uint32_t page_tokens, bool caches);
 void page_pool_close(struct page_pool *pool);
 
-/* Pages that page_pool_take can return: free ones and those of idle blocks. */
+/* Pages that can be taken: free ones, those of idle blocks and those of checkpoints. */
 uint32_t page_pool_available(const struct page_pool *pool);
-/* Takes a page for one slot. Requires: one is available. */
+/* Frees the pages of the idle block that was used longest ago. Returns its number. Requires: a block is idle. */
+uint64_t page_pool_evict(struct page_pool *pool);
+/* Takes a page for one slot. Requires: one is free, or of an idle block. */
 int32_t page_pool_take(struct page_pool *pool);
-/* One slot more holds a page, at the place of its group where another slot holds it. Requires: so it is with the pages of all groups at
- * this index, if there is a cache. */
+/* One slot more holds a page, at the place of its group where another slot holds it. Requires: so it is with all pages of its block. */
 void page_pool_share(struct page_pool *pool, int32_t page);
-/* One slot less holds the page, which it held at its place of `group`. */
-void page_pool_drop(struct page_pool *pool, unsigned group, int32_t page);
+/* One slot less holds the page. Requires: so it is with all pages of its block, before anything else is done with the pool. */
+void page_pool_drop(struct page_pool *pool, int32_t page);
 
 /* Numbers of the empty text, which the first block follows: one for each set of rotary frequencies. */
 static inline uint64_t page_pool_root(int32_t rope_set) { return 1 + (uint64_t)rope_set; }

@@ -46,7 +46,7 @@ static void check_pool(const struct fixture *f)
 static void let_go(struct fixture *f, struct holder *holder)
 {
     for (int g = 0; g < GROUPS; g++)
-        for (uint32_t b = holder->blocks; b-- > 0;) page_pool_drop(&f->pool, (unsigned)g, holder->pages[b][g]);
+        for (uint32_t b = holder->blocks; b-- > 0;) page_pool_drop(&f->pool, holder->pages[b][g]);
     holder->holds = false;
 }
 
@@ -111,11 +111,11 @@ TEST(the_least_recently_used_block_goes_first)
     for (int i = 0; i < 3; i++) {
         const int32_t page = page_pool_take(&pool);
         page_pool_keep(&pool, page_pool_root(0), texts[i], &page);
-        page_pool_drop(&pool, 0, page);
+        page_pool_drop(&pool, page);
     }
     assert_int_equal(pool.idle_count, 3);
-    page_pool_drop(&pool, 0, *page_pool_hold(&pool, page_pool_find(&pool, page_pool_root(0), texts[0])));
-    page_pool_drop(&pool, 0, page_pool_take(&pool));
+    page_pool_drop(&pool, *page_pool_hold(&pool, page_pool_find(&pool, page_pool_root(0), texts[0])));
+    page_pool_drop(&pool, page_pool_take(&pool));
     assert_int_equal(page_pool_find(&pool, page_pool_root(0), texts[1]), PAGE_POOL_NONE);
     assert_true(page_pool_find(&pool, page_pool_root(0), texts[0]) != PAGE_POOL_NONE);
     assert_true(page_pool_find(&pool, page_pool_root(0), texts[2]) != PAGE_POOL_NONE);
@@ -131,7 +131,7 @@ TEST(without_a_cache_nothing_is_found)
     assert_true(page_pool_open(&pool, 2, 1, PAGE_TOKENS, false));
     const int32_t page = page_pool_take(&pool);
     assert_int_equal(page_pool_find(&pool, page_pool_root(0), text), PAGE_POOL_NONE);
-    page_pool_drop(&pool, 0, page);
+    page_pool_drop(&pool, page);
     assert_int_equal(pool.free_count, 2);
     page_pool_close(&pool);
 }

@@ -7,20 +7,19 @@
 #include "formats/sequence/sequence_file.h"
 #include "runtime/session/session.h"
 
-/* Memory for one page of all ranks, and a checksum for each page of a sequence. */
+/* Memory for one page and for the recurrent state, of all ranks, and a checksum for each page of a sequence. */
 struct copying {
     struct eng_session *session;
     int32_t slot;
     uint64_t page_bytes;
     uint8_t *page;
+    uint64_t state_pages; /* as many pages hold the state */
+    uint8_t *state;
     uint64_t *checksums;
 };
 
 static bool can_copy(const struct eng_session *session, const char *function, struct status *status)
 {
-    if (session->geometry->recurrent_bytes)
-        return status_fail(status, STATUS_USAGE, "%s: sequences of models with recurrent layers cannot be saved",
-                           function);
     if (session->engine->process_group || !session->backend->type->copy_page)
         return status_fail(status, STATUS_USAGE,
                            "%s: sequences of engines that several processes share cannot be saved", function);
@@ -32,15 +31,21 @@ static bool open_copying(struct copying *copying, struct eng_session *session, s
     const uint64_t ranks = session->geometry->ranks ? session->geometry->ranks : 1;
     const uint64_t most = slots_pages_for(session, session->geometry->max_context);
     *copying = (struct copying){.session = session};
-    bool ok = checked_mul(session->geometry->page_bytes, ranks, &copying->page_bytes);
+    uint64_t state_bytes = 0;
+    bool ok = checked_mul(session->geometry->page_bytes, ranks, &copying->page_bytes) &&
+              checked_mul(session->geometry->recurrent_bytes, ranks, &state_bytes);
+    if (ok) copying->state_pages = state_bytes / copying->page_bytes + (state_bytes % copying->page_bytes != 0);
     copying->page = ok ? malloc(copying->page_bytes) : NULL;
-    copying->checksums = calloc(most + 1, sizeof *copying->checksums);
-    return (copying->page && copying->checksums) || status_fail(status, STATUS_MACHINE, "out of memory");
+    copying->state = ok ? calloc(copying->state_pages + 1, copying->page_bytes) : NULL;
+    copying->checksums = calloc(most + copying->state_pages + 1, sizeof *copying->checksums);
+    if (copying->page && copying->state && copying->checksums && copying->state_pages <= UINT32_MAX) return true;
+    return status_fail(status, STATUS_MACHINE, "out of memory");
 }
 
 static void close_copying(struct copying *copying)
 {
     free(copying->page);
+    free(copying->state);
     free(copying->checksums);
 }
 
@@ -61,9 +66,15 @@ struct saving {
 static bool give_page(void *context, uint64_t index, uint8_t *bytes, struct status *status)
 {
     const struct saving *saving = context;
+    const struct copying *copying = &saving->copying;
+    uint64_t kv_pages = 0;
+    for (uint32_t g = 0; g < saving->header.groups; g++) kv_pages += saving->header.pages[g];
+    if (index >= kv_pages) {
+        memcpy(bytes, copying->state + (index - kv_pages) * copying->page_bytes, copying->page_bytes);
+        return true;
+    }
     struct backend *backend = saving->copying.session->backend;
-    return backend->type->copy_page(backend, page_of(&saving->copying, saving->header.pages, index), bytes, false,
-                                    status);
+    return backend->type->copy_page(backend, page_of(copying, saving->header.pages, index), bytes, false, status);
 }
 
 static bool save(struct eng_sequence *sequence, const char *path, struct status *status)
@@ -96,6 +107,11 @@ static bool save(struct eng_sequence *sequence, const char *path, struct status 
             saving.header.pages[g] =
                 (uint32_t)plan_group_pages(session->geometry, g, sequence->computed, session->chunk);
     }
+    if (ok && saving.header.computed && saving.copying.state_pages) {
+        struct backend *backend = session->backend;
+        saving.header.state_pages = (uint32_t)saving.copying.state_pages;
+        ok = backend->type->copy_recurrent(backend, sequence->slot, saving.copying.state, false, status);
+    }
     ok = ok && sequence_file_write(path, &saving.header, sequence->tokens, give_page, &saving, saving.copying.page,
                                    saving.copying.checksums, status);
     close_copying(&saving.copying);
@@ -114,11 +130,16 @@ static bool fill(struct eng_sequence *sequence, const struct sequence_file *file
 {
     struct eng_session *session = sequence->session;
     const struct sequence_header *header = &file->header;
-    for (uint64_t i = 0; i < file->page_count; i++)
+    struct backend *backend = session->backend;
+    const uint64_t kv_pages = file->page_count - header->state_pages;
+    for (uint64_t i = 0; i < kv_pages; i++)
         if (!sequence_file_page(file, i, copying->page, status) ||
-            !session->backend->type->copy_page(session->backend, page_of(copying, header->pages, i), copying->page,
-                                               true, status))
+            !backend->type->copy_page(backend, page_of(copying, header->pages, i), copying->page, true, status))
             return false;
+    for (uint64_t i = 0; i < header->state_pages; i++)
+        if (!sequence_file_page(file, kv_pages + i, copying->state + i * copying->page_bytes, status)) return false;
+    if (header->state_pages && !backend->type->copy_recurrent(backend, copying->slot, copying->state, true, status))
+        return false;
     memcpy(sequence->tokens, file->tokens, header->token_count * sizeof *sequence->tokens);
     sequence->count = sequence->polled = header->token_count;
     sequence->prompt_end = header->prompt_end;
@@ -163,6 +184,7 @@ static bool restore(struct eng_session *session, const char *path, const struct 
                                                   .max_context = session->geometry->max_context,
                                                   .groups = plan_page_groups(session->geometry),
                                                   .most_pages = session->pool.count,
+                                                  .state_pages = copying.state_pages,
                                                   .has_options = session->geometry->sampling_options};
     bool ok = opened && sequence_file_open(&file, path, &expected, status) &&
               sequence_make(session, options, &sequence, status) && take_slot(session, &file, &slot, status);

@@ -211,7 +211,9 @@ static bool waits_for_page(const struct eng_session *session, const struct eng_s
                            uint32_t count)
 {
     const uint32_t page = (uint32_t)session->geometry->page_tokens, computed = sequence->computed;
-    if (!session->caches || sequence->is_restored || computed != sequence->blocks * page ||
+    for (uint32_t p = first; session->checkpointing && p < count; p++)
+        if (sequence_awaits(sequence, session->part_sequence[p])) return true;
+    if (session->checkpointing || !session->caches || sequence->is_restored || computed != sequence->blocks * page ||
         computed + page >= sequence->count)
         return false;
     for (uint32_t p = first; p < count; p++) {
@@ -226,7 +228,7 @@ static bool waits_for_page(const struct eng_session *session, const struct eng_s
 static uint32_t uncomputed(const struct eng_session *session, uint32_t part)
 {
     const struct eng_sequence *sequence = session->part_sequence[part];
-    const uint32_t rest = sequence->count - sequence->computed;
+    const uint32_t rest = sequence_rest(sequence);
     return rest < session->chunk ? rest : (uint32_t)session->chunk;
 }
 
@@ -337,7 +339,7 @@ static bool begin_step(struct eng_session *session, struct status *status)
             size_t plan;
             /* The first of several sequences that began together with the same text has computed it by now. */
             sequence_use_cache(prefill);
-            uint32_t rest = prefill->count - prefill->computed;
+            uint32_t rest = sequence_rest(prefill);
             if (decoding) rest = prompt_rows(session, rest);
             const uint32_t chunk = replay_chunk(session, rest, &plan);
             if (!sequence_reserve(prefill, (uint64_t)prefill->computed + chunk)) continue;

@@ -20,74 +20,12 @@ static uint64_t most_tokens(const struct eng_sequence *sequence, uint64_t prompt
     return tokens < limit ? tokens : limit;
 }
 
-/* ---- the cache of pages ---- */
-
-static uint64_t page_tokens(const struct eng_session *session) { return session->geometry->page_tokens; }
-
-static void begin_blocks(struct eng_sequence *sequence)
-{
-    const struct eng_session *session = sequence->session;
-    sequence->blocks = 0;
-    sequence->block = page_pool_root(session->rope_set ? session->rope_set[sequence->slot] : 0);
-}
-
-/* Rotary frequencies that the sequence will have, as slots_switch_rope selects them. */
-static int32_t rope_set_of(const struct eng_sequence *sequence)
-{
-    const struct plan_geometry *geometry = sequence->session->geometry;
-    return geometry->rope_original && sequence->count > geometry->rope_original;
-}
-
-/* Blocks of the cache with which the sequence begins, and how many of those are idle. One token at least is left to compute: its
- * logits are needed. */
-static uint32_t count_known(const struct eng_sequence *sequence, uint32_t *idle)
-{
-    const struct eng_session *session = sequence->session;
-    uint64_t number = page_pool_root(rope_set_of(sequence));
-    uint32_t known = 0;
-    *idle = 0;
-    while ((known + 1) * page_tokens(session) < sequence->count) {
-        const int32_t block = page_pool_find(&session->pool, number, sequence->tokens + known * page_tokens(session));
-        if (block == PAGE_POOL_NONE) break;
-        number = page_pool_number(&session->pool, block);
-        *idle += page_pool_is_idle(&session->pool, block);
-        known++;
-    }
-    return known;
-}
-
-void sequence_use_cache(struct eng_sequence *sequence)
-{
-    struct eng_session *session = sequence->session;
-    const uint32_t page = (uint32_t)page_tokens(session), computed = sequence->computed;
-    if (!session->caches || sequence->is_restored || computed != sequence->blocks * page) return;
-    while (sequence->computed + page < sequence->count) {
-        const int32_t block = page_pool_find(&session->pool, sequence->block, sequence->tokens + sequence->computed);
-        if (block == PAGE_POOL_NONE) break;
-        sequence->block = page_pool_number(&session->pool, block);
-        sequence->blocks++;
-        sequence->computed += page;
-        slots_hold_block(session, sequence->slot, block);
-    }
-    session->cached_tokens += sequence->computed - computed;
-}
-
-void sequence_computed(struct eng_sequence *sequence, uint32_t count)
-{
-    struct eng_session *session = sequence->session;
-    sequence->computed += count;
-    if (!session->caches || sequence->is_restored) return;
-    for (; (sequence->blocks + 1) * page_tokens(session) <= sequence->computed; sequence->blocks++)
-        sequence->block = slots_keep_block(session, sequence->slot, sequence->blocks, sequence->block,
-                                           sequence->tokens + sequence->blocks * page_tokens(session));
-}
-
 /* All of its tokens are to be computed again, with other rotary frequencies. Other sequences may share its pages. */
 static void compute_again(struct eng_sequence *sequence)
 {
     slots_empty(sequence->session, sequence->slot);
     sequence->computed = 0;
-    begin_blocks(sequence);
+    sequence_begin_blocks(sequence);
 }
 
 /* ---- waiting and running ---- */
@@ -106,23 +44,16 @@ static uint64_t first_tokens(const struct eng_sequence *sequence)
     return tokens <= most || most < sequence->count ? tokens : most;
 }
 
-/* Pages that it then takes of those available: blocks that others hold are not among them. */
-static uint64_t first_pages(const struct eng_sequence *sequence)
-{
-    const struct eng_session *session = sequence->session;
-    uint32_t idle = 0, known = session->caches ? count_known(sequence, &idle) : 0;
-    return slots_pages_for(session, first_tokens(sequence)) - (uint64_t)(known - idle) * session->pool.groups;
-}
-
 /* A page of each group for every active sequence that may still take one. */
 static uint64_t growth(const struct eng_session *session)
 {
+    const unsigned groups = plan_page_groups(session->geometry);
     uint64_t pages = 0;
     for (uint32_t i = 0; i < session->active_count; i++) {
         const struct eng_sequence *sequence = session->active[i];
         const uint64_t most = slots_pages_for(session, most_tokens(sequence, sequence->prompt_end));
         const uint64_t held = slots_pages_held(session, sequence->slot), left = most > held ? most - held : 0;
-        pages += left < session->pool.groups ? left : session->pool.groups;
+        pages += left < groups ? left : groups;
     }
     return pages;
 }
@@ -132,8 +63,11 @@ bool sequence_can_admit(const struct eng_session *session)
     /* Strictly in order, so that short sequences do not delay a long one for ever. Each of those that run is left a page to grow:
      * otherwise the youngest would be set aside at once. */
     const struct eng_sequence *first = session->first_waiting;
-    return first && session->free_slot_count &&
-           first_pages(first) + growth(session) <= page_pool_available(&session->pool);
+    if (!first || !session->free_slot_count) return false;
+    const uint64_t available = page_pool_available(&session->pool), left = growth(session);
+    const uint64_t pages = slots_pages_for(session, first_tokens(first));
+    /* Pages of a checkpoint may be those that it needs itself. */
+    return pages + left <= available || sequence_uncached_pages(first, pages) + left <= available;
 }
 
 void sequence_fill_slot(struct eng_sequence *sequence)
@@ -157,7 +91,7 @@ void sequence_admit(struct eng_session *session)
         sequence->slot = slots_take(session, SLOT_SEQUENCE);
         sequence_fill_slot(sequence);
         slots_switch_rope(session, sequence->slot, sequence->count);
-        begin_blocks(sequence);
+        sequence_begin_blocks(sequence);
         sequence_use_cache(sequence);
         slots_reserve(session, sequence->slot, first_tokens(sequence));
         start_prefill(sequence);
@@ -245,10 +179,10 @@ void sequence_reserve_ahead(struct eng_sequence *sequence)
     enum { AHEAD_PAGES = 2 };
     struct eng_session *session = sequence->session;
     const uint64_t most = most_tokens(sequence, sequence->prompt_end);
-    uint64_t tokens = sequence->computed + 1 + AHEAD_PAGES * page_tokens(session);
+    uint64_t tokens = sequence->computed + 1 + AHEAD_PAGES * session->geometry->page_tokens;
     if (tokens > most) tokens = most;
     if (tokens <= slots_room(session, sequence->slot)) return;
-    const uint64_t spare = (uint64_t)session->active_count * session->pool.groups * (AHEAD_PAGES + 1);
+    const uint64_t spare = (uint64_t)session->active_count * plan_page_groups(session->geometry) * (AHEAD_PAGES + 1);
     if (page_pool_available(&session->pool) > spare) slots_reserve(session, sequence->slot, tokens);
 }
 
@@ -256,8 +190,10 @@ static void finish(struct eng_sequence *sequence, enum eng_end end)
 {
     if (sequence->state == ENG_STATE_WAITING) leave_waiting(sequence);
     if (sequence->state == ENG_STATE_PREFILL || sequence->state == ENG_STATE_DECODE) leave_active(sequence);
-    if (end == ENG_END_CANCELLED || end == ENG_END_NOT_FINITE || !(sequence->flags & ENG_SEQUENCE_KEEP))
+    if (end == ENG_END_CANCELLED || end == ENG_END_NOT_FINITE || !(sequence->flags & ENG_SEQUENCE_KEEP)) {
+        sequence_leave_checkpoint(sequence);
         free_slot(sequence);
+    }
     sequence->state = ENG_STATE_DONE;
     sequence->end = end;
 }
@@ -400,7 +336,7 @@ enum eng_status eng_sequence_create(struct eng_session *session, const struct en
 
 void sequence_restored(struct eng_sequence *sequence, uint32_t computed)
 {
-    begin_blocks(sequence);
+    sequence_begin_blocks(sequence);
     sequence->is_restored = true;
     sequence_computed(sequence, computed);
     sequence->flags |= ENG_SEQUENCE_KEEP;
@@ -567,10 +503,12 @@ const float *eng_sequence_logits(const struct eng_sequence *sequence)
 void eng_sequence_cancel(struct eng_sequence *sequence)
 {
     if (!sequence || !sequence->exists) return;
-    if (sequence->state == ENG_STATE_DONE)
-        free_slot(sequence); /* a kept one, which has already ended */
-    else
+    if (sequence->state != ENG_STATE_DONE) {
         finish(sequence, ENG_END_CANCELLED);
+        return;
+    }
+    sequence_leave_checkpoint(sequence); /* a kept one, which has already ended */
+    free_slot(sequence);
 }
 
 void eng_sequence_cancel_async(struct eng_sequence *sequence)

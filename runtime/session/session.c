@@ -13,12 +13,15 @@
 static const uint64_t look_after_ns = 10 * 1000 * 1000;
 
 enum { SEQUENCES_PER_SLOT = 4, LEAST_SEQUENCES = 64, MOST_SEQUENCES = 1 << 20 };
+/* Checkpoints, and what those with recurrent state take where the caller does not say: at least so many. */
+enum { MOST_CHECKPOINTS = 64, LEAST_CHECKPOINTS = 4, DEFAULT_CHECKPOINT_BYTES = 256 << 20 };
 
 /* Memory of a session besides its backend. */
 struct session_sizes {
     uint64_t token_buffer_bytes; /* of one sequence or slot */
     uint64_t option_bytes;       /* logit biases and allowed tokens of one sequence */
-    uint64_t tokens_bytes;       /* of all of both */
+    uint64_t tokens_bytes;       /* of all of both, and of checkpoints */
+    uint32_t checkpoints;
 };
 
 static bool plan_sizes(const struct eng_session *session, struct session_sizes *sizes)
@@ -30,6 +33,7 @@ static bool plan_sizes(const struct eng_session *session, struct session_sizes *
     return checked_add(session->geometry->max_context, 1, &sizes->token_buffer_bytes) &&
            checked_mul(sizes->token_buffer_bytes, sizeof(int32_t), &sizes->token_buffer_bytes) &&
            checked_add(session->geometry->slots, session->max_sequences, &buffers) &&
+           checked_add(buffers, sizes->checkpoints, &buffers) &&
            checked_mul(sizes->token_buffer_bytes, buffers, &sizes->tokens_bytes) &&
            checked_mul(sizes->option_bytes, session->max_sequences, &all_options) &&
            checked_add(sizes->tokens_bytes, all_options, &sizes->tokens_bytes) &&
@@ -74,11 +78,38 @@ static bool find_fields(struct eng_session *session, struct status *status)
     return true;
 }
 
+/* Page groups without a window. */
+static uint32_t unbounded_groups(const struct plan_geometry *geometry)
+{
+    uint32_t count = 0;
+    for (unsigned g = 0; g < plan_page_groups(geometry); g++) count += !geometry->page_window[g];
+    return count;
+}
+
+/* Decides whether the session has a cache, and how many checkpoints. */
+static uint32_t plan_cache(struct eng_session *session, const struct eng_session_options *options)
+{
+    const struct plan_geometry *geometry = session->geometry;
+    session->caches = !options->no_prefix_cache;
+    if (!session->caches || (!geometry->recurrent_bytes && unbounded_groups(geometry) == plan_page_groups(geometry)))
+        return 0;
+    uint64_t count = MOST_CHECKPOINTS;
+    if (geometry->recurrent_bytes) {
+        const uint64_t bytes = options->checkpoint_bytes ? options->checkpoint_bytes : DEFAULT_CHECKPOINT_BYTES;
+        count = bytes / geometry->recurrent_bytes;
+        if (!options->checkpoint_bytes && count < LEAST_CHECKPOINTS) count = LEAST_CHECKPOINTS;
+        if (count > MOST_CHECKPOINTS) count = MOST_CHECKPOINTS;
+    }
+    session->caches = session->checkpointing = count > 0;
+    return (uint32_t)count;
+}
+
 static bool allocate_tables(struct eng_session *session, const struct session_sizes *sizes, struct status *status)
 {
     uint64_t slots = session->geometry->slots;
-    bool ok = page_pool_open(&session->pool, session->backend->pages, plan_page_groups(session->geometry),
-                             (uint32_t)session->geometry->page_tokens, session->caches);
+    const uint32_t groups = unbounded_groups(session->geometry), pages = session->backend->pages;
+    bool ok = page_pool_open(&session->pool, pages, groups, (uint32_t)session->geometry->page_tokens,
+                             session->caches && groups);
     session->slots = calloc(slots, sizeof *session->slots);
     session->active = calloc(slots, sizeof *session->active);
     session->sequences = calloc(session->max_sequences, sizeof *session->sequences);
@@ -104,6 +135,12 @@ static bool allocate_tables(struct eng_session *session, const struct session_si
         sequence->next = session->free_sequences;
         session->free_sequences = sequence;
     }
+    const uint64_t copies = checkpoints_most_pages(session->geometry);
+    if (!checkpoints_open(&session->checkpoints, &session->pool, sizes->checkpoints,
+                          copies < pages ? (uint32_t)copies : pages, (int32_t *)(void *)buffer,
+                          sizes->token_buffer_bytes / sizeof(int32_t)))
+        return status_fail(status, STATUS_MACHINE, "out of memory");
+    buffer += sizes->checkpoints * sizes->token_buffer_bytes;
     for (uint32_t i = 0; sizes->option_bytes && i < session->max_sequences; i++, buffer += sizes->option_bytes) {
         session->sequences[i].biases = (struct eng_logit_bias *)(void *)buffer;
         session->sequences[i].allowed = (uint32_t *)(void *)(session->sequences[i].biases + PLAN_MAX_LOGIT_BIASES);
@@ -139,9 +176,7 @@ static bool create(struct eng_session *session, const struct backend_type *type,
     session->prompt_step = options->prompt_step;
     session->step_ms = options->step_ms;
     session->prompt_rows = 1;
-    session->caches = !options->no_prefix_cache && !session->geometry->recurrent_bytes;
-    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++)
-        session->caches = session->caches && !session->geometry->page_window[g];
+    sizes.checkpoints = plan_cache(session, options);
     session->checked_ns = coarse_ns();
     if (!load_weights_unchanged(session->engine, status)) return false;
     if (!plan_sizes(session, &sizes))
@@ -151,6 +186,7 @@ static bool create(struct eng_session *session, const struct backend_type *type,
                                     .kv_tokens = options->kv_tokens,
                                     .kv_bytes = options->kv_bytes,
                                     .chunk = session->chunk,
+                                    .checkpoints = session->geometry->recurrent_bytes ? sizes.checkpoints : 0,
                                     .host_bytes = sizes.tokens_bytes};
     session->backend = type->create(session->engine, &asked, status);
     return session->backend &&
@@ -176,6 +212,7 @@ void eng_session_destroy(struct eng_session **handle)
     free(session->plans);
     free(session->selftest);
     if (session->news.has_descriptor) close(session->news.descriptor);
+    checkpoints_close(&session->checkpoints);
     page_pool_close(&session->pool);
     free(session->slots);
     free(session->active);
@@ -286,7 +323,7 @@ enum eng_status eng_session_get_facts(const struct eng_session *session, struct 
         .graph_seconds = session->backend->graph_seconds,
         .fallback = session->backend->fallback,
         .detour = session->backend->detour,
-        .cached_pages = session->pool.idle_count,
+        .cached_pages = session->pool.idle_count + session->pool.spare_count,
         .cached_tokens = session->cached_tokens,
         .set_aside = session->set_aside,
     };

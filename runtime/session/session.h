@@ -8,7 +8,7 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/load/host_memory.h"
-#include "runtime/session/page_pool.h"
+#include "runtime/session/checkpoints.h"
 #include "runtime/text/grammar.h"
 
 enum { SESSION_NO_SLOT = -1 };
@@ -69,6 +69,8 @@ struct eng_sequence {
     bool is_restored;    /* its pages came from a file: others do not use them */
     uint32_t blocks;     /* whole pages of them that the cache knows */
     uint64_t block;      /* number of the last of those, or of the empty text */
+    uint32_t checkpoint; /* tokens before its latest checkpoint, made or used; 0: none */
+    uint32_t branch;     /* 0, or where other texts branch off: it makes a checkpoint there */
     uint32_t prompt_end; /* end of the latest prompt; later tokens were drawn */
     uint32_t polled;     /* tokens [polled, count) have not been polled */
     uint64_t drawn_step; /* the step that drew its last token, and the logits of that draw */
@@ -116,7 +118,8 @@ struct eng_session {
     uint32_t prompt_step; /* as in struct eng_session_options, as the next */
     uint32_t step_ms;
     double prompt_rows; /* step_ms: rows of prompts that a step has time for, as far as earlier ones tell */
-    bool caches; /* pages of sequences are used again: no page group has a window, and there is no recurrent state */
+    bool caches;        /* pages of sequences are used again */
+    bool checkpointing; /* with checkpoints: a page group has a window, or there is recurrent state */
 
     struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
     int32_t *page_table;            /* STATE_PAGE_TABLE: this, the next two and rope_set are backend->state */
@@ -133,6 +136,7 @@ struct eng_session {
     size_t plan_count, decode_plans, prefill_end;
 
     struct page_pool pool;
+    struct checkpoints checkpoints;
     struct session_slot *slots;
     uint32_t free_slot_count;
 
@@ -179,8 +183,9 @@ uint32_t slots_pages_held(const struct eng_session *session, int32_t slot);
 bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens);
 /* Tokens that the slot's pages have room for. */
 uint64_t slots_room(const struct eng_session *session, int32_t slot);
-/* Gives the slot a block of the cache, whose tokens follow those that it has. Requires: those are whole blocks. */
-void slots_hold_block(struct eng_session *session, int32_t slot, int32_t block);
+/* Gives the slot a block of the cache as block `index` of its tokens, the last ones that it has from now on. Requires: it has those
+ * before it. */
+void slots_hold_block(struct eng_session *session, int32_t slot, uint32_t index, int32_t block);
 /* Gives the slot, which is empty, the tokens of slot `from` and pages for `room` tokens in all. It shares the pages that no step writes
  * to any more, and has copies of the others and of the recurrent state. False, with STATUS_FULL: too few pages are free; the slot has
  * some of them then. Requires: nothing is in flight. */
@@ -188,6 +193,15 @@ bool slots_copy_pages(struct eng_session *session, int32_t from, int32_t to, uin
 /* Puts the slot's pages at `index` into the cache: page_pool_keep. */
 uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t index, uint64_t before,
                           const int32_t *tokens);
+/* Makes a checkpoint of the slot's first `count` tokens, which are whole blocks and one at least, as checkpoints_add. False: the slot's
+ * pages or state have lost what it needs, or no room is left. Requires: `count` is beyond a checkpoint that the slot used, and nothing
+ * is in flight. */
+bool slots_make_checkpoint(struct eng_session *session, int32_t slot, uint64_t root, const int32_t *tokens,
+                           uint32_t count, uint64_t block);
+/* The slot has the tokens of a checkpoint from now on; what it had is lost. False: it could not be copied, and the slot must be emptied.
+ * Requires: the checkpoint is held, the slot holds the blocks of its tokens, pages for the rest are available, and nothing is in
+ * flight. */
+bool slots_use_checkpoint(struct eng_session *session, int32_t slot, const struct checkpoint *checkpoint);
 /* The slot's pages have so many tokens, with these rotary frequencies. */
 void slots_place(struct eng_session *session, int32_t slot, uint32_t position, int32_t rope_set);
 void slots_empty(struct eng_session *session, int32_t slot); /* without tokens and pages */
@@ -266,12 +280,26 @@ void slot_options_set_allowed(struct eng_session *session, int32_t slot, const u
 bool slot_options_check_allowed(const struct eng_session *session, const uint32_t *allowed, size_t words,
                                 const char *function, enum session_mask *mask, struct status *status);
 
+/* prefix_cache.c: the cache knows nothing of the sequence's tokens yet. Requires: it has a slot. */
+void sequence_begin_blocks(struct eng_sequence *sequence);
+/* Takes blocks of the cache for the tokens that it would compute next, and a checkpoint where the session has them. Requires: nothing
+ * is in flight. */
+void sequence_use_cache(struct eng_sequence *sequence);
+/* Of `pages` pages that it needs to begin, those that it then takes of the available ones, if it uses the cache. */
+uint64_t sequence_uncached_pages(const struct eng_sequence *sequence, uint64_t pages);
+/* So many more of its tokens are in the KV pages: those of whole pages enter the cache. */
+void sequence_computed(struct eng_sequence *sequence, uint32_t count);
+/* Makes a last checkpoint, if that is of use. Called before its slot is given back. */
+void sequence_leave_checkpoint(struct eng_sequence *sequence);
+/* Uncomputed tokens up to the place where its next step must end: of its tokens or, with recurrent state, of a checkpoint. */
+uint32_t sequence_rest(const struct eng_sequence *sequence);
+/* Whether another prompt, which is computed, makes a checkpoint that the sequence can use. */
+bool sequence_awaits(const struct eng_sequence *sequence, struct eng_sequence *other);
+
 /* sequence.c: appends a drawn token and ends the sequence if it is the last one. PLAN_NO_TOKEN ends it, too. */
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits);
 /* Cancels the sequences of eng_sequence_cancel_async. */
 void sequence_cancel_unwanted(struct eng_session *session);
-/* Takes blocks of the cache for the tokens that it would compute next. */
-void sequence_use_cache(struct eng_sequence *sequence);
 /* eng_sequence_create without checks of pointers. */
 bool sequence_make(struct eng_session *session, const struct eng_sequence_options *options,
                    struct eng_sequence **sequence, struct status *status);
@@ -283,8 +311,6 @@ bool sequence_check_room(const struct eng_sequence *sequence, const char *functi
 void sequence_join(struct eng_sequence *sequence, enum eng_state state);
 /* Tokens, sampler and pages of its slot are those of a sequence that is done and kept. */
 void sequence_restored(struct eng_sequence *sequence, uint32_t computed);
-/* So many more of its tokens are in the KV pages: those of whole pages enter the cache. */
-void sequence_computed(struct eng_sequence *sequence, uint32_t count);
 /* Takes pages for `tokens` tokens in all. If too few are available, the sequences that were admitted last are set aside until there
  * are enough. False: it was set aside itself. Requires: nothing is in flight. */
 bool sequence_reserve(struct eng_sequence *sequence, uint64_t tokens);

@@ -59,7 +59,7 @@ static void shrink(struct eng_session *session, int32_t slot, uint64_t tokens)
         if (tokens > 0 && is_ring(session, g, own) && own->written / session->geometry->page_tokens >= own->pages[g])
             continue;
         while (own->pages[g] > group_pages(session, g, tokens))
-            page_pool_drop(&session->pool, g, slot_pages(session, g, slot)[--own->pages[g]]);
+            page_pool_drop(&session->pool, slot_pages(session, g, slot)[--own->pages[g]]);
     }
 }
 
@@ -93,6 +93,7 @@ bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens)
         more += pages > own->pages[g] ? pages - own->pages[g] : 0;
     }
     if (more > page_pool_available(&session->pool)) return false;
+    if (session->checkpoints.count) checkpoints_make_room(&session->checkpoints, (uint32_t)more);
     for (unsigned g = 0; more && g < groups; g++) {
         int32_t *row = slot_pages(session, g, slot);
         const uint32_t pages = group_pages(session, g, tokens);
@@ -115,21 +116,26 @@ uint64_t slots_room(const struct eng_session *session, int32_t slot)
     return least;
 }
 
-void slots_hold_block(struct eng_session *session, int32_t slot, int32_t block)
+/* Groups without a window: a block has a page of each of these. */
+static bool has_all_tokens(const struct eng_session *session, unsigned group)
+{
+    return !session->geometry->page_window[group];
+}
+
+void slots_hold_block(struct eng_session *session, int32_t slot, uint32_t index, int32_t block)
 {
     struct session_slot *own = &session->slots[slot];
     const int32_t *pages = page_pool_hold(&session->pool, block);
-    const uint32_t index = own->position / (uint32_t)session->geometry->page_tokens;
     for (unsigned g = 0; g < plan_page_groups(session->geometry); g++) {
         int32_t *place = slot_pages(session, g, slot) + index;
+        if (!has_all_tokens(session, g)) continue;
         if (index < own->pages[g])
-            page_pool_drop(&session->pool, g, *place); /* taken for these tokens, and not needed now */
+            page_pool_drop(&session->pool, *place); /* taken for these tokens, and not needed now */
         else
             own->pages[g]++;
-        *place = pages[g];
+        *place = *pages++;
     }
-    own->position += (uint32_t)session->geometry->page_tokens;
-    own->written = own->position;
+    own->position = own->written = (index + 1) * (uint32_t)session->geometry->page_tokens;
     state_changed(session, slot, BACKEND_PAGES);
 }
 
@@ -140,7 +146,7 @@ bool slots_copy_pages(struct eng_session *session, int32_t from, int32_t to, uin
     const uint32_t tokens = session->slots[from].position, whole = tokens / (uint32_t)geometry->page_tokens;
     struct session_slot *own = &session->slots[to];
     for (unsigned g = 0; g < plan_page_groups(geometry); g++)
-        for (; !geometry->page_window[g] && own->pages[g] < whole; own->pages[g]++) {
+        for (; has_all_tokens(session, g) && own->pages[g] < whole; own->pages[g]++) {
             const int32_t page = slot_pages(session, g, from)[own->pages[g]];
             slot_pages(session, g, to)[own->pages[g]] = page;
             page_pool_share(&session->pool, page);
@@ -151,7 +157,7 @@ bool slots_copy_pages(struct eng_session *session, int32_t from, int32_t to, uin
     state_changed(session, to, BACKEND_PAGES);
     for (unsigned g = 0; g < plan_page_groups(geometry); g++) {
         const uint32_t used = group_pages(session, g, tokens);
-        for (uint32_t i = geometry->page_window[g] ? 0 : whole; i < used; i++)
+        for (uint32_t i = has_all_tokens(session, g) ? whole : 0; i < used; i++)
             if (!backend->type->repeat_page(backend, slot_pages(session, g, from)[i], slot_pages(session, g, to)[i],
                                             status))
                 return false;
@@ -163,7 +169,9 @@ uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t in
                           const int32_t *tokens)
 {
     int32_t pages[PLAN_MAX_PAGE_GROUPS];
-    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++) pages[g] = slot_pages(session, g, slot)[index];
+    unsigned count = 0;
+    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++)
+        if (has_all_tokens(session, g)) pages[count++] = slot_pages(session, g, slot)[index];
     return page_pool_keep(&session->pool, before, tokens, pages);
 }
 
@@ -246,6 +254,97 @@ uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t posi
     return own->position;
 }
 
+/* After a failure the state of the backend's spaces is unknown: all later calls fail. */
+static bool note_failure(struct eng_session *session, const struct status *status)
+{
+    session->failure = *status;
+    log_write(&session->engine->log, ENG_LOG_WARNING, "session: every later call fails: %s", status->message);
+    return false;
+}
+
+/* ---- checkpoints ---- */
+
+/* Pages [*first, end) of a group with a window hold what tokens from `tokens` on, a whole number of pages, read: one at least. */
+static uint32_t window_pages(const struct eng_session *session, unsigned group, uint32_t tokens, uint32_t *first)
+{
+    const uint64_t page = session->geometry->page_tokens, window = session->geometry->page_window[group];
+    const uint32_t end = (uint32_t)(tokens / page);
+    *first = tokens >= window ? (uint32_t)((tokens - window + 1) / page) : 0;
+    if (*first == end) *first = end - 1;
+    return end;
+}
+
+/* Whether the slot's pages still have what a checkpoint copies. */
+static bool has_checkpoint(const struct eng_session *session, const struct session_slot *slot, uint32_t tokens)
+{
+    uint32_t first;
+    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++) {
+        if (has_all_tokens(session, g) || !is_ring(session, g, slot)) continue;
+        window_pages(session, g, tokens, &first);
+        if (first + slot->pages[g] <= slot->written / session->geometry->page_tokens) return false;
+    }
+    return !session->geometry->recurrent_bytes || slot->position == tokens;
+}
+
+static uint32_t checkpoint_pages(const struct eng_session *session, uint32_t tokens)
+{
+    uint32_t pages = 0, first;
+    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++)
+        if (!has_all_tokens(session, g)) pages += window_pages(session, g, tokens, &first) - first;
+    return pages;
+}
+
+/* Where the state of a checkpoint lies among the blocks of recurrent state: after those of slots. */
+static int32_t state_of(const struct eng_session *session, const struct checkpoint *checkpoint)
+{
+    return (int32_t)session->geometry->slots + (int32_t)(checkpoint - session->checkpoints.all);
+}
+
+bool slots_make_checkpoint(struct eng_session *session, int32_t slot, uint64_t root, const int32_t *tokens,
+                           uint32_t count, uint64_t block)
+{
+    struct backend *backend = session->backend;
+    struct status status = {0};
+    if (!has_checkpoint(session, &session->slots[slot], count)) return false;
+    struct checkpoint *checkpoint =
+        checkpoints_add(&session->checkpoints, root, tokens, count, block, checkpoint_pages(session, count));
+    if (!checkpoint) return false;
+    bool ok = true;
+    for (unsigned g = 0, k = 0; g < plan_page_groups(session->geometry); g++) {
+        uint32_t first = 0;
+        const uint32_t end = has_all_tokens(session, g) ? 0 : window_pages(session, g, count, &first);
+        for (uint32_t i = first; ok && i < end; i++)
+            ok = backend->type->repeat_page(backend, slot_pages(session, g, slot)[i], checkpoint->pages[k++], &status);
+    }
+    if (session->geometry->recurrent_bytes)
+        ok = ok && backend->type->repeat_recurrent(backend, slot, state_of(session, checkpoint), &status);
+    return ok || note_failure(session, &status);
+}
+
+bool slots_use_checkpoint(struct eng_session *session, int32_t slot, const struct checkpoint *checkpoint)
+{
+    struct session_slot *own = &session->slots[slot];
+    struct backend *backend = session->backend;
+    struct status status = {0};
+    const int32_t *copies = checkpoint->pages;
+    bool ok = true;
+    if (!slots_reserve(session, slot, checkpoint->count)) return false;
+    for (unsigned g = 0; g < plan_page_groups(session->geometry); g++) {
+        if (has_all_tokens(session, g)) continue;
+        uint32_t first;
+        const uint32_t end = window_pages(session, g, checkpoint->count, &first), held = own->pages[g];
+        /* Entries before `first` name the further pages that the slot holds. They get numbers of this sequence, too. */
+        for (uint32_t i = first; ok && i < first + held; i++)
+            ok = backend->type->repeat_page(backend, copies[i < end ? i - first : 0],
+                                            slot_pages(session, g, slot)[i % held], &status);
+        copies += end - first;
+    }
+    if (session->geometry->recurrent_bytes)
+        ok = ok && backend->type->repeat_recurrent(backend, state_of(session, checkpoint), slot, &status);
+    own->position = own->written = checkpoint->count;
+    return ok || note_failure(session, &status);
+}
+
 /* Tokens are in the pages from now on. */
 static void advance(struct eng_session *session, int32_t slot, uint32_t tokens)
 {
@@ -268,19 +367,15 @@ uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *
     return session->plans[index].rows < rest ? session->plans[index].rows : (uint32_t)rest;
 }
 
-/* After a failure the state of the backend's spaces is unknown: all later calls fail. */
-static bool note_failure(struct eng_session *session, const struct status *status)
-{
-    session->failure = *status;
-    log_write(&session->engine->log, ENG_LOG_WARNING, "session: every later call fails: %s", status->message);
-    return false;
-}
-
 /* The NVTX range covers the host's part of the step: all of it on processors, the queueing on a GPU, by which tools
  * find its kernels. */
 static bool submit(struct eng_session *session, const char *what, const struct session_plan *plan,
                    enum backend_inputs inputs, struct status *status)
 {
+    if (session->failure.code != STATUS_OK) {
+        *status = session->failure; /* a checkpoint could not be copied */
+        return false;
+    }
     if (!session_weights_unchanged(session, status)) return note_failure(session, status);
     nvtx_push_number(what, (uint64_t)plan->counts[0]);
     bool ok = session->backend->type->submit(session->backend, (size_t)(plan - session->plans), inputs, status);

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What sequences take from the cache of pages (page_pool.h) and add to it.
+ *
+ * Where some layers have a window or recurrent state, blocks of the other layers are not enough to go on from: a sequence begins at a
+ * checkpoint (checkpoints.h), which is made where others are likely to begin: before the last tokens of a prompt, so that the same
+ * prompt finds it, too; where texts branch off, as the second of them shows; in long prompts and answers at a distance; and, with
+ * windows alone, at the end. Recurrent state is that of the last token, so steps of prompts end at such places (sequence_rest). */
+#include "runtime/session/session.h"
+
+#include <string.h>
+
+/* Least tokens from a checkpoint to the next one, and to one where texts branch off: fewer are soon computed. */
+enum { LEAST_DISTANCE = 128, LEAST_TO_BRANCH = 32 };
+/* Most checkpoints of a prompt by distance, and of all checkpoints the part that one prompt may take. */
+enum { MOST_OF_PROMPT = 8, PART_OF_ALL = 8 };
+
+static uint32_t page_tokens(const struct eng_session *session) { return (uint32_t)session->geometry->page_tokens; }
+
+static uint32_t whole_pages(const struct eng_session *session, uint32_t tokens)
+{
+    return tokens - tokens % page_tokens(session);
+}
+
+/* Number of the empty text before the tokens of a sequence with a slot. */
+static uint64_t root_of(const struct eng_sequence *sequence)
+{
+    const int32_t *rope_set = sequence->session->rope_set;
+    return page_pool_root(rope_set ? rope_set[sequence->slot] : 0);
+}
+
+/* The same, as slots_switch_rope will select the rotary frequencies. */
+static uint64_t root_to_be(const struct eng_sequence *sequence)
+{
+    const struct plan_geometry *geometry = sequence->session->geometry;
+    return page_pool_root(geometry->rope_original && sequence->count > geometry->rope_original);
+}
+
+/* Blocks of the cache, at most `most`, with which the sequence can begin, and how many of those are idle. One token at least is left to
+ * compute: its logits are needed. *number: of the last of them. */
+static uint32_t count_known(const struct eng_sequence *sequence, uint64_t root, uint32_t most, uint32_t *idle,
+                            uint64_t *number)
+{
+    const struct eng_session *session = sequence->session;
+    const uint32_t page = page_tokens(session);
+    uint32_t known = 0;
+    *idle = 0;
+    *number = root;
+    while (known < most && ((uint64_t)known + 1) * page < sequence->count) {
+        const int32_t block = page_pool_find(&session->pool, *number, sequence->tokens + (size_t)known * page);
+        if (block == PAGE_POOL_NONE) break;
+        *number = page_pool_number(&session->pool, block);
+        *idle += page_pool_is_idle(&session->pool, block);
+        known++;
+    }
+    return known;
+}
+
+/* The longest checkpoint that the sequence can go on from; NULL: none. */
+static struct checkpoint *find_checkpoint(const struct eng_sequence *sequence, uint64_t root)
+{
+    const struct eng_session *session = sequence->session;
+    uint32_t idle, most = sequence->count - 1;
+    uint64_t number;
+    if (session->pool.groups) most = count_known(sequence, root, UINT32_MAX, &idle, &number) * page_tokens(session);
+    return checkpoints_find(&session->checkpoints, root, sequence->tokens, most);
+}
+
+/* Of `pages` pages for the sequence, those that are taken of the available ones. checkpoint: NULL: it uses all known blocks. */
+static uint64_t count_taken(const struct eng_sequence *sequence, uint64_t root, const struct checkpoint *checkpoint,
+                            uint64_t pages)
+{
+    const struct eng_session *session = sequence->session;
+    const uint32_t most = checkpoint ? checkpoint->count / page_tokens(session) : UINT32_MAX;
+    uint32_t idle;
+    uint64_t number;
+    const uint32_t known = count_known(sequence, root, most, &idle, &number);
+    /* Copies of a checkpoint stay where they are. */
+    return pages - (uint64_t)(known - idle) * session->pool.groups + (checkpoint ? checkpoint->page_count : 0);
+}
+
+uint64_t sequence_uncached_pages(const struct eng_sequence *sequence, uint64_t pages)
+{
+    const struct eng_session *session = sequence->session;
+    const uint64_t root = root_to_be(sequence);
+    if (!session->caches) return pages;
+    const struct checkpoint *checkpoint = session->checkpointing ? find_checkpoint(sequence, root) : NULL;
+    if (session->checkpointing && !checkpoint) return pages;
+    return count_taken(sequence, root, checkpoint, pages);
+}
+
+void sequence_begin_blocks(struct eng_sequence *sequence)
+{
+    const struct eng_session *session = sequence->session;
+    sequence->blocks = sequence->checkpoint = sequence->branch = 0;
+    sequence->block = root_of(sequence);
+    if (session->checkpointing && sequence->count)
+        sequence->branch = whole_pages(session, checkpoints_common(&session->checkpoints, sequence->block,
+                                                                   sequence->tokens, sequence->count - 1));
+}
+
+/* Goes on from the longest checkpoint, if that is further than where it is. */
+static void use_checkpoint(struct eng_sequence *sequence)
+{
+    struct eng_session *session = sequence->session;
+    const uint64_t root = root_of(sequence);
+    struct checkpoint *checkpoint = find_checkpoint(sequence, root);
+    if (!checkpoint || checkpoint->count <= sequence->computed) return;
+    const uint64_t pages = slots_pages_for(session, checkpoint->count);
+    if (count_taken(sequence, root, checkpoint, pages) > page_pool_available(&session->pool)) return;
+    const uint32_t before = sequence->computed, page = page_tokens(session);
+    uint64_t number = root;
+    checkpoints_hold(&session->checkpoints, checkpoint);
+    for (uint32_t i = 0; session->pool.groups && i < checkpoint->count / page; i++) {
+        const int32_t block = page_pool_find(&session->pool, number, sequence->tokens + (size_t)i * page);
+        number = page_pool_number(&session->pool, block);
+        if (i >= sequence->blocks) slots_hold_block(session, sequence->slot, i, block);
+    }
+    const bool ok = slots_use_checkpoint(session, sequence->slot, checkpoint);
+    checkpoints_release(&session->checkpoints);
+    if (!ok) { /* the session has failed, as its next step tells */
+        slots_empty(session, sequence->slot);
+        sequence->computed = 0;
+        sequence_begin_blocks(sequence);
+        return;
+    }
+    sequence->computed = sequence->checkpoint = checkpoint->count;
+    sequence->blocks = session->pool.groups ? checkpoint->count / page : 0;
+    sequence->block = number;
+    session->cached_tokens += sequence->computed - before;
+    checkpoints_touch(&session->checkpoints, checkpoint);
+}
+
+void sequence_use_cache(struct eng_sequence *sequence)
+{
+    struct eng_session *session = sequence->session;
+    const uint32_t page = page_tokens(session), computed = sequence->computed;
+    if (!session->caches || sequence->is_restored) return;
+    if (session->checkpointing) {
+        use_checkpoint(sequence);
+        return;
+    }
+    if (computed != sequence->blocks * page) return;
+    while (sequence->computed + page < sequence->count) {
+        const int32_t block = page_pool_find(&session->pool, sequence->block, sequence->tokens + sequence->computed);
+        if (block == PAGE_POOL_NONE) break;
+        sequence->block = page_pool_number(&session->pool, block);
+        slots_hold_block(session, sequence->slot, sequence->blocks++, block);
+        sequence->computed += page;
+    }
+    session->cached_tokens += sequence->computed - computed;
+}
+
+/* ---- making checkpoints ---- */
+
+static uint32_t in_pages(const struct eng_session *session, uint32_t tokens)
+{
+    return whole_pages(session, tokens + page_tokens(session) - 1);
+}
+
+static uint32_t least_distance(const struct eng_session *session) { return in_pages(session, LEAST_DISTANCE); }
+
+/* From a checkpoint to the next one, where nothing else asks for it. */
+static uint32_t usual_distance(const struct eng_sequence *sequence)
+{
+    const struct eng_session *session = sequence->session;
+    uint32_t parts = session->checkpoints.count / PART_OF_ALL;
+    if (parts > MOST_OF_PROMPT) parts = MOST_OF_PROMPT;
+    const uint32_t least = least_distance(session), distance = sequence->count / (parts ? parts : 1);
+    return distance > least ? distance : least;
+}
+
+/* A place in a prompt for which a checkpoint is made if the one before it is so far away. */
+struct place {
+    uint32_t count, distance;
+};
+enum { PLACES = 2 };
+
+/* Where texts branch off (0: nowhere), and the last whole page before which something is left to compute. */
+static void find_places(const struct eng_sequence *sequence, struct place places[PLACES])
+{
+    const struct eng_session *session = sequence->session;
+    places[0] = (struct place){sequence->branch, in_pages(session, LEAST_TO_BRANCH)};
+    places[1] = (struct place){whole_pages(session, sequence->count - 1), least_distance(session)};
+}
+
+/* Makes a checkpoint after its first `count` tokens, if its last one is so far before, and the slot still has what it takes. */
+static void make_checkpoint(struct eng_sequence *sequence, uint32_t count, uint32_t distance)
+{
+    struct eng_session *session = sequence->session;
+    const uint64_t root = root_of(sequence);
+    const uint32_t blocks = session->pool.groups ? count / page_tokens(session) : 0;
+    if (!count || count < sequence->checkpoint + distance) return;
+    struct checkpoint *known = checkpoints_find(&session->checkpoints, root, sequence->tokens, count);
+    if (known && known->count == count) {
+        checkpoints_touch(&session->checkpoints, known);
+    } else {
+        uint32_t idle;
+        uint64_t number;
+        if (count_known(sequence, root, blocks, &idle, &number) < blocks ||
+            !slots_make_checkpoint(session, sequence->slot, root, sequence->tokens, count, blocks ? number : 0))
+            return;
+    }
+    sequence->checkpoint = count;
+}
+
+/* Makes those that are due where the sequence is. */
+static void make_checkpoints(struct eng_sequence *sequence)
+{
+    const struct eng_session *session = sequence->session;
+    const uint32_t whole = whole_pages(session, sequence->computed);
+    struct place places[PLACES] = {{0}};
+    bool is_soon = false;
+    if (sequence->state == ENG_STATE_PREFILL) find_places(sequence, places);
+    for (int i = 0; i < PLACES; i++) {
+        const uint32_t count = places[i].count;
+        if (count <= sequence->computed) make_checkpoint(sequence, count, places[i].distance);
+        is_soon |= count > whole && count - whole < least_distance(session);
+    }
+    if (!is_soon) make_checkpoint(sequence, whole, usual_distance(sequence));
+}
+
+void sequence_computed(struct eng_sequence *sequence, uint32_t count)
+{
+    struct eng_session *session = sequence->session;
+    const uint32_t page = page_tokens(session);
+    sequence->computed += count;
+    if (!session->caches || sequence->is_restored) return;
+    for (; session->pool.groups && (sequence->blocks + 1) * page <= sequence->computed; sequence->blocks++)
+        sequence->block = slots_keep_block(session, sequence->slot, sequence->blocks, sequence->block,
+                                           sequence->tokens + (size_t)sequence->blocks * page);
+    if (session->checkpointing && !session->flight_count) make_checkpoints(sequence);
+}
+
+void sequence_leave_checkpoint(struct eng_sequence *sequence)
+{
+    const struct eng_session *session = sequence->session;
+    struct status ignored = {0};
+    if (!session->checkpointing || sequence->is_restored || sequence->slot == SESSION_NO_SLOT) return;
+    /* The slot of a step in flight is still written to. */
+    if (session->flight_count || !session_usable(session, &ignored)) return;
+    make_checkpoint(sequence, whole_pages(session, sequence->computed), least_distance(session));
+}
+
+uint32_t sequence_rest(const struct eng_sequence *sequence)
+{
+    const struct eng_session *session = sequence->session;
+    const uint32_t computed = sequence->computed;
+    uint32_t end = sequence->count;
+    if (!session->checkpointing || !session->geometry->recurrent_bytes || sequence->is_restored) return end - computed;
+    struct place places[PLACES];
+    find_places(sequence, places);
+    for (int i = 0; i < PLACES; i++)
+        if (places[i].count > computed && places[i].count < end &&
+            places[i].count >= sequence->checkpoint + places[i].distance)
+            end = places[i].count;
+    /* Steps of a long prompt end where a checkpoint can be. */
+    const uint32_t chunk_end =
+        end - computed > session->chunk ? whole_pages(session, computed + (uint32_t)session->chunk) : end;
+    return (chunk_end > computed ? chunk_end : end) - computed;
+}
+
+bool sequence_awaits(const struct eng_sequence *sequence, struct eng_sequence *other)
+{
+    const struct eng_session *session = sequence->session;
+    const uint32_t most = (sequence->count < other->count ? sequence->count : other->count) - 1;
+    uint32_t common = 0;
+    if (!session->caches || sequence->is_restored || other->is_restored || root_of(sequence) != root_of(other))
+        return false;
+    while (common < most && sequence->tokens[common] == other->tokens[common]) common++;
+    common = whole_pages(session, common);
+    if (common <= other->computed || common < sequence->computed + least_distance(session)) return false;
+    if (other->branch <= other->computed || common < other->branch) other->branch = common;
+    return true;
+}

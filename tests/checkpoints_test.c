@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The prefix cache of models with windows and with recurrent state: what a sequence goes on from is found, and whatever is shared,
+ * evicted, forked or saved, a sequence gets the tokens that it gets by itself. */
+#include "tests/test_fables.h"
+#include "formats/base/test_program.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "formats/base/test_support.h"
+#include "runtime/backend/test_backend.h"
+#include "runtime/session/session.h"
+
+enum { VOCAB = 320, PAGE = 16, LONGEST = FABLES_CONTEXT, LEAST = 128 };
+
+#define SIZES                                                                                                  \
+    "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, " \
+    "\"vocab_size\": 320, \"max_position_embeddings\": 512, \"bos_token_id\": 1, \"eos_token_id\": 2, "        \
+    "\"dtype\": \"bfloat16\", \"num_hidden_layers\": 4"
+#define ROPE "\"rope_parameters\": {\"rope_theta\": 10000.0, \"rope_type\": \"default\"}"
+
+/* The windows are of several pages and end inside of one. */
+#define OLMO3                                                                                                        \
+    "\"model_type\": \"olmo3\", " SIZES ", " ROPE ", \"pad_token_id\": 1, \"sliding_window\": 40, \"layer_types\": " \
+    "[\"sliding_attention\", \"sliding_attention\", \"sliding_attention\", \"full_attention\"]"
+#define COHERE2                                                                                              \
+    "\"model_type\": \"cohere2\", " SIZES ", " ROPE ", \"layer_norm_eps\": 1e-05, \"logit_scale\": 0.0625, " \
+    "\"sliding_window\": 40, \"layer_types\": "                                                              \
+    "[\"sliding_attention\", \"sliding_attention\", \"sliding_attention\", \"full_attention\"]"
+#define MISTRAL "\"model_type\": \"mistral\", " SIZES ", \"rope_theta\": 10000.0, \"sliding_window\": 40"
+#define LFM2                                                                                                    \
+    "\"model_type\": \"lfm2\", " SIZES ", " ROPE ", \"conv_L_cache\": 3, \"block_auto_adjust_ff_dim\": false, " \
+    "\"layer_types\": [\"conv\", \"full_attention\", \"conv\", \"full_attention\"]"
+#define QWEN3_5                                                                                    \
+    "\"model_type\": \"qwen3_5_text\", " SIZES ", \"head_dim\": 32, \"linear_num_key_heads\": 2, " \
+    "\"linear_num_value_heads\": 4, \"linear_key_head_dim\": 16, \"linear_value_head_dim\": 16, "  \
+    "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0, \"partial_rotary_factor\": 0.25}"
+
+static const struct family {
+    const char *config;
+    uint32_t ranks;
+    bool recurrent;
+} families[] = {
+    {OLMO3, 1, false},  {MISTRAL, 1, false}, {LFM2, 1, true},
+    {QWEN3_5, 1, true}, {COHERE2, 2, false}, {QWEN3_5, 2, true},
+};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+static char *folder;
+static struct eng_engine *engines[FAMILIES];
+
+static int build(void **state)
+{
+    char config[300], model[300], path[512], command[1200];
+    struct status status = {0};
+    folder = test_folder();
+    for (int f = 0; f < FAMILIES; f++) {
+        snprintf(config, sizeof config, "%s/config%d", folder, f);
+        snprintf(model, sizeof model, "%s/model%d", folder, f);
+        snprintf(path, sizeof path, "%s/config.json", config);
+        if (mkdir(config, 0700)) return -1;
+        FILE *out = fopen(path, "w");
+        if (!out || fprintf(out, "{%s}\n", families[f].config) < 0 || fclose(out)) return -1;
+        snprintf(command, sizeof command, "tests/make_checkpoint --config %s -o %s 2>/dev/null", config, model);
+        if (system(command)) return -1;
+        snprintf(path, sizeof path, "%s/%d.eng", folder, f);
+        if (!fables_build_model(model, path, families[f].ranks, &status)) {
+            fprintf(stderr, "%s\n%s\n", families[f].config, status.message);
+            return -1;
+        }
+        CHECK(eng_open(path, NULL, &engines[f], &error));
+    }
+    return 0;
+}
+
+static int clean_up(void **state)
+{
+    for (int f = 0; f < FAMILIES; f++) eng_close(&engines[f]);
+    test_folder_remove(folder);
+    return 0;
+}
+
+static struct eng_session *open_session(struct eng_engine *engine, uint64_t kv_tokens, bool caches)
+{
+    struct eng_session_options options;
+    eng_session_options_init(&options);
+    options.threads = 2;
+    options.kv_tokens = kv_tokens;
+    options.no_prefix_cache = !caches;
+    return fables_session(engine, &options);
+}
+
+static struct eng_session_facts facts_of(const struct eng_session *session)
+{
+    struct eng_session_facts facts;
+    eng_session_facts_init(&facts);
+    CHECK(eng_session_get_facts(session, &facts, &error));
+    return facts;
+}
+
+static void close_session(struct eng_session *session)
+{
+    const struct eng_session_facts facts = facts_of(session);
+    assert_int_equal(facts.free_pages, facts.pages);
+    assert_int_equal(facts.free_slots, facts.slots);
+    eng_session_destroy(&session);
+}
+
+static void some_tokens(uint32_t seed, int32_t *tokens, size_t count)
+{
+    fables_tokens(seed, tokens, count);
+    for (size_t i = 0; i < count; i++) tokens[i] = 3 + tokens[i] % (VOCAB - 3);
+}
+
+/* Two prompts and their answers. */
+struct request {
+    int32_t prompts[2][LONGEST], answers[2][LONGEST];
+    uint32_t counts[2], wanted;
+    bool sampled;
+    uint64_t seed;
+};
+
+static struct eng_sequence *create(struct eng_session *session, const struct request *request)
+{
+    struct eng_sampling sampling;
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence = NULL;
+    eng_sampling_init(&sampling);
+    if (request->sampled) sampling.temperature = 1, sampling.seed = request->seed, sampling.repetition_penalty = 1.1f;
+    eng_sequence_options_init(&options);
+    options.sampling = &sampling;
+    options.max_new_tokens = request->wanted;
+    options.flags = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP;
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    return sequence;
+}
+
+static void submit(struct eng_sequence *sequence, const struct request *request, int turn)
+{
+    CHECK(eng_sequence_submit(sequence, request->prompts[turn], request->counts[turn], &error));
+}
+
+/* A session without cache says what the answers are. */
+static void run_alone(struct eng_session *session, struct request *request)
+{
+    struct eng_sequence *sequence = create(session, request);
+    for (int turn = 0; turn < 2 && request->counts[turn]; turn++) {
+        submit(sequence, request, turn);
+        fables_finish(session);
+        assert_int_equal(eng_sequence_poll(sequence, request->answers[turn], LONGEST), request->wanted);
+    }
+    eng_sequence_destroy(&sequence);
+}
+
+/* Returns how many tokens of the prompt the cache had. */
+static uint64_t run_first_turn(struct eng_session *session, const struct request *request)
+{
+    int32_t answer[LONGEST];
+    const uint64_t before = facts_of(session).cached_tokens;
+    struct eng_sequence *sequence = create(session, request);
+    submit(sequence, request, 0);
+    fables_finish(session);
+    assert_int_equal(eng_sequence_poll(sequence, answer, LONGEST), request->wanted);
+    assert_memory_equal(answer, request->answers[0], request->wanted * sizeof *answer);
+    eng_sequence_destroy(&sequence);
+    return facts_of(session).cached_tokens - before;
+}
+
+/* The same prompt; one that branches off, which is found where it does by a third one; and a conversation that goes on. */
+static void check_places(struct eng_engine *engine)
+{
+    enum { PROMPT = 300, COMMON = 215, WHOLE = COMMON / PAGE * PAGE };
+    static struct request first, other, third, later;
+    struct eng_session *plain = open_session(engine, 0, false), *session = open_session(engine, 0, true);
+    first = (struct request){.counts = {PROMPT, 0}, .wanted = 40};
+    some_tokens(1, first.prompts[0], PROMPT);
+    other = third = later = first;
+    some_tokens(2, other.prompts[0] + COMMON, PROMPT - COMMON);
+    some_tokens(3, third.prompts[0] + COMMON, PROMPT - COMMON);
+    run_alone(plain, &first);
+    run_alone(plain, &other);
+    run_alone(plain, &third);
+    memcpy(later.prompts[0] + PROMPT, first.answers[0], 40 * sizeof *first.answers[0]);
+    later.counts[0] = PROMPT + 41;
+    later.prompts[0][PROMPT + 40] = 7;
+    later.wanted = 10;
+    run_alone(plain, &later);
+    assert_int_equal(run_first_turn(session, &first), 0);
+    assert_int_equal(run_first_turn(session, &first), (PROMPT - 1) / PAGE * PAGE);
+    assert_in_range(run_first_turn(session, &other), LEAST, WHOLE);
+    assert_int_equal(run_first_turn(session, &third), WHOLE);
+    assert_in_range(run_first_turn(session, &later), (PROMPT - 1) / PAGE * PAGE, PROMPT + 40);
+    assert_int_equal(facts_of(plain).cached_tokens, 0);
+    assert_true(facts_of(session).cached_pages > 0);
+    close_session(session);
+    close_session(plain);
+}
+
+TEST(prompts_begin_where_earlier_ones_were)
+{
+    for (int f = 0; f < FAMILIES; f++) check_places(engines[f]);
+}
+
+TEST(prompts_of_other_families)
+{
+    static const char *const names[] = {"cohere2", "exaone4",        "gemma2", "gemma3",    "gpt_oss",
+                                        "lfm2",    "mistral-window", "olmo3",  "qwen3_next"};
+    if (!test_shared()) skip();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char model[4096], path[512];
+        struct status status = {0};
+        struct eng_engine *engine;
+        snprintf(model, sizeof model, "%s/models/hf-tiny/%s", test_shared(), names[i]);
+        snprintf(path, sizeof path, "%s/%s.eng", folder, names[i]);
+        test_expect_success(fables_build_model(model, path, 1, &status), &status);
+        CHECK(eng_open(path, NULL, &engine, &error));
+        check_places(engine);
+        eng_close(&engine);
+    }
+}
+
+TEST(what_begins_together_is_computed_once)
+{
+    enum { TOGETHER = 4, PROMPT = 290, COMMON = 280 };
+    static struct request requests[TOGETHER];
+    for (int f = 0; f < FAMILIES; f++) {
+        struct eng_session *plain = open_session(engines[f], 0, false), *session = open_session(engines[f], 0, true);
+        struct eng_sequence *sequences[TOGETHER];
+        for (uint32_t i = 0; i < TOGETHER; i++) {
+            requests[i] = (struct request){.counts = {PROMPT, 0}, .wanted = 12, .sampled = true, .seed = i};
+            some_tokens(9, requests[i].prompts[0], PROMPT);
+            some_tokens(20 + i, requests[i].prompts[0] + COMMON, PROMPT - COMMON);
+            run_alone(plain, &requests[i]);
+        }
+        for (int i = 0; i < TOGETHER; i++) {
+            sequences[i] = create(session, &requests[i]);
+            submit(sequences[i], &requests[i], 0);
+        }
+        fables_finish(session);
+        for (int i = 0; i < TOGETHER; i++) {
+            int32_t answer[LONGEST];
+            assert_int_equal(eng_sequence_poll(sequences[i], answer, LONGEST), requests[i].wanted);
+            assert_memory_equal(answer, requests[i].answers[0], requests[i].wanted * sizeof *answer);
+            eng_sequence_destroy(&sequences[i]);
+        }
+        assert_int_equal(facts_of(session).cached_tokens, (TOGETHER - 1) * (COMMON / PAGE * PAGE));
+        close_session(session);
+        close_session(plain);
+    }
+}
+
+/* ---- the hunt ---- */
+
+struct runner {
+    const struct request *request;
+    struct eng_sequence *sequence, *fork;
+    int32_t answers[2][LONGEST]; /* of the sequence, of its fork */
+    uint32_t polled[2];
+    int turn;
+};
+
+/* Few pieces, so that many prompts begin alike; some differ in one token alone. */
+static void make_request(struct request *request, uint64_t *random)
+{
+    enum { PIECES = 2 };
+    *request = (struct request){.wanted = 1 + (uint32_t)(test_random(random) % 20),
+                                .sampled = test_random(random) % 2,
+                                .seed = test_random(random) % 3};
+    const uint32_t pieces = 2 + (uint32_t)(test_random(random) % 4);
+    for (uint32_t i = 0; i < pieces; i++) {
+        const uint32_t length = 16 * (3 + (uint32_t)(test_random(random) % 2));
+        some_tokens((uint32_t)(test_random(random) % PIECES), request->prompts[0] + request->counts[0], length);
+        request->counts[0] += length;
+    }
+    request->counts[0] -= (uint32_t)(test_random(random) % 9);
+    if (test_random(random) % 4 == 0)
+        some_tokens(99, request->prompts[0] + test_random(random) % request->counts[0], 1);
+    request->counts[1] = test_random(random) % 3 ? 0 : 1 + (uint32_t)(test_random(random) % 20);
+    some_tokens(50, request->prompts[1], request->counts[1]);
+}
+
+static void end_runner(struct runner *runner)
+{
+    eng_sequence_destroy(&runner->sequence);
+    eng_sequence_destroy(&runner->fork);
+    runner->request = NULL;
+}
+
+/* What a fork answers after it is the end of what the sequence answers. */
+static bool poll_runner(struct runner *runner)
+{
+    const struct request *request = runner->request;
+    bool done = true;
+    for (int i = 0; i < 2; i++) {
+        struct eng_sequence *sequence = i ? runner->fork : runner->sequence;
+        if (!sequence) continue;
+        int32_t *answer = runner->answers[i];
+        const uint32_t more =
+            (uint32_t)eng_sequence_poll(sequence, answer + runner->polled[i], LONGEST - runner->polled[i]);
+        assert_true(runner->polled[i] + more <= request->wanted);
+        assert_memory_equal(answer + runner->polled[i], request->answers[runner->turn] + runner->polled[i],
+                            more * sizeof *answer);
+        runner->polled[i] += more;
+        if (eng_sequence_state(sequence) == ENG_STATE_DONE)
+            assert_int_equal(runner->polled[i], request->wanted);
+        else
+            done = false;
+    }
+    return done;
+}
+
+static void fork_runner(struct runner *runner)
+{
+    poll_runner(runner);
+    if (runner->fork || eng_sequence_state(runner->sequence) == ENG_STATE_DONE) return;
+    CHECK(eng_sequence_fork(runner->sequence, NULL, &runner->fork, &error));
+    poll_runner(runner); /* the fork has waited for a step that was queued */
+    runner->polled[1] = runner->polled[0];
+}
+
+/* False: there is none, or it could not be restored. */
+static bool second_turn(struct eng_session *session, struct runner *runner, bool saves)
+{
+    const struct request *request = runner->request;
+    char path[300];
+    eng_sequence_destroy(&runner->fork);
+    if (runner->turn || !request->counts[1]) return false;
+    if (saves) {
+        struct eng_sequence_options options;
+        eng_sequence_options_init(&options);
+        options.max_new_tokens = request->wanted;
+        options.flags = ENG_SEQUENCE_IGNORE_EOS;
+        snprintf(path, sizeof path, "%s/saved", folder);
+        CHECK(eng_sequence_save(runner->sequence, path, &error));
+        eng_sequence_destroy(&runner->sequence);
+        if (eng_sequence_restore(session, path, &options, &runner->sequence, &error) != ENG_OK) {
+            assert_non_null(strstr(error.message, "free"));
+            return false;
+        }
+    }
+    runner->turn = 1;
+    runner->polled[0] = 0;
+    submit(runner->sequence, request, 1);
+    return true;
+}
+
+/* What all hunts of a test have seen. */
+static struct {
+    uint64_t cached_tokens, set_aside;
+} seen;
+
+static void hunt(struct eng_engine *engine, struct eng_session *session, uint64_t seed, bool saves, bool forks)
+{
+    enum { MOST = 60, AT_ONCE = 6 };
+    static struct request requests[MOST];
+    static struct runner runners[AT_ONCE];
+    const uint32_t count = getenv("ENG_SANITIZED") ? MOST / 3 : MOST;
+    struct eng_session *plain = open_session(engine, 0, false);
+    uint64_t random = seed;
+    uint32_t begun = 0, done = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        make_request(&requests[i], &random);
+        run_alone(plain, &requests[i]);
+    }
+    memset(runners, 0, sizeof runners);
+    while (done < count) {
+        struct runner *runner = &runners[test_random(&random) % AT_ONCE];
+        const uint64_t event = test_random(&random) % 40;
+        if (!runner->request) {
+            if (begun == count) goto step;
+            *runner = (struct runner){.request = &requests[begun++]};
+            runner->sequence = create(session, runner->request);
+            submit(runner->sequence, runner->request, 0);
+        } else if (event == 0) {
+            end_runner(runner), done++;
+        } else if (event == 1 && forks) {
+            fork_runner(runner);
+        } else if (poll_runner(runner) && !second_turn(session, runner, saves && event % 2)) {
+            end_runner(runner), done++;
+        }
+    step:
+        /* Sequences that are done and kept may leave too few pages, until their turn comes. */
+        if (test_random(&random) % 2 && eng_step(session, NULL, &error) != ENG_OK)
+            assert_non_null(strstr(error.message, "none can run"));
+    }
+    const struct eng_session_facts facts = facts_of(session);
+    seen.cached_tokens += facts.cached_tokens;
+    seen.set_aside += facts.set_aside;
+    close_session(session);
+    close_session(plain);
+}
+
+TEST(no_text_of_another_sequence_after_evictions)
+{
+    memset(&seen, 0, sizeof seen);
+    for (int f = 0; f < FAMILIES; f++)
+        for (uint32_t fulls = 2; fulls < 5; fulls += 2) /* contexts that the pool has room for */
+            hunt(engines[f], open_session(engines[f], fulls * FABLES_CONTEXT, true), 100 * fulls + (uint64_t)f, true,
+                 true);
+    assert_true(seen.cached_tokens > 5000);
+    if (!getenv("ENG_SANITIZED")) assert_true(seen.set_aside > 0);
+}
+
+/* Checkpoints make room for others all the time. */
+TEST(few_states_of_recurrent_layers)
+{
+    memset(&seen, 0, sizeof seen);
+    for (int f = 0; f < FAMILIES; f++) {
+        if (!families[f].recurrent) continue;
+        struct eng_session_options options;
+        const uint64_t block = engines[f]->file.manifest.geometry.recurrent_bytes;
+        eng_session_options_init(&options);
+        options.threads = 2;
+        options.checkpoint_bytes = 2 * block + block / 2;
+        hunt(engines[f], fables_session(engines[f], &options), 300 + (uint64_t)f, false, true);
+    }
+    assert_true(seen.cached_tokens > 500);
+}
+
+/* Steps that are queued ahead, and two copies of the recurrent state for each slot. */
+TEST(the_same_on_a_device)
+{
+    memset(&seen, 0, sizeof seen);
+    for (int f = 0; f < FAMILIES; f++) {
+        if (families[f].ranks > 1) continue;
+        struct eng_session_options options;
+        struct eng_session *session = NULL;
+        struct status status = {0};
+        eng_session_options_init(&options);
+        options.kv_tokens = 3 * FABLES_CONTEXT;
+        test_backend_settings = (struct test_backend_settings){.pace = PACE_RANDOM};
+        test_expect_success(session_create(engines[f], &test_backend, &options, &session, &status), &status);
+        hunt(engines[f], session, 500 + (uint64_t)f, false, true);
+    }
+    assert_true(seen.cached_tokens > 2000);
+}
+
+TEST(memory_of_checkpoints_is_bounded_and_counted)
+{
+    enum { STATES = 5 };
+    for (int f = 0; f < FAMILIES; f++) {
+        if (!families[f].recurrent) continue;
+        struct eng_session_options options;
+        uint64_t bytes[3];
+        const uint64_t block = engines[f]->file.manifest.geometry.recurrent_bytes * families[f].ranks;
+        static struct request request;
+        request = (struct request){.counts = {300, 0}, .wanted = 2};
+        some_tokens(1, request.prompts[0], 300);
+        for (int i = 0; i < 3; i++) {
+            eng_session_options_init(&options);
+            options.no_prefix_cache = i == 0;
+            options.checkpoint_bytes = i == 1 ? STATES * block / families[f].ranks : i == 2; /* one byte: no state */
+            struct eng_session *session = fables_session(engines[f], &options);
+            bytes[i] = facts_of(session).memory_bytes;
+            if (i == 0) run_alone(session, &request);
+            run_first_turn(session, &request);
+            assert_int_equal(run_first_turn(session, &request), i == 1 ? 288 : 0);
+            close_session(session);
+        }
+        const uint64_t tokens = STATES * (FABLES_CONTEXT + 1) * sizeof(int32_t), page = 4096;
+        assert_in_range(bytes[1], bytes[0] + STATES * block, bytes[0] + STATES * block + tokens + 4 * page);
+        assert_int_equal(bytes[2], bytes[0]);
+    }
+}
+
+int main(void) { return test_run_with(build, NULL, NULL, clean_up); }
