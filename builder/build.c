@@ -91,6 +91,25 @@ static enum encoding_id kv_dtype(const struct build *build)
     return cuda ? (enum encoding_id)build_half_dtype(build) : ENCODING_F32;
 }
 
+/* A launch more for each step, and one row of float32 for each row that gets logits. */
+static bool choose_hidden(struct build *build, struct status *status)
+{
+    const struct embedding_config *embedding = &build->checkpoint.embedding;
+    if (build->options->hidden && embedding->kind == EMBEDDING_OTHER)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "--hidden: the embeddings of this checkpoint are made in a way that is not supported: %s; "
+                           "remove modules.json to build without them",
+                           embedding->other);
+    if (embedding->kind == EMBEDDING_OTHER)
+        progress_warn(&build->progress,
+                      "the engine gives no hidden states: the checkpoint's embeddings are made in a way that is not "
+                      "supported: %s",
+                      embedding->other);
+    if (build->options->hidden || embedding->kind == EMBEDDING_LAST_TOKEN)
+        build->lowering.geometry.hidden_size = build->checkpoint.config.hidden_size;
+    return true;
+}
+
 static bool set_geometry(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
@@ -120,7 +139,7 @@ static bool set_geometry(struct build *build, struct status *status)
         rope_sets(&config->rope, config->max_position) > 1 ? config->rope.original_max_position : 0;
     geometry->ranks = options->gpus;
     geometry->sampling_options = 1;
-    return true;
+    return choose_hidden(build, status);
 }
 
 static bool lower_all(struct build *build, struct status *status)

@@ -42,6 +42,7 @@ static void init_graph(const struct build *build, struct graph *graph, enum engi
         graph->has_routed_matmul = build->has_routed_matmul;
     }
     graph->ranks = build->options->gpus;
+    graph->gives_hidden = build->lowering.geometry.hidden_size > 0;
     graph->joins = build->joins;
     if (graph->ranks > 1) graph->rank_config = &build->rank_config;
 }

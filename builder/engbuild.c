@@ -148,6 +148,9 @@ static int read_flags(struct command_line *line, int argc, char **argv)
          .help = "where tuning records are kept (default: ~/.cache/engbuild/tuning.records, XDG_CACHE_HOME is "
                  "honoured); 'none' keeps none; cuda: compiled kernels are kept in FILE.kernels"},
         {"lean", .set = &options->lean, .help = "only our own kernels: the engine needs the driver and nothing else"},
+        {"hidden", .set = &options->hidden,
+         .help = "the engine gives hidden states, which embeddings are made of (default: only of a checkpoint with a "
+                 "modules.json of sentence-transformers)"},
         {"threads", 0, "N", .number = &line->threads, .least = 1, .most = TEAM_MAX_THREADS,
          .help = "threads for tuning (default: one per processor)"},
         {"dry-run", .set = &options->dry_run,

@@ -83,12 +83,13 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, e
     graph->small_batch = which == TEST_SMALL_BATCH;
     graph->has_routed_matmul = routed;
     graph->ranks = model->ranks;
+    graph->gives_hidden = model->hidden;
     if (model->ranks > 1) graph->rank_config = &model->rank_config;
     return import_graph(graph, status) && run_passes(graph, NULL, NULL, status);
 }
 
 static bool try_ranks(struct test_device_model *model, const char *source, int64_t matrices, uint64_t slots,
-                      uint64_t context, uint32_t ranks, bool routed, struct status *status)
+                      uint64_t context, uint32_t ranks, bool routed, bool hidden, struct status *status)
 {
     enum { PAGE_TOKENS = 64 };
     const struct weight_types types = {.matrices = (enum encoding_id)matrices};
@@ -96,6 +97,7 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
     memset(model, 0, sizeof *model);
     model->name = source;
     model->ranks = ranks;
+    model->hidden = hidden;
     model->has_checkpoint = source[0] != '{';
     if (model->has_checkpoint) {
         test_expect_success(checkpoint_open(&model->checkpoint, source, false, arch_read_config, status), status);
@@ -124,6 +126,7 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
                      .pages_per_slot = (context + PAGE_TOKENS - 1) / PAGE_TOKENS,
                      .page_bytes = kv_all_bytes(&model->rank_config, PAGE_TOKENS, (enum encoding_id)compute_dtype),
                      .vocab_size = model->config.vocab_size,
+                     .hidden_size = hidden ? model->config.hidden_size : 0,
                      .ranks = ranks,
                      .recurrent_bytes = recurrent_bytes(&model->rank_config, TARGET_CUDA)},
         .kv_dtype = (enum encoding_id)compute_dtype,
@@ -134,13 +137,21 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
 bool test_device_model_try(struct test_device_model *model, const char *source, int64_t matrices, uint64_t slots,
                            uint64_t context, struct status *status)
 {
-    return try_ranks(model, source, matrices, slots, context, 1, false, status);
+    return try_ranks(model, source, matrices, slots, context, 1, false, false, status);
 }
 
 bool test_device_model_open_ranks(struct test_device_model *model, const char *source, int64_t matrices, uint32_t ranks)
 {
     struct status status = {0};
-    if (try_ranks(model, source, matrices, 64, 512, ranks, false, &status)) return true;
+    if (try_ranks(model, source, matrices, 64, 512, ranks, false, false, &status)) return true;
+    test_device_model_close(model);
+    return false;
+}
+
+bool test_device_model_open_hidden(struct test_device_model *model, const char *source, uint32_t ranks)
+{
+    struct status status = {0};
+    if (try_ranks(model, source, ENCODING_BF16, 64, 512, ranks, false, true, &status)) return true;
     test_device_model_close(model);
     return false;
 }
@@ -154,7 +165,7 @@ void test_device_model_open(struct test_device_model *model, const char *source,
 void test_device_model_open_routed(struct test_device_model *model, const char *source, uint32_t ranks)
 {
     struct status status = {0};
-    test_expect_success(try_ranks(model, source, ENCODING_BF16, 64, 512, ranks, true, &status), &status);
+    test_expect_success(try_ranks(model, source, ENCODING_BF16, 64, 512, ranks, true, false, &status), &status);
 }
 
 void test_device_model_close(struct test_device_model *model)
@@ -201,7 +212,8 @@ void test_device_model_sizes(const struct test_device_model *model, const struct
     const struct plan_geometry *geometry = &model->lowering.geometry;
     struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
     memset(sizes, 0, sizeof *sizes);
-    assert_true(step_layout(header->rows, header->out_rows, geometry->vocab_size, step, &sizes->bytes[SPACE_STEP]));
+    assert_true(step_layout(header->rows, header->out_rows, geometry->vocab_size, geometry->hidden_size, step,
+                            &sizes->bytes[SPACE_STEP]));
     assert_true(state_layout(geometry, state, &sizes->bytes[SPACE_STATE]));
     sizes->bytes[SPACE_WEIGHTS] = model->weights_bytes / model->ranks;
     assert_true(lower_comm_bytes(&model->lowering, &sizes->bytes[SPACE_COMM]));

@@ -19,6 +19,7 @@ struct test_device_model {
     bool has_checkpoint;
     struct model_config config, rank_config; /* the same with one rank */
     uint32_t ranks;
+    bool hidden;                      /* its plans give hidden states */
     struct graph graphs[TEST_GRAPHS]; /* after all passes, with weights placed */
     struct lowering lowering;
     uint64_t weights_bytes; /* of all ranks */
@@ -36,6 +37,8 @@ void test_device_model_open(struct test_device_model *model, const char *source,
 /* Shared by several ranks; false where there are no equal shares. */
 bool test_device_model_open_ranks(struct test_device_model *model, const char *source, int64_t matrices,
                                   uint32_t ranks);
+/* The same in bf16 with hidden states. */
+bool test_device_model_open_hidden(struct test_device_model *model, const char *source, uint32_t ranks);
 /* The same in bf16 for a GPU that takes routed_matmul. */
 void test_device_model_open_routed(struct test_device_model *model, const char *source, uint32_t ranks);
 void test_device_model_close(struct test_device_model *model);

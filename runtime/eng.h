@@ -275,6 +275,7 @@ struct eng_engine_facts {
     double open_seconds;    /* duration of eng_open */
     double verify_seconds;  /* part of open_seconds: verifying the weights */
     uint32_t ranks;         /* GPUs, or groups of threads, that share the model; weights_bytes is the sum of all */
+    uint32_t hidden_size;   /* elements of a hidden state; 0: the engine gives none (engbuild --hidden) */
 };
 static inline void eng_engine_facts_init(struct eng_engine_facts *facts)
 {
@@ -413,8 +414,8 @@ struct eng_session_options {
     uint32_t prompt_step;
     /* Milliseconds that a step may take while sequences decode and prompts are computed: what tokens of an answer wait for each other.
      * Sets how many tokens of prompts such a step computes by the time that earlier ones took, at most prompt_step and at least 8, also
-     * where that takes longer. On a GPU how a prompt is divided changes the rounding of its results. Must be 0 if several processes share
-     * the engine: their times differ, and so would their steps, which then fail. 0: prompt_step alone. */
+     * where that takes longer. On a GPU how a prompt is divided changes the rounding of its results. ENG_USAGE if several processes share
+     * the engine: their times differ, and so would their steps. 0: prompt_step alone. */
     uint32_t step_ms;
     /* Models with recurrent layers: memory of each rank, on a GPU of that GPU, for the prefix cache's states at earlier places of
      * sequences, rounded down to states, of which there are at most 64; less than one turns the cache off. 0: 256 MiB, but at least 4
@@ -575,7 +576,9 @@ enum eng_sequence_flags {
     ENG_SEQUENCE_KEEP = 2,
     ENG_SEQUENCE_LOGITS = 4, /* required for eng_sequence_logits and eng_sequence_logprobs on a GPU */
     /* Required for eng_sequence_set_allowed. On a GPU no step of the sequence is queued before its last token is known. */
-    ENG_SEQUENCE_ALLOWED = 8
+    ENG_SEQUENCE_ALLOWED = 8,
+    /* Required for eng_sequence_hidden. ENG_VERSION: the engine gives no hidden states (eng_engine_facts.hidden_size). */
+    ENG_SEQUENCE_HIDDEN = 16
 };
 
 struct eng_sequence_options {
@@ -645,6 +648,12 @@ ENG_API enum eng_status eng_sequence_set_allowed(struct eng_sequence *sequence, 
  * decode. [session] [no allocation] */
 ENG_API const float *eng_sequence_logits(const struct eng_sequence *sequence);
 
+/* Returns the hidden state [hidden_size] of the token from which the last step drew this sequence's token: the output of the final norm,
+ * which the LM head multiplies, in float32, not scaled to length 1. For an embedding of a prompt submit it with max_new_tokens 1 and
+ * ENG_SEQUENCE_IGNORE_EOS. On a GPU its inputs are rounded as the engine's activations are; the norm is not. NULL if the step drew no
+ * token, or without ENG_SEQUENCE_HIDDEN. Borrowed until the session's next step, prefill or decode. [session] [no allocation] */
+ENG_API const float *eng_sequence_hidden(const struct eng_sequence *sequence);
+
 enum { ENG_MAX_LOGPROBS = 20 };
 struct eng_logprob {
     int32_t token;
@@ -686,9 +695,10 @@ ENG_API enum eng_status eng_sequence_restore(struct eng_session *session, const 
  * [session] */
 ENG_API void eng_sequence_cancel(struct eng_sequence *sequence);
 /* The same from any thread, also while another thread is in eng_step, and without waiting for it: the sequence is cancelled at the end of
- * that step, or at the beginning of the next one. Requires: the sequence is not destroyed during the call, and one process alone has the
- * engine: several would cancel between different steps, which then fail. [any] [no allocation] */
-ENG_API void eng_sequence_cancel_async(struct eng_sequence *sequence);
+ * that step, or at the beginning of the next one. Requires: the sequence is not destroyed during the call. ENG_USAGE, and nothing happens:
+ * several processes share the engine, which would cancel between different steps; the function of eng_open_options.log hears it. [any]
+ * [no allocation] */
+ENG_API enum eng_status eng_sequence_cancel_async(struct eng_sequence *sequence);
 /* Cancels the sequence and destroys it. [session] [no allocation] */
 ENG_API void eng_sequence_destroy(struct eng_sequence **sequence);
 
@@ -738,6 +748,12 @@ ENG_API enum eng_status eng_decode(struct eng_session *session, const uint32_t *
  * eng_slot_position returns how many were appended. [session] [no allocation] */
 ENG_API enum eng_status eng_decode_steps(struct eng_session *session, const uint32_t *slots, const int32_t *tokens,
                                          size_t count, size_t steps, int32_t *next_tokens, struct eng_error *error);
+
+/* Copies the hidden state [hidden_size] of the slot's last token, as eng_sequence_hidden describes it. Requires: the session's last step
+ * was of an eng_prefill of the slot with next_token or logits, or of an eng_decode or eng_decode_steps with it (else ENG_USAGE).
+ * ENG_VERSION: the engine gives no hidden states. [session] [no allocation] */
+ENG_API enum eng_status eng_slot_hidden(struct eng_session *session, uint32_t slot, float *hidden,
+                                        struct eng_error *error);
 
 /* ---- Self test ---- */
 

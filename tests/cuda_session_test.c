@@ -24,7 +24,7 @@ static int build(void **state)
 {
     struct status status;
     fake = test_fake_cuda_find();
-    if (fables_build(state)) return -1;
+    if (fables_build_hidden(state)) return -1;
     snprintf(path, sizeof path, "%s.cuda", fables_path());
     if (!engine_open(&cpu_file, fables_path(), &status)) fail_msg("%s", status.message);
     cuda_engine_write(&cpu_file, path);
@@ -128,6 +128,42 @@ TEST(test_same_tokens_as_on_the_cpu)
     }
     for (int i = 0; i < 2; i++) eng_session_destroy(&sessions[i]);
     eng_session_destroy(&another);
+}
+
+/* Hidden states of a slot and of a sequence, copied from the GPU, are those of the CPU. */
+TEST(test_hidden_states_of_the_gpu)
+{
+    enum { HIDDEN = 192 };
+    struct eng_session_options on_cpu;
+    struct eng_sequence_options options;
+    float slots[2][HIDDEN], sequences[2][HIDDEN];
+    int32_t prompt[PROMPT], drawn;
+    eng_session_options_init(&on_cpu);
+    on_cpu.threads = 1;
+    on_cpu.instruction_set = "portable";
+    eng_sequence_options_init(&options);
+    options.max_new_tokens = 3;
+    options.flags = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_HIDDEN;
+    fables_tokens(4, prompt, PROMPT);
+    for (int on_gpu = 0; on_gpu < 2; on_gpu++) {
+        struct eng_engine *engine = on_gpu ? open_engine() : fables_open();
+        struct eng_session *session = fables_session(engine, on_gpu ? NULL : &on_cpu);
+        struct eng_sequence *sequence = NULL;
+        uint32_t slot, unfinished = 1;
+        CHECK(eng_slot_acquire(session, &slot, &error));
+        CHECK(eng_prefill(session, slot, prompt, PROMPT, &drawn, NULL, &error));
+        CHECK(eng_slot_hidden(session, slot, slots[on_gpu], &error));
+        CHECK(eng_sequence_create(session, &options, &sequence, &error));
+        CHECK(eng_sequence_submit(sequence, prompt, PROMPT, &error));
+        while (unfinished) CHECK(eng_step(session, &unfinished, &error));
+        assert_non_null(eng_sequence_hidden(sequence));
+        memcpy(sequences[on_gpu], eng_sequence_hidden(sequence), sizeof sequences[0]);
+        eng_session_destroy(&session);
+        eng_close(&engine);
+    }
+    assert_memory_equal(slots[0], slots[1], sizeof slots[0]);
+    assert_memory_equal(sequences[0], sequences[1], sizeof sequences[0]);
+    assert_memory_not_equal(slots[0], sequences[0], sizeof slots[0]);
 }
 
 static void answer_turn(struct eng_session *session, struct eng_sequence *sequence, uint32_t seed, int32_t *answer)

@@ -272,4 +272,40 @@ TEST(the_engine_outlives_a_failed_session)
     eng_session_destroy(&other);
 }
 
+static char heard[ENG_MESSAGE_BYTES];
+
+static void hear(void *context, int32_t level, const char *message)
+{
+    assert_null(context);
+    assert_int_equal(level, ENG_LOG_WARNING);
+    snprintf(heard, sizeof heard, "%s", message);
+}
+
+/* What would make the steps of several processes differ. */
+TEST(options_of_one_process_are_refused_with_several)
+{
+    static char others; /* that there are any is all that counts */
+    struct eng_session_options options;
+    struct eng_session *session = session_on(fables, &backend_cpu_ranks, 2), *refused = NULL;
+    struct eng_sequence *sequence = start(session, 1);
+    int32_t answer[ANSWER];
+    eng_session_options_init(&options);
+    options.step_ms = 20;
+    fables->process_group = (struct process_group *)(void *)&others;
+    assert_int_equal(eng_session_create(fables, &options, &refused, &error), ENG_USAGE);
+    assert_non_null(strstr(error.message, "step_ms is 20, expected 0: several processes share the engine"));
+    assert_null(refused);
+    fables->log = (struct load_log){.callback = hear};
+    assert_int_equal(eng_sequence_cancel_async(sequence), ENG_USAGE);
+    fables->log = (struct load_log){0};
+    assert_non_null(strstr(heard, "eng_sequence_cancel_async: refused: several processes share the engine"));
+    fables->process_group = NULL;
+    fables_finish(session);
+    assert_int_equal(eng_sequence_end(sequence), ENG_END_LENGTH);
+    collect(sequence, answer);
+    CHECK(eng_session_create(fables, &options, &refused, &error));
+    eng_session_destroy(&refused);
+    eng_session_destroy(&session);
+}
+
 int main(void) { return test_run_with(fables_start_ranks, NULL, NULL, fables_stop); }

@@ -13,13 +13,15 @@ static char folder[256], path[300];
 
 static const char fables_model[] = "tests/models/fables";
 
-static bool build_model(const char *model, const char *output, uint32_t gpus, bool mixes, struct status *status)
+static bool build_model(const char *model, const char *output, uint32_t gpus, bool mixes, bool hidden,
+                        struct status *status)
 {
     struct build_options options;
     build_options_init(&options);
     options.model = model;
     options.output = output;
     options.gpus = gpus;
+    options.hidden = hidden;
     options.max_context = FABLES_CONTEXT;
     options.max_batch = FABLES_BATCH;
     options.prefill_chunks[0] = 8;
@@ -37,15 +39,20 @@ static bool build_model(const char *model, const char *output, uint32_t gpus, bo
 
 bool fables_build_model(const char *model, const char *output, uint32_t gpus, struct status *status)
 {
-    return build_model(model, output, gpus, true, status);
+    return build_model(model, output, gpus, true, false, status);
 }
 
 bool fables_build_without_mixed(const char *output, struct status *status)
 {
-    return build_model(fables_model, output, 1, false, status);
+    return build_model(fables_model, output, 1, false, false, status);
 }
 
-static int build(uint32_t gpus)
+bool fables_build_ranks_with_hidden(const char *output, struct status *status)
+{
+    return build_model(fables_model, output, FABLES_RANKS, true, true, status);
+}
+
+static int build(uint32_t gpus, bool hidden)
 {
     const char *root = getenv("TEST_TMPDIR");
     struct status status;
@@ -53,14 +60,16 @@ static int build(uint32_t gpus)
     snprintf(folder, sizeof folder, "%s/fables.XXXXXX", root ? root : "/tmp");
     if (!mkdtemp(folder)) return -1;
     snprintf(path, sizeof path, "%s/fables.eng", folder);
-    bool ok = fables_build_model(fables_model, path, gpus, &status);
+    bool ok = build_model(fables_model, path, gpus, true, hidden, &status);
     if (!ok) fprintf(stderr, "build of %s: %s\n", fables_model, status.message);
     return ok ? 0 : -1;
 }
 
-int fables_build(void **state) { return build(1); }
+int fables_build(void **state) { return build(1, false); }
 
-int fables_build_ranks(void **state) { return build(FABLES_RANKS); }
+int fables_build_hidden(void **state) { return build(1, true); }
+
+int fables_build_ranks(void **state) { return build(FABLES_RANKS, false); }
 
 int fables_remove(void **state)
 {
@@ -73,7 +82,7 @@ const char *fables_path(void) { return path; }
 
 static int start(uint32_t gpus)
 {
-    if (build(gpus)) return -1;
+    if (build(gpus, false)) return -1;
     fables = fables_open();
     return 0;
 }

@@ -22,9 +22,13 @@ bool fables_build_model(const char *model, const char *output, uint32_t gpus, st
 /* The shipped model without mixed plans, as engines before them: its file is `output`. */
 bool fables_build_without_mixed(const char *output, struct status *status);
 
+/* The shipped model for FABLES_RANKS ranks, with hidden states. */
+bool fables_build_ranks_with_hidden(const char *output, struct status *status);
+
 /* Group set-up and tear-down of cmocka: fables_path() is valid between them. */
 int fables_build(void **state);
-int fables_build_ranks(void **state); /* for FABLES_RANKS ranks */
+int fables_build_hidden(void **state); /* with hidden states */
+int fables_build_ranks(void **state);  /* for FABLES_RANKS ranks */
 int fables_remove(void **state);
 const char *fables_path(void);
 

@@ -460,6 +460,24 @@ static void set_cap(struct graph_node *lm_head, double cap)
     lm_head->params[MATMUL_CAP_BITS] = float_to_bits((float)cap);
 }
 
+/* The hidden states of rows that get logits, by a second node of the final norm, the last node so far: passes fuse the first one into
+ * the LM head or round its output. */
+static void give_hidden(struct graph *graph, int x)
+{
+    const uint64_t width = graph->config->hidden_size;
+    const int selected = graph_value(graph, ROWS_OUT, width, "hidden_in");
+    const int hidden = graph_value(graph, ROWS_OUT, width, "hidden");
+    struct graph_node *select = graph_append(graph, OP_SELECT_ROWS, GRAPH_NO_LAYER);
+    select->operands[SELECT_ROWS_X] = x;
+    select->operands[SELECT_ROWS_OUT] = selected;
+    struct graph_node *norm = graph_append(graph, OP_RMS_NORM, GRAPH_NO_LAYER);
+    if (graph->out_of_memory) return;
+    *norm = graph->nodes[graph->node_count - 3];
+    norm->operands[RMS_NORM_X] = selected;
+    norm->operands[RMS_NORM_OUT] = hidden;
+    graph->values[hidden].place = VALUE_HIDDEN;
+}
+
 bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status)
 {
     const struct model_config *config = graph->config;
@@ -472,7 +490,9 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
         x = decoder_layer(graph, traits, x, tables[config->layer[layer].rope], layer);
         x = per_layer_end(graph, traits, &inputs, x, layer, layer_norm);
     }
+    const int last = x;
     x = norm(graph, traits, x, GRAPH_NO_LAYER, or_usual(traits->modules.final_norm, "model.norm"), "final");
+    if (graph->gives_hidden) give_hidden(graph, last);
     int head = config->tie_word_embeddings ? embedding
                                            : graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden, WEIGHT_MATRIX,
                                                           "%s.weight", or_usual(traits->modules.head, "lm_head"));

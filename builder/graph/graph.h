@@ -55,7 +55,7 @@ struct graph_weight {
 /* Rows of a value: one per token of the step, or one per row that needs logits. */
 enum row_space { ROWS_TOKENS, ROWS_OUT };
 
-enum value_place { VALUE_ARENA, VALUE_LOGITS /* STEP_LOGITS */ };
+enum value_place { VALUE_ARENA, VALUE_LOGITS /* STEP_LOGITS */, VALUE_HIDDEN /* STEP_HIDDEN */ };
 
 struct graph_value {
     char name[GRAPH_NAME_BYTES];
@@ -83,6 +83,7 @@ struct graph {
     enum dtype compute_dtype;   /* CUDA: dtype of matrices without codes and of 16-bit values, F16 or BF16 */
     enum encoding_id rounds_to; /* CPU: what matmuls round activations to, BF16 or INT8_G32; else they do not */
     bool has_routed_matmul;     /* CUDA: the GPU takes routed_matmul */
+    bool gives_hidden;          /* the plans have STEP_HIDDEN */
     bool small_batch;           /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
     /* CUDA: F8_E4M3 or I8: matmuls of weights with such codes multiply codes of activations; NONE: none does. Requires, if not NONE:
      * the weights have their encodings before the passes run (share_encodings). */

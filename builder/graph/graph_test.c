@@ -145,6 +145,51 @@ TEST(passes_fuse)
         }
 }
 
+/* The hidden states are the output of a norm of their own, of rows that get logits alone; every other launch stays. */
+TEST(hidden_states_take_one_launch)
+{
+    for (int c = 0; c < CONFIGS; c++)
+        for (int kind = PLAN_DECODE; kind < PLAN_KIND_END; kind++)
+            for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+                struct model with, without;
+                struct plan plan, other;
+                uint64_t bytes;
+                struct status status = {0};
+                load_optimised(&without, c, (enum plan_kind)kind, ranks);
+                load_ranks(&with, c, (enum plan_kind)kind, ranks);
+                graph_free(&with.graph);
+                graph_init(&with.graph, &with.config, (enum plan_kind)kind);
+                with.graph.ranks = ranks;
+                if (ranks > 1) with.graph.rank_config = &with.rank_config;
+                with.graph.gives_hidden = true;
+                with.lowering.geometry.hidden_size = HIDDEN;
+                if (!import_graph(&with.graph, &status) || !run_passes(&with.graph, NULL, NULL, &status))
+                    fail_msg("%s", status.message);
+                assume_weights(&with.graph, ENCODING_BF16, NULL, NULL);
+                assert_true(plan_weights(&with.graph, &bytes, &status));
+                if (ranks > 1) {
+                    const uint64_t out_rows = plan_out_rows((uint32_t)kind, 16, 4);
+                    assert_true(lower_exchange_bytes(&with.graph, &with.lowering, 16, out_rows,
+                                                     &with.lowering.exchange_bytes, &status));
+                    without.lowering.exchange_bytes = with.lowering.exchange_bytes;
+                }
+                lower(&with, 16, &plan);
+                lower(&without, 16, &other);
+                assert_int_equal(plan.header.launch_count, other.header.launch_count + 1);
+                assert_int_equal(plan.header.field_count, other.header.field_count + 1);
+                int writers = 0;
+                for (uint32_t i = 0; i < plan.header.operand_count; i++)
+                    writers += plan.operands[i].space == SPACE_STEP && plan.operands[i].access & ACCESS_WRITE &&
+                               plan.operands[i].offset == plan.step[STEP_HIDDEN].offset &&
+                               plan.operands[i].bytes == plan.header.out_rows * HIDDEN * sizeof(float);
+                assert_int_equal(writers, 1);
+                plan_free(&plan);
+                plan_free(&other);
+                graph_free(&with.graph);
+                graph_free(&without.graph);
+            }
+}
+
 TEST(dumps_are_text)
 {
     struct model model;

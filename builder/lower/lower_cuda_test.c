@@ -100,6 +100,35 @@ TEST(every_plan_of_several_ranks)
     assert_true(opened >= 8);
 }
 
+/* One norm more, in float32, whatever becomes of the one before the LM head. */
+TEST(plans_with_hidden_states)
+{
+    static struct test_device_model model;
+    const char *source;
+    int opened = 0;
+    for (size_t m = 0; (source = test_device_model_source(m)); m++)
+        for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+            if (!test_device_model_open_hidden(&model, source, ranks)) continue;
+            opened++;
+            for (int g = 0; g < TEST_GRAPHS; g++) {
+                const struct graph *graph = &model.graphs[g];
+                int made = 0;
+                for (int n = 0; n < graph->node_count; n++) {
+                    const struct graph_node *node = &graph->nodes[n];
+                    if (node->op != OP_RMS_NORM || graph->values[node->operands[RMS_NORM_OUT]].place != VALUE_HIDDEN)
+                        continue;
+                    assert_int_equal(graph->values[node->operands[RMS_NORM_OUT]].dtype, DTYPE_F32);
+                    made++;
+                }
+                assert_int_equal(made, 1);
+            }
+            if (ranks > 1) test_device_model_exchange(&model, 2048);
+            test_lower_all(&model, &test_gpus[TEST_GPU_90]);
+            test_device_model_close(&model);
+        }
+    assert_true(opened >= 8);
+}
+
 /* The wide graph must do for few rows, too: it is what a plan for 9 rows shares its form with. */
 /* Layers 0, 1, 3, 4 slide: pages hold two layers, so that there are two groups with a window and one without. */
 #define SLIDING_MODEL                                                                                             \

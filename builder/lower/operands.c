@@ -11,7 +11,8 @@ bool operands_begin(struct operand_writer *writer, const struct graph *graph, co
     uint64_t state_bytes;
     *writer = (struct operand_writer){.graph = graph, .lowering = lowering, .memory = memory, .rows = rows};
     writer->out_rows = (uint32_t)plan_out_rows(graph->kind, rows, lowering->geometry.slots);
-    if (step_layout(rows, writer->out_rows, lowering->geometry.vocab_size, writer->step, &writer->step_bytes) &&
+    if (step_layout(rows, writer->out_rows, lowering->geometry.vocab_size, lowering->geometry.hidden_size, writer->step,
+                    &writer->step_bytes) &&
         state_layout(&lowering->geometry, writer->state, &state_bytes))
         return true;
     return status_fail(status, STATUS_BAD_INPUT, "a step of %u rows does not fit into 64-bit sizes", rows);
@@ -76,7 +77,8 @@ static struct plan_operand place_value(const struct operand_writer *writer, int 
 {
     const struct graph_value *value = &writer->graph->values[id];
     const uint64_t rows = value->rows == ROWS_TOKENS ? writer->rows : writer->out_rows;
-    if (value->place == VALUE_LOGITS) return place_field(SPACE_STEP, &writer->step[STEP_LOGITS]);
+    if (value->place != VALUE_ARENA)
+        return place_field(SPACE_STEP, &writer->step[value->place == VALUE_LOGITS ? STEP_LOGITS : STEP_HIDDEN]);
     return (struct plan_operand){.space = SPACE_ARENA,
                                  .offset = writer->memory->value_offset[id],
                                  .bytes = rows * value->width * dtype_bytes(value->dtype)};

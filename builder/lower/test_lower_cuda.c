@@ -45,8 +45,8 @@ static void check_value(const struct graph_value *value, const struct plan_heade
                         const struct plan_operand *operand)
 {
     const uint64_t bytes = rows_of(value, header) * value->width * dtype_bytes(value->dtype);
-    if (value->place == VALUE_LOGITS)
-        test_check_place(operand, SPACE_STEP, layout->step[STEP_LOGITS]);
+    if (value->place != VALUE_ARENA)
+        test_check_place(operand, SPACE_STEP, layout->step[value->place == VALUE_LOGITS ? STEP_LOGITS : STEP_HIDDEN]);
     else
         test_check_place(operand, SPACE_ARENA, (struct plan_field){operand->offset, bytes});
 }
@@ -138,8 +138,8 @@ static void check_operands(const struct test_device_model *model, const struct g
     struct layout layout;
     uint64_t total;
     uint32_t count = 0;
-    assert_true(step_layout(plan->header.rows, plan->header.out_rows, model->lowering.geometry.vocab_size, layout.step,
-                            &total));
+    assert_true(step_layout(plan->header.rows, plan->header.out_rows, model->lowering.geometry.vocab_size,
+                            model->lowering.geometry.hidden_size, layout.step, &total));
     assert_true(state_layout(&model->lowering.geometry, layout.state, &total));
     for (int i = 0; i < op->operand_count; i++) {
         if (!op_has_operand(op, TARGET_CUDA, launch->tactic.params, i)) continue;
@@ -168,7 +168,8 @@ void test_check_schema(const struct test_device_model *model, const struct devic
     uint64_t state_bytes;
     struct status status = {0};
     as_planned.param_count = (uint16_t)op_list_params(op_find(launch->op), launch->tactic.params, 0, true, params);
-    assert_true(plan_place_step(&view, geometry.vocab_size) && geometry_place_state(&geometry, &state_bytes));
+    assert_true(plan_place_step(&view, geometry.vocab_size, geometry.hidden_size) &&
+                geometry_place_state(&geometry, &state_bytes));
     view.header.launch_count = 1;
     view.header.operand_count = launch->operand_count;
     view.header.param_count = as_planned.param_count;

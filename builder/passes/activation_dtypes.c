@@ -20,12 +20,12 @@ struct choice {
     bool *stays_float, *multiplied;
 };
 
-/* Values that stay float32 because of their readers: logits or a rank's part of them, also a router's; what a norm reads
+/* Values that stay float32 because of their readers: logits, hidden states or a rank's part of them, also a router's; what a norm reads
  * or adds to; what the decay of a state comes from; in fp16, whose range is too small for sums, a rank's part of a sum. */
 static void mark(const struct graph *graph, struct choice *choice)
 {
     bool *stays_float = choice->stays_float;
-    for (int v = 0; v < graph->value_count; v++) stays_float[v] = graph->values[v].place == VALUE_LOGITS;
+    for (int v = 0; v < graph->value_count; v++) stays_float[v] = graph->values[v].place != VALUE_ARENA;
     for (int n = 0; n < graph->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];
         if (node->removed) continue;

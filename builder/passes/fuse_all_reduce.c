@@ -11,13 +11,13 @@ static void take_residual(struct graph *graph, struct graph_index *index, int ad
     pass_take_addition(graph, index, add, &reduce);
 }
 
-/* The first norm of a sum; one that an addition has become a part of stays by itself. */
+/* The first norm of a sum; one that an addition has become a part of, or that gives hidden states, stays by itself. */
 static void take_norm(struct graph *graph, struct graph_index *index, int n)
 {
     struct graph_node *norm = &graph->nodes[n];
     const int producer = norm->operands[RMS_NORM_RESIDUAL] < 0 ? index->producer[norm->operands[RMS_NORM_X]] : -1;
     if (producer < 0 || norm->params[RMS_NORM_CENTRED] || norm->operands[RMS_NORM_BIAS] >= 0 ||
-        norm->operands[RMS_NORM_ADD_TO] >= 0)
+        norm->operands[RMS_NORM_ADD_TO] >= 0 || graph->values[norm->operands[RMS_NORM_OUT]].place != VALUE_ARENA)
         return;
     struct graph_node *reduce = &graph->nodes[producer];
     if (reduce->op != OP_ALL_REDUCE || reduce->operands[ALL_REDUCE_NORMED] >= 0) return;

@@ -174,6 +174,7 @@ static bool read_configs(struct checkpoint *checkpoint, model_config_reader *rea
     }
     if (!model_config_parse(&checkpoint->config, text, size, config, read_family, status)) goto done;
     if (!read_quantisation(checkpoint, status)) goto done;
+    if (!embedding_config_read(&checkpoint->embedding, checkpoint->directory, status)) goto done;
     if (!file_find(generation, &present, status)) goto done;
     if (present) {
         if (!file_read(generation, CONFIG_MAX_BYTES, &generation_text, &size, status)) goto done;
@@ -317,6 +318,28 @@ static void read_tensors(struct checkpoint *checkpoint)
                                     (file_has_suffix(tensor->name, down) && is_transposed(tensor, inner, hidden));
     }
     if (config->tied_without_head) config->tie_word_embeddings = !has_head;
+    /* Embeddings need no head; what the engine draws then means nothing. */
+    if (checkpoint->embedding.kind == EMBEDDING_LAST_TOKEN && !has_head) config->tie_word_embeddings = true;
+}
+
+/* A checkpoint of the model without its head, as of embedding models, has the names inside "model.". */
+static bool complete_names(struct checkpoint *checkpoint, struct status *status)
+{
+    static const char embedding[] = "embed_tokens.weight", prefix[] = "model.";
+    size_t size = 0, used = 0;
+    if (!checkpoint_find(checkpoint, embedding)) return true;
+    for (size_t t = 0; t < checkpoint->tensor_count; t++) {
+        const char *name = checkpoint->tensors[t].name;
+        if (strncmp(name, prefix, sizeof prefix - 1) == 0 || strncmp(name, "lm_head.", 8) == 0) return true;
+        size += strlen(name) + sizeof prefix;
+    }
+    if (!(checkpoint->full_names = malloc(size))) return out_of_memory(status);
+    for (size_t t = 0; t < checkpoint->tensor_count; t++) {
+        char *name = checkpoint->full_names + used;
+        used += 1 + (size_t)snprintf(name, size - used, "%s%s", prefix, checkpoint->tensors[t].name);
+        checkpoint->tensors[t].name = name;
+    }
+    return true;
 }
 
 /* Leaves the text part of a checkpoint with other parts. */
@@ -326,6 +349,7 @@ static bool unwrap(struct checkpoint *checkpoint, struct status *status)
     if (config->wrapper && !wrapper_unwrap(config, checkpoint->tensors, &checkpoint->tensor_count, checkpoint->towers,
                                            &checkpoint->layer_names, status))
         return false;
+    if (!config->wrapper && !complete_names(checkpoint, status)) return false;
     read_tensors(checkpoint);
     return true;
 }
@@ -409,6 +433,7 @@ void checkpoint_close(struct checkpoint *checkpoint)
     if (checkpoint->tensors != checkpoint->quantised.tensors) free(checkpoint->tensors);
     quantised_close(&checkpoint->quantised);
     free(checkpoint->layer_names);
+    free(checkpoint->full_names);
     free(checkpoint->tokenizer_path);
     free(checkpoint->other_tokenizer);
     free(checkpoint->tokenizer_text);

@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 
+#include "formats/checkpoint/embedding_config.h"
 #include "formats/checkpoint/model_config.h"
 #include "formats/checkpoint/quantised.h"
 #include "formats/checkpoint/wrapper.h"
@@ -15,14 +16,16 @@ struct checkpoint {
     char *tokenizer_path; /* owned: tokenizer.json, NULL if the folder has none */
     char *
         other_tokenizer; /* owned: without tokenizer.json, the name of a tokenizer in an unsupported format; NULL: none */
-    char *tokenizer_text;       /* owned: of a GGUF file, the tokenizer.json that its tokenizer amounts to; else NULL */
-    char *tokenizer_missing;    /* owned: of a GGUF file, why it has none; else NULL */
-    json_t *chat_templates;     /* owned: see checkpoint_templates.h; NULL: none */
-    struct model_config config; /* config.json merged with generation_config.json */
+    char *tokenizer_text;    /* owned: of a GGUF file, the tokenizer.json that its tokenizer amounts to; else NULL */
+    char *tokenizer_missing; /* owned: of a GGUF file, why it has none; else NULL */
+    json_t *chat_templates;  /* owned: see checkpoint_templates.h; NULL: none */
+    struct embedding_config embedding;
+    struct model_config config;  /* config.json merged with generation_config.json */
     struct tensor_view *tensors; /* over all shards, sorted by name; owned by `quantised` */
     size_t tensor_count;
     uint64_t tensor_bytes; /* sum over all tensors of the files */
     char *layer_names;     /* owned: storage of names of tensors whose layers are counted anew; else NULL */
+    char *full_names;      /* owned: storage of names of tensors that the files have without "model."; else NULL */
     struct model_tower towers[WRAPPER_MAX_TOWERS]; /* parts that were left out, up to the first without a name */
     struct quantised_tensors quantised;            /* owned: the tensors, and those of quantised modules as one */
     struct checkpoint_shard *shards;               /* owned: mapping and parsed header of each file */

@@ -70,23 +70,30 @@ static bool verify_plan_order(const struct engine *engine, struct status *status
                        last->rows, longest);
 }
 
-/* Reads the fields of a plan's STEP space; its rows determine the least sizes. */
-static bool read_step_fields(const struct engine *engine, struct plan *plan, const struct plan_field_entry *entries,
+/* Reads the fields of a plan's STEP space; its rows determine the least sizes. The first plan says whether all have hidden states. */
+static bool read_step_fields(struct engine *engine, struct plan *plan, const struct plan_field_entry *entries,
                              struct status *status)
 {
     const struct plan_header *header = &plan->header;
+    struct plan_geometry *geometry = &engine->manifest.geometry;
+    const bool has_hidden = plan_lists_field(entries, header->field_count, STEP_HIDDEN); /* not before 2.3 */
     uint64_t total;
-    if (!step_layout(header->rows, header->out_rows, engine->manifest.geometry.vocab_size, plan->step, &total))
+    if (plan == engine->plans) geometry->hidden_size = has_hidden ? engine->manifest.hidden_size : 0;
+    if (!step_layout(header->rows, header->out_rows, geometry->vocab_size, geometry->hidden_size, plan->step, &total))
         return status_fail(status, STATUS_CORRUPT, "the size of its step overflows");
     if (!plan_lists_field(entries, header->field_count, STEP_ROUTE_SEEDS)) /* as before 2.3 */
         plan->step[STEP_ROUTE_SEEDS] = (struct plan_field){0, 0};
-    return plan_read_fields(entries, header->field_count, SPACE_STEP, header->step_bytes, plan->step, STEP_FIELD_COUNT,
-                            status);
+    if (!plan_read_fields(entries, header->field_count, SPACE_STEP, header->step_bytes, plan->step, STEP_FIELD_COUNT,
+                          status))
+        return false;
+    return !has_hidden || geometry->hidden_size ||
+           status_fail(status, STATUS_CORRUPT, "step field of id %d (hidden states): the first plan has none",
+                       STEP_HIDDEN + 1);
 }
 
 /* Points the plan to its arrays in the section, from `position` on, and sets `position` to their end. */
-static bool place_plan(const struct engine *engine, const struct engine_part *part, struct plan *plan,
-                       uint64_t *position, struct status *status)
+static bool place_plan(struct engine *engine, const struct engine_part *part, struct plan *plan, uint64_t *position,
+                       struct status *status)
 {
     uint64_t body_bytes;
     if (!engine_plan_body_bytes(&plan->header, &body_bytes) || !checked_range(*position, body_bytes, part->size))

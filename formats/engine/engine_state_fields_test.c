@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fields of the STATE space that some engines have: sampling options are there where the section lists both of their fields, and a
- * reader that does not know these may pass over them. */
+/* Fields that some engines have. In the STATE space, sampling options are there where the section lists both of their fields, and a
+ * reader that does not know these may pass over them. In the STEP space, all plans have hidden states, or none. */
 #include "formats/engine/test_engine.h"
 #include "formats/base/test_folder.h"
 #include "formats/engine/engine_layout.h"
@@ -76,6 +76,49 @@ TEST(fields_of_options_are_checked)
     engine_fix_checksums(bytes, size);
     assert_true(engine_open_memory(&engine, bytes, size, "memory", &status));
     engine_close(&engine);
+    free(bytes);
+}
+
+enum { HIDDEN = 16 };
+
+/* The sample whose plans, of these bits, have hidden states. */
+static uint8_t *write_hidden(unsigned plans, size_t *size)
+{
+    const char *path = in_folder("a.eng");
+    test_expect_success(test_engine_make(&sample, &status), &status);
+    assert_int_equal(sample.manifest.hidden_size, HIDDEN);
+    for (unsigned p = 0; p < TEST_ENGINE_PLANS; p++) {
+        if (!(plans >> p & 1)) continue;
+        assert_true(plan_place_step(&sample.plans[p], TEST_ENGINE_VOCAB, HIDDEN));
+        if (sample.plans[p].header.step_bytes > sample.manifest.step_bytes)
+            sample.manifest.step_bytes = sample.plans[p].header.step_bytes;
+    }
+    test_expect_success(test_engine_write(&sample, path, false, &status), &status);
+    return test_engine_read(path, size);
+}
+
+TEST(hidden_states_are_those_of_all_plans)
+{
+    enum { ALL = (1 << TEST_ENGINE_PLANS) - 1 };
+    size_t size;
+    uint8_t *bytes = write_hidden(ALL, &size);
+    assert_true(engine_open_memory(&engine, bytes, size, "memory", &status));
+    assert_int_equal(engine.manifest.geometry.hidden_size, HIDDEN);
+    for (size_t p = 0; p < engine.plan_count; p++)
+        assert_int_equal(engine.plans[p].step[STEP_HIDDEN].bytes,
+                         engine.plans[p].header.out_rows * HIDDEN * sizeof(float));
+    engine_close(&engine);
+    free(bytes);
+    bytes = write_hidden(0, &size);
+    assert_true(engine_open_memory(&engine, bytes, size, "memory", &status));
+    assert_int_equal(engine.manifest.geometry.hidden_size, 0);
+    engine_close(&engine);
+    free(bytes);
+    bytes = write_hidden(1, &size);
+    expect_refused(bytes, size, "plan 1: the step space has 8 of its 9 fields");
+    free(bytes);
+    bytes = write_hidden(ALL & ~1u, &size);
+    expect_refused(bytes, size, "plan 1: step field of id 9 (hidden states): the first plan has none");
     free(bytes);
 }
 

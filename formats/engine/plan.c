@@ -77,16 +77,19 @@ static bool place_fields(struct plan_field *fields, const int *order, int count,
     return true;
 }
 
-bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, struct plan_field fields[STEP_FIELD_COUNT],
-                 uint64_t *total_bytes)
+bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, uint64_t hidden_size,
+                 struct plan_field fields[STEP_FIELD_COUNT], uint64_t *total_bytes)
 {
-    uint64_t row_bytes, out_row_bytes, logits_bytes;
+    uint64_t row_bytes, out_row_bytes, logits_bytes, hidden_bytes;
     const uint64_t logits_factors[] = {out_rows, vocab_size, sizeof(float)};
+    const uint64_t hidden_factors[] = {out_rows, hidden_size, sizeof(float)};
     if (!checked_mul(rows, sizeof(int32_t), &row_bytes)) return false;
     if (!checked_mul(out_rows, sizeof(int32_t), &out_row_bytes)) return false;
     if (!checked_product(logits_factors, 3, &logits_bytes)) return false;
-    static const int order[STEP_FIELD_COUNT] = {STEP_COUNTS,   STEP_TOKENS,      STEP_SLOTS,       STEP_POSITIONS,
-                                                STEP_OUT_ROWS, STEP_ROUTE_SEEDS, STEP_NEXT_TOKENS, STEP_LOGITS};
+    if (!checked_product(hidden_factors, 3, &hidden_bytes)) return false;
+    static const int order[STEP_FIELD_COUNT] = {STEP_COUNTS,      STEP_TOKENS,   STEP_SLOTS,
+                                                STEP_POSITIONS,   STEP_OUT_ROWS, STEP_ROUTE_SEEDS,
+                                                STEP_NEXT_TOKENS, STEP_LOGITS,   STEP_HIDDEN};
     fields[STEP_COUNTS].bytes = 2 * sizeof(int32_t);
     fields[STEP_TOKENS].bytes = row_bytes;
     fields[STEP_SLOTS].bytes = row_bytes;
@@ -95,8 +98,13 @@ bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, struct p
     fields[STEP_NEXT_TOKENS].bytes = out_row_bytes;
     fields[STEP_LOGITS].bytes = logits_bytes;
     fields[STEP_ROUTE_SEEDS].bytes = row_bytes;
-    return place_fields(fields, order, STEP_FIELD_COUNT, total_bytes);
+    fields[STEP_HIDDEN].bytes = hidden_bytes;
+    if (!place_fields(fields, order, STEP_FIELD_COUNT, total_bytes)) return false;
+    if (!hidden_bytes) fields[STEP_HIDDEN].offset = 0;
+    return true;
 }
+
+uint32_t step_field_count(uint64_t hidden_size) { return STEP_FIELD_COUNT - (hidden_size == 0); }
 
 bool state_layout(const struct plan_geometry *geometry, struct plan_field fields[STATE_FIELD_COUNT],
                   uint64_t *total_bytes)
@@ -129,11 +137,11 @@ bool state_layout(const struct plan_geometry *geometry, struct plan_field fields
     return true;
 }
 
-bool plan_place_step(struct plan *plan, uint64_t vocab_size)
+bool plan_place_step(struct plan *plan, uint64_t vocab_size, uint64_t hidden_size)
 {
     struct plan_header *header = &plan->header;
-    header->field_count = STEP_FIELD_COUNT;
-    return step_layout(header->rows, header->out_rows, vocab_size, plan->step, &header->step_bytes);
+    header->field_count = step_field_count(hidden_size);
+    return step_layout(header->rows, header->out_rows, vocab_size, hidden_size, plan->step, &header->step_bytes);
 }
 
 uint64_t plan_page_table_stride(const struct plan_geometry *geometry)

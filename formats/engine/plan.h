@@ -198,8 +198,12 @@ enum step_field {
     STEP_LOGITS,      /* f32[out_rows, vocab], output */
     STEP_ROUTE_SEEDS, /* i32[rows]: 0, or what routers choose the row's experts by, instead of by its scores (router.h); not in
                        * engines before 2.3 */
+    STEP_HIDDEN, /* f32[out_rows, hidden], output: what the LM head multiplies; only with geometry.hidden_size */
     STEP_FIELD_COUNT
 };
+/* Floats that no op uses as an index: any op may write them. */
+static inline bool plan_step_is_result(int field) { return field == STEP_LOGITS || field == STEP_HIDDEN; }
+
 /* The fields of the STATE space. Their ids in the file are 1 + these numbers: never reused. */
 enum state_field {
     STATE_PAGE_TABLE, /* i32[page groups, slots, pages_per_slot]: page of the pool, for pages that hold tokens; the table of
@@ -263,6 +267,8 @@ struct plan_geometry {
     /* 1: kernels of the sample op know sampler_state.options, and STATE_ADJUSTMENTS and STATE_ALLOWED exist. 0: engines built before
      * there were options. Not in the manifest: a reader takes it from the list of state fields. */
     uint64_t sampling_options;
+    /* Elements of a row of STEP_HIDDEN; 0: the plans have none. Not in the manifest: a reader takes it from the lists of step fields. */
+    uint64_t hidden_size;
     struct plan_field state[STATE_FIELD_COUNT]; /* from the file, or geometry_place_state */
 };
 #define PLAN_MAX_RECURRENT_BYTES (INT64_C(1) << 40)
@@ -323,12 +329,14 @@ static inline uint64_t plan_rank_vocab(const struct plan_geometry *geometry)
  * previous step (device targets) may then find it in STEP_TOKENS. */
 enum { PLAN_NO_TOKEN = -1 };
 
-/* Layout of a STEP space by a writer: inputs, then outputs, each aligned to PLAN_ALIGNMENT. False on overflow. A reader
- * takes the offsets from the file. */
-bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, struct plan_field fields[STEP_FIELD_COUNT],
-                 uint64_t *total_bytes);
+/* Layout of a STEP space by a writer: inputs, then outputs, each aligned to PLAN_ALIGNMENT; hidden_size 0: without STEP_HIDDEN, which is
+ * all 0 then. False on overflow. A reader takes the offsets from the file. */
+bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, uint64_t hidden_size,
+                 struct plan_field fields[STEP_FIELD_COUNT], uint64_t *total_bytes);
+/* Number of fields that plans of this layout list. */
+uint32_t step_field_count(uint64_t hidden_size);
 /* Sets plan->step, step_bytes and field_count to that layout. */
-bool plan_place_step(struct plan *plan, uint64_t vocab_size);
+bool plan_place_step(struct plan *plan, uint64_t vocab_size, uint64_t hidden_size);
 /* End of the last input field: the bytes of the STEP space that a host writes before a step. */
 uint64_t plan_input_bytes(const struct plan *plan);
 

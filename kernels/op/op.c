@@ -93,7 +93,7 @@ static uint8_t spaces_of(enum op_role role)
     case ROLE_INPUT:
     case ROLE_OUTPUT: break;
     }
-    return 1u << SPACE_ARENA | 1u << SPACE_STEP; /* STEP: logits */
+    return 1u << SPACE_ARENA | 1u << SPACE_STEP; /* STEP: plan_step_is_result */
 }
 
 static uint8_t field_of(const struct op_operand *operand)

@@ -49,17 +49,13 @@ static bool verify_fields(const struct plan *plan, const struct plan_geometry *g
     if (operand->space == SPACE_COMM) return verify_comm(demand, operand, status);
     if (!step && operand->space != SPACE_STATE) return true;
     const struct plan_field *fields = step ? plan->step : geometry->state;
-    int count = step ? (int)STEP_FIELD_COUNT : (int)STATE_FIELD_COUNT;
-    int first = 0, last = step ? (int)STEP_LOGITS : count - 1;
-    if (demand->field)
-        first = last = demand->field - 1;
-    else if (operand->access & ACCESS_WRITE)
-        first = step ? (int)STEP_LOGITS : (int)STATE_FIELD_COUNT; /* nothing that a later op reads as an index */
-    else
-        return true;
+    const int count = step ? (int)STEP_FIELD_COUNT : (int)STATE_FIELD_COUNT;
+    if (!demand->field && !(operand->access & ACCESS_WRITE)) return true;
     const bool may_begin_inside =
         !demand->field || (!step && (demand->field - 1 == STATE_PAGE_TABLE || demand->field - 1 == STATE_RECURRENT));
-    for (int i = first; i <= last && i < count; i++) {
+    for (int i = 0; i < count; i++) {
+        /* Without a field: nothing that a later op reads as an index. */
+        if (demand->field ? i != demand->field - 1 : !step || !plan_step_is_result(i)) continue;
         if (operand->offset == fields[i].offset && operand->bytes <= fields[i].bytes) return true;
         /* Logits of some rows, the table of a page group, the state of a layer. */
         if (may_begin_inside && operand->offset >= fields[i].offset &&

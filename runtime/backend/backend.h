@@ -95,6 +95,8 @@ struct backend_type {
     /* Returns the logits [count, vocab_size] of out rows [row, row + count) of the replay waited for last, borrowed
      * until the next submit; NULL on failure. Requires: nothing is in flight. */
     const float *(*logits)(struct backend *backend, uint32_t row, uint32_t count, struct status *status);
+    /* The same for hidden states [count, hidden_size]. Requires: the engine gives them. */
+    const float *(*hidden)(struct backend *backend, uint32_t row, uint32_t count, struct status *status);
     /* The plan that is replayed as engine plan `plan`. NULL: always the plan itself. */
     const struct plan *(*source)(const struct backend *backend, size_t plan);
     /* Traces: runs engine plan `plan` twice with the host's inputs and state, as a replay and one launch after the

@@ -22,7 +22,7 @@
 struct cpu_step {
     struct cpu_plan bound;
     const int32_t *next_tokens;
-    const float *logits;
+    const float *logits, *hidden;
 };
 
 struct cpu_backend {
@@ -144,6 +144,7 @@ static bool bind_plans(struct cpu_backend *cpu, const struct plan_space_sizes *s
         cpu->plan_count++;
         cpu->plans[i].next_tokens = (const int32_t *)(void *)(cpu->common.step + plan->step[STEP_NEXT_TOKENS].offset);
         cpu->plans[i].logits = (const float *)(void *)(cpu->common.step + plan->step[STEP_LOGITS].offset);
+        cpu->plans[i].hidden = (const float *)(void *)(cpu->common.step + plan->step[STEP_HIDDEN].offset);
     }
     return true;
 }
@@ -251,6 +252,14 @@ static const float *logits(struct backend *backend, uint32_t row, uint32_t count
     return cpu->last->logits + row * cpu->file->manifest.geometry.vocab_size;
 }
 
+static const float *hidden(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
+{
+    (void)count;
+    (void)status;
+    const struct cpu_backend *cpu = cpu_of(backend);
+    return cpu->last->hidden + row * cpu->file->manifest.geometry.hidden_size;
+}
+
 static bool trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us, struct status *status)
 {
     struct cpu_backend *cpu = cpu_of(backend);
@@ -323,6 +332,7 @@ const struct backend_type backend_cpu = {
     .submit = submit,
     .wait = wait_for,
     .logits = logits,
+    .hidden = hidden,
     .trace = trace,
     .copy_page = copy_page,
     .copy_recurrent = copy_recurrent,

@@ -21,7 +21,7 @@ struct cuda_step {
     struct cuda_plan bound;
     const struct plan *source; /* the plan that is bound */
     uint64_t input_bytes;      /* from the block's beginning to the end of the last input field */
-    uint64_t counts_offset, next_tokens_offset, logits_offset;
+    uint64_t counts_offset, next_tokens_offset, logits_offset, hidden_offset;
     bool takes_turns; /* launches whose blocks wait for each other, on one rank */
 };
 
@@ -45,7 +45,8 @@ struct cuda_backend {
     atomic_bool stopping;     /* kernels were told to stop: they end at once or never */
     int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
     cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded after the copy into next_tokens of the same index */
-    struct host_memory logits;             /* [slots, vocab_size], touched when logits are fetched */
+    struct host_memory
+        results; /* logits [slots, vocab_size], hidden states [slots, hidden_size]; touched when they are fetched */
     struct state_shadow shadow;
     uint32_t checkpoints; /* blocks of recurrent state besides those of the slots */
 
@@ -60,7 +61,7 @@ struct cuda_sizes {
     struct memory_contract device;
     uint64_t pages;
     uint64_t input_bytes, next_tokens_bytes, pinned_bytes; /* each part a multiple of PLAN_ALIGNMENT */
-    uint64_t logits_bytes;
+    uint64_t results_bytes;
 };
 
 static struct cuda_backend *cuda_of(struct backend *backend) { return (struct cuda_backend *)(void *)backend; }
@@ -71,6 +72,7 @@ static void find_fields(const struct plan *plan, struct cuda_step *step)
     step->counts_offset = plan->step[STEP_COUNTS].offset;
     step->next_tokens_offset = plan->step[STEP_NEXT_TOKENS].offset;
     step->logits_offset = plan->step[STEP_LOGITS].offset;
+    step->hidden_offset = plan->step[STEP_HIDDEN].offset;
 }
 
 /* ---- memory ---- */
@@ -78,11 +80,12 @@ static void find_fields(const struct plan *plan, struct cuda_step *step)
 static bool host_sizes(const struct cuda_backend *cuda, struct cuda_sizes *sizes)
 {
     const struct plan_geometry *geometry = &cuda->manifest->geometry;
-    uint64_t state;
+    uint64_t state, columns;
     for (size_t i = 0; i < cuda->plan_count; i++)
         if (cuda->plans[i].input_bytes > sizes->input_bytes) sizes->input_bytes = cuda->plans[i].input_bytes;
-    const uint64_t logits[] = {geometry->slots, geometry->vocab_size, sizeof(float)};
-    return checked_product(logits, 3, &sizes->logits_bytes) &&
+    if (!checked_add(geometry->vocab_size, geometry->hidden_size, &columns)) return false;
+    const uint64_t results[] = {geometry->slots, columns, sizeof(float)};
+    return checked_product(results, 3, &sizes->results_bytes) &&
            checked_align(sizes->input_bytes, PLAN_ALIGNMENT, &sizes->input_bytes) &&
            checked_align(geometry->slots * sizeof(int32_t), PLAN_ALIGNMENT, &sizes->next_tokens_bytes) &&
            checked_align(plan_host_state_bytes(geometry), PLAN_ALIGNMENT, &state) &&
@@ -108,7 +111,7 @@ static bool plan_sizes(const struct cuda_backend *cuda, const struct engine *fil
         !checked_add(contract->state, checkpoints, &contract->state) || !host_sizes(cuda, sizes) ||
         !memory_contract_total(contract, &taken) ||
         !checked_add(options->host_bytes, sizes->pinned_bytes, &host_bytes) ||
-        !checked_add(host_bytes, sizes->logits_bytes, &host_bytes) ||
+        !checked_add(host_bytes, sizes->results_bytes, &host_bytes) ||
         !checked_add(host_bytes, manifest->comm_bytes - contract->comm, &host_bytes))
         return status_fail(status, STATUS_MACHINE, "session: its memory size exceeds 64 bits");
     if (!device_free_memory(&cuda->device, &free_bytes, status)) return false;
@@ -154,7 +157,7 @@ static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *si
     cuda->common.state = next_tokens;
     cuda->fault = (volatile uint32_t *)(volatile void *)(cuda->pinned + sizes->pinned_bytes - PLAN_ALIGNMENT);
     return state_shadow_open(&cuda->shadow, &cuda->manifest->geometry, cuda->common.state, status) &&
-           host_memory_map(&cuda->logits, sizes->logits_bytes, "logits", &cuda->owner->memory_hooks, status);
+           host_memory_map(&cuda->results, sizes->results_bytes, "results", &cuda->owner->memory_hooks, status);
 }
 
 /* The COMM space is cleared before any other rank learns its address. */
@@ -253,7 +256,7 @@ static void destroy(struct backend *backend)
         }
     }
     state_shadow_close(&cuda->shadow);
-    host_memory_unmap(&cuda->logits);
+    host_memory_unmap(&cuda->results);
     device_close(&cuda->device);
     free(cuda->plans);
     free(cuda->fallback);
@@ -299,7 +302,7 @@ static bool fill(struct cuda_backend *cuda, const struct engine *file, const str
     cuda->common.threads = 1;
     cuda->common.instruction_set = cuda->architecture;
     cuda->common.device_name = cuda->device.facts.name;
-    cuda->common.host_bytes = sizes.pinned_bytes + sizes.logits_bytes + cuda->manifest->comm_bytes - sizes.device.comm;
+    cuda->common.host_bytes = sizes.pinned_bytes + sizes.results_bytes + cuda->manifest->comm_bytes - sizes.device.comm;
     cuda->common.kv_bytes = sizes.device.kv;
     cuda->common.device_bytes =
         sizes.device.arena + sizes.device.step + sizes.device.state + sizes.device.kv + sizes.device.comm;
@@ -522,19 +525,36 @@ static const int32_t *wait_for(struct backend *backend, struct status *status)
     return ok ? cuda->next_tokens[turn] : NULL;
 }
 
+/* Copies bytes of the step block to `to`. */
+static const float *fetch(struct cuda_backend *cuda, uint64_t offset, uint64_t bytes, uint8_t *to, const char *what,
+                          struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    const cu_deviceptr from = cuda->memory.base[SPACE_STEP] + offset;
+    if (!device_enter(&cuda->device, status)) return NULL;
+    bool ok = cuda_ok(driver, driver->MemcpyDtoHAsync(to, from, bytes, cuda->device.stream), status,
+                      "copying %s from the GPU", what) &&
+              cuda_ok(driver, driver->StreamSynchronize(cuda->device.stream), status, "copying %s from the GPU", what);
+    device_leave(&cuda->device);
+    return ok ? (const float *)(void *)to : NULL;
+}
+
 static const float *logits(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    const struct cuda_driver *driver = &cuda->device.driver;
-    uint64_t row_bytes = cuda->manifest->geometry.vocab_size * sizeof(float), offset = row * row_bytes;
-    uint8_t *to = (uint8_t *)cuda->logits.base + offset;
-    cu_deviceptr from = cuda->memory.base[SPACE_STEP] + cuda->plans[cuda->done_plan].logits_offset + offset;
-    if (!device_enter(&cuda->device, status)) return NULL;
-    bool ok = cuda_ok(driver, driver->MemcpyDtoHAsync(to, from, count * row_bytes, cuda->device.stream), status,
-                      "copying logits from the GPU") &&
-              cuda_ok(driver, driver->StreamSynchronize(cuda->device.stream), status, "copying logits from the GPU");
-    device_leave(&cuda->device);
-    return ok ? (const float *)(void *)to : NULL;
+    const uint64_t row_bytes = cuda->manifest->geometry.vocab_size * sizeof(float), offset = row * row_bytes;
+    return fetch(cuda, cuda->plans[cuda->done_plan].logits_offset + offset, count * row_bytes,
+                 (uint8_t *)cuda->results.base + offset, "logits", status);
+}
+
+static const float *hidden(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct plan_geometry *geometry = &cuda->manifest->geometry;
+    const uint64_t row_bytes = geometry->hidden_size * sizeof(float), offset = row * row_bytes;
+    const uint64_t all_logits = geometry->slots * geometry->vocab_size * sizeof(float);
+    return fetch(cuda, cuda->plans[cuda->done_plan].hidden_offset + offset, count * row_bytes,
+                 (uint8_t *)cuda->results.base + all_logits + offset, "hidden states", status);
 }
 
 /* Replays the step, so that the GPU is busy while the host queues the launches to be timed; otherwise it would wait for
@@ -641,6 +661,7 @@ const struct backend_type backend_cuda = {
     .wait = wait_for,
     .drew = drew,
     .logits = logits,
+    .hidden = hidden,
     .source = source,
     .trace = trace,
     .copy_page = copy_page,

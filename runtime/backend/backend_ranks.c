@@ -369,6 +369,12 @@ const float *backend_ranks_logits(struct backend *backend, uint32_t row, uint32_
     return all->rank_type->logits(all->ranks[0].backend, row, count, status);
 }
 
+const float *backend_ranks_hidden(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    return all->rank_type->hidden(all->ranks[0].backend, row, count, status);
+}
+
 const struct plan *backend_ranks_source(const struct backend *backend, size_t plan)
 {
     const struct ranks_backend *all = (const struct ranks_backend *)(const void *)backend;

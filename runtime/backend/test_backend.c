@@ -34,7 +34,7 @@ struct test_device {
     size_t last_plan; /* submitted */
     size_t done_plan; /* waited for */
     uint64_t state_bytes, step_bytes;
-    float *logits;
+    float *logits, *hidden;
     uint8_t *copies; /* [slots + checkpoints, RECURRENT_COPIES_CUDA, recurrent_bytes] */
     uint32_t random;
 };
@@ -68,6 +68,7 @@ static void destroy(struct backend *backend)
     free(device->common.step);
     free(device->common.state);
     free(device->logits);
+    free(device->hidden);
     free(device->copies);
     free(device);
 }
@@ -91,6 +92,7 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
     device->step_bytes = manifest->step_bytes;
     device->random = 1;
     device->logits = take(manifest->geometry.slots * manifest->geometry.vocab_size * sizeof(float));
+    device->hidden = take(manifest->geometry.slots * manifest->geometry.hidden_size * sizeof(float));
     for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) {
         device->replays[i].inputs_then = take(device->step_bytes);
         device->replays[i].state_then = take(device->state_bytes);
@@ -252,6 +254,20 @@ static const float *logits(struct backend *backend, uint32_t row, uint32_t count
     return to;
 }
 
+static const float *hidden(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
+{
+    struct test_device *device = device_of(backend);
+    const uint64_t width = device->file->manifest.geometry.hidden_size;
+    struct plan_field fields[STEP_FIELD_COUNT];
+    (void)status;
+    assert_int_equal(device->in_flight, 0);
+    layout(device, device->done_plan, fields);
+    assert_true((row + count) * width * sizeof(float) <= fields[STEP_HIDDEN].bytes);
+    const float *from = (const float *)(void *)(device->cpu->step + fields[STEP_HIDDEN].offset);
+    memcpy(device->hidden + row * width, from + row * width, count * width * sizeof *from);
+    return device->hidden + row * width;
+}
+
 static bool repeat_page(struct backend *backend, int32_t from, int32_t to, struct status *status)
 {
     struct test_device *device = device_of(backend);
@@ -278,6 +294,7 @@ const struct backend_type test_backend = {
     .wait = wait_for,
     .drew = drew,
     .logits = logits,
+    .hidden = hidden,
     .repeat_page = repeat_page,
     .repeat_recurrent = repeat_recurrent,
 };

@@ -160,6 +160,7 @@ static void print_summary(const struct engine *file, const struct verification *
                megabytes(file->library_arena_bytes - manifest->arena_bytes));
     print_tokens(file);
     print_chat(file);
+    if (geometry->hidden_size) printf("hidden:     the engine gives hidden states, which embeddings are made of\n");
     printf("defaults:   temperature %g, top-p %g, top-k %" PRIu64 ", repetition penalty %g\n", manifest->temperature,
            manifest->top_p, manifest->top_k, manifest->repetition_penalty);
     print_plans(file, PLAN_DECODE, "decode:");

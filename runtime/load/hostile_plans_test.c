@@ -200,7 +200,7 @@ static void open_fixture(enum engine_target target)
                                  .launches = fixture.launches,
                                  .operands = fixture.operands,
                                  .params = fixture.params};
-    assert_true(plan_place_step(&fixture.plan, VOCAB));
+    assert_true(plan_place_step(&fixture.plan, VOCAB, 0));
     fixture.plan.header.step_bytes = fixture.plan.header.arena_bytes = SPACE_BYTES;
     for (unsigned id = 1; id < OP_COUNT; id++) {
         const struct op_descriptor *op = op_find(id);
@@ -282,7 +282,7 @@ static void damage_field(uint32_t launch, const struct op_demand *demand, struct
     if (!in_step && !in_state) return;
     if (!demand->field && !(demand->access & ACCESS_WRITE)) return;
     for (int f = 0; f < count; f++) {
-        if (demand->field ? f == demand->field - 1 : f == STEP_LOGITS) continue;
+        if (demand->field ? f == demand->field - 1 : in_step && plan_step_is_result(f)) continue;
         if (!fields[f].bytes) continue; /* one that this engine has not */
         operand->space = in_step ? SPACE_STEP : SPACE_STATE;
         operand->offset = fields[f].offset;

@@ -420,6 +420,7 @@ enum eng_status eng_engine_get_facts(const struct eng_engine *engine, struct eng
         .open_seconds = engine->open_seconds,
         .verify_seconds = engine->verify_seconds,
         .ranks = (uint32_t)plan_ranks(&manifest->geometry),
+        .hidden_size = (uint32_t)manifest->geometry.hidden_size,
     };
     for (int i = 0; i < manifest->eos_count && i < ENG_MAX_EOS_TOKENS; i++) own.eos_tokens[i] = manifest->eos_tokens[i];
     return report_result(report_write_facts(facts, &own, sizeof own, "eng_engine_facts", &status), &status, error);

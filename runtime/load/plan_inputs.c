@@ -11,9 +11,9 @@
 enum { FIRST_STATE_FIELD = STEP_FIELD_COUNT, FIELD_COUNT = STEP_FIELD_COUNT + STATE_FIELD_COUNT };
 
 static const char *const field_names[FIELD_COUNT] = {
-    "STEP counts",      "STEP tokens",    "STEP slots",       "STEP positions",   "STEP out rows",
-    "STEP next tokens", "STEP logits",    "STEP route seeds", "STATE page table", "STATE samplers",
-    "STATE seen",       "STATE rope set", "STATE recurrent",
+    "STEP counts",    "STEP tokens",      "STEP slots",        "STEP positions",   "STEP out rows",  "STEP next tokens",
+    "STEP logits",    "STEP route seeds", "STEP hidden",       "STATE page table", "STATE samplers", "STATE seen",
+    "STATE rope set", "STATE recurrent",  "STATE adjustments", "STATE allowed",
 };
 
 static bool check_field(const struct plan_operand *operand, unsigned field, const struct plan_field *fields,
@@ -41,13 +41,13 @@ static int containing_field(const struct plan_operand *operand, const struct pla
     return -1;
 }
 
-/* Logits are floats that nothing uses as an index; all other fields are written only by an op whose schema says so. */
+/* All fields but floats that nothing uses as an index are written only by an op whose schema says so. */
 static bool may_write(unsigned id, int field)
 {
     const struct op_descriptor *op = op_find(id);
     const bool step = field < FIRST_STATE_FIELD;
     const int number = step ? field : field - FIRST_STATE_FIELD;
-    if (field == STEP_LOGITS) return true;
+    if (step && plan_step_is_result(number)) return true;
     for (int i = 0; op && i < op->operand_count; i++) {
         const struct op_operand *operand = &op->operands[i];
         if (operand->role == (step ? ROLE_STEP : ROLE_STATE) && operand->field == number &&

@@ -18,7 +18,7 @@ void eng_struct_init(void *given, size_t size)
     void type##_init_symbol(struct type *given) { eng_struct_init(given, ROUNDED(SIZE_TO(type, last))); }
 
 INIT(eng_open_options, memory_context)
-INIT(eng_engine_facts, ranks)
+INIT(eng_engine_facts, hidden_size)
 INIT(eng_session_options, step_ms)
 INIT(eng_session_facts, set_aside)
 INIT(eng_sampling, logit_bias)

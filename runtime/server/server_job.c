@@ -13,11 +13,19 @@
 
 enum {
     /* of one request: 32 MiB, and in JSON about ten times as much */
-    MOST_LOGPROBS = 4 << 20
+    MOST_LOGPROBS = 4 << 20,
+    /* numbers of one request: 16 MiB, and in JSON about three times as much */
+    MOST_EMBEDDED = 4 << 20
 };
 enum { COMPLETION_NEW_TOKENS = 16 }; /* as OpenAI's API has it */
 
 /* ---- tokens of prompts ---- */
+
+static const char *prompt_field(const struct server_request *request)
+{
+    if (request->endpoint == SERVER_EMBEDDING) return "input";
+    return request->is_chat ? "messages" : "prompt";
+}
 
 static enum eng_status convert(const struct eng_engine *engine, const struct server_request *request,
                                const struct server_prompt *prompt, int32_t *tokens, size_t capacity, size_t *count,
@@ -48,7 +56,7 @@ static bool try_prompt(const struct eng_engine *engine, const struct server_requ
         if (status != ENG_TOO_LONG || count <= capacity) break;
         capacity = count;
     }
-    return server_fail_eng(error, request->is_chat ? "messages" : "prompt", cause);
+    return server_fail_eng(error, prompt_field(request), cause);
 }
 
 static bool tokenize_prompt(const struct eng_engine *engine, struct server_request *request,
@@ -82,10 +90,15 @@ bool server_job_check_tokens(const struct eng_engine_facts *facts, const struct 
 static bool check_prompt(const struct eng_engine_facts *facts, const struct server_request *request,
                          const struct server_prompt *prompt, uint64_t max_new_tokens, struct server_error *error)
 {
-    const char *param = request->is_chat ? "messages" : "prompt";
+    const char *param = prompt_field(request);
+    const bool embeds = request->endpoint == SERVER_EMBEDDING;
     if (!prompt->count)
         return server_fail(error, 400, "invalid_value", param, "%s: expected at least one token, found none", param);
-    if (prompt->count + (max_new_tokens ? max_new_tokens : 1) > facts->max_context)
+    if (embeds && prompt->count > facts->max_context)
+        return server_fail(error, 400, "context_length_exceeded", param,
+                           "the context of this model is %" PRIu32 " tokens; an input has %zu; shorten it",
+                           facts->max_context, prompt->count);
+    if (!embeds && prompt->count + (max_new_tokens ? max_new_tokens : 1) > facts->max_context)
         return server_fail(error, 400, "context_length_exceeded", param,
                            "the context of this model is %" PRIu32 " tokens; the prompt has %zu, and %" PRIu64
                            " are requested for the answer; shorten the prompt or lower max_tokens",
@@ -180,6 +193,7 @@ static bool prepare_choice(const struct eng_engine *engine, struct server_job *j
     struct server_choice *choice = &job->choices[index];
     choice->logprobs.top_count = (size_t)request->top_logprobs;
     choice->stop = (struct stop_strings){.strings = request->stops, .count = request->stop_count};
+    if (request->endpoint == SERVER_EMBEDDING) return true;
     if (eng_text_create(engine, request->skip_special && !job->voice ? 0 : ENG_TEXT_KEEP_SPECIAL, &choice->text,
                         &cause) ||
         (!request->is_chat && !replay_prompt(choice, prompt, &cause)))
@@ -194,8 +208,10 @@ static bool name_job(struct server_job *job, struct server_error *error)
     if (getrandom(&number, sizeof number, 0) != sizeof number)
         return server_fail(error, 503, NULL, NULL, "the system gives no random numbers");
     static const char *const names[] = {"chatcmpl-", "msg_", "resp_"};
-    snprintf(job->id, sizeof job->id, "%s%016" PRIx64, job->request.is_chat ? names[job->request.shape] : "cmpl-",
-             number);
+    const char *name = job->request.endpoint == SERVER_EMBEDDING ? "embd-"
+                       : job->request.is_chat                    ? names[job->request.shape]
+                                                                 : "cmpl-";
+    snprintf(job->id, sizeof job->id, "%s%016" PRIx64, name, number);
     clock_gettime(CLOCK_REALTIME, &now);
     job->created = (int64_t)now.tv_sec;
     return true;
@@ -214,6 +230,27 @@ static bool check_logprobs(const struct eng_engine_facts *facts, const struct se
                        "logprobs: %" PRIu64 " answers of up to %" PRIu64 " tokens with 1 + %" PRIu64
                        " log-probabilities each are %" PRIu64 ", expected at most %d; lower max_tokens",
                        choices, tokens, request->top_logprobs, numbers, MOST_LOGPROBS);
+}
+
+/* Whether the engine has embeddings of this size, and the reply so many. */
+static bool check_embeddings(const struct eng_engine_facts *facts, const struct server_request *request,
+                             struct server_error *error)
+{
+    if (!facts->hidden_size)
+        return server_fail(error, 400, "unsupported_endpoint", "model",
+                           "model: its engine gives no hidden states, which embeddings are made of; build it with "
+                           "engbuild --hidden");
+    if (request->dimensions > facts->hidden_size)
+        return server_fail(error, 400, "invalid_value", "dimensions",
+                           "dimensions: expected at most %" PRIu32
+                           ", the size of this model's embeddings, found %" PRIu64,
+                           facts->hidden_size, request->dimensions);
+    const uint64_t width = request->dimensions ? request->dimensions : facts->hidden_size;
+    if (request->prompt_count * width <= MOST_EMBEDDED) return true;
+    return server_fail(error, 400, "invalid_value", "input",
+                       "input: expected at most %" PRIu64 " inputs of %" PRIu64
+                       " numbers, found %zu; send fewer at once",
+                       MOST_EMBEDDED / width, width, request->prompt_count);
 }
 
 /* Answers in a format are content as they are, and so are those of engines without tools and reasoning. */
@@ -237,7 +274,9 @@ static bool fill(const struct eng_engine *engine, const struct eng_engine_facts 
     if (!choose_voice(voice, job, error)) return false;
     if (request->format.field && !server_grammars_take(grammars, engine, &request->format, &job->grammar, error))
         return false;
-    uint64_t most = server_request_max_tokens(request);
+    const bool embeds = request->endpoint == SERVER_EMBEDDING;
+    if (embeds && !check_embeddings(facts, request, error)) return false;
+    uint64_t most = embeds ? 1 : server_request_max_tokens(request);
     if (!most && !request->is_chat) most = COMPLETION_NEW_TOKENS;
     job->max_new_tokens = (uint32_t)most;
     if (!check_logprobs(facts, job, error)) return false;

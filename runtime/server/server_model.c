@@ -9,6 +9,7 @@
 
 #include "formats/cli/cli_process.h"
 #include "runtime/cli/cli_args.h"
+#include "runtime/server/server_embeddings.h"
 
 /* A choice that has a sequence of the session. */
 struct slot {
@@ -181,6 +182,7 @@ static bool start_choice(struct server_model *model, struct server_job *job, str
     options.stop_count = count;
     options.max_new_tokens = job->max_new_tokens;
     options.grammar = server_grammar_compiled(job->grammar);
+    if (request->endpoint == SERVER_EMBEDDING) options.flags |= ENG_SEQUENCE_HIDDEN | ENG_SEQUENCE_IGNORE_EOS;
     if (request->wants_logprobs) options.flags |= ENG_SEQUENCE_LOGITS;
     if (request->ignore_eos) options.flags |= ENG_SEQUENCE_IGNORE_EOS;
     if (eng_sequence_create(model->session, &options, &slot->sequence, error)) return false;
@@ -296,11 +298,25 @@ static void count_token(struct server_model *model, struct server_job *job, stru
     model->metrics.generation_tokens++;
 }
 
+/* Requires: the last step drew the only token of the sequence, which nothing needs. */
+static bool take_embedding(const struct server_model *model, struct slot *slot, struct eng_error *error)
+{
+    int32_t token;
+    if (!eng_sequence_poll(slot->sequence, &token, 1)) return true;
+    const float *hidden = eng_sequence_hidden(slot->sequence);
+    if (hidden)
+        return server_embeddings_add(slot->job, &slot->job->choices[slot->choice], hidden, model->facts.hidden_size,
+                                     error);
+    *error = (struct eng_error){.status = ENG_INTERNAL, .message = "the hidden state of another step"};
+    return false;
+}
+
 /* Takes the tokens that the last step drew for a choice. The token that ends an answer is no part of its text. */
 static bool take_tokens(struct server_model *model, struct slot *slot, double now, struct eng_error *error)
 {
     struct server_choice *choice = &slot->job->choices[slot->choice];
     int32_t token, before = -1;
+    if (slot->job->request.endpoint == SERVER_EMBEDDING) return take_embedding(model, slot, error);
     while (!choice->stop.found && eng_sequence_poll(slot->sequence, &token, 1)) {
         if (before >= 0 && !add_token(model, slot, before, error)) return false;
         if (choice->stop.found) return true;
@@ -313,7 +329,8 @@ static bool take_tokens(struct server_model *model, struct slot *slot, double no
 
 static enum server_finish finish_of(const struct slot *slot, enum eng_end end)
 {
-    if (slot->job->choices[slot->choice].stop.found || end == ENG_END_EOS) return SERVER_FINISH_STOP;
+    const bool is_embedding = slot->job->request.endpoint == SERVER_EMBEDDING && end == ENG_END_LENGTH;
+    if (slot->job->choices[slot->choice].stop.found || end == ENG_END_EOS || is_embedding) return SERVER_FINISH_STOP;
     return end == ENG_END_LENGTH || end == ENG_END_CONTEXT ? SERVER_FINISH_LENGTH : SERVER_FINISH_ERROR;
 }
 
@@ -332,7 +349,7 @@ static void finish_choice(struct server_model *model, struct slot *slot)
     else if (choice->finish == SERVER_FINISH_ERROR)
         server_fail(&job->failure, 500, "not_finite", NULL,
                     "no token can be drawn: the model's logits are not finite (NaN or infinity)");
-    else if (!finish_text(choice, &error))
+    else if (job->request.endpoint != SERVER_EMBEDDING && !finish_text(choice, &error))
         server_fail_eng(&job->failure, NULL, &error);
     if (job->failure.http)
         fail_job(model, job, SERVER_FINISH_ERROR);

@@ -10,7 +10,10 @@
 #include "formats/base/json.h"
 #include "runtime/server/server_chat.h"
 
-enum { GENERATE = SERVER_CHAT | SERVER_COMPLETION, ALL = GENERATE | SERVER_TOKENIZE | SERVER_DETOKENIZE };
+enum {
+    GENERATE = SERVER_CHAT | SERVER_COMPLETION,
+    ALL = GENERATE | SERVER_TOKENIZE | SERVER_DETOKENIZE | SERVER_EMBEDDING
+};
 
 /* Bounds the memory of the JSON tree, in which the shortest value takes a hundred times its text. */
 enum { MOST_JSON_VALUES = 500000 };
@@ -261,7 +264,9 @@ static bool read_prompt(const struct field *field, const json_t *value, struct s
     if (!json_is_array(value) || json_is_integer(first))
         return make_prompts(request, 1, error) && read_one_prompt(value, field->name, request->prompts, error);
     const size_t count = json_array_size(value);
-    if (count < 1 || count > SERVER_MOST_CHOICES) return wrong(error, field->name, "1 to 128 prompts", value);
+    const bool embeds = request->endpoint == SERVER_EMBEDDING;
+    if (count < 1 || count > (embeds ? SERVER_MOST_INPUTS : SERVER_MOST_CHOICES))
+        return wrong(error, field->name, embeds ? "1 to 2048 inputs" : "1 to 128 prompts", value);
     if (!make_prompts(request, count, error)) return false;
     for (size_t i = 0; i < count; i++)
         if (!read_one_prompt(json_array_get(value, i), field->name, &request->prompts[i], error)) return false;
@@ -273,6 +278,15 @@ static bool read_tokens(const struct field *field, const json_t *value, struct s
 {
     if (!json_is_array(value)) return wrong(error, field->name, "an array of token ids", value);
     return make_prompts(request, 1, error) && read_ids(value, field->name, request->prompts, error);
+}
+
+static bool read_encoding(const struct field *field, const json_t *value, struct server_request *request,
+                          struct server_error *error)
+{
+    const char *format = json_string_value(value);
+    request->is_base64 = format && strcmp(format, "base64") == 0;
+    return request->is_base64 || (format && strcmp(format, "float") == 0) ||
+           wrong(error, field->name, "\"float\" or \"base64\"", value);
 }
 
 static bool read_tools(const struct field *field, const json_t *value, struct server_request *request,
@@ -300,6 +314,9 @@ static const struct field fields[] = {
     {"chat_template_kwargs", SERVER_CHAT | SERVER_TOKENIZE, .read = read_chat},
     {"add_generation_prompt", SERVER_CHAT | SERVER_TOKENIZE, read_bool, AT(add_generation)},
     {"prompt", SERVER_COMPLETION | SERVER_TOKENIZE, .read = read_prompt},
+    {"input", SERVER_EMBEDDING, .read = read_prompt},
+    {"encoding_format", SERVER_EMBEDDING, .read = read_encoding},
+    {"dimensions", SERVER_EMBEDDING, read_count, AT(dimensions), 1, INT32_MAX},
     {"tokens", SERVER_DETOKENIZE, .read = read_tokens},
     {"add_special_tokens", SERVER_COMPLETION | SERVER_TOKENIZE, read_bool, AT(add_special)},
     {"skip_special_tokens", GENERATE, read_bool, AT(skip_special)},
@@ -332,7 +349,7 @@ static const struct field fields[] = {
     {"stop", GENERATE, .read = read_stop},
     {"stop_token_ids", GENERATE, .read = read_stop_tokens},
     {"ignore_eos", GENERATE, read_bool, AT(ignore_eos)},
-    {"user", GENERATE, .read = read_user},
+    {"user", GENERATE | SERVER_EMBEDDING, .read = read_user},
 };
 
 /* Fields that clients send with the value that changes nothing; any other value is refused. */
@@ -404,6 +421,7 @@ static bool require_input(struct server_request *request, struct server_error *e
     const bool chat = has(request, "messages");
     const char *needed = request->endpoint == SERVER_CHAT         ? "messages"
                          : request->endpoint == SERVER_DETOKENIZE ? "tokens"
+                         : request->endpoint == SERVER_EMBEDDING  ? "input"
                                                                   : "prompt";
     if (request->endpoint == SERVER_TOKENIZE && chat && request->prompts)
         return server_fail(error, 400, "invalid_value", "messages", "expected one of prompt and messages, found both");
@@ -449,7 +467,7 @@ static bool check_together(const struct server_request *request, struct server_e
     if (request->format.field && request->ignore_eos)
         return server_fail(error, 400, "invalid_value", "ignore_eos",
                            "ignore_eos: not with %s, whose answers end where they are complete", request->format.field);
-    if (request->prompt_count * request->n > SERVER_MOST_CHOICES)
+    if (request->endpoint != SERVER_EMBEDDING && request->prompt_count * request->n > SERVER_MOST_CHOICES)
         return server_fail(error, 400, "invalid_value", "n",
                            "expected at most %d answers, found %zu prompts times n %" PRIu64, SERVER_MOST_CHOICES,
                            request->prompt_count, request->n);

@@ -14,14 +14,15 @@ enum server_endpoint {
     SERVER_CHAT = 1,       /* POST /v1/chat/completions */
     SERVER_COMPLETION = 2, /* POST /v1/completions */
     SERVER_TOKENIZE = 4,   /* POST /tokenize */
-    SERVER_DETOKENIZE = 8  /* POST /detokenize */
+    SERVER_DETOKENIZE = 8, /* POST /detokenize */
+    SERVER_EMBEDDING = 16  /* POST /v1/embeddings */
 };
 
 /* The API through which a chat came: replies have its shape. */
 enum server_shape { SERVER_OPENAI, SERVER_MESSAGES, SERVER_RESPONSES };
 
-/* Choices of one request: prompts times n. */
-enum { SERVER_MOST_CHOICES = 128 };
+/* Choices of one request: prompts times n; embeddings: inputs, as many as OpenAI's API takes. */
+enum { SERVER_MOST_CHOICES = 128, SERVER_MOST_INPUTS = 2048 };
 
 /* Stop strings of one request, none empty. */
 enum { SERVER_MOST_STOPS = 4, SERVER_MOST_STOP_BYTES = ENG_MAX_STOP_BYTES };
@@ -66,6 +67,8 @@ struct server_request {
     char *variables;           /* owned: JSON for the chat template; NULL: no chat, or converted already */
     struct server_tools tools; /* owned */
     bool parallel_calls;
+    bool is_base64;      /* embeddings */
+    uint64_t dimensions; /* of embeddings; 0: all */
 };
 
 /* Parses body[size], whose number of values is bounded. *value: owned by the caller. */

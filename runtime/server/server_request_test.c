@@ -159,6 +159,21 @@ TEST(test_chat)
     server_request_free(&request);
 }
 
+TEST(test_inputs_of_embeddings)
+{
+    accept(SERVER_EMBEDDING, "{'input': ['a', [5, 6]], 'encoding_format': 'base64', 'dimensions': 7, 'user': 'u'}");
+    assert_int_equal(request.prompt_count, 2);
+    assert_string_equal(request.prompts[0].text, "a");
+    assert_int_equal(request.prompts[1].count, 2);
+    assert_int_equal(request.prompts[1].tokens[1], 6);
+    assert_true(request.is_base64);
+    assert_int_equal(request.dimensions, 7);
+    server_request_free(&request);
+    accept(SERVER_EMBEDDING, "{'input': 'x', 'encoding_format': 'float', 'dimensions': null}");
+    assert_true(!request.is_base64 && !request.dimensions);
+    server_request_free(&request);
+}
+
 TEST(test_tools)
 {
     accept(SERVER_CHAT,
@@ -266,6 +281,13 @@ TEST(test_refused)
         {SERVER_TOKENIZE, "{'prompt': 'x', 'add_generation_prompt': true}", "messages", "only with messages", 400},
         {SERVER_TOKENIZE, "{'messages': [{'role': 'u', 'content': 'x'}], 'add_special_tokens': true}",
          "add_special_tokens", "template", 400},
+        {SERVER_EMBEDDING, "{'model': 'm'}", "input", "expected this field", 400},
+        {SERVER_EMBEDDING, "{'input': []}", "input", "1 to 2048 inputs", 400},
+        {SERVER_EMBEDDING, "{'input': {'text': 'x'}}", "input", "a string", 400},
+        {SERVER_EMBEDDING, "{'input': ['x', 7]}", "input", "found 7", 400},
+        {SERVER_EMBEDDING, "{'input': 'x', 'encoding_format': 'hex'}", "encoding_format", "base64|'hex'", 400},
+        {SERVER_EMBEDDING, "{'input': 'x', 'dimensions': 0}", "dimensions", "integer from 1", 400},
+        {SERVER_EMBEDDING, "{'input': 'x', 'temperature': 1}", "temperature", "not known", 400},
         {SERVER_DETOKENIZE, "{'tokens': 'x'}", "tokens", "array of token ids", 400},
         {SERVER_DETOKENIZE, "{'tokens': [], 'prompt': 'x'}", "prompt", "not known", 400},
     };

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/server/server_embeddings.h"
 #include "runtime/server/server_exchange.h"
 #include "runtime/server/server_input.h"
 #include "runtime/server/server_page.h"
@@ -208,6 +209,7 @@ static unsigned answer_generation(struct server_exchange *exchange, enum server_
         return 0;
     }
     const char *model = server_model_name(exchange->model);
+    if (endpoint == SERVER_EMBEDDING) return reply(exchange, server_embeddings_reply(model, exchange->job, out));
     switch (exchange->shape) {
     case SERVER_MESSAGES: return reply(exchange, server_messages_reply(model, exchange->job, out));
     case SERVER_RESPONSES: return reply(exchange, server_responses_reply(model, exchange->job, out));
@@ -236,12 +238,9 @@ static unsigned answer_completion(struct server_exchange *exchange, struct serve
     return answer_generation(exchange, SERVER_COMPLETION, out);
 }
 
-static unsigned refuse_embeddings(struct server_exchange *exchange, struct server_buffer *out)
+static unsigned answer_embeddings(struct server_exchange *exchange, struct server_buffer *out)
 {
-    (void)out;
-    server_fail(&exchange->error, 400, "unsupported_endpoint", NULL,
-                "embeddings are not supported: engines give tokens and log-probabilities, and no hidden states");
-    return 0;
+    return answer_generation(exchange, SERVER_EMBEDDING, out);
 }
 
 /* ---- the table ---- */
@@ -260,7 +259,7 @@ static const struct server_route routes[] = {
     {"/v1/messages", "POST", false, answer_chat, JSON_TYPE},
     {"/v1/messages/count_tokens", "POST", false, answer_count, JSON_TYPE},
     {"/v1/responses", "POST", false, answer_chat, JSON_TYPE},
-    {"/v1/embeddings", "POST", false, refuse_embeddings, JSON_TYPE},
+    {"/v1/embeddings", "POST", false, answer_embeddings, JSON_TYPE},
     {"/tokenize", "POST", false, answer_tokenize, JSON_TYPE},
     {"/detokenize", "POST", false, answer_detokenize, JSON_TYPE},
 };

@@ -182,6 +182,13 @@ enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, ui
     return ok ? report_ok(error) : report_status(&status, error);
 }
 
+/* The step that was waited for last drew for the slot, in this out row. */
+static void note_row(struct eng_session *session, uint32_t slot, uint32_t row)
+{
+    session->slots[slot].drawn_step = session->steps;
+    session->slots[slot].drawn_row = row;
+}
+
 static bool prefill(struct eng_session *session, uint32_t slot, const int32_t *tokens, size_t count,
                     int32_t *next_token, float *logits, struct status *status)
 {
@@ -200,6 +207,7 @@ static bool prefill(struct eng_session *session, uint32_t slot, const int32_t *t
     slot_options_begin_answer(session, (int32_t)slot, NULL, 0);
     if (!compute_history(session, slot, end, wanted ? &drawn : NULL, status))
         return status_prefix(status, "%s", function);
+    if (wanted) note_row(session, slot, 0);
     if (next_token) *next_token = drawn;
     return (!logits || copy_logits(session, 1, logits, function, status)) &&
            check_drawn(&slot, &drawn, 1, function, status);
@@ -297,6 +305,7 @@ static bool run_steps(struct eng_session *session, const uint32_t *slots, const 
             struct session_slot *slot = &session->slots[slots[i]];
             slot->history[slot->position] = tokens[i];
             replay_accept(session, (int32_t)slots[i], drawn[i]);
+            note_row(session, slots[i], i);
             finite &= drawn[i] != PLAN_NO_TOKEN;
         }
         memcpy(next_tokens, drawn, count * sizeof *drawn);

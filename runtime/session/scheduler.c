@@ -32,10 +32,13 @@ static uint32_t decoding_count(const struct eng_session *session)
     return count;
 }
 
-/* Fetches the logits of a row if they are requested or cost nothing. */
+/* Fetches the logits of a row if they are requested or cost nothing, and its hidden state if that is requested. */
 static bool row_logits(struct eng_sequence *sequence, uint32_t row, const float **logits, struct status *status)
 {
     *logits = NULL;
+    sequence->hidden = NULL;
+    if (sequence->flags & ENG_SEQUENCE_HIDDEN && !(sequence->hidden = replay_hidden(sequence->session, row, 1, status)))
+        return false;
     if (!(sequence->flags & ENG_SEQUENCE_LOGITS) && !sequence->session->backend->type->host_logits) return true;
     *logits = replay_logits(sequence->session, row, 1, status);
     return *logits != NULL;
@@ -127,8 +130,8 @@ static bool may_look_ahead(const struct eng_session *session)
     for (uint32_t row = 0; row < flight->rows; row++) {
         const struct eng_sequence *sequence = flight->sequences[row];
         if (!sequence || sequence_ends_next(sequence) || sequence_switches_next(sequence) ||
-            (sequence->flags & (ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED)) || sequence->grammar ||
-            slots_room(session, sequence->slot) < (uint64_t)sequence->computed + 2)
+            (sequence->flags & (ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED | ENG_SEQUENCE_HIDDEN)) ||
+            sequence->grammar || slots_room(session, sequence->slot) < (uint64_t)sequence->computed + 2)
             return false;
     }
     return true;

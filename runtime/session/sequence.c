@@ -233,7 +233,7 @@ void sequence_append(struct eng_sequence *sequence, int32_t token, const float *
 {
     news_note(sequence);
     if (token == PLAN_NO_TOKEN) {
-        sequence->logits = NULL;
+        sequence->logits = sequence->hidden = NULL;
         finish(sequence, sequence->mask == MASK_NONE ? ENG_END_NONE_ALLOWED : ENG_END_NOT_FINITE);
         return;
     }
@@ -270,10 +270,12 @@ static bool read_options(struct eng_sequence *sequence, const struct eng_sequenc
         return status_fail(status, STATUS_USAGE, "%s: stop_count is %u, expected at most %d", function, own.stop_count,
                            ENG_MAX_STOP_TOKENS);
     if (own.stop_count && !report_not_null(own.stop_tokens, function, "options->stop_tokens", status)) return false;
-    const uint32_t known = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP | ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED;
+    const uint32_t known =
+        ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP | ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED | ENG_SEQUENCE_HIDDEN;
     if (own.flags & ~known)
         return status_fail(status, STATUS_USAGE, "%s: flags are %#x, expected only bits of %#x", function, own.flags,
                            known);
+    if (own.flags & ENG_SEQUENCE_HIDDEN && !hidden_exist(sequence->session, function, status)) return false;
     if (own.context_tokens > geometry->max_context)
         return status_fail(status, STATUS_TOO_LONG,
                            "%s: context_tokens is %u, expected at most the engine's context of %u", function,
@@ -319,7 +321,7 @@ bool sequence_make(struct eng_session *session, const struct eng_sequence_option
     created->drawn_step = 0;
     created->mask = MASK_ALL;
     created->is_restored = created->has_news = false;
-    created->logits = NULL;
+    created->logits = created->hidden = NULL;
     *sequence = created;
     return true;
 }
@@ -438,7 +440,7 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
     sequence->count += (uint32_t)count;
     sequence->prompt_end = sequence->polled = sequence->count;
     sequence->end = ENG_END_NONE;
-    sequence->logits = NULL; /* those of the last draw: the last token is of the prompt now */
+    sequence->logits = sequence->hidden = NULL; /* those of the last draw: the last token is of the prompt now */
     agree(sequence);
     if (sequence->grammar) {
         struct status ignored = {0};
@@ -511,12 +513,21 @@ void eng_sequence_cancel(struct eng_sequence *sequence)
     free_slot(sequence);
 }
 
-void eng_sequence_cancel_async(struct eng_sequence *sequence)
+enum eng_status eng_sequence_cancel_async(struct eng_sequence *sequence)
 {
-    if (!sequence || atomic_exchange(&sequence->is_unwanted, true)) return;
+    if (!sequence) return ENG_OK;
+    const struct eng_engine *engine = sequence->session->engine;
+    if (engine->process_group) {
+        log_write(&engine->log, ENG_LOG_WARNING,
+                  "eng_sequence_cancel_async: refused: several processes share the engine, which would cancel between "
+                  "different steps; call eng_sequence_cancel between the same two steps of all of them");
+        return ENG_USAGE;
+    }
+    if (atomic_exchange(&sequence->is_unwanted, true)) return ENG_OK;
     _Atomic(struct eng_sequence *) *list = &sequence->session->unwanted;
     sequence->next_unwanted = atomic_load(list);
     while (!atomic_compare_exchange_weak(list, &sequence->next_unwanted, sequence)) {}
+    return ENG_OK;
 }
 
 void sequence_cancel_unwanted(struct eng_session *session)

@@ -172,6 +172,12 @@ static bool create(struct eng_session *session, const struct backend_type *type,
     if (options->threads > TEAM_MAX_THREADS)
         return status_fail(status, STATUS_USAGE, "eng_session_create: threads is %" PRIu32 ", expected 0 to %d",
                            options->threads, TEAM_MAX_THREADS);
+    if (options->step_ms && session->engine->process_group)
+        return status_fail(status, STATUS_USAGE,
+                           "eng_session_create: step_ms is %" PRIu32
+                           ", expected 0: several processes share the engine, "
+                           "and their times would divide prompts in different ways; set prompt_step instead",
+                           options->step_ms);
     session->max_sequences = (uint32_t)sequences;
     session->prompt_step = options->prompt_step;
     session->step_ms = options->step_ms;

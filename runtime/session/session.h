@@ -35,6 +35,8 @@ struct session_slot {
     uint32_t pages[PLAN_MAX_PAGE_GROUPS];
     uint32_t answer_start; /* raw slots: position of the first token that penalties of the answer count */
     int32_t *history;      /* raw slots: the tokens at positions [0, position), for eng_slot_truncate; [max_context] */
+    uint64_t drawn_step;   /* raw slots: the step that drew for it last, and its out row there; 0: none */
+    uint32_t drawn_row;
 };
 
 /* Settings of a sampler as sampling_read checked them. */
@@ -73,8 +75,8 @@ struct eng_sequence {
     uint32_t branch;     /* 0, or where other texts branch off: it makes a checkpoint there */
     uint32_t prompt_end; /* end of the latest prompt; later tokens were drawn */
     uint32_t polled;     /* tokens [polled, count) have not been polled */
-    uint64_t drawn_step; /* the step that drew its last token, and the logits of that draw */
-    const float *logits;
+    uint64_t drawn_step; /* the step that drew its last token, and logits and hidden state of that draw */
+    const float *logits, *hidden;
     struct eng_sequence *next; /* in the list of waiting or of free sequences */
     bool has_news, is_in_news; /* is_in_news: it is in the list of struct session_news */
     struct eng_sequence *next_news;
@@ -253,6 +255,8 @@ void replay_accept(struct eng_session *session, int32_t slot, int32_t drawn);
 void replay_reject(struct eng_session *session, int32_t slot);
 /* Returns the logits of the replay waited for last; NULL on failure. */
 const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t count, struct status *status);
+/* The same for its hidden states. Requires: the engine gives them. */
+const float *replay_hidden(struct eng_session *session, uint32_t row, uint32_t count, struct status *status);
 
 /* scheduler.c: waits for the decode steps that eng_step queued ahead and appends their tokens. */
 bool scheduler_drain(struct eng_session *session, struct status *status);
@@ -267,6 +271,9 @@ void news_tell(struct eng_session *session);
 /* sampling.c: checks the caller's settings. Fails for options that the engine's kernels do not know. */
 bool sampling_read(const struct eng_session *session, const struct eng_sampling *given,
                    struct session_sampling *sampling, struct status *status);
+
+/* hidden.c: fails for engines without hidden states. */
+bool hidden_exist(const struct eng_session *session, const char *function, struct status *status);
 
 /* slot_options.c: the slot's sampler with its options. An answer without tokens begins. */
 void slot_options_set(struct eng_session *session, int32_t slot, const struct session_sampling *sampling);

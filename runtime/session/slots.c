@@ -26,6 +26,7 @@ int32_t slots_take(struct eng_session *session, enum slot_use use)
         if (slot->use != SLOT_FREE) continue;
         slot->use = use;
         slot->position = slot->written = slot->answer_start = 0;
+        slot->drawn_step = 0;
         memset(slot->pages, 0, sizeof slot->pages);
         session->free_slot_count--;
         slots_set_sampler(session, (int32_t)i, &(struct sampler_state){.top_p = 1, .repetition_penalty = 1});
@@ -248,6 +249,7 @@ uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t posi
     const bool is_kept = position == own->position || !session->geometry->recurrent_bytes; /* state has no past */
     own->position = is_kept && has_window(session, own, position) ? position : 0;
     if (own->position == 0) own->written = 0;
+    own->drawn_step = 0;
     shrink(session, slot, position);
     slots_clear_seen(session, slot);
     slots_mark_seen(session, slot, own->history, position);
@@ -402,6 +404,13 @@ const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t c
     const float *logits = session->backend->type->logits(session->backend, row, count, status);
     if (!logits) note_failure(session, status);
     return logits;
+}
+
+const float *replay_hidden(struct eng_session *session, uint32_t row, uint32_t count, struct status *status)
+{
+    const float *hidden = session->backend->type->hidden(session->backend, row, count, status);
+    if (!hidden) note_failure(session, status);
+    return hidden;
 }
 
 static void fill_seeds(const struct eng_session *session, struct session_plan *plan, uint32_t count)

@@ -125,6 +125,20 @@ def responses():
             "unsupported_parameter")
 
 
+def embeddings():
+    options = {"model": "fables", "input": [PROMPT, "A fox"]}
+    coded = client.embeddings.create(**options)  # the client asks for base64
+    whole = client.embeddings.create(**options, encoding_format="float")
+    check([item.index for item in coded.data] == [0, 1] and len(coded.data[0].embedding) == 192, coded)
+    check(coded.usage == whole.usage and coded.usage.total_tokens > 4, coded.usage)
+    apart = max(abs(a - b) for one, other in zip(coded.data, whole.data) for a, b in zip(one.embedding, other.embedding))
+    check(apart < 1e-6, apart)
+    short = client.embeddings.create(**options, dimensions=16).data[1].embedding
+    check(len(short) == 16 and abs(sum(value * value for value in short) - 1) < 1e-5, short)
+    refused(openai.BadRequestError, lambda: client.embeddings.create(**options, dimensions=500), "dimensions", "invalid_value")
+    refused(openai.BadRequestError, lambda: client.embeddings.create(model="chat", input="x"), "model", "unsupported_endpoint")
+
+
 def errors():
     chat = {"model": "chat", "messages": HELLO}
     refused(openai.BadRequestError, lambda: client.chat.completions.create(**chat, temperature=-1), "temperature", "invalid_value")
@@ -153,6 +167,7 @@ logprobs()
 formats()
 tools()
 responses()
+embeddings()
 errors()
 asyncio.run(many())
 print(checks)

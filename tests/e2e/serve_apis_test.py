@@ -99,7 +99,7 @@ class Apis(Served):
         reply = self.server.json("GET", "/v1/messages", expect=405)
         self.assertEqual(reply["type"], "error")
         self.refused("/v1/responses", {"input": "x", "store": True}, 400, "store", "not supported")
-        self.refused("/v1/embeddings", {"input": "x"}, 400, None, "hidden states")
+        self.refused("/v1/embeddings", {"model": "chat", "input": "x"}, 400, "model", "hidden states", "--hidden")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ class Client(unittest.TestCase):
             self.skipTest(reason)
         keys = os.path.join(FOLDER.name, "keys")
         write(keys, b"key-of-the-test\n")
-        server = Server("chat=" + chat_engine(), "fables=" + build_engine(FABLES, "--max-batch", "4"), "tools=" + tools_engine(),
+        server = Server("chat=" + chat_engine(), "fables=" + build_engine(FABLES, "--max-batch", "4", "--hidden"), "tools=" + tools_engine(),
                         "--api-key-file", keys)
         done = subprocess.run([python, CLIENT, "http://127.0.0.1:%d" % server.port, "key-of-the-test"], capture_output=True,
                               timeout=300, check=False)

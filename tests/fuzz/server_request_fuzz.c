@@ -25,7 +25,9 @@ static void check_options(const struct server_request *request)
 static void check_request(const struct server_request *request)
 {
     require(request->n >= 1 && request->prompt_count >= 1);
-    require(request->prompt_count * request->n <= SERVER_MOST_CHOICES);
+    require(request->prompt_count * request->n <=
+            (request->endpoint == SERVER_EMBEDDING ? SERVER_MOST_INPUTS : SERVER_MOST_CHOICES));
+    require(request->endpoint == SERVER_EMBEDDING || (!request->is_base64 && !request->dimensions));
     require(request->is_chat == (request->variables != NULL));
     require(request->stop_count <= SERVER_MOST_STOPS && request->stop_token_count < ENG_MAX_STOP_TOKENS);
     for (size_t i = 0; i < request->stop_count; i++)
@@ -68,7 +70,7 @@ int fuzz_try(const uint8_t *data, size_t size)
     } kinds[] = {{SERVER_OPENAI, SERVER_CHAT, false},     {SERVER_OPENAI, SERVER_COMPLETION, false},
                  {SERVER_OPENAI, SERVER_TOKENIZE, false}, {SERVER_OPENAI, SERVER_DETOKENIZE, false},
                  {SERVER_MESSAGES, SERVER_CHAT, false},   {SERVER_MESSAGES, SERVER_CHAT, true},
-                 {SERVER_RESPONSES, SERVER_CHAT, false}};
+                 {SERVER_RESPONSES, SERVER_CHAT, false},  {SERVER_OPENAI, SERVER_EMBEDDING, false}};
     struct server_request request;
     struct server_error error = {0};
     if (!size) return 0;

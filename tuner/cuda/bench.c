@@ -54,7 +54,9 @@ static bool bind(struct bench_run *run, int candidate)
 {
     struct cuda_bench *bench = run->bench;
     const struct device_tactic *tactic = &run->problem->tactics[candidate];
-    struct device_plan chain = {.header = run->problem->plan->header, .vocab_size = run->problem->plan->vocab_size};
+    struct device_plan chain = {.header = run->problem->plan->header,
+                                .vocab_size = run->problem->plan->vocab_size,
+                                .hidden_size = run->problem->plan->hidden_size};
     struct library_space space =
         library_space_begin(chain.header.arena_bytes, library_projection_bytes(run->problem->sites[0]));
     chain.launches = calloc(LIBRARY_MOST_LAUNCHES * run->launches, sizeof *chain.launches);
