@@ -45,7 +45,7 @@ struct cuda_backend {
     atomic_bool stopping;     /* kernels were told to stop: they end at once or never */
     int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
     cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded after the copy into next_tokens of the same index */
-    struct host_memory logits;             /* [slots, vocab_size], touched when logits are fetched */
+    struct host_memory logits;             /* [most out rows, vocab_size], touched when logits are fetched */
     struct state_shadow shadow;
 
     uint64_t submitted, waited; /* counts; replay n uses next_tokens and done at n % BACKEND_MOST_IN_FLIGHT */
@@ -80,10 +80,11 @@ static bool host_sizes(const struct cuda_backend *cuda, struct cuda_sizes *sizes
     uint64_t state;
     for (size_t i = 0; i < cuda->plan_count; i++)
         if (cuda->plans[i].input_bytes > sizes->input_bytes) sizes->input_bytes = cuda->plans[i].input_bytes;
-    const uint64_t logits[] = {geometry->slots, geometry->vocab_size, sizeof(float)};
+    const uint64_t out_rows = plan_most_out_rows(cuda->file->plans, cuda->file->plan_count);
+    const uint64_t logits[] = {out_rows, geometry->vocab_size, sizeof(float)};
     return checked_product(logits, 3, &sizes->logits_bytes) &&
            checked_align(sizes->input_bytes, PLAN_ALIGNMENT, &sizes->input_bytes) &&
-           checked_align(geometry->slots * sizeof(int32_t), PLAN_ALIGNMENT, &sizes->next_tokens_bytes) &&
+           checked_align(out_rows * sizeof(int32_t), PLAN_ALIGNMENT, &sizes->next_tokens_bytes) &&
            checked_align(plan_host_state_bytes(geometry), PLAN_ALIGNMENT, &state) &&
            checked_add(sizes->input_bytes, state, &sizes->pinned_bytes) &&
            checked_add(sizes->pinned_bytes, BACKEND_MOST_IN_FLIGHT * sizes->next_tokens_bytes, &sizes->pinned_bytes) &&
