@@ -422,7 +422,7 @@ struct eng_session_options {
      * with other numbers of sequences), and eng_sequence_poll may return several of a step. How many are drafted follows how often drafts
      * were right. Sequences with a grammar, ENG_SEQUENCE_ALLOWED, ENG_SEQUENCE_LOGITS, repetition_penalty, presence_penalty or
      * frequency_penalty are not drafted for. Without effect where the engine has no verification plans: those of engbuild --verify-rows,
-     * never of models with recurrent layers. Takes up to 256 KiB for each slot. */
+     * never of models with recurrent layers. Takes up to 256 KiB for each slot. Must be the same in all processes that share the engine. */
     uint32_t speculate;
 };
 static inline void eng_session_options_init(struct eng_session_options *options)

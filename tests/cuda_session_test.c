@@ -130,6 +130,59 @@ TEST(test_same_tokens_as_on_the_cpu)
     eng_session_destroy(&another);
 }
 
+/* Greedy answers to prompts that repeat themselves, and one without drafts, whose logits are fetched. */
+static void repeat(struct eng_session *session, struct answers *answers)
+{
+    enum { PHRASE = 9 };
+    struct eng_sequence *sequences[SEQUENCES];
+    struct eng_sequence_options options;
+    int32_t prompt[PROMPT];
+    uint32_t unfinished = 1;
+    memset(answers, 0, sizeof *answers);
+    eng_sequence_options_init(&options);
+    options.max_new_tokens = ANSWER;
+    for (int i = 0; i < SEQUENCES; i++) {
+        options.flags = ENG_SEQUENCE_IGNORE_EOS | (i == SEQUENCES - 1 ? ENG_SEQUENCE_LOGITS : 0);
+        fables_tokens((uint32_t)i, prompt, PHRASE);
+        for (int t = PHRASE; t < PROMPT; t++) prompt[t] = prompt[t - PHRASE];
+        CHECK(eng_sequence_create(session, &options, &sequences[i], &error));
+        CHECK(eng_sequence_submit(sequences[i], prompt, PROMPT, &error));
+    }
+    while (unfinished) {
+        CHECK(eng_step(session, &unfinished, &error));
+        for (int i = 0; i < SEQUENCES; i++)
+            answers->counts[i] += eng_sequence_poll(sequences[i], answers->tokens[i] + answers->counts[i], ANSWER);
+        const size_t count = answers->counts[SEQUENCES - 1];
+        const float *logits = eng_sequence_logits(sequences[SEQUENCES - 1]);
+        for (int t = 0; logits && count && t < VOCAB; t++)
+            assert_true(logits[t] <= logits[answers->tokens[SEQUENCES - 1][count - 1]]);
+    }
+    for (int i = 0; i < SEQUENCES; i++) eng_sequence_destroy(&sequences[i]);
+}
+
+TEST(test_speculation_on_a_gpu)
+{
+    struct eng_session_options options;
+    struct eng_session_facts facts;
+    struct answers expected, found;
+    eng_session_options_init(&options);
+    eng_session_facts_init(&facts);
+    struct eng_engine *engine = open_engine();
+    struct eng_session *plain = fables_session(engine, &options);
+    options.speculate = 5;
+    struct eng_session *session = fables_session(engine, &options);
+    eng_close(&engine);
+    repeat(plain, &expected);
+    for (int i = 0; i < 2; i++) { /* the device's samplers are as they were */
+        repeat(session, &found);
+        assert_memory_equal(&expected, &found, sizeof expected);
+    }
+    CHECK(eng_session_get_facts(session, &facts, &error));
+    assert_in_range(facts.accepted_tokens, ANSWER, facts.drafted_tokens);
+    eng_session_destroy(&plain);
+    eng_session_destroy(&session);
+}
+
 static void answer_turn(struct eng_session *session, struct eng_sequence *sequence, uint32_t seed, int32_t *answer)
 {
     int32_t prompt[PROMPT];

@@ -355,7 +355,7 @@ TEST(every_plan_has_cases)
             const uint32_t *items = cases->items + one->first_item;
             if (one->kind != header->kind || one->rows != header->rows) continue;
             found++;
-            if (one->kind == PLAN_MIXED) {
+            if (plan_has_chunks(one->kind)) {
                 /* Two prompts with a past, and sequences that decode. */
                 assert_int_equal(one->count, one->rows < SLOTS ? one->rows : SLOTS);
                 assert_int_equal(golden_chunk(cases, one, 0), one->rows / 2);

@@ -123,10 +123,12 @@ static bool submit_decode(struct eng_session *session, uint32_t count, struct st
     return replay_submit_decode(session, plan, count, status);
 }
 
-/* Whether a verification step may be better than one that is queued before the next token is known. */
-static bool may_draft(struct eng_sequence *sequence)
+/* Whether a verification step may be better than one that is queued before the next token of the sequence is known. `decoding`: sequences. */
+static bool may_draft(struct eng_sequence *sequence, uint32_t decoding)
 {
-    return sequence->session->speculate && drafts_propose(sequence, sequence_most_drafted(sequence) > 0);
+    const struct eng_session *session = sequence->session;
+    return session->speculate && decoding < replay_verify_plan(session, UINT32_MAX)->rows &&
+           drafts_propose(sequence, sequence_most_drafted(sequence) > 0);
 }
 
 /* Whether the step in flight will be followed by a step of the same rows, unless a stop token ends a sequence. */
@@ -139,7 +141,7 @@ static bool may_look_ahead(const struct eng_session *session)
         const struct eng_sequence *sequence = flight->sequences[row];
         if (!sequence || sequence_ends_next(sequence) || sequence_switches_next(sequence) ||
             (sequence->flags & (ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED)) || sequence->grammar ||
-            slots_room(session, sequence->slot) < (uint64_t)sequence->computed + 2 || may_draft(flight->sequences[row]))
+            slots_room(session, sequence->slot) < (uint64_t)sequence->computed + 2 || may_draft(flight->sequences[row], flight->rows))
             return false;
     }
     return true;
