@@ -62,9 +62,9 @@ static bool choose_verify(const struct build_options *options, const struct plan
 {
     static const uint32_t few[] = {4, 8};
     const bool given = options->verify_row_count > 0;
-    const int count = given                                                            ? options->verify_row_count
+    const int count = given                                                         ? options->verify_row_count
                       : options->target == TARGET_CPU && !geometry->recurrent_bytes ? (int)(sizeof few / sizeof *few)
-                                                                                       : 0;
+                                                                                    : 0;
     for (int i = 0; i < count; i++) {
         const uint32_t rows = given ? options->verify_rows[i] : few[i];
         const uint64_t most = longest < geometry->max_context ? longest : geometry->max_context;

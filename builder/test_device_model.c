@@ -75,10 +75,10 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, e
 {
     struct graph *graph = &model->graphs[which];
     graph_init(graph, &model->config,
-               which == TEST_PREFILL ? PLAN_PREFILL
-               : which == TEST_MIXED ? PLAN_MIXED
+               which == TEST_PREFILL  ? PLAN_PREFILL
+               : which == TEST_MIXED  ? PLAN_MIXED
                : which == TEST_VERIFY ? PLAN_VERIFY
-                                     : PLAN_DECODE);
+                                      : PLAN_DECODE);
     graph->target = TARGET_CUDA;
     graph->compute_dtype = compute_dtype;
     graph->small_batch = which == TEST_SMALL_BATCH;

@@ -130,23 +130,42 @@ TEST(test_same_tokens_as_on_the_cpu)
     eng_session_destroy(&another);
 }
 
-/* Greedy answers to prompts that repeat themselves, and one without drafts, whose logits are fetched. */
-static void repeat(struct eng_session *session, struct answers *answers)
+enum { PHRASE = 4, PATTERN = 44 };
+static const int32_t phrase[PHRASE] = {0, 897, 920, 260};
+
+/* A text that the model writes after the phrase. */
+static void make_pattern(struct eng_session *session, int32_t pattern[PATTERN])
 {
-    enum { PHRASE = 9 };
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence;
+    eng_sequence_options_init(&options);
+    options.max_new_tokens = PATTERN - PHRASE;
+    options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    memcpy(pattern, phrase, sizeof phrase);
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    CHECK(eng_sequence_submit(sequence, phrase, PHRASE, &error));
+    fables_finish(session);
+    assert_int_equal(eng_sequence_poll(sequence, pattern + PHRASE, PATTERN), PATTERN - PHRASE);
+    eng_sequence_destroy(&sequence);
+}
+
+/* Greedy answers after parts of the text that begin anew; the last sequence is not drafted for, since its logits are fetched. */
+static void repeat(struct eng_session *session, const int32_t pattern[PATTERN], struct answers *answers)
+{
     struct eng_sequence *sequences[SEQUENCES];
     struct eng_sequence_options options;
-    int32_t prompt[PROMPT];
+    int32_t prompt[PATTERN + PHRASE];
     uint32_t unfinished = 1;
     memset(answers, 0, sizeof *answers);
     eng_sequence_options_init(&options);
     options.max_new_tokens = ANSWER;
     for (int i = 0; i < SEQUENCES; i++) {
+        const size_t part = (size_t)(PATTERN - 3 * i);
         options.flags = ENG_SEQUENCE_IGNORE_EOS | (i == SEQUENCES - 1 ? ENG_SEQUENCE_LOGITS : 0);
-        fables_tokens((uint32_t)i, prompt, PHRASE);
-        for (int t = PHRASE; t < PROMPT; t++) prompt[t] = prompt[t - PHRASE];
+        memcpy(prompt, pattern, part * sizeof *prompt);
+        memcpy(prompt + part, phrase, sizeof phrase);
         CHECK(eng_sequence_create(session, &options, &sequences[i], &error));
-        CHECK(eng_sequence_submit(sequences[i], prompt, PROMPT, &error));
+        CHECK(eng_sequence_submit(sequences[i], prompt, part + PHRASE, &error));
     }
     while (unfinished) {
         CHECK(eng_step(session, &unfinished, &error));
@@ -165,6 +184,7 @@ TEST(test_speculation_on_a_gpu)
     struct eng_session_options options;
     struct eng_session_facts facts;
     struct answers expected, found;
+    int32_t pattern[PATTERN];
     eng_session_options_init(&options);
     eng_session_facts_init(&facts);
     struct eng_engine *engine = open_engine();
@@ -172,9 +192,10 @@ TEST(test_speculation_on_a_gpu)
     options.speculate = 5;
     struct eng_session *session = fables_session(engine, &options);
     eng_close(&engine);
-    repeat(plain, &expected);
+    make_pattern(plain, pattern);
+    repeat(plain, pattern, &expected);
     for (int i = 0; i < 2; i++) { /* the device's samplers are as they were */
-        repeat(session, &found);
+        repeat(session, pattern, &found);
         assert_memory_equal(&expected, &found, sizeof expected);
     }
     CHECK(eng_session_get_facts(session, &facts, &error));

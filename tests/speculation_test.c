@@ -422,7 +422,8 @@ static void check_engine(const char *what, bool speculates)
     assert_int_equal(facts_of(session).speculate, speculates ? DRAFTED : 0);
     run_together(session, plain, SEQUENCES);
     const struct eng_session_facts facts = facts_of(session);
-    if (speculates != (facts.drafted_tokens > 0)) fail_msg("%s: %u tokens drafted", what, (unsigned)facts.drafted_tokens);
+    if (speculates != (facts.drafted_tokens > 0))
+        fail_msg("%s: %u tokens drafted", what, (unsigned)facts.drafted_tokens);
     struct eng_selftest_result result;
     eng_selftest_result_init(&result);
     CHECK(eng_selftest(session, &result, &error));
@@ -445,8 +446,11 @@ TEST(on_other_architectures)
     static const struct {
         const char *name;
         bool speculates;
-    } models[] = {{"gemma3", true},        {"gpt_oss", true},     {"deepseek_v2", true},
-                  {"phi3-longrope", true}, {"qwen3_next", false}};
+    } models[] = {{"gemma3", true},
+                  {"gpt_oss", true},
+                  {"deepseek_v2", true},
+                  {"phi3-longrope", true},
+                  {"qwen3_next", false}};
     const char *shared = test_shared();
     for (size_t m = 0; shared && m < sizeof models / sizeof *models; m++) {
         char model[512];

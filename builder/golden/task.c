@@ -243,7 +243,8 @@ static bool choose_cases(const struct golden_task *task, struct golden_cases *ca
         if (task->plans[p].header.kind == PLAN_PREFILL)
             add_chunks(&draft, &task->plans[p].header, lengths[LONG], has_windows(geometry));
     for (size_t p = 0; ok && p < task->plan_count; p++)
-        if (task->plans[p].header.kind != PLAN_PREFILL) add_batch(&draft, &task->plans[p].header, geometry->slots, ends);
+        if (task->plans[p].header.kind != PLAN_PREFILL)
+            add_batch(&draft, &task->plans[p].header, geometry->slots, ends);
     ok = ok && settle_rows(&draft);
     cases->vocab_size = (uint32_t)geometry->vocab_size;
     cases->sequence_count = SEQUENCES;

@@ -13,8 +13,8 @@
  * Logits are not changed.
  *
  * With VERIFIES a slot may have several out rows, one after the other: a step that verifies drafted tokens. The i-th of them, from 0 on,
- * draws with u(seed, draw + i), as if the rows before it had been draws of steps before, and no row changes `draw`, SEEN or counts: what
- * is accepted, the host notes. Penalties of tokens that such rows draw do not apply.
+ * draws with u(seed, draw + i), as if the rows before it had been draws of steps before, and no row changes `draw`, SEEN or counts: the
+ * host notes the tokens that it accepts. Penalties of tokens that such rows draw do not apply.
  *
  * Without HAS_OPTIONS (engines built before there were options), sampler_state.options is 0. A row whose sampler has no options
  * takes one branch more than it would without HAS_OPTIONS.

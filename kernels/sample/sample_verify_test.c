@@ -98,8 +98,8 @@ TEST(a_row_without_a_token)
 TEST(does_not_feed_back)
 {
     const int64_t params[SAMPLE_PARAMS] =
-        {[SAMPLE_ROWS] = 1, [SAMPLE_COUNT_INDEX] = 1, [SAMPLE_VOCAB] = VOCAB, [SAMPLE_SLOT_COUNT] = SLOTS,
-         [SAMPLE_IN_ROWS] = 1, [SAMPLE_FEEDBACK] = 1, [SAMPLE_VERIFIES] = 1};
+        {[SAMPLE_ROWS] = 1,    [SAMPLE_COUNT_INDEX] = 1, [SAMPLE_VOCAB] = VOCAB, [SAMPLE_SLOT_COUNT] = SLOTS,
+         [SAMPLE_IN_ROWS] = 1, [SAMPLE_FEEDBACK] = 1,    [SAMPLE_VERIFIES] = 1};
     assert_string_equal(op_params_illegal(&op_sample, params), "parameters verifies and feedback are both 1");
 }
 

@@ -36,7 +36,7 @@ struct test_device {
     uint64_t state_bytes, step_bytes;
     float *logits;
     uint64_t out_rows; /* of a step at most */
-    uint8_t *copies; /* [slots, RECURRENT_COPIES_CUDA, recurrent_bytes] */
+    uint8_t *copies;   /* [slots, RECURRENT_COPIES_CUDA, recurrent_bytes] */
     uint32_t random;
 };
 

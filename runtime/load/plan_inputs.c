@@ -121,8 +121,7 @@ bool plan_inputs_verify(const struct plan *plan, enum engine_target target, cons
     memcpy(fields, plan->step, sizeof plan->step);
     memcpy(fields + FIRST_STATE_FIELD, geometry->state, sizeof geometry->state);
     for (uint32_t i = 0; i < plan->header.launch_count; i++)
-        if (!verify_launch(plan, i, fields, name, status) ||
-            !verify_sampler(plan, &plan->launches[i], name, status))
+        if (!verify_launch(plan, i, fields, name, status) || !verify_sampler(plan, &plan->launches[i], name, status))
             return false;
     return target == TARGET_CPU || plan->header.kind != PLAN_DECODE || verify_feedback(plan, fields, name, status);
 }

@@ -12,9 +12,15 @@ static void expect_line(const char *text, const char *line)
 
 TEST(test_print)
 {
-    struct server_metrics metrics[2] =
-        {{.running = 2, .waiting = 7, .kv_usage = 0.25, .prompt_tokens = 11, .cached_tokens = 8, .set_aside = 5,
-          .drafted = 9, .accepted = 4}, {0}};
+    struct server_metrics metrics[2] = {{.running = 2,
+                                         .waiting = 7,
+                                         .kv_usage = 0.25,
+                                         .prompt_tokens = 11,
+                                         .cached_tokens = 8,
+                                         .set_aside = 5,
+                                         .drafted = 9,
+                                         .accepted = 4},
+                                        {0}};
     const char *names[] = {"a", "b\"\\"};
     struct server_buffer out = {0};
     metrics[0].finished[SERVER_FINISH_STOP] = 3;

@@ -74,6 +74,7 @@ uint32_t drafts_propose(struct eng_sequence *sequence, uint32_t most)
     uint32_t count = 0;
     if (!found) return 0;
     for (float chance = sequence->hits; count < most && chance >= least_chance; chance *= sequence->hits, count++)
-        tokens[sequence->count + count] = tokens[found + count]; /* what repeats itself goes on with the draft's own tokens */
+        tokens[sequence->count + count] =
+            tokens[found + count]; /* what repeats itself goes on with the draft's own tokens */
     return count;
 }

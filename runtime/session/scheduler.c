@@ -141,7 +141,8 @@ static bool may_look_ahead(const struct eng_session *session)
         const struct eng_sequence *sequence = flight->sequences[row];
         if (!sequence || sequence_ends_next(sequence) || sequence_switches_next(sequence) ||
             (sequence->flags & (ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED)) || sequence->grammar ||
-            slots_room(session, sequence->slot) < (uint64_t)sequence->computed + 2 || may_draft(flight->sequences[row], flight->rows))
+            slots_room(session, sequence->slot) < (uint64_t)sequence->computed + 2 ||
+            may_draft(flight->sequences[row], flight->rows))
             return false;
     }
     return true;
@@ -390,8 +391,7 @@ static bool step_verify(struct eng_session *session, uint32_t count, struct stat
         session->parts[p].tokens = sequence->tokens + sequence->computed;
         rows += session->parts[p].count;
     }
-    const int32_t *drawn =
-        replay_verify(session, replay_verify_plan(session, rows), session->parts, count, status);
+    const int32_t *drawn = replay_verify(session, replay_verify_plan(session, rows), session->parts, count, status);
     if (!drawn) return false;
     for (uint32_t p = 0, row = 0; p < count; row += session->parts[p++].count)
         if (!take_drawn(session->part_sequence[p], &session->parts[p], drawn + row, row, status)) return false;

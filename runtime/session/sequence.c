@@ -283,12 +283,12 @@ uint32_t sequence_most_drafted(const struct eng_sequence *sequence)
 {
     const struct eng_session *session = sequence->session;
     const struct sampler_state *sampler = &session->samplers[sequence->slot];
-    const bool counts_tokens = (sampler->options & SAMPLER_ADJUSTS) &&
-                               (fpclassify(sampler->presence_penalty) != FP_ZERO ||
-                                fpclassify(sampler->frequency_penalty) != FP_ZERO);
+    const bool counts_tokens =
+        (sampler->options & SAMPLER_ADJUSTS) &&
+        (fpclassify(sampler->presence_penalty) != FP_ZERO || fpclassify(sampler->frequency_penalty) != FP_ZERO);
     if (sequence_ends_next(sequence) || sequence->grammar || counts_tokens ||
-        (sequence->flags & (ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED)) ||
-        sampler->repetition_penalty < 1 || sampler->repetition_penalty > 1)
+        (sequence->flags & (ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED)) || sampler->repetition_penalty < 1 ||
+        sampler->repetition_penalty > 1)
         return 0;
     uint32_t most = context_limit(sequence) - sequence->computed - 1;
     const uint32_t drawn = sequence->count - sequence->prompt_end, left = sequence->max_new_tokens - drawn;

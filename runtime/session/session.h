@@ -122,7 +122,7 @@ struct eng_session {
     uint32_t step_ms;
     uint32_t speculate;    /* most tokens of a draft; 0: also where the engine cannot verify any */
     uint32_t draft_places; /* of a slot's table of drafts, a power of two */
-    double prompt_rows; /* step_ms: rows of prompts that a step has time for, as far as earlier ones tell */
+    double prompt_rows;    /* step_ms: rows of prompts that a step has time for, as far as earlier ones tell */
     bool caches; /* pages of sequences are used again: no page group has a window, and there is no recurrent state */
 
     struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
@@ -320,7 +320,7 @@ void sequence_reserve_ahead(struct eng_sequence *sequence);
 bool sequence_can_admit(const struct eng_session *session);
 void sequence_admit(struct eng_session *session);
 /* Most tokens of a draft that may follow the sequence's tokens: with them and one more drawn token it is not longer than it may become.
- * 0 where what is drawn depends on the tokens drawn before by more than the model, or where the logits of each token are wanted. */
+ * 0 where a draw depends on the tokens drawn before it by more than the model, or where the logits of each token are wanted. */
 uint32_t sequence_most_drafted(const struct eng_sequence *sequence);
 /* Whether the next token ends the sequence, whatever it is. */
 bool sequence_ends_next(const struct eng_sequence *sequence);

@@ -204,7 +204,8 @@ static void fill_step(int step)
     for (int s = 0; s < params::SLOT_COUNT; s++) fill_slot(s, (u32)(s + step) % 8);
     for (u8 &byte : found.seen) byte = (u8)draw_integer(0, 255);
     for (int i = 0; i < params::IN_ROWS; i++)
-        slots[i] = ((params::VERIFIES ? i / 3 : i * 3) + step) % params::SLOT_COUNT, found.tokens[i] = -9, found.positions[i] = 100 + i;
+        slots[i] = ((params::VERIFIES ? i / 3 : i * 3) + step) % params::SLOT_COUNT, found.tokens[i] = -9,
+        found.positions[i] = 100 + i;
     for (int r = 0; r < params::ROWS; r++)
         out_rows[r] = r < VALID ? (r + step) % params::IN_ROWS : -1 - r * 1000, found.next[r] = -9;
     if (step == STEPS - 1) out_rows[0] = params::IN_ROWS; /* does not exist */
