@@ -180,7 +180,7 @@ enum plan_use {
 
 struct plan_header {
     uint32_t kind;     /* enum plan_kind */
-    uint32_t rows;     /* DECODE: batch size; PREFILL: chunk length; else of all sequences; the input gives the valid rows */
+    uint32_t rows;     /* DECODE: batch size; PREFILL: chunk length; others: all; the input gives the valid rows */
     uint32_t out_rows; /* rows that get logits: plan_out_rows */
     uint32_t launch_count, operand_count, param_count, tensor_map_count, field_count, dependency_count;
     uint32_t use;         /* enum plan_use */
