@@ -58,7 +58,9 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
         (cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, true, compute, status)) ||
         !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, false, compute, status) ||
         (build->rows[PLAN_MIXED].count &&
-         !build_make_graph(build, &build->mixed, build->target, PLAN_MIXED, false, compute, status)))
+         !build_make_graph(build, &build->mixed, build->target, PLAN_MIXED, false, compute, status)) ||
+        (build->rows[PLAN_VERIFY].count &&
+         !build_make_graph(build, &build->verify, build->target, PLAN_VERIFY, false, compute, status)))
         return false;
     if (build->has_weights ? !bind_weights(&build->decode, &build->checkpoint, &options->types, status)
                            : !assume_weights(&build->decode, build_assumed_encoding(build), &options->types, status))
@@ -66,6 +68,7 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
     return plan_weights(&build->decode, weights_bytes, status) &&
            share_weights(&build->prefill, &build->decode, status) &&
            (!build->rows[PLAN_MIXED].count || share_weights(&build->mixed, &build->decode, status)) &&
+           (!build->rows[PLAN_VERIFY].count || share_weights(&build->verify, &build->decode, status)) &&
            (!cuda || share_weights(&build->small_batch, &build->decode, status));
 }
 
@@ -129,11 +132,11 @@ static bool set_geometry(struct build *build, struct status *status)
     geometry->pages_per_slot = (geometry->max_context + geometry->page_tokens - 1) / geometry->page_tokens;
     build->lowering.kv_dtype = kv_dtype(build);
     if (!shard_config(config, options->gpus, &build->rank_config, status)) return false;
+    geometry->recurrent_bytes = recurrent_bytes(&build->rank_config, build->target);
     if (!build_choose_rows(options, geometry, build->rows, status)) return false;
     const struct build_rows *chunks = &build->rows[PLAN_PREFILL];
     if (!page_groups_choose(&build->rank_config, build->lowering.kv_dtype, chunks->rows[chunks->count - 1], geometry))
         return status_fail(status, STATUS_BAD_INPUT, "a KV page does not fit into 64-bit sizes");
-    geometry->recurrent_bytes = recurrent_bytes(&build->rank_config, build->target);
     geometry->vocab_size = config->vocab_size;
     geometry->rope_original =
         rope_sets(&config->rope, config->max_position) > 1 ? config->rope.original_max_position : 0;
@@ -422,6 +425,8 @@ static void build_close(struct build *build)
     graph_free(&build->prefill);
     graph_free(&build->mixed);
     graph_free(&build->eight_bit_mixed);
+    graph_free(&build->verify);
+    graph_free(&build->eight_bit_verify);
     if (build->checkpoint_open) checkpoint_close(&build->checkpoint);
     team_destroy(build->team);
     free(build);

@@ -64,7 +64,9 @@ static bool choose(struct build *build, enum dtype codes, bool is_asked, const s
     if (!build_make_eight_bit_graph(build, &build->eight_bit_decode, PLAN_DECODE, codes, status) ||
         !build_make_eight_bit_graph(build, &build->eight_bit_prefill, PLAN_PREFILL, codes, status) ||
         (build->rows[PLAN_MIXED].count &&
-         !build_make_eight_bit_graph(build, &build->eight_bit_mixed, PLAN_MIXED, codes, status)))
+         !build_make_eight_bit_graph(build, &build->eight_bit_mixed, PLAN_MIXED, codes, status)) ||
+        (build->rows[PLAN_VERIFY].count &&
+         !build_make_eight_bit_graph(build, &build->eight_bit_verify, PLAN_VERIFY, codes, status)))
         return false;
     if (!multiplies_codes(&build->eight_bit_decode))
         return !is_asked ||

@@ -64,14 +64,20 @@ static bool import(struct build *build, struct graph *graph, struct status *stat
 
 const struct graph *build_graph_of(const struct build *build, enum plan_kind kind)
 {
-    return kind == PLAN_DECODE ? &build->decode : kind == PLAN_PREFILL ? &build->prefill : &build->mixed;
+    const struct graph *const graphs[PLAN_KIND_END] = {[PLAN_DECODE] = &build->decode,
+                                                       [PLAN_PREFILL] = &build->prefill,
+                                                       [PLAN_MIXED] = &build->mixed,
+                                                       [PLAN_VERIFY] = &build->verify};
+    return graphs[kind];
 }
 
 const struct graph *build_eight_bit_graph_of(const struct build *build, enum plan_kind kind)
 {
-    return kind == PLAN_DECODE    ? &build->eight_bit_decode
-           : kind == PLAN_PREFILL ? &build->eight_bit_prefill
-                                  : &build->eight_bit_mixed;
+    const struct graph *const graphs[PLAN_KIND_END] = {[PLAN_DECODE] = &build->eight_bit_decode,
+                                                       [PLAN_PREFILL] = &build->eight_bit_prefill,
+                                                       [PLAN_MIXED] = &build->eight_bit_mixed,
+                                                       [PLAN_VERIFY] = &build->eight_bit_verify};
+    return graphs[kind];
 }
 
 enum encoding_id build_assumed_encoding(const struct build *build)

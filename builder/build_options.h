@@ -19,7 +19,8 @@ struct build_options {
     uint32_t batch_sizes[BUILD_MAX_PLANS];    /* rising; count 0: powers of two up to max_batch */
     uint32_t prefill_chunks[BUILD_MAX_PLANS]; /* rising; count 0: defaults */
     uint32_t mixed_steps[BUILD_MAX_PLANS];    /* rows of mixed plans, rising; count 0: defaults; 0: none */
-    int batch_size_count, prefill_chunk_count, mixed_step_count;
+    uint32_t verify_rows[BUILD_MAX_PLANS];    /* rows of verification plans, likewise */
+    int batch_size_count, prefill_chunk_count, mixed_step_count, verify_row_count;
     enum engine_target target;
     uint32_t gpus;             /* ranks that share the model; the CPU target has threads for them */
     int device;                /* CUDA: ordinal of the GPU to build on */

@@ -56,11 +56,41 @@ static bool choose_mixed(const struct build_options *options, const struct build
     return true;
 }
 
+/* Few rows by default: they cost hardly more time than one. On GPUs none, since each plan is tuned. */
+static bool choose_verify(const struct build_options *options, const struct plan_geometry *geometry, uint32_t longest,
+                          struct build_rows *verify, struct status *status)
+{
+    static const uint32_t few[] = {4, 8};
+    const bool given = options->verify_row_count > 0;
+    const int count = given                                                         ? options->verify_row_count
+                      : options->target == TARGET_CPU && !geometry->recurrent_bytes ? (int)(sizeof few / sizeof *few)
+                                                                                    : 0;
+    for (int i = 0; i < count; i++) {
+        const uint32_t rows = given ? options->verify_rows[i] : few[i];
+        const uint64_t most = longest < geometry->max_context ? longest : geometry->max_context;
+        if (rows < 2 || (!given && rows > most)) continue; /* 0: none; one row verifies nothing */
+        if (geometry->recurrent_bytes)
+            return status_fail(status, STATUS_USAGE,
+                               "--verify-rows: expected 0, since layers with recurrent state cannot forget tokens that "
+                               "were drafted and rejected, found %u",
+                               rows);
+        if (rows > most)
+            return status_fail(status, STATUS_USAGE,
+                               "--verify-rows: expected at most the largest prefill chunk and the context (%u), found "
+                               "%u",
+                               (uint32_t)most, rows);
+        add(verify, rows);
+    }
+    return true;
+}
+
 bool build_choose_rows(const struct build_options *options, const struct plan_geometry *geometry,
                        struct build_rows *rows, struct status *status)
 {
     memset(rows, 0, PLAN_KIND_END * sizeof *rows);
     choose_chunks(options, geometry->max_context, &rows[PLAN_PREFILL]);
     if (geometry->slots > 1 && !choose_mixed(options, &rows[PLAN_PREFILL], &rows[PLAN_MIXED], status)) return false;
+    const struct build_rows *chunks = &rows[PLAN_PREFILL];
+    if (!choose_verify(options, geometry, chunks->rows[chunks->count - 1], &rows[PLAN_VERIFY], status)) return false;
     return choose_batches(options, geometry->slots, &rows[PLAN_DECODE], status);
 }

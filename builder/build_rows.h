@@ -11,7 +11,8 @@ struct build_rows {
     int count;
 };
 
-/* By the options, or defaults. rows: [PLAN_KIND_END]. Requires: slots and max_context of the geometry are set. */
+/* By the options, or defaults. rows: [PLAN_KIND_END]. Requires: slots, max_context and recurrent_bytes of the
+ * geometry are set. */
 bool build_choose_rows(const struct build_options *options, const struct plan_geometry *geometry,
                        struct build_rows *rows, struct status *status);
 

@@ -23,18 +23,18 @@ struct build {
     uint8_t joins[MODEL_MAX_LAYERS];       /* of all graphs: graph->joins */
     struct build_rows rows[PLAN_KIND_END]; /* of the plans of each kind */
     struct graph decode, prefill;
-    struct graph mixed;       /* only with rows of such plans */
-    struct graph small_batch; /* CUDA: decode of at most GRAPH_SMALL_BATCH rows */
+    struct graph mixed, verify; /* only with rows of such plans */
+    struct graph small_batch;   /* CUDA: decode of at most GRAPH_SMALL_BATCH rows */
     /* CUDA: plans of so many rows or more multiply codes of activations and are of these graphs; 0: no plan does. */
     uint32_t eight_bit_rows;
     bool has_routed_matmul; /* of the GPU: set by build_cuda_open */
-    struct graph eight_bit_decode, eight_bit_prefill, eight_bit_mixed;
+    struct graph eight_bit_decode, eight_bit_prefill, eight_bit_mixed, eight_bit_verify;
     struct lowering lowering;
     uint32_t scaled_layers; /* layers whose KV cache has the checkpoint's scales */
     struct team *team;
     struct machine machine;
     struct cuda_build *cuda;            /* build_cuda.c; NULL for the CPU target */
-    struct plan plans[BUILD_ALL_PLANS]; /* decode plans, prefill plans, mixed plans */
+    struct plan plans[BUILD_ALL_PLANS]; /* decode, prefill, mixed, verification plans */
     size_t plan_count;
     double plan_us[BUILD_ALL_PLANS];            /* devices: measured time of each plan, 0: not measured */
     struct plan library_plans[BUILD_ALL_PLANS]; /* devices: instead of plans; launch_count 0: none */

@@ -99,13 +99,16 @@ TEST(engine_holds_what_was_asked_for)
         assert_int_equal(m->geometry.page_bytes, TEST_LAYERS * 2 * TEST_KV_HEADS * TEST_HEAD_DIM * 16 * 4);
         assert_true(m->bos_token == 1 && m->eos_count == 1 && m->eos_tokens[0] == 2 && m->temperature == 0);
         assert_false(m->has_tokenizer);
-        const uint32_t rows[] = {1, 2, 4, 8, 16, 64, 16, 64}; /* no chunk of 256: the context is 64 */
-        assert_int_equal(engine.plan_count, 8);
-        for (size_t p = 0; p < 8; p++) {
+        const uint32_t rows[] = {1, 2, 4, 8, 16, 64, 16, 64, 4, 8}; /* no chunk of 256: the context is 64 */
+        assert_int_equal(engine.plan_count, 10);
+        for (size_t p = 0; p < 10; p++) {
             const struct plan_header *header = &engine.plans[p].header;
             assert_int_equal(header->rows, rows[p]);
-            assert_int_equal(header->kind, p < 4 ? PLAN_DECODE : p < 6 ? PLAN_PREFILL : PLAN_MIXED);
-            assert_int_equal(header->out_rows, p < 4 ? rows[p] : p < 6 ? 1 : 8);
+            assert_int_equal(header->kind, p < 4   ? PLAN_DECODE
+                                           : p < 6 ? PLAN_PREFILL
+                                           : p < 8 ? PLAN_MIXED
+                                                   : PLAN_VERIFY);
+            assert_int_equal(header->out_rows, p < 4 || p >= 8 ? rows[p] : p < 6 ? 1 : 8);
             assert_true(engine.plans[p].header.arena_bytes <= m->arena_bytes);
         }
         assert_int_equal(engine.plans[0].header.arena_bytes < m->arena_bytes, true);
@@ -182,6 +185,27 @@ TEST(mixed_plans_as_asked)
     fixture.options.mixed_steps[1] = 65;
     test_expect_failure(build(&fixture), &fixture.status, STATUS_USAGE,
                         "--mixed-steps: expected at most the largest prefill chunk (64), found 65");
+    close_fixture(&fixture);
+}
+
+TEST(verification_plans_as_asked)
+{
+    static const uint32_t asked[][2] = {{0}, {2, 5}};
+    struct fixture fixture;
+    struct engine engine;
+    open_fixture(&fixture, TEST_QWEN2, DTYPE_F32);
+    fixture.options.max_batch = 1; /* more rows than slots */
+    for (size_t i = 0; i < 2; i++) {
+        fixture.options.verify_row_count = 1 + (int)i;
+        memcpy(fixture.options.verify_rows, asked[i], sizeof asked[i]);
+        expect_build(&fixture);
+        test_expect_success(engine_open(&engine, fixture.output, &fixture.status), &fixture.status);
+        expect_kind(&engine, PLAN_VERIFY, asked[i], 2 * i);
+        engine_close(&engine);
+    }
+    fixture.options.verify_rows[1] = 65;
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_USAGE,
+                        "--verify-rows: expected at most the largest prefill chunk and the context (64), found 65");
     close_fixture(&fixture);
 }
 

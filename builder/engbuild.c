@@ -68,7 +68,7 @@ static const struct cli_choice targets[] = {{"cpu", TARGET_CPU}, {"cuda", TARGET
 
 struct command_line {
     struct build_options options;
-    struct cli_list batch_sizes, prefill_chunks, mixed_steps;
+    struct cli_list batch_sizes, prefill_chunks, mixed_steps, verify_rows;
     int target, dtype, head_dtype, group, compute, kv_dtype, tune; /* the enums of the options */
     bool head_given;
     const char *kept;
@@ -109,6 +109,9 @@ static int read_flags(struct command_line *line, int argc, char **argv)
         {"mixed-steps", 0, "LIST", .list = &line->mixed_steps, .most = MOST_CHUNK,
          .help = "rows of plans that decode sequences and read prompts in one step, at most the largest chunk; 0: none "
                  "(default: as --prefill-chunks; cuda: none)"},
+        {"verify-rows", 0, "LIST", .list = &line->verify_rows, .most = MOST_CHUNK,
+         .help = "rows of plans that verify drafted tokens (engrun --speculate), at most the largest chunk; 0: none "
+                 "(default: 4,8; cuda, and models with recurrent layers: none)"},
         {"dtype", 0, "TYPE", .choice = &line->dtype, .choices = dtypes,
          .help =
              "matrices in the engine: auto, f32, fp16, bf16, int8, int4, fp8, mxfp4 or nvfp4 (default: auto, as in the "
@@ -309,7 +312,8 @@ static int read_line(struct command_line *line, int argc, char **argv)
     if (!sort_sizes("--batch-sizes", &line->batch_sizes, options->batch_sizes, &options->batch_size_count) ||
         !sort_sizes("--prefill-chunks", &line->prefill_chunks, options->prefill_chunks,
                     &options->prefill_chunk_count) ||
-        !sort_sizes("--mixed-steps", &line->mixed_steps, options->mixed_steps, &options->mixed_step_count))
+        !sort_sizes("--mixed-steps", &line->mixed_steps, options->mixed_steps, &options->mixed_step_count) ||
+        !sort_sizes("--verify-rows", &line->verify_rows, options->verify_rows, &options->verify_row_count))
         return CLI_USAGE;
     if (line->target_given) options->target = (enum engine_target)line->target;
     options->compute = (enum encoding_id)line->compute;
@@ -336,6 +340,7 @@ int main(int argc, char **argv)
     free(line.batch_sizes.values);
     free(line.prefill_chunks.values);
     free(line.mixed_steps.values);
+    free(line.verify_rows.values);
     free(line.default_cache);
     /* An incomplete report has already been reported, with a better message. */
     if (!cli_flush(&write_status) && (ok || cli_reader_left()))

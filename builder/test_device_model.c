@@ -75,9 +75,10 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, e
 {
     struct graph *graph = &model->graphs[which];
     graph_init(graph, &model->config,
-               which == TEST_PREFILL ? PLAN_PREFILL
-               : which == TEST_MIXED ? PLAN_MIXED
-                                     : PLAN_DECODE);
+               which == TEST_PREFILL  ? PLAN_PREFILL
+               : which == TEST_MIXED  ? PLAN_MIXED
+               : which == TEST_VERIFY ? PLAN_VERIFY
+                                      : PLAN_DECODE);
     graph->target = TARGET_CUDA;
     graph->compute_dtype = compute_dtype;
     graph->small_batch = which == TEST_SMALL_BATCH;
@@ -176,6 +177,7 @@ void test_device_model_close(struct test_device_model *model)
 
 const struct graph *test_device_model_graph(const struct test_device_model *model, enum plan_kind kind, uint32_t rows)
 {
+    if (kind == PLAN_VERIFY) return &model->graphs[TEST_VERIFY];
     if (kind != PLAN_DECODE) return &model->graphs[kind == PLAN_PREFILL ? TEST_PREFILL : TEST_MIXED];
     const struct graph *small = &model->graphs[TEST_SMALL_BATCH];
     return rows <= graph_small_batch_rows(small) ? small : &model->graphs[TEST_LARGE_BATCH];

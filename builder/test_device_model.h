@@ -11,7 +11,7 @@
 enum test_gpu { TEST_GPU_90, TEST_GPU_80, TEST_GPU_120, TEST_GPUS };
 extern const struct device_facts test_gpus[TEST_GPUS];
 
-enum test_graph { TEST_SMALL_BATCH, TEST_LARGE_BATCH, TEST_PREFILL, TEST_MIXED, TEST_GRAPHS };
+enum test_graph { TEST_SMALL_BATCH, TEST_LARGE_BATCH, TEST_PREFILL, TEST_MIXED, TEST_VERIFY, TEST_GRAPHS };
 
 struct test_device_model {
     const char *name;

@@ -421,6 +421,14 @@ struct eng_session_options {
      * sequences, rounded down to states, of which there are at most 64; less than one turns the cache off. 0: 256 MiB, but at least 4
      * states. Other models need none. */
     uint64_t checkpoint_bytes;
+    /* Speculation: most tokens that are drafted for a sequence in one step; 0: none. Where the last tokens of a sequence have occurred in it
+     * before, the tokens that followed there are a draft of the next ones, and one step verifies them: as many as are those that would have
+     * been drawn are appended. A sequence has the same tokens as without (on a GPU but for the rounding of steps of other sizes, as
+     * with other numbers of sequences), and eng_sequence_poll may return several of a step. How many are drafted follows how often drafts
+     * were right. Sequences with a grammar, ENG_SEQUENCE_ALLOWED, ENG_SEQUENCE_LOGITS, ENG_SEQUENCE_HIDDEN, repetition_penalty, presence_penalty or
+     * frequency_penalty are not drafted for. Without effect where the engine has no verification plans: those of engbuild --verify-rows,
+     * never of models with recurrent layers. Takes up to 256 KiB for each slot. Must be the same in all processes that share the engine. */
+    uint32_t speculate;
 };
 static inline void eng_session_options_init(struct eng_session_options *options)
 {
@@ -458,6 +466,8 @@ struct eng_session_facts {
     uint32_t cached_pages;  /* part of free_pages: their content can be used again until they are taken */
     uint64_t cached_tokens; /* of prompts, so far, that were not computed, since the prefix cache had them */
     uint64_t set_aside;     /* times, so far, that a sequence was set aside for want of pages */
+    uint64_t drafted_tokens, accepted_tokens; /* by speculation, so far: verified, and part of them: appended */
+    uint32_t speculate; /* as in the options; 0: also where the engine has no verification plans */
 };
 static inline void eng_session_facts_init(struct eng_session_facts *facts)
 {
@@ -643,7 +653,7 @@ ENG_API enum eng_status eng_session_set_callback(struct eng_session *session, en
 ENG_API enum eng_status eng_sequence_set_allowed(struct eng_sequence *sequence, const uint32_t *allowed, size_t words,
                                                  struct eng_error *error);
 
-/* Returns the logits [vocab_size] from which the last step drew this sequence's token, before penalty and temperature;
+/* Returns the logits [vocab_size] from which the last step drew this sequence's token (its last one, where it drew several), before penalty and temperature;
  * NULL if it drew none, or on a GPU without ENG_SEQUENCE_LOGITS. Borrowed until the session's next step, prefill or
  * decode. [session] [no allocation] */
 ENG_API const float *eng_sequence_logits(const struct eng_sequence *sequence);
@@ -772,7 +782,8 @@ static inline void eng_selftest_result_init(struct eng_selftest_result *result)
     result->struct_size = sizeof *result;
 }
 /* Runs every plan in free slots and compares tokens and logits with the engine's golden outputs: decode plans with as many rows
- * as slots and pages are free, prefill plans with full and partly filled chunks, mixed plans with both. A difference is ENG_INTERNAL, and the message
+ * as slots and pages are free, prefill plans with full and partly filled chunks, mixed and verification plans
+ * with both. A difference is ENG_INTERNAL, and the message
  * names the plan; logits that are not finite are ENG_NOT_FINITE; *result (may be NULL) is filled in these cases, too. ENG_FULL:
  * a plan cannot run, since no slot or too few pages are free. ENG_BAD_INPUT: the engine has no golden outputs. [session] */
 ENG_API enum eng_status eng_selftest(struct eng_session *session, struct eng_selftest_result *result,
@@ -788,7 +799,7 @@ struct eng_selftest_plan {
     uint32_t ties, left_out;  /* as in struct eng_selftest_result */
     uint32_t longest_context; /* tokens of the longest context that was compared */
     float largest_error;      /* of a logit, absolute */
-    const char *kind;         /* "decode", "prefill" or "mixed"; constant text */
+    const char *kind;         /* "decode", "prefill", "mixed" or "verify"; constant text */
 };
 static inline void eng_selftest_plan_init(struct eng_selftest_plan *plan)
 {

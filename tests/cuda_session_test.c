@@ -166,6 +166,80 @@ TEST(test_hidden_states_of_the_gpu)
     assert_memory_not_equal(slots[0], sequences[0], sizeof slots[0]);
 }
 
+enum { PHRASE = 4, PATTERN = 44 };
+static const int32_t phrase[PHRASE] = {0, 897, 920, 260};
+
+/* A text that the model writes after the phrase. */
+static void make_pattern(struct eng_session *session, int32_t pattern[PATTERN])
+{
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence;
+    eng_sequence_options_init(&options);
+    options.max_new_tokens = PATTERN - PHRASE;
+    options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    memcpy(pattern, phrase, sizeof phrase);
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    CHECK(eng_sequence_submit(sequence, phrase, PHRASE, &error));
+    fables_finish(session);
+    assert_int_equal(eng_sequence_poll(sequence, pattern + PHRASE, PATTERN), PATTERN - PHRASE);
+    eng_sequence_destroy(&sequence);
+}
+
+/* Greedy answers after parts of the text that begin anew; the last sequence is not drafted for, since its logits are fetched. */
+static void repeat(struct eng_session *session, const int32_t pattern[PATTERN], struct answers *answers)
+{
+    struct eng_sequence *sequences[SEQUENCES];
+    struct eng_sequence_options options;
+    int32_t prompt[PATTERN + PHRASE];
+    uint32_t unfinished = 1;
+    memset(answers, 0, sizeof *answers);
+    eng_sequence_options_init(&options);
+    options.max_new_tokens = ANSWER;
+    for (int i = 0; i < SEQUENCES; i++) {
+        const size_t part = (size_t)(PATTERN - 3 * i);
+        options.flags = ENG_SEQUENCE_IGNORE_EOS | (i == SEQUENCES - 1 ? ENG_SEQUENCE_LOGITS : 0);
+        memcpy(prompt, pattern, part * sizeof *prompt);
+        memcpy(prompt + part, phrase, sizeof phrase);
+        CHECK(eng_sequence_create(session, &options, &sequences[i], &error));
+        CHECK(eng_sequence_submit(sequences[i], prompt, part + PHRASE, &error));
+    }
+    while (unfinished) {
+        CHECK(eng_step(session, &unfinished, &error));
+        for (int i = 0; i < SEQUENCES; i++)
+            answers->counts[i] += eng_sequence_poll(sequences[i], answers->tokens[i] + answers->counts[i], ANSWER);
+        const size_t count = answers->counts[SEQUENCES - 1];
+        const float *logits = eng_sequence_logits(sequences[SEQUENCES - 1]);
+        for (int t = 0; logits && count && t < VOCAB; t++)
+            assert_true(logits[t] <= logits[answers->tokens[SEQUENCES - 1][count - 1]]);
+    }
+    for (int i = 0; i < SEQUENCES; i++) eng_sequence_destroy(&sequences[i]);
+}
+
+TEST(test_speculation_on_a_gpu)
+{
+    struct eng_session_options options;
+    struct eng_session_facts facts;
+    struct answers expected, found;
+    int32_t pattern[PATTERN];
+    eng_session_options_init(&options);
+    eng_session_facts_init(&facts);
+    struct eng_engine *engine = open_engine();
+    struct eng_session *plain = fables_session(engine, &options);
+    options.speculate = 5;
+    struct eng_session *session = fables_session(engine, &options);
+    eng_close(&engine);
+    make_pattern(plain, pattern);
+    repeat(plain, pattern, &expected);
+    for (int i = 0; i < 2; i++) { /* the device's samplers are as they were */
+        repeat(session, pattern, &found);
+        assert_memory_equal(&expected, &found, sizeof expected);
+    }
+    CHECK(eng_session_get_facts(session, &facts, &error));
+    assert_in_range(facts.accepted_tokens, ANSWER, facts.drafted_tokens);
+    eng_session_destroy(&plain);
+    eng_session_destroy(&session);
+}
+
 static void answer_turn(struct eng_session *session, struct eng_sequence *sequence, uint32_t seed, int32_t *answer)
 {
     int32_t prompt[PROMPT];

@@ -201,6 +201,7 @@ static void make_plan(struct fake_plan *own, const struct plan *plan, uint32_t i
         [SAMPLE_IN_ROWS] = plan->header.rows,
         [SAMPLE_FEEDBACK] = plan->header.kind == PLAN_DECODE,
         [SAMPLE_HAS_OPTIONS] = (int64_t)geometry->sampling_options,
+        [SAMPLE_VERIFIES] = plan->header.kind == PLAN_VERIFY,
     };
     *own = (struct fake_plan){.plan = plan, .view = *plan};
     struct plan_header *header = &own->view.header;

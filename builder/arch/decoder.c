@@ -512,6 +512,7 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     sample->operands[SAMPLE_LOGITS] = logits;
     /* On a GPU, decode steps can be queued before the tokens of the step before are known. */
     sample->params[SAMPLE_FEEDBACK] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
+    sample->params[SAMPLE_VERIFIES] = graph->kind == PLAN_VERIFY;
     if (graph->out_of_memory) return status_fail(status, STATUS_MACHINE, "out of memory while importing the model");
     graph->values[logits].place = VALUE_LOGITS;
     return true;

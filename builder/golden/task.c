@@ -170,12 +170,14 @@ static void add_chunks(struct draft *draft, const struct plan_header *header, ui
     if (last && tokens / 2 > rows) add_prefill(draft, header, tokens - rows, rows);
 }
 
-/* Short contexts in turn, the long one last, of a mixed plan first: it has the largest chunk. `rows`: of the long, the short and the
- * paged context. */
-static void add_batch(struct draft *draft, const struct plan_header *header, const uint32_t rows[SEQUENCES])
+/* Short contexts in turn, the long one last, of a plan with chunks first: it has the largest. `rows`: of the long, the short and
+ * the paged context. */
+static void add_batch(struct draft *draft, const struct plan_header *header, uint64_t slots,
+                      const uint32_t rows[SEQUENCES])
 {
-    const uint32_t room = GOLDEN_MOST_ITEMS - draft->item_count, most = golden_most_items(header);
-    const uint32_t count = most < room ? most : room, longest = header->kind == PLAN_MIXED ? 0 : count - 1;
+    const uint32_t room = GOLDEN_MOST_ITEMS - draft->item_count, items = golden_most_items(header);
+    const uint32_t most = items < slots ? items : (uint32_t)slots, count = most < room ? most : room;
+    const uint32_t longest = plan_has_chunks(header->kind) ? 0 : count - 1;
     if (count == 0) return;
     draft->cases[draft->case_count++] = (struct golden_case){.kind = header->kind,
                                                              .rows = header->rows,
@@ -241,7 +243,8 @@ static bool choose_cases(const struct golden_task *task, struct golden_cases *ca
         if (task->plans[p].header.kind == PLAN_PREFILL)
             add_chunks(&draft, &task->plans[p].header, lengths[LONG], has_windows(geometry));
     for (size_t p = 0; ok && p < task->plan_count; p++)
-        if (task->plans[p].header.kind != PLAN_PREFILL) add_batch(&draft, &task->plans[p].header, ends);
+        if (task->plans[p].header.kind != PLAN_PREFILL)
+            add_batch(&draft, &task->plans[p].header, geometry->slots, ends);
     ok = ok && settle_rows(&draft);
     cases->vocab_size = (uint32_t)geometry->vocab_size;
     cases->sequence_count = SEQUENCES;

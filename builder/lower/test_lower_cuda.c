@@ -19,6 +19,7 @@ enum { GRANULE = PLAN_ALIGNMENT };
 const uint32_t test_decode_rows[TEST_DECODES] = {1, 2, 3, 7, 8, 9, 16, 33, 64};
 const uint32_t test_prefill_rows[TEST_PREFILLS] = {1, 2, 8, 9, 32, 127, 512, 2048};
 const uint32_t test_mixed_rows[TEST_MIXES] = {9, 127, 512};
+const uint32_t test_verify_rows[TEST_VERIFIES] = {2, 8, 32};
 
 /* ---- operands ---- */
 
@@ -227,7 +228,7 @@ static void check_params(const struct test_device_model *model, const struct gra
         assert_int_equal(params[ALL_GATHER_RANKS], graph->ranks);
         assert_int_equal(params[ALL_GATHER_OUT_WIDTH], model->config.vocab_size);
         assert_int_equal(graph->values[node->operands[ALL_GATHER_X]].dtype, DTYPE_F32);
-    } else if (node->op == OP_ATTENTION) { /* rows of a decode or mixed step belong to different sequences */
+    } else if (node->op == OP_ATTENTION) { /* rows of other steps belong to different sequences */
         assert_int_equal(params[ATTENTION_SCATTERED], graph->kind != PLAN_PREFILL);
         if (graph->config->latent.kv_rank || graph->kind != PLAN_PREFILL)
             assert_ptr_equal(plan->launches[index].tactic.kernel,
@@ -468,4 +469,5 @@ void test_lower_all(struct test_device_model *model, const struct device_facts *
     for (int r = 0; r < TEST_DECODES; r++) test_lower_and_check(model, gpu, PLAN_DECODE, test_decode_rows[r]);
     for (int r = 0; r < TEST_PREFILLS; r++) test_lower_and_check(model, gpu, PLAN_PREFILL, test_prefill_rows[r]);
     for (int r = 0; r < TEST_MIXES; r++) test_lower_and_check(model, gpu, PLAN_MIXED, test_mixed_rows[r]);
+    for (int r = 0; r < TEST_VERIFIES; r++) test_lower_and_check(model, gpu, PLAN_VERIFY, test_verify_rows[r]);
 }

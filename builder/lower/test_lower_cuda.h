@@ -7,8 +7,9 @@
 #include "builder/test_device_model.h"
 
 /* Rows of the steps for which tests make plans. */
-enum { TEST_DECODES = 9, TEST_PREFILLS = 8, TEST_MIXES = 3 };
-extern const uint32_t test_decode_rows[TEST_DECODES], test_prefill_rows[TEST_PREFILLS], test_mixed_rows[TEST_MIXES];
+enum { TEST_DECODES = 9, TEST_PREFILLS = 8, TEST_MIXES = 3, TEST_VERIFIES = 3 };
+extern const uint32_t test_decode_rows[TEST_DECODES], test_prefill_rows[TEST_PREFILLS], test_mixed_rows[TEST_MIXES],
+    test_verify_rows[TEST_VERIFIES];
 
 void test_check_place(const struct plan_operand *operand, enum plan_space space, struct plan_field field);
 /* What a loader will demand of launch `index`. */

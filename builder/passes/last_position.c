@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Logits are wanted for few rows. Decode: for every row, so the selection disappears. Prefill: for the last row,
- * mixed: for one of each sequence, so the selection moves up past everything that works row by row: through the final norm and the last
+ * mixed: for one of each sequence, verify: for any, so the selection moves up past everything that works row by row: through the final norm and the last
  * layer's MLP and output projection, as far as that layer's attention. */
 #include "builder/passes/pass.h"
 #include "kernels/select_rows/select_rows.h"
@@ -105,4 +105,4 @@ static bool run(struct graph *graph, struct status *status)
 }
 
 const struct pass pass_last_position = {"last_position",
-                                        "prefill, mixed: only rows that need logits beyond the last attention", run, 0};
+                                        "all but decode: only rows that need logits beyond the last attention", run, 0};

@@ -342,6 +342,9 @@ TEST(sections_must_agree)
     sample.plans[2].header.kind = PLAN_MIXED;
     expect_refused_and_renew(
         "section 'plans': a mixed plan of 4 rows: expected at most the 2 of the largest prefill plan");
+    sample.plans[2].header.kind = PLAN_VERIFY;
+    sample.plans[2].header.out_rows = 1;
+    expect_refused_and_renew("section 'plans': plan 2 (verify, 4 rows): out_rows: expected 4, found 1");
 }
 
 TEST(slots_bound_the_decode_batch)

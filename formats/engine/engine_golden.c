@@ -137,7 +137,7 @@ static bool verify_cases(const struct engine *engine, const struct golden_cases 
             return status_fail(status, STATUS_CORRUPT,
                                "case %" PRIu32 ": there is no plan of kind %" PRIu32 " and %" PRIu32 " rows", c,
                                one->kind, one->rows);
-        const uint32_t most = one->kind == PLAN_MIXED ? golden_most_items(&engine->plans[plan].header) : one->rows;
+        const uint32_t most = plan_has_chunks(one->kind) ? golden_most_items(&engine->plans[plan].header) : one->rows;
         if (one->count < 1 || one->count > most || one->first_item != end ||
             golden_case_items(one) > cases->item_count - end)
             return status_fail(status, STATUS_CORRUPT,

@@ -37,13 +37,14 @@ static bool verify_plan(const struct engine *engine, const struct plan *plan, si
     for (uint32_t i = 0; i < plan->header.launch_count; i++)
         if (!verify_launch(engine, plan, &plan->launches[i], tactic_count, status))
             return status_prefix(status, "%s: launch %" PRIu32, name, i);
-    if (plan->header.kind != PLAN_PREFILL && plan->header.out_rows > manifest->geometry.slots)
+    const bool is_of_slots = plan->header.kind == PLAN_DECODE || plan->header.kind == PLAN_MIXED;
+    if (is_of_slots && plan->header.out_rows > manifest->geometry.slots)
         return status_fail(status, STATUS_CORRUPT, "%s: more %srows than the engine's %" PRIu64 " slots", name,
                            plan->header.kind == PLAN_MIXED ? "out " : "", manifest->geometry.slots);
     return true;
 }
 
-/* Decode before prefill before mixed, rising rows: the runtime searches them in this order. */
+/* Decode before prefill before mixed before verify, rising rows: the runtime searches them in this order. */
 static bool verify_plan_order(const struct engine *engine, struct status *status)
 {
     const struct plan_header *first = &engine->plans[0].header;
@@ -62,12 +63,18 @@ static bool verify_plan_order(const struct engine *engine, struct status *status
                                i, header->kind, header->rows, before->kind, before->rows);
     }
     if (!longest) return status_fail(status, STATUS_CORRUPT, "there is no prefill plan");
-    /* A window's pages have room for such a chunk. */
-    const struct plan_header *last = &engine->plans[engine->plan_count - 1].header;
-    return last->kind != PLAN_MIXED || last->rows <= longest ||
-           status_fail(status, STATUS_CORRUPT,
-                       "a mixed plan of %" PRIu32 " rows: expected at most the %" PRIu32 " of the largest prefill plan",
-                       last->rows, longest);
+    for (size_t i = 1; i < engine->plan_count; i++) {
+        const struct plan_header *header = &engine->plans[i].header;
+        if (plan_has_chunks(header->kind) && header->rows > longest) /* a window's pages have room for such a chunk */
+            return status_fail(status, STATUS_CORRUPT,
+                               "a %s plan of %" PRIu32 " rows: expected at most the %" PRIu32
+                               " of the largest prefill plan",
+                               plan_kind_name(header->kind), header->rows, longest);
+        if (header->kind == PLAN_VERIFY && engine->manifest.geometry.recurrent_bytes)
+            return status_fail(status, STATUS_CORRUPT,
+                               "a verification plan, whose rejected rows recurrent layers could not forget");
+    }
+    return true;
 }
 
 /* Reads the fields of a plan's STEP space; its rows determine the least sizes. The first plan says whether all have hidden states. */

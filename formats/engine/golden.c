@@ -16,7 +16,7 @@ uint32_t golden_chunk(const struct golden_cases *cases, const struct golden_case
     if (golden_case->kind == PLAN_PREFILL) return golden_case->count;
     const uint32_t tokens = cases->rows[cases->items[golden_case->first_item + item]].position + 1;
     const uint32_t most =
-        golden_case->kind == PLAN_MIXED && item < GOLDEN_MIXED_CHUNKS ? golden_case->rows >> (item + 1) : 1;
+        plan_has_chunks(golden_case->kind) && item < GOLDEN_MIXED_CHUNKS ? golden_case->rows >> (item + 1) : 1;
     return most < 1 ? 1 : most < tokens ? most : tokens;
 }
 
@@ -57,7 +57,7 @@ size_t golden_find_plan(const struct plan *plans, size_t plan_count, uint32_t ki
 uint32_t golden_most_items(const struct plan_header *header)
 {
     uint32_t most = header->out_rows;
-    if (header->kind == PLAN_MIXED && header->rows >= 4 && most > header->rows / 4 + GOLDEN_MIXED_CHUNKS)
+    if (plan_has_chunks(header->kind) && header->rows >= 4 && most > header->rows / 4 + GOLDEN_MIXED_CHUNKS)
         most = header->rows / 4 + GOLDEN_MIXED_CHUNKS;
     return most < GOLDEN_MOST_ITEMS ? most : GOLDEN_MOST_ITEMS;
 }
@@ -103,7 +103,7 @@ bool golden_cases_of_prompt(const struct engine_golden *golden, const struct pla
     for (uint32_t r = 0; r < golden->token_count; r++)
         rows[r] = (struct golden_row){.position = golden->prompt_count - 1 + r, .token = golden->tokens[r]};
     /* Prefill first: contexts of decode rows are then made by plans that were compared. */
-    static const enum plan_kind kinds[] = {PLAN_PREFILL, PLAN_DECODE, PLAN_MIXED};
+    static const enum plan_kind kinds[] = {PLAN_PREFILL, PLAN_DECODE, PLAN_MIXED, PLAN_VERIFY};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (size_t p = 0; p < plan_count && cases->case_count < plan_count; p++) {
             const struct plan_header *header = &plans[p].header;
@@ -112,7 +112,9 @@ bool golden_cases_of_prompt(const struct engine_golden *golden, const struct pla
             struct golden_case *one = &list[cases->case_count++];
             *one = (struct golden_case){.kind = header->kind,
                                         .rows = header->rows,
-                                        .count = kinds[k] == PLAN_PREFILL ? most : golden_most_items(header),
+                                        .count = kinds[k] == PLAN_PREFILL  ? most
+                                                 : kinds[k] == PLAN_VERIFY ? 1 /* slots may be fewer than rows */
+                                                                           : golden_most_items(header),
                                         .first_item = cases->item_count};
             for (uint32_t i = 0; i < golden_case_items(one); i++) /* the last row first */
                 items[cases->item_count++] =

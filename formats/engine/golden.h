@@ -31,7 +31,7 @@ struct golden_row {
 _Static_assert(sizeof(struct golden_row) == 16, "encoding");
 
 /* One replay of the plan with this kind and rows. Decode: `count` batch rows, each an item. Prefill: one item, whose row is the
- * last one of a chunk of `count` tokens. Mixed: `count` items, whose rows are the last ones of chunks of golden_chunk tokens, one after
+ * last one of a chunk of `count` tokens. Mixed, verify: `count` items, whose rows are the last ones of chunks of golden_chunk tokens, one after
  * the other. */
 struct golden_case {
     uint32_t kind, rows; /* of the plan */
@@ -53,8 +53,8 @@ struct golden_cases {
 };
 enum { GOLDEN_MOST_SEQUENCES = 64, GOLDEN_MOST_ROWS = 4096, GOLDEN_MOST_CASES = 4096, GOLDEN_MOST_ITEMS = 65536 };
 
-/* The same form for a prompt and its continuation: every decode plan repeats the drawn tokens, every prefill plan ends the prompt, and
- * a mixed plan does both.
+/* The same form for a prompt and its continuation: every decode plan repeats the drawn tokens, every prefill plan ends the prompt, a mixed plan
+ * does both, and a verification plan ends with a drawn token.
  * The arrays are allocated (golden_cases_free), but tokens and logits borrowed from `golden`, whose prompt and tokens must follow
  * each other in memory. */
 bool golden_cases_of_prompt(const struct engine_golden *golden, const struct plan *plans, size_t plan_count,
@@ -64,7 +64,7 @@ void golden_cases_free(struct golden_cases *cases); /* of golden_cases_of_prompt
 uint32_t golden_case_items(const struct golden_case *golden_case);
 /* Items of a case of the plan at most. */
 uint32_t golden_most_items(const struct plan_header *header);
-/* Tokens that end with the row of item number `item` of a case, in one replay. In a mixed plan items 0 and 1 have up to a half and a
+/* Tokens that end with the row of item number `item` of a case, in one replay. In a mixed or a verification plan items 0 and 1 have up to a half and a
  * quarter of its rows, the others one. */
 enum { GOLDEN_MIXED_CHUNKS = 2 };
 uint32_t golden_chunk(const struct golden_cases *cases, const struct golden_case *golden_case, uint32_t item);

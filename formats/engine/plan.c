@@ -10,7 +10,7 @@
 const char *plan_kind_name(uint32_t kind)
 {
     static const char *const names[PLAN_KIND_END] =
-        {[PLAN_DECODE] = "decode", [PLAN_PREFILL] = "prefill", [PLAN_MIXED] = "mixed"};
+        {[PLAN_DECODE] = "decode", [PLAN_PREFILL] = "prefill", [PLAN_MIXED] = "mixed", [PLAN_VERIFY] = "verify"};
     return kind < PLAN_KIND_END && names[kind] ? names[kind] : "?";
 }
 
@@ -181,6 +181,14 @@ uint64_t plan_sequence_pages(const struct plan_geometry *geometry, uint64_t toke
     return pages;
 }
 
+uint64_t plan_most_out_rows(const struct plan *plans, size_t count)
+{
+    uint64_t most = 0;
+    for (size_t p = 0; p < count; p++)
+        if (plans[p].header.out_rows > most) most = plans[p].header.out_rows;
+    return most;
+}
+
 uint64_t plan_longest_chunk(const struct plan *plans, size_t count)
 {
     uint64_t longest = 1;
@@ -291,8 +299,8 @@ static bool verify_header(const struct plan_header *header, const struct plan_sp
 {
     if (header->kind < PLAN_DECODE || header->kind >= PLAN_KIND_END)
         return status_fail(status, STATUS_CORRUPT,
-                           "kind: expected %d (decode), %d (prefill) or %d (mixed), found %" PRIu32, PLAN_DECODE,
-                           PLAN_PREFILL, PLAN_MIXED, header->kind);
+                           "kind: expected %d (decode), %d (prefill), %d (mixed) or %d (verify), found %" PRIu32,
+                           PLAN_DECODE, PLAN_PREFILL, PLAN_MIXED, PLAN_VERIFY, header->kind);
     if (header->rows < 1 || header->rows > INT32_MAX)
         return status_fail(status, STATUS_CORRUPT, "rows: expected 1 to %d, found %" PRIu32, INT32_MAX, header->rows);
     const uint32_t most = (uint32_t)plan_out_rows(header->kind, header->rows, header->rows);

@@ -29,6 +29,8 @@ enum plan_kind {
     PLAN_DECODE = 1,  /* a row of each of several sequences, all of which get logits */
     PLAN_PREFILL = 2, /* rows of one sequence: a chunk of its prompt */
     PLAN_MIXED = 3,   /* rows of several sequences, any number of each: decode rows and chunks of prompts in one step */
+    /* Rows of several sequences, the last token of each and drafted ones that follow it, all of which get logits. */
+    PLAN_VERIFY = 4,
     PLAN_KIND_END
 };
 enum plan_space {
@@ -178,7 +180,7 @@ enum plan_use {
 
 struct plan_header {
     uint32_t kind;     /* enum plan_kind */
-    uint32_t rows;     /* DECODE: batch size; PREFILL: chunk length; MIXED: both; the input gives the valid rows */
+    uint32_t rows;     /* DECODE: batch size; PREFILL: chunk length; others: all; the input gives the valid rows */
     uint32_t out_rows; /* rows that get logits: plan_out_rows */
     uint32_t launch_count, operand_count, param_count, tensor_map_count, field_count, dependency_count;
     uint32_t use;         /* enum plan_use */
@@ -186,6 +188,9 @@ struct plan_header {
     uint64_t step_bytes;  /* size of its STEP space */
 };
 _Static_assert(sizeof(struct plan_header) == 56, "encoding");
+
+/* Whether a step of the plan may have several rows of each of several sequences. */
+static inline bool plan_has_chunks(uint32_t kind) { return kind == PLAN_MIXED || kind == PLAN_VERIFY; }
 
 /* The fields of the STEP space. Their ids in the file are 1 + these numbers: never reused. */
 enum step_field {
@@ -234,16 +239,19 @@ struct plan {
 };
 void plan_free(struct plan *plan); /* number of elements of owned arrays */
 
-/* Rows of a plan that get logits: DECODE: all; PREFILL: the last one; MIXED: one of each sequence, of which there are at most `slots`. */
+/* Rows of a plan that get logits: DECODE, VERIFY: all; PREFILL: the last one; MIXED: one of each sequence, of which there are at most
+ * `slots`. */
 static inline uint64_t plan_out_rows(uint32_t kind, uint64_t rows, uint64_t slots)
 {
     if (kind == PLAN_PREFILL) return 1;
     return kind == PLAN_MIXED && slots < rows ? slots : rows;
 }
 
-/* Most tokens that a step appends to one sequence: rows of the largest prefill plan, and no more in a mixed plan; 1 without prefill
- * plans. */
+/* Most tokens that a step appends to one sequence: rows of the largest prefill plan, and no more in a mixed or a verification plan; 1
+ * without prefill plans. */
 uint64_t plan_longest_chunk(const struct plan *plans, size_t count);
+/* Most rows of a step that get logits. */
+uint64_t plan_most_out_rows(const struct plan *plans, size_t count);
 
 /* Facts that all plans of an engine share; kernels check their parameters against them. All values are positive. */
 struct plan_geometry {
@@ -406,7 +414,7 @@ struct plan_space_sizes {
 bool plan_verify(const struct plan *plan, const struct plan_space_sizes *sizes, const char *name,
                  struct status *status);
 
-const char *plan_kind_name(uint32_t kind); /* "decode", "prefill", "mixed" */
+const char *plan_kind_name(uint32_t kind); /* "decode", "prefill", "mixed", "verify" */
 const char *plan_space_name(unsigned space);
 const char *plan_op_name(unsigned op);
 const char *plan_library_name(unsigned library); /* "cuBLASLt" */

@@ -207,8 +207,8 @@ static void *part(int number)
 #define PARAM(index, field, value, expected)   IN_LIST(IN_PARAM, index, plan_param, field, value, expected)
 
 static const struct edit edits[] = {
-    HEADER(kind, 0, "kind: expected 1 (decode), 2 (prefill) or 3 (mixed), found 0"),
-    HEADER(kind, 4, "kind: expected 1 (decode), 2 (prefill) or 3 (mixed), found 4"),
+    HEADER(kind, 0, "kind: expected 1 (decode), 2 (prefill), 3 (mixed) or 4 (verify), found 0"),
+    HEADER(kind, 5, "kind: expected 1 (decode), 2 (prefill), 3 (mixed) or 4 (verify), found 5"),
     HEADER(rows, 0, "rows: expected 1 to"),
     HEADER(rows, UINT32_MAX, "rows: expected 1 to"),
     HEADER(out_rows, 0, "out_rows: expected 1, found 0"),

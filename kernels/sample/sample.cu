@@ -11,6 +11,7 @@
     PARAM(IN_ROWS) = 16;    \
     PARAM(FEEDBACK) = 1;    \
     PARAM(HAS_OPTIONS) = 1; \
+    PARAM(VERIFIES) = 0;    \
     PARAM(CLUSTER) = 8;     \
     PARAM(THREADS) = 512;
 #define PARAM_FEEDBACK    1

@@ -459,9 +459,9 @@ template <class P> struct sample_body {
     }
 
     /* floor(u * total), in two halves so that nothing overflows. */
-    static __device__ u64 draw_target(const sampler_state *sampler, u64 total)
+    static __device__ u64 draw_target(const row_slice &row, const sampler_state *sampler, u64 total)
     {
-        const u64 uniform = philox_uniform_24(sampler->seed, sampler->draw);
+        const u64 uniform = philox_uniform_24(sampler->seed, sampler->draw + row.draws_before);
         return (total >> 24) * uniform + ((total & 0xffffff) * uniform >> 24);
     }
 
@@ -498,7 +498,7 @@ template <class P> struct sample_body {
             __syncthreads();
             total = state().kept_weight[1];
         }
-        const u64 target = draw_target(sampler, total);
+        const u64 target = draw_target(row, sampler, total);
         if (kept && before <= target && target < before + weight) state().token.order = order;
         __syncthreads();
         return id_of(state().token.order);
@@ -545,7 +545,7 @@ template <class P> struct sample_body {
                     if (!(sampler->top_p < 1.0f)) break; /* all stay */
                     target = top_p_weight(sampler, reached) - 1;
                 } else if (begins) {
-                    target = draw_target(sampler, total);
+                    target = draw_target(row, sampler, total);
                 }
                 const found_bucket bucket = find_bucket(set, target - before, turn);
                 turn ^= 1;
@@ -659,6 +659,12 @@ template <class P> struct sample_body {
         row.seen = row.penalty != 1.0f ? row_seen + row.first / 8 : nullptr;
         row.adjustments = row.allowed = nullptr;
         row.sampler = sampler;
+        row.draws_before = 0;
+        if constexpr (P::VERIFIES)
+            for (int r = 0; exists && r < out_row; r++) {
+                const u32 earlier = (u32)out_rows[r];
+                row.draws_before += earlier < P::IN_ROWS && (u32)slots[earlier] == slot;
+            }
         u32 *row_adjustments = adjustments + (i64)slot * (SAMPLE_BIAS_WORDS + P::VOCAB);
         const u32 options = P::HAS_OPTIONS && exists ? sampler->options : 0;
         if (options & SAMPLE_OPTION_ADJUSTS) row.adjustments = row_adjustments;
@@ -724,7 +730,7 @@ template <class P> struct sample_body {
         const int next = exists && !finite ? NO_TOKEN : (int)token;
         next_tokens[out_row] = next;
         if (!exists) return;
-        if (finite) {
+        if (finite && !P::VERIFIES) {
             samplers[slot].draw++;
             row_seen[token / 8] |= (u8)(1u << token % 8);
             if (options & SAMPLE_OPTION_ADJUSTS) count_token(row_adjustments + SAMPLE_BIAS_WORDS + token);

@@ -12,6 +12,10 @@
  * incremented, the token's bit in SEEN is set and, with SAMPLER_ADJUSTS, its count incremented, for greedy tokens too. A temperature that is not above 0 is greedy.
  * Logits are not changed.
  *
+ * With VERIFIES a slot may have several out rows, one after the other: a step that verifies drafted tokens. The i-th of them, from 0 on,
+ * draws with u(seed, draw + i), as if the rows before it had been draws of steps before, and no row changes `draw`, SEEN or counts: the
+ * host notes the tokens that it accepts. Penalties of tokens that such rows draw do not apply.
+ *
  * Without HAS_OPTIONS (engines built before there were options), sampler_state.options is 0. A row whose sampler has no options
  * takes one branch more than it would without HAS_OPTIONS.
  *
@@ -26,7 +30,7 @@
  * AVX-512): the same operations on floats, integer sums. They may differ from sample_reference, which sums in double,
  * where a random number falls on a boundary. With FEEDBACK the drawn token, PLAN_NO_TOKEN too, becomes the token row's
  * next input, so that a decode step can be replayed without the host: tokens[out_rows[o]] = next_tokens[o],
- * positions[out_rows[o]] += 1. Two valid out rows must not have the same token row or slot. Out rows whose token row or
+ * positions[out_rows[o]] += 1. Two valid out rows must not have the same token row or, without VERIFIES, slot. Out rows whose token row or
  * slot does not exist draw token 0 and change nothing else. Slots of valid rows and logits are read; out_rows beyond the
  * valid ones is read, too, but not followed. */
 #ifndef KERNELS_SAMPLE_SAMPLE_H
@@ -57,6 +61,7 @@ enum sample_param {
     SAMPLE_IN_ROWS,
     SAMPLE_FEEDBACK,    /* CUDA: 0, 1 */
     SAMPLE_HAS_OPTIONS, /* equals the geometry's */
+    SAMPLE_VERIFIES,    /* 0, 1; not with FEEDBACK */
     SAMPLE_PARAMS
 };
 

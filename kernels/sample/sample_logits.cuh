@@ -31,6 +31,7 @@ template <class P> struct sample_logits {
         const u32 *adjustments; /* the slot's row; words of tokens begin at the slice's */
         const u32 *allowed;     /* the slot's row */
         const sampler_state *sampler;
+        u32 draws_before; /* VERIFIES: out rows before this one of the same slot; else 0 */
 
         __device__ __forceinline__ bool changes_logits() const { return P::HAS_OPTIONS && (adjustments || allowed); }
     };

@@ -45,6 +45,7 @@ static const struct op_param param_schema[SAMPLE_PARAMS] = {
     [SAMPLE_FEEDBACK] = {"feedback", 6, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
     [SAMPLE_HAS_OPTIONS] = {"has_options", OP_LATER_PARAM_ID, PARAM_INTEGER, PARAM_OF_ENGINE,
                             .field = offsetof(struct plan_geometry, sampling_options), .most = 1},
+    [SAMPLE_VERIFIES] = {"verifies", OP_LATER_PARAM_ID + 1, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
 };
 _Static_assert(offsetof(struct plan_geometry, sampling_options) <= UINT8_MAX, "struct op_param");
 static const struct op_operand operand_schema[SAMPLE_OPERANDS] = {
@@ -69,6 +70,11 @@ static const struct op_operand operand_schema[SAMPLE_OPERANDS] = {
     [SAMPLE_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
 };
 
+static const char *illegal(const int64_t *params)
+{
+    return params[SAMPLE_VERIFIES] && params[SAMPLE_FEEDBACK] ? "parameters verifies and feedback are both 1" : NULL;
+}
+
 /* On the CPU the host feeds tokens back. */
 static const char *cpu_illegal(const int64_t *params)
 {
@@ -79,6 +85,7 @@ const struct op_descriptor op_sample = {
     .id = OP_SAMPLE,
     .name = "sample",
     OP_SCHEMA(param_schema, operand_schema),
+    .illegal = illegal,
     .cpu_illegal = cpu_illegal,
     .cost = sample_cost,
     .reference = sample_reference,

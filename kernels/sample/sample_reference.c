@@ -84,7 +84,7 @@ static int32_t draw(const struct sample_row *row)
         count = kept;
         total = sum;
     }
-    double target = total * philox_uniform_24(sampler->seed, sampler->draw) / (1 << PHILOX_UNIFORM_BITS);
+    double target = total * philox_uniform_24(sampler->seed, row->draw) / (1 << PHILOX_UNIFORM_BITS);
     sum = 0;
     for (int64_t i = 0; i < count; i++) {
         double value = penalised(row, ids[i]);

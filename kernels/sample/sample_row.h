@@ -23,6 +23,7 @@ struct sample_row {
     const float *logits; /* [vocab] */
     int64_t vocab;
     struct sampler_state *sampler; /* NULL: the row does not exist (hostile out_rows) */
+    uint64_t draw;                 /* number of its draw */
     uint8_t *seen;                 /* [seen_bytes] */
     int64_t seen_bytes;
     uint32_t *adjustments;   /* [PLAN_BIAS_WORDS + vocab]; NULL: none */
@@ -30,6 +31,17 @@ struct sample_row {
     float *maxima;           /* workspace [sample_maxima(vocab)] */
     uint32_t *ids;           /* workspace [vocab] */
 };
+
+/* Out rows before `row` of the same slot: with VERIFIES they draw first. */
+static inline uint64_t sample_draws_before(const struct op_call *call, int64_t row, int32_t slot)
+{
+    const int32_t *out_rows = call->operands[SAMPLE_OUT_ROWS], *slots = call->operands[SAMPLE_SLOTS];
+    const int64_t in_rows = call->params[SAMPLE_IN_ROWS];
+    uint64_t draws = 0;
+    for (int64_t r = 0; call->params[SAMPLE_VERIFIES] && r < row; r++)
+        draws += out_rows[r] >= 0 && out_rows[r] < in_rows && slots[out_rows[r]] == slot;
+    return draws;
+}
 
 static inline struct sample_row sample_row_of(const struct op_call *call, int64_t row)
 {
@@ -48,6 +60,7 @@ static inline struct sample_row sample_row_of(const struct op_call *call, int64_
     if (in_row < 0 || in_row >= params[SAMPLE_IN_ROWS]) return result;
     int32_t slot = ((const int32_t *)call->operands[SAMPLE_SLOTS])[in_row];
     result.sampler = (struct sampler_state *)call->operands[SAMPLE_SAMPLERS] + slot;
+    result.draw = result.sampler->draw + sample_draws_before(call, row, slot);
     result.seen = (uint8_t *)call->operands[SAMPLE_SEEN] + slot * seen_bytes;
     if (!params[SAMPLE_HAS_OPTIONS]) return result;
     if (result.sampler->options & SAMPLER_ADJUSTS)
@@ -87,7 +100,7 @@ static inline void sample_commit(const struct op_call *call, int64_t row_index, 
                                  int32_t token)
 {
     ((int32_t *)call->operands[SAMPLE_NEXT_TOKENS])[row_index] = token;
-    if (!row->sampler || token < 0) return;
+    if (!row->sampler || token < 0 || call->params[SAMPLE_VERIFIES]) return;
     row->sampler->draw++;
     row->seen[token / 8] = (uint8_t)(row->seen[token / 8] | 1u << (token % 8));
     if (row->adjustments) plan_count_token(row->adjustments, token);

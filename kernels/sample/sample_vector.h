@@ -454,7 +454,7 @@ static inline uint32_t sample_draw(const struct sample_row *row, const struct sa
         total = last.before + last.weight;
     }
     /* floor(u * total), u = uniform / 2^24, in two halves so that nothing overflows. */
-    const uint64_t uniform = philox_uniform_24(sampler->seed, sampler->draw);
+    const uint64_t uniform = philox_uniform_24(sampler->seed, row->draw);
     const uint64_t low_mask = (1u << PHILOX_UNIFORM_BITS) - 1u;
     uint64_t target = (total >> PHILOX_UNIFORM_BITS) * uniform + ((total & low_mask) * uniform >> PHILOX_UNIFORM_BITS);
     return sample_search_bands(source, &set, &weighing, &bands, target, scratch, room).token;

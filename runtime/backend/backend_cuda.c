@@ -45,8 +45,9 @@ struct cuda_backend {
     atomic_bool stopping;     /* kernels were told to stop: they end at once or never */
     int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
     cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded after the copy into next_tokens of the same index */
+    uint64_t out_rows;                     /* of a step at most */
     struct host_memory
-        results; /* logits [slots, vocab_size], hidden states [slots, hidden_size]; touched when they are fetched */
+        results; /* logits [out_rows, vocab_size], hidden states [out_rows, hidden_size]; touched when fetched */
     struct state_shadow shadow;
     uint32_t checkpoints; /* blocks of recurrent state besides those of the slots */
 
@@ -84,10 +85,10 @@ static bool host_sizes(const struct cuda_backend *cuda, struct cuda_sizes *sizes
     for (size_t i = 0; i < cuda->plan_count; i++)
         if (cuda->plans[i].input_bytes > sizes->input_bytes) sizes->input_bytes = cuda->plans[i].input_bytes;
     if (!checked_add(geometry->vocab_size, geometry->hidden_size, &columns)) return false;
-    const uint64_t results[] = {geometry->slots, columns, sizeof(float)};
+    const uint64_t results[] = {cuda->out_rows, columns, sizeof(float)};
     return checked_product(results, 3, &sizes->results_bytes) &&
            checked_align(sizes->input_bytes, PLAN_ALIGNMENT, &sizes->input_bytes) &&
-           checked_align(geometry->slots * sizeof(int32_t), PLAN_ALIGNMENT, &sizes->next_tokens_bytes) &&
+           checked_align(cuda->out_rows * sizeof(int32_t), PLAN_ALIGNMENT, &sizes->next_tokens_bytes) &&
            checked_align(plan_host_state_bytes(geometry), PLAN_ALIGNMENT, &state) &&
            checked_add(sizes->input_bytes, state, &sizes->pinned_bytes) &&
            checked_add(sizes->pinned_bytes, BACKEND_MOST_IN_FLIGHT * sizes->next_tokens_bytes, &sizes->pinned_bytes) &&
@@ -321,6 +322,7 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
     cuda->owner = engine;
     cuda->engine = &engine->cuda[options->rank];
     cuda->file = &engine->file;
+    cuda->out_rows = plan_most_out_rows(engine->file.plans, engine->file.plan_count);
     cuda->manifest = &engine->file.manifest;
     if (fill(cuda, &engine->file, options, status)) return &cuda->common;
     destroy(&cuda->common);
@@ -552,7 +554,7 @@ static const float *hidden(struct backend *backend, uint32_t row, uint32_t count
     struct cuda_backend *cuda = cuda_of(backend);
     const struct plan_geometry *geometry = &cuda->manifest->geometry;
     const uint64_t row_bytes = geometry->hidden_size * sizeof(float), offset = row * row_bytes;
-    const uint64_t all_logits = geometry->slots * geometry->vocab_size * sizeof(float);
+    const uint64_t all_logits = cuda->out_rows * geometry->vocab_size * sizeof(float);
     return fetch(cuda, cuda->plans[cuda->done_plan].hidden_offset + offset, count * row_bytes,
                  (uint8_t *)cuda->results.base + all_logits + offset, "hidden states", status);
 }

@@ -35,7 +35,8 @@ struct test_device {
     size_t done_plan; /* waited for */
     uint64_t state_bytes, step_bytes;
     float *logits, *hidden;
-    uint8_t *copies; /* [slots + checkpoints, RECURRENT_COPIES_CUDA, recurrent_bytes] */
+    uint64_t out_rows; /* of a step at most */
+    uint8_t *copies;   /* [slots + checkpoints, RECURRENT_COPIES_CUDA, recurrent_bytes] */
     uint32_t random;
 };
 
@@ -91,13 +92,14 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
     device->state_bytes = manifest->state_bytes;
     device->step_bytes = manifest->step_bytes;
     device->random = 1;
-    device->logits = take(manifest->geometry.slots * manifest->geometry.vocab_size * sizeof(float));
-    device->hidden = take(manifest->geometry.slots * manifest->geometry.hidden_size * sizeof(float));
+    device->out_rows = plan_most_out_rows(device->file->plans, device->file->plan_count);
+    device->logits = take(device->out_rows * manifest->geometry.vocab_size * sizeof(float));
+    device->hidden = take(device->out_rows * manifest->geometry.hidden_size * sizeof(float));
     for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) {
         device->replays[i].inputs_then = take(device->step_bytes);
         device->replays[i].state_then = take(device->state_bytes);
         device->replays[i].state_sent = take(device->state_bytes * sizeof(bool));
-        device->replays[i].next_tokens = take(manifest->geometry.slots * sizeof(int32_t));
+        device->replays[i].next_tokens = take(device->out_rows * sizeof(int32_t));
     }
     device->copies = take((manifest->geometry.slots + options->checkpoints) * RECURRENT_COPIES_CUDA *
                           manifest->geometry.recurrent_bytes);
@@ -201,9 +203,8 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
     replay->plan = plan;
     replay->inputs = inputs;
     replay->has_run = false;
-    memset(replay->next_tokens, 0x7f, device->file->manifest.geometry.slots * sizeof *replay->next_tokens);
-    memset(device->logits, 0xff,
-           device->file->manifest.geometry.slots * device->file->manifest.geometry.vocab_size * sizeof(float));
+    memset(replay->next_tokens, 0x7f, device->out_rows * sizeof *replay->next_tokens);
+    memset(device->logits, 0xff, device->out_rows * device->file->manifest.geometry.vocab_size * sizeof(float));
     if (inputs == INPUTS_FROM_HOST) {
         assert_int_equal(device->in_flight, 0);
         memset(replay->state_sent, 0, device->state_bytes * sizeof(bool));

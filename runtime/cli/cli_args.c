@@ -104,3 +104,15 @@ void cli_note_fallback(const struct eng_session *session)
     if (facts.detour)
         fprintf(stderr, "%s: note: the GPUs exchange data through host memory: %s\n", cli_program(), facts.detour);
 }
+
+void cli_note_speculation(const struct eng_session *session)
+{
+    struct eng_session_facts facts;
+    eng_session_facts_init(&facts);
+    if (eng_session_get_facts(session, &facts, NULL) == ENG_OK && !facts.speculate)
+        fprintf(
+            stderr,
+            "%s: note: nothing is speculated: the engine has no verification plans (engbuild --verify-rows; not for "
+            "models with recurrent layers)\n",
+            cli_program());
+}

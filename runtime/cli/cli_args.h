@@ -36,5 +36,7 @@ enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_op
 
 /* Prints on stderr why the engine's own kernels replace the libraries that it was built with, if they do. */
 void cli_note_fallback(const struct eng_session *session);
+/* Prints on stderr that --speculate has no effect, where it has none. */
+void cli_note_speculation(const struct eng_session *session);
 
 #endif

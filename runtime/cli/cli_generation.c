@@ -52,6 +52,7 @@ int generation_open_session(struct generation *run, uint64_t tokens)
     options.kv_tokens = tokens < run->facts.max_context ? tokens : run->facts.max_context;
     if (eng_session_create(run->engine, &options, &run->session, &run->error)) return generation_fail_error(run);
     if (!run->options->quiet) cli_note_fallback(run->session);
+    if (!run->options->quiet && options.speculate) cli_note_speculation(run->session);
     return CLI_DONE;
 }
 
@@ -252,13 +253,18 @@ int generation_check_prompt(struct generation *run, size_t count)
 
 static void print_timing(const struct generation *run)
 {
+    struct eng_session_facts facts;
     uint64_t later = run->answer_tokens > 1 ? run->answer_tokens - 1 : 0;
+    eng_session_facts_init(&facts);
     fprintf(stderr, "load:   %.3f s, of that %.3f s to verify %.1f MB of weights\n", run->facts.open_seconds,
             run->facts.verify_seconds, (double)run->facts.weights_bytes * 1e-6);
     fprintf(stderr, "prompt: %" PRIu64 " tokens in %.3f s, %.1f tokens/s\n", run->prompt_tokens, run->prompt_seconds,
             run->prompt_seconds > 0 ? (double)run->prompt_tokens / run->prompt_seconds : 0);
     fprintf(stderr, "answer: %" PRIu64 " tokens, %.1f tokens/s after the first\n", run->answer_tokens,
             run->answer_seconds > 0 ? (double)later / run->answer_seconds : 0);
+    if (run->options->session.speculate && eng_session_get_facts(run->session, &facts, NULL) == ENG_OK)
+        fprintf(stderr, "drafts: %" PRIu64 " tokens verified, %" PRIu64 " accepted\n", facts.drafted_tokens,
+                facts.accepted_tokens);
     if (run->first_token_age >= 0)
         fprintf(stderr, "first token %.2f s after the start of the process\n", run->first_token_age);
 }

@@ -166,6 +166,7 @@ static void print_summary(const struct engine *file, const struct verification *
     print_plans(file, PLAN_DECODE, "decode:");
     print_plans(file, PLAN_PREFILL, "prefill:");
     print_plans(file, PLAN_MIXED, "mixed:");
+    print_plans(file, PLAN_VERIFY, "verify:");
     size_t lines = 0;
     for (size_t i = 0; i < file->tactics_size; i++) lines += file->tactics[i] == '\n';
     if (file->kernel_count) printf("kernels:    %zu\n", file->kernel_count);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/op/op.h"
+#include "kernels/sample/sample.h"
 
 /* STATE fields are listed after the STEP fields. */
 enum { FIRST_STATE_FIELD = STEP_FIELD_COUNT, FIELD_COUNT = STEP_FIELD_COUNT + STATE_FIELD_COUNT };
@@ -99,6 +100,20 @@ static bool verify_feedback(const struct plan *plan, const struct plan_field *fi
                        tokens ? "positions" : "tokens");
 }
 
+/* Only a verification step may have several out rows of a slot, which other samplers would write to at the same time. */
+static bool verify_sampler(const struct plan *plan, const struct plan_launch *launch, const char *name,
+                           struct status *status)
+{
+    const int64_t expected = plan->header.kind == PLAN_VERIFY;
+    int64_t found = op_param_absent(&op_sample.params[SAMPLE_VERIFIES]);
+    for (uint32_t i = 0; i < launch->param_count; i++)
+        if (plan->params[launch->first_param + i].id == op_sample.params[SAMPLE_VERIFIES].id)
+            found = plan->params[launch->first_param + i].value;
+    return launch->op != OP_SAMPLE || found == expected ||
+           status_fail(status, STATUS_CORRUPT, "%s: sample: parameter verifies is %" PRId64 ", expected %" PRId64, name,
+                       found, expected);
+}
+
 bool plan_inputs_verify(const struct plan *plan, enum engine_target target, const struct plan_geometry *geometry,
                         const char *name, struct status *status)
 {
@@ -106,6 +121,7 @@ bool plan_inputs_verify(const struct plan *plan, enum engine_target target, cons
     memcpy(fields, plan->step, sizeof plan->step);
     memcpy(fields + FIRST_STATE_FIELD, geometry->state, sizeof geometry->state);
     for (uint32_t i = 0; i < plan->header.launch_count; i++)
-        if (!verify_launch(plan, i, fields, name, status)) return false;
+        if (!verify_launch(plan, i, fields, name, status) || !verify_sampler(plan, &plan->launches[i], name, status))
+            return false;
     return target == TARGET_CPU || plan->header.kind != PLAN_DECODE || verify_feedback(plan, fields, name, status);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of a plan that no single launch can show: operands in STEP and STATE are fields, no launch writes a field that its
- * op's schema does not write, and a decode plan on a GPU leaves the inputs of the next step in the step block. */
+ * op's schema does not write, a sampler knows of drafted tokens in verification plans alone, and a decode plan on a GPU leaves the inputs of the next step in the step block. */
 #ifndef RUNTIME_LOAD_PLAN_INPUTS_H
 #define RUNTIME_LOAD_PLAN_INPUTS_H
 

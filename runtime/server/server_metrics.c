@@ -75,6 +75,10 @@ static bool print_values(const struct server_metrics *metrics, const char *const
          offsetof(struct server_metrics, cached_tokens), false},
         {"num_preemptions_total", "counter", "Times that a sequence was set aside for want of KV pages.",
          offsetof(struct server_metrics, set_aside), false},
+        {"spec_decode_num_draft_tokens_total", "counter", "Tokens that were drafted and verified.",
+         offsetof(struct server_metrics, drafted), false},
+        {"spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that became part of an answer.",
+         offsetof(struct server_metrics, accepted), false},
     };
     bool ok = true;
     for (size_t v = 0; ok && v < sizeof values / sizeof *values; v++) {

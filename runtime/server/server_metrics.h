@@ -31,8 +31,9 @@ struct server_metrics {
     uint64_t running, waiting; /* sequences */
     double kv_usage;           /* 0 to 1 */
     uint64_t prompt_tokens, generation_tokens;
-    uint64_t cached_tokens; /* of prompts, that were not computed */
-    uint64_t set_aside;     /* times that a sequence gave its pages back */
+    uint64_t cached_tokens;     /* of prompts, that were not computed */
+    uint64_t set_aside;         /* times that a sequence gave its pages back */
+    uint64_t drafted, accepted; /* tokens, by speculation */
     uint64_t finished[SERVER_FINISHES];
     struct server_histogram times[SERVER_TIMES];
 };

@@ -12,8 +12,15 @@ static void expect_line(const char *text, const char *line)
 
 TEST(test_print)
 {
-    struct server_metrics metrics[2] =
-        {{.running = 2, .waiting = 7, .kv_usage = 0.25, .prompt_tokens = 11, .cached_tokens = 8, .set_aside = 5}, {0}};
+    struct server_metrics metrics[2] = {{.running = 2,
+                                         .waiting = 7,
+                                         .kv_usage = 0.25,
+                                         .prompt_tokens = 11,
+                                         .cached_tokens = 8,
+                                         .set_aside = 5,
+                                         .drafted = 9,
+                                         .accepted = 4},
+                                        {0}};
     const char *names[] = {"a", "b\"\\"};
     struct server_buffer out = {0};
     metrics[0].finished[SERVER_FINISH_STOP] = 3;
@@ -31,6 +38,8 @@ TEST(test_print)
         "# TYPE eng:prompt_tokens_total counter",
         "eng:prefix_cache_hits_total{model_name=\"a\"} 8",
         "eng:num_preemptions_total{model_name=\"a\"} 5",
+        "eng:spec_decode_num_draft_tokens_total{model_name=\"a\"} 9",
+        "eng:spec_decode_num_accepted_tokens_total{model_name=\"a\"} 4",
         "eng:prompt_tokens_total{model_name=\"a\"} 11",
         "eng:request_success_total{finished_reason=\"stop\",model_name=\"a\"} 3",
         "eng:request_success_total{finished_reason=\"abort\",model_name=\"a\"} 0",

@@ -394,6 +394,8 @@ static void publish(struct server_model *model)
     if (eng_session_get_facts(model->session, &facts, NULL)) return;
     model->metrics.cached_tokens = facts.cached_tokens;
     model->metrics.set_aside = facts.set_aside;
+    model->metrics.drafted = facts.drafted_tokens;
+    model->metrics.accepted = facts.accepted_tokens;
     if (facts.pages) model->metrics.kv_usage = (double)(facts.pages - facts.free_pages) / (double)facts.pages;
 }
 
@@ -563,6 +565,7 @@ static bool open_engine(struct server_model *model, const struct server_model_op
         session.prompt_step = server_model_prompt_step(eng_info(model->engine));
     if (eng_session_create(model->engine, &session, &model->session, error)) return false;
     if (!options->quiet) cli_note_fallback(model->session);
+    if (!options->quiet && session.speculate) cli_note_speculation(model->session);
     return true;
 }
 

@@ -6,6 +6,11 @@
  * others the rest in equal parts, so that none waits for all of a long one. A prompt alone is computed by prefill plans. With an engine
  * without mixed plans, or too small ones, prefill steps of one prompt and decode steps take turns.
  *
+ * Speculation. With session->speculate, a decode step of few sequences becomes a verification step if there is a draft for one of them
+ * (drafts.c): its rows are the last token of each sequence and the drafted tokens after it, and a token is drawn after each row with the
+ * random number that a decode step would have used there. The drawn tokens are appended up to the first one that differs from the draft, so
+ * that they are those of decode steps, whatever was drafted. Keys and values of the tokens after it are written over later.
+ *
  * Lookahead. If the backend supports it, and while the same sequences continue to decode, the next step is queued
  * before the tokens of the current one are waited for, so that the device never waits for the host. Only stop tokens
  * are not foreseen: the row of a sequence that has ended computes one token that is discarded, in the sequence's own
@@ -121,6 +126,14 @@ static bool submit_decode(struct eng_session *session, uint32_t count, struct st
     return replay_submit_decode(session, plan, count, status);
 }
 
+/* Whether a verification step may be better than one that is queued before the next token of the sequence is known. `decoding`: sequences. */
+static bool may_draft(struct eng_sequence *sequence, uint32_t decoding)
+{
+    const struct eng_session *session = sequence->session;
+    return session->speculate && decoding < replay_verify_plan(session, UINT32_MAX)->rows &&
+           drafts_propose(sequence, sequence_most_drafted(sequence) > 0);
+}
+
 /* Whether the step in flight will be followed by a step of the same rows, unless a stop token ends a sequence. */
 static bool may_look_ahead(const struct eng_session *session)
 {
@@ -131,7 +144,8 @@ static bool may_look_ahead(const struct eng_session *session)
         const struct eng_sequence *sequence = flight->sequences[row];
         if (!sequence || sequence_ends_next(sequence) || sequence_switches_next(sequence) ||
             (sequence->flags & (ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED | ENG_SEQUENCE_HIDDEN)) ||
-            sequence->grammar || slots_room(session, sequence->slot) < (uint64_t)sequence->computed + 2)
+            sequence->grammar || slots_room(session, sequence->slot) < (uint64_t)sequence->computed + 2 ||
+            may_draft(flight->sequences[row], flight->rows))
             return false;
     }
     return true;
@@ -323,9 +337,75 @@ static bool step_mixed(struct eng_session *session, uint32_t count, struct statu
     return true;
 }
 
+/* ---- verification steps ---- */
+
+/* Drafts for the sequences that decode, as parts of a step. Returns how many parts; 0: there is no draft, or no room for one. */
+static uint32_t choose_drafts(struct eng_session *session, uint32_t decoding)
+{
+    const struct session_plan *largest = replay_verify_plan(session, UINT32_MAX);
+    if (!session->speculate || decoding >= largest->rows) return 0;
+    const uint32_t room = largest->rows - decoding;
+    uint32_t count = 0, left = room;
+    for (uint32_t i = 0; i < session->active_count; i++) {
+        struct eng_sequence *sequence = session->active[i];
+        if (sequence->state != ENG_STATE_DECODE) continue;
+        const uint32_t share = (left + decoding - count - 1) / (decoding - count);
+        uint32_t most = sequence_most_drafted(sequence);
+        if (most > share) most = share;
+        if (most > session->speculate) most = session->speculate;
+        uint32_t drafted = drafts_propose(sequence, most);
+        /* No other sequence is set aside for it. */
+        if (drafted && !slots_reserve(session, sequence->slot, (uint64_t)sequence->count + drafted))
+            drafted = (uint32_t)(slots_room(session, sequence->slot) - sequence->count);
+        left -= drafted;
+        session->part_sequence[count] = sequence;
+        session->parts[count++].count = 1 + drafted;
+    }
+    return left < room ? count : 0;
+}
+
+/* Appends what was drawn after the rows of a part, drawn[part->count], up to the first token that is not the drafted one. `row`: of the
+ * first. */
+static bool take_drawn(struct eng_sequence *sequence, const struct replay_part *part, const int32_t *drawn,
+                       uint32_t row, struct status *status)
+{
+    struct eng_session *session = sequence->session;
+    uint32_t taken = 0;
+    bool goes_on = true;
+    session->drafted_tokens += part->count - 1;
+    while (goes_on) {
+        const float *logits;
+        const int32_t token = drawn[taken];
+        if (!row_logits(sequence, row + taken, &logits, status)) return false;
+        goes_on = ++taken < part->count && part->tokens[taken] == token;
+        replay_keep(session, part->slot, 1, token);
+        sequence_computed(sequence, 1);
+        sequence_append(sequence, token, logits);
+        goes_on = goes_on && sequence->state == ENG_STATE_DECODE;
+    }
+    session->accepted_tokens += taken - 1;
+    return true;
+}
+
+static bool step_verify(struct eng_session *session, uint32_t count, struct status *status)
+{
+    uint32_t rows = 0;
+    for (uint32_t p = 0; p < count; p++) {
+        const struct eng_sequence *sequence = session->part_sequence[p];
+        session->parts[p].slot = sequence->slot;
+        session->parts[p].tokens = sequence->tokens + sequence->computed;
+        rows += session->parts[p].count;
+    }
+    const int32_t *drawn = replay_verify(session, replay_verify_plan(session, rows), session->parts, count, status);
+    if (!drawn) return false;
+    for (uint32_t p = 0, row = 0; p < count; row += session->parts[p++].count)
+        if (!take_drawn(session->part_sequence[p], &session->parts[p], drawn + row, row, status)) return false;
+    return true;
+}
+
 /* ---- steps ---- */
 
-/* Begins a step: a mixed step or a chunk of a prompt, which is complete on return, or a decode step, which is in flight. Sequences
+/* Begins a step: a mixed step, a chunk of a prompt or a verification step, which is complete on return, or a decode step, which is in flight. Sequences
  * for which there are no pages are set aside, so that each turn of the loop has fewer. */
 static bool begin_step(struct eng_session *session, struct status *status)
 {
@@ -354,6 +434,8 @@ static bool begin_step(struct eng_session *session, struct status *status)
         }
         decoding = reserve_decode(session);
         session->prefilled_last = false;
+        const uint32_t parts = decoding ? choose_drafts(session, decoding) : 0;
+        if (parts) return step_verify(session, parts, status);
         if (decoding) return submit_decode(session, decoding, status);
     }
     return !session->waiting_count ||

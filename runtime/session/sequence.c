@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sequences, from submission to the last token. scheduler.c decides which of them run next. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,6 +215,27 @@ bool sequence_ends_next(const struct eng_sequence *sequence)
            sequence->computed + 1 >= context_limit(sequence);
 }
 
+uint32_t sequence_most_drafted(const struct eng_sequence *sequence)
+{
+    const struct eng_session *session = sequence->session;
+    const struct sampler_state *sampler = &session->samplers[sequence->slot];
+    const bool counts_tokens =
+        (sampler->options & SAMPLER_ADJUSTS) &&
+        (fpclassify(sampler->presence_penalty) != FP_ZERO || fpclassify(sampler->frequency_penalty) != FP_ZERO);
+    if (sequence_ends_next(sequence) || sequence->grammar || counts_tokens ||
+        (sequence->flags & (ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_HIDDEN | ENG_SEQUENCE_ALLOWED)) ||
+        sampler->repetition_penalty < 1 || sampler->repetition_penalty > 1)
+        return 0;
+    uint32_t most = context_limit(sequence) - sequence->computed - 1;
+    const uint32_t drawn = sequence->count - sequence->prompt_end, left = sequence->max_new_tokens - drawn;
+    if (sequence->max_new_tokens && left - 1 < most) most = left - 1;
+    /* Until the rotary frequencies change. */
+    const uint64_t original = session->geometry->rope_original;
+    if (original && sequence->count <= original && original - sequence->count < most)
+        most = (uint32_t)(original - sequence->count);
+    return most;
+}
+
 bool sequence_switches_next(const struct eng_sequence *sequence)
 {
     return slots_rope_differs(sequence->session, sequence->slot, (uint64_t)sequence->computed + 2);
@@ -237,6 +259,7 @@ void sequence_append(struct eng_sequence *sequence, int32_t token, const float *
         finish(sequence, sequence->mask == MASK_NONE ? ENG_END_NONE_ALLOWED : ENG_END_NOT_FINITE);
         return;
     }
+    drafts_learn(sequence, token);
     sequence->tokens[sequence->count++] = token;
     sequence->drawn_step = sequence->session->steps;
     sequence->logits = logits;
@@ -319,6 +342,7 @@ bool sequence_make(struct eng_session *session, const struct eng_sequence_option
     created->slot = SESSION_NO_SLOT;
     created->count = created->computed = created->prompt_end = created->polled = created->blocks = 0;
     created->drawn_step = 0;
+    drafts_begin(created);
     created->mask = MASK_ALL;
     created->is_restored = created->has_news = false;
     created->logits = created->hidden = NULL;

@@ -20,16 +20,18 @@ enum { MOST_CHECKPOINTS = 64, LEAST_CHECKPOINTS = 4, DEFAULT_CHECKPOINT_BYTES = 
 struct session_sizes {
     uint64_t token_buffer_bytes; /* of one sequence or slot */
     uint64_t option_bytes;       /* logit biases and allowed tokens of one sequence */
-    uint64_t tokens_bytes;       /* of all of both, and of checkpoints */
+    uint64_t draft_bytes;        /* table of drafts of one slot */
+    uint64_t tokens_bytes;       /* of all of them, and of checkpoints */
     uint32_t checkpoints;
 };
 
 static bool plan_sizes(const struct eng_session *session, struct session_sizes *sizes)
 {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), buffers, all_options;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), buffers, all_options, all_drafts;
     if (session->geometry->sampling_options)
         sizes->option_bytes = PLAN_MAX_LOGIT_BIASES * sizeof(struct eng_logit_bias) +
                               plan_allowed_words(session->geometry->vocab_size) * sizeof(uint32_t);
+    if (session->speculate) sizes->draft_bytes = session->draft_places * sizeof(int32_t);
     return checked_add(session->geometry->max_context, 1, &sizes->token_buffer_bytes) &&
            checked_mul(sizes->token_buffer_bytes, sizeof(int32_t), &sizes->token_buffer_bytes) &&
            checked_add(session->geometry->slots, session->max_sequences, &buffers) &&
@@ -37,6 +39,8 @@ static bool plan_sizes(const struct eng_session *session, struct session_sizes *
            checked_mul(sizes->token_buffer_bytes, buffers, &sizes->tokens_bytes) &&
            checked_mul(sizes->option_bytes, session->max_sequences, &all_options) &&
            checked_add(sizes->tokens_bytes, all_options, &sizes->tokens_bytes) &&
+           checked_mul(sizes->draft_bytes, session->geometry->slots, &all_drafts) &&
+           checked_add(sizes->tokens_bytes, all_drafts, &sizes->tokens_bytes) &&
            checked_align(sizes->tokens_bytes, page, &sizes->tokens_bytes);
 }
 
@@ -66,6 +70,7 @@ static bool find_fields(struct eng_session *session, struct status *status)
         struct session_plan *own = &session->plans[i];
         const struct plan_field *fields = plan->step;
         session->prefill_end += plan->header.kind == PLAN_PREFILL;
+        session->mixed_end += plan->header.kind != PLAN_VERIFY;
         own->rows = plan->header.rows;
         own->out_rows = plan->header.out_rows;
         own->counts = (int32_t *)(void *)(step + fields[STEP_COUNTS].offset);
@@ -145,6 +150,8 @@ static bool allocate_tables(struct eng_session *session, const struct session_si
         session->sequences[i].biases = (struct eng_logit_bias *)(void *)buffer;
         session->sequences[i].allowed = (uint32_t *)(void *)(session->sequences[i].biases + PLAN_MAX_LOGIT_BIASES);
     }
+    for (uint64_t i = 0; sizes->draft_bytes && i < slots; i++, buffer += sizes->draft_bytes)
+        session->slots[i].places = (int32_t *)(void *)buffer;
     return true;
 }
 
@@ -154,6 +161,12 @@ static uint64_t coarse_ns(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static bool can_verify(const struct eng_engine *engine)
+{
+    const struct engine *file = &engine->file;
+    return file->plans[file->plan_count - 1].header.kind == PLAN_VERIFY;
 }
 
 static bool create(struct eng_session *session, const struct backend_type *type,
@@ -182,6 +195,8 @@ static bool create(struct eng_session *session, const struct backend_type *type,
     session->prompt_step = options->prompt_step;
     session->step_ms = options->step_ms;
     session->prompt_rows = 1;
+    session->speculate = can_verify(session->engine) ? options->speculate : 0;
+    session->draft_places = drafts_places(session->geometry->max_context);
     sizes.checkpoints = plan_cache(session, options);
     session->checked_ns = coarse_ns();
     if (!load_weights_unchanged(session->engine, status)) return false;
@@ -332,6 +347,9 @@ enum eng_status eng_session_get_facts(const struct eng_session *session, struct 
         .cached_pages = session->pool.idle_count + session->pool.spare_count,
         .cached_tokens = session->cached_tokens,
         .set_aside = session->set_aside,
+        .drafted_tokens = session->drafted_tokens,
+        .accepted_tokens = session->accepted_tokens,
+        .speculate = session->speculate,
     };
     return report_result(report_write_facts(facts, &own, sizeof own, "eng_session_facts", &status), &status, error);
 }

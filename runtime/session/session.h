@@ -35,7 +35,11 @@ struct session_slot {
     uint32_t pages[PLAN_MAX_PAGE_GROUPS];
     uint32_t answer_start; /* raw slots: position of the first token that penalties of the answer count */
     int32_t *history;      /* raw slots: the tokens at positions [0, position), for eng_slot_truncate; [max_context] */
-    uint64_t drawn_step;   /* raw slots: the step that drew for it last, and its out row there; 0: none */
+    /* drafts.c: [draft_places], by a hash of a run of tokens the index of the token after its latest occurrence, or 0. NULL: the session
+     * does not speculate. */
+    int32_t *places;
+    uint32_t placed;     /* tokens of the sequence that `places` knows */
+    uint64_t drawn_step; /* raw slots: the step that drew for it last, and its out row there; 0: none */
     uint32_t drawn_row;
 };
 
@@ -65,7 +69,7 @@ struct eng_sequence {
     struct grammar_state *place; /* of the answer in its grammar; owned */
     int32_t stop_tokens[ENG_MAX_STOP_TOKENS];
     uint32_t stop_count;
-    int32_t *tokens;     /* [max_context + 1]: prompts and answers in order */
+    int32_t *tokens;     /* [max_context + 1]: prompts and answers in order, then a draft */
     uint32_t count;      /* tokens so far */
     uint32_t computed;   /* tokens that are in the KV pages */
     bool is_restored;    /* its pages came from a file: others do not use them */
@@ -74,6 +78,7 @@ struct eng_sequence {
     uint32_t checkpoint; /* tokens before its latest checkpoint, made or used; 0: none */
     uint32_t branch;     /* 0, or where other texts branch off: it makes a checkpoint there */
     uint32_t prompt_end; /* end of the latest prompt; later tokens were drawn */
+    float hits;          /* share of its drafts whose first token was drawn, the later ones counting more */
     uint32_t polled;     /* tokens [polled, count) have not been polled */
     uint64_t drawn_step; /* the step that drew its last token, and logits and hidden state of that draw */
     const float *logits, *hidden;
@@ -102,12 +107,12 @@ struct session_flight {
     struct eng_sequence **sequences; /* [slots] of the rows; NULL: it has ended since, and its token is discarded */
 };
 
-/* Rows of one slot in a mixed step: the tokens that follow those that it has. */
+/* Rows of one slot in a mixed or a verification step: the tokens that follow those that it has. */
 struct replay_part {
     int32_t slot;
     const int32_t *tokens; /* [count] */
     uint32_t count;
-    bool draws; /* a token after the last one */
+    bool draws; /* mixed: a token after the last one */
 };
 
 struct eng_session {
@@ -119,9 +124,11 @@ struct eng_session {
     uint64_t chunk;       /* most tokens that a step appends to a sequence */
     uint32_t prompt_step; /* as in struct eng_session_options, as the next */
     uint32_t step_ms;
-    double prompt_rows; /* step_ms: rows of prompts that a step has time for, as far as earlier ones tell */
-    bool caches;        /* pages of sequences are used again */
-    bool checkpointing; /* with checkpoints: a page group has a window, or there is recurrent state */
+    uint32_t speculate;    /* most tokens of a draft; 0: also where the engine cannot verify any */
+    uint32_t draft_places; /* of a slot's table of drafts, a power of two */
+    double prompt_rows;    /* step_ms: rows of prompts that a step has time for, as far as earlier ones tell */
+    bool caches;           /* pages of sequences are used again */
+    bool checkpointing;    /* with checkpoints: a page group has a window, or there is recurrent state */
 
     struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
     int32_t *page_table;            /* STATE_PAGE_TABLE: this, the next two and rope_set are backend->state */
@@ -134,8 +141,8 @@ struct eng_session {
     int32_t *rope_set; /* [slots]; NULL: the engine has one set of rotary frequencies */
     bool fixes_routes; /* routers choose by position: replays compare equal on every machine (golden_route_seed) */
 
-    struct session_plan *plans; /* decode plans, prefill plans, mixed plans, each by increasing rows */
-    size_t plan_count, decode_plans, prefill_end;
+    struct session_plan *plans; /* decode, prefill, mixed, verification plans, each by increasing rows */
+    size_t plan_count, decode_plans, prefill_end, mixed_end;
 
     struct page_pool pool;
     struct checkpoints checkpoints;
@@ -151,13 +158,14 @@ struct eng_session {
     uint32_t waiting_count;
     uint64_t set_aside;     /* times that a sequence was */
     uint64_t cached_tokens; /* tokens of prompts that were found in the cache */
+    uint64_t drafted_tokens, accepted_tokens;
     struct session_news news;
     _Atomic(struct eng_sequence *) unwanted; /* to be cancelled by the session's thread; any thread adds */
     bool prefilled_last;                     /* the last step was a prefill; decoding sequences are next */
     uint64_t steps;                          /* replays waited for; logits of earlier ones are invalid */
     uint64_t checked_ns;                     /* when the engine's file was last found unchanged */
 
-    struct replay_part *parts;                             /* [slots]: of a mixed step, as the next */
+    struct replay_part *parts;                             /* [slots]: of a mixed or a verification step, as the next */
     struct eng_sequence **part_sequence;                   /* [slots] */
     struct session_flight flights[BACKEND_MOST_IN_FLIGHT]; /* oldest first; between two calls at most one */
     uint32_t flight_count;
@@ -234,9 +242,18 @@ bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *to
 /* Returns the smallest mixed plan for so many rows and out rows, else the largest; NULL: the engine has none. */
 struct session_plan *replay_mixed_plan(const struct eng_session *session, uint32_t rows, uint32_t out_rows);
 /* Appends the tokens of all parts to their slots in one step. Returns the tokens that were drawn, in the order of the parts, each
- * checked (PLAN_NO_TOKEN is valid); NULL on failure. Requires: the plan has room. */
+ * checked (PLAN_NO_TOKEN is valid); NULL on failure. Requires: the plan has room; it may be a verification plan, too. */
 const int32_t *replay_mixed(struct eng_session *session, struct session_plan *plan, const struct replay_part *parts,
                             uint32_t count, struct status *status);
+/* Returns the smallest verification plan for so many rows, else the largest; NULL: the engine has none. */
+struct session_plan *replay_verify_plan(const struct eng_session *session, uint32_t rows);
+/* Computes the tokens of all parts in one step, and draws a token after each. Returns them in the order of the rows, checked as above;
+ * NULL on failure. What the slots keep of it is told with replay_keep. Requires: the plan has room. */
+const int32_t *replay_verify(struct eng_session *session, struct session_plan *plan, const struct replay_part *parts,
+                             uint32_t count, struct status *status);
+/* The slot has `rows` more tokens of the verification step in its pages, and `drawn` (or PLAN_NO_TOKEN) was drawn after the last of
+ * them. */
+void replay_keep(struct eng_session *session, int32_t slot, uint32_t rows, int32_t drawn);
 /* Returns the smallest decode plan for `count` rows. The caller fills slots and tokens of rows [0, count), then submits
  * it. */
 struct session_plan *replay_decode_plan(const struct eng_session *session, uint32_t count);
@@ -257,6 +274,15 @@ void replay_reject(struct eng_session *session, int32_t slot);
 const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t count, struct status *status);
 /* The same for its hidden states. Requires: the engine gives them. */
 const float *replay_hidden(struct eng_session *session, uint32_t row, uint32_t count, struct status *status);
+
+/* drafts.c: places of a slot's table. */
+uint32_t drafts_places(uint64_t max_context);
+void drafts_begin(struct eng_sequence *sequence);
+void drafts_clear(struct eng_session *session, int32_t slot); /* another sequence begins */
+/* Puts a draft of at most `most` tokens after the sequence's tokens. Returns how many. */
+uint32_t drafts_propose(struct eng_sequence *sequence, uint32_t most);
+/* Compares the token, which was drawn and is not yet appended, with the draft for it. */
+void drafts_learn(struct eng_sequence *sequence, int32_t token);
 
 /* scheduler.c: waits for the decode steps that eng_step queued ahead and appends their tokens. */
 bool scheduler_drain(struct eng_session *session, struct status *status);
@@ -326,6 +352,9 @@ void sequence_reserve_ahead(struct eng_sequence *sequence);
 /* Admits waiting sequences in order, as far as slots and pages are free. */
 bool sequence_can_admit(const struct eng_session *session);
 void sequence_admit(struct eng_session *session);
+/* Most tokens of a draft that may follow the sequence's tokens: with them and one more drawn token it is not longer than it may become.
+ * 0 where a draw depends on the tokens drawn before it by more than the model, or where the logits of each token are wanted. */
+uint32_t sequence_most_drafted(const struct eng_sequence *sequence);
 /* Whether the next token ends the sequence, whatever it is. */
 bool sequence_ends_next(const struct eng_sequence *sequence);
 /* Whether the token that the step in flight draws, once appended, makes the sequence so long that all of its tokens are

@@ -31,6 +31,7 @@ int32_t slots_take(struct eng_session *session, enum slot_use use)
         session->free_slot_count--;
         slots_set_sampler(session, (int32_t)i, &(struct sampler_state){.top_p = 1, .repetition_penalty = 1});
         slots_clear_seen(session, (int32_t)i);
+        drafts_clear(session, (int32_t)i);
         slots_switch_rope(session, (int32_t)i, 0);
         return (int32_t)i;
     }
@@ -460,14 +461,22 @@ bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *to
 struct session_plan *replay_mixed_plan(const struct eng_session *session, uint32_t rows, uint32_t out_rows)
 {
     size_t index = session->prefill_end;
-    while (index + 1 < session->plan_count &&
+    while (index + 1 < session->mixed_end &&
            (session->plans[index].rows < rows || session->plans[index].out_rows < out_rows))
         index++;
+    return index < session->mixed_end ? &session->plans[index] : NULL;
+}
+
+struct session_plan *replay_verify_plan(const struct eng_session *session, uint32_t rows)
+{
+    size_t index = session->mixed_end;
+    while (index + 1 < session->plan_count && session->plans[index].rows < rows) index++;
     return index < session->plan_count ? &session->plans[index] : NULL;
 }
 
-static void fill_mixed(struct eng_session *session, struct session_plan *plan, const struct replay_part *parts,
-                       uint32_t count)
+/* `all_draw`: every row has an out row, not only the last ones of parts that draw. */
+static void fill_parts(struct eng_session *session, struct session_plan *plan, const struct replay_part *parts,
+                       uint32_t count, bool all_draw)
 {
     uint32_t rows = 0, out_rows = 0;
     for (uint32_t p = 0; p < count; p++) {
@@ -476,23 +485,58 @@ static void fill_mixed(struct eng_session *session, struct session_plan *plan, c
         for (uint32_t i = 0; i < part->count; i++, rows++) {
             plan->slots[rows] = part->slot;
             plan->positions[rows] = (int32_t)(session->slots[part->slot].position + i);
+            if (all_draw) plan->out_row[out_rows++] = (int32_t)rows;
         }
-        if (part->draws) plan->out_row[out_rows++] = (int32_t)(rows - 1);
+        if (part->draws && !all_draw) plan->out_row[out_rows++] = (int32_t)(rows - 1);
     }
     plan->counts[0] = (int32_t)rows;
     plan->counts[1] = (int32_t)out_rows;
     fill_seeds(session, plan, rows);
 }
 
+const int32_t *replay_verify(struct eng_session *session, struct session_plan *plan, const struct replay_part *parts,
+                             uint32_t count, struct status *status)
+{
+    fill_parts(session, plan, parts, count, true);
+    if (!submit(session, "verify", plan, INPUTS_FROM_HOST, status)) return NULL;
+    const int32_t *drawn = replay_wait(session, (uint32_t)plan->counts[1], status);
+    for (uint32_t p = 0; drawn && p < count; p++) {
+        struct session_slot *own = &session->slots[parts[p].slot];
+        const uint32_t end = own->position + parts[p].count;
+        if (end > own->written) own->written = end;
+    }
+    return drawn;
+}
+
+void replay_keep(struct eng_session *session, int32_t slot, uint32_t rows, int32_t drawn)
+{
+    struct sampler_state *sampler = &session->samplers[slot];
+    advance(session, slot, rows);
+    if (drawn == PLAN_NO_TOKEN) return;
+    sampler->draw++;
+    state_changed(session, slot, BACKEND_SAMPLER);
+    slots_mark_seen(session, slot, &drawn, 1);
+    if (!(sampler->options & SAMPLER_ADJUSTS)) return;
+    plan_count_token(session->adjustments + (uint64_t)slot * plan_adjustment_words(session->geometry->vocab_size),
+                     drawn);
+    state_changed(session, slot, BACKEND_ADJUSTMENTS);
+}
+
 const int32_t *replay_mixed(struct eng_session *session, struct session_plan *plan, const struct replay_part *parts,
                             uint32_t count, struct status *status)
 {
-    fill_mixed(session, plan, parts, count);
+    const bool verifies = plan >= session->plans + session->mixed_end; /* a selftest */
+    fill_parts(session, plan, parts, count, false);
     if (!submit(session, "mixed", plan, INPUTS_FROM_HOST, status)) return NULL;
     const int32_t *drawn = replay_wait(session, (uint32_t)plan->counts[1], status), *next = drawn;
     for (uint32_t p = 0; drawn && p < count; p++) {
+        const int32_t token = parts[p].draws ? *next++ : PLAN_NO_TOKEN;
+        if (verifies) {
+            replay_keep(session, parts[p].slot, parts[p].count, token);
+            continue;
+        }
         advance(session, parts[p].slot, parts[p].count);
-        if (parts[p].draws) note_drawn(session, parts[p].slot, *next++);
+        note_drawn(session, parts[p].slot, token);
     }
     return drawn;
 }

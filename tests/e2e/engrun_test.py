@@ -11,7 +11,8 @@ import subprocess
 import time
 import unittest
 
-from harness import ENGINFO, ENGRUN, chat_engine, fables_engine, read_npy, rows, run, scratch, start, succeed
+from harness import (ENGINFO, ENGRUN, FABLES, build_engine, chat_engine, fables_engine, read_npy, rows, run, scratch,
+                     start, succeed)
 
 PROMPT = "Once upon a time"
 INTERRUPTED = 128 + signal.SIGINT
@@ -203,6 +204,32 @@ class Chat(unittest.TestCase):
         chat = run([ENGRUN, chat_engine(), "--chat", "--system", "Be brief.", "-p", "Hello", *flags])
         plain = run([ENGRUN, chat_engine(), "--tokens", ",".join(map(str, ids)), *flags])
         self.assertEqual((chat.rc, chat.stdout), (0, plain.stdout))
+
+
+class Speculation(unittest.TestCase):
+    def test_same_text(self):
+        first = run([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "90", "--ignore-eos"]).stdout
+        command = [ENGRUN, fables_engine(), "-p", first + PROMPT, "-n", "60", "--ignore-eos"]
+        for sampling in ([], ["--temperature", "0.4", "--seed", "5"]):
+            plain = succeed([*command, *sampling])
+            found = succeed([*command, *sampling, "--speculate", "7", "--timing"])
+            self.assertEqual(found.stdout, plain.stdout)
+            drafted, accepted = map(int, re.search(r"drafts: (\d+) tokens verified, (\d+) accepted",
+                                                   found.stderr).groups())
+            self.assertTrue(0 < accepted <= drafted, (accepted, drafted))
+        self.assertNotIn("note", found.stderr)
+
+    def test_engines_without_such_plans(self):
+        engine = build_engine(FABLES, "--verify-rows", "0")
+        plain = succeed([ENGRUN, engine, "-p", PROMPT, "-n", "10"])
+        found = succeed([ENGRUN, engine, "-p", PROMPT, "-n", "10", "--speculate", "4"])
+        self.assertEqual(found.stdout, plain.stdout)
+        self.assertIn("note: nothing is speculated", found.stderr)
+
+    def test_not_with_other_work(self):
+        result = run([ENGRUN, fables_engine(), "--selftest", "--speculate", "4"])
+        self.assertEqual(result.rc, 2)
+        self.assertIn("--speculate: not with --selftest", result.stderr)
 
 
 class Selftest(unittest.TestCase):

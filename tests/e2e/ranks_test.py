@@ -379,7 +379,7 @@ class Files(RanksTest):
         self.assertIn("%embedded[T,192] = all_reduce(x=%embedded.part)\n", text)
         self.assertIn("%qkv4[T,160] = matmul(", text)
         self.assertIn(" = all_gather(", text)
-        self.assertEqual(text.count("all_reduce"), 3 * (1 + 2 * 5))  # decode, prefill and mixed
+        self.assertEqual(text.count("all_reduce"), 4 * (1 + 2 * 5))  # decode, prefill, mixed and verify
         text = output(command)
         self.assertNotIn("ranks", text)
         self.assertNotIn("all_", text)

@@ -148,18 +148,20 @@ def routers():
 
 def sample(vocab, cluster, threads=128, **changes):
     return {"SOURCE": "sample", "VALID": 3, "ROWS": 4, "COUNT_INDEX": 1, "VOCAB": vocab, "SLOT_COUNT": 5, "IN_ROWS": 4, "FEEDBACK": 1,
-            "HAS_OPTIONS": 1, "CLUSTER": cluster, "THREADS": threads, **changes}
+            "HAS_OPTIONS": 1, "VERIFIES": 0, "CLUSTER": cluster, "THREADS": threads, **changes}
 
 
 def samples():
     """One load of each thread and several, vectors and single logits, blocks alone and clusters; keys that are kept and logits that
-    every pass reads again; with options and without."""
+    every pass reads again; with options and without; several rows of a slot."""
     yield sample(517, 1)
     yield sample(1032, 2)
     yield sample(1031, 2, FEEDBACK=0)
     yield sample(2600, 4, THREADS=160)
     yield sample(3001, 1, THREADS=256)
     yield sample(1032, 2, HAS_OPTIONS=0)
+    yield sample(1032, 2, FEEDBACK=0, VERIFIES=1)
+    yield sample(517, 1, FEEDBACK=0, VERIFIES=1, ROWS=6, IN_ROWS=6, VALID=5, SLOT_COUNT=3)
     yield sample(12304, 1, THREADS=512, VALID=2, ROWS=2)
     yield sample(12301, 1, THREADS=512, VALID=1, ROWS=1)
 

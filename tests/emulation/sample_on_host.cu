@@ -116,7 +116,7 @@ static u64 weight_on_host(float value, float largest, float inverse)
     return (u64)ldexpf(fmaf(p, r * r, r) + 1.0f, (int)n + 30);
 }
 
-static int expected_token(const float *row, int slot)
+static int expected_token(const float *row, int slot, u64 draws_before)
 {
     struct item {
         float value;
@@ -149,7 +149,7 @@ static int expected_token(const float *row, int slot)
             sum += weight_on_host(items[i].value, largest, inverse);
         total = sum;
     }
-    const u64 uniform = philox_uniform_24(own.seed, own.draw);
+    const u64 uniform = philox_uniform_24(own.seed, own.draw + draws_before);
     const u64 target = (total >> 24) * uniform + ((total & 0xffffff) * uniform >> 24);
     sum = 0;
     for (const item &one : items) {
@@ -164,9 +164,13 @@ static void expect_row(int r)
     const int in_row = out_rows[r];
     expected.next[r] = 0;
     if (in_row < 0 || in_row >= params::IN_ROWS) return;
-    const int slot = slots[in_row], token = expected_token(logits + r * VOCAB, slot);
+    const int slot = slots[in_row];
+    u64 draws_before = 0;
+    for (int i = 0; params::VERIFIES && i < r; i++)
+        draws_before += out_rows[i] < params::IN_ROWS && slots[out_rows[i]] == slot;
+    const int token = expected_token(logits + r * VOCAB, slot, draws_before);
     expected.next[r] = token;
-    if (token >= 0) {
+    if (token >= 0 && !params::VERIFIES) {
         expected.samplers[slot].draw++;
         expected.seen[slot * SEEN_BYTES + token / 8] |= (u8)(1 << token % 8);
         u32 &word = expected.adjustments[slot * WORDS + SAMPLE_BIAS_WORDS + token];
@@ -200,7 +204,8 @@ static void fill_step(int step)
     for (int s = 0; s < params::SLOT_COUNT; s++) fill_slot(s, (u32)(s + step) % 8);
     for (u8 &byte : found.seen) byte = (u8)draw_integer(0, 255);
     for (int i = 0; i < params::IN_ROWS; i++)
-        slots[i] = (i * 3 + step) % params::SLOT_COUNT, found.tokens[i] = -9, found.positions[i] = 100 + i;
+        slots[i] = ((params::VERIFIES ? i / 3 : i * 3) + step) % params::SLOT_COUNT, found.tokens[i] = -9,
+        found.positions[i] = 100 + i;
     for (int r = 0; r < params::ROWS; r++)
         out_rows[r] = r < VALID ? (r + step) % params::IN_ROWS : -1 - r * 1000, found.next[r] = -9;
     if (step == STEPS - 1) out_rows[0] = params::IN_ROWS; /* does not exist */

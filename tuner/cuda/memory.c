@@ -179,6 +179,21 @@ bool cuda_inputs_open(struct cuda_inputs *inputs, const struct cuda_rig *rig, co
     return true;
 }
 
+/* All rows of one slot, each with logits. */
+static void fill_verify(struct cuda_inputs *inputs, const struct plan_geometry *geometry, uint32_t rows,
+                        uint64_t position)
+{
+    const uint64_t most = geometry->max_context > rows ? geometry->max_context - rows : 0;
+    const int32_t first = (int32_t)(position < most ? position : most);
+    inputs->counts[0] = inputs->counts[1] = (int32_t)rows;
+    for (uint32_t r = 0; r < rows; r++) {
+        inputs->tokens[r] = (int32_t)((r * UINT64_C(7919)) % geometry->vocab_size);
+        inputs->slots[r] = 0;
+        inputs->positions[r] = first + (int32_t)r;
+        inputs->out_rows[r] = (int32_t)r;
+    }
+}
+
 void cuda_inputs_fill(struct cuda_inputs *inputs, const struct cuda_rig *rig, const struct plan_header *header,
                       uint64_t position)
 {
@@ -189,6 +204,10 @@ void cuda_inputs_fill(struct cuda_inputs *inputs, const struct cuda_rig *rig, co
                                                        : header->rows / 2;
     if (header->kind == PLAN_MIXED && decoding > header->out_rows - 1) decoding = header->out_rows - 1;
     uint32_t rows = header->rows;
+    if (header->kind == PLAN_VERIFY) {
+        fill_verify(inputs, geometry, rows, position);
+        return;
+    }
     if (rows - decoding > geometry->max_context) rows = decoding + (uint32_t)geometry->max_context;
     if (position >= geometry->max_context) position = geometry->max_context - 1;
     inputs->counts[0] = (int32_t)rows;

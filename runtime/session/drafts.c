@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Drafts: tokens that may come next in a sequence, found where its last tokens have occurred before (prompt lookup). Each slot has a table
+ * of the places of runs of GRAM tokens, by a hash of the run.
+ *
+ * How many tokens are drafted depends on how often the first token of a draft was the right one, which is known without verifying any:
+ * each drawn token is compared with the draft that there was for it. Where drafts are mostly wrong none are verified, and a sequence costs what it
+ * costs without speculation. The number depends on tokens alone, so that several processes decide alike. */
+#include <string.h>
+
+#include "runtime/session/session.h"
+
+enum { GRAM = 3, MOST_PLACES = 1 << 16 };
+
+/* A token is drafted if it is accepted at least so often: about the share of a step's time that one row more takes. */
+static const float least_chance = 0.3f;
+/* Weight of the latest comparison. */
+static const float newest_weight = 0.125f;
+static const float first_hits = 0.5f;
+
+uint32_t drafts_places(uint64_t max_context)
+{
+    uint32_t places = 64;
+    while (places < max_context && places < MOST_PLACES) places *= 2;
+    return places;
+}
+
+void drafts_begin(struct eng_sequence *sequence) { sequence->hits = first_hits; }
+
+void drafts_clear(struct eng_session *session, int32_t slot)
+{
+    struct session_slot *own = &session->slots[slot];
+    if (!own->places || !own->placed) return;
+    memset(own->places, 0, session->draft_places * sizeof *own->places);
+    own->placed = 0;
+}
+
+/* Where the table has the run of tokens that ends before `end`. */
+static int32_t *place_of(const struct eng_session *session, int32_t slot, const int32_t *end)
+{
+    uint64_t hash = 0;
+    for (int i = -GRAM; i < 0; i++) hash = (hash + (uint32_t)end[i]) * UINT64_C(0x9E3779B97F4A7C15);
+    return &session->slots[slot].places[(hash >> 40) & (session->draft_places - 1)];
+}
+
+/* Index of the token that followed the latest earlier occurrence of the sequence's last tokens; 0: there was none. */
+static uint32_t find(const struct eng_sequence *sequence)
+{
+    const struct eng_session *session = sequence->session;
+    struct session_slot *slot = &session->slots[sequence->slot];
+    const int32_t *tokens = sequence->tokens;
+    for (uint32_t i = slot->placed > GRAM ? slot->placed : GRAM; i < sequence->count; i++)
+        *place_of(session, sequence->slot, tokens + i) = (int32_t)i;
+    slot->placed = sequence->count;
+    if (sequence->count < GRAM) return 0;
+    const int32_t *last = tokens + sequence->count;
+    const uint32_t found = (uint32_t)*place_of(session, sequence->slot, last);
+    if (!found || found >= sequence->count) return 0;
+    return memcmp(tokens + found - GRAM, last - GRAM, GRAM * sizeof *tokens) == 0 ? found : 0;
+}
+
+void drafts_learn(struct eng_sequence *sequence, int32_t token)
+{
+    if (!sequence->session->speculate || sequence->slot == SESSION_NO_SLOT) return;
+    const uint32_t found = find(sequence);
+    if (!found) return;
+    const float hit = sequence->tokens[found] == token ? 1 : 0;
+    sequence->hits += (hit - sequence->hits) * newest_weight;
+}
+
+uint32_t drafts_propose(struct eng_sequence *sequence, uint32_t most)
+{
+    const uint32_t found = most && sequence->hits >= least_chance ? find(sequence) : 0;
+    int32_t *tokens = sequence->tokens;
+    uint32_t count = 0;
+    if (!found) return 0;
+    for (float chance = sequence->hits; count < most && chance >= least_chance; chance *= sequence->hits, count++)
+        tokens[sequence->count + count] =
+            tokens[found + count]; /* what repeats itself goes on with the draft's own tokens */
+    return count;
+}
