@@ -37,12 +37,12 @@ void checkpoints_close(struct checkpoints *checkpoints)
     *checkpoints = (struct checkpoints){0};
 }
 
-struct checkpoint *checkpoints_find(const struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens,
-                                    uint32_t most)
+struct session_checkpoint *checkpoints_find(const struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens,
+                                            uint32_t most)
 {
-    struct checkpoint *found = NULL;
+    struct session_checkpoint *found = NULL;
     for (uint32_t i = 0; i < checkpoints->count; i++) {
-        struct checkpoint *one = &checkpoints->all[i];
+        struct session_checkpoint *one = &checkpoints->all[i];
         if (!one->count || one->count > most || one->root != root || (found && one->count <= found->count)) continue;
         if (memcmp(one->tokens, tokens, one->count * sizeof *tokens) == 0) found = one;
     }
@@ -53,7 +53,7 @@ uint32_t checkpoints_common(const struct checkpoints *checkpoints, uint64_t root
 {
     uint32_t most = 0;
     for (uint32_t i = 0; i < checkpoints->count; i++) {
-        const struct checkpoint *one = &checkpoints->all[i];
+        const struct session_checkpoint *one = &checkpoints->all[i];
         const uint32_t end = one->count < count ? one->count : count;
         uint32_t common = 0;
         if (one->root != root) continue;
@@ -63,12 +63,12 @@ uint32_t checkpoints_common(const struct checkpoints *checkpoints, uint64_t root
     return most;
 }
 
-void checkpoints_touch(struct checkpoints *checkpoints, struct checkpoint *checkpoint)
+void checkpoints_touch(struct checkpoints *checkpoints, struct session_checkpoint *checkpoint)
 {
     checkpoint->used = ++checkpoints->clock;
 }
 
-void checkpoints_drop(struct checkpoints *checkpoints, struct checkpoint *checkpoint)
+void checkpoints_drop(struct checkpoints *checkpoints, struct session_checkpoint *checkpoint)
 {
     checkpoints->pool->spare_count -= checkpoint->page_count;
     for (uint32_t i = 0; i < checkpoint->page_count; i++) page_pool_drop(checkpoints->pool, checkpoint->pages[i]);
@@ -76,11 +76,11 @@ void checkpoints_drop(struct checkpoints *checkpoints, struct checkpoint *checkp
 }
 
 /* The one that was used longest ago; NULL: none is in use. */
-static struct checkpoint *oldest(const struct checkpoints *checkpoints)
+static struct session_checkpoint *oldest(const struct checkpoints *checkpoints)
 {
-    struct checkpoint *found = NULL;
+    struct session_checkpoint *found = NULL;
     for (uint32_t i = 0; i < checkpoints->count; i++) {
-        struct checkpoint *one = &checkpoints->all[i];
+        struct session_checkpoint *one = &checkpoints->all[i];
         if (one->count && one != checkpoints->held && (!found || one->used < found->used)) found = one;
     }
     return found;
@@ -96,28 +96,28 @@ void checkpoints_make_room(struct checkpoints *checkpoints, uint32_t pages)
         }
         const uint64_t block = page_pool_evict(pool);
         for (uint32_t i = 0; i < checkpoints->count; i++) {
-            struct checkpoint *one = &checkpoints->all[i];
+            struct session_checkpoint *one = &checkpoints->all[i];
             if (one->count && one->block == block) checkpoints_drop(checkpoints, one);
         }
     }
 }
 
 /* A record that is not in use. */
-static struct checkpoint *take_record(struct checkpoints *checkpoints)
+static struct session_checkpoint *take_record(struct checkpoints *checkpoints)
 {
     for (uint32_t i = 0; i < checkpoints->count; i++)
         if (!checkpoints->all[i].count) return &checkpoints->all[i];
-    struct checkpoint *one = oldest(checkpoints);
+    struct session_checkpoint *one = oldest(checkpoints);
     if (one) checkpoints_drop(checkpoints, one);
     return one;
 }
 
-struct checkpoint *checkpoints_add(struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens,
-                                   uint32_t count, uint64_t block, uint32_t pages)
+struct session_checkpoint *checkpoints_add(struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens,
+                                           uint32_t count, uint64_t block, uint32_t pages)
 {
     struct page_pool *pool = checkpoints->pool;
     if (pages > page_pool_available(pool)) return NULL;
-    struct checkpoint *one = take_record(checkpoints);
+    struct session_checkpoint *one = take_record(checkpoints);
     if (!one) return NULL;
     checkpoints_make_room(checkpoints, pages);
     for (uint32_t i = 0; i < pages; i++) one->pages[i] = page_pool_take(pool);
@@ -131,7 +131,7 @@ struct checkpoint *checkpoints_add(struct checkpoints *checkpoints, uint64_t roo
     return one;
 }
 
-void checkpoints_hold(struct checkpoints *checkpoints, const struct checkpoint *checkpoint)
+void checkpoints_hold(struct checkpoints *checkpoints, const struct session_checkpoint *checkpoint)
 {
     checkpoints->held = checkpoint;
     checkpoints->pool->spare_count -= checkpoint->page_count;

@@ -13,7 +13,7 @@
 #include "formats/engine/plan.h"
 #include "runtime/session/page_pool.h"
 
-struct checkpoint {
+struct session_checkpoint {
     uint32_t count;      /* tokens before it; 0: it is not in use */
     uint64_t root;       /* page_pool_root of their rotary frequencies */
     uint64_t block;      /* number of their last block; 0: blocks have no pages */
@@ -24,13 +24,13 @@ struct checkpoint {
 };
 
 struct checkpoints {
-    struct page_pool *pool; /* borrowed */
-    struct checkpoint *all; /* [count] */
-    uint32_t count;         /* 0: the session has none */
-    uint32_t most_pages;    /* of one */
+    struct page_pool *pool;         /* borrowed */
+    struct session_checkpoint *all; /* [count] */
+    uint32_t count;                 /* 0: the session has none */
+    uint32_t most_pages;            /* of one */
     int32_t *pages;
     uint64_t clock;
-    const struct checkpoint *held; /* its pages must stay; NULL: none */
+    const struct session_checkpoint *held; /* its pages must stay; NULL: none */
 };
 
 /* Most pages of a checkpoint. */
@@ -41,20 +41,20 @@ bool checkpoints_open(struct checkpoints *checkpoints, struct page_pool *pool, u
 void checkpoints_close(struct checkpoints *checkpoints);
 
 /* The longest checkpoint of at most `most` tokens whose tokens are the beginning of `tokens`; NULL: there is none. */
-struct checkpoint *checkpoints_find(const struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens,
-                                    uint32_t most);
+struct session_checkpoint *checkpoints_find(const struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens,
+                                            uint32_t most);
 /* How many of `count` tokens some checkpoint begins with, too. */
 uint32_t checkpoints_common(const struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens,
                             uint32_t count);
 /* It was used now. */
-void checkpoints_touch(struct checkpoints *checkpoints, struct checkpoint *checkpoint);
+void checkpoints_touch(struct checkpoints *checkpoints, struct session_checkpoint *checkpoint);
 /* Makes a checkpoint after `count` tokens, the last block of which has this number, with `pages` pages, whose content the caller copies.
  * NULL: too few pages are available. Requires: there is none of these tokens. */
-struct checkpoint *checkpoints_add(struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens,
-                                   uint32_t count, uint64_t block, uint32_t pages);
-void checkpoints_drop(struct checkpoints *checkpoints, struct checkpoint *checkpoint);
+struct session_checkpoint *checkpoints_add(struct checkpoints *checkpoints, uint64_t root, const int32_t *tokens,
+                                           uint32_t count, uint64_t block, uint32_t pages);
+void checkpoints_drop(struct checkpoints *checkpoints, struct session_checkpoint *checkpoint);
 /* Until checkpoints_release, its pages are not available. */
-void checkpoints_hold(struct checkpoints *checkpoints, const struct checkpoint *checkpoint);
+void checkpoints_hold(struct checkpoints *checkpoints, const struct session_checkpoint *checkpoint);
 void checkpoints_release(struct checkpoints *checkpoints);
 /* Frees pages until so many are free. Requires: they are available. */
 void checkpoints_make_room(struct checkpoints *checkpoints, uint32_t pages);

@@ -56,7 +56,7 @@ static uint32_t count_known(const struct eng_sequence *sequence, uint64_t root, 
 }
 
 /* The longest checkpoint that the sequence can go on from; NULL: none. */
-static struct checkpoint *find_checkpoint(const struct eng_sequence *sequence, uint64_t root)
+static struct session_checkpoint *find_checkpoint(const struct eng_sequence *sequence, uint64_t root)
 {
     const struct eng_session *session = sequence->session;
     uint32_t idle, most = sequence->count - 1;
@@ -66,8 +66,8 @@ static struct checkpoint *find_checkpoint(const struct eng_sequence *sequence, u
 }
 
 /* Of `pages` pages for the sequence, those that are taken of the available ones. checkpoint: NULL: it uses all known blocks. */
-static uint64_t count_taken(const struct eng_sequence *sequence, uint64_t root, const struct checkpoint *checkpoint,
-                            uint64_t pages)
+static uint64_t count_taken(const struct eng_sequence *sequence, uint64_t root,
+                            const struct session_checkpoint *checkpoint, uint64_t pages)
 {
     const struct eng_session *session = sequence->session;
     const uint32_t most = checkpoint ? checkpoint->count / page_tokens(session) : UINT32_MAX;
@@ -83,7 +83,7 @@ uint64_t sequence_uncached_pages(const struct eng_sequence *sequence, uint64_t p
     const struct eng_session *session = sequence->session;
     const uint64_t root = root_to_be(sequence);
     if (!session->caches) return pages;
-    const struct checkpoint *checkpoint = session->checkpointing ? find_checkpoint(sequence, root) : NULL;
+    const struct session_checkpoint *checkpoint = session->checkpointing ? find_checkpoint(sequence, root) : NULL;
     if (session->checkpointing && !checkpoint) return pages;
     return count_taken(sequence, root, checkpoint, pages);
 }
@@ -103,7 +103,7 @@ static void use_checkpoint(struct eng_sequence *sequence)
 {
     struct eng_session *session = sequence->session;
     const uint64_t root = root_of(sequence);
-    struct checkpoint *checkpoint = find_checkpoint(sequence, root);
+    struct session_checkpoint *checkpoint = find_checkpoint(sequence, root);
     if (!checkpoint || checkpoint->count <= sequence->computed) return;
     const uint64_t pages = slots_pages_for(session, checkpoint->count);
     if (count_taken(sequence, root, checkpoint, pages) > page_pool_available(&session->pool)) return;
@@ -190,7 +190,7 @@ static void make_checkpoint(struct eng_sequence *sequence, uint32_t count, uint3
     const uint64_t root = root_of(sequence);
     const uint32_t blocks = session->pool.groups ? count / page_tokens(session) : 0;
     if (!count || count < sequence->checkpoint + distance) return;
-    struct checkpoint *known = checkpoints_find(&session->checkpoints, root, sequence->tokens, count);
+    struct session_checkpoint *known = checkpoints_find(&session->checkpoints, root, sequence->tokens, count);
     if (known && known->count == count) {
         checkpoints_touch(&session->checkpoints, known);
     } else {

@@ -211,7 +211,7 @@ bool slots_make_checkpoint(struct eng_session *session, int32_t slot, uint64_t r
 /* The slot has the tokens of a checkpoint from now on; what it had is lost. False: it could not be copied, and the slot must be emptied.
  * Requires: the checkpoint is held, the slot holds the blocks of its tokens, pages for the rest are available, and nothing is in
  * flight. */
-bool slots_use_checkpoint(struct eng_session *session, int32_t slot, const struct checkpoint *checkpoint);
+bool slots_use_checkpoint(struct eng_session *session, int32_t slot, const struct session_checkpoint *checkpoint);
 /* The slot's pages have so many tokens, with these rotary frequencies. */
 void slots_place(struct eng_session *session, int32_t slot, uint32_t position, int32_t rope_set);
 void slots_empty(struct eng_session *session, int32_t slot); /* without tokens and pages */

@@ -298,7 +298,7 @@ static uint32_t checkpoint_pages(const struct eng_session *session, uint32_t tok
 }
 
 /* Where the state of a checkpoint lies among the blocks of recurrent state: after those of slots. */
-static int32_t state_of(const struct eng_session *session, const struct checkpoint *checkpoint)
+static int32_t state_of(const struct eng_session *session, const struct session_checkpoint *checkpoint)
 {
     return (int32_t)session->geometry->slots + (int32_t)(checkpoint - session->checkpoints.all);
 }
@@ -309,7 +309,7 @@ bool slots_make_checkpoint(struct eng_session *session, int32_t slot, uint64_t r
     struct backend *backend = session->backend;
     struct status status = {0};
     if (!has_checkpoint(session, &session->slots[slot], count)) return false;
-    struct checkpoint *checkpoint =
+    struct session_checkpoint *checkpoint =
         checkpoints_add(&session->checkpoints, root, tokens, count, block, checkpoint_pages(session, count));
     if (!checkpoint) return false;
     bool ok = true;
@@ -324,7 +324,7 @@ bool slots_make_checkpoint(struct eng_session *session, int32_t slot, uint64_t r
     return ok || note_failure(session, &status);
 }
 
-bool slots_use_checkpoint(struct eng_session *session, int32_t slot, const struct checkpoint *checkpoint)
+bool slots_use_checkpoint(struct eng_session *session, int32_t slot, const struct session_checkpoint *checkpoint)
 {
     struct session_slot *own = &session->slots[slot];
     struct backend *backend = session->backend;

@@ -222,7 +222,7 @@ TEST(no_token_of_a_window_is_overwritten_and_no_page_is_lost)
     }
 }
 
-static void begin_at_checkpoint(struct fixture *f, int32_t slot, const struct checkpoint *checkpoint)
+static void begin_at_checkpoint(struct fixture *f, int32_t slot, const struct session_checkpoint *checkpoint)
 {
     struct checkpoints *all = &f->session.checkpoints;
     const uint32_t count = checkpoint->count;
@@ -242,7 +242,7 @@ static unsigned branch_at_random(struct fixture *f, uint64_t *random)
     for (int i = 0; i < STEPS; i++) {
         const int32_t slot = (int32_t)(test_random(random) % SLOTS);
         struct session_slot *own = &f->slots[slot];
-        struct checkpoint *checkpoint = &f->session.checkpoints.all[test_random(random) % CHECKPOINTS];
+        struct session_checkpoint *checkpoint = &f->session.checkpoints.all[test_random(random) % CHECKPOINTS];
         const uint32_t action = (uint32_t)(test_random(random) % 8);
         const uint64_t count = 1 + test_random(random) % (2 * f->session.chunk);
         if (own->use == SLOT_FREE) {

@@ -25,9 +25,10 @@ size_t fuzz_fix_up(uint8_t *data, size_t size)
     header.header_bytes = sizeof header;
     header.engine = ENGINE;
     header.page_bytes = PAGE_BYTES;
+    header.state_pages = header.computed != 0;
     const uint64_t tokens = (uint64_t)header.token_count * sizeof(int32_t),
                    checksums = sizeof header + (tokens + 7) / 8 * 8;
-    uint64_t pages = 0;
+    uint64_t pages = header.state_pages;
     for (int g = 0; g < PLAN_MAX_PAGE_GROUPS; g++) pages += header.pages[g];
     if (checksums + pages * 8 <= size) {
         const uint64_t both[2] = {hash64(data + sizeof header, tokens), hash64(data + checksums, pages * 8)};
@@ -41,7 +42,14 @@ size_t fuzz_fix_up(uint8_t *data, size_t size)
 
 static void try_file(const char *path)
 {
-    const struct sequence_expectation expected = {ENGINE, PAGE_BYTES, VOCAB, CONTEXT, 2, 40, true};
+    const struct sequence_expectation expected = {.engine = ENGINE,
+                                                  .page_bytes = PAGE_BYTES,
+                                                  .vocab_size = VOCAB,
+                                                  .max_context = CONTEXT,
+                                                  .groups = 2,
+                                                  .most_pages = 40,
+                                                  .state_pages = 1,
+                                                  .has_options = true};
     struct sequence_file file;
     struct status status = {0};
     uint8_t page[PAGE_BYTES];
@@ -50,7 +58,7 @@ static void try_file(const char *path)
         return;
     }
     for (uint32_t i = 0; i < file.header.token_count; i++) require(file.tokens[i] >= 0 && file.tokens[i] < VOCAB);
-    require(file.header.computed <= file.header.token_count && file.page_count <= 40);
+    require(file.header.computed <= file.header.token_count && file.page_count <= 41);
     for (uint64_t i = 0; i < file.page_count; i++)
         if (!sequence_file_page(&file, i, page, &status)) require(status.code == STATUS_CORRUPT);
     sequence_file_close(&file);
