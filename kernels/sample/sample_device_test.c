@@ -278,7 +278,8 @@ static void check_with(int64_t vocab, int64_t cluster, int64_t threads, bool fee
 {
     struct test_random random = {(uint64_t)(vocab * 16 + cluster)};
     struct problem problem = {.vocab = vocab, .seen_bytes = (vocab + 7) / 8};
-    const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, feedback, options, cluster, threads};
+    const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS,     1,       vocab, SLOTS,   IN_ROWS,
+                                                  feedback, options, 0,     cluster, threads};
     const size_t seen_bytes = (size_t)(SLOTS * problem.seen_bytes);
     struct test_launch launch;
     test_launch_open(&launch, &device_sample, params, VALID);
@@ -384,7 +385,7 @@ static void check_every_place(int64_t vocab, int64_t cluster, float bad, float t
 {
     struct test_random random = {(uint64_t)(vocab + cluster)};
     struct problem problem = {.vocab = vocab, .seen_bytes = (vocab + 7) / 8};
-    const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, 0, 0, cluster, 128};
+    const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, 0, 0, 0, cluster, 128};
     struct test_launch launch;
     test_launch_open(&launch, &device_sample, params, VALID);
     problem.logits = test_take(&launch.memory, (size_t)(ROWS * vocab) * sizeof(float));
@@ -453,12 +454,12 @@ TEST(expectation_equals_the_cpu)
 
 TEST(hostile_params_are_refused)
 {
-    const int64_t params[SAMPLE_DEVICE_PARAMS] = {4, 1, 128256, 8, 4, 1, 1, 8, 512};
+    const int64_t params[SAMPLE_DEVICE_PARAMS] = {4, 1, 128256, 8, 4, 1, 1, 0, 8, 512};
     test_hostile_launches(&device_sample, params);
     test_launch_refuses(&device_sample, params,
                         TEST_CHANGES({SAMPLE_VOCAB, 0}, {SAMPLE_DEVICE_CLUSTER, 3}, {SAMPLE_DEVICE_CLUSTER, 16},
                                      {SAMPLE_DEVICE_THREADS, 96}, {SAMPLE_DEVICE_THREADS, 520}, {SAMPLE_FEEDBACK, 2},
-                                     {SAMPLE_HAS_OPTIONS, 2}));
+                                     {SAMPLE_HAS_OPTIONS, 2}, {SAMPLE_VERIFIES, 1}, {SAMPLE_VERIFIES, 2}));
     assert_false(test_launch_accepts(&device_sample, params, 80)); /* no clusters */
     const struct device_facts hopper = test_facts(90), ampere = test_facts(80);
     int64_t candidates[8][PLAN_MAX_PARAMS];
