@@ -207,11 +207,7 @@ struct eng_open_options {
     eng_memory_give *memory_give;
     void *memory_context;
 };
-static inline void eng_open_options_init(struct eng_open_options *options)
-{
-    memset(options, 0, sizeof *options);
-    options->struct_size = sizeof *options;
-}
+static inline void eng_open_options_init(struct eng_open_options *given) { eng_struct_init(given, sizeof *given); }
 
 /* Sets process, processes, local_process, local_processes and, if they are empty, address and token from the
  * environment variables of torchrun, Open MPI, MPICH or Intel MPI.
@@ -277,11 +273,7 @@ struct eng_engine_facts {
     uint32_t ranks;         /* GPUs, or groups of threads, that share the model; weights_bytes is the sum of all */
     uint32_t hidden_size;   /* elements of a hidden state; 0: the engine gives none (engbuild --hidden) */
 };
-static inline void eng_engine_facts_init(struct eng_engine_facts *facts)
-{
-    memset(facts, 0, sizeof *facts);
-    facts->struct_size = sizeof *facts;
-}
+static inline void eng_engine_facts_init(struct eng_engine_facts *given) { eng_struct_init(given, sizeof *given); }
 /* Fills *facts: what a caller needs to size its buffers. Requires: eng_engine_facts_init was called. [any] */
 ENG_API enum eng_status eng_engine_get_facts(const struct eng_engine *engine, struct eng_engine_facts *facts,
                                              struct eng_error *error);
@@ -430,10 +422,9 @@ struct eng_session_options {
      * never of models with recurrent layers. Takes up to 256 KiB for each slot. Must be the same in all processes that share the engine. */
     uint32_t speculate;
 };
-static inline void eng_session_options_init(struct eng_session_options *options)
+static inline void eng_session_options_init(struct eng_session_options *given)
 {
-    memset(options, 0, sizeof *options);
-    options->struct_size = sizeof *options;
+    eng_struct_init(given, sizeof *given);
 }
 /* Creates a session. All memory that it needs, but for tables of about 5 bytes for each token of the KV pool, is known
  * exactly and is checked against this machine (free memory, control group, address space limit, free GPU memory) before
@@ -469,11 +460,7 @@ struct eng_session_facts {
     uint64_t drafted_tokens, accepted_tokens; /* by speculation, so far: verified, and part of them: appended */
     uint32_t speculate; /* as in the options; 0: also where the engine has no verification plans */
 };
-static inline void eng_session_facts_init(struct eng_session_facts *facts)
-{
-    memset(facts, 0, sizeof *facts);
-    facts->struct_size = sizeof *facts;
-}
+static inline void eng_session_facts_init(struct eng_session_facts *given) { eng_struct_init(given, sizeof *given); }
 /* Fills *facts. Requires: eng_session_facts_init was called. [session] [no allocation] */
 ENG_API enum eng_status eng_session_get_facts(const struct eng_session *session, struct eng_session_facts *facts,
                                               struct eng_error *error);
@@ -507,11 +494,7 @@ struct eng_sampling {
     const struct eng_logit_bias
         *logit_bias; /* [logit_bias_count]; of entries with the same token the last one applies */
 };
-static inline void eng_sampling_init(struct eng_sampling *sampling)
-{
-    memset(sampling, 0, sizeof *sampling);
-    sampling->struct_size = sizeof *sampling;
-}
+static inline void eng_sampling_init(struct eng_sampling *given) { eng_struct_init(given, sizeof *given); }
 /* Sets temperature, top_p, top_k and repetition_penalty to the values of the checkpoint's generation_config.json.
  * [any] */
 ENG_API enum eng_status eng_sampling_recommended(const struct eng_engine *engine, struct eng_sampling *sampling,
@@ -605,10 +588,9 @@ struct eng_sequence_options {
      * ENG_SEQUENCE_IGNORE_EOS or ENG_SEQUENCE_ALLOWED. Creating the sequence and its steps then allocate memory. */
     struct eng_grammar *grammar;
 };
-static inline void eng_sequence_options_init(struct eng_sequence_options *options)
+static inline void eng_sequence_options_init(struct eng_sequence_options *given)
 {
-    memset(options, 0, sizeof *options);
-    options->struct_size = sizeof *options;
+    eng_struct_init(given, sizeof *given);
 }
 
 /* Creates a sequence. ENG_FULL: max_sequences exist. [session] [no allocation] */
@@ -776,10 +758,9 @@ struct eng_selftest_result {
     uint32_t plans;      /* that were run */
     uint32_t left_out;   /* tokens that were not compared, since no slot or too few pages were free */
 };
-static inline void eng_selftest_result_init(struct eng_selftest_result *result)
+static inline void eng_selftest_result_init(struct eng_selftest_result *given)
 {
-    memset(result, 0, sizeof *result);
-    result->struct_size = sizeof *result;
+    eng_struct_init(given, sizeof *given);
 }
 /* Runs every plan in free slots and compares tokens and logits with the engine's golden outputs: decode plans with as many rows
  * as slots and pages are free, prefill plans with full and partly filled chunks, mixed and verification plans
@@ -801,11 +782,7 @@ struct eng_selftest_plan {
     float largest_error;      /* of a logit, absolute */
     const char *kind;         /* "decode", "prefill", "mixed" or "verify"; constant text */
 };
-static inline void eng_selftest_plan_init(struct eng_selftest_plan *plan)
-{
-    memset(plan, 0, sizeof *plan);
-    plan->struct_size = sizeof *plan;
-}
+static inline void eng_selftest_plan_init(struct eng_selftest_plan *given) { eng_struct_init(given, sizeof *given); }
 /* Fills *plan with the outcome of the engine's plan `index` in the session's latest eng_selftest. ENG_USAGE: there is no such
  * plan. [session] [no allocation] */
 ENG_API enum eng_status eng_selftest_plan(const struct eng_session *session, size_t index,
