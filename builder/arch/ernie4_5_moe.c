@@ -21,7 +21,7 @@ static const char *const own_code[] = {"configuration_ernie4_5_moe.Ernie4_5_MoeC
                                        "modeling_ernie4_5_moe.Ernie4_5_Model",
                                        "modeling_ernie4_5_moe.Ernie4_5_MoeModel",
                                        "modeling_ernie4_5_moe.Ernie4_5_MoeForCausalLM"};
-/* Of training, and of layers that predict further tokens: the class in transformers reads none of them. */
+/* Keys of training and of layers that predict further tokens: the class in transformers reads none of them. */
 static const struct field_rule unused[] = {
     {"moe_capacity", FIELD_NO_EFFECT},
     {"moe_gate", FIELD_NO_EFFECT},
