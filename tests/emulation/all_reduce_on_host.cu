@@ -152,7 +152,7 @@ static void write_headers()
         header.ranks = RANKS;
         /* A quarter of it is between the first who gives up and those with more patience: longer than a busy machine lets a
          * thread wait. */
-        header.timeout_ns = MISSING >= 0 ? 4000000000 : 60000000000;
+        header.timeout_ns = MISSING >= 0 ? 12000000000 : 60000000000;
         header.fault = (u64)&memories[r].fault;
         for (int k = 0; k < RANKS; k++) {
             header.slots[k] = (u8)r;
