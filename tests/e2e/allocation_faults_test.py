@@ -9,9 +9,9 @@ import unittest
 
 from harness import ENGBUILD, FABLES, LIBFAULTS, SANITIZED, run, scratch, tally
 
-POINTS = 6 if SANITIZED else 40
-FIRST_CALLS = 4 if SANITIZED else 20  # every one of the first calls, which parse the command line
-LAST_CALLS = 4 if SANITIZED else 30  # every one of the last calls, which rename the file
+POINTS = 6 if SANITIZED else 24
+FIRST_CALLS = 4 if SANITIZED else 12  # every one of the first calls, which parse the command line
+LAST_CALLS = 4 if SANITIZED else 16  # every one of the last calls, which rename the file
 OPTIONS = [[], ["--gpus", "2", "--json"]]
 
 
