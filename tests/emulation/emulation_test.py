@@ -42,7 +42,7 @@ INT8_KV, E4M3_KV = CODED_KV = [16, 24]  # enum encoding_id of pages with codes t
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
 SECONDS = 120
 PROGRAMS = 2  # of a test, compiled at once
-# Whoever changes a kernel runs all cases: ENG_EMULATE=all. Without it, every other one where there are many.
+# A change to a kernel is tested with all cases, ENG_EMULATE=all. Without it, every other case runs where there are many.
 ALL, MANY = os.environ.get("ENG_EMULATE") == "all", 20
 FOLDER = tempfile.TemporaryDirectory()
 
