@@ -168,44 +168,40 @@ TEST(limits_make_plans)
     close_fixture(&fixture);
 }
 
-TEST(mixed_plans_as_asked)
+/* Asks for no plans of the kind, for plans of 2 rows and of `more`, and for one of more rows than the largest chunk has. */
+static void check_asked_rows(struct fixture *fixture, enum plan_kind kind, int *count, uint32_t *list, uint32_t more,
+                             const char *refused)
 {
-    static const uint32_t asked[][2] = {{0}, {2, 40}};
-    struct fixture fixture;
+    const uint32_t asked[][2] = {{0}, {2, more}};
     struct engine engine;
-    open_fixture(&fixture, TEST_QWEN2, DTYPE_F32);
     for (size_t i = 0; i < 2; i++) {
-        fixture.options.mixed_step_count = 1 + (int)i;
-        memcpy(fixture.options.mixed_steps, asked[i], sizeof asked[i]);
-        expect_build(&fixture);
-        test_expect_success(engine_open(&engine, fixture.output, &fixture.status), &fixture.status);
-        expect_kind(&engine, PLAN_MIXED, asked[i], 2 * i);
+        *count = 1 + (int)i;
+        memcpy(list, asked[i], sizeof asked[i]);
+        expect_build(fixture);
+        test_expect_success(engine_open(&engine, fixture->output, &fixture->status), &fixture->status);
+        expect_kind(&engine, kind, asked[i], 2 * i);
         engine_close(&engine);
     }
-    fixture.options.mixed_steps[1] = 65;
-    test_expect_failure(build(&fixture), &fixture.status, STATUS_USAGE,
-                        "--mixed-steps: expected at most the largest prefill chunk (64), found 65");
+    list[1] = 65;
+    test_expect_failure(build(fixture), &fixture->status, STATUS_USAGE, refused);
+}
+
+TEST(mixed_plans_as_asked)
+{
+    struct fixture fixture;
+    open_fixture(&fixture, TEST_QWEN2, DTYPE_F32);
+    check_asked_rows(&fixture, PLAN_MIXED, &fixture.options.mixed_step_count, fixture.options.mixed_steps, 40,
+                     "--mixed-steps: expected at most the largest prefill chunk (64), found 65");
     close_fixture(&fixture);
 }
 
 TEST(verification_plans_as_asked)
 {
-    static const uint32_t asked[][2] = {{0}, {2, 5}};
     struct fixture fixture;
-    struct engine engine;
     open_fixture(&fixture, TEST_QWEN2, DTYPE_F32);
     fixture.options.max_batch = 1; /* more rows than slots */
-    for (size_t i = 0; i < 2; i++) {
-        fixture.options.verify_row_count = 1 + (int)i;
-        memcpy(fixture.options.verify_rows, asked[i], sizeof asked[i]);
-        expect_build(&fixture);
-        test_expect_success(engine_open(&engine, fixture.output, &fixture.status), &fixture.status);
-        expect_kind(&engine, PLAN_VERIFY, asked[i], 2 * i);
-        engine_close(&engine);
-    }
-    fixture.options.verify_rows[1] = 65;
-    test_expect_failure(build(&fixture), &fixture.status, STATUS_USAGE,
-                        "--verify-rows: expected at most the largest prefill chunk and the context (64), found 65");
+    check_asked_rows(&fixture, PLAN_VERIFY, &fixture.options.verify_row_count, fixture.options.verify_rows, 5,
+                     "--verify-rows: expected at most the largest prefill chunk and the context (64), found 65");
     close_fixture(&fixture);
 }
 

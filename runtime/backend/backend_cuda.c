@@ -29,7 +29,6 @@ struct cuda_backend {
     struct backend common;
     uint32_t rank; /* among the engine's ranks */
     struct eng_engine *owner;
-    const struct engine *file;
     const struct load_cuda *engine;
     const struct manifest *manifest;
     struct device device; /* the engine's device, with a stream of this session */
@@ -321,7 +320,6 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
     cuda->rank = engine->first_rank + options->rank;
     cuda->owner = engine;
     cuda->engine = &engine->cuda[options->rank];
-    cuda->file = &engine->file;
     cuda->out_rows = plan_most_out_rows(engine->file.plans, engine->file.plan_count);
     cuda->manifest = &engine->file.manifest;
     if (fill(cuda, &engine->file, options, status)) return &cuda->common;

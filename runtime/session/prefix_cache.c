@@ -65,7 +65,7 @@ static struct session_checkpoint *find_checkpoint(const struct eng_sequence *seq
     return checkpoints_find(&session->checkpoints, root, sequence->tokens, most);
 }
 
-/* Of `pages` pages for the sequence, those that are taken of the available ones. checkpoint: NULL: it uses all known blocks. */
+/* The sequence needs `pages` pages: returns how many of them it takes from the available ones. checkpoint: NULL: it uses all known blocks. */
 static uint64_t count_taken(const struct eng_sequence *sequence, uint64_t root,
                             const struct session_checkpoint *checkpoint, uint64_t pages)
 {

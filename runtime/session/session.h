@@ -318,7 +318,7 @@ void sequence_begin_blocks(struct eng_sequence *sequence);
 /* Takes blocks of the cache for the tokens that it would compute next, and a checkpoint where the session has them. Requires: nothing
  * is in flight. */
 void sequence_use_cache(struct eng_sequence *sequence);
-/* Of `pages` pages that it needs to begin, those that it then takes of the available ones, if it uses the cache. */
+/* It needs `pages` pages to begin: returns how many of them it takes from the available ones if it uses the cache. */
 uint64_t sequence_uncached_pages(const struct eng_sequence *sequence, uint64_t pages);
 /* So many more of its tokens are in the KV pages: those of whole pages enter the cache. */
 void sequence_computed(struct eng_sequence *sequence, uint32_t count);
