@@ -270,8 +270,8 @@ class Library(Unpacked):
         path = os.path.join(self.folder.name, "sizes")
         with open(path + ".c", "w", encoding="utf-8") as file:
             file.write(source)
-        output(["cc", "-std=c11", "-I", self.path("include"), path + ".c", "-o", path])
-        for name, size in zip(names, map(int, output([path]).split())):
+        output(["cc", "-std=c11", "-I", self.path("include"), path + ".c", "-L", self.path("lib"), "-leng", "-o", path])
+        for name, size in zip(names, map(int, output([path], env={"LD_LIBRARY_PATH": self.path("lib")}).split())):
             with self.subTest(name):
                 given = ctypes.create_string_buffer(b"\x5a" * 8192, 8192)
                 getattr(library, name)(given)

@@ -195,8 +195,8 @@ TEST(outputs_of_random_schemas_are_valid)
 {
     uint64_t random = 12;
     size_t opened = 0;
-    const int schemas = getenv("ENG_SANITIZED") ? 600 : 6000;
-    for (int i = 0; i < schemas; i++) {
+    const size_t schemas = getenv("ENG_SANITIZED") ? 600 : 6000;
+    for (size_t i = 0; i < schemas; i++) {
         struct status status = {0};
         json_t *schema = random_schema(&random, 3);
         json_put(schema, "$defs",
@@ -222,7 +222,7 @@ TEST(outputs_of_random_schemas_are_valid)
         free(text);
         json_decref(schema);
     }
-    assert_true(opened > 1500);
+    assert_true(opened > schemas / 4);
 }
 
 TEST(white_space_is_bounded)
