@@ -20,7 +20,7 @@ bool quantised_read_awq(struct quantised_reading *reading, struct quantised *mat
     const struct tensor_view *codes = reading->main, *scales = quantised_need(reading, ".scales");
     const struct tensor_view *zeros = quantised_find(reading, ".qzeros");
     if (fast && !zeros) zeros = quantised_find(reading, ".scaled_zeros");
-    const bool optional = gemm && reading->config->schemes[0].symmetric;
+    const bool symmetric = reading->config->schemes[0].symmetric, optional = gemm && symmetric;
     if (!scales || (!zeros && !optional && !(zeros = quantised_need(reading, ".qzeros"))) ||
         !quantised_check_matrix(reading, codes, 1u << (fast ? DTYPE_I16 : DTYPE_I32)) ||
         !quantised_check_matrix(reading, scales, 1u << DTYPE_F16 | 1u << DTYPE_BF16))
@@ -64,6 +64,9 @@ bool quantised_read_awq(struct quantised_reading *reading, struct quantised *mat
     }
     if (!zeros) return true;
     matrix->zeros = (struct quantised_plane){zeros->data, matrix->codes.order, gemm, 4, zeros->shape[1] * 4, 0};
-    return gemm ? quantised_check_shape(reading, zeros, 1u << DTYPE_I32, groups, b)
-                : quantised_check_shape(reading, zeros, 1u << DTYPE_I32, rows, quantised_divide_up(groups, 8));
+    if (!(gemm ? quantised_check_shape(reading, zeros, 1u << DTYPE_I32, groups, b)
+               : quantised_check_shape(reading, zeros, 1u << DTYPE_I32, rows, quantised_divide_up(groups, 8))))
+        return false;
+    /* Groups beyond the last column have none. */
+    return !symmetric || quantised_drop_zeros(reading, matrix, zeros, quantised_divide_up(columns, size), false);
 }

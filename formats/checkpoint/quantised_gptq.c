@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/checkpoint/quantised_module.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-
 /* The scheme of the configuration that the shapes agree with; NULL: none. */
 static const struct quant_scheme *gptq_scheme(const struct quantised_reading *reading, const struct tensor_view *codes,
                                               const struct tensor_view *scales, const struct tensor_view *zeros,
@@ -24,25 +21,6 @@ static const struct quant_scheme *gptq_scheme(const struct quantised_reading *re
     return NULL;
 }
 
-/* Symmetric: what the zeros say is known, since versions 1 and 2 are confused in real files. */
-static bool check_symmetric_zeros(const struct quantised_reading *reading, const struct tensor_view *zeros,
-                                  uint64_t rows, uint32_t bits)
-{
-    const uint32_t middle = 1u << (bits - 1);
-    const struct quantised probe = {.zeros = {zeros->data, ORDER_ROWS, true, bits, zeros->shape[1] * 4, 0}};
-    uint32_t first = 0;
-    for (uint64_t g = 0; g < zeros->shape[0]; g++)
-        for (uint64_t n = 0; n < rows; n++) {
-            const uint32_t zero = quantised_zero(&probe, n, g);
-            if (g == 0 && n == 0) first = zero;
-            if (zero == first && (zero == middle || zero == middle - 1)) continue;
-            char found[96];
-            snprintf(found, sizeof found, "%" PRIu32 " in group %" PRIu64 " of row %" PRIu64, zero, g, n);
-            return quantised_fail(reading, zeros, "equal zero points in the middle (sym is true)", found);
-        }
-    return true;
-}
-
 /* AutoGPTQ wrote a zero point 0 as all ones, with a borrow from the elements above it. */
 static bool check_borrows(const struct quantised_reading *reading, const struct tensor_view *zeros, uint32_t bits)
 {
@@ -59,8 +37,10 @@ static bool set_gptq_zeros(const struct quantised_reading *reading, struct quant
 {
     const uint32_t bits = scheme->bits;
     matrix->zero = 1u << (bits - 1);
-    if (scheme->symmetric) return !zeros || check_symmetric_zeros(reading, zeros, matrix->rows, bits);
+    if (!zeros) return true;
     matrix->zeros = (struct quantised_plane){zeros->data, ORDER_ROWS, true, bits, zeros->shape[1] * 4, 0};
+    /* What symmetric zeros say is known, since versions 1 and 2 are confused in real files. */
+    if (scheme->symmetric) return quantised_drop_zeros(reading, matrix, zeros, zeros->shape[0], true);
     if (!reading->config->zeros_less_one) return true;
     if (32 % bits) {
         matrix->zero_add = 1;

@@ -83,6 +83,23 @@ bool quantised_check_matrix(const struct quantised_reading *reading, const struc
     return quantised_fail(reading, tensor, "a matrix", found);
 }
 
+bool quantised_drop_zeros(const struct quantised_reading *reading, struct quantised *matrix,
+                          const struct tensor_view *tensor, uint64_t groups, bool or_less)
+{
+    const uint32_t middle = 1u << (matrix->zeros.bits - 1), first = quantised_zero(matrix, 0, 0);
+    for (uint64_t g = 0; g < groups; g++)
+        for (uint64_t n = 0; n < matrix->rows; n++) {
+            const uint32_t zero = quantised_zero(matrix, n, g);
+            if (zero == first && (zero == middle || (or_less && zero == middle - 1))) continue;
+            char found[96];
+            snprintf(found, sizeof found, "%" PRIu32 " in group %" PRIu64 " of row %" PRIu64, zero, g, n);
+            return quantised_fail(reading, tensor,
+                                  "equal zero points in the middle (sym is true, or zero_point is false)", found);
+        }
+    matrix->zeros = (struct quantised_plane){0};
+    matrix->zero = middle;
+    return true;
+}
 
 /* ---- scales ---- */
 

@@ -91,6 +91,11 @@ bool quantised_set_scale_type(const struct quantised_reading *reading, struct qu
 bool quantised_set_scales(const struct quantised_reading *reading, struct quantised *matrix,
                           const struct tensor_view *tensor, unsigned dtypes, uint64_t group);
 
+/* Of a symmetric scheme that has zero points nevertheless, [rows, groups] of matrix->zeros: all are in the middle of the codes, or all are
+ * one less where `or_less`. Sets matrix->zero instead of them. */
+bool quantised_drop_zeros(const struct quantised_reading *reading, struct quantised *matrix,
+                          const struct tensor_view *tensor, uint64_t groups, bool or_less);
+
 /* g_idx: the group of each column. Trivial where column / size is its group; otherwise each group has `size` columns, and the
  * last may have fewer. */
 bool quantised_set_groups(const struct quantised_reading *reading, struct quantised *matrix,

@@ -154,7 +154,8 @@ static void add_awq(struct encoder *e)
         e->codes = (struct plane){.order = AWQ, .along_rows = true, .line_bytes = rows / 2, .word_bytes = 4};
         e->zeros = e->codes;
         e->codes.data = tensor(e, "qweight", DTYPE_I32, 2, columns, rows / 8);
-        if (!(e->what->flags & TEST_SYMMETRIC)) e->zeros.data = tensor(e, "qzeros", DTYPE_I32, 2, e->groups, rows / 8);
+        if ((e->what->flags & (TEST_SYMMETRIC | TEST_TRIVIAL)) != TEST_SYMMETRIC)
+            e->zeros.data = tensor(e, "qzeros", DTYPE_I32, 2, e->groups, rows / 8);
         e->scales = tensor(e, "scales", e->scale_type, 2, e->groups, rows);
         e->scale_row = 1, e->scale_column = rows;
     } else if (e->what->container == TEST_AWQ_GEMV) {

@@ -31,7 +31,7 @@ enum {
     TEST_LESS_ONE = 2,    /* GPTQ, version 1 */
     TEST_GPTQMODEL = 4,   /* GPTQ, version 1: one is subtracted from packed words, and zero points may be 0 */
     TEST_MISLABELLED = 8, /* GPTQ, symmetric: zeros of the other version */
-    TEST_TRIVIAL = 16,    /* a tensor of groups that says column / group */
+    TEST_TRIVIAL = 16,    /* a tensor of groups that says column / group; AWQ, symmetric: zero points in the middle */
     TEST_ACT_ORDER = 32,  /* a tensor of groups in random order */
     TEST_OLD_WORDS = 64,  /* compressed-tensors: no code crosses the end of a word */
     TEST_TENSOR = 128,    /* one scale of shape [1] */
