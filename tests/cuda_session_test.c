@@ -471,7 +471,7 @@ TEST(test_each_call_failing)
     struct eng_open_options open_options;
     eng_open_options_init(&open_options);
     open_options.threads = 1;
-    const bool is_sanitized = getenv("ENG_SANITIZED") != NULL;
+    const bool is_sanitized = test_sanitized();
     uint64_t failures = 0, step = 1;
     for (uint64_t call = 1;; call += step) {
         struct eng_engine *engine = NULL;

@@ -144,7 +144,7 @@ static void poll_branch(struct branch *branch)
 TEST(branches_get_what_they_get_alone)
 {
     enum { ROUNDS = 6, BRANCHES = 14, WANTED = 60 };
-    const int rounds = getenv("ENG_SANITIZED") ? 2 : ROUNDS;
+    const int rounds = test_sanitized() ? 2 : ROUNDS;
     static struct branch branches[BRANCHES];
     struct eng_session_options options;
     uint64_t random = 21;

@@ -324,7 +324,7 @@ static void run_schedules(struct eng_engine *engine, uint32_t rounds)
     eng_session_destroy(&plain);
 }
 
-TEST(test_random_schedules) { run_schedules(fables, getenv("ENG_SANITIZED") ? 2 : 10); }
+TEST(test_random_schedules) { run_schedules(fables, test_sanitized() ? 1 : 10); }
 
 /* A step that was queued ahead and is discarded leaves the state that the slot's next step reads. A model without experts, whose bits
  * depend on what else is in a step. */
@@ -341,7 +341,7 @@ TEST(test_random_schedules_with_recurrent_state)
     test_expect_success(fables_build_model(model, path, 1, &status), &status);
     CHECK(eng_open(path, NULL, &engine, &error));
     vocabulary = VOCABULARY;
-    run_schedules(engine, getenv("ENG_SANITIZED") ? 1 : 4);
+    run_schedules(engine, test_sanitized() ? 1 : 4);
     vocabulary = INT32_MAX;
     eng_close(&engine);
     test_folder_remove(folder);

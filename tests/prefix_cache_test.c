@@ -225,7 +225,7 @@ static void make_prompt(struct request *request, uint64_t *random)
 TEST(no_text_of_another_sequence_after_evictions)
 {
     enum { REQUESTS = 160, AT_ONCE = 12 };
-    const uint32_t count = getenv("ENG_SANITIZED") ? REQUESTS / 4 : REQUESTS;
+    const uint32_t count = test_sanitized() ? REQUESTS / 4 : REQUESTS;
     static struct request requests[REQUESTS];
     struct eng_session *plain = open_session(0, false), *session = open_session(FABLES_CONTEXT, true);
     uint64_t random = 11;

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "formats/base/test_support.h"
+
 enum { ANSWER = 40, SECOND = 21, LONGEST = 90, PROMPT = 89, MOMENTS = 5 };
 
 static void some_tokens(int32_t vocab_size, uint32_t seed, int32_t *tokens, size_t count)
@@ -132,7 +134,7 @@ void forks_check(struct eng_session *session, int32_t vocab_size)
 {
     static const size_t counts[] = {5, 16, 33, LONGEST};
     struct eng_session_facts facts;
-    const size_t step = getenv("ENG_SANITIZED") ? 2 : 1;
+    const size_t step = test_sanitized() ? 2 : 1;
     for (int sampled = 0; sampled < 2; sampled++)
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i += step)
             check_moments(session, vocab_size, sampled, counts[i]);

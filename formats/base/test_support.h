@@ -138,6 +138,9 @@ static inline void test_expect_success(bool result, const struct status *status)
     if (!result) fail_msg("refused: %s", status->message);
 }
 
+/* Whether the test runs under sanitizers, where it takes several times as long: loops of random cases are shorter there. */
+static inline bool test_sanitized(void) { return getenv("ENG_SANITIZED") != NULL; }
+
 /* The folder of shared models; NULL if the environment names none, and the test should skip(). */
 static inline const char *test_shared(void)
 {

@@ -116,7 +116,7 @@ static const char *part_at(const uint8_t *bytes, size_t position, char *name, si
 
 TEST(every_bit_flip_is_refused)
 {
-    const size_t step = getenv("ENG_SANITIZED") ? 8 : 1; /* one bit of each byte where all take a minute */
+    const size_t step = test_sanitized() ? 8 : 1; /* one bit of each byte where all take a minute */
     for (int compress = 0; compress < 2; compress++) {
         size_t size, refused = 0;
         uint8_t *bytes = written(compress, &size);

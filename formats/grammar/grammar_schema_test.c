@@ -195,7 +195,7 @@ TEST(outputs_of_random_schemas_are_valid)
 {
     uint64_t random = 12;
     size_t opened = 0;
-    const size_t schemas = getenv("ENG_SANITIZED") ? 600 : 6000;
+    const size_t schemas = test_sanitized() ? 300 : 6000;
     for (size_t i = 0; i < schemas; i++) {
         struct status status = {0};
         json_t *schema = random_schema(&random, 3);

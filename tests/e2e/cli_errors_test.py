@@ -11,7 +11,7 @@ import subprocess
 import unittest
 
 from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, build_engine, fables_engine,
-                     read_json, run, scratch, succeed, tally)
+                     read_json, run, sanitized_elsewhere, scratch, succeed, tally)
 
 BAD_INPUT, USAGE, MACHINE, INTERNAL = 1, 2, 3, 4
 VOCABULARY, CONTEXT = 1536, 1024
@@ -355,6 +355,7 @@ class Outputs(ErrorTest):
                 self.fails(MACHINE, [self.path("m.eng"), "File too large"], *self.BUILD, "-o", self.path("m.eng"),
                            max_file_bytes=limit)
 
+    @sanitized_elsewhere
     def test_full_stdout(self):
         """/dev/full simulates a redirection to a full disk."""
         engine = fables_engine()
@@ -380,6 +381,7 @@ class Outputs(ErrorTest):
         self.assertIn("l.npy", result.stderr)
         self.assertEqual(self.listing(), before)
 
+    @sanitized_elsewhere
     def test_tuning_cache(self):
         """The cache only saves time: one that cannot be read or written gives a warning, even with progress off, and
         the build goes on."""

@@ -66,6 +66,7 @@ class CudaBuild(unittest.TestCase):
     def matrices(self, output):
         return {name: kind["tensors"] for name, kind in self.info(output)["matrices"].items()}
 
+    @sanitized_elsewhere
     def test_codes(self):
         """--dtype, --head-dtype and --keep as for the CPU, whose accuracy they have: it is measured there."""
         cases = [(["int8"], {"int8_channel": 21}), (["int8", "--group", "64"], {"int8_g64": 21}), (["fp8"], {"e4m3_channel": 21}),
@@ -103,6 +104,7 @@ class CudaBuild(unittest.TestCase):
         self.build("m.eng", "--kv-dtype", "fp8", common=SMALL, env=WITH_LIBRARY)
 
     @needs_shared("models", "hf-tiny")
+    @sanitized_elsewhere
     def test_recurrent_state(self):
         """Two copies of it on a GPU; built, tuned and run, by one GPU and two."""
         for name in ("lfm2", "qwen3_next"):
@@ -134,6 +136,7 @@ class CudaBuild(unittest.TestCase):
         self.build("b.eng", *small)
         self.assertEqual(contents(self.path("m.eng")), contents(self.path("b.eng")))
 
+    @sanitized_elsewhere
     def test_engines_with_codes_of_activations(self):
         """--compute fp8 and int8: with one GPU and two, tuned and not; plans of fewer rows are those of a build without it."""
         for codes, flags in (("fp8", ["--no-accuracy"]), ("fp8", ["--tune", "off", "--gpus", "2"]), ("int8", ["--no-accuracy"]),
@@ -313,7 +316,7 @@ class CudaBuild(unittest.TestCase):
         lean = run([*self.generate("m.eng"), "--no-libraries"], env={**WITH_LIBRARY, "FAKE_CUBLASLT_FAIL": "1"})
         self.assertEqual((lean.rc, lean.stdout, lean.stderr), (0, whole.stdout, ""))
         calls = int(counts["calls"])
-        for call in random.Random(2).sample(range(1, calls + 1), 8 if SANITIZED else 60):
+        for call in random.Random(2).sample(range(1, calls + 1), 8 if SANITIZED else 20):
             with self.subTest(call=call):
                 result = run(self.generate("m.eng"), env={**WITH_LIBRARY, "FAKE_CUDA_LEAK_FILE": leaks,
                                                           "FAKE_CUDA_FAIL_CALL": str(call)})
@@ -475,7 +478,7 @@ class CudaBuild(unittest.TestCase):
         tally("failing calls, --tune " + level, len(chosen))
 
     def test_every_failing_call_ends_the_build(self):
-        self.sweep("off", 12 if SANITIZED else 60, 5)
+        self.sweep("off", 12 if SANITIZED else 30, 5)
 
     @sanitized_elsewhere
     def test_failing_calls_while_tuning(self):

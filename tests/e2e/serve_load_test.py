@@ -12,7 +12,7 @@ import threading
 import time
 import unittest
 
-from harness import ENGSERVE, FABLES, SANITIZED, build_engine, chat_engine, run, scratch, tally, write
+from harness import ENGSERVE, FABLES, SANITIZED, build_engine, chat_engine, run, sanitized_elsewhere, scratch, tally, write
 from server import PATIENCE, Server, choices, events
 
 PROMPT = "Once upon a time"
@@ -98,6 +98,7 @@ class Keys(ServerTest):
                     self.assertEqual(server.stop(), 0)
 
 
+@sanitized_elsewhere
 class Limits(ServerTest):
     def test_body(self):
         server = self.serve(fables(), "--max-body", "2000")
@@ -256,6 +257,7 @@ class Disconnects(ServerTest):
         server.wait_until(lambda: not server.busy_slots())
 
 
+@sanitized_elsewhere
 class End(ServerTest):
     def test_drain(self):
         """What has arrived is answered, and nothing else is accepted."""
@@ -317,6 +319,7 @@ class End(ServerTest):
         connection.close()
 
 
+@sanitized_elsewhere
 class ManyClients(ServerTest):
     def test_many_at_once(self):
         """Each gets its own answer."""

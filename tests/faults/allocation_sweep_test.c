@@ -15,7 +15,7 @@ enum { MOST_TOKENS = 64, TEXT_BYTES = 1024, NEW_TOKENS = 4, CLEAN_RUN_EVERY = 10
 
 /* The sanitized run takes every STRIDE-th failure; a prime, so that it falls on different steps of repeated patterns. */
 #if defined(__SANITIZE_ADDRESS__)
-enum { STRIDE = 53 };
+enum { STRIDE = 131 };
 #else
 enum { STRIDE = 1 };
 #endif
