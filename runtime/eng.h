@@ -588,7 +588,7 @@ ENG_API enum eng_status eng_sequence_create(struct eng_session *session, const s
 
 /* Submits a prompt of at least one token and queues the sequence. With ENG_SEQUENCE_KEEP it may be called again when the sequence is done
  * and all its tokens have been polled: the tokens follow those that the sequence has, the last drawn one included. ENG_TOO_LONG: the tokens
- * exceed the context or context_tokens, or prompt and answer exceed the whole KV pool. [session] [no allocation] */
+ * exceed the context or context_tokens, or prompt and answer exceed the whole KV pool. [session] [no allocation], but with prompt_logprobs and ENG_SEQUENCE_HIDDEN_MEAN */
 ENG_API enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t *tokens, size_t count,
                                             struct eng_error *error);
 

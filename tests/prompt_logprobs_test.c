@@ -23,9 +23,9 @@ static const float tolerance = 1e-4f;
 struct truth {
     int32_t tokens[MOST];
     size_t count, vocab, hidden_size;
-    float *logprobs;             /* owned [count, vocab]: after each token */
-    double *hidden;              /* owned [count, hidden_size]; NULL: the engine gives none */
-    int32_t answers[2][ANSWER];  /* greedy and sampled, without options */
+    float *logprobs;            /* owned [count, vocab]: after each token */
+    double *hidden;             /* owned [count, hidden_size]; NULL: the engine gives none */
+    int32_t answers[2][ANSWER]; /* greedy and sampled, without options */
 };
 
 static void make_truth(struct eng_session *session, struct truth *truth)
@@ -49,8 +49,7 @@ static void make_truth(struct eng_session *session, struct truth *truth)
         for (size_t t = 0; t < truth->vocab; t++) sum += exp((double)row[t]);
         for (size_t t = 0; t < truth->vocab; t++) row[t] = (float)((double)row[t] - log(sum));
         if (truth->hidden) CHECK(eng_slot_hidden(session, slot, hidden, &error));
-        for (size_t k = 0; k < truth->hidden_size; k++)
-            truth->hidden[i * truth->hidden_size + k] = (double)hidden[k];
+        for (size_t k = 0; k < truth->hidden_size; k++) truth->hidden[i * truth->hidden_size + k] = (double)hidden[k];
     }
     CHECK(eng_slot_release(session, slot, &error));
     free(hidden);
@@ -75,8 +74,8 @@ static void check_position(const struct eng_sequence *sequence, const struct tru
         size_t above = 0;
         assert_in_range(likeliest[i].token, 0, truth->vocab - 1);
         if (!(fabsf(likeliest[i].logprob - row[likeliest[i].token]) <= tolerance))
-            fail_msg("position %zu, number %zu: expected %g, found %g", position, i,
-                     (double)row[likeliest[i].token], (double)likeliest[i].logprob);
+            fail_msg("position %zu, number %zu: expected %g, found %g", position, i, (double)row[likeliest[i].token],
+                     (double)likeliest[i].logprob);
         for (size_t t = 0; t < truth->vocab; t++) above += row[t] > likeliest[i].logprob + 2 * tolerance;
         if (above > i) fail_msg("position %zu: %zu tokens are likelier than number %zu", position, above, i);
         if (i) assert_true(likeliest[i].logprob <= likeliest[i - 1].logprob);
@@ -242,8 +241,8 @@ static void check_together(struct eng_session *session)
     for (uint32_t joined = 0; unfinished || joined < SEQUENCES;) {
         if (joined < SEQUENCES) {
             const bool sampled = joined / 2 % 2;
-            sequences[joined] =
-                submit(session, &truths[(joined / 4 + joined) % CASES], joined % 2 ? top_of(joined / 2) : 0, 0, sampled);
+            sequences[joined] = submit(session, &truths[(joined / 4 + joined) % CASES],
+                                       joined % 2 ? top_of(joined / 2) : 0, 0, sampled);
             joined++;
         }
         CHECK(eng_step(session, &unfinished, &error));

@@ -143,9 +143,10 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
          .help = "instead of text a line of JSON for each token: its log-probability and those of the N likeliest "
                  "tokens, as the model gives them, before penalties and temperature"},
         {"score", .set = &generate->score,
-         .help = "instead of an answer a line of JSON for each token of the prompt from the second one on, with its "
-                 "log-probability (with --logprobs N those of the N likeliest tokens in its place, too), and a last one "
-                 "with their number, sum and perplexity"},
+         .help =
+             "instead of an answer a line of JSON for each token of the prompt from the second one on, with its "
+             "log-probability (with --logprobs N those of the N likeliest tokens in its place, too), and a last one "
+             "with their number, sum and perplexity"},
         {"keep-special", .set = &generate->keep_special, .help = "special tokens appear in the text"},
         {"logits", 0, "FILE.npy", .text = &generate->logits_path,
          .help = "float32 [tokens, vocabulary]: the logits of each token"},

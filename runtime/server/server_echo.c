@@ -37,8 +37,8 @@ bool server_echo_logprobs(const struct eng_engine *engine, const struct eng_sequ
                           struct eng_error *error)
 {
     struct eng_text *text = NULL;
-    const bool ok = !eng_text_create(engine, text_flags, &text, error) &&
-                    add_tokens(sequence, prompt, text, choice, error);
+    const bool ok =
+        !eng_text_create(engine, text_flags, &text, error) && add_tokens(sequence, prompt, text, choice, error);
     eng_text_destroy(&text);
     return ok;
 }

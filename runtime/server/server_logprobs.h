@@ -10,7 +10,7 @@
 
 struct server_logprob {
     struct eng_logprob drawn; /* NaN: the first token of an echoed prompt */
-    uint64_t begin, end; /* characters of the answer before and after the token's text */
+    uint64_t begin, end;      /* characters of the answer before and after the token's text */
 };
 
 struct server_logprobs {

@@ -300,7 +300,8 @@ static uint32_t choose_parts(struct eng_session *session)
         if (!takes_chunks(sequence)) continue;
         /* The first of several sequences that began together with the same text has computed it by now. */
         sequence_use_cache(sequence);
-        if (!prompt_rows_due(sequence) && !waits_for_page(session, sequence, decoding, count)) session->part_sequence[count++] = sequence;
+        if (!prompt_rows_due(sequence) && !waits_for_page(session, sequence, decoding, count))
+            session->part_sequence[count++] = sequence;
     }
     share_rows(session, decoding, count, mixed_prompt_rows(session, decoding));
     const uint32_t most = replay_mixed_plan(session, UINT32_MAX, UINT32_MAX)->out_rows;
@@ -504,8 +505,8 @@ static bool step_reading(struct eng_session *session, uint32_t count, struct sta
 
 /* ---- steps ---- */
 
-/* Begins a step: a mixed step, a chunk of a prompt, a step that reads rows or a verification step, which is complete on return, or a decode step, which is in flight. Sequences
- * for which there are no pages are set aside, so that each turn of the loop has fewer. */
+/* Begins a step: a mixed step, a chunk of a prompt, a step that reads rows or a verification step, which is complete on return, or a decode
+ * step, which is in flight. Sequences for which there are no pages are set aside, so that each turn of the loop has fewer. */
 static bool begin_step(struct eng_session *session, struct status *status)
 {
     sequence_admit(session);

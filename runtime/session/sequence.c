@@ -466,8 +466,7 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
                                     struct eng_error *error)
 {
     struct status status = {0};
-    if (!check_submit(sequence, tokens, count, &status) ||
-        !prompt_rows_begin(sequence, (uint32_t)count, &status))
+    if (!check_submit(sequence, tokens, count, &status) || !prompt_rows_begin(sequence, (uint32_t)count, &status))
         return report_status(&status, error);
     struct eng_session *session = sequence->session;
     memcpy(sequence->tokens + sequence->count, tokens, count * sizeof *tokens);

@@ -69,8 +69,8 @@ struct eng_sequence {
     enum eng_end end;
     int32_t slot; /* SESSION_NO_SLOT until admitted */
     uint32_t flags;
-    uint32_t max_new_tokens;          /* 0: until the context is full */
-    uint32_t context_tokens;          /* as in the options, as the next */
+    uint32_t max_new_tokens; /* 0: until the context is full */
+    uint32_t context_tokens; /* as in the options, as the next */
     int32_t prompt_logprobs;
     struct prompt_rows rows;
     struct session_sampling sampling; /* biases: the next array */

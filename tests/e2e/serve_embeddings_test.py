@@ -124,7 +124,7 @@ class Embeddings(unittest.TestCase):
         self.assertGreater(apart, 50 * TOLERANCE, "texts with one embedding would show nothing")
 
     def test_means(self):
-        """Of all tokens, when that is asked for."""
+        """Embeddings are the mean of all tokens where that is asked for."""
         found, usage = self.embed(TEXTS, pooling="mean")
         last, same = self.embed(TEXTS, pooling="last")
         self.assertEqual((last, usage), (self.embed(TEXTS)[0], same))
