@@ -17,7 +17,7 @@
 enum { MOST = 200, ANSWER = 36, VERIFY_ROWS = 8, CASES = 6, PAGE = 16 };
 static const float tolerance = 1e-4f;
 
-/* With sanitizers, which make it slow, a part of what is tried. */
+/* With sanitizers, which make it slow, fewer cases. */
 #if defined(__SANITIZE_ADDRESS__)
 enum { FEW = 1, ROUNDS = 1 };
 #else
