@@ -1,44 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libeng: opens an engine file made by engbuild, verifies it, and replays its plans.
  *
- * Two levels. Sequences: submit tokens, step, poll; batching is automatic. Slots: prefill and decode on numbered slots,
- * for callers with their own scheduler. One session can use both at the same time.
+ * Two levels. Sequences: submit tokens, step, poll; batching is automatic. Slots: prefill and decode on numbered slots, for callers with
+ * their own scheduler. One session can use both at the same time.
  *
- * Ownership. The caller owns what eng_open and *_create return and releases it with eng_close or the *_destroy of the
- * same name. Those take the address of the handle, set it to NULL, and do nothing if it is NULL already. On failure,
- * eng_open and *_create leave the handle unchanged: initialise handles to NULL. Pointers returned by other functions
- * are borrowed; the function's comment states how long they are valid. Arguments are copied or used only during the
- * call. Sessions and text streams keep their engine open: the engine may be closed first. A session's sequences end
- * with the session.
+ * Ownership. The caller owns what eng_open and *_create return and releases it with eng_close or the *_destroy of the same name. Those take
+ * the address of the handle, set it to NULL, and do nothing if it is NULL already. On failure, eng_open and *_create leave the handle
+ * unchanged: initialise handles to NULL. Pointers returned by other functions are borrowed; the function's comment states how long they are
+ * valid. Arguments are copied or used only during the call. Sessions and text streams keep their engine open: the engine may be closed
+ * first. A session's sequences end with the session.
  *
- * Threads. [any]: any number of threads may call the function at the same time, also on the same handle. [session]: at
- * most one thread at a time for each session, its sequences and its slots; different sessions are independent, but for their
- * steps on one GPU, some of which the library lets run one after the other (engines with experts).
- * [stream]: at most one thread at a time for each text stream.
+ * Threads. [any]: any number of threads may call the function at the same time, also on the same handle. [session]: at most one thread at a
+ * time for each session, its sequences and its slots; different sessions are independent, but for their steps on one GPU, some of which the
+ * library lets run one after the other (engines with experts). [stream]: at most one thread at a time for each text stream.
  *
- * Processes. A child made by fork has a copy of the parent's memory, but none of the library's threads and no GPU. With
- * a session of the parent, functions that return a status fail with ENG_USAGE, and eng_session_destroy releases only
- * the child's copy of the memory; the parent's session is not affected. With the parent's engine for processors, the
- * child can create sessions of its own. With an engine for GPUs, eng_session_create fails with ENG_USAGE, and
- * eng_session_destroy and eng_close only set the handle to NULL; the child must open the engine itself, which requires
- * that no GPU was used before the fork.
+ * Processes. A child made by fork has a copy of the parent's memory, but none of the library's threads and no GPU. With a session of the
+ * parent, functions that return a status fail with ENG_USAGE, and eng_session_destroy releases only the child's copy of the memory; the
+ * parent's session is not affected. With the parent's engine for processors, the child can create sessions of its own. With an engine for
+ * GPUs, eng_session_create fails with ENG_USAGE, and eng_session_destroy and eng_close only set the handle to NULL; the child must open the
+ * engine itself, which requires that no GPU was used before the fork.
  *
- * Stacks. For engines for processors, functions marked [no allocation] use at most ENG_STACK_BYTES of the caller's
- * stack, for models of any shape; all other functions use at most ENG_SETUP_STACK_BYTES. The use of a GPU driver is not
- * known: give threads that use engines for GPUs the default stack size of the system. The library's own threads have
- * stacks of 8 MiB.
+ * Stacks. For engines for processors, functions marked [no allocation] use at most ENG_STACK_BYTES of the caller's stack, for models of any
+ * shape; all other functions use at most ENG_SETUP_STACK_BYTES. The use of a GPU driver is not known: give threads that use engines for
+ * GPUs the default stack size of the system. The library's own threads have stacks of 8 MiB.
  *
- * Errors. A function that can fail returns a status and fills *error unless `error` is NULL. A failed call changes
- * nothing unless its comment states otherwise. The library never prints, exits, aborts or installs signal handlers.
- * After eng_session_create, functions marked [no allocation] allocate no memory. The library reads these environment
- * variables and no others: NVTX_INJECTION64_PATH, with which NVIDIA's profilers attach (not in programs with raised
- * privileges), and those named at only_cuda_user and at eng_open_options_from_launcher.
+ * Errors. A function that can fail returns a status and fills *error unless `error` is NULL. A failed call changes nothing unless its
+ * comment states otherwise. The library never prints, exits, aborts or installs signal handlers. After eng_session_create, functions marked
+ * [no allocation] allocate no memory. The library reads these environment variables and no others: NVTX_INJECTION64_PATH, with which
+ * NVIDIA's profilers attach (not in programs with raised privileges), and those named at only_cuda_user and at
+ * eng_open_options_from_launcher.
  *
- * Option structs. Call the *_init function of the struct, which sets its size and defaults, then set fields. In every
- * field 0 (NULL) is the default. New fields are only added at the end. A program built with an older header works with
- * a newer library; one built with a newer header works with an older library if it leaves the fields unknown to that
- * library at 0. Other languages, for which inline functions do not exist: the library has symbols of the same names, which
- * set a struct to the size that it had when its symbol first appeared; eng_struct_init sets it to its size in your binding. */
+ * Option structs. Call the *_init function of the struct, which sets its size and defaults, then set fields. In every field 0 (NULL) is the
+ * default. New fields are only added at the end. A program built with an older header works with a newer library; one built with a newer
+ * header works with an older library if it leaves the fields unknown to that library at 0. Other languages, for which inline functions do
+ * not exist: the library has symbols of the same names, which set a struct to the size that it had when its symbol first appeared;
+ * eng_struct_init sets it to its size in your binding. */
 #ifndef ENG_H
 #define ENG_H
 
@@ -138,64 +134,58 @@ struct eng_open_options {
     /* 1: the GPUs exchange data through host memory even if they can access each other's memory. For machines where
      * such access is broken (IOMMU, access control of PCIe switches), so that its results are wrong or never arrive. */
     uint32_t no_peer_access;
-    /* Several processes, on one machine or more, can share an engine for several GPUs; each has an equal part of the
-     * GPUs, and they exchange data through NCCL. Requires: all open the same file and make the same calls on sessions
-     * and sequences in the same order, at most seconds apart. Each receives all answers. If one process fails or ends,
-     * the calls of all others fail and name it; the others must then end too. NCCL takes about 1 GB of each GPU's
-     * memory, which no figure of this library includes. eng_open sets NCCL_NVLS_ENABLE=0 in the environment: no other
-     * thread may use the environment during the call. */
+    /* Several processes, on one machine or more, can share an engine for several GPUs; each has an equal part of the GPUs, and they
+     * exchange data through NCCL. Requires: all open the same file and make the same calls on sessions and sequences in the same order, at
+     * most seconds apart. Each receives all answers. If one process fails or ends, the calls of all others fail and name it; the others
+     * must then end too. NCCL takes about 1 GB of each GPU's memory, which no figure of this library includes. eng_open sets
+     * NCCL_NVLS_ENABLE=0 in the environment: no other thread may use the environment during the call. */
     uint32_t process, processes; /* number of this process, from 0, and their count; count 0 or 1: no other processes */
     uint32_t local_process;      /* number of this process on its machine; it selects the GPUs, counted from `device` */
     char address[ENG_ADDRESS_BYTES]; /* free "host:port", at which process 0 listens until all have connected */
-    /* 1: opens faster, by 0.13 s for every other GPU of the machine and 0.05 s for each GPU of the engine. Requires:
-     * the process has not used CUDA before, will use it only for engines on these GPUs, and no other thread uses the
-     * environment during the call. Other GPUs cannot be used in this process later. During the call the driver sees
-     * only these GPUs (CUDA_VISIBLE_DEVICES; not if several processes share the engine) and makes one connection to
-     * each (CUDA_DEVICE_MAX_CONNECTIONS, unless it is set), so that kernels of different sessions on one GPU may wait
-     * for each other. The environment is restored before eng_open returns. */
+    /* 1: opens faster, by 0.13 s for every other GPU of the machine and 0.05 s for each GPU of the engine. Requires: the process has not
+     * used CUDA before, will use it only for engines on these GPUs, and no other thread uses the environment during the call. Other GPUs
+     * cannot be used in this process later. During the call the driver sees only these GPUs (CUDA_VISIBLE_DEVICES; not if several processes
+     * share the engine) and makes one connection to each (CUDA_DEVICE_MAX_CONNECTIONS, unless it is set), so that kernels of different
+     * sessions on one GPU may wait for each other. The environment is restored before eng_open returns. */
     uint32_t only_cuda_user;
     /* 1: an engine for processors copies its weights into private memory, with large pages where available, and closes
      * the file; later changes of the file have no effect. The memory is checked first (ENG_MACHINE) and not shared with
      * other processes. 0: weights are used in the page cache. No effect for GPUs, which always have their own copy. */
     uint32_t private_weights;
-    /* Limit in bytes of the private memory for reading and checking the file, not counting weights (private_weights)
-     * and staging memory for GPUs. A file that needs more is refused before the memory is taken (ENG_MACHINE; the
-     * message names section, size and limit). 0: 32 MiB plus 16 times the bytes of the file that are not weights. Lower
-     * it for untrusted files; raise it for a trusted file that is refused. Within the limit, the manifest bounds the
-     * size of the other sections. */
+    /* Limit in bytes of the private memory for reading and checking the file, not counting weights (private_weights) and staging memory for
+     * GPUs. A file that needs more is refused before the memory is taken (ENG_MACHINE; the message names section, size and limit). 0: 32
+     * MiB plus 16 times the bytes of the file that are not weights. Lower it for untrusted files; raise it for a trusted file that is
+     * refused. Within the limit, the manifest bounds the size of the other sections. */
     uint64_t max_host_bytes;
-    /* 1: the tokenizer's patterns are not compiled to machine code, and no executable memory is requested: for
-     * untrusted engines, and where a policy forbids such memory. eng_tokenize and eng_chat are up to 50 % slower; ids
-     * are the same. */
+    /* 1: the tokenizer's patterns are not compiled to machine code, and no executable memory is requested: for untrusted engines, and where
+     * a policy forbids such memory. eng_tokenize and eng_chat are up to 50 % slower; ids are the same. */
     uint32_t no_jit;
     /* Count of the processes on this machine; 0: unknown. If it is less than `processes`, process 0 refuses an address
      * that only its own machine can reach (such as a name that resolves to 127.0.1.1, as in Debian's /etc/hosts). */
     uint32_t local_processes;
     /* Secret text of the job, the same in all its processes, NUL-terminated; "": none.
      *
-     * With a token, each process that connects and process 0 prove to each other that they have it, before either
-     * accepts the other (HMAC-SHA-256 over fresh random numbers of both and over number, count, engine fingerprint and
-     * name of the process that joins). The token is never sent, and a recorded proof cannot be reused. This
-     * authenticates a connection when it is made. Later data is neither encrypted nor authenticated, nor are the
-     * connections that NCCL makes: an attacker who can change packets can change data.
+     * With a token, each process that connects and process 0 prove to each other that they have it, before either accepts the other
+     * (HMAC-SHA-256 over fresh random numbers of both and over number, count, engine fingerprint and name of the process that joins). The
+     * token is never sent, and a recorded proof cannot be reused. This authenticates a connection when it is made. Later data is neither
+     * encrypted nor authenticated, nor are the connections that NCCL makes: an attacker who can change packets can change data.
      *
      * Without a token, any program that reaches the port and knows the engine file's fingerprint can join.
      *
-     * In both cases process 0 refuses connections from outside the job, continues to wait, and names the last ones if a
-     * process is missing when the time is up. A refused process of the job (another file, number, count or token)
-     * learns the reason at once; the others learn it at once with a token, else when the time is up. */
+     * In both cases process 0 refuses connections from outside the job, continues to wait, and names the last ones if a process is missing
+     * when the time is up. A refused process of the job (another file, number, count or token) learns the reason at once; the others learn
+     * it at once with a token, else when the time is up. */
     char token[ENG_TOKEN_BYTES];
-    /* 1: an engine for GPUs loads no library but the driver, and uses its own kernels instead of the libraries that it
-     * was built with. Opens faster (0.2 s for cuBLASLt); some steps take longer. ENG_USAGE if several processes share
-     * the engine, since they need NCCL. */
+    /* 1: an engine for GPUs loads no library but the driver, and uses its own kernels instead of the libraries that it was built with.
+     * Opens faster (0.2 s for cuBLASLt); some steps take longer. ENG_USAGE if several processes share the engine, since they need NCCL. */
     uint32_t no_libraries;
     /* Called by the thread of eng_open: first with 0 of all bytes, then after pieces of some MB of the weights, at last with all. If several
      * processes share the engine, bytes are those of this process, and cancelling fails all of them. */
     eng_progress_callback *progress;
     void *progress_context;
-    /* Called for what an operator may want to know: opened engines and failures to, sessions with the reasons of fallback and detour (struct
-     * eng_session_facts), sequences that are set aside, sessions that have failed. Called by the threads that call this library with the
-     * engine and its sessions; it must not call the library. Results and errors do not depend on it. */
+    /* Called for what an operator may want to know: opened engines and failures to, sessions with the reasons of fallback and detour
+     * (struct eng_session_facts), sequences that are set aside, sessions that have failed. Called by the threads that call this library
+     * with the engine and its sessions; it must not call the library. Results and errors do not depend on it. */
     eng_log_callback *log;
     void *log_context;
     /* Where large host memory comes from instead of the system, such as a NUMA node's or one that is counted: the weights with
@@ -209,35 +199,32 @@ struct eng_open_options {
 };
 static inline void eng_open_options_init(struct eng_open_options *given) { eng_struct_init(given, sizeof *given); }
 
-/* Sets process, processes, local_process, local_processes and, if they are empty, address and token from the
- * environment variables of torchrun, Open MPI, MPICH or Intel MPI.
+/* Sets process, processes, local_process, local_processes and, if they are empty, address and token from the environment variables of
+ * torchrun, Open MPI, MPICH or Intel MPI.
  *
- * address: MASTER_ADDR at one port above MASTER_PORT. mpirun needs neither if all processes are on this machine: the
- * port then follows from the name of an Open MPI job. MPICH has no such name, so that two of its jobs at the same time
- * need different MASTER_PORTs.
+ * address: MASTER_ADDR at one port above MASTER_PORT. mpirun needs neither if all processes are on this machine: the port then follows from
+ * the name of an Open MPI job. MPICH has no such name, so that two of its jobs at the same time need different MASTER_PORTs.
  *
- * token: ENG_JOB_TOKEN (1 to 255 bytes), else torchrun's TORCHELASTIC_RUN_ID unless that is "none". A run id tells jobs
- * apart but is easy to guess and may be visible in torchrun's command line. If others can reach the port, set
- * ENG_JOB_TOKEN to the same random text in all processes.
+ * token: ENG_JOB_TOKEN (1 to 255 bytes), else torchrun's TORCHELASTIC_RUN_ID unless that is "none". A run id tells jobs apart but is easy
+ * to guess and may be visible in torchrun's command line. If others can reach the port, set ENG_JOB_TOKEN to the same random text in all
+ * processes.
  *
  * ENG_USAGE: none of these has started this process, or a variable is wrong. [any] */
 ENG_API enum eng_status eng_open_options_from_launcher(struct eng_open_options *options, struct eng_error *error);
 
-/* Opens an engine file and verifies all of it: structure, checksums, every launch of every plan, every weight. This
- * also reads the weights into memory, or copies them to the GPU. `options` may be NULL. Requires for a GPU: the model
- * that the engine was built for, with room for weights, kernels and a small session (else ENG_MACHINE). [any]
+/* Opens an engine file and verifies all of it: structure, checksums, every launch of every plan, every weight. This also reads the weights
+ * into memory, or copies them to the GPU. `options` may be NULL. Requires for a GPU: the model that the engine was built for, with room for
+ * weights, kernels and a small session (else ENG_MACHINE). [any]
  *
- * Requires: the file is neither written nor truncated while it is open. Replace an engine by rename ("cp new.eng
- * model.tmp && mv model.tmp model.eng"), not in place ("cp new.eng model.eng"). An open engine keeps using the old file
- * after a rename.
+ * Requires: the file is neither written nor truncated while it is open. Replace an engine by rename ("cp new.eng model.tmp && mv model.tmp
+ * model.eng"), not in place ("cp new.eng model.eng"). An open engine keeps using the old file after a rename.
  *
- * All sections but the weights are copied before they are checked, so later changes have no effect on them. An engine
- * for processors without private_weights uses the weights in the page cache. A change of size or modification time
- * during eng_open is ENG_CORRUPT. Later changes are found by eng_session_create and, a hundred times a second, by
- * eng_step, eng_prefill, eng_decode, eng_decode_steps and eng_selftest, which then fail with ENG_CORRUPT, from then on
- * always in that session; steps in the hundredth of a second before may have used changed weights. If the file is
- * truncated, access to the missing weights, before the change is found, ends the process with SIGBUS, also during
- * eng_open. */
+ * All sections but the weights are copied before they are checked, so later changes have no effect on them. An engine for processors
+ * without private_weights uses the weights in the page cache. A change of size or modification time during eng_open is ENG_CORRUPT. Later
+ * changes are found by eng_session_create and, a hundred times a second, by eng_step, eng_prefill, eng_decode, eng_decode_steps and
+ * eng_selftest, which then fail with ENG_CORRUPT, from then on always in that session; steps in the hundredth of a second before may have
+ * used changed weights. If the file is truncated, access to the missing weights, before the change is found, ends the process with SIGBUS,
+ * also during eng_open. */
 ENG_API enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
                                  struct eng_error *error);
 /* The same for a file that is open for reading, such as one that a sandbox was given. The library has a descriptor of its own afterwards, and
@@ -290,10 +277,10 @@ enum eng_text_flags {
     ENG_TEXT_PLAIN = 4
 };
 
-/* Converts text[size] to ids and sets *count to their number. More than `capacity` ids: ENG_TOO_LONG, none is written,
- * *count is set (call with capacity 0 to learn it). Invalid UTF-8 is read as U+FFFD. Without ENG_TEXT_PLAIN, special
- * tokens are recognised wherever their text occurs: the author of the text can end a turn or begin one. Work is bounded
- * by the length of the text; a tokenizer whose patterns need more is ENG_BAD_INPUT. [any] */
+/* Converts text[size] to ids and sets *count to their number. More than `capacity` ids: ENG_TOO_LONG, none is written, *count is set (call
+ * with capacity 0 to learn it). Invalid UTF-8 is read as U+FFFD. Without ENG_TEXT_PLAIN, special tokens are recognised wherever their text
+ * occurs: the author of the text can end a turn or begin one. Work is bounded by the length of the text; a tokenizer whose patterns need
+ * more is ENG_BAD_INPUT. [any] */
 ENG_API enum eng_status eng_tokenize(const struct eng_engine *engine, const char *text, size_t size, uint32_t flags,
                                      int32_t *tokens, size_t capacity, size_t *count, struct eng_error *error);
 
@@ -303,9 +290,8 @@ ENG_API enum eng_status eng_detokenize(const struct eng_engine *engine, const in
                                        uint32_t flags, char *text, size_t capacity, size_t *size,
                                        struct eng_error *error);
 
-/* The bytes that a token adds to a text after its first token: not always whole characters. Special tokens have their text. Sets *size
- * and, unless NULL, *is_special; writes nothing and returns ENG_TOO_LONG if they exceed `capacity`. A token without text has size 0.
- * [any] */
+/* The bytes that a token adds to a text after its first token: not always whole characters. Special tokens have their text. Sets *size and,
+ * unless NULL, *is_special; writes nothing and returns ENG_TOO_LONG if they exceed `capacity`. A token without text has size 0. [any] */
 ENG_API enum eng_status eng_token_bytes(const struct eng_engine *engine, int32_t token, char *bytes, size_t capacity,
                                         size_t *size, uint32_t *is_special, struct eng_error *error);
 /* Sets *token to the token whose content in the vocabulary is text[size], such as "<|im_end|>"; ENG_NOT_FOUND: there is none. [any] */
@@ -321,8 +307,7 @@ ENG_API enum eng_status eng_text_create(const struct eng_engine *engine, uint32_
  * stream. [stream] [no allocation] */
 ENG_API enum eng_status eng_text_push(struct eng_text *stream, int32_t token, const char **text, size_t *size,
                                       struct eng_error *error);
-/* Returns the remaining text, borrowed until the next call on the stream. The stream then starts anew. [stream] [no
- * allocation] */
+/* Returns the remaining text, borrowed until the next call on the stream. The stream then starts anew. [stream] [no allocation] */
 ENG_API enum eng_status eng_text_finish(struct eng_text *stream, const char **text, size_t *size,
                                         struct eng_error *error);
 ENG_API void eng_text_destroy(struct eng_text **stream); /* [stream] */
@@ -338,10 +323,10 @@ ENG_API enum eng_status eng_text_set_stops(struct eng_text *stream, const char *
  * [no allocation] */
 ENG_API int32_t eng_text_stopped(const struct eng_text *stream);
 
-/* Conversations. The checkpoint's chat template makes one text of the messages, as apply_chat_template of transformers does. An
- * engine without a usable template is ENG_BAD_INPUT, and the message has the reason (eng_engine_facts.has_chat). A template that
- * refuses a conversation, and one that takes more steps, memory or depth than templates may, are ENG_BAD_INPUT and
- * ENG_TOO_LONG. Templates reach no file and no network; they may ask for the local time. */
+/* Conversations. The checkpoint's chat template makes one text of the messages, as apply_chat_template of transformers does. An engine
+ * without a usable template is ENG_BAD_INPUT, and the message has the reason (eng_engine_facts.has_chat). A template that refuses a
+ * conversation, and one that takes more steps, memory or depth than templates may, are ENG_BAD_INPUT and ENG_TOO_LONG. Templates reach no
+ * file and no network; they may ask for the local time. */
 
 struct eng_message {
     const char *role;    /* "system", "user", "assistant", ... as the template expects */
@@ -349,21 +334,19 @@ struct eng_message {
 };
 enum eng_chat_flags {
     ENG_CHAT_ANSWER = 1, /* eng_chat: ends with the beginning of an answer, which the model completes */
-    /* special tokens in the text of messages are recognised, as transformers does; only for texts that the program itself has
-     * made */
+    /* special tokens in the text of messages are recognised, as transformers does; only for texts that the program itself has made */
     ENG_CHAT_CONTENT_SPECIAL = 8
 };
-/* Converts messages to ids. Their contents are plain text: special tokens and marks of turns in them are ordinary characters, so
- * that no content can end its turn or begin another; contents without any give the ids that transformers gives. Roles are not
- * protected: take them from the program, not from its user. tokens, capacity, count: as in eng_tokenize. [any] */
+/* Converts messages to ids. Their contents are plain text: special tokens and marks of turns in them are ordinary characters, so that no
+ * content can end its turn or begin another; contents without any give the ids that transformers gives. Roles are not protected: take them
+ * from the program, not from its user. tokens, capacity, count: as in eng_tokenize. [any] */
 ENG_API enum eng_status eng_chat(const struct eng_engine *engine, const struct eng_message *messages,
                                  size_t message_count, uint32_t flags, int32_t *tokens, size_t capacity, size_t *count,
                                  struct eng_error *error);
-/* The same for all that templates know. `variables`: NUL-terminated JSON, an object with what apply_chat_template takes:
- * "messages", "tools", "documents", "add_generation_prompt", variables of the model's own such as "enable_thinking", and in
- * "chat_template" the name of a template if not the usual one. Special tokens (bos_token ...) are variables, too, unless the
- * object has them; strings in the object are contents. `now`: what templates see as the local time, such as
- * "2026-01-02T03:04:05"; NULL: the clock's. [any] */
+/* The same for all that templates know. `variables`: NUL-terminated JSON, an object with what apply_chat_template takes: "messages",
+ * "tools", "documents", "add_generation_prompt", variables of the model's own such as "enable_thinking", and in "chat_template" the name of
+ * a template if not the usual one. Special tokens (bos_token ...) are variables, too, unless the object has them; strings in the object are
+ * contents. `now`: what templates see as the local time, such as "2026-01-02T03:04:05"; NULL: the clock's. [any] */
 ENG_API enum eng_status eng_chat_tokens(const struct eng_engine *engine, const char *variables, const char *now,
                                         uint32_t flags, int32_t *tokens, size_t capacity, size_t *count,
                                         struct eng_error *error);
@@ -371,8 +354,7 @@ ENG_API enum eng_status eng_chat_tokens(const struct eng_engine *engine, const c
  * tools. NULL: the engine has no such template, or it cannot be used. Programs find in it how the model writes tool calls. [any] */
 ENG_API const char *eng_chat_template(const struct eng_engine *engine, const char *name);
 
-/* Gives the text of which eng_chat_tokens gives the ids, NUL-terminated; needs no tokenizer. capacity, size: as in
- * eng_detokenize. [any] */
+/* Gives the text of which eng_chat_tokens gives the ids, NUL-terminated; needs no tokenizer. capacity, size: as in eng_detokenize. [any] */
 ENG_API enum eng_status eng_chat_render(const struct eng_engine *engine, const char *variables, const char *now,
                                         char *text, size_t capacity, size_t *size, struct eng_error *error);
 
@@ -522,22 +504,22 @@ ENG_API void eng_grammar_destroy(struct eng_grammar **grammar); /* [any] */
 
 /* ---- Sequences ---- */
 
-/* A prompt and its answer. Sequences wait in the order of submission until a slot and the pages for the prompt are free. Then they
- * take pages as they grow. Each step runs one plan: one chunk of the oldest unfinished prompt, or one token for every sequence that
- * decodes. If both are possible they alternate, so that a long prompt delays answers by one chunk at a time.
+/* A prompt and its answer. Sequences wait in the order of submission until a slot and the pages for the prompt are free. Then they take
+ * pages as they grow. Each step runs one plan: one chunk of the oldest unfinished prompt, or one token for every sequence that decodes. If
+ * both are possible they alternate, so that a long prompt delays answers by one chunk at a time.
  *
  * If no page is free, the sequence that began last is set aside: it gives its slot and pages back, waits as the first of all
  * (ENG_STATE_WAITING), and goes on later with the same tokens, most of which must be computed again. The oldest one always goes on.
  *
- * Prefix cache. Whole pages of a sequence that ended or was set aside keep their content until they are needed. A sequence that begins
- * with the same tokens uses them, also those of a sequence that still runs, and computes the rest alone. Its tokens are the same as
- * without, up to the rounding of plans of different sizes. In models with sliding windows or recurrent layers it begins at a checkpoint, a
- * copy of the windows' pages (in free pages of the pool) and of the recurrent state (checkpoint_bytes): at the end of a prompt's last
- * whole page, where an earlier text branched off, and at distances of at least 128 tokens in long prompts and answers.
+ * Prefix cache. Whole pages of a sequence that ended or was set aside keep their content until they are needed. A sequence that begins with
+ * the same tokens uses them, also those of a sequence that still runs, and computes the rest alone. Its tokens are the same as without, up
+ * to the rounding of plans of different sizes. In models with sliding windows or recurrent layers it begins at a checkpoint, a copy of the
+ * windows' pages (in free pages of the pool) and of the recurrent state (checkpoint_bytes): at the end of a prompt's last whole page, where
+ * an earlier text branched off, and at distances of at least 128 tokens in long prompts and answers.
  *
- * A model with longrope has other rotary frequencies for sequences of more tokens than its original context. When a
- * sequence or a slot grows past that length, all of its tokens are processed again, once, which takes as long as a prompt
- * of that length; a slot that was truncated below it is processed again, too, before its next token. */
+ * A model with longrope has other rotary frequencies for sequences of more tokens than its original context. When a sequence or a slot
+ * grows past that length, all of its tokens are processed again, once, which takes as long as a prompt of that length; a slot that was
+ * truncated below it is processed again, too, before its next token. */
 struct eng_sequence;
 
 enum eng_state {
@@ -553,10 +535,9 @@ enum eng_end {
     ENG_END_LENGTH = 2,    /* max_new_tokens is reached */
     ENG_END_CONTEXT = 3,   /* the context is full */
     ENG_END_CANCELLED = 4, /* eng_sequence_cancel */
-    /* No token could be drawn: of the tokens that are allowed, a logit was NaN or +infinity, or none was finite. The
-     * cause is the checkpoint or a number format (a value overflowed). Slot and pages are free, also with
-     * ENG_SEQUENCE_KEEP. Other sequences are not affected: eng_step returns ENG_OK, and they get the same tokens as
-     * without this one. */
+    /* No token could be drawn: of the tokens that are allowed, a logit was NaN or +infinity, or none was finite. The cause is the
+     * checkpoint or a number format (a value overflowed). Slot and pages are free, also with ENG_SEQUENCE_KEEP. Other sequences are not
+     * affected: eng_step returns ENG_OK, and they get the same tokens as without this one. */
     ENG_END_NOT_FINITE = 5,
     /* eng_sequence_set_allowed allowed no token when the next one was to be drawn, or no token continues what the grammar has */
     ENG_END_NONE_ALLOWED = 6
@@ -571,7 +552,10 @@ enum eng_sequence_flags {
     /* Required for eng_sequence_set_allowed. On a GPU no step of the sequence is queued before its last token is known. */
     ENG_SEQUENCE_ALLOWED = 8,
     /* Required for eng_sequence_hidden. ENG_VERSION: the engine gives no hidden states (eng_engine_facts.hidden_size). */
-    ENG_SEQUENCE_HIDDEN = 16
+    ENG_SEQUENCE_HIDDEN = 16,
+    /* The same, and eng_sequence_hidden gives the mean of the hidden states of the prompt's tokens, with the first token of the answer alone.
+     * The prompt is computed as with prompt_logprobs. */
+    ENG_SEQUENCE_HIDDEN_MEAN = 32
 };
 
 struct eng_sequence_options {
@@ -580,13 +564,18 @@ struct eng_sequence_options {
     const int32_t *stop_tokens;          /* [stop_count], in addition to the engine's end tokens */
     uint32_t stop_count;                 /* at most ENG_MAX_STOP_TOKENS */
     uint32_t max_new_tokens;             /* for each submit; 0: until the context is full */
-    /* Most tokens that it holds in total; 0: prompt and answer or, with ENG_SEQUENCE_KEEP, the engine's whole
-     * context. */
+    /* Most tokens that it holds in total; 0: prompt and answer or, with ENG_SEQUENCE_KEEP, the engine's whole context. */
     uint32_t context_tokens;
     uint32_t flags; /* enum eng_sequence_flags */
     /* Each answer follows it from its first token on, and ends where it ends; NULL: none. The sequence keeps it. Not with
      * ENG_SEQUENCE_IGNORE_EOS or ENG_SEQUENCE_ALLOWED. Creating the sequence and its steps then allocate memory. */
     struct eng_grammar *grammar;
+    /* Log-probabilities of each prompt's tokens, for eng_sequence_prompt_logprobs: -1: of the tokens alone; n, at most ENG_MAX_LOGPROBS: and of
+     * the n likeliest ones in each place; 0: none. The prompt takes longer: it is computed by the engine's verification plans (engbuild
+     * --verify-rows; 8 tokens a step by default on processors), without them by decode plans (a token a step), and tokens whose log-probabilities
+     * are asked for do not come from the prefix cache, which gets them as usual. Submitting then allocates memory (else ENG_MACHINE): 8 (1 + n)
+     * bytes for each token of the prompt. */
+    int32_t prompt_logprobs;
 };
 static inline void eng_sequence_options_init(struct eng_sequence_options *given)
 {
@@ -597,16 +586,14 @@ static inline void eng_sequence_options_init(struct eng_sequence_options *given)
 ENG_API enum eng_status eng_sequence_create(struct eng_session *session, const struct eng_sequence_options *options,
                                             struct eng_sequence **sequence, struct eng_error *error);
 
-/* Submits a prompt of at least one token and queues the sequence. With ENG_SEQUENCE_KEEP it may be called again when
- * the sequence is done and all its tokens have been polled: the tokens follow those that the sequence has, the last
- * drawn one included. ENG_TOO_LONG: the tokens exceed the context or context_tokens, or prompt and answer exceed the
- * whole KV pool. [session] [no allocation] */
+/* Submits a prompt of at least one token and queues the sequence. With ENG_SEQUENCE_KEEP it may be called again when the sequence is done
+ * and all its tokens have been polled: the tokens follow those that the sequence has, the last drawn one included. ENG_TOO_LONG: the tokens
+ * exceed the context or context_tokens, or prompt and answer exceed the whole KV pool. [session] [no allocation], but with prompt_logprobs and ENG_SEQUENCE_HIDDEN_MEAN */
 ENG_API enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t *tokens, size_t count,
                                             struct eng_error *error);
 
-/* Runs one step and sets *unfinished (may be NULL) to the number of sequences that still wait or run. Does nothing if
- * there are none. ENG_FULL: sequences wait, and none can run because kept sequences or raw slots hold the slots or
- * pages. [session] [no allocation] */
+/* Runs one step and sets *unfinished (may be NULL) to the number of sequences that still wait or run. Does nothing if there are none.
+ * ENG_FULL: sequences wait, and none can run because kept sequences or raw slots hold the slots or pages. [session] [no allocation] */
 ENG_API enum eng_status eng_step(struct eng_session *session, uint32_t *unfinished, struct eng_error *error);
 
 /* Takes up to `capacity` tokens drawn since the last poll, in order, end tokens included, and returns their number.
@@ -652,19 +639,28 @@ struct eng_logprob {
     float logprob; /* natural logarithm of its probability; -infinity: 0 */
 };
 /* Sets *drawn (may be NULL) to the token that the last step drew for this sequence, and top[count] to the `count` likeliest tokens, the
- * likeliest first, of equal ones the lowest; tokens -1 beyond the vocabulary. The probabilities are those of the model: from the
- * logits of eng_sequence_logits, before penalties, biases, allowed tokens and temperature. Takes about 5 ns of the calling thread for each
- * token of the vocabulary. Requires: count is at most ENG_MAX_LOGPROBS. ENG_USAGE: eng_sequence_logits returns NULL. [session]
- * [no allocation] */
+ * likeliest first, of equal ones the lowest; tokens -1 beyond the vocabulary. The probabilities are those of the model: from the logits of
+ * eng_sequence_logits, before penalties, biases, allowed tokens and temperature. Takes about 5 ns of the calling thread for each token of
+ * the vocabulary. Requires: count is at most ENG_MAX_LOGPROBS. ENG_USAGE: eng_sequence_logits returns NULL. [session] [no allocation] */
 ENG_API enum eng_status eng_sequence_logprobs(const struct eng_sequence *sequence, struct eng_logprob *drawn,
                                               struct eng_logprob *top, size_t count, struct eng_error *error);
+
+/* Sets *own (may be NULL) to the token at `position` of the sequence, from 1 on, with its log-probability after the tokens before it, and
+ * top[count] to the likeliest tokens there, as eng_sequence_logprobs does for drawn ones. The latest prompt alone has them, each from the step on
+ * that computed it: all of them when the first token of the answer is drawn. NaN and tokens -1: the logits are not finite.
+ * Numbers are those of steps of one token up to the rounding of plans of other sizes. Requires: count is at most prompt_logprobs (0 with
+ * -1). ENG_USAGE: there are none of this position. [session] [no allocation] */
+ENG_API enum eng_status eng_sequence_prompt_logprobs(const struct eng_sequence *sequence, size_t position,
+                                                     struct eng_logprob *own, struct eng_logprob *top, size_t count,
+                                                     struct eng_error *error);
 
 /* Creates a sequence that goes on from where `sequence` is, with the same tokens: a second answer, or a second conversation if `sequence`
  * is done and kept. It shares the KV pages that are full and copies the last one (with sliding windows: those of the window) and
  * recurrent state. All tokens that it begins with count as polled; max_new_tokens and penalties count the answer from its beginning.
  * `options` as in eng_sequence_create; NULL: those of `sequence`. Without sampling in them the sampler of `sequence` goes on, with the
  * random number of its next draw, else draws begin with the first number of the seed. A grammar that `sequence` does not have must allow
- * its answer so far (ENG_USAGE).
+ * its answer so far (ENG_USAGE). prompt_logprobs and ENG_SEQUENCE_HIDDEN_MEAN are for prompts submitted to the fork: of those before it
+ * has none, also where one is still computed.
  *
  * The fork of a sequence that runs goes on at once if none waits and a slot and pages are free; otherwise it waits as the last, and its
  * tokens are computed again. ENG_FULL: max_sequences exist, or `sequence` is done and no slot or too few pages are free. ENG_USAGE:
@@ -673,18 +669,18 @@ ENG_API enum eng_status eng_sequence_fork(struct eng_sequence *sequence, const s
                                           struct eng_sequence **fork, struct eng_error *error);
 
 /* Saves tokens, sampler, KV pages and recurrent state to a file, which appears completely or not at all and replaces one of that name. A
- * sequence that has no slot is saved without pages and state. ENG_USAGE: several processes share the engine, or the sequence has logit
+ * sequence that has no slot is saved without pages and state, any without log-probabilities of its prompt. ENG_USAGE: several processes share the engine, or the sequence has logit
  * biases. [session] */
 ENG_API enum eng_status eng_sequence_save(struct eng_sequence *sequence, const char *path, struct eng_error *error);
-/* Creates a sequence from such a file: done and kept, as with ENG_SEQUENCE_KEEP, so that more can be submitted; all of its tokens count
- * as polled. Other sequences do not use its pages, since their numbers may be any. `options` as in eng_sequence_create; without sampling in them its draws go on where they were. The file must be of this
- * engine file (ENG_VERSION) and undamaged (ENG_CORRUPT). ENG_FULL: no slot or too few pages are free. [session] */
+/* Creates a sequence from such a file: done and kept, as with ENG_SEQUENCE_KEEP, so that more can be submitted; all of its tokens count as
+ * polled. Other sequences do not use its pages, since their numbers may be any. `options` as in eng_sequence_create; without sampling in
+ * them its draws go on where they were. The file must be of this engine file (ENG_VERSION) and undamaged (ENG_CORRUPT). ENG_FULL: no slot
+ * or too few pages are free. [session] */
 ENG_API enum eng_status eng_sequence_restore(struct eng_session *session, const char *path,
                                              const struct eng_sequence_options *options, struct eng_sequence **sequence,
                                              struct eng_error *error);
 
-/* Ends the sequence (ENG_STATE_DONE) and frees its slot and pages. Tokens drawn so far can still be polled.
- * [session] */
+/* Ends the sequence (ENG_STATE_DONE) and frees its slot and pages. Tokens drawn so far can still be polled. [session] */
 ENG_API void eng_sequence_cancel(struct eng_sequence *sequence);
 /* The same from any thread, also while another thread is in eng_step, and without waiting for it: the sequence is cancelled at the end of
  * that step, or at the beginning of the next one. Requires: the sequence is not destroyed during the call. ENG_USAGE, and nothing happens:
@@ -696,14 +692,13 @@ ENG_API void eng_sequence_destroy(struct eng_sequence **sequence);
 
 /* ---- Slots ---- */
 
-/* A slot holds the KV pages and the sampler of one sequence. Its position is the number of tokens that it holds. Calls
- * that append tokens take pages as needed and return ENG_FULL, before they compute anything, if too few are free.
+/* A slot holds the KV pages and the sampler of one sequence. Its position is the number of tokens that it holds. Calls that append tokens
+ * take pages as needed and return ENG_FULL, before they compute anything, if too few are free.
  *
- * eng_prefill, eng_decode and eng_decode_steps return ENG_NOT_FINITE if the logits of a slot are not finite (see
- * ENG_END_NOT_FINITE). The message names the slot, and its next token is -1. Everything else is as after ENG_OK:
- * tokens were appended to all slots of the call, and the tokens and logits of the other slots are valid and the
- * same as without this one. The slot remains acquired and returns ENG_NOT_FINITE as long as it holds the tokens
- * that led there. */
+ * eng_prefill, eng_decode and eng_decode_steps return ENG_NOT_FINITE if the logits of a slot are not finite (see ENG_END_NOT_FINITE). The
+ * message names the slot, and its next token is -1. Everything else is as after ENG_OK: tokens were appended to all slots of the call, and
+ * the tokens and logits of the other slots are valid and the same as without this one. The slot remains acquired and returns ENG_NOT_FINITE
+ * as long as it holds the tokens that led there. */
 
 /* Acquires a free slot: greedy, position 0. ENG_FULL: none is free. [session] [no allocation] */
 ENG_API enum eng_status eng_slot_acquire(struct eng_session *session, uint32_t *slot, struct eng_error *error);
@@ -762,11 +757,11 @@ static inline void eng_selftest_result_init(struct eng_selftest_result *given)
 {
     eng_struct_init(given, sizeof *given);
 }
-/* Runs every plan in free slots and compares tokens and logits with the engine's golden outputs: decode plans with as many rows
- * as slots and pages are free, prefill plans with full and partly filled chunks, mixed and verification plans
- * with both. A difference is ENG_INTERNAL, and the message
- * names the plan; logits that are not finite are ENG_NOT_FINITE; *result (may be NULL) is filled in these cases, too. ENG_FULL:
- * a plan cannot run, since no slot or too few pages are free. ENG_BAD_INPUT: the engine has no golden outputs. [session] */
+/* Runs every plan in free slots and compares tokens and logits with the engine's golden outputs: decode plans with as many rows as slots
+ * and pages are free, prefill plans with full and partly filled chunks, mixed and verification plans with both. A difference is
+ * ENG_INTERNAL, and the message names the plan; logits that are not finite are ENG_NOT_FINITE; *result (may be NULL) is filled in these
+ * cases, too. ENG_FULL: a plan cannot run, since no slot or too few pages are free. ENG_BAD_INPUT: the engine has no golden outputs.
+ * [session] */
 ENG_API enum eng_status eng_selftest(struct eng_session *session, struct eng_selftest_result *result,
                                      struct eng_error *error);
 

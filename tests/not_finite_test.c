@@ -310,6 +310,43 @@ static void test_slots(enum runner runner)
     free(logits_alone);
 }
 
+/* A token of a prompt: the log-probabilities after it are not numbers, and all else is as without. */
+static void test_prompt_logprobs(enum runner runner, int32_t expected[SOUND][ANSWER])
+{
+    enum { PLACE = 30, TOP = 2 };
+    int32_t prompt[PROMPT], answers[2][ANSWER];
+    struct eng_session *session = open_session(runner, 4 * 96);
+    for (int32_t turn = 0; turn < 2; turn++) {
+        const struct eng_sampling sampling = fables_sampling(true, 77);
+        struct eng_sequence_options options;
+        struct eng_sequence *sequence = NULL, *neighbour = start_sound(session, 1);
+        fables_tokens(9, prompt, PROMPT);
+        prompt[PLACE] = OVERFLOW_PLUS;
+        eng_sequence_options_init(&options);
+        options.sampling = &sampling;
+        options.max_new_tokens = ANSWER;
+        options.flags = ENG_SEQUENCE_IGNORE_EOS;
+        options.prompt_logprobs = TOP * turn;
+        CHECK(eng_sequence_create(session, &options, &sequence, &error));
+        CHECK(eng_sequence_submit(sequence, prompt, PROMPT, &error));
+        fables_finish(session);
+        for (size_t i = 1; turn && i < PROMPT; i++) {
+            struct eng_logprob own, top[TOP];
+            CHECK(eng_sequence_prompt_logprobs(sequence, i, &own, top, TOP, &error));
+            assert_int_equal(own.token, prompt[i]);
+            assert_int_equal(own.logprob < 0, i != PLACE + 1);
+            assert_int_equal(top[0].logprob <= 0, i != PLACE + 1);
+            assert_int_equal(top[1].token >= 0, i != PLACE + 1);
+        }
+        assert_int_equal(eng_sequence_poll(sequence, answers[turn], ANSWER), ANSWER);
+        eng_sequence_destroy(&sequence);
+        expect_sound(neighbour, expected[1], runner_names[runner]);
+    }
+    assert_memory_equal(answers[1], answers[0], sizeof answers[0]);
+    expect_all_free(session);
+    eng_session_destroy(&session);
+}
+
 static void run_all(void **state)
 {
     const enum runner runner = *(const enum runner *)*state;
@@ -318,6 +355,7 @@ static void run_all(void **state)
     test_sequences(runner, expected);
     test_amid_a_prompt(runner, expected);
     test_slots(runner);
+    test_prompt_logprobs(runner, expected);
 }
 
 int main(int argc, char **argv)

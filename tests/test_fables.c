@@ -13,7 +13,7 @@ static char folder[256], path[300];
 
 static const char fables_model[] = "tests/models/fables";
 
-static bool build_model(const char *model, const char *output, uint32_t gpus, bool mixes, bool hidden,
+static bool build_model(const char *model, const char *output, uint32_t gpus, bool mixes, bool verifies, bool hidden,
                         struct status *status)
 {
     struct build_options options;
@@ -27,7 +27,8 @@ static bool build_model(const char *model, const char *output, uint32_t gpus, bo
     options.prefill_chunks[0] = 8;
     options.prefill_chunks[1] = FABLES_LARGEST_CHUNK;
     options.prefill_chunk_count = 2;
-    options.mixed_step_count = !mixes; /* of 0 rows */
+    options.mixed_step_count = !mixes; /* of 0 rows, as the next */
+    options.verify_row_count = !verifies;
     options.tune = TUNE_OFF;
     options.tuning_cache = NULL;
     options.progress = NULL;
@@ -39,17 +40,22 @@ static bool build_model(const char *model, const char *output, uint32_t gpus, bo
 
 bool fables_build_model(const char *model, const char *output, uint32_t gpus, struct status *status)
 {
-    return build_model(model, output, gpus, true, false, status);
+    return build_model(model, output, gpus, true, true, false, status);
 }
 
 bool fables_build_without_mixed(const char *output, struct status *status)
 {
-    return build_model(fables_model, output, 1, false, false, status);
+    return build_model(fables_model, output, 1, false, true, false, status);
 }
 
 bool fables_build_ranks_with_hidden(const char *output, struct status *status)
 {
-    return build_model(fables_model, output, FABLES_RANKS, true, true, status);
+    return build_model(fables_model, output, FABLES_RANKS, true, true, true, status);
+}
+
+bool fables_build_hidden_without_verify(const char *output, struct status *status)
+{
+    return build_model(fables_model, output, 1, true, false, true, status);
 }
 
 static int build(uint32_t gpus, bool hidden)
@@ -60,7 +66,7 @@ static int build(uint32_t gpus, bool hidden)
     snprintf(folder, sizeof folder, "%s/fables.XXXXXX", root ? root : "/tmp");
     if (!mkdtemp(folder)) return -1;
     snprintf(path, sizeof path, "%s/fables.eng", folder);
-    bool ok = build_model(fables_model, path, gpus, true, hidden, &status);
+    bool ok = build_model(fables_model, path, gpus, true, true, hidden, &status);
     if (!ok) fprintf(stderr, "build of %s: %s\n", fables_model, status.message);
     return ok ? 0 : -1;
 }

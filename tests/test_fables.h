@@ -25,6 +25,9 @@ bool fables_build_without_mixed(const char *output, struct status *status);
 /* The shipped model for FABLES_RANKS ranks, with hidden states. */
 bool fables_build_ranks_with_hidden(const char *output, struct status *status);
 
+/* The shipped model with hidden states and without verification plans. */
+bool fables_build_hidden_without_verify(const char *output, struct status *status);
+
 /* Group set-up and tear-down of cmocka: fables_path() is valid between them. */
 int fables_build(void **state);
 int fables_build_hidden(void **state); /* with hidden states */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "formats/cli/cli_process.h"
+#include "runtime/cli/cli_score.h"
 
 /* The text continues the prompt: without the prompt in the stream, a word's leading space would be lost. */
 static int replay_prompt(struct generation *run, const int32_t *tokens, size_t count)
@@ -91,8 +92,8 @@ static int complete(struct generation *run)
     if (!code && !cli_caught_signal()) code = replay_prompt(run, tokens, count);
     if (!code && !cli_caught_signal()) code = show_prompt(run);
     if (!code && !cli_caught_signal()) {
-        code = generation_steps(run, tokens, count);
-        if (!code) code = generation_finish(run);
+        code = run->options->score ? score_tokens(run, tokens, count) : generation_steps(run, tokens, count);
+        if (!code && !run->options->score) code = generation_finish(run);
     }
     free(tokens);
     return code;

@@ -42,7 +42,7 @@ int generation_open(struct generation *run, const struct generate_options *optio
 void generation_note_ids(const struct generation *run)
 {
     const struct generate_options *options = run->options;
-    if (!options->print_tokens && !run->facts.has_tokenizer && !options->quiet)
+    if (!options->print_tokens && !options->score && !run->facts.has_tokenizer && !options->quiet)
         fprintf(stderr, "%s: the engine has no tokenizer: printing token ids\n", cli_program());
 }
 
@@ -118,6 +118,7 @@ int generation_create_sequence(struct generation *run, uint32_t max_new_tokens)
     sequence.sampling = &run->sampling;
     sequence.max_new_tokens = max_new_tokens;
     sequence.grammar = run->grammar;
+    if (options->score) sequence.prompt_logprobs = options->logprob_count ? (int32_t)options->logprob_count : -1;
     if (options->ignore_eos) sequence.flags |= ENG_SEQUENCE_IGNORE_EOS;
     if (options->chat) sequence.flags |= ENG_SEQUENCE_KEEP;
     if (options->logits_path || options->logprobs) sequence.flags |= ENG_SEQUENCE_LOGITS;
@@ -137,7 +138,7 @@ int generation_open_outputs(struct generation *run)
     if (!code) code = generation_create_sequence(run, options->max_new_tokens);
     if (code) return code;
     uint32_t flags = options->keep_special ? ENG_TEXT_KEEP_SPECIAL : 0;
-    if (!options->print_tokens && !options->logprobs && run->facts.has_tokenizer &&
+    if (!options->print_tokens && !options->logprobs && !options->score && run->facts.has_tokenizer &&
         eng_text_create(run->engine, flags, &run->text, &run->error))
         return generation_fail_error(run);
     if (!options->logits_path || run->process > 0) return CLI_DONE;

@@ -35,6 +35,7 @@ struct generate_options {
     const struct cli_logit_biases *biases;
     const char *json_schema, *regex; /* a file, an expression; NULL: not given; at most one of these and json_object */
     bool json_object;
+    bool score;             /* log-probabilities of the prompt instead of an answer */
     bool logprobs;          /* JSON lines with log-probabilities instead of text */
     uint64_t logprob_count; /* of the likeliest tokens in each */
     bool seed_given;        /* else a random one, which is printed */

@@ -59,12 +59,16 @@ static int check_combination(const struct arguments *arguments)
     if (generate->logprobs && (generate->chat || generate->print_tokens || text_work || arguments->selftest))
         return cli_usage(
             "--logprobs: not with --chat, --print-tokens, --selftest, --tokenize, --detokenize or --render");
+    if (generate->score && (generate->chat || generate->print_tokens || generate->logits_path ||
+                            arguments->count_given || text_work || arguments->selftest))
+        return cli_usage("--score: not with --chat, --print-tokens, --logits, -n, --selftest, --tokenize, "
+                         "--detokenize or --render");
     const int grammars = generate->json_object + (generate->json_schema != NULL) + (generate->regex != NULL);
     if (grammars > 1) return cli_usage("expected one of --json, --json-schema and --regex, found several");
-    if (grammars && (generate->ignore_eos || text_work || arguments->selftest))
+    if (grammars && (generate->ignore_eos || generate->score || text_work || arguments->selftest))
         return cli_usage(
-            "--json, --json-schema and --regex: not with --ignore-eos, --selftest, --tokenize, --detokenize or "
-            "--render");
+            "--json, --json-schema and --regex: not with --ignore-eos, --score, --selftest, --tokenize, --detokenize "
+            "or --render");
     if (arguments->speculate && (text_work || arguments->selftest))
         return cli_usage("--speculate: not with --selftest, --tokenize, --detokenize or --render");
     if (generate->system && !generate->chat) return cli_usage("--system: only with --chat");
@@ -138,6 +142,11 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
         {"logprobs", 0, "N", .number = &generate->logprob_count, .most = ENG_MAX_LOGPROBS, .given = &generate->logprobs,
          .help = "instead of text a line of JSON for each token: its log-probability and those of the N likeliest "
                  "tokens, as the model gives them, before penalties and temperature"},
+        {"score", .set = &generate->score,
+         .help =
+             "instead of an answer a line of JSON for each token of the prompt from the second one on, with its "
+             "log-probability (with --logprobs N those of the N likeliest tokens in its place, too), and a last one "
+             "with their number, sum and perplexity"},
         {"keep-special", .set = &generate->keep_special, .help = "special tokens appear in the text"},
         {"logits", 0, "FILE.npy", .text = &generate->logits_path,
          .help = "float32 [tokens, vocabulary]: the logits of each token"},
@@ -200,6 +209,7 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
     generate->top_k = arguments->top_k == none ? -1 : (int64_t)arguments->top_k;
     generate->plain = arguments->special_tokens ? !strcmp(arguments->special_tokens, "text") : generate->chat;
     generate->max_new_tokens = arguments->count_given ? (uint32_t)arguments->count
+                               : generate->score      ? 1
                                : generate->chat       ? 0
                                                       : DEFAULT_NEW_TOKENS;
     arguments->tokenize.path = generate->path;

@@ -87,3 +87,10 @@ char *server_text_copy(const char *text, size_t size)
     copy[size] = 0;
     return copy;
 }
+
+uint64_t server_count_characters(const char *text, size_t size)
+{
+    uint64_t count = 0;
+    for (size_t i = 0; i < size; i++) count += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return count;
+}

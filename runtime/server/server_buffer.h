@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct server_buffer {
     char *data; /* owned; NULL: empty */
@@ -25,5 +26,8 @@ void server_buffer_free(struct server_buffer *buffer);
 
 /* A copy of text[size], which has no NUL at its end, with one. The caller frees it. NULL: out of memory. */
 char *server_text_copy(const char *text, size_t size);
+
+/* Characters of UTF-8. */
+uint64_t server_count_characters(const char *text, size_t size);
 
 #endif

@@ -91,14 +91,14 @@ static bool check_prompt(const struct eng_engine_facts *facts, const struct serv
                          const struct server_prompt *prompt, uint64_t max_new_tokens, struct server_error *error)
 {
     const char *param = prompt_field(request);
-    const bool embeds = request->endpoint == SERVER_EMBEDDING;
+    const bool embeds = request->endpoint == SERVER_EMBEDDING, alone = embeds || request->no_answer;
     if (!prompt->count)
         return server_fail(error, 400, "invalid_value", param, "%s: expected at least one token, found none", param);
-    if (embeds && prompt->count > facts->max_context)
+    if (alone && prompt->count > facts->max_context)
         return server_fail(error, 400, "context_length_exceeded", param,
-                           "the context of this model is %" PRIu32 " tokens; an input has %zu; shorten it",
-                           facts->max_context, prompt->count);
-    if (!embeds && prompt->count + (max_new_tokens ? max_new_tokens : 1) > facts->max_context)
+                           "the context of this model is %" PRIu32 " tokens; %s has %zu; shorten it",
+                           facts->max_context, embeds ? "an input" : "the prompt", prompt->count);
+    if (!alone && prompt->count + (max_new_tokens ? max_new_tokens : 1) > facts->max_context)
         return server_fail(error, 400, "context_length_exceeded", param,
                            "the context of this model is %" PRIu32 " tokens; the prompt has %zu, and %" PRIu64
                            " are requested for the answer; shorten the prompt or lower max_tokens",
@@ -180,6 +180,7 @@ static bool add_echo(const struct eng_engine *engine, const struct server_reques
                                &owned, &size, error))
         return false;
     bool ok = server_buffer_add(&choice->out, owned ? owned : prompt->text, size) || server_fail_memory(error);
+    if (ok) choice->characters = choice->released = server_count_characters(choice->out.data, choice->out.size);
     free(owned);
     return ok;
 }
@@ -223,13 +224,17 @@ static bool check_logprobs(const struct eng_engine_facts *facts, const struct se
     const struct server_request *request = &job->request;
     /* None of the factors is large: 128 answers, 21 numbers, 2^32 tokens. */
     const uint64_t tokens = job->max_new_tokens ? job->max_new_tokens : facts->max_context,
-                   choices = request->prompt_count * request->n,
-                   numbers = choices * (1 + request->top_logprobs) * tokens;
+                   choices = request->prompt_count * request->n;
+    uint64_t prompts = 0;
+    for (size_t i = 0; request->echo && i < request->prompt_count; i++)
+        prompts += request->prompts[i].count * request->n;
+    const uint64_t numbers = (choices * tokens + prompts) * (1 + request->top_logprobs);
     if (!request->wants_logprobs || numbers <= MOST_LOGPROBS) return true;
     return server_fail(error, 400, "invalid_value", "logprobs",
-                       "logprobs: %" PRIu64 " answers of up to %" PRIu64 " tokens with 1 + %" PRIu64
-                       " log-probabilities each are %" PRIu64 ", expected at most %d; lower max_tokens",
-                       choices, tokens, request->top_logprobs, numbers, MOST_LOGPROBS);
+                       "logprobs: %" PRIu64 " answers of up to %" PRIu64 " tokens, and %" PRIu64
+                       " tokens of prompts, with 1 + %" PRIu64 " log-probabilities each are %" PRIu64
+                       ", expected at most %d; lower max_tokens",
+                       choices, tokens, prompts, request->top_logprobs, numbers, MOST_LOGPROBS);
 }
 
 /* Whether the engine has embeddings of this size, and the reply so many. */
@@ -276,11 +281,10 @@ static bool fill(const struct eng_engine *engine, const struct eng_engine_facts 
         return false;
     const bool embeds = request->endpoint == SERVER_EMBEDDING;
     if (embeds && !check_embeddings(facts, request, error)) return false;
-    uint64_t most = embeds ? 1 : server_request_max_tokens(request);
+    uint64_t most = embeds || request->no_answer ? 1 : server_request_max_tokens(request);
     if (!most && !request->is_chat) most = COMPLETION_NEW_TOKENS;
     job->max_new_tokens = (uint32_t)most;
-    if (!check_logprobs(facts, job, error)) return false;
-    if (!server_job_tokenize(engine, request, error) ||
+    if (!server_job_tokenize(engine, request, error) || !check_logprobs(facts, job, error) ||
         !choose_sampling(engine, facts, request, &job->sampling, error) || !name_job(job, error))
         return false;
     for (size_t i = 0; i < request->prompt_count; i++) {

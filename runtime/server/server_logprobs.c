@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/server/server_logprobs.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,11 +98,12 @@ static bool is_text(const struct server_buffer *bytes)
     return at == bytes->size;
 }
 
-/* OpenAI's smallest number stands for the probability 0, since JSON has no infinity. */
+/* OpenAI's smallest number stands for the probability 0, since JSON has no infinity. A token without a log-probability has null. */
 static bool print_number(float logprob, struct server_buffer *out)
 {
     static const double least = -9999;
     const double number = (double)logprob;
+    if (isnan(logprob)) return server_buffer_text(out, "null");
     return server_buffer_format(out, "%.9g", number > least ? number : least);
 }
 
@@ -188,6 +190,7 @@ static bool print_top(const struct server_logprobs *logprobs, const struct eng_e
 {
     const struct eng_logprob *top = logprobs->top + index * logprobs->top_count,
                              *drawn = &logprobs->tokens[index].drawn;
+    if (isnan(drawn->logprob)) return server_buffer_text(out, index ? ",null" : "null");
     bool ok = server_buffer_text(out, index ? ",{" : "{"), has_drawn = false;
     struct names names = {0};
     for (size_t t = 0; ok && t < logprobs->top_count && top[t].token >= 0; t++) {

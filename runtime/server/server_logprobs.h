@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log-probabilities of the tokens of one answer, and their JSON in the two shapes of OpenAI's API. */
+/* Log-probabilities of the tokens of one answer, with echo of its prompt, too, and their JSON in the two shapes of OpenAI's API. */
 #ifndef RUNTIME_SERVER_SERVER_LOGPROBS_H
 #define RUNTIME_SERVER_SERVER_LOGPROBS_H
 
@@ -9,8 +9,8 @@
 #include "runtime/server/server_buffer.h"
 
 struct server_logprob {
-    struct eng_logprob drawn;
-    uint64_t begin, end; /* characters of the answer before and after the token's text */
+    struct eng_logprob drawn; /* NaN: the first token of an echoed prompt */
+    uint64_t begin, end;      /* characters of the answer before and after the token's text */
 };
 
 struct server_logprobs {

@@ -9,6 +9,7 @@
 
 #include "formats/cli/cli_process.h"
 #include "runtime/cli/cli_args.h"
+#include "runtime/server/server_echo.h"
 #include "runtime/server/server_embeddings.h"
 
 /* A choice that has a sequence of the session. */
@@ -181,8 +182,11 @@ static bool start_choice(struct server_model *model, struct server_job *job, str
     options.stop_tokens = stops;
     options.stop_count = count;
     options.max_new_tokens = job->max_new_tokens;
-    options.grammar = server_grammar_compiled(job->grammar);
-    if (request->endpoint == SERVER_EMBEDDING) options.flags |= ENG_SEQUENCE_HIDDEN | ENG_SEQUENCE_IGNORE_EOS;
+    if (!request->no_answer) options.grammar = server_grammar_compiled(job->grammar);
+    if (request->endpoint == SERVER_EMBEDDING)
+        options.flags |= ENG_SEQUENCE_IGNORE_EOS | (request->is_mean ? ENG_SEQUENCE_HIDDEN_MEAN : ENG_SEQUENCE_HIDDEN);
+    if (request->echo && request->wants_logprobs)
+        options.prompt_logprobs = request->top_logprobs ? (int32_t)request->top_logprobs : -1;
     if (request->wants_logprobs) options.flags |= ENG_SEQUENCE_LOGITS;
     if (request->ignore_eos) options.flags |= ENG_SEQUENCE_IGNORE_EOS;
     if (eng_sequence_create(model->session, &options, &slot->sequence, error)) return false;
@@ -215,25 +219,18 @@ static void start_choices(struct server_model *model)
 
 /* ---- tokens ---- */
 
-static uint64_t count_characters(const char *text, size_t size)
-{
-    uint64_t count = 0;
-    for (size_t i = 0; i < size; i++) count += ((unsigned char)text[i] & 0xc0) != 0x80;
-    return count;
-}
-
 static bool push_text(struct server_choice *choice, const char *text, size_t size, bool is_last,
                       struct eng_error *error)
 {
     size_t released;
-    choice->characters += count_characters(text, size);
+    choice->characters += server_count_characters(text, size);
     bool ok = stop_strings_push(&choice->stop, text, size, &released);
     if (is_last) stop_strings_finish(&choice->stop, &released);
     if (!ok || !server_buffer_add(&choice->out, choice->stop.held, released)) {
         *error = (struct eng_error){.status = ENG_MACHINE, .message = "out of memory"};
         return false;
     }
-    choice->released += count_characters(choice->stop.held, released);
+    choice->released += server_count_characters(choice->stop.held, released);
     stop_strings_drop(&choice->stop, released);
     server_logprobs_text(&choice->logprobs, choice->characters, choice->released);
     return true;
@@ -311,6 +308,17 @@ static bool take_embedding(const struct server_model *model, struct slot *slot, 
     return false;
 }
 
+/* Takes the first token of the answer as the sign that the prompt is computed. */
+static bool take_prompt(const struct server_model *model, struct slot *slot, struct eng_error *error)
+{
+    const struct server_request *request = &slot->job->request;
+    if (!request->echo || !request->wants_logprobs) return true;
+    return server_echo_logprobs(model->engine, slot->sequence,
+                                &request->prompts[server_job_prompt_of(slot->job, slot->choice)],
+                                request->skip_special ? 0 : ENG_TEXT_KEEP_SPECIAL, &slot->job->choices[slot->choice],
+                                error);
+}
+
 /* Takes the tokens that the last step drew for a choice. The token that ends an answer is no part of its text. */
 static bool take_tokens(struct server_model *model, struct slot *slot, double now, struct eng_error *error)
 {
@@ -318,6 +326,8 @@ static bool take_tokens(struct server_model *model, struct slot *slot, double no
     int32_t token, before = -1;
     if (slot->job->request.endpoint == SERVER_EMBEDDING) return take_embedding(model, slot, error);
     while (!choice->stop.found && eng_sequence_poll(slot->sequence, &token, 1)) {
+        if (!choice->tokens && !take_prompt(model, slot, error)) return false;
+        if (slot->job->request.no_answer) return true;
         if (before >= 0 && !add_token(model, slot, before, error)) return false;
         if (choice->stop.found) return true;
         before = token;
@@ -330,6 +340,7 @@ static bool take_tokens(struct server_model *model, struct slot *slot, double no
 static enum server_finish finish_of(const struct slot *slot, enum eng_end end)
 {
     const bool is_embedding = slot->job->request.endpoint == SERVER_EMBEDDING && end == ENG_END_LENGTH;
+    if (slot->job->request.no_answer && end == ENG_END_EOS) return SERVER_FINISH_LENGTH;
     if (slot->job->choices[slot->choice].stop.found || end == ENG_END_EOS || is_embedding) return SERVER_FINISH_STOP;
     return end == ENG_END_LENGTH || end == ENG_END_CONTEXT ? SERVER_FINISH_LENGTH : SERVER_FINISH_ERROR;
 }
@@ -349,7 +360,7 @@ static void finish_choice(struct server_model *model, struct slot *slot)
     else if (choice->finish == SERVER_FINISH_ERROR)
         server_fail(&job->failure, 500, "not_finite", NULL,
                     "no token can be drawn: the model's logits are not finite (NaN or infinity)");
-    else if (job->request.endpoint != SERVER_EMBEDDING && !finish_text(choice, &error))
+    else if (job->request.endpoint != SERVER_EMBEDDING && !job->request.no_answer && !finish_text(choice, &error))
         server_fail_eng(&job->failure, NULL, &error);
     if (job->failure.http)
         fail_job(model, job, SERVER_FINISH_ERROR);

@@ -170,6 +170,14 @@ static bool read_stop_tokens(const struct field *field, const json_t *value, str
     return true;
 }
 
+/* 0: no answer, as completions have it. */
+static bool read_completion_tokens(const struct field *field, const json_t *value, struct server_request *request,
+                                   struct server_error *error)
+{
+    request->no_answer = json_is_integer(value) && json_integer_value(value) == 0;
+    return read_count(field, value, request, error);
+}
+
 /* The number of likeliest tokens, as completions have it. */
 static bool read_logprobs(const struct field *field, const json_t *value, struct server_request *request,
                           struct server_error *error)
@@ -289,6 +297,15 @@ static bool read_encoding(const struct field *field, const json_t *value, struct
            wrong(error, field->name, "\"float\" or \"base64\"", value);
 }
 
+static bool read_pooling(const struct field *field, const json_t *value, struct server_request *request,
+                         struct server_error *error)
+{
+    const char *pooling = json_string_value(value);
+    request->is_mean = pooling && strcmp(pooling, "mean") == 0;
+    return request->is_mean || (pooling && strcmp(pooling, "last") == 0) ||
+           wrong(error, field->name, "\"last\" or \"mean\"", value);
+}
+
 static bool read_tools(const struct field *field, const json_t *value, struct server_request *request,
                        struct server_error *error)
 {
@@ -317,6 +334,7 @@ static const struct field fields[] = {
     {"input", SERVER_EMBEDDING, .read = read_prompt},
     {"encoding_format", SERVER_EMBEDDING, .read = read_encoding},
     {"dimensions", SERVER_EMBEDDING, read_count, AT(dimensions), 1, INT32_MAX},
+    {"pooling", SERVER_EMBEDDING, .read = read_pooling},
     {"tokens", SERVER_DETOKENIZE, .read = read_tokens},
     {"add_special_tokens", SERVER_COMPLETION | SERVER_TOKENIZE, read_bool, AT(add_special)},
     {"skip_special_tokens", GENERATE, read_bool, AT(skip_special)},
@@ -324,7 +342,8 @@ static const struct field fields[] = {
     {"stream_options", GENERATE, .read = read_stream_options},
     {"n", GENERATE, read_count, AT(n), 1, SERVER_MOST_CHOICES},
     {"echo", SERVER_COMPLETION, read_bool, AT(echo)},
-    {"max_tokens", GENERATE, read_count, AT(max_tokens), 1, INT32_MAX},
+    {"max_tokens", SERVER_CHAT, read_count, AT(max_tokens), 1, INT32_MAX},
+    {"max_tokens", SERVER_COMPLETION, read_completion_tokens, AT(max_tokens), 0, INT32_MAX},
     {"max_completion_tokens", SERVER_CHAT, read_count, AT(max_completion_tokens), 1, INT32_MAX},
     {"temperature", GENERATE, read_real, AT(temperature), 0, 1000000},
     {"top_p", GENERATE, read_real, AT(top_p), 0, 1, true},
@@ -453,9 +472,9 @@ static bool check_together(const struct server_request *request, struct server_e
                            "expected one of max_tokens and max_completion_tokens, found both with different values");
     if (request->top_logprobs && !request->wants_logprobs)
         return server_fail(error, 400, "invalid_value", "top_logprobs", "top_logprobs: only with logprobs");
-    if (request->wants_logprobs && request->echo)
-        return server_fail(error, 400, "invalid_value", "logprobs",
-                           "logprobs: not with echo, since there are none of the prompt's tokens");
+    if (request->no_answer && !request->echo)
+        return server_fail(error, 400, "invalid_value", "max_tokens",
+                           "max_tokens: expected at least 1, or echo, found 0, which leaves nothing to return");
     if (request->format.field && server_tools_are_active(&request->tools))
         return server_fail(error, 400, "invalid_value", request->format.field,
                            "%s: not with tools, whose calls have another form; leave out tools or set tool_choice to "

@@ -41,6 +41,7 @@ struct server_request {
     json_t *body;      /* owned: strings below are borrowed from it; NULL after server_request_shrink */
     const char *model; /* NULL: not given */
     bool stream, include_usage, echo, ignore_eos;
+    bool no_answer;                                    /* echo alone: max_tokens is 0 */
     bool add_special;                                  /* tokens around a text */
     bool special_given;                                /* add_special_tokens was in the body */
     bool skip_special;                                 /* special tokens do not appear in answers */
@@ -67,8 +68,9 @@ struct server_request {
     char *variables;           /* owned: JSON for the chat template; NULL: no chat, or converted already */
     struct server_tools tools; /* owned */
     bool parallel_calls;
-    bool is_base64;      /* embeddings */
-    uint64_t dimensions; /* of embeddings; 0: all */
+    bool is_base64;      /* embeddings, as the next two */
+    bool is_mean;        /* of all tokens of an input; else of its last one */
+    uint64_t dimensions; /* 0: all */
 };
 
 /* Parses body[size], whose number of values is bounded. *value: owned by the caller. */

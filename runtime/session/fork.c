@@ -31,6 +31,7 @@ static struct eng_sequence_options options_of(const struct eng_sequence *source)
     options.context_tokens = source->context_tokens;
     options.flags = source->flags;
     options.grammar = source->grammar;
+    options.prompt_logprobs = source->prompt_logprobs;
     return options;
 }
 

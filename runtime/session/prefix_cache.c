@@ -55,13 +55,21 @@ static uint32_t count_known(const struct eng_sequence *sequence, uint64_t root, 
     return known;
 }
 
+/* Tokens that it may take from the cache. */
+static uint32_t most_cached(const struct eng_sequence *sequence)
+{
+    const uint32_t before = prompt_rows_before(sequence);
+    return before < sequence->count ? before : sequence->count - 1;
+}
+
 /* The longest checkpoint that the sequence can go on from; NULL: none. */
 static struct session_checkpoint *find_checkpoint(const struct eng_sequence *sequence, uint64_t root)
 {
     const struct eng_session *session = sequence->session;
-    uint32_t idle, most = sequence->count - 1;
+    const uint32_t page = page_tokens(session);
+    uint32_t idle, most = most_cached(sequence);
     uint64_t number;
-    if (session->pool.groups) most = count_known(sequence, root, UINT32_MAX, &idle, &number) * page_tokens(session);
+    if (session->pool.groups) most = count_known(sequence, root, most / page, &idle, &number) * page;
     return checkpoints_find(&session->checkpoints, root, sequence->tokens, most);
 }
 
@@ -70,7 +78,7 @@ static uint64_t count_taken(const struct eng_sequence *sequence, uint64_t root,
                             const struct session_checkpoint *checkpoint, uint64_t pages)
 {
     const struct eng_session *session = sequence->session;
-    const uint32_t most = checkpoint ? checkpoint->count / page_tokens(session) : UINT32_MAX;
+    const uint32_t most = (checkpoint ? checkpoint->count : most_cached(sequence)) / page_tokens(session);
     uint32_t idle;
     uint64_t number;
     const uint32_t known = count_known(sequence, root, most, &idle, &number);
@@ -140,7 +148,7 @@ void sequence_use_cache(struct eng_sequence *sequence)
         return;
     }
     if (computed != sequence->blocks * page) return;
-    while (sequence->computed + page < sequence->count) {
+    while (sequence->computed + page <= most_cached(sequence)) {
         const int32_t block = page_pool_find(&session->pool, sequence->block, sequence->tokens + sequence->computed);
         if (block == PAGE_POOL_NONE) break;
         sequence->block = page_pool_number(&session->pool, block);
@@ -245,7 +253,7 @@ uint32_t sequence_rest(const struct eng_sequence *sequence)
 {
     const struct eng_session *session = sequence->session;
     const uint32_t computed = sequence->computed;
-    uint32_t end = sequence->count;
+    uint32_t end = prompt_rows_before(sequence);
     if (!session->checkpointing || !session->geometry->recurrent_bytes || sequence->is_restored) return end - computed;
     struct place places[PLACES];
     find_places(sequence, places);

@@ -11,6 +11,10 @@
  * random number that a decode step would have used there. The drawn tokens are appended up to the first one that differs from the draft, so
  * that they are those of decode steps, whatever was drafted. Keys and values of the tokens after it are written over later.
  *
+ * Rows of prompts. A prompt whose log-probabilities or mean of hidden states are asked for (prompt_rows.c) is computed by steps with logits at
+ * each row: verification plans, whose rows are tokens of it, or decode plans with a token of each such prompt. They and the steps of other
+ * sequences take turns.
+ *
  * Lookahead. If the backend supports it, and while the same sequences continue to decode, the next step is queued
  * before the tokens of the current one are waited for, so that the device never waits for the host. Only stop tokens
  * are not foreseen: the row of a sequence that has ended computes one token that is discarded, in the sequence's own
@@ -23,10 +27,16 @@
 
 #include "runtime/session/session.h"
 
+/* Whether its next step is one of its prompt's chunks. */
+static bool takes_chunks(const struct eng_sequence *sequence)
+{
+    return sequence->state == ENG_STATE_PREFILL && !prompt_rows_due(sequence);
+}
+
 static struct eng_sequence *oldest_in_prefill(const struct eng_session *session)
 {
     for (uint32_t i = 0; i < session->active_count; i++)
-        if (session->active[i]->state == ENG_STATE_PREFILL) return session->active[i];
+        if (takes_chunks(session->active[i])) return session->active[i];
     return NULL;
 }
 
@@ -37,6 +47,14 @@ static uint32_t decoding_count(const struct eng_session *session)
     return count;
 }
 
+/* Sequences with rows that are to be read next. */
+static uint32_t reading_count(const struct eng_session *session)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < session->active_count; i++) count += prompt_rows_due(session->active[i]);
+    return count;
+}
+
 /* Fetches the logits of a row if they are requested or cost nothing, and its hidden state if that is requested. */
 static bool row_logits(struct eng_sequence *sequence, uint32_t row, const float **logits, struct status *status)
 {
@@ -44,6 +62,7 @@ static bool row_logits(struct eng_sequence *sequence, uint32_t row, const float 
     sequence->hidden = NULL;
     if (sequence->flags & ENG_SEQUENCE_HIDDEN && !(sequence->hidden = replay_hidden(sequence->session, row, 1, status)))
         return false;
+    if (sequence->flags & ENG_SEQUENCE_HIDDEN_MEAN) sequence->hidden = prompt_rows_mean(sequence, sequence->hidden);
     if (!(sequence->flags & ENG_SEQUENCE_LOGITS) && !sequence->session->backend->type->host_logits) return true;
     *logits = replay_logits(sequence->session, row, 1, status);
     return *logits != NULL;
@@ -213,7 +232,7 @@ static bool is_mixed_due(const struct eng_session *session)
     const struct session_plan *largest = replay_mixed_plan(session, UINT32_MAX, UINT32_MAX);
     const uint32_t decoding = decoding_count(session);
     if (!largest || decoding > largest->rows / 2 || decoding >= largest->out_rows) return false;
-    const uint32_t prompts = session->active_count - decoding;
+    const uint32_t prompts = session->active_count - decoding - reading_count(session);
     return prompts > 1 || (prompts && decoding);
 }
 
@@ -278,10 +297,11 @@ static uint32_t choose_parts(struct eng_session *session)
     count = decoding;
     for (uint32_t i = 0; i < session->active_count; i++) {
         struct eng_sequence *sequence = session->active[i];
-        if (sequence->state != ENG_STATE_PREFILL) continue;
+        if (!takes_chunks(sequence)) continue;
         /* The first of several sequences that began together with the same text has computed it by now. */
         sequence_use_cache(sequence);
-        if (!waits_for_page(session, sequence, decoding, count)) session->part_sequence[count++] = sequence;
+        if (!prompt_rows_due(sequence) && !waits_for_page(session, sequence, decoding, count))
+            session->part_sequence[count++] = sequence;
     }
     share_rows(session, decoding, count, mixed_prompt_rows(session, decoding));
     const uint32_t most = replay_mixed_plan(session, UINT32_MAX, UINT32_MAX)->out_rows;
@@ -403,16 +423,105 @@ static bool step_verify(struct eng_session *session, uint32_t count, struct stat
     return true;
 }
 
+/* ---- steps that read rows of prompts ---- */
+
+/* The tokens whose rows are read next, of the oldest prompts first. Returns how many parts. */
+static uint32_t choose_reading(struct eng_session *session)
+{
+    const struct session_plan *largest = replay_verify_plan(session, UINT32_MAX);
+    uint32_t count = 0, left = largest ? largest->rows : (uint32_t)session->geometry->slots;
+    if (decoding_count(session)) left = prompt_rows(session, left);
+    for (uint32_t i = 0; i < session->active_count && left; i++) {
+        struct eng_sequence *sequence = session->active[i];
+        if (!prompt_rows_due(sequence)) continue;
+        const uint32_t most = largest ? sequence->rows.end - sequence->rows.next : 1;
+        session->part_sequence[count] = sequence;
+        session->parts[count].count = most < left ? most : left;
+        left -= session->parts[count++].count;
+    }
+    return count;
+}
+
+/* Computes a token of each part and draws after it, which is undone later. */
+static const int32_t *replay_single(struct eng_session *session, uint32_t count, struct status *status)
+{
+    struct session_plan *plan = replay_decode_plan(session, count);
+    for (uint32_t p = 0; p < count; p++) {
+        plan->slots[p] = session->parts[p].slot;
+        plan->tokens[p] = session->parts[p].tokens[0];
+    }
+    return replay_submit_decode(session, plan, count, status) ? replay_wait(session, count, status) : NULL;
+}
+
+/* Reads the rows of a part, from `row` of the step on. drawn[part->count]: what was drawn after each. */
+static bool read_part(struct eng_sequence *sequence, const struct replay_part *part, const int32_t *drawn, uint32_t row,
+                      struct status *status)
+{
+    struct eng_session *session = sequence->session;
+    for (uint32_t i = 0; i < part->count; i++) {
+        const float *logits = NULL, *hidden = NULL;
+        if ((sequence->rows.logprobs && drawn[i] != PLAN_NO_TOKEN &&
+             !(logits = replay_logits(session, row + i, 1, status))) ||
+            (prompt_rows_has_hidden(sequence) && !(hidden = replay_hidden(session, row + i, 1, status))))
+            return false;
+        prompt_rows_read(sequence, logits, hidden);
+    }
+    return true;
+}
+
+/* A step with logits at each row: of a verification plan, else of a decode plan. What it draws is not used but to tell whether logits are
+ * finite: meanwhile the samplers are greedy and allow all tokens. */
+static bool step_reading(struct eng_session *session, uint32_t count, struct status *status)
+{
+    struct session_plan *plan = replay_verify_plan(session, UINT32_MAX);
+    uint32_t rows = 0;
+    for (uint32_t p = 0; p < count; p++) {
+        struct eng_sequence *sequence = session->part_sequence[p];
+        struct replay_part *part = &session->parts[p];
+        part->slot = sequence->slot;
+        part->tokens = sequence->tokens + sequence->computed;
+        rows += part->count;
+        sequence->sampling.state = session->samplers[part->slot];
+        slots_set_sampler(session, part->slot, &(struct sampler_state){.top_p = 1, .repetition_penalty = 1});
+    }
+    const int32_t *drawn =
+        plan ? replay_verify(session, replay_verify_plan(session, rows), session->parts, count, status)
+             : replay_single(session, count, status);
+    if (!drawn) return false;
+    for (uint32_t p = 0, row = 0; p < count; row += session->parts[p++].count) {
+        struct eng_sequence *sequence = session->part_sequence[p];
+        const struct replay_part *part = &session->parts[p];
+        if (!read_part(sequence, part, drawn + row, row, status)) return false;
+        replay_keep(session, part->slot, part->count, PLAN_NO_TOKEN);
+        slots_set_sampler(session, part->slot, &sequence->sampling.state);
+        if (!plan) {
+            slots_clear_seen(session, part->slot);
+            slots_mark_seen(session, part->slot, sequence->tokens, sequence->count);
+        }
+        sequence_computed(sequence, part->count);
+    }
+    return true;
+}
+
 /* ---- steps ---- */
 
-/* Begins a step: a mixed step, a chunk of a prompt or a verification step, which is complete on return, or a decode step, which is in flight. Sequences
- * for which there are no pages are set aside, so that each turn of the loop has fewer. */
+/* Begins a step: a mixed step, a chunk of a prompt, a step that reads rows or a verification step, which is complete on return, or a decode
+ * step, which is in flight. Sequences for which there are no pages are set aside, so that each turn of the loop has fewer. */
 static bool begin_step(struct eng_session *session, struct status *status)
 {
     sequence_admit(session);
     while (session->active_count) {
+        const uint32_t reading = reading_count(session);
+        if (reading && (!session->read_last || reading == session->active_count)) {
+            const uint32_t parts = choose_reading(session);
+            if (!reserve_parts(session, parts)) continue;
+            session->read_last = true;
+            return step_reading(session, parts, status);
+        }
+        session->read_last = false;
         if (is_mixed_due(session)) {
             const uint32_t parts = choose_parts(session);
+            if (!parts) continue; /* of all, rows are to be read next */
             if (reserve_parts(session, parts)) return step_mixed(session, parts, status);
             continue;
         }
@@ -422,6 +531,7 @@ static bool begin_step(struct eng_session *session, struct status *status)
             size_t plan;
             /* The first of several sequences that began together with the same text has computed it by now. */
             sequence_use_cache(prefill);
+            if (prompt_rows_due(prefill)) continue;
             uint32_t rest = sequence_rest(prefill);
             if (decoding) rest = prompt_rows(session, rest);
             const uint32_t chunk = replay_chunk(session, rest, &plan);

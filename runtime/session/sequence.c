@@ -293,12 +293,17 @@ static bool read_options(struct eng_sequence *sequence, const struct eng_sequenc
         return status_fail(status, STATUS_USAGE, "%s: stop_count is %u, expected at most %d", function, own.stop_count,
                            ENG_MAX_STOP_TOKENS);
     if (own.stop_count && !report_not_null(own.stop_tokens, function, "options->stop_tokens", status)) return false;
-    const uint32_t known =
-        ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP | ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED | ENG_SEQUENCE_HIDDEN;
+    const uint32_t known = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP | ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED |
+                           ENG_SEQUENCE_HIDDEN | ENG_SEQUENCE_HIDDEN_MEAN;
     if (own.flags & ~known)
         return status_fail(status, STATUS_USAGE, "%s: flags are %#x, expected only bits of %#x", function, own.flags,
                            known);
-    if (own.flags & ENG_SEQUENCE_HIDDEN && !hidden_exist(sequence->session, function, status)) return false;
+    if (own.flags & (ENG_SEQUENCE_HIDDEN | ENG_SEQUENCE_HIDDEN_MEAN) &&
+        !hidden_exist(sequence->session, function, status))
+        return false;
+    if (own.prompt_logprobs < -1 || own.prompt_logprobs > ENG_MAX_LOGPROBS)
+        return status_fail(status, STATUS_USAGE, "%s: prompt_logprobs is %d, expected -1 to %d", function,
+                           own.prompt_logprobs, ENG_MAX_LOGPROBS);
     if (own.context_tokens > geometry->max_context)
         return status_fail(status, STATUS_TOO_LONG,
                            "%s: context_tokens is %u, expected at most the engine's context of %u", function,
@@ -318,6 +323,8 @@ static bool read_options(struct eng_sequence *sequence, const struct eng_sequenc
     sequence->sampling.biases = sequence->biases;
     if (sampling.bias_count) memcpy(sequence->biases, sampling.biases, sampling.bias_count * sizeof *sampling.biases);
     sequence->flags = own.flags;
+    if (own.flags & ENG_SEQUENCE_HIDDEN_MEAN) sequence->flags |= ENG_SEQUENCE_HIDDEN;
+    sequence->prompt_logprobs = own.prompt_logprobs;
     sequence->max_new_tokens = own.max_new_tokens;
     sequence->context_tokens = own.context_tokens;
     sequence->stop_count = own.stop_count;
@@ -435,8 +442,9 @@ bool sequence_check_room(const struct eng_sequence *sequence, const char *functi
 static void agree(const struct eng_sequence *sequence)
 {
     struct backend *backend = sequence->session->backend;
-    const uint32_t numbers[] = {sequence->flags, sequence->max_new_tokens, sequence->context_tokens,
-                                sequence->stop_count, sequence->count};
+    const uint32_t numbers[] = {sequence->flags,          sequence->max_new_tokens,
+                                sequence->context_tokens, (uint32_t)sequence->prompt_logprobs,
+                                sequence->stop_count,     sequence->count};
     if (!backend->type->agree) return;
     backend->type->agree(backend, numbers, sizeof numbers);
     backend->type->agree(backend, sequence->stop_tokens, sequence->stop_count * sizeof *sequence->stop_tokens);
@@ -458,7 +466,8 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
                                     struct eng_error *error)
 {
     struct status status = {0};
-    if (!check_submit(sequence, tokens, count, &status)) return report_status(&status, error);
+    if (!check_submit(sequence, tokens, count, &status) || !prompt_rows_begin(sequence, (uint32_t)count, &status))
+        return report_status(&status, error);
     struct eng_session *session = sequence->session;
     memcpy(sequence->tokens + sequence->count, tokens, count * sizeof *tokens);
     sequence->count += (uint32_t)count;
@@ -474,7 +483,10 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
         slots_mark_seen(session, sequence->slot, sequence->tokens + sequence->computed,
                         sequence->count - sequence->computed);
         slot_options_begin_answer(session, sequence->slot, NULL, 0);
-        if (slots_switch_rope(session, sequence->slot, sequence->count)) compute_again(sequence);
+        /* Where no token was drawn, the row before the prompt is computed already. */
+        if (slots_switch_rope(session, sequence->slot, sequence->count) ||
+            sequence->computed > prompt_rows_before(sequence))
+            compute_again(sequence);
         start_prefill(sequence);
         return report_ok(error);
     }
@@ -570,6 +582,7 @@ void sequence_cancel_unwanted(struct eng_session *session)
 
 static void let_go(struct eng_sequence *sequence)
 {
+    prompt_rows_free(sequence);
     grammar_release(sequence->grammar);
     free(sequence->place);
     sequence->grammar = NULL;

@@ -240,6 +240,7 @@ void eng_session_destroy(struct eng_session **handle)
     free(session->parts);
     free(session->part_sequence);
     for (uint32_t i = 0; session->sequences && i < session->max_sequences; i++) {
+        prompt_rows_free(&session->sequences[i]);
         grammar_release(session->sequences[i].grammar);
         free(session->sequences[i].place);
     }

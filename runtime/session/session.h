@@ -50,6 +50,16 @@ struct session_sampling {
     uint32_t bias_count;
 };
 
+/* Results of the rows of a sequence's latest prompt, each of which computes a token (prompt_rows.c). */
+struct prompt_rows {
+    uint32_t start;               /* the prompt's first token */
+    uint32_t next, end;           /* tokens [next, end) have rows that are still to be read; next == end: none */
+    uint32_t top;                 /* likeliest tokens of each place */
+    struct eng_logprob *logprobs; /* owned [prompt tokens, 1 + top], from token `start` on; NULL: none */
+    double *sums;                 /* owned [hidden_size], of the prompt's hidden states so far; NULL: none */
+    float *mean;                  /* owned [hidden_size]; NULL like sums */
+};
+
 enum session_mask { MASK_ALL, MASK_SOME, MASK_NONE }; /* tokens that eng_sequence_set_allowed allows */
 
 struct eng_sequence {
@@ -59,8 +69,10 @@ struct eng_sequence {
     enum eng_end end;
     int32_t slot; /* SESSION_NO_SLOT until admitted */
     uint32_t flags;
-    uint32_t max_new_tokens;          /* 0: until the context is full */
-    uint32_t context_tokens;          /* as in the options */
+    uint32_t max_new_tokens; /* 0: until the context is full */
+    uint32_t context_tokens; /* as in the options, as the next */
+    int32_t prompt_logprobs;
+    struct prompt_rows rows;
     struct session_sampling sampling; /* biases: the next array */
     struct eng_logit_bias *biases; /* [PLAN_MAX_LOGIT_BIASES]; NULL: the engine has no sampling options, as the next */
     uint32_t *allowed;             /* [plan_allowed_words]: the caller's, for a slot to come */
@@ -162,6 +174,7 @@ struct eng_session {
     struct session_news news;
     _Atomic(struct eng_sequence *) unwanted; /* to be cancelled by the session's thread; any thread adds */
     bool prefilled_last;                     /* the last step was a prefill; decoding sequences are next */
+    bool read_last;                          /* the last step read rows of prompts; other sequences are next */
     uint64_t steps;                          /* replays waited for; logits of earlier ones are invalid */
     uint64_t checked_ns;                     /* when the engine's file was last found unchanged */
 
@@ -297,6 +310,24 @@ void news_tell(struct eng_session *session);
 /* sampling.c: checks the caller's settings. Fails for options that the engine's kernels do not know. */
 bool sampling_read(const struct eng_session *session, const struct eng_sampling *given,
                    struct session_sampling *sampling, struct status *status);
+
+/* row_logprobs.c: of a token in a row of logits, and of the likeliest ones, top[count]. */
+void logprobs_of_row(const float *logits, uint64_t vocab_size, int32_t token, struct eng_logprob *own,
+                     struct eng_logprob *top, size_t count);
+
+/* prompt_rows.c: `count` tokens more become the sequence's prompt. Fails, with nothing changed, if there is no memory for results of its
+ * rows. */
+bool prompt_rows_begin(struct eng_sequence *sequence, uint32_t count, struct status *status);
+void prompt_rows_free(struct eng_sequence *sequence);
+/* Whether the next token that the sequence computes has a row that is to be read. */
+bool prompt_rows_due(const struct eng_sequence *sequence);
+/* Tokens that may be computed, or come from the cache, before the next row that is to be read; of all if there is none. */
+uint32_t prompt_rows_before(const struct eng_sequence *sequence);
+/* Reads the next row. logits NULL: they are not finite. hidden: as the next function tells. */
+void prompt_rows_read(struct eng_sequence *sequence, const float *logits, const float *hidden);
+bool prompt_rows_has_hidden(const struct eng_sequence *sequence);
+/* The mean of the prompt's hidden states, of which `last` is the last; NULL: they were not read. Valid until the next prompt. */
+const float *prompt_rows_mean(struct eng_sequence *sequence, const float *last);
 
 /* hidden.c: fails for engines without hidden states. */
 bool hidden_exist(const struct eng_session *session, const char *function, struct status *status);

@@ -32,6 +32,7 @@ static struct eng_sequence_options options_of(const struct soak_spec *spec)
     options.max_new_tokens = spec->max_new;
     options.flags = spec->flags;
     options.grammar = spec->grammar;
+    options.prompt_logprobs = spec->prompt_logprobs;
     return options;
 }
 
@@ -283,6 +284,7 @@ static void make_spec(const struct soak_source *source, uint64_t *random, struct
     for (uint32_t s = 0; s < spec->submits; s++) draw_prompt(source, random, spec, s);
     if (spec->submits > 1) spec->flags |= ENG_SEQUENCE_KEEP;
     draw_sampling(source, random, spec);
+    if (soak_draw_one_of(random, 5)) spec->prompt_logprobs = soak_draw_one_of(random, 2) ? -1 : 3;
     if (source->grammar_count && soak_draw_one_of(random, 6))
         spec->grammar = source->grammars[soak_draw(random) % source->grammar_count];
     else if (soak_draw_one_of(random, 2))

@@ -42,6 +42,7 @@ struct soak_text {
 
 struct soak_spec {
     uint32_t submits, prompt_counts[SOAK_SUBMITS], max_new, flags;
+    int32_t prompt_logprobs;
     int32_t prompts[SOAK_SUBMITS][SOAK_MOST_PROMPT];
     bool is_sampled;
     struct eng_sampling sampling;

@@ -3,12 +3,13 @@
 float32, rotary frequencies included."""
 
 import json
+import math
 import os
 import shutil
 import struct
 import unittest
 
-from harness import (ALL_BLOCKS, ENGBUILD, LOGIT_TOLERANCE, SANITIZED, SHARED, ReferenceTest, build_engine, needs_shared, recorded_cases,
+from harness import (ALL_BLOCKS, ENGBUILD, ENGRUN, LOGIT_TOLERANCE, SANITIZED, SHARED, ReferenceTest, build_engine, needs_shared, recorded_cases,
                      run, scratch, shared, succeed, tally)
 
 SUPPORTED = ["llama3", "llama-tied-sharded", "mistral-window", "qwen2", "qwen3", "granite", "olmo2",
@@ -67,6 +68,29 @@ class Architectures(ReferenceTest):
                         self.check_logits(found, row, LOGIT_TOLERANCE, name)
                         count += 1
         tally("rows of logits", count)
+
+    def test_prompt_logprobs(self):
+        """Log-probabilities of prompts are those of the recorded logits: of the last tokens, and of the first one of the continuation."""
+        count = 0
+        for name in ALL:
+            engine = build_engine(folder_of(name))
+            for prompt, logits, greedy, _ in recorded(name)[2:]:
+                tokens = prompt + greedy[:1]
+                printed = succeed([ENGRUN, engine, "--tokens", ",".join(map(str, tokens)), "--score", "--logprobs", "3"]).stdout
+                *lines, last = map(json.loads, printed.splitlines())
+                with self.subTest(name, prompt=len(prompt)):
+                    self.assertEqual([line["token"] for line in lines], tokens[1:])
+                    self.assertEqual(last["tokens"], len(prompt))
+                    self.assertAlmostEqual(last["logprob"], sum(line["logprob"] for line in lines), delta=1e-4 * len(prompt))
+                    self.assertAlmostEqual(last["perplexity"], math.exp(-last["logprob"] / len(prompt)), delta=1e-4 * last["perplexity"])
+                    for line, row in zip(lines[-len(logits):], logits):
+                        total = math.log(sum(math.exp(value) for value in row))
+                        for entry in [line, *line["top"]]:
+                            self.assertAlmostEqual(entry["logprob"], row[entry["token"]] - total, delta=2 * LOGIT_TOLERANCE)
+                        for entry, value in zip(line["top"], sorted(row, reverse=True)):
+                            self.assertAlmostEqual(entry["logprob"], value - total, delta=2 * LOGIT_TOLERANCE)
+                        count += 1
+        tally("rows of prompts", count)
 
     def test_decoding_computes_what_reading_computes(self):
         """Logits of tokens decoded one by one equal those of the same tokens read as a prompt."""

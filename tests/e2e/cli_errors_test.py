@@ -441,6 +441,9 @@ class RunFlags(ErrorTest):
         self.refuses_values(self.command, "--logprobs", NOT_NUMBERS + ["21"])
         for other in ("--chat", "--print-tokens"):
             self.fails(USAGE, ["--logprobs", other], *self.command, "--logprobs", "2", other)
+            self.fails(USAGE, ["--score", other], *self.command, "--score", other)
+        for other in (["-n", "3"], ["--logits", "x.npy"], ["--json"], ["--regex", "a"]):
+            self.fails(USAGE, ["--score", other[0]], *self.command, "--score", *other)
         tally("engrun: values", self.count)
 
     def test_instruction_set(self):

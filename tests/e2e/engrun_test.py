@@ -169,6 +169,31 @@ class Sampling(unittest.TestCase):
         none = succeed([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "2", "--logprobs", "0"]).stdout
         self.assertEqual([json.loads(line)["top"] for line in none.splitlines()], [[], []])
 
+    def test_score(self):
+        """Each token of the prompt has the log-probability that its predecessors' continuation gives it."""
+        ids = json.loads(run([ENGRUN, fables_engine(), "--tokenize", "--add-special"], input=json.dumps(PROMPT) + "\n").stdout)
+        listed = ",".join(map(str, ids))
+        printed = succeed([ENGRUN, fables_engine(), "-p", PROMPT, "--score", "--logprobs", "2"]).stdout
+        *lines, last = map(json.loads, printed.splitlines())
+        self.assertEqual([line["token"] for line in lines], ids[1:])
+        for count, line in enumerate(lines, 1):
+            with scratch() as folder:
+                path = os.path.join(folder, "logits.npy")
+                succeed([ENGRUN, fables_engine(), "--tokens", ",".join(map(str, ids[:count])), "-n", "1", "--logits", path])
+                (row,) = rows(read_npy(path))
+            total = math.log(sum(math.exp(value) for value in row))
+            self.assertEqual([entry["token"] for entry in line["top"]], sorted(range(len(row)), key=lambda token: -row[token])[:2])
+            for entry in [line, *line["top"]]:
+                self.assertAlmostEqual(entry["logprob"], row[entry["token"]] - total, places=3)
+        self.assertEqual(list(last), ["tokens", "logprob", "perplexity"])
+        self.assertEqual(last["tokens"], len(lines))
+        self.assertAlmostEqual(last["logprob"], sum(line["logprob"] for line in lines), places=4)
+        plain = succeed([ENGRUN, fables_engine(), "--tokens", listed, "--score"]).stdout
+        self.assertEqual([json.loads(line) for line in plain.splitlines()], [{**line, "top": []} for line in lines] + [last])
+        result = run([ENGRUN, fables_engine(), "--tokens", "5", "--score"])
+        self.assertEqual((result.rc, result.stdout), (1, ""))
+        self.assertIn("at least 2 tokens", result.stderr)
+
     def test_threads_change_nothing(self):
         self.assertEqual(self.ids("--threads", "1"), self.ids("--threads", "3"))
 

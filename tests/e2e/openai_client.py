@@ -63,6 +63,11 @@ def chats():
 def logprobs():
     completion = client.completions.create(model="fables", prompt=PROMPT, max_tokens=8, temperature=0, logprobs=3).choices[0]
     check("".join(completion.logprobs.tokens) == completion.text and len(completion.logprobs.top_logprobs[0]) == 3, completion)
+    options = {"model": "fables", "prompt": PROMPT, "temperature": 0, "logprobs": 3, "echo": True}
+    both, prompt = (client.completions.create(**options, max_tokens=most).choices[0] for most in (8, 0))
+    check(both.text == PROMPT + completion.text and prompt.text == PROMPT, both, prompt)
+    check(prompt.logprobs.token_logprobs[0] is None and prompt.logprobs.top_logprobs[0] is None, prompt)
+    check(both.logprobs.tokens == prompt.logprobs.tokens + completion.logprobs.tokens, both, prompt)
     options = {"model": "chat", "messages": HELLO, "max_tokens": 8, "temperature": 0, "logprobs": True, "top_logprobs": 2}
     content = client.chat.completions.create(**options).choices[0].logprobs.content
     check(len(content) == 8 and all(one.top_logprobs[0].logprob == one.logprob for one in content), content)

@@ -123,6 +123,23 @@ class Embeddings(unittest.TestCase):
         apart = max(abs(a - b) for a, b in zip(found[0], found[1]))
         self.assertGreater(apart, 50 * TOLERANCE, "texts with one embedding would show nothing")
 
+    def test_means(self):
+        """Embeddings are the mean of all tokens where that is asked for."""
+        found, usage = self.embed(TEXTS, pooling="mean")
+        last, same = self.embed(TEXTS, pooling="last")
+        self.assertEqual((last, usage), (self.embed(TEXTS)[0], same))
+        for text, vector, other in zip(TEXTS, found, last):
+            ids = self.ids(text)
+            rows = [self.decoder.last_hidden(ids[:i + 1]) for i in range(len(ids))]
+            self.check(vector, normalised([sum(column) / len(ids) for column in zip(*rows)]))
+            self.assertGreater(max(abs(a - b) for a, b in zip(vector, other)), 50 * TOLERANCE)
+        (cut,), _ = self.embed(TEXTS[0], pooling="mean", dimensions=7, encoding_format="base64")
+        self.check(floats(cut), normalised(found[0][:7]), 1e-5)
+        (one,), _ = self.embed([5], pooling="mean")
+        self.check(one, self.embed([5])[0][0], 1e-5)
+        self.embed([5] * CONTEXT, pooling="mean")
+        self.refused(400, "pooling", "mean", input="x", pooling="cls")
+
     def test_forms_of_input(self):
         (text,), _ = self.embed(TEXTS[0])
         for given in ([TEXTS[0]], self.ids(TEXTS[0]), [self.ids(TEXTS[0])]):

@@ -2,12 +2,14 @@
 """engserve: answers that have a form, and log-probabilities."""
 
 import json
+import math
 import os
 import re
 import threading
 import unittest
 
-from harness import ENGRUN, output, scratch, write
+from decoder import Decoder
+from harness import ENGRUN, FABLES, output, scratch, write
 from served import GREEDY, HELLO, PROMPT, Served, continuation, fables
 from server import choices
 
@@ -15,6 +17,12 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength
                                           "kind": {"enum": ["fox", "wolf"]}},
           "required": ["name", "age", "kind"], "additionalProperties": False}
 FOLDER = scratch()
+
+
+def log_softmax(logits):
+    most = max(logits)
+    total = most + math.log(sum(math.exp(value - most) for value in logits))
+    return [value - total for value in logits]
 
 
 class Formats(Served):
@@ -220,8 +228,76 @@ class Logprobs(Served):
                     found[choice["index"]] += (choice["logprobs"] or {"content": []})["content"]
                 self.assertEqual(found, whole)
 
+    def tokens_of(self, text):
+        return self.server.json("POST", "/tokenize", {"model": "fables", "prompt": text})["tokens"]
+
+    def test_prompts(self):
+        """With echo they begin with those of the prompt, as an independent forward pass gives them."""
+        text = PROMPT + ", there was a small wolf"
+        ids = self.tokens_of(text)
+        decoder = Decoder(FABLES)
+        rows = [log_softmax(decoder.logits(ids[:i])) for i in range(1, len(ids))]
+        for top in (0, 3):
+            for prompt in (text, ids):
+                with self.subTest(top=top, prompt=prompt):
+                    (choice,) = self.complete(prompt=prompt, max_tokens=0, echo=True, logprobs=top)["choices"]
+                    found = choice["logprobs"]
+                    self.assertEqual(choice["text"], text)
+                    self.assertEqual(len(found["tokens"]), len(ids))
+                    self.assertEqual([found["token_logprobs"][0], found["top_logprobs"][0]], [None, None])
+                    for token, number, likeliest, row, place in zip(ids[1:], found["token_logprobs"][1:], found["top_logprobs"][1:], rows, found["tokens"][1:]):
+                        self.assertAlmostEqual(number, row[token], delta=1e-3)
+                        self.assertEqual(likeliest[place], number)
+                        for value, expected in zip(sorted(likeliest.values(), reverse=True)[:top], sorted(row, reverse=True)):
+                            self.assertAlmostEqual(value, expected, delta=1e-3)
+                    ends = found["text_offset"][1:] + [len(text)]
+                    for token, begin, end in zip(found["tokens"], found["text_offset"], ends):
+                        self.assertIn(text[begin:end], ("", token, token.lstrip()))
+                    self.assertEqual(text[found["text_offset"][-1]:], found["tokens"][-1])
+
+    def test_prompt_and_answer(self):
+        ids = self.tokens_of(PROMPT)
+        plain = self.complete(**GREEDY, logprobs=2)["choices"][0]
+        reply = self.complete(**GREEDY, logprobs=2, echo=True, n=2)
+        alone = self.complete(prompt=PROMPT, max_tokens=0, logprobs=2, echo=True)
+        self.assertEqual([each["usage"]["completion_tokens"] for each in (reply, alone)], [48, 0])
+        for choice in reply["choices"]:
+            self.assertEqual(choice["text"], PROMPT + plain["text"])
+            for key, values in choice["logprobs"].items():
+                self.assertEqual(len(values), len(ids) + 24)
+                shown = [value + len(PROMPT) for value in plain["logprobs"][key]] if key == "text_offset" else plain["logprobs"][key]
+                if key in ("tokens", "text_offset"):
+                    self.assertEqual(values[len(ids):], shown)
+                self.assertEqual(values[:len(ids)], alone["choices"][0]["logprobs"][key])
+            for one, other in zip(choice["logprobs"]["token_logprobs"][len(ids):], plain["logprobs"]["token_logprobs"]):
+                self.assertAlmostEqual(one, other, places=4)
+        for body in ({**GREEDY, "n": 2}, {"prompt": [PROMPT, "The fox"], "max_tokens": 0}):
+            body = {**body, "logprobs": 2, "echo": True}
+            whole = {choice["index"]: (choice["text"], choice["logprobs"], choice["finish_reason"]) for choice in self.complete(**body)["choices"]}
+            found = {index: ["", {}, None] for index in whole}
+            for chunk in self.server.events("/v1/completions", {"model": "fables", **body}):
+                (choice,) = chunk["choices"]
+                one = found[choice["index"]]
+                one[0] += choice["text"]
+                one[2] = choice["finish_reason"] or one[2]
+                for key, values in (choice["logprobs"] or {}).items():
+                    one[1][key] = one[1].get(key, []) + values
+            self.assertEqual({index: tuple(one) for index, one in found.items()}, whole)
+
+    def test_prompts_of_any_size(self):
+        """One token, and as many as the context has."""
+        facts = self.server.json("GET", "/v1/models/fables")
+        for count in (1, facts["max_model_len"]):
+            reply = self.complete(prompt=[300] * count, max_tokens=0, logprobs=1, echo=True)
+            numbers = reply["choices"][0]["logprobs"]["token_logprobs"]
+            self.assertEqual((numbers[0], len(numbers), reply["usage"]["prompt_tokens"]), (None, count, count))
+            self.assertTrue(all(number <= 0 for number in numbers[1:]))
+        self.refused("/v1/completions", {"model": "fables", "prompt": [300] * (count + 1), "max_tokens": 0, "echo": True}, 400, "prompt", "the prompt has")
+
     def test_too_many(self):
         """The memory of an answer is bounded."""
+        self.refused("/v1/completions", {"model": "fables", "prompt": [300] * 1600, "n": 128, "max_tokens": 0, "echo": True, "logprobs": 20},
+                     400, "logprobs", "204800 tokens of prompts")
         body = {"model": "fables", "prompt": PROMPT, "n": 128, "logprobs": 0}
         self.refused("/v1/completions", {**body, "max_tokens": 32769}, 400, "logprobs", "max_tokens")
         self.refused("/v1/completions", {**body, "max_tokens": 32768}, 400, "prompt", "context")

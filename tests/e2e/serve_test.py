@@ -175,6 +175,10 @@ class Completions(Served):
     def test_echo(self):
         (choice,) = self.complete(**GREEDY, echo=True)["choices"]
         self.assertEqual(choice["text"], PROMPT + continuation(PROMPT, 24))
+        reply = self.complete(prompt=PROMPT, max_tokens=0, echo=True)
+        (choice,) = reply["choices"]
+        self.assertEqual((choice["text"], choice["logprobs"], choice["finish_reason"]), (PROMPT, None, "length"))
+        self.assertEqual(reply["usage"]["completion_tokens"], 0)
 
     def test_more_choices_than_slots(self):
         reply = self.complete(prompt=PROMPT, max_tokens=8, temperature=0, n=64)
@@ -307,7 +311,7 @@ class Refused(Served):
                 ("/v1/chat/completions", {**chat, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "invalid_value"),
                 ("/v1/completions", {**complete, "logprobs": 21}, "logprobs", "invalid_value"),
                 ("/v1/completions", {**complete, "logprobs": True}, "logprobs", "invalid_value"),
-                ("/v1/completions", {**complete, "logprobs": 2, "echo": True}, "logprobs", "invalid_value"),
+                ("/v1/completions", {**complete, "max_tokens": 0}, "max_tokens", "invalid_value"),
                 ("/v1/completions", {**complete, "prompt_logprobs": 1}, "prompt_logprobs", "unsupported_parameter"),
                 ("/v1/completions", {**complete, "best_of": 2}, "best_of", "unsupported_parameter"),
                 ("/v1/completions", {**complete, "suffix": "x"}, "suffix", "unsupported_parameter"),

@@ -80,6 +80,7 @@ static void use_session(struct run *run)
     STEP(eng_session_create(run->engine, &session_options, &run->session, &run->error));
     eng_sequence_options_init(&options);
     options.max_new_tokens = NEW_TOKENS;
+    options.prompt_logprobs = 2;
     STEP(eng_sequence_create(run->session, &options, &run->sequence, &run->error));
     STEP(eng_sequence_submit(run->sequence, results->prompt, results->prompt_count, &run->error));
     while (unfinished) STEP(eng_step(run->session, &unfinished, &run->error));
