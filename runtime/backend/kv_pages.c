@@ -27,7 +27,8 @@ bool backend_kv_pages(const struct plan_geometry *geometry, const struct backend
     const uint64_t chunk = options->chunk ? options->chunk : 1;
     const bool is_beside = options->sequences && options->sequences < geometry->slots;
     uint64_t most, least = plan_page_groups(geometry);
-    if (!checked_mul(is_beside ? options->sequences : geometry->slots, plan_sequence_pages(geometry, geometry->max_context, chunk), &most))
+    if (!checked_mul(is_beside ? options->sequences : geometry->slots,
+                     plan_sequence_pages(geometry, geometry->max_context, chunk), &most))
         most = INT32_MAX;
     if (most > INT32_MAX) most = INT32_MAX; /* page numbers are int32 */
     if (options->kv_tokens) {

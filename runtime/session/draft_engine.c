@@ -52,7 +52,8 @@ uint32_t draft_engine_wanted(const struct eng_sequence *sequence, uint32_t most)
     if (end + 1 - count < most) most = (uint32_t)(end + 1 - count);
     const uint32_t wanted = drafts_count(sequence->engine_hits, session->draft_cost, most);
     if (wanted) return wanted;
-    return drafts_count(1, session->draft_cost, 1); /* after a pause one is tried, unless it takes too long even if it is right */
+    return drafts_count(1, session->draft_cost,
+                        1); /* after a pause one is tried, unless it takes too long even if it is right */
 }
 
 /* ---- tokens that are known ---- */

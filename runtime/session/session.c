@@ -191,10 +191,11 @@ static bool create_draft(struct eng_session *session, const struct eng_session_o
         !make(draft, backend_for(draft), &own, verified, &session->draft, status))
         return status_prefix(status, "draft engine");
     if (!drafts_count(1, session->draft_cost, 1))
-        log_write(&session->engine->log, ENG_LOG_WARNING,
-                  "session: the draft engine drafts nothing: by the times in both files a token takes it %.2f of a step "
-                  "of the engine",
-                  (double)session->draft_cost);
+        log_write(
+            &session->engine->log, ENG_LOG_WARNING,
+            "session: the draft engine drafts nothing: by the times in both files a token takes it %.2f of a step "
+            "of the engine",
+            (double)session->draft_cost);
     return true;
 }
 

@@ -69,21 +69,21 @@ struct eng_sequence {
     struct grammar_state *place; /* of the answer in its grammar; owned */
     int32_t stop_tokens[ENG_MAX_STOP_TOKENS];
     uint32_t stop_count;
-    int32_t *tokens;     /* [max_context + 1]: prompts and answers in order, then a draft */
-    uint32_t count;      /* tokens so far */
-    uint32_t computed;   /* tokens that are in the KV pages */
-    bool is_restored;    /* its pages came from a file: others do not use them */
-    uint32_t blocks;     /* whole pages of them that the cache knows */
-    uint64_t block;      /* number of the last of those, or of the empty text */
-    uint32_t checkpoint; /* tokens before its latest checkpoint, made or used; 0: none */
-    uint32_t branch;     /* 0, or where other texts branch off: it makes a checkpoint there */
-    uint32_t prompt_end; /* end of the latest prompt; later tokens were drawn */
-    float hits;          /* share of its drafts whose first token was drawn, the later ones counting more */
-    float engine_hits;   /* the same of drafts of the draft engine */
+    int32_t *tokens;       /* [max_context + 1]: prompts and answers in order, then a draft */
+    uint32_t count;        /* tokens so far */
+    uint32_t computed;     /* tokens that are in the KV pages */
+    bool is_restored;      /* its pages came from a file: others do not use them */
+    uint32_t blocks;       /* whole pages of them that the cache knows */
+    uint64_t block;        /* number of the last of those, or of the empty text */
+    uint32_t checkpoint;   /* tokens before its latest checkpoint, made or used; 0: none */
+    uint32_t branch;       /* 0, or where other texts branch off: it makes a checkpoint there */
+    uint32_t prompt_end;   /* end of the latest prompt; later tokens were drawn */
+    float hits;            /* share of its drafts whose first token was drawn, the later ones counting more */
+    float engine_hits;     /* the same of drafts of the draft engine */
     uint32_t engine_from;  /* the draft engine drafts when the sequence has so many tokens */
     uint32_t engine_pause; /* tokens until it is tried again after its next failure */
-    uint32_t polled;     /* tokens [polled, count) have not been polled */
-    uint64_t drawn_step; /* the step that drew its last token, and logits and hidden state of that draw */
+    uint32_t polled;       /* tokens [polled, count) have not been polled */
+    uint64_t drawn_step;   /* the step that drew its last token, and logits and hidden state of that draw */
     const float *logits, *hidden;
     struct eng_sequence *next; /* in the list of waiting or of free sequences */
     bool has_news, is_in_news; /* is_in_news: it is in the list of struct session_news */
@@ -128,13 +128,13 @@ struct eng_session {
     uint64_t chunk;       /* most tokens that a step appends to a sequence */
     uint32_t prompt_step; /* as in struct eng_session_options, as the next */
     uint32_t step_ms;
-    uint32_t speculate;    /* most tokens of a draft; 0: also where the engine cannot verify any */
-    uint32_t draft_places; /* of a slot's table of drafts, a power of two */
+    uint32_t speculate;        /* most tokens of a draft; 0: also where the engine cannot verify any */
+    uint32_t draft_places;     /* of a slot's table of drafts, a power of two */
     struct eng_session *draft; /* of the draft engine: slot i drafts for the sequence in slot i; NULL: there is none */
     float draft_cost;          /* time in which it drafts a token, as a share of a decode step's */
-    double prompt_rows;    /* step_ms: rows of prompts that a step has time for, as far as earlier ones tell */
-    bool caches;           /* pages of sequences are used again */
-    bool checkpointing;    /* with checkpoints: a page group has a window, or there is recurrent state */
+    double prompt_rows;        /* step_ms: rows of prompts that a step has time for, as far as earlier ones tell */
+    bool caches;               /* pages of sequences are used again */
+    bool checkpointing;        /* with checkpoints: a page group has a window, or there is recurrent state */
 
     struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
     int32_t *page_table;            /* STATE_PAGE_TABLE: this, the next two and rope_set are backend->state */
