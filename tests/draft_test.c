@@ -8,6 +8,7 @@
 #include "formats/base/file.h"
 #include "formats/base/test_folder.h"
 #include "formats/base/test_support.h"
+#include "formats/tuning/tuning_record.h"
 #include "runtime/backend/test_backend.h"
 #include "runtime/session/session.h"
 
@@ -410,6 +411,96 @@ TEST(drafts_that_take_too_long)
     count_steps(session, 20, answer);
     assert_int_equal(session->draft->steps, 0);
     eng_session_destroy(&session);
+}
+
+/* The file's tuning records are replaced by ones of this time. */
+static char *give_times(struct eng_engine *engine, double us)
+{
+    struct tuning_record record = {.key = "a launch", .median_us = us, .level = "quick", .candidates = 1};
+    struct status status = {0};
+    size_t lines = 0, size;
+    char *line;
+    for (size_t i = 0; i < engine->file.tactics_size; i++) lines += engine->file.tactics[i] == '\n';
+    assert_true(lines > 0);
+    test_expect_success(tuning_record_format(&record, &line, &size, &status), &status);
+    char *text = malloc(lines * size);
+    for (size_t i = 0; i < lines; i++) memcpy(text + i * size, line, size);
+    free(line);
+    engine->file.tactics = text;
+    engine->file.tactics_size = lines * size;
+    return text;
+}
+
+TEST(costs_follow_the_times_of_the_files)
+{
+    struct status status = {0};
+    float cost = 0;
+    struct eng_engine *engine = fables_open(), *draft = fables_open();
+    assert_true(draft_find_cost(engine, draft, &cost, &status));
+    assert_float_equal(cost, 0.1, 1e-6); /* nothing was measured */
+    char *texts[] = {give_times(engine, 8), give_times(draft, 2)};
+    assert_true(draft_find_cost(engine, draft, &cost, &status));
+    assert_float_equal(cost, 0.25, 1e-6);
+    memset(texts[1], ' ', draft->file.tactics_size - 1);
+    for (size_t i = 0; i < draft->file.tactics_size; i++) texts[1][i] = '\n';
+    assert_false(draft_find_cost(engine, draft, &cost, &status));
+    assert_non_null(strstr(status.message, "tactics: line"));
+    eng_close(&engine);
+    eng_close(&draft);
+    for (int i = 0; i < 2; i++) free(texts[i]);
+}
+
+/* ---- other models ---- */
+
+/* Sliding windows, latent attention, experts and longrope, each drafted for by the same model, which is right, also in slots with tokens of
+ * other sequences. */
+static void check_model(const char *name)
+{
+    enum { SEQUENCES = 3, ROUNDS = 2 };
+    int32_t prompts[SEQUENCES * ROUNDS][MOST_PROMPT], answers[2][SEQUENCES * ROUNDS][ANSWER];
+    struct eng_session_facts facts = {0};
+    struct eng_engine *engine = open_model(name, 256, 4, 16);
+    for (int turn = 0; turn < 2; turn++) {
+        const struct eng_session_options options = options_for(turn ? engine : NULL);
+        struct eng_session *session = fables_session(engine, &options);
+        for (uint32_t round = 0; round < ROUNDS; round++) {
+            struct eng_sequence *sequences[SEQUENCES];
+            for (uint32_t i = 0; i < SEQUENCES; i++) {
+                const uint32_t number = round * SEQUENCES + i, count = 10 + 13 * number;
+                struct eng_sequence_options own;
+                eng_sequence_options_init(&own);
+                own.max_new_tokens = ANSWER;
+                own.flags = ENG_SEQUENCE_IGNORE_EOS;
+                fables_tokens(number, prompts[number], count);
+                for (uint32_t t = 0; t < count; t++) prompts[number][t] %= (int32_t)session->geometry->vocab_size;
+                CHECK(eng_sequence_create(session, &own, &sequences[i], &error));
+                CHECK(eng_sequence_submit(sequences[i], prompts[number], count, &error));
+                sequences[i]->hits = -1e9f;
+            }
+            fables_finish(session);
+            for (uint32_t i = 0; i < SEQUENCES; i++) {
+                assert_int_equal(eng_sequence_poll(sequences[i], answers[turn][round * SEQUENCES + i], ANSWER), ANSWER);
+                eng_sequence_destroy(&sequences[i]);
+            }
+        }
+        facts = facts_of(session);
+        eng_session_destroy(&session);
+    }
+    eng_close(&engine);
+    assert_memory_equal(answers[1], answers[0], sizeof answers[0]);
+    if (facts.accepted_tokens != facts.drafted_tokens || facts.drafted_tokens < 2 * ANSWER)
+        fail_msg("%s: %u drafted, %u accepted", name, (unsigned)facts.drafted_tokens, (unsigned)facts.accepted_tokens);
+}
+
+TEST(other_models)
+{
+    static const char *const names[] = {"gemma3", "gpt_oss", "deepseek_v2", "phi3-longrope"};
+    const char *shared = test_shared();
+    char path[512];
+    for (size_t i = 0; shared && i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/models/hf-tiny/%s", shared, names[i]);
+        check_model(path);
+    }
 }
 
 /* ---- refusals ---- */
