@@ -441,7 +441,6 @@ TEST(costs_follow_the_times_of_the_files)
     char *texts[] = {give_times(engine, 8), give_times(draft, 2)};
     assert_true(draft_find_cost(engine, draft, &cost, &status));
     assert_float_equal(cost, 0.25, 1e-6);
-    memset(texts[1], ' ', draft->file.tactics_size - 1);
     for (size_t i = 0; i < draft->file.tactics_size; i++) texts[1][i] = '\n';
     assert_false(draft_find_cost(engine, draft, &cost, &status));
     assert_non_null(strstr(status.message, "tactics: line"));
