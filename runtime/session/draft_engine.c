@@ -52,8 +52,8 @@ uint32_t draft_engine_wanted(const struct eng_sequence *sequence, uint32_t most)
     if (end + 1 - count < most) most = (uint32_t)(end + 1 - count);
     const uint32_t wanted = drafts_count(sequence->engine_hits, session->draft_cost, most);
     if (wanted) return wanted;
-    return drafts_count(1, session->draft_cost,
-                        1); /* after a pause one is tried, unless it takes too long even if it is right */
+    /* After a pause one is tried, unless it takes too long even if it is right. */
+    return drafts_count(1, session->draft_cost, 1);
 }
 
 /* ---- tokens that are known ---- */
@@ -113,20 +113,21 @@ static bool catch_up(struct eng_session *session, struct eng_sequence *sequence,
     *is_ready = false;
     if (session->prompt_step && session->prompt_step < most) most = session->prompt_step;
     if (most < LEAST_ROWS) most = LEAST_ROWS;
+    const uint32_t last = most < draft->chunk ? most : (uint32_t)draft->chunk;
     slots_switch_rope(draft, sequence->slot, total);
     keep_common(draft, sequence);
     if (!reserve(session, sequence->slot, total)) {
         leave_alone(sequence);
         return true;
     }
-    while (most && rest_of(draft, sequence) > draft->chunk) {
+    while (most && rest_of(draft, sequence) > last) {
         const uint32_t rest = rest_of(draft, sequence) - 1;
         size_t plan;
         const uint32_t rows = replay_chunk(draft, rest < most ? rest : most, &plan);
         if (!compute(draft, sequence, rows, plan, NULL, status)) return false;
         most -= rows;
     }
-    *is_ready = rest_of(draft, sequence) <= draft->chunk;
+    *is_ready = rest_of(draft, sequence) <= last;
     return true;
 }
 
