@@ -97,7 +97,7 @@ static bool find_time(const struct eng_engine *engine, double *us, struct status
 bool draft_find_cost(const struct eng_engine *engine, const struct eng_engine *draft, float *cost,
                      struct status *status)
 {
-    /* Of an engine that is built without measuring: a model with a tenth of the weights. */
+    /* Where a file has no times: the share of a model with a tenth of the weights. */
     static const float usual_cost = 0.1f;
     double own_us, us;
     if (!find_time(engine, &own_us, status) || !find_time(draft, &us, status)) return false;

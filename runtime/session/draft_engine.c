@@ -7,7 +7,7 @@
  * end, are set aside, forked or restored, and a text that begins as the one before it in the slot is computed from there on. A long text is
  * computed in parts, one before each step, so that the tokens of other sequences do not wait for all of it.
  *
- * A sequence for which its first tokens are mostly wrong is left alone for a while, and longer after each failure. What is drafted depends on
+ * A sequence for which its first tokens are mostly wrong is left alone for a while, and longer after each failure. Drafts depend on
  * tokens alone. */
 #include <string.h>
 

@@ -172,7 +172,7 @@ static bool can_verify(const struct eng_engine *engine)
 static bool make(struct eng_engine *engine, const struct backend_type *type, const struct eng_session_options *options,
                  uint32_t sequences, struct eng_session **session, struct status *status);
 
-/* Before the session takes memory: its own pool may be as large as what is left. */
+/* Called before the session takes memory: its own pool may take nearly all that is free. */
 static bool create_draft(struct eng_session *session, const struct eng_session_options *options, struct status *status)
 {
     struct eng_engine *draft = options->draft;

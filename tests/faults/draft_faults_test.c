@@ -21,7 +21,7 @@ TEST(every_allocation_of_the_session_fails)
 {
     struct eng_engine *engine = fables_open();
     const struct eng_session_options options = options_for(engine);
-    struct eng_session *session = fables_session(engine, &options); /* what is allocated once per process */
+    struct eng_session *session = fables_session(engine, &options); /* allocates memory once per process */
     eng_session_destroy(&session);
     const long blocks = faults_live_blocks(), mappings = faults_live_mappings();
     faults_arm(0, false);
