@@ -422,7 +422,7 @@ struct eng_session_options {
      * never of models with recurrent layers. Takes up to 256 KiB for each slot. Must be the same in all processes that share the engine. */
     uint32_t speculate;
     /* Another engine with the same tokens, usually of a smaller model, which drafts greedily where a sequence's own text has no likely draft; NULL: none. It may be closed
-     * before the session. It has KV pages for kv_tokens tokens, too; 0: full contexts for as many sequences as are verified at once or, if less, an eighth of
+     * before the session. If it fails, so does eng_step. It has KV pages for kv_tokens tokens, too; 0: full contexts for as many sequences as are verified at once or, if less, an eighth of
      * the memory that its pool could have alone, but one context at least. ENG_USAGE: speculate is 0, the engine has no verification plans, the tokens
      * differ, the draft engine has recurrent layers or a window with chunks shorter than `speculate`, or several processes share one of the engines. */
     struct eng_engine *draft;

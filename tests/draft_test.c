@@ -11,6 +11,7 @@
 #include "formats/tuning/tuning_record.h"
 #include "runtime/backend/test_backend.h"
 #include "runtime/session/session.h"
+#include "tests/test_overflow_model.h"
 
 enum { TALKS = 12, TURNS = 2, ANSWER = 40, MOST_PROMPT = 120, DRAFTED = 6 };
 /* Sanitizers take ten times as long, and fewer hunts. */
@@ -518,6 +519,71 @@ TEST(other_models)
         snprintf(path, sizeof path, "%s/models/hf-tiny/%s", shared, names[i]);
         check_model(path, 1, 1);
     }
+}
+
+/* ---- failures ---- */
+
+static void answer(struct eng_session *session, int32_t last_token, int32_t *tokens)
+{
+    enum { PROMPT = 30 };
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence;
+    int32_t prompt[PROMPT];
+    fables_tokens(9, prompt, PROMPT);
+    prompt[PROMPT - 1] = last_token;
+    eng_sequence_options_init(&options);
+    options.max_new_tokens = ANSWER;
+    options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    CHECK(eng_sequence_submit(sequence, prompt, PROMPT, &error));
+    fables_finish(session);
+    assert_int_equal(eng_sequence_poll(sequence, tokens, ANSWER), ANSWER);
+    eng_sequence_destroy(&sequence);
+}
+
+/* A draft engine whose logits are not finite drafts nothing for that sequence, and goes on with the next one in its slot. */
+TEST(drafts_that_are_not_finite)
+{
+    static const int32_t last_tokens[] = {OVERFLOW_VALUES, 400, OVERFLOW_PLUS, 500};
+    int32_t plain_answer[ANSWER], drafted_answer[ANSWER];
+    char model[512];
+    snprintf(model, sizeof model, "%s/overflow", folder);
+    assert_int_equal(mkdir(model, 0700), 0);
+    overflow_model_write(model);
+    struct eng_engine *draft = open_model(model, FABLES_CONTEXT, FABLES_BATCH, 64, 1);
+    const struct eng_session_options with = options_for(draft), without = options_for(NULL);
+    struct eng_session *session = fables_session(fables, &with), *plain = fables_session(fables, &without);
+    for (size_t i = 0; i < sizeof last_tokens / sizeof *last_tokens; i++) {
+        const uint64_t before = session->draft->steps;
+        answer(plain, last_tokens[i], plain_answer);
+        answer(session, last_tokens[i], drafted_answer);
+        assert_memory_equal(drafted_answer, plain_answer, sizeof plain_answer);
+        if (last_tokens[i] == OVERFLOW_VALUES)
+            assert_int_equal(session->draft->steps, before + 1);
+        else
+            assert_true(session->draft->steps > before + 1);
+    }
+    eng_session_destroy(&session);
+    eng_session_destroy(&plain);
+    eng_close(&draft);
+}
+
+TEST(a_failed_draft_engine_fails_the_session)
+{
+    const struct eng_session_options options = options_for(drafts[DRAFT_SAME]);
+    struct eng_session *session = fables_session(fables, &options);
+    struct eng_sequence *sequence;
+    int32_t prompt[20];
+    enum eng_status status = ENG_OK;
+    fables_tokens(9, prompt, 20);
+    CHECK(eng_sequence_create(session, NULL, &sequence, &error));
+    CHECK(eng_sequence_submit(sequence, prompt, 20, &error));
+    status_fail(&session->draft->failure, STATUS_MACHINE, "it is broken");
+    for (int i = 0; i < 5 && !status; i++) status = eng_step(session, NULL, &error);
+    assert_int_equal(status, ENG_MACHINE);
+    assert_string_equal(error.message, "draft engine: it is broken");
+    assert_int_equal(eng_step(session, NULL, &error), ENG_MACHINE); /* and so on */
+    eng_session_destroy(&session);
 }
 
 /* ---- refusals ---- */
