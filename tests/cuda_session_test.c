@@ -5,6 +5,7 @@
 #include "formats/base/test_support.h"
 #include "formats/base/test_program.h"
 #include "kernels/cuda/test_fake_cuda.h"
+#include "runtime/session/session.h"
 #include "tests/test_forks.h"
 
 #include <dlfcn.h>
@@ -236,6 +237,36 @@ TEST(test_speculation_on_a_gpu)
     }
     CHECK(eng_session_get_facts(session, &facts, &error));
     assert_in_range(facts.accepted_tokens, ANSWER, facts.drafted_tokens);
+    eng_session_destroy(&plain);
+    eng_session_destroy(&session);
+}
+
+TEST(test_a_draft_engine_on_a_gpu)
+{
+    struct eng_session_options options;
+    struct eng_session_facts facts;
+    struct answers expected, found;
+    int32_t pattern[PATTERN];
+    eng_session_options_init(&options);
+    eng_session_facts_init(&facts);
+    struct eng_engine *engine = open_engine(), *draft = open_engine();
+    struct eng_session *plain = fables_session(engine, &options);
+    options.speculate = 5;
+    options.draft = draft;
+    struct eng_session *session = fables_session(engine, &options);
+    eng_close(&engine);
+    eng_close(&draft);
+    make_pattern(plain, pattern);
+    memset(pattern, 0, sizeof pattern / 2); /* little of it repeats itself */
+    repeat(plain, pattern, &expected);
+    for (int i = 0; i < 2; i++) {
+        repeat(session, pattern, &found);
+        assert_memory_equal(&expected, &found, sizeof expected);
+    }
+    CHECK(eng_session_get_facts(session, &facts, &error));
+    assert_in_range(facts.accepted_tokens, ANSWER, facts.drafted_tokens);
+    assert_true(session->draft->steps > 10);
+    assert_int_equal(facts.device_bytes, session->backend->device_bytes + session->draft->backend->device_bytes);
     eng_session_destroy(&plain);
     eng_session_destroy(&session);
 }

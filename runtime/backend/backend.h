@@ -23,6 +23,7 @@ struct backend_options {
     uint64_t chunk;       /* most tokens that a step appends to a sequence; 0 counts as 1 */
     uint64_t pages;       /* 0, or the pages of the KV pool, memory for which has been checked */
     uint32_t checkpoints; /* blocks of recurrent state besides those of the slots */
+    uint32_t sequences;   /* 0, or a pool beside a larger one: for so many sequences at once */
 };
 
 /* Changed parts of a slot's state, as bits. */

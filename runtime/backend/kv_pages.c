@@ -5,6 +5,9 @@
 #include "formats/base/checked.h"
 #include "runtime/backend/backend.h"
 
+/* A pool beside a larger one has this part of the room. */
+enum { PARTS_BESIDE = 8 };
+
 /* Pages for so many tokens, however they are divided among the slots; `chunk`: see plan_ring_pages. */
 static uint64_t pages_for_tokens(const struct plan_geometry *geometry, uint64_t tokens, uint64_t chunk)
 {
@@ -22,8 +25,10 @@ bool backend_kv_pages(const struct plan_geometry *geometry, const struct backend
                       uint64_t *pages, struct status *status)
 {
     const uint64_t chunk = options->chunk ? options->chunk : 1;
+    const bool is_beside = options->sequences && options->sequences < geometry->slots;
     uint64_t most, least = plan_page_groups(geometry);
-    if (!checked_mul(geometry->slots, plan_sequence_pages(geometry, geometry->max_context, chunk), &most))
+    if (!checked_mul(is_beside ? options->sequences : geometry->slots,
+                     plan_sequence_pages(geometry, geometry->max_context, chunk), &most))
         most = INT32_MAX;
     if (most > INT32_MAX) most = INT32_MAX; /* page numbers are int32 */
     if (options->kv_tokens) {
@@ -31,7 +36,7 @@ bool backend_kv_pages(const struct plan_geometry *geometry, const struct backend
     } else if (options->kv_bytes) {
         *pages = options->kv_bytes / geometry->page_bytes;
     } else {
-        *pages = room / geometry->page_bytes;
+        *pages = room / (options->sequences ? PARTS_BESIDE : 1) / geometry->page_bytes;
         least = plan_sequence_pages(geometry, geometry->max_context, chunk);
         if (*pages < least) *pages = least;
     }

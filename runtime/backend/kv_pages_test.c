@@ -54,6 +54,22 @@ TEST(two_groups)
     expect_pages(&geometry, 0, 0, UINT64_MAX, SLOTS * (RING + 100));
 }
 
+/* For two of four slots: an eighth of the room, but for a context at least, and no more than two contexts. */
+TEST(a_pool_beside_a_larger_one)
+{
+    const struct plan_geometry geometry = make_geometry(1, 0);
+    static const struct {
+        uint64_t kv_tokens, room, expected;
+    } cases[] = {{0, 0, 100}, {0, 8 * 150 * BYTES, 150}, {0, UINT64_MAX, 200}, {17, 0, 2}, {UINT64_MAX, 0, 200}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct backend_options options = {.kv_tokens = cases[i].kv_tokens, .chunk = CHUNK, .sequences = 2};
+        struct status status = {0};
+        uint64_t pages;
+        test_expect_success(backend_kv_pages(&geometry, &options, cases[i].room, &pages, &status), &status);
+        assert_int_equal(pages, cases[i].expected);
+    }
+}
+
 TEST(a_page_of_each_group_is_the_least)
 {
     const struct plan_geometry geometry = make_geometry(2, 64);

@@ -94,6 +94,17 @@ enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_op
     return status;
 }
 
+enum eng_status cli_open_draft(const char *path, const struct cli_devices *devices, struct eng_engine **draft,
+                               struct eng_error *error)
+{
+    struct eng_open_options options;
+    *draft = NULL;
+    if (!path) return ENG_OK;
+    eng_open_options_init(&options);
+    const enum eng_status status = cli_use_devices(devices, &options, error);
+    return status ? status : eng_open(path, &options, draft, error);
+}
+
 void cli_note_fallback(const struct eng_session *session)
 {
     struct eng_session_facts facts;

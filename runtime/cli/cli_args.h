@@ -34,6 +34,13 @@ int cli_check_devices(const struct cli_devices *devices);
 enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_open_options *options,
                                 struct eng_error *error);
 
+/* Tokens that a draft engine drafts where --speculate does not say. */
+enum { CLI_DRAFTED_TOKENS = 4 };
+/* Opens the engine of --draft for a session on the same devices; path NULL: there is none, and *draft is NULL. It may be closed after
+ * eng_session_create. */
+enum eng_status cli_open_draft(const char *path, const struct cli_devices *devices, struct eng_engine **draft,
+                               struct eng_error *error);
+
 /* Prints on stderr why the engine's own kernels replace the libraries that it was built with, if they do. */
 void cli_note_fallback(const struct eng_session *session);
 /* Prints on stderr that --speculate has no effect, where it has none. */

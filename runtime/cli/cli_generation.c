@@ -50,7 +50,11 @@ int generation_open_session(struct generation *run, uint64_t tokens)
 {
     struct eng_session_options options = run->options->session;
     options.kv_tokens = tokens < run->facts.max_context ? tokens : run->facts.max_context;
-    if (eng_session_create(run->engine, &options, &run->session, &run->error)) return generation_fail_error(run);
+    if (cli_open_draft(run->options->draft_path, &run->options->devices, &options.draft, &run->error))
+        return generation_fail_error(run);
+    const enum eng_status made = eng_session_create(run->engine, &options, &run->session, &run->error);
+    eng_close(&options.draft);
+    if (made) return generation_fail_error(run);
     if (!run->options->quiet) cli_note_fallback(run->session);
     if (!run->options->quiet && options.speculate) cli_note_speculation(run->session);
     return CLI_DONE;

@@ -42,6 +42,7 @@ struct generate_options {
     uint64_t seed;
     struct cli_devices devices; /* for engines for GPUs */
     struct eng_session_options session;
+    const char *draft_path; /* of a draft engine; NULL: none */
 };
 
 struct generation {

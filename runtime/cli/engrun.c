@@ -28,7 +28,7 @@ struct arguments {
     struct render_options render;
     struct cli_list tokens;
     struct cli_logit_biases biases;
-    bool do_tokenize, do_render, selftest, count_given;
+    bool do_tokenize, do_render, selftest, count_given, speculate_given;
     uint64_t count, top_k, speculate;
     const char *special_tokens; /* "parse" or "text"; NULL: not given */
     bool finished;              /* --help or --version was printed */
@@ -69,8 +69,12 @@ static int check_combination(const struct arguments *arguments)
         return cli_usage(
             "--json, --json-schema and --regex: not with --ignore-eos, --score, --selftest, --tokenize, --detokenize "
             "or --render");
+    if (generate->draft_path && (text_work || arguments->selftest))
+        return cli_usage("--draft: not with --selftest, --tokenize, --detokenize or --render");
     if (arguments->speculate && (text_work || arguments->selftest))
         return cli_usage("--speculate: not with --selftest, --tokenize, --detokenize or --render");
+    if (generate->draft_path && generate->devices.launched)
+        return cli_usage("--draft: not with --launched, since several processes cannot share a draft engine");
     if (generate->system && !generate->chat) return cli_usage("--system: only with --chat");
     if (generate->no_history && !generate->chat) return cli_usage("--no-history: only with --chat");
     if (special && (generate->tokens || arguments->selftest || arguments->tokenize.detokenize || arguments->do_render))
@@ -171,9 +175,12 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
         {"now", 0, "TIME", .text = &arguments->render.now,
          .help = "with --render: the local time that templates see, such as 2026-01-02T03:04:05"},
         {.help = "machine:"},
-        {"speculate", 0, "N", .number = &arguments->speculate, .most = INT32_MAX,
+        {"speculate", 0, "N", .number = &arguments->speculate, .most = INT32_MAX, .given = &arguments->speculate_given,
          .help = "draft up to N tokens of the answer where its last ones have occurred before, and verify them in one "
                  "step: the same text in less time where it repeats itself (0, the default: off)"},
+        {"draft", 0, "FILE", .text = &generate->draft_path,
+         .help = "engine of a smaller model with the same tokens, on the same machine or GPU, which drafts where the "
+                 "text does not repeat itself (--speculate 4 unless given)"},
         {"no-jit", .set = &generate->devices.no_jit,
          .help =
              "do not compile patterns of the tokenizer to machine code: for untrusted engines, and where executable "
@@ -201,6 +208,7 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
     eng_session_options_init(&generate->session);
     generate->session.max_sequences = 1;
     generate->session.threads = (uint32_t)generate->devices.threads;
+    if (generate->draft_path && !arguments->speculate_given) arguments->speculate = CLI_DRAFTED_TOKENS;
     generate->session.speculate = (uint32_t)arguments->speculate;
     generate->session.instruction_set = generate->devices.instruction_set;
     generate->tokens = arguments->tokens.values;

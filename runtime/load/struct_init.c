@@ -19,7 +19,7 @@ void eng_struct_init(void *given, size_t size)
 
 INIT(eng_open_options, memory_context)
 INIT(eng_engine_facts, hidden_size)
-INIT(eng_session_options, speculate)
+INIT(eng_session_options, draft)
 INIT(eng_session_facts, speculate)
 INIT(eng_sampling, logit_bias)
 INIT(eng_sequence_options, prompt_logprobs)

@@ -37,10 +37,10 @@ static const char usage[] = "usage: engserve FILE... [flags]\n"
                             "\n";
 
 struct arguments {
-    const char *host, *key_file;
+    const char *host, *key_file, *draft_path;
     uint64_t port, prompt_step, step_ms, speculate, max_queue, max_connections, max_body, http_threads;
     double timeout;
-    bool quiet, finished;
+    bool quiet, finished, speculate_given;
     struct cli_devices devices;
     struct server_name names[MOST_MODELS];
     size_t model_count;
@@ -83,10 +83,13 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
         {"step-ms", 0, "N", .number = &arguments->step_ms, .least = 1, .most = INT32_MAX,
          .help = "milliseconds that such a step should take: sets how many tokens it computes by the time that earlier "
                  "ones took, at most --prompt-step where that is given"},
-        {"speculate", 0, "N", .number = &arguments->speculate, .most = INT32_MAX,
+        {"speculate", 0, "N", .number = &arguments->speculate, .most = INT32_MAX, .given = &arguments->speculate_given,
          .help = "draft up to N tokens of an answer where its last ones have occurred before, and verify them in one "
                  "step, while few requests are answered: the same answers in less time where they repeat text "
                  "(0, the default: off)"},
+        {"draft", 0, "FILE", .text = &arguments->draft_path,
+         .help = "engine of a smaller model with the same tokens, on the same machine or GPU, which drafts where text "
+                 "is not repeated (--speculate 4 unless given); with one model alone"},
         {.help = "output:"},
         {"quiet", .set = &arguments->quiet, .help = "no notes and no line for each request on stderr"},
         {.help = "machine:"},
@@ -132,10 +135,15 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
     /* The connections are divided among the threads. */
     if (arguments->http_threads > arguments->max_connections)
         return cli_usage("--http-threads: expected at most --max-connections");
-    return read_models(argc, argv, arguments);
+    code = read_models(argc, argv, arguments);
+    if (code || !arguments->draft_path) return code;
+    if (arguments->model_count > 1)
+        return cli_usage("--draft: expected one engine file to draft for, found %zu", arguments->model_count);
+    if (!arguments->speculate_given) arguments->speculate = CLI_DRAFTED_TOKENS;
+    return CLI_DONE;
 }
 
-static int open_models(struct program *program)
+static int open_models(struct program *program, struct eng_engine *draft)
 {
     const struct arguments *arguments = &program->arguments;
     struct eng_open_options open;
@@ -146,13 +154,14 @@ static int open_models(struct program *program)
     session.prompt_step = (uint32_t)arguments->prompt_step;
     session.step_ms = (uint32_t)arguments->step_ms;
     session.speculate = (uint32_t)arguments->speculate;
+    session.draft = draft;
     session.instruction_set = arguments->devices.instruction_set;
     for (size_t i = 0; i < arguments->model_count && !cli_caught_signal(); i++) {
         const struct server_name *name = &arguments->names[i];
         eng_open_options_init(&open);
         if (cli_use_devices(&arguments->devices, &open, &error)) return cli_fail_error(&error);
         /* Several engines are several users of CUDA. */
-        open.only_cuda_user = arguments->model_count == 1;
+        open.only_cuda_user = arguments->model_count == 1 && !draft;
         const struct server_model_options options = {.name = name->name,
                                                      .path = name->path,
                                                      .open = &open,
@@ -176,7 +185,11 @@ static int start(struct program *program)
     /* Before the engines are opened, which may take long. */
     if (!server_listen(arguments->host, (unsigned)arguments->port, &program->address, &status))
         return cli_fail_status(&status);
-    int code = open_models(program);
+    struct eng_engine *draft = NULL;
+    struct eng_error error = {0};
+    if (cli_open_draft(arguments->draft_path, &arguments->devices, &draft, &error)) return cli_fail_error(&error);
+    int code = open_models(program, draft);
+    eng_close(&draft);
     if (code || cli_caught_signal()) return code;
     if (!program->address.is_loopback && !program->keys)
         fprintf(stderr, "%s: warning: other machines can reach %s, and no key is needed; give --api-key-file\n",

@@ -11,8 +11,8 @@
 
 enum { GRAM = 3, MOST_PLACES = 1 << 16 };
 
-/* A token is drafted if it is accepted at least so often: about the share of a step's time that one row more takes. */
-static const float least_chance = 0.3f;
+/* A token is drafted if it is accepted at least so often: about the share of a step's time that one row more takes, and that of drafting it. */
+static const float row_cost = 0.3f;
 /* Weight of the latest comparison. */
 static const float newest_weight = 0.125f;
 static const float first_hits = 0.5f;
@@ -24,7 +24,17 @@ uint32_t drafts_places(uint64_t max_context)
     return places;
 }
 
-void drafts_begin(struct eng_sequence *sequence) { sequence->hits = first_hits; }
+void drafts_begin(struct eng_sequence *sequence) { sequence->hits = sequence->engine_hits = first_hits; }
+
+float drafts_weigh(float hits, bool is_hit) { return hits + ((is_hit ? 1.0f : 0.0f) - hits) * newest_weight; }
+
+uint32_t drafts_count(float hits, float cost, uint32_t most)
+{
+    const float least = row_cost + cost;
+    uint32_t count = 0;
+    for (float chance = hits; count < most && chance >= least; chance *= hits) count++;
+    return count;
+}
 
 void drafts_clear(struct eng_session *session, int32_t slot)
 {
@@ -63,18 +73,15 @@ void drafts_learn(struct eng_sequence *sequence, int32_t token)
     if (!sequence->session->speculate || sequence->slot == SESSION_NO_SLOT) return;
     const uint32_t found = find(sequence);
     if (!found) return;
-    const float hit = sequence->tokens[found] == token ? 1 : 0;
-    sequence->hits += (hit - sequence->hits) * newest_weight;
+    sequence->hits = drafts_weigh(sequence->hits, sequence->tokens[found] == token);
 }
 
 uint32_t drafts_propose(struct eng_sequence *sequence, uint32_t most)
 {
-    const uint32_t found = most && sequence->hits >= least_chance ? find(sequence) : 0;
+    const uint32_t count = drafts_count(sequence->hits, 0, most), found = count ? find(sequence) : 0;
     int32_t *tokens = sequence->tokens;
-    uint32_t count = 0;
     if (!found) return 0;
-    for (float chance = sequence->hits; count < most && chance >= least_chance; chance *= sequence->hits, count++)
-        tokens[sequence->count + count] =
-            tokens[found + count]; /* what repeats itself goes on with the draft's own tokens */
+    for (uint32_t i = 0; i < count; i++)
+        tokens[sequence->count + i] = tokens[found + i]; /* what repeats itself goes on with the draft's own tokens */
     return count;
 }

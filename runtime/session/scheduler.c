@@ -9,7 +9,8 @@
  * Speculation. With session->speculate, a decode step of few sequences becomes a verification step if there is a draft for one of them
  * (drafts.c): its rows are the last token of each sequence and the drafted tokens after it, and a token is drawn after each row with the
  * random number that a decode step would have used there. The drawn tokens are appended up to the first one that differs from the draft, so
- * that they are those of decode steps, whatever was drafted. Keys and values of the tokens after it are written over later.
+ * that they are those of decode steps, whatever was drafted. Keys and values of the tokens after it are written over later. With a draft
+ * engine (draft_engine.c) sequences whose own text has no likely draft are drafted by that, in the same call before the step.
  *
  * Rows of prompts. A prompt whose log-probabilities or mean of hidden states are asked for (prompt_rows.c) is computed by steps with logits at
  * each row: verification plans, whose rows are tokens of it, or decode plans with a token of each such prompt. They and the steps of other
@@ -149,8 +150,9 @@ static bool submit_decode(struct eng_session *session, uint32_t count, struct st
 static bool may_draft(struct eng_sequence *sequence, uint32_t decoding)
 {
     const struct eng_session *session = sequence->session;
-    return session->speculate && decoding < replay_verify_plan(session, UINT32_MAX)->rows &&
-           drafts_propose(sequence, sequence_most_drafted(sequence) > 0);
+    if (!session->speculate || decoding >= replay_verify_plan(session, UINT32_MAX)->rows) return false;
+    const uint32_t most = sequence_most_drafted(sequence) > 0;
+    return drafts_propose(sequence, most) || draft_engine_wanted(sequence, most);
 }
 
 /* Whether the step in flight will be followed by a step of the same rows, unless a stop token ends a sequence. */
@@ -359,11 +361,12 @@ static bool step_mixed(struct eng_session *session, uint32_t count, struct statu
 
 /* ---- verification steps ---- */
 
-/* Drafts for the sequences that decode, as parts of a step. Returns how many parts; 0: there is no draft, or no room for one. */
-static uint32_t choose_drafts(struct eng_session *session, uint32_t decoding)
+/* Drafts for the sequences that decode, as parts of a step. *parts: how many; 0: there is no draft, or no room for one. */
+static bool choose_drafts(struct eng_session *session, uint32_t decoding, uint32_t *parts, struct status *status)
 {
     const struct session_plan *largest = replay_verify_plan(session, UINT32_MAX);
-    if (!session->speculate || decoding >= largest->rows) return 0;
+    *parts = 0;
+    if (!session->speculate || decoding >= largest->rows) return true;
     const uint32_t room = largest->rows - decoding;
     uint32_t count = 0, left = room;
     for (uint32_t i = 0; i < session->active_count; i++) {
@@ -374,14 +377,20 @@ static uint32_t choose_drafts(struct eng_session *session, uint32_t decoding)
         if (most > share) most = share;
         if (most > session->speculate) most = session->speculate;
         uint32_t drafted = drafts_propose(sequence, most);
+        const bool of_engine = !drafted;
+        if (of_engine) drafted = draft_engine_wanted(sequence, most);
         /* No other sequence is set aside for it. */
         if (drafted && !slots_reserve(session, sequence->slot, (uint64_t)sequence->count + drafted))
             drafted = (uint32_t)(slots_room(session, sequence->slot) - sequence->count);
         left -= drafted;
         session->part_sequence[count] = sequence;
+        session->parts[count].of_engine = of_engine && drafted;
         session->parts[count++].count = 1 + drafted;
     }
-    return left < room ? count : 0;
+    if (session->draft && !draft_engine_draw(session, count, status)) return false;
+    for (uint32_t p = 0; p < count && !*parts; p++)
+        if (session->parts[p].count > 1) *parts = count;
+    return true;
 }
 
 /* Appends what was drawn after the rows of a part, drawn[part->count], up to the first token that is not the drafted one. `row`: of the
@@ -393,6 +402,7 @@ static bool take_drawn(struct eng_sequence *sequence, const struct replay_part *
     uint32_t taken = 0;
     bool goes_on = true;
     session->drafted_tokens += part->count - 1;
+    if (part->of_engine) draft_engine_learn(sequence, drawn[0] == part->tokens[1]);
     while (goes_on) {
         const float *logits;
         const int32_t token = drawn[taken];
@@ -544,7 +554,8 @@ static bool begin_step(struct eng_session *session, struct status *status)
         }
         decoding = reserve_decode(session);
         session->prefilled_last = false;
-        const uint32_t parts = decoding ? choose_drafts(session, decoding) : 0;
+        uint32_t parts = 0;
+        if (decoding && !choose_drafts(session, decoding, &parts, status)) return false;
         if (parts) return step_verify(session, parts, status);
         if (decoding) return submit_decode(session, decoding, status);
     }

@@ -350,6 +350,7 @@ bool sequence_make(struct eng_session *session, const struct eng_sequence_option
     created->count = created->computed = created->prompt_end = created->polled = created->blocks = 0;
     created->drawn_step = 0;
     drafts_begin(created);
+    draft_engine_begin(created);
     created->mask = MASK_ALL;
     created->is_restored = created->has_news = false;
     created->logits = created->hidden = NULL;

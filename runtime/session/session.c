@@ -169,8 +169,38 @@ static bool can_verify(const struct eng_engine *engine)
     return file->plans[file->plan_count - 1].header.kind == PLAN_VERIFY;
 }
 
+static bool make(struct eng_engine *engine, const struct backend_type *type, const struct eng_session_options *options,
+                 uint32_t sequences, struct eng_session **session, struct status *status);
+
+/* Called before the session takes memory: its own pool may take nearly all that is free. */
+static bool create_draft(struct eng_session *session, const struct eng_session_options *options, struct status *status)
+{
+    struct eng_engine *draft = options->draft;
+    if (!draft) return true;
+    if (!draft_check(session->engine, draft, options->speculate, status))
+        return status_prefix(status, "eng_session_create: draft");
+    const struct eng_session_options own = {.struct_size = sizeof own,
+                                            .threads = options->threads,
+                                            .max_sequences = 1,
+                                            .kv_tokens = options->kv_tokens,
+                                            .instruction_set = draft->cuda ? NULL : options->instruction_set,
+                                            .no_prefix_cache = 1};
+    const struct engine *file = &session->engine->file;
+    const uint32_t verified = file->plans[file->plan_count - 1].header.rows - 1;
+    if (!draft_find_cost(session->engine, draft, &session->draft_cost, status) ||
+        !make(draft, backend_for(draft), &own, verified, &session->draft, status))
+        return status_prefix(status, "draft engine");
+    if (!drafts_count(1, session->draft_cost, 1))
+        log_write(
+            &session->engine->log, ENG_LOG_WARNING,
+            "session: the draft engine drafts nothing: by the times in both files a token takes it %.2f of a step "
+            "of the engine",
+            (double)session->draft_cost);
+    return true;
+}
+
 static bool create(struct eng_session *session, const struct backend_type *type,
-                   const struct eng_session_options *options, struct status *status)
+                   const struct eng_session_options *options, uint32_t most_sequences, struct status *status)
 {
     struct session_sizes sizes = {0};
     uint64_t sequences = options->max_sequences;
@@ -199,7 +229,7 @@ static bool create(struct eng_session *session, const struct backend_type *type,
     session->draft_places = drafts_places(session->geometry->max_context);
     sizes.checkpoints = plan_cache(session, options);
     session->checked_ns = coarse_ns();
-    if (!load_weights_unchanged(session->engine, status)) return false;
+    if (!load_weights_unchanged(session->engine, status) || !create_draft(session, options, status)) return false;
     if (!plan_sizes(session, &sizes))
         return status_fail(status, STATUS_MACHINE, "session: its memory size exceeds 64 bits");
     struct backend_options asked = {.threads = options->threads,
@@ -208,6 +238,7 @@ static bool create(struct eng_session *session, const struct backend_type *type,
                                     .kv_bytes = options->kv_bytes,
                                     .chunk = session->chunk,
                                     .checkpoints = session->geometry->recurrent_bytes ? sizes.checkpoints : 0,
+                                    .sequences = most_sequences,
                                     .host_bytes = sizes.tokens_bytes};
     session->backend = type->create(session->engine, &asked, status);
     return session->backend &&
@@ -225,6 +256,7 @@ void eng_session_destroy(struct eng_session **handle)
     *handle = NULL;
     /* A GPU does not know this process: the session's memory there is the parent's. */
     if (is_inherited(session) && session->engine->cuda) return;
+    eng_session_destroy(&session->draft);
     if (session->backend) session->backend->type->destroy(session->backend);
     for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) {
         free(session->flights[i].slots);
@@ -262,8 +294,9 @@ static void tell_of_session(const struct eng_session *session)
         log_write(log, ENG_LOG_WARNING, "session: GPUs exchange data through host memory: %s", backend->detour);
 }
 
-bool session_create(struct eng_engine *engine, const struct backend_type *type,
-                    const struct eng_session_options *options, struct eng_session **session, struct status *status)
+/* sequences: as in struct backend_options. */
+static bool make(struct eng_engine *engine, const struct backend_type *type, const struct eng_session_options *options,
+                 uint32_t sequences, struct eng_session **session, struct status *status)
 {
     if (load_is_inherited(engine) && engine->cuda)
         return status_fail(
@@ -278,13 +311,19 @@ bool session_create(struct eng_engine *engine, const struct backend_type *type,
     created->engine = engine;
     created->geometry = &engine->file.manifest.geometry;
     created->chunk = plan_longest_chunk(engine->file.plans, engine->file.plan_count);
-    if (create(created, type, options, status)) {
+    if (create(created, type, options, sequences, status)) {
         tell_of_session(created);
         *session = created;
         return true;
     }
     eng_session_destroy(&created);
     return false;
+}
+
+bool session_create(struct eng_engine *engine, const struct backend_type *type,
+                    const struct eng_session_options *options, struct eng_session **session, struct status *status)
+{
+    return make(engine, type, options, 0, session, status);
 }
 
 enum eng_status eng_session_create(struct eng_engine *engine, const struct eng_session_options *options,
@@ -321,6 +360,13 @@ bool session_usable(const struct eng_session *session, struct status *status)
     return false;
 }
 
+static uint64_t memory_of(const struct eng_session *session)
+{
+    const struct backend *backend = session->backend;
+    return backend->host_bytes + backend->device_bytes + session->tokens.bytes +
+           (session->draft ? memory_of(session->draft) : 0);
+}
+
 enum eng_status eng_session_get_facts(const struct eng_session *session, struct eng_session_facts *facts,
                                       struct eng_error *error)
 {
@@ -335,11 +381,11 @@ enum eng_status eng_session_get_facts(const struct eng_session *session, struct 
         .pages = session->pool.count,
         .free_pages = page_pool_available(&session->pool),
         .max_sequences = session->max_sequences,
-        .memory_bytes = session->backend->host_bytes + session->backend->device_bytes + session->tokens.bytes,
+        .memory_bytes = memory_of(session),
         .kv_bytes = session->backend->kv_bytes,
         .instruction_set = session->backend->instruction_set,
         .device = session->backend->device_name,
-        .device_bytes = session->backend->device_bytes,
+        .device_bytes = session->backend->device_bytes + (session->draft ? session->draft->backend->device_bytes : 0),
         .device_contract_bytes = session->backend->device_contract_bytes,
         .device_taken_bytes = session->backend->device_taken_bytes,
         .graph_seconds = session->backend->graph_seconds,

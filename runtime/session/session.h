@@ -81,18 +81,21 @@ struct eng_sequence {
     struct grammar_state *place; /* of the answer in its grammar; owned */
     int32_t stop_tokens[ENG_MAX_STOP_TOKENS];
     uint32_t stop_count;
-    int32_t *tokens;     /* [max_context + 1]: prompts and answers in order, then a draft */
-    uint32_t count;      /* tokens so far */
-    uint32_t computed;   /* tokens that are in the KV pages */
-    bool is_restored;    /* its pages came from a file: others do not use them */
-    uint32_t blocks;     /* whole pages of them that the cache knows */
-    uint64_t block;      /* number of the last of those, or of the empty text */
-    uint32_t checkpoint; /* tokens before its latest checkpoint, made or used; 0: none */
-    uint32_t branch;     /* 0, or where other texts branch off: it makes a checkpoint there */
-    uint32_t prompt_end; /* end of the latest prompt; later tokens were drawn */
-    float hits;          /* share of its drafts whose first token was drawn, the later ones counting more */
-    uint32_t polled;     /* tokens [polled, count) have not been polled */
-    uint64_t drawn_step; /* the step that drew its last token, and logits and hidden state of that draw */
+    int32_t *tokens;       /* [max_context + 1]: prompts and answers in order, then a draft */
+    uint32_t count;        /* tokens so far */
+    uint32_t computed;     /* tokens that are in the KV pages */
+    bool is_restored;      /* its pages came from a file: others do not use them */
+    uint32_t blocks;       /* whole pages of them that the cache knows */
+    uint64_t block;        /* number of the last of those, or of the empty text */
+    uint32_t checkpoint;   /* tokens before its latest checkpoint, made or used; 0: none */
+    uint32_t branch;       /* 0, or where other texts branch off: it makes a checkpoint there */
+    uint32_t prompt_end;   /* end of the latest prompt; later tokens were drawn */
+    float hits;            /* share of its drafts whose first token was drawn, the later ones counting more */
+    float engine_hits;     /* the same of drafts of the draft engine */
+    uint32_t engine_from;  /* the draft engine drafts when the sequence has so many tokens */
+    uint32_t engine_pause; /* tokens until it is tried again after its next failure */
+    uint32_t polled;       /* tokens [polled, count) have not been polled */
+    uint64_t drawn_step;   /* the step that drew its last token, and logits and hidden state of that draw */
     const float *logits, *hidden;
     struct eng_sequence *next; /* in the list of waiting or of free sequences */
     bool has_news, is_in_news; /* is_in_news: it is in the list of struct session_news */
@@ -124,7 +127,8 @@ struct replay_part {
     int32_t slot;
     const int32_t *tokens; /* [count] */
     uint32_t count;
-    bool draws; /* mixed: a token after the last one */
+    bool draws;     /* mixed: a token after the last one */
+    bool of_engine; /* verification: the draft engine drafts the tokens after the first */
 };
 
 struct eng_session {
@@ -136,11 +140,13 @@ struct eng_session {
     uint64_t chunk;       /* most tokens that a step appends to a sequence */
     uint32_t prompt_step; /* as in struct eng_session_options, as the next */
     uint32_t step_ms;
-    uint32_t speculate;    /* most tokens of a draft; 0: also where the engine cannot verify any */
-    uint32_t draft_places; /* of a slot's table of drafts, a power of two */
-    double prompt_rows;    /* step_ms: rows of prompts that a step has time for, as far as earlier ones tell */
-    bool caches;           /* pages of sequences are used again */
-    bool checkpointing;    /* with checkpoints: a page group has a window, or there is recurrent state */
+    uint32_t speculate;        /* most tokens of a draft; 0: also where the engine cannot verify any */
+    uint32_t draft_places;     /* of a slot's table of drafts, a power of two */
+    struct eng_session *draft; /* of the draft engine: slot i drafts for the sequence in slot i; NULL: there is none */
+    float draft_cost;          /* time in which it drafts a token, as a share of a decode step's */
+    double prompt_rows;        /* step_ms: rows of prompts that a step has time for, as far as earlier ones tell */
+    bool caches;               /* pages of sequences are used again */
+    bool checkpointing;        /* with checkpoints: a page group has a window, or there is recurrent state */
 
     struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
     int32_t *page_table;            /* STATE_PAGE_TABLE: this, the next two and rope_set are backend->state */
@@ -233,6 +239,8 @@ void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *t
 /* Shortens a raw slot. Returns the tokens that its pages still have: `position`, or 0 if pages of tokens in the window before it
  * have been used again. Then all tokens must be computed again from the history. */
 uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t position);
+/* The same for pages and position alone: the tokens remain marked as seen. */
+uint32_t slots_shorten(struct eng_session *session, int32_t slot, uint32_t position);
 void slots_clear_seen(struct eng_session *session, int32_t slot);
 /* Announces changed parts of the slot's state, bits of enum backend_state. */
 void slots_changed(struct eng_session *session, int32_t slot, unsigned what);
@@ -296,6 +304,28 @@ void drafts_clear(struct eng_session *session, int32_t slot); /* another sequenc
 uint32_t drafts_propose(struct eng_sequence *sequence, uint32_t most);
 /* Compares the token, which was drawn and is not yet appended, with the draft for it. */
 void drafts_learn(struct eng_sequence *sequence, int32_t token);
+/* The share `hits` after one more comparison. */
+float drafts_weigh(float hits, bool is_hit);
+/* How many tokens, at most `most`, are worth drafting where this share was right. cost: of a drafted token besides its row, as a share of
+ * a decode step's. */
+uint32_t drafts_count(float hits, float cost, uint32_t most);
+
+/* draft_check.c: whether `draft` can draft for `engine`. */
+bool draft_check(const struct eng_engine *engine, const struct eng_engine *draft, uint32_t speculate,
+                 struct status *status);
+/* Sets session->draft_cost. False: memory is lacking. */
+bool draft_find_cost(const struct eng_engine *engine, const struct eng_engine *draft, float *cost,
+                     struct status *status);
+
+/* draft_engine.c */
+void draft_engine_begin(struct eng_sequence *sequence);
+/* How many tokens, at most `most`, the draft engine shall draft for a sequence with a slot. */
+uint32_t draft_engine_wanted(const struct eng_sequence *sequence, uint32_t most);
+/* Drafts for those of session->parts [count] that have of_engine: 1 + wanted tokens each. Puts drafts after the tokens of their sequences, and sets
+ * counts to 1 + drafted tokens. Requires: nothing is in flight. */
+bool draft_engine_draw(struct eng_session *session, uint32_t count, struct status *status);
+/* The first token of the sequence's draft was the right one, or not. */
+void draft_engine_learn(struct eng_sequence *sequence, bool is_hit);
 
 /* scheduler.c: waits for the decode steps that eng_step queued ahead and appends their tokens. */
 bool scheduler_drain(struct eng_session *session, struct status *status);

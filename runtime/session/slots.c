@@ -244,7 +244,7 @@ static bool has_window(const struct eng_session *session, const struct session_s
     return true;
 }
 
-uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t position)
+uint32_t slots_shorten(struct eng_session *session, int32_t slot, uint32_t position)
 {
     struct session_slot *own = &session->slots[slot];
     const bool is_kept = position == own->position || !session->geometry->recurrent_bytes; /* state has no past */
@@ -252,6 +252,13 @@ uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t posi
     if (own->position == 0) own->written = 0;
     own->drawn_step = 0;
     shrink(session, slot, position);
+    return own->position;
+}
+
+uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t position)
+{
+    const struct session_slot *own = &session->slots[slot];
+    slots_shorten(session, slot, position);
     slots_clear_seen(session, slot);
     slots_mark_seen(session, slot, own->history, position);
     return own->position;

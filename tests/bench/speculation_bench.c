@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What speculation costs and saves.
  *
- *   speculation_bench ENGINE [--drafted N] [--answer N] [--sequences N] [--rounds N] [--threads N]
+ *   speculation_bench ENGINE [--draft FILE] [--drafted N] [--answer N] [--sequences N] [--rounds N] [--threads N]
+ *
+ * With FILE that engine drafts, too, in the sessions that speculate.
  *
  * Answers of N tokens (default 192), N sequences at once (default 1), with at most N drafted tokens a step (default 7), to two kinds of
  * prompts: one that has the same 24 tokens four times and is continued greedily, and one of tokens at random that is continued with
@@ -22,7 +24,7 @@ enum exit_code { EXIT_DIFFERS = 1, EXIT_USAGE = 2, EXIT_MACHINE = 3 };
 enum { PHRASE = 24, PROMPT = 4 * PHRASE, MOST_SEQUENCES = 64, MOST_ANSWER = 4096 };
 
 struct bench {
-    struct eng_engine *engine;
+    struct eng_engine *engine, *draft;
     struct eng_session *sessions[2]; /* without and with speculation */
     struct eng_engine_facts facts;
     uint32_t drafted, answer, sequences, rounds, threads;
@@ -128,16 +130,22 @@ int main(int argc, char **argv)
                  {"--rounds", &bench.rounds, 1, 1000},
                  {"--threads", &bench.threads, 0, 1024}};
     if (argc < 2)
-        end(EXIT_USAGE, "usage: speculation_bench ENGINE [--drafted N] [--answer N] [--sequences N] [--rounds N] "
-                        "[--threads N]");
+        end(EXIT_USAGE, "usage: speculation_bench ENGINE [--draft FILE] [--drafted N] [--answer N] [--sequences N] "
+                        "[--rounds N] [--threads N]");
+    const char *draft = NULL;
     for (int i = 2; i < argc; i += 2) {
         size_t f = 0;
+        if (strcmp(argv[i], "--draft") == 0 && argv[i + 1]) {
+            draft = argv[i + 1];
+            continue;
+        }
         while (f < sizeof flags / sizeof *flags && strcmp(argv[i], flags[f].name)) f++;
         if (f == sizeof flags / sizeof *flags) end(EXIT_USAGE, "%s: unknown option", argv[i]);
         *flags[f].value = read_number(argv[i], argv[i + 1], flags[f].least, flags[f].most);
     }
     eng_engine_facts_init(&bench.facts);
     CHECK(eng_open(argv[1], NULL, &bench.engine, &error));
+    if (draft) CHECK(eng_open(draft, NULL, &bench.draft, &error));
     CHECK(eng_engine_get_facts(bench.engine, &bench.facts, &error));
     const size_t bytes = (size_t)bench.sequences * bench.answer * sizeof(int32_t);
     int32_t *tokens[2] = {malloc(bytes), malloc(bytes)};
@@ -147,6 +155,7 @@ int main(int argc, char **argv)
         eng_session_options_init(&options);
         options.threads = bench.threads;
         options.speculate = s * bench.drafted;
+        if (s) options.draft = bench.draft;
         options.no_prefix_cache = 1;
         CHECK(eng_session_create(bench.engine, &options, &bench.sessions[s], &error));
     }
@@ -160,6 +169,7 @@ int main(int argc, char **argv)
         eng_session_destroy(&bench.sessions[s]);
         free(tokens[s]);
     }
+    eng_close(&bench.draft);
     eng_close(&bench.engine);
     return 0;
 }

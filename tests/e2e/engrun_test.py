@@ -251,6 +251,29 @@ class Speculation(unittest.TestCase):
         self.assertEqual(found.stdout, plain.stdout)
         self.assertIn("note: nothing is speculated", found.stderr)
 
+    def test_draft_engine(self):
+        engine = fables_engine()
+        command = [ENGRUN, engine, "-p", PROMPT, "-n", "60", "--ignore-eos"]
+        for sampling in ([], ["--temperature", "0.4", "--seed", "5"]):
+            plain = succeed([*command, *sampling])
+            found = succeed([*command, *sampling, "--draft", engine, "--timing"])
+            self.assertEqual(found.stdout, plain.stdout)
+            drafted, accepted = map(int, re.search(r"drafts: (\d+) tokens verified, (\d+) accepted",
+                                                   found.stderr).groups())
+            self.assertTrue(20 < accepted <= drafted, (accepted, drafted))
+        without = build_engine(FABLES, "--verify-rows", "0")
+        for arguments, code, message in (
+                ([engine, "--draft", engine, "--speculate", "0"], 2, "speculate is 0"),
+                ([without, "--draft", engine], 2, "no verification plans"),
+                ([engine, "--draft", "/nonexistent.eng"], 1, "/nonexistent.eng"),
+                ([engine, "--draft", engine, "--launched"], 2, "--draft: not with --launched")):
+            result = run([ENGRUN, *arguments, "-p", PROMPT])
+            self.assertEqual(result.rc, code)
+            self.assertIn(message, result.stderr)
+        result = run([ENGRUN, engine, "--selftest", "--draft", engine])
+        self.assertEqual(result.rc, 2)
+        self.assertIn("--draft: not with --selftest", result.stderr)
+
     def test_not_with_other_work(self):
         result = run([ENGRUN, fables_engine(), "--selftest", "--speculate", "4"])
         self.assertEqual(result.rc, 2)

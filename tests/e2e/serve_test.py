@@ -274,6 +274,29 @@ class Tokens(Served):
         self.assertLess(without["count"], with_answer["count"])
 
 
+class Drafted(Served):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("fables=" + fables(), "--draft", fables())
+
+    def test_answers_are_the_same(self):
+        body = {"prompt": PROMPT, "max_tokens": 60, "n": 3, "ignore_eos": True}
+        counts = [0]
+        for extra in ({"temperature": 0}, {"temperature": 0.4, "seed": 5}):
+            found = self.complete(**body, **extra)["choices"]
+            flags = ("--ignore-eos", "--temperature", str(extra["temperature"]), "--seed", str(extra.get("seed", 0)))
+            self.assertEqual(found[0]["text"], continuation(PROMPT, 60, *flags))
+            names = ["spec_decode_num_%s_tokens_total" % name for name in ("accepted", "draft")]
+            accepted, drafted = [self.server.metric(name, model_name="fables") for name in names]
+            self.assertTrue(counts[-1] + 20 < accepted <= drafted, (counts, accepted, drafted))
+            counts.append(accepted)
+
+    def test_of_one_model_alone(self):
+        result = run([ENGSERVE, "a=" + fables(), "b=" + fables(), "--draft", fables()])
+        self.assertEqual(result.rc, 2)
+        self.assertIn("--draft: expected one engine file to draft for, found 2", result.stderr)
+
+
 class Refused(Served):
     def test_fields(self):
         tried = 0
