@@ -362,7 +362,7 @@ TEST(on_a_device)
 TEST(distributions_are_the_same)
 {
     enum { TOKENS = 12, KINDS = 8 };
-    const uint32_t draws = test_sanitized() ? 24 : 600;
+    const uint32_t draws = test_sanitized() ? 24 : 400;
     static uint32_t counts[2][TOKENS][4096];
     struct eng_session *sessions[2] = {open_session(fables, 0), open_session(fables, DRAFTED)};
     for (int s = 0; s < 2; s++)
