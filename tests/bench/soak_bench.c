@@ -2,6 +2,7 @@
 /* Many sequences at random through one session, with all slots busy: each must say what it says alone.
  *
  *   soak_bench ENGINE COUNT [--seed N] [--threads N] [--specs N] [--most-drift PERCENT] [--kv-tokens N] [--prompt-step N] [--step-ms N]
+ *              [--speculate N] [--draft ENGINE]
  *
  * First some specifications of sequences (default 256) are drawn: prompt, length, greedy or sampled, biases and penalties, stop tokens, a
  * stop string, a grammar, end tokens heeded or not, one submit or two (KEEP). Half of the prompts begin with one of a few texts, and some
@@ -9,7 +10,8 @@
  * answer. Then COUNT sequences, each of a random specification, run with as many beside it as there are slots, and others waiting. Some
  * are cancelled at a random token, some at a random time by another thread. Some are forked, with the same options or those of a
  * specification that begins as they do, and some that go on later are saved to a file and restored from it. Whenever a tenth of them is
- * done, all are, and slots and pages must be free again.
+ * done, all are, and slots and pages must be free again. With --speculate they are drafted for, alone they are not; what other sequences
+ * run beside them must not matter either.
  *
  * Memory is the resident set of this process when the first tenth is done, and at the end; before the first tenth every page
  * of the session's pool has been used. Exit code: 0; 1: an answer differs, slots or pages are missing, or the resident set has
@@ -48,6 +50,7 @@ struct counts {
 
 struct soak {
     struct soak_source source;
+    struct eng_engine *draft; /* NULL: none */
     struct eng_session *session;
     struct eng_session_facts idle; /* of the session before its first sequence */
     struct eng_session_options options;
@@ -331,6 +334,9 @@ static void print_counts(const struct soak *soak, uint64_t count, uint64_t first
            counts->differing, (double)first * 1e-6, (double)last * 1e-6, 100 * ((double)last / (double)first - 1));
     printf("%" PRIu64 " tokens of prompts from the cache, %" PRIu64 " times set aside\n", facts.cached_tokens,
            facts.set_aside);
+    if (facts.speculate)
+        printf("%" PRIu64 " tokens drafted, %" PRIu64 " of them accepted\n", facts.drafted_tokens,
+               facts.accepted_tokens);
     printf("%" PRIu64 " cancelled by another thread, %" PRIu64 " forks, %" PRIu64
            " of them with other options, %" PRIu64 " saved and restored, %" PRIu64 " ended by a stop string\n",
            counts->cancelled_in_time, counts->forks, counts->other_forks, counts->saved, counts->stopped);
@@ -368,8 +374,9 @@ int main(int argc, char **argv)
     if (argc < 3)
         bench_end(BENCH_USAGE,
                   "usage: soak_bench ENGINE COUNT [--seed N] [--threads N] [--specs N] [--most-drift PERCENT] "
-                  "[--kv-tokens N] [--prompt-step N] [--step-ms N]");
+                  "[--kv-tokens N] [--prompt-step N] [--step-ms N] [--speculate N] [--draft ENGINE]");
     eng_session_options_init(&soak.options);
+    const char *draft = NULL;
     const uint64_t count = (uint64_t)bench_number("COUNT", argv[2], TENTHS, 1e12);
     for (int i = 3; i < argc; i += 2) {
         const char *flag = argv[i], *value = argv[i + 1];
@@ -385,6 +392,10 @@ int main(int argc, char **argv)
             soak.options.prompt_step = (uint32_t)bench_number(flag, value, 0, INT32_MAX);
         else if (!strcmp(flag, "--step-ms"))
             soak.options.step_ms = (uint32_t)bench_number(flag, value, 0, INT32_MAX);
+        else if (!strcmp(flag, "--speculate"))
+            soak.options.speculate = (uint32_t)bench_number(flag, value, 0, 1024);
+        else if (!strcmp(flag, "--draft") && value)
+            draft = value;
         else if (!strcmp(flag, "--most-drift"))
             soak.most_drift = bench_number(flag, value, 0, 1e6) / 100;
         else
@@ -395,8 +406,11 @@ int main(int argc, char **argv)
     eng_engine_facts_init(&soak.source.facts);
     CHECK(eng_open(argv[1], NULL, &soak.source.engine, &error));
     CHECK(eng_engine_get_facts(soak.source.engine, &soak.source.facts, &error));
+    if (draft) CHECK(eng_open(draft, NULL, &soak.draft, &error));
+    soak.options.draft = soak.draft;
     const int code = (int)soak_all(&soak, count);
     soak_release(&soak.source);
+    eng_close(&soak.draft);
     eng_close(&soak.source.engine);
     free(soak.specs);
     return code;

@@ -259,8 +259,11 @@ static void draw_prompt(const struct soak_source *source, uint64_t *random, stru
         memcpy(spec->prompts[s], source->openings[soak_draw(random) % SOAK_OPENINGS],
                opened * sizeof *spec->prompts[s]);
     }
+    const uint32_t period = soak_draw_one_of(random, 3) ? soak_draw_between(random, 1, 12) : SOAK_MOST_PROMPT;
     for (uint32_t i = opened; i < spec->prompt_counts[s]; i++)
-        spec->prompts[s][i] = (int32_t)soak_draw_between(random, 0, source->facts.vocab_size - 1);
+        spec->prompts[s][i] = i - opened >= period
+                                  ? spec->prompts[s][i - period]
+                                  : (int32_t)soak_draw_between(random, 0, source->facts.vocab_size - 1);
 }
 
 /* A part of the answer's text, of whole characters. */

@@ -20,9 +20,11 @@ OTHERS = re.compile(r"^(?:\d+) cancelled by another thread, (\d+) forks, (\d+) o
 
 
 class Soak(unittest.TestCase):
+    def engine(self, *options):
+        return build_engine(FABLES, "--max-context", "256", "--max-batch", "4", "--prefill-chunks", "8,64", *options)
+
     def soak(self, ranks, *options, kv_tokens=0, session=(), seed=7):
-        engine = build_engine(FABLES, "--max-context", "256", "--max-batch", "4", "--prefill-chunks", "8,64", *options)
-        result = run([SOAK, engine, str(SEQUENCES), *OPTIONS, "--seed", str(seed), "--kv-tokens", str(kv_tokens), *session])
+        result = run([SOAK, self.engine(*options), str(SEQUENCES), *OPTIONS, "--seed", str(seed), "--kv-tokens", str(kv_tokens), *session])
         self.assertEqual((result.rc, result.stderr), (0, ""), result.stdout)
         count, slots, found_ranks, tokens, busy, cancelled, differing = SUMMARY.search(result.stdout).groups()
         self.assertEqual((int(count), int(slots), int(found_ranks), int(differing)), (SEQUENCES, 4, ranks, 0))
@@ -40,6 +42,7 @@ class Soak(unittest.TestCase):
             self.assertGreater(float(busy), 30)
         elif not SANITIZED:
             self.assertGreater(aside, 0)
+        return result.stdout
 
     def test_one_rank(self):
         self.soak(1)
@@ -56,6 +59,15 @@ class Soak(unittest.TestCase):
 
     def test_without_mixed_plans(self):
         self.soak(1, "--mixed-steps", "0", session=["--step-ms", "1"])
+
+    def test_drafts(self):
+        """By a sequence's own text, and by an engine that is always right."""
+        for words in ([], ["--draft", self.engine()]):
+            drafted, accepted = map(int, re.search(r"(\d+) tokens drafted, (\d+) of them accepted",
+                                                   self.soak(1, session=["--speculate", "4", *words])).groups())
+            self.assertTrue(0 < accepted < drafted, (words, drafted, accepted))
+            if words:
+                self.assertGreater(accepted, 2 * SEQUENCES)
 
     def test_usage(self):
         for words, expected in (([], "usage"), (["x", "5"], "COUNT: expected a number from 10"),
