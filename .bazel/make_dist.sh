@@ -28,7 +28,7 @@ for file in "$@"; do
         tests/bench/collectives_bench) target=bin/collectives-bench mode=755 ;;
         runtime/libeng.so) target=lib/libeng.so.$version mode=755 library=$file ;;
         runtime/libeng.a) target=lib/libeng.a mode=644 ;;
-        runtime/eng.h) target=include/eng.h mode=644 ;;
+        runtime/eng.h | runtime/eng_cuda.h) target=include/${file##*/} mode=644 ;;
         runtime/examples/*) target=share/doc/eng/examples/${file##*/} mode=644 ;;
         tests/models/*) target=share/eng/${file#tests/} mode=644 ;;
         *.md | LICENSE) target=share/doc/eng/${file##*/} mode=644 ;;

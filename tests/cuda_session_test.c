@@ -4,7 +4,9 @@
  * folder in LD_LIBRARY_PATH. */
 #include "formats/base/test_support.h"
 #include "formats/base/test_program.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/test_fake_cuda.h"
+#include "runtime/eng_cuda.h"
 #include "runtime/session/session.h"
 #include "tests/test_forks.h"
 
@@ -13,7 +15,7 @@
 
 #include "tests/test_cuda_engine.h"
 
-enum { SEQUENCES = 5, ANSWER = 14, PROMPT = 70, VOCAB = 1536 };
+enum { SEQUENCES = 5, ANSWER = 14, PROMPT = 70, VOCAB = 1536, HIDDEN = 192 };
 
 static const char fake_folder[] = "tests/fake_cuda/whole";
 static char path[300];
@@ -134,7 +136,6 @@ TEST(test_same_tokens_as_on_the_cpu)
 /* Hidden states of a slot and of a sequence, copied from the GPU, are those of the CPU. */
 TEST(test_hidden_states_of_the_gpu)
 {
-    enum { HIDDEN = 192 };
     struct eng_session_options on_cpu;
     struct eng_sequence_options options;
     float slots[2][HIDDEN], sequences[2][HIDDEN];
@@ -349,6 +350,79 @@ TEST(test_slots_and_logits)
         free(logits[i]);
         eng_close(&engines[i]);
     }
+}
+
+/* A program that uses the GPU itself: its stream, and results where they are. */
+TEST(test_a_program_on_the_same_gpu)
+{
+    test_fake_cuda_set(&fake, "FAKE_CUDA_DEVICES", 2);
+    struct status status = {0};
+    struct device own = {0}, other = {0};
+    struct eng_engine *engine = open_engine(), *cpu = fables_open();
+    struct eng_session *plain = fables_session(engine, NULL), *session = NULL;
+    const float *there = NULL;
+    void *stream = NULL, *ready = NULL;
+    int number = -1;
+    test_expect_success(device_open(&own, 0, &status) && device_open(&other, 1, &status), &status);
+
+    assert_int_equal(eng_session_create_on_stream(engine, NULL, other.stream, &session, &error), ENG_USAGE);
+    assert_non_null(strstr(error.message, "primary context of GPU 0"));
+    assert_int_equal(eng_session_create_on_stream(engine, NULL, NULL, &session, &error), ENG_USAGE);
+    assert_int_equal(eng_session_create_on_stream(cpu, NULL, own.stream, &session, &error), ENG_USAGE);
+    assert_non_null(strstr(error.message, "one GPU alone"));
+    CHECK(eng_session_create_on_stream(engine, NULL, own.stream, &session, &error));
+    CHECK(eng_session_cuda_stream(session, &stream, &number, &error));
+    assert_ptr_equal(stream, own.stream);
+    assert_int_equal(number, 0);
+    CHECK(eng_session_cuda_stream(plain, &stream, NULL, &error));
+    assert_true(stream && stream != own.stream);
+
+    int32_t prompt[PROMPT], next[2][2];
+    uint32_t slots[2];
+    static float expected[2][VOCAB], found[VOCAB], hidden[2][HIDDEN];
+    fables_tokens(3, prompt, PROMPT);
+    for (int s = 0; s < 2; s++) { /* the same slots in both sessions */
+        uint32_t slot;
+        CHECK(eng_slot_acquire(plain, &slot, &error));
+        CHECK(eng_slot_acquire(session, &slots[s], &error));
+        assert_int_equal(slot, slots[s]);
+        assert_int_equal(eng_slot_cuda_logits(session, slot, &there, &ready, &error), ENG_USAGE); /* no step yet */
+        CHECK(eng_prefill(plain, slot, prompt, (size_t)(PROMPT - s), &next[0][s], expected[s], &error));
+        CHECK(eng_prefill(session, slot, prompt, (size_t)(PROMPT - s), &next[1][s], NULL, &error));
+        CHECK(eng_slot_cuda_logits(session, slot, &there, &ready, &error));
+        assert_int_equal(own.driver.EventQuery(ready), CU_SUCCESS);
+        test_expect_success(device_enter(&own, &status) && device_read(&own, found, (cu_deviceptr)(uintptr_t)there,
+                                                                       sizeof found, "logits", &status),
+                            &status);
+        device_leave(&own);
+        assert_memory_equal(found, expected[s], sizeof found);
+    }
+    assert_int_equal(eng_slot_cuda_logits(session, slots[0], &there, NULL, &error),
+                     ENG_USAGE); /* not in the last step */
+    assert_int_equal(eng_slot_cuda_logits(session, slots[0], NULL, NULL, &error), ENG_USAGE);
+    CHECK(eng_decode(plain, slots, next[0], 2, next[0], *expected, &error));
+    CHECK(eng_decode(session, slots, next[1], 2, next[1], NULL, &error));
+    assert_memory_equal(next[0], next[1], sizeof next[0]);
+    for (int s = 0; s < 2; s++) {
+        CHECK(eng_slot_cuda_logits(session, slots[s], &there, &ready, &error));
+        test_expect_success(device_enter(&own, &status) && device_read(&own, found, (cu_deviceptr)(uintptr_t)there,
+                                                                       sizeof found, "logits", &status),
+                            &status);
+        assert_memory_equal(found, expected[s], sizeof found);
+        CHECK(eng_slot_hidden(plain, slots[s], hidden[0], &error));
+        CHECK(eng_slot_cuda_hidden(session, slots[s], &there, NULL, &error));
+        test_expect_success(device_read(&own, hidden[1], (cu_deviceptr)(uintptr_t)there, sizeof hidden[1], "hidden",
+                                        &status),
+                            &status);
+        device_leave(&own);
+        assert_memory_equal(hidden[0], hidden[1], sizeof hidden[0]);
+    }
+    eng_session_destroy(&session);
+    eng_session_destroy(&plain);
+    eng_close(&engine);
+    eng_close(&cpu);
+    device_close(&own); /* the stream is still the program's */
+    device_close(&other);
 }
 
 TEST(test_facts)

@@ -79,7 +79,7 @@ class Tarball(Unpacked):
     def test_holds_everything(self):
         for name in ("bin/engbuild", "bin/engrun", "bin/engbench", "bin/enginfo", "bin/engserve", "bin/gpu-tests",
                      "bin/collectives-bench", "lib/libeng.so", "lib/libeng.a", "lib/pkgconfig/eng.pc",
-                     "include/eng.h", "share/eng/models/fables/config.json",
+                     "include/eng.h", "include/eng_cuda.h", "share/eng/models/fables/config.json",
                      "share/doc/eng/README.md", "share/doc/eng/RESULTS.md", "share/doc/eng/SECURITY.md",
                      "share/doc/eng/engine_file.md"):
             self.assertTrue(os.path.exists(self.path(name)), name)
@@ -194,8 +194,14 @@ class Tarball(Unpacked):
     def test_examples(self):
         """They compile without a warning, and say what engrun says."""
         folder = self.path("share/doc/eng/examples")
+        toolkit = os.environ.get("CUDA_HOME", "/usr/local/cuda")
         for name in sorted(os.listdir(folder)):
-            self.compile("example-" + name, *self.flags("--cflags", "--libs"), source=os.path.join(folder, name))
+            words = self.flags("--cflags", "--libs")
+            if name == "cudart.c":
+                if not os.path.exists(os.path.join(toolkit, "include", "cuda_runtime_api.h")):
+                    continue
+                words += ["-isystem", os.path.join(toolkit, "include"), "-L", os.path.join(toolkit, "lib64"), "-lcudart"]
+            self.compile("example-" + name, *words, source=os.path.join(folder, name))
         text = output([os.path.join(self.folder.name, "example-generate.c"), self.engine(), "Once upon a time"],
                       env={"LD_LIBRARY_PATH": self.path("lib")})
         expected = output([self.path("bin/engrun"), self.engine(), "-p", "Once upon a time", "-n", "100"])

@@ -142,11 +142,38 @@ bool device_open_again(struct device *device, const struct device *open, struct 
     return open_at(device, open->index, open->ordinal, status);
 }
 
+/* Requires: the context is current. */
+static bool check_stream(const struct device *device, cu_stream stream, struct status *status)
+{
+    cu_context context = NULL;
+    return cuda_ok(&device->driver, device->driver.StreamGetCtx(stream, &context), status,
+                   "GPU %d: looking at the caller's stream", device->ordinal) &&
+           (context == device->context ||
+            status_fail(status, STATUS_USAGE,
+                        "stream: expected one of the primary context of GPU %d, found one of another GPU or context",
+                        device->ordinal));
+}
+
+bool device_open_on(struct device *device, const struct device *open, cu_stream stream, struct status *status)
+{
+    if (!device_open_again(device, open, status)) return false;
+    bool entered = device_enter(device, status);
+    bool ok = entered && check_stream(device, stream, status);
+    if (ok) {
+        device->driver.StreamDestroy(device->stream);
+        device->stream = stream;
+        device->borrows_stream = true;
+    }
+    if (entered) device_leave(device);
+    if (!ok) device_close(device);
+    return ok;
+}
+
 void device_close(struct device *device)
 {
     const struct cuda_driver *driver = &device->driver;
     /* If the GPU was lost every call fails, and the failures do not matter. */
-    if (device->stream) {
+    if (device->stream && !device->borrows_stream) {
         bool entered = device_enter(device, NULL);
         driver->StreamDestroy(device->stream);
         if (entered) device_leave(device);

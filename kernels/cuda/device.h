@@ -24,8 +24,9 @@ struct device {
     int ordinal; /* number used by users and messages */
     int index;   /* number used by the driver: the same unless the driver is shown only some GPUs */
     cu_device handle;
-    cu_context context;     /* the primary one; NULL until device_begin */
-    cu_stream stream;       /* non-blocking; likewise */
+    cu_context context; /* the primary one; NULL until device_begin */
+    cu_stream stream;   /* non-blocking; likewise */
+    bool borrows_stream;
     uint64_t mapping_bytes; /* granularity of memory mapped for other GPUs; 0: impossible; likewise */
 };
 
@@ -42,6 +43,8 @@ bool device_begin(struct device *device, struct status *status);
 bool device_open(struct device *device, int ordinal, struct status *status);
 /* Opens the GPU of another device, with a separate stream. */
 bool device_open_again(struct device *device, const struct device *open, struct status *status);
+/* The same with a stream of the caller's, which outlives the device. STATUS_USAGE: it is of another context. */
+bool device_open_on(struct device *device, const struct device *open, cu_stream stream, struct status *status);
 void device_close(struct device *device); /* does nothing on a device that is all zero */
 bool device_enter(const struct device *device, struct status *status);
 void device_leave(const struct device *device);

@@ -223,6 +223,7 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTAL
     X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (cu_deviceptr to, cu_deviceptr from, size_t bytes, cu_stream stream))     \
     X(MemsetD8Async, cuMemsetD8Async, (cu_deviceptr to, unsigned char value, size_t bytes, cu_stream stream))          \
     X(StreamCreate, cuStreamCreate, (cu_stream * stream, unsigned flags))                                              \
+    X(StreamGetCtx, cuStreamGetCtx, (cu_stream stream, cu_context * context))                                          \
     X(StreamDestroy, cuStreamDestroy_v2, (cu_stream stream))                                                           \
     X(StreamSynchronize, cuStreamSynchronize, (cu_stream stream))                                                      \
     X(StreamBeginCapture, cuStreamBeginCapture_v2, (cu_stream stream, int mode))                                       \

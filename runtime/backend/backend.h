@@ -24,6 +24,7 @@ struct backend_options {
     uint64_t pages;       /* 0, or the pages of the KV pool, memory for which has been checked */
     uint32_t checkpoints; /* blocks of recurrent state besides those of the slots */
     uint32_t sequences;   /* 0, or a pool beside a larger one: for so many sequences at once */
+    void *stream;         /* a GPU: of the caller; NULL: one of its own */
 };
 
 /* Changed parts of a slot's state, as bits. */
@@ -41,6 +42,14 @@ enum backend_state {
 /* Source of a replay's inputs: the host's fields, or the step block as the last replay of the same decode plan left it:
  * the same rows, each with the token that it drew, one position later. */
 enum backend_inputs { INPUTS_FROM_HOST, INPUTS_OF_LAST_REPLAY };
+
+/* A GPU: where the results of the replay waited for last are, for programs that use the GPU, too. */
+struct backend_view {
+    void *stream;            /* of all replays */
+    int device;              /* the driver's number */
+    void *ready;             /* event after that replay */
+    uint64_t logits, hidden; /* addresses of out row 0: [out_rows, vocab_size], [out_rows, hidden_size] */
+};
 
 /* Limit of replays that are submitted and not yet waited for. */
 enum { BACKEND_MOST_IN_FLIGHT = 2 };
@@ -98,6 +107,8 @@ struct backend_type {
     const float *(*logits)(struct backend *backend, uint32_t row, uint32_t count, struct status *status);
     /* The same for hidden states [count, hidden_size]. Requires: the engine gives them. */
     const float *(*hidden)(struct backend *backend, uint32_t row, uint32_t count, struct status *status);
+    /* NULL: no GPU, or several. */
+    void (*view)(const struct backend *backend, struct backend_view *view);
     /* The plan that is replayed as engine plan `plan`. NULL: always the plan itself. */
     const struct plan *(*source)(const struct backend *backend, size_t plan);
     /* Traces: runs engine plan `plan` twice with the host's inputs and state, as a replay and one launch after the

@@ -286,7 +286,9 @@ static bool fill(struct cuda_backend *cuda, const struct engine *file, const str
     cuda->plan_count = file->plan_count;
     cuda->checkpoints = options->checkpoints;
     for (size_t i = 0; i < file->plan_count; i++) find_fields(&file->plans[i], &cuda->plans[i]);
-    if (!device_open_again(&cuda->device, &cuda->engine->device, status) ||
+    const struct device *open = &cuda->engine->device;
+    if (!(options->stream ? device_open_on(&cuda->device, open, options->stream, status)
+                          : device_open_again(&cuda->device, open, status)) ||
         !plan_sizes(cuda, file, options, &sizes, status) || !device_enter(&cuda->device, status))
         return false;
     bool ok = allocate(cuda, &sizes, status);
@@ -557,6 +559,19 @@ static const float *hidden(struct backend *backend, uint32_t row, uint32_t count
                  (uint8_t *)cuda->results.base + all_logits + offset, "hidden states", status);
 }
 
+static void view_results(const struct backend *backend, struct backend_view *view)
+{
+    const struct cuda_backend *cuda = (const struct cuda_backend *)(const void *)backend;
+    const struct cuda_step *step = &cuda->plans[cuda->done_plan];
+    const cu_deviceptr base = cuda->memory.base[SPACE_STEP];
+    *view =
+        (struct backend_view){.stream = cuda->device.stream,
+                              .device = cuda->device.index,
+                              .ready = cuda->done[(cuda->waited + BACKEND_MOST_IN_FLIGHT - 1) % BACKEND_MOST_IN_FLIGHT],
+                              .logits = base + step->logits_offset,
+                              .hidden = base + step->hidden_offset};
+}
+
 /* Replays the step, so that the GPU is busy while the host queues the launches to be timed; otherwise it would wait for
  * the host between them. */
 static bool keep_busy(struct cuda_backend *cuda, const struct cuda_step *step, uint32_t replays, struct status *status)
@@ -662,6 +677,7 @@ const struct backend_type backend_cuda = {
     .drew = drew,
     .logits = logits,
     .hidden = hidden,
+    .view = view_results,
     .source = source,
     .trace = trace,
     .copy_page = copy_page,

@@ -170,7 +170,7 @@ static bool can_verify(const struct eng_engine *engine)
 }
 
 static bool make(struct eng_engine *engine, const struct backend_type *type, const struct eng_session_options *options,
-                 uint32_t sequences, struct eng_session **session, struct status *status);
+                 uint32_t sequences, void *stream, struct eng_session **session, struct status *status);
 
 /* Called before the session takes memory: its own pool may take nearly all that is free. */
 static bool create_draft(struct eng_session *session, const struct eng_session_options *options, struct status *status)
@@ -188,7 +188,7 @@ static bool create_draft(struct eng_session *session, const struct eng_session_o
     const struct engine *file = &session->engine->file;
     const uint32_t verified = file->plans[file->plan_count - 1].header.rows - 1;
     if (!draft_find_cost(session->engine, draft, &session->draft_cost, status) ||
-        !make(draft, backend_for(draft), &own, verified, &session->draft, status))
+        !make(draft, backend_for(draft), &own, verified, NULL, &session->draft, status))
         return status_prefix(status, "draft engine");
     if (!drafts_count(1, session->draft_cost, 1))
         log_write(
@@ -200,7 +200,8 @@ static bool create_draft(struct eng_session *session, const struct eng_session_o
 }
 
 static bool create(struct eng_session *session, const struct backend_type *type,
-                   const struct eng_session_options *options, uint32_t most_sequences, struct status *status)
+                   const struct eng_session_options *options, uint32_t most_sequences, void *stream,
+                   struct status *status)
 {
     struct session_sizes sizes = {0};
     uint64_t sequences = options->max_sequences;
@@ -239,6 +240,7 @@ static bool create(struct eng_session *session, const struct backend_type *type,
                                     .chunk = session->chunk,
                                     .checkpoints = session->geometry->recurrent_bytes ? sizes.checkpoints : 0,
                                     .sequences = most_sequences,
+                                    .stream = stream,
                                     .host_bytes = sizes.tokens_bytes};
     session->backend = type->create(session->engine, &asked, status);
     return session->backend &&
@@ -294,9 +296,9 @@ static void tell_of_session(const struct eng_session *session)
         log_write(log, ENG_LOG_WARNING, "session: GPUs exchange data through host memory: %s", backend->detour);
 }
 
-/* sequences: as in struct backend_options. */
+/* sequences, stream: as in struct backend_options. */
 static bool make(struct eng_engine *engine, const struct backend_type *type, const struct eng_session_options *options,
-                 uint32_t sequences, struct eng_session **session, struct status *status)
+                 uint32_t sequences, void *stream, struct eng_session **session, struct status *status)
 {
     if (load_is_inherited(engine) && engine->cuda)
         return status_fail(
@@ -311,7 +313,7 @@ static bool make(struct eng_engine *engine, const struct backend_type *type, con
     created->engine = engine;
     created->geometry = &engine->file.manifest.geometry;
     created->chunk = plan_longest_chunk(engine->file.plans, engine->file.plan_count);
-    if (create(created, type, options, sequences, status)) {
+    if (create(created, type, options, sequences, stream, status)) {
         tell_of_session(created);
         *session = created;
         return true;
@@ -323,7 +325,13 @@ static bool make(struct eng_engine *engine, const struct backend_type *type, con
 bool session_create(struct eng_engine *engine, const struct backend_type *type,
                     const struct eng_session_options *options, struct eng_session **session, struct status *status)
 {
-    return make(engine, type, options, 0, session, status);
+    return make(engine, type, options, 0, NULL, session, status);
+}
+
+bool session_create_on(struct eng_engine *engine, const struct eng_session_options *options, void *stream,
+                       struct eng_session **session, struct status *status)
+{
+    return make(engine, backend_for(engine), options, 0, stream, session, status);
 }
 
 enum eng_status eng_session_create(struct eng_engine *engine, const struct eng_session_options *options,

@@ -196,6 +196,9 @@ struct eng_session {
 /* eng_session_create with a backend of the caller's choice, for tests. */
 bool session_create(struct eng_engine *engine, const struct backend_type *type,
                     const struct eng_session_options *options, struct eng_session **session, struct status *status);
+/* eng_session_create_on_stream. Requires: the backend has a view. */
+bool session_create_on(struct eng_engine *engine, const struct eng_session_options *options, void *stream,
+                       struct eng_session **session, struct status *status);
 /* False if the backend has failed, with that failure, and in a child made by fork. */
 bool session_usable(const struct eng_session *session, struct status *status);
 
@@ -361,6 +364,9 @@ const float *prompt_rows_mean(struct eng_sequence *sequence, const float *last);
 
 /* hidden.c: fails for engines without hidden states. */
 bool hidden_exist(const struct eng_session *session, const char *function, struct status *status);
+/* A raw slot for which the last step drew a token; NULL: it did not, *status says so. */
+const struct session_slot *hidden_find_slot(const struct eng_session *session, uint32_t slot, const char *function,
+                                            struct status *status);
 
 /* slot_options.c: the slot's sampler with its options. An answer without tokens begins. */
 void slot_options_set(struct eng_session *session, int32_t slot, const struct session_sampling *sampling);

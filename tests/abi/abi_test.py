@@ -35,21 +35,23 @@ def output(command):
     return done.stdout
 
 
-def declarations(folder):
-    """The functions that a header declares, without their ';', and the names of its enumerations."""
-    text = output(["cc", "-E", "-P", os.path.join(folder, "eng.h")])
+def declarations(header, folder):
+    """The functions that the headers declare, of which `header` is eng.h, without their ';', and the names of its enumerations. Both are
+    in the folder then."""
+    shutil.copy(header, os.path.join(folder, "eng.h"))
+    shutil.copy(os.path.join(ROOT, "runtime", "eng_cuda.h"), folder)
+    text = output(["cc", "-E", "-P", os.path.join(folder, "eng_cuda.h")])
     functions = [part.split(";")[0].strip() for part in text.split(PUBLIC)[1:]]
     return [function for function in functions if "(" in function], sorted(set(re.findall(r"\benum (eng_\w+)\s*\{", text)))
 
 
 def describe(header, folder):
     """What abidw says of a library with the functions of a header, which do nothing: so debug information is needed of them alone."""
-    shutil.copy(header, os.path.join(folder, "eng.h"))
-    functions, enums = declarations(folder)
+    functions, enums = declarations(header, folder)
     # Names of bits are in no signature.
     functions.append("void eng_enumerations(%s)" % ", ".join("enum %s *%s" % (name, name) for name in enums))
     with open(os.path.join(folder, "eng.c"), "w", encoding="utf-8") as file:
-        file.write('#include "eng.h"\n' + "".join("%s %s { __builtin_trap(); }\n" % (PUBLIC, function) for function in functions))
+        file.write('#include "eng_cuda.h"\n' + "".join("%s %s { __builtin_trap(); }\n" % (PUBLIC, function) for function in functions))
     output(["cc", "-std=c11", "-g", "-shared", "-fPIC", "-nostdlib", "-I", folder, os.path.join(folder, "eng.c"),
             "-Wl,--version-script=" + os.path.join(ROOT, "runtime", "eng.map"), "-Wl,-soname," + SONAME,
             "-o", os.path.join(folder, "libeng.so")])
@@ -107,9 +109,9 @@ class Abi(unittest.TestCase):
                 self.assertEqual(status & (FAILED | CHANGED), CHANGED, report)
 
     def test_functions_are_those_of_the_library(self):
-        """The header declares what the library exports, but for the inline functions' symbols."""
-        shutil.copy(header_path(), os.path.join(self.folder, "eng.h"))
-        declared = {re.search(r"\b(eng_\w+)\s*\(", function).group(1) for function in declarations(self.folder)[0]}
+        """The headers declare what the library exports, but for the inline functions' symbols."""
+        declared = {re.search(r"\b(eng_\w+)\s*\(", function).group(1)
+                    for function in declarations(header_path(), self.folder)[0]}
         library = os.path.join(ROOT, "runtime" if RUNFILES else "bazel-bin/runtime", "libeng.so")
         exported = {line.split()[2].split("@")[0] for line in output(["nm", "-D", "--defined-only", library]).splitlines()
                     if line.split()[1] == "T"}

@@ -402,7 +402,16 @@ cu_result cuStreamCreate(cu_stream *stream, unsigned flags)
     REQUIRE_CONTEXT;
     REQUIRE(flags <= CU_STREAM_NON_BLOCKING, CU_ERROR_INVALID_VALUE);
     *stream = fake_object_new(FAKE_CUDA_STREAM, sizeof **stream);
+    if (*stream) (*stream)->context = fake_current();
     LEAVE(*stream ? CU_SUCCESS : CU_ERROR_OUT_OF_MEMORY);
+}
+
+cu_result cuStreamGetCtx(cu_stream stream, cu_context *context)
+{
+    ENTER;
+    REQUIRE_STREAM(stream);
+    *context = stream->context;
+    LEAVE(CU_SUCCESS);
 }
 
 cu_result cuStreamDestroy_v2(cu_stream stream)

@@ -76,6 +76,7 @@ struct fake_copy {
 
 struct cu_stream_opaque {
     struct fake_object object;
+    struct cu_context_opaque *context;
     struct cu_graph_opaque *capture; /* NULL: not capturing */
     bool has_graphs;                 /* some were launched here */
     struct fake_copy *copies;        /* [queued] out of pinned memory; the first `copied` are done */
