@@ -204,6 +204,7 @@ static bool parse_awq(struct quant_config *config, struct json_reader *reader, s
     config->order = strcasecmp(backend, "llm-awq") == 0 ? QUANT_GEMV_FAST : formats[format].order;
     /* AWQ's default is asymmetric; GPTQModel writes sym beside or instead of zero_point. */
     const bool by_sym = !json_reader_get(reader, "zero_point") && json_reader_get(reader, "sym");
+    config->zeros_decide = by_sym;
     quant_ignore(reader, awq_ignored);
     return parse_integers(config, reader, &awq_method, by_sym ? NULL : &zero_point, status);
 }

@@ -39,10 +39,11 @@ struct quant_config {
     enum quant_method method;
     char name[32]; /* quant_method as config.json has it, for messages */
     struct quant_scheme schemes[QUANT_MAX_SCHEMES];
-    int scheme_count;                   /* at least 1 with a method; the first is the default */
-    bool zeros_less_one;                /* GPTQ, version 1: a zero point is stored less one */
-    bool by_gptqmodel;                  /* GPTQ: meta.quantizer begins with "gptqmodel" */
-    enum quant_order order;             /* AWQ */
+    int scheme_count;       /* at least 1 with a method; the first is the default */
+    bool zeros_less_one;    /* GPTQ, version 1: a zero point is stored less one */
+    bool by_gptqmodel;      /* GPTQ: meta.quantizer begins with "gptqmodel" */
+    enum quant_order order; /* AWQ */
+    bool zeros_decide;      /* AWQ: it has sym, which says true beside zero points of any kind, and no zero_point */
     uint64_t block_rows, block_columns; /* FP8: elements that share a scale; 0: not given */
     enum quant_cache cache;
     /* Activations had these codes when the model was trained or calibrated: e4m3 where weights are; int8, without zeros, where weights

@@ -104,7 +104,7 @@ static const struct accepted {
          "'exllama_config': {'version': 2}, 'desc_act': false, 'sym': true, 'zero_point': false"),
      {QUANT_AWQ, "awq", {INT(4, 128)}, .scheme_count = 1, .order = QUANT_GEMV}},
     {AWQ(", 'format': 'gemv_fast', 'sym': true"),
-     {QUANT_AWQ, "awq", {INT(4, 128)}, .scheme_count = 1, .order = QUANT_GEMV_FAST}},
+     {QUANT_AWQ, "awq", {INT(4, 128)}, .scheme_count = 1, .order = QUANT_GEMV_FAST, .zeros_decide = true}},
     {AWQ(", 'sym': true, 'zero_point': true"), {QUANT_AWQ, "awq", {ASYM(4, 128)}, .scheme_count = 1}},
     {"'quant_method': 'awq', 'w_bit': 4, 'q_group_size': 128, 'version': 'gemm', 'backend': 'llm-awq'",
      {QUANT_AWQ, "awq", {ASYM(4, 128)}, .scheme_count = 1, .order = QUANT_GEMV_FAST}},
@@ -283,6 +283,7 @@ TEST(test_accepted)
         for (int s = 0; s < expected->scheme_count; s++) expect_scheme(&config.schemes[s], &expected->schemes[s]);
         assert_int_equal(config.zeros_less_one, expected->zeros_less_one);
         assert_int_equal(config.by_gptqmodel, expected->by_gptqmodel);
+        assert_int_equal(config.zeros_decide, expected->zeros_decide);
         assert_int_equal(config.order, expected->order);
         assert_int_equal(config.cache, expected->cache);
         assert_int_equal(config.block_rows, expected->block_rows);

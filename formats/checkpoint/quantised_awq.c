@@ -68,5 +68,6 @@ bool quantised_read_awq(struct quantised_reading *reading, struct quantised *mat
                : quantised_check_shape(reading, zeros, 1u << DTYPE_I32, rows, quantised_divide_up(groups, 8))))
         return false;
     /* Groups beyond the last column have none. */
-    return !symmetric || quantised_drop_zeros(reading, matrix, zeros, quantised_divide_up(columns, size), false);
+    return !symmetric || reading->config->zeros_decide ||
+           quantised_drop_zeros(reading, matrix, zeros, quantised_divide_up(columns, size), false);
 }
