@@ -13,22 +13,25 @@
 extern "C" {
 #endif
 
-/* Creates a session whose work is queued on `stream`, after what was queued there before; `options` as of eng_session_create, NULL for the
- * defaults. The stream is one of the engine's GPU in the primary context (else ENG_USAGE), is not captured while a function of the session
- * runs, and is destroyed after the session. The draft engine of a session has a stream of its own. [any] */
+/* Creates a session whose steps are queued on `stream`, after what was queued there before; `options` as of eng_session_create, NULL for the
+ * defaults. The stream is one that cudaStreamCreateWithFlags or cuStreamCreate made for the engine's GPU, in the primary context and no default
+ * stream (else ENG_USAGE). It is not captured while a function of the session runs, and is destroyed after the session. A kernel that waits
+ * for another kernel, or for the session, must not run while a step does: steps may need the whole GPU at once; wait with events. The
+ * draft engine of a session has a stream of its own. [any] */
 ENG_API enum eng_status eng_session_create_on_stream(struct eng_engine *engine,
                                                      const struct eng_session_options *options, void *stream,
                                                      struct eng_session **session, struct eng_error *error);
 
 /* Sets *stream to the stream on which the session's work is queued: that of eng_session_create_on_stream, or its own, which lives as
  * long as the session; *device to the number that the CUDA runtime has for the GPU. NULL: not wanted. What the caller queues on the
- * stream, or lets it wait for, runs before the session's next step. [any] */
+ * stream, or lets it wait for, runs before the steps that are queued later; eng_step may have queued one already, functions for slots have
+ * not. [session] */
 ENG_API enum eng_status eng_session_cuda_stream(const struct eng_session *session, void **stream, int *device,
                                                 struct eng_error *error);
 
 /* Sets *logits to the logits, float [vocab_size], from which the session's last step drew the slot's token, on the GPU, and *ready (NULL: not
- * wanted) to an event that is recorded when they are there. Requires: as eng_slot_hidden, but that `next_token` and `logits` of that call
- * may be the only ones: nothing is copied to the host for it. Both are borrowed until the session's next step, which overwrites the logits
+ * wanted) to an event that is recorded when they are there. Requires: as eng_slot_hidden; with `next_token` alone nothing but the token is
+ * copied to the host. Both are borrowed until the session's next step, which overwrites the logits
  * when its turn comes on the stream of eng_session_cuda_stream: let that wait for what reads them elsewhere. [session] [no allocation] */
 ENG_API enum eng_status eng_slot_cuda_logits(struct eng_session *session, uint32_t slot, const float **logits,
                                              void **ready, struct eng_error *error);

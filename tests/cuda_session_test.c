@@ -370,6 +370,8 @@ TEST(test_a_program_on_the_same_gpu)
     assert_int_equal(eng_session_create_on_stream(engine, NULL, NULL, &session, &error), ENG_USAGE);
     assert_int_equal(eng_session_create_on_stream(cpu, NULL, own.stream, &session, &error), ENG_USAGE);
     assert_non_null(strstr(error.message, "one GPU alone"));
+    assert_int_equal(eng_session_create_on_stream(engine, NULL, (void *)(uintptr_t)2, &session, &error), ENG_USAGE);
+    assert_non_null(strstr(error.message, "found a default stream"));
     CHECK(eng_session_create_on_stream(engine, NULL, own.stream, &session, &error));
     CHECK(eng_session_cuda_stream(session, &stream, &number, &error));
     assert_ptr_equal(stream, own.stream);

@@ -142,31 +142,31 @@ bool device_open_again(struct device *device, const struct device *open, struct 
     return open_at(device, open->index, open->ordinal, status);
 }
 
-/* Requires: the context is current. */
-static bool check_stream(const struct device *device, cu_stream stream, struct status *status)
+bool device_check_stream(const struct device *device, cu_stream stream, struct status *status)
 {
+    enum { LAST_SPECIAL = 2 }; /* handles of CUDA's default streams, of the process and of each thread */
     cu_context context = NULL;
-    return cuda_ok(&device->driver, device->driver.StreamGetCtx(stream, &context), status,
-                   "GPU %d: looking at the caller's stream", device->ordinal) &&
-           (context == device->context ||
-            status_fail(status, STATUS_USAGE,
-                        "stream: expected one of the primary context of GPU %d, found one of another GPU or context",
-                        device->ordinal));
+    cu_result result = CU_SUCCESS;
+    if ((uintptr_t)stream > LAST_SPECIAL) {
+        if (!device_enter(device, status)) return false;
+        result = device->driver.StreamGetCtx(stream, &context);
+        device_leave(device);
+    }
+    return (result == CU_SUCCESS && context == device->context) ||
+           status_fail(status, STATUS_USAGE,
+                       "stream: expected one that cudaStreamCreateWithFlags or cuStreamCreate made in the primary "
+                       "context of GPU %d, found %s",
+                       device->ordinal,
+                       result != CU_SUCCESS ? "one that the driver does not know"
+                       : context            ? "one of another GPU or context"
+                                            : "a default stream");
 }
 
-bool device_open_on(struct device *device, const struct device *open, cu_stream stream, struct status *status)
+void device_use_stream(struct device *device, cu_stream stream)
 {
-    if (!device_open_again(device, open, status)) return false;
-    bool entered = device_enter(device, status);
-    bool ok = entered && check_stream(device, stream, status);
-    if (ok) {
-        device->driver.StreamDestroy(device->stream);
-        device->stream = stream;
-        device->borrows_stream = true;
-    }
-    if (entered) device_leave(device);
-    if (!ok) device_close(device);
-    return ok;
+    device->driver.StreamDestroy(device->stream);
+    device->stream = stream;
+    device->borrows_stream = true;
 }
 
 void device_close(struct device *device)

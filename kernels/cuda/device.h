@@ -43,8 +43,11 @@ bool device_begin(struct device *device, struct status *status);
 bool device_open(struct device *device, int ordinal, struct status *status);
 /* Opens the GPU of another device, with a separate stream. */
 bool device_open_again(struct device *device, const struct device *open, struct status *status);
-/* The same with a stream of the caller's, which outlives the device. STATUS_USAGE: it is of another context. */
-bool device_open_on(struct device *device, const struct device *open, cu_stream stream, struct status *status);
+/* Whether the device may use a stream of the caller's. STATUS_USAGE: it is of another context, or a default stream. */
+bool device_check_stream(const struct device *device, cu_stream stream, struct status *status);
+/* Uses it from now on in the place of the device's own; it outlives the device. Requires: it was checked, nothing is queued on the device's own,
+ * and its context is current. */
+void device_use_stream(struct device *device, cu_stream stream);
 void device_close(struct device *device); /* does nothing on a device that is all zero */
 bool device_enter(const struct device *device, struct status *status);
 void device_leave(const struct device *device);

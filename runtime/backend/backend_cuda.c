@@ -286,9 +286,8 @@ static bool fill(struct cuda_backend *cuda, const struct engine *file, const str
     cuda->plan_count = file->plan_count;
     cuda->checkpoints = options->checkpoints;
     for (size_t i = 0; i < file->plan_count; i++) find_fields(&file->plans[i], &cuda->plans[i]);
-    const struct device *open = &cuda->engine->device;
-    if (!(options->stream ? device_open_on(&cuda->device, open, options->stream, status)
-                          : device_open_again(&cuda->device, open, status)) ||
+    if (!device_open_again(&cuda->device, &cuda->engine->device, status) ||
+        (options->stream && !device_check_stream(&cuda->device, options->stream, status)) ||
         !plan_sizes(cuda, file, options, &sizes, status) || !device_enter(&cuda->device, status))
         return false;
     bool ok = allocate(cuda, &sizes, status);
@@ -298,6 +297,8 @@ static bool fill(struct cuda_backend *cuda, const struct engine *file, const str
     ok = ok && cuda_ok(&cuda->device.driver, cuda->device.driver.StreamSynchronize(cuda->device.stream), status,
                        "preparing the GPU");
     ok = ok && compare_memory(cuda, &sizes.device, status);
+    /* Not before: calls of libraries are captured, and what the caller queues meanwhile must not be. */
+    if (ok && options->stream) device_use_stream(&cuda->device, options->stream);
     device_leave(&cuda->device);
     device_architecture(cuda->device.facts.capability, cuda->architecture);
     cuda->common.pages = (uint32_t)sizes.pages;

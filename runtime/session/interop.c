@@ -39,11 +39,10 @@ enum eng_status eng_session_cuda_stream(const struct eng_session *session, void 
 }
 
 /* Finds the results of the slot's row. */
-static bool find_row(const struct eng_session *session, uint32_t slot, const void *result, const char *function,
-                     struct backend_view *view, uint64_t *row, struct status *status)
+static bool find_row(const struct eng_session *session, uint32_t slot, const char *function, struct backend_view *view,
+                     uint64_t *row, struct status *status)
 {
-    if (!report_not_null(session, function, "session", status) ||
-        !report_not_null(result, function, "result", status) || !session_usable(session, status) ||
+    if (!report_not_null(session, function, "session", status) || !session_usable(session, status) ||
         !has_view(session->backend->type, function, status))
         return false;
     const struct session_slot *own = hidden_find_slot(session, slot, function, status);
@@ -56,10 +55,12 @@ static bool find_row(const struct eng_session *session, uint32_t slot, const voi
 enum eng_status eng_slot_cuda_logits(struct eng_session *session, uint32_t slot, const float **logits, void **ready,
                                      struct eng_error *error)
 {
+    static const char function[] = "eng_slot_cuda_logits";
     struct status status = {0};
     struct backend_view view;
     uint64_t row;
-    if (!find_row(session, slot, (const void *)logits, "eng_slot_cuda_logits", &view, &row, &status))
+    if (!report_not_null((const void *)logits, function, "logits", &status) ||
+        !find_row(session, slot, function, &view, &row, &status))
         return report_status(&status, error);
     *logits = (const float *)(uintptr_t)view.logits + row * session->geometry->vocab_size;
     if (ready) *ready = view.ready;
@@ -73,8 +74,8 @@ enum eng_status eng_slot_cuda_hidden(struct eng_session *session, uint32_t slot,
     struct status status = {0};
     struct backend_view view;
     uint64_t row;
-    if (!find_row(session, slot, (const void *)hidden, function, &view, &row, &status) ||
-        !hidden_exist(session, function, &status))
+    if (!report_not_null((const void *)hidden, function, "hidden", &status) ||
+        !find_row(session, slot, function, &view, &row, &status) || !hidden_exist(session, function, &status))
         return report_status(&status, error);
     *hidden = (const float *)(uintptr_t)view.hidden + row * session->geometry->hidden_size;
     if (ready) *ready = view.ready;
