@@ -102,6 +102,10 @@ enum eng_status cli_open_draft(const char *path, const struct cli_devices *devic
     if (!path) return ENG_OK;
     eng_open_options_init(&options);
     const enum eng_status status = cli_use_devices(devices, &options, error);
+    /* The engine's GPUs may be others, or more; the draft engine's begin with the same one. */
+    options.only_cuda_user = 0;
+    options.device_count = 0;
+    options.devices = NULL;
     return status ? status : eng_open(path, &options, draft, error);
 }
 

@@ -31,8 +31,9 @@ int generation_open(struct generation *run, const struct generate_options *optio
                                .first_token_age = -1};
     eng_open_options_init(&open_options);
     eng_engine_facts_init(&run->facts);
-    if (cli_use_devices(&run->options->devices, &open_options, &run->error) ||
-        eng_open(run->options->path, &open_options, &run->engine, &run->error) ||
+    if (cli_use_devices(&run->options->devices, &open_options, &run->error)) return generation_fail_error(run);
+    if (options->draft_path) open_options.only_cuda_user = 0;
+    if (eng_open(run->options->path, &open_options, &run->engine, &run->error) ||
         eng_engine_get_facts(run->engine, &run->facts, &run->error))
         return generation_fail_error(run);
     run->process = open_options.process;

@@ -15,7 +15,8 @@
 
 /* Tokens without drafts after a failure, and at most after many. */
 enum { FIRST_PAUSE = 16, LONGEST_PAUSE = 512 };
-/* Rows of known tokens that are computed for a sequence in one step, if prompt_step or the plans do not take as many. */
+/* Rows of known tokens that are computed in one step, whatever prompt_step and step_ms say, and at most of a sequence together with its first
+ * drafted token. */
 enum { LEAST_ROWS = 32 };
 
 void draft_engine_begin(struct eng_sequence *sequence)
@@ -33,10 +34,10 @@ static void leave_alone(struct eng_sequence *sequence)
 void draft_engine_learn(struct eng_sequence *sequence, bool is_hit)
 {
     sequence->engine_hits = drafts_weigh(sequence->engine_hits, is_hit);
-    if (!drafts_count(sequence->engine_hits, sequence->session->draft_cost, 1))
-        leave_alone(sequence);
-    else if (is_hit)
+    if (is_hit)
         sequence->engine_pause = FIRST_PAUSE;
+    else if (!drafts_count(sequence->engine_hits, sequence->session->draft_cost, 1))
+        leave_alone(sequence);
 }
 
 uint32_t draft_engine_wanted(const struct eng_sequence *sequence, uint32_t most)
@@ -102,30 +103,37 @@ static bool compute(struct eng_session *draft, const struct eng_sequence *sequen
     return replay_prefill(draft, sequence->slot, tokens, rows, plan, drawn, status);
 }
 
-/* Computes a part of the sequence's tokens. *is_ready: so few are left that they fit into one chunk, and there are pages for `drafted` more. */
-static bool catch_up(struct eng_session *session, struct eng_sequence *sequence, uint32_t drafted, bool *is_ready,
-                     struct status *status)
+/* Rows of known tokens that a step computes for all sequences. */
+static uint32_t budget_of(const struct eng_session *session)
+{
+    uint32_t rows = (uint32_t)session->draft->chunk;
+    if (session->step_ms) rows = LEAST_ROWS; /* how long they take is not known */
+    if (session->prompt_step && session->prompt_step < rows) rows = session->prompt_step;
+    return rows > LEAST_ROWS ? rows : LEAST_ROWS;
+}
+
+/* Computes a part of the sequence's tokens, at most *budget of them, which are taken from it. *is_ready: so few are left that they fit into one
+ * chunk, and there are pages for `drafted` more. */
+static bool catch_up(struct eng_session *session, struct eng_sequence *sequence, uint32_t drafted, uint32_t *budget,
+                     bool *is_ready, struct status *status)
 {
     struct eng_session *draft = session->draft;
     /* The last drafted token is not computed. */
     const uint64_t total = (uint64_t)sequence->count + drafted - 1;
-    uint32_t most = (uint32_t)draft->chunk;
+    const uint32_t last = LEAST_ROWS < draft->chunk ? LEAST_ROWS : (uint32_t)draft->chunk;
     *is_ready = false;
-    if (session->prompt_step && session->prompt_step < most) most = session->prompt_step;
-    if (most < LEAST_ROWS) most = LEAST_ROWS;
-    const uint32_t last = most < draft->chunk ? most : (uint32_t)draft->chunk;
     slots_switch_rope(draft, sequence->slot, total);
     keep_common(draft, sequence);
     if (!reserve(session, sequence->slot, total)) {
         leave_alone(sequence);
         return true;
     }
-    while (most && rest_of(draft, sequence) > last) {
+    while (*budget && rest_of(draft, sequence) > last) {
         const uint32_t rest = rest_of(draft, sequence) - 1;
         size_t plan;
-        const uint32_t rows = replay_chunk(draft, rest < most ? rest : most, &plan);
+        const uint32_t rows = replay_chunk(draft, rest < *budget ? rest : *budget, &plan);
         if (!compute(draft, sequence, rows, plan, NULL, status)) return false;
-        most -= rows;
+        *budget -= rows;
     }
     *is_ready = rest_of(draft, sequence) <= last;
     return true;
@@ -201,12 +209,12 @@ static bool draw(struct eng_session *draft, uint32_t members, uint32_t rows, uin
 bool draft_engine_draw(struct eng_session *session, uint32_t count, struct status *status)
 {
     struct eng_session *draft = session->draft;
-    uint32_t rows, members;
+    uint32_t rows, members, budget = budget_of(session);
     while (slots_take(draft, SLOT_RAW) != SESSION_NO_SLOT) {} /* all of them, for good */
     for (uint32_t p = 0; p < count; p++) {
         struct replay_part *part = &session->parts[p];
         if (!part->of_engine) continue;
-        if (!catch_up(session, session->part_sequence[p], part->count - 1, &part->of_engine, status))
+        if (!catch_up(session, session->part_sequence[p], part->count - 1, &budget, &part->of_engine, status))
             return status_prefix(status, "draft engine");
         if (!part->of_engine) part->count = 1;
     }
@@ -216,7 +224,8 @@ bool draft_engine_draw(struct eng_session *session, uint32_t count, struct statu
             struct replay_part *part = &session->parts[p];
             struct eng_sequence *sequence = session->part_sequence[p];
             if (!part->of_engine || part->count <= 1 + round || *place_of(sequence, round) != PLAN_NO_TOKEN) continue;
-            sequence->engine_from = UINT32_MAX; /* logits that are not finite will not become so */
+            /* Logits of the sequence's own tokens that are not finite will not become so. */
+            if (round == 0) sequence->engine_from = UINT32_MAX;
             part->count = 1 + round;
             part->of_engine = round > 0;
         }

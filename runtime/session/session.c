@@ -188,7 +188,7 @@ static bool create_draft(struct eng_session *session, const struct eng_session_o
     const struct engine *file = &session->engine->file;
     const uint32_t verified = file->plans[file->plan_count - 1].header.rows - 1;
     if (!draft_find_cost(session->engine, draft, &session->draft_cost, status) ||
-        !make(draft, backend_for(draft), &own, verified, NULL, &session->draft, status))
+        !make(draft, backend_for(draft), &own, verified ? verified : 1, NULL, &session->draft, status))
         return status_prefix(status, "draft engine");
     if (!drafts_count(1, session->draft_cost, 1))
         log_write(
