@@ -636,7 +636,7 @@ ENG_API const float *eng_sequence_logits(const struct eng_sequence *sequence);
 /* Returns the hidden state [hidden_size] of the token from which the last step drew this sequence's token: the output of the final norm,
  * which the LM head multiplies, in float32, not scaled to length 1. For an embedding of a prompt submit it with max_new_tokens 1 and
  * ENG_SEQUENCE_IGNORE_EOS. On a GPU its inputs are rounded as the engine's activations are; the norm is not. NULL if the step drew no
- * token, or without ENG_SEQUENCE_HIDDEN. Borrowed until the session's next step, prefill or decode. [session] [no allocation] */
+ * token, or without ENG_SEQUENCE_HIDDEN; ENG_SEQUENCE_HIDDEN_MEAN says what it gives instead. Borrowed until the session's next step, prefill or decode. [session] [no allocation] */
 ENG_API const float *eng_sequence_hidden(const struct eng_sequence *sequence);
 
 enum { ENG_MAX_LOGPROBS = 20 };

@@ -5,10 +5,10 @@
 
 #include "runtime/server/server_job.h"
 
-/* Adds the prompt's tokens to the choice's log-probabilities, before those of the answer; the first token has none (NaN). text_flags: of the
- * choice's text. Requires: the sequence was created with prompt_logprobs and has drawn a token. False: error->status is set. */
+/* Adds the prompt's tokens to the choice's log-probabilities, before those of the answer; the first token has none (NaN). skips_special: as
+ * the request has it. Requires: the sequence was created with prompt_logprobs and has drawn a token. False: error->status is set. */
 bool server_echo_logprobs(const struct eng_engine *engine, const struct eng_sequence *sequence,
-                          const struct server_prompt *prompt, uint32_t text_flags, struct server_choice *choice,
+                          const struct server_prompt *prompt, bool skips_special, struct server_choice *choice,
                           struct eng_error *error);
 
 #endif

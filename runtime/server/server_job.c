@@ -12,8 +12,9 @@
 #include "runtime/server/server_chat.h"
 
 enum {
-    /* of one request: 32 MiB, and in JSON about ten times as much */
+    /* of one request, in numbers of 8 bytes: 32 MiB, twice as much while a list grows, and in JSON several times as much */
     MOST_LOGPROBS = 4 << 20,
+    TOKEN_NUMBERS = sizeof(struct server_logprob) / 8,
     /* numbers of one request: 16 MiB, and in JSON about three times as much */
     MOST_EMBEDDED = 4 << 20
 };
@@ -222,19 +223,19 @@ static bool check_logprobs(const struct eng_engine_facts *facts, const struct se
                            struct server_error *error)
 {
     const struct server_request *request = &job->request;
-    /* None of the factors is large: 128 answers, 21 numbers, 2^32 tokens. */
-    const uint64_t tokens = job->max_new_tokens ? job->max_new_tokens : facts->max_context,
-                   choices = request->prompt_count * request->n;
+    /* None of the factors is large: 128 answers, 24 numbers, 2^32 tokens. */
+    const uint64_t most = job->max_new_tokens ? job->max_new_tokens : facts->max_context,
+                   tokens = request->no_answer ? 0 : most, choices = request->prompt_count * request->n;
     uint64_t prompts = 0;
     for (size_t i = 0; request->echo && i < request->prompt_count; i++)
         prompts += request->prompts[i].count * request->n;
-    const uint64_t numbers = (choices * tokens + prompts) * (1 + request->top_logprobs);
+    const uint64_t numbers = (choices * tokens + prompts) * (TOKEN_NUMBERS + request->top_logprobs);
     if (!request->wants_logprobs || numbers <= MOST_LOGPROBS) return true;
     return server_fail(error, 400, "invalid_value", "logprobs",
                        "logprobs: %" PRIu64 " answers of up to %" PRIu64 " tokens, and %" PRIu64
-                       " tokens of prompts, with 1 + %" PRIu64 " log-probabilities each are %" PRIu64
-                       ", expected at most %d; lower max_tokens",
-                       choices, tokens, prompts, request->top_logprobs, numbers, MOST_LOGPROBS);
+                       " tokens of prompts, with %d + %" PRIu64 " numbers each are %" PRIu64
+                       ", expected at most %d; lower max_tokens, n or logprobs, or send fewer prompts at once",
+                       choices, tokens, prompts, TOKEN_NUMBERS, request->top_logprobs, numbers, MOST_LOGPROBS);
 }
 
 /* Whether the engine has embeddings of this size, and the reply so many. */

@@ -314,9 +314,8 @@ static bool take_prompt(const struct server_model *model, struct slot *slot, str
     const struct server_request *request = &slot->job->request;
     if (!request->echo || !request->wants_logprobs) return true;
     return server_echo_logprobs(model->engine, slot->sequence,
-                                &request->prompts[server_job_prompt_of(slot->job, slot->choice)],
-                                request->skip_special ? 0 : ENG_TEXT_KEEP_SPECIAL, &slot->job->choices[slot->choice],
-                                error);
+                                &request->prompts[server_job_prompt_of(slot->job, slot->choice)], request->skip_special,
+                                &slot->job->choices[slot->choice], error);
 }
 
 /* Takes the tokens that the last step drew for a choice. The token that ends an answer is no part of its text. */

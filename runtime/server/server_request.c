@@ -475,6 +475,10 @@ static bool check_together(const struct server_request *request, struct server_e
     if (request->no_answer && !request->echo)
         return server_fail(error, 400, "invalid_value", "max_tokens",
                            "max_tokens: expected at least 1, or echo, found 0, which leaves nothing to return");
+    if (request->no_answer && request->n > 1)
+        return server_fail(error, 400, "invalid_value", "n",
+                           "n: expected 1 with max_tokens 0, since all answers would be the same, found %" PRIu64,
+                           request->n);
     if (request->format.field && server_tools_are_active(&request->tools))
         return server_fail(error, 400, "invalid_value", request->format.field,
                            "%s: not with tools, whose calls have another form; leave out tools or set tool_choice to "
@@ -554,7 +558,7 @@ void server_request_free(struct server_request *request)
     for (size_t i = 0; i < request->prompt_count; i++) free(request->prompts[i].tokens);
     free(request->prompts);
     free(request->variables);
-    free(request->own_stops);
+    free(request->own_texts);
     free(request->biases);
     server_format_free(&request->format);
     server_tools_free(&request->tools);
@@ -565,11 +569,14 @@ void server_request_free(struct server_request *request)
 
 bool server_request_shrink(struct server_request *request)
 {
+    /* Where tokens of an echo lie in it is found later. */
+    const bool keeps_texts = request->echo && request->wants_logprobs;
     size_t size = 1;
     for (size_t i = 0; i < request->stop_count; i++) size += strlen(request->stops[i]) + 1;
-    request->own_stops = malloc(size);
-    if (!request->own_stops) return false;
-    char *at = request->own_stops;
+    for (size_t i = 0; keeps_texts && i < request->prompt_count; i++) size += request->prompts[i].size;
+    request->own_texts = malloc(size);
+    if (!request->own_texts) return false;
+    char *at = request->own_texts;
     for (size_t i = 0; i < request->stop_count; i++) {
         const size_t length = strlen(request->stops[i]) + 1;
         request->stops[i] = memcpy(at, request->stops[i], length);
@@ -579,7 +586,8 @@ bool server_request_shrink(struct server_request *request)
         struct server_prompt *prompt = &request->prompts[i];
         int32_t *fitting = realloc(prompt->tokens, (prompt->count + 1) * sizeof *fitting);
         if (fitting) prompt->tokens = fitting;
-        prompt->text = NULL;
+        prompt->text = keeps_texts && prompt->text ? memcpy(at, prompt->text, prompt->size) : NULL;
+        if (prompt->text) at += prompt->size;
     }
     free(request->variables);
     server_format_free(&request->format);

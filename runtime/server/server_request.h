@@ -59,7 +59,7 @@ struct server_request {
     bool seed_given;
     const char *stops[SERVER_MOST_STOPS];
     size_t stop_count;
-    char *own_stops; /* owned: the memory of `stops` after server_request_shrink */
+    char *own_texts; /* owned: the memory of `stops`, and of texts that are echoed, after server_request_shrink */
     int32_t stop_tokens[ENG_MAX_STOP_TOKENS];
     uint32_t stop_token_count;
     struct server_prompt *prompts; /* owned [prompt_count]; of a chat: one without text */

@@ -37,7 +37,10 @@ bool prompt_rows_begin(struct eng_sequence *sequence, uint32_t count, struct sta
     }
     free(rows.sums);
     free(rows.mean);
-    return status_fail(status, STATUS_MACHINE, "out of memory");
+    return status_fail(status, STATUS_MACHINE,
+                       "out of memory for the log-probabilities or the mean of %u tokens; submit fewer, or lower "
+                       "prompt_logprobs",
+                       (unsigned)count);
 }
 
 void prompt_rows_free(struct eng_sequence *sequence)

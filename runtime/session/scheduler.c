@@ -348,7 +348,7 @@ static bool step_mixed(struct eng_session *session, uint32_t count, struct statu
     const int32_t *drawn =
         replay_mixed(session, replay_mixed_plan(session, rows, draws), session->parts, count, status);
     if (!drawn) return false;
-    if (session->step_ms && rows > prompts) note_time(session, prompts, now_ms() - start);
+    if (session->step_ms && prompts && rows > prompts) note_time(session, prompts, now_ms() - start);
     for (uint32_t p = 0, row = 0; p < count; p++) {
         struct eng_sequence *sequence = session->part_sequence[p];
         const float *logits = NULL;

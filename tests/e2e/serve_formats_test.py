@@ -255,6 +255,18 @@ class Logprobs(Served):
                         self.assertIn(text[begin:end], ("", token, token.lstrip()))
                     self.assertEqual(text[found["text_offset"][-1]:], found["tokens"][-1])
 
+    def test_special_tokens_of_a_prompt(self):
+        """They are a part of a text that has them, and none of one that has not, whatever `skip_special_tokens` says."""
+        special = "<|end|>"  # of the shipped model
+        text = PROMPT + special + " and " + special + "the fox"
+        for skip in (True, False):
+            with self.subTest(skip=skip):
+                found = self.complete(prompt=text, max_tokens=0, echo=True, logprobs=0, skip_special_tokens=skip)["choices"][0]
+                self.assertEqual(found["text"], text)
+                begins = found["logprobs"]["text_offset"]
+                self.assertEqual([text[begin:end] for begin, end in zip(begins, begins[1:] + [len(text)])].count(special), 2)
+                self.assertEqual(text[begins[-1]:], found["logprobs"]["tokens"][-1])
+
     def test_prompt_and_answer(self):
         ids = self.tokens_of(PROMPT)
         plain = self.complete(**GREEDY, logprobs=2)["choices"][0]
@@ -296,11 +308,12 @@ class Logprobs(Served):
 
     def test_too_many(self):
         """The memory of an answer is bounded."""
-        self.refused("/v1/completions", {"model": "fables", "prompt": [300] * 1600, "n": 128, "max_tokens": 0, "echo": True, "logprobs": 20},
+        self.refused("/v1/completions", {"model": "fables", "prompt": [300] * 1600, "n": 128, "max_tokens": 1, "echo": True, "logprobs": 20},
                      400, "logprobs", "204800 tokens of prompts")
+        self.refused("/v1/completions", {"model": "fables", "prompt": PROMPT, "n": 2, "max_tokens": 0, "echo": True}, 400, "n", "expected 1")
         body = {"model": "fables", "prompt": PROMPT, "n": 128, "logprobs": 0}
-        self.refused("/v1/completions", {**body, "max_tokens": 32769}, 400, "logprobs", "max_tokens")
-        self.refused("/v1/completions", {**body, "max_tokens": 32768}, 400, "prompt", "context")
+        self.refused("/v1/completions", {**body, "max_tokens": 10923}, 400, "logprobs", "max_tokens")
+        self.refused("/v1/completions", {**body, "max_tokens": 10922}, 400, "prompt", "context")
 
 
 if __name__ == "__main__":

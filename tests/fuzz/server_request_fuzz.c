@@ -17,7 +17,8 @@ static void check_options(const struct server_request *request)
     for (uint32_t i = 0; i < request->bias_count; i++)
         require(request->biases[i].token >= 0 && request->biases[i].bias >= -100 && request->biases[i].bias <= 100);
     require(request->top_logprobs <= (request->wants_logprobs ? ENG_MAX_LOGPROBS : 0));
-    require(!request->wants_logprobs || !request->echo);
+    require(!request->no_answer || (request->echo && request->n == 1));
+    require(!request->is_mean || request->endpoint == SERVER_EMBEDDING);
     require(format->field ? !request->ignore_eos : !format->text);
     require(!format->text || strlen(format->text) == format->size);
 }
