@@ -395,19 +395,20 @@ struct eng_session_options {
      * sequences, rounded down to states, of which there are at most 64; less than one turns the cache off. 0: 256 MiB, but at least 4
      * states. Other models need none. */
     uint64_t checkpoint_bytes;
-    /* Speculation: most tokens that are drafted for a sequence in one step; 0: none. Where the last tokens of a sequence have occurred in it
-     * before, the tokens that followed there are a draft of the next ones, and one step verifies them: as many as are those that would have
-     * been drawn are appended. A sequence has the same tokens as without (on a GPU but for the rounding of steps of other sizes, as
+    /* Speculation: most tokens that are drafted for a sequence in one step; 0: none. Where the last tokens of a sequence have occurred in
+     * it before, the tokens that followed there are a draft of the next ones, and one step verifies them: as many as are those that would
+     * have been drawn are appended. A sequence has the same tokens as without (on a GPU but for the rounding of steps of other sizes, as
      * with other numbers of sequences), and eng_sequence_poll may return several of a step. How many are drafted follows how often drafts
-     * were right. Sequences with a grammar, ENG_SEQUENCE_ALLOWED, ENG_SEQUENCE_LOGITS, ENG_SEQUENCE_HIDDEN, repetition_penalty, presence_penalty or
-     * frequency_penalty are not drafted for. Without effect where the engine has no verification plans: those of engbuild --verify-rows,
-     * never of models with recurrent layers. Takes up to 256 KiB for each slot. Must be the same in all processes that share the engine. */
+     * were right. Sequences with a grammar, ENG_SEQUENCE_ALLOWED, ENG_SEQUENCE_LOGITS, ENG_SEQUENCE_HIDDEN, repetition_penalty,
+     * presence_penalty or frequency_penalty are not drafted for. Without effect where the engine has no verification plans: those of
+     * engbuild --verify-rows, never of models with recurrent layers. Takes up to 256 KiB for each slot. Must be the same in all processes
+     * that share the engine. */
     uint32_t speculate;
-    /* Another engine with the same tokens, usually of a smaller model, which drafts greedily where a sequence's own text has no likely draft; NULL: none. It
-     * may be closed before the session. If it fails, so does eng_step. It has KV pages for kv_tokens tokens, too; 0: full contexts for as many sequences as
-     * are verified at once or, if less, an eighth of the memory that its pool could have alone, but one context at least. ENG_USAGE: speculate is 0, the
-     * engine has no verification plans, the tokens differ, the draft engine has recurrent layers or a window with chunks shorter than `speculate`, or
-     * several processes share one of the engines. */
+    /* Another engine with the same tokens, usually of a smaller model, which drafts greedily where a sequence's own text has no likely
+     * draft; NULL: none. It may be closed before the session. If it fails, so does eng_step. It has KV pages for kv_tokens tokens, too; 0:
+     * full contexts for as many sequences as are verified at once or, if less, an eighth of the memory that its pool could have alone, but
+     * one context at least. ENG_USAGE: speculate is 0, the engine has no verification plans, the tokens differ, the draft engine has
+     * recurrent layers or a window with chunks shorter than `speculate`, or several processes share one of the engines. */
     struct eng_engine *draft;
 };
 static inline void eng_session_options_init(struct eng_session_options *given)
@@ -432,8 +433,8 @@ struct eng_session_facts {
     const char *instruction_set; /* for a GPU its architecture, such as "sm_90a"; borrowed until eng_session_destroy */
     const char *device;          /* name of the GPU, borrowed likewise; NULL: processors */
     uint64_t device_bytes;       /* part of memory_bytes: GPU memory, without the engine's weights and kernels */
-    /* Predicted GPU bytes of engine and session, and the measured drop in free GPU memory since eng_open (includes
-     * other processes). 0 for processors. */
+    /* Predicted GPU bytes of engine and session, without a draft engine's, and the measured drop in free GPU memory since eng_open (includes
+     * draft engine and other processes). 0 for processors. */
     uint64_t device_contract_bytes, device_taken_bytes;
     double graph_seconds; /* time to make the graphs of all plans */
     /* Why this session uses the engine's own kernels instead of a library that it was built with; borrowed likewise.
@@ -576,11 +577,11 @@ struct eng_sequence_options {
     /* Each answer follows it from its first token on, and ends where it ends; NULL: none. The sequence keeps it. Not with
      * ENG_SEQUENCE_IGNORE_EOS or ENG_SEQUENCE_ALLOWED. Creating the sequence and its steps then allocate memory. */
     struct eng_grammar *grammar;
-    /* Log-probabilities of each prompt's tokens, for eng_sequence_prompt_logprobs: -1: of the tokens alone; n, at most ENG_MAX_LOGPROBS: and of
-     * the n likeliest ones in each place; 0: none. The prompt takes longer: it is computed by the engine's verification plans (engbuild
-     * --verify-rows; 8 tokens a step by default on processors), without them by decode plans (a token a step), and tokens whose log-probabilities
-     * are asked for do not come from the prefix cache, which gets them as usual. Submitting then allocates memory (else ENG_MACHINE): 8 (1 + n)
-     * bytes for each token of the prompt. */
+    /* Log-probabilities of each prompt's tokens, for eng_sequence_prompt_logprobs: -1: of the tokens alone; n, at most ENG_MAX_LOGPROBS:
+     * and of the n likeliest ones in each place; 0: none. The prompt takes longer: it is computed by the engine's verification plans
+     * (engbuild --verify-rows; 8 tokens a step by default on processors), without them by decode plans (a token a step), and tokens whose
+     * log-probabilities are asked for do not come from the prefix cache, which gets them as usual. Submitting then allocates memory (else
+     * ENG_MACHINE): 8 (1 + n) bytes for each token of the prompt. */
     int32_t prompt_logprobs;
 };
 static inline void eng_sequence_options_init(struct eng_sequence_options *given)
@@ -594,7 +595,8 @@ ENG_API enum eng_status eng_sequence_create(struct eng_session *session, const s
 
 /* Submits a prompt of at least one token and queues the sequence. With ENG_SEQUENCE_KEEP it may be called again when the sequence is done
  * and all its tokens have been polled: the tokens follow those that the sequence has, the last drawn one included. ENG_TOO_LONG: the tokens
- * exceed the context or context_tokens, or prompt and answer exceed the whole KV pool. [session] [no allocation], but with prompt_logprobs and ENG_SEQUENCE_HIDDEN_MEAN */
+ * exceed the context or context_tokens, or prompt and answer exceed the whole KV pool. [session] [no allocation], but with prompt_logprobs
+ * and ENG_SEQUENCE_HIDDEN_MEAN */
 ENG_API enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t *tokens, size_t count,
                                             struct eng_error *error);
 
@@ -628,15 +630,16 @@ ENG_API enum eng_status eng_session_set_callback(struct eng_session *session, en
 ENG_API enum eng_status eng_sequence_set_allowed(struct eng_sequence *sequence, const uint32_t *allowed, size_t words,
                                                  struct eng_error *error);
 
-/* Returns the logits [vocab_size] from which the last step drew this sequence's token (its last one, where it drew several), before penalty and temperature;
- * NULL if it drew none, or on a GPU without ENG_SEQUENCE_LOGITS. Borrowed until the session's next step, prefill or
+/* Returns the logits [vocab_size] from which the last step drew this sequence's token (its last one, where it drew several), before penalty
+ * and temperature; NULL if it drew none, or on a GPU without ENG_SEQUENCE_LOGITS. Borrowed until the session's next step, prefill or
  * decode. [session] [no allocation] */
 ENG_API const float *eng_sequence_logits(const struct eng_sequence *sequence);
 
 /* Returns the hidden state [hidden_size] of the token from which the last step drew this sequence's token: the output of the final norm,
  * which the LM head multiplies, in float32, not scaled to length 1. For an embedding of a prompt submit it with max_new_tokens 1 and
  * ENG_SEQUENCE_IGNORE_EOS. On a GPU its inputs are rounded as the engine's activations are; the norm is not. NULL if the step drew no
- * token, or without ENG_SEQUENCE_HIDDEN; ENG_SEQUENCE_HIDDEN_MEAN says what it gives instead. Borrowed until the session's next step, prefill or decode. [session] [no allocation] */
+ * token, or without ENG_SEQUENCE_HIDDEN; ENG_SEQUENCE_HIDDEN_MEAN says what it gives instead. Borrowed until the session's next step,
+ * prefill or decode. [session] [no allocation] */
 ENG_API const float *eng_sequence_hidden(const struct eng_sequence *sequence);
 
 enum { ENG_MAX_LOGPROBS = 20 };
@@ -652,10 +655,10 @@ ENG_API enum eng_status eng_sequence_logprobs(const struct eng_sequence *sequenc
                                               struct eng_logprob *top, size_t count, struct eng_error *error);
 
 /* Sets *own (may be NULL) to the token at `position` of the sequence, from 1 on, with its log-probability after the tokens before it, and
- * top[count] to the likeliest tokens there, as eng_sequence_logprobs does for drawn ones. The latest prompt alone has them, each from the step on
- * that computed it: all of them when the first token of the answer is drawn. NaN and tokens -1: the logits are not finite.
- * Numbers are those of steps of one token up to the rounding of plans of other sizes. Requires: count is at most prompt_logprobs (0 with
- * -1). ENG_USAGE: there are none of this position. [session] [no allocation] */
+ * top[count] to the likeliest tokens there, as eng_sequence_logprobs does for drawn ones. The latest prompt alone has them, each from the
+ * step on that computed it: all of them when the first token of the answer is drawn. NaN and tokens -1: the logits are not finite. Numbers
+ * are those of steps of one token up to the rounding of plans of other sizes. Requires: count is at most prompt_logprobs (0 with -1).
+ * ENG_USAGE: there are none of this position. [session] [no allocation] */
 ENG_API enum eng_status eng_sequence_prompt_logprobs(const struct eng_sequence *sequence, size_t position,
                                                      struct eng_logprob *own, struct eng_logprob *top, size_t count,
                                                      struct eng_error *error);
@@ -675,8 +678,8 @@ ENG_API enum eng_status eng_sequence_fork(struct eng_sequence *sequence, const s
                                           struct eng_sequence **fork, struct eng_error *error);
 
 /* Saves tokens, sampler, KV pages and recurrent state to a file, which appears completely or not at all and replaces one of that name. A
- * sequence that has no slot is saved without pages and state, any without log-probabilities of its prompt. ENG_USAGE: several processes share the engine, or the sequence has logit
- * biases. [session] */
+ * sequence that has no slot is saved without pages and state, any without log-probabilities of its prompt. ENG_USAGE: several processes
+ * share the engine, or the sequence has logit biases. [session] */
 ENG_API enum eng_status eng_sequence_save(struct eng_sequence *sequence, const char *path, struct eng_error *error);
 /* Creates a sequence from such a file: done and kept, as with ENG_SEQUENCE_KEEP, so that more can be submitted; all of its tokens count as
  * polled. Other sequences do not use its pages, since their numbers may be any. `options` as in eng_sequence_create; without sampling in
@@ -719,9 +722,9 @@ ENG_API enum eng_status eng_slot_set_allowed(struct eng_session *session, uint32
                                              size_t words, struct eng_error *error);
 ENG_API enum eng_status eng_slot_position(const struct eng_session *session, uint32_t slot, uint32_t *position,
                                           struct eng_error *error); /* [session] [no allocation] */
-/* Removes the tokens from `position` on, also from the repetition penalty. Requires: position is at most the current
- * one. Pages of layers with a sliding window hold the window's tokens alone, and recurrent state is that of the last token. If what
- * belongs before `position` is gone, the remaining tokens are computed again, which takes as long as eng_prefill. [session] [no allocation] */
+/* Removes the tokens from `position` on, also from the repetition penalty. Requires: position is at most the current one. Pages of layers
+ * with a sliding window hold the window's tokens alone, and recurrent state is that of the last token. If what belongs before `position` is
+ * gone, the remaining tokens are computed again, which takes as long as eng_prefill. [session] [no allocation] */
 ENG_API enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, uint32_t position,
                                           struct eng_error *error);
 
