@@ -35,9 +35,8 @@ class Soak(unittest.TestCase):
         self.assertGreater(cached, SEQUENCES)
         forks, other_forks, saved, stopped = map(int, OTHERS.search(result.stdout).groups())
         self.assertGreater(forks, other_forks)
-        self.assertGreater(stopped, 0)
         if not SANITIZED:  # which run too few for all of these
-            self.assertGreater(min(other_forks, saved), 0, result.stdout)
+            self.assertGreater(min(other_forks, saved, stopped), 0, result.stdout)
         if not kv_tokens:
             self.assertGreater(float(busy), 15 if SANITIZED else 30)
         elif not SANITIZED:
