@@ -353,10 +353,8 @@ TEST(hunt_on_a_device)
     static const enum test_backend_pace paces[] = {PACE_EAGER, PACE_LAZY, PACE_RANDOM};
     const struct eng_session_options options = options_for(drafts[DRAFT_SAME]);
     for (size_t p = IS_SLOW ? 2 : 0; p < sizeof paces / sizeof *paces; p++) {
-        struct eng_session *session = NULL;
-        struct status status = {0};
         test_backend_settings = (struct test_backend_settings){.pace = paces[p]};
-        test_expect_success(session_create(fables, &test_backend, &options, &session, &status), &status);
+        struct eng_session *session = fables_session_on(&test_backend, fables, &options);
         assert_in_range(run_hunt(session, TALKS, 20 + p, false, false).accepted_tokens, 100, UINT32_MAX);
         eng_session_destroy(&session);
     }

@@ -35,13 +35,10 @@ static struct eng_sequence *begin(struct eng_session *session, uint32_t seed, ui
 static struct eng_session *device_session(enum test_backend_pace pace)
 {
     struct eng_session_options options;
-    struct eng_session *session = NULL;
-    struct status status = {0};
     eng_session_options_init(&options);
     options.threads = 1;
     test_backend_settings = (struct test_backend_settings){.pace = pace};
-    if (!session_create(fables, &test_backend, &options, &session, &status)) fail_msg("%s", status.message);
-    return session;
+    return fables_session_on(&test_backend, fables, &options);
 }
 
 static void assert_all_is_free(struct eng_session *session)

@@ -17,12 +17,9 @@ enum { VOCAB = 1536, PAGE = 16, LONGEST = 256 };
 static struct eng_session *device_session(void)
 {
     struct eng_session_options options;
-    struct eng_session *session = NULL;
-    struct status status = {0};
     eng_session_options_init(&options);
     options.threads = 1;
-    if (!session_create(fables, &test_backend, &options, &session, &status)) fail_msg("%s", status.message);
-    return session;
+    return fables_session_on(&test_backend, fables, &options);
 }
 
 static struct eng_session_facts facts_of(const struct eng_session *session)

@@ -58,14 +58,10 @@ static uint32_t below(struct random *random, uint32_t limit)
 static struct eng_session *device_session(struct eng_engine *engine, uint64_t kv_tokens)
 {
     struct eng_session_options options;
-    struct eng_session *session = NULL;
-    struct status status;
-    status_clear(&status);
     eng_session_options_init(&options);
     options.threads = 1;
     options.kv_tokens = kv_tokens;
-    if (!session_create(engine, &test_backend, &options, &session, &status)) fail_msg("%s", status.message);
-    return session;
+    return fables_session_on(&test_backend, engine, &options);
 }
 
 static struct eng_session *plain_session(struct eng_engine *engine)

@@ -175,13 +175,10 @@ static struct eng_session *open_session(struct eng_engine *engine, uint32_t spec
 static struct eng_session *device_session(enum test_backend_pace pace)
 {
     struct eng_session_options options;
-    struct eng_session *session = NULL;
-    struct status status = {0};
     eng_session_options_init(&options);
     options.threads = 1;
     test_backend_settings = (struct test_backend_settings){.pace = pace};
-    if (!session_create(fables, &test_backend, &options, &session, &status)) fail_msg("%s", status.message);
-    return session;
+    return fables_session_on(&test_backend, fables, &options);
 }
 
 static struct eng_session_facts facts_of(const struct eng_session *session)

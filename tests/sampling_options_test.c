@@ -28,14 +28,11 @@ static size_t mask_words(void) { return (vocab_size() + 31) / 32; }
 static struct eng_session *open_session(int backend)
 {
     struct eng_session_options options;
-    struct eng_session *session = NULL;
-    struct status status = {0};
     eng_session_options_init(&options);
     options.threads = 1;
     test_backend_settings = (struct test_backend_settings){.pace = PACE_RANDOM};
     if (backend == PROCESSORS) return fables_session(fables, &options);
-    test_expect_success(session_create(fables, &test_backend, &options, &session, &status), &status);
-    return session;
+    return fables_session_on(&test_backend, fables, &options);
 }
 
 static struct eng_sequence *create(struct eng_session *session, const struct eng_sampling *sampling, uint32_t flags,

@@ -343,13 +343,11 @@ TEST(on_a_device)
     run_plain(fables, plain, SEQUENCES);
     for (size_t p = 0; p < sizeof paces / sizeof *paces; p++) {
         struct eng_session_options options;
-        struct eng_session *session = NULL;
-        struct status status = {0};
         eng_session_options_init(&options);
         options.threads = 1;
         options.speculate = DRAFTED;
         test_backend_settings = (struct test_backend_settings){.pace = paces[p]};
-        if (!session_create(fables, &test_backend, &options, &session, &status)) fail_msg("%s", status.message);
+        struct eng_session *session = fables_session_on(&test_backend, fables, &options);
         for (int i = 0; i < SEQUENCES; i++) run_together(session, &plain[i], 1);
         run_together(session, plain, SEQUENCES);
         assert_in_range(facts_of(session).accepted_tokens, ANSWER, UINT32_MAX);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/test_fables.h"
+#include "runtime/session/session.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,6 +119,15 @@ struct eng_session *fables_session(struct eng_engine *engine, const struct eng_s
 {
     struct eng_session *session = NULL;
     CHECK(eng_session_create(engine, options, &session, &error));
+    return session;
+}
+
+struct eng_session *fables_session_on(const struct backend_type *type, struct eng_engine *engine,
+                                      const struct eng_session_options *options)
+{
+    struct eng_session *session = NULL;
+    struct status status = {0};
+    if (!session_create(engine, type, options, &session, &status)) fail_msg("%s", status.message);
     return session;
 }
 

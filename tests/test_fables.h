@@ -51,6 +51,10 @@ void expect_ok(enum eng_status status, const struct eng_error *reported, const c
 /* An open engine and a session on it; options may be NULL. */
 struct eng_engine *fables_open(void);
 struct eng_session *fables_session(struct eng_engine *engine, const struct eng_session_options *options);
+/* With another backend than the engine's own. */
+struct backend_type;
+struct eng_session *fables_session_on(const struct backend_type *type, struct eng_engine *engine,
+                                      const struct eng_session_options *options);
 /* Greedy; or sampled, with everything that changes a draw. */
 struct eng_sampling fables_sampling(bool sampled, uint64_t seed);
 /* Steps until all sequences are done. */

@@ -11,16 +11,6 @@ bool hidden_exist(const struct eng_session *session, const char *function, struc
                        function);
 }
 
-const struct session_slot *hidden_find_slot(const struct eng_session *session, uint32_t slot, const char *function,
-                                            struct status *status)
-{
-    const struct session_slot *own = slot < session->geometry->slots ? &session->slots[slot] : NULL;
-    if (own && own->use == SLOT_RAW && own->drawn_step && own->drawn_step == session->steps) return own;
-    status_fail(status, STATUS_USAGE, "%s: expected a slot for which the session's last step drew a token, found %u",
-                function, slot);
-    return NULL;
-}
-
 const float *eng_sequence_hidden(const struct eng_sequence *sequence)
 {
     if (!sequence || sequence->drawn_step != sequence->session->steps) return NULL;
@@ -35,7 +25,7 @@ enum eng_status eng_slot_hidden(struct eng_session *session, uint32_t slot, floa
     if (report_not_null(session, function, "session", &status) &&
         report_not_null(hidden, function, "hidden", &status) && session_usable(session, &status) &&
         hidden_exist(session, function, &status)) {
-        const struct session_slot *own = hidden_find_slot(session, slot, function, &status);
+        const struct session_slot *own = slots_find_drawn(session, slot, function, &status);
         if (own) from = replay_hidden(session, own->drawn_row, 1, &status);
     }
     if (from) memcpy(hidden, from, session->geometry->hidden_size * sizeof *hidden);

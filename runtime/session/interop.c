@@ -30,7 +30,8 @@ enum eng_status eng_session_cuda_stream(const struct eng_session *session, void 
     static const char function[] = "eng_session_cuda_stream";
     struct status status = {0};
     struct backend_view view;
-    if (!report_not_null(session, function, "session", &status) || !has_view(session->backend->type, function, &status))
+    if (!report_not_null(session, function, "session", &status) || !session_usable(session, &status) ||
+        !has_view(session->backend->type, function, &status))
         return report_status(&status, error);
     session->backend->type->view(session->backend, &view);
     if (stream) *stream = view.stream;
@@ -45,7 +46,7 @@ static bool find_row(const struct eng_session *session, uint32_t slot, const cha
     if (!report_not_null(session, function, "session", status) || !session_usable(session, status) ||
         !has_view(session->backend->type, function, status))
         return false;
-    const struct session_slot *own = hidden_find_slot(session, slot, function, status);
+    const struct session_slot *own = slots_find_drawn(session, slot, function, status);
     if (!own) return false;
     session->backend->type->view(session->backend, view);
     *row = own->drawn_row;

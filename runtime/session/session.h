@@ -362,11 +362,12 @@ bool prompt_rows_has_hidden(const struct eng_sequence *sequence);
 /* The mean of the prompt's hidden states, of which `last` is the last; NULL: they were not read. Valid until the next prompt. */
 const float *prompt_rows_mean(struct eng_sequence *sequence, const float *last);
 
+/* slots.c: a raw slot for which the last step drew a token; NULL: it did not, *status says so. */
+const struct session_slot *slots_find_drawn(const struct eng_session *session, uint32_t slot, const char *function,
+                                            struct status *status);
+
 /* hidden.c: fails for engines without hidden states. */
 bool hidden_exist(const struct eng_session *session, const char *function, struct status *status);
-/* A raw slot for which the last step drew a token; NULL: it did not, *status says so. */
-const struct session_slot *hidden_find_slot(const struct eng_session *session, uint32_t slot, const char *function,
-                                            struct status *status);
 
 /* slot_options.c: the slot's sampler with its options. An answer without tokens begins. */
 void slot_options_set(struct eng_session *session, int32_t slot, const struct session_sampling *sampling);

@@ -407,6 +407,16 @@ const int32_t *replay_wait(struct eng_session *session, uint32_t count, struct s
     return drawn;
 }
 
+const struct session_slot *slots_find_drawn(const struct eng_session *session, uint32_t slot, const char *function,
+                                            struct status *status)
+{
+    const struct session_slot *own = slot < session->geometry->slots ? &session->slots[slot] : NULL;
+    if (own && own->use == SLOT_RAW && own->drawn_step && own->drawn_step == session->steps) return own;
+    status_fail(status, STATUS_USAGE, "%s: expected a slot for which the session's last step drew a token, found %u",
+                function, slot);
+    return NULL;
+}
+
 const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t count, struct status *status)
 {
     const float *logits = session->backend->type->logits(session->backend, row, count, status);
