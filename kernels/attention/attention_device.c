@@ -121,6 +121,26 @@ const struct device_kernel device_attention_generic = {
 
 enum { BOX_MOST_ROWS = 256 };
 
+static int64_t tile_heads(const int64_t *params)
+{
+    return attention_prefill_tile_heads(params[ATTENTION_HEADS] / params[ATTENTION_KV_HEADS],
+                                        params[ATTENTION_SCATTERED]);
+}
+
+/* Most tiles of 64 entries for each of so many warpgroups, of one group of heads. */
+static int64_t row_tiles(const int64_t *params, int64_t warpgroups)
+{
+    const int64_t rows = warpgroups * attention_prefill_part_rows(tile_heads(params));
+    const int64_t slots = params[ATTENTION_SCATTERED] ? params[ATTENTION_SLOT_COUNT] : 1;
+    return attention_prefill_most_tiles(params[ATTENTION_ROWS], slots, rows);
+}
+
+/* Work of the whole launch. */
+static int64_t prefill_tiles(const int64_t *params, int64_t warpgroups)
+{
+    return row_tiles(params, warpgroups) * (params[ATTENTION_HEADS] / tile_heads(params));
+}
+
 static const char *prefill_launch(const int64_t *params, const struct device_facts *gpu,
                                   struct device_geometry *geometry)
 {
@@ -130,7 +150,6 @@ static const char *prefill_launch(const int64_t *params, const struct device_fac
     const int64_t head_dim = params[ATTENTION_HEAD_DIM], page_tokens = params[ATTENTION_PAGE_TOKENS];
     const char *why = illegal(params);
     if (why) return why;
-    if (params[ATTENTION_SCATTERED]) return "the rows belong to several sequences";
     if (head_dim % 16) return "HEAD_DIM is not a multiple of 16";
     if (!in_range(page_tokens, 16, BOX_MOST_ROWS) || (page_tokens & (page_tokens - 1)))
         return "PAGE_TOKENS is not a power of two in 16..256";
@@ -150,11 +169,14 @@ static const char *prefill_launch(const int64_t *params, const struct device_fac
     const int64_t registers = key_tile / 2 + key_tile / 4 + head_dim / 2 + others;
     const int64_t budget = attention_prefill_registers(tile_q, blocks, has_codes(params));
     if (registers > budget) return "the accumulators do not fit the registers";
-    const int64_t shared = attention_prefill_lay_out(head_dim, tile_q, key_tile, stages).bytes;
+    if (params[ATTENTION_SCATTERED] && has_codes(params) && tile_q > 64)
+        return "scattered rows with codes spill registers with more than one warpgroup";
+    const int64_t listed = params[ATTENTION_SCATTERED] ? row_tiles(params, tile_q / 64) : 0;
+    const int64_t shared = attention_prefill_lay_out(head_dim, tile_q, key_tile, stages, listed).bytes;
     why = shared_limit(shared, gpu);
     if (why) return why;
     if (shared * blocks > gpu->shared_per_sm) return "so many blocks do not fit the shared memory of an SM";
-    const int64_t tiles = (params[ATTENTION_ROWS] + tile_q - 1) / tile_q * params[ATTENTION_HEADS];
+    const int64_t tiles = prefill_tiles(params, tile_q / 64);
     const int64_t resident = blocks * gpu->multiprocessors;
     if (tiles > INT32_MAX / 16 || resident < 1) return "too many tiles";
     *geometry = (struct device_geometry){
@@ -182,7 +204,7 @@ static bool prefill_tensor_map(const int64_t *params, int operand, struct plan_t
     };
     if (operand == ATTENTION_Q) {
         map->rows = params[ATTENTION_ROWS];
-        map->box_rows = 64;
+        map->box_rows = attention_prefill_part_rows(tile_heads(params));
     } else {
         map->box_rows = page_tokens < key_tile ? page_tokens : key_tile; /* rows 0: the whole pool */
     }
@@ -201,12 +223,17 @@ static int prefill_candidates(const int64_t *params, const struct device_facts *
                                      {64, 64, 2, 0, 1, 2}, {64, 64, 2, 0, 2, 1},  {128, 128, 2, 1, 1, 1}};
     static const int64_t fewest[][6] = {{64, 64, 2, 0, 4, 2}, {64, 64, 2, 0, 4, 1},  {64, 64, 2, 0, 2, 2},
                                         {64, 64, 2, 0, 1, 2}, {64, 128, 2, 0, 1, 1}, {64, 64, 2, 0, 8, 2}};
+    /* Many of their tiles have few tokens; a cluster that shares a tile takes it for one alone, and lists all of them for that. */
+    static const int64_t scattered[][6] = {{64, 64, 2, 0, 1, 2}, {64, 128, 2, 0, 1, 1},  {64, 64, 4, 0, 1, 1},
+                                           {64, 64, 3, 0, 1, 1}, {128, 128, 2, 1, 1, 1}, {128, 64, 2, 1, 1, 1}};
     enum { LENGTH = sizeof wide / sizeof wide[0] };
     if (illegal(params) || gpu->capability != 90) return 0;
     /* Tiles of 64 rows with two blocks on an SM: compares the number of tiles with that of blocks. */
-    const int64_t tiles = (params[ATTENTION_ROWS] + 63) / 64 * params[ATTENTION_HEADS];
+    const int64_t tiles = prefill_tiles(params, 1);
     const int64_t blocks = 2 * (int64_t)gpu->multiprocessors;
-    const int64_t(*list)[6] = params[ATTENTION_HEAD_DIM] <= 64 ? narrow : wide;
+    const int64_t(*list)[6] = params[ATTENTION_SCATTERED]        ? scattered
+                              : params[ATTENTION_HEAD_DIM] <= 64 ? narrow
+                                                                 : wide;
     if (tiles <= blocks) list = few;
     if (tiles <= blocks / 4) list = fewest;
     int count = 0;

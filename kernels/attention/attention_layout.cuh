@@ -12,23 +12,43 @@ enum {
     ATTENTION_PREFILL_SWIZZLE_BYTES = 1024,  /* after which it repeats: the alignment of tiles */
 };
 
-/* From a multiple of SWIZZLE_BYTES on: mbarriers, q (TILE_Q rows), STAGES tiles of k, as many of v (KEY_TILE rows
- * each). */
+/* A tile of q has 64 entries for each warpgroup, each a (row, head). Where the rows belong to one sequence they are rows of one head; where
+ * they are scattered, those of few rows and of all heads of a group, head after head, whose keys are then read once. */
+LAYOUT_FUNCTION layout_size attention_prefill_tile_heads(layout_size group, layout_size scattered)
+{
+    return scattered && group <= 8 ? group : 1;
+}
+LAYOUT_FUNCTION layout_size attention_prefill_part_rows(layout_size tile_heads)
+{
+    return 64 / tile_heads / 8 * 8; /* of a warpgroup; whole rows of the swizzle's pattern */
+}
+
+/* Of rows of at most `slots` sequences: all tiles but one of each sequence are full. */
+LAYOUT_FUNCTION layout_size attention_prefill_most_tiles(layout_size rows, layout_size slots, layout_size tile_rows)
+{
+    const layout_size most = layout_smaller(rows, slots);
+    return (rows - most) / tile_rows + most;
+}
+
+/* From a multiple of SWIZZLE_BYTES on: mbarriers, q (TILE_Q entries), STAGES tiles of k, as many of v (KEY_TILE rows
+ * each), of scattered rows a list of tiles and its end, each i32[3]. */
 struct attention_prefill_layout {
     layout_size column_blocks; /* of a row */
-    layout_size q_offset, q_bytes, key_bytes;
+    layout_size q_offset, q_bytes, key_bytes, list_offset;
     layout_size bytes; /* with room to align the beginning */
 };
 
 LAYOUT_FUNCTION struct attention_prefill_layout attention_prefill_lay_out(layout_size head_dim, layout_size tile_q,
-                                                                          layout_size key_tile, layout_size stages)
+                                                                          layout_size key_tile, layout_size stages,
+                                                                          layout_size listed_tiles)
 {
     struct attention_prefill_layout l = {0};
     l.column_blocks = layout_divide_up(head_dim, ATTENTION_PREFILL_BLOCK_COLUMNS);
     l.q_offset = ATTENTION_PREFILL_SWIZZLE_BYTES;
     l.q_bytes = tile_q * l.column_blocks * ATTENTION_PREFILL_BLOCK_ROW_BYTES;
     l.key_bytes = key_tile * l.column_blocks * ATTENTION_PREFILL_BLOCK_ROW_BYTES;
-    l.bytes = l.q_offset + l.q_bytes + 2 * stages * l.key_bytes + ATTENTION_PREFILL_SWIZZLE_BYTES;
+    l.list_offset = l.q_offset + l.q_bytes + 2 * stages * l.key_bytes;
+    l.bytes = l.list_offset + (listed_tiles ? (listed_tiles + 1) * 12 : 0) + ATTENTION_PREFILL_SWIZZLE_BYTES;
     return l;
 }
 

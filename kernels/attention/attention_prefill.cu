@@ -18,6 +18,7 @@
     PARAM(X_DTYPE) = DTYPE_BF16;                                                                                    \
     PARAM(WINDOW) = 0;                                                                                              \
     PARAM(SCALE_BITS) = 0x3db504f3; /* 1 / sqrt(128) */                                                             \
+    PARAM(SCATTERED) = 0;                                                                                           \
     PARAM(CAP_BITS) = 0;                                                                                            \
     PARAM(HAS_SINKS) = 0;                                                                                           \
     PARAM(SINKS_DTYPE) = DTYPE_F32;                                                                                 \

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_prefill: causal grouped-query attention of the rows of one prompt chunk over its sequence's KV pages.
+/* attention_prefill: causal grouped-query attention of the rows of one prompt chunk over its sequence's KV pages, or of rows of several
+ * sequences over theirs.
  *
  *   out[r, h, :] = sum over t of softmax_t(SCALE * q[r, h] . k[t, g]) * v[t, g],  g = h / (HEADS / KV_HEADS),
  *   t from max(0, positions[r] - WINDOW + 1) (WINDOW 0: from 0) to positions[r] inclusive.
  *
- * All valid rows belong to slots[0], and positions[r] = positions[0] + r; k and v of the chunk are in the pages.
+ * All valid rows belong to slots[0], and positions[r] = positions[0] + r; k and v of the chunk are in the pages. With SCATTERED that holds
+ * for each run of rows of one slot; no slot has two runs, and counts, slots, positions and page_table are read before the launches before
+ * have completed.
  *
- * Operands: counts i32[2]; q: tensor map of X_DTYPE[ROWS, HEADS * HEAD_DIM], boxes of 64 x 64; slots i32[ROWS];
+ * Operands: counts i32[2]; q: tensor map of X_DTYPE[ROWS, HEADS * HEAD_DIM], boxes of 64 columns x 64 rows, with SCATTERED of
+ * attention_prefill_part_rows; slots i32[ROWS];
  * positions i32[ROWS]; page_table i32[SLOT_COUNT, PAGES_PER_SLOT]; kv: tensor map of KV_DTYPE[rows, HEAD_DIM] over
  * the pool from the layer's offset on, boxes of 64 columns x min(PAGE_TOKENS, KEY_TILE) rows, or where KV_DTYPE has codes
  * the address of the layer's block in page 0; out X_DTYPE[ROWS, HEADS * HEAD_DIM], 16-byte aligned, may be q's memory.
@@ -23,6 +27,8 @@
  * Blocks are persistent. Tiles of q are numbered from the longest context to the shortest, heads of a group side by
  * side so that they meet in L2, and dealt to the blocks to and fro, which gives all about the same number of
  * products.
+ *
+ * With SCATTERED a tile has rows of one slot and all heads of a group, unless those are more than 8. Each block lists the tiles.
  *
  * With SPLIT > 1 every tile of q has a cluster of its own, the blocks of which share its keys. They leave their
  * partial results in shared memory, and each merges some of the rows, always in the same order.
@@ -49,9 +55,15 @@ template <> struct attention_prefill_kv<true> {
 template <class P> struct attention_prefill_body {
     static constexpr int consumers = P::TILE_Q / 64; /* warpgroups */
     static constexpr int threads = (int)attention_prefill_threads(P::TILE_Q);
-    static constexpr attention_prefill_layout layout =
-        attention_prefill_lay_out(P::HEAD_DIM, P::TILE_Q, P::KEY_TILE, P::STAGES);
     static constexpr int group = P::HEADS / P::KV_HEADS;
+    static constexpr int tile_heads = (int)attention_prefill_tile_heads(group, P::SCATTERED);
+    static constexpr int part_rows = (int)attention_prefill_part_rows(tile_heads); /* of a warpgroup */
+    static constexpr int tile_rows = consumers * part_rows;
+    static constexpr int head_tiles = P::HEADS / tile_heads;
+    static constexpr int most_tiles =
+        P::SCATTERED ? (int)attention_prefill_most_tiles(P::ROWS, P::SLOT_COUNT, tile_rows) : 0;
+    static constexpr attention_prefill_layout layout =
+        attention_prefill_lay_out(P::HEAD_DIM, P::TILE_Q, P::KEY_TILE, P::STAGES, most_tiles);
     static constexpr int columns = (int)layout.column_blocks; /* blocks of 64 columns */
     static constexpr int box_rows = P::PAGE_TOKENS < P::KEY_TILE ? P::PAGE_TOKENS : P::KEY_TILE;
     static constexpr int boxes = P::KEY_TILE / box_rows; /* of a tile and 64 columns */
@@ -64,7 +76,8 @@ template <class P> struct attention_prefill_body {
                       (coded || P::PAGE_BYTES % (P::HEAD_DIM * 2) == 0),
                   "launch checks");
 
-    static constexpr u32 q_block = 64 * ATTENTION_PREFILL_BLOCK_ROW_BYTES; /* 64 rows of 64 columns */
+    static constexpr u32 q_block = 64 * ATTENTION_PREFILL_BLOCK_ROW_BYTES;           /* 64 rows of 64 columns */
+    static constexpr u32 part_bytes = part_rows * ATTENTION_PREFILL_BLOCK_ROW_BYTES; /* of a head and 64 columns */
     static constexpr u32 q_bytes = (u32)layout.q_bytes;
     static constexpr u32 key_block = P::KEY_TILE * ATTENTION_PREFILL_BLOCK_ROW_BYTES;
     static constexpr u32 key_bytes = (u32)layout.key_bytes;
@@ -101,26 +114,89 @@ template <class P> struct attention_prefill_body {
         }
     }
 
-    struct chunk {
-        int valid, first_position, last_position;
+    /* A tile in the list, by its first row. The list ends with the first row that is not valid; the last place has the number of tiles
+     * as its slot. */
+    struct listed_tile {
+        int row, position, slot;
     };
 
-    /* One tile of q: rows [row, row + TILE_Q) of a head, tiles of keys [begin, end); none for a part of a short
-     * context. */
-    struct work {
-        int row, head, begin, end;
+    struct chunk {
+        int valid, tiles;
+        const i32 *page_table;
+        int first_position, slot;       /* of row 0; not with SCATTERED */
+        const struct listed_tile *list; /* with SCATTERED */
     };
+
+    /* One tile of q: rows [row, valid) of heads [head, head + tile_heads), at most tile_rows; tiles of keys [begin, end), none for a part
+     * of a short context. Positions of its first row and of the last token that exists. */
+    struct work {
+        int row, valid, head, begin, end, first_position, last_position;
+        const i32 *pages;
+    };
+
+    /* Lists the tiles of the valid rows, by one warp. */
+    static __device__ __forceinline__ void list_tiles(struct listed_tile *list, const i32 *slots, const i32 *positions,
+                                                      int valid)
+    {
+        constexpr int batch = 8; /* loads in flight */
+        const int lane = (int)threadIdx.x % 32;
+        int count = 0, run = 0, slot_before = -1; /* run: first row of the slot's */
+        for (int first = 0; first < valid; first += 32 * batch) {
+            int slot[batch], position[batch];
+#pragma unroll
+            for (int b = 0; b < batch; b++) {
+                const int row = first + 32 * b + lane;
+                slot[b] = row < valid ? slots[row] : -1;
+                position[b] = row < valid ? positions[row] : 0;
+            }
+#pragma unroll
+            for (int b = 0; b < batch; b++) {
+                const int row = first + 32 * b + lane;
+                const int left = __shfl_sync(0xffffffffu, slot[b], (lane + 31) % 32);
+                const u32 begins = __ballot_sync(0xffffffffu, row < valid && slot[b] != (lane ? left : slot_before));
+                const u32 own = begins & (0xffffffffu >> (31 - lane));
+                const int run_of_row = own ? row - lane + 31 - __clz((int)own) : run;
+                const bool is_first = row < valid && (row - run_of_row) % tile_rows == 0;
+                const u32 firsts = __ballot_sync(0xffffffffu, is_first);
+                const int index = count + __popc(firsts & ((1u << lane) - 1));
+                if (is_first && index < most_tiles) list[index] = listed_tile{row, position[b], slot[b]};
+                count += __popc(firsts);
+                run = __shfl_sync(0xffffffffu, run_of_row, 31);
+                slot_before = __shfl_sync(0xffffffffu, slot[b], 31);
+            }
+        }
+        count = min(count, most_tiles);
+        if (lane == 0) {
+            list[count].row = valid;
+            list[most_tiles].slot = count;
+        }
+    }
 
     /* The block's n-th piece of work; false: there is none, and none after it. */
     static __device__ __forceinline__ bool next_work(struct work &work, const struct chunk &chunk, int n)
     {
-        int tiles = (chunk.valid + P::TILE_Q - 1) / P::TILE_Q;
         int blocks = (int)gridDim.x / P::SPLIT, block = (int)blockIdx.x / P::SPLIT, part = (int)blockIdx.x % P::SPLIT;
         int index = n * blocks + (n % 2 ? blocks - 1 - block : block);
-        if (index >= tiles * P::HEADS) return false;
-        work.row = (tiles - 1 - index / P::HEADS) * P::TILE_Q;
-        work.head = index % P::HEADS;
-        int first = chunk.first_position + work.row, last = min(first + P::TILE_Q - 1, chunk.last_position);
+        if (index >= chunk.tiles * head_tiles) return false;
+        const int tile = chunk.tiles - 1 - index / head_tiles;
+        int slot;
+        work.head = index % head_tiles * tile_heads;
+        if constexpr (P::SCATTERED) {
+            const struct listed_tile found = chunk.list[tile];
+            work.row = found.row;
+            work.valid = chunk.list[tile + 1].row;
+            work.first_position = found.position;
+            work.last_position = found.position + work.valid - work.row - 1;
+            slot = found.slot;
+        } else {
+            work.row = tile * tile_rows;
+            work.valid = chunk.valid;
+            work.first_position = chunk.first_position + work.row;
+            work.last_position = chunk.first_position + chunk.valid - 1;
+            slot = chunk.slot;
+        }
+        work.pages = chunk.page_table + (i64)slot * P::PAGES_PER_SLOT;
+        int first = work.first_position, last = min(first + tile_rows - 1, work.last_position);
         int begin = P::WINDOW > 0 ? max(0, first - P::WINDOW + 1) / P::KEY_TILE : 0,
             count = last / P::KEY_TILE + 1 - begin;
         work.begin = begin + count * part / P::SPLIT;
@@ -130,14 +206,14 @@ template <class P> struct attention_prefill_body {
 
     /* A tile's k (offset 0) or v (offset v_rows). Boxes after the last token use the last page, since their entries
      * of the page table are undefined; those tokens are masked. */
-    static __device__ __forceinline__ void load_keys(u32 to, const tensor_map &map, const i32 *pages,
-                                                     const struct chunk &chunk, int tile, int row_offset, u32 barrier)
+    static __device__ __forceinline__ void load_keys(u32 to, const tensor_map &map, const struct work &work, int tile,
+                                                     int row_offset, u32 barrier)
     {
         barrier_arrive_expect(barrier, key_bytes);
 #pragma unroll
         for (int i = 0; i < boxes; i++) {
             int token = tile * P::KEY_TILE + i * box_rows;
-            int row = pages[min(token, chunk.last_position) / P::PAGE_TOKENS] * page_rows + token % P::PAGE_TOKENS +
+            int row = work.pages[min(token, work.last_position) / P::PAGE_TOKENS] * page_rows + token % P::PAGE_TOKENS +
                       row_offset;
 #pragma unroll
             for (int c = 0; c < columns; c++)
@@ -147,9 +223,8 @@ template <class P> struct attention_prefill_body {
 
     /* The same with codes, by the producer's warpgroup; `row_offset`: of k, to which `values` is added for v. Tokens after the
      * last one become zero. */
-    static __device__ __forceinline__ void convert_keys(u32 to, const u8 *kv, const i32 *pages,
-                                                        const struct chunk &chunk, int tile, int row_offset, i64 values,
-                                                        u32 barrier)
+    static __device__ __forceinline__ void convert_keys(u32 to, const u8 *kv, const struct work &work, int tile,
+                                                        int row_offset, i64 values, u32 barrier)
     {
         constexpr int parts = P::HEAD_DIM / 16, count = P::KEY_TILE * parts; /* pieces of 16 codes */
         constexpr int batch = 4;                                             /* loads in flight */
@@ -161,8 +236,8 @@ template <class P> struct attention_prefill_body {
             for (int b = 0; b < batch; b++) {
                 const int i = first + b * 128, token = tile * P::KEY_TILE + i / parts;
                 packed[b] = make_uint4(0, 0, 0, 0), scales[b] = 0;
-                if ((count % (128 * batch) && i >= count) || token > chunk.last_position) continue;
-                const u8 *block = kv + (i64)pages[token / P::PAGE_TOKENS] * P::PAGE_BYTES + values;
+                if ((count % (128 * batch) && i >= count) || token > work.last_position) continue;
+                const u8 *block = kv + (i64)work.pages[token / P::PAGE_TOKENS] * P::PAGE_BYTES + values;
                 const int row = row_offset + token % P::PAGE_TOKENS;
                 packed[b] = *(const uint4 *)(block + row * pages_layout::ROW_BYTES + i % parts * 16);
                 scales[b] = ((const float *)(block + pages_layout::SCALES))[row] * kv_codes<P::KV_DTYPE>::FACTOR;
@@ -198,18 +273,17 @@ template <class P> struct attention_prefill_body {
         if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
     }
 
-    static __device__ __forceinline__ void produce_keys(u32 to, const kv_operand &kv, const i32 *pages,
-                                                        const struct chunk &chunk, int tile, int row_offset, bool is_v,
-                                                        u32 barrier)
+    static __device__ __forceinline__ void produce_keys(u32 to, const kv_operand &kv, const struct work &work, int tile,
+                                                        int row_offset, bool is_v, u32 barrier)
     {
         if constexpr (coded)
-            convert_keys(to, kv, pages, chunk, tile, row_offset, is_v ? pages_layout::VALUES : 0, barrier);
+            convert_keys(to, kv, work, tile, row_offset, is_v ? pages_layout::VALUES : 0, barrier);
         else
-            load_keys(to, kv, pages, chunk, tile, row_offset + (is_v ? v_rows : 0), barrier);
+            load_keys(to, kv, work, tile, row_offset + (is_v ? v_rows : 0), barrier);
     }
 
     /* By one thread; with codes by the warpgroup. */
-    static __device__ __forceinline__ void produce(const tensor_map *q_map, const kv_operand &kv, const i32 *pages,
+    static __device__ __forceinline__ void produce(const tensor_map *q_map, const kv_operand &kv,
                                                    const struct chunk &chunk, struct barriers *barriers, u32 q_tile,
                                                    u32 k_tiles, u32 v_tiles)
     {
@@ -218,32 +292,37 @@ template <class P> struct attention_prefill_body {
         for (int n = 0; next_work(work, chunk, n); n++) {
             if (work.begin == work.end) continue;
             int k_offset = work.head / group * P::PAGE_TOKENS;
+            /* The ring has room before q's tile has. */
+            barrier_wait_tight(shared_address(&barriers->k_empty[k_ring.stage]), k_ring.phase);
+            produce_keys(k_tiles + k_ring.stage * key_bytes, kv, work, work.end - 1, k_offset, false,
+                         shared_address(&barriers->k_full[k_ring.stage]));
+            advance(k_ring);
             if (!coded || threadIdx.x == 0) {
                 barrier_wait_tight(shared_address(&barriers->q_empty), (u32)(n + 1) % 2);
                 u32 q_full = shared_address(&barriers->q_full);
-                barrier_arrive_expect(q_full, q_bytes);
+                barrier_arrive_expect(q_full, consumers * columns * tile_heads * part_bytes);
 #pragma unroll
                 for (int w = 0; w < consumers; w++) {
 #pragma unroll
                     for (int c = 0; c < columns; c++)
-                        tile_load(q_tile + (u32)(w * columns + c) * q_block, q_map, work.head * P::HEAD_DIM + c * 64,
-                                  work.row + w * 64, q_full);
+#pragma unroll
+                        for (int h = 0; h < tile_heads; h++)
+                            tile_load(q_tile + (u32)(w * columns + c) * q_block + (u32)h * part_bytes, q_map,
+                                      (work.head + h) * P::HEAD_DIM + c * 64, work.row + w * part_rows, q_full);
                 }
             }
             /* k runs one tile ahead of v, as the consumers do. */
-            for (int tile = work.end - 1; tile >= work.begin - 1; tile--) {
+            for (int tile = work.end - 2; tile >= work.begin - 1; tile--) {
                 if (tile >= work.begin) {
                     barrier_wait_tight(shared_address(&barriers->k_empty[k_ring.stage]), k_ring.phase);
-                    produce_keys(k_tiles + k_ring.stage * key_bytes, kv, pages, chunk, tile, k_offset, false,
+                    produce_keys(k_tiles + k_ring.stage * key_bytes, kv, work, tile, k_offset, false,
                                  shared_address(&barriers->k_full[k_ring.stage]));
                     advance(k_ring);
                 }
-                if (tile < work.end - 1) {
-                    barrier_wait_tight(shared_address(&barriers->v_empty[v_ring.stage]), v_ring.phase);
-                    produce_keys(v_tiles + v_ring.stage * key_bytes, kv, pages, chunk, tile + 1, k_offset, true,
-                                 shared_address(&barriers->v_full[v_ring.stage]));
-                    advance(v_ring);
-                }
+                barrier_wait_tight(shared_address(&barriers->v_empty[v_ring.stage]), v_ring.phase);
+                produce_keys(v_tiles + v_ring.stage * key_bytes, kv, work, tile + 1, k_offset, true,
+                             shared_address(&barriers->v_full[v_ring.stage]));
+                advance(v_ring);
             }
         }
     }
@@ -283,13 +362,29 @@ template <class P> struct attention_prefill_body {
         }
     }
 
+    /* A thread's entries are 8 apart: lane / 4 and lane / 4 + 8 of the warp's sixteen. */
+    struct entry {
+        int row, head; /* in the tile */
+    };
+    static __device__ __forceinline__ struct entry entry_of(int number)
+    {
+        if constexpr (tile_heads == 1) return entry{number, 0};
+        return entry{number / 64 * part_rows + number % 64 % part_rows, number % 64 / part_rows};
+    }
+    /* Of some groups the last entries of a warpgroup are of no head. */
+    static __device__ __forceinline__ bool is_valid(const struct entry &entry, const struct work &work)
+    {
+        return work.row + entry.row < work.valid && (tile_heads * part_rows == 64 || entry.head < tile_heads);
+    }
+
     /* Scores of tokens outside [position - WINDOW + 1, position] become -infinity. `token`: this thread's first
-     * column; `position`: of its first row. */
-    static __device__ __forceinline__ void mask_scores(float (&scores)[P::KEY_TILE / 2], int token, int position)
+     * column; `position`: of its entries' rows. */
+    static __device__ __forceinline__ void mask_scores(float (&scores)[P::KEY_TILE / 2], int token,
+                                                       const int (&position)[2])
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int last = position + 8 * i - token, first = last - P::WINDOW + 1;
+            int last = position[i] - token, first = last - P::WINDOW + 1;
 #pragma unroll
             for (int n = 0; n < P::KEY_TILE / 8; n++) {
 #pragma unroll
@@ -381,12 +476,16 @@ template <class P> struct attention_prefill_body {
         return upper ? make_uint4(far0, far1, near0, near1) : make_uint4(near0, near1, far0, far1);
     }
 
-    static __device__ __forceinline__ void store_out(const struct consumer &c, u16 *out, int head, int row, int valid,
-                                                     const void *sinks)
+    /* number: of the thread's first entry. */
+    static __device__ __forceinline__ void store_out(const struct consumer &c, u16 *out, const struct work &work,
+                                                     int number, const void *sinks)
     {
         int lane = (int)threadIdx.x % 32, column = lane % 4;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
+            const struct entry entry = entry_of(number + 8 * i);
+            const bool stores = is_valid(entry, work);
+            const int head = work.head + (stores ? entry.head : 0);
             float sum = c.sum[i];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
@@ -396,16 +495,15 @@ template <class P> struct attention_prefill_body {
 #pragma unroll
             for (int n = 0; n < P::HEAD_DIM / 8; n++)
                 words[n] = pack_halves<P::X_DTYPE>(c.out[4 * n + 2 * i] * factor, c.out[4 * n + 2 * i + 1] * factor);
-            bool is_valid = row + 8 * i < valid;
-            u16 *to = out + ((i64)(row + 8 * i) * P::HEADS + head) * P::HEAD_DIM;
+            u16 *to = out + ((i64)(work.row + entry.row) * P::HEADS + head) * P::HEAD_DIM;
 #pragma unroll
             for (int n = 0; n < P::HEAD_DIM / 32; n++) {
                 uint4 quad = transpose_quad(words[4 * n], words[4 * n + 1], words[4 * n + 2], words[4 * n + 3]);
-                if (is_valid) *(uint4 *)(to + 32 * n + 8 * column) = quad;
+                if (stores) *(uint4 *)(to + 32 * n + 8 * column) = quad;
             }
 #pragma unroll
             for (int n = P::HEAD_DIM / 32 * 4; n < P::HEAD_DIM / 8; n++)
-                if (is_valid) *(u32 *)(to + 8 * n + 2 * column) = words[n];
+                if (stores) *(u32 *)(to + 8 * n + 2 * column) = words[n];
         }
     }
 
@@ -420,16 +518,17 @@ template <class P> struct attention_prefill_body {
 
     /* One piece of work; n: how many came before. */
     static __device__ __forceinline__ void attend(struct consumer &c, const struct work &work,
-                                                  const struct chunk &chunk, struct barriers *barriers,
-                                                  const struct tiles &tiles, struct ring &k_ring, struct ring &v_ring,
-                                                  int index, int n)
+                                                  struct barriers *barriers, const struct tiles &tiles,
+                                                  struct ring &k_ring, struct ring &v_ring, int index, int n)
     {
         constexpr bool takes_turns = P::PING_PONG && consumers > 1;
         int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x % 128 / 32;
-        /* first: position of the warpgroup's first row; position: of this thread's. Rows that are not valid may
-         * become NaN, which affects no other row. */
-        int first = chunk.first_position + work.row + index * 64, position = first + warp * 16 + lane / 4;
-        int existing = chunk.last_position + 1 - (work.end - 1) * P::KEY_TILE; /* tokens of the first tile that exist */
+        /* first: position of the warpgroup's first row; position: of this thread's. Entries that are not valid may
+         * become NaN, which affects no other entry. */
+        int first = work.first_position + index * part_rows, entry = index * 64 + warp * 16 + lane / 4;
+        const int position[2] = {work.first_position + entry_of(entry).row,
+                                 work.first_position + entry_of(entry + 8).row};
+        int existing = work.last_position + 1 - (work.end - 1) * P::KEY_TILE; /* tokens of the first tile that exist */
         float scores[P::KEY_TILE / 2], factor[2];
 
         barrier_wait_tight(shared_address(&barriers->q_full), (u32)n % 2);
@@ -442,6 +541,7 @@ template <class P> struct attention_prefill_body {
         wgmma_keep(scores);
         release(&barriers->k_empty[k_ring.stage]);
         advance(k_ring);
+        if (work.end - 1 == work.begin) release(&barriers->q_empty);
         mask_scores(scores, (work.end - 1) * P::KEY_TILE + 2 * (lane % 4), position);
         weigh_scores(c, scores, factor);
         round_weights(c, scores);
@@ -465,8 +565,9 @@ template <class P> struct attention_prefill_body {
             wgmma_keep(scores);
             release(&barriers->k_empty[k_ring.stage]);
             advance(k_ring);
+            if (tile == work.begin) release(&barriers->q_empty);
             bool is_last = (tile + 1) * P::KEY_TILE - 1 > first;
-            bool is_first = P::WINDOW > 0 && tile * P::KEY_TILE < first + 63 - P::WINDOW + 1;
+            bool is_first = P::WINDOW > 0 && tile * P::KEY_TILE < first + part_rows - 1 - P::WINDOW + 1;
             if (is_last || is_first) mask_scores(scores, tile * P::KEY_TILE + 2 * (lane % 4), position);
             weigh_scores(c, scores, factor);
             wgmma_wait<0>();
@@ -476,7 +577,6 @@ template <class P> struct attention_prefill_body {
             round_weights(c, scores);
             scale_out(c, factor);
         }
-        release(&barriers->q_empty);
         barrier_wait_tight(shared_address(&barriers->v_full[v_ring.stage]), v_ring.phase);
         wgmma_keep(c.out);
         wgmma_begin();
@@ -509,17 +609,18 @@ template <class P> struct attention_prefill_body {
         }
     }
 
-    /* This block's rows of the tile, eight columns at a time, from the partial results of all blocks of the cluster. */
-    static __device__ __forceinline__ void merge_partials(u16 *out, const struct work &work, u32 partial, int valid,
+    /* This block's entries of the tile, eight columns at a time, from the partial results of all blocks of the cluster. */
+    static __device__ __forceinline__ void merge_partials(u16 *out, const struct work &work, u32 partial,
                                                           const void *sinks)
     {
-        constexpr int rows = P::TILE_Q / P::SPLIT, chunks = P::HEAD_DIM / 8;
+        constexpr int entries = P::TILE_Q / P::SPLIT, chunks = P::HEAD_DIM / 8;
         const float scale = float_of_bits(P::SCALE_BITS) * SCORES_LOG2_E;
         int part = (int)blockIdx.x % P::SPLIT;
-        for (int i = (int)threadIdx.x - 128; i < rows * chunks; i += 128 * consumers) {
-            int row = part * rows + i / chunks, column = i % chunks * 8;
-            if (work.row + row >= valid) continue;
-            u32 from = partial + (u32)(row * partial_floats * 4);
+        for (int i = (int)threadIdx.x - 128; i < entries * chunks; i += 128 * consumers) {
+            int number = part * entries + i / chunks, column = i % chunks * 8;
+            const struct entry entry = entry_of(number);
+            if (!is_valid(entry, work)) continue;
+            u32 from = partial + (u32)(number * partial_floats * 4);
             float max = -infinity(), sum = 0, values[8] = {0};
 #pragma unroll
             for (int b = 0; b < P::SPLIT; b++)
@@ -535,12 +636,13 @@ template <class P> struct attention_prefill_body {
 #pragma unroll
                 for (int j = 0; j < 8; j++) values[j] += eight[j] * factor;
             }
-            float factor = reciprocal(sum + sink_term<P>(sinks, work.head, max * scale));
+            float factor = reciprocal(sum + sink_term<P>(sinks, work.head + entry.head, max * scale));
             uint4 words = make_uint4(pack_halves<P::X_DTYPE>(values[0] * factor, values[1] * factor),
                                      pack_halves<P::X_DTYPE>(values[2] * factor, values[3] * factor),
                                      pack_halves<P::X_DTYPE>(values[4] * factor, values[5] * factor),
                                      pack_halves<P::X_DTYPE>(values[6] * factor, values[7] * factor));
-            *(uint4 *)(out + ((i64)(work.row + row) * P::HEADS + work.head) * P::HEAD_DIM + column) = words;
+            *(uint4 *)(out + ((i64)(work.row + entry.row) * P::HEADS + work.head + entry.head) * P::HEAD_DIM + column) =
+                words;
         }
     }
 
@@ -549,7 +651,7 @@ template <class P> struct attention_prefill_body {
     {
         struct ring k_ring = {0, 0}, v_ring = {0, 0};
         const struct tiles tiles = {q_tile + (u32)(index * columns) * q_block, k_tiles, v_tiles};
-        int row = index * 64 + (int)threadIdx.x % 128 / 32 * 16 + (int)threadIdx.x % 32 / 4; /* in the tile */
+        int entry = index * 64 + (int)threadIdx.x % 128 / 32 * 16 + (int)threadIdx.x % 32 / 4; /* in the tile */
         struct work work;
         if (P::PING_PONG && consumers > 1 && index == consumers - 1) named_barrier_arrive(TURN_BARRIER, 256);
         for (int n = 0; next_work(work, chunk, n); n++) {
@@ -558,16 +660,15 @@ template <class P> struct attention_prefill_body {
             for (int i = 0; i < P::HEAD_DIM / 2; i++) c.out[i] = 0;
             c.max[0] = c.max[1] = -infinity();
             c.sum[0] = c.sum[1] = 0;
-            if (P::SPLIT == 1 || work.begin < work.end)
-                attend(c, work, chunk, barriers, tiles, k_ring, v_ring, index, n);
+            if (P::SPLIT == 1 || work.begin < work.end) attend(c, work, barriers, tiles, k_ring, v_ring, index, n);
             if constexpr (P::SPLIT == 1) {
-                store_out(c, out, work.head, work.row + row, chunk.valid, sinks);
+                store_out(c, out, work, entry, sinks);
             } else {
                 /* The last round of a cluster is its only one: nothing more is loaded into the tiles. */
                 named_barrier(WARPGROUP_BARRIER + consumers, 128 * consumers);
-                leave_partial(c, q_tile, row);
+                leave_partial(c, q_tile, entry);
                 cluster_sync();
-                merge_partials(out, work, q_tile, chunk.valid, sinks);
+                merge_partials(out, work, q_tile, sinks);
                 cluster_sync();
             }
         }
@@ -597,18 +698,27 @@ template <class P> struct attention_prefill_body {
             }
             barrier_init_done();
         }
-        __syncthreads();
-        device_wait();
         struct chunk chunk;
-        chunk.valid = min(counts[P::COUNT_INDEX], P::ROWS);
-        chunk.first_position = positions[0];
-        int slot = slots[0];
-        chunk.last_position = chunk.first_position + chunk.valid - 1;
+        chunk.page_table = page_table;
+        if constexpr (P::SCATTERED) {
+            struct listed_tile *list = (struct listed_tile *)((u8 *)barriers + layout.list_offset);
+            if (threadIdx.x < 32) list_tiles(list, slots, positions, min(counts[P::COUNT_INDEX], P::ROWS));
+            __syncthreads();
+            chunk.list = list;
+            chunk.tiles = list[most_tiles].slot;
+            device_wait();
+        } else {
+            __syncthreads();
+            device_wait();
+            chunk.valid = min(counts[P::COUNT_INDEX], P::ROWS);
+            chunk.tiles = (chunk.valid + tile_rows - 1) / tile_rows;
+            chunk.first_position = positions[0];
+            chunk.slot = slots[0];
+        }
         if (warpgroup == 0) {
             if constexpr (moves_registers) registers_decrease<producer_registers>();
-            if ((coded || threadIdx.x == 0) && chunk.valid > 0)
-                produce(&q_map, kv, page_table + (i64)slot * P::PAGES_PER_SLOT, chunk, barriers, q_tile, k_tiles,
-                        v_tiles);
+            if ((coded || threadIdx.x == 0) && chunk.tiles > 0)
+                produce(&q_map, kv, chunk, barriers, q_tile, k_tiles, v_tiles);
         } else {
             if constexpr (moves_registers) registers_increase<consumer_registers>();
             /* The value is the same in all threads of the warp; the shuffle tells the compiler. */

@@ -122,6 +122,34 @@ TEST(prefill_equals_reference)
         check_shape(&random, &shapes[i], &device_attention_prefill, 1 + (int)(i % 3));
 }
 
+TEST(prefill_of_several_sequences_equals_reference)
+{
+    TEST_NEEDS_DEVICE();
+    if (test_device()->device.facts.capability != 90) skip();
+    struct test_random random = {13};
+    static const struct attention_shape all_candidates[] = {
+        {200, 190, 300, 2, 4, 128, 0, DTYPE_BF16, ENCODING_BF16, 0, true, .runs = true, .slots = 60},
+        {500, 450, 200, 4, 8, 64, 0, DTYPE_F16, ENCODING_F16, 0, true, .runs = true, .slots = 80},
+        {8, 8, 500, 8, 4, 128, 0, DTYPE_BF16, ENCODING_BF16, 0, true, .runs = true},
+        {300, 290, 100, 2, 4, 128, 0, DTYPE_BF16, ENCODING_E4M3_CHANNEL, 0, true, .runs = true, .slots = 40},
+    };
+    static const struct attention_shape shapes[] = {
+        {1, 1, 300, 2, 4, 128, 0, DTYPE_BF16, ENCODING_BF16, 0, true, .runs = true},
+        {64, 64, 100, 2, 1, 64, 0, DTYPE_F16, ENCODING_F16, 0, true, .in_place = true, .runs = true, .slots = 9},
+        {130, 100, 200, 1, 7, 128, 0, DTYPE_BF16, ENCODING_BF16, 0, true, .runs = true, .slots = 30},
+        {130, 100, 200, 2, 3, 80, 70, DTYPE_F16, ENCODING_F16, 16, true, .runs = true, .slots = 30},
+        {100, 93, 500, 1, 16, 64, 0, DTYPE_BF16, ENCODING_BF16, 32, true, .runs = true, .slots = 20},
+        {100, 93, 100, 2, 5, 256, 0, DTYPE_BF16, ENCODING_BF16, 256, true, .runs = true, .slots = 20},
+        {256, 250, 100, 2, 8, 64, 50, DTYPE_BF16, ENCODING_BF16, 0, true, .cap = 2, .sinks = DTYPE_BF16, .runs = true},
+        {16, 13, 700, 1, 6, 96, 0, DTYPE_F16, ENCODING_INT8_CHANNEL, 0, true, .sinks = DTYPE_F32, .runs = true},
+        {700, 700, 30, 6, 8, 64, 0, DTYPE_BF16, ENCODING_BF16, 0, true, .runs = true},
+    };
+    for (size_t i = 0; i < sizeof all_candidates / sizeof all_candidates[0]; i++)
+        check_shape(&random, &all_candidates[i], &device_attention_prefill, 16);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        check_shape(&random, &shapes[i], &device_attention_prefill, 1 + (int)(i % 3));
+}
+
 /* Needs no GPU: parameters at their extremes are refused with a reason, or give a launch within the limits. */
 TEST(hostile_params)
 {
@@ -156,7 +184,7 @@ TEST(hostile_params)
         memcpy(params, list[0], sizeof params);
         assert_null(kernels[k]->launch(params, &gpu, &geometry));
         params[ATTENTION_SCATTERED] = 1;
-        assert_int_equal(kernels[k]->launch(params, &gpu, &geometry) != NULL, kernels[k] == &device_attention_prefill);
+        assert_null(kernels[k]->launch(params, &gpu, &geometry));
         memcpy(params, problem, sizeof problem);
         params[ATTENTION_HEAD_DIM] = 512; /* more than a warpgroup's registers hold */
         assert_int_equal(kernels[k]->candidates(params, &gpu, list + 1, 7) > 0,

@@ -17,18 +17,22 @@ static void place_rows(const struct attention_setup *setup, struct test_random *
     const int64_t pages_per_slot = setup->launch.params[ATTENTION_PAGES_PER_SLOT];
     int32_t *slots = setup->launch.host[ATTENTION_SLOTS], *positions = setup->launch.host[ATTENTION_POSITIONS];
     int32_t *table = setup->launch.host[ATTENTION_PAGE_TABLE];
-    int64_t longest[ATTENTION_TEST_SLOTS] = {0}; /* tokens */
-    int64_t slot = ATTENTION_TEST_SLOT, changed = 0;
+    const int64_t slot_count = setup->launch.params[ATTENTION_SLOT_COUNT];
+    int64_t longest[ATTENTION_MOST_SLOTS] = {0}; /* tokens */
+    int64_t slot = ATTENTION_TEST_SLOT, changed = 0, run = test_random_range(random, 0, shape->start);
     const struct pages pages = attention_setup_pages(setup, setup->launch.host[ATTENTION_KV]);
     for (int64_t r = 0; r < shape->rows; r++) {
         const bool changes = shape->scattered && test_random_range(random, 0, 2) == 0;
-        if (changes && shape->value_dim) slot = test_random_range(random, 0, ATTENTION_TEST_SLOTS - 1);
+        if (changes && shape->value_dim) slot = test_random_range(random, 0, slot_count - 1);
         /* The rows of a slot follow each other. */
-        if (changes && !shape->value_dim && changed + 1 < ATTENTION_TEST_SLOTS) {
-            slot = (slot + 1) % ATTENTION_TEST_SLOTS;
+        if (changes && !shape->value_dim && changed + 1 < slot_count) {
+            slot = (slot + 1) % slot_count;
             changed++;
+            run = test_random_range(random, 0, shape->start);
         }
-        int64_t position = shape->scattered ? test_random_range(random, 0, shape->start + 7) : shape->start + r;
+        int64_t position = shape->runs        ? run++
+                           : shape->scattered ? test_random_range(random, 0, shape->start + 7)
+                                              : shape->start + r;
         slots[r] = r < shape->valid ? (int32_t)slot : INT32_MAX;
         positions[r] = r < shape->valid ? (int32_t)position : INT32_MIN;
         if (r >= shape->valid) continue;
@@ -36,7 +40,7 @@ static void place_rows(const struct attention_setup *setup, struct test_random *
             test_pages_fill(random, &pages, setup->launch.params, slot, t);
         if (position >= longest[slot]) longest[slot] = position + 1;
     }
-    for (int64_t s = 0; s < ATTENTION_TEST_SLOTS; s++)
+    for (int64_t s = 0; s < slot_count; s++)
         for (int64_t p = (longest[s] + setup->page_tokens - 1) / setup->page_tokens; p < pages_per_slot; p++)
             table[s * pages_per_slot + p] = p % 2 ? INT32_MAX : -9;
 }
@@ -92,7 +96,7 @@ void attention_setup_open(struct attention_setup *setup, struct test_random *ran
         [ATTENTION_PAGE_TOKENS] = setup->page_tokens,
         [ATTENTION_PAGES_PER_SLOT] = pages_per_slot,
         [ATTENTION_PAGE_BYTES] = 3 * setup->kv_offset, /* three layers, of which this is the second */
-        [ATTENTION_SLOT_COUNT] = ATTENTION_TEST_SLOTS,
+        [ATTENTION_SLOT_COUNT] = shape->slots ? shape->slots : ATTENTION_FEW_SLOTS,
         [ATTENTION_KV_DTYPE] = shape->kv_dtype,
         [ATTENTION_X_DTYPE] = shape->x_dtype,
         [ATTENTION_WINDOW] = shape->window,
@@ -106,7 +110,8 @@ void attention_setup_open(struct attention_setup *setup, struct test_random *ran
     };
     struct test_launch *launch = &setup->launch;
     test_launch_open_operands(launch, &op_attention, params, shape->valid);
-    const int64_t pages = ATTENTION_TEST_SLOTS * pages_per_slot, pool_bytes = pages * params[ATTENTION_PAGE_BYTES];
+    const int64_t pages = params[ATTENTION_SLOT_COUNT] * pages_per_slot,
+                  pool_bytes = pages * params[ATTENTION_PAGE_BYTES];
     test_launch_resize(launch, ATTENTION_KV, (size_t)pool_bytes, (size_t)setup->kv_offset);
     launch->space_rows = (uint64_t)((pool_bytes - setup->kv_offset) / (shape->head_dim * element));
     int32_t *table = launch->host[ATTENTION_PAGE_TABLE];

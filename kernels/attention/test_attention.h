@@ -15,16 +15,23 @@ struct attention_shape {
     enum dtype x_dtype;
     enum encoding_id kv_dtype;
     int64_t page_tokens; /* 0: 64 */
-    bool scattered;      /* rows of several slots, in no order */
+    bool scattered;      /* rows of several slots */
     bool in_place;       /* out is q */
     bool nan_rows;       /* q of rows that are not valid is NaN */
     int64_t count_index;
     float cap;         /* 0: none */
     enum dtype sinks;  /* DTYPE_NONE: none */
     int64_t value_dim; /* 0: v is no part of k */
+    bool runs;     /* scattered: each slot's rows follow each other and their positions rise by one; else in no order */
+    int64_t slots; /* 0: ATTENTION_FEW_SLOTS */
 };
 
-enum { ATTENTION_TEST_SLOTS = 5, ATTENTION_TEST_SLOT = 3 /* of rows that are not scattered */, MOST_CHECKED_ROWS = 48 };
+enum {
+    ATTENTION_FEW_SLOTS = 5,
+    ATTENTION_MOST_SLOTS = 80,
+    ATTENTION_TEST_SLOT = 3, /* of rows that are not scattered */
+    MOST_CHECKED_ROWS = 48
+};
 
 /* In the pool only what a row may see is filled, all else is NaN; page table entries and row data that must not be used
  * are wild. */

@@ -76,7 +76,8 @@ template <class P> static void run_body(attention_latent_body<P> *)
 /* `memory`: aligned to 16 bytes alone. */
 template <class P> static void run_body(attention_prefill_body<P> *)
 {
-    const tensor_map q_map = tensor_map_on_host(q_operand(), P::ROWS, P::HEADS * DIM, 64);
+    const tensor_map q_map =
+        tensor_map_on_host(q_operand(), P::ROWS, P::HEADS * DIM, attention_prefill_body<P>::part_rows);
     u8 *memory = (u8 *)shared_memory + 16;
     if constexpr (pages_type::CODED) {
         attention_prefill_body<P>::run(memory, counts, q_map, slots, positions, pages.table, pages.kv().at,

@@ -270,6 +270,7 @@ template <class T> static T __shfl_up_sync(unsigned lanes, T value, int offset)
     return __shfl_sync(lanes, value, lane >= offset ? lane - offset : lane);
 }
 static int __ffs(int value) { return __builtin_ffs(value); }
+static int __clz(int value) { return value ? __builtin_clz((unsigned)value) : 32; }
 static int __clzll(long long value) { return value ? __builtin_clzll((unsigned long long)value) : 64; }
 static int __popc(unsigned value) { return __builtin_popcount(value); }
 template <class T> static T __shfl_xor_sync(unsigned lanes, T value, int offset)

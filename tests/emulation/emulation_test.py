@@ -382,8 +382,12 @@ def short_latents():
 
 def chunk(first, count, group, **changes):
     """Rows of a prompt, by persistent blocks."""
-    own = {"TILE_Q": 64, "STAGES": 2, "PING_PONG": 0, "BLOCKS_PER_SM": 1, "BLOCKS_IN_ALL": 1}
-    return attention("attention_prefill_body", run_of(1, first, count), group, **{**own, **changes})
+    return tiles_of_rows(run_of(1, first, count), group, SCATTERED=0, **changes)
+
+
+def tiles_of_rows(rows, group, **changes):
+    own = {"TILE_Q": 64, "STAGES": 2, "PING_PONG": 0, "BLOCKS_PER_SM": 1, "BLOCKS_IN_ALL": 1, "SCATTERED": 1}
+    return attention("attention_prefill_body", rows, group, **{**own, **changes})
 
 
 def chunks():
@@ -409,6 +413,23 @@ def chunks():
         yield chunk(100, 130, 1, HEAD_DIM=64, KV_DTYPE=encoding, TILE_Q=128, PING_PONG=1, WINDOW=50, X_DTYPE=F16, PAGE_TOKENS=128)
         yield chunk(0, 40, 1, HEAD_DIM=80, KV_DTYPE=encoding, KEY_TILE=128, PAGE_TOKENS=16)
         yield chunk(112, 130, 1, HEAD_DIM=64, KV_DTYPE=encoding, TILE_Q=128, WINDOW=50, PAGE_TOKENS=16, RING_PAGES=13)
+
+
+def chunks_of_slots():
+    """Rows of several sequences: decode rows beside chunks of prompts, groups of heads that fill a tile and others, full tiles and others, more
+    rows than a warp has lanes."""
+    mixed = [(3, 70), (0, 5), (4, 0)] + run_of(2, 30, 37) + run_of(1, 63, 9) + [(5, 130)]
+    yield tiles_of_rows(mixed, 4, HEAD_DIM=128, KV_HEADS=1, COPIES_LATE=1)
+    yield tiles_of_rows(mixed, 1, HEAD_DIM=64, KEY_TILE=128, PAGE_TOKENS=64, BLOCKS_IN_ALL=3, X_DTYPE=F16, KV_DTYPE=F16)
+    yield tiles_of_rows(mixed, 2, HEAD_DIM=64, TILE_Q=128, PING_PONG=1, KEY_TILE=128, BLOCKS_IN_ALL=2, COPIES_LATE=1, SLOT_COUNT=9)
+    yield tiles_of_rows(mixed, 7, HEAD_DIM=80, KV_HEADS=1, WINDOW=20, PAGE_TOKENS=16, IN_PLACE=1)
+    yield tiles_of_rows(mixed, 8, HEAD_DIM=32, TILE_Q=192, KV_HEADS=1, CAP_BITS=CAP, HAS_SINKS=1, COPIES_LATE=1)
+    yield tiles_of_rows([(s, 19 * s) for s in range(40)], 3, HEAD_DIM=32, TILE_Q=128, KV_HEADS=1, HAS_SINKS=1)
+    yield tiles_of_rows(mixed, 16, HEAD_DIM=32, KV_HEADS=1, STAGES=3)  # too many heads: tiles of one
+    yield tiles_of_rows(run_of(0, 20, 33) + run_of(1, 0, 100), 5, HEAD_DIM=48, KV_HEADS=1, WINDOW=40, STAGES=4, COPIES_LATE=1)
+    for encoding in CODED_KV:
+        yield tiles_of_rows(mixed, 4, HEAD_DIM=64, KV_DTYPE=encoding, BLOCKS_IN_ALL=2, COPIES_LATE=1)
+        yield tiles_of_rows(mixed, 6, HEAD_DIM=80, KV_DTYPE=encoding, X_DTYPE=F16, KV_HEADS=1, TILE_Q=128, WINDOW=30, PAGE_TOKENS=16)
 
 
 def runs(*steps):
@@ -684,6 +705,7 @@ class Emulation(unittest.TestCase):
 
     def test_attention_prefill(self):
         self.check(chunks())
+        self.check(chunks_of_slots())
 
     def test_short_conv(self):
         self.check(short_convs())
