@@ -18,6 +18,8 @@ static const double least_gain = 0.01;
  * plans may round the sum of all ranks, twice a layer, where ours do not, or the reverse: over 32 layers with a random
  * KV cache the difference exceeded 3e-2. A missing or extra term would differ by the size of a logit. */
 static const double logit_tolerance = 3e-2, nccl_logit_tolerance = 8e-2;
+/* Of many rows, the largest difference of each is spread widely: one in 66 may be up to twice as far off. */
+static const double worst_factor = 2, rows_beyond = 0.015;
 
 /* ---- arenas ---- */
 
@@ -105,17 +107,29 @@ static bool make_plan(const struct tune_context *context, const struct device_pl
 
 /* ---- timing ---- */
 
-/* False: the results differ beyond the tolerance. */
-static bool agree(const float *ours, const float *theirs, size_t count, double tolerance)
+/* The largest difference of a row's logits, of the largest logit; INFINITY: one is not finite. */
+static double row_difference(const float *ours, const float *theirs, size_t count)
 {
     double largest = 0, difference = 0;
     for (size_t i = 0; i < count; i++) {
         double a = (double)ours[i], b = (double)theirs[i];
-        if (!isfinite(a) || !isfinite(b)) return false;
+        if (!isfinite(a) || !isfinite(b)) return INFINITY;
         largest = fmax(largest, fabs(a));
         difference = fmax(difference, fabs(a - b));
     }
-    return difference <= tolerance * largest;
+    return difference > 0 ? difference / largest : 0;
+}
+
+/* False: the results differ beyond the tolerance. ours, theirs: [rows, vocab] */
+static bool agree(const float *ours, const float *theirs, size_t rows, size_t vocab, double tolerance)
+{
+    size_t beyond = 0;
+    for (size_t r = 0; r < rows; r++) {
+        const double difference = row_difference(ours + r * vocab, theirs + r * vocab, vocab);
+        if (!(difference <= worst_factor * tolerance)) return false;
+        beyond += difference > tolerance;
+    }
+    return (double)beyond <= rows_beyond * (double)rows;
 }
 
 /* Measurements of both variants. */
@@ -128,7 +142,8 @@ static bool compare_logits(struct plan_timer *timer, const struct plan *plans, c
                            void *context, struct status *status)
 {
     bool *right = context;
-    size_t count = (size_t)plans[0].header.out_rows * timer->rig->manifest->geometry.vocab_size;
+    const size_t rows = plans[0].header.out_rows, vocab = timer->rig->manifest->geometry.vocab_size,
+                 count = rows * vocab;
     if (!isfinite(times[1].us)) return true;
     float *logits[2] = {calloc(count, sizeof(float)), calloc(count, sizeof(float))};
     bool ok = logits[0] && logits[1];
@@ -139,7 +154,7 @@ static bool compare_logits(struct plan_timer *timer, const struct plan *plans, c
              plan_timer_outputs(timer, &plans[i], plans[i].header.out_rows, logits[i], NULL, status);
     }
     if (ok)
-        *right = agree(logits[0], logits[1], count,
+        *right = agree(logits[0], logits[1], rows, vocab,
                        gpus_have_nccl(timer->rig->gpus) ? nccl_logit_tolerance : logit_tolerance);
     free(logits[0]);
     free(logits[1]);
