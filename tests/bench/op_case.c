@@ -30,11 +30,17 @@ void op_case_step(const struct op_case *c, const struct plan_geometry *geometry,
                   uint64_t count)
 {
     const int last = c->context ? c->context - 1 : 0, first = c->one_slot && c->context ? c->context - c->rows : last;
+    const uint64_t decoding = (uint64_t)(c->rows - c->prompt_rows);
     for (uint64_t i = 0; i < count; i++) switch (field) {
         case STEP_COUNTS: values[i] = c->rows; break;
         case STEP_TOKENS: values[i] = (int32_t)((uint32_t)i * 2654435761u % geometry->vocab_size); break;
-        case STEP_SLOTS: values[i] = c->one_slot ? 0 : (int32_t)(i % (uint64_t)c->rows % geometry->slots); break;
-        case STEP_POSITIONS: values[i] = c->one_slot ? first + (int32_t)i : first; break;
+        case STEP_SLOTS:
+            values[i] =
+                c->one_slot ? 0 : (int32_t)((i < decoding ? i : decoding) % (uint64_t)c->rows % geometry->slots);
+            break;
+        case STEP_POSITIONS:
+            values[i] = c->one_slot ? first + (int32_t)i : i < decoding ? first : (int32_t)(i - decoding);
+            break;
         case STEP_OUT_ROWS: values[i] = (int32_t)i; break;
         default: break;
         }

@@ -17,7 +17,8 @@ struct op_case {
     enum plan_op op;
     const char *what;
     int rows, context; /* context: tokens up to the last row's; 0: the op reads none */
-    bool one_slot;     /* the rows are one sequence's; otherwise each has a slot, in turn */
+    int prompt_rows;   /* of a mixed step: the last rows, all of a prompt of one sequence, from position 0 on */
+    bool one_slot;     /* the rows are one sequence's; otherwise each has a slot, in turn, but for prompt_rows */
     struct op_setting settings[OP_CASE_SETTINGS];
     struct sampler_state sampler;
 };

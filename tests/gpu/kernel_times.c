@@ -138,7 +138,7 @@ static void add(const struct shape *shape, const struct op_case *c)
     problem->shown = *c;
     problem->shown.what = NULL; /* the caller's */
     problem->geometry =
-        (struct plan_geometry){.slots = c->one_slot ? 1 : (uint64_t)c->rows,
+        (struct plan_geometry){.slots = c->one_slot ? 1 : (uint64_t)(c->rows - c->prompt_rows + (c->prompt_rows > 0)),
                                .max_context = (uint64_t)c->context,
                                .page_tokens = PAGE_TOKENS,
                                .pages_per_slot = (uint64_t)(c->context + PAGE_TOKENS - 1) / PAGE_TOKENS,
@@ -217,6 +217,19 @@ static void add_rope_attention(const struct shape *shape, int rows, int context,
                                  .rows = rows,
                                  .context = context,
                                  .settings = {{"scale_bits", test_float_bits(0.1f)}, {"kv_dtype", kv_dtype}}});
+}
+
+/* `decoding` sequences at `context`, and a part of a prompt. */
+static void add_mixed_attention(const struct shape *shape, int decoding, int prompt, int context)
+{
+    char what[64];
+    snprintf(what, sizeof what, "attention, mixed: %d at %d, prompt %d", decoding, context, prompt);
+    add(shape, &(struct op_case){.op = OP_ATTENTION,
+                                 .what = what,
+                                 .rows = decoding + prompt,
+                                 .prompt_rows = prompt,
+                                 .context = context,
+                                 .settings = {{"scale_bits", test_float_bits(0.1f)}, {"scattered", 1}}});
 }
 
 /* Batches of as many slots, and prompts of one. */
@@ -341,6 +354,18 @@ static void add_coded_shape(const struct shape *shape)
             for (size_t e = 0; e < sizeof kv_dtypes / sizeof *kv_dtypes; e++)
                 add_rope_attention(shape, rows, context, kv_dtypes[e]);
     add_rope_attention(shape, 64, 256, ENCODING_BF16);
+    add_rope_attention(shape, 64, 576, ENCODING_BF16);
+    add_mixed_attention(shape, 64, 256, 576);
+    add_mixed_attention(shape, 64, 512, 576);
+    add_mixed_attention(shape, 256, 512, 576);
+    add_mixed_attention(shape, 4, 512, 8192);
+    for (int rows = 4; rows <= 8; rows *= 2)
+        add(shape, &(struct op_case){.op = OP_ATTENTION,
+                                     .what = "attention, verify",
+                                     .rows = rows,
+                                     .context = 1024,
+                                     .one_slot = true,
+                                     .settings = {{"scale_bits", test_float_bits(0.1f)}, {"scattered", 1}}});
 }
 
 /* Those of which figures of other kernels are public. */
