@@ -2,7 +2,7 @@
 """Answers a second of engserve under load, beside what the engine computes without a server:
 
     serve_load.py ENGSERVE ENGINE [--engbench PROGRAM] [--at-once 1,16,64,256] [--prompt 512] [--answer 128] [--rounds 8]
-                  [--vocab 128000] [--long-prompts N --long 8192] [--processes 8] [--json FILE] [-- FLAG...]
+                  [--shared N] [--vocab 128000] [--long-prompts N --long 8192] [--processes 8] [--json FILE] [-- FLAG...]
 
 For each number of clients: each sends --rounds requests, the next one when its answer has ended; prompts are tokens at random, greedy, all
 answers streamed and of --answer tokens. Printed: tokens of answers a second over the whole time, beginning and end included; the time to
@@ -11,6 +11,9 @@ the first event of an answer and between two events of one, median and 99 of 100
 With --engbench: the rates of prompts (one of --prompt tokens) and of decode steps (as many sequences, context --prompt + --answer / 2)
 by that program, first; then "of the limit" is the time that prompts and steps would take one after the other, over the time that was taken.
 Mixed steps, which read weights once for both, may exceed it.
+
+With --shared: the first N tokens of all prompts of a line are the same. The line ends with the time to the first event of its first request,
+for which nothing is cached, where there is one client.
 
 With --long-prompts: each number of clients once more, while another client sends so many prompts of --long tokens, one after the other, each
 answered by one token.
@@ -36,18 +39,22 @@ HEAD = "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: applicatio
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
+def draw_tokens(draw, count, vocab):
+    return [draw.randrange(vocab) for _ in range(count)]
+
+
 class Client:
     """One request at a time on one connection."""
 
-    def __init__(self, address, seed, prompt, answer, rounds, vocab):
+    def __init__(self, address, seed, begin, prompt, answer, rounds, vocab):
         self.draw = random.Random(seed)
-        self.prompt, self.answer, self.left, self.vocab = prompt, answer, rounds, vocab
+        self.begin, self.prompt, self.answer, self.left, self.vocab = begin, prompt, answer, rounds, vocab
         self.socket = socket.create_connection(address)
         self.first, self.between = [], []
         self.send()
 
     def send(self):
-        tokens = [self.draw.randrange(self.vocab) for _ in range(self.prompt)]
+        tokens = self.begin + draw_tokens(self.draw, self.prompt - len(self.begin), self.vocab)
         body = json.dumps({"prompt": tokens, "max_tokens": self.answer, "temperature": 0, "ignore_eos": True, "stream": True,
                            "stream_options": {"include_usage": True}})
         self.data, self.seen, self.last = b"", 0, None
@@ -96,9 +103,9 @@ def run_clients(clients, stop=None):
     return [one for client in clients for one in client.first], [one for client in clients for one in client.between]
 
 
-def worker(arguments, address, seeds, results):
+def worker(arguments, address, begin, seeds, results):
     try:
-        results.put(run_clients([Client(address, seed, arguments.prompt, arguments.answer, arguments.rounds, arguments.vocab)
+        results.put(run_clients([Client(address, seed, begin, arguments.prompt, arguments.answer, arguments.rounds, arguments.vocab)
                                  for seed in seeds]))
     except SystemExit as error:
         results.put(str(error))
@@ -106,7 +113,7 @@ def worker(arguments, address, seeds, results):
 
 def long_worker(arguments, address, seed, stop, results):
     try:
-        results.put(run_clients([Client(address, seed, arguments.long, 1, arguments.long_prompts, arguments.vocab)], stop))
+        results.put(run_clients([Client(address, seed, [], arguments.long, 1, arguments.long_prompts, arguments.vocab)], stop))
     except SystemExit as error:
         results.put(str(error))
 
@@ -133,7 +140,8 @@ def load(arguments, process, address, at_once, seed, with_long):
     results, long_results, stop = multiprocessing.Queue(), multiprocessing.Queue(), multiprocessing.Event()
     count = min(arguments.processes, at_once)
     seeds = [seed * 1000003 + i for i in range(at_once)]
-    workers = [multiprocessing.Process(target=worker, args=(arguments, address, seeds[i::count], results)) for i in range(count)]
+    begin = draw_tokens(random.Random(-1 - seed), arguments.shared, arguments.vocab)
+    workers = [multiprocessing.Process(target=worker, args=(arguments, address, begin, seeds[i::count], results)) for i in range(count)]
     if with_long:
         workers.append(multiprocessing.Process(target=long_worker, args=(arguments, address, seed, stop, long_results)))
     used, begun = processor_seconds(process), time.perf_counter()
@@ -155,6 +163,7 @@ def load(arguments, process, address, at_once, seed, with_long):
             "tokens_per_second": requests * arguments.answer / seconds,
             "first_ms": [percentile(first, 0.5), percentile(first, 0.99)],
             "between_ms": [percentile(between, 0.5), percentile(between, 0.99), max(between) * 1e3],
+            "uncached_ms": first[0] * 1e3 if arguments.shared and at_once == 1 else None,
             "long_first_ms": percentile(long_first, 0.5) if long_first else None,
             "processor_us_per_token": used * 1e6 / (requests * arguments.answer)}
 
@@ -178,7 +187,8 @@ def show(arguments, line, prompt_rate, decode_rates):
     print("%4d at once%s: %8.1f tokens/s,%s first %7.1f, %7.1f ms, between %6.2f, %6.2f ms, longest %7.2f, processor %5.1f us a token%s"
           % (line["at_once"], " and long prompts" if line["long_prompts"] else "", line["tokens_per_second"], limit, *line["first_ms"],
              *line["between_ms"], line["processor_us_per_token"],
-             "; %d long prompts, first token %.1f ms" % (line["long_prompts"], line["long_first_ms"]) if line["long_prompts"] else ""),
+             ("; %d long prompts, first token %.1f ms" % (line["long_prompts"], line["long_first_ms"]) if line["long_prompts"] else "")
+             + ("; first request %.1f ms" % line["uncached_ms"] if line["uncached_ms"] else "")),
           flush=True)
 
 
@@ -190,11 +200,13 @@ def main():
     parser.add_argument("engine")
     parser.add_argument("--engbench")
     parser.add_argument("--at-once", default="1,16,64,256")
-    for name, default in (("prompt", 512), ("answer", 128), ("rounds", 8), ("vocab", 128000), ("long-prompts", 0), ("long", 8192),
+    for name, default in (("prompt", 512), ("answer", 128), ("rounds", 8), ("shared", 0), ("vocab", 128000), ("long-prompts", 0), ("long", 8192),
                           ("processes", 8)):
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--json")
     arguments = parser.parse_args(words[:split])
+    if arguments.shared >= arguments.prompt:
+        parser.error("--shared: expected fewer tokens than a prompt has, %d" % arguments.prompt)
     prompt_rate, decode_rates = rates(arguments) if arguments.engbench else (None, {})
     if prompt_rate:
         print("engbench: prompts %.1f tokens/s; decode %s" % (prompt_rate, ", ".join("%d: %.1f" % one for one in decode_rates.items())),
