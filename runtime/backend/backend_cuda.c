@@ -23,7 +23,7 @@ struct cuda_step {
     uint64_t input_bytes;      /* from the block's beginning to the end of the last input field */
     uint64_t counts_offset, next_tokens_offset, logits_offset, hidden_offset;
     bool takes_turns;      /* launches whose blocks wait for each other, on one rank */
-    double waited_seconds; /* how long its last wait took */
+    double waited_seconds; /* how long the last wait took that had no other step queued after it */
 };
 
 struct cuda_backend {
@@ -517,13 +517,14 @@ static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct s
 /* One rank. cuEventSynchronize would keep a processor busy for the whole step, but sleeps for events with CU_EVENT_BLOCKING_SYNC, and the
  * thread wakes somewhat after the step's end. That costs the GPU nothing if another step is queued, which it computes meanwhile. If none
  * is, the GPU idles until the thread wakes, so the event is polled. After `most_polled` the thread sleeps all the same: of so long a step
- * the delay is a small part. A plan whose last wait was longer than that is not polled at all. */
+ * the delay is a small part. If the plan's last step without another after it took longer than that, it is not polled at all. */
 static cu_result wait_alone(const struct cuda_backend *cuda, struct cuda_step *step, cu_event event)
 {
-    const double most_polled = 3e-3, start = load_seconds();
-    const bool is_last = cuda->submitted - cuda->waited == 1;
+    const double most_polled = 3e-3;
+    if (cuda->submitted - cuda->waited > 1) return cuda->device.driver.EventSynchronize(event);
+    const double start = load_seconds();
     cu_result result = CU_ERROR_NOT_READY;
-    if (is_last && step->waited_seconds < most_polled) result = poll_event(cuda, event, most_polled, NULL);
+    if (step->waited_seconds < most_polled) result = poll_event(cuda, event, most_polled, NULL);
     if (result == CU_ERROR_NOT_READY) result = cuda->device.driver.EventSynchronize(event);
     step->waited_seconds = load_seconds() - start;
     return result;
