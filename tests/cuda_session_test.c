@@ -634,7 +634,7 @@ static struct eng_sequence *start_sequence(struct eng_session *session, uint32_t
     return sequence;
 }
 
-/* While another step is queued the thread sleeps until a step's end; the first step with none behind it is polled, and no wait spins in
+/* While another step is queued the thread sleeps until a step's end; the first step with none after it is polled, and no wait spins in
  * the driver. */
 TEST(test_waits_that_sleep)
 {
