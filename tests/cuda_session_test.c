@@ -8,6 +8,7 @@
 #include "kernels/cuda/test_fake_cuda.h"
 #include "runtime/eng_cuda.h"
 #include "runtime/session/session.h"
+#include "tests/fake_cuda/fake_cuda.h"
 #include "tests/test_forks.h"
 
 #include <dlfcn.h>
@@ -616,6 +617,76 @@ TEST(test_each_call_failing)
     const uint64_t least = is_sanitized ? 30 : 100;
     if (failures <= least)
         fail_msg("%llu failures, expected more than %llu", (unsigned long long)failures, (unsigned long long)least);
+}
+
+/* A sequence without an end that draws its first token. */
+static struct eng_sequence *start_sequence(struct eng_session *session, uint32_t flags)
+{
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence;
+    int32_t prompt[PROMPT];
+    eng_sequence_options_init(&options);
+    options.flags = ENG_SEQUENCE_IGNORE_EOS | flags;
+    fables_tokens(3, prompt, PROMPT);
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    CHECK(eng_sequence_submit(sequence, prompt, PROMPT, &error));
+    while (eng_sequence_state(sequence) != ENG_STATE_DECODE) CHECK(eng_step(session, NULL, &error));
+    return sequence;
+}
+
+/* While another step is queued the thread sleeps until a step's end; the first step with none after it is polled, and no wait spins in
+ * the driver. */
+TEST(test_waits_that_sleep)
+{
+    struct eng_engine *engine = open_engine();
+    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_sequence *sequence = start_sequence(session, 0);
+    for (uint64_t step = 0; step < 5; step++) {
+        const uint64_t slept = fake.waits(FAKE_CUDA_SLEPT), asked = fake.waits(FAKE_CUDA_ASKED);
+        CHECK(eng_step(session, NULL, &error));
+        assert_int_equal(session->flight_count, 1);
+        assert_int_equal(fake.waits(FAKE_CUDA_SLEPT), slept + 1);
+        assert_int_equal(fake.waits(FAKE_CUDA_ASKED), asked);
+    }
+    eng_sequence_destroy(&sequence);
+    eng_session_destroy(&session);
+
+    /* Logits are fetched after each step, so that none is queued ahead. */
+    session = fables_session(engine, NULL);
+    sequence = start_sequence(session, ENG_SEQUENCE_LOGITS);
+    const uint64_t asked = fake.waits(FAKE_CUDA_ASKED);
+    CHECK(eng_step(session, NULL, &error));
+    assert_int_equal(session->flight_count, 0);
+    assert_true(fake.waits(FAKE_CUDA_ASKED) > asked);
+    assert_int_equal(fake.waits(FAKE_CUDA_SPUN), 0);
+    eng_sequence_destroy(&sequence);
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
+/* A wait makes two calls, as the fake driver's first answer is that the event has not completed: either may fail, with the same message. */
+TEST(test_waits_that_fail)
+{
+    struct eng_engine *engine = open_engine();
+    uint32_t failures = 0;
+    bool none_failed = false;
+    for (uint64_t call = 1; !none_failed; call++) {
+        struct eng_session *session = fables_session(engine, NULL);
+        int32_t prompt[PROMPT], next;
+        uint32_t slot;
+        fables_tokens(3, prompt, PROMPT);
+        CHECK(eng_slot_acquire(session, &slot, &error));
+        const uint64_t before = fake.calls();
+        fake.fail_next(call);
+        const enum eng_status status = eng_prefill(session, slot, prompt, PROMPT, &next, NULL, &error);
+        none_failed = fake.calls() - before < call;
+        assert_true(status == ENG_OK || status == ENG_MACHINE);
+        if (status && strstr(error.message, "running a step")) failures++;
+        fake.fail_next(UINT64_MAX / 2); /* none */
+        eng_session_destroy(&session);
+    }
+    assert_int_equal(failures, 2);
+    eng_close(&engine);
 }
 
 /* In a child made by fork no call reaches the driver, which does not know that process; handles are dropped. */

@@ -22,7 +22,8 @@ struct cuda_step {
     const struct plan *source; /* the plan that is bound */
     uint64_t input_bytes;      /* from the block's beginning to the end of the last input field */
     uint64_t counts_offset, next_tokens_offset, logits_offset, hidden_offset;
-    bool takes_turns; /* launches whose blocks wait for each other, on one rank */
+    bool takes_turns;      /* launches whose blocks wait for each other, on one rank */
+    double waited_seconds; /* how long the last wait took that had no other step queued after it */
 };
 
 struct cuda_backend {
@@ -149,10 +150,10 @@ static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *si
     cuda->pinned = pinned;
     cuda->common.step = cuda->pinned;
     uint8_t *next_tokens = cuda->pinned + sizes->input_bytes;
+    const unsigned done_flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC; /* wait_alone */
     for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++, next_tokens += sizes->next_tokens_bytes) {
         cuda->next_tokens[i] = (int32_t *)(void *)next_tokens;
-        if (!cuda_ok(driver, driver->EventCreate(&cuda->done[i], CU_EVENT_DISABLE_TIMING), status, "making an event"))
-            return false;
+        if (!cuda_ok(driver, driver->EventCreate(&cuda->done[i], done_flags), status, "making an event")) return false;
     }
     cuda->common.state = next_tokens;
     cuda->fault = (volatile uint32_t *)(volatile void *)(cuda->pinned + sizes->pinned_bytes - PLAN_ALIGNMENT);
@@ -513,18 +514,34 @@ static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct s
     return check_fault(cuda, status);
 }
 
+/* One rank. cuEventSynchronize would keep a processor busy for the whole step, but sleeps for events with CU_EVENT_BLOCKING_SYNC, and the
+ * thread wakes somewhat after the step's end. That costs the GPU nothing if another step is queued, which it computes meanwhile. If none
+ * is, the GPU idles until the thread wakes, so the event is polled. After `most_polled` the thread sleeps all the same: of so long a step
+ * the delay is a small part. If the plan's last step without another after it took longer than that, it is not polled at all. */
+static cu_result wait_alone(const struct cuda_backend *cuda, struct cuda_step *step, cu_event event)
+{
+    const double most_polled = 3e-3;
+    if (cuda->submitted - cuda->waited > 1) return cuda->device.driver.EventSynchronize(event);
+    const double start = load_seconds();
+    cu_result result = CU_ERROR_NOT_READY;
+    if (step->waited_seconds < most_polled) result = poll_event(cuda, event, most_polled, NULL);
+    if (result == CU_ERROR_NOT_READY) result = cuda->device.driver.EventSynchronize(event);
+    step->waited_seconds = load_seconds() - start;
+    return result;
+}
+
 static const int32_t *wait_for(struct backend *backend, struct status *status)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     const struct cuda_driver *driver = &cuda->device.driver;
     uint64_t turn = cuda->waited % BACKEND_MOST_IN_FLIGHT;
+    cuda->done_plan = cuda->last_plan; /* all replays in flight are of one plan */
+    struct cuda_step *step = &cuda->plans[cuda->done_plan];
     if (!device_enter(&cuda->device, status)) return NULL;
     bool ok = cuda->common.comm ? wait_with_others(cuda, cuda->done[turn], status)
-                                : cuda_ok(driver, driver->EventSynchronize(cuda->done[turn]), status, "running a step");
+                                : cuda_ok(driver, wait_alone(cuda, step, cuda->done[turn]), status, "running a step");
     device_leave(&cuda->device);
     cuda->waited++;
-    /* All replays in flight are of one plan. */
-    cuda->done_plan = cuda->last_plan;
     return ok ? cuda->next_tokens[turn] : NULL;
 }
 

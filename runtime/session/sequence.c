@@ -521,7 +521,8 @@ size_t eng_sequence_poll(struct eng_sequence *sequence, int32_t *tokens, size_t 
     if (!sequence || !tokens) return 0;
     size_t count = sequence->count - sequence->polled;
     if (count > capacity) count = capacity;
-    memcpy(tokens, sequence->tokens + sequence->polled, count * sizeof *tokens);
+    /* Mostly one token, written just before. gcc makes of memcpy a string instruction, which waits for that write. */
+    for (size_t i = 0; i < count; i++) tokens[i] = sequence->tokens[sequence->polled + i];
     sequence->polled += (uint32_t)count;
     return count;
 }

@@ -2,12 +2,13 @@
 /* How long the tokens of answers wait for prompts that arrive.
  *
  *   latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] [--prompt-step N] [--step-ms N]
- *                 [--processor-time 1]
+ *                 [--processor-time 1] [--steps N]
  *
- * N sequences answer all the time (default 4). First nothing else runs, for 64 steps; then prompts arrive (default 8, of
+ * N sequences answer all the time (default 4). First nothing else runs, for --steps steps (default 64); then prompts arrive (default 8, of
  * 512 tokens each), --at-once of them at a time (default 1), each as soon as another has drawn its first token, which is all that it
  * draws. For both parts: the times between two tokens of an answer, median, 99 of 100 and longest; for prompts also the time from submit
- * to the first token; and tokens a second of prompts and answers together. With --processor-time and one thread, times are processor
+ * to the first token; and tokens a second of prompts and answers together. For the first part also the processor time of a step, this program's
+ * part included: of all threads and of this one, the rest being the driver's or those that compute. With --processor-time and one thread, times are processor
  * time, which other programs on the machine change little. Exit code: 0; 2: usage; 3: the engine cannot be opened or run. */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -17,8 +18,6 @@
 #include <time.h>
 
 #include "tests/bench/bench_session.h"
-
-enum { STEPS_ALONE = 64 };
 
 /* Times in milliseconds. */
 struct times {
@@ -35,7 +34,7 @@ struct bench {
     struct eng_engine *engine;
     struct eng_session *session;
     struct eng_engine_facts facts;
-    uint32_t answers, prompts, tokens, at_once, processor_time;
+    uint32_t answers, prompts, tokens, at_once, processor_time, steps;
     struct eng_session_options options;
     struct eng_sequence **answering; /* [answers] */
     double *last;                    /* [answers]: when it drew its latest token */
@@ -50,6 +49,14 @@ static double now_ms(const struct bench *bench)
     struct timespec now;
     clock_gettime(bench->processor_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+/* CLOCK_PROCESS_CPUTIME_ID: of all threads; CLOCK_THREAD_CPUTIME_ID: of this one. */
+static double processor_us(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
 static void note(struct times *times, double ms)
@@ -125,10 +132,16 @@ static void run(struct bench *bench)
     uint64_t drawn = 0;
     for (uint32_t i = 0; i < bench->answers; i++) bench->answering[i] = start(bench, i, 1, 0);
     for (uint32_t i = 0; i < bench->answers; i++) step(bench);
-    double begun = now_ms(bench);
     bench->between.count = 0;
-    for (int i = 0; i < STEPS_ALONE; i++) drawn += step(bench);
-    printf("answers alone: %.1f tokens/s\n", (double)drawn / (now_ms(bench) - begun) * 1e3);
+    const double all = processor_us(CLOCK_PROCESS_CPUTIME_ID), own = processor_us(CLOCK_THREAD_CPUTIME_ID);
+    double begun = now_ms(bench);
+    for (uint32_t i = 0; i < bench->steps; i++) drawn += step(bench);
+    const double alone = now_ms(bench) - begun;
+    printf("answers alone: %.1f tokens/s, a step %.3f ms; processor time of a step: %.1f us of all threads, %.1f us of "
+           "this one\n",
+           (double)drawn / alone * 1e3, alone / bench->steps,
+           (processor_us(CLOCK_PROCESS_CPUTIME_ID) - all) / bench->steps,
+           (processor_us(CLOCK_THREAD_CPUTIME_ID) - own) / bench->steps);
     print_times("  between tokens", &bench->between);
 
     drawn = 0;
@@ -150,19 +163,24 @@ static void run(struct bench *bench)
 
 int main(int argc, char **argv)
 {
-    struct bench bench = {.answers = 4, .prompts = 8, .tokens = 512, .at_once = 1};
+    struct bench bench = {.answers = 4, .prompts = 8, .tokens = 512, .at_once = 1, .steps = 64};
     eng_session_options_init(&bench.options);
     const struct {
         const char *name;
         uint32_t *value, least;
-    } flags[] = {{"--answers", &bench.answers, 1},         {"--prompts", &bench.prompts, 1},
-                 {"--tokens", &bench.tokens, 1},           {"--at-once", &bench.at_once, 1},
-                 {"--threads", &bench.options.threads, 0}, {"--prompt-step", &bench.options.prompt_step, 0},
-                 {"--step-ms", &bench.options.step_ms, 0}, {"--processor-time", &bench.processor_time, 0}};
+    } flags[] = {{"--answers", &bench.answers, 1},
+                 {"--prompts", &bench.prompts, 1},
+                 {"--tokens", &bench.tokens, 1},
+                 {"--at-once", &bench.at_once, 1},
+                 {"--threads", &bench.options.threads, 0},
+                 {"--prompt-step", &bench.options.prompt_step, 0},
+                 {"--step-ms", &bench.options.step_ms, 0},
+                 {"--processor-time", &bench.processor_time, 0},
+                 {"--steps", &bench.steps, 1}};
     if (argc < 2)
         bench_end(BENCH_USAGE,
                   "usage: latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] "
-                  "[--prompt-step N] [--step-ms N] [--processor-time 1]");
+                  "[--prompt-step N] [--step-ms N] [--processor-time 1] [--steps N]");
     for (int i = 2; i < argc; i += 2) {
         size_t f = 0;
         while (f < sizeof flags / sizeof *flags && strcmp(argv[i], flags[f].name)) f++;

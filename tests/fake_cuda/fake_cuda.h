@@ -71,15 +71,26 @@ static inline size_t fake_cuda_cubin(const char *text, void *to, size_t capacity
     return bytes;
 }
 
+/* Calls that wait for an event, or ask whether it has completed. */
+enum fake_cuda_wait {
+    FAKE_CUDA_SPUN,  /* cuEventSynchronize, by which a driver keeps a processor busy */
+    FAKE_CUDA_SLEPT, /* the same for an event of CU_EVENT_BLOCKING_SYNC: the thread sleeps */
+    FAKE_CUDA_ASKED, /* cuEventQuery */
+    FAKE_CUDA_WAITS
+};
+
 /* Runs instead of a kernel; arguments[i] points to argument i, as in cuLaunchKernel. */
 typedef void fake_cuda_kernel(const char *entry, void *const *arguments, const unsigned grid[3],
                               const unsigned block[3], void *context);
 
 /* The library's own functions, for dlsym. */
-void fake_cuda_reset(void);       /* reads the settings again, sets the counts of calls, kernels and misuse to 0 */
-uint64_t fake_cuda_calls(void);   /* of the driver, so far */
+void fake_cuda_reset(void);     /* reads the settings again, sets the counts of calls, kernels, misuse and waits to 0 */
+uint64_t fake_cuda_calls(void); /* of the driver, so far */
 uint64_t fake_cuda_kernels(void); /* that ran */
 uint64_t fake_cuda_misuse(void);
+uint64_t fake_cuda_waits(int kind); /* enum fake_cuda_wait */
+void fake_cuda_fail_next(
+    uint64_t call);               /* call number `call` (from 1) from now on fails, as with FAKE_CUDA_FAIL_CALL */
 int64_t fake_cuda_live(int kind); /* enum fake_cuda_kind; -1: all kinds */
 void fake_cuda_register(const char *entry, fake_cuda_kernel *kernel, void *context); /* kernel NULL: nothing again */
 /* The same for one that waits for kernels of other threads. Others run one at a time, under the driver's lock; this one

@@ -213,6 +213,23 @@ TEST(test_events)
     assert_int_equal(driver->EventRecord(events[0], device.stream), 400);
 }
 
+/* The driver tells waits that spin, waits that sleep and questions apart. */
+TEST(test_waits)
+{
+    const unsigned flags[] = {CU_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC};
+    for (int i = 0; i < 2; i++) {
+        cu_event event = NULL;
+        ok(driver->EventCreate(&event, flags[i]));
+        ok(driver->EventRecord(event, device.stream));
+        ok(driver->EventQuery(event));
+        ok(driver->EventSynchronize(event));
+        ok(driver->EventDestroy(event));
+        assert_int_equal(fake.waits(FAKE_CUDA_SPUN), 1);
+        assert_int_equal(fake.waits(FAKE_CUDA_SLEPT), i);
+        assert_int_equal(fake.waits(FAKE_CUDA_ASKED), i + 1);
+    }
+}
+
 /* A child that leaks memory: the file says so. */
 TEST(test_leak_file)
 {

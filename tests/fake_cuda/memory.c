@@ -17,7 +17,7 @@ enum {
 
 struct cu_event_opaque {
     struct fake_object object;
-    bool timing, recorded, behind_graph, asked;
+    bool timing, blocking, recorded, behind_graph, asked;
     double milliseconds;
     struct cu_stream_opaque *stream; /* the stream in which it was recorded, after this many copies */
     size_t behind;
@@ -437,7 +437,10 @@ cu_result cuEventCreate(cu_event *event, unsigned flags)
     REQUIRE_CONTEXT;
     REQUIRE(flags <= (CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING), CU_ERROR_INVALID_VALUE);
     *event = fake_object_new(FAKE_CUDA_EVENT, sizeof **event);
-    if (*event) (*event)->timing = !(flags & CU_EVENT_DISABLE_TIMING);
+    if (*event) {
+        (*event)->timing = !(flags & CU_EVENT_DISABLE_TIMING);
+        (*event)->blocking = flags & CU_EVENT_BLOCKING_SYNC;
+    }
     LEAVE(*event ? CU_SUCCESS : CU_ERROR_OUT_OF_MEMORY);
 }
 
@@ -481,6 +484,7 @@ cu_result cuEventSynchronize(cu_event event)
     ENTER;
     REQUIRE_CONTEXT;
     REQUIRE_ALIVE(event, FAKE_CUDA_EVENT);
+    fake_waited(event->blocking ? FAKE_CUDA_SLEPT : FAKE_CUDA_SPUN);
     if (event->stream) fake_catch_up(event->stream, event->behind);
     LEAVE(CU_SUCCESS);
 }
@@ -490,6 +494,7 @@ cu_result cuEventQuery(cu_event event)
 {
     ENTER;
     REQUIRE_ALIVE(event, FAKE_CUDA_EVENT);
+    fake_waited(FAKE_CUDA_ASKED);
     if (getenv("FAKE_CUDA_HANG") && event->behind_graph) LEAVE(CU_ERROR_NOT_READY);
     if (event->stream && event->stream->copied < event->behind && !event->asked) {
         event->asked = true;

@@ -14,7 +14,7 @@ struct fake_device fake_devices[FAKE_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fake_object *objects;
 static int64_t live[FAKE_CUDA_KINDS];
-static uint64_t calls, kernels, slow_kernels, misuses;
+static uint64_t calls, kernels, slow_kernels, misuses, waits[FAKE_CUDA_WAITS];
 static bool initialized;
 static struct cu_context_opaque contexts[FAKE_MAX_DEVICES];
 static int shown[FAKE_MAX_DEVICES]; /* which of the machine's GPUs a device is */
@@ -72,6 +72,7 @@ EXPORTED void fake_cuda_reset(void)
     pthread_mutex_lock(&lock);
     read_settings();
     calls = kernels = misuses = 0;
+    memset(waits, 0, sizeof waits);
     initialized = false;
     pthread_mutex_unlock(&lock);
 }
@@ -79,6 +80,15 @@ EXPORTED void fake_cuda_reset(void)
 EXPORTED uint64_t fake_cuda_calls(void) { return calls; }
 EXPORTED uint64_t fake_cuda_kernels(void) { return kernels; }
 EXPORTED uint64_t fake_cuda_misuse(void) { return misuses; }
+
+EXPORTED uint64_t fake_cuda_waits(int kind) { return waits[kind]; }
+
+EXPORTED void fake_cuda_fail_next(uint64_t call)
+{
+    pthread_mutex_lock(&lock);
+    fake_settings.fail_call = calls + call;
+    pthread_mutex_unlock(&lock);
+}
 
 EXPORTED int64_t fake_cuda_live(int kind)
 {
@@ -110,6 +120,8 @@ cu_result fake_misuse(cu_result result)
     misuses++;
     return result;
 }
+
+void fake_waited(enum fake_cuda_wait kind) { waits[kind]++; }
 
 /* Whether a name begins with one of the prefixes, which commas separate. */
 static bool has_prefix(const char *name, const char *prefixes)

@@ -90,9 +90,10 @@ cu_result fake_enter(void); /* takes the lock, counts the call; the injected fai
 cu_result fake_leave(cu_result result);
 void fake_lock(void); /* the lock alone: what waits for other threads gives it back meanwhile */
 void fake_unlock(void);
-cu_result fake_misuse(cu_result result); /* counts */
-bool fake_kernel_ran(const char *entry); /* counts; true: it is to be spoilt */
-double fake_slow_milliseconds(void);     /* that slow kernels took, in all */
+cu_result fake_misuse(cu_result result);    /* counts */
+bool fake_kernel_ran(const char *entry);    /* counts; true: it is to be spoilt */
+void fake_waited(enum fake_cuda_wait kind); /* counts */
+double fake_slow_milliseconds(void);        /* that slow kernels took, in all */
 bool fake_initialized(void);
 struct cu_context_opaque *fake_current(void); /* of this thread; NULL: none */
 
