@@ -13,6 +13,7 @@ import unittest
 
 ROOT = os.path.join(os.environ.get("TEST_SRCDIR", "."), os.environ.get("TEST_WORKSPACE", "bazel-bin"))
 TARBALL = os.path.join(ROOT, "eng.tar.gz")
+SOURCES = ROOT if os.environ.get("TEST_SRCDIR") else "."
 
 # What the runtime needs to map and replay, and the interpreter of chat templates, which takes 85 KB. Codes with a table and
 # with 8-bit zero points take 40 KB in the matmuls of four instruction sets, AMX 20 KB. Before raising it, look for code that it does not need.
@@ -190,6 +191,17 @@ class Tarball(Unpacked):
         private = [word for word in self.flags("--static", "--libs-only-l") if word != "-leng"]
         program = self.compile("static", *self.flags("--cflags"), self.path("lib/libeng.a"), *private)
         self.assertEqual(output([program]).strip(), self.version)
+
+    def test_examples_are_those_of_the_tree(self):
+        def sources(folder):
+            texts = {}
+            for name in os.listdir(folder):
+                with open(os.path.join(folder, name), encoding="utf-8") as file:
+                    texts[name] = file.read()
+            return texts
+        shipped = sources(self.path("share/doc/eng/examples"))
+        self.assertTrue({"generate.c", "cudart.c", "threads.c"} <= set(shipped), sorted(shipped))
+        self.assertEqual(shipped, sources(os.path.join(SOURCES, "runtime/examples")))
 
     def test_examples(self):
         """They compile without a warning, and say what engrun says."""
