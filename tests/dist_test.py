@@ -210,7 +210,8 @@ class Tarball(Unpacked):
         for name in sorted(os.listdir(folder)):
             words = self.flags("--cflags", "--libs")
             if name == "cudart.c":
-                if not os.path.exists(os.path.join(toolkit, "include", "cuda_runtime_api.h")):
+                needed = ("include/cuda_runtime_api.h", "lib64/libcudart.so")
+                if not all(os.path.exists(os.path.join(toolkit, file)) for file in needed):
                     continue
                 words += ["-isystem", os.path.join(toolkit, "include"), "-L", os.path.join(toolkit, "lib64"), "-lcudart"]
             self.compile("example-" + name, *words, source=os.path.join(folder, name))
