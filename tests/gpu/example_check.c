@@ -91,6 +91,7 @@ static void compare(const char *example_output, const char *engrun_output)
 {
     char *text = read_text(example_output), *answer = read_text(engrun_output);
     const size_t length = strlen(PROMPT);
+    if (!*answer) check_fail("engrun gave no text", NULL);
     if (strncmp(text, PROMPT, length) != 0 || strcmp(text + length, answer) != 0) {
         printf("---- the example's text\n%s\n---- engrun's, after the prompt\n%s\n----\n", text, answer);
         check_fail("the example's text is not engrun's", NULL);

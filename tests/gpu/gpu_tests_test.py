@@ -284,22 +284,37 @@ class GpuTests(unittest.TestCase):
                        check=True)
         return folder
 
+    def show_special_tokens(self, path):
+        with open(path) as file:
+            tokenizer = json.load(file)
+        for token in tokenizer["added_tokens"]:
+            token["special"] = False
+        os.chmod(path, 0o644)
+        with open(path, "w") as file:
+            json.dump(tokenizer, file)
+
     def run_example(self, toolkit, **variables):
         return self.run_it("--only", "example/cudart", CUDA_HOME=toolkit,
                            **{"LD_LIBRARY_PATH": FAKE_DRIVER + ":" + FAKE_COMPILER, **variables})
 
     def test_example(self):
-        """It passes, and fails where the example prints other text or ends with an error."""
+        """It passes, and fails where the example prints other text or ends with an error, or no text is there to compare.
+        The fake GPU draws token 0, of which text shows nothing while it is a special one."""
         toolkit, top = self.toolkit(), os.path.join(self.folder.name, "changed")
-        code, text, message = self.run_example(toolkit)
+        code, text, _ = self.run_example(toolkit)
+        self.assertEqual((code, text.splitlines()[-1]), (1, "0 passed, 1 failed"), text)
+        self.assertIn("engrun gave no text", text)
+        shutil.copytree(self.top, top)
+        self.show_special_tokens(os.path.join(top, "share/eng/models/fables/tokenizer.json"))
+        code, text, message = self.run_example(toolkit, top=top)
         self.assertEqual((code, message, text.splitlines()[-1]), (0, "", "1 passed, 0 failed"), text)
         self.assertNotIn("skipped", text)
-        shutil.copytree(self.top, top)
         path = os.path.join(top, "share/doc/eng/examples/cudart.c")
         with open(path) as file:
             source = file.read()
         for old, new, expected in (("fputs(piece, stdout);", 'fputs("other", stdout);', "the example's text is not engrun's"),
                                    ("fputs(argv[2], stdout);", "", "the example's text is not engrun's"),
+                                   ("choose(logits, facts.vocab_size)", "1 + choose(logits, facts.vocab_size)", "cudart: exit code 1"),
                                    ("failed = 0;", "failed = 7;", "cudart: exit code 7"),
                                    ("failed = 0;", "failed = none;", "cc: exit code 1")):
             with self.subTest(new):
@@ -312,7 +327,7 @@ class GpuTests(unittest.TestCase):
                 self.assertIn(expected, text)
 
     def test_example_is_skipped(self):
-        """Without a toolkit, its runtime, or a compiler, with a line that says what is missing."""
+        """Without a toolkit, its runtime, or a compiler, with a line that names it."""
         empty = self.subfolder("empty")
         bare = self.subfolder("bare")
         shutil.copytree(os.path.join(self.toolkit(), "include"), os.path.join(bare, "include"))
