@@ -13,6 +13,7 @@ import unittest
 
 ROOT = os.path.join(os.environ.get("TEST_SRCDIR", "."), os.environ.get("TEST_WORKSPACE", "bazel-bin"))
 TARBALL = os.path.join(ROOT, "eng.tar.gz")
+SOURCES = ROOT if os.environ.get("TEST_SRCDIR") else "."
 
 # What the runtime needs to map and replay, and the interpreter of chat templates, which takes 85 KB. Codes with a table and
 # with 8-bit zero points take 40 KB in the matmuls of four instruction sets, AMX 20 KB. Before raising it, look for code that it does not need.
@@ -191,6 +192,17 @@ class Tarball(Unpacked):
         program = self.compile("static", *self.flags("--cflags"), self.path("lib/libeng.a"), *private)
         self.assertEqual(output([program]).strip(), self.version)
 
+    def test_examples_are_those_of_the_tree(self):
+        def sources(folder):
+            texts = {}
+            for name in os.listdir(folder):
+                with open(os.path.join(folder, name), encoding="utf-8") as file:
+                    texts[name] = file.read()
+            return texts
+        shipped = sources(self.path("share/doc/eng/examples"))
+        self.assertTrue({"generate.c", "cudart.c", "threads.c"} <= set(shipped), sorted(shipped))
+        self.assertEqual(shipped, sources(os.path.join(SOURCES, "runtime/examples")))
+
     def test_examples(self):
         """They compile without a warning, and say what engrun says."""
         folder = self.path("share/doc/eng/examples")
@@ -198,7 +210,8 @@ class Tarball(Unpacked):
         for name in sorted(os.listdir(folder)):
             words = self.flags("--cflags", "--libs")
             if name == "cudart.c":
-                if not os.path.exists(os.path.join(toolkit, "include", "cuda_runtime_api.h")):
+                needed = ("include/cuda_runtime_api.h", "lib64/libcudart.so")
+                if not all(os.path.exists(os.path.join(toolkit, file)) for file in needed):
                     continue
                 words += ["-isystem", os.path.join(toolkit, "include"), "-L", os.path.join(toolkit, "lib64"), "-lcudart"]
             self.compile("example-" + name, *words, source=os.path.join(folder, name))

@@ -77,7 +77,8 @@ int main(int argc, char **argv)
         fflush(stdout);
         if (left && eng_decode(session, &slot, &token, 1, &drawn, NULL, &error)) goto done;
     }
-    puts("");
+    if (eng_text_finish(text, &piece, &size, &error)) goto done;
+    puts(piece);
     failed = 0;
 done:
     if (error.status) fprintf(stderr, "%s\n", error.message);

@@ -11,7 +11,7 @@ enum {
     CHECK_PASSED = 0,
     CHECK_FAILED = 1,
     CHECK_NO_GPU = 3,
-    CHECK_SKIPPED = 77, /* does not apply to this GPU */
+    CHECK_SKIPPED = 77, /* does not apply to this machine */
     CHECK_PATH = 1024,
     CHECK_NAME = 160,
     CHECK_CONTEXT = 512, /* tokens of a sequence, unless the model has fewer positions */
@@ -20,6 +20,9 @@ enum {
 /* The environment of a check that runs under compute-sanitizer: the tool's name. Where the tool would take minutes the
  * check then takes smaller sizes that go the same ways through the code. Not set: every size. */
 #define CHECK_TOOL "ENG_TEST_SANITIZED"
+
+/* A check that is skipped may say why, in a line of its output that begins so. */
+#define CHECK_WHY_SKIPPED "skipped: "
 
 /* kernel_checks.c: the tests of the device kernels, named FILE/TEST. */
 void kernel_checks_visit(void (*visit)(const char *name, void *context), void *context);
@@ -41,6 +44,10 @@ struct engine_check {
     bool is_brief;        /* for compute-sanitizer: few plans and steps, but every kernel of a step */
 };
 int engine_check_run(const struct engine_check *check);
+
+/* example_check.c: builds share/doc/eng/examples/cudart.c and an engine of the shipped model, and compares its text with engrun's.
+ * Skipped without a CUDA runtime or a C compiler. `top`: the folder of the unpacked tarball; `scratch`: an empty folder. */
+int example_check_run(const char *top, const char *scratch);
 
 /* kernel_times.c: prints tables of times; `only`: problems whose line has this text (NULL: all). */
 int kernel_times_run(const char *only);

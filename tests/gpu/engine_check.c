@@ -5,21 +5,16 @@
  * they are codes, which are the same on both): a logit
  * may be off by 3e-2 of the row's largest. Both always read the same tokens, so every row of logits is comparable, and
  * a token may differ only where the gap of the two logits is no larger than both errors. */
-#include <fcntl.h>
 #include <math.h>
-#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "runtime/eng.h"
 #include "runtime/session/session.h"
 #include "tests/gpu/check.h"
-
-extern char **environ;
+#include "tests/gpu/programs.h"
 
 /* Parts of the largest logit. With codes in the KV cache a last bit decides a code, of which e4m3 has few; codes of activations add
  * their own error, since the CPU has none. */
@@ -36,67 +31,24 @@ static const double rows_beyond_with_routers = 0.75;
 static const double delta_rule_bound = 1e-1, rows_beyond_with_delta_rule = 0.1;
 static const double least_agreement = 0.75;
 
-enum { MOST_BATCH = 16, MOST_PROMPT = 300, STEPS = 24, MOST_ARGUMENTS = 32, DRAWS = 32 };
-
-static void fail(const char *what, const struct eng_error *error)
-{
-    fflush(stdout);
-    fprintf(stderr, "%s%s%s\n", what, error ? ": " : "", error ? error->message : "");
-    exit(CHECK_FAILED);
-}
-
-static void *must(void *memory)
-{
-    if (!memory) fail("out of memory", NULL);
-    return memory;
-}
+enum { MOST_BATCH = 16, MOST_PROMPT = 300, STEPS = 24, MOST_WORDS = 32, DRAWS = 32 };
 
 /* Programs */
 
-/* Runs folder/program with these words to its end, stdout into `output` (NULL: this process's). */
-static void run(const char *folder, const char *program, const char *output, const char *const *words)
+static void run(const struct engine_check *check, const char *program, const char *output, const char *const *words)
 {
-    char path[CHECK_PATH], text[64];
-    const char *arguments[MOST_ARGUMENTS] = {path};
-    int count = 1, status = 0;
-    pid_t process;
-    posix_spawn_file_actions_t actions;
-    snprintf(path, sizeof path, "%s/%s", folder, program);
-    while (*words && count < MOST_ARGUMENTS - 1) arguments[count++] = *words++;
-    for (int i = 0; i < count; i++) printf("%s%s", i ? " " : "$ ", arguments[i]);
-    printf("\n");
-    fflush(stdout);
-    posix_spawn_file_actions_init(&actions);
-    if (output) posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    int error = posix_spawn(&process, path, &actions, NULL, (char *const *)arguments, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (error || waitpid(process, &status, 0) != process) fail("cannot run the program", NULL);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
-    snprintf(text, sizeof text, WIFEXITED(status) ? "%s: exit code %d" : "%s: signal %d", program,
-             WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
-    fail(text, NULL);
-}
-
-static char *read_file(const char *path, size_t *size)
-{
-    FILE *file = fopen(path, "rb");
-    if (!file || fseek(file, 0, SEEK_END) != 0) fail(path, NULL);
-    long length = ftell(file);
-    if (length < 0 || fseek(file, 0, SEEK_SET) != 0) fail(path, NULL);
-    char *data = must(malloc((size_t)length + 1));
-    *size = fread(data, 1, (size_t)length, file);
-    if (*size != (size_t)length) fail(path, NULL);
-    fclose(file);
-    return data;
+    char path[CHECK_PATH];
+    snprintf(path, sizeof path, "%s/%s", check->programs, program);
+    check_run_program(path, output, words);
 }
 
 static void assert_same_files(const char *a, const char *b, const char *what)
 {
     size_t a_size, b_size;
-    char *a_data = read_file(a, &a_size), *b_data = read_file(b, &b_size);
+    char *a_data = check_read_file(a, &a_size), *b_data = check_read_file(b, &b_size);
     if (a_size == 0 || a_size != b_size || memcmp(a_data, b_data, a_size) != 0) {
         printf("%s and %s differ\n", a, b);
-        fail(what, NULL);
+        check_fail(what, NULL);
     }
     free(a_data), free(b_data);
 }
@@ -112,18 +64,18 @@ static void build_one(const struct engine_check *check, const char *target, cons
     char batch[16], context[16];
     snprintf(batch, sizeof batch, "%d", MOST_BATCH);
     snprintf(context, sizeof context, "%u", check->context ? check->context : CHECK_CONTEXT);
-    const char *words[MOST_ARGUMENTS] = {"--model",       check->model,  "--target",
-                                         target,          "--dtype",     check->dtype,
-                                         "--tune",        tune,          "--tuning-cache",
-                                         "none",          "--max-batch", batch,
-                                         "--max-context", context,       "--no-accuracy",
-                                         "--quiet",       "-o",          path};
+    const char *words[MOST_WORDS] = {"--model",       check->model,  "--target",
+                                     target,          "--dtype",     check->dtype,
+                                     "--tune",        tune,          "--tuning-cache",
+                                     "none",          "--max-batch", batch,
+                                     "--max-context", context,       "--no-accuracy",
+                                     "--quiet",       "-o",          path};
     int count = 0;
     while (words[count]) count++;
     if (check->kv_dtype) words[count++] = "--kv-dtype", words[count++] = check->kv_dtype;
     if (check->compute && strcmp(target, "cuda") == 0) words[count++] = "--compute", words[count++] = check->compute;
     if (check->is_brief) memcpy(words + count, few, sizeof few);
-    run(check->programs, "engbuild", NULL, words);
+    run(check, "engbuild", NULL, words);
 }
 
 static void build(const struct engine_check *check, const struct paths *paths)
@@ -140,17 +92,17 @@ static void check_programs(const struct engine_check *check, const struct paths 
                                                {"--temperature", "0.9", "--top-p", "0.95", "--seed", "7", NULL}};
     const char *const cpu_selftest[] = {paths->cpu, "--selftest", NULL};
     const char *const gpu_selftest[] = {paths->gpu, "--selftest", NULL};
-    run(check->programs, "engrun", NULL, cpu_selftest);
-    run(check->programs, "engrun", NULL, gpu_selftest);
+    run(check, "engrun", NULL, cpu_selftest);
+    run(check, "engrun", NULL, gpu_selftest);
     for (int sampling = 0; sampling < 2; sampling++) {
         for (int time = 0; time < 2; time++) {
             snprintf(logits[time], sizeof logits[time], "%s/logits%d.npy", check->scratch, time);
             snprintf(tokens[time], sizeof tokens[time], "%s/tokens%d", check->scratch, time);
-            const char *words[MOST_ARGUMENTS] =
+            const char *words[MOST_WORDS] =
                 {paths->gpu, "--tokens",  "5,9,17,33,6,7,30,50,8,4,11", "-n", "32", "--ignore-eos", "--print-tokens",
                  "--logits", logits[time]};
             for (int i = 0; samplings[sampling][i]; i++) words[9 + i] = samplings[sampling][i];
-            run(check->programs, "engrun", tokens[time], words);
+            run(check, "engrun", tokens[time], words);
         }
         assert_same_files(tokens[0], tokens[1], "two runs gave different tokens");
         assert_same_files(logits[0], logits[1], "two runs gave different logits");
@@ -177,8 +129,9 @@ static struct side open_side(const char *path)
 {
     struct side side = {0};
     struct eng_error error;
-    if (eng_open(path, NULL, &side.engine, &error) != ENG_OK) fail("eng_open", &error);
-    if (eng_session_create(side.engine, NULL, &side.session, &error) != ENG_OK) fail("eng_session_create", &error);
+    if (eng_open(path, NULL, &side.engine, &error) != ENG_OK) check_fail("eng_open", &error);
+    if (eng_session_create(side.engine, NULL, &side.session, &error) != ENG_OK)
+        check_fail("eng_session_create", &error);
     return side;
 }
 
@@ -219,48 +172,50 @@ static void compare_rows(struct pair *pair, const float *cpu, const float *gpu, 
     if (!(error <= worst_factor * pair->bound * largest) &&
         !((pair->has_routers || pair->has_delta_rule) && isfinite(error))) {
         printf("%s: logit %zu: CPU %g, GPU %g, largest %g\n", what, at, (double)cpu[at], (double)gpu[at], largest);
-        fail("the engines' logits differ", NULL);
+        check_fail("the engines' logits differ", NULL);
     }
     if (gpu_token != (int32_t)best) {
         printf("%s: the largest logit is that of token %zu, the token is %d\n", what, best, gpu_token);
-        fail("the GPU's token is not the greedy one", NULL);
+        check_fail("the GPU's token is not the greedy one", NULL);
     }
     if (gpu_token == cpu_token) return;
     pair->ties++;
     if ((double)cpu[cpu_token] - (double)cpu[gpu_token] <= 2 * error) return;
     printf("%s: CPU %d (%g), GPU %d (%g), error %g\n", what, cpu_token, (double)cpu[cpu_token], gpu_token,
            (double)cpu[gpu_token], error);
-    fail("the engines' tokens differ where the logits are no tie", NULL);
+    check_fail("the engines' tokens differ where the logits are no tie", NULL);
 }
 
 static void prefill(const struct side *side, uint32_t slot, const int32_t *tokens, size_t count, int32_t *next,
                     float *logits)
 {
     struct eng_error error;
-    if (eng_prefill(side->session, slot, tokens, count, next, logits, &error) != ENG_OK) fail("eng_prefill", &error);
+    if (eng_prefill(side->session, slot, tokens, count, next, logits, &error) != ENG_OK)
+        check_fail("eng_prefill", &error);
 }
 
 static void decode(const struct side *side, const uint32_t *slots, const int32_t *tokens, size_t count, int32_t *next,
                    float *logits)
 {
     struct eng_error error;
-    if (eng_decode(side->session, slots, tokens, count, next, logits, &error) != ENG_OK) fail("eng_decode", &error);
+    if (eng_decode(side->session, slots, tokens, count, next, logits, &error) != ENG_OK)
+        check_fail("eng_decode", &error);
 }
 
 static uint32_t acquire(const struct side *side, const struct eng_sampling *sampling)
 {
     uint32_t slot = 0;
     struct eng_error error;
-    if (eng_slot_acquire(side->session, &slot, &error) != ENG_OK) fail("eng_slot_acquire", &error);
+    if (eng_slot_acquire(side->session, &slot, &error) != ENG_OK) check_fail("eng_slot_acquire", &error);
     if (sampling && eng_slot_set_sampling(side->session, slot, sampling, &error) != ENG_OK)
-        fail("eng_slot_set_sampling", &error);
+        check_fail("eng_slot_set_sampling", &error);
     return slot;
 }
 
 static void release(const struct side *side, uint32_t slot)
 {
     struct eng_error error;
-    if (eng_slot_release(side->session, slot, &error) != ENG_OK) fail("eng_slot_release", &error);
+    if (eng_slot_release(side->session, slot, &error) != ENG_OK) check_fail("eng_slot_release", &error);
 }
 
 /* `batch` prompts of different lengths from `length` on, then decode steps of all of them together. */
@@ -271,7 +226,7 @@ static void check_batch(struct pair *pair, size_t batch, size_t length, size_t s
     int32_t prompt[CHECK_CONTEXT], tokens[MOST_BATCH], next[2][MOST_BATCH];
     float *logits[2];
     char what[96];
-    for (int s = 0; s < 2; s++) logits[s] = must(malloc(MOST_BATCH * pair->vocab * sizeof(float)));
+    for (int s = 0; s < 2; s++) logits[s] = check_must(malloc(MOST_BATCH * pair->vocab * sizeof(float)));
     for (size_t b = 0; b < batch; b++) {
         size_t count = length + 5 * b;
         make_prompt(pair, length * 100 + b, prompt, count);
@@ -343,13 +298,13 @@ static void run_sequences(const struct pair *pair, const struct extent *extent, 
         make_prompt(pair, (uint64_t)i, prompt, sequence_length(i));
         if (eng_sequence_create(pair->gpu.session, &options, &sequences[i], &error) != ENG_OK ||
             eng_sequence_submit(sequences[i], prompt, sequence_length(i), &error) != ENG_OK)
-            fail("eng_sequence_submit", &error);
+            check_fail("eng_sequence_submit", &error);
     }
     while (unfinished)
-        if (eng_step(pair->gpu.session, &unfinished, &error) != ENG_OK) fail("eng_step", &error);
+        if (eng_step(pair->gpu.session, &unfinished, &error) != ENG_OK) check_fail("eng_step", &error);
     for (int i = 0; i < extent->sequences; i++) {
         if (eng_sequence_poll(sequences[i], tokens[i], (size_t)extent->draws) != (size_t)extent->draws)
-            fail("a sequence ended early", NULL);
+            check_fail("a sequence ended early", NULL);
         eng_sequence_destroy(&sequences[i]);
     }
 }
@@ -359,7 +314,7 @@ static void compare_tokens(struct pair *pair, const struct extent *extent, int32
                            bool is_trained)
 {
     int32_t prompt[CHECK_CONTEXT];
-    float *logits = must(malloc(pair->vocab * sizeof *logits));
+    float *logits = check_must(malloc(pair->vocab * sizeof *logits));
     size_t equal = 0, sampled = 0;
     for (int i = 0; i < extent->sequences; i++) {
         struct eng_sampling sampling = sequence_sampling(i);
@@ -377,7 +332,7 @@ static void compare_tokens(struct pair *pair, const struct extent *extent, int32
                        (double)logits[next] - (double)logits[drawn[i][step]] > 2 * pair->bound * largest) {
                 printf("sequence %d, token %d: CPU %d (%g), GPU %d (%g)\n", i, step, next, (double)logits[next],
                        drawn[i][step], (double)logits[drawn[i][step]]);
-                fail("the scheduler's tokens differ where the logits are no tie", NULL);
+                check_fail("the scheduler's tokens differ where the logits are no tie", NULL);
             }
             if (step + 1 < extent->draws) decode(&pair->cpu, &slot, &drawn[i][step], 1, &next, logits);
         }
@@ -386,7 +341,7 @@ static void compare_tokens(struct pair *pair, const struct extent *extent, int32
     free(logits);
     printf("sampled tokens: %zu of %zu as on the CPU\n", equal, sampled);
     if (is_trained && (double)equal < least_agreement * (double)sampled)
-        fail("sampled tokens differ from the CPU's too often", NULL);
+        check_fail("sampled tokens differ from the CPU's too often", NULL);
 }
 
 /* The second time the prompts' first pages are known, and the rest takes plans for fewer rows, whose sums have another
@@ -398,7 +353,7 @@ static void check_sequences(struct pair *pair, const struct extent *extent, bool
     run_sequences(pair, extent, second);
     run_sequences(pair, extent, third);
     if (memcmp(second, third, sizeof second) != 0)
-        fail("the same sequences with the same known pages gave other tokens", NULL);
+        check_fail("the same sequences with the same known pages gave other tokens", NULL);
     compare_tokens(pair, extent, first, is_trained);
     if (memcmp(first, second, sizeof first) != 0) compare_tokens(pair, extent, second, is_trained);
 }
@@ -415,7 +370,7 @@ static void check_batches(struct pair *pair, const struct extent *extent)
                                : pair->has_delta_rule ? rows_beyond_with_delta_rule
                                                       : rows_beyond;
     if ((double)pair->beyond > most_beyond * (double)pair->rows)
-        fail("the engines' logits differ in too many rows", NULL);
+        check_fail("the engines' logits differ in too many rows", NULL);
 }
 
 /* Whether experts are chosen by position. Steps that are queued ahead have no positions from the host. */
@@ -441,7 +396,7 @@ int engine_check_run(const struct engine_check *check)
     pair.cpu = open_side(paths.cpu);
     pair.gpu = open_side(paths.gpu);
     eng_engine_facts_init(&facts);
-    if (eng_engine_get_facts(pair.gpu.engine, &facts, &error) != ENG_OK) fail("eng_engine_get_facts", &error);
+    if (eng_engine_get_facts(pair.gpu.engine, &facts, &error) != ENG_OK) check_fail("eng_engine_get_facts", &error);
     pair.vocab = facts.vocab_size;
     pair.context = facts.max_context;
     if (check->has_experts) {

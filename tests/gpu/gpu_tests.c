@@ -23,16 +23,17 @@
 #include "kernels/cuda/nvrtc.h"
 #include "runtime/eng.h"
 #include "tests/gpu/check.h"
+#include "tests/gpu/programs.h"
 
 extern char **environ;
 
 static const char usage[] =
     "usage: gpu-tests [options]\n"
     "\n"
-    "Checks on this machine's GPU all that runs on it: every kernel against its reference, then whole engines against\n"
-    "engines for the CPU. Needs NVIDIA's driver and the NVRTC library of CUDA 12 or 13 (in the library path, "
-    "$CUDA_HOME\n"
-    "or /usr/local/cuda).\n"
+    "Checks on this machine's GPU all that runs on it: every kernel against its reference, then whole engines\n"
+    "against engines for the CPU, and the example on the CUDA runtime. Needs NVIDIA's driver and the NVRTC library\n"
+    "of CUDA 12 or 13 (in the library path, $CUDA_HOME or /usr/local/cuda). The example also needs libcudart and\n"
+    "its header (in $CUDA_HOME or /usr/local/cuda) and a C compiler (cc or gcc); without them it is skipped.\n"
     "\n";
 static const char notes[] =
     "\n"
@@ -48,8 +49,9 @@ enum {
     CHECK_SECONDS = 600, /* at most; under a tool, too: its sizes are made for that */
     EXIT_USAGE = 2,
 };
-#define TIMES  "times"
-#define ENGINE "engine/"
+#define TIMES   "times"
+#define ENGINE  "engine/"
+#define EXAMPLE "example/cudart"
 
 struct check {
     char name[CHECK_NAME];
@@ -66,7 +68,7 @@ static struct {
     uint64_t jobs;
 } options = {.jobs = 4};
 
-static char self[CHECK_PATH], programs[CHECK_PATH], scratch[CHECK_PATH], sanitizer[CHECK_PATH];
+static char self[CHECK_PATH], programs[CHECK_PATH], top[CHECK_PATH + 8], scratch[CHECK_PATH], sanitizer[CHECK_PATH];
 static struct check checks[MOST_CHECKS];
 static size_t check_count;
 static volatile sig_atomic_t interrupted;
@@ -172,7 +174,7 @@ static void add_all(void)
 {
     char fables[CHECK_PATH + 64];
     size_t first = check_count;
-    snprintf(fables, sizeof fables, "%s/../share/eng/models/fables", programs);
+    snprintf(fables, sizeof fables, "%s/share/eng/models/fables", top);
     add_engine_check(fables, "fables", "bf16", NULL, "quick");
     add_engine_check(fables, "fables-int4", "int4", NULL, "quick");
     add_engine_check(fables, "fables-kv-fp8", "bf16", "fp8", "quick");
@@ -186,6 +188,7 @@ static void add_all(void)
     add_engine_check(fables, "fables-nvfp4", "nvfp4", NULL, "off");
     add_engine_check(fables, "fables-kv-int8", "fp16", "int8", "off");
     for (size_t i = first; i < check_count; i++) checks[i].is_trained = true;
+    add_check(EXAMPLE);
     kernel_checks_visit(add_kernel_check, NULL);
     if (options.models) {
         char models[PATH_MAX];
@@ -205,12 +208,7 @@ static bool find_sanitizer(void)
     const char *home = getenv("CUDA_HOME"), *path = getenv("PATH");
     snprintf(folders, sizeof folders, "%s:%s/bin:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer",
              path ? path : "", home ? home : "/usr/local/cuda");
-    char *rest = NULL;
-    for (char *folder = strtok_r(folders, ":", &rest); folder; folder = strtok_r(NULL, ":", &rest)) {
-        int length = snprintf(sanitizer, sizeof sanitizer, "%s/compute-sanitizer", folder);
-        if (length < (int)sizeof sanitizer && access(sanitizer, X_OK) == 0) return true;
-    }
-    return false;
+    return check_find_program(folders, "compute-sanitizer", sanitizer);
 }
 
 /* Checks that launch kernels: all of the kernels but those of hostile parameters, and two engines. A library's kernels are
@@ -223,7 +221,7 @@ static void add_sanitized(void)
         for (size_t i = 0; i < count; i++) {
             char name[CHECK_NAME];
             bool is_engine = checks[i].model[0];
-            if (strstr(checks[i].name, "hostile")) continue;
+            if (strstr(checks[i].name, "hostile") || strcmp(checks[i].name, EXAMPLE) == 0) continue;
             if (is_engine && strcmp(checks[i].dtype, "fp16") != 0 && strcmp(checks[i].dtype, "nvfp4") != 0) continue;
             bool is_library = strstr(checks[i].name, "cublaslt") || strstr(checks[i].name, "cudnn");
             if (is_library && strcmp(tools[t], "memcheck") != 0) continue;
@@ -250,6 +248,7 @@ static void find_programs(void)
     self[length] = '\0';
     snprintf(programs, sizeof programs, "%s", self);
     *strrchr(programs, '/') = '\0';
+    snprintf(top, sizeof top, "%s/..", programs);
 }
 
 static int remove_entry(const char *path, const struct stat *information, int kind, struct FTW *position)
@@ -372,12 +371,14 @@ static pid_t start(const struct check *check, const char *output)
     return process;
 }
 
-static void show(const char *path)
+/* The lines of a file that begin with `prefix`. */
+static void show(const char *path, const char *prefix)
 {
     char line[4096];
     FILE *file = fopen(path, "r");
     if (!file) return;
-    while (fgets(line, sizeof line, file)) fputs(line, stdout);
+    while (fgets(line, sizeof line, file))
+        if (strncmp(line, prefix, strlen(prefix)) == 0) fputs(line, stdout);
     fclose(file);
 }
 
@@ -394,6 +395,7 @@ static void settle(struct job *job, int status, bool timed_out, struct tally *ta
         printf("%s %7.1f s  %s\n", code == CHECK_PASSED ? "passed " : "skipped", seconds, name);
         tally->passed += code == CHECK_PASSED;
         tally->skipped += code == CHECK_SKIPPED;
+        if (code == CHECK_SKIPPED) show(job->output, CHECK_WHY_SKIPPED);
     } else {
         tally->failed++;
         printf("FAILED  %7.1f s  %s", seconds, name);
@@ -404,7 +406,7 @@ static void settle(struct job *job, int status, bool timed_out, struct tally *ta
         else
             printf(" (exit code %d)", code);
         printf("\n---- output of %s\n", name);
-        show(job->output);
+        show(job->output, "");
         printf("---- end of output\n");
     }
     fflush(stdout);
@@ -475,11 +477,17 @@ static bool run_times(void)
 
 /* --run */
 
+/* A new folder for engines in `scratch`. */
+static void make_folder(char path[CHECK_PATH + 32])
+{
+    snprintf(path, CHECK_PATH + 32, "%s/engines", scratch);
+    if (mkdir(path, 0700) != 0) die(CHECK_FAILED, "no folder for engines");
+}
+
 static int run_engine(const struct check *check)
 {
     char folder[CHECK_PATH + 32];
-    snprintf(folder, sizeof folder, "%s/engines", scratch);
-    if (mkdir(folder, 0700) != 0) die(CHECK_FAILED, "no folder for engines");
+    make_folder(folder);
     const struct engine_check engine = {.programs = programs,
                                         .model = check->model,
                                         .dtype = check->dtype,
@@ -495,8 +503,16 @@ static int run_engine(const struct check *check)
     return engine_check_run(&engine);
 }
 
+static int run_example(void)
+{
+    char folder[CHECK_PATH + 32];
+    make_folder(folder);
+    return example_check_run(top, folder);
+}
+
 static int run_one(const char *name)
 {
+    if (strcmp(name, EXAMPLE) == 0) return run_example();
     if (strcmp(name, TIMES) == 0) return kernel_times_run(options.only);
     for (size_t i = 0; i < check_count; i++) {
         if (strcmp(checks[i].name, name) != 0) continue;
@@ -563,7 +579,7 @@ int main(int argc, char **argv)
         printf("FAILED  times\n");
         tally.failed++;
     }
-    if (tally.skipped) printf("%d skipped, which do not apply to this GPU\n", tally.skipped);
+    if (tally.skipped) printf("%d skipped, which do not apply to this machine\n", tally.skipped);
     if (check_count == 0 && !options.time) die(EXIT_USAGE, "--only: no check has that in its name");
     printf("%d passed, %d failed\n", tally.passed, tally.failed);
     return tally.failed ? CHECK_FAILED : CHECK_PASSED;

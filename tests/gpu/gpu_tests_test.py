@@ -2,7 +2,7 @@
 """bin/gpu-tests of the tarball, as far as it goes without a GPU: what it lists, how it counts, how it fails.
 
 The driver is tests/fake_cuda, whose kernels compute nothing, and the compiler a stub that refuses everything: checks
-that launch a kernel fail, the others pass."""
+that launch a kernel fail, the others pass. The example has the compiler of tests/fake_cuda and a stub of the CUDA runtime."""
 
 import glob
 import json
@@ -20,6 +20,7 @@ import unittest
 ROOT = os.path.join(os.environ.get("TEST_SRCDIR", "."), os.environ.get("TEST_WORKSPACE", ""))
 BUILT = ROOT if os.environ.get("TEST_SRCDIR") else "bazel-bin"
 FAKE_DRIVER = os.path.abspath(os.path.join(BUILT, "tests/fake_cuda/whole"))
+FAKE_COMPILER = os.path.abspath(os.path.join(BUILT, "tests/fake_cuda/compiler"))
 
 NVRTC = r"""
 int nvrtcVersion(int *major, int *minor) { *major = 13, *minor = 0; return 0; }
@@ -37,6 +38,59 @@ int nvrtcGetProgramLog(void *program, char *log)
     return program ? 0 : 4;
 }
 const char *nvrtcGetErrorString(int result) { return result ? "an error" : "none"; }
+"""
+
+# What the example takes of the CUDA runtime, on the fake driver.
+RUNTIME_HEADER = """
+#include <stddef.h>
+typedef void *cudaStream_t, *cudaEvent_t;
+typedef int cudaError_t;
+enum { cudaSuccess = 0, cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaMemcpyDeviceToHost = 2 };
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaMallocHost(void **memory, size_t bytes);
+cudaError_t cudaFreeHost(void *memory);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, cudaStream_t stream);
+const char *cudaGetErrorString(cudaError_t error);
+"""
+RUNTIME = r"""
+#include <cuda_runtime_api.h>
+int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxPushCurrent_v2(void *);
+int cuStreamCreate(void **, unsigned), cuStreamDestroy_v2(void *), cuStreamWaitEvent(void *, void *, unsigned);
+int cuEventCreate(void **, unsigned), cuEventDestroy_v2(void *), cuEventRecord(void *, void *), cuEventSynchronize(void *);
+int cuMemHostAlloc(void **, size_t, unsigned), cuMemFreeHost(void *);
+int cuMemcpyDtoHAsync_v2(void *, unsigned long long, size_t, void *);
+static int begin(void)
+{
+    static void *context;
+    if (context) return 0;
+    int error = cuInit(0);
+    if (!error) error = cuDevicePrimaryCtxRetain(&context, 0);
+    return error ? error : cuCtxPushCurrent_v2(context);
+}
+int cudaStreamCreateWithFlags(void **stream, unsigned flags)
+{
+    int error = begin();
+    return error ? error : cuStreamCreate(stream, flags);
+}
+int cudaStreamDestroy(void *stream) { return cuStreamDestroy_v2(stream); }
+int cudaStreamWaitEvent(void *stream, void *event, unsigned flags) { return cuStreamWaitEvent(stream, event, flags); }
+int cudaEventCreateWithFlags(void **event, unsigned flags) { return cuEventCreate(event, flags); }
+int cudaEventDestroy(void *event) { return cuEventDestroy_v2(event); }
+int cudaEventRecord(void *event, void *stream) { return cuEventRecord(event, stream); }
+int cudaEventSynchronize(void *event) { return cuEventSynchronize(event); }
+int cudaMallocHost(void **memory, size_t bytes) { return cuMemHostAlloc(memory, bytes, 0); }
+int cudaFreeHost(void *memory) { return cuMemFreeHost(memory); }
+int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream)
+{
+    return kind == 2 ? cuMemcpyDtoHAsync_v2(to, (unsigned long long)from, bytes, stream) : 1;
+}
+const char *cudaGetErrorString(int error) { return error ? "an error" : "none"; }
 """
 
 SANITIZER = """#!/bin/sh
@@ -215,6 +269,77 @@ class GpuTests(unittest.TestCase):
         for wrong in ("d", "missing"):
             self.assertEqual(self.run_it("--list", "--models", os.path.join(models, wrong))[0], 2)
 
+    def toolkit(self):
+        """The folder of a toolkit of which the example takes the runtime."""
+        folder = self.subfolder("toolkit")
+        os.makedirs(os.path.join(folder, "include"), exist_ok=True)
+        os.makedirs(os.path.join(folder, "lib64"), exist_ok=True)
+        with open(os.path.join(folder, "include/cuda_runtime_api.h"), "w") as file:
+            file.write(RUNTIME_HEADER)
+        source = os.path.join(folder, "runtime.c")
+        with open(source, "w") as file:
+            file.write(RUNTIME)
+        subprocess.run(["cc", "-shared", "-fPIC", "-I", os.path.join(folder, "include"), source,
+                        os.path.join(FAKE_DRIVER, "libcuda.so.1"), "-o", os.path.join(folder, "lib64/libcudart.so")],
+                       check=True)
+        return folder
+
+    def show_special_tokens(self, path):
+        with open(path) as file:
+            tokenizer = json.load(file)
+        for token in tokenizer["added_tokens"]:
+            token["special"] = False
+        os.chmod(path, 0o644)
+        with open(path, "w") as file:
+            json.dump(tokenizer, file)
+
+    def run_example(self, toolkit, **variables):
+        return self.run_it("--only", "example/cudart", CUDA_HOME=toolkit,
+                           **{"LD_LIBRARY_PATH": FAKE_DRIVER + ":" + FAKE_COMPILER, **variables})
+
+    def test_example(self):
+        """It passes, and fails where the example prints other text or ends with an error, or no text is there to compare.
+        The fake GPU draws token 0, of which text shows nothing while it is a special one."""
+        toolkit, top = self.toolkit(), os.path.join(self.folder.name, "changed")
+        code, text, _ = self.run_example(toolkit)
+        self.assertEqual((code, text.splitlines()[-1]), (1, "0 passed, 1 failed"), text)
+        self.assertIn("engrun gave no text", text)
+        shutil.copytree(self.top, top)
+        self.show_special_tokens(os.path.join(top, "share/eng/models/fables/tokenizer.json"))
+        code, text, message = self.run_example(toolkit, top=top)
+        self.assertEqual((code, message, text.splitlines()[-1]), (0, "", "1 passed, 0 failed"), text)
+        self.assertNotIn("skipped", text)
+        path = os.path.join(top, "share/doc/eng/examples/cudart.c")
+        with open(path) as file:
+            source = file.read()
+        for old, new, expected in (("fputs(piece, stdout);", 'fputs("other", stdout);', "the example's text is not engrun's"),
+                                   ("fputs(argv[2], stdout);", "", "the example's text is not engrun's"),
+                                   ("choose(logits, facts.vocab_size)", "1 + choose(logits, facts.vocab_size)", "cudart: exit code 1"),
+                                   ("failed = 0;", "failed = 7;", "cudart: exit code 7"),
+                                   ("failed = 0;", "failed = none;", "cc: exit code 1")):
+            with self.subTest(new):
+                self.assertEqual(source.count(old), 1)
+                os.chmod(path, 0o644)
+                with open(path, "w") as file:
+                    file.write(source.replace(old, new))
+                code, text, _ = self.run_example(toolkit, top=top)
+                self.assertEqual((code, text.splitlines()[-1]), (1, "0 passed, 1 failed"), text)
+                self.assertIn(expected, text)
+
+    def test_example_is_skipped(self):
+        """Without a toolkit, its runtime, or a compiler, with a line that names it."""
+        empty = self.subfolder("empty")
+        bare = self.subfolder("bare")
+        shutil.copytree(os.path.join(self.toolkit(), "include"), os.path.join(bare, "include"))
+        for toolkit, path, missing in ((empty, "/usr/bin:/bin", "cuda_runtime_api.h"),
+                                       (bare, "/usr/bin:/bin", "libcudart.so"), (self.toolkit(), empty, "a C compiler")):
+            with self.subTest(missing):
+                code, text, message = self.run_example(toolkit, PATH=path)
+                self.assertEqual((code, message), (0, ""))
+                self.assertRegex(text, r"(?m)^skipped +[\d.]+ s  example/cudart\nskipped: expected %s.* found none" %
+                                 re.escape(missing))
+                self.assertTrue(text.endswith("\n1 skipped, which do not apply to this machine\n0 passed, 0 failed\n"), text)
+
     def sanitizer(self):
         """The folder of one that only runs its program and writes down how it was called, into a new log."""
         folder, self.log = self.subfolder("sanitizer"), os.path.join(self.folder.name, "log")
@@ -236,6 +361,7 @@ class GpuTests(unittest.TestCase):
         names = text.split()
         self.assertEqual(len(names), len(set(names)))
         self.assertEqual([name for name in names if "hostile" in name and "check/" in name], [])
+        self.assertEqual([name for name in names if "example/" in name], ["example/cudart"])
         for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
             self.assertIn(tool + "/embed_device_test/gathers", names)
         for test in ("matmul_cublaslt_test/computes_the_contract", "attention_cudnn_test/equals_reference"):
