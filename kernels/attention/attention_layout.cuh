@@ -23,7 +23,7 @@ LAYOUT_FUNCTION layout_size attention_prefill_part_rows(layout_size tile_heads)
     return 64 / tile_heads / 8 * 8; /* of a warpgroup; whole rows of the swizzle's pattern */
 }
 
-/* Of rows of at most `slots` sequences: all tiles but one of each sequence are full. */
+/* The most tiles that rows of at most `slots` sequences have: all but one of each sequence are full. */
 LAYOUT_FUNCTION layout_size attention_prefill_most_tiles(layout_size rows, layout_size slots, layout_size tile_rows)
 {
     const layout_size most = layout_smaller(rows, slots);

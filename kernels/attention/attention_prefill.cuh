@@ -371,7 +371,7 @@ template <class P> struct attention_prefill_body {
         if constexpr (tile_heads == 1) return entry{number, 0};
         return entry{number / 64 * part_rows + number % 64 % part_rows, number % 64 / part_rows};
     }
-    /* Of some groups the last entries of a warpgroup are of no head. */
+    /* The last entries of a warpgroup belong to no head where heads do not fill it. */
     static __device__ __forceinline__ bool is_valid(const struct entry &entry, const struct work &work)
     {
         return work.row + entry.row < work.valid && (tile_heads * part_rows == 64 || entry.head < tile_heads);

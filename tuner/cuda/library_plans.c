@@ -18,7 +18,7 @@ static const double least_gain = 0.01;
  * plans may round the sum of all ranks, twice a layer, where ours do not, or the reverse: over 32 layers with a random
  * KV cache the difference exceeded 3e-2. A missing or extra term would differ by the size of a logit. */
 static const double logit_tolerance = 3e-2, nccl_logit_tolerance = 8e-2;
-/* Of many rows, the largest difference of each is spread widely: one in 66 may be up to twice as far off. */
+/* The largest difference of a row varies from row to row, so that one in 66 may be up to twice as far off. */
 static const double worst_factor = 2, rows_beyond = 0.015;
 
 /* ---- arenas ---- */
