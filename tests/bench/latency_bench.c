@@ -4,7 +4,7 @@
  *   latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] [--prompt-step N] [--step-ms N]
  *                 [--processor-time 1] [--steps N]
  *
- * N sequences answer all the time (default 4). First nothing else runs, for --steps steps (default 64); then prompts arrive (default 8, of
+ * N sequences answer all the time (default 4; fewer than the engine has slots). First nothing else runs, for --steps steps (default 64); then prompts arrive (default 8, of
  * 512 tokens each), --at-once of them at a time (default 1), each as soon as another has drawn its first token, which is all that it
  * draws. For both parts: the times between two tokens of an answer, median, 99 of 100 and longest; for prompts also the time from submit
  * to the first token; and tokens a second of prompts and answers together. For the first part also the processor time of a step, this program's
@@ -192,6 +192,9 @@ int main(int argc, char **argv)
     CHECK(eng_open(argv[1], NULL, &bench.engine, &error));
     CHECK(eng_engine_get_facts(bench.engine, &bench.facts, &error));
     CHECK(eng_session_create(bench.engine, &bench.options, &bench.session, &error));
+    if (bench.answers >= bench.facts.slots)
+        bench_end(BENCH_USAGE, "--answers: expected fewer than the engine's %" PRIu32 " slots, as prompts need one",
+                  bench.facts.slots);
     bench.answering = calloc(bench.answers, sizeof(struct eng_sequence *));
     bench.last = calloc(bench.answers, sizeof *bench.last);
     bench.reading = calloc(bench.at_once, sizeof *bench.reading);
