@@ -4,6 +4,7 @@ the dequantised weights in float32; on one rank and on two."""
 
 import json
 import os
+import re
 import shutil
 import struct
 import unittest
@@ -137,6 +138,27 @@ class Quantised(ReferenceTest):
             result = run([ENGBUILD, "--model", folder, "--target", "cpu", "-o", os.path.join(folder, "m.eng")])
             self.assertEqual(result.rc, 1, result.stderr)
             self.assertIn("'%s': expected codes, as the quantization_config says, found BF16" % prefix, result.stderr)
+
+    def test_codes_that_are_no_numbers(self):
+        """One byte of a plane in e4m3 becomes that format's NaN: the tensor is named, its place is found, and no file is left."""
+        for name, kind in (("fp8-block", "weight"), ("ct-fp8-channel", "weight"), ("fp8-tensor-static", "weight"), ("moe-fp8-block", "weight"),
+                           ("ct-nvfp4", "weight_scale"), ("modelopt-nvfp4", "weight_scale")):
+            with self.subTest(name), scratch() as folder:
+                shutil.copy(os.path.join(folder_of(name), "config.json"), folder)
+                with open(os.path.join(folder_of(name), "model.safetensors"), "rb") as file:
+                    data = bytearray(file.read())
+                begin = 8 + struct.unpack("<Q", data[:8])[0]
+                tensor, entry = next((tensor, entry) for tensor, entry in sorted(json.loads(data[8:begin]).items())
+                                     if tensor.endswith("." + kind) and entry["dtype"] == "F8_E4M3")
+                columns = entry["shape"][1]
+                data[begin + entry["data_offsets"][0] + columns + 3] = 0xff
+                write(os.path.join(folder, "model.safetensors"), data)
+                engine = os.path.join(folder, "m.eng")
+                result = run([ENGBUILD, "--model", folder, "--target", "cpu", "--tune", "off", "--no-accuracy", "--quiet", "-o", engine])
+                self.assertEqual(result.rc, 1, result.stderr)
+                place = "row 1, column 3 is NaN" if kind == "weight" else "found nan at element %d" % (columns + 3)
+                self.assertRegex(result.stderr, "tensor '%s': .*%s" % (re.escape(tensor), place))
+                self.assertEqual([file for file in os.listdir(folder) if file.startswith("m.eng")], [])
 
     def test_every_folder_is_known(self):
         self.assertEqual(set(os.listdir(shared("models", "quantised"))), set(SUPPORTED))
