@@ -230,8 +230,11 @@ static void check_params(const struct test_device_model *model, const struct gra
         assert_int_equal(graph->values[node->operands[ALL_GATHER_X]].dtype, DTYPE_F32);
     } else if (node->op == OP_ATTENTION) { /* rows of other steps belong to different sequences */
         assert_int_equal(params[ATTENTION_SCATTERED], graph->kind != PLAN_PREFILL);
+        const struct device_kernel *kernel = plan->launches[index].tactic.kernel;
         if (graph->config->latent.kv_rank)
-            assert_ptr_equal(plan->launches[index].tactic.kernel, &device_attention_latent);
+            assert_ptr_equal(kernel, &device_attention_latent);
+        else if (graph->kind != PLAN_PREFILL)
+            assert_true(kernel == &device_attention_prefill || kernel == &device_attention_generic);
         assert_int_equal(params[ATTENTION_WINDOW], node->params[ATTENTION_WINDOW]);
         assert_int_equal(params[ATTENTION_SCALE_BITS], node->params[ATTENTION_SCALE_BITS]);
         assert_int_equal(params[ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);

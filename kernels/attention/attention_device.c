@@ -223,7 +223,7 @@ static int prefill_candidates(const int64_t *params, const struct device_facts *
                                      {64, 64, 2, 0, 1, 2}, {64, 64, 2, 0, 2, 1},  {128, 128, 2, 1, 1, 1}};
     static const int64_t fewest[][6] = {{64, 64, 2, 0, 4, 2}, {64, 64, 2, 0, 4, 1},  {64, 64, 2, 0, 2, 2},
                                         {64, 64, 2, 0, 1, 2}, {64, 128, 2, 0, 1, 1}, {64, 64, 2, 0, 8, 2}};
-    /* Many of their tiles have few tokens; a cluster that shares a tile takes it for one alone, and lists all of them for that. */
+    /* No SPLIT: a cluster has one tile, yet each of its blocks would list all of them. */
     static const int64_t scattered[][6] = {{64, 64, 2, 0, 1, 2}, {64, 128, 2, 0, 1, 1},  {64, 64, 4, 0, 1, 1},
                                            {64, 64, 3, 0, 1, 1}, {128, 128, 2, 1, 1, 1}, {128, 64, 2, 1, 1, 1}};
     enum { LENGTH = sizeof wide / sizeof wide[0] };

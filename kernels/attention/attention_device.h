@@ -44,8 +44,8 @@ enum attention_latent_param {
 extern const struct device_kernel device_attention_latent;
 
 /* attention_prefill (sm_90a): all valid rows belong to slots[0] and positions[r] = positions[0] + r; with SCATTERED that holds for each run
- * of rows of one slot, no slot has two, and COUNTS, SLOTS, POSITIONS and PAGE_TABLE are read before the launches before have completed: no
- * launch of the same graph may write them. HEAD_DIM a
+ * of rows of one slot, no slot has two, and COUNTS, SLOTS and POSITIONS are read before the launches before have completed: none of those
+ * in the same graph may write them. HEAD_DIM a
  * multiple of 16, best 64 or 128; X_DTYPE = F16 or BF16, p rounded to it; KV_DTYPE = X_DTYPE, or with codes, which are
  * rounded to X_DTYPE; PAGE_TOKENS a power of two from 16 to 256; without codes PAGE_BYTES a multiple of HEAD_DIM * 2. Q is
  * passed as a tensor map, KV without codes too, over the whole pool. */

@@ -6,8 +6,8 @@
  *   t from max(0, positions[r] - WINDOW + 1) (WINDOW 0: from 0) to positions[r] inclusive.
  *
  * All valid rows belong to slots[0], and positions[r] = positions[0] + r; k and v of the chunk are in the pages. With SCATTERED that holds
- * for each run of rows of one slot; no slot has two runs, and counts, slots, positions and page_table are read before the launches before
- * have completed.
+ * for each run of rows of one slot; no slot has two runs, and counts, slots and positions are read before the launches before have
+ * completed.
  *
  * Operands: counts i32[2]; q: tensor map of X_DTYPE[ROWS, HEADS * HEAD_DIM], boxes of 64 columns x 64 rows, with SCATTERED of
  * attention_prefill_part_rows; slots i32[ROWS];
@@ -26,7 +26,7 @@
  *
  * Blocks are persistent. Tiles of q are numbered from the longest context to the shortest, heads of a group side by
  * side so that they meet in L2, and dealt to the blocks to and fro, which gives all about the same number of
- * products.
+ * products. With SCATTERED they are numbered from the last row to the first, whatever their contexts.
  *
  * With SCATTERED a tile has rows of one slot and all heads of a group, unless those are more than 8. Each block lists the tiles.
  *

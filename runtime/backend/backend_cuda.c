@@ -14,6 +14,7 @@
 #include "runtime/load/memory_contract.h"
 #include "formats/base/memory_limit.h"
 #include "runtime/backend/state_shadow.h"
+#include "runtime/backend/step_wait.h"
 #include "runtime/backend/turns.h"
 
 /* A bound plan and the offsets in its step block that the host accesses. */
@@ -22,9 +23,8 @@ struct cuda_step {
     const struct plan *source; /* the plan that is bound */
     uint64_t input_bytes;      /* from the block's beginning to the end of the last input field */
     uint64_t counts_offset, next_tokens_offset, logits_offset, hidden_offset;
-    bool takes_turns;      /* launches whose blocks wait for each other, on one rank */
-    double waited_seconds; /* how long the last wait took that had no other step queued after it, and */
-    int32_t waited_rows;   /* its rows */
+    bool takes_turns; /* launches whose blocks wait for each other, on one rank */
+    struct step_wait wait;
 };
 
 struct cuda_backend {
@@ -515,32 +515,25 @@ static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct s
     return check_fault(cuda, status);
 }
 
-/* Sleeps through most of a step's time, by the plan's last step: its time, or if this one has fewer rows a part that it takes at least. */
-static void sleep_through(const struct cuda_step *step, int32_t rows)
-{
-    const double shortest = 0.5e-3, most = 1, certain = 0.8;
-    const double part = rows < step->waited_rows ? (double)rows / step->waited_rows : 1;
-    const double seconds = certain * part * step->waited_seconds;
-    if (seconds < shortest) return;
-    const struct timespec pause = {.tv_nsec = (long)((seconds < most ? seconds : most) * 0.999e9)};
-    nanosleep(&pause, NULL);
-}
-
 /* One rank. cuEventSynchronize would keep a processor busy for the whole step, but sleeps for events with CU_EVENT_BLOCKING_SYNC, and the
  * thread wakes somewhat after the step's end. That costs the GPU nothing if another step is queued, which it computes meanwhile. If none
- * is, the GPU idles until the thread wakes: the thread wakes earlier by itself and polls, up to `most_polled`. */
+ * is, the GPU idles until the thread wakes: the thread sleeps by the clock, wakes before the end and polls, up to `most_polled`. */
 static cu_result wait_alone(const struct cuda_backend *cuda, struct cuda_step *step, cu_event event)
 {
-    const double most_polled = 5e-3;
+    const double most_polled = 10e-3;
     if (cuda->submitted - cuda->waited > 1) return cuda->device.driver.EventSynchronize(event);
     const double start = load_seconds();
     int32_t rows;
     memcpy(&rows, cuda->common.step + step->counts_offset, sizeof rows);
-    sleep_through(step, rows);
-    cu_result result = poll_event(cuda, event, most_polled, NULL);
+    const double sleep = step_wait_sleep(&step->wait, rows);
+    bool slept_through = false;
+    if (sleep > 0) {
+        nanosleep(&(struct timespec){.tv_nsec = (long)(sleep * 1e9)}, NULL);
+        slept_through = cuda->device.driver.EventQuery(event) == CU_SUCCESS;
+    }
+    cu_result result = slept_through ? CU_SUCCESS : poll_event(cuda, event, most_polled, NULL);
     if (result == CU_ERROR_NOT_READY) result = cuda->device.driver.EventSynchronize(event);
-    step->waited_seconds = load_seconds() - start;
-    step->waited_rows = rows;
+    step_wait_learn(&step->wait, rows, load_seconds() - start, slept_through);
     return result;
 }
 

@@ -427,6 +427,7 @@ def chunks_of_slots():
     yield tiles_of_rows([(s, 19 * s) for s in range(40)], 3, HEAD_DIM=32, TILE_Q=128, KV_HEADS=1, HAS_SINKS=1)
     yield tiles_of_rows(mixed, 16, HEAD_DIM=32, KV_HEADS=1, STAGES=3)  # too many heads: tiles of one
     yield tiles_of_rows(run_of(0, 20, 33) + run_of(1, 0, 100), 5, HEAD_DIM=48, KV_HEADS=1, WINDOW=40, STAGES=4, COPIES_LATE=1)
+    yield tiles_of_rows([(1, 7)] + run_of(0, 3, 290) + [(2, 40)], 8, HEAD_DIM=16, KV_HEADS=1, BLOCKS_IN_ALL=2)  # more than one load of a warp
     for encoding in CODED_KV:
         yield tiles_of_rows(mixed, 4, HEAD_DIM=64, KV_DTYPE=encoding, BLOCKS_IN_ALL=2, COPIES_LATE=1)
         yield tiles_of_rows(mixed, 6, HEAD_DIM=80, KV_DTYPE=encoding, X_DTYPE=F16, KV_HEADS=1, TILE_Q=128, WINDOW=30, PAGE_TOKENS=16)

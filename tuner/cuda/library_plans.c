@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "tuner/cuda/library_worth.h"
+#include "tuner/cuda/logit_agreement.h"
+#include "tuner/cuda/memory.h"
 #include "tuner/cuda/nccl_launches.h"
 #include "tuner/cuda/plan_timer.h"
 
@@ -18,8 +20,6 @@ static const double least_gain = 0.01;
  * plans may round the sum of all ranks, twice a layer, where ours do not, or the reverse: over 32 layers with a random
  * KV cache the difference exceeded 3e-2. A missing or extra term would differ by the size of a logit. */
 static const double logit_tolerance = 3e-2, nccl_logit_tolerance = 8e-2;
-/* The largest difference of a row varies from row to row, so that one in 66 may be up to twice as far off. */
-static const double worst_factor = 2, rows_beyond = 0.015;
 
 /* ---- arenas ---- */
 
@@ -107,31 +107,6 @@ static bool make_plan(const struct tune_context *context, const struct device_pl
 
 /* ---- timing ---- */
 
-/* The largest difference of a row's logits, of the largest logit; INFINITY: one is not finite. */
-static double row_difference(const float *ours, const float *theirs, size_t count)
-{
-    double largest = 0, difference = 0;
-    for (size_t i = 0; i < count; i++) {
-        double a = (double)ours[i], b = (double)theirs[i];
-        if (!isfinite(a) || !isfinite(b)) return INFINITY;
-        largest = fmax(largest, fabs(a));
-        difference = fmax(difference, fabs(a - b));
-    }
-    return difference > 0 ? difference / largest : 0;
-}
-
-/* False: the results differ beyond the tolerance. ours, theirs: [rows, vocab] */
-static bool agree(const float *ours, const float *theirs, size_t rows, size_t vocab, double tolerance)
-{
-    size_t beyond = 0;
-    for (size_t r = 0; r < rows; r++) {
-        const double difference = row_difference(ours + r * vocab, theirs + r * vocab, vocab);
-        if (!(difference <= worst_factor * tolerance)) return false;
-        beyond += difference > tolerance;
-    }
-    return (double)beyond <= rows_beyond * (double)rows;
-}
-
 /* Measurements of both variants. */
 struct comparison {
     struct plan_time times[2]; /* own kernels, with libraries; the latter INFINITY: it could not be bound */
@@ -142,8 +117,8 @@ static bool compare_logits(struct plan_timer *timer, const struct plan *plans, c
                            void *context, struct status *status)
 {
     bool *right = context;
-    const size_t rows = plans[0].header.out_rows, vocab = timer->rig->manifest->geometry.vocab_size,
-                 count = rows * vocab;
+    const uint32_t rows = cuda_inputs_out_rows(&plans[0].header);
+    const size_t vocab = timer->rig->manifest->geometry.vocab_size, count = rows * vocab;
     if (!isfinite(times[1].us)) return true;
     float *logits[2] = {calloc(count, sizeof(float)), calloc(count, sizeof(float))};
     bool ok = logits[0] && logits[1];
@@ -151,11 +126,11 @@ static bool compare_logits(struct plan_timer *timer, const struct plan *plans, c
     for (int i = 0; ok && i < 2; i++) {
         double us;
         ok = plan_timer_run(timer, &plans[i], &us, status) &&
-             plan_timer_outputs(timer, &plans[i], plans[i].header.out_rows, logits[i], NULL, status);
+             plan_timer_outputs(timer, &plans[i], rows, logits[i], NULL, status);
     }
     if (ok)
-        *right = agree(logits[0], logits[1], rows, vocab,
-                       gpus_have_nccl(timer->rig->gpus) ? nccl_logit_tolerance : logit_tolerance);
+        *right = logits_agree(logits[0], logits[1], rows, vocab,
+                              gpus_have_nccl(timer->rig->gpus) ? nccl_logit_tolerance : logit_tolerance);
     free(logits[0]);
     free(logits[1]);
     return ok;

@@ -194,15 +194,29 @@ static void fill_verify(struct cuda_inputs *inputs, const struct plan_geometry *
     }
 }
 
+/* Rows that decode, each of a slot of its own: all, none, or in a mixed step up to a half beside a prompt, which has an out row. */
+static uint32_t decoding_rows(const struct plan_header *header)
+{
+    const uint32_t half = header->rows / 2;
+    switch (header->kind) {
+    case PLAN_DECODE: return header->rows;
+    case PLAN_MIXED: return half > header->out_rows - 1 ? header->out_rows - 1 : half;
+    default: return 0;
+    }
+}
+
+uint32_t cuda_inputs_out_rows(const struct plan_header *header)
+{
+    if (header->kind == PLAN_VERIFY) return header->rows;
+    const uint32_t decoding = decoding_rows(header);
+    return decoding + (header->rows > decoding);
+}
+
 void cuda_inputs_fill(struct cuda_inputs *inputs, const struct cuda_rig *rig, const struct plan_header *header,
                       uint64_t position)
 {
     const struct plan_geometry *geometry = &rig->manifest->geometry;
-    /* Rows that decode, each of a slot of its own: all, none, or in a mixed step up to a half beside a prompt, which has an out row. */
-    uint32_t decoding = header->kind == PLAN_DECODE    ? header->rows
-                        : header->kind == PLAN_PREFILL ? 0
-                                                       : header->rows / 2;
-    if (header->kind == PLAN_MIXED && decoding > header->out_rows - 1) decoding = header->out_rows - 1;
+    const uint32_t decoding = decoding_rows(header);
     uint32_t rows = header->rows;
     if (header->kind == PLAN_VERIFY) {
         fill_verify(inputs, geometry, rows, position);
@@ -211,7 +225,7 @@ void cuda_inputs_fill(struct cuda_inputs *inputs, const struct cuda_rig *rig, co
     if (rows - decoding > geometry->max_context) rows = decoding + (uint32_t)geometry->max_context;
     if (position >= geometry->max_context) position = geometry->max_context - 1;
     inputs->counts[0] = (int32_t)rows;
-    inputs->counts[1] = (int32_t)(decoding + (rows > decoding));
+    inputs->counts[1] = (int32_t)cuda_inputs_out_rows(header);
     for (uint32_t r = 0; r < rows; r++) {
         inputs->tokens[r] = (int32_t)((r * UINT64_C(7919)) % geometry->vocab_size);
         inputs->slots[r] = (int32_t)(r < decoding ? r : decoding);

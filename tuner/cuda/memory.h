@@ -46,6 +46,8 @@ bool cuda_inputs_open(struct cuda_inputs *inputs, const struct cuda_rig *rig, co
  * first token on. */
 void cuda_inputs_fill(struct cuda_inputs *inputs, const struct cuda_rig *rig, const struct plan_header *header,
                       uint64_t position);
+/* How many out rows these inputs have: the header's are the most that a step may have. */
+uint32_t cuda_inputs_out_rows(const struct plan_header *header);
 void cuda_inputs_close(struct cuda_inputs *inputs);
 bool cuda_inputs_write(const struct cuda_inputs *inputs, const struct cuda_memory *memory, const struct device *device,
                        struct status *status);
