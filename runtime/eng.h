@@ -398,8 +398,8 @@ struct eng_session_options {
     /* Speculation: most tokens that are drafted for a sequence in one step; 0: none. Where the last tokens of a sequence have occurred in
      * it before, the tokens that followed there are a draft of the next ones, and one step of a verification plan draws a token at each of
      * their places: a drafted token is appended only if it is the one drawn there. On processors a sequence has the same tokens as
-     * without. On a GPU a verification plan rounds differently from a decode plan, as plans of other numbers of rows do, so a token may
-     * differ from the one without where two are nearly equally likely, and the tokens after it follow from it. eng_sequence_poll may
+     * without. On a GPU a verification plan rounds differently from a decode plan, as plans of other numbers of rows do, so where
+     * two tokens are nearly equally likely it may draw the other one, and all after it may differ. eng_sequence_poll may
      * return several tokens of a step. How many are drafted follows how often drafts were right. Sequences with a grammar,
      * ENG_SEQUENCE_ALLOWED, ENG_SEQUENCE_LOGITS, ENG_SEQUENCE_HIDDEN, repetition_penalty, presence_penalty or frequency_penalty are not
      * drafted for. Without effect where the engine has no verification plans: those of engbuild --verify-rows, never of models with

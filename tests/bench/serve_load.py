@@ -2,7 +2,7 @@
 """Answers a second of engserve under load, beside what the engine computes without a server:
 
     serve_load.py ENGSERVE ENGINE [--engbench PROGRAM] [--at-once 1,16,64,256] [--prompt 512] [--answer 128] [--rounds 8]
-                  [--shared N] [--vocab 128000] [--long-prompts N --long 8192] [--processes 8] [--json FILE] [-- FLAG...]
+                  [--shared N] [--vocab 128000] [--long N] [--processes 8] [--json FILE] [-- FLAG...]
 
 For each number of clients: each sends --rounds requests, the next one when its answer has ended; prompts are tokens at random, greedy, all
 answers streamed and of --answer tokens. Printed: tokens of answers a second over the whole time, beginning and end included; the time to
@@ -15,8 +15,8 @@ Mixed steps, which read weights once for both, may exceed it.
 With --shared: the first N tokens of all prompts of a line are the same. The line ends with the time to the first event of its first request,
 for which nothing is cached, where there is one client.
 
-With --long-prompts: each number of clients once more, while another client sends so many prompts of --long tokens, one after the other, each
-answered by one token.
+With --long: each number of clients once more, while another client sends prompts of N tokens, one after the other, each answered by one
+token.
 
 Exit code: 0; 1: an answer failed or has another length. Flags after -- are engserve's. Uses the standard library alone.
 """
@@ -34,6 +34,7 @@ import sys
 import time
 
 READY = "ready at http://"
+OK, WAITS_S = b"HTTP/1.1 200 ", 900
 EVENT, USAGE, END = b"data: {", b'"completion_tokens":', b"data: [DONE]"
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -68,7 +69,7 @@ class Client:
         now = time.perf_counter()
         self.data += piece
         events = self.data.count(EVENT)
-        if not piece or b'"error"' in piece:
+        if not piece or not self.data.startswith(OK[:len(self.data)]) or b'"error"' in self.data[-len(piece) - 8:]:
             raise SystemExit("no answer: %r" % self.data[-500:])
         if events > self.seen and not self.last:
             self.first.append(now - self.begun)
@@ -103,19 +104,21 @@ def run_clients(clients, stop=None):
     return [one for client in clients for one in client.first], [one for client in clients for one in client.between]
 
 
-def worker(arguments, address, begin, seeds, results):
+def work(results, clients, stop=None):
+    """In a process of its own: always puts an answer, a text if it failed."""
     try:
-        results.put(run_clients([Client(address, seed, begin, arguments.prompt, arguments.answer, arguments.rounds, arguments.vocab)
-                                 for seed in seeds]))
-    except SystemExit as error:
-        results.put(str(error))
+        results.put(run_clients(clients(), stop))
+    except (SystemExit, Exception) as error:  # pylint: disable=broad-except
+        results.put(repr(error))
+
+
+def worker(arguments, address, begin, seeds, results):
+    work(results, lambda: [Client(address, seed, begin, arguments.prompt, arguments.answer, arguments.rounds, arguments.vocab)
+                           for seed in seeds])
 
 
 def long_worker(arguments, address, seed, stop, results):
-    try:
-        results.put(run_clients([Client(address, seed, [], arguments.long, 1, arguments.long_prompts, arguments.vocab)], stop))
-    except SystemExit as error:
-        results.put(str(error))
+    work(results, lambda: [Client(address, seed, [], arguments.long, 1, sys.maxsize, arguments.vocab)], stop)
 
 
 def processor_seconds(process):
@@ -129,7 +132,7 @@ def percentile(values, part):
 
 
 def get(results):
-    answer = results.get()
+    answer = results.get(timeout=WAITS_S)
     if isinstance(answer, str):
         raise SystemExit(answer)
     return answer
@@ -139,11 +142,11 @@ def load(arguments, process, address, at_once, seed, with_long):
     """One line of the table."""
     results, long_results, stop = multiprocessing.Queue(), multiprocessing.Queue(), multiprocessing.Event()
     count = min(arguments.processes, at_once)
-    seeds = [seed * 1000003 + i for i in range(at_once)]
-    begin = draw_tokens(random.Random(-1 - seed), arguments.shared, arguments.vocab)
+    seeds = ["line %d, client %d" % (seed, i) for i in range(at_once)]
+    begin = draw_tokens(random.Random("line %d" % seed), arguments.shared, arguments.vocab)
     workers = [multiprocessing.Process(target=worker, args=(arguments, address, begin, seeds[i::count], results)) for i in range(count)]
     if with_long:
-        workers.append(multiprocessing.Process(target=long_worker, args=(arguments, address, seed, stop, long_results)))
+        workers.append(multiprocessing.Process(target=long_worker, args=(arguments, address, "long prompts %d" % seed, stop, long_results)))
     used, begun = processor_seconds(process), time.perf_counter()
     for one in workers:
         one.start()
@@ -200,11 +203,13 @@ def main():
     parser.add_argument("engine")
     parser.add_argument("--engbench")
     parser.add_argument("--at-once", default="1,16,64,256")
-    for name, default in (("prompt", 512), ("answer", 128), ("rounds", 8), ("shared", 0), ("vocab", 128000), ("long-prompts", 0), ("long", 8192),
+    for name, default in (("prompt", 512), ("answer", 128), ("rounds", 8), ("shared", 0), ("vocab", 128000), ("long", 0),
                           ("processes", 8)):
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--json")
     arguments = parser.parse_args(words[:split])
+    if arguments.answer < 2:
+        parser.error("--answer: expected at least 2")
     if arguments.shared >= arguments.prompt:
         parser.error("--shared: expected fewer tokens than a prompt has, %d" % arguments.prompt)
     prompt_rate, decode_rates = rates(arguments) if arguments.engbench else (None, {})
@@ -220,7 +225,7 @@ def main():
                 raise SystemExit("engserve is not ready: %r" % line)
             host, port = line.rsplit(READY, 1)[1].strip().rsplit(":", 1)
             for seed, at_once in enumerate(map(int, arguments.at_once.split(","))):
-                for with_long in range(2 if arguments.long_prompts else 1):
+                for with_long in range(2 if arguments.long else 1):
                     lines.append(load(arguments, process, (host, int(port)), at_once, 2 * seed + with_long, with_long))
                     show(arguments, lines[-1], prompt_rate, decode_rates)
         finally:
