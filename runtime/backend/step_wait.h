@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How long a thread may sleep while a GPU computes a step, after which it polls: sleeping is free and ends late, polling keeps a processor
- * busy. The times of a plan's last steps tell; they also depend on what is not known here (contexts, other programs), so that
+ * busy. The times of a plan's last steps tell; they also depend on contexts and other programs, which are not known here, so that
  * an estimate must cost little where it is wrong. */
 #ifndef RUNTIME_BACKEND_STEP_WAIT_H
 #define RUNTIME_BACKEND_STEP_WAIT_H
