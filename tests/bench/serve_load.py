@@ -33,7 +33,8 @@ import subprocess
 import sys
 import time
 
-READY = "ready at http://"
+import engserve_process
+
 OK, WAITS_S = b"HTTP/1.1 200 ", 900
 EVENT, USAGE, END = b"data: {", b'"completion_tokens":', b"data: [DONE]"
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -217,16 +218,12 @@ def main():
         print("engbench: prompts %.1f tokens/s; decode %s" % (prompt_rate, ", ".join("%d: %.1f" % one for one in decode_rates.items())),
               flush=True)
     lines = []
-    command = [arguments.engserve, arguments.engine, "--port", "0", "--quiet", *words[split + 1:]]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
+    process, *address = engserve_process.start(arguments.engserve, arguments.engine, words[split + 1:])
+    with process:
         try:
-            line = process.stdout.readline()
-            if READY not in line:
-                raise SystemExit("engserve is not ready: %r" % line)
-            host, port = line.rsplit(READY, 1)[1].strip().rsplit(":", 1)
             for seed, at_once in enumerate(map(int, arguments.at_once.split(","))):
                 for with_long in range(2 if arguments.long else 1):
-                    lines.append(load(arguments, process, (host, int(port)), at_once, 2 * seed + with_long, with_long))
+                    lines.append(load(arguments, process, tuple(address), at_once, 2 * seed + with_long, with_long))
                     show(arguments, lines[-1], prompt_rate, decode_rates)
         finally:
             process.send_signal(signal.SIGTERM)

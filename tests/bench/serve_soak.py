@@ -19,18 +19,17 @@ import argparse
 import collections
 import http.client
 import json
-import os
 import queue
 import random
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 
-READY = "ready at http://"
+import engserve_process
+
 TENTHS = 10
 ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_MMAP_THRESHOLD_": "65536"}
 WORDS = "the a fox wolf lamb crow lion mouse saw said took gave once upon time there was and but so then home river stone grape".split()
@@ -41,14 +40,7 @@ class Server:
     """engserve, ready at a port of its own."""
 
     def __init__(self, arguments):
-        self.process = subprocess.Popen([arguments.engserve, "model=" + arguments.engine, "--port", "0", "--quiet", *arguments.flags],
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-                                        env={**os.environ, **ALLOCATOR})
-        line = self.process.stdout.readline()
-        if READY not in line:
-            raise SystemExit("engserve is not ready: %r" % line)
-        self.host, port = line.rsplit(READY, 1)[1].strip().rsplit(":", 1)
-        self.port = int(port)
+        self.process, self.host, self.port = engserve_process.start(arguments.engserve, "model=" + arguments.engine, arguments.flags, ALLOCATOR)
 
     def connect(self):
         return http.client.HTTPConnection(self.host, self.port, timeout=600)

@@ -13,11 +13,10 @@ import http.client
 import json
 import signal
 import statistics
-import subprocess
 import sys
 import time
 
-READY = "ready at http://"
+import engserve_process
 
 
 def first_event(connection, prompt):
@@ -34,14 +33,10 @@ def first_event(connection, prompt):
 def start(arguments):
     """Seconds from the start of the process to the ready line and to the first token."""
     begin = time.perf_counter()
-    command = [arguments.engserve, arguments.engine, "--port", "0", "--quiet", *arguments.flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
-        line = process.stdout.readline()
+    process, host, port = engserve_process.start(arguments.engserve, arguments.engine, arguments.flags)
+    with process:
         ready = time.perf_counter()
-        if READY not in line:
-            raise SystemExit("engserve is not ready: %r" % line)
-        host, port = line.rsplit(READY, 1)[1].strip().rsplit(":", 1)
-        connection = http.client.HTTPConnection(host, int(port), timeout=600)
+        connection = http.client.HTTPConnection(host, port, timeout=600)
         response = first_event(connection, arguments.prompt)
         answered = time.perf_counter()
         response.read()
