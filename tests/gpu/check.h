@@ -45,6 +45,10 @@ struct engine_check {
 };
 int engine_check_run(const struct engine_check *check);
 
+struct eng_session;
+/* results_check.c: hidden states and log-probabilities of a prompt, of two sessions whose logits may differ by `bound` of the largest. */
+void results_check(struct eng_session *cpu, struct eng_session *gpu, size_t vocab, size_t hidden_size, double bound);
+
 /* example_check.c: builds share/doc/eng/examples/cudart.c and an engine of the shipped model, and compares its text with engrun's.
  * Skipped without a CUDA runtime or a C compiler. `top`: the folder of the unpacked tarball; `scratch`: an empty folder. */
 int example_check_run(const char *top, const char *scratch);

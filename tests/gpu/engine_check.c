@@ -5,6 +5,7 @@
  * they are codes, which are the same on both): a logit
  * may be off by 3e-2 of the row's largest. Both always read the same tokens, so every row of logits is comparable, and
  * a token may differ only where the gap of the two logits is no larger than both errors. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -31,7 +32,7 @@ static const double rows_beyond_with_routers = 0.75;
 static const double delta_rule_bound = 1e-1, rows_beyond_with_delta_rule = 0.1;
 static const double least_agreement = 0.75;
 
-enum { MOST_BATCH = 16, MOST_PROMPT = 300, STEPS = 24, MOST_WORDS = 32, DRAWS = 32 };
+enum { MOST_BATCH = 16, MOST_PROMPT = 300, STEPS = 24, DRAWS = 32 };
 
 /* Programs */
 
@@ -57,24 +58,30 @@ struct paths {
     char cpu[CHECK_PATH], gpu[CHECK_PATH];
 };
 
+/* Whether mixed steps, speculation and results besides tokens are checked, too. */
+static bool serves(const struct engine_check *check) { return check->is_trained && !check->is_brief; }
+
 /* A brief check has one prefill plan and a decode plan of either fusion, for few rows and for MOST_BATCH. */
 static void build_one(const struct engine_check *check, const char *target, const char *tune, const char *path)
 {
     static const char *const few[] = {"--batch-sizes", "1,16", "--prefill-chunks", "32"};
+    static const char *const serving[] = {"--mixed-steps", "32,128", "--verify-rows", "2,8"};
     char batch[16], context[16];
     snprintf(batch, sizeof batch, "%d", MOST_BATCH);
     snprintf(context, sizeof context, "%u", check->context ? check->context : CHECK_CONTEXT);
-    const char *words[MOST_WORDS] = {"--model",       check->model,  "--target",
-                                     target,          "--dtype",     check->dtype,
-                                     "--tune",        tune,          "--tuning-cache",
-                                     "none",          "--max-batch", batch,
-                                     "--max-context", context,       "--no-accuracy",
-                                     "--quiet",       "-o",          path};
+    const char *words[CHECK_MOST_WORDS + 1] = {"--model",       check->model,  "--target",
+                                               target,          "--dtype",     check->dtype,
+                                               "--tune",        tune,          "--tuning-cache",
+                                               "none",          "--max-batch", batch,
+                                               "--max-context", context,       "--no-accuracy",
+                                               "--quiet",       "-o",          path};
     int count = 0;
     while (words[count]) count++;
     if (check->kv_dtype) words[count++] = "--kv-dtype", words[count++] = check->kv_dtype;
     if (check->compute && strcmp(target, "cuda") == 0) words[count++] = "--compute", words[count++] = check->compute;
     if (check->is_brief) memcpy(words + count, few, sizeof few);
+    if (serves(check) && strcmp(target, "cuda") == 0) memcpy(words + count, serving, sizeof serving), count += 4;
+    if (serves(check)) words[count++] = "--hidden";
     run(check, "engbuild", NULL, words);
 }
 
@@ -98,7 +105,7 @@ static void check_programs(const struct engine_check *check, const struct paths 
         for (int time = 0; time < 2; time++) {
             snprintf(logits[time], sizeof logits[time], "%s/logits%d.npy", check->scratch, time);
             snprintf(tokens[time], sizeof tokens[time], "%s/tokens%d", check->scratch, time);
-            const char *words[MOST_WORDS] =
+            const char *words[CHECK_MOST_WORDS + 1] =
                 {paths->gpu, "--tokens",  "5,9,17,33,6,7,30,50,8,4,11", "-n", "32", "--ignore-eos", "--print-tokens",
                  "--logits", logits[time]};
             for (int i = 0; samplings[sampling][i]; i++) words[9 + i] = samplings[sampling][i];
@@ -358,6 +365,34 @@ static void check_sequences(struct pair *pair, const struct extent *extent, bool
     if (memcmp(first, second, sizeof first) != 0) compare_tokens(pair, extent, second, is_trained);
 }
 
+/* The same with drafted tokens: those that the sequences' own text proposes, then also those of the engine as its own draft engine. */
+static void check_speculation(struct pair *pair)
+{
+    static const struct extent few = {.sequences = 4, .draws = DRAWS};
+    struct eng_session *plain = pair->gpu.session;
+    for (int drafts_itself = 0; drafts_itself < 2; drafts_itself++) {
+        struct eng_session_options options;
+        struct eng_session_facts facts;
+        struct eng_error error;
+        int32_t drawn[SEQUENCES][DRAWS] = {{0}};
+        eng_session_options_init(&options);
+        eng_session_facts_init(&facts);
+        options.speculate = 6;
+        options.draft = drafts_itself ? pair->gpu.engine : NULL;
+        options.kv_tokens = (uint64_t)few.sequences * pair->context;
+        if (eng_session_create(pair->gpu.engine, &options, &pair->gpu.session, &error) != ENG_OK)
+            check_fail("eng_session_create", &error);
+        run_sequences(pair, &few, drawn);
+        if (eng_session_get_facts(pair->gpu.session, &facts, &error) != ENG_OK)
+            check_fail("eng_session_get_facts", &error);
+        eng_session_destroy(&pair->gpu.session);
+        pair->gpu.session = plain;
+        printf("%" PRIu64 " tokens drafted, %" PRIu64 " accepted\n", facts.drafted_tokens, facts.accepted_tokens);
+        if (drafts_itself && facts.accepted_tokens == 0) check_fail("no token of the draft engine was accepted", NULL);
+        compare_tokens(pair, &few, drawn, false); /* few say nothing about how often they agree */
+    }
+}
+
 static void check_batches(struct pair *pair, const struct extent *extent)
 {
     for (const size_t *length = extent->lengths; *length; length++)
@@ -410,7 +445,11 @@ int engine_check_run(const struct engine_check *check)
     pair.has_routers = check->has_experts;
     /* A few draws say nothing about how often they agree. */
     if (sequence_length(extent->sequences - 1) + (size_t)extent->draws < pair.context)
-        check_sequences(&pair, extent, check->is_trained && !check->is_brief);
+        check_sequences(&pair, extent, serves(check));
+    if (serves(check)) {
+        check_speculation(&pair);
+        results_check(pair.cpu.session, pair.gpu.session, pair.vocab, facts.hidden_size, pair.bound);
+    }
     close_side(&pair.gpu);
     close_side(&pair.cpu);
     return CHECK_PASSED;

@@ -11,7 +11,7 @@
 
 extern char **environ;
 
-enum { MOST_ARGUMENTS = 33 }; /* the program's name and the NULL among them */
+enum { MOST_ARGUMENTS = CHECK_MOST_WORDS + 2 }; /* the program's name and NULL */
 
 void check_fail(const char *what, const struct eng_error *error)
 {
@@ -47,6 +47,7 @@ void check_run_program(const char *path, const char *output, const char *const *
     pid_t process;
     posix_spawn_file_actions_t actions;
     while (*words && count < MOST_ARGUMENTS - 1) arguments[count++] = *words++;
+    if (*words) check_fail("too many words for one command", NULL);
     for (int i = 0; i < count; i++) printf("%s%s", i ? " " : "$ ", arguments[i]);
     printf("\n");
     fflush(stdout);

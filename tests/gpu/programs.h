@@ -18,7 +18,9 @@ void *check_must(void *memory);
 /* The first executable file `name` in `folders`, which colons separate. False: there is none. */
 bool check_find_program(const char *folders, const char *name, char path[CHECK_PATH]);
 
-/* Runs the program at `path` with these words, which NULL ends; its stdout goes into the file `output` (NULL: this
+enum { CHECK_MOST_WORDS = 48 }; /* of a command */
+
+/* Runs the program at `path` with these words, which NULL ends, at most CHECK_MOST_WORDS; its stdout goes into the file `output` (NULL: this
  * process's). Any exit code but 0 is an error. */
 void check_run_program(const char *path, const char *output, const char *const *words);
 
