@@ -54,7 +54,8 @@ static void note_arrival(int number)
 
 static void set_handlers(struct sigaction before[HANDLED])
 {
-    struct sigaction action = {.sa_handler = note_arrival};
+    /* A write that ended early would be an error of stdio. Waits end nevertheless. */
+    struct sigaction action = {.sa_handler = note_arrival, .sa_flags = (int)SA_RESTART};
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < HANDLED; i++) sigaction(handled[i], &action, &before[i]);
 }
