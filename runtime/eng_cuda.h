@@ -30,7 +30,7 @@ ENG_API enum eng_status eng_session_cuda_stream(const struct eng_session *sessio
                                                 struct eng_error *error);
 
 /* Sets *logits to the logits, float [vocab_size], from which the session's last step drew the slot's token, on the GPU, and *ready (NULL: not
- * wanted) to an event that is recorded when they are there. Requires: as eng_slot_hidden; with `next_token` alone nothing but the token is
+ * wanted) to an event that is recorded when they are there, of CU_EVENT_BLOCKING_SYNC. Requires: as eng_slot_hidden; with `next_token` alone nothing but the token is
  * copied to the host. Both are borrowed until the session's next step, which overwrites the logits
  * when its turn comes on the stream of eng_session_cuda_stream: let that wait for what reads them elsewhere. [session] [no allocation] */
 ENG_API enum eng_status eng_slot_cuda_logits(struct eng_session *session, uint32_t slot, const float **logits,

@@ -10,6 +10,7 @@ enum {
     ATTENTION_PREFILL_BLOCK_COLUMNS = 64,    /* of a tile, side by side in a row of the swizzle */
     ATTENTION_PREFILL_BLOCK_ROW_BYTES = 128, /* the swizzle's width */
     ATTENTION_PREFILL_SWIZZLE_BYTES = 1024,  /* after which it repeats: the alignment of tiles */
+    ATTENTION_PREFILL_LISTED_BYTES = 12,     /* of a tile in the list */
 };
 
 /* A tile of q has 64 entries for each warpgroup, each a (row, head). Where the rows belong to one sequence they are rows of one head; where
@@ -31,7 +32,7 @@ LAYOUT_FUNCTION layout_size attention_prefill_most_tiles(layout_size rows, layou
 }
 
 /* From a multiple of SWIZZLE_BYTES on: mbarriers, q (TILE_Q entries), STAGES tiles of k, as many of v (KEY_TILE rows
- * each), of scattered rows a list of tiles and its end, each i32[3]. */
+ * each), of scattered rows a list of tiles and its end. */
 struct attention_prefill_layout {
     layout_size column_blocks; /* of a row */
     layout_size q_offset, q_bytes, key_bytes, list_offset;
@@ -48,7 +49,8 @@ LAYOUT_FUNCTION struct attention_prefill_layout attention_prefill_lay_out(layout
     l.q_bytes = tile_q * l.column_blocks * ATTENTION_PREFILL_BLOCK_ROW_BYTES;
     l.key_bytes = key_tile * l.column_blocks * ATTENTION_PREFILL_BLOCK_ROW_BYTES;
     l.list_offset = l.q_offset + l.q_bytes + 2 * stages * l.key_bytes;
-    l.bytes = l.list_offset + (listed_tiles ? (listed_tiles + 1) * 12 : 0) + ATTENTION_PREFILL_SWIZZLE_BYTES;
+    l.bytes = l.list_offset + (listed_tiles ? (listed_tiles + 1) * ATTENTION_PREFILL_LISTED_BYTES : 0) +
+              ATTENTION_PREFILL_SWIZZLE_BYTES;
     return l;
 }
 

@@ -119,6 +119,7 @@ template <class P> struct attention_prefill_body {
     struct listed_tile {
         int row, position, slot;
     };
+    static_assert(sizeof(struct listed_tile) == ATTENTION_PREFILL_LISTED_BYTES, "as the layout counts");
 
     struct chunk {
         int valid, tiles;
