@@ -14,6 +14,7 @@
 #include "runtime/load/memory_contract.h"
 #include "formats/base/memory_limit.h"
 #include "runtime/backend/state_shadow.h"
+#include "runtime/backend/step_pace.h"
 #include "runtime/backend/step_wait.h"
 #include "runtime/backend/turns.h"
 
@@ -56,6 +57,7 @@ struct cuda_backend {
     size_t last_plan;           /* submitted */
     int32_t last_out_rows;      /* valid out rows of it */
     size_t done_plan;           /* waited for */
+    struct step_pace pace;      /* of steps with another one queued behind them */
 };
 
 /* Memory of a session, computed before any is taken. */
@@ -515,22 +517,36 @@ static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct s
     return check_fault(cuda, status);
 }
 
-/* One rank. cuEventSynchronize would keep a processor busy for the whole step, but sleeps for events with CU_EVENT_BLOCKING_SYNC, and the
- * thread wakes somewhat after the step's end. That costs the GPU nothing if another step is queued, which it computes meanwhile. If none
- * is, the GPU idles until the thread wakes: the thread sleeps by the clock, wakes before the end and polls, up to `most_polled`. */
-static cu_result wait_alone(const struct cuda_backend *cuda, struct cuda_step *step, cu_event event)
+static void sleep_for(double seconds)
 {
-    const double most_polled = 10e-3;
-    if (cuda->submitted - cuda->waited > 1) return cuda->device.driver.EventSynchronize(event);
-    const double start = load_seconds();
+    if (seconds > 0) nanosleep(&(struct timespec){.tv_nsec = (long)(seconds * 1e9)}, NULL);
+}
+
+/* One rank, a step behind which another is queued. The driver's wait sleeps for events with CU_EVENT_BLOCKING_SYNC. */
+static cu_result wait_queued(struct cuda_backend *cuda, int32_t rows, cu_event event)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    sleep_for(step_pace_sleep(&cuda->pace, cuda->done_plan, rows, load_seconds()));
+    cu_result result = driver->EventQuery(event);
+    const bool awaited = result == CU_ERROR_NOT_READY;
+    if (awaited) result = driver->EventSynchronize(event);
+    step_pace_learn(&cuda->pace, awaited, load_seconds());
+    return result;
+}
+
+/* One rank. A wait that polls keeps a processor busy for the whole step; one that sleeps ends somewhat after it. That costs the GPU nothing
+ * if another step is queued, which it computes meanwhile. If none is, the GPU idles until the thread wakes: the thread sleeps by the
+ * clock, wakes before the end and polls, up to `most_polled`. */
+static cu_result wait_alone(struct cuda_backend *cuda, struct cuda_step *step, cu_event event)
+{
+    const double most_polled = 10e-3, start = load_seconds();
     int32_t rows;
     memcpy(&rows, cuda->common.step + step->counts_offset, sizeof rows);
+    if (cuda->submitted - cuda->waited > 1) return wait_queued(cuda, rows, event);
+    cuda->pace = (struct step_pace){0}; /* the next steps do not follow at once */
     const double sleep = step_wait_sleep(&step->wait, rows);
-    bool slept_through = false;
-    if (sleep > 0) {
-        nanosleep(&(struct timespec){.tv_nsec = (long)(sleep * 1e9)}, NULL);
-        slept_through = cuda->device.driver.EventQuery(event) == CU_SUCCESS;
-    }
+    sleep_for(sleep);
+    const bool slept_through = sleep > 0 && cuda->device.driver.EventQuery(event) == CU_SUCCESS;
     cu_result result = slept_through ? CU_SUCCESS : poll_event(cuda, event, most_polled, NULL);
     if (result == CU_ERROR_NOT_READY) result = cuda->device.driver.EventSynchronize(event);
     step_wait_learn(&step->wait, rows, load_seconds() - start, slept_through);
