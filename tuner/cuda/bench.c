@@ -83,7 +83,7 @@ static bool bind(struct bench_run *run, int candidate)
     return ok;
 }
 
-/* Decode: `context` tokens, including the new one. Prefill: from the first token. */
+/* Decode: `context` tokens, including the new one. Prefill: as cuda_inputs_fill has it. */
 static bool write_inputs(const struct cuda_bench *bench, const struct plan_header *header, uint64_t context,
                          struct status *status)
 {

@@ -212,6 +212,13 @@ uint32_t cuda_inputs_out_rows(const struct plan_header *header)
     return decoding + (header->rows > decoding);
 }
 
+/* Where a part of a prompt begins: a small one is mostly the end of a longer text, whose beginning is in the cache or came in parts before. */
+static uint64_t prompt_begin(const struct plan_geometry *geometry, uint32_t rows)
+{
+    const uint64_t usual = 2048, end = usual < geometry->max_context ? usual : geometry->max_context;
+    return rows < end ? end - rows : 0;
+}
+
 void cuda_inputs_fill(struct cuda_inputs *inputs, const struct cuda_rig *rig, const struct plan_header *header,
                       uint64_t position)
 {
@@ -224,12 +231,13 @@ void cuda_inputs_fill(struct cuda_inputs *inputs, const struct cuda_rig *rig, co
     }
     if (rows - decoding > geometry->max_context) rows = decoding + (uint32_t)geometry->max_context;
     if (position >= geometry->max_context) position = geometry->max_context - 1;
+    const uint64_t begin = prompt_begin(geometry, rows - decoding);
     inputs->counts[0] = (int32_t)rows;
     inputs->counts[1] = (int32_t)cuda_inputs_out_rows(header);
     for (uint32_t r = 0; r < rows; r++) {
         inputs->tokens[r] = (int32_t)((r * UINT64_C(7919)) % geometry->vocab_size);
         inputs->slots[r] = (int32_t)(r < decoding ? r : decoding);
-        inputs->positions[r] = r < decoding ? (int32_t)position : (int32_t)(r - decoding);
+        inputs->positions[r] = (int32_t)(r < decoding ? position : begin + r - decoding);
     }
     for (uint32_t r = 0; r < decoding; r++) inputs->out_rows[r] = (int32_t)r;
     if (rows > decoding) inputs->out_rows[decoding] = (int32_t)(rows - 1);

@@ -42,8 +42,8 @@ struct cuda_inputs {
 };
 bool cuda_inputs_open(struct cuda_inputs *inputs, const struct cuda_rig *rig, const struct plan_header *header,
                       struct status *status);
-/* Inputs for all rows. Decode: each row is the token at `position` of its own sequence. Prefill: one prompt from its
- * first token on. */
+/* Inputs for all rows. Decode: each row is the token at `position` of its own sequence. Prefill: one prompt, of few rows its last ones
+ * of 2048 tokens. */
 void cuda_inputs_fill(struct cuda_inputs *inputs, const struct cuda_rig *rig, const struct plan_header *header,
                       uint64_t position);
 /* How many out rows these inputs have: the header's are the most that a step may have. */
