@@ -28,6 +28,8 @@ struct cuda_step {
     struct step_wait wait;
 };
 
+enum { NOT_ARRIVED = INT32_MIN }; /* no token */
+
 struct cuda_backend {
     struct backend common;
     uint32_t rank; /* among the engine's ranks */
@@ -46,8 +48,12 @@ struct cuda_backend {
     cu_stream stop_stream;    /* several ranks */
     atomic_bool stopping;     /* kernels were told to stop: they end at once or never */
     int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
-    cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded after the copy into next_tokens of the same index */
-    uint64_t out_rows;                     /* of a step at most */
+    /* Recorded after the copy into next_tokens of the same index: one that the driver can sleep for if `sleeps`, which costs a thread of the
+     * driver's at each step, whether somebody waits or not; else the other one. */
+    cu_event done[BACKEND_MOST_IN_FLIGHT][2];
+    bool sleeps[BACKEND_MOST_IN_FLIGHT];
+    int32_t fetched[BACKEND_MOST_IN_FLIGHT]; /* tokens copied, NOT_ARRIVED until they are */
+    uint64_t out_rows;                       /* of a step at most */
     struct host_memory
         results; /* logits [out_rows, vocab_size], hidden states [out_rows, hidden_size]; touched when fetched */
     struct state_shadow shadow;
@@ -153,10 +159,13 @@ static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *si
     cuda->pinned = pinned;
     cuda->common.step = cuda->pinned;
     uint8_t *next_tokens = cuda->pinned + sizes->input_bytes;
-    const unsigned done_flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC; /* wait_alone */
     for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++, next_tokens += sizes->next_tokens_bytes) {
         cuda->next_tokens[i] = (int32_t *)(void *)next_tokens;
-        if (!cuda_ok(driver, driver->EventCreate(&cuda->done[i], done_flags), status, "making an event")) return false;
+        for (unsigned sleeps = 0; sleeps < 2; sleeps++) {
+            const unsigned flags = CU_EVENT_DISABLE_TIMING | (sleeps ? CU_EVENT_BLOCKING_SYNC : 0);
+            if (!cuda_ok(driver, driver->EventCreate(&cuda->done[i][sleeps], flags), status, "making an event"))
+                return false;
+        }
     }
     cuda->common.state = next_tokens;
     cuda->fault = (volatile uint32_t *)(volatile void *)(cuda->pinned + sizes->pinned_bytes - PLAN_ALIGNMENT);
@@ -252,7 +261,8 @@ static void destroy(struct backend *backend)
         turn_forget(&cuda->device, cuda);
         for (size_t i = 0; i < cuda->plan_count; i++) cuda_plan_free(&cuda->plans[i].bound, &cuda->device);
         for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++)
-            if (cuda->done[i]) driver->EventDestroy(cuda->done[i]);
+            for (int sleeps = 0; sleeps < 2; sleeps++)
+                if (cuda->done[i][sleeps]) driver->EventDestroy(cuda->done[i][sleeps]);
         if (cuda->stop_stream) driver->StreamDestroy(cuda->stop_stream);
         if (entered) {
             free_memory(cuda);
@@ -367,18 +377,28 @@ static bool send_inputs(struct cuda_backend *cuda, const struct cuda_step *step,
                    status, "copying a step's inputs to the GPU");
 }
 
-static bool fetch_tokens(const struct cuda_backend *cuda, const struct cuda_step *step, struct status *status)
+static cu_event done_event(const struct cuda_backend *cuda, uint64_t replay)
+{
+    const uint64_t turn = replay % BACKEND_MOST_IN_FLIGHT;
+    return cuda->done[turn][cuda->sleeps[turn]];
+}
+
+static bool fetch_tokens(struct cuda_backend *cuda, const struct cuda_step *step, struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
-    uint64_t turn = (cuda->submitted - 1) % BACKEND_MOST_IN_FLIGHT; /* this one is counted */
-    size_t bytes = (size_t)cuda->last_out_rows * sizeof(int32_t);
+    const uint64_t replay = cuda->submitted - 1 /* this one is counted */, turn = replay % BACKEND_MOST_IN_FLIGHT;
+    const size_t bytes = (size_t)cuda->last_out_rows * sizeof(int32_t);
+    cuda->fetched[turn] = cuda->last_out_rows;
+    cuda->sleeps[turn] = !step_pace_is_known(&cuda->pace);
+    for (int32_t i = 0; i < cuda->last_out_rows; i++) cuda->next_tokens[turn][i] = NOT_ARRIVED;
     if (bytes && !cuda_ok(driver,
                           driver->MemcpyDtoHAsync(cuda->next_tokens[turn],
                                                   cuda->memory.base[SPACE_STEP] + step->next_tokens_offset, bytes,
                                                   cuda->device.stream),
                           status, "copying tokens from the GPU"))
         return false;
-    return cuda_ok(driver, driver->EventRecord(cuda->done[turn], cuda->device.stream), status, "recording an event");
+    return cuda_ok(driver, driver->EventRecord(done_event(cuda, replay), cuda->device.stream), status,
+                   "recording an event");
 }
 
 /* To the host or from there, when all that was queued before has run. */
@@ -461,8 +481,7 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
               (!step->takes_turns || turn_begin(&cuda->device, cuda, status));
     if (ok) {
         ok = cuda_plan_launch(&step->bound, &cuda->device, status) && fetch_tokens(cuda, step, status);
-        if (step->takes_turns)
-            turn_end(&cuda->device, cuda, cuda->done[(cuda->submitted - 1) % BACKEND_MOST_IN_FLIGHT]);
+        if (step->takes_turns) turn_end(&cuda->device, cuda, done_event(cuda, cuda->submitted - 1));
     }
     device_leave(&cuda->device);
     return ok;
@@ -522,14 +541,30 @@ static void sleep_for(double seconds)
     if (seconds > 0) nanosleep(&(struct timespec){.tv_nsec = (long)(seconds * 1e9)}, NULL);
 }
 
-/* One rank, a step behind which another is queued. The driver's wait sleeps for events with CU_EVENT_BLOCKING_SYNC. */
-static cu_result wait_queued(struct cuda_backend *cuda, int32_t rows, cu_event event)
+/* Whether all tokens of a replay lie in the host's memory, where the GPU's copy leaves them in any order. The driver is not asked: where its
+ * code is in no cache, that takes 9 us. */
+static bool has_arrived(const struct cuda_backend *cuda, uint64_t turn)
+{
+    for (int32_t i = 0; i < cuda->fetched[turn]; i++)
+        if (__atomic_load_n(&cuda->next_tokens[turn][i], __ATOMIC_ACQUIRE) == NOT_ARRIVED) return false;
+    return cuda->fetched[turn] > 0;
+}
+
+/* One rank, a step behind which another is queued. */
+static cu_result wait_queued(struct cuda_backend *cuda, int32_t rows, uint64_t turn)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
+    const double most_polled = 0.4e-3, pause = 50e-6;
+    const cu_event event = cuda->done[turn][cuda->sleeps[turn]];
+    cu_result result = CU_SUCCESS;
     sleep_for(step_pace_sleep(&cuda->pace, cuda->done_plan, rows, load_seconds()));
-    cu_result result = driver->EventQuery(event);
-    const bool awaited = result == CU_ERROR_NOT_READY;
-    if (awaited) result = driver->EventSynchronize(event);
+    const bool awaited = !has_arrived(cuda, turn);
+    if (awaited && cuda->sleeps[turn]) {
+        result = driver->EventSynchronize(event);
+    } else if (awaited) {
+        result = poll_event(cuda, event, most_polled, NULL);
+        for (; result == CU_ERROR_NOT_READY; result = driver->EventQuery(event)) sleep_for(pause);
+    }
     step_pace_learn(&cuda->pace, awaited, load_seconds());
     return result;
 }
@@ -537,12 +572,13 @@ static cu_result wait_queued(struct cuda_backend *cuda, int32_t rows, cu_event e
 /* One rank. A wait that polls keeps a processor busy for the whole step; one that sleeps ends somewhat after it. That costs the GPU nothing
  * if another step is queued, which it computes meanwhile. If none is, the GPU idles until the thread wakes: the thread sleeps by the
  * clock, wakes before the end and polls, up to `most_polled`. */
-static cu_result wait_alone(struct cuda_backend *cuda, struct cuda_step *step, cu_event event)
+static cu_result wait_alone(struct cuda_backend *cuda, struct cuda_step *step, uint64_t turn)
 {
+    const cu_event event = cuda->done[turn][cuda->sleeps[turn]];
     const double most_polled = 10e-3, start = load_seconds();
     int32_t rows;
     memcpy(&rows, cuda->common.step + step->counts_offset, sizeof rows);
-    if (cuda->submitted - cuda->waited > 1) return wait_queued(cuda, rows, event);
+    if (cuda->submitted - cuda->waited > 1) return wait_queued(cuda, rows, turn);
     cuda->pace = (struct step_pace){0}; /* the next steps do not follow at once */
     const double sleep = step_wait_sleep(&step->wait, rows);
     sleep_for(sleep);
@@ -561,8 +597,8 @@ static const int32_t *wait_for(struct backend *backend, struct status *status)
     cuda->done_plan = cuda->last_plan; /* all replays in flight are of one plan */
     struct cuda_step *step = &cuda->plans[cuda->done_plan];
     if (!device_enter(&cuda->device, status)) return NULL;
-    bool ok = cuda->common.comm ? wait_with_others(cuda, cuda->done[turn], status)
-                                : cuda_ok(driver, wait_alone(cuda, step, cuda->done[turn]), status, "running a step");
+    bool ok = cuda->common.comm ? wait_with_others(cuda, done_event(cuda, turn), status)
+                                : cuda_ok(driver, wait_alone(cuda, step, turn), status, "running a step");
     device_leave(&cuda->device);
     cuda->waited++;
     return ok ? cuda->next_tokens[turn] : NULL;
@@ -605,12 +641,11 @@ static void view_results(const struct backend *backend, struct backend_view *vie
     const struct cuda_backend *cuda = (const struct cuda_backend *)(const void *)backend;
     const struct cuda_step *step = &cuda->plans[cuda->done_plan];
     const cu_deviceptr base = cuda->memory.base[SPACE_STEP];
-    *view =
-        (struct backend_view){.stream = cuda->device.stream,
-                              .device = cuda->device.index,
-                              .ready = cuda->done[(cuda->waited + BACKEND_MOST_IN_FLIGHT - 1) % BACKEND_MOST_IN_FLIGHT],
-                              .logits = base + step->logits_offset,
-                              .hidden = base + step->hidden_offset};
+    *view = (struct backend_view){.stream = cuda->device.stream,
+                                  .device = cuda->device.index,
+                                  .ready = done_event(cuda, cuda->waited + BACKEND_MOST_IN_FLIGHT - 1),
+                                  .logits = base + step->logits_offset,
+                                  .hidden = base + step->hidden_offset};
 }
 
 /* Replays the step, so that the GPU is busy while the host queues the launches to be timed; otherwise it would wait for
@@ -701,9 +736,10 @@ static bool settle(struct backend *backend)
     struct cuda_backend *cuda = cuda_of(backend);
     struct status ignored = {0};
     /* If the GPU was lost nothing runs; calls fail at once. */
-    if (!cuda->done[0] || !device_enter(&cuda->device, &ignored)) return true;
-    cu_result result = cuda->device.driver.EventRecord(cuda->done[0], cuda->device.stream);
-    if (result == CU_SUCCESS) result = poll_event(cuda, cuda->done[0], longest, NULL);
+    const cu_event event = cuda->done[0][0];
+    if (!event || !device_enter(&cuda->device, &ignored)) return true;
+    cu_result result = cuda->device.driver.EventRecord(event, cuda->device.stream);
+    if (result == CU_SUCCESS) result = poll_event(cuda, event, longest, NULL);
     device_leave(&cuda->device);
     return result != CU_ERROR_NOT_READY;
 }

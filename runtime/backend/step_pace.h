@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a step ends that another is queued behind, where steps of one plan follow each other without a gap. A thread that sleeps by the clock
- * until then costs one system call, and waking late costs the GPU nothing while it has the next step; the driver's own wait also costs the
- * time of a thread of its own. The end is measured by the driver's wait once in STEP_PACE_NAPS steps, in between it is computed. */
+ * until then costs one system call, and waking late costs the GPU nothing while it has the next step. A wait by the driver costs the time
+ * of a thread of its own, too. Once in STEP_PACE_NAPS steps the sleep is shorter, and the end is measured. */
 #ifndef RUNTIME_BACKEND_STEP_PACE_H
 #define RUNTIME_BACKEND_STEP_PACE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { STEP_PACE_NAPS = 15 };
+enum { STEP_PACE_NAPS = 31 };
 
 /* All zero: nothing is known. Times in seconds, of one clock. */
 struct step_pace {
@@ -19,9 +19,11 @@ struct step_pace {
     uint32_t naps;  /* steps since `end` */
 };
 
-/* Seconds to sleep for the next step, after which it is likely to have ended. 0: wait for it by the driver. */
+/* Whether the next step is likely to be slept through, so that no other wait needs to be prepared. */
+bool step_pace_is_known(const struct step_pace *pace);
+/* Seconds to sleep for the next step. It has then most likely ended, or in a step that is measured is about to. 0: not known. */
 double step_pace_sleep(struct step_pace *pace, uint64_t plan, int32_t rows, double now);
-/* The step has ended. awaited: it had not when the driver's wait for it began, so that `now` is its end. */
+/* The step has ended. awaited: it had not when the sleep ended, so that `now` is its end. */
 void step_pace_learn(struct step_pace *pace, bool awaited, double now);
 
 #endif
