@@ -57,13 +57,15 @@ static void replay(struct fake_plan *own, const struct cpu_memory *memory, const
     cpu_plan_run(&own->bound, fake.team);
 }
 
-/* What a sample kernel leaves for the next step of a decode plan. */
-static void feed_back(const struct fake_plan *own, uint8_t *step)
+/* What a sample kernel leaves for the next step of a decode plan, and for the host at `target`. */
+static void feed_back(const struct fake_plan *own, uint8_t *step, int32_t *target)
 {
     const int32_t *counts = (const void *)(step + own->plan->step[STEP_COUNTS].offset);
     const int32_t *next_tokens = (const void *)(step + own->plan->step[STEP_NEXT_TOKENS].offset);
     int32_t *tokens = (void *)(step + own->plan->step[STEP_TOKENS].offset);
     int32_t *positions = (void *)(step + own->plan->step[STEP_POSITIONS].offset);
+    if (target != next_tokens)
+        for (int32_t i = 0; i < counts[1]; i++) target[i] = next_tokens[i];
     if (own->plan->header.kind != PLAN_DECODE) return;
     for (int32_t i = 0; i < counts[1]; i++) {
         tokens[i] = next_tokens[i];
@@ -95,7 +97,9 @@ static void run_end(const char *entry, void *const *arguments, const unsigned gr
 {
     (void)entry, (void)grid, (void)block;
     struct fake_plan *own = context;
-    feed_back(own, base_of(&own->operands[own->launches[1].first_operand], arguments, OP_OPERAND_COUNTS));
+    int32_t *target;
+    memcpy(&target, arguments[SAMPLE_NEXT_TOKENS], sizeof target);
+    feed_back(own, base_of(&own->operands[own->launches[1].first_operand], arguments, OP_OPERAND_COUNTS), target);
 }
 
 static void run_plan_2_0(const char *entry, void *const *arguments, const unsigned grid[3], const unsigned block[3],
@@ -112,7 +116,7 @@ static void run_plan_2_0(const char *entry, void *const *arguments, const unsign
     memory.base[SPACE_KV] = pointers[OLD_KV];
     memory.base[SPACE_STATE] = pointers[OLD_STATE];
     replay(own, &memory, entry);
-    feed_back(own, pointers[OLD_STEP]);
+    feed_back(own, pointers[OLD_STEP], pointers[OLD_NEXT_TOKENS]);
 }
 
 /* Where an operand lies: a field; or the beginning of its space, which operands of one launch may share. */

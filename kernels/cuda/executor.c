@@ -218,6 +218,14 @@ static bool check_coresident(const struct device *device, const struct plan_laun
                        blocks, device->facts.name, most);
 }
 
+static cu_deviceptr address_of(const struct cuda_memory *memory, const struct plan_operand *operand)
+{
+    const uint64_t moved = operand->offset - memory->moved_offset;
+    if (operand->space == SPACE_STEP && operand->offset >= memory->moved_offset && moved < memory->moved_bytes)
+        return memory->moved_to + moved;
+    return memory->base[operand->space] + operand->offset;
+}
+
 static bool resolve(struct arguments *arguments, const struct device *device, const struct cuda_kernel *kernel,
                     const struct plan *plan, const struct plan_launch *launch, const struct cuda_memory *memory,
                     struct status *status)
@@ -231,7 +239,7 @@ static bool resolve(struct arguments *arguments, const struct device *device, co
             return status_fail(status, STATUS_CORRUPT,
                                "operand %" PRIu32 ": the kernel takes %" PRIu32 " bytes, the plan passes %" PRIu32, i,
                                kernel->parameter_bytes[i], expected);
-        arguments->pointers[i] = memory->base[operand->space] + operand->offset;
+        arguments->pointers[i] = address_of(memory, operand);
         arguments->values[i] = &arguments->pointers[i];
         if (!operand->tensor_map) continue;
         arguments->values[i] = &arguments->maps[i];
@@ -317,7 +325,7 @@ static void call_operands(const struct plan *plan, const struct plan_launch *lau
 {
     for (uint32_t i = 0; i < launch->operand_count; i++) {
         const struct plan_operand *operand = &plan->operands[launch->first_operand + i];
-        operands[i] = memory->base[operand->space] + operand->offset;
+        operands[i] = address_of(memory, operand);
     }
 }
 

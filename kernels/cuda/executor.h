@@ -13,10 +13,13 @@
 #include "formats/engine/engine_file.h"
 #include "kernels/cuda/calls.h"
 
-/* Device addresses and sizes of the spaces; KV: the whole pool. */
+/* Device addresses and sizes of the spaces; KV: the whole pool. Operands that begin in the moved bytes of SPACE_STEP lie at `moved_to`
+ * instead, such as in pinned memory of the host. moved_bytes 0: none. */
 struct cuda_memory {
     cu_deviceptr base[SPACE_COUNT];
     uint64_t bytes[SPACE_COUNT];
+    uint64_t moved_offset, moved_bytes;
+    cu_deviceptr moved_to;
 };
 
 /* A kernel of an engine on the device, and its parameters. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A GPU: every plan is a graph. On one stream, inputs and changed rows of the state are copied to the device before it,
- * and tokens from the device after it. Logits are copied only on request. */
+/* A GPU: every plan is a graph. On one stream, inputs and changed rows of the state are copied to the device before it. Its last kernel
+ * writes the tokens into the host's memory; with several ranks they are copied. Logits are copied only on request. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -18,12 +18,14 @@
 #include "runtime/backend/step_wait.h"
 #include "runtime/backend/turns.h"
 
-/* A bound plan and the offsets in its step block that the host accesses. */
+/* A bound plan and the offsets in its step block that the host accesses. On one rank its kernels write the tokens into the host's memory:
+ * bound[i] into next_tokens[i]. Plans that are never queued behind another have bound[0] alone. */
 struct cuda_step {
-    struct cuda_plan bound;
+    struct cuda_plan bound[BACKEND_MOST_IN_FLIGHT];
     const struct plan *source; /* the plan that is bound */
     uint64_t input_bytes;      /* from the block's beginning to the end of the last input field */
     uint64_t counts_offset, next_tokens_offset, logits_offset, hidden_offset;
+    bool alternates;  /* has bound[1..], too */
     bool takes_turns; /* launches whose blocks wait for each other, on one rank */
     struct step_wait wait;
 };
@@ -48,18 +50,20 @@ struct cuda_backend {
     cu_stream stop_stream;    /* several ranks */
     atomic_bool stopping;     /* kernels were told to stop: they end at once or never */
     int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
-    /* Recorded after the copy into next_tokens of the same index: one that the driver can sleep for if `sleeps`, which costs a thread of the
+    /* Recorded when the tokens are in next_tokens: one that the driver can sleep for if `sleeps`, which costs a thread of the
      * driver's at each step, whether somebody waits or not; else the other one. */
     cu_event done[BACKEND_MOST_IN_FLIGHT][2];
     bool sleeps[BACKEND_MOST_IN_FLIGHT];
-    int32_t fetched[BACKEND_MOST_IN_FLIGHT]; /* tokens copied, NOT_ARRIVED until they are */
-    uint64_t out_rows;                       /* of a step at most */
+    int32_t *awaited
+        [BACKEND_MOST_IN_FLIGHT]; /* the tokens of a replay, one of next_tokens, NOT_ARRIVED until they are there */
+    int32_t awaited_count[BACKEND_MOST_IN_FLIGHT];
+    uint64_t out_rows; /* of a step at most */
     struct host_memory
         results; /* logits [out_rows, vocab_size], hidden states [out_rows, hidden_size]; touched when fetched */
     struct state_shadow shadow;
     uint32_t checkpoints; /* blocks of recurrent state besides those of the slots */
 
-    uint64_t submitted, waited; /* counts; replay n uses next_tokens and done at n % BACKEND_MOST_IN_FLIGHT */
+    uint64_t submitted, waited; /* counts; replay n uses `done` and `awaited` at n % BACKEND_MOST_IN_FLIGHT */
     size_t last_plan;           /* submitted */
     int32_t last_out_rows;      /* valid out rows of it */
     size_t done_plan;           /* waited for */
@@ -205,13 +209,27 @@ static bool allocate(struct cuda_backend *cuda, const struct cuda_sizes *sizes, 
 
 static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan *plan, struct status *status)
 {
+    struct cuda_step *step = &cuda->plans[index];
+    struct cuda_memory memory = cuda->memory;
     char name[64];
     snprintf(name, sizeof name, "plan %zu", index);
-    cuda->plans[index].source = plan;
+    step->source = plan;
     for (uint32_t i = 0; i < plan->header.launch_count && !cuda->common.comm; i++)
-        cuda->plans[index].takes_turns |= (plan->launches[i].attributes & LAUNCH_CORESIDENT) != 0;
-    return cuda_plan_bind(&cuda->plans[index].bound, &cuda->device, &cuda->engine->kernels, plan, &cuda->memory, name,
-                          status);
+        step->takes_turns |= (plan->launches[i].attributes & LAUNCH_CORESIDENT) != 0;
+    step->alternates = plan->header.kind == PLAN_DECODE && !cuda->common.comm;
+    memory.moved_offset = step->next_tokens_offset;
+    memory.moved_bytes = cuda->common.comm ? 0 : plan->header.out_rows * sizeof(int32_t);
+    for (int i = 0; i < (step->alternates ? BACKEND_MOST_IN_FLIGHT : 1); i++) {
+        memory.moved_to = (uint64_t)(uintptr_t)cuda->next_tokens[i]; /* pinned: one address for host and device */
+        if (!cuda_plan_bind(&step->bound[i], &cuda->device, &cuda->engine->kernels, plan, &memory, name, status))
+            return false;
+    }
+    return true;
+}
+
+static void free_plan(struct cuda_backend *cuda, size_t index)
+{
+    for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) cuda_plan_free(&cuda->plans[index].bound[i], &cuda->device);
 }
 
 /* A library may refuse to queue a call that it accepted when it was checked. The engine's own plan is used then, but
@@ -224,6 +242,7 @@ static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, str
         const struct plan *own = &file->plans[i], *plan = load_cuda_plan(file, cuda->engine, i);
         struct status refused = {0};
         if (bind_plan(cuda, i, plan, &refused)) continue;
+        free_plan(cuda, i);
         if (plan == own || refused.code != STATUS_MACHINE || cuda->common.comm) {
             if (plan != own)
                 load_hear_of_others(
@@ -259,7 +278,7 @@ static void destroy(struct backend *backend)
         bool entered = device_enter(&cuda->device, &ignored);
         if (entered) driver->StreamSynchronize(cuda->device.stream);
         turn_forget(&cuda->device, cuda);
-        for (size_t i = 0; i < cuda->plan_count; i++) cuda_plan_free(&cuda->plans[i].bound, &cuda->device);
+        for (size_t i = 0; i < cuda->plan_count; i++) free_plan(cuda, i);
         for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++)
             for (int sleeps = 0; sleeps < 2; sleeps++)
                 if (cuda->done[i][sleeps]) driver->EventDestroy(cuda->done[i][sleeps]);
@@ -383,19 +402,24 @@ static cu_event done_event(const struct cuda_backend *cuda, uint64_t replay)
     return cuda->done[turn][cuda->sleeps[turn]];
 }
 
-static bool fetch_tokens(struct cuda_backend *cuda, const struct cuda_step *step, struct status *status)
+/* Queues a replay and, where its kernels leave the tokens on the GPU, a copy of these. This replay is counted. */
+static bool launch(struct cuda_backend *cuda, const struct cuda_step *step, struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
-    const uint64_t replay = cuda->submitted - 1 /* this one is counted */, turn = replay % BACKEND_MOST_IN_FLIGHT;
+    const uint64_t replay = cuda->submitted - 1, turn = replay % BACKEND_MOST_IN_FLIGHT;
+    const uint64_t target = step->alternates || cuda->common.comm ? turn : 0;
     const size_t bytes = (size_t)cuda->last_out_rows * sizeof(int32_t);
-    cuda->fetched[turn] = cuda->last_out_rows;
+    int32_t *const tokens = cuda->next_tokens[target];
+    cuda->awaited[turn] = tokens;
+    cuda->awaited_count[turn] = cuda->last_out_rows;
     cuda->sleeps[turn] = !step_pace_is_known(&cuda->pace);
-    for (int32_t i = 0; i < cuda->last_out_rows; i++) cuda->next_tokens[turn][i] = NOT_ARRIVED;
-    if (bytes && !cuda_ok(driver,
-                          driver->MemcpyDtoHAsync(cuda->next_tokens[turn],
-                                                  cuda->memory.base[SPACE_STEP] + step->next_tokens_offset, bytes,
-                                                  cuda->device.stream),
-                          status, "copying tokens from the GPU"))
+    for (int32_t i = 0; i < cuda->last_out_rows; i++) tokens[i] = NOT_ARRIVED;
+    if (!cuda_plan_launch(&step->bound[step->alternates ? turn : 0], &cuda->device, status)) return false;
+    if (bytes && cuda->common.comm &&
+        !cuda_ok(driver,
+                 driver->MemcpyDtoHAsync(tokens, cuda->memory.base[SPACE_STEP] + step->next_tokens_offset, bytes,
+                                         cuda->device.stream),
+                 status, "copying tokens from the GPU"))
         return false;
     return cuda_ok(driver, driver->EventRecord(done_event(cuda, replay), cuda->device.stream), status,
                    "recording an event");
@@ -480,7 +504,7 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
     bool ok = (inputs == INPUTS_OF_LAST_REPLAY || send_inputs(cuda, step, status)) &&
               (!step->takes_turns || turn_begin(&cuda->device, cuda, status));
     if (ok) {
-        ok = cuda_plan_launch(&step->bound, &cuda->device, status) && fetch_tokens(cuda, step, status);
+        ok = launch(cuda, step, status);
         if (step->takes_turns) turn_end(&cuda->device, cuda, done_event(cuda, cuda->submitted - 1));
     }
     device_leave(&cuda->device);
@@ -541,13 +565,13 @@ static void sleep_for(double seconds)
     if (seconds > 0) nanosleep(&(struct timespec){.tv_nsec = (long)(seconds * 1e9)}, NULL);
 }
 
-/* Whether all tokens of a replay lie in the host's memory, where the GPU's copy leaves them in any order. The driver is not asked: where its
- * code is in no cache, that takes 9 us. */
+/* Whether all tokens of a replay lie in the host's memory, where they come in any order. The driver is not asked: where its code is in no
+ * cache, that takes 9 us. */
 static bool has_arrived(const struct cuda_backend *cuda, uint64_t turn)
 {
-    for (int32_t i = 0; i < cuda->fetched[turn]; i++)
-        if (__atomic_load_n(&cuda->next_tokens[turn][i], __ATOMIC_ACQUIRE) == NOT_ARRIVED) return false;
-    return cuda->fetched[turn] > 0;
+    for (int32_t i = 0; i < cuda->awaited_count[turn]; i++)
+        if (__atomic_load_n(&cuda->awaited[turn][i], __ATOMIC_ACQUIRE) == NOT_ARRIVED) return false;
+    return cuda->awaited_count[turn] > 0;
 }
 
 /* One rank, a step behind which another is queued. */
@@ -601,7 +625,7 @@ static const int32_t *wait_for(struct backend *backend, struct status *status)
                                 : cuda_ok(driver, wait_alone(cuda, step, turn), status, "running a step");
     device_leave(&cuda->device);
     cuda->waited++;
-    return ok ? cuda->next_tokens[turn] : NULL;
+    return ok ? cuda->awaited[turn] : NULL;
 }
 
 /* Copies bytes of the step block to `to`. */
@@ -654,7 +678,7 @@ static bool keep_busy(struct cuda_backend *cuda, const struct cuda_step *step, u
 {
     /* A decode plan overwrites its inputs with those of the next step: send them again. */
     for (uint32_t i = 0; i < replays; i++)
-        if (!send_inputs(cuda, step, status) || !cuda_plan_launch(&step->bound, &cuda->device, status)) return false;
+        if (!send_inputs(cuda, step, status) || !cuda_plan_launch(step->bound, &cuda->device, status)) return false;
     return send_inputs(cuda, step, status);
 }
 
@@ -669,7 +693,7 @@ static bool time_replay(struct cuda_backend *cuda, const struct cuda_step *step,
         cuda_ok(driver, driver->EventCreate(&end, CU_EVENT_DEFAULT), status, "making an event") &&
         keep_busy(cuda, step, 1, status) &&
         cuda_ok(driver, driver->EventRecord(start, cuda->device.stream), status, "recording an event") &&
-        cuda_plan_launch(&step->bound, &cuda->device, status) &&
+        cuda_plan_launch(step->bound, &cuda->device, status) &&
         cuda_ok(driver, driver->EventRecord(end, cuda->device.stream), status, "recording an event") &&
         cuda_ok(driver, cuda->common.comm ? poll_event(cuda, end, longest_step, NULL) : driver->EventSynchronize(end),
                 status, "running a step") &&
@@ -688,7 +712,7 @@ static bool trace(struct backend *backend, size_t plan, double *replay_us, doubl
     enum { QUEUE_US = 10, MOST_REPLAYS = 64, RANKS_REPLAYS = 4 };
     if (!device_enter(&cuda->device, status)) return false;
     bool ok = time_replay(cuda, step, replay_us, status);
-    double queue_us = (double)QUEUE_US * step->bound.launch_count;
+    double queue_us = (double)QUEUE_US * step->bound->launch_count;
     uint32_t replays = *replay_us * MOST_REPLAYS > queue_us ? 1 + (uint32_t)(queue_us / *replay_us) : MOST_REPLAYS;
     if (cuda->common.comm) replays = RANKS_REPLAYS; /* the same number on all ranks */
     ok = ok && keep_busy(cuda, step, replays, status) &&

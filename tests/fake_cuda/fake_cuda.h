@@ -3,7 +3,7 @@
  * dynamic linker where LD_LIBRARY_PATH names its folder (the tests run themselves again that way).
  *
  * Device pointers are host addresses, streams run at once, but for copies out of pinned memory, which come as late as may
- * be; kernels do what a test registered for their entry, else nothing. Every call checks its arguments and the state
+ * be; kernels do what a test registered for their entry, else nothing, but those named sample... draw token 0. Every call checks its arguments and the state
  * (initialised, context current, handle alive, memory inside an allocation); an error of the caller returns an error code and counts as
  * misuse.
  *

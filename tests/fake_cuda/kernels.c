@@ -296,6 +296,27 @@ static void run_node(const struct cu_graph_node_opaque *node)
     run(node->kernel, node->grid, node->block, arguments);
 }
 
+/* A sampler without a registered behaviour draws token 0, which is seen as late as may be. */
+static bool draw(cu_stream stream, const struct cu_graph_node_opaque *node)
+{
+    enum { COUNTS, NEXT_TOKENS = 6 }; /* operands of kernels/sample/sample.cu */
+    const struct kernel *kernel = node->kernel;
+    uint64_t counts, tokens;
+    for (int i = 0; i < behaviour_count; i++)
+        if (behaviours[i].run && strcmp(behaviours[i].entry, kernel->name) == 0) return true;
+    if (strncmp(kernel->name, "sample", strlen("sample")) != 0 || kernel->parameter_count <= NEXT_TOKENS) return true;
+    const char *at = node->arguments;
+    for (int i = 0; i <= NEXT_TOKENS; at += aligned(kernel->parameter_bytes[i++])) {
+        if (kernel->parameter_bytes[i] != sizeof tokens) return true;
+        if (i == COUNTS) memcpy(&counts, at, sizeof counts);
+        memcpy(&tokens, at, sizeof tokens);
+    }
+    if (!fake_find_memory(counts, 2 * sizeof(int32_t))) return true;
+    int32_t rows;
+    memcpy(&rows, (const char *)(uintptr_t)counts + sizeof rows, sizeof rows);
+    return rows <= 0 || fake_clear_late(stream, tokens, (size_t)rows * sizeof rows);
+}
+
 /* Graphs */
 
 static size_t argument_bytes(const struct kernel *kernel)
@@ -486,7 +507,10 @@ cu_result cuGraphLaunch(cu_graph_exec exec, cu_stream stream)
         REQUIRE(kernel_alive(node->kernel), FAKE_INVALID_HANDLE); /* unloaded under the graph */
     fake_catch_up(stream, stream->queued);
     /* From here on other threads may run, if a kernel waits for them: launches in flight continue. */
-    for (const struct cu_graph_node_opaque *node = exec->nodes.first; node; node = node->next) run_node(node);
+    for (const struct cu_graph_node_opaque *node = exec->nodes.first; node; node = node->next) {
+        run_node(node);
+        REQUIRE(draw(stream, node), CU_ERROR_OUT_OF_MEMORY);
+    }
     stream->has_graphs = true;
     LEAVE(CU_SUCCESS);
 }

@@ -338,6 +338,17 @@ static bool copy_late(cu_stream stream, void *to, const void *from, size_t bytes
     return true;
 }
 
+bool fake_clear_late(cu_stream stream, cu_deviceptr to, size_t bytes)
+{
+    static const char zeros[1 << 16];
+    if (bytes > sizeof zeros || !fake_find_memory(to, bytes)) return false;
+    struct fake_copy *copies = realloc(stream->copies, (stream->queued + 1) * sizeof *copies);
+    if (!copies) return false;
+    stream->copies = copies;
+    copies[stream->queued++] = (struct fake_copy){host(to), zeros, bytes};
+    return true;
+}
+
 cu_result cuMemcpyHtoDAsync_v2(cu_deviceptr to, const void *from, size_t bytes, cu_stream stream)
 {
     ENTER;

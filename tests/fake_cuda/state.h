@@ -106,6 +106,8 @@ struct fake_memory *fake_find_memory(uint64_t address, size_t bytes);
 
 /* Does the copies that were queued before number `until`. */
 void fake_catch_up(cu_stream stream, size_t until);
+/* Writes zeros as a copy out of pinned memory would come. False: no such memory, or none to be had. */
+bool fake_clear_late(cu_stream stream, cu_deviceptr to, size_t bytes);
 /* Whether some stream is still to copy out of it. */
 bool fake_is_copied_from(const struct fake_memory *memory);
 
