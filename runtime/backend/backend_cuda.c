@@ -21,16 +21,17 @@
 /* A bound plan and the offsets in its step block that the host accesses. On one rank its kernels write the tokens into the host's memory:
  * bound[i] into next_tokens[i]. Plans that are never queued behind another have bound[0] alone. */
 struct cuda_step {
-    struct cuda_plan bound[BACKEND_MOST_IN_FLIGHT];
+    struct cuda_plan bound[MEMORY_CONTRACT_MOST_GRAPHS];
+    int bound_count;
     const struct plan *source; /* the plan that is bound */
     uint64_t input_bytes;      /* from the block's beginning to the end of the last input field */
     uint64_t counts_offset, next_tokens_offset, logits_offset, hidden_offset;
-    bool alternates;  /* has bound[1..], too */
     bool takes_turns; /* launches whose blocks wait for each other, on one rank */
     struct step_wait wait;
 };
 
 enum { NOT_ARRIVED = INT32_MIN }; /* no token */
+_Static_assert((int)MEMORY_CONTRACT_MOST_GRAPHS == (int)BACKEND_MOST_IN_FLIGHT, "a graph for each replay in flight");
 
 struct cuda_backend {
     struct backend common;
@@ -216,10 +217,10 @@ static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan
     step->source = plan;
     for (uint32_t i = 0; i < plan->header.launch_count && !cuda->common.comm; i++)
         step->takes_turns |= (plan->launches[i].attributes & LAUNCH_CORESIDENT) != 0;
-    step->alternates = plan->header.kind == PLAN_DECODE && !cuda->common.comm;
+    step->bound_count = memory_contract_plan_graphs(&cuda->owner->file, plan);
     memory.moved_offset = step->next_tokens_offset;
     memory.moved_bytes = cuda->common.comm ? 0 : plan->header.out_rows * sizeof(int32_t);
-    for (int i = 0; i < (step->alternates ? BACKEND_MOST_IN_FLIGHT : 1); i++) {
+    for (int i = 0; i < step->bound_count; i++) {
         memory.moved_to = (uint64_t)(uintptr_t)cuda->next_tokens[i]; /* pinned: one address for host and device */
         if (!cuda_plan_bind(&step->bound[i], &cuda->device, &cuda->engine->kernels, plan, &memory, name, status))
             return false;
@@ -229,7 +230,7 @@ static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan
 
 static void free_plan(struct cuda_backend *cuda, size_t index)
 {
-    for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) cuda_plan_free(&cuda->plans[index].bound[i], &cuda->device);
+    for (int i = 0; i < MEMORY_CONTRACT_MOST_GRAPHS; i++) cuda_plan_free(&cuda->plans[index].bound[i], &cuda->device);
 }
 
 /* A library may refuse to queue a call that it accepted when it was checked. The engine's own plan is used then, but
@@ -407,14 +408,14 @@ static bool launch(struct cuda_backend *cuda, const struct cuda_step *step, stru
 {
     const struct cuda_driver *driver = &cuda->device.driver;
     const uint64_t replay = cuda->submitted - 1, turn = replay % BACKEND_MOST_IN_FLIGHT;
-    const uint64_t target = step->alternates || cuda->common.comm ? turn : 0;
+    const uint64_t graph = step->bound_count > 1 ? turn : 0;
     const size_t bytes = (size_t)cuda->last_out_rows * sizeof(int32_t);
-    int32_t *const tokens = cuda->next_tokens[target];
+    int32_t *const tokens = cuda->next_tokens[cuda->common.comm ? turn : graph];
     cuda->awaited[turn] = tokens;
     cuda->awaited_count[turn] = cuda->last_out_rows;
     cuda->sleeps[turn] = !step_pace_is_known(&cuda->pace);
     for (int32_t i = 0; i < cuda->last_out_rows; i++) tokens[i] = NOT_ARRIVED;
-    if (!cuda_plan_launch(&step->bound[step->alternates ? turn : 0], &cuda->device, status)) return false;
+    if (!cuda_plan_launch(&step->bound[graph], &cuda->device, status)) return false;
     if (bytes && cuda->common.comm &&
         !cuda_ok(driver,
                  driver->MemcpyDtoHAsync(tokens, cuda->memory.base[SPACE_STEP] + step->next_tokens_offset, bytes,

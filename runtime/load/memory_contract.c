@@ -17,10 +17,17 @@ uint64_t memory_contract_code(const struct engine *file)
     return bytes;
 }
 
+int memory_contract_plan_graphs(const struct engine *file, const struct plan *plan)
+{
+    const bool alone = plan_ranks(&file->manifest.geometry) == 1;
+    return alone && plan->header.kind == PLAN_DECODE ? MEMORY_CONTRACT_MOST_GRAPHS : 1;
+}
+
 uint64_t memory_contract_graphs(const struct engine *file)
 {
     uint64_t launches = 0;
-    for (size_t i = 0; i < file->plan_count; i++) launches += file->plans[i].header.launch_count;
+    for (size_t i = 0; i < file->plan_count; i++)
+        launches += (uint64_t)memory_contract_plan_graphs(file, &file->plans[i]) * file->plans[i].header.launch_count;
     return launches * GRAPH_NODE_BYTES;
 }
 

@@ -13,6 +13,10 @@ struct memory_contract {
     uint64_t comm; /* exchange between ranks; 0 with one rank */
 };
 
+/* Graphs that a session makes of a plan: of decode plans on one rank, which are queued one behind the other, one for each place that the host
+ * reads tokens from. */
+enum { MEMORY_CONTRACT_MOST_GRAPHS = 2 };
+int memory_contract_plan_graphs(const struct engine *file, const struct plan *plan);
 /* The kernels' code, and the graphs of all plans. */
 uint64_t memory_contract_code(const struct engine *file);
 uint64_t memory_contract_graphs(const struct engine *file);

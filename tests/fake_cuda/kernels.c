@@ -273,7 +273,8 @@ static void spoil(const struct kernel *kernel, void *const *arguments)
     }
 }
 
-static void run(const struct kernel *kernel, const unsigned grid[3], const unsigned block[3], void *const *arguments)
+/* Whether its operands are spoilt. */
+static bool run(const struct kernel *kernel, const unsigned grid[3], const unsigned block[3], void *const *arguments)
 {
     const bool is_spoilt = fake_kernel_ran(kernel->name);
     for (int i = 0; i < behaviour_count; i++) {
@@ -285,15 +286,16 @@ static void run(const struct kernel *kernel, const unsigned grid[3], const unsig
         if (waits) fake_lock();
     }
     if (is_spoilt) spoil(kernel, arguments);
+    return is_spoilt;
 }
 
-static void run_node(const struct cu_graph_node_opaque *node)
+static bool run_node(const struct cu_graph_node_opaque *node)
 {
     void *arguments[MAX_PARAMETERS];
     char *at = node->arguments;
     for (int i = 0; i < node->kernel->parameter_count; at += aligned(node->kernel->parameter_bytes[i++]))
         arguments[i] = at;
-    run(node->kernel, node->grid, node->block, arguments);
+    return run(node->kernel, node->grid, node->block, arguments);
 }
 
 /* A sampler without a registered behaviour draws token 0, which is seen as late as may be. */
@@ -508,8 +510,8 @@ cu_result cuGraphLaunch(cu_graph_exec exec, cu_stream stream)
     fake_catch_up(stream, stream->queued);
     /* From here on other threads may run, if a kernel waits for them: launches in flight continue. */
     for (const struct cu_graph_node_opaque *node = exec->nodes.first; node; node = node->next) {
-        run_node(node);
-        REQUIRE(draw(stream, node), CU_ERROR_OUT_OF_MEMORY);
+        const bool is_spoilt = run_node(node);
+        REQUIRE(is_spoilt || draw(stream, node), CU_ERROR_OUT_OF_MEMORY);
     }
     stream->has_graphs = true;
     LEAVE(CU_SUCCESS);
