@@ -411,6 +411,10 @@ struct eng_session_options {
      * one context at least. ENG_USAGE: speculate is 0, the engine has no verification plans, the tokens differ, the draft engine has
      * recurrent layers or a window with chunks shorter than `speculate`, or several processes share one of the engines. */
     struct eng_engine *draft;
+    /* Host memory, beyond memory_bytes, for KV pages of sequences that are set aside, where copying them there and back takes less time than
+     * computing them again; less than a page: none, as if several processes share the engine. 0: on GPUs as much as the KV pool has, at most
+     * 4 GiB; on processors, whose pool may as well be larger, none. */
+    uint64_t kept_bytes;
 };
 static inline void eng_session_options_init(struct eng_session_options *given)
 {
@@ -449,6 +453,8 @@ struct eng_session_facts {
     uint64_t set_aside;     /* times, so far, that a sequence was set aside for want of pages */
     uint64_t drafted_tokens, accepted_tokens; /* by speculation, so far: verified, and part of them: appended */
     uint32_t speculate; /* as in the options; 0: also where the engine has no verification plans */
+    uint64_t kept_bytes,
+        kept; /* memory of pages kept now of sequences that are set aside; times, so far, that pages were kept */
 };
 static inline void eng_session_facts_init(struct eng_session_facts *given) { eng_struct_init(given, sizeof *given); }
 /* Fills *facts. Requires: eng_session_facts_init was called. [session] [no allocation] */
@@ -517,7 +523,7 @@ ENG_API void eng_grammar_destroy(struct eng_grammar **grammar); /* [any] */
  * both are possible they alternate, so that a long prompt delays answers by one chunk at a time.
  *
  * If no page is free, the sequence that began last is set aside: it gives its slot and pages back, waits as the first of all
- * (ENG_STATE_WAITING), and goes on later with the same tokens, most of which must be computed again. The oldest one always goes on.
+ * (ENG_STATE_WAITING), and goes on later with the same tokens, which are computed again unless kept_bytes has room. The oldest always goes on.
  *
  * Prefix cache. Whole pages of a sequence that ended or was set aside keep their content until they are needed. A sequence that begins with
  * the same tokens uses them, also those of a sequence that still runs, and computes the rest alone. Its tokens are the same as without, up

@@ -81,6 +81,9 @@ static int clean_up(void **state)
     return 0;
 }
 
+/* Of sessions with a cache. 0: pages of sequences that are set aside are computed again. */
+static uint64_t kept_bytes;
+
 static struct eng_session *open_session(struct eng_engine *engine, uint64_t kv_tokens, bool caches)
 {
     struct eng_session_options options;
@@ -88,6 +91,7 @@ static struct eng_session *open_session(struct eng_engine *engine, uint64_t kv_t
     options.threads = 2;
     options.kv_tokens = kv_tokens;
     options.no_prefix_cache = !caches;
+    if (caches) options.kept_bytes = kept_bytes;
     return fables_session(engine, &options);
 }
 
@@ -347,7 +351,7 @@ static bool second_turn(struct eng_session *session, struct runner *runner, bool
 
 /* What all hunts of a test have seen. */
 static struct {
-    uint64_t cached_tokens, set_aside;
+    uint64_t cached_tokens, set_aside, kept;
 } seen;
 
 static void hunt(struct eng_engine *engine, struct eng_session *session, uint64_t seed, bool saves, bool forks)
@@ -387,6 +391,8 @@ static void hunt(struct eng_engine *engine, struct eng_session *session, uint64_
     const struct eng_session_facts facts = facts_of(session);
     seen.cached_tokens += facts.cached_tokens;
     seen.set_aside += facts.set_aside;
+    seen.kept += facts.kept;
+    assert_int_equal(facts.kept_bytes, 0);
     close_session(session);
     close_session(plain);
 }
@@ -400,6 +406,16 @@ TEST(no_text_of_another_sequence_after_evictions)
                  true);
     assert_true(seen.cached_tokens > 5000);
     if (!test_sanitized()) assert_true(seen.set_aside > 0);
+}
+
+TEST(pages_of_sequences_that_are_set_aside_are_kept)
+{
+    memset(&seen, 0, sizeof seen);
+    kept_bytes = 1 << 24;
+    for (int f = 0; f < FAMILIES; f++)
+        hunt(engines[f], open_session(engines[f], 2 * FABLES_CONTEXT, true), 50 + (uint64_t)f, true, true);
+    kept_bytes = 0;
+    if (!test_sanitized()) assert_true(seen.kept > 0);
 }
 
 /* Checkpoints make room for others all the time. */

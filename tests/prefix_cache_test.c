@@ -16,14 +16,18 @@ struct request {
     struct eng_sequence *sequence;
 };
 
-static struct eng_session *open_session(uint64_t kv_tokens, bool caches)
+/* kept_bytes: as in the options. */
+static struct eng_session *open_keeping(uint64_t kv_tokens, bool caches, uint64_t kept_bytes)
 {
     struct eng_session_options options;
     eng_session_options_init(&options);
     options.kv_tokens = kv_tokens;
     options.no_prefix_cache = !caches;
+    options.kept_bytes = kept_bytes;
     return fables_session(fables, &options);
 }
+
+static struct eng_session *open_session(uint64_t kv_tokens, bool caches) { return open_keeping(kv_tokens, caches, 0); }
 
 static struct eng_session_facts facts_of(const struct eng_session *session)
 {
@@ -97,6 +101,49 @@ TEST(two_long_answers_fit_side_by_side)
     }
     assert_in_range(facts_of(session).set_aside, 1, 100); /* 508 tokens do not fit */
     eng_session_destroy(&session);
+    eng_session_destroy(&plain);
+}
+
+/* Four answers in the room of one and a half. Those that are set aside go on from pages in the host's memory, within its limit, and the last
+ * one is cancelled while it has such pages. */
+TEST(pages_of_sequences_that_are_set_aside_are_kept)
+{
+    enum { COUNT = 4, ROOM = FABLES_CONTEXT * 3 / 2 };
+    static struct request requests[COUNT];
+    struct eng_session *plain = open_session(0, false);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        requests[i] = (struct request){.count = 40, .wanted = 200, .sampled = i % 2, .seed = i};
+        fables_tokens(60 + i, requests[i].prompt, requests[i].count);
+        run_alone(plain, &requests[i]);
+    }
+    const uint64_t page = facts_of(plain).kv_bytes / facts_of(plain).pages, limits[] = {1 << 24, 14 * page, 1};
+    for (int l = 0; l < 3; l++)
+        for (int caches = 0; caches < 2; caches++) {
+            struct eng_session *session = open_keeping(ROOM, caches, limits[l]);
+            struct eng_session_facts facts;
+            uint64_t most = 0;
+            for (uint32_t i = 0; i < COUNT; i++) begin(session, &requests[i]);
+            uint32_t unfinished = COUNT;
+            while (unfinished) {
+                CHECK(eng_step(session, &unfinished, &error));
+                facts = facts_of(session);
+                if (facts.kept_bytes > most) most = facts.kept_bytes;
+                struct eng_sequence **last = &requests[COUNT - 1].sequence;
+                if (*last && facts.kept && eng_sequence_state(*last) == ENG_STATE_WAITING) eng_sequence_destroy(last);
+            }
+            for (uint32_t i = 0; i < COUNT; i++) {
+                int32_t answer[LONGEST];
+                if (!requests[i].sequence) continue;
+                assert_true(poll_request(&requests[i], answer));
+                assert_memory_equal(answer, requests[i].answer, requests[i].wanted * sizeof *answer);
+            }
+            assert_true(facts.set_aside > 0);
+            assert_int_equal(facts.kept_bytes, 0);
+            assert_true(most <= limits[l]);
+            if (l < 2) assert_true(facts.kept > 0 && most > 0);
+            if (l == 2) assert_int_equal(facts.kept, 0);
+            eng_session_destroy(&session);
+        }
     eng_session_destroy(&plain);
 }
 

@@ -38,7 +38,7 @@ static const char usage[] = "usage: engserve FILE... [flags]\n"
 
 struct arguments {
     const char *host, *key_file, *draft_path;
-    uint64_t port, prompt_step, step_ms, speculate, max_queue, max_connections, max_body, http_threads;
+    uint64_t port, prompt_step, step_ms, kept_bytes, speculate, max_queue, max_connections, max_body, http_threads;
     double timeout;
     bool quiet, finished, speculate_given;
     struct cli_devices devices;
@@ -83,6 +83,10 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
         {"step-ms", 0, "N", .number = &arguments->step_ms, .least = 1, .most = INT32_MAX,
          .help = "milliseconds that such a step should take: sets how many tokens it computes by the time that earlier "
                  "ones took, at most --prompt-step where that is given"},
+        {"kept-bytes", 0, "BYTES", .number = &arguments->kept_bytes, .least = 1, .most = UINT64_C(1) << 50,
+         .help =
+             "host memory of each model for requests that give way to older ones where the KV cache is full, so that "
+             "they are not computed again (as much as the cache has on a GPU, at most 4 GiB; else none)"},
         {"speculate", 0, "N", .number = &arguments->speculate, .most = INT32_MAX, .given = &arguments->speculate_given,
          .help = "draft up to N tokens of an answer where its last ones have occurred before, and verify them in one "
                  "step, while few requests are answered: the same answers in less time where they repeat text "
@@ -153,6 +157,7 @@ static int open_models(struct program *program, struct eng_engine *draft)
     session.threads = (uint32_t)arguments->devices.threads;
     session.prompt_step = (uint32_t)arguments->prompt_step;
     session.step_ms = (uint32_t)arguments->step_ms;
+    session.kept_bytes = arguments->kept_bytes;
     session.speculate = (uint32_t)arguments->speculate;
     session.draft = draft;
     session.instruction_set = arguments->devices.instruction_set;

@@ -572,7 +572,9 @@ static bool begin_step(struct eng_session *session, struct status *status)
             session->prefilled_last = true;
             const double start = now_ms();
             if (!step_prefill(prefill, chunk, plan, status)) return false;
-            if (session->step_ms && decoding) note_time(session, chunk, now_ms() - start);
+            const double took = now_ms() - start;
+            kept_note_prompt(session, chunk, took * 1e-3);
+            if (session->step_ms && decoding) note_time(session, chunk, took);
             return true;
         }
         decoding = reserve_decode(session);

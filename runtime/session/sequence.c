@@ -94,6 +94,7 @@ void sequence_admit(struct eng_session *session)
         slots_switch_rope(session, sequence->slot, sequence->count);
         sequence_begin_blocks(sequence);
         sequence_use_cache(sequence);
+        kept_take(sequence);
         slots_reserve(session, sequence->slot, first_tokens(sequence));
         start_prefill(sequence);
     }
@@ -152,6 +153,7 @@ static void set_aside(struct eng_sequence *sequence)
 {
     struct eng_session *session = sequence->session;
     leave_active(sequence);
+    kept_put(sequence);
     free_slot(sequence);
     sequence->computed = 0;
     sequence->state = ENG_STATE_WAITING;
@@ -190,6 +192,7 @@ void sequence_reserve_ahead(struct eng_sequence *sequence)
 static void finish(struct eng_sequence *sequence, enum eng_end end)
 {
     if (sequence->state == ENG_STATE_WAITING) leave_waiting(sequence);
+    kept_free(sequence);
     if (sequence->state == ENG_STATE_PREFILL || sequence->state == ENG_STATE_DECODE) leave_active(sequence);
     if (end == ENG_END_CANCELLED || end == ENG_END_NOT_FINITE || !(sequence->flags & ENG_SEQUENCE_KEEP)) {
         sequence_leave_checkpoint(sequence);

@@ -109,6 +109,15 @@ static uint32_t plan_cache(struct eng_session *session, const struct eng_session
     return (uint32_t)count;
 }
 
+/* Host memory for pages of sequences that are set aside. */
+static uint64_t kept_limit(const struct eng_session *session, const struct eng_session_options *options)
+{
+    const uint64_t most = UINT64_C(4) << 30, pool = session->backend->kv_bytes;
+    if (options->kept_bytes) return options->kept_bytes;
+    if (!session->backend->device_name) return 0;
+    return pool < most ? pool : most;
+}
+
 static bool allocate_tables(struct eng_session *session, const struct session_sizes *sizes, struct status *status)
 {
     uint64_t slots = session->geometry->slots;
@@ -243,6 +252,7 @@ static bool create(struct eng_session *session, const struct backend_type *type,
                                     .stream = stream,
                                     .host_bytes = sizes.tokens_bytes};
     session->backend = type->create(session->engine, &asked, status);
+    if (session->backend) session->kept_most = kept_limit(session, options);
     return session->backend &&
            host_memory_map(&session->tokens, sizes.tokens_bytes, "token buffers", &session->engine->memory_hooks,
                            status) &&
@@ -275,6 +285,7 @@ void eng_session_destroy(struct eng_session **handle)
     free(session->part_sequence);
     for (uint32_t i = 0; session->sequences && i < session->max_sequences; i++) {
         prompt_rows_free(&session->sequences[i]);
+        free(session->sequences[i].kept.bytes);
         grammar_release(session->sequences[i].grammar);
         free(session->sequences[i].place);
     }
@@ -402,6 +413,8 @@ enum eng_status eng_session_get_facts(const struct eng_session *session, struct 
         .cached_pages = session->pool.idle_count + session->pool.spare_count,
         .cached_tokens = session->cached_tokens,
         .set_aside = session->set_aside,
+        .kept_bytes = session->kept_bytes,
+        .kept = session->kept_count,
         .drafted_tokens = session->drafted_tokens,
         .accepted_tokens = session->accepted_tokens,
         .speculate = session->speculate,

@@ -60,6 +60,14 @@ struct prompt_rows {
     float *mean;                  /* owned [hidden_size]; NULL like sums */
 };
 
+/* The pages and the recurrent state of a sequence that is set aside, copied to the host's memory. */
+struct session_kept {
+    uint8_t *bytes; /* owned [size]; NULL: none */
+    uint64_t size;
+    uint32_t computed; /* tokens in the pages */
+    int32_t rope_set;
+};
+
 enum session_mask { MASK_ALL, MASK_SOME, MASK_NONE }; /* tokens that eng_sequence_set_allowed allows */
 
 struct eng_sequence {
@@ -81,10 +89,11 @@ struct eng_sequence {
     struct grammar_state *place; /* of the answer in its grammar; owned */
     int32_t stop_tokens[ENG_MAX_STOP_TOKENS];
     uint32_t stop_count;
-    int32_t *tokens;       /* [max_context + 1]: prompts and answers in order, then a draft */
-    uint32_t count;        /* tokens so far */
-    uint32_t computed;     /* tokens that are in the KV pages */
-    bool is_restored;      /* its pages came from a file: others do not use them */
+    int32_t *tokens;   /* [max_context + 1]: prompts and answers in order, then a draft */
+    uint32_t count;    /* tokens so far */
+    uint32_t computed; /* tokens that are in the KV pages */
+    bool is_restored;  /* its pages came from a file: others do not use them */
+    struct session_kept kept;
     uint32_t blocks;       /* whole pages of them that the cache knows */
     uint64_t block;        /* number of the last of those, or of the empty text */
     uint32_t checkpoint;   /* tokens before its latest checkpoint, made or used; 0: none */
@@ -174,8 +183,11 @@ struct eng_session {
     struct eng_sequence **active; /* [slots]: admitted and not done, in order of admission */
     uint32_t active_count;
     uint32_t waiting_count;
-    uint64_t set_aside;     /* times that a sequence was */
-    uint64_t cached_tokens; /* tokens of prompts that were found in the cache */
+    uint64_t set_aside; /* times that a sequence was */
+    uint64_t kept_most, kept_bytes,
+        kept_count;                      /* limit and memory of sequences' kept pages, and times that pages were kept */
+    double prompt_seconds, copy_seconds; /* least so far, of a token of a prompt and of a byte of pages; 0: none */
+    uint64_t cached_tokens;              /* tokens of prompts that were found in the cache */
     uint64_t drafted_tokens, accepted_tokens;
     struct session_news news;
     _Atomic(struct eng_sequence *) unwanted; /* to be cancelled by the session's thread; any thread adds */
@@ -204,6 +216,15 @@ bool session_usable(const struct eng_session *session, struct status *status);
 
 /* Calls load_weights_unchanged before a replay, at intervals. */
 bool session_weights_unchanged(struct eng_session *session, struct status *status);
+
+/* kept.c */
+/* A step has computed so many tokens of a prompt in so many seconds. */
+void kept_note_prompt(struct eng_session *session, uint32_t tokens, double seconds);
+/* Copies the pages of a sequence that is about to lose its slot to the host's memory, if that is cheaper than to compute them again. */
+void kept_put(struct eng_sequence *sequence);
+/* The sequence, which has a slot again and what the cache had for it, gets the pages that were kept, if they are more. */
+void kept_take(struct eng_sequence *sequence);
+void kept_free(struct eng_sequence *sequence);
 
 /* slots.c: pages, slots and replays. Requires: arguments were checked. */
 int32_t slots_take(struct eng_session *session, enum slot_use use); /* SESSION_NO_SLOT: none is free */
@@ -245,6 +266,8 @@ uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t posi
 /* The same for pages and position alone: the tokens remain marked as seen. */
 uint32_t slots_shorten(struct eng_session *session, int32_t slot, uint32_t position);
 void slots_clear_seen(struct eng_session *session, int32_t slot);
+/* After a failure the state of the backend's spaces is unknown: all later calls fail. Returns false. */
+bool slots_fail(struct eng_session *session, const struct status *status);
 /* Announces changed parts of the slot's state, bits of enum backend_state. */
 void slots_changed(struct eng_session *session, int32_t slot, unsigned what);
 

@@ -264,8 +264,7 @@ uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t posi
     return own->position;
 }
 
-/* After a failure the state of the backend's spaces is unknown: all later calls fail. */
-static bool note_failure(struct eng_session *session, const struct status *status)
+bool slots_fail(struct eng_session *session, const struct status *status)
 {
     session->failure = *status;
     log_write(&session->engine->log, ENG_LOG_WARNING, "session: every later call fails: %s", status->message);
@@ -328,7 +327,7 @@ bool slots_make_checkpoint(struct eng_session *session, int32_t slot, uint64_t r
     }
     if (session->geometry->recurrent_bytes)
         ok = ok && backend->type->repeat_recurrent(backend, slot, state_of(session, checkpoint), &status);
-    return ok || note_failure(session, &status);
+    return ok || slots_fail(session, &status);
 }
 
 bool slots_use_checkpoint(struct eng_session *session, int32_t slot, const struct session_checkpoint *checkpoint)
@@ -352,7 +351,7 @@ bool slots_use_checkpoint(struct eng_session *session, int32_t slot, const struc
     if (session->geometry->recurrent_bytes)
         ok = ok && backend->type->repeat_recurrent(backend, state_of(session, checkpoint), slot, &status);
     own->position = own->written = checkpoint->count;
-    return ok || note_failure(session, &status);
+    return ok || slots_fail(session, &status);
 }
 
 /* Tokens are in the pages from now on. */
@@ -386,11 +385,11 @@ static bool submit(struct eng_session *session, const char *what, const struct s
         *status = session->failure; /* a checkpoint could not be copied */
         return false;
     }
-    if (!session_weights_unchanged(session, status)) return note_failure(session, status);
+    if (!session_weights_unchanged(session, status)) return slots_fail(session, status);
     nvtx_push_number(what, (uint64_t)plan->counts[0]);
     bool ok = session->backend->type->submit(session->backend, (size_t)(plan - session->plans), inputs, status);
     nvtx_pop();
-    return ok || note_failure(session, status);
+    return ok || slots_fail(session, status);
 }
 
 const int32_t *replay_wait(struct eng_session *session, uint32_t count, struct status *status)
@@ -403,7 +402,7 @@ const int32_t *replay_wait(struct eng_session *session, uint32_t count, struct s
                     (unsigned long long)session->geometry->vocab_size - 1);
         drawn = NULL;
     }
-    if (!drawn) note_failure(session, status);
+    if (!drawn) slots_fail(session, status);
     return drawn;
 }
 
@@ -420,14 +419,14 @@ const struct session_slot *slots_find_drawn(const struct eng_session *session, u
 const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t count, struct status *status)
 {
     const float *logits = session->backend->type->logits(session->backend, row, count, status);
-    if (!logits) note_failure(session, status);
+    if (!logits) slots_fail(session, status);
     return logits;
 }
 
 const float *replay_hidden(struct eng_session *session, uint32_t row, uint32_t count, struct status *status)
 {
     const float *hidden = session->backend->type->hidden(session->backend, row, count, status);
-    if (!hidden) note_failure(session, status);
+    if (!hidden) slots_fail(session, status);
     return hidden;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Many sequences at random through one session, with all slots busy: each must say what it says alone.
  *
- *   soak_bench ENGINE COUNT [--seed N] [--threads N] [--specs N] [--most-drift PERCENT] [--kv-tokens N] [--prompt-step N] [--step-ms N]
- *              [--speculate N] [--draft ENGINE]
+ *   soak_bench ENGINE COUNT [--seed N] [--threads N] [--specs N] [--most-drift PERCENT] [--kv-tokens N] [--kept-bytes N]
+ *              [--prompt-step N] [--step-ms N] [--speculate N] [--draft ENGINE]
  *
  * First some specifications of sequences (default 256) are drawn: prompt, length, greedy or sampled, biases and penalties, stop tokens, a
  * stop string, a grammar, end tokens heeded or not, one submit or two (KEEP). Half of the prompts begin with one of a few texts, and some
@@ -374,7 +374,8 @@ int main(int argc, char **argv)
     if (argc < 3)
         bench_end(BENCH_USAGE,
                   "usage: soak_bench ENGINE COUNT [--seed N] [--threads N] [--specs N] [--most-drift PERCENT] "
-                  "[--kv-tokens N] [--prompt-step N] [--step-ms N] [--speculate N] [--draft ENGINE]");
+                  "[--kv-tokens N] [--kept-bytes N] [--prompt-step N] [--step-ms N] [--speculate N] "
+                  "[--draft ENGINE]");
     eng_session_options_init(&soak.options);
     const char *draft = NULL;
     const uint64_t count = (uint64_t)bench_number("COUNT", argv[2], TENTHS, 1e12);
@@ -388,6 +389,8 @@ int main(int argc, char **argv)
             soak.spec_count = (uint32_t)bench_number(flag, value, 1, MOST_SPECS);
         else if (!strcmp(flag, "--kv-tokens"))
             soak.options.kv_tokens = (uint64_t)bench_number(flag, value, 0, 1e12);
+        else if (!strcmp(flag, "--kept-bytes"))
+            soak.options.kept_bytes = (uint64_t)bench_number(flag, value, 0, 1e12);
         else if (!strcmp(flag, "--prompt-step"))
             soak.options.prompt_step = (uint32_t)bench_number(flag, value, 0, INT32_MAX);
         else if (!strcmp(flag, "--step-ms"))
