@@ -7,6 +7,7 @@
 #include "kernels/attention/attention_device.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul_device.h"
+#include "kernels/mean_squares/mean_squares.h"
 #include "kernels/multiply/multiply.h"
 #include "kernels/op/op.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -182,6 +183,16 @@ static uint64_t op_bytes_of_w(const int64_t *params)
     return matmul_device_operand_bytes(params, matmul_device_operand(params, MATMUL_W));
 }
 
+/* Columns of the sum over ranks that is launch `index`: those of the residual stream, unless it is of mean squares or of a layer's
+ * table of tokens, which the launch before has read. */
+static uint64_t width_of_sum(const struct test_device_model *model, const struct graph *graph, uint32_t index)
+{
+    const struct graph_node *before = index > 0 ? &graph->nodes[index - 1] : NULL;
+    if (before && before->op == OP_MEAN_SQUARES) return MEAN_SQUARES_WIDTH;
+    const bool of_layer = before && before->op == OP_EMBED && before->layer != GRAPH_NO_LAYER;
+    return of_layer ? model->config.per_layer_size : model->config.hidden_size;
+}
+
 static void check_params(const struct test_device_model *model, const struct graph *graph,
                          const struct device_plan *plan, uint32_t index)
 {
@@ -215,7 +226,7 @@ static void check_params(const struct test_device_model *model, const struct gra
     } else if (node->op == OP_ALL_REDUCE) {
         bool norm = node->operands[ALL_REDUCE_NORM] >= 0;
         assert_int_equal(params[ALL_REDUCE_RANKS], graph->ranks);
-        assert_int_equal(params[ALL_REDUCE_WIDTH], model->config.hidden_size);
+        assert_int_equal(params[ALL_REDUCE_WIDTH], width_of_sum(model, graph, index));
         assert_int_equal(params[ALL_REDUCE_X_DTYPE], graph->values[node->operands[ALL_REDUCE_X]].dtype);
         assert_int_equal(params[ALL_REDUCE_HAS_RESIDUAL] != 0,
                          node->operands[ALL_REDUCE_RESIDUAL] >= 0); /* which rows: below */
@@ -253,6 +264,8 @@ static void check_params(const struct test_device_model *model, const struct gra
     } else if (node->op == OP_ROPE_APPEND) {
         assert_int_equal(params[ROPE_APPEND_NORM_V], model->config.value_norms);
         assert_int_equal(params[ROPE_APPEND_CENTRED], model->config.head_norms);
+        assert_int_equal(params[ROPE_APPEND_HAS_MEANS],
+                         graph->ranks > 1 && params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH);
     } else if (node->op == OP_ROPE_QUERY) {
         assert_int_equal(params[ROPE_QUERY_HEAD_DIM], model_head_dim(&model->config, node->layer));
         assert_int_equal(params[ROPE_QUERY_X_DTYPE], graph->compute_dtype);

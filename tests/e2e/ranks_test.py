@@ -23,7 +23,7 @@ TINY_RANKS = {"llama3": [2, 4], "llama-tied-sharded": [2, 4], "mistral-window": 
               "granite": [2], "phi3": [2], "phi3-longrope": [2], "phi4-mini": [2], "mixtral": [2],
               "qwen2_moe": [2], "qwen3_moe": [2], "granitemoe": [2], "ernie4_5_moe": [2], "glm4_moe": [2], "gpt_oss": [2],
               "deepseek_v2": [2], "deepseek_v3": [2], "lfm2": [2], "qwen3_next": [2],
-              "smollm3": [2], "seed_oss": [2], "glm4": [2], "exaone4": [2], "gemma": [2], "gemma2": [2], "gemma3": [2],
+              "smollm3": [2], "seed_oss": [2], "glm4": [2], "exaone4": [2], "olmo2": [2], "olmo3": [2], "olmoe": [2], "gemma": [2], "gemma2": [2], "gemma3": [2],
               "cohere2": [2], "stablelm": [2], "starcoder2": [2], "nemotron": [2], "gpt2": [2], "gpt_neox": [2]}
 
 
@@ -251,6 +251,8 @@ class Shapes(RanksTest):
         ("mistral", 12, 4, 60, 257, False, 12),
         ("llama", 16, 2, 48, 17, False, 16),  # two tokens on the first ranks, then one, then none
         ("qwen2", 16, 16, 16, 5, True, 16),
+        ("olmo2", 6, 3, 33, 101, False, 3),   # norms over the width: every KV head on one rank,
+        ("olmo2", 12, 4, 36, 19, True, 12),   # or on three
     ]
 
     def checkpoint(self, folder, shape):
