@@ -311,6 +311,42 @@ class Shapes(RanksTest):
                 self.assertFalse(os.path.exists(path))
 
 
+TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320,
+        "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2}
+FEW_EXPERTS = {"num_experts": 8, "moe_intermediate_size": 48}
+GEMMA4 = {**TEXT, "model_type": "gemma4_text", "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 32, "sliding_window": 16,
+          "layer_types": ["sliding_attention", "full_attention"] * 2, "vocab_size_per_layer_input": 320, "hidden_size_per_layer_input": 0}
+QWEN3_5 = {**TEXT, "model_type": "qwen3_5_text", "num_hidden_layers": 4, "head_dim": 32, "linear_num_key_heads": 2,
+           "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+           "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}}
+
+
+@unittest.skipUnless(os.path.exists(MAKE_CHECKPOINT), "needs make_checkpoint")
+class Unrecorded(RanksTest):
+    """Families that hf-tiny does not have, on two ranks and on one. architectures_test.py compares both with recordings."""
+
+    FAMILIES = {
+        "gemma4, inputs of layers": {**GEMMA4, "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 16},
+        "gemma4, a KV head on both ranks": {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        "gemma4, experts": {**GEMMA4, **FEW_EXPERTS, "enable_moe_block": True, "top_k_experts": 3},
+        "qwen3_5": QWEN3_5,
+        "qwen3_5_moe": {**QWEN3_5, **FEW_EXPERTS, "model_type": "qwen3_5_moe_text", "num_experts_per_tok": 3, "shared_expert_intermediate_size": 64},
+    }
+
+    def test_logits_are_those_of_one_rank(self):
+        prompt = [(7 * i + 3) % 320 for i in range(60)]
+        for name, config in list(self.FAMILIES.items())[::2 if SANITIZED else 1]:
+            with self.subTest(name), scratch() as folder:
+                shape, model = os.path.join(folder, "shape"), os.path.join(folder, "model")
+                os.mkdir(shape)
+                with open(os.path.join(shape, "config.json"), "w", encoding="utf-8") as file:
+                    json.dump(config, file)
+                output([MAKE_CHECKPOINT, "--config", shape, "-o", model, "--dtype", "f32"])
+                several = build_engine(model, *gpus(2))
+                self.assertGreater(self.check_same_logits(build_engine(model), several, prompt, 12, name), 0)
+                output([ENGRUN, several, "--selftest"])
+
+
 class Files(RanksTest):
     def build(self, path, *options, model=FABLES):
         return output([ENGBUILD, "--model", model, "--target", "cpu", "--quiet", "-o", path,
