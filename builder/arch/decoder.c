@@ -205,7 +205,8 @@ static int query_alone(struct graph *graph, const struct decoder_traits *traits,
     const struct part part = {or_usual(traits->modules.q, "self_attn.q_proj"), width, SHARD_ROWS, .head = 0};
     const struct projection by = projection(graph, traits, layer, &part, config->hidden_size, config->qkv_bias);
     const int q = node_matmul(graph, x, layer, by, ACTIVATION_NONE, 1.0, "q");
-    const int weight = traits->qk_norm ? qk_norm_weight(graph, traits, layer, config->heads, SHARD_ROWS, norm) : GRAPH_ABSENT;
+    const int weight =
+        traits->qk_norm ? qk_norm_weight(graph, traits, layer, config->heads, SHARD_ROWS, norm) : GRAPH_ABSENT;
     const int rotated = graph_value(graph, ROWS_TOKENS, width, "rotated%u", layer);
     struct graph_node *rope = graph_append(graph, OP_ROPE_QUERY, layer);
     rope->operands[ROPE_QUERY_X] = q;

@@ -10,8 +10,10 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     const char *why = op_params_illegal(&op_mean_squares, params);
     if (why) return why;
     if (params[MEAN_SQUARES_X_DTYPE] == DTYPE_F32) return "X_DTYPE is not F16 or BF16";
-    *geometry = (struct device_geometry){
-        {(uint32_t)params[MEAN_SQUARES_ROWS], 1, 1}, {LAYOUT_ELEMENTWISE_THREADS, 1, 1}, {1, 1, 1}, 0};
+    *geometry = (struct device_geometry){{(uint32_t)params[MEAN_SQUARES_ROWS], 1, 1},
+                                         {LAYOUT_ELEMENTWISE_THREADS, 1, 1},
+                                         {1, 1, 1},
+                                         0};
     return NULL;
 }
 

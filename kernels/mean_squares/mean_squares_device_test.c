@@ -6,12 +6,9 @@
 static void check(int64_t rows, int64_t valid, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t ranks,
                   enum dtype dtype)
 {
-    const int64_t params[MEAN_SQUARES_PARAMS] = {[MEAN_SQUARES_ROWS] = rows,
-                                                 [MEAN_SQUARES_HEADS] = heads,
-                                                 [MEAN_SQUARES_KV_HEADS] = kv_heads,
-                                                 [MEAN_SQUARES_HEAD_DIM] = head_dim,
-                                                 [MEAN_SQUARES_RANKS] = ranks,
-                                                 [MEAN_SQUARES_X_DTYPE] = dtype};
+    const int64_t params[MEAN_SQUARES_PARAMS] =
+        {[MEAN_SQUARES_ROWS] = rows,         [MEAN_SQUARES_HEADS] = heads, [MEAN_SQUARES_KV_HEADS] = kv_heads,
+         [MEAN_SQUARES_HEAD_DIM] = head_dim, [MEAN_SQUARES_RANKS] = ranks, [MEAN_SQUARES_X_DTYPE] = dtype};
     struct test_random random = {(uint64_t)(rows * 5 + heads * head_dim)};
     struct test_launch launch;
     test_launch_open(&launch, &device_mean_squares, params, valid);

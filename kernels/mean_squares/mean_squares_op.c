@@ -20,9 +20,9 @@ void mean_squares_cost(const int64_t *params, uint64_t context, uint64_t *bytes,
 {
     (void)context;
     const uint64_t rows = (uint64_t)params[MEAN_SQUARES_ROWS], head_dim = (uint64_t)params[MEAN_SQUARES_HEAD_DIM];
-    const uint64_t width =
-        ((uint64_t)params[MEAN_SQUARES_HEADS] + (uint64_t)params[MEAN_SQUARES_KV_HEADS]) * head_dim;
-    *bytes = rows * (width * dtype_bytes((enum dtype)params[MEAN_SQUARES_X_DTYPE]) + MEAN_SQUARES_WIDTH * sizeof(float));
+    const uint64_t width = ((uint64_t)params[MEAN_SQUARES_HEADS] + (uint64_t)params[MEAN_SQUARES_KV_HEADS]) * head_dim;
+    *bytes =
+        rows * (width * dtype_bytes((enum dtype)params[MEAN_SQUARES_X_DTYPE]) + MEAN_SQUARES_WIDTH * sizeof(float));
     *flops = 2 * rows * width;
 }
 

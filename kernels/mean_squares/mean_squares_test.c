@@ -15,12 +15,9 @@ static struct plan_geometry geometry_of_ranks(void)
 static void open_case(struct test_case *test, int64_t rows, int64_t valid, int64_t heads, int64_t kv_heads,
                       int64_t head_dim)
 {
-    const int64_t params[MEAN_SQUARES_PARAMS] = {[MEAN_SQUARES_ROWS] = rows,
-                                                 [MEAN_SQUARES_HEADS] = heads,
-                                                 [MEAN_SQUARES_KV_HEADS] = kv_heads,
-                                                 [MEAN_SQUARES_HEAD_DIM] = head_dim,
-                                                 [MEAN_SQUARES_RANKS] = RANKS,
-                                                 [MEAN_SQUARES_X_DTYPE] = DTYPE_F32};
+    const int64_t params[MEAN_SQUARES_PARAMS] =
+        {[MEAN_SQUARES_ROWS] = rows,         [MEAN_SQUARES_HEADS] = heads, [MEAN_SQUARES_KV_HEADS] = kv_heads,
+         [MEAN_SQUARES_HEAD_DIM] = head_dim, [MEAN_SQUARES_RANKS] = RANKS, [MEAN_SQUARES_X_DTYPE] = DTYPE_F32};
     const struct plan_geometry geometry = geometry_of_ranks();
     test_case_open(test, &op_mean_squares, params, &geometry, (int32_t)valid);
 }
@@ -70,12 +67,9 @@ TEST(small_case)
 
 TEST(hostile_params_are_refused)
 {
-    const int64_t params[MEAN_SQUARES_PARAMS] = {[MEAN_SQUARES_ROWS] = 3,
-                                                 [MEAN_SQUARES_HEADS] = 4,
-                                                 [MEAN_SQUARES_KV_HEADS] = 2,
-                                                 [MEAN_SQUARES_HEAD_DIM] = 64,
-                                                 [MEAN_SQUARES_RANKS] = RANKS,
-                                                 [MEAN_SQUARES_X_DTYPE] = DTYPE_F32};
+    const int64_t params[MEAN_SQUARES_PARAMS] =
+        {[MEAN_SQUARES_ROWS] = 3,      [MEAN_SQUARES_HEADS] = 4,     [MEAN_SQUARES_KV_HEADS] = 2,
+         [MEAN_SQUARES_HEAD_DIM] = 64, [MEAN_SQUARES_RANKS] = RANKS, [MEAN_SQUARES_X_DTYPE] = DTYPE_F32};
     const struct plan_geometry geometry = geometry_of_ranks();
     test_refuses(&op_mean_squares, params, &geometry,
                  TEST_CHANGES({MEAN_SQUARES_HEADS, 0}, {MEAN_SQUARES_KV_HEADS, 0}, {MEAN_SQUARES_HEAD_DIM, 63},

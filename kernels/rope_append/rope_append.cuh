@@ -283,8 +283,8 @@ template <class P> struct rope_append_body {
             if (!valid) return;
             const bool is_query = head < P::HEADS;
             if constexpr (P::HAS_MEANS)
-                factor = scale_of_mean(
-                    means[row * MEAN_SQUARES_WIDTH + (is_query ? MEAN_SQUARES_OF_Q : MEAN_SQUARES_OF_K)]);
+                factor =
+                    scale_of_mean(means[row * MEAN_SQUARES_WIDTH + (is_query ? MEAN_SQUARES_OF_Q : MEAN_SQUARES_OF_K)]);
             const int first = P::NORM_SCOPE != ROPE_APPEND_NORM_HEAD ? (is_query ? head : head - P::HEADS) : 0;
             store(held, row, head, lane, factor, is_query ? norm_q : norm_k, first * P::HEAD_DIM, table, slots,
                   positions, page_table, kv, q, kv_scales);

@@ -37,7 +37,7 @@ static void rotate_head(const struct op_call *call, const float *x, int64_t row,
     if (call->params[ROPE_APPEND_HAS_NORM]) {
         const double scale = call->params[ROPE_APPEND_HAS_MEANS] ? scale_of_mean(call, row, norm_operand)
                              : over_width                        ? scale_of(call, x, heads * head_dim, 0)
-                                                : scale_of(call, x + head * head_dim, head_dim, mean);
+                                                                 : scale_of(call, x + head * head_dim, head_dim, mean);
         const int64_t first = call->params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_HEAD ? head * head_dim : 0;
         for (int64_t i = 0; i < head_dim; i++)
             normal[i] *= scale * op_element(call->operands[norm_operand], first + i, norm_dtype);

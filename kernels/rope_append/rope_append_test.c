@@ -93,8 +93,8 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         test_fill(random, test->call.operands[i], count, shape->norm_dtype, 0.5f, 1.5f);
     }
     if (shape->means)
-        test_fill(random, test->call.operands[ROPE_APPEND_MEANS], (size_t)(shape->valid * MEAN_SQUARES_WIDTH), DTYPE_F32,
-                  0.2f, 3);
+        test_fill(random, test->call.operands[ROPE_APPEND_MEANS], (size_t)(shape->valid * MEAN_SQUARES_WIDTH),
+                  DTYPE_F32, 0.2f, 3);
     if (shape->kv_scales) { /* numbers up to 2 are beyond 448 times some of them */
         assert_int_equal(test->demands[test->operand_count - 1].bytes, 2 * shape->kv_heads * 4);
         test_fill(random, test->call.operands[ROPE_APPEND_KV_SCALES], (size_t)(2 * shape->kv_heads), DTYPE_F32, 0.001f,
@@ -363,7 +363,8 @@ static void check_small_case(bool means)
                                 2, 2, 2, 2, 5,  6,  7,  8}; /* mean square of q: 7.5, of k: 4 */
     static const float table[2] = {0, 1}, norm_q[8] = {1, 1, 1, 1, 2, 2, 2, 2}, norm_k[4] = {1, 3, 1, 1};
     static const float q[8] = {-2, 1, 3, 4, 6, -8, -4, -2}, k[4] = {-3, 1, 1, 1}; /* q: times sqrt(7.5) */
-    const float given[MEAN_SQUARES_WIDTH] = {30, 1}, q_factor = means ? sqrtf(30) : sqrtf(7.5f), k_factor = means ? 2 : 1;
+    const float given[MEAN_SQUARES_WIDTH] = {30, 1}, q_factor = means ? sqrtf(30) : sqrtf(7.5f),
+                k_factor = means ? 2 : 1;
     struct test_random random = {10};
     struct setup setup;
     setup_open(&setup, &random, &shape);
@@ -532,7 +533,8 @@ TEST(hostile_params_are_refused)
     int64_t over_width[ROPE_APPEND_PARAMS];
     memcpy(over_width, params, sizeof params);
     over_width[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
-    test_refuses(&op_rope_append, over_width, &geometry, TEST_CHANGES({ROPE_APPEND_CENTRED, 1}, {ROPE_APPEND_HAS_MEANS, 2}));
+    test_refuses(&op_rope_append, over_width, &geometry,
+                 TEST_CHANGES({ROPE_APPEND_CENTRED, 1}, {ROPE_APPEND_HAS_MEANS, 2}));
     struct plan_geometry short_slots = geometry;
     short_slots.max_context = 65; /* four pages of sixteen do not hold it */
     test_refuses(&op_rope_append, params, &short_slots, TEST_CHANGES({ROPE_APPEND_ROWS, 4}));

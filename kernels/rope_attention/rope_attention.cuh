@@ -610,8 +610,8 @@ template <class P> struct rope_attention_body {
         }
         preparation::run(shared, qkv + (i64)row * QKV_HEADS * P::HEAD_DIM,
                          table + (i64)row * (2 * preparation::ROTATED), norms, norm_q, norm_k, kv_scales,
-                         P::HAS_MEANS ? means + (i64)row * MEAN_SQUARES_WIDTH : nullptr, new_block,
-                         place, kv_head, head_block, heads, with_new, warp, lane);
+                         P::HAS_MEANS ? means + (i64)row * MEAN_SQUARES_WIDTH : nullptr, new_block, place, kv_head,
+                         head_block, heads, with_new, warp, lane);
         __syncthreads();
         queries held;
 #pragma unroll

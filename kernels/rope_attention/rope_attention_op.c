@@ -8,7 +8,8 @@ static const char *illegal(const int64_t *params)
     const int64_t scope = params[ROPE_ATTENTION_NORM_SCOPE], centred = params[ROPE_ATTENTION_CENTRED];
     const char *why = op_rotary_illegal(params, ROPE_ATTENTION_ROTARY_DIM);
     const bool over_width = scope == ROPE_APPEND_NORM_WIDTH, has_means = params[ROPE_ATTENTION_HAS_MEANS] != 0;
-    if (over_width != has_means) return over_width ? "norm_scope is the width, without means" : "means without a norm over the width";
+    if (over_width != has_means)
+        return over_width ? "norm_scope is the width, without means" : "means without a norm over the width";
     if (over_width && (centred || params[ROPE_ATTENTION_NORM_V])) return "centred or norm_v with a norm over the width";
     if ((scope || centred) && !params[ROPE_ATTENTION_HAS_NORM]) return "norm_scope or centred without a norm";
     if (params[ROPE_ATTENTION_APPENDED] && (scope || centred || params[ROPE_ATTENTION_NORM_V]))

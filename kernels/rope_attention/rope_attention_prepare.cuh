@@ -47,8 +47,8 @@ template <class P> struct rope_attention_preparation {
     static __device__ __forceinline__ int first_weight(int task, int kv_head, int head_block)
     {
         return P::NORM_SCOPE == ROPE_APPEND_NORM_HEAD ? 0
-               : task < BLOCK_HEADS ? (kv_head * GROUP + head_block * TILE_HEADS + task) * P::HEAD_DIM
-                                    : kv_head * P::HEAD_DIM;
+               : task < BLOCK_HEADS                   ? (kv_head * GROUP + head_block * TILE_HEADS + task) * P::HEAD_DIM
+                                                      : kv_head * P::HEAD_DIM;
     }
 
     static __device__ __forceinline__ void load_norms(norms &norms, const void *norm_q, const void *norm_k, int kv_head,
@@ -170,8 +170,8 @@ template <class P> struct rope_attention_preparation {
     template <class SHARED>
     static __device__ __forceinline__ void run(SHARED &shared, const u16 *qkv, const float *table, const norms &norms,
                                                const void *norm_q, const void *norm_k, const float *kv_scales,
-                                               const float *means, u8 *block, i64 place, int kv_head, int head_block, int heads,
-                                               bool with_new, int warp, int lane)
+                                               const float *means, u8 *block, i64 place, int kv_head, int head_block,
+                                               int heads, bool with_new, int warp, int lane)
     {
         float low[WARP_TASKS][ROUNDS][VECTOR], high[WARP_TASKS][ROUNDS][VECTOR];
         float cosine[ROUNDS][VECTOR], sine[ROUNDS][VECTOR];

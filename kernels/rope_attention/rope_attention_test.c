@@ -739,9 +739,9 @@ TEST(hostile_params)
                                      {ROPE_ATTENTION_PAGES_PER_SLOT, INT32_MAX}, {ROPE_ATTENTION_STAGES, 1},
                                      {ROPE_ATTENTION_STAGES, 17}, {ROPE_ATTENTION_BULK, 2},
                                      {ROPE_ATTENTION_ALONE_TILES, 0}, {ROPE_ATTENTION_NORM_SCOPE, 1},
-                                     {ROPE_ATTENTION_HAS_MEANS, 1},
-                                     {ROPE_ATTENTION_NORM_SCOPE, 2}, {ROPE_ATTENTION_CENTRED, 1},
-                                     {ROPE_ATTENTION_NORM_V, 2}, {ROPE_ATTENTION_APPENDED, 2}));
+                                     {ROPE_ATTENTION_HAS_MEANS, 1}, {ROPE_ATTENTION_NORM_SCOPE, 2},
+                                     {ROPE_ATTENTION_CENTRED, 1}, {ROPE_ATTENTION_NORM_V, 2},
+                                     {ROPE_ATTENTION_APPENDED, 2}));
     setup.params[ROPE_ATTENTION_APPENDED] = 1;
     assert_null(device_rope_attention.launch(setup.params, &hopper, &geometry));
     test_launch_refuses(&device_rope_attention, setup.params, TEST_CHANGES({ROPE_ATTENTION_NORM_V, 1}));
