@@ -116,7 +116,7 @@ static bool insert_mean_squares(struct graph *graph, int n)
     const int part = graph_value(graph, ROWS_TOKENS, MEAN_SQUARES_WIDTH, "mean_squares%u.part", layer);
     const int whole = graph_value(graph, ROWS_TOKENS, MEAN_SQUARES_WIDTH, "mean_squares%u", layer);
     struct graph_node *reduce = graph_insert(graph, n, OP_ALL_REDUCE, layer);
-    if (!reduce) return false;
+    if (!reduce || part < 0 || whole < 0) return false;
     reduce->operands[ALL_REDUCE_X] = part;
     reduce->operands[ALL_REDUCE_OUT] = whole;
     struct graph_node *squares = graph_insert(graph, n, OP_MEAN_SQUARES, layer);

@@ -33,5 +33,7 @@ enum mean_squares_param {
 extern const struct op_descriptor op_mean_squares;
 extern const struct device_kernel device_mean_squares;
 op_cost mean_squares_cost;
+/* MEAN_SQUARES_WIDTH, for schemas of ops that make or take rows of mean squares. */
+uint64_t mean_squares_width(const int64_t *params);
 
 #endif

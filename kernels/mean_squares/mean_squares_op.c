@@ -10,7 +10,7 @@ static uint64_t qkv_width(const int64_t *params)
            (uint64_t)params[MEAN_SQUARES_HEAD_DIM];
 }
 
-static uint64_t out_width(const int64_t *params)
+uint64_t mean_squares_width(const int64_t *params)
 {
     (void)params;
     return MEAN_SQUARES_WIDTH;
@@ -72,7 +72,8 @@ static const struct op_operand operand_schema[MEAN_SQUARES_OPERANDS] = {
     OP_COUNTS_OPERAND,
     [MEAN_SQUARES_QKV] = {"qkv", ROLE_INPUT, .dtype = MEAN_SQUARES_X_DTYPE, .rows = MEAN_SQUARES_ROWS,
                           .width = qkv_width},
-    [MEAN_SQUARES_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = MEAN_SQUARES_ROWS, .width = out_width},
+    [MEAN_SQUARES_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = MEAN_SQUARES_ROWS,
+                          .width = mean_squares_width},
 };
 
 const struct op_descriptor op_mean_squares = {

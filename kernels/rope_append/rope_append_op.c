@@ -2,7 +2,7 @@
 #include "kernels/rope_append/rope_append.h"
 
 #include "kernels/cpu/vector_portable.h"
-#include "kernels/mean_squares/mean_squares_layout.cuh"
+#include "kernels/mean_squares/mean_squares.h"
 #include "kernels/op/op.h"
 #include "kernels/rope_append/rope_append_vector.h"
 
@@ -43,12 +43,6 @@ static uint64_t norm_width(const int64_t *params, int heads)
 static uint64_t norm_q_width(const int64_t *params) { return norm_width(params, ROPE_APPEND_HEADS); }
 static uint64_t norm_k_width(const int64_t *params) { return norm_width(params, ROPE_APPEND_KV_HEADS); }
 
-static uint64_t means_width(const int64_t *params)
-{
-    (void)params;
-    return MEAN_SQUARES_WIDTH;
-}
-
 static const struct op_param param_schema[ROPE_APPEND_PARAMS] = {
     OP_PAGED_PARAMS(ROPE_APPEND_QKV),
     [ROPE_APPEND_HAS_NORM] = {"has_norm", 12, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_APPEND_NORM_Q, .most = 1},
@@ -81,7 +75,7 @@ static const struct op_operand operand_schema[ROPE_APPEND_OPERANDS] = {
     [ROPE_APPEND_KV_SCALES] = {"kv_scales", ROLE_WEIGHT, .present = ROPE_APPEND_HAS_KV_SCALES, .fixed = DTYPE_F32,
                                .rows = OP_NONE, .width = op_kv_scales_width},
     [ROPE_APPEND_MEANS] = {"means", ROLE_INPUT, .present = ROPE_APPEND_HAS_MEANS, .fixed = DTYPE_F32,
-                           .rows = ROPE_APPEND_ROWS, .width = means_width},
+                           .rows = ROPE_APPEND_ROWS, .width = mean_squares_width},
 };
 
 const struct op_descriptor op_rope_append = {

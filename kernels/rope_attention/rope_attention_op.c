@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/rope_attention/rope_attention.h"
 
-#include "kernels/mean_squares/mean_squares_layout.cuh"
+#include "kernels/mean_squares/mean_squares.h"
 
 static const char *illegal(const int64_t *params)
 {
@@ -35,12 +35,6 @@ static uint64_t norm_width(const int64_t *params, int heads)
 
 static uint64_t norm_q_width(const int64_t *params) { return norm_width(params, ROPE_ATTENTION_HEADS); }
 static uint64_t norm_k_width(const int64_t *params) { return norm_width(params, ROPE_ATTENTION_KV_HEADS); }
-
-static uint64_t means_width(const int64_t *params)
-{
-    (void)params;
-    return MEAN_SQUARES_WIDTH;
-}
 
 static const struct op_param param_schema[ROPE_ATTENTION_PROBLEM_PARAMS] = {
     OP_PAGED_PARAMS(ROPE_ATTENTION_QKV),
@@ -87,7 +81,7 @@ static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
     [ROPE_ATTENTION_KV_SCALES] = {"kv_scales", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_KV_SCALES, .fixed = DTYPE_F32,
                                   .rows = OP_NONE, .width = op_kv_scales_width},
     [ROPE_ATTENTION_MEANS] = {"means", ROLE_INPUT, .present = ROPE_ATTENTION_HAS_MEANS, .fixed = DTYPE_F32,
-                              .rows = ROPE_ATTENTION_ROWS, .width = means_width},
+                              .rows = ROPE_ATTENTION_ROWS, .width = mean_squares_width},
 };
 
 /* rope_append and attention fused; a CPU runs both ops. */

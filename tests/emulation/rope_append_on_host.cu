@@ -55,7 +55,7 @@ int main()
 {
     for (u16 &x : qkv) store(&x, draw(-2, 2));
     for (float &x : table) x = draw(-1, 1);
-    memset(means, 0xff, sizeof means); /* NaN but for what is read */
+    memset(means, 0xff, sizeof means); /* NaN in the columns that nothing reads, and beyond the valid rows */
     for (int i = 0; i < VALID * MEAN_SQUARES_WIDTH; i++)
         if (i % MEAN_SQUARES_WIDTH <= MEAN_SQUARES_OF_K) means[i] = draw(0.5f, 3);
     for (u16 &x : norm_q) store_element<params::NORM_DTYPE>(&x, 0, draw(0.5f, 1.5f));
