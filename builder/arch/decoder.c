@@ -155,15 +155,19 @@ static int add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer
     return y;
 }
 
-/* Weights of the norms of q or k: of one head for all, of all together, or of each, which are tensors of their own. */
+/* Weights of the norms of q or k: of one head for all, of all together, or of each, which are tensors of their own. `shard`: of the
+ * heads. */
 static int qk_norm_weight(struct graph *graph, const struct decoder_traits *traits, uint32_t layer, uint64_t heads,
-                          const char *module)
+                          enum shard shard, const char *module)
 {
     const uint64_t head_dim = model_head_dim(graph->config, layer);
     char name[2 * GRAPH_NAME_BYTES];
     if (traits->qk_norm != QK_NORM_HEADS) {
         snprintf(name, sizeof name, "model.layers.%u.%s", layer, module);
-        return norm_weight(graph, traits, layer, traits->qk_norm == QK_NORM_WIDTH ? heads * head_dim : head_dim, name);
+        const bool over_width = traits->qk_norm == QK_NORM_WIDTH;
+        const int made = norm_weight(graph, traits, layer, over_width ? heads * head_dim : head_dim, name);
+        if (over_width) graph_shard(graph, made, shard);
+        return made;
     }
     int weight = -1;
     for (uint64_t head = 0; head < heads; head++) {
@@ -201,7 +205,8 @@ static int query_alone(struct graph *graph, const struct decoder_traits *traits,
     const struct part part = {or_usual(traits->modules.q, "self_attn.q_proj"), width, SHARD_ROWS, .head = 0};
     const struct projection by = projection(graph, traits, layer, &part, config->hidden_size, config->qkv_bias);
     const int q = node_matmul(graph, x, layer, by, ACTIVATION_NONE, 1.0, "q");
-    const int weight = traits->qk_norm ? qk_norm_weight(graph, traits, layer, config->heads, norm) : GRAPH_ABSENT;
+    const int weight =
+        traits->qk_norm ? qk_norm_weight(graph, traits, layer, config->heads, SHARD_ROWS, norm) : GRAPH_ABSENT;
     const int rotated = graph_value(graph, ROWS_TOKENS, width, "rotated%u", layer);
     struct graph_node *rope = graph_append(graph, OP_ROPE_QUERY, layer);
     rope->operands[ROPE_QUERY_X] = q;
@@ -255,8 +260,9 @@ static int query_and_append(struct graph *graph, const struct decoder_traits *tr
     const int qkv = node_matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
     int norm_q = -1, norm_k = -1;
     if (traits->qk_norm) {
-        norm_q = qk_norm_weight(graph, traits, layer, config->heads, or_usual(modules->q_norm, "self_attn.q_norm"));
-        norm_k = qk_norm_weight(graph, traits, layer, model_kv_heads(config, layer),
+        norm_q = qk_norm_weight(graph, traits, layer, config->heads, SHARD_ROWS,
+                                or_usual(modules->q_norm, "self_attn.q_norm"));
+        norm_k = qk_norm_weight(graph, traits, layer, model_kv_heads(config, layer), SHARD_KV_ROWS,
                                 or_usual(modules->k_norm, "self_attn.k_norm"));
     }
     const int rotated = graph_value(graph, ROWS_TOKENS, q_width, "rotated%u", layer);

@@ -28,5 +28,5 @@ const struct architecture arch_exaone4 = {
     read_config,
     {.norms = {.attention_out = "post_attention_layernorm", .mlp_out = "post_feedforward_layernorm"},
      .qk_norm = QK_NORM_HEAD},
-    .about = "small*: norms after attention and MLP, windows in some layers, which alone rotate; one GPU",
+    .about = "small*: norms after attention and MLP, windows in some layers, which alone rotate",
 };

@@ -220,5 +220,5 @@ const struct architecture arch_gemma4 = {
     read_config,
     {.norms = DECODER_BOTH_NORMS, .qk_norm = QK_NORM_HEAD, .experts = &names},
     .about = "small*: text only (E2B, E4B, 26B-A4B, 31B): heads of two sizes, shared keys and values, inputs of each "
-             "layer (one GPU), experts beside the MLP",
+             "layer, experts beside the MLP",
 };

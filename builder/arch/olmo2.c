@@ -21,5 +21,5 @@ const struct architecture arch_olmo2 = {
     read_config,
     {.norms = {.attention_out = "post_attention_layernorm", .mlp_out = "post_feedforward_layernorm"},
      .qk_norm = QK_NORM_WIDTH},
-    .about = "norms after attention and MLP, q and k normalised over all heads; one rank",
+    .about = "norms after attention and MLP, q and k normalised over all heads",
 };

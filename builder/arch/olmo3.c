@@ -27,5 +27,5 @@ const struct architecture arch_olmo3 = {
     read_config,
     {.norms = {.attention_out = "post_attention_layernorm", .mlp_out = "post_feedforward_layernorm"},
      .qk_norm = QK_NORM_WIDTH},
-    .about = "small*: norms after attention and MLP, windows in some layers; one rank",
+    .about = "small*: norms after attention and MLP, windows in some layers",
 };

@@ -474,7 +474,7 @@ TEST(norms_join_all_their_readers_or_none)
 
 TEST(rotation_joins_attention_in_decode_alone)
 {
-    enum { FUSED, PARTIAL, STATIC_SCALES, PREFILL, READ_TWICE, WIDE_NORM, CASES };
+    enum { FUSED, PARTIAL, STATIC_SCALES, WITH_MEANS, PREFILL, READ_TWICE, WIDE_NORM, CASES };
     for (int variant = 0; variant < CASES; variant++) {
         struct graph graph;
         begin(&graph, variant == PREFILL ? PLAN_PREFILL : PLAN_DECODE, true);
@@ -492,7 +492,9 @@ TEST(rotation_joins_attention_in_decode_alone)
         graph.nodes[rope].operands[ROPE_APPEND_NORM_Q] = norm_q;
         graph.nodes[rope].operands[ROPE_APPEND_NORM_K] = norm_k;
         graph.nodes[rope].params[ROPE_APPEND_EPS_BITS] = float_to_bits(0.5f);
-        if (variant == WIDE_NORM) graph.nodes[rope].params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
+        if (variant == WIDE_NORM || variant == WITH_MEANS)
+            graph.nodes[rope].params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
+        if (variant == WITH_MEANS) graph.nodes[rope].operands[ROPE_APPEND_MEANS] = x; /* of 8 columns, too */
         if (variant == STATIC_SCALES)
             graph.nodes[rope].operands[ROPE_APPEND_KV_SCALES] =
                 graph_constant(&graph, (const float[]){1, 2}, 2, "scales");
@@ -511,7 +513,7 @@ TEST(rotation_joins_attention_in_decode_alone)
         }
         if (variant == READ_TWICE) node(&graph, OP_RMS_NORM, q, -1, "other reader");
         run(&graph, &pass_fuse_rope_attention);
-        if (variant <= STATIC_SCALES) {
+        if (variant <= WITH_MEANS) {
             char expected[1024];
             const int rotary = variant == PARTIAL ? WIDTH / 2 : WIDTH;
             snprintf(expected, sizeof expected,
@@ -521,8 +523,13 @@ TEST(rotation_joins_attention_in_decode_alone)
                      "%%mixed[T,8] = rope_attention(qkv=%%qkv, table=%%table, norm_q=@norm_q[8 row-major], "
                      "norm_k=@norm_k[8 row-major]%s) heads=1 kv_heads=1 head_dim=8 window=7 scale_bits=0.25 "
                      "eps_bits=0.5%s\n",
-                     rotary, rotary / 2, variant == STATIC_SCALES ? ", kv_scales=@scales[2 constant]" : "",
-                     variant == PARTIAL ? " rotary_dim=4" : "");
+                     rotary, rotary / 2,
+                     variant == STATIC_SCALES ? ", kv_scales=@scales[2 constant]"
+                     : variant == WITH_MEANS  ? ", means=%x"
+                                              : "",
+                     variant == PARTIAL      ? " rotary_dim=4"
+                     : variant == WITH_MEANS ? " norm_scope=1"
+                                             : "");
             test_graph_expect(&graph, expected);
         } else {
             assert_false(graph.nodes[rope].removed);

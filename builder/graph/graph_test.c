@@ -15,6 +15,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/mean_squares/mean_squares.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_table/rope_table.h"
@@ -438,21 +439,32 @@ TEST(one_rank_changes_nothing)
     }
 }
 
-TEST(norms_of_whole_widths_are_not_shared)
+/* Each rope_append with a norm over the width takes its own sum over the ranks. */
+TEST(norms_over_the_width_take_means_of_all_ranks)
 {
-    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+    for (uint32_t ranks = 1; ranks <= 4; ranks *= 2) {
         struct model model;
         struct status status = {0};
         load_ranks(&model, 0, PLAN_DECODE, ranks);
         for (int n = 0; n < model.graph.node_count; n++)
             if (model.graph.nodes[n].op == OP_ROPE_APPEND)
                 model.graph.nodes[n].params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
-        if (ranks == 1)
-            assert_true(pass_shard.run(&model.graph, &status));
-        else
-            assert_false(pass_shard.run(&model.graph, &status));
-        if (ranks == 2 && !strstr(status.message, "--gpus 2: this model normalises q and k over all heads together"))
-            fail_msg("%s", status.message);
+        assert_true(pass_shard.run(&model.graph, &status));
+        assert_int_equal(count_ops(&model.graph, OP_MEAN_SQUARES), ranks > 1 ? LAYERS : 0);
+        for (int n = 0; n < model.graph.node_count && ranks > 1; n++) {
+            const struct graph_node *rope = &model.graph.nodes[n], *reduce = rope - 1, *squares = rope - 2;
+            if (rope->op != OP_ROPE_APPEND) continue;
+            assert_int_equal(reduce->op, OP_ALL_REDUCE);
+            assert_int_equal(squares->op, OP_MEAN_SQUARES);
+            assert_int_equal(squares->layer, rope->layer);
+            assert_int_equal(squares->operands[MEAN_SQUARES_QKV], rope->operands[ROPE_APPEND_QKV]);
+            assert_int_equal(squares->operands[MEAN_SQUARES_OUT], reduce->operands[ALL_REDUCE_X]);
+            assert_int_equal(reduce->operands[ALL_REDUCE_OUT], rope->operands[ROPE_APPEND_MEANS]);
+            assert_int_equal(squares->params[MEAN_SQUARES_HEADS], rope->params[ROPE_APPEND_HEADS]);
+            assert_int_equal(squares->params[MEAN_SQUARES_KV_HEADS], rope->params[ROPE_APPEND_KV_HEADS]);
+            assert_int_equal(squares->params[MEAN_SQUARES_HEADS], HEADS / ranks);
+            assert_int_equal(squares->params[MEAN_SQUARES_HEAD_DIM], rope->params[ROPE_APPEND_HEAD_DIM]);
+        }
         graph_free(&model.graph);
     }
 }

@@ -7,12 +7,14 @@
 #include "kernels/attention/attention_device.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul_device.h"
+#include "kernels/mean_squares/mean_squares.h"
 #include "kernels/multiply/multiply.h"
 #include "kernels/op/op.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/rope_query/rope_query.h"
+#include "kernels/select_rows/select_rows.h"
 
 enum { GRANULE = PLAN_ALIGNMENT };
 
@@ -182,6 +184,26 @@ static uint64_t op_bytes_of_w(const int64_t *params)
     return matmul_device_operand_bytes(params, matmul_device_operand(params, MATMUL_W));
 }
 
+static const struct graph_node *producer_of(const struct graph *graph, int value)
+{
+    for (int n = 0; n < graph->node_count; n++)
+        for (int i = 0; i < PLAN_MAX_OPERANDS; i++)
+            if (graph_makes(&graph->nodes[n], i) && graph->nodes[n].operands[i] == value) return &graph->nodes[n];
+    fail_msg("nothing makes '%s'", graph->values[value].name);
+    return NULL;
+}
+
+/* Columns of a sum over ranks: those of the residual stream, unless it is of mean squares or of a layer's table of tokens. */
+static uint64_t width_of_sum(const struct test_device_model *model, const struct graph *graph,
+                             const struct graph_node *reduce)
+{
+    const struct graph_node *of = producer_of(graph, reduce->operands[ALL_REDUCE_X]);
+    while (of->op == OP_SELECT_ROWS) of = producer_of(graph, of->operands[SELECT_ROWS_X]);
+    if (of->op == OP_MEAN_SQUARES) return MEAN_SQUARES_WIDTH;
+    const bool of_layer = of->op == OP_EMBED && of->layer != GRAPH_NO_LAYER;
+    return of_layer ? model->config.per_layer_size : model->config.hidden_size;
+}
+
 static void check_params(const struct test_device_model *model, const struct graph *graph,
                          const struct device_plan *plan, uint32_t index)
 {
@@ -215,7 +237,7 @@ static void check_params(const struct test_device_model *model, const struct gra
     } else if (node->op == OP_ALL_REDUCE) {
         bool norm = node->operands[ALL_REDUCE_NORM] >= 0;
         assert_int_equal(params[ALL_REDUCE_RANKS], graph->ranks);
-        assert_int_equal(params[ALL_REDUCE_WIDTH], model->config.hidden_size);
+        assert_int_equal(params[ALL_REDUCE_WIDTH], width_of_sum(model, graph, node));
         assert_int_equal(params[ALL_REDUCE_X_DTYPE], graph->values[node->operands[ALL_REDUCE_X]].dtype);
         assert_int_equal(params[ALL_REDUCE_HAS_RESIDUAL] != 0,
                          node->operands[ALL_REDUCE_RESIDUAL] >= 0); /* which rows: below */
@@ -248,11 +270,16 @@ static void check_params(const struct test_device_model *model, const struct gra
         assert_int_equal(params[ROPE_ATTENTION_NORM_V],
                          model->config.value_norms && !model->config.layer[node->layer].shares);
         assert_int_equal(params[ROPE_ATTENTION_CENTRED], model->config.head_norms);
-        assert_int_equal(params[ROPE_ATTENTION_NORM_SCOPE],
-                         model->config.head_norms ? ROPE_APPEND_NORM_HEADS : ROPE_APPEND_NORM_HEAD);
+        const bool has_means = node->operands[ROPE_ATTENTION_MEANS] >= 0;
+        assert_int_equal(params[ROPE_ATTENTION_NORM_SCOPE], has_means                  ? ROPE_APPEND_NORM_WIDTH
+                                                            : model->config.head_norms ? ROPE_APPEND_NORM_HEADS
+                                                                                       : ROPE_APPEND_NORM_HEAD);
+        assert_true(!has_means || graph->ranks > 1);
     } else if (node->op == OP_ROPE_APPEND) {
         assert_int_equal(params[ROPE_APPEND_NORM_V], model->config.value_norms);
         assert_int_equal(params[ROPE_APPEND_CENTRED], model->config.head_norms);
+        assert_int_equal(params[ROPE_APPEND_HAS_MEANS],
+                         graph->ranks > 1 && params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH);
     } else if (node->op == OP_ROPE_QUERY) {
         assert_int_equal(params[ROPE_QUERY_HEAD_DIM], model_head_dim(&model->config, node->layer));
         assert_int_equal(params[ROPE_QUERY_X_DTYPE], graph->compute_dtype);

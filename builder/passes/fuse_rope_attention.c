@@ -16,6 +16,7 @@ static void take_append(struct graph_node *attention, const struct graph_node *r
     attention->operands[ROPE_ATTENTION_NORM_Q] = rope->operands[ROPE_APPEND_NORM_Q];
     attention->operands[ROPE_ATTENTION_NORM_K] = rope->operands[ROPE_APPEND_NORM_K];
     attention->operands[ROPE_ATTENTION_KV_SCALES] = rope->operands[ROPE_APPEND_KV_SCALES];
+    attention->operands[ROPE_ATTENTION_MEANS] = rope->operands[ROPE_APPEND_MEANS];
     attention->params[ROPE_ATTENTION_EPS_BITS] = rope->params[ROPE_APPEND_EPS_BITS];
     attention->params[ROPE_ATTENTION_ROTARY_DIM] = rope->params[ROPE_APPEND_ROTARY_DIM];
     attention->params[ROPE_ATTENTION_NORM_SCOPE] = rope->params[ROPE_APPEND_NORM_SCOPE];
@@ -50,16 +51,20 @@ static void fuse(struct graph_node *rope, struct graph_node *attention)
     rope->removed = true;
 }
 
+/* A block of the fused launch has the heads of one kv head: it cannot form the mean over all of them. */
+static bool can_fuse(const struct graph_node *rope)
+{
+    const bool over_width = rope->params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH;
+    return !over_width || (rope->operands[ROPE_APPEND_MEANS] >= 0 && !rope->params[ROPE_APPEND_NORM_V]);
+}
+
 static void visit(struct graph *graph, struct graph_index *index, int n)
 {
     struct graph_node *attention = &graph->nodes[n];
     const int q = attention->operands[ATTENTION_Q];
     if (index->producer[q] < 0 || index->uses[q] != 1) return;
     struct graph_node *rope = &graph->nodes[index->producer[q]];
-    /* A block of the fused launch has the heads of one kv head: it cannot normalise all of them together. */
-    if (rope->op == OP_ROPE_QUERY ||
-        (rope->op == OP_ROPE_APPEND && rope->params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_WIDTH))
-        fuse(rope, attention);
+    if (rope->op == OP_ROPE_QUERY || (rope->op == OP_ROPE_APPEND && can_fuse(rope))) fuse(rope, attention);
 }
 
 static bool run(struct graph *graph, struct status *status)

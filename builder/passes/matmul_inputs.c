@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor cores multiply 16-bit values. A matmul that reads the float32 residual stream without a norm between them reads a
- * 16-bit copy, which the op that makes the stream writes as well: a norm as its second output, an embedding as one more
- * lookup, of which rows are selected as of the first one. */
+ * 16-bit copy: a norm writes it as its second output, an embedding is looked up once more, and a sum over ranks, such as that of
+ * an embedding they share, is rounded by a launch of its own. Rows are selected of the copy as of the stream. */
 #include "builder/passes/pass.h"
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/select_rows/select_rows.h"
+#include "kernels/sum_parts/sum_parts.h"
 
 static int new_copy(struct graph *graph, int value)
 {
@@ -50,16 +51,23 @@ static int copy_selections(struct graph *graph, int n, int value, int copy)
     return copy;
 }
 
-/* One more lookup for the matmuls that read an embedding. */
-static bool copy_embedding(struct graph *graph, int n)
+/* A node after node n, an embedding or a sum over ranks, that makes a copy for the matmuls that read what it makes. */
+static bool add_copy(struct graph *graph, int n)
 {
-    const int value = graph->nodes[n].operands[EMBED_OUT];
+    const bool embeds = graph->nodes[n].op == OP_EMBED;
+    const int value = graph->nodes[n].operands[embeds ? (int)EMBED_OUT : (int)ALL_REDUCE_OUT];
     const int copy = copy_selections(graph, n, value, replace_inputs(graph, n, value, GRAPH_ABSENT));
     if (copy < 0 || graph->out_of_memory) return !graph->out_of_memory;
-    struct graph_node *lookup = graph_insert(graph, n + 1, OP_EMBED, graph->nodes[n].layer);
-    if (!lookup) return false;
-    *lookup = graph->nodes[n];
-    lookup->operands[EMBED_OUT] = copy;
+    struct graph_node *made = graph_insert(graph, n + 1, embeds ? OP_EMBED : OP_SUM_PARTS, graph->nodes[n].layer);
+    if (!made) return false;
+    if (embeds) {
+        *made = graph->nodes[n];
+        made->operands[EMBED_OUT] = copy;
+    } else {
+        made->operands[SUM_PARTS_X] = value;
+        made->operands[SUM_PARTS_OUT] = copy;
+        made->params[SUM_PARTS_PARTS] = 1;
+    }
     return true;
 }
 
@@ -75,11 +83,6 @@ static bool convert(struct graph *graph, const struct graph_index *index, struct
         return status_fail(status, STATUS_BAD_INPUT,
                            "the model multiplies a sum that no norm follows, which the cuda target cannot; use "
                            "--target cpu");
-    } else if (node && node->op == OP_ALL_REDUCE && node->operands[ALL_REDUCE_OUT] == value) {
-        return status_fail(
-            status, STATUS_BAD_INPUT,
-            "--gpus: the model multiplies a sum over all GPUs that no norm follows, which the cuda target "
-            "cannot; build with --gpus 1");
     }
     return true;
 }
@@ -89,9 +92,9 @@ static bool run(struct graph *graph, struct status *status)
     struct graph_index index;
     bool ok = true;
     for (int n = 0; ok && n < graph->node_count; n++)
-        if (!graph->nodes[n].removed && graph->nodes[n].op == OP_EMBED) {
+        if (!graph->nodes[n].removed && (graph->nodes[n].op == OP_EMBED || graph->nodes[n].op == OP_ALL_REDUCE)) {
             const int count = graph->node_count;
-            ok = copy_embedding(graph, n);
+            ok = add_copy(graph, n);
             n += graph->node_count - count; /* the one just inserted */
         }
     if (!ok) return status_fail(status, STATUS_MACHINE, "out of memory while importing the model");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor parallelism: every rank computes with an equal share of each matrix, as the import marked it, and collectives
  * join the ranks' results: a sum after a matmul over a share of its K and after an embedding over a share of the
- * vocabulary, concatenated columns after the LM head. All ranks get the same graph; the ranks differ in their weights
- * only. */
+ * vocabulary, concatenated columns after the LM head. A norm of q and k over all heads takes its mean squares from a sum over
+ * the ranks. All ranks get the same graph; the ranks differ in their weights only. */
 #include <stdlib.h>
 
 #include "builder/passes/pass.h"
@@ -10,6 +10,7 @@
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/mean_squares/mean_squares.h"
 #include "kernels/rope_append/rope_append.h"
 
 static uint64_t share_rows(const struct graph *graph, uint32_t layer, const struct weight_source *source)
@@ -93,7 +94,7 @@ static bool join(struct graph *graph, int n, enum plan_op op, int *renamed)
     return true;
 }
 
-/* A norm over all heads would need the other ranks' sum. Where each head has a weight of its own, ranks share the heads. */
+/* Where each head has a weight of its own, ranks share the heads, but not one of them. */
 static bool check_norms(const struct graph *graph, struct status *status)
 {
     for (int n = 0; n < graph->node_count; n++) {
@@ -104,11 +105,39 @@ static bool check_norms(const struct graph *graph, struct status *status)
                                "--gpus %u: each KV head of this model has a norm of its own, and %u ranks cannot share "
                                "%d KV heads equally; expected a number that divides them",
                                (unsigned)graph->ranks, (unsigned)graph->ranks, (int)params[ROPE_APPEND_KV_HEADS]);
-        if (params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH)
-            return status_fail(status, STATUS_BAD_INPUT,
-                               "--gpus %u: this model normalises q and k over all heads together, which cannot be "
-                               "divided between GPUs yet; build with --gpus 1",
-                               (unsigned)graph->ranks);
+    }
+    return true;
+}
+
+/* Two nodes before node n, a rope_append, give it the mean squares of q and k. */
+static bool insert_mean_squares(struct graph *graph, int n)
+{
+    const uint32_t layer = graph->nodes[n].layer;
+    const int part = graph_value(graph, ROWS_TOKENS, MEAN_SQUARES_WIDTH, "mean_squares%u.part", layer);
+    const int whole = graph_value(graph, ROWS_TOKENS, MEAN_SQUARES_WIDTH, "mean_squares%u", layer);
+    struct graph_node *reduce = graph_insert(graph, n, OP_ALL_REDUCE, layer);
+    if (!reduce || part < 0 || whole < 0) return false;
+    reduce->operands[ALL_REDUCE_X] = part;
+    reduce->operands[ALL_REDUCE_OUT] = whole;
+    struct graph_node *squares = graph_insert(graph, n, OP_MEAN_SQUARES, layer);
+    if (!squares) return false;
+    struct graph_node *rope = &graph->nodes[n + 2];
+    squares->operands[MEAN_SQUARES_QKV] = rope->operands[ROPE_APPEND_QKV];
+    squares->operands[MEAN_SQUARES_OUT] = part;
+    squares->params[MEAN_SQUARES_HEADS] = rope->params[ROPE_APPEND_HEADS];
+    squares->params[MEAN_SQUARES_KV_HEADS] = rope->params[ROPE_APPEND_KV_HEADS];
+    squares->params[MEAN_SQUARES_HEAD_DIM] = rope->params[ROPE_APPEND_HEAD_DIM];
+    rope->operands[ROPE_APPEND_MEANS] = whole;
+    return true;
+}
+
+static bool add_mean_squares(struct graph *graph)
+{
+    for (int n = 0; n < graph->node_count; n++) {
+        const struct graph_node *node = &graph->nodes[n];
+        if (node->op != OP_ROPE_APPEND || node->params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_WIDTH) continue;
+        if (!insert_mean_squares(graph, n)) return false;
+        n += 2;
     }
     return true;
 }
@@ -117,6 +146,7 @@ static bool run(struct graph *graph, struct status *status)
 {
     if (graph->ranks == 1) return true;
     if (!check_norms(graph, status)) return false;
+    if (!add_mean_squares(graph)) return status_fail(status, STATUS_MACHINE, "out of memory while sharding");
     const int value_count = graph->value_count;
     int *renamed = malloc(((size_t)value_count + 1) * sizeof *renamed);
     bool ok = renamed || status_fail(status, STATUS_MACHINE, "out of memory while sharding");

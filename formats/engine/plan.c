@@ -52,6 +52,7 @@ const char *plan_op_name(unsigned op)
         [OP_MULTIPLY] = "multiply",
         [OP_ROPE_QUERY] = "rope_query",
         [OP_ROUTED_MATMUL] = "routed_matmul",
+        [OP_MEAN_SQUARES] = "mean_squares",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }

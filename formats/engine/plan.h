@@ -72,6 +72,7 @@ enum plan_op {
     OP_MULTIPLY = 24,
     OP_ROPE_QUERY = 25,
     OP_ROUTED_MATMUL = 26, /* a router, its matrix and the matmul over the experts it chooses fused: device targets */
+    OP_MEAN_SQUARES = 27,
     OP_COUNT
 };
 

@@ -8,15 +8,21 @@
 
 #include "kernels/cpu/pages.h"
 
-/* 1 / sqrt(mean(x^2) + eps) */
-static inline float kv_row_scale(const float *x, int64_t count, float eps)
+/* The sum of x^2. */
+static inline float kv_row_squares(const float *x, int64_t count)
 {
     vec squares = vec_set(0);
     for (int64_t i = 0; i < count; i += VEC_WIDTH) {
         vec value = vec_load_dtype(x, i, count - i, DTYPE_F32);
         squares = vec_fma(value, value, squares);
     }
-    return 1.0f / sqrtf(vec_sum(squares) / (float)count + eps);
+    return vec_sum(squares);
+}
+
+/* 1 / sqrt(mean(x^2) + eps) */
+static inline float kv_row_scale(const float *x, int64_t count, float eps)
+{
+    return 1.0f / sqrtf(kv_row_squares(x, count) / (float)count + eps);
 }
 
 /* out[i] = x[i] minus the mean of x */

@@ -11,6 +11,7 @@
 #include "kernels/latent_append/latent_append.h"
 #include "kernels/matmul/matmul_cublaslt.h"
 #include "kernels/matmul/matmul_device.h"
+#include "kernels/mean_squares/mean_squares.h"
 #include "kernels/multiply/multiply.h"
 #include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -56,6 +57,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_MULTIPLY] = KERNELS(&device_multiply),
     [OP_ROPE_QUERY] = KERNELS(&device_rope_query),
     [OP_ROUTED_MATMUL] = KERNELS(&device_routed_matmul),
+    [OP_MEAN_SQUARES] = KERNELS(&device_mean_squares),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
 static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,

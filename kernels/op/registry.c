@@ -11,6 +11,7 @@
 #include "kernels/embed/embed.h"
 #include "kernels/latent_append/latent_append.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/mean_squares/mean_squares.h"
 #include "kernels/multiply/multiply.h"
 #include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -54,6 +55,7 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_MULTIPLY] = &op_multiply,
     [OP_ROPE_QUERY] = &op_rope_query,
     [OP_ROUTED_MATMUL] = &op_routed_matmul,
+    [OP_MEAN_SQUARES] = &op_mean_squares,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

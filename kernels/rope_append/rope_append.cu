@@ -22,9 +22,11 @@
     PARAM(NORM_SCOPE) = 0;          \
     PARAM(NORM_V) = 0;              \
     PARAM(CENTRED) = 0;             \
-    PARAM(HAS_KV_SCALES) = 0;
+    PARAM(HAS_KV_SCALES) = 0;       \
+    PARAM(HAS_MEANS) = 0;
 #define PARAM_HAS_NORM      0
 #define PARAM_HAS_KV_SCALES 0
+#define PARAM_HAS_MEANS     0
 #endif
 
 struct rope_append_params {
@@ -38,8 +40,10 @@ extern "C" __global__ void __launch_bounds__(rope_append_kernel::THREADS, 1)
                 u8 *__restrict__ kv,
                 u16 *__restrict__ q OPTIONAL(PARAM_HAS_NORM, const void *__restrict__ norm_q,
                                              const void *__restrict__ norm_k)
-                    OPTIONAL(PARAM_HAS_KV_SCALES, const float *__restrict__ kv_scales))
+                    OPTIONAL(PARAM_HAS_KV_SCALES, const float *__restrict__ kv_scales)
+                        OPTIONAL(PARAM_HAS_MEANS, const float *__restrict__ means))
 {
     rope_append_kernel::run(counts, qkv, table, slots, positions, page_table, kv, q, IF_PRESENT(PARAM_HAS_NORM, norm_q),
-                            IF_PRESENT(PARAM_HAS_NORM, norm_k), IF_PRESENT(PARAM_HAS_KV_SCALES, kv_scales));
+                            IF_PRESENT(PARAM_HAS_NORM, norm_k), IF_PRESENT(PARAM_HAS_KV_SCALES, kv_scales),
+                            IF_PRESENT(PARAM_HAS_MEANS, means));
 }

@@ -3,13 +3,14 @@
  *
  * A head of a row is the work of a group of lanes, a power of two. A head is pairs of elements: those that are rotated
  * together, then those of the rest, its first half with its second; a lane holds both elements of VECTOR neighbouring
- * pairs, so that a rotation stays inside a lane. With NORM_SCOPE 1 a block has a row, and sums all of it first. rope_query is the same
- * without KV heads. */
+ * pairs, so that a rotation stays inside a lane. With NORM_SCOPE 1 a block has a row, and sums all of it first, unless the means are
+ * given. rope_query is the same without KV heads. */
 #ifndef KERNELS_ROPE_APPEND_ROPE_APPEND_CUH
 #define KERNELS_ROPE_APPEND_ROPE_APPEND_CUH
 
 #include "kernels/cuda/include/kv.cuh"
 #include "kernels/cuda/include/reduce.cuh"
+#include "kernels/mean_squares/mean_squares_layout.cuh"
 #include "kernels/rope_append/rope_append_layout.cuh"
 
 template <class P> struct rope_append_body {
@@ -21,7 +22,7 @@ template <class P> struct rope_append_body {
     static constexpr int VECTOR = (int)rope_append_vector(HALF, ROTATED), VECTORS = HALF / VECTOR;
     static constexpr int LANES = (int)rope_append_lanes(HALF, ROTATED);
     static constexpr int STEPS = (VECTORS + LANES - 1) / LANES; /* more than 1 where VECTOR is small */
-    static constexpr bool OVER_WIDTH = P::NORM_SCOPE == ROPE_APPEND_NORM_WIDTH;
+    static constexpr bool SUMS_ROWS = P::NORM_SCOPE == ROPE_APPEND_NORM_WIDTH && !P::HAS_MEANS;
 
     typedef kv_pages<P> pages;
 
@@ -60,10 +61,15 @@ template <class P> struct rope_append_body {
         }
     }
 
+    static __device__ __forceinline__ float scale_of_mean(float mean)
+    {
+        return 1.0f / sqrtf(mean + float_of_bits(P::EPS_BITS));
+    }
+
     /* 1 / sqrt(mean(x^2) + EPS) of `count` elements with that sum of squares. */
     static __device__ __forceinline__ float scale_of(float squares, int count)
     {
-        return 1.0f / sqrtf(squares * (1.0f / count) + float_of_bits(P::EPS_BITS));
+        return scale_of_mean(squares * (1.0f / count));
     }
 
     /* Store of a head's numbers, to elements of 16 bits. */
@@ -252,14 +258,15 @@ template <class P> struct rope_append_body {
         }
     }
 
-    /* `norm_q`, `norm_k`: null without HAS_NORM; `kv_scales`: without HAS_KV_SCALES. */
+    /* `norm_q`, `norm_k`: null without HAS_NORM; `kv_scales`: without HAS_KV_SCALES; `means`: without HAS_MEANS. */
     static __device__ __forceinline__ void run(const int *counts, const u16 *qkv, const float *table, const int *slots,
                                                const int *positions, const int *page_table, u8 *kv, u16 *q,
-                                               const void *norm_q, const void *norm_k, const float *kv_scales)
+                                               const void *norm_q, const void *norm_k, const float *kv_scales,
+                                               const float *means)
     {
         device_trigger();
         device_wait();
-        if constexpr (OVER_WIDTH) {
+        if constexpr (SUMS_ROWS) {
             run_row(counts, qkv, table, slots, positions, page_table, kv, q, norm_q, norm_k, kv_scales);
         } else {
             const i64 item = ((i64)blockIdx.x * THREADS + threadIdx.x) / LANES;
@@ -272,10 +279,13 @@ template <class P> struct rope_append_body {
             load(held, qkv + item * P::HEAD_DIM, lane, valid); /* item counts heads of all rows */
             float factor = 1;
             if constexpr (P::CENTRED) centre(held, lane, valid && head < P::HEADS + P::KV_HEADS);
-            if constexpr (P::HAS_NORM || P::NORM_V) factor = factor_of(held, lane, valid);
+            if constexpr ((P::HAS_NORM && !P::HAS_MEANS) || P::NORM_V) factor = factor_of(held, lane, valid);
             if (!valid) return;
             const bool is_query = head < P::HEADS;
-            const int first = P::NORM_SCOPE == ROPE_APPEND_NORM_HEADS ? (is_query ? head : head - P::HEADS) : 0;
+            if constexpr (P::HAS_MEANS)
+                factor =
+                    scale_of_mean(means[row * MEAN_SQUARES_WIDTH + (is_query ? MEAN_SQUARES_OF_Q : MEAN_SQUARES_OF_K)]);
+            const int first = P::NORM_SCOPE != ROPE_APPEND_NORM_HEAD ? (is_query ? head : head - P::HEADS) : 0;
             store(held, row, head, lane, factor, is_query ? norm_q : norm_k, first * P::HEAD_DIM, table, slots,
                   positions, page_table, kv, q, kv_scales);
         }

@@ -8,7 +8,7 @@
  *   rope(x)[i]         = x[i]                                     i in [R, HEAD_DIM)
  *   norm(x) = x / sqrt(mean(x^2) + EPS) * weight, over each head (NORM_SCOPE 0, Qwen 3) or over all heads of q, all heads
  *   of k (NORM_SCOPE 1, OLMo 2), or over each head, each with a weight of its own (NORM_SCOPE 2, StableLM 2). With CENTRED the mean
- *   of the head is taken from x before.
+ *   of the head is taken from x before. With HAS_MEANS, where ranks share the heads, mean(x^2) over all heads is an operand.
  *
  * R is ROTARY_DIM, or HEAD_DIM where ROTARY_DIM is 0.
  *
@@ -37,6 +37,7 @@ enum rope_append_operand {
     ROPE_APPEND_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM], with NORM_SCOPE 1 and 2 [HEADS * HEAD_DIM] */
     ROPE_APPEND_NORM_K,     /* likewise, [KV_HEADS * HEAD_DIM] */
     ROPE_APPEND_KV_SCALES,  /* HAS_KV_SCALES: f32[KV_HEADS, 2], static scales (kernels/op/paged.h) */
+    ROPE_APPEND_MEANS,      /* HAS_MEANS: f32[rows, MEAN_SQUARES_WIDTH], the sum over ranks of mean_squares' output */
     ROPE_APPEND_OPERANDS
 };
 enum rope_append_param {
@@ -49,6 +50,7 @@ enum rope_append_param {
     ROPE_APPEND_NORM_V,
     ROPE_APPEND_CENTRED, /* with HAS_NORM, not over the width */
     ROPE_APPEND_HAS_KV_SCALES,
+    ROPE_APPEND_HAS_MEANS, /* only with NORM_SCOPE 1 */
     ROPE_APPEND_PARAMS
 };
 

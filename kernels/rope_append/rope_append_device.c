@@ -31,7 +31,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     const int64_t rotary_dim = op_rotary_dim(params, ROPE_APPEND_ROTARY_DIM);
     const int64_t groups = THREADS / rope_append_lanes(params[ROPE_APPEND_HEAD_DIM] / 2, rotary_dim / 2);
     const int64_t rows = params[ROPE_APPEND_ROWS];
-    const bool a_block_each = params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH;
+    const bool a_block_each =
+        params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH && !params[ROPE_APPEND_HAS_MEANS];
     const int64_t blocks = a_block_each ? rows : (rows * heads + groups - 1) / groups;
     if (blocks > INT32_MAX) return "ROWS * HEADS is too large for one grid";
     *geometry = (struct device_geometry){{(uint32_t)blocks, 1, 1}, {THREADS, 1, 1}, {1, 1, 1}, 0};

@@ -12,7 +12,7 @@ struct shape {
     enum dtype norm_dtype;
     bool has_norm;
     int64_t rotary_dim, norm_scope;
-    bool norm_v, centred, kv_scales;
+    bool norm_v, centred, kv_scales, means;
 };
 enum { SLOTS = 3, CONTEXT = 1024, LAYERS = 3, LAYER = 1 };
 
@@ -43,6 +43,7 @@ static void check(const struct shape *shape)
         [ROPE_APPEND_NORM_V] = shape->norm_v,
         [ROPE_APPEND_CENTRED] = shape->centred,
         [ROPE_APPEND_HAS_KV_SCALES] = shape->kv_scales,
+        [ROPE_APPEND_HAS_MEANS] = shape->means,
     };
     struct test_random random = {(uint64_t)(shape->rows * 5 + shape->head_dim)};
     struct test_launch launch;
@@ -53,6 +54,7 @@ static void check(const struct shape *shape)
     for (int i = ROPE_APPEND_NORM_Q; shape->has_norm && i <= ROPE_APPEND_NORM_K; i++)
         test_launch_fill(&launch, i, &random, 0.5f, 1.5f);
     if (shape->kv_scales) test_launch_fill(&launch, ROPE_APPEND_KV_SCALES, &random, 0.001f, 0.006f);
+    if (shape->means) test_launch_fill(&launch, ROPE_APPEND_MEANS, &random, 0.2f, 3);
     int32_t *slots = launch.host[ROPE_APPEND_SLOTS], *positions = launch.host[ROPE_APPEND_POSITIONS];
     int32_t *page_table = launch.host[ROPE_APPEND_PAGE_TABLE];
     for (size_t i = 0; i < pages; i++) page_table[i] = (int32_t)(pages - 1 - i);
@@ -166,6 +168,10 @@ TEST(rotates_a_part_and_normalises_the_width)
                                     .rotary_dim = dims[i % 8][1],
                                     .norm_scope = i / 8 == 2};
         check(&shape);
+        if (i / 8 != 2) continue;
+        struct shape shared = shape; /* by several ranks */
+        shared.means = true;
+        check(&shared);
     }
     const struct shape olmo = {300, 290, 32, 32, 128, 64, DTYPE_BF16, ENCODING_BF16, DTYPE_BF16, true, .norm_scope = 1};
     check(&olmo);
@@ -231,6 +237,7 @@ TEST(hostile_params_are_refused)
     memcpy(over_width, params, sizeof params);
     over_width[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
     test_launch_refuses(&device_rope_append, over_width, TEST_CHANGES({ROPE_APPEND_NORM_V, 1}));
+    test_launch_refuses(&device_rope_append, params, TEST_CHANGES({ROPE_APPEND_HAS_MEANS, 1}));
 }
 
 int main(void) { return test_run(); }

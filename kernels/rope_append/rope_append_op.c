@@ -2,6 +2,7 @@
 #include "kernels/rope_append/rope_append.h"
 
 #include "kernels/cpu/vector_portable.h"
+#include "kernels/mean_squares/mean_squares.h"
 #include "kernels/op/op.h"
 #include "kernels/rope_append/rope_append_vector.h"
 
@@ -16,6 +17,7 @@ void rope_append_cost(const int64_t *params, uint64_t context, uint64_t *bytes, 
                      2 * kv_heads * op_kv_row_bytes(params) + 3 * sizeof(int32_t));
     uint64_t each = params[ROPE_APPEND_HAS_NORM] ? FLOPS_ROPE + FLOPS_NORM : FLOPS_ROPE;
     *flops = rows * (heads + kv_heads) * head_dim * each;
+    if (params[ROPE_APPEND_HAS_MEANS]) *bytes += rows * MEAN_SQUARES_WIDTH * sizeof(float);
 }
 
 static const char *illegal(const int64_t *params)
@@ -24,6 +26,8 @@ static const char *illegal(const int64_t *params)
     if (params[ROPE_APPEND_CENTRED] &&
         (!params[ROPE_APPEND_HAS_NORM] || params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH))
         return "centred without a norm over each head";
+    if (params[ROPE_APPEND_HAS_MEANS] && params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_WIDTH)
+        return "means without a norm over the width";
     const char *why = op_rotary_illegal(params, ROPE_APPEND_ROTARY_DIM);
     if (!why) why = op_kv_scales_illegal(params, ROPE_APPEND_HAS_KV_SCALES);
     return why ? why : op_paged_illegal(params);
@@ -51,6 +55,7 @@ static const struct op_param param_schema[ROPE_APPEND_PARAMS] = {
     [ROPE_APPEND_CENTRED] = {"centred", 259, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
     [ROPE_APPEND_HAS_KV_SCALES] = {"has_kv_scales", 260, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_APPEND_KV_SCALES,
                                    .most = 1},
+    [ROPE_APPEND_HAS_MEANS] = {"has_means", 261, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_APPEND_MEANS, .most = 1},
 };
 static const struct op_operand operand_schema[ROPE_APPEND_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -69,6 +74,8 @@ static const struct op_operand operand_schema[ROPE_APPEND_OPERANDS] = {
                             .rows = OP_NONE, .width = norm_k_width},
     [ROPE_APPEND_KV_SCALES] = {"kv_scales", ROLE_WEIGHT, .present = ROPE_APPEND_HAS_KV_SCALES, .fixed = DTYPE_F32,
                                .rows = OP_NONE, .width = op_kv_scales_width},
+    [ROPE_APPEND_MEANS] = {"means", ROLE_INPUT, .present = ROPE_APPEND_HAS_MEANS, .fixed = DTYPE_F32,
+                           .rows = ROPE_APPEND_ROWS, .width = mean_squares_width},
 };
 
 const struct op_descriptor op_rope_append = {

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "kernels/cpu/pages.h"
+#include "kernels/mean_squares/mean_squares_layout.cuh"
 #include "kernels/op/op.h"
 #include "kernels/rope_append/rope_append.h"
 
@@ -13,9 +14,17 @@ static double scale_of(const struct op_call *call, const float *x, int64_t count
     return 1.0 / sqrt(squares / (double)count + (double)op_float_param(call->params, ROPE_APPEND_EPS_BITS));
 }
 
-/* Head `head` of the `heads` at x, which share the norm's operand. */
-static void rotate_head(const struct op_call *call, const float *x, int64_t heads, int64_t head, const float *table,
-                        int norm_operand, float *out)
+/* 1 / sqrt(mean + EPS), the mean over all heads of row `row`. */
+static double scale_of_mean(const struct op_call *call, int64_t row, int norm_operand)
+{
+    const int column = norm_operand == ROPE_APPEND_NORM_Q ? MEAN_SQUARES_OF_Q : MEAN_SQUARES_OF_K;
+    const float mean = ((const float *)call->operands[ROPE_APPEND_MEANS])[row * MEAN_SQUARES_WIDTH + column];
+    return 1.0 / sqrt((double)mean + (double)op_float_param(call->params, ROPE_APPEND_EPS_BITS));
+}
+
+/* Head `head` of the `heads` at x, of row `row`, which share the norm's operand. */
+static void rotate_head(const struct op_call *call, const float *x, int64_t row, int64_t heads, int64_t head,
+                        const float *table, int norm_operand, float *out)
 {
     const int64_t head_dim = call->params[ROPE_APPEND_HEAD_DIM];
     const int64_t rotary_dim = op_rotary_dim(call->params, ROPE_APPEND_ROTARY_DIM), half = rotary_dim / 2;
@@ -26,8 +35,9 @@ static void rotate_head(const struct op_call *call, const float *x, int64_t head
     if (!call->params[ROPE_APPEND_CENTRED]) mean = 0;
     for (int64_t i = 0; i < head_dim; i++) normal[i] = (double)x[head * head_dim + i] - mean;
     if (call->params[ROPE_APPEND_HAS_NORM]) {
-        const double scale =
-            over_width ? scale_of(call, x, heads * head_dim, 0) : scale_of(call, x + head * head_dim, head_dim, mean);
+        const double scale = call->params[ROPE_APPEND_HAS_MEANS] ? scale_of_mean(call, row, norm_operand)
+                             : over_width                        ? scale_of(call, x, heads * head_dim, 0)
+                                                                 : scale_of(call, x + head * head_dim, head_dim, mean);
         const int64_t first = call->params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_HEAD ? head * head_dim : 0;
         for (int64_t i = 0; i < head_dim; i++)
             normal[i] *= scale * op_element(call->operands[norm_operand], first + i, norm_dtype);
@@ -55,7 +65,7 @@ void rope_append_reference(const struct op_call *call)
         const float *table = (const float *)call->operands[ROPE_APPEND_TABLE] + r * rotary_dim;
         float *q = (float *)call->operands[ROPE_APPEND_Q] + r * heads * head_dim;
         for (int64_t h = 0; h < heads; h++)
-            rotate_head(call, qkv, heads, h, table, ROPE_APPEND_NORM_Q, q + h * head_dim);
+            rotate_head(call, qkv, r, heads, h, table, ROPE_APPEND_NORM_Q, q + h * head_dim);
         for (int64_t g = 0; g < kv_heads; g++) {
             uint8_t *key = pages_key(&pages, slots[r], positions[r], g);
             uint8_t *scale = pages.scales ? pages_key_scale(&pages, slots[r], positions[r], g) : NULL;
@@ -63,7 +73,7 @@ void rope_append_reference(const struct op_call *call)
             const float *value = qkv + (heads + kv_heads + g) * head_dim;
             const double scale_v = params[ROPE_APPEND_NORM_V] ? scale_of(call, value, head_dim, 0) : 1;
             for (int64_t i = 0; i < head_dim; i++) v[i] = (float)(value[i] * scale_v);
-            rotate_head(call, qkv + heads * head_dim, kv_heads, g, table, ROPE_APPEND_NORM_K, k);
+            rotate_head(call, qkv + heads * head_dim, r, kv_heads, g, table, ROPE_APPEND_NORM_K, k);
             op_kv_store_row(k, head_dim, encoding, scales ? scales + 2 * g : NULL, key, scale);
             op_kv_store_row(v, head_dim, encoding, scales ? scales + 2 * g + 1 : NULL, key + pages.values,
                             scale ? scale + pages.values : NULL);

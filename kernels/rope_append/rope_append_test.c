@@ -6,6 +6,7 @@
 
 #include "formats/encoding/encoding.h"
 #include "kernels/cpu/test_pages.h"
+#include "kernels/mean_squares/mean_squares_layout.cuh"
 
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 static const enum encoding_id encodings[] = {ENCODING_F32, ENCODING_F16, ENCODING_BF16, ENCODING_INT8_CHANNEL,
@@ -19,7 +20,7 @@ struct shape {
     enum dtype norm_dtype;
     bool has_norm;
     int64_t rotary_dim, norm_scope;
-    bool norm_v, centred, kv_scales;
+    bool norm_v, centred, kv_scales, means;
 };
 
 enum { LAYERS = 3, LAYER = 1 /* the launch's layer: the others' memory must stay as it is */, PIECE_BYTES = 1024 };
@@ -61,6 +62,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         [ROPE_APPEND_NORM_V] = shape->norm_v,
         [ROPE_APPEND_CENTRED] = shape->centred,
         [ROPE_APPEND_HAS_KV_SCALES] = shape->kv_scales,
+        [ROPE_APPEND_HAS_MEANS] = shape->means,
     };
     struct test_case *test = &setup->test;
     test_case_open(test, &op_rope_append, params, &geometry, (int32_t)shape->valid);
@@ -90,6 +92,9 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         assert_int_equal(test->demands[i].bytes, count * dtype_bytes(shape->norm_dtype));
         test_fill(random, test->call.operands[i], count, shape->norm_dtype, 0.5f, 1.5f);
     }
+    if (shape->means)
+        test_fill(random, test->call.operands[ROPE_APPEND_MEANS], (size_t)(shape->valid * MEAN_SQUARES_WIDTH),
+                  DTYPE_F32, 0.2f, 3);
     if (shape->kv_scales) { /* numbers up to 2 are beyond 448 times some of them */
         assert_int_equal(test->demands[test->operand_count - 1].bytes, 2 * shape->kv_heads * 4);
         test_fill(random, test->call.operands[ROPE_APPEND_KV_SCALES], (size_t)(2 * shape->kv_heads), DTYPE_F32, 0.001f,
@@ -301,6 +306,7 @@ TEST(rotates_a_part)
             .has_norm = round % 3 != 0,
             .rotary_dim = dims[round % 8][1],
             .norm_scope = round % 3 == 2,
+            .means = round % 6 == 5,
         };
         shape.valid = test_random_range(&random, 1, shape.rows);
         check_shape(&random, &shape);
@@ -335,8 +341,9 @@ TEST(other_norms)
     }
 }
 
-/* By hand: one row, heads of 4, the first 2 elements rotated by a quarter turn, norm over both heads of q. */
-TEST(small_case)
+/* By hand: one row, heads of 4, the first 2 elements rotated by a quarter turn, norm over both heads of q. With `means` their mean
+ * squares are given: over the heads of other ranks, too, they are 4 times as large for q and a quarter for k. */
+static void check_small_case(bool means)
 {
     const struct shape shape = {.rows = 1,
                                 .valid = 1,
@@ -350,11 +357,14 @@ TEST(small_case)
                                 .norm_dtype = DTYPE_F32,
                                 .has_norm = true,
                                 .rotary_dim = 2,
-                                .norm_scope = 1};
+                                .norm_scope = 1,
+                                .means = means};
     static const float x[16] = {1, 2, 3, 4, -4, -3, -2, -1,
                                 2, 2, 2, 2, 5,  6,  7,  8}; /* mean square of q: 7.5, of k: 4 */
     static const float table[2] = {0, 1}, norm_q[8] = {1, 1, 1, 1, 2, 2, 2, 2}, norm_k[4] = {1, 3, 1, 1};
     static const float q[8] = {-2, 1, 3, 4, 6, -8, -4, -2}, k[4] = {-3, 1, 1, 1}; /* q: times sqrt(7.5) */
+    const float given[MEAN_SQUARES_WIDTH] = {30, 1}, q_factor = means ? sqrtf(30) : sqrtf(7.5f),
+                k_factor = means ? 2 : 1;
     struct test_random random = {10};
     struct setup setup;
     setup_open(&setup, &random, &shape);
@@ -363,14 +373,21 @@ TEST(small_case)
     memcpy(operands[ROPE_APPEND_TABLE], table, sizeof table);
     memcpy(operands[ROPE_APPEND_NORM_Q], norm_q, sizeof norm_q);
     memcpy(operands[ROPE_APPEND_NORM_K], norm_k, sizeof norm_k);
+    if (means) memcpy(operands[ROPE_APPEND_MEANS], given, sizeof given);
     op_rope_append.reference(&setup.test.call);
     const float *found = operands[ROPE_APPEND_Q];
-    for (int i = 0; i < 8; i++) assert_true(fabsf(found[i] * sqrtf(7.5f) - q[i]) < 1e-4f);
+    for (int i = 0; i < 8; i++) assert_true(fabsf(found[i] * q_factor - q[i]) < 1e-4f);
     const int32_t page = ((const int32_t *)operands[ROPE_APPEND_PAGE_TABLE])[1]; /* of position 1 */
     found = (const float *)(const void *)((const uint8_t *)operands[ROPE_APPEND_KV] +
                                           (uint64_t)page * setup.test.geometry.page_bytes);
-    for (int i = 0; i < 4; i++) assert_true(fabsf(found[i] - k[i]) < 1e-4f && found[4 + i] == x[12 + i]);
+    for (int i = 0; i < 4; i++) assert_true(fabsf(found[i] - k_factor * k[i]) < 1e-4f && found[4 + i] == x[12 + i]);
     test_case_close(&setup.test);
+}
+
+TEST(small_case)
+{
+    check_small_case(false);
+    check_small_case(true);
 }
 
 TEST(a_row_alone_gives_the_same_bits)
@@ -505,16 +522,19 @@ TEST(hostile_params_are_refused)
                               {ROPE_APPEND_KV_DTYPE, ENCODING_E4M3_TENSOR}, {ROPE_APPEND_HAS_NORM, 2},
                               {ROPE_APPEND_NORM_DTYPE, 0}, {ROPE_APPEND_EPS_BITS, -1}, {ROPE_APPEND_ROTARY_DIM, -2},
                               {ROPE_APPEND_ROTARY_DIM, 31}, {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, 3},
-                              {ROPE_APPEND_NORM_V, 2}, {ROPE_APPEND_CENTRED, 2}, {ROPE_APPEND_HAS_KV_SCALES, 1}));
+                              {ROPE_APPEND_NORM_V, 2}, {ROPE_APPEND_CENTRED, 2}, {ROPE_APPEND_HAS_KV_SCALES, 1},
+                              {ROPE_APPEND_HAS_MEANS, 1}));
     int64_t without_norm[ROPE_APPEND_PARAMS];
     memcpy(without_norm, params, sizeof params);
     without_norm[ROPE_APPEND_HAS_NORM] = 0;
     test_refuses(&op_rope_append, without_norm, &geometry,
-                 TEST_CHANGES({ROPE_APPEND_NORM_SCOPE, 1}, {ROPE_APPEND_NORM_SCOPE, 2}, {ROPE_APPEND_CENTRED, 1}));
+                 TEST_CHANGES({ROPE_APPEND_NORM_SCOPE, 1}, {ROPE_APPEND_NORM_SCOPE, 2}, {ROPE_APPEND_CENTRED, 1},
+                              {ROPE_APPEND_HAS_MEANS, 1}));
     int64_t over_width[ROPE_APPEND_PARAMS];
     memcpy(over_width, params, sizeof params);
     over_width[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
-    test_refuses(&op_rope_append, over_width, &geometry, TEST_CHANGES({ROPE_APPEND_CENTRED, 1}));
+    test_refuses(&op_rope_append, over_width, &geometry,
+                 TEST_CHANGES({ROPE_APPEND_CENTRED, 1}, {ROPE_APPEND_HAS_MEANS, 2}));
     struct plan_geometry short_slots = geometry;
     short_slots.max_context = 65; /* four pages of sixteen do not hold it */
     test_refuses(&op_rope_append, params, &short_slots, TEST_CHANGES({ROPE_APPEND_ROWS, 4}));

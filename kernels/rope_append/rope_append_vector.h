@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/kv_row.h"
 #include "kernels/cpu/share.h"
+#include "kernels/mean_squares/mean_squares_layout.cuh"
 #include "kernels/op/op.h"
 #include "kernels/rope_append/rope_append.h"
 
@@ -24,6 +25,7 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
     const float eps = op_float_param(params, ROPE_APPEND_EPS_BITS);
     const struct pages pages = pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE], params);
     const float *scales = params[ROPE_APPEND_HAS_KV_SCALES] ? call->operands[ROPE_APPEND_KV_SCALES] : NULL;
+    const float *means = params[ROPE_APPEND_HAS_MEANS] ? call->operands[ROPE_APPEND_MEANS] : NULL;
     int64_t scaled_row = -1; /* over_width: the row that the scales are of */
     float scale_q = 0, scale_k = 0;
     for (int64_t unit = share.first; unit < share.last; unit++) {
@@ -45,8 +47,13 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
             const void *weight = call->operands[is_query ? ROPE_APPEND_NORM_Q : ROPE_APPEND_NORM_K];
             if (over_width && row != scaled_row) {
                 const float *q = x - head * head_dim;
-                scale_q = kv_row_scale(q, heads * head_dim, eps);
-                scale_k = kv_row_scale(q + heads * head_dim, kv_heads * head_dim, eps);
+                if (means) {
+                    scale_q = 1.0f / sqrtf(means[row * MEAN_SQUARES_WIDTH + MEAN_SQUARES_OF_Q] + eps);
+                    scale_k = 1.0f / sqrtf(means[row * MEAN_SQUARES_WIDTH + MEAN_SQUARES_OF_K] + eps);
+                } else {
+                    scale_q = kv_row_scale(q, heads * head_dim, eps);
+                    scale_k = kv_row_scale(q + heads * head_dim, kv_heads * head_dim, eps);
+                }
                 scaled_row = row;
             }
             if (params[ROPE_APPEND_CENTRED]) {

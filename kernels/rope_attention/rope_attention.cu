@@ -29,6 +29,7 @@
     PARAM(CENTRED) = 0;                                                                                            \
     PARAM(APPENDED) = 0;                                                                                           \
     PARAM(HAS_KV_SCALES) = 0;                                                                                      \
+    PARAM(HAS_MEANS) = 0;                                                                                          \
     PARAM(SPLITS) = 16;      /* tunable: blocks per (row, kv head, head block), 1 to 64: as many as may work */    \
     PARAM(WARPS) = 8;        /* tunable: per block, 1 to 16 */                                                     \
     PARAM(TILE_TOKENS) = 16; /* tunable: 16, 32, 64: fewer rounds, more registers */                               \
@@ -39,6 +40,7 @@
 #define PARAM_HAS_NORM      1
 #define PARAM_HAS_SINKS     0
 #define PARAM_HAS_KV_SCALES 0
+#define PARAM_HAS_MEANS     0
 #endif
 
 struct rope_attention_params {
@@ -51,10 +53,12 @@ extern "C" __global__ void __launch_bounds__(rope_attention_kernel::THREADS, 1)
                    const i32 *page_table, u8 *kv, u16 *out,
                    void *workspace OPTIONAL(PARAM_HAS_NORM, const void *norm_q, const void *norm_k)
                        OPTIONAL(PARAM_HAS_SINKS, const void *sinks)
-                           OPTIONAL(PARAM_HAS_KV_SCALES, const float *kv_scales))
+                           OPTIONAL(PARAM_HAS_KV_SCALES, const float *kv_scales)
+                               OPTIONAL(PARAM_HAS_MEANS, const float *means))
 {
     extern __shared__ __align__(16) u8 rope_attention_memory[];
     rope_attention_kernel::run(rope_attention_memory, counts, qkv, table, slots, positions, page_table, kv, out,
                                workspace, IF_PRESENT(PARAM_HAS_NORM, norm_q), IF_PRESENT(PARAM_HAS_NORM, norm_k),
-                               IF_PRESENT(PARAM_HAS_SINKS, sinks), IF_PRESENT(PARAM_HAS_KV_SCALES, kv_scales));
+                               IF_PRESENT(PARAM_HAS_SINKS, sinks), IF_PRESENT(PARAM_HAS_KV_SCALES, kv_scales),
+                               IF_PRESENT(PARAM_HAS_MEANS, means));
 }

@@ -522,7 +522,7 @@ template <class P> struct rope_attention_body {
     static __device__ __forceinline__ void run(u8 *rings, const i32 *counts, const u16 *qkv, const float *table,
                                                const i32 *slots, const i32 *positions, const i32 *page_table, u8 *kv,
                                                u16 *out, void *workspace, const void *norm_q, const void *norm_k,
-                                               const void *sinks, const float *kv_scales)
+                                               const void *sinks, const float *kv_scales, const float *means)
     {
         __shared__ shared_data shared;
         const int split = (int)blockIdx.x % P::SPLITS, block = (int)blockIdx.x / P::SPLITS;
@@ -609,8 +609,9 @@ template <class P> struct rope_attention_body {
             if (with_new) preparation::take(shared, new_block, place);
         }
         preparation::run(shared, qkv + (i64)row * QKV_HEADS * P::HEAD_DIM,
-                         table + (i64)row * (2 * preparation::ROTATED), norms, norm_q, norm_k, kv_scales, new_block,
-                         place, kv_head, head_block, heads, with_new, warp, lane);
+                         table + (i64)row * (2 * preparation::ROTATED), norms, norm_q, norm_k, kv_scales,
+                         P::HAS_MEANS ? means + (i64)row * MEAN_SQUARES_WIDTH : nullptr, new_block, place, kv_head,
+                         head_block, heads, with_new, warp, lane);
         __syncthreads();
         queries held;
 #pragma unroll

@@ -16,8 +16,8 @@
  * bf16, 0.2 % with f16 and with codes, where k and v of the new token may be rounded to a neighbouring code.
  *
  * COUNTS, SLOTS, POSITIONS, PAGE_TABLE, NORM_Q, NORM_K and KV of earlier tokens are read before the launches before have completed: no
- * launch of the same graph may write them, but for KV this launch itself and those of other layers. TABLE and QKV are
- * read after the wait, with APPENDED the token's own k and v, too. Results are the same bits in every run, whatever the other rows are. */
+ * launch of the same graph may write them, but for KV this launch itself and those of other layers. TABLE, QKV
+ * and MEANS are read after the wait, with APPENDED the token's own k and v, too. Results are the same bits in every run, whatever the other rows are. */
 #ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_H
 #define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_H
 
@@ -36,10 +36,11 @@ enum rope_attention_operand {
     ROPE_ATTENTION_OUT,        /* X_DTYPE[rows, HEADS * HEAD_DIM] */
     ROPE_ATTENTION_WORKSPACE,  /* rope_attention_workspace_bytes, all zero before the first launch, and again after
                                 * each */
-    ROPE_ATTENTION_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM], with NORM_SCOPE 2 [HEADS * HEAD_DIM] */
+    ROPE_ATTENTION_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM], with NORM_SCOPE 1 and 2 [HEADS * HEAD_DIM] */
     ROPE_ATTENTION_NORM_K,     /* likewise, [KV_HEADS * HEAD_DIM]; with APPENDED not read */
     ROPE_ATTENTION_SINKS,      /* HAS_SINKS: SINKS_DTYPE[HEADS] */
     ROPE_ATTENTION_KV_SCALES,  /* HAS_KV_SCALES: f32[KV_HEADS, 2], static scales (kernels/op/paged.h) */
+    ROPE_ATTENTION_MEANS,      /* HAS_MEANS: f32[rows, MEAN_SQUARES_WIDTH]: rope_append.h */
     ROPE_ATTENTION_OPERANDS
 };
 enum rope_attention_param {
@@ -53,11 +54,12 @@ enum rope_attention_param {
     ROPE_ATTENTION_CAP_BITS,   /* this and sinks as in attention.h */
     ROPE_ATTENTION_HAS_SINKS,
     ROPE_ATTENTION_SINKS_DTYPE,
-    ROPE_ATTENTION_NORM_SCOPE, /* this and the next two as in rope_append.h; not over the width */
+    ROPE_ATTENTION_NORM_SCOPE, /* this and the next two as in rope_append.h; over the width only with HAS_MEANS */
     ROPE_ATTENTION_NORM_V,
     ROPE_ATTENTION_CENTRED,
     ROPE_ATTENTION_APPENDED, /* without the three before */
     ROPE_ATTENTION_HAS_KV_SCALES,
+    ROPE_ATTENTION_HAS_MEANS, /* only with NORM_SCOPE 1, and not with NORM_V */
     ROPE_ATTENTION_PROBLEM_PARAMS,
     /* Tunables: see rope_attention.cu. */
     ROPE_ATTENTION_SPLITS = ROPE_ATTENTION_PROBLEM_PARAMS, /* 1 to 64 */

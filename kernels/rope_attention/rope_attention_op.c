@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/rope_attention/rope_attention.h"
 
+#include "kernels/mean_squares/mean_squares.h"
+
 static const char *illegal(const int64_t *params)
 {
     const int64_t scope = params[ROPE_ATTENTION_NORM_SCOPE], centred = params[ROPE_ATTENTION_CENTRED];
     const char *why = op_rotary_illegal(params, ROPE_ATTENTION_ROTARY_DIM);
-    if (scope == ROPE_APPEND_NORM_WIDTH) return "norm_scope is the width";
+    const bool over_width = scope == ROPE_APPEND_NORM_WIDTH, has_means = params[ROPE_ATTENTION_HAS_MEANS] != 0;
+    if (over_width != has_means)
+        return over_width ? "norm_scope is the width, without means" : "means without a norm over the width";
+    if (over_width && (centred || params[ROPE_ATTENTION_NORM_V])) return "centred or norm_v with a norm over the width";
     if ((scope || centred) && !params[ROPE_ATTENTION_HAS_NORM]) return "norm_scope or centred without a norm";
     if (params[ROPE_ATTENTION_APPENDED] && (scope || centred || params[ROPE_ATTENTION_NORM_V]))
         return "appended with norm_scope, norm_v or centred";
@@ -51,6 +56,7 @@ static const struct op_param param_schema[ROPE_ATTENTION_PROBLEM_PARAMS] = {
     [ROPE_ATTENTION_APPENDED] = {"appended", 263, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
     [ROPE_ATTENTION_HAS_KV_SCALES] = {"has_kv_scales", 264, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_ATTENTION_KV_SCALES,
                                       .most = 1},
+    [ROPE_ATTENTION_HAS_MEANS] = {"has_means", 265, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_ATTENTION_MEANS, .most = 1},
 };
 static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -74,6 +80,8 @@ static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
                               .dtype = ROPE_ATTENTION_SINKS_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEADS},
     [ROPE_ATTENTION_KV_SCALES] = {"kv_scales", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_KV_SCALES, .fixed = DTYPE_F32,
                                   .rows = OP_NONE, .width = op_kv_scales_width},
+    [ROPE_ATTENTION_MEANS] = {"means", ROLE_INPUT, .present = ROPE_ATTENTION_HAS_MEANS, .fixed = DTYPE_F32,
+                              .rows = ROPE_ATTENTION_ROWS, .width = mean_squares_width},
 };
 
 /* rope_append and attention fused; a CPU runs both ops. */

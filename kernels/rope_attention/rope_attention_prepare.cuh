@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/include/kv.cuh"
 #include "kernels/cuda/include/reduce.cuh"
+#include "kernels/mean_squares/mean_squares_layout.cuh"
 #include "kernels/rope_append/rope_append_layout.cuh"
 
 template <class P> struct rope_attention_preparation {
@@ -45,9 +46,9 @@ template <class P> struct rope_attention_preparation {
     /* A vector's first weight: 0 where all heads have the same. */
     static __device__ __forceinline__ int first_weight(int task, int kv_head, int head_block)
     {
-        return P::NORM_SCOPE != ROPE_APPEND_NORM_HEADS ? 0
-               : task < BLOCK_HEADS ? (kv_head * GROUP + head_block * TILE_HEADS + task) * P::HEAD_DIM
-                                    : kv_head * P::HEAD_DIM;
+        return P::NORM_SCOPE == ROPE_APPEND_NORM_HEAD ? 0
+               : task < BLOCK_HEADS                   ? (kv_head * GROUP + head_block * TILE_HEADS + task) * P::HEAD_DIM
+                                                      : kv_head * P::HEAD_DIM;
     }
 
     static __device__ __forceinline__ void load_norms(norms &norms, const void *norm_q, const void *norm_k, int kv_head,
@@ -164,16 +165,17 @@ template <class P> struct rope_attention_preparation {
         }
     }
 
-    /* q, k and v of this block: norm, rope, rounding; into shared memory and, k and v, to row `place` of their page. */
+    /* q, k and v of this block: norm, rope, rounding; into shared memory and, k and v, to row `place` of their page. `means`: of the
+     * row, with HAS_MEANS. */
     template <class SHARED>
     static __device__ __forceinline__ void run(SHARED &shared, const u16 *qkv, const float *table, const norms &norms,
                                                const void *norm_q, const void *norm_k, const float *kv_scales,
-                                               u8 *block, i64 place, int kv_head, int head_block, int heads,
-                                               bool with_new, int warp, int lane)
+                                               const float *means, u8 *block, i64 place, int kv_head, int head_block,
+                                               int heads, bool with_new, int warp, int lane)
     {
         float low[WARP_TASKS][ROUNDS][VECTOR], high[WARP_TASKS][ROUNDS][VECTOR];
         float cosine[ROUNDS][VECTOR], sine[ROUNDS][VECTOR];
-        (void)norms, (void)norm_q, (void)norm_k, (void)kv_scales;
+        (void)norms, (void)norm_q, (void)norm_k, (void)kv_scales, (void)means;
 #pragma unroll
         for (int k = 0; k < WARP_TASKS; k++) {
             int task = warp + k * P::WARPS;
@@ -215,7 +217,10 @@ template <class P> struct rope_attention_preparation {
             if constexpr (P::CENTRED) {
                 if (!is_v) centre(low[k], high[k], lane);
             }
-            if constexpr (P::HAS_NORM || P::NORM_V) {
+            if constexpr (P::HAS_MEANS) {
+                const int column = task < BLOCK_HEADS ? MEAN_SQUARES_OF_Q : MEAN_SQUARES_OF_K; /* v takes no part */
+                scale = rsqrtf(means[column] + float_of_bits(P::EPS_BITS));
+            } else if constexpr (P::HAS_NORM || P::NORM_V) {
                 float squares = 0;
 #pragma unroll
                 for (int r = 0; r < ROUNDS; r++)

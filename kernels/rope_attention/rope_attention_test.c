@@ -64,6 +64,7 @@ static void set_params(struct setup *setup)
         [ROPE_ATTENTION_CENTRED] = shape->centred,
         [ROPE_ATTENTION_APPENDED] = shape->appended,
         [ROPE_ATTENTION_HAS_KV_SCALES] = shape->kv_scales,
+        [ROPE_ATTENTION_HAS_MEANS] = shape->norm_scope == ROPE_APPEND_NORM_WIDTH,
         [ROPE_ATTENTION_SPLITS] = shape->splits,
         [ROPE_ATTENTION_WARPS] = shape->warps,
         [ROPE_ATTENTION_TILE_TOKENS] = shape->tile_tokens,
@@ -116,6 +117,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     for (int n = ROPE_ATTENTION_NORM_Q; shape->has_norm && n <= ROPE_ATTENTION_NORM_K; n++)
         test_launch_fill(launch, n, random, 0.5f, 1.5f);
     if (shape->kv_scales) test_launch_fill(&setup->launch, ROPE_ATTENTION_KV_SCALES, random, 0.001f, 0.003f);
+    if (shape->norm_scope == ROPE_APPEND_NORM_WIDTH) test_launch_fill(launch, ROPE_ATTENTION_MEANS, random, 0.2f, 1);
     setup->pages = pages_of((uint8_t *)launch->host[ROPE_ATTENTION_KV] + setup->layer_offset, table, setup->params);
     fill_pool(setup, random, slots, places);
 }
@@ -169,12 +171,13 @@ static void append_reference(struct setup *setup)
     append_params[ROPE_APPEND_NORM_V] = p[ROPE_ATTENTION_NORM_V];
     append_params[ROPE_APPEND_CENTRED] = p[ROPE_ATTENTION_CENTRED];
     append_params[ROPE_APPEND_HAS_KV_SCALES] = p[ROPE_ATTENTION_HAS_KV_SCALES];
+    append_params[ROPE_APPEND_HAS_MEANS] = p[ROPE_ATTENTION_HAS_MEANS];
     const struct op_call append = {
         .params = append_params,
         .operands = {host[ROPE_ATTENTION_COUNTS], test_launch_decode(launch, ROPE_ATTENTION_QKV),
                      host[ROPE_ATTENTION_TABLE], host[ROPE_ATTENTION_SLOTS], host[ROPE_ATTENTION_POSITIONS],
                      host[ROPE_ATTENTION_PAGE_TABLE], kv, setup->q, host[ROPE_ATTENTION_NORM_Q],
-                     host[ROPE_ATTENTION_NORM_K], host[ROPE_ATTENTION_KV_SCALES]},
+                     host[ROPE_ATTENTION_NORM_K], host[ROPE_ATTENTION_KV_SCALES], host[ROPE_ATTENTION_MEANS]},
     };
     if (setup->shape.appended)
         query_reference(setup);
@@ -451,6 +454,37 @@ TEST(norms)
     }
 }
 
+/* Norms over the width of heads that ranks share. */
+TEST(norms_with_means)
+{
+    TEST_NEEDS_DEVICE();
+    struct test_random random = {13};
+    static const int64_t head_dims[] = {128, 64, 20, 256};
+    static const enum encoding_id encodings[] = {ENCODING_BF16, ENCODING_E4M3_CHANNEL, ENCODING_F16,
+                                                 ENCODING_INT8_CHANNEL};
+    static const int32_t positions[3] = {130, 0, 299};
+    for (int round = 0; round < 16; round++) {
+        struct shape shape = plain;
+        shape.head_dim = head_dims[round % 4];
+        shape.kv_dtype = encodings[round / 4];
+        if (shape.head_dim % 16 && round / 4 % 2) continue; /* no codes of such heads */
+        shape.x_dtype = shape.kv_dtype == ENCODING_F16 ? DTYPE_F16 : DTYPE_BF16;
+        shape.kv_heads = 1 + round % 3;
+        shape.group = 1 + round % 2 * 4;
+        shape.context = 300;
+        shape.valid = 3;
+        shape.scale = 2 / sqrtf((float)shape.head_dim);
+        shape.splits = 1 + round % 3;
+        shape.has_norm = true;
+        shape.norm_dtype = round % 2 ? DTYPE_BF16 : DTYPE_F32;
+        shape.norm_scope = ROPE_APPEND_NORM_WIDTH;
+        shape.bulk = round % 3 == 1 && shape.head_dim % 8 == 0 && has_bulk();
+        char what[64];
+        snprintf(what, sizeof what, "means, head_dim %d, %s", (int)shape.head_dim, encoding_label(shape.kv_dtype));
+        check_shape(&random, &shape, positions, what);
+    }
+}
+
 /* k and v are in the pages. */
 TEST(appended)
 {
@@ -705,8 +739,9 @@ TEST(hostile_params)
                                      {ROPE_ATTENTION_PAGES_PER_SLOT, INT32_MAX}, {ROPE_ATTENTION_STAGES, 1},
                                      {ROPE_ATTENTION_STAGES, 17}, {ROPE_ATTENTION_BULK, 2},
                                      {ROPE_ATTENTION_ALONE_TILES, 0}, {ROPE_ATTENTION_NORM_SCOPE, 1},
-                                     {ROPE_ATTENTION_NORM_SCOPE, 2}, {ROPE_ATTENTION_CENTRED, 1},
-                                     {ROPE_ATTENTION_NORM_V, 2}, {ROPE_ATTENTION_APPENDED, 2}));
+                                     {ROPE_ATTENTION_HAS_MEANS, 1}, {ROPE_ATTENTION_NORM_SCOPE, 2},
+                                     {ROPE_ATTENTION_CENTRED, 1}, {ROPE_ATTENTION_NORM_V, 2},
+                                     {ROPE_ATTENTION_APPENDED, 2}));
     setup.params[ROPE_ATTENTION_APPENDED] = 1;
     assert_null(device_rope_attention.launch(setup.params, &hopper, &geometry));
     test_launch_refuses(&device_rope_attention, setup.params, TEST_CHANGES({ROPE_ATTENTION_NORM_V, 1}));

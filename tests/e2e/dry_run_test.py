@@ -115,8 +115,14 @@ class Fit(Planning):
         sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
                  "vocab_size": 320}
         self.plan({"model_type": "gemma3_text", **sizes}, "--gpu", "h200", "--gpus", "2")
-        refused = self.plan({"model_type": "exaone4", **sizes, "sliding_window": None}, "--gpu", "h200", "--gpus", "2", rc=BAD_INPUT)
-        self.assertIn("a sum over all GPUs that no norm follows", refused.stderr)
+        for family in ("exaone4", "olmo2"):
+            config = {"model_type": family, **sizes, "sliding_window": None}
+            # The embedding is multiplied without a norm before: a sum over GPUs has a copy of 16 bits, one GPU looks it up twice.
+            for gpus, copies in ((1, 0), (2, 1)):
+                decode = self.plan(config, "--gpu", "h200", "--gpus", str(gpus), "--dump-after", "dead_code").stdout.split("# prefill graph")[0]
+                graphs = decode.count("# decode graph")
+                self.assertEqual(decode.count("= sum_parts("), copies * graphs)
+                self.assertEqual(decode.count("= mean_squares("), 2 * copies * graphs if family == "olmo2" else 0)
 
     def test_a_router_with_codes(self):
         """The launch for few rows that a router is a part of reads its matrix in 16 bits: with codes the plan is that for many rows."""

@@ -25,6 +25,10 @@ WIDE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_si
         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "vocab_size": 512, "tie_word_embeddings": False,
         "hidden_act": "silu", "torch_dtype": "bfloat16"}
 
+# Nothing is normalised before the matmuls, so that the sum of the embedding is multiplied.
+AFTER = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320,
+         "max_position_embeddings": 512, "sliding_window": None}
+
 # Two sessions of one engine, one after the other and at once.
 SESSIONS = """
 import ctypes, sys
@@ -50,8 +54,8 @@ class CudaRanks(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def build(self, output, *options, env=None, rc=0, gpus=RANKS):
-        result = run([ENGBUILD, "--model", FABLES, "--target", "cuda", "--gpus", str(gpus), "-o", self.path(output),
+    def build(self, output, *options, env=None, rc=0, gpus=RANKS, model=FABLES):
+        result = run([ENGBUILD, "--model", model, "--target", "cuda", "--gpus", str(gpus), "-o", self.path(output),
                       "--tuning-cache", self.path("records"), *SMALL, *options], env={**FAKE, **(env or {})})
         self.assertEqual(result.rc, rc, result.stderr)
         return result
@@ -92,6 +96,24 @@ class CudaRanks(unittest.TestCase):
                     done = succeed([ENGRUN, self.path("m.eng"), "--selftest"], env=FAKE)
                     self.assertEqual(self.generate("m.eng").stdout.split(), ["0"] * 6)
                     os.unlink(self.path("m.eng"))
+
+    @unittest.skipUnless(os.path.exists(MAKE_CHECKPOINT), "needs make_checkpoint")
+    def test_norms_after_matmuls_alone(self):
+        """olmo2: norms over all heads, too, on as many GPUs as KV heads and on more."""
+        for family, gpus, level in (("exaone4", 2, "quick"), ("olmo2", 2, "quick"), ("olmo2", 4, "off")):
+            with self.subTest(family, gpus=gpus), scratch() as folder:
+                shape, model = os.path.join(folder, "shape"), os.path.join(folder, "model")
+                os.mkdir(shape)
+                with open(os.path.join(shape, "config.json"), "w", encoding="utf-8") as file:
+                    json.dump({**AFTER, "model_type": family}, file)
+                succeed([MAKE_CHECKPOINT, "--config", shape, "-o", model])
+                self.build("n.eng", "--tune", level, gpus=gpus, model=model)
+                done = succeed([ENGRUN, self.path("n.eng"), "--selftest"], env=FAKE)
+                self.assertIn("selftest passed", done.stdout)
+                launches = succeed([ENGINFO, self.path("n.eng"), "--tactics"]).stdout
+                self.assertEqual("mean_squares" in launches, family == "olmo2")
+                self.assertIn("sum_parts", launches)
+                os.unlink(self.path("n.eng"))
 
     def test_same_cache_same_bytes(self):
         first = json.loads(self.build("a.eng", "--json").stdout)

@@ -23,7 +23,7 @@ TINY_RANKS = {"llama3": [2, 4], "llama-tied-sharded": [2, 4], "mistral-window": 
               "granite": [2], "phi3": [2], "phi3-longrope": [2], "phi4-mini": [2], "mixtral": [2],
               "qwen2_moe": [2], "qwen3_moe": [2], "granitemoe": [2], "ernie4_5_moe": [2], "glm4_moe": [2], "gpt_oss": [2],
               "deepseek_v2": [2], "deepseek_v3": [2], "lfm2": [2], "qwen3_next": [2],
-              "smollm3": [2], "seed_oss": [2], "glm4": [2], "exaone4": [2], "gemma": [2], "gemma2": [2], "gemma3": [2],
+              "smollm3": [2], "seed_oss": [2], "glm4": [2], "exaone4": [2], "olmo2": [2], "olmo3": [2], "olmoe": [2], "gemma": [2], "gemma2": [2], "gemma3": [2],
               "cohere2": [2], "stablelm": [2], "starcoder2": [2], "nemotron": [2], "gpt2": [2], "gpt_neox": [2]}
 
 
@@ -251,6 +251,8 @@ class Shapes(RanksTest):
         ("mistral", 12, 4, 60, 257, False, 12),
         ("llama", 16, 2, 48, 17, False, 16),  # two tokens on the first ranks, then one, then none
         ("qwen2", 16, 16, 16, 5, True, 16),
+        ("olmo2", 6, 3, 33, 101, False, 3),   # norms over the width: every KV head on one rank,
+        ("olmo2", 12, 4, 36, 19, True, 12),   # or on three
     ]
 
     def checkpoint(self, folder, shape):
@@ -307,6 +309,42 @@ class Shapes(RanksTest):
                 self.assertIn("%d GPUs cannot share %s" % (shape[6], word), result.stderr)
                 self.assertEqual(result.stderr.count("\n"), 1)
                 self.assertFalse(os.path.exists(path))
+
+
+TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320,
+        "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2}
+FEW_EXPERTS = {"num_experts": 8, "moe_intermediate_size": 48}
+GEMMA4 = {**TEXT, "model_type": "gemma4_text", "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 32, "sliding_window": 16,
+          "layer_types": ["sliding_attention", "full_attention"] * 2, "vocab_size_per_layer_input": 320, "hidden_size_per_layer_input": 0}
+QWEN3_5 = {**TEXT, "model_type": "qwen3_5_text", "num_hidden_layers": 4, "head_dim": 32, "linear_num_key_heads": 2,
+           "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+           "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}}
+
+
+@unittest.skipUnless(os.path.exists(MAKE_CHECKPOINT), "needs make_checkpoint")
+class Unrecorded(RanksTest):
+    """Families that hf-tiny does not have, on two ranks and on one. architectures_test.py compares both with recordings."""
+
+    FAMILIES = {
+        "gemma4, inputs of layers": {**GEMMA4, "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 16},
+        "gemma4, a KV head on both ranks": {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        "gemma4, experts": {**GEMMA4, **FEW_EXPERTS, "enable_moe_block": True, "top_k_experts": 3},
+        "qwen3_5": QWEN3_5,
+        "qwen3_5_moe": {**QWEN3_5, **FEW_EXPERTS, "model_type": "qwen3_5_moe_text", "num_experts_per_tok": 3, "shared_expert_intermediate_size": 64},
+    }
+
+    def test_logits_are_those_of_one_rank(self):
+        prompt = [(7 * i + 3) % 320 for i in range(60)]
+        for name, config in list(self.FAMILIES.items())[::2 if SANITIZED else 1]:
+            with self.subTest(name), scratch() as folder:
+                shape, model = os.path.join(folder, "shape"), os.path.join(folder, "model")
+                os.mkdir(shape)
+                with open(os.path.join(shape, "config.json"), "w", encoding="utf-8") as file:
+                    json.dump(config, file)
+                output([MAKE_CHECKPOINT, "--config", shape, "-o", model, "--dtype", "f32"])
+                several = build_engine(model, *gpus(2))
+                self.assertGreater(self.check_same_logits(build_engine(model), several, prompt, 12, name), 0)
+                output([ENGRUN, several, "--selftest"])
 
 
 class Files(RanksTest):

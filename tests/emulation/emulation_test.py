@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
-(latent_append_on_host.cu), multiply (multiply_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), sample
+(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), multiply (multiply_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), sample
 (sample_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
 (delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu), a router with the matmul that it is for (routed_matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
@@ -26,7 +26,7 @@ C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
-           "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh",
+           "kernels/mean_squares/mean_squares.cuh", "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "kernels/sample/philox.h", "kernels/sample/sample.cuh", "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
@@ -101,6 +101,24 @@ def rotations():
         yield case
         if kv_dtype == E4M3_KV:
             yield {**case, "HAS_KV_SCALES": 1}
+
+
+def rotations_with_means():
+    """Norms of whole widths whose mean squares are given."""
+    for i, (kv_dtype, (head_dim, rotary)) in enumerate(itertools.product([BF16] + CODED_KV, [(32, 24), (128, 0), (20, 6), (254, 2), (512, 0)])):
+        if kv_dtype != BF16 and head_dim % 16:
+            continue  # no codes of such heads
+        case = {"SOURCE": "rope_append", "VALID": 5, "ROWS": 6, "HEADS": 4, "KV_HEADS": 1 + i % 2, "HEAD_DIM": head_dim, "PAGE_TOKENS": 4,
+                "PAGES_PER_SLOT": 3, "SLOT_COUNT": 3, "KV_DTYPE": kv_dtype, "X_DTYPE": [BF16, F16][i % 2], "HAS_NORM": 1, "ROTARY_DIM": rotary,
+                "NORM_SCOPE": 1, "NORM_DTYPE": [BF16, F16][i // 2 % 2], "HAS_MEANS": 1}
+        yield {**case, "PAGE_BYTES": page_bytes(case, 1) + 64}
+
+
+def mean_squares():
+    """Vectors of 8, 4 and 2 elements, fewer elements than threads and more; a KV head and as many as heads."""
+    for i, (heads, kv_heads, head_dim) in enumerate([(1, 1, 2), (3, 1, 20), (6, 2, 254), (5, 5, 128), (20, 4, 128), (4, 1, 512)]):
+        yield {"SOURCE": "mean_squares", "VALID": 2, "ROWS": 3, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "RANKS": 2 + i,
+               "X_DTYPE": [BF16, F16][i % 2]}
 
 
 def normalised_rotations():
@@ -255,11 +273,14 @@ def decodes():
 
 
 def other_decodes():
-    """Norms of v, of heads that have weights of their own, without their means; k and v that are in the pages; the largest heads."""
+    """Norms of v, of heads that have weights of their own, without their means; norms of whole widths whose mean squares are given; k and v
+    that are in the pages; the largest heads."""
     for i, (encoding, late) in enumerate([(BF16, 0), (BF16, 1)] + [(encoding, late) for encoding in CODED_KV for late in (0, 1)]):
         yield decode([0, 47, 64], 3, HEAD_DIM=48, KV_DTYPE=encoding, NORM_V=1, SPLITS=2, COPIES_LATE=late, BULK=late)
         yield decode([15, 70], 5, HEAD_DIM=80, KV_DTYPE=encoding, NORM_SCOPE=2, CENTRED=1, ROTARY_DIM=20, WARPS=3, BULK=1 - late,
                      NORM_DTYPE=[BF16, F32][late])
+        yield decode([7, 64], 2 + i, HEAD_DIM=[128, 48][late], KV_DTYPE=encoding, NORM_SCOPE=1, HAS_MEANS=1, SPLITS=1 + late, BULK=late,
+                     NORM_DTYPE=[F32, BF16][late])
         yield decode([0, 31, 100], 4, HEAD_DIM=128, KV_DTYPE=encoding, APPENDED=1, SPLITS=3, COPIES_LATE=late, BULK=late)
         yield decode([63, 120], 16, HEAD_DIM=64, KV_DTYPE=encoding, APPENDED=1, WINDOW=40, HEAD_TILES=1 + i % 2, SPLITS=2, WARPS=1, HAS_NORM=late)
         yield decode([63, 80], 8, HEAD_DIM=512, KV_DTYPE=encoding, KV_HEADS=1, APPENDED=late, NORM_V=1 - late, SPLITS=2, BULK=late, COPIES_LATE=1)
@@ -537,7 +558,7 @@ def source_of(cases):
     for number, case in enumerate(cases):
         macros = {"SPOIL": 0, **{name: case[name] for name in MACROS if name in case}}
         params = {"NORM_DTYPE": BF16, "COUNT_INDEX": 0, "RING_PAGES": 0, "VALUE_DIM": 0, "EPS_BITS": 0x3727C5AC,  # 1e-5
-                  "NORM_SCOPE": 0, "NORM_V": 0, "CENTRED": 0, "APPENDED": 0, "HAS_KV_SCALES": 0}
+                  "NORM_SCOPE": 0, "NORM_V": 0, "CENTRED": 0, "APPENDED": 0, "HAS_KV_SCALES": 0, "HAS_MEANS": 0}
         params.update((name, value) for name, value in case.items() if name not in MACROS + ["SOURCE"])
         macros["KERNEL_PARAMS"] = "".join("PARAM(%s)=%d;" % param for param in params.items())
         for name, value in macros.items():
@@ -662,6 +683,10 @@ class Emulation(unittest.TestCase):
     def test_rope_append(self):
         self.check(rotations())
         self.check(normalised_rotations())
+        self.check(rotations_with_means())
+
+    def test_mean_squares(self):
+        self.check(mean_squares())
 
     def test_rope_query(self):
         self.check(queries())
@@ -730,8 +755,9 @@ class Emulation(unittest.TestCase):
     def test_defects_of_small_kernels_are_seen(self):
         case = next(routers())
         self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["row 0 weight 7", "list of expert", "of out was written"])
-        cases = [{**case, "SPOIL": spoil} for case in (next(queries()), next(products()), next(norms())) for spoil in (1, 2)]
-        self.check_defects(cases, ["q row 4", "of out was written", "out element", "of out was written", "out row 1", "of out was written"])
+        cases = [{**case, "SPOIL": spoil} for case in (next(queries()), next(products()), next(norms()), next(mean_squares())) for spoil in (1, 2)]
+        self.check_defects(cases, ["q row 4", "of out was written", "out element", "of out was written", "out row 1", "of out was written",
+                                   "out row 1 column 7", "of out was written"])
 
     def test_defects_of_latent_attention_are_seen(self):
         case = next(latent_rows())

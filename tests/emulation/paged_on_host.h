@@ -249,9 +249,11 @@ template <class P> static void prepare_value_on_host(const void *x, int head, do
     for (int i = 0; P::NORM_V && i < P::HEAD_DIM; i++) to[i] *= scale;
 }
 
-/* Head `head` of the `heads` at x (X_DTYPE), normalised (over the whole width, or else the head) and rotated. */
+/* Head `head` of the `heads` at x (X_DTYPE), normalised (over the whole width, or else the head) and rotated. `given`: the mean
+ * square of the norm; null: x has all that it is of. */
 template <class P>
-static void prepare_on_host(const void *x, int heads, int head, const void *norm, const float *table, double *to)
+static void prepare_on_host(const void *x, int heads, int head, const void *norm, const float *table, double *to,
+                            const float *given = nullptr)
 {
     const bool over_width = P::NORM_SCOPE == 1, has_all_weights = P::NORM_SCOPE > 0;
     const int dim = P::HEAD_DIM, rotated = P::ROTARY_DIM ? P::ROTARY_DIM : dim, half = rotated / 2;
@@ -262,7 +264,8 @@ static void prepare_on_host(const void *x, int heads, int head, const void *norm
         const double value = (double)load_element<P::X_DTYPE>(x, i) - mean;
         squares += value * value;
     }
-    const double scale = 1 / std::sqrt(squares / ((last - first) * dim) + (double)__int_as_float(P::EPS_BITS));
+    const double mean_square = given ? *given : squares / ((last - first) * dim);
+    const double scale = 1 / std::sqrt(mean_square + (double)__int_as_float(P::EPS_BITS));
     for (int i = 0; i < dim; i++) {
         values[i] = (double)load_element<P::X_DTYPE>(x, head * dim + i) - mean;
         if (P::HAS_NORM) values[i] *= scale * load_element<P::NORM_DTYPE>(norm, (has_all_weights ? head * dim : 0) + i);

@@ -21,14 +21,21 @@ enum {
 
 static int counts[2] = {VALID, 1 << 30}, slots[params::ROWS], positions[params::ROWS];
 alignas(64) static u16 qkv[params::ROWS * WIDTH], norm_q[NORM_HEADS_Q * DIM], norm_k[NORM_HEADS_K * DIM];
-alignas(64) static float table[params::ROWS * ROTATED];
+alignas(64) static float table[params::ROWS * ROTATED], means[params::ROWS * MEAN_SQUARES_WIDTH];
 static guarded<params::ROWS * params::HEADS * DIM * 2> q;
 static pages_on_host<params> pages;
+
+/* With HAS_MEANS the mean square of a row's q or k. */
+static const float *mean_of(int row, int column)
+{
+    return params::HAS_MEANS ? means + row * MEAN_SQUARES_WIDTH + column : nullptr;
+}
 
 static void expect_q(int row, int head)
 {
     double expected[DIM];
-    prepare_on_host<params>(qkv + row * WIDTH, params::HEADS, head, norm_q, table + row * ROTATED, expected);
+    prepare_on_host<params>(qkv + row * WIDTH, params::HEADS, head, norm_q, table + row * ROTATED, expected,
+                            mean_of(row, MEAN_SQUARES_OF_Q));
     for (int i = 0; i < DIM; i++) {
         const double found = load_element<params::X_DTYPE>(q.bytes, (row * params::HEADS + head) * DIM + i);
         if (!(std::fabs(found - expected[i]) <= rounding_of(params::X_DTYPE) * 1.01 * std::fabs(expected[i]) + 2e-6))
@@ -39,7 +46,7 @@ static void expect_q(int row, int head)
 static void run_thread_of_kernel()
 {
     body::run(counts, qkv, table, slots, positions, pages.table, pages.kv(), (u16 *)q.bytes, norm_q, norm_k,
-              pages.static_scales);
+              pages.static_scales, means);
 }
 
 static void store(u16 *to, float value) { store_element<params::X_DTYPE>(to, 0, value); }
@@ -48,6 +55,9 @@ int main()
 {
     for (u16 &x : qkv) store(&x, draw(-2, 2));
     for (float &x : table) x = draw(-1, 1);
+    memset(means, 0xff, sizeof means); /* NaN in the columns that nothing reads, and beyond the valid rows */
+    for (int i = 0; i < VALID * MEAN_SQUARES_WIDTH; i++)
+        if (i % MEAN_SQUARES_WIDTH <= MEAN_SQUARES_OF_K) means[i] = draw(0.5f, 3);
     for (u16 &x : norm_q) store_element<params::NORM_DTYPE>(&x, 0, draw(0.5f, 1.5f));
     for (u16 &x : norm_k) store_element<params::NORM_DTYPE>(&x, 0, draw(0.5f, 1.5f));
     for (int i = 0; i < DIM; i++) store(&qkv[WIDTH - DIM + i], 0);              /* the last v of row 0 is zero, */
@@ -61,7 +71,7 @@ int main()
         if (r < VALID) pages.map(slots[r], positions[r], positions[r]);
     }
     const int groups = body::THREADS / body::LANES, heads = params::HEADS + 2 * params::KV_HEADS;
-    const int blocks = params::NORM_SCOPE == 1 ? params::ROWS : (params::ROWS * heads + groups - 1) / groups;
+    const int blocks = body::SUMS_ROWS ? params::ROWS : (params::ROWS * heads + groups - 1) / groups;
     for (int i = 0; i < blocks; i++) run_block(i, body::THREADS, run_thread_of_kernel);
     if (SPOIL == 1) q.bytes[VALID * params::HEADS * DIM * 2 - 1] ^= 1;
     if (SPOIL == 2) pages.row(slots[0], positions[0], 0, true)[0] ^= 1;
@@ -72,7 +82,8 @@ int main()
         for (int h = 0; h < params::HEADS; h++) expect_q(r, h);
         for (int g = 0; g < params::KV_HEADS; g++) {
             double k[DIM], v[DIM];
-            prepare_on_host<params>(keys, params::KV_HEADS, g, norm_k, table + r * ROTATED, k);
+            prepare_on_host<params>(keys, params::KV_HEADS, g, norm_k, table + r * ROTATED, k,
+                                    mean_of(r, MEAN_SQUARES_OF_K));
             prepare_value_on_host<params>(values, g, v);
             pages.expect_row("k", slots[r], positions[r], g, false, k, false);
             pages.expect_row("v", slots[r], positions[r], g, true, v, !params::NORM_V);

@@ -37,7 +37,7 @@ enum {
 
 static int counts[2], slots[params::ROWS], positions[params::ROWS];
 alignas(64) static u16 qkv[params::ROWS * WIDTH];
-alignas(64) static float table[params::ROWS * ROTATED];
+alignas(64) static float table[params::ROWS * ROTATED], means[params::ROWS * MEAN_SQUARES_WIDTH];
 alignas(64) static u8 norm_q[NORM_HEADS_Q * DIM * NORM_BYTES], norm_k[NORM_HEADS_K * DIM * NORM_BYTES];
 static guarded<params::ROWS * OUT_BYTES> out;
 static guarded<WORKSPACE_BYTES> workspace;
@@ -48,7 +48,7 @@ static void run_thread_of_kernel()
 {
     body::run((u8 *)shared_memory, counts, qkv, table, slots, positions, pages.table, pages.kv(), (u16 *)out.bytes,
               workspace.bytes, params::HAS_NORM ? norm_q : nullptr, params::HAS_NORM ? norm_k : nullptr,
-              sinks.operand(), pages.static_scales);
+              sinks.operand(), pages.static_scales, means);
 }
 
 /* The operands of launch `step`; those of rows that are not valid are no index and no number. */
@@ -58,12 +58,15 @@ static void draw_operands(int step)
     counts[1 - params::COUNT_INDEX] = NO_INDEX;
     memset(qkv, 0xff, sizeof qkv);
     memset(table, 0xff, sizeof table);
+    memset(means, 0xff, sizeof means);
     for (int r = 0; r < params::ROWS; r++) {
         slots[r] = positions[r] = NO_INDEX;
         if (r >= VALID_ROWS) continue;
         slots[r] = (r * 2 + 1) % params::SLOT_COUNT;
         positions[r] = first_positions[r] + step;
         for (int i = 0; i < WIDTH; i++) store_element<params::X_DTYPE>(qkv, r * WIDTH + i, draw(-2, 2));
+        for (int i = 0; params::HAS_MEANS && i <= MEAN_SQUARES_OF_K; i++)
+            means[r * MEAN_SQUARES_WIDTH + i] = draw(1, 3);
         for (int i = 0; i < ROTATED / 2; i++) {
             const float angle = draw(-3, 3);
             table[r * ROTATED + i] = cosf(angle);
@@ -84,6 +87,12 @@ static void launch(int step)
     }
 }
 
+/* With HAS_MEANS the mean square of a row's q or k. */
+static const float *mean_of(int row, int column)
+{
+    return params::HAS_MEANS ? means + row * MEAN_SQUARES_WIDTH + column : nullptr;
+}
+
 /* With APPENDED they have been there before. */
 static void expect_appended(int row)
 {
@@ -91,7 +100,8 @@ static void expect_appended(int row)
     const u16 *keys = qkv + row * WIDTH + params::HEADS * DIM, *values = keys + params::KV_HEADS * DIM;
     for (int g = 0; g < params::KV_HEADS; g++) {
         double k[DIM], v[DIM];
-        prepare_on_host<params>(keys, params::KV_HEADS, g, norm_k, table + row * ROTATED, k);
+        prepare_on_host<params>(keys, params::KV_HEADS, g, norm_k, table + row * ROTATED, k,
+                                mean_of(row, MEAN_SQUARES_OF_K));
         prepare_value_on_host<params>(values, g, v);
         pages.expect_row("k", slots[row], positions[row], g, false, k, false);
         pages.expect_row("v", slots[row], positions[row], g, true, v, !params::NORM_V);
@@ -105,7 +115,8 @@ static void expect_attention(int row)
         attention_on_host<params> attention(pages, slots[row], g, first_token<params>(positions[row]), positions[row]);
         for (int h = g * body::GROUP; h < (g + 1) * body::GROUP; h++) {
             double q[DIM];
-            prepare_on_host<params>(qkv + row * WIDTH, params::HEADS, h, norm_q, table + row * ROTATED, q);
+            prepare_on_host<params>(qkv + row * WIDTH, params::HEADS, h, norm_q, table + row * ROTATED, q,
+                                    mean_of(row, MEAN_SQUARES_OF_Q));
             for (double &x : q) x = (double)float_of_half<Q_DTYPE>(half_of_float<Q_DTYPE>((float)x));
             attention.expect_out(row, h, positions[row], q, out.bytes + row * OUT_BYTES + h * DIM * 2,
                                  rounding_of(Q_DTYPE) * (pages_type::CODED ? 2 : 1));
