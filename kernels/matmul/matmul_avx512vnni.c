@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul of int4 and int8 codes with activations rounded to int8 (matmul_round), by VPDPBUSD: sums of a block of 32 k
- * are exact integers; float32 from there on.
+/* matmul for AVX-512 with VNNI: int4 and int8 codes are multiplied by activations rounded to int8 (matmul_round), with VPDPBUSD.
+ * Sums of a block of 32 k are exact integers; float32 from there on. Other launches take the AVX-512 code.
  *
  * VPDPBUSD multiplies unsigned by signed bytes. So a code is taken as its number plus 8 (int4) or 128 (int8), and a block's sums
  * begin with so many times the sum of its activations less. */
@@ -9,7 +9,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include "kernels/matmul/matmul_quantise_avx512bf16.h"
+#include "kernels/matmul/matmul_quantise_avx512vnni.h"
 
 #include "kernels/matmul/matmul_int8.h"
 
@@ -112,12 +112,13 @@ MATMUL_TILES_12(INT8_DEFINE_TILE, INT4)
 MATMUL_TILES_12(INT8_DEFINE_TILE, INT8)
 
 static const struct matmul_kernels nibble_kernels =
-    INT8_KERNELS(CPU_AVX512BF16, matmul_finish_avx512, prepare_nibbles, MATMUL_TILES_12, INT4);
+    INT8_KERNELS(CPU_AVX512VNNI, matmul_finish_avx512, prepare_nibbles, MATMUL_TILES_12, INT4);
 static const struct matmul_kernels byte_kernels =
-    INT8_KERNELS(CPU_AVX512BF16, matmul_finish_avx512, prepare_bytes, MATMUL_TILES_12, INT8);
+    INT8_KERNELS(CPU_AVX512VNNI, matmul_finish_avx512, prepare_bytes, MATMUL_TILES_12, INT8);
 
-bool matmul_run_int8_avx512bf16(const struct op_call *call, struct team_member *member)
+void matmul_run_avx512vnni(const struct op_call *call, struct team_member *member)
 {
-    return int8_run(call, member, &nibble_kernels, &byte_kernels);
+    const bool rounds = call->params[MATMUL_COMPUTE_DTYPE] == ENCODING_INT8_G32;
+    if (!rounds || !int8_run(call, member, &nibble_kernels, &byte_kernels)) matmul_run_avx512(call, member);
 }
 #endif
