@@ -13,6 +13,12 @@
 
 #include "kernels/matmul/matmul_int8.h"
 
+/* VPDPBUSD in place: gcc 12 copies sums that its intrinsic changes in a loop to other registers and back. */
+MATMUL_INLINE void multiply_add_four(__m512i *sums, __m512i codes, __m512i values)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(codes), "v"(values));
+}
+
 /* Adds the products of four k, whose codes are `codes` of each panel. */
 MATMUL_INLINE void add_four(__m512i sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS],
                             const __m512i codes[MATMUL_MAX_TILE_PANELS], const int32_t *x, const int panels,
@@ -22,8 +28,24 @@ MATMUL_INLINE void add_four(__m512i sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_P
     for (int row = 0; row < rows; row++) {
         const __m512i value = _mm512_set1_epi32(x[row]);
         MATMUL_UNROLL
-        for (int panel = 0; panel < panels; panel++)
-            sums[row][panel] = _mm512_dpbusd_epi32(sums[row][panel], codes[panel], value);
+        for (int panel = 0; panel < panels; panel++) multiply_add_four(&sums[row][panel], codes[panel], value);
+    }
+}
+
+/* What matmul_add_group_avx512 does for scales in f16 and no zero points, with sums in registers: a group of 32 k has so few products
+ * that the call took as long as they do. */
+MATMUL_INLINE void add_scaled(const struct matmul_tile_call *call, const unsigned char *scales,
+                              const __m512 sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS], const int panels,
+                              const int rows)
+{
+    MATMUL_UNROLL
+    for (int panel = 0; panel < panels; panel++, scales += call->panel_bytes) {
+        const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)scales));
+        MATMUL_UNROLL
+        for (int row = 0; row < rows; row++) {
+            float *to = call->sums + (row * panels + panel) * PANEL_ROWS;
+            _mm512_storeu_ps(to, _mm512_fmadd_ps(scale, sums[row][panel], _mm512_loadu_ps(to)));
+        }
     }
 }
 
@@ -96,14 +118,18 @@ MATMUL_INLINE void tile_int8(const struct matmul_tile_call *call, const int pane
                         _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact[row][panel]), _mm512_set1_ps(scale), sums[row][panel]);
             }
         }
-        MATMUL_UNROLL
-        for (int row = 0; row < rows; row++) {
+        if (form->group && form->encoding->scale == SCALE_F16 && !form->encoding->zeros) {
+            add_scaled(call, head + (size_t)place * form->scale_bytes, sums, panels, rows);
+        } else {
             MATMUL_UNROLL
-            for (int panel = 0; panel < panels; panel++)
-                _mm512_storeu_ps(to + (row * panels + panel) * PANEL_ROWS, sums[row][panel]);
+            for (int row = 0; row < rows; row++) {
+                MATMUL_UNROLL
+                for (int panel = 0; panel < panels; panel++)
+                    _mm512_storeu_ps(to + (row * panels + panel) * PANEL_ROWS, sums[row][panel]);
+            }
+            if (!form->group) continue;
+            matmul_add_group_avx512(call, head, place, x_sums, group_sums, panels, rows);
         }
-        if (!form->group) continue;
-        matmul_add_group_avx512(call, head, place, x_sums, group_sums, panels, rows);
         place = place + 1 == (int)form->span_groups ? 0 : place + 1;
     }
 }
