@@ -35,7 +35,7 @@ MATMUL_INLINE void add_four(__m512i sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_P
 /* What matmul_add_group_avx512 does for scales in f16 and no zero points, with sums in registers: a group of 32 k has so few products
  * that the call took as long as they do. */
 MATMUL_INLINE void add_scaled(const struct matmul_tile_call *call, const unsigned char *scales,
-                              const __m512 sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS], const int panels,
+                              __m512 sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS], const int panels,
                               const int rows)
 {
     MATMUL_UNROLL
