@@ -34,7 +34,7 @@ _COPTS_ALL = _COPTS + _WARNINGS_ARE_ERRORS
 # cmocka passes every test a state, which most do not use.
 _TEST_COPTS = ["-Wno-unused-parameter"]
 
-_ISA_SUFFIXES = ["_avx2.c", "_avx512.c", "_avx512bf16.c", "_amx.c"]
+_ISA_SUFFIXES = ["_avx2.c", "_avx512.c", "_avx512vnni.c", "_avx512bf16.c", "_amx.c"]
 
 def _by_platform(srcs):
     """The sources, less those for instruction sets that the platform does not have."""

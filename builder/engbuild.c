@@ -137,7 +137,8 @@ static int read_flags(struct command_line *line, int argc, char **argv)
              "or int8 where the checkpoint's activations are). cpu: bf16 reads prompts faster where the processor has "
              "AVX-512 BF16; "
              "int8, in blocks of 32 with a scale, "
-             "makes matrices of int4 and int8 faster where it has AVX-512 VNNI, too. cuda: fp8 multiplies matrices of "
+             "makes matrices of int4 and int8 faster where it has AVX-512 VNNI, or AVX2 without AVX-512. cuda: fp8 "
+             "multiplies matrices of "
              "fp8 by activations in fp8, int8 those of int8 with one scale a row and of int4 in groups of 64 or 128 by "
              "activations in int8, with a scale for each row, in plans of 32 rows or more (int4: 16)"},
         {"kv-dtype", 0, "auto|f32|fp16|bf16|int8|fp8", .choice = &line->kv_dtype, .choices = kv_dtypes,

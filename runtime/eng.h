@@ -376,10 +376,10 @@ struct eng_session_options {
      * what half of the available memory holds (of a GPU: nine tenths of its free memory), but at least one full
      * context. */
     uint64_t kv_bytes;
-    /* "portable", "avx2", "avx512", "avx512bf16", "amx"; NULL: the best that this processor has. Must be NULL for GPUs. Where the
-     * processor has AMX, the library asks the system once to let this process use its tile registers. The system refuses where
-     * a thread has an alternate signal stack (sigaltstack) without room for them, 8 KiB; then "avx512bf16" is the best. After
-     * it has agreed, it refuses such stacks. */
+    /* "portable", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"; NULL: the best that this processor has. Must be NULL for
+     * GPUs. Where the processor has AMX, the library asks the system once to let this process use its tile registers. The system
+     * refuses where a thread has an alternate signal stack (sigaltstack) without room for them, 8 KiB; then "avx512bf16" is the
+     * best. After it has agreed, it refuses such stacks. */
     const char *instruction_set;
     /* 1: sequences use no KV pages of other sequences that began with the same tokens. See "Sequences". */
     uint32_t no_prefix_cache;

@@ -35,7 +35,7 @@ DEVICE_SOURCES = (".cu", ".cuh")
 HOST_CXX = (".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".C", ".H")
 TEXT = C_SOURCES + DEVICE_SOURCES + (".py", ".sh", ".md", ".map", "BUILD")
 
-ISA_FILE = re.compile(r"_(avx2|avx512|avx512bf16|amx)\.[ch]$")
+ISA_FILE = re.compile(r"_(avx2|avx512|avx512vnni|avx512bf16|amx)\.[ch]$")
 ISA_CODE = re.compile(r"\b_mm(256|512)_\w+|\b__m(256|512)[id]?\b|<(imm|avx\w*|x86)intrin\.h>|__attribute__\s*\(\(\s*target\b")
 ISA_FLAG = re.compile(r"-m(avx|fma|f16c|arch=|tune=|sse|prefer-vector)")
 UNSAFE_MATH = re.compile(r"-ffast-math|-Ofast|#\s*pragma\s+GCC\s+optimize|__attribute__\s*\(\(\s*optimize\b")
@@ -94,8 +94,8 @@ def check_code(folder, path, text):
     is_test = path.endswith("_test.c") or os.path.basename(path).startswith("test_") or folder == "tests"
     for number, line in enumerate(without_comments_and_strings(text).split("\n"), 1):
         if not ISA_FILE.search(path) and ISA_CODE.search(line):
-            yield "%s:%d: instruction-set code belongs in *_avx2.c, *_avx512.c, *_avx512bf16.c or *_amx.c: %s" % (
-                path, number, ISA_CODE.search(line).group())
+            yield "%s:%d: instruction-set code belongs in a file named *_avx2, *_avx512, *_avx512vnni, *_avx512bf16 or " \
+                "*_amx: %s" % (path, number, ISA_CODE.search(line).group())
         if UNSAFE_MATH.search(line):
             yield "%s:%d: results may not depend on the optimizer: %s" % (path, number, UNSAFE_MATH.search(line).group())
         if folder == "runtime" and not path.startswith(PROGRAMS) and not is_test:

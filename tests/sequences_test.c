@@ -102,7 +102,7 @@ TEST(test_any_number_of_threads)
 
 TEST(test_every_instruction_set)
 {
-    static const char *const names[] = {"portable", "avx2", "avx512", "avx512bf16", "amx"};
+    static const char *const names[] = {"portable", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct eng_session_options options;
         struct eng_session *session;

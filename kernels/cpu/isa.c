@@ -54,9 +54,9 @@ static enum cpu_isa detect(void)
     if ((ebx & avx512) != avx512 || (states & ZMM_STATES) != ZMM_STATES) return CPU_AVX2;
 
     enum { AVX512_BF16 = 1 << 5 }; /* leaf 7, subleaf 1, eax */
-    /* Every processor with BF16 has VNNI; CPU_AVX512BF16 stands for both. */
-    if (subleaves < 1 || !(ecx & bit_AVX512VNNI) || !__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) return CPU_AVX512;
-    if (!(eax & AVX512_BF16)) return CPU_AVX512;
+    if (!(ecx & bit_AVX512VNNI)) return CPU_AVX512;
+    if (subleaves < 1 || !__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) return CPU_AVX512VNNI;
+    if (!(eax & AVX512_BF16)) return CPU_AVX512VNNI; /* every processor with BF16 has VNNI */
     return has_tiles(states) ? CPU_AMX : CPU_AVX512BF16;
 }
 #else
@@ -83,6 +83,7 @@ const char *cpu_isa_name(enum cpu_isa isa)
     case CPU_PORTABLE: return "portable";
     case CPU_AVX2: return "avx2";
     case CPU_AVX512: return "avx512";
+    case CPU_AVX512VNNI: return "avx512vnni";
     case CPU_AVX512BF16: return "avx512bf16";
     case CPU_AMX: return "amx";
     case CPU_ISA_COUNT: break;

@@ -14,7 +14,10 @@
  * AMX multiplies launches with activations in bf16 and weights BF16 or coded (K of 32 or more): the chain is then one over blocks of
  * 32 k (of 16 with groups of 16), and what it adds for a block is the chain of the even k plus that of the odd k, each from 0
  * on. Sums of a group of codes begin at 0 and are multiplied by its scale; zero points are taken off the codes. It rounds to nearest even and treats
- * subnormal numbers as zero. Launches with activations in int8 give the bits of AVX512BF16, and so do all others.
+ * subnormal numbers as zero. All other launches give the bits of AVX512BF16.
+ *
+ * With activations in int8 and weights of int4 or int8 codes (K of 32 or more), AVX2, AVX512VNNI and what comes after it multiply
+ * integers: the products of 32 k have an exact sum, and the chain is one over blocks of 32 k, the same bits in each of them.
  *
  * Over experts (ROUTES of router.h), W is one matrix after the other for EXPERTS experts, each of N / EXPERTS rows, and a row of
  * x is multiplied by those of its TOP_K choices:

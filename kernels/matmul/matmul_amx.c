@@ -9,7 +9,7 @@
 
 #if defined(__x86_64__)
 #include "kernels/cpu/tiles_amx.h"
-#include "kernels/matmul/matmul_quantise_avx512bf16.h"
+#include "kernels/matmul/matmul_quantise_avx512vnni.h"
 
 #include "kernels/matmul/matmul_amx.h"
 

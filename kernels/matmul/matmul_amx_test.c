@@ -65,7 +65,7 @@ static void *run_and_copy(struct test_case *launch, enum cpu_isa isa)
 
 static void check_against_vnni(struct test_case *launch)
 {
-    void *expected = run_and_copy(launch, CPU_AVX512BF16);
+    void *expected = run_and_copy(launch, CPU_AVX512VNNI);
     test_matmul_tunables(&numbers, launch);
     test_matmul_run(launch, CPU_AMX, team);
     assert_same_run(launch, expected, "AMX and VNNI");

@@ -291,9 +291,9 @@ void matmul_run_avx512bf16(const struct op_call *call, struct team_member *membe
 {
     const enum encoding_id encoding = (enum encoding_id)call->params[MATMUL_DTYPE];
     const enum encoding_code code = encoding_find(encoding)->code;
-    if (call->params[MATMUL_COMPUTE_DTYPE] == ENCODING_INT8_G32) {
-        if (!matmul_run_int8_avx512bf16(call, member)) matmul_run_avx512(call, member);
-    } else if (encoding != ENCODING_BF16 && code != CODE_UINT4 && code != CODE_E2M1)
+    if (call->params[MATMUL_COMPUTE_DTYPE] == ENCODING_INT8_G32)
+        matmul_run_avx512vnni(call, member);
+    else if (encoding != ENCODING_BF16 && code != CODE_UINT4 && code != CODE_E2M1)
         matmul_run_avx512(call, member);
     else
         matmul_loop(call, member, call->params[MATMUL_COMPUTE_DTYPE] == DTYPE_BF16 ? &pair_kernels : &split_kernels);

@@ -238,6 +238,7 @@ const struct op_descriptor op_matmul = {
 #if defined(__x86_64__)
             [CPU_AVX2] = matmul_run_avx2,
             [CPU_AVX512] = matmul_run_avx512,
+            [CPU_AVX512VNNI] = matmul_run_avx512vnni,
             [CPU_AVX512BF16] = matmul_run_avx512bf16,
             [CPU_AMX] = matmul_run_amx,
 #endif

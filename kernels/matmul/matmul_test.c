@@ -448,6 +448,36 @@ TEST(test_int8_activations)
     }
 }
 
+/* Instruction sets that multiply activations in int8 by codes as integers give the same bits. */
+TEST(test_int8_bits)
+{
+    static const int64_t depths[] = {32, 33, 64, 200, 1030}, rows[] = {1, 2, 3, 6, 13, 40};
+    for (size_t i = 0; encoding_at(i / 5); i++) {
+        struct panel_form form;
+        struct test_case launch;
+        const struct encoding *encoding = encoding_at(i / 5);
+        if ((encoding->code != CODE_UINT4 && encoding->code != CODE_INT8) || !panel_form(encoding->id, &form)) continue;
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            const bool gated = random_below(3) == 0;
+            test_matmul_open(&numbers, &launch, rows[r], gated ? 64 : 1 + random_below(100), depths[i % 5],
+                             encoding->id, gated ? ACTIVATION_SILU : ACTIVATION_NONE, DTYPE_F32, !gated);
+            launch.params[MATMUL_COMPUTE_DTYPE] = ENCODING_INT8_G32;
+            const size_t bytes = launch.buffers[MATMUL_OUT].bytes;
+            void *expected = malloc(bytes);
+            assert_non_null(expected);
+            for (int isa = CPU_AVX2; isa < CPU_ISA_COUNT; isa++) {
+                if (isa == CPU_AVX512 || !test_matmul_runs((enum cpu_isa)isa)) continue;
+                test_matmul_tunables(&numbers, &launch);
+                test_matmul_run(&launch, (enum cpu_isa)isa, team);
+                if (isa == CPU_AVX2) memcpy(expected, launch.call.operands[MATMUL_OUT], bytes);
+                assert_memory_equal(launch.call.operands[MATMUL_OUT], expected, bytes);
+            }
+            free(expected);
+            test_case_close(&launch);
+        }
+    }
+}
+
 /* silu over the whole range of gates, each within a few units in the last place. */
 TEST(test_silu)
 {

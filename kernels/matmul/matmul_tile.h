@@ -198,12 +198,10 @@ matmul_add_group matmul_add_group_avx2;
 void matmul_finish_avx512(const struct matmul_finish_call *call);
 matmul_add_group matmul_add_group_avx512;
 
-/* Runs a launch whose activations are rounded to int8; false: it has no code for such weights. */
-bool matmul_run_int8_avx512bf16(const struct op_call *call, struct team_member *member);
-
 op_run matmul_run_portable;
 op_run matmul_run_avx2, matmul_run_float_avx2; /* the second: activations in float form */
 op_run matmul_run_avx512;
+op_run matmul_run_avx512vnni;
 op_run matmul_run_avx512bf16;
 op_run matmul_run_amx;
 

@@ -35,6 +35,7 @@ int64_t matmul_tile_limit(const int64_t *params, enum cpu_isa isa)
     switch (isa) {
     case CPU_AVX2: return 6;    /* 12 of 16 registers, two to a panel */
     case CPU_AVX512: return 24; /* of 32 */
+    case CPU_AVX512VNNI:
     case CPU_AVX512BF16:
     case CPU_AMX: return is_int8 ? 12 : 24; /* tile registers aside: an engine tuned with them is legal without */
     default: return 3;                      /* 12 of SSE2's 16, four to a panel */

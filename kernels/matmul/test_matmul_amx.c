@@ -3,7 +3,7 @@
 #include "kernels/matmul/test_matmul.h"
 
 #if defined(__x86_64__)
-#include "kernels/matmul/matmul_quantise_avx512bf16.h"
+#include "kernels/matmul/matmul_quantise_avx512vnni.h"
 #include "kernels/matmul/test_tiles_amx.h"
 
 #include "kernels/matmul/matmul_amx.h"

@@ -11,7 +11,7 @@
 #include "kernels/op/schema.h"
 
 /* Instruction sets with code of their own, slowest first. */
-enum cpu_isa { CPU_PORTABLE, CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX, CPU_ISA_COUNT };
+enum cpu_isa { CPU_PORTABLE, CPU_AVX2, CPU_AVX512, CPU_AVX512VNNI, CPU_AVX512BF16, CPU_AMX, CPU_ISA_COUNT };
 
 /* A launch on the CPU with its operands resolved to addresses, each at its place in the schema, NULL where it is absent. KV
  * operands are the address in page 0 of the pool. */

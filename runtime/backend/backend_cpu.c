@@ -163,7 +163,8 @@ static bool choose_isa(enum cpu_isa *chosen, const char *name, struct status *st
             name, cpu_isa_name(cpu_isa_best()));
     }
     return status_fail(status, STATUS_USAGE,
-                       "instruction set: expected portable, avx2, avx512, avx512bf16 or amx, found '%s'", name);
+                       "instruction set: expected portable, avx2, avx512, avx512vnni, avx512bf16 or amx, found '%s'",
+                       name);
 }
 
 /* Ranks share the processors. */

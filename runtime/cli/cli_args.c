@@ -39,7 +39,7 @@ void cli_device_flags(struct cli_devices *devices, struct cli_flag flags[CLI_DEV
         {"threads", 0, "N", .number = &devices->threads, .most = MOST_THREADS,
          .help = "0 (the default): one per processor"},
         {"isa", 0, "NAME", .text = &devices->instruction_set,
-         .help = "instructions: portable, avx2, avx512, avx512bf16 or amx instead of the best"},
+         .help = "instructions: portable, avx2, avx512, avx512vnni, avx512bf16 or amx instead of the best"},
         {"private-weights", .set = &devices->private_weights,
          .help =
              "engines for processors: copy the weights into memory of this process; the file may then be overwritten"},

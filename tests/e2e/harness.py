@@ -335,7 +335,7 @@ LOGIT_TOLERANCE = 1e-3
 # Two logits with an error of at most the tolerance each may change order if they are closer than twice that.
 TIE_GAP = 2 * LOGIT_TOLERANCE
 
-INSTRUCTION_SETS = ["portable", "avx2", "avx512", "avx512bf16", "amx"]
+INSTRUCTION_SETS = ["portable", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"]
 
 
 def read_json(*parts):

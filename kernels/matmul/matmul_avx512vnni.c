@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul of int4 and int8 codes with activations rounded to int8 (matmul_round), by VPDPBUSD: sums of a block of 32 k
- * are exact integers; float32 from there on.
+/* matmul for AVX-512 with VNNI: int4 and int8 codes are multiplied by activations rounded to int8 (matmul_round), with VPDPBUSD.
+ * Sums of a block of 32 k are exact integers; float32 from there on. Other launches take the AVX-512 code.
  *
  * VPDPBUSD multiplies unsigned by signed bytes. So a code is taken as its number plus 8 (int4) or 128 (int8), and a block's sums
  * begin with so many times the sum of its activations less. */
@@ -9,9 +9,15 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include "kernels/matmul/matmul_quantise_avx512bf16.h"
+#include "kernels/matmul/matmul_quantise_avx512vnni.h"
 
 #include "kernels/matmul/matmul_int8.h"
+
+/* VPDPBUSD in place: gcc 12 copies sums that its intrinsic changes in a loop to other registers and back. */
+MATMUL_INLINE void multiply_add_four(__m512i *sums, __m512i codes, __m512i values)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(codes), "v"(values));
+}
 
 /* Adds the products of four k, whose codes are `codes` of each panel. */
 MATMUL_INLINE void add_four(__m512i sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS],
@@ -22,8 +28,24 @@ MATMUL_INLINE void add_four(__m512i sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_P
     for (int row = 0; row < rows; row++) {
         const __m512i value = _mm512_set1_epi32(x[row]);
         MATMUL_UNROLL
-        for (int panel = 0; panel < panels; panel++)
-            sums[row][panel] = _mm512_dpbusd_epi32(sums[row][panel], codes[panel], value);
+        for (int panel = 0; panel < panels; panel++) multiply_add_four(&sums[row][panel], codes[panel], value);
+    }
+}
+
+/* What matmul_add_group_avx512 does for scales in f16 and no zero points, with sums in registers: a group of 32 k has so few products
+ * that the call took as long as they do. */
+MATMUL_INLINE void add_scaled(const struct matmul_tile_call *call, const unsigned char *scales,
+                              __m512 sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS], const int panels,
+                              const int rows)
+{
+    MATMUL_UNROLL
+    for (int panel = 0; panel < panels; panel++, scales += call->panel_bytes) {
+        const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)scales));
+        MATMUL_UNROLL
+        for (int row = 0; row < rows; row++) {
+            float *to = call->sums + (row * panels + panel) * PANEL_ROWS;
+            _mm512_storeu_ps(to, _mm512_fmadd_ps(scale, sums[row][panel], _mm512_loadu_ps(to)));
+        }
     }
 }
 
@@ -96,14 +118,18 @@ MATMUL_INLINE void tile_int8(const struct matmul_tile_call *call, const int pane
                         _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact[row][panel]), _mm512_set1_ps(scale), sums[row][panel]);
             }
         }
-        MATMUL_UNROLL
-        for (int row = 0; row < rows; row++) {
+        if (form->group && form->encoding->scale == SCALE_F16 && !form->encoding->zeros) {
+            add_scaled(call, head + (size_t)place * form->scale_bytes, sums, panels, rows);
+        } else {
             MATMUL_UNROLL
-            for (int panel = 0; panel < panels; panel++)
-                _mm512_storeu_ps(to + (row * panels + panel) * PANEL_ROWS, sums[row][panel]);
+            for (int row = 0; row < rows; row++) {
+                MATMUL_UNROLL
+                for (int panel = 0; panel < panels; panel++)
+                    _mm512_storeu_ps(to + (row * panels + panel) * PANEL_ROWS, sums[row][panel]);
+            }
+            if (!form->group) continue;
+            matmul_add_group_avx512(call, head, place, x_sums, group_sums, panels, rows);
         }
-        if (!form->group) continue;
-        matmul_add_group_avx512(call, head, place, x_sums, group_sums, panels, rows);
         place = place + 1 == (int)form->span_groups ? 0 : place + 1;
     }
 }
@@ -112,12 +138,13 @@ MATMUL_TILES_12(INT8_DEFINE_TILE, INT4)
 MATMUL_TILES_12(INT8_DEFINE_TILE, INT8)
 
 static const struct matmul_kernels nibble_kernels =
-    INT8_KERNELS(CPU_AVX512BF16, matmul_finish_avx512, prepare_nibbles, MATMUL_TILES_12, INT4);
+    INT8_KERNELS(CPU_AVX512VNNI, matmul_finish_avx512, prepare_nibbles, MATMUL_TILES_12, INT4);
 static const struct matmul_kernels byte_kernels =
-    INT8_KERNELS(CPU_AVX512BF16, matmul_finish_avx512, prepare_bytes, MATMUL_TILES_12, INT8);
+    INT8_KERNELS(CPU_AVX512VNNI, matmul_finish_avx512, prepare_bytes, MATMUL_TILES_12, INT8);
 
-bool matmul_run_int8_avx512bf16(const struct op_call *call, struct team_member *member)
+void matmul_run_avx512vnni(const struct op_call *call, struct team_member *member)
 {
-    return int8_run(call, member, &nibble_kernels, &byte_kernels);
+    const bool rounds = call->params[MATMUL_COMPUTE_DTYPE] == ENCODING_INT8_G32;
+    if (!rounds || !int8_run(call, member, &nibble_kernels, &byte_kernels)) matmul_run_avx512(call, member);
 }
 #endif

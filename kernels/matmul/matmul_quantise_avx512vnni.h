@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A block of activations as int8, in AVX-512 vectors: the function that matmul_int8.h asks for. */
-#ifndef KERNELS_MATMUL_MATMUL_QUANTISE_AVX512BF16_H
-#define KERNELS_MATMUL_MATMUL_QUANTISE_AVX512BF16_H
+#ifndef KERNELS_MATMUL_MATMUL_QUANTISE_AVX512VNNI_H
+#define KERNELS_MATMUL_MATMUL_QUANTISE_AVX512VNNI_H
 
 #include <immintrin.h>
 
