@@ -214,8 +214,8 @@ void test_device_model_sizes(const struct test_device_model *model, const struct
     const struct plan_geometry *geometry = &model->lowering.geometry;
     struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
     memset(sizes, 0, sizeof *sizes);
-    assert_true(step_layout(header->rows, header->out_rows, geometry->vocab_size, geometry->hidden_size, step,
-                            &sizes->bytes[SPACE_STEP]));
+    assert_true(step_layout(header->rows, header->out_rows, geometry->vocab_size, geometry->hidden_size,
+                            geometry->drafts, step, &sizes->bytes[SPACE_STEP]));
     assert_true(state_layout(geometry, state, &sizes->bytes[SPACE_STATE]));
     sizes->bytes[SPACE_WEIGHTS] = model->weights_bytes / model->ranks;
     assert_true(lower_comm_bytes(&model->lowering, &sizes->bytes[SPACE_COMM]));

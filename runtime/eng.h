@@ -403,10 +403,11 @@ struct eng_session_options {
      * return several tokens of a step. How many are drafted follows how often drafts were right. Sequences with a grammar,
      * ENG_SEQUENCE_ALLOWED, ENG_SEQUENCE_LOGITS, ENG_SEQUENCE_HIDDEN, repetition_penalty, presence_penalty or frequency_penalty are not
      * drafted for. Without effect where the engine has no verification plans: those of engbuild --verify-rows, never of models with
-     * recurrent layers. Takes up to 256 KiB for each slot. Must be the same in all processes that share the engine. */
+     * recurrent layers. An engine of engbuild --mtp has a prediction of one token by the model's own layer for that, which is the draft where
+     * the sequence's own text has no likelier one. Takes up to 256 KiB for each slot. Must be the same in all processes that share the engine. */
     uint32_t speculate;
     /* Another engine with the same tokens, usually of a smaller model, which drafts greedily where a sequence's own text has no likely
-     * draft; NULL: none. It may be closed before the session. If it fails, so does eng_step. It has KV pages for kv_tokens tokens, too; 0:
+     * draft, in place of the engine's own predictions; NULL: none. It may be closed before the session. If it fails, so does eng_step. It has KV pages for kv_tokens tokens, too; 0:
      * full contexts for as many sequences as are verified at once or, if less, an eighth of the memory that its pool could have alone, but
      * one context at least. ENG_USAGE: speculate is 0, the engine has no verification plans, the tokens differ, the draft engine has
      * recurrent layers or a window with chunks shorter than `speculate`, or several processes share one of the engines. */

@@ -7,6 +7,7 @@
 #include "kernels/all_gather/all_gather.h"
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/delta_rule/delta_rule.h"
+#include "kernels/draft/draft.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/multiply/multiply.h"
 #include "kernels/quantise/quantise.h"
@@ -34,6 +35,7 @@ static void mark(const struct graph *graph, struct choice *choice)
             stays_float[node->operands[RMS_NORM_ADD_TO]] = true;
         if (node->op == OP_DELTA_RULE) stays_float[node->operands[DELTA_RULE_BA]] = true;
         if (node->op == OP_ROUTER) stays_float[node->operands[ROUTER_LOGITS]] = true;
+        if (node->op == OP_DRAFT) stays_float[node->operands[DRAFT_LOGITS]] = true;
         if (node->op == OP_ALL_GATHER) stays_float[node->operands[ALL_GATHER_X]] = true;
         if (node->op == OP_ALL_REDUCE && graph->compute_dtype == DTYPE_F16)
             stays_float[node->operands[ALL_REDUCE_X]] = true;

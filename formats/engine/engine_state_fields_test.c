@@ -89,7 +89,7 @@ static uint8_t *write_hidden(unsigned plans, size_t *size)
     assert_int_equal(sample.manifest.hidden_size, HIDDEN);
     for (unsigned p = 0; p < TEST_ENGINE_PLANS; p++) {
         if (!(plans >> p & 1)) continue;
-        assert_true(plan_place_step(&sample.plans[p], TEST_ENGINE_VOCAB, HIDDEN));
+        assert_true(plan_place_step(&sample.plans[p], TEST_ENGINE_VOCAB, HIDDEN, 0));
         if (sample.plans[p].header.step_bytes > sample.manifest.step_bytes)
             sample.manifest.step_bytes = sample.plans[p].header.step_bytes;
     }

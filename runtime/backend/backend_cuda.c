@@ -22,7 +22,7 @@ struct cuda_step {
     struct cuda_plan bound;
     const struct plan *source; /* the plan that is bound */
     uint64_t input_bytes;      /* from the block's beginning to the end of the last input field */
-    uint64_t counts_offset, next_tokens_offset, logits_offset, hidden_offset;
+    uint64_t counts_offset, next_tokens_offset, drafted_offset, logits_offset, hidden_offset;
     bool takes_turns; /* launches whose blocks wait for each other, on one rank */
     struct step_wait wait;
 };
@@ -44,9 +44,10 @@ struct cuda_backend {
     volatile uint32_t *fault; /* 0, or 1 + the rank that did not answer a kernel */
     cu_stream stop_stream;    /* several ranks */
     atomic_bool stopping;     /* kernels were told to stop: they end at once or never */
-    int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
-    cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded after the copy into next_tokens of the same index */
-    uint64_t out_rows;                     /* of a step at most */
+    int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT], *drafted[BACKEND_MOST_IN_FLIGHT]; /* drafted NULL: none */
+    cu_event
+        done[BACKEND_MOST_IN_FLIGHT]; /* recorded after the copies into next_tokens and drafted of the same index */
+    uint64_t out_rows;                /* of a step at most */
     struct host_memory
         results; /* logits [out_rows, vocab_size], hidden states [out_rows, hidden_size]; touched when fetched */
     struct state_shadow shadow;
@@ -73,6 +74,7 @@ static void find_fields(const struct plan *plan, struct cuda_step *step)
     step->input_bytes = plan_input_bytes(plan);
     step->counts_offset = plan->step[STEP_COUNTS].offset;
     step->next_tokens_offset = plan->step[STEP_NEXT_TOKENS].offset;
+    step->drafted_offset = plan->step[STEP_DRAFTED].offset;
     step->logits_offset = plan->step[STEP_LOGITS].offset;
     step->hidden_offset = plan->step[STEP_HIDDEN].offset;
 }
@@ -92,7 +94,9 @@ static bool host_sizes(const struct cuda_backend *cuda, struct cuda_sizes *sizes
            checked_align(cuda->out_rows * sizeof(int32_t), PLAN_ALIGNMENT, &sizes->next_tokens_bytes) &&
            checked_align(plan_host_state_bytes(geometry), PLAN_ALIGNMENT, &state) &&
            checked_add(sizes->input_bytes, state, &sizes->pinned_bytes) &&
-           checked_add(sizes->pinned_bytes, BACKEND_MOST_IN_FLIGHT * sizes->next_tokens_bytes, &sizes->pinned_bytes) &&
+           checked_add(sizes->pinned_bytes,
+                       BACKEND_MOST_IN_FLIGHT * (geometry->drafts ? 2u : 1u) * sizes->next_tokens_bytes,
+                       &sizes->pinned_bytes) &&
            checked_add(sizes->pinned_bytes, PLAN_ALIGNMENT, &sizes->pinned_bytes);
 }
 
@@ -154,6 +158,10 @@ static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *si
     const unsigned done_flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC; /* wait_alone */
     for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++, next_tokens += sizes->next_tokens_bytes) {
         cuda->next_tokens[i] = (int32_t *)(void *)next_tokens;
+        if (cuda->manifest->geometry.drafts) {
+            next_tokens += sizes->next_tokens_bytes;
+            cuda->drafted[i] = (int32_t *)(void *)next_tokens;
+        }
         if (!cuda_ok(driver, driver->EventCreate(&cuda->done[i], done_flags), status, "making an event")) return false;
     }
     cuda->common.state = next_tokens;
@@ -376,6 +384,12 @@ static bool fetch_tokens(const struct cuda_backend *cuda, const struct cuda_step
                                                   cuda->device.stream),
                           status, "copying tokens from the GPU"))
         return false;
+    if (bytes && cuda->drafted[turn] &&
+        !cuda_ok(driver,
+                 driver->MemcpyDtoHAsync(cuda->drafted[turn], cuda->memory.base[SPACE_STEP] + step->drafted_offset,
+                                         bytes, cuda->device.stream),
+                 status, "copying drafted tokens from the GPU"))
+        return false;
     return cuda_ok(driver, driver->EventRecord(cuda->done[turn], cuda->device.stream), status, "recording an event");
 }
 
@@ -549,6 +563,7 @@ static const int32_t *wait_for(struct backend *backend, struct status *status)
                                 : cuda_ok(driver, wait_alone(cuda, step, cuda->done[turn]), status, "running a step");
     device_leave(&cuda->device);
     cuda->waited++;
+    backend->drafted = cuda->drafted[turn];
     return ok ? cuda->next_tokens[turn] : NULL;
 }
 

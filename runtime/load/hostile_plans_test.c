@@ -72,7 +72,8 @@ static int64_t first_guess(const struct op_param *param, bool has_all)
     switch (param->source) {
     case PARAM_OF_ENGINE: memcpy(&value, (const uint8_t *)geometry + param->field, sizeof value); return (int64_t)value;
     case PARAM_OF_ROWS:
-    case PARAM_OF_STEP: return ROWS;
+    case PARAM_OF_STEP:
+    case PARAM_OF_DRAWS: return ROWS;
     case PARAM_OF_COUNT: return param->least;
     case PARAM_OF_PRESENT: return has_all;
     default: break;
@@ -200,7 +201,7 @@ static void open_fixture(enum engine_target target)
                                  .launches = fixture.launches,
                                  .operands = fixture.operands,
                                  .params = fixture.params};
-    assert_true(plan_place_step(&fixture.plan, VOCAB, 0));
+    assert_true(plan_place_step(&fixture.plan, VOCAB, 0, 0));
     fixture.plan.header.step_bytes = fixture.plan.header.arena_bytes = SPACE_BYTES;
     for (unsigned id = 1; id < OP_COUNT; id++) {
         const struct op_descriptor *op = op_find(id);

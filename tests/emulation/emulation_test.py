@@ -130,6 +130,13 @@ def products():
                    "WEIGHT_DTYPE": [BF16, F32, F16][i % 3], **dict(zip(("X_DTYPE", "BY_DTYPE", "OUT_DTYPE"), dtypes))}
 
 
+def drafts():
+    """draft: rows shorter and longer than a block has threads; with feedback and without."""
+    for vocab in (1, 33, 1024, 5003):
+        for feedback in (0, 1):
+            yield {"SOURCE": "draft", "VALID": 4, "ROWS": 5, "COUNT_INDEX": 1, "VOCAB": vocab, "IN_ROWS": 5, "FEEDBACK": feedback}
+
+
 def router(experts, top_k, **changes):
     """`experts`: logits of a row; `top_k`: choices of a row. Scores: softmax, sigmoid, softmax of the chosen ones."""
     return {"SOURCE": "router", "VALID": 5, "ROWS": 6, "EXPERTS": experts, "ROUTE_WIDTH": 2 * top_k, "SCORE": 0, "RENORMALISE": 0,
@@ -658,6 +665,11 @@ class Emulation(unittest.TestCase):
         self.assertEqual(made.returncode, 0, made.stderr)
         ran = subprocess.run([program], capture_output=True, text=True, check=False, timeout=SECONDS)
         self.assertEqual((ran.returncode, ran.stdout), (0, ""))
+
+    def test_draft(self):
+        self.check(drafts())
+        whole = next(iter(drafts()))
+        self.check_defects([{**whole, "SPOIL": 1}], ["row 0: token"])
 
     def test_rope_append(self):
         self.check(rotations())
