@@ -12,7 +12,8 @@
 enum { MTP_HIDDEN = 32, MTP_VOCAB = 53, MTP_CONTEXT = 192, MTP_LARGEST_CHUNK = 32 };
 
 struct mtp_settings {
-    bool cycles;  /* token t + 1 follows token t in the text, and the layer knows it; else all weights are random */
+    bool cycles;  /* token t + 1 follows token t in the text; else weights are random */
+    bool knows;   /* the layer knows that; else its weights are random */
     bool has_own; /* the layer has an embedding and an LM head of its own; else those are copies of the model's */
     /* For the model's files: the tensor without which, or with whose other shape, the checkpoint is written; NULL: all are right. */
     const char *left_out, *misshapen;

@@ -162,7 +162,7 @@ static void run(struct test_device *device, struct test_replay *replay)
     layout(device, replay->plan, fields);
     replay->has_run = true;
     if (replay->inputs == INPUTS_FROM_HOST) {
-        uint64_t end = fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes;
+        const uint64_t end = plan_input_bytes(&device->file->plans[replay->plan]);
         assert_memory_equal(replay->inputs_then, device->common.step, end);
         memcpy(step, device->common.step, end);
         for (uint64_t i = 0; i < device->state_bytes; i++) {
