@@ -46,7 +46,7 @@ static struct eng_session *open_session(const struct backend_type *type, uint32_
     return fables_session_on(type, engine, &own);
 }
 
-/* A text that the model writes, and what is predicted after its tokens: predicted[i] for token i + 2. */
+/* A text that the model writes, and the predictions after its tokens: predicted[i] for token i + 2. */
 static int32_t text[TEXT + 1], predicted[TEXT];
 
 /* Writes the text token by token and compares each prediction with plain code. */
@@ -94,7 +94,7 @@ static struct eng_sequence *begin(struct eng_session *session, size_t prompt, ui
     return sequence;
 }
 
-/* Of a greedy sequence, which has the text's tokens. */
+/* Requires: the sequence is greedy, so that it has the text's tokens. */
 static int check_prediction(const struct eng_sequence *sequence)
 {
     if (!sequence->count || sequence->predicted_at != sequence->count) return 0;

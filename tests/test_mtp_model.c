@@ -238,7 +238,7 @@ static void attend(struct mtp_layer *layer, const double *x, double *out)
     multiply(weight("self_attn.o_proj"), HIDDEN, HEADS * HEAD, mixed, out);
 }
 
-/* Of an expert: the routed one has all of the weight, being the only one. */
+/* Adds an expert's output. The routed one has all of the weight, being the only one. */
 static void add_mlp(const char *module, const double *x, double *sum)
 {
     double gate[INNER], up[INNER], down[HIDDEN];

@@ -12,7 +12,7 @@ template <class P> struct draft_body {
     /* Rises with the logit, -0 as 0, NaN lowest; among equal logits with falling ids. */
     static __device__ __forceinline__ u64 order_of(float logit, u32 token)
     {
-        const u32 bits = __float_as_uint(logit + 0.0f);
+        const u32 bits = bits_of_float(logit + 0.0f);
         const u32 key = logit != logit ? 0 : bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
         return (u64)key << 32 | ~token;
     }

@@ -9,7 +9,7 @@
  * An engine with a layer that predicts further tokens (struct plan_geometry.drafts) gives a prediction of one token with each that it draws, which
  * is a draft where a sequence's own text has none that is better. It is compared likewise with the token that is drawn. The layer's keys and
  * values of a token depend on the token after it. In pages of the prefix cache, and where a prompt goes on after an answer, the last ones may
- * come from another token: that makes predictions worse, never what is drawn. */
+ * come from another token: that makes predictions worse and changes no token that is drawn. */
 #include <string.h>
 
 #include "runtime/session/session.h"

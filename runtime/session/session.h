@@ -131,8 +131,7 @@ struct replay_part {
     int32_t slot;
     const int32_t *tokens; /* [count] */
     uint32_t count;
-    bool
-        draws; /* mixed: a token after the last one; verification: what follows the tokens is what is drawn after them */
+    bool draws; /* mixed: a token after the last one; verification: the tokens that follow are those drawn after them */
     int32_t following; /* the token after the last one, if none is drawn there; PLAN_NO_TOKEN: not known */
     bool of_engine;    /* verification: the draft engine drafts the tokens after the first */
 };
