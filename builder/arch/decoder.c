@@ -461,9 +461,18 @@ static void set_cap(struct graph_node *lm_head, double cap)
     lm_head->params[MATMUL_CAP_BITS] = float_to_bits((float)cap);
 }
 
-/* The hidden states of rows that get logits, by a second node of the final norm, the last node so far: passes fuse the first one into
- * the LM head or round its output. */
-static void give_hidden(struct graph *graph, int x)
+/* One more node of the final norm, which is node `norm`: passes fuse that one into the LM head or round its output. */
+static void final_norm_again(struct graph *graph, int norm, int x, int out)
+{
+    struct graph_node *again = graph_append(graph, OP_RMS_NORM, GRAPH_NO_LAYER);
+    if (graph->out_of_memory) return;
+    *again = graph->nodes[norm];
+    again->operands[RMS_NORM_X] = x;
+    again->operands[RMS_NORM_OUT] = out;
+}
+
+/* The hidden states of rows that get logits. */
+static void give_hidden(struct graph *graph, int norm, int x)
 {
     const uint64_t width = graph->config->hidden_size;
     const int selected = graph_value(graph, ROWS_OUT, width, "hidden_in");
@@ -471,12 +480,8 @@ static void give_hidden(struct graph *graph, int x)
     struct graph_node *select = graph_append(graph, OP_SELECT_ROWS, GRAPH_NO_LAYER);
     select->operands[SELECT_ROWS_X] = x;
     select->operands[SELECT_ROWS_OUT] = selected;
-    struct graph_node *norm = graph_append(graph, OP_RMS_NORM, GRAPH_NO_LAYER);
-    if (graph->out_of_memory) return;
-    *norm = graph->nodes[graph->node_count - 3];
-    norm->operands[RMS_NORM_X] = selected;
-    norm->operands[RMS_NORM_OUT] = hidden;
-    graph->values[hidden].place = VALUE_HIDDEN;
+    final_norm_again(graph, norm, selected, hidden);
+    if (hidden >= 0) graph->values[hidden].place = VALUE_HIDDEN;
 }
 
 static int head_weight(struct graph *graph, const char *module)
@@ -525,8 +530,8 @@ static int project_half(struct graph *graph, const struct decoder_traits *traits
 /* For each row the embedding of the token after it and the output of the final norm, each normalised, go side by side through eh_proj and
  * a decoder layer with keys and values of its own; of rows that draw, the LM head's likeliest token is drafted. The token after the row is
  * one of the prompt, or the one that was just drawn. */
-static void predict(struct graph *graph, const struct decoder_traits *traits, int final, int embedding, int head,
-                    const int *tables)
+static void predict(struct graph *graph, const struct decoder_traits *traits, int norm, int last, int embedding,
+                    int head, const int *tables)
 {
     const struct model_config *config = graph->config;
     const uint32_t layer = (uint32_t)config->layers - 1;
@@ -538,11 +543,13 @@ static void predict(struct graph *graph, const struct decoder_traits *traits, in
         graph_shard(graph, embedding, SHARD_VOCABULARY);
     }
     const int following = graph_value(graph, ROWS_TOKENS, hidden, "following");
+    const int final = graph_value(graph, ROWS_TOKENS, hidden, "final_of_all");
     struct graph_node *embed = graph_append(graph, OP_EMBED, layer);
     embed->operands[EMBED_TABLE] = embedding;
     embed->operands[EMBED_OUT] = following;
     embed->params[EMBED_SCALE_BITS] = float_to_bits((float)config->embedding_scale);
     embed->params[EMBED_FOLLOWS] = 1;
+    final_norm_again(graph, norm, last, final);
     const int token = layer_norm(graph, traits, following, layer, "enorm", "following_normed");
     const int state = layer_norm(graph, traits, final, layer, "hnorm", "final_normed");
     int x = add(graph, project_half(graph, traits, token, layer, 0, "of_token"),
@@ -572,7 +579,8 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     }
     const int last = x;
     x = norm(graph, traits, x, GRAPH_NO_LAYER, or_usual(traits->modules.final_norm, "model.norm"), "final");
-    if (graph->gives_hidden) give_hidden(graph, last);
+    const int final_norm = graph->node_count - 1;
+    if (graph->gives_hidden) give_hidden(graph, final_norm, last);
     const int head =
         config->tie_word_embeddings ? embedding : head_weight(graph, or_usual(traits->modules.head, "lm_head"));
     const int logits = logits_of(graph, x, head, "");
@@ -581,7 +589,7 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     /* On a GPU, decode steps can be queued before the tokens of the step before are known. The last op feeds them back. */
     sample->params[SAMPLE_FEEDBACK] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE && !config->predicts;
     sample->params[SAMPLE_VERIFIES] = graph->kind == PLAN_VERIFY;
-    if (config->predicts) predict(graph, traits, x, embedding, head, tables);
+    if (config->predicts) predict(graph, traits, final_norm, last, embedding, head, tables);
     if (graph->out_of_memory) return status_fail(status, STATUS_MACHINE, "out of memory while importing the model");
     graph->values[logits].place = VALUE_LOGITS;
     return true;
