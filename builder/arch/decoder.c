@@ -552,8 +552,9 @@ static void predict(struct graph *graph, const struct decoder_traits *traits, in
     final_norm_again(graph, norm, last, final);
     const int token = layer_norm(graph, traits, following, layer, "enorm", "following_normed");
     const int state = layer_norm(graph, traits, final, layer, "hnorm", "final_normed");
-    int x = add(graph, project_half(graph, traits, token, layer, 0, "of_token"),
-                project_half(graph, traits, state, layer, hidden, "of_state"), hidden, layer, "both_halves");
+    const int of_token = project_half(graph, traits, token, layer, 0, "of_token");
+    const int of_state = project_half(graph, traits, state, layer, hidden, "of_state");
+    int x = add(graph, of_token, of_state, hidden, layer, "both_halves");
     x = decoder_layer(graph, traits, x, tables[config->layer[layer].rope], layer);
     x = layer_norm(graph, traits, x, layer, "shared_head.norm", "predicted");
     if (config->predictor_head) {

@@ -89,8 +89,10 @@ void drafts_learn(struct eng_sequence *sequence, int32_t token)
 
 void drafts_predicted(struct eng_sequence *sequence, int32_t token)
 {
+    /* What a kernel on a GPU gives is not trusted. */
+    const bool exists = token >= 0 && (uint64_t)token < sequence->session->geometry->vocab_size;
     sequence->predicted = token;
-    sequence->predicted_at = sequence->count;
+    sequence->predicted_at = exists ? sequence->count : 0;
 }
 
 /* Whether the engine's own prediction is worth verifying. A draft engine, which drafts more tokens, takes its place. */

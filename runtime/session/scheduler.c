@@ -10,7 +10,8 @@
  * (drafts.c): its rows are the last token of each sequence and the drafted tokens after it, and a token is drawn after each row with the
  * random number that a decode step would have used there. The drawn tokens are appended up to the first one that differs from the draft, so
  * that they are those of decode steps, whatever was drafted. Keys and values of the tokens after it are written over later. With a draft
- * engine (draft_engine.c) sequences whose own text has no likely draft are drafted by that, in the same call before the step.
+ * engine (draft_engine.c) sequences whose own text has no likely draft are drafted by that, in the same call before the step. An engine that
+ * predicts further tokens has given its draft with the token that it drew last.
  *
  * Rows of prompts. A prompt whose log-probabilities or mean of hidden states are asked for (prompt_rows.c) is computed by steps with logits at
  * each row: verification plans, whose rows are tokens of it, or decode plans with a token of each such prompt. They and the steps of other
