@@ -48,6 +48,30 @@ static bool open_checkpoint(struct build *build, struct status *status)
     return build->checkpoint_open;
 }
 
+/* Whether the layer that predicts further tokens has a tensor of its own where the model has one, too: most checkpoints repeat that. */
+static bool differs(const struct checkpoint *checkpoint, const char *shared, const char *module)
+{
+    char name[96];
+    snprintf(name, sizeof name, "model.layers.%u.%s.weight", (unsigned)checkpoint->config.layers - 1, module);
+    const struct tensor_view *own = checkpoint_find(checkpoint, name), *of_model = checkpoint_find(checkpoint, shared);
+    return own && !(of_model && of_model->data && own->data && of_model->dtype == own->dtype &&
+                    of_model->bytes == own->bytes && memcmp(of_model->data, own->data, own->bytes) == 0);
+}
+
+static bool choose_predictor(struct build *build, struct status *status)
+{
+    struct model_config *config = &build->checkpoint.config;
+    if (!build->options->mtp) return true;
+    if (!arch_add_predictor(config, status)) return false;
+    build->lowering.geometry.drafts = 1;
+    if (!build->has_weights) return true;
+    config->predictor_embedding = differs(&build->checkpoint, "model.embed_tokens.weight", "embed_tokens");
+    config->predictor_head =
+        differs(&build->checkpoint, config->tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
+                "shared_head.head");
+    return true;
+}
+
 static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct status *status)
 {
     const struct build_options *options = build->options;
@@ -454,7 +478,8 @@ bool build_engine(const struct build_options *options, struct status *status)
     progress_open(&build->progress, options->progress);
     build->progress.warnings = options->warnings;
     if (options->dump_after && !pass_name_known(options->dump_after, status)) goto done;
-    if (!open_checkpoint(build, status) || !build_compute_check(build, status)) goto done;
+    if (!open_checkpoint(build, status) || !choose_predictor(build, status) || !build_compute_check(build, status))
+        goto done;
     build->team = team_create(options->threads, status);
     if (!build->team) goto done;
     machine_describe(&build->machine, build->team);

@@ -38,6 +38,7 @@ struct build_options {
     enum tune_level tune;
     const char *tuning_cache; /* NULL: memory only */
     bool lean;                /* CUDA: no tactics of libraries */
+    bool mtp;                 /* drafts by the layer that predicts further tokens */
     bool hidden;              /* the engine gives hidden states; else only where the checkpoint is one for embeddings */
     bool dry_run;    /* plan and estimate, write nothing; STATUS_MACHINE, after the report, where it does not fit */
     const char *gpu; /* CUDA, dry_run or list_candidates: plan for the GPU of this name (gpu_record.h) instead of

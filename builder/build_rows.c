@@ -62,9 +62,10 @@ static bool choose_verify(const struct build_options *options, const struct plan
 {
     static const uint32_t few[] = {4, 8};
     const bool given = options->verify_row_count > 0;
-    const int count = given                                                         ? options->verify_row_count
-                      : options->target == TARGET_CPU && !geometry->recurrent_bytes ? (int)(sizeof few / sizeof *few)
-                                                                                    : 0;
+    const int count = given ? options->verify_row_count
+                      : (options->target == TARGET_CPU || options->mtp) && !geometry->recurrent_bytes
+                          ? (int)(sizeof few / sizeof *few)
+                          : 0;
     for (int i = 0; i < count; i++) {
         const uint32_t rows = given ? options->verify_rows[i] : few[i];
         const uint64_t most = longest < geometry->max_context ? longest : geometry->max_context;
@@ -81,6 +82,10 @@ static bool choose_verify(const struct build_options *options, const struct plan
                                (uint32_t)most, rows);
         add(verify, rows);
     }
+    if (options->mtp && !verify->count)
+        return status_fail(status, STATUS_USAGE,
+                           "--mtp: expected plans that verify what it drafts, found none; give --verify-rows 2 or more "
+                           "rows, at most the largest prefill chunk and the context");
     return true;
 }
 

@@ -152,6 +152,10 @@ static int read_flags(struct command_line *line, int argc, char **argv)
          .help = "where tuning records are kept (default: ~/.cache/engbuild/tuning.records, XDG_CACHE_HOME is "
                  "honoured); 'none' keeps none; cuda: compiled kernels are kept in FILE.kernels"},
         {"lean", .set = &options->lean, .help = "only our own kernels: the engine needs the driver and nothing else"},
+        {"mtp", .set = &options->mtp,
+         .help =
+             "the engine drafts a token with each that it draws (engrun --speculate), by the checkpoint's own layer "
+             "that predicts further tokens; sets --verify-rows 4,8 on a GPU, too"},
         {"hidden", .set = &options->hidden,
          .help = "the engine gives hidden states, which embeddings are made of (default: only of a checkpoint with a "
                  "modules.json of sentence-transformers)"},

@@ -90,7 +90,7 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, e
 }
 
 static bool try_ranks(struct test_device_model *model, const char *source, int64_t matrices, uint64_t slots,
-                      uint64_t context, uint32_t ranks, bool routed, bool hidden, struct status *status)
+                      uint64_t context, uint32_t ranks, bool routed, bool hidden, bool predicts, struct status *status)
 {
     enum { PAGE_TOKENS = 64 };
     const struct weight_types types = {.matrices = (enum encoding_id)matrices};
@@ -108,6 +108,7 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
                                                status),
                             status);
     }
+    if (predicts) test_expect_success(arch_add_predictor(&model->config, status), status);
     if (!shard_config(&model->config, ranks, &model->rank_config, status)) return false;
     struct graph *wide = &model->graphs[TEST_LARGE_BATCH];
     for (int g = 0; g < TEST_GRAPHS; g++)
@@ -129,6 +130,7 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
                      .vocab_size = model->config.vocab_size,
                      .hidden_size = hidden ? model->config.hidden_size : 0,
                      .ranks = ranks,
+                     .drafts = predicts,
                      .recurrent_bytes = recurrent_bytes(&model->rank_config, TARGET_CUDA)},
         .kv_dtype = (enum encoding_id)compute_dtype,
     };
@@ -138,13 +140,13 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
 bool test_device_model_try(struct test_device_model *model, const char *source, int64_t matrices, uint64_t slots,
                            uint64_t context, struct status *status)
 {
-    return try_ranks(model, source, matrices, slots, context, 1, false, false, status);
+    return try_ranks(model, source, matrices, slots, context, 1, false, false, false, status);
 }
 
 bool test_device_model_open_ranks(struct test_device_model *model, const char *source, int64_t matrices, uint32_t ranks)
 {
     struct status status = {0};
-    if (try_ranks(model, source, matrices, 64, 512, ranks, false, false, &status)) return true;
+    if (try_ranks(model, source, matrices, 64, 512, ranks, false, false, false, &status)) return true;
     test_device_model_close(model);
     return false;
 }
@@ -152,7 +154,7 @@ bool test_device_model_open_ranks(struct test_device_model *model, const char *s
 bool test_device_model_open_hidden(struct test_device_model *model, const char *source, uint32_t ranks)
 {
     struct status status = {0};
-    if (try_ranks(model, source, ENCODING_BF16, 64, 512, ranks, false, true, &status)) return true;
+    if (try_ranks(model, source, ENCODING_BF16, 64, 512, ranks, false, true, false, &status)) return true;
     test_device_model_close(model);
     return false;
 }
@@ -166,7 +168,13 @@ void test_device_model_open(struct test_device_model *model, const char *source,
 void test_device_model_open_routed(struct test_device_model *model, const char *source, uint32_t ranks)
 {
     struct status status = {0};
-    test_expect_success(try_ranks(model, source, ENCODING_BF16, 64, 512, ranks, true, false, &status), &status);
+    test_expect_success(try_ranks(model, source, ENCODING_BF16, 64, 512, ranks, true, false, false, &status), &status);
+}
+
+void test_device_model_open_predicting(struct test_device_model *model, const char *source, uint32_t ranks)
+{
+    struct status status = {0};
+    test_expect_success(try_ranks(model, source, ENCODING_BF16, 64, 512, ranks, false, false, true, &status), &status);
 }
 
 void test_device_model_close(struct test_device_model *model)
@@ -214,8 +222,8 @@ void test_device_model_sizes(const struct test_device_model *model, const struct
     const struct plan_geometry *geometry = &model->lowering.geometry;
     struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
     memset(sizes, 0, sizeof *sizes);
-    assert_true(step_layout(header->rows, header->out_rows, geometry->vocab_size, geometry->hidden_size, step,
-                            &sizes->bytes[SPACE_STEP]));
+    assert_true(step_layout(header->rows, header->out_rows, geometry->vocab_size, geometry->hidden_size,
+                            geometry->drafts, step, &sizes->bytes[SPACE_STEP]));
     assert_true(state_layout(geometry, state, &sizes->bytes[SPACE_STATE]));
     sizes->bytes[SPACE_WEIGHTS] = model->weights_bytes / model->ranks;
     assert_true(lower_comm_bytes(&model->lowering, &sizes->bytes[SPACE_COMM]));

@@ -39,6 +39,8 @@ bool test_device_model_open_ranks(struct test_device_model *model, const char *s
                                   uint32_t ranks);
 /* The same in bf16 with hidden states. */
 bool test_device_model_open_hidden(struct test_device_model *model, const char *source, uint32_t ranks);
+/* The same in bf16 with the layer that predicts further tokens. */
+void test_device_model_open_predicting(struct test_device_model *model, const char *source, uint32_t ranks);
 /* The same in bf16 for a GPU that takes routed_matmul. */
 void test_device_model_open_routed(struct test_device_model *model, const char *source, uint32_t ranks);
 void test_device_model_close(struct test_device_model *model);

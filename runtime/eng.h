@@ -372,9 +372,8 @@ struct eng_session_options {
      * these tokens need, however they are divided among the slots. A pool is never larger than a full context for every
      * slot; eng_session_facts.pages is its actual size. */
     uint64_t kv_tokens;
-    /* Size of the KV pool of each rank in bytes, rounded down to pages. 0: a full context for every slot or, if less,
-     * what half of the available memory holds (of a GPU: nine tenths of its free memory), but at least one full
-     * context. */
+    /* Size of the KV pool of each rank in bytes, rounded down to pages. 0: a full context for every slot or, if less, what half of the
+     * available memory holds (of a GPU: nine tenths of its free memory), but at least one full context. */
     uint64_t kv_bytes;
     /* "portable", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"; NULL: the best that this processor has. Must be NULL for
      * GPUs. Where the processor has AMX, the library asks the system once to let this process use its tile registers. The system
@@ -395,21 +394,22 @@ struct eng_session_options {
      * sequences, rounded down to states, of which there are at most 64; less than one turns the cache off. 0: 256 MiB, but at least 4
      * states. Other models need none. */
     uint64_t checkpoint_bytes;
-    /* Speculation: most tokens that are drafted for a sequence in one step; 0: none. Where the last tokens of a sequence have occurred in
-     * it before, the tokens that followed there are a draft of the next ones, and one step of a verification plan draws a token at each of
-     * their places: a drafted token is appended only if it is the one drawn there. On processors a sequence has the same tokens as
-     * without. On a GPU a verification plan rounds differently from a decode plan, as plans of other numbers of rows do, so where
-     * two tokens are nearly equally likely it may draw the other one, and all after it may differ. eng_sequence_poll may
-     * return several tokens of a step. How many are drafted follows how often drafts were right. Sequences with a grammar,
-     * ENG_SEQUENCE_ALLOWED, ENG_SEQUENCE_LOGITS, ENG_SEQUENCE_HIDDEN, repetition_penalty, presence_penalty or frequency_penalty are not
-     * drafted for. Without effect where the engine has no verification plans: those of engbuild --verify-rows, never of models with
-     * recurrent layers. Takes up to 256 KiB for each slot. Must be the same in all processes that share the engine. */
+    /* Speculation: most tokens that are drafted for a sequence in one step; 0: none. Where the last tokens of a sequence have occurred in it
+     * before, the tokens that followed there are a draft of the next ones, and one step of a verification plan draws a token at each of their
+     * places: a drafted token is appended only if it is the one drawn there. On processors a sequence has the same tokens as without. On a
+     * GPU a verification plan rounds differently from a decode plan, as plans of other numbers of rows do, so where two tokens are nearly
+     * equally likely it may draw the other one, and all after it may differ. eng_sequence_poll may return several tokens of a step. How many
+     * are drafted follows how often drafts were right. Sequences with a grammar, ENG_SEQUENCE_ALLOWED, ENG_SEQUENCE_LOGITS, ENG_SEQUENCE_HIDDEN,
+     * repetition_penalty, presence_penalty or frequency_penalty are not drafted for. Without effect where the engine has no verification plans:
+     * those of engbuild --verify-rows, never of models with recurrent layers. An engine of engbuild --mtp predicts one token by the model's
+     * own layer, which is the draft where the sequence's own text has no likelier one. Takes up to 256 KiB for each slot. Must be the same in
+     * all processes that share the engine. */
     uint32_t speculate;
-    /* Another engine with the same tokens, usually of a smaller model, which drafts greedily where a sequence's own text has no likely
-     * draft; NULL: none. It may be closed before the session. If it fails, so does eng_step. It has KV pages for kv_tokens tokens, too; 0:
-     * full contexts for as many sequences as are verified at once or, if less, an eighth of the memory that its pool could have alone, but
-     * one context at least. ENG_USAGE: speculate is 0, the engine has no verification plans, the tokens differ, the draft engine has
-     * recurrent layers or a window with chunks shorter than `speculate`, or several processes share one of the engines. */
+    /* Another engine with the same tokens, usually of a smaller model, which drafts greedily where a sequence's own text has no likely draft,
+     * in place of the engine's own predictions; NULL: none. It may be closed before the session. If it fails, so does eng_step. It has KV
+     * pages for kv_tokens tokens, too; 0: full contexts for as many sequences as are verified at once or, if less, an eighth of the memory
+     * that its pool could have alone, but one context at least. ENG_USAGE: speculate is 0, the engine has no verification plans, the tokens
+     * differ, the draft engine has recurrent layers or a window with chunks shorter than `speculate`, or several processes share one of them. */
     struct eng_engine *draft;
     /* Host memory, beyond memory_bytes, for KV pages of sequences that are set aside, where copying them there and back takes less time than
      * computing them again; less than a page: none, as if several processes share the engine. 0: on GPUs as much as the KV pool has, at most
@@ -442,19 +442,16 @@ struct eng_session_facts {
      * draft engine and other processes). 0 for processors. */
     uint64_t device_contract_bytes, device_taken_bytes;
     double graph_seconds; /* time to make the graphs of all plans */
-    /* Why this session uses the engine's own kernels instead of a library that it was built with; borrowed likewise.
-     * NULL: it does not. */
-    const char *fallback;
-    /* Why the GPUs exchange data through host memory, which is slower than access to each other's memory; borrowed
-     * likewise. NULL: they do not. */
-    const char *detour;
+    const char *
+        fallback; /* why the engine's own kernels replace a library that it was built with; borrowed likewise; NULL: they do not */
+    const char
+        *detour; /* why GPUs exchange data through host memory, which is slower than access to each other's; likewise */
     uint32_t cached_pages;  /* part of free_pages: their content can be used again until they are taken */
     uint64_t cached_tokens; /* of prompts, so far, that were not computed, since the prefix cache had them */
     uint64_t set_aside;     /* times, so far, that a sequence was set aside for want of pages */
     uint64_t drafted_tokens, accepted_tokens; /* by speculation, so far: verified, and part of them: appended */
-    uint32_t speculate; /* as in the options; 0: also where the engine has no verification plans */
-    uint64_t kept_bytes,
-        kept; /* memory of pages kept now of sequences that are set aside; times, so far, that pages were kept */
+    uint32_t speculate;        /* as in the options; 0: also where the engine has no verification plans */
+    uint64_t kept_bytes, kept; /* pages of sequences that are set aside: kept now; times, so far, that they were */
 };
 static inline void eng_session_facts_init(struct eng_session_facts *given) { eng_struct_init(given, sizeof *given); }
 /* Fills *facts. Requires: eng_session_facts_init was called. [session] [no allocation] */
@@ -491,8 +488,7 @@ struct eng_sampling {
         *logit_bias; /* [logit_bias_count]; of entries with the same token the last one applies */
 };
 static inline void eng_sampling_init(struct eng_sampling *given) { eng_struct_init(given, sizeof *given); }
-/* Sets temperature, top_p, top_k and repetition_penalty to the values of the checkpoint's generation_config.json.
- * [any] */
+/* Sets temperature, top_p, top_k and repetition_penalty to the values of the checkpoint's generation_config.json. [any] */
 ENG_API enum eng_status eng_sampling_recommended(const struct eng_engine *engine, struct eng_sampling *sampling,
                                                  struct eng_error *error);
 

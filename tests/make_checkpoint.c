@@ -181,7 +181,8 @@ static bool copy_config(const char *from, const char *to, struct status *status)
     return ok;
 }
 
-static bool make(const char *config, const char *folder, enum dtype dtype, uint64_t seed, struct status *status)
+static bool make(const char *config, const char *folder, enum dtype dtype, bool mtp, uint64_t seed,
+                 struct status *status)
 {
     bool ok = false;
     struct checkpoint checkpoint;
@@ -191,6 +192,7 @@ static bool make(const char *config, const char *folder, enum dtype dtype, uint6
     snprintf(to, sizeof to, "%s/config.json", folder);
     snprintf(weights, sizeof weights, "%s/model.safetensors", folder);
     if (!checkpoint_open(&checkpoint, config, true, arch_read_config, status)) return false;
+    if (mtp && !arch_add_predictor(&checkpoint.config, status)) goto done;
     graph_init(&graph, &checkpoint.config, PLAN_DECODE);
     if (!import_graph(&graph, status)) goto done;
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
@@ -213,13 +215,14 @@ int main(int argc, char **argv)
     const char *config = NULL, *folder = NULL;
     int dtype = DTYPE_BF16;
     uint64_t seed = 1;
-    bool finished = false;
+    bool mtp = false, finished = false;
     struct status status = {0};
     const struct cli_flag flags[] = {
         {"config", 0, "FOLDER", .text = &config, .help = "the folder whose config.json gives the shape"},
         {"output", 'o', "FOLDER", .text = &folder, .help = "the checkpoint; made if it does not exist"},
         {"dtype", 0, "TYPE", .choice = &dtype, .choices = dtypes,
          .help = "of the weights: bf16 (default), fp16 or f32"},
+        {"mtp", .set = &mtp, .help = "with the layer that predicts further tokens"},
         {"seed", 0, "N", .number = &seed, .most = UINT64_MAX, .help = "the same seed gives the same bytes (1)"},
         {.name = NULL},
     };
@@ -231,7 +234,7 @@ int main(int argc, char **argv)
             code = cli_usage("expected --config FOLDER and -o FOLDER, found %s", !config         ? "no --config"
                                                                                  : optind < argc ? argv[optind]
                                                                                                  : "no -o");
-        else if (!make(config, folder, (enum dtype)dtype, seed, &status))
+        else if (!make(config, folder, (enum dtype)dtype, mtp, seed, &status))
             code = cli_fail_status(&status);
     }
     return cli_end(code);

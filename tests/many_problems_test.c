@@ -97,7 +97,7 @@ static void tune(struct fixture *f, enum tune_level level)
     struct plan_field fields[STEP_FIELD_COUNT];
     struct manifest sized = manifest;
     struct status status = {0};
-    assert_true(step_layout(1, 1, manifest.geometry.vocab_size, 0, fields, &sized.step_bytes));
+    assert_true(step_layout(1, 1, manifest.geometry.vocab_size, 0, 0, fields, &sized.step_bytes));
     assert_true(geometry_place_state(&sized.geometry, &sized.state_bytes));
     struct tune_context context = {
         .rig = {.gpus = &f->gpus, .manifest = &sized, .arena_bytes = sized.arena_bytes},

@@ -200,6 +200,34 @@ bool arch_read_config(struct model_config *config, struct json_reader *reader, s
            check_rotation(config, reader, family, status);
 }
 
+bool arch_add_predictor(struct model_config *config, struct status *status)
+{
+    const struct architecture *family = find_family(config->model_type);
+    if (!family || !family->predicts) {
+        char names[256] = "";
+        for (size_t i = 0; i < FAMILY_COUNT; i++)
+            if (families[i]->predicts)
+                snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "",
+                         families[i]->model_type);
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "--mtp: expected a model_type whose layer that predicts further tokens is supported (%s), "
+                           "found '%s'; build without --mtp",
+                           names, config->model_type);
+    }
+    if (!config->ignored_layers || config->layers >= MODEL_MAX_LAYERS)
+        return status_fail(
+            status, STATUS_BAD_INPUT,
+            "--mtp: config.json: field 'num_nextn_predict_layers': expected a layer that predicts further "
+            "tokens, in a model of fewer than %d layers, found %" PRIu64 " after %" PRIu64 "; build without --mtp",
+            MODEL_MAX_LAYERS, config->ignored_layers, config->layers);
+    config->layer[config->layers] = config->layer[config->layers - 1];
+    config->layer[config->layers].experts = config->experts.count > 0; /* the dense layers are the first ones */
+    config->layers++;
+    config->ignored_layers--;
+    config->predicts = true;
+    return true;
+}
+
 bool import_graph(struct graph *graph, struct status *status)
 {
     const struct architecture *family = find_family(graph->config->model_type);

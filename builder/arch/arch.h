@@ -10,6 +10,10 @@
  * list: names the family that is nearest and what its fields would leave over. */
 model_config_reader arch_read_config;
 
+/* Adds the first layer that predicts further tokens to the layers of the model: config->predicts. Fails where the family or the checkpoint's
+ * configuration has none. */
+bool arch_add_predictor(struct model_config *config, struct status *status);
+
 /* Builds the graph of `kind` for the configuration that graph_init was given. */
 bool import_graph(struct graph *graph, struct status *status);
 

@@ -6,6 +6,7 @@
 #include "builder/arch/family.h"
 #include "kernels/add/add.h"
 #include "kernels/attention/attention.h"
+#include "kernels/draft/draft.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -466,9 +467,18 @@ static void set_cap(struct graph_node *lm_head, double cap)
     lm_head->params[MATMUL_CAP_BITS] = float_to_bits((float)cap);
 }
 
-/* The hidden states of rows that get logits, by a second node of the final norm, the last node so far: passes fuse the first one into
- * the LM head or round its output. */
-static void give_hidden(struct graph *graph, int x)
+/* One more node of the final norm, which is node `norm`: passes fuse that one into the LM head or round its output. */
+static void final_norm_again(struct graph *graph, int norm, int x, int out)
+{
+    struct graph_node *again = graph_append(graph, OP_RMS_NORM, GRAPH_NO_LAYER);
+    if (graph->out_of_memory) return;
+    *again = graph->nodes[norm];
+    again->operands[RMS_NORM_X] = x;
+    again->operands[RMS_NORM_OUT] = out;
+}
+
+/* The hidden states of rows that get logits. */
+static void give_hidden(struct graph *graph, int norm, int x)
 {
     const uint64_t width = graph->config->hidden_size;
     const int selected = graph_value(graph, ROWS_OUT, width, "hidden_in");
@@ -476,49 +486,117 @@ static void give_hidden(struct graph *graph, int x)
     struct graph_node *select = graph_append(graph, OP_SELECT_ROWS, GRAPH_NO_LAYER);
     select->operands[SELECT_ROWS_X] = x;
     select->operands[SELECT_ROWS_OUT] = selected;
-    struct graph_node *norm = graph_append(graph, OP_RMS_NORM, GRAPH_NO_LAYER);
-    if (graph->out_of_memory) return;
-    *norm = graph->nodes[graph->node_count - 3];
-    norm->operands[RMS_NORM_X] = selected;
-    norm->operands[RMS_NORM_OUT] = hidden;
-    graph->values[hidden].place = VALUE_HIDDEN;
+    final_norm_again(graph, norm, selected, hidden);
+    if (hidden >= 0) graph->values[hidden].place = VALUE_HIDDEN;
 }
 
-bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status)
+static int head_weight(struct graph *graph, const char *module)
 {
     const struct model_config *config = graph->config;
-    const uint64_t hidden = config->hidden_size, vocab = config->vocab_size;
-    int embedding, tables[LAYER_ROPE_KINDS];
-    int x = embed(graph, traits, &embedding);
-    if (!rope_tables(graph, tables, status)) return false;
-    const struct per_layer inputs = per_layer_begin(graph, x);
-    for (uint32_t layer = 0; layer < config->layers; layer++) {
-        x = decoder_layer(graph, traits, x, tables[config->layer[layer].rope], layer);
-        x = per_layer_end(graph, traits, &inputs, x, layer, layer_norm);
-    }
-    const int last = x;
-    x = norm(graph, traits, x, GRAPH_NO_LAYER, or_usual(traits->modules.final_norm, "model.norm"), "final");
-    if (graph->gives_hidden) give_hidden(graph, last);
-    int head = config->tie_word_embeddings ? embedding
-                                           : graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden, WEIGHT_MATRIX,
-                                                          "%s.weight", or_usual(traits->modules.head, "lm_head"));
+    const int head = graph_matrix(graph, GRAPH_NO_LAYER, config->vocab_size, config->hidden_size, WEIGHT_MATRIX,
+                                  "%s.weight", module);
     graph_shard(graph, head, SHARD_VOCABULARY);
-    int selected = graph_value(graph, ROWS_OUT, hidden, "selected");
+    return head;
+}
+
+/* Logits of the rows of x that draw. `label`: begins the names of values. */
+static int logits_of(struct graph *graph, int x, int head, const char *label)
+{
+    const struct model_config *config = graph->config;
+    const int selected = graph_value(graph, ROWS_OUT, config->hidden_size, "%sselected", label);
     struct graph_node *select = graph_append(graph, OP_SELECT_ROWS, GRAPH_NO_LAYER);
     select->operands[SELECT_ROWS_X] = x;
     select->operands[SELECT_ROWS_OUT] = selected;
-    int logits = graph_value(graph, ROWS_OUT, vocab, "logits");
+    const int logits = graph_value(graph, ROWS_OUT, config->vocab_size, "%slogits", label);
     struct graph_node *lm_head = graph_append(graph, OP_MATMUL, GRAPH_NO_LAYER);
     lm_head->operands[MATMUL_X] = selected;
     lm_head->operands[MATMUL_W] = head;
     lm_head->operands[MATMUL_OUT] = logits;
     lm_head->params[MATMUL_SCALE_BITS] = float_to_bits((float)config->logits_scale);
     set_cap(lm_head, config->logits_cap);
+    return logits;
+}
+
+/* ---- the layer that predicts the token after the next one (DeepSeek-V3, arXiv:2412.19437, section 2.2) ---- */
+
+/* x times the columns of eh_proj from `first` on. */
+static int project_half(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer, uint64_t first,
+                        const char *label)
+{
+    const uint64_t hidden = graph->config->hidden_size;
+    const struct weight_source source = {.shape = {hidden, 2 * hidden}, .first_column = first, .columns = hidden};
+    const struct projection half = {.weight = graph_weight_from(graph, layer, WEIGHT_MATRIX, &source,
+                                                                "%s.%u.eh_proj.weight", layers_of(traits), layer),
+                                    .bias = -1};
+    if (half.weight >= 0)
+        snprintf(graph->weights[half.weight].name, GRAPH_NAME_BYTES, "model.layers.%u.eh_proj.%s.weight", layer, label);
+    return node_matmul(graph, x, layer, half, ACTIVATION_NONE, 1.0, label);
+}
+
+/* For each row the embedding of the token after it and the output of the final norm, each normalised, go side by side through eh_proj and
+ * a decoder layer with keys and values of its own; of rows that draw, the LM head's likeliest token is drafted. The token after the row is
+ * one of the prompt, or the one that was just drawn. */
+static void predict(struct graph *graph, const struct decoder_traits *traits, int norm, int last, int embedding,
+                    int head, const int *tables)
+{
+    const struct model_config *config = graph->config;
+    const uint32_t layer = (uint32_t)config->layers - 1;
+    const uint64_t hidden = config->hidden_size;
+    char name[GRAPH_NAME_BYTES];
+    if (config->predictor_embedding) {
+        embedding = graph_matrix(graph, GRAPH_NO_LAYER, config->vocab_size, hidden, WEIGHT_ROW_MAJOR,
+                                 "%s.%u.embed_tokens.weight", layers_of(traits), layer);
+        graph_shard(graph, embedding, SHARD_VOCABULARY);
+    }
+    const int following = graph_value(graph, ROWS_TOKENS, hidden, "following");
+    const int final = graph_value(graph, ROWS_TOKENS, hidden, "final_of_all");
+    struct graph_node *embed = graph_append(graph, OP_EMBED, layer);
+    embed->operands[EMBED_TABLE] = embedding;
+    embed->operands[EMBED_OUT] = following;
+    embed->params[EMBED_SCALE_BITS] = float_to_bits((float)config->embedding_scale);
+    embed->params[EMBED_FOLLOWS] = 1;
+    final_norm_again(graph, norm, last, final);
+    const int token = layer_norm(graph, traits, following, layer, "enorm", "following_normed");
+    const int state = layer_norm(graph, traits, final, layer, "hnorm", "final_normed");
+    const int of_token = project_half(graph, traits, token, layer, 0, "of_token");
+    const int of_state = project_half(graph, traits, state, layer, hidden, "of_state");
+    int x = add(graph, of_token, of_state, hidden, layer, "both_halves");
+    x = decoder_layer(graph, traits, x, tables[config->layer[layer].rope], layer);
+    x = layer_norm(graph, traits, x, layer, "shared_head.norm", "predicted");
+    if (config->predictor_head) {
+        snprintf(name, sizeof name, "%s.%u.shared_head.head", layers_of(traits), layer);
+        head = head_weight(graph, name);
+    }
+    const int logits = logits_of(graph, x, head, "predicted_");
+    struct graph_node *draft = graph_append(graph, OP_DRAFT, layer);
+    draft->operands[DRAFT_LOGITS] = logits;
+    draft->params[DRAFT_FEEDBACK] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
+}
+
+bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status)
+{
+    const struct model_config *config = graph->config;
+    int embedding, tables[LAYER_ROPE_KINDS];
+    int x = embed(graph, traits, &embedding);
+    if (!rope_tables(graph, tables, status)) return false;
+    const struct per_layer inputs = per_layer_begin(graph, x);
+    for (uint32_t layer = 0; layer < config->layers - config->predicts; layer++) {
+        x = decoder_layer(graph, traits, x, tables[config->layer[layer].rope], layer);
+        x = per_layer_end(graph, traits, &inputs, x, layer, layer_norm);
+    }
+    const int last = x;
+    x = norm(graph, traits, x, GRAPH_NO_LAYER, or_usual(traits->modules.final_norm, "model.norm"), "final");
+    const int final_norm = graph->node_count - 1;
+    if (graph->gives_hidden) give_hidden(graph, final_norm, last);
+    const int head =
+        config->tie_word_embeddings ? embedding : head_weight(graph, or_usual(traits->modules.head, "lm_head"));
+    const int logits = logits_of(graph, x, head, "");
     struct graph_node *sample = graph_append(graph, OP_SAMPLE, GRAPH_NO_LAYER);
     sample->operands[SAMPLE_LOGITS] = logits;
-    /* On a GPU, decode steps can be queued before the tokens of the step before are known. */
-    sample->params[SAMPLE_FEEDBACK] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
+    /* On a GPU, decode steps can be queued before the tokens of the step before are known. The last op feeds them back. */
+    sample->params[SAMPLE_FEEDBACK] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE && !config->predicts;
     sample->params[SAMPLE_VERIFIES] = graph->kind == PLAN_VERIFY;
+    if (config->predicts) predict(graph, traits, final_norm, last, embedding, head, tables);
     if (graph->out_of_memory) return status_fail(status, STATUS_MACHINE, "out of memory while importing the model");
     graph->values[logits].place = VALUE_LOGITS;
     return true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DeepSeek-V3 and R1: as DeepSeek-V2, but for sigmoid scores with a bias and groups by their best two experts. Layers that predict
- * further tokens are left out. */
+/* DeepSeek-V3 and R1: as DeepSeek-V2, but for sigmoid scores with a bias and groups by their best two experts. The first
+ * layer that predicts further tokens is used with --mtp, others are left out. */
 #include <string.h>
 
 #include "builder/arch/family.h"
@@ -68,6 +68,7 @@ const struct architecture arch_deepseek_v3 = {
     "DeepseekV3ForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .experts = &names},
-    .about = "small*: as `deepseek_v2`, with sigmoid scores and a selection bias; layers that predict further tokens "
-             "are left out",
+    .predicts = true,
+    .about = "small*: as `deepseek_v2`, with sigmoid scores and a selection bias; the layer that predicts further "
+             "tokens with `--mtp`",
 };

@@ -95,6 +95,7 @@ struct architecture {
     model_config_reader *read_config;
     struct decoder_traits decoder;
     bool sections;     /* positions of the rotary embedding come in sections: wrapper_drop_sections */
+    bool predicts;     /* of the ignored layers, the first one may be used: arch_add_predictor */
     const char *about; /* for engbuild --list-models and README: a line, with its limits; "small*": see README */
 };
 

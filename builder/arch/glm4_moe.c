@@ -51,6 +51,7 @@ const struct architecture arch_glm4_moe = {
     "Glm4MoeForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .partial_rotary = true, .experts = &names},
-    .about = "GLM 4.5 and 4.6: sigmoid scores, selection bias, groups of experts, shared experts; layers that predict "
-             "further tokens are left out",
+    .predicts = true,
+    .about = "GLM 4.5 and 4.6: sigmoid scores, selection bias, groups of experts, shared experts; the layer that "
+             "predicts further tokens with `--mtp`",
 };

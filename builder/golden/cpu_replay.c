@@ -97,6 +97,11 @@ static void fill_step(uint8_t *base, const struct plan_field *fields, const stru
     int32_t *seeds = (int32_t *)(void *)(base + fields[STEP_ROUTE_SEEDS].offset);
     for (uint32_t i = 0; i < step->count; i++)
         seeds[i] = step->fixes_routes ? golden_route_seed(step->positions[i]) : 0;
+    int32_t *following = (int32_t *)(void *)(base + fields[STEP_FOLLOWING].offset), runs = 0;
+    for (uint32_t i = 0; fields[STEP_FOLLOWING].bytes && i < step->count; i++) {
+        const bool goes_on = i + 1 < step->count && step->slots[i + 1] == step->slots[i];
+        following[i] = goes_on ? step->tokens[i + 1] : ~runs++; /* each sequence's last row draws */
+    }
     golden_out_rows(step, out_rows);
 }
 

@@ -101,6 +101,8 @@ static int64_t param_of(const struct graph *graph, const struct graph_node *node
     case PARAM_OF_ROWS: return tokens ? step->rows : step->out_rows;
     case PARAM_OF_COUNT: return tokens ? 0 : 1;
     case PARAM_OF_STEP: return step->rows;
+    case PARAM_OF_DRAWS:
+        return node->params[op_find(node->op)->operands[param->operand].present] ? step->out_rows : param->fallback;
     case PARAM_OF_WIDTH: return there ? (int64_t)width_of(graph, node, param->operand) : param->fallback;
     case PARAM_OF_WIDER: return 0; /* known with all others */
     case PARAM_OF_HEIGHT: return there ? (int64_t)graph->weights[node->operands[param->operand]].rows : param->fallback;

@@ -164,7 +164,7 @@ bool lower_plan(const struct graph *graph, const struct lowering *lowering, uint
     e.header.out_rows = e.writer.out_rows;
     e.header.arena_bytes = memory.arena_bytes;
     e.header.step_bytes = e.writer.step_bytes;
-    e.header.field_count = step_field_count(lowering->geometry.hidden_size);
+    e.header.field_count = step_field_count(lowering->geometry.hidden_size, lowering->geometry.drafts);
     for (size_t n = 0; n < nodes; n++)
         if (!emit_node(&e, (int)n, status)) goto done;
     if (!find_dependencies(&e, reach, words, status)) goto done;

@@ -91,6 +91,7 @@ bool lower_device_plan(const struct graph *graph, const struct lowering *lowerin
     plan->header.step_bytes = writer.step_bytes;
     plan->vocab_size = lowering->geometry.vocab_size;
     plan->hidden_size = lowering->geometry.hidden_size;
+    plan->drafts = lowering->geometry.drafts;
     for (int n = 0; n < graph->node_count; n++, plan->count++)
         if (!emit_node(&writer, n, gpu, &plan->launches[n], status)) goto done;
     ok = true;

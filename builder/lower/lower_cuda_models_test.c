@@ -3,10 +3,13 @@
 #include "builder/lower/test_lower_cuda.h"
 #include "formats/base/test_program.h"
 #include "kernels/delta_rule/delta_rule.h"
+#include "kernels/draft/draft.h"
+#include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/multiply/multiply.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_attention/rope_attention.h"
+#include "kernels/sample/sample.h"
 
 /* A prompt's last layer routes its last row alone, whose seed is that of a token row: the router finds it. */
 TEST(experts)
@@ -199,6 +202,48 @@ TEST(heads_of_several_sizes)
                 assert_int_equal(found[4], model.config.layer_scalars ? model.config.layers : 0);
                 assert_int_equal(found[2], graph->kind == PLAN_DECODE ? models[m].sharing : 0);
             }
+            test_device_model_close(&model);
+        }
+}
+
+/* The layer that predicts further tokens comes after sample: what feeds tokens back to a decode step is its last launch. */
+TEST(plans_that_draft)
+{
+    static const char *const sources[] = {
+        "{\"model_type\": \"glm4_moe\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, "
+        "\"first_k_dense_replace\": 1, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"n_group\": 1, "
+        "\"topk_group\": 1, \"moe_intermediate_size\": 48, \"n_shared_experts\": 1, \"num_nextn_predict_layers\": 1}",
+        "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 4, \"vocab_size\": 50, \"first_k_dense_replace\": 1, \"n_routed_experts\": 8, "
+        "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"n_shared_experts\": 1, \"kv_lora_rank\": 32, "
+        "\"q_lora_rank\": 24, \"qk_nope_head_dim\": 24, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24, "
+        "\"n_group\": 4, \"topk_group\": 2}",
+    };
+    for (int s = 0; s < 2; s++)
+        for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+            struct test_device_model model;
+            test_device_model_open_predicting(&model, sources[s], ranks);
+            for (int g = 0; g < TEST_GRAPHS; g++) {
+                const struct graph *graph = &model.graphs[g];
+                const bool decodes = graph->kind == PLAN_DECODE;
+                int drafts = 0, follows = 0, samples = 0;
+                for (int n = 0; n < graph->node_count; n++) {
+                    const struct graph_node *node = &graph->nodes[n];
+                    if (node->op == OP_EMBED) follows += node->params[EMBED_FOLLOWS] != 0;
+                    if (node->op == OP_SAMPLE && ++samples) assert_false(node->params[SAMPLE_FEEDBACK]);
+                    if (node->op != OP_DRAFT) continue;
+                    drafts++;
+                    assert_int_equal(n, graph->node_count - 1);
+                    assert_int_equal(node->params[DRAFT_FEEDBACK], decodes);
+                    assert_int_equal(graph->values[node->operands[DRAFT_LOGITS]].dtype, DTYPE_F32);
+                }
+                assert_int_equal(drafts, 1);
+                assert_int_equal(follows, 1);
+                assert_int_equal(samples, 1);
+            }
+            if (ranks > 1) test_device_model_exchange(&model, 2048);
+            test_lower_all(&model, &test_gpus[TEST_GPU_90]);
             test_device_model_close(&model);
         }
 }

@@ -11,8 +11,8 @@ bool operands_begin(struct operand_writer *writer, const struct graph *graph, co
     uint64_t state_bytes;
     *writer = (struct operand_writer){.graph = graph, .lowering = lowering, .memory = memory, .rows = rows};
     writer->out_rows = (uint32_t)plan_out_rows(graph->kind, rows, lowering->geometry.slots);
-    if (step_layout(rows, writer->out_rows, lowering->geometry.vocab_size, lowering->geometry.hidden_size, writer->step,
-                    &writer->step_bytes) &&
+    if (step_layout(rows, writer->out_rows, lowering->geometry.vocab_size, lowering->geometry.hidden_size,
+                    lowering->geometry.drafts, writer->step, &writer->step_bytes) &&
         state_layout(&lowering->geometry, writer->state, &state_bytes))
         return true;
     return status_fail(status, STATUS_BAD_INPUT, "a step of %u rows does not fit into 64-bit sizes", rows);

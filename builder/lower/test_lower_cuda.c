@@ -142,7 +142,8 @@ static void check_operands(const struct test_device_model *model, const struct g
     uint64_t total;
     uint32_t count = 0;
     assert_true(step_layout(plan->header.rows, plan->header.out_rows, model->lowering.geometry.vocab_size,
-                            model->lowering.geometry.hidden_size, layout.step, &total));
+                            model->lowering.geometry.hidden_size, model->lowering.geometry.drafts, layout.step,
+                            &total));
     assert_true(state_layout(&model->lowering.geometry, layout.state, &total));
     for (int i = 0; i < op->operand_count; i++) {
         if (!op_has_operand(op, TARGET_CUDA, launch->tactic.params, i)) continue;
@@ -171,7 +172,7 @@ void test_check_schema(const struct test_device_model *model, const struct devic
     uint64_t state_bytes;
     struct status status = {0};
     as_planned.param_count = (uint16_t)op_list_params(op_find(launch->op), launch->tactic.params, 0, true, params);
-    assert_true(plan_place_step(&view, geometry.vocab_size, geometry.hidden_size) &&
+    assert_true(plan_place_step(&view, geometry.vocab_size, geometry.hidden_size, geometry.drafts) &&
                 geometry_place_state(&geometry, &state_bytes));
     view.header.launch_count = 1;
     view.header.operand_count = launch->operand_count;

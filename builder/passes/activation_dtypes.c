@@ -7,6 +7,7 @@
 #include "kernels/all_gather/all_gather.h"
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/delta_rule/delta_rule.h"
+#include "kernels/draft/draft.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/multiply/multiply.h"
 #include "kernels/quantise/quantise.h"
@@ -17,7 +18,7 @@
 
 /* What the readers of each value ask for; [value_count]. */
 struct choice {
-    bool *stays_float, *multiplied;
+    bool *stays_float, *multiplied, *added; /* added: to a matmul's product */
 };
 
 /* Values that stay float32 because of their readers: logits, hidden states or a rank's part of them, also a router's; what a norm reads
@@ -34,9 +35,12 @@ static void mark(const struct graph *graph, struct choice *choice)
             stays_float[node->operands[RMS_NORM_ADD_TO]] = true;
         if (node->op == OP_DELTA_RULE) stays_float[node->operands[DELTA_RULE_BA]] = true;
         if (node->op == OP_ROUTER) stays_float[node->operands[ROUTER_LOGITS]] = true;
+        if (node->op == OP_DRAFT) stays_float[node->operands[DRAFT_LOGITS]] = true;
         if (node->op == OP_ALL_GATHER) stays_float[node->operands[ALL_GATHER_X]] = true;
         if (node->op == OP_ALL_REDUCE && graph->compute_dtype == DTYPE_F16)
             stays_float[node->operands[ALL_REDUCE_X]] = true;
+        if (node->op == OP_MATMUL && node->operands[MATMUL_RESIDUAL] >= 0)
+            choice->added[node->operands[MATMUL_RESIDUAL]] = true;
         if (node->op == OP_MATMUL)
             (node->operands[MATMUL_NORM] < 0 ? choice->multiplied : stays_float)[node->operands[MATMUL_X]] = true;
         if (node->op == OP_QUANTISE) choice->multiplied[node->operands[QUANTISE_X]] = true;
@@ -55,7 +59,7 @@ static enum dtype choose(const struct graph *graph, const struct graph_node *nod
     switch (node->op) {
     case OP_MATMUL:
         return node->operands[MATMUL_RESIDUAL] >= 0 || node->params[MATMUL_PARTS] ||
-                       choice->stays_float[node->operands[operand]]
+                       choice->stays_float[node->operands[operand]] || choice->added[node->operands[operand]]
                    ? DTYPE_F32
                    : graph->compute_dtype;
     case OP_SUM_PARTS:
@@ -85,8 +89,8 @@ static enum dtype choose(const struct graph *graph, const struct graph_node *nod
 static bool run(struct graph *graph, struct status *status)
 {
     const size_t count = (size_t)graph->value_count + 1;
-    struct choice choice = {calloc(count, sizeof(bool)), calloc(count, sizeof(bool))};
-    bool ok = choice.stays_float && choice.multiplied;
+    struct choice choice = {calloc(count, sizeof(bool)), calloc(count, sizeof(bool)), calloc(count, sizeof(bool))};
+    bool ok = choice.stays_float && choice.multiplied && choice.added;
     if (ok)
         mark(graph, &choice);
     else
@@ -105,7 +109,7 @@ static bool run(struct graph *graph, struct status *status)
                 graph->values[node->operands[i]].dtype =
                     op->operands[i].dtype ? choose(graph, node, i, &choice) : (enum dtype)op->operands[i].fixed;
     }
-    free(choice.stays_float), free(choice.multiplied);
+    free(choice.stays_float), free(choice.multiplied), free(choice.added);
     return ok;
 }
 

@@ -218,6 +218,9 @@ static bool is_of_ignored_layer(const struct model_config *config, const char *n
     char *end;
     const unsigned long layer = strtoul(name + sizeof prefix - 1, &end, 10);
     if (is_of_shared_keys(config, layer, end)) return true;
+    /* Copies of the model's own, or they would be used. */
+    if (config->predicts && layer + 1 == config->layers)
+        return strcmp(end, ".embed_tokens.weight") == 0 || strcmp(end, ".shared_head.head.weight") == 0;
     return *end == '.' && layer >= config->layers && layer - config->layers < config->ignored_layers;
 }
 

@@ -202,7 +202,7 @@ TEST(every_bit_of_the_plans_counts)
     }
     assert_true(refused > 0);
     /* The flag that a field is essential, which does not matter to a reader that knows the field. */
-    assert_int_equal(unseen, step_field_count(0));
+    assert_int_equal(unseen, step_field_count(0, 0));
     free(bytes);
 }
 
@@ -229,11 +229,11 @@ TEST(library_plans_stand_in_the_order_of_the_plans)
     expect_refused_and_renew(PLANS "plan 2: kind 2 of 4 rows " NO_COUNTERPART);
     add_library_plan(2);
     library_plans[1].header.rows = 8;
-    assert_true(plan_place_step(&library_plans[1], TEST_ENGINE_VOCAB, 0));
+    assert_true(plan_place_step(&library_plans[1], TEST_ENGINE_VOCAB, 0, 0));
     expect_refused_and_renew(PLANS "plan 1: kind 2 of 8 rows " NO_COUNTERPART);
     add_library_plan(2);
     library_plans[1].header.out_rows = 4;
-    assert_true(plan_place_step(&library_plans[1], TEST_ENGINE_VOCAB, 0));
+    assert_true(plan_place_step(&library_plans[1], TEST_ENGINE_VOCAB, 0, 0));
     expect_refused_and_renew(PLANS "plan 1: kind 2 of 4 rows " NO_COUNTERPART);
     library_plans[0].step[STEP_SLOTS] = sample.plans[0].step[STEP_TOKENS];
     library_plans[0].step[STEP_TOKENS] = sample.plans[0].step[STEP_SLOTS];

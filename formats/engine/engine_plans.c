@@ -77,25 +77,33 @@ static bool verify_plan_order(const struct engine *engine, struct status *status
     return true;
 }
 
-/* Reads the fields of a plan's STEP space; its rows determine the least sizes. The first plan says whether all have hidden states. */
+/* Reads the fields of a plan's STEP space; its rows determine the least sizes. The first plan says whether all have hidden states, and
+ * drafts. */
 static bool read_step_fields(struct engine *engine, struct plan *plan, const struct plan_field_entry *entries,
                              struct status *status)
 {
     const struct plan_header *header = &plan->header;
     struct plan_geometry *geometry = &engine->manifest.geometry;
     const bool has_hidden = plan_lists_field(entries, header->field_count, STEP_HIDDEN); /* not before 2.3 */
+    const bool has_drafts = plan_lists_field(entries, header->field_count, STEP_DRAFTED);
     uint64_t total;
     if (plan == engine->plans) geometry->hidden_size = has_hidden ? engine->manifest.hidden_size : 0;
-    if (!step_layout(header->rows, header->out_rows, geometry->vocab_size, geometry->hidden_size, plan->step, &total))
+    if (plan == engine->plans) geometry->drafts = has_drafts;
+    if (!step_layout(header->rows, header->out_rows, geometry->vocab_size, geometry->hidden_size, geometry->drafts,
+                     plan->step, &total))
         return status_fail(status, STATUS_CORRUPT, "the size of its step overflows");
     if (!plan_lists_field(entries, header->field_count, STEP_ROUTE_SEEDS)) /* as before 2.3 */
         plan->step[STEP_ROUTE_SEEDS] = (struct plan_field){0, 0};
     if (!plan_read_fields(entries, header->field_count, SPACE_STEP, header->step_bytes, plan->step, STEP_FIELD_COUNT,
                           status))
         return false;
-    return !has_hidden || geometry->hidden_size ||
-           status_fail(status, STATUS_CORRUPT, "step field of id %d (hidden states): the first plan has none",
-                       STEP_HIDDEN + 1);
+    if (has_hidden && !geometry->hidden_size)
+        return status_fail(status, STATUS_CORRUPT, "step field of id %d (hidden states): the first plan has none",
+                           STEP_HIDDEN + 1);
+    const bool follows = plan_lists_field(entries, header->field_count, STEP_FOLLOWING);
+    return ((has_drafts || follows) <= geometry->drafts) ||
+           status_fail(status, STATUS_CORRUPT, "step field of id %d (drafts): the first plan has none",
+                       (has_drafts ? STEP_DRAFTED : STEP_FOLLOWING) + 1);
 }
 
 /* Points the plan to its arrays in the section, from `position` on, and sets `position` to their end. */

@@ -89,7 +89,7 @@ static uint8_t *write_hidden(unsigned plans, size_t *size)
     assert_int_equal(sample.manifest.hidden_size, HIDDEN);
     for (unsigned p = 0; p < TEST_ENGINE_PLANS; p++) {
         if (!(plans >> p & 1)) continue;
-        assert_true(plan_place_step(&sample.plans[p], TEST_ENGINE_VOCAB, HIDDEN));
+        assert_true(plan_place_step(&sample.plans[p], TEST_ENGINE_VOCAB, HIDDEN, 0));
         if (sample.plans[p].header.step_bytes > sample.manifest.step_bytes)
             sample.manifest.step_bytes = sample.plans[p].header.step_bytes;
     }
@@ -119,6 +119,41 @@ TEST(hidden_states_are_those_of_all_plans)
     free(bytes);
     bytes = write_hidden(ALL & ~1u, &size);
     expect_refused(bytes, size, "plan 1: step field of id 9 (hidden states): the first plan has none");
+    free(bytes);
+}
+
+/* Plans of these bits list the fields of drafts. */
+static uint8_t *write_drafts(unsigned plans, size_t *size)
+{
+    const char *path = in_folder("a.eng");
+    test_expect_success(test_engine_make(&sample, &status), &status);
+    for (unsigned p = 0; p < TEST_ENGINE_PLANS; p++) {
+        assert_true(plan_place_step(&sample.plans[p], TEST_ENGINE_VOCAB, 0, plans >> p & 1));
+        if (sample.plans[p].header.step_bytes > sample.manifest.step_bytes)
+            sample.manifest.step_bytes = sample.plans[p].header.step_bytes;
+    }
+    test_expect_success(test_engine_write(&sample, path, false, &status), &status);
+    return test_engine_read(path, size);
+}
+
+TEST(drafts_are_those_of_all_plans)
+{
+    enum { ALL = (1 << TEST_ENGINE_PLANS) - 1 };
+    size_t size;
+    uint8_t *bytes = write_drafts(ALL, &size);
+    assert_true(engine_open_memory(&engine, bytes, size, "memory", &status));
+    assert_int_equal(engine.manifest.geometry.drafts, 1);
+    for (size_t p = 0; p < engine.plan_count; p++) {
+        assert_int_equal(engine.plans[p].step[STEP_FOLLOWING].bytes, engine.plans[p].header.rows * sizeof(int32_t));
+        assert_int_equal(engine.plans[p].step[STEP_DRAFTED].bytes, engine.plans[p].header.out_rows * sizeof(int32_t));
+    }
+    engine_close(&engine);
+    free(bytes);
+    bytes = write_drafts(1, &size);
+    expect_refused(bytes, size, "plan 1: the step space has 8 of its 10 fields");
+    free(bytes);
+    bytes = write_drafts(ALL & ~1u, &size);
+    expect_refused(bytes, size, "plan 1: step field of id 11 (drafts): the first plan has none");
     free(bytes);
 }
 

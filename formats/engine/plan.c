@@ -53,6 +53,7 @@ const char *plan_op_name(unsigned op)
         [OP_ROPE_QUERY] = "rope_query",
         [OP_ROUTED_MATMUL] = "routed_matmul",
         [OP_MEAN_SQUARES] = "mean_squares",
+        [OP_DRAFT] = "draft",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }
@@ -78,7 +79,7 @@ static bool place_fields(struct plan_field *fields, const int *order, int count,
     return true;
 }
 
-bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, uint64_t hidden_size,
+bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, uint64_t hidden_size, uint64_t drafts,
                  struct plan_field fields[STEP_FIELD_COUNT], uint64_t *total_bytes)
 {
     uint64_t row_bytes, out_row_bytes, logits_bytes, hidden_bytes;
@@ -88,9 +89,9 @@ bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, uint64_t
     if (!checked_mul(out_rows, sizeof(int32_t), &out_row_bytes)) return false;
     if (!checked_product(logits_factors, 3, &logits_bytes)) return false;
     if (!checked_product(hidden_factors, 3, &hidden_bytes)) return false;
-    static const int order[STEP_FIELD_COUNT] = {STEP_COUNTS,      STEP_TOKENS,   STEP_SLOTS,
-                                                STEP_POSITIONS,   STEP_OUT_ROWS, STEP_ROUTE_SEEDS,
-                                                STEP_NEXT_TOKENS, STEP_LOGITS,   STEP_HIDDEN};
+    static const int order[STEP_FIELD_COUNT] = {STEP_COUNTS,   STEP_TOKENS,      STEP_SLOTS,     STEP_POSITIONS,
+                                                STEP_OUT_ROWS, STEP_ROUTE_SEEDS, STEP_FOLLOWING, STEP_NEXT_TOKENS,
+                                                STEP_DRAFTED,  STEP_LOGITS,      STEP_HIDDEN};
     fields[STEP_COUNTS].bytes = 2 * sizeof(int32_t);
     fields[STEP_TOKENS].bytes = row_bytes;
     fields[STEP_SLOTS].bytes = row_bytes;
@@ -100,12 +101,18 @@ bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, uint64_t
     fields[STEP_LOGITS].bytes = logits_bytes;
     fields[STEP_ROUTE_SEEDS].bytes = row_bytes;
     fields[STEP_HIDDEN].bytes = hidden_bytes;
+    fields[STEP_FOLLOWING].bytes = drafts ? row_bytes : 0;
+    fields[STEP_DRAFTED].bytes = drafts ? out_row_bytes : 0;
     if (!place_fields(fields, order, STEP_FIELD_COUNT, total_bytes)) return false;
-    if (!hidden_bytes) fields[STEP_HIDDEN].offset = 0;
+    for (int i = 0; i < STEP_FIELD_COUNT; i++)
+        if (!fields[i].bytes) fields[i].offset = 0;
     return true;
 }
 
-uint32_t step_field_count(uint64_t hidden_size) { return STEP_FIELD_COUNT - (hidden_size == 0); }
+uint32_t step_field_count(uint64_t hidden_size, uint64_t drafts)
+{
+    return (uint32_t)STEP_FIELD_COUNT - (hidden_size == 0) - (drafts == 0 ? 2u : 0u);
+}
 
 bool state_layout(const struct plan_geometry *geometry, struct plan_field fields[STATE_FIELD_COUNT],
                   uint64_t *total_bytes)
@@ -138,11 +145,12 @@ bool state_layout(const struct plan_geometry *geometry, struct plan_field fields
     return true;
 }
 
-bool plan_place_step(struct plan *plan, uint64_t vocab_size, uint64_t hidden_size)
+bool plan_place_step(struct plan *plan, uint64_t vocab_size, uint64_t hidden_size, uint64_t drafts)
 {
     struct plan_header *header = &plan->header;
-    header->field_count = step_field_count(hidden_size);
-    return step_layout(header->rows, header->out_rows, vocab_size, hidden_size, plan->step, &header->step_bytes);
+    header->field_count = step_field_count(hidden_size, drafts);
+    return step_layout(header->rows, header->out_rows, vocab_size, hidden_size, drafts, plan->step,
+                       &header->step_bytes);
 }
 
 uint64_t plan_page_table_stride(const struct plan_geometry *geometry)
@@ -215,7 +223,8 @@ uint64_t plan_host_state_bytes(const struct plan_geometry *geometry)
 
 uint64_t plan_input_bytes(const struct plan *plan)
 {
-    static const int inputs[] = {STEP_COUNTS, STEP_TOKENS, STEP_SLOTS, STEP_POSITIONS, STEP_OUT_ROWS, STEP_ROUTE_SEEDS};
+    static const int inputs[] = {STEP_COUNTS,   STEP_TOKENS,      STEP_SLOTS,    STEP_POSITIONS,
+                                 STEP_OUT_ROWS, STEP_ROUTE_SEEDS, STEP_FOLLOWING};
     uint64_t bytes = 0;
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
         const struct plan_field *field = &plan->step[inputs[i]];

@@ -73,6 +73,7 @@ enum plan_op {
     OP_ROPE_QUERY = 25,
     OP_ROUTED_MATMUL = 26, /* a router, its matrix and the matmul over the experts it chooses fused: device targets */
     OP_MEAN_SQUARES = 27,
+    OP_DRAFT = 28,
     OP_COUNT
 };
 
@@ -205,6 +206,9 @@ enum step_field {
     STEP_ROUTE_SEEDS, /* i32[rows]: 0, or what routers choose the row's experts by, instead of by its scores (router.h); not in
                        * engines before 2.3 */
     STEP_HIDDEN, /* f32[out_rows, hidden], output: what the LM head multiplies; only with geometry.hidden_size */
+    /* The next two: only with geometry.drafts. */
+    STEP_FOLLOWING, /* i32[rows]: the token after the row's: in [0, vocab), or ~o: the one that out row o draws */
+    STEP_DRAFTED,   /* i32[out_rows], output: the token that may follow the drawn one: as STEP_NEXT_TOKENS */
     STEP_FIELD_COUNT
 };
 /* Floats that no op uses as an index: any op may write them. */
@@ -278,6 +282,9 @@ struct plan_geometry {
     uint64_t sampling_options;
     /* Elements of a row of STEP_HIDDEN; 0: the plans have none. Not in the manifest: a reader takes it from the lists of step fields. */
     uint64_t hidden_size;
+    /* 1: each plan ends with a layer that predicts the token after the drawn one, and has STEP_FOLLOWING and STEP_DRAFTED. Not in the
+     * manifest, either. */
+    uint64_t drafts;
     struct plan_field state[STATE_FIELD_COUNT]; /* from the file, or geometry_place_state */
 };
 #define PLAN_MAX_RECURRENT_BYTES (INT64_C(1) << 40)
@@ -338,14 +345,14 @@ static inline uint64_t plan_rank_vocab(const struct plan_geometry *geometry)
  * previous step (device targets) may then find it in STEP_TOKENS. */
 enum { PLAN_NO_TOKEN = -1 };
 
-/* Layout of a STEP space by a writer: inputs, then outputs, each aligned to PLAN_ALIGNMENT; hidden_size 0: without STEP_HIDDEN, which is
- * all 0 then. False on overflow. A reader takes the offsets from the file. */
-bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, uint64_t hidden_size,
+/* Layout of a STEP space by a writer: inputs, then outputs, each aligned to PLAN_ALIGNMENT; hidden_size and drafts as in struct
+ * plan_geometry: fields that the plans do not have are all 0. False on overflow. A reader takes the offsets from the file. */
+bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, uint64_t hidden_size, uint64_t drafts,
                  struct plan_field fields[STEP_FIELD_COUNT], uint64_t *total_bytes);
 /* Number of fields that plans of this layout list. */
-uint32_t step_field_count(uint64_t hidden_size);
+uint32_t step_field_count(uint64_t hidden_size, uint64_t drafts);
 /* Sets plan->step, step_bytes and field_count to that layout. */
-bool plan_place_step(struct plan *plan, uint64_t vocab_size, uint64_t hidden_size);
+bool plan_place_step(struct plan *plan, uint64_t vocab_size, uint64_t hidden_size, uint64_t drafts);
 /* End of the last input field: the bytes of the STEP space that a host writes before a step. */
 uint64_t plan_input_bytes(const struct plan *plan);
 

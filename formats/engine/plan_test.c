@@ -18,9 +18,9 @@ TEST(step_layout_places_fields_in_order)
 {
     struct plan_field fields[STEP_FIELD_COUNT];
     uint64_t total;
-    assert_true(step_layout(17, 3, 1000, 0, fields, &total));
-    const uint64_t offsets[] = {0, 64, 192, 320, 448, 640, 704, 512, 0},
-                   bytes[] = {8, 68, 68, 68, 12, 12, 12000, 68, 0};
+    assert_true(step_layout(17, 3, 1000, 0, 0, fields, &total));
+    const uint64_t offsets[] = {0, 64, 192, 320, 448, 640, 704, 512, 0, 0, 0},
+                   bytes[] = {8, 68, 68, 68, 12, 12, 12000, 68, 0, 0, 0};
     for (int i = 0; i < STEP_FIELD_COUNT; i++) {
         assert_int_equal(fields[i].offset, offsets[i]);
         assert_int_equal(fields[i].bytes, bytes[i]);
@@ -32,14 +32,32 @@ TEST(step_layout_with_hidden_states)
 {
     struct plan_field fields[STEP_FIELD_COUNT], without[STEP_FIELD_COUNT];
     uint64_t total;
-    assert_true(step_layout(17, 3, 1000, 0, without, &total));
-    assert_true(step_layout(17, 3, 1000, 40, fields, &total));
+    assert_true(step_layout(17, 3, 1000, 0, 0, without, &total));
+    assert_true(step_layout(17, 3, 1000, 40, 0, fields, &total));
     assert_memory_equal(fields, without, STEP_HIDDEN * sizeof *fields);
     assert_int_equal(fields[STEP_HIDDEN].offset, 704 + 12032);
     assert_int_equal(fields[STEP_HIDDEN].bytes, 3 * 40 * sizeof(float));
     assert_int_equal(total, 704 + 12032 + 512);
-    assert_int_equal(step_field_count(40), STEP_FIELD_COUNT);
-    assert_int_equal(step_field_count(0), STEP_FIELD_COUNT - 1);
+    assert_int_equal(step_field_count(40, 0), STEP_FIELD_COUNT - 2);
+    assert_int_equal(step_field_count(0, 0), STEP_FIELD_COUNT - 3);
+}
+
+/* What follows the tokens is one more input. */
+TEST(step_layout_with_drafts)
+{
+    struct plan plan = {.header = {.kind = PLAN_VERIFY, .rows = 17, .out_rows = 17}};
+    assert_true(plan_place_step(&plan, 1000, 0, 1));
+    assert_int_equal(plan.step[STEP_FOLLOWING].offset, 704);
+    assert_int_equal(plan.step[STEP_FOLLOWING].bytes, 68);
+    assert_int_equal(plan_input_bytes(&plan), 704 + 68);
+    assert_int_equal(plan.step[STEP_NEXT_TOKENS].offset, 832);
+    assert_int_equal(plan.step[STEP_DRAFTED].offset, 960);
+    assert_int_equal(plan.step[STEP_DRAFTED].bytes, 68);
+    assert_int_equal(plan.step[STEP_LOGITS].offset, 1088);
+    assert_int_equal(plan.header.field_count, STEP_FIELD_COUNT - 1);
+    assert_int_equal(step_field_count(40, 1), STEP_FIELD_COUNT);
+    assert_true(plan_place_step(&plan, 1000, 0, 0));
+    assert_int_equal(plan_input_bytes(&plan), 576 + 68);
 }
 
 /* With several page groups their tables follow each other, each at a multiple of 64. */
@@ -154,11 +172,11 @@ TEST(layouts_refuse_overflow)
 {
     struct plan_field fields[STEP_FIELD_COUNT];
     uint64_t total;
-    assert_false(step_layout(UINT64_MAX / 2, 1, 1, 0, fields, &total));
-    assert_false(step_layout(1, UINT64_MAX / 8, 1, 0, fields, &total));
-    assert_false(step_layout(1, UINT64_C(1) << 31, UINT64_C(1) << 31, 0, fields, &total));
-    assert_false(step_layout(UINT64_MAX / 8, 1, 1, 0, fields, &total));
-    assert_false(step_layout(1, 1, 1, UINT64_MAX / 4, fields, &total));
+    assert_false(step_layout(UINT64_MAX / 2, 1, 1, 0, 0, fields, &total));
+    assert_false(step_layout(1, UINT64_MAX / 8, 1, 0, 0, fields, &total));
+    assert_false(step_layout(1, UINT64_C(1) << 31, UINT64_C(1) << 31, 0, 0, fields, &total));
+    assert_false(step_layout(UINT64_MAX / 8, 1, 1, 0, 0, fields, &total));
+    assert_false(step_layout(1, 1, 1, UINT64_MAX / 4, 0, fields, &total));
     struct plan_geometry geometry = {.slots = UINT64_C(1) << 32, .pages_per_slot = UINT64_C(1) << 32, .vocab_size = 8};
     assert_false(state_layout(&geometry, fields, &total));
     geometry = (struct plan_geometry){.slots = UINT64_C(1) << 59, .pages_per_slot = 1, .vocab_size = 8};

@@ -168,7 +168,7 @@ static bool make_plan(struct test_engine *engine, unsigned index, enum plan_kind
         .tensor_maps = builder.storage->tensor_maps,
         .dependencies = builder.storage->dependencies,
     };
-    if (!plan_place_step(plan, VOCAB, 0)) return false;
+    if (!plan_place_step(plan, VOCAB, 0, 0)) return false;
     if (plan->header.step_bytes > engine->manifest.step_bytes) engine->manifest.step_bytes = plan->header.step_bytes;
     BEGIN(&builder, OP_EMBED, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, HIDDEN, vocab, DTYPE_F32, several, DTYPE_F32,
           LAYOUT_ROW_MAJOR);

@@ -143,7 +143,7 @@ static void fixture_open(struct fixture *fixture)
                                                .page_bytes = block,
                                                .vocab_size = VOCAB};
     uint64_t *bytes = fixture->sizes.bytes;
-    assert_true(plan_place_step(&fixture->plan, VOCAB, 0));
+    assert_true(plan_place_step(&fixture->plan, VOCAB, 0, 0));
     assert_true(geometry_place_state(&fixture->geometry, &bytes[SPACE_STATE]));
     bytes[SPACE_STEP] = fixture->plan.header.step_bytes;
     bytes[SPACE_KV] = block;

@@ -7,6 +7,7 @@
 #include "kernels/all_reduce/all_reduce_nccl.h"
 #include "kernels/attention/attention_cudnn_build.h"
 #include "kernels/delta_rule/delta_rule.h"
+#include "kernels/draft/draft.h"
 #include "kernels/embed/embed.h"
 #include "kernels/latent_append/latent_append.h"
 #include "kernels/matmul/matmul_cublaslt.h"
@@ -58,6 +59,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_ROPE_QUERY] = KERNELS(&device_rope_query),
     [OP_ROUTED_MATMUL] = KERNELS(&device_routed_matmul),
     [OP_MEAN_SQUARES] = KERNELS(&device_mean_squares),
+    [OP_DRAFT] = KERNELS(&device_draft),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
 static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,

@@ -24,10 +24,19 @@ template <class P> struct embed_body {
             return load_element<P::TABLE_DTYPE>(table, (i64)token * P::PITCH + column);
     }
 
-    /* `header`: null without SHARDED. `positions`, `position_table`: null without HAS_POSITIONS. */
+    static __device__ __forceinline__ u32 token_of(const int *counts, const int *tokens, const int *following,
+                                                   const int *drawn, int row)
+    {
+        if constexpr (!P::FOLLOWS) return (u32)tokens[row];
+        if (following[row] >= 0) return (u32)following[row];
+        const int out_row = ~following[row];
+        return out_row < min(counts[1], P::OUT_ROWS) ? (u32)drawn[out_row] : ~0u;
+    }
+
+    /* `header`: null without SHARDED. `positions`, `position_table`: null without HAS_POSITIONS; `following`, `drawn`: without FOLLOWS. */
     static __device__ __forceinline__ void run(const int *counts, const int *tokens, const void *table, void *out,
                                                const comm_header *header, const int *positions,
-                                               const void *position_table)
+                                               const void *position_table, const int *following, const int *drawn)
     {
         device_trigger();
         const u32 first = P::SHARDED ? header->rank * (u32)P::VOCAB : 0;
@@ -35,7 +44,7 @@ template <class P> struct embed_body {
         const int row = blockIdx.x / BLOCKS_PER_ROW;
         const i64 column = ((i64)(blockIdx.x % BLOCKS_PER_ROW) * THREADS + threadIdx.x) * VECTOR;
         if (row >= counts[P::COUNT_INDEX] || column >= P::HIDDEN) return;
-        const u32 token = (u32)tokens[row] - first;
+        const u32 token = token_of(counts, tokens, following, drawn, row) - first;
         const i64 to = (i64)row * P::HIDDEN + column;
         const bool here = token < P::VOCAB;
         if constexpr (VECTOR == 1) {

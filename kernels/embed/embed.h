@@ -4,7 +4,10 @@
  * The table may be row-major or, when it doubles as the LM head (tied embeddings), in the layout of the matmul's weight. Where
  * several ranks share the vocabulary (plan_rank_vocab), rank k has the tokens from k * VOCAB on, and rows of tokens that
  * other ranks have are zero: an all_reduce makes the sum. Rows of tokens that no rank has are zero, too.
- * PLAN_NO_TOKEN, which a step finds if it was queued after one that drew nothing, gives zeros, too. */
+ * PLAN_NO_TOKEN, which a step finds if it was queued after one that drew nothing, gives zeros, too.
+ *
+ * With FOLLOWS the rows are those of the tokens after tokens[r]: following[r], or where that is ~o the token that out row o has drawn; zeros
+ * where o is no valid out row. */
 #ifndef KERNELS_EMBED_EMBED_H
 #define KERNELS_EMBED_EMBED_H
 
@@ -18,6 +21,8 @@ enum embed_operand {
     EMBED_HEADER,    /* struct comm_header; SHARDED */
     EMBED_POSITIONS, /* HAS_POSITIONS: i32[rows] */
     EMBED_POSITION_TABLE, /* HAS_POSITIONS: POSITION_DTYPE[MOST_POSITIONS, HIDDEN], row-major; added where the rank has the token */
+    EMBED_FOLLOWING, /* FOLLOWS: i32[rows] */
+    EMBED_DRAWN,     /* FOLLOWS: i32[OUT_ROWS] */
     EMBED_OPERANDS
 };
 enum embed_param {
@@ -34,6 +39,8 @@ enum embed_param {
     EMBED_HAS_POSITIONS,
     EMBED_POSITION_DTYPE,
     EMBED_MOST_POSITIONS, /* at least the engine's longest context */
+    EMBED_FOLLOWS,        /* 0, 1 */
+    EMBED_OUT_ROWS,       /* of the step */
     EMBED_PARAMS
 };
 

@@ -6,6 +6,9 @@
 
 enum { SHARED_BY = 3 }; /* ranks, where they share the vocabulary */
 
+/* Rows of the tokens that follow. */
+static bool follows;
+
 static float value_of(int64_t token, int64_t k) { return (float)((token * 31 + k * 7) % 1999) * 0.013f - 9.0f; }
 
 /* What the elements of the table are after they were encoded. */
@@ -42,6 +45,8 @@ static void check_all(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch
     params[EMBED_HAS_POSITIONS] = position_dtype != DTYPE_NONE;
     params[EMBED_POSITION_DTYPE] = position_dtype;
     params[EMBED_MOST_POSITIONS] = MOST_POSITIONS;
+    params[EMBED_FOLLOWS] = follows;
+    params[EMBED_OUT_ROWS] = follows ? rows : 1;
     test_complete_params(&op_embed, params);
     struct test_random random = {(uint64_t)(rows * 77 + hidden)};
     struct test_launch launch;
@@ -65,6 +70,14 @@ static void check_all(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch
     if (valid > 3) tokens[3] = (int32_t)tokens_in_all;
     if (valid > 4) tokens[4] = INT32_MAX;
     if (valid > 5) tokens[5] = INT32_MIN;
+    if (follows) { /* some are drawn, by out rows from the last valid one on */
+        int32_t *following = launch.host[EMBED_FOLLOWING], *drawn = launch.host[EMBED_DRAWN];
+        for (int64_t r = 0; r < valid; r++) {
+            const bool is_drawn = r % 2 || tokens[r] < 0;
+            drawn[valid - 1 - r] = is_drawn ? tokens[r] : INT32_MAX;
+            following[r] = is_drawn ? ~(int32_t)(valid - 1 - r) : tokens[r];
+        }
+    }
     test_launch_run(&launch);
     const float *out = test_launch_found(&launch, EMBED_OUT);
     for (int64_t r = 0; r < valid; r++) {
@@ -94,6 +107,15 @@ TEST(adds_positions)
     check_all(15, 11, 768, 768, 100, DTYPE_BF16, -1, DTYPE_F32, DTYPE_BF16);
     check_all(5, 5, 100, 104, 37, DTYPE_F32, -1, DTYPE_F32, DTYPE_F32);
     check_all(9, 7, 513, 513, 37, DTYPE_F16, 1, DTYPE_BF16, DTYPE_F16);
+}
+
+TEST(follows_tokens)
+{
+    TEST_NEEDS_DEVICE();
+    follows = true;
+    check(1, 1, 2048, 2048, 320, DTYPE_BF16, -1, DTYPE_F32);
+    check(16, 11, 513, 520, 100, DTYPE_F16, 1, DTYPE_BF16);
+    follows = false;
 }
 
 TEST(gathers)

@@ -43,6 +43,16 @@ static float position_element(const struct op_call *call, int64_t row, int64_t c
                       (enum dtype)call->params[EMBED_POSITION_DTYPE]);
 }
 
+static int32_t token_of(const struct op_call *call, int64_t row)
+{
+    if (!call->params[EMBED_FOLLOWS]) return ((const int32_t *)call->operands[EMBED_TOKENS])[row];
+    const int32_t following = ((const int32_t *)call->operands[EMBED_FOLLOWING])[row];
+    if (following >= 0) return following;
+    const int64_t draws = ((const int32_t *)call->operands[EMBED_COUNTS])[1], out_row = ~following;
+    if (out_row >= draws || out_row >= call->params[EMBED_OUT_ROWS]) return PLAN_NO_TOKEN;
+    return ((const int32_t *)call->operands[EMBED_DRAWN])[out_row];
+}
+
 /* The row of the table with the token; negative: another rank has it, or none. */
 static int64_t table_row(const struct op_call *call, int32_t token)
 {
@@ -56,7 +66,6 @@ static void run(const struct op_call *call, struct team_member *member)
 {
     enum { SEGMENT_COLUMNS = 512 };
     const int64_t *params = call->params;
-    const int32_t *tokens = call->operands[EMBED_TOKENS];
     const void *table = call->operands[EMBED_TABLE];
     enum dtype dtype = (enum dtype)params[EMBED_TABLE_DTYPE];
     int64_t hidden = params[EMBED_HIDDEN];
@@ -70,7 +79,7 @@ static void run(const struct op_call *call, struct team_member *member)
     for (int64_t unit = share.first; unit < share.last; unit++) {
         int64_t row = unit / segments, first = unit % segments * SEGMENT_COLUMNS;
         int64_t last = first + SEGMENT_COLUMNS < hidden ? first + SEGMENT_COLUMNS : hidden;
-        int64_t from = table_row(call, tokens[row]);
+        int64_t from = table_row(call, token_of(call, row));
         float *out = (float *)call->operands[EMBED_OUT] + row * hidden;
         if (from < 0)
             memset(out + first, 0, (size_t)(last - first) * sizeof(float));
@@ -87,7 +96,6 @@ static void run(const struct op_call *call, struct team_member *member)
 static void reference(const struct op_call *call)
 {
     const int64_t *params = call->params;
-    const int32_t *tokens = call->operands[EMBED_TOKENS];
     float *out = call->operands[EMBED_OUT];
     enum dtype dtype = (enum dtype)params[EMBED_TABLE_DTYPE];
     uint64_t hidden = (uint64_t)params[EMBED_HIDDEN], pitch = (uint64_t)params[EMBED_PITCH];
@@ -96,7 +104,7 @@ static void reference(const struct op_call *call)
     const float scale = op_float_param(params, EMBED_SCALE_BITS);
     int64_t rows = op_valid_rows(call);
     for (int64_t r = 0; r < rows; r++) {
-        int64_t row = table_row(call, tokens[r]);
+        int64_t row = table_row(call, token_of(call, r));
         uint64_t from = (uint64_t)row;
         for (uint64_t k = 0; k < hidden; k++) {
             float value = 0;
@@ -163,6 +171,9 @@ static const struct op_param param_schema[EMBED_PARAMS] = {
                               EMBED_POSITION_TABLE, .fallback = DTYPE_F32},
     [EMBED_MOST_POSITIONS] = {"most_positions", OP_LATER_PARAM_ID + 3, PARAM_INTEGER, PARAM_OF_HEIGHT,
                               EMBED_POSITION_TABLE, .least = 1, .most = OP_MAX_WIDTH, .fallback = 1},
+    [EMBED_FOLLOWS] = {"follows", OP_LATER_PARAM_ID + 4, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+    [EMBED_OUT_ROWS] = {"out_rows", OP_LATER_PARAM_ID + 5, PARAM_INTEGER, PARAM_OF_DRAWS, EMBED_DRAWN, .least = 1,
+                        .most = OP_MAX_ROWS, .fallback = 1},
 };
 static const struct op_operand operand_schema[EMBED_OPERANDS] = {
     OP_COUNTS_OPERAND,
@@ -176,6 +187,10 @@ static const struct op_operand operand_schema[EMBED_OPERANDS] = {
                          .fixed = DTYPE_I32, .rows = EMBED_ROWS, .columns = OP_NONE},
     [EMBED_POSITION_TABLE] = {"position_table", ROLE_WEIGHT, .present = EMBED_HAS_POSITIONS,
                               .dtype = EMBED_POSITION_DTYPE, .rows = EMBED_MOST_POSITIONS, .columns = EMBED_HIDDEN},
+    [EMBED_FOLLOWING] = {"following", ROLE_STEP, .present = EMBED_FOLLOWS, .field = STEP_FOLLOWING, .fixed = DTYPE_I32,
+                         .rows = EMBED_ROWS, .columns = OP_NONE},
+    [EMBED_DRAWN] = {"drawn", ROLE_STEP, .present = EMBED_FOLLOWS, .field = STEP_NEXT_TOKENS, .fixed = DTYPE_I32,
+                     .rows = EMBED_OUT_ROWS, .columns = OP_NONE},
 };
 
 const struct op_descriptor op_embed = {

@@ -111,6 +111,39 @@ TEST(adds_positions)
     }
 }
 
+/* Rows of the tokens that follow: known ones, and those that valid out rows have drawn. */
+TEST(follows)
+{
+    enum { ROWS = 6, OUT_ROWS = 3, HIDDEN = 515, VOCAB = 20 };
+    static const int32_t following[ROWS] = {7, ~0, 19, ~1, ~2, INT32_MIN}, drawn[OUT_ROWS] = {4, PLAN_NO_TOKEN, 5};
+    static const int32_t expected[ROWS] = {7, 4, 19, PLAN_NO_TOKEN, PLAN_NO_TOKEN, PLAN_NO_TOKEN};
+    int64_t params[EMBED_PARAMS] = {ROWS, 0, HIDDEN, HIDDEN, VOCAB, DTYPE_BF16, 0, 0, LAYOUT_ROW_MAJOR};
+    struct plan_geometry geometry = test_geometry;
+    struct test_case test;
+    geometry.vocab_size = VOCAB;
+    params[EMBED_FOLLOWS] = 1;
+    params[EMBED_OUT_ROWS] = OUT_ROWS;
+    test_case_open(&test, &op_embed, params, &geometry, ROWS);
+    for (int64_t t = 0; t < VOCAB; t++)
+        for (int64_t k = 0; k < HIDDEN; k++)
+            put(test.call.operands[EMBED_TABLE], LAYOUT_ROW_MAJOR, DTYPE_BF16, HIDDEN, t, k, value_of(t, k));
+    memcpy(test.call.operands[EMBED_FOLLOWING], following, sizeof following);
+    memcpy(test.call.operands[EMBED_DRAWN], drawn, sizeof drawn);
+    const float *out = test.call.operands[EMBED_OUT];
+    for (int run = 0; run <= TEST_TEAMS; run++) {
+        ((int32_t *)test.call.operands[EMBED_COUNTS])[1] = run % 2 ? 2 : 1000; /* hostile: more than there are */
+        test_case_run(&test, EMBED_OUT, run);
+        for (int64_t r = 0; r < ROWS; r++)
+            for (int64_t k = 0; k < HIDDEN; k++) {
+                const int32_t token = r == 4 && run % 2 == 0 ? 5 : expected[r];
+                if (out[r * HIDDEN + k] != (token < 0 ? 0 : get(DTYPE_BF16, value_of(token, k))))
+                    fail_msg("row %d column %d", (int)r, (int)k);
+            }
+    }
+    test_case_close(&test);
+    test_hostile_params(&op_embed, params, &geometry);
+}
+
 /* Each rank gives the rows of its own tokens and zeros for the others'. */
 TEST(ranks_share_the_vocabulary)
 {

@@ -6,15 +6,16 @@
 template <int ENCODING> struct coded_table {
     static constexpr int ROWS = 16, COUNT_INDEX = 0, HIDDEN = 1000, PITCH = 1008, VOCAB = 333, TABLE_DTYPE = ENCODING;
     static constexpr int SHARDED = ENCODING % 2, OUT_DTYPE = DTYPE_BF16, SCALE_BITS = 0x3f800000;
-    static constexpr int HAS_POSITIONS = 0, POSITION_DTYPE = DTYPE_F32;
+    static constexpr int HAS_POSITIONS = 0, POSITION_DTYPE = DTYPE_F32, FOLLOWS = 0, OUT_ROWS = 1;
 };
 
-#define CODED_TABLE(encoding)                                                                         \
-    extern "C" __global__ void __launch_bounds__(LAYOUT_ELEMENTWISE_THREADS)                          \
-        embed_of_##encoding(const int *counts, const int *tokens, const void *table, void *out,       \
-                            const comm_header *header)                                                \
-    {                                                                                                 \
-        embed_body<coded_table<encoding>>::run(counts, tokens, table, out, header, nullptr, nullptr); \
+#define CODED_TABLE(encoding)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(LAYOUT_ELEMENTWISE_THREADS)                                  \
+        embed_of_##encoding(const int *counts, const int *tokens, const void *table, void *out,               \
+                            const comm_header *header)                                                        \
+    {                                                                                                         \
+        embed_body<coded_table<encoding>>::run(counts, tokens, table, out, header, nullptr, nullptr, nullptr, \
+                                               nullptr);                                                      \
     }
 
 CODED_TABLE(16)

@@ -39,7 +39,7 @@ static void fixture_fill(struct fixture *fixture, const struct op_descriptor *op
     uint64_t next[SPACE_COUNT] = {[SPACE_COMM] = HEADER_BYTES};
     memset(fixture, 0, sizeof *fixture);
     fixture->plan.header = (struct plan_header){.kind = PLAN_DECODE, .rows = ROWS, .out_rows = ROWS};
-    assert_true(plan_place_step(&fixture->plan, VOCAB, 0));
+    assert_true(plan_place_step(&fixture->plan, VOCAB, 0, 0));
     const int params_listed = op_list_params(op, params, op->tunable_count, true, fixture->params);
     for (int i = 0; i < count; i++) {
         unsigned space = SPACE_WEIGHTS;

@@ -61,7 +61,7 @@ static bool verify(enum plan_op id, int64_t window, uint64_t table)
     int count;
     if (!op_demands(op, TARGET_CPU, params, &geometry, demands, &count, &status)) fail_msg("%s", status.message);
     struct plan plan = {.header = {.kind = PLAN_DECODE, .rows = 1, .out_rows = 1, .launch_count = 1}};
-    assert_true(plan_place_step(&plan, geometry.vocab_size, 0));
+    assert_true(plan_place_step(&plan, geometry.vocab_size, 0, 0));
     for (int i = 0; i < count; i++) {
         const struct op_operand *schema = &op->operands[demands[i].operand];
         struct plan_operand *operand = &operands[i];

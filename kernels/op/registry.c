@@ -8,6 +8,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention_cudnn_inputs/attention_cudnn_inputs.h"
 #include "kernels/delta_rule/delta_rule.h"
+#include "kernels/draft/draft.h"
 #include "kernels/embed/embed.h"
 #include "kernels/latent_append/latent_append.h"
 #include "kernels/matmul/matmul.h"
@@ -56,6 +57,7 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_ROPE_QUERY] = &op_rope_query,
     [OP_ROUTED_MATMUL] = &op_routed_matmul,
     [OP_MEAN_SQUARES] = &op_mean_squares,
+    [OP_DRAFT] = &op_draft,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

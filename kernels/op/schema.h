@@ -35,6 +35,7 @@ enum op_param_source {
     PARAM_OF_ROWS,    /* most rows of the launch */
     PARAM_OF_COUNT,   /* which of STEP_COUNTS holds the valid rows */
     PARAM_OF_STEP,    /* token rows of the step */
+    PARAM_OF_DRAWS,   /* `operand`, a field of out rows: those of the step; the default where it is absent */
     PARAM_OF_WIDTH,   /* `operand`: elements of a row; of a vector its elements */
     PARAM_OF_WIDER,   /* `operand`, an input: elements of a row where it has more than the op reads, else 0 */
     PARAM_OF_HEIGHT,  /* `operand`, a weight: its rows */

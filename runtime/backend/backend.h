@@ -74,7 +74,9 @@ struct backend {
     uint64_t kv_bytes;
     uint64_t device_contract_bytes, device_taken_bytes; /* as in struct eng_session_facts; 0 for processors */
     double graph_seconds;
-    uint64_t comm;                /* several ranks: address of the COMM space, for connect() */
+    const int32_t
+        *drafted;  /* by the replay waited for last, [out_rows], as its next tokens; NULL: the engine does not draft */
+    uint64_t comm; /* several ranks: address of the COMM space, for connect() */
     enum backend_failure failure; /* of the last failed call */
     const char *fallback;         /* why the engine's own plans replace some that call libraries; NULL: they do not */
     const char *detour;           /* why ranks exchange data through host memory; NULL: they do not */

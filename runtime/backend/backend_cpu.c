@@ -21,7 +21,7 @@
 /* A bound plan and the addresses of its results. */
 struct cpu_step {
     struct cpu_plan bound;
-    const int32_t *next_tokens;
+    const int32_t *next_tokens, *drafted; /* drafted NULL: none */
     const float *logits, *hidden;
 };
 
@@ -143,6 +143,8 @@ static bool bind_plans(struct cpu_backend *cpu, const struct plan_space_sizes *s
             return status_prefix(status, "plan %zu", i);
         cpu->plan_count++;
         cpu->plans[i].next_tokens = (const int32_t *)(void *)(cpu->common.step + plan->step[STEP_NEXT_TOKENS].offset);
+        if (plan->step[STEP_DRAFTED].bytes)
+            cpu->plans[i].drafted = (const int32_t *)(void *)(cpu->common.step + plan->step[STEP_DRAFTED].offset);
         cpu->plans[i].logits = (const float *)(void *)(cpu->common.step + plan->step[STEP_LOGITS].offset);
         cpu->plans[i].hidden = (const float *)(void *)(cpu->common.step + plan->step[STEP_HIDDEN].offset);
     }
@@ -242,6 +244,7 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
 static const int32_t *wait_for(struct backend *backend, struct status *status)
 {
     (void)status;
+    backend->drafted = cpu_of(backend)->last->drafted;
     return cpu_of(backend)->last->next_tokens;
 }
 

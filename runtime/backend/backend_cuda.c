@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A GPU: every plan is a graph. On one stream, inputs and changed rows of the state are copied to the device before it. Its last kernel
  * writes the tokens into the host's memory; with several ranks they are copied. Logits are copied only on request. */
+#include "runtime/backend/backend_cuda.h"
+
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -9,67 +11,8 @@
 #include <time.h>
 
 #include "formats/base/checked.h"
-#include "runtime/load/host_memory.h"
-#include "runtime/load/load_cuda.h"
-#include "runtime/load/memory_contract.h"
 #include "formats/base/memory_limit.h"
-#include "runtime/backend/state_shadow.h"
-#include "runtime/backend/step_pace.h"
-#include "runtime/backend/step_wait.h"
 #include "runtime/backend/turns.h"
-
-/* A bound plan and the offsets in its step block that the host accesses. On one rank its kernels write the tokens into the host's memory:
- * bound[i] into next_tokens[i]. Plans that are never queued behind another have bound[0] alone. */
-struct cuda_step {
-    struct cuda_plan bound[MEMORY_CONTRACT_MOST_GRAPHS];
-    int bound_count;
-    const struct plan *source; /* the plan that is bound */
-    uint64_t input_bytes;      /* from the block's beginning to the end of the last input field */
-    uint64_t counts_offset, next_tokens_offset, logits_offset, hidden_offset;
-    bool takes_turns; /* launches whose blocks wait for each other, on one rank */
-    struct step_wait wait;
-};
-
-enum { NOT_ARRIVED = INT32_MIN }; /* no token */
-_Static_assert((int)MEMORY_CONTRACT_MOST_GRAPHS == (int)BACKEND_MOST_IN_FLIGHT, "a graph for each replay in flight");
-
-struct cuda_backend {
-    struct backend common;
-    uint32_t rank; /* among the engine's ranks */
-    struct eng_engine *owner;
-    const struct load_cuda *engine;
-    const struct manifest *manifest;
-    struct device device; /* the engine's device, with a stream of this session */
-    char architecture[16];
-    struct cuda_memory memory; /* owned, except the weights */
-    struct cuda_step *plans;   /* [plan_count] as in the file, bound to the plans of load_cuda_plan or the file's own */
-    char *fallback;            /* owns common.fallback if it is the session's own */
-    size_t plan_count;
-
-    uint8_t *pinned;          /* holds common.step, next_tokens, common.state; several ranks: *fault */
-    volatile uint32_t *fault; /* 0, or 1 + the rank that did not answer a kernel */
-    cu_stream stop_stream;    /* several ranks */
-    atomic_bool stopping;     /* kernels were told to stop: they end at once or never */
-    int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
-    /* Recorded when the tokens are in next_tokens: one that the driver can sleep for if `sleeps`, which costs a thread of the
-     * driver's at each step, whether somebody waits or not; else the other one. */
-    cu_event done[BACKEND_MOST_IN_FLIGHT][2];
-    bool sleeps[BACKEND_MOST_IN_FLIGHT];
-    int32_t *awaited
-        [BACKEND_MOST_IN_FLIGHT]; /* the tokens of a replay, one of next_tokens, NOT_ARRIVED until they are there */
-    int32_t awaited_count[BACKEND_MOST_IN_FLIGHT];
-    uint64_t out_rows; /* of a step at most */
-    struct host_memory
-        results; /* logits [out_rows, vocab_size], hidden states [out_rows, hidden_size]; touched when fetched */
-    struct state_shadow shadow;
-    uint32_t checkpoints; /* blocks of recurrent state besides those of the slots */
-
-    uint64_t submitted, waited; /* counts; replay n uses `done` and `awaited` at n % BACKEND_MOST_IN_FLIGHT */
-    size_t last_plan;           /* submitted */
-    int32_t last_out_rows;      /* valid out rows of it */
-    size_t done_plan;           /* waited for */
-    struct step_pace pace;      /* of steps with another one queued behind them */
-};
 
 /* Memory of a session, computed before any is taken. */
 struct cuda_sizes {
@@ -86,6 +29,7 @@ static void find_fields(const struct plan *plan, struct cuda_step *step)
     step->input_bytes = plan_input_bytes(plan);
     step->counts_offset = plan->step[STEP_COUNTS].offset;
     step->next_tokens_offset = plan->step[STEP_NEXT_TOKENS].offset;
+    step->drafted_offset = plan->step[STEP_DRAFTED].offset;
     step->logits_offset = plan->step[STEP_LOGITS].offset;
     step->hidden_offset = plan->step[STEP_HIDDEN].offset;
 }
@@ -105,7 +49,9 @@ static bool host_sizes(const struct cuda_backend *cuda, struct cuda_sizes *sizes
            checked_align(cuda->out_rows * sizeof(int32_t), PLAN_ALIGNMENT, &sizes->next_tokens_bytes) &&
            checked_align(plan_host_state_bytes(geometry), PLAN_ALIGNMENT, &state) &&
            checked_add(sizes->input_bytes, state, &sizes->pinned_bytes) &&
-           checked_add(sizes->pinned_bytes, BACKEND_MOST_IN_FLIGHT * sizes->next_tokens_bytes, &sizes->pinned_bytes) &&
+           checked_add(sizes->pinned_bytes,
+                       BACKEND_MOST_IN_FLIGHT * (geometry->drafts ? 2u : 1u) * sizes->next_tokens_bytes,
+                       &sizes->pinned_bytes) &&
            checked_add(sizes->pinned_bytes, PLAN_ALIGNMENT, &sizes->pinned_bytes);
 }
 
@@ -166,6 +112,10 @@ static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *si
     uint8_t *next_tokens = cuda->pinned + sizes->input_bytes;
     for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++, next_tokens += sizes->next_tokens_bytes) {
         cuda->next_tokens[i] = (int32_t *)(void *)next_tokens;
+        if (cuda->manifest->geometry.drafts) {
+            next_tokens += sizes->next_tokens_bytes;
+            cuda->drafted[i] = (int32_t *)(void *)next_tokens;
+        }
         for (unsigned sleeps = 0; sleeps < 2; sleeps++) {
             const unsigned flags = CU_EVENT_DISABLE_TIMING | (sleeps ? CU_EVENT_BLOCKING_SYNC : 0);
             if (!cuda_ok(driver, driver->EventCreate(&cuda->done[i][sleeps], flags), status, "making an event"))
@@ -219,7 +169,7 @@ static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan
         step->takes_turns |= (plan->launches[i].attributes & LAUNCH_CORESIDENT) != 0;
     step->bound_count = memory_contract_plan_graphs(&cuda->owner->file, plan);
     memory.moved_offset = step->next_tokens_offset;
-    memory.moved_bytes = cuda->common.comm ? 0 : plan->header.out_rows * sizeof(int32_t);
+    memory.moved_bytes = cuda->copies_tokens ? 0 : plan->header.out_rows * sizeof(int32_t);
     for (int i = 0; i < step->bound_count; i++) {
         memory.moved_to = (uint64_t)(uintptr_t)cuda->next_tokens[i]; /* pinned: one address for host and device */
         if (!cuda_plan_bind(&step->bound[i], &cuda->device, &cuda->engine->kernels, plan, &memory, name, status))
@@ -237,6 +187,7 @@ static void free_plan(struct cuda_backend *cuda, size_t index)
  * with several ranks no rank can decide that alone. */
 static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, struct status *status)
 {
+    cuda->copies_tokens = cuda->common.comm || cuda->manifest->geometry.drafts;
     cuda->common.fallback = cuda->engine->fallback;
     cuda->common.detour = cuda->engine->detour;
     for (size_t i = 0; i < file->plan_count; i++) {
@@ -397,12 +348,6 @@ static bool send_inputs(struct cuda_backend *cuda, const struct cuda_step *step,
                    status, "copying a step's inputs to the GPU");
 }
 
-static cu_event done_event(const struct cuda_backend *cuda, uint64_t replay)
-{
-    const uint64_t turn = replay % BACKEND_MOST_IN_FLIGHT;
-    return cuda->done[turn][cuda->sleeps[turn]];
-}
-
 /* Queues a replay and, where its kernels leave the tokens on the GPU, a copy of these. This replay is counted. */
 static bool launch(struct cuda_backend *cuda, const struct cuda_step *step, struct status *status)
 {
@@ -410,17 +355,23 @@ static bool launch(struct cuda_backend *cuda, const struct cuda_step *step, stru
     const uint64_t replay = cuda->submitted - 1, turn = replay % BACKEND_MOST_IN_FLIGHT;
     const uint64_t graph = step->bound_count > 1 ? turn : 0;
     const size_t bytes = (size_t)cuda->last_out_rows * sizeof(int32_t);
-    int32_t *const tokens = cuda->next_tokens[cuda->common.comm ? turn : graph];
+    int32_t *const tokens = cuda->next_tokens[cuda->copies_tokens ? turn : graph];
     cuda->awaited[turn] = tokens;
-    cuda->awaited_count[turn] = cuda->last_out_rows;
+    cuda->awaited_count[turn] = cuda->drafted[turn] ? 0 : cuda->last_out_rows; /* other copies follow */
     cuda->sleeps[turn] = !step_pace_is_known(&cuda->pace);
     for (int32_t i = 0; i < cuda->last_out_rows; i++) tokens[i] = NOT_ARRIVED;
     if (!cuda_plan_launch(&step->bound[graph], &cuda->device, status)) return false;
-    if (bytes && cuda->common.comm &&
+    if (bytes && cuda->copies_tokens &&
         !cuda_ok(driver,
                  driver->MemcpyDtoHAsync(tokens, cuda->memory.base[SPACE_STEP] + step->next_tokens_offset, bytes,
                                          cuda->device.stream),
                  status, "copying tokens from the GPU"))
+        return false;
+    if (bytes && cuda->drafted[turn] &&
+        !cuda_ok(driver,
+                 driver->MemcpyDtoHAsync(cuda->drafted[turn], cuda->memory.base[SPACE_STEP] + step->drafted_offset,
+                                         bytes, cuda->device.stream),
+                 status, "copying drafted tokens from the GPU"))
         return false;
     return cuda_ok(driver, driver->EventRecord(done_event(cuda, replay), cuda->device.stream), status,
                    "recording an event");
@@ -512,120 +463,16 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
     return ok;
 }
 
-/* Several ranks: fails if another rank did not answer a kernel. */
-static bool check_fault(struct cuda_backend *cuda, struct status *status)
-{
-    if (!cuda->common.comm || *cuda->fault == 0) return true;
-    cuda->common.failure = BACKEND_NO_ANSWER;
-    return status_fail(status, STATUS_MACHINE, "GPU %d: rank %" PRIu32 " did not answer within %.1f s",
-                       cuda->device.ordinal, *cuda->fault - 1, (double)CUDA_COMM_TIMEOUT_NS * 1e-9);
-}
-
-/* Polls until the event has completed or `longest` seconds have passed. Does not sleep in the first 0.1 s, since steps
- * take milliseconds. *lost (may be NULL) is set if another process or NCCL has failed. */
-static cu_result poll_event(const struct cuda_backend *cuda, cu_event event, double longest, struct status *lost)
-{
-    const struct timespec pause = {.tv_nsec = 20000};
-    double start = load_seconds();
-    cu_result result;
-    while ((result = cuda->device.driver.EventQuery(event)) == CU_ERROR_NOT_READY) {
-        double seconds = load_seconds() - start;
-        if (seconds > longest) break;
-        if (seconds < 0.1) continue;
-        nanosleep(&pause, NULL);
-        if (lost && !load_cuda_is_well(cuda->owner, cuda->engine, lost)) break;
-    }
-    return result;
-}
-
-/* Several ranks: longer than the time limit of kernels, so that the kernel reports first. */
-static const double longest_step = 2.0 * (double)CUDA_COMM_TIMEOUT_NS * 1e-9 - 1.0;
-
-static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct status *status)
-{
-    const struct cuda_driver *driver = &cuda->device.driver;
-    const double longest = longest_step, stopped = 0.5; /* the sum is below 10 s */
-    bool told = atomic_load(&cuda->stopping);
-    struct status lost = {0};
-    cu_result result = poll_event(cuda, event, told ? stopped : longest, &lost);
-    cuda->common.failure = told && result == CU_ERROR_NOT_READY ? BACKEND_STOPPED : BACKEND_FAILED;
-    if (lost.code != STATUS_OK) {
-        cuda->common.failure = told ? BACKEND_STOPPED : BACKEND_NO_ANSWER;
-        *status = lost;
-        return false;
-    }
-    if (result == CU_ERROR_NOT_READY)
-        return status_fail(status, STATUS_MACHINE, "GPU %d: its step did not end within %.1f s", cuda->device.ordinal,
-                           told ? stopped : longest);
-    if (!cuda_ok(driver, result, status, "GPU %d: running a step", cuda->device.ordinal)) return false;
-    return check_fault(cuda, status);
-}
-
-static void sleep_for(double seconds)
-{
-    if (seconds > 0) nanosleep(&(struct timespec){.tv_nsec = (long)(seconds * 1e9)}, NULL);
-}
-
-/* Whether all tokens of a replay lie in the host's memory, where they come in any order. The driver is not asked: where its code is in no
- * cache, that takes 9 us. */
-static bool has_arrived(const struct cuda_backend *cuda, uint64_t turn)
-{
-    for (int32_t i = 0; i < cuda->awaited_count[turn]; i++)
-        if (__atomic_load_n(&cuda->awaited[turn][i], __ATOMIC_ACQUIRE) == NOT_ARRIVED) return false;
-    return cuda->awaited_count[turn] > 0;
-}
-
-/* One rank, a step behind which another is queued. */
-static cu_result wait_queued(struct cuda_backend *cuda, int32_t rows, uint64_t turn)
-{
-    const struct cuda_driver *driver = &cuda->device.driver;
-    const double most_polled = 0.4e-3, pause = 50e-6;
-    const cu_event event = cuda->done[turn][cuda->sleeps[turn]];
-    cu_result result = CU_SUCCESS;
-    sleep_for(step_pace_sleep(&cuda->pace, cuda->done_plan, rows, load_seconds()));
-    const bool awaited = !has_arrived(cuda, turn);
-    if (awaited && cuda->sleeps[turn]) {
-        result = driver->EventSynchronize(event);
-    } else if (awaited) {
-        result = poll_event(cuda, event, most_polled, NULL);
-        for (; result == CU_ERROR_NOT_READY; result = driver->EventQuery(event)) sleep_for(pause);
-    }
-    step_pace_learn(&cuda->pace, awaited, load_seconds());
-    return result;
-}
-
-/* One rank. A wait that polls keeps a processor busy for the whole step; one that sleeps ends somewhat after it. That costs the GPU nothing
- * if another step is queued, which it computes meanwhile. If none is, the GPU idles until the thread wakes: the thread sleeps by the
- * clock, wakes before the end and polls, up to `most_polled`. */
-static cu_result wait_alone(struct cuda_backend *cuda, struct cuda_step *step, uint64_t turn)
-{
-    const cu_event event = cuda->done[turn][cuda->sleeps[turn]];
-    const double most_polled = 10e-3, start = load_seconds();
-    int32_t rows;
-    memcpy(&rows, cuda->common.step + step->counts_offset, sizeof rows);
-    if (cuda->submitted - cuda->waited > 1) return wait_queued(cuda, rows, turn);
-    cuda->pace = (struct step_pace){0}; /* the next steps do not follow at once */
-    const double sleep = step_wait_sleep(&step->wait, rows);
-    sleep_for(sleep);
-    const bool slept_through = sleep > 0 && cuda->device.driver.EventQuery(event) == CU_SUCCESS;
-    cu_result result = slept_through ? CU_SUCCESS : poll_event(cuda, event, most_polled, NULL);
-    if (result == CU_ERROR_NOT_READY) result = cuda->device.driver.EventSynchronize(event);
-    step_wait_learn(&step->wait, rows, load_seconds() - start, slept_through);
-    return result;
-}
-
 static const int32_t *wait_for(struct backend *backend, struct status *status)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    const struct cuda_driver *driver = &cuda->device.driver;
-    uint64_t turn = cuda->waited % BACKEND_MOST_IN_FLIGHT;
+    const uint64_t turn = cuda->waited % BACKEND_MOST_IN_FLIGHT;
     cuda->done_plan = cuda->last_plan; /* all replays in flight are of one plan */
-    struct cuda_step *step = &cuda->plans[cuda->done_plan];
     if (!device_enter(&cuda->device, status)) return NULL;
-    bool ok = cuda->common.comm ? wait_with_others(cuda, done_event(cuda, turn), status)
-                                : cuda_ok(driver, wait_alone(cuda, step, turn), status, "running a step");
+    const bool ok = cuda_wait(cuda, status);
     device_leave(&cuda->device);
     cuda->waited++;
+    backend->drafted = cuda->drafted[turn];
     return ok ? cuda->awaited[turn] : NULL;
 }
 
@@ -696,7 +543,8 @@ static bool time_replay(struct cuda_backend *cuda, const struct cuda_step *step,
         cuda_ok(driver, driver->EventRecord(start, cuda->device.stream), status, "recording an event") &&
         cuda_plan_launch(step->bound, &cuda->device, status) &&
         cuda_ok(driver, driver->EventRecord(end, cuda->device.stream), status, "recording an event") &&
-        cuda_ok(driver, cuda->common.comm ? poll_event(cuda, end, longest_step, NULL) : driver->EventSynchronize(end),
+        cuda_ok(driver,
+                cuda->common.comm ? cuda_poll_event(cuda, end, CUDA_LONGEST_STEP, NULL) : driver->EventSynchronize(end),
                 status, "running a step") &&
         cuda_ok(driver, driver->EventElapsedTime(&milliseconds, start, end), status, "reading a time");
     *us = (double)milliseconds * 1e3;
@@ -719,7 +567,7 @@ static bool trace(struct backend *backend, size_t plan, double *replay_us, doubl
     ok = ok && keep_busy(cuda, step, replays, status) &&
          cuda_plan_run_timed(&cuda->device, &cuda->engine->kernels, step->source, &cuda->memory, launch_us, status);
     device_leave(&cuda->device);
-    return ok && check_fault(cuda, status);
+    return ok && cuda_check_fault(cuda, status);
 }
 
 static const struct plan *source(const struct backend *backend, size_t plan)
@@ -764,7 +612,7 @@ static bool settle(struct backend *backend)
     const cu_event event = cuda->done[0][0];
     if (!event || !device_enter(&cuda->device, &ignored)) return true;
     cu_result result = cuda->device.driver.EventRecord(event, cuda->device.stream);
-    if (result == CU_SUCCESS) result = poll_event(cuda, event, longest, NULL);
+    if (result == CU_SUCCESS) result = cuda_poll_event(cuda, event, longest, NULL);
     device_leave(&cuda->device);
     return result != CU_ERROR_NOT_READY;
 }

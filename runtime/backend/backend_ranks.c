@@ -338,6 +338,7 @@ const int32_t *backend_ranks_wait(struct backend *backend, struct status *status
         all->failed = true;
         return NULL;
     }
+    all->common.drafted = all->ranks[0].backend->drafted;
     for (uint32_t r = 1; r < all->count; r++)
         for (uint32_t i = 0; i < rows; i++)
             if (drawn[r][i] != drawn[0][i]) {

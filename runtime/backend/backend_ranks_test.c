@@ -236,7 +236,7 @@ static int begin(void **state)
     };
     uint64_t state_bytes;
     assert_true(geometry_place_state(&engine.file.manifest.geometry, &state_bytes));
-    for (int p = 0; p < PLANS; p++) assert_true(plan_place_step(&plans[p], VOCAB, 0));
+    for (int p = 0; p < PLANS; p++) assert_true(plan_place_step(&plans[p], VOCAB, 0, 0));
     return 0;
 }
 

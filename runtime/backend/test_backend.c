@@ -21,7 +21,7 @@ struct test_replay {
     bool has_run;
     uint8_t *inputs_then, *state_then; /* contents of the host's arrays at the submit */
     bool *state_sent;                  /* [state_bytes] */
-    int32_t *next_tokens;
+    int32_t *next_tokens, *drafted;
 };
 
 struct test_device {
@@ -63,6 +63,7 @@ static void destroy(struct backend *backend)
         free(device->replays[i].state_then);
         free(device->replays[i].state_sent);
         free(device->replays[i].next_tokens);
+        free(device->replays[i].drafted);
     }
     state_shadow_close(&device->shadow);
     if (device->cpu) backend_cpu.destroy(device->cpu);
@@ -100,6 +101,7 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
         device->replays[i].state_then = take(device->state_bytes);
         device->replays[i].state_sent = take(device->state_bytes * sizeof(bool));
         device->replays[i].next_tokens = take(device->out_rows * sizeof(int32_t));
+        if (manifest->geometry.drafts) device->replays[i].drafted = take(device->out_rows * sizeof(int32_t));
     }
     device->copies = take((manifest->geometry.slots + options->checkpoints) * RECURRENT_COPIES_CUDA *
                           manifest->geometry.recurrent_bytes);
@@ -160,7 +162,7 @@ static void run(struct test_device *device, struct test_replay *replay)
     layout(device, replay->plan, fields);
     replay->has_run = true;
     if (replay->inputs == INPUTS_FROM_HOST) {
-        uint64_t end = fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes;
+        const uint64_t end = plan_input_bytes(&device->file->plans[replay->plan]);
         assert_memory_equal(replay->inputs_then, device->common.step, end);
         memcpy(step, device->common.step, end);
         for (uint64_t i = 0; i < device->state_bytes; i++) {
@@ -175,6 +177,7 @@ static void run(struct test_device *device, struct test_replay *replay)
     move_recurrent(device, fields, false);
     int32_t *counts = (int32_t *)(void *)(step + fields[STEP_COUNTS].offset);
     memcpy(replay->next_tokens, drawn, (size_t)counts[1] * sizeof *drawn);
+    if (replay->drafted) memcpy(replay->drafted, device->cpu->drafted, (size_t)counts[1] * sizeof *drawn);
     if (header->kind != PLAN_DECODE) return;
     int32_t *tokens = (int32_t *)(void *)(step + fields[STEP_TOKENS].offset);
     int32_t *positions = (int32_t *)(void *)(step + fields[STEP_POSITIONS].offset);
@@ -238,6 +241,7 @@ static const int32_t *wait_for(struct backend *backend, struct status *status)
     device->replays[BACKEND_MOST_IN_FLIGHT - 1] = done;
     device->in_flight--;
     device->done_plan = done.plan;
+    backend->drafted = done.drafted;
     return done.next_tokens;
 }
 

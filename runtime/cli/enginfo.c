@@ -161,6 +161,9 @@ static void print_summary(const struct engine *file, const struct verification *
     print_tokens(file);
     print_chat(file);
     if (geometry->hidden_size) printf("hidden:     the engine gives hidden states, which embeddings are made of\n");
+    if (geometry->drafts)
+        printf("mtp:        the last layer predicts the token after the next one, which speculation verifies (engrun "
+               "--speculate)\n");
     printf("defaults:   temperature %g, top-p %g, top-k %" PRIu64 ", repetition penalty %g\n", manifest->temperature,
            manifest->top_p, manifest->top_k, manifest->repetition_penalty);
     print_plans(file, PLAN_DECODE, "decode:");

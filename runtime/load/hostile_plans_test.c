@@ -72,12 +72,14 @@ static int64_t first_guess(const struct op_param *param, bool has_all)
     switch (param->source) {
     case PARAM_OF_ENGINE: memcpy(&value, (const uint8_t *)geometry + param->field, sizeof value); return (int64_t)value;
     case PARAM_OF_ROWS:
-    case PARAM_OF_STEP: return ROWS;
+    case PARAM_OF_STEP:
+    case PARAM_OF_DRAWS: return ROWS;
     case PARAM_OF_COUNT: return param->least;
     case PARAM_OF_PRESENT: return has_all;
     default: break;
     }
     if (strcmp(param->name, "most_positions") == 0) return (int64_t)geometry->max_context;
+    if (strcmp(param->name, "follows") == 0) return has_all;
     if (strcmp(param->name, "feedback") == 0) return !cpu; /* what a decode plan must have there */
     return param->most - param->least < MOST_CHOICES ? param->least : clamp(param, SIZE);
 }
@@ -186,7 +188,8 @@ static void open_fixture(enum engine_target target)
                                                .pages_per_slot = 4,
                                                .page_bytes = SPACE_BYTES,
                                                .vocab_size = VOCAB,
-                                               .ranks = RANKS},
+                                               .ranks = RANKS,
+                                               .drafts = 1},
                                   .weights_bytes = (uint64_t)RANKS * SPACE_BYTES,
                                   .arena_bytes = SPACE_BYTES,
                                   .step_bytes = SPACE_BYTES,
@@ -200,7 +203,7 @@ static void open_fixture(enum engine_target target)
                                  .launches = fixture.launches,
                                  .operands = fixture.operands,
                                  .params = fixture.params};
-    assert_true(plan_place_step(&fixture.plan, VOCAB, 0));
+    assert_true(plan_place_step(&fixture.plan, VOCAB, 0, 1));
     fixture.plan.header.step_bytes = fixture.plan.header.arena_bytes = SPACE_BYTES;
     for (unsigned id = 1; id < OP_COUNT; id++) {
         const struct op_descriptor *op = op_find(id);

@@ -144,6 +144,7 @@ json_t *info_json(const struct engine *file, const char *path)
     if (file->call_count > 0) ok = json_put(info, "library_plans", library_plans_json(file)) && ok;
     ok = json_put(info, "golden", golden_json) && ok;
     ok = json_put(info, "hidden_states", json_boolean(file->manifest.geometry.hidden_size > 0)) && ok;
+    ok = json_put(info, "mtp", json_boolean(file->manifest.geometry.drafts != 0)) && ok;
     ok = json_put(info, "file_bytes", json_integer((json_int_t)file->size)) && ok;
     ok = json_put(info, "tensors", json_integer((json_int_t)file->tensor_count)) && ok;
     ok = json_put(info, "matrices", encodings_json(file)) && ok;

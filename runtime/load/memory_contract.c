@@ -19,7 +19,7 @@ uint64_t memory_contract_code(const struct engine *file)
 
 int memory_contract_plan_graphs(const struct engine *file, const struct plan *plan)
 {
-    const bool alone = plan_ranks(&file->manifest.geometry) == 1;
+    const bool alone = plan_ranks(&file->manifest.geometry) == 1 && !file->manifest.geometry.drafts;
     return alone && plan->header.kind == PLAN_DECODE ? MEMORY_CONTRACT_MOST_GRAPHS : 1;
 }
 

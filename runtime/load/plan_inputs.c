@@ -12,9 +12,9 @@
 enum { FIRST_STATE_FIELD = STEP_FIELD_COUNT, FIELD_COUNT = STEP_FIELD_COUNT + STATE_FIELD_COUNT };
 
 static const char *const field_names[FIELD_COUNT] = {
-    "STEP counts",    "STEP tokens",      "STEP slots",        "STEP positions",   "STEP out rows",  "STEP next tokens",
-    "STEP logits",    "STEP route seeds", "STEP hidden",       "STATE page table", "STATE samplers", "STATE seen",
-    "STATE rope set", "STATE recurrent",  "STATE adjustments", "STATE allowed",
+    "STEP counts",    "STEP tokens",      "STEP slots",     "STEP positions",  "STEP out rows",     "STEP next tokens",
+    "STEP logits",    "STEP route seeds", "STEP hidden",    "STEP following",  "STEP drafted",      "STATE page table",
+    "STATE samplers", "STATE seen",       "STATE rope set", "STATE recurrent", "STATE adjustments", "STATE allowed",
 };
 
 static bool check_field(const struct plan_operand *operand, unsigned field, const struct plan_field *fields,

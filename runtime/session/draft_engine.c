@@ -95,12 +95,16 @@ static uint32_t rest_of(const struct eng_session *draft, const struct eng_sequen
 }
 
 static bool compute(struct eng_session *draft, const struct eng_sequence *sequence, uint32_t rows, size_t plan,
-                    int32_t *drawn, struct status *status)
+                    struct status *status)
 {
     struct session_slot *own = &draft->slots[sequence->slot];
     const int32_t *tokens = sequence->tokens + own->position;
     memcpy(own->history + own->position, tokens, rows * sizeof *tokens);
-    return replay_prefill(draft, sequence->slot, tokens, rows, plan, drawn, status);
+    const struct replay_part part = {.slot = sequence->slot,
+                                     .tokens = tokens,
+                                     .count = rows,
+                                     .following = tokens[rows]};
+    return replay_prefill(draft, &part, plan, NULL, status);
 }
 
 /* Rows of known tokens that a step computes for all sequences. */
@@ -132,7 +136,7 @@ static bool catch_up(struct eng_session *session, struct eng_sequence *sequence,
         const uint32_t rest = rest_of(draft, sequence) - 1;
         size_t plan;
         const uint32_t rows = replay_chunk(draft, rest < *budget ? rest : *budget, &plan);
-        if (!compute(draft, sequence, rows, plan, NULL, status)) return false;
+        if (!compute(draft, sequence, rows, plan, status)) return false;
         *budget -= rows;
     }
     *is_ready = rest_of(draft, sequence) <= last;
@@ -198,10 +202,8 @@ static bool draw(struct eng_session *draft, uint32_t members, uint32_t rows, uin
     for (uint32_t i = 0; i < members; i++) {
         const struct replay_part *part = &draft->parts[i];
         size_t plan;
-        const uint32_t chunk = replay_chunk(draft, part->count, &plan);
-        if (!replay_prefill(draft, part->slot, part->tokens, chunk, plan, place_of(draft->part_sequence[i], round),
-                            status))
-            return false;
+        replay_chunk(draft, part->count, &plan); /* all of it */
+        if (!replay_prefill(draft, part, plan, place_of(draft->part_sequence[i], round), status)) return false;
     }
     return true;
 }

@@ -4,7 +4,12 @@
  *
  * How many tokens are drafted depends on how often the first token of a draft was the right one, which is known without verifying any:
  * each drawn token is compared with the draft that there was for it. Where drafts are mostly wrong none are verified, and a sequence costs what it
- * costs without speculation. The number depends on tokens alone, so that several processes decide alike. */
+ * costs without speculation. The number depends on tokens alone, so that several processes decide alike.
+ *
+ * An engine with a layer that predicts further tokens (struct plan_geometry.drafts) gives a prediction of one token with each that it draws, which
+ * is a draft where a sequence's own text has none that is better. It is compared likewise with the token that is drawn. The layer's keys and
+ * values of a token depend on the token after it. In pages of the prefix cache, and where a prompt goes on after an answer, the last ones may
+ * come from another token: that makes predictions worse and changes no token that is drawn. */
 #include <string.h>
 
 #include "runtime/session/session.h"
@@ -24,7 +29,11 @@ uint32_t drafts_places(uint64_t max_context)
     return places;
 }
 
-void drafts_begin(struct eng_sequence *sequence) { sequence->hits = sequence->engine_hits = first_hits; }
+void drafts_begin(struct eng_sequence *sequence)
+{
+    sequence->hits = sequence->engine_hits = sequence->predicted_hits = first_hits;
+    sequence->predicted_at = 0;
+}
 
 float drafts_weigh(float hits, bool is_hit) { return hits + ((is_hit ? 1.0f : 0.0f) - hits) * newest_weight; }
 
@@ -71,15 +80,36 @@ static uint32_t find(const struct eng_sequence *sequence)
 void drafts_learn(struct eng_sequence *sequence, int32_t token)
 {
     if (!sequence->session->speculate || sequence->slot == SESSION_NO_SLOT) return;
+    if (sequence->predicted_at == sequence->count)
+        sequence->predicted_hits = drafts_weigh(sequence->predicted_hits, sequence->predicted == token);
     const uint32_t found = find(sequence);
     if (!found) return;
     sequence->hits = drafts_weigh(sequence->hits, sequence->tokens[found] == token);
+}
+
+void drafts_predicted(struct eng_sequence *sequence, int32_t token)
+{
+    /* What a kernel on a GPU gives is not trusted. */
+    const bool exists = token >= 0 && (uint64_t)token < sequence->session->geometry->vocab_size;
+    sequence->predicted = token;
+    sequence->predicted_at = exists ? sequence->count : 0;
+}
+
+/* Whether the engine's own prediction is worth verifying. A draft engine, which drafts more tokens, takes its place. */
+static bool has_prediction(const struct eng_sequence *sequence, uint32_t most)
+{
+    return sequence->predicted_at == sequence->count && !sequence->session->draft &&
+           drafts_count(sequence->predicted_hits, 0, most);
 }
 
 uint32_t drafts_propose(struct eng_sequence *sequence, uint32_t most)
 {
     const uint32_t count = drafts_count(sequence->hits, 0, most), found = count ? find(sequence) : 0;
     int32_t *tokens = sequence->tokens;
+    if (has_prediction(sequence, most) && (!found || (count == 1 && sequence->predicted_hits > sequence->hits))) {
+        tokens[sequence->count] = sequence->predicted;
+        return 1;
+    }
     if (!found) return 0;
     for (uint32_t i = 0; i < count; i++)
         tokens[sequence->count + i] = tokens[found + i]; /* what repeats itself goes on with the draft's own tokens */

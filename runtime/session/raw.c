@@ -155,9 +155,13 @@ static bool compute_history(struct eng_session *session, uint32_t slot, size_t e
         size_t plan;
         const uint32_t chunk = replay_chunk(session, end - own->position, &plan);
         const bool last = own->position + chunk == end;
-        if (!replay_prefill(session, (int32_t)slot, own->history + own->position, chunk, plan, last ? drawn : NULL,
-                            status))
-            return false;
+        const int32_t *tokens = own->history + own->position;
+        const struct replay_part part = {.slot = (int32_t)slot,
+                                         .tokens = tokens,
+                                         .count = chunk,
+                                         .draws = last && drawn,
+                                         .following = last ? PLAN_NO_TOKEN : tokens[chunk]};
+        if (!replay_prefill(session, &part, plan, drawn, status)) return false;
     }
     return true;
 }

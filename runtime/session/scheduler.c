@@ -10,7 +10,8 @@
  * (drafts.c): its rows are the last token of each sequence and the drafted tokens after it, and a token is drawn after each row with the
  * random number that a decode step would have used there. The drawn tokens are appended up to the first one that differs from the draft, so
  * that they are those of decode steps, whatever was drafted. Keys and values of the tokens after it are written over later. With a draft
- * engine (draft_engine.c) sequences whose own text has no likely draft are drafted by that, in the same call before the step.
+ * engine (draft_engine.c) sequences whose own text has no likely draft are drafted by that, in the same call before the step. An engine that
+ * predicts further tokens has given its draft with the token that it drew last.
  *
  * Rows of prompts. A prompt whose log-probabilities or mean of hidden states are asked for (prompt_rows.c) is computed by steps with logits at
  * each row: verification plans, whose rows are tokens of it, or decode plans with a token of each such prompt. They and the steps of other
@@ -69,6 +70,14 @@ static bool row_logits(struct eng_sequence *sequence, uint32_t row, const float 
     return *logits != NULL;
 }
 
+/* Appends what the row of the step waited for last has drawn. */
+static void append(struct eng_sequence *sequence, int32_t token, uint32_t row, const float *logits)
+{
+    const int32_t *drafted = sequence->session->backend->drafted;
+    sequence_append(sequence, token, logits);
+    if (drafted && token != PLAN_NO_TOKEN) drafts_predicted(sequence, drafted[row]);
+}
+
 /* ---- rows of prompts in a step ---- */
 
 static double now_ms(void)
@@ -107,12 +116,15 @@ static bool step_prefill(struct eng_sequence *sequence, uint32_t chunk, size_t p
     bool last = sequence->computed + chunk == sequence->count;
     int32_t drawn = 0;
     const float *logits = NULL;
-    if (!replay_prefill(session, sequence->slot, sequence->tokens + sequence->computed, chunk, plan,
-                        last ? &drawn : NULL, status) ||
-        (last && !row_logits(sequence, 0, &logits, status)))
+    const struct replay_part part = {.slot = sequence->slot,
+                                     .tokens = sequence->tokens + sequence->computed,
+                                     .count = chunk,
+                                     .draws = last,
+                                     .following = last ? PLAN_NO_TOKEN : sequence->tokens[sequence->computed + chunk]};
+    if (!replay_prefill(session, &part, plan, &drawn, status) || (last && !row_logits(sequence, 0, &logits, status)))
         return false;
     sequence_computed(sequence, chunk);
-    if (last) sequence_append(sequence, drawn, logits);
+    if (last) append(sequence, drawn, 0, logits);
     return true;
 }
 
@@ -228,7 +240,7 @@ static bool complete(struct eng_session *session, struct status *status)
         if (!row_logits(sequence, row, &logits, status)) return false;
         replay_accept(session, flight.slots[row], drawn[row]);
         sequence_computed(sequence, 1);
-        sequence_append(sequence, drawn[row], logits);
+        append(sequence, drawn[row], row, logits);
     }
     return true;
 }
@@ -363,6 +375,7 @@ static bool step_mixed(struct eng_session *session, uint32_t count, struct statu
         part->slot = sequence->slot;
         part->tokens = sequence->tokens + sequence->computed;
         part->draws = sequence->computed + part->count == sequence->count;
+        part->following = part->draws ? PLAN_NO_TOKEN : part->tokens[part->count];
         rows += part->count;
         if (sequence->state == ENG_STATE_PREFILL) prompts += part->count;
         draws += part->draws;
@@ -377,7 +390,9 @@ static bool step_mixed(struct eng_session *session, uint32_t count, struct statu
         const float *logits = NULL;
         if (session->parts[p].draws && !row_logits(sequence, row, &logits, status)) return false;
         sequence_computed(sequence, session->parts[p].count);
-        if (session->parts[p].draws) sequence_append(sequence, drawn[row++], logits);
+        if (!session->parts[p].draws) continue;
+        append(sequence, drawn[row], row, logits);
+        row++;
     }
     return true;
 }
@@ -433,7 +448,7 @@ static bool take_drawn(struct eng_sequence *sequence, const struct replay_part *
         goes_on = ++taken < part->count && part->tokens[taken] == token;
         replay_keep(session, part->slot, 1, token);
         sequence_computed(sequence, 1);
-        sequence_append(sequence, token, logits);
+        append(sequence, token, row + taken - 1, logits);
         goes_on = goes_on && sequence->state == ENG_STATE_DECODE;
     }
     session->accepted_tokens += taken - 1;
@@ -447,6 +462,7 @@ static bool step_verify(struct eng_session *session, uint32_t count, struct stat
         const struct eng_sequence *sequence = session->part_sequence[p];
         session->parts[p].slot = sequence->slot;
         session->parts[p].tokens = sequence->tokens + sequence->computed;
+        session->parts[p].draws = true;
         rows += session->parts[p].count;
     }
     const int32_t *drawn = replay_verify(session, replay_verify_plan(session, rows), session->parts, count, status);
@@ -513,6 +529,8 @@ static bool step_reading(struct eng_session *session, uint32_t count, struct sta
         struct replay_part *part = &session->parts[p];
         part->slot = sequence->slot;
         part->tokens = sequence->tokens + sequence->computed;
+        part->draws = false; /* what follows is the prompt's next token */
+        part->following = part->tokens[part->count];
         rows += part->count;
         sequence->sampling.state = session->samplers[part->slot];
         slots_set_sampler(session, part->slot, &(struct sampler_state){.top_p = 1, .repetition_penalty = 1});

@@ -52,7 +52,11 @@ static bool append(void *context, uint32_t slot, const int32_t *tokens, uint32_t
     for (uint32_t done = 0; done < count;) {
         size_t plan;
         uint32_t chunk = replay_chunk(session, count - done, &plan);
-        if (!replay_prefill(session, own, tokens + done, chunk, plan, NULL, status)) return false;
+        const struct replay_part part = {.slot = own,
+                                         .tokens = tokens + done,
+                                         .count = chunk,
+                                         .following = done + chunk < count ? tokens[done + chunk] : PLAN_NO_TOKEN};
+        if (!replay_prefill(session, &part, plan, NULL, status)) return false;
         done += chunk;
     }
     return true;
@@ -103,7 +107,8 @@ static bool run_plan(void *context, size_t plan, const struct golden_step *step,
         return (*drawn = mixed(test, &session->plans[plan], step, logits, status)) != NULL;
     const int32_t own = test->slots[step->slots[0]];
     note_tokens(session, own, step->tokens, step->count);
-    if (!replay_prefill(session, own, step->tokens, step->count, plan, &test->drawn, status)) return false;
+    const struct replay_part part = {.slot = own, .tokens = step->tokens, .count = step->count, .draws = true};
+    if (!replay_prefill(session, &part, plan, &test->drawn, status)) return false;
     *drawn = &test->drawn;
     return (*logits = replay_logits(session, 0, 1, status)) != NULL;
 }

@@ -78,6 +78,7 @@ static bool find_fields(struct eng_session *session, struct status *status)
         own->slots = (int32_t *)(void *)(step + fields[STEP_SLOTS].offset);
         own->positions = (int32_t *)(void *)(step + fields[STEP_POSITIONS].offset);
         own->out_row = (int32_t *)(void *)(step + fields[STEP_OUT_ROWS].offset);
+        if (fields[STEP_FOLLOWING].bytes) own->following = (int32_t *)(void *)(step + fields[STEP_FOLLOWING].offset);
         if (fields[STEP_ROUTE_SEEDS].bytes) own->seeds = (int32_t *)(void *)(step + fields[STEP_ROUTE_SEEDS].offset);
     }
     return true;

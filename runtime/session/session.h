@@ -22,6 +22,7 @@ struct session_plan {
     int32_t *positions; /* [rows] */
     int32_t *out_row;   /* [out_rows] */
     int32_t *seeds;     /* [rows]: of routers; NULL: an engine before 2.3 */
+    int32_t *following; /* [rows]: STEP_FOLLOWING; NULL: the engine does not draft */
 };
 
 enum slot_use { SLOT_FREE, SLOT_RAW, SLOT_SEQUENCE };
@@ -103,8 +104,11 @@ struct eng_sequence {
     float engine_hits;     /* the same of drafts of the draft engine */
     uint32_t engine_from;  /* the draft engine drafts when the sequence has so many tokens */
     uint32_t engine_pause; /* tokens until it is tried again after its next failure */
-    uint32_t polled;       /* tokens [polled, count) have not been polled */
-    uint64_t drawn_step;   /* the step that drew its last token, and logits and hidden state of that draw */
+    float predicted_hits;  /* the same share of what the engine predicted after the tokens that it drew */
+    int32_t predicted;     /* its prediction of the token at index predicted_at; that is 0: there is none */
+    uint32_t predicted_at;
+    uint32_t polled;     /* tokens [polled, count) have not been polled */
+    uint64_t drawn_step; /* the step that drew its last token, and logits and hidden state of that draw */
     const float *logits, *hidden;
     struct eng_sequence *next; /* in the list of waiting or of free sequences */
     bool has_news, is_in_news; /* is_in_news: it is in the list of struct session_news */
@@ -136,8 +140,9 @@ struct replay_part {
     int32_t slot;
     const int32_t *tokens; /* [count] */
     uint32_t count;
-    bool draws;     /* mixed: a token after the last one */
-    bool of_engine; /* verification: the draft engine drafts the tokens after the first */
+    bool draws; /* mixed: a token after the last one; verification: the tokens that follow are those drawn after them */
+    int32_t following; /* the token after the last one, if none is drawn there; PLAN_NO_TOKEN: not known */
+    bool of_engine;    /* verification: the draft engine drafts the tokens after the first */
 };
 
 struct eng_session {
@@ -280,12 +285,12 @@ bool slots_switch_rope(struct eng_session *session, int32_t slot, uint64_t total
 /* Returns how many of `rest` prompt tokens the next prefill step takes. It depends only on `rest`, so that a prompt is
  * always divided in the same way. */
 uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *plan_index);
-/* Fills the inputs of a replay that appends `count` tokens (one chunk) to a slot. */
-struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens,
-                                         uint32_t count, size_t plan_index, uint32_t out_rows);
-/* Appends `count` tokens (one chunk) to a slot. If next_token is not NULL, draws the next token or PLAN_NO_TOKEN. */
-bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
-                    int32_t *next_token, struct status *status);
+/* Fills the inputs of a replay that appends the tokens of a part (one chunk) to a slot. */
+struct session_plan *replay_fill_prefill(struct eng_session *session, const struct replay_part *part,
+                                         size_t plan_index);
+/* Appends the tokens of a part (one chunk) to a slot. If it draws, sets *next_token to the next token or PLAN_NO_TOKEN. */
+bool replay_prefill(struct eng_session *session, const struct replay_part *part, size_t plan_index, int32_t *next_token,
+                    struct status *status);
 /* Returns the smallest mixed plan for so many rows and out rows, else the largest; NULL: the engine has none. */
 struct session_plan *replay_mixed_plan(const struct eng_session *session, uint32_t rows, uint32_t out_rows);
 /* Appends the tokens of all parts to their slots in one step. Returns the tokens that were drawn, in the order of the parts, each
@@ -328,8 +333,10 @@ void drafts_begin(struct eng_sequence *sequence);
 void drafts_clear(struct eng_session *session, int32_t slot); /* another sequence begins */
 /* Puts a draft of at most `most` tokens after the sequence's tokens. Returns how many. */
 uint32_t drafts_propose(struct eng_sequence *sequence, uint32_t most);
-/* Compares the token, which was drawn and is not yet appended, with the draft for it. */
+/* Compares the token, which was drawn and is not yet appended, with the drafts for it. */
 void drafts_learn(struct eng_sequence *sequence, int32_t token);
+/* The engine predicts this token after the sequence's last one, which was just drawn. */
+void drafts_predicted(struct eng_sequence *sequence, int32_t token);
 /* The share `hits` after one more comparison. */
 float drafts_weigh(float hits, bool is_hit);
 /* How many tokens, at most `most`, are worth drafting where this share was right. cost: of a drafted token besides its row, as a share of

@@ -436,16 +436,26 @@ static void fill_seeds(const struct eng_session *session, struct session_plan *p
         plan->seeds[i] = session->fixes_routes ? golden_route_seed(plan->positions[i]) : 0;
 }
 
-struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens,
-                                         uint32_t count, size_t plan_index, uint32_t out_rows)
+/* STEP_FOLLOWING of a part's row `i`. out_row: the one that draws after it, if is_drawn. */
+static void fill_following(struct session_plan *plan, uint32_t row, const struct replay_part *part, uint32_t i,
+                           bool is_drawn, uint32_t out_row)
+{
+    if (!plan->following) return;
+    const bool is_last = i + 1 == part->count;
+    plan->following[row] = is_drawn ? ~(int32_t)out_row : is_last ? part->following : part->tokens[i + 1];
+}
+
+struct session_plan *replay_fill_prefill(struct eng_session *session, const struct replay_part *part, size_t plan_index)
 {
     struct session_plan *plan = &session->plans[plan_index];
+    const uint32_t count = part->count;
     plan->counts[0] = (int32_t)count;
-    plan->counts[1] = (int32_t)out_rows;
-    memcpy(plan->tokens, tokens, count * sizeof *tokens);
+    plan->counts[1] = part->draws;
+    memcpy(plan->tokens, part->tokens, count * sizeof *part->tokens);
     for (uint32_t i = 0; i < count; i++) {
-        plan->slots[i] = slot;
-        plan->positions[i] = (int32_t)(session->slots[slot].position + i);
+        plan->slots[i] = part->slot;
+        plan->positions[i] = (int32_t)(session->slots[part->slot].position + i);
+        fill_following(plan, i, part, i, part->draws && i + 1 == count, 0);
     }
     fill_seeds(session, plan, count);
     plan->out_row[0] = (int32_t)(count - 1);
@@ -459,18 +469,17 @@ static void note_drawn(struct eng_session *session, int32_t slot, int32_t drawn)
     if (type->drew && drawn != PLAN_NO_TOKEN) type->drew(session->backend, slot, drawn);
 }
 
-bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
-                    int32_t *next_token, struct status *status)
+bool replay_prefill(struct eng_session *session, const struct replay_part *part, size_t plan_index, int32_t *next_token,
+                    struct status *status)
 {
-    uint32_t out_rows = next_token != NULL;
-    struct session_plan *plan = replay_fill_prefill(session, slot, tokens, count, plan_index, out_rows);
+    struct session_plan *plan = replay_fill_prefill(session, part, plan_index);
     if (!submit(session, "prefill", plan, INPUTS_FROM_HOST, status)) return false;
-    const int32_t *drawn = replay_wait(session, out_rows, status);
+    const int32_t *drawn = replay_wait(session, part->draws, status);
     if (!drawn) return false;
-    advance(session, slot, count);
-    if (!out_rows) return true;
+    advance(session, part->slot, part->count);
+    if (!part->draws) return true;
     *next_token = drawn[0];
-    note_drawn(session, slot, drawn[0]);
+    note_drawn(session, part->slot, drawn[0]);
     return true;
 }
 
@@ -501,6 +510,7 @@ static void fill_parts(struct eng_session *session, struct session_plan *plan, c
         for (uint32_t i = 0; i < part->count; i++, rows++) {
             plan->slots[rows] = part->slot;
             plan->positions[rows] = (int32_t)(session->slots[part->slot].position + i);
+            fill_following(plan, rows, part, i, part->draws && (all_draw || i + 1 == part->count), out_rows);
             if (all_draw) plan->out_row[out_rows++] = (int32_t)rows;
         }
         if (part->draws && !all_draw) plan->out_row[out_rows++] = (int32_t)(rows - 1);
@@ -571,6 +581,7 @@ void replay_fill_decode(struct eng_session *session, struct session_plan *plan, 
     for (uint32_t i = 0; i < count; i++) {
         plan->positions[i] = (int32_t)session->slots[plan->slots[i]].position;
         plan->out_row[i] = (int32_t)i;
+        if (plan->following) plan->following[i] = ~(int32_t)i;
     }
     fill_seeds(session, plan, count);
 }

@@ -131,7 +131,8 @@ bool trace_prefill(struct eng_session *session, uint32_t slot, const int32_t *to
     if (!session_usable(session, status) || !scheduler_drain(session, status)) return false;
     uint32_t chunk = replay_chunk(session, count, &plan);
     struct traced_step step = {.session = session, .slots = &slot, .slot_count = 1, .appended = chunk};
-    step.plan = replay_fill_prefill(session, (int32_t)slot, tokens, chunk, plan, 1);
+    const struct replay_part part = {.slot = (int32_t)slot, .tokens = tokens, .count = chunk, .draws = true};
+    step.plan = replay_fill_prefill(session, &part, plan);
     return run(&step, trace, status);
 }
 

@@ -18,7 +18,7 @@ void op_case_params(const struct op_case *c, const struct op_setting *model, con
         params[i] = param->fallback;
         if (param->source == PARAM_OF_ENGINE)
             memcpy(&params[i], (const char *)geometry + param->field, sizeof params[i]);
-        else if (param->source == PARAM_OF_ROWS || param->source == PARAM_OF_STEP)
+        else if (param->source == PARAM_OF_ROWS || param->source == PARAM_OF_STEP || param->source == PARAM_OF_DRAWS)
             params[i] = c->rows;
         else
             set(model, INT32_MAX, param->name, &params[i]);

@@ -10,7 +10,7 @@ import random
 import tempfile
 import unittest
 
-from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, contents, needs_shared, output_json, run, sanitized_elsewhere, scratch,
+from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, FABLES, MAKE_CHECKPOINT, SANITIZED, contents, needs_shared, output_json, run, sanitized_elsewhere, scratch,
                      shared, succeed, tally, write)
 
 DRIVER = os.path.join(BUILT, "tests", "fake_cuda", "whole")
@@ -127,6 +127,31 @@ class CudaBuild(unittest.TestCase):
                     self.build("m.eng", *model, *flags, env=env)
                     done = succeed([ENGRUN, self.path("m.eng"), "--selftest"], env={**FAKE, **env})
                     self.assertIn("selftest passed", done.stdout)
+
+    @needs_shared("models", "hf-tiny")
+    @sanitized_elsewhere
+    def test_drafts_by_the_model_s_own_layer(self):
+        """Built, tuned and run, by one GPU and two; what enginfo and the verification of an engine say of it."""
+        for name in ("glm4_moe", "deepseek_v3"):
+            config, model = self.path(name + ".config"), self.path(name)
+            with open(shared("models", "hf-tiny", name, "config.json"), encoding="utf-8") as file:
+                keys = {**json.load(file), "num_nextn_predict_layers": 1}
+            os.mkdir(config)
+            with open(os.path.join(config, "config.json"), "w", encoding="utf-8") as file:
+                json.dump(keys, file)
+            succeed([MAKE_CHECKPOINT, "--config", config, "-o", model, "--mtp"])
+            for flags in ([], ["--tune", "off", "--gpus", "2"]):
+                with self.subTest(name, flags=flags):
+                    env = {"FAKE_CUDA_DEVICES": "2"}
+                    self.build("m.eng", "--model", model, "--mtp", *flags, env=env)
+                    info = self.info("m.eng")
+                    self.assertTrue(info["mtp"])
+                    self.assertIn("the last layer predicts", succeed([ENGINFO, self.path("m.eng")]).stdout)
+                    done = succeed([ENGRUN, self.path("m.eng"), "--selftest"], env={**FAKE, **env})
+                    self.assertIn("selftest passed", done.stdout)
+                    plain, drafted = (succeed([ENGRUN, self.path("m.eng"), "--tokens", "5,6,7", "-n", "20", "--print-tokens", "--ignore-eos",
+                                               *speculate], env={**FAKE, **env}).stdout for speculate in ([], ["--speculate", "3"]))
+                    self.assertEqual(len(plain.split()), len(drafted.split()))
 
     def test_fp8_activations_in_plans_of_many_rows_alone(self):
         small = ["--dtype", "fp8", "--tune", "off", "--no-accuracy"]

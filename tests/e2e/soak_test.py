@@ -2,11 +2,13 @@
 """A short run of tests/bench/soak_bench: random sequences in one session, each of which must give the same tokens as by
 itself."""
 
+import json
 import os
 import re
+import shutil
 import unittest
 
-from harness import ENGBENCH, FABLES, SANITIZED, build_engine, run
+from harness import ENGBENCH, FABLES, MAKE_CHECKPOINT, SANITIZED, build_engine, run, scratch, succeed
 
 SOAK = os.path.join(os.path.dirname(os.path.dirname(ENGBENCH)), "tests", "bench", "soak_bench")
 SEQUENCES = 60 if SANITIZED else 200
@@ -20,11 +22,11 @@ OTHERS = re.compile(r"^(?:\d+) cancelled by another thread, (\d+) forks, (\d+) o
 
 
 class Soak(unittest.TestCase):
-    def engine(self, *options):
-        return build_engine(FABLES, "--max-context", "256", "--max-batch", "4", "--prefill-chunks", "8,64", *options)
+    def engine(self, *options, model=FABLES):
+        return build_engine(model, "--max-context", "256", "--max-batch", "4", "--prefill-chunks", "8,64", *options)
 
-    def soak(self, ranks, *options, kv_tokens=0, session=(), seed=7):
-        result = run([SOAK, self.engine(*options), str(SEQUENCES), *OPTIONS, "--seed", str(seed), "--kv-tokens", str(kv_tokens), *session])
+    def soak(self, ranks, *options, kv_tokens=0, session=(), seed=7, model=FABLES):
+        result = run([SOAK, self.engine(*options, model=model), str(SEQUENCES), *OPTIONS, "--seed", str(seed), "--kv-tokens", str(kv_tokens), *session])
         self.assertEqual((result.rc, result.stderr), (0, ""), result.stdout)
         count, slots, found_ranks, tokens, busy, cancelled, differing = SUMMARY.search(result.stdout).groups()
         self.assertEqual((int(count), int(slots), int(found_ranks), int(differing)), (SEQUENCES, 4, ranks, 0))
@@ -67,6 +69,22 @@ class Soak(unittest.TestCase):
             self.assertTrue(0 < accepted < drafted, (words, drafted, accepted))
             if words:
                 self.assertGreater(accepted, 2 * SEQUENCES)
+
+    def test_drafts_of_the_model_s_own_layer(self):
+        sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+                 "head_dim": 32, "vocab_size": 1536, "max_position_embeddings": 512, "first_k_dense_replace": 1, "n_routed_experts": 8,
+                 "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+                 "num_nextn_predict_layers": 1, "bos_token_id": 0, "eos_token_id": 1}
+        with scratch() as folder:
+            shape, model = os.path.join(folder, "shape"), os.path.join(folder, "model")
+            os.mkdir(shape)
+            with open(os.path.join(shape, "config.json"), "w", encoding="utf-8") as file:
+                json.dump({"model_type": "glm4_moe", **sizes}, file)
+            succeed([MAKE_CHECKPOINT, "--config", shape, "-o", model, "--mtp"])
+            shutil.copy(os.path.join(FABLES, "tokenizer.json"), model)
+            for ranks in (1, 2):
+                found = self.soak(ranks, "--mtp", "--gpus", str(ranks), session=["--speculate", "4"], model=model)
+                self.assertGreater(int(re.search(r"(\d+) tokens drafted", found).group(1)), 0)
 
     def test_usage(self):
         for words, expected in (([], "usage"), (["x", "5"], "COUNT: expected a number from 10"),

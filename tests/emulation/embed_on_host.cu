@@ -12,15 +12,17 @@ extern "C" { /* before device code, which has macros of the same names */
 
 #include "kernels/embed/embed.cuh"
 
-constexpr int ROWS = 5, VALID = 4, VOCAB = 37, COLUMNS = 200, PITCH = 224;
+constexpr int OUT_ROWS = 2, ROWS = 5, VALID = 4, VOCAB = 37, COLUMNS = 200, PITCH = 224;
 
 template <int ENCODING> struct embed_params {
     static constexpr int ROWS = ::ROWS, COUNT_INDEX = 0, HIDDEN = COLUMNS, PITCH = ::PITCH, VOCAB = ::VOCAB;
     static constexpr int TABLE_DTYPE = ENCODING, SHARDED = 0, OUT_DTYPE = DTYPE_F32, SCALE_BITS = 0x40400000; /* 3 */
-    static constexpr int HAS_POSITIONS = 0, POSITION_DTYPE = DTYPE_F32;
+    static constexpr int HAS_POSITIONS = 0, POSITION_DTYPE = DTYPE_F32, FOLLOWS = ENCODING % 2, OUT_ROWS = ::OUT_ROWS;
 };
 
-static const int counts[2] = {VALID, 0}, tokens[ROWS] = {VOCAB - 1, 8, VOCAB, 15, 0};
+static const int counts[2] = {VALID, OUT_ROWS}, tokens[ROWS] = {VOCAB - 1, 8, VOCAB, 15, 0};
+static const int following[ROWS] = {~1, 8, ~OUT_ROWS, ~0, 0},
+                 drawn[OUT_ROWS + 1] = {15, VOCAB - 1, 1}; /* the same rows */
 static float out[ROWS * COLUMNS];
 static std::vector<u8> table;
 static u64 seed = 7;
@@ -62,7 +64,8 @@ static void make_table(const struct panel_form &form)
 
 template <int ENCODING> static void one_thread()
 {
-    embed_body<embed_params<ENCODING>>::run(counts, tokens, table.data(), out, nullptr, nullptr, nullptr);
+    embed_body<embed_params<ENCODING>>::run(counts, tokens, table.data(), out, nullptr, nullptr, nullptr, following,
+                                            drawn);
 }
 
 /* Whether it differs where no thread should have written, or from what panel_read gives. */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
-(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), multiply (multiply_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), sample
+(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), multiply (multiply_on_host.cu), draft (draft_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), sample
 (sample_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
 (delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu), a router with the matmul that it is for (routed_matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
@@ -29,7 +29,7 @@ HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_
            "kernels/mean_squares/mean_squares.cuh", "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
-           "kernels/sample/philox.h", "kernels/sample/sample.cuh", "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
+           "kernels/sample/philox.h", "kernels/sample/sample.cuh", "kernels/draft/draft.cuh", "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
            "kernels/delta_rule/delta_rule.cuh", "kernels/delta_rule/delta_rule_chunk.cuh"]
 MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "grouped", "mma", "wgmma")] + ["kernels/routed_matmul/routed_matmul.cuh"]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
@@ -146,6 +146,13 @@ def products():
         for by_weight in (0, 1):
             yield {"SOURCE": "multiply", "VALID": 3, "ROWS": 4, "WIDTH": width, "HAS_BY": 1 - by_weight, "HAS_WEIGHT": by_weight,
                    "WEIGHT_DTYPE": [BF16, F32, F16][i % 3], **dict(zip(("X_DTYPE", "BY_DTYPE", "OUT_DTYPE"), dtypes))}
+
+
+def drafts():
+    """draft: rows shorter and longer than a block has threads; with feedback and without."""
+    for vocab in (1, 33, 1024, 5003):
+        for feedback in (0, 1):
+            yield {"SOURCE": "draft", "VALID": 4, "ROWS": 5, "COUNT_INDEX": 1, "VOCAB": vocab, "IN_ROWS": 5, "FEEDBACK": feedback}
 
 
 def router(experts, top_k, **changes):
@@ -679,6 +686,11 @@ class Emulation(unittest.TestCase):
         self.assertEqual(made.returncode, 0, made.stderr)
         ran = subprocess.run([program], capture_output=True, text=True, check=False, timeout=SECONDS)
         self.assertEqual((ran.returncode, ran.stdout), (0, ""))
+
+    def test_draft(self):
+        self.check(drafts())
+        whole = next(iter(drafts()))
+        self.check_defects([{**whole, "SPOIL": 1}], ["row 0: token"])
 
     def test_rope_append(self):
         self.check(rotations())

@@ -56,7 +56,8 @@ static bool bind(struct bench_run *run, int candidate)
     const struct device_tactic *tactic = &run->problem->tactics[candidate];
     struct device_plan chain = {.header = run->problem->plan->header,
                                 .vocab_size = run->problem->plan->vocab_size,
-                                .hidden_size = run->problem->plan->hidden_size};
+                                .hidden_size = run->problem->plan->hidden_size,
+                                .drafts = run->problem->plan->drafts};
     struct library_space space =
         library_space_begin(chain.header.arena_bytes, library_projection_bytes(run->problem->sites[0]));
     chain.launches = calloc(LIBRARY_MOST_LAUNCHES * run->launches, sizeof *chain.launches);

@@ -90,8 +90,10 @@ static bool make_plan(const struct tune_context *context, const struct device_pl
     }
     struct library_space space = library_space_begin(plan->header.arena_bytes, projection);
     bool any = false;
-    *made =
-        (struct device_plan){.header = plan->header, .vocab_size = plan->vocab_size, .hidden_size = plan->hidden_size};
+    *made = (struct device_plan){.header = plan->header,
+                                 .vocab_size = plan->vocab_size,
+                                 .hidden_size = plan->hidden_size,
+                                 .drafts = plan->drafts};
     made->launches = calloc(LIBRARY_MOST_LAUNCHES * (size_t)plan->count + 1, sizeof *made->launches);
     if (!made->launches) return status_fail(status, STATUS_MACHINE, "out of memory while tuning whole plans");
     for (uint32_t n = 0; n < plan->count; n++) {

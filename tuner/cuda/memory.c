@@ -164,8 +164,8 @@ bool cuda_inputs_open(struct cuda_inputs *inputs, const struct cuda_rig *rig, co
     uint64_t total;
     memset(inputs, 0, sizeof *inputs);
     const struct plan_geometry *geometry = &rig->manifest->geometry;
-    if (!step_layout(header->rows, header->out_rows, geometry->vocab_size, geometry->hidden_size, inputs->fields,
-                     &total))
+    if (!step_layout(header->rows, header->out_rows, geometry->vocab_size, geometry->hidden_size, geometry->drafts,
+                     inputs->fields, &total))
         return status_fail(status, STATUS_INTERNAL, "step layout");
     inputs->size = inputs->fields[STEP_NEXT_TOKENS].offset; /* the outputs follow */
     inputs->bytes = calloc(1, inputs->size);

@@ -20,7 +20,7 @@ LAYOUT_FUNCTION layout_size layout_larger(layout_size a, layout_size b) { return
 LAYOUT_FUNCTION layout_size layout_smaller(layout_size a, layout_size b) { return a < b ? a : b; }
 
 /* Threads of a block where the kernel has no tunable for it. */
-enum { LAYOUT_ELEMENTWISE_THREADS = 256, LAYOUT_ROPE_TABLE_THREADS = 128 };
+enum { LAYOUT_ELEMENTWISE_THREADS = 256, LAYOUT_ROPE_TABLE_THREADS = 128, LAYOUT_DRAFT_THREADS = 1024 };
 
 /* Neighbouring elements of a row that a thread of an elementwise kernel takes. */
 LAYOUT_FUNCTION layout_size layout_elementwise_vector(layout_size width)

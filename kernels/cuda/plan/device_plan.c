@@ -15,8 +15,10 @@ void device_plan_free(struct device_plan *plan)
 
 bool device_plan_copy(const struct device_plan *plan, struct device_plan *copy, struct status *status)
 {
-    *copy =
-        (struct device_plan){.header = plan->header, .vocab_size = plan->vocab_size, .hidden_size = plan->hidden_size};
+    *copy = (struct device_plan){.header = plan->header,
+                                 .vocab_size = plan->vocab_size,
+                                 .hidden_size = plan->hidden_size,
+                                 .drafts = plan->drafts};
     copy->launches = calloc((size_t)plan->count + 1, sizeof *copy->launches);
     if (!copy->launches) return status_fail(status, STATUS_MACHINE, "out of memory while copying a plan");
     copy->count = plan->count;
@@ -138,7 +140,7 @@ bool device_plan_finish(const struct device_plan *plan, const struct device_fact
         .dependencies = out.dependencies,
     };
     if (ok) op_leave_out_defaults(finished);
-    if (ok && !plan_place_step(finished, plan->vocab_size, plan->hidden_size))
+    if (ok && !plan_place_step(finished, plan->vocab_size, plan->hidden_size, plan->drafts))
         ok = status_fail(status, STATUS_INTERNAL, "the step of a plan does not fit into 64-bit sizes");
     if (!ok) plan_free(finished);
     return ok;

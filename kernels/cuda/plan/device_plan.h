@@ -17,9 +17,9 @@ struct device_launch {
 };
 
 struct device_plan {
-    struct plan_header header;        /* counts are set by finishing */
-    uint64_t vocab_size, hidden_size; /* as in struct plan_geometry */
-    struct device_launch *launches;   /* owned */
+    struct plan_header header;                /* counts are set by finishing */
+    uint64_t vocab_size, hidden_size, drafts; /* as in struct plan_geometry */
+    struct device_launch *launches;           /* owned */
     uint32_t count;
 };
 
