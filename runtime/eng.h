@@ -438,8 +438,7 @@ struct eng_session_facts {
     const char *instruction_set; /* for a GPU its architecture, such as "sm_90a"; borrowed until eng_session_destroy */
     const char *device;          /* name of the GPU, borrowed likewise; NULL: processors */
     uint64_t device_bytes;       /* part of memory_bytes: GPU memory, without the engine's weights and kernels */
-    /* Predicted GPU bytes of engine and session, without a draft engine's, and the measured drop in free GPU memory since eng_open (includes
-     * draft engine and other processes). 0 for processors. */
+    /* GPU bytes of engine and session: predicted, without a draft engine's; and by what free memory fell since eng_open. 0: processors */
     uint64_t device_contract_bytes, device_taken_bytes;
     double graph_seconds; /* time to make the graphs of all plans */
     const char *
