@@ -81,7 +81,7 @@ static int clean_up(void **state)
     return 0;
 }
 
-/* Of sessions with a cache. 0: pages of sequences that are set aside are computed again. */
+/* In sessions with a cache. 0: pages of sequences that are set aside are computed again. */
 static uint64_t kept_bytes;
 
 static struct eng_session *open_session(struct eng_engine *engine, uint64_t kv_tokens, bool caches)

@@ -634,7 +634,7 @@ static struct eng_sequence *start_sequence(struct eng_session *session, uint32_t
     return sequence;
 }
 
-/* A step with another one queued behind it is not polled: its tokens are there, or the thread sleeps. The first step with none after it is
+/* A step with another one queued after it is not polled: its tokens are there, or the thread sleeps. The first step with none after it is
  * polled, and no wait spins in the driver. */
 TEST(test_waits_that_sleep)
 {

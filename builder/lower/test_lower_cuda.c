@@ -201,7 +201,7 @@ static uint64_t width_of_sum(const struct test_device_model *model, const struct
     const struct graph_node *of = producer_of(graph, reduce->operands[ALL_REDUCE_X]);
     while (of->op == OP_SELECT_ROWS) of = producer_of(graph, of->operands[SELECT_ROWS_X]);
     if (of->op == OP_MEAN_SQUARES) return MEAN_SQUARES_WIDTH;
-    const bool of_layer = of->op == OP_EMBED && of->layer != GRAPH_NO_LAYER;
+    const bool of_layer = of->op == OP_EMBED && of->layer != GRAPH_NO_LAYER && !of->params[EMBED_FOLLOWS];
     return of_layer ? model->config.per_layer_size : model->config.hidden_size;
 }
 

@@ -13,7 +13,7 @@
 #include "runtime/load/memory_contract.h"
 
 /* A bound plan and the offsets in its step block that the host accesses. On one rank its kernels write the tokens into the host's memory:
- * bound[i] into next_tokens[i]. Plans that are never queued behind another have bound[0] alone. */
+ * bound[i] into next_tokens[i]. Plans that are never queued after another have bound[0] alone. */
 struct cuda_step {
     struct cuda_plan bound[MEMORY_CONTRACT_MOST_GRAPHS];
     int bound_count;
@@ -47,7 +47,7 @@ struct cuda_backend {
     int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT], *drafted[BACKEND_MOST_IN_FLIGHT]; /* drafted NULL: none */
     bool copies_tokens; /* from the step block: several ranks, or launches of the plans read them */
     /* Recorded when the tokens are in next_tokens: one that the driver can sleep for if `sleeps`, which costs a thread of the
-     * driver's at each step, whether somebody waits or not; else the other one. */
+     * driver's at each step, whether a thread waits or not; else the other one. */
     cu_event done[BACKEND_MOST_IN_FLIGHT][2];
     bool sleeps[BACKEND_MOST_IN_FLIGHT];
     /* The tokens of a replay, one of next_tokens, NOT_ARRIVED until they are there; count 0: only the event tells. */
@@ -62,7 +62,7 @@ struct cuda_backend {
     size_t last_plan;           /* submitted */
     int32_t last_out_rows;      /* valid out rows of it */
     size_t done_plan;           /* waited for */
-    struct step_pace pace;      /* of steps with another one queued behind them */
+    struct step_pace pace;      /* of steps with another one queued after them */
 };
 
 /* Event after the tokens of replay number `replay`. */

@@ -63,7 +63,7 @@ static bool has_arrived(const struct cuda_backend *cuda, uint64_t turn)
     return cuda->awaited_count[turn] > 0;
 }
 
-/* One rank, a step behind which another is queued. */
+/* One rank, a step after which another is queued. */
 static cu_result wait_queued(struct cuda_backend *cuda, int32_t rows, uint64_t turn)
 {
     const struct cuda_driver *driver = &cuda->device.driver;

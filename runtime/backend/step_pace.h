@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When a step ends that another is queued behind, where steps of one plan follow each other without a gap. A thread that sleeps by the clock
+/* When a step ends after which another is queued, where steps of one plan follow each other without a gap. A thread that sleeps by the clock
  * until then costs one system call, and waking late costs the GPU nothing while it has the next step. A wait by the driver costs the time
  * of a thread of its own, too. Once in STEP_PACE_NAPS steps the sleep is shorter, and the end is measured. */
 #ifndef RUNTIME_BACKEND_STEP_PACE_H

@@ -11,7 +11,7 @@ static const double host = 60e-6, oversleep = 55e-6,
 
 struct run {
     double idle;    /* of the GPU, seconds */
-    double late;    /* the latest that a wait has ended after its step */
+    double latest;  /* the latest that a wait has ended after its step */
     uint32_t asked; /* waits that did not end with a sleep */
 };
 
@@ -28,7 +28,7 @@ static struct run run_steps(struct step_pace *pace, const double seconds[STEPS],
         const bool awaited = now < ends[i];
         if (awaited) now = ends[i] + wakes, run.asked++;
         step_pace_learn(pace, awaited, now);
-        if (now - ends[i] > run.late) run.late = now - ends[i];
+        if (now - ends[i] > run.latest) run.latest = now - ends[i];
         now += host;
         if (i + 2 >= STEPS) continue;
         const double begin = now > ends[i + 1] ? now : ends[i + 1];
@@ -52,7 +52,7 @@ TEST(steps_alike_are_slept_through)
         struct step_pace pace = {0};
         fill(seconds, rows, 0, times[i], 0);
         const struct run run = run_steps(&pace, seconds, rows);
-        assert_true(run.idle == 0 && run.late < 300e-6);
+        assert_true(run.idle == 0 && run.latest < 300e-6);
         assert_true(run.asked < STEPS / 16);
     }
 }
@@ -76,7 +76,7 @@ TEST(slower_steps_are_followed)
     int32_t rows[STEPS];
     fill(seconds, rows, 0, 4.8e-3, 1e-3);
     const struct run run = run_steps(&pace, seconds, rows);
-    assert_true(run.idle == 0 && run.late < 300e-6);
+    assert_true(run.idle == 0 && run.latest < 300e-6);
 }
 
 /* Another program that used the GPU has ended: the GPU idles for less than the steps that were slept through took before. */

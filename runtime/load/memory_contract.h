@@ -13,7 +13,7 @@ struct memory_contract {
     uint64_t comm; /* exchange between ranks; 0 with one rank */
 };
 
-/* Graphs that a session makes of a plan: of decode plans on one rank, which are queued one behind the other, one for each place that the host
+/* Graphs that a session makes of a plan: of decode plans on one rank, which are queued one after the other, one for each place that the host
  * reads tokens from, unless a launch of the plans reads them, too. */
 enum { MEMORY_CONTRACT_MOST_GRAPHS = 2 };
 int memory_contract_plan_graphs(const struct engine *file, const struct plan *plan);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequences that are set aside and whose pages are kept in the host's memory, so that they need not be computed again. What is cheaper is
- * told by the times that this session's copies and steps took. */
+/* Sequences that are set aside and whose pages are kept in the host's memory, so that they need not be computed again. The times that
+ * this session's copies and steps took tell which is cheaper. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,7 +107,7 @@ void kept_take(struct eng_sequence *sequence)
     if (!kept->bytes) return;
     const int32_t rope_set = session->rope_set ? session->rope_set[sequence->slot] : 0;
     if (kept->computed > sequence->computed && kept->rope_set == rope_set) {
-        /* Of a checkpoint the slot has pages of windows and a state at another place. */
+        /* The slot has pages of windows and the state of a checkpoint, at another place. */
         if (session->checkpointing) {
             slots_empty(session, sequence->slot);
             sequence->computed = 0;
