@@ -412,8 +412,8 @@ struct eng_session_options {
      * differ, the draft engine has recurrent layers or a window with chunks shorter than `speculate`, or several processes share one of them. */
     struct eng_engine *draft;
     /* Host memory, beyond memory_bytes, for KV pages of sequences that are set aside, where copying them there and back takes less time than
-     * computing them again; less than a page: none, as if several processes share the engine. 0: on GPUs as much as the KV pool has, at most
-     * 4 GiB; on processors, whose pool may as well be larger, none. */
+     * computing them again and, with step_ms, than two such steps; less than a page, or several processes that share the engine: none. 0: on GPUs
+     * as much as the KV pool has, at most 4 GiB and a quarter of the available memory; on processors, whose pool may be larger instead, none. */
     uint64_t kept_bytes;
 };
 static inline void eng_session_options_init(struct eng_session_options *given)

@@ -63,21 +63,30 @@ static bool has_arrived(const struct cuda_backend *cuda, uint64_t turn)
     return cuda->awaited_count[turn] > 0;
 }
 
+/* Until an event that has not completed does. */
+static cu_result sleep_until(const struct cuda_backend *cuda, uint64_t turn)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    const double pause = 50e-6;
+    const cu_event event = cuda->done[turn][cuda->sleeps[turn]];
+    if (cuda->sleeps[turn]) return driver->EventSynchronize(event);
+    cu_result result;
+    do sleep_for(pause);
+    while ((result = driver->EventQuery(event)) == CU_ERROR_NOT_READY);
+    return result;
+}
+
 /* One rank, a step after which another is queued. */
 static cu_result wait_queued(struct cuda_backend *cuda, int32_t rows, uint64_t turn)
 {
-    const struct cuda_driver *driver = &cuda->device.driver;
-    const double most_polled = 0.4e-3, pause = 50e-6;
+    const double most_polled = 0.4e-3;
     const cu_event event = cuda->done[turn][cuda->sleeps[turn]];
-    cu_result result = CU_SUCCESS;
     sleep_for(step_pace_sleep(&cuda->pace, cuda->done_plan, rows, load_seconds()));
-    const bool awaited = !has_arrived(cuda, turn);
-    if (awaited && cuda->sleeps[turn]) {
-        result = driver->EventSynchronize(event);
-    } else if (awaited) {
-        result = cuda_poll_event(cuda, event, most_polled, NULL);
-        for (; result == CU_ERROR_NOT_READY; result = driver->EventQuery(event)) sleep_for(pause);
-    }
+    cu_result result = CU_SUCCESS;
+    if (!has_arrived(cuda, turn)) result = cuda->device.driver.EventQuery(event);
+    const bool awaited = result == CU_ERROR_NOT_READY;
+    if (awaited && !cuda->sleeps[turn]) result = cuda_poll_event(cuda, event, most_polled, NULL);
+    if (result == CU_ERROR_NOT_READY) result = sleep_until(cuda, turn);
     step_pace_learn(&cuda->pace, awaited, load_seconds());
     return result;
 }
@@ -97,7 +106,7 @@ static cu_result wait_alone(struct cuda_backend *cuda, struct cuda_step *step, u
     sleep_for(sleep);
     const bool slept_through = sleep > 0 && cuda->device.driver.EventQuery(event) == CU_SUCCESS;
     cu_result result = slept_through ? CU_SUCCESS : cuda_poll_event(cuda, event, most_polled, NULL);
-    if (result == CU_ERROR_NOT_READY) result = cuda->device.driver.EventSynchronize(event);
+    if (result == CU_ERROR_NOT_READY) result = sleep_until(cuda, turn);
     step_wait_learn(&step->wait, rows, load_seconds() - start, slept_through);
     return result;
 }

@@ -352,6 +352,7 @@ const int32_t *backend_ranks_wait(struct backend *backend, struct status *status
             }
     if (all->engine->process_group) {
         digest(all, drawn[0], rows * sizeof *drawn[0]);
+        if (all->common.drafted) digest(all, all->common.drafted, rows * sizeof *all->common.drafted);
         process_group_note(all->engine->process_group, ++all->engine->noted_steps, all->digest);
     }
     return drawn[0];

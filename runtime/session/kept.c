@@ -42,7 +42,7 @@ static bool copy(struct eng_session *session, int32_t slot, uint32_t computed, u
         const uint64_t pages = plan_group_pages(session->geometry, g, computed, session->chunk);
         const int32_t *row = session->page_table + plan_page_row(session->geometry, g, (uint64_t)slot);
         for (uint64_t i = 0; ok && i < pages; i++, bytes += page_bytes) {
-            if (i < first) continue;
+            if (i < first && !session->geometry->page_window[g]) continue;
             ok = backend->type->copy_page(backend, row[i], bytes, to_pool, status);
             copied += page_bytes;
         }
@@ -62,8 +62,11 @@ void kept_free(struct eng_sequence *sequence)
 
 static bool is_cheaper(const struct eng_session *session, uint32_t tokens, uint64_t size)
 {
+    enum { STEPS = 2 }; /* that a copy may take, as other sequences wait for it */
     const double byte = session->copy_seconds > 0 ? session->copy_seconds : unknown_copy_seconds;
-    return session->prompt_seconds <= 0 || 2 * byte * (double)size < session->prompt_seconds * tokens;
+    const double copy_seconds = byte * (double)size;
+    if (session->step_ms && copy_seconds * 1e3 > STEPS * session->step_ms) return false;
+    return session->prompt_seconds <= 0 || 2 * copy_seconds < session->prompt_seconds * tokens;
 }
 
 void kept_put(struct eng_sequence *sequence)
@@ -102,20 +105,13 @@ void kept_take(struct eng_sequence *sequence)
 {
     struct eng_session *session = sequence->session;
     const struct session_kept *kept = &sequence->kept;
-    const uint32_t page_tokens = (uint32_t)session->geometry->page_tokens;
     struct status status = {0};
     if (!kept->bytes) return;
     const int32_t rope_set = session->rope_set ? session->rope_set[sequence->slot] : 0;
     if (kept->computed > sequence->computed && kept->rope_set == rope_set) {
-        /* The slot has pages of windows and the state of a checkpoint, at another place. */
-        if (session->checkpointing) {
-            slots_empty(session, sequence->slot);
-            sequence->computed = 0;
-            sequence_begin_blocks(sequence);
-        }
-        const uint32_t first = sequence->computed / page_tokens;
         if (slots_reserve(session, sequence->slot, kept->computed)) {
-            if (copy(session, sequence->slot, kept->computed, first, kept->bytes, true, &status)) {
+            /* The cache's blocks stay; pages of windows and recurrent state move from a checkpoint's place to the end. */
+            if (copy(session, sequence->slot, kept->computed, sequence->blocks, kept->bytes, true, &status)) {
                 slots_place(session, sequence->slot, kept->computed, rope_set);
                 sequence->computed = kept->computed;
             } else {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "formats/base/checked.h"
+#include "formats/base/memory_limit.h"
 #include "kernels/cpu/team.h"
 
 /* Interval at which the engine's file is checked for changes. */
@@ -113,10 +114,14 @@ static uint32_t plan_cache(struct eng_session *session, const struct eng_session
 /* Host memory for pages of sequences that are set aside. */
 static uint64_t kept_limit(const struct eng_session *session, const struct eng_session_options *options)
 {
-    const uint64_t most = UINT64_C(4) << 30, pool = session->backend->kv_bytes;
+    enum { PART = 4 }; /* of the available memory */
+    uint64_t most = UINT64_C(4) << 30;
+    struct memory_limit memory;
     if (options->kept_bytes) return options->kept_bytes;
     if (!session->backend->device_name) return 0;
-    return pool < most ? pool : most;
+    memory_limit_available("", &memory);
+    if (memory.bytes / PART < most) most = memory.bytes / PART;
+    return session->backend->kv_bytes < most ? session->backend->kv_bytes : most;
 }
 
 static bool allocate_tables(struct eng_session *session, const struct session_sizes *sizes, struct status *status)

@@ -440,9 +440,10 @@ static void fill_seeds(const struct eng_session *session, struct session_plan *p
 static void fill_following(struct session_plan *plan, uint32_t row, const struct replay_part *part, uint32_t i,
                            bool is_drawn, uint32_t out_row)
 {
+    enum { NOT_KNOWN = ~INT32_MAX }; /* PLAN_NO_TOKEN would name out row 0 */
     if (!plan->following) return;
-    const bool is_last = i + 1 == part->count;
-    plan->following[row] = is_drawn ? ~(int32_t)out_row : is_last ? part->following : part->tokens[i + 1];
+    const int32_t next = i + 1 < part->count ? part->tokens[i + 1] : part->following;
+    plan->following[row] = is_drawn ? ~(int32_t)out_row : next == PLAN_NO_TOKEN ? NOT_KNOWN : next;
 }
 
 struct session_plan *replay_fill_prefill(struct eng_session *session, const struct replay_part *part, size_t plan_index)
