@@ -12,8 +12,8 @@
 #include "runtime/load/load_cuda.h"
 #include "runtime/load/memory_contract.h"
 
-/* A bound plan and the offsets in its step block that the host accesses. Unless copies_tokens, its kernels write the tokens into the host's memory:
- * bound[i] into next_tokens[i]. Plans that are never queued after another have bound[0] alone. */
+/* A bound plan and the offsets in its step block that the host accesses. Unless copies_tokens, its kernels write the tokens into
+ * the host's memory: bound[i] into next_tokens[i]. Plans that are never queued after another have bound[0] alone. */
 struct cuda_step {
     struct cuda_plan bound[MEMORY_CONTRACT_MOST_GRAPHS];
     int bound_count;

@@ -68,7 +68,7 @@ static cu_result sleep_until(const struct cuda_backend *cuda, uint64_t turn)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
     const double pause = 50e-6;
-    const cu_event event = cuda->done[turn][cuda->sleeps[turn]];
+    const cu_event event = done_event(cuda, turn);
     if (cuda->sleeps[turn]) return driver->EventSynchronize(event);
     cu_result result;
     do sleep_for(pause);
@@ -80,7 +80,7 @@ static cu_result sleep_until(const struct cuda_backend *cuda, uint64_t turn)
 static cu_result wait_queued(struct cuda_backend *cuda, int32_t rows, uint64_t turn)
 {
     const double most_polled = 0.4e-3;
-    const cu_event event = cuda->done[turn][cuda->sleeps[turn]];
+    const cu_event event = done_event(cuda, turn);
     sleep_for(step_pace_sleep(&cuda->pace, cuda->done_plan, rows, load_seconds()));
     cu_result result = CU_SUCCESS;
     if (!has_arrived(cuda, turn)) result = cuda->device.driver.EventQuery(event);
@@ -96,7 +96,7 @@ static cu_result wait_queued(struct cuda_backend *cuda, int32_t rows, uint64_t t
  * clock, wakes before the end and polls, up to `most_polled`. */
 static cu_result wait_alone(struct cuda_backend *cuda, struct cuda_step *step, uint64_t turn)
 {
-    const cu_event event = cuda->done[turn][cuda->sleeps[turn]];
+    const cu_event event = done_event(cuda, turn);
     const double most_polled = 10e-3, start = load_seconds();
     int32_t rows;
     memcpy(&rows, cuda->common.step + step->counts_offset, sizeof rows);

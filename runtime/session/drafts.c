@@ -4,7 +4,8 @@
  *
  * How many tokens are drafted depends on how often the first token of a draft was the right one, which is known without verifying any:
  * each drawn token is compared with the draft that there was for it. Where drafts are mostly wrong none are verified, and a sequence costs what it
- * costs without speculation. The number depends on tokens alone, so that several processes decide alike.
+ * costs without speculation. The number depends on tokens and predictions alone, which
+ * several processes have alike (backend_ranks.c compares them).
  *
  * An engine with a layer that predicts further tokens (struct plan_geometry.drafts) gives a prediction of one token with each that it draws, which
  * is a draft where a sequence's own text has none that is better. It is compared likewise with the token that is drawn. The layer's keys and

@@ -106,17 +106,15 @@ void kept_take(struct eng_sequence *sequence)
     struct eng_session *session = sequence->session;
     const struct session_kept *kept = &sequence->kept;
     struct status status = {0};
-    if (!kept->bytes) return;
-    const int32_t rope_set = session->rope_set ? session->rope_set[sequence->slot] : 0;
-    if (kept->computed > sequence->computed && kept->rope_set == rope_set) {
-        if (slots_reserve(session, sequence->slot, kept->computed)) {
-            /* The cache's blocks stay; pages of windows and recurrent state move from a checkpoint's place to the end. */
-            if (copy(session, sequence->slot, kept->computed, sequence->blocks, kept->bytes, true, &status)) {
-                slots_place(session, sequence->slot, kept->computed, rope_set);
-                sequence->computed = kept->computed;
-            } else {
-                slots_fail(session, &status);
-            }
+    const int32_t slot = sequence->slot, rope_set = session->rope_set ? session->rope_set[slot] : 0;
+    const bool wanted = kept->bytes && kept->computed > sequence->computed && kept->rope_set == rope_set;
+    if (wanted && slots_reserve(session, slot, kept->computed)) {
+        /* The cache's blocks stay; pages of windows and recurrent state move from a checkpoint's place to the end. */
+        if (copy(session, slot, kept->computed, sequence->blocks, kept->bytes, true, &status)) {
+            slots_place(session, slot, kept->computed, rope_set);
+            sequence->computed = kept->computed;
+        } else {
+            slots_fail(session, &status);
         }
     }
     kept_free(sequence);
