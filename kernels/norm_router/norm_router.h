@@ -57,7 +57,7 @@ enum norm_router_param {
     NORM_ROUTER_SHARED_GATE,
     NORM_ROUTER_PROBLEM_PARAMS,
     /* Tunables. */
-    NORM_ROUTER_BLOCKS = NORM_ROUTER_PROBLEM_PARAMS, /* thread blocks, all in one cluster: 1, 2, 4, 8 or 16 */
+    NORM_ROUTER_BLOCKS = NORM_ROUTER_PROBLEM_PARAMS, /* thread blocks, all in one cluster: 2, 4 or 8 */
     NORM_ROUTER_WARPS,                               /* of a block: 4, 8 or 16 */
     NORM_ROUTER_PARAMS
 };

@@ -2,7 +2,7 @@
 #include "kernels/norm_router/norm_router.h"
 #include "kernels/norm_router/norm_router_layout.cuh"
 
-enum { LEAST_BLOCKS = 1, MOST_BLOCKS = 16, LEAST_WARPS = 4, MOST_WARPS = 16, MOST_K = 1 << 16 };
+enum { LEAST_BLOCKS = 2, MOST_BLOCKS = 8, LEAST_WARPS = 4, MOST_WARPS = 16, MOST_K = 1 << 16 };
 
 static bool is_power_in(int64_t value, int64_t least, int64_t most)
 {
@@ -21,7 +21,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (params[NORM_ROUTER_MATRIX_DTYPE] == DTYPE_F32) return "parameter matrix_dtype has no 16 bits";
     if (params[NORM_ROUTER_OUT_DTYPE] != params[NORM_ROUTER_MATRIX_DTYPE])
         return "parameter out_dtype is not matrix_dtype";
-    if (!is_power_in(blocks, LEAST_BLOCKS, MOST_BLOCKS)) return "BLOCKS is not a power of two in 1..16";
+    if (!is_power_in(blocks, LEAST_BLOCKS, MOST_BLOCKS)) return "BLOCKS is not a power of two in 2..8";
     if (!is_power_in(warps, LEAST_WARPS, MOST_WARPS)) return "WARPS is not a power of two in 4..16";
     if (params[NORM_ROUTER_ROWS] > blocks * warps) return "a block has more rows to route than warps";
     const struct norm_router_layout layout =
@@ -36,7 +36,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 static int candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
                       int capacity)
 {
-    static const int64_t shapes[][2] = {{8, 16}, {8, 8}, {16, 8}, {16, 16}, {4, 16}};
+    static const int64_t shapes[][2] = {{8, 16}, {8, 8}, {4, 16}};
     int count = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         count = device_add_candidate(&device_norm_router, params, shapes[i], gpu, params_out, count, capacity);

@@ -193,7 +193,7 @@ def norm_routers():
     yield norm_router(12, 0, 64, 8, 2)
     yield norm_router(64, 61, 128, 24, 3, HAS_SCALES=1, SCALES_DTYPE=BF16, BLOCKS=8, WARPS=8, NORM_DTYPE=F32)
     yield norm_router(11, 11, 1544, 5, 5, BLOCKS=2, WARPS=8, HAS_SCALES=1)
-    yield norm_router(33, 30, 200, 100, 2, BLOCKS=16, SCORE=1, HAS_CLAIM_BIAS=1, NORM_DTYPE=F16)
+    yield norm_router(33, 30, 200, 100, 2, BLOCKS=8, WARPS=8, SCORE=1, HAS_CLAIM_BIAS=1, NORM_DTYPE=F16)
 
 
 def sample(vocab, cluster, threads=128, **changes):
