@@ -41,7 +41,7 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [NORM_ROUTER_ROUTE_WIDTH] = 2 * (problem->top_k + problem->shared),
         [NORM_ROUTER_SCORE] = problem->score,
         [NORM_ROUTER_RENORMALISE] = problem->renormalise,
-        [NORM_ROUTER_ROUTER_EPS_BITS] = test_float_bits(1e-3f),
+        [NORM_ROUTER_ROUTER_EPS_BITS] = test_float_bits(problem->rows % 3 ? 1e-20f : 1e-3f),
         [NORM_ROUTER_ROUTER_SCALE_BITS] = test_float_bits(2.5f),
         [NORM_ROUTER_ROUTER_GROUPS] = problem->groups,
         [NORM_ROUTER_TOP_GROUPS] = problem->top_groups,
