@@ -76,15 +76,19 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
 {
     const struct build_options *options = build->options;
     const enum encoding_id compute = options->compute;
-    bool cuda = build->target == TARGET_CUDA;
+    const bool cuda = build->target == TARGET_CUDA;
+    const bool routes = cuda && build->has_routed_matmul && build->checkpoint.config.experts.count;
     if (!build_choose_joins(build, status) ||
-        !build_make_graph(build, &build->decode, build->target, PLAN_DECODE, false, compute, status) ||
-        (cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, true, compute, status)) ||
-        !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, false, compute, status) ||
+        !build_make_graph(build, &build->decode, build->target, PLAN_DECODE, 0, compute, status) ||
+        (cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, GRAPH_SMALL_BATCH, compute,
+                                  status)) ||
+        (routes && !build_make_graph(build, &build->router_batch, build->target, PLAN_DECODE, GRAPH_ROUTER_BATCH,
+                                     compute, status)) ||
+        !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, 0, compute, status) ||
         (build->rows[PLAN_MIXED].count &&
-         !build_make_graph(build, &build->mixed, build->target, PLAN_MIXED, false, compute, status)) ||
+         !build_make_graph(build, &build->mixed, build->target, PLAN_MIXED, 0, compute, status)) ||
         (build->rows[PLAN_VERIFY].count &&
-         !build_make_graph(build, &build->verify, build->target, PLAN_VERIFY, false, compute, status)))
+         !build_make_graph(build, &build->verify, build->target, PLAN_VERIFY, 0, compute, status)))
         return false;
     if (build->has_weights ? !bind_weights(&build->decode, &build->checkpoint, &options->types, status)
                            : !assume_weights(&build->decode, build_assumed_encoding(build), &options->types, status))
@@ -93,7 +97,8 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
            share_weights(&build->prefill, &build->decode, status) &&
            (!build->rows[PLAN_MIXED].count || share_weights(&build->mixed, &build->decode, status)) &&
            (!build->rows[PLAN_VERIFY].count || share_weights(&build->verify, &build->decode, status)) &&
-           (!cuda || share_weights(&build->small_batch, &build->decode, status));
+           (!cuda || share_weights(&build->small_batch, &build->decode, status)) &&
+           (!routes || share_weights(&build->router_batch, &build->decode, status));
 }
 
 /* ---- limits ---- */
@@ -444,6 +449,7 @@ static void build_close(struct build *build)
     if (build->cache_open) tuning_cache_close(&build->cache);
     graph_free(&build->decode);
     graph_free(&build->small_batch);
+    graph_free(&build->router_batch);
     graph_free(&build->eight_bit_decode);
     graph_free(&build->eight_bit_prefill);
     graph_free(&build->prefill);

@@ -207,9 +207,13 @@ static bool is_eight_bit(const struct build *build, uint32_t rows)
     return build->eight_bit_rows && rows >= build->eight_bit_rows;
 }
 
-static bool is_small_batch(const struct build *build, uint32_t rows)
+/* The graph for few rows that decode plans of so many have; NULL: none. */
+static const struct graph *few_rows_graph(const struct build *build, enum plan_kind kind, uint32_t rows)
 {
-    return rows <= graph_small_batch_rows(&build->small_batch);
+    if (kind != PLAN_DECODE) return NULL;
+    if (rows <= graph_small_batch_rows(&build->small_batch)) return &build->small_batch;
+    return !is_eight_bit(build, rows) && rows <= graph_router_batch_rows(&build->router_batch) ? &build->router_batch
+                                                                                               : NULL;
 }
 
 /* Few rows can also use the graph for many: end-to-end tuning finds the faster one. */
@@ -223,8 +227,11 @@ static bool lower_one(struct build *build, const struct graph *graph, const stru
         struct device_plan *plan = &variants->plans[variants->count];
         if (!lower_device_plan(graphs[v], &build->lowering, build_cuda_facts(build), rows, plan, status)) {
             if (v + 1 == PLAN_VARIANTS || !graphs[v + 1] || status->code != STATUS_BAD_INPUT) return false;
-            /* A launch for few rows may have no kernel for the encoding of a weight (--keep). */
-            progress_warn(&build->progress, "decode plan of %u rows: made as for many rows: %s", rows, status->message);
+            /* A launch for few rows may have no kernel for the encoding of a weight (--keep). That of a router with its norm is also
+             * refused for matrices that are too large. */
+            if (graphs[v]->small_batch)
+                progress_warn(&build->progress, "decode plan of %u rows: made as for many rows: %s", rows,
+                              status->message);
             status_clear(status);
             continue;
         }
@@ -242,8 +249,7 @@ bool build_cuda_lower(struct build *build, struct status *status)
     for (enum plan_kind kind = PLAN_DECODE; kind < PLAN_KIND_END; kind++)
         for (int i = 0; i < build->rows[kind].count; i++) {
             const uint32_t rows = build->rows[kind].rows[i];
-            const bool small_batch = kind == PLAN_DECODE && is_small_batch(build, rows);
-            const struct graph *graphs[] = {build_graph_of(build, kind), small_batch ? &build->small_batch : NULL};
+            const struct graph *graphs[] = {build_graph_of(build, kind), few_rows_graph(build, kind, rows)};
             for (int g = 0; g < 2 && graphs[g]; g++) {
                 const uint64_t bytes = device_scratch_bytes(graphs[g], &build->lowering, build_cuda_facts(build), rows);
                 if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
@@ -252,11 +258,11 @@ bool build_cuda_lower(struct build *build, struct status *status)
     for (enum plan_kind kind = PLAN_DECODE; kind < PLAN_KIND_END; kind++)
         for (int i = 0; i < build->rows[kind].count; i++) {
             const uint32_t rows = build->rows[kind].rows[i];
-            const bool small_batch = kind == PLAN_DECODE && is_small_batch(build, rows);
-            const struct graph *graph = small_batch                 ? &build->small_batch
+            const struct graph *few = few_rows_graph(build, kind, rows);
+            const struct graph *graph = few                         ? few
                                         : is_eight_bit(build, rows) ? build_eight_bit_graph_of(build, kind)
                                                                     : build_graph_of(build, kind);
-            if (!lower_one(build, graph, small_batch ? &build->decode : NULL, rows, status))
+            if (!lower_one(build, graph, few ? &build->decode : NULL, rows, status))
                 return status_prefix(status, "%s plan of %u rows", plan_kind_name(kind), rows);
         }
     return true;

@@ -103,11 +103,12 @@ bool build_choose_joins(struct build *build, struct status *status)
 }
 
 bool build_make_graph(struct build *build, struct graph *graph, enum engine_target target, enum plan_kind kind,
-                      bool small_batch, enum encoding_id rounds_to, struct status *status)
+                      uint32_t most_rows, enum encoding_id rounds_to, struct status *status)
 {
     init_graph(build, graph, target, kind);
     if (target == TARGET_CPU) graph->rounds_to = rounds_to;
-    graph->small_batch = small_batch;
+    graph->small_batch = most_rows == GRAPH_SMALL_BATCH;
+    graph->router_batch = most_rows == GRAPH_ROUTER_BATCH;
     return import(build, graph, status) && run_build_passes(build, graph, status);
 }
 

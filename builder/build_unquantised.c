@@ -94,7 +94,7 @@ static bool cpu_model_open(struct build *build, struct cpu_model *model, const c
     model->manifest = build->manifest;
     model->writer = engine_writer_begin(path, status);
     free(path);
-    if (!model->writer || !build_make_graph(build, &model->graph, TARGET_CPU, PLAN_DECODE, false, rounds_to, status) ||
+    if (!model->writer || !build_make_graph(build, &model->graph, TARGET_CPU, PLAN_DECODE, 0, rounds_to, status) ||
         !bind_weights(&model->graph, &build->checkpoint, types, status) ||
         !plan_weights(&model->graph, &model->manifest.weights_bytes, status))
         return false;

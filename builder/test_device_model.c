@@ -82,6 +82,7 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, e
     graph->target = TARGET_CUDA;
     graph->compute_dtype = compute_dtype;
     graph->small_batch = which == TEST_SMALL_BATCH;
+    graph->router_batch = which == TEST_ROUTER_BATCH;
     graph->has_routed_matmul = routed;
     graph->ranks = model->ranks;
     graph->gives_hidden = model->hidden;
@@ -188,7 +189,9 @@ const struct graph *test_device_model_graph(const struct test_device_model *mode
     if (kind == PLAN_VERIFY) return &model->graphs[TEST_VERIFY];
     if (kind != PLAN_DECODE) return &model->graphs[kind == PLAN_PREFILL ? TEST_PREFILL : TEST_MIXED];
     const struct graph *small = &model->graphs[TEST_SMALL_BATCH];
-    return rows <= graph_small_batch_rows(small) ? small : &model->graphs[TEST_LARGE_BATCH];
+    const struct graph *router = &model->graphs[TEST_ROUTER_BATCH];
+    if (rows <= graph_small_batch_rows(small)) return small;
+    return rows <= graph_router_batch_rows(router) ? router : &model->graphs[TEST_LARGE_BATCH];
 }
 
 void test_device_model_scratch(struct test_device_model *model, const struct device_facts *gpu, const uint32_t *rows,

@@ -11,7 +11,15 @@
 enum test_gpu { TEST_GPU_90, TEST_GPU_80, TEST_GPU_120, TEST_GPUS };
 extern const struct device_facts test_gpus[TEST_GPUS];
 
-enum test_graph { TEST_SMALL_BATCH, TEST_LARGE_BATCH, TEST_PREFILL, TEST_MIXED, TEST_VERIFY, TEST_GRAPHS };
+enum test_graph {
+    TEST_SMALL_BATCH,
+    TEST_ROUTER_BATCH,
+    TEST_LARGE_BATCH,
+    TEST_PREFILL,
+    TEST_MIXED,
+    TEST_VERIFY,
+    TEST_GRAPHS
+};
 
 struct test_device_model {
     const char *name;
@@ -41,7 +49,7 @@ bool test_device_model_open_ranks(struct test_device_model *model, const char *s
 bool test_device_model_open_hidden(struct test_device_model *model, const char *source, uint32_t ranks);
 /* The same in bf16 with the layer that predicts further tokens. */
 void test_device_model_open_predicting(struct test_device_model *model, const char *source, uint32_t ranks);
-/* The same in bf16 for a GPU that takes routed_matmul. */
+/* The same in bf16 for a GPU that takes routed_matmul and norm_router. */
 void test_device_model_open_routed(struct test_device_model *model, const char *source, uint32_t ranks);
 void test_device_model_close(struct test_device_model *model);
 

@@ -288,6 +288,13 @@ uint32_t graph_small_batch_rows(const struct graph *graph)
     return rows;
 }
 
+uint32_t graph_router_batch_rows(const struct graph *graph)
+{
+    for (int n = 0; n < graph->node_count; n++)
+        if (!graph->nodes[n].removed && graph->nodes[n].op == OP_NORM_ROUTER) return GRAPH_ROUTER_BATCH;
+    return 0;
+}
+
 uint32_t graph_least_rows_of_codes(const struct graph *graph)
 {
     for (int n = 0; n < graph->node_count; n++) {

@@ -82,9 +82,10 @@ struct graph {
     enum engine_target target;  /* TARGET_CPU unless the builder says otherwise */
     enum dtype compute_dtype;   /* CUDA: dtype of matrices without codes and of 16-bit values, F16 or BF16 */
     enum encoding_id rounds_to; /* CPU: what matmuls round activations to, BF16 or INT8_G32; else they do not */
-    bool has_routed_matmul;     /* CUDA: the GPU takes routed_matmul */
+    bool has_routed_matmul;     /* CUDA: the GPU takes routed_matmul and norm_router */
     bool gives_hidden;          /* the plans have STEP_HIDDEN */
     bool small_batch;           /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
+    bool router_batch;          /* CUDA: at most GRAPH_ROUTER_BATCH token rows, so that a launch for the router with its norm pays */
     /* CUDA: F8_E4M3 or I8: matmuls of weights with such codes multiply codes of activations; NONE: none does. Requires, if not NONE:
      * the weights have their encodings before the passes run (share_encodings). */
     enum dtype input_codes;
@@ -101,7 +102,7 @@ struct graph {
     struct graph_node lost;                /* what graph_append returns then, to be written and never read */
 };
 
-enum { GRAPH_SMALL_BATCH = 8 };
+enum { GRAPH_SMALL_BATCH = 8, GRAPH_ROUTER_BATCH = 64 };
 /* Least token rows of plans that a graph with input_codes is for. With fewer, reading the weights takes nearly all of the time, and
  * activations of fewer bits save none of it. Codes of 4 bits take half the time to read, and longer to become bfloat16 than int8. */
 enum { GRAPH_EIGHT_BIT_ROWS = 32, GRAPH_FOUR_BIT_ROWS = 16 };
@@ -149,6 +150,8 @@ enum tensor_layout graph_weight_layout(const struct graph *graph, const struct g
 bool graph_gemv_has_experts(const struct graph *graph, const struct graph_node *matmul, uint32_t rows);
 /* Most rows of plans that a graph with small_batch is for: GRAPH_SMALL_BATCH, fewer where its matmuls over experts need it. */
 uint32_t graph_small_batch_rows(const struct graph *graph);
+/* Likewise with router_batch: GRAPH_ROUTER_BATCH, 0 where no router has become one launch with its norm. */
+uint32_t graph_router_batch_rows(const struct graph *graph);
 /* Whether the value has at most GRAPH_SMALL_BATCH rows in every plan. */
 bool graph_is_small_batch(const struct graph *graph, int value);
 

@@ -108,6 +108,55 @@ TEST(routers_of_few_rows)
         }
 }
 
+#define EXPERTS_OF(family, others)                                                                             \
+    "{\"model_type\": \"" family "\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, " \
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 320, \"max_position_embeddings\": 2048, " others "}"
+
+/* Plans of more rows have a norm_router in the place of a norm, the router's matmul and the router, where that norm is a launch of its own: a
+ * sum of several ranks may have it. Of two routers of one norm (shared experts with a gate) the first one. */
+TEST(routers_with_their_norm)
+{
+    static const struct {
+        const char *config;
+        int fused, left, of_ranks; /* routers of one rank with their norm, and without; of two ranks with their norm */
+    } models[] = {
+        {EXPERTS_OF("qwen3_moe", "\"head_dim\": 64, \"num_experts\": 16, \"num_experts_per_tok\": 2, "
+                                 "\"moe_intermediate_size\": 48"),
+         2, 0, 0},
+        {EXPERTS_OF("gpt_oss", "\"head_dim\": 64, \"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
+                               "\"sliding_window\": 128, \"layer_types\": [\"sliding_attention\", \"full_attention\"]"),
+         2, 0, 0},
+        {EXPERTS_OF("qwen2_moe", "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, "
+                                 "\"shared_expert_intermediate_size\": 96"),
+         2, 2, 0},
+        {EXPERTS_OF("glm4_moe", "\"head_dim\": 64, \"first_k_dense_replace\": 1, \"n_routed_experts\": 8, "
+                                "\"num_experts_per_tok\": 2, \"n_group\": 4, \"topk_group\": 2, "
+                                "\"moe_intermediate_size\": 48, \"n_shared_experts\": 1"),
+         1, 0, 0},
+        {EXPERTS_OF("gemma4_text", "\"head_dim\": 32, \"global_head_dim\": 64, \"sliding_window\": 128, "
+                                   "\"layer_types\": [\"sliding_attention\", \"full_attention\"], "
+                                   "\"vocab_size_per_layer_input\": 320, \"num_kv_shared_layers\": 0, "
+                                   "\"hidden_size_per_layer_input\": 0, \"enable_moe_block\": true, \"num_experts\": 8, "
+                                   "\"top_k_experts\": 3, \"moe_intermediate_size\": 48"),
+         2, 0, 2},
+    };
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+        for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+            struct test_device_model model;
+            test_device_model_open_routed(&model, models[m].config, ranks);
+            if (ranks > 1) test_device_model_exchange(&model, 2048);
+            test_lower_all(&model, &test_gpus[TEST_GPU_90]);
+            const int all = models[m].fused + models[m].left, fused = ranks > 1 ? models[m].of_ranks : models[m].fused;
+            const struct graph *graph = test_device_model_graph(&model, PLAN_DECODE, 16);
+            assert_int_equal(count(graph, OP_NORM_ROUTER), fused);
+            assert_int_equal(count(graph, OP_ROUTER), all - fused);
+            assert_ptr_equal(graph, &model.graphs[fused ? TEST_ROUTER_BATCH : TEST_LARGE_BATCH]);
+            for (int g = 0; g < TEST_GRAPHS; g++)
+                if (g != TEST_ROUTER_BATCH) assert_int_equal(count(&model.graphs[g], OP_NORM_ROUTER), 0);
+            test_device_model_close(&model);
+        }
+}
+
 /* Short convolutions, and the delta rule beside attention with a gate and experts. */
 TEST(recurrent_layers)
 {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Few rows: the router's matmul, the router and the gated matmul over the experts that it chooses become one launch. The matmul that
- * comes next then reads the routes while that launch still runs. */
+ * comes next then reads the routes while that launch still runs. With a few more rows: the norm, the router's matmul and the router. */
 #include <string.h>
 
 #include "builder/passes/pass.h"
+#include "kernels/norm_router/norm_router.h"
+#include "kernels/rms_norm/rms_norm.h"
 #include "kernels/routed_matmul/routed_matmul.h"
 
 /* The node that reads the value first; -1: none. */
@@ -95,10 +97,67 @@ static void visit(struct graph *graph, struct graph_index *index, int n)
         down->params[MATMUL_EARLY_ROUTES] = 1;
 }
 
-static bool run(struct graph *graph, struct status *status)
+/* ---- with the norm ---- */
+
+static bool is_plain_norm(const struct graph_node *norm)
 {
-    return !graph->small_batch || !graph->has_routed_matmul || pass_visit(graph, OP_ROUTER, visit, status);
+    static const uint8_t others[] = {RMS_NORM_RESIDUAL, RMS_NORM_ADD_TO, RMS_NORM_COPY,
+                                     RMS_NORM_SCALES,   RMS_NORM_BIAS,   RMS_NORM_FACTOR};
+    bool plain = norm->op == OP_RMS_NORM && !norm->params[RMS_NORM_CENTRED];
+    for (size_t i = 0; i < sizeof others; i++) plain = plain && norm->operands[others[i]] < 0;
+    return plain;
 }
 
-const struct pass pass_fuse_router = {"fuse_router", "few rows: router and the experts' first matmul in one launch",
-                                      run, PASS_FOR(TARGET_CUDA)};
+static bool fits_norm(const struct graph *graph, const struct graph_node *norm, const struct graph_node *logits,
+                      const struct graph_node *router)
+{
+    const struct graph_value *y = &graph->values[norm->operands[RMS_NORM_OUT]];
+    return is_plain_norm(norm) && logits->operands[MATMUL_NORM] < 0 && y->dtype == graph->compute_dtype &&
+           y->rows == graph->values[router->operands[ROUTER_OUT]].rows &&
+           graph->weights[logits->operands[MATMUL_W]].depth == y->width;
+}
+
+static void visit_norm(struct graph *graph, struct graph_index *index, int n)
+{
+    struct graph_node *router = &graph->nodes[n];
+    const int value = router->operands[ROUTER_LOGITS], producer = index->producer[value];
+    if (producer < 0 || index->uses[value] != 1 || !is_plain(&graph->nodes[producer])) return;
+    struct graph_node *logits = &graph->nodes[producer];
+    const int first = index->producer[logits->operands[MATMUL_X]];
+    if (first < 0 || !fits_norm(graph, &graph->nodes[first], logits, router)) return;
+    struct graph_node *norm = &graph->nodes[first];
+    struct graph_node node = {.op = OP_NORM_ROUTER, .layer = router->layer};
+    for (int i = 0; i < PLAN_MAX_OPERANDS; i++) node.operands[i] = GRAPH_ABSENT;
+    node.operands[NORM_ROUTER_X] = norm->operands[RMS_NORM_X];
+    node.operands[NORM_ROUTER_NORM] = norm->operands[RMS_NORM_WEIGHT];
+    node.operands[NORM_ROUTER_OUT] = norm->operands[RMS_NORM_OUT];
+    node.operands[NORM_ROUTER_ROUTES] = router->operands[ROUTER_OUT];
+    node.operands[NORM_ROUTER_LISTS] = router->operands[ROUTER_LISTS];
+    node.operands[NORM_ROUTER_MATRIX] = logits->operands[MATMUL_W];
+    node.operands[NORM_ROUTER_ROUTER_BIAS] = logits->operands[MATMUL_BIAS];
+    node.operands[NORM_ROUTER_CLAIM_BIAS] = router->operands[ROUTER_BIAS];
+    node.operands[NORM_ROUTER_SCALES] = router->operands[ROUTER_SCALES];
+    node.params[NORM_ROUTER_EPS_BITS] = norm->params[RMS_NORM_EPS_BITS];
+    node.params[NORM_ROUTER_SCORE] = router->params[ROUTER_SCORE];
+    node.params[NORM_ROUTER_RENORMALISE] = router->params[ROUTER_RENORMALISE];
+    node.params[NORM_ROUTER_ROUTER_EPS_BITS] = router->params[ROUTER_EPS_BITS];
+    node.params[NORM_ROUTER_ROUTER_SCALE_BITS] = router->params[ROUTER_SCALE_BITS];
+    node.params[NORM_ROUTER_ROUTER_GROUPS] = router->params[ROUTER_GROUPS];
+    node.params[NORM_ROUTER_TOP_GROUPS] = router->params[ROUTER_TOP_GROUPS];
+    node.params[NORM_ROUTER_GROUP_SCORE] = router->params[ROUTER_GROUP_SCORE];
+    node.params[NORM_ROUTER_SHARED] = router->params[ROUTER_SHARED];
+    node.params[NORM_ROUTER_SHARED_GATE] = router->params[ROUTER_SHARED_GATE];
+    node.params[NORM_ROUTER_HAS_SEEDS] = router->params[ROUTER_HAS_SEEDS];
+    *norm = node; /* all that it reads is there, and y is made where it was */
+    logits->removed = router->removed = true;
+}
+
+static bool run(struct graph *graph, struct status *status)
+{
+    if (!graph->has_routed_matmul || (!graph->small_batch && !graph->router_batch)) return true;
+    return pass_visit(graph, OP_ROUTER, graph->small_batch ? visit : visit_norm, status);
+}
+
+const struct pass pass_fuse_router = {
+    "fuse_router", "few rows: the router in one launch with the experts' first matmul, or with the norm that it reads",
+    run, PASS_FOR(TARGET_CUDA)};

@@ -14,6 +14,7 @@
 #include "kernels/matmul/matmul_device.h"
 #include "kernels/mean_squares/mean_squares.h"
 #include "kernels/multiply/multiply.h"
+#include "kernels/norm_router/norm_router.h"
 #include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
@@ -60,6 +61,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_ROUTED_MATMUL] = KERNELS(&device_routed_matmul),
     [OP_MEAN_SQUARES] = KERNELS(&device_mean_squares),
     [OP_DRAFT] = KERNELS(&device_draft),
+    [OP_NORM_ROUTER] = KERNELS(&device_norm_router),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
 static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,

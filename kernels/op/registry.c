@@ -14,6 +14,7 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/mean_squares/mean_squares.h"
 #include "kernels/multiply/multiply.h"
+#include "kernels/norm_router/norm_router.h"
 #include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
@@ -58,6 +59,7 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_ROUTED_MATMUL] = &op_routed_matmul,
     [OP_MEAN_SQUARES] = &op_mean_squares,
     [OP_DRAFT] = &op_draft,
+    [OP_NORM_ROUTER] = &op_norm_router,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

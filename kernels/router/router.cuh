@@ -293,15 +293,17 @@ template <class P> struct router_body {
         __syncthreads();
     }
 
-    static __device__ __forceinline__ void write_list(const all_choices all, int expert, int begin, int end,
-                                                      int *choices)
+    /* By a warp. `expert_of`: of a choice, -1 from `count` on. */
+    template <class EXPERT_OF>
+    static __device__ __forceinline__ void write_list_of(EXPERT_OF expert_of, int count, int expert, int begin, int end,
+                                                         int *choices)
     {
         constexpr int UNROLLED = 4; /* loads under way */
         const int lane = (int)threadIdx.x % 32;
-        for (int base = 0; base < all.count && begin < end; base += 32 * UNROLLED) {
+        for (int base = 0; base < count && begin < end; base += 32 * UNROLLED) {
             int experts[UNROLLED];
 #pragma unroll
-            for (int i = 0; i < UNROLLED; i++) experts[i] = expert_of(all, base + 32 * i + lane);
+            for (int i = 0; i < UNROLLED; i++) experts[i] = expert_of(base + 32 * i + lane);
 #pragma unroll
             for (int i = 0; i < UNROLLED; i++) {
                 const u32 named = __ballot_sync(0xffffffffu, experts[i] == expert);
@@ -309,6 +311,12 @@ template <class P> struct router_body {
                 begin += __popc(named);
             }
         }
+    }
+
+    static __device__ __forceinline__ void write_list(const all_choices all, int expert, int begin, int end,
+                                                      int *choices)
+    {
+        write_list_of([&](int choice) { return expert_of(all, choice); }, all.count, expert, begin, end, choices);
     }
 
     /* `memory`: shared, router_shared_bytes. The grid is one cluster. */

@@ -5,6 +5,7 @@
 #include "formats/base/test_program.h"
 
 #include "kernels/op/op.h"
+#include "kernels/norm_router/norm_router.h"
 #include "kernels/routed_matmul/routed_matmul.h"
 #include "runtime/load/load.h"
 
@@ -43,6 +44,11 @@ static int64_t clamp(const struct op_param *param, int64_t value)
     return value < param->least ? param->least : value > param->most ? param->most : value;
 }
 
+static bool is_of(const struct op_param *param, const struct op_descriptor *op)
+{
+    return param >= op->params && param < op->params + op->param_count;
+}
+
 static int64_t first_guess(const struct op_param *param, bool has_all)
 {
     enum { SIZE = 16, MOST_CHOICES = 8 };
@@ -53,7 +59,7 @@ static int64_t first_guess(const struct op_param *param, bool has_all)
     if (op_param_is_type(param)) return cpu ? DTYPE_F32 : DTYPE_BF16;
     if (param->type == PARAM_FLOAT) return clamp(param, (int64_t)float_to_bits(1));
     /* One expert, which a router's matrix has a row for, and none that all rows share. */
-    if (param >= op_routed_matmul.params && param < op_routed_matmul.params + op_routed_matmul.param_count) {
+    if (is_of(param, &op_routed_matmul) || is_of(param, &op_norm_router)) {
         static const char *const ones[] = {"experts", "routed", "router_groups", "top_groups"};
         for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
             if (strcmp(param->name, ones[i]) == 0) return 1;

@@ -236,11 +236,13 @@ class SharedExperts(ReferenceTest):
                     self.assertEqual(graph.count(" experts=%d " % experts), 2 * layers)
                     if "--gpus" in options:
                         continue
-                    _, few_rows = decode_graphs(model, "dead_code", "--gpu", "h200", "--tuning-cache", "none", "--max-context", "4096", *options)
-                    fused = [line for line in few_rows.splitlines() if "= routed_matmul(" in line]
-                    self.assertEqual(len(fused), layers)
-                    for line in fused:
-                        self.assertIn(" shared=%d " % shared, line)
+                    _, few_rows, more_rows = decode_graphs(model, "dead_code", "--gpu", "h200", "--tuning-cache", "none", "--max-context", "4096",
+                                                           *options)
+                    for graph, op in ((few_rows, "routed_matmul"), (more_rows, "norm_router")):
+                        fused = [line for line in graph.splitlines() if "= %s(" % op in line]
+                        self.assertEqual(len(fused), layers)
+                        for line in fused:
+                            self.assertRegex(line + " ", " shared=%d " % shared)
 
     def test_engines_for_gpus(self):
         for name in ("qwen2_moe of 4", "deepseek_v3"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
-(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), multiply (multiply_on_host.cu), draft (draft_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), sample
+(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), multiply (multiply_on_host.cu), draft (draft_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), norm_router (norm_router_on_host.cu), sample
 (sample_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
 (delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu), a router with the matmul that it is for (routed_matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
@@ -26,7 +26,7 @@ C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
-           "kernels/mean_squares/mean_squares.cuh", "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh",
+           "kernels/mean_squares/mean_squares.cuh", "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh", "kernels/norm_router/norm_router.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "kernels/sample/philox.h", "kernels/sample/sample.cuh", "kernels/draft/draft.cuh", "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
@@ -172,6 +172,28 @@ def routers():
     yield router(40, 40, SHARED=36, SCORE=2, HAS_SCALES=1)
     yield router(72, 6, RENORMALISE=1, GROUPS=36, TOP_GROUPS=5, VALID=19, ROWS=20)
     yield router(8, 2, SCORE=2, VALID=1, ROWS=1)
+
+
+def norm_router(rows, valid, k, routed, top_k, **changes):
+    """`routed`: rows of the router's matrix; `top_k`: choices of a row."""
+    return {"SOURCE": "norm_router", "VALID": valid, "ROWS": rows, "K": k, "NORM_DTYPE": BF16, "EPS_BITS": 0x3727C5AC, "OUT_DTYPE": BF16, "MATRIX_DTYPE": BF16,
+            "ROUTED": routed, "HAS_ROUTER_BIAS": 0, "ROUTER_BIAS_DTYPE": F32, "ROUTE_WIDTH": 2 * top_k, "SCORE": 0, "RENORMALISE": 0,
+            "ROUTER_EPS_BITS": 0x1E3CE508, "ROUTER_SCALE_BITS": 0x40200000, "ROUTER_GROUPS": 1, "TOP_GROUPS": 1, "GROUP_SCORE": 0, "HAS_CLAIM_BIAS": 0,
+            "CLAIM_BIAS_DTYPE": F32, "HAS_SEEDS": 0, "HAS_SCALES": 0, "SCALES_DTYPE": F32, "SHARED": 0, "SHARED_GATE": 0, "BLOCKS": 4, "WARPS": 4, **changes}
+
+
+def norm_routers():
+    """Warps that share a tile's k, take one tile or several; blocks without k; one and several rows of a warp, in registers and read again; every
+    score, groups, shared experts and their gate, seeds of other rows; invalid rows."""
+    yield norm_router(9, 9, 256, 64, 8, RENORMALISE=1)
+    yield norm_router(16, 13, 264, 32, 4, SCORE=2, HAS_ROUTER_BIAS=1, ROUTER_BIAS_DTYPE=BF16, HAS_SEEDS=1)
+    yield norm_router(10, 10, 72, 16, 9, SHARED=1, SCORE=1, RENORMALISE=1, ROUTER_GROUPS=4, TOP_GROUPS=2, GROUP_SCORE=1, HAS_CLAIM_BIAS=1, BLOCKS=8,
+                      CLAIM_BIAS_DTYPE=BF16)
+    yield norm_router(20, 17, 136, 61, 8, SHARED=4, SHARED_GATE=1, HAS_SEEDS=1, COUNT_INDEX=1, WARPS=8, OUT_DTYPE=F16, MATRIX_DTYPE=F16)
+    yield norm_router(12, 0, 64, 8, 2)
+    yield norm_router(64, 61, 128, 24, 3, HAS_SCALES=1, SCALES_DTYPE=BF16, BLOCKS=8, WARPS=8, NORM_DTYPE=F32)
+    yield norm_router(11, 11, 1544, 5, 5, BLOCKS=2, WARPS=8, HAS_SCALES=1)
+    yield norm_router(33, 30, 200, 100, 2, BLOCKS=8, WARPS=8, SCORE=1, HAS_CLAIM_BIAS=1, NORM_DTYPE=F16)
 
 
 def sample(vocab, cluster, threads=128, **changes):
@@ -715,6 +737,11 @@ class Emulation(unittest.TestCase):
 
     def test_router(self):
         self.check(routers())
+
+    def test_norm_router(self):
+        self.check(norm_routers())
+        whole = next(iter(norm_routers()))
+        self.check_defects([{**whole, "SPOIL": spoil} for spoil in (1, 2, 3)], ["row 0 weight 7", "list of expert", "of y was written"])
 
     def test_multiply(self):
         self.check(products())

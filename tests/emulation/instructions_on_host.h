@@ -36,6 +36,7 @@ static void barrier_init(u32 address, int count)
 {
     if (address % 8) abort();
     mbarrier_at(address) = {count, count, 0, 0, {}};
+    *shared_words(address) = 0; /* cluster_store_async */
 }
 static void barrier_init_done() {}
 static void fence_async_shared() {}
@@ -87,13 +88,13 @@ static void barrier_wait_tight(u32 address, u32 parity) { barrier_wait(address, 
 static void named_barrier(int id, int threads) { meet(running->named[id], threads); }
 static void named_barrier_arrive(int id, int threads) { arrive(running->named[id], threads); }
 
-/* ---- clusters: of one block, except where run_cluster runs several (cluster_sync, its two halves, loads, stores) ---- */
+/* ---- clusters: of one block, except where run_cluster runs several (cluster_sync, its two halves, loads, stores, stores that a barrier
+ * counts) ---- */
 
 enum { RANK_SHIFT = 24 }; /* addresses of other blocks: the rank + 1 above, the signed distance below */
 
 static void barrier_arrive_at(u32, u32) { abort(); }
 static void barrier_arrive_cluster(u32) { abort(); }
-static void barrier_wait_cluster(u32, u32) { abort(); }
 static void cluster_sync()
 {
     if (!own_cluster) abort();
@@ -132,6 +133,24 @@ static float4 cluster_load(u32 remote) { return load_from_cluster<float4>(remote
 template <class T> static void cluster_store(u32 remote, T value)
 {
     memcpy(cluster_words(remote), &value, sizeof value);
+}
+/* The bytes are counted in the barrier's own word, which a barrier of one block does not use, until its block looks. */
+template <class T> static void cluster_store_async(u32 remote, T value, u32 remote_barrier)
+{
+    if ((remote ^ remote_barrier) >> RANK_SHIFT) abort(); /* of another block */
+    cluster_store(remote, value);
+    __atomic_fetch_add((u32 *)cluster_words(remote_barrier), (u32)sizeof value, __ATOMIC_RELEASE);
+}
+static void barrier_wait_cluster(u32 address, u32 parity)
+{
+    mbarrier &b = mbarrier_at(address);
+    while (b.phases % 2 == parity) {
+        const u32 bytes = __atomic_exchange_n(shared_words(address), 0, __ATOMIC_ACQUIRE);
+        if (bytes)
+            barrier_complete(address, bytes);
+        else
+            give_way();
+    }
 }
 static u32 cluster_add(u32 remote, u32 value)
 {

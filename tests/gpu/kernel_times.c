@@ -14,6 +14,7 @@
 #include "kernels/op/activation.h"
 #include "kernels/op/recurrent.h"
 #include "kernels/rope_attention/rope_attention.h"
+#include "kernels/router/router.h"
 #include "tests/bench/op_case.h"
 #include "tests/gpu/check.h"
 
@@ -428,6 +429,33 @@ static void add_experts(void)
     }
 }
 
+/* A router of Qwen3-30B-A3B with its norm: three launches and one. */
+static void add_routers(void)
+{
+    enum { EXPERTS = 128, TOP_K = 8, HIDDEN = 2048 };
+    static const struct shape shape = {.name = "router", .hidden = HIDDEN, .heads = 1, .kv_heads = 1, .head_dim = 64};
+    static const int batches[] = {9, 16, 32, 64};
+    for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+        const int rows = batches[i];
+        const struct op_setting renormalise = {"renormalise", ROUTER_SUM_PLUS_EPS},
+                                route_width = {"route_width", 2 * TOP_K};
+        add(&shape, &(struct op_case){.op = OP_RMS_NORM, .what = "norm", .rows = rows});
+        add_matmul(&shape, rows, "matrix", EXPERTS, HIDDEN, DTYPE_F32, false, false, false);
+        add(&shape, &(struct op_case){.op = OP_ROUTER,
+                                      .what = "router",
+                                      .rows = rows,
+                                      .settings = {{"experts", EXPERTS}, route_width, renormalise}});
+        add(&shape, &(struct op_case){.op = OP_NORM_ROUTER,
+                                      .what = "norm, matrix, router",
+                                      .rows = rows,
+                                      .settings = {{"k", HIDDEN},
+                                                   {"norm_dtype", DTYPE_BF16},
+                                                   {"routed", EXPERTS},
+                                                   route_width,
+                                                   renormalise}});
+    }
+}
+
 static void add_shape(const struct shape *shape)
 {
     static const int batches[] = {1, 8, 32, 512, 2048};
@@ -680,6 +708,7 @@ static void times(void **state)
     }
     add_public_shapes();
     add_experts();
+    add_routers();
     add_recurrent();
     add_wide_heads();
     for (int i = 0; i < problem_count; i++)

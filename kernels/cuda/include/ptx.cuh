@@ -177,6 +177,20 @@ __device__ __forceinline__ u32 cluster_add(u32 remote, u32 value)
     return old;
 }
 #undef PTX_CLUSTER_SHARED
+/* Stores in a block of the cluster, which count as bytes of a barrier of the same block once they are there (barrier_wait_cluster): neither a
+ * fence nor an arrival. */
+__device__ __forceinline__ void cluster_store_async(u32 remote, u32 value, u32 remote_barrier)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(remote),
+                 "r"(value), "r"(remote_barrier)
+                 : "memory");
+}
+__device__ __forceinline__ void cluster_store_async(u32 remote, u64 value, u32 remote_barrier)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(remote),
+                 "l"(value), "r"(remote_barrier)
+                 : "memory");
+}
 
 /* Asynchronous copies of a thread to shared memory, both sides aligned to BYTES. A thread's groups complete in the
  * order in which they were committed. */
