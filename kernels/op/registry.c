@@ -23,6 +23,7 @@
 #include "kernels/routed_matmul/routed_matmul.h"
 #include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
+#include "kernels/select_columns/select_columns.h"
 #include "kernels/select_rows/select_rows.h"
 #include "kernels/short_conv/short_conv.h"
 #include "kernels/sigmoid_gate/sigmoid_gate.h"
@@ -58,6 +59,7 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_ROUTED_MATMUL] = &op_routed_matmul,
     [OP_MEAN_SQUARES] = &op_mean_squares,
     [OP_DRAFT] = &op_draft,
+    [OP_SELECT_COLUMNS] = &op_select_columns,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

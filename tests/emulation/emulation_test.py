@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
-(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), multiply (multiply_on_host.cu), draft (draft_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), sample
+(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), multiply (multiply_on_host.cu), select_columns (select_columns_on_host.cu), draft (draft_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), sample
 (sample_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
 (delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu), a router with the matmul that it is for (routed_matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
@@ -26,7 +26,7 @@ C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
-           "kernels/mean_squares/mean_squares.cuh", "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh",
+           "kernels/mean_squares/mean_squares.cuh", "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/select_columns/select_columns.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "kernels/sample/philox.h", "kernels/sample/sample.cuh", "kernels/draft/draft.cuh", "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
@@ -119,6 +119,13 @@ def mean_squares():
     for i, (heads, kv_heads, head_dim) in enumerate([(1, 1, 2), (3, 1, 20), (6, 2, 254), (5, 5, 128), (20, 4, 128), (4, 1, 512)]):
         yield {"SOURCE": "mean_squares", "VALID": 2, "ROWS": 3, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "RANKS": 2 + i,
                "X_DTYPE": [BF16, F16][i % 2]}
+
+
+def selections():
+    """Vectors of 8, 4 and 1 columns, x wider than out or as wide, every rounding."""
+    for i, (width, in_width) in enumerate([(64, 64), (2056, 2064), (36, 40), (13, 13), (1, 3), (520, 520)]):
+        yield {"SOURCE": "select_columns", "VALID": 2, "ROWS": 3, "WIDTH": width, "IN_WIDTH": in_width,
+               "X_DTYPE": [BF16, F32, F32, F16][i % 4], "OUT_DTYPE": [BF16, BF16, F16, F16][i % 4]}
 
 
 def normalised_rotations():
@@ -718,6 +725,11 @@ class Emulation(unittest.TestCase):
 
     def test_multiply(self):
         self.check(products())
+
+    def test_select_columns(self):
+        self.check(selections())
+        whole = next(selections())
+        self.check_defects([{**whole, "SPOIL": spoil} for spoil in (1, 2)], ["out element", "of out was written"])
 
     def test_rope_attention(self):
         self.check(decodes())
