@@ -7,7 +7,6 @@
     PARAM(ROWS) = 512;           \
     PARAM(COUNT_INDEX) = 0;      \
     PARAM(WIDTH) = 4096;         \
-    PARAM(IN_WIDTH) = 4096;      \
     PARAM(X_DTYPE) = DTYPE_BF16; \
     PARAM(OUT_DTYPE) = DTYPE_BF16;
 #endif

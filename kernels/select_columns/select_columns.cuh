@@ -25,8 +25,8 @@ template <class P> struct select_columns_body {
         if (row >= min(counts[P::COUNT_INDEX], P::ROWS)) return;
 #pragma unroll
         for (int i = 0; i < VECTOR; i++)
-            value[i] = place[i] >= 0 && place[i] < (float)P::IN_WIDTH
-                           ? load_element<P::X_DTYPE>(x, row * P::IN_WIDTH + (int)place[i])
+            value[i] = place[i] >= 0 && place[i] < (float)P::WIDTH
+                           ? load_element<P::X_DTYPE>(x, row * P::WIDTH + (int)place[i])
                            : 0.0f;
         if constexpr (VECTOR > 1)
             store_elements<P::OUT_DTYPE>(out, vector * VECTOR, value);

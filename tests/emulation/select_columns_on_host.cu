@@ -11,11 +11,10 @@ struct params {
 };
 typedef select_columns_body<params> body;
 
-enum { WIDTH = params::WIDTH, IN_WIDTH = params::IN_WIDTH, COUNT = params::ROWS * WIDTH };
-enum { OUT_BYTES = params::OUT_DTYPE == DTYPE_F32 ? 4 : 2 };
+enum { WIDTH = params::WIDTH, COUNT = params::ROWS * WIDTH, OUT_BYTES = params::OUT_DTYPE == DTYPE_F32 ? 4 : 2 };
 
 static int counts[2] = {VALID, 1 << 30};
-alignas(64) static float x[params::ROWS * IN_WIDTH], order[WIDTH]; /* x: of a dtype that may have 16 bits */
+alignas(64) static float x[COUNT], order[WIDTH]; /* x: of a dtype that may have 16 bits */
 static guarded<COUNT * OUT_BYTES> out;
 
 static void run_thread_of_kernel() { body::run(counts, x, order, out.bytes); }
@@ -23,8 +22,8 @@ static void run_thread_of_kernel() { body::run(counts, x, order, out.bytes); }
 int main()
 {
     memset(x, 0xff, sizeof x); /* NaN beyond the valid rows */
-    for (int i = 0; i < VALID * IN_WIDTH; i++) store_element<params::X_DTYPE>(x, i, draw(-2, 2));
-    for (int i = 0; i < WIDTH; i++) order[i] = (float)(int)draw(-1.5f, IN_WIDTH + 1.5f); /* some are outside */
+    for (int i = 0; i < VALID * WIDTH; i++) store_element<params::X_DTYPE>(x, i, draw(-2, 2));
+    for (int i = 0; i < WIDTH; i++) order[i] = (float)(int)draw(-1.5f, WIDTH + 1.5f); /* some are outside */
     order[0] = NAN;
     out.poison();
     const int blocks = (params::ROWS * body::VECTORS + body::THREADS - 1) / body::THREADS;
@@ -33,10 +32,10 @@ int main()
     if (SPOIL == 2) out.after[0] = 0;
     for (int i = 0; i < VALID * WIDTH; i++) {
         const float place = order[i % WIDTH];
-        const bool inside = place >= 0 && place < IN_WIDTH;
+        const bool inside = place >= 0 && place < WIDTH;
         float expected[1], found = load_element<params::OUT_DTYPE>(out.bytes, i);
         store_element<params::OUT_DTYPE>(
-            expected, 0, inside ? load_element<params::X_DTYPE>(x, i / WIDTH * IN_WIDTH + (int)place) : 0);
+            expected, 0, inside ? load_element<params::X_DTYPE>(x, i / WIDTH * WIDTH + (int)place) : 0);
         if (found != load_element<params::OUT_DTYPE>(expected, 0)) problem("out element %d: %g", i, (double)found);
     }
     out.expect_poison("out", VALID * WIDTH * OUT_BYTES);
