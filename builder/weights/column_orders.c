@@ -100,11 +100,21 @@ static void set_column_order(struct graph_weight *weight, const struct column_or
     for (int i = 0; i < weight->source_count; i++) weight->sources[i].column_order = order;
 }
 
-/* Whether the engine keeps the codes of a weight that has its order. */
-static bool keeps_codes(const struct ordering *o, const struct graph_weight *weight)
+/* Columns of a rank's share, as pass_shard will set them, or with 1 rank as they are before it. */
+static void share_columns(struct graph_weight *weight, uint32_t ranks)
 {
+    for (int i = 0; i < weight->source_count; i++)
+        if (weight->sources[i].shard == SHARD_COLUMNS)
+            weight->sources[i].rank_columns = weight->sources[i].columns / ranks;
+}
+
+/* Whether the engine keeps the codes of a weight that has its order. */
+static bool keeps_codes(const struct ordering *o, struct graph_weight *weight)
+{
+    share_columns(weight, o->graph->ranks);
     const enum encoding_id found = coded_encoding(weight, o->checkpoint, o->graph->ranks),
                            asked = weight_types_ask(o->types, weight);
+    share_columns(weight, 1);
     return found != ENCODING_NONE && (asked == ENCODING_NONE || asked == found);
 }
 
