@@ -86,8 +86,8 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, c
     graph->ranks = model->ranks;
     graph->gives_hidden = model->hidden;
     if (model->ranks > 1) graph->rank_config = &model->rank_config;
-    return import_graph(graph, status) &&
-           column_orders_add(graph, &model->orders, &model->checkpoint, types, status) && run_passes(graph, NULL, NULL, status);
+    return import_graph(graph, status) && column_orders_add(graph, &model->orders, &model->checkpoint, types, status) &&
+           run_passes(graph, NULL, NULL, status);
 }
 
 static bool try_ranks(struct test_device_model *model, const char *source, int64_t matrices, uint64_t slots,

@@ -157,13 +157,12 @@ TEST(codes_of_selected_columns)
     multiply(&graph, selected, ENCODING_E4M3_CHANNEL, "a");
     multiply(&graph, normed, ENCODING_BF16, "b");
     run(&graph);
-    test_graph_expect(&graph,
-                      "%x[T,32] = embed(table=@w.x[50,32 row-major])\n"
-                      "%normed[T,32] = rms_norm(x=%x, weight=@w.normed[32 row-major])\n"
-                      "%selected[T,32] = select_columns(x=%normed, order=@w.order[32 row-major])\n"
-                      "%selected.codes[T,32], %selected.scales[T,1] = quantise(x=%selected)\n"
-                      "%a[T,32] = matmul(x=%selected.codes, w=@w.a[32,32 matrix], x_scales=%selected.scales)\n"
-                      "%b[T,32] = matmul(x=%normed, w=@w.b[32,32 matrix])\n");
+    test_graph_expect(&graph, "%x[T,32] = embed(table=@w.x[50,32 row-major])\n"
+                              "%normed[T,32] = rms_norm(x=%x, weight=@w.normed[32 row-major])\n"
+                              "%selected[T,32] = select_columns(x=%normed, order=@w.order[32 row-major])\n"
+                              "%selected.codes[T,32], %selected.scales[T,1] = quantise(x=%selected)\n"
+                              "%a[T,32] = matmul(x=%selected.codes, w=@w.a[32,32 matrix], x_scales=%selected.scales)\n"
+                              "%b[T,32] = matmul(x=%normed, w=@w.b[32,32 matrix])\n");
     expect_dtype(&graph, "normed", DTYPE_BF16);
     expect_dtype(&graph, "selected", DTYPE_BF16);
     expect_dtype(&graph, "selected.codes", DTYPE_F8_E4M3);

@@ -13,8 +13,18 @@
 #include "kernels/matmul/weight_layout.h"
 
 static const char *const models[] = {
-    "awq-w4-g32",  "ct-fp8-channel", "ct-mxfp4",           "ct-nvfp4",       "ct-w4a16-g32",    "ct-w4a16-g64-asym",
-    "ct-w8a8-int", "fp8-block",      "gptq-w8-channel-v2", "modelopt-nvfp4", "gptq-w4-g32-sym", "fp8-tensor-static",
+    "awq-w4-g32",
+    "ct-fp8-channel",
+    "ct-mxfp4",
+    "ct-nvfp4",
+    "ct-w4a16-g32",
+    "ct-w4a16-g64-asym",
+    "ct-w8a8-int",
+    "fp8-block",
+    "gptq-w8-channel-v2",
+    "modelopt-nvfp4",
+    "gptq-w4-g32-sym",
+    "fp8-tensor-static",
     "gptq-w4-g64-asym-actorder",
 };
 

@@ -238,12 +238,14 @@ static void expect_elements(const struct fixture *f, const uint8_t *weights, uin
             const uint64_t group = weight->interleave, count = (uint64_t)weight->source_count;
             for (uint64_t row = 0; row < slice.rows; row++) {
                 const uint64_t place = group ? (row / group * count + (uint64_t)s) * group + row % group : row;
-                const uint64_t at = slice.first_row + row, from = source->row_order ? source->row_order->columns[at] : at;
+                const uint64_t at = slice.first_row + row,
+                               from = source->row_order ? source->row_order->columns[at] : at;
                 panel_read(&form, weights + bytes / graph->ranks * rank + weight->offset, place, weight->depth, 0,
                            weight->depth, found);
                 for (uint64_t k = 0; k < weight->columns; k++) {
                     float expected;
-                    quantised_read(quantised, from, source->column_order->columns[slice.first_column + k], 1, &expected);
+                    quantised_read(quantised, from, source->column_order->columns[slice.first_column + k], 1,
+                                   &expected);
                     if (fabsf(found[k] - expected) > 1e-6f * fabsf(expected))
                         fail_msg("%s rank %d row %d column %d: %g, expected %g", weight->name, (int)rank, (int)row,
                                  (int)k, (double)found[k], (double)expected);
@@ -334,7 +336,8 @@ TEST(rows_move_instead_of_x)
             if (gated) add_module(&f, "gate", INNER, 64), share_groups(&f, "up", "gate", 64);
             memset(test_quantised_tensor(&f.files, "up.bias", DTYPE_F32, 1, INNER, 0), 0, 4);
             open_graph(&f, ranks, TARGET_CPU);
-            const int x = graph_value(&f.graph, ROWS_TOKENS, 64, "x"), up = matrix(&f, gated ? "gate" : "up", INNER, 64);
+            const int x = graph_value(&f.graph, ROWS_TOKENS, 64, "x"),
+                      up = matrix(&f, gated ? "gate" : "up", INNER, 64);
             if (gated) graph_weight_interleave(&f.graph, up, matrix(&f, "up", INNER, 64), graph_interleave(&f.graph));
             const int bias = graph_vector(&f.graph, 0, INNER, "up.bias"), down = matrix(&f, "down", 32, INNER);
             if (gated) { /* a bias of gate that is zero */

@@ -79,9 +79,9 @@ const char *source_fault(const struct weight_source *source)
     if (source->row_order && (source->row_order->count != source->rows || source->repeat != 1))
         return "has an order of other rows";
     if (!source->tensor) return rank ? "has a shape without a tensor" : NULL;
-    if (source->column_order && (source->transposed || source->first_column || !source_is_exact(source) ||
-                                 source->columns != source_tensor_columns(source) ||
-                                 source->column_order->count != source->columns))
+    if (source->column_order &&
+        (source->transposed || source->first_column || !source_is_exact(source) ||
+         source->columns != source_tensor_columns(source) || source->column_order->count != source->columns))
         return "has an order of other columns";
     if (!checked_product(source->shape, (size_t)rank, &ignored)) return "has a tensor of more than 2^64 elements";
     if (source->transposed && !has_columns(source)) return "transposes a tensor that is no matrix";
@@ -128,8 +128,7 @@ bool source_is_exact(const struct weight_source *source)
 
 bool source_keeps_type(const struct weight_source *source)
 {
-    return source_is_exact(source) ||
-           (!source->tensor && !source->values && !source->row_order && source->add == 0.0f);
+    return source_is_exact(source) || (!source->tensor && !source->values && !source->row_order && source->add == 0.0f);
 }
 
 uint64_t source_element(const struct weight_source *source, uint64_t row, uint64_t column)
@@ -184,7 +183,7 @@ static void read_tensor(const struct tensor_view *tensor, uint64_t first, uint64
     for (uint64_t i = 0; i < count; i++) values[i] = source_tensor_element(tensor, first + i * step);
 }
 
-/* Of a source without a tensor. */
+/* An element of a source without a tensor. */
 static float own_element(const struct weight_source *source, uint64_t row, uint64_t column)
 {
     const uint64_t columns = source->columns ? source->columns : 1;

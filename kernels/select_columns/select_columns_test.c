@@ -54,7 +54,8 @@ TEST(equals_the_formula)
 
 TEST(columns_outside_x_are_not_read)
 {
-    static const float order[6] = {-1, 6, NAN, INFINITY, -INFINITY, 5}, x[6] = {1, 2, 3, 4, 5, 7}, expected[6] = {[5] = 7};
+    static const float order[6] = {-1, 6, NAN, INFINITY, -INFINITY, 5}, x[6] = {1, 2, 3, 4, 5, 7},
+                       expected[6] = {[5] = 7};
     struct test_case test;
     open_case(&test, 1, 1, 6);
     memcpy(test.call.operands[SELECT_COLUMNS_X], x, sizeof x);

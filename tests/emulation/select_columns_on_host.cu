@@ -34,8 +34,8 @@ int main()
         const float place = order[i % WIDTH];
         const bool inside = place >= 0 && place < WIDTH;
         float expected[1], found = load_element<params::OUT_DTYPE>(out.bytes, i);
-        store_element<params::OUT_DTYPE>(
-            expected, 0, inside ? load_element<params::X_DTYPE>(x, i / WIDTH * WIDTH + (int)place) : 0);
+        store_element<params::OUT_DTYPE>(expected, 0,
+                                         inside ? load_element<params::X_DTYPE>(x, i / WIDTH * WIDTH + (int)place) : 0);
         if (found != load_element<params::OUT_DTYPE>(expected, 0)) problem("out element %d: %g", i, (double)found);
     }
     out.expect_poison("out", VALID * WIDTH * OUT_BYTES);
