@@ -78,7 +78,8 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
     const enum encoding_id compute = options->compute;
     const bool cuda = build->target == TARGET_CUDA;
     const bool routes = cuda && build->has_routed_matmul && build->checkpoint.config.experts.count;
-    if (!build_choose_joins(build, status) ||
+    if ((build->has_weights && !column_orders_open(&build->orders, &build->checkpoint, status)) ||
+        !build_choose_joins(build, status) ||
         !build_make_graph(build, &build->decode, build->target, PLAN_DECODE, 0, compute, status) ||
         (cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, GRAPH_SMALL_BATCH, compute,
                                   status)) ||
@@ -457,6 +458,7 @@ static void build_close(struct build *build)
     graph_free(&build->eight_bit_mixed);
     graph_free(&build->verify);
     graph_free(&build->eight_bit_verify);
+    column_orders_close(&build->orders);
     if (build->checkpoint_open) checkpoint_close(&build->checkpoint);
     team_destroy(build->team);
     free(build);
@@ -533,6 +535,9 @@ bool build_engine(const struct build_options *options, struct status *status)
         .quantised = build->checkpoint.config.quantisation.method != QUANT_NONE
                          ? build->checkpoint.config.quantisation.name
                          : NULL,
+        .decoded_orders = build->has_weights && options->types.matrices == ENCODING_NONE
+                              ? column_orders_decoded(&build->decode, &build->checkpoint)
+                              : 0,
         .towers = build->checkpoint.towers,
         .output = options->dry_run ? NULL : options->output,
         .file_bytes = build->file_bytes,

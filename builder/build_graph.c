@@ -57,7 +57,9 @@ static bool run_build_passes(const struct build *build, struct graph *graph, str
 /* The engine's graphs; those of the unquantised model that it is compared with form a scale for each row. */
 static bool import(struct build *build, struct graph *graph, struct status *status)
 {
-    if (!import_graph(graph, status)) return false;
+    if (!import_graph(graph, status) ||
+        !column_orders_add(graph, &build->orders, &build->checkpoint, &build->options->types, status))
+        return false;
     return graph->target != build->target || build->lowering.kv_dtype != ENCODING_E4M3_CHANNEL ||
            cache_scales_add(graph, &build->checkpoint, &build->scaled_layers, status);
 }

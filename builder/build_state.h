@@ -6,6 +6,7 @@
 #include "builder/build_rows.h"
 #include "builder/lower/lower.h"
 #include "builder/weights/channel_scales.h"
+#include "builder/weights/column_orders.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/engine/engine_file.h"
 #include "tuner/machine.h"
@@ -21,6 +22,7 @@ struct build {
     bool checkpoint_open, has_weights;
     struct model_config rank_config;       /* several ranks: the configuration of each */
     uint8_t joins[MODEL_MAX_LAYERS];       /* of all graphs: graph->joins */
+    struct column_orders orders;           /* of all graphs' matrices */
     struct build_rows rows[PLAN_KIND_END]; /* of the plans of each kind */
     struct graph decode, prefill;
     struct graph mixed, verify; /* only with rows of such plans */

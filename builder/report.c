@@ -182,6 +182,9 @@ void report_print(const struct build_report *report, FILE *out)
         fprintf(out, "           quantised checkpoint (%s): %s%s\n", report->quantised,
                 encoding_is_plain(m->weight_encoding) ? "weights are dequantised" : "codes are kept",
                 m->eight_bit_rows ? "" : ", activations are not quantised");
+    if (report->decoded_orders)
+        fprintf(out, "           %" PRIu64 " %s in act-order %s dequantised\n", report->decoded_orders,
+                report->decoded_orders == 1 ? "matrix" : "matrices", report->decoded_orders == 1 ? "is" : "are");
     if (m->kv_dtype == ENCODING_E4M3_CHANNEL && (report->scaled_layers || !report->kv_dtype_given))
         fprintf(out, "           KV cache%s: %s\n", report->kv_dtype_given ? "" : " as the checkpoint says",
                 report->scaled_layers ? "its scales are the checkpoint's" : "each row has a scale of its own");

@@ -70,8 +70,8 @@ const char *test_device_model_source(size_t index)
     return path;
 }
 
-static bool make_graph(struct test_device_model *model, enum test_graph which, enum dtype compute_dtype, bool routed,
-                       struct status *status)
+static bool make_graph(struct test_device_model *model, enum test_graph which, const struct weight_types *types,
+                       bool routed, struct status *status)
 {
     struct graph *graph = &model->graphs[which];
     graph_init(graph, &model->config,
@@ -80,14 +80,15 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, e
                : which == TEST_VERIFY ? PLAN_VERIFY
                                       : PLAN_DECODE);
     graph->target = TARGET_CUDA;
-    graph->compute_dtype = compute_dtype;
+    graph->compute_dtype = types->matrices == ENCODING_F16 ? DTYPE_F16 : DTYPE_BF16;
     graph->small_batch = which == TEST_SMALL_BATCH;
     graph->router_batch = which == TEST_ROUTER_BATCH;
     graph->has_routed_matmul = routed;
     graph->ranks = model->ranks;
     graph->gives_hidden = model->hidden;
     if (model->ranks > 1) graph->rank_config = &model->rank_config;
-    return import_graph(graph, status) && run_passes(graph, NULL, NULL, status);
+    return import_graph(graph, status) && column_orders_add(graph, &model->orders, &model->checkpoint, types, status) &&
+           run_passes(graph, NULL, NULL, status);
 }
 
 static bool try_ranks(struct test_device_model *model, const char *source, int64_t matrices, uint64_t slots,
@@ -104,6 +105,7 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
     if (model->has_checkpoint) {
         test_expect_success(checkpoint_open(&model->checkpoint, source, false, arch_read_config, status), status);
         model->config = model->checkpoint.config;
+        test_expect_success(column_orders_open(&model->orders, &model->checkpoint, status), status);
     } else {
         test_expect_success(model_config_parse(&model->config, source, strlen(source), "config.json", arch_read_config,
                                                status),
@@ -113,7 +115,7 @@ static bool try_ranks(struct test_device_model *model, const char *source, int64
     if (!shard_config(&model->config, ranks, &model->rank_config, status)) return false;
     struct graph *wide = &model->graphs[TEST_LARGE_BATCH];
     for (int g = 0; g < TEST_GRAPHS; g++)
-        if (!make_graph(model, (enum test_graph)g, compute_dtype, routed, status)) return false;
+        if (!make_graph(model, (enum test_graph)g, &types, routed, status)) return false;
     bool bound = model->has_checkpoint ? bind_weights(wide, &model->checkpoint, &types, status)
                                        : assume_weights(wide, (enum encoding_id)compute_dtype, &types, status);
     if (!bound) return false;
@@ -181,6 +183,7 @@ void test_device_model_open_predicting(struct test_device_model *model, const ch
 void test_device_model_close(struct test_device_model *model)
 {
     for (int g = 0; g < TEST_GRAPHS; g++) graph_free(&model->graphs[g]);
+    column_orders_close(&model->orders);
     if (model->has_checkpoint) checkpoint_close(&model->checkpoint);
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/quantise/quantise.h"
 #include "kernels/rms_norm/rms_norm.h"
+#include "kernels/select_columns/select_columns.h"
 #include "kernels/select_rows/select_rows.h"
 
 /* ---- graphs made by hand ---- */
@@ -139,6 +140,32 @@ TEST(codes_are_of_int8_where_weights_are)
     expect_dtype(&graph, "normed.scales", DTYPE_F32);
     expect_dtype(&graph, "a", DTYPE_BF16);
     expect_dtype(&graph, "a.codes", DTYPE_I8);
+    graph_free(&graph);
+}
+
+/* Codes are made of x after its columns have been reordered, not by the norm before. */
+TEST(codes_of_selected_columns)
+{
+    struct graph graph;
+    begin(&graph, PLAN_DECODE);
+    const int normed = norm(&graph, embed(&graph, "x"), "normed"), selected = new_value(&graph, "selected");
+    const int order = graph_vector(&graph, GRAPH_NO_LAYER, WIDTH, "w.order");
+    struct graph_node *node = graph_append(&graph, OP_SELECT_COLUMNS, GRAPH_NO_LAYER);
+    node->operands[SELECT_COLUMNS_X] = normed;
+    node->operands[SELECT_COLUMNS_ORDER] = order;
+    node->operands[SELECT_COLUMNS_OUT] = selected;
+    multiply(&graph, selected, ENCODING_E4M3_CHANNEL, "a");
+    multiply(&graph, normed, ENCODING_BF16, "b");
+    run(&graph);
+    test_graph_expect(&graph, "%x[T,32] = embed(table=@w.x[50,32 row-major])\n"
+                              "%normed[T,32] = rms_norm(x=%x, weight=@w.normed[32 row-major])\n"
+                              "%selected[T,32] = select_columns(x=%normed, order=@w.order[32 row-major])\n"
+                              "%selected.codes[T,32], %selected.scales[T,1] = quantise(x=%selected)\n"
+                              "%a[T,32] = matmul(x=%selected.codes, w=@w.a[32,32 matrix], x_scales=%selected.scales)\n"
+                              "%b[T,32] = matmul(x=%normed, w=@w.b[32,32 matrix])\n");
+    expect_dtype(&graph, "normed", DTYPE_BF16);
+    expect_dtype(&graph, "selected", DTYPE_BF16);
+    expect_dtype(&graph, "selected.codes", DTYPE_F8_E4M3);
     graph_free(&graph);
 }
 

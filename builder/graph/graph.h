@@ -143,6 +143,11 @@ struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op,
 /* Rows of gate, then of up, that alternate where a matmul has the SwiGLU epilogue: a panel on the CPU; on devices half of the
  * 16 rows of a matrix instruction, so that both halves of a product meet in one thread. */
 uint64_t graph_interleave(const struct graph *graph);
+/* A matrix, or an embedding, which may double as one. */
+static inline bool graph_is_multiplied(const struct graph_weight *weight)
+{
+    return weight->columns && weight->form != WEIGHT_TABLE;
+}
 /* Layout of a weight in the engine file; that of matrices depends on their encoding. */
 enum tensor_layout graph_weight_layout(const struct graph *graph, const struct graph_weight *weight);
 /* Whether matmul_gemv, at so many rows, does this matmul over experts with all that it alone has: the norm of x with a gate, and

@@ -10,6 +10,7 @@
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/sample/sample.h"
+#include "kernels/select_columns/select_columns.h"
 
 /* A prompt's last layer routes its last row alone, whose seed is that of a token row: the router finds it. */
 TEST(experts)
@@ -253,6 +254,34 @@ TEST(heads_of_several_sizes)
             }
             test_device_model_close(&model);
         }
+}
+
+/* One rank: x of q, k, v, of o and of gate and up is selected, and down's is made in its order. Two: o is decoded. */
+TEST(matrices_in_act_order)
+{
+    static struct test_device_model model;
+    char source[512];
+    if (!test_shared()) skip();
+    snprintf(source, sizeof source, "%s/models/quantised/gptq-w4-g64-asym-actorder", test_shared());
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        assert_true(test_device_model_open_ranks(&model, source, ENCODING_NONE, ranks));
+        if (ranks > 1) test_device_model_exchange(&model, 2048);
+        for (int g = 0; g < TEST_GPUS; g++) test_lower_all(&model, &test_gpus[g]);
+        for (int g = 0; g < TEST_GRAPHS; g++) {
+            const struct graph *graph = &model.graphs[g];
+            uint64_t selections = 0, coded = 0;
+            for (int n = 0; n < graph->node_count; n++) {
+                const struct graph_node *node = &graph->nodes[n];
+                if (node->op == OP_MATMUL) coded += graph->weights[node->operands[MATMUL_W]].keeps_codes;
+                if (node->op != OP_SELECT_COLUMNS) continue;
+                selections++;
+                assert_int_equal(graph->values[node->operands[SELECT_COLUMNS_OUT]].dtype, DTYPE_BF16);
+            }
+            assert_int_equal(selections, model.config.layers * (ranks == 1 ? 3 : 2));
+            assert_int_equal(coded, model.config.layers * (ranks == 1 ? 4 : 3));
+        }
+        test_device_model_close(&model);
+    }
 }
 
 /* The layer that predicts further tokens comes after sample: what feeds tokens back to a decode step is its last launch. */

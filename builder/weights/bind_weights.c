@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -238,8 +237,7 @@ static bool is_mask(const struct tensor_view *tensor)
     return false;
 }
 
-/* A checkpoint of the decoder alone lacks the first part of all names ("transformer.", "model."): sources get the names that it has. */
-static void take_short_names(struct graph *graph, const struct checkpoint *checkpoint)
+void weights_take_short_names(struct graph *graph, const struct checkpoint *checkpoint)
 {
     for (int w = 0; w < graph->weight_count; w++)
         for (int i = 0; i < graph->weights[w].source_count; i++) {
@@ -317,20 +315,12 @@ static bool bind_weight(const struct graph_weight *weight, const struct checkpoi
 
 /* ---- encodings ---- */
 
-static bool is_kept(const struct graph_weight *weight, const struct weight_kept *kept)
-{
-    bool matches = fnmatch(kept->pattern, weight->name, 0) == 0;
-    for (int i = 0; i < weight->source_count && !matches; i++)
-        matches = weight->sources[i].tensor && fnmatch(kept->pattern, weight->sources[i].tensor, 0) == 0;
-    return matches;
-}
-
 static bool patterns_match(const struct graph *graph, const struct weight_types *types, struct status *status)
 {
     for (int k = 0; k < types->kept_count; k++) {
         bool matches = false;
         for (int w = 0; w < graph->weight_count && !matches; w++)
-            matches = graph->weights[w].columns && is_kept(&graph->weights[w], &types->kept[k]);
+            matches = graph->weights[w].columns && weight_types_match(&types->kept[k], &graph->weights[w]);
         if (!matches)
             return status_fail(
                 status, STATUS_BAD_INPUT,
@@ -341,29 +331,11 @@ static bool patterns_match(const struct graph *graph, const struct weight_types 
     return true;
 }
 
-/* A matrix, or an embedding, which may double as one. */
-static bool is_multiplied(const struct graph_weight *weight) { return weight->columns && weight->form != WEIGHT_TABLE; }
-
-/* What `types` asks for; ENCODING_NONE: nothing. */
-static enum encoding_id asked_encoding(const struct graph_weight *weight, const struct weight_types *types)
-{
-    enum encoding_id asked = types->matrices;
-    if (!is_multiplied(weight)) return ENCODING_NONE;
-    if (weight->exact && !encoding_is_plain(asked)) asked = ENCODING_NONE;
-    if (weight->layer == GRAPH_NO_LAYER && (types->head_as_it_is || types->head != ENCODING_NONE)) asked = types->head;
-    for (int k = 0; k < types->kept_count; k++)
-        if (is_kept(weight, &types->kept[k])) {
-            asked = types->kept[k].encoding;
-            break;
-        }
-    return asked;
-}
-
 /* Devices multiply activations of one type by every matrix; codes are multiplied as BF16. */
 static bool has_multiplied_type(const struct graph *graph, const struct graph_weight *weight, struct status *status)
 {
     const enum dtype type = graph->compute_dtype;
-    if (!is_multiplied(weight)) return true;
+    if (!graph_is_multiplied(weight)) return true;
     if (!encoding_is_plain(weight->encoding))
         return type == DTYPE_BF16 ||
                status_fail(
@@ -383,7 +355,7 @@ static bool has_multiplied_type(const struct graph *graph, const struct graph_we
 static enum encoding_id kept_encoding(const struct graph_weight *weight, const struct checkpoint *checkpoint,
                                       uint32_t ranks)
 {
-    if (!is_multiplied(weight)) return ENCODING_NONE;
+    if (!graph_is_multiplied(weight)) return ENCODING_NONE;
     if (checkpoint) return coded_encoding(weight, checkpoint, ranks);
     return weight->source_count ? coded_that_splits(weight, weight->sources[0].codes, ranks) : ENCODING_NONE;
 }
@@ -408,10 +380,10 @@ static bool refuse_divided_groups(const struct graph *graph, const struct graph_
 static bool choose_encoding(const struct graph *graph, struct graph_weight *weight, const struct checkpoint *checkpoint,
                             const struct weight_types *types, struct status *status)
 {
-    const enum encoding_id asked = asked_encoding(weight, types);
+    const enum encoding_id asked = weight_types_ask(types, weight);
     if (asked != ENCODING_NONE)
         weight->encoding = asked;
-    else if (graph->target == TARGET_CUDA && is_multiplied(weight))
+    else if (graph->target == TARGET_CUDA && graph_is_multiplied(weight))
         weight->encoding = (enum encoding_id)graph->compute_dtype;
     const enum encoding_id found = kept_encoding(weight, checkpoint, graph->ranks);
     weight->keeps_codes = found != ENCODING_NONE && (asked == ENCODING_NONE || asked == found);
@@ -454,7 +426,7 @@ bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, cons
                   struct status *status)
 {
     bool ok = false;
-    take_short_names(graph, checkpoint);
+    weights_take_short_names(graph, checkpoint);
     if (!patterns_match(graph, types, status)) return false;
     struct tensor_claims *claims = calloc(checkpoint->tensor_count + 1, sizeof *claims);
     if (!claims) return status_fail(status, STATUS_MACHINE, "out of memory while binding weights");
@@ -543,7 +515,7 @@ static bool parts_agree(const struct graph *graph, const struct graph_weight *we
     struct graph_weight first = part_of(weight, 0, weight->joined_from),
                         second = part_of(weight, weight->joined_from, weight->source_count);
     for (int k = 0; k < types->kept_count; k++)
-        if (is_kept(&first, &types->kept[k]) != is_kept(&second, &types->kept[k])) return false;
+        if (weight_types_match(&types->kept[k], &first) != weight_types_match(&types->kept[k], &second)) return false;
     return encode_part(graph, &first, checkpoint, assumed, types) &&
            encode_part(graph, &second, checkpoint, assumed, types) && first.encoding == second.encoding &&
            first.keeps_codes == second.keeps_codes && !(calibrated && loses_calibration(graph, &second));
@@ -552,7 +524,7 @@ static bool parts_agree(const struct graph *graph, const struct graph_weight *we
 void choose_joins(uint8_t *joins, struct graph *graph, const struct checkpoint *checkpoint, enum encoding_id assumed,
                   const struct weight_types *types, bool calibrated)
 {
-    if (checkpoint) take_short_names(graph, checkpoint);
+    if (checkpoint) weights_take_short_names(graph, checkpoint);
     for (int w = 0; w < graph->weight_count; w++) {
         const struct graph_weight *weight = &graph->weights[w];
         if (weight->join && weight->source_count && !parts_agree(graph, weight, checkpoint, assumed, types, calibrated))

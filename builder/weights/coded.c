@@ -13,12 +13,15 @@ static bool scale_fits_f16(float scale)
     return f16_to_float(f16_from_float(scale)) == scale || fabsf(scale) < 0x1p-14f;
 }
 
-static bool scales_fit_f16(const struct quantised *matrix)
+/* `order`: of the columns, by their groups; NULL: they are as they lie. */
+static bool scales_fit_f16(const struct quantised *matrix, const struct column_order *order)
 {
     if (matrix->scale.type == QUANTISED_F16 && matrix->global == 1.0f) return true;
     for (uint64_t row = 0; row < matrix->rows; row += matrix->scale.block_rows)
-        for (uint64_t column = 0; column < matrix->columns; column += matrix->scale.block_columns)
+        for (uint64_t i = 0; i < matrix->columns; i += matrix->scale.block_columns) {
+            const uint64_t column = order ? order->columns[i] : i;
             if (!scale_fits_f16(quantised_group_at(matrix, row, column).scale * matrix->global)) return false;
+        }
     return true;
 }
 
@@ -42,7 +45,7 @@ static enum encoding_id of_table(const struct quantised *matrix)
     return ENCODING_NONE;
 }
 
-static enum encoding_id encoding_of(const struct quantised *matrix)
+static enum encoding_id encoding_of(const struct quantised *matrix, const struct column_order *order)
 {
     static const enum encoding_id int4[3] = {ENCODING_INT4_G32, ENCODING_INT4_G64, ENCODING_INT4_G128};
     static const enum encoding_id int4_zeros[3] = {ENCODING_INT4_G32_ZEROS, ENCODING_INT4_G64_ZEROS,
@@ -53,7 +56,7 @@ static enum encoding_id encoding_of(const struct quantised *matrix)
     const bool row_scales = matrix->scale.block_columns >= matrix->columns;
     const uint64_t group = row_scales ? 128 : matrix->scale.block_columns; /* any group has the row's scale */
     if (matrix->code == QUANTISED_TABLE) return of_table(matrix);
-    if (matrix->groups || matrix->added || matrix->scale.flat || matrix->scale.type == QUANTISED_NESTED ||
+    if ((matrix->groups && !order) || matrix->added || matrix->scale.flat || matrix->scale.type == QUANTISED_NESTED ||
         matrix->scale.type == QUANTISED_SIX_BITS)
         return ENCODING_NONE;
     enum encoding_id found = ENCODING_NONE;
@@ -80,7 +83,7 @@ static enum encoding_id encoding_of(const struct quantised *matrix)
     case QUANTISED_TABLE: break; /* above */
     }
     if (found == ENCODING_NONE || found == ENCODING_INT8_CHANNEL) return found;
-    return scales_fit_f16(matrix) ? found : ENCODING_NONE;
+    return scales_fit_f16(matrix, order) ? found : ENCODING_NONE;
 }
 
 /* One that holds the codes of both. */
@@ -134,7 +137,7 @@ enum encoding_id coded_encoding(const struct graph_weight *weight, const struct 
         const struct weight_source *source = &weight->sources[i];
         const struct tensor_view *tensor = source->tensor ? checkpoint_find(checkpoint, source->tensor) : NULL;
         if (!tensor || !tensor->quantised || !source_is_exact(source) || source->transposed) return ENCODING_NONE;
-        const enum encoding_id own = encoding_of(tensor->quantised);
+        const enum encoding_id own = encoding_of(tensor->quantised, source->column_order);
         found = i == 0 ? own : common(found, own);
         if (found == ENCODING_NONE) return found;
     }
@@ -200,14 +203,17 @@ float coded_number(const struct encoding *encoding, uint8_t code, int zero)
     return 0;
 }
 
-bool coded_from_quantised(const struct panel_form *form, const struct quantised *matrix, uint64_t row, uint64_t first,
-                          uint64_t count, const float *values, struct coded_row *to, uint64_t *refused)
+bool coded_from_quantised(const struct panel_form *form, const struct quantised *matrix,
+                          const struct weight_source *source, uint64_t row, uint64_t first, uint64_t count,
+                          const float *values, struct coded_row *to, uint64_t *refused)
 {
     const struct encoding *encoding = form->encoding;
     const uint64_t step = form->group ? form->group : count;
     to->factor = 1;
     for (uint64_t begin = 0; begin < count; begin += step) {
-        const struct quantised_group group = quantised_group_at(matrix, row, first + begin);
+        const uint64_t element = source_element(source, row, first + begin);
+        const struct quantised_group group =
+            quantised_group_at(matrix, element / matrix->columns, element % matrix->columns);
         const uint64_t end = count - begin < step ? count : begin + step;
         const float scale = group.scale * matrix->global; /* as quantised_read has it */
         /* Unsigned codes of 8 bits become signed ones. */

@@ -6,19 +6,32 @@
 #include "builder/arch/arch.h"
 #include "builder/passes/pass.h"
 #include "builder/weights/coded.h"
+#include "builder/weights/column_orders.h"
 #include "builder/weights/shard.h"
 #include "builder/weights/weights.h"
 #include "formats/base/test_support.h"
 #include "kernels/matmul/weight_layout.h"
 
 static const char *const models[] = {
-    "awq-w4-g32",  "ct-fp8-channel", "ct-mxfp4",           "ct-nvfp4",       "ct-w4a16-g32",    "ct-w4a16-g64-asym",
-    "ct-w8a8-int", "fp8-block",      "gptq-w8-channel-v2", "modelopt-nvfp4", "gptq-w4-g32-sym", "fp8-tensor-static",
+    "awq-w4-g32",
+    "ct-fp8-channel",
+    "ct-mxfp4",
+    "ct-nvfp4",
+    "ct-w4a16-g32",
+    "ct-w4a16-g64-asym",
+    "ct-w8a8-int",
+    "fp8-block",
+    "gptq-w8-channel-v2",
+    "modelopt-nvfp4",
+    "gptq-w4-g32-sym",
+    "fp8-tensor-static",
+    "gptq-w4-g64-asym-actorder",
 };
 
 /* Packed weights for a target. */
 struct packed {
     struct graph graph;
+    struct column_orders orders;
     uint64_t bytes;
     uint8_t *weights;
 };
@@ -32,8 +45,11 @@ static void pack(struct packed *packed, const struct checkpoint *checkpoint, con
     packed->graph.compute_dtype = target == TARGET_CUDA ? DTYPE_BF16 : DTYPE_F32;
     packed->graph.ranks = ranks;
     packed->graph.rank_config = rank_config;
-    bool ok = import_graph(&packed->graph, &status) && run_passes(&packed->graph, NULL, NULL, &status) &&
-              bind_weights(&packed->graph, checkpoint, &(struct weight_types){0}, &status) &&
+    const struct weight_types types = {0};
+    bool ok = import_graph(&packed->graph, &status) && column_orders_open(&packed->orders, checkpoint, &status) &&
+              column_orders_add(&packed->graph, &packed->orders, checkpoint, &types, &status) &&
+              run_passes(&packed->graph, NULL, NULL, &status) &&
+              bind_weights(&packed->graph, checkpoint, &types, &status) &&
               plan_weights(&packed->graph, &packed->bytes, &status);
     test_expect_success(ok, &status);
     packed->weights = malloc(packed->bytes);
@@ -47,6 +63,7 @@ static void pack(struct packed *packed, const struct checkpoint *checkpoint, con
 static void unpack(struct packed *packed)
 {
     graph_free(&packed->graph);
+    column_orders_close(&packed->orders);
     free(packed->weights);
 }
 

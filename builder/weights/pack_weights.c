@@ -203,10 +203,8 @@ static void make_coded(const struct weight_share *share, uint64_t unit, struct s
         read_row(from, row, first, columns, scratch->values);
         bool ok;
         if (weight->keeps_codes) {
-            const uint64_t element = source_element(from->source, row, first);
-            const struct quantised *matrix = from->tensor->quantised;
-            ok = coded_from_quantised(&share->form, matrix, element / matrix->columns, element % matrix->columns,
-                                      columns, scratch->values, &scratch->coded, &refused);
+            ok = coded_from_quantised(&share->form, from->tensor->quantised, from->source, row, first, columns,
+                                      scratch->values, &scratch->coded, &refused);
         } else {
             struct coded_feedback feedback = {.factors = share->factors,
                                               .error_weights = share->error_weights,

@@ -76,7 +76,13 @@ const char *source_fault(const struct weight_source *source)
     const int rank = shape_rank(source);
     if (source->rows == 0) return "has no rows";
     if (source->rows % source->repeat) return "does not repeat all of its rows";
+    if (source->row_order && (source->row_order->count != source->rows || source->repeat != 1))
+        return "has an order of other rows";
     if (!source->tensor) return rank ? "has a shape without a tensor" : NULL;
+    if (source->column_order &&
+        (source->transposed || source->first_column || !source_is_exact(source) ||
+         source->columns != source_tensor_columns(source) || source->column_order->count != source->columns))
+        return "has an order of other columns";
     if (!checked_product(source->shape, (size_t)rank, &ignored)) return "has a tensor of more than 2^64 elements";
     if (source->transposed && !has_columns(source)) return "transposes a tensor that is no matrix";
     if ((source->columns != 0) != has_columns(source)) return "is a vector of a matrix, or a matrix of a vector";
@@ -101,6 +107,7 @@ void source_free(struct weight_source *source)
 uint64_t source_tensor_row(const struct weight_source *source, uint64_t row)
 {
     row %= distinct_rows(source);
+    if (source->row_order) row = source->row_order->columns[row];
     const uint64_t in_group = row % source->group;
     if (in_group < source->dealt) {
         const uint64_t each = source->dealt / source->stride;
@@ -121,13 +128,14 @@ bool source_is_exact(const struct weight_source *source)
 
 bool source_keeps_type(const struct weight_source *source)
 {
-    return source_is_exact(source) || (!source->tensor && !source->values && source->add == 0.0f);
+    return source_is_exact(source) || (!source->tensor && !source->values && !source->row_order && source->add == 0.0f);
 }
 
 uint64_t source_element(const struct weight_source *source, uint64_t row, uint64_t column)
 {
     const uint64_t pitch = stored_columns(source);
     row = source_tensor_row(source, row);
+    if (source->column_order) column = source->column_order->columns[column];
     column += source->first_column;
     if (!source->transposed) return row * pitch + column;
     return (row / pitch * matrix_rows(source) + column) * pitch + row % pitch;
@@ -175,14 +183,24 @@ static void read_tensor(const struct tensor_view *tensor, uint64_t first, uint64
     for (uint64_t i = 0; i < count; i++) values[i] = source_tensor_element(tensor, first + i * step);
 }
 
+/* An element of a source without a tensor. */
+static float own_element(const struct weight_source *source, uint64_t row, uint64_t column)
+{
+    const uint64_t columns = source->columns ? source->columns : 1;
+    if (source->row_order) return (float)source->row_order->columns[row];
+    return source->values ? source->values[row % distinct_rows(source) * columns + column] : source->add;
+}
+
 void source_read(const struct weight_source *source, const struct tensor_view *tensor, uint64_t row,
                  uint64_t first_column, uint64_t count, float *values)
 {
     if (!source->tensor) {
-        const uint64_t columns = source->columns ? source->columns : 1;
-        for (uint64_t i = 0; i < count; i++)
-            values[i] =
-                source->values ? source->values[row % distinct_rows(source) * columns + first_column + i] : source->add;
+        for (uint64_t i = 0; i < count; i++) values[i] = own_element(source, row, first_column + i);
+        return;
+    }
+    if (source->column_order) {
+        quantised_read_columns(tensor->quantised, source_tensor_row(source, row),
+                               source->column_order->columns + first_column, count, values);
         return;
     }
     const uint64_t step = source->transposed ? stored_columns(source) : 1;

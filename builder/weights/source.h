@@ -12,6 +12,9 @@
  * Row and column are those of the tensor as it is read: exchanged where it is transposed, of each matrix where it has three dimensions.
  * A flat source is a vector of all elements. An element is scale * x + add.
  *
+ * Rows and columns of the source may come in an order of their own (act-order), before those steps: row_order, which has all of its
+ * rows, and column_order, which has all columns of a quantised tensor.
+ *
  *   fused q, k, v          {.shape = {q + 2 * kv, hidden}, .first_row = q, .rows = kv}          rows of k
  *   heads side by side     {.shape = {3 * width, hidden}, .first_row = d, .rows = width, .run = d, .period = 3 * d}   k of q, k, v
  *   gate and up by turns   {.shape = {2 * inner, hidden}, .first_row = 1, .rows = inner, .run = 1, .period = 2}       up
@@ -21,7 +24,8 @@
  *   its bias               {.shape = {experts, out}, .flat = true, .first_row = e * out, .rows = out}
  *   norm of 1 + w          {.shape = {hidden}, .add = 1}
  *   rotary pairs to halves {.shape = {heads * d, hidden}, .group = d, .dealt = rotary_dim, .stride = 2}
- *   a bias of zeros        {.rows = n} */
+ *   a bias of zeros        {.rows = n}
+ *   an order as numbers    {.rows = n, .row_order = order} */
 #ifndef BUILDER_WEIGHTS_SOURCE_H
 #define BUILDER_WEIGHTS_SOURCE_H
 
@@ -41,6 +45,12 @@ enum shard {
 
 enum { SOURCE_MAX_RANK = 4 };
 
+/* Columns of a quantised tensor by rising group, those of a group by rising number. */
+struct column_order {
+    uint64_t count;
+    uint32_t *columns; /* [count] */
+};
+
 /* 0 in a field: absent, or the most there is. */
 struct weight_source {
     char *tensor;  /* owned; NULL: not from the checkpoint */
@@ -57,6 +67,7 @@ struct weight_source {
     uint64_t first_row, rows, run, period;
     uint64_t first_column, columns;
     uint64_t group, dealt, stride, repeat;
+    const struct column_order *row_order, *column_order; /* borrowed */
     float scale, add;
     enum shard shard;
     uint64_t rank_rows, rank_columns; /* of each rank; pass_shard makes them differ from rows and columns */

@@ -23,4 +23,10 @@ struct weight_types {
     int kept_count;
 };
 
+struct graph_weight;
+/* Whether the pattern is that of the weight or of one of its tensors. */
+bool weight_types_match(const struct weight_kept *kept, const struct graph_weight *weight);
+/* What `types` asks for; ENCODING_NONE: nothing. */
+enum encoding_id weight_types_ask(const struct weight_types *types, const struct graph_weight *weight);
+
 #endif

@@ -8,6 +8,10 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "kernels/cpu/team.h"
 
+/* A checkpoint of the decoder alone lacks the first part of all names ("transformer.", "model."): sources get the names that it
+ * has. bind_weights and choose_joins do so. */
+void weights_take_short_names(struct graph *graph, const struct checkpoint *checkpoint);
+
 /* Checks that every tensor that sources name is there with its shape and a dtype that can be read, and that every element
  * of the checkpoint is in exactly one source, and decides each weight's encoding: what `types` asks for, or that of its
  * tensors, which vectors always keep. Where tensors of different dtypes become one weight, or arithmetic changes their

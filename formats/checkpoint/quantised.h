@@ -122,6 +122,9 @@ bool quantised_is_cache_scale(const char *name);
 /* Elements [first_column, first_column + count) of a row as floats: (code - zero) * scale * global, each multiplication rounded
  * once. */
 void quantised_read(const struct quantised *matrix, uint64_t row, uint64_t first_column, uint64_t count, float *values);
+/* The same of columns[count], fastest where those of a group are together. Requires: the matrix has `groups`. */
+void quantised_read_columns(const struct quantised *matrix, uint64_t row, const uint32_t *columns, uint64_t count,
+                            float *values);
 /* What the elements around (row, column) share: an element is (code - zero) * scale * global. `zero`: of unsigned codes. */
 struct quantised_group {
     float scale;

@@ -246,19 +246,43 @@ static uint64_t run_length(const struct quantised *matrix, uint64_t row, uint64_
     return left < most ? left : most;
 }
 
+/* Elements of `count` codes that have scale number `index` and its zero point. */
+static void elements(const struct quantised *matrix, const uint8_t *codes, uint32_t zero, uint64_t index,
+                     uint64_t count, float *values)
+{
+    const float scale = quantised_scale(matrix, index) * matrix->global, added = added_at(matrix, index);
+    numbers(matrix, codes, zero, count, values);
+    for (uint64_t i = 0; i < count; i++) values[i] = values[i] * scale + added;
+}
+
+static uint32_t zero_of(const struct quantised *matrix, uint64_t row, uint64_t group)
+{
+    return matrix->zeros.data ? quantised_zero(matrix, row, group) : matrix->zero;
+}
+
+enum { PART = 512 };
+
 void quantised_read(const struct quantised *matrix, uint64_t row, uint64_t first_column, uint64_t count, float *values)
 {
-    enum { PART = 512 };
     uint8_t codes[PART];
     for (uint64_t i = 0, run; i < count; i += run) {
         if (i % PART == 0) read_codes(matrix, row, first_column + i, count - i < PART ? count - i : PART, codes);
         const uint64_t column = first_column + i, group = group_of(matrix, column);
         const uint64_t index = scale_index(matrix, row, column, group), part_left = PART - i % PART;
-        const uint32_t zero = matrix->zeros.data ? quantised_zero(matrix, row, group) : matrix->zero;
-        const float scale = quantised_scale(matrix, index) * matrix->global;
-        const float added = added_at(matrix, index);
         run = run_length(matrix, row, column, count - i < part_left ? count - i : part_left);
-        numbers(matrix, codes + i % PART, zero, run, values + i);
-        for (uint64_t j = 0; j < run; j++) values[i + j] = values[i + j] * scale + added;
+        elements(matrix, codes + i % PART, zero_of(matrix, row, group), index, run, values + i);
+    }
+}
+
+void quantised_read_columns(const struct quantised *matrix, uint64_t row, const uint32_t *columns, uint64_t count,
+                            float *values)
+{
+    uint8_t codes[PART];
+    for (uint64_t i = 0, run; i < count; i += run) {
+        const uint64_t group = group_of(matrix, columns[i]), most = count - i < PART ? count - i : PART;
+        for (run = 0; run < most && group_of(matrix, columns[i + run]) == group; run++)
+            codes[run] = (uint8_t)code_at(&matrix->codes, row, columns[i + run]);
+        elements(matrix, codes, zero_of(matrix, row, group), scale_index(matrix, row, columns[i], group), run,
+                 values + i);
     }
 }

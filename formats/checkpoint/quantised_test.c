@@ -48,6 +48,22 @@ static uint64_t distance(float a, float b)
     return (uint64_t)llabs((signbit(a) ? -x : x) - (signbit(b) ? -y : y));
 }
 
+/* Columns in any order, some of them more than once. */
+static void expect_columns(const struct test_module *module, const struct quantised *matrix)
+{
+    enum { COUNT = 600 }; /* more than are read at once */
+    uint32_t columns[COUNT];
+    float values[COUNT];
+    for (uint64_t row = 0; matrix->groups && row < matrix->rows; row++) {
+        for (int i = 0; i < COUNT; i++)
+            columns[i] = (uint32_t)((i < 100 ? (uint64_t)i % 7 : test_random(&checkpoint.random)) % matrix->columns);
+        quantised_read_columns(matrix, row, columns, COUNT, values);
+        for (int i = 0; i < COUNT; i++)
+            if (!(distance(values[i], module->expected[row * matrix->columns + columns[i]]) <= module->ulps))
+                fail_msg("row %d, column %d of a list", (int)row, (int)columns[i]);
+    }
+}
+
 static void expect_elements(const struct test_module *module, const struct quantised *matrix)
 {
     const uint64_t columns = module->what.columns;
@@ -70,6 +86,7 @@ static void expect_elements(const struct test_module *module, const struct quant
             }
             free(values);
         }
+    expect_columns(module, matrix);
 }
 
 /* The result has the modules' matrices and the tensors of `names`, with their data, and nothing else. */

@@ -54,6 +54,7 @@ const char *plan_op_name(unsigned op)
         [OP_ROUTED_MATMUL] = "routed_matmul",
         [OP_MEAN_SQUARES] = "mean_squares",
         [OP_DRAFT] = "draft",
+        [OP_SELECT_COLUMNS] = "select_columns",
         [OP_NORM_ROUTER] = "norm_router",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";

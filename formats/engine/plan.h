@@ -74,6 +74,7 @@ enum plan_op {
     OP_ROUTED_MATMUL = 26, /* a router, its matrix and the matmul over the experts it chooses fused: device targets */
     OP_MEAN_SQUARES = 27,
     OP_DRAFT = 28,
+    OP_SELECT_COLUMNS = 29,
     OP_NORM_ROUTER = 30, /* a norm, a router's matrix and the router fused: device targets */
     OP_COUNT
 };

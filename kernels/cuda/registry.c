@@ -24,6 +24,7 @@
 #include "kernels/routed_matmul/routed_matmul.h"
 #include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
+#include "kernels/select_columns/select_columns.h"
 #include "kernels/select_rows/select_rows.h"
 #include "kernels/short_conv/short_conv.h"
 #include "kernels/sigmoid_gate/sigmoid_gate.h"
@@ -61,6 +62,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_ROUTED_MATMUL] = KERNELS(&device_routed_matmul),
     [OP_MEAN_SQUARES] = KERNELS(&device_mean_squares),
     [OP_DRAFT] = KERNELS(&device_draft),
+    [OP_SELECT_COLUMNS] = KERNELS(&device_select_columns),
     [OP_NORM_ROUTER] = KERNELS(&device_norm_router),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */

@@ -24,6 +24,7 @@
 #include "kernels/routed_matmul/routed_matmul.h"
 #include "kernels/router/router.h"
 #include "kernels/sample/sample.h"
+#include "kernels/select_columns/select_columns.h"
 #include "kernels/select_rows/select_rows.h"
 #include "kernels/short_conv/short_conv.h"
 #include "kernels/sigmoid_gate/sigmoid_gate.h"
@@ -59,6 +60,7 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_ROUTED_MATMUL] = &op_routed_matmul,
     [OP_MEAN_SQUARES] = &op_mean_squares,
     [OP_DRAFT] = &op_draft,
+    [OP_SELECT_COLUMNS] = &op_select_columns,
     [OP_NORM_ROUTER] = &op_norm_router,
 };
 

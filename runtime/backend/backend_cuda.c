@@ -358,7 +358,7 @@ static bool launch(struct cuda_backend *cuda, const struct cuda_step *step, stru
     int32_t *const tokens = cuda->next_tokens[cuda->copies_tokens ? turn : graph];
     cuda->awaited[turn] = tokens;
     cuda->awaited_count[turn] = cuda->drafted[turn] ? 0 : cuda->last_out_rows; /* other copies follow */
-    cuda->sleeps[turn] = !step_pace_is_known(&cuda->pace);
+    cuda->sleeps[turn] = !step_pace_is_known(&cuda->pace) && !step_pace_is_short(&cuda->pace);
     for (int32_t i = 0; i < cuda->last_out_rows; i++) tokens[i] = NOT_ARRIVED;
     if (!cuda_plan_launch(&step->bound[graph], &cuda->device, status)) return false;
     if (bytes && cuda->copies_tokens &&

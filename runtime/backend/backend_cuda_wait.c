@@ -63,6 +63,18 @@ static bool has_arrived(const struct cuda_backend *cuda, uint64_t turn)
     return cuda->awaited_count[turn] > 0;
 }
 
+/* Looks for the end of a replay that has not ended, up to `longest` seconds. */
+static cu_result look_for(const struct cuda_backend *cuda, uint64_t turn, double longest)
+{
+    const cu_event event = done_event(cuda, turn);
+    if (!cuda->awaited_count[turn]) return cuda_poll_event(cuda, event, longest, NULL);
+    const double start = load_seconds();
+    do
+        if (has_arrived(cuda, turn)) return CU_SUCCESS;
+    while (load_seconds() - start < longest);
+    return cuda->device.driver.EventQuery(event);
+}
+
 /* Until an event that has not completed does. */
 static cu_result sleep_until(const struct cuda_backend *cuda, uint64_t turn)
 {
@@ -79,13 +91,12 @@ static cu_result sleep_until(const struct cuda_backend *cuda, uint64_t turn)
 /* One rank, a step after which another is queued. */
 static cu_result wait_queued(struct cuda_backend *cuda, int32_t rows, uint64_t turn)
 {
-    const double most_polled = 0.4e-3;
-    const cu_event event = done_event(cuda, turn);
+    const double most_polled = 0.6e-3;
     sleep_for(step_pace_sleep(&cuda->pace, cuda->done_plan, rows, load_seconds()));
     cu_result result = CU_SUCCESS;
-    if (!has_arrived(cuda, turn)) result = cuda->device.driver.EventQuery(event);
+    if (!has_arrived(cuda, turn)) result = cuda->device.driver.EventQuery(done_event(cuda, turn));
     const bool awaited = result == CU_ERROR_NOT_READY;
-    if (awaited && !cuda->sleeps[turn]) result = cuda_poll_event(cuda, event, most_polled, NULL);
+    if (awaited && !cuda->sleeps[turn]) result = look_for(cuda, turn, most_polled);
     if (result == CU_ERROR_NOT_READY) result = sleep_until(cuda, turn);
     step_pace_learn(&cuda->pace, awaited, load_seconds());
     return result;

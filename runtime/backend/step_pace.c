@@ -4,11 +4,15 @@
 /* Seconds. Threads wake 50 to 100 us later than they ask for. `early` covers that, so that the end can be seen; `margin` what the estimate is
  * wrong by. */
 static const double shortest_sleep = 0.5e-3, longest_sleep = 0.1, early = 200e-6, margin = 50e-6;
+/* A part of a step's time: more is no growth of contexts. */
+static const double most_growth = 1e-3;
 
 bool step_pace_is_known(const struct step_pace *pace)
 {
     return pace->seconds >= shortest_sleep && pace->seconds + margin <= longest_sleep;
 }
+
+bool step_pace_is_short(const struct step_pace *pace) { return pace->seconds > 0 && pace->seconds < shortest_sleep; }
 
 double step_pace_sleep(struct step_pace *pace, uint64_t plan, int32_t rows, double now)
 {
@@ -17,17 +21,30 @@ double step_pace_sleep(struct step_pace *pace, uint64_t plan, int32_t rows, doub
     if (pace->plan != plan || rows > pace->rows + few || rows < pace->rows - few)
         *pace = (struct step_pace){.plan = plan, .rows = rows};
     if (!step_pace_is_known(pace)) return 0;
-    const double end = pace->end + (pace->naps + 1) * pace->seconds;
+    /* The mean of the steps since `end` is later than that of the measured ones by half of both. */
+    const double steps = pace->naps + 1;
+    const double end = pace->end + steps * (pace->seconds + pace->growth * (pace->measured + steps) / 2);
     const double sleep = end + (pace->naps == STEP_PACE_NAPS ? -early : margin) - now;
-    if (sleep > pace->seconds + margin) return 0; /* `end` is of steps long ago */
+    if (sleep > pace->seconds * 1.1 + margin) return 0; /* `end` is of steps long ago */
     return sleep < shortest_sleep ? 0 : sleep;
+}
+
+/* 0 where too few steps were measured: a wait that ends late by 50 us would count as growth. */
+static double growth_of(const struct step_pace *pace, double seconds)
+{
+    if (pace->measured < STEP_PACE_NAPS / 4 || pace->naps < STEP_PACE_NAPS / 4) return 0;
+    const double growth = (seconds - pace->seconds) * 2 / (pace->measured + pace->naps);
+    return growth > 0 && growth < most_growth * seconds ? growth : 0;
 }
 
 void step_pace_learn(struct step_pace *pace, bool awaited, double now)
 {
     pace->naps++;
     if (awaited) {
-        pace->seconds = pace->end > 0 ? (now - pace->end) / pace->naps : 0;
+        const double seconds = pace->end > 0 ? (now - pace->end) / pace->naps : 0;
+        pace->growth = growth_of(pace, seconds);
+        pace->seconds = seconds;
+        pace->measured = pace->naps;
         pace->end = now;
         pace->naps = 0;
     } else if (pace->naps > STEP_PACE_NAPS) { /* it was to be seen ending, and had ended: the estimate is late */

@@ -15,12 +15,16 @@ struct step_pace {
     uint64_t plan;
     int32_t rows;   /* of the step that was measured */
     double end;     /* of the last step whose end was measured, 0: none */
-    double seconds; /* of a step, 0: not known */
-    uint32_t naps;  /* steps since `end` */
+    double seconds; /* of a step, 0: not known: the mean of `measured` steps up to `end` */
+    double growth;  /* of a step beside the one before: contexts grow */
+    uint32_t measured;
+    uint32_t naps; /* steps since `end` */
 };
 
 /* Whether the next step is likely to be slept through, so that no other wait needs to be prepared. */
 bool step_pace_is_known(const struct step_pace *pace);
+/* The next step is likely to be shorter than a sleep is late: its end is best looked for all the time. */
+bool step_pace_is_short(const struct step_pace *pace);
 /* Seconds to sleep for the next step. It has then most likely ended, or in a step that is measured is about to. 0: not known. */
 double step_pace_sleep(struct step_pace *pace, uint64_t plan, int32_t rows, double now);
 /* The step has ended. awaited: it had not when the sleep ended, so that `now` is its end. */

@@ -57,7 +57,7 @@ TEST(steps_alike_are_slept_through)
     }
 }
 
-TEST(short_and_very_long_steps_are_left_to_the_driver)
+TEST(short_and_very_long_steps_are_not_slept_through)
 {
     double seconds[STEPS];
     int32_t rows[STEPS];
@@ -65,18 +65,24 @@ TEST(short_and_very_long_steps_are_left_to_the_driver)
         struct step_pace pace = {0};
         fill(seconds, rows, 0, i ? 0.3 : 0.3e-3, 0);
         assert_int_equal(run_steps(&pace, seconds, rows).asked, STEPS);
+        assert_true(step_pace_is_short(&pace) == !i && !step_pace_is_known(&pace));
     }
+    assert_false(step_pace_is_short(&(struct step_pace){0}));
 }
 
-/* Contexts grow: by more than steps of a real model do. */
+/* Contexts grow: as those of 64 answers of a model with 8 billion weights do, and faster. */
 TEST(slower_steps_are_followed)
 {
-    struct step_pace pace = {0};
+    static const double growths[] = {1e-5, 1e-4, 4e-4, 1e-3, 1e-2};
     double seconds[STEPS];
     int32_t rows[STEPS];
-    fill(seconds, rows, 0, 4.8e-3, 1e-3);
-    const struct run run = run_steps(&pace, seconds, rows);
-    assert_true(run.idle == 0 && run.latest < 300e-6);
+    for (int i = 0; i < 5; i++) {
+        struct step_pace pace = {0};
+        fill(seconds, rows, 0, 4.8e-3, growths[i]);
+        const struct run run = run_steps(&pace, seconds, rows);
+        assert_true(run.idle == 0 && run.latest < 300e-6);
+        assert_true(i > 2 || run.asked < STEPS / 16);
+    }
 }
 
 /* Another program that used the GPU has ended: the GPU idles for less than the steps that were slept through took before. */

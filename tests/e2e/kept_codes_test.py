@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints in 4 bits as bitsandbytes writes them, and in 8 bits with zero points as GPTQ does, made of the shipped model: engines
-keep the codes, and give the logits of a checkpoint with the same numbers in float32."""
+"""Checkpoints in 4 bits as bitsandbytes writes them, and in 4 bits in act-order and in 8 bits with zero points as GPTQ does, made of the
+shipped model: engines keep the codes, and give the logits of a checkpoint with the same numbers in float32."""
 
 import array
 import bisect
 import json
 import os
+import random
 import struct
 import unittest
 
 from gguf_writer import read_checkpoint, write_safetensors
-from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, ReferenceTest, build_engine, output_json, read_json, sanitized_elsewhere,
+from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, ReferenceTest, build_engine, output, output_json, read_json, sanitized_elsewhere,
                      scratch, succeed, tally, write)
 
 TOLERANCE = 2e-3  # of logits up to 24
@@ -72,6 +73,32 @@ def encoded_8_bits(name, values, shape, size, sign):
             name + ".scales": ([groups, rows], struct.pack("<%de" % len(scales), *scales), "F16")}, numbers
 
 
+def encoded_in_act_order(name, values, shape, size, unequal):
+    """GPTQ, 4 bits, symmetric. Groups are of random columns, the same for matrices of one x, except for modules that `unequal` names."""
+    rows, columns = shape
+    module = name.split(".")[-1]
+    of_one_x = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
+    key = module if module in unequal else of_one_x.get(module, module)
+    order = list(range(columns))
+    random.Random("%s %s" % (name.split(".")[2], key)).shuffle(order)
+    groups = -(-columns // size)
+    indices, scales, words, numbers = [0] * columns, [0.0] * (groups * rows), array.array("I", bytes(columns * rows // 2)), array.array("f", values)
+    for place, column in enumerate(order):
+        indices[column] = place // size
+    for row in range(rows):
+        for group in range(groups):
+            members = order[group * size:(group + 1) * size]
+            largest = max(abs(values[row * columns + column]) for column in members)
+            scale = struct.unpack("<e", struct.pack("<e", max(largest / 7, 1e-4)))[0]
+            scales[group * rows + row] = scale
+            for column in members:
+                code = max(0, min(15, round(values[row * columns + column] / scale) + 8))
+                words[column // 8 * rows + row] |= code << column % 8 * 4
+                numbers[row * columns + column] = (code - 8) * scale
+    return {name + ".qweight": ([columns // 8, rows], words.tobytes(), "I32"), name + ".g_idx": ([columns], struct.pack("<%di" % columns, *indices), "I32"),
+            name + ".scales": ([groups, rows], struct.pack("<%de" % len(scales), *scales), "F16")}, numbers
+
+
 def write_models(folder, method, encode, *arguments):
     """Folders of the quantised checkpoint and of one with its numbers."""
     quantised, plain = {}, {}
@@ -129,6 +156,53 @@ class KeptCodes(ReferenceTest):
                 codes, plain = write_models(folder, method, encoded_8_bits, 64, sign)
                 count += self.compare(codes, plain, "int8_g64_zeros", [["--compute", "int8"]])
         tally("rows of logits of codes of 8 bits with zeros", count)
+
+    ACT_ORDER = {"quant_method": "gptq", "bits": 4, "sym": True, "desc_act": True, "checkpoint_format": "gptq_v2"}
+
+    def test_act_order(self):
+        """Groups of 64 columns, and of 128, the last of which is short; two ranks have o_proj decoded."""
+        count = 0
+        for size in (64, 128)[:1 if SANITIZED else None]:
+            with self.subTest(size=size), scratch() as folder:
+                codes, plain = write_models(folder, {**self.ACT_ORDER, "group_size": size}, encoded_in_act_order, size, ())
+                count += self.compare(codes, plain, "int4_g%d" % size, [["--compute", "int8"]])
+        tally("rows of logits of codes in act-order", count)
+
+    @sanitized_elsewhere
+    def test_unequal_orders(self):
+        """q, k and v are one matrix, which cannot have two orders; a matrix that --dtype is for has none."""
+        with scratch() as folder:
+            codes, plain = write_models(folder, {**self.ACT_ORDER, "group_size": 64}, encoded_in_act_order, 64, ["k_proj"])
+            expected = self.logits(build_engine(plain), self.prompts[0], 6)
+            for options, tensors in (([], {"int4_g64": 15, "F32": 6}), (["--keep", "*.down_proj.weight=int8"], {"int4_g64": 10, "F32": 6, "int8_channel": 5}),
+                                     (["--gpus", "2"], {"int4_g64": 5, "int4_g32": 5, "F32": 11})):  # F32: with the embedding
+                with self.subTest(options):
+                    engine = os.path.join(folder, "m.eng")
+                    report = output([ENGBUILD, "--model", codes, "--target", "cpu", "-o", engine, "--tune", "off", *options])
+                    decoded = tensors["F32"] - 1 + tensors.get("int8_channel", 0)
+                    self.assertIn("activations are not quantised\n           %d matrices in act-order are dequantised\n" % decoded, report)
+                    found = output_json([ENGINFO, engine, "--json", "--verify"])["matrices"]
+                    self.assertEqual({name: kind["tensors"] for name, kind in found.items()}, tensors)
+                    if "--keep" not in options:  # which rounds the numbers
+                        ids, rows = self.logits(engine, self.prompts[0], 6)
+                        self.assertEqual(ids, expected[0])
+                        self.check_logits(rows[0], expected[1][0], TOLERANCE, options)
+
+    def test_act_order_on_gpus(self):
+        """Codes of activations are formed of selected columns."""
+        with scratch() as folder:
+            codes, _ = write_models(folder, {**self.ACT_ORDER, "group_size": 64}, encoded_in_act_order, 64, ())
+            for options in ([], ["--compute", "int8"], ["--gpus", "2"])[:2 if SANITIZED else None]:
+                env, engine = {**FAKE, "FAKE_CUDA_DEVICES": "2"}, os.path.join(folder, "m.eng")
+                succeed([ENGBUILD, "--model", codes, "--lean", "-o", engine, "--tune", "off", "--tuning-cache", "none", "--max-batch", "4",
+                         "--batch-sizes", "1,4", "--prefill-chunks", "16,64", "--max-context", "128", *options], env=env)
+                matrices = output_json([ENGINFO, engine, "--json", "--verify"])["matrices"]
+                self.assertEqual(sum(matrices[name]["tensors"] for name in ("int4_g32", "int4_g64") if name in matrices),
+                                 15 if "--gpus" in options else 20)
+                launches = output([ENGINFO, engine, "--tactics"])
+                self.assertIn("select_columns", launches)
+                self.assertEqual("quantise" in launches, "--compute" in options)
+                self.assertIn("selftest passed", succeed([ENGRUN, engine, "--selftest"], env=env).stdout)
 
     def test_4_bits(self):
         """Blocks and tables that no encoding has are decoded."""

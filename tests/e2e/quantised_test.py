@@ -19,7 +19,7 @@ SUPPORTED = ["awq-w4-g32", "ct-fp8-channel", "ct-mxfp4", "ct-nvfp4", "ct-w4a16-g
 ENCODINGS = {"awq-w4-g32": "int4_g32_zeros", "ct-fp8-channel": "e4m3_channel", "ct-mxfp4": "mxfp4", "ct-nvfp4": "nvfp4",
              "ct-w4a16-g32": "int4_g32", "ct-w4a16-g64-asym": "int4_g64_zeros", "ct-w8a8-int": "int8_channel",
              "fp8-block": "e4m3_channel", "fp8-tensor-static": "e4m3_channel", "gptq-w4-g32-sym": "int4_g32",
-             "gptq-w4-g64-asym-actorder": "F32", "gptq-w8-channel-v2": "int8_channel", "modelopt-nvfp4": "nvfp4", "moe-awq-w4-g32": "int4_g32_zeros",
+             "gptq-w4-g64-asym-actorder": "int4_g64_zeros", "gptq-w8-channel-v2": "int8_channel", "modelopt-nvfp4": "nvfp4", "moe-awq-w4-g32": "int4_g32_zeros",
              "moe-fp8-block": "e4m3_channel", "gpt_oss-mxfp4": "mxfp4"}
 RANKS = [[], ["--gpus", "2"]]
 CONTAINERS = SUPPORTED[::3] if SANITIZED else SUPPORTED

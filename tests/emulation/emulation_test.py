@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
-(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), multiply (multiply_on_host.cu), draft (draft_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), norm_router (norm_router_on_host.cu), sample
+(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), multiply (multiply_on_host.cu), select_columns (select_columns_on_host.cu), draft (draft_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), norm_router (norm_router_on_host.cu), sample
 (sample_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
 (delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu), a router with the matmul that it is for (routed_matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
@@ -17,7 +17,7 @@ import tempfile
 import unittest
 
 from matmul_cases import (BF16, E4M3, F16, F32, I8, blocks, codes_of_both, expert_gemvs, gemv, gemvs, grouped, groupeds,
-                          mma, mmas, plain, routed, routeds, wgmma, wgmmas)
+                          mma, mmas, plain, routed, routeds, selections, wgmma, wgmmas)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -26,7 +26,7 @@ C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
-           "kernels/mean_squares/mean_squares.cuh", "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh", "kernels/norm_router/norm_router.cuh",
+           "kernels/mean_squares/mean_squares.cuh", "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/select_columns/select_columns.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh", "kernels/norm_router/norm_router.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "kernels/sample/philox.h", "kernels/sample/sample.cuh", "kernels/draft/draft.cuh", "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
@@ -746,6 +746,7 @@ class Emulation(unittest.TestCase):
 
     def test_multiply(self):
         self.check(products())
+        self.check(selections())
 
     def test_rope_attention(self):
         self.check(decodes())
@@ -795,9 +796,10 @@ class Emulation(unittest.TestCase):
     def test_defects_of_small_kernels_are_seen(self):
         case = next(routers())
         self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["row 0 weight 7", "list of expert", "of out was written"])
-        cases = [{**case, "SPOIL": spoil} for case in (next(queries()), next(products()), next(norms()), next(mean_squares())) for spoil in (1, 2)]
-        self.check_defects(cases, ["q row 4", "of out was written", "out element", "of out was written", "out row 1", "of out was written",
-                                   "out row 1 column 7", "of out was written"])
+        cases = [{**case, "SPOIL": spoil} for case in (next(queries()), next(products()), next(selections()), next(norms()), next(mean_squares()))
+                 for spoil in (1, 2)]
+        self.check_defects(cases, ["q row 4", "of out was written"] + ["out element", "of out was written"] * 2 +
+                           ["out row 1", "of out was written", "out row 1 column 7", "of out was written"])
 
     def test_defects_of_latent_attention_are_seen(self):
         case = next(latent_rows())

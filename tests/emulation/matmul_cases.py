@@ -9,6 +9,13 @@ MATMUL = {"HAS_BIAS": 0, "HAS_RESIDUAL": 0, "HAS_NORM": 0, "EPILOGUE": 0, "OUT_D
           "NORM_DTYPE": F32, "EXPERTS": 0, "ROUTE_WIDTH": 0, "PARTS": 0, "EARLY_ROUTES": 0, "BLOCK_N": 0, "X_PITCH": 0, "INPUT_DTYPE": BF16, "COUNT_INDEX": 1, "SPLIT_K": 1, "BLOCKS_IN_ALL": 2}
 
 
+def selections():
+    """select_columns: vectors of 8, 4 and 1 columns, every rounding."""
+    for i, width in enumerate([64, 2056, 36, 13, 2, 520]):
+        yield {"SOURCE": "select_columns", "VALID": 2, "ROWS": 3, "WIDTH": width,
+               "X_DTYPE": [BF16, F32, F32, F16][i % 4], "OUT_DTYPE": [BF16, BF16, F16, F16][i % 4]}
+
+
 def gemv(**changes):
     own = {"WARPS": 2, "STAGES": 3, "CHUNK": 256, "GROUPS": 2, "CTAS_PER_SM": 1, "X_SHARED": 1, "COPY": 1}
     return {"SOURCE": "matmul", "BODY": "matmul_gemv_body", **MATMUL, **own, "VALID": changes["ROWS"], **changes}

@@ -478,6 +478,8 @@ static void add_shape(const struct shape *shape)
          .rows = 2048,
          .settings = {{"width", shape->intermediate}, {"activation", ACTIVATION_SILU}}},
         {.op = OP_EMBED, .what = "embed", .rows = 2048},
+        {.op = OP_SELECT_COLUMNS, .what = "select columns", .rows = 1},
+        {.op = OP_SELECT_COLUMNS, .what = "select columns", .rows = 2048},
         {.op = OP_SELECT_ROWS, .what = "select rows", .rows = 32, .settings = {{"in_rows", 2048}}},
         {.op = OP_SAMPLE, .what = "sample, temperature and top-p", .rows = 1, .sampler = sampler},
         {.op = OP_SAMPLE, .what = "sample, temperature and top-p", .rows = 32, .sampler = sampler},

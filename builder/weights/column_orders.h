@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Act-order: a quantised matrix may have a group of scales for columns that do not lie together. An engine has the columns of such a
+ * matrix by rising group, so that groups are those of an encoding, and the matrix multiplies x with its columns in the same order. What
+ * makes x does so itself where it is a matmul: its rows are reordered. Elsewhere a select_columns reorders x. */
+#ifndef BUILDER_WEIGHTS_COLUMN_ORDERS_H
+#define BUILDER_WEIGHTS_COLUMN_ORDERS_H
+
+#include "builder/graph/graph.h"
+#include "builder/weights/weight_types.h"
+#include "formats/checkpoint/checkpoint.h"
+
+/* Those of a checkpoint; matrices with the same groups share one. */
+struct column_orders {
+    struct column_order *orders; /* [count] */
+    const uint8_t **groups;      /* [count]: the tensors that the orders are of */
+    size_t count;
+};
+
+bool column_orders_open(struct column_orders *orders, const struct checkpoint *checkpoint, struct status *status);
+void column_orders_close(struct column_orders *orders); /* harmless twice, and on zeros */
+
+/* Gives the orders to the matrices of an imported graph, before its passes, whose codes `types` keeps in this way: those that one
+ * matmul reads, and whose tensors all have the same groups. Not to matrices of experts, and with several ranks not to one whose columns
+ * they share, unless a matmul makes its x. Weights of select_columns come after all others. The graph borrows the orders. */
+bool column_orders_add(struct graph *graph, const struct column_orders *orders, const struct checkpoint *checkpoint,
+                       const struct weight_types *types, struct status *status);
+
+/* Matrices in use, of a bound graph, that have such groups and are decoded. */
+uint64_t column_orders_decoded(const struct graph *graph, const struct checkpoint *checkpoint);
+
+#endif
