@@ -26,8 +26,8 @@ template <class P> struct router_body {
     static constexpr bool BY_LOGITS = router_claims_are_logits(P::SCORE, P::HAS_BIAS, P::GROUPS);
     /* Weights that are divided by their own sum need not be divided by that of all exponentials before; an EPS of 1e-10 at most is far
      * below either sum, in which the largest logit's addend is 1. */
-    static constexpr bool SUM_CANCELS = P::SCORE == ROUTER_SOFTMAX && P::RENORMALISE != ROUTER_AS_THEY_ARE &&
-                                        (u32)P::EPS_BITS <= 0x2edbe6ff;
+    static constexpr bool SUM_CANCELS =
+        P::SCORE == ROUTER_SOFTMAX && P::RENORMALISE != ROUTER_AS_THEY_ARE && (u32)P::EPS_BITS <= 0x2edbe6ff;
 
     /* Rises with the value, NaN above all; never 0, which taken experts have. */
     static __device__ __forceinline__ u32 rank_of(float value)
@@ -224,8 +224,7 @@ template <class P> struct router_body {
             }
         const float largest = value_of(__reduce_max_sync(0xffffffffu, greatest));
 #pragma unroll
-        for (int i = 0; i < CHOICES_PER_LANE; i++)
-            weights[i] = lane + 32 * i < CHOSEN ? expf(weights[i] - largest) : 0;
+        for (int i = 0; i < CHOICES_PER_LANE; i++) weights[i] = lane + 32 * i < CHOSEN ? expf(weights[i] - largest) : 0;
         if (SUM_CANCELS && !seeded) return;
         float all = 0;
         if constexpr (CHOSEN_ONLY) {
