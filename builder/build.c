@@ -82,7 +82,7 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
         !build_choose_joins(build, status) ||
         !build_make_graph(build, &build->decode, build->target, PLAN_DECODE, 0, compute, status) ||
         (cuda && !build_make_graph(build, &build->small_batch, build->target, PLAN_DECODE, GRAPH_SMALL_BATCH, compute,
-                                  status)) ||
+                                   status)) ||
         (routes && !build_make_graph(build, &build->router_batch, build->target, PLAN_DECODE, GRAPH_ROUTER_BATCH,
                                      compute, status)) ||
         !build_make_graph(build, &build->prefill, build->target, PLAN_PREFILL, 0, compute, status) ||

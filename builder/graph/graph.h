@@ -85,7 +85,7 @@ struct graph {
     bool has_routed_matmul;     /* CUDA: the GPU takes routed_matmul and norm_router */
     bool gives_hidden;          /* the plans have STEP_HIDDEN */
     bool small_batch;           /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
-    bool router_batch;          /* CUDA: at most GRAPH_ROUTER_BATCH token rows, so that a launch for the router with its norm pays */
+    bool router_batch;          /* CUDA: at most GRAPH_ROUTER_BATCH token rows: a router and its norm in one launch */
     /* CUDA: F8_E4M3 or I8: matmuls of weights with such codes multiply codes of activations; NONE: none does. Requires, if not NONE:
      * the weights have their encodings before the passes run (share_encodings). */
     enum dtype input_codes;

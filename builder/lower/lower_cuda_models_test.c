@@ -109,9 +109,10 @@ TEST(routers_of_few_rows)
         }
 }
 
-#define EXPERTS_OF(family, others)                                                                             \
+#define EXPERTS_OF(family, others)                                                                                \
     "{\"model_type\": \"" family "\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, " \
-    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 320, \"max_position_embeddings\": 2048, " others "}"
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 320, \"max_position_embeddings\": "  \
+    "2048, " others "}"
 
 /* Plans of more rows have a norm_router in the place of a norm, the router's matmul and the router, where that norm is a launch of its own: a
  * sum of several ranks may have it. Of two routers of one norm (shared experts with a gate) the first one. */
@@ -134,11 +135,12 @@ TEST(routers_with_their_norm)
                                 "\"num_experts_per_tok\": 2, \"n_group\": 4, \"topk_group\": 2, "
                                 "\"moe_intermediate_size\": 48, \"n_shared_experts\": 1"),
          1, 0, 0},
-        {EXPERTS_OF("gemma4_text", "\"head_dim\": 32, \"global_head_dim\": 64, \"sliding_window\": 128, "
-                                   "\"layer_types\": [\"sliding_attention\", \"full_attention\"], "
-                                   "\"vocab_size_per_layer_input\": 320, \"num_kv_shared_layers\": 0, "
-                                   "\"hidden_size_per_layer_input\": 0, \"enable_moe_block\": true, \"num_experts\": 8, "
-                                   "\"top_k_experts\": 3, \"moe_intermediate_size\": 48"),
+        {EXPERTS_OF("gemma4_text",
+                    "\"head_dim\": 32, \"global_head_dim\": 64, \"sliding_window\": 128, "
+                    "\"layer_types\": [\"sliding_attention\", \"full_attention\"], "
+                    "\"vocab_size_per_layer_input\": 320, \"num_kv_shared_layers\": 0, "
+                    "\"hidden_size_per_layer_input\": 0, \"enable_moe_block\": true, \"num_experts\": 8, "
+                    "\"top_k_experts\": 3, \"moe_intermediate_size\": 48"),
          2, 0, 2},
     };
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)

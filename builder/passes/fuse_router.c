@@ -158,6 +158,6 @@ static bool run(struct graph *graph, struct status *status)
     return pass_visit(graph, OP_ROUTER, graph->small_batch ? visit : visit_norm, status);
 }
 
-const struct pass pass_fuse_router = {
-    "fuse_router", "few rows: the router in one launch with the experts' first matmul, or with the norm that it reads",
-    run, PASS_FOR(TARGET_CUDA)};
+const struct pass pass_fuse_router =
+    {"fuse_router", "few rows: the router in one launch with the experts' first matmul, or with the norm that it reads",
+     run, PASS_FOR(TARGET_CUDA)};

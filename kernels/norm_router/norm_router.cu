@@ -51,10 +51,9 @@ extern "C" __global__ void __launch_bounds__(norm_router_kernel::THREADS, 1)
 {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(16) u8 norm_router_memory[];
-    norm_router_kernel::run(
-        norm_router_memory, counts, x, norm, out, routes, lists,
-        {matrix, IF_PRESENT(PARAM_HAS_ROUTER_BIAS, router_bias), IF_PRESENT(PARAM_HAS_CLAIM_BIAS, claim_bias),
-         IF_PRESENT(PARAM_HAS_SCALES, scales), IF_PRESENT(PARAM_HAS_SEEDS, seeds),
-         IF_PRESENT(PARAM_COUNT_INDEX, index)});
+    norm_router_kernel::run(norm_router_memory, counts, x, norm, out, routes, lists,
+                            {matrix, IF_PRESENT(PARAM_HAS_ROUTER_BIAS, router_bias),
+                             IF_PRESENT(PARAM_HAS_CLAIM_BIAS, claim_bias), IF_PRESENT(PARAM_HAS_SCALES, scales),
+                             IF_PRESENT(PARAM_HAS_SEEDS, seeds), IF_PRESENT(PARAM_COUNT_INDEX, index)});
 #endif
 }

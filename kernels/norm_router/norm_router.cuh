@@ -34,8 +34,8 @@ template <class P> struct norm_router_body {
     static constexpr int COLUMNS = TILES * NORM_ROUTER_TILE, OWN_ROWS = (int)LAYOUT.own_rows;
     static constexpr int ROW_TILES = (P::ROWS + NORM_ROUTER_TILE_ROWS - 1) / NORM_ROUTER_TILE_ROWS;
     static constexpr int ROWS_PER_WARP = (ROW_TILES * NORM_ROUTER_TILE_ROWS + P::WARPS - 1) / P::WARPS;
-    static constexpr int LOADS = (SLICE + 127) / 128;                   /* of a lane, of a row's slice */
-    static constexpr bool KEEP = ROWS_PER_WARP * LOADS * 4 <= 32;       /* x in registers, else it is read again */
+    static constexpr int LOADS = (SLICE + 127) / 128;             /* of a lane, of a row's slice */
+    static constexpr bool KEEP = ROWS_PER_WARP * LOADS * 4 <= 32; /* x in registers, else it is read again */
     static_assert(P::ROWS <= NORM_ROUTER_MOST_ROWS && OWN_ROWS <= P::WARPS, "a warp routes one row");
     static_assert(P::K % 8 == 0 && P::OUT_DTYPE == ELEMENT, "launch checks");
 
@@ -190,13 +190,14 @@ template <class P> struct norm_router_body {
     static __device__ __forceinline__ void multiply(int rows, u32 memory)
     {
         constexpr int STEPS = SLICE / NORM_ROUTER_STEP, K_PARTS = (int)LAYOUT.k_parts;
-        constexpr int TURNS = ROW_TILES == 1 ? 2 : 1; /* of the sums: a product waits for the one before with the same sums */
+        constexpr int TURNS =
+            ROW_TILES == 1 ? 2 : 1; /* of the sums: a product waits for the one before with the same sums */
         constexpr int UNROLLED = K_PARTS == 1 && STEPS <= 16 ? STEPS : 4;
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         for (int unit = warp; unit < TILES * K_PARTS; unit += P::WARPS) {
             const int tile = unit % TILES, part = K_PARTS == 1 ? 0 : unit / TILES;
-            const u32 matrix = memory + (u32)LAYOUT.matrix +
-                               (u32)((tile * NORM_ROUTER_TILE + lane % 8) * PITCH + lane / 8 * 16);
+            const u32 matrix =
+                memory + (u32)LAYOUT.matrix + (u32)((tile * NORM_ROUTER_TILE + lane % 8) * PITCH + lane / 8 * 16);
             const u32 y = memory + (u32)LAYOUT.y + (u32)(lane % 16 * PITCH + lane / 16 * 16);
             float sums[ROW_TILES][2 * TURNS][4] = {};
 #pragma unroll UNROLLED
@@ -277,8 +278,7 @@ template <class P> struct norm_router_body {
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, count = rows * TOP_K;
         const int *const choices = (const int *)(memory + LAYOUT.choices);
         const auto expert_of = [=](int choice) { return choice < count ? choices[choice] : -1; };
-        for (int expert = (int)cluster_rank() + BLOCKS * warp; expert <= router::EXPERTS;
-             expert += BLOCKS * P::WARPS) {
+        for (int expert = (int)cluster_rank() + BLOCKS * warp; expert <= router::EXPERTS; expert += BLOCKS * P::WARPS) {
             int begin = 0, own = 0;
 #pragma unroll 4
             for (int base = 0; base < count; base += 32) {

@@ -28,8 +28,10 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
         norm_router_lay_out(params[NORM_ROUTER_ROWS], params[NORM_ROUTER_K], params[NORM_ROUTER_ROUTED],
                             params[NORM_ROUTER_ROUTER_GROUPS], params[NORM_ROUTER_ROUTE_WIDTH] / 2, blocks, warps);
     if (layout.bytes > gpu->shared_per_block) return "the router's matrix does not fit the shared memory of the blocks";
-    *geometry = (struct device_geometry){
-        {(uint32_t)blocks, 1, 1}, {(uint32_t)(32 * warps), 1, 1}, {(uint32_t)blocks, 1, 1}, (uint32_t)layout.bytes};
+    *geometry = (struct device_geometry){{(uint32_t)blocks, 1, 1},
+                                         {(uint32_t)(32 * warps), 1, 1},
+                                         {(uint32_t)blocks, 1, 1},
+                                         (uint32_t)layout.bytes};
     return NULL;
 }
 

@@ -5,8 +5,15 @@
 
 #include "kernels/cuda/include/layout.cuh"
 
-/* Most rows; k that a warp multiplies at a time; experts and rows of a product. */
-enum { NORM_ROUTER_MOST_ROWS = 64, NORM_ROUTER_STEP = 32, NORM_ROUTER_TILE = 8, NORM_ROUTER_TILE_ROWS = 16 };
+/* Most rows; k that a warp multiplies at a time; experts and rows of a product; most warps that share a tile's k: a lane adds what they and
+ * all blocks found. */
+enum {
+    NORM_ROUTER_MOST_ROWS = 64,
+    NORM_ROUTER_STEP = 32,
+    NORM_ROUTER_TILE = 8,
+    NORM_ROUTER_TILE_ROWS = 16,
+    NORM_ROUTER_MOST_K_PARTS = 4
+};
 
 struct norm_router_layout {
     layout_size slice;    /* k of a block; the last blocks have less, or none */
@@ -25,7 +32,7 @@ struct norm_router_layout {
     layout_size choices;   /* i32[rows][top_k] */
     layout_size kept;      /* u16[own_rows][top_k], as router_body wants it */
     layout_size barriers;
-    layout_size bytes;     /* in all */
+    layout_size bytes; /* in all */
 };
 
 LAYOUT_FUNCTION struct norm_router_layout norm_router_lay_out(layout_size rows, layout_size k, layout_size routed,
@@ -36,7 +43,8 @@ LAYOUT_FUNCTION struct norm_router_layout norm_router_lay_out(layout_size rows, 
     l.slice = layout_round_up(layout_divide_up(k, blocks), NORM_ROUTER_STEP);
     l.pitch = l.slice * 2 + 16; /* eight rows that a warp reads 16 bytes of at once are in different banks */
     l.tiles = layout_divide_up(routed, NORM_ROUTER_TILE);
-    l.k_parts = layout_larger(1, layout_smaller(warps / l.tiles, l.slice / NORM_ROUTER_STEP));
+    l.k_parts = layout_smaller(layout_smaller(warps / l.tiles, NORM_ROUTER_MOST_K_PARTS), l.slice / NORM_ROUTER_STEP);
+    if (l.k_parts < 1) l.k_parts = 1;
     l.sources = blocks * l.k_parts;
     l.own_rows = layout_divide_up(rows, blocks);
     const layout_size columns = l.tiles * NORM_ROUTER_TILE;

@@ -38,8 +38,7 @@ static const char *illegal(const int64_t *params)
 
 static uint64_t list_width(const int64_t *params)
 {
-    const int64_t experts =
-        params[NORM_ROUTER_ROUTED] - params[NORM_ROUTER_SHARED_GATE] + params[NORM_ROUTER_SHARED];
+    const int64_t experts = params[NORM_ROUTER_ROUTED] - params[NORM_ROUTER_SHARED_GATE] + params[NORM_ROUTER_SHARED];
     return (uint64_t)router_list_width(experts, params[NORM_ROUTER_ROUTE_WIDTH] / 2);
 }
 
@@ -103,8 +102,8 @@ static const struct op_operand operand_schema[NORM_ROUTER_OPERANDS] = {
                            .fixed = DTYPE_I32, .rows = NORM_ROUTER_STEP_ROWS, .columns = OP_NONE},
     [NORM_ROUTER_INDEX] = {"index", ROLE_STEP, .field = STEP_OUT_ROWS, .present = NORM_ROUTER_COUNT_INDEX,
                            .fixed = DTYPE_I32, .rows = NORM_ROUTER_ROWS, .columns = OP_NONE},
-    [NORM_ROUTER_SCALES] = {"scales", ROLE_WEIGHT, .present = NORM_ROUTER_HAS_SCALES,
-                            .dtype = NORM_ROUTER_SCALES_DTYPE, .rows = OP_NONE, .columns = NORM_ROUTER_ROUTED},
+    [NORM_ROUTER_SCALES] = {"scales", ROLE_WEIGHT, .present = NORM_ROUTER_HAS_SCALES, .dtype = NORM_ROUTER_SCALES_DTYPE,
+                            .rows = OP_NONE, .columns = NORM_ROUTER_ROUTED},
 };
 
 /* A CPU runs the ops that it is made of. */

@@ -5,7 +5,7 @@
  * is that of the contract, so that the best one is a maximum over the warp and of equal ones the lowest index. When all rows are
  * done, each block counts the choices of every expert; then a warp writes the list of an expert, reading all choices in order.
  *
- * Errors: exponentials and quotients of float32 as CUDA has them (2 ulp); the sum of a softmax in any order. */
+ * Errors: exponentials and quotients of float32 as CUDA has them (2 ulp); sums in any order. */
 #ifndef KERNELS_ROUTER_ROUTER_CUH
 #define KERNELS_ROUTER_ROUTER_CUH
 
@@ -23,12 +23,23 @@ template <class P> struct router_body {
     static constexpr int GROUP_SIZE = ROUTED / P::GROUPS, GROUPS_PER_LANE = (P::GROUPS + 31) / 32;
     static constexpr bool KEPT = router_keeps_choices(P::ROWS * TOP_K);
     static constexpr bool CHOSEN_ONLY = P::SCORE == ROUTER_SOFTMAX_CHOSEN;
+    static constexpr bool BY_LOGITS = router_claims_are_logits(P::SCORE, P::HAS_BIAS, P::GROUPS);
+    /* Weights that are divided by their own sum need not be divided by that of all exponentials before; an EPS of 1e-10 at most is far
+     * below either sum, in which the largest logit's addend is 1. */
+    static constexpr bool SUM_CANCELS =
+        P::SCORE == ROUTER_SOFTMAX && P::RENORMALISE != ROUTER_AS_THEY_ARE && (u32)P::EPS_BITS <= 0x2edbe6ff;
 
     /* Rises with the value, NaN above all; never 0, which taken experts have. */
     static __device__ __forceinline__ u32 rank_of(float value)
     {
         const u32 bits = bits_of_float(value + 0.0f); /* -0 becomes 0 */
         return value != value ? 0xffffffffu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    }
+
+    /* The value of such a number. */
+    static __device__ __forceinline__ float value_of(u32 rank)
+    {
+        return float_of_bits(rank & 0x80000000u ? rank & 0x7fffffffu : ~rank);
     }
 
     template <int COUNT> static __device__ __forceinline__ u32 greatest_of(const u32 (&ranks)[COUNT])
@@ -70,7 +81,7 @@ template <class P> struct router_body {
         if constexpr (P::SCORE == ROUTER_SIGMOID) {
 #pragma unroll
             for (int i = 0; i < PER_LANE; i++) scores[i] = 1 / (1 + expf(-scores[i]));
-        } else if constexpr (!CHOSEN_ONLY) {
+        } else {
             float largest = -infinity(), sum = 0;
 #pragma unroll
             for (int i = 0; i < PER_LANE; i++)
@@ -145,93 +156,148 @@ template <class P> struct router_body {
         in.seed = P::HAS_SEEDS ? seeds[P::COUNT_INDEX ? index[row] : row] : 0;
     }
 
+    /* The experts with the CHOSEN greatest ranks: lane l has choices l, l + 32, ... Without CAREFUL: false, and not those, where ranks are
+     * equal; a choice then waits for little of the one before. */
+    template <bool CAREFUL>
+    static __device__ __forceinline__ bool choose(const u32 (&from)[PER_LANE], int (&experts)[CHOICES_PER_LANE])
+    {
+        constexpr int UNROLLED = !CAREFUL && CHOSEN <= 16 ? CHOSEN : 4;
+        const int lane = (int)threadIdx.x % 32;
+        u32 ranks[PER_LANE], ties = 0;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) ranks[i] = from[i];
+        u32 greatest = greatest_of(ranks);
+#pragma unroll UNROLLED
+        for (int choice = 0; choice < CHOSEN; choice++) {
+            const u32 best = __reduce_max_sync(0xffffffffu, greatest);
+            const u32 owners = __ballot_sync(0xffffffffu, greatest == best);
+            int owner = __ffs((int)owners) - 1, own = 0, index = 0;
+#pragma unroll
+            for (int i = PER_LANE - 1; i >= 0; i--) {
+                own += ranks[i] == best;
+                if (ranks[i] == best) index = lane + 32 * i;
+            }
+            ties |= (owners & (owners - 1)) | (u32)(own > 1);
+            if constexpr (CAREFUL)
+                if (owners & (owners - 1)) /* the lowest expert */
+                    owner = (int)(__reduce_min_sync(0xffffffffu, own ? (u32)index : 0xffffffffu) % 32);
+            const int expert = __shfl_sync(0xffffffffu, index, owner);
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++)
+                if (CAREFUL ? lane + 32 * i == expert : ranks[i] == best) ranks[i] = 0;
+            greatest = greatest_of(ranks);
+#pragma unroll
+            for (int i = 0; i < CHOICES_PER_LANE; i++)
+                if (lane + 32 * i == choice) experts[i] = expert;
+        }
+        return CAREFUL || !__any_sync(0xffffffffu, ties != 0);
+    }
+
+    /* Of the lanes' choices; zeros beyond the last one. */
+    static __device__ __forceinline__ float sum_of_chosen(const float (&values)[CHOICES_PER_LANE])
+    {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < CHOICES_PER_LANE; i++) sum += values[i];
+#pragma unroll
+        for (int offset = 16; offset > 0; offset /= 2)
+            if (offset < CHOSEN) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+        return sum; /* in the lanes that have a choice */
+    }
+
+    /* Logits of the choices become their part of the softmax, times any number with SUM_CANCELS. */
+    static __device__ __forceinline__ void make_softmax(float (&weights)[CHOICES_PER_LANE],
+                                                        const float (&logits)[PER_LANE], bool seeded)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        u32 greatest = 0;
+#pragma unroll
+        for (int i = 0; i < CHOICES_PER_LANE; i++) {
+            const u32 rank = lane + 32 * i < CHOSEN ? rank_of(weights[i]) : 0;
+            greatest = rank > greatest ? rank : greatest;
+        }
+        if (!CHOSEN_ONLY && seeded) /* the largest logit need not be chosen */
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++) {
+                const u32 rank = lane + 32 * i < ROUTED ? rank_of(logits[i]) : 0;
+                greatest = rank > greatest ? rank : greatest;
+            }
+        const float largest = value_of(__reduce_max_sync(0xffffffffu, greatest));
+#pragma unroll
+        for (int i = 0; i < CHOICES_PER_LANE; i++) weights[i] = lane + 32 * i < CHOSEN ? expf(weights[i] - largest) : 0;
+        if (SUM_CANCELS && !seeded) return;
+        float all = 0;
+        if constexpr (CHOSEN_ONLY) {
+            all = sum_of_chosen(weights);
+        } else {
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++)
+                if (lane + 32 * i < ROUTED) all += expf(logits[i] - largest);
+            all = warp_sum(all);
+        }
+#pragma unroll
+        for (int i = 0; i < CHOICES_PER_LANE; i++) weights[i] /= all;
+    }
+
     /* A row, by a warp, whose inputs it spoils. `claims`: as take_other_groups; `kept`: of this row, with KEPT. */
     static __device__ __forceinline__ void route_row(inputs &in, const void *bias, const void *scales, float *out,
                                                      float *claims, u16 *kept)
     {
         const int lane = (int)threadIdx.x % 32;
         float(&scores)[PER_LANE] = in.logits;
-        float weights[CHOICES_PER_LANE] = {}, largest = 0, sum = 0;
-        float factors[CHOICES_PER_LANE] = {}; /* of the chosen experts */
+        float weights[CHOICES_PER_LANE] = {};
+        int experts[CHOICES_PER_LANE] = {};
+        float own_claims[PER_LANE];
         u32 ranks[PER_LANE];
         float shared = 1; /* weight of the shared experts */
+        const bool seeded = P::HAS_SEEDS && in.seed;
         if constexpr (P::SHARED_GATE) shared = 1 / (1 + expf(-element(scores, ROUTED)));
-        make_scores(scores);
+        if constexpr (!BY_LOGITS) make_scores(scores);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            own_claims[i] = scores[i];
+            if constexpr (P::HAS_BIAS)
+                if (lane + 32 * i < ROUTED) own_claims[i] += load_element<P::BIAS_DTYPE>(bias, lane + 32 * i);
+        }
+        if (seeded)
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++) own_claims[i] = router_seeded_claim(in.seed, lane + 32 * i);
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) {
             const int expert = lane + 32 * i;
-            float claim = scores[i];
-            if constexpr (P::HAS_BIAS)
-                if (expert < ROUTED) claim += load_element<P::BIAS_DTYPE>(bias, expert);
-            if constexpr (P::HAS_SEEDS)
-                if (in.seed) claim = router_seeded_claim(in.seed, expert);
-            ranks[i] = expert < ROUTED ? rank_of(claim) : 0;
+            ranks[i] = expert < ROUTED ? rank_of(own_claims[i]) : 0;
             if constexpr (P::GROUPS > 1)
-                if (expert < ROUTED) claims[expert] = claim;
+                if (expert < ROUTED) claims[expert] = own_claims[i];
         }
         if constexpr (P::GROUPS > 1) {
             __syncwarp();
             take_other_groups(ranks, claims);
             __syncwarp();
         }
-        /* A choice waits for little of the one before: the lane that has the greatest claim takes it and finds its next one. */
-        u32 greatest = greatest_of(ranks);
-#pragma unroll 4
-        for (int choice = 0; choice < CHOSEN; choice++) {
-            const u32 best = __reduce_max_sync(0xffffffffu, greatest);
-            const u32 lanes = __ballot_sync(0xffffffffu, greatest == best);
-            int place = 0;
-#pragma unroll
-            for (int i = PER_LANE - 1; i >= 0; i--)
-                if (ranks[i] == best) place = i;
-            int owner = __ffs((int)lanes) - 1;
-            if (lanes & (lanes - 1)) /* equal claims: the lowest expert */
-                owner =
-                    (int)(__reduce_min_sync(0xffffffffu, greatest == best ? (u32)(lane + 32 * place) : 0xffffffffu) %
-                          32);
-            u32 bits = 0; /* by masks: of a choice the compiler makes an array in local memory */
-#pragma unroll
-            for (int i = 0; i < PER_LANE; i++) {
-                bits |= bits_of_float(scores[i]) & (0u - (u32)(i == place));
-                if (lane == owner && i == place) ranks[i] = 0;
-            }
-            greatest = greatest_of(ranks);
-            const int expert = __shfl_sync(0xffffffffu, lane + 32 * place, owner);
-            const float score = float_of_bits(__shfl_sync(0xffffffffu, bits, owner));
-            largest = choice == 0 ? score : fmaxf(largest, score); /* seeds choose in another order */
-            sum += score;
-#pragma unroll
-            for (int i = 0; i < CHOICES_PER_LANE; i++)
-                if (lane + 32 * i == choice) {
-                    weights[i] = score;
-                    if constexpr (P::HAS_SCALES) factors[i] = load_element<P::SCALES_DTYPE>(scales, expert);
-                }
-            if (lane == choice % 32) {
-                out[TOP_K + choice] = (float)expert;
-                if constexpr (KEPT) kept[choice] = (u16)expert;
-            }
-        }
-        if constexpr (CHOSEN_ONLY) {
-            float all = 0;
-#pragma unroll
-            for (int i = 0; i < CHOICES_PER_LANE; i++) {
-                weights[i] = lane + 32 * i < CHOSEN ? expf(weights[i] - largest) : 0;
-                all += weights[i];
-            }
-            all = warp_sum(all);
-#pragma unroll
-            for (int i = 0; i < CHOICES_PER_LANE; i++) weights[i] /= all;
-        }
-        const float eps = float_of_bits(P::EPS_BITS);
-        const float divisor = P::RENORMALISE == ROUTER_SUM_PLUS_EPS ? sum + eps
-                              : P::RENORMALISE != ROUTER_SUM_OR_EPS ? 1
-                              : sum < eps                           ? eps
-                                                                    : sum;
+        if (!choose<false>(ranks, experts)) choose<true>(ranks, experts);
 #pragma unroll
         for (int i = 0; i < CHOICES_PER_LANE; i++)
-            if (lane + 32 * i < CHOSEN)
-                out[lane + 32 * i] =
-                    weights[i] / divisor * float_of_bits(P::SCALE_BITS) * (P::HAS_SCALES ? factors[i] : 1);
+#pragma unroll
+            for (int j = 0; j < PER_LANE; j++) {
+                const float score = __shfl_sync(0xffffffffu, scores[j], experts[i] % 32);
+                if (lane + 32 * i < CHOSEN && experts[i] / 32 == j) weights[i] = score;
+            }
+        if constexpr (BY_LOGITS) make_softmax(weights, scores, seeded);
+        float divisor = 1;
+        if constexpr (P::RENORMALISE != ROUTER_AS_THEY_ARE) {
+            const float sum = sum_of_chosen(weights), eps = float_of_bits(P::EPS_BITS);
+            divisor = P::RENORMALISE == ROUTER_SUM_PLUS_EPS ? sum + eps : sum < eps ? eps : sum;
+        }
+#pragma unroll
+        for (int i = 0; i < CHOICES_PER_LANE; i++) {
+            const int choice = lane + 32 * i;
+            if (choice >= CHOSEN) continue;
+            float weight = weights[i] / divisor * float_of_bits(P::SCALE_BITS);
+            if constexpr (P::HAS_SCALES) weight *= load_element<P::SCALES_DTYPE>(scales, experts[i]);
+            out[choice] = weight;
+            out[TOP_K + choice] = (float)experts[i];
+            if constexpr (KEPT) kept[choice] = (u16)experts[i];
+        }
         for (int choice = CHOSEN + lane; choice < TOP_K; choice += 32) {
             out[choice] = shared;
             out[TOP_K + choice] = (float)(ROUTED + choice - CHOSEN);

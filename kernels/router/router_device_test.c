@@ -21,7 +21,7 @@ static void fill_params(const struct problem *problem, int64_t *params)
         [ROUTER_ROUTE_WIDTH] = 2 * (problem->top_k + problem->shared),
         [ROUTER_SCORE] = problem->score,
         [ROUTER_RENORMALISE] = problem->renormalise,
-        [ROUTER_EPS_BITS] = test_float_bits(1e-3f),
+        [ROUTER_EPS_BITS] = test_float_bits(problem->rows % 3 ? 1e-20f : 1e-3f),
         [ROUTER_SCALE_BITS] = test_float_bits(2.5f),
         [ROUTER_GROUPS] = problem->groups,
         [ROUTER_TOP_GROUPS] = problem->top_groups,
@@ -39,7 +39,8 @@ static void fill_params(const struct problem *problem, int64_t *params)
     memcpy(params, values, sizeof values);
 }
 
-/* Each row has random logits in steps that rounding does not reorder; some rows with equal ones, some with a NaN. */
+/* Each row has random logits in steps that rounding does not reorder; some rows with equal ones, some with a NaN, some of which most are so
+ * small that their scores are 0. */
 static void fill_logits(struct test_launch *launch, struct test_random *random, int64_t rows, int64_t experts)
 {
     float *logits = launch->host[ROUTER_LOGITS];
@@ -50,6 +51,8 @@ static void fill_logits(struct test_launch *launch, struct test_random *random, 
         const int64_t step = row % 5 == 3 ? 3 : 1; /* several experts alike */
         for (int64_t i = 0; i < experts; i++)
             logits[row * experts + i] = 6.0f * (float)(order[i] / step) / (float)experts - 3;
+        for (int64_t i = 0; row % 9 == 4 && i < experts; i++)
+            if (order[i] != experts - 1) logits[row * experts + i] -= 200;
         if (row % 7 == 6) logits[row * experts + row % experts] = NAN;
     }
 }

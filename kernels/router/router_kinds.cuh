@@ -3,7 +3,15 @@
 #ifndef KERNELS_ROUTER_ROUTER_KINDS_CUH
 #define KERNELS_ROUTER_ROUTER_KINDS_CUH
 
+#include "kernels/cuda/include/layout.cuh"
+
 enum router_score { ROUTER_SOFTMAX, ROUTER_SIGMOID, ROUTER_SOFTMAX_CHOSEN, ROUTER_SCORES };
+/* Whether claims are logits, in whose order the scores are, and so are known before any exponential. */
+LAYOUT_FUNCTION int router_claims_are_logits(layout_size score, layout_size has_bias, layout_size groups)
+{
+    return score != ROUTER_SIGMOID && !has_bias && groups == 1;
+}
+
 enum router_renormalise {
     ROUTER_AS_THEY_ARE,
     ROUTER_SUM_PLUS_EPS, /* divided by their sum + EPS */

@@ -119,10 +119,13 @@ static void route_row(const struct op_call *call, int64_t row)
     score_row(params, logits, scores);
     const int32_t *seeds = call->operands[ROUTER_SEEDS], *index = call->operands[ROUTER_INDEX];
     const int32_t seed = seeds ? seeds[index ? index[row] : row] : 0;
+    const bool by_logits =
+        router_claims_are_logits(params[ROUTER_SCORE], params[ROUTER_HAS_BIAS], params[ROUTER_GROUPS]);
     for (int64_t i = 0; i < experts; i++)
-        claims[i] = seed   ? router_seeded_claim(seed, (int)i)
-                    : bias ? scores[i] + op_element(bias, i, (enum dtype)params[ROUTER_BIAS_DTYPE])
-                           : scores[i];
+        claims[i] = seed        ? router_seeded_claim(seed, (int)i)
+                    : by_logits ? logits[i]
+                    : bias      ? scores[i] + op_element(bias, i, (enum dtype)params[ROUTER_BIAS_DTYPE])
+                                : scores[i];
     if (params[ROUTER_GROUPS] > 1) take_other_groups(params, claims, taken);
     float sum = 0;
     for (int64_t choice = 0; choice < top_k; choice++) {

@@ -213,7 +213,7 @@ TEST(seeds_reach_every_expert)
 
 TEST(equal_claims_and_nan)
 {
-    enum { EXPERTS = 9, TOP_K = 3, ROWS = 4 };
+    enum { EXPERTS = 9, TOP_K = 3, ROWS = 5 };
     int64_t params[ROUTER_PARAMS];
     struct test_case test;
     plain_params(params);
@@ -230,6 +230,7 @@ TEST(equal_claims_and_nan)
             logits[EXPERTS + i] = i % 2 ? 2.0f : 1.0f; /* the first of the better ones */
             logits[2 * EXPERTS + i] = NAN;
             logits[3 * EXPERTS + i] = i == 5 ? NAN : (float)i;
+            logits[4 * EXPERTS + i] = i ? (float)i - 300 : 0; /* scores of nearly all are 0, logits differ */
         }
         test_run_op(&op_router, CPU_PORTABLE, &test.call, 2);
         for (int i = 0; i < TOP_K; i++) {
@@ -238,6 +239,8 @@ TEST(equal_claims_and_nan)
             assert_true(isnan(router_weight(out + 4 * TOP_K, i)));
             assert_in_range(router_expert(out + 4 * TOP_K, TOP_K, i, EXPERTS), 0, EXPERTS - 1);
             assert_in_range(router_expert(out + 6 * TOP_K, TOP_K, i, EXPERTS), 0, EXPERTS - 1);
+            assert_int_equal(router_expert(out + 8 * TOP_K, TOP_K, i, EXPERTS),
+                             score == ROUTER_SIGMOID || i == 0 ? i : EXPERTS - i);
         }
         assert_true(isnan(router_weight(out + 6 * TOP_K, 0)));
         test_case_close(&test);

@@ -172,6 +172,7 @@ def routers():
     yield router(40, 40, SHARED=36, SCORE=2, HAS_SCALES=1)
     yield router(72, 6, RENORMALISE=1, GROUPS=36, TOP_GROUPS=5, VALID=19, ROWS=20)
     yield router(8, 2, SCORE=2, VALID=1, ROWS=1)
+    yield router(100, 8, RENORMALISE=1, HAS_SEEDS=1)
 
 
 def norm_router(rows, valid, k, routed, top_k, **changes):

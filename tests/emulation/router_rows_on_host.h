@@ -14,7 +14,7 @@ enum {
 static int seeds[router_problem::ROWS];
 static float bias[ROUTED], scales[ROUTED];
 static guarded<router_problem::ROWS * 2 * CHOICES * 4> out;
-static guarded<router_problem::ROWS * (ALL + 1 + CHOICES) * 4> lists;
+static guarded<router_problem::ROWS *(ALL + 1 + CHOICES) * 4> lists;
 
 static void draw_router()
 {
