@@ -768,7 +768,7 @@ static inline void eng_selftest_result_init(struct eng_selftest_result *given)
 {
     eng_struct_init(given, sizeof *given);
 }
-/* Runs every plan in free slots and compares tokens and logits with the engine's golden outputs: decode plans with as many rows as slots
+/* Runs every plan in free slots and compares tokens, logits and drafts with the engine's golden outputs: decode plans with as many rows as slots
  * and pages are free, prefill plans with full and partly filled chunks, mixed and verification plans with both. A difference is
  * ENG_INTERNAL, and the message names the plan; logits that are not finite are ENG_NOT_FINITE; *result (may be NULL) is filled in these
  * cases, too. ENG_FULL: a plan cannot run, since no slot or too few pages are free. ENG_BAD_INPUT: the engine has no golden outputs.
