@@ -97,8 +97,7 @@ static void fill_step(uint8_t *base, const struct plan_field *fields, const stru
     int32_t *seeds = (int32_t *)(void *)(base + fields[STEP_ROUTE_SEEDS].offset);
     for (uint32_t i = 0; i < step->count; i++)
         seeds[i] = step->fixes_routes ? golden_route_seed(step->positions[i]) : 0;
-    if (fields[STEP_FOLLOWING].bytes)
-        golden_following(step, (int32_t *)(void *)(base + fields[STEP_FOLLOWING].offset));
+    if (fields[STEP_FOLLOWING].bytes) golden_following(step, (int32_t *)(void *)(base + fields[STEP_FOLLOWING].offset));
     golden_out_rows(step, out_rows);
 }
 
@@ -139,7 +138,8 @@ bool cpu_replay_run(struct cpu_replay *run, size_t plan, bool by_reference, cons
     const uint8_t *base = run->rank[0].memory.base[SPACE_STEP];
     found->logits = (const float *)(const void *)(base + fields[STEP_LOGITS].offset);
     found->drawn = (const int32_t *)(const void *)(base + fields[STEP_NEXT_TOKENS].offset);
-    if (fields[STEP_DRAFTED].bytes) found->drafted = (const int32_t *)(const void *)(base + fields[STEP_DRAFTED].offset);
+    if (fields[STEP_DRAFTED].bytes)
+        found->drafted = (const int32_t *)(const void *)(base + fields[STEP_DRAFTED].offset);
     return true;
 }
 

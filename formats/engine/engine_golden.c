@@ -233,8 +233,8 @@ static bool verify_drafts(const struct golden_drafts *drafts, uint32_t count, ui
         const uint32_t *near = drafts->near + i * words, token = (uint32_t)drafts->tokens[i];
         if (!(near[token / 32] >> token % 32 & 1) || near[words - 1] & unused)
             return status_fail(status, STATUS_CORRUPT,
-                               "%s %" PRIu32 ": expected a mask of %" PRIu32
-                               " tokens with its token %" PRIu32 ", found bits %08" PRIx32 " and %08" PRIx32,
+                               "%s %" PRIu32 ": expected a mask of %" PRIu32 " tokens with its token %" PRIu32
+                               ", found bits %08" PRIx32 " and %08" PRIx32,
                                what, i, vocab_size, token, near[token / 32], near[words - 1]);
     }
     return true;
@@ -259,8 +259,8 @@ bool engine_verify_golden_drafts(struct engine *engine, const struct engine_part
                            " rows, found %" PRIu32 ", %" PRIu32 " and %" PRIu32,
                            engine->manifest.geometry.vocab_size, engine->golden.token_count,
                            engine->golden_plans.row_count, header.vocab_size, header.token_count, header.row_count);
-    if (!engine_golden_drafts_bytes(&header, &body_bytes) ||
-        !checked_add(header.header_bytes, body_bytes, &expected) || expected != part->size)
+    if (!engine_golden_drafts_bytes(&header, &body_bytes) || !checked_add(header.header_bytes, body_bytes, &expected) ||
+        expected != part->size)
         return status_fail(status, STATUS_CORRUPT, "expected the size for its counts, found %" PRIu64 " bytes",
                            part->size);
     struct golden_drafts prompt = {.tokens = (const void *)(part->bytes + header.header_bytes)}, plans;

@@ -146,9 +146,8 @@ enum {
     AT_NEAR = AT_DRAFTED + TEST_ENGINE_GOLDEN_DRAFTS * sizeof(int32_t),
     DRAFTS_BYTES = AT_NEAR + TEST_ENGINE_GOLDEN_DRAFTS * sizeof(uint32_t),
 };
-#define DRAFTS_FIELD(field, value, expected)                                       \
-    FIELD(SECTION_GOLDEN_DRAFTS, 0, engine_golden_drafts_header, field, value,     \
-          "section 'golden drafts': " expected)
+#define DRAFTS_FIELD(field, value, expected) \
+    FIELD(SECTION_GOLDEN_DRAFTS, 0, engine_golden_drafts_header, field, value, "section 'golden drafts': " expected)
 
 static const struct edit draft_edits[] = {
     DRAFTS_FIELD(header_bytes, 8, "header: expected a multiple of 8 bytes from 16 on, found 8"),
@@ -156,7 +155,8 @@ static const struct edit draft_edits[] = {
     DRAFTS_FIELD(header_bytes, 24, "expected the size for its counts"),
     DRAFTS_FIELD(header_bytes, UINT32_MAX & ~7u, "expected the size for its counts"),
     DRAFTS_FIELD(vocab_size, 15, "expected a vocabulary of 16 and drafts of 2 tokens and 3 rows, found 15, 2 and 3"),
-    DRAFTS_FIELD(token_count, UINT32_MAX, "expected a vocabulary of 16 and drafts of 2 tokens and 3 rows, found 16, 42"),
+    DRAFTS_FIELD(token_count, UINT32_MAX,
+                 "expected a vocabulary of 16 and drafts of 2 tokens and 3 rows, found 16, 42"),
     DRAFTS_FIELD(row_count, 2, "expected a vocabulary of 16 and drafts of 2 tokens and 3 rows, found 16, 2 and 2"),
     {SECTION_GOLDEN_DRAFTS, AT_DRAFTED + 4, 4, 16, "draft after token 1: expected 0 to 15, found 16"},
     {SECTION_GOLDEN_DRAFTS, AT_DRAFTED + 16, 4, UINT32_MAX, "draft after row 2: expected 0 to 15, found -1"},

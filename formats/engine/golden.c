@@ -369,8 +369,7 @@ static void forget_drawn(struct walk *walk, const struct golden_step *step)
     for (uint32_t row = 0; row < step->count; row++) {
         const uint32_t slot = (uint32_t)step->slots[row];
         if (row + 1 < step->count && step->slots[row + 1] == step->slots[row]) continue;
-        walk->held[slot].position =
-            walk->machine->rewind(walk->machine->context, slot, (uint32_t)step->positions[row]);
+        walk->held[slot].position = walk->machine->rewind(walk->machine->context, slot, (uint32_t)step->positions[row]);
     }
 }
 

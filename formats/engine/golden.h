@@ -10,16 +10,17 @@
  * them the largest. An engine has no logits of drafts to compare. tokens NULL: none. */
 struct golden_drafts {
     const int32_t *tokens; /* [rows] */
-    const uint32_t *near;  /* [rows, plan_allowed_words(vocab_size)]: bit t % 32 of word t / 32, also of the drafted one */
+    const uint32_t
+        *near; /* [rows, plan_allowed_words(vocab_size)]: bit t % 32 of word t / 32, also of the drafted one */
 };
 
 /* A prompt, its greedy continuation, and the logits of each of those tokens. */
 struct engine_golden {
     uint32_t prompt_count, token_count, vocab_size;
-    float tolerance;       /* absolute difference of logits */
-    const int32_t *prompt; /* [prompt_count]; in an open engine `tokens` follow in memory */
-    const int32_t *tokens; /* [token_count] */
-    const float *logits;   /* [token_count, vocab_size] */
+    float tolerance;             /* absolute difference of logits */
+    const int32_t *prompt;       /* [prompt_count]; in an open engine `tokens` follow in memory */
+    const int32_t *tokens;       /* [token_count] */
+    const float *logits;         /* [token_count, vocab_size] */
     struct golden_drafts drafts; /* [token_count] */
 };
 
@@ -57,7 +58,7 @@ struct golden_cases {
     const struct golden_case *cases;
     const uint32_t *items; /* rows, by index */
     const int32_t *tokens;
-    const float *logits; /* [row_count, vocab_size] */
+    const float *logits;         /* [row_count, vocab_size] */
     struct golden_drafts drafts; /* [row_count] */
 };
 enum { GOLDEN_MOST_SEQUENCES = 64, GOLDEN_MOST_ROWS = 4096, GOLDEN_MOST_CASES = 4096, GOLDEN_MOST_ITEMS = 65536 };
