@@ -221,7 +221,9 @@ bool arch_add_predictor(struct model_config *config, struct status *status)
             "tokens, in a model of fewer than %d layers, found %" PRIu64 " after %" PRIu64 "; build without --mtp",
             MODEL_MAX_LAYERS, config->ignored_layers, config->layers);
     config->layer[config->layers] = config->layer[config->layers - 1];
-    config->layer[config->layers].experts = config->experts.count > 0; /* the dense layers are the first ones */
+    const struct predictor_names *predictor = family->decoder.predictor;
+    /* The dense layers are the first ones. */
+    config->layer[config->layers].experts = config->experts.count > 0 && !(predictor && predictor->is_dense);
     config->layers++;
     config->ignored_layers--;
     config->predicts = true;

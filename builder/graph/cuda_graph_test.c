@@ -461,15 +461,14 @@ TEST(embeddings_one_after_the_other_have_copies)
     graph.values[node(&graph, OP_MATMUL, selected, -1, "of_selected")].rows = ROWS_OUT;
     node(&graph, OP_MATMUL, second, -1, "of_second");
     run(&graph, &pass_matmul_inputs);
-    test_graph_expect(&graph,
-                      "%first[T,8] = embed(table=@w.first[8,8 row-major])\n"
-                      "%first.copy[T,8] = embed(table=@w.first[8,8 row-major])\n"
-                      "%second[T,8] = embed(table=@w.second[8,8 row-major])\n"
-                      "%second.copy[T,8] = embed(table=@w.second[8,8 row-major])\n"
-                      "%selected[R,8] = select_rows(x=%first)\n"
-                      "%selected.copy[R,8] = select_rows(x=%first.copy)\n"
-                      "%of_selected[R,8] = matmul(x=%selected.copy, w=@w.of_selected[8,8 matrix])\n"
-                      "%of_second[T,8] = matmul(x=%second.copy, w=@w.of_second[8,8 matrix])\n");
+    test_graph_expect(&graph, "%first[T,8] = embed(table=@w.first[8,8 row-major])\n"
+                              "%first.copy[T,8] = embed(table=@w.first[8,8 row-major])\n"
+                              "%second[T,8] = embed(table=@w.second[8,8 row-major])\n"
+                              "%second.copy[T,8] = embed(table=@w.second[8,8 row-major])\n"
+                              "%selected[R,8] = select_rows(x=%first)\n"
+                              "%selected.copy[R,8] = select_rows(x=%first.copy)\n"
+                              "%of_selected[R,8] = matmul(x=%selected.copy, w=@w.of_selected[8,8 matrix])\n"
+                              "%of_second[T,8] = matmul(x=%second.copy, w=@w.of_second[8,8 matrix])\n");
     graph_free(&graph);
 }
 

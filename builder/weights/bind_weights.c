@@ -213,7 +213,8 @@ static bool is_of_ignored_layer(const struct model_config *config, const char *n
 {
     static const char prefix[] = "model.layers.";
     const char *other = config->ignored_prefix;
-    if (other && strncmp(name, other, strlen(other)) == 0) return true;
+    /* The first layer's are used with --mtp: what of them nothing reads is not known. */
+    if (other && strncmp(name, other, strlen(other)) == 0) return !config->predicts || !strstr(name, ".0.");
     if (strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
     char *end;
     const unsigned long layer = strtoul(name + sizeof prefix - 1, &end, 10);
@@ -221,7 +222,7 @@ static bool is_of_ignored_layer(const struct model_config *config, const char *n
     /* Copies of the model's own, or they would be used. */
     if (config->predicts && layer + 1 == config->layers)
         return strcmp(end, ".embed_tokens.weight") == 0 || strcmp(end, ".shared_head.head.weight") == 0;
-    return *end == '.' && layer >= config->layers && layer - config->layers < config->ignored_layers;
+    return *end == '.' && !other && layer >= config->layers && layer - config->layers < config->ignored_layers;
 }
 
 /* Causal masks that the authors' checkpoints of GPT-2 and GPT-NeoX hold beside the weights. */
