@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Speculation with recurrent state through the public API: whatever is drafted, kept and taken back, sequences have the tokens that they have
+ * without it, also where they end within a draft and go on later. */
+#include "tests/test_fables.h"
+#include "formats/base/test_program.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "builder/build.h"
+#include "formats/base/test_folder.h"
+#include "runtime/backend/test_backend.h"
+#include "runtime/session/session.h"
+
+enum { VOCAB = 320, PROMPT = 40, ANSWER = 70, SEQUENCES = 4, TURNS = 3, DRAFTED = 5, MODELS = 2 };
+
+/* Without experts, whose bits depend on what else is in a step. */
+static const char *const configs[MODELS] = {
+    "{\"model_type\":\"lfm2\",\"hidden_size\":64,\"intermediate_size\":96,\"num_attention_heads\":2,"
+    "\"num_key_value_heads\":2,\"vocab_size\":320,\"max_position_embeddings\":512,\"bos_token_id\":1,"
+    "\"eos_token_id\":2,\"dtype\":\"bfloat16\",\"num_hidden_layers\":4,\"conv_L_cache\":3,"
+    "\"rope_parameters\":{\"rope_theta\":10000.0,\"rope_type\":\"default\"},\"block_auto_adjust_ff_dim\":false,"
+    "\"layer_types\":[\"conv\",\"full_attention\",\"conv\",\"full_attention\"]}\n",
+    "{\"model_type\":\"qwen3_5_text\",\"hidden_size\":64,\"intermediate_size\":96,\"num_attention_heads\":2,"
+    "\"num_key_value_heads\":1,\"head_dim\":32,\"vocab_size\":320,\"max_position_embeddings\":512,"
+    "\"dtype\":\"bfloat16\",\"num_hidden_layers\":4,\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,"
+    "\"linear_key_head_dim\":16,\"linear_value_head_dim\":16,\"linear_conv_kernel_dim\":4,"
+    "\"tie_word_embeddings\":true,\"mtp_num_hidden_layers\":1,"
+    "\"rope_parameters\":{\"rope_theta\":10000.0,\"rope_type\":\"default\",\"partial_rotary_factor\":0.25},"
+    "\"layer_types\":[\"linear_attention\",\"full_attention\",\"linear_attention\",\"full_attention\"]}\n",
+};
+
+static struct eng_engine *engine;
+
+static void open_engine(int model, bool mixed)
+{
+    char file[300], command[700], made[300];
+    static char output[300];
+    struct build_options options;
+    struct status status = {0};
+    snprintf(made, sizeof made, "%s", in_folder("model"));
+    snprintf(output, sizeof output, "%s", in_folder("model.eng"));
+    mkdir(in_folder("config"), 0700);
+    snprintf(file, sizeof file, "%s", in_folder("config/config.json"));
+    test_write_text(file, configs[model]);
+    snprintf(command, sizeof command, "rm -rf %s; tests/make_checkpoint --config %s -o %s 2>/dev/null", made,
+             in_folder("config"), made);
+    assert_int_equal(system(command), 0);
+    build_options_init(&options);
+    options.model = made;
+    options.output = output;
+    options.max_batch = SEQUENCES;
+    options.max_context = 512;
+    options.prefill_chunks[0] = 16;
+    options.prefill_chunk_count = 1;
+    options.verify_rows[0] = 8;
+    options.verify_row_count = 1;
+    options.mixed_step_count = !mixed; /* of 0 rows: none */
+    options.tune = TUNE_OFF;
+    options.tuning_cache = NULL;
+    options.progress = NULL;
+    options.out = fopen("/dev/null", "w");
+    assert_non_null(options.out);
+    test_expect_success(build_engine(&options, &status), &status);
+    fclose(options.out);
+    CHECK(eng_open(output, NULL, &engine, &error));
+}
+
+static struct eng_session *open_session(const struct backend_type *type, uint32_t speculate, bool caches)
+{
+    struct eng_session_options options;
+    eng_session_options_init(&options);
+    options.threads = 2;
+    options.speculate = speculate;
+    options.no_prefix_cache = !caches;
+    test_backend_settings = (struct test_backend_settings){.pace = PACE_RANDOM};
+    return fables_session_on(type, engine, &options);
+}
+
+struct conversation {
+    struct eng_sequence *sequence;
+    int32_t answers[TURNS][ANSWER];
+    size_t counts[TURNS];
+};
+
+/* A prompt repeats itself, so that there are drafts for what follows. */
+static void submit(struct eng_sequence *sequence, int index, int turn)
+{
+    int32_t prompt[PROMPT];
+    fables_tokens((uint32_t)(7 * index + turn), prompt, PROMPT / 2);
+    for (int i = 0; i < PROMPT; i++) prompt[i] = i < PROMPT / 2 ? 3 + prompt[i] % (VOCAB - 3) : prompt[i - PROMPT / 2];
+    CHECK(eng_sequence_submit(sequence, prompt, PROMPT, &error));
+}
+
+/* `stops`: a token that ends each turn of a conversation; NULL: none. */
+static void talk(struct eng_session *session, int first, int count, const int32_t (*stops)[TURNS],
+                 struct conversation *conversations)
+{
+    for (int i = first; i < first + count; i++) {
+        struct eng_sequence_options options;
+        struct eng_sampling sampling;
+        static const struct eng_logit_bias few[] = {{50, 30}, {60, 30}, {70, 30}};
+        eng_sequence_options_init(&options);
+        eng_sampling_init(&sampling);
+        if (i % 2) sampling.temperature = i / 2 ? 1 : 0.05f, sampling.seed = (uint64_t)i + 1;
+        if (i >= SEQUENCES / 2) { /* so few tokens repeat themselves, often in another way */
+            sampling.logit_bias = few;
+            sampling.logit_bias_count = sizeof few / sizeof *few;
+        }
+        options.sampling = &sampling;
+        options.max_new_tokens = ANSWER;
+        options.flags = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP;
+        options.stop_tokens = stops ? stops[i] : NULL;
+        options.stop_count = stops ? TURNS : 0;
+        CHECK(eng_sequence_create(session, &options, &conversations[i].sequence, &error));
+    }
+    for (int turn = 0; turn < TURNS; turn++) {
+        for (int i = first; i < first + count; i++) submit(conversations[i].sequence, i, turn);
+        fables_finish(session);
+        for (int i = first; i < first + count; i++)
+            conversations[i].counts[turn] =
+                eng_sequence_poll(conversations[i].sequence, conversations[i].answers[turn], ANSWER);
+    }
+    for (int i = first; i < first + count; i++) eng_sequence_destroy(&conversations[i].sequence);
+}
+
+static void compare(const struct conversation *expected, const struct conversation *found)
+{
+    for (int i = 0; i < SEQUENCES; i++)
+        for (int turn = 0; turn < TURNS; turn++) {
+            assert_int_equal(found[i].counts[turn], expected[i].counts[turn]);
+            assert_memory_equal(found[i].answers[turn], expected[i].answers[turn],
+                                expected[i].counts[turn] * sizeof(int32_t));
+        }
+}
+
+static struct eng_session_facts facts_of(const struct eng_session *session)
+{
+    struct eng_session_facts facts;
+    eng_session_facts_init(&facts);
+    CHECK(eng_session_get_facts(session, &facts, &error));
+    return facts;
+}
+
+static uint64_t accepted, rejected, together; /* drafted tokens: of all, and of several sequences at once */
+
+/* Alone and together, by the processor and by a device that runs behind, with the prefix cache and without. */
+static void check(const int32_t (*stops)[TURNS], struct conversation *expected)
+{
+    static struct conversation found[SEQUENCES];
+    struct eng_session *plain = open_session(&backend_cpu, 0, false);
+    for (int i = 0; i < SEQUENCES; i++) talk(plain, i, 1, stops, expected);
+    eng_session_destroy(&plain);
+    for (int way = 0; way < 4; way++) {
+        struct eng_session *session = open_session(way % 2 ? &test_backend : &backend_cpu, DRAFTED, way / 2);
+        for (int i = 0; i < SEQUENCES; i++) talk(session, i, 1, stops, found);
+        compare(expected, found);
+        const uint64_t alone = facts_of(session).drafted_tokens;
+        talk(session, 0, SEQUENCES, stops, found);
+        compare(expected, found);
+        const struct eng_session_facts facts = facts_of(session);
+        accepted += facts.accepted_tokens;
+        rejected += facts.drafted_tokens - facts.accepted_tokens;
+        together += facts.drafted_tokens - alone;
+        eng_session_destroy(&session);
+    }
+}
+
+TEST(tokens_are_the_same)
+{
+    static struct conversation expected[SEQUENCES];
+    int32_t stops[SEQUENCES][TURNS];
+    for (int model = 0; model < MODELS; model++)
+        for (int mixed = 0; mixed < 2; mixed++) {
+            struct eng_selftest_result result;
+            accepted = rejected = together = 0;
+            open_engine(model, mixed);
+            assert_true(engine->file.manifest.geometry.recurrent_bytes > 0);
+            check(NULL, expected);
+            for (int i = 0; i < SEQUENCES; i++)
+                for (int turn = 0; turn < TURNS; turn++) stops[i][turn] = expected[i].answers[turn][30 + 7 * i];
+            check(stops, expected);
+            assert_true(accepted > 20 && rejected > 20 && (!mixed || together > 20));
+            struct eng_session *session = open_session(&backend_cpu, DRAFTED, true);
+            eng_selftest_result_init(&result);
+            CHECK(eng_selftest(session, &result, &error));
+            eng_session_destroy(&session);
+            eng_close(&engine);
+        }
+}
+
+int main(void) { return test_run_with(NULL, make_folder, remove_folder, NULL); }
