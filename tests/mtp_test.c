@@ -249,8 +249,9 @@ TEST(what_is_missing_is_named)
         expect_refused(&(struct mtp_settings){.is_ernie = true, .layers = 1, .misshapen = one}, 4, STATUS_BAD_INPUT,
                        one);
     }
-    expect_refused(&(struct mtp_settings){.layers = 0}, 4, STATUS_BAD_INPUT,
-                   "--mtp: config.json: field 'num_nextn_predict_layers': expected a layer");
+    expect_refused(
+        &(struct mtp_settings){.layers = 0}, 4, STATUS_BAD_INPUT,
+        "--mtp: config.json: fields 'num_nextn_predict_layers' and 'mtp_num_hidden_layers': expected a layer");
     expect_refused(&(struct mtp_settings){.layers = 1}, 0, STATUS_USAGE, "--mtp: expected plans that verify");
 }
 
@@ -259,7 +260,7 @@ TEST(other_families_are_refused)
     struct status status = {0};
     mtp_options(&options, "tests/models/fables", in_folder("mtp.eng"));
     test_expect_failure(build_engine(&options, &status), &status, STATUS_BAD_INPUT,
-                        "is supported (ernie4_5_moe, glm4_moe, deepseek_v3), found '");
+                        "is supported (ernie4_5_moe, glm4_moe, deepseek_v3, qwen3_next, qwen3_5_text), found '");
 }
 
 /* Without the option the layer's tensors are passed over. */

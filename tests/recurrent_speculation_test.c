@@ -10,6 +10,7 @@
 
 #include "builder/build.h"
 #include "formats/base/test_folder.h"
+#include "formats/engine/test_engine.h"
 #include "runtime/backend/test_backend.h"
 #include "runtime/session/session.h"
 
@@ -33,9 +34,10 @@ static const char *const configs[MODELS] = {
 
 static struct eng_engine *engine;
 
-static void open_engine(int model, bool mixed)
+/* `change`: of the checkpoint, before it is built; NULL: none. */
+static void open_engine(int model, bool mixed, bool mtp, void (*change)(const char *path))
 {
-    char file[300], command[700], made[300];
+    char file[300], command[700], made[300], tensors[330];
     static char output[300];
     struct build_options options;
     struct status status = {0};
@@ -44,9 +46,11 @@ static void open_engine(int model, bool mixed)
     mkdir(in_folder("config"), 0700);
     snprintf(file, sizeof file, "%s", in_folder("config/config.json"));
     test_write_text(file, configs[model]);
-    snprintf(command, sizeof command, "rm -rf %s; tests/make_checkpoint --config %s -o %s 2>/dev/null", made,
-             in_folder("config"), made);
+    snprintf(command, sizeof command, "rm -rf %s; tests/make_checkpoint --config %s -o %s%s 2>/dev/null", made,
+             in_folder("config"), made, mtp ? " --mtp" : "");
     assert_int_equal(system(command), 0);
+    snprintf(tensors, sizeof tensors, "%s/model.safetensors", made);
+    if (change) change(tensors);
     build_options_init(&options);
     options.model = made;
     options.output = output;
@@ -56,6 +60,7 @@ static void open_engine(int model, bool mixed)
     options.prefill_chunk_count = 1;
     options.verify_rows[0] = 8;
     options.verify_row_count = 1;
+    options.mtp = mtp;
     options.mixed_step_count = !mixed; /* of 0 rows: none */
     options.tune = TUNE_OFF;
     options.tuning_cache = NULL;
@@ -178,7 +183,7 @@ TEST(tokens_are_the_same)
         for (int mixed = model; mixed < 2; mixed++) {
             struct eng_selftest_result result;
             accepted = rejected = together = 0;
-            open_engine(model, mixed);
+            open_engine(model, mixed, false, NULL);
             assert_true(engine->file.manifest.geometry.recurrent_bytes > 0);
             check(NULL, expected);
             for (int i = 0; i < SEQUENCES; i++)
@@ -192,6 +197,78 @@ TEST(tokens_are_the_same)
             eng_session_destroy(&session);
             eng_close(&engine);
         }
+}
+
+/* Sets elements of a tensor, bf16, to `value`: all, or of the rows' first half the diagonal. */
+static void set_tensor(uint8_t *file, const char *name, uint64_t columns, bool diagonal, uint16_t value)
+{
+    uint64_t header_bytes, begin, end;
+    memcpy(&header_bytes, file, sizeof header_bytes);
+    const char *header = (const char *)file + sizeof header_bytes;
+    char *text = strndup(header, header_bytes), *entry = strstr(text, test_text("\"%s\"", name));
+    assert_non_null(entry);
+    const char *offsets = strstr(entry, "\"data_offsets\":[");
+    assert_non_null(offsets);
+    assert_int_equal(sscanf(offsets + strlen("\"data_offsets\":["), "%lu,%lu", &begin, &end), 2);
+    uint16_t *values = (uint16_t *)(void *)(file + sizeof header_bytes + header_bytes + begin);
+    for (uint64_t i = 0; i < (end - begin) / sizeof *values; i++)
+        values[i] = !diagonal || i / columns == i % columns ? value : 0;
+    free(text);
+}
+
+/* What the layer adds is nothing, and of its two inputs it passes on that of the token that follows. */
+static void pass_tokens_on(const char *path)
+{
+    size_t size;
+    uint8_t *file = test_engine_read(path, &size);
+    assert_non_null(file);
+    set_tensor(file, "mtp.fc.weight", 2 * 64, true, 0x3f80);
+    set_tensor(file, "mtp.layers.0.self_attn.o_proj.weight", 64, false, 0);
+    set_tensor(file, "mtp.layers.0.mlp.down_proj.weight", 96, false, 0);
+    set_tensor(file, "mtp.pre_fc_norm_embedding.weight", 64, false, 0);
+    set_tensor(file, "mtp.norm.weight", 64, false, 0);
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(file, 1, size, out), size);
+    assert_int_equal(fclose(out), 0);
+    free(file);
+}
+
+/* With a tied embedding such a layer predicts the token again that was drawn, whatever it was. */
+TEST(the_layer_of_qwen_sees_the_token_that_follows)
+{
+    struct eng_sampling sampling;
+    uint32_t slot;
+    int32_t token = 7;
+    int changes = 0;
+    open_engine(1, true, true, pass_tokens_on);
+    struct eng_session *session = open_session(&backend_cpu, 0, false);
+    eng_sampling_init(&sampling);
+    sampling.temperature = 2;
+    sampling.seed = 3;
+    CHECK(eng_slot_acquire(session, &slot, &error));
+    CHECK(eng_slot_set_sampling(session, slot, &sampling, &error));
+    for (int i = 0; i < 60; i++) {
+        int32_t drawn;
+        CHECK(eng_decode(session, &slot, &token, 1, &drawn, NULL, &error));
+        assert_int_equal(session->backend->drafted[0], drawn);
+        changes += drawn != token;
+        token = drawn;
+    }
+    assert_true(changes > 40);
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
+TEST(predictions_change_no_token)
+{
+    static struct conversation expected[SEQUENCES];
+    accepted = rejected = together = 0;
+    open_engine(1, true, true, NULL);
+    assert_int_equal(engine->file.manifest.geometry.drafts, 1);
+    check(NULL, expected);
+    assert_true(accepted > 20 && rejected > 20);
+    eng_close(&engine);
 }
 
 int main(void) { return test_run_with(NULL, make_folder, remove_folder, NULL); }

@@ -564,7 +564,7 @@ static void predict(struct graph *graph, const struct decoder_traits *traits, in
     const int of_state = project_half(graph, traits, state, layer, hidden, "of_state");
     int x = add(graph, of_token, of_state, hidden, layer, "both_halves");
     x = decoder_layer(graph, traits, x, tables[config->layer[layer].rope], layer);
-    if (names && names->shares_norm) {
+    if (names && !names->norm) {
         const int predicted = graph_value(graph, ROWS_TOKENS, hidden, "predicted");
         final_norm_again(graph, norm, x, predicted);
         x = predicted;

@@ -92,7 +92,6 @@ static const struct predictor_names predictor = {
     .token_norm = "model.mtp_emb_norm.0",
     .state_norm = "model.mtp_hidden_norm.0",
     .projection = "model.mtp_linear_proj.0",
-    .shares_norm = true,
     .is_dense = true,
 };
 

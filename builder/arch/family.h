@@ -73,9 +73,11 @@ struct predictor_names {
     const char *layer;                   /* for model.layers.N */
     const char *token_norm, *state_norm; /* for enorm and hnorm, with the path before them */
     const char *projection;              /* for eh_proj */
-    bool shares_norm;                    /* the model's final norm takes the place of shared_head.norm */
+    const char *norm;                    /* for shared_head.norm; NULL: the model's final norm takes its place */
     bool is_dense;                       /* its MLP has no experts */
 };
+
+extern const struct predictor_names predictor_qwen_names;
 
 /* What the class of a model fixes; what config.json says is in struct model_config. */
 struct decoder_traits {

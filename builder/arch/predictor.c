@@ -5,6 +5,14 @@
 
 #include "builder/arch/family.h"
 
+const struct predictor_names predictor_qwen_names = {
+    .layer = "mtp.layers.0",
+    .token_norm = "mtp.pre_fc_norm_embedding",
+    .state_norm = "mtp.pre_fc_norm_hidden",
+    .projection = "mtp.fc",
+    .norm = "mtp.norm",
+};
+
 /* The tensor's name after its layer's, or NULL: it is of another layer. */
 static const char *in_layer(const char *tensor, uint32_t layer)
 {
@@ -18,7 +26,10 @@ static char *renamed(const char *rest, const struct predictor_names *names)
 {
     const struct {
         const char *usual, *name;
-    } modules[] = {{"enorm.", names->token_norm}, {"hnorm.", names->state_norm}, {"eh_proj.", names->projection}};
+    } modules[] = {{"enorm.", names->token_norm},
+                   {"hnorm.", names->state_norm},
+                   {"eh_proj.", names->projection},
+                   {"shared_head.norm.", names->norm}};
     const char *module = names->layer;
     for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
         const size_t length = strlen(modules[i].usual);
