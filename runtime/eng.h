@@ -401,11 +401,9 @@ struct eng_session_options {
      * equally likely it may draw the other one, and all after it may differ. eng_sequence_poll may return several tokens of a step. How many
      * are drafted follows how often drafts were right. Sequences with a grammar, ENG_SEQUENCE_ALLOWED, ENG_SEQUENCE_LOGITS, ENG_SEQUENCE_HIDDEN,
      * repetition_penalty, presence_penalty or frequency_penalty are not drafted for. Without effect where the engine has no verification plans:
-     * those of engbuild --verify-rows. An engine of engbuild --mtp predicts one token by the model's own layer, which is the draft where the
-     * sequence's own text has no likelier one. Models with recurrent layers: after a wrong draft the next step computes the sequence's last
-     * tokens again (ENG_STATE_PREFILL), and while several sequences answer nothing is drafted unless the engine has mixed plans. Takes up to
-     * 256 KiB for each slot, and for each two rows of the largest verification plan a sequence's recurrent state, on a GPU twice, beside
-     * checkpoint_bytes. Must be the same in all processes that share the engine. */
+     * those of engbuild --verify-rows. An engine of --mtp predicts a token by the model's own layer: the draft where the text has no likelier one.
+     * Models with recurrent layers compute last tokens again after a wrong draft; for several sequences they need mixed plans. Takes 256 KiB for each
+     * slot at most, and a recurrent state (on a GPU two) for each two rows of the largest verification plan. All processes must set the same. */
     uint32_t speculate;
     /* Another engine with the same tokens, usually of a smaller model, which drafts greedily where a sequence's own text has no likely draft,
      * in place of the engine's own predictions; NULL: none. It may be closed before the session. If it fails, so does eng_step. It has KV

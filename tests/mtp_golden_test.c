@@ -201,7 +201,7 @@ TEST(a_self_test_finds_a_plan_that_drafts_wrongly)
     }
 }
 
-/* A device that runs behind, and ranks. */
+/* A device that runs steps late, and ranks. */
 TEST(self_tests_pass_elsewhere)
 {
     struct eng_selftest_result result;

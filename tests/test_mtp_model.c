@@ -224,7 +224,7 @@ void mtp_options(struct build_options *options, const char *folder, const char *
 
 /* ---- the layer ---- */
 
-/* Of the layer, or of the model. */
+/* A weight of the layer or, by its full name, of the model. */
 static const float *weight(const char *module)
 {
     const bool of_model = strncmp(module, "model.", 6) == 0 || strcmp(module, "lm_head") == 0;
