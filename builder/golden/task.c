@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/golden/task.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -413,6 +414,9 @@ static bool expect_draft(struct golden_task *task, struct golden_drafts *drafts,
     if (!drafts->tokens) return true;
     if (!task->draft_logits(task->context, &logits, status)) return false;
     const int32_t drafted = found->drafted[0];
+    if (drafted < 0 || (uint64_t)drafted >= vocab)
+        return status_fail(status, STATUS_INTERNAL, "drafted token: expected 0 to %" PRIu64 ", found %" PRId32,
+                           vocab - 1, drafted);
     ((int32_t *)drafts->tokens)[row] = drafted;
     uint32_t *near = (uint32_t *)drafts->near + row * plan_allowed_words(vocab);
     for (uint64_t i = 0; i < vocab; i++) largest = fmaxf(largest, fabsf(logits[i]));
