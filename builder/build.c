@@ -358,7 +358,8 @@ static bool write_small_sections(struct build *build, const uint8_t *weights, st
          (!build->chat_document || engine_writer_section(build->writer, SECTION_CHAT_TEMPLATES, build->chat_document,
                                                          strlen(build->chat_document), true, status)) &&
          (golden.prompt.token_count == 0 || engine_writer_golden(build->writer, &golden.prompt, status)) &&
-         engine_writer_golden_plans(build->writer, &golden.plans, status);
+         engine_writer_golden_plans(build->writer, &golden.plans, status) &&
+         engine_writer_golden_drafts(build->writer, &golden.prompt, &golden.plans, status);
 done:
     free(manifest);
     free(lines);

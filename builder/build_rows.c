@@ -56,25 +56,21 @@ static bool choose_mixed(const struct build_options *options, const struct build
     return true;
 }
 
-/* Few rows by default: they cost hardly more time than one. On GPUs none, since each plan is tuned. */
+/* Few rows by default: they cost hardly more time than one. On GPUs none, since each plan is tuned; nor with recurrent state, of which a wrong draft
+ * costs a copy. */
 static bool choose_verify(const struct build_options *options, const struct plan_geometry *geometry, uint32_t longest,
                           struct build_rows *verify, struct status *status)
 {
     static const uint32_t few[] = {4, 8};
     const bool given = options->verify_row_count > 0;
     const int count = given ? options->verify_row_count
-                      : (options->target == TARGET_CPU || options->mtp) && !geometry->recurrent_bytes
+                      : options->mtp || (options->target == TARGET_CPU && !geometry->recurrent_bytes)
                           ? (int)(sizeof few / sizeof *few)
                           : 0;
     for (int i = 0; i < count; i++) {
         const uint32_t rows = given ? options->verify_rows[i] : few[i];
         const uint64_t most = longest < geometry->max_context ? longest : geometry->max_context;
         if (rows < 2 || (!given && rows > most)) continue; /* 0: none; one row verifies nothing */
-        if (geometry->recurrent_bytes)
-            return status_fail(status, STATUS_USAGE,
-                               "--verify-rows: expected 0, since layers with recurrent state cannot forget tokens that "
-                               "were drafted and rejected, found %u",
-                               rows);
         if (rows > most)
             return status_fail(status, STATUS_USAGE,
                                "--verify-rows: expected at most the largest prefill chunk and the context (%u), found "

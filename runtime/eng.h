@@ -401,9 +401,9 @@ struct eng_session_options {
      * equally likely it may draw the other one, and all after it may differ. eng_sequence_poll may return several tokens of a step. How many
      * are drafted follows how often drafts were right. Sequences with a grammar, ENG_SEQUENCE_ALLOWED, ENG_SEQUENCE_LOGITS, ENG_SEQUENCE_HIDDEN,
      * repetition_penalty, presence_penalty or frequency_penalty are not drafted for. Without effect where the engine has no verification plans:
-     * those of engbuild --verify-rows, never of models with recurrent layers. An engine of engbuild --mtp predicts one token by the model's
-     * own layer, which is the draft where the sequence's own text has no likelier one. Takes up to 256 KiB for each slot. Must be the same in
-     * all processes that share the engine. */
+     * those of engbuild --verify-rows. An engine of --mtp predicts a token by the model's own layer: the draft where the text has no likelier one.
+     * Models with recurrent layers compute last tokens again after a wrong draft; for several sequences they need mixed plans. Takes 256 KiB for each
+     * slot at most, and a recurrent state (on a GPU two) for each two rows of the largest verification plan. All processes must set the same. */
     uint32_t speculate;
     /* Another engine with the same tokens, usually of a smaller model, which drafts greedily where a sequence's own text has no likely draft,
      * in place of the engine's own predictions; NULL: none. It may be closed before the session. If it fails, so does eng_step. It has KV
@@ -768,7 +768,7 @@ static inline void eng_selftest_result_init(struct eng_selftest_result *given)
 {
     eng_struct_init(given, sizeof *given);
 }
-/* Runs every plan in free slots and compares tokens and logits with the engine's golden outputs: decode plans with as many rows as slots
+/* Runs every plan in free slots and compares tokens, logits and drafts with the engine's golden outputs: decode plans with as many rows as slots
  * and pages are free, prefill plans with full and partly filled chunks, mixed and verification plans with both. A difference is
  * ENG_INTERNAL, and the message names the plan; logits that are not finite are ENG_NOT_FINITE; *result (may be NULL) is filled in these
  * cases, too. ENG_FULL: a plan cannot run, since no slot or too few pages are free. ENG_BAD_INPUT: the engine has no golden outputs.

@@ -89,6 +89,7 @@ static struct eng_sequence *begin(struct eng_session *session, size_t prompt, ui
     sampling.seed = seed;
     own.sampling = &sampling;
     own.max_new_tokens = answer;
+    own.flags = ENG_SEQUENCE_IGNORE_EOS; /* ERNIE has some */
     CHECK(eng_sequence_create(session, &own, &sequence, &error));
     CHECK(eng_sequence_submit(sequence, text, prompt, &error));
     return sequence;
@@ -147,6 +148,19 @@ TEST(the_layer_may_have_its_own_embedding_and_head)
     open_engine(&(struct mtp_settings){.cycles = true, .has_own = true, .layers = 3}, 1);
     check_text();
     check_sequences(&backend_cpu, DRAFTED);
+    eng_close(&engine);
+}
+
+TEST(layers_of_other_names)
+{
+    for (int knows = 0; knows < 2; knows++) {
+        open_engine(&(struct mtp_settings){.is_ernie = true, .cycles = true, .knows = knows, .layers = 1}, 1);
+        check_text();
+        check_sequences(&backend_cpu, DRAFTED);
+        eng_close(&engine);
+    }
+    open_engine(&(struct mtp_settings){.is_ernie = true, .cycles = true, .layers = 2}, 2);
+    check_text();
     eng_close(&engine);
 }
 
@@ -226,8 +240,18 @@ TEST(what_is_missing_is_named)
         expect_refused(&(struct mtp_settings){.layers = 1, .left_out = name}, 4, STATUS_BAD_INPUT, name);
         expect_refused(&(struct mtp_settings){.layers = 1, .misshapen = name}, 4, STATUS_BAD_INPUT, name);
     }
-    expect_refused(&(struct mtp_settings){.layers = 0}, 4, STATUS_BAD_INPUT,
-                   "--mtp: config.json: field 'num_nextn_predict_layers': expected a layer");
+    static const char *const of_ernie[] = {"model.mtp_emb_norm.0.weight", "model.mtp_hidden_norm.0.weight",
+                                           "model.mtp_linear_proj.0.weight", "model.mtp_block.0.mlp.up_proj.weight"};
+    for (size_t i = 0; i < sizeof of_ernie / sizeof *of_ernie; i++) {
+        const char *one = of_ernie[i];
+        expect_refused(&(struct mtp_settings){.is_ernie = true, .layers = 1, .left_out = one}, 4, STATUS_BAD_INPUT,
+                       one);
+        expect_refused(&(struct mtp_settings){.is_ernie = true, .layers = 1, .misshapen = one}, 4, STATUS_BAD_INPUT,
+                       one);
+    }
+    expect_refused(
+        &(struct mtp_settings){.layers = 0}, 4, STATUS_BAD_INPUT,
+        "--mtp: config.json: fields 'num_nextn_predict_layers' and 'mtp_num_hidden_layers': expected a layer");
     expect_refused(&(struct mtp_settings){.layers = 1}, 0, STATUS_USAGE, "--mtp: expected plans that verify");
 }
 
@@ -236,7 +260,7 @@ TEST(other_families_are_refused)
     struct status status = {0};
     mtp_options(&options, "tests/models/fables", in_folder("mtp.eng"));
     test_expect_failure(build_engine(&options, &status), &status, STATUS_BAD_INPUT,
-                        "is supported (glm4_moe, deepseek_v3), found '");
+                        "is supported (ernie4_5_moe, glm4_moe, deepseek_v3, qwen3_next, qwen3_5_text), found '");
 }
 
 /* Without the option the layer's tensors are passed over. */

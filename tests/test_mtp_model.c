@@ -11,6 +11,12 @@
 enum { HIDDEN = MTP_HIDDEN, VOCAB = MTP_VOCAB, INNER = 48, HEADS = 2, HEAD = 16, ROTARY = 8, MOST_TENSORS = 48 };
 static const double eps = 1e-5, theta = 10000;
 
+static const char ernie_config[] =
+    "{'model_type':'ernie4_5_moe','architectures':['Ernie4_5_MoeForCausalLM'],'hidden_size':32,'intermediate_size':48,"
+    "'num_hidden_layers':1,'num_attention_heads':2,'num_key_value_heads':1,'head_dim':16,'vocab_size':53,"
+    "'max_position_embeddings':256,'rms_norm_eps':1e-5,'rope_theta':10000.0,'moe_num_experts':2,'moe_k':1,"
+    "'moe_num_shared_experts':1,'moe_intermediate_size':48,'moe_layer_start_index':1,'use_bias':false,"
+    "'hidden_act':'silu','tie_word_embeddings':false,'num_nextn_predict_layers':%u}";
 static const char config[] =
     "{'model_type':'glm4_moe','architectures':['Glm4MoeForCausalLM'],'hidden_size':32,'intermediate_size':48,"
     "'num_hidden_layers':1,'num_attention_heads':2,'num_key_value_heads':1,'head_dim':16,'vocab_size':53,"
@@ -27,6 +33,7 @@ struct tensor {
 };
 static struct tensor tensors[MOST_TENSORS];
 static size_t count;
+static bool is_ernie; /* the model last written */
 
 static float *add(const char *name, uint64_t rows, uint64_t columns)
 {
@@ -37,6 +44,23 @@ static float *add(const char *name, uint64_t rows, uint64_t columns)
     tensor->values = calloc(rows * (columns ? columns : 1), sizeof(float));
     assert_non_null(tensor->values);
     return tensor->values;
+}
+
+/* Tensors are called as in the family glm4_moe but in a checkpoint. */
+static const char *name_in_file(const char *name)
+{
+    static const char layer[] = "model.layers.1.";
+    static const struct {
+        const char *usual, *name;
+    } modules[] = {{"enorm.", "model.mtp_emb_norm.0."},
+                   {"hnorm.", "model.mtp_hidden_norm.0."},
+                   {"eh_proj.", "model.mtp_linear_proj.0."},
+                   {"", "model.mtp_block.0."}};
+    if (!is_ernie || strncmp(name, layer, sizeof layer - 1) != 0) return name;
+    const char *rest = name + sizeof layer - 1;
+    size_t i = 0;
+    while (strncmp(rest, modules[i].usual, strlen(modules[i].usual)) != 0) i++;
+    return test_text("%s%s", modules[i].name, rest + strlen(modules[i].usual));
 }
 
 static const float *values_of(const char *name)
@@ -107,6 +131,21 @@ static void make_known(void)
         for (int k = 0; k < 2 * HIDDEN; k++) projection[row * 2 * HIDDEN + k] = row == k;
 }
 
+/* What only the layer of glm4_moe has. */
+static void add_parts_of_glm(uint64_t *random, bool has_own)
+{
+    add_random(random, "model.layers.1.mlp.gate.weight", 1, HIDDEN, 1);
+    add_random(random, "model.layers.1.mlp.gate.e_score_correction_bias", 1, 0, 1);
+    add_random(random, "model.layers.1.shared_head.norm.weight", HIDDEN, 0, 1);
+    if (has_own) {
+        add_random(random, "model.layers.1.embed_tokens.weight", VOCAB, HIDDEN, 1);
+        add_random(random, "model.layers.1.shared_head.head.weight", VOCAB, HIDDEN, 3);
+    } else {
+        copy("model.layers.1.embed_tokens.weight", "model.embed_tokens.weight", VOCAB, HIDDEN);
+        copy("model.layers.1.shared_head.head.weight", "lm_head.weight", VOCAB, HIDDEN);
+    }
+}
+
 static void make_tensors(const struct mtp_settings *settings)
 {
     static const char *const dense[] = {"mlp"}, *const experts[] = {"mlp.experts.0", "mlp.shared_experts"};
@@ -117,41 +156,38 @@ static void make_tensors(const struct mtp_settings *settings)
     add_random(&random, "lm_head.weight", VOCAB, HIDDEN, 3);
     add_random(&random, "model.norm.weight", HIDDEN, 0, 1);
     add_layer(&random, 0, dense, 1, scales[0]);
-    add_layer(&random, 1, experts, 2, scales[1]);
-    add_random(&random, "model.layers.1.mlp.gate.weight", 1, HIDDEN, 1);
-    add_random(&random, "model.layers.1.mlp.gate.e_score_correction_bias", 1, 0, 1);
+    add_layer(&random, 1, is_ernie ? dense : experts, is_ernie ? 1 : 2, scales[1]);
     add_random(&random, "model.layers.1.enorm.weight", HIDDEN, 0, 1);
     add_random(&random, "model.layers.1.hnorm.weight", HIDDEN, 0, 1);
     add_random(&random, "model.layers.1.eh_proj.weight", HIDDEN, 2 * HIDDEN, 1);
-    add_random(&random, "model.layers.1.shared_head.norm.weight", HIDDEN, 0, 1);
     if (settings->cycles) make_cycle();
     if (settings->knows) make_known();
-    if (settings->has_own) {
-        add_random(&random, "model.layers.1.embed_tokens.weight", VOCAB, HIDDEN, 1);
-        add_random(&random, "model.layers.1.shared_head.head.weight", VOCAB, HIDDEN, 3);
-    } else {
-        copy("model.layers.1.embed_tokens.weight", "model.embed_tokens.weight", VOCAB, HIDDEN);
-        copy("model.layers.1.shared_head.head.weight", "lm_head.weight", VOCAB, HIDDEN);
-    }
+    if (!is_ernie) add_parts_of_glm(&random, settings->has_own);
+}
+
+static bool is_called(const struct tensor *tensor, const char *name)
+{
+    return name && strcmp(name_in_file(tensor->name), name) == 0;
 }
 
 void mtp_model_write(const struct mtp_settings *settings, const char *folder)
 {
     char text[2048], header[16384] = "{";
     uint64_t size, end = 0;
+    is_ernie = settings->is_ernie;
     make_tensors(settings);
-    snprintf(text, sizeof text, config, settings->layers);
+    snprintf(text, sizeof text, is_ernie ? ernie_config : config, settings->layers);
     test_write_text(test_path(folder, "config.json"), test_json(text));
     for (size_t i = 0; i < count; i++) {
         struct tensor *tensor = &tensors[i];
-        if (settings->left_out && strcmp(tensor->name, settings->left_out) == 0) continue;
-        const bool misshapen = settings->misshapen && strcmp(tensor->name, settings->misshapen) == 0;
+        if (is_called(tensor, settings->left_out)) continue;
+        const bool misshapen = is_called(tensor, settings->misshapen);
         const uint64_t rows = tensor->rows - misshapen, columns = tensor->columns ? tensor->columns : 1;
         char shape[48];
         snprintf(shape, sizeof shape, tensor->columns ? "[%d,%d]" : "[%d]", (int)rows, (int)columns);
         snprintf(header + strlen(header), sizeof header - strlen(header),
-                 "%s\"%s\":{\"dtype\":\"F32\",\"shape\":%s,\"data_offsets\":[%d,%d]}", end ? "," : "", tensor->name,
-                 shape, (int)end, (int)(end + rows * columns * sizeof(float)));
+                 "%s\"%s\":{\"dtype\":\"F32\",\"shape\":%s,\"data_offsets\":[%d,%d]}", end ? "," : "",
+                 name_in_file(tensor->name), shape, (int)end, (int)(end + rows * columns * sizeof(float)));
         end += rows * columns * sizeof(float);
     }
     strcat(header, "}");
@@ -161,8 +197,8 @@ void mtp_model_write(const struct mtp_settings *settings, const char *folder)
     assert_int_equal(fwrite(&size, sizeof size, 1, file), 1);
     assert_int_equal(fwrite(header, size, 1, file), 1);
     for (size_t i = 0; i < count; i++) {
-        if (settings->left_out && strcmp(tensors[i].name, settings->left_out) == 0) continue;
-        const bool misshapen = settings->misshapen && strcmp(tensors[i].name, settings->misshapen) == 0;
+        if (is_called(&tensors[i], settings->left_out)) continue;
+        const bool misshapen = is_called(&tensors[i], settings->misshapen);
         const size_t columns = tensors[i].columns ? tensors[i].columns : 1;
         const size_t elements = (tensors[i].rows - misshapen) * columns;
         assert_int_equal(fwrite(tensors[i].values, sizeof(float), elements, file), elements);
@@ -188,7 +224,12 @@ void mtp_options(struct build_options *options, const char *folder, const char *
 
 /* ---- the layer ---- */
 
-static const float *weight(const char *module) { return values_of(test_text("model.layers.1.%s.weight", module)); }
+/* A weight of the layer or, by its full name, of the model. */
+static const float *weight(const char *module)
+{
+    const bool of_model = strncmp(module, "model.", 6) == 0 || strcmp(module, "lm_head") == 0;
+    return values_of(test_text(of_model ? "%s.weight" : "model.layers.1.%s.weight", module));
+}
 
 static void multiply(const float *matrix, int rows, int columns, const double *x, double *y)
 {
@@ -209,10 +250,12 @@ static void normalise(const char *module, const double *x, double *y)
 
 static void rotate(double *head, uint32_t position)
 {
-    for (int i = 0; i < ROTARY / 2; i++) {
-        const double angle = position * pow(theta, -2.0 * i / ROTARY), a = head[i], b = head[i + ROTARY / 2];
-        head[i] = a * cos(angle) - b * sin(angle);
-        head[i + ROTARY / 2] = b * cos(angle) + a * sin(angle);
+    const int rotary = is_ernie ? HEAD : ROTARY;
+    for (int i = 0; i < rotary / 2; i++) {
+        double *first = is_ernie ? head + 2 * i : head + i, *second = is_ernie ? first + 1 : first + rotary / 2;
+        const double angle = position * pow(theta, -2.0 * i / rotary), a = *first, b = *second;
+        *first = a * cos(angle) - b * sin(angle);
+        *second = b * cos(angle) + a * sin(angle);
     }
 }
 
@@ -253,7 +296,7 @@ void mtp_predict(struct mtp_layer *layer, const float *hidden, int32_t following
 {
     double token[HIDDEN], state[HIDDEN], both[2 * HIDDEN], x[HIDDEN], normed[HIDDEN], out[HIDDEN];
     for (int k = 0; k < HIDDEN; k++) {
-        token[k] = (double)weight("embed_tokens")[following * HIDDEN + k];
+        token[k] = (double)weight(is_ernie ? "model.embed_tokens" : "embed_tokens")[following * HIDDEN + k];
         state[k] = (double)hidden[k];
     }
     normalise("enorm", token, both);
@@ -263,8 +306,8 @@ void mtp_predict(struct mtp_layer *layer, const float *hidden, int32_t following
     attend(layer, normed, out);
     for (int k = 0; k < HIDDEN; k++) x[k] += out[k];
     normalise("post_attention_layernorm", x, normed);
-    add_mlp("mlp.experts.0", normed, x);
-    add_mlp("mlp.shared_experts", normed, x);
-    normalise("shared_head.norm", x, normed);
-    multiply(weight("shared_head.head"), VOCAB, HIDDEN, normed, logits);
+    add_mlp(is_ernie ? "mlp" : "mlp.experts.0", normed, x);
+    if (!is_ernie) add_mlp("mlp.shared_experts", normed, x);
+    normalise(is_ernie ? "model.norm" : "shared_head.norm", x, normed);
+    multiply(weight(is_ernie ? "lm_head" : "shared_head.head"), VOCAB, HIDDEN, normed, logits);
 }

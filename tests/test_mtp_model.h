@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small model with a layer that predicts the token after the next one (the family glm4_moe), as a checkpoint, as an engine, and the layer
- * in plain code, written from its definition (DeepSeek-V3, arXiv:2412.19437, section 2.2). */
+/* A small model with a layer that predicts the token after the next one (of the family glm4_moe, or ernie4_5_moe), as a checkpoint, as an engine,
+ * and the layer in plain code, written from its definition (DeepSeek-V3, arXiv:2412.19437, section 2.2). */
 #ifndef TESTS_TEST_MTP_MODEL_H
 #define TESTS_TEST_MTP_MODEL_H
 
@@ -12,6 +12,8 @@
 enum { MTP_HIDDEN = 32, MTP_VOCAB = 53, MTP_CONTEXT = 192, MTP_LARGEST_CHUNK = 32 };
 
 struct mtp_settings {
+    bool
+        is_ernie; /* its layer has no experts, turns pairs of neighbours, and ends with the model's final norm; without has_own */
     bool cycles;  /* token t + 1 follows token t in the text; else weights are random */
     bool knows;   /* the layer knows that; else its weights are random */
     bool has_own; /* the layer has an embedding and an LM head of its own; else those are copies of the model's */

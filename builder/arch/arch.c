@@ -214,14 +214,19 @@ bool arch_add_predictor(struct model_config *config, struct status *status)
                            "found '%s'; build without --mtp",
                            names, config->model_type);
     }
+    const struct predictor_names *predictor = family->decoder.predictor;
     if (!config->ignored_layers || config->layers >= MODEL_MAX_LAYERS)
         return status_fail(
             status, STATUS_BAD_INPUT,
-            "--mtp: config.json: field 'num_nextn_predict_layers': expected a layer that predicts further "
-            "tokens, in a model of fewer than %d layers, found %" PRIu64 " after %" PRIu64 "; build without --mtp",
+            "--mtp: config.json: fields 'num_nextn_predict_layers' and 'mtp_num_hidden_layers': expected a layer that "
+            "predicts further tokens, in a model of fewer than %d layers, found %" PRIu64 " after %" PRIu64
+            "; build without --mtp",
             MODEL_MAX_LAYERS, config->ignored_layers, config->layers);
-    config->layer[config->layers] = config->layer[config->layers - 1];
-    config->layer[config->layers].experts = config->experts.count > 0; /* the dense layers are the first ones */
+    uint64_t like = config->layers - 1;
+    while (like > 0 && config->layer[like].mixer != MIXER_ATTENTION) like--;
+    config->layer[config->layers] = config->layer[like];
+    /* The dense layers are the first ones. */
+    config->layer[config->layers].experts = config->experts.count > 0 && !(predictor && predictor->is_dense);
     config->layers++;
     config->ignored_layers--;
     config->predicts = true;

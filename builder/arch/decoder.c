@@ -542,6 +542,8 @@ static void predict(struct graph *graph, const struct decoder_traits *traits, in
     const struct model_config *config = graph->config;
     const uint32_t layer = (uint32_t)config->layers - 1;
     const uint64_t hidden = config->hidden_size;
+    const struct predictor_names *names = traits->predictor;
+    const int first_weight = graph->weight_count;
     char name[GRAPH_NAME_BYTES];
     if (config->predictor_embedding) {
         embedding = graph_matrix(graph, GRAPH_NO_LAYER, config->vocab_size, hidden, WEIGHT_ROW_MAJOR,
@@ -562,7 +564,13 @@ static void predict(struct graph *graph, const struct decoder_traits *traits, in
     const int of_state = project_half(graph, traits, state, layer, hidden, "of_state");
     int x = add(graph, of_token, of_state, hidden, layer, "both_halves");
     x = decoder_layer(graph, traits, x, tables[config->layer[layer].rope], layer);
-    x = layer_norm(graph, traits, x, layer, "shared_head.norm", "predicted");
+    if (names && !names->norm) {
+        const int predicted = graph_value(graph, ROWS_TOKENS, hidden, "predicted");
+        final_norm_again(graph, norm, x, predicted);
+        x = predicted;
+    } else {
+        x = layer_norm(graph, traits, x, layer, "shared_head.norm", "predicted");
+    }
     if (config->predictor_head) {
         snprintf(name, sizeof name, "%s.%u.shared_head.head", layers_of(traits), layer);
         head = head_weight(graph, name);
@@ -571,6 +579,7 @@ static void predict(struct graph *graph, const struct decoder_traits *traits, in
     struct graph_node *draft = graph_append(graph, OP_DRAFT, layer);
     draft->operands[DRAFT_LOGITS] = logits;
     draft->params[DRAFT_FEEDBACK] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
+    if (names) predictor_rename(graph, first_weight, layer, names);
 }
 
 bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status)

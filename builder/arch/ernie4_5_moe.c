@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ERNIE 4.5 with experts: rows of rotary pairs are interleaved; some layers have experts, chosen with a bias, and shared
- * experts, which are one MLP. */
+ * experts, which are one MLP. The first layer that predicts further tokens, which has no experts, is used with --mtp, others are
+ * left out. */
 #include <inttypes.h>
 
 #include "builder/arch/family.h"
@@ -21,14 +22,13 @@ static const char *const own_code[] = {"configuration_ernie4_5_moe.Ernie4_5_MoeC
                                        "modeling_ernie4_5_moe.Ernie4_5_Model",
                                        "modeling_ernie4_5_moe.Ernie4_5_MoeModel",
                                        "modeling_ernie4_5_moe.Ernie4_5_MoeForCausalLM"};
-/* Keys of training and of layers that predict further tokens: the class in transformers reads none of them. */
+/* Keys of training: the class in transformers reads none of them. */
 static const struct field_rule unused[] = {
     {"moe_capacity", FIELD_NO_EFFECT},
     {"moe_gate", FIELD_NO_EFFECT},
     {"moe_use_aux_free", FIELD_NO_EFFECT},
-    {"num_nextn_predict_layers", FIELD_NO_EFFECT},
 };
-enum { MOST_SHARED = 64 };
+enum { MOST_SHARED = 64, MOST_PREDICTED = 64 };
 
 /* The layers from start to end of which the number, counted from 1, is a multiple of the interval. */
 static bool read_layers(struct model_config *config, struct json_reader *reader, struct status *status)
@@ -52,6 +52,8 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     if (!config_sizes(config, reader, &defaults, status) || !config_fixed(reader, "use_bias", false, status) ||
         !config_experts(config, reader, count_keys, "moe_k", "moe_intermediate_size", &experts, status) ||
         !json_reader_u64(reader, "moe_num_shared_experts", false, 0, MOST_SHARED, &shared, status) ||
+        !json_reader_u64(reader, "num_nextn_predict_layers", false, 0, MOST_PREDICTED, &config->ignored_layers,
+                         status) ||
         !field_rules_check(reader, unused, sizeof unused / sizeof *unused, status) ||
         !config_own_code(config, reader, own_code, sizeof own_code / sizeof *own_code, status) ||
         !read_layers(config, reader, status))
@@ -84,11 +86,21 @@ static const struct expert_names names = {
     .shared = "mlp.shared_experts",
 };
 
+/* As in Baidu's FastDeploy (ernie4_5_mtp.py): the first such layer. */
+static const struct predictor_names predictor = {
+    .layer = "model.mtp_block.0",
+    .token_norm = "model.mtp_emb_norm.0",
+    .state_norm = "model.mtp_hidden_norm.0",
+    .projection = "model.mtp_linear_proj.0",
+    .is_dense = true,
+};
+
 const struct architecture arch_ernie4_5_moe = {
     "ernie4_5_moe",
     "Ernie4_5_MoeForCausalLM",
     read_config,
-    {.norms = DECODER_PRE_NORM, .experts = &names},
-    .about = "ERNIE 4.5 with experts: selection bias, shared experts; layers that predict further tokens "
-             "(`model.mtp_`) are left out",
+    {.norms = DECODER_PRE_NORM, .experts = &names, .predictor = &predictor},
+    .predicts = true,
+    .about = "ERNIE 4.5 with experts: selection bias, shared experts; the layer that predicts further tokens "
+             "(`model.mtp_`) with `--mtp`",
 };

@@ -67,6 +67,18 @@ struct expert_names {
 extern const struct expert_names expert_usual_names;  /* without shared experts and biases */
 extern const struct expert_names expert_shared_names; /* the same with a shared expert and its gate, as Qwen has them */
 
+/* The layer that predicts the token after the next one, where its tensors do not have the names of one more layer of the model, with enorm, hnorm,
+ * eh_proj and shared_head.norm. */
+struct predictor_names {
+    const char *layer;                   /* for model.layers.N */
+    const char *token_norm, *state_norm; /* for enorm and hnorm, with the path before them */
+    const char *projection;              /* for eh_proj */
+    const char *norm;                    /* for shared_head.norm; NULL: the model's final norm takes its place */
+    bool is_dense;                       /* its MLP has no experts */
+};
+
+extern const struct predictor_names predictor_qwen_names;
+
 /* What the class of a model fixes; what config.json says is in struct model_config. */
 struct decoder_traits {
     struct decoder_norms norms;
@@ -83,6 +95,7 @@ struct decoder_traits {
     const char *fused_qkv, *fused_gate_up;
     const struct expert_names *experts;       /* NULL: no layer has experts */
     const struct expert_names *fused_experts; /* with config->fused_experts, `transposed` apart; NULL: the same */
+    const struct predictor_names *predictor;  /* NULL: the usual names */
 };
 
 /* ---- a family ---- */
@@ -111,6 +124,11 @@ struct projection {
 int node_matmul(struct graph *graph, int x, uint32_t layer, struct projection by, int epilogue, double scale,
                 const char *label);
 int node_rms_norm(struct graph *graph, int x, uint32_t layer, int weight, double eps, const char *label);
+
+/* ---- predictor.c ---- */
+
+/* Sources of weights from `first` on that are tensors of layer `layer` become those of `names`. */
+void predictor_rename(struct graph *graph, int first, uint32_t layer, const struct predictor_names *names);
 
 /* ---- latent.c ---- */
 

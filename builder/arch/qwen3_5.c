@@ -25,15 +25,12 @@ static const struct config_defaults expert_defaults = {
 };
 static const struct experts_defaults experts = {.count = 256, .top_k = 8, .intermediate_size = 512};
 static const char *const count_keys[] = {"num_experts", "num_local_experts"};
-enum { DEFAULT_SHARED_SIZE = 512 };
+enum { DEFAULT_SHARED_SIZE = 512, MOST_PREDICTED = 64 };
 
 /* Fields of Qwen's own configurations, which the classes of transformers ignore: what they say is always so. */
 static const struct field_rule fixed[] = {
-    {"attn_output_gate", FIELD_TRUE},
-    {"mamba_ssm_dtype", FIELD_NO_EFFECT}, /* of the state, which is float32 */
-    {"mlp_only_layers", FIELD_EMPTY},
-    {"mtp_num_hidden_layers", FIELD_NO_EFFECT},
-    {"mtp_use_dedicated_embeddings", FIELD_NO_EFFECT},
+    {"attn_output_gate", FIELD_TRUE}, {"mamba_ssm_dtype", FIELD_NO_EFFECT}, /* of the state, which is float32 */
+    {"mlp_only_layers", FIELD_EMPTY}, {"mtp_use_dedicated_embeddings", FIELD_NO_EFFECT},
     {"norm_topk_prob", FIELD_TRUE},
 };
 
@@ -43,6 +40,7 @@ static bool read_common(struct model_config *config, struct json_reader *reader,
     if (!config_sizes(config, reader, defaults, status) || !config_rope_defaults(config, reader, 10000, 0.25, status) ||
         !config_attention_bias(config, reader, status) || !config_delta_rule_layers(config, reader, status) ||
         !config_delta_rule(config, reader, status) ||
+        !json_reader_u64(reader, "mtp_num_hidden_layers", false, 0, MOST_PREDICTED, &config->ignored_layers, status) ||
         !field_rules_check(reader, fixed, sizeof fixed / sizeof *fixed, status))
         return false;
     config->recurrent.apart = true;
@@ -71,9 +69,14 @@ const struct architecture arch_qwen3_5 = {
     "qwen3_5_text",
     "Qwen3_5ForCausalLM",
     read_dense,
-    {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .norm = NORM_RMS_PLUS_ONE, .partial_rotary = true},
+    {.norms = DECODER_PRE_NORM,
+     .qk_norm = QK_NORM_HEAD,
+     .norm = NORM_RMS_PLUS_ONE,
+     .partial_rotary = true,
+     .predictor = &predictor_qwen_names},
     .sections = true,
-    .about = "small*: as `qwen3_next` without experts; layers that predict further tokens (`mtp.`) are left out",
+    .predicts = true,
+    .about = "small*: as `qwen3_next` without experts; the layer that predicts further tokens (`mtp.`) with `--mtp`",
 };
 
 /* As Qwen stores the experts; transformers stores each on its own. */

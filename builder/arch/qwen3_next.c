@@ -14,7 +14,7 @@ static const struct config_defaults defaults = {
 };
 static const struct experts_defaults experts = {.count = 512, .top_k = 10, .intermediate_size = 512};
 static const char *const count_keys[] = {"num_experts", "num_local_experts"};
-enum { DEFAULT_SHARED_SIZE = 512 };
+enum { DEFAULT_SHARED_SIZE = 512, MOST_PREDICTED = 64 };
 
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
@@ -25,9 +25,12 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
         return false;
     config->output_gate = true;
     config->ignored_prefix = "mtp."; /* layers that predict further tokens */
+    config->ignored_layers = 1;      /* Qwen's configurations have no such key */
     config->experts.shared_size = DEFAULT_SHARED_SIZE;
     return json_reader_u64(reader, "shared_expert_intermediate_size", false, 1, MODEL_MAX_INTERMEDIATE,
                            &config->experts.shared_size, status) &&
+           json_reader_u64(reader, "num_nextn_predict_layers", false, 0, MOST_PREDICTED, &config->ignored_layers,
+                           status) &&
            config_sparse_layers(config, reader, status) && config_renormalise(config, reader, true, status);
 }
 
@@ -39,7 +42,9 @@ const struct architecture arch_qwen3_next = {
      .qk_norm = QK_NORM_HEAD,
      .norm = NORM_RMS_PLUS_ONE,
      .partial_rotary = true,
-     .experts = &expert_shared_names},
+     .experts = &expert_shared_names,
+     .predictor = &predictor_qwen_names},
+    .predicts = true,
     .about = "small*: linear attention by the gated delta rule, attention with an output gate, experts and a shared "
-             "one; layers that predict further tokens (`mtp.`) are left out",
+             "one; the layer that predicts further tokens (`mtp.`) with `--mtp`",
 };

@@ -48,8 +48,7 @@ static void compare_row(struct measurement *m, const float *expected, const floa
 static bool run_tokens(struct measurement *m, struct progress *progress, struct status *status)
 {
     for (uint32_t t = 0; t < m->tokens; t++) {
-        const float *logits[MODELS];
-        const int32_t *ignored;
+        struct golden_found found[MODELS];
         for (uint32_t row = 0; row < m->rows; row++) m->positions[row] = (int32_t)t;
         const struct golden_step step = {.count = m->rows,
                                          .out_rows = m->rows,
@@ -57,10 +56,10 @@ static bool run_tokens(struct measurement *m, struct progress *progress, struct 
                                          .slots = m->slots,
                                          .positions = m->positions};
         for (int model = 0; model < MODELS; model++)
-            if (!cpu_replay_run(&m->replay[model], 0, false, &step, &logits[model], &ignored, status)) return false;
+            if (!cpu_replay_run(&m->replay[model], 0, false, &step, &found[model], status)) return false;
         for (uint32_t row = 0; row < m->rows; row++) {
-            const float *expected = logits[UNQUANTISED] + row * m->vocab;
-            compare_row(m, expected, logits[QUANTISED] + row * m->vocab);
+            const float *expected = found[UNQUANTISED].logits + row * m->vocab;
+            compare_row(m, expected, found[QUANTISED].logits + row * m->vocab);
             m->step_tokens[row] = cpu_replay_draw(expected, m->vocab, &m->random);
         }
         if (progress) progress_update(progress, t + 1, m->tokens, NULL);

@@ -54,15 +54,14 @@ static bool run_text(struct cpu_replay *replay, const struct golden_step *step, 
     const uint64_t vocab = replay->manifest->geometry.vocab_size;
     uint64_t random = UINT64_C(0x9e3779b97f4a7c15); /* another text than that of measure_accuracy */
     for (uint32_t t = 0; t < length; t++) {
-        const float *logits;
-        const int32_t *ignored;
+        struct golden_found found;
         for (uint32_t row = 0; row < step->count; row++) {
             positions[row] = (int32_t)t;
             if (text) tokens[row] = text[(uint64_t)row * length + t];
         }
-        if (!cpu_replay_run(replay, 0, false, step, &logits, &ignored, status)) return false;
+        if (!cpu_replay_run(replay, 0, false, step, &found, status)) return false;
         for (uint32_t row = 0; !text && row < step->count; row++)
-            tokens[row] = cpu_replay_draw(logits + row * vocab, vocab, &random);
+            tokens[row] = cpu_replay_draw(found.logits + row * vocab, vocab, &random);
         if (progress) progress_update(progress, t + 1, length, NULL);
     }
     return true;

@@ -97,11 +97,7 @@ static void fill_step(uint8_t *base, const struct plan_field *fields, const stru
     int32_t *seeds = (int32_t *)(void *)(base + fields[STEP_ROUTE_SEEDS].offset);
     for (uint32_t i = 0; i < step->count; i++)
         seeds[i] = step->fixes_routes ? golden_route_seed(step->positions[i]) : 0;
-    int32_t *following = (int32_t *)(void *)(base + fields[STEP_FOLLOWING].offset), runs = 0;
-    for (uint32_t i = 0; fields[STEP_FOLLOWING].bytes && i < step->count; i++) {
-        const bool goes_on = i + 1 < step->count && step->slots[i + 1] == step->slots[i];
-        following[i] = goes_on ? step->tokens[i + 1] : ~runs++; /* each sequence's last row draws */
-    }
+    if (fields[STEP_FOLLOWING].bytes) golden_following(step, (int32_t *)(void *)(base + fields[STEP_FOLLOWING].offset));
     golden_out_rows(step, out_rows);
 }
 
@@ -118,7 +114,7 @@ static void run_rank(struct cpu_replay *run, uint32_t r)
 static void run_member(void *argument, struct team_member *member) { run_rank(argument, (uint32_t)member->index); }
 
 bool cpu_replay_run(struct cpu_replay *run, size_t plan, bool by_reference, const struct golden_step *step,
-                    const float **logits, const int32_t **drawn, struct status *status)
+                    struct golden_found *found, struct status *status)
 {
     struct golden_pages *pages = run->pages;
     const struct plan_field *fields = run->plans[plan].step, *state = run->manifest->geometry.state;
@@ -140,10 +136,17 @@ bool cpu_replay_run(struct cpu_replay *run, size_t plan, bool by_reference, cons
     if (run->launcher && comm->stop)
         return status_fail(status, STATUS_MACHINE, "the ranks did not meet in time; is the machine overloaded?");
     const uint8_t *base = run->rank[0].memory.base[SPACE_STEP];
-    if (step->out_rows == 0) return true;
-    *logits = (const float *)(const void *)(base + fields[STEP_LOGITS].offset);
-    *drawn = (const int32_t *)(const void *)(base + fields[STEP_NEXT_TOKENS].offset);
+    found->logits = (const float *)(const void *)(base + fields[STEP_LOGITS].offset);
+    found->drawn = (const int32_t *)(const void *)(base + fields[STEP_NEXT_TOKENS].offset);
+    if (fields[STEP_DRAFTED].bytes)
+        found->drafted = (const int32_t *)(const void *)(base + fields[STEP_DRAFTED].offset);
     return true;
+}
+
+const float *cpu_replay_draft_logits(const struct cpu_replay *run)
+{
+    const uint8_t *arena = run->rank[0].memory.base[SPACE_ARENA];
+    return (const float *)(const void *)(arena + golden_draft_logits(&run->plans[run->plan]));
 }
 
 void cpu_replay_scramble(struct cpu_replay *run)

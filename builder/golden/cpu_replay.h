@@ -43,10 +43,11 @@ struct cpu_observed_rank {
 /* `weights` is the packed weight section; `team` runs a single rank, and says how many threads several have together.
  * cpu_replay_close releases it in any state. */
 bool cpu_replay_open(struct cpu_replay *run, const uint8_t *weights, struct team *team, struct status *status);
-/* With out rows, sets their logits and tokens, which are valid until the next call. by_reference: launches run by the plain
- * references. */
+/* by_reference: launches run by the plain references. */
 bool cpu_replay_run(struct cpu_replay *run, size_t plan, bool by_reference, const struct golden_step *step,
-                    const float **logits, const int32_t **drawn, struct status *status);
+                    struct golden_found *found, struct status *status);
+/* The logits of the last replay's drafts, [out_rows, vocab_size], valid until the next one. Requires: the plan drafts. */
+const float *cpu_replay_draft_logits(const struct cpu_replay *run);
 /* Overwrites all KV pages with finite numbers. */
 void cpu_replay_scramble(struct cpu_replay *run);
 void cpu_replay_close(struct cpu_replay *run);

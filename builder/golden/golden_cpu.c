@@ -9,9 +9,16 @@ static const double reference_flops = 2e8, plan_flops = 5e11;
 enum { LEAST_TOKENS = 32 };
 
 static bool run_plan(void *context, size_t plan, enum golden_way way, const struct golden_step *step,
-                     const float **logits, const int32_t **drawn, struct status *status)
+                     struct golden_found *found, struct status *status)
 {
-    return cpu_replay_run(context, plan, way == GOLDEN_BY_REFERENCE, step, logits, drawn, status);
+    return cpu_replay_run(context, plan, way == GOLDEN_BY_REFERENCE, step, found, status);
+}
+
+static bool draft_logits(void *context, const float **logits, struct status *status)
+{
+    (void)status;
+    *logits = cpu_replay_draft_logits(context);
+    return true;
 }
 
 static bool scramble(void *context, struct status *status)
@@ -65,6 +72,7 @@ bool compute_golden(const struct manifest *manifest, const struct plan *plans, s
                                .prompt_way = GOLDEN_BY_REFERENCE,
                                .context = &replay,
                                .run = run_plan,
+                               .draft_logits = draft_logits,
                                .scramble = scramble};
     replay = (struct cpu_replay){.manifest = manifest,
                                  .plans = plans,

@@ -31,7 +31,8 @@ struct cuda_run {
     struct cuda_plan (*bound)[PLAN_MAX_RANKS]; /* [2 * plan_count]: plans, then library plans; bound when first used */
     bool *has_library_plan;                    /* [plan_count] */
     float *logits;                             /* [most rows, vocab_size] */
-    int32_t *drawn;                            /* [most rows] */
+    int32_t *drawn, *drafted;                  /* [most rows] */
+    const struct plan *last;                   /* plan that was replayed last */
 };
 
 static bool bind_plan(struct cuda_run *run, const struct plan *plan, struct cuda_plan *bound, struct status *status)
@@ -55,13 +56,14 @@ static bool replay(struct cuda_run *run, const struct plan *plan, const struct c
     for (uint32_t i = 0; i < step->count; i++)
         inputs.seeds[i] = step->fixes_routes ? golden_route_seed(step->positions[i]) : 0;
     golden_out_rows(step, inputs.out_rows);
+    if (inputs.following) golden_following(step, inputs.following);
     bool ok = plan_timer_replay(&run->timer, bound, &inputs, status);
     cuda_inputs_close(&inputs);
     return ok;
 }
 
 static bool run_plan(void *context, size_t index, enum golden_way way, const struct golden_step *step,
-                     const float **logits, const int32_t **drawn, struct status *status)
+                     struct golden_found *found, struct status *status)
 {
     struct cuda_run *run = context;
     struct golden_pages *pages = &run->task.pages;
@@ -71,10 +73,24 @@ static bool run_plan(void *context, size_t index, enum golden_way way, const str
     if (pages->is_new && !plan_timer_write_pages(&run->timer, pages->table, status)) return false;
     pages->is_new = false;
     if (!bind_plan(run, plan, bound, status) || !replay(run, plan, bound, step, status)) return false;
+    run->last = plan;
     if (step->out_rows == 0) return true;
+    *found = (struct golden_found){.logits = run->logits, .drawn = run->drawn};
+    if (plan->step[STEP_DRAFTED].bytes) found->drafted = run->drafted;
+    return plan_timer_outputs(&run->timer, plan, step->out_rows, run->logits, run->drawn, status) &&
+           (!found->drafted ||
+            plan_timer_read(&run->timer, SPACE_STEP, plan->step[STEP_DRAFTED].offset, run->drafted,
+                            step->out_rows * sizeof *run->drafted, "reading drafted tokens", status));
+}
+
+/* The logits of the main model have been used. */
+static bool draft_logits(void *context, const float **logits, struct status *status)
+{
+    struct cuda_run *run = context;
     *logits = run->logits;
-    *drawn = run->drawn;
-    return plan_timer_outputs(&run->timer, plan, step->out_rows, run->logits, run->drawn, status);
+    return plan_timer_read(&run->timer, SPACE_ARENA, golden_draft_logits(run->last), run->logits,
+                           run->task.manifest->geometry.vocab_size * sizeof *run->logits, "reading logits of drafts",
+                           status);
 }
 
 static bool scramble(void *context, struct status *status)
@@ -93,7 +109,8 @@ static bool run_open(struct cuda_run *run, const struct cuda_rig *rig, const str
     run->bound = calloc(2 * task->plan_count, sizeof *run->bound);
     run->logits = calloc(rows * rig->manifest->geometry.vocab_size, sizeof *run->logits);
     run->drawn = calloc(rows, sizeof *run->drawn);
-    if (!run->bound || !run->logits || !run->drawn)
+    run->drafted = calloc(rows, sizeof *run->drafted);
+    if (!run->bound || !run->logits || !run->drawn || !run->drafted)
         return status_fail(status, STATUS_MACHINE, "out of memory while computing golden outputs");
     return plan_timer_open_pages(&run->timer, rig, kernels, &run->task.pages.count, status);
 }
@@ -106,6 +123,7 @@ static void run_close(struct cuda_run *run)
     free(run->bound);
     free(run->logits);
     free(run->drawn);
+    free(run->drafted);
     free(run->has_library_plan);
 }
 
@@ -124,6 +142,7 @@ bool compute_golden_cuda(const struct cuda_rig *rig, const struct plan *plans, c
                  .prompt_way = GOLDEN_BY_PLAN,
                  .expected_way = GOLDEN_BY_PLAN,
                  .run = run_plan,
+                 .draft_logits = draft_logits,
                  .scramble = scramble},
         .library_plans = library_plans,
         .has_library_plan = calloc(plan_count, sizeof *run.has_library_plan),

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/golden/task.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/attention/attention.h"
+#include "kernels/draft/draft.h"
 #include "kernels/op/op.h"
 #include "kernels/rope_attention/rope_attention.h"
 
@@ -21,8 +23,16 @@ enum {
     MOST_CHUNKS = 3, /* cases of a prefill plan */
 };
 
+static void free_drafts(const struct golden_drafts *drafts)
+{
+    free((void *)drafts->tokens);
+    free((void *)drafts->near);
+}
+
 void golden_outputs_free(struct golden_outputs *outputs)
 {
+    free_drafts(&outputs->prompt.drafts);
+    free_drafts(&outputs->plans.drafts);
     free((void *)outputs->prompt.prompt); /* the tokens follow */
     free((void *)outputs->prompt.logits);
     free((void *)outputs->plans.tokens);
@@ -36,6 +46,13 @@ double golden_flops(const struct plan *plan)
     double flops = 0;
     for (uint32_t i = 0; i < plan->header.launch_count; i++) flops += (double)plan->launches[i].flops;
     return flops;
+}
+
+uint64_t golden_draft_logits(const struct plan *plan)
+{
+    const struct plan_launch *launch = plan->launches + plan->header.launch_count - 1;
+    while (launch > plan->launches && launch->op != OP_DRAFT) launch--;
+    return plan->operands[launch->first_operand + DRAFT_LOGITS].offset;
 }
 
 /* ---- contexts and cases ---- */
@@ -58,6 +75,17 @@ static uint64_t most_context(const struct plan_geometry *geometry)
     return one_set && one_set < geometry->max_context ? one_set : geometry->max_context;
 }
 
+static bool has_drafts(const struct golden_task *task) { return task->plans[0].step[STEP_DRAFTED].bytes > 0; }
+
+/* Room for the drafts of so many rows, if the engine drafts. */
+static bool take_drafts(const struct golden_task *task, uint64_t rows, struct golden_drafts *drafts)
+{
+    if (!has_drafts(task)) return true;
+    drafts->tokens = calloc(rows, sizeof *drafts->tokens);
+    drafts->near = calloc(rows * plan_allowed_words(task->manifest->geometry.vocab_size), sizeof *drafts->near);
+    return drafts->tokens && drafts->near;
+}
+
 static bool choose_prompt(const struct golden_task *task, struct engine_golden *golden)
 {
     uint64_t vocab = task->manifest->geometry.vocab_size, context = most_context(&task->manifest->geometry);
@@ -69,7 +97,7 @@ static bool choose_prompt(const struct golden_task *task, struct engine_golden *
     int32_t *prompt = calloc((size_t)golden->prompt_count + golden->token_count, sizeof *prompt);
     golden->prompt = prompt;
     golden->logits = calloc(golden->token_count * vocab, sizeof *golden->logits);
-    if (!prompt || !golden->logits) return false;
+    if (!prompt || !golden->logits || !take_drafts(task, golden->token_count, &golden->drafts)) return false;
     golden->tokens = prompt + golden->prompt_count;
     choose_tokens(task->manifest, 1, prompt, golden->prompt_count);
     return true;
@@ -258,7 +286,8 @@ static bool choose_cases(const struct golden_task *task, struct golden_cases *ca
     int32_t *tokens = calloc((size_t)cases->token_count + 1, sizeof *tokens);
     cases->tokens = tokens;
     cases->logits = calloc(cases->row_count * geometry->vocab_size, sizeof *cases->logits);
-    if (!ok || !tokens || !cases->logits) return status_fail(status, STATUS_MACHINE, "out of memory");
+    if (!ok || !tokens || !cases->logits || !take_drafts(task, cases->row_count, &cases->drafts))
+        return status_fail(status, STATUS_MACHINE, "out of memory");
     for (uint32_t s = 0; s < SEQUENCES; s++)
         choose_tokens(task->manifest, 2 + s, tokens + sequences[s].first_token, lengths[s]);
     return true;
@@ -318,12 +347,12 @@ static bool drop_pages(struct golden_task *task, uint64_t chunk, struct status *
     return task->scramble(task->context, status);
 }
 
-/* One replay in one slot. With `logits`, returns them and the token drawn. */
+/* One replay in one slot. With `found`, the last row draws; else the token after it follows the others in memory. */
 static bool run_in_slot(struct golden_task *task, size_t plan, enum golden_way way, uint32_t slot,
-                        const int32_t *tokens, uint32_t first, uint32_t count, const float **logits, int32_t *token,
+                        const int32_t *tokens, uint32_t first, uint32_t count, struct golden_found *found,
                         struct status *status)
 {
-    const int32_t *drawn = NULL;
+    struct golden_found ignored;
     int32_t *places = calloc(2 * (size_t)count, sizeof *places);
     if (!places) return status_fail(status, STATUS_MACHINE, "out of memory");
     for (uint32_t i = 0; i < count; i++) {
@@ -331,13 +360,13 @@ static bool run_in_slot(struct golden_task *task, size_t plan, enum golden_way w
         places[count + i] = (int32_t)(first + i);
     }
     const struct golden_step step = {.count = count,
-                                     .out_rows = logits != NULL,
+                                     .out_rows = found != NULL,
                                      .tokens = tokens,
                                      .slots = places,
                                      .positions = places + count,
+                                     .after = found ? PLAN_NO_TOKEN : tokens[count],
                                      .fixes_routes = true};
-    bool ok = task->run(task->context, plan, way, &step, logits, &drawn, status);
-    if (ok && logits) *token = drawn[0];
+    bool ok = task->run(task->context, plan, way, &step, found ? found : &ignored, status);
     free(places);
     return ok;
 }
@@ -370,8 +399,30 @@ static bool append_expected(struct golden_task *task, enum golden_way way, const
         size_t plan = first >= LONG_CONTEXT && single ? fitting_prefill(task, end - first) : first_prefill(task);
         if (single && first < SINGLE_STEPS) plan = 0;
         count = task->plans[plan].header.rows < end - first ? task->plans[plan].header.rows : end - first;
-        if (!run_in_slot(task, plan, way, 0, tokens + first, first, count, NULL, NULL, status)) return false;
+        if (!run_in_slot(task, plan, way, 0, tokens + first, first, count, NULL, status)) return false;
     }
+    return true;
+}
+
+/* The draft of the row that was just replayed. What arithmetic may make of its logits is `relative_tolerance` off, in two results. */
+static bool expect_draft(struct golden_task *task, struct golden_drafts *drafts, uint64_t row,
+                         const struct golden_found *found, struct status *status)
+{
+    const uint64_t vocab = task->manifest->geometry.vocab_size;
+    const float *logits;
+    float largest = 1.0f;
+    if (!drafts->tokens) return true;
+    if (!task->draft_logits(task->context, &logits, status)) return false;
+    const int32_t drafted = found->drafted[0];
+    if (drafted < 0 || (uint64_t)drafted >= vocab)
+        return status_fail(status, STATUS_INTERNAL, "drafted token: expected 0 to %" PRIu64 ", found %" PRId32,
+                           vocab - 1, drafted);
+    ((int32_t *)drafts->tokens)[row] = drafted;
+    uint32_t *near = (uint32_t *)drafts->near + row * plan_allowed_words(vocab);
+    for (uint64_t i = 0; i < vocab; i++) largest = fmaxf(largest, fabsf(logits[i]));
+    const float least = logits[drafted] - 2 * largest * task->relative_tolerance;
+    for (uint64_t i = 0; i < vocab; i++)
+        if (logits[i] >= least || i == (uint64_t)drafted) near[i / 32] |= 1u << i % 32;
     return true;
 }
 
@@ -385,16 +436,19 @@ static bool expect_rows(struct golden_task *task, struct golden_cases *cases, st
     for (uint32_t r = 0; r < cases->row_count; r++) {
         const int32_t *tokens = golden_tokens(cases, rows[r].sequence);
         const uint32_t position = rows[r].position;
-        const float *found;
+        struct golden_found found;
         if (r == 0 || rows[r - 1].sequence != rows[r].sequence) done = 0;
         if (!take_pages(&task->pages, 0, position + 1))
             return status_fail(status, STATUS_INTERNAL, "golden outputs: too few KV pages");
         if (!append_expected(task, task->expected_way, tokens, done, position, status) ||
-            !run_in_slot(task, 0, task->expected_way, 0, tokens + position, position, 1, &found, &rows[r].token,
-                         status))
+            !run_in_slot(task, 0, task->expected_way, 0, tokens + position, position, 1, &found, status) ||
+            !expect_draft(task, &cases->drafts, r, &found, status))
             return false;
-        memcpy(logits + r * vocab, found, vocab * sizeof *logits);
+        rows[r].token = found.drawn[0];
+        memcpy(logits + r * vocab, found.logits, vocab * sizeof *logits);
         done = position + 1;
+        /* The row that drew comes again (golden.c, forget_drawn), with recurrent state all rows. */
+        if (has_drafts(task)) done = task->manifest->geometry.recurrent_bytes ? 0 : position;
         if (task->progress) progress_update(task->progress, r + 1, cases->row_count, NULL);
     }
     return true;
@@ -408,7 +462,7 @@ static bool expect_prompt(struct golden_task *task, struct engine_golden *golden
     const uint32_t chunk = task->plans[prefill].header.rows;
     int32_t *tokens = (int32_t *)golden->tokens;
     float *logits = (float *)golden->logits;
-    const float *found;
+    struct golden_found found;
     if (!drop_pages(task, UINT64_MAX, status)) return false;
     if (!take_pages(&task->pages, 0, prompt_count + golden->token_count))
         return status_fail(status, STATUS_INTERNAL, "golden outputs: too few KV pages");
@@ -416,13 +470,15 @@ static bool expect_prompt(struct golden_task *task, struct engine_golden *golden
         uint32_t count = prompt_count - first < chunk ? prompt_count - first : chunk;
         bool last = first + count == prompt_count;
         if (!run_in_slot(task, prefill, task->prompt_way, 0, golden->prompt + first, first, count, last ? &found : NULL,
-                         &tokens[0], status))
+                         status))
             return false;
     }
     for (uint32_t t = 0; t < golden->token_count; t++) {
-        memcpy(logits + t * vocab, found, vocab * sizeof *logits);
+        tokens[t] = found.drawn[0];
+        memcpy(logits + t * vocab, found.logits, vocab * sizeof *logits);
+        if (!expect_draft(task, &golden->drafts, t, &found, status)) return false;
         if (t + 1 < golden->token_count &&
-            !run_in_slot(task, 0, task->prompt_way, 0, &tokens[t], prompt_count + t, 1, &found, &tokens[t + 1], status))
+            !run_in_slot(task, 0, task->prompt_way, 0, &tokens[t], prompt_count + t, 1, &found, status))
             return false;
     }
     return true;
@@ -476,17 +532,17 @@ static bool append(void *context, uint32_t slot, const int32_t *tokens, uint32_t
     for (uint32_t done = 0, chunk; done < count; done += chunk) {
         size_t plan = fitting_prefill(task, count - done);
         chunk = task->plans[plan].header.rows < count - done ? task->plans[plan].header.rows : count - done;
-        if (!run_in_slot(task, plan, GOLDEN_BY_PLAN, slot, tokens + done, position + done, chunk, NULL, NULL, status))
+        if (!run_in_slot(task, plan, GOLDEN_BY_PLAN, slot, tokens + done, position + done, chunk, NULL, status))
             return false;
     }
     return true;
 }
 
-static bool run_compared(void *context, size_t plan, const struct golden_step *step, const float **logits,
-                         const int32_t **drawn, struct status *status)
+static bool run_compared(void *context, size_t plan, const struct golden_step *step, struct golden_found *found,
+                         struct status *status)
 {
     struct comparison *comparison = context;
-    return comparison->task->run(comparison->task->context, plan, comparison->way, step, logits, drawn, status);
+    return comparison->task->run(comparison->task->context, plan, comparison->way, step, found, status);
 }
 
 static bool compare_way(struct golden_task *task, const struct golden_cases *cases, enum golden_way way,

@@ -46,14 +46,18 @@ struct golden_task {
     struct golden_pages pages;
 
     void *context;
-    /* Replays a plan. With out rows, sets their logits and tokens, which are valid until the next call. */
-    bool (*run)(void *context, size_t plan, enum golden_way way, const struct golden_step *step, const float **logits,
-                const int32_t **drawn, struct status *status);
+    /* Replays a plan. Without out rows *found is of no use. */
+    bool (*run)(void *context, size_t plan, enum golden_way way, const struct golden_step *step,
+                struct golden_found *found, struct status *status);
+    /* The logits of the draft of the last replay's first out row, [vocab_size], valid until the next one. */
+    bool (*draft_logits)(void *context, const float **logits, struct status *status);
     /* Overwrites all KV pages with finite numbers, so that nothing of earlier replays is left. */
     bool (*scramble)(void *context, struct status *status);
 };
 
 double golden_flops(const struct plan *plan); /* of all launches at full row count */
+/* Where the arena has the logits of the drafts after a replay of the plan, whose last launch is the one that drafts. */
+uint64_t golden_draft_logits(const struct plan *plan);
 
 /* Allocates the outputs and chooses prompt, contexts and cases; then the pages that all cases take at the same time are known. */
 bool golden_choose(struct golden_task *task, struct golden_outputs *outputs, struct status *status);

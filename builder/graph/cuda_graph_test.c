@@ -13,6 +13,7 @@
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/rope_table/rope_table.h"
+#include "kernels/select_rows/select_rows.h"
 
 /* ---- what a graph must be, written down from the model's side in the form of graph_dump() ---- */
 
@@ -444,6 +445,30 @@ TEST(norms_add_and_copy)
     node(&graph, OP_MATMUL, graph.nodes[3].operands[MATMUL_OUT], -1, "after the sum");
     test_expect_failure(pass_matmul_inputs.run(&graph, &status), &status, STATUS_BAD_INPUT,
                         "no norm follows|--target cpu");
+    graph_free(&graph);
+}
+
+/* Whatever is inserted for one embedding, the next node gets its copy, too. */
+TEST(embeddings_one_after_the_other_have_copies)
+{
+    struct graph graph;
+    begin(&graph, PLAN_PREFILL, false);
+    const int first = node(&graph, OP_EMBED, -1, -1, "first"), second = node(&graph, OP_EMBED, -1, -1, "second");
+    const int selected = graph_value(&graph, ROWS_OUT, WIDTH, "selected");
+    struct graph_node *select = graph_append(&graph, OP_SELECT_ROWS, GRAPH_NO_LAYER);
+    select->operands[SELECT_ROWS_X] = first;
+    select->operands[SELECT_ROWS_OUT] = selected;
+    graph.values[node(&graph, OP_MATMUL, selected, -1, "of_selected")].rows = ROWS_OUT;
+    node(&graph, OP_MATMUL, second, -1, "of_second");
+    run(&graph, &pass_matmul_inputs);
+    test_graph_expect(&graph, "%first[T,8] = embed(table=@w.first[8,8 row-major])\n"
+                              "%first.copy[T,8] = embed(table=@w.first[8,8 row-major])\n"
+                              "%second[T,8] = embed(table=@w.second[8,8 row-major])\n"
+                              "%second.copy[T,8] = embed(table=@w.second[8,8 row-major])\n"
+                              "%selected[R,8] = select_rows(x=%first)\n"
+                              "%selected.copy[R,8] = select_rows(x=%first.copy)\n"
+                              "%of_selected[R,8] = matmul(x=%selected.copy, w=@w.of_selected[8,8 matrix])\n"
+                              "%of_second[T,8] = matmul(x=%second.copy, w=@w.of_second[8,8 matrix])\n");
     graph_free(&graph);
 }
 

@@ -95,7 +95,7 @@ static bool run(struct graph *graph, struct status *status)
         if (!graph->nodes[n].removed && (graph->nodes[n].op == OP_EMBED || graph->nodes[n].op == OP_ALL_REDUCE)) {
             const int count = graph->node_count;
             ok = add_copy(graph, n);
-            n += graph->node_count - count; /* the one just inserted */
+            n += graph->node_count > count; /* the copy; selections of it stand farther below */
         }
     if (!ok) return status_fail(status, STATUS_MACHINE, "out of memory while importing the model");
     if (!graph_index_open(&index, graph, status)) return false;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,12 +208,21 @@ static bool is_of_shared_keys(const struct model_config *config, uint64_t layer,
     return false;
 }
 
+/* Whether the first number among the name's parts is not 0. */
+static bool is_of_later_layer(const char *name)
+{
+    const char *part = name;
+    while ((part = strchr(part, '.')) && !isdigit((unsigned char)*++part)) continue;
+    return part && strtoul(part, NULL, 10) > 0;
+}
+
 /* Layers that predict the tokens after the next one, and parts of layers that have no use. */
 static bool is_of_ignored_layer(const struct model_config *config, const char *name)
 {
     static const char prefix[] = "model.layers.";
     const char *other = config->ignored_prefix;
-    if (other && strncmp(name, other, strlen(other)) == 0) return true;
+    /* The first layer's are used with --mtp: what of them nothing reads is not known. */
+    if (other && strncmp(name, other, strlen(other)) == 0) return !config->predicts || is_of_later_layer(name);
     if (strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
     char *end;
     const unsigned long layer = strtoul(name + sizeof prefix - 1, &end, 10);
@@ -220,7 +230,7 @@ static bool is_of_ignored_layer(const struct model_config *config, const char *n
     /* Copies of the model's own, or they would be used. */
     if (config->predicts && layer + 1 == config->layers)
         return strcmp(end, ".embed_tokens.weight") == 0 || strcmp(end, ".shared_head.head.weight") == 0;
-    return *end == '.' && layer >= config->layers && layer - config->layers < config->ignored_layers;
+    return *end == '.' && !other && layer >= config->layers && layer - config->layers < config->ignored_layers;
 }
 
 /* Causal masks that the authors' checkpoints of GPT-2 and GPT-NeoX hold beside the weights. */

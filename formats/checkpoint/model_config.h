@@ -142,8 +142,9 @@ struct model_config {
         ignored_layers; /* layers after the last one that the checkpoint has for other uses than predicting the next token */
     /* The last of `layers` predicts the token after the next one (arch_add_predictor); it may have an embedding and an LM head of its own. */
     bool predicts, predictor_embedding, predictor_head;
-    const char *ignored_prefix;          /* of tensors that serve other uses, too; a constant; NULL: none */
-    enum dtype dtype;                    /* torch_dtype / dtype, DTYPE_NONE if absent */
+    const char
+        *ignored_prefix; /* of tensors that serve other uses, those of ignored layers, too; a constant; NULL: none */
+    enum dtype dtype;    /* torch_dtype / dtype, DTYPE_NONE if absent */
     struct rope_config rope, local_rope; /* of layers with LAYER_ROPE_MAIN and with LAYER_ROPE_LOCAL */
     bool has_local_rope;                 /* config.json may describe both: rope_config_parse */
     bool

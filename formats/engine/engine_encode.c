@@ -176,6 +176,32 @@ bool engine_writer_golden(struct engine_writer *writer, const struct engine_gold
     return done;
 }
 
+bool engine_writer_golden_drafts(struct engine_writer *writer, const struct engine_golden *golden,
+                                 const struct golden_cases *cases, struct status *status)
+{
+    struct section_buffer buffer;
+    const struct golden_drafts *parts[] = {&golden->drafts, &cases->drafts};
+    const struct engine_golden_drafts_header header = {
+        .header_bytes = sizeof header,
+        .vocab_size = cases->vocab_size,
+        .token_count = golden->token_count,
+        .row_count = cases->row_count,
+    };
+    const uint64_t counts[] = {header.token_count, header.row_count};
+    const uint64_t row_bytes = plan_allowed_words(header.vocab_size) * sizeof(uint32_t);
+    uint64_t body_bytes, size;
+    if (!cases->drafts.tokens) return true;
+    if (!engine_golden_drafts_bytes(&header, &body_bytes) || !checked_add(sizeof header, body_bytes, &size))
+        return status_fail(status, STATUS_BAD_INPUT, "engine: the golden outputs of drafts are too large");
+    if (!buffer_open(&buffer, size, status)) return false;
+    buffer_add(&buffer, &header, sizeof header);
+    for (int i = 0; i < 2; i++) buffer_add(&buffer, parts[i]->tokens, counts[i] * sizeof *parts[i]->tokens);
+    for (int i = 0; i < 2; i++) buffer_add(&buffer, parts[i]->near, counts[i] * row_bytes);
+    bool done = engine_writer_section(writer, SECTION_GOLDEN_DRAFTS, buffer.bytes, buffer.size, true, status);
+    free(buffer.bytes);
+    return done;
+}
+
 bool engine_writer_golden_plans(struct engine_writer *writer, const struct golden_cases *cases, struct status *status)
 {
     struct section_buffer buffer;

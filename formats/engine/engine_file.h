@@ -32,6 +32,7 @@ enum engine_section {
     SECTION_NAMES = 14,
     SECTION_GOLDEN_PLANS = 15,
     SECTION_CHAT_TEMPLATES = 16,
+    SECTION_GOLDEN_DRAFTS = 17,
     SECTION_COUNT
 };
 const char *engine_section_name(unsigned id);
@@ -198,6 +199,9 @@ bool engine_writer_names(struct engine_writer *writer, const struct engine_name_
 bool engine_writer_golden(struct engine_writer *writer, const struct engine_golden *golden, struct status *status);
 /* No cases: leaves the section out. */
 bool engine_writer_golden_plans(struct engine_writer *writer, const struct golden_cases *cases, struct status *status);
+/* The drafts of both. None: leaves the section out. */
+bool engine_writer_golden_drafts(struct engine_writer *writer, const struct engine_golden *golden,
+                                 const struct golden_cases *cases, struct status *status);
 /* Writes header and table, syncs, renames. Frees the writer, even on failure. */
 bool engine_writer_commit(struct engine_writer *writer, struct status *status);
 /* All steps of commit but the rename: writes the header and syncs the file. Optional. */

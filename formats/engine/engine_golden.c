@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of the sections with golden outputs: of a prompt, and of every plan. */
+/* Checks of the sections with golden outputs: of a prompt, of every plan, and of the drafts in both. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -218,5 +218,59 @@ bool engine_verify_golden_plans(struct engine *engine, const struct engine_part 
         !verify_finite(cases.logits, (uint64_t)cases.row_count * cases.vocab_size * sizeof *cases.logits, status))
         return false;
     engine->golden_plans = cases;
+    return true;
+}
+
+/* ---- drafts of both ---- */
+
+static bool verify_drafts(const struct golden_drafts *drafts, uint32_t count, uint32_t vocab_size, const char *what,
+                          struct status *status)
+{
+    const uint64_t words = plan_allowed_words(vocab_size);
+    const uint32_t unused = vocab_size % 32 ? UINT32_MAX << vocab_size % 32 : 0;
+    if (!verify_token_ids(drafts->tokens, count, vocab_size, what, status)) return false;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t *near = drafts->near + i * words, token = (uint32_t)drafts->tokens[i];
+        if (!(near[token / 32] >> token % 32 & 1) || near[words - 1] & unused)
+            return status_fail(status, STATUS_CORRUPT,
+                               "%s %" PRIu32 ": expected a mask of %" PRIu32 " tokens with its token %" PRIu32
+                               ", found bits %08" PRIx32 " and %08" PRIx32,
+                               what, i, vocab_size, token, near[token / 32], near[words - 1]);
+    }
+    return true;
+}
+
+bool engine_verify_golden_drafts(struct engine *engine, const struct engine_part *part, struct status *status)
+{
+    struct engine_golden_drafts_header header;
+    uint64_t body_bytes, expected;
+    if (!part->bytes) return true;
+    if (part->size < sizeof header) return status_fail(status, STATUS_CORRUPT, "too short for its header");
+    memcpy(&header, part->bytes, sizeof header);
+    if (!engine->manifest.geometry.drafts) return status_fail(status, STATUS_CORRUPT, "the plans draft nothing");
+    /* A longer header is of a later minor version; its further fields are for information. */
+    if (header.header_bytes < sizeof header || header.header_bytes % sizeof(uint64_t) != 0)
+        return status_fail(status, STATUS_CORRUPT, "header: expected a multiple of 8 bytes from %zu on, found %" PRIu32,
+                           sizeof header, header.header_bytes);
+    if (header.vocab_size != engine->manifest.geometry.vocab_size || header.token_count != engine->golden.token_count ||
+        header.row_count != engine->golden_plans.row_count)
+        return status_fail(status, STATUS_CORRUPT,
+                           "expected a vocabulary of %" PRIu64 " and drafts of %" PRIu32 " tokens and %" PRIu32
+                           " rows, found %" PRIu32 ", %" PRIu32 " and %" PRIu32,
+                           engine->manifest.geometry.vocab_size, engine->golden.token_count,
+                           engine->golden_plans.row_count, header.vocab_size, header.token_count, header.row_count);
+    if (!engine_golden_drafts_bytes(&header, &body_bytes) || !checked_add(header.header_bytes, body_bytes, &expected) ||
+        expected != part->size)
+        return status_fail(status, STATUS_CORRUPT, "expected the size for its counts, found %" PRIu64 " bytes",
+                           part->size);
+    struct golden_drafts prompt = {.tokens = (const void *)(part->bytes + header.header_bytes)}, plans;
+    plans.tokens = prompt.tokens + header.token_count;
+    prompt.near = (const void *)(plans.tokens + header.row_count);
+    plans.near = prompt.near + header.token_count * plan_allowed_words(header.vocab_size);
+    if (!verify_drafts(&prompt, header.token_count, header.vocab_size, "draft after token", status) ||
+        !verify_drafts(&plans, header.row_count, header.vocab_size, "draft after row", status))
+        return false;
+    engine->golden.drafts = prompt;
+    engine->golden_plans.drafts = plans;
     return true;
 }

@@ -139,6 +139,119 @@ TEST(longer_headers_are_read)
     free(bytes);
 }
 
+/* ---- drafts ---- */
+
+enum {
+    AT_DRAFTED = sizeof(struct engine_golden_drafts_header),
+    AT_NEAR = AT_DRAFTED + TEST_ENGINE_GOLDEN_DRAFTS * sizeof(int32_t),
+    DRAFTS_BYTES = AT_NEAR + TEST_ENGINE_GOLDEN_DRAFTS * sizeof(uint32_t),
+};
+#define DRAFTS_FIELD(field, value, expected) \
+    FIELD(SECTION_GOLDEN_DRAFTS, 0, engine_golden_drafts_header, field, value, "section 'golden drafts': " expected)
+
+static const struct edit draft_edits[] = {
+    DRAFTS_FIELD(header_bytes, 8, "header: expected a multiple of 8 bytes from 16 on, found 8"),
+    DRAFTS_FIELD(header_bytes, 20, "header: expected a multiple of 8 bytes from 16 on, found 20"),
+    DRAFTS_FIELD(header_bytes, 24, "expected the size for its counts"),
+    DRAFTS_FIELD(header_bytes, UINT32_MAX & ~7u, "expected the size for its counts"),
+    DRAFTS_FIELD(vocab_size, 15, "expected a vocabulary of 16 and drafts of 2 tokens and 3 rows, found 15, 2 and 3"),
+    DRAFTS_FIELD(token_count, UINT32_MAX,
+                 "expected a vocabulary of 16 and drafts of 2 tokens and 3 rows, found 16, 42"),
+    DRAFTS_FIELD(row_count, 2, "expected a vocabulary of 16 and drafts of 2 tokens and 3 rows, found 16, 2 and 2"),
+    {SECTION_GOLDEN_DRAFTS, AT_DRAFTED + 4, 4, 16, "draft after token 1: expected 0 to 15, found 16"},
+    {SECTION_GOLDEN_DRAFTS, AT_DRAFTED + 16, 4, UINT32_MAX, "draft after row 2: expected 0 to 15, found -1"},
+    {SECTION_GOLDEN_DRAFTS, AT_NEAR, 4, 2, "draft after token 0: expected a mask of 16 tokens with its token 0, found"},
+    {SECTION_GOLDEN_DRAFTS, AT_NEAR + 8, 4, 1u << 10 | 1u << 16, "draft after row 0: expected a mask of 16 tokens"},
+    {SECTION_GOLDEN_DRAFTS, AT_NEAR + 8, 4, 0xffff, NULL},
+};
+
+/* The drafts uncompressed, so that edits have a place. */
+static uint8_t *written_drafts(size_t *size)
+{
+    uint8_t section[DRAFTS_BYTES];
+    const struct engine_golden_drafts_header header = {AT_DRAFTED, TEST_ENGINE_VOCAB, 2, TEST_ENGINE_GOLDEN_ROWS};
+    assert_true(test_engine_make_drafts(&sample, &status));
+    memcpy(section, &header, sizeof header);
+    memcpy(section + AT_DRAFTED, sample.drafted, sizeof sample.drafted);
+    memcpy(section + AT_NEAR, sample.near, sizeof sample.near);
+    sample.golden_plans.drafts.tokens = NULL; /* left out by the writer */
+    uint8_t *without = written(false, size);
+    uint8_t *bytes = test_engine_with_section(without, size, SECTION_GOLDEN_DRAFTS, section, sizeof section);
+    free(without);
+    return bytes;
+}
+
+TEST(drafts_are_read_as_written)
+{
+    assert_true(test_engine_make_drafts(&sample, &status));
+    open_sample(false);
+    assert_memory_equal(engine.golden.drafts.tokens, sample.drafted, 2 * sizeof(int32_t));
+    assert_memory_equal(engine.golden.drafts.near, sample.near, 2 * sizeof(uint32_t));
+    assert_non_null(engine.golden_plans.drafts.tokens);
+    assert_true(test_engine_same_cases(&engine.golden_plans, &sample.golden_plans));
+    engine_close(&engine);
+    /* As the specification has it. */
+    size_t size;
+    uint8_t *bytes = written_drafts(&size);
+    open_bytes(bytes, size);
+    assert_memory_equal(engine.golden_plans.drafts.near, sample.near + 2, 3 * sizeof(uint32_t));
+    engine_close(&engine);
+    free(bytes);
+}
+
+TEST(damaged_drafts_are_refused)
+{
+    for (size_t i = 0; i < sizeof draft_edits / sizeof *draft_edits; i++) {
+        const struct edit *edit = &draft_edits[i];
+        size_t size;
+        uint8_t *bytes = written_drafts(&size);
+        make_edit(edit, place_in_file(bytes, size, edit->place));
+        engine_fix_checksums(bytes, size);
+        if (edit->expected)
+            expect_refused(bytes, size, edit->expected);
+        else
+            expect_accepted(bytes, size);
+        free(bytes);
+    }
+}
+
+TEST(random_drafts_are_refused_or_harmless)
+{
+    size_t size, accepted = 0, refused = 0;
+    uint8_t *bytes = written_drafts(&size), *changed = written_drafts(&size);
+    const size_t base = test_engine_entry(bytes, size, SECTION_GOLDEN_DRAFTS)->offset;
+    uint64_t random = 1;
+    for (int round = 0; round < 2000; round++) {
+        memcpy(changed, bytes, size);
+        test_random(&random);
+        changed[base + (random >> 24) % DRAFTS_BYTES] = (uint8_t)(random >> 56);
+        engine_fix_checksums(changed, size);
+        const bool ok = accepts(changed, size);
+        accepted += ok;
+        refused += !ok;
+    }
+    assert_true(accepted > 10 && refused > 500);
+    free(changed);
+    free(bytes);
+}
+
+/* Plans that draft nothing, and a section that ends too soon. */
+TEST(drafts_need_plans_that_draft)
+{
+    size_t size;
+    static const uint8_t zeros[DRAFTS_BYTES];
+    uint8_t *without = written(false, &size);
+    for (size_t bytes = 8; bytes <= sizeof zeros; bytes += sizeof zeros - 8) {
+        size_t whole = size;
+        uint8_t *with = test_engine_with_section(without, &whole, SECTION_GOLDEN_DRAFTS, zeros, bytes);
+        expect_refused(with, whole,
+                       bytes == 8 ? "section 'golden drafts': too short for its header"
+                                  : "section 'golden drafts': the plans draft nothing");
+        free(with);
+    }
+    free(without);
+}
+
 /* ---- the cases of a prompt ---- */
 
 TEST(a_prompt_has_cases_for_every_plan)

@@ -22,6 +22,7 @@ static const struct engine_section_traits section_traits[SECTION_COUNT] = {
     [SECTION_LIBRARY_PLANS] = {"library plans", 1 << 30, true, false},
     [SECTION_NAMES] = {"names", 256 << 10, true, true},
     [SECTION_GOLDEN_PLANS] = {"golden plans", 1 << 30, true, false},
+    [SECTION_GOLDEN_DRAFTS] = {"golden drafts", 1 << 30, true, false},
     [SECTION_CHAT_TEMPLATES] = {"chat templates", CHAT_TEMPLATES_MOST_BYTES, true, false},
 };
 
@@ -62,6 +63,13 @@ bool engine_golden_plans_bytes(const struct engine_golden_plans_header *header, 
     const uint64_t factors[] = {header->row_count, header->vocab_size, sizeof(float)};
     uint64_t logits;
     return checked_product(factors, 3, &logits) && checked_add(tables, logits, bytes);
+}
+
+bool engine_golden_drafts_bytes(const struct engine_golden_drafts_header *header, uint64_t *bytes)
+{
+    const uint64_t rows = (uint64_t)header->token_count + header->row_count;
+    const uint64_t row_bytes = sizeof(int32_t) + plan_allowed_words(header->vocab_size) * sizeof(uint32_t);
+    return checked_mul(rows, row_bytes, bytes);
 }
 
 bool engine_host_check(struct status *status)

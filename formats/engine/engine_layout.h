@@ -154,6 +154,17 @@ _Static_assert(sizeof(struct engine_golden_plans_header) == 32, "encoding");
 /* The bytes after the header of a section with these counts. False on overflow. */
 bool engine_golden_plans_bytes(const struct engine_golden_plans_header *header, uint64_t *bytes);
 
+/* Golden drafts: header, drafted tokens, masks of near tokens: of the tokens of golden outputs, then of the rows of golden plans. A later minor
+ * version may have a longer header, which begins with this one. */
+struct engine_golden_drafts_header {
+    uint32_t header_bytes;
+    uint32_t vocab_size, token_count, row_count;
+};
+_Static_assert(sizeof(struct engine_golden_drafts_header) == 16, "encoding");
+
+/* The same for golden drafts. */
+bool engine_golden_drafts_bytes(const struct engine_golden_drafts_header *header, uint64_t *bytes);
+
 /* The offset at which a section must begin: the first valid one from `position` on. False on overflow. */
 bool engine_section_place(unsigned type, uint64_t stored_bytes, uint64_t position, uint64_t *offset);
 

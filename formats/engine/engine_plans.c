@@ -70,9 +70,6 @@ static bool verify_plan_order(const struct engine *engine, struct status *status
                                "a %s plan of %" PRIu32 " rows: expected at most the %" PRIu32
                                " of the largest prefill plan",
                                plan_kind_name(header->kind), header->rows, longest);
-        if (header->kind == PLAN_VERIFY && engine->manifest.geometry.recurrent_bytes)
-            return status_fail(status, STATUS_CORRUPT,
-                               "a verification plan, whose rejected rows recurrent layers could not forget");
     }
     return true;
 }

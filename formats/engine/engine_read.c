@@ -332,6 +332,14 @@ static uint64_t raw_bound(const struct engine *engine, unsigned type)
         if (!engine_golden_plans_bytes(&most, &bound) || !checked_product(tokens, 3, &token_bytes) ||
             !checked_add(bound, token_bytes, &bound) || !checked_add(bound, ENGINE_GOLDEN_MOST_HEADER, &bound))
             bound = limit;
+    } else if (type == SECTION_GOLDEN_DRAFTS) {
+        const struct engine_golden_drafts_header most = {
+            .vocab_size = vocabulary < UINT32_MAX ? (uint32_t)vocabulary : UINT32_MAX,
+            .token_count = context < UINT32_MAX ? (uint32_t)context : UINT32_MAX,
+            .row_count = GOLDEN_MOST_ROWS,
+        };
+        if (!engine_golden_drafts_bytes(&most, &bound) || !checked_add(bound, ENGINE_GOLDEN_MOST_HEADER, &bound))
+            bound = limit;
     }
     return bound < limit ? bound : limit;
 }

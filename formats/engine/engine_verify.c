@@ -230,6 +230,8 @@ bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts
            in_section(SECTION_GOLDEN, engine_verify_golden(engine, &part[SECTION_GOLDEN], status), status) &&
            in_section(SECTION_GOLDEN_PLANS, engine_verify_golden_plans(engine, &part[SECTION_GOLDEN_PLANS], status),
                       status) &&
+           in_section(SECTION_GOLDEN_DRAFTS, engine_verify_golden_drafts(engine, &part[SECTION_GOLDEN_DRAFTS], status),
+                      status) &&
            in_section(SECTION_CHAT_TEMPLATES, verify_chat_templates(engine, &part[SECTION_CHAT_TEMPLATES], status),
                       status);
 }

@@ -47,9 +47,10 @@ bool engine_verify_exchange(const struct engine *engine, struct status *status);
 /* engine_calls.c. The section may be absent. */
 bool engine_verify_calls(struct engine *engine, const struct engine_part *part, struct status *status);
 
-/* engine_golden.c. Both sections may be absent. After the plans. */
+/* engine_golden.c. Each section may be absent. After the plans, in this order. */
 bool engine_verify_golden(struct engine *engine, const struct engine_part *part, struct status *status);
 bool engine_verify_golden_plans(struct engine *engine, const struct engine_part *part, struct status *status);
+bool engine_verify_golden_drafts(struct engine *engine, const struct engine_part *part, struct status *status);
 
 /* engine_kernels.c. The section may be absent; a launch of a device target needs it. */
 bool engine_verify_kernels(struct engine *engine, const struct engine_part *part, struct status *status);

@@ -94,6 +94,7 @@ bool golden_cases_of_prompt(const struct engine_golden *golden, const struct pla
         .items = items,
         .tokens = golden->prompt,
         .logits = golden->logits,
+        .drafts = golden->drafts,
     };
     if (!sequence || !rows || !list || !items) {
         golden_cases_free(cases);
@@ -127,6 +128,17 @@ void golden_out_rows(const struct golden_step *step, int32_t *out_rows)
 {
     for (uint32_t row = 0, found = 0; found < step->out_rows && row < step->count; row++)
         if (row + 1 == step->count || step->slots[row + 1] != step->slots[row]) out_rows[found++] = (int32_t)row;
+}
+
+void golden_following(const struct golden_step *step, int32_t *following)
+{
+    int32_t ended = 0;
+    for (uint32_t row = 0; row < step->count; row++) {
+        if (row + 1 < step->count && step->slots[row + 1] == step->slots[row])
+            following[row] = step->tokens[row + 1];
+        else
+            following[row] = step->out_rows ? ~ended++ : step->after;
+    }
 }
 
 /* ---- walk ---- */
@@ -218,13 +230,22 @@ static bool take_slot(struct walk *walk, uint32_t sequence, uint32_t first, uint
                                             first - kept, status);
 }
 
+static bool is_near(const struct golden_cases *cases, uint32_t row, int32_t token)
+{
+    const uint32_t *near = cases->drafts.near + row * plan_allowed_words(cases->vocab_size);
+    return token >= 0 && (uint32_t)token < cases->vocab_size && near[token / 32] >> token % 32 & 1;
+}
+
 /* Compares one out row. */
-static bool compare(struct walk *walk, uint32_t out_row, uint32_t row, const float *found, int32_t token,
+static bool compare(struct walk *walk, uint32_t out_row, uint32_t row, const struct golden_found *step,
                     struct golden_result *result, struct status *status)
 {
     const struct golden_cases *cases = walk->cases;
     const struct golden_row *golden = &cases->rows[row];
-    const float *expected = cases->logits + (uint64_t)row * cases->vocab_size;
+    const float *expected = cases->logits + (uint64_t)row * cases->vocab_size,
+                *found = step->logits + (uint64_t)out_row * cases->vocab_size;
+    const int32_t token = step->drawn[out_row];
+    bool tie = token != golden->token;
     uint32_t worst = 0;
     float largest = 0;
     for (uint32_t i = 0; i < cases->vocab_size; i++) {
@@ -251,8 +272,18 @@ static bool compare(struct walk *walk, uint32_t out_row, uint32_t row, const flo
                            "row %" PRIu32 " (position %" PRIu32 " of sequence %" PRIu32 "): token: expected id %" PRId32
                            ", found %" PRId32,
                            out_row, golden->position, golden->sequence, golden->token, token);
+    /* What follows another token than the expected one is drafted from that. */
+    if (cases->drafts.tokens && !tie) {
+        const int32_t drafted = step->drafted[out_row];
+        tie = drafted != cases->drafts.tokens[row];
+        if (!is_near(cases, row, drafted))
+            return status_fail(status, STATUS_INTERNAL,
+                               "row %" PRIu32 " (position %" PRIu32 " of sequence %" PRIu32
+                               "): drafted token: expected id %" PRId32 ", found %" PRId32,
+                               out_row, golden->position, golden->sequence, cases->drafts.tokens[row], drafted);
+    }
     *walk->differs = false;
-    result->ties += token != golden->token;
+    result->ties += tie;
     return true;
 }
 
@@ -331,6 +362,17 @@ static bool fill_chunks(struct walk *walk, const struct golden_case *one, struct
     return true;
 }
 
+/* What an engine that drafts keeps of a row that drew depends on the drawn token, which need not be the sequence's next one: a slot keeps the
+ * rows before it. */
+static void forget_drawn(struct walk *walk, const struct golden_step *step)
+{
+    for (uint32_t row = 0; row < step->count; row++) {
+        const uint32_t slot = (uint32_t)step->slots[row];
+        if (row + 1 < step->count && step->slots[row + 1] == step->slots[row]) continue;
+        walk->held[slot].position = walk->machine->rewind(walk->machine->context, slot, (uint32_t)step->positions[row]);
+    }
+}
+
 static bool run_case(struct walk *walk, const struct golden_case *one, size_t plan, struct golden_result *result,
                      struct status *status)
 {
@@ -339,18 +381,16 @@ static bool run_case(struct walk *walk, const struct golden_case *one, size_t pl
                                .slots = walk->row_slots,
                                .positions = walk->positions,
                                .fixes_routes = true};
-    const float *logits;
-    const int32_t *drawn;
+    struct golden_found found = {0};
     for (uint32_t s = 0; s < walk->used; s++) walk->held[s].taken = false;
     if (!(one->kind == PLAN_DECODE ? fill_decode : fill_chunks)(walk, one, &step, result, status)) return false;
     if (step.count == 0) return true;
-    if (!machine->run(machine->context, plan, &step, &logits, &drawn, status)) return false;
+    if (!machine->run(machine->context, plan, &step, &found, status)) return false;
     for (uint32_t i = 0; i < step.count; i++)
         walk->held[walk->row_slots[i]].position = (uint32_t)walk->positions[i] + 1;
     for (uint32_t i = 0; i < step.out_rows; i++)
-        if (!compare(walk, i, walk->expected[i], logits + (uint64_t)i * walk->cases->vocab_size, drawn[i], result,
-                     status))
-            return false;
+        if (!compare(walk, i, walk->expected[i], &found, result, status)) return false;
+    if (walk->cases->drafts.tokens) forget_drawn(walk, &step);
     return true;
 }
 

@@ -6,13 +6,22 @@
 
 #include "formats/engine/plan.h"
 
+/* What engines that draft give with each token: the drafted one, and the tokens whose logits are so close to its own that rounding may make
+ * them the largest. An engine has no logits of drafts to compare. tokens NULL: none. */
+struct golden_drafts {
+    const int32_t *tokens; /* [rows] */
+    const uint32_t
+        *near; /* [rows, plan_allowed_words(vocab_size)]: bit t % 32 of word t / 32, also of the drafted one */
+};
+
 /* A prompt, its greedy continuation, and the logits of each of those tokens. */
 struct engine_golden {
     uint32_t prompt_count, token_count, vocab_size;
-    float tolerance;       /* absolute difference of logits */
-    const int32_t *prompt; /* [prompt_count]; in an open engine `tokens` follow in memory */
-    const int32_t *tokens; /* [token_count] */
-    const float *logits;   /* [token_count, vocab_size] */
+    float tolerance;             /* absolute difference of logits */
+    const int32_t *prompt;       /* [prompt_count]; in an open engine `tokens` follow in memory */
+    const int32_t *tokens;       /* [token_count] */
+    const float *logits;         /* [token_count, vocab_size] */
+    struct golden_drafts drafts; /* [token_count] */
 };
 
 /* The structs below are also the encoding in the file: little endian, no padding. */
@@ -49,13 +58,14 @@ struct golden_cases {
     const struct golden_case *cases;
     const uint32_t *items; /* rows, by index */
     const int32_t *tokens;
-    const float *logits; /* [row_count, vocab_size] */
+    const float *logits;         /* [row_count, vocab_size] */
+    struct golden_drafts drafts; /* [row_count] */
 };
 enum { GOLDEN_MOST_SEQUENCES = 64, GOLDEN_MOST_ROWS = 4096, GOLDEN_MOST_CASES = 4096, GOLDEN_MOST_ITEMS = 65536 };
 
 /* The same form for a prompt and its continuation: every decode plan repeats the drawn tokens, every prefill plan ends the prompt, a mixed plan
  * does both, and a verification plan ends with a drawn token.
- * The arrays are allocated (golden_cases_free), but tokens and logits borrowed from `golden`, whose prompt and tokens must follow
+ * The arrays are allocated (golden_cases_free), but tokens, logits and drafts borrowed from `golden`, whose prompt and tokens must follow
  * each other in memory. */
 bool golden_cases_of_prompt(const struct engine_golden *golden, const struct plan *plans, size_t plan_count,
                             struct golden_cases *cases, struct status *status);
@@ -84,11 +94,21 @@ static inline int32_t golden_route_seed(int32_t position) { return position + 1;
 struct golden_step {
     uint32_t count, out_rows;
     const int32_t *tokens, *slots, *positions; /* [count] */
-    bool fixes_routes;                         /* by golden_route_seed */
+    int32_t after;     /* without out rows: the token after the last row's, which is of one slot */
+    bool fixes_routes; /* by golden_route_seed */
 };
 
 /* The out rows of a step: `out_rows` of the rows that are the last ones of their slots. */
 void golden_out_rows(const struct golden_step *step, int32_t *out_rows);
+/* STEP_FOLLOWING of a step, [count]. */
+void golden_following(const struct golden_step *step, int32_t *following);
+
+/* What a step has computed, [out_rows]; borrowed until the next call. */
+struct golden_found {
+    const float *logits; /* [out_rows, vocab_size] */
+    const int32_t *drawn;
+    const int32_t *drafted; /* NULL: the engine does not draft */
+};
 
 /* What runs plans. Its slots are numbered from 0 and begin empty. */
 struct golden_machine {
@@ -99,12 +119,11 @@ struct golden_machine {
     uint32_t (*rewind)(void *context, uint32_t slot, uint32_t position);
     /* Makes room for so many tokens in all. False: there is none now, and the slot is as before. */
     bool (*reserve)(void *context, uint32_t slot, uint32_t tokens);
-    /* Appends tokens by any plans at `position`, where the slot ends. Requires: there is room. */
+    /* Appends tokens by any plans at `position`, where the slot ends. The token after them follows in memory. Requires: there is room. */
     bool (*append)(void *context, uint32_t slot, const int32_t *tokens, uint32_t position, uint32_t count,
                    struct status *status);
-    /* Replays plans[plan], which appends the step's tokens. Sets the logits [out_rows, vocab_size] and the tokens drawn [out_rows],
-     * borrowed until the next call. */
-    bool (*run)(void *context, size_t plan, const struct golden_step *step, const float **logits, const int32_t **drawn,
+    /* Replays plans[plan], which appends the step's tokens. */
+    bool (*run)(void *context, size_t plan, const struct golden_step *step, struct golden_found *found,
                 struct status *status);
 };
 
@@ -112,7 +131,7 @@ struct golden_machine {
 struct golden_result {
     uint32_t rows;       /* compared */
     uint32_t left_out;   /* rows for which there was no room */
-    uint32_t ties;       /* part of `rows`: another token was drawn, whose logit is within the tolerance */
+    uint32_t ties;       /* part of `rows`: another token was drawn or drafted, whose logit is within the tolerance */
     uint32_t longest;    /* tokens of the longest context */
     float largest_error; /* of a logit, absolute */
 };

@@ -52,4 +52,18 @@ TEST(out_rows_end_their_slots)
     assert_int_equal(found[3], -1);
 }
 
+TEST(what_follows_a_row)
+{
+    static const int32_t slots[] = {3, 3, 0, 5, 5}, tokens[] = {10, 11, 12, 13, 14};
+    int32_t found[5];
+    struct golden_step step = {.count = 5, .out_rows = 3, .tokens = tokens, .slots = slots, .after = 99};
+    golden_following(&step, found);
+    static const int32_t drawn[] = {11, ~0, ~1, 14, ~2};
+    assert_memory_equal(found, drawn, sizeof drawn);
+    step = (struct golden_step){.count = 2, .tokens = tokens, .slots = slots, .after = 99};
+    golden_following(&step, found);
+    assert_int_equal(found[0], 11);
+    assert_int_equal(found[1], 99);
+}
+
 int main(void) { return test_run(); }

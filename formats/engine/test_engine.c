@@ -374,7 +374,10 @@ bool test_engine_same_cases(const struct golden_cases *left, const struct golden
            left->row_count == right->row_count && left->case_count == right->case_count &&
            left->item_count == right->item_count && SAME(sequences, left->sequence_count) &&
            SAME(rows, left->row_count) && SAME(cases, left->case_count) && SAME(items, left->item_count) &&
-           SAME(tokens, left->token_count) && SAME(logits, left->row_count * left->vocab_size);
+           SAME(tokens, left->token_count) && SAME(logits, left->row_count * left->vocab_size) &&
+           !left->drafts.tokens == !right->drafts.tokens &&
+           (!left->drafts.tokens || (SAME(drafts.tokens, left->row_count) &&
+                                     SAME(drafts.near, left->row_count * plan_allowed_words(left->vocab_size))));
 #undef SAME
 }
 
@@ -383,6 +386,24 @@ bool test_engine_make(struct test_engine *engine, struct status *status) { retur
 bool test_engine_make_ranks(struct test_engine *engine, struct status *status)
 {
     return make(engine, TEST_ENGINE_RANKS, status);
+}
+
+bool test_engine_make_drafts(struct test_engine *engine, struct status *status)
+{
+    if (!make(engine, 1, status)) return false;
+    for (size_t p = 0; p < engine->plan_count; p++) {
+        struct plan *plan = &engine->plans[p];
+        if (!plan_place_step(plan, VOCAB, 0, 1)) return status_fail(status, STATUS_INTERNAL, "step layout");
+        if (plan->header.step_bytes > engine->manifest.step_bytes)
+            engine->manifest.step_bytes = plan->header.step_bytes;
+    }
+    for (int i = 0; i < TEST_ENGINE_GOLDEN_DRAFTS; i++) {
+        engine->drafted[i] = i * 5 % VOCAB;
+        engine->near[i] = 1u << engine->drafted[i] | 2;
+    }
+    engine->golden.drafts = (struct golden_drafts){engine->drafted, engine->near};
+    engine->golden_plans.drafts = (struct golden_drafts){engine->drafted + 2, engine->near + 2};
+    return true;
 }
 
 static bool write_names(struct engine_writer *writer, const struct test_engine *engine, struct status *status)
@@ -436,6 +457,8 @@ bool test_engine_write_sections(const struct test_engine *engine, struct engine_
         PUT(SECTION_TOKENIZER, engine->tokenizer, sizeof engine->tokenizer) &&
         UNLESS_SKIPPED(SECTION_GOLDEN, engine_writer_golden(writer, &engine->golden, status)) &&
         UNLESS_SKIPPED(SECTION_GOLDEN_PLANS, engine_writer_golden_plans(writer, &engine->golden_plans, status)) &&
+        UNLESS_SKIPPED(SECTION_GOLDEN_DRAFTS,
+                       engine_writer_golden_drafts(writer, &engine->golden, &engine->golden_plans, status)) &&
         PUT(SECTION_KERNELS, engine->kernels_section, engine->kernel_count ? sizeof engine->kernels_section : 0) &&
         PUT(SECTION_LIBRARY_CALLS, engine->calls_section, engine->call_count ? sizeof engine->calls_section : 0) &&
         UNLESS_SKIPPED(SECTION_LIBRARY_PLANS,
@@ -522,6 +545,12 @@ void test_engine_touch(const struct engine *engine)
     touch(cases->items, cases->item_count * sizeof *cases->items);
     touch(cases->tokens, cases->token_count * sizeof *cases->tokens);
     touch(cases->logits, (uint64_t)cases->row_count * cases->vocab_size * sizeof *cases->logits);
+    const uint64_t words = plan_allowed_words(cases->vocab_size) * sizeof(uint32_t);
+    if (!cases->drafts.tokens) return;
+    touch(golden->drafts.tokens, golden->token_count * sizeof *golden->drafts.tokens);
+    touch(golden->drafts.near, golden->token_count * words);
+    touch(cases->drafts.tokens, cases->row_count * sizeof *cases->drafts.tokens);
+    touch(cases->drafts.near, cases->row_count * words);
 }
 
 /* The part of the table that lies inside the data. */

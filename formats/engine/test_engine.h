@@ -35,6 +35,7 @@ enum {
     TEST_ENGINE_GOLDEN_CASES = 4,
     TEST_ENGINE_GOLDEN_ITEMS = 5,
     TEST_ENGINE_GOLDEN_TOKENS = 9,
+    TEST_ENGINE_GOLDEN_DRAFTS = 2 + TEST_ENGINE_GOLDEN_ROWS, /* of the prompt's tokens, then of the rows */
 };
 
 /* Owns no heap memory, but points into itself: must not be copied. */
@@ -63,6 +64,9 @@ struct test_engine {
     int32_t golden_case_tokens[TEST_ENGINE_GOLDEN_TOKENS];
     float golden_logits[TEST_ENGINE_GOLDEN_ROWS * TEST_ENGINE_VOCAB];
     struct golden_cases golden_plans;
+    /* test_engine_make_drafts; a mask is of one word */
+    int32_t drafted[TEST_ENGINE_GOLDEN_DRAFTS];
+    uint32_t near[TEST_ENGINE_GOLDEN_DRAFTS];
 };
 bool test_engine_same_cases(const struct golden_cases *left, const struct golden_cases *right);
 
@@ -76,6 +80,9 @@ bool test_engine_make_device(struct test_engine *engine, struct status *status);
 /* The same with a library plan: the first plan with attention and the matmul as library calls, and an additional arena
  * block, the matmul's workspace. */
 bool test_engine_make_library(struct test_engine *engine, struct status *status);
+
+/* Plans have the step fields of drafts, and golden outputs their drafts. */
+bool test_engine_make_drafts(struct test_engine *engine, struct status *status);
 
 /* The first launch of that op in a plan, NULL if it has none. */
 struct plan_launch *test_engine_launch(struct test_engine *engine, size_t plan, enum plan_op op);

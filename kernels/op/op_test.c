@@ -148,6 +148,15 @@ TEST(later_params_are_listed_where_they_matter)
     }
 }
 
+/* Which rows an op of these reads, the step says: its result for selected rows is not that of the selected inputs. */
+TEST(rows_by_the_step_are_not_row_wise)
+{
+    static const enum plan_op by_step[] = {OP_EMBED, OP_ROPE_APPEND, OP_ATTENTION, OP_SAMPLE, OP_DRAFT},
+                              row_wise[] = {OP_MATMUL, OP_RMS_NORM, OP_ADD, OP_ALL_REDUCE};
+    for (size_t i = 0; i < sizeof by_step / sizeof *by_step; i++) assert_false(op_is_row_wise(op_find(by_step[i])));
+    for (size_t i = 0; i < sizeof row_wise / sizeof *row_wise; i++) assert_true(op_is_row_wise(op_find(row_wise[i])));
+}
+
 /* Ids rise, so that a plan lists them in the order of the schema; device code gets names as macros. */
 TEST(ids_of_schemas_rise)
 {

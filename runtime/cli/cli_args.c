@@ -125,9 +125,7 @@ void cli_note_speculation(const struct eng_session *session)
     struct eng_session_facts facts;
     eng_session_facts_init(&facts);
     if (eng_session_get_facts(session, &facts, NULL) == ENG_OK && !facts.speculate)
-        fprintf(
-            stderr,
-            "%s: note: nothing is speculated: the engine has no verification plans (engbuild --verify-rows; not for "
-            "models with recurrent layers)\n",
-            cli_program());
+        fprintf(stderr,
+                "%s: note: nothing is speculated: the engine has no verification plans (engbuild --verify-rows)\n",
+                cli_program());
 }

@@ -43,10 +43,9 @@ bool draft_check(const struct eng_engine *engine, const struct eng_engine *draft
         return status_fail(status, STATUS_USAGE,
                            "speculate is 0, expected the most tokens that the draft engine drafts");
     if (plans[last].header.kind != PLAN_VERIFY)
-        return status_fail(
-            status, STATUS_USAGE,
-            "the engine has no verification plans, without which drafts are of no use; build it with "
-            "engbuild --verify-rows (not for models with recurrent layers), or leave the draft engine out");
+        return status_fail(status, STATUS_USAGE,
+                           "the engine has no verification plans, without which drafts are of no use; build it with "
+                           "engbuild --verify-rows, or leave the draft engine out");
     if (engine->process_group || draft->process_group)
         return status_fail(status, STATUS_USAGE,
                            "several processes share %s engine; expected one process, or no draft engine",

@@ -9,7 +9,9 @@
  * Speculation. With session->speculate, a decode step of few sequences becomes a verification step if there is a draft for one of them
  * (drafts.c): its rows are the last token of each sequence and the drafted tokens after it, and a token is drawn after each row with the
  * random number that a decode step would have used there. The drawn tokens are appended up to the first one that differs from the draft, so
- * that they are those of decode steps, whatever was drafted. Keys and values of the tokens after it are written over later. With a draft
+ * that they are those of decode steps, whatever was drafted. Keys and values of the tokens after it are written over later. Recurrent state has gone on
+ * with them, so it becomes again what it was before the step, and the sequence returns to the state PREFILL: the next step computes the tokens that
+ * were appended as it computes the end of a prompt, and draws the next one, in the time of about a decode step. With a draft
  * engine (draft_engine.c) sequences whose own text has no likely draft are drafted by that, in the same call before the step. An engine that
  * predicts further tokens has given its draft with the token that it drew last.
  *
@@ -158,11 +160,19 @@ static bool submit_decode(struct eng_session *session, uint32_t count, struct st
     return replay_submit_decode(session, plan, count, status);
 }
 
+/* Whether steps of so many sequences are verified, if there are drafts. With recurrent state a sequence whose draft was wrong computes tokens again
+ * next, for which the others would wait without mixed plans. */
+static bool speculates(const struct eng_session *session, uint32_t decoding)
+{
+    return session->speculate && decoding < replay_verify_plan(session, UINT32_MAX)->rows &&
+           (!session->geometry->recurrent_bytes || decoding == 1 || replay_mixed_plan(session, 1, 1));
+}
+
 /* Whether a verification step may be better than one that is queued before the next token of the sequence is known. `decoding`: sequences. */
 static bool may_draft(struct eng_sequence *sequence, uint32_t decoding)
 {
     const struct eng_session *session = sequence->session;
-    if (!session->speculate || decoding >= replay_verify_plan(session, UINT32_MAX)->rows) return false;
+    if (!speculates(session, decoding)) return false;
     const uint32_t most = sequence_most_drafted(sequence) > 0;
     return drafts_propose(sequence, most) || draft_engine_wanted(sequence, most);
 }
@@ -404,7 +414,7 @@ static bool choose_drafts(struct eng_session *session, uint32_t decoding, uint32
 {
     const struct session_plan *largest = replay_verify_plan(session, UINT32_MAX);
     *parts = 0;
-    if (!session->speculate || decoding >= largest->rows) return true;
+    if (!speculates(session, decoding)) return true;
     const uint32_t room = largest->rows - decoding;
     uint32_t count = 0, left = room;
     for (uint32_t i = 0; i < session->active_count; i++) {
@@ -455,20 +465,58 @@ static bool take_drawn(struct eng_sequence *sequence, const struct replay_part *
     return true;
 }
 
+/* The same for a model with recurrent state. `saved`: the slot's state before the step. */
+static bool take_drawn_recurrent(struct eng_sequence *sequence, const struct replay_part *part, const int32_t *drawn,
+                                 uint32_t row, uint32_t saved, struct status *status)
+{
+    struct eng_session *session = sequence->session;
+    uint32_t taken = 1;
+    while (taken < part->count && part->tokens[taken] == drawn[taken - 1] &&
+           !sequence_is_ended_by(sequence, drawn[taken - 1]))
+        taken++;
+    const bool is_kept = taken == part->count;
+    if (!is_kept && !slots_restore_state(session, part->slot, saved, status)) return false;
+    session->drafted_tokens += part->count - 1;
+    session->accepted_tokens += taken - 1;
+    if (part->of_engine) draft_engine_learn(sequence, drawn[0] == part->tokens[1]);
+    for (uint32_t i = 0; i < taken; i++) {
+        const float *logits;
+        if (!row_logits(sequence, row + i, &logits, status)) return false;
+        replay_keep(session, part->slot, 0, drawn[i]);
+        if (is_kept && i + 1 == taken) {
+            replay_keep(session, part->slot, taken, PLAN_NO_TOKEN);
+            sequence_computed(sequence, taken);
+        }
+        append(sequence, drawn[i], row + i, logits);
+    }
+    if (!is_kept && sequence->state == ENG_STATE_DECODE) sequence->state = ENG_STATE_PREFILL;
+    return true;
+}
+
 static bool step_verify(struct eng_session *session, uint32_t count, struct status *status)
 {
-    uint32_t rows = 0;
+    const bool recurrent = session->geometry->recurrent_bytes > 0;
+    uint32_t rows = 0, saved = 0;
     for (uint32_t p = 0; p < count; p++) {
         const struct eng_sequence *sequence = session->part_sequence[p];
         session->parts[p].slot = sequence->slot;
         session->parts[p].tokens = sequence->tokens + sequence->computed;
         session->parts[p].draws = true;
         rows += session->parts[p].count;
+        if (recurrent && session->parts[p].count > 1 && !slots_save_state(session, sequence->slot, saved++, status))
+            return false;
     }
     const int32_t *drawn = replay_verify(session, replay_verify_plan(session, rows), session->parts, count, status);
     if (!drawn) return false;
-    for (uint32_t p = 0, row = 0; p < count; row += session->parts[p++].count)
-        if (!take_drawn(session->part_sequence[p], &session->parts[p], drawn + row, row, status)) return false;
+    saved = 0;
+    for (uint32_t p = 0, row = 0; p < count; row += session->parts[p++].count) {
+        struct eng_sequence *sequence = session->part_sequence[p];
+        const struct replay_part *part = &session->parts[p];
+        if (!(recurrent ? take_drawn_recurrent(sequence, part, drawn + row, row, saved, status)
+                        : take_drawn(sequence, part, drawn + row, row, status)))
+            return false;
+        saved += part->count > 1;
+    }
     return true;
 }
 
@@ -483,7 +531,8 @@ static uint32_t choose_reading(struct eng_session *session)
     for (uint32_t i = 0; i < session->active_count && left; i++) {
         struct eng_sequence *sequence = session->active[i];
         if (!prompt_rows_due(sequence)) continue;
-        const uint32_t most = largest ? sequence->rows.end - sequence->rows.next : 1;
+        const uint32_t rest = sequence->rows.end - sequence->rows.next;
+        const uint32_t most = largest && !session->geometry->recurrent_bytes ? rest : 1; /* else beyond a checkpoint */
         session->part_sequence[count] = sequence;
         session->parts[count].count = most < left ? most : left;
         left -= session->parts[count++].count;

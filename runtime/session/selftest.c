@@ -55,7 +55,7 @@ static bool append(void *context, uint32_t slot, const int32_t *tokens, uint32_t
         const struct replay_part part = {.slot = own,
                                          .tokens = tokens + done,
                                          .count = chunk,
-                                         .following = done + chunk < count ? tokens[done + chunk] : PLAN_NO_TOKEN};
+                                         .following = tokens[done + chunk]};
         if (!replay_prefill(session, &part, plan, NULL, status)) return false;
         done += chunk;
     }
@@ -96,21 +96,28 @@ static const int32_t *mixed(struct selftest *test, struct session_plan *plan, co
     return drawn && (*logits = replay_logits(session, 0, count, status)) ? drawn : NULL;
 }
 
-static bool run_plan(void *context, size_t plan, const struct golden_step *step, const float **logits,
-                     const int32_t **drawn, struct status *status)
+static const int32_t *prefill(struct selftest *test, size_t plan, const struct golden_step *step, const float **logits,
+                              struct status *status)
 {
-    struct selftest *test = context;
     struct eng_session *session = test->session;
-    if (plan < session->decode_plans)
-        return (*drawn = decode(test, &session->plans[plan], step, logits, status)) != NULL;
-    if (plan >= session->prefill_end)
-        return (*drawn = mixed(test, &session->plans[plan], step, logits, status)) != NULL;
     const int32_t own = test->slots[step->slots[0]];
     note_tokens(session, own, step->tokens, step->count);
     const struct replay_part part = {.slot = own, .tokens = step->tokens, .count = step->count, .draws = true};
-    if (!replay_prefill(session, &part, plan, &test->drawn, status)) return false;
-    *drawn = &test->drawn;
-    return (*logits = replay_logits(session, 0, 1, status)) != NULL;
+    if (!replay_prefill(session, &part, plan, &test->drawn, status)) return NULL;
+    return (*logits = replay_logits(session, 0, 1, status)) ? &test->drawn : NULL;
+}
+
+static bool run_plan(void *context, size_t plan, const struct golden_step *step, struct golden_found *found,
+                     struct status *status)
+{
+    struct selftest *test = context;
+    const struct eng_session *session = test->session;
+    struct session_plan *own = &test->session->plans[plan];
+    found->drawn = plan < session->decode_plans  ? decode(test, own, step, &found->logits, status)
+                   : plan < session->prefill_end ? prefill(test, plan, step, &found->logits, status)
+                                                 : mixed(test, own, step, &found->logits, status);
+    found->drafted = session->backend->drafted;
+    return found->drawn != NULL;
 }
 
 /* ---- all of it ---- */

@@ -202,7 +202,7 @@ static void finish(struct eng_sequence *sequence, enum eng_end end)
     sequence->end = end;
 }
 
-static bool ends_sequence(const struct eng_sequence *sequence, int32_t token)
+bool sequence_is_ended_by(const struct eng_sequence *sequence, int32_t token)
 {
     const struct manifest *manifest = &sequence->session->engine->file.manifest;
     for (int i = 0; !(sequence->flags & ENG_SEQUENCE_IGNORE_EOS) && i < manifest->eos_count; i++)
@@ -267,7 +267,7 @@ void sequence_append(struct eng_sequence *sequence, int32_t token, const float *
     sequence->drawn_step = sequence->session->steps;
     sequence->logits = logits;
     sequence->state = ENG_STATE_DECODE;
-    if (ends_sequence(sequence, token))
+    if (sequence_is_ended_by(sequence, token))
         finish(sequence, ENG_END_EOS);
     else if (sequence->max_new_tokens && sequence->count - sequence->prompt_end >= sequence->max_new_tokens)
         finish(sequence, ENG_END_LENGTH);

@@ -184,6 +184,15 @@ static bool can_verify(const struct eng_engine *engine)
     return file->plans[file->plan_count - 1].header.kind == PLAN_VERIFY;
 }
 
+/* With recurrent state: slots whose drafts one step verifies, each of which has two rows of it at least. */
+static uint32_t count_saved_states(const struct eng_session *session)
+{
+    const struct engine *file = &session->engine->file;
+    const uint64_t slots = session->geometry->slots, most = file->plans[file->plan_count - 1].header.rows / 2;
+    if (!session->speculate || !session->geometry->recurrent_bytes) return 0;
+    return (uint32_t)(most < slots ? most : slots);
+}
+
 static bool make(struct eng_engine *engine, const struct backend_type *type, const struct eng_session_options *options,
                  uint32_t sequences, void *stream, struct eng_session **session, struct status *status);
 
@@ -244,6 +253,8 @@ static bool create(struct eng_session *session, const struct backend_type *type,
     session->speculate = can_verify(session->engine) ? options->speculate : 0;
     session->draft_places = drafts_places(session->geometry->max_context);
     sizes.checkpoints = plan_cache(session, options);
+    session->saved_states = count_saved_states(session);
+    session->first_saved = (int32_t)(session->geometry->slots + sizes.checkpoints);
     session->checked_ns = coarse_ns();
     if (!load_weights_unchanged(session->engine, status) || !create_draft(session, options, status)) return false;
     if (!plan_sizes(session, &sizes))
@@ -253,7 +264,9 @@ static bool create(struct eng_session *session, const struct backend_type *type,
                                     .kv_tokens = options->kv_tokens,
                                     .kv_bytes = options->kv_bytes,
                                     .chunk = session->chunk,
-                                    .checkpoints = session->geometry->recurrent_bytes ? sizes.checkpoints : 0,
+                                    .checkpoints = session->geometry->recurrent_bytes
+                                                       ? sizes.checkpoints + session->saved_states
+                                                       : 0,
                                     .sequences = most_sequences,
                                     .stream = stream,
                                     .host_bytes = sizes.tokens_bytes};

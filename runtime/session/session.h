@@ -161,6 +161,9 @@ struct eng_session {
     double prompt_rows;        /* step_ms: rows of prompts that a step has time for, as far as earlier ones tell */
     bool caches;               /* pages of sequences are used again */
     bool checkpointing;        /* with checkpoints: a page group has a window, or there is recurrent state */
+    /* States of slots before a verification step: how many there is room for, and the first one's block of recurrent state. */
+    uint32_t saved_states;
+    int32_t first_saved;
 
     struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
     int32_t *page_table;            /* STATE_PAGE_TABLE: this, the next two and rope_set are backend->state */
@@ -270,6 +273,9 @@ void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *t
 uint32_t slots_truncate(struct eng_session *session, int32_t slot, uint32_t position);
 /* The same for pages and position alone: the tokens remain marked as seen. */
 uint32_t slots_shorten(struct eng_session *session, int32_t slot, uint32_t position);
+/* Copies the slot's recurrent state to place `saved`, below session->saved_states, or from there. Requires: nothing is in flight. */
+bool slots_save_state(struct eng_session *session, int32_t slot, uint32_t saved, struct status *status);
+bool slots_restore_state(struct eng_session *session, int32_t slot, uint32_t saved, struct status *status);
 void slots_clear_seen(struct eng_session *session, int32_t slot);
 /* After a failure the state of the backend's spaces is unknown: all later calls fail. Returns false. */
 bool slots_fail(struct eng_session *session, const struct status *status);
@@ -453,6 +459,8 @@ void sequence_admit(struct eng_session *session);
 /* Most tokens of a draft that may follow the sequence's tokens: with them and one more drawn token it is not longer than it may become.
  * 0 where a draw depends on the tokens drawn before it by more than the model, or where the logits of each token are wanted. */
 uint32_t sequence_most_drafted(const struct eng_sequence *sequence);
+/* Whether the token is one that ends the sequence. */
+bool sequence_is_ended_by(const struct eng_sequence *sequence, int32_t token);
 /* Whether the next token ends the sequence, whatever it is. */
 bool sequence_ends_next(const struct eng_sequence *sequence);
 /* Whether the token that the step in flight draws, once appended, makes the sequence so long that all of its tokens are

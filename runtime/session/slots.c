@@ -354,6 +354,20 @@ bool slots_use_checkpoint(struct eng_session *session, int32_t slot, const struc
     return ok || slots_fail(session, &status);
 }
 
+bool slots_save_state(struct eng_session *session, int32_t slot, uint32_t saved, struct status *status)
+{
+    struct backend *backend = session->backend;
+    return backend->type->repeat_recurrent(backend, slot, session->first_saved + (int32_t)saved, status) ||
+           slots_fail(session, status);
+}
+
+bool slots_restore_state(struct eng_session *session, int32_t slot, uint32_t saved, struct status *status)
+{
+    struct backend *backend = session->backend;
+    return backend->type->repeat_recurrent(backend, session->first_saved + (int32_t)saved, slot, status) ||
+           slots_fail(session, status);
+}
+
 /* Tokens are in the pages from now on. */
 static void advance(struct eng_session *session, int32_t slot, uint32_t tokens)
 {

@@ -132,7 +132,7 @@ class CudaBuild(unittest.TestCase):
     @sanitized_elsewhere
     def test_drafts_by_the_model_s_own_layer(self):
         """Built, tuned and run, by one GPU and two; what enginfo and the verification of an engine say of it."""
-        for name in ("glm4_moe", "deepseek_v3"):
+        for name in ("glm4_moe", "deepseek_v3", "ernie4_5_moe", "qwen3_next"):
             config, model = self.path(name + ".config"), self.path(name)
             with open(shared("models", "hf-tiny", name, "config.json"), encoding="utf-8") as file:
                 keys = {**json.load(file), "num_nextn_predict_layers": 1}

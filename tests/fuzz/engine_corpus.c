@@ -49,6 +49,8 @@ static void write_engines(const char *folder)
         {test_engine_make, "engine/good_compressed", true, false},
         {test_engine_make, "engine_fixed/good_plain", false, false},
         {test_engine_make, "engine_fixed/good_two_plans", false, true},
+        {test_engine_make_drafts, "engine/good_drafts_plain", false, false},
+        {test_engine_make_drafts, "engine_fixed/good_drafts_plain", false, false},
         {test_engine_make_device, "engine/good_cuda_plain", false, false},
         {test_engine_make_device, "engine/good_cuda_compressed", true, false},
         {test_engine_make_device, "engine_fixed/good_cuda_plain", false, false},

@@ -176,6 +176,8 @@ bool cuda_inputs_open(struct cuda_inputs *inputs, const struct cuda_rig *rig, co
     inputs->positions = (int32_t *)(void *)(inputs->bytes + inputs->fields[STEP_POSITIONS].offset);
     inputs->out_rows = (int32_t *)(void *)(inputs->bytes + inputs->fields[STEP_OUT_ROWS].offset);
     inputs->seeds = (int32_t *)(void *)(inputs->bytes + inputs->fields[STEP_ROUTE_SEEDS].offset);
+    if (geometry->drafts)
+        inputs->following = (int32_t *)(void *)(inputs->bytes + inputs->fields[STEP_FOLLOWING].offset);
     return true;
 }
 

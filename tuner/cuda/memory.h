@@ -39,6 +39,7 @@ struct cuda_inputs {
     size_t size;
     struct plan_field fields[STEP_FIELD_COUNT];
     int32_t *counts, *tokens, *slots, *positions, *out_rows, *seeds;
+    int32_t *following; /* NULL: the engine does not draft */
 };
 bool cuda_inputs_open(struct cuda_inputs *inputs, const struct cuda_rig *rig, const struct plan_header *header,
                       struct status *status);

@@ -370,16 +370,21 @@ bool plan_timer_replay(struct plan_timer *timer, const struct cuda_plan bound[PL
     return replay(timer, bound, inputs, &ignored_us, status) && check_ranks(timer, status);
 }
 
+bool plan_timer_read(const struct plan_timer *timer, enum plan_space space, uint64_t offset, void *to, uint64_t bytes,
+                     const char *what, struct status *status)
+{
+    return device_read(&timer->rig->gpus->devices[0], to, timer->ranks[0].memory.base[space] + offset, bytes, what,
+                       status);
+}
+
 bool plan_timer_outputs(const struct plan_timer *timer, const struct plan *plan, uint32_t out_rows, float *logits,
                         int32_t *drawn, struct status *status)
 {
-    const struct device *device = &timer->rig->gpus->devices[0];
-    const cu_deviceptr step = timer->ranks[0].memory.base[SPACE_STEP];
     const uint64_t vocab = timer->rig->manifest->geometry.vocab_size;
-    return device_read(device, logits, step + plan->step[STEP_LOGITS].offset, out_rows * vocab * sizeof *logits,
-                       "reading logits", status) &&
-           (!drawn || device_read(device, drawn, step + plan->step[STEP_NEXT_TOKENS].offset, out_rows * sizeof *drawn,
-                                  "reading tokens", status));
+    return plan_timer_read(timer, SPACE_STEP, plan->step[STEP_LOGITS].offset, logits, out_rows * vocab * sizeof *logits,
+                           "reading logits", status) &&
+           (!drawn || plan_timer_read(timer, SPACE_STEP, plan->step[STEP_NEXT_TOKENS].offset, drawn,
+                                      out_rows * sizeof *drawn, "reading tokens", status));
 }
 
 bool plan_timer_race(const struct cuda_rig *rig, struct kernel_compiler *compiler, const struct device_plan *plans,

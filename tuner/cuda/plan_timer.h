@@ -51,6 +51,9 @@ bool plan_timer_replay(struct plan_timer *timer, const struct cuda_plan bound[PL
 /* Reads the last replay, which was of this plan: logits [out_rows, vocab_size] and tokens drawn [out_rows], unless NULL. */
 bool plan_timer_outputs(const struct plan_timer *timer, const struct plan *plan, uint32_t out_rows, float *logits,
                         int32_t *drawn, struct status *status);
+/* Reads bytes of the first rank's memory after the last replay; `what` is for messages. */
+bool plan_timer_read(const struct plan_timer *timer, enum plan_space space, uint64_t offset, void *to, uint64_t bytes,
+                     const char *what, struct status *status);
 
 /* Called while the timer is open, after the plans were timed. */
 typedef bool plan_timer_look(struct plan_timer *timer, const struct plan *plans, const struct plan_time *times,
