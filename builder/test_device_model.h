@@ -40,7 +40,8 @@ struct test_device_model {
 const char *test_device_model_source(size_t index);
 
 /* `slots` sequences of at most `context` tokens. `matrices`: ENCODING_BF16, ENCODING_F16, or one with scales, with which all
- * else is BF16; ENCODING_NONE: as in the checkpoint. False with a message: a pass or the import refused. The model must not be moved afterwards. */
+ * else is BF16; ENCODING_NONE: as in the checkpoint. False with a message: a pass or the import refused. The model must not be
+ * moved afterwards. */
 bool test_device_model_try(struct test_device_model *model, const char *source, int64_t matrices, uint64_t slots,
                            uint64_t context, struct status *status);
 void test_device_model_open(struct test_device_model *model, const char *source, int64_t matrices);

@@ -22,9 +22,9 @@ enum encoding_id coded_that_splits(const struct graph_weight *weight, enum encod
 bool coded_row_open(struct coded_row *row, const struct panel_form *form, uint64_t columns);
 void coded_row_close(struct coded_row *row);
 
-/* Codes of columns [first, first + count) of a row of the source in the encoding that coded_encoding found, whose elements have
- * the values[count] that source_read gives; `matrix`: of its tensor. False, with the column in *refused (from 0), where an element is no
- * number of the encoding. */
+/* Codes of columns [first, first + count) of a row of the source in the encoding that coded_encoding found, whose elements
+ * have the values[count] that source_read gives; `matrix`: of its tensor. False, with the column in *refused (from 0), where
+ * an element is no number of the encoding. */
 bool coded_from_quantised(const struct panel_form *form, const struct quantised *matrix,
                           const struct weight_source *source, uint64_t row, uint64_t first, uint64_t count,
                           const float *values, struct coded_row *to, uint64_t *refused);

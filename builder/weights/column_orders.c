@@ -128,7 +128,7 @@ static int count_uses(const struct graph *graph, bool (*is)(const struct graph_n
     return uses;
 }
 
-/* Whether a matrix or a bias, -1: none, has one row for each column of the order in each of its sources, and one reader. */
+/* Whether a matrix or a bias (-1: none) has a row for each column of the order in each of its sources, and one reader. */
 static bool has_rows(const struct graph *graph, int weight, const struct column_order *order)
 {
     if (weight < 0) return true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Act-order: a quantised matrix may have a group of scales for columns that do not lie together. An engine has the columns of such a
- * matrix by rising group, so that groups are those of an encoding, and the matrix multiplies x with its columns in the same order. What
- * makes x does so itself where it is a matmul: its rows are reordered. Elsewhere a select_columns reorders x. */
+/* Act-order: columns of a quantised matrix that share a scale may lie apart. An engine has the columns of such a matrix by
+ * rising group, so that its groups are those of an encoding, and multiplies x with its columns in the same order. Where a
+ * matmul makes x, it makes it in that order: its rows are reordered. Elsewhere a select_columns reorders x. */
 #ifndef BUILDER_WEIGHTS_COLUMN_ORDERS_H
 #define BUILDER_WEIGHTS_COLUMN_ORDERS_H
 
@@ -19,9 +19,9 @@ struct column_orders {
 bool column_orders_open(struct column_orders *orders, const struct checkpoint *checkpoint, struct status *status);
 void column_orders_close(struct column_orders *orders); /* harmless twice, and on zeros */
 
-/* Gives the orders to the matrices of an imported graph, before its passes, whose codes `types` keeps in this way: those that one
- * matmul reads, and whose tensors all have the same groups. Not to matrices of experts, and with several ranks not to one whose columns
- * they share, unless a matmul makes its x. Weights of select_columns come after all others. The graph borrows the orders. */
+/* Gives their orders to matrices of an imported graph, before its passes: those whose tensors all have the same groups, that
+ * one matmul reads, and whose codes `types` keeps. Matrices of experts get none, and with several ranks none that share its
+ * columns, unless a matmul makes its x. Weights of select_columns come after all others. The graph borrows the orders. */
 bool column_orders_add(struct graph *graph, const struct column_orders *orders, const struct checkpoint *checkpoint,
                        const struct weight_types *types, struct status *status);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrices in act-order: which of them get an order, what then makes x, and that the engine has their elements where the order says. */
+/* Matrices in act-order: which of them get an order, what then makes x, and that the engine has their elements where the
+ * order says. */
 #include "builder/weights/column_orders.h"
 
 #include <math.h>
@@ -324,7 +325,7 @@ TEST(columns_lie_by_their_groups)
         }
 }
 
-/* The rows of gate and up come in the order of the columns of down, on one rank and on each of several; those of a bias, too. */
+/* The rows of gate and up, and of their bias, come in the order of the columns of down, on one rank and on several. */
 TEST(rows_move_instead_of_x)
 {
     static struct fixture f;

@@ -9,7 +9,7 @@
 #include "kernels/cpu/team.h"
 
 /* A checkpoint of the decoder alone lacks the first part of all names ("transformer.", "model."): sources get the names that it
- * has. bind_weights and choose_joins do so. */
+ * has. bind_weights, choose_joins and column_orders_add do so. */
 void weights_take_short_names(struct graph *graph, const struct checkpoint *checkpoint);
 
 /* Checks that every tensor that sources name is there with its shape and a dtype that can be read, and that every element

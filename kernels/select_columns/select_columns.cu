@@ -17,8 +17,7 @@ struct select_columns_params {
 typedef select_columns_body<select_columns_params> select_columns_kernel;
 
 extern "C" __global__ void __launch_bounds__(select_columns_kernel::THREADS)
-    select_columns(const int *__restrict__ counts, const void *__restrict__ x, const float *__restrict__ order,
-                   void *__restrict__ out)
+    select_columns(const int *counts, const void *x, const float *__restrict__ order, void *out)
 {
     select_columns_kernel::run(counts, x, order, out);
 }

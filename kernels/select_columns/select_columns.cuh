@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* select_columns (contract: select_columns.h). A thread does VECTOR neighbouring columns of a row of out. `order` is a weight, so
- * it is read while the op before still writes x. */
+/* select_columns (contract: select_columns.h). A thread does VECTOR neighbouring columns of a row of out. `order`, a weight,
+ * is read while the op before still writes x. */
 #ifndef KERNELS_SELECT_COLUMNS_SELECT_COLUMNS_CUH
 #define KERNELS_SELECT_COLUMNS_SELECT_COLUMNS_CUH
 
