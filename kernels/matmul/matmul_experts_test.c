@@ -408,6 +408,28 @@ TEST(row_alone)
     }
 }
 
+/* Where registers are few, a tile has no more rows than an expert is likely to have, and more panels instead. */
+TEST(tiles_by_the_rows_of_an_expert)
+{
+    static const int64_t rows[] = {1, 8, 16, 128}, expected[][2] = {{4, 1}, {4, 3}, {4, 3}, {2, 6}};
+    for (int i = 0; i < 4; i++) {
+        const int64_t params[MATMUL_PARAMS] = {
+            [MATMUL_ROWS] = rows[i],
+            [MATMUL_N] = 64 * 1536,
+            [MATMUL_K] = 2048,
+            [MATMUL_DTYPE] = ENCODING_INT4_G32,
+            [MATMUL_EPILOGUE] = ACTIVATION_SILU,
+            [MATMUL_COMPUTE_DTYPE] = ENCODING_INT8_G32,
+            [MATMUL_EXPERTS] = 64,
+            [MATMUL_ROUTE_WIDTH] = 2 * 8,
+        };
+        int64_t tunables[MATMUL_TUNABLES];
+        matmul_default_tunables(params, CPU_AVX512VNNI, 2, tunables);
+        assert_int_equal(tunables[MATMUL_PANELS_PER_TILE - MATMUL_FIRST_TUNABLE], expected[i][0]);
+        assert_int_equal(tunables[MATMUL_ROWS_PER_TILE - MATMUL_FIRST_TUNABLE], expected[i][1]);
+    }
+}
+
 /* Choices of experts that there are not give zeros, and read nothing. */
 TEST(ids_that_name_no_expert)
 {
