@@ -8,9 +8,9 @@
 static struct team *team;
 static struct test_random numbers = {1};
 
-static void require_amx(void)
+static void require_amx(enum encoding_id compute)
 {
-    if (!test_matmul_runs(CPU_AMX)) skip();
+    if (!test_matmul_runs(CPU_AMX) || (compute == ENCODING_BF16 && !cpu_isa_supported(CPU_AVX512BF16))) skip();
 }
 
 static void open_launch(struct test_case *launch, int64_t rows, int64_t n, int64_t k, enum encoding_id encoding,
@@ -28,7 +28,7 @@ enum { ROW_COUNTS = sizeof row_counts / sizeof *row_counts, DEPTHS = sizeof dept
 /* Every encoding with a kernel, each with some rows and depths. */
 static void for_problems(enum encoding_id compute, void (*check)(struct test_case *launch))
 {
-    require_amx();
+    require_amx(compute);
     for (size_t e = 0; encoding_at(e); e++) {
         struct panel_form form;
         if (!panel_form(encoding_at(e)->id, &form)) continue;
@@ -111,7 +111,7 @@ static float sum_as_amx(const float *x, const float *weights, int64_t k)
 TEST(order_of_additions)
 {
     enum { N = 70 };
-    require_amx();
+    require_amx(ENCODING_BF16);
     for (int d = 0; d < DEPTHS; d++) {
         const int64_t k = depths[d], rows = row_counts[d % ROW_COUNTS];
         struct test_case launch;
@@ -141,7 +141,7 @@ TEST(order_of_additions)
 TEST(special_values)
 {
     enum { ROWS = 37, N = 48, K = 77 };
-    require_amx();
+    require_amx(ENCODING_BF16);
     struct test_case launch;
     open_launch(&launch, ROWS, N, K, ENCODING_BF16, ENCODING_BF16, ACTIVATION_NONE);
     const float *out = launch.call.operands[MATMUL_OUT];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of matmul over experts: every encoding and instruction set against a plain sum in double, bits that do not depend on
- * batch, threads and tunables, ids that name no expert, refusal of hostile parameters. */
+ * batch, threads and tunables, the same bits of int8 products in all instruction sets that have them, ids that name no expert, refusal of hostile parameters. */
 #include <math.h>
 
 #include "kernels/matmul/matmul.h"
@@ -328,6 +328,44 @@ TEST(numbers_of_rows_and_experts)
                                         .compute = ENCODING_F32});
 }
 
+/* Instruction sets that multiply activations in int8 by codes as integers give the same bits: one row for an expert and some, with a
+ * gate and of the weighted sum. */
+TEST(int8_bits)
+{
+    static const int64_t depths[] = {32, 45, 128, 300, 1030}, rows[] = {1, 5, 40};
+    for (size_t i = 0; encoding_at(i / 3); i++) {
+        const struct encoding *encoding = encoding_at(i / 3);
+        struct panel_form form;
+        if ((encoding->code != CODE_UINT4 && encoding->code != CODE_INT8) || !panel_form(encoding->id, &form)) continue;
+        for (size_t d = i % SAMPLE; d < 2 * sizeof depths / sizeof *depths; d += SAMPLE) {
+            const bool gated = d % 2;
+            struct launch launch;
+            open_launch(&launch, &(struct problem){.rows = rows[i % 3],
+                                                   .experts = 4,
+                                                   .top_k = 2,
+                                                   .n = gated ? 64 : 80,
+                                                   .k = depths[d / 2],
+                                                   .encoding = encoding->id,
+                                                   .activation = gated ? ACTIVATION_SILU : ACTIVATION_NONE,
+                                                   .bias = d % 3 == 0 ? DTYPE_F32 : DTYPE_NONE,
+                                                   .residual = !gated,
+                                                   .compute = ENCODING_INT8_G32});
+            const size_t bytes = launch.test.buffers[MATMUL_OUT].bytes;
+            void *expected = test_take(&launch.memory, bytes);
+            for (int isa = CPU_AVX2; isa < CPU_ISA_COUNT; isa++) {
+                if (isa == CPU_AVX512 || !test_matmul_runs((enum cpu_isa)isa)) continue;
+                randomize_tunables(launch.test.params);
+                run_launch(&launch, (enum cpu_isa)isa);
+                test_case_assert_intact(&launch.test);
+                if (isa == CPU_AVX2) memcpy(expected, launch.test.call.operands[MATMUL_OUT], bytes);
+                test_assert_same_bits(launch.test.call.operands[MATMUL_OUT], expected, bytes,
+                                      cpu_isa_name((enum cpu_isa)isa));
+            }
+            close_launch(&launch);
+        }
+    }
+}
+
 /* A row alone gives the bits that it gives in a batch. */
 TEST(row_alone)
 {
@@ -367,6 +405,28 @@ TEST(row_alone)
         }
         close_launch(&batch);
         close_launch(&alone);
+    }
+}
+
+/* Where registers are few, a tile has no more rows than an expert is likely to have, and more panels instead. */
+TEST(tiles_by_the_rows_of_an_expert)
+{
+    static const int64_t rows[] = {1, 8, 16, 128}, expected[][2] = {{4, 1}, {4, 3}, {4, 3}, {2, 6}};
+    for (int i = 0; i < 4; i++) {
+        const int64_t params[MATMUL_PARAMS] = {
+            [MATMUL_ROWS] = rows[i],
+            [MATMUL_N] = 64 * 1536,
+            [MATMUL_K] = 2048,
+            [MATMUL_DTYPE] = ENCODING_INT4_G32,
+            [MATMUL_EPILOGUE] = ACTIVATION_SILU,
+            [MATMUL_COMPUTE_DTYPE] = ENCODING_INT8_G32,
+            [MATMUL_EXPERTS] = 64,
+            [MATMUL_ROUTE_WIDTH] = 2 * 8,
+        };
+        int64_t tunables[MATMUL_TUNABLES];
+        matmul_default_tunables(params, CPU_AVX512VNNI, 2, tunables);
+        assert_int_equal(tunables[MATMUL_PANELS_PER_TILE - MATMUL_FIRST_TUNABLE], expected[i][0]);
+        assert_int_equal(tunables[MATMUL_ROWS_PER_TILE - MATMUL_FIRST_TUNABLE], expected[i][1]);
     }
 }
 

@@ -119,6 +119,10 @@ static void default_tile(const int64_t *params, enum cpu_isa isa, int threads, i
     if (most_rows * least_panels > limit) most_rows = limit / least_panels;
     if (most_rows > params[MATMUL_ROWS]) most_rows = params[MATMUL_ROWS];
     *rows = matmul_rows_choice(most_rows);
+    /* An expert of few rows leaves the rest of such a tile empty: panels have the registers instead. */
+    const int64_t expert_rows = matmul_matrix_rows(params, params[MATMUL_ROWS]) + 1;
+    while (params[MATMUL_EXPERTS] > 0 && *rows > expert_rows && limit / *rows < 4)
+        *rows = matmul_rows_choice(*rows - 1);
     /* Six rows and as many panels as fit, at most four: with AVX-512 that takes the fewest loads per product, with one
      * row it keeps enough chains of additions going, and more streams the hardware's prefetch does not follow well. */
     *panels = matmul_panels_choice(limit / *rows < 4 ? limit / *rows : 4, even);

@@ -87,7 +87,7 @@ void test_matmul_run(struct test_case *launch, enum cpu_isa isa, struct team *wi
 static bool emulates_amx(void)
 {
 #if defined(__x86_64__)
-    return cpu_isa_best() == CPU_AVX512BF16;
+    return cpu_isa_best() == CPU_AVX512VNNI || cpu_isa_best() == CPU_AVX512BF16;
 #else
     return false;
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launches of matmul for tests, and the instruction sets that they run on: those of the processor, and AMX with tile registers in
- * plain C where it lacks that alone. */
+ * plain C where it has VNNI but no tile registers. */
 #ifndef KERNELS_MATMUL_TEST_MATMUL_H
 #define KERNELS_MATMUL_TEST_MATMUL_H
 
@@ -23,7 +23,8 @@ bool test_matmul_runs(enum cpu_isa isa);
 /* matmul as it runs here: with code for all that test_matmul_runs. */
 const struct op_descriptor *test_matmul_op(void);
 
-/* matmul_run_amx with tile registers in plain C. Requires: CPU_AVX512BF16 is supported. */
+/* matmul_run_amx with tile registers in plain C. Requires: CPU_AVX512VNNI is supported. Without CPU_AVX512BF16 launches whose
+ * activations are not int8 take the code for VNNI: those for tile registers are made of bf16 by its instructions. */
 op_run test_matmul_run_emulated;
 
 #endif

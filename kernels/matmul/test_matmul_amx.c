@@ -10,8 +10,12 @@
 
 void test_matmul_run_emulated(const struct op_call *call, struct team_member *member)
 {
+    const bool has_bf16 = cpu_isa_supported(CPU_AVX512BF16);
     test_tiles_require(test_tiles.config.palette == 0);
-    if (!amx_run(call, member)) matmul_run_avx512bf16(call, member);
+    if (!has_bf16 && call->params[MATMUL_COMPUTE_DTYPE] != ENCODING_INT8_G32)
+        matmul_run_avx512vnni(call, member);
+    else if (!amx_run(call, member))
+        (has_bf16 ? matmul_run_avx512bf16 : matmul_run_avx512vnni)(call, member);
     test_tiles_require(test_tiles.config.palette == 0); /* released */
 }
 #endif

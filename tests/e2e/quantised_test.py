@@ -325,6 +325,32 @@ class OwnCodes(ReferenceTest):
             self.assertGreater(largest, 1e-3, "nothing is rounded")
             output([ENGRUN, engine, "--selftest"])
 
+    @needs_shared("models")
+    @sanitized_elsewhere
+    def test_rounded_activations_of_experts(self):
+        """--compute int8 rounds what experts multiply, in both products, but not what their router does, and costs them what it costs a dense
+        model (the first). A row that chooses another expert differs more, so that the bound is for the middle one."""
+        for name, *flags in (("hf-tiny/qwen3", "--dtype", "int8"), ("hf-tiny/mixtral", "--dtype", "int8"),
+                             ("hf-tiny/gpt_oss", "--dtype", "int4", "--group", "32"), ("quantised/moe-awq-w4-g32",)):
+            model = shared("models", name)
+            exact, rounded = (build_engine(model, "--no-accuracy", "--compute", compute, *flags) for compute in ("f32", "int8"))
+            differences = []
+            for prompt, _, _, _ in recorded_cases(model):
+                for end in range(max(1, len(prompt) - 3), len(prompt) + 1):
+                    _, (expected,) = self.logits(exact, prompt[:end])
+                    _, (found,) = self.logits(rounded, prompt[:end])
+                    differences.append(max(abs(a - b) for a, b in zip(found, expected)) / max(map(abs, expected)))
+            with self.subTest(name), scratch() as folder:
+                self.assertGreater(sorted(differences)[0], 1e-3, "nothing is rounded")
+                self.assertLess(sorted(differences)[len(differences) // 2], 0.05)
+                passes = run([ENGBUILD, "--model", model, "--target", "cpu", "--tune", "off", "--no-accuracy", "--compute", "int8", *flags,
+                              "--dump-after", "compute_dtype", "-o", os.path.join(folder, "m.eng")])
+                products = re.findall(r".*= matmul\(.*", passes.stdout + passes.stderr)
+                self.assertEqual([line for line in products if ("compute_dtype=" in line) == ("router_logits" in line)], [])
+                graphs = sum("lm_head" in line for line in products)
+                self.assertGreater(graphs, 0)
+                self.assertEqual(sum("experts=" in line for line in products), 0 if name.endswith("qwen3") else 4 * graphs)
+
     @sanitized_elsewhere
     def test_rounded_activations_count_as_divergence(self):
         def divergence(*flags):
