@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What reports say of activations in 8 bits. */
+/* What reports say of activations in 8 bits, and of matrices in act-order. */
 #include "builder/report.h"
 #include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
@@ -60,6 +60,16 @@ TEST(compute_is_reported)
     report.compute_given = true;
     expect_words(print(), "\ncompute    fp8 from 32 rows on, else bf16\n", "as the checkpoint");
     expect_words(report_json(&report, &status), "\"as_checkpoint\": false", NULL);
+}
+
+TEST(decoded_orders_are_reported)
+{
+    expect_words(print(), NULL, "act-order");
+    report.decoded_orders = 1;
+    expect_words(print(), "\n           1 matrix in act-order is dequantised\n", NULL);
+    report.decoded_orders = 12;
+    expect_words(print(), "\n           12 matrices in act-order are dequantised\n", NULL);
+    report.decoded_orders = 0;
 }
 
 TEST(matrices_left_in_bf16_are_reported)

@@ -67,6 +67,7 @@ TEST(every_element_is_consumed_once)
 /* What an architecture file may get wrong. */
 TEST(sources_that_contradict_themselves)
 {
+    static const struct column_order five = {.count = 5}, thirty = {.count = 30};
     static const struct {
         struct weight_source source;
         const char *words;
@@ -89,6 +90,12 @@ TEST(sources_that_contradict_themselves)
         {{.shape = {30, 5}, .flat = true, .first_row = 100, .rows = 51}, "rows beyond the end"},
         {{.shape = {2, 5, 3}, .transposed = true, .first_row = 4, .rows = 3}, "rows beyond the end"},
         {{.shape = {UINT64_MAX / 2, 5}, .rows = 1}, "2^64"},
+        {{.shape = {30, 5}, .row_order = &five}, "order of other rows"},
+        {{.shape = {30, 5}, .repeat = 2, .rows = 30, .row_order = &thirty}, "order of other rows"},
+        {{.shape = {30, 5}, .column_order = &thirty}, "order of other columns"},
+        {{.shape = {30, 5}, .transposed = true, .column_order = &thirty}, "order of other columns"},
+        {{.shape = {30, 5}, .columns = 3, .column_order = &five}, "order of other columns"},
+        {{.shape = {30, 5}, .scale = 2, .column_order = &five}, "order of other columns"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct test_tensors f;
