@@ -189,7 +189,7 @@ static void print_model(struct text *t, enum test_graph which)
                           .rows = vocab,
                           .columns = hidden,
                           .scale = config->logits_scale};
-    normalise(t, which != TEST_LARGE_BATCH, x, "final", "model.norm.weight", &head);
+    normalise(t, which == TEST_SMALL_BATCH || which == TEST_PREFILL, x, "final", "model.norm.weight", &head);
     print_matmul(t, head);
     fprintf(t->out, "sample(logits=%%logits)%s\n", which == TEST_PREFILL ? "" : " feedback=1");
 }

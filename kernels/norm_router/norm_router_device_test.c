@@ -125,12 +125,19 @@ static float *make_logits(struct test_launch *test, const struct problem *proble
     return logits;
 }
 
-/* Experts whose logits differ by what the order of sums may change are chosen in either order; those with equal logits are not. */
-static bool may_be_chosen(const float *logits, float expected, float found, int64_t count)
+static float claim_of(const struct test_launch *test, const float *logits, int expert)
+{
+    const void *bias = test->host[NORM_ROUTER_CLAIM_BIAS];
+    return bias ? 1 / (1 + expf(-logits[expert])) + op_element(bias, expert, DTYPE_F32) : logits[expert];
+}
+
+/* Experts whose claims differ by what the order of sums may change are chosen in either order; those with equal claims are not. */
+static bool may_be_chosen(const struct test_launch *test, const float *logits, float expected, float found,
+                          int64_t count)
 {
     if (expected == found) return true;
     if (!(expected >= 0 && expected < (float)count && found >= 0 && found < (float)count)) return false;
-    const float difference = fabsf(logits[(int)expected] - logits[(int)found]);
+    const float difference = fabsf(claim_of(test, logits, (int)expected) - claim_of(test, logits, (int)found));
     return difference > 0 && difference < 2e-5f;
 }
 
@@ -155,7 +162,7 @@ static void check_routes(struct test_launch *test, const struct problem *problem
         for (int64_t c = 0; c < top_k; c++) {
             const float want = expected[row * width + c], got = found[row * width + c];
             const float id = expected[row * width + top_k + c], found_id = found[row * width + top_k + c];
-            if (!may_be_chosen(logits + row * logits_of(problem), id, found_id, problem->experts))
+            if (!may_be_chosen(test, logits + row * logits_of(problem), id, found_id, problem->experts))
                 fail_msg("row %lld, choice %lld: expected expert %g, found %g", (long long)row, (long long)c,
                          (double)id, (double)found_id);
             if (isnan(want) ? !isnan(got) : !(fabsf(want - got) <= 2e-5f + 1e-4f * fabsf(want)))

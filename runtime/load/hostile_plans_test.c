@@ -14,7 +14,7 @@ enum {
     RANKS = 2,
     VOCAB = 64,
     SPACE_BYTES = 1 << 24, /* of each space: any operand fits into any of them */
-    MOST_LAUNCHES = 32,
+    MOST_LAUNCHES = 40,
     UNKNOWN_ID = 999,
 };
 
