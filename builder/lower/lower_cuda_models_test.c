@@ -115,7 +115,7 @@ TEST(routers_of_few_rows)
     "2048, " others "}"
 
 /* Plans of more rows have a norm_router in the place of a norm, the router's matmul and the router, where that norm is a launch of its own: a
- * sum of several ranks may have it. Of two routers of one norm (shared experts with a gate) the first one. */
+ * sum of several ranks may have it. Where two routers read one norm (shared experts with a gate), the first one has it. */
 TEST(routers_with_their_norm)
 {
     static const struct {

@@ -24,6 +24,8 @@ template <class P> struct router_body {
     static constexpr bool KEPT = router_keeps_choices(P::ROWS * TOP_K);
     static constexpr bool CHOSEN_ONLY = P::SCORE == ROUTER_SOFTMAX_CHOSEN;
     static constexpr bool BY_LOGITS = router_claims_are_logits(P::SCORE, P::HAS_BIAS, P::GROUPS);
+    static constexpr bool QUICK = PER_LANE <= 8 && P::GROUPS == 1;    /* more are kept in too many registers */
+    static constexpr bool LATE = CHOSEN_ONLY || (BY_LOGITS && QUICK); /* exponentials after the choices */
     /* Weights that are divided by their own sum need not be divided by that of all exponentials before; an EPS of 1e-10 at most is far
      * below either sum, in which the largest logit's addend is 1. */
     static constexpr bool SUM_CANCELS =
@@ -171,20 +173,22 @@ template <class P> struct router_body {
         for (int choice = 0; choice < CHOSEN; choice++) {
             const u32 best = __reduce_max_sync(0xffffffffu, greatest);
             const u32 owners = __ballot_sync(0xffffffffu, greatest == best);
-            int owner = __ffs((int)owners) - 1, own = 0, index = 0;
+            int owner = __ffs((int)owners) - 1, own = 0, place = 0;
 #pragma unroll
             for (int i = PER_LANE - 1; i >= 0; i--) {
                 own += ranks[i] == best;
-                if (ranks[i] == best) index = lane + 32 * i;
+                if (ranks[i] == best) place = i;
             }
             ties |= (owners & (owners - 1)) | (u32)(own > 1);
             if constexpr (CAREFUL)
                 if (owners & (owners - 1)) /* the lowest expert */
-                    owner = (int)(__reduce_min_sync(0xffffffffu, own ? (u32)index : 0xffffffffu) % 32);
-            const int expert = __shfl_sync(0xffffffffu, index, owner);
+                    owner = (int)(__reduce_min_sync(0xffffffffu,
+                                                    greatest == best ? (u32)(lane + 32 * place) : 0xffffffffu) %
+                                  32);
+            const int expert = __shfl_sync(0xffffffffu, lane + 32 * place, owner);
 #pragma unroll
             for (int i = 0; i < PER_LANE; i++)
-                if (CAREFUL ? lane + 32 * i == expert : ranks[i] == best) ranks[i] = 0;
+                if (CAREFUL ? lane == owner && i == place : ranks[i] == best) ranks[i] = 0;
             greatest = greatest_of(ranks);
 #pragma unroll
             for (int i = 0; i < CHOICES_PER_LANE; i++)
@@ -193,7 +197,7 @@ template <class P> struct router_body {
         return CAREFUL || !__any_sync(0xffffffffu, ties != 0);
     }
 
-    /* Of the lanes' choices; zeros beyond the last one. */
+    /* The sum of the lanes' choices, zeros beyond the last one. */
     static __device__ __forceinline__ float sum_of_chosen(const float (&values)[CHOICES_PER_LANE])
     {
         float sum = 0;
@@ -274,7 +278,8 @@ template <class P> struct router_body {
             take_other_groups(ranks, claims);
             __syncwarp();
         }
-        if (!choose<false>(ranks, experts)) choose<true>(ranks, experts);
+        if constexpr (BY_LOGITS && !LATE) make_scores(scores);
+        if (!QUICK || !choose<false>(ranks, experts)) choose<true>(ranks, experts);
 #pragma unroll
         for (int i = 0; i < CHOICES_PER_LANE; i++)
 #pragma unroll
@@ -282,7 +287,7 @@ template <class P> struct router_body {
                 const float score = __shfl_sync(0xffffffffu, scores[j], experts[i] % 32);
                 if (lane + 32 * i < CHOSEN && experts[i] / 32 == j) weights[i] = score;
             }
-        if constexpr (BY_LOGITS) make_softmax(weights, scores, seeded);
+        if constexpr (LATE) make_softmax(weights, scores, seeded);
         float divisor = 1;
         if constexpr (P::RENORMALISE != ROUTER_AS_THEY_ARE) {
             const float sum = sum_of_chosen(weights), eps = float_of_bits(P::EPS_BITS);

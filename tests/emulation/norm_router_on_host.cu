@@ -64,6 +64,8 @@ int main()
     for (int i = 0; i < VALID * K; i++) x[i] = draw(-2, 2);
     for (int k = 0; k < K; k++) store_element<params::NORM_DTYPE>(norm_weight, k, draw(0.5f, 1.5f));
     for (u16 &value : matrix) value = half_of_float<params::MATRIX_DTYPE>(draw(-0.3f, 0.3f));
+    for (int e = 3; e < LOGITS; e += 5)
+        memcpy(matrix + e * K, matrix + (e - 1) * K, K * sizeof *matrix); /* equal logits */
     draw_router();
     for (int e = 0; e < LOGITS; e++) store_element<params::ROUTER_BIAS_DTYPE>(router_bias, e, draw(-1, 1));
     for (int e = 0; e < ROUTED; e++) { /* plain code has what the launch reads */

@@ -80,7 +80,9 @@ static void expect_row(int row, const float *own, double error)
                 problem("row %d choice %d: expert %g", row, c, (double)ids[c]);
                 continue;
             }
-            if (c > 0 && !(claims[id] <= claims[(int)ids[c - 1]])) problem("row %d choice %d: order", row, c);
+            const int before = c > 0 ? (int)ids[c - 1] : id;
+            if (!(claims[id] <= claims[before]) || (claims[id] == claims[before] && id < before))
+                problem("row %d choice %d: order", row, c);
             taken[id] = false; /* once */
             expected = scores[id] / (divided ? chosen : 1) * (double)__int_as_float(router_problem::SCALE_BITS) *
                        (router_problem::HAS_SCALES ? (double)scales[id] : 1);
