@@ -227,8 +227,8 @@ static bool lower_one(struct build *build, const struct graph *graph, const stru
         struct device_plan *plan = &variants->plans[variants->count];
         if (!lower_device_plan(graphs[v], &build->lowering, build_cuda_facts(build), rows, plan, status)) {
             if (v + 1 == PLAN_VARIANTS || !graphs[v + 1] || status->code != STATUS_BAD_INPUT) return false;
-            /* A launch for few rows may have no kernel for the encoding of a weight (--keep). That of a router with its norm is also
-             * refused for matrices that are too large. */
+            /* A launch for few rows may have no kernel for the encoding of a weight (--keep). That of a router with its norm is one
+             * of two ways, and matrices that are too large for it are usual: no warning. */
             if (graphs[v]->small_batch)
                 progress_warn(&build->progress, "decode plan of %u rows: made as for many rows: %s", rows,
                               status->message);

@@ -56,8 +56,8 @@ static bool choose_mixed(const struct build_options *options, const struct build
     return true;
 }
 
-/* Few rows by default: they cost hardly more time than one. On GPUs none, since each plan is tuned; nor with recurrent state, of which a wrong draft
- * costs a copy. */
+/* Few rows by default: they cost hardly more time than one. On GPUs none, since each plan is tuned; nor with recurrent state, where a wrong
+ * draft costs a copy of it and another step. With --mtp the engine drafts in any case. */
 static bool choose_verify(const struct build_options *options, const struct plan_geometry *geometry, uint32_t longest,
                           struct build_rows *verify, struct status *status)
 {

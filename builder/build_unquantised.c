@@ -105,7 +105,7 @@ static bool cpu_model_open(struct build *build, struct cpu_model *model, const c
            lower_on_cpu(build, model, status) && engine_writer_map_weights(model->writer, &model->weights, status);
 }
 
-/* Calibration knows weights by their numbers. The engine's graph alone may have scales of its KV cache, after all others. */
+/* Calibration knows weights by their numbers. The engine's graph alone may have scales of its KV cache, after all other weights. */
 static bool has_same_weights(const struct graph *own, const struct graph *engine, struct status *status)
 {
     bool same = own->weight_count <= engine->weight_count;

@@ -111,7 +111,7 @@ static int read_flags(struct command_line *line, int argc, char **argv)
                  "(default: as --prefill-chunks; cuda: none)"},
         {"verify-rows", 0, "LIST", .list = &line->verify_rows, .most = MOST_CHUNK,
          .help = "rows of plans that verify drafted tokens (engrun --speculate), at most the largest chunk; 0: none "
-                 "(default: 4,8; cuda, and models with recurrent layers: none)"},
+                 "(default: 4,8; cuda, and models with recurrent layers: none without --mtp)"},
         {"dtype", 0, "TYPE", .choice = &line->dtype, .choices = dtypes,
          .help =
              "matrices in the engine: auto, f32, fp16, bf16, int8, int4, fp8, mxfp4 or nvfp4 (default: auto, as in the "

@@ -31,6 +31,7 @@ struct cuda_run {
     struct cuda_plan (*bound)[PLAN_MAX_RANKS]; /* [2 * plan_count]: plans, then library plans; bound when first used */
     bool *has_library_plan;                    /* [plan_count] */
     float *logits;                             /* [most rows, vocab_size] */
+    float *draft_logits;                       /* [vocab_size]: those of `logits` are still read */
     int32_t *drawn, *drafted;                  /* [most rows] */
     const struct plan *last;                   /* plan that was replayed last */
 };
@@ -83,14 +84,15 @@ static bool run_plan(void *context, size_t index, enum golden_way way, const str
                             step->out_rows * sizeof *run->drafted, "reading drafted tokens", status));
 }
 
-/* The logits of the main model have been used. */
 static bool draft_logits(void *context, const float **logits, struct status *status)
 {
     struct cuda_run *run = context;
-    *logits = run->logits;
-    return plan_timer_read(&run->timer, SPACE_ARENA, golden_draft_logits(run->last), run->logits,
-                           run->task.manifest->geometry.vocab_size * sizeof *run->logits, "reading logits of drafts",
-                           status);
+    const uint64_t vocab = run->task.manifest->geometry.vocab_size;
+    if (!run->draft_logits) run->draft_logits = calloc(vocab, sizeof *run->draft_logits);
+    *logits = run->draft_logits;
+    if (!run->draft_logits) return status_fail(status, STATUS_MACHINE, "out of memory while computing golden outputs");
+    return plan_timer_read(&run->timer, SPACE_ARENA, golden_draft_logits(run->last), run->draft_logits,
+                           vocab * sizeof *run->draft_logits, "reading logits of drafts", status);
 }
 
 static bool scramble(void *context, struct status *status)
@@ -123,6 +125,7 @@ static void run_close(struct cuda_run *run)
     free(run->bound);
     free(run->logits);
     free(run->drawn);
+    free(run->draft_logits);
     free(run->drafted);
     free(run->has_library_plan);
 }

@@ -111,8 +111,9 @@ static bool is_plain_norm(const struct graph_node *norm)
 static bool fits_norm(const struct graph *graph, const struct graph_node *norm, const struct graph_node *logits,
                       const struct graph_node *router)
 {
+    if (!is_plain_norm(norm)) return false;
     const struct graph_value *y = &graph->values[norm->operands[RMS_NORM_OUT]];
-    return is_plain_norm(norm) && logits->operands[MATMUL_NORM] < 0 && y->dtype == graph->compute_dtype &&
+    return logits->operands[MATMUL_NORM] < 0 && y->dtype == graph->compute_dtype &&
            y->rows == graph->values[router->operands[ROUTER_OUT]].rows &&
            graph->weights[logits->operands[MATMUL_W]].depth == y->width;
 }

@@ -221,7 +221,7 @@ static bool is_of_ignored_layer(const struct model_config *config, const char *n
 {
     static const char prefix[] = "model.layers.";
     const char *other = config->ignored_prefix;
-    /* The first layer's are used with --mtp: what of them nothing reads is not known. */
+    /* With --mtp tensors of the first such layer must be used: one that nothing reads is refused. */
     if (other && strncmp(name, other, strlen(other)) == 0) return !config->predicts || is_of_later_layer(name);
     if (strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
     char *end;

@@ -128,14 +128,15 @@ static int count_uses(const struct graph *graph, bool (*is)(const struct graph_n
     return uses;
 }
 
-/* Whether a matrix or a bias (-1: none) has a row for each column of the order in each of its sources, and one reader. */
+/* Whether a matrix or a bias (-1: none) has a row for each column of the order in each of its sources, and one reader. Sources without a tensor
+ * have one value for all rows. */
 static bool has_rows(const struct graph *graph, int weight, const struct column_order *order)
 {
     if (weight < 0) return true;
     bool has = count_uses(graph, graph_has_weight, weight) == 1;
     for (int i = 0; i < graph->weights[weight].source_count; i++) {
         const struct weight_source *source = &graph->weights[weight].sources[i];
-        has = has && source->rows == order->count && source->repeat == 1;
+        has = has && source->rows == order->count && source->repeat == 1 && !source->values;
     }
     return has;
 }
@@ -143,7 +144,7 @@ static bool has_rows(const struct graph *graph, int weight, const struct column_
 static void set_row_order(struct graph *graph, int weight, const struct column_order *order)
 {
     for (int i = 0; weight >= 0 && i < graph->weights[weight].source_count; i++)
-        graph->weights[weight].sources[i].row_order = order;
+        if (graph->weights[weight].sources[i].tensor) graph->weights[weight].sources[i].row_order = order;
 }
 
 /* The matmul that makes x for one reader, column after column from the rows of its weight; NULL: none does. */

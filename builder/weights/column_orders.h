@@ -20,12 +20,12 @@ bool column_orders_open(struct column_orders *orders, const struct checkpoint *c
 void column_orders_close(struct column_orders *orders); /* harmless twice, and on zeros */
 
 /* Gives their orders to matrices of an imported graph, before its passes: those whose tensors all have the same groups, that
- * one matmul reads, and whose codes `types` keeps. Matrices of experts get none, and with several ranks none that share its
- * columns, unless a matmul makes its x. Weights of select_columns come after all others. The graph borrows the orders. */
+ * one matmul reads, and whose codes `types` keeps. Matrices of experts get none. Where several ranks divide a matrix by columns, it gets one only if
+ * a matmul makes its x. Weights of select_columns come after all others. The graph borrows the orders. */
 bool column_orders_add(struct graph *graph, const struct column_orders *orders, const struct checkpoint *checkpoint,
                        const struct weight_types *types, struct status *status);
 
-/* Matrices in use, of a bound graph, that have such groups and are decoded. */
+/* Matrices of the engine in use, of a bound graph, that have such groups and are decoded. */
 uint64_t column_orders_decoded(const struct graph *graph, const struct checkpoint *checkpoint);
 
 #endif

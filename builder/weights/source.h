@@ -12,8 +12,8 @@
  * Row and column are those of the tensor as it is read: exchanged where it is transposed, of each matrix where it has three dimensions.
  * A flat source is a vector of all elements. An element is scale * x + add.
  *
- * Before those steps, rows and columns may be taken in an order of their own (act-order): row_order, which has all rows of the
- * source, and column_order, which has all columns of a quantised tensor.
+ * With an order (act-order) row i of the source is what would be row row_order[i], and column i of a quantised tensor is its column
+ * column_order[i]. Orders have all rows of the source and all columns of the tensor.
  *
  *   fused q, k, v          {.shape = {q + 2 * kv, hidden}, .first_row = q, .rows = kv}          rows of k
  *   heads side by side     {.shape = {3 * width, hidden}, .first_row = d, .rows = width, .run = d, .period = 3 * d}   k of q, k, v

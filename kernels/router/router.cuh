@@ -158,8 +158,8 @@ template <class P> struct router_body {
         in.seed = P::HAS_SEEDS ? seeds[P::COUNT_INDEX ? index[row] : row] : 0;
     }
 
-    /* The experts with the CHOSEN greatest ranks: lane l has choices l, l + 32, ... Without CAREFUL: false, and not those, where ranks are
-     * equal; a choice then waits for little of the one before. */
+    /* The experts with the CHOSEN greatest ranks: lane l has choices l, l + 32, ... Without CAREFUL a choice
+     * waits for little of the one before, but where two of the greatest ranks are equal, the result is false and `experts` is not valid. */
     template <bool CAREFUL>
     static __device__ __forceinline__ bool choose(const u32 (&from)[PER_LANE], int (&experts)[CHOICES_PER_LANE])
     {

@@ -4,8 +4,8 @@
  * scores = softmax or sigmoid of the row's logits. An expert's claim is its score (+ bias). With GROUPS above 1 only the experts
  * of the TOP_GROUPS best groups can be chosen; a group's claim is its best one, or the sum of its best two. The TOP_K experts
  * with the greatest claims are chosen, of equal ones the lower index. Their weights are their scores, by falling claims, then
- * as RENORMALISE says, times SCALE, and with scales times that of the expert. The claims of a softmax without bias and groups are
- * logits, which differ also where rounding makes scores equal. With ROUTER_SOFTMAX_CHOSEN, too, and the softmax is over the chosen ones.
+ * as RENORMALISE says, times SCALE, and with scales times that of the expert. Claims are logits for a softmax without bias and groups,
+ * and for ROUTER_SOFTMAX_CHOSEN, whose softmax is over the chosen experts alone: logits differ also where rounding makes scores equal.
  *
  * A row whose seed is not 0 has claims that follow from the seed alone (router_seeded_claim), so that rounding does not change which
  * experts are chosen: checks compare logits of different plans and targets so. The weights follow from the scores as ever.

@@ -14,6 +14,11 @@ bool step_pace_is_known(const struct step_pace *pace)
 
 bool step_pace_is_short(const struct step_pace *pace) { return pace->seconds > 0 && pace->seconds < shortest_sleep; }
 
+static uint32_t most_naps(const struct step_pace *pace)
+{
+    return 2 * pace->measured < STEP_PACE_NAPS ? 2 * pace->measured : STEP_PACE_NAPS;
+}
+
 double step_pace_sleep(struct step_pace *pace, uint64_t plan, int32_t rows, double now)
 {
     /* A few rows more or less change a step's time by less than one of STEP_PACE_NAPS parts: the estimate stays within a step. */
@@ -21,10 +26,10 @@ double step_pace_sleep(struct step_pace *pace, uint64_t plan, int32_t rows, doub
     if (pace->plan != plan || rows > pace->rows + few || rows < pace->rows - few)
         *pace = (struct step_pace){.plan = plan, .rows = rows};
     if (!step_pace_is_known(pace)) return 0;
-    /* The mean of the steps since `end` is later than that of the measured ones by half of both. */
+    /* The middle of these steps is (measured + steps) / 2 steps after the middle of the measured ones. */
     const double steps = pace->naps + 1;
     const double end = pace->end + steps * (pace->seconds + pace->growth * (pace->measured + steps) / 2);
-    const double sleep = end + (pace->naps == STEP_PACE_NAPS ? -early : margin) - now;
+    const double sleep = end + (pace->naps == most_naps(pace) ? -early : margin) - now;
     if (sleep > pace->seconds * 1.1 + margin) return 0; /* `end` is of steps long ago */
     return sleep < shortest_sleep ? 0 : sleep;
 }
@@ -42,12 +47,14 @@ void step_pace_learn(struct step_pace *pace, bool awaited, double now)
     pace->naps++;
     if (awaited) {
         const double seconds = pace->end > 0 ? (now - pace->end) / pace->naps : 0;
-        pace->growth = growth_of(pace, seconds);
+        const double grew = growth_of(pace, seconds);
+        pace->growth = grew < pace->grew ? grew : pace->grew; /* both times: once, a wait may have ended late */
+        pace->grew = grew;
         pace->seconds = seconds;
         pace->measured = pace->naps;
         pace->end = now;
         pace->naps = 0;
-    } else if (pace->naps > STEP_PACE_NAPS) { /* it was to be seen ending, and had ended: the estimate is late */
+    } else if (pace->naps > most_naps(pace)) { /* it was to be seen ending, and had ended: the estimate is late */
         *pace = (struct step_pace){.plan = pace->plan, .rows = pace->rows};
     }
 }

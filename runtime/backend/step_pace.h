@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a step ends after which another is queued, where steps of one plan follow each other without a gap. A thread that sleeps by the clock
  * until then costs one system call, and waking late costs the GPU nothing while it has the next step. A wait by the driver costs the time
- * of a thread of its own, too. Once in STEP_PACE_NAPS steps the sleep is shorter, and the end is measured. */
+ * of a thread of its own, too. Once in STEP_PACE_NAPS steps the sleep is shorter, and the end is measured; at first after twice as many steps as were
+ * measured the last time, since a single step, or a wait that ended late, says little. */
 #ifndef RUNTIME_BACKEND_STEP_PACE_H
 #define RUNTIME_BACKEND_STEP_PACE_H
 
@@ -16,7 +17,8 @@ struct step_pace {
     int32_t rows;   /* of the step that was measured */
     double end;     /* of the last step whose end was measured, 0: none */
     double seconds; /* of a step, 0: not known: the mean of `measured` steps up to `end` */
-    double growth;  /* of a step beside the one before: contexts grow */
+    double growth;  /* seconds that each step takes more than the one before, since contexts grow */
+    double grew;    /* the same of the last measurement alone */
     uint32_t measured;
     uint32_t naps; /* steps since `end` */
 };

@@ -15,8 +15,9 @@ struct run {
     uint32_t asked; /* waits that did not end with a sleep */
 };
 
-/* `seconds`: of each step. rows: of each step. */
-static struct run run_steps(struct step_pace *pace, const double seconds[STEPS], const int32_t rows[STEPS])
+/* `seconds`: of each step. rows: of each step. The wait for step `late` ends `more` seconds late. */
+static struct run run_disturbed(struct step_pace *pace, const double seconds[STEPS], const int32_t rows[STEPS],
+                                int late, double more)
 {
     struct run run = {0};
     double now = 5, end = now, ends[STEPS]; /* ends[i]: of step i; two are queued before the first wait */
@@ -27,6 +28,7 @@ static struct run run_steps(struct step_pace *pace, const double seconds[STEPS],
         if (sleep > 0) now += sleep + oversleep;
         const bool awaited = now < ends[i];
         if (awaited) now = ends[i] + wakes, run.asked++;
+        if (i == late) now += more;
         step_pace_learn(pace, awaited, now);
         if (now - ends[i] > run.latest) run.latest = now - ends[i];
         now += host;
@@ -36,6 +38,11 @@ static struct run run_steps(struct step_pace *pace, const double seconds[STEPS],
         ends[i + 2] = begin + seconds[i + 2];
     }
     return run;
+}
+
+static struct run run_steps(struct step_pace *pace, const double seconds[STEPS], const int32_t rows[STEPS])
+{
+    return run_disturbed(pace, seconds, rows, -1, 0);
 }
 
 static void fill(double seconds[STEPS], int32_t rows[STEPS], int from, double value, double growth)
@@ -115,6 +122,24 @@ TEST(other_steps_are_measured_anew)
     struct step_pace fewer = pace, other = pace;
     assert_true(step_pace_sleep(&fewer, PLAN, 32, pace.end) == 0);
     assert_true(step_pace_sleep(&other, PLAN + 1, 64, pace.end) == 0);
+}
+
+/* One step that takes longer, or one wait that ends late. */
+TEST(a_single_disturbance_costs_little)
+{
+    static const double times[] = {0.3e-3, 4.8e-3};
+    double seconds[STEPS];
+    int32_t rows[STEPS];
+    for (int t = 0; t < 2; t++)
+        for (int at = 1; at < 100; at++)
+            for (int late = 0; late < 2; late++) {
+                struct step_pace pace = {0};
+                const double more = 2e-3;
+                fill(seconds, rows, 0, times[t], 0);
+                if (!late) seconds[at] += more;
+                const struct run run = run_disturbed(&pace, seconds, rows, late ? at : -1, more);
+                assert_true(run.idle < 2 * more);
+            }
 }
 
 int main(void) { return test_run(); }

@@ -161,11 +161,11 @@ static bool submit_decode(struct eng_session *session, uint32_t count, struct st
 }
 
 /* Whether steps of so many sequences are verified, if there are drafts. With recurrent state a sequence whose draft was wrong computes tokens again
- * next, for which the others would wait without mixed plans. */
+ * next, for which all others, also those that read prompts, would wait without mixed plans. */
 static bool speculates(const struct eng_session *session, uint32_t decoding)
 {
     return session->speculate && decoding < replay_verify_plan(session, UINT32_MAX)->rows &&
-           (!session->geometry->recurrent_bytes || decoding == 1 || replay_mixed_plan(session, 1, 1));
+           (!session->geometry->recurrent_bytes || session->active_count == 1 || replay_mixed_plan(session, 1, 1));
 }
 
 /* Whether a verification step may be better than one that is queued before the next token of the sequence is known. `decoding`: sequences. */
