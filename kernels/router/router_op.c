@@ -29,8 +29,9 @@ static const char *illegal(const int64_t *params)
         return "parameter route_width is above twice the experts of the best groups";
     if (params[ROUTER_GROUP_SCORE] == ROUTER_GROUP_BEST_TWO && groups > 1 && experts / groups < 2)
         return "groups of one expert with a score of two";
-    if (params[ROUTER_SCORE] == ROUTER_SOFTMAX_CHOSEN && (params[ROUTER_HAS_BIAS] || groups > 1))
-        return "a softmax of the chosen experts with a bias or groups";
+    if (params[ROUTER_SCORE] == ROUTER_SOFTMAX_CHOSEN &&
+        (params[ROUTER_HAS_BIAS] || groups > 1 || params[ROUTER_RENORMALISE]))
+        return "a softmax of the chosen experts with a bias or groups, or divided by a sum once more";
     return NULL;
 }
 

@@ -280,6 +280,8 @@ TEST(hostile_params_are_refused)
     params[ROUTER_EXPERTS] = ROUTER_MAX_EXPERTS - 3;
     params[ROUTER_SHARED_GATE] = 0;
     test_refuses(&op_router, params, &test_geometry, TEST_CHANGES({ROUTER_EXPERTS, ROUTER_MAX_EXPERTS - 2}));
+    params[ROUTER_RENORMALISE] = ROUTER_SUM_PLUS_EPS;
+    test_refuses(&op_router, params, &test_geometry, TEST_CHANGES({ROUTER_SCORE, ROUTER_SOFTMAX_CHOSEN}));
 }
 
 int main(void) { return test_run(); }
