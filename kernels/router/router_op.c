@@ -134,9 +134,9 @@ static void route_row(const struct op_call *call, int64_t row)
         taken[expert] = true;
         ids[choice] = (float)expert;
         weights[choice] = scores[expert];
-        sum += scores[expert];
     }
     if (params[ROUTER_SCORE] == ROUTER_SOFTMAX_CHOSEN) softmax(weights, top_k, weights);
+    for (int64_t choice = 0; choice < top_k; choice++) sum += weights[choice];
     const float divisor = params[ROUTER_RENORMALISE] == ROUTER_SUM_PLUS_EPS  ? sum + eps
                           : params[ROUTER_RENORMALISE] == ROUTER_AS_THEY_ARE ? 1
                           : sum < eps                                        ? eps
