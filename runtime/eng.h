@@ -534,10 +534,9 @@ struct eng_sequence;
 enum eng_state {
     ENG_STATE_IDLE = 0,    /* created, nothing submitted */
     ENG_STATE_WAITING = 1, /* for a slot or pages */
-    ENG_STATE_PREFILL =
-        2, /* its prompt is processed, or again all tokens (longrope) or the last ones (recurrent layers, wrong draft) */
-    ENG_STATE_DECODE = 3, /* it gets a token at every decode step */
-    ENG_STATE_DONE = 4    /* see eng_sequence_end */
+    ENG_STATE_PREFILL = 2, /* its prompt is processed, or tokens again: longrope, recurrent layers after a draft */
+    ENG_STATE_DECODE = 3,  /* it gets a token at every decode step */
+    ENG_STATE_DONE = 4     /* see eng_sequence_end */
 };
 enum eng_end {
     ENG_END_NONE = 0,      /* not done */

@@ -25,7 +25,7 @@ template <class P> struct router_body {
     static constexpr bool CHOSEN_ONLY = P::SCORE == ROUTER_SOFTMAX_CHOSEN;
     static constexpr bool BY_LOGITS = router_claims_are_logits(P::SCORE, P::HAS_BIAS, P::GROUPS);
     static constexpr bool QUICK = PER_LANE <= 8 && P::GROUPS == 1;    /* more are kept in too many registers */
-    static constexpr bool LATE = CHOSEN_ONLY || (BY_LOGITS && QUICK); /* exponentials after the choices */
+    static constexpr bool LATE = CHOSEN_ONLY || BY_LOGITS; /* exponentials after the choices */
     /* Weights that are divided by their own sum need not be divided by that of all exponentials before; an EPS of 1e-10 at most is far
      * below either sum, in which the largest logit's addend is 1. */
     static constexpr bool SUM_CANCELS =
@@ -256,6 +256,11 @@ template <class P> struct router_body {
         float shared = 1; /* weight of the shared experts */
         const bool seeded = P::HAS_SEEDS && in.seed;
         if constexpr (P::SHARED_GATE) shared = 1 / (1 + expf(-element(scores, ROUTED)));
+        for (int choice = CHOSEN + lane; choice < TOP_K; choice += 32) {
+            out[choice] = shared;
+            out[TOP_K + choice] = (float)(ROUTED + choice - CHOSEN);
+            if constexpr (KEPT) kept[choice] = (u16)(ROUTED + choice - CHOSEN);
+        }
         if constexpr (!BY_LOGITS) make_scores(scores);
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) {
@@ -302,11 +307,6 @@ template <class P> struct router_body {
             out[choice] = weight;
             out[TOP_K + choice] = (float)experts[i];
             if constexpr (KEPT) kept[choice] = (u16)experts[i];
-        }
-        for (int choice = CHOSEN + lane; choice < TOP_K; choice += 32) {
-            out[choice] = shared;
-            out[TOP_K + choice] = (float)(ROUTED + choice - CHOSEN);
-            if constexpr (KEPT) kept[choice] = (u16)(ROUTED + choice - CHOSEN);
         }
     }
 

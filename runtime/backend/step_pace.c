@@ -6,6 +6,8 @@
 static const double shortest_sleep = 0.5e-3, longest_sleep = 0.1, early = 200e-6, margin = 50e-6;
 /* A part of a step's time: more is no growth of contexts. */
 static const double most_growth = 1e-3;
+/* Of a step's time between two measurements, before a second one has confirmed it. */
+static const double most_rise = 1.25;
 
 bool step_pace_is_known(const struct step_pace *pace)
 {
@@ -47,12 +49,18 @@ void step_pace_learn(struct step_pace *pace, bool awaited, double now)
     pace->naps++;
     if (awaited) {
         const double seconds = pace->end > 0 ? (now - pace->end) / pace->naps : 0;
+        pace->end = now;
+        pace->doubted = !pace->doubted && pace->seconds > 0 && seconds > most_rise * pace->seconds;
+        if (pace->doubted) { /* perhaps a single step, or this wait: the next one tells */
+            pace->measured = 0;
+            pace->naps = 0;
+            return;
+        }
         const double grew = growth_of(pace, seconds);
         pace->growth = grew < pace->grew ? grew : pace->grew; /* both times: once, a wait may have ended late */
         pace->grew = grew;
         pace->seconds = seconds;
         pace->measured = pace->naps;
-        pace->end = now;
         pace->naps = 0;
     } else if (pace->naps > most_naps(pace)) { /* it was to be seen ending, and had ended: the estimate is late */
         *pace = (struct step_pace){.plan = pace->plan, .rows = pace->rows};

@@ -19,6 +19,7 @@ struct step_pace {
     double seconds; /* of a step, 0: not known: the mean of `measured` steps up to `end` */
     double growth;  /* seconds that each step takes more than the one before, since contexts grow */
     double grew;    /* the same of the last measurement alone */
+    bool doubted;   /* the last measurement was much longer than the one before, which still holds */
     uint32_t measured;
     uint32_t naps; /* steps since `end` */
 };
