@@ -24,8 +24,8 @@ template <class P> struct router_body {
     static constexpr bool KEPT = router_keeps_choices(P::ROWS * TOP_K);
     static constexpr bool CHOSEN_ONLY = P::SCORE == ROUTER_SOFTMAX_CHOSEN;
     static constexpr bool BY_LOGITS = router_claims_are_logits(P::SCORE, P::HAS_BIAS, P::GROUPS);
-    static constexpr bool QUICK = PER_LANE <= 8 && P::GROUPS == 1;    /* more are kept in too many registers */
-    static constexpr bool LATE = CHOSEN_ONLY || BY_LOGITS; /* exponentials after the choices */
+    static constexpr bool QUICK = PER_LANE <= 8 && P::GROUPS == 1; /* more are kept in too many registers */
+    static constexpr bool LATE = CHOSEN_ONLY || BY_LOGITS;         /* exponentials after the choices */
     /* Weights that are divided by their own sum need not be divided by that of all exponentials before; an EPS of 1e-10 at most is far
      * below either sum, in which the largest logit's addend is 1. */
     static constexpr bool SUM_CANCELS =

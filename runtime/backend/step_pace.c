@@ -6,7 +6,7 @@
 static const double shortest_sleep = 0.5e-3, longest_sleep = 0.1, early = 200e-6, margin = 50e-6;
 /* A part of a step's time: more is no growth of contexts. */
 static const double most_growth = 1e-3;
-/* Of a step's time between two measurements, before a second one has confirmed it. */
+/* By which a step's time may rise between two measurements until a second one confirms it. */
 static const double most_rise = 1.25;
 
 bool step_pace_is_known(const struct step_pace *pace)
