@@ -26,7 +26,7 @@ struct step_pace {
 
 /* Whether the next step is likely to be slept through, so that no other wait needs to be prepared. */
 bool step_pace_is_known(const struct step_pace *pace);
-/* The next step is likely to be shorter than a sleep is late: its end is best looked for all the time. */
+/* The next step is likely to be so short that a late sleep would take a large part of it: its end is best looked for all the time. */
 bool step_pace_is_short(const struct step_pace *pace);
 /* Seconds to sleep for the next step. It has then most likely ended, or in a step that is measured is about to. 0: not known. */
 double step_pace_sleep(struct step_pace *pace, uint64_t plan, int32_t rows, double now);
