@@ -7,7 +7,8 @@
 #include "builder/golden/cpu_replay.h"
 #include "kernels/matmul/matmul.h"
 
-static const double most_flops = 4e12;
+/* For each thread; takes about a minute: more threads look at more tokens in the same time. */
+static const double most_flops = 2e12;
 enum { MOST_TOKENS = 256 };
 
 struct calibrating {
@@ -36,14 +37,14 @@ static void observe(void *context, const struct op_descriptor *op, const struct 
 }
 
 /* Tokens of each sequence. */
-static uint32_t choose_length(const struct accuracy_model *model, const int32_t *text, uint64_t count)
+static uint32_t choose_length(const struct accuracy_model *model, const int32_t *text, uint64_t count, int threads)
 {
     const struct plan_geometry *geometry = &model->manifest->geometry;
-    const double flops = golden_flops(model->plan) * (double)plan_ranks(geometry);
+    const double flops = golden_flops(model->plan) * (double)plan_ranks(geometry), most = most_flops * threads;
     uint64_t tokens = MOST_TOKENS;
     if (tokens > geometry->max_context) tokens = geometry->max_context;
     if (text && tokens > count / model->plan->header.rows) tokens = count / model->plan->header.rows;
-    if (flops * (double)tokens > most_flops) tokens = (uint64_t)(most_flops / flops) + 1;
+    if (flops * (double)tokens > most) tokens = (uint64_t)(most / flops) + 1;
     return (uint32_t)tokens;
 }
 
@@ -71,7 +72,7 @@ bool calibrate(const struct accuracy_model *model, const struct graph *graph, co
                struct team *team, enum cpu_isa isa, struct progress *progress, struct calibration *calibration,
                struct status *status)
 {
-    const uint32_t rows = model->plan->header.rows, length = choose_length(model, text, count);
+    const uint32_t rows = model->plan->header.rows, length = choose_length(model, text, count, team_size(team));
     struct calibrating job = {graph, calibration};
     struct golden_pages pages = {0};
     struct cpu_replay replay = {.manifest = model->manifest,
