@@ -91,7 +91,8 @@ static cu_result sleep_until(const struct cuda_backend *cuda, uint64_t turn)
 /* One rank, a step after which another is queued. */
 static cu_result wait_queued(struct cuda_backend *cuda, int32_t rows, uint64_t turn)
 {
-    const double most_polled = 0.6e-3;
+    /* The end of a step that takes milliseconds need not be known better than a short sleep shows it. */
+    const double most_polled = step_pace_is_short(&cuda->pace) ? 0.6e-3 : 0.15e-3;
     sleep_for(step_pace_sleep(&cuda->pace, cuda->done_plan, rows, load_seconds()));
     cu_result result = CU_SUCCESS;
     if (!has_arrived(cuda, turn)) result = cuda->device.driver.EventQuery(done_event(cuda, turn));

@@ -2,7 +2,8 @@
 /* When a step ends after which another is queued, where steps of one plan follow each other without a gap. A thread that sleeps by the clock
  * until then costs one system call, and waking late costs the GPU nothing while it has the next step. A wait by the driver costs the time
  * of a thread of its own, too. Once in STEP_PACE_NAPS steps the sleep is shorter, and the end is measured; at first after twice as many steps as were
- * measured the last time, since a single step, or a wait that ended late, says little. */
+ * measured the last time, since a single step, or a wait that ended late, says little. Where that sleep was too long to see the end, as steps differ
+ * from each other, the next ones are shorter. */
 #ifndef RUNTIME_BACKEND_STEP_PACE_H
 #define RUNTIME_BACKEND_STEP_PACE_H
 
@@ -14,8 +15,10 @@ enum { STEP_PACE_NAPS = 31 };
 /* All zero: nothing is known. Times in seconds, of one clock. */
 struct step_pace {
     uint64_t plan;
-    int32_t rows;   /* of the step that was measured */
-    double end;     /* of the last step whose end was measured, 0: none */
+    int32_t rows; /* of the step that was measured */
+    double end;   /* of the last step whose end was measured, 0: none; if `ended_before`, that step had ended by then */
+    bool ended_before;
+    double early;   /* how much sooner than expected the sleep for a step that is to be measured ends */
     double seconds; /* of a step, 0: not known: the mean of `measured` steps up to `end` */
     double growth;  /* seconds that each step takes more than the one before, since contexts grow */
     double grew;    /* the same of the last measurement alone */
