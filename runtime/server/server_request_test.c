@@ -154,6 +154,12 @@ TEST(test_chat)
                   "{'role':'user','content':'c','name':'d'}]}"));
     assert_int_equal(request.prompt_count, 1);
     server_request_free(&request);
+    for (int endpoint = SERVER_CHAT; endpoint <= SERVER_TOKENIZE; endpoint += SERVER_TOKENIZE - SERVER_CHAT) {
+        accept((enum server_endpoint)endpoint,
+               "{'messages': [{'role': 'developer', 'content': 'd'}, {'role': 'developers', 'content': 'e'}]}");
+        assert_non_null(strstr(request.variables, test_json("[{'role':'system','content':'d'},{'role':'developers',")));
+        server_request_free(&request);
+    }
     accept(SERVER_TOKENIZE, "{'messages': [{'role': 'user', 'content': ''}], 'add_generation_prompt': false}");
     assert_non_null(strstr(request.variables, test_json("'add_generation_prompt':false")));
     server_request_free(&request);

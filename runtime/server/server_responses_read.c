@@ -79,8 +79,8 @@ static bool add_message(const char *place, const json_t *item, struct input *inp
     static const char *const types[] = {"input_text", "output_text", "text"};
     const json_t *role = json_object_get(item, "role");
     if (!server_convert_members(place, item, members, sizeof members / sizeof *members, error)) return false;
-    const bool is_assistant = is_text(role, "assistant"), is_user = is_text(role, "user");
-    if (!is_assistant && !is_user && !is_text(role, "system") && !is_text(role, "developer"))
+    const bool is_assistant = is_text(role, "assistant");
+    if (!is_assistant && !is_text(role, "user") && !is_text(role, "system") && !is_text(role, "developer"))
         return server_convert_wrong(error, place, "\"user\", \"assistant\", \"system\" or \"developer\" in \"role\"",
                                     role);
     json_t *content = read_parts(place, json_object_get(item, "content"), types, 3, error);
@@ -89,10 +89,7 @@ static bool add_message(const char *place, const json_t *item, struct input *inp
         json_t *message = pending(input, "content", error);
         if (message) return server_convert_put(message, "content", content, error);
     } else if (flush(input, error)) {
-        /* Templates know no developer, whose place is the system's. */
-        return server_convert_add(input->messages,
-                                  json_pack("{s:s, s:o}", "role", is_user ? "user" : "system", "content", content),
-                                  error);
+        return server_convert_add(input->messages, json_pack("{s:O, s:o}", "role", role, "content", content), error);
     }
     json_decref(content);
     return false;
