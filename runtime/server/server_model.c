@@ -9,6 +9,7 @@
 
 #include "formats/cli/cli_process.h"
 #include "runtime/cli/cli_args.h"
+#include "runtime/server/server_context.h"
 #include "runtime/server/server_echo.h"
 #include "runtime/server/server_embeddings.h"
 
@@ -31,6 +32,8 @@ struct server_model {
     struct server_voice voice;
     uint8_t *token_kinds; /* owned [vocab_size], enum token_kind: used by the thread of the model alone */
     struct server_grammars *grammars;
+    struct server_target target;
+    bool is_short; /* the KV pool has no room for the engine's context */
     double timeout;
     uint64_t max_queue;
     pthread_t thread;
@@ -182,6 +185,7 @@ static bool start_choice(struct server_model *model, struct server_job *job, str
     options.stop_tokens = stops;
     options.stop_count = count;
     options.max_new_tokens = job->max_new_tokens;
+    if (model->is_short && !job->max_new_tokens) options.context_tokens = model->facts.max_context;
     if (!request->no_answer) options.grammar = server_grammar_compiled(job->grammar);
     if (request->endpoint == SERVER_EMBEDDING)
         options.flags |= ENG_SEQUENCE_IGNORE_EOS | (request->is_mean ? ENG_SEQUENCE_HIDDEN_MEAN : ENG_SEQUENCE_HIDDEN);
@@ -529,8 +533,7 @@ void server_model_slot(struct server_model *model, size_t index, struct server_s
 const char *server_model_name(const struct server_model *model) { return model->name; }
 const struct eng_engine *server_model_engine(const struct server_model *model) { return model->engine; }
 const struct eng_engine_facts *server_model_facts(const struct server_model *model) { return &model->facts; }
-const struct server_voice *server_model_voice(const struct server_model *model) { return &model->voice; }
-struct server_grammars *server_model_grammars(const struct server_model *model) { return model->grammars; }
+const struct server_target *server_model_target(const struct server_model *model) { return &model->target; }
 
 /* ---- opening ---- */
 
@@ -556,6 +559,22 @@ uint32_t server_model_prompt_step(const char *info)
     return largest / PARTS > LEAST ? (uint32_t)(largest / PARTS) : LEAST;
 }
 
+/* Requests are refused, and answers end, where the context does that the pool has room for. */
+static bool shorten_context(struct server_model *model, const struct server_model_options *options,
+                            struct eng_error *error)
+{
+    uint32_t tokens;
+    if (!server_context_find(model->session, model->facts.max_context, &tokens, error)) return false;
+    model->is_short = tokens < model->facts.max_context;
+    if (model->is_short && !options->quiet)
+        fprintf(stderr,
+                "%s: %s: the KV cache has room for %" PRIu32 " tokens of a request; the engine's context is %" PRIu32
+                "\n",
+                cli_program(), model->name, tokens, model->facts.max_context);
+    model->facts.max_context = tokens;
+    return true;
+}
+
 static bool open_engine(struct server_model *model, const struct server_model_options *options, struct eng_error *error)
 {
     struct eng_session_options session = *options->session;
@@ -573,7 +592,8 @@ static bool open_engine(struct server_model *model, const struct server_model_op
     session.max_sequences = model->facts.slots;
     if (!session.prompt_step && !session.step_ms)
         session.prompt_step = server_model_prompt_step(eng_info(model->engine));
-    if (eng_session_create(model->engine, &session, &model->session, error)) return false;
+    if (eng_session_create(model->engine, &session, &model->session, error) || !shorten_context(model, options, error))
+        return false;
     if (!options->quiet) cli_note_fallback(model->session);
     if (!options->quiet && session.speculate) cli_note_speculation(model->session);
     return true;
@@ -588,6 +608,11 @@ static bool prepare(struct server_model *model, const struct server_model_option
     model->grammars = server_grammars_open();
     if (!model->name || !model->grammars) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
     if (!open_engine(model, options, error)) return false;
+    model->target = (struct server_target){.engine = model->engine,
+                                           .facts = &model->facts,
+                                           .voice = &model->voice,
+                                           .grammars = model->grammars,
+                                           .max_prompt = options->max_prompt};
     model->slots = calloc(model->facts.slots, sizeof *model->slots);
     if (!model->slots) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
     model->slot_count = model->facts.slots;

@@ -128,6 +128,52 @@ class Limits(ServerTest):
                 connection.close()
         self.check_works(server)
 
+    def test_prompt(self):
+        """Longer prompts are refused in each API's form; counting and converting them is not."""
+        server = self.serve("fables=" + build_engine(FABLES, "--max-batch", "4", "--hidden"), "chat=" + chat_engine(), "--max-prompt", "20")
+        message = [{"role": "user", "content": "wolf " * 10}]
+        for words, status in ((16, 200), (30, 400)):
+            for path, body, param, count in (
+                    ("/v1/completions", {"model": "fables", "prompt": "wolf " * words}, "prompt", "prompt_tokens"),
+                    ("/v1/embeddings", {"model": "fables", "input": ["wolf", "wolf " * words]}, "input", "prompt_tokens"),
+                    ("/v1/chat/completions", {"model": "chat", "messages": [{"role": "user", "content": "wolf " * (words - 10)}],
+                                              "max_tokens": 2}, "messages", "prompt_tokens"),
+                    ("/v1/messages", {"model": "chat", "messages": [{"role": "user", "content": "wolf " * (words - 10)}], "max_tokens": 2},
+                     "messages", "input_tokens"),
+                    ("/v1/responses", {"model": "chat", "input": "wolf " * (words - 10), "max_output_tokens": 2}, "messages", "input_tokens")):
+                with self.subTest(path, words=words):
+                    reply = server.json("POST", path, body, expect=status)
+                    if status == 200:
+                        self.assertEqual(reply["usage"][count], 24 if path == "/v1/embeddings" else 20)
+                        continue
+                    error = reply["error"]
+                    self.assertIn("this server takes prompts of at most 20 tokens", error["message"])
+                    self.assertEqual(error["type"], "invalid_request_error")
+                    if path != "/v1/messages":
+                        self.assertEqual((error["param"], error["code"]), (param, "context_length_exceeded"))
+        self.assertGreater(server.json("POST", "/v1/messages/count_tokens", {"model": "chat", "messages": message * 3})["input_tokens"], 20)
+        self.assertGreater(server.json("POST", "/tokenize", {"model": "fables", "prompt": "wolf " * 30})["count"], 20)
+
+    def test_cache(self):
+        """A KV cache of a given size is each model's context, where that is longer; answers are the same."""
+        whole = self.serve("fables=" + fables(), "chat=" + chat_engine())
+        chat = {"model": "chat", "messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
+        long = {"model": "fables", **SHORT, "max_tokens": 50, "n": 4}
+        expected, answers = whole.json("POST", "/v1/chat/completions", chat)["choices"][0], whole.json("POST", "/v1/completions", long)["choices"]
+        for flags, context in ((("--kv-tokens", "100"), 112), (("--kv-bytes", "250000"), 96)):
+            with self.subTest(flags):
+                server = self.serve("fables=" + fables(), "chat=" + chat_engine(), *flags)
+                self.assertEqual([model["max_model_len"] for model in server.json("GET", "/v1/models")["data"]], [context] * 2)
+                self.assertIn("fables: the KV cache has room for %d tokens" % context, server.log)
+                self.assertEqual(server.json("POST", "/v1/completions", long)["choices"], answers)
+                # Without a limit the answer ends where the cache does.
+                reply = server.json("POST", "/v1/chat/completions", chat)
+                self.assertEqual((reply["choices"][0]["finish_reason"], reply["usage"]["total_tokens"]), ("length", context + 1))
+                self.assertTrue(expected["message"]["content"].startswith(reply["choices"][0]["message"]["content"]))
+                error = server.json("POST", "/v1/completions", {**SHORT, "model": "fables", "max_tokens": context}, expect=400)["error"]
+                self.assertEqual(error["code"], "context_length_exceeded")
+                self.assertEqual(server.stop(), 0)
+
     def test_queue(self):
         server = self.serve(fables(), "--max-queue", "1")
         long = self.begin(server, ENDLESS)
