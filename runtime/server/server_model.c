@@ -19,6 +19,7 @@ struct slot {
     size_t choice;
     struct eng_sequence *sequence; /* used by the thread of the model alone */
     enum eng_state state;          /* after the last step */
+    bool has_begun, has_room;      /* steps have computed it; they do, as it is not set aside */
 };
 
 /* Whether a divided answer has a text of a token; found out when it is drawn first. */
@@ -93,7 +94,7 @@ static void end_job(struct server_model *model, struct server_job *job)
 {
     job->done = true;
     job->end = cli_seconds();
-    if (!job->failure.http) server_metrics_time(&model->metrics, SERVER_TIME_REQUEST, job->end - job->arrival);
+    if (!job->failure.http) server_metrics_observe(&model->metrics, SERVER_TIME_REQUEST, job->end - job->arrival);
     wake(job);
     drop_reference(job);
 }
@@ -291,9 +292,9 @@ static bool finish_text(struct server_choice *choice, struct eng_error *error)
 static void count_token(struct server_model *model, struct server_job *job, struct server_choice *choice, double now)
 {
     if (!choice->tokens++)
-        server_metrics_time(&model->metrics, SERVER_TIME_FIRST_TOKEN, now - job->arrival);
+        server_metrics_observe(&model->metrics, SERVER_TIME_FIRST_TOKEN, now - job->arrival);
     else
-        server_metrics_time(&model->metrics, SERVER_TIME_PER_TOKEN, now - choice->last_token);
+        server_metrics_observe(&model->metrics, SERVER_TIME_PER_TOKEN, now - choice->last_token);
     if (job->first_token == 0) job->first_token = now;
     choice->last_token = now;
     model->metrics.generation_tokens++;
@@ -356,6 +357,11 @@ static void finish_choice(struct server_model *model, struct slot *slot)
     const enum eng_end end = eng_sequence_end(slot->sequence);
     choice->finish = finish_of(slot, end);
     model->metrics.finished[choice->finish]++;
+    if (choice->finish != SERVER_FINISH_ERROR) {
+        const struct server_prompt *prompt = &job->request.prompts[server_job_prompt_of(job, slot->choice)];
+        server_metrics_observe(&model->metrics, SERVER_PROMPT_TOKENS, (double)prompt->count);
+        server_metrics_observe(&model->metrics, SERVER_GENERATED_TOKENS, (double)choice->tokens);
+    }
     free_slot(model, slot);
     if (choice->finish == SERVER_FINISH_ERROR && end == ENG_END_NONE_ALLOWED)
         server_fail(&job->failure, 400, "no_token_allowed", NULL,
@@ -373,7 +379,26 @@ static void finish_choice(struct server_model *model, struct slot *slot)
         wake(job);
 }
 
-static void collect(struct server_model *model)
+/* Prompts whose rows are wanted, too, are computed whole. */
+static bool uses_cache(const struct server_request *request)
+{
+    return !(request->echo && request->wants_logprobs) && !request->is_mean;
+}
+
+/* The step that began then, and before which the choice had so many tokens, may be the first one that has computed it. */
+static void note_room(struct server_model *model, struct slot *slot, uint64_t tokens, double begin)
+{
+    const struct server_job *job = slot->job;
+    const bool had_room = slot->has_room;
+    slot->has_room = slot->state != ENG_STATE_WAITING;
+    if (had_room || !slot->has_room) return;
+    if (!slot->has_begun) server_metrics_observe(&model->metrics, SERVER_TIME_IN_QUEUE, begin - job->arrival);
+    slot->has_begun = true;
+    if (uses_cache(&job->request))
+        model->metrics.queried_tokens += job->request.prompts[server_job_prompt_of(job, slot->choice)].count + tokens;
+}
+
+static void collect(struct server_model *model, double begin)
 {
     const double now = cli_seconds();
     for (size_t i = 0; i < model->slot_count; i++) {
@@ -382,6 +407,7 @@ static void collect(struct server_model *model)
         if (!slot->job) continue;
         const uint64_t tokens = slot->job->choices[slot->choice].tokens;
         slot->state = eng_sequence_state(slot->sequence);
+        note_room(model, slot, tokens, begin);
         if (!take_tokens(model, slot, now, &error)) {
             server_fail_eng(&slot->job->failure, NULL, &error);
             fail_job(model, slot->job, SERVER_FINISH_ERROR);
@@ -423,13 +449,14 @@ static void *run(void *argument)
         start_choices(model);
         publish(model);
         if (model->used_slots) {
+            const double begin = cli_seconds();
             server_model_unlock(model);
             enum eng_status status = eng_step(model->session, NULL, &error);
             server_model_lock(model);
             if (status)
                 fail_model(model, &error);
             else
-                collect(model);
+                collect(model, begin);
         } else if (!model->first) {
             if (model->stopping) break;
             pthread_cond_wait(&model->changed, &model->lock);
