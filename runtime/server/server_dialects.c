@@ -103,6 +103,10 @@ static const struct {
     {"</think>", "<think>", "</think>"},
 };
 
+/* Variables that say whether the model reasons, or for how many tokens. */
+static const char *const switches[] = {"enable_thinking", "thinking_mode", "thinking_budget", "if thinking %}",
+                                       "if thinking -%}"};
+
 static bool has_signs(const char *text, const char *const *signs)
 {
     for (int i = 0; i < MOST_SIGNS && signs[i]; i++)
@@ -124,4 +128,6 @@ void server_dialect_find(const char *template_text, struct server_dialect *diale
         dialect->thought = thoughts[i].begin;
         dialect->thought_end = thoughts[i].end;
     }
+    for (size_t i = 0; template_text && i < sizeof switches / sizeof *switches; i++)
+        dialect->has_switch = dialect->has_switch || strstr(template_text, switches[i]);
 }

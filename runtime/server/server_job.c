@@ -271,6 +271,10 @@ static bool choose_voice(const struct server_voice *voice, struct server_job *jo
     if (server_tools_are_active(&request->tools) && !voice->dialect.name)
         return server_fail(error, 400, "unsupported_parameter", "tools",
                            "tools: the chat template of this model shows no tools; leave them out");
+    if (request->wants_thinking && !voice->dialect.has_switch)
+        return server_fail(error, 400, "unsupported_parameter", "thinking",
+                           "thinking: the chat template of this model has no switch for it; leave it out, or set its "
+                           "type to \"disabled\" or \"adaptive\", which then change nothing");
     if (server_tools_are_forced(&request->tools)) return server_tools_format(&request->tools, &request->format, error);
     if (request->is_chat && !request->format.field && (voice->dialect.thought || voice->dialect.name))
         job->voice = voice;

@@ -96,6 +96,11 @@ class Apis(Served):
         self.assertIn("max_tokens", reply["error"]["message"])
         reply = self.server.json("POST", "/v1/messages", {"model": "x", "messages": HELLO, "max_tokens": 5}, expect=404)
         self.assertEqual(reply["error"]["type"], "not_found_error")
+        # Longer than the context, which is looked at after the chat template.
+        thinking = {"messages": HELLO, "max_tokens": 1025, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+        for model, words in (("tools", "the context of this model is 1024 tokens"), ("chat", "thinking: the chat template of this model has no switch")):
+            reply = self.server.json("POST", "/v1/messages", {"model": model, **thinking}, expect=400)
+            self.assertIn(words, reply["error"]["message"])
         reply = self.server.json("GET", "/v1/messages", expect=405)
         self.assertEqual(reply["type"], "error")
         self.refused("/v1/responses", {"input": "x", "store": True}, 400, "store", "not supported")

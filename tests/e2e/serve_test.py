@@ -310,7 +310,7 @@ class Refused(Served):
         for field, value, *words in (
                 ("temperature", -1, "at least 0"), ("temperature", "hot", "number"), ("top_p", 0, "above 0"), ("top_p", 1.5, "1.5"),
                 ("top_k", -2, "-1"), ("n", 0, "1 to 128"), ("n", 129), ("n", 1.5), ("seed", "x", "integer"),
-                ("max_tokens", 0, "1"), ("max_tokens", -5), ("stop", ["a"] * 5, "4"), ("stop", [""], "1 to"), ("stop", 3),
+                ("max_tokens", 0, "1"), ("max_tokens", -5), ("stop", ["a"] * 17, "16"), ("stop", [""], "1 to"), ("stop", 3),
                 ("stop", "x" * 1025), ("stop_token_ids", [-1]), ("stop_token_ids", list(range(16))), ("stream", 1, "true or false"),
                 ("ignore_eos", "yes"), ("user", 3), ("repetition_penalty", 0), ("logit_bias", {"1": 101}, "101"),
                 ("logit_bias", {"x": 1}, "'x'"), ("logit_bias", {"+1": 1}, "'+1'"), ("logit_bias", {"999999": 1}, "999999", "vocabulary"),
