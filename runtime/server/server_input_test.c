@@ -108,6 +108,17 @@ TEST(test_responses)
     accept(SERVER_RESPONSES, false,
            "{'input': 'q', 'text': {'format': {'type': 'json_schema', 'name': 'n', 'schema': {'type': 'null'}}}}");
     assert_string_equal(request.format.text, test_json("{'type':'null'}"));
+    assert_false(request.wants_logprobs);
+    server_request_free(&request);
+    accept(SERVER_RESPONSES, false, "{'input': 'q', 'include': ['message.output_text.logprobs'], 'top_logprobs': 0}");
+    assert_true(request.wants_logprobs && !request.top_logprobs);
+    server_request_free(&request);
+    accept(SERVER_RESPONSES, false, "{'input': 'q', 'include': [], 'top_logprobs': 3}");
+    assert_true(request.wants_logprobs && request.top_logprobs == 3);
+    assert_int_equal(json_integer_value(json_object_get(request.echo_body, "top_logprobs")), 3);
+    server_request_free(&request);
+    accept(SERVER_RESPONSES, false, "{'input': 'q', 'include': [], 'top_logprobs': 0}");
+    assert_false(request.wants_logprobs);
     server_request_free(&request);
 }
 
@@ -154,7 +165,10 @@ TEST(test_refused)
         {SERVER_RESPONSES, "{'input': []}", "input", "at least one"},
         {SERVER_RESPONSES, "{'input': 'x', 'store': true}", "store", "not supported|false"},
         {SERVER_RESPONSES, "{'input': 'x', 'previous_response_id': 'r'}", "previous_response_id", "not supported"},
-        {SERVER_RESPONSES, "{'input': 'x', 'include': ['x']}", "include", "not supported"},
+        {SERVER_RESPONSES, "{'input': 'x', 'include': ['x']}", "include", "message.output_text.logprobs|'x'"},
+        {SERVER_RESPONSES, "{'input': 'x', 'include': {}}", "include", "an array"},
+        {SERVER_RESPONSES, "{'input': 'x', 'top_logprobs': 21}", "top_logprobs", "0 to 20"},
+        {SERVER_RESPONSES, "{'input': 'x', 'top_logprobs': 'x'}", "top_logprobs", "0 to 20"},
         {SERVER_RESPONSES, "{'input': 'x', 'messages': []}", "messages", "not known"},
         {SERVER_RESPONSES, "{'input': 'x', 'tools': [{'type': 'web_search'}]}", "tools[0]", "web_search"},
         {SERVER_RESPONSES, "{'input': 'x', 'text': {'verbosity': 'high'}}", "text", "verbosity"},

@@ -210,7 +210,8 @@ static unsigned answer_generation(struct server_exchange *exchange, enum server_
     if (endpoint == SERVER_EMBEDDING) return reply(exchange, server_embeddings_reply(model, exchange->job, out));
     switch (exchange->shape) {
     case SERVER_MESSAGES: return reply(exchange, server_messages_reply(model, exchange->job, out));
-    case SERVER_RESPONSES: return reply(exchange, server_responses_reply(model, exchange->job, out));
+    case SERVER_RESPONSES:
+        return reply(exchange, server_responses_reply(model, server_model_engine(exchange->model), exchange->job, out));
     default: return reply(exchange, server_reply_job(model, server_model_engine(exchange->model), exchange->job, out));
     }
 }

@@ -132,6 +132,12 @@ def responses():
     check((streamed.name, streamed.arguments) == (call.name, call.arguments), streamed)
     items = HELLO + [call, {"type": "function_call_output", "call_id": call.call_id, "output": "Good."}]
     check(client.responses.create(**{**options, "input": items}).output_text, items)
+    logged = client.responses.create(**options, top_logprobs=2, include=["message.output_text.logprobs"])
+    tokens = logged.output[0].content[0].logprobs
+    check("".join(one.token for one in tokens) == logged.output_text and len(tokens[0].top_logprobs) == 2, logged)
+    events = list(client.responses.create(**options, top_logprobs=2, stream=True))
+    deltas = [one for event in events if event.type == "response.output_text.delta" for one in event.logprobs]
+    check([one.logprob for one in deltas] == [one.logprob for one in tokens], deltas)
     refused(openai.BadRequestError, lambda: client.responses.create(**options, store=True), "store", "unsupported_parameter")
     refused(openai.BadRequestError, lambda: client.responses.create(**options, previous_response_id="resp_1"), "previous_response_id",
             "unsupported_parameter")

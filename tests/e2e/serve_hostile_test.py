@@ -70,7 +70,7 @@ ITEMS = [{"role": "developer", "content": [{"type": "input_text", "text": "Hello
          {"type": "function_call", "call_id": "call_1", "name": "choose", "arguments": "{\"kind\": \"fox\"}"},
          {"type": "function_call_output", "call_id": "call_1", "output": "Good."}]
 RESPONSES = {"model": "tools", "input": ITEMS, "instructions": "Be brief.", "max_output_tokens": 3, "store": False,
-             "tools": [{"type": "function", **TOOL}], "reasoning": {"effort": "low"}}
+             "tools": [{"type": "function", **TOOL}], "reasoning": {"effort": "low"}, "top_logprobs": 1}
 EMBEDDINGS = {"model": "fables", "input": ["wolf", "fox"], "encoding_format": "base64", "dimensions": 4}
 CORPUS = [request("GET", "/"), request("HEAD", "/"), request("GET", "/health"), request("GET", "/metrics"), request("GET", "/slots"),
           request("GET", "/v1/models"), request("GET", "/v1/models/fables"), request("GET", "http://x/health?a=b&c"),
@@ -152,7 +152,7 @@ def reason_for_silence(text):
     line, head = re.search(rb"\n", text), re.search(rb"\r?\n\r?\n", text)
     if not line:
         return "no whole line" if text else "nothing"
-    if b" " not in text[:line.start()].rstrip(b"\r") or text[:1] == b" ":
+    if b" " not in text[:line.start()].rstrip(b"\r") or text[:1] in (b" ", b"\0"):
         return "no method"
     if not head:
         return "no whole head"
