@@ -84,8 +84,9 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
         {"kv-tokens", 0, "N", .number = &arguments->kv_tokens, .least = 1, .most = UINT64_C(1) << 50,
          .help = "size of each model's KV cache in tokens, at most a full context for every slot (as --kv-bytes)"},
         {"kv-bytes", 0, "BYTES", .number = &arguments->kv_bytes, .least = 1, .most = UINT64_C(1) << 50,
-         .help = "size of each model's KV cache in bytes, on each of its GPUs (what is needed or, if less, nine tenths "
-                 "of a GPU's free memory, half of a machine's): needed for several models on one GPU, since the first "
+         .help = "size of each model's KV cache in bytes, on each of its GPUs (a full context for every slot or, if "
+                 "less, nine tenths of a GPU's free memory, half of a machine's): needed for several models on one "
+                 "GPU, since the first "
                  "would leave the others too little"},
         {"kept-bytes", 0, "BYTES", .number = &arguments->kept_bytes, .least = 1, .most = UINT64_C(1) << 50,
          .help =

@@ -21,7 +21,7 @@ static struct server_voice voice;
 static struct server_choice choice;
 static struct server_job job;
 
-/* Of the tokens whose texts end after more than `after` characters and at most `end`; `after` 0: of all before it, too. */
+/* Those of the tokens whose texts end after more than `after` characters and at most `end`; `after` 0: of all before it, too. */
 static struct server_logprobs logprobs_before(const char *const *texts, uint64_t after, uint64_t end)
 {
     struct server_logprobs made = {.top_count = TOP};
