@@ -86,8 +86,7 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
         {"kv-bytes", 0, "BYTES", .number = &arguments->kv_bytes, .least = 1, .most = UINT64_C(1) << 50,
          .help = "size of each model's KV cache in bytes, on each of its GPUs (a full context for every slot or, if "
                  "less, nine tenths of a GPU's free memory, half of a machine's): needed for several models on one "
-                 "GPU, since the first "
-                 "would leave the others too little"},
+                 "GPU, since the first would leave the others too little"},
         {"kept-bytes", 0, "BYTES", .number = &arguments->kept_bytes, .least = 1, .most = UINT64_C(1) << 50,
          .help =
              "host memory of each model for requests that give way to older ones where the KV cache is full, so that "
