@@ -177,7 +177,10 @@ static bool is_switched(const struct chat_templates *templates)
             json_pack("{s:[{s:s, s:s}], s:b, s:b, s:b, s:s, s:i}", "messages", "role", "user", "content", "Hello",
                       "add_generation_prompt", 1, "enable_thinking", thinks, "thinking", thinks, "thinking_mode",
                       thinks ? "enabled" : "disabled", "thinking_budget", thinks ? 1024 : 0);
-        ok = chat_templates_render(templates, variables, NULL, &results[thinks], &status) && ok;
+        if (!chat_templates_render(templates, variables, NULL, &results[thinks], &status)) {
+            print_error("%s\n", status.message);
+            ok = false;
+        }
         json_decref(variables);
     }
     const bool differs = ok && strcmp(results[0].text, results[1].text) != 0;
@@ -222,6 +225,9 @@ TEST(switches)
         bool has_switch;
     } cases[] = {{"{% if enable_thinking %}x{% endif %}", true},
                  {"{%- elif thinking %}", true},
+                 {"{% set ns = namespace(enable_thinking=true) %}{% if ns.enable_thinking %}x{% endif %}", false},
+                 {"{% if enable_thinking==true %}x{% endif %}", true},
+                 {"{% if my_thinking_mode %}x{% endif %}", false},
                  {"When thinking is enabled, {{ message.thinking }}", false},
                  {"<think></think>", false}};
     struct server_dialect dialect;
