@@ -12,7 +12,8 @@ import threading
 import time
 import unittest
 
-from harness import ENGSERVE, FABLES, SANITIZED, build_engine, chat_engine, run, sanitized_elsewhere, scratch, tally, tools_engine, write
+from harness import (BUILT, ENGBUILD, ENGSERVE, FABLES, SANITIZED, build_engine, chat_engine, run, sanitized_elsewhere, scratch, succeed,
+                     tally, tools_engine, write)
 from server import PATIENCE, Server, choices, events
 
 PROMPT = "Once upon a time"
@@ -173,6 +174,21 @@ class Limits(ServerTest):
                 error = server.json("POST", "/v1/completions", {**SHORT, "model": "fables", "max_tokens": context}, expect=400)["error"]
                 self.assertEqual(error["code"], "context_length_exceeded")
                 self.assertEqual(server.stop(), 0)
+
+    def test_models_of_one_gpu(self):
+        """The first one's cache would take what the second one needs; a size for each leaves room for both. (With the fake driver.)"""
+        fake = {"LD_LIBRARY_PATH": ":".join(os.path.join(BUILT, "tests", "fake_cuda", name) for name in ("whole", "compiler")),
+                "FAKE_CUDA_MEMORY": str(48 << 20)}
+        path = os.path.join(FOLDER.name, "gpu.eng")
+        succeed([ENGBUILD, "--model", FABLES, "--target", "cuda", "--lean", "--tune", "off", "--tuning-cache", "none",
+                 "--batch-sizes", "1,32", "--prefill-chunks", "16", "-o", path], env=fake)
+        refused = run([ENGSERVE, "a=" + path, "b=" + path, "--port", "0"], env=fake)
+        self.assertEqual(refused.rc, 3, refused.stderr)
+        self.assertIn("ask for a smaller KV pool (kv_tokens, kv_bytes)", refused.stderr)
+        server = Server("a=" + path, "b=" + path, "--kv-tokens", "512", env=fake)
+        self.addCleanup(server.stop, signal.SIGKILL)
+        self.assertEqual([model["max_model_len"] for model in server.json("GET", "/v1/models")["data"]], [512, 512])
+        self.assertEqual(server.stop(), 0)
 
     def test_queue(self):
         server = self.serve(fables(), "--max-queue", "1")
