@@ -38,7 +38,8 @@ static const char usage[] = "usage: engserve FILE... [flags]\n"
 
 struct arguments {
     const char *host, *key_file, *draft_path;
-    uint64_t port, prompt_step, step_ms, kept_bytes, speculate, max_queue, max_connections, max_body, http_threads;
+    uint64_t port, prompt_step, step_ms, kv_tokens, kv_bytes, kept_bytes, speculate;
+    uint64_t max_queue, max_connections, max_body, max_prompt, http_threads;
     double timeout;
     bool quiet, finished, speculate_given;
     struct cli_devices devices;
@@ -71,11 +72,25 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
          .help = "requests that wait for a model (1024); others are refused (429)"},
         {"max-body", 0, "BYTES", .number = &arguments->max_body, .least = 1024, .most = 1 << 30,
          .help = "largest body of a request (4194304)"},
+        {"max-prompt", 0, "TOKENS", .number = &arguments->max_prompt, .least = 1, .most = INT32_MAX,
+         .help = "most tokens of a prompt, of each input of embeddings, too (as many as the engine's context has room "
+                 "for); longer ones are refused (400)"},
         {"timeout", 0, "S", .real = &arguments->timeout, .most = 1000000, .above_zero = "above 0",
          .help =
              "seconds in which a request must be answered (600); also, how long the end of the program waits for them"},
         {"http-threads", 0, "N", .number = &arguments->http_threads, .least = 1, .most = 64,
          .help = "threads that receive requests and send answers (4)"},
+        {.help = "memory:"},
+        {"kv-tokens", 0, "N", .number = &arguments->kv_tokens, .least = 1, .most = UINT64_C(1) << 50,
+         .help = "size of each model's KV cache in tokens, at most a full context for every slot (as --kv-bytes)"},
+        {"kv-bytes", 0, "BYTES", .number = &arguments->kv_bytes, .least = 1, .most = UINT64_C(1) << 50,
+         .help = "size of each model's KV cache in bytes, on each of its GPUs (a full context for every slot or, if "
+                 "less, nine tenths of a GPU's free memory, half of a machine's): needed for several models on one "
+                 "GPU, since the first would leave the others too little"},
+        {"kept-bytes", 0, "BYTES", .number = &arguments->kept_bytes, .least = 1, .most = UINT64_C(1) << 50,
+         .help =
+             "host memory of each model for requests that give way to older ones where the KV cache is full, so that "
+             "they are not computed again (as much as the cache has on a GPU, at most 4 GiB; else none)"},
         {.help = "steps:"},
         {"prompt-step", 0, "N", .number = &arguments->prompt_step, .least = 1, .most = INT32_MAX,
          .help = "most tokens of prompts that one step computes while others are answered (a quarter of the engine's "
@@ -83,10 +98,6 @@ static int read_flags(int argc, char **argv, struct arguments *arguments)
         {"step-ms", 0, "N", .number = &arguments->step_ms, .least = 1, .most = INT32_MAX,
          .help = "milliseconds that such a step should take: sets how many tokens it computes by the time that earlier "
                  "ones took, at most --prompt-step where that is given"},
-        {"kept-bytes", 0, "BYTES", .number = &arguments->kept_bytes, .least = 1, .most = UINT64_C(1) << 50,
-         .help =
-             "host memory of each model for requests that give way to older ones where the KV cache is full, so that "
-             "they are not computed again (as much as the cache has on a GPU, at most 4 GiB; else none)"},
         {"speculate", 0, "N", .number = &arguments->speculate, .most = INT32_MAX, .given = &arguments->speculate_given,
          .help = "draft up to N tokens of an answer where its last ones have occurred before, and verify them in one "
                  "step, while few requests are answered: the same answers in less time where they repeat text "
@@ -136,6 +147,8 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
     if (code || arguments->finished) return code;
     if (arguments->devices.launched) return cli_usage("--launched: not with engserve, which is one process");
     if (cli_check_devices(&arguments->devices)) return CLI_USAGE;
+    if (arguments->kv_tokens && arguments->kv_bytes)
+        return cli_usage("--kv-tokens and --kv-bytes: expected one of them, found both");
     /* The connections are divided among the threads. */
     if (arguments->http_threads > arguments->max_connections)
         return cli_usage("--http-threads: expected at most --max-connections");
@@ -157,6 +170,8 @@ static int open_models(struct program *program, struct eng_engine *draft)
     session.threads = (uint32_t)arguments->devices.threads;
     session.prompt_step = (uint32_t)arguments->prompt_step;
     session.step_ms = (uint32_t)arguments->step_ms;
+    session.kv_tokens = arguments->kv_tokens;
+    session.kv_bytes = arguments->kv_bytes;
     session.kept_bytes = arguments->kept_bytes;
     session.speculate = (uint32_t)arguments->speculate;
     session.draft = draft;
@@ -172,6 +187,7 @@ static int open_models(struct program *program, struct eng_engine *draft)
                                                      .open = &open,
                                                      .session = &session,
                                                      .max_queue = arguments->max_queue,
+                                                     .max_prompt = arguments->max_prompt,
                                                      .timeout = arguments->timeout,
                                                      .quiet = arguments->quiet};
         if (!server_model_open(&options, &program->models[i], &error)) return cli_fail_error(&error);

@@ -163,6 +163,12 @@ static json_t *content_of(size_t index, const json_t *message, struct server_err
     return empty;
 }
 
+/* An owned string: templates know no developer, whose place is the system's. */
+static json_t *role_of(json_t *role)
+{
+    return strcmp(json_string_value(role), "developer") == 0 ? json_string("system") : json_incref(role);
+}
+
 static bool add_message(size_t index, json_t *message, json_t *list, struct server_error *error)
 {
     if (!json_is_object(message)) return wrong(error, index, "", "an object", message);
@@ -174,7 +180,7 @@ static bool add_message(size_t index, json_t *message, json_t *list, struct serv
     json_t *content = content_of(index, message, error);
     if (!content) return false;
     json_t *made = json_object();
-    bool ok = (made && json_put(made, "role", json_incref(role)) && json_put(made, "content", json_incref(content))) ||
+    bool ok = (made && json_put(made, "role", role_of(role)) && json_put(made, "content", json_incref(content))) ||
               server_fail_memory(error);
     ok = ok && add_text(index, message, "name", made, error) && add_text(index, message, "tool_call_id", made, error) &&
          add_text(index, message, "reasoning_content", made, error) &&

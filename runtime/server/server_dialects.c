@@ -103,11 +103,39 @@ static const struct {
     {"</think>", "<think>", "</think>"},
 };
 
+/* Variables that say whether the model reasons, or for how many tokens; and what a template asks where the name is a common word. */
+static const char *const switches[] = {"enable_thinking", "thinking_mode", "thinking_budget"};
+static const char *const conditions[] = {"if thinking %}", "if thinking -%}"};
+
 static bool has_signs(const char *text, const char *const *signs)
 {
     for (int i = 0; i < MOST_SIGNS && signs[i]; i++)
         if (!strstr(text, signs[i])) return false;
     return true;
+}
+
+static bool is_name(char byte)
+{
+    return byte == '_' || (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z');
+}
+
+/* Whether the template has a variable of this name, which is neither a member of an object nor an argument of a call. */
+static bool has_variable(const char *text, const char *name)
+{
+    for (const char *at = text; (at = strstr(at, name)); at++) {
+        const char before = at > text ? at[-1] : ' ', *after = at + strlen(name);
+        const bool is_argument = after[0] == '=' && after[1] != '=';
+        if (!is_name(before) && before != '.' && !is_name(*after) && !is_argument) return true;
+    }
+    return false;
+}
+
+static bool has_switch(const char *text)
+{
+    bool found = false;
+    for (size_t i = 0; !found && i < sizeof switches / sizeof *switches; i++) found = has_variable(text, switches[i]);
+    for (size_t i = 0; !found && i < sizeof conditions / sizeof *conditions; i++) found = strstr(text, conditions[i]);
+    return found;
 }
 
 void server_dialect_find(const char *template_text, struct server_dialect *dialect)
@@ -124,4 +152,5 @@ void server_dialect_find(const char *template_text, struct server_dialect *diale
         dialect->thought = thoughts[i].begin;
         dialect->thought_end = thoughts[i].end;
     }
+    dialect->has_switch = template_text && has_switch(template_text);
 }

@@ -13,6 +13,7 @@ struct server_dialect {
      * answer. What a pattern without "$!" matches is no part of the answer. NULL: there are no more. */
     const char *const *patterns;
     const char *thought, *thought_end; /* around reasoning; NULL: none */
+    bool has_switch;                   /* a variable of the template says whether the model reasons */
 };
 
 /* template_text: as eng_chat_template gives it; NULL: none. */

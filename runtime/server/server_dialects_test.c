@@ -166,4 +166,77 @@ TEST(real_templates)
     assert_in_range(answers, 30, 1000);
 }
 
+/* Whether a question is rendered in another way with thinking than without. */
+static bool is_switched(const struct chat_templates *templates)
+{
+    struct template_result results[2] = {{0}};
+    struct status status = {0};
+    bool ok = true;
+    for (int thinks = 0; thinks < 2; thinks++) {
+        json_t *variables =
+            json_pack("{s:[{s:s, s:s}], s:b, s:b, s:b, s:s, s:i}", "messages", "role", "user", "content", "Hello",
+                      "add_generation_prompt", 1, "enable_thinking", thinks, "thinking", thinks, "thinking_mode",
+                      thinks ? "enabled" : "disabled", "thinking_budget", thinks ? 1024 : 0);
+        if (!chat_templates_render(templates, variables, NULL, &results[thinks], &status)) {
+            print_error("%s\n", status.message);
+            ok = false;
+        }
+        json_decref(variables);
+    }
+    const bool differs = ok && strcmp(results[0].text, results[1].text) != 0;
+    for (int i = 0; i < 2; i++) template_result_free(&results[i]);
+    return differs;
+}
+
+TEST(real_switches)
+{
+    struct dirent **entries;
+    char path[1024];
+    size_t switched = 0, failures = 0;
+    if (!test_shared()) skip();
+    snprintf(path, sizeof path, "%s/chat_templates", test_shared());
+    const int count = scandir(path, &entries, NULL, alphasort);
+    if (count < 0) skip();
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name;
+        if (strstr(name, ".jinja")) {
+            struct server_dialect dialect;
+            snprintf(path, sizeof path, "%s/chat_templates/%s", test_shared(), name);
+            struct chat_templates *templates = open_template(path);
+            server_dialect_find(chat_templates_text(templates, NULL), &dialect);
+            const bool differs = is_switched(templates);
+            if (differs != dialect.has_switch)
+                print_error("%s: switched %d, found %d\n", name, differs, dialect.has_switch);
+            failures += differs != dialect.has_switch;
+            switched += differs;
+            chat_templates_close(templates);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    assert_int_equal(failures, 0);
+    assert_in_range(switched, 15, 1000);
+}
+
+TEST(switches)
+{
+    static const struct {
+        const char *text;
+        bool has_switch;
+    } cases[] = {{"{% if enable_thinking %}x{% endif %}", true},
+                 {"{%- elif thinking %}", true},
+                 {"{% set ns = namespace(enable_thinking=true) %}{% if ns.enable_thinking %}x{% endif %}", false},
+                 {"{% if enable_thinking==true %}x{% endif %}", true},
+                 {"{% if my_thinking_mode %}x{% endif %}", false},
+                 {"When thinking is enabled, {{ message.thinking }}", false},
+                 {"<think></think>", false}};
+    struct server_dialect dialect;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        server_dialect_find(cases[i].text, &dialect);
+        assert_int_equal(dialect.has_switch, cases[i].has_switch);
+    }
+    server_dialect_find(NULL, &dialect);
+    assert_false(dialect.has_switch);
+}
+
 int main(void) { return test_run(); }

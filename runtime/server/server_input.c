@@ -13,9 +13,11 @@ bool server_input_read(enum server_shape shape, enum server_endpoint endpoint, b
     bool ok = server_request_parse(body, size, &value, error) &&
               (shape == SERVER_MESSAGES ? server_messages_read(value, counts, &chat, error)
                                         : server_responses_read(value, &chat, &echo, error));
+    const bool thinks = ok && shape == SERVER_MESSAGES && server_messages_wants_thinking(value);
     json_decref(value);
     ok = ok && server_request_read_value(endpoint, chat, request, error);
     request->shape = shape;
+    request->wants_thinking = thinks;
     request->echo_body = echo;
     return ok;
 }

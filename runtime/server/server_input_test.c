@@ -34,7 +34,8 @@ TEST(test_messages)
     assert_string_equal(
         request.variables,
         test_json(
-            "{'add_generation_prompt':true,'enable_thinking':true,'tools':[{'type':'function','function':{'name':"
+            "{'add_generation_prompt':true,'enable_thinking':true,'thinking':true,'thinking_mode':'adaptive','tools':[{"
+            "'type':'function','function':{'name':"
             "'f','parameters':{'type':'object'},'description':'d'}}],'messages':[{'role':'system','content':'s'},"
             "{'role':'user','content':'q'},{'role':'assistant','content':'a','reasoning_content':'t','tool_calls':"
             "[{'type':'function','function':{'name':'f','arguments':{'n':1}},'id':'i'}]},{'role':'user',"
@@ -48,9 +49,31 @@ TEST(test_messages)
            "{'max_tokens': 1, 'messages': [{'role': 'user', 'content': 'q'}], 'output_config': {'format': {'type': "
            "'json_schema', 'schema': {'type': 'null'}}, 'effort': 'low'}, 'thinking': {'type': 'disabled'}}");
     assert_string_equal(request.format.text, test_json("{'type':'null'}"));
-    assert_non_null(strstr(request.variables, test_json("'reasoning_effort':'low','enable_thinking':false")));
+    assert_non_null(
+        strstr(request.variables,
+               test_json("'reasoning_effort':'low','enable_thinking':false,'thinking':false,'thinking_mode':'disabled',"
+                         "'thinking_budget':0")));
     server_request_free(&request);
     accept(SERVER_MESSAGES, true, "{'messages': [{'role': 'user', 'content': 'q'}], 'system': 's'}");
+    assert_false(request.wants_thinking);
+    server_request_free(&request);
+    for (int counts = 0; counts < 2; counts++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "{%s'messages': [{'role': 'user', 'content': 'q'}], 'thinking': {'type': 'enabled', "
+                 "'budget_tokens': 1024}}",
+                 counts ? "" : "'max_tokens': 1025, ");
+        accept(SERVER_MESSAGES, counts, text);
+        assert_true(request.wants_thinking);
+        assert_non_null(strstr(request.variables, test_json("'enable_thinking':true,'thinking':true,'thinking_mode':"
+                                                            "'enabled','thinking_budget':1024")));
+        server_request_free(&request);
+    }
+    accept(SERVER_MESSAGES, false,
+           "{'max_tokens': 1, 'messages': [{'role': 'user', 'content': 'q'}], 'stop_sequences': "
+           "['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j', 'k', 'l', 'm', 'n', 'o', 'p']}");
+    assert_int_equal(request.stop_count, 16);
+    assert_string_equal(request.stops[15], "p");
     server_request_free(&request);
 }
 
@@ -85,6 +108,17 @@ TEST(test_responses)
     accept(SERVER_RESPONSES, false,
            "{'input': 'q', 'text': {'format': {'type': 'json_schema', 'name': 'n', 'schema': {'type': 'null'}}}}");
     assert_string_equal(request.format.text, test_json("{'type':'null'}"));
+    assert_false(request.wants_logprobs);
+    server_request_free(&request);
+    accept(SERVER_RESPONSES, false, "{'input': 'q', 'include': ['message.output_text.logprobs'], 'top_logprobs': 0}");
+    assert_true(request.wants_logprobs && !request.top_logprobs);
+    server_request_free(&request);
+    accept(SERVER_RESPONSES, false, "{'input': 'q', 'include': [], 'top_logprobs': 3}");
+    assert_true(request.wants_logprobs && request.top_logprobs == 3);
+    assert_int_equal(json_integer_value(json_object_get(request.echo_body, "top_logprobs")), 3);
+    server_request_free(&request);
+    accept(SERVER_RESPONSES, false, "{'input': 'q', 'include': [], 'top_logprobs': 0}");
+    assert_false(request.wants_logprobs);
     server_request_free(&request);
 }
 
@@ -105,7 +139,17 @@ TEST(test_refused)
         {SERVER_MESSAGES, "{" ASK ", 'temperature': 'x'}", "temperature", "a number"},
         {SERVER_MESSAGES, "{" ASK ", 'stop_sequences': ['']}", "stop_sequences", "strings"},
         {SERVER_MESSAGES, "{" ASK ", 'system': 1}", "system", "found 1"},
-        {SERVER_MESSAGES, "{" ASK ", 'thinking': {'type': 'enabled', 'budget_tokens': 1024}}", "thinking", "budget"},
+        {SERVER_MESSAGES, "{" ASK ", 'thinking': {'type': 'enabled', 'budget_tokens': 1024}}", "thinking",
+         "budget_tokens|max_tokens"},
+        {SERVER_MESSAGES, "{" ASK ", 'thinking': {'type': 'enabled', 'budget_tokens': 1023}}", "thinking", "1024|1023"},
+        {SERVER_MESSAGES, "{" ASK ", 'thinking': {'type': 'enabled'}}", "thinking", "budget_tokens|nothing"},
+        {SERVER_MESSAGES, "{" ASK ", 'thinking': {'type': 'adaptive', 'budget_tokens': 1024}}", "thinking",
+         "budget_tokens"},
+        {SERVER_MESSAGES, "{" ASK ", 'thinking': {'type': 'much'}}", "thinking", "adaptive|much"},
+        {SERVER_MESSAGES,
+         "{" ASK ", 'stop_sequences': ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j', 'k', 'l', 'm', 'n', 'o', 'p', "
+         "'q']}",
+         "stop_sequences", "up to 16"},
         {SERVER_MESSAGES, "{" ASK ", 'metadata': {'x': 1}}", "metadata", "field|not supported"},
         {SERVER_MESSAGES, "{" ASK ", 'tools': [{'type': 'bash_20250124', 'name': 'bash'}]}", "tools.0",
          "bash_20250124"},
@@ -121,7 +165,10 @@ TEST(test_refused)
         {SERVER_RESPONSES, "{'input': []}", "input", "at least one"},
         {SERVER_RESPONSES, "{'input': 'x', 'store': true}", "store", "not supported|false"},
         {SERVER_RESPONSES, "{'input': 'x', 'previous_response_id': 'r'}", "previous_response_id", "not supported"},
-        {SERVER_RESPONSES, "{'input': 'x', 'include': ['x']}", "include", "not supported"},
+        {SERVER_RESPONSES, "{'input': 'x', 'include': ['x']}", "include", "message.output_text.logprobs|'x'"},
+        {SERVER_RESPONSES, "{'input': 'x', 'include': {}}", "include", "an array"},
+        {SERVER_RESPONSES, "{'input': 'x', 'top_logprobs': 21}", "top_logprobs", "0 to 20"},
+        {SERVER_RESPONSES, "{'input': 'x', 'top_logprobs': 'x'}", "top_logprobs", "0 to 20"},
         {SERVER_RESPONSES, "{'input': 'x', 'messages': []}", "messages", "not known"},
         {SERVER_RESPONSES, "{'input': 'x', 'tools': [{'type': 'web_search'}]}", "tools[0]", "web_search"},
         {SERVER_RESPONSES, "{'input': 'x', 'text': {'verbosity': 'high'}}", "text", "verbosity"},

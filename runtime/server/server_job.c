@@ -88,23 +88,28 @@ bool server_job_check_tokens(const struct eng_engine_facts *facts, const struct 
     return true;
 }
 
-static bool check_prompt(const struct eng_engine_facts *facts, const struct server_request *request,
+static bool check_prompt(const struct server_target *target, const struct server_request *request,
                          const struct server_prompt *prompt, uint64_t max_new_tokens, struct server_error *error)
 {
     const char *param = prompt_field(request);
+    const uint32_t context = target->facts->max_context;
     const bool embeds = request->endpoint == SERVER_EMBEDDING, alone = embeds || request->no_answer;
     if (!prompt->count)
         return server_fail(error, 400, "invalid_value", param, "%s: expected at least one token, found none", param);
-    if (alone && prompt->count > facts->max_context)
+    if (target->max_prompt && prompt->count > target->max_prompt)
         return server_fail(error, 400, "context_length_exceeded", param,
-                           "the context of this model is %" PRIu32 " tokens; %s has %zu; shorten it",
-                           facts->max_context, embeds ? "an input" : "the prompt", prompt->count);
-    if (!alone && prompt->count + (max_new_tokens ? max_new_tokens : 1) > facts->max_context)
+                           "this server takes prompts of at most %" PRIu64 " tokens; %s has %zu; shorten it",
+                           target->max_prompt, embeds ? "an input" : "the prompt", prompt->count);
+    if (alone && prompt->count > context)
+        return server_fail(error, 400, "context_length_exceeded", param,
+                           "the context of this model is %" PRIu32 " tokens; %s has %zu; shorten it", context,
+                           embeds ? "an input" : "the prompt", prompt->count);
+    if (!alone && prompt->count + (max_new_tokens ? max_new_tokens : 1) > context)
         return server_fail(error, 400, "context_length_exceeded", param,
                            "the context of this model is %" PRIu32 " tokens; the prompt has %zu, and %" PRIu64
                            " are requested for the answer; shorten the prompt or lower max_tokens",
-                           facts->max_context, prompt->count, max_new_tokens ? max_new_tokens : 1);
-    return server_job_check_tokens(facts, prompt, param, error);
+                           context, prompt->count, max_new_tokens ? max_new_tokens : 1);
+    return server_job_check_tokens(target->facts, prompt, param, error);
 }
 
 bool server_job_detokenize(const struct eng_engine *engine, const int32_t *tokens, size_t count, uint32_t flags,
@@ -266,19 +271,24 @@ static bool choose_voice(const struct server_voice *voice, struct server_job *jo
     if (server_tools_are_active(&request->tools) && !voice->dialect.name)
         return server_fail(error, 400, "unsupported_parameter", "tools",
                            "tools: the chat template of this model shows no tools; leave them out");
+    if (request->wants_thinking && !voice->dialect.has_switch)
+        return server_fail(error, 400, "unsupported_parameter", "thinking",
+                           "thinking: the chat template of this model has no switch for it; leave it out, or set its "
+                           "type to \"disabled\" or \"adaptive\", which then change nothing");
     if (server_tools_are_forced(&request->tools)) return server_tools_format(&request->tools, &request->format, error);
     if (request->is_chat && !request->format.field && (voice->dialect.thought || voice->dialect.name))
         job->voice = voice;
     return true;
 }
 
-static bool fill(const struct eng_engine *engine, const struct eng_engine_facts *facts,
-                 const struct server_voice *voice, struct server_grammars *grammars, struct server_job *job,
-                 struct server_error *error)
+static bool fill(const struct server_target *target, struct server_job *job, struct server_error *error)
 {
+    const struct eng_engine *engine = target->engine;
+    const struct eng_engine_facts *facts = target->facts;
     struct server_request *request = &job->request;
-    if (!choose_voice(voice, job, error)) return false;
-    if (request->format.field && !server_grammars_take(grammars, engine, &request->format, &job->grammar, error))
+    if (!choose_voice(target->voice, job, error)) return false;
+    if (request->format.field &&
+        !server_grammars_take(target->grammars, engine, &request->format, &job->grammar, error))
         return false;
     const bool embeds = request->endpoint == SERVER_EMBEDDING;
     if (embeds && !check_embeddings(facts, request, error)) return false;
@@ -289,7 +299,7 @@ static bool fill(const struct eng_engine *engine, const struct eng_engine_facts 
         !choose_sampling(engine, facts, request, &job->sampling, error) || !name_job(job, error))
         return false;
     for (size_t i = 0; i < request->prompt_count; i++) {
-        if (!check_prompt(facts, request, &request->prompts[i], most, error)) return false;
+        if (!check_prompt(target, request, &request->prompts[i], most, error)) return false;
         job->prompt_tokens += request->prompts[i].count;
     }
     if (job->voice)
@@ -303,9 +313,8 @@ static bool fill(const struct eng_engine *engine, const struct eng_engine_facts 
     return server_request_shrink(request) || server_fail_memory(error);
 }
 
-bool server_job_create(const struct eng_engine *engine, const struct eng_engine_facts *facts,
-                       const struct server_voice *voice, struct server_grammars *grammars,
-                       struct server_request *request, struct server_job **job, struct server_error *error)
+bool server_job_create(const struct server_target *target, struct server_request *request, struct server_job **job,
+                       struct server_error *error)
 {
     struct server_job *made = calloc(1, sizeof *made);
     if (!made) return server_fail_memory(error);
@@ -313,7 +322,7 @@ bool server_job_create(const struct eng_engine *engine, const struct eng_engine_
     made->arrival = cli_seconds();
     made->references = 1;
     *request = (struct server_request){0};
-    if (!fill(engine, facts, voice, grammars, made, error)) {
+    if (!fill(target, made, error)) {
         server_job_free(made);
         return false;
     }

@@ -57,11 +57,19 @@ struct server_job {
     void *context;
 };
 
+/* What a model has for jobs; all is borrowed. */
+struct server_target {
+    const struct eng_engine *engine;
+    const struct eng_engine_facts *facts;
+    const struct server_voice *voice;
+    struct server_grammars *grammars;
+    uint64_t max_prompt; /* tokens of each prompt; 0: no limit but the context */
+};
+
 /* Checks the request against the engine, compiles its grammar and converts its prompts. On success *job owns the contents of *request,
- * which is emptied. `voice` is borrowed. */
-bool server_job_create(const struct eng_engine *engine, const struct eng_engine_facts *facts,
-                       const struct server_voice *voice, struct server_grammars *grammars,
-                       struct server_request *request, struct server_job **job, struct server_error *error);
+ * which is emptied. The target outlives the job. */
+bool server_job_create(const struct server_target *target, struct server_request *request, struct server_job **job,
+                       struct server_error *error);
 void server_job_free(struct server_job *job);
 
 /* The reader of a choice's text. */

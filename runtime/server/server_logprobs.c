@@ -122,20 +122,29 @@ static bool print_chat_token(const struct eng_engine *engine, const struct eng_l
     return ok;
 }
 
-static bool print_chat(const struct server_logprobs *logprobs, const struct eng_engine *engine,
-                       struct server_buffer *out)
+bool server_logprobs_print_list(const struct server_logprobs *logprobs, size_t first, size_t end,
+                                const struct eng_engine *engine, struct server_buffer *out)
 {
-    bool ok = server_buffer_text(out, "{\"content\":[");
-    for (size_t i = 0; ok && i < logprobs->ready; i++) {
+    bool ok = server_buffer_text(out, "[");
+    for (size_t i = first; ok && i < end; i++) {
         const struct eng_logprob *top = logprobs->top + i * logprobs->top_count;
-        ok = server_buffer_text(out, i ? "," : "") && print_chat_token(engine, &logprobs->tokens[i].drawn, out) &&
+        ok = server_buffer_text(out, i > first ? "," : "") &&
+             print_chat_token(engine, &logprobs->tokens[i].drawn, out) &&
              server_buffer_text(out, ",\"top_logprobs\":[");
         for (size_t t = 0; ok && t < logprobs->top_count && top[t].token >= 0; t++)
             ok = server_buffer_text(out, t ? "," : "") && print_chat_token(engine, &top[t], out) &&
                  server_buffer_text(out, "}");
         ok = ok && server_buffer_text(out, "]}");
     }
-    return ok && server_buffer_text(out, "],\"refusal\":null}");
+    return ok && server_buffer_text(out, "]");
+}
+
+static bool print_chat(const struct server_logprobs *logprobs, const struct eng_engine *engine,
+                       struct server_buffer *out)
+{
+    return server_buffer_text(out, "{\"content\":") &&
+           server_logprobs_print_list(logprobs, 0, logprobs->ready, engine, out) &&
+           server_buffer_text(out, ",\"refusal\":null}");
 }
 
 /* The text as a JSON string; of a token that is no text "bytes:" and its bytes. */

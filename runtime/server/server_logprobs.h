@@ -37,5 +37,8 @@ void server_logprobs_free(struct server_logprobs *logprobs);
 /* Appends the value of a choice's "logprobs" for those that are ready. False: out of memory. */
 bool server_logprobs_print(const struct server_logprobs *logprobs, const struct eng_engine *engine, bool is_chat,
                            struct server_buffer *out);
+/* Appends an array of tokens [first, end), as chats have it. */
+bool server_logprobs_print_list(const struct server_logprobs *logprobs, size_t first, size_t end,
+                                const struct eng_engine *engine, struct server_buffer *out);
 
 #endif

@@ -285,7 +285,7 @@ static bool convert_stops(const struct server_conversion *row, const json_t *val
         const json_t *stop = json_array_get(value, i);
         good = json_is_string(stop) && json_string_length(stop) && json_string_length(stop) <= SERVER_MOST_STOP_BYTES;
     }
-    if (!good) return server_convert_wrong(error, row->field, "an array of up to 4 strings of 1 to 1024 bytes", value);
+    if (!good) return server_convert_wrong(error, row->field, "an array of up to 16 strings of 1 to 1024 bytes", value);
     return server_convert_copy(row, value, chat, error);
 }
 
@@ -298,21 +298,34 @@ static bool convert_metadata(const struct server_conversion *row, const json_t *
     return server_convert_members(row->field, value, members, 1, error);
 }
 
-/* A budget of tokens is no part of chat templates: only whether the model thinks is. */
+/* The names that templates have for the switch; those that a template does not know change nothing. A budget is one of them. */
+static json_t *thinking_variables(const json_t *type, json_t *budget)
+{
+    const bool thinks = !is_text(type, "disabled");
+    json_t *made =
+        json_pack("{s:b, s:b, s:O}", "enable_thinking", (int)thinks, "thinking", (int)thinks, "thinking_mode", type);
+    if (!made || (thinks && !budget)) return made;
+    if (json_put(made, "thinking_budget", thinks ? json_incref(budget) : json_integer(0))) return made;
+    json_decref(made);
+    return NULL;
+}
+
 static bool convert_thinking(const struct server_conversion *row, const json_t *value, json_t *chat,
                              struct server_error *error)
 {
-    static const char *const members[] = {"type", "display"};
+    enum { LEAST_BUDGET = 1024 };
+    static const char *const members[] = {"type", "display", "budget_tokens"};
     const json_t *type = json_object_get(value, "type"), *display = server_convert_get(value, "display");
+    json_t *budget = server_convert_get(value, "budget_tokens");
+    const bool has_budget = is_text(type, "enabled");
     if (display && !is_text(display, "summarized"))
         return server_convert_wrong(error, row->field, "\"summarized\" in \"display\", or nothing", display);
-    if (!is_text(type, "disabled") && !is_text(type, "adaptive"))
-        return server_convert_wrong(error, row->field,
-                                    "\"disabled\" or \"adaptive\" in \"type\", since this server keeps no budget",
-                                    type);
-    if (!server_convert_members(row->field, value, members, 2, error)) return false;
-    return server_convert_put(chat, "chat_template_kwargs",
-                              json_pack("{s:b}", "enable_thinking", is_text(type, "adaptive")), error);
+    if (!is_text(type, "disabled") && !is_text(type, "adaptive") && !has_budget)
+        return server_convert_wrong(error, row->field, "\"disabled\", \"adaptive\" or \"enabled\" in \"type\"", type);
+    if (has_budget && (!json_is_integer(budget) || json_integer_value(budget) < LEAST_BUDGET))
+        return server_convert_wrong(error, row->field, "an integer of at least 1024 in \"budget_tokens\"", budget);
+    if (!server_convert_members(row->field, value, members, has_budget ? 3 : 2, error)) return false;
+    return server_convert_put(chat, "chat_template_kwargs", thinking_variables(type, budget), error);
 }
 
 /* Says what to keep for later requests, which the server does by itself. */
@@ -370,6 +383,13 @@ static const struct server_conversion rows[] = {
 };
 enum { COUNTED_ROWS = 9 };
 
+static const json_t *budget_of(const json_t *body)
+{
+    return json_object_get(json_object_get(body, "thinking"), "budget_tokens");
+}
+
+bool server_messages_wants_thinking(const json_t *body) { return json_is_integer(budget_of(body)); }
+
 bool server_messages_read(const json_t *body, bool counts, json_t **chat, struct server_error *error)
 {
     json_t *made = json_object();
@@ -381,6 +401,10 @@ bool server_messages_read(const json_t *body, bool counts, json_t **chat, struct
     if (ok && !counts && !server_convert_get(body, "max_tokens"))
         ok = server_fail(error, 400, "missing_required_parameter", "max_tokens",
                          "max_tokens: expected this field, found nothing");
+    const json_t *most = json_object_get(body, "max_tokens");
+    if (ok && !counts && json_is_integer(most) && json_integer_value(budget_of(body)) >= json_integer_value(most))
+        ok = server_fail(error, 400, "invalid_value", "thinking",
+                         "thinking: expected fewer \"budget_tokens\" than max_tokens");
     *chat = ok ? made : NULL;
     if (!ok) json_decref(made);
     return ok;

@@ -9,5 +9,7 @@
 
 /* *chat is owned by the caller, NULL after a failure. counts: the body is one of /v1/messages/count_tokens. */
 bool server_messages_read(const json_t *body, bool counts, json_t **chat, struct server_error *error);
+/* Whether the body asks for thinking with a budget. Requires: it was read. */
+bool server_messages_wants_thinking(const json_t *body);
 
 #endif

@@ -5,23 +5,41 @@
 #include <math.h>
 #include <string.h>
 
-/* Upper limits of the buckets, in seconds, ascending; NAN ends a list. */
+#define SECONDS_OF_REQUESTS                                                                                    \
+    {                                                                                                          \
+        0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, NAN \
+    }
+#define TOKENS                                                                                                      \
+    {                                                                                                               \
+        1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, \
+            2000000, 5000000, NAN                                                                                   \
+    }
+
+/* Upper limits of the buckets, ascending; NAN ends a list. */
 static const struct {
     const char *name, *help;
+    const char *older; /* the name in older releases of vLLM, which is printed, too; NULL: none */
     double limits[SERVER_MOST_BUCKETS + 1];
-} histograms[SERVER_TIMES] = {
+} histograms[SERVER_MEASURES] = {
+    [SERVER_TIME_IN_QUEUE] = {"request_queue_time_seconds",
+                              "From the arrival of a request to the first step that computes a choice.", NULL,
+                              SECONDS_OF_REQUESTS},
     [SERVER_TIME_FIRST_TOKEN] = {"time_to_first_token_seconds",
                                  "From the arrival of a request to the first token of a choice.",
+                                 NULL,
                                  {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,  0.75, 1,
                                   2.5,   5,     7.5,  10,   20,   40,   80,   160, 640,  2560, NAN}},
-    [SERVER_TIME_PER_TOKEN] = {"time_per_output_token_seconds",
+    [SERVER_TIME_PER_TOKEN] = {"inter_token_latency_seconds",
                                "Between two tokens of a choice.",
+                               "time_per_output_token_seconds",
                                {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4,
                                 0.5,   0.75,   1,     2.5,  5,     7.5,  10,    20,  40,   80,  NAN}},
-    [SERVER_TIME_REQUEST] = {"e2e_request_latency_seconds",
-                             "From the arrival of a request to its last token.",
-                             {0.05, 0.1, 0.3, 0.5, 0.8, 1,   1.5, 2,   2.5, 5,    10, 15,
-                              20,   30,  40,  50,  60,  120, 240, 480, 960, 1920, NAN}},
+    [SERVER_TIME_REQUEST] = {"e2e_request_latency_seconds", "From the arrival of a request to its last token.", NULL,
+                             SECONDS_OF_REQUESTS},
+    [SERVER_PROMPT_TOKENS] = {"request_prompt_tokens", "Tokens of the prompt of a choice that has ended.", NULL,
+                              TOKENS},
+    [SERVER_GENERATED_TOKENS] = {"request_generation_tokens", "Tokens of the answer of a choice that has ended.", NULL,
+                                 TOKENS},
 };
 
 const char *server_finish_name(enum server_finish finish)
@@ -30,13 +48,13 @@ const char *server_finish_name(enum server_finish finish)
     return names[finish];
 }
 
-void server_metrics_time(struct server_metrics *metrics, enum server_time time, double seconds)
+void server_metrics_observe(struct server_metrics *metrics, enum server_measure measure, double value)
 {
-    struct server_histogram *histogram = &metrics->times[time];
+    struct server_histogram *histogram = &metrics->histograms[measure];
     int bucket = 0;
-    while (!isnan(histograms[time].limits[bucket]) && seconds > histograms[time].limits[bucket]) bucket++;
-    histogram->buckets[bucket]++;
-    histogram->sum += seconds;
+    while (!isnan(histograms[measure].limits[bucket]) && value > histograms[measure].limits[bucket]) bucket++;
+    histogram->buckets[isnan(histograms[measure].limits[bucket]) ? SERVER_MOST_BUCKETS : bucket]++;
+    histogram->sum += value;
 }
 
 static bool print_label(struct server_buffer *out, const char *name)
@@ -71,6 +89,8 @@ static bool print_values(const struct server_metrics *metrics, const char *const
         {"prompt_tokens_total", "counter", "Tokens of prompts.", offsetof(struct server_metrics, prompt_tokens), false},
         {"generation_tokens_total", "counter", "Tokens of answers.", offsetof(struct server_metrics, generation_tokens),
          false},
+        {"prefix_cache_queries_total", "counter", "Tokens of prompts that were looked up in the prefix cache.",
+         offsetof(struct server_metrics, queried_tokens), false},
         {"prefix_cache_hits_total", "counter", "Tokens of prompts that were not computed, since KV pages had them.",
          offsetof(struct server_metrics, cached_tokens), false},
         {"num_preemptions_total", "counter", "Times that a sequence was set aside for want of KV pages.",
@@ -109,16 +129,15 @@ static bool print_finished(const struct server_metrics *metrics, const char *con
     return ok;
 }
 
-static bool print_histogram(const struct server_histogram *histogram, int time, const char *model,
-                            struct server_buffer *out)
+static bool print_histogram(const struct server_histogram *histogram, const char *name, const double *limits,
+                            const char *model, struct server_buffer *out)
 {
-    const char *name = histograms[time].name;
     uint64_t total = 0;
     bool ok = true;
-    for (int i = 0; ok && !isnan(histograms[time].limits[i]); i++) {
+    for (int i = 0; ok && !isnan(limits[i]); i++) {
         total += histogram->buckets[i];
-        ok = server_buffer_format(out, "eng:%s_bucket{le=\"%g\",", name, histograms[time].limits[i]) &&
-             print_label(out, model) && server_buffer_format(out, "\"} %" PRIu64 "\n", total);
+        ok = server_buffer_format(out, "eng:%s_bucket{le=\"%g\",", name, limits[i]) && print_label(out, model) &&
+             server_buffer_format(out, "\"} %" PRIu64 "\n", total);
     }
     total += histogram->buckets[SERVER_MOST_BUCKETS];
     return ok && server_buffer_format(out, "eng:%s_bucket{le=\"+Inf\",", name) && print_label(out, model) &&
@@ -127,13 +146,24 @@ static bool print_histogram(const struct server_histogram *histogram, int time, 
            server_buffer_format(out, "\"} %" PRIu64 "\n", total);
 }
 
+/* The histograms of all engines, under this name. */
+static bool print_histograms(const struct server_metrics *metrics, const char *const *names, size_t count, int measure,
+                             const char *name, struct server_buffer *out)
+{
+    bool ok = print_head(out, name, "histogram", histograms[measure].help);
+    for (size_t i = 0; ok && i < count; i++)
+        ok = print_histogram(&metrics[i].histograms[measure], name, histograms[measure].limits, names[i], out);
+    return ok;
+}
+
 bool server_metrics_print(const struct server_metrics *metrics, const char *const *names, size_t count,
                           struct server_buffer *out)
 {
     bool ok = print_values(metrics, names, count, out) && print_finished(metrics, names, count, out);
-    for (int time = 0; ok && time < SERVER_TIMES; time++) {
-        ok = print_head(out, histograms[time].name, "histogram", histograms[time].help);
-        for (size_t i = 0; ok && i < count; i++) ok = print_histogram(&metrics[i].times[time], time, names[i], out);
+    for (int measure = 0; ok && measure < SERVER_MEASURES; measure++) {
+        const char *older = histograms[measure].older;
+        ok = print_histograms(metrics, names, count, measure, histograms[measure].name, out) &&
+             (!older || print_histograms(metrics, names, count, measure, older, out));
     }
     return ok;
 }

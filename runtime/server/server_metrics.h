@@ -19,7 +19,16 @@ enum { SERVER_FINISHES = SERVER_FINISH_ERROR + 1 };
 /* "stop", "length", "abort" or "error"; NULL for NONE. */
 const char *server_finish_name(enum server_finish finish);
 
-enum server_time { SERVER_TIME_FIRST_TOKEN, SERVER_TIME_PER_TOKEN, SERVER_TIME_REQUEST, SERVER_TIMES };
+/* What histograms are of: seconds, then tokens. */
+enum server_measure {
+    SERVER_TIME_IN_QUEUE,
+    SERVER_TIME_FIRST_TOKEN,
+    SERVER_TIME_PER_TOKEN,
+    SERVER_TIME_REQUEST,
+    SERVER_PROMPT_TOKENS,
+    SERVER_GENERATED_TOKENS
+};
+enum { SERVER_MEASURES = SERVER_GENERATED_TOKENS + 1 };
 
 enum { SERVER_MOST_BUCKETS = 22 };
 struct server_histogram {
@@ -31,14 +40,15 @@ struct server_metrics {
     uint64_t running, waiting; /* sequences */
     double kv_usage;           /* 0 to 1 */
     uint64_t prompt_tokens, generation_tokens;
-    uint64_t cached_tokens;     /* of prompts, that were not computed */
+    uint64_t queried_tokens;    /* of prompts, that were looked up in the prefix cache */
+    uint64_t cached_tokens;     /* part of them: found, and not computed */
     uint64_t set_aside;         /* times that a sequence gave its pages back */
     uint64_t drafted, accepted; /* tokens, by speculation */
     uint64_t finished[SERVER_FINISHES];
-    struct server_histogram times[SERVER_TIMES];
+    struct server_histogram histograms[SERVER_MEASURES];
 };
 
-void server_metrics_time(struct server_metrics *metrics, enum server_time time, double seconds);
+void server_metrics_observe(struct server_metrics *metrics, enum server_measure measure, double value);
 
 /* metrics: [count], names: [count] of the engines, which are printed as label model_name. False: out of memory. */
 bool server_metrics_print(const struct server_metrics *metrics, const char *const *names, size_t count,

@@ -16,6 +16,7 @@ TEST(test_print)
                                          .waiting = 7,
                                          .kv_usage = 0.25,
                                          .prompt_tokens = 11,
+                                         .queried_tokens = 10,
                                          .cached_tokens = 8,
                                          .set_aside = 5,
                                          .drafted = 9,
@@ -24,10 +25,15 @@ TEST(test_print)
     const char *names[] = {"a", "b\"\\"};
     struct server_buffer out = {0};
     metrics[0].finished[SERVER_FINISH_STOP] = 3;
-    server_metrics_time(&metrics[0], SERVER_TIME_FIRST_TOKEN, 0.001);
-    server_metrics_time(&metrics[0], SERVER_TIME_FIRST_TOKEN, 0.0011);
-    server_metrics_time(&metrics[0], SERVER_TIME_FIRST_TOKEN, 1e9);
-    server_metrics_time(&metrics[1], SERVER_TIME_REQUEST, 1.25);
+    server_metrics_observe(&metrics[0], SERVER_TIME_FIRST_TOKEN, 0.001);
+    server_metrics_observe(&metrics[0], SERVER_TIME_FIRST_TOKEN, 0.0011);
+    server_metrics_observe(&metrics[0], SERVER_TIME_FIRST_TOKEN, 1e9);
+    server_metrics_observe(&metrics[1], SERVER_TIME_REQUEST, 1.25);
+    server_metrics_observe(&metrics[0], SERVER_TIME_PER_TOKEN, 0.5);
+    server_metrics_observe(&metrics[0], SERVER_TIME_IN_QUEUE, 0.06);
+    server_metrics_observe(&metrics[0], SERVER_PROMPT_TOKENS, 2);
+    server_metrics_observe(&metrics[0], SERVER_PROMPT_TOKENS, 5e9);
+    server_metrics_observe(&metrics[1], SERVER_GENERATED_TOKENS, 1000000);
     assert_true(server_metrics_print(metrics, names, 2, &out) && server_buffer_add(&out, "", 1));
     static const char *const lines[] = {
         "# TYPE eng:num_requests_running gauge",
@@ -50,7 +56,21 @@ TEST(test_print)
         "eng:time_to_first_token_seconds_bucket{le=\"+Inf\",model_name=\"a\"} 3",
         "eng:time_to_first_token_seconds_count{model_name=\"a\"} 3",
         "eng:e2e_request_latency_seconds_sum{model_name=\"b\\\"\\\\\"} 1.25",
-        "eng:time_per_output_token_seconds_count{model_name=\"a\"} 0",
+        "eng:prefix_cache_queries_total{model_name=\"a\"} 10",
+        "# TYPE eng:inter_token_latency_seconds histogram",
+        "eng:inter_token_latency_seconds_bucket{le=\"0.5\",model_name=\"a\"} 1",
+        "eng:inter_token_latency_seconds_count{model_name=\"a\"} 1",
+        "# TYPE eng:time_per_output_token_seconds histogram",
+        "eng:time_per_output_token_seconds_count{model_name=\"a\"} 1",
+        "eng:time_per_output_token_seconds_count{model_name=\"b\\\"\\\\\"} 0",
+        "eng:request_queue_time_seconds_bucket{le=\"0.05\",model_name=\"a\"} 0",
+        "eng:request_queue_time_seconds_bucket{le=\"0.1\",model_name=\"a\"} 1",
+        "eng:request_prompt_tokens_bucket{le=\"1\",model_name=\"a\"} 0",
+        "eng:request_prompt_tokens_bucket{le=\"2\",model_name=\"a\"} 1",
+        "eng:request_prompt_tokens_bucket{le=\"5e+06\",model_name=\"a\"} 1",
+        "eng:request_prompt_tokens_bucket{le=\"+Inf\",model_name=\"a\"} 2",
+        "eng:request_prompt_tokens_sum{model_name=\"a\"} 5e+09",
+        "eng:request_generation_tokens_bucket{le=\"1e+06\",model_name=\"b\\\"\\\\\"} 1",
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) expect_line(out.data, lines[i]);
     server_buffer_free(&out);

@@ -9,6 +9,7 @@
 
 #include "formats/cli/cli_process.h"
 #include "runtime/cli/cli_args.h"
+#include "runtime/server/server_context.h"
 #include "runtime/server/server_echo.h"
 #include "runtime/server/server_embeddings.h"
 
@@ -18,6 +19,7 @@ struct slot {
     size_t choice;
     struct eng_sequence *sequence; /* used by the thread of the model alone */
     enum eng_state state;          /* after the last step */
+    bool has_begun, has_room;      /* steps have computed it; they do, as it is not set aside */
 };
 
 /* Whether a divided answer has a text of a token; found out when it is drawn first. */
@@ -31,6 +33,8 @@ struct server_model {
     struct server_voice voice;
     uint8_t *token_kinds; /* owned [vocab_size], enum token_kind: used by the thread of the model alone */
     struct server_grammars *grammars;
+    struct server_target target;
+    bool is_short; /* the KV pool has no room for the engine's context */
     double timeout;
     uint64_t max_queue;
     pthread_t thread;
@@ -90,7 +94,7 @@ static void end_job(struct server_model *model, struct server_job *job)
 {
     job->done = true;
     job->end = cli_seconds();
-    if (!job->failure.http) server_metrics_time(&model->metrics, SERVER_TIME_REQUEST, job->end - job->arrival);
+    if (!job->failure.http) server_metrics_observe(&model->metrics, SERVER_TIME_REQUEST, job->end - job->arrival);
     wake(job);
     drop_reference(job);
 }
@@ -182,6 +186,7 @@ static bool start_choice(struct server_model *model, struct server_job *job, str
     options.stop_tokens = stops;
     options.stop_count = count;
     options.max_new_tokens = job->max_new_tokens;
+    if (model->is_short && !job->max_new_tokens) options.context_tokens = model->facts.max_context;
     if (!request->no_answer) options.grammar = server_grammar_compiled(job->grammar);
     if (request->endpoint == SERVER_EMBEDDING)
         options.flags |= ENG_SEQUENCE_IGNORE_EOS | (request->is_mean ? ENG_SEQUENCE_HIDDEN_MEAN : ENG_SEQUENCE_HIDDEN);
@@ -287,9 +292,9 @@ static bool finish_text(struct server_choice *choice, struct eng_error *error)
 static void count_token(struct server_model *model, struct server_job *job, struct server_choice *choice, double now)
 {
     if (!choice->tokens++)
-        server_metrics_time(&model->metrics, SERVER_TIME_FIRST_TOKEN, now - job->arrival);
+        server_metrics_observe(&model->metrics, SERVER_TIME_FIRST_TOKEN, now - job->arrival);
     else
-        server_metrics_time(&model->metrics, SERVER_TIME_PER_TOKEN, now - choice->last_token);
+        server_metrics_observe(&model->metrics, SERVER_TIME_PER_TOKEN, now - choice->last_token);
     if (job->first_token == 0) job->first_token = now;
     choice->last_token = now;
     model->metrics.generation_tokens++;
@@ -352,6 +357,11 @@ static void finish_choice(struct server_model *model, struct slot *slot)
     const enum eng_end end = eng_sequence_end(slot->sequence);
     choice->finish = finish_of(slot, end);
     model->metrics.finished[choice->finish]++;
+    if (choice->finish != SERVER_FINISH_ERROR) {
+        const struct server_prompt *prompt = &job->request.prompts[server_job_prompt_of(job, slot->choice)];
+        server_metrics_observe(&model->metrics, SERVER_PROMPT_TOKENS, (double)prompt->count);
+        server_metrics_observe(&model->metrics, SERVER_GENERATED_TOKENS, (double)choice->tokens);
+    }
     free_slot(model, slot);
     if (choice->finish == SERVER_FINISH_ERROR && end == ENG_END_NONE_ALLOWED)
         server_fail(&job->failure, 400, "no_token_allowed", NULL,
@@ -369,7 +379,26 @@ static void finish_choice(struct server_model *model, struct slot *slot)
         wake(job);
 }
 
-static void collect(struct server_model *model)
+/* Prompts whose rows are wanted, too, are computed whole. */
+static bool uses_cache(const struct server_request *request)
+{
+    return !(request->echo && request->wants_logprobs) && !request->is_mean;
+}
+
+/* The step that began then, and before which the choice had so many tokens, may be the first one that has computed it. */
+static void note_room(struct server_model *model, struct slot *slot, uint64_t tokens, double begin)
+{
+    const struct server_job *job = slot->job;
+    const bool had_room = slot->has_room;
+    slot->has_room = slot->state != ENG_STATE_WAITING;
+    if (had_room || !slot->has_room) return;
+    if (!slot->has_begun) server_metrics_observe(&model->metrics, SERVER_TIME_IN_QUEUE, begin - job->arrival);
+    slot->has_begun = true;
+    if (uses_cache(&job->request))
+        model->metrics.queried_tokens += job->request.prompts[server_job_prompt_of(job, slot->choice)].count + tokens;
+}
+
+static void collect(struct server_model *model, double begin)
 {
     const double now = cli_seconds();
     for (size_t i = 0; i < model->slot_count; i++) {
@@ -378,6 +407,7 @@ static void collect(struct server_model *model)
         if (!slot->job) continue;
         const uint64_t tokens = slot->job->choices[slot->choice].tokens;
         slot->state = eng_sequence_state(slot->sequence);
+        note_room(model, slot, tokens, begin);
         if (!take_tokens(model, slot, now, &error)) {
             server_fail_eng(&slot->job->failure, NULL, &error);
             fail_job(model, slot->job, SERVER_FINISH_ERROR);
@@ -419,13 +449,14 @@ static void *run(void *argument)
         start_choices(model);
         publish(model);
         if (model->used_slots) {
+            const double begin = cli_seconds();
             server_model_unlock(model);
             enum eng_status status = eng_step(model->session, NULL, &error);
             server_model_lock(model);
             if (status)
                 fail_model(model, &error);
             else
-                collect(model);
+                collect(model, begin);
         } else if (!model->first) {
             if (model->stopping) break;
             pthread_cond_wait(&model->changed, &model->lock);
@@ -529,8 +560,7 @@ void server_model_slot(struct server_model *model, size_t index, struct server_s
 const char *server_model_name(const struct server_model *model) { return model->name; }
 const struct eng_engine *server_model_engine(const struct server_model *model) { return model->engine; }
 const struct eng_engine_facts *server_model_facts(const struct server_model *model) { return &model->facts; }
-const struct server_voice *server_model_voice(const struct server_model *model) { return &model->voice; }
-struct server_grammars *server_model_grammars(const struct server_model *model) { return model->grammars; }
+const struct server_target *server_model_target(const struct server_model *model) { return &model->target; }
 
 /* ---- opening ---- */
 
@@ -556,6 +586,22 @@ uint32_t server_model_prompt_step(const char *info)
     return largest / PARTS > LEAST ? (uint32_t)(largest / PARTS) : LEAST;
 }
 
+/* Requests are refused, and answers end, where the context does that the pool has room for. */
+static bool shorten_context(struct server_model *model, const struct server_model_options *options,
+                            struct eng_error *error)
+{
+    uint32_t tokens;
+    if (!server_context_find(model->session, model->facts.max_context, &tokens, error)) return false;
+    model->is_short = tokens < model->facts.max_context;
+    if (model->is_short && !options->quiet)
+        fprintf(stderr,
+                "%s: %s: the KV cache has room for %" PRIu32 " tokens of a request; the engine's context is %" PRIu32
+                "\n",
+                cli_program(), model->name, tokens, model->facts.max_context);
+    model->facts.max_context = tokens;
+    return true;
+}
+
 static bool open_engine(struct server_model *model, const struct server_model_options *options, struct eng_error *error)
 {
     struct eng_session_options session = *options->session;
@@ -573,7 +619,8 @@ static bool open_engine(struct server_model *model, const struct server_model_op
     session.max_sequences = model->facts.slots;
     if (!session.prompt_step && !session.step_ms)
         session.prompt_step = server_model_prompt_step(eng_info(model->engine));
-    if (eng_session_create(model->engine, &session, &model->session, error)) return false;
+    if (eng_session_create(model->engine, &session, &model->session, error) || !shorten_context(model, options, error))
+        return false;
     if (!options->quiet) cli_note_fallback(model->session);
     if (!options->quiet && session.speculate) cli_note_speculation(model->session);
     return true;
@@ -588,6 +635,11 @@ static bool prepare(struct server_model *model, const struct server_model_option
     model->grammars = server_grammars_open();
     if (!model->name || !model->grammars) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
     if (!open_engine(model, options, error)) return false;
+    model->target = (struct server_target){.engine = model->engine,
+                                           .facts = &model->facts,
+                                           .voice = &model->voice,
+                                           .grammars = model->grammars,
+                                           .max_prompt = options->max_prompt};
     model->slots = calloc(model->facts.slots, sizeof *model->slots);
     if (!model->slots) return fail_open(error, ENG_MACHINE, options->path, "out of memory");
     model->slot_count = model->facts.slots;

@@ -13,6 +13,7 @@ struct server_model_options {
     const struct eng_open_options *open;
     const struct eng_session_options *session; /* prompt_step and step_ms 0: server_model_prompt_step */
     uint64_t max_queue;                        /* jobs that wait */
+    uint64_t max_prompt;                       /* tokens of a prompt; 0: no limit but the context */
     double timeout;                            /* seconds from the arrival of a job to its end */
     bool quiet;                                /* no notes on stderr */
 };
@@ -28,9 +29,10 @@ void server_model_close(struct server_model **model);
 
 const char *server_model_name(const struct server_model *model);
 const struct eng_engine *server_model_engine(const struct server_model *model);
+/* max_context: no more than the KV pool has room for. */
 const struct eng_engine_facts *server_model_facts(const struct server_model *model);
-const struct server_voice *server_model_voice(const struct server_model *model);
-struct server_grammars *server_model_grammars(const struct server_model *model);
+/* What jobs are checked against and prepared with. */
+const struct server_target *server_model_target(const struct server_model *model);
 
 /* Queues the job, which then has two references: the caller's, and that of the model until the job is done. 429 if the
  * queue is full, 503 if the engine has failed. */

@@ -105,8 +105,9 @@ static bool read_model(const struct field *field, const json_t *value, struct se
     return true;
 }
 
-static bool read_user(const struct field *field, const json_t *value, struct server_request *request,
-                      struct server_error *error)
+/* Any string, which changes nothing. */
+static bool read_label(const struct field *field, const json_t *value, struct server_request *request,
+                       struct server_error *error)
 {
     (void)request;
     return json_is_string(value) || wrong(error, field->name, "a string", value);
@@ -144,7 +145,7 @@ static bool read_stop(const struct field *field, const json_t *value, struct ser
 {
     if (json_is_string(value)) return add_stop(value, request, error);
     if (!json_is_array(value) || json_array_size(value) > SERVER_MOST_STOPS)
-        return wrong(error, field->name, "a string or an array of up to 4 strings", value);
+        return wrong(error, field->name, "a string or an array of up to 16 strings", value);
     for (size_t i = 0; i < json_array_size(value); i++)
         if (!add_stop(json_array_get(value, i), request, error)) return false;
     return true;
@@ -368,7 +369,10 @@ static const struct field fields[] = {
     {"stop", GENERATE, .read = read_stop},
     {"stop_token_ids", GENERATE, .read = read_stop_tokens},
     {"ignore_eos", GENERATE, read_bool, AT(ignore_eos)},
-    {"user", GENERATE | SERVER_EMBEDDING, .read = read_user},
+    {"user", GENERATE | SERVER_EMBEDDING, .read = read_label},
+    {"safety_identifier", SERVER_CHAT, .read = read_label},
+    {"prompt_cache_key", SERVER_CHAT, .read = read_label},
+    {"prompt_cache_retention", SERVER_CHAT, .read = read_label},
 };
 
 /* Fields that clients send with the value that changes nothing; any other value is refused. */
@@ -387,6 +391,7 @@ static const struct {
     {"function_call", SERVER_CHAT, {"\"none\"", "\"auto\""}},
     {"continue_final_message", SERVER_CHAT | SERVER_TOKENIZE, {"false"}},
     {"return_token_strs", SERVER_TOKENIZE, {"false"}},
+    {"verbosity", SERVER_CHAT, {"\"medium\""}},
     {"modalities", SERVER_CHAT, {"[\"text\"]"}},
     {"store", SERVER_CHAT, {"false"}},
     {"metadata", SERVER_CHAT, {"{}"}},

@@ -25,7 +25,7 @@ enum server_shape { SERVER_OPENAI, SERVER_MESSAGES, SERVER_RESPONSES };
 enum { SERVER_MOST_CHOICES = 128, SERVER_MOST_INPUTS = 2048 };
 
 /* Stop strings of one request, none empty. */
-enum { SERVER_MOST_STOPS = 4, SERVER_MOST_STOP_BYTES = ENG_MAX_STOP_BYTES };
+enum { SERVER_MOST_STOPS = ENG_MAX_STOP_STRINGS, SERVER_MOST_STOP_BYTES = ENG_MAX_STOP_BYTES };
 
 struct server_prompt {
     const char *text; /* borrowed from the body; NULL: given as tokens, or a chat */
@@ -68,6 +68,7 @@ struct server_request {
     char *variables;           /* owned: JSON for the chat template; NULL: no chat, or converted already */
     struct server_tools tools; /* owned */
     bool parallel_calls;
+    bool wants_thinking; /* the chat template must have a switch for it */
     bool is_base64;      /* embeddings, as the next two */
     bool is_mean;        /* of all tokens of an input; else of its last one */
     uint64_t dimensions; /* 0: all */

@@ -154,6 +154,15 @@ TEST(test_chat)
                   "{'role':'user','content':'c','name':'d'}]}"));
     assert_int_equal(request.prompt_count, 1);
     server_request_free(&request);
+    for (int endpoint = SERVER_CHAT; endpoint <= SERVER_TOKENIZE; endpoint += SERVER_TOKENIZE - SERVER_CHAT) {
+        accept((enum server_endpoint)endpoint,
+               "{'messages': [{'role': 'developer', 'content': 'd'}, {'role': 'developers', 'content': 'e'}]}");
+        assert_non_null(strstr(request.variables, test_json("[{'role':'system','content':'d'},{'role':'developers',")));
+        server_request_free(&request);
+    }
+    accept(SERVER_CHAT, "{'messages': [{'role': 'user', 'content': 'x'}], 'user': 'u', 'safety_identifier': 's', "
+                        "'prompt_cache_key': 'k', 'prompt_cache_retention': '24h', 'verbosity': 'medium'}");
+    server_request_free(&request);
     accept(SERVER_TOKENIZE, "{'messages': [{'role': 'user', 'content': ''}], 'add_generation_prompt': false}");
     assert_non_null(strstr(request.variables, test_json("'add_generation_prompt':false")));
     server_request_free(&request);
@@ -238,6 +247,9 @@ TEST(test_refused)
         {SERVER_COMPLETION, "[]", "body", "expected an object", 400},
         {SERVER_COMPLETION, "{", "", "not valid JSON", 400},
         {SERVER_CHAT, "{'messages': []}", "messages", "at least one", 400},
+        {SERVER_CHAT, "{'messages': [], 'verbosity': 'low'}", "verbosity", "not supported|medium", 400},
+        {SERVER_CHAT, "{'messages': [], 'prompt_cache_key': 1}", "prompt_cache_key", "a string", 400},
+        {SERVER_COMPLETION, "{'prompt': 'x', 'safety_identifier': 's'}", "safety_identifier", "not known", 400},
         {SERVER_CHAT, "{'messages': {}}", "messages", "found an object", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'a b', 'content': 'x'}]}", "messages[0].role", "letters", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': [{'type': 'image_url'}]}]}", "messages[0].content",

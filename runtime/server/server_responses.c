@@ -14,8 +14,6 @@ static json_t *text_of(const struct server_buffer *text)
     return json_stringn(text->data ? text->data : "", text->size);
 }
 
-/* ---- items ---- */
-
 static void name_item(const struct server_job *job, enum server_part_kind kind, size_t index, char id[ITEM_ID_BYTES])
 {
     static const char *const names[] =
@@ -24,17 +22,73 @@ static void name_item(const struct server_job *job, enum server_part_kind kind, 
     snprintf(id, ITEM_ID_BYTES, "%s%s_%zu", names[kind], number ? number : "", index);
 }
 
-/* A part of a message or of reasoning. */
-static json_t *content_of(enum server_part_kind kind, const struct server_buffer *text)
+/* ---- log-probabilities ---- */
+
+/* A tree of them takes many times the memory of their text, so a string that no client can foresee stands for them until the text is printed. */
+static json_t *logprobs_of(const struct server_job *job, struct server_token_range tokens)
 {
-    if (kind == SERVER_PART_REASONING) return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", text_of(text));
-    return json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text", text_of(text), "annotations", "logprobs");
+    if (tokens.first == tokens.end) return json_array();
+    return json_sprintf("%s:%zu:%zu", job->id, tokens.first, tokens.end);
+}
+
+static bool print_text(const char *text, const struct server_response_items *items, const struct server_job *job,
+                       struct server_buffer *out)
+{
+    char sign[SERVER_ID_BYTES + 32];
+    size_t first, end;
+    snprintf(sign, sizeof sign, "\"logprobs\":\"%s:", job->id);
+    for (const char *found; (found = strstr(text, sign)); text = strchr(found + strlen(sign), '"') + 1) {
+        if (sscanf(found + strlen(sign), "%zu:%zu", &first, &end) != 2 || end > items->logprobs.count) return false;
+        if (!server_buffer_add(out, text, (size_t)(found - text)) || !server_buffer_text(out, "\"logprobs\":") ||
+            !server_logprobs_print_list(&items->logprobs, first, end, items->engine, out))
+            return false;
+    }
+    return server_buffer_text(out, text);
+}
+
+/* Takes the reference of `value`; NULL: out of memory. */
+static bool print(json_t *value, const struct server_response_items *items, const struct server_job *job,
+                  struct server_buffer *out)
+{
+    char *text = value ? json_format(value, JSON_COMPACT) : NULL;
+    bool ok = text && print_text(text, items, job, out);
+    free(text);
+    json_decref(value);
+    return ok;
+}
+
+/* ---- items ---- */
+
+/* A part of a message or of reasoning. Takes the reference of `logprobs`, which reasoning has none of. */
+static json_t *content_of(enum server_part_kind kind, const struct server_buffer *text, json_t *logprobs)
+{
+    if (kind != SERVER_PART_REASONING)
+        return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text", text_of(text), "annotations",
+                         "logprobs", logprobs);
+    json_decref(logprobs);
+    return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", text_of(text));
+}
+
+static const struct server_token_range no_tokens;
+
+static struct server_token_range range_of(const struct server_response_items *items, size_t index)
+{
+    return items->ranges ? items->ranges[index] : no_tokens;
+}
+
+/* The complete content of an item. */
+static json_t *whole_content_of(const struct server_response_items *items, const struct server_job *job, size_t index)
+{
+    const struct server_part *part = &items->parts.items[index];
+    return content_of(part->kind, &part->text, logprobs_of(job, range_of(items, index)));
 }
 
 /* An item before it has content, or a complete one. */
-static json_t *item_of(const struct server_job *job, size_t index, const struct server_part *part, const char *status)
+static json_t *item_of(const struct server_response_items *items, const struct server_job *job, size_t index,
+                       const char *status)
 {
     static const struct server_buffer empty;
+    const struct server_part *part = &items->parts.items[index];
     const bool begins = strcmp(status, "in_progress") == 0;
     char id[ITEM_ID_BYTES];
     name_item(job, part->kind, index, id);
@@ -42,7 +96,7 @@ static json_t *item_of(const struct server_job *job, size_t index, const struct 
         return json_pack("{s:s, s:s, s:s, s:s, s:o, s:s}", "type", "function_call", "id", id, "call_id", part->id,
                          "name", part->name, "arguments", text_of(begins ? &empty : &part->text), "status", status);
     json_t *content = json_array();
-    if (!content || (!begins && !json_add(content, content_of(part->kind, &part->text)))) {
+    if (!content || (!begins && !json_add(content, whole_content_of(items, job, index)))) {
         json_decref(content);
         return NULL;
     }
@@ -53,14 +107,14 @@ static json_t *item_of(const struct server_job *job, size_t index, const struct 
                      "status", status);
 }
 
-/* Items of parts, one for each; the last one of an answer that was cut is incomplete. */
-static json_t *output_of(const struct server_job *job, const struct server_parts *parts, bool is_cut)
+/* The last item of an answer that was cut is incomplete. */
+static json_t *output_of(const struct server_response_items *items, const struct server_job *job, bool is_cut)
 {
+    const size_t count = items->parts.count;
     json_t *output = json_array();
     bool ok = output != NULL;
-    for (size_t i = 0; ok && i < parts->count; i++)
-        ok = json_add(output,
-                      item_of(job, i, &parts->items[i], is_cut && i + 1 == parts->count ? "incomplete" : "completed"));
+    for (size_t i = 0; ok && i < count; i++)
+        ok = json_add(output, item_of(items, job, i, is_cut && i + 1 == count ? "incomplete" : "completed"));
     if (ok) return output;
     json_decref(output);
     return NULL;
@@ -91,32 +145,16 @@ static json_t *response_of(const char *model, const struct server_job *job, enum
     return NULL;
 }
 
-/* Takes the reference of `value`; NULL: out of memory. */
-static bool print(json_t *value, struct server_buffer *out)
-{
-    char *text = value ? json_format(value, JSON_COMPACT) : NULL;
-    bool ok = text && server_buffer_text(out, text);
-    free(text);
-    json_decref(value);
-    return ok;
-}
-
-/* Parts of text that follow each other have one kind already: each is an item. */
-bool server_responses_reply(const char *model, const struct server_job *job, struct server_buffer *out)
-{
-    struct server_parts parts = {0};
-    const enum server_finish finish = job->choices[0].finish;
-    bool ok = server_job_divide(job, 0, &parts) &&
-              print(response_of(model, job, finish, output_of(job, &parts, finish == SERVER_FINISH_LENGTH)), out);
-    server_parts_free(&parts);
-    return ok;
-}
-
 /* ---- streams ---- */
 
 /* Takes the reference of `event`, to which type and number are added. */
-static bool print_event(struct server_response_items *items, const char *type, json_t *event, struct server_buffer *out)
+static bool print_event(struct server_response_items *items, const struct server_job *job, const char *type,
+                        json_t *event, struct server_buffer *out)
 {
+    if (!out) {
+        json_decref(event);
+        return true;
+    }
     bool ok = event && json_put(event, "type", json_string(type)) &&
               json_put(event, "sequence_number", json_integer((json_int_t)items->sequence)) &&
               server_buffer_format(out, "event: %s\ndata: ", type);
@@ -125,7 +163,7 @@ static bool print_event(struct server_response_items *items, const char *type, j
         json_decref(event);
         return false;
     }
-    return print(event, out) && server_buffer_text(out, "\n\n");
+    return print(event, items, job, out) && server_buffer_text(out, "\n\n");
 }
 
 bool server_responses_begin(struct server_response_items *items, const char *model, const struct server_job *job,
@@ -135,14 +173,15 @@ bool server_responses_begin(struct server_response_items *items, const char *mod
     bool ok = true;
     for (int i = 0; ok && i < 2; i++)
         ok =
-            print_event(items, types[i],
+            print_event(items, job, types[i],
                         json_pack("{s:o}", "response", response_of(model, job, SERVER_FINISH_NONE, json_array())), out);
     return ok;
 }
 
-/* An event of the last item: its place, and another member, whose reference is taken. */
+/* An event of the last item: its place, and another member, whose reference is taken; for a text, tokens with log-probabilities. */
 static bool print_item_event(struct server_response_items *items, const struct server_job *job, const char *type,
-                             const char *member, json_t *value, struct server_buffer *out)
+                             const char *member, json_t *value, struct server_token_range tokens,
+                             struct server_buffer *out)
 {
     const size_t index = items->parts.count - 1;
     const enum server_part_kind kind = items->parts.items[index].kind;
@@ -151,8 +190,8 @@ static bool print_item_event(struct server_response_items *items, const struct s
     json_t *event = json_pack("{s:s, s:I, s:o}", "item_id", id, "output_index", (json_int_t)index, member, value);
     bool ok = event && (kind == SERVER_PART_CALL || json_put(event, "content_index", json_integer(0)));
     const bool is_text = kind == SERVER_PART_CONTENT && strcmp(member, "part") != 0;
-    ok = ok && (!is_text || json_put(event, "logprobs", json_array()));
-    if (ok) return print_event(items, type, event, out);
+    ok = ok && (!is_text || json_put(event, "logprobs", logprobs_of(job, tokens)));
+    if (ok) return print_event(items, job, type, event, out);
     json_decref(event);
     return false;
 }
@@ -161,9 +200,9 @@ static bool print_item(struct server_response_items *items, const struct server_
                        const char *status, struct server_buffer *out)
 {
     const size_t index = items->parts.count - 1;
-    return print_event(items, type,
+    return print_event(items, job, type,
                        json_pack("{s:I, s:o}", "output_index", (json_int_t)index, "item",
-                                 item_of(job, index, &items->parts.items[index], status)),
+                                 item_of(items, job, index, status)),
                        out);
 }
 
@@ -179,12 +218,38 @@ static bool close_item(struct server_response_items *items, const struct server_
                        struct server_buffer *out)
 {
     if (!items->is_open) return true;
-    const struct server_part *part = &items->parts.items[items->parts.count - 1];
+    const size_t index = items->parts.count - 1;
+    const struct server_part *part = &items->parts.items[index];
     items->is_open = false;
-    return print_item_event(items, job, names[part->kind].done, names[part->kind].member, text_of(&part->text), out) &&
+    return print_item_event(items, job, names[part->kind].done, names[part->kind].member, text_of(&part->text),
+                            range_of(items, index), out) &&
            (part->kind == SERVER_PART_CALL || print_item_event(items, job, "response.content_part.done", "part",
-                                                               content_of(part->kind, &part->text), out)) &&
+                                                               whole_content_of(items, job, index), no_tokens, out)) &&
            print_item(items, job, "response.output_item.done", status, out);
+}
+
+/* For the item that was added last. */
+static bool add_range(struct server_response_items *items)
+{
+    const size_t count = items->parts.count;
+    struct server_token_range *ranges = realloc(items->ranges, count * sizeof *ranges);
+    if (!ranges) return false;
+    items->ranges = ranges;
+    ranges[count - 1] = no_tokens;
+    return true;
+}
+
+/* The tokens that wait become part of the last item if that is a message. Returns them. */
+static struct server_token_range take_pending(struct server_response_items *items)
+{
+    const size_t last = items->parts.count - 1;
+    const struct server_token_range taken = {items->pending, items->logprobs.count};
+    if (!items->ranges || items->parts.items[last].kind != SERVER_PART_CONTENT || taken.first == taken.end)
+        return no_tokens;
+    struct server_token_range *range = &items->ranges[last];
+    *range = (struct server_token_range){range->first == range->end ? taken.first : range->first, taken.end};
+    items->pending = taken.end;
+    return taken;
 }
 
 /* Adds an empty item. */
@@ -194,9 +259,11 @@ static bool open_item(struct server_response_items *items, const struct server_j
     static const struct server_buffer empty;
     if (!close_item(items, job, "completed", out) || !server_parts_begin(&items->parts, part)) return false;
     items->is_open = true;
+    if (job->request.wants_logprobs && !add_range(items)) return false;
     return print_item(items, job, "response.output_item.added", "in_progress", out) &&
            (part->kind == SERVER_PART_CALL ||
-            print_item_event(items, job, "response.content_part.added", "part", content_of(part->kind, &empty), out));
+            print_item_event(items, job, "response.content_part.added", "part",
+                             content_of(part->kind, &empty, json_array()), no_tokens, out));
 }
 
 bool server_responses_parts(struct server_response_items *items, const struct server_job *job,
@@ -211,8 +278,55 @@ bool server_responses_parts(struct server_response_items *items, const struct se
         ok = (goes_on || open_item(items, job, part, out));
         struct server_part *item = &items->parts.items[items->parts.count - 1];
         ok = ok && server_buffer_add(&item->text, part->text.data, part->text.size) &&
-             print_item_event(items, job, names[item->kind].delta, "delta", text_of(&part->text), out);
+             print_item_event(items, job, names[item->kind].delta, "delta", text_of(&part->text), take_pending(items),
+                              out);
     }
+    return ok;
+}
+
+/* Bytes of the text's first characters. */
+static size_t bytes_of(const char *text, size_t size, uint64_t characters)
+{
+    size_t at = 0;
+    for (; at < size && characters; characters--)
+        for (at++; at < size && ((unsigned char)text[at] & 0xc0) == 0x80;) at++;
+    return at;
+}
+
+/* The text of a token, or what follows the last one. Tokens of which no message can come any more are dropped. */
+static bool push_token(struct server_response_items *items, const struct server_job *job, struct server_answer *answer,
+                       const char *text, size_t size, bool is_last, struct server_buffer *out)
+{
+    struct server_parts parts = {0};
+    bool ok = server_answer_push(answer, text, size, &parts) && (!is_last || server_answer_finish(answer, &parts)) &&
+              server_responses_parts(items, job, &parts, out);
+    const bool is_marker = size && !answer->held.size && !answer->space.size;
+    if (parts.count || is_marker) items->logprobs.count = items->logprobs.ready = items->pending;
+    items->characters += server_count_characters(text, size);
+    server_parts_free(&parts);
+    return ok;
+}
+
+bool server_responses_tokens(struct server_response_items *items, const struct server_job *job,
+                             struct server_answer *answer, const struct server_buffer *text, bool is_last,
+                             const struct server_logprobs *logprobs, struct server_buffer *out)
+{
+    const char *data = text->data ? text->data : "";
+    size_t at = 0;
+    bool ok = true;
+    items->logprobs.top_count = logprobs->top_count;
+    for (size_t i = 0; ok && i < logprobs->ready; i++) {
+        const struct server_logprob *token = &logprobs->tokens[i];
+        const uint64_t left = token->end > items->characters ? token->end - items->characters : 0;
+        const size_t size = bytes_of(data + at, text->size - at, left);
+        ok = server_logprobs_add(&items->logprobs, &token->drawn, logprobs->top + i * logprobs->top_count,
+                                 token->begin) &&
+             push_token(items, job, answer, data + at, size, false, out);
+        at += size;
+    }
+    ok = ok && push_token(items, job, answer, data + at, text->size - at, is_last, out);
+    /* Those at its end that have no text. */
+    if (ok && is_last && items->is_open) take_pending(items);
     return ok;
 }
 
@@ -221,16 +335,15 @@ bool server_responses_end(struct server_response_items *items, const char *model
 {
     const bool is_cut = finish == SERVER_FINISH_LENGTH;
     return close_item(items, job, is_cut ? "incomplete" : "completed", out) &&
-           print_event(items, is_cut ? "response.incomplete" : "response.completed",
-                       json_pack("{s:o}", "response",
-                                 response_of(model, job, finish, output_of(job, &items->parts, is_cut))),
+           print_event(items, job, is_cut ? "response.incomplete" : "response.completed",
+                       json_pack("{s:o}", "response", response_of(model, job, finish, output_of(items, job, is_cut))),
                        out);
 }
 
-bool server_responses_fail(struct server_response_items *items, const struct server_error *failure,
-                           struct server_buffer *out)
+bool server_responses_fail(struct server_response_items *items, const struct server_job *job, struct server_buffer *out)
 {
-    return print_event(items, "error",
+    const struct server_error *failure = &job->failure;
+    return print_event(items, job, "error",
                        json_pack("{s:s, s:s, s:o}", "code", failure->code ? failure->code : "server_error", "message",
                                  failure->message, "param",
                                  failure->param[0] ? json_string(failure->param) : json_null()),
@@ -240,5 +353,33 @@ bool server_responses_fail(struct server_response_items *items, const struct ser
 void server_responses_free(struct server_response_items *items)
 {
     server_parts_free(&items->parts);
+    server_logprobs_free(&items->logprobs);
+    free(items->ranges);
     *items = (struct server_response_items){0};
+}
+
+/* ---- whole responses ---- */
+
+/* Parts of text that follow each other have one kind already: each is an item. */
+static bool divide(struct server_response_items *items, const struct server_job *job)
+{
+    const struct server_choice *choice = job->choices;
+    struct server_answer answer;
+    if (!job->request.wants_logprobs) return server_job_divide(job, 0, &items->parts);
+    server_job_begin_answer(job, &answer);
+    const bool ok = server_responses_tokens(items, job, &answer, &choice->out, true, &choice->logprobs, NULL);
+    server_answer_free(&answer);
+    return ok;
+}
+
+bool server_responses_reply(const char *model, const struct eng_engine *engine, const struct server_job *job,
+                            struct server_buffer *out)
+{
+    struct server_response_items items = {.engine = engine};
+    const enum server_finish finish = job->choices[0].finish;
+    bool ok = divide(&items, job) &&
+              print(response_of(model, job, finish, output_of(&items, job, finish == SERVER_FINISH_LENGTH)), &items,
+                    job, out);
+    server_responses_free(&items);
+    return ok;
 }

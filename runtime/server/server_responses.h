@@ -5,23 +5,41 @@
 
 #include "runtime/server/server_model.h"
 
-/* A whole response. Requires: the job is done and has not failed. */
-bool server_responses_reply(const char *model, const struct server_job *job, struct server_buffer *out);
+/* A whole response. engine: for log-probabilities. Requires: the job is done and has not failed. */
+bool server_responses_reply(const char *model, const struct eng_engine *engine, const struct server_job *job,
+                            struct server_buffer *out);
 
-/* The events of a stream. */
+struct server_token_range {
+    size_t first, end;
+};
+
+/* The items of a response, and the events of a stream. Log-probabilities are those of the tokens that messages consist of, each in its message:
+ * tokens of reasoning, of calls and of markers have none. */
 struct server_response_items {
     struct server_parts parts; /* owned: all so far, one for each item */
     bool is_open;              /* the last item is not complete */
     uint64_t sequence;         /* number of the next event */
+    /* Where log-probabilities are wanted. */
+    const struct eng_engine *engine; /* borrowed */
+    struct server_logprobs
+        logprobs; /* owned: of messages, and, from `pending` on, of tokens that may become part of one */
+    struct server_token_range *ranges; /* owned [parts.count]: of each item; NULL: there are none */
+    size_t pending;
+    uint64_t characters; /* of the answer, so far */
 };
 bool server_responses_begin(struct server_response_items *items, const char *model, const struct server_job *job,
                             struct server_buffer *out);
 bool server_responses_parts(struct server_response_items *items, const struct server_job *job,
                             const struct server_parts *parts, struct server_buffer *out);
+/* The same for the next text of an answer, whose reader is `answer`, with the log-probabilities of those of its tokens that are ready;
+ * is_last: the answer has ended. */
+bool server_responses_tokens(struct server_response_items *items, const struct server_job *job,
+                             struct server_answer *answer, const struct server_buffer *text, bool is_last,
+                             const struct server_logprobs *logprobs, struct server_buffer *out);
 bool server_responses_end(struct server_response_items *items, const char *model, const struct server_job *job,
                           enum server_finish finish, struct server_buffer *out);
 /* The job has failed. */
-bool server_responses_fail(struct server_response_items *items, const struct server_error *failure,
+bool server_responses_fail(struct server_response_items *items, const struct server_job *job,
                            struct server_buffer *out);
 void server_responses_free(struct server_response_items *items);
 

@@ -79,8 +79,8 @@ static bool add_message(const char *place, const json_t *item, struct input *inp
     static const char *const types[] = {"input_text", "output_text", "text"};
     const json_t *role = json_object_get(item, "role");
     if (!server_convert_members(place, item, members, sizeof members / sizeof *members, error)) return false;
-    const bool is_assistant = is_text(role, "assistant"), is_user = is_text(role, "user");
-    if (!is_assistant && !is_user && !is_text(role, "system") && !is_text(role, "developer"))
+    const bool is_assistant = is_text(role, "assistant");
+    if (!is_assistant && !is_text(role, "user") && !is_text(role, "system") && !is_text(role, "developer"))
         return server_convert_wrong(error, place, "\"user\", \"assistant\", \"system\" or \"developer\" in \"role\"",
                                     role);
     json_t *content = read_parts(place, json_object_get(item, "content"), types, 3, error);
@@ -89,10 +89,7 @@ static bool add_message(const char *place, const json_t *item, struct input *inp
         json_t *message = pending(input, "content", error);
         if (message) return server_convert_put(message, "content", content, error);
     } else if (flush(input, error)) {
-        /* Templates know no developer, whose place is the system's. */
-        return server_convert_add(input->messages,
-                                  json_pack("{s:s, s:o}", "role", is_user ? "user" : "system", "content", content),
-                                  error);
+        return server_convert_add(input->messages, json_pack("{s:O, s:o}", "role", role, "content", content), error);
     }
     json_decref(content);
     return false;
@@ -303,6 +300,25 @@ static bool convert_metadata(const struct server_conversion *row, const json_t *
     return true;
 }
 
+/* Log-probabilities are all that an answer can include. */
+static bool convert_include(const struct server_conversion *row, const json_t *value, json_t *chat,
+                            struct server_error *error)
+{
+    if (!json_is_array(value)) return server_convert_wrong(error, row->field, "an array", value);
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (!is_text(json_array_get(value, i), "message.output_text.logprobs"))
+            return server_convert_wrong(error, row->field, "\"message.output_text.logprobs\" or nothing",
+                                        json_array_get(value, i));
+    return !json_array_size(value) || server_convert_put(chat, "logprobs", json_true(), error);
+}
+
+static bool convert_top_logprobs(const struct server_conversion *row, const json_t *value, json_t *chat,
+                                 struct server_error *error)
+{
+    return server_convert_copy(row, value, chat, error) &&
+           (json_integer_value(value) == 0 || server_convert_put(chat, "logprobs", json_true(), error));
+}
+
 static const struct server_conversion rows[] = {
     {"model", .convert = server_convert_copy},
     {"input", .convert = convert_input},
@@ -325,10 +341,10 @@ static const struct server_conversion rows[] = {
     {"previous_response_id", .convert = NULL},
     {"conversation", .convert = NULL},
     {"background", .neutral = {"false"}},
-    {"include", .neutral = {"[]"}},
+    {"include", .convert = convert_include},
     {"truncation", .neutral = {"\"disabled\""}},
     {"service_tier", .neutral = {"\"auto\"", "\"default\""}},
-    {"top_logprobs", .neutral = {"0"}},
+    {"top_logprobs", .convert = convert_top_logprobs},
     {"max_tool_calls", .convert = NULL},
     {"prompt", .convert = NULL},
     {"stream_options", .neutral = {"{}", "{\"include_obfuscation\":false}", "{\"include_obfuscation\":true}"}},
@@ -348,6 +364,7 @@ static json_t *make_echo(const json_t *body)
                   {"text", "{\"format\":{\"type\":\"text\"}}"},
                   {"tool_choice", "\"auto\""},
                   {"tools", "[]"},
+                  {"top_logprobs", "0"},
                   {"top_p", "null"},
                   {"user", "null"},
                   {"background", "false"},

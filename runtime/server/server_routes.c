@@ -161,9 +161,7 @@ static bool submit(struct server_exchange *exchange, struct server_request *requ
     struct server_model *model = find_model(exchange, request->model);
     struct server_job *job = NULL;
     const bool is_stream = request->stream;
-    if (!model || !server_job_create(server_model_engine(model), server_model_facts(model), server_model_voice(model),
-                                     server_model_grammars(model), request, &job, error))
-        return false;
+    if (!model || !server_job_create(server_model_target(model), request, &job, error)) return false;
     bool ok = !is_stream || server_stream_open(&exchange->stream, job) || server_fail_memory(error);
     job->wake = wake;
     job->context = exchange;
@@ -212,7 +210,8 @@ static unsigned answer_generation(struct server_exchange *exchange, enum server_
     if (endpoint == SERVER_EMBEDDING) return reply(exchange, server_embeddings_reply(model, exchange->job, out));
     switch (exchange->shape) {
     case SERVER_MESSAGES: return reply(exchange, server_messages_reply(model, exchange->job, out));
-    case SERVER_RESPONSES: return reply(exchange, server_responses_reply(model, exchange->job, out));
+    case SERVER_RESPONSES:
+        return reply(exchange, server_responses_reply(model, server_model_engine(exchange->model), exchange->job, out));
     default: return reply(exchange, server_reply_job(model, server_model_engine(exchange->model), exchange->job, out));
     }
 }

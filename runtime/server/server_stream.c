@@ -45,7 +45,9 @@ static bool print_begin(struct server_stream *stream, const struct server_model 
 {
     switch (job->request.shape) {
     case SERVER_MESSAGES: return server_messages_begin(server_model_name(model), job, out);
-    case SERVER_RESPONSES: return server_responses_begin(&stream->items, server_model_name(model), job, out);
+    case SERVER_RESPONSES:
+        stream->items.engine = server_model_engine(model);
+        return server_responses_begin(&stream->items, server_model_name(model), job, out);
     default: return server_reply_begin(model, job, index, out);
     }
 }
@@ -81,13 +83,17 @@ static bool print_news(struct server_stream *stream, const struct server_model *
     const size_t calls = answer->calls;
     /* Only a chunk of a chat says nothing until there is something to say. */
     const bool is_chunk = job->request.shape == SERVER_OPENAI;
-    bool ok = server_answer_push(answer, news->text.data, news->text.size, &parts) &&
-              (!news->finish || server_answer_finish(answer, &parts));
+    /* Log-probabilities are divided with the text of their tokens. */
+    const bool by_token = job->request.shape == SERVER_RESPONSES && job->request.wants_logprobs;
+    bool ok = by_token || (server_answer_push(answer, news->text.data, news->text.size, &parts) &&
+                           (!news->finish || server_answer_finish(answer, &parts)));
     if (ok && !stream->begun[news->index] && (!is_chunk || parts.count || news->logprobs.count || news->finish)) {
         stream->begun[news->index] = true;
         ok = print_begin(stream, model, job, news->index, out);
     }
-    ok = ok && print_parts(stream, model, job, news, calls, &parts, out);
+    ok = ok && (by_token ? server_responses_tokens(&stream->items, job, answer, &news->text,
+                                                   news->finish != SERVER_FINISH_NONE, &news->logprobs, out)
+                         : print_parts(stream, model, job, news, calls, &parts, out));
     server_parts_free(&parts);
     return ok;
 }
@@ -122,7 +128,7 @@ static bool next_of_choice(struct server_stream *stream, struct server_model *mo
 
 static bool print_failure(struct server_stream *stream, const struct server_job *job, struct server_buffer *out)
 {
-    if (job->request.shape == SERVER_RESPONSES) return server_responses_fail(&stream->items, &job->failure, out);
+    if (job->request.shape == SERVER_RESPONSES) return server_responses_fail(&stream->items, job, out);
     return server_buffer_text(out, job->request.shape == SERVER_MESSAGES ? "event: error\ndata: " : "data: ") &&
            server_reply_error(&job->failure, job->request.shape, out) && server_buffer_text(out, "\n\n");
 }

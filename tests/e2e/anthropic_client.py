@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """anthropic_client.py URL KEY: what Anthropic's own client for Python makes of engserve. Prints the number of its checks."""
 
+import asyncio
+import json
 import sys
 
 import anthropic
 
+from client_watch import Watch
+
 HELLO = [{"role": "user", "content": "Hello"}]
 TOOL = {"name": "get_weather", "description": "The weather.", "input_schema": {
     "type": "object", "properties": {"place": {"enum": ["Rome", "Oslo"]}}, "required": ["place"], "additionalProperties": False}}
+SCHEMA = {"type": "object", "properties": {"kind": {"enum": ["fox", "wolf"]}}, "required": ["kind"], "additionalProperties": False}
+# Takes as long as the context has room: the list does not end before.
+LONG = {"model": "chat", "messages": HELLO, "max_tokens": 1000, "output_config": {"format": {"type": "json_schema", "schema": {
+    "type": "array", "items": {"enum": ["fox"]}, "minItems": 5000}}}}
 
 url, key = sys.argv[1:]
 client = anthropic.Anthropic(base_url=url, api_key=key, max_retries=0)
+watch = Watch(url, key)
 checks = 0
 
 
@@ -73,6 +82,66 @@ def thinking():
     check(streamed.thinking == block.thinking, streamed)
 
 
+def formats():
+    options = {"model": "chat", "messages": HELLO, "max_tokens": 50, "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
+    message = client.messages.create(**options)
+    check(json.loads(message.content[0].text)["kind"] in ("fox", "wolf") and message.stop_reason == "end_turn", message)
+    with client.messages.stream(**options) as stream:
+        final = stream.get_final_message()
+    check(json.loads(final.content[0].text)["kind"] in ("fox", "wolf"), final)
+    wrong = {**options, "output_config": {"format": {"type": "json_schema", "schema": {"type": "object", "dependentRequired": {}}}}}
+    refused(anthropic.BadRequestError, lambda: client.messages.create(**wrong), "invalid_request_error", "dependentRequired")
+
+
+def timeouts():
+    """A client that waits no longer: its request ends."""
+    hasty = client.with_options(timeout=anthropic.Timeout(60, read=0.1))
+
+    def leave():
+        try:
+            hasty.messages.create(**LONG)
+        except anthropic.APITimeoutError:
+            return
+        check(False, "no timeout")
+
+    check(watch.is_given_up(leave))
+
+
+def closed_streams():
+    """Streams that are left in the middle, by either way to ask for one."""
+    def leave():
+        with client.messages.stream(**LONG) as stream:
+            check(next(iter(stream.text_stream)))
+
+    def close():
+        stream = client.messages.create(**LONG, stream=True)
+        check(next(stream).type == "message_start")
+        stream.close()
+
+    check(watch.is_given_up(leave))
+    check(watch.is_given_up(close))
+
+
+async def cancel(own):
+    task = asyncio.create_task(own.messages.create(**LONG))
+    while not await asyncio.to_thread(watch.busy) and not task.done():
+        await asyncio.sleep(0.02)
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        check(True)
+
+
+def cancelled():
+    """A request that is cancelled while it is computed."""
+    async def run():
+        async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0) as own:
+            await cancel(own)
+
+    check(watch.is_given_up(lambda: asyncio.run(run())))
+
+
 def errors():
     chat = {"model": "chat", "messages": HELLO, "max_tokens": 5}
     refused(anthropic.BadRequestError, lambda: client.messages.create(**chat, extra_body={"temperature": -1}), "invalid_request_error", "temperature")
@@ -86,5 +155,9 @@ def errors():
 whole()
 tools()
 thinking()
+formats()
 errors()
+timeouts()
+closed_streams()
+cancelled()
 print(checks)

@@ -7,11 +7,18 @@ import sys
 
 import openai
 
+from client_watch import Watch
+
 PROMPT = "Once upon a time"
 HELLO = [{"role": "user", "content": "Hello"}]
 
+# Takes longer than any test: 128,000 tokens.
+ENDLESS = {"model": "fables", "prompt": PROMPT, "max_tokens": 1000, "n": 128, "extra_body": {"ignore_eos": True}}
+ENDLESS_CHAT = {"model": "chat", "messages": HELLO, "max_tokens": 1000, "n": 128, "extra_body": {"ignore_eos": True}}
+
 url, key = sys.argv[1:]
 client = openai.OpenAI(base_url=url + "/v1", api_key=key, max_retries=0)
+watch = Watch(url, key)
 checks = 0
 
 
@@ -125,6 +132,12 @@ def responses():
     check((streamed.name, streamed.arguments) == (call.name, call.arguments), streamed)
     items = HELLO + [call, {"type": "function_call_output", "call_id": call.call_id, "output": "Good."}]
     check(client.responses.create(**{**options, "input": items}).output_text, items)
+    logged = client.responses.create(**options, top_logprobs=2, include=["message.output_text.logprobs"])
+    tokens = logged.output[0].content[0].logprobs
+    check("".join(one.token for one in tokens) == logged.output_text and len(tokens[0].top_logprobs) == 2, logged)
+    events = list(client.responses.create(**options, top_logprobs=2, stream=True))
+    deltas = [one for event in events if event.type == "response.output_text.delta" for one in event.logprobs]
+    check([one.logprob for one in deltas] == [one.logprob for one in tokens], deltas)
     refused(openai.BadRequestError, lambda: client.responses.create(**options, store=True), "store", "unsupported_parameter")
     refused(openai.BadRequestError, lambda: client.responses.create(**options, previous_response_id="resp_1"), "previous_response_id",
             "unsupported_parameter")
@@ -155,6 +168,65 @@ def errors():
     refused(openai.AuthenticationError, stranger.models.list, None, "invalid_api_key")
 
 
+def timeouts():
+    """A client that waits no longer: its request ends."""
+    for create, endless in ((client.with_options(timeout=0.3).completions.create, ENDLESS),
+                            (client.with_options(timeout=0.3).chat.completions.create, ENDLESS_CHAT)):
+        def leave():
+            try:
+                create(**endless)  # pylint: disable=cell-var-from-loop
+            except openai.APITimeoutError:
+                return
+            check(False, "no timeout")
+
+        check(watch.is_given_up(leave))
+    # The time between two events is no timeout.
+    events = list(client.with_options(timeout=20).completions.create(model="fables", prompt=PROMPT, max_tokens=8, stream=True))
+    check(events[-1].choices[0].finish_reason == "length", events)
+
+
+def closed_streams():
+    """Streams that are left in the middle."""
+    for create, endless in ((client.completions.create, ENDLESS), (client.chat.completions.create, ENDLESS_CHAT)):
+        def leave():
+            stream = create(**endless, stream=True)  # pylint: disable=cell-var-from-loop
+            check([next(stream) for _ in range(5)] and watch.busy())
+            stream.close()
+
+        check(watch.is_given_up(leave))
+    with client.responses.create(model="tools", input="Hello", stream=True) as stream:
+        check(next(stream).type == "response.created")
+    watch.wait_until(lambda: not watch.busy())
+
+
+async def cancel(own, stream):
+    """Cancels a request while it is computed, whole or as a stream."""
+    async def ask():
+        reply = await own.completions.create(**ENDLESS, stream=stream)
+        async for _ in reply:
+            pass
+
+    task = asyncio.create_task(ask())
+    while not await asyncio.to_thread(watch.busy):
+        await asyncio.sleep(0.02)
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        check(True)
+    else:
+        check(False, "not cancelled")
+
+
+async def cancelled():
+    own = openai.AsyncOpenAI(base_url=url + "/v1", api_key=key, max_retries=0)
+    for stream in (False, True):
+        before = watch.aborted()
+        await cancel(own, stream)
+        await asyncio.to_thread(watch.wait_until, lambda: not watch.busy() and watch.aborted() > before)  # pylint: disable=cell-var-from-loop
+    await own.close()
+
+
 async def many():
     """Clients at the same time, with connections that are kept."""
     own = openai.AsyncOpenAI(base_url=url + "/v1", api_key=key, max_retries=0)
@@ -174,5 +246,8 @@ tools()
 responses()
 embeddings()
 errors()
+timeouts()
+closed_streams()
+asyncio.run(cancelled())
 asyncio.run(many())
 print(checks)

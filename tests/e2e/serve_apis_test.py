@@ -79,6 +79,20 @@ class Apis(Served):
         self.assertEqual("".join(data["delta"] for name, data in events if name == "response.output_text.delta"), text)
         self.assertEqual(events[-1][1]["response"]["output"][0]["content"], whole["output"][0]["content"])
 
+    def test_responses_with_logprobs(self):
+        """As of chats; those of a stream's pieces are those of the whole."""
+        body = {"model": "tools", "input": "Hello", "max_output_tokens": 10, "temperature": 0, "top_logprobs": 2}
+        options = {"model": "tools", "messages": HELLO, "max_tokens": 10, "temperature": 0, "logprobs": True, "top_logprobs": 2}
+        expected = self.server.json("POST", "/v1/chat/completions", options)["choices"][0]["logprobs"]["content"]
+        whole = self.server.json("POST", "/v1/responses", body)
+        self.assertEqual((whole["output"][0]["content"][0]["logprobs"], whole["top_logprobs"]), (expected, 2))
+        events = self.stream("/v1/responses", body)
+        self.assertEqual([one for name, data in events if name == "response.output_text.delta" for one in data["logprobs"]], expected)
+        self.assertEqual([data["logprobs"] for name, data in events if name == "response.output_text.done"], [expected])
+        self.assertEqual(events[-1][1]["response"]["output"], [{**whole["output"][0], "id": events[-1][1]["response"]["output"][0]["id"]}])
+        bare = self.server.json("POST", "/v1/responses", {**body, "top_logprobs": 0, "include": ["message.output_text.logprobs"]})
+        self.assertEqual(bare["output"][0]["content"][0]["logprobs"], [{**one, "top_logprobs": []} for one in expected])
+
     def test_responses_with_tools(self):
         tool = {"type": "function", "name": TOOL["name"], "parameters": TOOL["input_schema"]}
         body = {"model": "tools", "input": "Hello", "max_output_tokens": 60, "tools": [tool], "tool_choice": "required",
@@ -96,6 +110,11 @@ class Apis(Served):
         self.assertIn("max_tokens", reply["error"]["message"])
         reply = self.server.json("POST", "/v1/messages", {"model": "x", "messages": HELLO, "max_tokens": 5}, expect=404)
         self.assertEqual(reply["error"]["type"], "not_found_error")
+        # Longer than the context, which is looked at after the chat template.
+        thinking = {"messages": HELLO, "max_tokens": 1025, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+        for model, words in (("tools", "the context of this model is 1024 tokens"), ("chat", "thinking: the chat template of this model has no switch")):
+            reply = self.server.json("POST", "/v1/messages", {"model": model, **thinking}, expect=400)
+            self.assertIn(words, reply["error"]["message"])
         reply = self.server.json("GET", "/v1/messages", expect=405)
         self.assertEqual(reply["type"], "error")
         self.refused("/v1/responses", {"input": "x", "store": True}, 400, "store", "not supported")

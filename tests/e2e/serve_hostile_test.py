@@ -13,7 +13,7 @@ import struct
 import time
 import unittest
 
-from harness import FABLES, SANITIZED, build_engine, chat_engine, scratch, tally, write
+from harness import FABLES, SANITIZED, build_engine, chat_engine, scratch, tally, tools_engine, write
 from server import PATIENCE, Server
 
 FOLDER = scratch()
@@ -49,7 +49,29 @@ def chunked(path, body):
             b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n")
 
 
-CHAT = {"model": "chat", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+HELLO = [{"role": "user", "content": "Hello"}]
+CHAT = {"model": "chat", "messages": HELLO, "max_tokens": 2}
+SCHEMA = {"type": "object", "properties": {"kind": {"enum": ["fox", "wolf"]}}, "required": ["kind"], "additionalProperties": False}
+TOOL = {"name": "choose", "description": "A choice.", "parameters": SCHEMA, "strict": True}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "choose", "arguments": "{\"kind\": \"fox\"}"}}
+TOOLS = {"model": "tools", "messages": HELLO, "max_tokens": 3, "tools": [{"type": "function", "function": TOOL}]}
+CALLED = {**TOOLS, "messages": HELLO + [{"role": "assistant", "content": None, "tool_calls": [CALL]},
+                                        {"role": "tool", "tool_call_id": "call_1", "content": "Good."}]}
+FORMAT = {**CHAT, "response_format": {"type": "json_schema", "json_schema": {"name": "animal", "schema": SCHEMA, "strict": True}}}
+BLOCKS = [{"role": "user", "content": [{"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}}]},
+          {"role": "assistant", "content": [{"type": "thinking", "thinking": "A fox?", "signature": ""},
+                                            {"type": "tool_use", "id": "call_1", "name": "choose", "input": {"kind": "fox"}}]},
+          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": "Good.", "is_error": False}]}]
+MESSAGES = {"model": "tools", "messages": BLOCKS, "max_tokens": 3, "system": "Be brief.", "stop_sequences": ["a", "b"],
+            "tools": [{"name": "choose", "input_schema": SCHEMA}], "tool_choice": {"type": "auto"}, "thinking": {"type": "adaptive"}}
+OUTPUT = {"model": "chat", "messages": HELLO, "max_tokens": 3, "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
+COUNTED = {name: MESSAGES[name] for name in ("model", "messages", "system", "tools")}
+ITEMS = [{"role": "developer", "content": [{"type": "input_text", "text": "Hello"}]}, {"type": "reasoning", "id": "r", "summary": []},
+         {"type": "function_call", "call_id": "call_1", "name": "choose", "arguments": "{\"kind\": \"fox\"}"},
+         {"type": "function_call_output", "call_id": "call_1", "output": "Good."}]
+RESPONSES = {"model": "tools", "input": ITEMS, "instructions": "Be brief.", "max_output_tokens": 3, "store": False,
+             "tools": [{"type": "function", **TOOL}], "reasoning": {"effort": "low"}, "top_logprobs": 1}
+EMBEDDINGS = {"model": "fables", "input": ["wolf", "fox"], "encoding_format": "base64", "dimensions": 4}
 CORPUS = [request("GET", "/"), request("HEAD", "/"), request("GET", "/health"), request("GET", "/metrics"), request("GET", "/slots"),
           request("GET", "/v1/models"), request("GET", "/v1/models/fables"), request("GET", "http://x/health?a=b&c"),
           request("POST", "/v1/completions", BODY), request("POST", "/v1/completions", {**BODY, "stream": True, "stop": ["a"], "n": 2}),
@@ -58,14 +80,22 @@ CORPUS = [request("GET", "/"), request("HEAD", "/"), request("GET", "/health"), 
           request("POST", "/tokenize", {"model": "fables", "prompt": "wolf"}), request("POST", "/detokenize", {"model": "fables", "tokens": [5, 6]}),
           request("POST", "/v1/completions", BODY, "Expect: 100-continue"), request("POST", "/v1/completions", BODY, "Connection: close"),
           request("GET", "/health", None, *("X-%d: %s" % (i, "v" * 50) for i in range(50))),
-          chunked("/v1/completions", BODY), chunked("/v1/chat/completions", CHAT),
+          request("POST", "/v1/chat/completions", TOOLS), request("POST", "/v1/chat/completions", {**TOOLS, "tool_choice": "required"}),
+          request("POST", "/v1/chat/completions", CALLED), request("POST", "/v1/chat/completions", {**CALLED, "stream": True}),
+          request("POST", "/v1/chat/completions", FORMAT),
+          request("POST", "/v1/completions", {**BODY, "response_format": {"type": "json_object"}}),
+          request("POST", "/v1/messages", MESSAGES), request("POST", "/v1/messages", {**MESSAGES, "stream": True}),
+          request("POST", "/v1/messages", OUTPUT), request("POST", "/v1/messages/count_tokens", COUNTED),
+          request("POST", "/v1/responses", RESPONSES), request("POST", "/v1/responses", {**RESPONSES, "stream": True}),
+          request("POST", "/v1/embeddings", EMBEDDINGS), request("POST", "/v1/embeddings", {**EMBEDDINGS, "pooling": "mean"}),
+          chunked("/v1/messages", MESSAGES), chunked("/v1/completions", BODY), chunked("/v1/chat/completions", CHAT),
           b"GET /health HTTP/1.0\r\n\r\n", b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"]
 WORDS = [b"\r\n", b"\r\n\r\n", b"\n", b"\r", b"\0", b" ", b":", b"%00", b"%", b"%2f..%2f", b"../", b"?", b"#", b"\xff\xfe", b"\xe2\x82",
          b"Content-Length: 18446744073709551617\r\n", b"Content-Length: -1\r\n", b"Content-Length: 5\r\n", b"Content-Length: 0x10\r\n",
          b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip, chunked\r\n", b"Expect: 100-continue\r\n", b"Connection: upgrade\r\n",
          b"Upgrade: h2c\r\n", b"Authorization: Bearer \r\n", b"Host: y\r\n", b"Content-Type: text/plain\r\n", b"Cookie: a=b; c=\"d\r\n",
          b"ffffffffffffffff\r\n", b"0\r\n\r\n", b"HTTP/9.9", b"HTTP/1.1", b"GET / HTTP/1.1\r\n", b"POST", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-         b"A" * 9000, b"A" * 40000, b"{", b"}", b"[" * 300, b"\"", b"\\u0000", b"1e999", b"-", b"null", b"\"stream\":true,", b"/v1/", b"/v1/models/"]
+         b"A" * 9000, b"A" * 40000, b"{", b"}", b"[" * 300, b"\"", b"\\u0000", b"1e999", b"-", b"null", b"\"stream\":true,", b"\"type\":\"text\",", b"\"$ref\":\"#\",", b"/v1/", b"/v1/models/"]
 
 
 def mutated(rng):
@@ -122,7 +152,7 @@ def reason_for_silence(text):
     line, head = re.search(rb"\n", text), re.search(rb"\r?\n\r?\n", text)
     if not line:
         return "no whole line" if text else "nothing"
-    if b" " not in text[:line.start()].rstrip(b"\r") or text[:1] == b" ":
+    if b" " not in text[:line.start()].rstrip(b"\r") or text[:1] in (b" ", b"\0"):
         return "no method"
     if not head:
         return "no whole head"
@@ -205,7 +235,7 @@ def run_clients(port, texts, at_once, quiet=QUIET_SECONDS):
 
 class HostileTest(unittest.TestCase):
     def serve(self, *arguments):
-        server = Server("fables=" + build_engine(FABLES, "--max-batch", "4"), *arguments)
+        server = Server("fables=" + build_engine(FABLES, "--max-batch", "4", "--hidden"), *arguments)
         self.addCleanup(server.stop, signal.SIGKILL)
         return server
 
@@ -232,9 +262,11 @@ class Corpus(HostileTest):
         """Each ends in an answer or a refusal, if it is complete; nothing is left of them."""
         keys = os.path.join(FOLDER.name, "keys")
         write(keys, KEY.encode() + b"\n")
-        server = self.serve("chat=" + chat_engine(), "--api-key-file", keys)
+        server = self.serve("chat=" + chat_engine(), "tools=" + tools_engine(), "--api-key-file", keys)
         for _, text, reply in run_clients(server.port, CORPUS, 4):
             self.assertRegex(reply, rb"^HTTP/1\.1 (100|200|401|404|405) ", text)
+            if text.startswith(b"POST"):
+                self.assertIn(b"HTTP/1.1 200 ", reply, text)
         descriptors, rng, counts, resident = self.descriptors(server), random.Random(18), {}, []
         for part in range(4):
             texts = [mutated(rng) for _ in range(REQUESTS // 4)]

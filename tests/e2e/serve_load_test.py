@@ -12,7 +12,8 @@ import threading
 import time
 import unittest
 
-from harness import ENGSERVE, FABLES, SANITIZED, build_engine, chat_engine, run, sanitized_elsewhere, scratch, tally, write
+from harness import (BUILT, ENGBUILD, ENGSERVE, FABLES, SANITIZED, build_engine, chat_engine, run, sanitized_elsewhere, scratch, succeed,
+                     tally, tools_engine, write)
 from server import PATIENCE, Server, choices, events
 
 PROMPT = "Once upon a time"
@@ -127,6 +128,67 @@ class Limits(ServerTest):
                 self.assertIn(status, self.read_all(connection)[:20])
                 connection.close()
         self.check_works(server)
+
+    def test_prompt(self):
+        """Longer prompts are refused in each API's form; counting and converting them is not."""
+        server = self.serve("fables=" + build_engine(FABLES, "--max-batch", "4", "--hidden"), "chat=" + chat_engine(), "--max-prompt", "20")
+        message = [{"role": "user", "content": "wolf " * 10}]
+        for words, status in ((16, 200), (30, 400)):
+            for path, body, param, count in (
+                    ("/v1/completions", {"model": "fables", "prompt": "wolf " * words}, "prompt", "prompt_tokens"),
+                    ("/v1/embeddings", {"model": "fables", "input": ["wolf", "wolf " * words]}, "input", "prompt_tokens"),
+                    ("/v1/chat/completions", {"model": "chat", "messages": [{"role": "user", "content": "wolf " * (words - 10)}],
+                                              "max_tokens": 2}, "messages", "prompt_tokens"),
+                    ("/v1/messages", {"model": "chat", "messages": [{"role": "user", "content": "wolf " * (words - 10)}], "max_tokens": 2},
+                     "messages", "input_tokens"),
+                    ("/v1/responses", {"model": "chat", "input": "wolf " * (words - 10), "max_output_tokens": 2}, "messages", "input_tokens")):
+                with self.subTest(path, words=words):
+                    reply = server.json("POST", path, body, expect=status)
+                    if status == 200:
+                        self.assertEqual(reply["usage"][count], 24 if path == "/v1/embeddings" else 20)
+                        continue
+                    error = reply["error"]
+                    self.assertIn("this server takes prompts of at most 20 tokens", error["message"])
+                    self.assertEqual(error["type"], "invalid_request_error")
+                    if path != "/v1/messages":
+                        self.assertEqual((error["param"], error["code"]), (param, "context_length_exceeded"))
+        self.assertGreater(server.json("POST", "/v1/messages/count_tokens", {"model": "chat", "messages": message * 3})["input_tokens"], 20)
+        self.assertGreater(server.json("POST", "/tokenize", {"model": "fables", "prompt": "wolf " * 30})["count"], 20)
+
+    def test_cache(self):
+        """A KV cache of a given size is each model's context, where that is longer; answers are the same."""
+        whole = self.serve("fables=" + fables(), "chat=" + chat_engine())
+        chat = {"model": "chat", "messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
+        long = {"model": "fables", **SHORT, "max_tokens": 50, "n": 4}
+        expected, answers = whole.json("POST", "/v1/chat/completions", chat)["choices"][0], whole.json("POST", "/v1/completions", long)["choices"]
+        for flags, context in ((("--kv-tokens", "100"), 112), (("--kv-bytes", "250000"), 96)):
+            with self.subTest(flags):
+                server = self.serve("fables=" + fables(), "chat=" + chat_engine(), *flags)
+                self.assertEqual([model["max_model_len"] for model in server.json("GET", "/v1/models")["data"]], [context] * 2)
+                self.assertIn("fables: the KV cache has room for %d tokens" % context, server.log)
+                self.assertEqual(server.json("POST", "/v1/completions", long)["choices"], answers)
+                # Without a limit the answer ends where the cache does.
+                reply = server.json("POST", "/v1/chat/completions", chat)
+                self.assertEqual((reply["choices"][0]["finish_reason"], reply["usage"]["total_tokens"]), ("length", context + 1))
+                self.assertTrue(expected["message"]["content"].startswith(reply["choices"][0]["message"]["content"]))
+                error = server.json("POST", "/v1/completions", {**SHORT, "model": "fables", "max_tokens": context}, expect=400)["error"]
+                self.assertEqual(error["code"], "context_length_exceeded")
+                self.assertEqual(server.stop(), 0)
+
+    def test_models_of_one_gpu(self):
+        """The first one's cache would take what the second one needs; a size for each leaves room for both. (With the fake driver.)"""
+        fake = {"LD_LIBRARY_PATH": ":".join(os.path.join(BUILT, "tests", "fake_cuda", name) for name in ("whole", "compiler")),
+                "FAKE_CUDA_MEMORY": str(48 << 20)}
+        path = os.path.join(FOLDER.name, "gpu.eng")
+        succeed([ENGBUILD, "--model", FABLES, "--target", "cuda", "--lean", "--tune", "off", "--tuning-cache", "none",
+                 "--batch-sizes", "1,32", "--prefill-chunks", "16", "-o", path], env=fake)
+        refused = run([ENGSERVE, "a=" + path, "b=" + path, "--port", "0"], env=fake)
+        self.assertEqual(refused.rc, 3, refused.stderr)
+        self.assertIn("ask for a smaller KV pool (kv_tokens, kv_bytes)", refused.stderr)
+        server = Server("a=" + path, "b=" + path, "--kv-tokens", "512", env=fake)
+        self.addCleanup(server.stop, signal.SIGKILL)
+        self.assertEqual([model["max_model_len"] for model in server.json("GET", "/v1/models")["data"]], [512, 512])
+        self.assertEqual(server.stop(), 0)
 
     def test_queue(self):
         server = self.serve(fables(), "--max-queue", "1")
@@ -429,6 +491,12 @@ class ManyClients(ServerTest):
         connection.close()
 
 
+SCHEMA = {"type": "object", "properties": {"kind": {"enum": ["fox", "wolf"]}}, "required": ["kind"], "additionalProperties": False}
+BLOCKS = [{"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": ""},
+                                            {"type": "tool_use", "id": "i", "name": "f", "input": {"kind": "fox"}}]},
+          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "i", "content": "x"}, {"type": "text", "text": "y"}]}]
+
+
 class Mutations(ServerTest):
     BODIES = [("/v1/completions", {"model": "fables", **SHORT, "stop": ["a", "b"], "seed": 3, "n": 2, "top_k": 5, "echo": True}),
               ("/v1/completions", {"model": "fables", "prompt": [1, 2, 3], "max_tokens": 4, "stream": True,
@@ -437,7 +505,29 @@ class Mutations(ServerTest):
                                         "temperature": 0.5, "top_p": 0.9, "tools": [], "response_format": {"type": "text"}}),
               ("/v1/chat/completions", {"model": "chat", "max_completion_tokens": 3, "chat_template_kwargs": {"a": [1]},
                                         "messages": [{"role": "system", "content": [{"type": "text", "text": "x"}], "name": "n"}]}),
+              ("/v1/chat/completions", {"model": "tools", "max_tokens": 4, "parallel_tool_calls": False, "tool_choice": "auto",
+                                        "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}],
+                                        "messages": [{"role": "assistant", "reasoning_content": "r", "tool_calls": [
+                                            {"id": "i", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+                                                     {"role": "tool", "tool_call_id": "i", "content": "x"}]}),
+              ("/v1/chat/completions", {"model": "chat", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "response_format": {
+                  "type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}}}),
+              ("/v1/messages", {"model": "tools", "max_tokens": 4, "system": [{"type": "text", "text": "s"}], "stop_sequences": ["x"],
+                                "messages": BLOCKS, "thinking": {"type": "disabled"}, "tools": [{"name": "f", "input_schema": SCHEMA}],
+                                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}),
+              ("/v1/messages", {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}], "output_config": {
+                  "format": {"type": "json_schema", "schema": SCHEMA}, "effort": "low"}}),
+              ("/v1/messages/count_tokens", {"model": "tools", "messages": BLOCKS, "tools": [{"name": "f", "input_schema": SCHEMA}]}),
+              ("/v1/responses", {"model": "tools", "max_output_tokens": 4, "instructions": "s", "store": False, "reasoning": {"effort": "low"},
+                                 "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}],
+                                 "input": [{"role": "developer", "content": [{"type": "input_text", "text": "x"}]},
+                                           {"type": "function_call", "call_id": "i", "name": "f", "arguments": "{}"},
+                                           {"type": "function_call_output", "call_id": "i", "output": "x"}]}),
+              ("/v1/responses", {"model": "chat", "input": "Hello", "max_output_tokens": 4, "text": {
+                  "format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}}),
+              ("/v1/embeddings", {"model": "fables", "input": ["wolf", [5, 6]], "encoding_format": "base64", "dimensions": 4, "pooling": "mean"}),
               ("/tokenize", {"model": "fables", "prompt": "Hello"}), ("/detokenize", {"model": "fables", "tokens": [5, 6]})]
+    LIMITS = {"/v1/chat/completions": "max_tokens", "/v1/messages": "max_tokens", "/v1/responses": "max_output_tokens"}
     VALUES = [None, True, False, 0, -1, 1, 2, 1e308, -0.0, 1.5, 2**62, "", "x", "\ud83d\ude00", "<|end|>", "a" * 5000, [], [[]], {}, {"a": {}},
               [0], ["x"], [None]]
 
@@ -470,27 +560,35 @@ class Mutations(ServerTest):
         return bytes(data)
 
     def test_bodies(self):
-        server = self.serve("fables=" + fables(), "chat=" + chat_engine())
-        rng, counts, connection = random.Random(1), {}, server.connect()
+        server = self.serve("fables=" + build_engine(FABLES, "--max-batch", "4", "--hidden"), "chat=" + chat_engine(), "tools=" + tools_engine())
+        rng, counts, connection, answered = random.Random(1), {}, server.connect(), set()
+        for path, body in self.BODIES:
+            self.assertEqual(server.request("POST", path, body, connection=connection).status, 200, body)
         for _ in range(BODIES):
             path, body = rng.choice(self.BODIES)
             for _ in range(rng.randrange(1, 3)):
                 body = self.mutate(rng, body)
-            if isinstance(body, dict) and "max_tokens" not in body and "max_completion_tokens" not in body and "messages" in body:
-                body["max_tokens"] = 3
+            limit = self.LIMITS.get(path)
+            if limit and isinstance(body, dict) and not {limit, "max_completion_tokens"} & set(body):
+                body[limit] = 3
             data = json.dumps(body).encode()
             if rng.random() < 0.3:
                 data = self.damage(rng, data)
             reply = server.request("POST", path, data, {"Content-Type": "application/json"}, connection)
             counts[reply.status] = counts.get(reply.status, 0) + 1
+            answered |= {path} if reply.status == 200 else set()
             self.assertIn(reply.status // 100, (2, 4), (path, data, reply))
-            if reply.status == 200 and reply.headers["Content-Type"].startswith("text/event-stream"):
-                events(reply.body)
-            else:
+            if reply.status != 200 or not reply.headers["Content-Type"].startswith("text/event-stream"):
                 json.loads(reply.body)
+            elif path in ("/v1/messages", "/v1/responses"):
+                self.assertRegex(reply.body, rb"^event: \w")
+            else:
+                events(reply.body)
         connection.close()
         self.assertGreater(counts[200], BODIES // 20)
         self.assertGreater(counts[400], BODIES // 20)
+        if not SANITIZED:  # with fewer bodies
+            self.assertEqual(answered, {path for path, _ in self.BODIES})
         tally("mutated bodies %s" % counts, BODIES)
         server.wait_until(lambda: not server.busy_slots())
         self.assertEqual(server.stop(), 0)

@@ -33,12 +33,15 @@ class About(Served):
 
     def test_metrics(self):
         names = ("prompt_tokens_total", "generation_tokens_total", "time_to_first_token_seconds_count",
-                 "time_per_output_token_seconds_count", "e2e_request_latency_seconds_count")
+                 "inter_token_latency_seconds_count", "time_per_output_token_seconds_count", "e2e_request_latency_seconds_count",
+                 "request_queue_time_seconds_count", "request_prompt_tokens_count", "request_prompt_tokens_sum",
+                 "request_generation_tokens_count", "request_generation_tokens_sum", "prefix_cache_queries_total")
         before = [self.server.metric(name, model_name="fables") for name in names]
         stops = self.server.metric("request_success_total", model_name="fables", finished_reason="length")
         usage = self.complete(**GREEDY, n=2)["usage"]
         after = [self.server.metric(name, model_name="fables") for name in names]
-        self.assertEqual([new - old for new, old in zip(after, before)], [usage["prompt_tokens"], 48, 2, 46, 1])
+        self.assertEqual([new - old for new, old in zip(after, before)], [usage["prompt_tokens"], 48, 2, 46, 46, 1, 2, 2, 2 * usage["prompt_tokens"], 2, 48,
+                                                                            2 * usage["prompt_tokens"]])
         self.assertEqual(self.server.metric("request_success_total", model_name="fables", finished_reason="length"), stops + 2)
         text = self.server.request("GET", "/metrics").body.decode()
         for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
@@ -59,6 +62,10 @@ class About(Served):
         self.assertLess(counts[2] - counts[1], reply["usage"]["prompt_tokens"])
         self.assertIn("# TYPE eng:%s counter\n" % hits, self.server.request("GET", "/metrics").body.decode())
         self.assertEqual(self.server.metric("num_preemptions_total"), 0)
+        queries = self.server.metric("prefix_cache_queries_total", model_name="fables")
+        self.assertGreaterEqual(queries, counts[2])
+        self.complete(prompt=prompt, max_tokens=0, echo=True, logprobs=1)  # all of it is computed
+        self.assertEqual(self.server.metric("prefix_cache_queries_total", model_name="fables"), queries)
 
     def test_head(self):
         reply = self.server.request("HEAD", "/health")
@@ -303,7 +310,7 @@ class Refused(Served):
         for field, value, *words in (
                 ("temperature", -1, "at least 0"), ("temperature", "hot", "number"), ("top_p", 0, "above 0"), ("top_p", 1.5, "1.5"),
                 ("top_k", -2, "-1"), ("n", 0, "1 to 128"), ("n", 129), ("n", 1.5), ("seed", "x", "integer"),
-                ("max_tokens", 0, "1"), ("max_tokens", -5), ("stop", ["a"] * 5, "4"), ("stop", [""], "1 to"), ("stop", 3),
+                ("max_tokens", 0, "1"), ("max_tokens", -5), ("stop", ["a"] * 17, "16"), ("stop", [""], "1 to"), ("stop", 3),
                 ("stop", "x" * 1025), ("stop_token_ids", [-1]), ("stop_token_ids", list(range(16))), ("stream", 1, "true or false"),
                 ("ignore_eos", "yes"), ("user", 3), ("repetition_penalty", 0), ("logit_bias", {"1": 101}, "101"),
                 ("logit_bias", {"x": 1}, "'x'"), ("logit_bias", {"+1": 1}, "'+1'"), ("logit_bias", {"999999": 1}, "999999", "vocabulary"),
@@ -443,6 +450,8 @@ class CommandLine(unittest.TestCase):
         self.refused(2, ["engine file"])
         self.refused(2, ["two models are named 'x'"], "x=" + path, "x=" + path)
         self.refused(2, ["NAME=FILE"], "a b=" + path)
+        self.refused(2, ["--kv-tokens and --kv-bytes: expected one of them, found both"], path, "--kv-tokens", "100", "--kv-bytes", "250000")
+        self.refused(2, ["kv_bytes: expected room for"], path, "--kv-bytes", "1", "--port", "0")
         self.refused(2, ["--port", "65535"], path, "--port", "65536")
         self.refused(2, ["--timeout"], path, "--timeout", "0")
         self.refused(2, ["--prompt-step"], path, "--prompt-step", "0")
