@@ -269,7 +269,6 @@ static const struct field_rule outer_fields[] = {
     {"tile_size", FIELD_NO_EFFECT},
     {"spatial_pool_mode", FIELD_NO_EFFECT},
     {"spatial_pool_stride", FIELD_NO_EFFECT},
-    {"transformers.js_config", FIELD_NO_EFFECT},
     {"use_image_newline_parameter", FIELD_NO_EFFECT},
     {"use_image_special_tokens", FIELD_NO_EFFECT},
     {"use_reentrant_checkpointing", FIELD_NO_EFFECT},
@@ -292,9 +291,11 @@ static const struct field_rule outer_fields[] = {
 
 /* Fields that writers of Idefics 3 and SmolVLM left in text_config, which its class does not have. */
 static const struct field_rule inner_fields[] = {
-    {"_resampler_config", FIELD_NO_EFFECT},      {"perceiver_config", FIELD_NO_EFFECT},
-    {"pixel_shuffle_factor", FIELD_NO_EFFECT},   {"qk_layer_norms", FIELD_FALSE},
-    {"transformers.js_config", FIELD_NO_EFFECT}, {"use_resampler", FIELD_FALSE},
+    {"_resampler_config", FIELD_NO_EFFECT},
+    {"perceiver_config", FIELD_NO_EFFECT},
+    {"pixel_shuffle_factor", FIELD_NO_EFFECT},
+    {"qk_layer_norms", FIELD_FALSE},
+    {"use_resampler", FIELD_FALSE},
 };
 
 const char *wrapper_model_type(size_t index) { return index < WRAPPER_COUNT ? wrappers[index].model.model_type : NULL; }
