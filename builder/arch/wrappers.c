@@ -56,6 +56,9 @@ static const struct text_part texts[] = {
     {"lfm2", "lfm2", TEXT_PLAIN,
      "{'vocab_size': 65536, 'hidden_size': 2560, 'intermediate_size': 12288, 'num_hidden_layers': 32, "
      "'num_attention_heads': 32}"},
+    {"gpt_oss", "gpt_oss", TEXT_PLAIN,
+     "{'vocab_size': 201088, 'hidden_size': 2880, 'intermediate_size': 2880, 'num_hidden_layers': 36, "
+     "'num_attention_heads': 64}"},
     {"gemma3_text", "gemma3_text", TEXT_PLAIN,
      "{'vocab_size': 262208, 'hidden_size': 2304, 'intermediate_size': 9216, 'num_hidden_layers': 26, "
      "'num_attention_heads': 8}"},
@@ -120,11 +123,12 @@ static const struct wrapper_row wrappers[] = {
                "language_model",
                {"vision_tower", "multi_modal_projector", "image_newline"}},
      .texts = ANY_TEXT},
+    /* Granite as below: transformers 5.17 leaves its logits_scaling out here, too. */
     {.model = {"llava_next",
                "LlavaNextForConditionalGeneration",
                "language_model",
                {"vision_tower", "multi_modal_projector", "image_newline"}},
-     .texts = ANY_TEXT},
+     .texts = ANY_TEXT " granite"},
     {.model = {"llava_onevision",
                "LlavaOnevisionForConditionalGeneration",
                "language_model",
@@ -154,7 +158,7 @@ static const struct wrapper_row wrappers[] = {
                  "'head_dim': 128}"},
     {.model =
          {"internvl", "InternVLForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
-     .texts = "qwen2 qwen3 qwen3_moe llama mistral"},
+     .texts = "qwen2 qwen3 qwen3_moe llama mistral gpt_oss"},
     /* The next two: transformers 5.17 leaves logit_scale out. Engines multiply logits by it, as Cohere 2 alone has them; the largest
      * logit is the same. */
     {.model = {"aya_vision",
@@ -204,6 +208,8 @@ static const struct wrapper_row wrappers[] = {
     {.model = {"glm4v", "Glm4vForConditionalGeneration", "language_model", {"visual"}}, .texts = "glm4v_text"},
     {.model = {"glm4v_moe", "Glm4vMoeForConditionalGeneration", "language_model", {"visual"}},
      .texts = "glm4v_moe_text"},
+    {.model = {"glm46v", "Glm46VForConditionalGeneration", "language_model", {"visual"}},
+     .texts = "glm4v_text glm4v_moe_text"},
     {.model = {"qwen2_vl", "Qwen2VLForConditionalGeneration", "language_model", {"visual"}},
      .texts = "qwen2_vl_text",
      .flat = true},
