@@ -334,7 +334,7 @@ TEST(layer_norms)
     test_config_published(models, sizeof models / sizeof *models);
 }
 
-/* Other values of such keys would change what is computed. */
+/* Other values of such keys would change the outputs. */
 TEST(test_values_that_would_change_something)
 {
     test_config_refused("qwen3_moe", "\"use_qk_norm\": false", "'use_qk_norm'|expected true");

@@ -9,7 +9,7 @@ import operator
 import os
 import struct
 
-# Of the sum of two bytes.
+# A sum of two bytes has these.
 MEAN, DEVIATION = 255, math.sqrt((256 ** 2 - 1) / 6)
 
 
