@@ -103,6 +103,16 @@ TEST(llamas_and_their_like)
          "'use_sliding_window': false, 'vocab_size': 151936}",
          "64 layers of 5120, heads 64/8 x 128, mlp 25600, vocabulary 151936, context 40960, rope 128 at "
          "1000000;"},
+        {"HuggingFaceTB/SmolLM3-3B",
+         "{'model_type': 'smollm3', 'vocab_size': 128256, 'hidden_size': 2048, 'intermediate_size': 11008, "
+         "'num_hidden_layers': 36, 'num_attention_heads': 16, 'num_key_value_heads': 4, 'rms_norm_eps': 1e-06, "
+         "'rope_theta': 5000000.0, 'bos_token_id': 128000, 'eos_token_id': 128012, 'pad_token_id': 128004, "
+         "'tie_word_embeddings': true, 'max_position_embeddings': 65536, 'hidden_act': 'silu', "
+         "'no_rope_layer_interval': 4, 'no_rope_layers': [1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, "
+         "1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0], 'pretraining_tp': 2, 'use_sliding_window': "
+         "false, 'sliding_window': null}",
+         "36 layers of 2048, heads 16/4 x 128, mlp 11008, vocabulary 128256, context 65536, rope 128 at "
+         "5000000, 9 without rotation; tied"},
         {"ibm-granite/granite-3.3-8b-instruct",
          "{'architectures': ['GraniteForCausalLM'], 'attention_bias': false, 'attention_dropout': 0.0, "
          "'attention_multiplier': 0.0078125, 'bos_token_id': 0, 'embedding_multiplier': 12.0, 'eos_token_id': "
