@@ -5,7 +5,7 @@ same weights, which are made here again (tests/models/make_references.py)."""
 import os
 import unittest
 
-from harness import LOGIT_TOLERANCE, ReferenceTest, build_engine, read_json, scratch, tally
+from harness import LOGIT_TOLERANCE, ReferenceTest, build_engine, read_json, sanitized_elsewhere, scratch, tally
 from seeded_checkpoint import write_checkpoint
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "references")
@@ -40,6 +40,7 @@ class SeededReferences(ReferenceTest):
     def test_one_rank(self):
         self.check()
 
+    @sanitized_elsewhere
     def test_two_ranks(self):
         self.check("--gpus", "2")
 
