@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "builder/arch/family.h"
+#include "builder/arch/missing.h"
 #include "builder/arch/wrappers.h"
 
 /* Every family, in the order of messages. */
@@ -100,9 +101,10 @@ static const json_t *text_part(const json_t *config)
     return config;
 }
 
-/* What the nearest family says of the same fields; `within`: they are those of the text part. */
-static void describe_nearest(const struct architecture *nearest, const json_t *config, bool within, char *text,
-                             size_t size)
+/* What the nearest family says of the same fields. `within`: they are those of the text part; `doubt`: nothing else says what the
+ * family lacks. */
+static void describe_nearest(const struct architecture *nearest, const json_t *config, bool within, bool doubt,
+                             char *text, size_t size)
 {
     struct model_config parsed;
     struct status status = {0};
@@ -117,50 +119,27 @@ static void describe_nearest(const struct architecture *nearest, const json_t *c
     snprintf(text, size, "the nearest supported one%s is '%s'", within ? " to its text part" : "", nearest->model_type);
     const size_t used = strlen(text);
     if (fields) {
-        if (model_config_parse(&parsed, fields, strlen(fields), "config.json", arch_read_config, &status))
+        const bool same = model_config_parse(&parsed, fields, strlen(fields), "config.json", arch_read_config, &status);
+        if (same && doubt)
             snprintf(text + used, size - used, ", which has all of these fields, but may compute something else");
-        else
+        else if (!same)
             snprintf(text + used, size - used, ", of which it differs: %.300s", status.message);
     }
     free(fields);
 }
 
-/* What a model needs that no block of the builder computes, though its fields resemble those of a family. NULL: not known. */
-static const char *missing_block(const char *model_type)
-{
-    static const char altup[] =
-        "its layers predict and correct several copies of the residual (AltUp), add a residual of low rank (LAuReL) "
-        "and "
-        "keep the largest elements of an MLP's gate alone (activation_sparsity_pattern), and no block of engbuild "
-        "computes these";
-    static const struct {
-        const char *model_type, *missing;
-    } known[] = {
-        {"gemma3n", altup},
-        {"gemma3n_text", altup},
-        {"paligemma", "each token of its prompt attends to all others of the prompt, and engines attend to earlier "
-                      "tokens alone"},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i].model_type, model_type) == 0) return known[i].missing;
-    return NULL;
-}
-
 static bool refuse(const char *model_type, const struct json_reader *reader, struct status *status)
 {
     char about[400] = "no supported one is like it";
-    const char *missing = missing_block(model_type);
-    if (missing)
-        return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: model_type '%s' is not supported (engbuild --list-models prints those that are): %s",
-                           reader->path, model_type, missing);
     const json_t *text = text_part(reader->object);
-    const char *text_type = json_string_value(json_object_get(text, "model_type"));
-    const struct architecture *nearest = nearest_family(text_type ? text_type : model_type, text);
-    if (nearest) describe_nearest(nearest, text, text != reader->object, about, sizeof about);
+    const char *text_type = json_string_value(json_object_get(text, "model_type")), *known = NULL;
+    const char *missing = missing_block(model_type, text, &known);
+    const struct architecture *nearest =
+        known ? find_family(known) : nearest_family(text_type ? text_type : model_type, text);
+    if (nearest) describe_nearest(nearest, text, text != reader->object, missing == NULL, about, sizeof about);
     return status_fail(status, STATUS_BAD_INPUT,
-                       "%s: model_type '%.80s' is not supported (engbuild --list-models prints those that are); %s",
-                       reader->path, model_type, about);
+                       "%s: model_type '%.80s' is not supported (engbuild --list-models prints those that are)%s%s; %s",
+                       reader->path, model_type, missing ? ": " : "", missing ? missing : "", about);
 }
 
 static bool read_architecture(struct model_config *config, struct json_reader *reader,

@@ -46,57 +46,6 @@ TEST(test_complete)
     assert_int_equal(config.eos_tokens[1], 5);
 }
 
-TEST(test_model_types)
-{
-    static const char *const unsupported[] = {"bert", "deepseek", "Llama", ""};
-    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
-        char words[128];
-        snprintf(words, sizeof words, "model_type '%s' is not supported (engbuild --list-models |", unsupported[i]);
-        test_config_refused(unsupported[i], "\"anything\": {\"else\": 1}", words);
-    }
-    static const struct {
-        const char *model_type, *fields, *words;
-    } nearest[] = {
-        {"qwen3_omni", "\"num_key_value_heads\": 8, \"vision_config\": {}",
-         "nearest supported one is 'qwen3'|differs|'vision_config'|not understood"},
-        {"qwen3_omni_moe", "\"num_key_value_heads\": 8, \"num_experts\": 8, \"vision_config\": {}",
-         "'qwen3_moe'|'vision_config'"},
-        {"aria",
-         "\"text_config\": {\"model_type\": \"gemma2\", " TEST_SIZES ", \"prefix_attention\": 1, \"tokens\": 2}",
-         "nearest supported one to its text part is 'gemma2'|fields 'prefix_attention', 'tokens' are not understood"},
-        {"paligemma", "\"text_config\": {\"model_type\": \"gemma2\", " TEST_SIZES "}",
-         "'paligemma' is not supported|attends to all others of the prompt"},
-        {"gemma3n", "\"text_config\": {\"model_type\": \"gemma3n_text\", " TEST_SIZES "}",
-         "'gemma3n' is not supported|AltUp|LAuReL|activation_sparsity_pattern"},
-        {"gemma3n_text", "\"altup_num_inputs\": 4", "'gemma3n_text' is not supported|AltUp"},
-        {"deepseek_vl_v2", "\"language_config\": {\"model_type\": \"deepseek_v2\", " TEST_SIZES "}",
-         "nearest supported one to its text part is 'deepseek_v2'"},
-        {"bert", "\"type_vocab_size\": 2", "no supported one is like it"},
-        {"vit", "\"image_size\": 224", "no supported one is like it"},
-        {"llama4_text", "\"attention_chunk_size\": 8192", "'llama'|'attention_chunk_size'|not understood"},
-        {"deepseek_v32", "\"index_topk\": 2048", "'deepseek_v3'|'index_topk'"},
-        {"minimax", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2", "'mixtral'|may compute something else"},
-        {"falcon", "\"sliding_window\": 64", "'mistral'|may compute something else"},
-        {"mamba2", "", "'llama'"},
-        {"falcon_h1", "\"a\": 1, \"b\": 1, \"c\": 1, \"d\": 1, \"e\": 1, \"f\": 1, \"g\": 1",
-         "fields 'a', 'b', 'c', 'd', 'e' and 2 more are not understood"},
-    };
-    for (size_t i = 0; i < sizeof nearest / sizeof *nearest; i++)
-        test_config_refused(nearest[i].model_type, nearest[i].fields, nearest[i].words);
-    struct status status = {0};
-    struct model_config config;
-    test_expect_failure(test_config_parse(&config, "{\"model_type\": \"mamba2\", \"state_size\": 128}", &status),
-                        &status, STATUS_BAD_INPUT, "'mamba2' is not supported|no supported one is like it");
-    test_expect_failure(test_config_parse(&config, "{" TEST_SIZES "}", &status), &status, STATUS_BAD_INPUT,
-                        "'model_type'|nothing");
-    test_expect_failure(test_config_parse(&config, "{\"model_type\": 3}", &status), &status, STATUS_BAD_INPUT,
-                        "'model_type'|found 3");
-    test_config_refused("llama", "\"architectures\": [\"LlamaForSequenceClassification\"]",
-                        "'architectures'|LlamaForCausalLM|LlamaForSequenceClassification");
-    test_config_refused("qwen2", "\"architectures\": []", "'architectures'|Qwen2ForCausalLM|array");
-    test_config_refused("qwen3", "\"architectures\": \"Qwen3ForCausalLM\"", "'architectures'|string");
-}
-
 /* Defaults of the config classes. */
 TEST(test_defaults)
 {

@@ -46,11 +46,26 @@ static const struct expert_names names = {
     .shared = "mlp.shared_experts",
 };
 
+/* As transformers stores those of GLM 4.6V. */
+static const struct expert_names fused_names = {
+    .router = "mlp.gate",
+    .selection_bias = "mlp.gate.e_score_correction_bias",
+    .bias_dimensions = 1,
+    .gate = "mlp.experts.gate_up_proj",
+    .down = "mlp.experts.down_proj",
+    .parameters = true,
+    .shared = "mlp.shared_experts",
+};
+
 const struct architecture arch_glm4_moe = {
     "glm4_moe",
     "Glm4MoeForCausalLM",
     read_config,
-    {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .partial_rotary = true, .experts = &names},
+    {.norms = DECODER_PRE_NORM,
+     .qk_norm = QK_NORM_HEAD,
+     .partial_rotary = true,
+     .experts = &names,
+     .fused_experts = &fused_names},
     .predicts = true,
     .about = "GLM 4.5 and 4.6: sigmoid scores, selection bias, groups of experts, shared experts; the layer that "
              "predicts further tokens with `--mtp`",

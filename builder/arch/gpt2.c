@@ -17,7 +17,9 @@ static const struct config_defaults defaults = {
 };
 
 static const struct field_rule fixed[] = {
-    {"n_ctx", FIELD_NO_EFFECT}, /* the size of a mask */
+    {"n_ctx", FIELD_NO_EFFECT},                  /* the size of a mask */
+    {"n_special", FIELD_ZERO},                   /* tokens beyond vocab_size, in the first GPT */
+    {"predict_special_tokens", FIELD_NO_EFFECT}, /* whether the LM head has them */
     {"reorder_and_upcast_attn", FIELD_NO_EFFECT},
     {"scale_attn_by_inverse_layer_idx", FIELD_FALSE},
     {"scale_attn_weights", FIELD_TRUE},

@@ -17,4 +17,11 @@ bool test_config_parse_with(struct model_config *config, const char *model_type,
 void test_config_refused(const char *model_type, const char *fields, const char *words);
 struct model_config test_config_accepted(const char *model_type, const char *fields);
 
+/* A published config.json, with single quotes, and its description in the words of test_config.c. */
+struct test_published {
+    const char *name, *config, *expected;
+};
+/* Fails unless each is read and its description equals the expected one. */
+void test_config_published(const struct test_published *models, size_t count);
+
 #endif

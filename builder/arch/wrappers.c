@@ -56,6 +56,9 @@ static const struct text_part texts[] = {
     {"lfm2", "lfm2", TEXT_PLAIN,
      "{'vocab_size': 65536, 'hidden_size': 2560, 'intermediate_size': 12288, 'num_hidden_layers': 32, "
      "'num_attention_heads': 32}"},
+    {"gpt_oss", "gpt_oss", TEXT_PLAIN,
+     "{'vocab_size': 201088, 'hidden_size': 2880, 'intermediate_size': 2880, 'num_hidden_layers': 36, "
+     "'num_attention_heads': 64}"},
     {"gemma3_text", "gemma3_text", TEXT_PLAIN,
      "{'vocab_size': 262208, 'hidden_size': 2304, 'intermediate_size': 9216, 'num_hidden_layers': 26, "
      "'num_attention_heads': 8}"},
@@ -120,11 +123,12 @@ static const struct wrapper_row wrappers[] = {
                "language_model",
                {"vision_tower", "multi_modal_projector", "image_newline"}},
      .texts = ANY_TEXT},
+    /* Granite as below: transformers 5.17 leaves its logits_scaling out here, too. */
     {.model = {"llava_next",
                "LlavaNextForConditionalGeneration",
                "language_model",
                {"vision_tower", "multi_modal_projector", "image_newline"}},
-     .texts = ANY_TEXT},
+     .texts = ANY_TEXT " granite"},
     {.model = {"llava_onevision",
                "LlavaOnevisionForConditionalGeneration",
                "language_model",
@@ -154,7 +158,7 @@ static const struct wrapper_row wrappers[] = {
                  "'head_dim': 128}"},
     {.model =
          {"internvl", "InternVLForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
-     .texts = "qwen2 qwen3 qwen3_moe llama mistral"},
+     .texts = "qwen2 qwen3 qwen3_moe llama mistral gpt_oss"},
     /* The next two: transformers 5.17 leaves logit_scale out. Engines multiply logits by it, as Cohere 2 alone has them; the largest
      * logit is the same. */
     {.model = {"aya_vision",
@@ -204,6 +208,8 @@ static const struct wrapper_row wrappers[] = {
     {.model = {"glm4v", "Glm4vForConditionalGeneration", "language_model", {"visual"}}, .texts = "glm4v_text"},
     {.model = {"glm4v_moe", "Glm4vMoeForConditionalGeneration", "language_model", {"visual"}},
      .texts = "glm4v_moe_text"},
+    {.model = {"glm46v", "Glm46VForConditionalGeneration", "language_model", {"visual"}},
+     .texts = "glm4v_text glm4v_moe_text"},
     {.model = {"qwen2_vl", "Qwen2VLForConditionalGeneration", "language_model", {"visual"}},
      .texts = "qwen2_vl_text",
      .flat = true},
@@ -269,7 +275,6 @@ static const struct field_rule outer_fields[] = {
     {"tile_size", FIELD_NO_EFFECT},
     {"spatial_pool_mode", FIELD_NO_EFFECT},
     {"spatial_pool_stride", FIELD_NO_EFFECT},
-    {"transformers.js_config", FIELD_NO_EFFECT},
     {"use_image_newline_parameter", FIELD_NO_EFFECT},
     {"use_image_special_tokens", FIELD_NO_EFFECT},
     {"use_reentrant_checkpointing", FIELD_NO_EFFECT},
@@ -292,9 +297,11 @@ static const struct field_rule outer_fields[] = {
 
 /* Fields that writers of Idefics 3 and SmolVLM left in text_config, which its class does not have. */
 static const struct field_rule inner_fields[] = {
-    {"_resampler_config", FIELD_NO_EFFECT},      {"perceiver_config", FIELD_NO_EFFECT},
-    {"pixel_shuffle_factor", FIELD_NO_EFFECT},   {"qk_layer_norms", FIELD_FALSE},
-    {"transformers.js_config", FIELD_NO_EFFECT}, {"use_resampler", FIELD_FALSE},
+    {"_resampler_config", FIELD_NO_EFFECT},
+    {"perceiver_config", FIELD_NO_EFFECT},
+    {"pixel_shuffle_factor", FIELD_NO_EFFECT},
+    {"qk_layer_norms", FIELD_FALSE},
+    {"use_resampler", FIELD_FALSE},
 };
 
 const char *wrapper_model_type(size_t index) { return index < WRAPPER_COUNT ? wrappers[index].model.model_type : NULL; }
