@@ -29,7 +29,7 @@ static void configure(const struct matmul_tile_call *call, int k_bytes)
     for (int i = 0; i < TILE_REGISTERS; i++) {
         const bool is_activations = i == 4 || i == 5, is_weights = i == 6 || i == 7;
         config.row_bytes[i] = (uint16_t)(is_activations ? k_bytes : TILE_ROW_BYTES);
-        config.rows[i] = is_weights ? (uint8_t)(k_bytes / 4) : i == 5 || i / 2 == 1 ? second : first;
+        config.rows[i] = (uint8_t)(is_weights ? k_bytes / 4 : i == 5 || i / 2 == 1 ? second : first);
     }
     TILE_CONFIGURE(&config);
     *call->tile_shape = shape;
