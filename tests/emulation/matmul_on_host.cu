@@ -163,7 +163,13 @@ static const float *residual_operand() { return params::HAS_RESIDUAL ? residual 
 template <class P> static void run_body(const void *input, matmul_gemv_body<P> *)
 {
     matmul_gemv_body<P>::run((u8 *)shared_memory, counts, input, (const u16 *)panels.data(), out, bias_operand(),
-                             residual_operand(), P::HAS_NORM ? norm_weights : nullptr, routes, lists);
+                             residual_operand(), P::HAS_NORM ? norm_weights : nullptr, routes);
+}
+
+template <class P> static void run_body(const void *input, matmul_gemv_sums_body<P> *)
+{
+    matmul_gemv_sums_body<P>::run((u8 *)shared_memory, counts, input, (const u16 *)panels.data(), out, bias_operand(),
+                                  residual_operand(), nullptr, routes);
 }
 
 template <class P> static void run_body(const void *, matmul_grouped_body<P> *)
