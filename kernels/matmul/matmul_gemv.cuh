@@ -241,16 +241,36 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
     }
 
     /* The producer warp: fills the ring. */
-    static __device__ __forceinline__ void produce(const weights_operand &weights, const block_work work,
-                                                   const choices &held, const shared_layout shared)
+    static __device__ __forceinline__ void produce(const weights_operand &weights, const void *bias,
+                                                   const block_work work, const choices &held,
+                                                   const shared_layout shared)
     {
-        produce_by([&](int choice) { return held.expert_of(choice); }, weights, work, shared);
+        produce_by([&](int choice) { return held.expert_of(choice); }, weights, bias, work, shared);
+    }
+
+    /* Requests into the L2 cache what `finish` reads of a tile beside its sums, rows of W from first_row on: it comes to each tile late,
+     * and would wait for the memory once for each. */
+    static __device__ __forceinline__ void prefetch_factors(const weights_operand &weights, int first_row, int rows)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        if constexpr (FRAGMENTS.factors)
+            if (lane * FRAGMENT_ROWS < rows)
+                prefetch_l2((const u8 *)weights +
+                            (first_row / FRAGMENT_ROWS + lane) * (i64)fragment_panel_bytes(FRAGMENTS, P::K));
+    }
+    static __device__ __forceinline__ void prefetch_bias(const void *bias, int first_row, int rows)
+    {
+        constexpr int BYTES = P::BIAS_DTYPE == DTYPE_F32 ? 4 : 2, SECTOR = 32 / BYTES;
+        const int lane = (int)threadIdx.x % 32;
+        if constexpr (P::HAS_BIAS)
+            if (lane * SECTOR < rows) prefetch_l2((const u8 *)bias + (i64)(first_row + lane * SECTOR) * BYTES);
     }
 
     /* `expert_of`: by the whole warp, of choices in the order of tiles. */
     template <class EXPERT_OF>
     static __device__ __forceinline__ void produce_by(EXPERT_OF expert_of, const weights_operand &weights,
-                                                      const block_work work, const shared_layout shared)
+                                                      const void *bias, const block_work work,
+                                                      const shared_layout shared)
     {
         const u64 policy = policy_evict_first();
         int stage = 0;
@@ -259,6 +279,10 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
             const piece of = find_piece(work, i);
             const int rows = min(TILE, MATRIX_N - of.first); /* of no expert: those of expert 0, which are not used */
             const int first_row = max(expert_of(of.choice), 0) * MATRIX_N + of.first;
+            if (work.rank == 0) {
+                prefetch_factors(weights, first_row, rows);
+                prefetch_bias(bias, first_row, rows);
+            }
             for (int chunk = 0; chunk < CHUNKS; chunk++) {
                 const int length = max(0, min(P::CHUNK, work.part_k - chunk * P::CHUNK));
                 barrier_wait(shared.empty + 8 * (u32)stage, parity);
@@ -665,18 +689,14 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
         }
     }
 
-    /* Prefetches constants that this launch reads soon into the L2 cache. */
-    static __device__ __forceinline__ void prefetch_constants(const void *bias, const void *norm, const block_work work)
+    /* Requests the norm's weights into the L2 cache. */
+    static __device__ __forceinline__ void prefetch_norm(const void *norm, const block_work work)
     {
         constexpr int NORM_BYTES = P::NORM_DTYPE == DTYPE_F32 ? 4 : 2;
         const int thread = (int)threadIdx.x;
         if constexpr (P::HAS_NORM)
             for (int at = thread * 128; at < work.part_k * NORM_BYTES; at += 32 * P::WARPS * 128)
                 prefetch_l2((const u8 *)norm + (i64)work.first_k * NORM_BYTES + at);
-        if constexpr (P::HAS_BIAS && !EXPERTS)
-            for (int i = thread; i < work.count; i += 32 * P::WARPS)
-                prefetch_l2((const u8 *)bias +
-                            (i64)(work.tile + i * work.tile_step) * TILE * (P::BIAS_DTYPE == DTYPE_F32 ? 4 : 2));
     }
 
     /* By one thread, before any other uses them. Every lane arrives that has read or written what a barrier guards. One arrival of
@@ -724,12 +744,12 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
         }
         const block_work work = find_work(rows);
         if (warp == P::WARPS + 1) {
-            produce(weights, work, held, shared);
+            produce(weights, bias, work, held, shared);
             if constexpr (P::SPLIT_K > 1) cluster_wait_aligned();
         } else {
             if constexpr (P::SPLIT_K > 1) cluster_wait_aligned();
             if (warp < P::WARPS) {
-                prefetch_constants(bias, norm, work);
+                prefetch_norm(norm, work);
                 device_wait();
                 if constexpr (P::X_SHARED || P::HAS_NORM) stage_x(x, norm, work, shared);
                 consume(x, norm, work, shared);

@@ -64,8 +64,9 @@ template <class P> struct matmul_gemv_sums_body {
     }
 
     /* The producer warp: fills the ring. */
-    static __device__ __forceinline__ void produce(const weights_operand &weights, const block_work work,
-                                                   const choices &held, const shared_layout shared)
+    static __device__ __forceinline__ void produce(const weights_operand &weights, const void *bias,
+                                                   const block_work work, const choices &held,
+                                                   const shared_layout shared)
     {
         const u64 policy = policy_evict_first();
         int stage = 0;
@@ -76,6 +77,7 @@ template <class P> struct matmul_gemv_sums_body {
             for (int c = 0; c < TOP_K; c++) {
                 /* Of no expert: those of expert 0, which are not used. */
                 const int first_row = max(held.expert_of(at.choice + c), 0) * matmul::MATRIX_N + at.first;
+                if (work.rank == 0) matmul::prefetch_bias(bias, first_row, rows);
                 for (int chunk = 0; chunk < matmul::CHUNKS; chunk++) {
                     const int length = max(0, min(P::CHUNK, work.part_k - chunk * P::CHUNK));
                     const int first_k = work.first_k + chunk * P::CHUNK;
@@ -314,7 +316,7 @@ template <class P> struct matmul_gemv_sums_body {
         if constexpr (!P::EARLY_ROUTES) rows = min(counts[P::COUNT_INDEX], P::ROWS);
         const block_work work = matmul::find_work(rows);
         if (warp == P::WARPS + 1) {
-            produce(weights, work, held, shared);
+            produce(weights, bias, work, held, shared);
             if constexpr (P::SPLIT_K > 1) cluster_wait_aligned();
         } else {
             if constexpr (P::SPLIT_K > 1) cluster_wait_aligned();

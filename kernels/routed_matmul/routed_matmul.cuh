@@ -252,11 +252,11 @@ template <class P> struct routed_matmul_body {
                     }
                     return held.expert_of(choice);
                 },
-                weights, work, shared);
+                weights, bias, work, shared);
             return;
         }
         if (warp < WARPS) {
-            matmul::prefetch_constants(bias, norm, work);
+            matmul::prefetch_norm(norm, work);
             device_wait();
             matmul::stage_x(x, norm, work, shared);
             barrier_wait(own.matrix_full, 0);
