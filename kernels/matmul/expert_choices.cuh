@@ -89,7 +89,22 @@ template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
     {
         if constexpr (EXPERTS == 0) return 0;
         const float expert = of_choice(experts, choice);
-        return expert >= 0 && expert < (float)EXPERTS ? (int)expert : -1;
+        return names_expert(expert) ? (int)expert : -1;
+    }
+    static __device__ __forceinline__ bool names_expert(float expert) { return expert >= 0 && expert < (float)EXPERTS; }
+
+    /* Which choices name an expert: bit l of word i is choice l + 32 * i. */
+    __device__ __forceinline__ void find_named(u32 (&named)[PER_LANE]) const
+    {
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) named[i] = __ballot_sync(0xffffffff, has(i) && names_expert(experts[i]));
+    }
+    static __device__ __forceinline__ bool is_named(const u32 (&named)[PER_LANE], int choice)
+    {
+        bool is = false;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) is |= choice / 32 == i && (named[i] >> choice % 32 & 1);
+        return is;
     }
 
     __device__ __forceinline__ float weight_of(int choice) const { return of_choice(weights, choice); }

@@ -57,7 +57,8 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
             return 0;
     }
     static constexpr int SHARED = shared_choices<ROUTES_HERE>(), CHOSEN = TOP_K - SHARED;
-    static constexpr bool SUMMED = EXPERTS && !GATED && !P::PARTS; /* over the choices of a row: parts of it for matmul_gemv_sums_body */
+    static constexpr bool SUMMED =
+        EXPERTS && !GATED && !P::PARTS; /* over the choices of a row: parts of it for matmul_gemv_sums_body */
     static constexpr int MATRIX_N = EXPERTS ? P::N / P::EXPERTS : P::N;
     static constexpr int X_ROWS = EXPERTS && !GATED ? CHOICES : P::ROWS;
     static constexpr int ROWS = EXPERTS ? 1 : P::ROWS; /* of x in a tile */

@@ -25,7 +25,7 @@ LAYOUT_FUNCTION layout_size gemv_part(layout_size encoding, layout_size k, layou
 struct gemv_layout {
     layout_size part;         /* k */
     layout_size weight_pitch; /* rows of W that are not coded; of a panel's strips in a stage otherwise */
-    layout_size strips; /* from the beginning of a stage to them */
+    layout_size strips;       /* from the beginning of a stage to them */
     layout_size stage_bytes, x_pitch;
     layout_size x_sum_bytes; /* of all rows of x over one group: at least eight, since a product has as many */
     layout_size sum_pitch;   /* floats: partial sums of one warp, [ROWS][8 * GROUPS] */

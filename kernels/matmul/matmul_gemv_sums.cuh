@@ -52,8 +52,8 @@ template <class P> struct matmul_gemv_sums_body {
         if constexpr (P::COPY == GEMV_COPY_THREADS) {
             const int panel = lane / 4, at = lane % 4 * 16;
             if (panel < panels)
-                copy_async_hinted(target + (u32)(panel * FRAGMENT_FACTOR_BYTES + at),
-                                  source + panel * PANEL_BYTES + at, policy);
+                copy_async_hinted(target + (u32)(panel * FRAGMENT_FACTOR_BYTES + at), source + panel * PANEL_BYTES + at,
+                                  policy);
         } else {
             if (lane == 0) barrier_expect(full, (u32)(panels * FRAGMENT_FACTOR_BYTES));
             __syncwarp();
@@ -141,16 +141,18 @@ template <class P> struct matmul_gemv_sums_body {
             const u32 x_sums =
                 shared.x_sums +
                 (u32)(x_row * 4 + (matmul::ZEROS ? k / matmul::FRAGMENTS.group * matmul::X_SUM_BYTES : 0));
-            multiply_strips<P::DTYPE, matmul::WEIGHT_PITCH>(
-                sums, stage + (u32)(STRIPS_AT + step * matmul::FRAGMENTS.strip_bytes), x_at + (u32)(lane / 8 * 16),
-                FRAGMENT_STRIP_K, typename matmul::strip_x_sums{x_sums});
+            multiply_strips<P::DTYPE, matmul::WEIGHT_PITCH>(sums,
+                                                            stage +
+                                                                (u32)(STRIPS_AT + step * matmul::FRAGMENTS.strip_bytes),
+                                                            x_at + (u32)(lane / 8 * 16), FRAGMENT_STRIP_K,
+                                                            typename matmul::strip_x_sums{x_sums});
         } else {
             const bool valid = !matmul::RAGGED || k + quarter * 8 < part_k; /* x has zeros there */
             const int weight_row = row_of_fragment(row), in_box = step * STEP % matmul::BOX / 8 + quarter;
-            const u32 at = stage + (u32)(weight_row * matmul::WEIGHT_PITCH) +
-                           (u32)(matmul::BOXES ? step * STEP / matmul::BOX * matmul::BOX_BYTES +
-                                                     (in_box ^ weight_row) * 16
-                                               : step * STEP * 2 + quarter * 16);
+            const u32 at =
+                stage + (u32)(weight_row * matmul::WEIGHT_PITCH) +
+                (u32)(matmul::BOXES ? step * STEP / matmul::BOX * matmul::BOX_BYTES + (in_box ^ weight_row) * 16
+                                    : step * STEP * 2 + quarter * 16);
             vector values, weights[2 * PANELS] = {};
             load_shared(values.pair, x_at + (u32)(quarter * 16));
 #pragma unroll
@@ -194,6 +196,8 @@ template <class P> struct matmul_gemv_sums_body {
         constexpr int UNROLLED = (STAGE_STEPS + P::WARPS - 1) / P::WARPS;
         const int warp = (int)threadIdx.x / 32;
         const float unit = scaled<P::SCALE_BITS>(fragment_unit<P::DTYPE>());
+        u32 named[choices::PER_LANE];
+        held.find_named(named);
         int stage = 0;
         u32 parity = 0;
         for (int i = 0; i < work.count; i++) {
@@ -201,7 +205,7 @@ template <class P> struct matmul_gemv_sums_body {
             int next = warp; /* the warp's next step, from the beginning of the stage on */
             panel_rows total = {};
             for (int choice = first_choice; choice < first_choice + TOP_K; choice++) {
-                const bool counts = held.expert_of(choice) >= 0;
+                const bool counts = choices::is_named(named, choice);
                 const float weight = held.weight_of(choice) * unit;
                 for (int chunk = 0; chunk < matmul::CHUNKS; chunk++) {
                     const int steps = chunk == matmul::CHUNKS - 1 ? LAST_STEPS : STAGE_STEPS;
@@ -263,8 +267,8 @@ template <class P> struct matmul_gemv_sums_body {
                     const int expert = held.expert_of(choice);
                     const float weight = held.weight_of(choice);
                     if (has_output && expert >= 0)
-                        add += weight * scaled<P::SCALE_BITS>(load_element<P::BIAS_DTYPE>(
-                                            bias, (i64)expert * matmul::MATRIX_N + column));
+                        add += weight * scaled<P::SCALE_BITS>(
+                                            load_element<P::BIAS_DTYPE>(bias, (i64)expert * matmul::MATRIX_N + column));
                 }
             }
             if (P::HAS_RESIDUAL && has_output)
@@ -300,7 +304,8 @@ template <class P> struct matmul_gemv_sums_body {
         const bool early = P::EARLY_ROUTES && warp == P::WARPS + 1;
         int rows = P::ROWS;
         choices held = {};
-        if constexpr (P::EARLY_ROUTES) rows = min(counts[P::COUNT_INDEX], P::ROWS); /* no launch of the step writes counts */
+        if constexpr (P::EARLY_ROUTES)
+            rows = min(counts[P::COUNT_INDEX], P::ROWS); /* no launch of the step writes counts */
         if (early) held.ask(routes);
         if (threadIdx.x == 0) matmul::init_barriers(shared);
         device_trigger(); /* as matmul_gemv_body's */

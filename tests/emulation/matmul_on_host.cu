@@ -224,6 +224,9 @@ int main()
         x_halves[i] = is_read ? half_of_float<3>(x[i]) : 0xffff; /* NaN beyond the valid rows and after their parts */
     }
     draw_routes();
+    for (int choice = 0; choice < CHOICES && SUMMED; choice++) /* NaN of choices that name no expert */
+        if (routes[choice / TOP_K * 2 * TOP_K + TOP_K + choice % TOP_K] < 0)
+            for (int k = 0; k < K; k++) x_halves[choice * K + k] = 0xffff;
     fill_lists();
     if (CODES) draw_codes();
     for (float &value : norm_weights) value = draw(0.5f, 1.5f);
