@@ -65,7 +65,7 @@ template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
         }
     }
 
-    /* Of the lane: choice `i`, and where its weight lies in the routes. */
+    /* The lane's choice `i`, and where its weight lies in the routes. */
     static __device__ __forceinline__ int own_choice(int i) { return (int)threadIdx.x % 32 + 32 * i; }
     static __device__ __forceinline__ bool has(int i) { return own_choice(i) < ROWS * TOP_K; }
     static __device__ __forceinline__ int place(int i)

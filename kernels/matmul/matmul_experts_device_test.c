@@ -384,7 +384,7 @@ TEST(problems_of_matmul_grouped)
 
 TEST(problems_of_sums)
 {
-    /* Of Qwen3-30B-A3B, gpt-oss-20b, Mixtral-8x7B and DeepSeek-V2-Lite: n and k of the second matrix. */
+    /* The second matrix of Qwen3-30B-A3B, gpt-oss-20b, Mixtral-8x7B and DeepSeek-V2-Lite. */
     static const struct problem problems[] = {
         {1, 1, 128, 8, 2048, 768, ENCODING_E4M3_CHANNEL, ACTIVATION_NONE, DTYPE_NONE, SUMMED | EARLY},
         {4, 4, 128, 8, 2048, 768, ENCODING_INT4_G128, ACTIVATION_NONE, DTYPE_NONE, SUMMED | EARLY},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_gemv as a kernel of its own: matmul_gemv.cuh, matmul_gemv_sums.cuh. */
-#include "kernels/matmul/matmul_gemv_sums.cuh"
+/* matmul_gemv as a kernel of its own: matmul_gemv.cuh. */
+#include "kernels/matmul/matmul_gemv.cuh"
 
 #ifndef KERNEL_PARAMS
 #if __CUDA_ARCH__ >= 900
@@ -50,7 +50,7 @@
 struct matmul_gemv_params {
     KERNEL_PARAMS
 };
-typedef matmul_gemv_choice<matmul_gemv_params, matmul_gemv_body<matmul_gemv_params>::SUMMED>::body matmul_gemv_kernel;
+typedef matmul_gemv_choice<matmul_gemv_params>::body matmul_gemv_kernel;
 
 extern "C" __global__ void __launch_bounds__(matmul_gemv_kernel::THREADS, matmul_gemv_kernel::BLOCKS)
     matmul_gemv(const int *counts, const void *x, const __grid_constant__ matmul_gemv_kernel::weights_operand weights,

@@ -26,6 +26,7 @@
 #include "kernels/matmul/expert_choices.cuh"
 #include "kernels/matmul/fragment.cuh"
 #include "kernels/matmul/matmul_gemv_layout.cuh"
+#include "kernels/matmul/matmul_gemv_sums.cuh"
 #include "kernels/matmul/strip_product.cuh"
 
 /* Type of the operand W: rows of 16-bit elements or panels, or with boxes a tensor map. */
@@ -763,6 +764,14 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
             cluster_arrive_aligned(); /* no block ends while another may still write into it */
         if constexpr (P::SPLIT_K > 1) cluster_wait_aligned();
     }
+};
+
+/* The body that runs a problem. */
+template <class P, bool SUMMED = matmul_gemv_body<P>::SUMMED> struct matmul_gemv_choice {
+    typedef matmul_gemv_body<P> body;
+};
+template <class P> struct matmul_gemv_choice<P, true> {
+    typedef matmul_gemv_sums_body<P, matmul_gemv_body<P>> body;
 };
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_gemv over experts whose products are summed over the choices of a row (matmul.h), made of the parts of matmul_gemv.cuh.
+/* matmul_gemv over experts whose products are summed over the choices of a row (matmul.h), made of the parts of matmul_gemv_body.
  *
  * A thread block takes a tile's rows of W of all choices, one after the other, through its ring. All steps of all choices are in one
  * order, in which the consumer warps take turns: step s is of warp s % WARPS, so that none is idle where a choice has few steps. A warp
@@ -10,10 +10,16 @@
 #ifndef KERNELS_MATMUL_MATMUL_GEMV_SUMS_CUH
 #define KERNELS_MATMUL_MATMUL_GEMV_SUMS_CUH
 
-#include "kernels/matmul/matmul_gemv.cuh"
+#include "kernels/cuda/include/element.cuh"
+#include "kernels/cuda/include/mma.cuh"
+#include "kernels/cuda/include/tma.cuh"
+#include "kernels/matmul/fragment.cuh"
+#include "kernels/matmul/matmul_gemv_layout.cuh"
+#include "kernels/matmul/strip_product.cuh"
 
-template <class P> struct matmul_gemv_sums_body {
-    typedef matmul_gemv_body<P> matmul;
+/* MATMUL: the matmul_gemv_body of P. */
+template <class P, class MATMUL> struct matmul_gemv_sums_body {
+    typedef MATMUL matmul;
     typedef typename matmul::weights_operand weights_operand;
     typedef typename matmul::shared_layout shared_layout;
     typedef typename matmul::block_work block_work;
@@ -75,7 +81,7 @@ template <class P> struct matmul_gemv_sums_body {
             const place at = find_place(work, i);
             const int rows = min(TILE, matmul::MATRIX_N - at.first);
             for (int c = 0; c < TOP_K; c++) {
-                /* Of no expert: those of expert 0, which are not used. */
+                /* A choice of no expert: rows of expert 0, which are not used. */
                 const int first_row = max(held.expert_of(at.choice + c), 0) * matmul::MATRIX_N + at.first;
                 if (work.rank == 0) matmul::prefetch_bias(bias, first_row, rows);
                 for (int chunk = 0; chunk < matmul::CHUNKS; chunk++) {
@@ -130,6 +136,12 @@ template <class P> struct matmul_gemv_sums_body {
         __syncwarp();
     }
 
+    /* Row `row` of a fragment is this one of a tile's 8 rows: matmul_gemv_body::consume_plain. */
+    static __device__ __forceinline__ int row_of_fragment(int row)
+    {
+        return matmul::BOXES ? row % 2 * 4 + row / 2 : row;
+    }
+
     /* Adds the products of a step, the stage's `step`-th and from k on of its choice, to the accumulators of mma.m16n8k16 with W as A. Its
      * columns are alike. */
     static __device__ __forceinline__ void multiply_step(float (&sums)[PANELS][4], u32 stage, int step, int x_row,
@@ -167,12 +179,6 @@ template <class P> struct matmul_gemv_sums_body {
                                          values.pair[i + 1]);
                 }
         }
-    }
-
-    /* Of a tile's 8 rows the one that row `row` of a fragment is: matmul_gemv_body::consume_plain. */
-    static __device__ __forceinline__ int row_of_fragment(int row)
-    {
-        return matmul::BOXES ? row % 2 * 4 + row / 2 : row;
     }
 
     /* A row of the accumulators: of a panel, the lane's upper or lower one. */
@@ -337,14 +343,6 @@ template <class P> struct matmul_gemv_sums_body {
             cluster_wait_aligned();
         }
     }
-};
-
-/* The body of a problem. */
-template <class P, bool SUMMED> struct matmul_gemv_choice {
-    typedef matmul_gemv_body<P> body;
-};
-template <class P> struct matmul_gemv_choice<P, true> {
-    typedef matmul_gemv_sums_body<P> body;
 };
 
 #endif

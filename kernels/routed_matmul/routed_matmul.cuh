@@ -217,6 +217,7 @@ template <class P> struct routed_matmul_body {
                 place += experts[other] < experts[choice] || (experts[other] == experts[choice] && other < choice);
             lists[P::EXPERTS + 1 + place] = choice;
         }
+        __syncwarp();
     }
 
     /* `memory`: shared, LAYOUT.bytes, aligned to 1024. `bias`, `norm`: null without HAS_... */

@@ -37,7 +37,7 @@ def mma(**changes):
 
 def expert_gemv(experts, top_k, n, **changes):
     case = gemv(EXPERTS=experts, ROUTE_WIDTH=2 * top_k, N=experts * n, **changes)
-    return case if case["EPILOGUE"] or case["PARTS"] else {**case, "BODY": "matmul_gemv_sums_body"}
+    return case if case["EPILOGUE"] or case["PARTS"] else {**case, "BODY": "matmul_gemv_sums"}
 
 
 def expert_gemvs():
@@ -77,6 +77,7 @@ def routeds():
     yield routed(100, 8, 16, BLOCKS_IN_ALL=13, SCORE=2, K=128)
     yield routed(130, 4, 16, BLOCKS_IN_ALL=17, K=64, CHUNK=128, SHARED=1, WARPS=4)
     yield routed(8, 2, 32, ROWS=2, VALID=0)
+    yield routed(12, 4, 96, K=384, COPY=2, TILE_GROUPS=4, ROWS=2, BLOCKS_IN_ALL=5)  # tensor maps
 
 
 def grouped(experts, top_k, n, **changes):

@@ -12,6 +12,7 @@
 struct params {
     KERNEL_PARAMS
 };
+template <class P> using matmul_gemv_sums = matmul_gemv_sums_body<P, matmul_gemv_body<P>>;
 typedef BODY<params> body;
 
 enum {
@@ -166,10 +167,10 @@ template <class P> static void run_body(const void *input, matmul_gemv_body<P> *
                              residual_operand(), P::HAS_NORM ? norm_weights : nullptr, routes);
 }
 
-template <class P> static void run_body(const void *input, matmul_gemv_sums_body<P> *)
+template <class P> static void run_body(const void *input, matmul_gemv_sums<P> *)
 {
-    matmul_gemv_sums_body<P>::run((u8 *)shared_memory, counts, input, (const u16 *)panels.data(), out, bias_operand(),
-                                  residual_operand(), nullptr, routes);
+    matmul_gemv_sums<P>::run((u8 *)shared_memory, counts, input, (const u16 *)panels.data(), out, bias_operand(),
+                             residual_operand(), nullptr, routes);
 }
 
 template <class P> static void run_body(const void *, matmul_grouped_body<P> *)
