@@ -101,10 +101,10 @@ template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
     }
     static __device__ __forceinline__ bool is_named(const u32 (&named)[PER_LANE], int choice)
     {
-        bool is = false;
+        u32 word = 0; /* by masks: of a choice the compiler makes an array in local memory */
 #pragma unroll
-        for (int i = 0; i < PER_LANE; i++) is |= choice / 32 == i && (named[i] >> choice % 32 & 1);
-        return is;
+        for (int i = 0; i < PER_LANE; i++) word |= named[i] & (0u - (u32)(choice / 32 == i));
+        return word >> choice % 32 & 1;
     }
 
     __device__ __forceinline__ float weight_of(int choice) const { return of_choice(weights, choice); }
