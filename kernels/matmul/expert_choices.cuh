@@ -5,20 +5,8 @@
 
 #include "kernels/cuda/include/ptx.cuh"
 
-/* Waits, by a whole warp of a launch that follows routed_matmul, until that launch, which may still run, has written its routes and
- * lists. `total`: the end of the last list, which is 0 from before this launch could begin until they are written. After
- * a while, until it has ended. Requires: a row has choices. */
-__device__ __forceinline__ void await_routes(const int *total)
-{
-    enum { LOOKS = 1000, PAUSE_NS = 20 };
-    bool is_there = false;
-    for (int i = 0; i < LOOKS && !is_there; i++) {
-        is_there = __shfl_sync(0xffffffffu, load_acquire(total), 0) != 0; /* one answer for all lanes */
-        if (!is_there) nanosleep(PAUSE_NS);
-    }
-    if (!is_there) device_wait();
-    __syncwarp();
-}
+/* In the place of an expert's number, from before the launch that follows a routed_matmul can begin until the number is written. */
+constexpr u32 EXPERT_TO_COME = 0xffffffffu;
 
 /* EXPERTS 0: there are none, and everything belongs to matrix 0. All functions: by the whole warp. */
 template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
@@ -26,7 +14,7 @@ template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
 
     float experts[PER_LANE], weights[PER_LANE];
 
-    /* Once earlier launches have ended, or await_routes has returned. All rows are loaded, so that a caller need not wait for the number of
+    /* Once earlier launches have ended. All rows are loaded, so that a caller need not wait for the number of
      * valid ones first. */
     __device__ __forceinline__ void load(const float *routes)
     {
@@ -38,16 +26,51 @@ template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
         load_by([&](int at) { return load_shared_float(routes + 4 * (u32)at); });
     }
 
+    /* For launches that follow a routed_matmul, which may still run: `ask` for the experts, then `await` them. `rows`: that are valid. */
+    __device__ __forceinline__ void ask(const float *routes)
+    {
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++)
+            if (has(i)) experts[i] = float_of_bits(load_relaxed((const u32 *)routes + place(i) + TOP_K));
+    }
+    /* After a while, until that launch has ended. */
+    __device__ __forceinline__ void await(const float *routes, int rows)
+    {
+        enum { LOOKS = 1000, PAUSE_NS = 20 };
+        for (int i = 0; !are_there(rows); i++) {
+            if (i == LOOKS) {
+                device_wait();
+                return load(routes);
+            }
+            nanosleep(PAUSE_NS);
+            ask(routes);
+        }
+    }
+    __device__ __forceinline__ bool are_there(int rows) const
+    {
+        bool there = true;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++)
+            there &= own_choice(i) / TOP_K >= rows || bits_of_float(experts[i]) != EXPERT_TO_COME;
+        return __all_sync(0xffffffff, there);
+    }
+
     template <class LOAD> __device__ __forceinline__ void load_by(LOAD element)
     {
-        const int lane = (int)threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) {
-            const int choice = lane + 32 * i, row = choice / TOP_K, at = row * (2 * TOP_K) + choice % TOP_K;
-            if (row >= ROWS) continue;
-            weights[i] = element(at);
-            experts[i] = element(at + TOP_K);
+            if (!has(i)) continue;
+            weights[i] = element(place(i));
+            experts[i] = element(place(i) + TOP_K);
         }
+    }
+
+    /* The lane's choice `i`, and where its weight lies in the routes. */
+    static __device__ __forceinline__ int own_choice(int i) { return (int)threadIdx.x % 32 + 32 * i; }
+    static __device__ __forceinline__ bool has(int i) { return own_choice(i) < ROWS * TOP_K; }
+    static __device__ __forceinline__ int place(int i)
+    {
+        return own_choice(i) / TOP_K * (2 * TOP_K) + own_choice(i) % TOP_K;
     }
 
     static __device__ __forceinline__ float of_choice(const float (&values)[PER_LANE], int choice)
@@ -66,7 +89,22 @@ template <int EXPERTS, int ROWS, int TOP_K> struct expert_choices {
     {
         if constexpr (EXPERTS == 0) return 0;
         const float expert = of_choice(experts, choice);
-        return expert >= 0 && expert < (float)EXPERTS ? (int)expert : -1;
+        return names_expert(expert) ? (int)expert : -1;
+    }
+    static __device__ __forceinline__ bool names_expert(float expert) { return expert >= 0 && expert < (float)EXPERTS; }
+
+    /* Which choices name an expert: bit l of word i is choice l + 32 * i. */
+    __device__ __forceinline__ void find_named(u32 (&named)[PER_LANE]) const
+    {
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) named[i] = __ballot_sync(0xffffffff, has(i) && names_expert(experts[i]));
+    }
+    static __device__ __forceinline__ bool is_named(const u32 (&named)[PER_LANE], int choice)
+    {
+        u32 word = 0; /* by masks: of a choice the compiler makes an array in local memory */
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) word |= named[i] & (0u - (u32)(choice / 32 == i));
+        return word >> choice % 32 & 1;
     }
 
     __device__ __forceinline__ float weight_of(int choice) const { return of_choice(weights, choice); }

@@ -203,14 +203,19 @@ template <int ENCODING, int UNIT_STEPS = FRAGMENT_STRIP_K / 16> struct fragment_
     }
 };
 
+/* The numbers of an encoding as decode gives them are so many times too small: 2^-14 of a number, not 2^-8, with e5m3. */
+template <int ENCODING> __device__ constexpr float fragment_unit()
+{
+    return fragment_lay_out(ENCODING).scale == FRAGMENT_E5M3 ? 64 : 1;
+}
+
 /* The factor of row `row` of a matrix of K columns, which multiplies its sum. */
 template <int ENCODING> __device__ __forceinline__ float fragment_factor(const void *weights, int row, i64 k)
 {
     constexpr fragment_layout LAYOUT = fragment_lay_out(ENCODING);
     if constexpr (LAYOUT.factors) {
         const u8 *panel = (const u8 *)weights + row / FRAGMENT_ROWS * fragment_panel_bytes(LAYOUT, k);
-        constexpr float DECODED = LAYOUT.scale == FRAGMENT_E5M3 ? 64 : 1; /* decode gives 2^-14 of a number, not 2^-8 */
-        return ((const float *)panel)[row % FRAGMENT_ROWS] * DECODED;
+        return ((const float *)panel)[row % FRAGMENT_ROWS] * fragment_unit<ENCODING>();
     }
     return 1;
 }

@@ -68,12 +68,12 @@ enum matmul_gemv_param {
     MATMUL_GEMV_WARPS = MATMUL_FIRST_TUNABLE, /* that multiply: 1..16 */
     MATMUL_GEMV_STAGES,                       /* of the ring of weights in shared memory: 2..64 */
     MATMUL_GEMV_CHUNK,   /* k of one stage: multiple of 64 (boxes) and of 32 * WARPS (equal shares), coded of 128 *
-                              * WARPS; at most 4096 */
+                              * WARPS; with a sum over choices of 64, coded of 128; at most 4096 */
     MATMUL_GEMV_SPLIT_K, /* thread blocks of a cluster, each with its part of K: 1..8; 1 below capability 90 */
     MATMUL_GEMV_GROUPS, /* groups of 8 weight rows in a tile: 1, 2, 4; not 1 with a gate (gate and up) or coded (panels) */
     MATMUL_GEMV_CTAS_PER_SM, /* thread blocks launched for each multiprocessor: 1..4 */
-    MATMUL_GEMV_X_SHARED,    /* 1: x is staged in shared memory; 0: read where it is used (x too large), not coded */
-    MATMUL_GEMV_COPY,        /* enum matmul_gemv_copy; above 0 from capability 90 on */
+    MATMUL_GEMV_X_SHARED, /* 1: x is staged in shared memory; 0: read where it is used (x too large), not coded, no sum over choices */
+    MATMUL_GEMV_COPY, /* enum matmul_gemv_copy; above 0 from capability 90 on */
     MATMUL_GEMV_PARAMS
 };
 /* How weights are copied to shared memory. BOXES: operand W is a tensor map; N >= 8 * GROUPS, K >= 64, not coded. */

@@ -247,6 +247,9 @@ TEST(candidates)
     TEST_NEEDS_DEVICE();
     check(&(struct problem){4, 4, 16, 4, 192, 320, ENCODING_BF16, ACTIVATION_SILU, DTYPE_NONE, 0}, 1);
     check(&(struct problem){2, 2, 16, 4, 192, 1152, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, SUMMED}, 1);
+    check(&(struct problem){1, 1, 16, 8, 80, 768, ENCODING_E4M3_CHANNEL, ACTIVATION_NONE, DTYPE_NONE, SUMMED | EARLY},
+          1);
+    check(&(struct problem){1, 1, 16, 4, 80, 2880, ENCODING_MXFP4, ACTIVATION_NONE, DTYPE_BF16, SUMMED | EARLY}, 1);
     check(&(struct problem){16, 16, 16, 4, 192, 1152, ENCODING_BF16, ACTIVATION_SILU, DTYPE_BF16, 0}, 1);
     check(&(struct problem){16, 16, 16, 4, 192, 2048, ENCODING_MXFP4, ACTIVATION_NONE, DTYPE_BF16, 0}, 1);
     check(&(struct problem){300, 290, 8, 4, 160, 192, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, 0}, 1);
@@ -279,28 +282,38 @@ TEST(lists_are_not_trusted)
     if (test_device()->device.facts.capability >= 90) check_hostile_lists(&device_matmul_grouped);
 }
 
-/* Routes that name no expert, on the other hand, are a part of the contract: they count nothing. */
-TEST(choices_of_no_expert)
+/* Routes that name no expert, on the other hand, are a part of the contract: they count nothing, whatever their x is. */
+static void check_no_expert(enum encoding_id encoding)
 {
-    const struct problem problem = {3, 3, 16, 4, 96, 320, ENCODING_BF16, ACTIVATION_NONE, DTYPE_BF16, SUMMED};
+    enum { ROW = 1, TOP_K = 4, K = 320 };
+    const struct problem problem = {3, 3, 16, TOP_K, 96, K, encoding, ACTIVATION_NONE, DTYPE_BF16, SUMMED};
     static const float values[] = {-1, 16, NAN, INFINITY, 1e30f};
     int64_t params[PLAN_MAX_PARAMS], found[1][PLAN_MAX_PARAMS];
-    TEST_NEEDS_DEVICE();
     fill_params(&problem, params);
     memset(found, 0, sizeof found);
     assert_int_equal(device_matmul_gemv.candidates(params, &test_device()->device.facts, found, 1), 1);
     for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
         struct launch launch;
         open_launch(&launch, &problem, found[0]);
-        float *routes = launch.test.host[MATMUL_ROUTES];
-        routes[8 + 4 + v % 4] = values[v];
+        float *route = (float *)launch.test.host[MATMUL_ROUTES] + ROW * 2 * TOP_K + v % TOP_K;
+        uint16_t *x = (uint16_t *)launch.test.host[MATMUL_X] + (ROW * TOP_K + v % TOP_K) * K;
+        route[TOP_K] = values[v];
+        memset(x, 0xff, K * sizeof *x); /* NaN */
         test_kernel_open(&launch.test.kernel, &device_matmul_gemv, found[0]);
         test_launch_run(&launch.test);
-        routes[8 + 4 + v % 4] = 0; /* the reference: an expert with weight 0 */
-        routes[8 + v % 4] = 0;
+        route[0] = route[TOP_K] = 0; /* the reference: an expert with weight 0 */
+        memset(x, 0, K * sizeof *x);
         check_outputs(&launch, &problem, "no expert");
         test_launch_close(&launch.test);
     }
+}
+
+TEST(choices_of_no_expert)
+{
+    TEST_NEEDS_DEVICE();
+    check_no_expert(ENCODING_BF16);
+    check_no_expert(ENCODING_E4M3_CHANNEL);
+    check_no_expert(ENCODING_INT4_G64_ZEROS);
 }
 
 /* Lists without choices: the launch waits for the one before it, and is as right. */
@@ -367,6 +380,49 @@ TEST(problems_of_matmul_grouped)
     problem.rows = 4, problem.k = 40;
     fill_params(&problem, params);
     assert_int_equal(device_matmul_grouped.candidates(params, &matmul_test_h200, found, 1), 0);
+}
+
+TEST(problems_of_sums)
+{
+    /* The second matrix of Qwen3-30B-A3B, gpt-oss-20b, Mixtral-8x7B and DeepSeek-V2-Lite. */
+    static const struct problem problems[] = {
+        {1, 1, 128, 8, 2048, 768, ENCODING_E4M3_CHANNEL, ACTIVATION_NONE, DTYPE_NONE, SUMMED | EARLY},
+        {4, 4, 128, 8, 2048, 768, ENCODING_INT4_G128, ACTIVATION_NONE, DTYPE_NONE, SUMMED | EARLY},
+        {1, 1, 32, 4, 2880, 2880, ENCODING_MXFP4, ACTIVATION_NONE, DTYPE_BF16, SUMMED | EARLY},
+        {1, 1, 8, 2, 4096, 14336, ENCODING_INT4_G128, ACTIVATION_NONE, DTYPE_NONE, SUMMED},
+        {1, 1, 66, 8, 2048, 1408, ENCODING_BF16, ACTIVATION_NONE, DTYPE_NONE, SUMMED | EARLY},
+    };
+    int64_t params[PLAN_MAX_PARAMS], found[40][PLAN_MAX_PARAMS];
+    struct device_geometry geometry;
+    for (size_t p = 0; p < sizeof problems / sizeof *problems; p++) {
+        fill_params(&problems[p], params);
+        memset(found, 0, sizeof found);
+        const int count = device_matmul_gemv.candidates(params, &matmul_test_h200, found, 40);
+        assert_true(count > 2);
+        for (int i = 0; i < count; i++) {
+            const char *illegal = device_matmul_gemv.launch(found[i], &matmul_test_h200, &geometry);
+            if (illegal) fail_msg("%s: %s", test_describe(&device_matmul_gemv, found[i]), illegal);
+            assert_true(found[i][MATMUL_GEMV_CHUNK] <= (problems[p].k + 127) / 128 * 128);
+            assert_int_equal(found[i][MATMUL_GEMV_X_SHARED], 1);
+        }
+        test_hostile_launches(&device_matmul_gemv, found[0]);
+        static const struct {
+            enum matmul_gemv_param tunable;
+            int64_t value;
+            const char *says;
+        } wrong[] = {{MATMUL_GEMV_WARPS, 17, "WARPS"},   {MATMUL_GEMV_CHUNK, 96, "CHUNK"},
+                     {MATMUL_GEMV_CHUNK, 8192, "CHUNK"}, {MATMUL_GEMV_X_SHARED, 0, "sum over choices"},
+                     {MATMUL_GEMV_STAGES, 64, "shared"}, {MATMUL_GEMV_SPLIT_K, 9, "SPLIT_K"},
+                     {MATMUL_GEMV_GROUPS, 8, "GROUPS"},  {MATMUL_GEMV_CTAS_PER_SM, 5, "CTAS_PER_SM"}};
+        for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+            int64_t changed[PLAN_MAX_PARAMS];
+            memcpy(changed, found[0], sizeof changed);
+            changed[wrong[i].tunable] = wrong[i].value;
+            const char *illegal = device_matmul_gemv.launch(changed, &matmul_test_h200, &geometry);
+            if (!illegal || !strstr(illegal, wrong[i].says))
+                fail_msg("%s: %s", wrong[i].says, illegal ? illegal : "legal");
+        }
+    }
 }
 
 TEST(when_choices_are_summed)

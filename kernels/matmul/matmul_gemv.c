@@ -23,7 +23,7 @@ static struct gemv_layout layout_of(const int64_t *params)
     return gemv_lay_out(params[MATMUL_DTYPE], params[MATMUL_EXPERTS] ? 1 : params[MATMUL_ROWS], x_rows(params),
                         params[MATMUL_K], params[MATMUL_GEMV_WARPS], params[MATMUL_GEMV_STAGES],
                         params[MATMUL_GEMV_CHUNK], params[MATMUL_GEMV_SPLIT_K], params[MATMUL_GEMV_GROUPS],
-                        params[MATMUL_GEMV_X_SHARED], params[MATMUL_GEMV_COPY]);
+                        params[MATMUL_GEMV_X_SHARED], params[MATMUL_GEMV_COPY], matmul_sums_choices(params));
 }
 
 static int64_t shared_bytes(const int64_t *params) { return layout_of(params).bytes; }
@@ -45,9 +45,11 @@ static const char *tunables_illegal(const int64_t *params, const struct device_f
     if (warps < 1 || warps > 16) return "WARPS is not in 1..16";
     if (stages < 2 || stages > 64) return "STAGES is not in 2..64";
     const bool coded = matmul_is_coded(params);
-    if (chunk < 64 || chunk > 4096 || chunk % 64 || chunk % (32 * warps))
+    const bool sums = matmul_sums_choices(params); /* whose warps take turns across stages */
+    if (chunk < 64 || chunk > 4096 || chunk % 64 || (!sums && chunk % (32 * warps)))
         return "CHUNK is not a multiple of 64 and of 32 * WARPS in 64..4096";
-    if (coded && chunk % (FRAGMENT_STRIP_K * warps)) return "CHUNK is not a multiple of 128 * WARPS with coded weights";
+    if (coded && chunk % (FRAGMENT_STRIP_K * (sums ? 1 : warps)))
+        return "CHUNK is not a multiple of 128 * WARPS with coded weights";
     if (split_k < 1 || split_k > 8) return "SPLIT_K is not in 1..8";
     if (split_k > 1 && gpu->capability < 90) return "SPLIT_K above 1 needs clusters: compute capability 9.0";
     if (split_k > gpu->multiprocessors) return "SPLIT_K is above the number of multiprocessors";
@@ -58,7 +60,8 @@ static const char *tunables_illegal(const int64_t *params, const struct device_f
     if (params[MATMUL_GEMV_X_SHARED] != 0 && params[MATMUL_GEMV_X_SHARED] != 1) return "X_SHARED is not 0 or 1";
     if (copy < MATMUL_GEMV_COPY_THREADS || copy > MATMUL_GEMV_COPY_BOXES) return "COPY is not 0, 1 or 2";
     if (coded && groups == 1) return "GROUPS 1 divides a panel of coded weights";
-    if (coded && !params[MATMUL_GEMV_X_SHARED]) return "X_SHARED is 0 with coded weights";
+    if ((coded || sums) && !params[MATMUL_GEMV_X_SHARED])
+        return "X_SHARED is 0 with coded weights or a sum over choices";
     if (coded && copy == MATMUL_GEMV_COPY_BOXES) return "COPY is 2 with coded weights";
     if (copy != MATMUL_GEMV_COPY_THREADS && gpu->capability < 90)
         return "COPY above 0 needs bulk copies: compute capability 9.0";
@@ -161,6 +164,16 @@ static const struct shape coded_shapes[] = {
     {MATMUL_GEMV_COPY_ROWS, 12, 1536, 2, 8, 1}, {MATMUL_GEMV_COPY_ROWS, 8, 2048, 2, 6, 1},
     {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 4, 1},  {MATMUL_GEMV_COPY_ROWS, 2, 256, 2, 8, 4},
 };
+/* Sums over choices, where warps take turns across stages. */
+static const struct shape coded_sum_shapes[] = {
+    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 12, 1}, {MATMUL_GEMV_COPY_ROWS, 16, 1024, 2, 12, 1},
+    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 8, 1},  {MATMUL_GEMV_COPY_ROWS, 12, 1024, 2, 12, 1},
+    {MATMUL_GEMV_COPY_ROWS, 8, 512, 2, 16, 1},  {MATMUL_GEMV_COPY_ROWS, 8, 1024, 4, 6, 1},
+    {MATMUL_GEMV_COPY_ROWS, 16, 1024, 4, 6, 1}, {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 20, 1},
+    {MATMUL_GEMV_COPY_ROWS, 4, 512, 2, 16, 1},  {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 6, 2},
+    {MATMUL_GEMV_COPY_ROWS, 4, 512, 2, 10, 2},  {MATMUL_GEMV_COPY_ROWS, 16, 2048, 2, 6, 1},
+    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 4, 1},  {MATMUL_GEMV_COPY_ROWS, 2, 256, 2, 8, 4},
+};
 static const struct shape coded_thread_shapes[] = {
     {MATMUL_GEMV_COPY_THREADS, 8, 1024, 2, 5, 1}, {MATMUL_GEMV_COPY_THREADS, 8, 1024, 4, 3, 1},
     {MATMUL_GEMV_COPY_THREADS, 4, 512, 2, 6, 1},  {MATMUL_GEMV_COPY_THREADS, 4, 512, 2, 4, 2},
@@ -186,6 +199,11 @@ static void add_candidate(struct candidates *candidates, const int64_t *problem,
     memcpy(params, problem, MATMUL_FIRST_TUNABLE * sizeof *params);
     params[MATMUL_GEMV_WARPS] = shape->warps;
     params[MATMUL_GEMV_CHUNK] = shape->chunk;
+    if (matmul_sums_choices(params)) { /* a stage is of one choice */
+        const int64_t most = layout_round_up(gemv_part(params[MATMUL_DTYPE], params[MATMUL_K], split_k),
+                                             matmul_is_coded(params) ? FRAGMENT_STRIP_K : BOX_K);
+        if (params[MATMUL_GEMV_CHUNK] > most) params[MATMUL_GEMV_CHUNK] = most;
+    }
     params[MATMUL_GEMV_SPLIT_K] = split_k;
     params[MATMUL_GEMV_GROUPS] = shape->groups;
     params[MATMUL_GEMV_CTAS_PER_SM] = shape->ctas_per_sm;
@@ -204,7 +222,9 @@ static void add_candidate(struct candidates *candidates, const int64_t *problem,
 static int shapes_for(const int64_t *params, const struct device_facts *gpu, const struct shape **shapes)
 {
     const bool bulk = gpu->capability >= 90;
-    if (matmul_is_coded(params)) return bulk ? SHAPES(coded_shapes) : SHAPES(coded_thread_shapes);
+    if (matmul_is_coded(params) && bulk)
+        return matmul_sums_choices(params) ? SHAPES(coded_sum_shapes) : SHAPES(coded_shapes);
+    if (matmul_is_coded(params)) return SHAPES(coded_thread_shapes);
     return bulk ? SHAPES(bulk_shapes) : SHAPES(thread_shapes);
 }
 
@@ -231,7 +251,8 @@ static int find_candidates(const int64_t *params, const struct device_facts *gpu
         for (int i = 0; i < 2 && i < count; i++)
             add_candidate(&candidates, params, gpu, &shapes[i], split_k, 1, GOOD_RING_BYTES);
     /* Whatever fits. */
-    for (int64_t x_shared = 1; x_shared >= (matmul_is_coded(params) ? 1 : 0); x_shared--)
+    const int64_t least_shared = matmul_is_coded(params) || matmul_sums_choices(params);
+    for (int64_t x_shared = 1; x_shared >= least_shared; x_shared--)
         for (int64_t split_k = 1; split_k <= 8 && !candidates.count; split_k *= 2)
             for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], split_k, x_shared, 0);
     return candidates.count;

@@ -50,7 +50,7 @@
 struct matmul_gemv_params {
     KERNEL_PARAMS
 };
-typedef matmul_gemv_body<matmul_gemv_params> matmul_gemv_kernel;
+typedef matmul_gemv_choice<matmul_gemv_params>::body matmul_gemv_kernel;
 
 extern "C" __global__ void __launch_bounds__(matmul_gemv_kernel::THREADS, matmul_gemv_kernel::BLOCKS)
     matmul_gemv(const int *counts, const void *x, const __grid_constant__ matmul_gemv_kernel::weights_operand weights,
@@ -61,5 +61,5 @@ extern "C" __global__ void __launch_bounds__(matmul_gemv_kernel::THREADS, matmul
     extern __shared__ __align__(1024) u8 matmul_gemv_memory[];
     matmul_gemv_kernel::run(matmul_gemv_memory, counts, x, weights, out, IF_PRESENT(PARAM_HAS_BIAS, bias),
                             IF_PRESENT(PARAM_HAS_RESIDUAL, residual), IF_PRESENT(PARAM_HAS_NORM, norm),
-                            IF_PRESENT(HAS_ROUTES, routes), IF_PRESENT(HAS_ROUTES, lists));
+                            IF_PRESENT(HAS_ROUTES, routes));
 }

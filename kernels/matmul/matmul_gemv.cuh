@@ -15,8 +15,7 @@
  * at once.
  *
  * Over experts (matmul.h) a tile is of the matrix that one choice of a row names, and its products have one row of x; choices that
- * name the same expert read it again. Where a row's choices are summed, a thread block takes the same rows of W of all of them, one
- * after the other, and the warp that finishes tiles adds them, in the order of the choices. The producer waits for the routes. */
+ * name the same expert read it again. The producer waits for the routes. Sums over a row's choices: matmul_gemv_sums.cuh. */
 #ifndef KERNELS_MATMUL_MATMUL_GEMV_CUH
 #define KERNELS_MATMUL_MATMUL_GEMV_CUH
 
@@ -27,6 +26,7 @@
 #include "kernels/matmul/expert_choices.cuh"
 #include "kernels/matmul/fragment.cuh"
 #include "kernels/matmul/matmul_gemv_layout.cuh"
+#include "kernels/matmul/matmul_gemv_sums.cuh"
 #include "kernels/matmul/strip_product.cuh"
 
 /* Type of the operand W: rows of 16-bit elements or panels, or with boxes a tensor map. */
@@ -58,17 +58,17 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
             return 0;
     }
     static constexpr int SHARED = shared_choices<ROUTES_HERE>(), CHOSEN = TOP_K - SHARED;
-    static constexpr bool SUMMED = EXPERTS && !GATED && !P::PARTS; /* over the choices of a row */
+    static constexpr bool SUMMED =
+        EXPERTS && !GATED && !P::PARTS; /* over the choices of a row: parts of it for matmul_gemv_sums_body */
     static constexpr int MATRIX_N = EXPERTS ? P::N / P::EXPERTS : P::N;
     static constexpr int X_ROWS = EXPERTS && !GATED ? CHOICES : P::ROWS;
-    static constexpr int ROWS = EXPERTS ? 1 : P::ROWS;      /* of x in a tile */
-    static constexpr int TILE_CHOICES = SUMMED ? TOP_K : 1; /* that a tile is multiplied for, one after the other */
+    static constexpr int ROWS = EXPERTS ? 1 : P::ROWS; /* of x in a tile */
     static_assert(!EXPERTS || ((GATED || P::HAS_NORM == 0) && CHOICES <= GEMV_MOST_CHOICES), "experts");
 
     static constexpr bool CODED = fragment_is_coded(P::DTYPE);
     static constexpr int ELEMENT = CODED ? DTYPE_BF16 : P::DTYPE; /* that is multiplied */
     static constexpr gemv_layout LAYOUT = gemv_lay_out(P::DTYPE, ROWS, X_ROWS, P::K, P::WARPS, P::STAGES, P::CHUNK,
-                                                       P::SPLIT_K, P::GROUPS, P::X_SHARED, P::COPY);
+                                                       P::SPLIT_K, P::GROUPS, P::X_SHARED, P::COPY, SUMMED);
     static constexpr fragment_layout FRAGMENTS = fragment_lay_out(P::DTYPE);
     static constexpr int PANELS = CODED ? P::GROUPS / 2 : 1; /* of a tile, if coded */
     /* Zeros of int4 are subtracted from the sums of a group, times the sum of its x, not from each code. */
@@ -81,7 +81,7 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
     static constexpr int CHUNKS = (PART + P::CHUNK - 1) / P::CHUNK;
     static constexpr int STEP = CODED ? FRAGMENT_STRIP_K : 32;         /* k that a warp takes at once */
     static constexpr int STEPS_PER_STAGE = P::CHUNK / STEP / P::WARPS; /* of one warp */
-    static_assert(P::CHUNK % (STEP * P::WARPS) == 0, "every warp takes as many steps of a stage");
+    static_assert(SUMMED || P::CHUNK % (STEP * P::WARPS) == 0, "every warp takes as many steps of a stage");
     static constexpr int STEPS_PER_WARP = CHUNKS * STEPS_PER_STAGE;
     static constexpr bool RAGGED = P::K % STEP != 0; /* the last step has threads without k */
     static constexpr bool BOXES = P::COPY == GEMV_COPY_BOXES;
@@ -113,7 +113,7 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
         sums[0] = d[0], sums[1] = d[1];
     }
 
-    /* Work of this block: tiles tile, tile + tile_step, ..., each TILE_CHOICES times, and k from first_k. */
+    /* Work of this block: tiles tile, tile + tile_step, ..., and k from first_k. */
     struct block_work {
         int tile, tile_step, count;
         int rank; /* in the cluster */
@@ -126,10 +126,10 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
     {
         block_work work;
         const int cluster = (int)blockIdx.x / P::SPLIT_K, clusters = (int)gridDim.x / P::SPLIT_K;
-        const int tiles = EXPERTS ? rows * (TOP_K / TILE_CHOICES) * TILES : TILES;
+        const int tiles = EXPERTS ? rows * (SUMMED ? 1 : TOP_K) * TILES : TILES;
         work.tile = cluster;
         work.tile_step = clusters;
-        work.count = (tiles - work.tile + work.tile_step - 1) / work.tile_step * TILE_CHOICES;
+        work.count = (tiles - work.tile + work.tile_step - 1) / work.tile_step;
         work.rank = (int)blockIdx.x % P::SPLIT_K;
         work.rows = rows;
         work.first_k = work.rank * PART;
@@ -137,21 +137,21 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
         return work;
     }
 
-    /* Piece `i` of a block's work: the choice, 0 without experts, and the first row of the tile in its matrix. */
+    /* Tile `i` of a block: the choice, 0 without experts, and the first row of the tile in its matrix. */
     struct piece {
         int choice, first;
     };
 
     static __device__ __forceinline__ piece find_piece(const block_work work, int i)
     {
-        const int tile = work.tile + i / TILE_CHOICES * work.tile_step;
+        const int tile = work.tile + i * work.tile_step;
         if constexpr (SHARED > 0) {
             const int slot = tile / TILES, later = slot - work.rows * SHARED;
             const int choice =
                 later < 0 ? slot / SHARED * TOP_K + CHOSEN + slot % SHARED : later / CHOSEN * TOP_K + later % CHOSEN;
             return {choice, tile % TILES * TILE};
         }
-        if constexpr (EXPERTS) return {tile / TILES * TILE_CHOICES + i % TILE_CHOICES, tile % TILES * TILE};
+        if constexpr (EXPERTS) return {tile / TILES, tile % TILES * TILE};
         return {0, tile * TILE};
     }
 
@@ -243,16 +243,36 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
     }
 
     /* The producer warp: fills the ring. */
-    static __device__ __forceinline__ void produce(const weights_operand &weights, const block_work work,
-                                                   const choices &held, const shared_layout shared)
+    static __device__ __forceinline__ void produce(const weights_operand &weights, const void *bias,
+                                                   const block_work work, const choices &held,
+                                                   const shared_layout shared)
     {
-        produce_by([&](int choice) { return held.expert_of(choice); }, weights, work, shared);
+        produce_by([&](int choice) { return held.expert_of(choice); }, weights, bias, work, shared);
+    }
+
+    /* Requests into the L2 cache what `finish` reads of a tile beside its sums, rows of W from first_row on: it comes to each tile late,
+     * and would wait for the memory once for each. */
+    static __device__ __forceinline__ void prefetch_factors(const weights_operand &weights, int first_row, int rows)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        if constexpr (FRAGMENTS.factors)
+            if (lane * FRAGMENT_ROWS < rows)
+                prefetch_l2((const u8 *)weights +
+                            (first_row / FRAGMENT_ROWS + lane) * (i64)fragment_panel_bytes(FRAGMENTS, P::K));
+    }
+    static __device__ __forceinline__ void prefetch_bias(const void *bias, int first_row, int rows)
+    {
+        constexpr int BYTES = P::BIAS_DTYPE == DTYPE_F32 ? 4 : 2, SECTOR = 32 / BYTES;
+        const int lane = (int)threadIdx.x % 32;
+        if constexpr (P::HAS_BIAS)
+            if (lane * SECTOR < rows) prefetch_l2((const u8 *)bias + (i64)(first_row + lane * SECTOR) * BYTES);
     }
 
     /* `expert_of`: by the whole warp, of choices in the order of tiles. */
     template <class EXPERT_OF>
     static __device__ __forceinline__ void produce_by(EXPERT_OF expert_of, const weights_operand &weights,
-                                                      const block_work work, const shared_layout shared)
+                                                      const void *bias, const block_work work,
+                                                      const shared_layout shared)
     {
         const u64 policy = policy_evict_first();
         int stage = 0;
@@ -261,6 +281,10 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
             const piece of = find_piece(work, i);
             const int rows = min(TILE, MATRIX_N - of.first); /* of no expert: those of expert 0, which are not used */
             const int first_row = max(expert_of(of.choice), 0) * MATRIX_N + of.first;
+            if (work.rank == 0) {
+                prefetch_factors(weights, first_row, rows);
+                prefetch_bias(bias, first_row, rows);
+            }
             for (int chunk = 0; chunk < CHUNKS; chunk++) {
                 const int length = max(0, min(P::CHUNK, work.part_k - chunk * P::CHUNK));
                 barrier_wait(shared.empty + 8 * (u32)stage, parity);
@@ -601,7 +625,6 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
         constexpr int PARTS = P::SPLIT_K > 1 ? P::SPLIT_K : P::WARPS;
         const int lane = (int)threadIdx.x % 32;
         const u32 squares = P::SPLIT_K > 1 ? shared.cluster_squares : shared.squares;
-        float total[OUT_PER_LANE] = {}; /* with SUMMED, over the choices */
         for (int i = 0; i < work.count; i++) {
             const piece of = find_piece(work, i);
             const int expert = held.expert_of(of.choice), buffer = i % 2;
@@ -623,14 +646,8 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
                         add[j] = scaled<P::SCALE_BITS>(load_element<P::BIAS_DTYPE>(bias, first + o.first));
                     if constexpr (P::HAS_BIAS && GATED)
                         add_second[j] = load_element<P::BIAS_DTYPE>(bias, first + o.second);
-                    if constexpr (P::HAS_RESIDUAL && !EXPERTS)
+                    if constexpr (P::HAS_RESIDUAL)
                         add[j] += load_written_float(residual + (i64)o.row * P::N + first + o.first);
-                    if constexpr (SUMMED)
-                        if (i % TILE_CHOICES == 0)
-                            total[j] = P::HAS_RESIDUAL
-                                           ? load_written_float(residual + (i64)(of.choice / TOP_K) * MATRIX_N +
-                                                                of.first + o.first)
-                                           : 0;
                 }
             }
             barrier_wait(shared.sums_full + 8 * buffer, (u32)(i / 2) % 2);
@@ -661,15 +678,9 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
                     value = plain_product<P, false>(value);
                 }
                 if constexpr (EXPERTS && !GATED) value *= weight;
-                if constexpr (SUMMED) {
-                    total[j] += value;
-                } else {
-                    const int column = (GATED ? of.first / 2 : of.first) + o.column;
-                    store_element<P::OUT_DTYPE>(out, (i64)(EXPERTS ? of.choice : o.row) * OUT_COLUMNS + column, value);
-                }
+                const int column = (GATED ? of.first / 2 : of.first) + o.column;
+                store_element<P::OUT_DTYPE>(out, (i64)(EXPERTS ? of.choice : o.row) * OUT_COLUMNS + column, value);
             }
-            if constexpr (SUMMED)
-                if (i % TILE_CHOICES == TILE_CHOICES - 1) store_totals(out, total, of);
             if constexpr (P::SPLIT_K > 1) {
 #pragma unroll
                 for (int rank = 0; rank < P::SPLIT_K; rank++)
@@ -680,29 +691,14 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
         }
     }
 
-    static __device__ __forceinline__ void store_totals(void *out, const float (&total)[OUT_PER_LANE], const piece of)
-    {
-#pragma unroll
-        for (int j = 0; j < OUT_PER_LANE; j++) {
-            const output o = tile_output((int)threadIdx.x % 32 + 32 * j);
-            if (o.row < ROWS && of.first + o.first < MATRIX_N)
-                store_element<P::OUT_DTYPE>(out, (i64)(of.choice / TOP_K) * OUT_COLUMNS + of.first + o.column,
-                                            total[j]);
-        }
-    }
-
-    /* Prefetches constants that this launch reads soon into the L2 cache. */
-    static __device__ __forceinline__ void prefetch_constants(const void *bias, const void *norm, const block_work work)
+    /* Requests the norm's weights into the L2 cache. */
+    static __device__ __forceinline__ void prefetch_norm(const void *norm, const block_work work)
     {
         constexpr int NORM_BYTES = P::NORM_DTYPE == DTYPE_F32 ? 4 : 2;
         const int thread = (int)threadIdx.x;
         if constexpr (P::HAS_NORM)
             for (int at = thread * 128; at < work.part_k * NORM_BYTES; at += 32 * P::WARPS * 128)
                 prefetch_l2((const u8 *)norm + (i64)work.first_k * NORM_BYTES + at);
-        if constexpr (P::HAS_BIAS && !EXPERTS)
-            for (int i = thread; i < work.count; i += 32 * P::WARPS)
-                prefetch_l2((const u8 *)bias +
-                            (i64)(work.tile + i * work.tile_step) * TILE * (P::BIAS_DTYPE == DTYPE_F32 ? 4 : 2));
     }
 
     /* By one thread, before any other uses them. Every lane arrives that has read or written what a barrier guards. One arrival of
@@ -724,12 +720,12 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
 #endif
     }
 
-    /* `memory`: shared, gemv's layout, aligned to 1024. `bias`, `residual`, `norm`, `routes`, `lists`: null without HAS_..., ROUTE_WIDTH. */
+    /* `memory`: shared, gemv's layout, aligned to 1024. `bias`, `residual`, `norm`, `routes`: null without HAS_..., ROUTE_WIDTH. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const void *x,
                                                const weights_operand &weights, void *out, const void *bias,
-                                               const float *residual, const void *norm, const float *routes,
-                                               const int *lists)
+                                               const float *residual, const void *norm, const float *routes)
     {
+        static_assert(!SUMMED, "matmul_gemv_sums_body runs");
         const shared_layout shared = shared_addresses(memory);
         const int warp = (int)threadIdx.x / 32;
 
@@ -744,23 +740,18 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
         int rows = P::ROWS;
         choices held = {};
         if constexpr (EXPERTS) {
-            /* No launch of the step writes counts. */
-            if (P::EARLY_ROUTES) rows = min(counts[P::COUNT_INDEX], P::ROWS);
-            if (!P::EARLY_ROUTES || rows == 0)
-                device_wait();
-            else if (warp >= P::WARPS)
-                await_routes(lists + P::EXPERTS);
+            device_wait();
             if (warp >= P::WARPS) held.load(routes);
-            if (!P::EARLY_ROUTES) rows = min(counts[P::COUNT_INDEX], P::ROWS);
+            rows = min(counts[P::COUNT_INDEX], P::ROWS);
         }
         const block_work work = find_work(rows);
         if (warp == P::WARPS + 1) {
-            produce(weights, work, held, shared);
+            produce(weights, bias, work, held, shared);
             if constexpr (P::SPLIT_K > 1) cluster_wait_aligned();
         } else {
             if constexpr (P::SPLIT_K > 1) cluster_wait_aligned();
             if (warp < P::WARPS) {
-                prefetch_constants(bias, norm, work);
+                prefetch_norm(norm, work);
                 device_wait();
                 if constexpr (P::X_SHARED || P::HAS_NORM) stage_x(x, norm, work, shared);
                 consume(x, norm, work, shared);
@@ -773,6 +764,14 @@ template <class P, bool ROUTES_HERE = false> struct matmul_gemv_body {
             cluster_arrive_aligned(); /* no block ends while another may still write into it */
         if constexpr (P::SPLIT_K > 1) cluster_wait_aligned();
     }
+};
+
+/* The body that runs a problem. */
+template <class P, bool SUMMED = matmul_gemv_body<P>::SUMMED> struct matmul_gemv_choice {
+    typedef matmul_gemv_body<P> body;
+};
+template <class P> struct matmul_gemv_choice<P, true> {
+    typedef matmul_gemv_sums_body<P, matmul_gemv_body<P>> body;
 };
 
 #endif

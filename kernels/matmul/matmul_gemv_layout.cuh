@@ -25,6 +25,7 @@ LAYOUT_FUNCTION layout_size gemv_part(layout_size encoding, layout_size k, layou
 struct gemv_layout {
     layout_size part;         /* k */
     layout_size weight_pitch; /* rows of W that are not coded; of a panel's strips in a stage otherwise */
+    layout_size strips;       /* from the beginning of a stage to them */
     layout_size stage_bytes, x_pitch;
     layout_size x_sum_bytes; /* of all rows of x over one group: at least eight, since a product has as many */
     layout_size sum_pitch;   /* floats: partial sums of one warp, [ROWS][8 * GROUPS] */
@@ -33,17 +34,18 @@ struct gemv_layout {
     layout_size bytes;
 };
 
-/* `rows` of x are multiplied with a tile; `x_rows` are staged. */
+/* `rows` of x are multiplied with a tile; `x_rows` are staged. `sums`: over choices; a stage then begins with the factors of its rows. */
 LAYOUT_FUNCTION struct gemv_layout gemv_lay_out(layout_size encoding, layout_size rows, layout_size x_rows,
                                                 layout_size k, layout_size warps, layout_size stages, layout_size chunk,
                                                 layout_size split_k, layout_size groups, layout_size x_shared,
-                                                layout_size copy)
+                                                layout_size copy, layout_size sums)
 {
     struct gemv_layout l = {0};
     l.part = gemv_part(encoding, k, split_k);
     if (fragment_is_coded(encoding)) {
         l.weight_pitch = chunk / FRAGMENT_STRIP_K * fragment_lay_out(encoding).strip_bytes;
-        l.stage_bytes = groups / 2 * l.weight_pitch;
+        l.strips = sums ? groups / 2 * fragment_factor_bytes(fragment_lay_out(encoding)) : 0;
+        l.stage_bytes = l.strips + groups / 2 * l.weight_pitch;
         l.x_pitch = l.part * 2 + 16; /* eight rows that a warp reads 16 bytes of at once are in different banks */
     } else {
         /* A quarter of a warp reads 64 bytes of two rows at once. Boxes have rows of 128 bytes, in which the hardware swaps

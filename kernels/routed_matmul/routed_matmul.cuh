@@ -204,8 +204,9 @@ template <class P> struct routed_matmul_body {
         const float *const found = (const float *)(memory + LAYOUT.routes);
         const u16 *const experts = (const u16 *)(memory + LAYOUT.kept);
         const int lane = (int)threadIdx.x % 32, count = rows * TOP_K;
-        for (int i = lane; i < rows * 2 * TOP_K; i += 32) routes[i] = found[i];
-        for (int expert = lane; expert < P::EXPERTS; expert += 32) {
+        for (int i = lane; i < rows * 2 * TOP_K; i += 32)
+            store_relaxed((u32 *)routes + i, bits_of_float(found[i])); /* a launch that follows may look for them */
+        for (int expert = lane; expert <= P::EXPERTS; expert += 32) {
             int begin = 0;
             for (int choice = 0; choice < count; choice++) begin += experts[choice] < expert;
             lists[expert] = begin;
@@ -217,7 +218,6 @@ template <class P> struct routed_matmul_body {
             lists[P::EXPERTS + 1 + place] = choice;
         }
         __syncwarp();
-        if (lane == 0) store_release(lists + P::EXPERTS, count);
     }
 
     /* `memory`: shared, LAYOUT.bytes, aligned to 1024. `bias`, `norm`: null without HAS_... */
@@ -253,11 +253,11 @@ template <class P> struct routed_matmul_body {
                     }
                     return held.expert_of(choice);
                 },
-                weights, work, shared);
+                weights, bias, work, shared);
             return;
         }
         if (warp < WARPS) {
-            matmul::prefetch_constants(bias, norm, work);
+            matmul::prefetch_norm(norm, work);
             device_wait();
             matmul::stage_x(x, norm, work, shared);
             barrier_wait(own.matrix_full, 0);
@@ -268,9 +268,10 @@ template <class P> struct routed_matmul_body {
             matmul::consume(x, norm, work, shared);
         } else {
             device_wait();
-            /* The next launch may begin now, and look for the routes: it must not see what lay there before. */
+            /* The next launch may begin now, and look for the experts: it must not see those that lay there before. */
             if (blockIdx.x == 0) {
-                if (threadIdx.x % 32 == 0) store_release(lists + P::EXPERTS, 0);
+                for (int i = (int)threadIdx.x % 32; i < P::ROWS * TOP_K; i += 32)
+                    store_relaxed((u32 *)routes + i / TOP_K * (2 * TOP_K) + TOP_K + i % TOP_K, EXPERT_TO_COME);
                 fence_gpu();
                 __syncwarp();
             }

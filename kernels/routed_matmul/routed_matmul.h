@@ -8,7 +8,7 @@
  *
  * Numerics: as the three ops; sums of logits are float32 in an order that is fixed by the parameters.
  * Rows at and after min(counts[COUNT_INDEX], ROWS): out and routes unspecified; LISTS has the valid ones alone. A launch that follows may
- * read ROUTES and LISTS while this one runs, once the end of the last list is not 0 (await_routes in matmul/expert_choices.cuh). */
+ * read the experts of ROUTES while this one runs (expert_choices::await in matmul/expert_choices.cuh). */
 #ifndef KERNELS_ROUTED_MATMUL_ROUTED_MATMUL_H
 #define KERNELS_ROUTED_MATMUL_ROUTED_MATMUL_H
 

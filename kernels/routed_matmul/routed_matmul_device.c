@@ -25,7 +25,7 @@ static struct gemv_layout ring_of(const int64_t *gemv)
 {
     return gemv_lay_out(gemv[MATMUL_DTYPE], 1, gemv[MATMUL_ROWS], gemv[MATMUL_K], gemv[MATMUL_GEMV_WARPS],
                         gemv[MATMUL_GEMV_STAGES], gemv[MATMUL_GEMV_CHUNK], 1, gemv[MATMUL_GEMV_GROUPS], 1,
-                        gemv[MATMUL_GEMV_COPY]);
+                        gemv[MATMUL_GEMV_COPY], 0);
 }
 
 static struct routed_matmul_layout layout_of(const int64_t *params, layout_size gemv_bytes)

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import unittest
 
-from matmul_cases import (BF16, E4M3, F16, F32, I8, blocks, codes_of_both, expert_gemvs, gemv, gemvs, grouped, groupeds,
+from matmul_cases import (BF16, E4M3, F16, F32, I8, blocks, codes_of_both, expert_gemv, expert_gemvs, gemv, gemvs, grouped, groupeds,
                           mma, mmas, plain, routed, routeds, selections, wgmma, wgmmas)
 from router_cases import norm_routers, routers
 
@@ -655,7 +655,7 @@ class Emulation(unittest.TestCase):
         self.check(codes_of_both())
 
     def test_defects_of_coded_matmuls_are_seen(self):
-        whole = (gemv(DTYPE=19, ROWS=3, N=48, K=264), grouped(1, 1, 48, DTYPE=19, ROWS=3, K=256), mma(DTYPE=19, ROWS=9, N=48, K=264), mma(DTYPE=16, ROWS=9, N=48, K=264),
+        whole = (gemv(DTYPE=19, ROWS=3, N=48, K=264), expert_gemv(4, 4, 48, DTYPE=24, ROWS=2, K=264), grouped(1, 1, 48, DTYPE=19, ROWS=3, K=256), mma(DTYPE=19, ROWS=9, N=48, K=264), mma(DTYPE=16, ROWS=9, N=48, K=264),
                  wgmma(DTYPE=24, ROWS=20, N=64, K=264), wgmma(DTYPE=24, INPUT_DTYPE=E4M3, ROWS=20, N=64, K=272),
                  wgmma(DTYPE=16, INPUT_DTYPE=I8, ROWS=20, N=64, K=272), wgmma(DTYPE=19, INPUT_DTYPE=I8, ROWS=20, N=64, K=272))
         cases = [{**case, "SPOIL": spoil} for case in whole for spoil in (1, 2)]

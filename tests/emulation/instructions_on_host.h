@@ -216,8 +216,6 @@ static void load_written(u32 (&to)[4], const void *from) { memcpy(to, from, 16);
 static float load_written_float(const float *from) { return *from; }
 static int load_written_int(const int *from) { return *from; }
 static void prefetch_l2(const void *) {}
-static int load_acquire(const int *from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }
-static void store_release(int *to, int value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
 static void fence_gpu() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static void nanosleep(u32) { give_way(); }
 template <class T> static T load_relaxed(const T *from)

@@ -36,7 +36,8 @@ def mma(**changes):
 
 
 def expert_gemv(experts, top_k, n, **changes):
-    return gemv(EXPERTS=experts, ROUTE_WIDTH=2 * top_k, N=experts * n, **changes)
+    case = gemv(EXPERTS=experts, ROUTE_WIDTH=2 * top_k, N=experts * n, **changes)
+    return case if case["EPILOGUE"] or case["PARTS"] else {**case, "BODY": "matmul_gemv_sums"}
 
 
 def expert_gemvs():
@@ -48,6 +49,10 @@ def expert_gemvs():
         yield expert_gemv(4, 2, 64, ROWS=[1, 3][i % 2], EPILOGUE=1, HAS_NORM=1, **changes)
     yield expert_gemv(4, 2, 48, ROWS=3, VALID=2, PARTS=1, DTYPE=BF16, K=136)
     yield expert_gemv(40, 12, 16, ROWS=5, VALID=4, DTYPE=16, K=128)
+    for i, encoding in enumerate([BF16, BF16] + ENCODINGS):  # sums: stages of fewer and of more steps than warps, more choices than stages
+        yield expert_gemv(9, 6, 48, ROWS=[1, 2][i % 2], DTYPE=encoding, K=[392, 640, 136][i % 3], WARPS=[3, 4, 5][i % 3], CHUNK=[256, 640, 128][i % 3],
+                          GROUPS=2 + i // 2 % 2 * 2, EARLY_ROUTES=i % 2, HAS_BIAS=i % 2, HAS_RESIDUAL=1, STAGES=2 + i % 4)
+    yield expert_gemv(9, 6, 20, ROWS=2, DTYPE=BF16, K=104, CHUNK=64, GROUPS=1, COPY=0)
 
 
 def routed(experts, top_k, n, **changes):
@@ -72,6 +77,7 @@ def routeds():
     yield routed(100, 8, 16, BLOCKS_IN_ALL=13, SCORE=2, K=128)
     yield routed(130, 4, 16, BLOCKS_IN_ALL=17, K=64, CHUNK=128, SHARED=1, WARPS=4)
     yield routed(8, 2, 32, ROWS=2, VALID=0)
+    yield routed(12, 4, 96, K=384, COPY=2, TILE_GROUPS=4, ROWS=2, BLOCKS_IN_ALL=5)  # tensor maps
 
 
 def grouped(experts, top_k, n, **changes):

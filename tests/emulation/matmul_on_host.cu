@@ -12,6 +12,7 @@
 struct params {
     KERNEL_PARAMS
 };
+template <class P> using matmul_gemv_sums = matmul_gemv_sums_body<P, matmul_gemv_body<P>>;
 typedef BODY<params> body;
 
 enum {
@@ -163,7 +164,13 @@ static const float *residual_operand() { return params::HAS_RESIDUAL ? residual 
 template <class P> static void run_body(const void *input, matmul_gemv_body<P> *)
 {
     matmul_gemv_body<P>::run((u8 *)shared_memory, counts, input, (const u16 *)panels.data(), out, bias_operand(),
-                             residual_operand(), P::HAS_NORM ? norm_weights : nullptr, routes, lists);
+                             residual_operand(), P::HAS_NORM ? norm_weights : nullptr, routes);
+}
+
+template <class P> static void run_body(const void *input, matmul_gemv_sums<P> *)
+{
+    matmul_gemv_sums<P>::run((u8 *)shared_memory, counts, input, (const u16 *)panels.data(), out, bias_operand(),
+                             residual_operand(), nullptr, routes);
 }
 
 template <class P> static void run_body(const void *, matmul_grouped_body<P> *)
@@ -218,6 +225,9 @@ int main()
         x_halves[i] = is_read ? half_of_float<3>(x[i]) : 0xffff; /* NaN beyond the valid rows and after their parts */
     }
     draw_routes();
+    for (int choice = 0; choice < CHOICES && SUMMED; choice++) /* NaN of choices that name no expert */
+        if (routes[choice / TOP_K * 2 * TOP_K + TOP_K + choice % TOP_K] < 0)
+            for (int k = 0; k < K; k++) x_halves[choice * K + k] = 0xffff;
     fill_lists();
     if (CODES) draw_codes();
     for (float &value : norm_weights) value = draw(0.5f, 1.5f);

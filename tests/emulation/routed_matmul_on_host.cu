@@ -126,10 +126,19 @@ static void check_lists()
     expect(lists[params::EXPERTS] == next, "lists", params::EXPERTS, lists[params::EXPERTS], next);
 }
 
+/* W as the kernel takes it: the operand's type chooses. */
+static void take_weights(const u16 **operand) { *operand = (const u16 *)panels.data(); }
+static void take_weights(tensor_map *operand)
+{
+    *operand = tensor_map_on_host(panels.data(), N, K, 8 * params::TILE_GROUPS);
+}
+
 static void run_thread_of_kernel()
 {
-    body::run((u8 *)shared_memory, counts, params::HAS_NORM ? (const void *)x : x_halves, (const u16 *)panels.data(),
-              out, routes, lists, params::HAS_BIAS ? bias : nullptr, params::HAS_NORM ? norm_weights : nullptr,
+    body::weights_operand weights;
+    take_weights(&weights);
+    body::run((u8 *)shared_memory, counts, params::HAS_NORM ? (const void *)x : x_halves, weights, out, routes, lists,
+              params::HAS_BIAS ? bias : nullptr, params::HAS_NORM ? norm_weights : nullptr,
               {matrix, workspace, params::HAS_ROUTER_BIAS ? router_bias : nullptr,
                params::HAS_CLAIM_BIAS ? claim_bias : nullptr, params::HAS_SCALES ? scales : nullptr,
                params::HAS_SEEDS ? seeds : nullptr, nullptr});

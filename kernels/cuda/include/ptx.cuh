@@ -311,18 +311,6 @@ __device__ __forceinline__ void prefetch_l2(const void *address)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
-/* A word that another block or launch publishes with store_release: what it wrote before can be read afterwards. */
-__device__ __forceinline__ int load_acquire(const int *from)
-{
-    int value;
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-    return value;
-}
-/* After __syncwarp also for what the other lanes of the warp wrote before. */
-__device__ __forceinline__ void store_release(int *to, int value)
-{
-    asm volatile("fence.acq_rel.gpu; st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
 /* What this thread has written can be read by others before what it writes, or lets begin, from now on. */
 __device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ void nanosleep(u32 time) { asm volatile("nanosleep.u32 %0;" ::"r"(time)); }
