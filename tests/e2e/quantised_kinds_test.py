@@ -10,7 +10,8 @@ import unittest
 
 import quantised_writer as writer
 from gguf_writer import convert, write_safetensors
-from harness import ENGBUILD, ENGINFO, SANITIZED, ReferenceTest, build_engine, output, output_json, sanitized_elsewhere, scratch, tally, write
+from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, SANITIZED, ReferenceTest, build_engine, output, output_json, scratch, succeed, tally,
+                     write)
 
 TOLERANCE = 1e-3
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1,
@@ -79,7 +80,7 @@ def fp8(size=None, **more):
 
 
 MX = (1, 32), "E8M0"
-# name -> ((quantization_config, encoder, its arguments), the encoding of the engine's matrices)
+# name -> ((quantization_config, encoder, its arguments), the encoding of the engine's matrices, or why it has not their codes)
 KINDS = {
     "gptq 2 bits": (gptq(2, 64, True, 2), "int4_g64"),
     "gptq 2 bits with zeros": (gptq(2, 32, False, 1), "int4_g32_zeros"),
@@ -91,9 +92,9 @@ KINDS = {
     "awq gemv 128": (awq("gemv", 128, writer.awq_gemv), "int4_g128_zeros"),
     "awq gemv 64": (awq("gemv", 64, writer.awq_gemv), "int4_g64_zeros"),
     "awq gemv 32": (awq("gemv", 32, writer.awq_gemv), "int4_g32_zeros"),
-    "awq gemv_fast": (awq("gemv_fast", 128, writer.awq_gemv_fast), "int4_g128_zeros"),
-    "awq gemv_fast 64": (awq("gemv_fast", 64, writer.awq_gemv_fast), "int4_g64_zeros"),
-    "llm-awq": (awq("gemm", 128, writer.awq_gemv_fast, "scaled_zeros", backend="llm-awq"), "int4_g128_zeros"),
+    "awq gemv_fast": (awq("gemv_fast", 128, writer.awq_gemv_fast), "with zero points between codes"),
+    "awq gemv_fast with exact products": (awq("gemv_fast", 64, writer.awq_gemv_fast, "qzeros", True), "int4_g64_zeros"),
+    "llm-awq": (awq("gemm", 32, writer.awq_gemv_fast, "scaled_zeros", backend="llm-awq"), "with zero points between codes"),
     "auto-round gptq": (auto_round("auto_gptq", 4, 128, True, writer.gptq, 4, 128, True, 1), "int4_g128"),
     "auto-round gptq 2 bits": (auto_round("auto_gptq", 2, 32, False, writer.gptq, 2, 32, False, 1), "int4_g32_zeros"),
     "auto-round awq": (auto_round("auto_awq", 4, 32, False, writer.awq_gemm, 32), "int4_g32_zeros"),
@@ -105,6 +106,8 @@ KINDS = {
     "packed 3 bits with zeros": (packed(3, 64, False), "int4_g64_zeros"),
     "packed 3 bits in whole codes with zeros": (packed(3, 64, False, writer.whole), "int4_g64_zeros"),
     "packed 4 bits a row": (packed(4, 0, False, kind="F16"), "int4_g128_zeros"),
+    "packed 4 bits with scales of float32": (packed(4, 32, True, kind="F32"), "with scales that are not exact in float16"),
+    "packed 4 bits in groups of 16": (packed(4, 16, True), "with groups of no multiple of 32 columns"),
     "packed 5 bits": (packed(5, 64, True), "int8_g64"),
     "packed 5 bits in whole codes with zeros": (packed(5, 128, False, writer.whole), "int8_g128_zeros"),
     "packed 6 bits with zeros": (packed(6, 32, False), "int8_g32_zeros"),
@@ -121,7 +124,7 @@ KINDS = {
     "fp8 with e8m0 scales": (e4m3(fp8(128, scale_fmt="ue8m0"), (128, 128), "E8M0", "weight_scale_inv"), "e4m3_block128"),
     "fp8 with e8m0 scales of their own type": (e4m3(fp8(128, scale_fmt="ue8m0"), (128, 128), "E8M0", "scale", None, "F8_E8M0"), "e4m3_block128"),
     "fp8 with scales of bf16": (e4m3(fp8(128), (128, 128), "BF16", "weight_scale_inv"), "e4m3_block128"),
-    "fp8 in blocks of 64": (e4m3(fp8(64), (64, 64), "F32", "weight_scale_inv"), "F32"),
+    "fp8 in blocks of 64": (e4m3(fp8(64), (64, 64), "F32", "weight_scale_inv"), "with blocks that no encoding has"),
     "fp8 of a tensor": (e4m3(fp8(), (0, 0), "F32", "weight_scale_inv", []), "e4m3_channel"),
     "fbgemm_fp8": (e4m3({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, (1, 0), "F32", "weight_scale"), "e4m3_channel"),
     "ModelOpt FP8": (e4m3({"quant_method": "modelopt", "quant_algo": "FP8"}, (0, 0), "F32", "weight_scale", []), "e4m3_channel"),
@@ -138,34 +141,78 @@ def write_model(folder, tensors, **changes):
     return folder
 
 
+FAKE = {"LD_LIBRARY_PATH": ":".join(os.path.join(BUILT, "tests", "fake_cuda", name) for name in ("whole", "compiler")),
+        "FAKE_CUDA_MEMORY": "100000000"}
+K_QUANTS = "with two levels of scales"
+
+
+def write_models(folder, kind):
+    """Folders of the quantised checkpoint and of one with its numbers."""
+    method, encode, arguments = KINDS[kind][0]
+    quantised, plain = {}, {}
+    for name, (shape, values) in MODEL.items():
+        if len(shape) == 2 and "layers" in name:
+            tensors, values = encode(name[:-len(".weight")], values, shape, *arguments)
+            quantised.update(tensors)
+        else:
+            quantised[name] = (shape, values)
+        plain[name] = (shape, values)
+    return (write_model(os.path.join(folder, "codes"), quantised, quantization_config=method),
+            write_model(os.path.join(folder, "plain"), plain))
+
+
 class Kinds(ReferenceTest):
     def compare(self, quantised, plain, encoding, count):
-        """All matrices in use have the encoding."""
+        """`count` matrices of the engine have the encoding, or are in the report with that reason, and none else are quantised."""
         expected, rows = self.logits(build_engine(plain, *SMALL), PROMPT, 4)
-        for options in ([], ["--gpus", "2"]):
-            engine = build_engine(quantised, *SMALL, *options)
+        for ranks in ([], ["--gpus", "2"]):
+            engine = quantised + ".eng"
+            report = output([ENGBUILD, "--model", quantised, "--target", "cpu", "--tune", "off", "-o", engine, *SMALL, *ranks])
             found, found_rows = self.logits(engine, PROMPT, 4)
             self.assertEqual(found, expected)
             for row, other in zip(found_rows, rows):
-                self.check_logits(row, other, TOLERANCE, options)
+                self.check_logits(row, other, TOLERANCE, ranks)
             matrices = output_json([ENGINFO, engine, "--json"])["matrices"]
-            self.assertEqual(matrices.get(encoding, {}).get("tensors", 0), count, matrices)
+            if encoding.startswith("with"):
+                self.assertEqual(list(matrices), ["F32"])
+                self.assertIn("weights are dequantised, ", report)
+                self.assertIn("\n           %d matrices %s are dequantised\n" % (count, encoding), report)
+            else:
+                self.assertEqual(matrices.pop(encoding, {"tensors": 0})["tensors"], count, matrices)
+                self.assertEqual(set(matrices) - {"F32"}, set())
+                self.assertNotIn("dequantised", report)
 
-    @sanitized_elsewhere
     def test_kinds(self):
-        for kind, ((method, encode, arguments), encoding) in KINDS.items():
+        kinds = list(KINDS)[::8 if SANITIZED else 1]
+        for kind in kinds:
             with self.subTest(kind), scratch() as folder:
-                quantised, plain = {}, {}
-                for name, (shape, values) in MODEL.items():
-                    if len(shape) == 2 and "layers" in name:
-                        tensors, values = encode(name[:-len(".weight")], values, shape, *arguments)
-                        quantised.update(tensors)
-                    else:
-                        quantised[name] = (shape, values)
-                    plain[name] = (shape, values)
-                self.compare(write_model(os.path.join(folder, "codes"), quantised, quantization_config=method),
-                             write_model(os.path.join(folder, "plain"), plain), encoding, 5 if encoding == "F32" else 4)
-        tally("kinds of quantised checkpoints", len(KINDS))
+                self.compare(*write_models(folder, kind), KINDS[kind][1], 4)
+        tally("kinds of quantised checkpoints", len(kinds))
+
+    def test_gguf(self):
+        kinds = {"Q4_K": K_QUANTS, "Q5_K": K_QUANTS, "Q6_K": K_QUANTS, "MXFP4": "mxfp4"}
+        with scratch() as folder:
+            source = write_model(os.path.join(folder, "source"), MODEL)
+            for kind, encoding in list(kinds.items())[::3 if SANITIZED else 1]:
+                with self.subTest(kind):
+                    file, plain = os.path.join(folder, kind + ".gguf"), os.path.join(folder, kind)
+                    convert(source, kind, file, plain)
+                    self.compare(file, plain, encoding, 5)  # with the embedding
+        tally("kinds of GGUF files", len(kinds))
+
+    def test_rounded_zero_points(self):
+        """An engine for a GPU, which rounds anyway, keeps codes whose zero points are integers but for the rounding of their products."""
+        with scratch() as folder:
+            codes, _ = write_models(folder, "llm-awq")
+            engine = os.path.join(folder, "m.eng")
+            report = output_json([ENGBUILD, "--model", codes, "--lean", "-o", engine, "--tune", "off", "--tuning-cache", "none", "--json", *SMALL],
+                                 env=FAKE)
+            self.assertNotIn("dequantised", report)
+            matrices = output_json([ENGINFO, engine, "--json", "--verify"])["matrices"]
+            self.assertEqual(matrices["int4_g32_zeros"]["tensors"], 4)
+            self.assertIn("selftest passed", succeed([ENGRUN, engine, "--selftest"], env=FAKE).stdout)
+            report = output_json([ENGBUILD, "--model", codes, "--target", "cpu", "-o", engine, "--tune", "off", "--json", *SMALL])
+            self.assertEqual(report["dequantised"], [{"reason": "with zero points between codes", "matrices": 4}])
 
 
 if __name__ == "__main__":

@@ -135,14 +135,14 @@ def awq_gemv(name, values, shape, size):
             name + ".scales": floats("F16", [line + padding for line in q.scales])}, q.numbers
 
 
-def awq_gemv_fast(name, values, shape, size, zeros="qzeros", shift=0.0):
-    """`shift`: what is added is -(scale * (zero + shift)), as of zero points that are no integers."""
-    q = Integers(values, shape, size, 4, False, "F16")
+def awq_gemv_fast(name, values, shape, size, zeros="qzeros", symmetric=False):
+    """float16 has the products of scales and zero points exactly if `symmetric`: these are 8."""
+    q = Integers(values, shape, size, 4, symmetric, "F16")
     padding = [0] * (8 * awq_width(q.columns, size) - len(q.zeros[0]))
     places = [p // 32 * 32 + p % 4 * 8 + p % 32 // 4 for p in range(64)]  # the column at each place of 64
     packed = b"".join(dense([q.codes[r + i][k + place] for i in range(4) for place in places], 4)
                       for r in range(0, q.rows, 4) for k in range(0, q.columns, 64))
-    added = [[rounded("F16", scale * (zero + shift)) for scale, zero in zip(*lines)] for lines in zip(q.scales, q.zeros)]
+    added = [[rounded("F16", scale * zero) for scale, zero in zip(*lines)] for lines in zip(q.scales, q.zeros)]
     numbers = array.array("f")
     for codes, scales, less in zip(q.codes, q.scales, added):
         numbers.extend([code * scales[k // size] - less[k // size] for k, code in enumerate(codes)])
