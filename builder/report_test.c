@@ -75,8 +75,8 @@ TEST(decoded_matrices_are_reported)
                  "\n           12 matrices in act-order are dequantised\n"
                  "           3 matrices with zero points between codes are dequantised\n",
                  NULL);
-    expect_words(report_json(&report, &status), "\"reason\": \"with zero points between codes\",\n      \"matrices\": 3",
-                 NULL);
+    expect_words(report_json(&report, &status),
+                 "\"reason\": \"with zero points between codes\",\n      \"matrices\": 3", NULL);
     report.decoded[0].count = report.decoded[1].count = 0;
 }
 

@@ -18,12 +18,12 @@
 enum quantised_order {
     ORDER_ROWS,      /* row r is a bit stream: element c at bit c * bits, lowest first */
     ORDER_ROWS_HIGH, /* 4 bits: the first of two elements in the high bits of a byte; rows follow each other without a gap */
-    ORDER_WORDS,    /* row r is words of 32 bits with as many whole elements as they hold */
-    ORDER_COLUMNS,  /* column c is a bit stream through words [.., c], with `pitch` words a row */
+    ORDER_WORDS,        /* row r is words of 32 bits with as many whole elements as they hold */
+    ORDER_COLUMNS,      /* column c is a bit stream through words [.., c], with `pitch` words a row */
     ORDER_COLUMN_WORDS, /* likewise, but words have as many whole elements as they hold */
-    ORDER_AWQ,      /* row r is words of eight 4-bit elements in the order 0, 2, 4, 6, 1, 3, 5, 7 */
-    ORDER_AWQ_FAST, /* four rows and 64 columns by turns: see quantised_read.c */
-    ORDER_BLOCKS,   /* codes alone: a row is blocks of codes and scales, see `block` below */
+    ORDER_AWQ,          /* row r is words of eight 4-bit elements in the order 0, 2, 4, 6, 1, 3, 5, 7 */
+    ORDER_AWQ_FAST,     /* four rows and 64 columns by turns: see quantised_read.c */
+    ORDER_BLOCKS,       /* codes alone: a row is blocks of codes and scales, see `block` below */
 };
 struct quantised_plane {
     const uint8_t *data; /* NULL: there is no such plane */
