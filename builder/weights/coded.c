@@ -24,8 +24,8 @@ static bool scales_fit_f16(const struct quantised *matrix, const struct column_o
     return error <= largest * 0x1p-16f;
 }
 
-/* The zero point that stands for what is added to codes times their scale, the float16 nearest to -zero * scale, or `exactly` that
- * product; -1: none does. */
+/* The zero point that stands for the number added to codes times their scale: that is the float16 nearest to -zero * scale, or `exactly` that
+ * product. -1: none does. */
 static int zero_of_added(const struct quantised_group *group, bool exactly)
 {
     const float product = -group->added, zero = group->scale == 0 ? 0 : rintf(product / group->scale);
