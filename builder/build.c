@@ -536,9 +536,6 @@ bool build_engine(const struct build_options *options, struct status *status)
         .quantised = build->checkpoint.config.quantisation.method != QUANT_NONE
                          ? build->checkpoint.config.quantisation.name
                          : NULL,
-        .decoded_orders = build->has_weights && options->types.matrices == ENCODING_NONE
-                              ? column_orders_decoded(&build->decode, &build->checkpoint)
-                              : 0,
         .towers = build->checkpoint.towers,
         .output = options->dry_run ? NULL : options->output,
         .file_bytes = build->file_bytes,
@@ -546,6 +543,8 @@ bool build_engine(const struct build_options *options, struct status *status)
         .is_on_record = build->target == TARGET_CUDA && build_cuda_is_on_record(build),
         .available_bytes = available_bytes(build),
     };
+    if (build->has_weights && options->types.matrices == ENCODING_NONE)
+        decoded_matrices_count(&build->decode, &build->checkpoint, &options->types, report.decoded);
     /* No allocation can fail once the engine has its name. */
     if (options->json && !(json = report_json(&report, status))) goto done;
     if (!options->dry_run) {

@@ -171,6 +171,25 @@ static void print_compute(const struct build_report *report, FILE *out)
     if (*plain) fprintf(out, "           matrices of %s are multiplied in bf16\n", plain);
 }
 
+static void print_decoded(const struct decoded_matrices *decoded, FILE *out)
+{
+    for (int i = 0; i < DECODED_MOST_REASONS && decoded[i].count; i++)
+        fprintf(out, "           %" PRIu64 " %s %s %s dequantised\n", decoded[i].count,
+                decoded[i].count == 1 ? "matrix" : "matrices", decoded[i].reason, decoded[i].count == 1 ? "is" : "are");
+}
+
+static json_t *decoded_json(const struct decoded_matrices *decoded)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < DECODED_MOST_REASONS && decoded[i].count; i++)
+        if (list && !json_add(list, json_pack("{s:s, s:I}", "reason", decoded[i].reason, "matrices",
+                                              (json_int_t)decoded[i].count))) {
+            json_decref(list);
+            list = NULL;
+        }
+    return list;
+}
+
 void report_print(const struct build_report *report, FILE *out)
 {
     const struct manifest *m = report->manifest;
@@ -182,9 +201,7 @@ void report_print(const struct build_report *report, FILE *out)
         fprintf(out, "           quantised checkpoint (%s): %s%s\n", report->quantised,
                 encoding_is_plain(m->weight_encoding) ? "weights are dequantised" : "codes are kept",
                 m->eight_bit_rows ? "" : ", activations are not quantised");
-    if (report->decoded_orders)
-        fprintf(out, "           %" PRIu64 " %s in act-order %s dequantised\n", report->decoded_orders,
-                report->decoded_orders == 1 ? "matrix" : "matrices", report->decoded_orders == 1 ? "is" : "are");
+    print_decoded(report->decoded, out);
     if (m->kv_dtype == ENCODING_E4M3_CHANNEL && (report->scaled_layers || !report->kv_dtype_given))
         fprintf(out, "           KV cache%s: %s\n", report->kv_dtype_given ? "" : " as the checkpoint says",
                 report->scaled_layers ? "its scales are the checkpoint's" : "each row has a scale of its own");
@@ -194,6 +211,8 @@ void report_print(const struct build_report *report, FILE *out)
                 "accuracy   %.1f %% of %" PRIu64
                 " tokens are the unquantised model's first choice, too; divergence %.4f nats\n",
                 100 * m->accuracy.top1, m->accuracy.tokens, m->accuracy.kl);
+    if (m->accuracy.calibration_tokens)
+        fprintf(out, "           calibrated with %" PRIu64 " tokens\n", m->accuracy.calibration_tokens);
     print_channels(report->channels, out);
     if (m->target == TARGET_CUDA)
         fprintf(out, "target     %s: %s, compute capability %" PRIu64 ".%" PRIu64 "%s\n", engine_target_name(m->target),
@@ -309,6 +328,7 @@ char *report_json(const struct build_report *report, struct status *status)
                                 m->eight_bit_inputs == DTYPE_I8 ? "int8_from_rows" : "fp8_from_rows",
                                 (json_int_t)m->eight_bit_rows, "as_checkpoint", !report->compute_given, "bf16_experts",
                                 report->plain_experts, "bf16_latent_blocks", report->plain_blocks));
+    if (ok && report->decoded[0].count) ok = json_put(root, "dequantised", decoded_json(report->decoded));
     if (ok && m->kv_dtype == ENCODING_E4M3_CHANNEL)
         ok = json_put(root, "kv_cache",
                       json_pack("{s:b, s:I}", "as_checkpoint", !report->kv_dtype_given, "layers_with_static_scales",

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "builder/weights/channel_scales.h"
+#include "builder/weights/decoded.h"
 #include "tuner/cpu/tune_plans.h"
 #include "formats/checkpoint/wrapper.h"
 #include "formats/engine/manifest.h"
@@ -29,7 +30,7 @@ struct build_report {
     bool kv_dtype_given;                           /* --kv-dtype says what the KV cache is, not the checkpoint */
     uint32_t scaled_layers;                        /* layers whose KV cache has the checkpoint's scales */
     const char *quantised;                         /* quant_method of the checkpoint, NULL: none */
-    uint64_t decoded_orders;                       /* matrices of the engine in act-order whose codes are not kept */
+    struct decoded_matrices decoded[DECODED_MOST_REASONS]; /* matrices of the engine whose codes are not kept */
     const struct model_tower *towers; /* [WRAPPER_MAX_TOWERS]: left out, up to the first without a name; NULL: none */
     const char *output;               /* NULL: nothing was written */
     uint64_t file_bytes;              /* 0: nothing was written */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What reports say of activations in 8 bits, and of matrices in act-order. */
+/* What reports say of activations in 8 bits, of matrices without their codes, and of calibration. */
 #include "builder/report.h"
 #include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
@@ -62,14 +62,33 @@ TEST(compute_is_reported)
     expect_words(report_json(&report, &status), "\"as_checkpoint\": false", NULL);
 }
 
-TEST(decoded_orders_are_reported)
+TEST(decoded_matrices_are_reported)
 {
+    struct status status = {0};
     expect_words(print(), NULL, "act-order");
-    report.decoded_orders = 1;
+    expect_words(report_json(&report, &status), NULL, "dequantised");
+    report.decoded[0] = (struct decoded_matrices){"in act-order", 1};
     expect_words(print(), "\n           1 matrix in act-order is dequantised\n", NULL);
-    report.decoded_orders = 12;
-    expect_words(print(), "\n           12 matrices in act-order are dequantised\n", NULL);
-    report.decoded_orders = 0;
+    report.decoded[0].count = 12;
+    report.decoded[1] = (struct decoded_matrices){"with zero points between codes", 3};
+    expect_words(print(),
+                 "\n           12 matrices in act-order are dequantised\n"
+                 "           3 matrices with zero points between codes are dequantised\n",
+                 NULL);
+    expect_words(report_json(&report, &status),
+                 "\"reason\": \"with zero points between codes\",\n      \"matrices\": 3", NULL);
+    report.decoded[0].count = report.decoded[1].count = 0;
+}
+
+TEST(calibration_is_reported)
+{
+    struct status status = {0};
+    manifest.accuracy.tokens = 2048;
+    expect_words(print(), "2048 tokens are the unquantised", "calibrated");
+    manifest.accuracy.calibration_tokens = 4096;
+    expect_words(print(), "\n           calibrated with 4096 tokens\n", NULL);
+    expect_words(report_json(&report, &status), "\"calibration_tokens\": 4096", NULL);
+    manifest.accuracy.tokens = manifest.accuracy.calibration_tokens = 0;
 }
 
 TEST(matrices_left_in_bf16_are_reported)

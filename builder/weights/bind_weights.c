@@ -362,11 +362,12 @@ static bool has_multiplied_type(const struct graph *graph, const struct graph_we
 
 /* The encoding that keeps the weight's codes on each of `ranks` ranks: those in the checkpoint or, without one (NULL), those that its
  * sources must have. ENCODING_NONE: there is none. */
-static enum encoding_id kept_encoding(const struct graph_weight *weight, const struct checkpoint *checkpoint,
-                                      uint32_t ranks)
+static enum encoding_id kept_encoding(const struct graph *graph, const struct graph_weight *weight,
+                                      const struct checkpoint *checkpoint, uint32_t ranks)
 {
+    const char *why;
     if (!graph_is_multiplied(weight)) return ENCODING_NONE;
-    if (checkpoint) return coded_encoding(weight, checkpoint, ranks);
+    if (checkpoint) return coded_encoding(weight, checkpoint, ranks, graph->target == TARGET_CPU, &why);
     return weight->source_count ? coded_that_splits(weight, weight->sources[0].codes, ranks) : ENCODING_NONE;
 }
 
@@ -395,12 +396,12 @@ static bool choose_encoding(const struct graph *graph, struct graph_weight *weig
         weight->encoding = asked;
     else if (graph->target == TARGET_CUDA && graph_is_multiplied(weight))
         weight->encoding = (enum encoding_id)graph->compute_dtype;
-    const enum encoding_id found = kept_encoding(weight, checkpoint, graph->ranks);
+    const enum encoding_id found = kept_encoding(graph, weight, checkpoint, graph->ranks);
     weight->keeps_codes = found != ENCODING_NONE && (asked == ENCODING_NONE || asked == found);
     if (weight->keeps_codes) weight->encoding = found;
     if (found == ENCODING_NONE && asked == ENCODING_NONE && !types->decodes && types->matrices == ENCODING_NONE &&
         graph->ranks > 1) {
-        const enum encoding_id whole = kept_encoding(weight, checkpoint, 1);
+        const enum encoding_id whole = kept_encoding(graph, weight, checkpoint, 1);
         if (whole != ENCODING_NONE) return refuse_divided_groups(graph, weight, whole, status);
     }
     if (graph->target == TARGET_CUDA && !has_multiplied_type(graph, weight, status)) return false;

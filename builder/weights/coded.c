@@ -8,19 +8,38 @@
 
 /* ---- which encoding ---- */
 
-static bool scale_fits_f16(float scale)
-{
-    return f16_to_float(f16_from_float(scale)) == scale || fabsf(scale) < 0x1p-14f;
-}
-
-/* `order`: of the columns, by their groups; NULL: they are as they lie. */
+/* Whether float16 has all scales: exactly, or with errors below 2^-16 of the matrix's largest scale, as where one is subnormal among
+ * much larger ones. `order`: of the columns, by their groups; NULL: they are as they lie. */
 static bool scales_fit_f16(const struct quantised *matrix, const struct column_order *order)
 {
     if (matrix->scale.type == QUANTISED_F16 && matrix->global == 1.0f) return true;
+    float largest = 0, error = 0;
     for (uint64_t row = 0; row < matrix->rows; row += matrix->scale.block_rows)
         for (uint64_t i = 0; i < matrix->columns; i += matrix->scale.block_columns) {
             const uint64_t column = order ? order->columns[i] : i;
-            if (!scale_fits_f16(quantised_group_at(matrix, row, column).scale * matrix->global)) return false;
+            const float scale = quantised_group_at(matrix, row, column).scale * matrix->global;
+            largest = fmaxf(largest, fabsf(scale));
+            error = fmaxf(error, fabsf(f16_to_float(f16_from_float(scale)) - scale)); /* above 65504 infinite */
+        }
+    return error <= largest * 0x1p-16f;
+}
+
+/* The zero point that stands for the number added to codes times their scale: that is the float16 nearest to -zero * scale, or `exactly` that
+ * product. -1: none does. */
+static int zero_of_added(const struct quantised_group *group, bool exactly)
+{
+    const float product = -group->added, zero = group->scale == 0 ? 0 : rintf(product / group->scale);
+    const float error = fabsf(zero * group->scale - product);
+    if (!(zero >= 0 && zero <= 15)) return -1;
+    return error == 0 || (!exactly && error <= fmaxf(fabsf(product) * 0x1p-11f, 0x1p-25f)) ? (int)zero : -1;
+}
+
+static bool added_are_zeros(const struct quantised *matrix, bool exactly)
+{
+    for (uint64_t row = 0; row < matrix->rows; row++)
+        for (uint64_t column = 0; column < matrix->columns; column += matrix->scale.block_columns) {
+            const struct quantised_group group = quantised_group_at(matrix, row, column);
+            if (zero_of_added(&group, exactly) < 0) return false;
         }
     return true;
 }
@@ -45,7 +64,9 @@ static enum encoding_id of_table(const struct quantised *matrix)
     return ENCODING_NONE;
 }
 
-static enum encoding_id encoding_of(const struct quantised *matrix, const struct column_order *order)
+/* *why: the reason where there is none. */
+static enum encoding_id encoding_of(const struct quantised *matrix, const struct column_order *order, bool exactly,
+                                    const char **why)
 {
     static const enum encoding_id int4[3] = {ENCODING_INT4_G32, ENCODING_INT4_G64, ENCODING_INT4_G128};
     static const enum encoding_id int4_zeros[3] = {ENCODING_INT4_G32_ZEROS, ENCODING_INT4_G64_ZEROS,
@@ -55,18 +76,26 @@ static enum encoding_id encoding_of(const struct quantised *matrix, const struct
                                                    ENCODING_INT8_G128_ZEROS};
     const bool row_scales = matrix->scale.block_columns >= matrix->columns;
     const uint64_t group = row_scales ? 128 : matrix->scale.block_columns; /* any group has the row's scale */
+    *why = "with blocks that no encoding has";
     if (matrix->code == QUANTISED_TABLE) return of_table(matrix);
-    if ((matrix->groups && !order) || matrix->added || matrix->scale.flat || matrix->scale.type == QUANTISED_NESTED ||
-        matrix->scale.type == QUANTISED_SIX_BITS)
+    if (matrix->scale.flat) return ENCODING_NONE;
+    *why = "with two levels of scales";
+    if (matrix->scale.type == QUANTISED_NESTED || matrix->scale.type == QUANTISED_SIX_BITS ||
+        matrix->scale.type == QUANTISED_INT8_SCALE)
         return ENCODING_NONE;
+    *why = "in act-order";
+    if (matrix->groups && !order) return ENCODING_NONE;
+    *why = "with zero points between codes";
+    if (matrix->added && !added_are_zeros(matrix, exactly)) return ENCODING_NONE;
     enum encoding_id found = ENCODING_NONE;
-    const bool zeros = matrix->zeros.data != NULL;
+    const bool zeros = matrix->zeros.data || matrix->added;
     const uint32_t bits = matrix->codes.bits;
+    *why = "with groups of no multiple of 32 columns";
     switch (matrix->code) {
-    case QUANTISED_UNSIGNED:
+    case QUANTISED_UNSIGNED: /* of 5 to 7 bits: in 8 */
         if (bits <= 4)
             found = of_group(zeros ? int4_zeros : int4, group);
-        else if (bits == 8)
+        else
             found = zeros ? of_group(int8_zeros, group) : row_scales ? ENCODING_INT8_CHANNEL : of_group(int8, group);
         if (!zeros && matrix->zero != 1u << (bits - 1)) return ENCODING_NONE;
         break;
@@ -74,15 +103,18 @@ static enum encoding_id encoding_of(const struct quantised *matrix, const struct
         found = zeros ? of_group(int8_zeros, group) : row_scales ? ENCODING_INT8_CHANNEL : of_group(int8, group);
         break;
     case QUANTISED_E4M3:
+        *why = "with blocks that no encoding has";
         if (row_scales) return ENCODING_E4M3_CHANNEL;
         if (matrix->scale.type == QUANTISED_E8M0 && group == 32 && matrix->global == 1.0f) return ENCODING_MXFP8;
         return group % 128 == 0 ? ENCODING_E4M3_BLOCK128 : ENCODING_NONE;
     case QUANTISED_E2M1:
+        *why = "with blocks that no encoding has";
         if (matrix->scale.type == QUANTISED_E8M0 && group == 32 && matrix->global == 1.0f) return ENCODING_MXFP4;
         return matrix->scale.type == QUANTISED_E4M3_SCALE && group == 16 ? ENCODING_NVFP4 : ENCODING_NONE;
     case QUANTISED_TABLE: break; /* above */
     }
     if (found == ENCODING_NONE || found == ENCODING_INT8_CHANNEL) return found;
+    *why = "with scales that are not exact in float16";
     return scales_fit_f16(matrix, order) ? found : ENCODING_NONE;
 }
 
@@ -130,17 +162,24 @@ enum encoding_id coded_that_splits(const struct graph_weight *weight, enum encod
     return encoding;
 }
 
-enum encoding_id coded_encoding(const struct graph_weight *weight, const struct checkpoint *checkpoint, uint32_t ranks)
+enum encoding_id coded_encoding(const struct graph_weight *weight, const struct checkpoint *checkpoint, uint32_t ranks,
+                                bool exactly, const char **why)
 {
     enum encoding_id found = ENCODING_NONE;
     for (int i = 0; i < weight->source_count; i++) {
         const struct weight_source *source = &weight->sources[i];
         const struct tensor_view *tensor = source->tensor ? checkpoint_find(checkpoint, source->tensor) : NULL;
-        if (!tensor || !tensor->quantised || !source_is_exact(source) || source->transposed) return ENCODING_NONE;
-        const enum encoding_id own = encoding_of(tensor->quantised, source->column_order);
+        *why = "joined with others that have no codes";
+        if (!tensor || !tensor->quantised) return ENCODING_NONE;
+        *why = "that are transposed or whose elements are changed";
+        if (!source_is_exact(source) || source->transposed) return ENCODING_NONE;
+        const enum encoding_id own = encoding_of(tensor->quantised, source->column_order, exactly, why);
+        if (own == ENCODING_NONE) return own;
         found = i == 0 ? own : common(found, own);
+        *why = "joined with others that have other codes";
         if (found == ENCODING_NONE) return found;
     }
+    *why = "whose groups would be divided";
     return coded_that_splits(weight, found, ranks);
 }
 
@@ -218,7 +257,8 @@ bool coded_from_quantised(const struct panel_form *form, const struct quantised 
         const float scale = group.scale * matrix->global; /* as quantised_read has it */
         /* Unsigned codes of 8 bits become signed ones. */
         const int less = encoding->code == CODE_INT8 && matrix->code == QUANTISED_UNSIGNED ? 128 : 0;
-        const int zero = encoding->zeros ? group.zero - less : 8;
+        const int zero = matrix->added ? zero_of_added(&group, false) : encoding->zeros ? group.zero - less : 8;
+        const float shift = matrix->added ? group.added + (float)zero * scale : 0, most = fabsf(shift) * 1.01f;
         if (!form->group)
             to->factor = scale;
         else if (encoding->global)
@@ -227,9 +267,9 @@ bool coded_from_quantised(const struct panel_form *form, const struct quantised 
             to->scales[begin / step] = scale;
         to->zeros[form->group ? begin / step : 0] = (uint8_t)zero;
         for (uint64_t i = begin; i < end; i++) {
-            const float number = scale == 0 ? 0 : values[i] / scale;
+            const float number = scale == 0 ? 0 : (values[i] - shift) / scale;
             if (isfinite(values[i]) && code_of(encoding, number, zero, &to->codes[i]) &&
-                coded_number(encoding, to->codes[i], zero) * scale == values[i])
+                fabsf(coded_number(encoding, to->codes[i], zero) * scale - values[i]) <= most)
                 continue;
             *refused = i;
             return false;

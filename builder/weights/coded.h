@@ -11,8 +11,11 @@
 
 /* The encoding that holds the codes of all sources of a matrix as the checkpoint has them, on each of `ranks` ranks;
  * ENCODING_NONE where none does: a source is not of a quantised tensor, or its codes, scales or order of columns are such
- * as no encoding has. A float16 scale stands for another one only where that is below 2^-14: subnormal. */
-enum encoding_id coded_encoding(const struct graph_weight *weight, const struct checkpoint *checkpoint, uint32_t ranks);
+ * as no encoding has. *why is then the reason, as it follows "matrices". A float16 scale stands for another one only where the difference
+ * is less than 2^-16 of the matrix's largest scale. Where a checkpoint adds numbers in float16 to codes times scales, a zero point stands for
+ * them if it gives them `exactly`, or else if it gives them but for their rounding. */
+enum encoding_id coded_encoding(const struct graph_weight *weight, const struct checkpoint *checkpoint, uint32_t ranks,
+                                bool exactly, const char **why);
 
 /* The encoding, or that of its kind with the largest smaller group, of which every rank has whole groups; ENCODING_NONE:
  * there is none. */

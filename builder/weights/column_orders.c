@@ -112,7 +112,9 @@ static void share_columns(struct graph_weight *weight, uint32_t ranks)
 static bool keeps_codes(const struct ordering *o, struct graph_weight *weight)
 {
     share_columns(weight, o->graph->ranks);
-    const enum encoding_id found = coded_encoding(weight, o->checkpoint, o->graph->ranks),
+    const char *why;
+    const bool exactly = o->graph->target == TARGET_CPU;
+    const enum encoding_id found = coded_encoding(weight, o->checkpoint, o->graph->ranks, exactly, &why),
                            asked = weight_types_ask(o->types, weight);
     share_columns(weight, 1);
     return found != ENCODING_NONE && (asked == ENCODING_NONE || asked == found);
@@ -230,20 +232,4 @@ bool column_orders_add(struct graph *graph, const struct column_orders *orders, 
     for (int n = 0; n < graph->node_count && !graph->out_of_memory; n++)
         if (graph->nodes[n].op == OP_MATMUL) order_matmul(&o, &n);
     return !graph->out_of_memory || status_fail(status, STATUS_MACHINE, "out of memory while ordering columns");
-}
-
-uint64_t column_orders_decoded(const struct graph *graph, const struct checkpoint *checkpoint)
-{
-    uint64_t count = 0;
-    for (int w = 0; w < graph->weight_count; w++) {
-        const struct graph_weight *weight = &graph->weights[w];
-        bool has_groups = false;
-        for (int i = 0; weight->used && !weight->keeps_codes && i < weight->source_count; i++) {
-            const struct weight_source *source = &weight->sources[i];
-            const struct tensor_view *tensor = source->tensor ? checkpoint_find(checkpoint, source->tensor) : NULL;
-            has_groups |= tensor && tensor->quantised && tensor->quantised->groups;
-        }
-        count += has_groups;
-    }
-    return count;
 }

@@ -25,7 +25,4 @@ void column_orders_close(struct column_orders *orders); /* harmless twice, and o
 bool column_orders_add(struct graph *graph, const struct column_orders *orders, const struct checkpoint *checkpoint,
                        const struct weight_types *types, struct status *status);
 
-/* Matrices of the engine in use, of a bound graph, that have such groups and are decoded. */
-uint64_t column_orders_decoded(const struct graph *graph, const struct checkpoint *checkpoint);
-
 #endif

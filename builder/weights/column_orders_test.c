@@ -2,6 +2,7 @@
 /* Matrices in act-order: which of them get an order, what then makes x, and that the engine has their elements where the
  * order says. */
 #include "builder/weights/column_orders.h"
+#include "builder/weights/decoded.h"
 
 #include <math.h>
 
@@ -170,7 +171,11 @@ TEST(unequal_orders_are_decoded)
     assert_null(f.graph.weights[qk].sources[0].column_order);
     test_expect_success(bind_weights(&f.graph, &f.checkpoint, &f.types, &status), &status);
     assert_int_equal(f.graph.weights[qk].encoding, ENCODING_F32);
-    assert_int_equal(column_orders_decoded(&f.graph, &f.checkpoint), 1);
+    struct decoded_matrices decoded[DECODED_MOST_REASONS];
+    decoded_matrices_count(&f.graph, &f.checkpoint, &f.types, decoded);
+    assert_string_equal(decoded[0].reason, "in act-order");
+    assert_int_equal(decoded[0].count, 1);
+    assert_int_equal(decoded[1].count, 0);
     close_graph(&f);
 }
 
@@ -299,6 +304,7 @@ TEST(columns_lie_by_their_groups)
         {{TEST_CT_PACKED, TEST_ACT_ORDER, 16, 128, 32, 4, DTYPE_F16, 0}, ENCODING_INT4_G32_ZEROS},
     };
     static struct fixture f;
+    struct decoded_matrices decoded[DECODED_MOST_REASONS];
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (enum engine_target target = TARGET_CPU; target <= TARGET_CUDA; target++) {
             const struct test_quantised *what = &kinds[i].what;
@@ -311,7 +317,8 @@ TEST(columns_lie_by_their_groups)
             assert_int_equal(count_selections(&f.graph), 1);
             uint8_t *weights = pack(&f, &bytes);
             assert_int_equal(f.graph.weights[o].encoding, kinds[i].encoding);
-            assert_int_equal(column_orders_decoded(&f.graph, &f.checkpoint), 0);
+            decoded_matrices_count(&f.graph, &f.checkpoint, &f.types, decoded);
+            assert_int_equal(decoded[0].count, 0);
             expect_elements(&f, weights, bytes, o);
             const struct graph_weight *order = &f.graph.weights[f.graph.nodes[0].operands[SELECT_COLUMNS_ORDER]];
             assert_int_equal(order->encoding, ENCODING_F32);

@@ -18,18 +18,19 @@
 enum quantised_order {
     ORDER_ROWS,      /* row r is a bit stream: element c at bit c * bits, lowest first */
     ORDER_ROWS_HIGH, /* 4 bits: the first of two elements in the high bits of a byte; rows follow each other without a gap */
-    ORDER_WORDS,    /* row r is words of 32 bits with as many whole elements as they hold */
-    ORDER_COLUMNS,  /* column c is a bit stream through words [.., c], with `pitch` words a row */
-    ORDER_AWQ,      /* row r is words of eight 4-bit elements in the order 0, 2, 4, 6, 1, 3, 5, 7 */
-    ORDER_AWQ_FAST, /* four rows and 64 columns by turns: see quantised_read.c */
-    ORDER_BLOCKS,   /* codes alone: a row is blocks of codes and scales, see `block` below */
+    ORDER_WORDS,        /* row r is words of 32 bits with as many whole elements as they hold */
+    ORDER_COLUMNS,      /* column c is a bit stream through words [.., c], with `pitch` words a row */
+    ORDER_COLUMN_WORDS, /* likewise, but words have as many whole elements as they hold */
+    ORDER_AWQ,          /* row r is words of eight 4-bit elements in the order 0, 2, 4, 6, 1, 3, 5, 7 */
+    ORDER_AWQ_FAST,     /* four rows and 64 columns by turns: see quantised_read.c */
+    ORDER_BLOCKS,       /* codes alone: a row is blocks of codes and scales, see `block` below */
 };
 struct quantised_plane {
     const uint8_t *data; /* NULL: there is no such plane */
     enum quantised_order order;
     bool transposed;
     uint32_t bits;
-    uint64_t pitch;    /* bytes of a row; ORDER_COLUMNS: words of a row */
+    uint64_t pitch;    /* bytes of a row; ORDER_COLUMNS, ORDER_COLUMN_WORDS: words of a row */
     uint32_t word_add; /* to every 32-bit word before a code is taken from it: undoes zeros that were stored less one */
 };
 
@@ -125,10 +126,11 @@ void quantised_read(const struct quantised *matrix, uint64_t row, uint64_t first
 /* The same of columns[count], fastest where those of a group are together. Requires: the matrix has `groups`. */
 void quantised_read_columns(const struct quantised *matrix, uint64_t row, const uint32_t *columns, uint64_t count,
                             float *values);
-/* What the elements around (row, column) share: an element is (code - zero) * scale * global. `zero`: of unsigned codes. */
+/* What the elements around (row, column) share: an element is (code - zero) * scale * global + added. `zero`: of unsigned codes. */
 struct quantised_group {
     float scale;
     int32_t zero;
+    float added;
 };
 struct quantised_group quantised_group_at(const struct quantised *matrix, uint64_t row, uint64_t column);
 /* Scale number `index`, without `global`; the zero point of a group of a row. */

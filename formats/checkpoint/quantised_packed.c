@@ -64,9 +64,12 @@ bool quantised_read_packed(struct quantised_reading *reading, struct quantised *
     if (zeros) {
         const uint64_t pitch = matrix->scale.pitch;
         if (matrix->scale.block_rows != 1) return quantised_fail(reading, zeros, "scales of groups or rows", "others");
-        if (!quantised_check_shape(reading, zeros, 1u << DTYPE_I32, quantised_words(matrix->rows, scheme->bits), pitch))
-            return false;
-        matrix->zeros = (struct quantised_plane){zeros->data, ORDER_COLUMNS, false, scheme->bits, pitch, 0};
+        const uint64_t words =
+            dense ? quantised_words(matrix->rows, scheme->bits) : quantised_divide_up(matrix->rows, 32 / scheme->bits);
+        if (!quantised_check_shape(reading, zeros, 1u << DTYPE_I32, words, pitch)) return false;
+        matrix->zeros = (struct quantised_plane){zeros->data, dense ? ORDER_COLUMNS : ORDER_COLUMN_WORDS,
+                                                 false,       scheme->bits,
+                                                 pitch,       0};
     }
     return !groups || quantised_set_groups(reading, matrix, groups, matrix->scale.block_columns);
 }

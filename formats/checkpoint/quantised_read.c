@@ -57,6 +57,8 @@ static uint32_t code_at(const struct quantised_plane *plane, uint64_t row, uint6
     }
     case ORDER_WORDS: return word_at(plane->data + line, c / (32 / bits)) >> (c % (32 / bits) * bits) & mask;
     case ORDER_COLUMNS: return column_stream_at(plane, r, c);
+    case ORDER_COLUMN_WORDS:
+        return word_at(plane->data, r / (32 / bits) * plane->pitch + c) >> (r % (32 / bits) * bits) & mask;
     case ORDER_AWQ: return word_at(plane->data + line, c / 8) >> (4 * awq[c % 8]) & 15;
     case ORDER_AWQ_FAST: return awq_fast_at(plane, r, c);
     case ORDER_BLOCKS: break; /* read_block_codes */
@@ -150,10 +152,11 @@ uint32_t quantised_zero(const struct quantised *matrix, uint64_t row, uint64_t g
 
 struct quantised_group quantised_group_at(const struct quantised *matrix, uint64_t row, uint64_t column)
 {
-    const uint64_t group = group_of(matrix, column);
+    const uint64_t group = group_of(matrix, column), index = scale_index(matrix, row, column, group);
     return (struct quantised_group){
-        .scale = quantised_scale(matrix, scale_index(matrix, row, column, group)),
+        .scale = quantised_scale(matrix, index),
         .zero = (int32_t)(matrix->zeros.data ? quantised_zero(matrix, row, group) : matrix->zero),
+        .added = added_at(matrix, index),
     };
 }
 

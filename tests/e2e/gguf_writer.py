@@ -4,10 +4,11 @@ the specification of GGUF; nothing of engbuild is used."""
 
 import array
 import json
+import math
 import os
 import struct
 
-TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 8, "BF16": 30}
+TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "BF16": 30, "MXFP4": 39}
 GLOBALS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 LAYERS = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
           "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
@@ -75,6 +76,58 @@ def _encode_q4_0(block):
             [(code - 8) * scale for code in codes])
 
 
+def _nearest(value, least, most):
+    return max(least, min(most, round(value)))
+
+
+def _encode_k(block, bits):
+    """Q4_K, Q5_K: eight parts, each with a scale and a minimum of 6 bits."""
+    parts = [block[i:i + 32] for i in range(0, 256, 32)]
+    minima = [-min(0.0, *part) for part in parts]
+    steps = [(max(0.0, *part) + least) / ((1 << bits) - 1) for part, least in zip(parts, minima)]
+    (packed_d, d), (packed_m, m) = _half(max(steps) / 63), _half(max(minima) / 63)
+    scales = [_nearest(step / d, 0, 63) if d else 0 for step in steps]
+    minima = [_nearest(least / m, 0, 63) if m else 0 for least in minima]
+    codes, numbers = [], []
+    for part, scale, least in zip(parts, scales, minima):
+        found = [_nearest((value + m * least) / (d * scale), 0, (1 << bits) - 1) if d * scale else 0 for value in part]
+        codes.append(found)
+        numbers += [d * scale * code - m * least for code in found]
+    data = packed_d + packed_m + bytes(list_[j] | list_[j + 4] >> 4 << 6 for list_ in (scales, minima) for j in range(4))
+    data += bytes(scales[j] & 15 | (minima[j] & 15) << 4 for j in range(4, 8))
+    if bits == 5:
+        data += bytes(sum(codes[j][i] >> 4 << j for j in range(8)) for i in range(32))
+    return data + bytes(codes[j][i] & 15 | (codes[j + 1][i] & 15) << 4 for j in range(0, 8, 2) for i in range(32)), numbers
+
+
+def _encode_q6_k(block):
+    """16 parts, each with a scale of 8 bits. Two halves; of each, element i + 32 k has its 2 high bits at bit 2 k of byte i."""
+    largest = [max(map(abs, block[i:i + 16])) / 31 for i in range(0, 256, 16)]
+    packed, d = _half(max(largest) / 127)
+    scales = [_nearest(each / d, 0, 127) if d else 0 for each in largest]
+    codes = [_nearest(value / (d * scales[i // 16]), -32, 31) + 32 if d * scales[i // 16] else 32 for i, value in enumerate(block)]
+    low = bytes(codes[h + i] & 15 | (codes[h + i + 64] & 15) << 4 for h in (0, 128) for i in range(64))
+    high = bytes(sum(codes[h + i + 32 * k] >> 4 << 2 * k for k in range(4)) for h in (0, 128) for i in range(32))
+    return low + high + bytes(scales) + packed, [d * scales[i // 16] * (code - 32) for i, code in enumerate(codes)]
+
+
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+def _encode_mxfp4(block):
+    """Halves of a block lie in the low and high halves of its bytes."""
+    largest = max(map(abs, block))
+    exponent = math.ceil(math.log2(largest / 6)) if largest else -126
+    scale = 2.0 ** exponent
+    codes = [min(range(8), key=lambda code: abs(E2M1[code] - abs(value) / scale)) | (value < 0) << 3 for value in block]
+    return (bytes([127 + exponent]) + bytes(codes[i] | codes[i + 16] << 4 for i in range(16)),
+            [math.copysign(E2M1[code & 7] * scale, 7.5 - code) for code in codes])
+
+
+BLOCKS = {"Q8_0": (32, _encode_q8_0), "Q4_0": (32, _encode_q4_0), "Q4_K": (256, lambda block: _encode_k(block, 4)),
+          "Q5_K": (256, lambda block: _encode_k(block, 5)), "Q6_K": (256, _encode_q6_k), "MXFP4": (32, _encode_mxfp4)}
+
+
 def encode(kind, values):
     """(bytes, array of floats)"""
     if kind == "F32":
@@ -85,10 +138,10 @@ def encode(kind, values):
     if kind == "BF16":
         bits = array.array("H", [word >> 16 for word in array.array("I", values.tobytes())])
         return bits.tobytes(), array.array("f", array.array("I", [half << 16 for half in bits]).tobytes())
-    make = {"Q8_0": _encode_q8_0, "Q4_0": _encode_q4_0}[kind]
+    size, make = BLOCKS[kind]
     parts, floats = [], array.array("f")
-    for i in range(0, len(values), 32):
-        part, numbers = make(values[i:i + 32])
+    for i in range(0, len(values), size):
+        part, numbers = make(values[i:i + size])
         parts.append(part)
         floats.extend(numbers)
     return b"".join(parts), floats

@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from harness import ENGBUILD, ENGINFO, FABLES, MAKE_CHECKPOINT, SANITIZED, run, scratch, start
+from harness import ENGBUILD, ENGINFO, FABLES, MAKE_CHECKPOINT, SANITIZED, output_json, run, scratch, start, succeed
 
 # 97 M parameters.
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816,
@@ -16,6 +16,10 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_
           "hidden_act": "silu", "torch_dtype": "bfloat16"}
 # Allowed growth, as a share of the difference in checkpoint size.
 MOST_GROWTH = 0.125
+# 20 M parameters, for builds that take longer. All weights as codes are 14.4 MB.
+SMALL_CONFIG = {**CONFIG, "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
+                "vocab_size": 8000}
+MOST_QUANTISED_BYTES = 15_000_000
 # Tuning measures the read bandwidth with a buffer larger than any cache.
 MOST_UNTUNED_BYTES = 40_000_000
 MOST_TUNED_BYTES = 400_000_000
@@ -41,15 +45,17 @@ class OwnMemory(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = scratch()
         cls.addClassCleanup(cls.folder.cleanup)
-        shape = os.path.join(cls.folder.name, "shape")
-        cls.model = os.path.join(cls.folder.name, "model")
+        cls.model, cls.checkpoint_bytes = cls.make("model", CONFIG)
+
+    @classmethod
+    def make(cls, name, config):
+        """(folder of a random checkpoint, bytes of its weights)"""
+        shape, model = (os.path.join(cls.folder.name, each) for each in (name + "-shape", name))
         os.mkdir(shape)
         with open(os.path.join(shape, "config.json"), "w", encoding="utf-8") as file:
-            json.dump(CONFIG, file)
-        made = run([MAKE_CHECKPOINT, "--config", shape, "-o", cls.model])
-        if made.rc:
-            raise AssertionError("make_checkpoint: exit %d\n%s" % (made.rc, made.stderr))
-        cls.checkpoint_bytes = os.path.getsize(os.path.join(cls.model, "model.safetensors"))
+            json.dump(config, file)
+        succeed([MAKE_CHECKPOINT, "--config", shape, "-o", model])
+        return model, os.path.getsize(os.path.join(model, "model.safetensors"))
 
     def peak_of_build(self, model, *options):
         path = os.path.join(self.folder.name, "m.eng")
@@ -84,6 +90,23 @@ class OwnMemory(unittest.TestCase):
     def test_converted(self):
         """Wider weights are converted while they are written."""
         self.check(MOST_UNTUNED_BYTES, "--tune", "off", "--dtype", "f32")
+
+    def test_quantised(self):
+        """Codes are made of weights, and calibrated, part by part. The file holds its planes and little else."""
+        model, _ = self.make("small", SMALL_CONFIG)
+        hidden, inner, layers = (SMALL_CONFIG[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
+        codes = layers * (3 * hidden * hidden + 3 * hidden * inner)
+        head = 2 * SMALL_CONFIG["vocab_size"]  # rows of int8, each with a scale
+        planes = codes // 2 + codes // 128 * 2 + head * (hidden + 4) + (2 * layers + 1) * hidden * 4
+        for more in (["--no-accuracy"], ["--calibrate", "self"]):
+            with self.subTest(more):
+                options = ["--tune", "off", "--dtype", "int4", "--group", "128", "--max-context", "16", *more]
+                self.assertLess(self.peak_of_build(model, *options), MOST_QUANTISED_BYTES)
+                info = output_json([ENGINFO, os.path.join(self.folder.name, "m.eng"), "--json"])
+                self.assertEqual({name: kind["elements"] for name, kind in info["matrices"].items()},
+                                 {"int4_g128": codes, "int8_channel": head * hidden})
+                self.assertAlmostEqual(info["manifest"]["memory"]["weights_bytes"] / planes, 1, delta=0.01)
+                self.assertLess(info["file_bytes"] - planes, 3 << 20)  # sections begin at multiples of 2 MiB
 
 
 if __name__ == "__main__":

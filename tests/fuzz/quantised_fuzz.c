@@ -29,6 +29,7 @@ static void read_matrix(const struct tensor_view *tensor)
         quantised_read(matrix, rows - 1 - i * (rows / MOST_ROWS), columns - count, count, values);
         quantised_read(matrix, i, 0, count, values);
     }
+    quantised_group_at(matrix, rows - 1, columns - 1);
 }
 
 /* As a model of two layers with four KV heads reads them. */
