@@ -24,7 +24,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
-COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
+# Compiling takes longer than running.
+COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-pthread", "-I", ROOT]
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
            "kernels/mean_squares/mean_squares.cuh", "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/select_columns/select_columns.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh", "kernels/norm_router/norm_router.cuh",
