@@ -64,7 +64,10 @@ def read_results(path):
                         if os.path.exists(log_path):
                             with open(log_path, encoding="utf-8", errors="replace") as log_file:
                                 log = log_file.read()
-                results[identity["testResult"]["label"]] = (result.get("status") == "PASSED", log)
+                label = identity["testResult"]["label"]
+                # A result for each shard.
+                others_passed, others_log = results.get(label, (True, ""))
+                results[label] = (result.get("status") == "PASSED" and others_passed, others_log + log)
     return results
 
 

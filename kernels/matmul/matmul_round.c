@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What --compute rounds activations to, number by number: the definition that every instruction set follows. */
 #include <math.h>
+#include <string.h>
 
 #include "kernels/matmul/matmul.h"
 
@@ -22,7 +23,8 @@ void matmul_round(const float *x, int64_t count, enum encoding_id compute, float
     if (compute == ENCODING_INT8_G32)
         for (int64_t i = 0; i < count; i += MATMUL_INT8_BLOCK)
             round_block(x + i, count - i < MATMUL_INT8_BLOCK ? count - i : MATMUL_INT8_BLOCK, out + i);
+    else if (compute == ENCODING_BF16)
+        for (int64_t i = 0; i < count; i++) out[i] = bf16_to_float(bf16_from_float(x[i]));
     else
-        for (int64_t i = 0; i < count; i++)
-            out[i] = compute == ENCODING_BF16 ? bf16_to_float(bf16_from_float(x[i])) : x[i];
+        memcpy(out, x, (size_t)count * sizeof *out);
 }

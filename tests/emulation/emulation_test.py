@@ -24,7 +24,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
-COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-pthread", "-I", ROOT]  # compiling takes longer than running
+# Compiling takes longer than running.
+COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-pthread", "-I", ROOT]
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
            "kernels/mean_squares/mean_squares.cuh", "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/select_columns/select_columns.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh", "kernels/norm_router/norm_router.cuh",
@@ -42,10 +43,10 @@ MACROS = ["BODY", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLO
 INT8_KV, E4M3_KV = CODED_KV = [16, 24]  # enum encoding_id of pages with codes that the kernels take: int8_channel, e4m3_channel
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
 SECONDS = 120
-PROGRAMS = 2  # of a test, compiled at once
 # A change to a kernel is tested with all cases, ENG_EMULATE=all. Without it so many run of each list, drawn at random and
 # always the same.
 ALL, SOME = os.environ.get("ENG_EMULATE") == "all", 5
+PROGRAMS = 2 if ALL else 1  # of a test, compiled at once; what all programs share takes two seconds of each, a case a tenth
 FOLDER = tempfile.TemporaryDirectory()
 
 
@@ -592,10 +593,10 @@ class Emulation(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
             return list(pool.map(run, range(len(cases))))
 
-    def check(self, cases, **options):
-        cases = list(cases)
-        if len(cases) > SOME and not ALL:
-            cases = random.Random(0).sample(cases, SOME)
+    def check(self, *lists, **options):
+        cases = []
+        for some in map(list, lists):
+            cases += some if len(some) <= SOME or ALL else random.Random(0).sample(some, SOME)
         problems = self.problems_of(cases, **options)
         self.assertEqual(len(problems), len(cases))
         for case, problem in zip(cases, problems):
@@ -675,9 +676,7 @@ class Emulation(unittest.TestCase):
         self.check_defects([{**whole, "SPOIL": 1}], ["row 0: token"])
 
     def test_rope_append(self):
-        self.check(rotations())
-        self.check(normalised_rotations())
-        self.check(rotations_with_means())
+        self.check(rotations(), normalised_rotations(), rotations_with_means())
 
     def test_mean_squares(self):
         self.check(mean_squares())
@@ -704,8 +703,7 @@ class Emulation(unittest.TestCase):
         self.check_defects([{**whole, "SPOIL": spoil} for spoil in (1, 2, 3)], ["row 0 weight 7", "list of expert", "of y was written"])
 
     def test_multiply(self):
-        self.check(products())
-        self.check(selections())
+        self.check(products(), selections())
 
     def test_rope_attention(self):
         self.check(decodes())
@@ -714,8 +712,7 @@ class Emulation(unittest.TestCase):
         self.check(other_decodes())
 
     def test_attention_generic(self):
-        self.check(scattereds())
-        self.check(tiles_of_slots())
+        self.check(scattereds(), tiles_of_slots())
 
     def test_attention_of_wide_heads(self):
         self.check(wide_scattereds())
@@ -730,8 +727,7 @@ class Emulation(unittest.TestCase):
         self.check(short_latents())
 
     def test_attention_prefill(self):
-        self.check(chunks())
-        self.check(chunks_of_slots())
+        self.check(chunks(), chunks_of_slots())
 
     def test_short_conv(self):
         self.check(short_convs())
@@ -753,33 +749,39 @@ class Emulation(unittest.TestCase):
         self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["q row 5", "v of slot 0", "pages was written"])
 
     def test_defects_of_small_kernels_are_seen(self):
-        case = next(routers())
-        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["row 0 weight 7", "list of expert", "of out was written"])
-        cases = [{**case, "SPOIL": spoil} for case in (next(queries()), next(products()), next(selections()), next(norms()), next(mean_squares()))
-                 for spoil in (1, 2)]
-        self.check_defects(cases, ["q row 4", "of out was written"] + ["out element", "of out was written"] * 2 +
+        cases = [{**next(routers()), "SPOIL": spoil} for spoil in (1, 2, 3)]
+        cases += [{**case, "SPOIL": spoil} for case in (next(queries()), next(products()), next(selections()), next(norms()), next(mean_squares()))
+                  for spoil in (1, 2)]
+        self.check_defects(cases, ["row 0 weight 7", "list of expert", "of out was written", "q row 4", "of out was written"] +
+                           ["out element", "of out was written"] * 2 +
                            ["out row 1", "of out was written", "out row 1 column 7", "of out was written"])
 
     def test_defects_of_latent_attention_are_seen(self):
-        case = next(latent_rows())
-        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["q row 5", "k of slot 0", "pages was written"])
-        case = latent([(0, 3)], 1, HEAD_DIM=16, VALUE_DIM=16)
-        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["out row 0", "pages was written", "out row 0"])
-        case = latent([(0, 40)], 16, HEAD_DIM=144, VALUE_DIM=128, SPLIT=2, KEY_TILE=32)
-        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3)], ["out row 0", "pages was written", "out row 0"])
+        whole = (next(latent_rows()), latent([(0, 3)], 1, HEAD_DIM=16, VALUE_DIM=16),
+                 latent([(0, 40)], 16, HEAD_DIM=144, VALUE_DIM=128, SPLIT=2, KEY_TILE=32))
+        self.check_defects([{**case, "SPOIL": spoil} for case in whole for spoil in (1, 2, 3)],
+                           ["q row 5", "k of slot 0", "pages was written"] + ["out row 0", "pages was written", "out row 0"] * 2)
 
     def test_defects_of_attention_are_seen(self):
         case = decode([5], 1, HEAD_DIM=32, KV_HEADS=1)
-        self.check_defects([{**case, "SPOIL": spoil} for spoil in (1, 2, 3, 4)],
-                           ["out row 0", "v of slot", "pages was written", "of the workspace"])
-        cases = [scattered([(0, 3)], 1, HEAD_DIM=16), chunk(3, 1, 1, HEAD_DIM=16)]
-        self.check_defects([{**case, "SPOIL": spoil} for case in cases for spoil in (1, 2)],
+        cases = [{**case, "SPOIL": spoil} for spoil in (1, 2, 3, 4)]
+        cases += [{**case, "SPOIL": spoil} for case in (scattered([(0, 3)], 1, HEAD_DIM=16), chunk(3, 1, 1, HEAD_DIM=16)) for spoil in (1, 2)]
+        self.check_defects(cases, ["out row 0", "v of slot", "pages was written", "of the workspace"] +
                            ["out row 0", "pages was written"] * 2)
 
     def test_defects_are_seen(self):
         case = next(one_shots())
         cases = [{**case, "SPOIL": spoil} for spoil in (1, 2, 3)] + [{**case, "SPOIL": 4, "RANKS": 3, "MISSING": 1}]
         self.check_defects(cases, ["left", "out", "normed", "blames"])
+
+
+def load_tests(loader, tests, pattern):
+    """Bazel's shards: of the tests in their order, each takes every so many."""
+    shard, shards = (int(os.environ.get("TEST_" + name, value)) for name, value in (("SHARD_INDEX", 0), ("TOTAL_SHARDS", 1)))
+    if "TEST_SHARD_STATUS_FILE" in os.environ:
+        with open(os.environ["TEST_SHARD_STATUS_FILE"], "w", encoding="utf-8"):
+            pass  # says that this test can be divided
+    return unittest.TestSuite(itertools.islice(loader.loadTestsFromTestCase(Emulation), shard, None, shards))
 
 
 if __name__ == "__main__":
