@@ -10,7 +10,8 @@
  * to the first token; and tokens a second of prompts and answers together. For the first part also the processor time of a step, this program's
  * part included: of all threads and of this one, the rest being the driver's or those that compute. With --processor-time and one thread, times are processor
  * time, which other programs on the machine change little. With --schema every answer is a document of the JSON Schema in the file; one that ends
- * begins again with a prompt of one token, and how many did in the first part is told: with a large minItems none does. Exit code: 0; 2: usage; 3: the engine cannot be opened or run. */
+ * begins again with a prompt of one token, and how many did in the first part is told: with a large minItems none does.
+ * Exit code: 0; 2: usage; 3: the engine cannot be opened or run. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -211,8 +212,9 @@ int main(int argc, char **argv)
                   "[--prompt-step N] [--step-ms N] [--processor-time 1] [--steps N] [--schema FILE]");
     for (int i = 2; i < argc; i += 2) {
         size_t f = 0;
-        if (!strcmp(argv[i], "--schema") && argv[i + 1]) {
+        if (!strcmp(argv[i], "--schema")) {
             schema = argv[i + 1];
+            if (!schema) bench_end(BENCH_USAGE, "--schema: expected a file, found nothing");
             continue;
         }
         while (f < sizeof flags / sizeof *flags && strcmp(argv[i], flags[f].name)) f++;
