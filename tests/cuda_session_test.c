@@ -689,6 +689,117 @@ TEST(test_waits_that_fail)
     eng_close(&engine);
 }
 
+/* Answers of some sequences with a grammar, some with masks that follow from the token before, and some without either, each with its
+ * number as seed. *ahead: steps after which another one was in flight. */
+static void constrain(struct eng_session *session, struct eng_grammar *grammar, struct answers *answers, uint32_t *ahead)
+{
+    enum { PLAIN = 2, CALLERS = 4 };
+    struct eng_sequence *sequences[SEQUENCES];
+    struct eng_sampling sampling;
+    struct eng_sequence_options options;
+    int32_t prompt[PROMPT];
+    uint32_t unfinished = 1, allowed[(VOCAB + 31) / 32];
+    memset(answers, 0, sizeof *answers);
+    for (int i = 0; i < SEQUENCES; i++) {
+        eng_sampling_init(&sampling);
+        eng_sequence_options_init(&options);
+        sampling.temperature = i ? 1.2f : 0;
+        sampling.seed = (uint64_t)i;
+        options.sampling = &sampling;
+        options.max_new_tokens = (uint32_t)(ANSWER - i % 2);
+        options.grammar = i == PLAIN || i == CALLERS ? NULL : grammar;
+        if (!options.grammar) options.flags = ENG_SEQUENCE_IGNORE_EOS;
+        if (i == CALLERS) options.flags |= ENG_SEQUENCE_ALLOWED;
+        fables_tokens((uint32_t)i, prompt, PROMPT);
+        CHECK(eng_sequence_create(session, &options, &sequences[i], &error));
+        CHECK(eng_sequence_submit(sequences[i], prompt, (size_t)(PROMPT - 9 * i), &error));
+    }
+    for (*ahead = 0; unfinished; *ahead += session->flight_count) {
+        CHECK(eng_step(session, &unfinished, &error));
+        for (int i = 0; i < SEQUENCES; i++) {
+            int32_t *tokens = answers->tokens[i] + answers->counts[i];
+            const size_t count = eng_sequence_poll(sequences[i], tokens, ANSWER - answers->counts[i]);
+            answers->counts[i] += count;
+            for (uint32_t w = 0; w < (VOCAB + 31) / 32; w++)
+                allowed[w] = count ? 0x9249a5b7u * ((uint32_t)tokens[0] + w + 1) : 0;
+            if (count && i == CALLERS) CHECK(eng_sequence_set_allowed(sequences[i], allowed, (VOCAB + 31) / 32, &error));
+        }
+    }
+    for (int i = 0; i < SEQUENCES; i++) eng_sequence_destroy(&sequences[i]);
+}
+
+/* Masks that follow from a step's tokens reach the GPU while the layers of the next step run, and its sampler waits for them. */
+TEST(test_masks_on_a_gpu)
+{
+    static const char *const expressions[] = {"[a-f]{3,30}", "(the|a) (fox|hen)( and (the|a) (fox|hen))*", "(.|\\n|\\r)*"};
+    struct eng_session_options options;
+    eng_session_options_init(&options);
+    options.threads = 1;
+    options.instruction_set = "portable";
+    struct eng_engine *engines[2] = {fables_open(), open_engine()};
+    struct eng_session *sessions[2] = {fables_session(engines[0], &options), fables_session(engines[1], NULL)};
+    for (size_t e = 0; e < sizeof expressions / sizeof *expressions; e++) {
+        struct answers answers[2];
+        uint32_t ahead[2];
+        for (int i = 0; i < 2; i++) {
+            struct eng_grammar *grammar = NULL;
+            CHECK(eng_grammar_create(engines[i], ENG_GRAMMAR_REGEX, expressions[e], strlen(expressions[e]), &grammar,
+                                     &error));
+            constrain(sessions[i], grammar, &answers[i], &ahead[i]);
+            eng_grammar_destroy(&grammar);
+        }
+        assert_memory_equal(&answers[0], &answers[1], sizeof answers[0]);
+        assert_int_equal(ahead[0], 0);
+        assert_in_range(ahead[1], 2, ANSWER);
+    }
+    for (int i = 0; i < 2; i++) {
+        eng_session_destroy(&sessions[i]);
+        eng_close(&engines[i]);
+    }
+}
+
+/* The mask of a sequence that waits, and the only token that it allows. */
+static void allow_only(struct eng_sequence *sequence, int32_t token)
+{
+    uint32_t allowed[(VOCAB + 31) / 32] = {0};
+    allowed[token / 32] = 1u << token % 32;
+    CHECK(eng_sequence_set_allowed(sequence, allowed, (VOCAB + 31) / 32, &error));
+}
+
+/* Of two sessions each has a step whose sampler waits for the caller, while the other one computes with the same plan. One of them is used
+ * otherwise meanwhile; both end while they wait. */
+TEST(test_samplers_that_wait)
+{
+    struct eng_engine *engine = open_engine();
+    struct eng_session *sessions[2];
+    struct eng_sequence *sequences[2];
+    int32_t token, prompt[PROMPT];
+    uint32_t slot;
+    fables_tokens(9, prompt, PROMPT);
+    for (int i = 0; i < 2; i++) {
+        sessions[i] = fables_session(engine, NULL);
+        sequences[i] = start_sequence(sessions[i], ENG_SEQUENCE_ALLOWED);
+        assert_int_equal(eng_sequence_poll(sequences[i], &token, 1), 1);
+    }
+    for (int32_t step = 0; step < 8; step++)
+        for (int i = 0; i < 2; i++) {
+            const int32_t expected = 400 + 64 * i + 5 * step;
+            if (step) assert_true(sessions[i]->flight_count == 1 && sessions[i]->flights[0].waits);
+            if (i && step == 4) {
+                CHECK(eng_slot_acquire(sessions[i], &slot, &error));
+                CHECK(eng_prefill(sessions[i], slot, prompt, PROMPT, &token, NULL, &error));
+                assert_int_equal(sessions[i]->flight_count, 0);
+                assert_int_equal(eng_sequence_poll(sequences[i], &token, 1), 0);
+            }
+            allow_only(sequences[i], expected);
+            CHECK(eng_step(sessions[i], NULL, &error));
+            assert_int_equal(eng_sequence_poll(sequences[i], &token, 1), 1);
+            assert_int_equal(token, expected);
+        }
+    for (int i = 0; i < 2; i++) eng_session_destroy(&sessions[i]);
+    eng_close(&engine);
+}
+
 /* In a child made by fork no call reaches the driver, which does not know that process; handles are dropped. */
 TEST(test_child)
 {
