@@ -694,7 +694,8 @@ TEST(test_waits_that_fail)
 
 /* Answers of some sequences with a grammar, some with masks that follow from the token before, and some without either, each with its
  * number as seed. *ahead: steps after which another one was in flight. */
-static void constrain(struct eng_session *session, struct eng_grammar *grammar, struct answers *answers, uint32_t *ahead)
+static void constrain(struct eng_session *session, struct eng_grammar *grammar, struct answers *answers,
+                      uint32_t *ahead)
 {
     enum { PLAIN = 2, CALLERS = 4 };
     struct eng_sequence *sequences[SEQUENCES];
@@ -725,7 +726,8 @@ static void constrain(struct eng_session *session, struct eng_grammar *grammar, 
             answers->counts[i] += count;
             for (uint32_t w = 0; w < (VOCAB + 31) / 32; w++)
                 allowed[w] = count ? 0x9249a5b7u * ((uint32_t)tokens[0] + w + 1) : 0;
-            if (count && i == CALLERS) CHECK(eng_sequence_set_allowed(sequences[i], allowed, (VOCAB + 31) / 32, &error));
+            if (count && i == CALLERS)
+                CHECK(eng_sequence_set_allowed(sequences[i], allowed, (VOCAB + 31) / 32, &error));
         }
     }
     for (int i = 0; i < SEQUENCES; i++) eng_sequence_destroy(&sequences[i]);
@@ -734,7 +736,8 @@ static void constrain(struct eng_session *session, struct eng_grammar *grammar, 
 /* Masks that follow from a step's tokens reach the GPU while the layers of the next step run, and its sampler waits for them. */
 TEST(test_masks_on_a_gpu)
 {
-    static const char *const expressions[] = {"[a-f]{3,30}", "(the|a) (fox|hen)( and (the|a) (fox|hen))*", "(.|\\n|\\r)*"};
+    static const char *const expressions[] = {"[a-f]{3,30}", "(the|a) (fox|hen)( and (the|a) (fox|hen))*",
+                                              "(.|\\n|\\r)*"};
     struct eng_session_options options;
     eng_session_options_init(&options);
     options.threads = 1;

@@ -15,9 +15,11 @@ static const struct {
     enum eng_grammar_kind kind;
     const char *text;
 } sources[GRAMMARS] = {
-    {ENG_GRAMMAR_JSON_SCHEMA, "{\"type\": \"array\", \"items\": {\"enum\": [\"red\", \"green\", \"dark blue\"]}, \"maxItems\": 5}"},
     {ENG_GRAMMAR_JSON_SCHEMA,
-     "{\"type\": \"object\", \"properties\": {\"name\": {\"type\": \"string\", \"maxLength\": 9}, \"age\": {\"type\": \"integer\", "
+     "{\"type\": \"array\", \"items\": {\"enum\": [\"red\", \"green\", \"dark blue\"]}, \"maxItems\": 5}"},
+    {ENG_GRAMMAR_JSON_SCHEMA,
+     "{\"type\": \"object\", \"properties\": {\"name\": {\"type\": \"string\", \"maxLength\": 9}, \"age\": {\"type\": "
+     "\"integer\", "
      "\"minimum\": 0, \"maximum\": 120}}, \"required\": [\"name\", \"age\"], \"additionalProperties\": false}"},
     {ENG_GRAMMAR_JSON_SCHEMA, "{\"anyOf\": [{\"type\": \"boolean\"}, {\"type\": \"null\"}, {\"type\": \"number\"}]}"},
     {ENG_GRAMMAR_JSON_OBJECT, ""},
@@ -265,7 +267,8 @@ TEST(answers_of_a_model_with_recurrent_state)
 }
 
 /* Steps until `count` tokens have come. */
-static void step_to(struct eng_session *session, struct eng_sequence *sequence, const struct script *script, size_t count)
+static void step_to(struct eng_session *session, struct eng_sequence *sequence, const struct script *script,
+                    size_t count)
 {
     int32_t token;
     for (size_t taken = 0; taken < count;) {
@@ -279,8 +282,11 @@ static void step_to(struct eng_session *session, struct eng_sequence *sequence, 
 TEST(samplers_wait)
 {
     for (int allowed = 0; allowed < 2; allowed++) {
-        const struct script script = {
-            .seed = 8, .prompt = 4, .grammar = allowed ? NO_GRAMMAR : 4, .allowed = allowed, .most = MOST};
+        const struct script script = {.seed = 8,
+                                      .prompt = 4,
+                                      .grammar = allowed ? NO_GRAMMAR : 4,
+                                      .allowed = allowed,
+                                      .most = MOST};
         test_backend_settings = (struct test_backend_settings){0};
         struct eng_session *session = device_session(fables, FABLES_CONTEXT, 0);
         struct eng_sequence *sequence = begin(session, &script);

@@ -309,8 +309,7 @@ static bool add_kernel(cu_graph graph, cu_graph_node *node, const struct node_ed
     memcpy(params.kernel.block, launch->block, sizeof params.kernel.block);
     params.kernel.shared_bytes = launch->shared_bytes;
     params.kernel.params = arguments->values;
-    if (!cuda_ok(driver,
-                 driver->GraphAddNode(node, graph, edges->before, edges->edges, edges->count, &params), status,
+    if (!cuda_ok(driver, driver->GraphAddNode(node, graph, edges->before, edges->edges, edges->count, &params), status,
                  "adding it to the graph"))
         return false;
     if (!has_cluster(launch)) return true;

@@ -179,7 +179,8 @@ static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan
                                             plan->header.launch_count, &memory, name, status)))
             return false;
     }
-    return !layers || cuda_plan_bind_part(&step->layers, &cuda->device, kernels, plan, 0, layers, &memory, name, status);
+    return !layers ||
+           cuda_plan_bind_part(&step->layers, &cuda->device, kernels, plan, 0, layers, &memory, name, status);
 }
 
 static void free_plan(struct cuda_backend *cuda, size_t index)

@@ -93,14 +93,15 @@ bool state_shadow_send_allowed(struct state_shadow *shadow, const int32_t *slots
     for (uint32_t i = 0; i < count; i++) {
         uint8_t *changed = &shadow->changed[slots[i]];
         if (*changed & BACKEND_SAMPLER &&
-            !copy(argument, shadow->geometry->state[STATE_SAMPLERS].offset + (uint64_t)slots[i] * sampler, sampler, status))
+            !copy(argument, shadow->geometry->state[STATE_SAMPLERS].offset + (uint64_t)slots[i] * sampler, sampler,
+                  status))
             return false;
         if (*changed & BACKEND_ALLOWED) *changed |= WANTED;
         *changed &= (uint8_t)~BACKEND_SAMPLER;
     }
     for (uint64_t slot = 0, end; slot < shadow->slots; slot = end + 1) {
         for (end = slot; end < shadow->slots && shadow->changed[end] & WANTED; end++)
-            shadow->changed[end] &= (uint8_t)~(WANTED | BACKEND_ALLOWED);
+            shadow->changed[end] &= (uint8_t) ~(WANTED | BACKEND_ALLOWED);
         if (end > slot && !copy(argument, shadow->geometry->state[STATE_ALLOWED].offset + slot * allowed,
                                 (end - slot) * allowed, status))
             return false;
