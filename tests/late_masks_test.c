@@ -156,7 +156,7 @@ static void make_scripts(struct eng_session *plain, struct random *random, bool 
     }
 }
 
-/* A slot of a caller's between the steps: what is in flight must be waited for, or forgotten. */
+/* A slot of a caller's between the steps: a step in flight must be waited for, or forgotten. */
 static void use_slot(struct eng_session *session)
 {
     int32_t prompt[RAW_TOKENS], token;
