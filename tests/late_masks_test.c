@@ -261,7 +261,7 @@ TEST(answers_of_a_model_with_recurrent_state)
     snprintf(path, sizeof path, "%s/lfm2.eng", folder);
     test_expect_success(fables_build_model(model, path, 1, &status), &status);
     CHECK(eng_open(path, NULL, &engine, &error));
-    run_schedules(engine, false, test_sanitized() ? 1 : 2);
+    run_schedules(engine, false, 2);
     eng_close(&engine);
     test_folder_remove(folder);
 }
