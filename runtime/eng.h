@@ -558,7 +558,7 @@ enum eng_sequence_flags {
     /* it keeps slot and pages when it is done, so that more can be submitted; not after CANCELLED or NOT_FINITE */
     ENG_SEQUENCE_KEEP = 2,
     ENG_SEQUENCE_LOGITS = 4, /* required for eng_sequence_logits and eng_sequence_logprobs on a GPU */
-    /* Required for eng_sequence_set_allowed. On a GPU no step of the sequence is queued before its last token is known. */
+    /* Required for eng_sequence_set_allowed. On several GPUs no step of the sequence is queued before its last token is known. */
     ENG_SEQUENCE_ALLOWED = 8,
     /* Required for eng_sequence_hidden. ENG_VERSION: the engine gives no hidden states (eng_engine_facts.hidden_size). */
     ENG_SEQUENCE_HIDDEN = 16,

@@ -587,9 +587,11 @@ TEST(test_each_call_failing)
         test_fake_cuda_set(&fake, "FAKE_CUDA_FAIL_CALL", call);
         error.message[0] = '\0';
         enum eng_status status = eng_open(path, &open_options, &engine, &error);
-        if (!status) status = eng_session_create(engine, NULL, &session, &error);
         if (!status) {
-            step = is_sanitized ? 9 : 3; /* steps repeat */
+            step = is_sanitized ? 9 : 3; /* graphs and steps repeat */
+            status = eng_session_create(engine, NULL, &session, &error);
+        }
+        if (!status) {
             status = generate(session, NULL, &answers);
             if (status) {
                 /* The failure is permanent. */

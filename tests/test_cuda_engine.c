@@ -19,7 +19,7 @@
 #include "runtime/load/load.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
-enum { MOST_PLANS = 32, LAUNCHES = 2 };
+enum { MOST_PLANS = 32, LAUNCHES = 2, MEMORIES = 4 };
 
 /* Release 2.0: the operands of a plan's only launch. The first of each space gives its base address. */
 enum { OLD_STEP, OLD_WEIGHTS, OLD_ARENA, OLD_KV, OLD_STATE, OLD_TOKENS, OLD_POSITIONS, OLD_NEXT_TOKENS, OLD_OPERANDS };
@@ -28,6 +28,7 @@ struct fake_plan {
     const struct plan *plan;
     struct cpu_memory memory; /* the memory that it is bound to */
     struct cpu_plan bound;
+    uint32_t layers; /* launches before the sampler */
     struct plan_launch launches[LAUNCHES];
     struct plan_operand operands[LAUNCHES * PLAN_MAX_OPERANDS];
     struct plan_param params[LAUNCHES * PLAN_MAX_PARAMS];
@@ -42,9 +43,29 @@ static struct {
     struct plan_space_sizes sizes;
     struct team *team;
     struct fake_plan plans[MOST_PLANS];
+    struct cpu_memory memories[MEMORIES]; /* those of the latest sessions */
+    uint32_t next_memory;
 } fake;
 
-static void replay(struct fake_plan *own, const struct cpu_memory *memory, const char *entry)
+/* A kernel with operands in every space tells where they are, for one of the same session that has fewer. */
+static void remember(const struct cpu_memory *memory)
+{
+    uint32_t i = 0;
+    while (i < MEMORIES && fake.memories[i].base[SPACE_STEP] != memory->base[SPACE_STEP]) i++;
+    fake.memories[i < MEMORIES ? i : fake.next_memory++ % MEMORIES] = *memory;
+}
+
+static const struct cpu_memory *recall(const uint8_t *step)
+{
+    for (uint32_t i = 0; i < MEMORIES; i++)
+        if (fake.memories[i].base[SPACE_STEP] == step) return &fake.memories[i];
+    fail_msg("no kernel has run in this memory");
+    return NULL;
+}
+
+/* Launches [first, end). */
+static void replay(struct fake_plan *own, const struct cpu_memory *memory, uint32_t first, uint32_t end,
+                   const char *entry)
 {
     struct status status;
     if (memcmp(memory, &own->memory, sizeof *memory) != 0) {
@@ -54,7 +75,12 @@ static void replay(struct fake_plan *own, const struct cpu_memory *memory, const
                            entry, &status))
             fail_msg("%s", status.message);
     }
-    cpu_plan_run(&own->bound, fake.team);
+    const struct cpu_plan part = {.params = own->bound.params,
+                                  .calls = own->bound.calls + first,
+                                  .runners = own->bound.runners + first,
+                                  .ops = own->bound.ops + first,
+                                  .launch_count = end - first};
+    cpu_plan_run(&part, fake.team);
 }
 
 /* What a sample kernel leaves for the next step of a decode plan, and for the host at `target`. */
@@ -89,17 +115,20 @@ static void run_step(const char *entry, void *const *arguments, const unsigned g
     struct cpu_memory memory = {{0}};
     for (uint32_t i = 0; i < own->launches[0].operand_count; i++)
         memory.base[own->operands[i].space] = base_of(&own->operands[i], arguments, i);
-    replay(own, &memory, entry);
+    remember(&memory);
+    replay(own, &memory, 0, own->layers, entry);
 }
 
 static void run_end(const char *entry, void *const *arguments, const unsigned grid[3], const unsigned block[3],
                     void *context)
 {
-    (void)entry, (void)grid, (void)block;
+    (void)grid, (void)block;
     struct fake_plan *own = context;
     int32_t *target;
+    uint8_t *step = base_of(&own->operands[own->launches[1].first_operand], arguments, OP_OPERAND_COUNTS);
     memcpy(&target, arguments[SAMPLE_NEXT_TOKENS], sizeof target);
-    feed_back(own, base_of(&own->operands[own->launches[1].first_operand], arguments, OP_OPERAND_COUNTS), target);
+    replay(own, recall(step), own->layers, own->plan->header.launch_count, entry);
+    feed_back(own, step, target);
 }
 
 static void run_plan_2_0(const char *entry, void *const *arguments, const unsigned grid[3], const unsigned block[3],
@@ -115,7 +144,7 @@ static void run_plan_2_0(const char *entry, void *const *arguments, const unsign
     memory.base[SPACE_ARENA] = pointers[OLD_ARENA];
     memory.base[SPACE_KV] = pointers[OLD_KV];
     memory.base[SPACE_STATE] = pointers[OLD_STATE];
-    replay(own, &memory, entry);
+    replay(own, &memory, 0, own->plan->header.launch_count, entry);
     feed_back(own, pointers[OLD_STEP], pointers[OLD_NEXT_TOKENS]);
 }
 
@@ -176,7 +205,7 @@ static void add_launch(struct fake_plan *own, enum plan_op id, const int64_t *pa
     header->launch_count++;
 }
 
-/* Two launches: one with operands in every space, which replays the CPU's plan, and the feedback of a sample kernel. */
+/* Two launches: one with operands in every space, which runs the CPU's plan up to its sampler, and a sample kernel. */
 static void make_plan(struct fake_plan *own, const struct plan *plan, uint32_t index)
 {
     const struct manifest *manifest = &fake.cpu->manifest;
@@ -208,6 +237,7 @@ static void make_plan(struct fake_plan *own, const struct plan *plan, uint32_t i
         [SAMPLE_VERIFIES] = plan->header.kind == PLAN_VERIFY,
     };
     *own = (struct fake_plan){.plan = plan, .view = *plan};
+    while (plan->launches[own->layers].op != OP_SAMPLE) own->layers++;
     struct plan_header *header = &own->view.header;
     header->launch_count = header->operand_count = header->param_count = header->dependency_count = 0;
     add_launch(own, OP_ROPE_ATTENTION, step, LAUNCHES * index);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An engine for a GPU that the fake driver (tests/fake_cuda) can run: that of an engine for the processor, with two kernels for
- * each plan: the first replays the CPU's plan on the device's memory, the second leaves the next step's inputs as a sample
- * kernel does. */
+ * each plan: the first runs the CPU's plan up to its sampler on the device's memory, the second the rest, and leaves the next step's inputs as
+ * a sample kernel does. */
 #ifndef TESTS_TEST_CUDA_ENGINE_H
 #define TESTS_TEST_CUDA_ENGINE_H
 

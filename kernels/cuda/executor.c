@@ -261,32 +261,36 @@ static bool has_cluster(const struct plan_launch *launch)
 struct node_edges {
     cu_graph_node before[PLAN_MAX_DEPENDENCIES];
     struct cu_graph_edge edges[PLAN_MAX_DEPENDENCIES];
+    uint32_t count;
 };
 
 static bool is_library(const struct plan_launch *launch) { return launch->attributes & LAUNCH_LIBRARY; }
 
-static bool find_edges(const cu_graph_node *nodes, const struct plan *plan, uint32_t index, struct node_edges *found,
-                       struct status *status)
+/* Launches before `first` are in no node of this graph: the stream orders them. */
+static bool find_edges(const cu_graph_node *nodes, const struct plan *plan, uint32_t first, uint32_t index,
+                       struct node_edges *found, struct status *status)
 {
     const struct plan_launch *launch = &plan->launches[index];
     const uint32_t *dependencies = plan->dependencies + launch->first_dependency;
     bool programmatic = launch->attributes & LAUNCH_PROGRAMMATIC;
-    bool behind = index == 0 || (launch->dependency_count == 1 && dependencies[0] == index - 1);
+    bool behind = index == first || (launch->dependency_count == 1 && dependencies[0] == index - 1);
     if (programmatic && !behind)
         return status_fail(status, STATUS_CORRUPT, "begins early, but does not depend on the launch before it alone");
     if (is_library(launch) && !behind)
         return status_fail(status, STATUS_CORRUPT,
                            "calls a library, but does not depend on the launch before it alone");
     /* It waits for that launch alone, so that one must have waited for the rest: a library call has, by a full edge. */
-    if (programmatic && index > 1 && !is_library(&launch[-1]) && !(launch[-1].attributes & LAUNCH_PROGRAMMATIC))
+    if (programmatic && index > first + 1 && !is_library(&launch[-1]) && !(launch[-1].attributes & LAUNCH_PROGRAMMATIC))
         return status_fail(status, STATUS_CORRUPT, "begins early after a launch that does not");
-    bool early = programmatic && index > 0 && !is_library(&launch[-1]);
-    memset(found->edges, 0, sizeof found->edges);
+    bool early = programmatic && index > first && !is_library(&launch[-1]);
+    memset(found, 0, sizeof *found);
     for (uint32_t d = 0; d < launch->dependency_count; d++) {
-        found->before[d] = nodes[dependencies[d]];
+        if (dependencies[d] < first) continue;
+        struct cu_graph_edge *edge = &found->edges[found->count];
+        found->before[found->count++] = nodes[dependencies[d]];
         if (!early) continue;
-        found->edges[d].from_port = CU_GRAPH_PORT_PROGRAMMATIC;
-        found->edges[d].type = CU_GRAPH_EDGE_PROGRAMMATIC;
+        edge->from_port = CU_GRAPH_PORT_PROGRAMMATIC;
+        edge->type = CU_GRAPH_EDGE_PROGRAMMATIC;
     }
     return true;
 }
@@ -305,9 +309,8 @@ static bool add_kernel(cu_graph graph, cu_graph_node *node, const struct node_ed
     memcpy(params.kernel.block, launch->block, sizeof params.kernel.block);
     params.kernel.shared_bytes = launch->shared_bytes;
     params.kernel.params = arguments->values;
-    if (!cuda_ok(driver,
-                 driver->GraphAddNode(node, graph, edges->before, edges->edges, launch->dependency_count, &params),
-                 status, "adding it to the graph"))
+    if (!cuda_ok(driver, driver->GraphAddNode(node, graph, edges->before, edges->edges, edges->count, &params), status,
+                 "adding it to the graph"))
         return false;
     if (!has_cluster(launch)) return true;
     union cu_launch_attribute_value value;
@@ -352,20 +355,19 @@ static bool add_call(cu_graph graph, cu_graph_node *node, const struct node_edge
     params.type = CU_GRAPH_NODE_TYPE_GRAPH;
     params.graph.graph = captured;
     ok = ok && closed &&
-         cuda_ok(driver,
-                 driver->GraphAddNode(node, graph, edges->before, edges->edges, launch->dependency_count, &params),
-                 status, "adding a library call to the graph");
+         cuda_ok(driver, driver->GraphAddNode(node, graph, edges->before, edges->edges, edges->count, &params), status,
+                 "adding a library call to the graph");
     if (captured) driver->GraphDestroy(captured);
     return ok;
 }
 
-static bool add_node(cu_graph graph, cu_graph_node *nodes, uint32_t index, struct arguments *arguments,
+static bool add_node(cu_graph graph, cu_graph_node *nodes, uint32_t first, uint32_t index, struct arguments *arguments,
                      const struct device *device, const struct cuda_kernels *kernels, const struct plan *plan,
                      const struct cuda_memory *memory, struct status *status)
 {
     const struct plan_launch *launch = &plan->launches[index];
     struct node_edges edges;
-    if (!find_edges(nodes, plan, index, &edges, status)) return false;
+    if (!find_edges(nodes, plan, first, index, &edges, status)) return false;
     return is_library(launch)
                ? add_call(graph, &nodes[index], &edges, device, kernels->calls, plan, launch, memory, status)
                : add_kernel(graph, &nodes[index], &edges, arguments, device, &kernels->kernels[launch->kernel], plan,
@@ -382,8 +384,9 @@ static bool check_indices(const struct cuda_kernels *kernels, const struct plan_
                        kernels->count, launch->operand_count);
 }
 
-bool cuda_plan_bind(struct cuda_plan *bound, const struct device *device, const struct cuda_kernels *kernels,
-                    const struct plan *plan, const struct cuda_memory *memory, const char *name, struct status *status)
+bool cuda_plan_bind_part(struct cuda_plan *bound, const struct device *device, const struct cuda_kernels *kernels,
+                         const struct plan *plan, uint32_t first, uint32_t end, const struct cuda_memory *memory,
+                         const char *name, struct status *status)
 {
     const struct cuda_driver *driver = &device->driver;
     bool ok = false;
@@ -398,16 +401,16 @@ bool cuda_plan_bind(struct cuda_plan *bound, const struct device *device, const 
         return false;
     }
     if (!cuda_ok(driver, driver->GraphCreate(&graph, 0), status, "%s: creating a graph", name)) goto done;
-    for (uint32_t i = 0; i < plan->header.launch_count; i++)
+    for (uint32_t i = first; i < end; i++)
         if (!check_indices(kernels, &plan->launches[i], status) ||
-            !add_node(graph, nodes, i, arguments, device, kernels, plan, memory, status)) {
+            !add_node(graph, nodes, first, i, arguments, device, kernels, plan, memory, status)) {
             status_prefix(status, "%s: launch %" PRIu32 " (%s)", name, i, plan_op_name(plan->launches[i].op));
             goto done;
         }
     ok = cuda_ok(driver, driver->GraphInstantiate(&bound->exec, graph, 0), status, "%s: instantiating the graph",
                  name) &&
          cuda_ok(driver, driver->GraphUpload(bound->exec, device->stream), status, "%s: uploading the graph", name);
-    bound->launch_count = plan->header.launch_count;
+    bound->launch_count = end - first;
 done:
     if (graph) driver->GraphDestroy(graph);
     device_leave(device);
@@ -415,6 +418,12 @@ done:
     free(arguments);
     if (!ok) cuda_plan_free(bound, device);
     return ok;
+}
+
+bool cuda_plan_bind(struct cuda_plan *bound, const struct device *device, const struct cuda_kernels *kernels,
+                    const struct plan *plan, const struct cuda_memory *memory, const char *name, struct status *status)
+{
+    return cuda_plan_bind_part(bound, device, kernels, plan, 0, plan->header.launch_count, memory, name, status);
 }
 
 void cuda_plan_free(struct cuda_plan *bound, const struct device *device)

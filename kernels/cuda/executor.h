@@ -50,6 +50,11 @@ struct cuda_plan {
  * kernels' parameters, the chain of dependencies. Requires: the plan has passed the checks of engine_open. */
 bool cuda_plan_bind(struct cuda_plan *bound, const struct device *device, const struct cuda_kernels *kernels,
                     const struct plan *plan, const struct cuda_memory *memory, const char *name, struct status *status);
+/* The same for launches [first, end) alone, at least one. Requires: when the graph is replayed, those before `first` have been queued on the
+ * same stream, and the whole plan can be bound. */
+bool cuda_plan_bind_part(struct cuda_plan *bound, const struct device *device, const struct cuda_kernels *kernels,
+                         const struct plan *plan, uint32_t first, uint32_t end, const struct cuda_memory *memory,
+                         const char *name, struct status *status);
 void cuda_plan_free(struct cuda_plan *bound, const struct device *device);
 
 /* Queues one replay on the device's stream and returns. */

@@ -40,8 +40,9 @@ enum backend_state {
 };
 
 /* Source of a replay's inputs: the host's fields, or the step block as the last replay of the same decode plan left it:
- * the same rows, each with the token that it drew, one position later. */
-enum backend_inputs { INPUTS_FROM_HOST, INPUTS_OF_LAST_REPLAY };
+ * the same rows, each with the token that it drew, one position later. The last is the same for a replay that stops before its sampler, which
+ * backend_type.sample queues when it is known which tokens may be drawn. */
+enum backend_inputs { INPUTS_FROM_HOST, INPUTS_OF_LAST_REPLAY, INPUTS_UP_TO_SAMPLER };
 
 /* A GPU: where the results of the replay waited for last are, for programs that use the GPU, too. */
 struct backend_view {
@@ -98,7 +99,15 @@ struct backend_type {
     void (*agree)(struct backend *backend, const void *bytes, size_t count);
     /* Queues one replay of engine plan `plan`. Requires for INPUTS_FROM_HOST: nothing is in flight. */
     bool (*submit)(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status);
-    /* Waits for the oldest replay in flight. Returns its next tokens [out_rows], borrowed until the next submit; NULL
+    /* Whether replays of engine plan `plan` may stop before their sampler. NULL: none may. */
+    bool (*splits)(const struct backend *backend, size_t plan);
+    /* Queues the rest of the replay that was submitted last, with INPUTS_UP_TO_SAMPLER: sends the samplers and the allowed tokens of
+     * slots[count], its rows, as far as their change was announced, then draws. Requires: all earlier replays have been waited for and their
+     * draws accepted or undone. */
+    bool (*sample)(struct backend *backend, const int32_t *slots, uint32_t count, struct status *status);
+    /* Or forgets that replay: nothing but keys, values and recurrent state at its positions is changed, which a later replay writes again. */
+    void (*abandon)(struct backend *backend);
+    /* Waits for the oldest replay in flight, whose sampler is queued. Returns its next tokens [out_rows], borrowed until the next submit; NULL
      * on failure. */
     const int32_t *(*wait)(struct backend *backend, struct status *status);
     /* Accepts the token that the replay waited for last drew for the slot. A draw that is not accepted must be undone

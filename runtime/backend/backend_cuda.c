@@ -170,17 +170,27 @@ static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan
     step->bound_count = memory_contract_plan_graphs(&cuda->owner->file, plan);
     memory.moved_offset = step->next_tokens_offset;
     memory.moved_bytes = cuda->copies_tokens ? 0 : plan->header.out_rows * sizeof(int32_t);
+    const struct cuda_kernels *kernels = &cuda->engine->kernels;
+    const uint32_t layers = memory_contract_plan_layers(&cuda->owner->file, plan);
     for (int i = 0; i < step->bound_count; i++) {
         memory.moved_to = (uint64_t)(uintptr_t)cuda->next_tokens[i]; /* pinned: one address for host and device */
-        if (!cuda_plan_bind(&step->bound[i], &cuda->device, &cuda->engine->kernels, plan, &memory, name, status))
+        if (!cuda_plan_bind(&step->bound[i], &cuda->device, kernels, plan, &memory, name, status) ||
+            (layers && !cuda_plan_bind_part(&step->rest[i], &cuda->device, kernels, plan, layers,
+                                            plan->header.launch_count, &memory, name, status)))
             return false;
     }
-    return true;
+    return !layers ||
+           cuda_plan_bind_part(&step->layers, &cuda->device, kernels, plan, 0, layers, &memory, name, status);
 }
 
 static void free_plan(struct cuda_backend *cuda, size_t index)
 {
-    for (int i = 0; i < MEMORY_CONTRACT_MOST_GRAPHS; i++) cuda_plan_free(&cuda->plans[index].bound[i], &cuda->device);
+    struct cuda_step *step = &cuda->plans[index];
+    for (int i = 0; i < MEMORY_CONTRACT_MOST_GRAPHS; i++) {
+        cuda_plan_free(&step->bound[i], &cuda->device);
+        cuda_plan_free(&step->rest[i], &cuda->device);
+    }
+    cuda_plan_free(&step->layers, &cuda->device);
 }
 
 /* A library may refuse to queue a call that it accepted when it was checked. The engine's own plan is used then, but
@@ -348,11 +358,18 @@ static bool send_inputs(struct cuda_backend *cuda, const struct cuda_step *step,
                    status, "copying a step's inputs to the GPU");
 }
 
-/* Queues a replay and, where its kernels leave the tokens on the GPU, a copy of these. This replay is counted. */
-static bool launch(struct cuda_backend *cuda, const struct cuda_step *step, struct status *status)
+static bool record_done(const struct cuda_backend *cuda, struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
-    const uint64_t replay = cuda->submitted - 1, turn = replay % BACKEND_MOST_IN_FLIGHT;
+    return cuda_ok(driver, driver->EventRecord(done_event(cuda, cuda->submitted - 1), cuda->device.stream), status,
+                   "recording an event");
+}
+
+/* Queues a replay, or the rest of one, and, where its kernels leave the tokens on the GPU, a copy of these. This replay is counted. */
+static bool launch(struct cuda_backend *cuda, const struct cuda_step *step, bool is_rest, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    const uint64_t turn = (cuda->submitted - 1) % BACKEND_MOST_IN_FLIGHT;
     const uint64_t graph = step->bound_count > 1 ? turn : 0;
     const size_t bytes = (size_t)cuda->last_out_rows * sizeof(int32_t);
     int32_t *const tokens = cuda->next_tokens[cuda->copies_tokens ? turn : graph];
@@ -360,7 +377,7 @@ static bool launch(struct cuda_backend *cuda, const struct cuda_step *step, stru
     cuda->awaited_count[turn] = cuda->drafted[turn] ? 0 : cuda->last_out_rows; /* other copies follow */
     cuda->sleeps[turn] = !step_pace_is_known(&cuda->pace) && !step_pace_is_short(&cuda->pace);
     for (int32_t i = 0; i < cuda->last_out_rows; i++) tokens[i] = NOT_ARRIVED;
-    if (!cuda_plan_launch(&step->bound[graph], &cuda->device, status)) return false;
+    if (!cuda_plan_launch(is_rest ? &step->rest[graph] : &step->bound[graph], &cuda->device, status)) return false;
     if (bytes && cuda->copies_tokens &&
         !cuda_ok(driver,
                  driver->MemcpyDtoHAsync(tokens, cuda->memory.base[SPACE_STEP] + step->next_tokens_offset, bytes,
@@ -373,8 +390,13 @@ static bool launch(struct cuda_backend *cuda, const struct cuda_step *step, stru
                                          bytes, cuda->device.stream),
                  status, "copying drafted tokens from the GPU"))
         return false;
-    return cuda_ok(driver, driver->EventRecord(done_event(cuda, replay), cuda->device.stream), status,
-                   "recording an event");
+    return record_done(cuda, status);
+}
+
+/* Queues a replay's part before its sampler. The event is for other sessions, whose turn may come before the rest is queued. */
+static bool launch_layers(const struct cuda_backend *cuda, const struct cuda_step *step, struct status *status)
+{
+    return cuda_plan_launch(&step->layers, &cuda->device, status) && (!step->takes_turns || record_done(cuda, status));
 }
 
 /* To the host or from there, when all that was queued before has run. */
@@ -453,15 +475,38 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
     cuda->submitted++;
     cuda->last_plan = plan;
     if (!device_enter(&cuda->device, status)) return false;
-    bool ok = (inputs == INPUTS_OF_LAST_REPLAY || send_inputs(cuda, step, status)) &&
+    bool ok = (inputs != INPUTS_FROM_HOST || send_inputs(cuda, step, status)) &&
               (!step->takes_turns || turn_begin(&cuda->device, cuda, status));
     if (ok) {
-        ok = launch(cuda, step, status);
+        ok = inputs == INPUTS_UP_TO_SAMPLER ? launch_layers(cuda, step, status) : launch(cuda, step, false, status);
         if (step->takes_turns) turn_end(&cuda->device, cuda, done_event(cuda, cuda->submitted - 1));
     }
     device_leave(&cuda->device);
     return ok;
 }
+
+static bool splits(const struct backend *backend, size_t plan)
+{
+    return ((const struct cuda_backend *)(const void *)backend)->plans[plan].layers.launch_count > 0;
+}
+
+static bool sample(struct backend *backend, const int32_t *slots, uint32_t count, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_step *step = &cuda->plans[cuda->last_plan];
+    if (!device_enter(&cuda->device, status)) return false;
+    bool ok = state_shadow_send_allowed(&cuda->shadow, slots, count, send_row, cuda, status) &&
+              (!step->takes_turns || turn_begin(&cuda->device, cuda, status));
+    if (ok) {
+        ok = launch(cuda, step, true, status);
+        if (step->takes_turns) turn_end(&cuda->device, cuda, done_event(cuda, cuda->submitted - 1));
+    }
+    device_leave(&cuda->device);
+    return ok;
+}
+
+/* The next replay follows on the same stream. */
+static void abandon(struct backend *backend) { cuda_of(backend)->submitted--; }
 
 static const int32_t *wait_for(struct backend *backend, struct status *status)
 {
@@ -623,6 +668,9 @@ const struct backend_type backend_cuda = {
     .destroy = destroy,
     .state_changed = state_changed,
     .submit = submit,
+    .splits = splits,
+    .sample = sample,
+    .abandon = abandon,
     .wait = wait_for,
     .drew = drew,
     .logits = logits,

@@ -17,6 +17,8 @@
 struct cuda_step {
     struct cuda_plan bound[MEMORY_CONTRACT_MOST_GRAPHS];
     int bound_count;
+    /* The same in two graphs, before the sampler and from it on; launch_count 0: the plan is not divided. */
+    struct cuda_plan layers, rest[MEMORY_CONTRACT_MOST_GRAPHS];
     const struct plan *source; /* the plan that is bound */
     uint64_t input_bytes;      /* from the block's beginning to the end of the last input field */
     uint64_t counts_offset, next_tokens_offset, drafted_offset, logits_offset, hidden_offset;

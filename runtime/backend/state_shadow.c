@@ -10,6 +10,7 @@ _Static_assert((int)BACKEND_PAGES == 1 << STATE_PAGE_TABLE && (int)BACKEND_SAMPL
                    (int)BACKEND_ADJUSTMENTS == 1 << STATE_ADJUSTMENTS && (int)BACKEND_ALLOWED == 1 << STATE_ALLOWED &&
                    (int)BACKEND_STATE_ALL == (1 << STATE_FIELD_COUNT) - 1,
                "a bit for each field");
+_Static_assert(BACKEND_STATE_ALL < UINT8_MAX, "a spare bit");
 
 bool state_shadow_open(struct state_shadow *shadow, const struct plan_geometry *geometry, uint8_t *state,
                        struct status *status)
@@ -80,6 +81,30 @@ bool state_shadow_send(struct state_shadow *shadow, state_shadow_copy *copy, voi
                 return false;
         }
         shadow->changed[slot] = 0;
+    }
+    return true;
+}
+
+bool state_shadow_send_allowed(struct state_shadow *shadow, const int32_t *slots, uint32_t count,
+                               state_shadow_copy *copy, void *argument, struct status *status)
+{
+    enum { WANTED = BACKEND_STATE_ALL + 1 };
+    const uint64_t sampler = shadow->row_bytes[STATE_SAMPLERS], allowed = shadow->row_bytes[STATE_ALLOWED];
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t *changed = &shadow->changed[slots[i]];
+        if (*changed & BACKEND_SAMPLER &&
+            !copy(argument, shadow->geometry->state[STATE_SAMPLERS].offset + (uint64_t)slots[i] * sampler, sampler,
+                  status))
+            return false;
+        if (*changed & BACKEND_ALLOWED) *changed |= WANTED;
+        *changed &= (uint8_t)~BACKEND_SAMPLER;
+    }
+    for (uint64_t slot = 0, end; slot < shadow->slots; slot = end + 1) {
+        for (end = slot; end < shadow->slots && shadow->changed[end] & WANTED; end++)
+            shadow->changed[end] &= (uint8_t) ~(WANTED | BACKEND_ALLOWED);
+        if (end > slot && !copy(argument, shadow->geometry->state[STATE_ALLOWED].offset + slot * allowed,
+                                (end - slot) * allowed, status))
+            return false;
     }
     return true;
 }

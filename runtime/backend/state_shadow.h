@@ -26,5 +26,8 @@ void state_shadow_drew(struct state_shadow *shadow, int32_t slot, int32_t token)
 /* Copies [offset, offset + bytes) of the STATE space to the device. */
 typedef bool state_shadow_copy(void *argument, uint64_t offset, uint64_t bytes, struct status *status);
 bool state_shadow_send(struct state_shadow *shadow, state_shadow_copy *copy, void *argument, struct status *status);
+/* The same for changed samplers and allowed tokens of slots[count] alone. Rows of allowed tokens that lie side by side are copied at once. */
+bool state_shadow_send_allowed(struct state_shadow *shadow, const int32_t *slots, uint32_t count,
+                               state_shadow_copy *copy, void *argument, struct status *status);
 
 #endif

@@ -18,7 +18,7 @@ struct test_backend_settings test_backend_settings;
 struct test_replay {
     size_t plan;
     enum backend_inputs inputs;
-    bool has_run;
+    bool has_run, waits;               /* waits: it may run up to its sampler alone */
     uint8_t *inputs_then, *state_then; /* contents of the host's arrays at the submit */
     bool *state_sent;                  /* [state_bytes] */
     int32_t *next_tokens, *drafted;
@@ -165,11 +165,11 @@ static void run(struct test_device *device, struct test_replay *replay)
         const uint64_t end = plan_input_bytes(&device->file->plans[replay->plan]);
         assert_memory_equal(replay->inputs_then, device->common.step, end);
         memcpy(step, device->common.step, end);
-        for (uint64_t i = 0; i < device->state_bytes; i++) {
-            if (!replay->state_sent[i]) continue;
-            assert_int_equal(replay->state_then[i], device->common.state[i]);
-            device->cpu->state[i] = device->common.state[i];
-        }
+    }
+    for (uint64_t i = 0; i < device->state_bytes && replay->inputs != INPUTS_OF_LAST_REPLAY; i++) {
+        if (!replay->state_sent[i]) continue;
+        assert_int_equal(replay->state_then[i], device->common.state[i]);
+        device->cpu->state[i] = device->common.state[i];
     }
     move_recurrent(device, fields, true);
     assert_true(backend_cpu.submit(device->cpu, replay->plan, INPUTS_FROM_HOST, &status));
@@ -194,6 +194,15 @@ static bool fails(int *countdown, const char *what, struct status *status)
     return true;
 }
 
+static void run_at_its_pace(struct test_device *device)
+{
+    device->random = device->random * 1664525u + 1013904223u;
+    const bool now = test_backend_settings.pace == PACE_EAGER ||
+                     (test_backend_settings.pace == PACE_RANDOM && (device->random >> 16) % 2);
+    for (int i = 0; now && i < device->in_flight && !device->replays[i].waits; i++)
+        if (!device->replays[i].has_run) run(device, &device->replays[i]);
+}
+
 static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
 {
     struct test_device *device = device_of(backend);
@@ -205,6 +214,7 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
     layout(device, plan, fields);
     replay->plan = plan;
     replay->inputs = inputs;
+    replay->waits = inputs == INPUTS_UP_TO_SAMPLER;
     replay->has_run = false;
     memset(replay->next_tokens, 0x7f, device->out_rows * sizeof *replay->next_tokens);
     memset(device->logits, 0xff, device->out_rows * device->file->manifest.geometry.vocab_size * sizeof(float));
@@ -218,15 +228,53 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
         assert_int_equal(plan, device->last_plan);
         assert_int_equal(device->file->plans[plan].header.kind, PLAN_DECODE);
         test_backend_settings.submits_ahead++;
+        test_backend_settings.submits_up_to_sampler += replay->waits;
     }
     device->last_plan = plan;
     device->in_flight++;
-    device->random = device->random * 1664525u + 1013904223u;
-    bool now = test_backend_settings.pace == PACE_EAGER ||
-               (test_backend_settings.pace == PACE_RANDOM && (device->random >> 16) % 2);
-    for (int i = 0; now && i < device->in_flight; i++)
-        if (!device->replays[i].has_run) run(device, &device->replays[i]);
+    run_at_its_pace(device);
     return true;
+}
+
+static bool splits(const struct backend *backend, size_t plan)
+{
+    const struct test_device *device = (const struct test_device *)(const void *)backend;
+    return device->file->plans[plan].header.kind == PLAN_DECODE && !test_backend_settings.undivided;
+}
+
+static bool sample(struct backend *backend, const int32_t *slots, uint32_t count, struct status *status)
+{
+    struct test_device *device = device_of(backend);
+    struct test_replay *replay = &device->replays[0];
+    if (fails(&test_backend_settings.fail_sample, "sample", status)) return false;
+    assert_int_equal(device->in_flight, 1);
+    assert_true(replay->waits);
+    replay->waits = false;
+    memset(replay->state_sent, 0, device->state_bytes * sizeof(bool));
+    assert_true(state_shadow_send_allowed(&device->shadow, slots, count, note_sent, replay, status));
+    memcpy(replay->state_then, device->common.state, device->state_bytes);
+    run_at_its_pace(device);
+    return true;
+}
+
+/* The layers have run: the rest of a whole replay is undone. */
+static void abandon(struct backend *backend)
+{
+    struct test_device *device = device_of(backend);
+    struct test_replay *replay = &device->replays[0];
+    assert_int_equal(device->in_flight, 1);
+    assert_true(replay->waits);
+    uint8_t *state = take(device->state_bytes), *step = take(device->step_bytes);
+    memcpy(state, device->cpu->state, device->state_bytes);
+    memcpy(step, device->cpu->step, device->step_bytes);
+    replay->inputs = INPUTS_OF_LAST_REPLAY;
+    run(device, replay);
+    memcpy(device->cpu->state, state, device->state_bytes);
+    memcpy(device->cpu->step, step, device->step_bytes);
+    free(state);
+    free(step);
+    device->in_flight = 0;
+    test_backend_settings.abandoned++;
 }
 
 static const int32_t *wait_for(struct backend *backend, struct status *status)
@@ -236,6 +284,7 @@ static const int32_t *wait_for(struct backend *backend, struct status *status)
     test_backend_settings.waits++;
     assert_in_range(device->in_flight, 1, BACKEND_MOST_IN_FLIGHT);
     struct test_replay done = device->replays[0];
+    assert_false(done.waits);
     if (!done.has_run) run(device, &done);
     for (int i = 0; i + 1 < BACKEND_MOST_IN_FLIGHT; i++) device->replays[i] = device->replays[i + 1];
     device->replays[BACKEND_MOST_IN_FLIGHT - 1] = done;
@@ -296,6 +345,9 @@ const struct backend_type test_backend = {
     .destroy = destroy,
     .state_changed = state_changed,
     .submit = submit,
+    .splits = splits,
+    .sample = sample,
+    .abandon = abandon,
     .wait = wait_for,
     .drew = drew,
     .logits = logits,

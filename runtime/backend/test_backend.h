@@ -18,9 +18,10 @@ enum test_backend_pace {
 /* For all such backends of the program; set before a session is created. The test resets the counters. */
 struct test_backend_settings {
     enum test_backend_pace pace;
-    int fail_submit, fail_wait, fail_logits; /* the n-th call from now fails; 0: none */
+    int fail_submit, fail_sample, fail_wait, fail_logits; /* the n-th call from now fails; 0: none */
+    bool undivided;                                       /* no replay may stop before its sampler */
     /* Ranks count from threads of their own. */
-    _Atomic uint64_t submits, submits_ahead, waits;
+    _Atomic uint64_t submits, submits_ahead, submits_up_to_sampler, abandoned, waits;
     atomic_int alive; /* backends created and not destroyed */
 };
 extern struct test_backend_settings test_backend_settings;

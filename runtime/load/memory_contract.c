@@ -23,11 +23,24 @@ int memory_contract_plan_graphs(const struct engine *file, const struct plan *pl
     return alone && plan->header.kind == PLAN_DECODE ? MEMORY_CONTRACT_MOST_GRAPHS : 1;
 }
 
+uint32_t memory_contract_plan_layers(const struct engine *file, const struct plan *plan)
+{
+    const struct plan_geometry *geometry = &file->manifest.geometry;
+    uint32_t layers = 0;
+    if (plan->header.kind != PLAN_DECODE || !geometry->sampling_options || plan_ranks(geometry) > 1) return 0;
+    while (layers < plan->header.launch_count && plan->launches[layers].op != OP_SAMPLE) layers++;
+    return layers < plan->header.launch_count ? layers : 0;
+}
+
 uint64_t memory_contract_graphs(const struct engine *file)
 {
     uint64_t launches = 0;
-    for (size_t i = 0; i < file->plan_count; i++)
-        launches += (uint64_t)memory_contract_plan_graphs(file, &file->plans[i]) * file->plans[i].header.launch_count;
+    for (size_t i = 0; i < file->plan_count; i++) {
+        const struct plan *plan = &file->plans[i];
+        const uint64_t graphs = (uint64_t)memory_contract_plan_graphs(file, plan), count = plan->header.launch_count;
+        const uint32_t layers = memory_contract_plan_layers(file, plan);
+        launches += graphs * count + (layers ? layers + graphs * (count - layers) : 0);
+    }
     return launches * GRAPH_NODE_BYTES;
 }
 

@@ -17,6 +17,9 @@ struct memory_contract {
  * reads tokens from, unless a launch of the plans reads them, too. */
 enum { MEMORY_CONTRACT_MOST_GRAPHS = 2 };
 int memory_contract_plan_graphs(const struct engine *file, const struct plan *plan);
+/* Launches of a decode plan on one rank before its sampler. A session also makes a graph of these, and as many as above of the others, so that tokens
+ * can be allowed while the former run. 0: it does not. */
+uint32_t memory_contract_plan_layers(const struct engine *file, const struct plan *plan);
 /* The kernels' code, and the graphs of all plans. */
 uint64_t memory_contract_code(const struct engine *file);
 uint64_t memory_contract_graphs(const struct engine *file);

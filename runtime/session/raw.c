@@ -302,7 +302,7 @@ static bool run_steps(struct eng_session *session, const uint32_t *slots, const 
             (!switch_rope(session, slots, count, status) || !submit_rows(session, slots, tokens, count, status)))
             return false;
         queued = step + 1 < steps && may_look_ahead(session, slots, count);
-        if (queued && !replay_submit_again(session, plan, status)) return false;
+        if (queued && !replay_submit_again(session, plan, false, status)) return false;
         const int32_t *drawn = replay_wait(session, count, status);
         if (!drawn) return false;
         for (uint32_t i = 0; i < count; i++) {

@@ -24,6 +24,10 @@
  * are not foreseen: the row of a sequence that has ended computes one token that is discarded, in the sequence's own
  * pages, and its effect on the sampler is undone. Nothing else is submitted before such a step has been waited for.
  *
+ * The tokens that a sequence with a grammar, or whose caller sets them, may draw next are known only after its last one. The next step is then
+ * queued up to its sampler. The sampler is queued when the grammars have followed the tokens, while the step's layers are computed; where callers set
+ * the tokens, by the next call. Where plans cannot be divided nothing is queued ahead for such sequences.
+ *
  * Longrope. A sequence that grows past the length for which its rotary frequencies hold returns to the state PREFILL with
  * all of its tokens (sequence_append); the last chunk draws the token that the decode step would have drawn. */
 #include <string.h>
@@ -149,6 +153,7 @@ static bool submit_decode(struct eng_session *session, uint32_t count, struct st
     struct session_flight *flight = &session->flights[session->flight_count];
     flight->plan = plan;
     flight->rows = 0;
+    flight->waits = false;
     for (uint32_t i = 0; i < session->active_count; i++) {
         struct eng_sequence *sequence = session->active[i];
         if (sequence->state != ENG_STATE_DECODE) continue;
@@ -177,35 +182,56 @@ static bool may_draft(struct eng_sequence *sequence, uint32_t decoding)
     return drafts_propose(sequence, most) || draft_engine_wanted(sequence, most);
 }
 
-/* Whether the step in flight will be followed by a step of the same rows, unless a stop token ends a sequence. */
-static bool may_look_ahead(const struct eng_session *session)
+/* Whether the step in flight will be followed by a step of the same rows, unless a stop token ends a sequence. *waits: what that may draw
+ * depends on the tokens of this one. */
+static bool may_look_ahead(const struct eng_session *session, bool *waits)
 {
     const struct session_flight *flight = &session->flights[0];
+    *waits = false;
     if (!session->backend->type->lookahead || session->active_count != flight->rows || sequence_can_admit(session))
         return false;
     for (uint32_t row = 0; row < flight->rows; row++) {
         const struct eng_sequence *sequence = flight->sequences[row];
         if (!sequence || sequence_ends_next(sequence) || sequence_switches_next(sequence) ||
-            (sequence->flags & (ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_ALLOWED | ENG_SEQUENCE_HIDDEN)) ||
-            sequence->grammar || slots_room(session, sequence->slot) < (uint64_t)sequence->computed + 2 ||
+            (sequence->flags & (ENG_SEQUENCE_LOGITS | ENG_SEQUENCE_HIDDEN)) ||
+            slots_room(session, sequence->slot) < (uint64_t)sequence->computed + 2 ||
             may_draft(flight->sequences[row], flight->rows))
             return false;
+        *waits |= sequence->grammar || sequence->flags & ENG_SEQUENCE_ALLOWED;
     }
-    return true;
+    return !*waits || replay_splits(session, flight->plan);
 }
 
-static bool submit_ahead(struct eng_session *session, struct status *status)
+static bool submit_ahead(struct eng_session *session, bool waits, struct status *status)
 {
     const struct session_flight *flight = &session->flights[0];
     struct session_flight *next = &session->flights[1];
     next->plan = flight->plan;
     next->rows = flight->rows;
+    next->waits = waits;
     for (uint32_t row = 0; row < flight->rows; row++) {
         next->slots[row] = flight->slots[row];
         next->sequences[row] = flight->sequences[row];
     }
     session->flight_count++;
-    return replay_submit_again(session, next->plan, status);
+    return replay_submit_again(session, next->plan, waits, status);
+}
+
+/* Queues the sampler of the only step in flight, if it waits. */
+static bool queue_sampler(struct eng_session *session, struct status *status)
+{
+    struct session_flight *flight = &session->flights[0];
+    if (!flight->waits) return true;
+    flight->waits = false;
+    return replay_sample(session, flight->slots, flight->rows, status);
+}
+
+/* Whether callers may set what the step in flight draws before they let it. */
+static bool is_for_callers(const struct session_flight *flight)
+{
+    for (uint32_t row = 0; row < flight->rows; row++)
+        if (flight->sequences[row] && flight->sequences[row]->flags & ENG_SEQUENCE_ALLOWED) return true;
+    return false;
 }
 
 /* After a sleep of milliseconds little of this is in the processor's caches. Requested together, lines arrive at the same time; by need,
@@ -257,8 +283,14 @@ static bool complete(struct eng_session *session, struct status *status)
 
 bool scheduler_drain(struct eng_session *session, struct status *status)
 {
-    while (session->flight_count)
-        if (!complete(session, status)) return false;
+    while (session->flight_count) {
+        if (!session->flights[0].waits) {
+            if (!complete(session, status)) return false;
+            continue;
+        }
+        session->flight_count--;
+        replay_abandon(session);
+    }
     news_signal(session);
     return true;
 }
@@ -662,7 +694,11 @@ static bool step(struct eng_session *session, struct status *status)
 {
     if (!drain_if_void(session, status) || (!session->flight_count && !begin_step(session, status))) return false;
     if (!session->flight_count) return true;
-    return (!may_look_ahead(session) || submit_ahead(session, status)) && complete(session, status);
+    bool waits;
+    if (!queue_sampler(session, status) || (may_look_ahead(session, &waits) && !submit_ahead(session, waits, status)) ||
+        !complete(session, status))
+        return false;
+    return !session->flight_count || is_for_callers(&session->flights[0]) || queue_sampler(session, status);
 }
 
 enum eng_status eng_step(struct eng_session *session, uint32_t *unfinished, struct eng_error *error)

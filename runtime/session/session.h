@@ -131,6 +131,7 @@ struct session_news {
 struct session_flight {
     const struct session_plan *plan;
     uint32_t rows;
+    bool waits;                      /* its sampler is not queued yet: the tokens that it may draw are not known */
     int32_t *slots;                  /* [slots] of the rows */
     struct eng_sequence **sequences; /* [slots] of the rows; NULL: it has ended since, and its token is discarded */
 };
@@ -319,8 +320,16 @@ bool replay_submit_decode(struct eng_session *session, struct session_plan *plan
                           struct status *status);
 /* Fills the inputs that replay_submit_decode adds. */
 void replay_fill_decode(struct eng_session *session, struct session_plan *plan, uint32_t count);
-/* Submits one more step of the same rows, each with the token that it drew last. */
-bool replay_submit_again(struct eng_session *session, const struct session_plan *plan, struct status *status);
+/* Whether replays of the plan may stop before their sampler. */
+bool replay_splits(const struct eng_session *session, const struct session_plan *plan);
+/* Submits one more step of the same rows, each with the token that it drew last; `waits`: up to its sampler. */
+bool replay_submit_again(struct eng_session *session, const struct session_plan *plan, bool waits,
+                         struct status *status);
+/* Queues the sampler of the replay submitted last, which waits, with what its slots[count] may draw now. Requires: all earlier replays were
+ * accepted or rejected. */
+bool replay_sample(struct eng_session *session, const int32_t *slots, uint32_t count, struct status *status);
+/* Or forgets it: the same step can be submitted again. */
+void replay_abandon(struct eng_session *session);
 /* Returns the tokens of the oldest replay in flight, the first `count` of them checked (PLAN_NO_TOKEN is valid); NULL
  * on failure. */
 const int32_t *replay_wait(struct eng_session *session, uint32_t count, struct status *status);
@@ -366,7 +375,8 @@ bool draft_engine_draw(struct eng_session *session, uint32_t count, struct statu
 /* The first token of the sequence's draft was the right one, or not. */
 void draft_engine_learn(struct eng_sequence *sequence, bool is_hit);
 
-/* scheduler.c: waits for the decode steps that eng_step queued ahead and appends their tokens. */
+/* scheduler.c: waits for the decode steps that eng_step queued ahead and appends their tokens. One whose tokens callers may still set is
+ * forgotten. */
 bool scheduler_drain(struct eng_session *session, struct status *status);
 
 /* news.c: the sequence got a token or ended. */

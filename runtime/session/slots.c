@@ -607,10 +607,24 @@ bool replay_submit_decode(struct eng_session *session, struct session_plan *plan
     return submit(session, "decode", plan, INPUTS_FROM_HOST, status);
 }
 
-bool replay_submit_again(struct eng_session *session, const struct session_plan *plan, struct status *status)
+bool replay_splits(const struct eng_session *session, const struct session_plan *plan)
 {
-    return submit(session, "decode", plan, INPUTS_OF_LAST_REPLAY, status);
+    const struct backend_type *type = session->backend->type;
+    return type->splits && type->splits(session->backend, (size_t)(plan - session->plans));
 }
+
+bool replay_submit_again(struct eng_session *session, const struct session_plan *plan, bool waits,
+                         struct status *status)
+{
+    return submit(session, "decode", plan, waits ? INPUTS_UP_TO_SAMPLER : INPUTS_OF_LAST_REPLAY, status);
+}
+
+bool replay_sample(struct eng_session *session, const int32_t *slots, uint32_t count, struct status *status)
+{
+    return session->backend->type->sample(session->backend, slots, count, status) || slots_fail(session, status);
+}
+
+void replay_abandon(struct eng_session *session) { session->backend->type->abandon(session->backend); }
 
 void replay_accept(struct eng_session *session, int32_t slot, int32_t drawn)
 {

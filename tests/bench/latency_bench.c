@@ -2,14 +2,16 @@
 /* How long the tokens of answers wait for prompts that arrive.
  *
  *   latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] [--prompt-step N] [--step-ms N]
- *                 [--processor-time 1] [--steps N]
+ *                 [--processor-time 1] [--steps N] [--schema FILE]
  *
  * N sequences answer all the time (default 4; fewer than the engine has slots). First nothing else runs, for --steps steps (default 64); then prompts arrive (default 8, of
  * 512 tokens each), --at-once of them at a time (default 1), each as soon as another has drawn its first token, which is all that it
  * draws. For both parts: the times between two tokens of an answer, median, 99 of 100 and longest; for prompts also the time from submit
  * to the first token; and tokens a second of prompts and answers together. For the first part also the processor time of a step, this program's
  * part included: of all threads and of this one, the rest being the driver's or those that compute. With --processor-time and one thread, times are processor
- * time, which other programs on the machine change little. Exit code: 0; 2: usage; 3: the engine cannot be opened or run. */
+ * time, which other programs on the machine change little. With --schema every answer is a document of the JSON Schema in the file; one that ends
+ * begins again with a prompt of one token, and how many did in the first part is told: with a large minItems none does.
+ * Exit code: 0; 2: usage; 3: the engine cannot be opened or run. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -17,7 +19,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "formats/base/file.h"
 #include "tests/bench/bench_session.h"
+
+enum { MOST_SCHEMA_BYTES = 1 << 20 };
 
 /* Times in milliseconds. */
 struct times {
@@ -36,11 +41,12 @@ struct bench {
     struct eng_engine_facts facts;
     uint32_t answers, prompts, tokens, at_once, processor_time, steps;
     struct eng_session_options options;
+    struct eng_grammar *grammar;     /* of answers; NULL: none */
     struct eng_sequence **answering; /* [answers] */
     double *last;                    /* [answers]: when it drew its latest token */
     struct prompt *reading;          /* [at_once] */
     int32_t *text;                   /* [tokens] */
-    uint32_t submitted, read;
+    uint32_t submitted, read, ended; /* ended: answers */
     struct times between, first;
 };
 
@@ -84,12 +90,14 @@ static void print_times(const char *what, struct times *times)
     times->count = 0;
 }
 
-static struct eng_sequence *start(struct bench *bench, uint32_t number, uint32_t count, uint32_t most_new)
+static struct eng_sequence *start(struct bench *bench, uint32_t number, uint32_t count, uint32_t most_new,
+                                  struct eng_grammar *grammar)
 {
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
     eng_sequence_options_init(&options);
-    options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    if (!grammar) options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    options.grammar = grammar;
     options.max_new_tokens = most_new;
     CHECK(eng_sequence_create(bench->session, &options, &sequence, &error));
     for (uint32_t i = 0; i < count; i++)
@@ -98,7 +106,12 @@ static struct eng_sequence *start(struct bench *bench, uint32_t number, uint32_t
     return sequence;
 }
 
-/* A step, and what has come of it. An answer that its context ends begins again. Returns the tokens of answers. */
+static struct eng_sequence *start_answer(struct bench *bench, uint32_t number)
+{
+    return start(bench, number, 1, 0, bench->grammar);
+}
+
+/* A step, and what has come of it. An answer that its context or its schema ends begins again. Returns the tokens of answers. */
 static uint64_t step(struct bench *bench)
 {
     uint32_t unfinished;
@@ -114,8 +127,9 @@ static uint64_t step(struct bench *bench)
         }
         if (eng_sequence_state(bench->answering[i]) != ENG_STATE_DONE) continue;
         eng_sequence_destroy(&bench->answering[i]);
-        bench->answering[i] = start(bench, i, 1, 0);
+        bench->answering[i] = start_answer(bench, i);
         bench->last[i] = 0;
+        bench->ended++;
     }
     for (uint32_t i = 0; i < bench->at_once; i++) {
         struct prompt *prompt = &bench->reading[i];
@@ -130,10 +144,10 @@ static uint64_t step(struct bench *bench)
 static void run(struct bench *bench)
 {
     uint64_t drawn = 0;
-    for (uint32_t i = 0; i < bench->answers; i++) bench->answering[i] = start(bench, i, 1, 0);
+    for (uint32_t i = 0; i < bench->answers; i++) bench->answering[i] = start_answer(bench, i);
     for (uint32_t i = 0; i < bench->answers; i++)
         while (bench->last[i] == 0) step(bench);
-    bench->between.count = 0;
+    bench->between.count = bench->ended = 0;
     const double all = processor_us(CLOCK_PROCESS_CPUTIME_ID), own = processor_us(CLOCK_THREAD_CPUTIME_ID);
     double begun = now_ms(bench);
     for (uint32_t i = 0; i < bench->steps; i++) drawn += step(bench);
@@ -144,6 +158,7 @@ static void run(struct bench *bench)
            (processor_us(CLOCK_PROCESS_CPUTIME_ID) - all) / bench->steps,
            (processor_us(CLOCK_THREAD_CPUTIME_ID) - own) / bench->steps);
     print_times("  between tokens", &bench->between);
+    if (bench->grammar) printf("  answers that ended and began again: %" PRIu32 "\n", bench->ended);
 
     drawn = 0;
     begun = now_ms(bench);
@@ -151,7 +166,7 @@ static void run(struct bench *bench)
         for (uint32_t i = 0; i < bench->at_once && bench->submitted < bench->prompts; i++) {
             if (bench->reading[i].sequence) continue;
             bench->reading[i].submitted = now_ms(bench);
-            bench->reading[i].sequence = start(bench, bench->answers + bench->submitted++, bench->tokens, 1);
+            bench->reading[i].sequence = start(bench, bench->answers + bench->submitted++, bench->tokens, 1, NULL);
         }
         drawn += step(bench);
     }
@@ -162,8 +177,21 @@ static void run(struct bench *bench)
     print_times("  to the first token", &bench->first);
 }
 
+static struct eng_grammar *read_schema(const struct eng_engine *engine, const char *path)
+{
+    struct status status = {0};
+    struct eng_grammar *grammar;
+    char *text;
+    size_t size;
+    if (!file_read(path, MOST_SCHEMA_BYTES, &text, &size, &status)) bench_end(BENCH_MACHINE, "%s", status.message);
+    CHECK(eng_grammar_create(engine, ENG_GRAMMAR_JSON_SCHEMA, text, size, &grammar, &error));
+    free(text);
+    return grammar;
+}
+
 int main(int argc, char **argv)
 {
+    const char *schema = NULL;
     struct bench bench = {.answers = 4, .prompts = 8, .tokens = 512, .at_once = 1, .steps = 64};
     eng_session_options_init(&bench.options);
     const struct {
@@ -181,9 +209,14 @@ int main(int argc, char **argv)
     if (argc < 2)
         bench_end(BENCH_USAGE,
                   "usage: latency_bench ENGINE [--answers N] [--prompts N] [--tokens N] [--at-once N] [--threads N] "
-                  "[--prompt-step N] [--step-ms N] [--processor-time 1] [--steps N]");
+                  "[--prompt-step N] [--step-ms N] [--processor-time 1] [--steps N] [--schema FILE]");
     for (int i = 2; i < argc; i += 2) {
         size_t f = 0;
+        if (!strcmp(argv[i], "--schema")) {
+            schema = argv[i + 1];
+            if (!schema) bench_end(BENCH_USAGE, "--schema: expected a file, found nothing");
+            continue;
+        }
         while (f < sizeof flags / sizeof *flags && strcmp(argv[i], flags[f].name)) f++;
         if (f == sizeof flags / sizeof *flags) bench_end(BENCH_USAGE, "%s: unknown option", argv[i]);
         *flags[f].value = (uint32_t)bench_number(argv[i], argv[i + 1], flags[f].least, INT32_MAX);
@@ -192,6 +225,7 @@ int main(int argc, char **argv)
     CHECK(eng_open(argv[1], NULL, &bench.engine, &error));
     CHECK(eng_engine_get_facts(bench.engine, &bench.facts, &error));
     CHECK(eng_session_create(bench.engine, &bench.options, &bench.session, &error));
+    if (schema) bench.grammar = read_schema(bench.engine, schema);
     if (bench.answers >= bench.facts.slots)
         bench_end(BENCH_USAGE, "--answers: expected fewer than the engine's %" PRIu32 " slots, as prompts need one",
                   bench.facts.slots);
@@ -202,6 +236,7 @@ int main(int argc, char **argv)
     if (!bench.answering || !bench.last || !bench.reading || !bench.text) bench_end(BENCH_MACHINE, "out of memory");
     run(&bench);
     eng_session_destroy(&bench.session);
+    eng_grammar_destroy(&bench.grammar);
     eng_close(&bench.engine);
     free(bench.answering);
     free(bench.last);

@@ -45,7 +45,11 @@ struct engine_check {
 };
 int engine_check_run(const struct engine_check *check);
 
+struct eng_engine;
 struct eng_session;
+/* masks_check.c: answers with a grammar, and masks that callers set, of a session that queues steps ahead. */
+void masks_check(struct eng_engine *engine, struct eng_session *session, size_t vocab);
+
 /* results_check.c: hidden states and log-probabilities of a prompt, of two sessions whose logits may differ by `bound` of the largest. */
 void results_check(struct eng_session *cpu, struct eng_session *gpu, size_t vocab, size_t hidden_size, double bound);
 

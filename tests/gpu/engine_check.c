@@ -448,6 +448,7 @@ int engine_check_run(const struct engine_check *check)
         check_sequences(&pair, extent, serves(check));
     if (serves(check)) {
         check_speculation(&pair);
+        masks_check(pair.gpu.engine, pair.gpu.session, pair.vocab);
         results_check(pair.cpu.session, pair.gpu.session, pair.vocab, facts.hidden_size, pair.bound);
     }
     close_side(&pair.gpu);
