@@ -158,7 +158,12 @@ template <class P> struct routed_matmul_body {
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         float *const claims = (float *)(memory + LAYOUT.claims) + (P::ROUTER_GROUPS > 1 ? warp * P::ROUTED : 0);
         float *const routes = (float *)(memory + LAYOUT.routes);
-        for (int row = warp; row < rows; row += WARPS) {
+        /* Unrolled: after a loop whose variable began as `warp`, ptxas of CUDA 13.0 formed warp + WARPS, which `consume` needs, from the
+         * register that the loop had changed. */
+#pragma unroll
+        for (int turn = 0; turn < (P::ROWS + WARPS - 1) / WARPS; turn++) {
+            const int row = warp + turn * WARPS;
+            if (row >= rows) break;
             const u32 *const logits = operands.workspace + place_of(row, lane);
             typename router::inputs in = {};
             if constexpr (P::HAS_SEEDS) in.seed = operands.seeds[P::COUNT_INDEX ? operands.index[row] : row];

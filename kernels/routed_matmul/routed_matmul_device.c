@@ -105,14 +105,11 @@ static int find_candidates(const int64_t *params, const struct device_facts *gpu
     memset(rings, 0, sizeof rings);
     const int ring_count = device_matmul_gemv.candidates(gemv, gpu, rings, GEMV_CANDIDATES);
     int count = 0;
-    /* Boxes of 32 rows are left out: on an H200 the candidate with 8 warps, 3 stages and chunks of 512 lost the products of k 512 to 543 with
-     * 768 k in bf16, in all thread blocks alike. Its machine code shows no cause, and in emulation it is right. */
     /* Each also so that it leaves half of each multiprocessor to the next launch, which knows the routes long before this one ends. */
     const int64_t most[2] = {matmul_device_least_shared(gpu, 1), matmul_device_most_shared(gpu, 1)};
     for (int i = 0; i < ring_count; i++)
         for (int m = 0; m < 2; m++)
-            if (!(rings[i][MATMUL_GEMV_COPY] == MATMUL_GEMV_COPY_BOXES && rings[i][MATMUL_GEMV_GROUPS] == 4) &&
-                rings[i][MATMUL_GEMV_SPLIT_K] == 1 && rings[i][MATMUL_GEMV_X_SHARED] &&
+            if (rings[i][MATMUL_GEMV_SPLIT_K] == 1 && rings[i][MATMUL_GEMV_X_SHARED] &&
                 rings[i][MATMUL_GEMV_CTAS_PER_SM] == 1)
                 count = add(params, rings[i], most[m], gpu, params_out, count, capacity);
     return count;
