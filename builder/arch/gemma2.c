@@ -11,7 +11,8 @@ enum { DEFAULT_WINDOW = 4096 };
 static bool check_window_size(const struct model_config *config, struct json_reader *reader, struct status *status)
 {
     static const char key[] = "sliding_window_size";
-    const uint64_t window = config->layer[0].window;
+    uint64_t window = 0;
+    for (uint64_t layer = 0; !window && layer < config->layers; layer++) window = config->layer[layer].window;
     uint64_t same = window;
     char expected[64];
     if (!json_reader_u64(reader, key, false, 0, MODEL_MAX_POSITION, &same, status)) return false;

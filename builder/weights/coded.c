@@ -90,14 +90,17 @@ static enum encoding_id encoding_of(const struct quantised *matrix, const struct
     enum encoding_id found = ENCODING_NONE;
     const bool zeros = matrix->zeros.data || matrix->added;
     const uint32_t bits = matrix->codes.bits;
-    *why = "with groups of no multiple of 32 columns";
+    static const char no_group[] = "with groups of no multiple of 32 columns";
+    *why = no_group;
     switch (matrix->code) {
     case QUANTISED_UNSIGNED: /* of 5 to 7 bits: in 8 */
         if (bits <= 4)
             found = of_group(zeros ? int4_zeros : int4, group);
         else
             found = zeros ? of_group(int8_zeros, group) : row_scales ? ENCODING_INT8_CHANNEL : of_group(int8, group);
+        *why = "with a zero point that is not the middle of the codes";
         if (!zeros && matrix->zero != 1u << (bits - 1)) return ENCODING_NONE;
+        *why = no_group;
         break;
     case QUANTISED_INT8:
         found = zeros ? of_group(int8_zeros, group) : row_scales ? ENCODING_INT8_CHANNEL : of_group(int8, group);

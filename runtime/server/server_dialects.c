@@ -104,8 +104,9 @@ static const struct {
 };
 
 /* Variables that say whether the model reasons, or for how many tokens; and what a template asks where the name is a common word. */
-static const char *const switches[] = {"enable_thinking", "thinking_mode", "thinking_budget"};
-static const char *const conditions[] = {"if thinking %}", "if thinking -%}"};
+static const char *const switches[] = {"enable_thinking", "thinking_mode", "thinking_budget", "thinking is defined",
+                                       "thinking is not defined"};
+static const char *const conditions[] = {"if thinking %}", "if thinking -%}", "if not thinking %}", "and thinking %}"};
 
 static bool has_signs(const char *text, const char *const *signs)
 {

@@ -228,6 +228,9 @@ TEST(switches)
                  {"{% set ns = namespace(enable_thinking=true) %}{% if ns.enable_thinking %}x{% endif %}", false},
                  {"{% if enable_thinking==true %}x{% endif %}", true},
                  {"{% if my_thinking_mode %}x{% endif %}", false},
+                 {"{% if not thinking %}x{% endif %}", true},
+                 {"{%- if thinking is defined and thinking is false %}", true},
+                 {"{% if message.thinking is defined and not skip_thinking %}x{% endif %}", false},
                  {"When thinking is enabled, {{ message.thinking }}", false},
                  {"<think></think>", false}};
     struct server_dialect dialect;

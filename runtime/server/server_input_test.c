@@ -133,6 +133,7 @@ TEST(test_refused)
         {SERVER_MESSAGES, "[]", "body", "an object"},
         {SERVER_MESSAGES, "{'max_tokens': 5}", "messages", "found nothing"},
         {SERVER_MESSAGES, "{'messages': [{'role': 'user', 'content': 'x'}]}", "max_tokens", "found nothing"},
+        {SERVER_MESSAGES, "{'max_tokens': 0, 'messages': [{'role': 'user', 'content': 'x'}]}", "max_tokens", "1 to"},
         {SERVER_MESSAGES, "{" ASK ", 'n': 2}", "n", "not known"},
         {SERVER_MESSAGES, "{" ASK ", 'container': 'x'}", "container", "not supported"},
         {SERVER_MESSAGES, "{" ASK ", 'service_tier': 'x'}", "service_tier", "'auto'"},

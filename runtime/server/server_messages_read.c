@@ -402,7 +402,8 @@ bool server_messages_read(const json_t *body, bool counts, json_t **chat, struct
         ok = server_fail(error, 400, "missing_required_parameter", "max_tokens",
                          "max_tokens: expected this field, found nothing");
     const json_t *most = json_object_get(body, "max_tokens");
-    if (ok && !counts && json_is_integer(most) && json_integer_value(budget_of(body)) >= json_integer_value(most))
+    if (ok && !counts && server_messages_wants_thinking(body) && json_is_integer(most) &&
+        json_integer_value(budget_of(body)) >= json_integer_value(most))
         ok = server_fail(error, 400, "invalid_value", "thinking",
                          "thinking: expected fewer \"budget_tokens\" than max_tokens");
     *chat = ok ? made : NULL;

@@ -36,10 +36,10 @@ static const struct {
                                 0.5,   0.75,   1,     2.5,  5,     7.5,  10,    20,  40,   80,  NAN}},
     [SERVER_TIME_REQUEST] = {"e2e_request_latency_seconds", "From the arrival of a request to its last token.", NULL,
                              SECONDS_OF_REQUESTS},
-    [SERVER_PROMPT_TOKENS] = {"request_prompt_tokens", "Tokens of the prompt of a choice that has ended.", NULL,
+    [SERVER_PROMPT_TOKENS] = {"request_prompt_tokens", "Tokens of the prompt of a choice that has ended well.", NULL,
                               TOKENS},
-    [SERVER_GENERATED_TOKENS] = {"request_generation_tokens", "Tokens of the answer of a choice that has ended.", NULL,
-                                 TOKENS},
+    [SERVER_GENERATED_TOKENS] = {"request_generation_tokens", "Tokens of the answer of a choice that has ended well.",
+                                 NULL, TOKENS},
 };
 
 const char *server_finish_name(enum server_finish finish)
