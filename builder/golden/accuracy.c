@@ -7,8 +7,8 @@
 
 #include "builder/golden/cpu_replay.h"
 
-/* For each thread; takes about a minute: more threads look at more tokens in the same time. */
-static const double most_flops = 2e12;
+/* For each thread, and bytes of weights for all: about a minute, whichever takes it. More threads look at more tokens. */
+static const double most_flops = 2e12, most_bytes = 4e12;
 enum { MOST_TOKENS = 256, UNQUANTISED = 0, QUANTISED = 1, MODELS };
 
 struct measurement {
@@ -106,7 +106,9 @@ bool measure_accuracy(const struct accuracy_model *unquantised, const struct acc
                             .random = 88172645463325252};
     if (m.tokens > geometry->max_context) m.tokens = (uint32_t)geometry->max_context;
     const double most = most_flops * team_size(team);
+    const double bytes = (double)unquantised->manifest->weights_bytes + (double)quantised->manifest->weights_bytes;
     if (flops * m.tokens > most) m.tokens = (uint32_t)(most / flops) + 1;
+    if (bytes * m.tokens > most_bytes) m.tokens = (uint32_t)(most_bytes / bytes) + 1;
     bool ok = begin(&m, models, team, isa, status) && run_tokens(&m, progress, status);
     for (int model = 0; model < MODELS; model++) {
         cpu_replay_close(&m.replay[model]);

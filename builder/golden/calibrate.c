@@ -7,8 +7,8 @@
 #include "builder/golden/cpu_replay.h"
 #include "kernels/matmul/matmul.h"
 
-/* For each thread; takes about a minute: more threads look at more tokens in the same time. */
-static const double most_flops = 2e12;
+/* For each thread, and bytes of weights for all: about a minute, whichever takes it. More threads look at more tokens. */
+static const double most_flops = 2e12, most_bytes = 4e12;
 enum { MOST_TOKENS = 256 };
 
 struct calibrating {
@@ -44,7 +44,9 @@ static uint32_t choose_length(const struct accuracy_model *model, const int32_t 
     uint64_t tokens = MOST_TOKENS;
     if (tokens > geometry->max_context) tokens = geometry->max_context;
     if (text && tokens > count / model->plan->header.rows) tokens = count / model->plan->header.rows;
+    const double bytes = (double)model->manifest->weights_bytes;
     if (flops * (double)tokens > most) tokens = (uint64_t)(most / flops) + 1;
+    if (bytes * (double)tokens > most_bytes) tokens = (uint64_t)(most_bytes / bytes) + 1;
     return (uint32_t)tokens;
 }
 

@@ -92,7 +92,7 @@ struct backend_type {
     void (*destroy)(struct backend *backend); /* waits for replays in flight */
 
     /* Announces rows of the slot's state, bits of enum backend_state, that were changed on the host. The next submit
-     * with inputs from the host copies them. NULL: replays use the host's state itself. */
+     * with inputs from the host copies them, `sample` samplers and allowed tokens. NULL: replays use the host's state itself. */
     void (*state_changed)(struct backend *backend, int32_t slot, unsigned what);
     /* Several processes: adds further data that must be the same in all of them; it is compared with the next inputs
      * from the host. NULL: one process. */
@@ -103,8 +103,9 @@ struct backend_type {
     bool (*splits)(const struct backend *backend, size_t plan);
     /* Queues the rest of the replay that was submitted last, with INPUTS_UP_TO_SAMPLER: sends the samplers and the allowed tokens of
      * slots[count], its rows, as far as their change was announced, then draws. Requires: all earlier replays have been waited for and their
-     * draws accepted or undone. */
-    bool (*sample)(struct backend *backend, const int32_t *slots, uint32_t count, struct status *status);
+     * draws accepted or undone. late: the caller has been away since they were waited for, so that how long it was says nothing about
+     * the next replay. */
+    bool (*sample)(struct backend *backend, const int32_t *slots, uint32_t count, bool late, struct status *status);
     /* Or forgets that replay: nothing but keys, values and recurrent state at its positions is changed, which a later replay writes again. */
     void (*abandon)(struct backend *backend);
     /* Waits for the oldest replay in flight, whose sampler is queued. Returns its next tokens [out_rows], borrowed until the next submit; NULL

@@ -472,6 +472,7 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
     struct cuda_backend *cuda = cuda_of(backend);
     const struct cuda_step *step = &cuda->plans[plan];
     cuda->common.failure = BACKEND_FAILED;
+    cuda->sampled_late[cuda->submitted % BACKEND_MOST_IN_FLIGHT] = false;
     cuda->submitted++;
     cuda->last_plan = plan;
     if (!device_enter(&cuda->device, status)) return false;
@@ -490,9 +491,10 @@ static bool splits(const struct backend *backend, size_t plan)
     return ((const struct cuda_backend *)(const void *)backend)->plans[plan].layers.launch_count > 0;
 }
 
-static bool sample(struct backend *backend, const int32_t *slots, uint32_t count, struct status *status)
+static bool sample(struct backend *backend, const int32_t *slots, uint32_t count, bool late, struct status *status)
 {
     struct cuda_backend *cuda = cuda_of(backend);
+    cuda->sampled_late[(cuda->submitted - 1) % BACKEND_MOST_IN_FLIGHT] = late;
     const struct cuda_step *step = &cuda->plans[cuda->last_plan];
     if (!device_enter(&cuda->device, status)) return false;
     bool ok = state_shadow_send_allowed(&cuda->shadow, slots, count, send_row, cuda, status) &&

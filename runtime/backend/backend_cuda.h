@@ -52,6 +52,7 @@ struct cuda_backend {
      * driver's at each step, whether a thread waits or not; else the other one. */
     cu_event done[BACKEND_MOST_IN_FLIGHT][2];
     bool sleeps[BACKEND_MOST_IN_FLIGHT];
+    bool sampled_late[BACKEND_MOST_IN_FLIGHT]; /* as backend_type.sample was told */
     /* The tokens of a replay, one of next_tokens, NOT_ARRIVED until they are there; count 0: only the event tells. */
     int32_t *awaited[BACKEND_MOST_IN_FLIGHT], awaited_count[BACKEND_MOST_IN_FLIGHT];
     uint64_t out_rows; /* of a step at most */

@@ -88,7 +88,7 @@ static cu_result sleep_until(const struct cuda_backend *cuda, uint64_t turn)
     return result;
 }
 
-/* One rank, a step after which another is queued. */
+/* One rank, a step after which another is queued, all but its sampler perhaps. */
 static cu_result wait_queued(struct cuda_backend *cuda, int32_t rows, uint64_t turn)
 {
     /* The end of a step that takes milliseconds need not be known better than a short sleep shows it. */
@@ -112,8 +112,13 @@ static cu_result wait_alone(struct cuda_backend *cuda, struct cuda_step *step, u
     const double most_polled = 10e-3, start = load_seconds();
     int32_t rows;
     memcpy(&rows, cuda->common.step + step->counts_offset, sizeof rows);
-    if (cuda->submitted - cuda->waited > 1) return wait_queued(cuda, rows, turn);
+    const bool is_late = cuda->sampled_late[turn]; /* little is left of the step: its sampler, perhaps some layers */
+    if (cuda->submitted - cuda->waited > 1 && !is_late) return wait_queued(cuda, rows, turn);
     cuda->pace = (struct step_pace){0}; /* the next steps do not follow at once */
+    if (is_late) {
+        const cu_result ended = look_for(cuda, turn, most_polled);
+        return ended == CU_ERROR_NOT_READY ? sleep_until(cuda, turn) : ended;
+    }
     const double sleep = step_wait_sleep(&step->wait, rows);
     sleep_for(sleep);
     const bool slept_through = sleep > 0 && cuda->device.driver.EventQuery(event) == CU_SUCCESS;

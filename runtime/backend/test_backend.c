@@ -242,8 +242,9 @@ static bool splits(const struct backend *backend, size_t plan)
     return device->file->plans[plan].header.kind == PLAN_DECODE && !test_backend_settings.undivided;
 }
 
-static bool sample(struct backend *backend, const int32_t *slots, uint32_t count, struct status *status)
+static bool sample(struct backend *backend, const int32_t *slots, uint32_t count, bool late, struct status *status)
 {
+    (void)late;
     struct test_device *device = device_of(backend);
     struct test_replay *replay = &device->replays[0];
     if (fails(&test_backend_settings.fail_sample, "sample", status)) return false;

@@ -217,13 +217,13 @@ static bool submit_ahead(struct eng_session *session, bool waits, struct status 
     return replay_submit_again(session, next->plan, waits, status);
 }
 
-/* Queues the sampler of the only step in flight, if it waits. */
-static bool queue_sampler(struct eng_session *session, struct status *status)
+/* Queues the sampler of the only step in flight, if it waits. late: it has waited for the caller. */
+static bool queue_sampler(struct eng_session *session, bool late, struct status *status)
 {
     struct session_flight *flight = &session->flights[0];
     if (!flight->waits) return true;
     flight->waits = false;
-    return replay_sample(session, flight->slots, flight->rows, status);
+    return replay_sample(session, flight->slots, flight->rows, late, status);
 }
 
 /* Whether callers may set what the step in flight draws before they let it. */
@@ -695,10 +695,10 @@ static bool step(struct eng_session *session, struct status *status)
     if (!drain_if_void(session, status) || (!session->flight_count && !begin_step(session, status))) return false;
     if (!session->flight_count) return true;
     bool waits;
-    if (!queue_sampler(session, status) || (may_look_ahead(session, &waits) && !submit_ahead(session, waits, status)) ||
-        !complete(session, status))
+    if (!queue_sampler(session, true, status) ||
+        (may_look_ahead(session, &waits) && !submit_ahead(session, waits, status)) || !complete(session, status))
         return false;
-    return !session->flight_count || is_for_callers(&session->flights[0]) || queue_sampler(session, status);
+    return !session->flight_count || is_for_callers(&session->flights[0]) || queue_sampler(session, false, status);
 }
 
 enum eng_status eng_step(struct eng_session *session, uint32_t *unfinished, struct eng_error *error)

@@ -327,7 +327,7 @@ bool replay_submit_again(struct eng_session *session, const struct session_plan 
                          struct status *status);
 /* Queues the sampler of the replay submitted last, which waits, with what its slots[count] may draw now. Requires: all earlier replays were
  * accepted or rejected. */
-bool replay_sample(struct eng_session *session, const int32_t *slots, uint32_t count, struct status *status);
+bool replay_sample(struct eng_session *session, const int32_t *slots, uint32_t count, bool late, struct status *status);
 /* Or forgets it: the same step can be submitted again. */
 void replay_abandon(struct eng_session *session);
 /* Returns the tokens of the oldest replay in flight, the first `count` of them checked (PLAN_NO_TOKEN is valid); NULL

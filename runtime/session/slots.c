@@ -619,9 +619,9 @@ bool replay_submit_again(struct eng_session *session, const struct session_plan 
     return submit(session, "decode", plan, waits ? INPUTS_UP_TO_SAMPLER : INPUTS_OF_LAST_REPLAY, status);
 }
 
-bool replay_sample(struct eng_session *session, const int32_t *slots, uint32_t count, struct status *status)
+bool replay_sample(struct eng_session *session, const int32_t *slots, uint32_t count, bool late, struct status *status)
 {
-    return session->backend->type->sample(session->backend, slots, count, status) || slots_fail(session, status);
+    return session->backend->type->sample(session->backend, slots, count, late, status) || slots_fail(session, status);
 }
 
 void replay_abandon(struct eng_session *session) { session->backend->type->abandon(session->backend); }
