@@ -7,9 +7,7 @@
 
 #include "builder/golden/cpu_replay.h"
 
-/* For each thread, and bytes of weights for all: about a minute, whichever takes it. More threads look at more tokens. */
-static const double most_flops = 2e12, most_bytes = 4e12;
-enum { MOST_TOKENS = 256, UNQUANTISED = 0, QUANTISED = 1, MODELS };
+enum { UNQUANTISED = 0, QUANTISED = 1, MODELS };
 
 struct measurement {
     struct cpu_replay replay[MODELS];
@@ -99,16 +97,13 @@ bool measure_accuracy(const struct accuracy_model *unquantised, const struct acc
 {
     const struct plan_geometry *geometry = &quantised->manifest->geometry;
     const struct accuracy_model *models[MODELS] = {unquantised, quantised};
-    const double flops = 2 * golden_flops(quantised->plan) * (double)plan_ranks(geometry);
     struct measurement m = {.rows = quantised->plan->header.rows,
-                            .tokens = MOST_TOKENS,
                             .vocab = geometry->vocab_size,
                             .random = 88172645463325252};
-    if (m.tokens > geometry->max_context) m.tokens = (uint32_t)geometry->max_context;
-    const double most = most_flops * team_size(team);
-    const double bytes = (double)unquantised->manifest->weights_bytes + (double)quantised->manifest->weights_bytes;
-    if (flops * m.tokens > most) m.tokens = (uint32_t)(most / flops) + 1;
-    if (bytes * m.tokens > most_bytes) m.tokens = (uint32_t)(most_bytes / bytes) + 1;
+    m.tokens =
+        cpu_replay_affordable(geometry, 2 * golden_flops(quantised->plan),
+                              (double)unquantised->manifest->weights_bytes + (double)quantised->manifest->weights_bytes,
+                              team);
     bool ok = begin(&m, models, team, isa, status) && run_tokens(&m, progress, status);
     for (int model = 0; model < MODELS; model++) {
         cpu_replay_close(&m.replay[model]);

@@ -16,9 +16,8 @@ struct accuracy_model {
 };
 
 /* Runs both models over texts that the unquantised one draws (temperature 1, the same for every build of as many threads), as many
- * sequences at once as the plans have rows: at least one token of each, at most 256, about 2e12 operations for each
- * thread and 4e12 bytes of weights. For each token the distance is the Kullback-Leibler divergence of the quantised model's distribution from the other's, in nats. Requires: plans of equal
- * rows, manifests that differ in sizes alone. */
+ * sequences at once as the plans have rows: cpu_replay_affordable tokens of each. For each token the distance is
+ * the Kullback-Leibler divergence of the quantised model's distribution from the other's, in nats. Requires: plans of equal rows, manifests that differ in sizes alone. */
 bool measure_accuracy(const struct accuracy_model *unquantised, const struct accuracy_model *quantised,
                       struct team *team, enum cpu_isa isa, struct progress *progress,
                       struct manifest_accuracy *accuracy, struct status *status);

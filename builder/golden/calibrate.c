@@ -7,10 +7,6 @@
 #include "builder/golden/cpu_replay.h"
 #include "kernels/matmul/matmul.h"
 
-/* For each thread, and bytes of weights for all: about a minute, whichever takes it. More threads look at more tokens. */
-static const double most_flops = 2e12, most_bytes = 4e12;
-enum { MOST_TOKENS = 256 };
-
 struct calibrating {
     const struct graph *graph;
     struct calibration *calibration;
@@ -37,17 +33,13 @@ static void observe(void *context, const struct op_descriptor *op, const struct 
 }
 
 /* Tokens of each sequence. */
-static uint32_t choose_length(const struct accuracy_model *model, const int32_t *text, uint64_t count, int threads)
+static uint32_t choose_length(const struct accuracy_model *model, const int32_t *text, uint64_t count,
+                              const struct team *team)
 {
-    const struct plan_geometry *geometry = &model->manifest->geometry;
-    const double flops = golden_flops(model->plan) * (double)plan_ranks(geometry), most = most_flops * threads;
-    uint64_t tokens = MOST_TOKENS;
-    if (tokens > geometry->max_context) tokens = geometry->max_context;
-    if (text && tokens > count / model->plan->header.rows) tokens = count / model->plan->header.rows;
-    const double bytes = (double)model->manifest->weights_bytes;
-    if (flops * (double)tokens > most) tokens = (uint64_t)(most / flops) + 1;
-    if (bytes * (double)tokens > most_bytes) tokens = (uint64_t)(most_bytes / bytes) + 1;
-    return (uint32_t)tokens;
+    const uint32_t most = cpu_replay_affordable(&model->manifest->geometry, golden_flops(model->plan),
+                                                (double)model->manifest->weights_bytes, team);
+    const uint64_t given = count / model->plan->header.rows;
+    return text && given < most ? (uint32_t)given : most;
 }
 
 /* Position by position; `step` has the tokens of the first. */
@@ -74,7 +66,7 @@ bool calibrate(const struct accuracy_model *model, const struct graph *graph, co
                struct team *team, enum cpu_isa isa, struct progress *progress, struct calibration *calibration,
                struct status *status)
 {
-    const uint32_t rows = model->plan->header.rows, length = choose_length(model, text, count, team_size(team));
+    const uint32_t rows = model->plan->header.rows, length = choose_length(model, text, count, team);
     struct calibrating job = {graph, calibration};
     struct golden_pages pages = {0};
     struct cpu_replay replay = {.manifest = model->manifest,

@@ -168,6 +168,19 @@ bool cpu_replay_pages(struct golden_pages *pages, const struct manifest *manifes
     return pages->table != NULL;
 }
 
+uint32_t cpu_replay_affordable(const struct plan_geometry *geometry, double flops, double bytes,
+                               const struct team *team)
+{
+    enum { MOST_TOKENS = 256 };
+    const double flops_of_thread = 2e12, most_bytes = 4e12;
+    const double most_flops = flops_of_thread * team_size(team), all_flops = flops * (double)plan_ranks(geometry);
+    uint64_t tokens = MOST_TOKENS;
+    if (tokens > geometry->max_context) tokens = geometry->max_context;
+    if (all_flops * (double)tokens > most_flops) tokens = (uint64_t)(most_flops / all_flops) + 1;
+    if (bytes * (double)tokens > most_bytes) tokens = (uint64_t)(most_bytes / bytes) + 1;
+    return (uint32_t)tokens;
+}
+
 int32_t cpu_replay_first_token(const struct manifest *manifest, uint32_t row)
 {
     if (manifest->bos_token >= 0) return (int32_t)manifest->bos_token;

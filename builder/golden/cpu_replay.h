@@ -56,6 +56,11 @@ void cpu_replay_close(struct cpu_replay *run);
  * caller's to free. */
 bool cpu_replay_pages(struct golden_pages *pages, const struct manifest *manifest, uint32_t rows, uint32_t tokens);
 
+/* Tokens of each sequence that take about a minute: at least 1, at most 256 and the context. flops: of a plan of one rank for a token of each;
+ * bytes: of weights that it reads, of all ranks. More threads look at more tokens, as far as bytes allow. */
+uint32_t cpu_replay_affordable(const struct plan_geometry *geometry, double flops, double bytes,
+                               const struct team *team);
+
 /* The first token of the model's own text number `row`. */
 int32_t cpu_replay_first_token(const struct manifest *manifest, uint32_t row);
 

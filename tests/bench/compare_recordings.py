@@ -42,7 +42,7 @@ def is_loose(folder):
 
 
 def compare_case(engrun, engine, case, logits, scratch):
-    """The error, and where the tokens part a text, or None."""
+    """The error, and where the tokens differ, or None."""
     count, path = len(case["greedy"]), os.path.join(scratch, "logits.npy")
     tokens = run(engrun, engine, "--tokens", ",".join(map(str, case["prompt"])), "-n", str(count), "--ignore-eos",
                  "--print-tokens", "--logits", path)
@@ -61,7 +61,7 @@ def compare(folder, arguments):
     logits = numpy.load(os.path.join(folder, "reference_logits.npz"))
     bound = arguments.loose_bound if is_loose(folder) else arguments.bound
     engrun = os.path.join(arguments.programs, "engrun")
-    worst, parted, bad = 0, [], []
+    largest, differing, failures = 0, [], []
     with tempfile.TemporaryDirectory() as scratch:
         engine = os.path.join(scratch, "model.eng")
         run(os.path.join(arguments.programs, "engbuild"), "--model", folder, "--target", arguments.target, "--gpus",
@@ -71,24 +71,24 @@ def compare(folder, arguments):
         for i, case in enumerate(cases):
             if len(case["prompt"]) + len(case["greedy"]) >= CONTEXT:
                 continue
-            error, part = compare_case(engrun, engine, case, logits["logits_%d" % i], scratch)
-            worst = max(worst, error)
-            if part:
-                at, count, gap, largest = part
-                parted.append("%d of %d (gap %.3f)" % (at, count, gap))
-                if gap > 2 * max(error, bound) * largest:
-                    bad.append("case %d: token %d differs, a gap of %.3f" % (i, at, gap))
-    if worst > bound:
-        bad.append("an error above %g" % bound)
-    return "largest error %.4f; tokens part after %s%s" % (
-        worst, ", ".join(parted) or "none", "; BAD: " + "; ".join(bad) if bad else ""), not bad
+            error, difference = compare_case(engrun, engine, case, logits["logits_%d" % i], scratch)
+            largest = max(largest, error)
+            if difference:
+                at, count, gap, scale = difference
+                differing.append("%d of %d (gap %.3f)" % (at, count, gap))
+                if gap > 2 * max(error, bound) * scale:
+                    failures.append("case %d: token %d differs, a gap of %.3f" % (i, at, gap))
+    if largest > bound:
+        failures.append("an error above %g" % bound)
+    text = "largest error %.4f; tokens differ after %s" % (largest, ", ".join(differing) or "none")
+    return text + ("; FAILED: " + "; ".join(failures) if failures else ""), not failures
 
 
 def attempt(folder, arguments):
     try:
         return compare(folder, arguments)
     except (OSError, KeyError, ValueError) as error:
-        return "BAD: %s" % error, False
+        return "FAILED: %s" % error, False
 
 
 def checkpoints(folders):

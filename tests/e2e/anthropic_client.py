@@ -122,22 +122,11 @@ def closed_streams():
     check(watch.is_given_up(close))
 
 
-async def cancel(own):
-    task = asyncio.create_task(own.messages.create(**LONG))
-    while not await asyncio.to_thread(watch.busy) and not task.done():
-        await asyncio.sleep(0.02)
-    task.cancel()
-    try:
-        await task
-    except asyncio.CancelledError:
-        check(True)
-
-
 def cancelled():
     """A request that is cancelled while it is computed."""
     async def run():
         async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0) as own:
-            await cancel(own)
+            await watch.cancel(own.messages.create(**LONG))
 
     check(watch.is_given_up(lambda: asyncio.run(run())))
 

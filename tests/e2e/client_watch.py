@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a server tells about its work, for the programs that try its clients."""
 
+import asyncio
 import json
 import re
 import time
@@ -42,4 +43,16 @@ class Watch:
             self.wait_until(lambda: not self.busy())
             if self.aborted() > before:
                 return True
+        return False
+
+    async def cancel(self, request):
+        """Cancels an awaitable request while the server computes it. Whether it was cancelled; False: it had ended."""
+        task = asyncio.ensure_future(request)
+        while not await asyncio.to_thread(self.busy) and not task.done():
+            await asyncio.sleep(0.02)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            return True
         return False

@@ -13,6 +13,7 @@ import unittest
 from gguf_writer import read_checkpoint, write_safetensors
 from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, ReferenceTest, build_engine, output, output_json, read_json, sanitized_elsewhere,
                      scratch, succeed, tally, write)
+from quantised_writer import encode_layers
 
 TOLERANCE = 2e-3  # of logits up to 24
 NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -101,14 +102,7 @@ def encoded_in_act_order(name, values, shape, size, unequal):
 
 def write_models(folder, method, encode, *arguments):
     """Folders of the quantised checkpoint and of one with its numbers."""
-    quantised, plain = {}, {}
-    for name, (shape, values) in read_checkpoint(FABLES).items():
-        if len(shape) == 2 and "layers" in name:
-            tensors, values = encode(name[:-len(".weight")], values, shape, *arguments)
-            quantised.update(tensors)
-        else:
-            quantised[name] = (shape, values)
-        plain[name] = (shape, values)
+    quantised, plain = encode_layers(read_checkpoint(FABLES), encode, arguments)
     folders = []
     for part, tensors, changes in (("codes", quantised, {"quantization_config": method}), ("plain", plain, {})):
         folders.append(os.path.join(folder, part))

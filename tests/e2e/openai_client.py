@@ -206,16 +206,7 @@ async def cancel(own, stream):
         async for _ in reply:
             pass
 
-    task = asyncio.create_task(ask())
-    while not await asyncio.to_thread(watch.busy):
-        await asyncio.sleep(0.02)
-    task.cancel()
-    try:
-        await task
-    except asyncio.CancelledError:
-        check(True)
-    else:
-        check(False, "not cancelled")
+    check(await watch.cancel(ask()), "not cancelled")
 
 
 async def cancelled():

@@ -153,14 +153,7 @@ def write_models(folder, kind):
     """Folders of the quantised checkpoint and of one with its numbers."""
     method, encode, arguments = KINDS[kind][0]
     width = 256 if 128 in arguments or (128, 128) in arguments else 128  # two ranks have whole groups
-    quantised, plain = {}, {}
-    for name, (shape, values) in model(width).items():
-        if len(shape) == 2 and "layers" in name:
-            tensors, values = encode(name[:-len(".weight")], values, shape, *arguments)
-            quantised.update(tensors)
-        else:
-            quantised[name] = (shape, values)
-        plain[name] = (shape, values)
+    quantised, plain = writer.encode_layers(model(width), encode, arguments)
     return (write_model(os.path.join(folder, "codes"), width, quantised, quantization_config=method),
             write_model(os.path.join(folder, "plain"), width, plain))
 

@@ -11,6 +11,19 @@ import struct
 
 # ---- numbers of few bits ----
 
+def encode_layers(tensors, encode, arguments):
+    """(tensors of the quantised checkpoint, those of one with its numbers): matrices of layers as `encode` has them, all others as they are."""
+    quantised, plain = {}, {}
+    for name, (shape, values) in tensors.items():
+        if len(shape) == 2 and "layers" in name:
+            codes, values = encode(name[:-len(".weight")], values, shape, *arguments)
+            quantised.update(codes)
+        else:
+            quantised[name] = (shape, values)
+        plain[name] = (shape, values)
+    return quantised, plain
+
+
 def rounded(kind, value):
     """The number of a type of scales nearest to a positive value; for E8M0 the next larger one, so that nothing overflows."""
     if kind == "E8M0":
