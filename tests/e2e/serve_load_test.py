@@ -245,7 +245,7 @@ class Limits(ServerTest):
         server = self.serve(fables(), "--max-body", "4000")
         body = {**ENDLESS, "user": "u" * 3500}
         waiting = [self.begin(server, body) for _ in range(35)]
-        server.wait_until(lambda: server.metric("num_requests_waiting") > 30 * 128)
+        server.wait_until(lambda: server.metric("num_requests_waiting") > 34 * 128)  # of 35, each of 128 choices
         reply = server.request("POST", "/v1/completions", {**SHORT, "user": "u" * 3500})
         self.assertEqual(reply.status, 503)
         self.assertEqual(json.loads(reply.body)["error"]["code"], "out_of_memory")
