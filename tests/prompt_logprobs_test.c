@@ -15,7 +15,8 @@
 #include "runtime/session/session.h"
 
 enum { MOST = 200, ANSWER = 36, VERIFY_ROWS = 8, CASES = 6, PAGE = 16 };
-static const float tolerance = 1e-4f;
+/* Plans of several rows may split each float32 activation into two of bf16 (AVX-512 BF16): 2^-17 of logits up to 20, in each layer. */
+static const float tolerance = 5e-4f;
 
 /* With sanitizers, which make it slow, fewer cases. */
 #if defined(__SANITIZE_ADDRESS__)
