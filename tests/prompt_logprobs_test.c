@@ -108,7 +108,8 @@ static void check_mean(const float *found, const struct truth *truth, size_t fir
         double sum = 0;
         for (size_t i = first; i < end; i++) sum += truth->hidden[i * truth->hidden_size + k];
         const double mean = sum / (double)(end - first);
-        if (!(fabs(mean - (double)found[k]) <= 1e-4)) fail_msg("%zu: expected %g, found %g", k, mean, (double)found[k]);
+        if (!(fabs(mean - (double)found[k]) <= (double)tolerance))
+            fail_msg("%zu: expected %g, found %g", k, mean, (double)found[k]);
     }
 }
 
