@@ -420,20 +420,24 @@ static bool rope_tables(struct graph *graph, int tables[LAYER_ROPE_KINDS], struc
     return true;
 }
 
-/* x + attention(x), then x + mlp(x); with a parallel residual x + attention(x) + mlp(x). */
+/* x + attention(x), then x + mlp(x); with a parallel residual x + attention(x) + mlp(x); one of the two alone where a layer lacks the
+ * other. */
 static int decoder_layer(struct graph *graph, const struct decoder_traits *traits, int x, int table, uint32_t layer)
 {
     const struct decoder_norms *norms = &traits->norms;
     const uint64_t hidden = graph->config->hidden_size;
     const bool parallel = graph->config->parallel_residual;
+    if (graph->config->layer[layer].mixer == MIXER_NONE)
+        return add_mlp(graph, traits, x, layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in"), layer);
     const int in = layer_norm(graph, traits, x, layer, norms->attention_in, "attention_in");
     int mlp_in = in;
     if (parallel && !traits->shares_norm) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
-    int out = graph->config->layer[layer].mixer != MIXER_ATTENTION ? recurrent_mixer(graph, in, layer)
+    int out = graph->config->layer[layer].mixer != MIXER_ATTENTION ? recurrent_mixer(graph, traits, in, layer)
               : graph->config->latent.kv_rank                      ? latent_attention(graph, in, table, layer)
                                                                    : self_attention(graph, traits, in, table, layer);
     out = layer_norm(graph, traits, out, layer, norms->attention_out, "attention_out");
     x = add(graph, x, out, hidden, layer, "after_attention");
+    if (graph->config->layer[layer].no_mlp) return x;
     if (!parallel) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
     return add_mlp(graph, traits, x, mlp_in, layer);
 }

@@ -58,10 +58,8 @@ static void describe_layers(const struct model_config *config, char *text, size_
     uint64_t window = 0, windows = 0, still = 0, local = 0, experts = 0, mixers = 0;
     for (uint64_t i = 0; i < config->layers; i++) {
         const struct model_layer *layer = &config->layer[i];
-        if (layer->mixer != MIXER_ATTENTION) {
-            mixers++;
-            continue;
-        }
+        mixers += layer->mixer != MIXER_ATTENTION && layer->mixer != MIXER_NONE;
+        if (layer->mixer != MIXER_ATTENTION) continue;
         window = layer->window ? layer->window : window;
         windows += layer->window != 0;
         still += layer->rope == LAYER_ROPE_NONE;

@@ -68,11 +68,12 @@ static uint64_t recurrent_place(const struct test_device_model *model, const str
     const uint64_t rule = aligned(sizes->value_heads * sizes->key_dim * sizes->value_dim * sizeof(float));
     uint64_t place = 0;
     for (uint32_t layer = 0; layer < node->layer; layer++) {
-        if (config->layer[layer].mixer != MIXER_ATTENTION) place += conv;
-        if (config->layer[layer].mixer == MIXER_DELTA_RULE) place += rule;
+        if (config->layer[layer].mixer != MIXER_ATTENTION && config->layer[layer].mixer != MIXER_NONE) place += conv;
+        if (config->layer[layer].mixer == MIXER_DELTA_RULE || config->layer[layer].mixer == MIXER_STATE_SPACE)
+            place += rule;
     }
     assert_true(place + conv + rule <= model->lowering.geometry.recurrent_bytes / 2);
-    return node->op == OP_DELTA_RULE ? place + conv : place;
+    return node->op == OP_DELTA_RULE || node->op == OP_STATE_SPACE ? place + conv : place;
 }
 
 static void check_state(const struct test_device_model *model, const struct graph_node *node,

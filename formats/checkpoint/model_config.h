@@ -52,7 +52,7 @@ struct rope_config {
 enum layer_rope { LAYER_ROPE_MAIN, LAYER_ROPE_LOCAL, LAYER_ROPE_NONE, LAYER_ROPE_KINDS };
 
 /* What mixes the tokens of a sequence in a layer. */
-enum layer_mixer { MIXER_ATTENTION, MIXER_SHORT_CONV, MIXER_DELTA_RULE };
+enum layer_mixer { MIXER_ATTENTION, MIXER_SHORT_CONV, MIXER_DELTA_RULE, MIXER_STATE_SPACE, MIXER_NONE };
 
 /* One layer, where layers of a model differ. */
 struct model_layer {
@@ -60,6 +60,7 @@ struct model_layer {
     uint64_t window; /* attention reads this many latest positions; 0: all */
     enum layer_rope rope;
     bool experts; /* its MLP is one of experts */
+    bool no_mlp;  /* it ends after its mixer */
     /* Where they are not those of the model (0: they are): KV heads, elements of a head, and rows of the MLP without experts. */
     uint64_t kv_heads, head_dim, inner;
     bool keys_are_values; /* v is what k is before its norm and its rotation */
@@ -85,12 +86,17 @@ struct model_latent {
     uint64_t nope_dim, rope_dim, value_dim; /* of a head: elements of q and k that do not rotate and that do; of v */
 };
 
-/* Layers with recurrent state (kernels/short_conv, kernels/delta_rule), the same in all layers that have it. */
+/* Layers with recurrent state (kernels/short_conv, kernels/delta_rule, kernels/state_space), the same in all layers that have it. */
 struct model_recurrent {
-    uint64_t kernel;   /* tokens that a convolution reads; 0: no layer has recurrent state */
-    uint64_t channels; /* of the convolution */
-    bool conv_bias;    /* of MIXER_SHORT_CONV: of the convolution and of the projections around it */
-    uint64_t key_heads, value_heads, key_dim, value_dim; /* MIXER_DELTA_RULE */
+    uint64_t kernel;      /* tokens that a convolution reads; 0: no layer has recurrent state */
+    uint64_t channels;    /* of the convolution */
+    bool conv_bias;       /* of the convolution */
+    bool projection_bias; /* of the projections around it; not of MIXER_DELTA_RULE */
+    /* MIXER_DELTA_RULE. MIXER_STATE_SPACE: B and C are the keys and queries of a group of heads, x the values. */
+    uint64_t key_heads, value_heads, key_dim, value_dim;
+    double dt_min, dt_max; /* MIXER_STATE_SPACE: limits of the time step; dt_max 0: no layer is one */
+    uint64_t
+        norm_groups; /* MIXER_STATE_SPACE: equal groups of columns that are normalised before the last projection */
     bool
         apart; /* its projections: q, k and v in one tensor, z, b and a each in another; else the rows of two by key heads */
 };

@@ -66,7 +66,7 @@ TEST(small_case)
     test_case_close(&test);
 }
 
-/* Of a row without k and v. */
+/* A row without k and v. */
 TEST(one_mean_alone)
 {
     static const float x[4] = {1, 2, 3, 4}, out[MEAN_SQUARES_WIDTH] = {30.0f / 16};
