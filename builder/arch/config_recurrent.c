@@ -129,10 +129,10 @@ static bool check_widths(const struct model_config *config, const struct json_re
                            keys->heads, keys->groups, sizes->key_heads, sizes->value_heads);
     if (inner && sizes->value_heads * sizes->value_dim != inner)
         return status_fail(status, STATUS_BAD_INPUT,
-                           "%s: field '%s': expected %s times %s to be hidden_size times %s (%" PRIu64
+                           "%s: field '%s': expected %s times %s to be all elements of the heads (%" PRIu64
                            "), found %" PRIu64 " times %" PRIu64,
-                           reader->path, keys->head_dim, keys->heads, keys->head_dim, keys->expand, inner,
-                           sizes->value_heads, sizes->value_dim);
+                           reader->path, keys->head_dim, keys->heads, keys->head_dim, inner, sizes->value_heads,
+                           sizes->value_dim);
     if (sizes->value_dim % 2)
         return status_fail(status, STATUS_BAD_INPUT, "%s: field '%s': expected an even number, found %" PRIu64,
                            reader->path, keys->head_dim, sizes->value_dim);
@@ -160,7 +160,7 @@ bool config_state_space(struct model_config *config, struct json_reader *reader,
     if (!json_reader_u64(reader, keys->expand, false, 1, MOST_EXPAND, &expand, status) ||
         !json_reader_u64(reader, keys->heads, false, 1, MODEL_MAX_HEADS, &sizes->value_heads, status))
         return false;
-    const uint64_t inner = expand * config->hidden_size;
+    const uint64_t inner = defaults->width ? defaults->width : expand * config->hidden_size;
     if (!sizes->value_dim) sizes->value_dim = inner / sizes->value_heads;
     if (!json_reader_u64(reader, keys->groups, false, 1, MODEL_MAX_HEADS, &sizes->key_heads, status) ||
         !json_reader_u64(reader, keys->state_dim, false, 1, STATE_SPACE_MAX_DIM, &sizes->key_dim, status) ||

@@ -82,8 +82,9 @@ TEST(published_configs)
     test_config_published(models, sizeof models / sizeof *models);
 }
 
-#define MIXED "\"layer_types\": [\"linear_attention\", \"full_attention\", \"linear_attention\", \"linear_attention\"]"
-#define MAMBA MIXED ", \"mamba_n_heads\": 8, \"mamba_d_state\": 32"
+#define MIXED  "\"layer_types\": [\"linear_attention\", \"full_attention\", \"linear_attention\", \"linear_attention\"]"
+#define FALCON "\"mamba_n_heads\": 16, \"num_key_value_heads\": 4"
+#define MAMBA  MIXED ", \"mamba_n_heads\": 8, \"mamba_d_state\": 32"
 
 TEST(granitemoehybrid)
 {
@@ -133,6 +134,29 @@ TEST(bamba_and_nemotron_h)
     assert_int_equal(config.layer[2].mixer, MIXER_ATTENTION);
 }
 
+TEST(falcon_h1)
+{
+    struct model_config config = test_config_accepted(
+        "falcon_h1",
+        "\"mamba_d_ssm\": 96, \"mamba_n_heads\": 8, \"mamba_n_groups\": 2, \"num_key_value_heads\": 4, "
+        "\"attention_in_multiplier\": 0.5, \"attention_out_multiplier\": 4, \"key_multiplier\": 2, "
+        "\"mlp_multipliers\": [0.25, 3], \"ssm_multipliers\": [1, 2, 3, 4, 5], \"ssm_in_multiplier\": 0.5, "
+        "\"ssm_out_multiplier\": 0.125, \"lm_head_multiplier\": 0.75, \"embedding_multiplier\": 6");
+    const struct model_recurrent *sizes = &config.recurrent;
+    assert_int_equal(config.layer[3].mixer, MIXER_BOTH);
+    assert_int_equal(model_attention_layers(&config), config.layers);
+    assert_int_equal(sizes->value_dim, 12);
+    assert_int_equal(sizes->norm_groups, 0);
+    assert_true(config.attention_out_scale == 2 && config.gate_scale == 0.25 && config.mlp_out_scale == 3);
+    assert_true(config.logits_scale == 0.75 && config.embedding_scale == 6);
+    assert_true(sizes->z_scale == 0.5 && sizes->dt_scale == 2.5 && sizes->out_scale == 0.125);
+    assert_true(sizes->xbc_scale[0] == 1 && sizes->xbc_scale[1] == 1.5 && sizes->xbc_scale[2] == 2);
+    config = test_config_accepted("falcon_h1", "\"mamba_d_ssm\": null, \"mamba_n_heads\": 8, \"mamba_rms_norm\": true, "
+                                               "\"num_key_value_heads\": 4, \"mamba_norm_before_gate\": false");
+    assert_int_equal(config.recurrent.value_dim, 16);
+    assert_int_equal(config.recurrent.norm_groups, 1);
+}
+
 TEST(refused_configs)
 {
     static const struct {
@@ -143,7 +167,7 @@ TEST(refused_configs)
         {"granitemoehybrid", "\"layer_types\": [\"mamba\", \"conv\", \"mamba\", \"mamba\"]",
          "'layer_types'|mamba|conv"},
         {"granitemoehybrid", MAMBA ", \"mamba_n_groups\": 3", "'mamba_n_heads'|multiple of mamba_n_groups"},
-        {"granitemoehybrid", MAMBA ", \"mamba_d_head\": 32", "'mamba_d_head'|mamba_expand"},
+        {"granitemoehybrid", MAMBA ", \"mamba_d_head\": 32", "'mamba_d_head'|all elements of the heads (128)"},
         {"granitemoehybrid", MAMBA ", \"mamba_d_head\": \"small\"", "'mamba_d_head'|small"},
         {"granitemoehybrid", MAMBA ", \"mamba_d_conv\": 1", "'mamba_d_conv'|found 1"},
         {"granitemoehybrid", MIXED ", \"mamba_n_heads\": 128", "'mamba_d_head'|even|found 1"},
@@ -177,6 +201,13 @@ TEST(refused_configs)
         {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"num_nextn_predict_layers\": 1",
          "'num_nextn_predict_layers'"},
         {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"time_step_min\": -1", "'time_step_min'|found -1"},
+        {"falcon_h1", FALCON ", \"mamba_d_head\": 32", "'mamba_d_head'|all elements of the heads (1024)"},
+        {"falcon_h1", FALCON ", \"mamba_rms_norm\": true", "'mamba_norm_before_gate'|false with mamba_rms_norm"},
+        {"falcon_h1", FALCON ", \"ssm_multipliers\": [1, 2]", "'ssm_multipliers'|5 numbers"},
+        {"falcon_h1", FALCON ", \"mlp_multipliers\": [1, 0]", "'mlp_multipliers'|2 numbers"},
+        {"falcon_h1", FALCON ", \"mamba_proj_bias\": true", "'mamba_proj_bias'|false"},
+        {"falcon_h1", FALCON ", \"attn_layer_indices\": [1]", "'attn_layer_indices'"},
+        {"falcon_h1", FALCON ", \"key_multiplier\": 0", "'key_multiplier'|found 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         test_config_refused(cases[i].model_type, cases[i].fields, cases[i].words);

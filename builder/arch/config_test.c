@@ -100,6 +100,7 @@ TEST(test_defaults)
         {"granitemoehybrid", 32, 32, 32, 2048, 0, "----", "nnnn", 1e4, 1e-6, 1, -1, 1, false, false},
         {"bamba", 8, 32, 16, 262144, 0, "----", "mmmm", 1e4, 1e-5, 1, 0, 1, false, false},
         {"nemotron_h", 8, 128, 128, 4096, 0, "----", "nnnn", 1e4, 1e-5, 1, 0, 1, false, false},
+        {"falcon_h1", 8, 32, 32, 8192, 0, "----", "mmmm", 1e4, 1e-5, 1, 0, 1, false, false},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         char text[320];

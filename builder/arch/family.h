@@ -249,7 +249,8 @@ struct state_space_keys {
 extern const struct state_space_keys config_mamba_keys;
 struct state_space_defaults {
     uint64_t heads, groups, state_dim;
-    uint64_t head_dim; /* 0: expand * hidden_size / heads */
+    uint64_t head_dim; /* 0: the elements of all heads / heads */
+    uint64_t width;    /* elements of all heads, which the class reads under another key; 0: expand * hidden_size */
 };
 bool config_state_space(struct model_config *config, struct json_reader *reader, const struct state_space_keys *keys,
                         const struct state_space_defaults *defaults, struct status *status);

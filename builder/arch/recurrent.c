@@ -14,6 +14,7 @@ struct rows {
     uint64_t first, count, run, period;
     bool of_groups;     /* ranks share groups of heads: SHARD_GROUP_ROWS */
     const char *layers; /* module of the layers; NULL: model.layers */
+    float scale;        /* of the kernels of a convolution; 0: 1 */
 };
 
 static const char *layers_of(const struct rows *rows) { return rows->layers ? rows->layers : "model.layers"; }
@@ -56,7 +57,8 @@ static int conv_weight(struct graph *graph, uint32_t layer, const struct rows *p
         const struct weight_source source = {.shape = {sizes->channels, 1, sizes->kernel},
                                              .flat = true,
                                              .first_row = parts[i].first * sizes->kernel,
-                                             .rows = parts[i].count * sizes->kernel};
+                                             .rows = parts[i].count * sizes->kernel,
+                                             .scale = parts[i].scale};
         if (i == 0)
             weight = graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &source, "%s.%u.%s", layers_of(&parts[i]), layer,
                                        parts[i].tensor);
@@ -136,12 +138,12 @@ static struct delta_rule_inputs inputs_by_heads(struct graph *graph, uint32_t la
     const uint64_t hidden = graph->config->hidden_size, per_key = sizes->value_heads / sizes->key_heads;
     const uint64_t key = sizes->key_dim, value = per_key * sizes->value_dim, period = 2 * key + 2 * value;
     const uint64_t keys = sizes->key_heads * key, values = sizes->key_heads * value;
-    const struct rows qkv[] = {{QKVZ, 0, keys, key, period, false, NULL},
-                               {QKVZ, key, keys, key, period, false, NULL},
-                               {QKVZ, 2 * key, values, value, period, false, NULL}};
-    const struct rows z = {QKVZ, 2 * key + value, values, value, period, false, NULL};
-    const struct rows ba[] = {{BA, 0, sizes->value_heads, per_key, 2 * per_key, false, NULL},
-                              {BA, per_key, sizes->value_heads, per_key, 2 * per_key, false, NULL}};
+    const struct rows qkv[] = {{QKVZ, 0, keys, key, period, false, NULL, 0},
+                               {QKVZ, key, keys, key, period, false, NULL, 0},
+                               {QKVZ, 2 * key, values, value, period, false, NULL, 0}};
+    const struct rows z = {QKVZ, 2 * key + value, values, value, period, false, NULL, 0};
+    const struct rows ba[] = {{BA, 0, sizes->value_heads, per_key, 2 * per_key, false, NULL, 0},
+                              {BA, per_key, sizes->value_heads, per_key, 2 * per_key, false, NULL, 0}};
     const uint64_t rows = sizes->key_heads * period;
     struct delta_rule_inputs made;
     made.qkv = weight_of(graph, layer, qkv, 3, rows, hidden, SHARD_ROWS, QKV);
@@ -249,7 +251,7 @@ static void name_state_space(struct state_space *own, const struct model_recurre
 
 /* The product of x and some rows of the first projection. */
 static int project(struct graph *graph, const struct state_space *own, int x, uint32_t layer, struct rows *rows,
-                   int count, const char *label)
+                   int count, double scale, const char *label)
 {
     const uint64_t hidden = graph->config->hidden_size;
     char name[2 * GRAPH_NAME_BYTES];
@@ -260,7 +262,7 @@ static int project(struct graph *graph, const struct state_space *own, int x, ui
     snprintf(name, sizeof name, "%s.%s", own->in_bias, label);
     if (graph->config->recurrent.projection_bias)
         by.bias = weight_of(graph, layer, rows, count, own->in_rows, 0, SHARD_ROWS, name);
-    return node_matmul(graph, x, layer, by, ACTIVATION_NONE, 1.0, label);
+    return node_matmul(graph, x, layer, by, ACTIVATION_NONE, scale != 0 ? scale : 1, label);
 }
 
 static int heads_vector(struct graph *graph, const struct state_space *own, uint32_t layer, const char *tensor,
@@ -284,12 +286,13 @@ static int convolved_xbc(struct graph *graph, const struct state_space *own, int
                                 .of_groups = i > 0,
                                 .layers = own->layers};
         conv_bias[i] = in[i] = conv[i];
+        conv[i].scale = (float)sizes->xbc_scale[i]; /* of the values that it takes */
         conv_bias[i].tensor = own->conv_bias;
         in[i].tensor = own->in;
         in[i].first += own->values; /* z comes before */
         first += counts[i];
     }
-    const int mixed = project(graph, own, x, layer, in, 3, "xbc");
+    const int mixed = project(graph, own, x, layer, in, 3, 1, "xbc");
     const int kernels = conv_weight(graph, layer, conv, 3);
     const int bias = sizes->conv_bias
                          ? weight_of(graph, layer, conv_bias, 3, sizes->channels, 0, SHARD_ROWS, own->conv_bias)
@@ -350,24 +353,26 @@ static int state_space(struct graph *graph, const struct decoder_modules *module
     struct rows of_z = {.tensor = own.in, .count = own.values, .layers = own.layers};
     struct rows of_dt = {.tensor = own.in, .count = own.heads, .layers = own.layers};
     of_dt.first = own.in_rows - own.heads;
-    const int z = project(graph, &own, x, layer, &of_z, 1, "z");
+    const int z = project(graph, &own, x, layer, &of_z, 1, config->recurrent.z_scale, "z");
     const int xbc = convolved_xbc(graph, &own, x, layer);
-    const int dt = project(graph, &own, x, layer, &of_dt, 1, "dt");
-    const int made = scan(graph, &own, z, xbc, dt, layer);
-    const int out = normalise_groups(graph, &own, made, layer);
+    const int dt = project(graph, &own, x, layer, &of_dt, 1, config->recurrent.dt_scale, "dt");
+    int out = scan(graph, &own, z, xbc, dt, layer);
+    if (config->recurrent.norm_groups) out = normalise_groups(graph, &own, out, layer);
     const struct rows rows = {.tensor = own.out, .count = config->hidden_size, .layers = own.layers};
     struct projection by = {.bias = -1};
     by.weight = weight_of(graph, layer, &rows, 1, config->hidden_size, own.values, SHARD_COLUMNS, own.out);
     if (config->recurrent.projection_bias)
         by.bias = heads_vector(graph, &own, layer, own.out_bias, config->hidden_size, SHARD_FIRST_RANK);
-    return node_matmul(graph, out, layer, by, ACTIVATION_NONE, config->residual_scale, "o");
+    const double scale = config->recurrent.out_scale != 0 ? config->recurrent.out_scale : 1;
+    return node_matmul(graph, out, layer, by, ACTIVATION_NONE, config->residual_scale * scale, "state_space_out");
 }
 
 int recurrent_mixer(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
 {
     switch (graph->config->layer[layer].mixer) {
     case MIXER_SHORT_CONV: return short_conv(graph, x, layer);
-    case MIXER_STATE_SPACE: return state_space(graph, &traits->modules, x, layer);
+    case MIXER_STATE_SPACE:
+    case MIXER_BOTH: return state_space(graph, &traits->modules, x, layer);
     default: return gated_delta_rule(graph, x, layer);
     }
 }

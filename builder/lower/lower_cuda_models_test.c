@@ -219,9 +219,14 @@ TEST(state_spaces)
         "\"max_position_embeddings\": 512, \"hybrid_override_pattern\": \"M-*M-\", \"mamba_num_heads\": 4, "
         "\"n_groups\": 2, "
         "\"ssm_state_size\": 64, \"mamba_head_dim\": 32}",
+        "{\"model_type\": \"falcon_h1\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 50, \"max_position_embeddings\": 512, "
+        "\"mamba_d_ssm\": 128, \"mamba_n_heads\": 4, \"mamba_n_groups\": 2, \"mamba_d_state\": 64, "
+        "\"mlp_multipliers\": [0.5, 2]}",
     };
+    static const int layers[][3] = {{2, 2, 1}, {2, 2, 1}, {3, 0, 3}}; /* state spaces, norms after them, attention */
     struct test_device_model model;
-    for (int s = 0; s < 2; s++)
+    for (int s = 0; s < 3; s++)
         for (uint32_t ranks = 1; ranks <= 2; ranks++) {
             assert_true(test_device_model_open_ranks(&model, sources[s], DTYPE_BF16, ranks));
             if (ranks > 1) test_device_model_exchange(&model, 2048);
@@ -244,10 +249,10 @@ TEST(state_spaces)
                     assert_int_equal(graph->values[node->operands[STATE_SPACE_DT]].dtype, DTYPE_F32);
                     assert_int_equal(graph->values[node->operands[STATE_SPACE_XBC]].dtype, DTYPE_BF16);
                 }
-                assert_int_equal(found[0], 2);
-                assert_int_equal(found[1], 2);
+                assert_int_equal(found[0], layers[s][0]);
+                assert_int_equal(found[1], layers[s][1]);
                 assert_int_equal(found[2], s == 0 && ranks == 2 ? 2 : 0);
-                assert_int_equal(found[3], 1);
+                assert_int_equal(found[3], layers[s][2]);
             }
             test_device_model_close(&model);
         }

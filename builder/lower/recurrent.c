@@ -11,7 +11,7 @@ static uint64_t aligned(uint64_t bytes) { return (bytes + PLAN_ALIGNMENT - 1) / 
 /* A layer's convolution comes before its delta rule or state space. */
 static uint64_t conv_bytes(const struct model_config *config, uint64_t layer)
 {
-    if (config->layer[layer].mixer == MIXER_ATTENTION || config->layer[layer].mixer == MIXER_NONE) return 0;
+    if (!mixer_is_recurrent(config->layer[layer].mixer)) return 0;
     return aligned(short_conv_state_bytes(config->recurrent.channels, config->recurrent.kernel));
 }
 
@@ -21,7 +21,7 @@ static uint64_t rule_bytes(const struct model_config *config, uint64_t layer)
     switch (config->layer[layer].mixer) {
     case MIXER_DELTA_RULE: return aligned(delta_rule_state_bytes(sizes->value_heads, sizes->key_dim, sizes->value_dim));
     case MIXER_STATE_SPACE:
-        return aligned(state_space_state_bytes(sizes->value_heads, sizes->key_dim, sizes->value_dim));
+    case MIXER_BOTH: return aligned(state_space_state_bytes(sizes->value_heads, sizes->key_dim, sizes->value_dim));
     default: return 0;
     }
 }

@@ -76,7 +76,29 @@ struct state_space_head {
     float dt, a_log, d;         /* dt with its bias */
     bool begins;                /* a sequence */
 };
-struct state_space_head state_space_head_of(const struct op_call *call, int64_t row, int64_t head);
+static inline struct state_space_head state_space_head_of(const struct op_call *call, int64_t row, int64_t head)
+{
+    const int64_t *params = call->params;
+    const int64_t heads = params[STATE_SPACE_HEADS], groups = params[STATE_SPACE_GROUPS];
+    const int64_t state_dim = params[STATE_SPACE_STATE_DIM], head_dim = params[STATE_SPACE_HEAD_DIM];
+    const int64_t width = heads * head_dim, group = head / (heads / groups), at = row * width + head * head_dim;
+    const float *xbc = (const float *)call->operands[STATE_SPACE_XBC] + row * (width + 2 * groups * state_dim);
+    const int32_t *slots = call->operands[STATE_SPACE_SLOTS], *positions = call->operands[STATE_SPACE_POSITIONS];
+    uint8_t *block = (uint8_t *)call->operands[STATE_SPACE_STATE] + slots[row] * params[STATE_SPACE_RECURRENT_BYTES];
+    return (struct state_space_head){
+        .x = xbc + head * head_dim,
+        .b = xbc + width + group * state_dim,
+        .c = xbc + width + (groups + group) * state_dim,
+        .z = (const float *)call->operands[STATE_SPACE_Z] + at,
+        .state = (float *)(void *)block + head * state_dim * head_dim,
+        .out = (float *)call->operands[STATE_SPACE_OUT] + at,
+        .dt = ((const float *)call->operands[STATE_SPACE_DT])[row * heads + head] +
+              op_element(call->operands[STATE_SPACE_DT_BIAS], head, (enum dtype)params[STATE_SPACE_DT_DTYPE]),
+        .a_log = op_element(call->operands[STATE_SPACE_A_LOG], head, (enum dtype)params[STATE_SPACE_A_DTYPE]),
+        .d = op_element(call->operands[STATE_SPACE_D], head, (enum dtype)params[STATE_SPACE_D_DTYPE]),
+        .begins = positions[row] == 0,
+    };
+}
 
 extern const struct op_descriptor op_state_space;
 extern const struct device_kernel device_state_space;
