@@ -207,6 +207,10 @@ TEST(refused_configs)
         {"falcon_h1", FALCON ", \"mlp_multipliers\": [1, 0]", "'mlp_multipliers'|2 numbers"},
         {"falcon_h1", FALCON ", \"mamba_proj_bias\": true", "'mamba_proj_bias'|false"},
         {"falcon_h1", FALCON ", \"attn_layer_indices\": [1]", "'attn_layer_indices'"},
+        {"falcon_h1", FALCON ", \"attention_in_multiplier\": 2000",
+         "multipliers of attention|products from 1e-6 to 1e6|found"},
+        {"falcon_h1", FALCON ", \"ssm_in_multiplier\": 1e-6, \"ssm_multipliers\": [1, 1, 0.5, 1, 1]",
+         "products|found 5e-07"},
         {"falcon_h1", FALCON ", \"key_multiplier\": 0", "'key_multiplier'|found 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

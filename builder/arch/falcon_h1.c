@@ -75,6 +75,23 @@ static bool read_other_factors(struct model_config *config, struct json_reader *
     return true;
 }
 
+/* What float32 holds with room for the values that they multiply, as single factors. */
+static bool check_products(const struct model_config *config, const struct json_reader *reader, struct status *status)
+{
+    const struct model_recurrent *sizes = &config->recurrent;
+    const double least = 1e-6, most = 1e6;
+    const double products[] = {config->attention_scale, config->attention_out_scale, sizes->z_scale,
+                               sizes->dt_scale,         sizes->xbc_scale[0],         sizes->xbc_scale[1],
+                               sizes->xbc_scale[2]};
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++)
+        if (!(products[i] >= least && products[i] <= most))
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "%s: multipliers of attention and of the state space: expected products from 1e-6 to "
+                               "1e6, found %g",
+                               reader->path, products[i]);
+    return true;
+}
+
 /* mamba_d_ssm, the elements of all heads; null: mamba_expand times hidden_size. */
 static bool read_state_space(struct model_config *config, struct json_reader *reader, struct status *status)
 {
@@ -107,7 +124,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
 {
     if (!config_sizes(config, reader, &defaults, status) || !check_biases(reader, status) ||
         !read_attention_factors(config, reader, status) || !read_state_space(config, reader, status) ||
-        !read_other_factors(config, reader, status) ||
+        !read_other_factors(config, reader, status) || !check_products(config, reader, status) ||
         !field_rules_check(reader, unused, sizeof unused / sizeof *unused, status))
         return false;
     for (uint64_t i = 0; i < config->layers; i++) config->layer[i].mixer = MIXER_BOTH;
