@@ -36,14 +36,18 @@ enum { VOCAB = 320, PAGE = 16, LONGEST = FABLES_CONTEXT, LEAST = 128 };
     "\"model_type\": \"qwen3_5_text\", " SIZES ", \"head_dim\": 32, \"linear_num_key_heads\": 2, " \
     "\"linear_num_value_heads\": 4, \"linear_key_head_dim\": 16, \"linear_value_head_dim\": 16, "  \
     "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0, \"partial_rotary_factor\": 0.25}"
+#define GRANITE                                                                                                \
+    "\"model_type\": \"granitemoehybrid\", " SIZES ", \"layer_types\": [\"mamba\", \"attention\", \"mamba\", " \
+    "\"mamba\"], \"num_local_experts\": 0, \"shared_intermediate_size\": 96, \"mamba_n_heads\": 8, "           \
+    "\"mamba_d_state\": 32"
 
 static const struct family {
     const char *config;
     uint32_t ranks;
     bool recurrent;
 } families[] = {
-    {OLMO3, 1, false},  {MISTRAL, 1, false}, {LFM2, 1, true},
-    {QWEN3_5, 1, true}, {COHERE2, 2, false}, {QWEN3_5, 2, true},
+    {OLMO3, 1, false},   {MISTRAL, 1, false}, {LFM2, 1, true},    {QWEN3_5, 1, true},
+    {COHERE2, 2, false}, {QWEN3_5, 2, true},  {GRANITE, 1, true}, {GRANITE, 2, true},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 

@@ -15,7 +15,8 @@
         row(seed_oss) row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(gemma3) row(gemma4) row(cohere2) \
             row(stablelm) row(starcoder2) row(nemotron) row(gpt2) row(gpt_neox) row(mixtral) row(qwen2_moe)         \
                 row(qwen3_moe) row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe) row(gpt_oss)              \
-                    row(deepseek_v2) row(deepseek_v3) row(qwen3_next) row(qwen3_5) row(qwen3_5_moe) row(lfm2)
+                    row(deepseek_v2) row(deepseek_v3) row(qwen3_next) row(qwen3_5) row(qwen3_5_moe) row(lfm2)       \
+                        row(granitemoehybrid) row(bamba) row(nemotron_h) row(falcon_h1)
 
 #define DECLARE(name) extern const struct architecture arch_##name;
 FAMILIES(DECLARE)

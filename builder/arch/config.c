@@ -66,14 +66,18 @@ bool config_sizes(struct model_config *config, struct json_reader *reader, const
     const struct config_keys *keys = defaults->keys ? defaults->keys : &config_usual_keys;
     if (!json_reader_u64(reader, keys->hidden, true, 1, MODEL_MAX_HIDDEN, &config->hidden_size, status)) return false;
     config->intermediate_size = defaults->inner_times * config->hidden_size;
+    config->layers = defaults->layers;
     if (!json_reader_u64(reader, keys->inner, !defaults->inner_times, 1, MODEL_MAX_INTERMEDIATE,
                          &config->intermediate_size, status) ||
-        !json_reader_u64(reader, keys->layers, true, 1, MODEL_MAX_LAYERS, &config->layers, status) ||
+        !json_reader_u64(reader, keys->layers, !defaults->layers, 1, MODEL_MAX_LAYERS, &config->layers, status) ||
         !json_reader_u64(reader, "vocab_size", true, 1, MODEL_MAX_VOCAB, &config->vocab_size, status) ||
         !json_reader_u64(reader, keys->max_position, false, 1, MODEL_MAX_POSITION, &config->max_position, status) ||
         !json_reader_double(reader, norm_eps, false, &config->rms_norm_eps, status) ||
         !json_reader_bool(reader, "tie_word_embeddings", false, &config->tie_word_embeddings, status))
         return false;
+    if (config->layers > MODEL_MAX_LAYERS)
+        return status_fail(status, STATUS_BAD_INPUT, "%s: expected at most %d layers, found %" PRIu64, reader->path,
+                           MODEL_MAX_LAYERS, config->layers);
     if (!(config->rms_norm_eps > 0 && config->rms_norm_eps < 1))
         return json_reader_fail(reader, norm_eps, "a number above 0 and below 1",
                                 json_object_get(reader->object, norm_eps), status);

@@ -14,6 +14,11 @@ static const struct field_rule unused[] = {
     {"router_jitter_noise", FIELD_NO_EFFECT},
 };
 
+bool config_unused_experts(struct json_reader *reader, struct status *status)
+{
+    return field_rules_check(reader, unused, sizeof unused / sizeof *unused, status);
+}
+
 /* One of two names of a key, which must not both be there. */
 static bool read_count(struct json_reader *reader, const char *const *keys, uint64_t *count, struct status *status)
 {
@@ -42,7 +47,7 @@ bool config_experts(struct model_config *config, struct json_reader *reader, con
         !json_reader_u64(reader, top_k_key, defaults->top_k == 0, 1, MODEL_MAX_TOP_K, &experts->top_k, status) ||
         (size_key &&
          !json_reader_u64(reader, size_key, false, 1, MODEL_MAX_INTERMEDIATE, &experts->intermediate_size, status)) ||
-        !field_rules_check(reader, unused, sizeof unused / sizeof *unused, status))
+        !config_unused_experts(reader, status))
         return false;
     if (experts->top_k > experts->count)
         return status_fail(status, STATUS_BAD_INPUT,

@@ -97,9 +97,13 @@ TEST(test_defaults)
         {"qwen3_5_text", 4, 256, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"qwen3_5_moe_text", 2, 256, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"lfm2", 8, 32, 32, 128000, 0, "----", "mmmm", 1e6, 1e-5, 1, 0, 1, true, false},
+        {"granitemoehybrid", 32, 32, 32, 2048, 0, "----", "nnnn", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"bamba", 8, 32, 16, 262144, 0, "----", "mmmm", 1e4, 1e-5, 1, 0, 1, false, false},
+        {"nemotron_h", 8, 128, 128, 4096, 0, "----", "nnnn", 1e4, 1e-5, 1, 0, 1, false, false},
+        {"falcon_h1", 8, 32, 32, 8192, 0, "----", "mmmm", 1e4, 1e-5, 1, 0, 1, false, false},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
-        char text[256];
+        char text[320];
         assert_string_equal(arch_model_type(i), expected[i].model_type); /* each family of the list */
         snprintf(text, sizeof text,
                  strcmp(expected[i].model_type, "gpt2") == 0
@@ -109,7 +113,11 @@ TEST(test_defaults)
                  expected[i].model_type,
                  strcmp(expected[i].model_type, "deepseek_v2") == 0   ? ", \"num_experts_per_tok\": 6"
                  : strcmp(expected[i].model_type, "gemma4_text") == 0 ? ", \"hidden_size_per_layer_input\": 0"
-                                                                      : "");
+                 : strcmp(expected[i].model_type, "bamba") == 0       ? ", \"attn_layer_indices\": [3]"
+                 : strcmp(expected[i].model_type, "nemotron_h") == 0  ? ", \"hybrid_override_pattern\": \"M*-M\""
+                 : strcmp(expected[i].model_type, "granitemoehybrid") == 0
+                     ? ", \"layer_types\": [\"mamba\", \"attention\", \"mamba\", \"mamba\"]"
+                     : "");
         struct status status = {0};
         struct model_config config;
         test_expect_success(test_config_parse(&config, text, &status), &status);

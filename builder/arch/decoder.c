@@ -26,7 +26,11 @@ struct part {
     uint64_t run, period;         /* of each `period` rows, `run` are of the projection; 0: its rows are consecutive */
     uint64_t head,
         turned; /* of each `head` rows the first `turned` are rotary pairs by turns in the checkpoint; 0: they are not */
+    float scale; /* of the projection; 0: 1. Requires: it has no bias, if not 0 */
 };
+
+/* A factor of struct model_config, 0 for 1. */
+static double factor_of(double scale) { return scale != 0 ? scale : 1; }
 
 static const char *or_usual(const char *name, const char *usual) { return name ? name : usual; }
 
@@ -48,6 +52,7 @@ static struct projection projection(struct graph *graph, const struct decoder_tr
                                    .group = part->head,
                                    .dealt = part->turned,
                                    .stride = part->head ? 2 : 0,
+                                   .scale = part->scale,
                                    .again = part->again};
     const struct weight_source vector = source;
     source.transposed = traits->transposed;
@@ -311,7 +316,8 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     const struct part output = {or_usual(traits->modules.output, "self_attn.o_proj"), config->hidden_size,
                                 SHARD_COLUMNS, .head = 0};
     const struct projection o = projection(graph, traits, layer, &output, q_width, config->output_bias);
-    return node_matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
+    return node_matmul(graph, mixed, layer, o, ACTIVATION_NONE,
+                       config->residual_scale * factor_of(config->attention_out_scale), "o");
 }
 
 static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
@@ -323,7 +329,7 @@ static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, i
     char names[4][GRAPH_NAME_BYTES];
     static const char *const usual[] = {"gate_proj", "up_proj", "down_proj", "gate_up_proj"};
     for (int i = 0; i < 4; i++) snprintf(names[i], sizeof names[i], "%s.%s", module, usual[i]);
-    struct part parts[] = {{or_usual(modules->gate, names[0]), inner, SHARD_ROWS, .head = 0},
+    struct part parts[] = {{or_usual(modules->gate, names[0]), inner, SHARD_ROWS, .scale = (float)config->gate_scale},
                            {or_usual(modules->up, names[1]), inner, SHARD_ROWS, .head = 0}};
     struct projection in;
     if (traits->plain_mlp)
@@ -335,7 +341,8 @@ static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, i
                                 "activated");
     const struct part output = {or_usual(modules->down, names[2]), hidden, SHARD_COLUMNS, .head = 0};
     const struct projection down = projection(graph, traits, layer, &output, inner, config->mlp_bias);
-    return node_matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
+    return node_matmul(graph, activated, layer, down, ACTIVATION_NONE,
+                       config->residual_scale * factor_of(config->mlp_out_scale), "down");
 }
 
 /* sum + norm(norm(mlp(x)) + norm(experts(norm(sum)))): what chooses the experts has a norm of its own. */
@@ -420,20 +427,27 @@ static bool rope_tables(struct graph *graph, int tables[LAYER_ROPE_KINDS], struc
     return true;
 }
 
-/* x + attention(x), then x + mlp(x); with a parallel residual x + attention(x) + mlp(x). */
+/* x + attention(x), then x + mlp(x); with a parallel residual x + attention(x) + mlp(x); one of the two alone where a layer lacks the
+ * other. */
 static int decoder_layer(struct graph *graph, const struct decoder_traits *traits, int x, int table, uint32_t layer)
 {
     const struct decoder_norms *norms = &traits->norms;
     const uint64_t hidden = graph->config->hidden_size;
     const bool parallel = graph->config->parallel_residual;
+    if (graph->config->layer[layer].mixer == MIXER_NONE)
+        return add_mlp(graph, traits, x, layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in"), layer);
     const int in = layer_norm(graph, traits, x, layer, norms->attention_in, "attention_in");
     int mlp_in = in;
     if (parallel && !traits->shares_norm) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
-    int out = graph->config->layer[layer].mixer != MIXER_ATTENTION ? recurrent_mixer(graph, in, layer)
-              : graph->config->latent.kv_rank                      ? latent_attention(graph, in, table, layer)
-                                                                   : self_attention(graph, traits, in, table, layer);
+    const enum layer_mixer mixer = graph->config->layer[layer].mixer;
+    int out = !mixer_attends(mixer)           ? recurrent_mixer(graph, traits, in, layer)
+              : graph->config->latent.kv_rank ? latent_attention(graph, in, table, layer)
+                                              : self_attention(graph, traits, in, table, layer);
     out = layer_norm(graph, traits, out, layer, norms->attention_out, "attention_out");
     x = add(graph, x, out, hidden, layer, "after_attention");
+    if (mixer == MIXER_BOTH)
+        x = add(graph, x, recurrent_mixer(graph, traits, in, layer), hidden, layer, "after_state_space");
+    if (graph->config->layer[layer].no_mlp) return x;
     if (!parallel) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
     return add_mlp(graph, traits, x, mlp_in, layer);
 }

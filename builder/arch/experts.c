@@ -251,9 +251,10 @@ uint64_t experts_shared_joined(const struct graph *graph, const struct expert_na
     const struct model_experts *experts = &graph->config->experts;
     const uint64_t count = experts->shared_size / experts->intermediate_size;
     const bool has_vectors = names->router_bias || names->selection_bias || names->scales; /* one element each */
-    if (!graph_may_join(graph, layer, GRAPH_JOIN_SHARED) || !names->shared || graph->config->mlp_bias ||
-        (names->shared_gate && has_vectors) || experts->shared_size % experts->intermediate_size ||
-        experts->count + count > ROUTER_MAX_EXPERTS || experts->top_k + count > ROUTER_MAX_TOP_K)
+    if (!graph_may_join(graph, layer, GRAPH_JOIN_SHARED) || !names->shared || names->shared_is_mlp ||
+        graph->config->mlp_bias || (names->shared_gate && has_vectors) ||
+        experts->shared_size % experts->intermediate_size || experts->count + count > ROUTER_MAX_EXPERTS ||
+        experts->top_k + count > ROUTER_MAX_TOP_K)
         return 0;
     return count;
 }

@@ -20,6 +20,7 @@ struct decoder_modules {
     const char *q, *k, *v, *output; /* self_attn.q_proj, .. */
     const char *q_norm, *k_norm;    /* self_attn.q_norm, .. */
     const char *gate, *up, *down;   /* mlp.gate_proj, .. */
+    const char *state_space;        /* mamba */
 };
 
 /* Modules of a layer that normalise what goes into attention and MLP, and what comes out before it is added; NULL: no
@@ -62,6 +63,7 @@ struct expert_names {
     bool by_turns;           /* rows of gate and up come by turns */
     bool transposed;         /* matrices are [experts, in, out], but with codes of MXFP4 [experts, out, in] */
     const char *shared;      /* an MLP that every row goes through; NULL: none */
+    bool shared_is_mlp;      /* its modules are those of the model's other MLPs (struct decoder_modules) */
     const char *shared_gate; /* its rows' factor, the sigmoid of a product; NULL: 1 */
 };
 extern const struct expert_names expert_usual_names;  /* without shared experts and biases */
@@ -153,7 +155,7 @@ int per_layer_end(struct graph *graph, const struct decoder_traits *traits, cons
 /* ---- recurrent.c ---- */
 
 /* What a layer with recurrent state has in place of attention, by its mixer. */
-int recurrent_mixer(struct graph *graph, int x, uint32_t layer);
+int recurrent_mixer(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer);
 /* x times the sigmoid of `gate`, both values of the same width. */
 int node_sigmoid_gate(struct graph *graph, int x, int gate, uint32_t layer, const char *label);
 
@@ -187,6 +189,7 @@ struct config_defaults {
     double rms_norm_eps;
     const char *norm_eps_key;       /* NULL: rms_norm_eps */
     const struct config_keys *keys; /* NULL: config_usual_keys */
+    uint64_t layers;                /* 0: num_hidden_layers must be there */
     uint64_t inner_times;           /* of hidden_size, where intermediate_size is absent or null; 0: it must be there */
     int32_t bos_token, eos_token, pad_token; /* CONFIG_NO_TOKEN: none */
 };
@@ -211,6 +214,8 @@ struct experts_defaults {
 bool config_experts(struct model_config *config, struct json_reader *reader, const char *const *count_keys,
                     const char *top_k_key, const char *size_key, const struct experts_defaults *defaults,
                     struct status *status);
+/* Keys of experts that only training reads. */
+bool config_unused_experts(struct json_reader *reader, struct status *status);
 /* decoder_sparse_step and mlp_only_layers: which layers have experts. */
 bool config_sparse_layers(struct model_config *config, struct json_reader *reader, struct status *status);
 /* n_group and topk_group, which keep what they are where config.json has no such key. */
@@ -231,6 +236,26 @@ bool config_deepseek_keys(struct json_reader *reader, const char *scoring, struc
  * layers are as they were. */
 bool config_mixers(struct model_config *config, struct json_reader *reader, const char *name, enum layer_mixer mixer,
                    bool *given, struct status *status);
+/* The layers with attention are those of an array of indices, all others are of `mixer`, if config.json has it. applies false: layers
+ * stay as they are, but the key must be possible. */
+bool config_attention_indices(struct model_config *config, struct json_reader *reader, const char *key,
+                              enum layer_mixer mixer, bool applies, struct status *status);
+/* Refuses a model without attention: engines have a KV cache. */
+bool config_some_attention(const struct model_config *config, const struct json_reader *reader, struct status *status);
+/* The sizes of state spaces, by keys that differ between families, and their defaults. All layers are as they were. */
+struct state_space_keys {
+    const char *heads, *groups, *state_dim, *head_dim, *kernel, *expand, *conv_bias, *projection_bias, *chunk;
+};
+extern const struct state_space_keys config_mamba_keys;
+struct state_space_defaults {
+    uint64_t heads, groups, state_dim;
+    uint64_t head_dim; /* 0: the elements of all heads / heads */
+    uint64_t width;    /* elements of all heads, which the class reads under another key; 0: expand * hidden_size */
+};
+bool config_state_space(struct model_config *config, struct json_reader *reader, const struct state_space_keys *keys,
+                        const struct state_space_defaults *defaults, struct status *status);
+/* time_step_limit: the least and the greatest time step. */
+bool config_time_step_limit(struct model_config *config, struct json_reader *reader, struct status *status);
 /* The same for the delta rule: by layer_types ("linear_attention"), else all layers but every full_attention_interval-th. */
 bool config_delta_rule_layers(struct model_config *config, struct json_reader *reader, struct status *status);
 /* linear_*: heads and widths of the delta rule. */

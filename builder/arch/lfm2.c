@@ -84,26 +84,8 @@ static bool read_mixers(struct model_config *config, struct json_reader *reader,
 {
     bool given;
     if (!config_mixers(config, reader, "conv", MIXER_SHORT_CONV, &given, status)) return false;
-    const json_t *indices =
-        json_reader_is_null(reader, "full_attn_idxs") ? NULL : json_reader_get(reader, "full_attn_idxs");
-    if (!indices) {
-        json_reader_get(reader, "full_attn_idxs");
-    } else {
-        if (!json_is_array(indices)) return json_reader_fail(reader, "full_attn_idxs", "an array", indices, status);
-        bool attends[MODEL_MAX_LAYERS] = {false};
-        for (size_t i = 0; i < json_array_size(indices); i++) {
-            const json_t *index = json_array_get(indices, i);
-            const json_int_t layer = json_is_integer(index) ? json_integer_value(index) : -1;
-            if (layer < 0 || (uint64_t)layer >= config->layers)
-                return json_reader_fail(reader, "full_attn_idxs", "numbers of layers", index, status);
-            attends[layer] = true;
-        }
-        for (uint64_t i = 0; !given && i < config->layers; i++)
-            config->layer[i].mixer = attends[i] ? MIXER_ATTENTION : MIXER_SHORT_CONV;
-    }
-    return model_attention_layers(config) > 0 ||
-           status_fail(status, STATUS_BAD_INPUT, "%s: expected at least one layer of attention, found none",
-                       reader->path);
+    return config_attention_indices(config, reader, "full_attn_idxs", MIXER_SHORT_CONV, !given, status) &&
+           config_some_attention(config, reader, status);
 }
 
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
@@ -124,6 +106,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     if (!json_reader_u64(reader, "conv_L_cache", false, 2, SHORT_CONV_MAX_KERNEL, &sizes->kernel, status) ||
         !json_reader_bool(reader, "conv_bias", false, &sizes->conv_bias, status))
         return false;
+    sizes->projection_bias = sizes->conv_bias;
     if (model_attention_layers(config) == config->layers) *sizes = (struct model_recurrent){0};
     return true;
 }

@@ -41,12 +41,12 @@ TEST(test_model_types)
         {"minimax", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2", "lightning attention|'mixtral'"},
         {"minimax_m2", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2", "'mixtral'|may compute something else"},
         {"falcon", "\"sliding_window\": 64", "self_attention.query_key_value|'gpt_neox'"},
-        {"falcon3", "\"alibi\": true", "ALiBi|'llama'"},
-        {"falcon3", "\"alibi\": false", "'llama'|'alibi'|not understood"},
+        {"baichuan", "\"alibi\": true", "ALiBi|'llama'"},
+        {"baichuan", "\"alibi\": false", "'llama'|'alibi'|not understood"},
         {"bloom", "", "ALiBi|'gpt_neox'"},
-        {"mamba2", "", "state-space layers|'qwen3_next'"},
-        {"nemotron_h", "\"ssm_state_size\": 128", "state-space layers|'nemotron'|'ssm_state_size'"},
-        {"falcon_h1", "\"a\": 1, \"b\": 1, \"c\": 1, \"d\": 1, \"e\": 1, \"f\": 1, \"g\": 1",
+        {"mamba2", "", "layers of state spaces|'qwen3_next'"},
+        {"nemotron_g", "\"ssm_state_size\": 128, \"num_key_value_heads\": 4", "layers of state spaces|'nemotron_h'"},
+        {"falcon_h0", "\"a\": 1, \"b\": 1, \"c\": 1, \"d\": 1, \"e\": 1, \"f\": 1, \"g\": 1",
          "fields 'a', 'b', 'c', 'd', 'e' and 2 more are not understood"},
     };
     for (size_t i = 0; i < sizeof nearest / sizeof *nearest; i++)
@@ -54,7 +54,7 @@ TEST(test_model_types)
     struct status status = {0};
     struct model_config config;
     test_expect_failure(test_config_parse(&config, "{\"model_type\": \"mamba2\", \"state_size\": 128}", &status),
-                        &status, STATUS_BAD_INPUT, "'mamba2' is not supported|state-space layers|'qwen3_next'");
+                        &status, STATUS_BAD_INPUT, "'mamba2' is not supported|layers of state spaces|'qwen3_next'");
     test_expect_failure(test_config_parse(&config, "{" TEST_SIZES "}", &status), &status, STATUS_BAD_INPUT,
                         "'model_type'|nothing");
     test_expect_failure(test_config_parse(&config, "{\"model_type\": 3}", &status), &status, STATUS_BAD_INPUT,

@@ -58,10 +58,8 @@ static void describe_layers(const struct model_config *config, char *text, size_
     uint64_t window = 0, windows = 0, still = 0, local = 0, experts = 0, mixers = 0;
     for (uint64_t i = 0; i < config->layers; i++) {
         const struct model_layer *layer = &config->layer[i];
-        if (layer->mixer != MIXER_ATTENTION) {
-            mixers++;
-            continue;
-        }
+        mixers += mixer_is_recurrent(layer->mixer);
+        if (!mixer_attends(layer->mixer)) continue;
         window = layer->window ? layer->window : window;
         windows += layer->window != 0;
         still += layer->rope == LAYER_ROPE_NONE;

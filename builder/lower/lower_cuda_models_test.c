@@ -5,12 +5,14 @@
 #include "kernels/delta_rule/delta_rule.h"
 #include "kernels/draft/draft.h"
 #include "kernels/embed/embed.h"
+#include "kernels/group_norm/group_norm.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/multiply/multiply.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_columns/select_columns.h"
+#include "kernels/state_space/state_space.h"
 
 /* A prompt's last layer routes its last row alone, whose seed is that of a token row: the router finds it. */
 TEST(experts)
@@ -198,6 +200,59 @@ TEST(recurrent_layers)
                 assert_int_equal(found[0], convolutions[s]);
                 assert_int_equal(found[1], s ? recurrent[s] : 0);
                 assert_int_equal(found[2], gates[s]);
+            }
+            test_device_model_close(&model);
+        }
+}
+
+/* A norm of one group, whose columns two ranks share; norms of groups, layers of an MLP alone. */
+TEST(state_spaces)
+{
+    static const char *const sources[] = {
+        "{\"model_type\": \"granitemoehybrid\", \"hidden_size\": 64, \"intermediate_size\": 48, \"num_hidden_layers\": "
+        "3, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 50, \"max_position_embeddings\": 512, "
+        "\"layer_types\": [\"mamba\", \"attention\", \"mamba\"], \"num_local_experts\": 8, "
+        "\"shared_intermediate_size\": 96, \"mamba_n_heads\": 4, \"mamba_d_state\": 64}",
+        "{\"model_type\": \"nemotron_h\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 5, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, \"vocab_size\": 50, "
+        "\"max_position_embeddings\": 512, \"hybrid_override_pattern\": \"M-*M-\", \"mamba_num_heads\": 4, "
+        "\"n_groups\": 2, "
+        "\"ssm_state_size\": 64, \"mamba_head_dim\": 32}",
+        "{\"model_type\": \"falcon_h1\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 50, \"max_position_embeddings\": 512, "
+        "\"mamba_d_ssm\": 128, \"mamba_n_heads\": 4, \"mamba_n_groups\": 2, \"mamba_d_state\": 64, "
+        "\"mlp_multipliers\": [0.5, 2]}",
+    };
+    static const int layers[][3] = {{2, 2, 1}, {2, 2, 1}, {3, 0, 3}}; /* state spaces, norms after them, attention */
+    struct test_device_model model;
+    for (int s = 0; s < 3; s++)
+        for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+            assert_true(test_device_model_open_ranks(&model, sources[s], DTYPE_BF16, ranks));
+            if (ranks > 1) test_device_model_exchange(&model, 2048);
+            for (int g = 0; g < TEST_GPUS; g++) test_lower_all(&model, &test_gpus[g]);
+            for (int g = 0; g < TEST_GRAPHS; g++) {
+                const struct graph *graph = &model.graphs[g];
+                int found[4] = {0};
+                for (int n = 0; n < graph->node_count; n++) {
+                    const struct graph_node *node = &graph->nodes[n];
+                    if (node->removed) continue;
+                    found[0] += node->op == OP_STATE_SPACE;
+                    found[1] += node->op == OP_GROUP_NORM;
+                    found[2] += node->op == OP_MEAN_SQUARES;
+                    found[3] += node->op == OP_ATTENTION || node->op == OP_ROPE_ATTENTION;
+                    if (node->op == OP_GROUP_NORM) assert_int_equal(node->params[GROUP_NORM_GROUPS], s ? 2 / ranks : 1);
+                    if (node->op != OP_STATE_SPACE) continue;
+                    assert_int_equal(node->params[STATE_SPACE_SCATTERED], graph->kind != PLAN_PREFILL);
+                    assert_int_equal(node->params[STATE_SPACE_HEADS], 4 / ranks);
+                    assert_int_equal(node->params[STATE_SPACE_GROUPS], s ? 2 / ranks : 1);
+                    assert_int_equal(graph->values[node->operands[STATE_SPACE_DT]].dtype, DTYPE_F32);
+                    assert_int_equal(graph->values[node->operands[STATE_SPACE_XBC]].dtype, DTYPE_BF16);
+                }
+                assert_int_equal(found[0], layers[s][0]);
+                assert_int_equal(found[1], layers[s][1]);
+                assert_int_equal(found[2], s == 0 && ranks == 2 ? 2 : 0);
+                assert_int_equal(found[3], layers[s][2]);
             }
             test_device_model_close(&model);
         }

@@ -15,7 +15,7 @@ uint64_t kv_block_bytes_of(const struct model_config *config, uint32_t layer, ui
                            enum encoding_id kv_dtype)
 {
     uint64_t bytes;
-    if (config->layer[layer].mixer != MIXER_ATTENTION || config->layer[layer].shares) return 0;
+    if (!mixer_attends(config->layer[layer].mixer) || config->layer[layer].shares) return 0;
     return kv_block_bytes(kv_dtype, model_kv_heads(config, layer), page_tokens, model_head_dim(config, layer),
                           config->latent.kv_rank, &bytes)
                ? bytes

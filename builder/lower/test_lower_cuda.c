@@ -68,11 +68,12 @@ static uint64_t recurrent_place(const struct test_device_model *model, const str
     const uint64_t rule = aligned(sizes->value_heads * sizes->key_dim * sizes->value_dim * sizeof(float));
     uint64_t place = 0;
     for (uint32_t layer = 0; layer < node->layer; layer++) {
-        if (config->layer[layer].mixer != MIXER_ATTENTION) place += conv;
-        if (config->layer[layer].mixer == MIXER_DELTA_RULE) place += rule;
+        if (mixer_is_recurrent(config->layer[layer].mixer)) place += conv;
+        if (config->layer[layer].mixer == MIXER_DELTA_RULE || mixer_is_state_space(config->layer[layer].mixer))
+            place += rule;
     }
     assert_true(place + conv + rule <= model->lowering.geometry.recurrent_bytes / 2);
-    return node->op == OP_DELTA_RULE ? place + conv : place;
+    return node->op == OP_DELTA_RULE || node->op == OP_STATE_SPACE ? place + conv : place;
 }
 
 static void check_state(const struct test_device_model *model, const struct graph_node *node,
@@ -97,7 +98,7 @@ static struct plan_field kv_place(const struct test_device_model *model, const s
     for (uint32_t i = 0; i <= owner; i++) {
         place.offset += place.bytes;
         place.bytes = 0;
-        if (layers[i].mixer == MIXER_ATTENTION && !layers[i].shares)
+        if (mixer_attends(layers[i].mixer) && !layers[i].shares)
             place.bytes = planes * model_kv_heads(graph->config, i) * model->lowering.geometry.page_tokens *
                           model_head_dim(&model->config, i) * 2;
     }

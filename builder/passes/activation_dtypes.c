@@ -14,6 +14,7 @@
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/router/router.h"
 #include "kernels/select_rows/select_rows.h"
+#include "kernels/state_space/state_space.h"
 #include "kernels/sum_parts/sum_parts.h"
 
 /* What the readers of each value ask for; [value_count]. */
@@ -34,6 +35,7 @@ static void mark(const struct graph *graph, struct choice *choice)
         if (node->op == OP_RMS_NORM && node->operands[RMS_NORM_ADD_TO] >= 0)
             stays_float[node->operands[RMS_NORM_ADD_TO]] = true;
         if (node->op == OP_DELTA_RULE) stays_float[node->operands[DELTA_RULE_BA]] = true;
+        if (node->op == OP_STATE_SPACE) stays_float[node->operands[STATE_SPACE_DT]] = true;
         if (node->op == OP_ROUTER) stays_float[node->operands[ROUTER_LOGITS]] = true;
         if (node->op == OP_DRAFT) stays_float[node->operands[DRAFT_LOGITS]] = true;
         if (node->op == OP_ALL_GATHER) stays_float[node->operands[ALL_GATHER_X]] = true;

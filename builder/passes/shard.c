@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor parallelism: every rank computes with an equal share of each matrix, as the import marked it, and collectives
  * join the ranks' results: a sum after a matmul over a share of its K and after an embedding over a share of the
- * vocabulary, concatenated columns after the LM head. A norm of q and k over all heads takes its mean squares from a sum over
- * the ranks. All ranks get the same graph; the ranks differ in their weights only. */
+ * vocabulary, concatenated columns after the LM head. A norm of q and k over all heads, and one of a group of columns that ranks share,
+ * take their mean squares from a sum over the ranks. All ranks get the same graph; the ranks differ in their weights only. */
 #include <stdlib.h>
 
 #include "builder/passes/pass.h"
 #include "kernels/all_gather/all_gather.h"
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/embed/embed.h"
+#include "kernels/group_norm/group_norm.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/mean_squares/mean_squares.h"
 #include "kernels/rope_append/rope_append.h"
+#include "kernels/short_conv/short_conv.h"
 
 static uint64_t share_rows(const struct graph *graph, uint32_t layer, const struct weight_source *source)
 {
@@ -19,6 +21,7 @@ static uint64_t share_rows(const struct graph *graph, uint32_t layer, const stru
     switch (source->shard) {
     case SHARD_ROWS: return source->rows / graph->ranks;
     case SHARD_KV_ROWS: return source->rows / model_kv_heads(whole, layer) * model_kv_heads(rank, layer);
+    case SHARD_GROUP_ROWS: return source->rows / whole->recurrent.key_heads * rank->recurrent.key_heads;
     case SHARD_VOCABULARY: return (source->rows + graph->ranks - 1) / graph->ranks;
     default: return source->rows;
     }
@@ -50,6 +53,7 @@ static void share_node(struct graph *graph, struct graph_node *node)
         if (op->params[i].share == SHARE_KV_HEADS)
             node->params[i] = (int64_t)rank_kv_heads((uint64_t)node->params[i], graph->ranks);
     }
+    if (node->op == OP_SHORT_CONV) node->params[SHORT_CONV_CHANNELS] = (int64_t)graph->rank_config->recurrent.channels;
     if (node->op == OP_MATMUL && !node->params[MATMUL_BLOCK_N]) {                          /* blocks are whole */
         const bool parts = node->params[MATMUL_EXPERTS] && !matmul_is_gated(node->params); /* of x: for each choice */
         struct graph_weight *weight = &graph->weights[node->operands[MATMUL_W]];
@@ -109,9 +113,12 @@ static bool check_norms(const struct graph *graph, struct status *status)
     return true;
 }
 
-/* Two nodes before node n, a rope_append, give it the mean squares of q and k. */
-static bool insert_mean_squares(struct graph *graph, int n)
+/* Two nodes before node n give it the mean squares of operand `x`: those of q and k before a rope_append, those of all columns of all
+ * heads before a group_norm. */
+static bool insert_mean_squares(struct graph *graph, int n, int x, int means)
 {
+    const struct model_recurrent *recurrent = &graph->config->recurrent;
+
     const uint32_t layer = graph->nodes[n].layer;
     const int part = graph_value(graph, ROWS_TOKENS, MEAN_SQUARES_WIDTH, "mean_squares%u.part", layer);
     const int whole = graph_value(graph, ROWS_TOKENS, MEAN_SQUARES_WIDTH, "mean_squares%u", layer);
@@ -121,13 +128,15 @@ static bool insert_mean_squares(struct graph *graph, int n)
     reduce->operands[ALL_REDUCE_OUT] = whole;
     struct graph_node *squares = graph_insert(graph, n, OP_MEAN_SQUARES, layer);
     if (!squares) return false;
-    struct graph_node *rope = &graph->nodes[n + 2];
-    squares->operands[MEAN_SQUARES_QKV] = rope->operands[ROPE_APPEND_QKV];
+    struct graph_node *norm = &graph->nodes[n + 2];
+    const bool is_rope = norm->op == OP_ROPE_APPEND;
+    squares->operands[MEAN_SQUARES_QKV] = norm->operands[x];
     squares->operands[MEAN_SQUARES_OUT] = part;
-    squares->params[MEAN_SQUARES_HEADS] = rope->params[ROPE_APPEND_HEADS];
-    squares->params[MEAN_SQUARES_KV_HEADS] = rope->params[ROPE_APPEND_KV_HEADS];
-    squares->params[MEAN_SQUARES_HEAD_DIM] = rope->params[ROPE_APPEND_HEAD_DIM];
-    rope->operands[ROPE_APPEND_MEANS] = whole;
+    squares->params[MEAN_SQUARES_HEADS] = is_rope ? norm->params[ROPE_APPEND_HEADS] : (int64_t)recurrent->value_heads;
+    squares->params[MEAN_SQUARES_KV_HEADS] = is_rope ? norm->params[ROPE_APPEND_KV_HEADS] : 0;
+    squares->params[MEAN_SQUARES_HEAD_DIM] =
+        is_rope ? norm->params[ROPE_APPEND_HEAD_DIM] : (int64_t)recurrent->value_dim;
+    norm->operands[means] = whole;
     return true;
 }
 
@@ -135,8 +144,13 @@ static bool add_mean_squares(struct graph *graph)
 {
     for (int n = 0; n < graph->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];
-        if (node->op != OP_ROPE_APPEND || node->params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_WIDTH) continue;
-        if (!insert_mean_squares(graph, n)) return false;
+        const bool is_rope = node->op == OP_ROPE_APPEND;
+        if (is_rope ? node->params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_WIDTH
+                    : node->op != OP_GROUP_NORM || node->params[GROUP_NORM_GROUPS] > 1)
+            continue;
+        if (!insert_mean_squares(graph, n, is_rope ? (int)ROPE_APPEND_QKV : (int)GROUP_NORM_X,
+                                 is_rope ? (int)ROPE_APPEND_MEANS : (int)GROUP_NORM_MEANS))
+            return false;
         n += 2;
     }
     return true;

@@ -14,6 +14,40 @@ static bool divides(uint32_t ranks, uint64_t count, const char *what, const char
                        ranks, count, what, key);
 }
 
+static bool share_recurrent(const struct model_recurrent *whole, uint32_t ranks, struct model_recurrent *rank,
+                            struct status *status)
+{
+    if (!divides(ranks, whole->channels, "channels of a convolution", "hidden_size, or linear_* of all heads",
+                 status) ||
+        !divides(ranks, whole->key_heads, "key heads", "linear_num_key_heads", status) ||
+        !divides(ranks, whole->value_heads, "value heads", "linear_num_value_heads", status))
+        return false;
+    rank->channels /= ranks;
+    rank->key_heads /= ranks;
+    rank->value_heads /= ranks;
+    return true;
+}
+
+/* Groups of B and C are shared like KV heads. A norm of several groups has whole ones on each rank; one group is shared by all. */
+static bool share_state_space(const struct model_recurrent *whole, uint32_t ranks, struct model_recurrent *rank,
+                              struct status *status)
+{
+    if (!divides(ranks, whole->value_heads, "heads of a state space", "mamba_n_heads, mamba_num_heads", status) ||
+        (whole->norm_groups > 1 &&
+         !divides(ranks, whole->norm_groups, "groups of a norm", "mamba_n_groups, n_groups", status)))
+        return false;
+    if (whole->key_heads % ranks != 0 && ranks % whole->key_heads != 0)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "--gpus: %u GPUs cannot share %" PRIu64 " groups of heads (config.json: mamba_n_groups, "
+                           "n_groups); expected a number that divides it, or a multiple of it",
+                           ranks, whole->key_heads);
+    rank->key_heads = rank_kv_heads(whole->key_heads, ranks);
+    rank->value_heads /= ranks;
+    rank->norm_groups = rank_kv_heads(whole->norm_groups, ranks);
+    rank->channels = 2 * rank->key_heads * rank->key_dim + rank->value_heads * rank->value_dim;
+    return true;
+}
+
 bool shard_config(const struct model_config *whole, uint32_t ranks, struct model_config *rank, struct status *status)
 {
     *rank = *whole;
@@ -39,15 +73,9 @@ bool shard_config(const struct model_config *whole, uint32_t ranks, struct model
         if (kv_heads) rank->layer[l].kv_heads = rank_kv_heads(kv_heads, ranks);
         rank->layer[l].inner = whole->layer[l].inner / ranks;
     }
-    const struct model_recurrent *recurrent = &whole->recurrent;
-    if (!divides(ranks, recurrent->channels, "channels of a convolution", "hidden_size, or linear_* of all heads",
-                 status) ||
-        !divides(ranks, recurrent->key_heads, "key heads", "linear_num_key_heads", status) ||
-        !divides(ranks, recurrent->value_heads, "value heads", "linear_num_value_heads", status))
+    if (!(whole->recurrent.dt_max > 0 ? share_state_space : share_recurrent)(&whole->recurrent, ranks, &rank->recurrent,
+                                                                             status))
         return false;
-    rank->recurrent.channels /= ranks;
-    rank->recurrent.key_heads /= ranks;
-    rank->recurrent.value_heads /= ranks;
     rank->heads = whole->heads / ranks;
     rank->kv_heads = rank_kv_heads(whole->kv_heads, ranks);
     rank->intermediate_size = whole->intermediate_size / ranks;
@@ -63,7 +91,8 @@ struct shard_slice shard_slice(const struct weight_source *source, uint32_t rank
     case SHARD_NONE:
     case SHARD_MATRICES: break;
     case SHARD_ROWS:
-    case SHARD_KV_ROWS: {
+    case SHARD_KV_ROWS:
+    case SHARD_GROUP_ROWS: {
         /* As many different parts as ranks, or fewer: then neighbouring ranks share one. */
         uint64_t parts = source->rows / source->rank_rows;
         slice.first_row = rank * parts / ranks * source->rank_rows;

@@ -37,6 +37,7 @@ enum shard {
     SHARD_NONE,       /* all of it */
     SHARD_ROWS,       /* rows of heads or of the MLP's inner width */
     SHARD_KV_ROWS,    /* rows of KV heads; ranks share a head where there are more ranks than heads */
+    SHARD_GROUP_ROWS, /* rows of groups of heads with recurrent state (B and C), likewise */
     SHARD_VOCABULARY, /* rows of tokens, the last ranks' padded */
     SHARD_COLUMNS,    /* so that the product is a part of a sum */
     SHARD_MATRICES, /* whole sources: an equal part of a weight's matrices, in order, each with all rows and columns */

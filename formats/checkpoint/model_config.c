@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "formats/base/field_rules.h"
 #include "formats/base/json.h"
@@ -146,6 +148,28 @@ bool model_config_check_plain_fields(struct json_reader *reader, struct status *
     return field_rules_check(reader, plain_fields, sizeof plain_fields / sizeof *plain_fields, status);
 }
 
+/* Python writes infinity as a bare word, which is not JSON: a copy of the text with a number beyond float32 of the same length in its
+ * place. NULL: out of memory. */
+static char *without_infinity(const char *text, size_t size)
+{
+    static const char word[] = "Infinity", number[] = "1.7e+308";
+    _Static_assert(sizeof word == sizeof number, "places in messages stay right");
+    char *copy = malloc(size + 1);
+    bool in_string = false;
+    if (!copy) return NULL;
+    memcpy(copy, text, size);
+    copy[size] = '\0';
+    for (size_t i = 0; i < size; i++) {
+        if (in_string && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            in_string = !in_string;
+        else if (!in_string && size - i >= sizeof word - 1 && memcmp(text + i, word, sizeof word - 1) == 0)
+            memcpy(copy + i, number, sizeof number - 1);
+    }
+    return copy;
+}
+
 bool model_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                         model_config_reader *read_family, struct status *status)
 {
@@ -153,7 +177,13 @@ bool model_config_parse(struct model_config *config, const char *text, size_t si
     bool done = false;
     const char *model_type = NULL;
     *config = (struct model_config){.temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0};
-    json_t *document = json_parse(text, size, name, status);
+    json_t *document = NULL;
+    char *copy = without_infinity(text, size);
+    if (copy)
+        document = json_parse(copy, size, name, status);
+    else
+        status_fail(status, STATUS_MACHINE, "%s: out of memory", name);
+    free(copy);
     if (!document || !json_reader_open(&reader, document, name, status)) goto done;
     if (!json_reader_string(&reader, "model_type", true, &model_type, status)) goto done;
     snprintf(config->model_type, sizeof config->model_type, "%s", model_type);

@@ -51,8 +51,17 @@ struct rope_config {
 /* Which rotary embedding a layer has. */
 enum layer_rope { LAYER_ROPE_MAIN, LAYER_ROPE_LOCAL, LAYER_ROPE_NONE, LAYER_ROPE_KINDS };
 
-/* What mixes the tokens of a sequence in a layer. */
-enum layer_mixer { MIXER_ATTENTION, MIXER_SHORT_CONV, MIXER_DELTA_RULE };
+/* What mixes the tokens of a sequence in a layer. MIXER_BOTH: attention and a state space side by side, whose results are added. */
+enum layer_mixer { MIXER_ATTENTION, MIXER_SHORT_CONV, MIXER_DELTA_RULE, MIXER_STATE_SPACE, MIXER_BOTH, MIXER_NONE };
+static inline bool mixer_attends(enum layer_mixer mixer) { return mixer == MIXER_ATTENTION || mixer == MIXER_BOTH; }
+static inline bool mixer_is_recurrent(enum layer_mixer mixer)
+{
+    return mixer != MIXER_ATTENTION && mixer != MIXER_NONE;
+}
+static inline bool mixer_is_state_space(enum layer_mixer mixer)
+{
+    return mixer == MIXER_STATE_SPACE || mixer == MIXER_BOTH;
+}
 
 /* One layer, where layers of a model differ. */
 struct model_layer {
@@ -60,6 +69,7 @@ struct model_layer {
     uint64_t window; /* attention reads this many latest positions; 0: all */
     enum layer_rope rope;
     bool experts; /* its MLP is one of experts */
+    bool no_mlp;  /* it ends after its mixer */
     /* Where they are not those of the model (0: they are): KV heads, elements of a head, and rows of the MLP without experts. */
     uint64_t kv_heads, head_dim, inner;
     bool keys_are_values; /* v is what k is before its norm and its rotation */
@@ -85,12 +95,19 @@ struct model_latent {
     uint64_t nope_dim, rope_dim, value_dim; /* of a head: elements of q and k that do not rotate and that do; of v */
 };
 
-/* Layers with recurrent state (kernels/short_conv, kernels/delta_rule), the same in all layers that have it. */
+/* Layers with recurrent state (kernels/short_conv, kernels/delta_rule, kernels/state_space), the same in all layers that have it. */
 struct model_recurrent {
-    uint64_t kernel;   /* tokens that a convolution reads; 0: no layer has recurrent state */
-    uint64_t channels; /* of the convolution */
-    bool conv_bias;    /* of MIXER_SHORT_CONV: of the convolution and of the projections around it */
-    uint64_t key_heads, value_heads, key_dim, value_dim; /* MIXER_DELTA_RULE */
+    uint64_t kernel;      /* tokens that a convolution reads; 0: no layer has recurrent state */
+    uint64_t channels;    /* of the convolution */
+    bool conv_bias;       /* of the convolution */
+    bool projection_bias; /* of the projections around it; not of MIXER_DELTA_RULE */
+    /* MIXER_DELTA_RULE. MIXER_STATE_SPACE: B and C are the keys and queries of a group of heads, x the values. */
+    uint64_t key_heads, value_heads, key_dim, value_dim;
+    double dt_min, dt_max; /* MIXER_STATE_SPACE: limits of the time step; dt_max 0: no layer is one */
+    uint64_t
+        norm_groups; /* MIXER_STATE_SPACE: equal groups of columns that are normalised before the last projection */
+    /* MIXER_STATE_SPACE: factors on the rows of the first projection, z, x, B, C and dt, and on the product of the last one; 0: 1. */
+    double z_scale, xbc_scale[3], dt_scale, out_scale;
     bool
         apart; /* its projections: q, k and v in one tensor, z, b and a each in another; else the rows of two by key heads */
 };
@@ -126,6 +143,8 @@ struct model_config {
     double scores_cap;          /* scores of attention likewise */
     /* Factors on embeddings, on the scores of attention, on what attention and MLP add to the residual, and on logits. */
     double embedding_scale, attention_scale, residual_scale, logits_scale;
+    /* What attention adds, the gate of the MLP before its activation, and what the MLP adds, are multiplied by these, too; 0: 1. */
+    double attention_out_scale, gate_scale, mlp_out_scale;
     struct model_layer layer[MODEL_MAX_LAYERS]; /* [layers] */
     struct model_experts experts;
     struct model_latent latent;
@@ -206,8 +225,7 @@ static inline uint64_t rope_dim_of(const struct model_config *config, enum layer
 {
     if (config->latent.kv_rank) return config->latent.rope_dim;
     for (uint64_t i = 0; i < config->layers && i < MODEL_MAX_LAYERS; i++)
-        if (config->layer[i].rope == kind && config->layer[i].mixer == MIXER_ATTENTION)
-            return model_head_dim(config, i);
+        if (config->layer[i].rope == kind && mixer_attends(config->layer[i].mixer)) return model_head_dim(config, i);
     return config->head_dim;
 }
 static inline uint64_t rope_whole_dim(const struct model_config *config)
@@ -220,7 +238,7 @@ static inline uint64_t model_attention_layers(const struct model_config *config)
 {
     uint64_t count = 0;
     for (uint64_t i = 0; i < config->layers; i++)
-        count += config->layer[i].mixer == MIXER_ATTENTION && !config->layer[i].shares;
+        count += mixer_attends(config->layer[i].mixer) && !config->layer[i].shares;
     return count;
 }
 

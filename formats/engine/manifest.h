@@ -92,10 +92,10 @@ static inline void weight_chunk_range(uint64_t weights_bytes, uint64_t regions, 
 /* Sizes of the spaces of each rank; that of KV is one page. */
 struct plan_space_sizes manifest_space_sizes(const struct manifest *manifest);
 
-/* KV heads of each of `ranks` ranks: an equal part, or 1 if ranks share a head. */
+/* KV heads of each of `ranks` ranks: an equal part, or 1 if ranks share a head; 0 of none. */
 static inline uint64_t rank_kv_heads(uint64_t kv_heads, uint64_t ranks)
 {
-    return kv_heads > ranks ? kv_heads / ranks : 1;
+    return kv_heads > ranks ? kv_heads / ranks : kv_heads > 0;
 }
 static inline uint64_t manifest_rank_kv_heads(const struct manifest *manifest)
 {

@@ -56,6 +56,8 @@ const char *plan_op_name(unsigned op)
         [OP_DRAFT] = "draft",
         [OP_SELECT_COLUMNS] = "select_columns",
         [OP_NORM_ROUTER] = "norm_router",
+        [OP_STATE_SPACE] = "state_space",
+        [OP_GROUP_NORM] = "group_norm",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }

@@ -76,6 +76,8 @@ enum plan_op {
     OP_DRAFT = 28,
     OP_SELECT_COLUMNS = 29,
     OP_NORM_ROUTER = 30, /* a norm, a router's matrix and the router fused: device targets */
+    OP_STATE_SPACE = 31,
+    OP_GROUP_NORM = 32,
     OP_COUNT
 };
 

@@ -9,6 +9,7 @@
 #include "kernels/delta_rule/delta_rule.h"
 #include "kernels/draft/draft.h"
 #include "kernels/embed/embed.h"
+#include "kernels/group_norm/group_norm.h"
 #include "kernels/latent_append/latent_append.h"
 #include "kernels/matmul/matmul_cublaslt.h"
 #include "kernels/matmul/matmul_device.h"
@@ -28,6 +29,7 @@
 #include "kernels/select_rows/select_rows.h"
 #include "kernels/short_conv/short_conv.h"
 #include "kernels/sigmoid_gate/sigmoid_gate.h"
+#include "kernels/state_space/state_space.h"
 #include "kernels/sum_parts/sum_parts.h"
 #include "kernels/swiglu/swiglu.h"
 
@@ -64,6 +66,8 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_DRAFT] = KERNELS(&device_draft),
     [OP_SELECT_COLUMNS] = KERNELS(&device_select_columns),
     [OP_NORM_ROUTER] = KERNELS(&device_norm_router),
+    [OP_STATE_SPACE] = KERNELS(&device_state_space),
+    [OP_GROUP_NORM] = KERNELS(&device_group_norm),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
 static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,

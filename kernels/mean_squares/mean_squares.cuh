@@ -42,7 +42,8 @@ template <class P> struct mean_squares_body {
         const u16 *x = qkv + row * (Q_WIDTH + 2 * K_WIDTH);
         const float of_q = squares_of(x, Q_WIDTH), of_k = squares_of(x + Q_WIDTH, K_WIDTH);
         const float q_mean = block_sum<THREADS, false>(of_q) * (1.0f / Q_WIDTH / P::RANKS);
-        const float k_mean = block_sum<THREADS, true>(of_k) * (1.0f / K_WIDTH / P::RANKS);
+        float k_mean = 0;
+        if constexpr (K_WIDTH > 0) k_mean = block_sum<THREADS, true>(of_k) * (1.0f / K_WIDTH / P::RANKS);
         if (threadIdx.x >= MEAN_SQUARES_WIDTH) return;
         out[row * MEAN_SQUARES_WIDTH + threadIdx.x] = threadIdx.x == MEAN_SQUARES_OF_Q   ? q_mean
                                                       : threadIdx.x == MEAN_SQUARES_OF_K ? k_mean

@@ -4,6 +4,7 @@
  *
  *   out[r, 0] = sum of the squares of q in qkv[r] / (RANKS * HEADS * HEAD_DIM), out[r, 1] likewise of k; the other columns are 0
  *
+ * KV_HEADS 0: of a row without k and v, whose out[r, 1] is 0, too (group_norm).
  * HEADS and KV_HEADS are those of a rank. Where several ranks have the same KV head, as many have every other one, so that the mean
  * over the ranks' heads is the mean over the model's. Float32, relative error 1e-5. GPUs: X_DTYPE of 16 bits; the order of a sum depends
  * on the parameters alone, and `qkv` begins at a multiple of 16 bytes. */
@@ -23,7 +24,7 @@ enum mean_squares_param {
     MEAN_SQUARES_ROWS,
     MEAN_SQUARES_COUNT_INDEX,
     MEAN_SQUARES_HEADS,
-    MEAN_SQUARES_KV_HEADS,
+    MEAN_SQUARES_KV_HEADS, /* 0: there are none */
     MEAN_SQUARES_HEAD_DIM, /* even */
     MEAN_SQUARES_RANKS,    /* 2 to PLAN_MAX_RANKS: the geometry's */
     MEAN_SQUARES_X_DTYPE,  /* CPU: F32 */

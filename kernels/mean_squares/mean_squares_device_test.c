@@ -34,6 +34,7 @@ TEST(equals_reference)
     check(16, 16, 20, 4, 128, 2, DTYPE_BF16);
     check(700, 650, 40, 40, 128, 16, DTYPE_F16);
     check(2, 2, 64, 8, 512, 8, DTYPE_BF16);
+    check(9, 7, 24, 0, 64, 2, DTYPE_BF16);
 }
 
 TEST(hostile_params_are_refused)
@@ -41,7 +42,7 @@ TEST(hostile_params_are_refused)
     const int64_t params[MEAN_SQUARES_PARAMS] = {4, 0, 8, 2, 64, 2, DTYPE_BF16};
     test_hostile_launches(&device_mean_squares, params);
     test_launch_refuses(&device_mean_squares, params,
-                        TEST_CHANGES({MEAN_SQUARES_HEADS, 0}, {MEAN_SQUARES_KV_HEADS, 0}, {MEAN_SQUARES_HEAD_DIM, 63},
+                        TEST_CHANGES({MEAN_SQUARES_HEADS, 0}, {MEAN_SQUARES_KV_HEADS, -1}, {MEAN_SQUARES_HEAD_DIM, 63},
                                      {MEAN_SQUARES_HEAD_DIM, 514}, {MEAN_SQUARES_RANKS, 1},
                                      {MEAN_SQUARES_RANKS, PLAN_MAX_RANKS + 1}, {MEAN_SQUARES_X_DTYPE, DTYPE_F32},
                                      {MEAN_SQUARES_X_DTYPE, DTYPE_F8_E4M3}));

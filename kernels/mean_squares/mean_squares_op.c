@@ -30,7 +30,7 @@ static double mean_of(const struct op_call *call, const float *x, int64_t count)
 {
     double squares = 0;
     for (int64_t i = 0; i < count; i++) squares += (double)x[i] * (double)x[i];
-    return squares / (double)(call->params[MEAN_SQUARES_RANKS] * count);
+    return count ? squares / (double)(call->params[MEAN_SQUARES_RANKS] * count) : 0;
 }
 
 static void reference(const struct op_call *call)
@@ -61,7 +61,7 @@ static const struct op_param param_schema[MEAN_SQUARES_PARAMS] = {
     OP_ROWS_PARAMS,
     [MEAN_SQUARES_HEADS] = {"heads", 3, PARAM_INTEGER, PARAM_OF_NODE, .share = SHARE_HEADS, .least = 1,
                             .most = OP_MAX_HEADS},
-    [MEAN_SQUARES_KV_HEADS] = {"kv_heads", 4, PARAM_INTEGER, PARAM_OF_NODE, .share = SHARE_KV_HEADS, .least = 1,
+    [MEAN_SQUARES_KV_HEADS] = {"kv_heads", 4, PARAM_INTEGER, PARAM_OF_NODE, .share = SHARE_KV_HEADS, .least = 0,
                                .most = OP_MAX_HEADS},
     [MEAN_SQUARES_HEAD_DIM] = {"head_dim", 5, PARAM_INTEGER, PARAM_OF_NODE, .least = 2, .most = OP_MAX_HEAD_DIM},
     [MEAN_SQUARES_RANKS] = {"ranks", 6, PARAM_INTEGER, PARAM_OF_ENGINE, .field = offsetof(struct plan_geometry, ranks),

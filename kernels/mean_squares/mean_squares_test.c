@@ -50,6 +50,7 @@ TEST(equals_reference)
     check(9, 8, 40, 8, 128);
     check(40, 33, 6, 2, 254);
     check(2, 2, 4, 2, OP_MAX_HEAD_DIM);
+    check(3, 3, 12, 0, 20);
 }
 
 /* By hand: two heads of q, one of k, four ranks; v has no part in it. */
@@ -65,6 +66,18 @@ TEST(small_case)
     test_case_close(&test);
 }
 
+/* A row without k and v. */
+TEST(one_mean_alone)
+{
+    static const float x[4] = {1, 2, 3, 4}, out[MEAN_SQUARES_WIDTH] = {30.0f / 16};
+    struct test_case test;
+    open_case(&test, 1, 1, 2, 0, 2);
+    memcpy(test.call.operands[MEAN_SQUARES_QKV], x, sizeof x);
+    op_mean_squares.reference(&test.call);
+    test_assert_same_bits(test.call.operands[MEAN_SQUARES_OUT], out, sizeof out, "mean squares");
+    test_case_close(&test);
+}
+
 TEST(hostile_params_are_refused)
 {
     const int64_t params[MEAN_SQUARES_PARAMS] =
@@ -72,7 +85,7 @@ TEST(hostile_params_are_refused)
          [MEAN_SQUARES_HEAD_DIM] = 64, [MEAN_SQUARES_RANKS] = RANKS, [MEAN_SQUARES_X_DTYPE] = DTYPE_F32};
     const struct plan_geometry geometry = geometry_of_ranks();
     test_refuses(&op_mean_squares, params, &geometry,
-                 TEST_CHANGES({MEAN_SQUARES_HEADS, 0}, {MEAN_SQUARES_KV_HEADS, 0}, {MEAN_SQUARES_HEAD_DIM, 63},
+                 TEST_CHANGES({MEAN_SQUARES_HEADS, 0}, {MEAN_SQUARES_KV_HEADS, -1}, {MEAN_SQUARES_HEAD_DIM, 63},
                               {MEAN_SQUARES_HEAD_DIM, OP_MAX_HEAD_DIM + 2}, {MEAN_SQUARES_ROWS, -1},
                               {MEAN_SQUARES_X_DTYPE, 0}));
     test_refuses_other_ranks(&op_mean_squares, params, &geometry, MEAN_SQUARES_RANKS);

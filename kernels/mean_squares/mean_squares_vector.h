@@ -23,7 +23,7 @@ static inline void mean_squares_vector_run(const struct op_call *call, struct te
         float *out = (float *)call->operands[MEAN_SQUARES_OUT] + row * MEAN_SQUARES_WIDTH;
         memset(out, 0, MEAN_SQUARES_WIDTH * sizeof *out);
         out[MEAN_SQUARES_OF_Q] = kv_row_squares(x, q_width) / ((float)q_width * ranks);
-        out[MEAN_SQUARES_OF_K] = kv_row_squares(x + q_width, k_width) / ((float)k_width * ranks);
+        if (k_width > 0) out[MEAN_SQUARES_OF_K] = kv_row_squares(x + q_width, k_width) / ((float)k_width * ranks);
     }
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/delta_rule/delta_rule.h"
 #include "kernels/draft/draft.h"
 #include "kernels/embed/embed.h"
+#include "kernels/group_norm/group_norm.h"
 #include "kernels/latent_append/latent_append.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/mean_squares/mean_squares.h"
@@ -28,6 +29,7 @@
 #include "kernels/select_rows/select_rows.h"
 #include "kernels/short_conv/short_conv.h"
 #include "kernels/sigmoid_gate/sigmoid_gate.h"
+#include "kernels/state_space/state_space.h"
 #include "kernels/sum_parts/sum_parts.h"
 #include "kernels/swiglu/swiglu.h"
 
@@ -62,6 +64,8 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_DRAFT] = &op_draft,
     [OP_SELECT_COLUMNS] = &op_select_columns,
     [OP_NORM_ROUTER] = &op_norm_router,
+    [OP_STATE_SPACE] = &op_state_space,
+    [OP_GROUP_NORM] = &op_group_norm,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

@@ -98,7 +98,7 @@ static bool state_bytes(const int64_t *params, const struct plan_geometry *geome
 
 static const struct op_param param_schema[SHORT_CONV_PARAMS] = {
     OP_ROWS_PARAMS,
-    [SHORT_CONV_CHANNELS] = {"channels", 3, PARAM_INTEGER, PARAM_OF_NODE, .share = SHARE_HEADS, .least = 1,
+    [SHORT_CONV_CHANNELS] = {"channels", 3, PARAM_INTEGER, PARAM_OF_NODE, .least = 1,
                              .most = OP_MAX_WIDTH / SHORT_CONV_MAX_KERNEL},
     [SHORT_CONV_KERNEL] = {"kernel", 4, PARAM_INTEGER, PARAM_OF_NODE, .least = 2, .most = SHORT_CONV_MAX_KERNEL},
     [SHORT_CONV_GATED] = {"gated", 5, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},

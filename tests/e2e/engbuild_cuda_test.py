@@ -10,12 +10,14 @@ import random
 import tempfile
 import unittest
 
-from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, FABLES, MAKE_CHECKPOINT, SANITIZED, contents, needs_shared, output_json, run, sanitized_elsewhere, scratch,
+from harness import (BUILT, ENGBUILD, ENGINFO, ENGRUN, FABLES, MAKE_CHECKPOINT, SANITIZED, contents, needs_shared, output_json, read_json, run, sanitized_elsewhere, scratch,
                      shared, succeed, tally, write)
+from seeded_checkpoint import write_checkpoint
 
 DRIVER = os.path.join(BUILT, "tests", "fake_cuda", "whole")
 COMPILER = os.path.join(BUILT, "tests", "fake_cuda", "compiler")
 LIBRARIES = os.path.join(BUILT, "tests", "fake_cuda", "libraries")
+REFERENCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "references")
 # A GPU with little memory: the tuner fills as much of it as it is given with random numbers.
 FAKE = {"LD_LIBRARY_PATH": DRIVER + ":" + COMPILER, "FAKE_CUDA_MEMORY": "100000000"}
 # Our own matmuls and attentions take a millisecond each, so that the libraries win.
@@ -102,6 +104,19 @@ class CudaBuild(unittest.TestCase):
                 self.assertIn("selftest passed", done.stdout)
         # cuDNN's attention knows no codes.
         self.build("m.eng", "--kv-dtype", "fp8", common=SMALL, env=WITH_LIBRARY)
+
+    @sanitized_elsewhere
+    def test_state_spaces(self):
+        """Built and run by one GPU and by two, which share the columns of a norm; tuned; attention beside a state space."""
+        for name, flags in (("granitemoehybrid", ["--tune", "off", "--gpus", "2"]), ("nemotron_h", []), ("falcon_h1", ["--tune", "off"])):
+            with self.subTest(name):
+                os.mkdir(self.path(name))
+                write_checkpoint(self.path(name), read_json(REFERENCES, name + ".json"))
+                env = {"FAKE_CUDA_DEVICES": "2"}
+                self.build("m.eng", "--model", self.path(name), *flags, env=env)
+                done = succeed([ENGRUN, self.path("m.eng"), "--selftest"], env={**FAKE, **env})
+                self.assertIn("selftest passed", done.stdout)
+                self.assertIn("state_space", run([ENGINFO, self.path("m.eng"), "--tactics"]).stdout)
 
     @needs_shared("models", "hf-tiny")
     @sanitized_elsewhere

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
-(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), multiply (multiply_on_host.cu), select_columns (select_columns_on_host.cu), draft (draft_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), norm_router (norm_router_on_host.cu), sample
-(sample_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu) and delta_rule
+(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), group_norm (group_norm_on_host.cu), multiply (multiply_on_host.cu), select_columns (select_columns_on_host.cu), draft (draft_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), norm_router (norm_router_on_host.cu), sample
+(sample_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu), state_space (state_space_on_host.cu) and delta_rule
 (delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu), a router with the matmul that it is for (routed_matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
 
@@ -18,6 +18,7 @@ import unittest
 
 from matmul_cases import (BF16, E4M3, F16, F32, I8, blocks, codes_of_both, expert_gemv, expert_gemvs, gemv, gemvs, grouped, groupeds,
                           mma, mmas, plain, routed, routeds, selections, wgmma, wgmmas)
+from recurrent_cases import delta_rule, delta_rule_chunks, delta_rules, short_conv, short_convs, state_space, state_spaces
 from router_cases import norm_routers, routers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -32,7 +33,8 @@ HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "kernels/sample/philox.h", "kernels/sample/sample.cuh", "kernels/draft/draft.cuh", "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
-           "kernels/delta_rule/delta_rule.cuh", "kernels/delta_rule/delta_rule_chunk.cuh"]
+           "kernels/delta_rule/delta_rule.cuh", "kernels/delta_rule/delta_rule_chunk.cuh",
+           "kernels/state_space/state_space.cuh", "kernels/group_norm/group_norm.cuh"]
 MATMUL_HEADERS = ["kernels/matmul/matmul_%s.cuh" % name for name in ("gemv", "grouped", "mma", "wgmma")] + ["kernels/routed_matmul/routed_matmul.cuh"]
 C_HEADER = "kernels/matmul/panel.h"  # and what packs weights
 C_SOURCES = ["kernels/matmul/coded_panel.c", "formats/encoding/encoding.c", "formats/encoding/encoding_values.c",
@@ -117,10 +119,17 @@ def rotations_with_means():
 
 
 def mean_squares():
-    """Vectors of 8, 4 and 2 elements, fewer elements than threads and more; a KV head and as many as heads."""
-    for i, (heads, kv_heads, head_dim) in enumerate([(1, 1, 2), (3, 1, 20), (6, 2, 254), (5, 5, 128), (20, 4, 128), (4, 1, 512)]):
+    """Vectors of 8, 4 and 2 elements, fewer elements than threads and more; a KV head, as many as heads, none."""
+    for i, (heads, kv_heads, head_dim) in enumerate([(1, 1, 2), (3, 1, 20), (6, 2, 254), (5, 5, 128), (20, 4, 128), (4, 1, 512), (6, 0, 64)]):
         yield {"SOURCE": "mean_squares", "VALID": 2, "ROWS": 3, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "RANKS": 2 + i,
                "X_DTYPE": [BF16, F16][i % 2]}
+
+
+def group_norms():
+    """Vectors of 8, 4 and 1 columns, one group and several, a mean that is given."""
+    for i, (groups, width, means) in enumerate([(2, 2048, 0), (3, 36, 0), (2, 14, 0), (8, 512, 0), (1, 2056, 1), (1, 7, 1), (1, 4100, 0)]):
+        yield {"SOURCE": "group_norm", "VALID": 2, "ROWS": 3, "GROUPS": groups, "WIDTH": width, "EPS_BITS": 0x3727C5AC, "HAS_MEANS": means,
+               "WEIGHT_DTYPE": [BF16, F32, F16][i % 3], "X_DTYPE": [BF16, F16, F32][i % 3]}
 
 
 def normalised_rotations():
@@ -444,72 +453,6 @@ def chunks_of_slots():
         yield tiles_of_rows(mixed, 6, HEAD_DIM=80, KV_DTYPE=encoding, X_DTYPE=F16, KV_HEADS=1, TILE_Q=128, WINDOW=30, PAGE_TOKENS=16)
 
 
-def runs(*steps):
-    """Steps of runs of rows: (slot, position, count), or (slot, position, count, 1) of rows that are discarded."""
-    return ", ".join("{%s}" % ", ".join(map(str, run)) for step in steps for run in [*step, (-1, 0, 0)])
-
-
-# Chunks and single rows, slots that begin at other times, a slot that begins again, decode steps that are discarded.
-STEPS = runs([(1, 0, 7)], [(1, 7, 34)], [(2, 0, 1)], [(2, 1, 1, 1), (1, 41, 1, 1)], [(2, 1, 1), (0, 0, 1), (1, 41, 1)],
-             [(0, 1, 1), (1, 42, 1), (2, 2, 1)], [(2, 3, 1, 1), (0, 2, 1, 1)], [(2, 3, 6)], [(0, 2, 16)], [(0, 18, 1)],
-             [(1, 0, 2)], [(1, 2, 1, 1)], [(1, 2, 1), (0, 19, 1)], [(2, 9, 2), (0, 20, 3), (1, 3, 40)])
-
-
-def recurrents(source, part, **changes):
-    case = {"SOURCE": source, "RUNS": STEPS, "ROWS": 45, "SLOT_COUNT": 3, "X_DTYPE": BF16, **changes}
-    return {**case, "RECURRENT_BYTES": 2 * (128 + -(-part // 64) * 64)}
-
-
-def short_conv(channels, kernel, **changes):
-    case = {"CHANNELS": channels, "KERNEL": kernel, "GATED": 0, "ACTIVATION": 0, "W_DTYPE": BF16, "HAS_BIAS": 0, "BIAS_DTYPE": F32}
-    return recurrents("short_conv", 4 * (kernel - 1) * channels, **{**case, **changes})
-
-
-def short_convs():
-    """Each vector of channels, more than one block, every kernel's length."""
-    yield short_conv(64, 4, ACTIVATION=1)
-    yield short_conv(1040, 3, GATED=1)
-    yield short_conv(36, 4, HAS_BIAS=1, X_DTYPE=F16)
-    yield short_conv(48, 6, GATED=1, HAS_BIAS=1, ACTIVATION=1, W_DTYPE=F32)
-    yield short_conv(133, 2, X_DTYPE=F32, W_DTYPE=F16, ACTIVATION=1)
-    yield short_conv(7, 16, GATED=1, HAS_BIAS=1, BIAS_DTYPE=BF16)
-    yield short_conv(8, 16, X_DTYPE=F32)
-
-
-def delta_rule(heads, dims, lanes, warps, **changes):
-    (key_heads, value_heads), (key_dim, value_dim) = heads, dims
-    case = {"KEY_HEADS": key_heads, "VALUE_HEADS": value_heads, "KEY_DIM": key_dim, "VALUE_DIM": value_dim, "A_DTYPE": BF16,
-            "DT_DTYPE": F32, "NORM_DTYPE": BF16, "SCATTERED": 0, "LANES": lanes, "WARPS": warps, "WALKERS": 1, "COPIES_LATE": 1,
-            "TOKENS": 80, "CHUNKED": 0}
-    return recurrents("delta_rule", 4 * value_heads * key_dim * value_dim, **{**case, **changes})
-
-
-def delta_rules():
-    """Each number of lanes, clusters and blocks alone, dimensions that fill no lane or block, copies and loads."""
-    yield delta_rule((1, 2), (32, 32), 16, 2, X_DTYPE=F32)
-    yield delta_rule((1, 2), (32, 32), 8, 2, SCATTERED=1, WALKERS=3)
-    yield delta_rule((2, 2), (16, 16), 4, 1, WALKERS=2)
-    yield delta_rule((1, 1), (64, 64), 8, 1)
-    yield delta_rule((1, 3), (40, 24), 8, 1, X_DTYPE=F16, COPIES_LATE=0)
-    yield delta_rule((1, 1), (7, 13), 8, 2, DT_DTYPE=BF16, A_DTYPE=F32, X_DTYPE=F16)
-    yield delta_rule((1, 1), (16, 12), 16, 1, NORM_DTYPE=F32, SCATTERED=1, WALKERS=45)
-    yield delta_rule((1, 1), (24, 40), 32, 3, X_DTYPE=F32, COPIES_LATE=0)
-
-
-# A long prompt in two steps, its decode, its rest.
-LONG = runs([(1, 0, 600)], [(1, 600, 1)], [(1, 601, 499)], [(1, 1100, 1)], [(1, 1101, 1)])
-
-
-def delta_rule_chunks():
-    """Both lengths of chunks, clusters and blocks alone; prompts of several slots, shorter and longer than chunks, continued by the same
-    kernel and by the one that takes row after row, as its are; a state that many chunks change."""
-    yield delta_rule((1, 2), (32, 32), 16, 2, CHUNKED=2, CHUNK=16, COLUMN_WARPS=1)
-    yield delta_rule((1, 1), (128, 64), 8, 4, CHUNKED=2, CHUNK=32, COLUMN_WARPS=2, COPIES_LATE=0)
-    yield delta_rule((2, 4), (16, 16), 4, 1, CHUNKED=4, CHUNK=32, COLUMN_WARPS=1, NORM_DTYPE=F32)
-    yield delta_rule((1, 1), (48, 96), 16, 6, CHUNKED=1, CHUNK=16, COLUMN_WARPS=2, DT_DTYPE=BF16, A_DTYPE=F32)
-    yield delta_rule((1, 1), (64, 32), 16, 2, CHUNKED=2, CHUNK=32, COLUMN_WARPS=2, RUNS=LONG, TOKENS=1102, ROWS=603)
-
-
 def has_matmuls(cases):
     return any(case["SOURCE"] in ("matmul", "routed_matmul") for case in cases)
 
@@ -678,6 +621,9 @@ class Emulation(unittest.TestCase):
     def test_rope_append(self):
         self.check(rotations(), normalised_rotations(), rotations_with_means())
 
+    def test_group_norm(self):
+        self.check(group_norms())
+
     def test_mean_squares(self):
         self.check(mean_squares())
 
@@ -735,11 +681,14 @@ class Emulation(unittest.TestCase):
     def test_delta_rule(self):
         self.check(delta_rules())
 
+    def test_state_space(self):
+        self.check(state_spaces())
+
     def test_delta_rule_chunk(self):
         self.check(delta_rule_chunks())
 
     def test_defects_of_recurrent_state_are_seen(self):
-        whole = (short_conv(64, 4), delta_rule((1, 1), (16, 16), 8, 1),
+        whole = (short_conv(64, 4), delta_rule((1, 1), (16, 16), 8, 1), state_space((1, 1), (16, 16), 8, 1),
                  delta_rule((1, 1), (16, 16), 8, 1, CHUNKED=2, CHUNK=16, COLUMN_WARPS=1))
         cases = [{**case, "SPOIL": spoil} for case in whole for spoil in (1, 2)]
         self.check_defects(cases, ["slot 1 position 0", "of the state was written"] * len(whole))
@@ -750,11 +699,11 @@ class Emulation(unittest.TestCase):
 
     def test_defects_of_small_kernels_are_seen(self):
         cases = [{**next(routers()), "SPOIL": spoil} for spoil in (1, 2, 3)]
-        cases += [{**case, "SPOIL": spoil} for case in (next(queries()), next(products()), next(selections()), next(norms()), next(mean_squares()))
+        cases += [{**case, "SPOIL": spoil} for case in (next(queries()), next(products()), next(selections()), next(norms()), next(mean_squares()), next(group_norms()))
                   for spoil in (1, 2)]
         self.check_defects(cases, ["row 0 weight 7", "list of expert", "of out was written", "q row 4", "of out was written"] +
                            ["out element", "of out was written"] * 2 +
-                           ["out row 1", "of out was written", "out row 1 column 7", "of out was written"])
+                           ["out row 1", "of out was written", "out row 1 column 7", "of out was written", "out row 1 column 2047", "of out was written"])
 
     def test_defects_of_latent_attention_are_seen(self):
         whole = (next(latent_rows()), latent([(0, 3)], 1, HEAD_DIM=16, VALUE_DIM=16),

@@ -26,7 +26,7 @@ static double mean_of(int from, int count)
         const double value = load_element<params::X_DTYPE>(qkv, from + i);
         squares += value * value;
     }
-    return squares / count / params::RANKS;
+    return count ? squares / count / params::RANKS : 0;
 }
 
 int main()

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nemotron-H and Nemotron Nano 2: each layer is a state space, attention without rotation, or an MLP without a gate. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "builder/arch/family.h"
+#include "formats/base/field_rules.h"
+
+static const struct config_defaults defaults = {
+    .kv_heads = 8,
+    .head_dim = 128,
+    .max_position = 4096,
+    .rms_norm_eps = 1e-5,
+    .norm_eps_key = "layer_norm_epsilon",
+    .bos_token = 1,
+    .eos_token = 2,
+    .pad_token = 0,
+};
+static const struct state_space_defaults state_spaces = {.heads = 128, .groups = 8, .state_dim = 128, .head_dim = 64};
+static const struct state_space_keys state_space_keys = {
+    .heads = "mamba_num_heads",
+    .groups = "n_groups",
+    .state_dim = "ssm_state_size",
+    .head_dim = "mamba_head_dim",
+    .kernel = "conv_kernel",
+    .expand = "expand",
+    .conv_bias = "use_conv_bias",
+    .projection_bias = "use_bias",
+    .chunk = "chunk_size",
+};
+
+static const struct field_rule unused[] = {
+    {"hidden_dropout", FIELD_NO_EFFECT},
+    {"mamba_proj_bias", FIELD_NO_EFFECT},       /* the class reads use_bias */
+    {"mamba_ssm_cache_dtype", FIELD_NO_EFFECT}, /* of the state, which is float32 */
+    {"num_logits_to_keep", FIELD_NO_EFFECT},
+    {"num_nextn_predict_layers", FIELD_ZERO},
+    {"rescale_prenorm_residual", FIELD_NO_EFFECT}, /* of training, as time_step_max, _floor and _rank */
+    {"residual_in_fp32", FIELD_NO_EFFECT},
+    {"rms_norm_eps", FIELD_NO_EFFECT}, /* the class reads layer_norm_epsilon */
+    {"time_step_floor", FIELD_NO_EFFECT},
+    {"time_step_limit", FIELD_NO_EFFECT}, /* the class reads time_step_min alone */
+    {"time_step_max", FIELD_NO_EFFECT},
+    {"time_step_rank", FIELD_NO_EFFECT},
+    {"use_mamba_kernels", FIELD_NO_EFFECT},
+    /* They describe layers of experts, and those that predict further tokens, none of which there is. */
+    {"moe_intermediate_size", FIELD_NO_EFFECT},
+    {"moe_latent_size", FIELD_NO_EFFECT},
+    {"moe_shared_expert_intermediate_size", FIELD_NO_EFFECT},
+    {"moe_shared_expert_overlap", FIELD_NO_EFFECT},
+    {"mtp_hybrid_override_pattern", FIELD_NO_EFFECT},
+    {"mtp_layers_block_type", FIELD_NO_EFFECT},
+    {"n_group", FIELD_NO_EFFECT},
+    {"n_routed_experts", FIELD_NO_EFFECT},
+    {"n_shared_experts", FIELD_NO_EFFECT},
+    {"norm_topk_prob", FIELD_NO_EFFECT},
+    {"num_experts_per_tok", FIELD_NO_EFFECT},
+    {"routed_scaling_factor", FIELD_NO_EFFECT},
+    {"topk_group", FIELD_NO_EFFECT},
+};
+
+/* A layer's kind: its letter in hybrid_override_pattern, its names in layers_block_type. */
+static const struct kind {
+    char letter;
+    const char *name, *old_name;
+    enum layer_mixer mixer;
+    bool no_mlp;
+} kinds[] = {
+    {'M', "linear_attention", "mamba", MIXER_STATE_SPACE, true},
+    {'*', "full_attention", "attention", MIXER_ATTENTION, true},
+    {'-', "mlp", "mlp", MIXER_NONE, false},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+static bool set_kind(struct model_config *config, struct json_reader *reader, const char *key, uint64_t layer,
+                     const struct kind *kind, struct status *status)
+{
+    if (kind >= kinds + KINDS)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: field '%s': expected layers of state spaces (M, \"linear_attention\"), attention (*, "
+                           "\"full_attention\") or an MLP (-, \"mlp\"), found another one as layer %" PRIu64
+                           "; experts without a gate (E, \"moe\") are not supported",
+                           reader->path, key, layer);
+    config->layer[layer].mixer = kind->mixer;
+    config->layer[layer].no_mlp = kind->no_mlp;
+    config->layer[layer].rope = LAYER_ROPE_NONE;
+    return true;
+}
+
+/* Layers by a text of a letter for each, or an array of names, the latter if both are there. */
+static bool read_layers(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    static const char pattern_key[] = "hybrid_override_pattern", types_key[] = "layers_block_type";
+    const json_t *types = json_reader_get(reader, types_key), *pattern = json_reader_get(reader, pattern_key);
+    const char *key = types ? types_key : pattern_key, *letters = json_string_value(pattern);
+    const size_t count = types ? json_array_size(types) : letters ? strlen(letters) : 0;
+    if (!(types ? json_is_array(types) : letters != NULL) || count != config->layers) {
+        char expected[64];
+        snprintf(expected, sizeof expected, "a layer's kind for each of %" PRIu64 " layers", config->layers);
+        return json_reader_fail(reader, key, expected, json_object_get(reader->object, key), status);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const char *name = types ? json_string_value(json_array_get(types, i)) : NULL;
+        const struct kind *kind = kinds;
+        while (kind < kinds + KINDS &&
+               (types ? !name || (strcmp(name, kind->name) != 0 && strcmp(name, kind->old_name) != 0)
+                      : letters[i] != kind->letter))
+            kind++;
+        if (!set_kind(config, reader, key, i, kind, status)) return false;
+    }
+    return config_some_attention(config, reader, status);
+}
+
+static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    static const char *const classes[] = {"configuration_nemotron_h.NemotronHConfig",
+                                          "modeling_nemotron_h.NemotronHModel",
+                                          "modeling_nemotron_h.NemotronHForCausalLM"};
+    struct config_defaults own = defaults;
+    const json_t *types = json_object_get(reader->object, "layers_block_type");
+    const char *activation = NULL;
+    own.layers = json_array_size(types); /* files of transformers 5 have no num_hidden_layers */
+    if (!config_sizes(config, reader, &own, status) || !read_layers(config, reader, status) ||
+        !config_state_space(config, reader, &state_space_keys, &state_spaces, status) ||
+        !config_mlp_bias(config, reader, status) || !config_fixed(reader, "attention_bias", false, status) ||
+        !config_activation(config, reader, "mlp_hidden_act", ACTIVATION_RELU2, status) ||
+        !json_reader_string(reader, "mamba_hidden_act", false, &activation, status) ||
+        !config_own_code(config, reader, classes, sizeof classes / sizeof *classes, status) ||
+        !field_rules_check(reader, unused, sizeof unused / sizeof *unused, status))
+        return false;
+    if (activation && strcmp(activation, "silu") != 0)
+        return json_reader_fail(reader, "mamba_hidden_act", "\"silu\"",
+                                json_object_get(reader->object, "mamba_hidden_act"), status);
+    config->recurrent.norm_groups = config->recurrent.key_heads;
+    config->recurrent.dt_min = 0.001;
+    return json_reader_double(reader, "time_step_min", false, &config->recurrent.dt_min, status) &&
+           ((config->recurrent.dt_min >= 0 && config->recurrent.dt_min <= 1e6) ||
+            json_reader_fail(reader, "time_step_min", "a number from 0 to 1e6",
+                             json_object_get(reader->object, "time_step_min"), status));
+}
+
+const struct architecture arch_nemotron_h = {
+    "nemotron_h",
+    "NemotronHForCausalLM",
+    read_config,
+    {.norms = {.attention_in = "norm", .mlp_in = "norm"},
+     .modules = {.layers = "backbone.layers",
+                 .embedding = "backbone.embeddings",
+                 .final_norm = "backbone.norm_f",
+                 .q = "mixer.q_proj",
+                 .k = "mixer.k_proj",
+                 .v = "mixer.v_proj",
+                 .output = "mixer.o_proj",
+                 .up = "mixer.up_proj",
+                 .down = "mixer.down_proj",
+                 .state_space = "mixer"},
+     .plain_mlp = true},
+    .about =
+        "small*: Nemotron-H, Nemotron Nano 2: state spaces (Mamba-2), attention without rotation, MLPs without a gate",
+};

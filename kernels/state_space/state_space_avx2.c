@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#if defined(__x86_64__)
+#include "kernels/cpu/vector_avx2.h"
+#include "kernels/state_space/state_space_vector.h"
+
+void state_space_run_avx2(const struct op_call *call, struct team_member *member)
+{
+    state_space_vector_run(call, member);
+}
+#endif
