@@ -28,6 +28,19 @@ bool config_mixers(struct model_config *config, struct json_reader *reader, cons
     return true;
 }
 
+bool config_short_conv(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    struct model_recurrent *sizes = &config->recurrent;
+    const uint64_t attending = model_attention_layers(config);
+    *sizes = (struct model_recurrent){.kernel = 3, .channels = config->hidden_size};
+    if (!json_reader_u64(reader, "conv_L_cache", false, 2, SHORT_CONV_MAX_KERNEL, &sizes->kernel, status) ||
+        !json_reader_bool(reader, "conv_bias", false, &sizes->conv_bias, status))
+        return false;
+    if (attending == config->layers) *sizes = (struct model_recurrent){0};
+    return attending > 0 || status_fail(status, STATUS_BAD_INPUT,
+                                        "%s: expected at least one layer of attention, found none", reader->path);
+}
+
 bool config_delta_rule_layers(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     bool given;
