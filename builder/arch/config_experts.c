@@ -126,7 +126,7 @@ bool config_mlp_layers(struct model_config *config, struct json_reader *reader, 
     static const char key[] = "mlp_layer_types";
     char expected[96];
     const json_t *types = json_reader_get(reader, key);
-    const bool counted = json_object_get(reader->object, dense_layers) != NULL;
+    const bool counted = json_is_integer(json_object_get(reader->object, dense_layers));
     if (!types) return true;
     snprintf(expected, sizeof expected, "an array of num_hidden_layers (%" PRIu64 ")", config->layers);
     if (!json_is_array(types) || json_array_size(types) != config->layers)

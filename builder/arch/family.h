@@ -112,6 +112,7 @@ struct architecture {
     bool sections;     /* positions of the rotary embedding come in sections: wrapper_drop_sections */
     bool predicts;     /* of the ignored layers, the first one may be used: arch_add_predictor */
     const char *about; /* for engbuild --list-models and README: a line, with its limits; "small*": see README */
+    const char *other_architecture; /* as checkpoints from before the class in transformers have it; NULL: none */
 };
 
 /* ---- nodes.c ---- */
