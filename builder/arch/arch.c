@@ -15,7 +15,7 @@
         row(seed_oss) row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(gemma3) row(gemma4) row(cohere2)  \
             row(stablelm) row(starcoder2) row(nemotron) row(gpt2) row(gpt_neox) row(mixtral) row(qwen2_moe)          \
                 row(qwen3_moe) row(olmoe) row(flex_olmo) row(granitemoe) row(ernie4_5_moe) row(glm4_moe) row(dots1)  \
-                    row(exaone_moe) row(solar_open) row(minimax_m2) row(gpt_oss) row(deepseek_v2)         \
+                    row(exaone_moe) row(solar_open) row(minimax_m2) row(afmoe) row(gpt_oss) row(deepseek_v2)         \
                         row(deepseek_v3) row(glm4_moe_lite) row(youtu) row(qwen3_next) row(qwen3_5) row(qwen3_5_moe) \
                             row(lfm2) row(lfm2_moe)
 

@@ -70,6 +70,10 @@ TEST(test_experts)
     config = test_config_accepted("exaone_moe", "\"architectures\": [\"ExaoneMoEForCausalLM\"], "
                                                 "\"num_key_value_heads\": 8, \"num_nextn_predict_layers\": 1");
     assert_true(config.ignored_layers == 1 && config.ignored_prefix);
+    expect_experts("afmoe", "\"num_dense_layers\": 2", "--xx");
+    config = test_config_accepted("afmoe", "\"mup_enabled\": true, \"route_scale\": 2.5, \"num_shared_experts\": 3");
+    assert_true(config.embedding_scale == 8 && config.experts.scale == 2.5);
+    assert_int_equal(config.experts.shared_size, 3 * 1408);
     static const struct {
         const char *model_type, *fields, *words;
     } cases[] = {
@@ -118,6 +122,11 @@ TEST(test_experts)
         {"minimax_m2", "\"use_routing_bias\": false", "'use_routing_bias'|true"},
         {"minimax_m2", "\"qk_norm_type\": \"per_head\"", "'qk_norm_type'|per_layer"},
         {"minimax_m2", "\"shared_intermediate_size\": 96", "'shared_intermediate_size'|0"},
+        {"afmoe", "\"sliding_window\": null", "'sliding_window'|an integer"},
+        {"afmoe", "\"route_norm\": false", "'route_norm'|true"},
+        {"afmoe", "\"num_expert_groups\": 2", "'num_expert_groups'|1"},
+        {"afmoe", "\"score_func\": \"softmax\"", "'score_func'|\"sigmoid\""},
+        {"afmoe", "\"num_shared_experts\": 64, \"moe_intermediate_size\": 1000000", "num_shared_experts times"},
         {"youtu", "\"num_experts\": 4", "'num_experts'|not understood"},
         {"flex_olmo", "\"clip_qkv\": 8.0", "'clip_qkv'|not understood"},
         {"glm4_moe", "\"partial_rotary_factor\": 0.5, \"n_group\": 64, \"topk_group\": 2", "'n_group'|found 64"},

@@ -335,6 +335,20 @@ TEST(experts_with_a_bias)
          "48 layers of 6144, heads 64/8 x 128, mlp 18432, vocabulary 153600, context 262144, rope "
          "128 at 1000000, window 128 in 36, 12 without rotation; experts in 47: 8 of 128 x 2048, "
          "shared 2048;"},
+        {"arcee-ai/Trinity-Nano-Preview",
+         "{'architectures': ['AfmoeForCausalLM'], 'attention_dropout': 0.0, 'auto_map': {'AutoConfig': "
+         "'configuration_afmoe.AfmoeConfig', 'AutoModel': 'modeling_afmoe.AfmoeModel', 'AutoModelForCausalLM': "
+         "'modeling_afmoe.AfmoeForCausalLM'}, 'dtype': 'bfloat16', 'global_attn_every_n_layers': 4, 'head_dim': 128, "
+         "'hidden_act': 'silu', 'hidden_size': 1024, 'initializer_range': 0.02, 'intermediate_size': 3072, "
+         "'max_position_embeddings': 131072, 'model_type': 'afmoe', 'moe_intermediate_size': 256, 'mup_enabled': "
+         "true, 'n_group': 1, 'num_attention_heads': 8, 'num_dense_layers': 2, 'num_expert_groups': 1, 'num_experts': "
+         "128, 'num_experts_per_tok': 8, 'num_hidden_layers': 56, 'num_key_value_heads': 2, 'num_limited_groups': 1, "
+         "'num_shared_experts': 1, 'rms_norm_eps': 1e-05, 'rope_scaling': null, 'rope_theta': 10000, 'route_norm': "
+         "true, 'route_scale': 2.826, 'score_func': 'sigmoid', 'sliding_window': 2048, 'tie_word_embeddings': false, "
+         "'topk_group': 1, 'transformers_version': '4.57.3', 'use_cache': true, 'use_grouped_mm': true, 'vocab_size': "
+         "200192}",
+         "56 layers of 1024, heads 8/2 x 128, mlp 3072, vocabulary 200192, context 131072, rope 128 at 10000, window "
+         "2048 in 42, 14 without rotation; experts in 54: 8 of 128 x 256, shared 256; embeddings x32"},
         {"upstage/Solar-Open-100B",
          "{'model_type': 'solar_open', 'architectures': ['SolarOpenForCausalLM'], "
          "'partial_rotary_factor': 1.0, 'hidden_size': 4096, 'num_hidden_layers': 48, "

@@ -110,6 +110,7 @@ TEST(test_defaults)
         {"exaone_moe", 32, 32, 32, 2048, 4096, "www-", "mmmn", 1e4, 1e-5, 1, 0, 1, false, false},
         {"solar_open", 8, 128, 128, 131072, 0, "----", "mmmm", 1e6, 1e-5, -1, -1, 0, false, false},
         {"minimax_m2", 8, 128, 128, 196608, 0, "----", "mmmm", 5e6, 1e-6, -1, -1, 0, false, false},
+        {"afmoe", 32, 128, 128, 16384, 1024, "www-", "mmmn", 1e4, 1e-5, -1, -1, 0, false, false},
         {"gpt_oss", 8, 64, 64, 131072, 128, "w-w-", "mmmm", 15e4, 1e-5, -1, -1, 0, false, true},
         {"deepseek_v2", 1, 576, 64, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
         {"deepseek_v3", 1, 576, 64, 4096, 0, "----", "mmmm", 1e4, 1e-6, 0, -1, 1, false, false},

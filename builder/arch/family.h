@@ -20,6 +20,7 @@ struct decoder_modules {
     const char *q, *k, *v, *output; /* self_attn.q_proj, .. */
     const char *q_norm, *k_norm;    /* self_attn.q_norm, .. */
     const char *gate, *up, *down;   /* mlp.gate_proj, .. */
+    const char *output_gate; /* its sigmoid multiplies what attention gives; usual: none, or rows of q's tensor */
 };
 
 /* Modules of a layer that normalise what goes into attention and MLP, and what comes out before it is added; NULL: no

@@ -181,6 +181,9 @@ TEST(other_families_with_experts)
         {EXPERTS_OF("exaone_moe", "\"head_dim\": 64, \"sliding_window\": 128, \"sliding_window_pattern\": 2, "
                                   "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48"),
          1, 0, 0},
+        {EXPERTS_OF("afmoe", "\"head_dim\": 64, \"sliding_window\": 128, \"global_attn_every_n_layers\": 2, "
+                             "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48"),
+         1, 0, 0},
         {EXPERTS_OF("solar_open", "\"head_dim\": 64, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, "
                                   "\"moe_intermediate_size\": 48"),
          2, 0, 0},

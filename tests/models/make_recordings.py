@@ -68,6 +68,8 @@ MODELS = {
     "solar_open": ("solar_open", {**{key: SIZES[key] for key in SIZES if key != "intermediate_size"}, **ROUTED_EXPERTS, "head_dim": 32}),
     "flex_olmo": ("flex_olmo", {**SIZES, "num_experts": 8, "num_experts_per_tok": 3, "pad_token_id": 0}),
     "youtu": ("youtu", {**SIZES, **LATENT}),
+    "afmoe": ("afmoe", {**SIZES, **EXPERTS, "num_hidden_layers": 4, "num_dense_layers": 1, "head_dim": 32, "sliding_window": 16,
+                        "route_scale": 2.5, "mup_enabled": True}),
     "qwen3_5-vision": ("qwen3_5", {**TOKENS, "text_config": LINEAR, "vision_config": {**VISION_PATCHES, "out_hidden_size": 64}}),
     "gemma4": ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 3, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 16,
                                "vocab_size_per_layer_input": VOCABULARY}),

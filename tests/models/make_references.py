@@ -27,7 +27,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from seeded_checkpoint import write_tensors  # noqa: E402
 
 NAMES = ("gemma4", "qwen3_5", "qwen3_5_moe", "ministral3", "llava_next-granite", "internvl-gpt_oss", "glm46v", "lfm2_moe", "glm4_moe_lite",
-         "minimax_m2", "dots1", "exaone_moe", "solar_open", "flex_olmo", "youtu")
+         "minimax_m2", "dots1", "exaone_moe", "solar_open", "flex_olmo", "youtu", "afmoe")
 PROMPT_LENGTHS = (7, 40)
 NEW_TOKENS = 16
 
