@@ -113,6 +113,16 @@ bool config_fixed(struct json_reader *reader, const char *key, bool value, struc
                             json_object_get(reader->object, key), status);
 }
 
+bool config_fixed_text(struct json_reader *reader, const char *key, const char *value, struct status *status)
+{
+    const char *found = value;
+    char expected[64];
+    if (!json_reader_string(reader, key, false, &found, status)) return false;
+    snprintf(expected, sizeof expected, "\"%s\"", value);
+    return strcmp(found, value) == 0 ||
+           json_reader_fail(reader, key, expected, json_object_get(reader->object, key), status);
+}
+
 bool config_factor(struct json_reader *reader, const char *key, double *value, struct status *status)
 {
     const double most = 1e6, least = 1e-6; /* far from what float32 cannot hold */
@@ -201,10 +211,10 @@ static bool read_layer_types(const struct model_config *config, struct json_read
 bool config_window(struct model_config *config, struct json_reader *reader, enum config_window kind, uint64_t absent,
                    struct status *status)
 {
-    enum { DEFAULT_MAX_WINDOW_LAYERS = 28 };
+    enum { DEFAULT_MAX_WINDOW_LAYERS = 28, DEFAULT_FIRST_WINDOW = 62 };
     bool slides[MODEL_MAX_LAYERS], use_window = false, types_given;
     uint64_t window = json_reader_is_null(reader, "sliding_window") ? 0 : absent;
-    uint64_t max_window_layers = DEFAULT_MAX_WINDOW_LAYERS;
+    uint64_t max_window_layers = kind == CONFIG_WINDOW_FROM_LAYER ? DEFAULT_FIRST_WINDOW : DEFAULT_MAX_WINDOW_LAYERS;
     const bool window_given = json_reader_get(reader, "sliding_window") != NULL;
     const bool use_given = json_reader_get(reader, "use_sliding_window") != NULL;
     /* Writers have 0 for a window that is switched off. */
@@ -231,6 +241,11 @@ bool config_window(struct model_config *config, struct json_reader *reader, enum
         break;
     case CONFIG_WINDOW_BY_LAYER:
         if (!use_window) window = 0;
+        break;
+    case CONFIG_WINDOW_FROM_LAYER: /* the class does not read use_sliding_window */
+        if (use_given && use_window != (window != 0 && max_window_layers < config->layers))
+            return json_reader_fail(reader, "use_sliding_window", "what sliding_window and max_window_layers say", use,
+                                    status);
         break;
     }
     bool contradiction = false;
@@ -277,6 +292,16 @@ bool config_window_pattern(struct model_config *config, struct json_reader *read
             return json_reader_fail(reader, "layer_types", "no \"sliding_attention\" without a sliding_window",
                                     json_object_get(reader->object, "layer_types"), status);
     }
+    return true;
+}
+
+bool config_window_rotates(struct model_config *config, struct json_reader *reader, uint64_t period, uint64_t absent,
+                           struct status *status)
+{
+    const bool has_window = !json_reader_is_null(reader, "sliding_window");
+    if (!config_window_pattern(config, reader, period, absent, status)) return false;
+    for (size_t i = 0; i < config->layers && has_window; i++)
+        if (!config->layer[i].window) config->layer[i].rope = LAYER_ROPE_NONE;
     return true;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Readers of the configuration keys of experts that several families have in common. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "builder/arch/family.h"
 #include "formats/base/field_rules.h"
@@ -105,17 +106,64 @@ bool config_expert_groups(struct model_config *config, struct json_reader *reade
                        reader->path, routed->count, routed->top_groups, routed->top_k, routed->groups);
 }
 
-bool config_shared_experts(struct model_config *config, struct json_reader *reader, uint64_t shared, uint64_t dense,
-                           struct status *status)
+static const char dense_layers[] = "first_k_dense_replace";
+
+bool config_shared_experts(struct model_config *config, struct json_reader *reader,
+                           const struct shared_experts_defaults *defaults, struct status *status)
 {
     enum { MOST_SHARED = 64 };
-    if (!json_reader_u64(reader, "n_shared_experts", false, 0, MOST_SHARED, &shared, status) ||
-        !json_reader_u64(reader, "first_k_dense_replace", false, 0, MODEL_MAX_LAYERS, &dense, status))
+    const char *count_key = defaults->count_key ? defaults->count_key : "n_shared_experts";
+    const char *dense_key = defaults->dense_key ? defaults->dense_key : dense_layers;
+    uint64_t shared = defaults->count, dense = defaults->dense;
+    if (!json_reader_u64(reader, count_key, false, 0, MOST_SHARED, &shared, status) ||
+        !json_reader_u64(reader, dense_key, false, 0, MODEL_MAX_LAYERS, &dense, status))
         return false;
     config->experts.shared_size = shared * config->experts.intermediate_size;
     for (uint64_t i = 0; i < config->layers; i++) config->layer[i].experts = i >= dense;
     return config->experts.shared_size <= MODEL_MAX_INTERMEDIATE ||
            status_fail(status, STATUS_BAD_INPUT,
-                       "%s: n_shared_experts times moe_intermediate_size: expected at most %d, found %" PRIu64,
-                       reader->path, MODEL_MAX_INTERMEDIATE, config->experts.shared_size);
+                       "%s: %s times moe_intermediate_size: expected at most %d, found %" PRIu64, reader->path,
+                       count_key, MODEL_MAX_INTERMEDIATE, config->experts.shared_size);
+}
+
+bool config_mlp_layers(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    static const char key[] = "mlp_layer_types";
+    char expected[96];
+    const json_t *types = json_reader_get(reader, key);
+    const bool counted = json_is_integer(json_object_get(reader->object, dense_layers));
+    if (!types) return true;
+    snprintf(expected, sizeof expected, "an array of num_hidden_layers (%" PRIu64 ")", config->layers);
+    if (!json_is_array(types) || json_array_size(types) != config->layers)
+        return json_reader_fail(reader, key, expected, types, status);
+    for (size_t i = 0; i < config->layers; i++) {
+        const json_t *type = json_array_get(types, i);
+        const char *text = json_is_string(type) ? json_string_value(type) : "";
+        const bool sparse = strcmp(text, "sparse") == 0;
+        if (!sparse && strcmp(text, "dense") != 0)
+            return json_reader_fail(reader, key, "only \"dense\" and \"sparse\"", type, status);
+        if (counted && sparse != config->layer[i].experts)
+            return json_reader_fail(reader, key, "the dense layers that first_k_dense_replace says", types, status);
+        config->layer[i].experts = sparse;
+    }
+    return true;
+}
+
+bool config_biased_experts(struct model_config *config, struct json_reader *reader,
+                           const struct biased_experts_defaults *defaults, struct status *status)
+{
+    struct model_experts *experts = &config->experts;
+    if (!config_experts(config, reader, defaults->count_keys, "num_experts_per_tok", "moe_intermediate_size",
+                        &defaults->experts, status))
+        return false;
+    experts->score = ROUTER_SIGMOID;
+    experts->group_score = ROUTER_GROUP_BEST_TWO;
+    experts->eps = 1e-20;
+    experts->groups = defaults->groups;
+    experts->top_groups = defaults->top_groups;
+    experts->scale = defaults->scale;
+    return config_expert_groups(config, reader, status) &&
+           config_renormalise(config, reader, defaults->renormalise, status) &&
+           config_factor(reader, "routed_scaling_factor", &experts->scale, status) &&
+           config_shared_experts(config, reader, &defaults->shared, status);
 }

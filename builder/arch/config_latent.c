@@ -2,7 +2,6 @@
 /* Readers of the configuration keys of latent attention, and of keys that DeepSeek's own configuration classes have. */
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 #include "builder/arch/family.h"
 #include "formats/base/field_rules.h"
@@ -23,7 +22,6 @@ static bool check_width(struct json_reader *reader, const char *key, uint64_t va
 
 static bool read_widths(struct model_latent *latent, struct json_reader *reader, struct status *status)
 {
-    *latent = (struct model_latent){.kv_rank = 512, .q_rank = 1536, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
     if (json_reader_is_null(reader, "q_lora_rank")) {
         latent->q_rank = 0;
         json_reader_get(reader, "q_lora_rank");
@@ -43,9 +41,16 @@ static bool read_widths(struct model_latent *latent, struct json_reader *reader,
                        OP_MAX_LATENT_DIM, latent->kv_rank + latent->rope_dim);
 }
 
-bool config_latent(struct model_config *config, struct json_reader *reader, struct status *status)
+bool config_latent(struct model_config *config, struct json_reader *reader, const struct model_latent *defaults,
+                   struct status *status)
 {
+    static const struct model_latent usual = {.kv_rank = 512,
+                                              .q_rank = 1536,
+                                              .nope_dim = 128,
+                                              .rope_dim = 64,
+                                              .value_dim = 128};
     struct model_latent *latent = &config->latent;
+    *latent = defaults ? *defaults : usual;
     if (!read_widths(latent, reader, status)) return false;
     const uint64_t qk_dim = latent->nope_dim + latent->rope_dim;
     if (!check_width(reader, "head_dim", latent->rope_dim, "qk_rope_head_dim", status) ||
@@ -75,12 +80,6 @@ bool config_deepseek_keys(struct json_reader *reader, const char *scoring, struc
         {"ep_size", FIELD_NO_EFFECT}, /* how experts were shared out */
         {"moe_layer_freq", FIELD_ONE},
     };
-    const char *found = scoring;
-    char expected[32];
-    if (!json_reader_string(reader, "scoring_func", false, &found, status)) return false;
-    snprintf(expected, sizeof expected, "\"%s\"", scoring);
-    if (strcmp(found, scoring) != 0)
-        return json_reader_fail(reader, "scoring_func", expected, json_object_get(reader->object, "scoring_func"),
-                                status);
-    return field_rules_check(reader, rules, sizeof rules / sizeof *rules, status);
+    return config_fixed_text(reader, "scoring_func", scoring, status) &&
+           field_rules_check(reader, rules, sizeof rules / sizeof *rules, status);
 }

@@ -242,6 +242,137 @@ TEST(experts)
     test_config_published(models, sizeof models / sizeof *models);
 }
 
+TEST(experts_with_a_bias)
+{
+    static const struct test_published models[] = {
+        {"LiquidAI/LFM2-8B-A1B",
+         "{'architectures': ['Lfm2MoeForCausalLM'], 'bos_token_id': 1, 'conv_L_cache': 3, "
+         "'conv_bias': false, 'dtype': 'bfloat16', 'eos_token_id': 7, 'hidden_size': 2048, "
+         "'initializer_range': 0.02, 'intermediate_size': 7168, 'layer_types': ['conv', 'conv', "
+         "'full_attention', 'conv', 'conv', 'conv', 'full_attention', 'conv', 'conv', 'conv', "
+         "'full_attention', 'conv', 'conv', 'conv', 'full_attention', 'conv', 'conv', 'conv', "
+         "'full_attention', 'conv', 'conv', 'full_attention', 'conv', 'conv'], "
+         "'max_position_embeddings': 128000, 'model_type': 'lfm2_moe', 'moe_intermediate_size': "
+         "1792, 'norm_eps': 1e-05, 'norm_topk_prob': true, 'num_attention_heads': 32, "
+         "'num_dense_layers': 2, 'num_experts': 32, 'num_experts_per_tok': 4, 'num_hidden_layers': "
+         "24, 'num_key_value_heads': 8, 'pad_token_id': 0, 'rope_theta': 1000000.0, "
+         "'routed_scaling_factor': 1.0, 'use_cache': true, 'use_expert_bias': true, 'vocab_size': "
+         "65536}",
+         "24 layers of 2048, heads 32/8 x 64, mlp 7168, vocabulary 65536, context 128000, rope 64 "
+         "at 1000000, 18 recurrent; experts in 22: 4 of 32 x 1792, shared 0; tied"},
+        {"zai-org/GLM-4.7-Flash",
+         "{'architectures': ['Glm4MoeLiteForCausalLM'], 'attention_bias': false, "
+         "'attention_dropout': 0.0, 'dtype': 'bfloat16', 'eos_token_id': [154820, 154827, 154829], "
+         "'first_k_dense_replace': 1, 'hidden_act': 'silu', 'hidden_size': 2048, "
+         "'intermediate_size': 10240, 'kv_lora_rank': 512, 'max_position_embeddings': 202752, "
+         "'model_type': 'glm4_moe_lite', 'moe_intermediate_size': 1536, 'n_group': 1, "
+         "'n_routed_experts': 64, 'n_shared_experts': 1, 'norm_topk_prob': true, "
+         "'num_attention_heads': 20, 'num_experts_per_tok': 4, 'num_hidden_layers': 47, "
+         "'num_key_value_heads': 20, 'num_nextn_predict_layers': 1, 'pad_token_id': 154820, "
+         "'partial_rotary_factor': 1.0, 'q_lora_rank': 768, 'qk_nope_head_dim': 192, "
+         "'qk_rope_head_dim': 64, 'rms_norm_eps': 1e-05, 'rope_scaling': null, 'rope_theta': "
+         "1000000, 'routed_scaling_factor': 1.8, 'tie_word_embeddings': false, 'topk_group': 1, "
+         "'topk_method': 'noaux_tc', 'v_head_dim': 256, 'vocab_size': 154880}",
+         "47 layers of 2048, heads 20/1 x 576, mlp 10240, vocabulary 154880, context 202752, rope "
+         "64 at 1000000; experts in 46: 4 of 64 x 1536, shared 1536; scores x1.5"},
+        {"MiniMaxAI/MiniMax-M2",
+         "{'architectures': ['MiniMaxM2ForCausalLM'], 'attention_dropout': 0.0, 'attn_type_list': [" TWO(FIVE(
+             TWO(THREE("1")))) ", 1, 1], 'auto_map': {'AutoConfig': 'configuration_minimax_m2.MiniMaxM2Config', "
+                               "'AutoModelForCausalLM': 'modeling_minimax_m2.MiniMaxM2ForCausalLM'}, 'head_dim': 128, "
+                               "'hidden_act': 'silu', 'hidden_size': 3072, 'intermediate_size': 1536, "
+                               "'max_position_embeddings': 196608, 'mlp_intermediate_size': 8192, 'model_type': "
+                               "'minimax_m2', 'mtp_transformer_layers': 1, 'num_attention_heads': 48, "
+                               "'num_experts_per_tok': 8, 'num_hidden_layers': 62, 'num_key_value_heads': 8, "
+                               "'num_local_experts': 256, 'num_mtp_modules': 3, 'output_router_logits': false, "
+                               "'qk_norm_type': 'per_layer', 'quantization_config': {'activation_scheme': 'dynamic', "
+                               "'fmt': 'float8_e4m3fn', 'quant_method': 'fp8', 'weight_block_size': [128, 128], "
+                               "'modules_to_not_convert': ['gate', 'e_score_correction_bias', 'lm_head']}, "
+                               "'rms_norm_eps': 1e-06, 'rope_theta': 5000000, 'rotary_dim': 64, 'router_jitter_noise': "
+                               "0.0, 'scoring_func': 'sigmoid', 'shared_intermediate_size': 0, 'tie_word_embeddings': "
+                               "false, 'use_mtp': true, 'use_qk_norm': true, 'use_routing_bias': true, 'vocab_size': "
+                               "200064}",
+         "62 layers of 3072, heads 48/8 x 128, mlp 1536, vocabulary 200064, context 196608, rope 64 "
+         "at 5000000; experts in 62: 8 of 256 x 1536, shared 0;"},
+        {"rednote-hilab/dots.llm1.inst",
+         "{'attention_bias': false, 'eos_token_id': 151649, 'first_k_dense_replace': 1, "
+         "'hidden_size': 4096, 'intermediate_size': 10944, 'max_position_embeddings': 32768, "
+         "'model_type': 'dots1', 'moe_intermediate_size': 1408, 'n_group': null, "
+         "'n_routed_experts': 128, 'n_shared_experts': 2, 'norm_topk_prob': true, "
+         "'num_attention_heads': 32, 'num_experts_per_tok': 6, 'num_hidden_layers': 62, "
+         "'num_key_value_heads': 32, 'rms_norm_eps': 1e-05, 'rope_theta': 10000000, "
+         "'routed_scaling_factor': 2.5, 'scoring_func': 'noaux_tc', 'tie_word_embeddings': false, "
+         "'topk_group': null, 'vocab_size': 152064}",
+         "62 layers of 4096, heads 32/32 x 128, mlp 10944, vocabulary 152064, context 32768, rope "
+         "128 at 10000000; experts in 61: 6 of 128 x 1408, shared 2816;"},
+        {"LGAI-EXAONE/K-EXAONE-236B-A23B",
+         "{'architectures': ['ExaoneMoEForCausalLM'], 'attention_dropout': 0.0, 'bos_token_id': 1, "
+         "'dtype': 'bfloat16', 'eos_token_id': 53, 'first_last_k_dense_replace': 1, 'head_dim': "
+         "128, 'hidden_act': 'silu', 'hidden_size': 6144, 'initializer_range': 0.02, "
+         "'intermediate_size': 18432, 'is_moe_layer': [false, " TWO("true") ", " FIVE(THREE(THREE(
+             "true"))) "], 'layer_types': [" FOUR(THREE(SLIDING_3)) "], 'max_position_embeddings': 262144, "
+                                                                    "'model_type': 'exaone_moe', "
+                                                                    "'moe_intermediate_size': "
+                                                                    "2048, 'n_group': 1, 'norm_topk_prob': true, "
+                                                                    "'num_attention_heads': 64, "
+                                                                    "'num_experts': "
+                                                                    "128, 'num_experts_per_tok': 8, "
+                                                                    "'num_hidden_layers': 48, 'num_key_value_heads': "
+                                                                    "8, "
+                                                                    "'num_shared_experts': 1, 'pad_token_id': 0, "
+                                                                    "'rms_norm_eps': 1e-05, "
+                                                                    "'rope_scaling': null, "
+                                                                    "'rope_theta': 1000000, 'routed_scaling_factor': "
+                                                                    "2.5, 'scoring_func': "
+                                                                    "'sigmoid', "
+                                                                    "'sliding_window': 128, 'sliding_window_pattern': "
+                                                                    "'LLLG', "
+                                                                    "'tie_word_embeddings': false, "
+                                                                    "'tokenizer_class': 'GPT2Tokenizer', 'topk_group': "
+                                                                    "1, 'topk_method': "
+                                                                    "'noaux_tc', "
+                                                                    "'transformers_version': '5.0.0.dev0', "
+                                                                    "'use_cache': true, 'vocab_size': 153600}",
+         "48 layers of 6144, heads 64/8 x 128, mlp 18432, vocabulary 153600, context 262144, rope "
+         "128 at 1000000, window 128 in 36, 12 without rotation; experts in 47: 8 of 128 x 2048, "
+         "shared 2048;"},
+        {"arcee-ai/Trinity-Nano-Preview",
+         "{'architectures': ['AfmoeForCausalLM'], 'attention_dropout': 0.0, 'auto_map': {'AutoConfig': "
+         "'configuration_afmoe.AfmoeConfig', 'AutoModel': 'modeling_afmoe.AfmoeModel', 'AutoModelForCausalLM': "
+         "'modeling_afmoe.AfmoeForCausalLM'}, 'dtype': 'bfloat16', 'global_attn_every_n_layers': 4, 'head_dim': 128, "
+         "'hidden_act': 'silu', 'hidden_size': 1024, 'initializer_range': 0.02, 'intermediate_size': 3072, "
+         "'max_position_embeddings': 131072, 'model_type': 'afmoe', 'moe_intermediate_size': 256, 'mup_enabled': "
+         "true, 'n_group': 1, 'num_attention_heads': 8, 'num_dense_layers': 2, 'num_expert_groups': 1, 'num_experts': "
+         "128, 'num_experts_per_tok': 8, 'num_hidden_layers': 56, 'num_key_value_heads': 2, 'num_limited_groups': 1, "
+         "'num_shared_experts': 1, 'rms_norm_eps': 1e-05, 'rope_scaling': null, 'rope_theta': 10000, 'route_norm': "
+         "true, 'route_scale': 2.826, 'score_func': 'sigmoid', 'sliding_window': 2048, 'tie_word_embeddings': false, "
+         "'topk_group': 1, 'transformers_version': '4.57.3', 'use_cache': true, 'use_grouped_mm': true, 'vocab_size': "
+         "200192}",
+         "56 layers of 1024, heads 8/2 x 128, mlp 3072, vocabulary 200192, context 131072, rope 128 at 10000, window "
+         "2048 in 42, 14 without rotation; experts in 54: 8 of 128 x 256, shared 256; embeddings x32"},
+        {"upstage/Solar-Open-100B",
+         "{'model_type': 'solar_open', 'architectures': ['SolarOpenForCausalLM'], "
+         "'partial_rotary_factor': 1.0, 'hidden_size': 4096, 'num_hidden_layers': 48, "
+         "'num_attention_heads': 64, 'head_dim': 128, 'num_key_value_heads': 8, 'vocab_size': "
+         "196608, 'intermediate_size': 10240, 'moe_intermediate_size': 1280, 'rms_norm_eps': 1e-05, "
+         "'rope_theta': 1000000, 'max_position_embeddings': 131072, 'n_routed_experts': 128, "
+         "'n_shared_experts': 1, 'norm_topk_prob': true, 'routed_scaling_factor': 1.0, "
+         "'num_experts_per_tok': 8, 'tie_word_embeddings': false, 'first_k_dense_replace': 0, "
+         "'rope_scaling': {'type': 'yarn', 'factor': 2.0, 'original_max_position_embeddings': "
+         "65536}, 'bos_token_id': 1, 'eos_token_id': 2}",
+         "48 layers of 4096, heads 64/8 x 128, mlp 1280, vocabulary 196608, context 131072, rope "
+         "128 at 1000000 yarn x2; experts in 48: 8 of 128 x 1280, shared 1280;"},
+        {"tencent/Youtu-LLM-2B",
+         "{'architectures': ['YoutuForCausalLM'], 'model_type': 'youtu', 'vocab_size': 128256, "
+         "'hidden_size': 2048, 'intermediate_size': 6144, 'num_hidden_layers': 32, "
+         "'num_attention_heads': 16, 'num_key_value_heads': 16, 'kv_lora_rank': 512, 'q_lora_rank': "
+         "1536, 'qk_head_dim': 192, 'qk_rope_head_dim': 64, 'qk_nope_head_dim': 128, 'v_head_dim': "
+         "128, 'rope_theta': 1600000, 'rope_interleave': true, 'tie_word_embeddings': true}",
+         "32 layers of 2048, heads 16/1 x 576, mlp 6144, vocabulary 128256, context 131072, rope 64 "
+         "at 1600000; tied scores x1.732"},
+    };
+    test_config_published(models, sizeof models / sizeof *models);
+}
+
 TEST(recurrent_layers)
 {
     static const struct test_published models[] = {

@@ -60,6 +60,18 @@ bool config_some_attention(const struct model_config *config, const struct json_
                        reader->path);
 }
 
+bool config_short_conv(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    struct model_recurrent *sizes = &config->recurrent;
+    *sizes = (struct model_recurrent){.kernel = 3, .channels = config->hidden_size};
+    if (!json_reader_u64(reader, "conv_L_cache", false, 2, SHORT_CONV_MAX_KERNEL, &sizes->kernel, status) ||
+        !json_reader_bool(reader, "conv_bias", false, &sizes->conv_bias, status))
+        return false;
+    sizes->projection_bias = sizes->conv_bias;
+    if (model_attention_layers(config) == config->layers) *sizes = (struct model_recurrent){0};
+    return true;
+}
+
 bool config_delta_rule_layers(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     bool given;

@@ -46,6 +46,24 @@ TEST(test_complete)
     assert_int_equal(config.eos_tokens[1], 5);
 }
 
+/* Fields without which a family's config is refused. */
+static const char *required_fields(const char *model_type)
+{
+    static const char *const required[][2] = {
+        {"gemma4_text", ", \"hidden_size_per_layer_input\": 0"},
+        {"dots1", ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 2"},
+        {"solar_open", ", \"moe_intermediate_size\": 48"},
+        {"deepseek_v2", ", \"num_experts_per_tok\": 6"},
+        {"lfm2_moe", ", \"layer_types\": [\"conv\", \"conv\", \"conv\", \"full_attention\"]"},
+        {"bamba", ", \"attn_layer_indices\": [3]"},
+        {"nemotron_h", ", \"hybrid_override_pattern\": \"M*-M\""},
+        {"granitemoehybrid", ", \"layer_types\": [\"mamba\", \"attention\", \"mamba\", \"mamba\"]"},
+    };
+    for (size_t i = 0; i < sizeof required / sizeof *required; i++)
+        if (strcmp(required[i][0], model_type) == 0) return required[i][1];
+    return "";
+}
+
 /* Defaults of the config classes. */
 TEST(test_defaults)
 {
@@ -87,16 +105,25 @@ TEST(test_defaults)
         {"qwen2_moe", 16, 32, 32, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, true},
         {"qwen3_moe", 4, 32, 32, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"olmoe", 32, 32, 32, 4096, 0, "----", "mmmm", 1e4, 1e-5, -1, 1, 0, false, false},
+        {"flex_olmo", 32, 32, 32, 4096, 0, "----", "mmmm", 5e5, 1e-6, -1, -1, 0, false, false},
         {"granitemoe", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
         {"ernie4_5_moe", 4, 32, 32, 131072, 0, "----", "mmmm", 5e5, 1e-5, 1, 0, 1, true, false},
         {"glm4_moe", 8, 32, 16, 131072, 0, "----", "mmmm", 1e4, 1e-5, -1, -1, 0, false, false},
+        {"dots1", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
+        {"exaone_moe", 32, 32, 32, 2048, 4096, "www-", "mmmn", 1e4, 1e-5, 1, 0, 1, false, false},
+        {"solar_open", 8, 128, 128, 131072, 0, "----", "mmmm", 1e6, 1e-5, -1, -1, 0, false, false},
+        {"minimax_m2", 8, 128, 128, 196608, 0, "----", "mmmm", 5e6, 1e-6, -1, -1, 0, false, false},
+        {"afmoe", 32, 128, 128, 16384, 1024, "www-", "mmmn", 1e4, 1e-5, -1, -1, 0, false, false},
         {"gpt_oss", 8, 64, 64, 131072, 128, "w-w-", "mmmm", 15e4, 1e-5, -1, -1, 0, false, true},
         {"deepseek_v2", 1, 576, 64, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
         {"deepseek_v3", 1, 576, 64, 4096, 0, "----", "mmmm", 1e4, 1e-6, 0, -1, 1, false, false},
+        {"glm4_moe_lite", 1, 576, 64, 202752, 0, "----", "mmmm", 1e4, 1e-5, 0, -1, 1, false, false},
+        {"youtu", 1, 576, 64, 131072, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, true, false},
         {"qwen3_next", 2, 256, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"qwen3_5_text", 4, 256, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"qwen3_5_moe_text", 2, 256, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"lfm2", 8, 32, 32, 128000, 0, "----", "mmmm", 1e6, 1e-5, 1, 0, 1, true, false},
+        {"lfm2_moe", 8, 32, 32, 128000, 0, "----", "mmmm", 1e6, 1e-5, 1, 0, 1, true, false},
         {"granitemoehybrid", 32, 32, 32, 2048, 0, "----", "nnnn", 1e4, 1e-6, 1, -1, 1, false, false},
         {"bamba", 8, 32, 16, 262144, 0, "----", "mmmm", 1e4, 1e-5, 1, 0, 1, false, false},
         {"nemotron_h", 8, 128, 128, 4096, 0, "----", "nnnn", 1e4, 1e-5, 1, 0, 1, false, false},
@@ -110,14 +137,7 @@ TEST(test_defaults)
                      ? "{\"model_type\": \"%s\", \"n_embd\": 1024, \"n_layer\": 4, \"n_head\": 32, \"vocab_size\": 512}"
                      : "{\"model_type\": \"%s\", \"hidden_size\": 1024, \"intermediate_size\": 96,"
                        " \"num_hidden_layers\": 4, \"num_attention_heads\": 32, \"vocab_size\": 512%s}",
-                 expected[i].model_type,
-                 strcmp(expected[i].model_type, "deepseek_v2") == 0   ? ", \"num_experts_per_tok\": 6"
-                 : strcmp(expected[i].model_type, "gemma4_text") == 0 ? ", \"hidden_size_per_layer_input\": 0"
-                 : strcmp(expected[i].model_type, "bamba") == 0       ? ", \"attn_layer_indices\": [3]"
-                 : strcmp(expected[i].model_type, "nemotron_h") == 0  ? ", \"hybrid_override_pattern\": \"M*-M\""
-                 : strcmp(expected[i].model_type, "granitemoehybrid") == 0
-                     ? ", \"layer_types\": [\"mamba\", \"attention\", \"mamba\", \"mamba\"]"
-                     : "");
+                 expected[i].model_type, required_fields(expected[i].model_type));
         struct status status = {0};
         struct model_config config;
         test_expect_success(test_config_parse(&config, text, &status), &status);
@@ -317,72 +337,6 @@ TEST(test_windows)
     test_config_refused("qwen2", QWEN "\"layer_types\": [" FULL "," FULL "," FULL ",\"linear_attention\"]",
                         "'layer_types'|only|linear_attention");
     test_config_refused("qwen2", QWEN "\"layer_types\": [1,2,3,4]", "'layer_types'|only|found 1");
-}
-
-/* The layers that have experts: "-x-x". */
-static void expect_experts(const char *model_type, const char *fields, const char *layers)
-{
-    const struct model_config config = test_config_accepted(model_type, fields);
-    for (uint64_t i = 0; i < config.layers; i++) assert_int_equal(config.layer[i].experts, layers[i] == 'x');
-}
-
-TEST(test_experts)
-{
-    struct model_config config =
-        test_config_accepted("mixtral", "\"num_local_experts\": 6, \"num_experts_per_tok\": 3");
-    assert_int_equal(config.experts.count, 6);
-    assert_int_equal(config.experts.top_k, 3);
-    assert_int_equal(config.experts.intermediate_size, config.intermediate_size);
-    assert_int_equal(config.experts.renormalise, ROUTER_SUM_PLUS_EPS);
-    config = test_config_accepted("qwen3_moe",
-                                  "\"num_experts\": 16, \"norm_topk_prob\": false, \"moe_intermediate_size\": 24");
-    assert_int_equal(config.experts.count, 16);
-    assert_int_equal(config.experts.top_k, 8);
-    assert_int_equal(config.experts.intermediate_size, 24);
-    assert_int_equal(config.experts.renormalise, ROUTER_AS_THEY_ARE);
-    config =
-        test_config_accepted("glm4_moe",
-                             "\"n_routed_experts\": 16, \"n_group\": 4, \"topk_group\": 2, \"n_shared_experts\": 2,"
-                             " \"routed_scaling_factor\": 2.5, \"moe_intermediate_size\": 8,"
-                             " \"partial_rotary_factor\": 0.5, \"num_nextn_predict_layers\": 1");
-    assert_int_equal(config.experts.score, ROUTER_SIGMOID);
-    assert_int_equal(config.experts.groups, 4);
-    assert_int_equal(config.experts.top_groups, 2);
-    assert_int_equal(config.experts.shared_size, 16);
-    assert_int_equal(config.ignored_layers, 1);
-    assert_true(config.experts.scale == 2.5 && config.no_qk_norm);
-
-    expect_experts("mixtral", "\"router_jitter_noise\": 0.1", "xxxx");
-    expect_experts("qwen3_moe", "\"decoder_sparse_step\": 2", "-x-x");
-    expect_experts("qwen2_moe", "\"num_key_value_heads\": 8, \"mlp_only_layers\": [0, 2]", "-x-x");
-    expect_experts("glm4_moe", "\"first_k_dense_replace\": 3, \"partial_rotary_factor\": 0.5", "---x");
-    expect_experts("ernie4_5_moe", "\"moe_layer_start_index\": 0, \"moe_layer_end_index\": -1", "xxxx");
-    expect_experts("ernie4_5_moe", "\"moe_layer_interval\": 2, \"moe_layer_end_index\": 2", "-x--");
-    static const struct {
-        const char *model_type, *fields, *words;
-    } cases[] = {
-        {"mixtral", "\"num_local_experts\": 0", "'num_local_experts'|from 1|found 0"},
-        {"mixtral", "\"num_local_experts\": 100000", "'num_local_experts'|found 100000"},
-        {"mixtral", "\"num_local_experts\": 2, \"num_experts_per_tok\": 3", "'num_experts_per_tok'|(2)|found 3"},
-        {"mixtral", "\"num_local_experts\": 2, \"num_experts\": 3", "'num_experts'|num_local_experts|found 3"},
-        {"mixtral", "\"norm_topk_prob\": true", "'norm_topk_prob'|not understood"},
-        {"llama", "\"num_experts\": 4", "'num_experts'|not understood"},
-        {"qwen3_moe", "\"mlp_only_layers\": [4]", "'mlp_only_layers'|num_hidden_layers|found 4"},
-        {"qwen3_moe", "\"mlp_only_layers\": 1", "'mlp_only_layers'|array"},
-        {"qwen3_moe", "\"mlp_only_layers\": [-1]", "'mlp_only_layers'|found -1"},
-        {"qwen3_moe", "\"decoder_sparse_step\": 0", "'decoder_sparse_step'|from 1"},
-        {"qwen2_moe", "\"num_key_value_heads\": 8, \"shared_expert_intermediate_size\": 0",
-         "'shared_expert_intermediate_size'|from 1"},
-        {"olmoe", "\"clip_qkv\": 8.0", "'clip_qkv'|found 8"},
-        {"ernie4_5_moe", "\"use_bias\": true", "'use_bias'|false"},
-        {"ernie4_5_moe", "\"moe_norm_min\": 0", "'moe_norm_min'|above 0"},
-        {"ernie4_5_moe", "\"moe_num_shared_experts\": 64, \"moe_intermediate_size\": 1000000",
-         "moe_num_shared_experts times"},
-        {"glm4_moe", "\"partial_rotary_factor\": 0.5, \"n_group\": 3", "'n_group'|128|found 3"},
-        {"glm4_moe", "\"partial_rotary_factor\": 0.5, \"n_group\": 64, \"topk_group\": 2", "'n_group'|found 64"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        test_config_refused(cases[i].model_type, cases[i].fields, cases[i].words);
 }
 
 static void expect_gpt_oss_rope(const struct rope_config *rope, double factor, double theta, bool truncate)

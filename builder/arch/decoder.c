@@ -261,6 +261,11 @@ static int query_and_append(struct graph *graph, const struct decoder_traits *tr
         *gate = node_matmul(graph, x, layer, by, ACTIVATION_NONE, 1.0, "attention_gate");
         name_gate(graph, by, layer);
     }
+    if (modules->output_gate) {
+        const struct part of_gate = {modules->output_gate, q_width, SHARD_ROWS, .head = 0};
+        const struct projection by = projection(graph, traits, layer, &of_gate, hidden, false);
+        *gate = node_matmul(graph, x, layer, by, ACTIVATION_NONE, 1.0, "attention_gate");
+    }
     const struct projection q =
         joined(graph, traits, layer, parts, 3, traits->fused_qkv, hidden, config->qkv_bias, 0, "self_attn.qkv_proj");
     const int qkv = node_matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
@@ -345,6 +350,13 @@ static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, i
                        config->residual_scale * factor_of(config->mlp_out_scale), "down");
 }
 
+static int shared_expert(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
+{
+    const struct expert_names *names = traits->experts;
+    return names->shared_gate ? experts_shared(graph, names, x, layer)
+                              : dense_mlp(graph, traits, x, layer, names->shared, graph->config->experts.shared_size);
+}
+
 /* sum + norm(norm(mlp(x)) + norm(experts(norm(sum)))): what chooses the experts has a norm of its own. */
 static int add_mlp_and_experts(struct graph *graph, const struct decoder_traits *traits, int sum, int x, uint32_t layer)
 {
@@ -364,7 +376,8 @@ static int add_mlp_and_experts(struct graph *graph, const struct decoder_traits 
     return add(graph, sum, out, hidden, layer, "after_mlp");
 }
 
-/* sum + mlp(x). A shared expert that is not joined is added on its own, since either side may take an addition over. */
+/* sum + mlp(x). A shared expert that is not joined is added on its own, since either side may take an addition over; before a norm of
+ * the output to the sum of the experts. */
 static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int sum, int x, uint32_t layer)
 {
     const struct model_config *config = graph->config;
@@ -373,15 +386,18 @@ static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int
     const bool routed = config->layer[layer].experts;
     if (routed && config->experts_beside) return add_mlp_and_experts(graph, traits, sum, x, layer);
     const uint64_t inner = config->layer[layer].inner ? config->layer[layer].inner : config->intermediate_size;
-    const uint64_t joined = routed && !traits->norms.mlp_out ? experts_shared_joined(graph, names, layer) : 0;
+    const uint64_t joined = routed ? experts_shared_joined(graph, names, layer) : 0;
+    const bool alone = routed && shared_size && !joined;
     int out =
         routed ? experts_mlp(graph, names, x, x, joined, layer) : dense_mlp(graph, traits, x, layer, "mlp", inner);
+    if (alone && traits->norms.mlp_out) {
+        const int shared = shared_expert(graph, traits, x, layer);
+        out = add(graph, out, shared, hidden, layer, "with_shared");
+    }
     out = layer_norm(graph, traits, out, layer, traits->norms.mlp_out, "mlp_out");
     sum = add(graph, sum, out, hidden, layer, "after_mlp");
-    if (!routed || !shared_size || joined) return sum;
-    const int shared = names->shared_gate ? experts_shared(graph, names, x, layer)
-                                          : dense_mlp(graph, traits, x, layer, names->shared, shared_size);
-    return add(graph, sum, shared, hidden, layer, "after_shared");
+    if (!alone || traits->norms.mlp_out) return sum;
+    return add(graph, sum, shared_expert(graph, traits, x, layer), hidden, layer, "after_shared");
 }
 
 /* Cosine and sine table of the step for the layers of a kind; its inverse frequencies become a constant of the engine. Those

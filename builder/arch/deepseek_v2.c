@@ -14,6 +14,7 @@ static const struct config_defaults defaults = {
     .eos_token = 2,
     .pad_token = CONFIG_NO_TOKEN,
 };
+static const struct shared_experts_defaults shared = {.count = 2};
 static const struct experts_defaults experts = {.count = 64, .intermediate_size = 1407};
 static const char *const count_keys[] = {"n_routed_experts", "num_experts"};
 /* The checkpoints' own code computes what the class in transformers does. */
@@ -37,12 +38,12 @@ static bool read_choice(struct model_config *config, struct json_reader *reader,
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     config->rotary_pairs = true;
-    return config_sizes(config, reader, &defaults, status) && config_latent(config, reader, status) &&
+    return config_sizes(config, reader, &defaults, status) && config_latent(config, reader, NULL, status) &&
            config_experts(config, reader, count_keys, "num_experts_per_tok", "moe_intermediate_size", &experts,
                           status) &&
            read_choice(config, reader, status) && config_fixed(reader, "norm_topk_prob", false, status) &&
            config_factor(reader, "routed_scaling_factor", &config->experts.scale, status) &&
-           config_shared_experts(config, reader, 2, 0, status) && config_deepseek_keys(reader, "softmax", status) &&
+           config_shared_experts(config, reader, &shared, status) && config_deepseek_keys(reader, "softmax", status) &&
            config_own_code(config, reader, own_code, sizeof own_code / sizeof *own_code, status);
 }
 

@@ -14,12 +14,7 @@ static const struct config_defaults defaults = {
 
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
-    const bool has_window = !json_reader_is_null(reader, "sliding_window");
-    if (!config_sizes(config, reader, &defaults, status) || !config_window_pattern(config, reader, 4, 4096, status))
-        return false;
-    for (size_t i = 0; i < config->layers && has_window; i++)
-        if (!config->layer[i].window) config->layer[i].rope = LAYER_ROPE_NONE;
-    return true;
+    return config_sizes(config, reader, &defaults, status) && config_window_rotates(config, reader, 4, 4096, status);
 }
 
 const struct architecture arch_exaone4 = {

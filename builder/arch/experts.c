@@ -23,6 +23,17 @@ const struct expert_names expert_shared_names = {
     .shared_gate = "mlp.shared_expert_gate",
 };
 
+const struct expert_names expert_biased_names = {
+    .router = "mlp.gate",
+    .selection_bias = "mlp.gate.e_score_correction_bias",
+    .bias_dimensions = 1,
+    .experts = "mlp.experts",
+    .gate = "gate_proj",
+    .up = "up_proj",
+    .down = "down_proj",
+    .shared = "mlp.shared_experts",
+};
+
 /* The matrices of equally shaped experts, all gates and ups or all downs, as one weight. */
 struct stack {
     uint32_t layer;

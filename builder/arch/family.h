@@ -21,6 +21,7 @@ struct decoder_modules {
     const char *q_norm, *k_norm;    /* self_attn.q_norm, .. */
     const char *gate, *up, *down;   /* mlp.gate_proj, .. */
     const char *state_space;        /* mamba */
+    const char *output_gate; /* its sigmoid multiplies what attention gives; usual: none, or rows of q's tensor */
 };
 
 /* Modules of a layer that normalise what goes into attention and MLP, and what comes out before it is added; NULL: no
@@ -68,6 +69,8 @@ struct expert_names {
 };
 extern const struct expert_names expert_usual_names;  /* without shared experts and biases */
 extern const struct expert_names expert_shared_names; /* the same with a shared expert and its gate, as Qwen has them */
+/* The same with a selection bias and shared experts, as DeepSeek-V3 has them. */
+extern const struct expert_names expert_biased_names;
 
 /* The layer that predicts the token after the next one, where its tensors do not have the names of one more layer of the model, with enorm, hnorm,
  * eh_proj and shared_head.norm. */
@@ -112,6 +115,7 @@ struct architecture {
     bool sections;     /* positions of the rotary embedding come in sections: wrapper_drop_sections */
     bool predicts;     /* of the ignored layers, the first one may be used: arch_add_predictor */
     const char *about; /* for engbuild --list-models and README: a line, with its limits; "small*": see README */
+    const char *other_architecture; /* as checkpoints from before the class in transformers have it; NULL: none */
 };
 
 /* ---- nodes.c ---- */
@@ -204,6 +208,7 @@ bool config_attention_bias(struct model_config *config, struct json_reader *read
 bool config_mlp_bias(struct model_config *config, struct json_reader *reader, struct status *status);
 /* A key that the class ignores because it always has this property, or never: another value is refused. */
 bool config_fixed(struct json_reader *reader, const char *key, bool value, struct status *status);
+bool config_fixed_text(struct json_reader *reader, const char *key, const char *value, struct status *status);
 
 /* How many experts there are and how many a row chooses, by the first of `count_keys` that is there, and their intermediate size
  * (key NULL: intermediate_size is theirs); all 0: no default, the key is required. All layers get experts; groups, eps and scale
@@ -220,15 +225,35 @@ bool config_unused_experts(struct json_reader *reader, struct status *status);
 bool config_sparse_layers(struct model_config *config, struct json_reader *reader, struct status *status);
 /* n_group and topk_group, which keep what they are where config.json has no such key. */
 bool config_expert_groups(struct model_config *config, struct json_reader *reader, struct status *status);
-/* n_shared_experts, which are one MLP, and first_k_dense_replace, the layers without experts; and their defaults. */
-bool config_shared_experts(struct model_config *config, struct json_reader *reader, uint64_t shared, uint64_t dense,
-                           struct status *status);
+/* How many experts every row goes through, which are one MLP, and how many layers from the first one on have no experts. */
+struct shared_experts_defaults {
+    const char *count_key, *dense_key; /* NULL: n_shared_experts, first_k_dense_replace */
+    uint64_t count, dense;
+};
+bool config_shared_experts(struct model_config *config, struct json_reader *reader,
+                           const struct shared_experts_defaults *defaults, struct status *status);
+/* mlp_layer_types, of "dense" and "sparse", which has experts; absent: the layers are as config_shared_experts left them, and where
+ * first_k_dense_replace is there, too, both must agree. */
+bool config_mlp_layers(struct model_config *config, struct json_reader *reader, struct status *status);
+/* Experts with sigmoid scores and a selection bias, as DeepSeek-V3 has them: all keys above but mlp_layer_types, and
+ * routed_scaling_factor. */
+struct biased_experts_defaults {
+    const char *count_keys[2];
+    struct experts_defaults experts;
+    struct shared_experts_defaults shared;
+    uint64_t groups, top_groups;
+    double scale;
+    bool renormalise;
+};
+bool config_biased_experts(struct model_config *config, struct json_reader *reader,
+                           const struct biased_experts_defaults *defaults, struct status *status);
 /* norm_topk_prob; `absent`: its default. */
 bool config_renormalise(struct model_config *config, struct json_reader *reader, bool absent, struct status *status);
 
-/* config_latent.c: q_lora_rank, kv_lora_rank and the widths of heads, by default those of DeepSeek-V2 and V3; heads, biases and the
- * scale of attention. Requires: config_sizes has been called, with head_dim 64 as its default. */
-bool config_latent(struct model_config *config, struct json_reader *reader, struct status *status);
+/* config_latent.c: q_lora_rank, kv_lora_rank and the widths of heads, and their defaults (NULL: those of DeepSeek-V2 and V3); heads,
+ * biases and the scale of attention. Requires: config_sizes has been called, with head_dim 64 as its default. */
+bool config_latent(struct model_config *config, struct json_reader *reader, const struct model_latent *defaults,
+                   struct status *status);
 /* Keys of DeepSeek's own configuration classes that must have one value, or have no effect. */
 bool config_deepseek_keys(struct json_reader *reader, const char *scoring, struct status *status);
 
@@ -256,6 +281,8 @@ bool config_state_space(struct model_config *config, struct json_reader *reader,
                         const struct state_space_defaults *defaults, struct status *status);
 /* time_step_limit: the least and the greatest time step. */
 bool config_time_step_limit(struct model_config *config, struct json_reader *reader, struct status *status);
+/* conv_L_cache and conv_bias, where some layers have MIXER_SHORT_CONV. */
+bool config_short_conv(struct model_config *config, struct json_reader *reader, struct status *status);
 /* The same for the delta rule: by layer_types ("linear_attention"), else all layers but every full_attention_interval-th. */
 bool config_delta_rule_layers(struct model_config *config, struct json_reader *reader, struct status *status);
 /* linear_*: heads and widths of the delta rule. */
@@ -270,15 +297,19 @@ bool config_factor(struct json_reader *reader, const char *key, double *value, s
 /* Which layers attend through a sliding window: sliding_window, use_sliding_window, max_window_layers, layer_types.
  * `absent`: the window if config.json has no sliding_window, 0: none. */
 enum config_window {
-    CONFIG_WINDOW_NEVER,    /* the class ignores the keys: only values that mean no window are allowed */
-    CONFIG_WINDOW_ALWAYS,   /* all, if there is a window */
-    CONFIG_WINDOW_BY_LAYER, /* as layer_types says, else those from max_window_layers on, if use_sliding_window */
+    CONFIG_WINDOW_NEVER,      /* the class ignores the keys: only values that mean no window are allowed */
+    CONFIG_WINDOW_ALWAYS,     /* all, if there is a window */
+    CONFIG_WINDOW_BY_LAYER,   /* as layer_types says, else those from max_window_layers on, if use_sliding_window */
+    CONFIG_WINDOW_FROM_LAYER, /* as layer_types says, else those from max_window_layers (62) on, if there is a window */
 };
 bool config_window(struct model_config *config, struct json_reader *reader, enum config_window kind, uint64_t absent,
                    struct status *status);
 /* Layers slide as layer_types says, else all but every `period`-th; sliding_window_pattern may give another period. A null
  * sliding_window: no layer slides. */
 bool config_window_pattern(struct model_config *config, struct json_reader *reader, uint64_t period, uint64_t absent,
+                           struct status *status);
+/* The same; where some layers have a window, only those rotate. */
+bool config_window_rotates(struct model_config *config, struct json_reader *reader, uint64_t period, uint64_t absent,
                            struct status *status);
 
 /* Defaults of the family for keys of the rotary embedding: theta, and the part of a head that rotates. */

@@ -4,7 +4,6 @@
 
 #include "builder/arch/family.h"
 #include "formats/base/field_rules.h"
-#include "kernels/short_conv/short_conv.h"
 
 static const struct config_keys own_keys = {"hidden_size", "block_ff_dim", "num_hidden_layers", "num_attention_heads",
                                             "max_position_embeddings"};
@@ -96,19 +95,10 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
         json_reader_get(reader, "intermediate_size");
     }
     config->tie_word_embeddings = true;
-    if (!json_reader_bool(reader, "tie_embedding", false, &config->tie_word_embeddings, status) ||
-        !config_sizes(config, reader, &own, status) || !config_rope_defaults(config, reader, 1000000, 1, status) ||
-        !adjust_inner(config, reader, status) || !check_own_keys(config, reader, status) ||
-        !read_mixers(config, reader, status))
-        return false;
-    struct model_recurrent *sizes = &config->recurrent;
-    *sizes = (struct model_recurrent){.kernel = 3, .channels = config->hidden_size};
-    if (!json_reader_u64(reader, "conv_L_cache", false, 2, SHORT_CONV_MAX_KERNEL, &sizes->kernel, status) ||
-        !json_reader_bool(reader, "conv_bias", false, &sizes->conv_bias, status))
-        return false;
-    sizes->projection_bias = sizes->conv_bias;
-    if (model_attention_layers(config) == config->layers) *sizes = (struct model_recurrent){0};
-    return true;
+    return json_reader_bool(reader, "tie_embedding", false, &config->tie_word_embeddings, status) &&
+           config_sizes(config, reader, &own, status) && config_rope_defaults(config, reader, 1000000, 1, status) &&
+           adjust_inner(config, reader, status) && check_own_keys(config, reader, status) &&
+           read_mixers(config, reader, status) && config_short_conv(config, reader, status);
 }
 
 const struct architecture arch_lfm2 = {

@@ -39,7 +39,7 @@ TEST(test_model_types)
         {"kimi_linear", "\"linear_attn_config\": {\"num_heads\": 4}", "Kimi delta attention|'deepseek_v3'"},
         {"nemotron-nas", "\"block_configs\": [{}]", "sizes of their own|'nemotron'"},
         {"minimax", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2", "lightning attention|'mixtral'"},
-        {"minimax_m2", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2", "'mixtral'|may compute something else"},
+        {"phimoe", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2", "'mixtral'|may compute something else"},
         {"falcon", "\"sliding_window\": 64", "self_attention.query_key_value|'gpt_neox'"},
         {"baichuan", "\"alibi\": true", "ALiBi|'llama'"},
         {"baichuan", "\"alibi\": false", "'llama'|'alibi'|not understood"},

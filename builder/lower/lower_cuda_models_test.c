@@ -162,6 +162,64 @@ TEST(routers_with_their_norm)
         }
 }
 
+/* Families whose blocks are those of models above, in other combinations. */
+TEST(other_families_with_experts)
+{
+    static const struct {
+        const char *config;
+        int routers, convolutions, sums; /* sums of mean squares of two ranks */
+    } models[] = {
+        {EXPERTS_OF("lfm2_moe", "\"layer_types\": [\"conv\", \"full_attention\"], \"num_dense_layers\": 1, "
+                                "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48"),
+         1, 1, 0},
+        {EXPERTS_OF("flex_olmo", "\"num_experts\": 8, \"num_experts_per_tok\": 2"), 2, 0, 2},
+        {EXPERTS_OF("minimax_m2", "\"head_dim\": 64, \"rotary_dim\": 32, \"num_local_experts\": 8, "
+                                  "\"num_experts_per_tok\": 2"),
+         2, 0, 2},
+        {EXPERTS_OF("dots1", "\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"n_shared_experts\": 2, "
+                             "\"first_k_dense_replace\": 1, \"moe_intermediate_size\": 48, \"sliding_window\": 128, "
+                             "\"max_window_layers\": 1"),
+         1, 0, 0},
+        {EXPERTS_OF("exaone_moe", "\"head_dim\": 64, \"sliding_window\": 128, \"sliding_window_pattern\": 2, "
+                                  "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48"),
+         1, 0, 0},
+        {EXPERTS_OF("afmoe", "\"head_dim\": 64, \"sliding_window\": 128, \"global_attn_every_n_layers\": 2, "
+                             "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48"),
+         1, 0, 0},
+        {EXPERTS_OF("solar_open", "\"head_dim\": 64, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, "
+                                  "\"moe_intermediate_size\": 48"),
+         2, 0, 0},
+        {"{\"model_type\": \"glm4_moe_lite\", \"hidden_size\": 64, \"intermediate_size\": 96, "
+         "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"vocab_size\": 50, \"n_routed_experts\": 8, "
+         "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"kv_lora_rank\": 32, \"q_lora_rank\": 24, "
+         "\"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24, \"rms_norm_eps\": 1e-6}", /* that of the norms of latent rows */
+         1, 0, 0},
+        {"{\"model_type\": \"youtu\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+         "\"num_attention_heads\": 4, \"vocab_size\": 50, \"kv_lora_rank\": 32, \"q_lora_rank\": 24, "
+         "\"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24}",
+         0, 0, 0},
+    };
+    static struct test_device_model model;
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+        for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+            assert_true(test_device_model_open_ranks(&model, models[m].config, DTYPE_BF16, ranks));
+            if (ranks > 1) test_device_model_exchange(&model, 2048);
+            const bool latent =
+                model.config.latent.kv_rank != 0; /* more scratch memory elsewhere: see latent_attention */
+            for (int g = 0; g < TEST_GPUS; g++)
+                if (!latent || g == TEST_GPU_90) test_lower_all(&model, &test_gpus[g]);
+            for (int g = 0; g < TEST_GRAPHS; g++) {
+                const struct graph *graph = &model.graphs[g];
+                const int routers =
+                    count(graph, OP_ROUTER) + count(graph, OP_NORM_ROUTER) + count(graph, OP_ROUTED_MATMUL);
+                assert_int_equal(routers, models[m].routers);
+                assert_int_equal(count(graph, OP_SHORT_CONV), models[m].convolutions);
+                assert_int_equal(count(graph, OP_MEAN_SQUARES), ranks > 1 ? models[m].sums : 0);
+            }
+            test_device_model_close(&model);
+        }
+}
+
 /* Short convolutions, and the delta rule beside attention with a gate and experts. */
 TEST(recurrent_layers)
 {

@@ -19,7 +19,7 @@
 
 /* What the readers of each value ask for; [value_count]. */
 struct choice {
-    bool *stays_float, *multiplied, *added; /* added: to a matmul's product */
+    bool *stays_float, *multiplied, *added; /* added: to a product or a sum */
 };
 
 /* Values that stay float32 because of their readers: logits, hidden states or a rank's part of them, also a router's; what a norm reads
@@ -43,6 +43,8 @@ static void mark(const struct graph *graph, struct choice *choice)
             stays_float[node->operands[ALL_REDUCE_X]] = true;
         if (node->op == OP_MATMUL && node->operands[MATMUL_RESIDUAL] >= 0)
             choice->added[node->operands[MATMUL_RESIDUAL]] = true;
+        if (node->op == OP_SUM_PARTS && node->operands[SUM_PARTS_RESIDUAL] >= 0)
+            choice->added[node->operands[SUM_PARTS_RESIDUAL]] = true;
         if (node->op == OP_MATMUL)
             (node->operands[MATMUL_NORM] < 0 ? choice->multiplied : stays_float)[node->operands[MATMUL_X]] = true;
         if (node->op == OP_QUANTISE) choice->multiplied[node->operands[QUANTISE_X]] = true;
@@ -65,7 +67,8 @@ static enum dtype choose(const struct graph *graph, const struct graph_node *nod
                    ? DTYPE_F32
                    : graph->compute_dtype;
     case OP_SUM_PARTS:
-        return node->operands[SUM_PARTS_RESIDUAL] >= 0 || choice->stays_float[node->operands[operand]]
+        return node->operands[SUM_PARTS_RESIDUAL] >= 0 || choice->stays_float[node->operands[operand]] ||
+                       choice->added[node->operands[operand]]
                    ? DTYPE_F32
                    : graph->compute_dtype;
     case OP_MULTIPLY: /* a product of the residual stream stays in it */

@@ -475,7 +475,7 @@ static bool read_excluded_modules(struct json_reader *reader, struct status *sta
 
 static bool parse_fp8(struct quant_config *config, struct json_reader *reader, struct status *status)
 {
-    static const char *const types[] = {"e4m3"}, *const activations[] = {"dynamic", "static"},
+    static const char *const types[] = {"e4m3", "float8_e4m3fn"}, *const activations[] = {"dynamic", "static"},
                              *const scale_types[] = {"float", "ue8m0"};
     size_t index;
     quant_ignore(reader, "dequantize");

@@ -214,6 +214,8 @@ static const struct accepted {
      "'modules_to_not_convert': ['lm_head', 'model.layers.0.mlp.gate', 'model.layers.1.mlp.gate'], "
      "'scale_fmt': 'ue8m0'",
      {QUANT_FP8, "fp8", {FLOAT(8, 0)}, .scheme_count = 1, .block_rows = 128, .block_columns = 128, .fp8_inputs = true}},
+    {"'quant_method': 'fp8', 'fmt': 'float8_e4m3fn', 'activation_scheme': 'dynamic', 'weight_block_size': [128, 128]",
+     {QUANT_FP8, "fp8", {FLOAT(8, 0)}, .scheme_count = 1, .block_rows = 128, .block_columns = 128, .fp8_inputs = true}},
     {"'quant_method': 'fp8', 'activation_scheme': 'static', 'ignored_layers': ['lm_head']",
      {QUANT_FP8, "fp8", {FLOAT(8, 0)}, .scheme_count = 1, .fp8_inputs = true}},
     {FP8(", 'weight_block_size': null, 'scale_fmt': 'float', 'dequantize': false"),

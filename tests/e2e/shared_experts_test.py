@@ -38,6 +38,8 @@ MODELS = {
                      "first_k_dense_replace": 0}, 3),
     "glm4_moe": ({"model_type": "glm4_moe", "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 1, "topk_group": 1,
                   "n_shared_experts": 2, "first_k_dense_replace": 1, "head_dim": 16}, 2),
+    "afmoe": ({"model_type": "afmoe", "num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 2, "num_dense_layers": 1,
+               "head_dim": 16, "sliding_window": 64}, 2),
     "ernie4_5_moe": ({"model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 3, "moe_num_shared_experts": 2}, 2),
 }
 PUBLISHED = {

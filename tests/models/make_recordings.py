@@ -47,6 +47,9 @@ MINISTRAL = {**SIZES, "head_dim": 32, "rope_parameters": {"rope_type": "yarn", "
                                                           "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
                                                           "original_max_position_embeddings": 128, "llama_4_scaling_beta": 0.1}}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
+ROUTED_EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "routed_scaling_factor": 1.5}
+LATENT = {"num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
+          "qk_rope_head_dim": 8, "v_head_dim": 24}
 
 MAMBA = {**SIZES, "num_hidden_layers": 4, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 32, "mamba_n_groups": 1, "mamba_chunk_size": 16}
 GRANITE = {**MAMBA, "embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.5, "logits_scaling": 0.5,
@@ -61,6 +64,19 @@ MODELS = {
     "qwen3_5_moe": ("qwen3_5_moe_text", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 64}),
     # All experts of a layer in two tensors, as Qwen stores them.
     "qwen3_5_moe-fused": ("qwen3_5_moe_text", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 64}),
+    "lfm2_moe": ("lfm2_moe", {**SIZES, **EXPERTS, "num_hidden_layers": 4, "num_dense_layers": 1, "routed_scaling_factor": 1.5,
+                              "layer_types": ["conv", "full_attention", "conv", "full_attention"]}),
+    "glm4_moe_lite": ("glm4_moe_lite", {**SIZES, **LATENT, **ROUTED_EXPERTS, "num_hidden_layers": 3}),
+    "minimax_m2": ("minimax_m2", {**SIZES, "head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 3,
+                                  "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
+    "dots1": ("dots1", {**SIZES, **ROUTED_EXPERTS, "num_hidden_layers": 4, "n_shared_experts": 2, "first_k_dense_replace": 1,
+                        "norm_topk_prob": True, "sliding_window": 16, "max_window_layers": 2}),
+    "exaone_moe": ("exaone_moe", {**SIZES, **EXPERTS, "num_hidden_layers": 4, "sliding_window": 16, "head_dim": 32}),
+    "solar_open": ("solar_open", {**{key: SIZES[key] for key in SIZES if key != "intermediate_size"}, **ROUTED_EXPERTS, "head_dim": 32}),
+    "flex_olmo": ("flex_olmo", {**SIZES, "num_experts": 8, "num_experts_per_tok": 3, "pad_token_id": 0}),
+    "youtu": ("youtu", {**SIZES, **LATENT}),
+    "afmoe": ("afmoe", {**SIZES, **EXPERTS, "num_hidden_layers": 4, "num_dense_layers": 1, "head_dim": 32, "sliding_window": 16,
+                        "route_scale": 2.5, "mup_enabled": True}),
     "qwen3_5-vision": ("qwen3_5", {**TOKENS, "text_config": LINEAR, "vision_config": {**VISION_PATCHES, "out_hidden_size": 64}}),
     "granitemoehybrid": ("granitemoehybrid", {**GRANITE, "num_local_experts": 0, "num_experts_per_tok": 0, "mamba_n_groups": 2,
                                               "mamba_proj_bias": True, "tie_word_embeddings": True, "time_step_limit": [0.5, 0.8]}),

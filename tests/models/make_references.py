@@ -26,9 +26,9 @@ import make_recordings
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
 from seeded_checkpoint import write_tensors  # noqa: E402
 
-NAMES = ("gemma4", "qwen3_5", "qwen3_5_moe", "ministral3", "llava_next-granite", "internvl-gpt_oss", "glm46v",
-         "granitemoehybrid", "granitemoehybrid-experts", "granitemoehybrid-attention", "bamba", "nemotron_h", "falcon_h1",
-         "falcon_h1-norm")
+NAMES = ("gemma4", "qwen3_5", "qwen3_5_moe", "ministral3", "llava_next-granite", "internvl-gpt_oss", "glm46v", "lfm2_moe", "glm4_moe_lite",
+         "minimax_m2", "dots1", "exaone_moe", "solar_open", "flex_olmo", "youtu", "afmoe", "granitemoehybrid", "granitemoehybrid-experts",
+         "granitemoehybrid-attention", "bamba", "nemotron_h", "falcon_h1", "falcon_h1-norm")
 PROMPT_LENGTHS = (7, 40)
 NEW_TOKENS = 16
 
