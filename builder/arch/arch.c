@@ -148,7 +148,8 @@ static bool read_architecture(struct model_config *config, struct json_reader *r
     const json_t *architectures = json_reader_get(reader, "architectures");
     if (!architectures) return true;
     const char *first = json_string_value(json_array_get(architectures, 0));
-    if (!first || strcmp(first, family->architecture) != 0)
+    const bool own = first && family->own_class && strcmp(first, family->own_class) == 0;
+    if (!first || (strcmp(first, family->architecture) != 0 && !own))
         return status_fail(status, STATUS_BAD_INPUT, "%s: field 'architectures': expected [\"%s\"], found \"%.80s\"",
                            reader->path, family->architecture, first ? first : json_type_name(architectures));
     snprintf(config->architecture, sizeof config->architecture, "%s", first);
