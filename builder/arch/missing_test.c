@@ -40,13 +40,13 @@ TEST(test_model_types)
         {"nemotron-nas", "\"block_configs\": [{}]", "sizes of their own|'nemotron'"},
         {"minimax", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2", "lightning attention|'mixtral'"},
         {"minimax_m2", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2", "'mixtral'|may compute something else"},
-        {"falcon", "\"sliding_window\": 64", "self_attention.query_key_value|'gpt_neox'"},
-        {"falcon3", "\"alibi\": true", "ALiBi|'llama'"},
-        {"falcon3", "\"alibi\": false", "'llama'|'alibi'|not understood"},
+        {"refact", "\"alibi\": true", "ALiBi|'llama'"},
+        {"refact", "\"alibi\": false", "'llama'|'alibi'|not understood"},
+        {"falcon3", "\"alibi\": true", "ALiBi|'falcon'"},
         {"bloom", "", "ALiBi|'gpt_neox'"},
         {"mamba2", "", "state-space layers|'qwen3_next'"},
         {"nemotron_h", "\"ssm_state_size\": 128", "state-space layers|'nemotron'|'ssm_state_size'"},
-        {"falcon_h1", "\"a\": 1, \"b\": 1, \"c\": 1, \"d\": 1, \"e\": 1, \"f\": 1, \"g\": 1",
+        {"nemotron5", "\"a\": 1, \"b\": 1, \"c\": 1, \"d\": 1, \"e\": 1, \"f\": 1, \"g\": 1",
          "fields 'a', 'b', 'c', 'd', 'e' and 2 more are not understood"},
     };
     for (size_t i = 0; i < sizeof nearest / sizeof *nearest; i++)

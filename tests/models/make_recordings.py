@@ -46,6 +46,9 @@ GEMMA4 = {**SIZES, "num_hidden_layers": 6, "head_dim": 16, "global_head_dim": 32
 MINISTRAL = {**SIZES, "head_dim": 32, "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "beta_fast": 32.0,
                                                           "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
                                                           "original_max_position_embeddings": 128, "llama_4_scaling_beta": 0.1}}
+# Neither heads of q, k and v in a tensor nor rows of an MLP have keys of the usual names.
+FALCON = {"hidden_size": 64, "ffn_hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCABULARY,
+          "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
 
 # Each: model_type, the configuration. A configuration with text_config is of a model with other parts.
@@ -185,6 +188,33 @@ MODELS = {
                                                      "encoder_attention_heads": 2, "encoder_ffn_dim": 48, "d_model": 32,
                                                      "max_source_positions": 20},
                                     "audio_token_index": 310}),
+    "arcee": ("arcee", {**SIZES, "mlp_bias": True}),
+    "cohere": ("cohere", {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2, "use_qk_norm": True}),
+    "cwm": ("cwm", {**SIZES, "num_hidden_layers": 5, "head_dim": 32, "sliding_window": 16}),
+    "ernie4_5": ("ernie4_5", {**SIZES, "head_dim": 32, "use_bias": True}),
+    "falcon": ("falcon", FALCON),
+    "falcon-grouped": ("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False}),
+    "falcon-serial": ("falcon", {**FALCON, "multi_query": False, "parallel_attn": False, "bias": True}),
+    "glm": ("glm", {**SIZES, "head_dim": 32, "pad_token_id": 0}),
+    "gpt_bigcode": ("gpt_bigcode", {"n_embd": 64, "n_inner": 96, "n_layer": 2, "n_head": 2, "n_positions": 512, "vocab_size": VOCABULARY,
+                                    "bos_token_id": 1, "eos_token_id": 2}),
+    "gpt_neo": ("gpt_neo", {"hidden_size": 64, "intermediate_size": 96, "num_layers": 2, "num_heads": 4, "window_size": 16,
+                            "attention_types": [[["global", "local"], 1]], "vocab_size": VOCABULARY, "max_position_embeddings": 512,
+                            "bos_token_id": 1, "eos_token_id": 2}),
+    "granitemoehybrid": ("granitemoehybrid", {**SIZES, "num_local_experts": 0, "layer_types": ["full_attention"] * 2,
+                                              "shared_intermediate_size": 96, "position_embedding_type": "rope", "attention_multiplier": 0.2,
+                                              "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0,
+                                              "mamba_n_heads": 4}),
+    "gptj": ("gptj", {"n_embd": 64, "n_inner": 96, "n_layer": 2, "n_head": 2, "n_positions": 512, "rotary_dim": 16,
+                      "vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2}),
+    "helium": ("helium", {**SIZES, "head_dim": 32}),
+    "jais2": ("jais2", SIZES),
+    "ministral": ("ministral", {**SIZES, "num_hidden_layers": 4, "head_dim": 32, "sliding_window": 16,
+                                "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"]}),
+    "nanochat": ("nanochat", SIZES),
+    "olmo": ("olmo", {**SIZES, "num_key_value_heads": 2}),
+    "phi": ("phi", SIZES),
+    "vaultgemma": ("vaultgemma", {**SIZES, "num_hidden_layers": 4, "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32}),
     "smolvlm": ("smolvlm", {"text_config": {**SIZES, "model_type": "llama"}, "vision_config": {**SIGLIP, "model_type": "smolvlm_vision"},
                             "image_token_id": 310, "pad_token_id": 0}),
 }

@@ -26,7 +26,9 @@ import make_recordings
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
 from seeded_checkpoint import write_tensors  # noqa: E402
 
-NAMES = ("gemma4", "qwen3_5", "qwen3_5_moe", "ministral3", "llava_next-granite", "internvl-gpt_oss", "glm46v")
+NAMES = ("gemma4", "qwen3_5", "qwen3_5_moe", "ministral3", "llava_next-granite", "internvl-gpt_oss", "glm46v",
+         "arcee", "cohere", "cwm", "ernie4_5", "falcon", "falcon-grouped", "falcon-serial", "glm", "gpt_bigcode", "gpt_neo", "gptj",
+         "granitemoehybrid", "helium", "jais2", "ministral", "nanochat", "olmo", "phi", "vaultgemma")
 PROMPT_LENGTHS = (7, 40)
 NEW_TOKENS = 16
 
@@ -39,7 +41,7 @@ def described(path, is_unscaled):
     tensors = []
     for name in sorted(set(header) - {"__metadata__"}):
         shape = header[name]["shape"]
-        if len(shape) > 1:
+        if len(shape) > 1 and not name.endswith("norm.weight"):
             mean, spread = 0.0, shape[-1] ** -0.5
         elif any(part in name for part in ("bias", "A_log", "dt_")):
             mean, spread = 0.0, 0.1
