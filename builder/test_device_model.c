@@ -55,6 +55,7 @@ static const char *const configs[] = {
     "{\"model_type\": \"granite\", \"embedding_multiplier\": 12, \"attention_multiplier\": 0.015625, "
     "\"residual_multiplier\": 0.22, \"logits_scaling\": 8, \"attention_bias\": true, " SIZES "}",
     "{\"model_type\": \"olmo2\", " SIZES "}",
+    "{\"model_type\": \"hunyuan_v1_dense\", \"head_dim\": 32, " SIZES "}",
     /* norms without weights, a bias of the LM head, norms of each head, q, k and v by KV head */
     "{\"model_type\": \"nanochat\", \"hidden_act\": \"relu2\", " PLAIN_SIZES "}",
     "{\"model_type\": \"phi\", \"hidden_act\": \"gelu_new\", " PLAIN_SIZES "}",

@@ -10,15 +10,15 @@
 #include "builder/arch/wrappers.h"
 
 /* Every family, in the order of messages. */
-#define FAMILIES(row)                                                                                                  \
-    row(llama) row(mistral) row(ministral) row(ministral3) row(qwen2) row(qwen3) row(granite) row(granitemoehybrid)    \
-        row(arcee) row(helium) row(cwm) row(ernie4_5) row(olmo) row(olmo2) row(phi3) row(smollm3) row(seed_oss)        \
-            row(glm) row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(vaultgemma) row(gemma3) row(gemma4)  \
-                row(cohere) row(cohere2) row(stablelm) row(starcoder2) row(nemotron) row(jais2) row(nanochat) row(phi) \
-                    row(falcon) row(gpt2) row(gpt_bigcode) row(gpt_neo) row(gptj) row(gpt_neox) row(mixtral)           \
-                        row(qwen2_moe) row(qwen3_moe) row(olmoe) row(granitemoe) row(ernie4_5_moe) row(glm4_moe)       \
-                            row(gpt_oss) row(deepseek_v2) row(deepseek_v3) row(qwen3_next) row(qwen3_5)                \
-                                row(qwen3_5_moe) row(lfm2)
+#define FAMILIES(row)                                                                                               \
+    row(llama) row(mistral) row(ministral) row(ministral3) row(qwen2) row(qwen3) row(granite) row(granitemoehybrid) \
+        row(arcee) row(helium) row(cwm) row(ernie4_5) row(hunyuan_v1_dense) row(olmo) row(olmo2) row(phi3)          \
+            row(smollm3) row(seed_oss) row(glm) row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2)            \
+                row(vaultgemma) row(gemma3) row(gemma4) row(cohere) row(cohere2) row(stablelm) row(starcoder2)      \
+                    row(nemotron) row(jais2) row(nanochat) row(phi) row(falcon) row(gpt2) row(gpt_bigcode)          \
+                        row(gpt_neo) row(gptj) row(gpt_neox) row(mixtral) row(qwen2_moe) row(qwen3_moe) row(olmoe)  \
+                            row(granitemoe) row(ernie4_5_moe) row(glm4_moe) row(gpt_oss) row(deepseek_v2)           \
+                                row(deepseek_v3) row(qwen3_next) row(qwen3_5) row(qwen3_5_moe) row(lfm2)
 
 #define DECLARE(name) extern const struct architecture arch_##name;
 FAMILIES(DECLARE)

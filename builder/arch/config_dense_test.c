@@ -3,6 +3,8 @@
 #include "builder/arch/test_config.h"
 #include "formats/base/test_program.h"
 
+#include <math.h>
+
 #include "formats/base/test_support.h"
 #include "kernels/op/activation.h"
 
@@ -170,6 +172,37 @@ TEST(granitemoehybrid_without_mamba)
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         test_config_refused("granitemoehybrid", refused[i].fields, refused[i].words);
+}
+
+TEST(hunyuan_rotation)
+{
+    struct model_config config =
+        test_config_accepted("hunyuan_v1_dense",
+                             "\"head_dim\": 16, \"attention_head_dim\": 16, \"use_qk_norm\": true, \"use_cla\": false, "
+                             "\"eod_token_id\": 3, \"rope_theta\": 10000.0, \"rope_scaling\": {\"alpha\": 1000.0, "
+                             "\"beta_fast\": 32, \"beta_slow\": 1, \"factor\": 1.0, \"mscale\": 1.0, "
+                             "\"mscale_all_dim\": 1.0, \"type\": \"dynamic\"}");
+    assert_true(fabs(config.rope.theta / (1e4 * pow(1000, 16.0 / 14)) - 1) < 1e-12);
+    assert_int_equal(config.rope.type, ROPE_DEFAULT);
+    config = test_config_accepted("hunyuan_v1_dense", "\"rope_parameters\": {\"rope_type\": \"dynamic\", \"alpha\": 2, "
+                                                      "\"rope_theta\": 500}");
+    assert_true(fabs(config.rope.theta / (500 * pow(2, 8.0 / 6)) - 1) < 1e-12);
+    config = test_config_accepted("hunyuan_v1_dense", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}");
+    assert_int_equal(config.rope.type, ROPE_LINEAR);
+    static const struct {
+        const char *fields, *words;
+    } refused[] = {
+        {"\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}", "rope_scaling|'alpha'|above 0"},
+        {"\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": -1}", "'alpha'|found -1"},
+        {"\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": \"9\"}", "'alpha'|a number"},
+        {"\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 9, \"beta\": 1}", "'beta'|not understood"},
+        {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}", "'rope_scaling'|default, linear, llama3 or dynamic"},
+        {"\"attention_head_dim\": 16", "'attention_head_dim'|elements of a head (8)|found 16"},
+        {"\"use_cla\": true", "'use_cla'|expected false"},
+        {"\"use_qk_norm\": false", "'use_qk_norm'|expected true"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        test_config_refused("hunyuan_v1_dense", refused[i].fields, refused[i].words);
 }
 
 #define FALCON                                                                                              \

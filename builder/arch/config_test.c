@@ -78,6 +78,7 @@ TEST(test_defaults)
         {"helium", 32, 128, 128, 4096, 0, "----", "mmmm", 1e5, 1e-8, 1, 3, 1, false, false},
         {"cwm", 8, 128, 128, 131072, 8192, "-www", "mmmm", 1e6, 1e-5, -1, -1, 0, false, false},
         {"ernie4_5", 2, 128, 128, 131072, 0, "----", "mmmm", 5e5, 1e-5, 1, 0, 1, true, false},
+        {"hunyuan_v1_dense", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, 1, 0, 1, false, false},
         {"olmo", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, -1, 1, 0, false, false},
         {"olmo2", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, -1, 1, 0, false, false},
         {"phi3", 32, 32, 32, 4096, 0, "----", "mmmm", 1e4, 1e-5, 1, -1, 0, false, false},

@@ -286,6 +286,7 @@ static int query_and_append(struct graph *graph, const struct decoder_traits *tr
         rope->params[ROPE_APPEND_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
     if (traits->qk_norm == QK_NORM_WIDTH) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
     if (traits->qk_norm == QK_NORM_HEADS) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_HEADS;
+    if (traits->qk_norm == QK_NORM_ROTATED) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_ROTATED;
     rope->params[ROPE_APPEND_CENTRED] = traits->qk_norm == QK_NORM_HEADS;
     rope->params[ROPE_APPEND_NORM_V] = config->value_norms;
     return rotated;

@@ -39,8 +39,8 @@ struct decoder_norms {
     }
 
 /* RMSNorm of q and k before the rotation: none, over each head, or over all heads of q and over all heads of k; or a layer norm of
- * each head with a weight of its own. */
-enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDTH, QK_NORM_HEADS };
+ * each head with a weight of its own; or an RMSNorm over each head after the rotation. */
+enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDTH, QK_NORM_HEADS, QK_NORM_ROTATED };
 
 /* How a norm's weight is applied, and whether the row's mean is taken off before (layer normalisation). PLAIN: norms have no
  * tensors. */

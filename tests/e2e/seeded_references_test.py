@@ -47,7 +47,7 @@ class SeededReferences(ReferenceTest):
     def test_families(self):
         found = {read_json(FOLDER, name + ".json")["config"]["model_type"] for name in NAMES}
         self.assertLessEqual({"gemma4_text", "qwen3_5_text", "qwen3_5_moe_text", "ministral3", "arcee", "cohere", "cwm", "ernie4_5", "falcon", "glm",
-                              "gpt_bigcode", "gpt_neo", "gptj", "granitemoehybrid", "helium", "jais2", "ministral", "nanochat", "olmo", "phi", "vaultgemma"}, found)
+                              "gpt_bigcode", "gpt_neo", "gptj", "granitemoehybrid", "helium", "hunyuan_v1_dense", "jais2", "ministral", "nanochat", "olmo", "phi", "vaultgemma"}, found)
 
 
 if __name__ == "__main__":

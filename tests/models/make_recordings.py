@@ -208,6 +208,8 @@ MODELS = {
     "gptj": ("gptj", {"n_embd": 64, "n_inner": 96, "n_layer": 2, "n_head": 2, "n_positions": 512, "rotary_dim": 16,
                       "vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2}),
     "helium": ("helium", {**SIZES, "head_dim": 32}),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", {**SIZES, "head_dim": 32, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0,
+                                                                                          "alpha": 50.0, "factor": 1.0}}),
     "jais2": ("jais2", SIZES),
     "ministral": ("ministral", {**SIZES, "num_hidden_layers": 4, "head_dim": 32, "sliding_window": 16,
                                 "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"]}),

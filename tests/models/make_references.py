@@ -28,7 +28,7 @@ from seeded_checkpoint import write_tensors  # noqa: E402
 
 NAMES = ("gemma4", "qwen3_5", "qwen3_5_moe", "ministral3", "llava_next-granite", "internvl-gpt_oss", "glm46v",
          "arcee", "cohere", "cwm", "ernie4_5", "falcon", "falcon-grouped", "falcon-serial", "glm", "gpt_bigcode", "gpt_neo", "gptj",
-         "granitemoehybrid", "helium", "jais2", "ministral", "nanochat", "olmo", "phi", "vaultgemma")
+         "granitemoehybrid", "helium", "hunyuan_v1_dense", "jais2", "ministral", "nanochat", "olmo", "phi", "vaultgemma")
 PROMPT_LENGTHS = (7, 40)
 NEW_TOKENS = 16
 
