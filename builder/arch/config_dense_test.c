@@ -309,6 +309,38 @@ TEST(published)
          "'num_attention_heads': 16, 'num_hidden_layers': 16, 'num_key_value_heads': 16, 'rope_theta': 10000.0, "
          "'tie_word_embeddings': true, 'vocab_size': 50304}",
          "16 layers of 2048, heads 16/16 x 128, mlp 8192, vocabulary 50304, context 2048, rope 128 at 10000; tied"},
+        {"bigcode/gpt_bigcode-santacoder",
+         "{'activation_function': 'gelu_pytorch_tanh', 'architectures': ['GPTBigCodeForCausalLM'], "
+         "'attention_softmax_in_fp32': true, 'multi_query': true, 'attn_pdrop': 0.1, 'bos_token_id': 49152, "
+         "'embd_pdrop': 0.1, 'eos_token_id': 49152, 'initializer_range': 0.02, 'layer_norm_epsilon': 1e-05, "
+         "'model_type': 'gpt_bigcode', 'n_embd': 2048, 'n_head': 16, 'n_inner': 8192, 'n_layer': 24, 'n_positions': "
+         "2048, 'resid_pdrop': 0.1, 'runner_max_sequence_length': null, 'scale_attention_softmax_in_fp32': true, "
+         "'scale_attn_weights': true, 'summary_activation': null, 'summary_first_dropout': 0.1, "
+         "'summary_proj_to_labels': true, 'summary_type': 'cls_index', 'summary_use_proj': true, "
+         "'transformers_version': '4.28.0.dev0', 'use_cache': true, 'vocab_size': 49280}",
+         "24 layers of 2048, heads 16/1 x 128, mlp 8192, vocabulary 49280, context 2048, rope 128 at 10000, 24 without "
+         "rotation; tied qkv bias output bias"},
+        {"roneneldan/TinyStories-1M",
+         "{'architectures': ['GPTNeoForCausalLM'], 'activation_function': 'gelu_new', 'attention_dropout': 0, "
+         "'attention_layers': ['global', 'local', 'global', 'local', 'global', 'local', 'global', 'local'], "
+         "'attention_types': [[['global', 'local'], 4]], 'bos_token_id': 50256, 'embed_dropout': 0, 'eos_token_id': "
+         "50256, 'intermediate_size': null, 'layer_norm_epsilon': 1e-5, 'max_position_embeddings': 2048, 'model_type': "
+         "'gpt_neo', 'hidden_size': 64, 'num_layers': 8, 'num_heads': 16, 'resid_dropout': 0, 'torch_dtype': "
+         "'float32', "
+         "'use_cache': true, 'vocab_size': 50257, 'window_size': 256}",
+         "8 layers of 64, heads 16/16 x 4, mlp 256, vocabulary 50257, context 2048, rope 4 at 10000, window 256 in 4, "
+         "8 "
+         "without rotation; tied output bias scores x2"},
+        {"CohereForAI/aya-23-8B",
+         "{'architectures': ['CohereForCausalLM'], 'attention_dropout': 0.0, 'bos_token_id': 5, 'eos_token_id': "
+         "255001, "
+         "'hidden_act': 'silu', 'hidden_size': 4096, 'initializer_range': 0.02, 'intermediate_size': 14336, "
+         "'layer_norm_eps': 1e-05, 'logit_scale': 0.0625, 'max_position_embeddings': 8192, 'model_type': 'cohere', "
+         "'num_attention_heads': 32, 'num_hidden_layers': 32, 'num_key_value_heads': 8, 'pad_token_id': 0, "
+         "'rope_theta': "
+         "10000, 'vocab_size': 256000}",
+         "32 layers of 4096, heads 32/8 x 128, mlp 14336, vocabulary 256000, context 8192, rope 128 at 10000; tied "
+         "parallel logits x0.0625"},
         {"tiiuae/falcon-7b",
          "{'alibi': false, 'apply_residual_connection_post_layernorm': false, 'architectures': ['FalconForCausalLM'], "
          "'attention_dropout': 0.0, 'auto_map': {'AutoConfig': 'configuration_falcon.FalconConfig', 'AutoModel': "

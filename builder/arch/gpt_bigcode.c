@@ -10,6 +10,7 @@ static const struct field_rule unused[] = {
     {"max_batch_size", FIELD_NO_EFFECT},
     {"pad_key_length", FIELD_NO_EFFECT},
     {"pre_allocate_kv_cache", FIELD_NO_EFFECT},
+    {"runner_max_sequence_length", FIELD_NO_EFFECT},
     {"scale_attention_softmax_in_fp32", FIELD_NO_EFFECT},
     {"validate_runner_input", FIELD_NO_EFFECT},
 };
