@@ -35,11 +35,14 @@ const struct device_facts test_gpus[TEST_GPUS] = {
                       .memory_bytes = UINT64_C(32000000000)},
 };
 
-/* The inner size is no multiple of 8, so gate/up and the K of down are padded. */
-#define SIZES                                                                                                    \
-    "\"hidden_size\": 64, \"intermediate_size\": 100, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, "    \
-    "\"num_key_value_heads\": 2, \"vocab_size\": 50, \"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-6, " \
-    "\"hidden_act\": \"silu\", \"torch_dtype\": \"bfloat16\""
+#define SIZES_BUT_INNER                                                                                       \
+    "\"hidden_size\": 64, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
+    "\"vocab_size\": 50, \"max_position_embeddings\": 512"
+/* The inner size is no multiple of 8, so gate/up and the K of down are padded. Without a gate nothing is. */
+#define SIZES                                                                                \
+    SIZES_BUT_INNER ", \"intermediate_size\": 100, \"rms_norm_eps\": 1e-6, \"hidden_act\": " \
+                    "\"silu\", \"torch_dtype\": \"bfloat16\""
+#define PLAIN_SIZES SIZES_BUT_INNER ", \"intermediate_size\": 96"
 
 static const char *const configs[] = {
     "{\"model_type\": \"llama\", " SIZES "}",
@@ -52,6 +55,14 @@ static const char *const configs[] = {
     "{\"model_type\": \"granite\", \"embedding_multiplier\": 12, \"attention_multiplier\": 0.015625, "
     "\"residual_multiplier\": 0.22, \"logits_scaling\": 8, \"attention_bias\": true, " SIZES "}",
     "{\"model_type\": \"olmo2\", " SIZES "}",
+    "{\"model_type\": \"hunyuan_v1_dense\", \"head_dim\": 32, " SIZES "}",
+    /* norms without weights, a bias of the LM head, norms of each head, q, k and v by KV head */
+    "{\"model_type\": \"nanochat\", \"hidden_act\": \"relu2\", " PLAIN_SIZES "}",
+    "{\"model_type\": \"phi\", \"hidden_act\": \"gelu_new\", " PLAIN_SIZES "}",
+    "{\"model_type\": \"cohere\", \"use_qk_norm\": true, \"hidden_act\": \"silu\", " PLAIN_SIZES "}",
+    "{\"model_type\": \"falcon\", \"new_decoder_architecture\": true, \"hidden_size\": 64, \"ffn_hidden_size\": 96, "
+    "\"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"num_kv_heads\": 2, \"vocab_size\": 50, "
+    "\"max_position_embeddings\": 512}",
 };
 static const char *const shared_models[] = {"llama3",   "qwen2",  "qwen3",     "mistral-window", "llama-tied-sharded",
                                             "granite",  "phi3",   "phi4-mini", "olmo2",          "smollm3",

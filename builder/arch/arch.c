@@ -10,14 +10,17 @@
 #include "builder/arch/wrappers.h"
 
 /* Every family, in the order of messages. */
-#define FAMILIES(row)                                                                                                \
-    row(llama) row(mistral) row(ministral3) row(qwen2) row(qwen3) row(granite) row(olmo2) row(phi3) row(smollm3)     \
-        row(seed_oss) row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(gemma3) row(gemma4) row(cohere2)  \
-            row(stablelm) row(starcoder2) row(nemotron) row(gpt2) row(gpt_neox) row(mixtral) row(qwen2_moe)          \
-                row(qwen3_moe) row(olmoe) row(flex_olmo) row(granitemoe) row(ernie4_5_moe) row(glm4_moe) row(dots1)  \
-                    row(exaone_moe) row(solar_open) row(minimax_m2) row(afmoe) row(gpt_oss) row(deepseek_v2)         \
-                        row(deepseek_v3) row(glm4_moe_lite) row(youtu) row(qwen3_next) row(qwen3_5) row(qwen3_5_moe) \
-                            row(lfm2) row(lfm2_moe) row(granitemoehybrid) row(bamba) row(nemotron_h) row(falcon_h1)
+#define FAMILIES(row)                                                                                                  \
+    row(llama) row(mistral) row(ministral) row(ministral3) row(qwen2) row(qwen3) row(granite) row(arcee) row(helium)   \
+        row(cwm) row(ernie4_5) row(hunyuan_v1_dense) row(olmo) row(olmo2) row(phi3) row(smollm3) row(seed_oss)         \
+            row(glm) row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(vaultgemma) row(gemma3) row(gemma4)  \
+                row(cohere) row(cohere2) row(stablelm) row(starcoder2) row(nemotron) row(jais2) row(nanochat) row(phi) \
+                    row(falcon) row(gpt2) row(gpt_bigcode) row(gpt_neo) row(gptj) row(gpt_neox) row(mixtral)           \
+                        row(qwen2_moe) row(qwen3_moe) row(olmoe) row(flex_olmo) row(granitemoe) row(ernie4_5_moe)      \
+                            row(glm4_moe) row(dots1) row(exaone_moe) row(solar_open) row(minimax_m2) row(afmoe)        \
+                                row(gpt_oss) row(deepseek_v2) row(deepseek_v3) row(glm4_moe_lite) row(youtu)           \
+                                    row(qwen3_next) row(qwen3_5) row(qwen3_5_moe) row(lfm2) row(lfm2_moe)              \
+                                        row(granitemoehybrid) row(bamba) row(nemotron_h) row(falcon_h1)
 
 #define DECLARE(name) extern const struct architecture arch_##name;
 FAMILIES(DECLARE)
@@ -150,8 +153,8 @@ static bool read_architecture(struct model_config *config, struct json_reader *r
     const json_t *architectures = json_reader_get(reader, "architectures");
     if (!architectures) return true;
     const char *first = json_string_value(json_array_get(architectures, 0));
-    const char *other = family->other_architecture;
-    if (!first || (strcmp(first, family->architecture) != 0 && (!other || strcmp(first, other) != 0)))
+    const bool own = first && family->own_class && strcmp(first, family->own_class) == 0;
+    if (!first || (strcmp(first, family->architecture) != 0 && !own))
         return status_fail(status, STATUS_BAD_INPUT, "%s: field 'architectures': expected [\"%s\"], found \"%.80s\"",
                            reader->path, family->architecture, first ? first : json_type_name(architectures));
     snprintf(config->architecture, sizeof config->architecture, "%s", first);

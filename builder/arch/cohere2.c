@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Command R7B and its like: attention and MLP read the same normalised rows, norms take the mean off and have no bias, three
- * layers of four attend through a sliding window and rotate q and k, the others do neither. */
+/* Command R7B and its like: a Command R in which three layers of four attend through a sliding window and rotate q and k, the others
+ * do neither. */
 #include "builder/arch/family.h"
 #include "formats/base/field_rules.h"
-
-static const struct config_defaults defaults = {
-    .max_position = 8192,
-    .rms_norm_eps = 1e-5,
-    .norm_eps_key = "layer_norm_eps",
-    .bos_token = 5,
-    .eos_token = 255001,
-    .pad_token = 0,
-};
 
 /* Published checkpoints have them; the class reads none of them and computes what these values say. */
 static const struct field_rule unused[] = {
@@ -28,17 +19,12 @@ static const struct field_rule unused[] = {
 
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
-    config->tie_word_embeddings = true;
-    config->parallel_residual = true;
-    if (!config_sizes(config, reader, &defaults, status) || !config_attention_bias(config, reader, status) ||
-        !config_window_pattern(config, reader, 4, 4096, status) ||
+    if (!config_cohere(config, reader, status) || !config_window_pattern(config, reader, 4, 4096, status) ||
         !field_rules_check(reader, unused, sizeof unused / sizeof *unused, status))
         return false;
-    config->rotary_pairs = true;
-    config->logits_scale = 0.0625;
     for (size_t i = 0; i < config->layers; i++)
         if (!config->layer[i].window) config->layer[i].rope = LAYER_ROPE_NONE;
-    return config_factor(reader, "logit_scale", &config->logits_scale, status);
+    return true;
 }
 
 const struct architecture arch_cohere2 = {

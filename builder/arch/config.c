@@ -175,9 +175,9 @@ bool config_scalar_and_caps(struct model_config *config, struct json_reader *rea
     return true;
 }
 
-bool config_cap(struct model_config *config, struct json_reader *reader, struct status *status)
+bool config_cap(struct model_config *config, struct json_reader *reader, double absent, struct status *status)
 {
-    return read_cap(reader, "final_logit_softcapping", 0, &config->logits_cap, status);
+    return read_cap(reader, "final_logit_softcapping", absent, &config->logits_cap, status);
 }
 
 bool config_causal(struct json_reader *reader, struct status *status)

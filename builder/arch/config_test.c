@@ -46,23 +46,9 @@ TEST(test_complete)
     assert_int_equal(config.eos_tokens[1], 5);
 }
 
-/* Fields without which a family's config is refused. */
-static const char *required_fields(const char *model_type)
-{
-    static const char *const required[][2] = {
-        {"gemma4_text", ", \"hidden_size_per_layer_input\": 0"},
-        {"dots1", ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 2"},
-        {"solar_open", ", \"moe_intermediate_size\": 48"},
-        {"deepseek_v2", ", \"num_experts_per_tok\": 6"},
-        {"lfm2_moe", ", \"layer_types\": [\"conv\", \"conv\", \"conv\", \"full_attention\"]"},
-        {"bamba", ", \"attn_layer_indices\": [3]"},
-        {"nemotron_h", ", \"hybrid_override_pattern\": \"M*-M\""},
-        {"granitemoehybrid", ", \"layer_types\": [\"mamba\", \"attention\", \"mamba\", \"mamba\"]"},
-    };
-    for (size_t i = 0; i < sizeof required / sizeof *required; i++)
-        if (strcmp(required[i][0], model_type) == 0) return required[i][1];
-    return "";
-}
+#define USUAL_SIZES                                                                \
+    "\"hidden_size\": 1024, \"intermediate_size\": 96, \"num_hidden_layers\": 4, " \
+    "\"num_attention_heads\": 32"
 
 /* Defaults of the config classes. */
 TEST(test_defaults)
@@ -80,26 +66,43 @@ TEST(test_defaults)
     } expected[] = {
         {"llama", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
         {"mistral", 8, 32, 32, 131072, 4096, "wwww", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"ministral", 8, 32, 32, 131072, 4096, "wwww", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
         {"ministral3", 8, 128, 128, 16384, 0, "----", "mmmm", 1e6, 1e-5, 1, 11, 1, false, false},
         {"qwen2", 32, 32, 32, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, true},
         {"qwen3", 32, 128, 128, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"granite", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"arcee", 32, 32, 32, 4096, 0, "----", "mmmm", 1e4, 1e-5, -1, -1, 0, false, false},
+        {"helium", 32, 128, 128, 4096, 0, "----", "mmmm", 1e5, 1e-8, 1, 3, 1, false, false},
+        {"cwm", 8, 128, 128, 131072, 8192, "-www", "mmmm", 1e6, 1e-5, -1, -1, 0, false, false},
+        {"ernie4_5", 2, 128, 128, 131072, 0, "----", "mmmm", 5e5, 1e-5, 1, 0, 1, true, false},
+        {"hunyuan_v1_dense", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, 1, 0, 1, false, false},
+        {"olmo", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, -1, 1, 0, false, false},
         {"olmo2", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, -1, 1, 0, false, false},
         {"phi3", 32, 32, 32, 4096, 0, "----", "mmmm", 1e4, 1e-5, 1, -1, 0, false, false},
         {"smollm3", 4, 32, 32, 32768, 0, "----", "mmmn", 2e6, 1e-6, -1, -1, 0, true, false},
         {"seed_oss", 8, 128, 128, 524288, 0, "----", "mmmm", 1e4, 1e-6, 0, 1, 1, false, true},
+        {"glm", 2, 128, 64, 131072, 0, "----", "mmmm", 1e4, 1.5625e-7, -1, -1, 0, false, true},
         {"glm4", 2, 128, 64, 131072, 0, "----", "mmmm", 1e4, 1.5625e-7, -1, -1, 0, false, true},
         {"exaone4", 32, 32, 32, 2048, 4096, "www-", "mmmn", 1e4, 1e-5, 0, -1, 1, false, false},
         {"olmo3", 32, 32, 32, 2048, 4096, "www-", "lllm", 5e5, 1e-5, -1, 1, 0, false, false},
         {"gemma", 16, 256, 256, 8192, 0, "----", "mmmm", 1e4, 1e-6, 2, 0, 1, true, false},
         {"gemma2", 4, 256, 256, 8192, 4096, "w-w-", "mmmm", 1e4, 1e-6, 2, 0, 1, true, false},
+        {"vaultgemma", 4, 256, 256, 8192, 4096, "w-w-", "mmmm", 1e4, 1e-6, 2, 0, 1, true, false},
         {"gemma3_text", 4, 256, 256, 131072, 4096, "wwww", "llll", 1e6, 1e-6, 2, 0, 1, true, false},
         {"gemma4_text", 4, 256, 512, 131072, 512, "www-", "lllm", 1e6, 1e-6, 2, 0, 1, true, false},
+        {"cohere", 32, 32, 32, 8192, 0, "----", "mmmm", 5e5, 1e-5, 5, 0, 0, true, false},
         {"cohere2", 32, 32, 32, 8192, 4096, "www-", "mmmn", 1e4, 1e-5, 5, 0, 0, true, false},
         {"stablelm", 32, 32, 8, 4096, 0, "----", "mmmm", 1e4, 1e-5, 0, -1, 1, false, false},
         {"starcoder2", 2, 32, 32, 4096, 0, "----", "mmmm", 1e4, 1e-5, -1, -1, 0, true, true},
         {"nemotron", 32, 32, 16, 4096, 0, "----", "mmmm", 1e4, 1e-5, 2, -1, 1, false, false},
+        {"jais2", 32, 32, 32, 8192, 0, "----", "mmmm", 1e4, 1e-5, 0, -1, 0, false, true},
+        {"nanochat", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 0, 1, 1, false, false},
+        {"phi", 32, 32, 16, 2048, 0, "----", "mmmm", 1e4, 1e-5, 1, -1, 1, false, true},
+        {"falcon", 1, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, 11, -1, 1, true, false},
         {"gpt2", 32, 32, 32, 1024, 0, "----", "nnnn", 1e4, 1e-5, -1, -1, 0, true, true},
+        {"gpt_bigcode", 1, 32, 32, 1024, 0, "----", "nnnn", 1e4, 1e-5, -1, -1, 0, true, true},
+        {"gpt_neo", 32, 32, 32, 2048, 256, "-w-w", "nnnn", 1e4, 1e-5, -1, -1, 0, true, false},
+        {"gptj", 16, 64, 64, 2048, 0, "----", "mmmm", 1e4, 1e-5, -1, -1, 0, false, false},
         {"gpt_neox", 32, 32, 8, 2048, 0, "----", "mmmm", 1e4, 1e-5, 0, -1, 1, false, true},
         {"mixtral", 8, 32, 32, 131072, 0, "----", "mmmm", 1e6, 1e-5, 1, -1, 1, false, false},
         {"qwen2_moe", 16, 32, 32, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, true},
@@ -129,15 +132,33 @@ TEST(test_defaults)
         {"nemotron_h", 8, 128, 128, 4096, 0, "----", "nnnn", 1e4, 1e-5, 1, 0, 1, false, false},
         {"falcon_h1", 8, 32, 32, 8192, 0, "----", "mmmm", 1e4, 1e-5, 1, 0, 1, false, false},
     };
+    /* Types that have other keys, or more. */
+    static const struct {
+        const char *model_type, *sizes;
+    } others[] = {
+        {"gpt2", "\"n_embd\": 1024, \"n_layer\": 4, \"n_head\": 32"},
+        {"gpt_bigcode", "\"n_embd\": 1024, \"n_layer\": 4, \"n_head\": 32"},
+        {"gpt_neo", "\"hidden_size\": 1024, \"num_layers\": 4, \"num_heads\": 32, "
+                    "\"attention_types\": [[[\"global\", \"local\"], 2]]"},
+        {"granitemoehybrid", USUAL_SIZES ", \"layer_types\": [\"mamba\", \"attention\", \"mamba\", \"mamba\"]"},
+        {"bamba", USUAL_SIZES ", \"attn_layer_indices\": [3]"},
+        {"nemotron_h", USUAL_SIZES ", \"hybrid_override_pattern\": \"M*-M\""},
+        {"dots1", USUAL_SIZES ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 2"},
+        {"solar_open", USUAL_SIZES ", \"moe_intermediate_size\": 48"},
+        {"lfm2_moe", USUAL_SIZES ", \"layer_types\": [\"conv\", \"conv\", \"conv\", \"full_attention\"]"},
+        {"gptj", "\"n_embd\": 1024, \"n_layer\": 4, \"n_head\": 16"},
+        {"falcon", "\"hidden_size\": 1024, \"num_hidden_layers\": 4, \"num_attention_heads\": 32"},
+        {"helium", USUAL_SIZES ", \"num_key_value_heads\": 32"},
+        {"deepseek_v2", USUAL_SIZES ", \"num_experts_per_tok\": 6"},
+        {"gemma4_text", USUAL_SIZES ", \"hidden_size_per_layer_input\": 0"},
+    };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        const char *sizes = USUAL_SIZES;
         char text[320];
+        for (size_t j = 0; j < sizeof others / sizeof *others; j++)
+            if (strcmp(expected[i].model_type, others[j].model_type) == 0) sizes = others[j].sizes;
         assert_string_equal(arch_model_type(i), expected[i].model_type); /* each family of the list */
-        snprintf(text, sizeof text,
-                 strcmp(expected[i].model_type, "gpt2") == 0
-                     ? "{\"model_type\": \"%s\", \"n_embd\": 1024, \"n_layer\": 4, \"n_head\": 32, \"vocab_size\": 512}"
-                     : "{\"model_type\": \"%s\", \"hidden_size\": 1024, \"intermediate_size\": 96,"
-                       " \"num_hidden_layers\": 4, \"num_attention_heads\": 32, \"vocab_size\": 512%s}",
-                 expected[i].model_type, required_fields(expected[i].model_type));
+        snprintf(text, sizeof text, "{\"model_type\": \"%s\", \"vocab_size\": 512, %s}", expected[i].model_type, sizes);
         struct status status = {0};
         struct model_config config;
         test_expect_success(test_config_parse(&config, text, &status), &status);
@@ -154,10 +175,11 @@ TEST(test_defaults)
         assert_int_equal(config.pad_token, expected[i].pad);
         assert_true(config.rms_norm_eps == expected[i].eps);
         assert_int_equal(config.tie_word_embeddings, expected[i].tied);
-        const bool all = /* biases */
-            strcmp(expected[i].model_type, "starcoder2") == 0 || strncmp(expected[i].model_type, "gpt", 3) == 0;
-        assert_int_equal(config.output_bias, all);
-        assert_int_equal(config.mlp_bias, all);
+        const bool without_gate = /* with biases */
+            strcmp(expected[i].model_type, "starcoder2") == 0 || strcmp(expected[i].model_type, "phi") == 0 ||
+            strcmp(expected[i].model_type, "jais2") == 0 || strncmp(expected[i].model_type, "gpt", 3) == 0;
+        assert_int_equal(config.output_bias, without_gate && strcmp(expected[i].model_type, "gptj") != 0);
+        assert_int_equal(config.mlp_bias, without_gate);
         assert_int_equal(config.qkv_bias, expected[i].qkv_bias);
         assert_string_equal(config.architecture, "");
         assert_true(config.rope.theta == expected[i].theta);

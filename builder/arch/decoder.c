@@ -83,18 +83,17 @@ static struct projection joined(struct graph *graph, const struct decoder_traits
                                 struct part *parts, int count, const char *fused, uint64_t columns, bool bias,
                                 uint64_t group, const char *name)
 {
-    const bool by_head = traits->fused == FUSED_BY_HEAD;
-    const uint64_t head_dim = graph->config->head_dim;
+    const uint64_t heads = traits->fused == FUSED_BY_KV_HEAD ? graph->config->kv_heads : 1;
     uint64_t all_rows = 0;
     struct projection all = {-1, -1};
     for (int i = 0; i < count && fused; i++) {
         parts[i].module = fused;
-        parts[i].first_row = by_head ? (uint64_t)i * head_dim : all_rows;
-        if (by_head) parts[i].run = head_dim, parts[i].period = (uint64_t)count * head_dim;
+        parts[i].first_row = all_rows / heads;
         all_rows += parts[i].rows;
     }
     for (int i = 0; i < count; i++) {
         if (fused) parts[i].all_rows = all_rows;
+        if (fused && heads > 1) parts[i].run = parts[i].rows / heads, parts[i].period = all_rows / heads;
         const struct projection made = projection(graph, traits, layer, &parts[i], columns, bias);
         if (i == 0)
             all = made;
@@ -109,15 +108,13 @@ static struct projection joined(struct graph *graph, const struct decoder_traits
     return all;
 }
 
-static bool has_plus_one(const struct decoder_traits *traits)
-{
-    return traits->norm == NORM_RMS_PLUS_ONE || traits->norm == NORM_LAYER_BIAS_PLUS_ONE;
-}
-
 static int norm_weight(struct graph *graph, const struct decoder_traits *traits, uint32_t layer, uint64_t width,
                        const char *name)
 {
-    const struct weight_source source = {.shape = {width}, .add = has_plus_one(traits) ? 1.0f : 0.0f};
+    const bool plus_one = traits->norm == NORM_RMS_PLUS_ONE || traits->norm == NORM_LAYER_BIAS_PLUS_ONE;
+    const bool plain = traits->norm == NORM_RMS_PLAIN || traits->norm == NORM_LAYER_PLAIN; /* weights of 1 */
+    struct weight_source source = {.rows = width, .add = plus_one || plain ? 1.0f : 0.0f};
+    if (!plain) source.shape[0] = width;
     return graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &source, "%s.weight", name);
 }
 
@@ -161,13 +158,22 @@ static int add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer
     return y;
 }
 
-/* Weights of the norms of q or k: of one head for all, of all together, or of each, which are tensors of their own. `shard`: of the
- * heads. */
+/* Weights of the norms of q or k: of one head for all, of all together, or of each, in one tensor or in tensors of their own.
+ * `shard`: of the heads. */
 static int qk_norm_weight(struct graph *graph, const struct decoder_traits *traits, uint32_t layer, uint64_t heads,
                           enum shard shard, const char *module)
 {
     const uint64_t head_dim = model_head_dim(graph->config, layer);
     char name[2 * GRAPH_NAME_BYTES];
+    if (traits->qk_norm == QK_NORM_HEADS && !traits->norms_apart) {
+        struct weight_source source = {.shape = {heads, head_dim}, .flat = true};
+        if (graph->config->rotary_pairs) /* as the rows of q and k */
+            source.group = head_dim, source.dealt = graph->config->rope.rotary_dim, source.stride = 2;
+        const int made =
+            graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &source, "model.layers.%u.%s.weight", layer, module);
+        graph_shard(graph, made, shard);
+        return made;
+    }
     if (traits->qk_norm != QK_NORM_HEADS) {
         snprintf(name, sizeof name, "model.layers.%u.%s", layer, module);
         const bool over_width = traits->qk_norm == QK_NORM_WIDTH;
@@ -290,6 +296,7 @@ static int query_and_append(struct graph *graph, const struct decoder_traits *tr
         rope->params[ROPE_APPEND_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
     if (traits->qk_norm == QK_NORM_WIDTH) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
     if (traits->qk_norm == QK_NORM_HEADS) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_HEADS;
+    if (traits->qk_norm == QK_NORM_ROTATED) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_ROTATED;
     rope->params[ROPE_APPEND_CENTRED] = traits->qk_norm == QK_NORM_HEADS;
     rope->params[ROPE_APPEND_NORM_V] = config->value_norms;
     return rotated;
@@ -402,7 +409,8 @@ static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int
 
 /* Cosine and sine table of the step for the layers of a kind; its inverse frequencies become a constant of the engine. Those
  * of layers that do not rotate are 0: cosines of 1 and sines of 0 leave q and k as they are. */
-static int rope_table(struct graph *graph, enum layer_rope kind, struct status *status)
+static int rope_table(struct graph *graph, const struct decoder_traits *traits, enum layer_rope kind,
+                      struct status *status)
 {
     static const char *const names[LAYER_ROPE_KINDS] = {"rope", "rope.local", "rope.none"};
     const struct model_config *config = graph->config;
@@ -418,6 +426,7 @@ static int rope_table(struct graph *graph, enum layer_rope kind, struct status *
     int table = -1;
     if (kind == LAYER_ROPE_NONE || rope_frequencies(rope, config->max_position, inv_freq, &scaling, status)) {
         char name[GRAPH_NAME_BYTES];
+        for (uint64_t i = 0; i < sets * (rotary_dim / 2) && traits->turns_back; i++) inv_freq[i] = -inv_freq[i];
         snprintf(name, sizeof name, "%s.inv_freq", names[kind]);
         int weight = graph_constant(graph, inv_freq, sets * (rotary_dim / 2), name);
         table = graph_value(graph, ROWS_TOKENS, rotary_dim, "%s", names[kind]);
@@ -431,13 +440,14 @@ static int rope_table(struct graph *graph, enum layer_rope kind, struct status *
     return table;
 }
 
-static bool rope_tables(struct graph *graph, int tables[LAYER_ROPE_KINDS], struct status *status)
+static bool rope_tables(struct graph *graph, const struct decoder_traits *traits, int tables[LAYER_ROPE_KINDS],
+                        struct status *status)
 {
     for (int kind = 0; kind < LAYER_ROPE_KINDS; kind++) {
         bool needed = false;
         for (uint64_t layer = 0; layer < graph->config->layers; layer++)
             needed |= (int)graph->config->layer[layer].rope == kind;
-        tables[kind] = needed ? rope_table(graph, (enum layer_rope)kind, status) : -1;
+        tables[kind] = needed ? rope_table(graph, traits, (enum layer_rope)kind, status) : -1;
         if (needed && tables[kind] < 0 && !graph->out_of_memory) return false;
     }
     return true;
@@ -447,14 +457,16 @@ static bool rope_tables(struct graph *graph, int tables[LAYER_ROPE_KINDS], struc
  * other. */
 static int decoder_layer(struct graph *graph, const struct decoder_traits *traits, int x, int table, uint32_t layer)
 {
-    const struct decoder_norms *norms = &traits->norms;
+    const bool other = graph->config->other_norms;
+    const struct decoder_norms *norms = other ? traits->other_norms : &traits->norms;
     const uint64_t hidden = graph->config->hidden_size;
     const bool parallel = graph->config->parallel_residual;
     if (graph->config->layer[layer].mixer == MIXER_NONE)
         return add_mlp(graph, traits, x, layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in"), layer);
     const int in = layer_norm(graph, traits, x, layer, norms->attention_in, "attention_in");
     int mlp_in = in;
-    if (parallel && !traits->shares_norm) mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
+    if (parallel && (other || !traits->shares_norm))
+        mlp_in = layer_norm(graph, traits, x, layer, norms->mlp_in, "mlp_in");
     const enum layer_mixer mixer = graph->config->layer[layer].mixer;
     int out = !mixer_attends(mixer)           ? recurrent_mixer(graph, traits, in, layer)
               : graph->config->latent.kv_rank ? latent_attention(graph, in, table, layer)
@@ -520,17 +532,20 @@ static void give_hidden(struct graph *graph, int norm, int x)
     if (hidden >= 0) graph->values[hidden].place = VALUE_HIDDEN;
 }
 
-static int head_weight(struct graph *graph, const char *module)
+static struct projection head_of(struct graph *graph, const char *module)
 {
     const struct model_config *config = graph->config;
-    const int head = graph_matrix(graph, GRAPH_NO_LAYER, config->vocab_size, config->hidden_size, WEIGHT_MATRIX,
-                                  "%s.weight", module);
-    graph_shard(graph, head, SHARD_VOCABULARY);
+    struct projection head = {.bias = -1};
+    head.weight = graph_matrix(graph, GRAPH_NO_LAYER, config->vocab_size, config->hidden_size, WEIGHT_MATRIX,
+                               "%s.weight", module);
+    if (config->head_bias) head.bias = graph_vector(graph, GRAPH_NO_LAYER, config->vocab_size, "%s.bias", module);
+    graph_shard(graph, head.weight, SHARD_VOCABULARY);
+    graph_shard(graph, head.bias, SHARD_VOCABULARY);
     return head;
 }
 
 /* Logits of the rows of x that draw. `label`: begins the names of values. */
-static int logits_of(struct graph *graph, int x, int head, const char *label)
+static int logits_of(struct graph *graph, int x, struct projection head, const char *label)
 {
     const struct model_config *config = graph->config;
     const int selected = graph_value(graph, ROWS_OUT, config->hidden_size, "%sselected", label);
@@ -540,7 +555,8 @@ static int logits_of(struct graph *graph, int x, int head, const char *label)
     const int logits = graph_value(graph, ROWS_OUT, config->vocab_size, "%slogits", label);
     struct graph_node *lm_head = graph_append(graph, OP_MATMUL, GRAPH_NO_LAYER);
     lm_head->operands[MATMUL_X] = selected;
-    lm_head->operands[MATMUL_W] = head;
+    lm_head->operands[MATMUL_W] = head.weight;
+    lm_head->operands[MATMUL_BIAS] = head.bias;
     lm_head->operands[MATMUL_OUT] = logits;
     lm_head->params[MATMUL_SCALE_BITS] = float_to_bits((float)config->logits_scale);
     set_cap(lm_head, config->logits_cap);
@@ -567,7 +583,7 @@ static int project_half(struct graph *graph, const struct decoder_traits *traits
  * a decoder layer with keys and values of its own; of rows that draw, the LM head's likeliest token is drafted. The token after the row is
  * one of the prompt, or the one that was just drawn. */
 static void predict(struct graph *graph, const struct decoder_traits *traits, int norm, int last, int embedding,
-                    int head, const int *tables)
+                    struct projection head, const int *tables)
 {
     const struct model_config *config = graph->config;
     const uint32_t layer = (uint32_t)config->layers - 1;
@@ -603,7 +619,7 @@ static void predict(struct graph *graph, const struct decoder_traits *traits, in
     }
     if (config->predictor_head) {
         snprintf(name, sizeof name, "%s.%u.shared_head.head", layers_of(traits), layer);
-        head = head_weight(graph, name);
+        head = head_of(graph, name);
     }
     const int logits = logits_of(graph, x, head, "predicted_");
     struct graph_node *draft = graph_append(graph, OP_DRAFT, layer);
@@ -617,7 +633,8 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     const struct model_config *config = graph->config;
     int embedding, tables[LAYER_ROPE_KINDS];
     int x = embed(graph, traits, &embedding);
-    if (!rope_tables(graph, tables, status)) return false;
+    if (!rope_tables(graph, traits, tables, status)) return false;
+    if (traits->embedding_norm) x = norm(graph, traits, x, GRAPH_NO_LAYER, "model.embed_norm", "embedding_normed");
     const struct per_layer inputs = per_layer_begin(graph, x);
     for (uint32_t layer = 0; layer < config->layers - config->predicts; layer++) {
         x = decoder_layer(graph, traits, x, tables[config->layer[layer].rope], layer);
@@ -627,8 +644,9 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     x = norm(graph, traits, x, GRAPH_NO_LAYER, or_usual(traits->modules.final_norm, "model.norm"), "final");
     const int final_norm = graph->node_count - 1;
     if (graph->gives_hidden) give_hidden(graph, final_norm, last);
-    const int head =
-        config->tie_word_embeddings ? embedding : head_weight(graph, or_usual(traits->modules.head, "lm_head"));
+    const struct projection tied = {embedding, -1};
+    const struct projection head =
+        config->tie_word_embeddings ? tied : head_of(graph, or_usual(traits->modules.head, "lm_head"));
     const int logits = logits_of(graph, x, head, "");
     struct graph_node *sample = graph_append(graph, OP_SAMPLE, GRAPH_NO_LAYER);
     sample->operands[SAMPLE_LOGITS] = logits;

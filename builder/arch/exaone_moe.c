@@ -69,5 +69,5 @@ const struct architecture arch_exaone_moe = {
     read_config,
     {.norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_HEAD, .experts = &names},
     .about = "small*: K-EXAONE: windows in some layers, which alone rotate; experts as in `deepseek_v3`",
-    .other_architecture = "ExaoneMoEForCausalLM",
+    .own_class = "ExaoneMoEForCausalLM",
 };

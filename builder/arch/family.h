@@ -41,14 +41,23 @@ struct decoder_norms {
     }
 
 /* RMSNorm of q and k before the rotation: none, over each head, or over all heads of q and over all heads of k; or a layer norm of
- * each head with a weight of its own. */
-enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDTH, QK_NORM_HEADS };
+ * each head with a weight of its own; or an RMSNorm over each head after the rotation. */
+enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDTH, QK_NORM_HEADS, QK_NORM_ROTATED };
 
-/* How a norm's weight is applied, and whether the row's mean is taken off before (layer normalisation). */
-enum decoder_norm { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER, NORM_LAYER_BIAS, NORM_LAYER_BIAS_PLUS_ONE };
+/* How a norm's weight is applied, and whether the row's mean is taken off before (layer normalisation). PLAIN: norms have no
+ * tensors. */
+enum decoder_norm {
+    NORM_RMS,
+    NORM_RMS_PLUS_ONE,
+    NORM_RMS_PLAIN,
+    NORM_LAYER,
+    NORM_LAYER_PLAIN,
+    NORM_LAYER_BIAS,
+    NORM_LAYER_BIAS_PLUS_ONE
+};
 
-/* q, k and v in one tensor: one after the other, or for each head one after the other. */
-enum decoder_fused { FUSED_IN_ORDER, FUSED_BY_HEAD };
+/* q, k and v in one tensor: one after the other, or for each KV head its heads of q and then k and v. */
+enum decoder_fused { FUSED_IN_ORDER, FUSED_BY_KV_HEAD };
 
 /* Modules of an MLP of experts, after the layer's. */
 struct expert_names {
@@ -90,11 +99,16 @@ struct decoder_traits {
     enum decoder_qk_norm qk_norm;
     enum decoder_norm norm;
     struct decoder_modules modules;
+    bool norms_apart;  /* with QK_NORM_HEADS each weight is a tensor, not a row of one */
     const char *sinks; /* tensor of each layer that has a sink for each head; NULL: none */
     bool plain_mlp;    /* no gate: down(act(up(x))) */
     bool transposed;   /* matrices of layers are stored as [in, out] */
     bool shares_norm;  /* with a parallel residual the MLP reads what attention reads */
+    const struct decoder_norms
+        *other_norms;    /* with config->other_norms in place of `norms`, each with a norm of its own */
+    bool embedding_norm; /* a norm without weights after the embedding */
     enum decoder_fused fused;
+    bool turns_back;     /* q and k rotate by angles below 0 */
     bool partial_rotary; /* partial_rotary_factor may be below 1 */
     /* Modules that hold q, k and v, and gate and up, one after the other; NULL: each has a module of its own. */
     const char *fused_qkv, *fused_gate_up;
@@ -112,10 +126,10 @@ struct architecture {
      * their absence means (config_read_unclaimed). */
     model_config_reader *read_config;
     struct decoder_traits decoder;
-    bool sections;     /* positions of the rotary embedding come in sections: wrapper_drop_sections */
-    bool predicts;     /* of the ignored layers, the first one may be used: arch_add_predictor */
-    const char *about; /* for engbuild --list-models and README: a line, with its limits; "small*": see README */
-    const char *other_architecture; /* as checkpoints from before the class in transformers have it; NULL: none */
+    const char *own_class; /* architectures[0] of checkpoints from before the class in transformers; NULL: the same */
+    bool sections;         /* positions of the rotary embedding come in sections: wrapper_drop_sections */
+    bool predicts;         /* of the ignored layers, the first one may be used: arch_add_predictor */
+    const char *about;     /* for engbuild --list-models and README: a line, with its limits; "small*": see README */
 };
 
 /* ---- nodes.c ---- */
@@ -288,8 +302,9 @@ bool config_delta_rule_layers(struct model_config *config, struct json_reader *r
 /* linear_*: heads and widths of the delta rule. */
 bool config_delta_rule(struct model_config *config, struct json_reader *reader, struct status *status);
 
-/* granite.c: all keys of a Granite, for the families that go on from it. */
-model_config_reader config_granite;
+/* All keys of a Command R but use_qk_norm, a Gemma 2, a GLM, a GPT-2, a Granite, in the files of these, for the families that go on
+ * from it. */
+model_config_reader config_cohere, config_gemma2, config_glm, config_gpt2, config_granite;
 
 /* A factor from 1e-6 to 1e6. *value is unchanged if config.json has no such key. */
 bool config_factor(struct json_reader *reader, const char *key, double *value, struct status *status);
@@ -323,8 +338,8 @@ void config_local_rope(struct model_config *config, double theta);
 bool config_scalar_and_caps(struct model_config *config, struct json_reader *reader, double scores, double logits,
                             struct status *status);
 
-/* final_logit_softcapping alone; null: no cap. */
-bool config_cap(struct model_config *config, struct json_reader *reader, struct status *status);
+/* final_logit_softcapping alone; null: no cap. `absent`: its default, 0: none. */
+bool config_cap(struct model_config *config, struct json_reader *reader, double absent, struct status *status);
 
 /* gemma.c: what all Gemmas have, but for scores, windows and rotation. hidden_act is passed over. */
 bool config_gemma(struct model_config *config, struct json_reader *reader, uint64_t kv_heads, uint64_t max_position,

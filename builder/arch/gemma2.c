@@ -20,7 +20,7 @@ static bool check_window_size(const struct model_config *config, struct json_rea
     return same == window || json_reader_fail(reader, key, expected, json_object_get(reader->object, key), status);
 }
 
-static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+bool config_gemma2(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     return config_gemma(config, reader, 4, 8192, status) && config_scalar_and_caps(config, reader, 50, 30, status) &&
            config_window_pattern(config, reader, 2, DEFAULT_WINDOW, status) &&
@@ -30,7 +30,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
 const struct architecture arch_gemma2 = {
     "gemma2",
     "Gemma2ForCausalLM",
-    read_config,
+    config_gemma2,
     {.norms = DECODER_BOTH_NORMS, .norm = NORM_RMS_PLUS_ONE},
     .about = "small*: text only; windows in some layers, caps on scores and logits",
 };

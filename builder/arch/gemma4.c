@@ -185,7 +185,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     config->tie_word_embeddings = true;
     if (!config_sizes(config, reader, &defaults, status) || !config_attention_bias(config, reader, status) ||
         !read_experts(config, reader, status) || !read_direction(reader, status) ||
-        !config_window_pattern(config, reader, 6, 512, status) || !config_cap(config, reader, status) ||
+        !config_window_pattern(config, reader, 6, 512, status) || !config_cap(config, reader, 0, status) ||
         !config_activation(config, reader, "hidden_activation", ACTIVATION_GELU_TANH, status))
         return false;
     config->layer[config->layers - 1].window = 0; /* as the class has it, whatever layer_types says */

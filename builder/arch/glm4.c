@@ -1,31 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GLM 4 (0414): norms before and after attention and MLP; half of each head rotates, its pairs in turn in the checkpoint;
- * gate and up are one tensor. */
+/* GLM 4 (0414): a GLM with norms before and after attention and MLP. */
 #include "builder/arch/family.h"
-
-static const struct config_defaults defaults = {
-    .kv_heads = 2,
-    .head_dim = 128,
-    .max_position = 131072,
-    .rms_norm_eps = 1.5625e-7,
-    .bos_token = CONFIG_NO_TOKEN,
-    .eos_token = 151329,
-    .pad_token = 151329,
-};
-
-static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
-{
-    config->qkv_bias = true;
-    config->rotary_pairs = true;
-    return config_sizes(config, reader, &defaults, status) &&
-           config_rope_defaults(config, reader, 10000, 0.5, status) &&
-           json_reader_bool(reader, "attention_bias", false, &config->qkv_bias, status);
-}
 
 const struct architecture arch_glm4 = {
     "glm4",
     "Glm4ForCausalLM",
-    read_config,
+    config_glm,
     {.norms = {.attention_in = "input_layernorm",
                .attention_out = "post_self_attn_layernorm",
                .mlp_in = "post_attention_layernorm",

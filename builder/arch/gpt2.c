@@ -30,7 +30,7 @@ static const struct field_rule fixed[] = {
     {"summary_use_proj", FIELD_NO_EFFECT},
 };
 
-static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+bool config_gpt2(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     config->tie_word_embeddings = true;
     if (!config_sizes(config, reader, &defaults, status) ||
@@ -44,7 +44,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
 const struct architecture arch_gpt2 = {
     "gpt2",
     "GPT2LMHeadModel",
-    read_config,
+    config_gpt2,
     {.norms = {.attention_in = "ln_1", .mlp_in = "ln_2"},
      .norm = NORM_LAYER_BIAS,
      .plain_mlp = true,

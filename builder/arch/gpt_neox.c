@@ -40,7 +40,7 @@ const struct architecture arch_gpt_neox = {
      .plain_mlp = true,
      .partial_rotary = true,
      .fused_qkv = "attention.query_key_value",
-     .fused = FUSED_BY_HEAD,
+     .fused = FUSED_BY_KV_HEAD,
      .modules = {.layers = "gpt_neox.layers",
                  .embedding = "gpt_neox.embed_in",
                  .final_norm = "gpt_neox.final_layer_norm",

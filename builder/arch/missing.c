@@ -34,11 +34,6 @@ static const struct missing types[] = {
     {"minimax", lightning, "mixtral"},
     {"minimax_m1", lightning, "mixtral"},
     {"minimax_text_01", lightning, "mixtral"},
-    {"falcon",
-     "q, k and v are one tensor (self_attention.query_key_value) with one key and value for all heads or for each "
-     "group of "
-     "them, and no family reads it",
-     "gpt_neox"},
     {"bloom", distances, "gpt_neox"},
     {"mpt", distances, "gpt_neox"},
 };

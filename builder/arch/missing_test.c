@@ -40,13 +40,13 @@ TEST(test_model_types)
         {"nemotron-nas", "\"block_configs\": [{}]", "sizes of their own|'nemotron'"},
         {"minimax", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2", "lightning attention|'mixtral'"},
         {"phimoe", "\"num_local_experts\": 4, \"num_experts_per_tok\": 2", "'mixtral'|may compute something else"},
-        {"falcon", "\"sliding_window\": 64", "self_attention.query_key_value|'gpt_neox'"},
-        {"baichuan", "\"alibi\": true", "ALiBi|'llama'"},
-        {"baichuan", "\"alibi\": false", "'llama'|'alibi'|not understood"},
+        {"refact", "\"alibi\": true", "ALiBi|'llama'"},
+        {"refact", "\"alibi\": false", "'llama'|'alibi'|not understood"},
+        {"falcon3", "\"alibi\": true", "ALiBi|'falcon'"},
         {"bloom", "", "ALiBi|'gpt_neox'"},
         {"mamba2", "", "layers of state spaces|'qwen3_next'"},
         {"nemotron_g", "\"ssm_state_size\": 128, \"num_key_value_heads\": 4", "layers of state spaces|'nemotron_h'"},
-        {"falcon_h0", "\"a\": 1, \"b\": 1, \"c\": 1, \"d\": 1, \"e\": 1, \"f\": 1, \"g\": 1",
+        {"nemotron5", "\"a\": 1, \"b\": 1, \"c\": 1, \"d\": 1, \"e\": 1, \"f\": 1, \"g\": 1",
          "fields 'a', 'b', 'c', 'd', 'e' and 2 more are not understood"},
     };
     for (size_t i = 0; i < sizeof nearest / sizeof *nearest; i++)

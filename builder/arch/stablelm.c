@@ -29,6 +29,7 @@ const struct architecture arch_stablelm = {
      .norm = NORM_LAYER_BIAS,
      .shares_norm = true,
      .partial_rotary = true,
+     .norms_apart = true,
      .modules = {.q_norm = "self_attn.q_layernorm", .k_norm = "self_attn.k_layernorm"}}, /* with qk_layernorm */
     .about = "small*: layer norms, rotation of a part of each head; norms of each head with `qk_layernorm`",
 };

@@ -9,6 +9,7 @@
 #include "builder/weights/weights.h"
 #include "formats/base/checked.h"
 #include "formats/base/file.h"
+#include "kernels/embed/embed.h"
 #include "kernels/matmul/weight_layout.h"
 
 /* ---- claims: sources take every element of every tensor of a checkpoint, and none twice ----
@@ -258,6 +259,15 @@ void weights_take_short_names(struct graph *graph, const struct checkpoint *chec
         }
 }
 
+/* The tensor of the model's embedding, under the family's name for it. */
+static const char *embedding_of(const struct graph *graph)
+{
+    for (int n = 0; n < graph->node_count; n++)
+        if (graph->nodes[n].op == OP_EMBED && graph->nodes[n].layer == GRAPH_NO_LAYER)
+            return graph->weights[graph->nodes[n].operands[EMBED_TABLE]].sources[0].tensor;
+    return NULL;
+}
+
 /* Tensors that some writers store although they carry no information. */
 static bool redundant(const struct graph *graph, const struct checkpoint *checkpoint, const struct tensor_view *tensor,
                       struct status *status)
@@ -265,13 +275,15 @@ static bool redundant(const struct graph *graph, const struct checkpoint *checkp
     if (file_has_suffix(tensor->name, ".rotary_emb.inv_freq")) return true; /* computed from config.json */
     if (is_zero_bias(graph, tensor) || is_mask(tensor) || is_of_ignored_layer(graph->config, tensor->name)) return true;
     if (strcmp(tensor->name, "lm_head.weight") == 0 && graph->config->tie_word_embeddings) {
-        const struct tensor_view *embedding = checkpoint_find(checkpoint, "model.embed_tokens.weight");
+        const char *name = embedding_of(graph);
+        const struct tensor_view *embedding = name ? checkpoint_find(checkpoint, name) : NULL;
         if (embedding && embedding->data && tensor->data && embedding->dtype == tensor->dtype &&
             embedding->bytes == tensor->bytes && memcmp(embedding->data, tensor->data, tensor->bytes) == 0)
             return true;
         return status_fail(status, STATUS_BAD_INPUT,
-                           "checkpoint: tensor 'lm_head.weight' differs from 'model.embed_tokens.weight' although "
-                           "config.json says tie_word_embeddings = true; set it to false to use both");
+                           "checkpoint: tensor 'lm_head.weight' differs from '%s' although config.json says "
+                           "tie_word_embeddings = true; set it to false to use both",
+                           name ? name : "the embedding");
     }
     return status_fail(status, STATUS_BAD_INPUT,
                        "checkpoint: tensor '%s' is not used by model_type '%s' as config.json describes it; an engine "

@@ -136,7 +136,9 @@ struct model_config {
     struct model_unused unused; /* with a wrapper */
     bool qkv_bias, output_bias; /* of the attention projections */
     bool mlp_bias;              /* of all matrices of the MLP, and of its experts */
+    bool head_bias;             /* of the LM head, which is not tied then */
     bool parallel_residual;     /* attention and MLP read the same x, and both are added to it */
+    bool other_norms;           /* norms of layers have other names, and those of attention and MLP are two */
     int activation;             /* of the MLP: enum activation (kernels/op/activation.cuh) */
     double swiglu_limit;        /* of ACTIVATION_CLAMPED */
     double logits_cap;          /* logits become cap * tanh(logits / cap); 0: they do not */

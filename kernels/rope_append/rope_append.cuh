@@ -22,6 +22,7 @@ template <class P> struct rope_append_body {
     static constexpr int VECTOR = (int)rope_append_vector(HALF, ROTATED), VECTORS = HALF / VECTOR;
     static constexpr int LANES = (int)rope_append_lanes(HALF, ROTATED);
     static constexpr int STEPS = (VECTORS + LANES - 1) / LANES; /* more than 1 where VECTOR is small */
+    static constexpr bool NORM_AFTER = P::NORM_SCOPE == ROPE_APPEND_NORM_ROTATED;
     static constexpr bool SUMS_ROWS = P::NORM_SCOPE == ROPE_APPEND_NORM_WIDTH && !P::HAS_MEANS;
 
     typedef kv_pages<P> pages;
@@ -188,13 +189,16 @@ template <class P> struct rope_append_body {
 #pragma unroll
             for (int j = 0; j < VECTOR; j++) {
                 float a = held.low[s][j], b = held.high[s][j];
+                float low_weight = 1, high_weight = 1;
                 if constexpr (P::NORM_V) {
                     if (is_value) a *= factor, b *= factor;
                 }
                 if constexpr (P::HAS_NORM) {
                     if (!is_value) {
-                        a *= factor * load_element<P::NORM_DTYPE>(weight, first_weight + to_low(i) + i + j);
-                        b *= factor * load_element<P::NORM_DTYPE>(weight, first_weight + to_high(i) + i + j);
+                        low_weight = load_element<P::NORM_DTYPE>(weight, first_weight + to_low(i) + i + j);
+                        high_weight = load_element<P::NORM_DTYPE>(weight, first_weight + to_high(i) + i + j);
+                        a *= NORM_AFTER ? factor : factor * low_weight;
+                        b *= NORM_AFTER ? factor : factor * high_weight;
                     }
                 }
                 if (rotates) {
@@ -202,6 +206,7 @@ template <class P> struct rope_append_body {
                     b = b * cosine.at[j] + a * sine.at[j];
                     a = rotated;
                 }
+                if constexpr (NORM_AFTER) a *= low_weight, b *= high_weight; /* of a value they are 1 */
                 held.low[s][j] = a, held.high[s][j] = b;
             }
         }
@@ -285,7 +290,7 @@ template <class P> struct rope_append_body {
             if constexpr (P::HAS_MEANS)
                 factor =
                     scale_of_mean(means[row * MEAN_SQUARES_WIDTH + (is_query ? MEAN_SQUARES_OF_Q : MEAN_SQUARES_OF_K)]);
-            const int first = P::NORM_SCOPE != ROPE_APPEND_NORM_HEAD ? (is_query ? head : head - P::HEADS) : 0;
+            const int first = rope_append_own_weights(P::NORM_SCOPE) ? (is_query ? head : head - P::HEADS) : 0;
             store(held, row, head, lane, factor, is_query ? norm_q : norm_k, first * P::HEAD_DIM, table, slots,
                   positions, page_table, kv, q, kv_scales);
         }

@@ -9,6 +9,7 @@
  *   norm(x) = x / sqrt(mean(x^2) + EPS) * weight, over each head (NORM_SCOPE 0, Qwen 3) or over all heads of q, all heads
  *   of k (NORM_SCOPE 1, OLMo 2), or over each head, each with a weight of its own (NORM_SCOPE 2, StableLM 2). With CENTRED the mean
  *   of the head is taken from x before. With HAS_MEANS, where ranks share the heads, mean(x^2) over all heads is an operand.
+ *   With NORM_SCOPE 3 (Hunyuan) q[r, h, :] = rope(x / sqrt(mean(x^2) + EPS)) * weight over each head, k likewise.
  *
  * R is ROTARY_DIM, or HEAD_DIM where ROTARY_DIM is 0.
  *

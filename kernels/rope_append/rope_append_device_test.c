@@ -198,7 +198,9 @@ TEST(normalises_values_and_takes_means_off)
                                     .norm_dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32,
                                     .has_norm = has_norm,
                                     .rotary_dim = dims[i % 8][1],
-                                    .norm_scope = centred ? ROPE_APPEND_NORM_HEADS : ROPE_APPEND_NORM_HEAD,
+                                    .norm_scope = centred                  ? ROPE_APPEND_NORM_HEADS
+                                                  : has_norm && i % 3 == 0 ? ROPE_APPEND_NORM_ROTATED
+                                                                           : ROPE_APPEND_NORM_HEAD,
                                     .norm_v = i % 2 == 0,
                                     .centred = centred};
         if (encoding_is_plain(shape.kv_dtype) || shape.head_dim % 16 == 0) check(&shape);
@@ -231,7 +233,7 @@ TEST(hostile_params_are_refused)
                                      {ROPE_APPEND_PAGE_BYTES, 4 * 2 * 64 * 64 - 16},
                                      {ROPE_APPEND_PAGE_BYTES, 4 * 2 * 64 * 64 + 8}, {ROPE_APPEND_KV_DTYPE, DTYPE_F32},
                                      {ROPE_APPEND_KV_DTYPE, ENCODING_INT4_G32}, {ROPE_APPEND_ROTARY_DIM, 31},
-                                     {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, 3},
+                                     {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, ROPE_APPEND_NORM_SCOPES},
                                      {ROPE_APPEND_HEAD_DIM, 514}));
     int64_t over_width[ROPE_APPEND_PARAMS];
     memcpy(over_width, params, sizeof params);

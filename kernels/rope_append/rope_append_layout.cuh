@@ -5,13 +5,21 @@
 
 #include "kernels/cuda/include/layout.cuh"
 
-/* What the mean of a norm is taken over; HEADS: over each head, with weights of its own. */
+/* What the mean of a norm is taken over; HEADS: over each head, with weights of its own. ROTATED: over each head, with weights that
+ * multiply after the rotation. */
 enum rope_append_norm_scope {
     ROPE_APPEND_NORM_HEAD,
     ROPE_APPEND_NORM_WIDTH,
     ROPE_APPEND_NORM_HEADS,
+    ROPE_APPEND_NORM_ROTATED,
     ROPE_APPEND_NORM_SCOPES
 };
+
+/* Whether each head has weights of its own, or all heads of q, and of k, have the same. */
+LAYOUT_FUNCTION int rope_append_own_weights(layout_size scope)
+{
+    return scope == ROPE_APPEND_NORM_WIDTH || scope == ROPE_APPEND_NORM_HEADS;
+}
 
 /* Elements of one access: a divisor of half a head and of half its rotated part. */
 LAYOUT_FUNCTION layout_size rope_append_vector(layout_size half, layout_size rotated_half)

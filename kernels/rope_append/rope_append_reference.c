@@ -30,24 +30,27 @@ static void rotate_head(const struct op_call *call, const float *x, int64_t row,
     const int64_t rotary_dim = op_rotary_dim(call->params, ROPE_APPEND_ROTARY_DIM), half = rotary_dim / 2;
     const bool over_width = call->params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH;
     const enum dtype norm_dtype = (enum dtype)call->params[ROPE_APPEND_NORM_DTYPE];
-    double normal[OP_MAX_HEAD_DIM], mean = 0;
+    const bool after = call->params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_ROTATED;
+    double normal[OP_MAX_HEAD_DIM], weights[OP_MAX_HEAD_DIM], mean = 0;
     for (int64_t i = 0; i < head_dim; i++) mean += (double)x[head * head_dim + i] / (double)head_dim;
     if (!call->params[ROPE_APPEND_CENTRED]) mean = 0;
-    for (int64_t i = 0; i < head_dim; i++) normal[i] = (double)x[head * head_dim + i] - mean;
+    for (int64_t i = 0; i < head_dim; i++) normal[i] = (double)x[head * head_dim + i] - mean, weights[i] = 1;
     if (call->params[ROPE_APPEND_HAS_NORM]) {
         const double scale = call->params[ROPE_APPEND_HAS_MEANS] ? scale_of_mean(call, row, norm_operand)
                              : over_width                        ? scale_of(call, x, heads * head_dim, 0)
                                                                  : scale_of(call, x + head * head_dim, head_dim, mean);
-        const int64_t first = call->params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_HEAD ? head * head_dim : 0;
-        for (int64_t i = 0; i < head_dim; i++)
-            normal[i] *= scale * op_element(call->operands[norm_operand], first + i, norm_dtype);
+        const int64_t first = rope_append_own_weights(call->params[ROPE_APPEND_NORM_SCOPE]) ? head * head_dim : 0;
+        for (int64_t i = 0; i < head_dim; i++) {
+            weights[i] = op_element(call->operands[norm_operand], first + i, norm_dtype);
+            normal[i] *= after ? scale : scale * weights[i];
+        }
     }
     for (int64_t i = 0; i < half; i++) {
-        double cosine = table[i], sine = table[half + i];
-        out[i] = (float)(normal[i] * cosine - normal[half + i] * sine);
-        out[half + i] = (float)(normal[half + i] * cosine + normal[i] * sine);
+        const double cosine = table[i], sine = table[half + i], low = normal[i], high = normal[half + i];
+        normal[i] = low * cosine - high * sine;
+        normal[half + i] = high * cosine + low * sine;
     }
-    for (int64_t i = rotary_dim; i < head_dim; i++) out[i] = (float)normal[i];
+    for (int64_t i = 0; i < head_dim; i++) out[i] = (float)(after ? normal[i] * weights[i] : normal[i]);
 }
 
 void rope_append_reference(const struct op_call *call)

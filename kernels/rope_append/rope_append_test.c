@@ -88,7 +88,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     test_fill(random, test->call.operands[ROPE_APPEND_TABLE], (size_t)(shape->valid * rotary_dim), DTYPE_F32, -1, 1);
     for (int i = ROPE_APPEND_NORM_Q; i <= ROPE_APPEND_NORM_K && shape->has_norm; i++) {
         const int64_t heads = i == ROPE_APPEND_NORM_Q ? shape->heads : shape->kv_heads;
-        const size_t count = (size_t)(shape->head_dim * (shape->norm_scope ? heads : 1));
+        const size_t count = (size_t)(shape->head_dim * (rope_append_own_weights(shape->norm_scope) ? heads : 1));
         assert_int_equal(test->demands[i].bytes, count * dtype_bytes(shape->norm_dtype));
         test_fill(random, test->call.operands[i], count, shape->norm_dtype, 0.5f, 1.5f);
     }
@@ -335,10 +335,49 @@ TEST(other_norms)
         };
         if (!encoding_is_plain(shape.kv_dtype)) shape.norm_v = false; /* codes of values are compared bit by bit */
         shape.centred = shape.has_norm && round % 3 == 0;
-        shape.norm_scope = shape.has_norm && round % 8 < 4 ? ROPE_APPEND_NORM_HEADS : ROPE_APPEND_NORM_HEAD;
+        shape.norm_scope = !shape.has_norm || round % 8 >= 6 ? ROPE_APPEND_NORM_HEAD
+                           : round % 8 < 3                   ? ROPE_APPEND_NORM_HEADS
+                                                             : ROPE_APPEND_NORM_ROTATED;
+        if (round % 7 == 0) shape.rotary_dim = shape.head_dim / 4 * 2;
         shape.valid = shape.rows;
         check_shape(&random, &shape);
     }
+}
+
+/* By hand: a head of 2 elements turns by a quarter, and then weights of 10 and 100 multiply it. */
+TEST(weights_after_the_rotation)
+{
+    const struct shape shape = {.rows = 1,
+                                .valid = 1,
+                                .heads = 1,
+                                .kv_heads = 1,
+                                .head_dim = 2,
+                                .page_tokens = 1,
+                                .slots = 1,
+                                .context = 4,
+                                .kv_dtype = ENCODING_F32,
+                                .norm_dtype = DTYPE_F32,
+                                .has_norm = true,
+                                .norm_scope = ROPE_APPEND_NORM_ROTATED};
+    static const float x[6] = {1, 7, -7, 1, 5, 6}; /* mean squares: 25 */
+    static const float table[2] = {0, 1}, norm_q[2] = {10, 100}, norm_k[2] = {100, 10};
+    static const float q[2] = {-14, 20}, k[2] = {-20, -14};
+    struct test_random random = {11};
+    struct setup setup;
+    setup_open(&setup, &random, &shape);
+    void *const *operands = setup.test.call.operands;
+    memcpy(operands[ROPE_APPEND_QKV], x, sizeof x);
+    memcpy(operands[ROPE_APPEND_TABLE], table, sizeof table);
+    memcpy(operands[ROPE_APPEND_NORM_Q], norm_q, sizeof norm_q);
+    memcpy(operands[ROPE_APPEND_NORM_K], norm_k, sizeof norm_k);
+    op_rope_append.reference(&setup.test.call);
+    const int32_t page = ((const int32_t *)operands[ROPE_APPEND_PAGE_TABLE])[1]; /* of position 1 */
+    const float *found_q = operands[ROPE_APPEND_Q];
+    const float *found = (const float *)(const void *)((const uint8_t *)operands[ROPE_APPEND_KV] +
+                                                       (uint64_t)page * setup.test.geometry.page_bytes);
+    for (int i = 0; i < 2; i++)
+        assert_true(fabsf(found_q[i] - q[i]) < 1e-4f && fabsf(found[i] - k[i]) < 1e-4f && found[2 + i] == x[4 + i]);
+    test_case_close(&setup.test);
 }
 
 /* By hand: one row, heads of 4, the first 2 elements rotated by a quarter turn, norm over both heads of q. With `means` their mean
@@ -521,15 +560,15 @@ TEST(hostile_params_are_refused)
                               {ROPE_APPEND_KV_DTYPE, DTYPE_F8_E4M3}, {ROPE_APPEND_KV_DTYPE, ENCODING_MXFP4},
                               {ROPE_APPEND_KV_DTYPE, ENCODING_E4M3_TENSOR}, {ROPE_APPEND_HAS_NORM, 2},
                               {ROPE_APPEND_NORM_DTYPE, 0}, {ROPE_APPEND_EPS_BITS, -1}, {ROPE_APPEND_ROTARY_DIM, -2},
-                              {ROPE_APPEND_ROTARY_DIM, 31}, {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, 3},
-                              {ROPE_APPEND_NORM_V, 2}, {ROPE_APPEND_CENTRED, 2}, {ROPE_APPEND_HAS_KV_SCALES, 1},
-                              {ROPE_APPEND_HAS_MEANS, 1}));
+                              {ROPE_APPEND_ROTARY_DIM, 31}, {ROPE_APPEND_ROTARY_DIM, 66},
+                              {ROPE_APPEND_NORM_SCOPE, ROPE_APPEND_NORM_SCOPES}, {ROPE_APPEND_NORM_V, 2},
+                              {ROPE_APPEND_CENTRED, 2}, {ROPE_APPEND_HAS_KV_SCALES, 1}, {ROPE_APPEND_HAS_MEANS, 1}));
     int64_t without_norm[ROPE_APPEND_PARAMS];
     memcpy(without_norm, params, sizeof params);
     without_norm[ROPE_APPEND_HAS_NORM] = 0;
     test_refuses(&op_rope_append, without_norm, &geometry,
-                 TEST_CHANGES({ROPE_APPEND_NORM_SCOPE, 1}, {ROPE_APPEND_NORM_SCOPE, 2}, {ROPE_APPEND_CENTRED, 1},
-                              {ROPE_APPEND_HAS_MEANS, 1}));
+                 TEST_CHANGES({ROPE_APPEND_NORM_SCOPE, 1}, {ROPE_APPEND_NORM_SCOPE, 2}, {ROPE_APPEND_NORM_SCOPE, 3},
+                              {ROPE_APPEND_CENTRED, 1}, {ROPE_APPEND_HAS_MEANS, 1}));
     int64_t over_width[ROPE_APPEND_PARAMS];
     memcpy(over_width, params, sizeof params);
     over_width[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;

@@ -20,7 +20,9 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
     const int64_t rotary_dim = op_rotary_dim(params, ROPE_APPEND_ROTARY_DIM);
     const bool has_norm = params[ROPE_APPEND_HAS_NORM] != 0;
     const bool over_width = params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH;
-    const bool own_weights = params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_HEAD;
+    const bool own_weights = rope_append_own_weights(params[ROPE_APPEND_NORM_SCOPE]);
+    const bool after =
+        params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_ROTATED; /* weights multiply after the rotation */
     const enum dtype norm_dtype = (enum dtype)params[ROPE_APPEND_NORM_DTYPE];
     const float eps = op_float_param(params, ROPE_APPEND_EPS_BITS);
     const struct pages pages = pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE], params);
@@ -43,8 +45,8 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
             continue;
         }
         bool is_query = head < heads;
+        const void *weight = call->operands[is_query ? ROPE_APPEND_NORM_Q : ROPE_APPEND_NORM_K];
         if (has_norm) {
-            const void *weight = call->operands[is_query ? ROPE_APPEND_NORM_Q : ROPE_APPEND_NORM_K];
             if (over_width && row != scaled_row) {
                 const float *q = x - head * head_dim;
                 if (means) {
@@ -62,15 +64,20 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
             }
             const float scale = !over_width ? kv_row_scale(x, head_dim, eps) : is_query ? scale_q : scale_k;
             const int64_t first = own_weights ? (is_query ? head : head - heads) * head_dim : 0;
-            kv_row_norm(x, scale, weight, first, norm_dtype, head_dim, normal);
+            if (after)
+                kv_row_multiply(x, scale, head_dim, normal);
+            else
+                kv_row_norm(x, scale, weight, first, norm_dtype, head_dim, normal);
             x = normal;
         }
         if (is_query) {
             float *q = (float *)call->operands[ROPE_APPEND_Q] + (row * heads + head) * head_dim;
             kv_row_rotate(x, table, head_dim, rotary_dim, q);
+            if (after) kv_row_norm(q, 1, weight, 0, norm_dtype, head_dim, q);
         } else {
             float key[OP_MAX_HEAD_DIM];
             kv_row_rotate(x, table, head_dim, rotary_dim, key);
+            if (after) kv_row_norm(key, 1, weight, 0, norm_dtype, head_dim, key);
             kv_row_store(&pages, slots[row], positions[row], head - heads, 0, key, head_dim, encoding,
                          scales ? scales + 2 * (head - heads) : NULL);
         }

@@ -30,7 +30,8 @@ static uint64_t qkv_width(const int64_t *params)
 
 static uint64_t norm_width(const int64_t *params, int heads)
 {
-    return (uint64_t)(params[ROPE_ATTENTION_HEAD_DIM] * (params[ROPE_ATTENTION_NORM_SCOPE] ? params[heads] : 1));
+    return (uint64_t)(params[ROPE_ATTENTION_HEAD_DIM] *
+                      (rope_append_own_weights(params[ROPE_ATTENTION_NORM_SCOPE]) ? params[heads] : 1));
 }
 
 static uint64_t norm_q_width(const int64_t *params) { return norm_width(params, ROPE_ATTENTION_HEADS); }

@@ -36,6 +36,7 @@ template <class P> struct rope_attention_preparation {
 
     /* Weights of the norms of a warp's vectors, which are read before the launches before have completed, if registers hold
      * them. */
+    static constexpr bool NORM_AFTER = P::NORM_SCOPE == ROPE_APPEND_NORM_ROTATED; /* the rotation */
     static constexpr bool NORMS_EARLY = P::HAS_NORM && WARP_TASKS * ROUNDS * VECTOR <= 8;
     struct norms {
         float low[NORMS_EARLY ? WARP_TASKS : 1][ROUNDS][VECTOR], high[NORMS_EARLY ? WARP_TASKS : 1][ROUNDS][VECTOR];
@@ -46,9 +47,9 @@ template <class P> struct rope_attention_preparation {
     /* A vector's first weight: 0 where all heads have the same. */
     static __device__ __forceinline__ int first_weight(int task, int kv_head, int head_block)
     {
-        return P::NORM_SCOPE == ROPE_APPEND_NORM_HEAD ? 0
-               : task < BLOCK_HEADS                   ? (kv_head * GROUP + head_block * TILE_HEADS + task) * P::HEAD_DIM
-                                                      : kv_head * P::HEAD_DIM;
+        return !rope_append_own_weights(P::NORM_SCOPE) ? 0
+               : task < BLOCK_HEADS ? (kv_head * GROUP + head_block * TILE_HEADS + task) * P::HEAD_DIM
+                                    : kv_head * P::HEAD_DIM;
     }
 
     static __device__ __forceinline__ void load_norms(norms &norms, const void *norm_q, const void *norm_k, int kv_head,
@@ -239,20 +240,23 @@ template <class P> struct rope_attention_preparation {
                 if (i >= PAIRS) continue;
 #pragma unroll
                 for (int e = 0; e < VECTOR; e++) {
-                    float x = low[k][r][e], y = high[k][r][e];
+                    float x = low[k][r][e], y = high[k][r][e], x_weight = 1, y_weight = 1;
                     if (P::HAS_NORM && !is_v) {
                         const void *norm = task < BLOCK_HEADS ? norm_q : norm_k;
                         if constexpr (NORMS_EARLY) {
-                            x *= scale * norms.low[k][r][e];
-                            y *= scale * norms.high[k][r][e];
+                            x_weight = norms.low[k][r][e];
+                            y_weight = norms.high[k][r][e];
                         } else {
-                            x *= scale * load_element<P::NORM_DTYPE>(norm, first + to_low(i) + i + e);
-                            y *= scale * load_element<P::NORM_DTYPE>(norm, first + to_high(i) + i + e);
+                            x_weight = load_element<P::NORM_DTYPE>(norm, first + to_low(i) + i + e);
+                            y_weight = load_element<P::NORM_DTYPE>(norm, first + to_high(i) + i + e);
                         }
+                        x *= NORM_AFTER ? scale : scale * x_weight;
+                        y *= NORM_AFTER ? scale : scale * y_weight;
                     }
                     if (P::NORM_V && is_v) x *= scale, y *= scale;
                     low[k][r][e] = is_v ? x : x * cosine[r][e] - y * sine[r][e];
                     high[k][r][e] = is_v ? y : y * cosine[r][e] + x * sine[r][e];
+                    if constexpr (NORM_AFTER) low[k][r][e] *= x_weight, high[k][r][e] *= y_weight; /* of v they are 1 */
                 }
                 if constexpr (!CODED) store_halves(to, also, low[k][r], high[k][r], 1, i);
             }

@@ -446,7 +446,9 @@ TEST(norms)
         shape.norm_dtype = (enum dtype[]){DTYPE_F32, DTYPE_F16, DTYPE_BF16}[round % 3];
         shape.norm_v = round % 2 == 0;
         shape.centred = shape.has_norm && round % 4 % 3;
-        shape.norm_scope = shape.centred ? ROPE_APPEND_NORM_HEADS : ROPE_APPEND_NORM_HEAD;
+        shape.norm_scope = shape.centred                      ? ROPE_APPEND_NORM_HEADS
+                           : shape.has_norm && round % 3 == 0 ? ROPE_APPEND_NORM_ROTATED
+                                                              : ROPE_APPEND_NORM_HEAD;
         shape.bulk = round % 3 == 1 && shape.head_dim % 8 == 0 && has_bulk();
         char what[64];
         snprintf(what, sizeof what, "norms, head_dim %d, %s", (int)shape.head_dim, encoding_label(shape.kv_dtype));

@@ -133,8 +133,9 @@ def group_norms():
 
 
 def normalised_rotations():
-    """Norms of v, of heads that have weights of their own, without their means; the largest heads."""
-    shapes = [(512, 0, 1, 0, 1, 0), (512, 128, 0, 0, 1, 0), (64, 0, 1, 2, 0, 1), (80, 20, 1, 2, 1, 1), (24, 12, 1, 0, 1, 1), (254, 2, 1, 2, 0, 0)]
+    """Norms of v, of heads that have weights of their own, without their means, or with weights after the rotation; the largest heads."""
+    shapes = [(512, 0, 1, 0, 1, 0), (512, 128, 0, 0, 1, 0), (64, 0, 1, 2, 0, 1), (80, 20, 1, 2, 1, 1), (24, 12, 1, 0, 1, 1), (254, 2, 1, 2, 0, 0),
+              (128, 0, 1, 3, 0, 0), (48, 24, 1, 3, 1, 0)]
     for kv_dtype, (head_dim, rotary, norm, scope, norm_v, centred) in itertools.product([BF16] + CODED_KV, shapes):
         if kv_dtype != BF16 and head_dim % 16:
             continue  # no codes of such heads
@@ -272,11 +273,13 @@ def decodes():
 
 
 def other_decodes():
-    """Norms of v, of heads that have weights of their own, without their means; norms of whole widths whose mean squares are given; k and v
-    that are in the pages; the largest heads."""
+    """Norms of v, of heads that have weights of their own, without their means; norms with weights after the rotation, and of whole widths
+    whose mean squares are given; k and v that are in the pages; the largest heads."""
     for i, (encoding, late) in enumerate([(BF16, 0), (BF16, 1)] + [(encoding, late) for encoding in CODED_KV for late in (0, 1)]):
         yield decode([0, 47, 64], 3, HEAD_DIM=48, KV_DTYPE=encoding, NORM_V=1, SPLITS=2, COPIES_LATE=late, BULK=late)
         yield decode([15, 70], 5, HEAD_DIM=80, KV_DTYPE=encoding, NORM_SCOPE=2, CENTRED=1, ROTARY_DIM=20, WARPS=3, BULK=1 - late,
+                     NORM_DTYPE=[BF16, F32][late])
+        yield decode([9, 70], 4, HEAD_DIM=[64, 256][late], KV_DTYPE=encoding, NORM_SCOPE=3, ROTARY_DIM=[0, 64][late], WARPS=2, BULK=1 - late,
                      NORM_DTYPE=[BF16, F32][late])
         yield decode([7, 64], 2 + i, HEAD_DIM=[128, 48][late], KV_DTYPE=encoding, NORM_SCOPE=1, HAS_MEANS=1, SPLITS=1 + late, BULK=late,
                      NORM_DTYPE=[F32, BF16][late])

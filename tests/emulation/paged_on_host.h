@@ -255,10 +255,11 @@ template <class P>
 static void prepare_on_host(const void *x, int heads, int head, const void *norm, const float *table, double *to,
                             const float *given = nullptr)
 {
-    const bool over_width = P::NORM_SCOPE == 1, has_all_weights = P::NORM_SCOPE > 0;
+    const bool over_width = P::NORM_SCOPE == 1, has_all_weights = P::NORM_SCOPE == 1 || P::NORM_SCOPE == 2;
+    const bool after = P::NORM_SCOPE == 3; /* the weights multiply after the rotation */
     const int dim = P::HEAD_DIM, rotated = P::ROTARY_DIM ? P::ROTARY_DIM : dim, half = rotated / 2;
     const int first = over_width ? 0 : head, last = over_width ? heads : head + 1;
-    double values[P::HEAD_DIM], squares = 0, mean = 0;
+    double values[P::HEAD_DIM], weights[P::HEAD_DIM], squares = 0, mean = 0;
     for (int i = first * dim; P::CENTRED && i < last * dim; i++) mean += (double)load_element<P::X_DTYPE>(x, i) / dim;
     for (int i = first * dim; i < last * dim; i++) {
         const double value = (double)load_element<P::X_DTYPE>(x, i) - mean;
@@ -268,12 +269,14 @@ static void prepare_on_host(const void *x, int heads, int head, const void *norm
     const double scale = 1 / std::sqrt(mean_square + (double)__int_as_float(P::EPS_BITS));
     for (int i = 0; i < dim; i++) {
         values[i] = (double)load_element<P::X_DTYPE>(x, head * dim + i) - mean;
-        if (P::HAS_NORM) values[i] *= scale * load_element<P::NORM_DTYPE>(norm, (has_all_weights ? head * dim : 0) + i);
+        weights[i] = P::HAS_NORM ? load_element<P::NORM_DTYPE>(norm, (has_all_weights ? head * dim : 0) + i) : 1;
+        if (P::HAS_NORM) values[i] *= after ? scale : scale * weights[i];
     }
     for (int i = 0; i < dim; i++) {
         to[i] = values[i];
         if (i < half) to[i] = values[i] * table[i] - values[i + half] * table[half + i];
         if (i >= half && i < rotated) to[i] = values[i] * table[i - half] + values[i - half] * table[i];
+        if (after) to[i] *= weights[i];
     }
 }
 

@@ -15,8 +15,8 @@ enum {
     DIM = params::HEAD_DIM,
     ROTATED = params::ROTARY_DIM ? params::ROTARY_DIM : DIM,
     WIDTH = (params::HEADS + 2 * params::KV_HEADS) * DIM,
-    NORM_HEADS_Q = params::NORM_SCOPE ? params::HEADS : 1,
-    NORM_HEADS_K = params::NORM_SCOPE ? params::KV_HEADS : 1,
+    NORM_HEADS_Q = rope_append_own_weights(params::NORM_SCOPE) ? params::HEADS : 1,
+    NORM_HEADS_K = rope_append_own_weights(params::NORM_SCOPE) ? params::KV_HEADS : 1,
 };
 
 static int counts[2] = {VALID, 1 << 30}, slots[params::ROWS], positions[params::ROWS];

@@ -22,8 +22,8 @@ enum {
     DIM = params::HEAD_DIM,
     ROTATED = params::ROTARY_DIM ? params::ROTARY_DIM : DIM,
     WIDTH = (params::HEADS + (params::APPENDED ? 0 : 2 * params::KV_HEADS)) * DIM,
-    NORM_HEADS_Q = params::NORM_SCOPE ? params::HEADS : 1,
-    NORM_HEADS_K = params::NORM_SCOPE ? params::KV_HEADS : 1,
+    NORM_HEADS_Q = rope_append_own_weights(params::NORM_SCOPE) ? params::HEADS : 1,
+    NORM_HEADS_K = rope_append_own_weights(params::NORM_SCOPE) ? params::KV_HEADS : 1,
     OUT_BYTES = params::HEADS * DIM * 2, /* of a row */
     NORM_BYTES = params::NORM_DTYPE == DTYPE_F32 ? 4 : 2,
     Q_DTYPE = pages_type::CODED ? 2 : params::KV_DTYPE,          /* that q and the weights are rounded to */

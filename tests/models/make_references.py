@@ -28,7 +28,9 @@ from seeded_checkpoint import write_tensors  # noqa: E402
 
 NAMES = ("gemma4", "qwen3_5", "qwen3_5_moe", "ministral3", "llava_next-granite", "internvl-gpt_oss", "glm46v", "lfm2_moe", "glm4_moe_lite",
          "minimax_m2", "dots1", "exaone_moe", "solar_open", "flex_olmo", "youtu", "afmoe", "granitemoehybrid", "granitemoehybrid-experts",
-         "granitemoehybrid-attention", "bamba", "nemotron_h", "falcon_h1", "falcon_h1-norm")
+         "granitemoehybrid-attention", "bamba", "nemotron_h", "falcon_h1", "falcon_h1-norm", "arcee", "cohere", "cwm", "ernie4_5", "falcon",
+         "falcon-grouped", "falcon-serial", "glm", "gpt_bigcode", "gpt_neo", "gptj", "helium", "hunyuan_v1_dense", "jais2", "ministral", "nanochat",
+         "olmo", "phi", "vaultgemma")
 PROMPT_LENGTHS = (7, 40)
 NEW_TOKENS = 16
 
@@ -41,7 +43,7 @@ def described(path, is_unscaled):
     tensors = []
     for name in sorted(set(header) - {"__metadata__"}):
         shape = header[name]["shape"]
-        if len(shape) > 1:
+        if len(shape) > 1 and not name.endswith("norm.weight"):
             mean, spread = 0.0, shape[-1] ** -0.5
         elif any(part in name for part in ("bias", "A_log", "dt_")):
             mean, spread = 0.0, 0.1

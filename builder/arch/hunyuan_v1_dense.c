@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hunyuan without experts: a Llama whose heads of q and k are normalised after their rotation. Published models multiply theta
+ * once, by a power of alpha, which their rope_scaling calls "dynamic". */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "builder/arch/family.h"
+#include "formats/base/field_rules.h"
+
+static const struct config_defaults defaults = {
+    .max_position = 2048,
+    .rms_norm_eps = 1e-5,
+    .bos_token = 1,
+    .eos_token = 2,
+    .pad_token = 0,
+};
+
+/* Keys of Tencent's own class that the one in transformers does not read. */
+static const struct field_rule unused[] = {
+    {"add_classification_head", FIELD_FALSE},
+    {"cla_share_factor", FIELD_NO_EFFECT},
+    {"class_num", FIELD_NO_EFFECT},
+    {"dense_list", FIELD_NO_EFFECT},
+    {"eod_token_id", FIELD_NO_EFFECT},
+    {"im_end_id", FIELD_NO_EFFECT},
+    {"im_newline_id", FIELD_NO_EFFECT},
+    {"im_start_id", FIELD_NO_EFFECT},
+    {"mask_init_id", FIELD_NO_EFFECT},
+    {"norm_type", FIELD_NO_EFFECT},
+    {"org_vocab_size", FIELD_NO_EFFECT},
+    {"pad_id", FIELD_NO_EFFECT},
+    {"pool_type", FIELD_NO_EFFECT},
+    {"position_embedding_xdrope", FIELD_FALSE},
+    {"text_end_id", FIELD_NO_EFFECT},
+    {"text_start_id", FIELD_NO_EFFECT},
+    {"use_cla", FIELD_FALSE},
+    {"use_qk_norm", FIELD_TRUE},
+    {"use_rotary_pos_emb", FIELD_TRUE},
+};
+
+/* Beside alpha, where the class reads none of them. */
+static const struct field_rule of_other_scalings[] = {
+    {"beta_fast", FIELD_NO_EFFECT}, {"beta_slow", FIELD_NO_EFFECT},      {"factor", FIELD_NO_EFFECT},
+    {"mscale", FIELD_NO_EFFECT},    {"mscale_all_dim", FIELD_NO_EFFECT},
+};
+
+/* The theta of an object of type "dynamic". *theta: beside the object, or the default. */
+static bool read_alpha(const struct model_config *config, json_t *object, const char *path, double *theta,
+                       struct status *status)
+{
+    static const char key[] = "alpha", types[2][10] = {"rope_type", "type"};
+    const double most = 1e9, dim = (double)config->head_dim;
+    struct json_reader reader;
+    double alpha = 0;
+    if (!json_reader_open(&reader, object, path, status)) return false;
+    for (int i = 0; i < 2; i++) json_reader_get(&reader, types[i]);
+    bool done =
+        json_reader_double(&reader, key, false, &alpha, status) &&
+        json_reader_double(&reader, "rope_theta", false, theta, status) &&
+        field_rules_check(&reader, of_other_scalings, sizeof of_other_scalings / sizeof *of_other_scalings, status);
+    if (done && !(alpha > 0 && alpha <= most && dim > 2))
+        done = json_reader_fail(&reader, key, "a number above 0, at most 1e9, with heads of more than 2 elements",
+                                json_object_get(object, key), status);
+    done = done && json_reader_all_consumed(&reader, status);
+    json_reader_close(&reader);
+    if (done) *theta *= pow(alpha, dim / (dim - 2));
+    return done;
+}
+
+/* An object of type "dynamic" becomes the theta that it stands for: no sequence is longer than max_position_embeddings. Types that
+ * scale q and k, too, are refused, as a norm after that would undo it. */
+static bool resolve_rotation(struct model_config *config, struct json_reader *reader, const char *key,
+                             struct status *status)
+{
+    json_t *object = json_object_get(reader->object, key);
+    const json_t *type = json_object_get(object, "rope_type");
+    const char *name = json_string_value(type ? type : json_object_get(object, "type"));
+    char path[300];
+    double theta = 10000;
+    if (!name) return true;
+    if (strcmp(name, "yarn") == 0 || strcmp(name, "longrope") == 0)
+        return json_reader_fail(reader, key, "a rope_type of default, linear, llama3 or dynamic", object, status);
+    if (strcmp(name, "dynamic") != 0) return true;
+    if (!json_reader_double(reader, "rope_theta", false, &theta, status)) return false;
+    snprintf(path, sizeof path, "%.200s: %s", reader->path, key);
+    if (!read_alpha(config, object, path, &theta, status)) return false;
+    json_object_del(reader->object, key);
+    return json_object_set_new(reader->object, "rope_theta", json_real(theta)) == 0 ||
+           status_fail(status, STATUS_MACHINE, "out of memory while reading %s", path);
+}
+
+static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    static const char key[] = "attention_head_dim"; /* another name of head_dim */
+    if (!config_sizes(config, reader, &defaults, status) || !config_attention_bias(config, reader, status))
+        return false;
+    uint64_t same = config->head_dim;
+    char expected[64];
+    if (!json_reader_u64(reader, key, false, 1, MODEL_MAX_HEAD_DIM, &same, status)) return false;
+    snprintf(expected, sizeof expected, "the elements of a head (%" PRIu64 ")", config->head_dim);
+    if (same != config->head_dim)
+        return json_reader_fail(reader, key, expected, json_object_get(reader->object, key), status);
+    const json_t *parameters = json_object_get(reader->object, "rope_parameters");
+    return field_rules_check(reader, unused, sizeof unused / sizeof *unused, status) &&
+           resolve_rotation(config, reader, json_is_object(parameters) ? "rope_parameters" : "rope_scaling", status);
+}
+
+const struct architecture arch_hunyuan_v1_dense = {
+    "hunyuan_v1_dense",
+    "HunYuanDenseV1ForCausalLM",
+    read_config,
+    {.norms = DECODER_PRE_NORM,
+     .qk_norm = QK_NORM_ROTATED,
+     .modules = {.q_norm = "self_attn.query_layernorm", .k_norm = "self_attn.key_layernorm"}},
+    .about = "small*: Hunyuan without experts: heads normalised after their rotation",
+};
