@@ -27,6 +27,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -152,6 +153,22 @@ def start(command, **kwargs):
     """A running program (subprocess.Popen) with piped output, for tests that kill it."""
     return subprocess.Popen([os.fspath(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, env=environment(), **kwargs)
+
+
+def start_in_step(command):
+    """(running program, socket that is its stdout). Each of its writes is received by itself, and a few of them fill the socket: it
+    cannot run far ahead of a reader that is slow."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # as little as the system has
+    with theirs:
+        process = subprocess.Popen([os.fspath(word) for word in command], stdin=subprocess.DEVNULL, stdout=theirs,
+                                   stderr=subprocess.PIPE, env=environment())
+    return process, ours
+
+
+def receive_all(connection):
+    """What comes until the other end is closed."""
+    return b"".join(iter(lambda: connection.recv(1 << 20), b""))
 
 
 def scratch():
