@@ -164,7 +164,7 @@ class Build(PipelineTest):
 
 class Speak(PipelineTest):
     def processor_ticks(self, process):
-        """Of a program that has not been waited for, though it may have ended."""
+        """Processor time that a program has used. Requires: nobody has waited for its end."""
         with open("/proc/%d/stat" % process.pid, encoding="ascii") as file:
             return sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
 
