@@ -96,7 +96,7 @@ def environment(variables=None):
             "XDG_STATE_HOME": os.path.join(folder, "state"), "EDITRC": os.path.join(folder, "editrc"), **(variables or {})}
 
 
-def run(command, input=None, timeout=300, env=None, cwd=None, text=True, max_file_bytes=None, max_memory_bytes=None):
+def run(command, input=None, timeout=800, env=None, cwd=None, text=True, max_file_bytes=None, max_memory_bytes=None):
     """Runs a program to its end. Result.rc is negative for a signal, as in subprocess.
 
     input: text or bytes for stdin; without it stdin is empty. text=False leaves the outputs as bytes.
