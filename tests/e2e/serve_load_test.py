@@ -326,7 +326,7 @@ class Disconnects(ServerTest):
                 self.assertEqual(server.metric("generation_tokens_total"), count)
                 self.assertEqual(server.metric("num_requests_waiting"), 0)
         self.check_works(server)
-        self.assertIn("connection lost", server.log)
+        server.wait_until(lambda: "connection lost" in server.log)
         self.assertEqual(server.stop(), 0)
 
     def test_while_waiting(self):
