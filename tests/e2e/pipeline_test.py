@@ -164,7 +164,7 @@ class Build(PipelineTest):
 
 class Speak(PipelineTest):
     def processor_ticks(self, process):
-        """Processor time that a program has used. Requires: nobody has waited for its end."""
+        """Processor time that a program has used. Requires: the process has not been waited for."""
         with open("/proc/%d/stat" % process.pid, encoding="ascii") as file:
             return sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
 
