@@ -287,7 +287,7 @@ class Corpus(HostileTest):
         self.assertGreater(refused, REQUESTS // 4)
         self.assertGreater(counts["200"], REQUESTS // 50)
         if not SANITIZED:  # which keep freed memory for a while
-            # What is lost is lost by each part; a part with more requests at once than those before it may grow alone.
+            # A leak grows in each part; a part with more requests at once than those before it may grow alone.
             self.assertLess(min(resident[3] - resident[2], resident[2] - resident[1]), 4 << 20, resident)
         self.check_idle(server, descriptors)
 
