@@ -3,6 +3,7 @@
 slow clients, mutated requests."""
 
 import errno
+import functools
 import json
 import os
 import random
@@ -29,6 +30,7 @@ def fables():
     return build_engine(FABLES, "--max-batch", "4")
 
 
+@functools.lru_cache(maxsize=None)
 def long_fables():
     """An engine whose answers may have 16,384 tokens."""
     model = changed_model(FOLDER.name, config={"max_position_embeddings": 16384})
@@ -249,11 +251,13 @@ class Limits(ServerTest):
         self.assertGreaterEqual(drawn, expected)
 
     def test_time(self):
-        server = self.serve(fables(), "--timeout", str(3 * PATIENCE))
-        reply = server.request("POST", "/v1/completions", ENDLESS)
+        # A client that does not send its request within that time is disconnected, too.
+        server = self.serve(long_fables(), "--timeout", str(6 * PATIENCE))
+        endless = {**ENDLESS, "max_tokens": 16000}
+        reply = server.request("POST", "/v1/completions", endless)
         self.assertEqual(reply.status, 408)
         self.assertEqual(json.loads(reply.body)["error"]["code"], "request_timeout")
-        chunks = server.events("/v1/completions", ENDLESS)
+        chunks = server.events("/v1/completions", endless)
         self.assertEqual(chunks[-1]["error"]["code"], "request_timeout")
         self.assertGreater(len(choices(chunks[:-1])), 3)
         self.assertEqual(server.busy_slots(), [])
