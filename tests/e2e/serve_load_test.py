@@ -390,8 +390,8 @@ class End(ServerTest):
                     self.assertEqual(server.process.wait(ENOUGH_SECONDS), 0)
 
     def test_drain_is_bounded(self):
-        server = self.serve(fables(), "--timeout", str(1 * PATIENCE))
-        connection = self.begin(server, {**ENDLESS, "stream": True})
+        server = self.serve(long_fables(), "--timeout", str(6 * PATIENCE))
+        connection = self.begin(server, {**ENDLESS, "max_tokens": 16000, "stream": True})
         server.wait_until(lambda: server.metric("generation_tokens_total"))
         server.process.send_signal(signal.SIGTERM)
         data = self.read_all(connection)
@@ -401,10 +401,10 @@ class End(ServerTest):
         self.assertIn(b"[DONE]", data[-100:])
 
     def test_end_with_a_client_that_does_not_read(self):
-        server = self.serve(fables(), "--timeout", str(1 * PATIENCE))
+        server = self.serve(long_fables(), "--timeout", str(6 * PATIENCE))
         connection = server.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        data = json.dumps({**ENDLESS, "stream": True}).encode()
+        data = json.dumps({**ENDLESS, "max_tokens": 16000, "stream": True}).encode()
         connection.sendall(header(data) + data)
         server.wait_until(lambda: server.metric("generation_tokens_total"))
         self.assertEqual(server.stop(), 0)
