@@ -27,6 +27,7 @@ static void open_log(struct log *log)
     memset(log, 0, sizeof *log);
     log->file = tmpfile();
     assert_non_null(log->file);
+    assert_int_equal(setvbuf(log->file, NULL, _IONBF, 0), 0); /* as stderr */
     progress_open(&log->progress, log->file);
 }
 
@@ -40,6 +41,20 @@ static const char *close_log(struct log *log)
     return log->text;
 }
 
+/* The thread redraws twice a second, and later on a machine that is busy. */
+static void wait_for(const struct log *log, const char *words)
+{
+    char text[1024];
+    for (int i = 0; i < 600; i++) {
+        const ssize_t size = pread(fileno(log->file), text, sizeof text - 1, 0);
+        assert_true(size >= 0);
+        text[size] = '\0';
+        if (strstr(text, words)) return;
+        usleep(100000);
+    }
+    fail_msg("'%s' was not said within a minute", words);
+}
+
 TEST(a_long_item_is_not_silent)
 {
     struct log log;
@@ -48,9 +63,9 @@ TEST(a_long_item_is_not_silent)
     log.progress.log_silence_us = 1e3;
     progress_release(&log.progress);
     progress_stage(&log.progress, "golden");
-    sleep(2); /* the thread redraws twice a second */
+    wait_for(&log, " s so far\n");
     progress_update(&log.progress, 1, 4, NULL);
-    sleep(2);
+    wait_for(&log, "golden: 25%, about ");
     progress_done(&log.progress);
     const char *text = close_log(&log);
     assert_ptr_equal(strstr(text, "golden: "), text);

@@ -54,7 +54,7 @@ static bool goes_well(struct fake *fake, enum call call, struct status *status)
     uint32_t rank = fake->rank;
     if (fakes.blocks[call] >> rank & 1) {
         for (int i = 0; !any_stop(PLAN_MAX_RANKS); i++) {
-            if (i > 5000) {
+            if (i > 60000) {
                 note_fault("a rank that waits for another was not told to stop");
                 break;
             }

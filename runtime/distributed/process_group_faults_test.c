@@ -15,9 +15,8 @@ TEST(strangers_do_not_disturb)
 {
     enum { SILENT = 40 }; /* more than process 0 keeps */
     int silent[SILENT];
-    test_group_plan(3, 5, test_group_gathers);
-    test_group_members[1].delay_ms = test_group_members[2].delay_ms = 1500; /* after all strangers */
-    test_group_start(3);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, test_group_gathers);
+    test_group_start_one(0);
     for (int i = 0; i < SILENT; i++) silent[i] = test_group_connect(NULL);
     int talker = test_group_connect(NULL), half = test_group_connect(NULL);
     const char *request = "GET / HTTP/1.1\r\nHost: localhost\r\nAccept: everything there is to accept\r\n\r\n";
@@ -31,7 +30,9 @@ TEST(strangers_do_not_disturb)
     char end_of_talk;
     assert_true(recv(talker, &end_of_talk, 1, 0) <= 0);
     assert_true(recv(fails, &end_of_talk, 1, 0) <= 0);
-    test_group_finish(6);
+    test_group_start_one(1);
+    test_group_start_one(2);
+    test_group_finish();
     for (int i = 0; i < SILENT; i++) close(silent[i]);
     close(talker), close(half), close(fails);
     for (uint32_t i = 0; i < 3; i++) test_group_expect_ok(i);
@@ -39,7 +40,7 @@ TEST(strangers_do_not_disturb)
 
 TEST(another_version_is_told)
 {
-    test_group_plan(3, 1, test_group_stay);
+    test_group_plan(3, 4, test_group_stay);
     test_group_members[2].script = NULL;
     test_group_start(3);
     int other = test_group_connect(NULL);
@@ -56,7 +57,7 @@ TEST(another_version_is_told)
     assert_int_equal(recv(other, text, answer.bytes, MSG_WAITALL), answer.bytes);
     close(other);
     assert_non_null(strstr(text, "version 9"));
-    test_group_finish(4);
+    test_group_finish();
     for (uint32_t i = 0; i < 2; i++)
         test_group_expect_message(
             i, "process 2 of 3 did not connect|process 2 (h  !): |expected version 2|found version 9");
@@ -78,7 +79,7 @@ TEST(a_slow_reader_gets_all_in_order)
     int small = 536;
     uint64_t parts[2] = {0};
     bool welcome = false;
-    test_group_plan(3, 5, large_gathers);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, large_gathers);
     test_group_members[2].script = NULL;
     test_group_start(3);
     int raw = test_group_connect(&small);
@@ -107,7 +108,7 @@ TEST(a_slow_reader_gets_all_in_order)
     }
     struct test_group_frame bye = test_group_frame(5, 2, 0, 0, 0);
     test_group_send(raw, &bye, sizeof bye);
-    test_group_finish(4);
+    test_group_finish();
     close(raw);
     test_group_expect_ok(0);
     test_group_expect_ok(1);
@@ -133,7 +134,7 @@ TEST(wrong_frames_of_a_member)
         {UINT64_C(0x31646c726f776e65), TEST_GROUP_PROTOCOL + 1, 4, 1, 0, 0, 0}, /* version */
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        test_group_plan(2, 2, test_group_stay);
+        test_group_plan(2, TEST_GROUP_ENOUGH_SECONDS, test_group_stay);
         test_group_members[1].script = NULL;
         test_group_start(2);
         int raw = test_group_connect(NULL);
@@ -148,7 +149,7 @@ TEST(wrong_frames_of_a_member)
             if (welcome.bytes) assert_int_equal(recv(raw, name, welcome.bytes, MSG_WAITALL), welcome.bytes);
         } while (welcome.type != 1);
         test_group_send(raw, &wrong[i], sizeof wrong[i]);
-        test_group_finish(3);
+        test_group_finish();
         close(raw);
         assert_false(test_group_reports[0].ok);
         struct status status;
@@ -161,7 +162,7 @@ TEST(wrong_frames_of_a_member)
 /* Its part would take the place of one that others still have to get. */
 TEST(a_part_that_comes_too_early)
 {
-    test_group_plan(3, 2, test_group_stay);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, test_group_stay);
     test_group_members[1].script = test_group_members[2].script = NULL;
     test_group_start(3);
     int early = test_group_connect(NULL), late = test_group_connect(NULL);
@@ -176,7 +177,7 @@ TEST(a_part_that_comes_too_early)
         struct test_group_frame part = test_group_frame(3, 1, 0, number, 0); /* nothing yet came of the other */
         test_group_send(early, &part, sizeof part);
     }
-    test_group_finish(4);
+    test_group_finish();
     close(early);
     close(late);
     test_group_expect_message(0, "process 1 () sent an unexpected message (frame type 3)");
@@ -187,7 +188,7 @@ TEST(random_frames_of_a_member)
 {
     srand(5);
     for (int round = 0; round < 40; round++) {
-        test_group_plan(2, 1, test_group_gather_once);
+        test_group_plan(2, TEST_GROUP_ENOUGH_SECONDS, test_group_gather_once);
         test_group_members[1].script = NULL;
         test_group_start(2);
         int raw = test_group_connect(NULL);
@@ -206,7 +207,7 @@ TEST(random_frames_of_a_member)
             if (send(raw, data, any.bytes, MSG_NOSIGNAL) < 0) break;
         }
         close(raw);
-        test_group_finish(4);
+        test_group_finish();
         test_group_begin(NULL);
     }
 }
@@ -228,16 +229,16 @@ TEST(a_killed_process_is_noticed)
     for (int victim = 0; victim < 3; victim++)
         for (int in_gather = 0; in_gather < 2; in_gather++) {
             char words[64];
-            test_group_plan(4, 20, in_gather ? test_group_gather_once : test_group_stay);
+            test_group_plan(4, TEST_GROUP_ENOUGH_SECONDS, in_gather ? test_group_gather_once : test_group_stay);
             test_group_members[victim].script = test_group_stay;
             test_group_start(4);
             test_group_wait_joined(4);
             test_group_sleep_ms(50);
             double since = test_group_seconds();
             test_group_signal(victim, SIGKILL);
-            test_group_finish(4);
+            test_group_finish();
             snprintf(words, sizeof words, "process %d (|pid |stopped responding: its process has ended", victim);
-            expect_noticed(4, (uint32_t)victim, since, 1, words);
+            expect_noticed(4, (uint32_t)victim, since, 4, words); /* before silence alone tells it */
             test_group_begin(NULL);
         }
 }
@@ -245,7 +246,7 @@ TEST(a_killed_process_is_noticed)
 static void stop_one(int victim)
 {
     char words[64];
-    test_group_plan(3, 20, test_group_stay);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, test_group_stay);
     test_group_members[victim == 1 ? 2 : 1].script = test_group_gather_once;
     test_group_start(3);
     test_group_wait_joined(3);
@@ -253,18 +254,15 @@ static void stop_one(int victim)
     double since = test_group_seconds();
     test_group_signal(victim, SIGSTOP);
     for (int i = 0; i < 3; i++)
-        while (i != victim && waitpid(test_group_members[i].pid, NULL, WNOHANG) == 0 &&
-               test_group_seconds() < since + 7.5)
-            test_group_sleep_ms(5);
-    for (int i = 0; i < 3; i++)
-        if (i != victim) test_group_members[i].pid = 0;
+        if (i != victim) test_group_await(i);
     snprintf(words, sizeof words, "process %d (|pid |stopped responding: nothing received for 5 s", victim);
-    expect_noticed(3, (uint32_t)victim, since, 6.2, words);
+    /* It is last heard of a beat before it stops, or earlier on a busy machine. */
+    expect_noticed(3, (uint32_t)victim, since, 20, words);
     for (uint32_t i = 0; i < 3; i++)
-        if ((int)i != victim) assert_true(test_group_reports[i].end_seconds - since > 4);
+        if ((int)i != victim) assert_true(test_group_reports[i].end_seconds - since > 2);
     /* Once it goes on, it hears what the others made of it, or finds them gone. */
     test_group_signal(victim, SIGCONT);
-    test_group_finish(2);
+    test_group_finish();
     assert_false(test_group_reports[victim].ok);
 }
 
@@ -275,7 +273,7 @@ TEST(a_stopped_process_0_is_noticed) { stop_one(0); }
 /* As launchers do when they are suspended: longer than the limit for one of them. */
 TEST(a_stop_of_all_does_no_harm)
 {
-    test_group_plan(3, 20, test_group_stay);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, test_group_stay);
     test_group_start(3);
     test_group_wait_joined(3);
     for (int i = 0; i < 3; i++) test_group_signal(i, SIGSTOP);
@@ -283,7 +281,7 @@ TEST(a_stop_of_all_does_no_harm)
     for (int i = 0; i < 3; i++) test_group_signal(i, SIGCONT);
     test_group_sleep_ms(600);
     atomic_store(test_group_flag, 1);
-    test_group_finish(3);
+    test_group_finish();
     for (uint32_t i = 0; i < 3; i++) test_group_expect_ok(i);
 }
 
@@ -310,12 +308,11 @@ static void fails_with_a_long_message(const struct test_group_member *member, st
 
 TEST(a_failure_is_told_to_all)
 {
-    test_group_plan(5, 20, fails_with_a_long_message);
-    test_group_start(5);
-    test_group_wait_joined(5);
+    test_group_plan(5, TEST_GROUP_ENOUGH_SECONDS, fails_with_a_long_message);
     double since = test_group_seconds();
-    test_group_finish(4);
-    expect_noticed(5, 2, since, 1.0, "process 2 (|pid |): GPU 3: line [2J xxx");
+    test_group_start(5);
+    test_group_finish();
+    expect_noticed(5, 2, since, TEST_GROUP_ENOUGH_SECONDS / 2.0, "process 2 (|pid |): GPU 3: line [2J xxx");
     test_group_expect_message(2, "process 2 (|GPU 3: line");
     assert_string_equal(test_group_reports[0].message, test_group_reports[2].message);
     assert_string_equal(test_group_reports[0].message, test_group_reports[4].message);

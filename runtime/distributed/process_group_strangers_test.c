@@ -55,7 +55,7 @@ TEST(wrong_hellos_end_nothing)
     };
     wrong[0].hello.version = 9;
     wrong[5].hello.value++;
-    test_group_plan(3, 20, test_group_gathers);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, test_group_gathers);
     test_group_start_one(0);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         int stranger = test_group_connect(NULL);
@@ -64,7 +64,7 @@ TEST(wrong_hellos_end_nothing)
     }
     test_group_start_one(1);
     test_group_start_one(2);
-    test_group_finish(10);
+    test_group_finish();
     for (uint32_t i = 0; i < 3; i++) test_group_expect_ok(i);
 }
 
@@ -82,7 +82,7 @@ TEST(what_is_no_hello_ends_nothing)
     frames[0].magic++;
     frames[1].bytes = UINT32_MAX;
     frames[2].bytes = 96;
-    test_group_plan(2, 20, test_group_gathers);
+    test_group_plan(2, TEST_GROUP_ENOUGH_SECONDS, test_group_gathers);
     test_group_start_one(0);
     for (size_t i = 0; i < sizeof frames / sizeof *frames; i++) {
         int stranger = test_group_connect(NULL);
@@ -96,14 +96,14 @@ TEST(what_is_no_hello_ends_nothing)
     close(half);
     close(test_group_connect(NULL));
     test_group_start_one(1);
-    test_group_finish(10);
+    test_group_finish();
     for (uint32_t i = 0; i < 2; i++) test_group_expect_ok(i);
 }
 
 /* The number belongs to the process that came first. */
 TEST(a_number_that_is_taken)
 {
-    test_group_plan(3, 20, test_group_gathers);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, test_group_gathers);
     test_group_start_one(0);
     struct test_group_frame frame;
     char text[STATUS_MESSAGE_BYTES];
@@ -115,7 +115,7 @@ TEST(a_number_that_is_taken)
     test_group_send_hello(second, hello_of(1, 3), "second");
     expect_refusal(second, "process 1 exists twice (first; second)");
     close(first); /* this one was in: what becomes of it is all processes' affair */
-    test_group_finish(4);
+    test_group_finish();
     test_group_expect_message(
         0, "process 1 (first) stopped responding: it closed the connection before all processes had joined");
 }
@@ -126,7 +126,7 @@ TEST(a_refusal_gives_nothing_away)
     struct test_group_frame hello = hello_of(1, 2), frame;
     char text[STATUS_MESSAGE_BYTES];
     hello.value = 0xabcdef;
-    test_group_plan(2, 0.7, test_group_stay);
+    test_group_plan(2, 4, test_group_stay);
     test_group_start_one(0);
     int stranger = test_group_connect(NULL);
     test_group_send_hello(stranger, hello, "s");
@@ -134,14 +134,14 @@ TEST(a_refusal_gives_nothing_away)
     assert_non_null(strstr(text, "found fingerprint 0000000000abcdef"));
     assert_null(strstr(text, "000000000000004d"));
     expect_end(stranger);
-    test_group_finish(4);
+    test_group_finish();
     test_group_expect_message(0, "process 1 of 2 did not connect|expected 000000000000004d");
 }
 
 /* A process of the job itself learns the reason at once; process 0 knows no better than to wait, and names it then. */
 TEST(the_time_out_names_who_was_refused)
 {
-    test_group_plan(3, 1.5, test_group_stay);
+    test_group_plan(3, 5, test_group_stay);
     test_group_members[1].options.fingerprint++;
     test_group_start_one(0);
     for (int i = 0; i < 3; i++) {
@@ -151,7 +151,7 @@ TEST(the_time_out_names_who_was_refused)
     }
     test_group_start_one(1);
     test_group_start_one(2);
-    test_group_finish(6);
+    test_group_finish();
     test_group_expect_message(1, "process 1 has another engine file than process 0|found fingerprint 000000000000004e");
     assert_true(test_group_reports[1].end_seconds < test_group_reports[0].end_seconds);
     for (uint32_t i = 0; i < 3; i += 2)
@@ -162,7 +162,7 @@ TEST(the_time_out_names_who_was_refused)
 
 TEST(a_silent_stranger_is_named)
 {
-    test_group_plan(2, 7, test_group_stay);
+    test_group_plan(2, 12, test_group_stay);
     test_group_start_one(0);
     int silent = test_group_connect(NULL), slow = test_group_connect(NULL);
     struct test_group_frame hello = hello_of(1, 2);
@@ -175,7 +175,7 @@ TEST(a_silent_stranger_is_named)
     expect_end(silent);
     expect_end(slow);
     assert_true(test_group_seconds() - begun > 4);
-    test_group_finish(6);
+    test_group_finish();
     test_group_expect_message(
         0, "process 1 of 2 did not connect|2 connections were refused|127.0.0.1:|no whole hello within 5 s");
 }
@@ -188,14 +188,14 @@ TEST(a_thousand_idle_connections_starve_nobody)
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     limit.rlim_cur = limit.rlim_max < 4096 ? limit.rlim_max : 4096;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    test_group_plan(4, 20, test_group_gathers);
+    test_group_plan(4, TEST_GROUP_ENOUGH_SECONDS, test_group_gathers);
     test_group_start_one(0);
     for (int i = 0; i < IDLE; i++) {
         idle[i] = test_group_connect(NULL);
         if (i == 300 || i == 600) test_group_start_one((uint32_t)i / 300);
     }
     test_group_start_one(3);
-    test_group_finish(15);
+    test_group_finish();
     for (int i = 0; i < IDLE; i++) close(idle[i]);
     for (uint32_t i = 0; i < 4; i++) test_group_expect_ok(i);
 }
@@ -203,7 +203,7 @@ TEST(a_thousand_idle_connections_starve_nobody)
 /* Process 0 may have had no room for it, or something else had its port for a while. */
 TEST(a_process_that_got_no_answer_comes_again)
 {
-    test_group_plan(2, 20, test_group_gathers);
+    test_group_plan(2, TEST_GROUP_ENOUGH_SECONDS, test_group_gathers);
     test_group_start_one(1); /* before the listener, which it would inherit */
     int listener = test_group_listen();
     for (int i = 0; i < 3; i++) {
@@ -213,18 +213,18 @@ TEST(a_process_that_got_no_answer_comes_again)
     }
     close(listener);
     test_group_start_one(0);
-    test_group_finish(10);
+    test_group_finish();
     for (uint32_t i = 0; i < 2; i++) test_group_expect_ok(i);
 }
 
 TEST(another_program_at_the_address)
 {
-    test_group_plan(2, 20, test_group_stay);
+    test_group_plan(2, TEST_GROUP_ENOUGH_SECONDS, test_group_stay);
     int listener = test_group_listen();
     test_group_start_one(1);
     int came = accept(listener, NULL, NULL);
     test_group_send(came, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 67);
-    test_group_finish(10);
+    test_group_finish();
     test_group_expect_message(1, "process 0 (127.0.0.1:|another program");
     close(came);
     close(listener);

@@ -15,11 +15,11 @@
 
 static void all_gather(uint32_t count, const int *delays_ms)
 {
-    test_group_plan(count, 5, test_group_gathers);
+    test_group_plan(count, TEST_GROUP_ENOUGH_SECONDS, test_group_gathers);
     for (uint32_t i = 0; i < count; i++)
         test_group_members[i].delay_ms = delays_ms ? delays_ms[i] : (int)(i * 7 % 5 * 30);
     test_group_start(count);
-    test_group_finish(7);
+    test_group_finish();
     for (uint32_t i = 0; i < count; i++) test_group_expect_ok(i);
     test_group_begin(NULL);
 }
@@ -44,29 +44,33 @@ static void unequal_sizes(const struct test_group_member *member, struct process
 
 TEST(gathers_of_different_sizes_fail)
 {
-    test_group_plan(3, 5, unequal_sizes);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, unequal_sizes);
     test_group_start(3);
-    test_group_finish(4);
+    test_group_finish();
     for (uint32_t i = 0; i < 3; i++)
         test_group_expect_message(i, "sent |12|16|bytes, expected|as from process|make the same calls");
 }
 
 TEST(nobody_waits_for_ever_in_a_gather)
 {
-    test_group_plan(3, 0.5, test_group_gather_once);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, test_group_gather_once);
+    for (int i = 0; i < 3; i++) test_group_members[i].options.gather_seconds = 3; /* of the names, too */
     test_group_members[1].script = test_group_stay;
     test_group_start(3);
-    test_group_finish(4);
-    for (uint32_t i = 0; i < 3; i++) test_group_expect_message(i, "process 1 (|pid |did not answer within 0.5");
+    test_group_finish();
+    for (uint32_t i = 0; i < 3; i++) test_group_expect_message(i, "process 1 (|pid |did not answer within 3.0");
 }
 
 /* ---- refusals, of processes that have shown that they are of the job; without a token they are strangers ---- */
+
+/* Those who come after the refusal do not hear of it. */
+enum { WHEN_OTHERS_ARE_THERE_MS = 2000 };
 
 static void refused_everywhere(uint32_t count, const char *words)
 {
     for (uint32_t i = 0; i < count; i++) test_group_members[i].options.token = "one for all";
     test_group_start(count);
-    test_group_finish(4);
+    test_group_finish();
     for (uint32_t i = 0; i < count; i++) {
         assert_false(test_group_reports[i].has_joined);
         test_group_expect_message(i, words);
@@ -75,46 +79,46 @@ static void refused_everywhere(uint32_t count, const char *words)
 
 TEST(another_engine_file)
 {
-    test_group_plan(3, 5, test_group_stay);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, test_group_stay);
     test_group_members[1].options.fingerprint++;
     test_group_members[2].script = NULL;
     test_group_members[0].options.token = test_group_members[1].options.token = "one for all";
     test_group_start(3);
-    test_group_finish(4);
+    test_group_finish();
     test_group_expect_message(0, "process 1 has another engine file than process 0|000000000000004e|000000000000004d");
     test_group_expect_message(1, "process 1 has another engine file than process 0");
 }
 
 TEST(everybody_hears_of_a_refusal)
 {
-    test_group_plan(4, 5, test_group_stay);
+    test_group_plan(4, TEST_GROUP_ENOUGH_SECONDS, test_group_stay);
     test_group_members[1].options.fingerprint++;
-    test_group_members[1].delay_ms = 200; /* when the others are there */
+    test_group_members[1].delay_ms = WHEN_OTHERS_ARE_THERE_MS;
     refused_everywhere(4, "process 1 has another engine file than process 0");
 }
 
 TEST(a_number_that_is_there_twice)
 {
-    test_group_plan(4, 5, test_group_stay);
+    test_group_plan(4, TEST_GROUP_ENOUGH_SECONDS, test_group_stay);
     test_group_members[3].options.process = 1;
-    test_group_members[3].delay_ms = 200;
+    test_group_members[3].delay_ms = WHEN_OTHERS_ARE_THERE_MS;
     refused_everywhere(4, "process 1 exists twice|pid");
 }
 
 TEST(another_count)
 {
-    test_group_plan(3, 5, test_group_stay);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, test_group_stay);
     test_group_members[2].options.processes = 4;
-    test_group_members[2].delay_ms = 200;
+    test_group_members[2].delay_ms = WHEN_OTHERS_ARE_THERE_MS;
     refused_everywhere(3, "process 2 (|one of 4 processes|one of 3");
 }
 
 TEST(missing_processes_are_named)
 {
-    test_group_plan(5, 0.8, test_group_stay);
+    test_group_plan(5, 4, test_group_stay);
     test_group_members[1].script = test_group_members[3].script = NULL;
     test_group_start(5);
-    test_group_finish(4);
+    test_group_finish();
     for (uint32_t i = 0; i < 5; i += 2) test_group_expect_message(i, "1, 3 of 5|did not connect");
 }
 
@@ -124,7 +128,7 @@ TEST(process_0_does_not_come)
     test_group_members[0].script = NULL;
     double begun = test_group_seconds();
     test_group_start(2);
-    test_group_finish(4);
+    test_group_finish();
     test_group_expect_message(1, "cannot connect to process 0|127.0.0.1");
     assert_true(test_group_reports[1].end_seconds - begun > 0.45);
 }
@@ -161,11 +165,7 @@ TEST(wrong_options)
 
 TEST(a_port_that_is_taken)
 {
-    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int taken = socket(AF_INET, SOCK_STREAM, 0);
-    any.sin_port = htons((uint16_t)atoi(strchr(test_group_address, ':') + 1));
-    assert_int_equal(bind(taken, (struct sockaddr *)&any, sizeof any), 0);
-    assert_int_equal(listen(taken, 1), 0);
+    int taken = test_group_listen();
     struct status status;
     struct process_group_options options = {0, 2, test_group_address, 1, 1, 1, NULL, false};
     test_expect_failure(process_group_join(&options, &status) != NULL, &status, STATUS_USAGE,
@@ -183,9 +183,9 @@ TEST(version_6_of_ip)
     if (probe >= 0) close(probe);
     if (!has_any) skip();
     snprintf(test_group_address, sizeof test_group_address, "[::1]:%s", port);
-    test_group_plan(2, 5, test_group_gathers);
+    test_group_plan(2, TEST_GROUP_ENOUGH_SECONDS, test_group_gathers);
     test_group_start(2);
-    test_group_finish(5);
+    test_group_finish();
     test_group_expect_ok(0);
     test_group_expect_ok(1);
 }
@@ -219,7 +219,7 @@ static void note_with(const int *paces_ms, uint32_t who, uint64_t at)
     memcpy(pace_ms, paces_ms, sizeof pace_ms);
     memset(parts_at, 0, sizeof parts_at);
     parts_at[who] = at;
-    test_group_plan(3, 20, note_steps);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, note_steps);
     test_group_start(3);
 }
 
@@ -229,7 +229,7 @@ TEST(equal_notes_at_any_pace)
     test_group_wait_joined(3);
     test_group_sleep_ms(3000);
     atomic_store(test_group_flag, 1);
-    test_group_finish(4);
+    test_group_finish();
     for (uint32_t i = 0; i < 3; i++) test_group_expect_ok(i);
 }
 
@@ -239,7 +239,7 @@ TEST(parted_processes_are_noticed)
     static const int paces[][3] = {{1, 10, 1}, {5, 5, 5}, {10, 1, 1}};
     for (int i = 0; i < 4; i++) {
         note_with(paces[i % 3], i == 3 ? 0 : 1, 640);
-        test_group_finish(6);
+        test_group_finish();
         for (uint32_t p = 0; p < 3; p++) test_group_expect_message(p, "was given other inputs than process 0 (step ");
         /* The first step that was compared, and not one before the inputs differed. */
         const char *step = strstr(test_group_reports[2].message, "(step ");
@@ -259,9 +259,9 @@ static void note_640_alone(const struct test_group_member *member, struct proces
 
 TEST(the_step_is_named)
 {
-    test_group_plan(3, 20, note_640_alone);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, note_640_alone);
     test_group_start(3);
-    test_group_finish(3);
+    test_group_finish();
     for (uint32_t i = 0; i < 3; i++)
         test_group_expect_message(i, "process 1 was given other inputs than process 0 (step 640)");
 }
@@ -282,17 +282,30 @@ static void leave_one_by_one(const struct test_group_member *member, struct proc
     if (!report->ok && status.code) memcpy(report->message, status.message, sizeof report->message);
 }
 
+/* The longest time that one of them took to leave. */
+static double leave_in_turn(int first)
+{
+    double longest = 0;
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, leave_one_by_one);
+    atomic_store(test_group_flag, first);
+    test_group_start(3);
+    test_group_finish();
+    for (uint32_t i = 0; i < 3; i++) {
+        const double seconds = test_group_reports[i].left_seconds - test_group_reports[i].end_seconds;
+        test_group_expect_ok(i);
+        if (seconds > longest) longest = seconds;
+    }
+    test_group_begin(NULL);
+    return longest;
+}
+
 TEST(leaving_is_no_failure)
 {
+    enum { ATTEMPTS = 8 }; /* that a busy machine may make slow */
     for (int first = 0; first < 3; first++) {
-        test_group_plan(3, 20, leave_one_by_one);
-        atomic_store(test_group_flag, first);
-        test_group_start(3);
-        double begun = test_group_seconds();
-        test_group_finish(4);
-        for (uint32_t i = 0; i < 3; i++) test_group_expect_ok(i);
-        assert_true(test_group_seconds() - begun < 1.2);
-        test_group_begin(NULL);
+        double seconds = leave_in_turn(first);
+        for (int i = 1; i < ATTEMPTS && seconds > 0.5; i++) seconds = leave_in_turn(first);
+        assert_true(seconds <= 0.5); /* one who waits for those that stay does so for a second */
     }
 }
 
@@ -307,12 +320,12 @@ TEST(who_has_left_is_not_waited_for)
 {
     for (int first = 0; first < 2; first++) {
         char words[64];
-        test_group_plan(3, 20, test_group_gather_once);
+        test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, test_group_gather_once);
         test_group_members[first].script = leave_at_once;
         test_group_start(3);
         double begun = test_group_seconds();
-        test_group_finish(4);
-        assert_true(test_group_seconds() - begun < 2);
+        test_group_finish();
+        assert_true(test_group_seconds() - begun < TEST_GROUP_ENOUGH_SECONDS / 2.0);
         snprintf(words, sizeof words, "process %d (|closed the engine while process ", first);
         for (uint32_t i = 0; i < 3; i++)
             if ((int)i != first) test_group_expect_message(i, words);
@@ -322,21 +335,19 @@ TEST(who_has_left_is_not_waited_for)
 
 TEST(leaving_does_not_wait_for_the_stopped)
 {
-    test_group_plan(3, 20, test_group_stay);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, test_group_stay);
     test_group_start(3);
     test_group_wait_joined(3);
     test_group_signal(1, SIGSTOP);
     atomic_store(test_group_flag, 1);
-    double begun = test_group_seconds();
     for (int i = 0; i < 3; i += 2) {
-        while (waitpid(test_group_members[i].pid, NULL, WNOHANG) == 0 && test_group_seconds() < begun + 3)
-            test_group_sleep_ms(5);
-        test_group_members[i].pid = 0;
+        test_group_await(i);
         test_group_expect_ok((uint32_t)i);
+        /* They give it a second; silence is a failure after 5 s. */
+        assert_true(test_group_reports[i].left_seconds - test_group_reports[i].end_seconds < 4);
     }
-    assert_true(test_group_seconds() - begun < 1.8);
     test_group_signal(1, SIGCONT);
-    test_group_finish(3);
+    test_group_finish();
 }
 
 static void fail_first(const struct test_group_member *member, struct process_group *group,
@@ -371,13 +382,13 @@ TEST(nothing_stays_behind)
     assert_int_equal(pthread_create(&first, NULL, do_nothing, NULL), 0);
     pthread_join(first, NULL);
     int descriptors = test_count_entries("/proc/self/fd"), threads = test_count_entries("/proc/self/task");
-    test_group_plan(4, 5, test_group_gathers);
+    test_group_plan(4, TEST_GROUP_ENOUGH_SECONDS, test_group_gathers);
     run_in_threads(4);
     for (uint32_t i = 0; i < 4; i++) test_group_expect_ok(i);
     assert_int_equal(test_count_entries("/proc/self/fd"), descriptors);
 
     test_group_begin(NULL);
-    test_group_plan(3, 5, test_group_stay);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, test_group_stay);
     for (uint32_t i = 0; i < 3; i++) test_group_members[i].options.token = "one for all";
     test_group_members[1].options.fingerprint++;
     test_group_members[1].delay_ms = 50;
@@ -386,22 +397,22 @@ TEST(nothing_stays_behind)
     assert_int_equal(test_count_entries("/proc/self/fd"), descriptors);
 
     test_group_begin(NULL);
-    test_group_plan(3, 0.3, test_group_stay);
+    test_group_plan(3, 2, test_group_stay);
     run_in_threads(2);
     test_group_expect_message(1, "process 2 of 3");
 
     test_group_begin(NULL);
-    test_group_plan(3, 5, fail_first);
+    test_group_plan(3, TEST_GROUP_ENOUGH_SECONDS, fail_first);
     run_in_threads(3);
     test_group_expect_message(0, "process 2");
 
     test_group_begin(NULL);
-    test_group_plan(2, 5, note_640_alone);
+    test_group_plan(2, TEST_GROUP_ENOUGH_SECONDS, note_640_alone);
     run_in_threads(2);
     test_group_expect_message(0, "step 640");
     assert_int_equal(test_count_entries("/proc/self/fd"), descriptors);
     /* A thread that was joined may be listed for a moment. */
-    for (int i = 0; i < 100 && test_count_entries("/proc/self/task") != threads; i++) test_group_sleep_ms(5);
+    for (int i = 0; i < 2000 && test_count_entries("/proc/self/task") != threads; i++) test_group_sleep_ms(5);
     assert_int_equal(test_count_entries("/proc/self/task"), threads);
 }
 

@@ -81,9 +81,9 @@ TEST(nonces_differ)
 TEST(one_token_for_all)
 {
     for (uint32_t count = 2; count <= 16; count += 7) {
-        plan_with_token(count, 10, test_group_gathers);
+        plan_with_token(count, TEST_GROUP_ENOUGH_SECONDS, test_group_gathers);
         test_group_start(count);
-        test_group_finish(10);
+        test_group_finish();
         for (uint32_t i = 0; i < count; i++) test_group_expect_ok(i);
         test_group_begin(NULL);
     }
@@ -101,10 +101,10 @@ TEST(tokens_of_any_size)
     longest[PROCESS_GROUP_TOKEN_BYTES - 1] = '\0';
     static const char *const sizes[] = {"x", NULL};
     for (int i = 0; i < 2; i++) {
-        plan_with_token(2, 10, test_group_gathers);
+        plan_with_token(2, TEST_GROUP_ENOUGH_SECONDS, test_group_gathers);
         for (int p = 0; p < 2; p++) test_group_members[p].options.token = sizes[i] ? sizes[i] : longest;
         test_group_start(2);
-        test_group_finish(10);
+        test_group_finish();
         for (uint32_t p = 0; p < 2; p++) test_group_expect_ok(p);
         test_group_begin(NULL);
     }
@@ -114,11 +114,11 @@ TEST(tokens_of_any_size)
 static void refused_alone(const char *of_first, const char *of_other, const char *words)
 {
     char late[256];
-    test_group_plan(3, 1.2, test_group_stay);
+    test_group_plan(3, 4, test_group_stay);
     test_group_members[0].options.token = test_group_members[2].options.token = of_first;
     test_group_members[1].options.token = of_other;
     test_group_start(3);
-    test_group_finish(5);
+    test_group_finish();
     assert_false(test_group_reports[1].has_joined);
     test_group_expect_message(1, words);
     snprintf(late, sizeof late, "process 1 of 3 did not connect|1 connection was refused|127.0.0.1:|%s", words);
@@ -140,7 +140,7 @@ TEST(other_tokens_are_refused)
 /* A stranger without the token does not take the number of the process that has it. */
 TEST(strangers_take_no_number)
 {
-    plan_with_token(2, 20, test_group_gathers);
+    plan_with_token(2, TEST_GROUP_ENOUGH_SECONDS, test_group_gathers);
     test_group_start_one(0);
     struct test_group_frame hello = test_group_frame(HELLO, 1, 0, 2 | HAS_TOKEN, TEST_GROUP_FINGERPRINT), frame;
     char text[STATUS_MESSAGE_BYTES];
@@ -163,7 +163,7 @@ TEST(strangers_take_no_number)
     test_group_send(eager, &frame, sizeof frame);
     while (test_group_receive(eager, &frame, text)) assert_int_equal(frame.type, CHALLENGE);
     test_group_start_one(1);
-    test_group_finish(10);
+    test_group_finish();
     test_group_expect_ok(0);
     test_group_expect_ok(1);
     close(waiting), close(wrong), close(eager);
@@ -185,7 +185,7 @@ static void pass_on(struct relay *relay)
     struct pollfd polls[2] = {{relay->from, POLLIN, 0}, {relay->to, POLLIN, 0}};
     for (;;) {
         uint8_t data[4096];
-        if (poll(polls, 2, 8000) <= 0) return;
+        if (poll(polls, 2, TEST_GROUP_ENOUGH_SECONDS * 1000) <= 0) return;
         for (int i = 0; i < 2; i++) {
             if (!polls[i].revents) continue;
             ssize_t got = recv(polls[i].fd, data, sizeof data, 0);
@@ -230,7 +230,7 @@ static void run_by_relay(struct relay *relay, char to_address[64], size_t flippe
     strcpy(test_group_address, to_address);
     relay->to = test_group_connect(NULL);
     assert_int_equal(pthread_create(&relay->thread, NULL, run_relay, relay), 0);
-    test_group_finish(10);
+    test_group_finish();
     pthread_join(relay->thread, NULL);
 }
 
@@ -238,13 +238,13 @@ TEST(a_recorded_hello_is_worth_nothing)
 {
     struct relay relay;
     char address[64];
-    run_by_relay(&relay, address, SIZE_MAX, 10, test_group_gather_once);
+    run_by_relay(&relay, address, SIZE_MAX, TEST_GROUP_ENOUGH_SECONDS, test_group_gather_once);
     for (uint32_t i = 0; i < 2; i++) test_group_expect_ok(i);
     assert_true(relay.bytes > sizeof(struct test_group_frame) * 2 + PROCESS_GROUP_PROOF_BYTES);
     assert_null(memmem(relay.heard, relay.bytes, token, strlen(token)));
     /* The same once more, byte by byte, to another process 0 of the job. */
     test_group_begin(NULL);
-    plan_with_token(2, 10, test_group_gather_once);
+    plan_with_token(2, TEST_GROUP_ENOUGH_SECONDS, test_group_gather_once);
     test_group_members[0].options.address = test_group_members[1].options.address = test_group_address;
     test_group_start_one(0);
     struct test_group_frame frame;
@@ -258,7 +258,7 @@ TEST(a_recorded_hello_is_worth_nothing)
     assert_non_null(strstr(text, "another job token"));
     close(again);
     test_group_start_one(1);
-    test_group_finish(10);
+    test_group_finish();
     for (uint32_t i = 0; i < 2; i++) test_group_expect_ok(i);
 }
 
@@ -270,7 +270,7 @@ TEST(a_changed_hello_is_refused)
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         struct relay relay;
         char address[64];
-        run_by_relay(&relay, address, places[i], 0.5, test_group_stay);
+        run_by_relay(&relay, address, places[i], 3, test_group_stay);
         for (uint32_t p = 0; p < 2; p++) {
             assert_false(test_group_reports[p].has_joined);
             test_group_expect_message(p, "another job token");
@@ -295,7 +295,7 @@ TEST(an_impostor_is_noticed)
         uint8_t nonce[PROCESS_GROUP_NONCE_BYTES] = {0}, answer[PROCESS_GROUP_NONCE_BYTES + PROCESS_GROUP_PROOF_BYTES];
         struct test_group_frame frame;
         char text[STATUS_MESSAGE_BYTES];
-        plan_with_token(2, 10, test_group_stay);
+        plan_with_token(2, TEST_GROUP_ENOUGH_SECONDS, test_group_stay);
         test_group_start_one(1);
         int listener = test_group_listen(), came = accept(listener, NULL, NULL);
         assert_true(came >= 0);
@@ -318,7 +318,7 @@ TEST(an_impostor_is_noticed)
         } else {
             test_group_send_hello(came, test_group_frame(HELLO, 0, 0, 2, TEST_GROUP_FINGERPRINT), "me");
         }
-        test_group_finish(5);
+        test_group_finish();
         assert_false(test_group_reports[1].has_joined);
         test_group_expect_message(1, impostors[i].words);
         close(came);

@@ -17,6 +17,7 @@ atomic_int *test_group_flag;
 char test_group_address[64];
 
 static atomic_int *joined_count; /* shared */
+static int reserved = -1;        /* keeps the port of test_group_address from all that ask for any; never listens */
 
 double test_group_seconds(void)
 {
@@ -31,15 +32,17 @@ void test_group_sleep_ms(int ms)
     while (nanosleep(&time, &time) && errno == EINTR) continue;
 }
 
-/* A port that is free now. */
+/* A port that no other program gets: one that asks for this very port, as process 0 does, may share it. */
 static void choose_address(void)
 {
     struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof any;
-    int descriptor = socket(AF_INET, SOCK_STREAM, 0);
+    int one = 1, descriptor = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(bind(descriptor, (struct sockaddr *)&any, sizeof any), 0);
+    assert_int_equal(setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
     assert_int_equal(getsockname(descriptor, (struct sockaddr *)&any, &bytes), 0);
-    close(descriptor);
+    if (reserved >= 0) close(reserved);
+    reserved = descriptor;
     snprintf(test_group_address, sizeof test_group_address, "127.0.0.1:%d", ntohs(any.sin_port));
 }
 
@@ -81,6 +84,7 @@ void test_group_run(const struct test_group_member *member)
     }
     report->end_seconds = test_group_seconds();
     process_group_leave(&group);
+    report->left_seconds = test_group_seconds();
 }
 
 /* Member i is process i of `count`, until a test changes that before start(). */
@@ -115,9 +119,9 @@ void test_group_start(uint32_t count)
 }
 
 /* For those that were not killed: all must end by themselves. */
-void test_group_finish(double seconds)
+void test_group_finish(void)
 {
-    for (double until = test_group_seconds() + seconds;;) {
+    for (double until = test_group_seconds() + TEST_GROUP_ENOUGH_SECONDS;;) {
         int running = 0;
         for (int i = 0; i < TEST_GROUP_MOST; i++) {
             int result;
@@ -130,7 +134,8 @@ void test_group_finish(double seconds)
             if (!WIFEXITED(result) || WEXITSTATUS(result)) fail_msg("process %d ended with %#x", i, (unsigned)result);
         }
         if (!running) return;
-        if (test_group_seconds() > until) fail_msg("%d processes still run after %g s", running, seconds);
+        if (test_group_seconds() > until)
+            fail_msg("%d processes still run after %d s", running, TEST_GROUP_ENOUGH_SECONDS);
         test_group_sleep_ms(5);
     }
 }
@@ -143,9 +148,18 @@ void test_group_signal(int member, int signal)
     test_group_members[member].pid = 0;
 }
 
+void test_group_await(int member)
+{
+    const double until = test_group_seconds() + TEST_GROUP_ENOUGH_SECONDS;
+    for (; waitpid(test_group_members[member].pid, NULL, WNOHANG) == 0; test_group_sleep_ms(5))
+        if (test_group_seconds() > until) fail_msg("member %d still runs", member);
+    test_group_members[member].pid = 0;
+}
+
 void test_group_wait_joined(int count)
 {
-    for (double until = test_group_seconds() + 5; atomic_load(joined_count) < count; test_group_sleep_ms(2))
+    const double until = test_group_seconds() + TEST_GROUP_ENOUGH_SECONDS;
+    for (; atomic_load(joined_count) < count; test_group_sleep_ms(2))
         if (test_group_seconds() > until) fail_msg("%d of %d have joined", atomic_load(joined_count), count);
 }
 
@@ -181,7 +195,8 @@ static struct sockaddr_in own_address(void)
 int test_group_connect(const int *packet_bytes)
 {
     const struct sockaddr_in to = own_address();
-    for (double until = test_group_seconds() + 3; test_group_seconds() < until; test_group_sleep_ms(10)) {
+    const double until = test_group_seconds() + TEST_GROUP_ENOUGH_SECONDS;
+    for (; test_group_seconds() < until; test_group_sleep_ms(10)) {
         int descriptor = socket(AF_INET, SOCK_STREAM, 0);
         if (packet_bytes) setsockopt(descriptor, IPPROTO_TCP, TCP_MAXSEG, packet_bytes, sizeof *packet_bytes);
         if (packet_bytes) setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, packet_bytes, sizeof *packet_bytes);
@@ -200,7 +215,8 @@ int test_group_listen(void)
     assert_int_equal(bind(descriptor, (const struct sockaddr *)&own, sizeof own), 0);
     assert_int_equal(listen(descriptor, 16), 0);
     /* A process that does not come fails the test instead of stopping it. */
-    setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = 5}, sizeof(struct timeval));
+    const struct timeval enough = {.tv_sec = TEST_GROUP_ENOUGH_SECONDS};
+    setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &enough, sizeof enough);
     return descriptor;
 }
 

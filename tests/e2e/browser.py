@@ -11,9 +11,8 @@ import shutil
 import subprocess
 import time
 
-from harness import SANITIZED, scratch
+from harness import scratch
 
-PATIENCE = 4 if SANITIZED else 1  # the server of the tests is slower then, the browser is not
 FLAGS = ["--headless", "--remote-debugging-pipe", "--disable-gpu", "--disable-software-rasterizer", "--disable-dev-shm-usage", "--no-first-run",
          "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--disable-sync",
          "--disable-features=Translate,OptimizationHints,MediaRouter", "--window-size=640,480", "--hide-scrollbars", "--no-proxy-server",
@@ -45,7 +44,7 @@ class Browser:
         os.close(child_in)
         os.close(child_out)
 
-    def command(self, method, session=None, seconds=30, **params):
+    def command(self, method, session=None, seconds=200, **params):
         """The result of a command of the protocol."""
         self.count += 1
         message = {"id": self.count, "method": method, "params": params}
@@ -54,7 +53,7 @@ class Browser:
         data = json.dumps(message).encode() + b"\0"
         while data:
             data = data[os.write(self.to, data):]
-        end = time.monotonic() + seconds * PATIENCE
+        end = time.monotonic() + seconds
         while True:
             reply = self._next(end, method)
             if reply.get("id") == self.count:
@@ -85,7 +84,7 @@ class Browser:
     def close(self):
         os.close(self.to)  # which ends it
         try:
-            self.process.wait(10 * PATIENCE)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -118,9 +117,9 @@ class Tab:
             raise AssertionError("%s: %s" % (expression, reply["exceptionDetails"].get("exception", {}).get("description")))
         return reply["result"].get("value")
 
-    def wait(self, expression, seconds=30):
+    def wait(self, expression, seconds=200):
         """Evaluates an expression again and again until it is true."""
-        end = time.monotonic() + seconds * PATIENCE
+        end = time.monotonic() + seconds
         while True:
             if self.evaluate("Boolean(%s)" % expression):
                 return

@@ -68,7 +68,7 @@ class PrivateWeights(unittest.TestCase):
         with open(path, "r+b") as file:
             file.truncate(0)
             file.write(b"another" * 1000)
-        rest, errors = process.communicate(timeout=120)
+        rest, errors = process.communicate(timeout=600)
         self.assertEqual((process.returncode, errors), (0, b""))
         self.assertEqual((first + rest).decode(), expected.stdout)
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-INSTALL_SECONDS = 240
+INSTALL_SECONDS = 500
 
 
 def missing(test, reason):
@@ -24,7 +24,7 @@ def interpreter(package, variable, folder):
     python = os.path.join(folder, "bin", "python")
     try:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True, capture_output=True, timeout=INSTALL_SECONDS)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--retries", "1", "--timeout", "15", package],
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--retries", "5", "--timeout", "15", package],
                        check=True, capture_output=True, timeout=INSTALL_SECONDS)
     except (subprocess.SubprocessError, OSError) as error:
         output = getattr(error, "stderr", None) or str(error).encode()

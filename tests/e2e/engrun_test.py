@@ -2,17 +2,20 @@
 """engrun on a terminal and in scripts: streaming, interruption, closed pipes, chat, sampling. Flags and bad inputs:
 cli_errors_test.py; numbers: reference_test.py."""
 
+import fcntl
 import json
 import math
 import os
 import re
 import signal
+import struct
 import subprocess
+import termios
 import time
 import unittest
 
-from harness import (ENGINFO, ENGRUN, FABLES, build_engine, chat_engine, fables_engine, read_npy, rows, run, scratch,
-                     start, succeed)
+from harness import (ENGINFO, ENGRUN, FABLES, build_engine, chat_engine, fables_engine, read_npy, receive_all, rows, run, scratch,
+                     start_in_step, succeed)
 
 PROMPT = "Once upon a time"
 INTERRUPTED = 128 + signal.SIGINT
@@ -20,13 +23,11 @@ INTERRUPTED = 128 + signal.SIGINT
 
 class Streaming(unittest.TestCase):
     def test_text_comes_piece_by_piece(self):
-        """The first words arrive in the pipe long before the last."""
-        process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "600", "--ignore-eos"])
-        first = os.read(process.stdout.fileno(), 65536)
-        rest = process.stdout.read()
-        process.wait()
-        process.stderr.close()
-        process.stdout.close()
+        """Each piece is written by itself."""
+        process, pieces = start_in_step([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "600", "--ignore-eos"])
+        with pieces:
+            first, rest = pieces.recv(65536), receive_all(pieces)
+        process.communicate()
         self.assertEqual(process.returncode, 0)
         self.assertTrue(0 < len(first) < len(first + rest) / 2, (len(first), len(rest)))
         self.assertTrue((first + rest).endswith(b"\n"))
@@ -67,17 +68,15 @@ class Interruption(unittest.TestCase):
         with scratch() as folder:
             path = os.path.join(folder, "logits.npy")
             # A terminal would send the signal to this process only, too: there is no shell in between.
-            process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "0", "--ignore-eos", "--print-tokens",
-                             "--logits", path])
-            first = os.read(process.stdout.fileno(), 64)
-            process.send_signal(number)
-            rest = process.stdout.read()
-            errors = process.stderr.read()
-            process.stdout.close()
-            process.stderr.close()
-            self.assertEqual(process.wait(), 128 + number, errors)
+            process, pieces = start_in_step([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "0", "--ignore-eos", "--print-tokens",
+                                             "--logits", path])
+            with pieces:
+                first = pieces.recv(65536)
+                process.send_signal(number)
+                output = (first + receive_all(pieces)).decode()
+            _, errors = process.communicate()
+            self.assertEqual(process.returncode, 128 + number, errors)
             self.assertEqual(errors, b"")
-            output = (first + rest).decode()
             self.assertTrue(output.endswith("\n"))
             self.assertEqual(read_npy(path).shape[0], len(output.split()), "the logits of what was said are kept")
 
@@ -90,9 +89,12 @@ class Interruption(unittest.TestCase):
     def test_while_it_waits_for_a_prompt(self):
         process = subprocess.Popen([ENGRUN, fables_engine()], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE)
-        time.sleep(0.5)
+        process.stdin.write(b"Once")
+        process.stdin.flush()
+        while struct.unpack("i", fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)))[0] and process.poll() is None:
+            time.sleep(0.01)  # until it has been read
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
         self.assertEqual((process.returncode, output), (INTERRUPTED, b""))
 
 

@@ -27,6 +27,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -95,7 +96,7 @@ def environment(variables=None):
             "XDG_STATE_HOME": os.path.join(folder, "state"), "EDITRC": os.path.join(folder, "editrc"), **(variables or {})}
 
 
-def run(command, input=None, timeout=300, env=None, cwd=None, text=True, max_file_bytes=None, max_memory_bytes=None):
+def run(command, input=None, timeout=800, env=None, cwd=None, text=True, max_file_bytes=None, max_memory_bytes=None):
     """Runs a program to its end. Result.rc is negative for a signal, as in subprocess.
 
     input: text or bytes for stdin; without it stdin is empty. text=False leaves the outputs as bytes.
@@ -152,6 +153,22 @@ def start(command, **kwargs):
     """A running program (subprocess.Popen) with piped output, for tests that kill it."""
     return subprocess.Popen([os.fspath(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, env=environment(), **kwargs)
+
+
+def start_in_step(command):
+    """(running program, socket that is its stdout). Each of its writes is received by itself, and a few of them fill the socket: it
+    cannot run far ahead of a reader that is slow."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # as little as the system has
+    with theirs:
+        process = subprocess.Popen([os.fspath(word) for word in command], stdin=subprocess.DEVNULL, stdout=theirs,
+                                   stderr=subprocess.PIPE, env=environment())
+    return process, ours
+
+
+def receive_all(connection):
+    """What comes until the other end is closed."""
+    return b"".join(iter(lambda: connection.recv(1 << 20), b""))
 
 
 def scratch():

@@ -190,7 +190,8 @@ def closed_streams():
     for create, endless in ((client.completions.create, ENDLESS), (client.chat.completions.create, ENDLESS_CHAT)):
         def leave():
             stream = create(**endless, stream=True)  # pylint: disable=cell-var-from-loop
-            check([next(stream) for _ in range(5)] and watch.busy())
+            check([next(stream) for _ in range(5)])
+            watch.wait_until(watch.busy)
             stream.close()
 
         check(watch.is_given_up(leave))

@@ -2,17 +2,22 @@
 """From a checkpoint to text, as in the README: build the shipped model, inspect it, generate text, measure it."""
 
 import csv
+import fcntl
 import io
 import json
 import os
 import re
 import shutil
 import signal
+import struct
+import subprocess
+import termios
+import time
 import unittest
 
-from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, INSTRUCTION_SETS, SANITIZED, build_engine, chat_model, changed_model, fables_engine,
-                     needs_shared, output, output_json, read_json, read_npy, run, sanitized_elsewhere, scratch, shared, start,
-                     succeed, tally)
+from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, INSTRUCTION_SETS, SANITIZED, build_engine, chat_model, changed_model,
+                     environment, fables_engine, needs_shared, output, output_json, read_json, read_npy, receive_all, run,
+                     sanitized_elsewhere, scratch, shared, start_in_step, succeed, tally)
 
 PROMPT = "Once upon a time"
 SEEDS = 4 if SANITIZED else 8
@@ -158,25 +163,40 @@ class Build(PipelineTest):
 
 
 class Speak(PipelineTest):
+    def processor_ticks(self, process):
+        """Processor time that a program has used. Requires: the process has not been waited for."""
+        with open("/proc/%d/stat" % process.pid, encoding="ascii") as file:
+            return sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
+
     def test_text_streams(self):
-        """Each token is written at once: the first piece arrives long before the last."""
-        process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "1000", "--ignore-eos"])
-        first = os.read(process.stdout.fileno(), 1 << 20)
-        running = process.poll() is None
-        rest, errors = process.communicate()
+        """Each token is written at once: when the first piece arrives, few others have been computed."""
+        process, pieces = start_in_step([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "1000", "--ignore-eos"])
+        with pieces:
+            first = pieces.recv(1 << 20)
+            running, used = process.poll() is None, self.processor_ticks(process)
+            rest = receive_all(pieces)
+        used_at_end = self.processor_ticks(process)
+        _, errors = process.communicate()
         self.assertEqual((process.returncode, errors), (0, b""))
         self.assertTrue(running)
         self.assertTrue((first + rest).decode().startswith(", there was a little fox"))
         self.assertLess(len(first), len(rest) / 2)
+        self.assertLess(used, used_at_end / 2)
 
     def test_reader_goes_away(self):
         """`engrun ... | head` ends without a message, by the signal that shells expect."""
-        process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "1000", "--ignore-eos"])
-        os.read(process.stdout.fileno(), 16)
-        process.stdout.close()
-        errors = process.stderr.read().decode()
-        process.stderr.close()
-        self.assertEqual((process.wait(), errors), (-signal.SIGPIPE, ""))
+        reader, writer = os.pipe()
+        room = 64  # bytes: the rest of the pipe is full, so that the program cannot end before its reader goes
+        filled = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096) - room
+        os.write(writer, bytes(filled))
+        process = subprocess.Popen([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "1000", "--ignore-eos"], stdin=subprocess.DEVNULL,
+                                   stdout=writer, stderr=subprocess.PIPE, env=environment())
+        os.close(writer)
+        while struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, bytes(4)))[0] == filled and process.poll() is None:
+            time.sleep(0.01)
+        os.close(reader)
+        _, errors = process.communicate()
+        self.assertEqual((process.returncode, errors), (-signal.SIGPIPE, b""))
 
     def test_end_token(self):
         unlimited = self.tokens("-p", PROMPT, count=0)

@@ -22,13 +22,9 @@ FAKE = {"LD_LIBRARY_PATH": ":".join(FOLDERS[name] for name in ("whole", "compile
 SMALL = ["--max-batch", "4", "--batch-sizes", "1,4", "--prefill-chunks", "16", "--quiet"]
 TOKENS = ["--tokens", "1,2,3", "-n", "6", "--ignore-eos", "--print-tokens"]
 RANKS = 2  # the shipped model has 6 heads and 2 KV heads
-SOON = 10  # seconds within which every process must notice a failed one
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+# Seconds within which every process must notice a failed one, on a machine that is busy; NCCL's own limit is a minute.
+SOON = 40
+ENOUGH_SECONDS = 300  # for all processes to end
 
 
 def torchrun(rank, port):
@@ -75,9 +71,17 @@ class Processes(unittest.TestCase):
         assert result.rc == 0, result.stderr
         return cls.path(output)
 
+    def free_port(self):
+        """A port that no other program gets: one that asks for this very port, as the first process does, may share it."""
+        reserved = socket.socket()
+        self.addCleanup(reserved.close)
+        reserved.bind(("127.0.0.1", 0))
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return reserved.getsockname()[1]
+
     def start(self, launcher, commands, envs=None):
         """One process for each command; envs: variables of each process besides the launcher's."""
-        port = free_port() - 1  # the first process listens on the next port
+        port = self.free_port() - 1  # the first process listens on the next port
         processes = []
         for rank, command in enumerate(commands):
             env = {**os.environ, **FAKE, **launcher(rank, port), **((envs or {}).get(rank, {}))}
@@ -86,7 +90,7 @@ class Processes(unittest.TestCase):
             self.addCleanup(processes[-1].kill)
         return processes
 
-    def finish(self, processes, seconds=60):
+    def finish(self, processes, seconds=ENOUGH_SECONDS):
         start = time.monotonic()
         ended = [Ended(process, seconds, start) for process in processes]
         for process in processes:
@@ -109,7 +113,7 @@ class Processes(unittest.TestCase):
         self.assertEqual([process.rc for process in ended], [0] * RANKS, ended[0].stderr + ended[1].stderr)
 
     def test_an_address_of_ones_own(self):
-        address = "127.0.0.1:%d" % free_port()
+        address = "127.0.0.1:%d" % self.free_port()
         ended = self.both(*TOKENS, "--address", address, envs={0: {"MASTER_ADDR": "no.such.host"}})
         self.assertEqual([process.rc for process in ended], [0] * RANKS, ended[0].stderr + ended[1].stderr)
 
@@ -117,7 +121,7 @@ class Processes(unittest.TestCase):
     def test_mpirun_itself(self):
         alone = run([ENGRUN, self.engine, *TOKENS], env=FAKE)
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(RANKS), ENGRUN, self.engine, "--launched"]
-        env = {**FAKE, "MASTER_PORT": str(free_port() - 1)}
+        env = {**FAKE, "MASTER_PORT": str(self.free_port() - 1)}
         together = succeed([*command, *TOKENS], env=env)
         self.assertEqual(together.stdout, alone.stdout)
         refused = run([*command, *TOKENS, "--temperature", "-1"], env=env)
@@ -229,16 +233,29 @@ class Processes(unittest.TestCase):
         ended = self.both("--tokens", "1,2,3", "-n", "400", "--print-tokens")
         self.assertEqual([process.rc for process in ended], [0] * RANKS, ended[0].stderr + ended[1].stderr)
 
+    def wait_for(self, path):
+        end = time.monotonic() + ENOUGH_SECONDS
+        while not os.path.exists(path) and time.monotonic() < end:
+            time.sleep(0.01)
+        self.assertTrue(os.path.exists(path), "NCCL was not asked")
+
+    def start_and_join(self, name, env):
+        """Processes that have found each other and are asking NCCL to join."""
+        lost = [self.path("%s-%d" % (name, rank)) for rank in range(RANKS)]
+        processes = self.start(torchrun, [[ENGRUN, self.engine, "--launched", *TOKENS]] * RANKS,
+                               {rank: {**env, "FAKE_NCCL_LOST": lost[rank]} for rank in range(RANKS)})
+        for path in lost:
+            self.wait_for(path + ".joins")
+        return processes
+
     def test_a_process_that_is_killed_while_all_join(self):
         """NCCL's own limit is a minute."""
         for victim in range(RANKS):
             with self.subTest(victim=victim):
-                processes = self.start(torchrun, [[ENGRUN, self.engine, "--launched", *TOKENS]] * RANKS,
-                                       {rank: {"FAKE_NCCL_NEVER": "1"} for rank in range(RANKS)})
-                time.sleep(1.5)
+                processes = self.start_and_join("killed-%d" % victim, {"FAKE_NCCL_NEVER": "1"})
                 start = time.monotonic()
                 processes[victim].kill()
-                survivor = Ended(processes[1 - victim], 60)
+                survivor = Ended(processes[1 - victim], ENOUGH_SECONDS)
                 self.assertLess(time.monotonic() - start, SOON)
                 self.assertEqual(survivor.rc, 3, survivor.stderr)
                 self.assertIn("process %d" % victim, survivor.stderr)
@@ -252,14 +269,11 @@ class Processes(unittest.TestCase):
                 lost = self.path(setting)
                 processes = self.start(torchrun, [[ENGRUN, self.engine, "--launched", *TOKENS]] * RANKS,
                                        {0: {**never, setting: lost}, 1: {**never, "FAKE_CUDA_HANG": "1"}})
-                end = time.monotonic() + 60
-                while not os.path.exists(lost + ".joins") and time.monotonic() < end:
-                    time.sleep(0.01)
-                self.assertTrue(os.path.exists(lost + ".joins"), "NCCL was not asked")
+                self.wait_for(lost + ".joins")
                 with open(lost, "w", encoding="ascii"):
                     time.sleep(0.2)
                 processes[1].kill()
-                survivor = Ended(processes[0], 60)
+                survivor = Ended(processes[0], ENOUGH_SECONDS)
                 self.assertEqual(survivor.rc, 3, survivor.stderr)
                 self.assertIn("process 1", survivor.stderr)
                 self.assertIn("stopped responding: its process has ended", survivor.stderr)
@@ -268,16 +282,15 @@ class Processes(unittest.TestCase):
     @unittest.skipIf(SANITIZED, "what a GPU that hangs may still touch is never freed")
     def test_a_process_that_is_killed_or_stopped(self):
         """While all wait for a step that never ends."""
-        hangs = {0: {"FAKE_CUDA_HANG": "1"}, 1: {"FAKE_CUDA_HANG": "1"}}
         for victim, blow, words in ((1, signal.SIGKILL, ["process 1", "stopped responding: its process has ended"]),
                                     (0, signal.SIGKILL, ["process 0", "stopped responding: its process has ended"]),
                                     (1, signal.SIGSTOP, ["process 1", "stopped responding: nothing received for 5 s"])):
             with self.subTest(victim=victim, blow=blow):
-                processes = self.start(torchrun, [[ENGRUN, self.engine, "--launched", *TOKENS]] * RANKS, hangs)
-                time.sleep(1.5)
+                processes = self.start_and_join("hangs-%d-%d" % (victim, blow), {"FAKE_CUDA_HANG": "1"})
+                time.sleep(0.5)  # a step has perhaps not begun then, which makes no difference
                 start = time.monotonic()
                 processes[victim].send_signal(blow)
-                survivor = Ended(processes[1 - victim], 60)
+                survivor = Ended(processes[1 - victim], ENOUGH_SECONDS)
                 self.assertLess(time.monotonic() - start, SOON)
                 processes[victim].kill()
                 self.assertEqual(survivor.rc, 3, survivor.stderr)
@@ -292,7 +305,7 @@ class Processes(unittest.TestCase):
             with self.subTest(driver=driver):
                 start = time.monotonic()
                 ended = self.both("--selftest", envs={1: {"FAKE_CUDA_HANG": "1", **driver}})
-                self.assertLess(time.monotonic() - start, 20)
+                self.assertLess(time.monotonic() - start, 50)
                 self.expect_failure(ended, ["rank 1", "did not end within 9"])
 
 

@@ -219,7 +219,7 @@ class CudaRanks(unittest.TestCase):
         self.build("m.eng", "--tune", "off")
         start = time.monotonic()
         done = self.generate("m.eng", {"FAKE_CUDA_HANG": "1"})
-        self.assertLess(time.monotonic() - start, 15)
+        self.assertLess(time.monotonic() - start, 60)
         self.assertEqual(done.rc, 3, done.stderr)
         self.assertIn("rank 0: GPU 0: its step did not end within 9", done.stderr)
 

@@ -25,7 +25,7 @@ class Client(unittest.TestCase):
         write(keys, b"key-of-the-test\n")
         server = Server("chat=" + chat_engine(), "tools=" + tools_engine(), "--api-key-file", keys)
         done = subprocess.run([python, CLIENT, "http://127.0.0.1:%d" % server.port, "key-of-the-test"], capture_output=True,
-                              timeout=300, check=False)
+                              timeout=600, check=False)
         log = server.log
         self.assertEqual(server.stop(), 0)
         self.assertEqual(done.returncode, 0, done.stderr.decode() + log)

@@ -14,7 +14,7 @@ import time
 import unittest
 
 from harness import FABLES, SANITIZED, build_engine, chat_engine, scratch, tally, tools_engine, write
-from server import PATIENCE, Server
+from server import ENOUGH_SECONDS, PATIENCE, Server
 
 FOLDER = scratch()
 KEY = "key-of-the-test"
@@ -24,7 +24,8 @@ ENDLESS = {**BODY, "max_tokens": 1000, "ignore_eos": True, "n": 128}
 REQUESTS = 10000
 AT_ONCE = 800
 QUIET_SECONDS = 0.25 * PATIENCE
-ANSWER_SECONDS = 20 * PATIENCE  # a server with so many clients may be that slow
+ANSWER_SECONDS = 100 * PATIENCE  # a server with so many clients may be that slow
+RECEIVE_SECONDS = 30  # engserve's own limit for a request to arrive
 
 
 def setUpModule():
@@ -168,7 +169,7 @@ class Client:
 
     def __init__(self, port, data, quiet):
         self.data, self.reply, self.quiet, self.is_half_closed = data, b"", quiet, False
-        self.socket = socket.create_connection(("127.0.0.1", port), 60 * PATIENCE)
+        self.socket = socket.create_connection(("127.0.0.1", port), ENOUGH_SECONDS)
         self.socket.setblocking(False)
         self.last = time.monotonic()
 
@@ -211,7 +212,7 @@ def run_clients(port, texts, at_once, quiet=QUIET_SECONDS):
     """Sends each text on a connection of its own, so many at once; yields (number, text, reply). Whole requests are given more time."""
     waiting, selector, count = list(enumerate(texts)), selectors.DefaultSelector(), 0
     waiting.reverse()
-    end = time.monotonic() + 120 * PATIENCE
+    end = time.monotonic() + 2 * ENOUGH_SECONDS
     while waiting or count:
         while waiting and count < at_once:
             number, text = waiting.pop()
@@ -252,8 +253,11 @@ class HostileTest(unittest.TestCase):
         server.wait_until(lambda: self.descriptors(server) <= descriptors)
         headers = {"Authorization": "Bearer " + KEY}
         self.assertEqual(server.request("POST", "/v1/completions", BODY, headers).status, 200)
-        slots = json.loads(server.request("GET", "/slots", None, headers).body)
-        self.assertEqual({slot["state"] for slot in slots}, {"free"})
+
+        def is_free():
+            return {slot["state"] for slot in json.loads(server.request("GET", "/slots", None, headers).body)} == {"free"}
+
+        server.wait_until(is_free)  # a request that was sent before its client left may be read after that
         self.assertEqual(server.stop(), 0)
 
 
@@ -283,7 +287,8 @@ class Corpus(HostileTest):
         self.assertGreater(refused, REQUESTS // 4)
         self.assertGreater(counts["200"], REQUESTS // 50)
         if not SANITIZED:  # which keep freed memory for a while
-            self.assertLess(resident[-1] - resident[1], 8 << 20, resident)
+            # A leak grows in each part; a part with more requests at once than those before it may grow alone.
+            self.assertLess(min(resident[3] - resident[2], resident[2] - resident[1]), 4 << 20, resident)
         self.check_idle(server, descriptors)
 
 
@@ -299,10 +304,10 @@ class Heads(HostileTest):
                  (request("POST", "/none", None, coded), b"404"), (request("GET", "/health", None, expected) + b"{", b"200"),
                  (request("POST", "/v1/completions", None, "Content-Type: application/json", expected) + b"{}", b"400")]
         begin, found = time.monotonic(), {}
-        for _, text, reply in run_clients(server.port, [text for text, _ in cases], len(cases), quiet=5 * PATIENCE):
+        for _, text, reply in run_clients(server.port, [text for text, _ in cases], len(cases), quiet=RECEIVE_SECONDS):
             found[text] = reply[9:12]
         self.assertEqual(found, dict(cases))
-        self.assertLess(time.monotonic() - begin, 5 * PATIENCE)
+        self.assertLess(time.monotonic() - begin, RECEIVE_SECONDS)
         self.check_idle(server, descriptors)
 
 
@@ -316,7 +321,7 @@ class Leaving(HostileTest):
         cuts = [0, 5, head - 4, head - 2, head, head + 1, len(whole) - 1]
         begin = time.monotonic()
         replies = [reply for _, _, reply in run_clients(server.port, [whole[:cut] for cut in cuts], len(cuts), quiet=0)]
-        self.assertLess(time.monotonic() - begin, 10 * PATIENCE)  # a client that keeps its direction open has 30 s
+        self.assertLess(time.monotonic() - begin, RECEIVE_SECONDS)  # as a client that keeps its direction open has
         self.assertEqual(len(replies), len(cuts))
         for reply in replies:
             self.assertFalse(reply.startswith(b"HTTP/1.1 200"), reply)
@@ -324,7 +329,7 @@ class Leaving(HostileTest):
 
     def test_silent(self):
         """A client that sends nothing more, and closes nothing, is disconnected after a time."""
-        server = self.serve("--timeout", str(1.5 * PATIENCE))
+        server = self.serve("--timeout", str(4 * PATIENCE))
         descriptors = self.descriptors(server)
         whole, replies = request("POST", "/v1/completions", BODY), []
         for _, text, reply in run_clients(server.port, [b"", whole[:5], whole[:-1], whole, whole + whole[:50]], 5, quiet=None):
@@ -378,20 +383,18 @@ class Thousand(HostileTest):
         """A thousand connections, most of them silent, do not hold up the one that asks; then all leave at once."""
         server = self.serve()
         descriptors = self.descriptors(server)
-        stream = request("POST", "/v1/completions", {**ENDLESS, "n": 1, "stream": True})
+        stream = request("POST", "/v1/completions", {**ENDLESS, "stream": True})
         connections = [server.socket() for _ in range(1000)]
         for i, connection in enumerate(connections):
             connection.sendall((b"", b"POST /v1/comp", stream[:-1], stream if i < 100 else b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")[i % 4])
         server.wait_until(lambda: len(server.busy_slots()) == 4)
-        for connection in connections[3::4]:
-            connection.settimeout(60 * PATIENCE)
         for connection in connections[103::4]:
             self.assertTrue(connection.recv(100).startswith(b"HTTP/1.1 200"))
         self.assertEqual(server.request("GET", "/").status, 200)
         self.assertGreaterEqual(self.descriptors(server), descriptors + 1000)
         for connection in connections:
             connection.close()
-        server.wait_until(lambda: not server.busy_slots(), 60)
+        server.wait_until(lambda: not server.busy_slots())
         self.check_idle(server, descriptors)
 
 

@@ -2,6 +2,8 @@
 """engserve under load and with clients that misbehave: limits, keys, disconnects, the end of the program, many connections,
 slow clients, mutated requests."""
 
+import errno
+import functools
 import json
 import os
 import random
@@ -12,9 +14,9 @@ import threading
 import time
 import unittest
 
-from harness import (BUILT, ENGBUILD, ENGSERVE, FABLES, SANITIZED, build_engine, chat_engine, run, sanitized_elsewhere, scratch, succeed,
+from harness import (BUILT, ENGBUILD, ENGSERVE, FABLES, SANITIZED, build_engine, changed_model, chat_engine, run, sanitized_elsewhere, scratch, succeed,
                      tally, tools_engine, write)
-from server import PATIENCE, Server, choices, events
+from server import ENOUGH_SECONDS, PATIENCE, Server, choices, events
 
 PROMPT = "Once upon a time"
 SHORT = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0}
@@ -26,6 +28,13 @@ BODIES, HEADS = (500, 200) if SANITIZED else (2000, 500)  # mutated
 
 def fables():
     return build_engine(FABLES, "--max-batch", "4")
+
+
+@functools.lru_cache(maxsize=None)
+def long_fables():
+    """An engine whose answers may have 16,384 tokens."""
+    model = changed_model(FOLDER.name, config={"max_position_embeddings": 16384})
+    return build_engine(model, "--max-batch", "4", "--max-context", "16384")
 
 
 def header(body, path="/v1/completions", extra=""):
@@ -47,6 +56,13 @@ class ServerTest(unittest.TestCase):
         connection.sendall(header(data, path) + data)
         return connection
 
+    def half_close(self, connection):
+        try:
+            connection.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:  # the server has closed it
+                raise
+
     def read_all(self, connection):
         data = b""
         while True:
@@ -54,6 +70,10 @@ class ServerTest(unittest.TestCase):
             if not more:
                 return data
             data += more
+
+    def choices_that_came(self, server):
+        found = server.metrics()
+        return found("num_requests_waiting") + found("num_requests_running") + found("request_success_total")
 
     def check_works(self, server):
         text = server.json("POST", "/v1/completions", SHORT)["choices"][0]["text"]
@@ -110,8 +130,8 @@ class Limits(ServerTest):
                 connection = server.socket()
                 try:
                     connection.sendall(header(b"x" * size) + b"x" * size)
-                except ConnectionError:
-                    self.assertGreater(size, 1000000)
+                except ConnectionError:  # refused before all of it was sent: the reply may be lost
+                    self.assertGreater(size, 10000)
                 else:
                     self.assertIn(b" 413 ", connection.recv(100))
                 connection.close()
@@ -199,23 +219,24 @@ class Limits(ServerTest):
         self.assertEqual(reply.headers["Retry-After"], "1")
         error = json.loads(reply.body)["error"]
         self.assertEqual((error["type"], error["code"]), ("rate_limit_error", "queue_full"))
-        self.assertGreater(server.metric("num_requests_waiting"), 100)
         # Choices that begin together end together; the next four wait for a moment.
-        server.wait_until(lambda: server.metric("num_requests_running") == 4)
-        self.assertGreater(server.metric("kv_cache_usage_perc"), 0)
+        while (found := server.metrics())("num_requests_running") != 4:
+            self.assertGreater(found("num_requests_waiting"), 0)
+        self.assertEqual(self.choices_that_came(server), 128)
+        self.assertGreater(found("kv_cache_usage_perc"), 0)
         long.close()
         server.wait_until(lambda: not server.busy_slots())
         self.check_works(server)
 
     def test_prompt_step(self):
         """Answers go on between the parts of a prompt: each of them gets a token for each part."""
-        server = self.serve(fables(), "--prompt-step", "1")
-        long, prompt = {**ENDLESS, "n": 3}, "The wolf and the fox. " * 20
+        server = self.serve(long_fables(), "--prompt-step", "1")
+        long, prompt = {**ENDLESS, "max_tokens": 16000, "n": 3}, "The wolf and the fox. " * 20
         count = server.json("POST", "/tokenize", {"prompt": prompt})["count"]
         expected = None
         for attempt in range(20):
             answers = self.begin(server, long)
-            server.wait_until(lambda: len(server.busy_slots()) == 3)
+            server.wait_until(lambda: len([slot for slot in server.busy_slots() if slot["generated_tokens"]]) == 3)
             before = server.metric("generation_tokens_total")
             # Each attempt begins with another word, or the prefix cache would have the rest.
             reply = server.json("POST", "/v1/completions", {"prompt": "%d " % attempt + prompt, "max_tokens": 1})
@@ -230,11 +251,13 @@ class Limits(ServerTest):
         self.assertGreaterEqual(drawn, expected)
 
     def test_time(self):
-        server = self.serve(fables(), "--timeout", str(1.5 * PATIENCE))
-        reply = server.request("POST", "/v1/completions", ENDLESS)
+        # A client that does not send its request within that time is disconnected, too.
+        server = self.serve(long_fables(), "--timeout", str(6 * PATIENCE))
+        endless = {**ENDLESS, "max_tokens": 16000}
+        reply = server.request("POST", "/v1/completions", endless)
         self.assertEqual(reply.status, 408)
         self.assertEqual(json.loads(reply.body)["error"]["code"], "request_timeout")
-        chunks = server.events("/v1/completions", ENDLESS)
+        chunks = server.events("/v1/completions", endless)
         self.assertEqual(chunks[-1]["error"]["code"], "request_timeout")
         self.assertGreater(len(choices(chunks[:-1])), 3)
         self.assertEqual(server.busy_slots(), [])
@@ -245,7 +268,7 @@ class Limits(ServerTest):
         server = self.serve(fables(), "--max-body", "4000")
         body = {**ENDLESS, "user": "u" * 3500}
         waiting = [self.begin(server, body) for _ in range(35)]
-        server.wait_until(lambda: server.metric("num_requests_waiting") > 34 * 128)  # of 35, each of 128 choices
+        server.wait_until(lambda: self.choices_that_came(server) == 35 * 128)
         reply = server.request("POST", "/v1/completions", {**SHORT, "user": "u" * 3500})
         self.assertEqual(reply.status, 503)
         self.assertEqual(json.loads(reply.body)["error"]["code"], "out_of_memory")
@@ -272,11 +295,12 @@ class Failures(ServerTest):
         server.wait_until(lambda: server.busy_slots())
         with open(path, "ab") as file:
             file.write(b"x")
-        connection.settimeout(20 * PATIENCE)
         self.assertIn(b" 503 ", connection.recv(100))
         data = b""
         while b"[DONE]" not in data:
-            data += stream.recv(65536)
+            more = stream.recv(65536)
+            self.assertTrue(more, data[-300:])
+            data += more
         self.assertIn(b'"code":"engine_failed"', data)
         self.assertEqual(server.json("POST", "/v1/completions", {**SHORT, "model": "bad"}, expect=503)["error"]["code"], "engine_failed")
         self.assertEqual(server.request("GET", "/health").status, 503)
@@ -293,17 +317,20 @@ class Disconnects(ServerTest):
                 aborted = server.metric("request_success_total", finished_reason="abort")
                 connection = self.begin(server, body)
                 server.wait_until(lambda: len(server.busy_slots()) == 4)
-                if "stream" in body:
-                    self.assertIn(b"data: ", connection.recv(4096) + connection.recv(4096))
+                data = b""
+                while "stream" in body and b"data: " not in data:
+                    more = connection.recv(4096)
+                    self.assertTrue(more, data)
+                    data += more
                 connection.close()
-                server.wait_until(lambda: not server.busy_slots())
                 server.wait_until(lambda: server.metric("request_success_total", finished_reason="abort") > aborted)
+                self.assertEqual(server.busy_slots(), [])
                 count = server.metric("generation_tokens_total")
                 time.sleep(0.2)
                 self.assertEqual(server.metric("generation_tokens_total"), count)
                 self.assertEqual(server.metric("num_requests_waiting"), 0)
         self.check_works(server)
-        self.assertIn("connection lost", server.log)
+        server.wait_until(lambda: "connection lost" in server.log)
         self.assertEqual(server.stop(), 0)
 
     def test_while_waiting(self):
@@ -314,60 +341,72 @@ class Disconnects(ServerTest):
         server.wait_until(lambda: server.metric("num_requests_waiting") > 128)
         second.close()
         server.wait_until(lambda: server.metric("num_requests_waiting") < 128)
-        self.assertEqual(len(server.busy_slots()), 4)
+        server.wait_until(lambda: len(server.busy_slots()) == 4)  # not between two rounds
         first.close()
         server.wait_until(lambda: not server.busy_slots())
 
 
 @sanitized_elsewhere
 class End(ServerTest):
+    def accepts(self, server):
+        try:
+            server.socket().close()
+        except OSError:
+            return False
+        return True
+
     def test_drain(self):
         """What has arrived is answered, and nothing else is accepted."""
         for number in (signal.SIGTERM, signal.SIGINT):
             for stream in (False, True):
                 with self.subTest(number=number, stream=stream):
                     server = self.serve(fables())
-                    body = {"prompt": PROMPT, "max_tokens": 300, "ignore_eos": True, "n": 8, "stream": stream}
+                    body = {"prompt": PROMPT, "max_tokens": 300, "ignore_eos": True, "n": 16, "stream": stream}
                     idle = server.connect()
                     server.request("GET", "/health", connection=idle)
                     connection = self.begin(server, body)
-                    server.wait_until(lambda: len(server.busy_slots()) == 4)
+                    # The server does not end while this request is incomplete.
+                    data = json.dumps(SHORT).encode()
+                    partial = server.socket()
+                    partial.sendall(header(data, extra="Expect: 100-continue\r\n"))
+                    self.assertIn(b" 100 ", partial.recv(100))
+                    server.wait_until(lambda: server.metric("generation_tokens_total"))
                     server.process.send_signal(number)
                     server.wait_until(lambda: "shutting down" in server.log)
-                    time.sleep(0.1)
-                    self.assertRaises(OSError, server.socket)
+                    server.wait_until(lambda: not self.accepts(server))
                     refused = server.request("POST", "/v1/completions", SHORT, connection=idle)
                     self.assertEqual(refused.status, 503)
                     idle.close()
+                    partial.sendall(data)
+                    self.assertIn(b" 503 ", partial.recv(100))
+                    partial.close()
                     data = b""
-                    ending = b"data: [DONE]\n\n\r\n0\r\n\r\n" if stream else b'"total_tokens":2405}}'
+                    ending = b"data: [DONE]\n\n\r\n0\r\n\r\n" if stream else b'"total_tokens":4805}}'
                     while not data.endswith(ending):
                         more = connection.recv(65536)
                         self.assertTrue(more, data[-300:])
                         data += more
                     self.assertIn(b" 200 ", data[:20])
-                    self.assertEqual(server.process.wait(60 * PATIENCE), 0)
+                    self.assertEqual(server.process.wait(ENOUGH_SECONDS), 0)
 
     def test_drain_is_bounded(self):
-        server = self.serve(fables(), "--timeout", str(1 * PATIENCE))
-        connection = self.begin(server, {**ENDLESS, "stream": True})
-        server.wait_until(lambda: server.busy_slots())
+        server = self.serve(long_fables(), "--timeout", str(6 * PATIENCE))
+        connection = self.begin(server, {**ENDLESS, "max_tokens": 16000, "stream": True})
+        server.wait_until(lambda: server.metric("generation_tokens_total"))
         server.process.send_signal(signal.SIGTERM)
-        start = time.monotonic()
         data = self.read_all(connection)
-        self.assertEqual(server.process.wait(60 * PATIENCE), 0)
-        self.assertLess(time.monotonic() - start, 8 * PATIENCE)
-        # The time of the request and that of the program's end pass at nearly the same moment.
+        self.assertEqual(server.process.wait(ENOUGH_SECONDS), 0)
+        # The answer was cut. The time of the request and that of the program's end pass at nearly the same moment.
         self.assertRegex(data[-400:], b'"code":"(request_timeout|shutting_down)"')
         self.assertIn(b"[DONE]", data[-100:])
 
     def test_end_with_a_client_that_does_not_read(self):
-        server = self.serve(fables(), "--timeout", str(1 * PATIENCE))
+        server = self.serve(long_fables(), "--timeout", str(6 * PATIENCE))
         connection = server.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        data = json.dumps({**ENDLESS, "stream": True}).encode()
+        data = json.dumps({**ENDLESS, "max_tokens": 16000, "stream": True}).encode()
         connection.sendall(header(data) + data)
-        server.wait_until(lambda: server.busy_slots())
+        server.wait_until(lambda: server.metric("generation_tokens_total"))
         self.assertEqual(server.stop(), 0)
         connection.close()
 
@@ -406,7 +445,8 @@ class ManyClients(ServerTest):
             thread.start()
         for thread in threads:
             thread.join()
-        self.assertEqual(results, {index: expected[index % 10] for index in range(200)})
+        self.assertEqual(len(results), 200)
+        self.assertEqual({index: found for index, found in results.items() if found != expected[index % 10]}, {})
         self.assertEqual(server.busy_slots(), [])
         self.assertEqual(server.stop(), 0)
 
@@ -419,7 +459,7 @@ class ManyClients(ServerTest):
         self.assertRaises(TimeoutError, late.recv, 100)
         for connection in idle:
             connection.close()
-        late.settimeout(30 * PATIENCE)
+        late.settimeout(ENOUGH_SECONDS)
         self.assertIn(b" 200 ", late.recv(100))
 
     def test_many_choices_do_not_hold_up_others(self):
@@ -428,14 +468,14 @@ class ManyClients(ServerTest):
         long = self.begin(server, ENDLESS)
         server.wait_until(lambda: len(server.busy_slots()) == 4)
         self.check_works(server)
-        self.assertLess(server.metric("generation_tokens_total"), 30000)
-        self.assertEqual({slot["prompt_tokens"] for slot in server.busy_slots()}, {5})
+        self.assertLess(server.metric("generation_tokens_total"), 100000)
+        server.wait_until(lambda: [slot["prompt_tokens"] for slot in server.busy_slots()] == [5] * 4)
         long.close()
         server.wait_until(lambda: not server.busy_slots())
 
     def test_slow_clients(self):
         """Clients that send nothing, or a byte now and then, are disconnected, and do not hold up others."""
-        seconds = 1.5 * PATIENCE
+        seconds = 5 * PATIENCE
         server = self.serve(fables(), "--timeout", str(seconds))
         body = json.dumps(SHORT).encode()
         slow = []
@@ -446,7 +486,7 @@ class ManyClients(ServerTest):
                 slow.append(connection)
         start = time.monotonic()
         self.check_works(server)
-        self.assertLess(time.monotonic() - start, 1 * PATIENCE)
+        self.assertLess(time.monotonic() - start, seconds)
         open_ones = list(slow)
         while open_ones and time.monotonic() - start < 4 * seconds:
             for connection in list(open_ones):
@@ -472,13 +512,15 @@ class ManyClients(ServerTest):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         data = json.dumps({**ENDLESS, "n": 4, "stream": True}).encode()
         connection.sendall(header(data) + data)
-        server.wait_until(lambda: server.metric("generation_tokens_total") >= 4000, 60)
+        server.wait_until(lambda: server.metric("generation_tokens_total") >= 4000)
         self.check_works(server)
         self.assertEqual(server.busy_slots(), [])
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         body = b""
         while b"[DONE]" not in body[-100:]:
-            body += connection.recv(65536)
+            more = connection.recv(65536)
+            self.assertTrue(more, body[-300:])
+            body += more
         self.assertIn(b" 200 ", body[:20])
         connection.close()
 
@@ -603,7 +645,7 @@ class Mutations(ServerTest):
             connection = server.socket()
             try:
                 connection.sendall(data + body)
-                connection.shutdown(socket.SHUT_WR)
+                self.half_close(connection)
                 reply = self.read_all(connection)
             except ConnectionError:
                 reply = b""

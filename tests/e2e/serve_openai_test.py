@@ -26,7 +26,7 @@ class Client(unittest.TestCase):
         server = Server("chat=" + chat_engine(), "fables=" + build_engine(FABLES, "--max-batch", "4", "--hidden"), "tools=" + tools_engine(),
                         "--api-key-file", keys)
         done = subprocess.run([python, CLIENT, "http://127.0.0.1:%d" % server.port, "key-of-the-test"], capture_output=True,
-                              timeout=300, check=False)
+                              timeout=600, check=False)
         log = server.log
         self.assertEqual(server.stop(), 0)
         self.assertEqual(done.returncode, 0, done.stderr.decode() + log)

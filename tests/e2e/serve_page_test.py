@@ -131,7 +131,7 @@ class Scripted:
                     delta = text if isinstance(text, dict) else {"content": text}
                     self.event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
                 if last is None:
-                    parent.breaks.wait(60)
+                    parent.breaks.wait(600)
                 else:
                     self.event(last)
                     self.piece(b"data: [DONE]\n\n")

@@ -27,7 +27,7 @@ class Terminal:
                     os.dup2(other, descriptor)
             os.execve(command[0], command, variables)
 
-    def read(self, seconds=60):
+    def read(self, seconds=300):
         """Reads more output; False at the end."""
         if not select.select([self.terminal], [], [], seconds)[0]:
             raise AssertionError("no output for %g s after %r" % (seconds, self.output))

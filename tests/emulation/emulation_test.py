@@ -44,7 +44,7 @@ MACROS = ["BODY", "TWO_SHOT", "VALID", "MISSING", "SPOIL", "BLOCKS_IN_ALL", "SLO
           "WALKERS", "TOKENS", "CHUNKED", "BY_NORM"]
 INT8_KV, E4M3_KV = CODED_KV = [16, 24]  # enum encoding_id of pages with codes that the kernels take: int8_channel, e4m3_channel
 ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
-SECONDS = 120
+SECONDS = 600
 # A change to a kernel is tested with all cases, ENG_EMULATE=all. Without it so many run of each list, drawn at random and
 # always the same.
 ALL, SOME = os.environ.get("ENG_EMULATE") == "all", 5
