@@ -484,12 +484,31 @@ static bool check_options(struct tree *tree, const struct grammar_options *optio
     return false;
 }
 
+uint32_t schema_document_node(struct tree *tree, json_t *root, uint32_t most_whitespace)
+{
+    struct schema schema = {.tree = tree, .root = root, .made = json_array()};
+    uint32_t node = TREE_NODE_EMPTY;
+    if (!schema.made) return tree_fail(tree, STATUS_MACHINE, "JSON Schema: out of memory");
+    json_object_del(root, "$id"); /* references are within the document */
+    json_parts_open(&schema.parts, tree, most_whitespace);
+    node = target_node(&schema, root, "#");
+    for (uint32_t i = 0; i < schema.target_count && !tree->failed; i++) {
+        const struct schema_target target = schema.targets[i];
+        snprintf(schema.path, sizeof schema.path, "%s", tree->rules[target.rule].name);
+        const uint32_t content = schema_node(&schema, (json_t *)(uintptr_t)target.schema, 0);
+        if (!tree->failed) tree->rules[target.rule].node = content;
+    }
+    free(schema.targets);
+    json_decref(schema.made);
+    return tree->failed ? TREE_NODE_EMPTY : node;
+}
+
 struct grammar *grammar_schema_open(const char *text, size_t size, const struct grammar_options *options,
                                     struct status *status)
 {
     struct tree tree;
-    struct schema schema = {.tree = &tree};
     struct grammar *grammar = NULL;
+    json_t *root = NULL;
     uint32_t most_whitespace;
     if (!tree_open(&tree, status) || !check_options(&tree, options, &most_whitespace)) goto done;
     if (size > GRAMMAR_MOST_SOURCE_BYTES) {
@@ -497,29 +516,16 @@ struct grammar *grammar_schema_open(const char *text, size_t size, const struct 
                   GRAMMAR_MOST_SOURCE_BYTES);
         goto done;
     }
-    schema.root = json_parse(text, size, "JSON Schema", status);
-    schema.made = json_array();
-    if (!schema.root) goto done;
-    json_object_del(schema.root, "$id"); /* references are within the document */
-    if (!schema.made) {
-        tree_fail(&tree, STATUS_MACHINE, "JSON Schema: out of memory");
-        goto done;
-    }
+    root = json_parse(text, size, "JSON Schema", status);
+    if (!root) goto done;
     tree_rule_add(&tree, "#", false);
-    json_parts_open(&schema.parts, &tree, most_whitespace);
-    const uint32_t node = target_node(&schema, schema.root, "#");
-    if (!tree.failed) tree.rules[0].node = node;
-    for (uint32_t i = 0; i < schema.target_count && !tree.failed; i++) {
-        const struct schema_target target = schema.targets[i];
-        snprintf(schema.path, sizeof schema.path, "%s", tree.rules[target.rule].name);
-        const uint32_t content = schema_node(&schema, (json_t *)(uintptr_t)target.schema, 0);
-        if (!tree.failed) tree.rules[target.rule].node = content;
+    const uint32_t node = schema_document_node(&tree, root, most_whitespace);
+    if (!tree.failed) {
+        tree.rules[0].node = node;
+        grammar = automaton_compile(&tree, "JSON Schema");
     }
-    if (!tree.failed) grammar = automaton_compile(&tree, "JSON Schema");
 done:
-    free(schema.targets);
-    json_decref(schema.made);
-    json_decref(schema.root);
+    json_decref(root);
     tree_close(&tree);
     return grammar;
 }

@@ -49,6 +49,9 @@ struct schema {
     char path[SCHEMA_PATH_BYTES]; /* JSON pointer of the schema in hand, for messages */
 };
 
+/* The documents of a schema, whose own rules are added to the tree. Deletes "$id" of `root`. */
+uint32_t schema_document_node(struct tree *tree, json_t *root, uint32_t most_whitespace);
+
 /* Fails with "PATH: ...". Returns TREE_NODE_EMPTY. */
 uint32_t schema_fail(struct schema *schema, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The schema that a reference names; NULL: failed. */
