@@ -501,18 +501,8 @@ enum eng_grammar_kind {
     ENG_GRAMMAR_JSON_OBJECT = 2, /* any JSON object; `text` is not read */
     ENG_GRAMMAR_REGEX = 3,       /* a text that the regular expression matches as a whole */
     ENG_GRAMMAR_CHOICES = 4,     /* one of the strings of the JSON array `text` */
-    ENG_GRAMMAR_COMPOSED = 5     /* parts one after the other or in turn, as the JSON object `text` describes */
+    ENG_GRAMMAR_COMPOSED = 5     /* parts in sequence or in turn, a JSON object as README describes it (Sampling) */
 };
-/* A part of ENG_GRAMMAR_COMPOSED is an object of one of these forms:
- *   {"text": T}                                     the text
- *   {"marker": T}                                   the text, in which the engine's special tokens are these tokens
- *   {"until": T}                                    any text up to the first occurrence of the marker T, and the marker
- *   {"json_schema": S, "whitespace": N}             a document of the schema, with up to N (0 to 64, default 0) bytes of white space
- *                                                   between its parts
- *   {"regex": E}                                    a text that the expression matches as a whole
- *   {"sequence": [PART, ...]}                       one after the other
- *   {"any_of": [PART, ...]}                         one of them
- *   {"repeat": PART, "least": N, "most": N}         0 (default) to any number of times (default) */
 /* Compiles text[size]. ENG_BAD_INPUT: it is no such source, or asks for a keyword or construct that is not supported, which the
  * message names with its place; or the engine has no tokenizer or no end token. ENG_VERSION: the engine was built before there were
  * sampling options. Time and memory are bounded. The grammar keeps its engine open; sequences of all of the engine's sessions can

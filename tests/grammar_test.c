@@ -192,7 +192,8 @@ TEST(refusals)
     static const struct {
         enum eng_grammar_kind kind;
         const char *text, *words;
-    } cases[] = {{ENG_GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\", \"dependentSchemas\": {}}", "dependentSchemas"},
+    } cases[] = {{ENG_GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\", \"unevaluatedProperties\": {}}",
+                  "unevaluatedProperties"},
                  {ENG_GRAMMAR_JSON_SCHEMA, "{", "eng_grammar_create"},
                  {ENG_GRAMMAR_REGEX, "(?=a)b", "eng_grammar_create"},
                  {ENG_GRAMMAR_CHOICES, "[1]", "array of at least one string"},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Grammars that are put together from parts: texts, markers with special tokens, schemas and expressions, in sequence, in turn or
- * repeated. eng.h (ENG_GRAMMAR_COMPOSED) describes the source. */
+ * repeated. README (Sampling) describes the source. */
 #ifndef FORMATS_GRAMMAR_GRAMMAR_COMPOSED_H
 #define FORMATS_GRAMMAR_GRAMMAR_COMPOSED_H
 

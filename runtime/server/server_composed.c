@@ -8,7 +8,7 @@
 #include "runtime/server/server_calls.h"
 #include "runtime/server/server_pattern.h"
 
-/* Parts of a composed grammar (eng.h) are made until memory runs out. */
+/* Parts of a composed grammar (README) are made until memory runs out. */
 struct maker {
     const struct server_dialect *dialect;
     const struct server_tools *tools;
