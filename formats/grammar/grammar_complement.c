@@ -24,7 +24,7 @@ static bool has_name(const json_t *type, const char *name)
 /* Takes the reference of `alternative`. */
 static bool add(struct schema *schema, json_t *list, json_t *alternative)
 {
-    if (!schema_charge(schema, 16)) {
+    if (!schema_charge(schema, 64)) {
         json_decref(alternative);
         return false;
     }

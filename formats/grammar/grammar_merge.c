@@ -175,7 +175,7 @@ static json_t *crossed(struct schema *schema, json_t *left, json_t *right)
     json_t *list = json_array();
     for (size_t i = 0; list && i < json_array_size(left); i++) {
         for (size_t k = 0; k < json_array_size(right); k++) {
-            if (schema_charge(schema, 16) &&
+            if (schema_charge(schema, 64) &&
                 json_add(list, both(schema, json_array_get(left, i), json_array_get(right, k))))
                 continue;
             json_decref(list);

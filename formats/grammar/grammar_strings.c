@@ -141,7 +141,7 @@ static bool open_language(struct schema *schema, const struct string_rule *rule,
     sets_enter(&language->sets, &status);
     ok = ok && language->grammar && sets_open(&language->sets, language->grammar);
     if (ok) language->begin = sets_begin(&language->sets);
-    if (ok && !language->sets.failed) return true;
+    if (ok && !language->sets.failed) return schema_charge(schema, language->grammar->state_count);
     tree_fail(schema->tree, status.code ? status.code : STATUS_MACHINE, "%s",
               status.code ? status.message : "JSON Schema: out of memory");
     return false;
@@ -223,6 +223,8 @@ static uint32_t state_of(struct product *product, const uint32_t *sets)
     if (!tree_grow(product->schema->tree, (void **)&product->states, &product->state_capacity,
                    ((uint64_t)product->state_count + 1) * count, sizeof *product->states, TREE_MOST_WORDS))
         return 0;
+    /* Each state is tried with every byte. */
+    if (!schema_charge(product->schema, (uint64_t)64 * count)) return 0;
     memcpy(product->states + (size_t)product->state_count * count, sets, count * sizeof *sets);
     product->table[at] = ++product->state_count;
     return product->state_count - 1;
