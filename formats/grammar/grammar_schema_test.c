@@ -233,7 +233,7 @@ TEST(outputs_of_random_schemas_are_valid)
 {
     uint64_t random = 12;
     size_t opened = 0;
-    const size_t schemas = test_sanitized() ? 300 : 6000;
+    const size_t schemas = test_sanitized() ? 300 : 4000;
     for (size_t i = 0; i < schemas; i++) {
         struct status status = {0};
         has_conditions = i % 2;
