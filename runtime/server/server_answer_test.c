@@ -256,6 +256,24 @@ TEST(test_formats)
                   "'$defs':{'x':{'type':'null'}},'type':'object'}},'maxItems':1}");
     server_tools_free(&tools);
     json_decref(list);
+    /* Functions with anchors of the same name. */
+    list = json_loads(
+        test_json(
+            "[{'type': 'function', 'function': {'name': 'f', 'parameters': {'$anchor': 'x', 'type': 'object'}}},"
+            "{'type': 'function', 'function': {'name': 'g', 'parameters': {'$ref': '#x', '$defs': {'a': {'$anchor': "
+            "'x'}}}}}]"),
+        0, NULL);
+    assert_true(server_tools_read(list, &tools, &error));
+    tools.choice = SERVER_TOOLS_REQUIRED;
+    tools.one_call = false;
+    struct server_format format = {0};
+    assert_true(server_tools_format(&tools, &format, &error));
+    assert_non_null(
+        strstr(format.text, test_json("{'0':{'$anchor':'x-0','type':'object'},'1':{'$ref':'#x-1','$defs':{'a':"
+                                      "{'$anchor':'x-1'}}}}")));
+    server_format_free(&format);
+    server_tools_free(&tools);
+    json_decref(list);
 }
 
 TEST(test_refused_tools)

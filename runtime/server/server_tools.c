@@ -146,7 +146,8 @@ bool server_tools_choose(const json_t *choice, struct server_tools *tools, struc
 static bool has_names(const char *key)
 {
     return strcmp(key, "properties") == 0 || strcmp(key, "$defs") == 0 || strcmp(key, "definitions") == 0 ||
-           strcmp(key, "patternProperties") == 0;
+           strcmp(key, "patternProperties") == 0 || strcmp(key, "dependentSchemas") == 0 ||
+           strcmp(key, "dependencies") == 0;
 }
 
 static bool is_value(const char *key)
@@ -155,7 +156,8 @@ static bool is_value(const char *key)
            strcmp(key, "examples") == 0;
 }
 
-/* References within a schema hold after it was put at #/$defs/INDEX. `names`: the members are schemas, whatever their keys. */
+/* References within a schema hold after it was put at #/$defs/INDEX, beside others with the same anchors. `names`: the members are
+ * schemas, whatever their keys. */
 static bool move_references(json_t *schema, size_t index, bool names, int depth)
 {
     const char *key;
@@ -165,8 +167,12 @@ static bool move_references(json_t *schema, size_t index, bool names, int depth)
     json_array_foreach (schema, i, value)
         if (!move_references(value, index, false, depth + 1)) return false;
     json_object_foreach (schema, key, value) {
-        if (!names && strcmp(key, "$ref") == 0 && json_is_string(value) && json_string_value(value)[0] == '#') {
-            json_t *moved = json_sprintf("#/$defs/%zu%s", index, json_string_value(value) + 1);
+        const char *text = json_string_value(value);
+        const bool is_reference = !names && text && strcmp(key, "$ref") == 0 && text[0] == '#';
+        if (is_reference || (!names && text && strcmp(key, "$anchor") == 0)) {
+            json_t *moved = is_reference && (text[1] == '/' || !text[1])
+                                ? json_sprintf("#/$defs/%zu%s", index, text + 1)
+                                : json_sprintf("%s-%zu", text, index);
             if (!moved || json_object_set_new(schema, key, moved)) return false;
         } else if (names || !is_value(key)) {
             if (!move_references(value, index, !names && has_names(key), depth + 1)) return false;
