@@ -500,12 +500,12 @@ enum eng_grammar_kind {
     ENG_GRAMMAR_JSON_SCHEMA = 1, /* a document of the JSON Schema `text`, without white space between its parts */
     ENG_GRAMMAR_JSON_OBJECT = 2, /* any JSON object; `text` is not read */
     ENG_GRAMMAR_REGEX = 3,       /* a text that the regular expression matches as a whole */
-    ENG_GRAMMAR_CHOICES = 4      /* one of the strings of the JSON array `text` */
+    ENG_GRAMMAR_CHOICES = 4,     /* one of the strings of the JSON array `text` */
+    ENG_GRAMMAR_COMPOSED = 5     /* parts in sequence or in turn, a JSON object as README describes it (Sampling) */
 };
 /* Compiles text[size]. ENG_BAD_INPUT: it is no such source, or asks for a keyword or construct that is not supported, which the
- * message names with its place; or the engine has no tokenizer or no end token. ENG_VERSION: the engine was built before there were
- * sampling options. Time and memory are bounded. The grammar keeps its engine open; sequences of all of the engine's sessions can
- * use it at the same time. [any] */
+ * message names with its place; or the engine has no tokenizer or no end token. ENG_VERSION: the engine is older than sampling options.
+ * Time and memory are bounded. It keeps its engine open; sequences of all of the engine's sessions can use it at the same time. [any] */
 ENG_API enum eng_status eng_grammar_create(const struct eng_engine *engine, enum eng_grammar_kind kind,
                                            const char *text, size_t size, struct eng_grammar **grammar,
                                            struct eng_error *error);

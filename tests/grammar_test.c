@@ -135,6 +135,36 @@ TEST(answers_are_choices)
     check_choice(ENG_GRAMMAR_REGEX, "a[12]", codes, 2);
 }
 
+/* A composed grammar may ask for special tokens, which no other one allows. */
+TEST(special_tokens_come_where_a_marker_asks_for_them)
+{
+    static const char source[] =
+        "{\"sequence\": [{\"text\": \"a\"}, {\"marker\": \"<|begin|>\"}, {\"text\": \"<|begin|>\"}]}";
+    struct eng_session *session = fables_session(fables, NULL);
+    struct eng_grammar *grammar = make(ENG_GRAMMAR_COMPOSED, source), *missing = NULL;
+    char text[TEXT_BYTES];
+    size_t size;
+    int32_t tokens[MOST], special;
+    CHECK(eng_token_find(fables, "<|begin|>", strlen("<|begin|>"), &special, &error));
+    for (uint32_t seed = 0; seed < 8; seed++) {
+        struct eng_sequence *sequence = begin(session, grammar, seed, MOST);
+        fables_finish(session);
+        const size_t count = eng_sequence_poll(sequence, tokens, MOST);
+        size_t found = 0;
+        for (size_t i = 0; i < count; i++) found += tokens[i] == special;
+        assert_int_equal(eng_sequence_end(sequence), ENG_END_EOS);
+        assert_int_equal(found, 1);
+        CHECK(eng_detokenize(fables, tokens, count, 0, text, sizeof text, &size, &error));
+        text[size] = '\0';
+        assert_string_equal(text, "a<|begin|>");
+        eng_sequence_destroy(&sequence);
+    }
+    assert_int_equal(eng_grammar_create(fables, ENG_GRAMMAR_COMPOSED, "{\"a\": 1}", 8, &missing, &error),
+                     ENG_BAD_INPUT);
+    eng_grammar_destroy(&grammar);
+    eng_session_destroy(&session);
+}
+
 TEST(a_grammar_that_allows_everything_changes_nothing)
 {
     struct eng_session *session = fables_session(fables, NULL);
@@ -162,7 +192,8 @@ TEST(refusals)
     static const struct {
         enum eng_grammar_kind kind;
         const char *text, *words;
-    } cases[] = {{ENG_GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\", \"dependentSchemas\": {}}", "dependentSchemas"},
+    } cases[] = {{ENG_GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\", \"unevaluatedProperties\": {}}",
+                  "unevaluatedProperties"},
                  {ENG_GRAMMAR_JSON_SCHEMA, "{", "eng_grammar_create"},
                  {ENG_GRAMMAR_REGEX, "(?=a)b", "eng_grammar_create"},
                  {ENG_GRAMMAR_CHOICES, "[1]", "array of at least one string"},

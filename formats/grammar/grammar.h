@@ -66,6 +66,9 @@ struct grammar *grammar_choices_open(const struct grammar_text *choices, size_t 
 void grammar_close(struct grammar *grammar);
 uint64_t grammar_bytes(const struct grammar *grammar);
 
+/* The first byte of a special token that a grammar may ask for by name (grammar_composed.h). No text has it. */
+#define GRAMMAR_SPECIAL_BYTE 0xFF
+
 enum grammar_token_kind {
     GRAMMAR_TOKEN_TEXT,    /* stands for its bytes; without bytes it is never allowed */
     GRAMMAR_TOKEN_SPECIAL, /* never allowed */

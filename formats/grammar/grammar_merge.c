@@ -8,23 +8,6 @@
 #include "formats/base/json.h"
 #include "formats/grammar/grammar_schema.h"
 
-/* Takes the reference; the value lives as long as the schema. NULL: failed. */
-static json_t *keep(struct schema *schema, json_t *value)
-{
-    if (value && json_add(schema->made, value)) return value;
-    tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
-    return NULL;
-}
-
-bool schema_charge(struct schema *schema, uint64_t steps)
-{
-    schema->merged_count += steps;
-    if (schema->merged_count <= SCHEMA_MOST_MERGED) return true;
-    schema_fail(schema, "schemas that apply together are too large: comparing them takes more than %d steps",
-                SCHEMA_MOST_MERGED);
-    return false;
-}
-
 static bool put(struct schema *schema, json_t *object, const char *key, json_t *owned)
 {
     if (!schema_charge(schema, 16)) { /* a copy costs more than a comparison */
@@ -38,7 +21,7 @@ static bool put(struct schema *schema, json_t *object, const char *key, json_t *
 
 json_t *schema_without(struct schema *schema, json_t *value, const char *const *keys, size_t count)
 {
-    json_t *copy = keep(schema, json_object()), *member;
+    json_t *copy = schema_keep(schema, json_object()), *member;
     const char *key;
     if (!copy) return NULL;
     json_object_foreach (value, key, member) {
@@ -132,7 +115,7 @@ static json_t *joined(json_t *left, json_t *right)
     return list;
 }
 
-/* What `owner` says of the properties that only `other` lists: they are its additional ones. */
+/* What `owner` says of the properties that only `other` lists: they are its additional ones, and cannot be where it has none. */
 static bool restrict_others(struct schema *schema, json_t *merged, json_t *owner, json_t *other)
 {
     json_t *additional = json_object_get(owner, "additionalProperties"), *property;
@@ -140,12 +123,7 @@ static bool restrict_others(struct schema *schema, json_t *merged, json_t *owner
     if (!additional || json_is_true(additional)) return true;
     json_object_foreach (json_object_get(other, "properties"), name, property) {
         if (json_object_get(json_object_get(owner, "properties"), name)) continue;
-        if (json_is_false(additional)) {
-            schema_fail(schema, "property '%.80s' contradicts additionalProperties of a schema that applies together",
-                        name);
-            return false;
-        }
-        json_t *restricted = both(schema, property, additional);
+        json_t *restricted = json_is_false(additional) ? json_false() : both(schema, property, additional);
         if (!restricted || !put(schema, merged, name, restricted)) return false;
     }
     return true;
@@ -191,11 +169,41 @@ static bool is_greater(const json_t *left, const json_t *right)
     return json_number_value(left) > json_number_value(right);
 }
 
+/* Each alternative of one with each of the other. */
+static json_t *crossed(struct schema *schema, json_t *left, json_t *right)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; list && i < json_array_size(left); i++) {
+        for (size_t k = 0; k < json_array_size(right); k++) {
+            if (schema_charge(schema, 64) &&
+                json_add(list, both(schema, json_array_get(left, i), json_array_get(right, k))))
+                continue;
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+/* The least common multiple of two integers from 1 to INT32_MAX; NULL: they are none. */
+static json_t *common_multiple(const json_t *left, const json_t *right)
+{
+    json_int_t a = json_integer_value(left), b = json_integer_value(right);
+    const json_int_t product = a > 0 && b > 0 && a <= INT32_MAX && b <= INT32_MAX ? a * b : 0;
+    if (!product) return NULL;
+    while (b) {
+        const json_int_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return json_integer(product / a);
+}
+
 /* A keyword that both have. */
 static bool merge_keyword(struct schema *schema, json_t *result, const char *key, json_t *left, json_t *right)
 {
-    static const char *const least[] = {"minimum", "exclusiveMinimum", "minLength", "minItems"};
-    static const char *const most[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems"};
+    static const char *const least[] = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"};
+    static const char *const most[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"};
     json_t *value = NULL;
     if (!schema_charge(schema, (json_array_size(left) + 1) * (json_array_size(right) + 1))) return false;
     if (strcmp(key, "type") == 0) {
@@ -204,12 +212,24 @@ static bool merge_keyword(struct schema *schema, json_t *result, const char *key
         value = common_values(left, right);
     } else if (strcmp(key, "required") == 0 && json_is_array(left) && json_is_array(right)) {
         value = joined(left, right);
-    } else if (is_one_of(key, least, 4) && json_is_number(left) && json_is_number(right)) {
+    } else if (is_one_of(key, least, 5) && json_is_number(left) && json_is_number(right)) {
         value = json_incref(is_greater(left, right) ? left : right);
-    } else if (is_one_of(key, most, 4) && json_is_number(left) && json_is_number(right)) {
+    } else if (is_one_of(key, most, 5) && json_is_number(left) && json_is_number(right)) {
         value = json_incref(is_greater(left, right) ? right : left);
-    } else if (strcmp(key, "items") == 0) {
+    } else if (strcmp(key, "items") == 0 || strcmp(key, "propertyNames") == 0) {
         value = both(schema, left, right);
+    } else if (strcmp(key, "anyOf") == 0 && json_is_array(left) && json_is_array(right) && json_array_size(left) &&
+               json_array_size(right)) {
+        value = crossed(schema, left, right);
+    } else if (strcmp(key, "not") == 0 && json_object_get(left, "enum") && json_object_get(right, "enum")) {
+        json_t *strings = joined(json_object_get(left, "enum"), json_object_get(right, "enum"));
+        value = strings ? json_pack("{s:o}", "enum", strings) : NULL;
+    } else if (strcmp(key, "multipleOf") == 0 && json_is_integer(left) && json_is_integer(right) &&
+               json_integer_value(left) > 0 && json_integer_value(right) > 0 && json_integer_value(left) <= INT32_MAX &&
+               json_integer_value(right) <= INT32_MAX) {
+        value = common_multiple(left, right);
+    } else if (strcmp(key, "uniqueItems") == 0 && json_is_boolean(left) && json_is_boolean(right)) {
+        value = json_boolean(json_is_true(left) || json_is_true(right));
     } else if (strcmp(key, "additionalProperties") == 0) {
         if (json_is_false(left) || json_is_false(right))
             value = json_false();
@@ -231,6 +251,46 @@ static bool merge_keyword(struct schema *schema, json_t *result, const char *key
     return put(schema, result, key, value);
 }
 
+/* The schema of element `index`; NULL: any value. */
+static json_t *element_of(const json_t *schema, size_t index)
+{
+    json_t *listed = json_array_get(json_object_get(schema, "prefixItems"), index);
+    return listed ? listed : json_object_get(schema, "items");
+}
+
+static bool merge_elements(struct schema *schema, json_t *result, json_t *left, json_t *right)
+{
+    const json_t *first = json_object_get(left, "prefixItems"), *second = json_object_get(right, "prefixItems");
+    if (!first && !second) return true;
+    if ((first && !json_is_array(first)) || (second && !json_is_array(second))) {
+        schema_fail(schema, "'prefixItems': expected a list of schemas");
+        return false;
+    }
+    const size_t a = json_array_size(first), b = json_array_size(second), count = a > b ? a : b;
+    json_t *list = json_array();
+    bool ok = list;
+    for (size_t i = 0; ok && i < count; i++) {
+        json_t *one = element_of(left, i), *other = element_of(right, i);
+        ok = schema_charge(schema, 16) &&
+             json_add(list, one && other ? both(schema, one, other) : json_incref(one ? one : other));
+    }
+    if (ok) return put(schema, result, "prefixItems", list);
+    json_decref(list);
+    return schema_fail_memory(schema);
+}
+
+/* A name that matches a pattern of one schema may be an additional one of the other, whose rule would be lost. */
+static bool check_patterns(struct schema *schema, const json_t *left, const json_t *right)
+{
+    const json_t *patterns = json_object_get(left, "patternProperties"),
+                 *additional = json_object_get(right, "additionalProperties");
+    if (!patterns || !additional || json_is_true(additional)) return true;
+    if (json_equal(patterns, json_object_get(right, "patternProperties"))) return true;
+    schema_fail(schema, "'patternProperties' beside 'additionalProperties' of a schema that applies together is not "
+                        "supported");
+    return false;
+}
+
 /* const as an enum of one value */
 static json_t *with_enum(struct schema *schema, json_t *value)
 {
@@ -245,7 +305,7 @@ static json_t *with_enum(struct schema *schema, json_t *value)
 
 json_t *schema_merge(struct schema *schema, json_t *left, json_t *right)
 {
-    static const char *const apart[] = {"properties"};
+    static const char *const apart[] = {"properties", "prefixItems"};
     left = schema_flatten(schema, left);
     right = left ? schema_flatten(schema, right) : NULL;
     if (!right) return NULL;
@@ -253,29 +313,128 @@ json_t *schema_merge(struct schema *schema, json_t *left, json_t *right)
     if (json_is_true(right) || json_is_false(left)) return left;
     left = with_enum(schema, left);
     right = left ? with_enum(schema, right) : NULL;
-    json_t *result = right ? keep(schema, json_object()) : NULL, *value;
+    json_t *result = right ? schema_keep(schema, json_object()) : NULL, *value;
     const char *key;
     if (!result) return NULL;
     json_object_foreach (left, key, value) {
-        if (schema_is_annotation(key) || is_one_of(key, apart, 1)) continue;
+        if (schema_is_annotation(key) || is_one_of(key, apart, 2)) continue;
         json_t *other = json_object_get(right, key);
         if (other ? !merge_keyword(schema, result, key, value, other) : !put(schema, result, key, json_incref(value)))
             return NULL;
     }
     json_object_foreach (right, key, value) {
-        if (schema_is_annotation(key) || is_one_of(key, apart, 1) || json_object_get(left, key)) continue;
+        if (schema_is_annotation(key) || is_one_of(key, apart, 2) || json_object_get(left, key)) continue;
         if (!put(schema, result, key, json_incref(value))) return NULL;
     }
-    /* prefixItems and items of different schemas would count different elements. */
-    if ((json_object_get(left, "prefixItems") && json_object_get(right, "items")) ||
-        (json_object_get(right, "prefixItems") && json_object_get(left, "items"))) {
-        schema_fail(schema, "'prefixItems' and 'items' of schemas that apply together are not supported");
+    if (!check_patterns(schema, left, right) || !check_patterns(schema, right, left) ||
+        !merge_elements(schema, result, left, right))
         return NULL;
-    }
     return merge_properties(schema, result, left, right) ? result : NULL;
 }
 
-/* One step: without the reference, or without allOf. */
+/* ---- keywords ---- */
+
+static json_t *any_of(struct schema *schema, json_t *list)
+{
+    return list ? schema_keep(schema, json_pack("{s:O}", "anyOf", list)) : NULL;
+}
+
+static json_t *condition(struct schema *schema, const json_t *value)
+{
+    json_t *test = json_object_get(value, "if"), *then = json_object_get(value, "then"),
+           *otherwise = json_object_get(value, "else");
+    json_t *others = schema_complement(schema, test, "'if'");
+    if (!others) return NULL;
+    json_t *choices =
+        json_pack("[{s:[O*, O*]}, {s:[{s:O}, O*]}]", "allOf", test, then, "allOf", "anyOf", others, otherwise);
+    json_t *result = choices ? any_of(schema, choices) : NULL;
+    json_decref(choices);
+    if (!result) schema_fail_memory(schema);
+    return result;
+}
+
+/* One of the names that others depend on: it is absent, or `rule` holds, too. */
+static json_t *dependency(struct schema *schema, const char *name, json_t *rule)
+{
+    json_t *with = json_is_array(rule) ? json_pack("{s:[{s:[s]}, {s:O}]}", "allOf", "required", name, "required", rule)
+                                       : json_pack("{s:[{s:[s]}, O]}", "allOf", "required", name, rule);
+    json_t *choices = json_pack("[{s:{s:b}}, o]", "properties", name, 0, with);
+    json_t *result = choices ? any_of(schema, choices) : NULL;
+    json_decref(choices);
+    if (!result) schema_fail_memory(schema);
+    return result;
+}
+
+static json_t *dependencies(struct schema *schema, json_t *rules, json_t *rest)
+{
+    const char *name;
+    json_t *rule;
+    if (!json_is_object(rules)) {
+        schema_fail(schema, "'dependentRequired': expected an object of lists of names");
+        return NULL;
+    }
+    json_object_foreach (rules, name, rule) {
+        json_t *choice = rest ? dependency(schema, name, rule) : NULL;
+        rest = choice ? schema_merge(schema, rest, choice) : NULL;
+        if (!rest) return NULL;
+    }
+    return rest;
+}
+
+static bool is_excluded_strings(const json_t *value)
+{
+    const json_t *excluded = json_object_get(value, "not"), *list = json_object_get(excluded, "enum");
+    if (json_object_size(excluded) != 1 ||
+        !(json_is_array(list) || json_is_string(json_object_get(excluded, "pattern"))))
+        return false;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!json_is_string(json_array_get(list, i))) return false;
+    const json_t *type = json_object_get(value, "type");
+    if (!json_is_array(type)) return type_has(type, "string");
+    return json_array_size(type) == 0 || (json_array_size(type) == 1 && type_has(type, "string"));
+}
+
+static const char *const conditional[] = {"if", "then", "else"}, *const negated[] = {"not"},
+                         *const dependent[] = {"dependentRequired", "dependentSchemas", "dependencies"};
+
+bool schema_has_rewrite(const json_t *value)
+{
+    if (json_object_get(value, "not") && !is_excluded_strings(value)) return true;
+    if (json_object_get(value, "if") || json_object_get(value, "then") || json_object_get(value, "else")) return true;
+    for (size_t i = 0; i < sizeof dependent / sizeof *dependent; i++)
+        if (json_object_get(value, dependent[i])) return true;
+    return false;
+}
+
+static json_t *rewrite(struct schema *schema, json_t *value)
+{
+    json_t *rest, *choices;
+    if (json_object_get(value, "not") && !is_excluded_strings(value)) {
+        rest = schema_without(schema, value, negated, 1);
+        choices = rest ? any_of(schema, schema_complement(schema, json_object_get(value, "not"), "'not'")) : NULL;
+        return choices ? schema_merge(schema, rest, choices) : NULL;
+    }
+    if (json_object_get(value, "if") || json_object_get(value, "then") || json_object_get(value, "else")) {
+        rest = schema_without(schema, value, conditional, 3);
+        /* Without "if" the other two say nothing, and without both it does. */
+        if (!rest || !json_object_get(value, "if") ||
+            !(json_object_get(value, "then") || json_object_get(value, "else")))
+            return rest;
+        choices = condition(schema, value);
+        return choices ? schema_merge(schema, rest, choices) : NULL;
+    }
+    for (size_t i = 0; i < sizeof dependent / sizeof *dependent; i++) {
+        json_t *rules = json_object_get(value, dependent[i]);
+        if (!rules) continue;
+        rest = schema_without(schema, value, dependent + i, 1);
+        return rest ? dependencies(schema, rules, rest) : NULL;
+    }
+    return value;
+}
+
+/* ---- one schema of several ---- */
+
+/* One step: without the reference, without allOf, or without a keyword that becomes alternatives. */
 static json_t *flatten_once(struct schema *schema, json_t *value)
 {
     static const char *const reference[] = {"$ref"}, *const all[] = {"allOf"};
@@ -286,6 +445,7 @@ static json_t *flatten_once(struct schema *schema, json_t *value)
         rest = schema_without(schema, value, reference, 1);
         return rest ? schema_merge(schema, to, rest) : NULL;
     }
+    if (!list) return rewrite(schema, value);
     if (!json_is_array(list) || json_array_size(list) == 0) {
         schema_fail(schema, "'allOf': expected a list of schemas");
         return NULL;
@@ -308,7 +468,7 @@ json_t *schema_flatten(struct schema *schema, json_t *value)
             schema_fail(schema, "expected a schema (an object, true or false), found %s", json_type_name(value));
             break;
         }
-        if (!json_object_get(value, "$ref") && !json_object_get(value, "allOf")) break;
+        if (!json_object_get(value, "$ref") && !json_object_get(value, "allOf") && !schema_has_rewrite(value)) break;
         value = flatten_once(schema, value);
     }
     schema->flatten_depth--;
@@ -389,7 +549,8 @@ static bool no_common_value(const json_t *left, const json_t *right)
 static bool has_forbidden(const json_t *left, const json_t *right)
 {
     const json_t *required = json_object_get(left, "required");
-    if (!json_is_false(json_object_get(right, "additionalProperties"))) return false;
+    if (!json_is_false(json_object_get(right, "additionalProperties")) || json_object_get(right, "patternProperties"))
+        return false;
     for (size_t i = 0; i < json_array_size(required); i++) {
         const char *name = json_string_value(json_array_get(required, i));
         if (name && !json_object_get(json_object_get(right, "properties"), name)) return true;

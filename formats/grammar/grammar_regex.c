@@ -40,18 +40,20 @@ static bool skip(struct regex *r, char c)
 }
 
 /* One character as JSON has it in a string. Readers that end a string at NUL exist: \u0000 is left out. */
-static uint32_t json_character(struct tree *tree, uint32_t character)
+size_t regex_json_spelling(uint32_t character, char text[REGEX_SPELLING_BYTES])
 {
     static const char letters[] = "\b\t\n\f\r\"\\", names[] = "btnfr\"\\";
-    char text[8];
     const char *letter = character && character < 0x80 ? strchr(letters, (int)character) : NULL;
+    if (letter) return (size_t)snprintf(text, REGEX_SPELLING_BYTES, "\\%c", names[letter - letters]);
+    if (character < 0x20) return (size_t)snprintf(text, REGEX_SPELLING_BYTES, "\\u%04x", (unsigned)character);
+    return text_write(character, text);
+}
+
+static uint32_t json_character(struct tree *tree, uint32_t character)
+{
+    char text[REGEX_SPELLING_BYTES];
     if (character == 0) return TREE_NODE_NEVER;
-    if (!letter && character >= 0x20) return tree_literal(tree, text, text_write(character, text));
-    if (letter)
-        snprintf(text, sizeof text, "\\%c", names[letter - letters]);
-    else
-        snprintf(text, sizeof text, "\\u%04x", (unsigned)character);
-    return tree_text(tree, text);
+    return tree_literal(tree, text, regex_json_spelling(character, text));
 }
 
 uint32_t regex_json_class(struct tree *tree, const struct tree_set *set)

@@ -13,6 +13,9 @@ enum regex_use {
 /* `where` begins messages. */
 uint32_t regex_node(struct tree *tree, const char *text, size_t size, enum regex_use use, const char *where);
 
+/* How a character other than U+0000 is written inside a JSON string: the one way for all that is made here. Returns the size. */
+enum { REGEX_SPELLING_BYTES = 8 };
+size_t regex_json_spelling(uint32_t character, char text[REGEX_SPELLING_BYTES]);
 /* One character of the set in a JSON string: itself, or escaped where JSON demands it. */
 uint32_t regex_json_class(struct tree *tree, const struct tree_set *set);
 

@@ -10,14 +10,26 @@
 #include "formats/grammar/grammar_regex.h"
 #include "formats/grammar/grammar_schema.h"
 
-enum { MOST_COUNT = 1 << 20 }; /* of lengths and numbers of elements */
-
-static const char *const object_keywords[] = {"properties", "required", "additionalProperties"};
-static const char *const array_keywords[] = {"items", "prefixItems", "minItems", "maxItems"};
-static const char *const string_keywords[] = {"minLength", "maxLength", "pattern", "format"};
+static const char *const object_keywords[] = {"properties",    "required",      "additionalProperties",
+                                              "minProperties", "maxProperties", "patternProperties",
+                                              "propertyNames"};
+static const char *const array_keywords[] = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"};
+static const char *const string_keywords[] = {"minLength", "maxLength", "pattern", "format", "not"};
 static const char *const number_keywords[] = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
                                               "multipleOf"};
-static const char *const general_keywords[] = {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"};
+static const char *const general_keywords[] = {"type",
+                                               "enum",
+                                               "const",
+                                               "anyOf",
+                                               "oneOf",
+                                               "allOf",
+                                               "$ref",
+                                               "if",
+                                               "then",
+                                               "else",
+                                               "dependentRequired",
+                                               "dependentSchemas",
+                                               "dependencies"};
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
 static bool is_one_of(const char *key, const char *const *list, size_t count)
@@ -25,18 +37,6 @@ static bool is_one_of(const char *key, const char *const *list, size_t count)
     for (size_t i = 0; i < count; i++)
         if (strcmp(key, list[i]) == 0) return true;
     return false;
-}
-
-/* Appends a segment to the path (truncated to fit) and returns where it began. */
-static size_t enter(struct schema *schema, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static size_t enter(struct schema *schema, const char *format, ...)
-{
-    const size_t size = strlen(schema->path);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(schema->path + size, SCHEMA_PATH_BYTES - size, format, arguments);
-    va_end(arguments);
-    return size;
 }
 
 /* The call of a rule for the schema; rules are read later, one after the other. */
@@ -56,107 +56,29 @@ static uint32_t target_node(struct schema *schema, const json_t *to, const char 
 
 static uint32_t schema_node(struct schema *schema, json_t *value, unsigned depth);
 
-/* A literal of a JSON value. */
-static uint32_t value_node(struct schema *schema, const json_t *value, struct grammar_text *text)
+/* An array with an element of the schema "contains": anywhere, or where the number of elements is bounded the first. */
+static uint32_t contains_node(struct schema *schema, const json_t *value, uint32_t least, uint32_t most, unsigned depth)
 {
-    char number[NUMBER_TEXT_BYTES];
-    char *copy = json_is_real(value) && number_text(value, number) ? strdup(number)
-                                                                   : json_format(value, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (!copy) return tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
-    *text = (struct grammar_text){copy, strlen(copy)};
-    return TREE_NODE_EMPTY;
-}
-
-static bool count_of(struct schema *schema, const json_t *value, const char *key, uint32_t *out)
-{
-    const json_t *count = json_object_get(value, key);
-    if (!count) return true;
-    if (json_is_integer(count) && json_integer_value(count) >= 0 && json_integer_value(count) <= MOST_COUNT) {
-        *out = (uint32_t)json_integer_value(count);
-        return true;
-    }
-    char found[40];
-    json_value_text(count, found, sizeof found);
-    schema_fail(schema, "'%s': expected an integer from 0 to %d, found %s", key, MOST_COUNT, found);
-    return false;
-}
-
-static uint32_t property_node(struct schema *schema, const char *name, json_t *property, unsigned depth)
-{
-    struct grammar_text text = {0};
-    json_t *key = json_string_or_null(name);
-    if (!key) return tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
-    value_node(schema, key, &text);
-    json_decref(key);
-    const size_t mark = enter(schema, "/properties/%.60s", name);
-    const uint32_t quoted = text.bytes ? tree_literal(schema->tree, text.bytes, text.size) : TREE_NODE_EMPTY;
-    free((char *)(uintptr_t)text.bytes);
-    const uint32_t value = schema_node(schema, property, depth + 1);
+    static const char *const beside[] = {"prefixItems", "uniqueItems"};
+    json_t *rest = json_object_get(value, "items"), *element = json_object_get(value, "contains");
+    for (size_t i = 0; i < COUNT(beside); i++)
+        if (json_object_get(value, beside[i]))
+            return schema_fail(schema, "'contains' together with '%s' is not supported; expected one of them",
+                               beside[i]);
+    json_t *both = rest ? schema_merge(schema, rest, element) : element;
+    const size_t mark = schema_enter(schema, "/contains");
+    const uint32_t found = both ? schema_node(schema, both, depth + 1) : TREE_NODE_EMPTY,
+                   other = rest ? schema_node(schema, rest, depth + 1) : json_value_node(&schema->parts);
     schema->path[mark] = '\0';
-    return TREE_SEQUENCE_OF(schema->tree, quoted, json_colon_node(&schema->parts), value);
-}
-
-/* An object with the required names as keys, owned; NULL: failed. */
-static json_t *required_names(struct schema *schema, const json_t *required, const json_t *properties)
-{
-    json_t *names = json_object();
-    if (!names) tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
-    if (required && !json_is_array(required))
-        schema_fail(schema, "'required': expected a list of names, found %s", json_type_name(required));
-    for (size_t i = 0; i < json_array_size(required) && !schema->tree->failed; i++) {
-        const char *name = json_string_value(json_array_get(required, i));
-        if (!name || !json_object_get(properties, name))
-            schema_fail(schema, "'required' names '%.80s'; expected a name that 'properties' lists",
-                        name ? name : "(no text)");
-        else if (!json_put(names, name, json_true()))
-            tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
-    }
-    if (!schema->tree->failed) return names;
-    json_decref(names);
-    return NULL;
-}
-
-static uint32_t object_node(struct schema *schema, const json_t *value, unsigned depth)
-{
-    struct tree *tree = schema->tree;
-    json_t *properties = json_object_get(value, "properties"), *required = json_object_get(value, "required"),
-           *additional = json_object_get(value, "additionalProperties"), *property;
-    const char *name;
-    uint32_t count = 0, node = TREE_NODE_EMPTY;
-    if (properties && !json_is_object(properties))
-        return schema_fail(schema, "'properties': expected an object, found %s", json_type_name(properties));
-    json_t *needed = required_names(schema, required, properties);
-    if (!needed) return TREE_NODE_EMPTY;
-    const size_t capacity = json_object_size(properties) + 1;
-    struct tree_item *items = calloc(capacity, sizeof *items);
-    const char **names = calloc(capacity, sizeof *names);
-    if (!items || !names) {
-        tree_fail(tree, STATUS_MACHINE, "JSON Schema: out of memory");
-        goto done;
-    }
-    json_object_foreach (properties, name, property) {
-        const uint32_t least = json_object_get(needed, name) ? 1 : 0;
-        names[count] = name;
-        items[count++] = (struct tree_item){property_node(schema, name, property, depth), least, 1, 0};
-        if (tree->failed) goto done;
-    }
-    if (additional ? !json_is_false(additional) : !properties) {
-        const size_t mark = enter(schema, "/additionalProperties");
-        const uint32_t other =
-            additional ? schema_node(schema, additional, depth + 1) : json_value_node(&schema->parts);
-        schema->path[mark] = '\0';
-        const uint32_t key =
-            count ? json_other_name_node(&schema->parts, names, count) : json_string_node(&schema->parts);
-        items[count] = (struct tree_item){TREE_SEQUENCE_OF(tree, key, json_colon_node(&schema->parts), other), 0,
-                                          TREE_UNLIMITED, 0};
-        count++;
-    }
-    node = json_brackets_node(&schema->parts, "{", items, count, "}");
-done:
-    json_decref(needed);
-    free(items);
-    free(names);
-    return node;
+    if (schema->tree->failed) return TREE_NODE_EMPTY;
+    if (found == TREE_NODE_NEVER || most == 0) return TREE_NODE_NEVER;
+    const bool is_bounded = least > 1 || most != TREE_UNLIMITED;
+    const struct tree_item items[] = {
+        {other, 0, is_bounded ? 0 : TREE_UNLIMITED, 0},
+        {found, 1, 1, 0},
+        {other, least > 1 ? least - 1 : 0, most == TREE_UNLIMITED ? most : most - 1, 0},
+    };
+    return json_brackets_node(&schema->parts, "[", items, COUNT(items), "]");
 }
 
 static uint32_t array_node(struct schema *schema, const json_t *value, unsigned depth)
@@ -164,16 +86,21 @@ static uint32_t array_node(struct schema *schema, const json_t *value, unsigned 
     struct tree *tree = schema->tree;
     json_t *prefix = json_object_get(value, "prefixItems"), *rest = json_object_get(value, "items");
     uint32_t least = 0, most = TREE_UNLIMITED, node = TREE_NODE_EMPTY, count = 0;
-    if (!count_of(schema, value, "minItems", &least) || !count_of(schema, value, "maxItems", &most))
+    if (!schema_count_of(schema, value, "minItems", &least) || !schema_count_of(schema, value, "maxItems", &most))
         return TREE_NODE_EMPTY;
     if (prefix && !json_is_array(prefix))
         return schema_fail(schema, "'prefixItems': expected a list of schemas, found %s", json_type_name(prefix));
     if (least > most) return TREE_NODE_NEVER;
+    if (json_is_true(json_object_get(value, "uniqueItems")) && most > 1) {
+        if (!prefix) return schema_unique_node(schema, rest, least, most);
+        return schema_fail(schema, "'uniqueItems' together with 'prefixItems' is not supported");
+    }
+    if (json_object_get(value, "contains")) return contains_node(schema, value, least, most, depth);
     const uint32_t fixed = (uint32_t)json_array_size(prefix);
     struct tree_item *items = calloc((size_t)fixed + 1, sizeof *items);
     if (!items) return tree_fail(tree, STATUS_MACHINE, "JSON Schema: out of memory");
     for (; count < fixed && count < most && !tree->failed; count++) {
-        const size_t mark = enter(schema, "/prefixItems/%u", count);
+        const size_t mark = schema_enter(schema, "/prefixItems/%u", count);
         const uint32_t element = schema_node(schema, json_array_get(prefix, count), depth + 1);
         schema->path[mark] = '\0';
         items[count] = (struct tree_item){element, count < least, 1, 1};
@@ -182,7 +109,7 @@ static uint32_t array_node(struct schema *schema, const json_t *value, unsigned 
     }
     /* Without "items", elements after the listed ones only come where they must. */
     if (count < most && !tree->failed && (rest || !prefix || least > fixed)) {
-        const size_t mark = enter(schema, "/items");
+        const size_t mark = schema_enter(schema, "/items");
         const uint32_t element = rest ? schema_node(schema, rest, depth + 1) : json_value_node(&schema->parts);
         schema->path[mark] = '\0';
         items[count] = (struct tree_item){element, least > count ? least - count : 0,
@@ -196,73 +123,6 @@ static uint32_t array_node(struct schema *schema, const json_t *value, unsigned 
     }
     free(items);
     return node;
-}
-
-/* Formats whose texts need no escape in JSON. */
-static const struct {
-    const char *name, *regex;
-} formats[] = {
-/* RFC 3339 has a year 0000, but many readers do not. */
-#define YEAR      "(0{3}[1-9]|0{2}[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
-#define LEAP_YEAR "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
-#define DATE                                                                                                           \
-    "(" YEAR "-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8])" \
-    ")"                                                                                                                \
-    "|" LEAP_YEAR "-02-29)"
-#define TIME  "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-#define ATOM  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}"
-#define BYTE  "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-    {"date", DATE},
-    {"time", TIME},
-    {"date-time", DATE "T" TIME},
-    {"uuid", "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"},
-    /* At most 62 bytes before the sign (RFC 5321: 64), and labels of at most 20. */
-    {"email", ATOM "(\\." ATOM "){0,2}@([A-Za-z0-9]([A-Za-z0-9-]{0,18}[A-Za-z0-9])?\\.){1,4}[A-Za-z]{2,20}"},
-    {"ipv4", BYTE "(\\." BYTE "){3}"},
-    {"hostname", LABEL "(\\." LABEL "){0,2}"},
-};
-
-static uint32_t format_node(struct schema *schema, const json_t *format)
-{
-    const char *name = json_string_value(format);
-    for (size_t i = 0; name && i < COUNT(formats); i++)
-        if (strcmp(formats[i].name, name) == 0)
-            return regex_node(schema->tree, formats[i].regex, strlen(formats[i].regex), REGEX_WHOLE, name);
-    return schema_fail(schema,
-                       "'format' %.60s is not supported; expected date, time, date-time, uuid, email, ipv4 or hostname",
-                       name ? name : json_type_name(format));
-}
-
-static uint32_t string_node(struct schema *schema, const json_t *value)
-{
-    struct tree *tree = schema->tree;
-    const json_t *pattern = json_object_get(value, "pattern"), *format = json_object_get(value, "format");
-    uint32_t least = 0, most = TREE_UNLIMITED, inside;
-    if (!count_of(schema, value, "minLength", &least) || !count_of(schema, value, "maxLength", &most))
-        return TREE_NODE_EMPTY;
-    const bool bounded = least > 0 || most != TREE_UNLIMITED;
-    if ((pattern != NULL) + (format != NULL) + bounded > 1)
-        return schema_fail(schema, "'%s' together with '%s' is not supported; expected one of them",
-                           pattern ? "pattern" : "format",
-                           pattern && format ? "format"
-                           : least > 0       ? "minLength"
-                                             : "maxLength");
-    if (least > most) return TREE_NODE_NEVER;
-    if (pattern) {
-        if (!json_is_string(pattern))
-            return schema_fail(schema, "'pattern': expected a text, found %s", json_type_name(pattern));
-        char where[STATUS_MESSAGE_BYTES];
-        snprintf(where, sizeof where, "JSON Schema: '%s/pattern'", schema->path);
-        inside = regex_node(tree, json_string_value(pattern), json_string_length(pattern), REGEX_JSON, where);
-    } else if (format) {
-        inside = format_node(schema, format);
-    } else if (bounded) {
-        inside = tree_repeat(tree, json_character_node(&schema->parts), least, most);
-    } else {
-        return json_string_node(&schema->parts);
-    }
-    return TREE_SEQUENCE_OF(tree, tree_text(tree, "\""), inside, tree_text(tree, "\""));
 }
 
 static uint32_t number_node(struct schema *schema, const json_t *value, bool is_integer)
@@ -293,17 +153,6 @@ static uint32_t number_node(struct schema *schema, const json_t *value, bool is_
                       : number_decimal(schema->tree, &bounds, schema->path);
 }
 
-static bool type_has(const json_t *type, const char *name)
-{
-    const char *text = json_string_value(type);
-    if (text) return strcmp(text, name) == 0;
-    for (size_t i = 0; i < json_array_size(type); i++) {
-        text = json_string_value(json_array_get(type, i));
-        if (text && strcmp(text, name) == 0) return true;
-    }
-    return false;
-}
-
 static const char *const type_names[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
 
 static bool check_type(struct schema *schema, const json_t *type)
@@ -319,52 +168,27 @@ static bool check_type(struct schema *schema, const json_t *type)
     return true;
 }
 
-static bool type_allows(const json_t *type, const json_t *value)
+/* An alternative of oneOf without what others allow, too; NULL: failed. */
+static json_t *alone_in(struct schema *schema, const json_t *list, size_t index, json_t *branch)
 {
-    if (!type) return true;
-    if (json_is_integer(value)) return type_has(type, "integer") || type_has(type, "number");
-    return type_has(type, json_is_real(value) ? "number" : json_type_name(value));
-}
-
-static uint32_t enum_node(struct schema *schema, const json_t *value)
-{
-    static const char *const beside[] = {"type", "enum", "const"};
-    struct tree *tree = schema->tree;
-    json_t *list = json_object_get(value, "enum"), *constant = json_object_get(value, "const"), *member;
-    const json_t *type = json_object_get(value, "type");
-    const char *key;
-    uint32_t count = 0, node = TREE_NODE_EMPTY;
-    json_object_foreach ((json_t *)(uintptr_t)value, key, member)
-        if (!schema_is_annotation(key) && !is_one_of(key, beside, COUNT(beside)))
-            return schema_fail(schema, "'%.80s' together with '%s' is not supported; expected one of them", key,
-                               constant ? "const" : "enum");
-    if (list && (!json_is_array(list) || json_array_size(list) > GRAMMAR_MOST_CHOICES))
-        return schema_fail(schema, "'enum': expected a list of at most %d values", GRAMMAR_MOST_CHOICES);
-    const size_t capacity = json_array_size(list) + 1;
-    struct grammar_text *texts = calloc(capacity, sizeof *texts);
-    if (!texts) return tree_fail(tree, STATUS_MACHINE, "JSON Schema: out of memory");
-    if (constant && !list) {
-        if (type_allows(type, constant)) value_node(schema, constant, &texts[count++]);
+    for (size_t k = 0; branch && k < json_array_size(list); k++) {
+        json_t *other = json_array_get(list, k);
+        if (k == index || schema_disjoint(schema, other, branch)) continue;
+        json_t *others = schema->tree->failed ? NULL : schema_complement(schema, other, "'oneOf'");
+        json_t *choice = others ? schema_keep(schema, json_pack("{s:O}", "anyOf", others)) : NULL;
+        json_t *merged = choice ? schema_merge(schema, branch, choice) : NULL;
+        branch = merged;
     }
-    for (size_t i = 0; i < json_array_size(list) && !tree->failed; i++) {
-        const json_t *one = json_array_get(list, i);
-        if (type_allows(type, one) && (!constant || json_equal(one, constant)))
-            value_node(schema, one, &texts[count++]);
-    }
-    if (!tree->failed) node = tree_texts(tree, texts, count);
-    for (uint32_t i = 0; i < count; i++) free((char *)(uintptr_t)texts[i].bytes);
-    free(texts);
-    return node;
+    return branch;
 }
 
 static uint32_t alternatives_node(struct schema *schema, json_t *value, const char *keyword, unsigned depth)
 {
     struct tree *tree = schema->tree;
-    json_t *list = json_object_get(value, keyword), *branches = json_array();
+    json_t *list = json_object_get(value, keyword);
     const bool exclusive = strcmp(keyword, "oneOf") == 0, beside = schema_has_assertion(value, &keyword, 1);
     struct tree_nodes choices = {0};
     uint32_t node = TREE_NODE_EMPTY;
-    if (!branches) return tree_fail(tree, STATUS_MACHINE, "JSON Schema: out of memory");
     if (!json_is_array(list) || json_array_size(list) == 0) {
         schema_fail(schema, "'%s': expected a list of schemas", keyword);
         goto done;
@@ -373,23 +197,15 @@ static uint32_t alternatives_node(struct schema *schema, json_t *value, const ch
     if (beside && !rest) goto done;
     for (size_t i = 0; i < json_array_size(list) && !tree->failed; i++) {
         json_t *branch = json_array_get(list, i);
-        const size_t mark = enter(schema, "/%s/%zu", keyword, i);
+        const size_t mark = schema_enter(schema, "/%s/%zu", keyword, i);
         if (beside) branch = schema_merge(schema, rest, branch);
-        for (size_t k = 0; exclusive && branch && k < i && !tree->failed; k++)
-            if (!schema_disjoint(schema, json_array_get(branches, k), branch))
-                schema_fail(schema,
-                            "this alternative of oneOf may be valid together with alternative %zu; expected a required "
-                            "property with different constants in each, or anyOf",
-                            k);
+        if (branch && exclusive) branch = alone_in(schema, list, i, branch);
         if (branch && !tree->failed) tree_nodes_add(tree, &choices, schema_node(schema, branch, depth + 1));
         schema->path[mark] = '\0';
-        if (!branch || !json_add(branches, json_incref(branch)))
-            tree_fail(tree, STATUS_MACHINE, "JSON Schema: out of memory");
     }
     if (!tree->failed) node = tree_choice(tree, choices.items, choices.count);
 done:
     free(choices.items);
-    json_decref(branches);
     return node;
 }
 
@@ -397,7 +213,7 @@ done:
 static bool wants_type(const json_t *value, const json_t *type, const char *name, const char *const *keywords,
                        size_t count)
 {
-    if (type) return type_has(type, name);
+    if (type) return schema_type_has(type, name);
     for (size_t i = 0; i < count; i++)
         if (json_object_get(value, keywords[i])) return true;
     return false;
@@ -410,18 +226,18 @@ static uint32_t types_node(struct schema *schema, const json_t *value, unsigned 
     uint32_t choices[COUNT(type_names)], count = 0;
     if (type && !check_type(schema, type)) return TREE_NODE_EMPTY;
     if (wants_type(value, type, "object", object_keywords, COUNT(object_keywords)))
-        choices[count++] = object_node(schema, value, depth);
+        choices[count++] = schema_object_node(schema, value, depth);
     if (wants_type(value, type, "array", array_keywords, COUNT(array_keywords)))
         choices[count++] = array_node(schema, value, depth);
     if (wants_type(value, type, "string", string_keywords, COUNT(string_keywords)))
-        choices[count++] = string_node(schema, value);
+        choices[count++] = schema_string_node(schema, value);
     if (wants_type(value, type, "number", number_keywords, COUNT(number_keywords)))
         choices[count++] = number_node(schema, value, false);
-    else if (type && type_has(type, "integer"))
+    else if (type && schema_type_has(type, "integer"))
         choices[count++] = number_node(schema, value, true);
-    if (type && type_has(type, "boolean"))
+    if (type && schema_type_has(type, "boolean"))
         choices[count++] = TREE_CHOICE_OF(tree, tree_text(tree, "true"), tree_text(tree, "false"));
-    if (type && type_has(type, "null")) choices[count++] = tree_text(tree, "null");
+    if (type && schema_type_has(type, "null")) choices[count++] = tree_text(tree, "null");
     if (!type && count == 0) return json_value_node(&schema->parts);
     return tree->failed ? TREE_NODE_EMPTY : tree_choice(tree, choices, count);
 }
@@ -437,7 +253,6 @@ static bool check_keywords(struct schema *schema, const json_t *value)
             is_one_of(key, number_keywords, COUNT(number_keywords)) ||
             is_one_of(key, general_keywords, COUNT(general_keywords)))
             continue;
-        if (strcmp(key, "uniqueItems") == 0 && json_is_false(member)) continue;
         schema_fail(schema, "keyword '%.80s' is not supported; remove it, or check it after the output", key);
         return false;
     }
@@ -461,13 +276,13 @@ static uint32_t schema_node(struct schema *schema, json_t *value, unsigned depth
         const json_t *to = schema_resolve(schema, target);
         return to ? target_node(schema, to, json_string_value(target)) : TREE_NODE_EMPTY;
     }
-    if (target || json_object_get(value, "allOf")) {
+    if (target || json_object_get(value, "allOf") || schema_has_rewrite(value)) {
         json_t *flat = schema_flatten(schema, value);
         return flat ? schema_node(schema, flat, depth + 1) : TREE_NODE_EMPTY;
     }
     if (json_object_get(value, "anyOf")) return alternatives_node(schema, value, "anyOf", depth);
     if (json_object_get(value, "oneOf")) return alternatives_node(schema, value, "oneOf", depth);
-    if (json_object_get(value, "enum") || json_object_get(value, "const")) return enum_node(schema, value);
+    if (json_object_get(value, "enum") || json_object_get(value, "const")) return schema_enum_node(schema, value);
     return types_node(schema, value, depth);
 }
 
@@ -484,12 +299,31 @@ static bool check_options(struct tree *tree, const struct grammar_options *optio
     return false;
 }
 
+uint32_t schema_document_node(struct tree *tree, json_t *root, uint32_t most_whitespace)
+{
+    struct schema schema = {.tree = tree, .root = root, .made = json_array(), .node = schema_node};
+    uint32_t node = TREE_NODE_EMPTY;
+    if (!schema.made) return tree_fail(tree, STATUS_MACHINE, "JSON Schema: out of memory");
+    json_object_del(root, "$id"); /* references are within the document */
+    json_parts_open(&schema.parts, tree, most_whitespace);
+    node = target_node(&schema, root, "#");
+    for (uint32_t i = 0; i < schema.target_count && !tree->failed; i++) {
+        const struct schema_target target = schema.targets[i];
+        snprintf(schema.path, sizeof schema.path, "%s", tree->rules[target.rule].name);
+        const uint32_t content = schema_node(&schema, (json_t *)(uintptr_t)target.schema, 0);
+        if (!tree->failed) tree->rules[target.rule].node = content;
+    }
+    free(schema.targets);
+    json_decref(schema.made);
+    return tree->failed ? TREE_NODE_EMPTY : node;
+}
+
 struct grammar *grammar_schema_open(const char *text, size_t size, const struct grammar_options *options,
                                     struct status *status)
 {
     struct tree tree;
-    struct schema schema = {.tree = &tree};
     struct grammar *grammar = NULL;
+    json_t *root = NULL;
     uint32_t most_whitespace;
     if (!tree_open(&tree, status) || !check_options(&tree, options, &most_whitespace)) goto done;
     if (size > GRAMMAR_MOST_SOURCE_BYTES) {
@@ -497,29 +331,16 @@ struct grammar *grammar_schema_open(const char *text, size_t size, const struct 
                   GRAMMAR_MOST_SOURCE_BYTES);
         goto done;
     }
-    schema.root = json_parse(text, size, "JSON Schema", status);
-    schema.made = json_array();
-    if (!schema.root) goto done;
-    json_object_del(schema.root, "$id"); /* references are within the document */
-    if (!schema.made) {
-        tree_fail(&tree, STATUS_MACHINE, "JSON Schema: out of memory");
-        goto done;
-    }
+    root = json_parse(text, size, "JSON Schema", status);
+    if (!root) goto done;
     tree_rule_add(&tree, "#", false);
-    json_parts_open(&schema.parts, &tree, most_whitespace);
-    const uint32_t node = target_node(&schema, schema.root, "#");
-    if (!tree.failed) tree.rules[0].node = node;
-    for (uint32_t i = 0; i < schema.target_count && !tree.failed; i++) {
-        const struct schema_target target = schema.targets[i];
-        snprintf(schema.path, sizeof schema.path, "%s", tree.rules[target.rule].name);
-        const uint32_t content = schema_node(&schema, (json_t *)(uintptr_t)target.schema, 0);
-        if (!tree.failed) tree.rules[target.rule].node = content;
+    const uint32_t node = schema_document_node(&tree, root, most_whitespace);
+    if (!tree.failed) {
+        tree.rules[0].node = node;
+        grammar = automaton_compile(&tree, "JSON Schema");
     }
-    if (!tree.failed) grammar = automaton_compile(&tree, "JSON Schema");
 done:
-    free(schema.targets);
-    json_decref(schema.made);
-    json_decref(schema.root);
+    json_decref(root);
     tree_close(&tree);
     return grammar;
 }

@@ -10,6 +10,8 @@
 #include "formats/grammar/grammar_schema.h"
 #include "formats/tokenizer/tokenizer_text.h"
 
+enum { MOST_COUNT = 1 << 20 }; /* of lengths and numbers of elements */
+
 static const char *const annotations[] = {"title",    "description", "default", "examples",      "example",
                                           "$schema",  "$comment",    "$defs",   "definitions",   "deprecated",
                                           "readOnly", "writeOnly",   "$anchor", "discriminator", "$vocabulary"};
@@ -32,14 +34,84 @@ uint32_t schema_fail(struct schema *schema, const char *format, ...)
                      text);
 }
 
+bool schema_fail_memory(struct schema *schema)
+{
+    tree_fail(schema->tree, STATUS_MACHINE, "JSON Schema: out of memory");
+    return false;
+}
+
+json_t *schema_keep(struct schema *schema, json_t *value)
+{
+    if (value && json_add(schema->made, value)) return value;
+    schema_fail_memory(schema);
+    return NULL;
+}
+
+bool schema_charge(struct schema *schema, uint64_t steps)
+{
+    schema->merged_count += steps;
+    if (schema->merged_count <= SCHEMA_MOST_MERGED) return true;
+    schema_fail(schema, "schemas that apply together are too large: comparing them takes more than %d steps",
+                SCHEMA_MOST_MERGED);
+    return false;
+}
+
+size_t schema_enter(struct schema *schema, const char *format, ...)
+{
+    const size_t size = strlen(schema->path);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(schema->path + size, SCHEMA_PATH_BYTES - size, format, arguments);
+    va_end(arguments);
+    return size;
+}
+
+bool schema_count_of(struct schema *schema, const json_t *value, const char *key, uint32_t *out)
+{
+    const json_t *count = json_object_get(value, key);
+    if (!count) return true;
+    if (json_is_integer(count) && json_integer_value(count) >= 0 && json_integer_value(count) <= MOST_COUNT) {
+        *out = (uint32_t)json_integer_value(count);
+        return true;
+    }
+    char found[40];
+    json_value_text(count, found, sizeof found);
+    schema_fail(schema, "'%s': expected an integer from 0 to %d, found %s", key, MOST_COUNT, found);
+    return false;
+}
+
+/* The schema with an anchor of this name; NULL: there is none. */
+static json_t *find_anchor(json_t *value, const char *name, int depth)
+{
+    const char *key, *anchor = json_string_value(json_object_get(value, "$anchor"));
+    json_t *member, *found = NULL;
+    size_t i;
+    if (depth > SCHEMA_MOST_DEPTH) return NULL;
+    if (anchor && strcmp(anchor, name) == 0) return value;
+    json_array_foreach (value, i, member)
+        if ((found = find_anchor(member, name, depth + 1))) return found;
+    json_object_foreach (value, key, member) {
+        const bool is_value = strcmp(key, "enum") == 0 || strcmp(key, "const") == 0 || strcmp(key, "default") == 0 ||
+                              strcmp(key, "examples") == 0;
+        if (!is_value && (found = find_anchor(member, name, depth + 1))) return found;
+    }
+    return NULL;
+}
+
 json_t *schema_resolve(struct schema *schema, const json_t *reference)
 {
     const char *text = json_string_value(reference);
     json_t *at = schema->root;
-    if (!text || text[0] != '#' || (text[1] && text[1] != '/')) {
-        schema_fail(schema, "$ref: expected \"#\" or \"#/...\", a place in the same document, found \"%.80s\"",
+    if (!text || text[0] != '#') {
+        schema_fail(schema,
+                    "$ref: expected \"#\", \"#/...\" or \"#NAME\", a place in the same document, found \"%.80s\"",
                     text ? text : json_type_name(reference));
         return NULL;
+    }
+    if (text[1] && text[1] != '/') {
+        at = find_anchor(schema->root, text + 1, 0);
+        if (!at) schema_fail(schema, "$ref \"%.120s\" names no $anchor of the document", text);
+        return at;
     }
     for (const char *part = text + 1; *part == '/' && at;) {
         char name[256];

@@ -2,6 +2,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "formats/grammar/test_grammar.h"
 
+#include <arpa/inet.h>
 #include <math.h>
 #include <pcre2.h>
 
@@ -104,6 +105,13 @@ static bool has_format(const char *format, const char *text)
     if (strcmp(format, "hostname") == 0)
         return strlen(text) < 254 &&
                matches("^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$", text);
+    if (strcmp(format, "ipv6") == 0)
+        return matches("^[0-9a-fA-F:]{2,39}$", text) && inet_pton(AF_INET6, text, &(struct in6_addr){0}) == 1;
+    if (strcmp(format, "duration") == 0)
+        return matches("^P(?=.)(\\d+W|(\\d+Y(\\d+M(\\d+D)?)?|\\d+M(\\d+D)?|\\d+D)?(T(?=.)(\\d+H(\\d+M(\\d+S)?)?|\\d+M("
+                       "\\d+S)?|\\d+S)?)?)$",
+                       text);
+    if (strcmp(format, "uri") == 0) return matches("^[a-z]+://[^/?#\\s]+[!-~]*$", text);
     assert_string_equal(format, "email");
     const char *at = strchr(text, '@');
     return at && at - text > 0 && at - text <= 64 && !strchr(at + 1, '@') && strchr(at, '.') && !strstr(text, "..") &&
@@ -113,6 +121,7 @@ static bool has_format(const char *format, const char *text)
 static const json_t *resolve(const json_t *root, const char *reference)
 {
     char copy[200], *rest = copy;
+    if (strcmp(reference, "#here") == 0) return json_object_get(json_object_get(root, "$defs"), "here");
     assert_true(reference[0] == '#' && strlen(reference) < sizeof copy);
     strcpy(copy, reference);
     strsep(&rest, "/");
@@ -131,13 +140,37 @@ static const json_t *resolve(const json_t *root, const char *reference)
 static bool object_is_valid(const json_t *root, const json_t *schema, const json_t *value)
 {
     const json_t *properties = json_object_get(schema, "properties"), *required = json_object_get(schema, "required"),
-                 *additional = json_object_get(schema, "additionalProperties");
-    json_t *member;
+                 *additional = json_object_get(schema, "additionalProperties"),
+                 *names = json_object_get(schema, "propertyNames"), *rule;
+    json_t *member, *patterns = json_object_get(schema, "patternProperties"), *dependents;
     const char *name;
+    if ((rule = json_object_get(schema, "minProperties")) && json_object_size(value) < (size_t)json_integer_value(rule))
+        return false;
+    if ((rule = json_object_get(schema, "maxProperties")) && json_object_size(value) > (size_t)json_integer_value(rule))
+        return false;
+    dependents = json_object_get(schema, "dependentRequired");
+    json_object_foreach (dependents, name, member)
+        for (size_t i = 0; json_object_get(value, name) && i < json_array_size(member); i++)
+            if (!json_object_get(value, json_string_value(json_array_get(member, i)))) return false;
+    dependents = json_object_get(schema, "dependentSchemas");
+    json_object_foreach (dependents, name, member)
+        if (json_object_get(value, name) && !test_is_valid(root, member, value)) return false;
     for (size_t i = 0; i < json_array_size(required); i++)
         if (!json_object_get(value, json_string_value(json_array_get(required, i)))) return false;
     json_object_foreach ((json_t *)(uintptr_t)value, name, member) {
         const json_t *property = json_object_get(properties, name);
+        json_t *key = json_string(name), *one;
+        const bool named = !names || test_is_valid(root, names, key);
+        json_decref(key);
+        if (!named) return false;
+        const char *pattern;
+        bool matched = false;
+        json_object_foreach (patterns, pattern, one) {
+            if (!matches(pattern, name)) continue;
+            matched = true;
+            if (!test_is_valid(root, one, member)) return false;
+        }
+        if (matched && !property) continue;
         if (property ? !test_is_valid(root, property, member) : additional && !test_is_valid(root, additional, member))
             return false;
     }
@@ -149,6 +182,13 @@ static bool array_is_valid(const json_t *root, const json_t *schema, const json_
     const json_t *prefix = json_object_get(schema, "prefixItems"), *items = json_object_get(schema, "items"),
                  *least = json_object_get(schema, "minItems"), *most = json_object_get(schema, "maxItems");
     const size_t size = json_array_size(value), fixed = json_array_size(prefix);
+    const json_t *contains = json_object_get(schema, "contains");
+    bool found = !contains;
+    for (size_t i = 0; i < size && !found; i++) found = test_is_valid(root, contains, json_array_get(value, i));
+    if (!found) return false;
+    for (size_t i = 0; json_is_true(json_object_get(schema, "uniqueItems")) && i < size; i++)
+        for (size_t k = 0; k < i; k++)
+            if (same(json_array_get(value, i), json_array_get(value, k))) return false;
     if (least && size < (size_t)json_integer_value(least)) return false;
     if (most && size > (size_t)json_integer_value(most)) return false;
     for (size_t i = 0; i < size; i++) {
@@ -209,6 +249,11 @@ bool test_is_valid(const json_t *root, const json_t *schema, const json_t *value
         rule = json_object_get(schema, alternatives[k]);
         for (size_t i = 0; i < json_array_size(rule); i++) valid += test_is_valid(root, json_array_get(rule, i), value);
         if (rule && (k == 0 ? valid == 0 : valid != 1)) return false;
+    }
+    if ((rule = json_object_get(schema, "not")) && test_is_valid(root, rule, value)) return false;
+    if ((rule = json_object_get(schema, "if"))) {
+        rule = json_object_get(schema, test_is_valid(root, rule, value) ? "then" : "else");
+        if (rule && !test_is_valid(root, rule, value)) return false;
     }
     if (json_is_object(value)) return object_is_valid(root, schema, value);
     if (json_is_array(value)) return array_is_valid(root, schema, value);

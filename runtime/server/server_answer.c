@@ -20,6 +20,13 @@ void server_answer_begin(struct server_answer *answer, const struct server_diale
     }
 }
 
+void server_answer_bind(struct server_answer *answer)
+{
+    answer->is_bound = true;
+    answer->skip_space = false;
+    if (answer->state == SERVER_ANSWER_THOUGHT) answer->state = SERVER_ANSWER_TEXT;
+}
+
 void server_answer_free(struct server_answer *answer)
 {
     server_buffer_free(&answer->held);
@@ -88,7 +95,7 @@ static bool is_special_marker(const char *marker) { return marker[0] == '<' && m
 
 static bool takes_thought(const struct server_answer *answer)
 {
-    if (answer->is_required || !answer->dialect->thought) return false;
+    if (answer->is_required || answer->is_bound || !answer->dialect->thought) return false;
     return !answer->has_content || is_special_marker(answer->dialect->thought);
 }
 
@@ -154,12 +161,24 @@ static bool try_start(struct server_answer *answer)
     return false;
 }
 
+/* All that comes is content. */
+static bool use_rest(struct server_answer *answer, struct server_parts *parts)
+{
+    bool ok = flush_space(answer, SERVER_PART_CONTENT, parts) &&
+              server_parts_text(parts, SERVER_PART_CONTENT, rest(answer), rest_size(answer));
+    answer->used += rest_size(answer);
+    answer->state = SERVER_ANSWER_PLAIN;
+    return ok;
+}
+
 static bool go_on_in_text(struct server_answer *answer, struct server_parts *parts, bool *more)
 {
     struct beginning first;
     size_t kept;
     if (!answer->start_is_past && try_start(answer)) return *more = true;
     find_beginning(answer, &first, &kept);
+    if (answer->is_bound && !answer->after_call && (first.size ? first.at > 0 : kept < rest_size(answer)))
+        return use_rest(answer, parts);
     if (!first.size) return use_text(answer, SERVER_PART_CONTENT, rest_size(answer) - kept, parts);
     *more = true;
     if (!use_text(answer, SERVER_PART_CONTENT, first.at, parts)) return false;
@@ -236,6 +255,7 @@ static bool go_on_in_pattern(struct server_answer *answer, struct server_parts *
     }
     answer->state = SERVER_ANSWER_TEXT;
     if (matched == SERVER_MATCH_NONE && (answer->is_start || try_other(answer))) return true;
+    if (matched == SERVER_MATCH_NONE && answer->is_bound && !answer->after_call) return use_rest(answer, parts);
     if (matched == SERVER_MATCH_NONE) return use_text(answer, SERVER_PART_CONTENT, answer->match.at, parts);
     answer->used += answer->match.at;
     if (!answer->after_call) drop_space(answer);
@@ -272,7 +292,11 @@ bool server_answer_push(struct server_answer *answer, const char *text, size_t s
 /* Whether all calls of a pattern are complete, so that the rest is a part of its end. */
 static bool is_end_of_calls(const struct server_answer *answer)
 {
-    const char *left = answer->match.pattern + answer->match.element;
+    const struct server_match *match = &answer->match;
+    const char *left = match->pattern + match->element;
+    /* Nothing more has come of what may be repeated. */
+    if (strncmp(left, "$(", 2) == 0 && match->at == rest_size(answer))
+        left = match->pattern + server_pattern_other_bracket(match->pattern, match->element) + 2;
     return answer->after_call && !strstr(left, "$!") && !strstr(left, "$)");
 }
 

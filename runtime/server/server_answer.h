@@ -24,6 +24,7 @@ struct server_answer {
     struct server_buffer space; /* of the kind of text that came last: dropped if something else follows */
     struct server_match match;
     bool is_required;   /* all is an array of calls */
+    bool is_bound;      /* all is either calls or content, as the first bytes tell */
     bool start_is_past; /* patterns of beginnings do not match any more */
     size_t next_start;  /* index of the first one that was not tried */
     bool is_start;      /* `match` is one of them */
@@ -36,6 +37,8 @@ struct server_answer {
 /* in_thought: the prompt ends with the beginning of reasoning. */
 void server_answer_begin(struct server_answer *answer, const struct server_dialect *dialect,
                          const struct server_tools *tools, bool in_thought);
+/* A grammar makes the answer, which has just begun, either calls or content. */
+void server_answer_bind(struct server_answer *answer);
 /* Each appends the decided parts. False: out of memory. */
 bool server_answer_push(struct server_answer *answer, const char *text, size_t size, struct server_parts *parts);
 bool server_answer_finish(struct server_answer *answer, struct server_parts *parts);

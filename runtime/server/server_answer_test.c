@@ -5,6 +5,7 @@
 #include "formats/base/test_support.h"
 
 static struct server_tools tools;
+static bool is_bound;
 static struct server_error error;
 
 static void use_tools(const char *choice)
@@ -46,6 +47,7 @@ static void check(const struct server_dialect *dialect, bool in_thought, const c
         struct server_answer answer;
         struct server_parts parts = {0}, all = {0};
         server_answer_begin(&answer, dialect, tools.list ? &tools : NULL, in_thought);
+        if (is_bound) server_answer_bind(&answer);
         for (size_t at = 0; at < size; at += piece)
             assert_true(server_answer_push(&answer, text + at, piece < size - at ? piece : size - at, &parts));
         assert_true(server_answer_finish(&answer, &parts));
@@ -127,6 +129,9 @@ TEST(test_calls)
          "json<|message|>{}",
          "(Hm.)I look.(So.){get {}}"},
         {"<|channel|>analysis<|message|>", "<|channel|>final<|message|>Hello.", "Hello."},
+        {"<|tool_call:begin|>",
+         "<|tool_calls|><|tool_call:begin|>7<|tool_call:name|>get<|tool_call:args|>{}\n<|tool_call:end|>\n",
+         "{get {}}"},
     };
     use_tools("'auto'");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -186,6 +191,29 @@ TEST(test_reasoning)
     server_tools_free(&tools);
 }
 
+/* A grammar makes the answer calls or a document: what begins as neither is content as it is. */
+TEST(test_bound)
+{
+    static const struct {
+        const char *template_text, *text, *expected;
+    } cases[] = {
+        {"</think> <tool_call>", "{'a': '<think> <tool_call>{} '}", "{'a': '<think> <tool_call>{} '}"},
+        {"</think> <tool_call>", "<tool_call>\n{'name': 'get', 'arguments': {}}\n</tool_call>", "{get {}}"},
+        {"</think> <tool_call>", "<tool_call>{'name': 'got'}</tool_call>", "<tool_call>{'name': 'got'}</tool_call>"},
+        {"</think> <tool_call>", "<tool", "<tool"},
+        {"</think> <tool_call>", " x <tool_call>{'name': 'get', 'arguments': {}}</tool_call>",
+         " x <tool_call>{'name': 'get', 'arguments': {}}</tool_call>"},
+        {"<|start_header_id|>ipython", "{'name': 'got'} ", "{'name': 'got'} "},
+        {"<|start_header_id|>ipython", "{'name': 'get', 'parameters': {}}", "{get {}}"},
+    };
+    is_bound = true;
+    use_tools("'auto'");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_template(cases[i].template_text, i % 2, cases[i].text, cases[i].expected);
+    server_tools_free(&tools);
+    is_bound = false;
+}
+
 TEST(test_forced)
 {
     use_tools("'required'");
@@ -226,6 +254,24 @@ TEST(test_formats)
                   "'arguments':{'$ref':'#/$defs/0'}},'required':['name','arguments'],'additionalProperties':false}]},"
                   "'$defs':{'0':{'properties':{'a':{'$ref':'#/$defs/0/$defs/x'},'$ref':{'const':{'$ref':'#'}}},"
                   "'$defs':{'x':{'type':'null'}},'type':'object'}},'maxItems':1}");
+    server_tools_free(&tools);
+    json_decref(list);
+    /* Functions with anchors of the same name. */
+    list = json_loads(
+        test_json(
+            "[{'type': 'function', 'function': {'name': 'f', 'parameters': {'$anchor': 'x', 'type': 'object'}}},"
+            "{'type': 'function', 'function': {'name': 'g', 'parameters': {'$ref': '#x', '$defs': {'a': {'$anchor': "
+            "'x'}}}}}]"),
+        0, NULL);
+    assert_true(server_tools_read(list, &tools, &error));
+    tools.choice = SERVER_TOOLS_REQUIRED;
+    tools.one_call = false;
+    struct server_format format = {0};
+    assert_true(server_tools_format(&tools, &format, &error));
+    assert_non_null(
+        strstr(format.text, test_json("{'0':{'$anchor':'x-0','type':'object'},'1':{'$ref':'#x-1','$defs':{'a':"
+                                      "{'$anchor':'x-1'}}}}")));
+    server_format_free(&format);
     server_tools_free(&tools);
     json_decref(list);
 }

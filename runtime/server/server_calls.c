@@ -106,7 +106,7 @@ static bool is_string_type(const json_t *type)
     return is_string;
 }
 
-static bool is_string_argument(const json_t *function, const char *key)
+bool server_calls_is_string(const json_t *function, const char *key)
 {
     const json_t *schema = json_object_get(json_object_get(json_object_get(function, "parameters"), "properties"), key);
     return is_string_type(json_object_get(schema, "type"));
@@ -129,7 +129,7 @@ static bool put_argument(json_t *object, const json_t *function, const struct se
 {
     char *key = server_text_copy(text + argument->key.begin, argument->key.size);
     bool ok = key && !json_object_get(object, key) &&
-              json_put(object, key, value_of(argument, text, is_string_argument(function, key)));
+              json_put(object, key, value_of(argument, text, server_calls_is_string(function, key)));
     free(key);
     return ok;
 }

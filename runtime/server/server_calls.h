@@ -18,4 +18,7 @@ enum server_calls {
 enum server_calls server_calls_add(const struct server_found *found, const char *text, const struct server_tools *tools,
                                    struct server_parts *parts);
 
+/* Whether such an argument becomes a string: the function's schema allows strings alone, or strings and null. */
+bool server_calls_is_string(const json_t *function, const char *key);
+
 #endif

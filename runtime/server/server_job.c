@@ -10,6 +10,7 @@
 
 #include "formats/cli/cli_process.h"
 #include "runtime/server/server_chat.h"
+#include "runtime/server/server_composed.h"
 
 enum {
     /* of one request, in numbers of 8 bytes: 32 MiB, twice as much while a list grows, and in JSON several times as much */
@@ -264,7 +265,7 @@ static bool check_embeddings(const struct eng_engine_facts *facts, const struct 
                        MOST_EMBEDDED / width, width, request->prompt_count);
 }
 
-/* Answers in a format are content as they are, and so are those of engines without tools and reasoning. */
+/* Answers in a format are content as they are, unless they may be calls, and so are those of engines without tools and reasoning. */
 static bool choose_voice(const struct server_voice *voice, struct server_job *job, struct server_error *error)
 {
     struct server_request *request = &job->request;
@@ -275,10 +276,15 @@ static bool choose_voice(const struct server_voice *voice, struct server_job *jo
         return server_fail(error, 400, "unsupported_parameter", "thinking",
                            "thinking: the chat template of this model has no switch for it; leave it out, or set its "
                            "type to \"disabled\" or \"adaptive\", which then change nothing");
-    if (server_tools_are_forced(&request->tools)) return server_tools_format(&request->tools, &request->format, error);
-    if (request->is_chat && !request->format.field && (voice->dialect.thought || voice->dialect.name))
+    if (server_tools_are_forced(&request->tools)) {
+        server_format_free(&request->format); /* of a text, which there is none */
+        return server_tools_format(&request->tools, &request->format, error);
+    }
+    job->is_bound = request->format.field && server_tools_are_active(&request->tools);
+    if (request->is_chat && (!request->format.field || job->is_bound) &&
+        (voice->dialect.thought || voice->dialect.name))
         job->voice = voice;
-    return true;
+    return !job->is_bound || server_composed_format(&voice->dialect, &request->tools, &request->format, error);
 }
 
 static bool fill(const struct server_target *target, struct server_job *job, struct server_error *error)
@@ -351,6 +357,7 @@ void server_job_begin_answer(const struct server_job *job, struct server_answer 
     const struct server_tools *tools = &job->request.tools;
     server_answer_begin(answer, job->voice ? &job->voice->dialect : NULL, server_tools_are_active(tools) ? tools : NULL,
                         job->in_thought);
+    if (job->is_bound) server_answer_bind(answer);
 }
 
 bool server_job_divide(const struct server_job *job, size_t choice, struct server_parts *parts)

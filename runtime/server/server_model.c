@@ -602,6 +602,20 @@ static bool shorten_context(struct server_model *model, const struct server_mode
     return true;
 }
 
+/* A session would round the size up to a page, and serve contexts of that. */
+static bool check_pool(const struct server_model *model, const struct server_model_options *options,
+                       struct eng_error *error)
+{
+    const uint64_t tokens = options->session->kv_tokens;
+    char why[160];
+    if (!tokens || tokens >= model->facts.page_tokens) return true;
+    snprintf(why, sizeof why,
+             "--kv-tokens: expected at least %" PRIu32 ", a page of the KV cache, found %" PRIu64
+             "; give more, or leave it out",
+             model->facts.page_tokens, tokens);
+    return fail_open(error, ENG_USAGE, options->path, why);
+}
+
 static bool open_engine(struct server_model *model, const struct server_model_options *options, struct eng_error *error)
 {
     struct eng_session_options session = *options->session;
@@ -619,6 +633,7 @@ static bool open_engine(struct server_model *model, const struct server_model_op
     session.max_sequences = model->facts.slots;
     if (!session.prompt_step && !session.step_ms)
         session.prompt_step = server_model_prompt_step(eng_info(model->engine));
+    if (!check_pool(model, options, error)) return false;
     if (eng_session_create(model->engine, &session, &model->session, error) || !shorten_context(model, options, error))
         return false;
     if (!options->quiet) cli_note_fallback(model->session);

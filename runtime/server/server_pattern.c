@@ -43,8 +43,7 @@ static bool skip_space(struct server_match *match, const char *text, size_t size
 
 /* ---- repetitions ---- */
 
-/* The bracket that belongs to the one at `element`, forwards from "$(" and backwards from "$)". */
-static size_t other_bracket(const char *pattern, size_t element)
+size_t server_pattern_other_bracket(const char *pattern, size_t element)
 {
     const bool forwards = pattern[element + 1] == '(';
     for (int depth = 0;; element = forwards ? element + 1 : element - 1) {
@@ -63,7 +62,7 @@ static enum agreement compare_part(const struct server_match *match, const char 
 
 static enum server_matched repeat(struct server_match *match, const char *text, size_t size)
 {
-    const size_t end = other_bracket(match->pattern, match->element) + 2;
+    const size_t end = server_pattern_other_bracket(match->pattern, match->element) + 2;
     const char *part = match->pattern + match->element + 2, *after = match->pattern + end;
     if (!skip_space(match, text, size)) return SERVER_MATCH_MORE;
     after += strspn(after, "~");
@@ -198,7 +197,7 @@ static enum server_matched take_element(struct server_match *match, const char *
     const size_t length = 1 + strspn(element + 1, "abcdefghijklmnopqrstuvwxyz");
     if (is_word(element, "$(")) return repeat(match, text, size);
     if (is_word(element, "$)")) {
-        match->element = other_bracket(match->pattern, match->element);
+        match->element = server_pattern_other_bracket(match->pattern, match->element);
         return SERVER_MATCH_DONE;
     }
     if (is_word(element, "$name")) return take_name(match, length, text, size);

@@ -56,5 +56,7 @@ void server_match_next(struct server_match *match);
 
 /* Length of the literal at the beginning of a pattern. */
 size_t server_pattern_literal(const char *pattern);
+/* The bracket that belongs to the one at `element`, forwards from "$(" and backwards from "$)". */
+size_t server_pattern_other_bracket(const char *pattern, size_t element);
 
 #endif

@@ -484,11 +484,6 @@ static bool check_together(const struct server_request *request, struct server_e
         return server_fail(error, 400, "invalid_value", "n",
                            "n: expected 1 with max_tokens 0, since all answers would be the same, found %" PRIu64,
                            request->n);
-    if (request->format.field && server_tools_are_active(&request->tools))
-        return server_fail(error, 400, "invalid_value", request->format.field,
-                           "%s: not with tools, whose calls have another form; leave out tools or set tool_choice to "
-                           "\"none\"",
-                           request->format.field);
     if (server_tools_are_forced(&request->tools) && request->ignore_eos)
         return server_fail(error, 400, "invalid_value", "ignore_eos",
                            "ignore_eos: not with a call that is required, which ends where it is complete");

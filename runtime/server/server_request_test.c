@@ -208,6 +208,10 @@ TEST(test_tools)
                         " 'tools': [{'type': 'function', 'function': {'name': 'f'}}]}");
     assert_null(strstr(request.variables, "tools"));
     server_request_free(&request);
+    accept(SERVER_CHAT, "{'messages': [{'role': 'user', 'content': 'x'}], 'response_format': {'type': 'json_object'},"
+                        " 'tools': [{'type': 'function', 'function': {'name': 'f'}}]}");
+    assert_true(server_tools_are_active(&request.tools) && request.format.kind == ENG_GRAMMAR_JSON_OBJECT);
+    server_request_free(&request);
 }
 
 TEST(test_refused)
@@ -268,10 +272,6 @@ TEST(test_refused)
          "only with tools", 400},
         {SERVER_CHAT, "{'messages': [{'role': 'u', 'content': 'x'}], 'parallel_tool_calls': 1}", "parallel_tool_calls",
          "true or false", 400},
-        {SERVER_CHAT,
-         "{'messages': [{'role': 'u', 'content': 'x'}], 'response_format': {'type': 'json_object'}, 'tools': [{'type': "
-         "'function', 'function': {'name': 'f'}}]}",
-         "response_format", "not with tools", 400},
         {SERVER_CHAT,
          "{'messages': [{'role': 'u', 'content': 'x'}], 'ignore_eos': true, 'tool_choice': 'required', 'tools': "
          "[{'type': "

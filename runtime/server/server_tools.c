@@ -146,7 +146,8 @@ bool server_tools_choose(const json_t *choice, struct server_tools *tools, struc
 static bool has_names(const char *key)
 {
     return strcmp(key, "properties") == 0 || strcmp(key, "$defs") == 0 || strcmp(key, "definitions") == 0 ||
-           strcmp(key, "patternProperties") == 0;
+           strcmp(key, "patternProperties") == 0 || strcmp(key, "dependentSchemas") == 0 ||
+           strcmp(key, "dependencies") == 0;
 }
 
 static bool is_value(const char *key)
@@ -155,7 +156,8 @@ static bool is_value(const char *key)
            strcmp(key, "examples") == 0;
 }
 
-/* References within a schema hold after it was put at #/$defs/INDEX. `names`: the members are schemas, whatever their keys. */
+/* References within a schema hold after it was put at #/$defs/INDEX, beside others with the same anchors. `names`: the members are
+ * schemas, whatever their keys. */
 static bool move_references(json_t *schema, size_t index, bool names, int depth)
 {
     const char *key;
@@ -165,8 +167,12 @@ static bool move_references(json_t *schema, size_t index, bool names, int depth)
     json_array_foreach (schema, i, value)
         if (!move_references(value, index, false, depth + 1)) return false;
     json_object_foreach (schema, key, value) {
-        if (!names && strcmp(key, "$ref") == 0 && json_is_string(value) && json_string_value(value)[0] == '#') {
-            json_t *moved = json_sprintf("#/$defs/%zu%s", index, json_string_value(value) + 1);
+        const char *text = json_string_value(value);
+        const bool is_reference = !names && text && strcmp(key, "$ref") == 0 && text[0] == '#';
+        if (is_reference || (!names && text && strcmp(key, "$anchor") == 0)) {
+            json_t *moved = is_reference && (text[1] == '/' || !text[1])
+                                ? json_sprintf("#/$defs/%zu%s", index, text + 1)
+                                : json_sprintf("%s-%zu", text, index);
             if (!moved || json_object_set_new(schema, key, moved)) return false;
         } else if (names || !is_value(key)) {
             if (!move_references(value, index, !names && has_names(key), depth + 1)) return false;
@@ -175,8 +181,7 @@ static bool move_references(json_t *schema, size_t index, bool names, int depth)
     return true;
 }
 
-/* A copy of the function's schema, whose values are objects. */
-static json_t *schema_of(const json_t *function)
+json_t *server_tools_schema(const json_t *function)
 {
     const json_t *parameters = json_object_get(function, "parameters");
     if (!json_is_object(parameters) || !json_object_size(parameters))
@@ -190,35 +195,81 @@ static json_t *schema_of(const json_t *function)
     return schema;
 }
 
-static bool add_alternative(size_t index, const json_t *function, json_t *alternatives, json_t *definitions)
+json_t *server_tools_property_schema(const json_t *function, const char *key)
+{
+    json_t *schema = server_tools_schema(function), *copy = NULL;
+    if (schema && move_references(schema, 0, false, 0)) {
+        json_t *property = json_object_get(json_object_get(schema, "properties"), key);
+        copy = json_pack("{s:[O], s:{s:O}}", "allOf", property, "$defs", "0", schema);
+    }
+    json_decref(schema);
+    return copy;
+}
+
+/* How a model that was trained with a dialect writes a call, where it is not {"name": ..., "arguments": ...}. */
+static const struct {
+    const char *dialect, *id, *name, *arguments;
+} keys[] = {
+    {"command-r", "tool_call_id", "tool_name", "parameters"},
+    {"llama3", NULL, "name", "parameters"},
+    {"functionary-3.1", NULL, "name", "parameters"},
+    {"apertus", NULL, NULL, NULL}, /* {NAME: ARGUMENTS} */
+    {NULL, NULL, "name", "arguments"},
+};
+
+/* The schema of a call of the function, whose arguments are at `reference`. */
+static json_t *schema_of_call(const char *dialect, const json_t *function, const char *reference)
+{
+    const json_t *name = json_object_get(function, "name");
+    size_t row = 0;
+    while (keys[row].dialect && !(dialect && strcmp(keys[row].dialect, dialect) == 0)) row++;
+    if (!keys[row].name)
+        return json_pack("{s:s, s:{s:{s:s}}, s:[O], s:b}", "type", "object", "properties", json_string_value(name),
+                         "$ref", reference, "required", name, "additionalProperties", 0);
+    json_t *properties = json_object(), *required = json_array();
+    bool ok = properties && required;
+    if (ok && keys[row].id)
+        ok = json_put(properties, keys[row].id, json_pack("{s:s, s:s}", "type", "string", "pattern", "^[0-9]{1,3}$")) &&
+             json_add(required, json_string(keys[row].id));
+    ok = ok && json_put(properties, keys[row].name, json_pack("{s:O}", "const", name)) &&
+         json_put(properties, keys[row].arguments, json_pack("{s:s}", "$ref", reference)) &&
+         json_add(required, json_string(keys[row].name)) && json_add(required, json_string(keys[row].arguments));
+    json_t *schema = ok ? json_pack("{s:s, s:O, s:O, s:b}", "type", "object", "properties", properties, "required",
+                                    required, "additionalProperties", 0)
+                        : NULL;
+    json_decref(properties);
+    json_decref(required);
+    return schema;
+}
+
+static bool add_alternative(size_t index, const char *dialect, const json_t *function, json_t *alternatives,
+                            json_t *definitions)
 {
     char key[32], reference[48];
     snprintf(key, sizeof key, "%zu", index);
     snprintf(reference, sizeof reference, "#/$defs/%zu", index);
-    json_t *schema = schema_of(function);
+    json_t *schema = server_tools_schema(function);
     if (!schema || !move_references(schema, index, false, 0)) {
         json_decref(schema);
         return false;
     }
-    return json_put(definitions, key, schema) &&
-           json_add(alternatives,
-                    json_pack("{s:s, s:{s:{s:O}, s:{s:s}}, s:[s, s], s:b}", "type", "object", "properties", "name",
-                              "const", json_object_get(function, "name"), "arguments", "$ref", reference, "required",
-                              "name", "arguments", "additionalProperties", 0));
+    return json_put(definitions, key, schema) && json_add(alternatives, schema_of_call(dialect, function, reference));
 }
 
-static json_t *schema_of_calls(const struct server_tools *tools)
+json_t *server_tools_calls_schema(const struct server_tools *tools, const char *dialect, bool is_list)
 {
     json_t *alternatives = json_array(), *definitions = json_object();
     bool ok = alternatives && definitions;
     for (size_t i = 0; ok && i < json_array_size(tools->list); i++)
-        ok = add_alternative(i, json_object_get(json_array_get(tools->list, i), "function"), alternatives, definitions);
-    json_t *schema = ok ? json_pack("{s:s, s:i, s:{s:O}, s:O}", "type", "array", "minItems", 1, "items", "anyOf",
-                                    alternatives, "$defs", definitions)
-                        : NULL;
+        ok = add_alternative(i, dialect, json_object_get(json_array_get(tools->list, i), "function"), alternatives,
+                             definitions);
+    json_t *schema = !ok        ? NULL
+                     : !is_list ? json_pack("{s:O, s:O}", "anyOf", alternatives, "$defs", definitions)
+                                : json_pack("{s:s, s:i, s:{s:O}, s:O}", "type", "array", "minItems", 1, "items",
+                                            "anyOf", alternatives, "$defs", definitions);
     json_decref(alternatives);
     json_decref(definitions);
-    if (schema && tools->one_call && !json_put(schema, "maxItems", json_integer(1))) {
+    if (schema && is_list && tools->one_call && !json_put(schema, "maxItems", json_integer(1))) {
         json_decref(schema);
         return NULL;
     }
@@ -227,8 +278,8 @@ static json_t *schema_of_calls(const struct server_tools *tools)
 
 bool server_tools_format(const struct server_tools *tools, struct server_format *format, struct server_error *error)
 {
-    json_t *schema =
-        tools->named ? schema_of(server_tools_find(tools, tools->named, strlen(tools->named))) : schema_of_calls(tools);
+    json_t *schema = tools->named ? server_tools_schema(server_tools_find(tools, tools->named, strlen(tools->named)))
+                                  : server_tools_calls_schema(tools, NULL, true);
     char *text = schema ? json_format(schema, JSON_COMPACT) : NULL;
     json_decref(schema);
     if (!text) return server_fail_memory(error);

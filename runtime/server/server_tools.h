@@ -36,6 +36,12 @@ bool server_tools_are_forced(const struct server_tools *tools);
 /* The format of an answer that must be a call. NAMED: the arguments; REQUIRED: an array of {"name": ..., "arguments": ...}. */
 bool server_tools_format(const struct server_tools *tools, struct server_format *format, struct server_error *error);
 
+/* Schemas for grammars, owned; NULL: out of memory: the arguments of a function; one of its properties, which may refer to all of
+ * its schema; and a call of any of the tools, or a list of them, with the keys of the dialect. */
+json_t *server_tools_schema(const json_t *function);
+json_t *server_tools_property_schema(const json_t *function, const char *key);
+json_t *server_tools_calls_schema(const struct server_tools *tools, const char *dialect, bool is_list);
+
 /* The object "function" of the list; NULL: none has the name. */
 const json_t *server_tools_find(const struct server_tools *tools, const char *name, size_t size);
 

@@ -9,13 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/grammar/grammar_composed.h"
+
 struct eng_grammar {
     atomic_uint references;
     struct eng_engine *engine;
     struct grammar *rules;
     struct grammar_matcher *matcher;
     pthread_mutex_t lock; /* of the matcher */
-    char *bytes;          /* [decode_stream_max_bytes]: of a token, under the lock */
+    char *bytes;          /* [1 + decode_stream_max_bytes]: of a token, under the lock */
 };
 
 /* ---- the vocabulary of an engine ---- */
@@ -29,11 +31,23 @@ static enum grammar_token_kind kind_of(const struct eng_engine *engine, int32_t 
     return tokenizer_is_special(engine->tokenizer, token) ? GRAMMAR_TOKEN_SPECIAL : GRAMMAR_TOKEN_TEXT;
 }
 
+/* The bytes by which grammars know a token: a special one has GRAMMAR_SPECIAL_BYTE before its own, and another one that has this byte,
+ * which is in no text, has none. `bytes`: [1 + decode_stream_max_bytes]. */
+static size_t token_bytes(const struct eng_engine *engine, int32_t token, char *bytes)
+{
+    const bool special = kind_of(engine, token) == GRAMMAR_TOKEN_SPECIAL;
+    const size_t size = tokenizer_token_bytes(engine->tokenizer, token, bytes + special);
+    if (!special) return memchr(bytes, GRAMMAR_SPECIAL_BYTE, size) ? 0 : size;
+    if (!size) return 0;
+    *bytes = (char)GRAMMAR_SPECIAL_BYTE;
+    return size + 1;
+}
+
 /* The bytes of all tokens one after the other, in `text`, which the caller frees. */
 static bool collect(const struct eng_engine *engine, struct grammar_token *tokens, char **text, struct status *status)
 {
     const size_t count = engine->file.manifest.geometry.vocab_size,
-                 longest = decode_stream_max_bytes(engine->tokenizer);
+                 longest = decode_stream_max_bytes(engine->tokenizer) + 1;
     size_t used = 0, room = 0;
     *text = NULL;
     for (size_t t = 0; t < count; t++) {
@@ -43,8 +57,9 @@ static bool collect(const struct eng_engine *engine, struct grammar_token *token
             if (!larger) return status_fail(status, STATUS_MACHINE, "out of memory");
             *text = larger;
         }
-        const size_t size = tokenizer_token_bytes(engine->tokenizer, (int32_t)t, *text + used);
-        const enum grammar_token_kind kind = kind_of(engine, (int32_t)t);
+        const size_t size = token_bytes(engine, (int32_t)t, *text + used);
+        const bool ends = kind_of(engine, (int32_t)t) == GRAMMAR_TOKEN_END;
+        const enum grammar_token_kind kind = ends ? GRAMMAR_TOKEN_END : GRAMMAR_TOKEN_TEXT;
         /* Longer ones are no part of any text that a grammar would be used for. */
         tokens[t] = (struct grammar_token){.size = size <= GRAMMAR_MOST_TOKEN_BYTES ? (uint32_t)size : 0, .kind = kind};
         used += size <= GRAMMAR_MOST_TOKEN_BYTES ? size : 0;
@@ -105,13 +120,64 @@ static struct grammar *open_choices(const char *text, size_t size, struct status
     return rules;
 }
 
-static struct grammar *open_rules(enum eng_grammar_kind kind, const char *text, size_t size, struct status *status)
+/* Special tokens by name: their bytes one after the other, the longest first. */
+struct specials {
+    struct special {
+        const char *bytes;
+        size_t size;
+    } * tokens; /* [count] */
+    size_t count;
+};
+
+static size_t find_special(const void *context, const char *text, size_t size)
+{
+    const struct specials *specials = context;
+    for (size_t i = 0; i < specials->count; i++) {
+        const struct special *token = &specials->tokens[i];
+        if (token->size <= size && memcmp(token->bytes, text, token->size) == 0) return token->size;
+    }
+    return 0;
+}
+
+static int compare_specials(const void *left, const void *right)
+{
+    const struct special *a = left, *b = right;
+    return (a->size < b->size) - (a->size > b->size);
+}
+
+static struct grammar *open_composed(const struct eng_engine *engine, const char *text, size_t size,
+                                     struct status *status)
+{
+    const size_t count = engine->file.manifest.geometry.vocab_size;
+    struct grammar_token *tokens = calloc(count, sizeof *tokens);
+    struct specials specials = {.tokens = calloc(count, sizeof *specials.tokens)};
+    struct grammar *rules = NULL;
+    char *bytes = NULL;
+    if (!tokens || !specials.tokens) {
+        status_fail(status, STATUS_MACHINE, "out of memory");
+    } else if (collect(engine, tokens, &bytes, status)) {
+        for (size_t t = 0; t < count; t++)
+            if (tokens[t].kind == GRAMMAR_TOKEN_TEXT && tokens[t].size &&
+                (uint8_t)*tokens[t].bytes == GRAMMAR_SPECIAL_BYTE)
+                specials.tokens[specials.count++] = (struct special){tokens[t].bytes + 1, tokens[t].size - 1};
+        qsort(specials.tokens, specials.count, sizeof *specials.tokens, compare_specials);
+        rules = grammar_composed_open(text, size, &(struct grammar_specials){find_special, &specials}, status);
+    }
+    free(bytes);
+    free(specials.tokens);
+    free(tokens);
+    return rules;
+}
+
+static struct grammar *open_rules(const struct eng_engine *engine, enum eng_grammar_kind kind, const char *text,
+                                  size_t size, struct status *status)
 {
     switch (kind) {
     case ENG_GRAMMAR_JSON_SCHEMA: return grammar_schema_open(text, size, NULL, status);
     case ENG_GRAMMAR_JSON_OBJECT: return grammar_object_open(NULL, status);
     case ENG_GRAMMAR_REGEX: return grammar_regex_open(text, size, status);
     case ENG_GRAMMAR_CHOICES: return open_choices(text, size, status);
+    case ENG_GRAMMAR_COMPOSED: return open_composed(engine, text, size, status);
     }
     status_fail(status, STATUS_USAGE, "kind is %d, expected one of enum eng_grammar_kind", (int)kind);
     return NULL;
@@ -159,10 +225,10 @@ static struct eng_grammar *make(struct eng_engine *engine, enum eng_grammar_kind
     atomic_init(&grammar->references, 1);
     load_retain(engine);
     grammar->engine = engine;
-    grammar->rules = open_rules(kind, text, size, status);
+    grammar->rules = open_rules(engine, kind, text, size, status);
     const struct grammar_vocabulary *vocabulary = grammar->rules ? find_vocabulary(engine, status) : NULL;
     if (vocabulary) grammar->matcher = grammar_matcher_open(grammar->rules, vocabulary, status);
-    grammar->bytes = malloc(decode_stream_max_bytes(engine->tokenizer));
+    grammar->bytes = malloc(1 + decode_stream_max_bytes(engine->tokenizer));
     if (grammar->matcher && grammar->bytes) return grammar;
     if (status->code == STATUS_OK) status_fail(status, STATUS_MACHINE, "out of memory");
     grammar_release(grammar);
@@ -210,7 +276,7 @@ bool grammar_follow(struct eng_grammar *grammar, struct grammar_state *state, in
                     struct status *status)
 {
     pthread_mutex_lock(&grammar->lock);
-    const size_t size = tokenizer_token_bytes(grammar->engine->tokenizer, token, grammar->bytes);
+    const size_t size = token_bytes(grammar->engine, token, grammar->bytes);
     bool ok = grammar_accept_bytes(grammar->matcher, state, grammar->bytes, size, status) &&
               grammar_fill_mask(grammar->matcher, state, mask, status);
     pthread_mutex_unlock(&grammar->lock);

@@ -31,7 +31,7 @@ NAMES = ["a", "b", "name", "value", "x-y", "caf\u00e9", "quote\"d", "back\\slash
 VALUES = [None, True, False, 0, 1, -1, 1.5, 1e3, "", "text", "caf\u00e9 \U0001f600", "a\"b\\c\n\t", "\u2028", [], [0], [False], [[]], {}, {"a": None},
           {"a": [1, {"b": "c"}]}, 9007199254740993]
 PATTERNS = ["^a*$", "a+", "^[A-Z]{2,3}-[0-9]{4}$", "^(foo|bar)?$", "[0-9]{3}", "^\\w+ \\w+$", "^\u00e9+$", "x$", "^(a|b(c|d)*)e$", "^[^\"\\\\]*$"]
-FORMATS = ["date", "time", "date-time", "uuid", "email", "ipv4", "hostname"]
+FORMATS = ["date", "time", "date-time", "duration", "uuid", "email", "ipv4", "ipv6", "hostname", "uri"]
 TYPES = ["null", "boolean", "integer", "number", "string", "array", "object"]
 
 
@@ -44,7 +44,7 @@ class Kinds:
                        self.items, self.prefix_items, self.properties, self.additional, self.any_of]
         self.all = self.nested + [self.one_of, self.all_of, self.reference, self.recursion, self.boolean, self.annotations, self.not_, self.condition,
                                   self.contains, self.pattern_properties, self.property_names, self.dependent, self.property_count,
-                                  self.unevaluated, self.unique, self.anchor]
+                                  self.unevaluated, self.unique, self.anchor, self.strings, self.kinds, self.filtered]
 
     def inner(self, depth):
         return self.rng.choice(self.nested if depth > 0 else self.nested[:9])(depth - 1)
@@ -153,7 +153,8 @@ class Kinds:
                 "default": 4, "examples": [1], "deprecated": False, "readOnly": True, "$comment": "none", **self.inner(depth)}
 
     def not_(self, depth):
-        return {"type": "object", "properties": {"a": {"not": self.inner(depth)}}}
+        return self.rng.choice([{"type": "object", "properties": {"a": {"not": self.inner(depth)}}}, {"type": ["string", "number"], "not": self.inner(0)},
+                                {"type": "string", "not": {"enum": self.rng.sample(NAMES, 3)}}, {"type": "string", "not": {"pattern": self.rng.choice(PATTERNS)}}])
 
     def condition(self, depth):
         return {"if": self.inner(depth), "then": self.inner(depth), "else": self.inner(depth)}
@@ -162,13 +163,21 @@ class Kinds:
         return {"type": "array", "contains": self.inner(depth)}
 
     def pattern_properties(self, depth):
-        return {"type": "object", "patternProperties": {"^f": self.inner(depth)}}
+        rng = self.rng
+        schema = {"type": "object", "patternProperties": {pattern: self.inner(depth) for pattern in rng.sample(["^f", "e", "^n", "x$"], rng.randrange(1, 3))}}
+        if rng.random() < 0.5:
+            schema["properties"] = {self.name(): self.inner(depth)}
+        if rng.random() < 0.5:
+            schema["additionalProperties"] = rng.choice([False, self.inner(0)])
+        return schema
 
     def property_names(self, _):
-        return {"type": "object", "propertyNames": {"maxLength": 3}}
+        names = self.rng.choice([{"maxLength": 3}, {"pattern": "^[a-z]+$"}, {"pattern": "^[a-z]", "maxLength": 4}, {"enum": NAMES[:3]}, {"not": {"enum": ["a", ""]}}])
+        return {"type": "object", "propertyNames": names, "additionalProperties": self.inner(0)}
 
     def dependent(self, _):
-        return {"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}}
+        return {"type": "object", "properties": {"a": {}, "b": {}}, **self.rng.choice([
+            {"dependentRequired": {"a": ["b"]}}, {"dependentSchemas": {"a": {"required": ["b"], "properties": {"b": self.inner(0)}}}}])}
 
     def property_count(self, _):
         return {"type": "object", self.rng.choice(["minProperties", "maxProperties"]): 2}
@@ -177,7 +186,20 @@ class Kinds:
         return self.rng.choice([{"type": "object", "unevaluatedProperties": False}, {"type": "array", "unevaluatedItems": False}])
 
     def unique(self, depth):
-        return {"type": "array", "uniqueItems": self.rng.random() < 0.5, "items": self.inner(depth)}
+        return {"type": "array", "uniqueItems": self.rng.random() < 0.5,
+                "items": self.rng.choice([self.inner(depth), {"enum": self.rng.sample(VALUES, 4)}, {"type": "boolean"}])}
+
+    def strings(self, _):
+        rng = self.rng
+        return {"type": "string", "pattern": rng.choice(PATTERNS), **rng.choice([{"minLength": 2}, {"maxLength": 3}, {"not": {"pattern": "a"}}])}
+
+    def kinds(self, depth):
+        return {"type": "object", "properties": {"kind": {"enum": ["card", "cash"]}, "value": {"type": ["integer", "string"]}}, "required": ["kind"],
+                "if": {"properties": {"kind": {"const": "card"}}}, "then": {"required": ["value"], "properties": {"value": self.inner(0)}},
+                "else": {"properties": {"other": self.inner(depth)}}}
+
+    def filtered(self, _):
+        return {"enum": self.rng.sample(VALUES, 6), **self.rng.choice([{"minLength": 1}, {"minimum": 1}, {"not": {"const": ""}}, {"type": "number", "multipleOf": 1}])}
 
     def anchor(self, depth):
         return {"$defs": {"A": {"$anchor": "here", **self.inner(depth)}}, "$ref": "#here"}

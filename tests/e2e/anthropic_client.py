@@ -89,8 +89,8 @@ def formats():
     with client.messages.stream(**options) as stream:
         final = stream.get_final_message()
     check(json.loads(final.content[0].text)["kind"] in ("fox", "wolf"), final)
-    wrong = {**options, "output_config": {"format": {"type": "json_schema", "schema": {"type": "object", "dependentRequired": {}}}}}
-    refused(anthropic.BadRequestError, lambda: client.messages.create(**wrong), "invalid_request_error", "dependentRequired")
+    wrong = {**options, "output_config": {"format": {"type": "json_schema", "schema": {"type": "object", "unevaluatedProperties": {}}}}}
+    refused(anthropic.BadRequestError, lambda: client.messages.create(**wrong), "invalid_request_error", "unevaluatedProperties")
 
 
 def timeouts():

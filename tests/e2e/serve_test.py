@@ -453,6 +453,7 @@ class CommandLine(unittest.TestCase):
         self.refused(2, ["two models are named 'x'"], "x=" + path, "x=" + path)
         self.refused(2, ["NAME=FILE"], "a b=" + path)
         self.refused(2, ["--kv-tokens and --kv-bytes: expected one of them, found both"], path, "--kv-tokens", "100", "--kv-bytes", "250000")
+        self.refused(2, ["--kv-tokens: expected at least 16, a page of the KV cache, found 1; give more"], path, "--kv-tokens", "1", "--port", "0")
         self.refused(2, ["kv_bytes: expected room for"], path, "--kv-bytes", "1", "--port", "0")
         self.refused(2, ["--port", "65535"], path, "--port", "65536")
         self.refused(2, ["--timeout"], path, "--timeout", "0")

@@ -76,6 +76,60 @@ class Tools(Served):
             names.add(calls[0]["function"]["name"])
         self.assertEqual(names, {"get_time", "get_weather"})
 
+    def test_call_or_document(self):
+        """With a format beside tools an answer is either calls of the tools or a text of the format."""
+        schema = {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}}, "required": ["answer"]}
+        kinds = set()
+        # The fables know no calls: a bias for the first token of one makes them likely.
+        tokens = self.server.json("POST", "/tokenize", {"model": "tools", "prompt": "<tool_call>", "add_special_tokens": False})["tokens"]
+        bias = {"logit_bias": {str(tokens[0]): 20}}
+        for seed in range(24):
+            choice, chunks = self.ask(tools=[TIME, WEATHER], temperature=1.5, seed=seed, max_tokens=200,
+                                      parallel_tool_calls=False, **(bias if seed % 2 else {}),
+                                      response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema}})
+            kinds.add(choice["finish_reason"])
+            if choice["finish_reason"] == "tool_calls":
+                self.check_calls(choice, chunks)
+            elif choice["finish_reason"] == "stop":
+                self.assertIn(json.loads(choice["message"]["content"]), ({"answer": "yes"}, {"answer": "no"}))
+                self.assertNotIn("tool_calls", choice["message"])
+                self.assertEqual(choices(chunks)[0], (choice["message"]["content"], "stop", "assistant"))
+        self.assertLessEqual({"tool_calls", "stop"}, kinds)
+
+    def test_format_beside_a_choice(self):
+        """Where a call is required there is no text that could have a format, and where none may come the format alone counts."""
+        extra = {"tools": [TIME, WEATHER], "response_format": {"type": "json_object"}, "temperature": 1, "seed": 3}
+        self.check_calls(*self.ask(tool_choice="required", parallel_tool_calls=False, **extra))
+        choice, _ = self.ask(tool_choice="none", **dict(extra, response_format={"type": "json_schema", "json_schema": {
+            "name": "a", "schema": {"const": 7}}}))
+        self.assertEqual(choice["message"]["content"], "7")
+
+    def test_call_or_document_of_other_apis(self):
+        """The formats of the other two APIs reach the same place."""
+        schema = {"type": "object", "properties": {"answer": {"const": "yes"}}, "required": ["answer"], "additionalProperties": False}
+        function = {"name": "get_time", "description": "", "parameters": {"type": "object", "properties": {}}}
+        reply = self.server.json("POST", "/v1/responses", {
+            "model": "tools", "input": "Hello", "max_output_tokens": 200, "temperature": 1, "parallel_tool_calls": False, "tools": [{"type": "function", **function}],
+            "text": {"format": {"type": "json_schema", "name": "a", "schema": schema}}})
+        for item in reply["output"]:
+            if reply["status"] != "completed":
+                self.assertEqual(reply["incomplete_details"]["reason"], "max_output_tokens")
+            elif item["type"] == "message":
+                self.assertEqual(json.loads(item["content"][0]["text"]), {"answer": "yes"})
+            else:
+                self.assertEqual((item["type"], item["name"]), ("function_call", "get_time"))
+        reply = self.server.json("POST", "/v1/messages", {
+            "model": "tools", "messages": HELLO, "max_tokens": 200, "temperature": 1,
+            "tools": [{"name": "get_time", "input_schema": function["parameters"]}],
+            "output_config": {"format": {"type": "json_schema", "schema": schema}}})
+        for block in reply["content"]:
+            if reply["stop_reason"] == "max_tokens":
+                continue
+            if block["type"] == "text":
+                self.assertEqual(json.loads(block["text"]), {"answer": "yes"})
+            else:
+                self.assertEqual((block["type"], block["name"]), ("tool_use", "get_time"))
+
     def test_required_that_is_cut(self):
         choice, _ = self.ask(tools=[TIME, WEATHER], tool_choice="required", max_tokens=3, temperature=0)
         self.assertEqual(choice["finish_reason"], "length")
@@ -114,9 +168,9 @@ class Tools(Served):
 
     def test_refused(self):
         self.refused("/v1/chat/completions", {"model": "chat", "messages": HELLO, "tools": [TIME]}, 400, "tools", "shows no tools")
-        broken = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}
+        broken = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "unevaluatedProperties": False}}}
         self.refused("/v1/chat/completions", {"model": "tools", "messages": HELLO, "tools": [broken], "tool_choice": "required"},
-                     400, "tools", "not")
+                     400, "tools", "unevaluatedProperties")
 
 
 if __name__ == "__main__":

@@ -40,10 +40,11 @@ static void describe(const struct server_parts *parts, struct server_buffer *tex
 }
 
 static void divide(const struct server_dialect *dialect, const struct server_tools *tools, bool in_thought,
-                   const char *text, size_t size, size_t piece, struct server_parts *parts)
+                   bool is_bound, const char *text, size_t size, size_t piece, struct server_parts *parts)
 {
     struct server_answer answer;
     server_answer_begin(&answer, dialect, tools, in_thought);
+    if (is_bound) server_answer_bind(&answer);
     for (size_t at = 0; at < size; at += piece)
         require(server_answer_push(&answer, text + at, piece < size - at ? piece : size - at, parts));
     require(server_answer_finish(&answer, parts));
@@ -62,15 +63,17 @@ int fuzz_try(const uint8_t *data, size_t size)
     struct server_buffer first = {0}, second = {0};
     if (size < 2) return 0;
     const char *text = (const char *)data + 2;
-    const bool has_tools = data[1] & 1, in_thought = data[1] & 2, is_required = data[1] & 4;
+    const bool has_tools = data[1] & 1, in_thought = data[1] & 2, is_required = data[1] & 4,
+               is_bound = has_tools && !is_required && (data[0] & 0x80);
     const size_t piece = 1 + (data[1] >> 3);
     size -= 2;
     server_dialect_find(templates[data[0] % (sizeof templates / sizeof *templates)], &dialect);
     json_t *read = json_loads(list, 0, NULL);
     require(read && server_tools_read(read, &tools, &error));
     if (is_required) tools.choice = SERVER_TOOLS_REQUIRED;
-    divide(&dialect, has_tools ? &tools : NULL, in_thought && dialect.thought, text, size, size ? size : 1, &whole);
-    divide(&dialect, has_tools ? &tools : NULL, in_thought && dialect.thought, text, size, piece, &pieces);
+    divide(&dialect, has_tools ? &tools : NULL, in_thought && dialect.thought, is_bound, text, size, size ? size : 1,
+           &whole);
+    divide(&dialect, has_tools ? &tools : NULL, in_thought && dialect.thought, is_bound, text, size, piece, &pieces);
     describe(&whole, &first);
     describe(&pieces, &second);
     require(first.size == second.size && (!first.size || memcmp(first.data, second.data, first.size) == 0));
