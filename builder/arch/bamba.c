@@ -29,11 +29,21 @@ static bool check_rotation(const struct model_config *config, struct json_reader
                                                                  json_object_get(reader->object, key), status));
 }
 
+/* The class takes a half, whatever the file says there; in rope_parameters the file's factor counts. */
+static bool check_factor(struct json_reader *reader, struct status *status)
+{
+    static const char key[] = "partial_rotary_factor";
+    const json_t *value = json_object_get(reader->object, key);
+    return !json_is_number(value) || json_number_value(value) == 0.5 ||
+           json_reader_fail(reader, key, "0.5", value, status);
+}
+
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
-    if (!config_sizes(config, reader, &defaults, status) || !config_rope_defaults(config, reader, 10000, 0.5, status) ||
-        !config_attention_bias(config, reader, status) || !config_mlp_bias(config, reader, status) ||
-        !check_rotation(config, reader, status) || !config_unused_experts(reader, status) ||
+    if (!check_factor(reader, status) || !config_sizes(config, reader, &defaults, status) ||
+        !config_rope_defaults(config, reader, 10000, 0.5, status) || !config_attention_bias(config, reader, status) ||
+        !config_mlp_bias(config, reader, status) || !check_rotation(config, reader, status) ||
+        !config_unused_experts(reader, status) ||
         !field_rules_check(reader, unused, sizeof unused / sizeof *unused, status))
         return false;
     for (uint64_t i = 0; i < config->layers; i++) config->layer[i].mixer = MIXER_STATE_SPACE;

@@ -180,6 +180,17 @@ bool config_cap(struct model_config *config, struct json_reader *reader, double 
     return read_cap(reader, "final_logit_softcapping", absent, &config->logits_cap, status);
 }
 
+bool config_attention_head_dim(const struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    static const char key[] = "attention_head_dim";
+    uint64_t same = config->head_dim;
+    char expected[64];
+    if (!json_reader_u64(reader, key, false, 1, MODEL_MAX_HEAD_DIM, &same, status)) return false;
+    snprintf(expected, sizeof expected, "the elements of a head (%" PRIu64 ")", config->head_dim);
+    return same == config->head_dim ||
+           json_reader_fail(reader, key, expected, json_object_get(reader->object, key), status);
+}
+
 bool config_causal(struct json_reader *reader, struct status *status)
 {
     return config_fixed(reader, "use_bidirectional_attention", false, status);

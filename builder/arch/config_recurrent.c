@@ -207,6 +207,7 @@ bool config_time_step_limit(struct model_config *config, struct json_reader *rea
                     read_limit(json_array_get(limits, 0), &sizes->dt_min) &&
                     read_limit(json_array_get(limits, 1), &sizes->dt_max) && sizes->dt_min <= sizes->dt_max &&
                     sizes->dt_max > 0;
+    sizes->dt_min += 0.0; /* -0 is 0 */
     if (sizes->dt_max > (double)FLT_MAX) sizes->dt_max = (double)FLT_MAX;
     return (ok && sizes->dt_min <= sizes->dt_max) ||
            json_reader_fail(reader, "time_step_limit", "two rising numbers from 0 on", limits, status);

@@ -122,7 +122,8 @@ TEST(bamba_and_nemotron_h)
     assert_int_equal(config.layer[3].mixer, MIXER_STATE_SPACE);
     assert_int_equal(config.rope.rotary_dim, 4);
     config = test_config_accepted("nemotron_h", "\"hybrid_override_pattern\": \"M-*M\", \"use_bias\": true, "
-                                                "\"use_conv_bias\": false, \"time_step_min\": 0.5");
+                                                "\"use_conv_bias\": false, \"time_step_limit\": [0.5, 2], "
+                                                "\"attention_head_dim\": 128, \"norm_eps\": 1e-5");
     assert_int_equal(config.layer[0].mixer, MIXER_STATE_SPACE);
     assert_int_equal(config.layer[1].mixer, MIXER_NONE);
     assert_int_equal(config.layer[2].mixer, MIXER_ATTENTION);
@@ -200,7 +201,11 @@ TEST(refused_configs)
         {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"attention_bias\": true", "'attention_bias'|false"},
         {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"num_nextn_predict_layers\": 1",
          "'num_nextn_predict_layers'"},
-        {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"time_step_min\": -1", "'time_step_min'|found -1"},
+        {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"time_step_limit\": [-1, 1]",
+         "'time_step_limit'|rising"},
+        {"nemotron_h", "\"hybrid_override_pattern\": \"M-*-\", \"attention_head_dim\": 64",
+         "'attention_head_dim'|elements of a head (128)|found 64"},
+        {"bamba", "\"attn_layer_indices\": [2], \"partial_rotary_factor\": 1.0", "'partial_rotary_factor'|0.5"},
         {"falcon_h1", FALCON ", \"mamba_d_head\": 32", "'mamba_d_head'|all elements of the heads (1024)"},
         {"falcon_h1", FALCON ", \"mamba_rms_norm\": true", "'mamba_norm_before_gate'|false with mamba_rms_norm"},
         {"falcon_h1", FALCON ", \"ssm_multipliers\": [1, 2]", "'ssm_multipliers'|5 numbers"},

@@ -338,6 +338,9 @@ void config_local_rope(struct model_config *config, double theta);
 bool config_scalar_and_caps(struct model_config *config, struct json_reader *reader, double scores, double logits,
                             struct status *status);
 
+/* attention_head_dim, another name of head_dim, must say the same. */
+bool config_attention_head_dim(const struct model_config *config, struct json_reader *reader, struct status *status);
+
 /* final_logit_softcapping alone; null: no cap. `absent`: its default, 0: none. */
 bool config_cap(struct model_config *config, struct json_reader *reader, double absent, struct status *status);
 

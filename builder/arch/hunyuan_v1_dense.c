@@ -92,15 +92,9 @@ static bool resolve_rotation(struct model_config *config, struct json_reader *re
 
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
-    static const char key[] = "attention_head_dim"; /* another name of head_dim */
-    if (!config_sizes(config, reader, &defaults, status) || !config_attention_bias(config, reader, status))
+    if (!config_sizes(config, reader, &defaults, status) || !config_attention_bias(config, reader, status) ||
+        !config_attention_head_dim(config, reader, status))
         return false;
-    uint64_t same = config->head_dim;
-    char expected[64];
-    if (!json_reader_u64(reader, key, false, 1, MODEL_MAX_HEAD_DIM, &same, status)) return false;
-    snprintf(expected, sizeof expected, "the elements of a head (%" PRIu64 ")", config->head_dim);
-    if (same != config->head_dim)
-        return json_reader_fail(reader, key, expected, json_object_get(reader->object, key), status);
     const json_t *parameters = json_object_get(reader->object, "rope_parameters");
     return field_rules_check(reader, unused, sizeof unused / sizeof *unused, status) &&
            resolve_rotation(config, reader, json_is_object(parameters) ? "rope_parameters" : "rope_scaling", status);

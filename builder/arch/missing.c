@@ -8,8 +8,7 @@ static const char altup[] = "its layers predict and correct several copies of th
                             "low rank (LAuReL) and keep "
                             "the largest elements of an MLP's gate alone (activation_sparsity_pattern), and no block "
                             "of engbuild computes these";
-static const char state_space[] = "it has layers of state spaces (Mamba) alone or other ones than Mamba-2's, and no "
-                                  "block of engbuild computes these";
+static const char state_space[] = "it has layers of state spaces (Mamba) in a form that no block of engbuild computes";
 static const char lightning[] =
     "it has layers of lightning attention (layer_types: \"linear_attention\"), whose state decays by a fixed factor of "
     "each head, and no block of engbuild computes these";

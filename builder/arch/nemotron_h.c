@@ -33,14 +33,16 @@ static const struct field_rule unused[] = {
     {"hidden_dropout", FIELD_NO_EFFECT},
     {"mamba_proj_bias", FIELD_NO_EFFECT},       /* the class reads use_bias */
     {"mamba_ssm_cache_dtype", FIELD_NO_EFFECT}, /* of the state, which is float32 */
+    {"norm_eps", FIELD_NO_EFFECT},              /* the class reads layer_norm_epsilon */
     {"num_logits_to_keep", FIELD_NO_EFFECT},
     {"num_nextn_predict_layers", FIELD_ZERO},
     {"rescale_prenorm_residual", FIELD_NO_EFFECT}, /* of training, as time_step_max, _floor and _rank */
     {"residual_in_fp32", FIELD_NO_EFFECT},
-    {"rms_norm_eps", FIELD_NO_EFFECT}, /* the class reads layer_norm_epsilon */
+    {"rms_norm_eps", FIELD_NO_EFFECT},
     {"time_step_floor", FIELD_NO_EFFECT},
-    {"time_step_limit", FIELD_NO_EFFECT}, /* the class reads time_step_min alone */
     {"time_step_max", FIELD_NO_EFFECT},
+    {"time_step_min",
+     FIELD_NO_EFFECT}, /* of training; transformers' prompts without CUDA have it as the least time step, its steps do not */
     {"time_step_rank", FIELD_NO_EFFECT},
     {"use_mamba_kernels", FIELD_NO_EFFECT},
     /* They describe layers of experts, and those that predict further tokens, none of which there is. */
@@ -132,11 +134,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
         return json_reader_fail(reader, "mamba_hidden_act", "\"silu\"",
                                 json_object_get(reader->object, "mamba_hidden_act"), status);
     config->recurrent.norm_groups = config->recurrent.key_heads;
-    config->recurrent.dt_min = 0.001;
-    return json_reader_double(reader, "time_step_min", false, &config->recurrent.dt_min, status) &&
-           ((config->recurrent.dt_min >= 0 && config->recurrent.dt_min <= 1e6) ||
-            json_reader_fail(reader, "time_step_min", "a number from 0 to 1e6",
-                             json_object_get(reader->object, "time_step_min"), status));
+    return config_time_step_limit(config, reader, status) && config_attention_head_dim(config, reader, status);
 }
 
 const struct architecture arch_nemotron_h = {

@@ -205,7 +205,7 @@ class BuildInputs(ErrorTest):
 
     def test_config(self):
         for changes, words in (
-                ({"model_type": "mamba"}, ["model_type", "mamba", "state-space", "nearest"]),
+                ({"model_type": "mamba"}, ["model_type", "mamba", "state spaces", "nearest"]),
                 ({"model_type": "absent"}, ["model_type"]),
                 ({"model_type": 7}, ["model_type"]),
                 ({"hidden_size": "absent"}, ["hidden_size"]),

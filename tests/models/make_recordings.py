@@ -57,9 +57,9 @@ LATENT = {"num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 24,
 MAMBA = {**SIZES, "num_hidden_layers": 4, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 32, "mamba_n_groups": 1, "mamba_chunk_size": 16}
 GRANITE = {**MAMBA, "embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.5, "logits_scaling": 0.5,
            "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"], "shared_intermediate_size": 96}
-FALCON = {"lm_head_multiplier": 0.75, "embedding_multiplier": 3.0, "mlp_multipliers": [0.8, 0.6], "key_multiplier": 0.5,
-          "attention_out_multiplier": 0.9, "attention_in_multiplier": 1.2, "ssm_multipliers": [0.7, 1.3, 0.8, 0.9, 1.1],
-          "ssm_in_multiplier": 1.25, "ssm_out_multiplier": 0.7, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+FALCON_H1 = {"lm_head_multiplier": 0.75, "embedding_multiplier": 3.0, "mlp_multipliers": [0.8, 0.6], "key_multiplier": 0.5,
+             "attention_out_multiplier": 0.9, "attention_in_multiplier": 1.2, "ssm_multipliers": [0.7, 1.3, 0.8, 0.9, 1.1],
+             "ssm_in_multiplier": 1.25, "ssm_out_multiplier": 0.7, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
 
 # Each: model_type, the configuration. A configuration with text_config is of a model with other parts.
 MODELS = {
@@ -87,13 +87,13 @@ MODELS = {
     "granitemoehybrid-attention": ("granitemoehybrid", {**GRANITE, "num_local_experts": 0, "position_embedding_type": "rope",
                                                         "layer_types": ["full_attention"] * 4, "rope_parameters": {
                                                             "rope_type": "default", "rope_theta": 10000.0}}),
-    "falcon_h1": ("falcon_h1", {**MAMBA, **FALCON, "mamba_n_groups": 4, "mamba_d_head": 20, "mamba_d_ssm": 160}),
-    "falcon_h1-norm": ("falcon_h1", {**MAMBA, **FALCON, "mamba_d_ssm": None, "mamba_rms_norm": True, "mamba_norm_before_gate": False}),
+    "falcon_h1": ("falcon_h1", {**MAMBA, **FALCON_H1, "mamba_n_groups": 4, "mamba_d_head": 20, "mamba_d_ssm": 160}),
+    "falcon_h1-norm": ("falcon_h1", {**MAMBA, **FALCON_H1, "mamba_d_ssm": None, "mamba_rms_norm": True, "mamba_norm_before_gate": False}),
     "bamba": ("bamba", {**MAMBA, "attn_layer_indices": [2], "mamba_n_groups": 2, "rope_parameters": {"rope_type": "default",
                                                                                                       "rope_theta": 10000.0}}),
     "nemotron_h": ("nemotron_h", {**SIZES, "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention", "mlp"],
                                   "head_dim": 32, "mamba_num_heads": 8, "mamba_head_dim": 20, "ssm_state_size": 32, "n_groups": 2,
-                                  "chunk_size": 16, "time_step_min": 0.6, "use_bias": True, "mlp_bias": True}),
+                                  "chunk_size": 16, "time_step_min": 1e-6, "use_bias": True, "mlp_bias": True}),
     "gemma4": ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 3, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 16,
                                "vocab_size_per_layer_input": VOCABULARY}),
     # Heads as large as those of the published models.
@@ -237,10 +237,6 @@ MODELS = {
     "gpt_neo": ("gpt_neo", {"hidden_size": 64, "intermediate_size": 96, "num_layers": 2, "num_heads": 4, "window_size": 16,
                             "attention_types": [[["global", "local"], 1]], "vocab_size": VOCABULARY, "max_position_embeddings": 512,
                             "bos_token_id": 1, "eos_token_id": 2}),
-    "granitemoehybrid": ("granitemoehybrid", {**SIZES, "num_local_experts": 0, "layer_types": ["full_attention"] * 2,
-                                              "shared_intermediate_size": 96, "position_embedding_type": "rope", "attention_multiplier": 0.2,
-                                              "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0,
-                                              "mamba_n_heads": 4}),
     "gptj": ("gptj", {"n_embd": 64, "n_inner": 96, "n_layer": 2, "n_head": 2, "n_positions": 512, "rotary_dim": 16,
                       "vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2}),
     "helium": ("helium", {**SIZES, "head_dim": 32}),
