@@ -31,8 +31,9 @@ static const struct field_rule rules[] = {
     {"topk_group", FIELD_ONE},
     {"num_expert_groups", FIELD_ONE},
     {"num_limited_groups", FIELD_ONE},
-    {"use_grouped_mm", FIELD_NO_EFFECT},     /* how products are computed */
-    {"load_balance_coeff", FIELD_NO_EFFECT}, /* of training */
+    {"sliding_window_pattern", FIELD_ABSENT}, /* of other families: the class does not read it */
+    {"use_grouped_mm", FIELD_NO_EFFECT},      /* how products are computed */
+    {"load_balance_coeff", FIELD_NO_EFFECT},  /* of training */
 };
 
 static bool read_windows(struct model_config *config, struct json_reader *reader, struct status *status)

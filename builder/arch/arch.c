@@ -172,6 +172,18 @@ static bool check_rotation(const struct model_config *config, const struct json_
                        reader->path, config->model_type, config->rope.rotary_dim, rope_whole_dim(config));
 }
 
+/* A norm after the rotation undoes the factor by which these scale q and k. */
+static bool check_scaling(const struct model_config *config, const struct json_reader *reader,
+                          const struct architecture *family, struct status *status)
+{
+    const bool scales = config->rope.type == ROPE_YARN || config->rope.type == ROPE_LONGROPE;
+    return !family->decoder.norms_rotated || !scales ||
+           status_fail(status, STATUS_BAD_INPUT,
+                       "%s: rope_type: expected default, linear or llama3 for model_type '%s', whose heads are "
+                       "normalised after their rotation, found %s",
+                       reader->path, config->model_type, config->rope.type == ROPE_YARN ? "yarn" : "longrope");
+}
+
 bool arch_read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     const char *model_type = NULL;
@@ -182,7 +194,7 @@ bool arch_read_config(struct model_config *config, struct json_reader *reader, s
     if (family->sections && !wrapper_drop_sections(reader->object, reader->path, status)) return false;
     return read_architecture(config, reader, family, status) && family->read_config(config, reader, status) &&
            config_read_unclaimed(config, reader, status) && rope_config_parse(config, reader, status) &&
-           check_rotation(config, reader, family, status);
+           check_rotation(config, reader, family, status) && check_scaling(config, reader, family, status);
 }
 
 bool arch_add_predictor(struct model_config *config, struct status *status)

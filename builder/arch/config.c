@@ -81,8 +81,13 @@ bool config_sizes(struct model_config *config, struct json_reader *reader, const
     if (!(config->rms_norm_eps > 0 && config->rms_norm_eps < 1))
         return json_reader_fail(reader, norm_eps, "a number above 0 and below 1",
                                 json_object_get(reader->object, norm_eps), status);
-    const int64_t eos = default_token(config, reader, "eos_token_id", defaults->eos_token);
-    if (eos != CONFIG_NO_TOKEN) config->eos_tokens[config->eos_count++] = (int32_t)eos;
+    const bool several = defaults->more_eos_tokens[0] != 0;
+    if (several && json_reader_is_null(reader, "eos_token_id")) json_object_del(reader->object, "eos_token_id");
+    const int32_t eos[3] = {defaults->eos_token, defaults->more_eos_tokens[0], defaults->more_eos_tokens[1]};
+    for (int i = 0; i < (several ? 3 : 1); i++) {
+        const int64_t token = i && !eos[i] ? CONFIG_NO_TOKEN : default_token(config, reader, "eos_token_id", eos[i]);
+        if (token != CONFIG_NO_TOKEN) config->eos_tokens[config->eos_count++] = (int32_t)token;
+    }
     config->bos_token = default_token(config, reader, "bos_token_id", defaults->bos_token);
     config->pad_token = default_token(config, reader, "pad_token_id", defaults->pad_token);
     if (!read_heads(config, reader, defaults, status)) return false;
@@ -362,6 +367,17 @@ bool config_activation(struct model_config *config, struct json_reader *reader, 
     return json_reader_fail(
         reader, key, "\"silu\", \"swish\", \"gelu\", \"gelu_new\", \"gelu_fast\", \"gelu_pytorch_tanh\" or \"relu2\"",
         json_object_get(reader->object, key), status);
+}
+
+bool config_own_activation(struct model_config *config, struct json_reader *reader, const char *key,
+                           enum activation absent, struct status *status)
+{
+    if (!config_activation(config, reader, key, absent, status)) return false;
+    const int own = config->activation;
+    if (!config_activation(config, reader, "hidden_act", (enum activation)own, status)) return false;
+    return config->activation == own ||
+           json_reader_fail(reader, "hidden_act", "the activation of the field that the class reads",
+                            json_object_get(reader->object, "hidden_act"), status);
 }
 
 bool config_read_unclaimed(struct model_config *config, struct json_reader *reader, struct status *status)

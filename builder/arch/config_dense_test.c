@@ -191,7 +191,7 @@ TEST(hunyuan_rotation)
         {"\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": -1}", "'alpha'|found -1"},
         {"\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": \"9\"}", "'alpha'|a number"},
         {"\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 9, \"beta\": 1}", "'beta'|not understood"},
-        {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}", "'rope_scaling'|default, linear, llama3 or dynamic"},
+        {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}", "default, linear or llama3|found yarn"},
         {"\"attention_head_dim\": 16", "'attention_head_dim'|elements of a head (8)|found 16"},
         {"\"use_cla\": true", "'use_cla'|expected false"},
         {"\"use_qk_norm\": false", "'use_qk_norm'|expected true"},
@@ -351,6 +351,86 @@ TEST(published)
          "parallel"},
     };
     test_config_published(models, sizeof models / sizeof *models);
+}
+
+#define USUAL_SIZES                                                                \
+    "\"hidden_size\": 1024, \"intermediate_size\": 96, \"num_hidden_layers\": 4, " \
+    "\"num_attention_heads\": 8, \"num_key_value_heads\": 2"
+
+TEST(end_tokens)
+{
+    static const struct {
+        const char *model_type, *field;
+        size_t count;
+        int32_t last;
+    } cases[] = {
+        {"glm", "\"eos_token_id\": null", 3, 151338}, {"glm4", "\"bos_token_id\": 3", 3, 151338},
+        {"glm4", "\"eos_token_id\": 5", 1, 5},        {"cwm", "\"bos_token_id\": 3", 3, 128009},
+        {"olmo", "\"eos_token_id\": null", 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct status status = {0};
+        struct model_config config;
+        char text[400];
+        snprintf(text, sizeof text, "{\"model_type\": \"%s\", \"vocab_size\": 160000, %s, %s}", cases[i].model_type,
+                 USUAL_SIZES, cases[i].field);
+        test_expect_success(test_config_parse(&config, text, &status), &status);
+        assert_int_equal(config.eos_count, cases[i].count);
+        if (cases[i].count) assert_int_equal(config.eos_tokens[cases[i].count - 1], cases[i].last);
+    }
+}
+
+TEST(scaling_of_cwm)
+{
+    static const char *const none[] = {"\"rope_scaling\": null", "\"rope_scaling\": {}", "\"rope_theta\": 1e6"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        const struct model_config config = test_config_accepted("cwm", none[i]);
+        assert_int_equal(config.rope.type, ROPE_LLAMA3);
+        assert_true(config.rope.factor == 16 && config.rope.theta == 1e6);
+    }
+}
+
+/* Keys that change nothing in the class would change something here. */
+TEST(keys_that_the_class_does_not_read)
+{
+    static const char yarn[] = "{\"rope_type\": \"yarn\", \"factor\": 4, \"rope_theta\": 10000}";
+    static const struct {
+        const char *model_type, *fields, *words;
+    } refused[] = {
+        {"cwm", "\"rope_theta\": 5e5", "'rope_theta'|1e6"},
+        {"cwm", "\"sliding_window_pattern\": 1", "'sliding_window_pattern'"},
+        {"ministral", "\"sliding_window_pattern\": 4", "'sliding_window_pattern'"},
+        {"vaultgemma", "\"sliding_window_pattern\": 4", "'sliding_window_pattern'"},
+        {"falcon", "\"activation\": \"gelu\", \"hidden_act\": \"silu\"", "'hidden_act'|silu"},
+        {"lfm2", "\"hidden_act\": \"gelu\"", "'hidden_act'|silu|gelu"},
+        {"hunyuan_v1_dense", "\"rope_parameters\": {}, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}",
+         "after their rotation, found yarn"},
+        {"hunyuan_v1_dense", "\"rope_theta\": 1e308, \"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 1e9}",
+         "rope_theta|finite"},
+    };
+    static const struct {
+        const char *model_type, *sizes, *fields, *words;
+    } others[] = {
+        {"gpt_neo", "\"hidden_size\": 64, \"num_layers\": 2, \"num_heads\": 4",
+         "\"attention_types\": [[[\"global\", \"local\"], 1]], \"attention_layers\": [\"global\", \"global\"]",
+         "'attention_layers'|attention_types"},
+        {"gptj", "\"n_embd\": 64, \"n_layer\": 2, \"n_head\": 2", "\"rotary_dim\": 16, \"rope_theta\": 1e6",
+         "'rope_theta'"},
+        {"gptj", "\"n_embd\": 64, \"n_layer\": 2, \"n_head\": 2", "\"rotary_dim\": 16, \"hidden_act\": \"silu\"",
+         "'hidden_act'"},
+    };
+    char text[400];
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        test_config_refused(refused[i].model_type, refused[i].fields, refused[i].words);
+    snprintf(text, sizeof text, "\"rope_parameters\": %s", yarn);
+    test_config_refused("nanochat", text, "after their rotation, found yarn");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        struct status status = {0};
+        struct model_config config;
+        snprintf(text, sizeof text, "{\"model_type\": \"%s\", \"vocab_size\": 512, %s, %s}", others[i].model_type,
+                 others[i].sizes, others[i].fields);
+        test_expect_failure(test_config_parse(&config, text, &status), &status, STATUS_BAD_INPUT, others[i].words);
+    }
 }
 
 int main(void) { return test_run(); }

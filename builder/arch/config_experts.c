@@ -126,12 +126,12 @@ bool config_shared_experts(struct model_config *config, struct json_reader *read
                        count_key, MODEL_MAX_INTERMEDIATE, config->experts.shared_size);
 }
 
-bool config_mlp_layers(struct model_config *config, struct json_reader *reader, struct status *status)
+bool config_mlp_layers(struct model_config *config, struct json_reader *reader, bool wins, struct status *status)
 {
     static const char key[] = "mlp_layer_types";
     char expected[96];
     const json_t *types = json_reader_get(reader, key);
-    const bool counted = json_is_integer(json_object_get(reader->object, dense_layers));
+    const bool counted = !wins && json_is_integer(json_object_get(reader->object, dense_layers));
     if (!types) return true;
     snprintf(expected, sizeof expected, "an array of num_hidden_layers (%" PRIu64 ")", config->layers);
     if (!json_is_array(types) || json_array_size(types) != config->layers)

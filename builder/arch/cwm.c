@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Code World Model: a Llama in which three layers of four attend through a sliding window. */
 #include "builder/arch/family.h"
+#include "formats/base/field_rules.h"
 
 static const struct config_defaults defaults = {
     .kv_heads = 8,
@@ -9,6 +10,7 @@ static const struct config_defaults defaults = {
     .rms_norm_eps = 1e-5,
     .bos_token = 128000,
     .eos_token = 128001,
+    .more_eos_tokens = {128008, 128009},
     .pad_token = CONFIG_NO_TOKEN,
 };
 
@@ -21,18 +23,33 @@ static const struct rope_config default_rope = {
     .original_max_position = 8192,
 };
 
+/* Keys of other families that the class does not read. */
+static const struct field_rule foreign[] = {{"sliding_window_pattern", FIELD_ABSENT}};
+
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     enum { PERIOD = 4 };
     if (!config_sizes(config, reader, &defaults, status) || !config_mlp_bias(config, reader, status) ||
+        !field_rules_check(reader, foreign, sizeof foreign / sizeof *foreign, status) ||
         !config_window_pattern(config, reader, PERIOD, 8192, status))
         return false;
     if (!json_object_get(reader->object, "layer_types")) { /* the first of each four has none, not the last */
         const uint64_t window = config->layer[0].window;
         for (size_t i = 0; i < config->layers; i++) config->layer[i].window = i % PERIOD ? window : 0;
     }
-    if (json_reader_is_null(reader, "rope_parameters") || !json_object_get(reader->object, "rope_parameters"))
-        if (!json_object_get(reader->object, "rope_scaling")) config->rope = default_rope;
+    const json_t *parameters = json_object_get(reader->object, "rope_parameters");
+    if (!json_object_size(json_object_get(reader->object, "rope_scaling"))) {
+        json_object_del(reader->object, "rope_scaling"); /* null and {} count as none */
+        if (!parameters || json_is_null(parameters)) {
+            double theta = 1e6; /* part of the default object */
+            config->rope = default_rope;
+            if (!json_reader_double(reader, "rope_theta", false, &theta, status)) return false;
+            if (theta != 1e6)
+                return json_reader_fail(reader, "rope_theta",
+                                        "1e6, as the class reads no other without rope_parameters",
+                                        json_object_get(reader->object, "rope_theta"), status);
+        }
+    }
     return config_rope_defaults(config, reader, 1e6, 1, status);
 }
 

@@ -44,7 +44,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
 {
     config->ignored_prefix = "mtp."; /* layers that predict further tokens */
     return config_sizes(config, reader, &defaults, status) && config_window_rotates(config, reader, 4, 4096, status) &&
-           config_biased_experts(config, reader, &experts, status) && config_mlp_layers(config, reader, status) &&
+           config_biased_experts(config, reader, &experts, status) && config_mlp_layers(config, reader, true, status) &&
            check_layers(config, reader, status) && config_fixed_text(reader, "scoring_func", "sigmoid", status) &&
            config_fixed_text(reader, "topk_method", "noaux_tc", status) &&
            field_rules_check(reader, unused, sizeof unused / sizeof *unused, status) &&

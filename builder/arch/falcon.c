@@ -78,7 +78,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
         !read_kv_heads(config, reader, grouped, status) || !read_norms(config, reader, grouped, status))
         return false;
     config->qkv_bias = config->output_bias = config->mlp_bias = biases;
-    return config_activation(config, reader, "activation", ACTIVATION_GELU, status);
+    return config_own_activation(config, reader, "activation", ACTIVATION_GELU, status);
 }
 
 static const struct decoder_norms two_norms = {.attention_in = "ln_attn", .mlp_in = "ln_mlp"};

@@ -109,6 +109,7 @@ struct decoder_traits {
     bool embedding_norm; /* a norm without weights after the embedding */
     enum decoder_fused fused;
     bool turns_back;     /* q and k rotate by angles below 0 */
+    bool norms_rotated;  /* heads are normalised after they rotate: no rope scaling may scale q and k */
     bool partial_rotary; /* partial_rotary_factor may be below 1 */
     /* Modules that hold q, k and v, and gate and up, one after the other; NULL: each has a module of its own. */
     const char *fused_qkv, *fused_gate_up;
@@ -210,6 +211,7 @@ struct config_defaults {
     uint64_t layers;                /* 0: num_hidden_layers must be there */
     uint64_t inner_times;           /* of hidden_size, where intermediate_size is absent or null; 0: it must be there */
     int32_t bos_token, eos_token, pad_token; /* CONFIG_NO_TOKEN: none */
+    int32_t more_eos_tokens[2]; /* further ones; 0: none. With them null in config.json means the default */
 };
 
 /* Sizes, heads, rms_norm_eps, tie_word_embeddings, and the class defaults of token ids. All scales become 1, that of
@@ -247,8 +249,8 @@ struct shared_experts_defaults {
 bool config_shared_experts(struct model_config *config, struct json_reader *reader,
                            const struct shared_experts_defaults *defaults, struct status *status);
 /* mlp_layer_types, of "dense" and "sparse", which has experts; absent: the layers are as config_shared_experts left them, and where
- * first_k_dense_replace is there, too, both must agree. */
-bool config_mlp_layers(struct model_config *config, struct json_reader *reader, struct status *status);
+ * first_k_dense_replace is there, too, both must agree, unless the former wins. */
+bool config_mlp_layers(struct model_config *config, struct json_reader *reader, bool wins, struct status *status);
 /* Experts with sigmoid scores and a selection bias, as DeepSeek-V3 has them: all keys above but mlp_layer_types, and
  * routed_scaling_factor. */
 struct biased_experts_defaults {
@@ -359,6 +361,10 @@ bool config_activation(struct model_config *config, struct json_reader *reader, 
  * that computes what the class in transformers does. */
 bool config_own_code(const struct model_config *config, struct json_reader *reader, const char *const *classes,
                      size_t count, struct status *status);
+
+/* The activation under the key that the class reads; hidden_act, which it does not read, must say the same. */
+bool config_own_activation(struct model_config *config, struct json_reader *reader, const char *key,
+                           enum activation absent, struct status *status);
 
 /* hidden_act, auto_map, and the keys of the blocks above, as far as read_config left them: each must say what its
  * absence means. */

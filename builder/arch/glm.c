@@ -9,6 +9,7 @@ static const struct config_defaults defaults = {
     .rms_norm_eps = 1.5625e-7,
     .bos_token = CONFIG_NO_TOKEN,
     .eos_token = 151329,
+    .more_eos_tokens = {151336, 151338},
     .pad_token = 151329,
 };
 

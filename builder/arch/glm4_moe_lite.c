@@ -41,8 +41,9 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     config->rotary_pairs = true;
     return config_sizes(config, reader, &defaults, status) && config_latent(config, reader, &latent, status) &&
            json_reader_bool(reader, "rope_interleave", false, &config->rotary_pairs, status) &&
-           config_biased_experts(config, reader, &experts, status) && config_mlp_layers(config, reader, status) &&
-           check_dense_layers(reader, status) && config_fixed_text(reader, "topk_method", "noaux_tc", status) &&
+           config_biased_experts(config, reader, &experts, status) &&
+           config_mlp_layers(config, reader, false, status) && check_dense_layers(reader, status) &&
+           config_fixed_text(reader, "topk_method", "noaux_tc", status) &&
            config_deepseek_keys(reader, "sigmoid", status) &&
            json_reader_u64(reader, "num_nextn_predict_layers", false, 0, MOST_PREDICTED, &config->ignored_layers,
                            status);

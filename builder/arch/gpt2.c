@@ -38,7 +38,7 @@ bool config_gpt2(struct model_config *config, struct json_reader *reader, struct
         return false;
     config->qkv_bias = config->output_bias = config->mlp_bias = true;
     for (size_t i = 0; i < config->layers; i++) config->layer[i].rope = LAYER_ROPE_NONE;
-    return config_activation(config, reader, "activation_function", ACTIVATION_GELU_TANH, status);
+    return config_own_activation(config, reader, "activation_function", ACTIVATION_GELU_TANH, status);
 }
 
 const struct architecture arch_gpt2 = {

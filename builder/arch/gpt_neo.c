@@ -21,7 +21,6 @@ static const struct config_defaults defaults = {
 };
 
 static const struct field_rule unused[] = {
-    {"attention_layers", FIELD_NO_EFFECT}, /* follows from attention_types */
     {"embed_dropout", FIELD_NO_EFFECT},          {"resid_dropout", FIELD_NO_EFFECT},
     {"summary_activation", FIELD_NO_EFFECT},     {"summary_first_dropout", FIELD_NO_EFFECT},
     {"summary_proj_to_labels", FIELD_NO_EFFECT}, {"summary_type", FIELD_NO_EFFECT},
@@ -47,6 +46,19 @@ static bool set_windows(struct model_config *config, const json_t *types, uint64
     return layer == config->layers;
 }
 
+/* attention_layers, the kind of each layer, which the class prefers to attention_types. */
+static bool check_layers(const struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    static const char key[] = "attention_layers";
+    const json_t *kinds = json_reader_get(reader, key);
+    bool same = !kinds || json_array_size(kinds) == config->layers;
+    for (size_t i = 0; kinds && same && i < config->layers; i++) {
+        const char *kind = json_string_value(json_array_get(kinds, i));
+        same = kind && strcmp(kind, config->layer[i].window ? "local" : "global") == 0;
+    }
+    return same || json_reader_fail(reader, key, "the kinds of layers that attention_types says", kinds, status);
+}
+
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     static const char key[] = "attention_types";
@@ -69,7 +81,8 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     config->output_bias = config->mlp_bias = true;
     config->attention_scale = 1.0;
     for (size_t i = 0; i < config->layers; i++) config->layer[i].rope = LAYER_ROPE_NONE;
-    return config_activation(config, reader, "activation_function", ACTIVATION_GELU_TANH, status);
+    return check_layers(config, reader, status) &&
+           config_own_activation(config, reader, "activation_function", ACTIVATION_GELU_TANH, status);
 }
 
 const struct architecture arch_gpt_neo = {

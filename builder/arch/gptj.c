@@ -18,8 +18,13 @@ static const struct config_defaults defaults = {
     .pad_token = CONFIG_NO_TOKEN,
 };
 
+/* The class has 10000 and rotary_dim alone. */
 static const struct field_rule unused[] = {
     {"n_ctx", FIELD_NO_EFFECT},
+    {"partial_rotary_factor", FIELD_ABSENT},
+    {"rope_parameters", FIELD_ABSENT},
+    {"rope_scaling", FIELD_ABSENT},
+    {"rope_theta", FIELD_ABSENT},
     {"rotary", FIELD_TRUE},
     {"scale_attn_weights", FIELD_TRUE},
     {"summary_activation", FIELD_NO_EFFECT},
@@ -46,7 +51,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
         return json_reader_fail(reader, key, expected, json_object_get(reader->object, key), status);
     config->rope.theta = 10000;
     config->rope.rotary_dim = rotary_dim;
-    return config_activation(config, reader, "activation_function", ACTIVATION_GELU_TANH, status);
+    return config_own_activation(config, reader, "activation_function", ACTIVATION_GELU_TANH, status);
 }
 
 const struct architecture arch_gptj = {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hunyuan without experts: a Llama whose heads of q and k are normalised after their rotation. Published models multiply theta
  * once, by a power of alpha, which their rope_scaling calls "dynamic". */
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -65,11 +64,13 @@ static bool read_alpha(const struct model_config *config, json_t *object, const 
     done = done && json_reader_all_consumed(&reader, status);
     json_reader_close(&reader);
     if (done) *theta *= pow(alpha, dim / (dim - 2));
-    return done;
+    return done && (isfinite(*theta) || status_fail(status, STATUS_BAD_INPUT,
+                                                    "%s: rope_theta: expected a finite number after the multiplication "
+                                                    "by a power of alpha (%g), found none",
+                                                    path, alpha));
 }
 
-/* An object of type "dynamic" becomes the theta that it stands for: no sequence is longer than max_position_embeddings. Types that
- * scale q and k, too, are refused, as a norm after that would undo it. */
+/* An object of type "dynamic" becomes the theta that it stands for: no sequence is longer than max_position_embeddings. */
 static bool resolve_rotation(struct model_config *config, struct json_reader *reader, const char *key,
                              struct status *status)
 {
@@ -79,8 +80,6 @@ static bool resolve_rotation(struct model_config *config, struct json_reader *re
     char path[300];
     double theta = 10000;
     if (!name) return true;
-    if (strcmp(name, "yarn") == 0 || strcmp(name, "longrope") == 0)
-        return json_reader_fail(reader, key, "a rope_type of default, linear, llama3 or dynamic", object, status);
     if (strcmp(name, "dynamic") != 0) return true;
     if (!json_reader_double(reader, "rope_theta", false, &theta, status)) return false;
     snprintf(path, sizeof path, "%.200s: %s", reader->path, key);
@@ -97,7 +96,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
         return false;
     const json_t *parameters = json_object_get(reader->object, "rope_parameters");
     return field_rules_check(reader, unused, sizeof unused / sizeof *unused, status) &&
-           resolve_rotation(config, reader, json_is_object(parameters) ? "rope_parameters" : "rope_scaling", status);
+           resolve_rotation(config, reader, json_object_size(parameters) ? "rope_parameters" : "rope_scaling", status);
 }
 
 const struct architecture arch_hunyuan_v1_dense = {
@@ -106,6 +105,7 @@ const struct architecture arch_hunyuan_v1_dense = {
     read_config,
     {.norms = DECODER_PRE_NORM,
      .qk_norm = QK_NORM_ROTATED,
+     .norms_rotated = true,
      .modules = {.q_norm = "self_attn.query_layernorm", .k_norm = "self_attn.key_layernorm"}},
     .about = "small*: Hunyuan without experts: heads normalised after their rotation",
 };

@@ -98,7 +98,8 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     return json_reader_bool(reader, "tie_embedding", false, &config->tie_word_embeddings, status) &&
            config_sizes(config, reader, &own, status) && config_rope_defaults(config, reader, 1000000, 1, status) &&
            adjust_inner(config, reader, status) && check_own_keys(config, reader, status) &&
-           read_mixers(config, reader, status) && config_short_conv(config, reader, status);
+           read_mixers(config, reader, status) && config_short_conv(config, reader, status) &&
+           config_fixed_text(reader, "hidden_act", "silu", status);
 }
 
 const struct architecture arch_lfm2 = {

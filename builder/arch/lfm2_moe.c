@@ -45,7 +45,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     return json_reader_bool(reader, "tie_embedding", false, &config->tie_word_embeddings, status) &&
            config_sizes(config, reader, &defaults, status) && config_rope_defaults(config, reader, 1e6, 1, status) &&
            read_experts(config, reader, status) && read_mixers(config, reader, status) &&
-           config_short_conv(config, reader, status);
+           config_short_conv(config, reader, status) && config_fixed_text(reader, "hidden_act", "silu", status);
 }
 
 static const struct expert_names names = {

@@ -29,6 +29,7 @@ const struct architecture arch_nanochat = {
      .plain_mlp = true,
      .embedding_norm = true,
      .turns_back = true,
+     .norms_rotated = true,
      .modules = {.up = "mlp.fc1", .down = "mlp.fc2"}},
     .about = "small*: nanochat: norms without weights, MLPs without a gate",
 };

@@ -12,6 +12,8 @@ static const struct config_defaults defaults = {
     .pad_token = CONFIG_NO_TOKEN,
 };
 
+static const char *const own_code[] = {"configuration_phi.PhiConfig", "modeling_phi.PhiForCausalLM"};
+
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     config->parallel_residual = true;
@@ -19,6 +21,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     return config_sizes(config, reader, &defaults, status) &&
            config_rope_defaults(config, reader, 10000, 0.5, status) &&
            config_fixed(reader, "qk_layernorm", false, status) &&
+           config_own_code(config, reader, own_code, sizeof own_code / sizeof *own_code, status) &&
            config_fixed(reader, "tie_word_embeddings", false, status) &&
            config_activation(config, reader, "hidden_act", ACTIVATION_GELU_TANH, status);
 }

@@ -234,7 +234,7 @@ static bool is_of_ignored_layer(const struct model_config *config, const char *n
     return *end == '.' && !other && layer >= config->layers && layer - config->layers < config->ignored_layers;
 }
 
-/* Causal masks that the authors' checkpoints of GPT-2 and GPT-NeoX hold beside the weights. */
+/* Causal masks that checkpoints of GPT-2, GPT-Neo, GPT-J and GPT-NeoX hold beside the weights. */
 static bool is_mask(const struct tensor_view *tensor)
 {
     static const char *const masks[] = {".attn.bias", ".attention.bias"};
