@@ -429,8 +429,8 @@ class InBrowser(unittest.TestCase):
                 self.assertEqual(len(boxes), 3)
                 for left, right, bottom in boxes:
                     self.assertTrue(left >= 0 and right <= width and bottom <= height, (left, right, bottom))
-        # A resize that is still being handled scrolls to the end once more.
-        tab.wait("scroller.scrollTop = 0, document.getElementById('latest').checkVisibility()")
+        # The notice that goes away while the server answers again scrolls to the end once more.
+        tab.wait("(scroller.scrollTop = 0, document.getElementById('latest').checkVisibility())")
         tab.evaluate("document.getElementById('latest').click()")
         tab.wait("!document.getElementById('latest').checkVisibility() && scroller.scrollTop > 100")
         self.assertEqual(tab.complaints(), [])
