@@ -460,7 +460,7 @@ json_t *schema_flatten(struct schema *schema, json_t *value)
 {
     schema->flatten_depth++; /* merging flattens both sides */
     while (value && !schema->tree->failed) {
-        if (schema->flatten_depth > SCHEMA_MOST_DEPTH || ++schema->read_count > SCHEMA_MOST_READ) {
+        if (schema->flatten_depth > SCHEMA_MOST_DEPTH || ++schema->tree->schemas_read > SCHEMA_MOST_READ) {
             schema_fail(schema, "references and allOf are nested too deeply, or refer to themselves");
             break;
         }

@@ -44,8 +44,8 @@ struct schema {
         const json_t *schema;
         uint32_t rule;
     } * targets; /* of references, each once */
-    uint32_t target_count, target_capacity, read_count, flatten_depth;
-    uint64_t merged_count;
+    uint32_t target_count, target_capacity, flatten_depth;
+    uint64_t language_bytes; /* of the automata of strings that are open */
     /* The values of a schema within the one in hand. */
     uint32_t (*node)(struct schema *schema, json_t *value, unsigned depth);
     char path[SCHEMA_PATH_BYTES]; /* JSON pointer of the schema in hand, for messages */

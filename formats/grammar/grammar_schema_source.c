@@ -49,8 +49,8 @@ json_t *schema_keep(struct schema *schema, json_t *value)
 
 bool schema_charge(struct schema *schema, uint64_t steps)
 {
-    schema->merged_count += steps;
-    if (schema->merged_count <= SCHEMA_MOST_MERGED) return true;
+    schema->tree->schema_steps += steps;
+    if (schema->tree->schema_steps <= SCHEMA_MOST_MERGED) return true;
     schema_fail(schema, "schemas that apply together are too large: comparing them takes more than %d steps",
                 SCHEMA_MOST_MERGED);
     return false;
@@ -80,20 +80,20 @@ bool schema_count_of(struct schema *schema, const json_t *value, const char *key
     return false;
 }
 
-/* The schema with an anchor of this name; NULL: there is none. */
-static json_t *find_anchor(json_t *value, const char *name, int depth)
+/* The schema with an anchor of this name; NULL: there is none, or the search has taken too many steps. */
+static json_t *find_anchor(struct schema *schema, json_t *value, const char *name, int depth)
 {
     const char *key, *anchor = json_string_value(json_object_get(value, "$anchor"));
     json_t *member, *found = NULL;
     size_t i;
-    if (depth > SCHEMA_MOST_DEPTH) return NULL;
+    if (depth > SCHEMA_MOST_DEPTH || !schema_charge(schema, 1)) return NULL;
     if (anchor && strcmp(anchor, name) == 0) return value;
     json_array_foreach (value, i, member)
-        if ((found = find_anchor(member, name, depth + 1))) return found;
+        if ((found = find_anchor(schema, member, name, depth + 1))) return found;
     json_object_foreach (value, key, member) {
         const bool is_value = strcmp(key, "enum") == 0 || strcmp(key, "const") == 0 || strcmp(key, "default") == 0 ||
                               strcmp(key, "examples") == 0;
-        if (!is_value && (found = find_anchor(member, name, depth + 1))) return found;
+        if (!is_value && (found = find_anchor(schema, member, name, depth + 1))) return found;
     }
     return NULL;
 }
@@ -109,7 +109,7 @@ json_t *schema_resolve(struct schema *schema, const json_t *reference)
         return NULL;
     }
     if (text[1] && text[1] != '/') {
-        at = find_anchor(schema->root, text + 1, 0);
+        at = find_anchor(schema, schema->root, text + 1, 0);
         if (!at) schema_fail(schema, "$ref \"%.120s\" names no $anchor of the document", text);
         return at;
     }

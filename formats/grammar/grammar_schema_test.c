@@ -352,6 +352,14 @@ TEST(unsupported_and_wrong_schemas_are_refused_by_name)
     expect_refusal("{'type':'array','uniqueItems':true,'items':{'enum':[1,2,3,4,5,6,7]}}",
                    "'uniqueItems'|an enum of at most");
     expect_refusal("{'type':'array','contains':{},'prefixItems':[{}]}", "'contains'|'prefixItems'");
+    expect_refusal("{'type':'array','items':{'enum':['a','b']},'uniqueItems':true,'contains':{'const':'a'}}",
+                   "'contains'|'uniqueItems'");
+    expect_refusal("{'type':'string','enum':['apple','bear'],'not':{'pattern':'^a'}}", "'not'|'enum'");
+    expect_refusal("{'enum':['apple','bear'],'if':{'pattern':'^a'},'then':false}", "'not'|'enum'");
+    expect_refusal("{'properties':{'k':{'enum':['apple','bear']},'x':{'type':'null'}},'required':['k'],"
+                   "'if':{'properties':{'k':{'pattern':'^a'}}},'then':{'required':['x']}}",
+                   "'#/anyOf/0/properties/k'|'pattern'|'enum'");
+    expect_refusal("{'oneOf':[{'enum':['apple','bear']},{'type':'string','pattern':'^a'}]}", "'not'|'enum'");
     expect_refusal("{'unevaluatedProperties':false}", "'unevaluatedProperties'|not supported");
     expect_refusal("{'type':'array','contains':{},'maxContains':1}", "'maxContains'");
     expect_refusal("{'type':'object','properties':{'a':{},'b':{},'c':{}},'minProperties':2}",
@@ -427,6 +435,42 @@ TEST(hostile_schemas_are_bounded)
     grammar = test_schema_open(text, NULL);
     grammar_close(grammar);
     expect_refusal("{'type':'string','maxLength':1000000}", "too large|states");
+    free(text);
+}
+
+/* A pattern with more alternatives, or parts within parts, than a set of states keeps: what is left out would be allowed. */
+TEST(excluded_patterns_are_whole)
+{
+    char *words = malloc(1 << 14), *text = malloc(1 << 16), *at = words;
+    assert_true(words && text);
+    for (int i = 1; i <= 1200; i++) at += sprintf(at, "%sw%04d", i > 1 ? "|" : "", i);
+    sprintf(text, "{'type':'string','not':{'pattern':'^(%s)$'}}", words);
+    expect_refusal(text, "too complex");
+    sprintf(text, "{'patternProperties':{'^(%s)$':{'type':'null'}},'additionalProperties':{'type':'integer'}}", words);
+    expect_refusal(text, "too complex");
+    sprintf(text, "{'properties':{'w0001':{}},'patternProperties':{'^(%s)$':{'type':'null'}}}", words);
+    expect_refusal(text, "too complex");
+    at = stpcpy(text, "{'type':'string','not':{'pattern':'^(x|");
+    for (int i = 0; i < 70; i++) at = stpcpy(at, "(...");
+    for (int i = 0; i < 70; i++) at = stpcpy(at, ")+");
+    stpcpy(at, ")$'}}");
+    expect_refusal(text, "too complex");
+    free(words);
+    free(text);
+}
+
+/* References that are looked up by name, each in the whole document, and patterns with many states at once. */
+TEST(searches_and_products_are_bounded)
+{
+    char *text = malloc(1 << 20), *at = stpcpy(text, "{'anyOf':[");
+    assert_non_null(text);
+    for (int i = 0; i < 30000; i++) at += sprintf(at, "%s{'$ref':'#z'}", i ? "," : "");
+    stpcpy(at, "],'$defs':{'q':{'$anchor':'z'}}}");
+    expect_refusal(text, "steps");
+    at = stpcpy(text, "{'patternProperties':{");
+    for (int i = 0; i < 22; i++) at += sprintf(at, "%s'^((a|b)?){450}(a|b)*a(a|b){14}%d$':{}", i ? "," : "", i);
+    stpcpy(at, "}}");
+    expect_refusal(text, "JSON Schema");
     free(text);
 }
 

@@ -62,7 +62,9 @@ const char *schema_allows_value(const json_t *schema, const json_t *value, bool 
         if (is_one_of(key, numbers, 5)) {
             if (json_is_number(value)) *allowed = *allowed && number_is_allowed(key, rule, value);
         } else if (is_one_of(key, strings, 3)) {
-            if (json_is_string(value)) *allowed = *allowed && string_is_allowed(key, rule, value);
+            if (!json_is_string(value)) continue;
+            if (strcmp(key, "not") == 0 && !json_object_get(rule, "enum")) return key; /* a pattern */
+            *allowed = *allowed && string_is_allowed(key, rule, value);
         } else if (!(is_one_of(key, texts, 2) && !json_is_string(value)) &&
                    !(is_one_of(key, objects, sizeof objects / sizeof *objects) && !json_is_object(value)) &&
                    !(is_one_of(key, arrays, sizeof arrays / sizeof *arrays) && !json_is_array(value))) {

@@ -191,6 +191,10 @@ const struct test_schema test_schemas[] = {
      "[]\n[true]\n[true,true]"},
     {"{'type':'array','items':{'type':'string'},'uniqueItems':true,'maxItems':1}", "[]\n['a']", "['a','b']"},
     {"{'type':'array','items':{'type':'integer'},'uniqueItems':false}", "[1,1]", "['a']"},
+    {"{'type':'array','items':{'enum':[1,2]},'contains':{'const':1},'uniqueItems':false}", "[1,1]\n[2,1]", "[]\n[2]"},
+    {"{'type':'array','contains':{'const':1},'uniqueItems':true,'maxItems':1}", "[1]", "[]\n[2]\n[1,1]"},
+    {"{'type':'string','not':{'enum':[]}}", "''\n'a'", "1"},
+    {"{'type':['string','integer'],'enum':['a',1,2],'not':{'enum':['a']}}", "1\n2", "'a'"},
     {"{'type':'array','items':{'type':'integer'},'contains':{'minimum':5}}", "[5]\n[1,7,2]", "[]\n[1,2]"},
     {"{'type':'array','contains':{'type':'null'},'maxItems':2}", "[null]\n[null,1]", "[]\n[1]\n[null,1,1]"},
     {"{'oneOf':[{'required':['a']},{'required':['b']}],'type':'object','properties':{'a':{'type':'null'},'b':{'type':'"
