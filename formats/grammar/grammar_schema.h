@@ -89,6 +89,8 @@ bool schema_count_of(struct schema *schema, const json_t *value, const char *key
 uint32_t schema_object_node(struct schema *schema, const json_t *value, unsigned depth);
 /* A literal of a JSON value. */
 uint32_t schema_literal_node(struct schema *schema, const json_t *value);
+/* The order of two numbers, exactly: < 0, 0 or > 0. */
+int schema_compare(const json_t *left, const json_t *right);
 /* Whether a type or list of types has that of the value. */
 bool schema_type_allows(const json_t *type, const json_t *value);
 /* Whether a type or list of types has the name. */
