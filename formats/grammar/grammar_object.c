@@ -96,8 +96,10 @@ static bool read_names(struct schema *schema, const json_t *value, struct object
         size_t k;
         json_array_foreach (lists[i], k, one)
             if (json_is_string(one)) ok = ok && json_add(strings, json_incref(one));
+        names->has_none = names->has_none || json_array_size(strings) == 0;
         ok = ok && json_add(names->own, strings);
-        names->rules[names->rule_count++] = (struct string_rule){.kind = STRING_TEXTS, .value = strings};
+        if (!names->has_none)
+            names->rules[names->rule_count++] = (struct string_rule){.kind = STRING_TEXTS, .value = strings};
         json_decref(lists[i]);
     }
     if (!ok) return schema_fail_memory(schema);

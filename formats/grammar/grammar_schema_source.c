@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What reading schemas and merging them both need: messages with the place in the document, references, and keywords that say nothing
- * about values. */
+/* What reading schemas and merging them both need: messages with the place in the document, references, keywords that say nothing
+ * about values, types, and the order of numbers. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +54,39 @@ bool schema_charge(struct schema *schema, uint64_t steps)
     schema_fail(schema, "schemas that apply together are too large: comparing them takes more than %d steps",
                 SCHEMA_MOST_MERGED);
     return false;
+}
+
+bool schema_type_has(const json_t *type, const char *name)
+{
+    const char *text = json_string_value(type);
+    if (text) return strcmp(text, name) == 0;
+    for (size_t i = 0; i < json_array_size(type); i++) {
+        text = json_string_value(json_array_get(type, i));
+        if (text && strcmp(text, name) == 0) return true;
+    }
+    return false;
+}
+
+static int compare_integer(json_int_t integer, double real)
+{
+    if (real >= 0x1p63) return -1;
+    if (real < -0x1p63) return 1;
+    const json_int_t whole = (json_int_t)real;
+    if (integer != whole) return integer < whole ? -1 : 1;
+    const double rest = real - (double)whole;
+    return (rest < 0) - (rest > 0);
+}
+
+int schema_compare(const json_t *left, const json_t *right)
+{
+    if (json_is_integer(left) && json_is_integer(right)) {
+        const json_int_t a = json_integer_value(left), b = json_integer_value(right);
+        return (a > b) - (a < b);
+    }
+    if (json_is_integer(left)) return compare_integer(json_integer_value(left), json_real_value(right));
+    if (json_is_integer(right)) return -compare_integer(json_integer_value(right), json_real_value(left));
+    const double a = json_real_value(left), b = json_real_value(right);
+    return (a > b) - (a < b);
 }
 
 size_t schema_enter(struct schema *schema, const char *format, ...)

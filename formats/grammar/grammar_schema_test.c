@@ -467,7 +467,7 @@ TEST(hostile_schemas_are_bounded)
     free(text);
 }
 
-/* A pattern with more alternatives, or parts within parts, than a set of states keeps: what is left out would be allowed. */
+/* A pattern with more alternatives, or parts within parts, than a set of states keeps: the strings left out would be allowed. */
 TEST(excluded_patterns_are_whole)
 {
     char *words = malloc(1 << 14), *text = malloc(1 << 16), *at = words;

@@ -25,28 +25,6 @@ static json_int_t characters(const json_t *text)
     return count;
 }
 
-static int compare_integer(json_int_t integer, double real)
-{
-    if (real >= 0x1p63) return -1;
-    if (real < -0x1p63) return 1;
-    const json_int_t whole = (json_int_t)real;
-    if (integer != whole) return integer < whole ? -1 : 1;
-    const double rest = real - (double)whole;
-    return (rest < 0) - (rest > 0);
-}
-
-int schema_compare(const json_t *left, const json_t *right)
-{
-    if (json_is_integer(left) && json_is_integer(right)) {
-        const json_int_t a = json_integer_value(left), b = json_integer_value(right);
-        return (a > b) - (a < b);
-    }
-    if (json_is_integer(left)) return compare_integer(json_integer_value(left), json_real_value(right));
-    if (json_is_integer(right)) return -compare_integer(json_integer_value(right), json_real_value(left));
-    const double a = json_real_value(left), b = json_real_value(right);
-    return (a > b) - (a < b);
-}
-
 /* Requires: can_judge(). */
 static bool number_is_allowed(const char *key, const json_t *rule, const json_t *value)
 {
@@ -110,17 +88,6 @@ const char *schema_allows_value(const json_t *schema, const json_t *value, bool 
         }
     }
     return NULL;
-}
-
-bool schema_type_has(const json_t *type, const char *name)
-{
-    const char *text = json_string_value(type);
-    if (text) return strcmp(text, name) == 0;
-    for (size_t i = 0; i < json_array_size(type); i++) {
-        text = json_string_value(json_array_get(type, i));
-        if (text && strcmp(text, name) == 0) return true;
-    }
-    return false;
 }
 
 bool schema_type_allows(const json_t *type, const json_t *value)

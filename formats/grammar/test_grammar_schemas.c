@@ -243,6 +243,7 @@ const struct test_schema test_schemas[] = {
      "{}\n{'xy':'a'}"},
     {"{'type':'object','propertyNames':{'pattern':'^[a-z]+$','maxLength':3},'additionalProperties':{'type':'integer'}}",
      "{}\n{'abc':1,'z':2}", "{'abcd':1}\n{'A':1}\n{'':1}"},
+    {"{'type':'object','propertyNames':{'enum':[1]}}", "{}", "{'1':1}\n{'a':1}"},
     {"{'type':'object','propertyNames':{'enum':['a','b']}}", "{}\n{'a':1,'b':[]}", "{'c':1}"},
     {"{'type':'object','properties':{'a':{'type':'null'},'long':{'type':'null'}},'propertyNames':{'maxLength':2}}",
      "{}\n{'a':null}", "{'long':null}"},
