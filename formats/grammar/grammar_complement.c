@@ -11,16 +11,6 @@ enum { MOST_NEGATION_DEPTH = 16 };
 static const char *const type_names[] = {"object", "array", "string", "number", "boolean", "null"};
 enum { TYPE_COUNT = sizeof type_names / sizeof *type_names };
 
-static bool has_name(const json_t *type, const char *name)
-{
-    if (json_is_string(type)) return strcmp(json_string_value(type), name) == 0;
-    for (size_t i = 0; i < json_array_size(type); i++) {
-        const char *one = json_string_value(json_array_get(type, i));
-        if (one && strcmp(one, name) == 0) return true;
-    }
-    return false;
-}
-
 /* Takes the reference of `alternative`. */
 static bool add(struct schema *schema, json_t *list, json_t *alternative)
 {
@@ -42,7 +32,7 @@ static bool add_other_types(struct schema *schema, const json_t *types, json_t *
     bool ok = others;
     for (size_t i = 0; ok && i < TYPE_COUNT; i++) {
         const bool is_number = strcmp(type_names[i], "number") == 0;
-        if (!has_name(types, type_names[i]) && !(is_number && has_name(types, "integer")))
+        if (!schema_type_has(types, type_names[i]) && !(is_number && schema_type_has(types, "integer")))
             ok = json_add(others, json_string(type_names[i]));
     }
     ok = ok && (json_array_size(others) == 0 || add(schema, list, json_pack("{s:O}", "type", others)));
@@ -79,8 +69,8 @@ static bool add_other_values(struct schema *schema, const json_t *values, json_t
         has_true = has_true || json_is_true(value);
         has_false = has_false || json_is_false(value);
         if (!json_is_number(value)) continue;
-        if (!least || json_number_value(value) < json_number_value(least)) least = value;
-        if (!most || json_number_value(value) > json_number_value(most)) most = value;
+        if (!least || schema_compare(value, least) < 0) least = value;
+        if (!most || schema_compare(value, most) > 0) most = value;
     }
     ok = ok && add_other_types(schema, types, list);
     if (ok && json_array_size(strings))

@@ -111,4 +111,31 @@ TEST(wrong_sources_are_refused_by_place)
     test_expect_failure(false, &status, STATUS_BAD_INPUT, "within one another");
 }
 
+/* Parts that each take about a sixteenth of the steps that a grammar may take. */
+TEST(parts_share_a_budget)
+{
+    char *part = malloc(1 << 14), *source = malloc(1 << 20), *at = stpcpy(part, "{'json_schema':{'allOf':[");
+    assert_true(part && source);
+    for (int side = 0; side < 2; side++) {
+        at = stpcpy(at, side ? ",{'enum':[" : "{'enum':[");
+        for (int i = 0; i < 1000; i++) at += sprintf(at, "%s%d", i ? "," : "", i + side);
+        at = stpcpy(at, "]}");
+    }
+    stpcpy(at, "]}}");
+    for (int count = 1; count <= 32; count += 31) {
+        struct status status = {0};
+        at = stpcpy(source, "{'sequence':[");
+        for (int i = 0; i < count; i++) at += sprintf(at, "%s%s", i ? "," : "", part);
+        stpcpy(at, "]}");
+        struct grammar *grammar = open_source(source, &status);
+        if (count == 1)
+            test_expect_success(grammar != NULL, &status);
+        else
+            test_expect_failure(grammar != NULL, &status, STATUS_BAD_INPUT, "steps");
+        grammar_close(grammar);
+    }
+    free(part);
+    free(source);
+}
+
 int main(void) { return test_run(); }

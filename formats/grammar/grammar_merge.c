@@ -63,14 +63,6 @@ static bool name_is(const json_t *name, const char *text)
     return json_is_string(name) && strcmp(json_string_value(name), text) == 0;
 }
 
-/* Whether the value of `type`, a name or a list of names, has the name. */
-static bool type_has(const json_t *type, const char *name)
-{
-    bool has = name_is(type, name);
-    for (size_t i = 0; i < json_array_size(type) && !has; i++) has = name_is(json_array_get(type, i), name);
-    return has;
-}
-
 /* The types that both allow; an owned list. Every integer is a number. */
 static json_t *common_types(const json_t *left, const json_t *right)
 {
@@ -78,8 +70,8 @@ static json_t *common_types(const json_t *left, const json_t *right)
     json_t *list = json_array();
     for (size_t i = 0; list && i < sizeof names / sizeof *names; i++) {
         const bool whole = strcmp(names[i], "integer") == 0;
-        if (!(type_has(left, names[i]) || (whole && type_has(left, "number"))) ||
-            !(type_has(right, names[i]) || (whole && type_has(right, "number"))))
+        if (!(schema_type_has(left, names[i]) || (whole && schema_type_has(left, "number"))) ||
+            !(schema_type_has(right, names[i]) || (whole && schema_type_has(right, "number"))))
             continue;
         if (json_add(list, json_string(names[i]))) continue;
         json_decref(list);
@@ -163,12 +155,6 @@ static bool is_one_of(const char *key, const char *const *keys, size_t count)
     return false;
 }
 
-static bool is_greater(const json_t *left, const json_t *right)
-{
-    if (json_is_integer(left) && json_is_integer(right)) return json_integer_value(left) > json_integer_value(right);
-    return json_number_value(left) > json_number_value(right);
-}
-
 /* Each alternative of one with each of the other. */
 static json_t *crossed(struct schema *schema, json_t *left, json_t *right)
 {
@@ -213,9 +199,9 @@ static bool merge_keyword(struct schema *schema, json_t *result, const char *key
     } else if (strcmp(key, "required") == 0 && json_is_array(left) && json_is_array(right)) {
         value = joined(left, right);
     } else if (is_one_of(key, least, 5) && json_is_number(left) && json_is_number(right)) {
-        value = json_incref(is_greater(left, right) ? left : right);
+        value = json_incref(schema_compare(left, right) > 0 ? left : right);
     } else if (is_one_of(key, most, 5) && json_is_number(left) && json_is_number(right)) {
-        value = json_incref(is_greater(left, right) ? right : left);
+        value = json_incref(schema_compare(left, right) > 0 ? right : left);
     } else if (strcmp(key, "items") == 0 || strcmp(key, "propertyNames") == 0) {
         value = both(schema, left, right);
     } else if (strcmp(key, "anyOf") == 0 && json_is_array(left) && json_is_array(right) && json_array_size(left) &&
@@ -390,8 +376,8 @@ static bool is_excluded_strings(const json_t *value)
     for (size_t i = 0; i < json_array_size(list); i++)
         if (!json_is_string(json_array_get(list, i))) return false;
     const json_t *type = json_object_get(value, "type");
-    if (!json_is_array(type)) return type_has(type, "string");
-    return json_array_size(type) == 0 || (json_array_size(type) == 1 && type_has(type, "string"));
+    if (!json_is_array(type)) return schema_type_has(type, "string");
+    return json_array_size(type) == 0 || (json_array_size(type) == 1 && schema_type_has(type, "string"));
 }
 
 static const char *const conditional[] = {"if", "then", "else"}, *const negated[] = {"not"},
@@ -460,7 +446,7 @@ json_t *schema_flatten(struct schema *schema, json_t *value)
 {
     schema->flatten_depth++; /* merging flattens both sides */
     while (value && !schema->tree->failed) {
-        if (schema->flatten_depth > SCHEMA_MOST_DEPTH || ++schema->read_count > SCHEMA_MOST_READ) {
+        if (schema->flatten_depth > SCHEMA_MOST_DEPTH || ++schema->tree->schemas_read > SCHEMA_MOST_READ) {
             schema_fail(schema, "references and allOf are nested too deeply, or refer to themselves");
             break;
         }

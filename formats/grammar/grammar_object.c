@@ -83,8 +83,12 @@ static bool read_names(struct schema *schema, const json_t *value, struct object
     }
     const json_t *type = json_object_get(flat, "type");
     json_t *texts = json_object_get(flat, "enum"), *constant = json_object_get(flat, "const");
+    if (texts && !json_is_array(texts)) {
+        schema_fail(schema, "'propertyNames': 'enum': expected a list of values, found %s", json_type_name(texts));
+        return false;
+    }
     names->has_none = json_is_false(flat) || (type && !schema_type_has(type, "string"));
-    json_t *lists[] = {json_is_array(texts) ? json_incref(texts) : NULL, constant ? json_pack("[O]", constant) : NULL};
+    json_t *lists[] = {texts ? json_incref(texts) : NULL, constant ? json_pack("[O]", constant) : NULL};
     bool ok = (names->own = json_array()) != NULL;
     for (int i = 0; i < 2; i++) {
         if (!lists[i]) continue;
@@ -92,8 +96,10 @@ static bool read_names(struct schema *schema, const json_t *value, struct object
         size_t k;
         json_array_foreach (lists[i], k, one)
             if (json_is_string(one)) ok = ok && json_add(strings, json_incref(one));
+        names->has_none = names->has_none || json_array_size(strings) == 0;
         ok = ok && json_add(names->own, strings);
-        names->rules[names->rule_count++] = (struct string_rule){.kind = STRING_TEXTS, .value = strings};
+        if (!names->has_none)
+            names->rules[names->rule_count++] = (struct string_rule){.kind = STRING_TEXTS, .value = strings};
         json_decref(lists[i]);
     }
     if (!ok) return schema_fail_memory(schema);

@@ -59,12 +59,12 @@ static uint32_t schema_node(struct schema *schema, json_t *value, unsigned depth
 /* An array with an element of the schema "contains": anywhere, or where the number of elements is bounded the first. */
 static uint32_t contains_node(struct schema *schema, const json_t *value, uint32_t least, uint32_t most, unsigned depth)
 {
-    static const char *const beside[] = {"prefixItems", "uniqueItems"};
     json_t *rest = json_object_get(value, "items"), *element = json_object_get(value, "contains");
-    for (size_t i = 0; i < COUNT(beside); i++)
-        if (json_object_get(value, beside[i]))
-            return schema_fail(schema, "'contains' together with '%s' is not supported; expected one of them",
-                               beside[i]);
+    const char *beside = json_object_get(value, "prefixItems")                             ? "prefixItems"
+                         : json_is_true(json_object_get(value, "uniqueItems")) && most > 1 ? "uniqueItems"
+                                                                                           : NULL;
+    if (beside)
+        return schema_fail(schema, "'contains' together with '%s' is not supported; expected one of them", beside);
     json_t *both = rest ? schema_merge(schema, rest, element) : element;
     const size_t mark = schema_enter(schema, "/contains");
     const uint32_t found = both ? schema_node(schema, both, depth + 1) : TREE_NODE_EMPTY,
@@ -91,11 +91,11 @@ static uint32_t array_node(struct schema *schema, const json_t *value, unsigned 
     if (prefix && !json_is_array(prefix))
         return schema_fail(schema, "'prefixItems': expected a list of schemas, found %s", json_type_name(prefix));
     if (least > most) return TREE_NODE_NEVER;
+    if (json_object_get(value, "contains")) return contains_node(schema, value, least, most, depth);
     if (json_is_true(json_object_get(value, "uniqueItems")) && most > 1) {
         if (!prefix) return schema_unique_node(schema, rest, least, most);
         return schema_fail(schema, "'uniqueItems' together with 'prefixItems' is not supported");
     }
-    if (json_object_get(value, "contains")) return contains_node(schema, value, least, most, depth);
     const uint32_t fixed = (uint32_t)json_array_size(prefix);
     struct tree_item *items = calloc((size_t)fixed + 1, sizeof *items);
     if (!items) return tree_fail(tree, STATUS_MACHINE, "JSON Schema: out of memory");
@@ -263,7 +263,7 @@ static uint32_t schema_node(struct schema *schema, json_t *value, unsigned depth
 {
     static const char *const reference[] = {"$ref"};
     if (schema->tree->failed) return TREE_NODE_EMPTY;
-    if (depth > SCHEMA_MOST_DEPTH || ++schema->read_count > SCHEMA_MOST_READ)
+    if (depth > SCHEMA_MOST_DEPTH || ++schema->tree->schemas_read > SCHEMA_MOST_READ)
         return schema_fail(schema, "schema is too large: expected at most %d schemas within schemas, and %d in all",
                            SCHEMA_MOST_DEPTH, SCHEMA_MOST_READ);
     if (json_is_true(value)) return json_value_node(&schema->parts);

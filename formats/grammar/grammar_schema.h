@@ -44,8 +44,8 @@ struct schema {
         const json_t *schema;
         uint32_t rule;
     } * targets; /* of references, each once */
-    uint32_t target_count, target_capacity, read_count, flatten_depth;
-    uint64_t merged_count;
+    uint32_t target_count, target_capacity, flatten_depth;
+    uint64_t language_bytes; /* of the automata of strings that are open */
     /* The values of a schema within the one in hand. */
     uint32_t (*node)(struct schema *schema, json_t *value, unsigned depth);
     char path[SCHEMA_PATH_BYTES]; /* JSON pointer of the schema in hand, for messages */
@@ -89,6 +89,8 @@ bool schema_count_of(struct schema *schema, const json_t *value, const char *key
 uint32_t schema_object_node(struct schema *schema, const json_t *value, unsigned depth);
 /* A literal of a JSON value. */
 uint32_t schema_literal_node(struct schema *schema, const json_t *value);
+/* The order of two numbers, exactly: < 0, 0 or > 0. */
+int schema_compare(const json_t *left, const json_t *right);
 /* Whether a type or list of types has that of the value. */
 bool schema_type_allows(const json_t *type, const json_t *value);
 /* Whether a type or list of types has the name. */

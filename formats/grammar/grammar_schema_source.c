@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What reading schemas and merging them both need: messages with the place in the document, references, and keywords that say nothing
- * about values. */
+/* What reading schemas and merging them both need: messages with the place in the document, references, keywords that say nothing
+ * about values, types, and the order of numbers. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,11 +49,44 @@ json_t *schema_keep(struct schema *schema, json_t *value)
 
 bool schema_charge(struct schema *schema, uint64_t steps)
 {
-    schema->merged_count += steps;
-    if (schema->merged_count <= SCHEMA_MOST_MERGED) return true;
+    schema->tree->schema_steps += steps;
+    if (schema->tree->schema_steps <= SCHEMA_MOST_MERGED) return true;
     schema_fail(schema, "schemas that apply together are too large: comparing them takes more than %d steps",
                 SCHEMA_MOST_MERGED);
     return false;
+}
+
+bool schema_type_has(const json_t *type, const char *name)
+{
+    const char *text = json_string_value(type);
+    if (text) return strcmp(text, name) == 0;
+    for (size_t i = 0; i < json_array_size(type); i++) {
+        text = json_string_value(json_array_get(type, i));
+        if (text && strcmp(text, name) == 0) return true;
+    }
+    return false;
+}
+
+static int compare_integer(json_int_t integer, double real)
+{
+    if (real >= 0x1p63) return -1;
+    if (real < -0x1p63) return 1;
+    const json_int_t whole = (json_int_t)real;
+    if (integer != whole) return integer < whole ? -1 : 1;
+    const double rest = real - (double)whole;
+    return (rest < 0) - (rest > 0);
+}
+
+int schema_compare(const json_t *left, const json_t *right)
+{
+    if (json_is_integer(left) && json_is_integer(right)) {
+        const json_int_t a = json_integer_value(left), b = json_integer_value(right);
+        return (a > b) - (a < b);
+    }
+    if (json_is_integer(left)) return compare_integer(json_integer_value(left), json_real_value(right));
+    if (json_is_integer(right)) return -compare_integer(json_integer_value(right), json_real_value(left));
+    const double a = json_real_value(left), b = json_real_value(right);
+    return (a > b) - (a < b);
 }
 
 size_t schema_enter(struct schema *schema, const char *format, ...)
@@ -80,20 +113,20 @@ bool schema_count_of(struct schema *schema, const json_t *value, const char *key
     return false;
 }
 
-/* The schema with an anchor of this name; NULL: there is none. */
-static json_t *find_anchor(json_t *value, const char *name, int depth)
+/* The schema with an anchor of this name; NULL: there is none, or the search has taken too many steps. */
+static json_t *find_anchor(struct schema *schema, json_t *value, const char *name, int depth)
 {
     const char *key, *anchor = json_string_value(json_object_get(value, "$anchor"));
     json_t *member, *found = NULL;
     size_t i;
-    if (depth > SCHEMA_MOST_DEPTH) return NULL;
+    if (depth > SCHEMA_MOST_DEPTH || !schema_charge(schema, 1)) return NULL;
     if (anchor && strcmp(anchor, name) == 0) return value;
     json_array_foreach (value, i, member)
-        if ((found = find_anchor(member, name, depth + 1))) return found;
+        if ((found = find_anchor(schema, member, name, depth + 1))) return found;
     json_object_foreach (value, key, member) {
         const bool is_value = strcmp(key, "enum") == 0 || strcmp(key, "const") == 0 || strcmp(key, "default") == 0 ||
                               strcmp(key, "examples") == 0;
-        if (!is_value && (found = find_anchor(member, name, depth + 1))) return found;
+        if (!is_value && (found = find_anchor(schema, member, name, depth + 1))) return found;
     }
     return NULL;
 }
@@ -109,7 +142,7 @@ json_t *schema_resolve(struct schema *schema, const json_t *reference)
         return NULL;
     }
     if (text[1] && text[1] != '/') {
-        at = find_anchor(schema->root, text + 1, 0);
+        at = find_anchor(schema, schema->root, text + 1, 0);
         if (!at) schema_fail(schema, "$ref \"%.120s\" names no $anchor of the document", text);
         return at;
     }

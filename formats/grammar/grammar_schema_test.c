@@ -160,14 +160,38 @@ static void add_object_keywords(json_t *schema, uint64_t *random, int depth)
 
 static json_t *random_value(uint64_t *random)
 {
-    static const char *const values[] = {"1", "2", "1.5", "\"x\"", "\"y\"", "null", "true", "[1]", "{\"a\":1}"};
+    static const char *const values[] = {"1",
+                                         "2",
+                                         "1.5",
+                                         "\"x\"",
+                                         "\"y\"",
+                                         "null",
+                                         "true",
+                                         "[1]",
+                                         "[1.0]",
+                                         "{\"a\":1}",
+                                         "9007199254740992",
+                                         "9007199254740993"};
     return json_loads(values[below(random, sizeof values / sizeof *values)], JSON_DECODE_ANY, NULL);
+}
+
+/* Elements that are different, of few values. */
+static void add_few_elements(json_t *schema, uint64_t *random)
+{
+    json_put(schema, "type", json_string("array"));
+    json_put(schema, "uniqueItems", json_true());
+    json_put(schema, "items",
+             json_pack("{s:[o,o,o]}", "enum", random_value(random), random_value(random), random_value(random)));
+    if (below(random, 3) == 0) json_put(schema, "contains", json_pack("{s:o}", "const", random_value(random)));
 }
 
 /* Keywords that become alternatives, and those that count. */
 static void add_conditions(json_t *schema, uint64_t *random, int depth)
 {
     if (below(random, 8) == 0) json_put(schema, "not", random_schema(random, depth));
+    if (below(random, 10) == 0) json_put(schema, "not", json_pack("{s:s}", "pattern", below(random, 2) ? "^x" : "y|z"));
+    if (below(random, 10) == 0) add_few_elements(schema, random);
+    if (below(random, 16) == 0) json_put(schema, "maximum", json_integer(9007199254740992));
     if (below(random, 10) == 0) {
         json_put(schema, "if", random_schema(random, depth));
         if (below(random, 4)) json_put(schema, "then", random_schema(random, depth));
@@ -233,7 +257,7 @@ TEST(outputs_of_random_schemas_are_valid)
 {
     uint64_t random = 12;
     size_t opened = 0;
-    const size_t schemas = test_sanitized() ? 300 : 4000;
+    const size_t schemas = test_sanitized() ? 300 : 6000;
     for (size_t i = 0; i < schemas; i++) {
         struct status status = {0};
         has_conditions = i % 2;
@@ -352,6 +376,14 @@ TEST(unsupported_and_wrong_schemas_are_refused_by_name)
     expect_refusal("{'type':'array','uniqueItems':true,'items':{'enum':[1,2,3,4,5,6,7]}}",
                    "'uniqueItems'|an enum of at most");
     expect_refusal("{'type':'array','contains':{},'prefixItems':[{}]}", "'contains'|'prefixItems'");
+    expect_refusal("{'type':'array','items':{'enum':['a','b']},'uniqueItems':true,'contains':{'const':'a'}}",
+                   "'contains'|'uniqueItems'");
+    expect_refusal("{'type':'string','enum':['apple','bear'],'not':{'pattern':'^a'}}", "'not'|'enum'");
+    expect_refusal("{'enum':['apple','bear'],'if':{'pattern':'^a'},'then':false}", "'not'|'enum'");
+    expect_refusal("{'properties':{'k':{'enum':['apple','bear']},'x':{'type':'null'}},'required':['k'],"
+                   "'if':{'properties':{'k':{'pattern':'^a'}}},'then':{'required':['x']}}",
+                   "'#/anyOf/0/properties/k'|'pattern'|'enum'");
+    expect_refusal("{'oneOf':[{'enum':['apple','bear']},{'type':'string','pattern':'^a'}]}", "'not'|'enum'");
     expect_refusal("{'unevaluatedProperties':false}", "'unevaluatedProperties'|not supported");
     expect_refusal("{'type':'array','contains':{},'maxContains':1}", "'maxContains'");
     expect_refusal("{'type':'object','properties':{'a':{},'b':{},'c':{}},'minProperties':2}",
@@ -375,6 +407,11 @@ TEST(unsupported_and_wrong_schemas_are_refused_by_name)
     expect_refusal("{'type':'integer','multipleOf':5000}", "'multipleOf'");
     expect_refusal("{'oneOf':[{'format':'date'},{'format':'time'}]}", "'#/oneOf/0'|'oneOf'");
     expect_refusal("{'oneOf':[{'type':'number'},{'type':'integer'}]}", "no output");
+    expect_refusal("{'enum':['a','bbb'],'minLength':2.0}", "'minLength'|'enum'");
+    expect_refusal("{'enum':[1],'minimum':'5'}", "'minimum'|'enum'");
+    expect_refusal("{'enum':[9007199254740993],'multipleOf':2.0}", "'multipleOf'|'enum'");
+    expect_refusal("{'propertyNames':{'enum':'a'}}", "'propertyNames'|'enum'|string");
+    expect_refusal("{'type':'array','uniqueItems':true,'items':{'enum':5}}", "'uniqueItems'");
     expect_refusal("{'enum':['a','b'],'pattern':'a'}", "'pattern'|'enum'");
     expect_refusal("{'allOf':[{'pattern':'a'},{'pattern':'b'}]}", "'pattern'|differs");
     expect_refusal("{'properties':{'a':5}}", "#/properties/a|integer");
@@ -427,6 +464,42 @@ TEST(hostile_schemas_are_bounded)
     grammar = test_schema_open(text, NULL);
     grammar_close(grammar);
     expect_refusal("{'type':'string','maxLength':1000000}", "too large|states");
+    free(text);
+}
+
+/* A pattern with more alternatives, or parts within parts, than a set of states keeps: the strings left out would be allowed. */
+TEST(excluded_patterns_are_whole)
+{
+    char *words = malloc(1 << 14), *text = malloc(1 << 16), *at = words;
+    assert_true(words && text);
+    for (int i = 1; i <= 1200; i++) at += sprintf(at, "%sw%04d", i > 1 ? "|" : "", i);
+    sprintf(text, "{'type':'string','not':{'pattern':'^(%s)$'}}", words);
+    expect_refusal(text, "too complex");
+    sprintf(text, "{'patternProperties':{'^(%s)$':{'type':'null'}},'additionalProperties':{'type':'integer'}}", words);
+    expect_refusal(text, "too complex");
+    sprintf(text, "{'properties':{'w0001':{}},'patternProperties':{'^(%s)$':{'type':'null'}}}", words);
+    expect_refusal(text, "too complex");
+    at = stpcpy(text, "{'type':'string','not':{'pattern':'^(x|");
+    for (int i = 0; i < 70; i++) at = stpcpy(at, "(...");
+    for (int i = 0; i < 70; i++) at = stpcpy(at, ")+");
+    stpcpy(at, ")$'}}");
+    expect_refusal(text, "too complex");
+    free(words);
+    free(text);
+}
+
+/* References that are looked up by name, each in the whole document, and patterns with many states at once. */
+TEST(searches_and_products_are_bounded)
+{
+    char *text = malloc(1 << 20), *at = stpcpy(text, "{'anyOf':[");
+    assert_non_null(text);
+    for (int i = 0; i < 30000; i++) at += sprintf(at, "%s{'$ref':'#z'}", i ? "," : "");
+    stpcpy(at, "],'$defs':{'q':{'$anchor':'z'}}}");
+    expect_refusal(text, "steps");
+    at = stpcpy(text, "{'patternProperties':{");
+    for (int i = 0; i < 22; i++) at += sprintf(at, "%s'^((a|b)?){450}(a|b)*a(a|b){14}%d$':{}", i ? "," : "", i);
+    stpcpy(at, "}}");
+    expect_refusal(text, "steps");
     free(text);
 }
 

@@ -149,7 +149,10 @@ static uint32_t add_call(struct sets *sets, uint32_t frame, uint32_t parent)
 /* Notes an item to be expanded, unless it was noted before. */
 static void visit(struct sets *sets, uint32_t state, uint32_t call)
 {
-    if (sets->grammar->states[state].height + sets->calls[call].depth > GRAMMAR_MOST_DEPTH) return;
+    if (sets->grammar->states[state].height + sets->calls[call].depth > GRAMMAR_MOST_DEPTH) {
+        sets->dropped = true;
+        return;
+    }
     if (sets->visited_count == MOST_VISITED) fail_ambiguous(sets);
     if (!table_reserve(sets, &sets->by_item, hash_item)) return;
     const uint32_t mask = sets->by_item.capacity - 1;
@@ -240,6 +243,7 @@ static void drop_items(struct sets *sets)
     uint32_t count = 0;
     for (uint32_t i = 0; i < sets->kept_count; i++) words += sets->calls[sets->kept[i].call].depth + 1;
     if (words <= GRAMMAR_MOST_WORDS) return;
+    sets->dropped = true;
     qsort_r(sets->kept, sets->kept_count, sizeof *sets->kept, compare_needs, sets);
     for (words = 0; count < sets->kept_count; count++) {
         words += sets->calls[sets->kept[count].call].depth + 1;

@@ -63,6 +63,7 @@ struct sets {
     uint64_t work; /* items expanded since the call from outside began */
     struct status *status;
     bool failed;
+    bool dropped; /* since it was opened: items beyond GRAMMAR_MOST_WORDS or GRAMMAR_MOST_DEPTH were left out */
 };
 
 /* Begins a call from outside. */

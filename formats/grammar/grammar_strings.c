@@ -13,7 +13,7 @@
 
 enum {
     MOST_PRODUCT_STATES = 1 << 13,
-    MOST_SET_WORDS = GRAMMAR_MOST_WORDS - GRAMMAR_MOST_DEPTH - 2, /* a set with more may have lost items */
+    LANGUAGE_STEPS = 256, /* that an automaton costs before its states do */
 };
 
 /* Formats whose texts need no escape in JSON. */
@@ -69,9 +69,30 @@ static uint32_t format_node(struct schema *schema, struct tree *tree, const json
 struct language {
     struct grammar *grammar;
     struct sets sets;
+    uint64_t counted; /* bytes of both, as part of schema.language_bytes */
     uint32_t begin;
     bool is_excluded;
 };
+
+/* After each step of a language's sets. One that lost items would allow what it excludes. */
+static bool check_language(struct schema *schema, struct language *language, const struct status *status)
+{
+    const uint64_t bytes = language->sets.bytes + grammar_bytes(language->grammar);
+    schema->language_bytes += bytes - language->counted;
+    language->counted = bytes;
+    if (language->sets.failed && status->code == STATUS_MACHINE) return schema_fail_memory(schema);
+    if (language->sets.failed || language->sets.dropped || schema->language_bytes > GRAMMAR_MOST_CACHE_BYTES)
+        schema_fail(schema, "the rules for a string are too complex together; expected simpler patterns");
+    return schema_charge(schema, language->sets.work) && !schema->tree->failed;
+}
+
+static uint32_t next_set(struct schema *schema, struct language *language, uint32_t set, uint8_t byte)
+{
+    struct status status = {0};
+    sets_enter(&language->sets, &status);
+    const uint32_t next = sets_next(&language->sets, set, language->grammar->byte_class[byte]);
+    return check_language(schema, language, &status) ? next : SETS_DEAD;
+}
 
 /* Any character but U+0000. */
 static uint32_t character_node(struct tree *tree)
@@ -139,17 +160,20 @@ static bool open_language(struct schema *schema, const struct string_rule *rule,
     if (ok) language->grammar = automaton_compile(&tree, "a rule of strings");
     tree_close(&tree);
     sets_enter(&language->sets, &status);
-    ok = ok && language->grammar && sets_open(&language->sets, language->grammar);
-    if (ok) language->begin = sets_begin(&language->sets);
-    if (ok && !language->sets.failed) return schema_charge(schema, language->grammar->state_count);
+    if (ok && language->grammar) {
+        if (sets_open(&language->sets, language->grammar)) language->begin = sets_begin(&language->sets);
+        return check_language(schema, language, &status) &&
+               schema_charge(schema, LANGUAGE_STEPS + language->grammar->state_count);
+    }
     tree_fail(schema->tree, status.code ? status.code : STATUS_MACHINE, "%s",
               status.code ? status.message : "JSON Schema: out of memory");
     return false;
 }
 
-static void close_languages(struct language *languages, size_t count)
+static void close_languages(struct schema *schema, struct language *languages, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
+        schema->language_bytes -= languages[i].counted;
         sets_close(&languages[i].sets);
         grammar_close(languages[i].grammar);
     }
@@ -167,7 +191,7 @@ static struct language *open_languages(struct schema *schema, const struct strin
     }
     for (size_t i = 0; i <= count; i++) {
         if (open_language(schema, i ? &rules[i - 1] : &all, &languages[i])) continue;
-        close_languages(languages, count + 1);
+        close_languages(schema, languages, count + 1);
         return NULL;
     }
     return languages;
@@ -200,11 +224,7 @@ static bool step(struct product *product, const uint32_t *from, unsigned byte, u
 {
     for (size_t i = 0; i < product->count && !product->schema->tree->failed; i++) {
         struct language *language = &product->languages[i];
-        struct status status = {0};
-        sets_enter(&language->sets, &status);
-        to[i] = sets_next(&language->sets, from[i], language->grammar->byte_class[byte]);
-        if (language->sets.failed || language->sets.sets[to[i]].count > MOST_SET_WORDS)
-            schema_fail(product->schema, "the rules for a string are too complex together; expected simpler patterns");
+        to[i] = next_set(product->schema, language, from[i], (uint8_t)byte);
         if (to[i] == SETS_DEAD && !language->is_excluded) return false;
     }
     return !product->schema->tree->failed;
@@ -276,7 +296,7 @@ uint32_t schema_strings_node(struct schema *schema, const struct string_rule *ru
     if (product->languages) {
         node = product_node(product);
         if (node != TREE_NODE_NEVER) node = TREE_SEQUENCE_OF(tree, tree_text(tree, "\""), node, tree_text(tree, "\""));
-        close_languages(product->languages, product->count);
+        close_languages(schema, product->languages, product->count);
     }
     free(product->states);
     free(product->edges);
@@ -293,16 +313,11 @@ bool schema_strings_have(struct schema *schema, const struct string_rule *rules,
     for (size_t i = 0; has && i <= count; i++) {
         struct language *language = &languages[i];
         uint32_t set = language->begin;
-        for (const char *at = spelled; *at; at++) {
-            struct status status = {0};
-            sets_enter(&language->sets, &status);
-            set = sets_next(&language->sets, set, language->grammar->byte_class[(uint8_t)*at]);
-            if (language->sets.failed || language->sets.sets[set].count > MOST_SET_WORDS)
-                schema_fail(schema, "the rules for a string are too complex; expected simpler patterns");
-        }
+        for (const char *at = spelled; *at && !schema->tree->failed; at++)
+            set = next_set(schema, language, set, (uint8_t)*at);
         has = language->sets.sets[set].ends != language->is_excluded;
     }
-    if (languages) close_languages(languages, count + 1);
+    if (languages) close_languages(schema, languages, count + 1);
     free(spelled);
     return has && !schema->tree->failed;
 }
@@ -338,7 +353,7 @@ bool schema_string_rules(struct schema *schema, const json_t *value, struct stri
     if (least > 0 || most != TREE_UNLIMITED)
         ok = ok &&
              add_rule(schema, rules, count, (struct string_rule){.kind = STRING_LENGTH, .least = least, .most = most});
-    if (other)
+    if (other && !(list && json_array_size(list) == 0))
         ok = ok && add_rule(schema, rules, count,
                             (struct string_rule){.kind = list ? STRING_TEXTS : STRING_PATTERN,
                                                  .value = list ? list : json_object_get(other, "pattern"),

@@ -62,6 +62,8 @@ struct tree {
     uint8_t *bytes;
     struct tree_rule *rules;
     uint32_t node_count, node_capacity, word_count, word_capacity, byte_count, byte_capacity, rule_count, rule_capacity;
+    uint32_t schemas_read; /* of SCHEMA_MOST_READ, and steps of SCHEMA_MOST_MERGED, by all schemas of the tree */
+    uint64_t schema_steps;
     bool failed;
     struct status *status;
 };

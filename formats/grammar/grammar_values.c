@@ -25,14 +25,28 @@ static json_int_t characters(const json_t *text)
     return count;
 }
 
+/* Requires: can_judge(). */
 static bool number_is_allowed(const char *key, const json_t *rule, const json_t *value)
 {
-    const double number = json_number_value(value), bound = json_number_value(rule);
-    if (strcmp(key, "minimum") == 0) return number >= bound;
-    if (strcmp(key, "maximum") == 0) return number <= bound;
-    if (strcmp(key, "exclusiveMinimum") == 0) return number > bound;
-    if (strcmp(key, "exclusiveMaximum") == 0) return number < bound;
-    return bound > 0 && fmod(number, bound) == 0;
+    const int order = schema_compare(value, rule);
+    if (strcmp(key, "minimum") == 0) return order >= 0;
+    if (strcmp(key, "maximum") == 0) return order <= 0;
+    if (strcmp(key, "exclusiveMinimum") == 0) return order > 0;
+    if (strcmp(key, "exclusiveMaximum") == 0) return order < 0;
+    if (json_is_integer(value) && json_is_integer(rule))
+        return json_integer_value(value) % json_integer_value(rule) == 0;
+    return fmod(json_number_value(value), json_number_value(rule)) == 0;
+}
+
+/* Whether the rule is one for numbers or strings, and exact for the value. */
+static bool can_judge(const char *key, const json_t *rule, const json_t *value)
+{
+    if (json_is_string(value))
+        return strcmp(key, "not") == 0 ? json_object_get(rule, "enum") != NULL /* else it is a pattern */
+                                       : json_is_integer(rule) && json_integer_value(rule) >= 0;
+    if (strcmp(key, "multipleOf") != 0) return json_is_number(rule);
+    const json_int_t most = (json_int_t)1 << 53, number = json_integer_value(value);
+    return json_number_value(rule) > 0 && (json_is_integer(rule) || (number <= most && number >= -most));
 }
 
 static bool string_is_allowed(const char *key, const json_t *rule, const json_t *value)
@@ -60,9 +74,13 @@ const char *schema_allows_value(const json_t *schema, const json_t *value, bool 
     json_object_foreach ((json_t *)(uintptr_t)schema, key, rule) {
         if (schema_is_annotation(key) || is_one_of(key, general, 3)) continue;
         if (is_one_of(key, numbers, 5)) {
-            if (json_is_number(value)) *allowed = *allowed && number_is_allowed(key, rule, value);
+            if (!json_is_number(value)) continue;
+            if (!can_judge(key, rule, value)) return key;
+            *allowed = *allowed && number_is_allowed(key, rule, value);
         } else if (is_one_of(key, strings, 3)) {
-            if (json_is_string(value)) *allowed = *allowed && string_is_allowed(key, rule, value);
+            if (!json_is_string(value)) continue;
+            if (!can_judge(key, rule, value)) return key;
+            *allowed = *allowed && string_is_allowed(key, rule, value);
         } else if (!(is_one_of(key, texts, 2) && !json_is_string(value)) &&
                    !(is_one_of(key, objects, sizeof objects / sizeof *objects) && !json_is_object(value)) &&
                    !(is_one_of(key, arrays, sizeof arrays / sizeof *arrays) && !json_is_array(value))) {
@@ -72,17 +90,6 @@ const char *schema_allows_value(const json_t *schema, const json_t *value, bool 
     return NULL;
 }
 
-bool schema_type_has(const json_t *type, const char *name)
-{
-    const char *text = json_string_value(type);
-    if (text) return strcmp(text, name) == 0;
-    for (size_t i = 0; i < json_array_size(type); i++) {
-        text = json_string_value(json_array_get(type, i));
-        if (text && strcmp(text, name) == 0) return true;
-    }
-    return false;
-}
-
 bool schema_type_allows(const json_t *type, const json_t *value)
 {
     if (!type) return true;
@@ -90,8 +97,8 @@ bool schema_type_allows(const json_t *type, const json_t *value)
     return schema_type_has(type, json_is_real(value) ? "number" : json_type_name(value));
 }
 
-/* A literal of a JSON value. */
-static uint32_t value_node(struct schema *schema, const json_t *value, struct grammar_text *text)
+/* Sets the text of a JSON value, owned. Returns TREE_NODE_EMPTY. */
+static uint32_t value_text(struct schema *schema, const json_t *value, struct grammar_text *text)
 {
     char number[NUMBER_TEXT_BYTES];
     char *copy = json_is_real(value) && number_text(value, number) ? strdup(number)
@@ -104,7 +111,7 @@ static uint32_t value_node(struct schema *schema, const json_t *value, struct gr
 uint32_t schema_literal_node(struct schema *schema, const json_t *value)
 {
     struct grammar_text text = {0};
-    value_node(schema, value, &text);
+    value_text(schema, value, &text);
     const uint32_t node = text.bytes ? tree_literal(schema->tree, text.bytes, text.size) : TREE_NODE_EMPTY;
     free((char *)(uintptr_t)text.bytes);
     return node;
@@ -120,7 +127,7 @@ static void add_value(struct schema *schema, const json_t *value, const json_t *
         schema_fail(schema, "'%.80s' together with '%s' is not supported; expected one of them", unjudged,
                     json_object_get(value, "enum") ? "enum" : "const");
     else if (allowed && schema_type_allows(json_object_get(value, "type"), one))
-        value_node(schema, one, &texts[(*count)++]);
+        value_text(schema, one, &texts[(*count)++]);
 }
 
 uint32_t schema_enum_node(struct schema *schema, const json_t *value)
@@ -146,10 +153,25 @@ uint32_t schema_enum_node(struct schema *schema, const json_t *value)
 
 /* ---- arrays of different values ---- */
 
+/* 1 and 1.0 are the same, within arrays and objects, too. */
 static bool is_same(const json_t *left, const json_t *right)
 {
-    if (json_is_number(left) && json_is_number(right)) return json_number_value(left) == json_number_value(right);
-    return json_equal(left, right);
+    const char *key;
+    json_t *member;
+    if (json_is_number(left) && json_is_number(right)) return schema_compare(left, right) == 0;
+    if (json_is_array(left) && json_is_array(right)) {
+        bool same = json_array_size(left) == json_array_size(right);
+        for (size_t i = 0; same && i < json_array_size(left); i++)
+            same = is_same(json_array_get(left, i), json_array_get(right, i));
+        return same;
+    }
+    if (!json_is_object(left) || !json_is_object(right)) return json_equal(left, right);
+    if (json_object_size(left) != json_object_size(right)) return false;
+    json_object_foreach ((json_t *)(uintptr_t)left, key, member) {
+        const json_t *other = json_object_get(right, key);
+        if (!other || !is_same(member, other)) return false;
+    }
+    return true;
 }
 
 /* The values of a flat schema, each once, owned; NULL: it has others, or too many, or there is no memory. */
@@ -159,7 +181,8 @@ static json_t *few_values(const json_t *schema)
     const json_t *type = json_object_get(schema, "type"), *constant = json_object_get(schema, "const"),
                  *values = json_object_get(schema, "enum");
     json_t *list = json_array();
-    bool ok = list && json_is_object(schema) && !schema_has_assertion(schema, known, 3);
+    bool ok =
+        list && json_is_object(schema) && !schema_has_assertion(schema, known, 3) && (!values || json_is_array(values));
     if (ok && !constant && !values) {
         const bool is_boolean = json_is_string(type) && strcmp(json_string_value(type), "boolean") == 0;
         ok = is_boolean && json_add(list, json_true()) && json_add(list, json_false());

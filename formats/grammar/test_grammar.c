@@ -36,9 +36,27 @@ static size_t characters(const json_t *text)
     return count;
 }
 
+/* A number of 64 bits or a double, exactly. */
+static long double exact(const json_t *number)
+{
+    return json_is_integer(number) ? (long double)json_integer_value(number) : (long double)json_real_value(number);
+}
+
 static bool same(const json_t *left, const json_t *right)
 {
-    if (json_is_number(left) && json_is_number(right)) return json_number_value(left) == json_number_value(right);
+    const char *key;
+    json_t *member;
+    if (json_is_number(left) && json_is_number(right)) return exact(left) == exact(right);
+    if (json_is_array(left) && json_is_array(right) && json_array_size(left) == json_array_size(right)) {
+        for (size_t i = 0; i < json_array_size(left); i++)
+            if (!same(json_array_get(left, i), json_array_get(right, i))) return false;
+        return true;
+    }
+    if (json_is_object(left) && json_is_object(right) && json_object_size(left) == json_object_size(right)) {
+        json_object_foreach ((json_t *)(uintptr_t)left, key, member)
+            if (!json_object_get(right, key) || !same(member, json_object_get(right, key))) return false;
+        return true;
+    }
     return json_equal(left, right) == 1;
 }
 
@@ -213,15 +231,15 @@ static bool scalar_is_valid(const json_t *schema, const json_t *value)
             return false;
     }
     if (json_is_number(value)) {
-        const double number = json_number_value(value);
-        if ((rule = json_object_get(schema, "minimum")) && !(number >= json_number_value(rule))) return false;
-        if ((rule = json_object_get(schema, "maximum")) && !(number <= json_number_value(rule))) return false;
-        if ((rule = json_object_get(schema, "exclusiveMinimum")) && !(number > json_number_value(rule))) return false;
-        if ((rule = json_object_get(schema, "exclusiveMaximum")) && !(number < json_number_value(rule))) return false;
+        const long double number = exact(value);
+        if ((rule = json_object_get(schema, "minimum")) && !(number >= exact(rule))) return false;
+        if ((rule = json_object_get(schema, "maximum")) && !(number <= exact(rule))) return false;
+        if ((rule = json_object_get(schema, "exclusiveMinimum")) && !(number > exact(rule))) return false;
+        if ((rule = json_object_get(schema, "exclusiveMaximum")) && !(number < exact(rule))) return false;
         rule = json_object_get(schema, "multipleOf");
         if (rule && json_is_integer(rule) && json_is_integer(value))
             return json_integer_value(value) % json_integer_value(rule) == 0;
-        if (rule && fmod(number, json_number_value(rule)) != 0) return false;
+        if (rule && fmod(json_number_value(value), json_number_value(rule)) != 0) return false;
     }
     return true;
 }
