@@ -72,7 +72,7 @@ uint64_t grammar_bytes(const struct grammar *grammar);
 enum grammar_token_kind {
     GRAMMAR_TOKEN_TEXT,    /* stands for its bytes; without bytes it is never allowed */
     GRAMMAR_TOKEN_SPECIAL, /* never allowed */
-    GRAMMAR_TOKEN_END,     /* ends the output: allowed exactly where the grammar may end */
+    GRAMMAR_TOKEN_END, /* ends the output: allowed where the grammar may end, and as a special token that it asks for by name */
 };
 struct grammar_token {
     const char *bytes;

@@ -138,4 +138,31 @@ TEST(parts_share_a_budget)
     free(source);
 }
 
+/* A token that ends outputs is allowed where they may end, and where a marker asks for it. */
+TEST(end_tokens_are_markers)
+{
+    static const struct grammar_token tokens[] = {{"a", 1, GRAMMAR_TOKEN_TEXT},
+                                                  {"\xff<end>", 6, GRAMMAR_TOKEN_END},
+                                                  {"<end>", 5, GRAMMAR_TOKEN_END},
+                                                  {"<end>", 5, GRAMMAR_TOKEN_TEXT}};
+    static const uint32_t expected[] = {1 << 0, 1 << 1, 1 << 1 | 1 << 2};
+    static const char *const texts[] = {"a", "\xff<end>", ""};
+    struct status status = {0};
+    struct grammar_state place;
+    uint32_t mask;
+    struct grammar *grammar = open_source("{'sequence':[{'text':'a'},{'marker':'<end>'}]}", &status);
+    struct grammar_vocabulary *vocabulary = grammar_vocabulary_open(tokens, 4, &status);
+    assert_true(grammar && vocabulary);
+    struct grammar_matcher *matcher = grammar_matcher_open(grammar, vocabulary, &status);
+    test_expect_success(grammar_begin(matcher, &place, &status), &status);
+    for (int i = 0; i < 3; i++) {
+        test_expect_success(grammar_fill_mask(matcher, &place, &mask, &status), &status);
+        assert_int_equal(mask, expected[i]);
+        test_expect_success(grammar_accept_bytes(matcher, &place, texts[i], strlen(texts[i]), &status), &status);
+    }
+    grammar_matcher_close(matcher);
+    grammar_vocabulary_close(vocabulary);
+    grammar_close(grammar);
+}
+
 int main(void) { return test_run(); }

@@ -84,6 +84,13 @@ static void free_tree(struct vocabulary_tree *tree)
     free(tree->plain);
 }
 
+/* Whether a grammar can ask for the token's bytes. An end token may be a marker, too. */
+static bool has_place(const struct grammar_token *token)
+{
+    if (token->size == 0 || token->kind == GRAMMAR_TOKEN_SPECIAL) return false;
+    return token->kind == GRAMMAR_TOKEN_TEXT || (uint8_t)*token->bytes == GRAMMAR_SPECIAL_BYTE;
+}
+
 struct grammar_vocabulary *grammar_vocabulary_open(const struct grammar_token *tokens, size_t count,
                                                    struct status *status)
 {
@@ -113,7 +120,7 @@ struct grammar_vocabulary *grammar_vocabulary_open(const struct grammar_token *t
     vocabulary->token_count = (uint32_t)count;
     for (uint32_t i = 0; i < count; i++) {
         if (tokens[i].kind == GRAMMAR_TOKEN_END) vocabulary->ends[vocabulary->end_count++] = i;
-        if (tokens[i].kind != GRAMMAR_TOKEN_TEXT || tokens[i].size == 0) continue;
+        if (!has_place(&tokens[i])) continue;
         if (tokens[i].size > vocabulary->longest) vocabulary->longest = tokens[i].size;
         if (tokens[i].size <= AUTOMATON_FAR)
             shorts[short_count++] = i;

@@ -8,11 +8,8 @@
 #include "runtime/server/server_buffer.h"
 #include "runtime/server/server_literals.h"
 
-static json_t *parse(const char *text, size_t size)
-{
-    struct status ignored = {0};
-    return json_parse(text, size, "arguments", &ignored);
-}
+/* A grammar allows a name twice in an object with any names: the last value counts. */
+static json_t *parse(const char *text, size_t size) { return json_loadb(text, size, JSON_DECODE_ANY, NULL); }
 
 /* The text of arguments: an object, or a string that has the text of one. */
 static enum server_calls add_named(const char *name, const char *id, const json_t *arguments,
@@ -120,7 +117,7 @@ static json_t *value_of(const struct server_argument *argument, const char *text
     if (size && *begin == '\n') begin++, size--;
     if (size && begin[size - 1] == '\n') size--;
     if (argument->type.size) is_string = argument->type.size == 4 && memcmp(type, "true", 4) == 0;
-    json_t *value = is_string ? NULL : json_loadb(begin, size, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
+    json_t *value = is_string ? NULL : parse(begin, size);
     return value ? value : json_stringn(begin, size);
 }
 

@@ -37,7 +37,6 @@ static const char *const templates[] = {
     "<|tools_prefix|>",
     "<|START_ACTION|>",
     "<|function_call|>",
-    "function call<|role_sep|>",
     "<TOOLCALL>",
     "<tool_calls>",
     "<tool_call></think>",
@@ -60,13 +59,20 @@ static json_t *read_json(const char *text)
     return value;
 }
 
-static void read_tools(struct server_tools *tools)
+static void read_list(const char *text, struct server_tools *tools)
 {
-    json_t *list = read_json(tools_text);
+    char *copy = strdup(text);
+    assert_non_null(copy);
+    for (char *at = copy; (at = strchr(at, '\''));) *at = '"';
+    json_t *list = json_loads(copy, 0, NULL);
+    assert_non_null(list);
     *tools = (struct server_tools){0};
     assert_true(server_tools_read(list, tools, &error));
     json_decref(list);
+    free(copy);
 }
+
+static void read_tools(struct server_tools *tools) { read_list(tools_text, tools); }
 
 static struct server_format read_format(const char *field, const char *text)
 {
@@ -324,7 +330,8 @@ TEST(other_formats)
 
 TEST(dialects_without_a_grammar_are_refused)
 {
-    static const char *const refused[] = {"<|tool_list_start|>", "<|tool_call>call:", "]<]minimax[>["};
+    static const char *const refused[] = {"<|tool_list_start|>", "<|tool_call>call:", "]<]minimax[>[",
+                                          "function call<|role_sep|>"};
     struct server_tools tools;
     read_tools(&tools);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -343,6 +350,159 @@ TEST(dialects_without_a_grammar_are_refused)
     assert_false(server_composed_format(&dialect, &tools, &format, &error));
     assert_string_equal(error.param, "guided_json");
     server_format_free(&format);
+    server_tools_free(&tools);
+}
+
+/* The message of the refusal of `tools`; NULL: they are composed with a format, and the grammar opens. */
+static const char *refusal_of(const char *template_text, const char *tools_json)
+{
+    struct status status = {0};
+    struct server_dialect dialect;
+    struct server_tools tools;
+    struct server_format format = read_format("guided_regex", "'a'");
+    error = (struct server_error){0};
+    server_dialect_find(template_text, &dialect);
+    read_list(tools_json, &tools);
+    const bool composed = server_composed_format(&dialect, &tools, &format, &error);
+    if (composed) {
+        struct grammar *grammar = grammar_composed_open(format.text, format.size, NULL, &status);
+        test_expect_success(grammar != NULL, &status);
+        grammar_close(grammar);
+    } else {
+        assert_int_equal(error.http, 400);
+        assert_string_equal(error.param, "guided_regex");
+    }
+    server_format_free(&format);
+    server_tools_free(&tools);
+    return composed ? NULL : error.message;
+}
+
+static const char hermes[] = "<tool_call>", coder[] = "<tool_call><function=<parameter=";
+
+/* Arguments that are written one by one are bound by their schema, or refused. */
+TEST(what_a_grammar_of_single_arguments_cannot_bind_is_refused)
+{
+    static const struct {
+        const char *parameters, *words; /* NULL: it is bound */
+    } cases[] = {
+        {"{'properties':{'a':{'type':'string','enum':['x','y'],'title':'A'}},'required':['a']}", NULL},
+        {"{'type':'object','properties':{'a':{'type':['string','null'],'const':'x'}},'additionalProperties':false}",
+         NULL},
+        {"{'properties':{'a':{'type':'integer','minimum':1}},'$defs':{'b':{}}}", NULL},
+        {"{'properties':{'a':{'type':'string','pattern':'^[0-9]{4}$'}}}", "'pattern' of a"},
+        {"{'properties':{'a':{'type':'string','minLength':2}}}", "'minLength' of a"},
+        {"{'properties':{'a':{'type':'string','format':'date'}}}", "'format' of a"},
+        {"{'properties':{'a':{'type':'string','not':{'const':'b'}}}}", "'not' of a"},
+        {"{'properties':{'a':{'type':'string','enum':['b'],'const':'b'}}}", "beside 'enum'"},
+        {"{'properties':{'a':{'type':'string','enum':[1]}}}", "has no string"},
+        {"{'properties':{'a':{'type':'string','enum':['b</parameter>']}}}", "the mark that ends it"},
+        {"{'properties':{'a':{'type':'string','const':'b\\n'}}}", "line feed"},
+        {"{'properties':{'a>b':{'type':'integer'}}}", "the name of a property"},
+        {"{'properties':{},'required':['a']}", "one of 'properties'"},
+        {"{'$ref':'#/$defs/p','$defs':{'p':{'type':'object','properties':{'a':{}},'required':['a']}}}", "'$ref' of"},
+        {"{'anyOf':[{'properties':{'a':{}}},{'properties':{'b':{}}}],'type':'object'}", "'anyOf' of"},
+        {"{'properties':{'a':{'type':'null'}},'minProperties':1}", "'minProperties' of"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char tools[512];
+        snprintf(tools, sizeof tools, "[{'type':'function','function':{'name':'f','parameters':%s}}]",
+                 cases[i].parameters);
+        const char *message = refusal_of(coder, tools);
+        if (!message != !cases[i].words || (message && !strstr(message, cases[i].words)))
+            fail_msg("%s: %s", tools, message ? message : "not refused");
+        if (message) assert_non_null(strstr(message, "guided_regex: not with the tool 'f'"));
+    }
+    /* A model that writes an object is bound by the whole schema. */
+    for (size_t i = 3; i < 6; i++) {
+        char tools[512];
+        snprintf(tools, sizeof tools, "[{'type':'function','function':{'name':'f','parameters':%s}}]",
+                 cases[i].parameters);
+        assert_null(refusal_of(hermes, tools));
+    }
+}
+
+/* `functions` of `properties` each, which are of the schema; every other one is required. Owned. */
+static char *many_properties(int functions, int properties, const char *schema, const char *definitions)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    assert_non_null(out);
+    for (int f = 0; f < functions; f++) {
+        fprintf(out, "%s{'type':'function','function':{'name':'f%d','parameters':{'type':'object','properties':{",
+                f ? "," : "[", f);
+        for (int i = 0; i < properties; i++) fprintf(out, "%s'p%d':%s", i ? "," : "", i, schema);
+        fprintf(out, "},'required':[");
+        for (int i = 0; i < properties; i += 2) fprintf(out, "%s'p%d'", i ? "," : "", i);
+        fprintf(out, "],'$defs':{%s}}}}", definitions);
+    }
+    fprintf(out, "]");
+    fclose(out);
+    return text;
+}
+
+/* The grammar is linear in the properties, and refused before it takes more memory than it may. */
+TEST(functions_of_many_properties)
+{
+    static const char *const dialects[] = {coder, "<tool_call><arg_key>", hermes};
+    static char large[60000];
+    size_t used = (size_t)sprintf(large, "'n':{'type':'integer'},'e':{'enum':[0");
+    for (int i = 1; used < sizeof large - 20; i++) used += (size_t)sprintf(large + used, ",%d", i);
+    sprintf(large + used, "]}");
+    const struct {
+        int functions, properties;
+        const char *schema, *definitions, *words; /* of all dialects but the last */
+    } cases[] = {
+        {1, 60, "{'type':'integer','description':'How many of them there are.'}", "", NULL},
+        {1, 60, "{'$ref':'#/$defs/n'}", large, NULL},
+        {10, 12, "{'type':'array','items':{'type':'boolean'}}", "", NULL},
+        {1, 129, "{'type':'integer'}", "", "at most 128"},
+        {1, 60, "{'$ref':'#/$defs/e'}", large, "takes more than"},
+        {100, 128, "{'type':'integer'}", "", "takes more than"},
+    };
+    for (size_t d = 0; d < sizeof dialects / sizeof *dialects; d++) {
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            if (dialects[d] == hermes && cases[i].words) continue;
+            char *tools =
+                many_properties(cases[i].functions, cases[i].properties, cases[i].schema, cases[i].definitions);
+            const char *message = refusal_of(dialects[d], tools);
+            if (!message != !cases[i].words || (message && !strstr(message, cases[i].words)))
+                fail_msg("%s, case %zu: %s", dialects[d], i, message ? message : "not refused");
+            free(tools);
+        }
+    }
+}
+
+/* An open object may have a name twice: that is a call, too. */
+TEST(names_that_come_twice)
+{
+    static const struct {
+        const char *template_text, *answer;
+    } cases[] = {
+        {hermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"o\": {\"a\": 1, \"a\": 2}}}</tool_call>"},
+        {"[TOOL_CALLS][ARGS]", "[TOOL_CALLS]f[ARGS]{\"o\": {\"a\": 1, \"a\": 2}}"},
+        {coder, "<tool_call><function=f><parameter=o>{\"a\": 1, \"a\": 2}</parameter></function></tool_call>"},
+    };
+    struct server_tools tools;
+    read_list("[{'type':'function','function':{'name':'f','parameters':{'properties':{'o':{'type':'object'}}}}}]",
+              &tools);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct server_dialect dialect;
+        struct server_answer answer;
+        struct server_parts parts = {0};
+        server_dialect_find(cases[i].template_text, &dialect);
+        server_answer_begin(&answer, &dialect, &tools, false);
+        server_answer_bind(&answer);
+        assert_true(server_answer_push(&answer, cases[i].answer, strlen(cases[i].answer), &parts));
+        assert_true(server_answer_finish(&answer, &parts));
+        server_answer_free(&answer);
+        assert_int_equal(parts.count, 1);
+        assert_int_equal(parts.items[0].kind, SERVER_PART_CALL);
+        json_t *arguments = json_loadb(parts.items[0].text.data, parts.items[0].text.size, 0, NULL);
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(arguments, "o"), "a")), 2);
+        json_decref(arguments);
+        server_parts_free(&parts);
+    }
     server_tools_free(&tools);
 }
 

@@ -195,11 +195,46 @@ json_t *server_tools_schema(const json_t *function)
     return schema;
 }
 
+/* Puts the definitions that the schema refers to into `used`, and those that they refer to. False: it refers to something else. */
+static bool find_definitions(const json_t *schema, const json_t *definitions, json_t *used, int depth)
+{
+    static const char place[] = "#/$defs/";
+    const char *key, *text = json_string_value(json_object_get(schema, "$ref")), *name;
+    json_t *value;
+    size_t i;
+    if (depth > MOST_SCHEMA_DEPTH) return false;
+    if (json_object_get(schema, "$ref")) {
+        if (!text || strncmp(text, place, sizeof place - 1) != 0) return false;
+        name = text + sizeof place - 1;
+        json_t *definition = strpbrk(name, "/~%") ? NULL : json_object_get(definitions, name);
+        if (!definition) return false;
+        if (!json_object_get(used, name) &&
+            (json_object_set(used, name, definition) || !find_definitions(definition, definitions, used, depth + 1)))
+            return false;
+    }
+    json_array_foreach ((json_t *)(uintptr_t)schema, i, value)
+        if (!find_definitions(value, definitions, used, depth + 1)) return false;
+    json_object_foreach ((json_t *)(uintptr_t)schema, key, value)
+        if (!find_definitions(value, definitions, used, depth + 1)) return false;
+    return true;
+}
+
+/* With the definitions that it needs, and with the whole schema around it where it refers to other places. */
 json_t *server_tools_property_schema(const json_t *function, const char *key)
 {
-    json_t *schema = server_tools_schema(function), *copy = NULL;
+    const json_t *parameters = json_object_get(function, "parameters");
+    json_t *property = json_object_get(json_object_get(parameters, "properties"), key), *used = json_object();
+    const bool is_found = used && find_definitions(property, json_object_get(parameters, "$defs"), used, 0);
+    json_t *copy = is_found ? json_pack("{s:[O], s:O}", "allOf", property, "$defs", used) : NULL;
+    if (is_found && json_object_size(used) == 0) {
+        json_decref(copy);
+        copy = json_incref(property);
+    }
+    json_decref(used);
+    if (is_found) return copy;
+    json_t *schema = server_tools_schema(function);
     if (schema && move_references(schema, 0, false, 0)) {
-        json_t *property = json_object_get(json_object_get(schema, "properties"), key);
+        property = json_object_get(json_object_get(schema, "properties"), key);
         copy = json_pack("{s:[O], s:{s:O}}", "allOf", property, "$defs", "0", schema);
     }
     json_decref(schema);

@@ -35,7 +35,7 @@ static enum grammar_token_kind kind_of(const struct eng_engine *engine, int32_t 
  * which is in no text, has none. `bytes`: [1 + decode_stream_max_bytes]. */
 static size_t token_bytes(const struct eng_engine *engine, int32_t token, char *bytes)
 {
-    const bool special = kind_of(engine, token) == GRAMMAR_TOKEN_SPECIAL;
+    const bool special = tokenizer_is_special(engine->tokenizer, token);
     const size_t size = tokenizer_token_bytes(engine->tokenizer, token, bytes + special);
     if (!special) return memchr(bytes, GRAMMAR_SPECIAL_BYTE, size) ? 0 : size;
     if (!size) return 0;
@@ -157,8 +157,7 @@ static struct grammar *open_composed(const struct eng_engine *engine, const char
         status_fail(status, STATUS_MACHINE, "out of memory");
     } else if (collect(engine, tokens, &bytes, status)) {
         for (size_t t = 0; t < count; t++)
-            if (tokens[t].kind == GRAMMAR_TOKEN_TEXT && tokens[t].size &&
-                (uint8_t)*tokens[t].bytes == GRAMMAR_SPECIAL_BYTE)
+            if (tokens[t].size && (uint8_t)*tokens[t].bytes == GRAMMAR_SPECIAL_BYTE)
                 specials.tokens[specials.count++] = (struct special){tokens[t].bytes + 1, tokens[t].size - 1};
         qsort(specials.tokens, specials.count, sizeof *specials.tokens, compare_specials);
         rules = grammar_composed_open(text, size, &(struct grammar_specials){find_special, &specials}, status);
