@@ -366,7 +366,8 @@ class Leaving(HostileTest):
 class Thousand(HostileTest):
     def test_requests(self):
         """A thousand connections are open at the same time; each gets its own answer, whole or as a stream."""
-        server = self.serve()
+        # Near the limit the HTTP library closes some without an answer on a busy machine: README, "Limits".
+        server = self.serve("--max-connections", "4000")
         descriptors, seeds = self.descriptors(server), 10
         body = {**BODY, "temperature": 1, "max_tokens": 3}
         expected = [server.json("POST", "/v1/completions", {**body, "seed": seed})["choices"][0]["text"] for seed in range(seeds)]
