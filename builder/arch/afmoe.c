@@ -31,9 +31,8 @@ static const struct field_rule rules[] = {
     {"topk_group", FIELD_ONE},
     {"num_expert_groups", FIELD_ONE},
     {"num_limited_groups", FIELD_ONE},
-    {"sliding_window_pattern", FIELD_ABSENT}, /* of other families: the class does not read it */
-    {"use_grouped_mm", FIELD_NO_EFFECT},      /* how products are computed */
-    {"load_balance_coeff", FIELD_NO_EFFECT},  /* of training */
+    {"use_grouped_mm", FIELD_NO_EFFECT},     /* how products are computed */
+    {"load_balance_coeff", FIELD_NO_EFFECT}, /* of training */
 };
 
 static bool read_windows(struct model_config *config, struct json_reader *reader, struct status *status)
@@ -42,7 +41,8 @@ static bool read_windows(struct model_config *config, struct json_reader *reader
     if (json_reader_is_null(reader, "sliding_window"))
         return json_reader_fail(reader, "sliding_window", "an integer",
                                 json_object_get(reader->object, "sliding_window"), status);
-    return json_reader_u64(reader, "global_attn_every_n_layers", false, 1, MODEL_MAX_LAYERS, &period, status) &&
+    return config_no_window_pattern(reader, status) &&
+           json_reader_u64(reader, "global_attn_every_n_layers", false, 1, MODEL_MAX_LAYERS, &period, status) &&
            config_window_rotates(config, reader, period, 1024, status);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "builder/arch/family.h"
+#include "formats/base/field_rules.h"
 #include "kernels/op/activation.h"
 
 const struct config_keys config_usual_keys = {"hidden_size", "intermediate_size", "num_hidden_layers",
@@ -309,6 +310,12 @@ bool config_window_pattern(struct model_config *config, struct json_reader *read
                                     json_object_get(reader->object, "layer_types"), status);
     }
     return true;
+}
+
+bool config_no_window_pattern(struct json_reader *reader, struct status *status)
+{
+    static const struct field_rule rules[] = {{"sliding_window_pattern", FIELD_ABSENT}};
+    return field_rules_check(reader, rules, sizeof rules / sizeof *rules, status);
 }
 
 bool config_window_rotates(struct model_config *config, struct json_reader *reader, uint64_t period, uint64_t absent,

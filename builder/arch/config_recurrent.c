@@ -198,6 +198,14 @@ static bool read_limit(const json_t *value, double *limit)
     return (text || json_is_number(value)) && *limit >= 0;
 }
 
+void config_no_state_space(struct json_reader *reader, const struct state_space_keys *keys)
+{
+    const char *const all[] = {keys->heads,  keys->groups,    keys->state_dim,       keys->head_dim, keys->kernel,
+                               keys->expand, keys->conv_bias, keys->projection_bias, keys->chunk,    "time_step_limit"};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]) json_reader_get(reader, all[i]);
+}
+
 bool config_time_step_limit(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     struct model_recurrent *sizes = &config->recurrent;

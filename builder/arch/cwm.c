@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Code World Model: a Llama in which three layers of four attend through a sliding window. */
 #include "builder/arch/family.h"
-#include "formats/base/field_rules.h"
 
 static const struct config_defaults defaults = {
     .kv_heads = 8,
@@ -23,15 +22,11 @@ static const struct rope_config default_rope = {
     .original_max_position = 8192,
 };
 
-/* Keys of other families that the class does not read. */
-static const struct field_rule foreign[] = {{"sliding_window_pattern", FIELD_ABSENT}};
-
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     enum { PERIOD = 4 };
     if (!config_sizes(config, reader, &defaults, status) || !config_mlp_bias(config, reader, status) ||
-        !field_rules_check(reader, foreign, sizeof foreign / sizeof *foreign, status) ||
-        !config_window_pattern(config, reader, PERIOD, 8192, status))
+        !config_no_window_pattern(reader, status) || !config_window_pattern(config, reader, PERIOD, 8192, status))
         return false;
     if (!json_object_get(reader->object, "layer_types")) { /* the first of each four has none, not the last */
         const uint64_t window = config->layer[0].window;

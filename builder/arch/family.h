@@ -295,8 +295,21 @@ struct state_space_defaults {
 };
 bool config_state_space(struct model_config *config, struct json_reader *reader, const struct state_space_keys *keys,
                         const struct state_space_defaults *defaults, struct status *status);
+/* Marks all keys of state spaces as read, for a model without them. */
+void config_no_state_space(struct json_reader *reader, const struct state_space_keys *keys);
 /* time_step_limit: the least and the greatest time step. */
 bool config_time_step_limit(struct model_config *config, struct json_reader *reader, struct status *status);
+/* What LFM2 has with experts and without. */
+extern const struct config_defaults config_lfm2_defaults;
+#define LFM2_TRAITS                                                                            \
+    .norms = {.attention_in = "operator_norm", .mlp_in = "ffn_norm"}, .qk_norm = QK_NORM_HEAD, \
+    .modules = {.final_norm = "model.embedding_norm",                                          \
+                .output = "self_attn.out_proj",                                                \
+                .q_norm = "self_attn.q_layernorm",                                             \
+                .k_norm = "self_attn.k_layernorm",                                             \
+                .gate = "feed_forward.w1",                                                     \
+                .up = "feed_forward.w3",                                                       \
+                .down = "feed_forward.w2"}
 /* conv_L_cache and conv_bias, where some layers have MIXER_SHORT_CONV. */
 bool config_short_conv(struct model_config *config, struct json_reader *reader, struct status *status);
 /* The same for the delta rule: by layer_types ("linear_attention"), else all layers but every full_attention_interval-th. */
@@ -325,7 +338,9 @@ bool config_window(struct model_config *config, struct json_reader *reader, enum
  * sliding_window: no layer slides. */
 bool config_window_pattern(struct model_config *config, struct json_reader *reader, uint64_t period, uint64_t absent,
                            struct status *status);
-/* The same; where some layers have a window, only those rotate. */
+/* Refuses sliding_window_pattern, for classes that do not read it. Before config_window_pattern. */
+bool config_no_window_pattern(struct json_reader *reader, struct status *status);
+/* As config_window_pattern; where some layers have a window, only those rotate. */
 bool config_window_rotates(struct model_config *config, struct json_reader *reader, uint64_t period, uint64_t absent,
                            struct status *status);
 

@@ -3,21 +3,12 @@
 #include <string.h>
 
 #include "builder/arch/family.h"
-#include "formats/base/field_rules.h"
 #include "kernels/router/router.h"
 
 static const struct state_space_defaults state_spaces = {.heads = 128, .groups = 1, .state_dim = 256};
 static const struct experts_defaults experts = {.count = 8, .top_k = 2};
 static const char *const count_keys[] = {"num_local_experts", "num_experts"};
 enum { DEFAULT_SHARED_SIZE = 1024 };
-
-/* Where all layers attend (Granite 4.0 Micro). */
-static const struct field_rule unused[] = {
-    {"mamba_chunk_size", FIELD_NO_EFFECT}, {"mamba_conv_bias", FIELD_NO_EFFECT}, {"mamba_d_conv", FIELD_NO_EFFECT},
-    {"mamba_d_head", FIELD_NO_EFFECT},     {"mamba_d_state", FIELD_NO_EFFECT},   {"mamba_expand", FIELD_NO_EFFECT},
-    {"mamba_n_groups", FIELD_NO_EFFECT},   {"mamba_n_heads", FIELD_NO_EFFECT},   {"mamba_proj_bias", FIELD_NO_EFFECT},
-    {"time_step_limit", FIELD_NO_EFFECT},
-};
 
 /* Rotation, or none: null and "nope". */
 static bool read_positions(struct model_config *config, struct json_reader *reader, struct status *status)
@@ -74,8 +65,10 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
         !config_mixers(config, reader, "linear_attention", MIXER_STATE_SPACE, &given, status))
         return false;
     for (uint64_t i = 0; !given && i < config->layers; i++) config->layer[i].mixer = MIXER_STATE_SPACE;
-    if (model_attention_layers(config) == config->layers)
-        return field_rules_check(reader, unused, sizeof unused / sizeof *unused, status);
+    if (model_attention_layers(config) == config->layers) { /* Granite 4.0 Micro */
+        config_no_state_space(reader, &config_mamba_keys);
+        return true;
+    }
     return config_state_space(config, reader, &config_mamba_keys, &state_spaces, status) &&
            config_time_step_limit(config, reader, status) && config_some_attention(config, reader, status);
 }

@@ -7,7 +7,7 @@
 
 static const struct config_keys own_keys = {"hidden_size", "block_ff_dim", "num_hidden_layers", "num_attention_heads",
                                             "max_position_embeddings"};
-static const struct config_defaults defaults = {
+const struct config_defaults config_lfm2_defaults = {
     .kv_heads = 8,
     .max_position = 128000,
     .rms_norm_eps = 1e-5,
@@ -89,7 +89,7 @@ static bool read_mixers(struct model_config *config, struct json_reader *reader,
 
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
-    struct config_defaults own = defaults;
+    struct config_defaults own = config_lfm2_defaults;
     if (json_reader_get(reader, "block_ff_dim")) { /* transformers prefers it */
         own.keys = &own_keys;
         json_reader_get(reader, "intermediate_size");
@@ -106,14 +106,6 @@ const struct architecture arch_lfm2 = {
     "lfm2",
     "Lfm2ForCausalLM",
     read_config,
-    {.norms = {.attention_in = "operator_norm", .mlp_in = "ffn_norm"},
-     .qk_norm = QK_NORM_HEAD,
-     .modules = {.final_norm = "model.embedding_norm",
-                 .output = "self_attn.out_proj",
-                 .q_norm = "self_attn.q_layernorm",
-                 .k_norm = "self_attn.k_layernorm",
-                 .gate = "feed_forward.w1",
-                 .up = "feed_forward.w3",
-                 .down = "feed_forward.w2"}},
+    {LFM2_TRAITS},
     .about = "small*: short convolutions, attention in some layers",
 };

@@ -4,15 +4,6 @@
 #include "builder/arch/family.h"
 #include "kernels/router/router.h"
 
-static const struct config_defaults defaults = {
-    .kv_heads = 8,
-    .max_position = 128000,
-    .rms_norm_eps = 1e-5,
-    .norm_eps_key = "norm_eps",
-    .bos_token = 1,
-    .eos_token = 2,
-    .pad_token = 0,
-};
 static const struct experts_defaults experts = {.count = 32, .top_k = 4, .intermediate_size = 1792};
 static const char *const count_keys[] = {"num_experts", "num_local_experts"};
 
@@ -43,9 +34,10 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
 {
     config->tie_word_embeddings = true;
     return json_reader_bool(reader, "tie_embedding", false, &config->tie_word_embeddings, status) &&
-           config_sizes(config, reader, &defaults, status) && config_rope_defaults(config, reader, 1e6, 1, status) &&
-           read_experts(config, reader, status) && read_mixers(config, reader, status) &&
-           config_short_conv(config, reader, status) && config_fixed_text(reader, "hidden_act", "silu", status);
+           config_sizes(config, reader, &config_lfm2_defaults, status) &&
+           config_rope_defaults(config, reader, 1e6, 1, status) && read_experts(config, reader, status) &&
+           read_mixers(config, reader, status) && config_short_conv(config, reader, status) &&
+           config_fixed_text(reader, "hidden_act", "silu", status);
 }
 
 static const struct expert_names names = {
@@ -62,15 +54,6 @@ const struct architecture arch_lfm2_moe = {
     "lfm2_moe",
     "Lfm2MoeForCausalLM",
     read_config,
-    {.norms = {.attention_in = "operator_norm", .mlp_in = "ffn_norm"},
-     .qk_norm = QK_NORM_HEAD,
-     .modules = {.final_norm = "model.embedding_norm",
-                 .output = "self_attn.out_proj",
-                 .q_norm = "self_attn.q_layernorm",
-                 .k_norm = "self_attn.k_layernorm",
-                 .gate = "feed_forward.w1",
-                 .up = "feed_forward.w3",
-                 .down = "feed_forward.w2"},
-     .experts = &names},
+    {LFM2_TRAITS, .experts = &names},
     .about = "small*: as `lfm2`, with experts, sigmoid scores and a selection bias (LFM2-8B-A1B)",
 };

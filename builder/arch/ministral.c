@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ministral 8B (2410): a Mistral in which layer_types says which layers attend through the sliding window. */
 #include "builder/arch/family.h"
-#include "formats/base/field_rules.h"
 
 static const struct config_defaults defaults = {
     .kv_heads = 8,
@@ -12,14 +11,10 @@ static const struct config_defaults defaults = {
     .pad_token = CONFIG_NO_TOKEN,
 };
 
-/* Keys of other families that the class does not read. */
-static const struct field_rule foreign[] = {{"sliding_window_pattern", FIELD_ABSENT}};
-
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     enum { ALL_SLIDE = MODEL_MAX_LAYERS + 1 };
-    return config_sizes(config, reader, &defaults, status) &&
-           field_rules_check(reader, foreign, sizeof foreign / sizeof *foreign, status) &&
+    return config_sizes(config, reader, &defaults, status) && config_no_window_pattern(reader, status) &&
            config_window_pattern(config, reader, ALL_SLIDE, 4096, status);
 }
 

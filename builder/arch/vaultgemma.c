@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* VaultGemma: a Gemma 2 without the norms after attention and MLP. */
 #include "builder/arch/family.h"
-#include "formats/base/field_rules.h"
-
-/* Keys of other families that the class does not read. */
-static const struct field_rule foreign[] = {{"sliding_window_pattern", FIELD_ABSENT}};
 
 static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
-    return field_rules_check(reader, foreign, sizeof foreign / sizeof *foreign, status) &&
-           config_gemma2(config, reader, status);
+    return config_no_window_pattern(reader, status) && config_gemma2(config, reader, status);
 }
 
 const struct architecture arch_vaultgemma = {

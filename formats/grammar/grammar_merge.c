@@ -148,13 +148,6 @@ failed:
     return false;
 }
 
-static bool is_one_of(const char *key, const char *const *keys, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(key, keys[i]) == 0) return true;
-    return false;
-}
-
 /* Each alternative of one with each of the other. */
 static json_t *crossed(struct schema *schema, json_t *left, json_t *right)
 {
@@ -198,9 +191,9 @@ static bool merge_keyword(struct schema *schema, json_t *result, const char *key
         value = common_values(left, right);
     } else if (strcmp(key, "required") == 0 && json_is_array(left) && json_is_array(right)) {
         value = joined(left, right);
-    } else if (is_one_of(key, least, 5) && json_is_number(left) && json_is_number(right)) {
+    } else if (schema_is_one_of(key, least, 5) && json_is_number(left) && json_is_number(right)) {
         value = json_incref(schema_compare(left, right) > 0 ? left : right);
-    } else if (is_one_of(key, most, 5) && json_is_number(left) && json_is_number(right)) {
+    } else if (schema_is_one_of(key, most, 5) && json_is_number(left) && json_is_number(right)) {
         value = json_incref(schema_compare(left, right) > 0 ? right : left);
     } else if (strcmp(key, "items") == 0 || strcmp(key, "propertyNames") == 0) {
         value = both(schema, left, right);
@@ -303,13 +296,13 @@ json_t *schema_merge(struct schema *schema, json_t *left, json_t *right)
     const char *key;
     if (!result) return NULL;
     json_object_foreach (left, key, value) {
-        if (schema_is_annotation(key) || is_one_of(key, apart, 2)) continue;
+        if (schema_is_annotation(key) || schema_is_one_of(key, apart, 2)) continue;
         json_t *other = json_object_get(right, key);
         if (other ? !merge_keyword(schema, result, key, value, other) : !put(schema, result, key, json_incref(value)))
             return NULL;
     }
     json_object_foreach (right, key, value) {
-        if (schema_is_annotation(key) || is_one_of(key, apart, 2) || json_object_get(left, key)) continue;
+        if (schema_is_annotation(key) || schema_is_one_of(key, apart, 2) || json_object_get(left, key)) continue;
         if (!put(schema, result, key, json_incref(value))) return NULL;
     }
     if (!check_patterns(schema, left, right) || !check_patterns(schema, right, left) ||

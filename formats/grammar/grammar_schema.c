@@ -32,13 +32,6 @@ static const char *const general_keywords[] = {"type",
                                                "dependencies"};
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
-static bool is_one_of(const char *key, const char *const *list, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(key, list[i]) == 0) return true;
-    return false;
-}
-
 /* The call of a rule for the schema; rules are read later, one after the other. */
 static uint32_t target_node(struct schema *schema, const json_t *to, const char *name)
 {
@@ -161,7 +154,7 @@ static bool check_type(struct schema *schema, const json_t *type)
     for (size_t i = 0; i < count; i++) {
         const json_t *one = json_is_array(type) ? json_array_get(type, i) : type;
         const char *name = json_string_value(one);
-        if (name && is_one_of(name, type_names, COUNT(type_names))) continue;
+        if (name && schema_is_one_of(name, type_names, COUNT(type_names))) continue;
         schema_fail(schema, "'type': expected the name of a JSON type, found %.60s", name ? name : json_type_name(one));
         return false;
     }
@@ -247,11 +240,11 @@ static bool check_keywords(struct schema *schema, const json_t *value)
     json_t *member;
     const char *key;
     json_object_foreach ((json_t *)(uintptr_t)value, key, member) {
-        if (schema_is_annotation(key) || is_one_of(key, object_keywords, COUNT(object_keywords)) ||
-            is_one_of(key, array_keywords, COUNT(array_keywords)) ||
-            is_one_of(key, string_keywords, COUNT(string_keywords)) ||
-            is_one_of(key, number_keywords, COUNT(number_keywords)) ||
-            is_one_of(key, general_keywords, COUNT(general_keywords)))
+        if (schema_is_annotation(key) || schema_is_one_of(key, object_keywords, COUNT(object_keywords)) ||
+            schema_is_one_of(key, array_keywords, COUNT(array_keywords)) ||
+            schema_is_one_of(key, string_keywords, COUNT(string_keywords)) ||
+            schema_is_one_of(key, number_keywords, COUNT(number_keywords)) ||
+            schema_is_one_of(key, general_keywords, COUNT(general_keywords)))
             continue;
         schema_fail(schema, "keyword '%.80s' is not supported; remove it, or check it after the output", key);
         return false;

@@ -62,6 +62,8 @@ bool schema_fail_memory(struct schema *schema);
 json_t *schema_keep(struct schema *schema, json_t *value);
 /* The schema that a reference names; NULL: failed. */
 json_t *schema_resolve(struct schema *schema, const json_t *reference);
+/* Whether a text stands in a list of `count`. */
+bool schema_is_one_of(const char *key, const char *const *list, size_t count);
 /* Whether a keyword says nothing about which values are valid. */
 bool schema_is_annotation(const char *key);
 /* Whether it has a keyword that is neither an annotation nor one of the exceptions. */

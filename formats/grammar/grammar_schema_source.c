@@ -16,11 +16,16 @@ static const char *const annotations[] = {"title",    "description", "default", 
                                           "$schema",  "$comment",    "$defs",   "definitions",   "deprecated",
                                           "readOnly", "writeOnly",   "$anchor", "discriminator", "$vocabulary"};
 
+bool schema_is_one_of(const char *key, const char *const *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(key, list[i]) == 0) return true;
+    return false;
+}
+
 bool schema_is_annotation(const char *key)
 {
-    for (size_t i = 0; i < sizeof annotations / sizeof *annotations; i++)
-        if (strcmp(key, annotations[i]) == 0) return true;
-    return false;
+    return schema_is_one_of(key, annotations, sizeof annotations / sizeof *annotations);
 }
 
 uint32_t schema_fail(struct schema *schema, const char *format, ...)

@@ -11,13 +11,6 @@
 
 enum { MOST_UNIQUE = 6 }; /* values, each subset of which has a rule */
 
-static bool is_one_of(const char *key, const char *const *list, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(key, list[i]) == 0) return true;
-    return false;
-}
-
 static json_int_t characters(const json_t *text)
 {
     json_int_t count = 0;
@@ -72,18 +65,18 @@ const char *schema_allows_value(const json_t *schema, const json_t *value, bool 
     json_t *rule;
     *allowed = true;
     json_object_foreach ((json_t *)(uintptr_t)schema, key, rule) {
-        if (schema_is_annotation(key) || is_one_of(key, general, 3)) continue;
-        if (is_one_of(key, numbers, 5)) {
+        if (schema_is_annotation(key) || schema_is_one_of(key, general, 3)) continue;
+        if (schema_is_one_of(key, numbers, 5)) {
             if (!json_is_number(value)) continue;
             if (!can_judge(key, rule, value)) return key;
             *allowed = *allowed && number_is_allowed(key, rule, value);
-        } else if (is_one_of(key, strings, 3)) {
+        } else if (schema_is_one_of(key, strings, 3)) {
             if (!json_is_string(value)) continue;
             if (!can_judge(key, rule, value)) return key;
             *allowed = *allowed && string_is_allowed(key, rule, value);
-        } else if (!(is_one_of(key, texts, 2) && !json_is_string(value)) &&
-                   !(is_one_of(key, objects, sizeof objects / sizeof *objects) && !json_is_object(value)) &&
-                   !(is_one_of(key, arrays, sizeof arrays / sizeof *arrays) && !json_is_array(value))) {
+        } else if (!(schema_is_one_of(key, texts, 2) && !json_is_string(value)) &&
+                   !(schema_is_one_of(key, objects, sizeof objects / sizeof *objects) && !json_is_object(value)) &&
+                   !(schema_is_one_of(key, arrays, sizeof arrays / sizeof *arrays) && !json_is_array(value))) {
             return key;
         }
     }
