@@ -12,6 +12,7 @@
     PARAM(WEIGHT_DTYPE) = DTYPE_BF16; \
     PARAM(HAS_MEANS) = 0;             \
     PARAM(X_DTYPE) = DTYPE_BF16;
+#define PARAM_HAS_MEANS 0
 #endif
 
 struct group_norm_params {
@@ -20,8 +21,8 @@ struct group_norm_params {
 typedef group_norm_body<group_norm_params> group_norm_kernel;
 
 extern "C" __global__ void __launch_bounds__(group_norm_kernel::THREADS)
-    group_norm(const int *__restrict__ counts, const void *x, const void *__restrict__ weight, void *out,
-               const float *means)
+    group_norm(const int *__restrict__ counts, const void *x, const void *__restrict__ weight,
+               void *out OPTIONAL(PARAM_HAS_MEANS, const float *means))
 {
-    group_norm_kernel::run(counts, x, weight, out, means);
+    group_norm_kernel::run(counts, x, weight, out, IF_PRESENT(PARAM_HAS_MEANS, means));
 }
