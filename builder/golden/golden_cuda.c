@@ -8,15 +8,17 @@
 #include "kernels/routed_matmul/routed_matmul.h"
 #include "tuner/cuda/plan_timer.h"
 
-static bool has_clamped_swiglu(const struct plan *plan, const struct plan_launch *launch)
+/* The activation and the number of experts of a matmul; false: another op. */
+static bool find_matmul(const struct plan *plan, const struct plan_launch *launch, enum activation *activation,
+                        int64_t *experts)
 {
     int64_t params[PLAN_MAX_PARAMS];
     struct status status = {0};
-    const int epilogue = launch->op == OP_MATMUL          ? MATMUL_EPILOGUE
-                         : launch->op == OP_ROUTED_MATMUL ? ROUTED_MATMUL_EPILOGUE
-                                                          : -1;
-    return epilogue >= 0 && op_params(plan, launch, 0, params, &status) &&
-           EPILOGUE_ACTIVATION(params[epilogue]) == ACTIVATION_CLAMPED;
+    const bool is_routed = launch->op == OP_ROUTED_MATMUL;
+    if (!(is_routed || launch->op == OP_MATMUL) || !op_params(plan, launch, 0, params, &status)) return false;
+    *activation = EPILOGUE_ACTIVATION(params[is_routed ? ROUTED_MATMUL_EPILOGUE : MATMUL_EPILOGUE]);
+    *experts = params[is_routed ? ROUTED_MATMUL_EXPERTS : MATMUL_EXPERTS];
+    return true;
 }
 
 /* Logits of 16-bit arithmetic differ between plans, whose sums run in different orders, by a few units of 2^-8. A last bit
@@ -27,16 +29,22 @@ static bool has_clamped_swiglu(const struct plan *plan, const struct plan_launch
  * their rounding: with random weights transformers in bf16 is off by 4.4 per cent of a row's largest logit on average, and by 65 in
  * the worst of 2400 rows. The clamped SwiGLU of gpt-oss, gate * sigmoid(1.702 gate) * (up + 1), enlarges it from layer to layer, too: in gpt-oss-20b
  * with random weights transformers in bf16, made to choose the experts that float32 chooses, is off by 13 per cent of a row's largest logit
- * on average, and by 24 in the worst of 64 rows after 2048 tokens; plans of this project differ by 5. */
+ * on average, and by 24 in the worst of 64 rows after 2048 tokens; plans of this project differ by 5. Made to choose likewise, small models with
+ * experts (4 layers, random weights) are off there by 1.2 to 2.1 per cent on average, 3 to 8 in the worst of 1536 rows, and
+ * those with the group norm after a state space by 1.5 to 2.1, and 6 to 14. */
 static float tolerance_for(const struct manifest *manifest, const struct plan *plan)
 {
-    bool has_delta_rule = false, is_clamped = false;
+    bool has_delta_rule = false, enlarges = false;
     for (uint32_t i = 0; i < plan->header.launch_count; i++) {
-        has_delta_rule |= plan->launches[i].op == OP_DELTA_RULE;
-        is_clamped |= has_clamped_swiglu(plan, &plan->launches[i]);
+        const struct plan_launch *launch = &plan->launches[i];
+        enum activation activation;
+        int64_t experts;
+        has_delta_rule |= launch->op == OP_DELTA_RULE;
+        enlarges |= launch->op == OP_GROUP_NORM;
+        if (find_matmul(plan, launch, &activation, &experts)) enlarges |= activation == ACTIVATION_CLAMPED || experts;
     }
     if (manifest->eight_bit_rows || has_delta_rule) return 3e-1f;
-    return is_clamped || manifest->kv_dtype == ENCODING_E4M3_CHANNEL ? 1e-1f : 3e-2f;
+    return enlarges || manifest->kv_dtype == ENCODING_E4M3_CHANNEL ? 1e-1f : 3e-2f;
 }
 
 /* Work of less than a second. */

@@ -117,6 +117,15 @@ struct recipe {
     bool has_experts, has_delta_rule;
 };
 
+/* Delta rules, and state spaces of Mamba-2. */
+static bool has_norm_of_state(const json_t *config)
+{
+    static const char *const keys[] = {"linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) found |= json_object_get(config, keys[i]) != NULL;
+    return found;
+}
+
 /* False: the folder has no checkpoint of a supported type, and it would be refused. */
 static bool find_recipe(const char *folder, struct recipe *recipe)
 {
@@ -134,7 +143,7 @@ static bool find_recipe(const char *folder, struct recipe *recipe)
     const bool is_short = json_is_integer(positions) && json_integer_value(positions) < CHECK_CONTEXT;
     *recipe = (struct recipe){.dtype = quantisation ? "auto" : "bf16",
                               .compute = has_codes ? "bf16" : NULL,
-                              .has_delta_rule = json_object_get(config, "linear_num_value_heads") != NULL,
+                              .has_delta_rule = has_norm_of_state(config),
                               .context = is_short ? (unsigned)json_integer_value(positions) : 0};
     const char *key;
     json_t *value;
