@@ -172,7 +172,7 @@ uint32_t cpu_replay_affordable(const struct plan_geometry *geometry, double flop
                                const struct team *team)
 {
     enum { MOST_TOKENS = 256 };
-    const double flops_of_thread = 2e12, most_bytes = 4e12;
+    const double flops_of_thread = 1e12, most_bytes = 4e12;
     const double most_flops = flops_of_thread * team_size(team), all_flops = flops * (double)plan_ranks(geometry);
     uint64_t tokens = MOST_TOKENS;
     if (tokens > geometry->max_context) tokens = geometry->max_context;

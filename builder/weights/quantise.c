@@ -7,6 +7,7 @@
 
 #include "builder/weights/calibration.h"
 #include "builder/weights/coded.h"
+#include "kernels/cpu/vector_portable.h"
 
 enum { MOST_GROUP = 128 }; /* of all encodings */
 
@@ -17,18 +18,31 @@ struct group {
     uint64_t count;
 };
 
-static float largest_magnitude(const float *values, uint64_t count)
+/* Vectors of one width on every processor, so that sums have one order and engines the same codes. Lanes beyond the end are zero. */
+static vec load(const float *values, uint64_t i, uint64_t count)
 {
-    float largest = 0;
-    for (uint64_t i = 0; i < count; i++) largest = fmaxf(largest, fabsf(values[i]));
-    return largest;
+    return i + VEC_WIDTH <= count ? vec_load(values + i) : vec_load_part(values + i, (int64_t)(count - i));
 }
 
-/* The nearest whole number of a float below 2^22 in magnitude, ties to even: what rintf gives, in a form that compilers
- * vectorise. */
+static vec magnitude(vec value) { return (vec)((vec_int)value & vec_int_set(INT32_MAX)); }
+
+static float largest_magnitude(const float *values, uint64_t count)
+{
+    vec largest = vec_set(0);
+    for (uint64_t i = 0; i < count; i += VEC_WIDTH) largest = vec_max(magnitude(load(values, i, count)), largest);
+    return vec_largest(largest);
+}
+
+/* The nearest whole number of a float below 2^22 in magnitude, ties to even: what rintf gives. */
 static float nearest(float value) { return (value + 0x1.8p23f) - 0x1.8p23f; }
 
 static float clamp(float value, float least, float most) { return value < least ? least : value > most ? most : value; }
+
+static vec clamped_nearest(vec value, float add, float least, float most)
+{
+    const vec magic = vec_set(0x1.8p23f);
+    return vec_min(vec_max((value + magic) - magic + vec_set(add), vec_set(least)), vec_set(most));
+}
 
 static float as_f16(float value) { return f16_to_float(f16_from_float(value)); }
 
@@ -45,12 +59,15 @@ static float symmetric_scale(const struct group *group)
     if (largest == 0) return 0;
     for (size_t e = 0; e < 2 * sizeof ends / sizeof *ends; e++) {
         const float inverse = (e % 2 ? -ends[e / 2] : ends[e / 2]) / largest;
-        float product = 0, square = 0;
-        for (uint64_t i = 0; i < group->count; i++) {
-            const float code = clamp(nearest(group->values[i] * inverse), -8, 7), weighted = group->weights[i] * code;
-            product += group->values[i] * weighted;
-            square += code * weighted;
+        vec products = vec_set(0), squares = vec_set(0);
+        for (uint64_t i = 0; i < group->count; i += VEC_WIDTH) {
+            const vec values = load(group->values, i, group->count);
+            const vec codes = clamped_nearest(values * vec_set(inverse), 0, -8, 7);
+            const vec weighted = load(group->weights, i, group->count) * codes;
+            products += values * weighted;
+            squares += codes * weighted;
         }
+        const float product = vec_sum(products), square = vec_sum(squares);
         if (square == 0 || product * product <= best_gain * square) continue;
         best_gain = product * product / square;
         best = product / square;
@@ -58,15 +75,16 @@ static float symmetric_scale(const struct group *group)
     return best;
 }
 
-static double affine_error(const struct group *group, float scale, float zero)
+static float affine_error(const struct group *group, float scale, float zero)
 {
-    double error = 0;
-    for (uint64_t i = 0; i < group->count; i++) {
-        const float code = clamp(nearest(group->values[i] / scale) + zero, 0, 15);
-        const float difference = group->values[i] - (code - zero) * scale;
-        error += (double)(difference * difference * group->weights[i]);
+    vec error = vec_set(0);
+    for (uint64_t i = 0; i < group->count; i += VEC_WIDTH) {
+        const vec values = load(group->values, i, group->count);
+        const vec codes = clamped_nearest(values / vec_set(scale), zero, 0, 15) - vec_set(zero);
+        const vec differences = values - codes * vec_set(scale);
+        error += differences * differences * load(group->weights, i, group->count);
     }
-    return error;
+    return vec_sum(error);
 }
 
 /* Codes from 0 to 15 less a zero point, which is one of them. */
@@ -74,7 +92,7 @@ static float affine_scale(const struct group *group, uint8_t *zero)
 {
     static const float parts[] = {1.0f, 0.95f, 0.9f, 0.85f, 0.8f, 0.75f};
     float least = 0, most = 0, best = 0;
-    double best_error = INFINITY;
+    float best_error = INFINITY;
     for (uint64_t i = 0; i < group->count; i++) {
         least = fminf(least, group->values[i]);
         most = fmaxf(most, group->values[i]);
@@ -86,7 +104,7 @@ static float affine_scale(const struct group *group, uint8_t *zero)
         const float ideal = clamp(nearest(-least * parts[p] / scale), 0, 15);
         for (int step = -1; step <= 1; step++) {
             const float at = clamp(ideal + (float)step, 0, 15);
-            const double error = affine_error(group, scale, at);
+            const float error = affine_error(group, scale, at);
             if (error >= best_error) continue;
             best_error = error;
             best = scale;
@@ -160,24 +178,31 @@ static float e4m3_power(float largest)
 
 /* ---- rows ---- */
 
+static uint8_t code_of_number(const struct encoding *encoding, float number, int zero)
+{
+    switch (encoding->code) {
+    case CODE_FLOAT: break;
+    case CODE_INT8:
+        return (uint8_t)(int8_t)(encoding->zeros
+                                     ? clamp(nearest(clamp(number, -256, 256)) + (float)(int8_t)zero, -128, 127)
+                                     : clamp(nearest(number), -127, 127));
+    case CODE_UINT4: return (uint8_t)clamp(nearest(clamp(number, -16, 16)) + (float)zero, 0, 15);
+    case CODE_E4M3: return e4m3_from_float(number);
+    case CODE_E2M1: return e2m1_from_float(number);
+    case CODE_TABLE: return table_from_float(encoding->table, number);
+    }
+    return 0;
+}
+
 static void encode(const struct encoding *encoding, const float *values, uint64_t count, float scale, int zero,
                    uint8_t *codes)
 {
-    for (uint64_t i = 0; i < count; i++) {
-        const float number = scale == 0 ? 0 : values[i] / scale;
-        switch (encoding->code) {
-        case CODE_FLOAT: break;
-        case CODE_INT8:
-            codes[i] = (uint8_t)(int8_t)(encoding->zeros
-                                             ? clamp(nearest(clamp(number, -256, 256)) + (float)(int8_t)zero, -128, 127)
-                                             : clamp(nearest(number), -127, 127));
-            break;
-        case CODE_UINT4: codes[i] = (uint8_t)clamp(nearest(clamp(number, -16, 16)) + (float)zero, 0, 15); break;
-        case CODE_E4M3: codes[i] = e4m3_from_float(number); break;
-        case CODE_E2M1: codes[i] = e2m1_from_float(number); break;
-        case CODE_TABLE: codes[i] = table_from_float(encoding->table, number); break;
-        }
+    uint64_t i = 0;
+    for (; encoding->code == CODE_UINT4 && scale != 0 && i + VEC_WIDTH <= count; i += VEC_WIDTH) {
+        const vec numbers = vec_min(vec_max(vec_load(values + i) / vec_set(scale), vec_set(-16)), vec_set(16));
+        vec_store_bytes(codes + i, __builtin_convertvector(clamped_nearest(numbers, (float)zero, 0, 15), vec_int));
     }
+    for (; i < count; i++) codes[i] = code_of_number(encoding, scale == 0 ? 0 : values[i] / scale, zero);
 }
 
 static float group_scale(const struct encoding *encoding, const struct group *group, float global, uint8_t *zero)
@@ -228,13 +253,12 @@ static const float *scale_columns(const struct coded_feedback *feedback, const f
 /* What the error of each element of a group counts, in parts of the largest; `feedback` NULL: all alike. */
 static void weigh(const struct coded_feedback *feedback, uint64_t first, uint64_t count, float *weights)
 {
-    float largest = 0;
     for (uint64_t i = 0; i < count; i++) {
         const float scale = feedback && feedback->scales ? feedback->scales[first + i] : 1;
         weights[i] = feedback ? feedback->error_weights[first + i] / (scale * scale) : 1;
-        largest = fmaxf(largest, weights[i]);
     }
-    for (uint64_t i = 0; i < count; i++) weights[i] = largest > 0 ? weights[i] / largest : 1;
+    const float largest = feedback ? largest_magnitude(weights, count) : 1;
+    for (uint64_t i = 0; feedback && i < count; i++) weights[i] = largest > 0 ? weights[i] / largest : 1;
 }
 
 bool coded_from_floats(const struct panel_form *form, float *values, uint64_t count, struct coded_feedback *feedback,
@@ -252,7 +276,8 @@ bool coded_from_floats(const struct panel_form *form, float *values, uint64_t co
     }
     for (uint64_t begin = 0; begin < count; begin += form->group) {
         const uint64_t length = count - begin < form->group ? count - begin : form->group;
-        largest = fmaxf(largest, largest_magnitude(scale_columns(feedback, values, begin, length, scaled), length));
+        const float of_group = largest_magnitude(scale_columns(feedback, values, begin, length, scaled), length);
+        largest = of_group > largest ? of_group : largest;
     }
     to->factor = encoding->global ? largest / (448.0f * 6.0f) : 1;
     if (feedback) feedback->error = 0;
