@@ -60,6 +60,7 @@ static const char *const configs[] = {
     "{\"model_type\": \"nanochat\", \"hidden_act\": \"relu2\", " PLAIN_SIZES "}",
     "{\"model_type\": \"phi\", \"hidden_act\": \"gelu_new\", " PLAIN_SIZES "}",
     "{\"model_type\": \"cohere\", \"use_qk_norm\": true, \"hidden_act\": \"silu\", " PLAIN_SIZES "}",
+    "{\"model_type\": \"apertus\", " PLAIN_SIZES "}", /* an activation of its own op */
     "{\"model_type\": \"falcon\", \"new_decoder_architecture\": true, \"hidden_size\": 64, \"ffn_hidden_size\": 96, "
     "\"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"num_kv_heads\": 2, \"vocab_size\": 50, "
     "\"max_position_embeddings\": 512}",

@@ -10,17 +10,20 @@
 #include "builder/arch/wrappers.h"
 
 /* Every family, in the order of messages. */
-#define FAMILIES(row)                                                                                                  \
-    row(llama) row(mistral) row(ministral) row(ministral3) row(qwen2) row(qwen3) row(granite) row(arcee) row(helium)   \
-        row(cwm) row(ernie4_5) row(hunyuan_v1_dense) row(olmo) row(olmo2) row(phi3) row(smollm3) row(seed_oss)         \
-            row(glm) row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2) row(vaultgemma) row(gemma3) row(gemma4)  \
-                row(cohere) row(cohere2) row(stablelm) row(starcoder2) row(nemotron) row(jais2) row(nanochat) row(phi) \
-                    row(falcon) row(gpt2) row(gpt_bigcode) row(gpt_neo) row(gptj) row(gpt_neox) row(mixtral)           \
-                        row(qwen2_moe) row(qwen3_moe) row(olmoe) row(flex_olmo) row(granitemoe) row(ernie4_5_moe)      \
-                            row(glm4_moe) row(dots1) row(exaone_moe) row(solar_open) row(minimax_m2) row(afmoe)        \
-                                row(gpt_oss) row(deepseek_v2) row(deepseek_v3) row(glm4_moe_lite) row(youtu)           \
-                                    row(qwen3_next) row(qwen3_5) row(qwen3_5_moe) row(lfm2) row(lfm2_moe)              \
-                                        row(granitemoehybrid) row(bamba) row(nemotron_h) row(falcon_h1)
+#define FAMILIES(row)                                                                                               \
+    row(llama) row(mistral) row(ministral) row(ministral3) row(qwen2) row(qwen3) row(granite) row(hyperclovax)      \
+        row(arcee) row(helium) row(cwm) row(ernie4_5) row(hunyuan_v1_dense) row(apertus) row(olmo) row(olmo2)       \
+            row(phi3) row(smollm3) row(seed_oss) row(glm) row(glm4) row(exaone4) row(olmo3) row(gemma) row(gemma2)  \
+                row(vaultgemma) row(gemma3) row(gemma4) row(cohere) row(cohere2) row(stablelm) row(starcoder2)      \
+                    row(nemotron) row(jais2) row(nanochat) row(phi) row(falcon) row(opt) row(gpt2) row(gpt_bigcode) \
+                        row(gpt_neo) row(gptj) row(gpt_neox) row(mixtral) row(qwen2_moe) row(qwen3_moe) row(mellum) \
+                            row(olmoe) row(flex_olmo) row(granitemoe) row(granitemoeshared) row(ernie4_5_moe)       \
+                                row(hunyuan_v1_moe) row(hy_v3) row(glm4_moe) row(dots1) row(exaone_moe)             \
+                                    row(solar_open) row(minimax_m2) row(afmoe) row(gpt_oss) row(deepseek_v2)        \
+                                        row(deepseek_v3) row(kimi_k2) row(axk1) row(mistral4) row(glm4_moe_lite)    \
+                                            row(youtu) row(minicpm3) row(qwen3_next) row(qwen3_5) row(qwen3_5_moe)  \
+                                                row(lfm2) row(lfm2_moe) row(granitemoehybrid) row(bamba)            \
+                                                    row(nemotron_h) row(falcon_h1)
 
 #define DECLARE(name) extern const struct architecture arch_##name;
 FAMILIES(DECLARE)
@@ -38,7 +41,8 @@ bool arch_about(size_t index, char *about)
 {
     if (!arch_model_type(index)) return false;
     if (index < FAMILY_COUNT)
-        snprintf(about, ARCH_ABOUT_BYTES, "%s", families[index]->about);
+        snprintf(about, ARCH_ABOUT_BYTES, "%s%s", families[index]->about,
+                 families[index]->untried_on_gpu ? "; not yet on a GPU" : "");
     else
         wrapper_about(index - FAMILY_COUNT, about, ARCH_ABOUT_BYTES);
     return true;

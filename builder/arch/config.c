@@ -360,7 +360,7 @@ bool config_activation(struct model_config *config, struct json_reader *reader, 
         {"silu", ACTIVATION_SILU},           {"swish", ACTIVATION_SILU},
         {"gelu_new", ACTIVATION_GELU_TANH},  {"gelu_pytorch_tanh", ACTIVATION_GELU_TANH},
         {"gelu_fast", ACTIVATION_GELU_TANH}, {"gelu", ACTIVATION_GELU},
-        {"relu2", ACTIVATION_RELU2},
+        {"relu2", ACTIVATION_RELU2},         {"relu", ACTIVATION_RELU},
     };
     const char *name = NULL;
     if (!json_reader_string(reader, key, false, &name, status)) return false;
@@ -372,7 +372,8 @@ bool config_activation(struct model_config *config, struct json_reader *reader, 
         return true;
     }
     return json_reader_fail(
-        reader, key, "\"silu\", \"swish\", \"gelu\", \"gelu_new\", \"gelu_fast\", \"gelu_pytorch_tanh\" or \"relu2\"",
+        reader, key,
+        "\"silu\", \"swish\", \"gelu\", \"gelu_new\", \"gelu_fast\", \"gelu_pytorch_tanh\", \"relu\" or \"relu2\"",
         json_object_get(reader->object, key), status);
 }
 

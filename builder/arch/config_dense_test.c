@@ -200,6 +200,74 @@ TEST(hunyuan_rotation)
         test_config_refused("hunyuan_v1_dense", refused[i].fields, refused[i].words);
 }
 
+TEST(hyperclovax_multipliers)
+{
+    struct model_config config = test_config_accepted(
+        "hyperclovax", "\"logits_scaling\": 0.125, \"attention_multiplier\": null, \"embedding_multiplier\": 10.0");
+    assert_true(config.logits_scale == 0.125 && config.embedding_scale == 10 && !config.other_norms);
+    assert_true(fabs(config.attention_scale * sqrt(8) - 1) < 1e-12);
+    config = test_config_accepted("hyperclovax", "\"attention_multiplier\": 0.25, \"use_post_norm\": false, "
+                                                 "\"residual_multiplier\": 0.5");
+    assert_true(config.attention_scale == 0.25 && config.residual_scale == 0.5 && config.other_norms);
+    test_config_refused("hyperclovax", "\"residual_multiplier\": 0.5",
+                        "'residual_multiplier'|expected 1, as use_post_norm is true|found 0.5");
+}
+
+TEST(apertus_keys)
+{
+    struct model_config config = test_config_accepted("apertus", "\"qk_norm\": true, \"post_norm\": false");
+    assert_int_equal(config.rope.type, ROPE_LLAMA3);
+    assert_true(config.rope.factor == 8 && config.rope.theta == 12e6 && !config.mlp_bias);
+    config = test_config_accepted("apertus", "\"rope_theta\": 5e5, \"rope_scaling\": null, \"attention_bias\": true");
+    assert_true(config.rope.theta == 5e5 && config.qkv_bias && config.output_bias);
+    test_config_refused("apertus", "\"hidden_act\": \"silu\"", "'hidden_act'|\"xielu\"|silu");
+    test_config_refused("apertus", "\"post_norm\": true", "'post_norm'|expected false");
+    test_config_refused("apertus", "\"mlp_bias\": true", "'mlp_bias'|expected false");
+}
+
+TEST(minicpm3_factors)
+{
+    struct model_config config =
+        test_config_accepted("minicpm3", "\"scale_emb\": 3, \"scale_depth\": 1.0, \"dim_model_base\": 16");
+    assert_true(config.embedding_scale == 3 && config.residual_scale == 0.5 && config.logits_scale == 0.25);
+    assert_int_equal(config.latent.value_dim, 8);
+    config = test_config_accepted("minicpm3", "\"scale_depth\": null, \"dim_model_base\": null, \"v_head_dim\": 16");
+    assert_true(config.embedding_scale == 12 && config.residual_scale == 1 && config.logits_scale == 1);
+    assert_int_equal(config.latent.value_dim, 16);
+    test_config_refused("minicpm3", "\"scale_depth\": -1", "'scale_depth'|found -1");
+    test_config_refused("minicpm3", "\"num_experts\": 4", "'num_experts'|not understood");
+}
+
+TEST(opt_keys)
+{
+    static const char sizes[] =
+        "{\"model_type\": \"opt\", \"hidden_size\": 64, \"ffn_dim\": 96, \"num_attention_heads\": 4, "
+        "\"vocab_size\": 512, ";
+    static const struct {
+        const char *fields, *words;
+    } refused[] = {
+        {"\"word_embed_proj_dim\": 32}", "'word_embed_proj_dim'|hidden_size (64)|found 32"},
+        {"\"do_layer_norm_before\": false}", "'do_layer_norm_before'|expected true"},
+        {"\"_remove_final_layer_norm\": true}", "'_remove_final_layer_norm'|expected false"},
+        {"\"enable_bias\": false}", "'enable_bias'|expected true"},
+        {"\"rms_norm_eps\": 1e-6}", "'rms_norm_eps'|1e-5"},
+        {"\"activation_function\": \"mish\"}", "'activation_function'|\"relu\"|mish"},
+    };
+    struct model_config config;
+    struct status status = {0};
+    char text[400];
+    snprintf(text, sizeof text,
+             "%s\"word_embed_proj_dim\": 64, \"activation_function\": \"relu\", \"prefix\": \"</s>\"}", sizes);
+    test_expect_success(test_config_parse(&config, text, &status), &status);
+    assert_int_equal(config.activation, ACTIVATION_RELU);
+    assert_int_equal(config.layers, 12);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        snprintf(text, sizeof text, "%s%s", sizes, refused[i].fields);
+        test_expect_failure(test_config_parse(&config, text, &status), &status, STATUS_BAD_INPUT, refused[i].words);
+        status_clear(&status);
+    }
+}
+
 #define FALCON                                                                                              \
     "{\"model_type\": \"falcon\", \"hidden_size\": 64, \"num_hidden_layers\": 4, \"num_attention_heads\": " \
     "8, \"vocab_size\": 512"
@@ -261,6 +329,29 @@ TEST(own_class)
 TEST(published)
 {
     static const struct test_published models[] = {
+        {"facebook/opt-125m",
+         "{'_name_or_path': 'facebook/opt-125m', 'activation_dropout': 0.0, 'activation_function': "
+         "'relu', 'architectures': ['OPTForCausalLM'], 'attention_dropout': 0.0, 'bos_token_id': 2, "
+         "'do_layer_norm_before': true, 'dropout': 0.1, 'eos_token_id': 2, 'ffn_dim': 3072, "
+         "'hidden_size': 768, 'init_std': 0.02, 'layerdrop': 0.0, 'max_position_embeddings': 2048, "
+         "'model_type': 'opt', 'num_attention_heads': 12, 'num_hidden_layers': 12, 'pad_token_id': 1, "
+         "'prefix': '</s>', 'torch_dtype': 'float16', 'transformers_version': '4.21.0.dev0', "
+         "'use_cache': true, 'vocab_size': 50272, 'word_embed_proj_dim': 768}",
+         "12 layers of 768, heads 12/12 x 64, mlp 3072, vocabulary 50272, context 2048, rope 64 at 10000, 12 without "
+         "rotation; tied qkv bias output bias"},
+        {"swiss-ai/Apertus-8B-2509",
+         "{'architectures': ['ApertusForCausalLM'], 'attention_bias': false, 'attention_dropout': 0.0,"
+         " 'bos_token_id': 1, 'eos_token_id': 2, 'hidden_act': 'xielu', 'hidden_dropout': 0.0, "
+         "'hidden_size': 4096, 'initializer_range': 0.02, 'intermediate_size': 21504, "
+         "'max_position_embeddings': 65536, 'mlp_bias': false, 'model_type': 'apertus', "
+         "'num_attention_heads': 32, 'num_hidden_layers': 32, 'num_key_value_heads': 8, "
+         "'pad_token_id': 3, 'post_norm': false, 'qk_norm': true, 'rms_norm_eps': 1e-05, "
+         "'rope_scaling': {'factor': 8.0, 'high_freq_factor': 4.0, 'low_freq_factor': 1.0, "
+         "'original_max_position_embeddings': 8192, 'rope_type': 'llama3', 'type': 'llama3'}, "
+         "'rope_theta': 12000000, 'tie_word_embeddings': false, 'torch_dtype': 'bfloat16', "
+         "'transformers_version': '4.56.0.dev0', 'use_cache': true, 'vocab_size': 131072}",
+         "32 layers of 4096, heads 32/8 x 128, mlp 21504, vocabulary 131072, context 65536, rope 128 at 12000000 "
+         "llama3 x8;"},
         {"baidu/ERNIE-4.5-0.3B-PT",
          "{'architectures': ['Ernie4_5_ForCausalLM'], 'auto_map': {'AutoConfig': "
          "'configuration_ernie4_5.Ernie4_5_Config', 'AutoModel': 'modeling_ernie4_5.Ernie4_5_Model', "

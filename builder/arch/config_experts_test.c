@@ -8,6 +8,7 @@
 
 #define MIXED   "\"layer_types\": [\"conv\", \"full_attention\", \"conv\", \"full_attention\"]"
 #define DENSE_2 "[\"dense\", \"dense\", \"sparse\", \"sparse\"]"
+#define HUNYUAN "\"num_experts\": 8"
 #define DOTS1   "\"num_key_value_heads\": 8, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2"
 
 /* The layers that have experts: "-x-x". */
@@ -74,9 +75,51 @@ TEST(test_experts)
     config = test_config_accepted("afmoe", "\"mup_enabled\": true, \"route_scale\": 2.5, \"num_shared_experts\": 3");
     assert_true(config.embedding_scale == 8 && config.experts.scale == 2.5);
     assert_int_equal(config.experts.shared_size, 3 * 1408);
+    assert_int_equal(test_config_accepted("granitemoeshared", "\"shared_intermediate_size\": 48").experts.shared_size,
+                     48);
+    assert_int_equal(test_config_accepted("granitemoeshared", "").experts.shared_size, 0);
+    config = test_config_accepted("hunyuan_v1_moe",
+                                  HUNYUAN ", \"moe_topk\": [2, 2, 2, 2], \"num_shared_expert\": [1, 1, 1, 1], "
+                                          "\"moe_intermediate_size\": [96, 96, 96, 96]");
+    assert_int_equal(config.experts.top_k, 2);
+    assert_true(config.experts.shared_size == 96 && config.experts.renormalise == ROUTER_SUM_PLUS_EPS);
+    expect_experts("hy_v3", "", "-xxx");
+    expect_experts("hy_v3", "\"mlp_layer_types\": " DENSE_2, "--xx");
+    config = test_config_accepted("hy_v3", "\"router_scaling_factor\": 1.5, \"num_nextn_predict_layers\": 1");
+    assert_true(config.experts.scale == 1.5 && config.experts.score == ROUTER_SIGMOID && config.ignored_layers == 1);
+    expect_experts("mellum", "\"mlp_layer_types\": " DENSE_2, "--xx");
+    config = test_config_accepted("mellum", "\"layer_types\": [\"sliding_attention\", \"full_attention\", "
+                                            "\"full_attention\", \"full_attention\"], \"sliding_window\": 64");
+    assert_true(config.layer[0].window == 64 && !config.layer[1].window && config.local_rope.theta == 1e4);
+    assert_int_equal(config.layer[0].rope, LAYER_ROPE_LOCAL);
+    expect_experts("axk1", "", "-xxx");
+    expect_experts("kimi_k2", "\"first_k_dense_replace\": 1", "-xxx");
+    config = test_config_accepted(
+        "mistral4",
+        "\"head_dim\": 128, \"qk_head_dim\": 128, \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, "
+        "\"partial_rotary_factor\": 0.5, \"llama_4_scaling_beta\": 0.1, "
+        "\"original_max_position_embeddings\": 8192}");
+    assert_true(config.max_position == 8192 && config.position_limit && config.experts.score == ROUTER_SOFTMAX);
     static const struct {
         const char *model_type, *fields, *words;
     } cases[] = {
+        {"granitemoeshared", "\"shared_intermediate_size\": -1", "'shared_intermediate_size'|found -1"},
+        {"granitemoe", "\"shared_intermediate_size\": 48", "'shared_intermediate_size'|not understood"},
+        {"hunyuan_v1_moe", HUNYUAN ", \"moe_topk\": [2, 2, 2, 1]", "'moe_topk'|num_hidden_layers (4)"},
+        {"hunyuan_v1_moe", HUNYUAN ", \"moe_topk\": [2]", "'moe_topk'|num_hidden_layers (4)"},
+        {"hunyuan_v1_moe", HUNYUAN ", \"num_shared_expert\": 2", "'num_shared_expert'|expected 1|found 2"},
+        {"hunyuan_v1_moe", HUNYUAN ", \"moe_intermediate_size\": 64", "'moe_intermediate_size'|intermediate_size"},
+        {"hunyuan_v1_moe", "\"num_experts\": [8, 8, 8, 8]", "'num_experts'|an integer"},
+        {"hunyuan_v1_moe", HUNYUAN ", \"moe_layer_num_skipped\": 1", "'moe_layer_num_skipped'|0"},
+        {"hy_v3", "\"route_norm\": false", "'route_norm'|true"},
+        {"mellum", "\"decoder_sparse_step\": 2", "'decoder_sparse_step'|not understood"},
+        {"axk1", "\"scoring_func\": \"softmax\"", "'scoring_func'|\"sigmoid\"|softmax"},
+        {"kimi_k2", "\"architectures\": [\"KimiForCausalLM\"]", "'architectures'|DeepseekV3ForCausalLM"},
+        {"mistral4", "\"n_group\": 1", "'rope_parameters'|an object"},
+        {"mistral4", "\"head_dim\": 64, \"rope_parameters\": {\"rope_type\": \"default\"}",
+         "'head_dim'|(128)|found 64"},
+        {"mistral4", "\"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 0.25}",
+         "'partial_rotary_factor'|qk_rope_head_dim (64)|found 0.25"},
         {"mixtral", "\"num_local_experts\": 0", "'num_local_experts'|from 1|found 0"},
         {"mixtral", "\"num_local_experts\": 100000", "'num_local_experts'|found 100000"},
         {"mixtral", "\"num_local_experts\": 2, \"num_experts_per_tok\": 3", "'num_experts_per_tok'|(2)|found 3"},

@@ -23,6 +23,67 @@ TEST(experts)
          "'torch_dtype': 'bfloat16', 'transformers_version': '4.38.0', 'use_cache': true, 'vocab_size': 32000}",
          "56 layers of 6144, heads 48/8 x 128, mlp 16384, vocabulary 32000, context 65536, rope 128 at "
          "1000000; experts in 56: 2 of 8 x 16384, shared 0;"},
+        {"tencent/Hunyuan-A13B-Instruct",
+         "{'add_classification_head': false, 'architectures': ['HunYuanMoEV1ForCausalLM'], "
+         "'attention_bias': false, 'attention_dropout': 0.1, 'attention_head_dim': 128, 'auto_map': "
+         "{'AutoConfig': 'configuration_hunyuan.HunYuanConfig', 'AutoModel': 'hunyuan.HunYuanModel', "
+         "'AutoModelForCausalLM': 'hunyuan.HunYuanMoEV1ForCausalLM'}, 'bos_token_id': 1, "
+         "'cla_share_factor': 2, 'class_num': 0, 'dense_list': [4096, 0], 'eod_token_id': 127967, "
+         "'eos_token_id': 127960, 'group_limited_greedy': false, 'hidden_act': 'silu', 'hidden_size': "
+         "4096, 'im_end_id': 6, 'im_newline_id': 12, 'im_start_id': 5, 'initializer_range': 0.02, "
+         "'intermediate_size': 3072, 'kv_lora_rank': null, 'mask_init_id': 13, "
+         "'max_position_embeddings': 32768, 'mlp_bias': false, 'model_type': 'hunyuan_v1_moe', "
+         "'moe_drop_tokens': false, 'moe_intermediate_size': [" FOUR(FOUR(
+             TWO("3072"))) "], 'moe_layer_num_skipped': 0, "
+                           "'moe_random_routing_dropped_token': false, 'moe_topk': [" FOUR(FOUR(TWO(
+                               "8"))) "], 'n_group': false, "
+                                      "'norm_topk_prob': true, 'norm_type': 'rms', 'num_attention_heads': 32, "
+                                      "'num_experts': 64, "
+                                      "'num_hidden_layers': 32, 'num_key_value_heads': 8, 'num_shared_expert': [" FOUR(
+                                          FOUR(TWO("1"))) "], "
+                                                          "'org_vocab_size': 128167, 'pad_id': 127961, 'pad_token_id': "
+                                                          "127961, 'pool_type': 'last', "
+                                                          "'position_embedding_xdrope': false, 'pretraining_tp': 1, "
+                                                          "'q_lora_rank': null, "
+                                                          "'qk_nope_head_dim': null, 'qk_rope_head_dim': null, "
+                                                          "'rms_norm_eps': 1e-05, 'rope_scaling': "
+                                                          "{'alpha': 1000.0, 'beta_fast': 32, 'beta_slow': 1, "
+                                                          "'factor': 1.0, 'mscale': 1.0, "
+                                                          "'mscale_all_dim': 0.0, 'type': 'dynamic'}, 'rope_theta': "
+                                                          "10000.0, 'routed_scaling_factor': "
+                                                          "false, 'sep_token_id': 127962, 'text_end_id': 7, "
+                                                          "'text_start_id': 6, 'tie_word_embeddings': "
+                                                          "true, 'topk_group': false, 'torch_dtype': 'bfloat16', "
+                                                          "'transformers_version': '4.41.2', "
+                                                          "'use_cache': true, 'use_cla': false, 'use_mixed_mlp_moe': "
+                                                          "true, 'use_qk_norm': true, "
+                                                          "'use_rotary_pos_emb': true, 'v_head_dim': null, "
+                                                          "'vocab_size': 128167}",
+         "32 layers of 4096, heads 32/8 x 128, mlp 3072, vocabulary 128167, context 32768, rope 128 at "
+         "11158839.9; experts in 32: 8 of 64 x 3072, shared 3072; tied"},
+        {"moonshotai/Kimi-K2-Instruct",
+         "{'architectures': ['DeepseekV3ForCausalLM'], 'attention_bias': false, 'attention_dropout': "
+         "0.0, 'auto_map': {'AutoConfig': 'configuration_deepseek.DeepseekV3Config', 'AutoModel': "
+         "'modeling_deepseek.DeepseekV3Model', 'AutoModelForCausalLM': "
+         "'modeling_deepseek.DeepseekV3ForCausalLM'}, 'aux_loss_alpha': 0.001, 'bos_token_id': 163584,"
+         " 'eos_token_id': 163585, 'first_k_dense_replace': 1, 'hidden_act': 'silu', 'hidden_size': "
+         "7168, 'initializer_range': 0.02, 'intermediate_size': 18432, 'kv_lora_rank': 512, "
+         "'max_position_embeddings': 131072, 'model_type': 'kimi_k2', 'moe_intermediate_size': 2048, "
+         "'moe_layer_freq': 1, 'n_group': 1, 'n_routed_experts': 384, 'n_shared_experts': 1, "
+         "'norm_topk_prob': true, 'num_attention_heads': 64, 'num_experts_per_tok': 8, "
+         "'num_hidden_layers': 61, 'num_key_value_heads': 64, 'num_nextn_predict_layers': 0, "
+         "'pretraining_tp': 1, 'q_lora_rank': 1536, 'qk_nope_head_dim': 128, 'qk_rope_head_dim': 64, "
+         "'quantization_config': {'activation_scheme': 'dynamic', 'fmt': 'e4m3', 'quant_method': "
+         "'fp8', 'weight_block_size': [128, 128]}, 'rms_norm_eps': 1e-06, 'rope_scaling': "
+         "{'beta_fast': 1.0, 'beta_slow': 1.0, 'factor': 32.0, 'mscale': 1.0, 'mscale_all_dim': 1.0, "
+         "'original_max_position_embeddings': 4096, 'type': 'yarn'}, 'rope_theta': 50000.0, "
+         "'routed_scaling_factor': 2.827, 'scoring_func': 'sigmoid', 'seq_aux': true, "
+         "'tie_word_embeddings': false, 'topk_group': 1, 'topk_method': 'noaux_tc', 'torch_dtype': "
+         "'bfloat16', 'transformers_version': '4.48.3', 'use_cache': true, 'v_head_dim': 128, "
+         "'vocab_size': 163840}",
+         "61 layers of 7168, heads 64/1 x 576, mlp 18432, vocabulary 163840, context 131072, rope 64 at 50000 yarn "
+         "x32; "
+         "experts in 60: 8 of 384 x 2048, shared 2048; scores x1.732"},
         {"Qwen/Qwen1.5-MoE-A2.7B-Chat-GPTQ-Int4",
          "{'architectures': ['Qwen2MoeForCausalLM'], 'attention_dropout': 0.0, 'bos_token_id': 151643, "
          "'eos_token_id': 151645, 'decoder_sparse_step': 1, 'hidden_act': 'silu', 'hidden_size': 2048, "

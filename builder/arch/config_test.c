@@ -71,11 +71,13 @@ TEST(test_defaults)
         {"qwen2", 32, 32, 32, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, true},
         {"qwen3", 32, 128, 128, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"granite", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"hyperclovax", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
         {"arcee", 32, 32, 32, 4096, 0, "----", "mmmm", 1e4, 1e-5, -1, -1, 0, false, false},
         {"helium", 32, 128, 128, 4096, 0, "----", "mmmm", 1e5, 1e-8, 1, 3, 1, false, false},
         {"cwm", 8, 128, 128, 131072, 8192, "-www", "mmmm", 1e6, 1e-5, -1, -1, 0, false, false},
         {"ernie4_5", 2, 128, 128, 131072, 0, "----", "mmmm", 5e5, 1e-5, 1, 0, 1, true, false},
         {"hunyuan_v1_dense", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, 1, 0, 1, false, false},
+        {"apertus", 32, 32, 32, 65536, 0, "----", "mmmm", 12e6, 1e-5, 1, 3, 1, false, false},
         {"olmo", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, -1, 1, 0, false, false},
         {"olmo2", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, -1, 1, 0, false, false},
         {"phi3", 32, 32, 32, 4096, 0, "----", "mmmm", 1e4, 1e-5, 1, -1, 0, false, false},
@@ -99,6 +101,7 @@ TEST(test_defaults)
         {"nanochat", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 0, 1, 1, false, false},
         {"phi", 32, 32, 16, 2048, 0, "----", "mmmm", 1e4, 1e-5, 1, -1, 1, false, true},
         {"falcon", 1, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, 11, -1, 1, true, false},
+        {"opt", 32, 32, 32, 2048, 0, "----", "nnnn", 1e4, 1e-5, 2, 1, 1, true, true},
         {"gpt2", 32, 32, 32, 1024, 0, "----", "nnnn", 1e4, 1e-5, -1, -1, 0, true, true},
         {"gpt_bigcode", 1, 32, 32, 1024, 0, "----", "nnnn", 1e4, 1e-5, -1, -1, 0, true, true},
         {"gpt_neo", 32, 32, 32, 2048, 256, "-w-w", "nnnn", 1e4, 1e-5, -1, -1, 0, true, false},
@@ -107,10 +110,14 @@ TEST(test_defaults)
         {"mixtral", 8, 32, 32, 131072, 0, "----", "mmmm", 1e6, 1e-5, 1, -1, 1, false, false},
         {"qwen2_moe", 16, 32, 32, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, true},
         {"qwen3_moe", 4, 32, 32, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
+        {"mellum", 4, 128, 128, 131072, 1024, "----", "mmmm", 5e5, 1e-6, -1, -1, 0, false, false},
         {"olmoe", 32, 32, 32, 4096, 0, "----", "mmmm", 1e4, 1e-5, -1, 1, 0, false, false},
         {"flex_olmo", 32, 32, 32, 4096, 0, "----", "mmmm", 5e5, 1e-6, -1, -1, 0, false, false},
         {"granitemoe", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
+        {"granitemoeshared", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
         {"ernie4_5_moe", 4, 32, 32, 131072, 0, "----", "mmmm", 5e5, 1e-5, 1, 0, 1, true, false},
+        {"hunyuan_v1_moe", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-5, 1, 0, 1, false, false},
+        {"hy_v3", 8, 128, 128, 131072, 0, "----", "mmmm", 11158840, 1e-5, -1, -1, 0, false, false},
         {"glm4_moe", 8, 32, 16, 131072, 0, "----", "mmmm", 1e4, 1e-5, -1, -1, 0, false, false},
         {"dots1", 32, 32, 32, 2048, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"exaone_moe", 32, 32, 32, 2048, 4096, "www-", "mmmn", 1e4, 1e-5, 1, 0, 1, false, false},
@@ -120,8 +127,12 @@ TEST(test_defaults)
         {"gpt_oss", 8, 64, 64, 131072, 128, "w-w-", "mmmm", 15e4, 1e-5, -1, -1, 0, false, true},
         {"deepseek_v2", 1, 576, 64, 2048, 0, "----", "mmmm", 1e4, 1e-6, 1, -1, 1, false, false},
         {"deepseek_v3", 1, 576, 64, 4096, 0, "----", "mmmm", 1e4, 1e-6, 0, -1, 1, false, false},
+        {"kimi_k2", 1, 576, 64, 4096, 0, "----", "mmmm", 1e4, 1e-6, 0, -1, 1, false, false},
+        {"axk1", 1, 576, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
+        {"mistral4", 1, 320, 64, 1048576, 0, "----", "mmmm", 1e4, 1e-6, 1, 11, 1, false, false},
         {"glm4_moe_lite", 1, 576, 64, 202752, 0, "----", "mmmm", 1e4, 1e-5, 0, -1, 1, false, false},
         {"youtu", 1, 576, 64, 131072, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, true, false},
+        {"minicpm3", 1, 288, 32, 32768, 0, "----", "mmmm", 1e4, 1e-5, 1, -1, 1, true, false},
         {"qwen3_next", 2, 256, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"qwen3_5_text", 4, 256, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
         {"qwen3_5_moe_text", 2, 256, 64, 32768, 0, "----", "mmmm", 1e4, 1e-6, -1, -1, 0, false, false},
@@ -147,6 +158,8 @@ TEST(test_defaults)
         {"solar_open", USUAL_SIZES ", \"moe_intermediate_size\": 48"},
         {"lfm2_moe", USUAL_SIZES ", \"layer_types\": [\"conv\", \"conv\", \"conv\", \"full_attention\"]"},
         {"gptj", "\"n_embd\": 1024, \"n_layer\": 4, \"n_head\": 16"},
+        {"opt", "\"hidden_size\": 1024, \"ffn_dim\": 96, \"num_hidden_layers\": 4, \"num_attention_heads\": 32"},
+        {"mistral4", USUAL_SIZES ", \"rope_parameters\": {\"rope_type\": \"default\"}"},
         {"falcon", "\"hidden_size\": 1024, \"num_hidden_layers\": 4, \"num_attention_heads\": 32"},
         {"helium", USUAL_SIZES ", \"num_key_value_heads\": 32"},
         {"deepseek_v2", USUAL_SIZES ", \"num_experts_per_tok\": 6"},
@@ -177,7 +190,8 @@ TEST(test_defaults)
         assert_int_equal(config.tie_word_embeddings, expected[i].tied);
         const bool without_gate = /* with biases */
             strcmp(expected[i].model_type, "starcoder2") == 0 || strcmp(expected[i].model_type, "phi") == 0 ||
-            strcmp(expected[i].model_type, "jais2") == 0 || strncmp(expected[i].model_type, "gpt", 3) == 0;
+            strcmp(expected[i].model_type, "jais2") == 0 || strcmp(expected[i].model_type, "opt") == 0 ||
+            strncmp(expected[i].model_type, "gpt", 3) == 0;
         assert_int_equal(config.output_bias, without_gate && strcmp(expected[i].model_type, "gptj") != 0);
         assert_int_equal(config.mlp_bias, without_gate);
         assert_int_equal(config.qkv_bias, expected[i].qkv_bias);

@@ -15,6 +15,7 @@
 #include "kernels/rope_table/rope_table.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
+#include "kernels/xielu/xielu.h"
 
 /* Rows of a tensor that hold a projection: all, or some where the checkpoint has several projections in one tensor. */
 struct part {
@@ -332,6 +333,26 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
                        config->residual_scale * factor_of(config->attention_out_scale), "o");
 }
 
+/* xielu of x, with the numbers of the layer. */
+static int xielu(struct graph *graph, const struct decoder_traits *traits, int x, uint64_t width, uint32_t layer)
+{
+    static const char *const names[XIELU_NUMBER_COUNT] = {"alpha_p", "alpha_n", "beta", "eps"};
+    const struct weight_source number = {.shape = {1}};
+    const char *layers = layers_of(traits), *module = traits->modules.xielu;
+    const int numbers =
+        graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &number, "%s.%u.%s.%s", layers, layer, module, names[0]);
+    for (int i = 1; i < XIELU_NUMBER_COUNT; i++)
+        graph_weight_append(graph, numbers, &number, "%s.%u.%s.%s", layers, layer, module, names[i]);
+    if (numbers >= 0)
+        snprintf(graph->weights[numbers].name, GRAPH_NAME_BYTES, "model.layers.%u.mlp.xielu.numbers", layer);
+    const int out = graph_value(graph, ROWS_TOKENS, width, "activated%u", layer);
+    struct graph_node *node = graph_append(graph, OP_XIELU, layer);
+    node->operands[XIELU_X] = x;
+    node->operands[XIELU_NUMBERS] = numbers;
+    node->operands[XIELU_OUT] = out;
+    return out;
+}
+
 static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer,
                      const char *module, uint64_t inner)
 {
@@ -349,8 +370,11 @@ static int dense_mlp(struct graph *graph, const struct decoder_traits *traits, i
     else
         in = joined(graph, traits, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
                     graph_interleave(graph), names[3]);
-    int activated = node_matmul(graph, x, layer, in, config->activation + (traits->plain_mlp ? EPILOGUE_PLAIN : 0), 1.0,
-                                "activated");
+    const int epilogue = modules->xielu      ? ACTIVATION_NONE
+                         : traits->plain_mlp ? config->activation + EPILOGUE_PLAIN
+                                             : config->activation;
+    int activated = node_matmul(graph, x, layer, in, epilogue, 1.0, modules->xielu ? "up" : "activated");
+    if (modules->xielu) activated = xielu(graph, traits, activated, inner, layer);
     const struct part output = {or_usual(modules->down, names[2]), hidden, SHARD_COLUMNS, .head = 0};
     const struct projection down = projection(graph, traits, layer, &output, inner, config->mlp_bias);
     return node_matmul(graph, activated, layer, down, ACTIVATION_NONE,
@@ -389,21 +413,23 @@ static int add_mlp(struct graph *graph, const struct decoder_traits *traits, int
 {
     const struct model_config *config = graph->config;
     const struct expert_names *names = traits->experts;
+    const struct decoder_norms *norms = config->other_norms ? traits->other_norms : &traits->norms;
     const uint64_t shared_size = config->experts.shared_size, hidden = config->hidden_size;
     const bool routed = config->layer[layer].experts;
     if (routed && config->experts_beside) return add_mlp_and_experts(graph, traits, sum, x, layer);
     const uint64_t inner = config->layer[layer].inner ? config->layer[layer].inner : config->intermediate_size;
     const uint64_t joined = routed ? experts_shared_joined(graph, names, layer) : 0;
     const bool alone = routed && shared_size && !joined;
+    const char *norm_out = routed || !traits->norm_of_experts ? norms->mlp_out : NULL;
     int out =
         routed ? experts_mlp(graph, names, x, x, joined, layer) : dense_mlp(graph, traits, x, layer, "mlp", inner);
-    if (alone && traits->norms.mlp_out) {
+    if (alone && norm_out) {
         const int shared = shared_expert(graph, traits, x, layer);
         out = add(graph, out, shared, hidden, layer, "with_shared");
     }
-    out = layer_norm(graph, traits, out, layer, traits->norms.mlp_out, "mlp_out");
+    out = layer_norm(graph, traits, out, layer, norm_out, "mlp_out");
     sum = add(graph, sum, out, hidden, layer, "after_mlp");
-    if (!alone || traits->norms.mlp_out) return sum;
+    if (!alone || norm_out) return sum;
     return add(graph, sum, shared_expert(graph, traits, x, layer), hidden, layer, "after_shared");
 }
 
@@ -480,6 +506,23 @@ static int decoder_layer(struct graph *graph, const struct decoder_traits *trait
     return add_mlp(graph, traits, x, mlp_in, layer);
 }
 
+/* Learned positions; -1: none. */
+static int position_table(struct graph *graph, const struct decoder_modules *modules)
+{
+    const uint64_t first = modules->first_position;
+    struct weight_source source = {.shape = {graph->config->max_position + first, graph->config->hidden_size},
+                                   .rows = first};
+    if (!modules->positions) return -1;
+    if (first) {
+        const int unread =
+            graph_weight_from(graph, GRAPH_NO_LAYER, WEIGHT_TABLE, &source, "%s.weight", modules->positions);
+        if (unread >= 0) snprintf(graph->weights[unread].name, GRAPH_NAME_BYTES, "%s.unread", modules->positions);
+    }
+    source.first_row = first;
+    source.rows = 0;
+    return graph_weight_from(graph, GRAPH_NO_LAYER, WEIGHT_TABLE, &source, "%s.weight", modules->positions);
+}
+
 /* Rows of the embedding, and of learned positions where the model has them. A tied embedding is stored once, in the LM head's
  * layout; embed can read both. */
 static int embed(struct graph *graph, const struct decoder_traits *traits, int *embedding)
@@ -490,9 +533,7 @@ static int embed(struct graph *graph, const struct decoder_traits *traits, int *
                               config->tie_word_embeddings ? WEIGHT_MATRIX : WEIGHT_ROW_MAJOR, "%s.weight",
                               or_usual(traits->modules.embedding, "model.embed_tokens"));
     graph_shard(graph, *embedding, SHARD_VOCABULARY);
-    const int positions = traits->modules.positions ? graph_matrix(graph, GRAPH_NO_LAYER, config->max_position, hidden,
-                                                                   WEIGHT_TABLE, "%s.weight", traits->modules.positions)
-                                                    : -1;
+    const int positions = position_table(graph, &traits->modules);
     const int x = graph_value(graph, ROWS_TOKENS, hidden, "embedded");
     struct graph_node *node = graph_append(graph, OP_EMBED, GRAPH_NO_LAYER);
     node->operands[EMBED_TABLE] = *embedding;

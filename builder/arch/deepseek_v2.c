@@ -47,7 +47,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            config_own_code(config, reader, own_code, sizeof own_code / sizeof *own_code, status);
 }
 
-static const struct expert_names names = {
+const struct expert_names expert_latent_names = {
     .router = "mlp.gate",
     .experts = "mlp.experts",
     .gate = "gate_proj",
@@ -60,7 +60,7 @@ const struct architecture arch_deepseek_v2 = {
     "deepseek_v2",
     "DeepseekV2ForCausalLM",
     read_config,
-    {.norms = DECODER_PRE_NORM, .experts = &names},
+    {.norms = DECODER_PRE_NORM, .experts = &expert_latent_names},
     .about = "small*: latent attention, whose KV cache has one row of `kv_lora_rank + qk_rope_head_dim` elements for "
              "each token; experts in groups, shared experts",
 };

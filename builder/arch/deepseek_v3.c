@@ -24,7 +24,7 @@ static const char *const own_code[] = {"configuration_deepseek.DeepseekV3Config"
                                        "modeling_deepseek.DeepseekV3ForCausalLM"};
 enum { MOST_PREDICTED = 64 };
 
-static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+bool config_deepseek_v3(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     config->rotary_pairs = true;
     config->ignored_layers = 1;
@@ -41,7 +41,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
 const struct architecture arch_deepseek_v3 = {
     "deepseek_v3",
     "DeepseekV3ForCausalLM",
-    read_config,
+    config_deepseek_v3,
     {.norms = DECODER_PRE_NORM, .experts = &expert_biased_names},
     .predicts = true,
     .about = "small*: as `deepseek_v2`, with sigmoid scores and a selection bias; the layer that predicts further "

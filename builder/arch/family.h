@@ -15,12 +15,14 @@ struct decoder_modules {
     const char *layers;             /* model.layers */
     const char *embedding;          /* model.embed_tokens */
     const char *positions;          /* learned positions; usual: none, q and k are rotated */
+    uint64_t first_position;        /* row of that table for position 0; nothing reads those before it */
     const char *final_norm;         /* model.norm */
     const char *head;               /* lm_head */
     const char *q, *k, *v, *output; /* self_attn.q_proj, .. */
     const char *q_norm, *k_norm;    /* self_attn.q_norm, .. */
     const char *gate, *up, *down;   /* mlp.gate_proj, .. */
     const char *state_space;        /* mamba */
+    const char *xielu;              /* the numbers of an MLP's activation, which is xielu; usual: none */
     const char *output_gate; /* its sigmoid multiplies what attention gives; usual: none, or rows of q's tensor */
 };
 
@@ -80,6 +82,11 @@ extern const struct expert_names expert_usual_names;  /* without shared experts 
 extern const struct expert_names expert_shared_names; /* the same with a shared expert and its gate, as Qwen has them */
 /* The same with a selection bias and shared experts, as DeepSeek-V3 has them. */
 extern const struct expert_names expert_biased_names;
+/* The same without that bias, as DeepSeek-V2 has them. */
+extern const struct expert_names expert_latent_names;
+/* As Granite has them, and its MLP that stands beside experts or alone. */
+extern const struct expert_names expert_granite_names;
+#define GRANITE_SHARED_MLP .modules = {.down = "shared_mlp.output_linear"}, .fused_gate_up = "shared_mlp.input_linear"
 
 /* The layer that predicts the token after the next one, where its tensors do not have the names of one more layer of the model, with enorm, hnorm,
  * eh_proj and shared_head.norm. */
@@ -99,11 +106,12 @@ struct decoder_traits {
     enum decoder_qk_norm qk_norm;
     enum decoder_norm norm;
     struct decoder_modules modules;
-    bool norms_apart;  /* with QK_NORM_HEADS each weight is a tensor, not a row of one */
-    const char *sinks; /* tensor of each layer that has a sink for each head; NULL: none */
-    bool plain_mlp;    /* no gate: down(act(up(x))) */
-    bool transposed;   /* matrices of layers are stored as [in, out] */
-    bool shares_norm;  /* with a parallel residual the MLP reads what attention reads */
+    bool norm_of_experts; /* norms.mlp_out is of layers with experts alone */
+    bool norms_apart;     /* with QK_NORM_HEADS each weight is a tensor, not a row of one */
+    const char *sinks;    /* tensor of each layer that has a sink for each head; NULL: none */
+    bool plain_mlp;       /* no gate: down(act(up(x))) */
+    bool transposed;      /* matrices of layers are stored as [in, out] */
+    bool shares_norm;     /* with a parallel residual the MLP reads what attention reads */
     const struct decoder_norms
         *other_norms;    /* with config->other_norms in place of `norms`, each with a norm of its own */
     bool embedding_norm; /* a norm without weights after the embedding */
@@ -129,6 +137,7 @@ struct architecture {
     struct decoder_traits decoder;
     const char *own_class; /* architectures[0] of checkpoints from before the class in transformers; NULL: the same */
     bool sections;         /* positions of the rotary embedding come in sections: wrapper_drop_sections */
+    bool untried_on_gpu;   /* no engine with it has run on a GPU: for the list of families */
     bool predicts;         /* of the ignored layers, the first one may be used: arch_add_predictor */
     const char *about;     /* for engbuild --list-models and README: a line, with its limits; "small*": see README */
 };
@@ -317,9 +326,20 @@ bool config_delta_rule_layers(struct model_config *config, struct json_reader *r
 /* linear_*: heads and widths of the delta rule. */
 bool config_delta_rule(struct model_config *config, struct json_reader *reader, struct status *status);
 
-/* All keys of a Command R but use_qk_norm, a Gemma 2, a GLM, a GPT-2, a Granite, in the files of these, for the families that go on
- * from it. */
-model_config_reader config_cohere, config_gemma2, config_glm, config_gpt2, config_granite;
+/* All keys of a Command R but use_qk_norm, a DeepSeek-V3, a Gemma 2, a GLM, a GPT-2, a Granite, one with experts, a Hunyuan, in the files
+ * of these, for the families that go on from it. */
+model_config_reader config_cohere, config_deepseek_v3, config_gemma2, config_glm, config_gpt2, config_granite,
+    config_granitemoe, config_hunyuan;
+
+/* ministral3.c: takes llama_4_scaling_beta out of the objects that describe the rotary embedding; if it is not 0, positions end where it
+ * would count. *given: there is such an object. */
+bool config_llama_4_scaling(struct model_config *config, struct json_reader *reader, bool *given,
+                            struct status *status);
+
+/* What Hunyuan has with experts and without. */
+#define HUNYUAN_TRAITS                                                            \
+    .norms = DECODER_PRE_NORM, .qk_norm = QK_NORM_ROTATED, .norms_rotated = true, \
+    .modules = {.q_norm = "self_attn.query_layernorm", .k_norm = "self_attn.key_layernorm"}
 
 /* A factor from 1e-6 to 1e6. *value is unchanged if config.json has no such key. */
 bool config_factor(struct json_reader *reader, const char *key, double *value, struct status *status);

@@ -6,7 +6,7 @@
 static const struct experts_defaults experts = {.count = 8, .top_k = 2};
 static const char *const count_keys[] = {"num_local_experts", "num_experts"};
 
-static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+bool config_granitemoe(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     if (!config_fixed(reader, "mlp_bias", false, status) || !config_granite(config, reader, status) ||
         !config_experts(config, reader, count_keys, "num_experts_per_tok", NULL, &experts, status))
@@ -15,16 +15,18 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
     return true;
 }
 
-static const struct expert_names names = {
+const struct expert_names expert_granite_names = {
     .router = "block_sparse_moe.router.layer",
     .gate = "block_sparse_moe.input_linear",
     .down = "block_sparse_moe.output_linear",
+    .shared = "shared_mlp",
+    .shared_is_mlp = true,
 };
 
 const struct architecture arch_granitemoe = {
     "granitemoe",
     "GraniteMoeForCausalLM",
-    read_config,
-    {.norms = DECODER_PRE_NORM, .experts = &names},
+    config_granitemoe,
+    {.norms = DECODER_PRE_NORM, .experts = &expert_granite_names},
     .about = "Granite 3 with experts",
 };

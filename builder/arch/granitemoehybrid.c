@@ -73,21 +73,11 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
            config_time_step_limit(config, reader, status) && config_some_attention(config, reader, status);
 }
 
-static const struct expert_names names = {
-    .router = "block_sparse_moe.router.layer",
-    .gate = "block_sparse_moe.input_linear",
-    .down = "block_sparse_moe.output_linear",
-    .shared = "shared_mlp",
-    .shared_is_mlp = true,
-};
-
 const struct architecture arch_granitemoehybrid = {
     "granitemoehybrid",
     "GraniteMoeHybridForCausalLM",
     read_config,
-    {.norms = DECODER_PRE_NORM,
-     .modules = {.down = "shared_mlp.output_linear"},
-     .fused_gate_up = "shared_mlp.input_linear",
-     .experts = &names},
+    {.norms = DECODER_PRE_NORM, GRANITE_SHARED_MLP, .experts = &expert_granite_names},
+    .untried_on_gpu = true,
     .about = "small*: Granite 4: state spaces (Mamba-2), attention in some layers or all, with experts or without",
 };

@@ -89,7 +89,7 @@ static bool resolve_rotation(struct model_config *config, struct json_reader *re
            status_fail(status, STATUS_MACHINE, "out of memory while reading %s", path);
 }
 
-static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+bool config_hunyuan(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     if (!config_sizes(config, reader, &defaults, status) || !config_attention_bias(config, reader, status) ||
         !config_attention_head_dim(config, reader, status))
@@ -100,12 +100,7 @@ static bool read_config(struct model_config *config, struct json_reader *reader,
 }
 
 const struct architecture arch_hunyuan_v1_dense = {
-    "hunyuan_v1_dense",
-    "HunYuanDenseV1ForCausalLM",
-    read_config,
-    {.norms = DECODER_PRE_NORM,
-     .qk_norm = QK_NORM_ROTATED,
-     .norms_rotated = true,
-     .modules = {.q_norm = "self_attn.query_layernorm", .k_norm = "self_attn.key_layernorm"}},
-    .about = "small*: Hunyuan without experts: heads normalised after their rotation",
+    "hunyuan_v1_dense",     "HunYuanDenseV1ForCausalLM",
+    config_hunyuan,         {HUNYUAN_TRAITS},
+    .untried_on_gpu = true, .about = "small*: Hunyuan without experts: heads normalised after their rotation",
 };

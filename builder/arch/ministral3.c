@@ -57,21 +57,28 @@ static bool take_scaling(struct model_config *config, json_t *rope, const char *
     return true;
 }
 
-static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+bool config_llama_4_scaling(struct model_config *config, struct json_reader *reader, bool *given, struct status *status)
 {
     static const char *const objects[] = {"rope_parameters", "rope_scaling"};
-    bool given = false;
-    if (!config_sizes(config, reader, &defaults, status) ||
-        !config_window(config, reader, CONFIG_WINDOW_ALWAYS, 0, status))
-        return false;
+    *given = false;
     for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
         char path[300];
         json_t *rope = json_object_get(reader->object, objects[i]);
-        given |= rope && !json_is_null(rope);
+        *given |= rope && !json_is_null(rope);
         if (!json_is_object(rope)) continue;
         snprintf(path, sizeof path, "%.200s: %s", reader->path, objects[i]);
         if (!take_scaling(config, rope, path, status)) return false;
     }
+    return true;
+}
+
+static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    bool given;
+    if (!config_sizes(config, reader, &defaults, status) ||
+        !config_window(config, reader, CONFIG_WINDOW_ALWAYS, 0, status) ||
+        !config_llama_4_scaling(config, reader, &given, status))
+        return false;
     if (given) return true;
     config->rope = default_rope;
     limit_positions(config, default_rope.original_max_position);
@@ -83,6 +90,7 @@ const struct architecture arch_ministral3 = {
     "Ministral3ForCausalLM",
     read_config,
     {.norms = DECODER_PRE_NORM},
+    .untried_on_gpu = true,
     .about = "small*: Ministral 3, Devstral Small 2: contexts up to `original_max_position_embeddings`, beyond which "
              "`llama_4_scaling_beta` scales queries",
 };

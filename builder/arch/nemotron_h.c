@@ -153,6 +153,7 @@ const struct architecture arch_nemotron_h = {
                  .down = "mixer.down_proj",
                  .state_space = "mixer"},
      .plain_mlp = true},
+    .untried_on_gpu = true,
     .about =
         "small*: Nemotron-H, Nemotron Nano 2: state spaces (Mamba-2), attention without rotation, MLPs without a gate",
 };

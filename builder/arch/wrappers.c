@@ -34,6 +34,9 @@ static const struct text_part texts[] = {
     {"ministral3", "ministral3", TEXT_PLAIN,
      "{'vocab_size': 131072, 'hidden_size': 4096, 'intermediate_size': 14336, 'num_hidden_layers': 34, "
      "'num_attention_heads': 32}"},
+    {"mistral4", "mistral4", TEXT_PLAIN,
+     "{'vocab_size': 131072, 'hidden_size': 4096, 'intermediate_size': 12288, 'num_hidden_layers': 36, "
+     "'num_attention_heads': 32}"},
     {"granite", "granite", TEXT_PLAIN,
      "{'vocab_size': 32000, 'hidden_size': 4096, 'intermediate_size': 11008, 'num_hidden_layers': 32, "
      "'num_attention_heads': 32}"},
@@ -117,7 +120,7 @@ static const struct wrapper_row wrappers[] = {
      .texts = "gemma4_text"},
     {.model =
          {"mistral3", "Mistral3ForConditionalGeneration", "language_model", {"vision_tower", "multi_modal_projector"}},
-     .texts = "mistral ministral3"},
+     .texts = "mistral ministral3 mistral4"},
     {.model = {"llava",
                "LlavaForConditionalGeneration",
                "language_model",

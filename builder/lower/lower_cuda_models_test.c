@@ -189,11 +189,29 @@ TEST(other_families_with_experts)
         {EXPERTS_OF("solar_open", "\"head_dim\": 64, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, "
                                   "\"moe_intermediate_size\": 48"),
          2, 0, 0},
+        {EXPERTS_OF("granitemoeshared", "\"num_local_experts\": 8, \"num_experts_per_tok\": 2, "
+                                        "\"shared_intermediate_size\": 48"),
+         2, 0, 0},
+        {EXPERTS_OF("hunyuan_v1_moe", "\"num_experts\": 8, \"moe_topk\": 2"), 2, 0, 0},
+        {EXPERTS_OF("hy_v3", "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48"), 1, 0, 0},
+        {EXPERTS_OF("mellum", "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, "
+                              "\"layer_types\": [\"sliding_attention\", \"full_attention\"]"),
+         2, 0, 0},
+        {"{\"model_type\": \"axk1\", \"hidden_size\": 64, \"intermediate_size\": 96, "
+         "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"vocab_size\": 50, \"n_routed_experts\": 8, "
+         "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"kv_lora_rank\": 32, \"q_lora_rank\": 24, "
+         "\"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24, \"n_group\": 1, \"topk_group\": 1}",
+         1, 0, 0},
         {"{\"model_type\": \"glm4_moe_lite\", \"hidden_size\": 64, \"intermediate_size\": 96, "
          "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"vocab_size\": 50, \"n_routed_experts\": 8, "
          "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"kv_lora_rank\": 32, \"q_lora_rank\": 24, "
          "\"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24, \"rms_norm_eps\": 1e-6}", /* that of the norms of latent rows */
          1, 0, 0},
+        {"{\"model_type\": \"minicpm3\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+         "\"num_attention_heads\": 4, \"vocab_size\": 50, \"kv_lora_rank\": 32, \"q_lora_rank\": 24, "
+         "\"qk_nope_head_dim\": 16, "
+         "\"qk_rope_head_dim\": 16, \"rms_norm_eps\": 1e-6}", /* that of the norms of latent rows */
+         0, 0, 0},
         {"{\"model_type\": \"youtu\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
          "\"num_attention_heads\": 4, \"vocab_size\": 50, \"kv_lora_rank\": 32, \"q_lora_rank\": 24, "
          "\"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 16, \"v_head_dim\": 24}",

@@ -273,7 +273,7 @@ static void check_params(const struct test_device_model *model, const struct gra
                          model->config.value_norms && !model->config.layer[node->layer].shares);
         assert_int_equal(params[ROPE_ATTENTION_CENTRED], model->config.head_norms);
         const bool has_means = node->operands[ROPE_ATTENTION_MEANS] >= 0;
-        const bool after = strcmp(model->config.model_type, "hunyuan_v1_dense") == 0;
+        const bool after = strncmp(model->config.model_type, "hunyuan_v1_", strlen("hunyuan_v1_")) == 0;
         assert_int_equal(params[ROPE_ATTENTION_NORM_SCOPE], has_means                  ? ROPE_APPEND_NORM_WIDTH
                                                             : model->config.head_norms ? ROPE_APPEND_NORM_HEADS
                                                             : after                    ? ROPE_APPEND_NORM_ROTATED

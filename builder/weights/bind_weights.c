@@ -169,7 +169,9 @@ static bool check_tensor(const struct weight_source *source, const struct tensor
                            "checkpoint: tensor '%s' is missing; config.json asks for it (is the checkpoint complete?)",
                            source->tensor);
     while (rank < SOURCE_MAX_RANK && source->shape[rank]) rank++;
-    if (tensor->rank != rank || memcmp(tensor->shape, source->shape, (size_t)rank * sizeof *source->shape) != 0) {
+    const bool is_number = tensor->rank == 0 && rank == 1 && source->shape[0] == 1; /* without a dimension */
+    if (!is_number &&
+        (tensor->rank != rank || memcmp(tensor->shape, source->shape, (size_t)rank * sizeof *source->shape) != 0)) {
         char expected[96], found[128];
         shape_text(source->shape, rank, expected, sizeof expected);
         shape_text(tensor->shape, tensor->rank, found, sizeof found);

@@ -58,6 +58,7 @@ const char *plan_op_name(unsigned op)
         [OP_NORM_ROUTER] = "norm_router",
         [OP_STATE_SPACE] = "state_space",
         [OP_GROUP_NORM] = "group_norm",
+        [OP_XIELU] = "xielu",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }

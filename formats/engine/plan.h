@@ -78,6 +78,7 @@ enum plan_op {
     OP_NORM_ROUTER = 30, /* a norm, a router's matrix and the router fused: device targets */
     OP_STATE_SPACE = 31,
     OP_GROUP_NORM = 32,
+    OP_XIELU = 33,
     OP_COUNT
 };
 

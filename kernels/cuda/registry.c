@@ -32,6 +32,7 @@
 #include "kernels/state_space/state_space.h"
 #include "kernels/sum_parts/sum_parts.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/xielu/xielu.h"
 
 #define KERNELS(...) \
     (const struct device_kernel *const[]) { __VA_ARGS__, NULL }
@@ -68,6 +69,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_NORM_ROUTER] = KERNELS(&device_norm_router),
     [OP_STATE_SPACE] = KERNELS(&device_state_space),
     [OP_GROUP_NORM] = KERNELS(&device_group_norm),
+    [OP_XIELU] = KERNELS(&device_xielu),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
 static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,

@@ -324,10 +324,13 @@ TEST(test_shapes)
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct matmul_device_problem problem = shapes[i];
-        do run_candidates(&problem, 1);
-        while (problem.activation != ACTIVATION_NONE && ++problem.activation < ACTIVATION_SOFTCAP);
+        run_candidates(&problem, 1);
+        while (problem.activation != ACTIVATION_NONE && ++problem.activation < ACTIVATION_COUNT)
+            if (problem.activation != ACTIVATION_SOFTCAP && problem.activation != ACTIVATION_CLAMPED)
+                run_candidates(&problem, 1);
         if (shapes[i].activation != ACTIVATION_NONE || shapes[i].residual) continue;
-        for (int activation = ACTIVATION_SILU; activation <= ACTIVATION_SOFTCAP; activation++) {
+        for (int activation = ACTIVATION_SILU; activation < ACTIVATION_COUNT; activation++) {
+            if (activation == ACTIVATION_CLAMPED) continue;
             problem.activation = EPILOGUE_PLAIN + activation;
             run_candidates(&problem, 1);
         }

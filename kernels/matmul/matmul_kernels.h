@@ -316,6 +316,7 @@ MATMUL_INLINE vec vec_activate(const enum activation activation, vec x)
         return x / (vec_exp(x * (x * x * (float)(-2 * GELU_TANH_CUBIC) + (float)(-2 * GELU_TANH_LINEAR))) + 1.0f);
     case ACTIVATION_GELU: return vec_gelu(x);
     case ACTIVATION_RELU2: return (vec)((vec_mask)(x * x) & ~(vec_mask)(x < zero));
+    case ACTIVATION_RELU: return (vec)((vec_mask)x & ~(vec_mask)(x < zero));
     case ACTIVATION_SOFTCAP: return 1.0f - 2.0f / (vec_exp(x * 2.0f) + 1.0f);
     case ACTIVATION_CLAMPED: return x / (vec_exp(x * (float)-CLAMPED_SLOPE) + 1.0f);
     default: return x;

@@ -346,9 +346,9 @@ void matmul_device_check_epilogues(const struct device_kernel *kernel, const str
             if (problem.activation != ACTIVATION_SOFTCAP)
                 matmul_device_check(kernel, &problem, test->tunables, samples);
         if (problem.activation != ACTIVATION_NONE) continue;
-        for (int plain = ACTIVATION_SILU; plain <= ACTIVATION_SOFTCAP && !problem.residual; plain++) {
+        for (int plain = ACTIVATION_SILU; plain < ACTIVATION_COUNT && !problem.residual; plain++) {
             problem.activation = EPILOGUE_PLAIN + plain;
-            matmul_device_check(kernel, &problem, test->tunables, samples);
+            if (plain != ACTIVATION_CLAMPED) matmul_device_check(kernel, &problem, test->tunables, samples);
         }
         problem.activation = ACTIVATION_NONE;
         problem.scale = 0.22f;

@@ -16,7 +16,8 @@
     X(GELU, 3, "geglu_erf", "gelu")           /* g / 2 * (1 + erf(g / sqrt(2))). Hendrycks and Gimpel 2016 */ \
     X(RELU2, 4, "reglu2", "relu2")            /* max(g, 0)^2. So et al. 2021, arXiv:2109.08668 */             \
     X(SOFTCAP, 5, "softcap_gated", "softcap") /* c * tanh(g / c), c a parameter; not gated */                 \
-    X(CLAMPED, 6, "clamped_swiglu", "clamped_silu")
+    X(CLAMPED, 6, "clamped_swiglu", "clamped_silu")                                                           \
+    X(RELU, 7, "reglu", "relu") /* max(g, 0) */
 
 enum activation {
 #define ACTIVATION_ROW(name, value, gated, plain) ACTIVATION_##name = value,

@@ -29,6 +29,7 @@ static inline double activate_exactly(enum activation activation, double gate)
     case ACTIVATION_GELU:
         return gate * erfc(-gate * 0.70710678118654752) / 2;  /* erfc does not cancel where gate is far below 0 */
     case ACTIVATION_RELU2: return gate < 0 ? 0 : gate * gate; /* NaN stays */
+    case ACTIVATION_RELU: return gate < 0 ? 0 : gate;
     case ACTIVATION_SOFTCAP: return tanh(gate);
     case ACTIVATION_CLAMPED: return gate / (1 + exp(-CLAMPED_SLOPE * gate));
     default: return gate;

@@ -32,6 +32,7 @@
 #include "kernels/state_space/state_space.h"
 #include "kernels/sum_parts/sum_parts.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/xielu/xielu.h"
 
 static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_EMBED] = &op_embed,
@@ -66,6 +67,7 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_NORM_ROUTER] = &op_norm_router,
     [OP_STATE_SPACE] = &op_state_space,
     [OP_GROUP_NORM] = &op_group_norm,
+    [OP_XIELU] = &op_xielu,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

@@ -3,6 +3,8 @@
 
 static const char *illegal(const int64_t *params)
 {
+    if (params[SWIGLU_ACTIVATION] == ACTIVATION_SOFTCAP || params[SWIGLU_ACTIVATION] == ACTIVATION_CLAMPED)
+        return "an activation with a parameter of its own";
     return params[SWIGLU_WIDTH] % 8 ? "parameter width is not a multiple of 8" : NULL;
 }
 
@@ -13,7 +15,7 @@ static const struct op_param param_schema[SWIGLU_PARAMS] = {
     [SWIGLU_WIDTH] = {"width", 3, PARAM_INTEGER, PARAM_OF_WIDTH, SWIGLU_OUT, .least = 8, .most = OP_MAX_WIDTH},
     [SWIGLU_X_DTYPE] = {"x_dtype", 4, PARAM_DTYPE, PARAM_OF_DTYPE, SWIGLU_GATE_UP, .fallback = DTYPE_F32},
     [SWIGLU_ACTIVATION] = {"activation", OP_LATER_PARAM_ID, PARAM_INTEGER, PARAM_OF_NODE, .least = ACTIVATION_SILU,
-                           .most = ACTIVATION_SOFTCAP - 1, .fallback = ACTIVATION_SILU},
+                           .most = ACTIVATION_COUNT - 1, .fallback = ACTIVATION_SILU},
 };
 static const struct op_operand operand_schema[SWIGLU_OPERANDS] = {
     OP_COUNTS_OPERAND,

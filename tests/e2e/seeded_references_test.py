@@ -74,7 +74,8 @@ class SeededReferences(ReferenceTest):
         self.assertLessEqual({"gemma4_text", "qwen3_5_text", "qwen3_5_moe_text", "ministral3", "lfm2_moe", "glm4_moe_lite", "minimax_m2", "dots1",
                               "exaone_moe", "solar_open", "flex_olmo", "youtu", "afmoe", "granitemoehybrid", "bamba", "nemotron_h", "falcon_h1",
                               "arcee", "cohere", "cwm", "ernie4_5", "falcon", "glm", "gpt_bigcode", "gpt_neo", "gptj", "helium", "hunyuan_v1_dense",
-                              "jais2", "ministral", "nanochat", "olmo", "phi", "vaultgemma"}, found)
+                              "jais2", "ministral", "nanochat", "olmo", "phi", "vaultgemma", "granitemoeshared", "hunyuan_v1_moe", "hyperclovax",
+                              "apertus", "opt", "hy_v3", "mellum", "axk1", "mistral3", "minicpm3"}, found)
 
 
 if __name__ == "__main__":

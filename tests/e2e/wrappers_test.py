@@ -345,7 +345,7 @@ class Wrappers(ReferenceTest):
                      "found 95")
         self.refused(self.wrapped(case, text={"llama_4_scaling_beta": 0.1}), "config.json: text_config: field",
                      "'llama_4_scaling_beta'")
-        self.refused(self.wrapped(case, text={"model_type": "mistral4"}), "text_config", "'model_type'", "mistral ministral3", "mistral4")
+        self.refused(self.wrapped(case, text={"model_type": "mistral5"}), "text_config", "'model_type'", "mistral ministral3 mistral4", "mistral5")
         speech = CASES["granite_speech"]
         adapter = "language_model.model.layers.0.self_attn.q_proj.lora_A.default.weight"
         self.refused(self.wrapped(speech, beside={adapter: [8, 48]}), "tensor '%s' is not used" % adapter[len("language_model."):])

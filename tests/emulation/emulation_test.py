@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels on the host. all_reduce (all_reduce_on_host.cu): what it computes, what it leaves in the buffers, and whom it blames, for
 every way of sharing rows and some shapes. rope_append (rope_append_on_host.cu), rope_query (rope_query_on_host.cu), latent_append
-(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), group_norm (group_norm_on_host.cu), multiply (multiply_on_host.cu), select_columns (select_columns_on_host.cu), draft (draft_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), norm_router (norm_router_on_host.cu), sample
+(latent_append_on_host.cu), mean_squares (mean_squares_on_host.cu), group_norm (group_norm_on_host.cu), multiply (multiply_on_host.cu), xielu (xielu_on_host.cu), select_columns (select_columns_on_host.cu), draft (draft_on_host.cu), quantise (quantise_on_host.cu), router (router_on_host.cu), norm_router (norm_router_on_host.cu), sample
 (sample_on_host.cu), rms_norm (rms_norm_on_host.cu), rope_attention (rope_attention_on_host.cu), other attention (attention_on_host.cu), short_conv (short_conv_on_host.cu), state_space (state_space_on_host.cu) and delta_rule
 (delta_rule_on_host.cu): what they compute, and that they read and write nothing else, for some shapes of every tunable. Matmuls with coded weights (matmul_on_host.cu), a router with the matmul that it is for (routed_matmul_on_host.cu) and embed with a coded table (embed_on_host.cu): for every encoding. How fast
 they are, and what a GPU's memory does to their stores, is for GPUs."""
@@ -29,7 +29,7 @@ C_COMPILER = shutil.which(os.environ.get("CC", "gcc"))
 COMPILE = [COMPILER, "-std=c++17", "-O0", "-w", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-pthread", "-I", ROOT]
 HEADERS = ["tests/emulation/cuda_on_host.h", "kernels/all_reduce/all_reduce_one_shot.cuh",
            "kernels/all_reduce/all_reduce_two_shot.cuh", "tests/emulation/paged_on_host.h", "kernels/rope_append/rope_append.cuh",
-           "kernels/mean_squares/mean_squares.cuh", "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/select_columns/select_columns.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh", "kernels/norm_router/norm_router.cuh",
+           "kernels/mean_squares/mean_squares.cuh", "kernels/rope_query/rope_query.cuh", "kernels/multiply/multiply.cuh", "kernels/xielu/xielu.cuh", "kernels/select_columns/select_columns.cuh", "kernels/quantise/quantise.cuh", "kernels/rms_norm/rms_norm.cuh", "kernels/router/router.cuh", "kernels/norm_router/norm_router.cuh",
            "kernels/rope_attention/rope_attention.cuh", "kernels/attention/attention_generic.cuh",
            "kernels/attention/attention_latent.cuh", "kernels/attention/attention_prefill.cuh", "kernels/latent_append/latent_append.cuh",
            "kernels/sample/philox.h", "kernels/sample/sample.cuh", "kernels/draft/draft.cuh", "tests/emulation/recurrent_on_host.h", "kernels/short_conv/short_conv.cuh",
@@ -158,6 +158,12 @@ def products():
         for by_weight in (0, 1):
             yield {"SOURCE": "multiply", "VALID": 3, "ROWS": 4, "WIDTH": width, "HAS_BY": 1 - by_weight, "HAS_WEIGHT": by_weight,
                    "WEIGHT_DTYPE": [BF16, F32, F16][i % 3], **dict(zip(("X_DTYPE", "BY_DTYPE", "OUT_DTYPE"), dtypes))}
+
+
+def learned_activations():
+    """xielu: vectors of 8, 4 and 1 elements, each dtype, in place and not."""
+    for i, (width, dtype) in enumerate([(256, BF16), (36, F16), (13, BF16), (2816, F32)]):
+        yield {"SOURCE": "xielu", "VALID": 3, "ROWS": 4, "WIDTH": width, "NUMBERS_DTYPE": [BF16, F32, F16][i % 3], "X_DTYPE": dtype, "IN_PLACE": i % 2}
 
 
 def drafts():
@@ -653,6 +659,11 @@ class Emulation(unittest.TestCase):
 
     def test_multiply(self):
         self.check(products(), selections())
+
+    def test_xielu(self):
+        self.check(learned_activations())
+        whole = next(learned_activations())
+        self.check_defects([{**whole, "SPOIL": spoil} for spoil in (1, 2)], ["out element", "of out was written"])
 
     def test_rope_attention(self):
         self.check(decodes())

@@ -79,6 +79,7 @@ static double activated(double value)
         return value / 2 * (1 + std::tanh(GELU_TANH_LINEAR * value + GELU_TANH_CUBIC * value * value * value));
     case ACTIVATION_GELU: return value / 2 * (1 + std::erf(value / std::sqrt(2.0)));
     case ACTIVATION_RELU2: return value < 0 ? 0 : value * value;
+    case ACTIVATION_RELU: return value < 0 ? 0 : value;
     case ACTIVATION_SOFTCAP: return cap * std::tanh(value / cap);
     default: return value;
     }

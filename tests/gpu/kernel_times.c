@@ -477,6 +477,7 @@ static void add_shape(const struct shape *shape)
          .what = "swiglu, not fused",
          .rows = 2048,
          .settings = {{"width", shape->intermediate}, {"activation", ACTIVATION_SILU}}},
+        {.op = OP_XIELU, .what = "xielu", .rows = 2048, .settings = {{"width", shape->intermediate}}},
         {.op = OP_EMBED, .what = "embed", .rows = 2048},
         {.op = OP_SELECT_COLUMNS, .what = "select columns", .rows = 1},
         {.op = OP_SELECT_COLUMNS, .what = "select columns", .rows = 2048},

@@ -20,17 +20,17 @@ struct library_space library_space_begin(uint64_t arena_bytes, uint64_t projecti
                                   .end = arena_bytes};
 }
 
-/* cuBLASLt computes all matmuls without a norm; a kernel of ours after it applies SwiGLU. */
+/* cuBLASLt computes all matmuls without a norm and without an activation; a kernel of ours after it applies one with a gate. */
 static bool is_for_cublaslt(const struct device_launch *site, int64_t params[PLAN_MAX_PARAMS])
 {
     struct device_geometry geometry;
     if (site->op != OP_MATMUL) return false;
     memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
     memcpy(params, site->tactic.params, MATMUL_FIRST_TUNABLE * sizeof *params);
-    if (matmul_is_gated(params) && params[MATMUL_OUT_DTYPE] == DTYPE_F32)
-        return false; /* our swiglu kernel does not
-                                                                                          * take it */
-    params[MATMUL_EPILOGUE] = ACTIVATION_NONE;
+    if (matmul_is_gated(params)) {
+        if (params[MATMUL_OUT_DTYPE] == DTYPE_F32) return false; /* our swiglu kernel does not take it */
+        params[MATMUL_EPILOGUE] = ACTIVATION_NONE;
+    }
     return device_matmul_cublaslt.launch(params, NULL, &geometry) == NULL;
 }
 

@@ -36,6 +36,8 @@ template <int ACTIVATION, bool QUICK> __device__ __forceinline__ float activate(
         return gelu_by_erfc(value);
     } else if constexpr (ACTIVATION == ACTIVATION_RELU2) {
         return value < 0 ? 0 : value * value;
+    } else if constexpr (ACTIVATION == ACTIVATION_RELU) {
+        return value < 0 ? 0 : value;
     } else if constexpr (ACTIVATION == ACTIVATION_SOFTCAP) {
         return tanhf(value);
     } else {
