@@ -11,10 +11,11 @@
 #include "runtime/server/server_peers.h"
 #include "runtime/server/server_reply.h"
 #include "runtime/server/server_stream.h"
+#include "runtime/server/server_thread.h"
 
 struct server {
     struct server_options options;
-    struct MHD_Daemon *daemon;
+    struct server_thread *threads; /* [options.http_threads] */
     struct server_peers *peers;
     int64_t created; /* seconds since 1970 */
     atomic_bool draining;
@@ -26,6 +27,7 @@ struct server_route;
 
 struct server_exchange {
     struct server *server;
+    struct server_thread *thread; /* of the connection */
     struct MHD_Connection *connection;
     struct server_peer *peer;
     const struct server_route *route; /* NULL: no such path */

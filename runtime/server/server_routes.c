@@ -140,6 +140,7 @@ static void wake(void *context)
         return;
     exchange->is_suspended = false;
     MHD_resume_connection(exchange->connection);
+    server_thread_wake(exchange->thread);
 }
 
 bool server_exchange_wait(struct server_exchange *exchange)
