@@ -35,7 +35,7 @@ static uint32_t fail(struct composer *composer, const char *format, ...)
 
 /* ---- markers ---- */
 
-/* Of a marker, at most. */
+/* A marker has at most so many bytes. */
 enum { MOST_MARKER_BYTES = 3 * MOST_TEXT_BYTES };
 
 /* The bytes of a marker: those of its text, and GRAMMAR_SPECIAL_BYTE before and after each special token. Returns their number, 0: failed. */

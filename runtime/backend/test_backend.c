@@ -329,7 +329,7 @@ static const float *hidden(struct backend *backend, uint32_t row, uint32_t count
     return device->hidden + row * width;
 }
 
-/* A copy comes after what is in flight. */
+/* A copy comes after steps in flight. */
 static void catch_up(struct test_device *device)
 {
     assert_in_range(device->in_flight, 0, 1);

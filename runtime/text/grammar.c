@@ -31,7 +31,7 @@ static enum grammar_token_kind kind_of(const struct eng_engine *engine, int32_t 
     return tokenizer_is_special(engine->tokenizer, token) ? GRAMMAR_TOKEN_SPECIAL : GRAMMAR_TOKEN_TEXT;
 }
 
-/* Of a token, as grammars know it. */
+/* A token, as grammars know it, has at most so many bytes. */
 static size_t most_bytes(const struct eng_engine *engine) { return decode_stream_max_bytes(engine->tokenizer) + 2; }
 
 /* The bytes by which grammars know a token: a special one has GRAMMAR_SPECIAL_BYTE before its own and after them, and another one that has
