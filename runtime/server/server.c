@@ -188,12 +188,11 @@ static bool check_head(struct server_exchange *exchange)
         !server_keys_allow(options->keys, header(exchange, "Authorization"), header(exchange, "x-api-key")))
         return server_fail(error, 401, "invalid_api_key", NULL,
                            "expected a valid key in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'");
-    if (!route)
-        return server_fail(
-            error, 404, "unknown_url", NULL,
-            "no such path; this server has a page at /, /v1/chat/completions, /v1/completions, /v1/responses, "
-            "/v1/messages, "
-            "/v1/messages/count_tokens, /v1/models, /tokenize, /detokenize, /health, /metrics and /slots");
+    if (!route) {
+        char paths[SERVER_PATHS_BYTES];
+        server_list_paths(paths);
+        return server_fail(error, 404, "unknown_url", NULL, "no such path; this server has %s", paths);
+    }
     if (has_unknown_coding(exchange))
         return server_fail(error, 501, "unsupported_transfer_encoding", NULL,
                            "expected no header Transfer-Encoding, or 'Transfer-Encoding: chunked'");
@@ -204,6 +203,10 @@ static bool check_head(struct server_exchange *exchange)
     if (!is_json(header(exchange, "Content-Type")))
         return server_fail(error, 415, "unsupported_media_type", NULL,
                            "expected the header 'Content-Type: application/json'");
+    const char *encoding = header(exchange, "Content-Encoding");
+    if (encoding && strcasecmp(encoding, "identity") != 0)
+        return server_fail(error, 415, "unsupported_content_encoding", NULL,
+                           "expected a body without compression, and no header Content-Encoding");
     return declared_length(exchange) <= options->max_body || fail_body(exchange);
 }
 

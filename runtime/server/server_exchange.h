@@ -67,6 +67,11 @@ enum { SERVER_LATER = 1 };
 /* NULL: none has the path. */
 const struct server_route *server_find_route(const char *path);
 
+enum { SERVER_PATHS_BYTES = 512 };
+
+/* All paths with the method of each, separated by commas. */
+void server_list_paths(char text[SERVER_PATHS_BYTES]);
+
 /* By the beginning of a path, also of one that no route has. */
 enum server_shape server_shape_of(const char *path);
 
