@@ -14,23 +14,26 @@
 
 enum { VOCAB = 320, PAGE = 16, LONGEST = FABLES_CONTEXT, LEAST = 128 };
 
-#define SIZES                                                                                                  \
+#define SIZES SIZES_OF("320")
+#define SIZES_OF(vocab)                                                                                        \
     "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, " \
-    "\"vocab_size\": 320, \"max_position_embeddings\": 512, \"bos_token_id\": 1, \"eos_token_id\": 2, "        \
+    "\"vocab_size\": " vocab ", \"max_position_embeddings\": 512, \"bos_token_id\": 1, \"eos_token_id\": 2, "  \
     "\"dtype\": \"bfloat16\", \"num_hidden_layers\": 4"
 #define ROPE "\"rope_parameters\": {\"rope_theta\": 10000.0, \"rope_type\": \"default\"}"
 
 /* The windows are of several pages and end inside of one. */
-#define OLMO3                                                                                                        \
-    "\"model_type\": \"olmo3\", " SIZES ", " ROPE ", \"pad_token_id\": 1, \"sliding_window\": 40, \"layer_types\": " \
+#define OLMO3 OLMO3_OF(SIZES)
+#define OLMO3_OF(sizes)                                                                                              \
+    "\"model_type\": \"olmo3\", " sizes ", " ROPE ", \"pad_token_id\": 1, \"sliding_window\": 40, \"layer_types\": " \
     "[\"sliding_attention\", \"sliding_attention\", \"sliding_attention\", \"full_attention\"]"
 #define COHERE2                                                                                              \
     "\"model_type\": \"cohere2\", " SIZES ", " ROPE ", \"layer_norm_eps\": 1e-05, \"logit_scale\": 0.0625, " \
     "\"sliding_window\": 40, \"layer_types\": "                                                              \
     "[\"sliding_attention\", \"sliding_attention\", \"sliding_attention\", \"full_attention\"]"
 #define MISTRAL "\"model_type\": \"mistral\", " SIZES ", \"rope_theta\": 10000.0, \"sliding_window\": 40"
-#define LFM2                                                                                                    \
-    "\"model_type\": \"lfm2\", " SIZES ", " ROPE ", \"conv_L_cache\": 3, \"block_auto_adjust_ff_dim\": false, " \
+#define LFM2    LFM2_OF(SIZES)
+#define LFM2_OF(sizes)                                                                                          \
+    "\"model_type\": \"lfm2\", " sizes ", " ROPE ", \"conv_L_cache\": 3, \"block_auto_adjust_ff_dim\": false, " \
     "\"layer_types\": [\"conv\", \"full_attention\", \"conv\", \"full_attention\"]"
 #define QWEN3_5                                                                                    \
     "\"model_type\": \"qwen3_5_text\", " SIZES ", \"head_dim\": 32, \"linear_num_key_heads\": 2, " \
@@ -51,36 +54,54 @@ static const struct family {
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
+/* With the tokenizer of the shipped model, for grammars. */
+#define WITH_TEXT SIZES_OF("1536")
+static const struct family bound_families[] = {{LFM2_OF(WITH_TEXT), 1, true}, {OLMO3_OF(WITH_TEXT), 1, false}};
+enum { BOUND_FAMILIES = sizeof bound_families / sizeof *bound_families };
+
 static char *folder;
-static struct eng_engine *engines[FAMILIES];
+static struct eng_engine *engines[FAMILIES], *bound_engines[BOUND_FAMILIES];
+
+/* number: of the model's folder. */
+static struct eng_engine *make_engine(const struct family *family, int number, const char *tokenizer)
+{
+    char config[300], model[300], path[512], command[1200];
+    struct eng_engine *engine = NULL;
+    struct status status = {0};
+    snprintf(config, sizeof config, "%s/config%d", folder, number);
+    snprintf(model, sizeof model, "%s/model%d", folder, number);
+    snprintf(path, sizeof path, "%s/config.json", config);
+    if (mkdir(config, 0700)) return NULL;
+    FILE *out = fopen(path, "w");
+    if (!out || fprintf(out, "{%s}\n", family->config) < 0 || fclose(out)) return NULL;
+    snprintf(command, sizeof command, "tests/make_checkpoint --config %s -o %s 2>/dev/null", config, model);
+    if (system(command)) return NULL;
+    snprintf(command, sizeof command, "cp %s %s", tokenizer ? tokenizer : "", model);
+    if (tokenizer && system(command)) return NULL;
+    snprintf(path, sizeof path, "%s/%d.eng", folder, number);
+    if (!fables_build_model(model, path, family->ranks, &status)) {
+        fprintf(stderr, "%s\n%s\n", family->config, status.message);
+        return NULL;
+    }
+    CHECK(eng_open(path, NULL, &engine, &error));
+    return engine;
+}
 
 static int build(void **state)
 {
-    char config[300], model[300], path[512], command[1200];
-    struct status status = {0};
     folder = test_folder();
-    for (int f = 0; f < FAMILIES; f++) {
-        snprintf(config, sizeof config, "%s/config%d", folder, f);
-        snprintf(model, sizeof model, "%s/model%d", folder, f);
-        snprintf(path, sizeof path, "%s/config.json", config);
-        if (mkdir(config, 0700)) return -1;
-        FILE *out = fopen(path, "w");
-        if (!out || fprintf(out, "{%s}\n", families[f].config) < 0 || fclose(out)) return -1;
-        snprintf(command, sizeof command, "tests/make_checkpoint --config %s -o %s 2>/dev/null", config, model);
-        if (system(command)) return -1;
-        snprintf(path, sizeof path, "%s/%d.eng", folder, f);
-        if (!fables_build_model(model, path, families[f].ranks, &status)) {
-            fprintf(stderr, "%s\n%s\n", families[f].config, status.message);
+    for (int f = 0; f < FAMILIES; f++)
+        if (!(engines[f] = make_engine(&families[f], f, NULL))) return -1;
+    for (int f = 0; f < BOUND_FAMILIES; f++)
+        if (!(bound_engines[f] = make_engine(&bound_families[f], FAMILIES + f, "tests/models/fables/tokenizer.json")))
             return -1;
-        }
-        CHECK(eng_open(path, NULL, &engines[f], &error));
-    }
     return 0;
 }
 
 static int clean_up(void **state)
 {
     for (int f = 0; f < FAMILIES; f++) eng_close(&engines[f]);
+    for (int f = 0; f < BOUND_FAMILIES; f++) eng_close(&bound_engines[f]);
     test_folder_remove(folder);
     return 0;
 }
@@ -208,6 +229,107 @@ static void check_places(struct eng_engine *engine)
 TEST(prompts_begin_where_earlier_ones_were)
 {
     for (int f = 0; f < FAMILIES; f++) check_places(engines[f]);
+}
+
+/* ---- ends of answers ---- */
+
+/* How an answer comes to an end that no step before it has foreseen: by a stop token alone; where the sampler waits for masks of the
+ * caller, or of a grammar. */
+enum ending { ENDING_STOP, ENDING_ALLOWED, ENDING_GRAMMAR };
+
+/* Draws an answer of at most `wanted` tokens, which ends with the token `stop` if that is not negative. Returns its length. */
+static uint32_t draw_until(struct eng_session *session, const struct request *request, struct eng_grammar *grammar,
+                           enum ending ending, int32_t stop, int32_t *answer)
+{
+    struct eng_sampling sampling;
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence = NULL;
+    eng_sampling_init(&sampling);
+    eng_sequence_options_init(&options);
+    sampling.temperature = 1;
+    sampling.seed = request->seed;
+    options.sampling = &sampling;
+    options.max_new_tokens = request->wanted;
+    options.stop_tokens = &stop;
+    options.stop_count = stop >= 0;
+    if (ending == ENDING_GRAMMAR)
+        options.grammar = grammar;
+    else
+        options.flags = ENG_SEQUENCE_IGNORE_EOS | (ending == ENDING_ALLOWED ? (unsigned)ENG_SEQUENCE_ALLOWED : 0);
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    submit(sequence, request, 0);
+    fables_finish(session);
+    const uint32_t count = (uint32_t)eng_sequence_poll(sequence, answer, LONGEST);
+    eng_sequence_destroy(&sequence);
+    return count;
+}
+
+/* A text that goes on after an answer is found as far as there are checkpoints: at a distance, or at the end alone where there are few. */
+static void check_end(struct eng_engine *engine, struct eng_grammar *grammar, enum ending ending, bool has_few)
+{
+    enum { PROMPT = 150, FIRST = (PROMPT - 1) / PAGE * PAGE, WANTED = 220, FEW = 3, SEED = 1 };
+    static struct request request, later;
+    int32_t found[LONGEST], *answer = request.answers[0];
+    struct eng_session_options options;
+    struct eng_session *plain = open_session(engine, 0, false), *session = NULL;
+    struct status status = {0};
+    eng_session_options_init(&options);
+    if (has_few) options.checkpoint_bytes = FEW * engine->file.manifest.geometry.recurrent_bytes;
+    test_expect_success(session_create(engine, &test_backend, &options, &session, &status), &status);
+    request = (struct request){.counts = {PROMPT, 0}, .wanted = WANTED, .seed = SEED};
+    some_tokens(SEED, request.prompts[0], PROMPT);
+    /* Ends where a page does, with a token that has not been drawn before, and is not computed any more. */
+    uint32_t count = draw_until(plain, &request, grammar, ending, -1, answer), end = FIRST + LEAST + PAGE - PROMPT;
+    for (; end < count; end += PAGE) {
+        uint32_t i = 0;
+        while (answer[i] != answer[end]) i++;
+        if (i == end) break;
+    }
+    assert_true(end < count);
+    assert_int_equal(draw_until(session, &request, grammar, ending, answer[end], found), end + 1);
+    assert_memory_equal(found, answer, (end + 1) * sizeof *found);
+    later = (struct request){.counts = {PROMPT + end + 2, 0}, .wanted = 10, .seed = SEED};
+    memcpy(later.prompts[0], request.prompts[0], PROMPT * sizeof *found);
+    memcpy(later.prompts[0] + PROMPT, answer, (end + 1) * sizeof *found);
+    later.prompts[0][PROMPT + end + 1] = 7;
+    count = draw_until(plain, &later, grammar, ending, -1, later.answers[0]);
+    const uint64_t before = facts_of(session).cached_tokens;
+    assert_int_equal(draw_until(session, &later, grammar, ending, -1, found), count);
+    assert_memory_equal(found, later.answers[0], count * sizeof *found);
+    assert_int_equal(facts_of(session).cached_tokens - before, has_few ? PROMPT + end : FIRST + LEAST);
+    close_session(session);
+    close_session(plain);
+}
+
+TEST(ends_of_answers_where_steps_are_queued_ahead)
+{
+    for (int f = 0; f < FAMILIES; f++)
+        for (int pace = PACE_EAGER; families[f].ranks == 1 && pace <= PACE_RANDOM; pace++) {
+            test_backend_settings = (struct test_backend_settings){.pace = (enum test_backend_pace)pace};
+            check_end(engines[f], NULL, ENDING_STOP, false);
+            if (families[f].recurrent) check_end(engines[f], NULL, ENDING_STOP, true);
+            assert_int_equal(test_backend_settings.submits_up_to_sampler, 0);
+            check_end(engines[f], NULL, ENDING_ALLOWED, false);
+            if (families[f].recurrent) check_end(engines[f], NULL, ENDING_ALLOWED, true);
+            assert_true(test_backend_settings.submits_up_to_sampler > LEAST);
+        }
+}
+
+TEST(ends_of_answers_with_a_grammar)
+{
+    static const char expression[] = "(.|\\n|\\r)*";
+    for (int f = 0; f < BOUND_FAMILIES; f++) {
+        struct eng_grammar *grammar = NULL;
+        CHECK(
+            eng_grammar_create(bound_engines[f], ENG_GRAMMAR_REGEX, expression, strlen(expression), &grammar, &error));
+        for (int pace = PACE_EAGER; pace <= PACE_RANDOM; pace++) {
+            test_backend_settings = (struct test_backend_settings){.pace = (enum test_backend_pace)pace};
+            check_end(bound_engines[f], grammar, ENDING_GRAMMAR, false);
+            if (f == 0) check_end(bound_engines[f], grammar, ENDING_GRAMMAR, true);
+            assert_true(test_backend_settings.submits_up_to_sampler > LEAST);
+        }
+        eng_grammar_destroy(&grammar);
+    }
 }
 
 TEST(prompts_of_other_families)

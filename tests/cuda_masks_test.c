@@ -8,33 +8,37 @@
 #include "tests/test_cuda_engine.h"
 #include "tests/test_fables.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 enum { SEQUENCES = 5, ANSWER = 14, PROMPT = 70, VOCAB = 1536, WORDS = (VOCAB + 31) / 32 };
 
 static const char fake_folder[] = "tests/fake_cuda/whole";
-static char path[300];
+static char paths[2][300]; /* of the engines for the GPU */
 static struct engine cpu_file;
 static struct test_fake_cuda fake;
-static struct eng_engine *engines[2]; /* for the processor and for the GPU */
+/* For the processor, for the GPU, and with layers whose thread blocks wait for each other. */
+enum { ENGINES = 3, GPU = 1, CORESIDENT };
+static struct eng_engine *engines[ENGINES];
 
 static int build(void **state)
 {
     struct status status;
     fake = test_fake_cuda_find();
     if (fables_build(state)) return -1;
-    snprintf(path, sizeof path, "%s.cuda", fables_path());
+    for (int i = 0; i < 2; i++) snprintf(paths[i], sizeof paths[i], "%s.cuda%d", fables_path(), i);
     if (!engine_open(&cpu_file, fables_path(), &status)) fail_msg("%s", status.message);
-    cuda_engine_write(&cpu_file, path);
+    cuda_engine_write(&cpu_file, paths[0]);
+    cuda_engine_write_coresident(paths[1]);
     engines[0] = fables_open();
-    CHECK(eng_open(path, NULL, &engines[1], &error));
+    for (int i = 0; i < 2; i++) CHECK(eng_open(paths[i], NULL, &engines[GPU + i], &error));
     return 0;
 }
 
 static int clean_up(void **state)
 {
-    for (int i = 0; i < 2; i++) eng_close(&engines[i]);
-    unlink(path);
+    for (int i = 0; i < ENGINES; i++) eng_close(&engines[i]);
+    for (int i = 0; i < 2; i++) unlink(paths[i]);
     cuda_engine_close();
     engine_close(&cpu_file);
     const int result = fables_remove(state);
@@ -116,6 +120,55 @@ TEST(answers_are_those_of_the_cpu)
     for (int i = 0; i < 2; i++) eng_session_destroy(&sessions[i]);
 }
 
+/* Sessions of two threads, whose steps are queued as it happens. */
+struct thread {
+    pthread_t thread;
+    struct eng_session *session;
+    struct eng_grammar *grammar;
+    struct answers answers;
+    uint32_t ahead;
+};
+
+static void *run_thread(void *context)
+{
+    struct thread *own = context;
+    for (int i = 0; i < 3; i++) constrain(own->session, own->grammar, &own->answers, &own->ahead);
+    return NULL;
+}
+
+TEST(steps_of_two_threads_take_turns)
+{
+    static const char expression[] = "(the|a) (fox|hen)( and (the|a) (fox|hen))*";
+    struct eng_session_options options;
+    eng_session_options_init(&options);
+    options.threads = 1;
+    options.instruction_set = "portable";
+    struct eng_session *session = fables_session(engines[0], &options);
+    struct eng_grammar *grammar = make_grammar(engines[0], expression);
+    struct answers expected;
+    uint32_t ahead;
+    constrain(session, grammar, &expected, &ahead);
+    eng_grammar_destroy(&grammar);
+    eng_session_destroy(&session);
+    for (int e = GPU; e < ENGINES; e++) {
+        struct thread threads[2] = {{0}};
+        grammar = make_grammar(engines[e], expression);
+        for (int i = 0; i < 2; i++) threads[i].session = fables_session(engines[e], NULL), threads[i].grammar = grammar;
+        run_thread(&threads[0]); /* whose turn the others wait for */
+        const uint64_t overlaps = fake.overlaps();
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(pthread_create(&threads[i].thread, NULL, run_thread, &threads[i]), 0);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(pthread_join(threads[i].thread, NULL), 0);
+            assert_memory_equal(&threads[i].answers, &expected, sizeof expected);
+            assert_in_range(threads[i].ahead, 2, ANSWER);
+        }
+        if (e == CORESIDENT) assert_int_equal(fake.overlaps(), overlaps);
+        for (int i = 0; i < 2; i++) eng_session_destroy(&threads[i].session);
+        eng_grammar_destroy(&grammar);
+    }
+}
+
 static void allow_only(struct eng_sequence *sequence, int32_t token)
 {
     uint32_t allowed[WORDS] = {0};
@@ -139,8 +192,8 @@ static struct eng_sequence *start(struct eng_session *session, uint32_t flags, s
 }
 
 /* Two sessions compute with the same plan by turns, each with a sampler that waits for the caller. One of them is also used for a slot, and
- * both end while a sampler waits. */
-TEST(samplers_of_two_sessions_wait)
+ * both end while a sampler waits. Returns how many graphs might have run at once. */
+static uint64_t run_two_sessions(struct eng_engine *engine)
 {
     struct eng_session *sessions[2];
     struct eng_sequence *sequences[2];
@@ -148,10 +201,11 @@ TEST(samplers_of_two_sessions_wait)
     uint32_t slot;
     fables_tokens(9, prompt, PROMPT);
     for (int i = 0; i < 2; i++) {
-        sessions[i] = fables_session(engines[1], NULL);
+        sessions[i] = fables_session(engine, NULL);
         sequences[i] = start(sessions[i], ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_ALLOWED, NULL);
         assert_int_equal(eng_sequence_poll(sequences[i], &token, 1), 1);
     }
+    uint64_t overlaps = fake.overlaps();
     for (int32_t step = 0; step < 8; step++)
         for (int i = 0; i < 2; i++) {
             const int32_t expected = 400 + 64 * i + 5 * step;
@@ -167,17 +221,26 @@ TEST(samplers_of_two_sessions_wait)
             assert_int_equal(eng_sequence_poll(sequences[i], &token, 1), 1);
             assert_int_equal(token, expected);
         }
+    overlaps = fake.overlaps() - overlaps;
     for (int i = 0; i < 2; i++) eng_session_destroy(&sessions[i]);
+    return overlaps;
+}
+
+/* Layers that wait for each other come after those of the other session, whose sampler may be queued later. */
+TEST(samplers_of_two_sessions_wait)
+{
+    assert_true(run_two_sessions(engines[GPU]) > 8);
+    assert_int_equal(run_two_sessions(engines[CORESIDENT]), 0);
 }
 
 /* Any call of a step may fail, that which queues the sampler, too: the failure is permanent, and the session can be destroyed. */
-TEST(each_call_of_a_step_failing)
+static void fail_each_call(struct eng_engine *engine)
 {
-    struct eng_grammar *grammar = make_grammar(engines[1], "(.|\\n|\\r)*");
+    struct eng_grammar *grammar = make_grammar(engine, "(.|\\n|\\r)*");
     uint64_t failures = 0;
     bool none_failed = false;
     for (uint64_t call = 1; !none_failed; call++) {
-        struct eng_session *session = fables_session(engines[1], NULL);
+        struct eng_session *session = fables_session(engine, NULL);
         struct eng_sequence *sequence = start(session, 0, grammar);
         enum eng_status status = ENG_OK;
         const uint64_t before = fake.calls();
@@ -196,6 +259,11 @@ TEST(each_call_of_a_step_failing)
     }
     assert_true(failures > 12);
     eng_grammar_destroy(&grammar);
+}
+
+TEST(each_call_of_a_step_failing)
+{
+    for (int e = GPU; e < ENGINES; e++) fail_each_call(engines[e]);
 }
 
 int main(int argc, char **argv)

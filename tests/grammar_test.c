@@ -6,6 +6,7 @@
 #include "formats/base/test_support.h"
 
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { PROMPT = 12, MOST = 200, TEXT_BYTES = 8192 };
@@ -17,12 +18,14 @@ static const char schema[] =
     "\"maxItems\": 3}, \"ok\": {\"type\": \"boolean\"}}, \"required\": [\"name\", \"age\", \"tags\", \"ok\"], "
     "\"additionalProperties\": false}";
 
-static struct eng_grammar *make(enum eng_grammar_kind kind, const char *text)
+static struct eng_grammar *make_for(const struct eng_engine *engine, enum eng_grammar_kind kind, const char *text)
 {
     struct eng_grammar *grammar = NULL;
-    CHECK(eng_grammar_create(fables, kind, text, strlen(text), &grammar, &error));
+    CHECK(eng_grammar_create(engine, kind, text, strlen(text), &grammar, &error));
     return grammar;
 }
+
+static struct eng_grammar *make(enum eng_grammar_kind kind, const char *text) { return make_for(fables, kind, text); }
 
 static struct eng_sequence *begin(struct eng_session *session, struct eng_grammar *grammar, uint32_t seed,
                                   uint32_t most)
@@ -163,6 +166,74 @@ TEST(special_tokens_come_where_a_marker_asks_for_them)
                      ENG_BAD_INPUT);
     eng_grammar_destroy(&grammar);
     eng_session_destroy(&session);
+}
+
+/* Gives the model's last token, which its last merge makes, another text: a special token's. Returns its id. */
+static int32_t replace_last_token(const char *path, const char *text)
+{
+    json_t *root = json_load_file(path, 0, NULL), *model = json_object_get(root, "model");
+    json_t *vocabulary = json_object_get(model, "vocab"), *merges = json_object_get(model, "merges");
+    const int32_t id = (int32_t)json_object_size(vocabulary) - 1;
+    const char *key, *last = NULL;
+    json_t *value;
+    json_object_foreach (vocabulary, key, value)
+        if (json_integer_value(value) == id) last = key;
+    assert_non_null(last);
+    assert_int_equal(json_object_del(vocabulary, last), 0);
+    assert_int_equal(json_array_remove(merges, json_array_size(merges) - 1), 0);
+    json_t *added = json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", text, "single_word", 0,
+                              "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
+    assert_int_equal(json_array_append_new(json_object_get(root, "added_tokens"), added), 0);
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    json_decref(root);
+    return id;
+}
+
+/* The engine's answers to a composed grammar are these tokens and the end token, whatever the model would say. */
+static void check_tokens(struct eng_session *session, const struct eng_engine *engine, const char *source,
+                         const int32_t *expected, size_t count)
+{
+    struct eng_grammar *grammar = make_for(engine, ENG_GRAMMAR_COMPOSED, source);
+    for (uint32_t seed = 0; seed < 16; seed++) {
+        struct eng_sequence *sequence = begin(session, grammar, seed, MOST);
+        int32_t tokens[MOST];
+        fables_finish(session);
+        assert_int_equal(eng_sequence_poll(sequence, tokens, MOST), count + 1);
+        assert_memory_equal(tokens, expected, count * sizeof *tokens);
+        eng_sequence_destroy(&sequence);
+    }
+    eng_grammar_destroy(&grammar);
+}
+
+/* The text of a special token begins with that of another: the longest is meant, and neither stands for the other. */
+TEST(special_tokens_that_begin_alike)
+{
+    static const char shorter[] = "<|begin|>", longer[] = "<|begin|>x";
+    char *folder = test_folder(), command[400], path[300];
+    struct eng_engine *engine = NULL;
+    struct status status = {0};
+    int32_t ids[8], begin_token, x;
+    size_t count;
+    snprintf(command, sizeof command, "cp -rL tests/models/fables/. %s && chmod -R u+w %s", folder, folder);
+    assert_int_equal(system(command), 0);
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    const int32_t special = replace_last_token(path, longer);
+    snprintf(path, sizeof path, "%s/alike.eng", folder);
+    test_expect_success(fables_build_model(folder, path, 1, &status), &status);
+    CHECK(eng_open(path, NULL, &engine, &error));
+    CHECK(eng_token_find(engine, shorter, strlen(shorter), &begin_token, &error));
+    CHECK(eng_token_find(engine, "x", 1, &x, &error));
+    CHECK(eng_tokenize(engine, "<|begin|>x<|begin|>", 19, 0, ids, 8, &count, &error));
+    assert_int_equal(count, 2);
+    assert_int_equal(ids[0], special);
+    assert_int_equal(ids[1], begin_token);
+    struct eng_session *session = fables_session(engine, NULL);
+    check_tokens(session, engine, "{\"marker\": \"<|begin|>x<|begin|>\"}", ids, 2);
+    check_tokens(session, engine, "{\"sequence\": [{\"marker\": \"<|begin|>\"}, {\"text\": \"x\"}]}",
+                 (const int32_t[]){begin_token, x}, 2);
+    eng_session_destroy(&session);
+    eng_close(&engine);
+    test_folder_remove(folder);
 }
 
 TEST(a_grammar_that_allows_everything_changes_nothing)

@@ -301,13 +301,13 @@ void cuda_engine_learn(const struct engine *cpu)
     }
 }
 
-void cuda_engine_write(const struct engine *cpu, const char *path)
+static void write_plans(const char *path, uint32_t attributes)
 {
     struct plan plans[MOST_PLANS];
     struct engine_kernel kernels[LAUNCHES * MOST_PLANS];
-    cuda_engine_learn(cpu);
-    for (uint32_t i = 0; i < cpu->plan_count; i++) {
-        const struct fake_plan *own = &fake.plans[i];
+    for (uint32_t i = 0; i < fake.cpu->plan_count; i++) {
+        struct fake_plan *own = &fake.plans[i];
+        own->launches[0].attributes = attributes;
         plans[i] = own->view;
         for (uint32_t n = 0; n < LAUNCHES; n++)
             kernels[LAUNCHES * i + n] = (struct engine_kernel){.entry = own->entries[n],
@@ -317,6 +317,14 @@ void cuda_engine_write(const struct engine *cpu, const char *path)
     }
     write_engine(path, plans, kernels);
 }
+
+void cuda_engine_write(const struct engine *cpu, const char *path)
+{
+    cuda_engine_learn(cpu);
+    write_plans(path, 0);
+}
+
+void cuda_engine_write_coresident(const char *path) { write_plans(path, LAUNCH_CORESIDENT); }
 
 void cuda_engine_close(void)
 {

@@ -14,6 +14,8 @@
 void cuda_engine_learn(const struct engine *cpu);
 /* Registers them and writes the engine. */
 void cuda_engine_write(const struct engine *cpu, const char *path);
+/* Writes it once more, with layers whose thread blocks wait for each other (LAUNCH_CORESIDENT). Requires: cuda_engine_write. */
+void cuda_engine_write_coresident(const char *path);
 void cuda_engine_close(void); /* frees what the kernels hold */
 
 #endif

@@ -66,7 +66,8 @@ struct grammar *grammar_choices_open(const struct grammar_text *choices, size_t 
 void grammar_close(struct grammar *grammar);
 uint64_t grammar_bytes(const struct grammar *grammar);
 
-/* The first byte of a special token that a grammar may ask for by name (grammar_composed.h). No text has it. */
+/* The first and the last byte of a special token that a grammar may ask for by name (grammar_composed.h): one whose text begins with that of another
+ * does not stand for that and some text. No text has it. */
 #define GRAMMAR_SPECIAL_BYTE 0xFF
 
 enum grammar_token_kind {

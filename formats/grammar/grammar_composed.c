@@ -35,29 +35,33 @@ static uint32_t fail(struct composer *composer, const char *format, ...)
 
 /* ---- markers ---- */
 
-/* The bytes of a marker: those of its text, and GRAMMAR_SPECIAL_BYTE before each special token. Returns their number, 0: failed. */
-static size_t marker_bytes(struct composer *composer, const json_t *value, char *bytes, size_t room)
+/* A marker has at most so many bytes. */
+enum { MOST_MARKER_BYTES = 3 * MOST_TEXT_BYTES };
+
+/* The bytes of a marker: those of its text, and GRAMMAR_SPECIAL_BYTE before and after each special token. Returns their number, 0: failed. */
+static size_t marker_bytes(struct composer *composer, const json_t *value, char bytes[MOST_MARKER_BYTES])
 {
     const char *text = json_string_value(value);
     const size_t size = json_string_length(value);
     const struct grammar_specials *specials = composer->specials;
     size_t count = 0;
-    if (!json_is_string(value) || size < 1 || size > room / 2) {
-        fail(composer, "expected a text of 1 to %zu bytes", room / 2);
+    if (!json_is_string(value) || size < 1 || size > MOST_TEXT_BYTES) {
+        fail(composer, "expected a text of 1 to %d bytes", MOST_TEXT_BYTES);
         return 0;
     }
     for (size_t at = 0; at < size;) {
         const size_t special = specials ? specials->find(specials->context, text + at, size - at) : 0;
         if (special) bytes[count++] = (char)GRAMMAR_SPECIAL_BYTE;
         for (size_t i = 0; i < (special ? special : 1); i++) bytes[count++] = text[at++];
+        if (special) bytes[count++] = (char)GRAMMAR_SPECIAL_BYTE;
     }
     return count;
 }
 
 static uint32_t marker_node(struct composer *composer, const json_t *value)
 {
-    char bytes[2 * MOST_TEXT_BYTES];
-    const size_t count = marker_bytes(composer, value, bytes, sizeof bytes);
+    char bytes[MOST_MARKER_BYTES];
+    const size_t count = marker_bytes(composer, value, bytes);
     return count ? tree_literal(composer->tree, bytes, count) : TREE_NODE_EMPTY;
 }
 
@@ -103,8 +107,8 @@ static void fill_shorter(const char *marker, size_t count, size_t *shorter)
 static uint32_t until_graph(struct composer *composer, const json_t *value)
 {
     struct tree *tree = composer->tree;
-    char marker[2 * MOST_TEXT_BYTES];
-    const size_t count = marker_bytes(composer, value, marker, sizeof marker);
+    char marker[MOST_MARKER_BYTES];
+    const size_t count = marker_bytes(composer, value, marker);
     if (!count) return TREE_NODE_EMPTY;
     const char *special = memchr(marker, GRAMMAR_SPECIAL_BYTE, count);
     const size_t free_count = special ? (size_t)(special - marker) : count;

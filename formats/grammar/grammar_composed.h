@@ -6,7 +6,7 @@
 
 #include "formats/grammar/grammar.h"
 
-/* The special tokens of a vocabulary, whose bytes begin with GRAMMAR_SPECIAL_BYTE. */
+/* The special tokens of a vocabulary, whose bytes stand between two GRAMMAR_SPECIAL_BYTE. */
 struct grammar_specials {
     /* Bytes of the longest special token with which the text begins; 0: it begins with none. */
     size_t (*find)(const void *context, const char *text, size_t size);

@@ -9,7 +9,7 @@
 /* The special tokens of these tests. */
 static size_t find_special(const void *context, const char *text, size_t size)
 {
-    static const char *const names[] = {"<call>", "<end>"};
+    static const char *const names[] = {"<call>x", "<call>", "<end>"};
     (void)context;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const size_t length = strlen(names[i]);
@@ -29,15 +29,23 @@ static struct grammar *open_source(const char *source, struct status *status)
     return grammar;
 }
 
+/* As grammars know special tokens. */
+#define CALL "\xff<call>\xff"
+#define END  "\xff<end>\xff"
+
 TEST(texts_are_allowed_or_refused)
 {
-    /* \xff stands before a special token. */
     static const struct {
         const char *source, *allowed, *refused;
     } cases[] = {
-        {"{'text':'<call>'}", "<call>", "\xff<call>\n<call\n<call>x"},
-        {"{'marker':'<call>'}", "\xff<call>", "<call>\n\xff\n\xff<call>\xff"},
-        {"{'marker':'a<call><end>b'}", "a\xff<call>\xff<end>b", "a<call><end>b\na\xff<call><end>b"},
+        {"{'text':'<call>'}", "<call>", CALL "\n<call\n<call>x"},
+        {"{'marker':'<call>'}", CALL, "<call>\n\xff\n" CALL "\xff\n\xff<call>"},
+        {"{'marker':'a<call><end>b'}", "a" CALL END "b", "a<call><end>b\na" CALL "<end>b"},
+        /* The longest special token is meant, and no other one stands for a token and a text. */
+        {"{'marker':'<call>x'}", "\xff<call>x\xff", CALL "x\n<call>x"},
+        {"{'marker':'<call>y'}", CALL "y", "\xff<call>y\xff\n<call>y"},
+        {"{'sequence':[{'marker':'<call>'},{'text':'x'}]}", CALL "x", "\xff<call>x\xff\n<call>x"},
+        {"{'sequence':[{'until':'<call>'},{'text':'x'}]}", CALL "x\n<call>x" CALL "x", "\xff<call>x\xff\n<call>x"},
         {"{'sequence':[{'text':'a'},{'any_of':[{'text':'b'},{'text':'c'}]}]}", "ab\nac", "a\nabc\nb"},
         {"{'sequence':[]}", "", "a"},
         {"{'repeat':{'text':'ab'},'least':1,'most':2}", "ab\nabab", "\nababab\na"},
@@ -53,10 +61,9 @@ TEST(texts_are_allowed_or_refused)
         {"{'until':'aab'}", "aab\naaab\nxaaaab\nabaab", "aabaab\naa\nab"},
         {"{'until':'\xc3\xa9.'}", "\xc3\xa9.\n\xc3\xa9\xc3\xa9.\n\xc3\xa8.\xc3\xa9.",
          "\xc3\xa9\n.\n\xc3\xa9.\xc3\xa9."},
-        {"{'until':'<end>'}", "\xff<end>\n<end>\xff<end>\na<\xff<end>",
-         "<end>\n\xff<call>\xff<end>\n\xff<end>\xff<end>"},
-        {"{'until':'</<end>p'}", "</\xff<end>p\n</</\xff<end>p\n</<end>p</\xff<end>p",
-         "\xff<end>p\n<\xff<end>p\n</\xff<end>q\n</\xff<end>"},
+        {"{'until':'<end>'}", END "\n<end>" END "\na<" END, "<end>\n" CALL END "\n" END END},
+        {"{'until':'</<end>p'}", "</" END "p\n</</" END "p\n</<end>p</" END "p",
+         END "p\n<" END "p\n</" END "q\n</" END},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct status status = {0};
@@ -142,11 +149,11 @@ TEST(parts_share_a_budget)
 TEST(end_tokens_are_markers)
 {
     static const struct grammar_token tokens[] = {{"a", 1, GRAMMAR_TOKEN_TEXT},
-                                                  {"\xff<end>", 6, GRAMMAR_TOKEN_END},
+                                                  {END, sizeof END - 1, GRAMMAR_TOKEN_END},
                                                   {"<end>", 5, GRAMMAR_TOKEN_END},
                                                   {"<end>", 5, GRAMMAR_TOKEN_TEXT}};
     static const uint32_t expected[] = {1 << 0, 1 << 1, 1 << 1 | 1 << 2};
-    static const char *const texts[] = {"a", "\xff<end>", ""};
+    static const char *const texts[] = {"a", END, ""};
     struct status status = {0};
     struct grammar_state place;
     uint32_t mask;

@@ -20,6 +20,7 @@ struct test_fake_cuda {
     uint64_t (*calls)(void), (*kernels)(void), (*misuse)(void);
     int64_t (*live)(int kind);
     uint64_t (*waits)(int kind);
+    uint64_t (*overlaps)(void);
     void (*fail_next)(uint64_t call);
     void (*learn)(const char *entry,
                   void (*kernel)(const char *entry, void *const *arguments, const unsigned grid[3],
@@ -35,10 +36,11 @@ static inline struct test_fake_cuda test_fake_cuda_find(void)
         const char *name;
         void *function;
     } functions[] = {
-        {"fake_cuda_reset", &fake.reset},     {"fake_cuda_calls", &fake.calls},
-        {"fake_cuda_kernels", &fake.kernels}, {"fake_cuda_misuse", &fake.misuse},
-        {"fake_cuda_live", &fake.live},       {"fake_cuda_register", &fake.learn},
-        {"fake_cuda_waits", &fake.waits},     {"fake_cuda_fail_next", &fake.fail_next},
+        {"fake_cuda_reset", &fake.reset},       {"fake_cuda_calls", &fake.calls},
+        {"fake_cuda_kernels", &fake.kernels},   {"fake_cuda_misuse", &fake.misuse},
+        {"fake_cuda_live", &fake.live},         {"fake_cuda_register", &fake.learn},
+        {"fake_cuda_waits", &fake.waits},       {"fake_cuda_fail_next", &fake.fail_next},
+        {"fake_cuda_overlaps", &fake.overlaps},
     };
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     assert_non_null(library);

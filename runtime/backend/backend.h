@@ -135,7 +135,7 @@ struct backend_type {
                            struct status *status);
 
     /* In all ranks, copies a page of the KV pool to another one, and a block of recurrent state to another one: those of the slots come
-     * first, then backend_options.checkpoints more. Requires: nothing is in flight. */
+     * first, then backend_options.checkpoints more. Happens after steps in flight, and before those that are submitted later. */
     bool (*repeat_page)(struct backend *backend, int32_t from, int32_t to, struct status *status);
     bool (*repeat_recurrent)(struct backend *backend, int32_t from, int32_t to, struct status *status);
 

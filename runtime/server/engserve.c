@@ -11,6 +11,7 @@
 #include "runtime/server/server.h"
 #include "runtime/server/server_listen.h"
 #include "runtime/server/server_names.h"
+#include "runtime/server/server_thread.h"
 
 enum {
     MOST_MODELS = 64,
@@ -20,7 +21,7 @@ enum {
     DEFAULT_BODY_BYTES = 4 << 20,
     DEFAULT_TIMEOUT = 600,
     DEFAULT_HTTP_THREADS = 4,
-    /* descriptors besides those of connections: files, the HTTP server's own, GPUs */
+    /* descriptors besides those of connections and of threads that serve them: files, GPUs */
     OTHER_DESCRIPTORS = 128,
     CHECK_MS = 50,
     /* after --timeout, for replies that are being sent */
@@ -199,8 +200,9 @@ static int start(struct program *program)
 {
     const struct arguments *arguments = &program->arguments;
     struct status status = {0};
-    if (!server_allow_descriptors(arguments->max_connections + OTHER_DESCRIPTORS, &status))
-        return cli_fail_status(&status);
+    const uint64_t descriptors =
+        arguments->max_connections + arguments->http_threads * SERVER_THREAD_DESCRIPTORS + OTHER_DESCRIPTORS;
+    if (!server_allow_descriptors(descriptors, &status)) return cli_fail_status(&status);
     if (arguments->key_file && !server_keys_read(arguments->key_file, &program->keys, &status))
         return cli_fail_status(&status);
     /* Before the engines are opened, which may take long. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/server/server.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -187,12 +188,11 @@ static bool check_head(struct server_exchange *exchange)
         !server_keys_allow(options->keys, header(exchange, "Authorization"), header(exchange, "x-api-key")))
         return server_fail(error, 401, "invalid_api_key", NULL,
                            "expected a valid key in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'");
-    if (!route)
-        return server_fail(
-            error, 404, "unknown_url", NULL,
-            "no such path; this server has a page at /, /v1/chat/completions, /v1/completions, /v1/responses, "
-            "/v1/messages, "
-            "/v1/messages/count_tokens, /v1/models, /tokenize, /detokenize, /health, /metrics and /slots");
+    if (!route) {
+        char paths[SERVER_PATHS_BYTES];
+        server_list_paths(paths);
+        return server_fail(error, 404, "unknown_url", NULL, "no such path; this server has %s", paths);
+    }
     if (has_unknown_coding(exchange))
         return server_fail(error, 501, "unsupported_transfer_encoding", NULL,
                            "expected no header Transfer-Encoding, or 'Transfer-Encoding: chunked'");
@@ -203,6 +203,10 @@ static bool check_head(struct server_exchange *exchange)
     if (!is_json(header(exchange, "Content-Type")))
         return server_fail(error, 415, "unsupported_media_type", NULL,
                            "expected the header 'Content-Type: application/json'");
+    const char *encoding = header(exchange, "Content-Encoding");
+    if (encoding && strcasecmp(encoding, "identity") != 0)
+        return server_fail(error, 415, "unsupported_content_encoding", NULL,
+                           "expected a body without compression, and no header Content-Encoding");
     return declared_length(exchange) <= options->max_body || fail_body(exchange);
 }
 
@@ -225,9 +229,10 @@ static bool take_body(struct server_exchange *exchange, const char *data, size_t
     return true;
 }
 
-static struct server_exchange *begin(struct server *server, struct MHD_Connection *connection, const char *path,
+static struct server_exchange *begin(struct server_thread *thread, struct MHD_Connection *connection, const char *path,
                                      const char *method)
 {
+    struct server *server = thread->server;
     const union MHD_ConnectionInfo *peer = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct server_exchange *exchange = calloc(1, sizeof *exchange);
     if (!exchange) return NULL;
@@ -237,6 +242,7 @@ static struct server_exchange *begin(struct server *server, struct MHD_Connectio
         return NULL;
     }
     exchange->server = server;
+    exchange->thread = thread;
     exchange->connection = connection;
     exchange->peer = peer ? peer->socket_context : NULL;
     exchange->route = server_find_route(path);
@@ -250,11 +256,10 @@ static struct server_exchange *begin(struct server *server, struct MHD_Connectio
 static enum MHD_Result handle(void *context, struct MHD_Connection *connection, const char *path, const char *method,
                               const char *version, const char *data, size_t *size, void **own)
 {
-    struct server *server = context;
     struct server_exchange *exchange = *own;
     (void)version;
     if (!exchange) {
-        *own = exchange = begin(server, connection, path, method);
+        *own = exchange = begin(context, connection, path, method);
         if (!exchange) return MHD_NO;
         check_head(exchange);
         if (has_unknown_coding(exchange) || is_body_endless(exchange, declared_length(exchange)))
@@ -267,7 +272,7 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
         *size = 0;
         return MHD_YES;
     }
-    if (!exchange->job) server_peer_begin(server->peers, exchange->peer);
+    if (!exchange->job) server_peer_begin(exchange->server->peers, exchange->peer);
     enum MHD_Result result = answer(exchange);
     server_buffer_free(&exchange->body);
     return result;
@@ -325,13 +330,15 @@ static void complete(void *context, struct MHD_Connection *connection, void **ow
 static void watch_connection(void *context, struct MHD_Connection *connection, void **peer,
                              enum MHD_ConnectionNotificationCode what)
 {
-    struct server *server = context;
+    struct server_thread *thread = context;
+    struct server *server = thread->server;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         const union MHD_ConnectionInfo *socket = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
         *peer = socket ? server_peer_add(server->peers, socket->connect_fd) : NULL;
     } else {
         server_peer_remove(server->peers, *peer);
         *peer = NULL;
+        thread->has_room = true;
     }
 }
 
@@ -339,18 +346,24 @@ static void client_left(void *context) { atomic_store((atomic_bool *)context, tr
 
 /* ---- the server ---- */
 
-static bool start_daemon(struct server *server)
+/* The threads share the connections that are allowed. */
+static bool start_thread(struct server *server, size_t index)
 {
     const struct server_options *options = &server->options;
-    const unsigned threads = (unsigned)options->http_threads;
-    server->daemon =
-        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handle, server,
-                         MHD_OPTION_LISTEN_SOCKET, options->listener, MHD_OPTION_THREAD_POOL_SIZE,
-                         threads > 1 ? threads : 0, MHD_OPTION_CONNECTION_LIMIT, (unsigned)options->max_connections,
+    const uint64_t share = options->max_connections / options->http_threads;
+    const uint64_t connections = share + (index < options->max_connections % options->http_threads);
+    struct server_thread *thread = &server->threads[index];
+    thread->server = server;
+    const int listener = fcntl(options->listener, F_DUPFD_CLOEXEC, 0);
+    if (listener < 0) return false;
+    struct MHD_Daemon *daemon =
+        MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handle, thread,
+                         MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT, (unsigned)connections,
                          MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)RECEIVE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                          (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, complete, server,
-                         MHD_OPTION_NOTIFY_CONNECTION, watch_connection, server, MHD_OPTION_END);
-    return server->daemon != NULL;
+                         MHD_OPTION_NOTIFY_CONNECTION, watch_connection, thread, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
+                         MHD_OPTION_END);
+    return daemon && server_thread_start(thread, daemon);
 }
 
 bool server_start(const struct server_options *options, struct server **server, struct status *status)
@@ -366,13 +379,15 @@ bool server_start(const struct server_options *options, struct server **server, 
     made->created = (int64_t)now.tv_sec;
     double receive = options->timeout < RECEIVE_SECONDS ? options->timeout : RECEIVE_SECONDS;
     made->peers = server_peers_create(receive, options->timeout + RECEIVE_SECONDS, client_left);
-    if (made->peers && start_daemon(made)) {
+    made->threads = calloc(options->http_threads, sizeof *made->threads);
+    bool ok = made->peers && made->threads;
+    for (size_t i = 0; ok && i < options->http_threads; i++) ok = start_thread(made, i);
+    close(options->listener); /* each thread has a descriptor of the socket */
+    if (ok) {
         *server = made;
         return true;
     }
-    close(options->listener);
-    server_peers_destroy(made->peers);
-    free(made);
+    server_stop(&made);
     return status_fail(status, STATUS_MACHINE,
                        "the HTTP server cannot start its threads: too little memory or too few "
                        "descriptors");
@@ -383,8 +398,7 @@ void server_check(struct server *server) { server_peers_check(server->peers); }
 void server_drain(struct server *server)
 {
     if (atomic_exchange(&server->draining, true)) return;
-    MHD_socket listener = MHD_quiesce_daemon(server->daemon);
-    if (listener != MHD_INVALID_SOCKET) close(listener);
+    for (size_t i = 0; i < server->options.http_threads; i++) server_thread_drain(&server->threads[i]);
 }
 
 bool server_is_busy(struct server *server) { return atomic_load(&server->exchanges) > 0; }
@@ -394,8 +408,9 @@ void server_stop(struct server **server)
     struct server *stopped = *server;
     *server = NULL;
     if (!stopped) return;
-    server_drain(stopped);
-    MHD_stop_daemon(stopped->daemon);
+    for (size_t i = 0; stopped->threads && i < stopped->options.http_threads; i++)
+        server_thread_stop(&stopped->threads[i]);
     server_peers_destroy(stopped->peers);
+    free(stopped->threads);
     free(stopped);
 }

@@ -117,7 +117,8 @@ static void add_literal(struct vocabulary *v, const char *text, size_t size)
         for (end = at + (special ? special : 1); !special && end < size && !find_special(NULL, text + end, size - end);)
             end++;
         memcpy(bytes + (special > 0), text + at, end - at);
-        add_token(v, bytes, end - at + (special > 0), GRAMMAR_TOKEN_TEXT);
+        if (special) bytes[special + 1] = (char)GRAMMAR_SPECIAL_BYTE;
+        add_token(v, bytes, end - at + (special ? 2 : 0), GRAMMAR_TOKEN_TEXT);
     }
 }
 
@@ -184,7 +185,7 @@ static char *walk(const struct grammar *grammar, const struct vocabulary *v, uin
         if (id == 0) break;
         const struct grammar_token *token = &v->tokens[id];
         const bool special = (uint8_t)*token->bytes == GRAMMAR_SPECIAL_BYTE;
-        fwrite(token->bytes + special, 1, token->size - special, out);
+        fwrite(token->bytes + special, 1, token->size - 2 * special, out);
         test_expect_success(grammar_accept_bytes(matcher, &state, token->bytes, token->size, &status), &status);
     }
     fclose(out);

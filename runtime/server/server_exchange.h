@@ -11,10 +11,11 @@
 #include "runtime/server/server_peers.h"
 #include "runtime/server/server_reply.h"
 #include "runtime/server/server_stream.h"
+#include "runtime/server/server_thread.h"
 
 struct server {
     struct server_options options;
-    struct MHD_Daemon *daemon;
+    struct server_thread *threads; /* [options.http_threads] */
     struct server_peers *peers;
     int64_t created; /* seconds since 1970 */
     atomic_bool draining;
@@ -26,6 +27,7 @@ struct server_route;
 
 struct server_exchange {
     struct server *server;
+    struct server_thread *thread; /* of the connection */
     struct MHD_Connection *connection;
     struct server_peer *peer;
     const struct server_route *route; /* NULL: no such path */
@@ -64,6 +66,11 @@ enum { SERVER_LATER = 1 };
 
 /* NULL: none has the path. */
 const struct server_route *server_find_route(const char *path);
+
+enum { SERVER_PATHS_BYTES = 512 };
+
+/* All paths with the method of each, separated by commas. */
+void server_list_paths(char text[SERVER_PATHS_BYTES]);
 
 /* By the beginning of a path, also of one that no route has. */
 enum server_shape server_shape_of(const char *path);

@@ -113,6 +113,9 @@ TEST(test_responses)
     accept(SERVER_RESPONSES, false, "{'input': 'q', 'include': ['message.output_text.logprobs'], 'top_logprobs': 0}");
     assert_true(request.wants_logprobs && !request.top_logprobs);
     server_request_free(&request);
+    accept(SERVER_RESPONSES, false, "{'input': 'q', 'include': ['reasoning.encrypted_content']}");
+    assert_false(request.wants_logprobs);
+    server_request_free(&request);
     accept(SERVER_RESPONSES, false, "{'input': 'q', 'include': [], 'top_logprobs': 3}");
     assert_true(request.wants_logprobs && request.top_logprobs == 3);
     assert_int_equal(json_integer_value(json_object_get(request.echo_body, "top_logprobs")), 3);

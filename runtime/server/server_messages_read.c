@@ -222,7 +222,8 @@ static bool convert_system(const struct server_conversion *row, const json_t *va
 
 static bool add_tool(size_t index, const json_t *tool, json_t *tools, struct server_error *error)
 {
-    static const char *const members[] = {"type", "name", "description", "input_schema", "cache_control", "strict"};
+    static const char *const members[] = {"type",          "name",   "description",          "input_schema",
+                                          "cache_control", "strict", "eager_input_streaming"};
     char place[PLACE_BYTES];
     const json_t *type = server_convert_get(tool, "type"), *name = json_object_get(tool, "name"),
                  *schema = json_object_get(tool, "input_schema");
@@ -358,6 +359,15 @@ static bool convert_output(const struct server_conversion *row, const json_t *va
                               error);
 }
 
+/* Anthropic's packages then send all messages each time. */
+static bool convert_thread(const struct server_conversion *row, const json_t *value, json_t *chat,
+                           struct server_error *error)
+{
+    (void)value, (void)chat;
+    return server_fail(error, 400, "thread_unsupported_request", row->field,
+                       "%s: this server keeps no conversations; leave it out and send all messages", row->field);
+}
+
 static const struct server_conversion rows[] = {
     {"model", .convert = server_convert_copy},
     {"messages", .convert = convert_messages},
@@ -380,6 +390,7 @@ static const struct server_conversion rows[] = {
     {"container", .convert = NULL},
     {"mcp_servers", .neutral = {"[]"}},
     {"context_management", .convert = NULL},
+    {"thread", .convert = convert_thread},
 };
 enum { COUNTED_ROWS = 9 };
 

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "formats/base/json.h"
 
@@ -34,7 +35,9 @@ static json_t *messages_error_object(const struct server_error *error)
     const char *type = error->http >= 500 ? "api_error" : "invalid_request_error";
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i].http == error->http) type = types[i].type;
-    return json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", type, "message", error->message);
+    json_t *details = error->code ? json_pack("{s:s}", "error_code", error->code) : NULL;
+    return json_pack("{s:s, s:{s:s, s:s, s:o*}}", "type", "error", "error", "type", type, "message", error->message,
+                     "details", details);
 }
 
 bool server_reply_error(const struct server_error *error, enum server_shape shape, struct server_buffer *out)
@@ -44,11 +47,17 @@ bool server_reply_error(const struct server_error *error, enum server_shape shap
 
 /* ---- models, slots, tokens ---- */
 
+/* In OpenAI's form and in Anthropic's, which have the same path. */
 static json_t *model_object(const struct server_model *model, int64_t created)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:b}", "id", server_model_name(model), "object", "model", "created",
-                     (json_int_t)created, "owned_by", "eng", "max_model_len",
-                     (json_int_t)server_model_facts(model)->max_context, "has_chat",
+    const char *name = server_model_name(model);
+    const time_t seconds = (time_t)created;
+    struct tm parts;
+    char date[40] = "";
+    if (gmtime_r(&seconds, &parts)) strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &parts);
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:s, s:I, s:b}", "id", name, "object", "model", "created",
+                     (json_int_t)created, "owned_by", "eng", "type", "model", "display_name", name, "created_at", date,
+                     "max_model_len", (json_int_t)server_model_facts(model)->max_context, "has_chat",
                      (int)server_model_facts(model)->has_chat);
 }
 
@@ -62,7 +71,10 @@ bool server_reply_models(struct server_model *const *models, size_t count, int64
     json_t *list = json_array();
     bool ok = list != NULL;
     for (size_t i = 0; ok && i < count; i++) ok = json_add(list, model_object(models[i], created));
-    if (ok) return print(json_pack("{s:s, s:o}", "object", "list", "data", list), out);
+    if (ok)
+        return print(json_pack("{s:s, s:o, s:b, s:s, s:s}", "object", "list", "data", list, "has_more", 0, "first_id",
+                               server_model_name(models[0]), "last_id", server_model_name(models[count - 1])),
+                     out);
     json_decref(list);
     return false;
 }

@@ -32,6 +32,10 @@ TEST(test_errors)
     assert_true(server_reply_error(&error, SERVER_MESSAGES, &out));
     expect("{'type':'error','error':{'type':'api_error','message':'bytes ?"
            "?'}}");
+    server_fail(&error, 400, "thread_unsupported_request", "thread", "none");
+    assert_true(server_reply_error(&error, SERVER_MESSAGES, &out));
+    expect("{'type':'error','error':{'type':'invalid_request_error','message':'none','details':{'error_code':"
+           "'thread_unsupported_request'}}}");
     server_fail(&error, 429, NULL, NULL, "full");
     assert_true(server_reply_error(&error, SERVER_MESSAGES, &out));
     expect("{'type':'error','error':{'type':'rate_limit_error','message':'full'}}");

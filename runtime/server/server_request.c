@@ -120,11 +120,17 @@ static bool read_stream_options(const struct field *field, const json_t *value, 
     const json_t *option;
     if (!json_is_object(value)) return wrong(error, field->name, "an object", value);
     json_object_foreach ((json_t *)(uintptr_t)value, key, option) {
-        if (strcmp(key, "include_usage") != 0)
+        /* What would hide the lengths of tokens is not sent. */
+        const bool is_usage = strcmp(key, "include_usage") == 0;
+        if (!is_usage && strcmp(key, "include_obfuscation") != 0)
             return server_fail(error, 400, "unknown_parameter", field->name,
-                               "stream_options: field '%.64s' is not supported; expected include_usage alone", key);
-        if (!json_is_boolean(option)) return wrong(error, "stream_options.include_usage", "true or false", option);
-        request->include_usage = json_is_true(option);
+                               "stream_options: field '%.64s' is not supported; expected include_usage or "
+                               "include_obfuscation",
+                               key);
+        if (!json_is_boolean(option))
+            return wrong(error, is_usage ? "stream_options.include_usage" : "stream_options.include_obfuscation",
+                         "true or false", option);
+        if (is_usage) request->include_usage = json_is_true(option);
     }
     return true;
 }

@@ -24,7 +24,8 @@ TEST(test_completion)
     accept(SERVER_COMPLETION,
            "{'model': 'm', 'prompt': 'abc', 'max_tokens': 7, 'temperature': 0.5, 'top_p': 1, 'top_k': -1,"
            " 'seed': -3, 'n': 2, 'stop': ['x', 'yz'], 'stop_token_ids': [4, 5], 'stream': true, 'echo': true,"
-           " 'stream_options': {'include_usage': true}, 'ignore_eos': true, 'repetition_penalty': 1.25,"
+           " 'stream_options': {'include_usage': true, 'include_obfuscation': true}, 'ignore_eos': true, "
+           "'repetition_penalty': 1.25,"
            " 'skip_special_tokens': false, 'add_special_tokens': false, 'user': 'u'}");
     assert_string_equal(request.model, "m");
     assert_int_equal(request.prompt_count, 1);
@@ -242,6 +243,8 @@ TEST(test_refused)
         {SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'2147483648': 1}}", "logit_bias", "2147483648", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'logit_bias': {'1': 101}}", "logit_bias", "-100 to 100|101", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'tools': []}", "tools", "not known", 400},
+        {SERVER_CHAT, "{'messages': [], 'stream_options': {'include_obfuscation': 1}}",
+         "stream_options.include_obfuscation", "true or false", 400},
         {SERVER_COMPLETION, "{'prompt': 'x', 'stream_options': {'include_usage': 1}}", "stream_options.include_usage",
          "true or false", 400},
         {SERVER_COMPLETION, "{'prompt': 5}", "prompt", "found 5", 400},

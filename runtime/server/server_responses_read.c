@@ -300,16 +300,22 @@ static bool convert_metadata(const struct server_conversion *row, const json_t *
     return true;
 }
 
-/* Log-probabilities are all that an answer can include. */
+/* Log-probabilities are all that an answer can include. Reasoning is given as a text, which can be sent back, and needs no encrypted form. */
 static bool convert_include(const struct server_conversion *row, const json_t *value, json_t *chat,
                             struct server_error *error)
 {
+    bool has_logprobs = false;
     if (!json_is_array(value)) return server_convert_wrong(error, row->field, "an array", value);
-    for (size_t i = 0; i < json_array_size(value); i++)
-        if (!is_text(json_array_get(value, i), "message.output_text.logprobs"))
-            return server_convert_wrong(error, row->field, "\"message.output_text.logprobs\" or nothing",
-                                        json_array_get(value, i));
-    return !json_array_size(value) || server_convert_put(chat, "logprobs", json_true(), error);
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *one = json_array_get(value, i);
+        const bool is_logprobs = is_text(one, "message.output_text.logprobs");
+        if (!is_logprobs && !is_text(one, "reasoning.encrypted_content"))
+            return server_convert_wrong(error, row->field,
+                                        "\"message.output_text.logprobs\", \"reasoning.encrypted_content\" or nothing",
+                                        one);
+        has_logprobs = has_logprobs || is_logprobs;
+    }
+    return !has_logprobs || server_convert_put(chat, "logprobs", json_true(), error);
 }
 
 static bool convert_top_logprobs(const struct server_conversion *row, const json_t *value, json_t *chat,

@@ -140,6 +140,7 @@ static void wake(void *context)
         return;
     exchange->is_suspended = false;
     MHD_resume_connection(exchange->connection);
+    server_thread_wake(exchange->thread);
 }
 
 bool server_exchange_wait(struct server_exchange *exchange)
@@ -272,6 +273,14 @@ const struct server_route *server_find_route(const char *path)
             return &routes[i];
     }
     return NULL;
+}
+
+void server_list_paths(char text[SERVER_PATHS_BYTES])
+{
+    int used = 0;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes && used < SERVER_PATHS_BYTES; i++)
+        used += snprintf(text + used, (size_t)(SERVER_PATHS_BYTES - used), "%s%s %s", i ? ", " : "", routes[i].method,
+                         routes[i].path);
 }
 
 enum server_shape server_shape_of(const char *path)

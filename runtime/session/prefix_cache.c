@@ -35,8 +35,8 @@ static uint64_t root_to_be(const struct eng_sequence *sequence)
     return page_pool_root(geometry->rope_original && sequence->count > geometry->rope_original);
 }
 
-/* Blocks of the cache, at most `most`, with which the sequence can begin, and how many of those are idle. One token at least is left to
- * compute: its logits are needed. *number: of the last of them. */
+/* Blocks of the cache, at most `most`, with which the sequence begins, and how many of those are idle. *number: of the last of them.
+ * Requires: it has the tokens of `most` blocks. */
 static uint32_t count_known(const struct eng_sequence *sequence, uint64_t root, uint32_t most, uint32_t *idle,
                             uint64_t *number)
 {
@@ -45,7 +45,7 @@ static uint32_t count_known(const struct eng_sequence *sequence, uint64_t root, 
     uint32_t known = 0;
     *idle = 0;
     *number = root;
-    while (known < most && ((uint64_t)known + 1) * page < sequence->count) {
+    while (known < most) {
         const int32_t block = page_pool_find(&session->pool, *number, sequence->tokens + (size_t)known * page);
         if (block == PAGE_POOL_NONE) break;
         *number = page_pool_number(&session->pool, block);
@@ -55,7 +55,7 @@ static uint32_t count_known(const struct eng_sequence *sequence, uint64_t root, 
     return known;
 }
 
-/* Tokens that it may take from the cache. */
+/* Tokens that it may take from the cache. One at least is left to compute: its logits are needed. */
 static uint32_t most_cached(const struct eng_sequence *sequence)
 {
     const uint32_t before = prompt_rows_before(sequence);
@@ -191,7 +191,8 @@ static void find_places(const struct eng_sequence *sequence, struct place places
     places[1] = (struct place){whole_pages(session, sequence->count - 1), least_distance(session)};
 }
 
-/* Makes a checkpoint after its first `count` tokens, if its last one is so far before, and the slot still has what it takes. */
+/* Makes a checkpoint after its first `count` tokens, if its last one is so far before, and the slot still has what it takes. A step that is
+ * queued ahead does not matter: it writes the token after those that are computed, and leaves their recurrent state (kernels/op/recurrent.h). */
 static void make_checkpoint(struct eng_sequence *sequence, uint32_t count, uint32_t distance)
 {
     struct eng_session *session = sequence->session;
@@ -236,7 +237,7 @@ void sequence_computed(struct eng_sequence *sequence, uint32_t count)
     for (; session->pool.groups && (sequence->blocks + 1) * page <= sequence->computed; sequence->blocks++)
         sequence->block = slots_keep_block(session, sequence->slot, sequence->blocks, sequence->block,
                                            sequence->tokens + (size_t)sequence->blocks * page);
-    if (session->checkpointing && !session->flight_count) make_checkpoints(sequence);
+    if (session->checkpointing) make_checkpoints(sequence);
 }
 
 void sequence_leave_checkpoint(struct eng_sequence *sequence)
@@ -244,8 +245,7 @@ void sequence_leave_checkpoint(struct eng_sequence *sequence)
     const struct eng_session *session = sequence->session;
     struct status ignored = {0};
     if (!session->checkpointing || sequence->is_restored || sequence->slot == SESSION_NO_SLOT) return;
-    /* The slot of a step in flight is still written to. */
-    if (session->flight_count || !session_usable(session, &ignored)) return;
+    if (!session_usable(session, &ignored)) return;
     make_checkpoint(sequence, whole_pages(session, sequence->computed), least_distance(session));
 }
 

@@ -257,7 +257,7 @@ uint64_t slots_keep_block(struct eng_session *session, int32_t slot, uint32_t in
                           const int32_t *tokens);
 /* Makes a checkpoint of the slot's first `count` tokens, which are whole blocks and one at least, as checkpoints_add. False: the slot's
  * pages or state have lost what it needs, or no room is left. Requires: `count` is beyond a checkpoint that the slot used, and nothing
- * is in flight. */
+ * is in flight but one decode step. */
 bool slots_make_checkpoint(struct eng_session *session, int32_t slot, uint64_t root, const int32_t *tokens,
                            uint32_t count, uint64_t block);
 /* The slot has the tokens of a checkpoint from now on; what it had is lost. False: it could not be copied, and the slot must be emptied.

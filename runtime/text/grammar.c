@@ -17,7 +17,7 @@ struct eng_grammar {
     struct grammar *rules;
     struct grammar_matcher *matcher;
     pthread_mutex_t lock; /* of the matcher */
-    char *bytes;          /* [1 + decode_stream_max_bytes]: of a token, under the lock */
+    char *bytes;          /* [most_bytes]: of a token, under the lock */
 };
 
 /* ---- the vocabulary of an engine ---- */
@@ -31,23 +31,25 @@ static enum grammar_token_kind kind_of(const struct eng_engine *engine, int32_t 
     return tokenizer_is_special(engine->tokenizer, token) ? GRAMMAR_TOKEN_SPECIAL : GRAMMAR_TOKEN_TEXT;
 }
 
-/* The bytes by which grammars know a token: a special one has GRAMMAR_SPECIAL_BYTE before its own, and another one that has this byte,
- * which is in no text, has none. `bytes`: [1 + decode_stream_max_bytes]. */
+/* A token, as grammars know it, has at most so many bytes. */
+static size_t most_bytes(const struct eng_engine *engine) { return decode_stream_max_bytes(engine->tokenizer) + 2; }
+
+/* The bytes by which grammars know a token: a special one has GRAMMAR_SPECIAL_BYTE before its own and after them, and another one that has
+ * this byte, which is in no text, has none. bytes: [most_bytes]. */
 static size_t token_bytes(const struct eng_engine *engine, int32_t token, char *bytes)
 {
     const bool special = tokenizer_is_special(engine->tokenizer, token);
     const size_t size = tokenizer_token_bytes(engine->tokenizer, token, bytes + special);
     if (!special) return memchr(bytes, GRAMMAR_SPECIAL_BYTE, size) ? 0 : size;
     if (!size) return 0;
-    *bytes = (char)GRAMMAR_SPECIAL_BYTE;
-    return size + 1;
+    bytes[0] = bytes[size + 1] = (char)GRAMMAR_SPECIAL_BYTE;
+    return size + 2;
 }
 
 /* The bytes of all tokens one after the other, in `text`, which the caller frees. */
 static bool collect(const struct eng_engine *engine, struct grammar_token *tokens, char **text, struct status *status)
 {
-    const size_t count = engine->file.manifest.geometry.vocab_size,
-                 longest = decode_stream_max_bytes(engine->tokenizer) + 1;
+    const size_t count = engine->file.manifest.geometry.vocab_size, longest = most_bytes(engine);
     size_t used = 0, room = 0;
     *text = NULL;
     for (size_t t = 0; t < count; t++) {
@@ -158,7 +160,7 @@ static struct grammar *open_composed(const struct eng_engine *engine, const char
     } else if (collect(engine, tokens, &bytes, status)) {
         for (size_t t = 0; t < count; t++)
             if (tokens[t].size && (uint8_t)*tokens[t].bytes == GRAMMAR_SPECIAL_BYTE)
-                specials.tokens[specials.count++] = (struct special){tokens[t].bytes + 1, tokens[t].size - 1};
+                specials.tokens[specials.count++] = (struct special){tokens[t].bytes + 1, tokens[t].size - 2};
         qsort(specials.tokens, specials.count, sizeof *specials.tokens, compare_specials);
         rules = grammar_composed_open(text, size, &(struct grammar_specials){find_special, &specials}, status);
     }
@@ -227,7 +229,7 @@ static struct eng_grammar *make(struct eng_engine *engine, enum eng_grammar_kind
     grammar->rules = open_rules(engine, kind, text, size, status);
     const struct grammar_vocabulary *vocabulary = grammar->rules ? find_vocabulary(engine, status) : NULL;
     if (vocabulary) grammar->matcher = grammar_matcher_open(grammar->rules, vocabulary, status);
-    grammar->bytes = malloc(1 + decode_stream_max_bytes(engine->tokenizer));
+    grammar->bytes = malloc(most_bytes(engine));
     if (grammar->matcher && grammar->bytes) return grammar;
     if (status->code == STATUS_OK) status_fail(status, STATUS_MACHINE, "out of memory");
     grammar_release(grammar);

@@ -73,6 +73,32 @@ def tools():
     check(after.content and after.content[0].type == "text", after)
 
 
+def runner():
+    """The package asks for a thread on the server first, and goes on without."""
+    @anthropic.beta_tool
+    def get_weather(place: str) -> str:
+        """The weather.
+
+        Args:
+            place: where
+        """
+        return "Sun in " + place
+
+    options = {"model": "tools", "messages": HELLO, "max_tokens": 10}
+    (message,) = client.beta.messages.tool_runner(**options, tools=[get_weather], max_iterations=1)
+    check(message.content, message)
+    refused(anthropic.BadRequestError, lambda: client.messages.create(**options, extra_body={"thread": {"type": "create"}}),
+            "invalid_request_error", "keeps no conversations")
+    hinted = client.messages.create(**options, tools=[{**TOOL, "eager_input_streaming": True}])
+    check(hinted.content, hinted)
+
+
+def models():
+    check([(model.id, model.type, model.display_name) for model in client.models.list()] ==
+          [(name, "model", name) for name in ("chat", "tools")])
+    check(client.models.retrieve("tools").created_at.year > 2000)
+
+
 def thinking():
     options = {"model": "tools", "messages": HELLO, "max_tokens": 10, "thinking": {"type": "adaptive"}, "extra_body": {"temperature": 0}}
     (block,) = client.messages.create(**options).content
@@ -142,6 +168,8 @@ def errors():
 
 whole()
 tools()
+runner()
+models()
 thinking()
 formats()
 errors()

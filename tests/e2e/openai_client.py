@@ -54,6 +54,8 @@ def completions():
         text += chunk.choices[0].text if chunk.choices else ""
         usage = chunk.usage or usage
     check(text == whole.choices[0].text and usage == whole.usage, text, usage)
+    hidden = client.completions.create(**options, stream=True, stream_options={"include_usage": False, "include_obfuscation": False})
+    check("".join(chunk.choices[0].text for chunk in hidden) == whole.choices[0].text)
     stopped = client.completions.create(**options, stop=["fox"], n=2, extra_body={"top_k": 5})
     check([choice.text for choice in stopped.choices] == [", there was a little "] * 2, stopped)
 

@@ -366,8 +366,7 @@ class Leaving(HostileTest):
 class Thousand(HostileTest):
     def test_requests(self):
         """A thousand connections are open at the same time; each gets its own answer, whole or as a stream."""
-        # Near the limit the HTTP library closes some without an answer on a busy machine: README, "Limits".
-        server = self.serve("--max-connections", "4000")
+        server = self.serve()
         descriptors, seeds = self.descriptors(server), 10
         body = {**BODY, "temperature": 1, "max_tokens": 3}
         expected = [server.json("POST", "/v1/completions", {**body, "seed": seed})["choices"][0]["text"] for seed in range(seeds)]
@@ -378,6 +377,28 @@ class Thousand(HostileTest):
             pieces = re.findall(rb'"text":("(?:[^"\\]|\\.)*")', reply)
             found[number] = "".join(json.loads(piece) for piece in pieces)
         self.assertEqual(found, {i: expected[i % seeds] for i in range(1000)})
+        self.check_idle(server, descriptors)
+
+    def test_ready_at_once(self):
+        """As many requests arrive at the same time as the HTTP library asks for at once, 128, or a multiple: none waits for another event."""
+        server = self.serve("--http-threads", "1")
+        text = request("GET", "/health", None, "Connection: close")
+        descriptors = self.descriptors(server)
+        for count in (128, 256):
+            connections = [server.socket() for _ in range(count)]
+            server.wait_until(lambda: self.descriptors(server) >= descriptors + len(connections))
+            time.sleep(QUIET_SECONDS)  # the events of new connections have been taken
+            server.process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, server.process.pid, os.WSTOPPED | os.WNOWAIT)
+            for connection in connections:
+                connection.sendall(text)
+            begin = time.monotonic()
+            server.process.send_signal(signal.SIGCONT)
+            replies = [connection.recv(100)[:12] for connection in connections]
+            self.assertEqual(replies, [b"HTTP/1.1 200"] * count)
+            self.assertLess(time.monotonic() - begin, RECEIVE_SECONDS / 2)
+            for connection in connections:
+                connection.close()
         self.check_idle(server, descriptors)
 
     def test_idle_and_gone(self):

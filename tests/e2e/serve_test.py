@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """engserve: each endpoint, and that its answers are engrun's."""
 
+import datetime
 import json
 import os
 import re
@@ -23,6 +24,11 @@ class About(Served):
             self.assertEqual(model["object"], "model")
             self.assertEqual(model["max_model_len"], 1024)
             self.assertEqual(self.server.json("GET", "/v1/models/" + model["id"]), model)
+            # As Anthropic's API has them.
+            self.assertEqual((model["type"], model["display_name"]), ("model", model["id"]))
+            made = datetime.datetime.strptime(model["created_at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.timezone.utc)
+            self.assertEqual(made.timestamp(), model["created"])
+        self.assertEqual((reply["has_more"], reply["first_id"], reply["last_id"]), (False, "fables", "chat"))
         error = self.server.json("GET", "/v1/models/other", expect=404)["error"]
         self.assertEqual((error["code"], error["param"]), ("model_not_found", "model"))
 
@@ -414,7 +420,13 @@ class Refused(Served):
                 self.assertEqual(json.loads(reply.body)["error"]["type"], "invalid_request_error")
                 self.assertEqual(reply.headers["Allow"] is not None, status == 405)
                 self.assertIsNone(reply.headers["Access-Control-Allow-Origin"])
+        message = json.loads(self.server.request("GET", "/v1").body)["error"]["message"]
+        for path in ("GET /health", "POST /v1/embeddings", "GET /v1/models/", "POST /detokenize"):
+            self.assertIn(path, message)
         body = json.dumps({"model": "fables", **GREEDY}).encode()
+        for coding, status in (("gzip", 415), ("identity", 200)):
+            reply = self.server.request("POST", "/v1/completions", body, {"Content-Type": "application/json", "Content-Encoding": coding})
+            self.assertEqual(reply.status, status)
         for kind, status in (("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("application/jsonx", 415), (None, 415),
                              ("application/json; charset=utf-8", 200), ("Application/JSON", 200)):
             with self.subTest(kind):

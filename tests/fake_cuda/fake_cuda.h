@@ -84,11 +84,15 @@ typedef void fake_cuda_kernel(const char *entry, void *const *arguments, const u
                               const unsigned block[3], void *context);
 
 /* The library's own functions, for dlsym. */
-void fake_cuda_reset(void);     /* reads the settings again, sets the counts of calls, kernels, misuse and waits to 0 */
-uint64_t fake_cuda_calls(void); /* of the driver, so far */
+void fake_cuda_reset(
+    void); /* reads the settings again, sets the counts of calls, kernels, misuse, waits and overlaps to 0 */
+uint64_t fake_cuda_calls(void);   /* of the driver, so far */
 uint64_t fake_cuda_kernels(void); /* that ran */
 uint64_t fake_cuda_misuse(void);
 uint64_t fake_cuda_waits(int kind); /* enum fake_cuda_wait */
+/* Graphs that no event keeps apart from the graph launched before them, so that a GPU might run both at once. Requires: there is one GPU. Waits of the
+ * host do not count. */
+uint64_t fake_cuda_overlaps(void);
 void fake_cuda_fail_next(
     uint64_t call);               /* call number `call` (from 1) from now on fails, as with FAKE_CUDA_FAIL_CALL */
 int64_t fake_cuda_live(int kind); /* enum fake_cuda_kind; -1: all kinds */

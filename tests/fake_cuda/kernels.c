@@ -514,6 +514,7 @@ cu_result cuGraphLaunch(cu_graph_exec exec, cu_stream stream)
         REQUIRE(is_spoilt || draw(stream, node), CU_ERROR_OUT_OF_MEMORY);
     }
     stream->has_graphs = true;
+    fake_note_graph(stream);
     LEAVE(CU_SUCCESS);
 }
 

@@ -21,6 +21,7 @@ struct cu_event_opaque {
     double milliseconds;
     struct cu_stream_opaque *stream; /* the stream in which it was recorded, after this many copies */
     size_t behind;
+    uint64_t ordered;
 };
 
 /* Memory that was never written shows as NaN; of large allocations only the beginning, so that a KV pool costs no
@@ -476,6 +477,7 @@ cu_result cuEventRecord(cu_event event, cu_stream stream)
     event->asked = false;
     event->stream = stream;
     event->behind = stream->queued;
+    event->ordered = stream->ordered;
     LEAVE(CU_SUCCESS);
 }
 
@@ -487,6 +489,7 @@ cu_result cuStreamWaitEvent(cu_stream stream, cu_event event, unsigned flags)
     REQUIRE_ALIVE(event, FAKE_CUDA_EVENT);
     REQUIRE(flags == 0, CU_ERROR_INVALID_VALUE);
     if (event->stream) fake_catch_up(event->stream, event->behind);
+    if (event->ordered > stream->ordered) stream->ordered = event->ordered;
     LEAVE(CU_SUCCESS);
 }
 

@@ -14,7 +14,7 @@ struct fake_device fake_devices[FAKE_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fake_object *objects;
 static int64_t live[FAKE_CUDA_KINDS];
-static uint64_t calls, kernels, slow_kernels, misuses, waits[FAKE_CUDA_WAITS];
+static uint64_t calls, kernels, slow_kernels, misuses, waits[FAKE_CUDA_WAITS], graphs, overlaps;
 static bool initialized;
 static struct cu_context_opaque contexts[FAKE_MAX_DEVICES];
 static int shown[FAKE_MAX_DEVICES]; /* which of the machine's GPUs a device is */
@@ -71,7 +71,7 @@ EXPORTED void fake_cuda_reset(void)
 {
     pthread_mutex_lock(&lock);
     read_settings();
-    calls = kernels = misuses = 0;
+    calls = kernels = misuses = overlaps = 0;
     memset(waits, 0, sizeof waits);
     initialized = false;
     pthread_mutex_unlock(&lock);
@@ -82,6 +82,7 @@ EXPORTED uint64_t fake_cuda_kernels(void) { return kernels; }
 EXPORTED uint64_t fake_cuda_misuse(void) { return misuses; }
 
 EXPORTED uint64_t fake_cuda_waits(int kind) { return waits[kind]; }
+EXPORTED uint64_t fake_cuda_overlaps(void) { return overlaps; }
 
 EXPORTED void fake_cuda_fail_next(uint64_t call)
 {
@@ -122,6 +123,12 @@ cu_result fake_misuse(cu_result result)
 }
 
 void fake_waited(enum fake_cuda_wait kind) { waits[kind]++; }
+
+void fake_note_graph(cu_stream stream)
+{
+    overlaps += stream->ordered < graphs;
+    stream->ordered = ++graphs;
+}
 
 /* Whether a name begins with one of the prefixes, which commas separate. */
 static bool has_prefix(const char *name, const char *prefixes)

@@ -79,7 +79,8 @@ struct cu_stream_opaque {
     struct cu_context_opaque *context;
     struct cu_graph_opaque *capture; /* NULL: not capturing */
     bool has_graphs;                 /* some were launched here */
-    struct fake_copy *copies;        /* [queued] out of pinned memory; the first `copied` are done */
+    uint64_t ordered;         /* all that is queued here comes after this graph, counted from 1 by cuGraphLaunch */
+    struct fake_copy *copies; /* [queued] out of pinned memory; the first `copied` are done */
     size_t queued, copied;
 };
 
@@ -93,6 +94,7 @@ void fake_unlock(void);
 cu_result fake_misuse(cu_result result);    /* counts */
 bool fake_kernel_ran(const char *entry);    /* counts; true: it is to be spoilt */
 void fake_waited(enum fake_cuda_wait kind); /* counts */
+void fake_note_graph(cu_stream stream);     /* it was launched there last */
 double fake_slow_milliseconds(void);        /* that slow kernels took, in all */
 bool fake_initialized(void);
 struct cu_context_opaque *fake_current(void); /* of this thread; NULL: none */

@@ -144,6 +144,60 @@ static void check(const char *const *texts, bool reasons, size_t items, size_t f
     end();
 }
 
+/* A message, a call whose markers are one token or several, and a message: the call's tokens are of no message, white space between it and
+ * a message is of the second one. */
+static const char *const called[] =
+    {"I",  " see.", "\n",  "<tool", "_call>", "\n{\"name\": \"get\", ", "\"arguments\": {}}", "\n</tool_call>",
+     "\n", "D",     "one", "",      NULL};
+enum { FIRST_COUNT = 2, SECOND = 8, SECOND_COUNT = 4 };
+
+/* Markers of channels are of no message, either. */
+static const char *const channels[] = {"<|channel|>", "analysis",  "<|message|>", "Hm",    "<|end|>",
+                                       "<|start|>",   "assistant", "<|channel|>", "final", "<|message|>",
+                                       "H",           "i",         NULL};
+enum { FINAL = 10, FINAL_COUNT = 2 };
+
+static void use_dialect(const char *signs)
+{
+    struct server_error failure = {0};
+    json_t *tools = json_pack("[{s:s, s:{s:s}}]", "type", "function", "function", "name", "get");
+    server_dialect_find(signs, &voice.dialect);
+    job.voice = &voice;
+    assert_true(server_tools_read(tools, &job.request.tools, &failure));
+    assert_true(server_tools_choose(NULL, &job.request.tools, &failure));
+    json_decref(tools);
+}
+
+static void expect_first_message(size_t first, size_t count)
+{
+    struct server_buffer out = {0};
+    assert_true(server_responses_reply("m", fables, &job, &out));
+    json_t *response = json_loadb(out.data, out.size, 0, NULL);
+    const json_t *item = json_array_get(json_object_get(response, "output"), 0);
+    expect_tokens(json_object_get(json_array_get(json_object_get(item, "content"), 0), "logprobs"), first, count);
+    json_decref(response);
+    server_buffer_free(&out);
+}
+
+TEST(test_messages_around_a_call)
+{
+    begin(called, false);
+    use_dialect("<tool_call>");
+    expect_first_message(0, FIRST_COUNT);
+    check_whole(3, SECOND, SECOND_COUNT);
+    server_tools_free(&job.request.tools);
+    end();
+}
+
+TEST(test_channels)
+{
+    begin(channels, false);
+    use_dialect("<|channel|>analysis<|message|>");
+    check_whole(2, FINAL, FINAL_COUNT);
+    server_tools_free(&job.request.tools);
+    end();
+}
+
 TEST(test_message_after_reasoning) { check(thought, true, 2, MESSAGE, 6); }
 TEST(test_message_alone) { check(plain, false, 1, 0, 3); }
 
