@@ -24,11 +24,10 @@ struct fixture {
     struct status status;
 };
 
-static void open_fixture(struct fixture *f)
+static void open_fixture_of(struct fixture *f, const char *text)
 {
     *f = (struct fixture){0};
     struct status *status = &f->status;
-    const char *text = test_family_config(TEST_LLAMA_BIASED_TIED);
     uint64_t bytes;
     test_expect_success(model_config_parse(&f->config, text, strlen(text), "config.json", arch_read_config, status),
                         status);
@@ -58,6 +57,8 @@ static void open_fixture(struct fixture *f)
     test_expect_success(lower_plan(&f->decode, &lowering, 3, &f->plans[1], status), status);
     test_expect_success(lower_plan(&f->prefill, &lowering, 3, &f->plans[2], status), status);
 }
+
+static void open_fixture(struct fixture *f) { open_fixture_of(f, test_family_config(TEST_LLAMA_BIASED_TIED)); }
 
 static void close_fixture(struct fixture *f)
 {
@@ -202,6 +203,31 @@ TEST(records_are_kept_and_used)
     tuning_cache_close(&cache);
     tuning_cache_close(&again);
     test_folder_remove(folder);
+    close_fixture(&f);
+}
+
+/* Matmuls over experts are measured as all others, with every row's choices. */
+TEST(experts_are_measured)
+{
+    static const char text[] =
+        "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16, \"vocab_size\": 37, "
+        "\"max_position_embeddings\": 64, \"num_experts\": 8, \"num_experts_per_tok\": 2, "
+        "\"moe_intermediate_size\": 48}";
+    enum { MATMULS = 6 }; /* q/k/v, o, the router's logits, gate/up and down of experts, and the LM head */
+    struct fixture f;
+    open_fixture_of(&f, text);
+    tune(&f, TUNE_QUICK, f.weights, NULL);
+    assert_int_equal(f.tactics.count, 2 * MATMULS);
+    assert_int_equal(f.tactics.measured, 2 * MATMULS);
+    int over_experts = 0;
+    for (size_t i = 0; i < f.tactics.count; i++) {
+        const struct tuning_record *record = &f.tactics.records[i];
+        assert_string_equal(record->level, "quick");
+        assert_true(record->median_us > 0);
+        over_experts += strstr(record->key, " experts=8 top_k=2") != NULL;
+    }
+    assert_int_equal(over_experts, 2 * 2);
     close_fixture(&f);
 }
 

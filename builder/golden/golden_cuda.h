@@ -14,4 +14,7 @@ bool compute_golden_cuda(const struct cuda_rig *rig, const struct plan *plans, c
                          size_t plan_count, const struct kernel_set *kernels, struct progress *progress,
                          struct golden_outputs *outputs, struct status *status);
 
+/* By how much logits of the plan may differ from those of another with the same arithmetic, relative to a row's largest. */
+float golden_cuda_tolerance(const struct manifest *manifest, const struct plan *plan);
+
 #endif

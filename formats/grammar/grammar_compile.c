@@ -402,9 +402,10 @@ struct grammar *automaton_compile(struct tree *tree, const char *source)
     if (!tree->failed) find_heights(&c);
     if (!tree->failed && grammar->states[grammar->rule_starts[0]].height == AUTOMATON_NO_HEIGHT)
         tree_fail(tree, STATUS_BAD_INPUT,
-                  "%s allows no output: its requirements contradict one another, or every value nests deeper than %d "
+                  "%s allows no output: its requirements contradict one another, %sor every value nests deeper than %d "
                   "references",
-                  source, GRAMMAR_MOST_DEPTH);
+                  source, tree->excludes ? "no value can be told from those that 'not', 'if' or 'oneOf' exclude, " : "",
+                  GRAMMAR_MOST_DEPTH);
     if (tree->failed) {
         grammar_close(grammar);
         return NULL;

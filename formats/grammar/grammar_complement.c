@@ -206,6 +206,7 @@ static bool negate(struct schema *schema, json_t *value, json_t *list, int depth
 json_t *schema_complement(struct schema *schema, json_t *value, const char *what)
 {
     json_t *list = schema_keep(schema, complement(schema, value, 0));
+    schema->tree->excludes = true;
     if (!list || json_array_size(list)) return list;
     schema_fail(schema,
                 "%s is not supported for this schema; expected one with type, enum, const, required, properties or a "

@@ -54,7 +54,7 @@ static json_t *both(struct schema *schema, json_t *left, json_t *right)
 static bool list_has(const json_t *list, const json_t *value)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (json_equal(json_array_get(list, i), value)) return true;
+        if (schema_same(json_array_get(list, i), value)) return true;
     return false;
 }
 
@@ -508,19 +508,12 @@ static bool is_required(const json_t *schema, const char *name)
     return false;
 }
 
-/* Whether two lists of values have none in common. Numbers may be written in two ways: 1 and 1.0 are the same. */
+/* Whether two lists of values have none in common. */
 static bool no_common_value(const json_t *left, const json_t *right)
 {
     if (!json_is_array(left) || !json_is_array(right)) return false;
-    for (size_t i = 0; i < json_array_size(left); i++) {
-        for (size_t k = 0; k < json_array_size(right); k++) {
-            const json_t *a = json_array_get(left, i), *b = json_array_get(right, k);
-            if (!json_is_string(a) && !json_is_string(b) && type_of_value(a) == type_of_value(b) &&
-                !(json_is_boolean(a) && json_is_boolean(b)))
-                return false;
-            if (json_equal(a, b)) return false;
-        }
-    }
+    for (size_t i = 0; i < json_array_size(left); i++)
+        if (list_has(right, json_array_get(left, i))) return false;
     return true;
 }
 

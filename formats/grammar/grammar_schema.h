@@ -93,6 +93,8 @@ uint32_t schema_object_node(struct schema *schema, const json_t *value, unsigned
 uint32_t schema_literal_node(struct schema *schema, const json_t *value);
 /* The order of two numbers, exactly: < 0, 0 or > 0. */
 int schema_compare(const json_t *left, const json_t *right);
+/* Whether two values are one: 1 and 1.0 are, within arrays and objects, too. */
+bool schema_same(const json_t *left, const json_t *right);
 /* Whether a type or list of types has that of the value. */
 bool schema_type_allows(const json_t *type, const json_t *value);
 /* Whether a type or list of types has the name. */

@@ -407,6 +407,7 @@ TEST(unsupported_and_wrong_schemas_are_refused_by_name)
     expect_refusal("{'type':'integer','multipleOf':5000}", "'multipleOf'");
     expect_refusal("{'oneOf':[{'format':'date'},{'format':'time'}]}", "'#/oneOf/0'|'oneOf'");
     expect_refusal("{'oneOf':[{'type':'number'},{'type':'integer'}]}", "no output");
+    expect_refusal("{'if':{'const':[0]},'then':{'type':'null'},'else':{'type':'array'}}", "no output|'if'");
     expect_refusal("{'enum':['a','bbb'],'minLength':2.0}", "'minLength'|'enum'");
     expect_refusal("{'enum':[1],'minimum':'5'}", "'minimum'|'enum'");
     expect_refusal("{'enum':[9007199254740993],'multipleOf':2.0}", "'multipleOf'|'enum'");

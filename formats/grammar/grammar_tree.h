@@ -64,6 +64,8 @@ struct tree {
     uint32_t node_count, node_capacity, word_count, word_capacity, byte_count, byte_capacity, rule_count, rule_capacity;
     uint32_t schemas_read; /* of SCHEMA_MOST_READ, and steps of SCHEMA_MOST_MERGED, by all schemas of the tree */
     uint64_t schema_steps;
+    bool
+        excludes; /* a schema does, by "not", "if" or "oneOf", and with what it excludes other values that cannot be told from it */
     bool failed;
     struct status *status;
 };

@@ -136,7 +136,7 @@ uint32_t schema_enum_node(struct schema *schema, const json_t *value)
     if (constant && !list) add_value(schema, value, constant, texts, &count);
     for (size_t i = 0; i < json_array_size(list) && !tree->failed; i++) {
         const json_t *one = json_array_get(list, i);
-        if (!constant || json_equal(one, constant)) add_value(schema, value, one, texts, &count);
+        if (!constant || schema_same(one, constant)) add_value(schema, value, one, texts, &count);
     }
     if (!tree->failed) node = tree_texts(tree, texts, count);
     for (uint32_t i = 0; i < count; i++) free((char *)(uintptr_t)texts[i].bytes);
@@ -146,8 +146,7 @@ uint32_t schema_enum_node(struct schema *schema, const json_t *value)
 
 /* ---- arrays of different values ---- */
 
-/* 1 and 1.0 are the same, within arrays and objects, too. */
-static bool is_same(const json_t *left, const json_t *right)
+bool schema_same(const json_t *left, const json_t *right)
 {
     const char *key;
     json_t *member;
@@ -155,14 +154,14 @@ static bool is_same(const json_t *left, const json_t *right)
     if (json_is_array(left) && json_is_array(right)) {
         bool same = json_array_size(left) == json_array_size(right);
         for (size_t i = 0; same && i < json_array_size(left); i++)
-            same = is_same(json_array_get(left, i), json_array_get(right, i));
+            same = schema_same(json_array_get(left, i), json_array_get(right, i));
         return same;
     }
     if (!json_is_object(left) || !json_is_object(right)) return json_equal(left, right);
     if (json_object_size(left) != json_object_size(right)) return false;
     json_object_foreach ((json_t *)(uintptr_t)left, key, member) {
         const json_t *other = json_object_get(right, key);
-        if (!other || !is_same(member, other)) return false;
+        if (!other || !schema_same(member, other)) return false;
     }
     return true;
 }
@@ -185,7 +184,7 @@ static json_t *few_values(const json_t *schema)
     for (size_t i = 0; ok && i < json_array_size(values); i++) {
         json_t *value = json_array_get(values, i);
         bool found = type && !schema_type_allows(type, value);
-        for (size_t k = 0; k < json_array_size(list); k++) found = found || is_same(json_array_get(list, k), value);
+        for (size_t k = 0; k < json_array_size(list); k++) found = found || schema_same(json_array_get(list, k), value);
         ok = found || (json_array_size(list) < MOST_UNIQUE && json_add(list, json_incref(value)));
     }
     if (ok) return list;

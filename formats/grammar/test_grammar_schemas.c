@@ -228,6 +228,10 @@ const struct test_schema test_schemas[] = {
     {"{'type':'string','not':{'pattern':'[/\\n]'}}", "''\n'ab'\n'\\t'", "'/'\n'\\/'\n'\\n'\n'\\u000a'"},
     {"{'type':'string','minLength':2,'not':{'enum':['ab','x\\n']}}", "'aa'\n'abc'", "'a'\n'ab'\n'x\\n'\n'x\\u000a'"},
     {"{'type':'string','oneOf':[{'pattern':'^a'},{'pattern':'b$'}]}", "'a'\n'b'\n'xb'", "'ab'\n'x'"},
+    {"{'oneOf':[{'const':[[]]},{'const':[0]},{'const':{'a':1}},{'enum':[{'a':2},'x']}]}",
+     "[[]]\n[0]\n{'a':1}\n{'a':2}\n'x'", "[]\n[1]\n{}"},
+    {"{'allOf':[{'enum':[1,[2],{'a':3},4]},{'enum':[1.0,[2.0],{'a':3.0},true]}]}", "1\n[2]\n{'a':3}", "4\ntrue"},
+    {"{'enum':[1,2,[0]],'const':1.0}", "1", "2\n[0]"},
     {"{'type':'object','patternProperties':{'^n_':{'type':'integer'},'^s_':{'type':'string'}},'additionalProperties':"
      "false}",
      "{}\n{'n_':1}\n{'n_a':1,'n_b':2,'s_':'x'}", "{'n_a':'x'}\n{'s_a':1}\n{'a':1}\n{'\\u006e_a':'x'}"},

@@ -21,9 +21,10 @@ enum {
     /* The default of Linux, for any limit of the process: members of some teams call drivers and compilers, whose needs
      * are unknown. */
     STACK_BYTES = 8 << 20,
-    /* How long a member spins before it sleeps: about the cost of a wake-up through the kernel, 50 us, if every member
-     * has a processor. If members outnumber processors, the awaited one may need this processor. */
-    SPIN_NS = 60000,
+    /* How long a member spins before it sleeps, if every member has a processor: several times the cost of a wake-up through the
+     * kernel, 50 us, since another program that wants the processor has it for far longer. Teams of several processes have the same
+     * processors: 2 ms made two of them slower. If members outnumber processors, the awaited one may need this processor. */
+    SPIN_NS = 300000,
     SPIN_OVERSUBSCRIBED_NS = 2000,
     PAUSES_PER_CLOCK = 32, /* pauses between two reads of the clock */
 };

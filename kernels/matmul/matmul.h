@@ -174,6 +174,9 @@ struct expert_lists {
 };
 void matmul_fill_expert_lists(const float *routes, int64_t rows, int64_t top_k, const struct expert_lists *lists);
 
+/* Matrices in W that a launch reads: over experts those that some row has chosen, on average over rows that choose at random. */
+int64_t matmul_matrices_read(const int64_t *params);
+
 uint64_t matmul_workspace_bytes(const int64_t *params); /* room for every instruction set */
 
 /* INT8_G32 as MATMUL_COMPUTE_DTYPE: each 32 k of a row of x, from k = 0 on, become 32 integers of -127 to 127 times a float32

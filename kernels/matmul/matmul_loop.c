@@ -344,8 +344,15 @@ static void begin_outputs(const struct matmul_problem *all, const struct expert_
         memset(all->out + lists->slots[i] * all->out_columns, 0, (size_t)all->out_columns * sizeof *all->out);
 }
 
-/* A task is some panels of one block, or of one expert with a gate, else the same panels of all experts, one after the other, since they
- * add to the same outputs. */
+/* The first matrix at or after `expert` that has rows; lists->experts: none. */
+static int64_t next_with_rows(const struct expert_lists *lists, int64_t expert)
+{
+    while (expert < lists->experts && lists->begin[expert + 1] == lists->begin[expert]) expert++;
+    return expert;
+}
+
+/* A task is some panels of one block, or of one expert with a gate that has rows, else the same panels of all experts, one after the
+ * other, since they add to the same outputs. */
 static void run_experts(const int64_t *params, const struct matmul_problem *all, const struct matmul_kernels *kernels,
                         struct scratch *scratch, struct team_member *member, bool works)
 {
@@ -363,7 +370,8 @@ static void run_experts(const int64_t *params, const struct matmul_problem *all,
     team_barrier(member);
 
     int64_t item = 0, ticket = works ? (int64_t)team_ticket(member) : -1;
-    for (int64_t expert = 0; works && expert < lists.experts; expert++) {
+    for (int64_t expert = next_with_rows(&lists, 0); works && expert < lists.experts;
+         expert = next_with_rows(&lists, expert + 1)) {
         select_expert(params, all, &lists, expert, kernels, &one, &blocking);
         float *own = activations + lists.begin[expert] * all->activation_depth;
         for (int64_t row = 0, rows; row < one.rows; row += rows, item++) {
@@ -378,14 +386,17 @@ static void run_experts(const int64_t *params, const struct matmul_problem *all,
     const int64_t panels = (int64_t)panel_count((uint64_t)all->n), each = params[MATMUL_PANELS_PER_TASK];
     const int64_t tasks = (panels + each - 1) / each;
     const bool apart = all->activation != ACTIVATION_NONE || all->has_blocks; /* no two add to the same outputs */
+    int64_t first = next_with_rows(&lists, 0), matrix = 0; /* of a task's panels: its place among those with rows */
     for (int64_t task; works && (task = team_ticket(member)) < (apart ? tasks * lists.experts : tasks);) {
-        const int64_t first_panel = task % tasks * each, last = apart ? task / tasks + 1 : lists.experts;
+        const int64_t first_panel = task % tasks * each;
         if (!apart || task == 0) begin_outputs(all, &lists, first_panel, each);
-        for (int64_t expert = apart ? task / tasks : 0; expert < last; expert++) {
-            if (lists.begin[expert + 1] == lists.begin[expert]) continue;
+        for (; matrix < task / tasks && first < lists.experts; matrix++) first = next_with_rows(&lists, first + 1);
+        if (apart && first == lists.experts) break;
+        for (int64_t expert = first; expert < lists.experts; expert = next_with_rows(&lists, expert + 1)) {
             select_expert(params, all, &lists, expert, kernels, &one, &blocking);
             run_task(&one, &blocking, kernels, activations + lists.begin[expert] * all->activation_depth, first_panel,
                      scratch);
+            if (apart) break;
         }
     }
 }

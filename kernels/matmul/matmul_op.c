@@ -203,14 +203,22 @@ static const char *cpu_illegal(const int64_t *params)
     return why;
 }
 
+int64_t matmul_matrices_read(const int64_t *params)
+{
+    if (params[MATMUL_BLOCK_N]) return matmul_blocks(params);
+    if (!params[MATMUL_EXPERTS]) return 1;
+    const double experts = (double)params[MATMUL_EXPERTS], passed = 1 - (double)matmul_top_k(params) / experts;
+    double unread = experts;
+    for (int64_t row = 0; row < params[MATMUL_ROWS] && unread > 1e-3; row++) unread *= passed;
+    return (int64_t)(experts - unread + 0.5);
+}
+
 static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     (void)context;
     const uint64_t rows = (uint64_t)params[MATMUL_ROWS], slots = (uint64_t)matmul_slots(params, params[MATMUL_ROWS]);
-    const uint64_t k = (uint64_t)params[MATMUL_K], experts = (uint64_t)params[MATMUL_EXPERTS];
-    const uint64_t read = experts ? slots < experts ? slots : experts : 1; /* matrices, if no two rows choose alike */
-    const uint64_t blocks = (uint64_t)matmul_blocks(params);
-    const uint64_t n = (blocks ? blocks : read) * (uint64_t)matmul_expert_n(params);
+    const uint64_t k = (uint64_t)params[MATMUL_K],
+                   n = (uint64_t)(matmul_matrices_read(params) * matmul_expert_n(params));
     *bytes =
         panel_count(n) * panel_bytes(k, params[MATMUL_DTYPE]) +
         rows * (x_columns(params) + matmul_out_columns(params) + (uint64_t)params[MATMUL_ROUTE_WIDTH]) * sizeof(float);

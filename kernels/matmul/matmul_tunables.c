@@ -234,20 +234,22 @@ int matmul_candidates(const int64_t *params, enum cpu_isa isa, int threads, int6
     matmul_default_tunables(params, isa, threads, base);
     append(&to, base);
 
+    /* Where matrices have tasks of their own, there may be enough of them for one to be a task. */
+    const bool is_apart = matmul_matrices(params) > 0 && !matmul_sums_choices(params);
     const int64_t tasks[] = {
-        task_panels(params, threads, base[PANELS], 2),
-        task_panels(params, threads, base[PANELS], 4),
-        task_panels(params, threads, base[PANELS], 16),
-        base[PANELS],
+        task_panels(params, threads, base[PANELS], 2),  task_panels(params, threads, base[PANELS], 4),
+        task_panels(params, threads, base[PANELS], 16), base[PANELS],
+        task_panels(params, 1, base[PANELS], 1),
     };
-    append_values(&to, base, TASK, tasks, 4);
+    append_values(&to, base, TASK, tasks, is_apart ? 5 : 4);
     /* Work that takes less time than waking and joining a team is done by a part of it. */
     const int64_t parts[] = {1, 2, threads / 2};
-    if (params[MATMUL_ROWS] * params[MATMUL_N] * params[MATMUL_K] < 4000000)
+    if (matmul_slots(params, params[MATMUL_ROWS]) * matmul_expert_n(params) * params[MATMUL_K] < 4000000)
         append_values(&to, base, THREADS, parts, 3);
     append_all(&to, base);
     append_values(&to, base, DEPTH, depths, DEPTHS);
-    if (params[MATMUL_ROWS] > 24) append_values(&to, base, BLOCK, takes_amx(params, isa) ? amx_blocks : blocks, BLOCKS);
+    if (matmul_matrix_rows(params, params[MATMUL_ROWS]) > 24)
+        append_values(&to, base, BLOCK, takes_amx(params, isa) ? amx_blocks : blocks, BLOCKS);
     for (int i = 0; i < DEPTHS; i++) {
         base[DEPTH] = depths[i];
         append_all(&to, base);

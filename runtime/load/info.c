@@ -7,17 +7,19 @@
 #include "runtime/load/info.h"
 #include "runtime/load/load_gpu.h"
 
-/* Weight bytes that one replay reads. An embedding table is looked up, not read; as LM head it is counted with its
- * matmul. */
+/* Weight bytes that one replay reads: of the matrices of experts as many as its rows choose, which are all that such a launch moves
+ * but for its rows. An embedding table is looked up, not read; as LM head it is counted with its matmul. */
 static uint64_t weight_bytes(const struct plan *plan)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < plan->header.launch_count; i++) {
         const struct plan_launch *launch = &plan->launches[i];
+        uint64_t weights = 0;
         for (unsigned k = 0; launch->op != OP_EMBED && k < launch->operand_count; k++) {
             const struct plan_operand *operand = &plan->operands[launch->first_operand + k];
-            if (operand->space == SPACE_WEIGHTS) bytes += operand->bytes;
+            if (operand->space == SPACE_WEIGHTS) weights += operand->bytes;
         }
+        bytes += weights < launch->bytes ? weights : launch->bytes;
     }
     return bytes;
 }

@@ -29,7 +29,7 @@ import jsonschema
 
 NAMES = ["a", "b", "name", "value", "x-y", "caf\u00e9", "quote\"d", "back\\slash", "new\nline", "__proto__", "0", "", "\U0001f600"]
 VALUES = [None, True, False, 0, 1, -1, 1.5, 1e3, "", "text", "caf\u00e9 \U0001f600", "a\"b\\c\n\t", "\u2028", [], [0], [False], [[]], {}, {"a": None},
-          {"a": [1, {"b": "c"}]}, 9007199254740993]
+          {"a": [1, {"b": "c"}]}, 9007199254740993, 1.0, [0.0], {"a": [1.0, {"b": "c"}]}]
 PATTERNS = ["^a*$", "a+", "^[A-Z]{2,3}-[0-9]{4}$", "^(foo|bar)?$", "[0-9]{3}", "^\\w+ \\w+$", "^\u00e9+$", "x$", "^(a|b(c|d)*)e$", "^[^\"\\\\]*$"]
 FORMATS = ["date", "time", "date-time", "duration", "uuid", "email", "ipv4", "ipv6", "hostname", "uri"]
 TYPES = ["null", "boolean", "integer", "number", "string", "array", "object"]
@@ -44,7 +44,8 @@ class Kinds:
                        self.items, self.prefix_items, self.properties, self.additional, self.any_of]
         self.all = self.nested + [self.one_of, self.all_of, self.reference, self.recursion, self.boolean, self.annotations, self.not_, self.condition,
                                   self.contains, self.pattern_properties, self.property_names, self.dependent, self.property_count,
-                                  self.unevaluated, self.unique, self.anchor, self.strings, self.kinds, self.filtered]
+                                  self.unevaluated, self.unique, self.anchor, self.strings, self.kinds, self.filtered, self.counts_of_names,
+                                  self.contains_beside, self.mutual_recursion, self.reference_beside, self.required_once, self.one_of_beside, self.merged]
 
     def inner(self, depth):
         return self.rng.choice(self.nested if depth > 0 else self.nested[:9])(depth - 1)
@@ -200,6 +201,109 @@ class Kinds:
 
     def filtered(self, _):
         return {"enum": self.rng.sample(VALUES, 6), **self.rng.choice([{"minLength": 1}, {"minimum": 1}, {"not": {"const": ""}}, {"type": "number", "multipleOf": 1}])}
+
+    def object(self, depth):
+        """Any of the keywords of an object, beside each other."""
+        rng, names = self.rng, self.rng.sample(NAMES, self.rng.randrange(4))
+        schema = {"type": "object"}
+        if names:
+            schema["properties"] = {name: self.inner(depth) for name in names}
+        if rng.random() < 0.4:
+            schema["patternProperties"] = {pattern: self.inner(depth) for pattern in rng.sample(["^f", "e", "^n", "x$", "^a?$"], rng.randrange(1, 3))}
+        if rng.random() < 0.5:
+            schema["required"] = rng.sample(NAMES, rng.randrange(3))
+        if rng.random() < 0.6:
+            schema["additionalProperties"] = rng.choice([False, True, self.inner(0)])
+        if rng.random() < 0.2:
+            schema["propertyNames"] = rng.choice([{"maxLength": 4}, {"pattern": "^[a-z]*$"}, {"not": {"const": "a"}}])
+        return schema
+
+    def counts_of_names(self, depth):
+        """Counts of properties beside all that names them."""
+        schema = self.object(depth)
+        least = max(0, len(set(schema.get("required", []))) + self.rng.randrange(-1, 2))
+        return {**schema, **self.rng.choice([{"minProperties": least}, {"maxProperties": least}, {"minProperties": least, "maxProperties": least},
+                                             {"minProperties": max(0, least - 1), "maxProperties": least}])}
+
+    def contains_beside(self, depth):
+        rng = self.rng
+        schema = {"type": "array", "contains": self.inner(depth)}
+        if rng.random() < 0.6:
+            schema["items"] = rng.choice([self.inner(depth), {"anyOf": [schema["contains"], self.inner(0)]}, False])
+        if rng.random() < 0.4:
+            schema["prefixItems"] = [self.inner(0) for _ in range(rng.randrange(1, 3))]
+        if rng.random() < 0.4:
+            schema["minItems"] = rng.randrange(4)
+        if rng.random() < 0.4:
+            schema["maxItems"] = rng.randrange(5)
+        if rng.random() < 0.2:
+            schema["uniqueItems"] = True
+        if rng.random() < 0.2:
+            return {"allOf": [schema, {"type": "array", "contains": self.inner(0)}]}
+        return schema
+
+    def mutual_recursion(self, depth):
+        """Definitions that refer to each other, at every place where a schema may be."""
+        rng, names = self.rng, ["one", "two", "three"]
+
+        def refer():
+            return {"$ref": "#/$defs/" + rng.choice(names)}
+
+        def places():
+            return rng.choice([
+                lambda: {"type": "array", "items": refer()}, lambda: {"type": "array", "prefixItems": [refer(), self.inner(0)], "items": refer()},
+                lambda: {"type": "object", "properties": {"a": refer(), "b": refer()}, "required": rng.sample(["a", "b"], rng.randrange(2))},
+                lambda: {"type": "object", "additionalProperties": refer()}, lambda: {"type": "object", "patternProperties": {"^n": refer()}},
+                lambda: {"anyOf": [self.inner(0), refer()]}, lambda: {"oneOf": [{"type": "string"}, {"type": "array", "items": refer()}]},
+                lambda: {"allOf": [{"type": "object", "properties": {"a": refer()}}, {"type": "object", "properties": {"a": self.inner(0), "b": refer()}}]},
+                lambda: {"type": "array", "contains": refer(), "items": {"anyOf": [refer(), {"type": "null"}]}},
+                lambda: {"type": "object", "properties": {"a": refer()}, "minProperties": 1, "maxProperties": 1, "additionalProperties": False}])()
+
+        return {"$defs": {name: {"anyOf": [places(), self.inner(0)]} for name in names}, **rng.choice([refer(), places()])}
+
+    def reference_beside(self, depth):
+        """A reference beside keywords that hold, too, through a chain of others."""
+        rng, first = self.rng, self.object(depth)
+        return {"$defs": {"one": first, "two": {"$ref": "#/$defs/one", **rng.choice([{"minProperties": 1}, {"required": [self.name()]}, {}])},
+                          "three": {"allOf": [{"$ref": "#/$defs/two"}, self.object(0)]}},
+                **rng.choice([{"type": "object", "properties": {"x": {"$ref": "#/$defs/three"}}, "required": ["x"]},
+                              {"$ref": "#/$defs/three", "properties": {self.name(): self.inner(0)}},
+                              {"type": "array", "items": {"$ref": "#/$defs/two", "maxProperties": 2}, "maxItems": 2}])}
+
+    def required_once(self, depth):
+        """Alternatives of which one alone may hold, objects whose required names overlap."""
+        rng, names = self.rng, self.rng.sample(NAMES, 3)
+        beside = {"type": "object", "properties": {name: self.inner(0) for name in names}}
+        alternatives = []
+        for _ in range(rng.randrange(2, 4)):
+            one = {"required": rng.sample(names, rng.randrange(1, 3))}
+            if rng.random() < 0.5:
+                one["properties"] = {name: rng.choice([self.inner(0), {"const": rng.choice(VALUES)}]) for name in rng.sample(names, rng.randrange(1, 3))}
+            if rng.random() < 0.3:
+                one["type"] = "object"
+            if rng.random() < 0.2:
+                one["additionalProperties"] = False
+            alternatives.append(one)
+        if rng.random() < 0.3:
+            beside["additionalProperties"] = False
+        if rng.random() < 0.3:
+            beside["required"] = rng.sample(names, 1)
+        return rng.choice([{**beside, "oneOf": alternatives}, {"oneOf": [{**beside, **one} for one in alternatives]}, {**beside, "not": alternatives[0]},
+                           {**beside, "if": alternatives[0], "then": alternatives[1], "else": alternatives[-1]}, {**beside, "anyOf": alternatives}])
+
+    def one_of_beside(self, depth):
+        """Numbers, strings and arrays of which some are valid for several alternatives."""
+        rng = self.rng
+        make = rng.choice([self.bounds, self.length, self.enum, self.const, self.types, lambda _: {"type": "array", "maxItems": rng.randrange(3)},
+                           lambda _: {"type": "array", "minItems": rng.randrange(3)}])
+        beside = rng.choice([{}, {"type": ["integer", "string", "array"]}, {"minimum": 1, "maxLength": 3}, {"not": self.const(0)}])
+        return {**beside, "oneOf": [make(0) for _ in range(rng.randrange(2, 4))]}
+
+    def merged(self, depth):
+        """Two schemas of any kind that both hold."""
+        first, second = (self.rng.choice(self.nested + [self.object, self.contains, self.not_, self.unique])(depth - 1) for _ in range(2))
+        return self.rng.choice([{"allOf": [first, second]}, {**first, "allOf": [second]}, {"anyOf": [first, second], "not": self.inner(0)},
+                                {"type": "object", "properties": {"a": first}, "patternProperties": {"^a": second}, "required": ["a"]}])
 
     def anchor(self, depth):
         return {"$defs": {"A": {"$anchor": "here", **self.inner(depth)}}, "$ref": "#here"}

@@ -5,7 +5,7 @@ import json
 import os
 import unittest
 
-from harness import ENGINFO, FABLES, build_engine, fables_engine, run, scratch, succeed
+from harness import ENGINFO, FABLES, MAKE_CHECKPOINT, build_engine, fables_engine, run, scratch, succeed, write
 
 
 class Info(unittest.TestCase):
@@ -41,6 +41,29 @@ class Info(unittest.TestCase):
         for plan in info["plans"]:
             self.assertGreaterEqual(plan["weight_bytes"], 2 * matrices)
             self.assertLess(plan["weight_bytes"], 2 * matrices * 1.02)
+
+    @unittest.skipUnless(os.path.exists(MAKE_CHECKPOINT), "needs make_checkpoint")
+    def test_weights_of_experts(self):
+        """A step reads the matrices of the experts that its rows choose, on average over rows that choose at random."""
+        layers, hidden, inner, experts, chosen, heads, width = 2, 64, 48, 16, 2, 4, 16
+        with scratch() as folder:
+            shape, model = os.path.join(folder, "shape"), os.path.join(folder, "model")
+            os.makedirs(shape)
+            write(os.path.join(shape, "config.json"), json.dumps({
+                "model_type": "qwen3_moe", "hidden_size": hidden, "intermediate_size": 96, "num_hidden_layers": layers, "num_attention_heads": heads,
+                "num_key_value_heads": heads, "head_dim": width, "vocab_size": 320, "max_position_embeddings": 64, "num_experts": experts,
+                "num_experts_per_tok": chosen, "moe_intermediate_size": inner}).encode())
+            succeed([MAKE_CHECKPOINT, "--config", shape, "-o", model])
+            engine = build_engine(model, "--batch-sizes", "1,4", "--max-batch", "4", "--prefill-chunks", "64", "--max-context", "64")
+            plans = json.loads(succeed([ENGINFO, engine, "--json"]).stdout)["plans"]
+        others = layers * (4 * hidden * heads * width + hidden * experts) + hidden * 320
+        decode = [plan for plan in plans if plan["kind"] == "decode"]
+        self.assertEqual(sorted(plan["rows"] for plan in decode), [1, 4])
+        for plan in decode:
+            read = round(experts * (1 - (1 - chosen / experts) ** plan["rows"]))
+            matrices = others + layers * read * 3 * hidden * inner
+            self.assertGreaterEqual(plan["weight_bytes"], 2 * matrices, plan)
+            self.assertLess(plan["weight_bytes"], 2 * matrices * 1.05, plan)
 
     def test_words(self):
         text = self.info()

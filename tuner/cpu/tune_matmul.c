@@ -7,6 +7,7 @@
 
 #include "formats/base/checked.h"
 #include "tuner/clock.h"
+#include "tuner/cpu/choose_experts.h"
 #include "tuner/race.h"
 
 enum { MAX_CANDIDATES = 96, MEMORY_ALIGNMENT = 64 };
@@ -54,14 +55,17 @@ double matmul_model_us(const int64_t *params, const struct machine *machine)
 {
     uint64_t bytes, flops;
     op_matmul.cost(params, 0, &bytes, &flops);
-    int64_t rows = params[MATMUL_ROWS];
+    /* Rows that each matrix has, on average. */
+    int64_t matrices = matmul_matrices_read(params);
+    int64_t rows = (matmul_slots(params, params[MATMUL_ROWS]) + matrices - 1) / matrices;
+    int64_t panels = (int64_t)panel_count((uint64_t)matmul_expert_n(params));
     int64_t block = params[MATMUL_ROWS_PER_BLOCK] ? params[MATMUL_ROWS_PER_BLOCK] : rows;
     int64_t tile_rows = params[MATMUL_ROWS_PER_TILE] < rows ? params[MATMUL_ROWS_PER_TILE] : rows;
     int64_t tile_panels = params[MATMUL_PANELS_PER_TILE];
     uint64_t weight_bytes =
-        panel_count((uint64_t)params[MATMUL_N]) * panel_bytes((uint64_t)params[MATMUL_K], params[MATMUL_DTYPE]);
+        (uint64_t)(matrices * panels) * panel_bytes((uint64_t)params[MATMUL_K], params[MATMUL_DTYPE]);
 
-    /* The matrix streams once per block of rows. */
+    /* A matrix streams once per block of its rows. */
     int64_t passes = (rows + block - 1) / block;
     bytes += weight_bytes * (uint64_t)(passes - 1);
     /* A tile of p panels and r rows issues p r multiply-adds for p vector loads and r broadcasts. Rows that do not fill
@@ -72,8 +76,8 @@ double matmul_model_us(const int64_t *params, const struct machine *machine)
     double compute_flops = (double)flops / (ratio * (0.5 + 0.5 * filled));
     int64_t threads = params[MATMUL_THREADS] ? params[MATMUL_THREADS] : machine->threads;
     if (threads > machine->threads) threads = machine->threads;
-    int64_t tasks = ((int64_t)panel_count((uint64_t)params[MATMUL_N]) + params[MATMUL_PANELS_PER_TASK] - 1) /
-                    params[MATMUL_PANELS_PER_TASK];
+    int64_t tasks = (panels + params[MATMUL_PANELS_PER_TASK] - 1) / params[MATMUL_PANELS_PER_TASK];
+    if (!matmul_sums_choices(params)) tasks *= matrices;
     /* The last round of tasks may leave members idle. */
     double rounds = (double)((tasks + threads - 1) / threads);
     double imbalance = rounds * (double)threads / (double)tasks;
@@ -102,16 +106,21 @@ bool matmul_apply_record(const struct tuning_record *record, int64_t *params)
 
 /* ---- measuring ---- */
 
+enum { CHOICES = 16 }; /* draws of experts that measured calls use in turn */
+
 struct bench {
     const struct matmul_problem *problem;
     struct team *team;
     op_run *run;
     int64_t (*candidates)[MATMUL_TUNABLES];
     const int *raced;              /* index in the race -> candidate */
-    int64_t params[MATMUL_PARAMS]; /* parameters of the measured call: N is that of a slice */
+    int64_t params[MATMUL_PARAMS]; /* parameters of the measured call: those of a slice */
     int32_t counts[2];
     float *x, *out, *workspace;
     float *residual;
+    float *routes; /* over experts: [CHOICES, rows, ROUTE_WIDTH] */
+    int next_choice;
+    double scale;                     /* measured calls that the whole takes */
     uint64_t next_slice, slice_count; /* whole slices of one matrix */
     int next_site;
     struct op_call call;
@@ -123,7 +132,7 @@ static void run_call(void *argument, struct team_member *member)
     bench->run(&bench->call, member);
 }
 
-/* Takes the next slice of the next matrix, so that no call finds data of the previous call in a cache. */
+/* Takes the next slice of the next matrix, over experts other ones of it, so that no call finds data of the previous call in a cache. */
 static void choose_weights(struct bench *bench)
 {
     const int64_t *params = bench->params;
@@ -136,6 +145,11 @@ static void choose_weights(struct bench *bench)
         uint64_t element_bytes = dtype_bytes((enum dtype)params[MATMUL_BIAS_DTYPE]);
         bench->call.operands[MATMUL_BIAS] = (void *)(values + first_row * element_bytes);
     }
+    if (params[MATMUL_EXPERTS] > 0) {
+        const int64_t width = params[MATMUL_ROWS] * params[MATMUL_ROUTE_WIDTH];
+        bench->call.operands[MATMUL_ROUTES] = bench->routes + bench->next_choice * width;
+        bench->next_choice = (bench->next_choice + 1) % CHOICES;
+    }
     bench->next_site = (bench->next_site + 1) % bench->problem->site_count;
     if (bench->next_site == 0) bench->next_slice = (bench->next_slice + 1) % bench->slice_count;
 }
@@ -143,10 +157,10 @@ static void choose_weights(struct bench *bench)
 /* The candidate scaled to the slice: a thread gets as many tasks as for the whole matrix, each of fewer panels. */
 static void set_tunables(struct bench *bench, const int64_t *tunables)
 {
-    int64_t *params = bench->params, whole = bench->problem->params[MATMUL_N];
+    int64_t *params = bench->params, whole = matmul_expert_n(bench->problem->params);
     memcpy(params + MATMUL_FIRST_TUNABLE, tunables, MATMUL_TUNABLES * sizeof *tunables);
     int64_t tile = params[MATMUL_PANELS_PER_TILE];
-    int64_t tiles = (params[MATMUL_PANELS_PER_TASK] / tile * params[MATMUL_N] + whole / 2) / whole;
+    int64_t tiles = (params[MATMUL_PANELS_PER_TASK] / tile * matmul_expert_n(params) + whole / 2) / whole;
     params[MATMUL_PANELS_PER_TASK] = tile * (tiles > 0 ? tiles : 1);
 }
 
@@ -160,19 +174,41 @@ static double run_candidate(void *context, int index)
     return clock_us() - start;
 }
 
-/* A measurement uses fewer panels than the problem has, so that one call takes milliseconds: time is proportional to
- * panels once they exceed the caches. A multiple of 96 panels divides evenly into every legal tile. */
-static int64_t sliced_rows(const int64_t *params, const struct level *level)
+/* How many times as much as a measured call should a launch moves or computes; at least 1. */
+static double excess(const int64_t *params, const struct level *level)
 {
-    uint64_t n = (uint64_t)params[MATMUL_N], bytes, flops;
+    uint64_t bytes, flops;
     op_matmul.cost(params, 0, &bytes, &flops);
-    uint64_t panels = panel_count(n), keep = panels;
-    if (bytes > level->slice_bytes) keep = panels * level->slice_bytes / bytes;
-    if (flops > level->slice_flops && panels * (level->slice_flops >> 10) / (flops >> 10) < keep)
-        keep = panels * (level->slice_flops >> 10) / (flops >> 10);
-    keep = keep / 96 * 96;
+    const double moved = (double)bytes / (double)level->slice_bytes;
+    const double computed = (double)flops / (double)level->slice_flops;
+    return moved > computed ? (moved > 1 ? moved : 1) : computed > 1 ? computed : 1;
+}
+
+/* Rows of a matrix in a measured call. A multiple of 96 panels divides evenly into every legal tile. */
+static int64_t sliced_n(const int64_t *params, const struct level *level)
+{
+    const int64_t n = matmul_expert_n(params), panels = (int64_t)panel_count((uint64_t)n);
+    int64_t keep = (int64_t)((double)panels / excess(params, level)) / 96 * 96;
     if (keep < 96) keep = 96;
-    return keep < panels ? (int64_t)(keep * PANEL_ROWS) : params[MATMUL_N];
+    return keep < panels ? keep * PANEL_ROWS : n;
+}
+
+/* A measurement takes a part of the problem, so that one call takes milliseconds: time is proportional to panels once they exceed the
+ * caches. Over experts it first takes fewer choices of each row from as many fewer experts: each expert has as many rows then, and as
+ * unequally, as in the whole. Returns how many times the part the whole is. */
+static double take_slice(const int64_t *whole, const struct level *level, int64_t *params)
+{
+    memcpy(params, whole, MATMUL_PARAMS * sizeof *params);
+    if (whole[MATMUL_EXPERTS] > 0) {
+        const int64_t top_k = matmul_top_k(whole), fit = (int64_t)((double)top_k / excess(whole, level));
+        const int64_t kept = fit > 1 ? fit : 1;
+        params[MATMUL_ROUTE_WIDTH] = 2 * kept;
+        params[MATMUL_EXPERTS] = whole[MATMUL_EXPERTS] * kept / top_k;
+        params[MATMUL_N] = params[MATMUL_EXPERTS] * matmul_expert_n(whole);
+    }
+    const int64_t n = sliced_n(params, level), rows = params[MATMUL_ROWS], matrices = matmul_matrices(params);
+    params[MATMUL_N] = matrices > 0 ? matrices * n : n;
+    return (double)(matmul_slots(whole, rows) * matmul_expert_n(whole)) / (double)(matmul_slots(params, rows) * n);
 }
 
 static float *random_floats(uint64_t count, uint64_t seed)
@@ -190,22 +226,29 @@ static float *random_floats(uint64_t count, uint64_t seed)
 static bool bench_open(struct bench *bench, const struct matmul_problem *problem, struct team *team,
                        const struct machine *machine, const struct level *level, struct status *status)
 {
-    memcpy(bench->params, problem->params, sizeof bench->params);
-    bench->params[MATMUL_N] = sliced_rows(problem->params, level);
-    uint64_t rows = (uint64_t)bench->params[MATMUL_ROWS], n = (uint64_t)bench->params[MATMUL_N];
-    uint64_t k = (uint64_t)bench->params[MATMUL_K];
-    bench->slice_count = (uint64_t)problem->params[MATMUL_N] / n;
+    bench->scale = take_slice(problem->params, level, bench->params);
+    const int64_t *params = bench->params;
+    const uint64_t rows = (uint64_t)params[MATMUL_ROWS];
+    const uint64_t x_floats = rows * (uint64_t)matmul_x_pitch(params);
+    const uint64_t out_floats = (uint64_t)(matmul_slots(params, params[MATMUL_ROWS]) * matmul_expert_n(params));
+    const uint64_t route_floats = rows * (uint64_t)params[MATMUL_ROUTE_WIDTH];
+    bench->slice_count = (uint64_t)(problem->params[MATMUL_N] / params[MATMUL_N]);
     bench->problem = problem;
     bench->team = team;
     bench->run = op_runner(&op_matmul, machine->isa);
     bench->counts[0] = bench->counts[1] = (int32_t)rows;
-    bench->x = random_floats(rows * k, 1);
-    bench->out = random_floats(rows * n, 2);
-    bench->workspace = random_floats(matmul_workspace_bytes(bench->params) / sizeof(float) + 1, 3);
-    if (bench->params[MATMUL_HAS_RESIDUAL]) bench->residual = random_floats(rows * n, 4);
-    if (!bench->x || !bench->out || !bench->workspace || (bench->params[MATMUL_HAS_RESIDUAL] && !bench->residual))
+    bench->x = random_floats(x_floats, 1);
+    bench->out = random_floats(out_floats, 2);
+    bench->workspace = random_floats(matmul_workspace_bytes(params) / sizeof(float) + 1, 3);
+    if (params[MATMUL_HAS_RESIDUAL]) bench->residual = random_floats(out_floats, 4);
+    if (route_floats) bench->routes = random_floats(CHOICES * route_floats, 5);
+    if (!bench->x || !bench->out || !bench->workspace || (params[MATMUL_HAS_RESIDUAL] && !bench->residual) ||
+        (route_floats && !bench->routes))
         return status_fail(status, STATUS_MACHINE, "out of memory while tuning a matmul of %" PRIu64 " rows", rows);
-    bench->call.params = bench->params;
+    uint64_t random = 6;
+    for (int i = 0; route_floats && i < CHOICES; i++)
+        choose_experts(params, &random, bench->routes + (uint64_t)i * route_floats);
+    bench->call.params = params;
     bench->call.operands[MATMUL_COUNTS] = bench->counts;
     bench->call.operands[MATMUL_X] = bench->x;
     bench->call.operands[MATMUL_OUT] = bench->out;
@@ -220,6 +263,7 @@ static void bench_close(struct bench *bench)
     free(bench->out);
     free(bench->workspace);
     free(bench->residual);
+    free(bench->routes);
 }
 
 /* Keeps candidates whose prediction is near the best one, at most `limit`; the first (the default) always stays. `kept`
@@ -293,11 +337,11 @@ double tune_matmul_expected_us(const struct matmul_problem *problem, const struc
     if (level == TUNE_OFF || problem->site_count == 0) return 0;
     int raced = prune(problem, machine, candidates, list_candidates(problem->params, machine, candidates),
                       levels[level].candidates, kept);
+    double scale = take_slice(problem->params, &levels[level], params);
     memcpy(params, problem->params, sizeof params);
     memcpy(params + MATMUL_FIRST_TUNABLE, candidates[0], sizeof candidates[0]);
-    double slice = (double)sliced_rows(params, &levels[level]) / (double)params[MATMUL_N];
     const struct race_options options = race_options_for(&levels[level]);
-    return race_expected_us(raced, matmul_model_us(params, machine) * slice, &options);
+    return race_expected_us(raced, matmul_model_us(params, machine) / scale, &options);
 }
 
 bool tune_matmul(const struct matmul_problem *problem, const struct machine *machine, struct team *team,
@@ -321,18 +365,17 @@ bool tune_matmul(const struct matmul_problem *problem, const struct machine *mac
     }
     if (!bench_open(&bench, problem, team, machine, &levels[level], status)) goto done;
     int raced = prune(problem, machine, candidates, count, levels[level].candidates, kept);
-    double scale = (double)problem->params[MATMUL_N] / (double)bench.params[MATMUL_N];
     struct race_options options = race_options_for(&levels[level]);
-    options.floor_us = record->roofline_us / scale;
+    options.floor_us = record->roofline_us / bench.scale;
     options.good_enough = level == TUNE_FULL ? 0 : good_enough;
     race(run_candidate, &bench, raced, &options, result);
     const struct race_entry *winner = &result->entries[result->winner];
     fill_record(record, problem->params, candidates[kept[result->winner]], machine, tune_level_name(level));
-    record->median_us = winner->median_us * scale;
-    record->spread_us = winner->spread_us * scale;
+    record->median_us = winner->median_us * bench.scale;
+    record->spread_us = winner->spread_us * bench.scale;
     if (result->runner_up >= 0) {
         record->runner_up_count = fill_values(candidates[kept[result->runner_up]], record->runner_up);
-        record->runner_up_us = result->entries[result->runner_up].median_us * scale;
+        record->runner_up_us = result->entries[result->runner_up].median_us * bench.scale;
     }
     record->candidates = (uint32_t)raced;
     ok = true;

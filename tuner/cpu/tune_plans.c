@@ -15,13 +15,12 @@ struct problem {
     int site_count;
 };
 
-/* Matmuls over experts and with blocks have no sites and keep the default tunables: the time of the first depends on which experts
- * the rows choose, and the second are small.
+/* Matmuls with blocks have no sites and keep the default tunables: they are small.
  * Launches of other plans with the same key read the same matrices, so sites are taken from one plan only. */
 static void add_site(struct problem *problem, const struct plan *plan, const struct plan_launch *launch,
                      const int64_t *params, const uint8_t *weights)
 {
-    if (problem->site_count == MAX_SITES || !weights || matmul_matrices(params) > 0) return;
+    if (problem->site_count == MAX_SITES || !weights || params[MATMUL_BLOCK_N] > 0) return;
     const struct plan_operand *operands = plan->operands + launch->first_operand;
     const int bias = op_operand_position(&op_matmul, TARGET_CPU, params, MATMUL_BIAS);
     problem->weights[problem->site_count] = weights + operands[MATMUL_W].offset;
