@@ -16,8 +16,8 @@ import subprocess
 import tempfile
 import unittest
 
-from matmul_cases import (BF16, E4M3, F16, F32, I8, blocks, codes_of_both, expert_gemv, expert_gemvs, gemv, gemvs, grouped, groupeds,
-                          mma, mmas, plain, routed, routeds, selections, wgmma, wgmmas)
+from matmul_cases import (BF16, E4M3, F16, F32, I8, blocks, codes_of_both, expert_gemv, expert_gemvs, expert_mmas, gemv, gemvs, grouped,
+                          groupeds, mma, mmas, plain, routed, routeds, selections, wgmma, wgmmas)
 from recurrent_cases import delta_rule, delta_rule_chunks, delta_rules, short_conv, short_convs, state_space, state_spaces
 from router_cases import norm_routers, routers
 
@@ -591,6 +591,9 @@ class Emulation(unittest.TestCase):
 
     def test_coded_mma(self):
         self.check(mmas())
+
+    def test_expert_mma(self):
+        self.check(expert_mmas())
 
     def test_blocks(self):
         self.check(blocks())
