@@ -66,7 +66,7 @@ static const struct device_kernel *const *const registry[OP_COUNT] = {
     [OP_DRAFT] = KERNELS(&device_draft),
     [OP_SELECT_COLUMNS] = KERNELS(&device_select_columns),
     [OP_NORM_ROUTER] = KERNELS(&device_norm_router),
-    [OP_STATE_SPACE] = KERNELS(&device_state_space),
+    [OP_STATE_SPACE] = KERNELS(&device_state_space_chunk, &device_state_space),
     [OP_GROUP_NORM] = KERNELS(&device_group_norm),
 };
 /* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
